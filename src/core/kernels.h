@@ -1,0 +1,151 @@
+// Kernels: the whole contract between the core and a backend. One table per backend (and per CPU
+// ISA), filled by designated initialisers. A null entry means "unsupported here" and is reported
+// with the op's name when a program is bound to the backend.
+//
+// Conventions: outputs first, then inputs, then a spec. A Tensor without data is absent. All floats
+// of one call share a dtype (f32, bf16; f64 in the reference) except where marked `acc`: f32, or f64
+// when the others are f64. `prior` is what an output adds to; it may be the output itself.
+#pragma once
+
+#include "core/math.h"
+#include "core/tensor.h"
+
+namespace hearth {
+
+struct Stream;  // what a backend launches on: a thread pool, a CUDA stream
+
+struct GemmSpec {
+  bool ta = false;
+  bool tb = false;
+  float alpha = 1;
+  Act act = Act::none;  // never a GLU
+  // false: c = alpha * act(op(a) op(b) + bias) + prior, aux receives the argument of act.
+  // true:  c = alpha * (op(a) op(b)) * act'(aux) + prior, aux is an input.
+  bool act_slope = false;
+};
+
+struct EmbedSpec {
+  bool add = false;      // dw adds to what is there
+  bool add_pos = false;  // same for the position table
+};
+
+enum class Norm : uint8_t { layer, rms };
+
+struct NormSpec {
+  Norm kind = Norm::rms;
+  float eps = 1e-6f;
+  bool add = false;  // backward: dgain and dbias add to what is there
+};
+
+// Column sums over rows are made in this many fixed parts, then added in order: the same bits at
+// any thread count. The scratch for them is (row_parts, columns) acc.
+constexpr int64_t row_parts = 32;
+
+enum class QkNorm : uint8_t { none, before_rope, after_rope };
+
+struct QkSpec {
+  int64_t heads = 1, kv_heads = 1, head_dim = 1;
+  int64_t rotary = 0;        // leading dims of a head that turn; 0: no rope
+  bool interleaved = false;  // pairs (2i, 2i+1) rather than (i, i + rotary/2)
+  bool reverse = false;      // turn by minus the angle: y1 = x1 c + x2 s, y2 = x2 c - x1 s
+  QkNorm norm = QkNorm::none;
+  float eps = 1e-6f;
+  bool add = false;  // backward: gain gradients add to what is there
+};
+
+struct AttnSpec {
+  int64_t heads = 1, kv_heads = 1, head_dim = 1;
+  int64_t window = 0;  // key j is seen by query i iff 0 <= i - j < window; 0: no limit
+  float scale = 1;
+  float softcap = 0;  // s = softcap * tanh(s / softcap); 0: off
+  float dropout = 0;  // of the probabilities; element ((b * heads + h) * T + i) * T + j
+  uint32_t salt = 0;
+};
+
+struct LossSpec {
+  float softcap = 0;
+  bool grad = false;  // overwrite the logits with d loss / d logits
+};
+
+struct AdamSpec {
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, decay = 0;
+};
+
+struct Kernels {
+  const char* name;
+
+  // c (M, N); op(a) (M, K); op(b) (K, N); bias (N); prior, aux (M, N). c may be acc with a, b bf16.
+  void (*gemm)(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
+               const GemmSpec&);
+  // out (N) acc = [out +] alpha * column sums of x (M, N); parts (row_parts, N) acc
+  void (*column_sum)(Stream&, Tensor out, Tensor parts, Tensor x, float alpha, bool add);
+
+  // y (B, T, C) = w[ids] + pos_w[positions]; ids, positions (B, T) i32; pos_w may be absent
+  void (*embed)(Stream&, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos_w);
+  // dw (V, C) acc, dpos_w (S, C) acc; without `add` they are overwritten whole
+  void (*embed_bwd)(Stream&, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor positions,
+                    const EmbedSpec&);
+
+  // sum = x + r (written when r is given); y = norm(sum) * gain + bias, over the last dim.
+  // stat (rows, 2) acc: mean (0 for rms), 1 / deviation. gain, bias may be absent.
+  void (*norm)(Stream&, Tensor y, Tensor sum, Tensor stat, Tensor x, Tensor r, Tensor gain,
+               Tensor bias, const NormSpec&);
+  // dx = prior + d norm; x is what was normalised. dgain, dbias (C) acc; parts (2 * row_parts, C) acc
+  void (*norm_bwd)(Stream&, Tensor dx, Tensor dgain, Tensor dbias, Tensor parts, Tensor dy, Tensor x,
+                   Tensor gain, Tensor stat, Tensor prior, const NormSpec&);
+
+  // y, qkv (B, T, H + 2G, D) packed q | k | v. RMS norm over each head of q and k, and rotation of
+  // its leading dims by the row positions[b, t] of rope (S, rotary / 2, 2): cos, sin (f32). v is
+  // copied. stat (B * T, H + G) acc: 1 / rms. y may be qkv's memory. gains (D), may be absent.
+  void (*qk_norm_rope)(Stream&, Tensor y, Tensor stat, Tensor qkv, Tensor positions, Tensor rope,
+                       Tensor q_gain, Tensor k_gain, const QkSpec&);
+  // parts (2 * row_parts, D) acc; dqkv may be dy's memory
+  void (*qk_norm_rope_bwd)(Stream&, Tensor dqkv, Tensor dq_gain, Tensor dk_gain, Tensor parts,
+                           Tensor dy, Tensor qkv, Tensor stat, Tensor positions, Tensor rope,
+                           Tensor q_gain, Tensor k_gain, const QkSpec&);
+
+  // Causal attention over packed qkv (B, T, H + 2G, D); y (B, T, H, D); lse (B, H, T) acc.
+  // slopes (H) f32: ALiBi adds -slope * (i - j) after the softcap. documents (B, T) i32: i sees j
+  // only if they are equal. Memory O(T).
+  void (*attention)(Stream&, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor documents,
+                    Tensor scalars, const AttnSpec&);
+  // delta (B, H, T) acc is scratch
+  void (*attention_bwd)(Stream&, Tensor dqkv, Tensor delta, Tensor dy, Tensor y, Tensor lse,
+                        Tensor qkv, Tensor slopes, Tensor documents, Tensor scalars,
+                        const AttnSpec&);
+  // Decode and prefill: stores k, v of the new tokens into cache (B, S, 2, G, D) at positions (B, T),
+  // then each query sees cache[0 .. its position]. A negative position is padding: y = 0.
+  // Gives the bits of `attention` for the same tokens.
+  void (*attention_cached)(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
+                           Tensor slopes, const AttnSpec&);
+
+  // y (.., N) = act(x); a GLU reads x (.., 2N)
+  void (*activation)(Stream&, Tensor y, Tensor x, Act);
+  void (*activation_bwd)(Stream&, Tensor dx, Tensor dy, Tensor x, Act);
+  // y = x * sigmoid(g); x (B, T, H, D); g (B, T, H, D) or (B, T, H)
+  void (*output_gate)(Stream&, Tensor y, Tensor x, Tensor g);
+  void (*output_gate_bwd)(Stream&, Tensor dx, Tensor dg, Tensor dy, Tensor x, Tensor g);
+  // y = x / (1 - p) where the element is kept, else 0. Its own backward.
+  void (*dropout)(Stream&, Tensor y, Tensor x, Tensor scalars, float p, uint32_t salt);
+  // y = a + scale * b; a absent: scale * b
+  void (*add)(Stream&, Tensor y, Tensor a, Tensor b, float scale);
+  // y = x with conversion between float dtypes
+  void (*copy)(Stream&, Tensor y, Tensor x);
+
+  // nll (N) acc = logsumexp - logit of the target, 0 where the target is -100. With grad, logits
+  // (N, V) become (softmax - onehot) * inv_targets * loss_scale, 0 in masked rows.
+  void (*cross_entropy)(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
+                        const LossSpec&);
+  // loss (1) acc = [loss +] inv_targets * sum of nll, added in a fixed order
+  void (*mean_loss)(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add);
+
+  // out (1) acc = sum of squares of x, in fixed parts
+  void (*sum_squares)(Stream&, Tensor out, Tensor parts, Tensor x);
+  // Reads |g|^2 and the loss, decides clipping or skipping: fills UpdateState
+  void (*gate_update)(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scalars);
+  // One pass over flat ranges: w (any float), master (acc or absent: w is its own), m, v, g acc
+  void (*adamw)(Stream&, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor state,
+                Tensor scalars, const AdamSpec&);
+};
+
+}  // namespace hearth
