@@ -1,0 +1,108 @@
+#include "core/exec.h"
+
+#include <chrono>
+
+#include "core/error.h"
+
+namespace hearth {
+
+std::byte* Memory::arena() {
+  if (arena_.bytes() < reserved_) {
+    arena_ = Buffer();  // give the old one back first
+    arena_ = Buffer(backend, reserved_, "activations");
+  }
+  return arena_.data();
+}
+
+Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
+  prune(tape_);
+  alias(tape_);
+  plan_ = plan(tape_);
+  memory_.reserve(plan_.arena_bytes);
+
+  const Kernels& kernels = memory_.backend.kernels();
+  for (const Node& n : tape_.nodes)
+    if (n.op->available && !n.op->available(kernels))
+      fail(n.where, "expected a backend with {}, got {}, which has none", n.op->name, kernels.name);
+
+  tensors_.resize(tape_.values.size());
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const Value& v = tape_.values[i];
+    Tensor& t = tensors_[i];
+    t = {nullptr, v.shape, v.dtype};
+    if (v.storage != int(i)) continue;
+    switch (v.role) {
+      case Role::temp: break;
+      case Role::param: t = memory_.params->get(Part::weight, v.name); break;
+      case Role::grad:
+        t = memory_.params->get(Part::grad, v.name.substr(0, v.name.rfind(grad_suffix)));
+        break;
+      case Role::flat: t = memory_.params->range(v.part, v.group); break;
+      case Role::input:
+      case Role::state: t = memory_.state.get(v.name, v.shape, v.dtype); break;
+      case Role::constant:
+        if (!memory_.state.has(v.name)) {
+          t = memory_.state.get(v.name, v.shape, v.dtype);
+          memory_.backend.upload(t.data, tape_.constants.at(int(i)).data(), t.bytes());
+        }
+        t = memory_.state.get(v.name, v.shape, v.dtype);
+        break;
+    }
+    if (!(t.shape == v.shape) || t.dtype != v.dtype)
+      fail(v.name, "expected {} {} as recorded, got {} {} in the store", to_string(v.dtype),
+           to_string(v.shape), to_string(t.dtype), to_string(t.shape));
+  }
+}
+
+void Exec::bind() {
+  arena_ = memory_.arena();
+  for (size_t i = 0; i < tensors_.size(); ++i)
+    if (plan_.offset[i] >= 0) tensors_[i].data = arena_ + plan_.offset[i];
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const Value& v = tape_.values[i];
+    if (v.storage == int(i)) continue;
+    std::byte* base = tensors_[size_t(v.storage)].data;
+    tensors_[i].data = base ? base + v.offset : nullptr;
+  }
+  calls_.clear();
+  const auto tensors = [&](const std::vector<Var>& vars) {
+    std::vector<Tensor> r;
+    for (Var v : vars) r.push_back(v ? tensors_[size_t(v.id)] : Tensor{});
+    return r;
+  };
+  for (const Node& n : tape_.nodes)
+    if (n.op->launch) calls_.push_back({&n, tensors(n.in), tensors(n.out)});
+}
+
+void Exec::run(Profile* profile) {
+  if (calls_.empty() || arena_ != memory_.arena()) bind();
+  const Kernels& kernels = memory_.backend.kernels();
+  Stream& stream = memory_.backend.stream();
+  if (!profile) {
+    for (const Call& c : calls_) c.node->op->launch(kernels, stream, c.in, c.out);
+    return;
+  }
+  using Clock = std::chrono::steady_clock;
+  for (const Call& c : calls_) {
+    const auto begin = Clock::now();
+    c.node->op->launch(kernels, stream, c.in, c.out);
+    memory_.backend.synchronize();
+    (*profile)[c.node->op->name] += std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+}
+
+void Exec::run(const Observer& observe) {
+  if (calls_.empty() || arena_ != memory_.arena()) bind();
+  for (const Call& c : calls_) {
+    c.node->op->launch(memory_.backend.kernels(), memory_.backend.stream(), c.in, c.out);
+    memory_.backend.synchronize();
+    observe(*c.node, c.out);
+  }
+}
+
+Tensor Exec::operator[](Var v) {
+  if (arena_ != memory_.arena()) bind();
+  return tensors_[size_t(v.id)];
+}
+
+}  // namespace hearth

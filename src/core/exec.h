@@ -1,0 +1,63 @@
+// Exec: a recorded program given memory and bound to a backend. Nothing is allocated, looked up or
+// decided inside run().
+#pragma once
+
+#include <map>
+
+#include "core/plan.h"
+
+namespace hearth {
+
+// What the programs of one model share: its parameters, named state, and one arena, since only one
+// program runs at a time. `params` may be absent for programs without any.
+class Memory {
+ public:
+  Memory(Backend& b, ParamStore* params) : backend(b), params(params), state(b) {}
+
+  // Programs reserve while they are made; the arena itself is made on the first run after that.
+  void reserve(int64_t bytes) { reserved_ = std::max(reserved_, bytes); }
+  std::byte* arena();
+  int64_t arena_bytes() const { return reserved_; }
+
+  Backend& backend;
+  ParamStore* params;
+  StateStore state;
+
+ private:
+  int64_t reserved_ = 0;
+  Buffer arena_;
+};
+
+// Seconds spent per op name, filled by run() when asked.
+using Profile = std::map<std::string, double>;
+
+class Exec {
+ public:
+  Exec(Tape, Memory&);
+  void run(Profile* = nullptr);
+
+  // Memory of a value: of a temporary it is what the last node to use its place has left there.
+  Tensor operator[](Var v);
+  // Runs node by node and shows each one's outputs as soon as they are written.
+  using Observer = std::function<void(const Node&, std::span<const Tensor> out)>;
+  void run(const Observer&);
+
+  const Plan& memory() const { return plan_; }
+  const Tape& tape() const { return tape_; }
+
+ private:
+  struct Call {
+    const Node* node;
+    std::vector<Tensor> in, out;
+  };
+  void bind();
+
+  Tape tape_;
+  Memory& memory_;
+  Plan plan_;
+  std::byte* arena_ = nullptr;  // the one calls_ were bound to
+  std::vector<Tensor> tensors_;
+  std::vector<Call> calls_;
+};
+
+}  // namespace hearth

@@ -1,0 +1,179 @@
+#include "core/params.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "core/error.h"
+
+namespace hearth {
+namespace {
+
+constexpr int64_t pad = 64;  // elements: 256 bytes of f32
+int64_t padded(int64_t n) { return (n + pad - 1) / pad * pad; }
+
+uint64_t hash_name(std::string_view s) {  // FNV-1a
+  uint64_t h = 0xcbf29ce484222325u;
+  for (unsigned char c : s) h = (h ^ c) * 0x100000001b3u;
+  return h;
+}
+
+float unit(uint32_t w) { return (float(w >> 8) + 0.5f) * 0x1p-24f; }  // in (0, 1)
+
+template <class From, class To>
+void convert(To* out, const From* in, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = To(float(in[i]));
+}
+
+void from_float(std::byte* out, DType d, std::span<const float> in) {
+  const int64_t n = int64_t(in.size());
+  switch (d) {
+    case DType::f32: convert(reinterpret_cast<float*>(out), in.data(), n); return;
+    case DType::f64: convert(reinterpret_cast<double*>(out), in.data(), n); return;
+    case DType::bf16: convert(reinterpret_cast<bf16*>(out), in.data(), n); return;
+    case DType::f16: convert(reinterpret_cast<f16*>(out), in.data(), n); return;
+    default: fail("params", "expected a float dtype, got {}", to_string(d));
+  }
+}
+
+void to_float(std::span<float> out, DType d, const std::byte* in) {
+  const int64_t n = int64_t(out.size());
+  switch (d) {
+    case DType::f32: convert(out.data(), reinterpret_cast<const float*>(in), n); return;
+    case DType::f64: convert(out.data(), reinterpret_cast<const double*>(in), n); return;
+    case DType::bf16: convert(out.data(), reinterpret_cast<const bf16*>(in), n); return;
+    case DType::f16: convert(out.data(), reinterpret_cast<const f16*>(in), n); return;
+    default: fail("params", "expected a float dtype, got {}", to_string(d));
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(Part p) {
+  constexpr std::array<std::string_view, part_count> names{"weights", "gradients", "first moments",
+                                                           "second moments", "master weights"};
+  return names[size_t(p)];
+}
+
+void draw(std::span<float> out, const Init& init, uint64_t seed, std::string_view name) {
+  const uint64_t h = hash_name(name);
+  const uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+  for (size_t i = 0; i < out.size(); i += 4) {
+    const Words r = philox({{uint32_t(i / 4), uint32_t(h), uint32_t(h >> 32), 0x1417u}}, k0, k1);
+    float z[4];
+    switch (init.kind) {
+      case Init::Kind::constant: std::fill(z, z + 4, init.scale); break;
+      case Init::Kind::uniform:
+        for (int j = 0; j < 4; ++j) z[j] = init.scale * (2 * unit(r.w[j]) - 1);
+        break;
+      case Init::Kind::normal:  // Box-Muller in pairs
+        for (int j = 0; j < 4; j += 2) {
+          const double rho = init.scale * std::sqrt(-2 * std::log(double(unit(r.w[j]))));
+          const double phi = 2 * std::numbers::pi * unit(r.w[j + 1]);
+          z[j] = float(rho * std::cos(phi)), z[j + 1] = float(rho * std::sin(phi));
+        }
+        break;
+    }
+    for (size_t j = 0; j < 4 && i + j < out.size(); ++j) out[i + j] = z[j];
+  }
+}
+
+ParamStore::ParamStore(Backend& b, std::vector<ParamSpec> specs, DType d)
+    : backend_(b), specs_(std::move(specs)), dtype_(d),
+      acc_(d == DType::f64 ? DType::f64 : DType::f32), offset_(specs_.size()) {
+  for (int g = 0; g < group_count; ++g) {
+    for (size_t i = 0; i < specs_.size(); ++i) {
+      if (specs_[i].group != Group(g)) continue;
+      if (!index_.emplace(specs_[i].name, i).second)
+        fail("params", "expected one parameter named {}, got two", specs_[i].name);
+      offset_[i] = elements_;
+      elements_ += padded(specs_[i].shape.numel());
+    }
+    begin_[size_t(g) + 1] = elements_;
+  }
+}
+
+int64_t ParamStore::count() const {
+  int64_t n = 0;
+  for (const ParamSpec& s : specs_) n += s.shape.numel();
+  return n;
+}
+
+Tensor ParamStore::slice(Part p, int64_t at, Shape s) {
+  Buffer& b = buffers_[size_t(p)];
+  if (!b.data() && elements_)
+    b = Buffer(backend_, part_bytes(p), std::string(to_string(p)));
+  return {b.data() + at * size_of(dtype(p)), s, dtype(p)};
+}
+
+Tensor ParamStore::flat(Part p) { return slice(p, 0, {elements_}); }
+
+Tensor ParamStore::range(Part p, Group g) { return slice(p, begin_[size_t(g)], {range_size(g)}); }
+
+Tensor ParamStore::get(Part p, const std::string& name) {
+  const auto it = index_.find(name);
+  if (it == index_.end()) fail("params", "expected a parameter of this model, got {}", name);
+  return slice(p, offset_[it->second], specs_[it->second].shape);
+}
+
+void ParamStore::set(const std::string& name, std::span<const float> v) {
+  for (Part p : {Part::weight, Part::master}) {
+    if (p == Part::master && !has_master()) continue;
+    const Tensor t = get(p, name);
+    if (int64_t(v.size()) != t.numel())
+      fail("params", "expected {} numbers for {} {}, got {}", t.numel(), name, to_string(t.shape),
+           v.size());
+    std::vector<std::byte> host(size_t(t.bytes()));
+    from_float(host.data(), t.dtype, v);
+    backend_.upload(t.data, host.data(), t.bytes());
+  }
+}
+
+std::vector<float> ParamStore::values(Part p, const std::string& name) {
+  const Tensor t = get(p, name);
+  std::vector<std::byte> host(size_t(t.bytes()));
+  backend_.download(host.data(), t.data, t.bytes());
+  std::vector<float> out(size_t(t.numel()));
+  to_float(out, t.dtype, host.data());
+  return out;
+}
+
+void ParamStore::initialise(uint64_t seed) {
+  for (const ParamSpec& s : specs_) {
+    std::vector<float> v(size_t(s.shape.numel()));
+    draw(v, s.init, seed, s.name);
+    set(s.name, v);
+  }
+}
+
+Tensor StateStore::get(const std::string& name, Shape s, DType d) {
+  auto it = entries_.find(name);
+  if (it == entries_.end()) {
+    Buffer memory(backend_, s.numel() * size_of(d), name);
+    const Tensor t{memory.data(), s, d};
+    it = entries_.emplace(name, Entry{std::move(memory), t}).first;
+  }
+  const Tensor& t = it->second.tensor;
+  if (!(t.shape == s) || t.dtype != d)
+    fail("state", "expected {} to be {} {}, as another program has it, got {} {}", name,
+         to_string(t.dtype), to_string(t.shape), to_string(d), to_string(s));
+  return t;
+}
+
+Tensor StateStore::find(const std::string& name) const {
+  const auto it = entries_.find(name);
+  if (it == entries_.end()) fail("state", "expected a value some program declared, got {}", name);
+  return it->second.tensor;
+}
+
+int64_t StateStore::bytes() const {
+  int64_t n = 0;
+  for (const auto& [name, e] : entries_) n += e.memory.bytes();
+  return n;
+}
+
+void StateStore::check_size(const std::string& name, const Tensor& t, int64_t bytes) {
+  if (t.bytes() != bytes)
+    fail("state", "expected {} bytes for {} {}, got {}", t.bytes(), name, to_string(t.shape), bytes);
+}
+
+}  // namespace hearth

@@ -1,0 +1,121 @@
+// ParamStore: every parameter of a model, and what training keeps beside it, as flat buffers of one
+// common order. The optimizer sees long ranges, programs see single tensors by name.
+#pragma once
+
+#include <array>
+#include <map>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/backend.h"
+
+namespace hearth {
+
+// How a parameter starts. Every draw is keyed by (seed, name, element).
+struct Init {
+  enum class Kind : uint8_t { constant, normal, uniform } kind = Kind::constant;
+  float scale = 0;  // the constant, the deviation, or the half width
+
+  static Init zeros() { return {}; }
+  static Init ones() { return {Kind::constant, 1}; }
+  static Init constant(float x) { return {Kind::constant, x}; }
+  static Init normal(float deviation) { return {Kind::normal, deviation}; }
+  static Init uniform(float half_width) { return {Kind::uniform, half_width}; }
+  bool operator==(const Init&) const = default;
+};
+
+// What an optimizer tells apart. Hidden matrices decay and may take Muon; tables and vectors do not.
+enum class Group : uint8_t { matrix, embedding, vector };
+constexpr int group_count = 3;
+
+struct ParamSpec {
+  std::string name;
+  Shape shape;
+  Init init;
+  Group group = Group::matrix;
+};
+
+enum class Part : uint8_t { weight, grad, moment1, moment2, master };
+constexpr int part_count = 5;
+std::string_view to_string(Part);
+
+class ParamStore {
+ public:
+  // The flat order goes by group, then by first use; each is padded to 64 elements with zeros.
+  ParamStore(Backend&, std::vector<ParamSpec>, DType);
+
+  DType dtype() const { return dtype_; }
+  DType dtype(Part p) const { return p == Part::weight ? dtype_ : acc_; }
+  bool has_master() const { return dtype_ != acc_; }
+  std::span<const ParamSpec> specs() const { return specs_; }
+  int64_t count() const;  // parameters, padding not counted
+
+  // Buffers are made when first asked for.
+  Tensor flat(Part);
+  Tensor range(Part, Group);  // one group's stretch of the flat order
+  int64_t range_size(Group g) const { return begin_[size_t(g) + 1] - begin_[size_t(g)]; }
+  Tensor get(Part, const std::string& name);
+  bool has(const std::string& name) const { return index_.contains(name); }
+  bool made(Part p) const { return buffers_[size_t(p)].data() != nullptr; }
+  int64_t part_bytes(Part p) const { return elements_ * size_of(dtype(p)); }
+
+  void initialise(uint64_t seed);
+  // Host copies in float, for loading and saving: sets weight and master.
+  void set(const std::string& name, std::span<const float>);
+  std::vector<float> values(Part, const std::string& name);
+
+  Backend& backend() { return backend_; }
+
+ private:
+  Tensor slice(Part, int64_t at, Shape);
+
+  Backend& backend_;
+  std::vector<ParamSpec> specs_;
+  DType dtype_, acc_;
+  std::vector<int64_t> offset_;  // in elements, per spec
+  std::unordered_map<std::string, size_t> index_;
+  std::array<int64_t, group_count + 1> begin_{};  // of each group, in elements
+  int64_t elements_ = 0;
+  std::array<Buffer, part_count> buffers_;
+};
+
+// The values `init` gives elements [0, out.size()) of the parameter `name`.
+void draw(std::span<float> out, const Init&, uint64_t seed, std::string_view name);
+
+// Named buffers that outlast a replay and are shared by programs: inputs, loss, scalars, caches.
+class StateStore {
+ public:
+  explicit StateStore(Backend& b) : backend_(b) {}
+  // Made on first ask; later asks must agree in shape and dtype.
+  Tensor get(const std::string& name, Shape, DType);
+  Tensor find(const std::string& name) const;  // an unknown name is an error
+  bool has(const std::string& name) const { return entries_.contains(name); }
+  int64_t bytes() const;
+  Backend& backend() const { return backend_; }
+
+  template <class T>
+  void write(const std::string& name, std::span<const T> v) {
+    const Tensor t = find(name);
+    check_size(name, t, int64_t(v.size_bytes()));
+    backend_.upload(t.data, v.data(), t.bytes());
+  }
+  template <class T>
+  void read(const std::string& name, std::span<T> v) const {
+    const Tensor t = find(name);
+    check_size(name, t, int64_t(v.size_bytes()));
+    backend_.download(v.data(), t.data, t.bytes());
+  }
+
+ private:
+  static void check_size(const std::string& name, const Tensor&, int64_t bytes);
+  struct Entry {
+    Buffer memory;
+    Tensor tensor;
+  };
+  Backend& backend_;
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace hearth

@@ -1,0 +1,110 @@
+#include "core/plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace hearth {
+namespace {
+
+int64_t aligned(int64_t n) { return (n + 255) / 256 * 256; }
+
+// First and last node that touches each value's memory; -1 when none does.
+struct Life {
+  int first = -1, last = -1;
+};
+
+std::vector<Life> lives(const Tape& t) {
+  std::vector<Life> life(t.values.size());
+  const auto touch = [&](Var v, int at) {
+    if (!v) return;
+    Life& l = life[size_t(t[v].storage)];
+    if (l.first < 0) l.first = at;
+    l.last = at;
+  };
+  for (int i = 0; i < int(t.nodes.size()); ++i) {
+    for (Var v : t.nodes[size_t(i)].in) touch(v, i);
+    for (Var v : t.nodes[size_t(i)].out) touch(v, i);
+  }
+  return life;
+}
+
+int64_t bytes_of(const Value& v) { return aligned(v.shape.numel() * size_of(v.dtype)); }
+
+bool owns_arena(const Tape& t, size_t id) {
+  return t.values[id].storage == int(id) && t.values[id].role == Role::temp;
+}
+
+}  // namespace
+
+void alias(Tape& t) {
+  std::vector<Life> life = lives(t);
+  std::vector<int> owner(t.values.size());  // of each storage, after merging
+  std::iota(owner.begin(), owner.end(), 0);
+  const auto root = [&](int s) {
+    while (owner[size_t(s)] != s) s = owner[size_t(s)];
+    return s;
+  };
+  for (int i = 0; i < int(t.nodes.size()); ++i) {
+    const Node& n = t.nodes[size_t(i)];
+    std::vector<int> taken;
+    for (auto [o, k] : n.op->inplace) {
+      const Var out = n.out[size_t(o)], in = n.in[size_t(k)];
+      if (!out || !in) continue;
+      const int from = t[out].storage, to = root(t[in].storage);
+      if (!owns_arena(t, size_t(from)) || from != out.id || owner[size_t(from)] != from) continue;
+      if (!owns_arena(t, size_t(to)) || t[in].offset != 0 || from == to) continue;
+      if (life[size_t(to)].last != i || life[size_t(from)].first != i) continue;
+      if (bytes_of(t[out]) != bytes_of(t.values[size_t(to)])) continue;
+      if (std::find(taken.begin(), taken.end(), to) != taken.end()) continue;
+      owner[size_t(from)] = to;
+      life[size_t(to)].last = life[size_t(from)].last;
+      taken.push_back(to);
+    }
+  }
+  for (Value& v : t.values) v.storage = root(v.storage);
+}
+
+Plan plan(const Tape& t) {
+  struct Block {
+    int id;
+    int64_t bytes;
+    Life life;
+  };
+  const std::vector<Life> life = lives(t);
+  Plan p;
+  p.offset.assign(t.values.size(), -1);
+  std::vector<Block> todo, placed;
+  std::vector<int64_t> change(t.nodes.size() + 1);
+  for (size_t id = 0; id < t.values.size(); ++id) {
+    if (!owns_arena(t, id) || life[id].first < 0) continue;
+    const int64_t bytes = bytes_of(t.values[id]);
+    todo.push_back({int(id), bytes, life[id]});
+    p.total_bytes += bytes;
+    change[size_t(life[id].first)] += bytes;
+    change[size_t(life[id].last) + 1] -= bytes;
+  }
+  int64_t live = 0;
+  for (int64_t d : change) p.bound_bytes = std::max(p.bound_bytes, live += d);
+
+  std::stable_sort(todo.begin(), todo.end(),
+                   [](const Block& a, const Block& b) { return a.bytes > b.bytes; });
+  std::vector<std::pair<int64_t, int64_t>> busy;
+  for (const Block& b : todo) {
+    busy.clear();
+    for (const Block& q : placed)
+      if (q.life.first <= b.life.last && b.life.first <= q.life.last)
+        busy.emplace_back(p.offset[size_t(q.id)], p.offset[size_t(q.id)] + q.bytes);
+    std::sort(busy.begin(), busy.end());
+    int64_t at = 0;
+    for (auto [begin, end] : busy) {
+      if (at + b.bytes <= begin) break;
+      at = std::max(at, end);
+    }
+    p.offset[size_t(b.id)] = at;
+    p.arena_bytes = std::max(p.arena_bytes, at + b.bytes);
+    placed.push_back(b);
+  }
+  return p;
+}
+
+}  // namespace hearth

@@ -1,0 +1,219 @@
+#include "core/tape.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace hearth {
+namespace {
+
+std::string join(const std::string& scope, const std::string& name) {
+  return scope.empty() ? name : scope + "." + name;
+}
+
+}  // namespace
+
+Tape::Scope::Scope(Tape& t, const std::string& name) : tape_(t), length_(t.scope_.size()) {
+  t.scope_ = join(t.scope_, name);
+}
+
+uint32_t Tape::salt(const std::string& what) const {
+  uint32_t h = 0x811c9dc5u;  // FNV-1a
+  for (unsigned char c : join(scope_, what)) h = (h ^ c) * 0x01000193u;
+  return h;
+}
+
+Var Tape::temp(Shape s, DType d) {
+  const int id = int(values.size());
+  Value v;
+  v.shape = s, v.dtype = d, v.storage = id;
+  values.push_back(std::move(v));
+  return {id};
+}
+
+Var Tape::named(Role role, const std::string& name, Shape s, DType d) {
+  if (const Var v = find(name)) {
+    const Value& x = (*this)[v];
+    if (x.role != role || !(x.shape == s) || x.dtype != d)
+      fail(name, "expected {} {}, as recorded before, got {} {}", to_string(x.dtype),
+           to_string(x.shape), to_string(d), to_string(s));
+    return v;
+  }
+  const Var v = temp(s, d);
+  (*this)[v].role = role;
+  (*this)[v].name = name;
+  by_name_[name] = v.id;
+  return v;
+}
+
+Var Tape::find(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? Var{} : Var{it->second};
+}
+
+Var Tape::constant(const std::string& name, Shape s, std::vector<float> data) {
+  if (int64_t(data.size()) != s.numel())
+    fail(name, "expected {} numbers, got {}", s.numel(), data.size());
+  const Var v = named(Role::constant, name, s, DType::f32);
+  constants.emplace(v.id, std::move(data));
+  return v;
+}
+
+Var Tape::flat(Part p, Group g, int64_t count) {
+  const DType d = p == Part::weight ? dtype_ : acc();
+  const Var v = named(Role::flat, fmt::format("{} of group {}", to_string(p), int(g)), {count}, d);
+  (*this)[v].part = p;
+  (*this)[v].group = g;
+  return v;
+}
+
+Var Tape::param(const std::string& name, Shape s, Init init, Group group) {
+  const std::string full = join(scope_, name);
+  const bool known = bool(find(full));
+  const Var v = named(Role::param, full, s, dtype_);
+  if (!known) {
+    (*this)[v].needs_grad = true;
+    params.push_back({full, s, init, group});
+  }
+  return v;
+}
+
+Var Tape::view(Var v, Shape s) {
+  if (s == shape(v)) return v;
+  if (s.numel() != shape(v).numel())
+    fail(where(), "expected a view of {} elements, got {}", shape(v).numel(), to_string(s));
+  const Var w = temp(s, (*this)[v].dtype);
+  (*this)[w].storage = (*this)[v].storage;
+  (*this)[w].offset = (*this)[v].offset;
+  (*this)[w].role = (*this)[v].role;
+  Op op;
+  op.name = "view";
+  op.backward = [](Tape& t, const Node& n) {
+    t.add_grad(n.in[0], t.view(t.grad(n.out[0]), t.shape(n.in[0])));
+  };
+  push(std::move(op), {v}, {w});
+  return w;
+}
+
+Var Tape::rows(Var v, int64_t begin, int64_t count) {
+  const int64_t cols = shape(v)[-1];
+  const Var w = temp({count, cols}, (*this)[v].dtype);
+  (*this)[w].storage = (*this)[v].storage;
+  (*this)[w].offset = (*this)[v].offset + begin * cols * size_of((*this)[v].dtype);
+  (*this)[w].role = (*this)[v].role;
+  return w;
+}
+
+void Tape::push(Op op, std::vector<Var> in, std::vector<Var> out) {
+  const bool grad = op.backward && std::any_of(in.begin(), in.end(),
+                                               [&](Var v) { return needs_grad(v); });
+  for (Var v : out) {
+    if (!v) continue;
+    Value& x = (*this)[v];
+    x.producer = int(nodes.size());
+    if (x.role == Role::temp) x.needs_grad = grad && is_float(x.dtype);
+  }
+  nodes.push_back({std::make_shared<const Op>(std::move(op)), std::move(in), std::move(out), scope_});
+}
+
+void Tape::add_grad(Var v, Var dv) {
+  if (!needs_grad(v)) return;
+  if ((*this)[v].role != Role::param && !grad(v)) {
+    (*this)[v].grad = dv;
+    return;
+  }
+  const Sink s = grad_sink(v);
+  Op op = kernel_op<&Kernels::add>("add_grad", [](auto* add, Stream& st, In in, Out out) {
+    add(st, out[0], in[0], in[1], 1);
+  });
+  op.inplace = {{0, 0}, {0, 1}};
+  push(std::move(op), {s.prior, dv}, {s.out});
+}
+
+Tape::Sink Tape::grad_sink(Var v) {
+  Value& x = (*this)[v];
+  if (x.role != Role::param) {
+    const Var prior = x.grad, out = temp(x.shape, x.dtype);
+    (*this)[v].grad = out;  // not through x: temp() may have moved the values
+    return {out, prior};
+  }
+  const bool first = !x.grad;
+  if (first) {
+    const Var g = named(Role::grad, x.name + grad_suffix, x.shape, acc());
+    (*this)[v].grad = g;
+  }
+  const Var g = grad(v);
+  return {g, first && !accumulate ? Var{} : g};
+}
+
+Var Tape::saved(Var v) {
+  if (!v || !(*this)[v].dropped) return v;
+  if (!(*this)[v].again) {
+    if (const Var x = (*this)[v].before; x && !(*this)[x].dropped) {  // cheaper than the whole node
+      const Act act = (*this)[v].act;
+      const Var y = temp(shape(v), (*this)[v].dtype);
+      (*this)[v].again = y;
+      push(kernel_op<&Kernels::activation>(
+               "activation", [act](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], act); }),
+           {x}, {y});
+      return y;
+    }
+    Node n = nodes[size_t((*this)[v].producer)];
+    for (Var& x : n.in) x = saved(x);
+    for (Var& y : n.out) {
+      if (!y) continue;
+      const Value old = (*this)[y];
+      const Var fresh = temp(old.shape, old.dtype);
+      if (old.storage != y.id) {  // a view: of the second making of what it viewed
+        (*this)[fresh].storage = (*this)[n.in[0]].storage;
+        (*this)[fresh].offset = old.offset;
+      }
+      (*this)[fresh].producer = int(nodes.size());
+      (*this)[y].again = fresh;
+      y = fresh;
+    }
+    nodes.push_back(std::move(n));
+  }
+  return (*this)[v].again;
+}
+
+Var Tape::checkpoint(const std::function<Var()>& body) {
+  const size_t begin = values.size();
+  const Var y = body();
+  const int kept = (*this)[y].storage;
+  for (size_t i = begin; i < values.size(); ++i)
+    if (values[i].role == Role::temp && values[i].storage != kept) values[i].dropped = true;
+  return y;
+}
+
+void differentiate(Tape& t) {
+  for (size_t i = t.nodes.size(); i-- > 0;) {
+    const Node n = t.nodes[i];  // a copy: backward rules append nodes
+    const auto reached = [&](Var v) { return v && t.needs_grad(v) && t.grad(v); };
+    if (!n.op->backward || !std::any_of(n.out.begin(), n.out.end(), reached)) continue;
+    const std::string scope = n.where;
+    const auto restore = t.scope(scope);
+    n.op->backward(t, n);
+  }
+}
+
+void prune(Tape& t) {
+  std::vector<char> read(t.values.size());
+  std::vector<Node> kept;
+  for (size_t i = t.nodes.size(); i-- > 0;) {
+    Node& n = t.nodes[i];
+    const bool live = std::any_of(n.out.begin(), n.out.end(), [&](Var v) {
+      if (!v) return false;
+      const int root = t[v].storage;
+      return t.values[size_t(root)].role != Role::temp || read[size_t(root)];
+    });
+    if (!live) continue;
+    for (Var v : n.in)
+      if (v) read[size_t(t[v].storage)] = 1;
+    kept.push_back(std::move(n));
+  }
+  std::reverse(kept.begin(), kept.end());
+  t.nodes = std::move(kept);
+}
+
+}  // namespace hearth

@@ -1,0 +1,170 @@
+// Tape: a step recorded once as a flat list of nodes, then differentiated, given memory, replayed.
+//
+//   Tape t;                             // 1. record: shapes only, nothing runs
+//   Var loss = decoder_loss(t, config, ...);
+//   differentiate(t);                   // 2. append the backward nodes
+//   Exec step(std::move(t), memory);    // 3. prune, alias, plan one arena, bind to a backend
+//   step.run();                         // 4. replay
+//
+// A recorded tape is in single-assignment form: every temporary is written by one node. Only views,
+// and values that live on between replays (gradients, state), share memory.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/kernels.h"
+#include "core/params.h"
+
+namespace hearth {
+
+struct Var {
+  int id = -1;
+  explicit operator bool() const { return id >= 0; }
+  bool operator==(const Var&) const = default;
+};
+
+// temp lives in the arena; the others live in stores, by name, and outlast a replay.
+enum class Role : uint8_t { temp, input, param, grad, flat, state, constant };
+
+// The gradient of parameter `w` is the value named `w` + this.
+constexpr const char* grad_suffix = ".grad";
+
+struct Value {
+  Shape shape;
+  DType dtype = DType::f32;
+  Role role = Role::temp;
+  int storage = -1;        // the value that owns the memory; itself unless a view
+  int64_t offset = 0;      // bytes from the start of that memory
+  std::string name;        // unique; temporaries have none
+  int producer = -1;       // node that writes it
+  bool needs_grad = false;
+  Part part = Part::weight;  // of a flat value, with its group
+  Group group = Group::matrix;
+  Var before;  // this value is act(before), written by the same node
+  Act act = Act::none;
+  bool dropped = false;    // not kept for the backward pass: made again when it is asked for
+  Var again;               // its second making, once recorded
+  Var grad;
+};
+
+class Tape;
+struct Node;
+using In = std::span<const Tensor>;
+using Out = std::span<const Tensor>;
+
+struct Op {
+  const char* name = "";
+  std::function<void(const Kernels&, Stream&, In, Out)> launch;
+  std::function<bool(const Kernels&)> available;
+  std::function<void(Tape&, const Node&)> backward;  // empty: no gradient passes
+  // (output, input) pairs that may share memory when nobody reads the input afterwards.
+  std::vector<std::pair<int, int>> inplace;
+};
+
+// An op that launches one entry of the kernels table: `call(entry, stream, in, out)`.
+template <auto Entry, class F>
+Op kernel_op(const char* name, F call) {
+  Op op;
+  op.name = name;
+  op.launch = [call](const Kernels& k, Stream& s, In in, Out out) { call(k.*Entry, s, in, out); };
+  op.available = [](const Kernels& k) { return k.*Entry != nullptr; };
+  return op;
+}
+
+struct Node {
+  std::shared_ptr<const Op> op;  // shared: a dropped value is made again by the same op
+  std::vector<Var> in, out;      // an absent optional tensor is Var{}
+  std::string where;             // scope it was recorded in: "blocks.3.attn"
+};
+
+class Tape {
+ public:
+  // `params` is the dtype of weights and activations. Reductions and gradients of parameters are
+  // kept in acc(): f32, or f64 when everything is.
+  explicit Tape(DType params = DType::f32) : dtype_(params) {}
+  DType dtype() const { return dtype_; }
+  DType acc() const { return dtype_ == DType::f64 ? DType::f64 : DType::f32; }
+
+  Var temp(Shape, DType);
+  Var temp(Shape s) { return temp(s, dtype_); }
+  Var input(const std::string& name, Shape s, DType d) { return named(Role::input, name, s, d); }
+  Var state(const std::string& name, Shape s, DType d) { return named(Role::state, name, s, d); }
+  // A table known when recording, uploaded once. The same name must hold the same numbers.
+  Var constant(const std::string& name, Shape, std::vector<float> data);
+  // The parameter `name` of the current scope; asking again for a full name gives the same Var.
+  Var param(const std::string& name, Shape, Init, Group);
+  // One group's stretch of a flat buffer: what an optimizer updates in one pass.
+  Var flat(Part, Group, int64_t count);
+  Var find(const std::string& name) const;  // absent: Var{}
+
+  Var view(Var, Shape);                            // same elements, another shape
+  Var rows(Var, int64_t begin, int64_t count);     // leading rows of a (rows, cols) reading; no gradient
+
+  void push(Op, std::vector<Var> in, std::vector<Var> out);
+
+  const Value& operator[](Var v) const { return values[size_t(v.id)]; }
+  Value& operator[](Var v) { return values[size_t(v.id)]; }
+  const Shape& shape(Var v) const { return (*this)[v].shape; }
+  bool needs_grad(Var v) const { return v && (*this)[v].needs_grad; }
+
+  // --- gradients ---
+  Var grad(Var v) const { return (*this)[v].grad; }
+  // The gradient of v gains dv, a finished value nobody will overwrite.
+  void add_grad(Var v, Var dv);
+  // A place for an op to write v's gradient, and what it must add to it (absent: nothing).
+  struct Sink {
+    Var out, prior;
+  };
+  Sink grad_sink(Var v);
+  // Parameter gradients add to what the buffers hold rather than overwrite: the second and later
+  // micro-batches of a step.
+  bool accumulate = false;
+
+  // What a backward rule reads of the forward pass: v itself, or its second making.
+  Var saved(Var v);
+  // Do not keep v for the backward pass.
+  void drop(Var v) { (*this)[v].dropped = true; }
+  // Records `body` and drops all it makes but its result.
+  Var checkpoint(const std::function<Var()>& body);
+
+  class Scope {
+   public:
+    Scope(Tape& t, const std::string& name);
+    ~Scope() { tape_.scope_.resize(length_); }
+    Scope(const Scope&) = delete;
+
+   private:
+    Tape& tape_;
+    size_t length_;
+  };
+  [[nodiscard]] Scope scope(const std::string& name) { return Scope(*this, name); }
+  const std::string& where() const { return scope_; }
+  // A number for the current scope and `what`, the same in every recording: the salt of dropout.
+  uint32_t salt(const std::string& what) const;
+
+  std::vector<Value> values;
+  std::vector<Node> nodes;
+  std::vector<ParamSpec> params;  // in order of first use
+  std::unordered_map<int, std::vector<float>> constants;
+
+ private:
+  Var named(Role, const std::string& name, Shape, DType);
+
+  DType dtype_;
+  std::string scope_;
+  std::unordered_map<std::string, int> by_name_;
+};
+
+// Walks the recorded nodes in reverse and lets each op append its backward. The loss ops have set
+// the first gradients themselves (see ops/loss.h).
+void differentiate(Tape&);
+
+// Drops nodes that only write temporaries nobody reads.
+void prune(Tape&);
+
+}  // namespace hearth

@@ -1,0 +1,85 @@
+#include "core/error.h"
+#include "ops/ops.h"
+#include "ops/record.h"
+
+namespace hearth {
+namespace {
+
+void linear_backward(Tape& t, const Node& n, float scale) {
+  const Var x = n.in[0], w = n.in[1], bias = n.in[2], residual = n.in[3], y = n.out[0];
+  const Var pre = n.out[1];
+  Var dy = t.grad(y);
+  if (pre && !t.grad(pre)) {  // the consumer did not fold the slope into its own product
+    const Act act = t[y].act;
+    const Var d = t.temp(t.shape(pre));
+    Op op = kernel_op<&Kernels::activation_bwd>(
+        "activation_bwd",
+        [act](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], in[1], act); });
+    op.inplace = {{0, 0}};
+    t.push(std::move(op), {dy, t.saved(pre)}, {d});
+    t[pre].grad = d;
+  }
+  if (pre) dy = t.grad(pre);
+
+  if (t.needs_grad(w)) {
+    const auto [dw, prior] = t.grad_sink(w);
+    record_gemm(t, dw, {}, dy, t.saved(x), {}, prior, {.ta = true, .alpha = scale});
+  }
+  if (t.needs_grad(bias)) record_column_sum(t, bias, dy, scale);
+  if (t.needs_grad(x)) {
+    if (const Var before = t[x].before) {
+      const auto [d, prior] = t.grad_sink(before);
+      record_gemm(t, d, t.saved(before), dy, w, {}, prior,
+                  {.alpha = scale, .act = t[x].act, .act_slope = true});
+    } else {
+      const auto [dx, prior] = t.grad_sink(x);
+      record_gemm(t, dx, {}, dy, w, {}, prior, {.alpha = scale});
+    }
+  }
+  if (residual) t.add_grad(residual, dy);
+}
+
+}  // namespace
+
+void record_gemm(Tape& t, Var c, Var aux, Var a, Var b, Var bias, Var prior, const GemmSpec& spec) {
+  const bool slope = spec.act_slope;
+  Op op = kernel_op<&Kernels::gemm>("gemm", [=](auto* gemm, Stream& s, In in, Out out) {
+    gemm(s, out[0], slope ? in[4] : out[1], in[0], in[1], in[2], in[3], spec);
+  });
+  op.inplace = {{0, 3}};
+  t.push(std::move(op), {a, b, bias, prior, slope ? aux : Var{}}, {c, slope ? Var{} : aux});
+}
+
+void record_column_sum(Tape& t, Var param, Var dy, float scale) {
+  const auto [out, prior] = t.grad_sink(param);
+  const Var parts = t.temp({row_parts, t.shape(dy)[-1]}, t.acc());
+  const bool adds = bool(prior);
+  t.push(kernel_op<&Kernels::column_sum>("column_sum",
+                                         [=](auto* f, Stream& s, In in, Out out) {
+                                           f(s, out[0], out[1], in[0], scale, adds);
+                                         }),
+         {dy, prior}, {out, parts});
+}
+
+Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {
+  const Shape sx = t.shape(x), sw = t.shape(w);
+  if (sx[-1] != sw[1])
+    fail(t.where(), "expected x of width {} for weights {}, got {}", sw[1], to_string(sw),
+         to_string(sx));
+  if (spec.act != Act::none && (is_glu(spec.act) || spec.residual || spec.scale != 1))
+    fail(t.where(), "expected a plain activation without residual or scale in linear");
+  const Var y = t.temp(with_cols(sx, sw[0]));
+  const bool keeps_pre = spec.act != Act::none && (t.needs_grad(x) || t.needs_grad(w));
+  const Var pre = keeps_pre ? t.temp(t.shape(y)) : Var{};
+  const GemmSpec gemm_spec{.tb = true, .alpha = spec.scale, .act = spec.act};
+  Op op = kernel_op<&Kernels::gemm>("linear", [=](auto* gemm, Stream& s, In in, Out out) {
+    gemm(s, out[0], out[1], in[0], in[1], in[2], in[3], gemm_spec);
+  });
+  op.inplace = {{0, 3}};
+  op.backward = [scale = spec.scale](Tape& t, const Node& n) { linear_backward(t, n, scale); };
+  t.push(std::move(op), {x, w, spec.bias, spec.residual}, {y, pre});
+  if (pre) t[y].before = pre, t[y].act = spec.act;
+  return y;
+}
+
+}  // namespace hearth

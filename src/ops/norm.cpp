@@ -1,0 +1,54 @@
+#include "ops/ops.h"
+
+namespace hearth {
+namespace {
+
+void norm_backward(Tape& t, const Node& n, NormSpec spec) {
+  const Var x = n.in[0], residual = n.in[1], gain = n.in[2], bias = n.in[3];
+  const Var y = n.out[0], sum = n.out[1], stat = n.out[2];
+  const Var dy = t.grad(y);
+  if (!dy) {  // only the sum was used
+    if (!sum) return;
+    t.add_grad(x, t.grad(sum));
+    t.add_grad(residual, t.grad(sum));
+    return;
+  }
+  const Tape::Sink dx =
+      residual ? Tape::Sink{t.temp(t.shape(x)), t.grad(sum)} : t.grad_sink(x);
+  Tape::Sink dgain, dbias;
+  Var parts;
+  if (gain || bias) parts = t.temp({2 * row_parts, t.shape(x)[-1]}, t.acc());
+  if (gain) dgain = t.grad_sink(gain);
+  if (bias) dbias = t.grad_sink(bias);
+  spec.add = bool(dgain.prior) || bool(dbias.prior);
+  Op op = kernel_op<&Kernels::norm_bwd>("norm_bwd", [spec](auto* f, Stream& s, In in, Out out) {
+    f(s, out[0], out[1], out[2], out[3], in[0], in[1], in[2], in[3], in[4], spec);
+  });
+  op.inplace = {{0, 4}, {0, 0}};
+  t.push(std::move(op),
+         {dy, t.saved(sum ? sum : x), gain, t.saved(stat), dx.prior, dgain.prior, dbias.prior},
+         {dx.out, dgain.out, dbias.out, parts});
+  if (residual) {
+    t.add_grad(x, dx.out);
+    t.add_grad(residual, dx.out);
+  }
+}
+
+}  // namespace
+
+Normed norm(Tape& t, Var x, Var residual, Var gain, Var bias, const NormSpec& spec) {
+  const Shape s = t.shape(x);
+  const Var y = t.temp(s), stat = t.temp({s.numel() / s[-1], 2}, t.acc());
+  const Var sum = residual ? t.temp(s) : Var{};
+  Op op = kernel_op<&Kernels::norm>(spec.kind == Norm::layer ? "layer_norm" : "rms_norm",
+                                    [spec](auto* f, Stream& st, In in, Out out) {
+                                      f(st, out[0], out[1], out[2], in[0], in[1], in[2], in[3],
+                                        spec);
+                                    });
+  op.inplace = {{1, 1}, {1, 0}, {0, 0}};
+  op.backward = [spec](Tape& t, const Node& n) { norm_backward(t, n, spec); };
+  t.push(std::move(op), {x, residual, gain, bias}, {y, sum, stat});
+  return {y, sum ? sum : x};
+}
+
+}  // namespace hearth

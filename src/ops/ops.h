@@ -1,0 +1,62 @@
+// What a model may say. Each function records nodes on the tape, with their backward rules, and
+// returns the output. Absent optional tensors are Var{}.
+#pragma once
+
+#include "core/tape.h"
+
+namespace hearth {
+
+// The buffer of Scalars every program reads.
+Var scalars(Tape&);
+
+// --- linear.cpp ---
+struct LinearSpec {
+  Var bias;
+  Var residual;
+  Act act = Act::none;  // not a GLU; excludes residual and scale
+  float scale = 1;
+};
+// y = scale * act(x wᵀ + bias) + residual, w (out, in)
+Var linear(Tape&, Var x, Var w, const LinearSpec& = {});
+
+// --- embed.cpp ---
+// w[ids] + pos_w[positions]
+Var embed(Tape&, Var ids, Var w, Var positions = {}, Var pos_w = {});
+// Rows of x (N, C) by number: (ids.., C). No gradient.
+Var gather_rows(Tape&, Var x, Var ids);
+
+// --- norm.cpp ---
+struct Normed {
+  Var y;
+  Var sum;  // x + residual, or x itself
+};
+Normed norm(Tape&, Var x, Var residual, Var gain, Var bias, const NormSpec&);
+
+// --- attention.cpp ---
+// On packed (B, T, H + 2G, D).
+Var qk_norm_rope(Tape&, Var qkv, Var positions, Var rope, Var q_gain, Var k_gain, const QkSpec&);
+struct Masks {
+  Var slopes;     // (H) ALiBi
+  Var documents;  // (B, T) i32
+};
+Var attention(Tape&, Var qkv, const Masks&, const AttnSpec&);
+Var attention_cached(Tape&, Var cache, Var qkv, Var positions, Var slopes, const AttnSpec&);
+Var output_gate(Tape&, Var x, Var g);
+
+// --- pointwise.cpp ---
+Var activation(Tape&, Var x, Act);
+Var dropout(Tape&, Var x, float p, const std::string& salt);
+Var add(Tape&, Var a, Var b, float scale = 1);  // a + scale * b
+
+// --- loss.cpp ---
+struct HeadSpec {
+  float softcap = 0;
+  int64_t chunk_rows = 0;  // 0: as many as make about 64 MiB of logits
+  bool grad = false;       // training: also record the gradients of x and w
+};
+// Mean negative log-likelihood of targets (B, T) under softmax(x wᵀ): the state "loss" (1), with
+// "nll" (B * T) beside it. Only a chunk of logits exists at a time, and with `grad` its gradient is
+// used up before the next chunk is made: the head has no second pass.
+Var head_loss(Tape&, Var x, Var w, Var targets, const HeadSpec&);
+
+}  // namespace hearth

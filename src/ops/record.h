@@ -1,0 +1,19 @@
+// Pieces the ops share while recording.
+#pragma once
+
+#include "core/tape.h"
+
+namespace hearth {
+
+inline Shape with_cols(Shape s, int64_t cols) {
+  s.dim[size_t(s.rank - 1)] = cols;
+  return s;
+}
+
+// c = alpha * op(a) op(b) .. + prior, as Kernels::gemm says. No gradient.
+void record_gemm(Tape&, Var c, Var aux, Var a, Var b, Var bias, Var prior, const GemmSpec&);
+
+// The gradient of a vector added to every row of what dy is the gradient of.
+void record_column_sum(Tape&, Var param, Var dy, float scale);
+
+}  // namespace hearth
