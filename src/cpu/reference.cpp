@@ -101,6 +101,8 @@ namespace {
 
 constexpr auto alignment = std::align_val_t(256);
 
+int64_t memory(int pages) { return int64_t(sysconf(pages)) * int64_t(sysconf(_SC_PAGESIZE)); }
+
 class ReferenceBackend : public Backend {
  public:
   const Kernels& kernels() const override { return reference_kernels(); }
@@ -109,8 +111,11 @@ class ReferenceBackend : public Backend {
   std::string describe() const override { return "reference, 1 thread"; }
 
   std::byte* allocate(int64_t bytes, const std::string& what) override {
-    void* p = ::operator new(size_t(bytes), alignment, std::nothrow);
-    if (!p) fail("reference", "expected {} bytes of memory for {}, got none", bytes, what);
+    // Asked first: the system promises more than it has, and kills whoever takes it at its word.
+    const int64_t have = memory(_SC_PHYS_PAGES);
+    void* p = bytes > have ? nullptr : ::operator new(size_t(bytes), alignment, std::nothrow);
+    if (!p)
+      fail("reference", "expected {} bytes for {}, got a machine of {} bytes", bytes, what, have);
     return static_cast<std::byte*>(std::memset(p, 0, size_t(bytes)));
   }
   void release(std::byte* p, int64_t) override { ::operator delete(p, alignment); }
@@ -121,9 +126,7 @@ class ReferenceBackend : public Backend {
     std::memcpy(host, device, size_t(bytes));
   }
   void synchronize() override {}
-  int64_t free_bytes() const override {
-    return int64_t(sysconf(_SC_AVPHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE));
-  }
+  int64_t free_bytes() const override { return memory(_SC_AVPHYS_PAGES); }
 
  private:
   std::max_align_t stream_{};

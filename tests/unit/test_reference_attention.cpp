@@ -90,7 +90,7 @@ TEST(ReferenceAttention, AttentionByHand) {
 TEST(ReferenceAttention, AttentionMasksByHand) {
   // With q = 0 every key seen weighs the same: y is the mean of the v in sight.
   const int64_t T = 4;
-  Array x({1, T, 6, 1});  // two q heads per k and v head
+  Array x({1, T, 6, 1});  // two heads: q, q, k, k, v, v
   for (int64_t t = 0; t < T; ++t) {
     x[t * 6 + 2] = x[t * 6 + 3] = 1;
     x[t * 6 + 4] = double(t);
