@@ -20,7 +20,8 @@ struct GemmSpec {
   float alpha = 1;
   Act act = Act::none;  // never a GLU
   // false: c = alpha * act(op(a) op(b) + bias) + prior, aux receives the argument of act.
-  // true:  c = alpha * (op(a) op(b)) * act'(aux) + prior, aux is an input.
+  // true:  c = alpha * (op(a) op(b)) * act'(aux) + prior, aux is an input; no bias.
+  // act is applied to the value as aux stores it, so that act(aux) can be made again to the bit.
   bool act_slope = false;
 };
 
@@ -80,7 +81,8 @@ struct Kernels {
   // out (N) acc = [out +] alpha * column sums of x (M, N); parts (row_parts, N) acc
   void (*column_sum)(Stream&, Tensor out, Tensor parts, Tensor x, float alpha, bool add);
 
-  // y (B, T, C) = w[ids] + pos_w[positions]; ids, positions (B, T) i32; pos_w may be absent
+  // y (B, T, C) = w[ids] + pos_w[positions]; ids, positions (B, T) i32; pos_w may be absent.
+  // A negative position (padding) reads row 0, here and in qk_norm_rope.
   void (*embed)(Stream&, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos_w);
   // dw (V, C) acc, dpos_w (S, C) acc; without `add` they are overwritten whole
   void (*embed_bwd)(Stream&, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor positions,
@@ -99,7 +101,7 @@ struct Kernels {
   // copied. stat (B * T, H + G) acc: 1 / rms. y may be qkv's memory. gains (D), may be absent.
   void (*qk_norm_rope)(Stream&, Tensor y, Tensor stat, Tensor qkv, Tensor positions, Tensor rope,
                        Tensor q_gain, Tensor k_gain, const QkSpec&);
-  // parts (2 * row_parts, D) acc; dqkv may be dy's memory
+  // parts (2 * row_parts, D) acc; dqkv may be dy's memory. Without a norm, qkv and stat are absent.
   void (*qk_norm_rope_bwd)(Stream&, Tensor dqkv, Tensor dq_gain, Tensor dk_gain, Tensor parts,
                            Tensor dy, Tensor qkv, Tensor stat, Tensor positions, Tensor rope,
                            Tensor q_gain, Tensor k_gain, const QkSpec&);
@@ -113,7 +115,7 @@ struct Kernels {
   void (*attention_bwd)(Stream&, Tensor dqkv, Tensor delta, Tensor dy, Tensor y, Tensor lse,
                         Tensor qkv, Tensor slopes, Tensor documents, Tensor scalars,
                         const AttnSpec&);
-  // Decode and prefill: stores k, v of the new tokens into cache (B, S, 2, G, D) at positions (B, T),
+  // Decode and prefill: stores k, v of the new tokens into cache (B, S, 2, G * D) at positions (B, T),
   // then each query sees cache[0 .. its position]. A negative position is padding: y = 0.
   // Gives the bits of `attention` for the same tokens.
   void (*attention_cached)(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions,

@@ -26,9 +26,10 @@ struct Init {
   bool operator==(const Init&) const = default;
 };
 
-// What an optimizer tells apart. Hidden matrices decay and may take Muon; tables and vectors do not.
-enum class Group : uint8_t { matrix, embedding, vector };
-constexpr int group_count = 3;
+// What an optimizer tells apart: hidden matrices, an untied head, look-up tables (a tied head is
+// one), and vectors. By default the first two decay.
+enum class Group : uint8_t { matrix, head, embedding, vector };
+constexpr int group_count = 4;
 
 struct ParamSpec {
   std::string name;

@@ -86,13 +86,23 @@ class Tape {
  public:
   // `params` is the dtype of weights and activations. Reductions and gradients of parameters are
   // kept in acc(): f32, or f64 when everything is.
-  explicit Tape(DType params = DType::f32) : dtype_(params) {}
+  // `program` is the prefix of the values that belong to this program alone: its inputs and results.
+  explicit Tape(DType params = DType::f32, std::string program = "main")
+      : dtype_(params), program_(std::move(program)) {}
   DType dtype() const { return dtype_; }
   DType acc() const { return dtype_ == DType::f64 ? DType::f64 : DType::f32; }
 
   Var temp(Shape, DType);
   Var temp(Shape s) { return temp(s, dtype_); }
-  Var input(const std::string& name, Shape s, DType d) { return named(Role::input, name, s, d); }
+  // A buffer of this program that the host writes before a replay: "program.name".
+  Var input(const std::string& name, Shape s, DType d) {
+    return named(Role::input, program_ + "." + name, s, d);
+  }
+  // The same for a result the host reads after it.
+  Var result(const std::string& name, Shape s, DType d) {
+    return named(Role::state, program_ + "." + name, s, d);
+  }
+  // A buffer shared by every program that names it.
   Var state(const std::string& name, Shape s, DType d) { return named(Role::state, name, s, d); }
   // A table known when recording, uploaded once. The same name must hold the same numbers.
   Var constant(const std::string& name, Shape, std::vector<float> data);
@@ -156,7 +166,7 @@ class Tape {
   Var named(Role, const std::string& name, Shape, DType);
 
   DType dtype_;
-  std::string scope_;
+  std::string program_, scope_;
   std::unordered_map<std::string, int> by_name_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -18,6 +19,7 @@ struct Shape {
 
   Shape() = default;
   Shape(std::initializer_list<int64_t> d) : rank(int(d.size())) {
+    assert(d.size() <= dim.size());
     std::copy(d.begin(), d.end(), dim.begin());
   }
   int64_t operator[](int i) const { return dim[size_t(i < 0 ? rank + i : i)]; }

@@ -22,7 +22,7 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
   if (t.shape(x).numel() != N * C)
     fail(t.where(), "expected {} rows of {} for the head, got {}", N, C, to_string(t.shape(x)));
   const int64_t chunk = spec.chunk_rows ? spec.chunk_rows : rows_per_chunk(N, V, t.dtype());
-  const Var nll = t.state("nll", {N, 1}, t.acc()), loss = t.state("loss", {1}, t.acc());
+  const Var nll = t.result("nll", {N, 1}, t.acc()), loss = t.result("loss", {1}, t.acc());
   const Var flat_x = t.view(x, {N, C}), flat_targets = t.view(targets, {N, 1});
   const bool grad_x = spec.grad && t.needs_grad(x), grad_w = spec.grad && t.needs_grad(w);
   const Var dx = grad_x ? t.temp(t.shape(x)) : Var{};

@@ -11,8 +11,8 @@ Var scalars(Tape&);
 
 // --- linear.cpp ---
 struct LinearSpec {
-  Var bias;
-  Var residual;
+  Var bias = {};
+  Var residual = {};
   Act act = Act::none;  // not a GLU; excludes residual and scale
   float scale = 1;
 };
@@ -36,8 +36,8 @@ Normed norm(Tape&, Var x, Var residual, Var gain, Var bias, const NormSpec&);
 // On packed (B, T, H + 2G, D).
 Var qk_norm_rope(Tape&, Var qkv, Var positions, Var rope, Var q_gain, Var k_gain, const QkSpec&);
 struct Masks {
-  Var slopes;     // (H) ALiBi
-  Var documents;  // (B, T) i32
+  Var slopes = {};     // (H) ALiBi
+  Var documents = {};  // (B, T) i32
 };
 Var attention(Tape&, Var qkv, const Masks&, const AttnSpec&);
 Var attention_cached(Tape&, Var cache, Var qkv, Var positions, Var slopes, const AttnSpec&);
@@ -54,8 +54,8 @@ struct HeadSpec {
   int64_t chunk_rows = 0;  // 0: as many as make about 64 MiB of logits
   bool grad = false;       // training: also record the gradients of x and w
 };
-// Mean negative log-likelihood of targets (B, T) under softmax(x wᵀ): the state "loss" (1), with
-// "nll" (B * T) beside it. Only a chunk of logits exists at a time, and with `grad` its gradient is
+// Mean negative log-likelihood of targets (B, T) under softmax(x wᵀ): the result "loss" (1), with
+// "nll" (B * T, 1) beside it. Only a chunk of logits exists at a time, and with `grad` its gradient is
 // used up before the next chunk is made: the head has no second pass.
 Var head_loss(Tape&, Var x, Var w, Var targets, const HeadSpec&);
 

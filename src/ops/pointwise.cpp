@@ -4,7 +4,7 @@
 
 namespace hearth {
 
-Var scalars(Tape& t) { return t.input("scalars", {int64_t(sizeof(Scalars))}, DType::u8); }
+Var scalars(Tape& t) { return t.state("scalars", {int64_t(sizeof(Scalars))}, DType::u8); }
 
 Var activation(Tape& t, Var x, Act act) {
   const int64_t cols = t.shape(x)[-1];

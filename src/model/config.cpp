@@ -1,0 +1,124 @@
+#include "model/config.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "core/error.h"
+#include "io/fields.h"
+
+namespace hearth {
+namespace {
+
+constexpr std::string_view where = "model";
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace
+
+bool ModelConfig::operator==(const ModelConfig& o) const { return fields_equal(*this, o); }
+
+ModelConfig ModelConfig::resolve() const {
+  ModelConfig c = *this;
+  const auto positive = [](const char* name, int64_t x) {
+    if (x < 1 || x > (int64_t(1) << 31))
+      fail(where, "expected {} between 1 and 2^31, got {}", name, x);
+  };
+  positive("vocab", c.vocab), positive("context", c.context), positive("layers", c.layers);
+  positive("dim", c.dim), positive("heads", c.heads);
+  if (c.kv_heads == 0) c.kv_heads = c.heads;
+  if (c.head_dim == 0) {
+    if (c.dim % c.heads) fail(where, "expected heads to divide dim {}, got {}", c.dim, c.heads);
+    c.head_dim = c.dim / c.heads;
+  }
+  if (c.hidden == 0) c.hidden = is_glu(c.act) ? round_up((8 * c.dim + 2) / 3, 256) : 4 * c.dim;
+  positive("kv_heads", c.kv_heads), positive("head_dim", c.head_dim), positive("hidden", c.hidden);
+  if (c.heads % c.kv_heads)
+    fail(where, "expected kv_heads to divide {} heads, got {}", c.heads, c.kv_heads);
+  if (c.act == Act::none) fail(where, "expected an activation for the MLP, got none");
+  if (c.rotary < 0 || c.rotary > 1) fail(where, "expected rotary in [0, 1], got {}", c.rotary);
+  if (c.position == Position::rope && int64_t(std::lround(c.rotary * float(c.head_dim))) % 2)
+    fail(where, "expected rotary * head_dim to be even, got {} * {}", c.rotary, c.head_dim);
+  if (c.norm_eps <= 0) fail(where, "expected norm_eps above 0, got {}", c.norm_eps);
+  if (c.window < 0) fail(where, "expected a window of 0 or more, got {}", c.window);
+  if (c.window_pattern.empty() || c.window_pattern.find_first_not_of("SL") != std::string::npos)
+    fail(where, "expected a window_pattern of S and L, got {}", in_quotes(c.window_pattern));
+  for (float p : {c.dropout_embed, c.dropout_attention, c.dropout_residual, c.dropout_mlp})
+    if (!(p >= 0 && p < 1)) fail(where, "expected dropouts in [0, 1), got {}", p);
+  if (c.attention_softcap < 0 || c.logit_softcap < 0)
+    fail(where, "expected softcaps of 0 or more, got {} and {}", c.attention_softcap,
+         c.logit_softcap);
+  return c;
+}
+
+int64_t matmul_params(const ModelConfig& config) {
+  const ModelConfig c = config.resolve();
+  const int64_t inner = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  int64_t block = c.dim * (inner + 2 * kv) + inner * c.dim;
+  block += c.dim * c.hidden * (is_glu(c.act) ? 3 : 2);
+  if (c.output_gate == OutputGate::elementwise) block += c.dim * inner;
+  if (c.output_gate == OutputGate::per_head) block += c.dim * c.heads;
+  return c.layers * block + c.vocab * c.dim;
+}
+
+double train_flops_per_token(const ModelConfig& config, int64_t T) {
+  const ModelConfig c = config.resolve();
+  return 6.0 * double(matmul_params(c)) +
+         6.0 * double(c.layers) * double(c.heads * c.head_dim) * double(T);
+}
+
+std::vector<float> rope_table(const ModelConfig& config) {
+  const ModelConfig c = config.resolve();
+  const int64_t half = std::lround(c.rotary * float(c.head_dim)) / 2;
+  const double base = double(c.rope_context ? c.rope_context : c.context);
+  std::vector<double> freq(static_cast<size_t>(half));
+  double magnitude = 1;  // YaRN also stretches q and k
+  for (int64_t i = 0; i < half; ++i) {
+    double f = std::pow(c.rope_theta, -double(i) / double(half));
+    const double turns = base * f / (2 * std::numbers::pi);  // over the original context
+    switch (c.rope_scaling) {
+      case RopeScaling::none: break;
+      case RopeScaling::linear: f /= c.rope_factor; break;
+      case RopeScaling::llama3: {
+        const double smooth = (turns - c.rope_low) / double(c.rope_high - c.rope_low);
+        const double keep = std::clamp(smooth, 0.0, 1.0);
+        f = f * keep + f / c.rope_factor * (1 - keep);
+        break;
+      }
+      case RopeScaling::yarn: {
+        const auto dim_of = [&](double rotations) {  // the dim that makes so many turns
+          return double(half) * std::log(base / (rotations * 2 * std::numbers::pi)) /
+                 std::log(c.rope_theta);
+        };
+        const double low = std::max(0.0, std::floor(dim_of(c.rope_high)));
+        const double high = std::min(2.0 * double(half) - 1, std::ceil(dim_of(c.rope_low)));
+        const double ramp = std::clamp((double(i) - low) / std::max(0.001, high - low), 0.0, 1.0);
+        f = f / c.rope_factor * ramp + f * (1 - ramp);
+        magnitude = c.rope_factor > 1 ? 0.1 * std::log(double(c.rope_factor)) + 1 : 1;
+        break;
+      }
+    }
+    freq[size_t(i)] = f;
+  }
+  std::vector<float> table(size_t(c.context * half * 2));
+  for (int64_t p = 0; p < c.context; ++p)
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle = double(p) * freq[size_t(i)];
+      table[size_t((p * half + i) * 2)] = float(magnitude * std::cos(angle));
+      table[size_t((p * half + i) * 2 + 1)] = float(magnitude * std::sin(angle));
+    }
+  return table;
+}
+
+// Heads that are a power of two take 2^(-8 i / n); others fill up from the next power's odd steps.
+std::vector<float> alibi_slopes(int64_t heads) {
+  int64_t n = 1;
+  while (n * 2 <= heads) n *= 2;
+  std::vector<float> slopes;
+  for (int64_t i = 1; i <= n; ++i)
+    slopes.push_back(float(std::exp2(-8.0 * double(i) / double(n))));
+  for (int64_t i = 1; int64_t(slopes.size()) < heads; i += 2)
+    slopes.push_back(float(std::exp2(-4.0 * double(i) / double(n))));
+  return slopes;
+}
+
+}  // namespace hearth

@@ -1,0 +1,142 @@
+// ModelConfig: one decoder-only model described by data. Every choice is an enum or a number; a
+// preset is a named config.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/kernels.h"
+
+namespace hearth {
+
+enum class Position : uint8_t { learned, rope, alibi, none };
+enum class RopePairs : uint8_t { half, interleaved };
+enum class RopeScaling : uint8_t { none, linear, yarn, llama3 };
+enum class NormPlace : uint8_t { pre, post, sandwich };
+enum class OutputGate : uint8_t { none, elementwise, per_head };
+// normal: N(0, std), residual projections divided by sqrt(2 layers). fan_in: U(+-1/sqrt(in)).
+enum class WeightInit : uint8_t { normal, fan_in };
+
+#define HEARTH_NAMES(E, ...)                                          \
+  inline std::span<const std::string_view> names_of(E) {              \
+    static constexpr auto names = std::to_array<std::string_view>(__VA_ARGS__); \
+    return names;                                                     \
+  }
+HEARTH_NAMES(Position, {"learned", "rope", "alibi", "none"})
+HEARTH_NAMES(RopePairs, {"half", "interleaved"})
+HEARTH_NAMES(RopeScaling, {"none", "linear", "yarn", "llama3"})
+HEARTH_NAMES(NormPlace, {"pre", "post", "sandwich"})
+HEARTH_NAMES(OutputGate, {"none", "elementwise", "per_head"})
+HEARTH_NAMES(WeightInit, {"normal", "fan_in"})
+HEARTH_NAMES(Norm, {"layer", "rms"})
+HEARTH_NAMES(QkNorm, {"none", "before_rope", "after_rope"})
+HEARTH_NAMES(Act, {"none", "gelu_tanh", "gelu_erf", "relu2", "swiglu", "geglu", "reglu"})
+#undef HEARTH_NAMES
+
+struct ModelConfig {
+  int64_t vocab = 50257, context = 1024, layers = 12, dim = 768, heads = 12;
+  int64_t kv_heads = 0, head_dim = 0, hidden = 0;  // 0: derived, see resolve()
+  Position position = Position::rope;
+  double rope_theta = 1e4;
+  float rotary = 1;  // fraction of head_dim that turns
+  RopePairs rope_pairs = RopePairs::half;
+  bool rope_reverse = false;
+  RopeScaling rope_scaling = RopeScaling::none;
+  float rope_factor = 1, rope_low = 1, rope_high = 4;
+  int64_t rope_context = 0;
+  Norm norm = Norm::rms;
+  bool norm_gain = true;
+  bool norm_bias = false;
+  float norm_eps = 1e-6f;
+  NormPlace norm_place = NormPlace::pre;
+  bool final_norm = true;
+  bool qkv_bias = false;
+  bool out_bias = false;
+  bool mlp_bias = false;
+  QkNorm qk_norm = QkNorm::none;
+  bool qk_norm_gain = true;
+  int64_t window = 0;
+  std::string window_pattern = "S";
+  float attention_softcap = 0;
+  OutputGate output_gate = OutputGate::none;
+  Act act = Act::swiglu;
+  bool tied = true;
+  float logit_softcap = 0;
+  float attention_scale = 1;
+  float dropout_embed = 0, dropout_attention = 0, dropout_residual = 0, dropout_mlp = 0;
+  WeightInit init = WeightInit::normal;
+  float init_std = 0.02f;
+
+  template <class V>
+  void visit(V&& v) {
+    v("vocab", vocab, "entries of the vocabulary");
+    v("context", context, "longest sequence the model is made for");
+    v("layers", layers, "blocks");
+    v("dim", dim, "width of the residual stream");
+    v("heads", heads, "query heads");
+    v("kv_heads", kv_heads, "key and value heads; 0: as many as query heads, 1: MQA");
+    v("head_dim", head_dim, "width of a head; 0: dim / heads");
+    v("hidden", hidden, "width of the MLP; 0: 4 dim, or 8 dim / 3 rounded up to 256 for a GLU");
+    v("position", position, "learned, rope, alibi or none");
+    v("rope_theta", rope_theta, "base of the rope frequencies");
+    v("rotary", rotary, "fraction of each head that rope turns");
+    v("rope_pairs", rope_pairs, "half: dims i and i + n/2 turn together; interleaved: 2i and 2i+1");
+    v("rope_reverse", rope_reverse, "turn by minus the angle");
+    v("rope_scaling", rope_scaling, "none, linear, yarn or llama3: for contexts beyond training");
+    v("rope_factor", rope_factor, "how many times longer the context becomes");
+    v("rope_low", rope_low, "llama3: low frequency factor; yarn: slow beta");
+    v("rope_high", rope_high, "llama3: high frequency factor; yarn: fast beta");
+    v("rope_context", rope_context, "context before scaling");
+    v("norm", norm, "layer or rms");
+    v("norm_gain", norm_gain, "norms have a gain");
+    v("norm_bias", norm_bias, "norms have a bias");
+    v("norm_eps", norm_eps, "added to the variance");
+    v("norm_place", norm_place, "pre, post or sandwich");
+    v("final_norm", final_norm, "norm before the head");
+    v("qkv_bias", qkv_bias, "bias of the qkv projection");
+    v("out_bias", out_bias, "bias of the attention output projection");
+    v("mlp_bias", mlp_bias, "biases of the MLP");
+    v("qk_norm", qk_norm, "none, before_rope or after_rope: RMS norm of each q and k head");
+    v("qk_norm_gain", qk_norm_gain, "that norm has a gain");
+    v("window", window, "sliding window in tokens, itself included; 0: none");
+    v("window_pattern", window_pattern, "S: windowed, L: full; repeated over the layers");
+    v("attention_softcap", attention_softcap, "cap of attention scores; 0: none");
+    v("output_gate", output_gate, "none, elementwise or per_head: sigmoid gate after attention");
+    v("act", act, "gelu_tanh, gelu_erf, relu2, swiglu, geglu or reglu");
+    v("tied", tied, "the head is the token embedding");
+    v("logit_softcap", logit_softcap, "cap of the logits; 0: none");
+    v("attention_scale", attention_scale, "factor of the attention branch where it joins");
+    v("dropout_embed", dropout_embed, "dropout after the embedding");
+    v("dropout_attention", dropout_attention, "dropout of attention probabilities");
+    v("dropout_residual", dropout_residual, "dropout of what joins the residual stream");
+    v("dropout_mlp", dropout_mlp, "dropout of the MLP's hidden layer");
+    v("init", init, "normal or fan_in");
+    v("init_std", init_std, "deviation of the normal initialisation");
+  }
+
+  // Fills what is derived and checks that the numbers fit together.
+  ModelConfig resolve() const;
+  bool operator==(const ModelConfig&) const;
+  int64_t window_of(int64_t layer) const {  // 0: no window
+    return window_pattern[size_t(layer) % window_pattern.size()] == 'S' ? window : 0;
+  }
+};
+
+// Parameters of matrix products a token passes through (the head is one, the look-up is not), and
+// model FLOPs per trained token at sequence length T: 6 per such parameter plus causal attention.
+int64_t matmul_params(const ModelConfig&);
+double train_flops_per_token(const ModelConfig&, int64_t T);
+
+std::span<const std::string_view> preset_names();
+ModelConfig preset(std::string_view name);  // an unknown name is an error with the nearest one
+
+// cos and sin of every position and frequency: (context, rotary dims / 2, 2).
+std::vector<float> rope_table(const ModelConfig&);
+// ALiBi slopes of the heads, as the paper defines them.
+std::vector<float> alibi_slopes(int64_t heads);
+
+}  // namespace hearth

@@ -1,0 +1,212 @@
+#include "model/decoder.h"
+
+#include <cmath>
+
+#include "core/error.h"
+
+namespace hearth {
+namespace {
+
+struct Builder {
+  Tape& t;
+  const ModelConfig& c;  // resolved
+  const DecoderInputs& inputs;
+  const DecoderMode& mode;
+  Var rope, slopes;
+
+  // --- parameters ---
+  Init matrix_init(int64_t in, bool joins_residual) const {
+    if (c.init == WeightInit::fan_in) return Init::uniform(float(1 / std::sqrt(double(in))));
+    return Init::normal(joins_residual ? float(c.init_std / std::sqrt(2.0 * double(c.layers)))
+                                       : c.init_std);
+  }
+  Var weight(int64_t out, int64_t in, bool joins_residual = false) const {
+    return t.param("weight", {out, in}, matrix_init(in, joins_residual), Group::matrix);
+  }
+  Var bias(bool present, int64_t n, float value = 0) const {
+    return present ? t.param("bias", {n}, Init::constant(value), Group::vector) : Var{};
+  }
+
+  Var dropped(Var x, float p, const char* what) const {
+    return mode.dropout ? dropout(t, x, p, what) : x;
+  }
+  void drop_light(Var v) const {
+    if (mode.recompute == Recompute::light) t.drop(v);
+  }
+
+  // --- pieces of a block ---
+  Normed normed(const char* name, Var x, Var residual = {}) const {
+    const auto scope = t.scope(name);
+    const Var gain =
+        c.norm_gain ? t.param("gain", {c.dim}, Init::ones(), Group::vector) : Var{};
+    const Normed n = norm(t, x, residual, gain, bias(c.norm_bias, c.dim),
+                          {.kind = c.norm, .eps = c.norm_eps});
+    if (!residual) drop_light(n.y);
+    return n;
+  }
+
+  // A branch's last product: with the residual added in its epilogue when nothing stands between.
+  struct Join {
+    Var residual;
+    float scale;
+  };
+  Var project(Var x, int64_t in, bool with_bias, Join join) const {
+    LinearSpec spec{.bias = bias(with_bias, c.dim)};
+    if (join.residual) spec.residual = join.residual, spec.scale = join.scale;
+    return linear(t, x, weight(c.dim, in, true), spec);
+  }
+
+  Var attend(Var x, int64_t layer, Join join) const {
+    const int64_t B = t.shape(x)[0], T = t.shape(x)[1], H = c.heads, G = c.kv_heads, D = c.head_dim;
+    Var qkv;
+    {
+      const auto scope = t.scope("qkv");
+      qkv = linear(t, x, weight((H + 2 * G) * D, c.dim),
+                   {.bias = bias(c.qkv_bias, (H + 2 * G) * D)});
+    }
+    qkv = turned(t.view(qkv, {B, T, H + 2 * G, D}));
+    const AttnSpec spec{.heads = H, .kv_heads = G, .head_dim = D, .window = c.window_of(layer),
+                        .scale = float(1 / std::sqrt(double(D))), .softcap = c.attention_softcap,
+                        .dropout = mode.dropout ? c.dropout_attention : 0,
+                        .salt = t.salt("attention")};
+    Var y = mode.cache_tokens ? attention_cached(t, cache(layer, B), qkv, inputs.positions, slopes, spec)
+                              : attention(t, qkv, {slopes, inputs.documents}, spec);
+    if (c.output_gate != OutputGate::none) y = gated(y, x);
+    const auto scope = t.scope("out");
+    return project(t.view(y, {B, T, H * D}), H * D, c.out_bias, join);
+  }
+
+  Var turned(Var qkv) const {
+    const bool norms = c.qk_norm != QkNorm::none;
+    if (!rope && !norms) return qkv;
+    Var q_gain, k_gain;
+    if (norms && c.qk_norm_gain) {
+      q_gain = t.param("q_norm.gain", {c.head_dim}, Init::ones(), Group::vector);
+      k_gain = t.param("k_norm.gain", {c.head_dim}, Init::ones(), Group::vector);
+    }
+    const Var y = qk_norm_rope(
+        t, qkv, inputs.positions, rope, q_gain, k_gain,
+        {.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = c.head_dim,
+         .rotary = rope ? 2 * t.shape(rope)[1] : 0,
+         .interleaved = c.rope_pairs == RopePairs::interleaved, .reverse = c.rope_reverse,
+         .norm = c.qk_norm, .eps = c.norm_eps});
+    if (norms) drop_light(y);  // rotation alone happens in place: nothing to save by dropping it
+    return y;
+  }
+
+  Var cache(int64_t layer, int64_t B) const {
+    return t.result("cache." + std::to_string(layer), {B, mode.cache_tokens, 2, c.kv_heads * c.head_dim},
+                    t.dtype());
+  }
+
+  Var gated(Var y, Var x) const {
+    const auto scope = t.scope("gate");
+    const int64_t B = t.shape(x)[0], T = t.shape(x)[1], H = c.heads;
+    const int64_t n = c.output_gate == OutputGate::per_head ? H : H * c.head_dim;
+    const Var g = linear(t, x, weight(n, c.dim), {.bias = bias(true, n, 2)});
+    return output_gate(t, y, n == H ? g : t.view(g, {B, T, H, c.head_dim}));
+  }
+
+  Var feed(Var x, Join join) const {
+    Var h;
+    {
+      const auto scope = t.scope("up");
+      const bool glu = is_glu(c.act);
+      const int64_t n = glu ? 2 * c.hidden : c.hidden;  // packed gate | up
+      h = linear(t, x, weight(n, c.dim),
+                 {.bias = bias(c.mlp_bias, n), .act = glu ? Act::none : c.act});
+      if (glu) h = activation(t, h, c.act);
+      drop_light(h);
+    }
+    h = dropped(h, c.dropout_mlp, "hidden");
+    const auto scope = t.scope("down");
+    return project(h, c.hidden, c.mlp_bias, join);
+  }
+
+  // One half of a block: x joined by branch(norm(x)), in the config's norm placement.
+  template <class F>
+  Var joined(Var x, float scale, F branch) const {
+    const bool fused = c.norm_place == NormPlace::pre && !(mode.dropout && c.dropout_residual > 0);
+    const Var in = c.norm_place == NormPlace::post ? x : normed("norm", x).y;
+    const Join join = fused ? Join{x, scale} : Join{{}, 1};
+    Var y = branch(in, join);
+    if (fused) return y;
+    y = dropped(y, c.dropout_residual, "residual");
+    if (c.norm_place == NormPlace::sandwich) y = normed("post_norm", y).y;
+    if (c.norm_place != NormPlace::post) return add(t, x, y, scale);
+    return scale == 1 ? normed("norm", y, x).y : normed("norm", add(t, x, y, scale)).y;
+  }
+
+  Var block(Var x, int64_t layer) const {
+    const auto scope = t.scope("blocks." + std::to_string(layer));
+    {
+      const auto attn = t.scope("attn");
+      x = joined(x, c.attention_scale, [&](Var in, Join j) { return attend(in, layer, j); });
+    }
+    const auto mlp = t.scope("mlp");
+    return joined(x, 1, [&](Var in, Join j) { return feed(in, j); });
+  }
+};
+
+Var embedding(Tape& t, const ModelConfig& c) {
+  const Init init = c.init == WeightInit::fan_in ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
+                                                 : Init::normal(c.init_std);
+  return t.param("embed.weight", {c.vocab, c.dim}, init, Group::embedding);
+}
+
+}  // namespace
+
+DecoderInputs declare_inputs(Tape& t, int64_t B, int64_t T, bool documents) {
+  return {t.input("tokens", {B, T}, DType::i32), t.input("positions", {B, T}, DType::i32),
+          documents ? t.input("documents", {B, T}, DType::i32) : Var{}};
+}
+
+Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
+            const DecoderMode& mode) {
+  const ModelConfig c = config.resolve();
+  if (t.shape(inputs.tokens)[1] > c.context)
+    fail("model", "expected a sequence of at most {} tokens, got {}", c.context,
+         t.shape(inputs.tokens)[1]);
+  Builder b{t, c, inputs, mode, {}, {}};
+  if (c.position == Position::rope && c.rotary > 0) {
+    const std::vector<float> table = rope_table(c);
+    b.rope = t.constant("rope", {c.context, int64_t(table.size()) / (2 * c.context), 2}, table);
+  }
+  if (c.position == Position::alibi)
+    b.slopes = t.constant("alibi", {c.heads}, alibi_slopes(c.heads));
+
+  Var pos_w;
+  if (c.position == Position::learned)
+    pos_w = t.param("positions.weight", {c.context, c.dim}, Init::normal(c.init_std),
+                    Group::embedding);
+  Var x = embed(t, inputs.tokens, embedding(t, c), inputs.positions, pos_w);
+  x = b.dropped(x, c.dropout_embed, "embed");
+  for (int64_t i = 0; i < c.layers; ++i)
+    x = mode.recompute == Recompute::block ? t.checkpoint([&] { return b.block(x, i); })
+                                           : b.block(x, i);
+  if (c.final_norm && c.norm_place != NormPlace::post) x = b.normed("final_norm", x).y;
+  return x;
+}
+
+Var head_weight(Tape& t, const ModelConfig& config) {
+  const ModelConfig c = config.resolve();
+  if (c.tied) return embedding(t, c);
+  const Init init = c.init == WeightInit::fan_in ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
+                                                 : Init::normal(c.init_std);
+  return t.param("head.weight", {c.vocab, c.dim}, init, Group::head);
+}
+
+std::vector<ParamSpec> decoder_params(const ModelConfig& config) {
+  Tape t;
+  decoder(t, config, declare_inputs(t, 1, 1, false), {});
+  head_weight(t, config);
+  return t.params;
+}
+
+int64_t count_params(const ModelConfig& config) {
+  int64_t n = 0;
+  for (const ParamSpec& p : decoder_params(config)) n += p.shape.numel();
+  return n;
+}
+
+}  // namespace hearth

@@ -1,0 +1,38 @@
+// The decoder: the one model, recorded from its config. Parameters are declared where they are used.
+#pragma once
+
+#include "model/config.h"
+#include "ops/ops.h"
+
+namespace hearth {
+
+// What the backward pass makes again instead of keeping: nothing; norms, activations and rotated
+// heads; or whole blocks. Gradients are the same bits.
+enum class Recompute : uint8_t { none, light, block };
+inline std::span<const std::string_view> names_of(Recompute) {
+  static constexpr auto names = std::to_array<std::string_view>({"none", "light", "block"});
+  return names;
+}
+
+// What the model reads, all (B, T) i32. `documents` may be absent: no document mask.
+struct DecoderInputs {
+  Var tokens, positions, documents;
+};
+DecoderInputs declare_inputs(Tape&, int64_t B, int64_t T, bool documents);
+
+struct DecoderMode {
+  Recompute recompute = Recompute::none;
+  bool dropout = false;       // as the config says; off for evaluation
+  int64_t cache_tokens = 0;   // decode: length of the KV cache; 0: none
+};
+
+// Final hidden states (B, T, C), after the final norm.
+Var decoder(Tape&, const ModelConfig&, const DecoderInputs&, const DecoderMode&);
+// The weights of the head (V, C).
+Var head_weight(Tape&, const ModelConfig&);
+
+// The parameters of a model, found by recording it.
+std::vector<ParamSpec> decoder_params(const ModelConfig&);
+int64_t count_params(const ModelConfig&);
+
+}  // namespace hearth

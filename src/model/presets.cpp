@@ -1,0 +1,108 @@
+// The named configs. Parameter counts of these are checked by tests/unit/test_model.cpp.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "core/error.h"
+#include "io/json.h"
+#include "model/config.h"
+
+namespace hearth {
+namespace {
+
+struct Size {
+  int64_t layers, heads, dim;
+};
+
+ModelConfig gpt2(Size s) {
+  ModelConfig c;
+  c.layers = s.layers, c.heads = s.heads, c.dim = s.dim;
+  c.position = Position::learned;
+  c.norm = Norm::layer, c.norm_bias = true, c.norm_eps = 1e-5f;
+  c.qkv_bias = c.out_bias = c.mlp_bias = true;
+  c.act = Act::gelu_tanh;
+  return c;
+}
+
+ModelConfig nocap(Size s) {
+  ModelConfig c;
+  c.layers = s.layers, c.heads = s.heads, c.dim = s.dim;
+  c.rope_reverse = true;
+  c.norm_gain = false;
+  c.act = Act::gelu_erf;
+  c.attention_scale = float(1 / std::sqrt(2.0 * double(s.layers)));
+  c.init = WeightInit::fan_in;
+  return c;
+}
+
+// kv heads: a quarter of the heads where that divides, else the nearest divisor.
+ModelConfig modern(Size s) {
+  ModelConfig c;
+  c.vocab = 32768, c.context = 2048;
+  c.layers = s.layers, c.heads = s.heads, c.dim = s.dim;
+  double best = 1e9;
+  for (int64_t g = 1; g <= s.heads; ++g) {
+    const double far = std::abs(double(g) - double(s.heads) / 4);
+    if (s.heads % g == 0 && far < best) best = far, c.kv_heads = g;
+  }
+  c.qk_norm = QkNorm::before_rope;
+  return c;
+}
+
+ModelConfig llama3_16k() {
+  ModelConfig c;
+  c.vocab = 16384, c.dim = 384, c.layers = 12, c.heads = 12, c.kv_heads = 4, c.hidden = 1536;
+  c.out_bias = true;
+  c.rope_pairs = RopePairs::interleaved;
+  return c;
+}
+
+// Small enough that two CPU cores teach it the embedded stories in minutes.
+ModelConfig tiny() {
+  ModelConfig c;
+  c.vocab = 1024, c.context = 256;
+  c.layers = 6, c.dim = 256, c.heads = 4, c.kv_heads = 2, c.hidden = 768;
+  c.qk_norm = QkNorm::before_rope;
+  return c;
+}
+
+const std::map<std::string_view, ModelConfig>& presets() {
+  static const std::map<std::string_view, ModelConfig> all{
+      {"gpt2", gpt2({12, 12, 768})},
+      {"gpt2-medium", gpt2({24, 16, 1024})},
+      {"gpt2-large", gpt2({36, 20, 1280})},
+      {"gpt2-xl", gpt2({48, 25, 1600})},
+      {"nocap-d12", nocap({12, 12, 768})},
+      {"nocap-d24", nocap({24, 16, 1024})},
+      {"nocap-d36", nocap({36, 20, 1280})},
+      {"nocap-d48", nocap({48, 25, 1600})},
+      {"modern-124m", modern({12, 12, 768})},
+      {"modern-355m", modern({24, 16, 1024})},
+      {"modern-774m", modern({36, 20, 1280})},
+      {"modern-1.5b", modern({48, 25, 1600})},
+      {"llama3-16k", llama3_16k()},
+      {"tiny", tiny()},
+  };
+  return all;
+}
+
+}  // namespace
+
+std::span<const std::string_view> preset_names() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> r;
+    for (const auto& [name, c] : presets()) r.push_back(name);
+    return r;
+  }();
+  return names;
+}
+
+ModelConfig preset(std::string_view name) {
+  const auto it = presets().find(name);
+  if (it == presets().end())
+    fail_usage("preset", "expected a known preset, got {}; the nearest is {}", in_quotes(name),
+               nearest(name, preset_names()));
+  return it->second.resolve();
+}
+
+}  // namespace hearth
