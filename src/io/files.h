@@ -36,6 +36,16 @@ class Fd {
   int fd_ = -1;
 };
 
+// Throws "[path] expected `wanted`, got <the text of errno>".
+[[noreturn]] void fail_errno(const std::filesystem::path&, std::string_view wanted);
+[[noreturn]] void fail_errno(const std::filesystem::path&, std::string_view wanted, int error);
+
+// Opens with O_CLOEXEC; what is created is readable by all, less the umask.
+Fd open_file(const std::filesystem::path&, int flags, std::string_view wanted);
+void write_all(const Fd&, Bytes, const std::filesystem::path&);
+// Writes all at the end of a file of `size` bytes, or cuts it back to that and throws.
+void append_whole(const Fd&, Bytes, uint64_t size, const std::filesystem::path&);
+
 std::string read_file(const std::filesystem::path&);
 
 // A file's bytes, mapped read-only. The file must not be shortened while mapped.
@@ -77,7 +87,7 @@ inline void write_file_atomic(const std::filesystem::path& path, std::string_vie
 
 void fsync_file(const std::filesystem::path&);
 void fsync_dir(const std::filesystem::path&);
-void make_dirs(const std::filesystem::path&);  // with parents; one that exists is fine
+void make_dirs(const std::filesystem::path&);  // with parents, synced; one that exists is fine
 
 // A text file that only grows, by whole lines (JSONL). A line that cannot be written whole is taken
 // back, so that the file never ends inside one.

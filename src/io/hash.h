@@ -17,8 +17,7 @@ class Sha256 {
   std::string hex();  // 64 lowercase digits; ends the stream
 
  private:
-  using Blocks = void (*)(uint32_t state[8], const std::byte* data, size_t blocks);
-  Blocks blocks_;
+  void (*blocks_)(uint32_t state[8], const std::byte* data, size_t blocks);
   std::array<uint32_t, 8> state_;
   std::array<std::byte, 64> tail_;  // bytes not yet making a whole block
   uint64_t size_ = 0;

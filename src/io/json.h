@@ -21,7 +21,7 @@ nlohmann::json parse_json(std::string_view text, std::string_view where, JsonLim
 nlohmann::json read_json(const std::filesystem::path&, JsonLimits limits = {});
 
 // A name from a file as it may stand in a one-line message: quoted, escaped, clipped.
-std::string quoted(std::string_view);
+std::string in_quotes(std::string_view);
 
 // The candidate with the fewest edits (insert, delete, replace, swap neighbours) from `key`, the
 // first of equals; empty without candidates.

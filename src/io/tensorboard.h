@@ -29,6 +29,7 @@ class EventWriter {
 
   std::filesystem::path path_;
   Fd fd_;
+  uint64_t size_ = 0;  // written so far
   std::string pending_;
 };
 
