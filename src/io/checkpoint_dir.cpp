@@ -1,0 +1,276 @@
+#include "io/checkpoint_dir.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+#include "io/files.h"
+#include "io/json.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::string_view manifest_name = "manifest.json";
+constexpr std::string_view step_prefix = "step-";
+constexpr std::string_view tmp_prefix = ".tmp-", del_prefix = ".del-";
+constexpr int64_t manifest_version = 1;
+
+// A path below a folder that no spelling leads out of.
+bool stays_inside(const std::string& file) {
+  const fs::path path(file);
+  return !file.empty() && path.is_relative() && file.find('\0') == file.npos &&
+         std::none_of(path.begin(), path.end(), [](const fs::path& part) {
+           return part == ".." || part == "." || part.empty();
+         });
+}
+
+bool is_sha256(const json& v) {
+  return v.is_string() && v.get_ref<const std::string&>().size() == 64 &&
+         v.get_ref<const std::string&>().find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+std::string manifest_text(const std::map<std::string, FileDigest>& files) {
+  json list = json::object();
+  for (const auto& [file, d] : files) list[file] = {{"size", d.size}, {"sha256", d.sha256}};
+  return json{{"version", manifest_version}, {"files", list}}.dump(1) + "\n";
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+void remove_tree(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) fail_errno(path, "to delete it", error.value());
+}
+
+// The folder's entries, or none where it does not exist.
+std::vector<fs::path> entries_of(const fs::path& dir) {
+  std::error_code error;
+  std::vector<fs::path> paths;
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+    paths.push_back(it->path());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    fail_errno(dir, "to list the folder", error.value());
+  }
+  return paths;
+}
+
+// Highest first.
+std::vector<std::pair<int64_t, fs::path>> steps_in(const fs::path& parent) {
+  std::vector<std::pair<int64_t, fs::path>> steps;
+  for (const fs::path& path : entries_of(parent)) {
+    const auto step = parse_step_name(path.filename().string());
+    if (step && is_folder(path)) steps.emplace_back(*step, path);
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+// Files (relative) and folders (absolute, deepest last) below `root`.
+struct Tree {
+  std::vector<std::string> files;
+  std::vector<fs::path> folders;
+};
+Tree walk(const fs::path& root) {
+  Tree tree{{}, {root}};
+  for (size_t i = 0; i < tree.folders.size(); ++i) {
+    for (const fs::path& path : entries_of(fs::path(tree.folders[i]))) {
+      if (is_folder(path)) {
+        tree.folders.push_back(path);
+      } else {
+        tree.files.push_back(path.lexically_relative(root).generic_string());
+      }
+    }
+  }
+  return tree;
+}
+
+// Gives `from` the name `to`. A folder there already ends up under the name `from`, in one step
+// where the file system can exchange names.
+void take_name(const fs::path& from, const fs::path& to) {
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
+  if (errno == EEXIST &&
+      renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+    return;
+  }
+  if (errno != EINVAL && errno != ENOSYS) fail_errno(to, "to rename a folder to it");
+  const fs::path old =
+      to.parent_path() / fmt::format("{}{}-{}", del_prefix, to.filename().string(), getpid());
+  if (rename(to.c_str(), old.c_str()) != 0 && errno != ENOENT) {
+    fail_errno(to, "to rename it away");
+  }
+  if (rename(from.c_str(), to.c_str()) != 0) fail_errno(to, "to rename a folder to it");
+  remove_tree(old);
+}
+
+std::optional<std::string> problem_with(const FileDigest& wanted, const fs::path& dir) {
+  const fs::path path = dir / wanted.file;
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return fmt::format("{} is missing", wanted.file);
+  const uint64_t size = fs::file_size(path, error);
+  if (error) return fmt::format("{}: {}", wanted.file, error.message());
+  if (size != wanted.size) {
+    return fmt::format("{} has {} bytes instead of {}", wanted.file, size, wanted.size);
+  }
+  if (digest_file(dir, wanted.file).sha256 != wanted.sha256) {
+    return fmt::format("{} differs from its SHA-256", wanted.file);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(fs::path parent, std::string name)
+    : parent_(std::move(parent)), name_(std::move(name)) {
+  tmp_ = parent_ / fmt::format("{}{}-{}", tmp_prefix, name_, getpid());
+  remove_tree(tmp_);  // of a killed process that had our id
+  make_dirs(tmp_);
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(tmp_, ignored);
+}
+
+fs::path CheckpointWriter::path(std::string_view file) const {
+  const fs::path path = tmp_ / file;
+  if (!stays_inside(std::string(file)) || file == manifest_name) {
+    fail(tmp_.string(), "expected a relative path for a file, got {}", in_quotes(file));
+  }
+  make_dirs(path.parent_path());
+  return path;
+}
+
+void CheckpointWriter::add(FileDigest digest) { known_[digest.file] = std::move(digest); }
+
+fs::path CheckpointWriter::commit() {
+  const Tree tree = walk(tmp_);
+  std::map<std::string, FileDigest> files;
+  for (const std::string& file : tree.files) {
+    fsync_file(tmp_ / file);
+    const auto known = known_.find(file);
+    files[file] = known == known_.end() ? digest_file(tmp_, file) : known->second;
+    std::error_code error;
+    const uint64_t size = fs::file_size(tmp_ / file, error);
+    if (error || size != files[file].size) {
+      fail((tmp_ / file).string(), "expected {} bytes, got {}", files[file].size, size);
+    }
+  }
+  for (const auto& [file, digest] : known_) {
+    if (!files.contains(file))
+      fail((tmp_ / file).string(), "expected the announced file, got none");
+  }
+  write_file_atomic(tmp_ / manifest_name, manifest_text(files));
+  for (size_t i = tree.folders.size(); i-- > 0;) fsync_dir(tree.folders[i]);
+
+  const fs::path final = parent_ / name_;
+  take_name(tmp_, final);
+  committed_ = true;
+  fsync_dir(parent_);
+  remove_tree(tmp_);  // holds the folder replaced, if there was one
+  return final;
+}
+
+std::vector<FileDigest> parse_manifest(std::string_view text, std::string_view where) {
+  const json manifest = parse_json(text, where, {.max_bytes = 64 << 20, .max_depth = 8});
+  if (!manifest.is_object() || !manifest.contains("version") || !manifest.contains("files") ||
+      !manifest["files"].is_object()) {
+    fail(where, "expected a manifest with version and files");
+  }
+  if (manifest["version"] != manifest_version) {
+    fail(where, "expected manifest version {}, got {}", manifest_version,
+         in_quotes(manifest["version"].dump(-1, ' ', true)));
+  }
+  std::vector<FileDigest> files;
+  for (const auto& [file, v] : manifest["files"].get_ref<const json::object_t&>()) {
+    if (!stays_inside(file)) fail(where, "expected a relative path, got {}", in_quotes(file));
+    if (!v.is_object() || !v.contains("size") || !v["size"].is_number_unsigned() ||
+        !v.contains("sha256") || !is_sha256(v["sha256"])) {
+      fail(where, "expected size and sha256 for {}", in_quotes(file));
+    }
+    files.push_back({file, v["size"].get<uint64_t>(), v["sha256"].get<std::string>()});
+  }
+  return files;
+}
+
+std::optional<std::string> verify_checkpoint(const fs::path& dir) {
+  try {
+    const fs::path manifest = dir / manifest_name;
+    for (const FileDigest& file : parse_manifest(read_file(manifest), manifest.string())) {
+      if (auto problem = problem_with(file, dir)) return problem;
+    }
+  } catch (const Error& e) { return e.what(); }
+  return std::nullopt;
+}
+
+std::string step_name(int64_t step) { return fmt::format("{}{:08}", step_prefix, step); }
+
+std::optional<int64_t> parse_step_name(std::string_view name) {
+  if (!name.starts_with(step_prefix)) return std::nullopt;
+  const std::string_view digits = name.substr(step_prefix.size());
+  if (digits.size() < 8 || digits.size() > 18) return std::nullopt;
+  int64_t step = 0;
+  for (const char c : digits) {
+    if (c < '0' || c > '9') return std::nullopt;
+    step = step * 10 + (c - '0');
+  }
+  return step;
+}
+
+FoundCheckpoint find_newest_valid(const fs::path& parent) {
+  FoundCheckpoint found;
+  for (auto& [step, dir] : steps_in(parent)) {
+    auto problem = verify_checkpoint(dir);
+    if (!problem) {
+      found.dir = dir;
+      break;
+    }
+    found.skipped.push_back({dir, std::move(*problem)});
+  }
+  return found;
+}
+
+void clean_stale(const fs::path& parent) {
+  for (const fs::path& path : entries_of(parent)) {
+    const std::string name = path.filename().string();
+    if (name.starts_with(tmp_prefix) || name.starts_with(del_prefix)) remove_tree(path);
+  }
+}
+
+void rotate_checkpoints(const fs::path& parent, int keep_last, const std::set<std::string>& keep) {
+  for (const auto& [step, dir] : steps_in(parent)) {
+    const std::string name = dir.filename().string();
+    if (keep_last-- > 0 || keep.contains(name)) continue;
+    const fs::path doomed = parent / (std::string(del_prefix) + name);
+    remove_tree(doomed);  // of a killed rotation
+    if (rename(dir.c_str(), doomed.c_str()) != 0) fail_errno(dir, "to rename it away");
+    remove_tree(doomed);
+  }
+}
+
+void set_link(const fs::path& run_dir, const std::string& link, const fs::path& target) {
+  const fs::path tmp = run_dir / fmt::format("{}{}-{}", tmp_prefix, link, getpid());
+  if (unlink(tmp.c_str()) != 0 && errno != ENOENT) fail_errno(tmp, "to delete it");
+  if (symlink(target.c_str(), tmp.c_str()) != 0) fail_errno(tmp, "to make a link");
+  if (rename(tmp.c_str(), (run_dir / link).c_str()) != 0) {
+    const int error = errno;
+    unlink(tmp.c_str());
+    fail_errno(run_dir / link, "to rename a link to it", error);
+  }
+  fsync_dir(run_dir);
+}
+
+}  // namespace hearth

@@ -1,0 +1,73 @@
+// The protocol by which a folder of files appears whole or not at all, whatever the files are: a
+// temporary folder, a manifest of sizes and SHA-256, syncs, one rename.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/hash.h"
+
+namespace hearth {
+
+class CheckpointWriter {
+ public:
+  CheckpointWriter(std::filesystem::path parent, std::string name);
+  ~CheckpointWriter();  // without commit() removes what was written
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  const std::filesystem::path& dir() const { return tmp_; }
+  std::filesystem::path path(std::string_view file) const;  // where to write it; makes subfolders
+  void add(FileDigest);  // a digest already known; other files are hashed by commit()
+
+  // Replaces parent/name if there is one. Returns its path.
+  std::filesystem::path commit();
+
+ private:
+  std::filesystem::path parent_, tmp_;
+  std::string name_;
+  std::map<std::string, FileDigest> known_;
+  bool committed_ = false;
+};
+
+// manifest.json: {"version": 1, "files": {"state/optimizer.bin": {"size": n, "sha256": "..."}}}.
+std::vector<FileDigest> parse_manifest(std::string_view text, std::string_view where);
+
+// Why the folder is not a whole checkpoint (file missing, truncated, hash mismatch, bad manifest),
+// or nothing. Files the manifest does not name are ignored.
+std::optional<std::string> verify_checkpoint(const std::filesystem::path& dir);
+
+std::string step_name(int64_t step);                       // "step-00001000"
+std::optional<int64_t> parse_step_name(std::string_view);  // nothing if not such a name
+
+struct FoundCheckpoint {
+  struct Skipped {
+    std::filesystem::path dir;
+    std::string reason;
+  };
+  std::optional<std::filesystem::path> dir;
+  std::vector<Skipped> skipped;  // newer ones that do not verify; the caller says so
+};
+FoundCheckpoint find_newest_valid(const std::filesystem::path& parent);
+
+// Removes what writers and rotations that were killed left. Only for a process that is alone in
+// `parent`.
+void clean_stale(const std::filesystem::path& parent);
+
+// Deletes all but the highest `keep_last` steps and the folders named in `keep`. After a fallback
+// the highest may be damaged: name the one just committed in `keep`. A folder loses its name before
+// its files, so a kill leaves nothing that looks like a checkpoint.
+void rotate_checkpoints(const std::filesystem::path& parent, int keep_last,
+                        const std::set<std::string>& keep);
+
+// Points run_dir/link at `target` (relative to run_dir) in one step.
+void set_link(const std::filesystem::path& run_dir, const std::string& link,
+              const std::filesystem::path& target);
+
+}  // namespace hearth

@@ -1,0 +1,110 @@
+// Files and folders with errors that name them: whole reads, read-only maps, writes that are either
+// complete and on the disk or absent, and logs of whole lines.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace hearth {
+
+using Bytes = std::span<const std::byte>;
+
+inline Bytes to_bytes(std::string_view s) { return std::as_bytes(std::span(s.data(), s.size())); }
+inline std::string_view to_text(Bytes b) {
+  return {reinterpret_cast<const char*>(b.data()), b.size()};
+}
+
+// An open file descriptor, closed with its owner.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd();
+  Fd(Fd&& o) noexcept : fd_(o.release()) {}
+  Fd& operator=(Fd&& o) noexcept;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// Throws "[path] expected `wanted`, got <the text of errno>".
+[[noreturn]] void fail_errno(const std::filesystem::path&, std::string_view wanted);
+[[noreturn]] void fail_errno(const std::filesystem::path&, std::string_view wanted, int error);
+
+// Opens with O_CLOEXEC; what is created is readable by all, less the umask.
+Fd open_file(const std::filesystem::path&, int flags, std::string_view wanted);
+void write_all(const Fd&, Bytes, const std::filesystem::path&);
+// Writes all at the end of a file of `size` bytes, or cuts it back to that and throws.
+void append_whole(const Fd&, Bytes, uint64_t size, const std::filesystem::path&);
+
+std::string read_file(const std::filesystem::path&);
+
+// A file's bytes, mapped read-only. The file must not be shortened while mapped.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::filesystem::path&);
+  ~MappedFile();
+  MappedFile(MappedFile&& o) noexcept : bytes_(std::exchange(o.bytes_, {})) {}
+  MappedFile& operator=(MappedFile&& o) noexcept;
+  Bytes bytes() const { return bytes_; }
+
+ private:
+  Bytes bytes_;
+};
+
+// A file that appears under its name only when whole: written beside it, synced, then renamed.
+// Destroyed before commit(), it leaves nothing behind.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  void write(Bytes);
+  void commit();
+  uint64_t size() const { return size_; }
+
+ private:
+  std::filesystem::path path_, tmp_;
+  Fd fd_;
+  uint64_t size_ = 0;
+};
+
+void write_file_atomic(const std::filesystem::path&, Bytes);
+inline void write_file_atomic(const std::filesystem::path& path, std::string_view text) {
+  write_file_atomic(path, to_bytes(text));
+}
+
+void fsync_file(const std::filesystem::path&);
+void fsync_dir(const std::filesystem::path&);
+void make_dirs(const std::filesystem::path&);  // with parents, synced; one that exists is fine
+
+// A text file that only grows, by whole lines (JSONL). A line that cannot be written whole is taken
+// back, so that the file never ends inside one.
+class AppendLog {
+ public:
+  // With `keep`, everything from that byte on is dropped first, as is an unfinished last line: a
+  // resumed run continues the log at the offset its checkpoint remembers. A file shorter than that
+  // is left as it is; size() tells.
+  explicit AppendLog(std::filesystem::path, std::optional<uint64_t> keep = std::nullopt);
+  void append(std::string_view line);  // without its newline
+  void sync();
+  uint64_t size() const { return size_; }
+
+ private:
+  std::filesystem::path path_;
+  Fd fd_;
+  uint64_t size_ = 0;
+};
+
+}  // namespace hearth

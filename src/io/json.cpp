@@ -1,0 +1,151 @@
+#include "io/json.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "io/files.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::json;
+
+// Builds the value as nlohmann's own reader does, and refuses duplicate keys and deep nesting,
+// which that one takes. Returning false stops the parser.
+class StrictReader : public nlohmann::json_sax<json> {
+ public:
+  explicit StrictReader(size_t max_depth) : max_depth_(max_depth) {}
+
+  bool null() override { return put(nullptr); }
+  bool boolean(bool v) override { return put(v); }
+  bool number_integer(number_integer_t v) override { return put(v); }
+  bool number_unsigned(number_unsigned_t v) override { return put(v); }
+  bool number_float(number_float_t v, const string_t&) override { return put(v); }
+  bool string(string_t& v) override { return put(std::move(v)); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(size_t) override { return open(json::object()); }
+  bool start_array(size_t) override { return open(json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& k) override {
+    const auto [at, is_new] = open_.back()->get_ref<json::object_t&>().emplace(k, nullptr);
+    member_ = &at->second;
+    if (!is_new) problem_ = fmt::format("expected every key once, got {} twice", in_quotes(k));
+    return is_new;
+  }
+
+  // `byte` counts from 1 and is the last one read.
+  bool parse_error(size_t byte, const std::string&, const json::exception& e) override {
+    byte_ = byte;
+    problem_ = "expected valid JSON, got: " + reason(e.what());
+    return false;
+  }
+
+  json take() { return std::move(root_); }
+  const std::string& problem() const { return problem_; }
+  size_t error_byte() const { return byte_; }  // 0 when the parser did not say
+
+ private:
+  json* place(json&& v) {
+    if (open_.empty()) return &(root_ = std::move(v));
+    if (open_.back()->is_object()) return &(*member_ = std::move(v));
+    auto& array = open_.back()->get_ref<json::array_t&>();
+    array.push_back(std::move(v));
+    return &array.back();
+  }
+  bool put(json&& v) {
+    place(std::move(v));
+    return true;
+  }
+  bool open(json&& v) {
+    if (open_.size() == max_depth_) {
+      problem_ = fmt::format("expected nesting of at most {}, got more", max_depth_);
+      return false;
+    }
+    open_.push_back(place(std::move(v)));
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  // nlohmann's text without its prefix and without the input it quotes, which may be long or
+  // binary.
+  static std::string reason(std::string text) {
+    if (const size_t colon = text.find(": "); colon != text.npos) text.erase(0, colon + 2);
+    const size_t quote = text.find("; last read: '");
+    if (quote != text.npos) text.erase(quote, text.rfind('\'') + 1 - quote);
+    return text;
+  }
+
+  size_t max_depth_;
+  json root_;
+  std::vector<json*> open_;
+  json* member_ = nullptr;
+  std::string problem_;
+  size_t byte_ = 0;
+};
+
+template <class S>
+std::string nearest_of(std::string_view key, std::span<const S> candidates) {
+  std::string_view best;
+  size_t best_distance = std::string_view::npos;
+  for (const std::string_view c : candidates) {
+    // Three rows of the table of distances between prefixes; the oldest serves swaps.
+    std::vector<size_t> older(c.size() + 1), old(c.size() + 1), row(c.size() + 1);
+    std::iota(row.begin(), row.end(), size_t(0));
+    for (size_t i = 1; i <= key.size(); ++i) {
+      std::swap(older, old);
+      std::swap(old, row);
+      row[0] = i;
+      for (size_t j = 1; j <= c.size(); ++j) {
+        row[j] = std::min({old[j] + 1, row[j - 1] + 1, old[j - 1] + (key[i - 1] != c[j - 1])});
+        if (i > 1 && j > 1 && key[i - 1] == c[j - 2] && key[i - 2] == c[j - 1]) {
+          row[j] = std::min(row[j], older[j - 2] + 1);
+        }
+      }
+    }
+    if (row.back() < best_distance) best = c, best_distance = row.back();
+  }
+  return std::string(best);
+}
+
+}  // namespace
+
+json parse_json(std::string_view text, std::string_view where, JsonLimits limits) {
+  if (text.size() > limits.max_bytes) {
+    fail(where, "expected at most {} bytes of JSON, got {}", limits.max_bytes, text.size());
+  }
+  StrictReader reader(limits.max_depth);
+  if (json::sax_parse(text.begin(), text.end(), &reader)) return reader.take();
+  if (reader.error_byte() == 0) fail(where, "{}", reader.problem());
+  const std::string_view before = text.substr(0, reader.error_byte() - 1);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
+  fail(fmt::format("{}:{}:{}", where, line, column), "{}", reader.problem());
+}
+
+json read_json(const std::filesystem::path& path, JsonLimits limits) {
+  return parse_json(read_file(path), path.string(), limits);
+}
+
+std::string in_quotes(std::string_view s) {
+  constexpr size_t longest = 80;
+  std::string text = json(std::string(s.substr(0, longest)))
+                         .dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  return s.size() > longest ? text + "..." : text;
+}
+
+std::string nearest(std::string_view key, std::span<const std::string_view> candidates) {
+  return nearest_of(key, candidates);
+}
+std::string nearest(std::string_view key, std::span<const std::string> candidates) {
+  return nearest_of(key, candidates);
+}
+
+}  // namespace hearth

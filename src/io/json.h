@@ -1,0 +1,31 @@
+// JSON read strictly: one value, no duplicate keys, bounded size and depth; an error is one line
+// with its line and column.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace hearth {
+
+struct JsonLimits {
+  size_t max_bytes = size_t(1) << 30;
+  size_t max_depth = 64;
+};
+
+// `where` names the source in errors, usually a path.
+nlohmann::json parse_json(std::string_view text, std::string_view where, JsonLimits limits = {});
+nlohmann::json read_json(const std::filesystem::path&, JsonLimits limits = {});
+
+// A name from a file as it may stand in a one-line message: quoted, escaped, clipped.
+std::string in_quotes(std::string_view);
+
+// The candidate with the fewest edits (insert, delete, replace, swap neighbours) from `key`, the
+// first of equals; empty without candidates.
+std::string nearest(std::string_view key, std::span<const std::string_view> candidates);
+std::string nearest(std::string_view key, std::span<const std::string> candidates);
+
+}  // namespace hearth

@@ -1,0 +1,180 @@
+// Files: whole reads, maps, atomic writes, logs, and what a full or read-only disk says.
+#include "io/files.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "test_io_support.h"
+
+namespace hearth::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_plain(const fs::path& path, std::string_view text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+TEST(IoFiles, ReadsWholeFiles) {
+  const TempDir dir;
+  const std::string text = std::string("a\0b\n", 4) + std::string(100'000, 'x');
+  write_plain(dir / "f", text);
+  EXPECT_EQ(read_file(dir / "f"), text);
+  write_plain(dir / "empty", "");
+  EXPECT_EQ(read_file(dir / "empty"), "");
+  EXPECT_NE(read_file("/proc/self/status").find("Pid:"), std::string::npos);  // st_size is 0
+}
+
+TEST(IoFiles, ReadErrorsNameThePath) {
+  const TempDir dir;
+  const std::string missing = (dir / "missing").string();
+  expect_error(error_of([&] { read_file(missing); }), missing + "] expected");
+  expect_error(error_of([&] { MappedFile m(missing); }), "No such file");
+  expect_error(error_of([&] { read_file(dir.path()); }), "got a folder");
+  expect_error(error_of([&] { MappedFile m(dir.path()); }), "got a folder");
+}
+
+TEST(IoFiles, MapsAndMoves) {
+  const TempDir dir;
+  write_plain(dir / "f", "hello");
+  write_plain(dir / "empty", "");
+  MappedFile a(dir / "f");
+  EXPECT_EQ(to_text(a.bytes()), "hello");
+  MappedFile b = std::move(a);
+  EXPECT_TRUE(a.bytes().empty());
+  EXPECT_EQ(to_text(b.bytes()), "hello");
+  b = MappedFile(dir / "empty");
+  EXPECT_TRUE(b.bytes().empty());
+}
+
+TEST(IoFiles, AtomicWriteReplacesOrLeavesAlone) {
+  const TempDir dir;
+  write_file_atomic(dir / "f", "one");
+  write_file_atomic(dir / "f", "two");
+  EXPECT_EQ(read_file(dir / "f"), "two");
+  {
+    AtomicFile dropped(dir / "f");
+    dropped.write(to_bytes("three"));
+  }
+  EXPECT_EQ(read_file(dir / "f"), "two");
+  EXPECT_EQ(names_in(dir.path()), 1);
+  expect_error(error_of([&] { write_file_atomic(dir / "no/f", "x"); }), "No such file");
+  expect_error(error_of([&] { write_file_atomic(dir / "f/g", "x"); }), "Not a directory");
+}
+
+TEST(IoFiles, MakesFolders) {
+  const TempDir dir;
+  make_dirs(dir / "a/b/c");
+  make_dirs(dir / "a/b/c");
+  EXPECT_TRUE(fs::is_directory(dir / "a/b/c"));
+  write_plain(dir / "f", "");
+  expect_error(error_of([&] { make_dirs(dir / "f"); }), "File exists");
+  expect_error(error_of([&] { make_dirs(dir / "f/g"); }), "f");
+}
+
+TEST(IoFiles, LogGrowsByWholeLines) {
+  const TempDir dir;
+  uint64_t after_two = 0;
+  {
+    AppendLog log(dir / "log.jsonl");
+    log.append("{\"step\":1}");
+    log.append("{\"step\":2}");
+    after_two = log.size();
+    log.append("{\"step\":3}");
+    log.sync();
+    expect_error(error_of([&] { log.append("a\nb"); }), "one line");
+  }
+  EXPECT_EQ(fs::file_size(dir / "log.jsonl"), after_two + 11);
+  AppendLog resumed(dir / "log.jsonl", after_two);
+  EXPECT_EQ(resumed.size(), after_two);
+  resumed.append("again");
+  EXPECT_EQ(read_file(dir / "log.jsonl"), "{\"step\":1}\n{\"step\":2}\nagain\n");
+}
+
+TEST(IoFiles, ResumedLogDropsAnUnfinishedLine) {
+  const TempDir dir;
+  const std::string long_tail(10'000, 'x');  // the newline lies blocks before the end
+  write_plain(dir / "log", "whole\n" + long_tail);
+  AppendLog log(dir / "log", 1'000'000);  // the file is shorter than its checkpoint remembers
+  EXPECT_EQ(log.size(), 6u);
+  log.append("next");
+  EXPECT_EQ(read_file(dir / "log"), "whole\nnext\n");
+  write_plain(dir / "torn", long_tail);
+  EXPECT_EQ(AppendLog(dir / "torn", 1'000'000).size(), 0u);
+}
+
+TEST(IoFiles, FullDeviceIsOneClearError) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  AppendLog log("/dev/full");
+  expect_error(error_of([&] { log.append("0123456789"); }),
+               "[/dev/full] expected room for 11 more bytes, got: No space left on device");
+}
+
+TEST(IoFiles, FullDiskKeepsTheOldFile) {
+  const TempDir dir;
+  const int code = run_in_child([&] {
+    if (!mount_tmpfs(dir.path(), 0, "size=64k")) return no_mount;
+    write_file_atomic(dir / "f", "old");
+    AppendLog log(dir / "log");
+    log.append("whole");
+    const std::string big(1 << 20, 'x');
+    expect_error(error_of([&] { write_file_atomic(dir / "f", big); }), "No space left on device");
+    EXPECT_EQ(read_file(dir / "f"), "old");
+    expect_error(error_of([&] { log.append(big); }), "No space left on device");
+    EXPECT_EQ(read_file(dir / "log"), "whole\n");
+    EXPECT_EQ(names_in(dir.path()), 2);
+    return 0;
+  });
+  if (code == no_mount) GTEST_SKIP() << "mounting a small tmpfs is not permitted";
+  EXPECT_EQ(code, 0);
+}
+
+TEST(IoFiles, FileSizeLimitKeepsTheOldFile) {
+  const TempDir dir;
+  const int code = run_in_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    write_file_atomic(dir / "f", "old");
+    AppendLog log(dir / "log");
+    log.append("whole");
+    const rlimit limit{1000, RLIM_INFINITY};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+    const std::string big(1500, 'x');
+    expect_error(error_of([&] { write_file_atomic(dir / "f", big); }), "room for 500 more bytes");
+    expect_error(error_of([&] { log.append(big); }), "File too large");
+    EXPECT_EQ(read_file(dir / "f"), "old");
+    EXPECT_EQ(read_file(dir / "log"), "whole\n");
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+}
+
+TEST(IoFiles, ReadOnlyFolderIsOneClearError) {
+  const TempDir dir;
+  const auto check = [&] {
+    for (const std::string& error :
+         {error_of([&] { write_file_atomic(dir / "f", "x"); }),
+          error_of([&] { AppendLog log(dir / "log"); }), error_of([&] { make_dirs(dir / "d"); })}) {
+      expect_error(error, "[" + dir.path().string());
+      EXPECT_TRUE(error.find("Read-only file system") != error.npos ||
+                  error.find("Permission denied") != error.npos)
+          << error;
+    }
+    return 0;
+  };
+  if (geteuid() != 0) {  // root passes permission checks, but not a read-only mount
+    fs::permissions(dir.path(), fs::perms::owner_read | fs::perms::owner_exec);
+    check();
+    fs::permissions(dir.path(), fs::perms::owner_all);
+    return;
+  }
+  const int code =
+      run_in_child([&] { return mount_tmpfs(dir.path(), MS_RDONLY, "") ? check() : no_mount; });
+  if (code == no_mount) GTEST_SKIP() << "running as root, and mounting is not permitted";
+  EXPECT_EQ(code, 0);
+}
+
+}  // namespace
+}  // namespace hearth::test
