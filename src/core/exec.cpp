@@ -37,7 +37,9 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
       case Role::grad:
         t = memory_.params->get(Part::grad, v.name.substr(0, v.name.rfind(grad_suffix)));
         break;
-      case Role::flat: t = memory_.params->range(v.part, v.group); break;
+      case Role::flat:
+        t = v.group ? memory_.params->range(v.part, *v.group) : memory_.params->flat(v.part);
+        break;
       case Role::input:
       case Role::state: t = memory_.state.get(v.name, v.shape, v.dtype); break;
       case Role::constant:

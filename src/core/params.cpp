@@ -116,23 +116,30 @@ Tensor ParamStore::get(Part p, const std::string& name) {
 }
 
 void ParamStore::set(const std::string& name, std::span<const float> v) {
-  for (Part p : {Part::weight, Part::master}) {
-    if (p == Part::master && !has_master()) continue;
-    const Tensor t = get(p, name);
-    if (int64_t(v.size()) != t.numel())
-      fail("params", "expected {} numbers for {} {}, got {}", t.numel(), name, to_string(t.shape),
-           v.size());
-    std::vector<std::byte> host(size_t(t.bytes()));
-    from_float(host.data(), t.dtype, v);
-    backend_.upload(t.data, host.data(), t.bytes());
-  }
+  set(Part::weight, name, v);
+  if (has_master()) set(Part::master, name, v);
+}
+
+void ParamStore::set(Part p, const std::string& name, std::span<const float> v) {
+  const Tensor t = get(p, name);
+  if (int64_t(v.size()) != t.numel())
+    fail("params", "expected {} numbers for {} {}, got {}", t.numel(), name, to_string(t.shape),
+         v.size());
+  if (t.dtype == DType::f32) return backend_.upload(t.data, v.data(), t.bytes());
+  std::vector<std::byte> host(size_t(t.bytes()));
+  from_float(host.data(), t.dtype, v);
+  backend_.upload(t.data, host.data(), t.bytes());
 }
 
 std::vector<float> ParamStore::values(Part p, const std::string& name) {
   const Tensor t = get(p, name);
+  std::vector<float> out(size_t(t.numel()));
+  if (t.dtype == DType::f32) {
+    backend_.download(out.data(), t.data, t.bytes());
+    return out;
+  }
   std::vector<std::byte> host(size_t(t.bytes()));
   backend_.download(host.data(), t.data, t.bytes());
-  std::vector<float> out(size_t(t.numel()));
   to_float(out, t.dtype, host.data());
   return out;
 }

@@ -55,6 +55,7 @@ class ParamStore {
 
   // Buffers are made when first asked for.
   Tensor flat(Part);
+  int64_t flat_size() const { return elements_; }
   Tensor range(Part, Group);  // one group's stretch of the flat order
   int64_t range_size(Group g) const { return begin_[size_t(g) + 1] - begin_[size_t(g)]; }
   Tensor get(Part, const std::string& name);
@@ -63,8 +64,9 @@ class ParamStore {
   int64_t part_bytes(Part p) const { return elements_ * size_of(dtype(p)); }
 
   void initialise(uint64_t seed);
-  // Host copies in float, for loading and saving: sets weight and master.
+  // Host copies in float, for loading and saving. The first sets a weight and its master.
   void set(const std::string& name, std::span<const float>);
+  void set(Part, const std::string& name, std::span<const float>);
   std::vector<float> values(Part, const std::string& name);
 
   Backend& backend() { return backend_; }

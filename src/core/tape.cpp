@@ -59,9 +59,11 @@ Var Tape::constant(const std::string& name, Shape s, std::vector<float> data) {
   return v;
 }
 
-Var Tape::flat(Part p, Group g, int64_t count) {
-  const DType d = p == Part::weight ? dtype_ : acc();
-  const Var v = named(Role::flat, fmt::format("{} of group {}", to_string(p), int(g)), {count}, d);
+Var Tape::flat(const ParamStore& store, Part p, std::optional<Group> g) {
+  const std::string name = g ? fmt::format("{} of group {}", to_string(p), int(*g))
+                             : fmt::format("all {}", to_string(p));
+  const Var v = named(Role::flat, name, {g ? store.range_size(*g) : store.flat_size()},
+                      store.dtype(p));
   (*this)[v].part = p;
   (*this)[v].group = g;
   return v;

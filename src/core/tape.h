@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -44,7 +45,7 @@ struct Value {
   int producer = -1;       // node that writes it
   bool needs_grad = false;
   Part part = Part::weight;  // of a flat value, with its group
-  Group group = Group::matrix;
+  std::optional<Group> group;
   Var before;  // this value is act(before), written by the same node
   Act act = Act::none;
   bool dropped = false;    // not kept for the backward pass: made again when it is asked for
@@ -108,8 +109,8 @@ class Tape {
   Var constant(const std::string& name, Shape, std::vector<float> data);
   // The parameter `name` of the current scope; asking again for a full name gives the same Var.
   Var param(const std::string& name, Shape, Init, Group);
-  // One group's stretch of a flat buffer: what an optimizer updates in one pass.
-  Var flat(Part, Group, int64_t count);
+  // One group's stretch of a flat buffer, or all of it: what an optimizer sees in one pass.
+  Var flat(const ParamStore&, Part, std::optional<Group>);
   Var find(const std::string& name) const;  // absent: Var{}
 
   Var view(Var, Shape);                            // same elements, another shape
