@@ -1,0 +1,95 @@
+// TrainConfig: everything about a pretraining run that is not the model. Written to the run folder
+// as config.toml; a resumed run reads it back.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/loader.h"
+#include "model/decoder.h"
+#include "optim/schedule.h"
+
+namespace hearth {
+
+inline std::span<const std::string_view> names_of(LoaderSpec::Order) {
+  static constexpr auto names = std::to_array<std::string_view>({"sequential", "shuffled"});
+  return names;
+}
+
+enum class TrainDType : uint8_t { fp32, bf16 };
+inline std::span<const std::string_view> names_of(TrainDType) {
+  static constexpr auto names = std::to_array<std::string_view>({"fp32", "bf16"});
+  return names;
+}
+inline DType to_dtype(TrainDType d) { return d == TrainDType::bf16 ? DType::bf16 : DType::f32; }
+
+struct TrainConfig {
+  std::vector<std::string> data, val;
+  std::string tokenizer;
+  int64_t steps = 1000;
+  int64_t batch = 0;
+  std::string seq = "0", tokens_per_step = "0";
+  TrainDType dtype = TrainDType::fp32;
+  uint64_t seed = 1;
+  double lr = 6e-4;
+  Schedule schedule = Schedule::cosine;
+  int64_t warmup = 0, decay_steps = 0;
+  double lr_floor = 0.1;
+  float beta1 = 0.9f, beta2 = 0.95f, adam_eps = 1e-8f;
+  float weight_decay = 0.1f;
+  bool decay_all = false;
+  float clip = 1;
+  double spike_z = 0;
+  Recompute recompute = Recompute::none;
+  LoaderSpec::Order order = LoaderSpec::Order::sequential;
+  bool document_mask = false;
+  int64_t document_start = -1;
+  int workers = 2, prefetch = 4;
+  int64_t eval_every = 250, eval_tokens = 1 << 20;
+  double target_loss = 0;
+  int64_t checkpoint_every = 500;
+  int keep = 3;
+  int64_t sample_every = 0, sample_tokens = 100;
+  std::string sample_prompt;
+
+  template <class V>
+  void visit(V&& v) {
+    v("data", data, "token files to train on; patterns may be given");
+    v("val", val, "token files to validate on");
+    v("tokenizer", tokenizer, "tokenizer to sample with and to save beside the weights");
+    v("steps", steps, "optimizer steps");
+    v("batch", batch, "sequences in a micro-batch; 0: the most that fit, up to tokens_per_step");
+    v("seq", seq, "tokens in a sequence; 0: the model's context; may change: 0:256,1000:1024");
+    v("tokens_per_step", tokens_per_step, "tokens an optimizer step; 0: one micro-batch; may change");
+    v("dtype", dtype, "fp32 or bf16 (with fp32 masters)");
+    v("seed", seed, "of initialisation, shuffling and dropout");
+    v("lr", lr, "peak learning rate");
+    v("schedule", schedule, "constant, cosine, linear, wsd (linear decay) or wsd_sqrt");
+    v("warmup", warmup, "steps of linear warmup");
+    v("decay_steps", decay_steps, "steps of the decay at the end of wsd");
+    v("lr_floor", lr_floor, "fraction of the peak that cosine and linear end at");
+    v("beta1", beta1, "AdamW");
+    v("beta2", beta2, "AdamW");
+    v("adam_eps", adam_eps, "AdamW");
+    v("weight_decay", weight_decay, "of matrices");
+    v("decay_all", decay_all, "weight decay of norms, biases and embeddings too");
+    v("clip", clip, "largest gradient norm; 0: no clipping");
+    v("spike_z", spike_z, "skip a step whose loss is so many deviations above the last 128; 0: off");
+    v("recompute", recompute, "none, light (norms, activations) or block");
+    v("order", order, "sequential or shuffled reading");
+    v("document_mask", document_mask, "no attention across documents; positions restart");
+    v("document_start", document_start, "token that opens a document; -1: the tokenizer's eos");
+    v("workers", workers, "loader threads");
+    v("prefetch", prefetch, "batches made ahead");
+    v("eval_every", eval_every, "steps between validations; 0: only at the end");
+    v("eval_tokens", eval_tokens, "validation tokens, from the start of the files");
+    v("target_loss", target_loss, "stop when the validation loss is no higher; 0: never");
+    v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
+    v("keep", keep, "checkpoints kept beside the best");
+    v("sample_every", sample_every, "steps between samples; 0: none");
+    v("sample_tokens", sample_tokens, "tokens of a sample");
+    v("sample_prompt", sample_prompt, "text a sample continues");
+  }
+};
+
+}  // namespace hearth

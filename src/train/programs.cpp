@@ -1,0 +1,153 @@
+#include "train/programs.h"
+
+#include "core/error.h"
+
+namespace hearth {
+namespace {
+
+constexpr double gib = 1 << 30;
+
+Tape record_micro(const ProgramSpec& s, bool accumulate) {
+  Tape t(s.dtype, "train");
+  t.accumulate = accumulate;
+  const DecoderInputs in = declare_inputs(t, s.B, s.T, s.documents);
+  const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
+  const Var x = decoder(t, s.model, in, {.recompute = s.recompute, .dropout = true});
+  head_loss(t, x, head_weight(t, s.model), targets,
+            {.softcap = s.model.logit_softcap, .grad = true});
+  differentiate(t);
+  return t;
+}
+
+Tape record_eval(const ProgramSpec& s) {
+  Tape t(s.dtype, "eval");
+  const DecoderInputs in = declare_inputs(t, s.B, s.T, s.documents);
+  const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
+  const Var x = decoder(t, s.model, in, {});
+  head_loss(t, x, head_weight(t, s.model), targets, {.softcap = s.model.logit_softcap});
+  return t;
+}
+
+}  // namespace
+
+MemoryNeed memory_need(const ProgramSpec& s) {
+  Tape t = record_micro(s, false);
+  int64_t elements = 0;
+  for (const ParamSpec& p : t.params) elements += (p.shape.numel() + 63) / 64 * 64;
+  prune(t);
+  alias(t);
+  const Plan p = plan(t);
+  const int64_t acc = size_of(t.acc());
+  return {.weights = elements * size_of(s.dtype),
+          .masters = s.dtype == t.acc() ? 0 : elements * acc,
+          .gradients = elements * acc,
+          .moments = 2 * elements * acc,
+          .activations = p.arena_bytes,
+          .activation_bound = p.bound_bytes};
+}
+
+std::string describe(const MemoryNeed& m) {
+  std::string s = fmt::format("weights {:.2f}", double(m.weights) / gib);
+  if (m.masters) s += fmt::format(" + masters {:.2f}", double(m.masters) / gib);
+  return s + fmt::format(" + gradients {:.2f} + moments {:.2f} + activations {:.2f} = {:.2f} GiB",
+                         double(m.gradients) / gib, double(m.moments) / gib,
+                         double(m.activations) / gib, double(m.total()) / gib);
+}
+
+int64_t largest_batch(ProgramSpec s, int64_t sequences, int64_t bytes) {
+  for (int64_t B = sequences; B >= 1; --B) {
+    if (sequences % B) continue;
+    s.B = B;
+    if (memory_need(s).total() <= bytes) return B;
+  }
+  return 0;
+}
+
+void expect_fit(const ProgramSpec& s, int64_t bytes) {
+  const MemoryNeed need = memory_need(s);
+  if (need.total() <= bytes) return;
+  std::string remedies;
+  const auto remedy = [&](ProgramSpec other, const std::string& flag) {
+    if (memory_need(other).total() <= bytes)
+      remedies += (remedies.empty() ? "; what fits: " : ", ") + flag;
+  };
+  if (const int64_t B = largest_batch(s, s.B, bytes))
+    remedies = fmt::format("; what fits: --batch {}", B);
+  ProgramSpec other = s;
+  other.recompute = Recompute::block;
+  remedy(other, "--recompute block");
+  other = s, other.dtype = DType::bf16;
+  remedy(other, "--dtype bf16");
+  other = s, other.T = std::max<int64_t>(1, s.T / 2);
+  if (remedies.empty()) remedy(other, fmt::format("--seq {}", other.T));
+  if (remedies.empty()) remedies = "; no batch fits: take a smaller model";
+  fail("memory", "expected a run within {:.2f} GiB, got {}{}", double(bytes) / gib, describe(need),
+       remedies);
+}
+
+Programs::Programs(const ProgramSpec& s, Memory& memory) : spec_(s), memory_(memory) {
+  first_ = std::make_unique<Exec>(record_micro(s, false), memory);
+  if (s.accumulates) next_ = std::make_unique<Exec>(record_micro(s, true), memory);
+  Tape update(s.dtype, "train");
+  const Var loss = update.result("loss", {1}, update.acc());
+  record_update(update, *memory.params, loss, s.update);
+  update_ = std::make_unique<Exec>(std::move(update), memory);
+  eval_ = std::make_unique<Exec>(record_eval(s), memory);
+}
+
+void Programs::feed(const char* program, const Batch& b) {
+  const std::string prefix = std::string(program) + ".";
+  memory_.state.write<int32_t>(prefix + "tokens", b.tokens);
+  memory_.state.write<int32_t>(prefix + "targets", b.targets);
+  memory_.state.write<int32_t>(prefix + "positions", b.positions);
+  if (spec_.documents) memory_.state.write<int32_t>(prefix + "documents", b.documents);
+}
+
+void Programs::micro(const Batch& b, Scalars s, bool first) {
+  feed("train", b);
+  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  (first ? *first_ : *next_).run(profile_);
+}
+
+void Programs::update(const Scalars& s) {
+  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  update_->run(profile_);
+}
+
+double Programs::loss() const {
+  const Tensor t = memory_.state.find("train.loss");
+  if (t.dtype == DType::f64) {
+    double x = 0;
+    memory_.state.read<double>("train.loss", std::span(&x, 1));
+    return x;
+  }
+  float x = 0;
+  memory_.state.read<float>("train.loss", std::span(&x, 1));
+  return x;
+}
+
+UpdateState Programs::update_state() const {
+  UpdateState u;
+  memory_.state.read<UpdateState>("update", std::span(&u, 1));
+  return u;
+}
+
+void Programs::set_update_state(const UpdateState& u) {
+  memory_.state.write<UpdateState>("update", std::span<const UpdateState>(&u, 1));
+}
+
+double Programs::evaluate(const Batch& b) {
+  feed("eval", b);
+  Scalars s;
+  s.inv_targets = 1 / float(b.count);
+  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  eval_->run();
+  // Summed here in double over tokens: an evaluation is millions of them.
+  std::vector<float> nll(b.targets.size());
+  memory_.state.read<float>("eval.nll", std::span(nll));
+  double sum = 0;
+  for (float x : nll) sum += x;
+  return sum / double(b.count);
+}
+
+}  // namespace hearth

@@ -1,0 +1,64 @@
+// The programs of a training run, recorded from a model and a batch shape: micro_first and
+// micro_next (forward and backward; the first overwrites gradients, the next add), update, eval.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "core/exec.h"
+#include "data/loader.h"
+#include "model/decoder.h"
+#include "optim/update.h"
+
+namespace hearth {
+
+struct ProgramSpec {
+  ModelConfig model;
+  DType dtype = DType::f32;
+  int64_t B = 1, T = 1;
+  Recompute recompute = Recompute::none;
+  bool documents = false;
+  bool accumulates = false;  // several micro-batches a step
+  UpdateSpec update;
+};
+
+// Bytes of a run by part, known before it starts.
+struct MemoryNeed {
+  int64_t weights = 0, masters = 0, gradients = 0, moments = 0, activations = 0;
+  int64_t activation_bound = 0;  // no plan can do with less
+  int64_t total() const { return weights + masters + gradients + moments + activations; }
+};
+MemoryNeed memory_need(const ProgramSpec&);
+std::string describe(const MemoryNeed&);
+
+// The largest micro-batch that divides `sequences` and fits `bytes`; 0 when not even one does.
+int64_t largest_batch(ProgramSpec, int64_t sequences, int64_t bytes);
+// Throws when the run cannot fit in `bytes`, by part, with the settings that would make it fit.
+void expect_fit(const ProgramSpec&, int64_t bytes);
+
+class Programs {
+ public:
+  Programs(const ProgramSpec&, Memory&);
+
+  void micro(const Batch&, Scalars, bool first);
+  void update(const Scalars&);
+  double loss() const;  // of the step so far
+  UpdateState update_state() const;
+  void set_update_state(const UpdateState&);
+
+  // Mean loss of a batch without touching gradients.
+  double evaluate(const Batch&);
+  const ProgramSpec& spec() const { return spec_; }
+  const Exec& first() const { return *first_; }
+  void profile(Profile* p) { profile_ = p; }
+
+ private:
+  void feed(const char* program, const Batch&);
+
+  ProgramSpec spec_;
+  Memory& memory_;
+  std::unique_ptr<Exec> first_, next_, update_, eval_;
+  Profile* profile_ = nullptr;
+};
+
+}  // namespace hearth
