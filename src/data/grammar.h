@@ -2,9 +2,10 @@
 //
 // A template is text with
 //   {var=list}        picks a row of a word list, binds it to var, prints its first column
-//   {var=list!other}  the same, but never the row bound to `other` (a row of the same list)
+//   {var.col=list}    the same, and prints another column
+//   {var=list!other}  never the row bound to `other` (a row of the same list)
 //   {var} {var.col}   prints a column of a bound row
-//   {:list}           picks a row and prints its first column without binding it
+//   {:list} {:list.col} {:list!other}  picks and prints without binding
 //   <rule>            expands one of the rule's alternatives
 //   [a|b|c]           one of these, nested at will
 // Variables decide words only, never which choices follow: so expectations are sums over the tree.
@@ -53,10 +54,8 @@ class Grammar {
   std::optional<std::string> find_ambiguity(size_t depth = 64) const;
 
  private:
-  struct Node;
-  struct Parser;
-  struct Walk;
-  std::unique_ptr<Parser> parsed_;
+  struct Rules;
+  std::unique_ptr<const Rules> rules_;
 };
 
 }  // namespace hearth

@@ -30,10 +30,10 @@ enum class SourceKind { automatic, text, jsonl };  // automatic: by name; standa
 struct PrepareSpec {
   std::vector<std::string> inputs;  // paths or patterns; "-" is standard input
   SourceKind source = SourceKind::automatic;
-  std::filesystem::path out;  // folder: train_000001.bin .., val_000000.bin ..
+  std::filesystem::path out;  // folder for train_000001.bin .. and val_000001.bin ..
   TokenFormat format = TokenFormat::llmc;
-  int64_t shard_tokens = 100'000'000;
-  double val_fraction = 0;  // of the documents, chosen by a hash of their number
+  int64_t shard_tokens = 0;  // 0: 100M with a header; one train.bin and one val.bin without
+  double val_fraction = 0;   // of the documents, chosen by a hash of their number
   int threads = 0;
   int64_t block_bytes = 8 << 20;  // text encoded at a time
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace hearth {
@@ -21,10 +22,6 @@ std::vector<std::filesystem::path> expand_globs(std::span<const std::string> pat
 
 // Bytes of one token: 2 below 65536 ids, else 4.
 inline int token_width(int64_t vocab) { return vocab < 65536 ? 2 : 4; }
-// The header counts tokens in 24 bits of vocabulary at most: llmc keeps uint16 up to 65536 ids.
-inline int token_width(TokenFormat format, int64_t vocab) {
-  return format == TokenFormat::llmc ? (vocab <= 65536 ? 2 : 4) : token_width(vocab);
-}
 
 class TokenFile {
  public:
@@ -51,7 +48,7 @@ class TokenFile {
 
  private:
   void read_header();
-  void read_metadata();
+  void read_beside_metadata();
   void unmap();
 
   std::filesystem::path path_;
@@ -82,8 +79,6 @@ class TokenWriter {
   void finish();  // header, fsync, rename, fsync of the folder
 
  private:
-  void write_bytes(const void*, size_t);
-
   std::filesystem::path path_, temporary_;
   Spec spec_;
   int fd_ = -1;
@@ -106,11 +101,12 @@ struct TokenCounts {
   void add_document(int64_t length);
 };
 
-// metadata.json beside headerless files.
+// metadata.json beside headerless files, with the keys of tiny-lm and the tokens of each file.
 struct TokenMetadata {
   int64_t vocab_size = 0;
-  int32_t bos = -1, eos = -1;                // -1: none
-  std::map<std::string, TokenCounts> files;  // by file name
+  int32_t bos = -1, eos = -1;  // -1: none
+  TokenCounts train, val;
+  std::map<std::string, int64_t> file_tokens;  // by file name
 };
 void write_metadata(const std::filesystem::path& folder, const TokenMetadata&);
 
