@@ -1,0 +1,61 @@
+// A grammar of uniform choices over templates, whose samples carry their exact probability.
+//
+// A template is text with
+//   {var=list}        picks a row of a word list, binds it to var, prints its first column
+//   {var.col=list}    the same, and prints another column
+//   {var=list!other}  never the row bound to `other` (a row of the same list)
+//   {var} {var.col}   prints a column of a bound row
+//   {:list} {:list.col} {:list!other}  picks and prints without binding
+//   <rule>            expands one of the rule's alternatives
+//   [a|b|c]           one of these, nested at will
+// Variables decide words only, never which choices follow: so expectations are sums over the tree.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hearth {
+
+struct WordList {
+  std::vector<std::string> columns;            // names; the first is what {var} prints
+  std::vector<std::vector<std::string>> rows;  // each with a word per column
+};
+
+class Grammar {
+ public:
+  struct Source {
+    std::map<std::string, WordList> lists;
+    std::map<std::string, std::vector<std::string>> rules;
+    std::string start;
+  };
+  // Parses every template; throws on an unknown list, rule, column, or a variable used unbound.
+  explicit Grammar(Source);
+  ~Grammar();
+  Grammar(const Grammar&) = delete;
+
+  // `pick(n)` returns a uniform number below n. Appends to text, returns -log p.
+  double sample(std::string& text, const std::function<uint32_t(uint32_t)>& pick) const;
+  // -log p of a text, by parsing; nothing when the grammar does not yield it.
+  std::optional<double> nats(std::string_view text) const;
+  // Exact expectations over samples.
+  double entropy() const;
+  double mean_length() const;
+
+  // Shows that every choice is a prefix code: no text of one alternative begins a text of another,
+  // whatever the variables hold. Then a reader from left to right can tell each choice, and
+  // distinct choices make distinct texts. Returns the offending choice, or nothing when proven.
+  // Looks `depth` characters into the alternatives.
+  std::optional<std::string> find_ambiguity(size_t depth = 64) const;
+
+ private:
+  struct Rules;
+  std::unique_ptr<const Rules> rules_;
+};
+
+}  // namespace hearth

@@ -1,0 +1,78 @@
+// The batch loader: persistent workers fill a bounded queue of batches from memory-mapped token
+// files, delivered in order. A cursor names the next batch exactly, whatever the worker count; it
+// is global over the ranks, so that a run resumes at the same place with another world size.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+namespace hearth {
+
+struct LoaderSpec {
+  // sequential: llm.c and NoCap: a step takes world*B*T tokens (and one more to look ahead) of a
+  // shard, rank r the r-th part; the next shard begins when a step does not fit.
+  // shuffled: windows of T tokens (and one) over all files, each once an epoch, in the order of a
+  // permutation keyed by (seed, epoch); a batch may run over the end of an epoch.
+  enum class Order { sequential, shuffled };
+
+  std::vector<std::filesystem::path> files;
+  int64_t batch = 1, seq = 1;  // B, T
+  Order order = Order::sequential;
+  uint64_t seed = 1;  // shuffled only
+  int workers = 2;
+  int prefetch = 4;  // batches made ahead, at most
+  int rank = 0, world = 1;
+  int64_t vocab = 0;            // > 0: every token is checked against it before the first batch
+  bool document_mask = false;   // fill documents, restart positions at each document
+  int32_t document_start = -1;  // the id that opens a document (llmc: end of text; raw: bos)
+};
+
+// Where the next step begins. Plain integers: the caller stores them as it likes.
+struct Cursor {
+  int64_t epoch = 0;
+  int64_t shard = 0;     // sequential: index into files
+  int64_t position = 0;  // sequential: token within the shard; shuffled: window within the epoch
+  int64_t tokens = 0;    // tokens delivered since the beginning, over all ranks
+  bool operator==(const Cursor&) const = default;
+};
+
+struct Batch {
+  std::vector<int32_t> tokens;     // (B, T)
+  std::vector<int32_t> targets;    // (B, T) the tokens one further on; -100 masks
+  std::vector<int32_t> positions;  // (B, T) 0..T-1, or restarting at each document
+  std::vector<int32_t> documents;  // (B, T) 0, 1, .. within the row; empty without document_mask
+  int64_t count = 0;               // unmasked targets: here all, for a document's last token
+                                   // learns to predict the end (the next document's first id)
+  Cursor next;                     // the cursor after this batch
+};
+
+class Loader {
+ public:
+  // Maps and checks every file and starts the workers; throws on a bad file or shape.
+  explicit Loader(LoaderSpec, Cursor start = {});
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  Batch next();
+  void next(Batch& out);  // the same; recycles the buffers of `out`
+
+  Cursor cursor() const;         // of the batch the next call of next() returns
+  int64_t total_tokens() const;  // in all files
+  int64_t stalls() const;        // how often next() had to wait for a worker
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+struct LoaderRate {
+  double tokens_per_s = 0;
+  int64_t batches = 0, stalls = 0;
+};
+// Takes batches for so many seconds (after one warm-up pass of the queue).
+LoaderRate bench_loader(const LoaderSpec&, double seconds);
+
+}  // namespace hearth

@@ -1,0 +1,63 @@
+// `data prepare`: text and JSONL to token files. Blocks of documents are read in order, encoded in
+// parallel and written in order, so the output is the same bytes at any thread count; a state file
+// in the output folder lets a killed run go on, again to the same bytes. Memory: one block of text,
+// its tokens, and the longest document.
+//
+// Text: documents are separated by a line that is exactly `<|endoftext|>` (the line end before it
+// belongs to neither); a file without such a line is one document. JSONL, one object a line, the
+// first of these that fits, joined plainly:
+//   {"text"}                         the text
+//   {"messages": [{"content"}..]}    contents joined by "\n"
+//   {"prompt", "completion"}         prompt + completion
+//   {"prompt", "chosen", "rejected"} prompt + "\n" + chosen (what is rejected is not to be learned)
+//   {"instruction", "input", "output"}  instruction "\n" [input "\n"] output
+// Empty documents are dropped. llmc: each document is [eos] + tokens; raw: [bos] + tokens + [eos].
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/shards.h"
+
+namespace hearth {
+
+enum class SourceKind { automatic, text, jsonl };  // automatic: by name; standard input is text
+
+struct PrepareSpec {
+  std::vector<std::string> inputs;  // paths or patterns; "-" is standard input
+  SourceKind source = SourceKind::automatic;
+  std::filesystem::path out;  // folder for train_000001.bin .. and val_000001.bin ..
+  TokenFormat format = TokenFormat::llmc;
+  int64_t shard_tokens = 0;  // 0: 100M with a header; one train.bin and one val.bin without
+  double val_fraction = 0;   // of the documents, chosen by a hash of their number
+  int threads = 0;
+  int64_t block_bytes = 8 << 20;  // text encoded at a time
+
+  // Appends the tokens of a text; called from several threads at once.
+  std::function<void(std::string_view, std::vector<int32_t>&)> encode;
+  int64_t vocab = 0;
+  int32_t bos = -1, eos = -1;
+  std::string tokenizer_id;  // names the tokenizer: a run goes on only with the same one
+
+  bool progress = false;                        // a line on stderr
+  std::function<void(int64_t block)> on_block;  // called after each block is written
+};
+
+struct PrepareResult {
+  TokenCounts train, val;
+  int64_t train_shards = 0, val_shards = 0;
+  int64_t bytes = 0;     // of text read
+  bool resumed = false;  // went on from a state file
+  std::vector<std::filesystem::path> files;
+};
+
+PrepareResult prepare(const PrepareSpec&);
+
+// The text of one JSONL object; `where` names the file and line for the error.
+std::string jsonl_text(std::string_view line, std::string_view where);
+
+}  // namespace hearth
