@@ -3,21 +3,35 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/backend.h"
 
 namespace hearth {
 
-// Flags every command takes, parsed before the command's callback runs.
+// Flags most commands take.
 struct Common {
   std::string device = "auto";  // auto | cpu | cuda[:i]
-  std::string dtype = "fp32";   // fp32 | bf16
   int threads = 0;              // 0: every core
-  uint64_t seed = 1;
   bool json = false;
 };
 void add_common(CLI::App&, Common&);
 
+// The backend --device asks for; says in one sentence when this build has none such.
+std::unique_ptr<Backend> make_backend(const Common&);
+
+// One JSON object on stdout, invalid UTF-8 replaced.
+void print_json(const nlohmann::ordered_json&);
+
+void add_info(CLI::App&);
 void add_tokenizer(CLI::App&);
 void add_data(CLI::App&);
+void add_pretrain(CLI::App&);
+void add_generate(CLI::App&);
+void add_bench(CLI::App&);
+void add_quickstart(CLI::App&);
 
 int run_command_line(int argc, char** argv);
 

@@ -7,8 +7,13 @@ namespace {
 
 constexpr double gib = 1 << 30;
 
+// Programs of another batch shape have inputs of their own.
+std::string program_name(const char* what, const ProgramSpec& s) {
+  return fmt::format("{}.{}x{}", what, s.B, s.T);
+}
+
 Tape record_micro(const ProgramSpec& s, bool accumulate) {
-  Tape t(s.dtype, "train");
+  Tape t(s.dtype, program_name("train", s));
   t.accumulate = accumulate;
   const DecoderInputs in = declare_inputs(t, s.B, s.T, s.documents);
   const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
@@ -20,7 +25,7 @@ Tape record_micro(const ProgramSpec& s, bool accumulate) {
 }
 
 Tape record_eval(const ProgramSpec& s) {
-  Tape t(s.dtype, "eval");
+  Tape t(s.dtype, program_name("eval", s));
   const DecoderInputs in = declare_inputs(t, s.B, s.T, s.documents);
   const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
   const Var x = decoder(t, s.model, in, {});
@@ -85,18 +90,19 @@ void expect_fit(const ProgramSpec& s, int64_t bytes) {
        remedies);
 }
 
-Programs::Programs(const ProgramSpec& s, Memory& memory) : spec_(s), memory_(memory) {
+Programs::Programs(const ProgramSpec& s, Memory& memory)
+    : spec_(s), memory_(memory), train_(program_name("train", s) + "."),
+      eval_name_(program_name("eval", s) + ".") {
   first_ = std::make_unique<Exec>(record_micro(s, false), memory);
   if (s.accumulates) next_ = std::make_unique<Exec>(record_micro(s, true), memory);
-  Tape update(s.dtype, "train");
+  Tape update(s.dtype, program_name("train", s));
   const Var loss = update.result("loss", {1}, update.acc());
   record_update(update, *memory.params, loss, s.update);
   update_ = std::make_unique<Exec>(std::move(update), memory);
   eval_ = std::make_unique<Exec>(record_eval(s), memory);
 }
 
-void Programs::feed(const char* program, const Batch& b) {
-  const std::string prefix = std::string(program) + ".";
+void Programs::feed(const std::string& prefix, const Batch& b) {
   memory_.state.write<int32_t>(prefix + "tokens", b.tokens);
   memory_.state.write<int32_t>(prefix + "targets", b.targets);
   memory_.state.write<int32_t>(prefix + "positions", b.positions);
@@ -104,7 +110,7 @@ void Programs::feed(const char* program, const Batch& b) {
 }
 
 void Programs::micro(const Batch& b, Scalars s, bool first) {
-  feed("train", b);
+  feed(train_, b);
   memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
   (first ? *first_ : *next_).run(profile_);
 }
@@ -115,14 +121,8 @@ void Programs::update(const Scalars& s) {
 }
 
 double Programs::loss() const {
-  const Tensor t = memory_.state.find("train.loss");
-  if (t.dtype == DType::f64) {
-    double x = 0;
-    memory_.state.read<double>("train.loss", std::span(&x, 1));
-    return x;
-  }
   float x = 0;
-  memory_.state.read<float>("train.loss", std::span(&x, 1));
+  memory_.state.read<float>(train_ + "loss", std::span(&x, 1));
   return x;
 }
 
@@ -137,14 +137,14 @@ void Programs::set_update_state(const UpdateState& u) {
 }
 
 double Programs::evaluate(const Batch& b) {
-  feed("eval", b);
+  feed(eval_name_, b);
   Scalars s;
   s.inv_targets = 1 / float(b.count);
   memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
   eval_->run();
   // Summed here in double over tokens: an evaluation is millions of them.
   std::vector<float> nll(b.targets.size());
-  memory_.state.read<float>("eval.nll", std::span(nll));
+  memory_.state.read<float>(eval_name_ + "nll", std::span(nll));
   double sum = 0;
   for (float x : nll) sum += x;
   return sum / double(b.count);

@@ -53,10 +53,11 @@ class Programs {
   void profile(Profile* p) { profile_ = p; }
 
  private:
-  void feed(const char* program, const Batch&);
+  void feed(const std::string& prefix, const Batch&);
 
   ProgramSpec spec_;
   Memory& memory_;
+  std::string train_, eval_name_;  // prefixes of the programs' own values
   std::unique_ptr<Exec> first_, next_, update_, eval_;
   Profile* profile_ = nullptr;
 };

@@ -1,0 +1,166 @@
+#include "cli/arguments.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "core/error.h"
+#include "io/json.h"
+
+namespace hearth {
+namespace {
+
+std::vector<CLI::App*> subcommands(CLI::App& app) {
+  return app.get_subcommands([](CLI::App*) { return true; });
+}
+
+// The command the arguments name, at any depth.
+CLI::App* find_command(CLI::App& app, const std::vector<std::string>& given) {
+  CLI::App* at = &app;
+  for (const std::string& a : given) {
+    const std::vector<CLI::App*> subs = subcommands(*at);
+    const auto it =
+        std::find_if(subs.begin(), subs.end(), [&](CLI::App* s) { return s->get_name() == a; });
+    if (it == subs.end()) break;
+    at = *it;
+  }
+  return at;
+}
+
+std::vector<std::string> flag_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* o : command.get_options())
+    for (const std::string& l : o->get_lnames()) names.push_back("--" + l);
+  return names;
+}
+
+std::string flag_of(std::string key) {
+  std::replace(key.begin(), key.end(), '_', '-');
+  return "--" + key;
+}
+
+std::string environment_name(const std::string& flag) {
+  std::string s = "HEARTH_" + flag.substr(2);
+  for (char& c : s) c = c == '-' ? '_' : char(std::toupper(static_cast<unsigned char>(c)));
+  return s;
+}
+
+std::string name_in(const std::string& argument) { return argument.substr(0, argument.find('=')); }
+
+// The value of `--flag X` or `--flag=X`, empty when absent.
+std::string value_of(const std::vector<std::string>& args, const std::string& flag) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i].starts_with(flag + "=")) return args[i].substr(flag.size() + 1);
+    if (args[i] == flag && i + 1 < args.size()) return args[i + 1];
+  }
+  return {};
+}
+
+// `--resume` of a run reads the settings the run began with, unless --config says otherwise.
+std::string config_file(const CLI::App& command, const std::vector<std::string>& given) {
+  const std::string file = value_of(given, "--config");
+  if (!file.empty() || !command.get_option_no_throw("--resume")) return file;
+  if (std::find(given.begin(), given.end(), "--resume") == given.end()) return {};
+  const std::filesystem::path saved =
+      std::filesystem::path(value_of(given, "--run")) / "config.toml";
+  return std::filesystem::exists(saved) ? saved.string() : std::string();
+}
+
+void append(std::vector<std::string>& args, const CLI::App& command, const std::string& flag,
+            const std::vector<std::string>& values) {
+  const CLI::Option* o = command.get_option_no_throw(flag);
+  if (o->get_expected_max() == 0) {  // a switch
+    args.push_back(flag + "=" + values.at(0));
+    return;
+  }
+  if (values.size() == 1 && o->get_expected_max() == 1) {
+    args.push_back(flag + "=" + values[0]);
+    return;
+  }
+  for (const std::string& v : values) args.push_back(flag), args.push_back(v);
+}
+
+void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
+                 const CLI::App& command, const std::string& file) {
+  std::ifstream in(file);
+  if (!in) fail(file, "expected a readable config file, got none");
+  std::vector<CLI::ConfigItem> items;
+  try {
+    items = CLI::ConfigTOML().from_config(in);
+  } catch (const CLI::Error& e) {
+    fail(file, "expected TOML, got {}", e.what());
+  }
+  const std::vector<std::string> known = flag_names(command);
+  for (const CLI::ConfigItem& item : items) {
+    if (item.name == "++" || item.name == "--") continue;  // CLI11's marks of sections
+    if (!item.parents.empty() && item.parents.back() != command.get_name()) continue;
+    const std::string flag = flag_of(item.name);
+    if (std::find(known.begin(), known.end(), flag) == known.end())
+      fail_usage(file, "expected a flag of {}, got {}; the nearest is {}", command.get_name(),
+                 in_quotes(item.name), nearest(flag, known).substr(2));
+    if (item.inputs.empty() || (item.inputs.size() == 1 && item.inputs[0].empty())) continue;
+    if (item.inputs.size() == 1 && item.inputs[0] == "[]") continue;
+    if (seen.insert(flag).second) append(args, command, flag, item.inputs);
+  }
+}
+
+}  // namespace
+
+void allow_config_files(CLI::App& app) {
+  for (CLI::App* s : subcommands(app)) {
+    allow_config_files(*s);
+    if (subcommands(*s).empty())
+      s->add_option("--config", "TOML file of flags; the command line and HEARTH_* win over it");
+  }
+}
+
+std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::string>& given) {
+  CLI::App* command = find_command(app, given);
+  if (command == &app || !subcommands(*command).empty()) return given;
+  std::set<std::string> seen;
+  for (const std::string& a : given) {
+    if (!a.starts_with("--")) continue;
+    std::string flag = name_in(a);
+    if (flag.starts_with("--no-")) flag = "--" + flag.substr(5);
+    seen.insert(flag);
+  }
+  std::vector<std::string> args = given;
+  for (const std::string& flag : flag_names(*command)) {
+    const char* value = flag.starts_with("--no-") || flag == "--help" || flag == "--config"
+                            ? nullptr
+                            : std::getenv(environment_name(flag).c_str());
+    if (value && *value && seen.insert(flag).second) append(args, *command, flag, {value});
+  }
+  if (const std::string file = config_file(*command, args); !file.empty())
+    append_file(args, seen, *command, file);
+  return args;
+}
+
+void explain_parse_error(CLI::App& app, const std::vector<std::string>& given,
+                         const CLI::ParseError& e) {
+  CLI::App* command = find_command(app, given);
+  const std::string where = command == &app ? "hearth" : command->get_name();
+  if (e.get_name() == "ExtrasError" || e.get_name() == "RequiredError") {
+    const std::vector<std::string> known = flag_names(*command);
+    for (const std::string& a : given) {
+      const std::string flag = name_in(a);
+      if (!a.starts_with("--") || a == "--") continue;
+      if (std::find(known.begin(), known.end(), flag) == known.end())
+        fail_usage(where, "expected a known flag, got {}; the nearest is {}", flag,
+                   nearest(flag, known));
+    }
+    std::vector<std::string> names;
+    for (CLI::App* s : subcommands(*command)) names.push_back(s->get_name());
+    for (const std::string& a : given)
+      if (!names.empty() && a != command->get_name() && !a.starts_with("-"))
+        fail_usage(where, "expected a command, got {}; the nearest is {}", in_quotes(a),
+                   nearest(a, names));
+  }
+  std::string text = e.what();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  fail_usage(where, "expected another call: {}", text);
+}
+
+}  // namespace hearth

@@ -1,0 +1,70 @@
+// The command line: flags over environment over file over default. What the environment and the
+// --config file give is put among the arguments, so that one parser checks them all.
+#include "cli/commands.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+
+#include "cli/arguments.h"
+#include "core/error.h"
+#include "cpu/backend.h"
+#include "io/json.h"
+
+namespace hearth {
+
+void add_common(CLI::App& app, Common& c) {
+  app.add_option("--device", c.device, "auto, cpu or cuda[:i]")->capture_default_str();
+  app.add_option("--threads", c.threads, "CPU threads; 0: one per core")->capture_default_str();
+  app.add_flag("--json", c.json, "one JSON object (or JSON lines) on stdout");
+}
+
+std::unique_ptr<Backend> make_backend(const Common& c) {
+  if (c.device != "auto" && c.device != "cpu") {
+    if (c.device.starts_with("cuda"))
+      fail("device", "expected cpu, got {}: this build has no CUDA backend; use --device cpu",
+           c.device);
+    fail_usage("device", "expected auto, cpu or cuda[:i], got {}", in_quotes(c.device));
+  }
+  if (c.threads < 0 || c.threads > 4096)
+    fail_usage("threads", "expected 0 to 4096 threads, got {}", c.threads);
+  return make_cpu_backend(c.threads);
+}
+
+void print_json(const nlohmann::ordered_json& j) {
+  fmt::print("{}\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+int run_command_line(int argc, char** argv) {
+  CLI::App app("hearth trains, samples and measures small language models on the machine you own.",
+               "hearth");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", HEARTH_VERSION);
+  add_info(app);
+  add_tokenizer(app);
+  add_data(app);
+  add_pretrain(app);
+  add_generate(app);
+  add_bench(app);
+  add_quickstart(app);
+  allow_config_files(app);
+
+  const std::vector<std::string> given(argv + 1, argv + argc);
+  std::vector<std::string> args = merge_arguments(app, given);
+  std::reverse(args.begin(), args.end());  // as CLI11 wants them
+  try {
+    app.parse(args);
+  } catch (const CLI::CallForVersion&) {
+    fmt::print("hearth {}\n", HEARTH_VERSION);
+    return 0;
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // help
+    explain_parse_error(app, given, e);
+  }
+  return 0;
+}
+
+}  // namespace hearth

@@ -1,0 +1,86 @@
+// Flags from visited configs: one flag per field, with its help and default. Values are kept as text
+// until apply(), so that a preset can be laid beneath what was given.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "io/fields.h"
+
+namespace hearth {
+
+inline std::string flag_name(std::string field) {
+  std::replace(field.begin(), field.end(), '_', '-');
+  return "--" + field;
+}
+
+template <class T>
+void field_from_text(T& field, const std::vector<std::string>& text, const std::string& where) {
+  const std::string& s = text.back();
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    field = text;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    field = s;
+  } else if constexpr (std::is_enum_v<T>) {
+    field = parse_enum<T>(s, where);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (s != "true" && s != "false") fail_usage(where, "expected true or false, got '{}'", s);
+    field = s == "true";
+  } else {
+    const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), field);
+    if (error != std::errc{} || end != s.data() + s.size())
+      fail_usage(where, "expected a {}, got '{}'",
+                 std::is_integral_v<T> ? "whole number in range" : "number", s);
+  }
+}
+
+template <class C>
+class FieldFlags {
+ public:
+  // Declares a flag for every field of `defaults`, whose values the help shows.
+  void add(CLI::App& app, const C& defaults, const std::string& group) {
+    const_cast<C&>(defaults).visit([&](const char* name, const auto& field, const char* help) {
+      using T = std::decay_t<decltype(field)>;
+      const std::string key = name;
+      CLI::Option* o;
+      if constexpr (std::is_same_v<T, bool>) {
+        // --flag, --flag=false; also --no-flag
+        o = app.add_flag_function(
+            flag_name(key) + "{true},!--no-" + flag_name(key).substr(2),
+            [this, key](int64_t n) { given_[key] = {n > 0 ? "true" : "false"}; }, help);
+      } else {
+        o = app.add_option_function<std::vector<std::string>>(
+            flag_name(key), [this, key](const std::vector<std::string>& v) { given_[key] = v; },
+            help);
+        if constexpr (std::is_same_v<T, std::vector<std::string>>) o->expected(1, 100000);
+        else o->expected(1);
+      }
+      o->group(group)->default_str(default_text(field));
+    });
+  }
+  bool given(const std::string& field) const { return given_.contains(field); }
+
+  void apply(C& config) const {
+    config.visit([&](const char* name, auto& field, const char*) {
+      if (const auto it = given_.find(name); it != given_.end())
+        field_from_text(field, it->second, flag_name(name));
+    });
+  }
+
+ private:
+  template <class T>
+  static std::string default_text(const T& field) {
+    if constexpr (std::is_enum_v<T>) return std::string(enum_name(field));
+    else if constexpr (std::is_same_v<T, bool>) return field ? "true" : "false";
+    else if constexpr (std::is_same_v<T, std::string>) return field;
+    else if constexpr (std::is_same_v<T, std::vector<std::string>>) return "";
+    else return fmt::format("{}", field);
+  }
+
+  std::map<std::string, std::vector<std::string>> given_;
+};
+
+}  // namespace hearth

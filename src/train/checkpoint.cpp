@@ -1,0 +1,162 @@
+#include "train/checkpoint.h"
+
+#include "core/error.h"
+#include "io/checkpoint_dir.h"
+#include "io/fields.h"
+#include "io/safetensors.h"
+#include "model/folder.h"
+#include "tokenizer/tokenizer.h"
+
+namespace hearth {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr std::array optimizer_parts{Part::moment1, Part::moment2, Part::master};
+constexpr std::array part_names{"moment1.", "moment2.", "master."};
+
+// Settings that may change between the parts of one run without changing what it computes so far.
+bool may_change(const std::string& key) {
+  static const std::vector<std::string> free{
+      "data",       "val",   "tokenizer",        "eval_every", "eval_tokens",  "target_loss",
+      "workers",    "keep",  "checkpoint_every", "prefetch",   "sample_every", "sample_tokens",
+      "recompute", "sample_prompt"};
+  return std::find(free.begin(), free.end(), key) != free.end();
+}
+
+void expect_same(const json& saved, const json& now, const std::string& where) {
+  for (const auto& [key, value] : now.items())
+    if (!may_change(key) && (!saved.contains(key) || saved.at(key) != value))
+      fail(where, "expected {} = {}, as the run began, got {}", key,
+           saved.contains(key) ? saved.at(key).dump() : "none", value.dump());
+}
+
+json to_json(const RunState& s) {
+  const UpdateState& u = s.update;
+  return {{"step", s.step},
+          {"tokens", s.tokens},
+          {"cursor",
+           {{"epoch", s.cursor.epoch},
+            {"shard", s.cursor.shard},
+            {"position", s.cursor.position},
+            {"tokens", s.cursor.tokens}}},
+          {"update",
+           {u.grad_norm, u.grad_scale, u.good_steps, u.skip, u.skipped, u.streak, u.loss}},
+          {"reloads", s.reloads},
+          {"best_val", s.best_val},
+          {"last_val", s.last_val},
+          {"losses", s.losses},
+          {"log_bytes", s.log_bytes},
+          {"samples_bytes", s.samples_bytes},
+          {"train_seconds", s.train_seconds}};
+}
+
+RunState state_from_json(const json& j, const std::string& where) {
+  try {
+    RunState s;
+    j.at("step").get_to(s.step), j.at("tokens").get_to(s.tokens);
+    const json& c = j.at("cursor");
+    c.at("epoch").get_to(s.cursor.epoch), c.at("shard").get_to(s.cursor.shard);
+    c.at("position").get_to(s.cursor.position), c.at("tokens").get_to(s.cursor.tokens);
+    const auto u = j.at("update").get<std::array<float, 7>>();
+    s.update = {u[0], u[1], u[2], u[3], u[4], u[5], u[6], 0};
+    j.at("reloads").get_to(s.reloads);
+    j.at("best_val").get_to(s.best_val), j.at("last_val").get_to(s.last_val);
+    j.at("losses").get_to(s.losses);
+    j.at("log_bytes").get_to(s.log_bytes), j.at("samples_bytes").get_to(s.samples_bytes);
+    j.at("train_seconds").get_to(s.train_seconds);
+    return s;
+  } catch (const json::exception& e) {
+    fail(where, "expected the state of a run, got {}", e.what());
+  }
+}
+
+std::vector<int64_t> dims(const Shape& s) { return {s.dim.begin(), s.dim.begin() + s.rank}; }
+
+std::vector<TensorToWrite> optimizer_tensors(ParamStore& store) {
+  std::vector<TensorToWrite> out;
+  for (size_t i = 0; i < optimizer_parts.size(); ++i) {
+    const Part part = optimizer_parts[i];
+    if (part == Part::master && !store.has_master()) continue;
+    for (const ParamSpec& p : store.specs())
+      out.push_back({part_names[i] + p.name, DType::f32, dims(p.shape),
+                     [&store, part, name = p.name](const ByteSink& sink) {
+                       const std::vector<float> v = store.values(part, name);
+                       sink(std::as_bytes(std::span(v)));
+                     }});
+  }
+  return out;
+}
+
+void load_optimizer(const fs::path& file, ParamStore& store) {
+  const Safetensors saved(file);
+  for (size_t i = 0; i < optimizer_parts.size(); ++i) {
+    const Part part = optimizer_parts[i];
+    if (part == Part::master && !store.has_master()) continue;
+    for (const ParamSpec& p : store.specs()) {
+      const StoredTensor& t = saved.at(part_names[i] + p.name);
+      if (t.dtype != DType::f32 || t.shape != dims(p.shape))
+        fail(file.string(), "expected {}{} as f32 {}, got another shape or dtype", part_names[i],
+             p.name, to_string(p.shape));
+      std::vector<float> v(size_t(t.numel()));
+      std::memcpy(v.data(), t.bytes.data(), t.bytes.size());
+      store.set(part, p.name, v);
+    }
+  }
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& run, const CheckpointSpec& spec, ParamStore& store,
+                         const RunState& state, bool best) {
+  const fs::path parent = run / "checkpoints";
+  const std::string name = step_name(state.step);
+  make_dirs(parent);
+  CheckpointWriter w(parent, name);
+  int32_t bos = -1, eos = -1;
+  if (!spec.tokenizer.empty()) {
+    const Tokenizer t = Tokenizer::load(spec.tokenizer);
+    bos = t.bos(), eos = t.eos();
+    t.save(w.dir());
+  }
+  write_file_atomic(w.path("config.json"), hf_config_json(spec.model, store.dtype(), bos, eos));
+  write_file_atomic(w.path("generation_config.json"), hf_generation_config_json(bos, eos));
+  for (const FileDigest& d :
+       write_safetensors_model(w.dir(), hf_tensors(spec.model, store, store.dtype())))
+    w.add(d);
+  make_dirs(w.dir() / "state");
+  FileDigest optimizer =
+      write_safetensors(w.dir() / "state", "optimizer.safetensors", optimizer_tensors(store));
+  optimizer.file = "state/optimizer.safetensors";
+  w.add(optimizer);
+  const json trainer{{"version", 1},
+                     {"model", fields_to_json(spec.model)},
+                     {"train", fields_to_json(spec.train)},
+                     {"run", to_json(state)}};
+  write_file_atomic(w.path("state/trainer.json"), trainer.dump(1));
+  const fs::path dir = w.commit();
+
+  set_link(run, "latest", fs::path("checkpoints") / name);
+  if (best) set_link(run, "best", fs::path("checkpoints") / name);
+  std::set<std::string> keep{name};
+  std::error_code none;
+  if (const fs::path b = fs::read_symlink(run / "best", none); !none) keep.insert(b.filename());
+  rotate_checkpoints(parent, spec.train.keep, keep);
+  return dir;
+}
+
+RunState load_checkpoint(const fs::path& dir, const CheckpointSpec& spec, ParamStore& store) {
+  const fs::path file = dir / "state" / "trainer.json";
+  const json j = read_json(file);
+  const std::string where = file.string();
+  if (!j.is_object() || j.value("version", 0) != 1)
+    fail(where, "expected version 1 of a run's state, got {}", j.dump().substr(0, 40));
+  expect_same(j.at("model"), fields_to_json(spec.model), where);
+  expect_same(j.at("train"), fields_to_json(spec.train), where);
+  ModelSource::open(dir).load(store);
+  load_optimizer(dir / "state" / "optimizer.safetensors", store);
+  return state_from_json(j.at("run"), where);
+}
+
+}  // namespace hearth

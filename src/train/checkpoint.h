@@ -1,0 +1,46 @@
+// What a checkpoint of a training run holds beside its model folder: state/optimizer.safetensors
+// and state/trainer.json. Together they make a resumed run the same run, to the bit.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "core/params.h"
+#include "data/loader.h"
+#include "model/config.h"
+#include "train/config.h"
+
+namespace hearth {
+
+// Everything of a run that is neither a weight nor a moment.
+struct RunState {
+  int64_t step = 0;    // optimizer steps done
+  int64_t tokens = 0;  // trained on
+  Cursor cursor;
+  UpdateState update;
+  int64_t reloads = 0;  // times the run went back to a checkpoint
+  double best_val = 0;  // 0: none yet
+  double last_val = 0;
+  std::vector<double> losses;  // the spike guard's window
+  int64_t log_bytes = 0, samples_bytes = 0;
+  double train_seconds = 0;
+};
+
+struct CheckpointSpec {
+  const ModelConfig& model;
+  const TrainConfig& train;
+  std::filesystem::path tokenizer;  // copied beside the weights when there is one
+};
+
+// Writes run/checkpoints/step-N whole or not at all, points `latest` (and `best` when asked) at it,
+// and removes what `keep` does not cover. Returns its path.
+std::filesystem::path save_checkpoint(const std::filesystem::path& run, const CheckpointSpec&,
+                                      ParamStore&, const RunState&, bool best);
+
+// Reads weights, moments and state back. A checkpoint of another model or with other settings that
+// change the result is an error naming the first that differs.
+RunState load_checkpoint(const std::filesystem::path& dir, const CheckpointSpec&, ParamStore&);
+
+}  // namespace hearth

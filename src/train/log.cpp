@@ -1,0 +1,132 @@
+#include "train/log.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+
+namespace hearth {
+namespace {
+
+double wall_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::optional<uint64_t> kept(int64_t bytes) { return uint64_t(std::max<int64_t>(0, bytes)); }
+
+std::string clock_text(double seconds) {
+  const int64_t s = int64_t(seconds + 0.5);
+  if (s >= 3600) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
+  return fmt::format("{}m{:02}s", s / 60, s % 60);
+}
+
+}  // namespace
+
+int64_t resident_bytes() {
+  std::ifstream f("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  f >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+int64_t peak_resident_bytes() {
+  rusage u{};
+  getrusage(RUSAGE_SELF, &u);
+  return int64_t(u.ru_maxrss) * 1024;
+}
+
+RunLog::RunLog(const std::filesystem::path& run, int64_t log_bytes, int64_t samples_bytes,
+               int64_t total_steps, bool quiet)
+    : log_(run / "log.jsonl", kept(log_bytes)),
+      samples_(run / "samples.jsonl", kept(samples_bytes)),
+      perf_(run / "perf.jsonl"),
+      events_(run / "tensorboard"),
+      total_steps_(total_steps),
+      quiet_(quiet),
+      terminal_(isatty(STDERR_FILENO)) {}
+
+RunLog::~RunLog() {
+  if (line_open_) fmt::print(stderr, "\n");
+}
+
+void RunLog::clear_line() {
+  if (line_open_) fmt::print(stderr, "\r\x1b[K");
+  line_open_ = false;
+}
+
+void RunLog::step(const StepRecord& r) {
+  nlohmann::ordered_json j{{"step", r.step},       {"tokens", r.tokens},
+                           {"loss", r.loss},       {"lr", r.lr},
+                           {"grad_norm", r.grad_norm}};
+  if (r.skipped) j["skipped"] = true;
+  log_.append(j.dump());
+  const nlohmann::ordered_json p{{"step", r.step},
+                                 {"ms", 1e3 * r.seconds},
+                                 {"tokens_per_s", r.tokens_per_s},
+                                 {"tflops", r.flops * 1e-12},
+                                 {"mfu", r.mfu},
+                                 {"memory_bytes", r.memory},
+                                 {"peak_memory_bytes", r.peak_memory}};
+  perf_.append(p.dump());
+  const double now = wall_time();
+  events_.scalar("train/loss", r.step, float(r.loss), now);
+  events_.scalar("train/lr", r.step, float(r.lr), now);
+  events_.scalar("train/grad_norm", r.step, float(r.grad_norm), now);
+  events_.scalar("perf/tokens_per_s", r.step, float(r.tokens_per_s), now);
+  events_.scalar("perf/mfu", r.step, float(r.mfu), now);
+  if (!quiet_) progress(r);
+}
+
+void RunLog::progress(const StepRecord& r) {
+  average_ = average_ == 0 ? r.seconds : 0.9 * average_ + 0.1 * r.seconds;
+  const double now = wall_time();
+  const bool last = r.step == total_steps_;
+  if (!last && now - last_print_ < (terminal_ ? 0.2 : 5.0)) return;
+  last_print_ = now;
+  std::string line = fmt::format("step {}/{}  loss {:.4f}", r.step, total_steps_, r.loss);
+  if (last_val_ > 0) line += fmt::format("  val {:.4f}", last_val_);
+  line += fmt::format("  lr {:.2e}  |g| {:.2f}  {:.0f} tok/s  {:.1f} GFLOP/s ({:.0f}%)  eta {}",
+                      r.lr, r.grad_norm, r.tokens_per_s, r.flops * 1e-9, 100 * r.mfu,
+                      clock_text(average_ * double(total_steps_ - r.step)));
+  if (terminal_) {
+    clear_line();
+    fmt::print(stderr, "{}", line);
+    line_open_ = true;
+  } else {
+    fmt::print(stderr, "{}\n", line);
+  }
+  std::fflush(stderr);
+}
+
+void RunLog::validation(int64_t step, double loss, double seconds) {
+  last_val_ = loss;
+  log_.append(nlohmann::ordered_json{{"step", step}, {"val_loss", loss}}.dump());
+  perf_.append(nlohmann::ordered_json{{"step", step}, {"val_ms", 1e3 * seconds}}.dump());
+  events_.scalar("val/loss", step, float(loss), wall_time());
+  note(fmt::format("step {}  validation loss {:.4f}", step, loss));
+}
+
+void RunLog::sample(int64_t step, const std::string& text) {
+  using nlohmann::json;
+  const nlohmann::ordered_json j{{"step", step}, {"text", text}};
+  samples_.append(j.dump(-1, ' ', false, json::error_handler_t::replace));
+  events_.text("sample", step, text, wall_time());
+  note(fmt::format("step {}  sample: {}", step, text));
+}
+
+void RunLog::note(const std::string& line) {
+  if (quiet_) return;
+  clear_line();
+  fmt::print(stderr, "{}\n", line);
+  std::fflush(stderr);
+}
+
+void RunLog::sync() {
+  log_.sync();
+  samples_.sync();
+  events_.flush();
+}
+
+}  // namespace hearth

@@ -1,0 +1,56 @@
+// What a run tells: log.jsonl (what was computed: the same bytes in every run of one seed),
+// perf.jsonl (how fast, on this machine), TensorBoard events, and a progress line on stderr.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "io/files.h"
+#include "io/tensorboard.h"
+
+namespace hearth {
+
+struct StepRecord {
+  int64_t step = 0, tokens = 0;
+  double loss = 0, lr = 0, grad_norm = 0;
+  bool skipped = false;
+  double seconds = 0, tokens_per_s = 0, flops = 0, mfu = 0;
+  int64_t memory = 0, peak_memory = 0;  // bytes of this process
+};
+
+// Bytes of memory this process holds now, and at most so far.
+int64_t resident_bytes();
+int64_t peak_resident_bytes();
+
+class RunLog {
+ public:
+  // Continues files that hold that many bytes; -1: new ones. `quiet` leaves stderr alone.
+  RunLog(const std::filesystem::path& run, int64_t log_bytes, int64_t samples_bytes,
+         int64_t total_steps, bool quiet);
+  ~RunLog();
+
+  void step(const StepRecord&);
+  void validation(int64_t step, double loss, double seconds);
+  void sample(int64_t step, const std::string& text);
+  void note(const std::string& line);  // to stderr, above the progress line
+
+  void sync();
+  int64_t log_bytes() const { return int64_t(log_.size()); }
+  int64_t samples_bytes() const { return int64_t(samples_.size()); }
+
+ private:
+  void progress(const StepRecord&);
+  void clear_line();
+
+  AppendLog log_, samples_, perf_;
+  EventWriter events_;
+  int64_t total_steps_;
+  bool quiet_, terminal_;
+  bool line_open_ = false;
+  double last_print_ = 0, average_ = 0;
+  double last_val_ = 0;
+};
+
+}  // namespace hearth

@@ -1,0 +1,335 @@
+#include "train/trainer.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "core/error.h"
+#include "io/checkpoint_dir.h"
+#include "io/fields.h"
+#include "data/shards.h"
+#include "io/files.h"
+#include "train/log.h"
+
+namespace hearth {
+namespace fs = std::filesystem;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
+
+constexpr size_t spike_window = 128;
+constexpr int max_skips_in_a_row = 3;
+constexpr double memory_share = 0.9;  // of what is free, for a run to use
+
+// Held while a process trains in a run folder: two would write over each other.
+Fd lock_run(const fs::path& run) {
+  const fs::path file = run / ".lock";
+  Fd fd = open_file(file, O_RDWR | O_CREAT, "a writable run folder");
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+    fail(run.string(), "expected a run folder no other process trains in, got a locked one");
+  return fd;
+}
+
+std::string toml_text(const RunSpec& s) {
+  std::string text = "# Written when the run began; `--resume` reads it back.\n";
+  const auto add = [&](const nlohmann::ordered_json& j) {
+    for (const auto& [key, value] : j.items()) text += key + " = " + value.dump() + "\n";
+  };
+  add(fields_to_json(s.train));
+  text += "\n# The model.\n";
+  add(fields_to_json(s.model));
+  return text;
+}
+
+class Run {
+ public:
+  Run(const RunSpec& spec, Backend& backend)
+      : spec_(spec), config_(spec.train), backend_(backend),
+        store_(backend, decoder_params(spec.model), to_dtype(spec.train.dtype)),
+        memory_(backend, &store_) {}
+
+  RunResult run() {
+    open_folder();
+    free_bytes_ = int64_t(memory_share * double(backend_.free_bytes()));
+    shape_ = batch_shape(spec_.model, config_, 0, free_bytes_);  // says so now if it cannot fit
+    make_loader({});                                             // and if a file is bad
+    begin();
+    log_ = std::make_unique<RunLog>(spec_.run, state_.log_bytes, state_.samples_bytes,
+                                    config_.steps, spec_.quiet);
+    if (state_.step == 0 && state_.log_bytes == 0 && !config_.val.empty() && config_.eval_every)
+      validate();
+    std::string reason = "steps";
+    while (state_.step < config_.steps) {
+      if (!train_step()) continue;  // went back to a checkpoint
+      const bool done = state_.step == config_.steps;
+      if (due(config_.eval_every) || (done && !config_.val.empty())) validate();
+      if (spec_.sample && due(config_.sample_every))
+        log_->sample(state_.step, spec_.sample(store_));
+      if (config_.target_loss > 0 && state_.last_val > 0 && state_.last_val <= config_.target_loss)
+        reason = "target";
+      else if ((spec_.stop && *spec_.stop) || state_.step == spec_.stop_after_step)
+        reason = "stopped";
+      if (done || improved_ || reason != "steps" || due(config_.checkpoint_every)) checkpoint();
+      if (reason != "steps") break;
+    }
+    log_->sync();
+    return result(reason);
+  }
+
+ private:
+  bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
+
+  void open_folder() {
+    const fs::path toml = spec_.run / "config.toml";
+    if (fs::exists(toml) && !spec_.resume)
+      fail(spec_.run.string(), "expected a new run folder, got one with a run in it; add --resume "
+                               "to go on with it");
+    make_dirs(spec_.run);
+    lock_ = lock_run(spec_.run);
+    if (!fs::exists(toml)) write_file_atomic(toml, toml_text(spec_));
+  }
+
+  // Fresh weights, or those of the newest valid checkpoint.
+  void begin() {
+    const fs::path parent = spec_.run / "checkpoints";
+    for (Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2}) store_.flat(p);
+    if (spec_.resume && fs::exists(parent)) {
+      clean_stale(parent);
+      const FoundCheckpoint found = find_newest_valid(parent);
+      for (const auto& [dir, reason] : found.skipped)
+        warn(fmt::format("checkpoint {} is damaged ({}); falling back to the one before",
+                         dir.filename().string(), reason));
+      if (found.dir) return load(*found.dir, false);
+      if (!found.skipped.empty())
+        fail(parent.string(), "expected a valid checkpoint to go on from, got {} damaged ones",
+             found.skipped.size());
+    }
+    store_.initialise(config_.seed);
+    prepare_programs();
+    programs_->set_update_state({});
+  }
+
+  // `move_on` keeps reading where the data stands now rather than where the checkpoint stood.
+  void load(const fs::path& dir, bool move_on) {
+    const Cursor now = state_.cursor;
+    const int64_t reloads = state_.reloads;
+    const int64_t log_bytes = state_.log_bytes, samples_bytes = state_.samples_bytes;
+    state_ = load_checkpoint(dir, checkpoint_spec(), store_);
+    last_checkpoint_ = dir;
+    if (move_on) {
+      state_.cursor = now, state_.reloads = reloads + 1;
+      state_.log_bytes = log_bytes, state_.samples_bytes = samples_bytes;
+    }
+    shape_ = batch_shape(spec_.model, config_, state_.step, free_bytes_);
+    make_loader(state_.cursor);
+    prepare_programs();
+    programs_->set_update_state(state_.update);
+  }
+
+  CheckpointSpec checkpoint_spec() const { return {spec_.model, config_, config_.tokenizer}; }
+
+  void prepare_programs() {
+    programs_ = std::make_unique<Programs>(program_spec(spec_.model, config_, shape_), memory_);
+  }
+
+  LoaderSpec loader_spec(const std::vector<std::string>& patterns) const {
+    LoaderSpec s;
+    s.files = expand_globs(patterns);
+    s.batch = shape_.B, s.seq = shape_.T;
+    s.workers = config_.workers, s.prefetch = config_.prefetch;
+    s.vocab = spec_.model.vocab;
+    s.document_mask = config_.document_mask;
+    s.document_start = int32_t(config_.document_start);
+    return s;
+  }
+
+  void make_loader(const Cursor& at) {
+    LoaderSpec s = loader_spec(config_.data);
+    s.order = config_.order;
+    s.seed = config_.seed;
+    loader_.reset();
+    loader_ = std::make_unique<Loader>(s, at);
+  }
+
+  // Follows the batch and length schedules; a new length re-records the programs.
+  void follow_schedules() {
+    const BatchShape next = batch_shape(spec_.model, config_, state_.step, free_bytes_);
+    if (next == shape_) return;
+    const bool same_batch = next.B == shape_.B && next.T == shape_.T;
+    const bool needs_next = next.micro_batches > 1 && !programs_->spec().accumulates;
+    shape_ = next;
+    if (!same_batch) make_loader(state_.cursor);
+    if (!same_batch || needs_next) {
+      const UpdateState keep = programs_->update_state();
+      prepare_programs();
+      programs_->set_update_state(keep);
+    }
+  }
+
+  // One optimizer step. False when the run went back to a checkpoint instead.
+  bool train_step() {
+    follow_schedules();
+    const auto begin = Clock::now();
+    batches_.resize(size_t(shape_.micro_batches));
+    int64_t targets = 0;
+    for (Batch& b : batches_) {
+      loader_->next(b);
+      targets += b.count;
+    }
+    state_.cursor = batches_.back().next;
+
+    Scalars s;
+    s.lr = float(config_.lr * schedule_factor({config_.schedule, config_.steps, config_.warmup,
+                                               config_.decay_steps, config_.lr_floor},
+                                              state_.step));
+    s.inv_targets = 1 / float(targets);
+    s.clip = config_.clip;
+    s.seed_lo = uint32_t(config_.seed), s.seed_hi = uint32_t(config_.seed >> 32);
+    s.step = uint32_t(state_.step);
+    for (size_t i = 0; i < batches_.size(); ++i) {
+      s.micro = uint32_t(i);
+      programs_->micro(batches_[i], s, i == 0);
+    }
+    const double loss = programs_->loss();
+    const bool spike = is_spike(loss);
+    if (!spike) {
+      programs_->update(s);
+    } else {
+      UpdateState u = programs_->update_state();
+      u.loss = float(loss), u.skip = 1, u.skipped += 1, u.streak += 1;
+      programs_->set_update_state(u);
+    }
+    state_.update = programs_->update_state();
+    if (state_.update.skip == 0 && config_.spike_z > 0) {
+      state_.losses.push_back(loss);
+      if (state_.losses.size() > spike_window) state_.losses.erase(state_.losses.begin());
+    }
+    state_.step += 1;
+    const int64_t tokens = int64_t(batches_.size()) * shape_.B * shape_.T;
+    state_.tokens += tokens;
+    record(s.lr, loss, tokens, seconds_since(begin));
+    if (state_.update.streak < max_skips_in_a_row) return true;
+    go_back();
+    return false;
+  }
+
+  bool is_spike(double loss) const {
+    const std::vector<double>& w = state_.losses;
+    if (config_.spike_z <= 0 || w.size() < spike_window || !std::isfinite(loss)) return false;
+    const double mean = std::accumulate(w.begin(), w.end(), 0.0) / double(w.size());
+    double var = 0;
+    for (double x : w) var += (x - mean) * (x - mean) / double(w.size());
+    return loss > mean + config_.spike_z * std::sqrt(var);
+  }
+
+  void record(float lr, double loss, int64_t tokens, double seconds) {
+    train_seconds_ += seconds, trained_tokens_ += tokens;
+    state_.train_seconds += seconds;
+    last_loss_ = loss;
+    const double flops =
+        train_flops_per_token(spec_.model, shape_.T) * double(tokens) / seconds;
+    log_->step({.step = state_.step,
+                .tokens = state_.tokens,
+                .loss = loss,
+                .lr = lr,
+                .grad_norm = state_.update.grad_norm,
+                .skipped = state_.update.skip != 0,
+                .seconds = seconds,
+                .tokens_per_s = double(tokens) / seconds,
+                .flops = flops,
+                .mfu = spec_.peak_flops > 0 ? flops / spec_.peak_flops : 0,
+                .memory = resident_bytes(),
+                .peak_memory = peak_resident_bytes()});
+  }
+
+  void go_back() {
+    if (!last_checkpoint_)
+      fail("train", "expected finite gradients, got {} steps in a row without before the first "
+                    "checkpoint; try a lower --lr or a longer --warmup", max_skips_in_a_row);
+    warn(fmt::format("{} steps in a row without a finite gradient: going back to {}, past the data "
+                     "that did it", max_skips_in_a_row, last_checkpoint_->filename().string()));
+    load(*last_checkpoint_, true);
+    if (state_.reloads > 10)
+      fail("train", "expected to recover from non-finite gradients, got 10 reloads in this run");
+  }
+
+  void validate() {
+    if (config_.val.empty()) return;
+    const auto begin = Clock::now();
+    LoaderSpec s = loader_spec(config_.val);
+    if (val_checked_) s.vocab = 0;  // every token was checked the first time
+    val_checked_ = true;
+    Loader val(s);
+    const int64_t per_batch = shape_.B * shape_.T;
+    const int64_t batches = std::max<int64_t>(1, std::min(config_.eval_tokens, val.total_tokens() - 1) / per_batch);
+    double sum = 0;
+    int64_t count = 0;
+    Batch b;
+    for (int64_t i = 0; i < batches; ++i) {
+      val.next(b);
+      sum += programs_->evaluate(b) * double(b.count);
+      count += b.count;
+    }
+    state_.last_val = sum / double(count);
+    improved_ = state_.step > 0 && (state_.best_val == 0 || state_.last_val < state_.best_val);
+    if (improved_) state_.best_val = state_.last_val;
+    log_->validation(state_.step, state_.last_val, seconds_since(begin));
+  }
+
+  void checkpoint() {
+    log_->sync();
+    state_.log_bytes = log_->log_bytes();
+    state_.samples_bytes = log_->samples_bytes();
+    last_checkpoint_ = save_checkpoint(spec_.run, checkpoint_spec(), store_, state_, improved_);
+    improved_ = false;
+  }
+
+  RunResult result(const std::string& reason) const {
+    RunResult r;
+    r.steps = state_.step, r.tokens = state_.tokens;
+    r.train_loss = last_loss_;
+    if (state_.last_val > 0) r.val_loss = state_.last_val;
+    r.train_seconds = state_.train_seconds;
+    r.tokens_per_s = train_seconds_ > 0 ? double(trained_tokens_) / train_seconds_ : 0;
+    r.skipped = int64_t(state_.update.skipped), r.reloads = state_.reloads;
+    r.reason = reason;
+    if (last_checkpoint_) r.checkpoint = *last_checkpoint_;
+    return r;
+  }
+
+  void warn(const std::string& line) const {
+    if (spec_.warn) spec_.warn(line);
+  }
+
+  const RunSpec& spec_;
+  const TrainConfig& config_;
+  Backend& backend_;
+  ParamStore store_;
+  Memory memory_;
+  Fd lock_;
+  int64_t free_bytes_ = 0;
+  BatchShape shape_;
+  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<Programs> programs_;
+  std::unique_ptr<RunLog> log_;
+  RunState state_;
+  std::vector<Batch> batches_;
+  std::optional<fs::path> last_checkpoint_;
+  bool improved_ = false;     // validation was the best so far, and not saved yet
+  bool val_checked_ = false;  // the validation files were scanned
+  double train_seconds_ = 0, last_loss_ = 0;  // of this process
+  int64_t trained_tokens_ = 0;
+};
+
+}  // namespace
+
+RunResult pretrain(const RunSpec& spec, Backend& backend) { return Run(spec, backend).run(); }
+
+}  // namespace hearth

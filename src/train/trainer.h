@@ -1,0 +1,54 @@
+// The training loop: from a config and a run folder to a trained model. A run that was stopped, by a
+// signal or a crash, goes on from its newest valid checkpoint as if it had never stopped.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "core/backend.h"
+#include "model/config.h"
+#include "train/checkpoint.h"
+#include "train/config.h"
+#include "train/programs.h"
+
+namespace hearth {
+
+struct RunSpec {
+  ModelConfig model;
+  TrainConfig train;
+  std::filesystem::path run;
+  bool resume = false;            // go on with the run in the folder, if there is one
+  bool quiet = false;             // nothing on stderr
+  int64_t stop_after_step = 0;    // end there as a signal would; 0: do not
+  double peak_flops = 0;          // of this machine, for MFU; 0: unknown
+  const std::atomic<int>* stop = nullptr;  // set by a signal handler
+  // Text the model makes at this moment, for the log; absent: no samples.
+  std::function<std::string(ParamStore&)> sample;
+  std::function<void(const std::string&)> warn;  // about a damaged checkpoint, a fallback
+};
+
+struct RunResult {
+  int64_t steps = 0, tokens = 0;
+  double train_loss = 0;
+  std::optional<double> val_loss;
+  double tokens_per_s = 0, train_seconds = 0;
+  int64_t skipped = 0, reloads = 0;
+  std::string reason;  // "steps", "target", "stopped"
+  std::filesystem::path checkpoint;
+};
+
+RunResult pretrain(const RunSpec&, Backend&);
+
+// The batch shape and accumulation of each step, from the config and what fits in `free_bytes`.
+struct BatchShape {
+  int64_t B = 1, T = 1, micro_batches = 1;
+  bool operator==(const BatchShape&) const = default;
+};
+BatchShape batch_shape(const ModelConfig&, const TrainConfig&, int64_t step, int64_t free_bytes);
+
+ProgramSpec program_spec(const ModelConfig&, const TrainConfig&, const BatchShape&);
+
+}  // namespace hearth
