@@ -10,6 +10,7 @@
 #include <set>
 
 #include "cli/arguments.h"
+#include "core/build_info.h"
 #include "core/error.h"
 #include "cpu/backend.h"
 #include "io/json.h"
@@ -42,7 +43,7 @@ int run_command_line(int argc, char** argv) {
   CLI::App app("hearth trains, samples and measures small language models on the machine you own.",
                "hearth");
   app.require_subcommand(1);
-  app.set_version_flag("--version", HEARTH_VERSION);
+  app.set_version_flag("--version", build_info().version);
   add_info(app);
   add_tokenizer(app);
   add_data(app);
@@ -58,7 +59,7 @@ int run_command_line(int argc, char** argv) {
   try {
     app.parse(args);
   } catch (const CLI::CallForVersion&) {
-    fmt::print("hearth {}\n", HEARTH_VERSION);
+    fmt::print("hearth {}\n", build_info().version);
     return 0;
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // help

@@ -61,7 +61,7 @@ ModelConfig llama3_16k() {
 ModelConfig tiny() {
   ModelConfig c;
   c.vocab = 1024, c.context = 256;
-  c.layers = 6, c.dim = 256, c.heads = 4, c.kv_heads = 2, c.hidden = 768;
+  c.layers = 6, c.dim = 256, c.heads = 4, c.kv_heads = 2, c.hidden = 896;
   c.qk_norm = QkNorm::before_rope;
   return c;
 }

@@ -19,7 +19,7 @@ struct ProgramSpec {
   Recompute recompute = Recompute::none;
   bool documents = false;
   bool accumulates = false;  // several micro-batches a step
-  UpdateSpec update;
+  UpdateSpec update = {};
 };
 
 // Bytes of a run by part, known before it starts.

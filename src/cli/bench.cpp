@@ -1,0 +1,275 @@
+// hearth bench: measures on this machine and prints each figure beside its limit. With --json every
+// line carries device, commit, shape, value and unit.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <random>
+
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "core/build_info.h"
+#include "core/error.h"
+#include "data/shards.h"
+#include "train/log.h"
+#include "train/peak.h"
+#include "train/trainer.h"
+
+namespace hearth {
+namespace {
+
+constexpr double gib = 1 << 30;
+
+struct BenchFlags {
+  Common common;
+  std::string preset = "gpt2";
+  std::string dtype = "fp32";
+  int64_t batch = 4, seq = 64;
+  int steps = 10;
+  bool profile = false;
+  bool measure = false;
+  std::string recompute = "none";
+  std::vector<std::string> data;
+  std::string order = "sequential";
+  int workers = 2;
+  double seconds = 3;
+};
+
+nlohmann::ordered_json line(const Backend& b, const std::string& what, const std::string& shape,
+                            double value, const std::string& unit) {
+  return {{"bench", what},
+          {"device", b.describe()},
+          {"commit", build_info().commit},
+          {"shape", shape},
+          {"value", value},
+          {"unit", unit}};
+}
+
+ProgramSpec spec_of(const BenchFlags& f) {
+  return {.model = preset(f.preset),
+          .dtype = to_dtype(parse_enum<TrainDType>(f.dtype, "--dtype")),
+          .B = f.batch,
+          .T = f.seq,
+          .recompute = parse_enum<Recompute>(f.recompute, "--recompute")};
+}
+
+Batch random_batch(const ProgramSpec& s) {
+  std::mt19937 random(1);
+  Batch b;
+  b.count = s.B * s.T;
+  for (int64_t i = 0; i < b.count; ++i) {
+    b.tokens.push_back(int32_t(random() % uint32_t(s.model.vocab)));
+    b.targets.push_back(int32_t(random() % uint32_t(s.model.vocab)));
+    b.positions.push_back(int32_t(i % s.T));
+  }
+  return b;
+}
+
+struct Timed {
+  double seconds;  // of the median step
+  Profile profile;
+};
+
+Timed time_steps(const ProgramSpec& s, Backend& backend, int steps) {
+  ParamStore store(backend, decoder_params(s.model), s.dtype);
+  store.initialise(1);
+  Memory memory(backend, &store);
+  Programs programs(s, memory);
+  const Batch batch = random_batch(s);
+  Scalars scalars;
+  scalars.lr = 1e-4f, scalars.clip = 1, scalars.inv_targets = 1 / float(batch.count);
+  const auto step = [&] {
+    programs.micro(batch, scalars, true);
+    programs.update(scalars);
+    programs.update_state();  // waits for the step
+  };
+  step();  // touches every page
+  std::vector<double> times;
+  for (int i = 0; i < steps; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    step();
+    times.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  std::nth_element(times.begin(), times.begin() + int64_t(times.size() / 2), times.end());
+  Timed t{times[times.size() / 2], {}};
+  programs.profile(&t.profile);
+  step();
+  return t;
+}
+
+void bench_train(const BenchFlags& f) {
+  const std::unique_ptr<Backend> backend = make_backend(f.common);
+  const ProgramSpec s = spec_of(f);
+  expect_fit(s, int64_t(0.9 * double(backend->free_bytes())));
+  const double peak = measure_peak(*backend, s.dtype);
+  const Timed t = time_steps(s, *backend, f.steps);
+  const double tokens = double(s.B * s.T) / t.seconds;
+  const double flops = tokens * train_flops_per_token(s.model, s.T);
+  nlohmann::ordered_json j =
+      line(*backend, "train", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T), tokens,
+           "tokens/s");
+  j["ms"] = 1e3 * t.seconds;
+  j["gflops"] = flops * 1e-9;
+  j["mfu"] = flops / peak;
+  j["peak_gflops"] = peak * 1e-9;
+  j["memory_bytes"] = peak_resident_bytes();
+  if (f.profile)
+    for (const auto& [name, seconds] : t.profile) j["profile_ms"][name] = 1e3 * seconds;
+  if (f.common.json) return print_json(j);
+  fmt::print("{} {} batch {} x {}: {:.1f} tokens/s, {:.1f} ms a step, {:.1f} GFLOP/s, {:.0f}% of the "
+             "{:.0f} measured for a large product\n",
+             f.preset, f.dtype, s.B, s.T, tokens, 1e3 * t.seconds, flops * 1e-9,
+             100 * flops / peak, peak * 1e-9);
+  if (!f.profile) return;
+  double total = 0;
+  for (const auto& [name, seconds] : t.profile) total += seconds;
+  for (const auto& [name, seconds] : t.profile)
+    fmt::print("  {:<18}{:9.2f} ms  {:4.1f}%\n", name, 1e3 * seconds, 100 * seconds / total);
+}
+
+void bench_fit(const BenchFlags& f) {
+  const std::unique_ptr<Backend> backend = make_backend(f.common);
+  const ProgramSpec s = spec_of(f);
+  const MemoryNeed need = memory_need(s);
+  const int64_t budget = int64_t(0.9 * double(backend->free_bytes()));
+  const int64_t best = largest_batch(s, 64 * s.B, budget);
+  nlohmann::ordered_json j =
+      line(*backend, "fit", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T),
+           double(need.total()), "bytes");
+  j["weights"] = need.weights, j["masters"] = need.masters, j["gradients"] = need.gradients;
+  j["moments"] = need.moments, j["activations"] = need.activations;
+  j["activation_bound"] = need.activation_bound;
+  j["over_bound"] = double(need.activations) / double(need.activation_bound) - 1;
+  j["largest_batch"] = best;
+  double measured = 0;
+  if (f.measure) {
+    expect_fit(s, budget);
+    time_steps(s, *backend, 1);
+    measured = double(peak_resident_bytes());
+    j["process_peak"] = measured;
+    j["over_plan"] = measured / double(need.total()) - 1;
+  }
+  if (f.common.json) return print_json(j);
+  fmt::print("{} {} batch {} x {}, recompute {}\n{}\n", f.preset, f.dtype, s.B, s.T,
+             f.recompute, describe(need));
+  fmt::print("activation arena {:.3f} GiB, lower bound {:.3f} GiB, {:.2f}% above\n",
+             double(need.activations) / gib, double(need.activation_bound) / gib,
+             100 * (double(need.activations) / double(need.activation_bound) - 1));
+  fmt::print("largest micro-batch in {:.1f} GiB: {}\n", double(budget) / gib, best);
+  if (f.measure)
+    fmt::print("process peak {:.3f} GiB, {:+.1f}% against the plan\n", measured / gib,
+               100 * (measured / double(need.total()) - 1));
+}
+
+void bench_gemm(const BenchFlags& f) {
+  const std::unique_ptr<Backend> backend = make_backend(f.common);
+  const ProgramSpec s = spec_of(f);
+  const ModelConfig& c = s.model;
+  const int64_t M = s.B * s.T, qkv = (c.heads + 2 * c.kv_heads) * c.head_dim;
+  const int64_t up = c.hidden * (is_glu(c.act) ? 2 : 1);
+  const double peak = measure_peak(*backend, s.dtype);
+  for (auto [n, k] : {std::pair{qkv, c.dim}, {c.dim, c.heads * c.head_dim}, {up, c.dim},
+                      {c.dim, c.hidden}, {c.vocab, c.dim}}) {
+    // y = x wT; dx = dy w; dw = dyT x
+    const std::array<std::pair<const char*, GemmShape>, 3> passes{{
+        {"forward", {M, n, k, false, true}},
+        {"dx", {M, k, n, false, false}},
+        {"dw", {n, k, M, true, false}},
+    }};
+    for (const auto& [pass, shape] : passes) {
+      const double rate = measure_gemm(*backend, s.dtype, shape, 5);
+      const std::string text = fmt::format("{} {}x{}x{}", pass, shape.m, shape.n, shape.k);
+      nlohmann::ordered_json j = line(*backend, "gemm", f.dtype + " " + text, rate * 1e-9, "GFLOP/s");
+      j["share"] = rate / peak;
+      if (f.common.json) print_json(j);
+      else fmt::print("{:<28}{:9.1f} GFLOP/s  {:4.0f}% of peak\n", text, rate * 1e-9, 100 * rate / peak);
+    }
+  }
+}
+
+void bench_attention(const BenchFlags& f) {
+  const std::unique_ptr<Backend> backend = make_backend(f.common);
+  const ProgramSpec s = spec_of(f);
+  const ModelConfig& c = s.model;
+  Tape t(s.dtype, "attention");
+  const Var qkv = t.param("qkv", {s.B, s.T, c.heads + 2 * c.kv_heads, c.head_dim}, Init::normal(1),
+                          Group::matrix);
+  const Var y = attention(t, qkv, {}, {.heads = c.heads, .kv_heads = c.kv_heads,
+                                       .head_dim = c.head_dim, .window = c.window, .scale = 0.125f});
+  const Var dy = t.param("dy", t.shape(y), Init::normal(1), Group::matrix);
+  t.add_grad(y, dy);
+  differentiate(t);
+  ParamStore store(*backend, t.params, s.dtype);
+  store.initialise(1);
+  Memory memory(*backend, &store);
+  Exec program(std::move(t), memory);
+  program.run();
+  Profile best;
+  for (int i = 0; i < f.steps; ++i) {
+    Profile p;
+    program.run(&p);
+    for (const auto& [name, seconds] : p)
+      best[name] = best.contains(name) ? std::min(best[name], seconds) : seconds;
+  }
+  // Causal: half of 2 products forward, of 5 backward.
+  const double product = 2.0 * double(s.B * c.heads * c.head_dim) * double(s.T) * double(s.T) / 2;
+  for (auto [name, count] : {std::pair{"attention", 2}, {"attention_bwd", 5}}) {
+    const double rate = count * product / best.at(name);
+    const std::string shape = fmt::format("{} {}x{} heads {}/{} dim {}", f.dtype, s.B, s.T,
+                                          c.heads, c.kv_heads, c.head_dim);
+    if (f.common.json) print_json(line(*backend, name, shape, rate * 1e-9, "GFLOP/s"));
+    else fmt::print("{:<16}{}: {:.1f} GFLOP/s, {:.2f} ms\n", name, shape, rate * 1e-9, 1e3 * best.at(name));
+  }
+}
+
+void bench_data_loader(const BenchFlags& f) {
+  LoaderSpec s;
+  s.files = expand_globs(f.data);
+  s.batch = f.batch, s.seq = f.seq;
+  s.workers = f.workers;
+  s.order = parse_enum<LoaderSpec::Order>(f.order, "--order");
+  const LoaderRate r = bench_loader(s, f.seconds);
+  const std::unique_ptr<Backend> backend = make_backend(f.common);
+  nlohmann::ordered_json j = line(*backend, "loader", fmt::format("{} {}x{}", f.order, s.batch, s.seq),
+                                  r.tokens_per_s, "tokens/s");
+  j["stalls"] = r.stalls, j["batches"] = r.batches;
+  if (f.common.json) return print_json(j);
+  fmt::print("loader, {} {} x {}: {:.1f}M tokens/s\n", f.order, s.batch, s.seq, r.tokens_per_s * 1e-6);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  CLI::App* bench = app.add_subcommand("bench", "measure this machine");
+  bench->require_subcommand(1);
+  const auto command = [bench](const char* name, const char* help, void (*run)(const BenchFlags&)) {
+    CLI::App* c = bench->add_subcommand(name, help);
+    auto f = std::make_shared<BenchFlags>();
+    add_common(*c, f->common);
+    c->add_option("--batch", f->batch, "sequences")->capture_default_str()->check(CLI::PositiveNumber);
+    c->add_option("--seq", f->seq, "tokens in a sequence")->capture_default_str()->check(CLI::PositiveNumber);
+    c->callback([f, run] { run(*f); });
+    return std::pair{c, f};
+  };
+  const auto on_model = [&](const char* name, const char* help, void (*run)(const BenchFlags&)) {
+    auto [c, f] = command(name, help, run);
+    c->add_option("--preset", f->preset, "model")->capture_default_str();
+    c->add_option("--dtype", f->dtype, "fp32 or bf16")->capture_default_str();
+    c->add_option("--recompute", f->recompute, "none, light or block")->capture_default_str();
+    c->add_option("--steps", f->steps, "repetitions")->capture_default_str()->check(CLI::PositiveNumber);
+    return std::pair{c, f};
+  };
+  auto [train, tf] = on_model("train", "whole training steps on random tokens", bench_train);
+  train->add_flag("--profile", tf->profile, "time of each kind of op");
+  auto [fit, ff] = on_model("fit", "memory of a run by part, and the largest batch", bench_fit);
+  fit->add_flag("--measure", ff->measure, "run a step and compare the process's peak");
+  on_model("gemm", "the matrix products of a model", bench_gemm);
+  on_model("attention", "attention forward and backward", bench_attention);
+  auto [loader, lf] = command("loader", "batches from token files", bench_data_loader);
+  loader->add_option("--data", lf->data, "token files")->required();
+  loader->add_option("--order", lf->order, "sequential or shuffled")->capture_default_str();
+  loader->add_option("--workers", lf->workers, "threads")->capture_default_str();
+  loader->add_option("--seconds", lf->seconds, "how long")->capture_default_str();
+}
+
+}  // namespace hearth

@@ -1,0 +1,80 @@
+// hearth info: what this build is and what this machine gives it; a preset or model with its size.
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "core/build_info.h"
+#include "cpu/backend.h"
+#include "cpu/features.h"
+#include "io/fields.h"
+#include "model/decoder.h"
+#include "model/folder.h"
+
+namespace hearth {
+namespace {
+
+struct InfoFlags {
+  Common common;
+  std::string preset, model;
+};
+
+nlohmann::ordered_json machine_json(const Backend& backend) {
+  const BuildInfo b = build_info();
+  nlohmann::ordered_json j{{"version", b.version}, {"commit", b.commit}, {"build", b.type},
+                           {"compiler", b.compiler}};
+  std::vector<std::string> usable;
+  for (Isa isa : usable_isas()) usable.emplace_back(name(isa));
+  j["cpu"] = {{"isa", std::string(name(best_isa()))},
+              {"usable", usable},
+              {"backend", backend.describe()},
+              {"free_bytes", backend.free_bytes()}};
+  j["cuda"] = false;
+  j["gpus"] = nlohmann::json::array();
+  return j;
+}
+
+void model_json(nlohmann::ordered_json& j, const ModelConfig& c) {
+  j["params"] = count_params(c);
+  j["matmul_params"] = matmul_params(c);
+  j["train_flops_per_token"] = train_flops_per_token(c, c.context);
+  j["config"] = fields_to_json(c);
+}
+
+void print_text(const nlohmann::ordered_json& j) {
+  fmt::print("hearth {} ({}, {}, {})\n", j["version"].get<std::string>(),
+             j["commit"].get<std::string>(), j["build"].get<std::string>(),
+             j["compiler"].get<std::string>());
+  fmt::print("cpu     {}; built and usable: {}\n", j["cpu"]["backend"].get<std::string>(),
+             fmt::join(j["cpu"]["usable"].get<std::vector<std::string>>(), ", "));
+  fmt::print("memory  {:.1f} GiB free\n", j["cpu"]["free_bytes"].get<double>() / (1 << 30));
+  fmt::print("gpu     this build has no CUDA backend\n");
+  if (!j.contains("params")) return;
+  fmt::print("model   {} parameters\n", j["params"].get<int64_t>());
+  for (const auto& [key, value] : j["config"].items()) fmt::print("  {} = {}\n", key, value.dump());
+}
+
+void run(const InfoFlags& f) {
+  const std::unique_ptr<Backend> backend = make_backend(f.common);
+  nlohmann::ordered_json j = machine_json(*backend);
+  if (!f.preset.empty()) {
+    j["preset"] = f.preset;
+    model_json(j, preset(f.preset));
+  } else if (!f.model.empty()) {
+    j["model"] = f.model;
+    model_json(j, ModelSource::open(f.model).config());
+  }
+  f.common.json ? print_json(j) : print_text(j);
+}
+
+}  // namespace
+
+void add_info(CLI::App& app) {
+  CLI::App* c = app.add_subcommand("info", "what this build and this machine can do; model sizes");
+  auto f = std::make_shared<InfoFlags>();
+  add_common(*c, f->common);
+  CLI::Option* p = c->add_option("--preset", f->preset,
+                fmt::format("one of {}", fmt::join(preset_names(), ", ")));
+  c->add_option("--model", f->model, "run, checkpoint or Hugging Face folder")->excludes(p);
+  c->callback([f] { run(*f); });
+}
+
+}  // namespace hearth

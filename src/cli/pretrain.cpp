@@ -1,0 +1,102 @@
+// hearth pretrain: trains a model from token files into a run folder, or goes on with one.
+#include "cli/pretrain.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "core/error.h"
+#include "tokenizer/tokenizer.h"
+#include "train/peak.h"
+
+namespace hearth {
+namespace {
+
+struct PretrainFlags {
+  Common common;
+  std::string preset, run;
+  bool resume = false;
+  int64_t stop_after_step = 0;
+  FieldFlags<ModelConfig> model;
+  FieldFlags<TrainConfig> train;
+};
+
+std::atomic<int> signals{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+// The first signal asks the run to save and end; the second ends it here.
+void on_signal(int number) {
+  if (signals.fetch_add(1) > 0) _exit(128 + number);
+}
+
+nlohmann::ordered_json result_json(const RunResult& r) {
+  nlohmann::ordered_json j{{"steps", r.steps}, {"tokens", r.tokens}, {"train_loss", r.train_loss}};
+  j["val_loss"] = r.val_loss ? nlohmann::json(*r.val_loss) : nlohmann::json();
+  j["tokens_per_s"] = r.tokens_per_s;
+  j["train_seconds"] = r.train_seconds;
+  j["skipped"] = r.skipped;
+  j["reloads"] = r.reloads;
+  j["reason"] = r.reason;
+  j["checkpoint"] = r.checkpoint.string();
+  return j;
+}
+
+void run(const PretrainFlags& f) {
+  RunSpec spec;
+  if (!f.preset.empty()) spec.model = preset(f.preset);
+  f.model.apply(spec.model);
+  f.train.apply(spec.train);
+  spec.run = f.run;
+  spec.resume = f.resume;
+  spec.stop_after_step = f.stop_after_step;
+  if (spec.train.data.empty())
+    fail_usage("pretrain", "expected token files by --data, got none");
+  if (f.preset.empty() && !f.model.given("dim") && !f.resume)
+    fail_usage("pretrain", "expected --preset or the model's own flags, got neither");
+  const std::unique_ptr<Backend> backend = make_backend(f.common);
+  const RunResult r = run_pretrain(spec, *backend);
+  if (f.common.json) return print_json(result_json(r));
+  fmt::print("{} steps, {} tokens, loss {:.4f}", r.steps, r.tokens, r.train_loss);
+  if (r.val_loss) fmt::print(", validation {:.4f}", *r.val_loss);
+  fmt::print(", {:.0f} tokens/s, {:.1f} s; {}\n", r.tokens_per_s, r.train_seconds,
+             r.checkpoint.string());
+}
+
+}  // namespace
+
+RunResult run_pretrain(RunSpec spec, Backend& backend) {
+  spec.model = spec.model.resolve();
+  if (spec.train.document_mask && spec.train.document_start < 0) {
+    if (spec.train.tokenizer.empty())
+      fail_usage("pretrain", "expected --document-start or --tokenizer with --document-mask");
+    spec.train.document_start = Tokenizer::load(spec.train.tokenizer).eos();
+  }
+  spec.peak_flops = measure_peak(backend, to_dtype(spec.train.dtype));
+  spec.warn = [](const std::string& line) { fmt::print(stderr, "hearth: {}\n", line); };
+  spec.stop = &signals;
+  signals = 0;
+  struct sigaction action{};
+  action.sa_handler = on_signal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  return pretrain(spec, backend);
+}
+
+void add_pretrain(CLI::App& app) {
+  CLI::App* c = app.add_subcommand("pretrain", "train a model from token files");
+  auto f = std::make_shared<PretrainFlags>();
+  add_common(*c, f->common);
+  c->add_option("--preset", f->preset, fmt::format("one of {}", fmt::join(preset_names(), ", ")));
+  c->add_option("--run", f->run, "run folder")->required();
+  c->add_flag("--resume", f->resume, "go on with the run in the folder, exactly");
+  c->add_option("--stop-after-step", f->stop_after_step, "end there as a signal would");
+  f->train.add(*c, TrainConfig{}, "Training");
+  f->model.add(*c, ModelConfig{}, "Model, over the preset");
+  c->callback([f] { run(*f); });
+}
+
+}  // namespace hearth

@@ -1,0 +1,11 @@
+#include "core/build_info.h"
+
+#include "commit.h"
+
+namespace hearth {
+
+BuildInfo build_info() {
+  return {HEARTH_VERSION, HEARTH_COMMIT, HEARTH_BUILD_TYPE, "gcc " __VERSION__};
+}
+
+}  // namespace hearth

@@ -1,0 +1,14 @@
+// What this binary was built from.
+#pragma once
+
+namespace hearth {
+
+struct BuildInfo {
+  const char* version;
+  const char* commit;
+  const char* type;
+  const char* compiler;
+};
+BuildInfo build_info();
+
+}  // namespace hearth

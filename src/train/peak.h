@@ -1,0 +1,20 @@
+// The matrix rate this machine reaches, measured: what MFU is a share of.
+#pragma once
+
+#include "core/backend.h"
+
+namespace hearth {
+
+struct GemmShape {
+  int64_t m, n, k;
+  bool ta = false;
+  bool tb = true;
+};
+
+// Best rate of `repeats` products of random matrices, in FLOP/s.
+double measure_gemm(Backend&, DType, const GemmShape&, int repeats);
+
+// The rate of a product large enough to show the machine at its best.
+double measure_peak(Backend&, DType);
+
+}  // namespace hearth
