@@ -65,25 +65,26 @@ class Run {
                                     config_.steps, spec_.quiet);
     if (state_.step == 0 && state_.log_bytes == 0 && !config_.val.empty() && config_.eval_every)
       validate();
-    std::string reason = "steps";
-    while (state_.step < config_.steps) {
+    std::string reason = at_target() ? "target" : "steps";  // a finished run has nothing left to do
+    while (state_.step < config_.steps && reason == "steps") {
       if (!train_step()) continue;  // went back to a checkpoint
       const bool done = state_.step == config_.steps;
       if (due(config_.eval_every) || (done && !config_.val.empty())) validate();
       if (spec_.sample && due(config_.sample_every))
         log_->sample(state_.step, spec_.sample(store_));
-      if (config_.target_loss > 0 && state_.last_val > 0 && state_.last_val <= config_.target_loss)
-        reason = "target";
+      if (at_target()) reason = "target";
       else if ((spec_.stop && *spec_.stop) || state_.step == spec_.stop_after_step)
         reason = "stopped";
       if (done || improved_ || reason != "steps" || due(config_.checkpoint_every)) checkpoint();
-      if (reason != "steps") break;
     }
     log_->sync();
     return result(reason);
   }
 
  private:
+  bool at_target() const {
+    return config_.target_loss > 0 && state_.last_val > 0 && state_.last_val <= config_.target_loss;
+  }
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
 
   void open_folder() {
@@ -232,7 +233,6 @@ class Run {
   void record(float lr, double loss, int64_t tokens, double seconds) {
     train_seconds_ += seconds, trained_tokens_ += tokens;
     state_.train_seconds += seconds;
-    last_loss_ = loss;
     const double flops =
         train_flops_per_token(spec_.model, shape_.T) * double(tokens) / seconds;
     log_->step({.step = state_.step,
@@ -294,7 +294,7 @@ class Run {
   RunResult result(const std::string& reason) const {
     RunResult r;
     r.steps = state_.step, r.tokens = state_.tokens;
-    r.train_loss = last_loss_;
+    r.train_loss = state_.update.loss;
     if (state_.last_val > 0) r.val_loss = state_.last_val;
     r.train_seconds = state_.train_seconds;
     r.tokens_per_s = train_seconds_ > 0 ? double(trained_tokens_) / train_seconds_ : 0;
@@ -324,7 +324,7 @@ class Run {
   std::optional<fs::path> last_checkpoint_;
   bool improved_ = false;     // validation was the best so far, and not saved yet
   bool val_checked_ = false;  // the validation files were scanned
-  double train_seconds_ = 0, last_loss_ = 0;  // of this process
+  double train_seconds_ = 0;  // of this process
   int64_t trained_tokens_ = 0;
 };
 
