@@ -1,0 +1,121 @@
+// Runs the built program as a user would, with a folder of its own and small token files to read.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "data/shards.h"
+#include "io/files.h"
+
+namespace hearth {
+
+namespace fs = std::filesystem;
+
+struct Ran {
+  int status = 0;  // exit code, or 128 + signal
+  std::string out, err;
+};
+
+using Words = std::vector<std::string>;
+
+// A folder that goes with the test.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "hearth-test-XXXXXX").string();
+    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code none;
+    fs::remove_all(path_, none);
+  }
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// Starts `hearth args..` with stdout and stderr in files of `folder`; returns its process id.
+inline pid_t start(const Folder& folder, const Words& args, const std::string& name = "run") {
+  const std::string out = folder / (name + ".out"), err = folder / (name + ".err");
+  std::vector<char*> argv{const_cast<char*>(HEARTH_BINARY)};
+  for (const std::string& a : args) argv.push_back(const_cast<char*>(a.c_str()));
+  argv.push_back(nullptr);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    for (auto [fd, path] : {std::pair{1, &out}, {2, &err}})
+      dup2(open(path->c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), fd);
+    dup2(open("/dev/null", O_RDONLY), 0);
+    execv(HEARTH_BINARY, argv.data());
+    _exit(127);
+  }
+  return pid;
+}
+
+inline int wait_for(pid_t pid) {
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+inline Ran run(const Folder& folder, const Words& args, const std::string& name = "run") {
+  Ran r;
+  r.status = wait_for(start(folder, args, name));
+  r.out = read_file(folder / (name + ".out")), r.err = read_file(folder / (name + ".err"));
+  return r;
+}
+
+inline Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// One line on stderr that names the trouble, and the wanted exit code.
+inline void expect_error(const Ran& r, int status, const std::string& part) {
+  EXPECT_EQ(r.status, status) << r.err;
+  EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+  EXPECT_TRUE(r.err.starts_with("hearth: [")) << r.err;
+  EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+}
+
+constexpr int tiny_vocab = 64;
+
+// A token file of a Markov chain that a small model can learn.
+inline void write_chain(const fs::path& file, int64_t tokens, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> ids;
+  int32_t at = 0;
+  for (int64_t i = 0; i < tokens; ++i) {
+    at = int32_t((at * 5 + 1 + int(random() % 3)) % tiny_vocab);
+    ids.push_back(at);
+  }
+  write_tokens(file, TokenFormat::llmc, tiny_vocab, ids);
+}
+
+// Flags of a model of a few thousand parameters, trained on `data`.
+inline Words tiny_run(const fs::path& data, const fs::path& run, int64_t steps) {
+  return {"pretrain", "--run", run.string(), "--data", data.string(), "--steps",
+          std::to_string(steps), "--vocab", std::to_string(tiny_vocab), "--context", "16", "--layers",
+          "2", "--dim", "32", "--heads", "2", "--hidden", "64", "--batch", "2", "--seq", "16",
+          "--tokens-per-step", "64", "--lr", "1e-2", "--warmup", "5", "--dropout-residual", "0.1",
+          "--eval-every", "0", "--threads", "2", "--order", "shuffled", "--json"};
+}
+
+inline nlohmann::json json_of(const Ran& r) {
+  EXPECT_EQ(r.status, 0) << r.err;
+  return nlohmann::json::parse(r.out.empty() ? "null" : r.out);
+}
+
+}  // namespace hearth

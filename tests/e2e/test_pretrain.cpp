@@ -1,0 +1,233 @@
+// Pretraining through the command line: resume to the bit, kills, damaged checkpoints, bad input.
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#include <thread>
+
+#include "e2e/command.h"
+#include "io/checkpoint_dir.h"
+
+namespace hearth {
+namespace {
+
+fs::path newest(const fs::path& run) { return *find_newest_valid(run / "checkpoints").dir; }
+
+// Every file of a model and its optimizer, by name.
+std::map<std::string, std::string> weights_of(const fs::path& checkpoint) {
+  return {{"model", read_file(checkpoint / "model.safetensors")},
+          {"optimizer", read_file(checkpoint / "state" / "optimizer.safetensors")}};
+}
+
+class Pretrain : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_chain(data, 20000, 1);
+    write_chain(val, 4000, 2);
+  }
+  Folder folder;
+  const fs::path data = folder / "train.bin", val = folder / "val.bin";
+};
+
+TEST_F(Pretrain, LearnsAndReports) {
+  const auto j = json_of(run(folder, tiny_run(data, folder / "run", 150) +
+                                         Words{"--val", val.string(), "--eval-every", "50"}));
+  EXPECT_EQ(j["steps"], 150);
+  EXPECT_EQ(j["tokens"], 150 * 64);
+  EXPECT_LT(j["val_loss"].get<double>(), 2.6);  // ln 64 = 4.16 at the start, ln 3 = 1.10 at best
+  EXPECT_GT(j["tokens_per_s"].get<double>(), 0);
+  EXPECT_TRUE(fs::exists(folder / "run/latest/model.safetensors"));
+  EXPECT_TRUE(fs::exists(folder / "run/best/config.json"));
+  EXPECT_TRUE(fs::exists(folder / "run/config.toml"));
+  std::ifstream log(folder / "run/log.jsonl");
+  int steps = 0, validations = 0;
+  for (std::string line; std::getline(log, line);) {
+    const auto entry = nlohmann::json::parse(line);
+    entry.contains("val_loss") ? ++validations : ++steps;
+  }
+  EXPECT_EQ(steps, 150);
+  EXPECT_EQ(validations, 4);
+}
+
+TEST_F(Pretrain, ResumesToTheBit) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const Words extra{"--dtype", dtype, "--val", val.string(), "--eval-every", "10"};
+    const fs::path whole = folder / (std::string("whole-") + dtype);
+    const fs::path parts = folder / (std::string("parts-") + dtype);
+    json_of(run(folder, tiny_run(data, whole, 40) + extra));
+    const auto first =
+        json_of(run(folder, tiny_run(data, parts, 40) + extra + Words{"--stop-after-step", "17"}));
+    EXPECT_EQ(first["steps"], 17);
+    EXPECT_EQ(first["reason"], "stopped");
+    // The folder alone says what the run was.
+    json_of(run(folder, {"pretrain", "--run", parts.string(), "--resume", "--threads", "1", "--json"}));
+    EXPECT_EQ(weights_of(newest(whole)), weights_of(newest(parts))) << dtype;
+    EXPECT_EQ(read_file(whole / "log.jsonl"), read_file(parts / "log.jsonl")) << dtype;
+  }
+}
+
+TEST_F(Pretrain, SignalSavesAndResumes) {
+  const fs::path whole = folder / "whole", parts = folder / "parts";
+  json_of(run(folder, tiny_run(data, whole, 2000)));
+  const pid_t pid = start(folder, tiny_run(data, parts, 2000), "signalled");
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  kill(pid, SIGTERM);
+  EXPECT_EQ(wait_for(pid), 0) << read_file(folder / "signalled.err");
+  json_of(run(folder, {"pretrain", "--run", parts.string(), "--resume", "--json"}));
+  EXPECT_EQ(weights_of(newest(whole)), weights_of(newest(parts)));
+}
+
+TEST_F(Pretrain, StopsAtTheTarget) {
+  const auto j = json_of(run(folder, tiny_run(data, folder / "run", 1000) +
+                                         Words{"--val", val.string(), "--eval-every", "20",
+                                               "--target-loss", "3.5"}));
+  EXPECT_EQ(j["reason"], "target");
+  EXPECT_LT(j["steps"], 1000);
+  EXPECT_LE(j["val_loss"].get<double>(), 3.5);
+}
+
+TEST_F(Pretrain, FallsBackFromDamagedCheckpoints) {
+  const fs::path whole = folder / "whole";
+  const Words often{"--checkpoint-every", "10", "--keep", "4"};
+  json_of(run(folder, tiny_run(data, whole, 40) + often));
+  const std::string log = read_file(whole / "log.jsonl");
+  const auto good = weights_of(whole / "checkpoints/step-00000040");
+  using Damage = std::function<void(const fs::path&)>;
+  const std::vector<std::pair<const char*, Damage>> damages{
+      {"truncated", [](const fs::path& d) {
+         fs::resize_file(d / "model.safetensors", fs::file_size(d / "model.safetensors") - 7);
+       }},
+      {"flipped", [](const fs::path& d) {
+         std::fstream f(d / "state/optimizer.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+         f.seekg(5000);
+         const char c = char(f.get() ^ 16);
+         f.seekp(5000);
+         f.put(c);
+       }},
+      {"missing", [](const fs::path& d) { fs::remove(d / "state/trainer.json"); }},
+      {"no manifest", [](const fs::path& d) { fs::remove(d / "manifest.json"); }},
+  };
+  for (const auto& [name, damage] : damages) {
+    const fs::path copy = folder / name;
+    fs::copy(whole, copy, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    damage(copy / "checkpoints/step-00000040");
+    const Ran r = run(folder, {"pretrain", "--run", copy.string(), "--resume", "--json"});
+    EXPECT_EQ(r.status, 0) << name << r.err;
+    EXPECT_NE(r.err.find("step-00000040 is damaged"), std::string::npos) << name << r.err;
+    EXPECT_EQ(weights_of(copy / "checkpoints/step-00000040"), good) << name;
+    EXPECT_EQ(read_file(copy / "log.jsonl"), log) << name;
+  }
+}
+
+// Kills at random moments: every restart goes on, and none loses more than the steps since the last
+// checkpoint. The end is the end of a run that was never killed.
+TEST_F(Pretrain, SurvivesFiftyKills) {
+  const Words often{"--checkpoint-every", "5"};
+  const fs::path whole = folder / "whole", killed = folder / "killed";
+  constexpr int64_t steps = 600;
+  json_of(run(folder, tiny_run(data, whole, steps) + often));
+  std::mt19937 random(7);
+  int64_t last = 0;
+  int kills = 0;
+  for (; kills < 50; ++kills) {
+    const pid_t pid = start(folder, tiny_run(data, killed, steps) + often + Words{"--resume"}, "killed");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 + random() % 120));
+    kill(pid, SIGKILL);
+    const int status = wait_for(pid);
+    EXPECT_TRUE(status == 128 + SIGKILL || status == 0) << read_file(folder / "killed.err");
+    if (fs::exists(killed / "checkpoints")) {
+      const FoundCheckpoint found = find_newest_valid(killed / "checkpoints");
+      EXPECT_TRUE(found.skipped.empty());
+      const int64_t step = found.dir ? *parse_step_name(found.dir->filename().string()) : 0;
+      EXPECT_GE(step, last);
+      last = step;
+    }
+  }
+  json_of(run(folder, tiny_run(data, killed, steps) + often + Words{"--resume"}));
+  EXPECT_EQ(weights_of(newest(whole)), weights_of(newest(killed)));
+  EXPECT_EQ(read_file(whole / "log.jsonl"), read_file(killed / "log.jsonl"));
+}
+
+TEST_F(Pretrain, RecoversFromNonFiniteGradients) {
+  // A learning rate that blows up soon after the first checkpoint: the run goes back, then gives up
+  // with one line rather than train on rubbish.
+  Words args = tiny_run(data, folder / "run", 400);
+  *(std::find(args.begin(), args.end(), "--lr") + 1) = "1e30";
+  const Ran r = run(folder, args + Words{"--clip", "0", "--checkpoint-every", "1", "--warmup", "0"});
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.err.find("finite"), std::string::npos) << r.err;
+}
+
+// --- bad input: one line, non-zero exit, nothing lost ---
+
+TEST_F(Pretrain, RefusesBadTokenFiles) {
+  const fs::path bad = folder / "bad.bin";
+  const auto damaged = [&](auto change) {
+    std::string bytes = read_file(data);
+    change(bytes);
+    write_file_atomic(bad, bytes);
+    return run(folder, tiny_run(bad, folder / "run", 5));
+  };
+  expect_error(damaged([](std::string& b) { b[0] = 1; }), 1, "bad.bin");
+  expect_error(damaged([](std::string& b) { b[4] = 9; }), 1, "version");
+  expect_error(damaged([](std::string& b) { b.resize(b.size() - 10); }), 1, "bad.bin");
+  expect_error(damaged([](std::string& b) { b[1024 + 2 * 777] = 100; }), 1, "2578");  // the byte
+  expect_error(run(folder, tiny_run(folder / "none.bin", folder / "run", 5)), 1, "none.bin");
+  write_chain(bad, 20, 1);  // too short for one batch
+  expect_error(run(folder, tiny_run(bad, folder / "run", 5)), 1, "bad.bin");
+}
+
+TEST_F(Pretrain, RefusesWrongFlagsAndConfigs) {
+  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Words{"--learning-rate", "1"}), 2,
+               "nearest is --");
+  expect_error(run(folder, {"pretrain", "--preset", "gpt-2", "--run", folder / "r", "--data", data}), 2,
+               "gpt2");
+  expect_error(run(folder, {"pretrain", "--preset", "gpt2", "--run", folder / "r"}), 2, "--data");
+  expect_error(run(folder, {"pretrian"}), 2, "pretrain");
+  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Words{"--schedule", "cos"}), 2, "cosine");
+  const fs::path toml = folder / "bad.toml";
+  write_file_atomic(toml, std::string_view("steps = 5\nlearning = 0.1\n"));
+  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Words{"--config", toml}), 2, "learning");
+  EXPECT_FALSE(fs::exists(folder / "r"));
+}
+
+TEST_F(Pretrain, RefusesWhatCannotFit) {
+  const Ran r = run(folder, {"pretrain", "--preset", "gpt2-xl", "--vocab", "64", "--batch", "4096",
+                             "--data", data, "--run", folder / "r"});
+  expect_error(r, 1, "activations");
+  EXPECT_NE(r.err.find("--"), std::string::npos);  // a remedy
+}
+
+TEST_F(Pretrain, RefusesAnExistingRun) {
+  json_of(run(folder, tiny_run(data, folder / "run", 5)));
+  const auto before = weights_of(newest(folder / "run"));
+  expect_error(run(folder, tiny_run(data, folder / "run", 5)), 1, "--resume");
+  EXPECT_EQ(weights_of(newest(folder / "run")), before);
+  Words other = tiny_run(data, folder / "run", 10) + Words{"--resume"};
+  *(std::find(other.begin(), other.end(), "--lr") + 1) = "0.5";
+  expect_error(run(folder, other), 1, "lr");
+}
+
+TEST_F(Pretrain, RefusesAFolderItCannotWrite) {
+  expect_error(run(folder, tiny_run(data, "/proc/hearth-run", 5)), 1, "/proc/hearth-run");
+  write_file_atomic(folder / "file", std::string_view("x"));
+  expect_error(run(folder, tiny_run(data, folder / "file/run", 5)), 1, "file");
+}
+
+// A disk that fills up in the middle: one line, and the checkpoint before it is whole.
+TEST_F(Pretrain, FullDiskKeepsTheLastCheckpoint) {
+  const fs::path small = folder / "small";
+  fs::create_directories(small);
+  if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=1500k") != 0)
+    GTEST_SKIP() << "needs the right to mount a small file system";
+  const Ran r = run(folder, tiny_run(data, small / "run", 200) +
+                                Words{"--checkpoint-every", "2", "--keep", "100"});
+  const FoundCheckpoint found = find_newest_valid(small / "run/checkpoints");
+  const bool kept = found.dir.has_value() && found.skipped.empty();
+  umount(small.c_str());
+  EXPECT_TRUE(kept);
+  EXPECT_EQ(r.status, 1) << r.err;
+  EXPECT_NE(r.err.find("No space left"), std::string::npos) << r.err;
+}
+
+}  // namespace
+}  // namespace hearth
