@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -19,24 +18,25 @@ namespace hearth {
 class ModelSource {
  public:
   // A run folder (its newest valid checkpoint; says on stderr when it had to skip one), a checkpoint
-  // folder, a Hugging Face folder, a llama2.c .bin, or a minGPT .json.
+  // folder, a Hugging Face folder, a llama2.c .bin, or a minGPT .json. A missing, surplus or
+  // misshapen tensor is an error that names it.
   static ModelSource open(const std::filesystem::path&);
 
   const ModelConfig& config() const { return config_; }
-  // Fills every parameter; a missing, surplus or misshapen tensor is an error that names it.
+  // Fills every parameter.
   void load(ParamStore&) const;
-  // Where Tokenizer::load finds the tokenizer: the folder, or empty when it has none.
+  // What Tokenizer::load takes: the folder, or a llama2.c model's tok*.bin; empty when there is none.
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return path_; }  // of a run: the checkpoint chosen
 
  private:
   ModelConfig config_;
   std::filesystem::path path_, tokenizer_;
-  std::shared_ptr<const void> file_;  // keeps the mapped files alive
-  std::function<void(ParamStore&)> load_;
+  std::function<void(ParamStore&)> load_;  // holds the mapped files
 };
 
-// config.json and generation_config.json of a folder, as text.
+// config.json and generation_config.json of a folder, as text; a token of -1 is none. The layout is
+// the first of gpt2, llama, qwen3 whose keys say all that the model computes, else "hearth".
 std::string hf_config_json(const ModelConfig&, DType weights, int32_t bos, int32_t eos);
 std::string hf_generation_config_json(int32_t bos, int32_t eos);
 ModelConfig config_from_hf_json(const nlohmann::json&, const std::string& where);

@@ -1,0 +1,390 @@
+#include "model/folder.h"
+
+#include <cstring>
+#include <set>
+
+#include "core/error.h"
+#include "io/checkpoint_dir.h"
+#include "io/json.h"
+#include "io/llama2c.h"
+#include "io/mingpt_json.h"
+#include "model/hf_names.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+// --- numbers ---
+
+template <class T>
+void widen(std::span<float> out, const std::byte* in) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    T x;
+    std::memcpy(&x, in + i * sizeof x, sizeof x);
+    out[i] = float(x);
+  }
+}
+
+std::vector<float> to_floats(const StoredTensor& t) {
+  std::vector<float> out(size_t(t.numel()));
+  switch (t.dtype) {
+    case DType::f32:
+      widen<float>(out, t.bytes.data());
+      break;
+    case DType::f64:
+      widen<double>(out, t.bytes.data());
+      break;
+    case DType::bf16:
+      widen<bf16>(out, t.bytes.data());
+      break;
+    case DType::f16:
+      widen<f16>(out, t.bytes.data());
+      break;
+    default:
+      fail("weights", "expected a float type, got {}", to_string(t.dtype));
+  }
+  return out;
+}
+
+template <class T>
+std::vector<std::byte> narrow(std::span<const float> in) {
+  std::vector<std::byte> out(in.size() * sizeof(T));
+  for (size_t i = 0; i < in.size(); ++i) {
+    const T x = T(in[i]);
+    std::memcpy(out.data() + i * sizeof x, &x, sizeof x);
+  }
+  return out;
+}
+
+std::vector<std::byte> from_floats(std::span<const float> in, DType d) {
+  switch (d) {
+    case DType::f32:
+      return narrow<float>(in);
+    case DType::f64:
+      return narrow<double>(in);
+    case DType::bf16:
+      return narrow<bf16>(in);
+    case DType::f16:
+      return narrow<f16>(in);
+    default:
+      fail("weights", "expected a float type, got {}", to_string(d));
+  }
+}
+
+// (rows, cols) to (cols, rows), by tiles that stay in the cache.
+std::vector<float> transpose(std::span<const float> in, int64_t rows, int64_t cols) {
+  constexpr int64_t tile = 32;
+  std::vector<float> out(in.size());
+  for (int64_t r0 = 0; r0 < rows; r0 += tile)
+    for (int64_t c0 = 0; c0 < cols; c0 += tile)
+      for (int64_t r = r0; r < std::min(rows, r0 + tile); ++r)
+        for (int64_t c = c0; c < std::min(cols, c0 + tile); ++c)
+          out[size_t(c * rows + r)] = in[size_t(r * cols + c)];
+  return out;
+}
+
+// Where row i of a half-split head lies when its pairs are interleaved: i and i + D/2 are
+// neighbours.
+int64_t interleaved_row(int64_t i, int64_t head_dim) {
+  const int64_t half = head_dim / 2, d = i % head_dim;
+  return i - d + (d < half ? 2 * d : 2 * (d - half) + 1);
+}
+
+// Calls copy(row in the file, row here) for each row of a tensor of interleaved heads.
+template <class F>
+void each_row(const FileTensor& t, int64_t rows, F copy) {
+  for (int64_t i = 0; i < rows; ++i) copy(i, t.head_dim ? interleaved_row(i, t.head_dim) : i);
+}
+
+// The tensor's numbers as rows of its parameter.
+std::vector<float> to_rows(const FileTensor& t, std::vector<float> file) {
+  if (t.transposed) return transpose(file, t.shape[0], t.shape[1]);
+  if (!t.head_dim) return file;
+  const int64_t rows = t.shape[0], cols = int64_t(file.size()) / rows;
+  std::vector<float> out(file.size());
+  each_row(t, rows, [&](int64_t there, int64_t here) {
+    std::copy_n(file.begin() + there * cols, cols, out.begin() + here * cols);
+  });
+  return out;
+}
+
+// The reverse: from all numbers of the parameter.
+std::vector<float> from_rows(const FileTensor& t, std::span<const float> param) {
+  int64_t n = 1;
+  for (const int64_t dim : t.shape) n *= dim;
+  if (t.transposed) return transpose(param, t.shape[1], t.shape[0]);
+  const int64_t rows = t.shape[0], cols = n / rows;
+  param = param.subspan(size_t(t.row * cols), size_t(n));
+  std::vector<float> out(param.begin(), param.end());
+  if (t.head_dim)
+    each_row(t, rows, [&](int64_t there, int64_t here) {
+      std::copy_n(param.begin() + here * cols, cols, out.begin() + there * cols);
+    });
+  return out;
+}
+
+// --- a file's tensors, whatever the file ---
+
+struct ModelFile {
+  std::string where;
+  std::shared_ptr<const void> owner;  // of the bytes below
+  StoredTensors tensors;
+  std::map<std::string, std::string, std::less<>> foreign;  // name -> type we do not read
+  FileLayout layout;
+};
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string s;
+  for (const int64_t dim : shape) s += (s.empty() ? "" : ", ") + std::to_string(dim);
+  return "(" + s + ")";
+}
+
+const StoredTensor& checked(const ModelFile& f, const FileTensor& want) {
+  const auto it = f.tensors.find(want.name);
+  if (it == f.tensors.end()) {
+    if (const auto other = f.foreign.find(want.name); other != f.foreign.end())
+      fail(f.where, "expected {} in a float type, got {}", want.name, other->second);
+    fail(f.where, "expected tensor {} {}, got none of that name", want.name,
+         shape_text(want.shape));
+  }
+  if (it->second.shape != want.shape)
+    fail(f.where, "expected {} to be {}, got {}", want.name, shape_text(want.shape),
+         shape_text(it->second.shape));
+  if (!is_float(it->second.dtype))
+    fail(f.where, "expected {} in a float type, got {}", want.name, to_string(it->second.dtype));
+  return it->second;
+}
+
+// Files of a bare model leave out the prefix: give it back.
+void restore_prefix(ModelFile& f, const std::string& first) {
+  const std::string prefix(name_prefix(f.layout.type));
+  if (f.tensors.contains(first) || !f.tensors.contains(first.substr(prefix.size()))) return;
+  StoredTensors renamed;
+  for (auto& [name, tensor] : f.tensors)
+    renamed.emplace(name.starts_with("lm_head.") ? name : prefix + name, tensor);
+  f.tensors = std::move(renamed);
+}
+
+void refuse_surplus(const ModelFile& f, const ModelConfig& c,
+                    const std::vector<FileTensor>& wanted) {
+  std::set<std::string_view> known;
+  for (const FileTensor& t : wanted) known.insert(t.name);
+  const auto check = [&](const std::string& name) {
+    if (known.contains(name) || is_buffer(f.layout.type, name)) return;
+    if (c.tied && name == "lm_head.weight" && f.layout.type != HfType::hearth) {
+      const auto head = f.tensors.find(name);
+      const StoredTensor& embed = f.tensors.at(wanted.front().name);
+      if (head != f.tensors.end() && head->second.shape == embed.shape &&
+          to_floats(head->second) == to_floats(embed))
+        return;
+      fail(f.where, "expected lm_head.weight to equal {}, as tie_word_embeddings says, got another",
+           wanted.front().name);
+    }
+    fail(f.where, "expected only the tensors of its config, got {} too", in_quotes(name));
+  };
+  for (const auto& [name, tensor] : f.tensors) check(name);
+  for (const auto& [name, type] : f.foreign) check(name);
+}
+
+std::vector<FileTensor> checked_tensors(ModelFile& f, const ModelConfig& c) {
+  // Before the list is made: a config may promise any number of layers.
+  if (c.layers > int64_t(f.tensors.size()))
+    fail(f.where, "expected tensors for {} layers, got {}", c.layers, f.tensors.size());
+  std::vector<FileTensor> wanted = file_tensors(c, f.layout);
+  restore_prefix(f, wanted.front().name);
+  for (const FileTensor& t : wanted) checked(f, t);
+  refuse_surplus(f, c, wanted);
+  return wanted;
+}
+
+void require_zeros(const ModelFile& f, const FileTensor& t) {
+  for (const float x : to_floats(checked(f, t)))
+    if (x != 0)
+      fail(f.where, "expected {} to be zeros, as hearth_config says there is no such bias, got {}",
+           t.name, x);
+}
+
+void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTensor>& tensors) {
+  std::map<std::string_view, std::vector<const FileTensor*>> parts;
+  for (const FileTensor& t : tensors) {
+    if (t.param.empty())
+      require_zeros(f, t);
+    else
+      parts[t.param].push_back(&t);
+  }
+  for (const ParamSpec& p : store.specs()) {
+    const auto it = parts.find(p.name);
+    if (it == parts.end()) fail(f.where, "expected a model with parameter {}, got none", p.name);
+    std::vector<float> values;
+    for (const FileTensor* t : it->second) {
+      const std::vector<float> rows = to_rows(*t, to_floats(checked(f, *t)));
+      values.insert(values.end(), rows.begin(), rows.end());
+    }
+    store.set(p.name, values);
+    parts.erase(it);
+  }
+  if (!parts.empty())
+    fail(f.where, "expected a model without parameter {}, got one", parts.begin()->first);
+}
+
+// --- kinds of files ---
+
+struct Opened {
+  ModelConfig config;
+  ModelFile file;
+  fs::path path, tokenizer;
+};
+
+bool has_tokenizer(const fs::path& dir) {
+  for (const char* name : {"tokenizer.json", "vocab.json", "vocab.bpe"})
+    if (fs::exists(dir / name)) return true;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.path().extension() == ".tiktoken") return true;
+    if (name.starts_with("tok") && name.ends_with(".bin")) return true;
+  }
+  return false;
+}
+
+Opened open_hf(const fs::path& dir) {
+  if (fs::exists(dir / "manifest.json"))
+    if (const auto problem = verify_checkpoint(dir))
+      fail(dir.string(), "expected a whole checkpoint, got: {}", *problem);
+  const std::string where = (dir / "config.json").string();
+  const nlohmann::json json = read_json(dir / "config.json", {.max_bytes = 16 << 20});
+  Opened o{config_from_hf_json(json, where), {}, dir, has_tokenizer(dir) ? dir : fs::path()};
+  const auto weights = std::make_shared<const Safetensors>(dir);
+  o.file = {dir.string(),
+            weights,
+            weights->tensors(),
+            weights->foreign(),
+            {.type = hf_type_from_json(json, where)}};
+  return o;
+}
+
+Opened open_run(const fs::path& dir) {
+  const FoundCheckpoint found = find_newest_valid(dir / "checkpoints");
+  for (const auto& s : found.skipped)
+    fmt::print(stderr, "skipped {}: {}\n", s.dir.string(), s.reason);
+  if (!found.dir)
+    fail(dir.string(), "expected a whole checkpoint in checkpoints, got {}",
+         found.skipped.empty() ? "none" : "only damaged ones");
+  return open_hf(*found.dir);
+}
+
+// The stacks of the file, cut into layers under llama's names.
+StoredTensors named_as_llama(const Llama2cTable& table) {
+  static constexpr std::pair<const char*, const char*> layer_names[] = {
+      {"rms_att", "input_layernorm"}, {"wq", "self_attn.q_proj"},
+      {"wk", "self_attn.k_proj"},     {"wv", "self_attn.v_proj"},
+      {"wo", "self_attn.o_proj"},     {"rms_ffn", "post_attention_layernorm"},
+      {"w1", "mlp.gate_proj"},        {"w2", "mlp.down_proj"},
+      {"w3", "mlp.up_proj"}};
+  StoredTensors out;
+  for (int64_t i = 0; i < table.header.layers; ++i)
+    for (const auto& [stack, name] : layer_names)
+      out[fmt::format("model.layers.{}.{}.weight", i, name)] = table.tensors.at(stack).slice(i);
+  out["model.embed_tokens.weight"] = table.tensors.at("tok_emb");
+  out["model.norm.weight"] = table.tensors.at("rms_final");
+  if (!table.header.tied) out["lm_head.weight"] = table.tensors.at("wcls");
+  return out;
+}
+
+// tok<vocab>.bin beside the model, else the only tok*.bin there.
+fs::path llama2c_tokenizer(const fs::path& model, int64_t vocab) {
+  const fs::path dir = model.has_parent_path() ? model.parent_path() : fs::path(".");
+  if (const fs::path own = dir / fmt::format("tok{}.bin", vocab); fs::exists(own)) return own;
+  std::vector<fs::path> all;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("tok") && name.ends_with(".bin") && entry.path() != model)
+      all.push_back(entry.path());
+  }
+  return all.size() == 1 ? all[0] : fs::path();
+}
+
+Opened open_llama2c(const fs::path& path) {
+  const auto file = std::make_shared<const Llama2cFile>(path);
+  const Llama2cHeader& h = file->header;
+  ModelConfig c;
+  c.vocab = h.vocab, c.context = h.seq, c.layers = h.layers, c.dim = h.dim;
+  c.heads = h.heads, c.kv_heads = h.kv_heads, c.hidden = h.hidden;
+  c.rope_pairs = RopePairs::interleaved;
+  c.norm_eps = 1e-5f;
+  c.tied = h.tied;
+  return {
+      c.resolve(),
+      {path.string(), file, named_as_llama(*file), {}, {.type = HfType::llama, .half_rope = false}},
+      path,
+      llama2c_tokenizer(path, h.vocab)};
+}
+
+// GPT-2's names and shape, but matrices (out, in) and a head of its own.
+Opened open_mingpt(const fs::path& path) {
+  const auto file = std::make_shared<const MingptJson>(read_mingpt_json(path));
+  nlohmann::json keys = file->config;
+  if (!keys.contains("block_size"))
+    fail(path.string(), "expected the key block_size in config, got none");
+  keys["n_positions"] = keys["block_size"];
+  keys["model_type"] = "gpt2";
+  keys["tie_word_embeddings"] = false;
+  const ModelConfig config = config_from_hf_json(keys, path.string() + ": config");
+  StoredTensors tensors;
+  for (const auto& [name, t] : file->tensors) tensors[name] = t.view();
+  return {config,
+          {path.string(), file, std::move(tensors), {}, {.type = HfType::gpt2, .conv1d = false}},
+          path,
+          {}};
+}
+
+Opened open_any(const fs::path& path) {
+  if (fs::is_directory(path)) {
+    if (fs::is_directory(path / "checkpoints")) return open_run(path);
+    if (fs::exists(path / "config.json")) return open_hf(path);
+    fail(path.string(),
+         "expected a run folder with checkpoints or a model folder with config.json");
+  }
+  if (path.extension() == ".bin") return open_llama2c(path);
+  if (path.extension() == ".json") return open_mingpt(path);
+  fail(path.string(), "expected a folder, a llama2.c .bin or a minGPT .json, got {}",
+       fs::exists(path) ? "another file" : "nothing there");
+}
+
+}  // namespace
+
+ModelSource ModelSource::open(const fs::path& path) {
+  Opened o = open_any(path);
+  ModelSource source;
+  source.config_ = o.config;
+  source.path_ = o.path;
+  source.tokenizer_ = o.tokenizer;
+  const auto tensors = checked_tensors(o.file, o.config);
+  source.load_ = [file = std::make_shared<const ModelFile>(std::move(o.file)),
+                  tensors](ParamStore& store) { load_params(store, *file, tensors); };
+  return source;
+}
+
+void ModelSource::load(ParamStore& store) const { load_(store); }
+
+std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& store, DType dtype) {
+  if (!is_float(dtype)) fail("weights", "expected a float type, got {}", to_string(dtype));
+  const ModelConfig c = config.resolve();
+  // Where training keeps finer weights than it computes with, those are the model.
+  const Part part = store.made(Part::master) ? Part::master : Part::weight;
+  std::vector<TensorToWrite> out;
+  for (FileTensor& t : file_tensors(c, {.type = hf_type(c)})) {
+    std::string name = t.name;
+    std::vector<int64_t> shape = t.shape;
+    out.push_back({std::move(name), dtype, std::move(shape),
+                   [t = std::move(t), &store, dtype, part](const ByteSink& sink) {
+                     const std::vector<float> numbers =
+                         t.param.empty() ? std::vector<float>(size_t(t.shape[0]))
+                                         : from_rows(t, store.values(part, t.param));
+                     sink(from_floats(numbers, dtype));
+                   }});
+  }
+  return out;
+}
+
+}  // namespace hearth

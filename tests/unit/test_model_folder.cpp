@@ -1,0 +1,624 @@
+// Model folders: what is saved comes back to the bit, hub configs are read as their model cards say,
+// and a file that does not fit its config is refused by name.
+#include "model/folder.h"
+
+#include <cmath>
+
+#include "core/exec.h"
+#include "cpu/reference.h"
+#include "io/checkpoint_dir.h"
+#include "io/json.h"
+#include "model/decoder.h"
+#include "unit/test_io_support.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::error_of;
+using test::expect_error;
+using test::TempDir;
+
+ModelConfig gpt2_like() {
+  ModelConfig c = preset("gpt2");
+  c.vocab = 37, c.context = 24, c.layers = 2, c.dim = 20, c.heads = 4;
+  c.kv_heads = 0, c.head_dim = 0, c.hidden = 0;
+  return c.resolve();
+}
+
+ModelConfig llama_like() {  // GQA, head_dim free of dim / heads
+  ModelConfig c;
+  c.vocab = 41, c.context = 32, c.layers = 2, c.dim = 24, c.heads = 6, c.kv_heads = 2;
+  c.head_dim = 10, c.hidden = 28, c.rope_theta = 5e5, c.norm_eps = 1e-5f;
+  return c.resolve();
+}
+
+ModelConfig qwen3_like() {
+  ModelConfig c = llama_like();
+  c.qk_norm = QkNorm::before_rope;
+  c.kv_heads = 1;
+  return c;
+}
+
+struct Weights {
+  std::unique_ptr<Backend> backend = make_reference_backend();
+  ParamStore params;
+  explicit Weights(const ModelConfig& c, DType d = DType::f32)
+      : params(*backend, decoder_params(c), d) {}
+};
+
+// Every parameter different everywhere, biases and gains included.
+void fill(ParamStore& p) {
+  for (const ParamSpec& s : p.specs()) {
+    std::vector<float> v(size_t(s.shape.numel()));
+    draw(v, Init::normal(0.3f), 7, s.name);
+    p.set(s.name, v);
+  }
+}
+
+std::vector<TensorToWrite> save(const fs::path& dir, const ModelConfig& c, ParamStore& p,
+                                DType d = DType::f32, int64_t shard = 5'000'000'000) {
+  make_dirs(dir);
+  write_file_atomic(dir / "config.json", hf_config_json(c, d, 1, 2));
+  write_file_atomic(dir / "generation_config.json", hf_generation_config_json(1, 2));
+  auto tensors = hf_tensors(c, p, d);
+  write_safetensors_model(dir, tensors, shard);
+  return tensors;
+}
+
+std::string model_type_of(const ModelConfig& c) {
+  return json::parse(hf_config_json(c, DType::f32, -1, -1)).at("model_type");
+}
+
+void expect_same_params(ParamStore& a, ParamStore& b) {
+  ASSERT_EQ(a.specs().size(), b.specs().size());
+  for (const ParamSpec& s : a.specs())
+    EXPECT_EQ(a.values(Part::weight, s.name), b.values(Part::weight, s.name)) << s.name;
+}
+
+void expect_round_trip(const ModelConfig& c, std::string_view type) {
+  SCOPED_TRACE(hf_config_json(c, DType::f32, 1, 2));
+  EXPECT_EQ(model_type_of(c), type);
+  TempDir dir;
+  Weights a(c), b(c);
+  fill(a.params);
+  save(dir / "m", c, a.params);
+  const ModelSource source = ModelSource::open(dir / "m");
+  EXPECT_TRUE(source.config() == c.resolve());
+  EXPECT_EQ(source.path(), dir / "m");
+  EXPECT_TRUE(source.tokenizer().empty());
+  source.load(b.params);
+  expect_same_params(a.params, b.params);
+}
+
+TEST(ModelFolder, RoundTripsHuggingFaceShapes) {
+  ModelConfig c = gpt2_like();
+  expect_round_trip(c, "gpt2");
+  c.tied = false, c.act = Act::gelu_erf, c.hidden = 33, c.norm_eps = 1e-6f;
+  expect_round_trip(c, "gpt2");
+
+  expect_round_trip(llama_like(), "llama");
+  c = llama_like();
+  c.tied = false, c.qkv_bias = c.out_bias = c.mlp_bias = true, c.act = Act::reglu;
+  c.rope_scaling = RopeScaling::llama3, c.rope_factor = 8, c.rope_context = 16;
+  expect_round_trip(c, "llama");
+  c.rope_scaling = RopeScaling::yarn, c.rope_factor = 2.5f, c.rope_high = 32;
+  expect_round_trip(c, "llama");
+  c.rope_scaling = RopeScaling::linear, c.rope_low = 1, c.rope_high = 4, c.rope_context = 0;
+  expect_round_trip(c, "llama");
+
+  expect_round_trip(qwen3_like(), "qwen3");
+  c = qwen3_like();
+  c.tied = false, c.layers = 3, c.window = 5, c.window_pattern = "SSL";
+  expect_round_trip(c, "qwen3");
+}
+
+// What the layout has no key for comes back too: it only must not change the numbers.
+TEST(ModelFolder, KeepsWhatTheLayoutHasNoKeyFor) {
+  ModelConfig c = gpt2_like();
+  c.init = WeightInit::fan_in, c.dropout_mlp = 0.25f, c.rope_theta = 77;
+  expect_round_trip(c, "gpt2");
+  c = llama_like();
+  c.rope_pairs = RopePairs::interleaved;
+  c.dropout_embed = 0.125f;
+  expect_round_trip(c, "llama");
+  c.qkv_bias = true;
+  expect_round_trip(c, "llama");
+  c.qkv_bias = false, c.out_bias = true;
+  c.rope_scaling = RopeScaling::llama3, c.rope_factor = 4;  // of the context itself
+  expect_round_trip(c, "llama");
+  c.qk_norm = QkNorm::before_rope;
+  expect_round_trip(c, "qwen3");
+}
+
+TEST(ModelFolder, RoundTripsItsOwnShapes) {
+  const auto with = [](ModelConfig c, auto change) {
+    change(c);
+    return c;
+  };
+  const ModelConfig l = llama_like();
+  using C = ModelConfig&;
+  for (const ModelConfig& c : {
+           with(l, [](C c) { c.norm_gain = false, c.act = Act::relu2; }),
+           with(l, [](C c) { c.position = Position::alibi; }),
+           with(l, [](C c) { c.position = Position::none, c.norm_place = NormPlace::post; }),
+           with(l, [](C c) { c.norm_place = NormPlace::sandwich, c.logit_softcap = 15; }),
+           with(l, [](C c) { c.qk_norm = QkNorm::after_rope, c.qk_norm_gain = false; }),
+           with(l, [](C c) { c.output_gate = OutputGate::per_head, c.attention_scale = 0.5f; }),
+           with(l, [](C c) { c.rope_reverse = true, c.rotary = 0.4f, c.window = 3; }),
+           with(l, [](C c) { c.window = 3; }),
+           with(qwen3_like(), [](C c) { c.mlp_bias = true; }),
+           with(gpt2_like(), [](C c) { c.heads = 3, c.kv_heads = 3, c.head_dim = 7; }),
+           with(gpt2_like(), [](C c) { c.kv_heads = 2; }),
+           with(gpt2_like(), [](C c) { c.mlp_bias = false; }),
+       })
+    expect_round_trip(c, "hearth");
+}
+
+TEST(ModelFolder, TakesPresetsToTheLayoutTheyFit) {
+  EXPECT_EQ(model_type_of(preset("gpt2")), "gpt2");
+  EXPECT_EQ(model_type_of(preset("nocap-d12")), "hearth");
+  EXPECT_EQ(model_type_of(preset("modern-124m")), "qwen3");
+  EXPECT_EQ(model_type_of(preset("tiny")), "qwen3");
+  EXPECT_EQ(model_type_of(preset("llama3-16k")), "llama");
+}
+
+TEST(ModelFolder, WritesTheKeysOthersRead) {
+  const json g = json::parse(hf_config_json(gpt2_like(), DType::bf16, 36, 36));
+  EXPECT_EQ(g.at("architectures"), json::array({"GPT2LMHeadModel"}));
+  EXPECT_EQ(g.at("dtype"), "bfloat16");
+  EXPECT_EQ(g.at("torch_dtype"), "bfloat16");
+  EXPECT_EQ(g.at("n_ctx"), 24);
+  EXPECT_EQ(g.at("n_positions"), 24);
+  EXPECT_EQ(g.at("bos_token_id"), 36);
+  EXPECT_FALSE(g.contains("hearth_config"));
+
+  ModelConfig c = llama_like();
+  json l = json::parse(hf_config_json(c, DType::f32, -1, 2));
+  EXPECT_EQ(l.at("architectures"), json::array({"LlamaForCausalLM"}));
+  EXPECT_EQ(l.at("dtype"), "float32");
+  EXPECT_TRUE(l.at("bos_token_id").is_null());
+  EXPECT_EQ(l.at("rope_theta"), 5e5);
+  EXPECT_EQ(l.at("rope_parameters"), (json{{"rope_type", "default"}, {"rope_theta", 5e5}}));
+  EXPECT_TRUE(l.at("rope_scaling").is_null());
+  EXPECT_EQ(l.at("rms_norm_eps"), 1e-5);  // the decimal, not the float's expansion
+  EXPECT_EQ(l.at("head_dim"), 10);
+  c.rope_scaling = RopeScaling::llama3, c.rope_factor = 8, c.rope_context = 16;
+  l = json::parse(hf_config_json(c, DType::f32, -1, 2));
+  EXPECT_EQ(l.at("rope_scaling").at("original_max_position_embeddings"), 16);
+  EXPECT_EQ(l.at("rope_parameters").at("factor"), 8);
+
+  const json q = json::parse(hf_config_json(qwen3_like(), DType::f16, 1, 2));
+  EXPECT_EQ(q.at("architectures"), json::array({"Qwen3ForCausalLM"}));
+  EXPECT_EQ(q.at("torch_dtype"), "float16");
+  EXPECT_EQ(json::parse(hf_generation_config_json(-1, 5)).at("eos_token_id"), 5);
+  EXPECT_FALSE(json::parse(hf_generation_config_json(-1, 5)).contains("bos_token_id"));
+}
+
+TEST(ModelFolder, StoresTensorsAsTheHubDoes) {
+  const ModelConfig g = gpt2_like();
+  Weights w(g);
+  fill(w.params);
+  TempDir dir;
+  save(dir / "g", g, w.params);
+  const Safetensors file(dir / "g");
+  EXPECT_EQ(file.metadata().at("format"), "pt");
+  const StoredTensor& fc = file.at("transformer.h.1.mlp.c_fc.weight");
+  EXPECT_EQ(fc.shape, (std::vector<int64_t>{20, 80}));  // (in, out)
+  const std::vector<float> up = w.params.values(Part::weight, "blocks.1.mlp.up.weight");
+  float x = 0;
+  std::memcpy(&x, fc.bytes.data() + (3 * 80 + 5) * 4, 4);
+  EXPECT_EQ(x, up[5 * 20 + 3]);
+  EXPECT_EQ(file.find("lm_head.weight"), nullptr);
+  EXPECT_EQ(file.tensors().size(), 2u + 12 * 2 + 2);
+
+  const ModelConfig l = qwen3_like();  // 6 q heads, 1 k and 1 v of 10
+  Weights v(l);
+  fill(v.params);
+  save(dir / "l", l, v.params);
+  const Safetensors llama(dir / "l");
+  const std::vector<float> qkv = v.params.values(Part::weight, "blocks.0.attn.qkv.weight");
+  const StoredTensor& k = llama.at("model.layers.0.self_attn.k_proj.weight");
+  EXPECT_EQ(k.shape, (std::vector<int64_t>{10, 24}));
+  EXPECT_EQ(std::memcmp(k.bytes.data(), qkv.data() + 60 * 24, k.bytes.size()), 0);
+  EXPECT_EQ(llama.at("model.layers.0.self_attn.q_norm.weight").shape, std::vector<int64_t>{10});
+  const std::vector<float> gate_up = v.params.values(Part::weight, "blocks.1.mlp.up.weight");
+  const StoredTensor& up_proj = llama.at("model.layers.1.mlp.up_proj.weight");
+  EXPECT_EQ(std::memcmp(up_proj.bytes.data(), gate_up.data() + 28 * 24, up_proj.bytes.size()), 0);
+}
+
+// Final hidden states of a few tokens.
+std::vector<float> hidden_states(const ModelConfig& c, ParamStore& p) {
+  constexpr int64_t B = 2, T = 7;
+  Memory memory(p.backend(), &p);
+  Tape t;
+  const Var y = decoder(t, c, declare_inputs(t, B, T, false), {});
+  const Var out = t.result("out", t.shape(y), DType::f32);
+  t.push(kernel_op<&Kernels::copy>(
+             "copy", [](auto* f, Stream& s, In in, Out o) { f(s, o[0], in[0]); }),
+         {y}, {out});
+  Exec exec(std::move(t), memory);
+  std::vector<int32_t> tokens, positions;
+  for (int32_t i = 0; i < B * T; ++i) tokens.push_back(i * 11 % 31), positions.push_back(i % T);
+  memory.state.write<int32_t>("main.tokens", tokens);
+  memory.state.write<int32_t>("main.positions", positions);
+  exec.run();
+  std::vector<float> v(size_t(B * T * c.dim));
+  memory.state.read<float>("main.out", v);
+  return v;
+}
+
+// The rows of interleaved heads are written so that a half-split reader computes the same.
+TEST(ModelFolder, InterleavedHeadsAreWrittenHalfSplit) {
+  ModelConfig c = qwen3_like();
+  c.rope_pairs = RopePairs::interleaved, c.qkv_bias = true;
+  Weights a(c);
+  fill(a.params);
+  TempDir dir;
+  save(dir / "m", c, a.params);
+  json config = read_json(dir / "m" / "config.json");
+  EXPECT_EQ(config.at("hearth_config"), (json{{"rope_pairs", "interleaved"}, {"out_bias", false}}));
+  config.erase("hearth_config");  // as any other program reads it
+  write_file_atomic(dir / "m" / "config.json", config.dump());
+
+  const ModelSource plain = ModelSource::open(dir / "m");
+  EXPECT_EQ(plain.config().rope_pairs, RopePairs::half);
+  EXPECT_TRUE(plain.config().out_bias);
+  Weights b(plain.config());
+  plain.load(b.params);
+  EXPECT_NE(a.params.values(Part::weight, "blocks.0.attn.qkv.weight"),
+            b.params.values(Part::weight, "blocks.0.attn.qkv.weight"));
+  const std::vector<float> x = hidden_states(c, a.params);
+  const std::vector<float> y = hidden_states(plain.config(), b.params);
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], 1e-5) << i;
+
+  c.rope_pairs = RopePairs::half;  // the same weights read otherwise are another model
+  const std::vector<float> z = hidden_states(c, a.params);
+  double far = 0;
+  for (size_t i = 0; i < x.size(); ++i) far = std::max(far, std::abs(double(x[i] - z[i])));
+  EXPECT_GT(far, 1e-2);
+}
+
+TEST(ModelFolder, ReadsAndWritesEveryFloatType) {
+  const ModelConfig c = llama_like();
+  Weights a(c);
+  fill(a.params);
+  TempDir dir;
+  const auto loaded = [&](DType d) {
+    save(dir / to_string(d), c, a.params, d);
+    Weights b(c);
+    ModelSource::open(dir / to_string(d)).load(b.params);
+    return b.params.values(Part::weight, "embed.weight");
+  };
+  const std::vector<float> exact = a.params.values(Part::weight, "embed.weight");
+  EXPECT_EQ(loaded(DType::f64), exact);
+  const std::vector<float> b = loaded(DType::bf16), h = loaded(DType::f16);
+  for (size_t i = 0; i < exact.size(); ++i) {
+    ASSERT_EQ(b[i], float(bf16(exact[i])));
+    ASSERT_EQ(h[i], float(f16(exact[i])));
+  }
+}
+
+TEST(ModelFolder, SavesMasterWeights) {
+  const ModelConfig c = llama_like();
+  Weights a(c, DType::bf16), b(c);
+  fill(a.params);
+  TempDir dir;
+  save(dir / "m", c, a.params);
+  ModelSource::open(dir / "m").load(b.params);
+  EXPECT_EQ(a.params.values(Part::master, "embed.weight"),
+            b.params.values(Part::weight, "embed.weight"));
+}
+
+TEST(ModelFolder, ReadsShards) {
+  const ModelConfig c = llama_like();
+  Weights a(c), b(c);
+  fill(a.params);
+  TempDir dir;
+  save(dir / "m", c, a.params, DType::f32, 8000);
+  EXPECT_TRUE(fs::exists(dir / "m" / "model.safetensors.index.json"));
+  EXPECT_GT(test::names_in(dir / "m"), 5);
+  ModelSource::open(dir / "m").load(b.params);
+  expect_same_params(a.params, b.params);
+}
+
+TEST(ModelFolder, FindsTheTokenizer) {
+  const ModelConfig c = llama_like();
+  Weights a(c);
+  TempDir dir;
+  save(dir / "m", c, a.params);
+  write_file_atomic(dir / "m" / "tokenizer.json", "{}");
+  EXPECT_EQ(ModelSource::open(dir / "m").tokenizer(), dir / "m");
+}
+
+// --- files as the hub has them ---
+
+// The tensors of a saved model, ready to be changed and written again.
+struct Saved {
+  explicit Saved(const ModelConfig& c) : config(c), weights(c) {
+    fill(weights.params);
+    tensors = save(dir / "m", c, weights.params);
+  }
+  fs::path write() {
+    write_safetensors_model(dir / "m", tensors);
+    return dir / "m";
+  }
+  TensorToWrite& at(std::string_view name) {
+    for (TensorToWrite& t : tensors)
+      if (t.name == name) return t;
+    throw std::runtime_error("no tensor " + std::string(name));
+  }
+  void add(const std::string& name, std::vector<int64_t> shape, DType d = DType::f32,
+           float value = 1) {
+    int64_t n = 1;
+    for (int64_t dim : shape) n *= dim;
+    tensors.push_back({name, d, shape, [n, d, value](const ByteSink& sink) {
+                         std::vector<std::byte> bytes(size_t(n * size_of(d)));
+                         if (d == DType::f32)
+                           for (int64_t i = 0; i < n; ++i)
+                             std::memcpy(bytes.data() + 4 * i, &value, 4);
+                         sink(bytes);
+                       }});
+  }
+  std::string open_error() {
+    return error_of([&] { ModelSource::open(write()); });
+  }
+  TempDir dir;
+  ModelConfig config;
+  Weights weights;
+  std::vector<TensorToWrite> tensors;
+};
+
+TEST(ModelFolder, AcceptsTheHubFileOfGpt2) {
+  Saved s(gpt2_like());
+  for (TensorToWrite& t : s.tensors) t.name = t.name.substr(std::string("transformer.").size());
+  for (const char* layer : {"h.0.", "h.1."}) {
+    s.add(std::string(layer) + "attn.bias", {1, 1, 24, 24});
+    s.add(std::string(layer) + "attn.masked_bias", {}, DType::u8);
+  }
+  TensorToWrite head = s.at("wte.weight");
+  head.name = "lm_head.weight";
+  s.tensors.push_back(head);
+  Weights b(s.config);
+  ModelSource::open(s.write()).load(b.params);
+  expect_same_params(s.weights.params, b.params);
+}
+
+TEST(ModelFolder, RefusesATiedHeadThatDiffers) {
+  Saved s(llama_like());
+  s.add("lm_head.weight", {41, 24});
+  expect_error(s.open_error(), "expected lm_head.weight to equal model.embed_tokens.weight");
+}
+
+TEST(ModelFolder, NamesAMissingTensor) {
+  Saved s(llama_like());
+  std::erase_if(s.tensors, [](const auto& t) {
+    return t.name == "model.layers.1.self_attn.k_proj.weight";
+  });
+  expect_error(s.open_error(),
+               "expected tensor model.layers.1.self_attn.k_proj.weight (20, 24), got none");
+}
+
+TEST(ModelFolder, NamesASurplusTensor) {
+  Saved s(llama_like());
+  s.add("model.layers.0.self_attn.q_norm.weight", {10});
+  expect_error(s.open_error(), "got \"model.layers.0.self_attn.q_norm.weight\" too");
+}
+
+TEST(ModelFolder, NamesAMisshapenTensor) {
+  Saved s(gpt2_like());
+  s.at("transformer.h.0.attn.c_attn.weight").shape = {60, 20};  // (out, in): not a Conv1D
+  expect_error(s.open_error(),
+               "expected transformer.h.0.attn.c_attn.weight to be (20, 60), got (60, 20)");
+}
+
+TEST(ModelFolder, NamesATensorOfWholeNumbers) {
+  Saved s(llama_like());
+  s.at("model.norm.weight").dtype = DType::i32;
+  expect_error(s.open_error(), "expected model.norm.weight in a float type, got i32");
+}
+
+TEST(ModelFolder, NamesABiasThatShouldBeZero) {
+  ModelConfig c = llama_like();
+  c.qkv_bias = true;
+  Saved s(c);
+  std::erase_if(s.tensors,
+                [](const auto& t) { return t.name == "model.layers.1.self_attn.o_proj.bias"; });
+  s.add("model.layers.1.self_attn.o_proj.bias", {24});
+  const ModelSource source = ModelSource::open(s.write());
+  Weights b(c);
+  expect_error(error_of([&] { source.load(b.params); }),
+               "expected model.layers.1.self_attn.o_proj.bias to be zeros");
+}
+
+TEST(ModelFolder, RefusesAStoreOfAnotherModel) {
+  Saved s(llama_like());
+  const ModelSource source = ModelSource::open(s.write());
+  ModelConfig other = llama_like();
+  other.tied = false;
+  Weights more(other);
+  expect_error(error_of([&] { source.load(more.params); }), "parameter head.weight, got none");
+  other = llama_like(), other.layers = 1;
+  Weights fewer(other);
+  expect_error(error_of([&] { source.load(fewer.params); }), "without parameter blocks.1");
+}
+
+// --- runs and checkpoints ---
+
+TEST(ModelFolder, OpensTheNewestWholeCheckpointOfARun) {
+  const ModelConfig c = llama_like();
+  Weights a(c);
+  TempDir run;
+  make_dirs(run / "checkpoints");
+  for (int64_t step : {1, 2, 3}) {
+    a.params.initialise(uint64_t(step));
+    CheckpointWriter w(run / "checkpoints", step_name(step));
+    save(w.dir(), c, a.params);
+    w.commit();
+  }
+  set_link(run.path(), "latest", fs::path("checkpoints") / step_name(3));
+  EXPECT_EQ(ModelSource::open(run.path()).path(), run / "checkpoints" / step_name(3));
+  EXPECT_TRUE(ModelSource::open(run / "latest").config() == c);
+
+  const fs::path newest = run / "checkpoints" / step_name(3) / "model.safetensors";
+  std::string bytes = read_file(newest);
+  bytes.back() = char(bytes.back() ^ 1);
+  write_file_atomic(newest, bytes);
+  expect_error(error_of([&] { ModelSource::open(run / "latest"); }), "expected a whole checkpoint");
+  testing::internal::CaptureStderr();
+  const ModelSource source = ModelSource::open(run.path());
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("skipped"), std::string::npos);
+  EXPECT_EQ(source.path(), run / "checkpoints" / step_name(2));
+  Weights b(c);
+  source.load(b.params);
+  a.params.initialise(2);
+  expect_same_params(a.params, b.params);
+
+  TempDir empty;
+  make_dirs(empty / "checkpoints");
+  expect_error(error_of([&] { ModelSource::open(empty.path()); }), "expected a whole checkpoint");
+}
+
+TEST(ModelFolder, SaysWhatItTakes) {
+  TempDir dir;
+  expect_error(error_of([&] { ModelSource::open(dir / "absent"); }), "got nothing there");
+  expect_error(error_of([&] { ModelSource::open(dir.path()); }), "config.json");
+  write_file_atomic(dir / "model.pt", "x");
+  expect_error(error_of([&] { ModelSource::open(dir / "model.pt"); }), "got another file");
+}
+
+// --- config.json of the hub ---
+
+constexpr const char* hub_gpt2 = R"({
+  "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+  "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+  "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12,
+  "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": null,
+  "summary_first_dropout": 0.1, "summary_proj_to_labels": true, "summary_type": "cls_index",
+  "summary_use_proj": true, "task_specific_params": {"text-generation": {"do_sample": true,
+  "max_length": 50}}, "vocab_size": 50257})";
+
+constexpr const char* hub_llama = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 128000, "eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu",
+  "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+  "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+  "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+  "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0,
+  "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+  "rope_type": "llama3"}, "rope_theta": 500000.0, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "transformers_version": "4.45.0.dev0", "use_cache": true,
+  "vocab_size": 128256})";
+
+constexpr const char* hub_qwen3 = R"({
+  "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+  "hidden_size": 1024, "initializer_range": 0.02, "intermediate_size": 3072,
+  "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+  "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
+  "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+  "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
+
+ModelConfig read(const json& j) { return config_from_hf_json(j, "config.json"); }
+
+TEST(HubConfig, Gpt2) {
+  const ModelConfig c = read(json::parse(hub_gpt2));
+  EXPECT_EQ(count_params(c), 124'439'808);
+  EXPECT_EQ(c.act, Act::gelu_tanh);
+  EXPECT_FLOAT_EQ(c.dropout_embed, 0.1f);
+  ModelConfig without = c;
+  without.dropout_embed = without.dropout_attention = without.dropout_residual = 0;
+  EXPECT_TRUE(without == preset("gpt2"));
+}
+
+TEST(HubConfig, Llama32) {
+  const ModelConfig c = read(json::parse(hub_llama));
+  EXPECT_EQ(count_params(c), 1'235'814'400);
+  EXPECT_EQ(c.rope_scaling, RopeScaling::llama3);
+  EXPECT_EQ(c.rope_factor, 32);
+  EXPECT_EQ(c.rope_context, 8192);
+  EXPECT_EQ(c.rope_theta, 5e5);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_EQ(model_type_of(c), "llama");
+}
+
+TEST(HubConfig, Qwen3) {
+  const ModelConfig c = read(json::parse(hub_qwen3));
+  EXPECT_EQ(count_params(c), 596'049'920);
+  EXPECT_EQ(c.qk_norm, QkNorm::before_rope);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.window, 0);
+  EXPECT_EQ(c.rope_theta, 1e6);
+  EXPECT_EQ(model_type_of(c), "qwen3");
+}
+
+TEST(HubConfig, RopeParametersStandForBothOldKeys) {
+  const ModelConfig old = read(json::parse(hub_llama));
+  json j = json::parse(hub_llama);
+  j["rope_parameters"] = j["rope_scaling"];
+  j["rope_parameters"]["rope_theta"] = j["rope_theta"];
+  EXPECT_TRUE(read(j) == old);  // all three
+  j.erase("rope_theta");
+  j.erase("rope_scaling");
+  EXPECT_TRUE(read(j) == old);
+  j["rope_theta"] = 1e4;
+  expect_error(error_of([&] { read(j); }), "expected the rope_theta 10000 given before, got 500000");
+  j.erase("rope_theta");
+  j["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
+  expect_error(error_of([&] { read(j); }), "rope_parameters] expected the same as rope_scaling");
+}
+
+TEST(HubConfig, SlidingWindows) {
+  json j = json::parse(hub_qwen3);
+  j["use_sliding_window"] = true;
+  EXPECT_EQ(read(j).window, 0);  // no size
+  j["sliding_window"] = 4096;
+  EXPECT_EQ(read(j).window, 0);  // from layer 28 on
+  j["max_window_layers"] = 0;
+  EXPECT_EQ(read(j).window, 4096);
+  EXPECT_EQ(read(j).window_pattern, "S");
+  j["max_window_layers"] = 21;
+  EXPECT_EQ(read(j).window_pattern, std::string(21, 'L') + std::string(7, 'S'));
+  j["layer_types"] = std::vector<std::string>(28, "sliding_attention");
+  j["layer_types"][0] = "linear_attention";
+  expect_error(error_of([&] { read(j); }), "expected layer_types of full_attention");
+}
+
+TEST(HubConfig, RefusesWhatWouldChangeTheNumbers) {
+  const auto refused = [](const char* text, const char* key, const json& value,
+                          std::string_view part) {
+    json j = json::parse(text);
+    j[key] = value;
+    expect_error(error_of([&] { read(j); }), part);
+  };
+  refused(hub_gpt2, "activation_function", "relu", "expected activation_function to be one of");
+  refused(hub_gpt2, "scale_attn_weights", false, "expected scale_attn_weights to be true");
+  refused(hub_gpt2, "scale_attn_by_inverse_layer_idx", true, "scale_attn_by_inverse_layer_idx");
+  refused(hub_gpt2, "n_head", 7, "expected heads to divide dim 768, got 7");
+  refused(hub_gpt2, "n_layer", 1'000'000'000, "expected n_layer between 1 and 10000");
+  refused(hub_llama, "hidden_act", "gelu_pytorch_tanh", "expected hidden_act to be one of");
+  refused(hub_llama, "partial_rotary_factor", 0.5, "expected partial_rotary_factor to be 1.0");
+  refused(hub_llama, "quantization_config", json::object(), "quantization_config");
+  refused(hub_llama, "rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}},
+          "expected rope_type to be default, linear, llama3 or yarn, got \"dynamic\"");
+  refused(hub_llama, "rope_scaling",
+          {{"rope_type", "yarn"}, {"factor", 4.0}, {"attention_factor", 1.0}},
+          "expected attention_factor");
+  refused(hub_llama, "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}}, "low_freq_factor");
+  refused(hub_llama, "max_position_embeddings", int64_t(1) << 31, "expected context * head_dim");
+  refused(hub_llama, "hidden_size", "2048", "expected a whole number");
+  refused(hub_llama, "model_type", "mamba", "expected model_type gpt2, llama, qwen3 or hearth");
+  refused(hub_llama, "hearth_config", {{"norm_gain", false}},
+          "expected nothing that the keys of llama say otherwise");
+  refused(hub_llama, "hearth_config", {{"dropout_mlq", 0.5}}, "the nearest is dropout_mlp");
+  json j = json::parse(hub_llama);
+  j.erase("vocab_size");
+  expect_error(error_of([&] { read(j); }), "expected the key vocab_size, got none");
+  expect_error(error_of([&] { read(json{{"model_type", "hearth"}}); }),
+               "expected the key hearth_config");
+}
+
+}  // namespace
+}  // namespace hearth
