@@ -76,10 +76,7 @@ class Sampler {
  private:
   const SamplingSpec* spec_;
   uint32_t sample_;
-  struct Seen {
-    int64_t count = 0;  // in the completion; 0: the prompt has it
-  };
-  std::unordered_map<int32_t, Seen> seen_;
+  std::unordered_map<int32_t, int64_t> seen_;  // times in the completion; 0: only the prompt has it
   std::vector<double> logits_;
   std::vector<Choice> choices_;
 };
