@@ -16,8 +16,8 @@
 namespace hearth {
 
 struct Request {
-  std::vector<int32_t> prompt;  // empty: bos
-  SamplingSpec sampling;
+  std::vector<int32_t> prompt = {};  // empty: bos
+  SamplingSpec sampling = {};
   int n = 1;  // completions; with beams, the best so many
   // More than 1: beam search. Of the sampling controls it takes the logit bias and the penalties.
   int beams = 1;

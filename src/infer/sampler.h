@@ -14,7 +14,7 @@ namespace hearth {
 // Controls of one request. They apply in this order: logit bias; repetition, presence and frequency
 // penalty; temperature; min_p; top_k; top_p. Each filter sees what the one before it has left.
 struct SamplingSpec {
-  std::map<int32_t, float> logit_bias;  // added to the logits
+  std::map<int32_t, float> logit_bias = {};  // added to the logits
   // Tokens of the prompt or the completion: a positive logit is divided by it, another multiplied.
   float repetition_penalty = 1;
   float presence_penalty = 0;   // taken off tokens that the completion has
@@ -28,8 +28,8 @@ struct SamplingSpec {
   int64_t min_tokens = 0;   // no stop id is drawn, and no stop string sought, before so many
   int64_t max_tokens = -1;  // -1: to the end of the context
   bool ignore_eos = false;
-  std::vector<int32_t> stop_ids;  // beside eos
-  std::vector<std::string> stop;  // strings that end the text, and are not part of it
+  std::vector<int32_t> stop_ids = {};  // beside eos
+  std::vector<std::string> stop = {};  // strings that end the text, and are not part of it
   int64_t logprobs =
       -1;  // likeliest tokens to give with each token's own; -1: no log-probabilities
 
@@ -42,7 +42,8 @@ struct SamplingSpec {
 struct TokenLogprob {
   int32_t token = -1;
   float logprob = 0;
-  std::vector<std::pair<int32_t, float>> top;  // likeliest first, lowest ids first among equals
+  std::vector<std::pair<int32_t, float>> top =
+      {};  // likeliest first, lowest ids first among equals
 };
 TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t top);
 

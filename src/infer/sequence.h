@@ -17,13 +17,13 @@ inline double seconds_since(Clock::time_point t) {
 
 struct Job {
   const Request* request = nullptr;
-  size_t index = 0;             // of the request in its run
-  std::vector<int32_t> prompt;  // at least one token
-  std::vector<int32_t> stop_ids;
+  size_t index = 0;                  // of the request in its run
+  std::vector<int32_t> prompt = {};  // at least one token
+  std::vector<int32_t> stop_ids = {};
   int64_t limit = 0;  // most tokens of a completion
   int64_t vocab = 0;  // tokens that may be drawn: the model's that have a text
   const Tokenizer* tokenizer = nullptr;
-  Clock::time_point start;
+  Clock::time_point start = {};
 
   const SamplingSpec& sampling() const { return request->sampling; }
   int64_t prompt_size() const { return int64_t(prompt.size()); }
