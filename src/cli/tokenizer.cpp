@@ -1,0 +1,236 @@
+// hearth tokenizer: train, encode, decode, bench.
+#include <glob.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/train.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The files that the patterns match, sorted and once each, so that the order given does not matter.
+std::vector<fs::path> expand(const std::vector<std::string>& patterns) {
+  std::vector<fs::path> files;
+  for (const std::string& pattern : patterns) {
+    glob_t found{};
+    const int status = ::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, nullptr, &found);
+    for (size_t i = 0; status == 0 && i < found.gl_pathc; ++i)
+      files.emplace_back(found.gl_pathv[i]);
+    ::globfree(&found);
+    if (status != 0) fail_usage("--input", "expected files that match {}, got none", pattern);
+  }
+  std::ranges::sort(files);
+  files.erase(std::unique(files.begin(), files.end()), files.end());
+  return files;
+}
+
+struct TrainFlags {
+  std::vector<std::string> input;
+  std::string out;
+  BpeTrainSpec spec;
+  int threads = 0;
+  bool json = false;
+};
+
+void run_train(const TrainFlags& flags) {
+  const std::vector<fs::path> files = expand(flags.input);
+  const auto start = std::chrono::steady_clock::now();
+  BpeTrainSpec spec = flags.spec;
+  int64_t bytes = 0, merges = 0;
+  spec.progress = [&](std::string_view stage, int64_t done) {
+    const bool counting = stage == "count";
+    (counting ? bytes : merges) = done;
+    if (counting)
+      fmt::print(stderr, "\rcounted the words of {:.1f} MB ", double(done) * 1e-6);
+    else if (done % 1024 == 0)
+      fmt::print(stderr, "\rlearned {} merges            ", done);
+  };
+  Threads threads(flags.threads);
+  const Tokenizer tokenizer = train_bpe(spec, files, threads);
+  fmt::print(stderr, "\n");
+  tokenizer.save(flags.out);
+  const double seconds = seconds_since(start);
+  if (flags.json)
+    fmt::print("{}\n", ordered_json{{"vocab", tokenizer.vocab_size()},
+                                    {"files", files.size()},
+                                    {"bytes", bytes},
+                                    {"seconds", seconds},
+                                    {"out", flags.out}}
+                           .dump());
+  else
+    fmt::print("{}: {} tokens from {} files, {:.1f} MB, in {:.1f} s\n",
+               (fs::path(flags.out) / "tokenizer.json").string(), tokenizer.vocab_size(),
+               files.size(), double(bytes) * 1e-6, seconds);
+}
+
+struct TextFlags {
+  std::string tokenizer;
+  bool raw = false;
+  bool special = false;
+  bool json = false;
+};
+
+std::string all_of_stdin() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
+
+// Calls f for each line of standard input, or once with all of it.
+template <class F>
+void for_each_input(const TextFlags& flags, F f) {
+  std::ios::sync_with_stdio(false);
+  if (flags.raw) {
+    f(all_of_stdin(), 1);
+    return;
+  }
+  size_t number = 0;
+  for (std::string line; std::getline(std::cin, line);) f(line, ++number);
+}
+
+void put(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
+    fail("stdout", "expected to write {} bytes, got an error", text.size());
+}
+
+void run_encode(const TextFlags& flags) {
+  const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
+  fmt::memory_buffer line;
+  for_each_input(flags, [&](const std::string& text, size_t) {
+    const std::vector<int32_t> ids =
+        flags.special ? tokenizer.encode_with_special(text) : tokenizer.encode(text);
+    line.clear();
+    const auto to = std::back_inserter(line);
+    if (flags.json)
+      fmt::format_to(to, "{{\"ids\":[{}],\"count\":{}}}\n", fmt::join(ids, ","), ids.size());
+    else
+      fmt::format_to(to, "{}\n", fmt::join(ids, " "));
+    put({line.data(), line.size()});
+  });
+}
+
+std::vector<int32_t> ids_of(std::string_view text, size_t line) {
+  constexpr std::string_view gaps = " \t\r\n";
+  std::vector<int32_t> ids;
+  for (size_t i = 0; (i = text.find_first_not_of(gaps, i)) != std::string_view::npos;) {
+    const size_t end = std::min(text.find_first_of(gaps, i), text.size());
+    int32_t id = 0;
+    const auto [ptr, error] = std::from_chars(text.data() + i, text.data() + end, id);
+    if (error != std::errc() || ptr != text.data() + end)
+      fail("stdin", "expected an id on line {} at byte {}, got \"{}\"", line, i,
+           text.substr(i, end - i));
+    ids.push_back(id);
+    i = end;
+  }
+  return ids;
+}
+
+void run_decode(const TextFlags& flags) {
+  const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
+  for_each_input(flags, [&](const std::string& line, size_t number) {
+    const std::string text = tokenizer.decode(ids_of(line, number));
+    if (flags.json)  // JSON has no way to carry bytes that are not UTF-8: they become U+FFFD
+      put(ordered_json{{"text", text}}.dump(-1, ' ', false,
+                                            ordered_json::error_handler_t::replace) +
+          "\n");
+    else
+      put(flags.raw ? text : text + "\n");
+  });
+}
+
+struct BenchFlags {
+  std::string tokenizer, input;
+  int repeats = 5;
+  bool json = false;
+};
+
+void run_bench(const BenchFlags& flags) {
+  const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
+  std::ifstream in(flags.input, std::ios::binary);
+  if (!in) fail(flags.input, "expected a readable file, got none");
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  std::vector<int32_t> ids;
+  double best = 1e30;
+  for (int i = 0; i < flags.repeats; ++i) {
+    ids.clear();
+    const auto start = std::chrono::steady_clock::now();
+    tokenizer.encode_to(text, ids);
+    best = std::min(best, seconds_since(start));
+  }
+  const double speed = double(text.size()) * 1e-6 / best;
+  if (flags.json)
+    fmt::print("{}\n", ordered_json{{"bytes", text.size()},
+                                    {"tokens", ids.size()},
+                                    {"seconds", best},
+                                    {"value", speed},
+                                    {"unit", "MB/s"}}
+                           .dump());
+  else
+    fmt::print("{:.1f} MB/s on one core: {} bytes, {} tokens, {:.1f} ms (best of {})\n", speed,
+               text.size(), ids.size(), best * 1e3, flags.repeats);
+}
+
+void add_train(CLI::App& app) {
+  auto flags = std::make_shared<TrainFlags>();
+  CLI::App* c = app.add_subcommand("train", "learn byte-level BPE, write tokenizer.json");
+  c->add_option("--input", flags->input,
+                "text files (a line <|endoftext|> ends a document) or .jsonl with \"text\"; globs")
+      ->required();
+  c->add_option("--vocab", flags->spec.vocab, "number of tokens, with bytes and special ones")
+      ->capture_default_str();
+  c->add_option("--out", flags->out, "folder to write")->required();
+  c->add_option("--threads", flags->threads, "0: every core")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  c->add_flag("--json", flags->json, "result as one JSON object");
+  c->callback([flags] { run_train(*flags); });
+}
+
+void add_text(CLI::App& app, const std::string& name, const std::string& what,
+              void (*run)(const TextFlags&)) {
+  auto flags = std::make_shared<TextFlags>();
+  CLI::App* c = app.add_subcommand(name, what);
+  c->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder")->required();
+  c->add_flag("--raw", flags->raw, "take all of standard input as one text");
+  if (name == "encode")
+    c->add_flag("--special", flags->special, "let special tokens in the text become their ids");
+  c->add_flag("--json", flags->json, "results as JSON lines");
+  c->callback([flags, run] { run(*flags); });
+}
+
+void add_bench(CLI::App& app) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* c = app.add_subcommand("bench", "measure encoding on one core");
+  c->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder")->required();
+  c->add_option("--input", flags->input, "text file")->required();
+  c->add_option("--repeats", flags->repeats, "runs; the best counts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  c->add_flag("--json", flags->json, "result as one JSON object");
+  c->callback([flags] { run_bench(*flags); });
+}
+
+}  // namespace
+
+void add_tokenizer(CLI::App& app) {
+  CLI::App* c = app.add_subcommand("tokenizer", "train a tokenizer, encode and decode text");
+  c->require_subcommand(1);
+  add_train(*c);
+  add_text(*c, "encode", "standard input to ids, a line each", run_encode);
+  add_text(*c, "decode", "ids on standard input to text", run_decode);
+  add_bench(*c);
+}
+
+}  // namespace hearth

@@ -1,0 +1,46 @@
+// The merging half of byte-level BPE: which pairs of tokens join, in which order, and applying that
+// to one word. A word costs O(n log n) at worst, so a megabyte of one letter is no trouble.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace hearth {
+
+// (left, right) -> the token they make and when (lower rank first). Open addressing in one array.
+class PairTable {
+ public:
+  static constexpr uint32_t never = UINT32_MAX;
+  struct Entry {
+    int32_t left = -1, right = -1;
+    uint32_t rank = never;
+    int32_t id = -1;
+  };
+
+  explicit PairTable(size_t pairs = 0);
+  void set(const Entry&);  // a later entry for the same pair replaces the earlier one
+
+  // The entry of the pair; its rank is `never` where there is none.
+  const Entry& find(int32_t left, int32_t right) const {
+    for (size_t i = slot(left, right);; i = (i + 1) & mask_) {
+      const Entry& e = entries_[i];
+      if ((e.left == left && e.right == right) || e.left < 0) return e;
+    }
+  }
+
+ private:
+  size_t slot(int32_t left, int32_t right) const {
+    const uint64_t key = uint64_t(uint32_t(left)) << 32 | uint32_t(right);
+    return size_t(key * 0x9e3779b97f4a7c15ull >> shift_) & mask_;
+  }
+  std::vector<Entry> entries_;
+  size_t mask_ = 0;
+  int shift_ = 0;
+};
+
+// Merges the symbols of one word in place, lowest rank first and leftmost among equals, and returns
+// how many remain at its front.
+size_t merge_word(std::span<int32_t> symbols, const PairTable&);
+
+}  // namespace hearth

@@ -1,0 +1,80 @@
+// Which tokenizer file a path means.
+#include "tokenizer/load.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "core/error.h"
+#include "tokenizer/tokenizer.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+VocabularyParts read_any_file(const fs::path& path) {
+  const std::string name = path.filename().string(), extension = path.extension().string();
+  if (name == "vocab.json") return read_vocab_and_merges(path, path.parent_path() / "merges.txt");
+  if (name == "merges.txt") {
+    const fs::path vocab = path.parent_path() / "vocab.json";
+    return fs::exists(vocab) ? read_vocab_and_merges(vocab, path) : read_vocab_bpe(path);
+  }
+  if (extension == ".json") return read_tokenizer_json(path);
+  if (extension == ".bpe") return read_vocab_bpe(path);
+  if (extension == ".tiktoken") return read_tiktoken(path);
+  if (extension == ".bin") return read_llama2c(path);
+  fail(path.string(),
+       "expected a tokenizer file (.json, .tiktoken, .bpe, merges.txt or .bin), got {}", name);
+}
+
+// The only file of the folder that `wanted` accepts; empty where there is none.
+template <class F>
+fs::path only_file(const fs::path& dir, F wanted) {
+  fs::path found;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    if (!wanted(entry.path())) continue;
+    if (!found.empty())
+      fail(dir.string(), "expected one tokenizer, got {} and {}: name one of them",
+           found.filename().string(), entry.path().filename().string());
+    found = entry.path();
+  }
+  return found;
+}
+
+VocabularyParts read_folder(const fs::path& dir) {
+  for (const char* name : {"tokenizer.json", "vocab.json"})
+    if (fs::exists(dir / name)) return read_any_file(dir / name);
+  if (const fs::path p = only_file(dir, [](auto& f) { return f.extension() == ".tiktoken"; });
+      !p.empty())
+    return read_tiktoken(p);
+  for (const char* name : {"vocab.bpe", "merges.txt"})
+    if (fs::exists(dir / name)) return read_any_file(dir / name);
+  const auto llama2c = [](const fs::path& f) {
+    return f.extension() == ".bin" && f.filename().string().starts_with("tok");
+  };
+  if (const fs::path p = only_file(dir, llama2c); !p.empty()) return read_llama2c(p);
+  fail(dir.string(),
+       "expected tokenizer.json, vocab.json, *.tiktoken, vocab.bpe or tok*.bin in the folder, got "
+       "none of them");
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) fail(path.string(), "expected a readable file, got none");
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (in.bad())
+    fail(path.string(), "expected a readable file, got an error after {} bytes", text.size());
+  return text;
+}
+
+Tokenizer Tokenizer::load(const fs::path& path) {
+  if (!fs::exists(path))
+    fail(path.string(), "expected a tokenizer file or folder, got nothing there");
+  return Tokenizer(
+      make_vocabulary(fs::is_directory(path) ? read_folder(path) : read_any_file(path)));
+}
+
+}  // namespace hearth
