@@ -94,9 +94,12 @@ struct Builder {
     return y;
   }
 
+  // A state and no result: the programs that prefill and those that decode share its memory.
   Var cache(int64_t layer, int64_t B) const {
-    return t.result("cache." + std::to_string(layer), {B, mode.cache_tokens, 2, c.kv_heads * c.head_dim},
-                    t.dtype());
+    const int64_t S = mode.cache_tokens, C = c.kv_heads * c.head_dim;
+    const int64_t slots = mode.cache_slots ? mode.cache_slots : B;
+    const Var all = t.state("cache." + std::to_string(layer), {slots, S, 2, C}, t.dtype());
+    return t.view(t.rows(all, mode.cache_first * S * 2, B * S * 2), {B, S, 2, C});
   }
 
   Var gated(Var y, Var x) const {

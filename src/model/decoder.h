@@ -23,7 +23,10 @@ DecoderInputs declare_inputs(Tape&, int64_t B, int64_t T, bool documents);
 struct DecoderMode {
   Recompute recompute = Recompute::none;
   bool dropout = false;       // as the config says; off for evaluation
-  int64_t cache_tokens = 0;   // decode: length of the KV cache; 0: none
+  // Decode: a KV cache of `cache_slots` sequences (0: B) of `cache_tokens` each (0: no cache), kept in
+  // the states "cache.<layer>" that all programs share. The batch uses the slots from `cache_first` on.
+  int64_t cache_tokens = 0;
+  int64_t cache_slots = 0, cache_first = 0;
 };
 
 // Final hidden states (B, T, C), after the final norm.

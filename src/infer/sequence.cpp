@@ -1,0 +1,74 @@
+#include "infer/sequence.h"
+
+#include <algorithm>
+
+namespace hearth {
+
+std::optional<TokenLogprob> wanted_logprob(const Job& job, std::span<const float> logits,
+                                           int32_t token) {
+  if (job.sampling().logprobs < 0) return {};
+  return token_logprob(logits, token, job.sampling().logprobs);
+}
+
+Prefilled prefill(Runner& runner, const Job& job, int64_t slot, EngineStats& stats) {
+  const auto begin = Clock::now();
+  Prefilled r;
+  Runner::Each each;
+  if (job.request->prompt_logprobs)
+    each = [&](int64_t place, std::span<const float> logits) {
+      if (place + 1 == job.prompt_size()) return;
+      r.logprobs.push_back(
+          token_logprob(logits, job.prompt[size_t(place) + 1], job.sampling().logprobs));
+    };
+  const std::span<const float> last = runner.prefill(slot, job.prompt, each);
+  r.logits.assign(last.begin(), last.end());
+  stats.prompt_tokens += job.prompt_size();
+  stats.prefill_seconds += seconds_since(begin);
+  return r;
+}
+
+Sequence::Sequence(const Job& job, int sample)
+    : sampler(job.sampling(), job.prompt, uint32_t(sample)),
+      job_(&job),
+      text_(job.tokenizer, job.sampling().stop) {
+  if (job.limit == 0) finish("length");
+}
+
+std::span<const int32_t> Sequence::barred() const {
+  if (int64_t(completion.tokens.size()) >= job_->sampling().min_tokens) return {};
+  return job_->stop_ids;
+}
+
+std::string Sequence::append(int32_t token, std::optional<TokenLogprob> logprob) {
+  completion.tokens.push_back(token);
+  sampler.accept(token);
+  if (logprob) completion.logprobs.push_back(std::move(*logprob));
+  const int64_t count = int64_t(completion.tokens.size());
+  if (count == 1) first_ = Clock::now();
+
+  std::string piece;
+  const auto& ids = job_->stop_ids;
+  if (std::find(ids.begin(), ids.end(), token) != ids.end()) {
+    finish("stop");
+  } else {
+    piece = text_.push(token, count >= job_->sampling().min_tokens);
+    if (text_.stopped())
+      finish("stop");
+    else if (count >= job_->limit)
+      finish("length");
+  }
+  if (finished()) piece += text_.finish();
+  completion.text += piece;
+  return piece;
+}
+
+void Sequence::finish(const char* reason) {
+  completion.finish_reason = reason;
+  const int64_t count = int64_t(completion.tokens.size());
+  if (count == 0) return;
+  const double to_first = std::chrono::duration<double>(first_ - job_->start).count();
+  completion.ttft_ms = to_first * 1e3;
+  completion.tokens_per_s = count > 1 ? double(count - 1) / seconds_since(first_) : 1 / to_first;
+}
+
+}  // namespace hearth

@@ -1,0 +1,62 @@
+#include "infer/stop_text.h"
+
+#include <algorithm>
+
+namespace hearth {
+namespace {
+
+// Length of the longest end of `text` that begins the string `stop` without being all of it.
+size_t overlap(std::string_view text, std::string_view stop) {
+  for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n)
+    if (text.ends_with(stop.substr(0, n))) return n;
+  return 0;
+}
+
+}  // namespace
+
+std::string StopText::push(std::string_view piece, bool armed) {
+  if (stopped_) return {};
+  if (!armed || stops_.empty()) {
+    std::string all = std::move(held_) + std::string(piece);
+    held_.clear();
+    return all;
+  }
+  held_ += piece;
+  size_t begin = std::string::npos, end = std::string::npos;
+  for (const std::string& stop : stops_) {
+    const size_t at = held_.find(stop);
+    if (at == std::string::npos) continue;
+    if (at + stop.size() < end || (at + stop.size() == end && at < begin))
+      begin = at, end = at + stop.size();
+  }
+  stopped_ = begin != std::string::npos;
+  size_t keep = 0;
+  if (!stopped_)
+    for (const std::string& stop : stops_) keep = std::max(keep, overlap(held_, stop));
+  std::string certain = held_.substr(0, stopped_ ? begin : held_.size() - keep);
+  held_.erase(0, stopped_ ? held_.size() : certain.size());
+  return certain;
+}
+
+std::string StopText::finish() {
+  std::string rest = std::move(held_);
+  held_.clear();
+  return rest;
+}
+
+TokenText::TokenText(const Tokenizer* tokenizer, std::vector<std::string> stops)
+    : text_(std::move(stops)) {
+  if (tokenizer) decoder_.emplace(*tokenizer);
+}
+
+std::string TokenText::push(int32_t token, bool armed) {
+  return decoder_ ? text_.push(decoder_->push(token), armed) : std::string();
+}
+
+std::string TokenText::finish() {
+  if (!decoder_) return {};
+  // The decoder's last bytes are no whole character: they still may end a stop string.
+  return text_.push(decoder_->finish()) + text_.finish();
+}
+
+}  // namespace hearth

@@ -1,0 +1,43 @@
+// StopText: text as tokens make it, up to the first stop string. What may yet become one is held
+// back, so nothing that is handed out is ever taken away again.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/tokenizer.h"
+
+namespace hearth {
+
+// Finds the stop string that ends first (of several that end together, the longest), however the
+// text is cut into pieces.
+class StopText {
+ public:
+  explicit StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  // The text that is certain now. Not `armed`: all of it, and nothing in it can stop.
+  std::string push(std::string_view piece, bool armed = true);
+  std::string finish();  // what is held back; nothing after a stop
+  bool stopped() const { return stopped_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+// The same, fed with tokens. Without a tokenizer there is no text.
+class TokenText {
+ public:
+  TokenText(const Tokenizer*, std::vector<std::string> stops);
+  std::string push(int32_t token, bool armed);
+  std::string finish();
+  bool stopped() const { return text_.stopped(); }
+
+ private:
+  std::optional<StreamDecoder> decoder_;
+  StopText text_;
+};
+
+}  // namespace hearth

@@ -1,0 +1,90 @@
+// Tiny random models for the tests of the infer room, and their next logits without any cache.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/exec.h"
+#include "cpu/reference.h"
+#include "infer/engine.h"
+#include "model/decoder.h"
+#include "ops/record.h"
+
+namespace hearth {
+
+// Backends on which a sequence's logits may not depend on its batch or its chunks, to the bit.
+inline std::vector<std::unique_ptr<Backend>> exact_backends() {
+  std::vector<std::unique_ptr<Backend>> all;
+  all.push_back(make_reference_backend());
+  return all;
+}
+
+inline ModelConfig tiny_config() {
+  ModelConfig c;
+  c.vocab = 23, c.context = 24, c.layers = 2, c.dim = 16, c.heads = 4, c.kv_heads = 2,
+  c.hidden = 24;
+  c.init_std = 0.4f;  // far from uniform: greedy paths wander and gaps are wide
+  return c;
+}
+
+// One of each kind of position, norm and mask that the cache has to get right.
+inline std::vector<ModelConfig> tiny_configs() {
+  std::vector<ModelConfig> all(4, tiny_config());
+  all[1].position = Position::learned, all[1].norm = Norm::layer, all[1].norm_bias = true;
+  all[1].act = Act::gelu_tanh, all[1].qkv_bias = all[1].out_bias = all[1].mlp_bias = true;
+  all[1].kv_heads = 0;
+  all[2].position = Position::alibi, all[2].window = 5, all[2].window_pattern = "SL";
+  all[2].attention_softcap = 8, all[2].logit_softcap = 6, all[2].tied = false;
+  all[3].qk_norm = QkNorm::before_rope, all[3].output_gate = OutputGate::per_head;
+  all[3].norm_place = NormPlace::sandwich, all[3].rotary = 0.5f;
+  return all;
+}
+
+struct TinyModel {
+  TinyModel(Backend& b, const ModelConfig& c, uint64_t seed = 7)
+      : backend(b), config(c.resolve()), params(b, decoder_params(c), DType::f32) {
+    params.initialise(seed);
+  }
+
+  // Logits after the last of `tokens`, from a program over all of them that keeps nothing.
+  std::vector<float> logits(const std::vector<int32_t>& tokens) {
+    const int64_t T = int64_t(tokens.size());
+    Memory memory(backend, &params);
+    Tape t;
+    const Var hidden = decoder(t, config, declare_inputs(t, 1, T, false), {});
+    const Var out = t.result("logits", {T, config.vocab}, DType::f32);
+    record_gemm(t, out, {}, t.view(hidden, {T, config.dim}), head_weight(t, config), {}, {},
+                {.tb = true});
+    Exec exec(std::move(t), memory);
+    std::vector<int32_t> positions(tokens.size());
+    for (size_t i = 0; i < positions.size(); ++i) positions[i] = int32_t(i);
+    memory.state.write<int32_t>("main.tokens", tokens);
+    memory.state.write<int32_t>("main.positions", positions);
+    exec.run();
+    backend.synchronize();
+    std::vector<float> all(size_t(T * config.vocab));
+    memory.state.read<float>("main.logits", all);
+    std::vector<float> last(all.end() - config.vocab, all.end());
+    if (const double cap = config.logit_softcap; cap > 0)
+      for (float& x : last) x = float(cap * std::tanh(double(x) / cap));
+    return last;
+  }
+
+  Engine engine(EngineSpec spec = {}) { return Engine(config, params, backend, spec); }
+
+  Backend& backend;
+  ModelConfig config;
+  ParamStore params;
+};
+
+inline std::vector<int32_t> tiny_prompt(int64_t size, int32_t salt = 0) {
+  std::vector<int32_t> p;
+  for (int64_t i = 0; i < size; ++i) p.push_back(int32_t((i * i * 5 + i * 3 + salt * 7 + 1) % 23));
+  return p;
+}
+
+}  // namespace hearth
