@@ -83,21 +83,26 @@ std::map<std::string, WordList> word_lists() {
          {"the school", "at the school"}}}},
       {"trait", words({"a little", "a brave", "a curious", "a quiet", "a kind", "a clever",
                        "a cheerful", "a shy", "a sleepy", "a happy", "a gentle", "a busy",
-                       "a noisy", "an honest", "a dreamy", "a polite"})},
-      {"home",
-       words({"by the blue sea", "near a deep lake", "on a green hill", "at the edge of a wood",
-              "in a busy town", "beside a slow river", "on a windy farm", "under a tall mountain",
-              "in a stone village", "above a bakery", "by an old mill", "next to a castle"})},
-      {"hobby", words({"sing", "draw", "dance", "climb trees", "count stars", "tell jokes",
-                       "bake bread", "read books", "watch birds", "collect shells", "skip stones",
-                       "ride a bicycle", "play chess", "build towers", "swim", "paint"})},
+                       "a noisy", "an honest", "a dreamy", "a polite", "a funny", "a patient"})},
+      {"home", words({"by the blue sea", "near a deep lake", "on a green hill",
+                      "at the edge of a wood", "in a busy town", "beside a slow river",
+                      "on a windy farm", "under a tall mountain", "in a stone village",
+                      "above a bakery", "by an old mill", "next to a castle", "on a tiny island",
+                      "behind the church", "close to the desert", "along a quiet road"})},
+      {"hobby",
+       words({"sing",        "draw",           "dance",      "climb trees",  "count stars",
+              "tell jokes",  "bake bread",     "read books", "watch birds",  "collect shells",
+              "skip stones", "ride a bicycle", "play chess", "build towers", "swim",
+              "paint",       "juggle",         "whistle",    "write poems",  "fly kites"})},
       {"when", words({"One morning", "One sunny day", "One evening", "One rainy day",
                       "One cold day", "On Monday", "On a windy day", "Last summer",
                       "In early spring", "Late one afternoon", "After lunch", "Before breakfast"})},
-      {"colour", words({"red", "blue", "green", "yellow", "orange", "purple", "silver", "golden",
-                        "pink", "white", "brown", "black"})},
-      {"look", words({"a shiny", "a tiny", "a new", "an old", "a pretty", "a wooden", "a painted",
-                      "a lovely", "a strange", "a fine"})},
+      {"colour",
+       words({"red", "blue", "green", "yellow", "orange", "purple", "silver", "golden", "pink",
+              "white", "brown", "black", "grey", "crimson", "violet", "turquoise"})},
+      {"look",
+       words({"a shiny", "a tiny", "a new", "an old", "a pretty", "a wooden", "a painted",
+              "a lovely", "a strange", "a fine", "a heavy", "a round", "a broken", "a magic"})},
       {"mood",
        {{"a", "A"},
         {{"a friendly", "A friendly"},
@@ -115,19 +120,30 @@ std::map<std::string, WordList> word_lists() {
          {"a tired", "A tired"},
          {"an old", "An old"}}}},
       {"glad", words({"happy", "proud", "glad", "calm", "merry", "thankful", "warm inside",
-                      "cheerful", "full of joy", "very pleased"})},
-      {"low", words({"sad", "worried", "afraid", "lonely", "cross", "upset", "gloomy", "nervous"})},
-      {"food", words({"soup", "bread", "cake", "apples", "cookies", "pancakes", "honey", "cheese",
-                      "plums", "jam", "rice", "noodles", "pears", "porridge", "cherries", "pie"})},
+                      "cheerful", "full of joy", "very pleased", "delighted", "content"})},
+      {"low", words({"sad", "worried", "afraid", "lonely", "cross", "upset", "gloomy", "nervous",
+                     "puzzled", "tired"})},
+      {"food", words({"soup",     "bread", "cake",  "apples",  "cookies", "pancakes", "honey",
+                      "cheese",   "plums", "jam",   "rice",    "noodles", "pears",    "porridge",
+                      "cherries", "pie",   "salad", "muffins", "toast",   "grapes"})},
+      {"taste", words({"warm", "fresh", "sweet", "cold", "tasty", "sour", "salty", "spicy", "soft",
+                       "crisp", "simple", "leftover"})},
+      {"smell", words({"rain", "flowers", "smoke", "salt", "hay", "mint", "snow", "pine", "roses",
+                       "cinnamon", "grass", "oranges"})},
+      {"weather", words({"bright", "misty", "still", "chilly", "mild", "stormy", "clear", "dusty",
+                         "golden", "frosty"})},
       {"wish", words({"see the sea", "fly like a bird", "ride a train", "find a treasure",
                       "meet a king", "sleep under the stars", "learn magic", "sail far away",
-                      "catch a cloud", "touch the moon", "win a race", "play in a band"})},
+                      "catch a cloud", "touch the moon", "win a race", "play in a band",
+                      "wear a crown", "tame a dragon", "dive for pearls", "open a shop"})},
       {"spot",
        words({"under the bed", "behind the door", "in the tall grass", "on the roof",
               "inside a box", "beneath the stairs", "between two stones", "up in a tree",
-              "near the well", "around the corner", "below the window", "beside the fire"})},
+              "near the well", "around the corner", "below the window", "beside the fire",
+              "over the gate", "against the wall", "among the reeds", "across the street"})},
       {"manner", words({"quickly", "slowly", "softly", "gladly", "bravely", "quietly", "gently",
-                        "happily", "carefully", "kindly", "politely", "loudly"})},
+                        "happily", "carefully", "kindly", "politely", "loudly", "calmly", "eagerly",
+                        "proudly", "sweetly", "firmly", "warmly"})},
       {"person", words({"mother", "father", "grandmother", "grandfather", "sister", "brother",
                         "uncle", "aunt", "teacher", "neighbour"})},
       {"number",
@@ -144,13 +160,14 @@ std::map<std::string, WordList> word_lists() {
               "small steps go far", "brave hearts keep trying", "sorry is a strong word",
               "good things take time", "listening is a gift", "two heads are better than one",
               "even little ones can help", "there is no place like home", "a smile costs nothing",
-              "the truth is best", "every day can be an adventure"})},
+              "the truth is best", "every day can be an adventure", "practice makes perfect",
+              "laughter heals the heart"})},
   };
 }
 
 std::map<std::string, std::vector<std::string>> rules() {
   return {
-      {"story", {"<open><likes>{:when} {hero} <plot>"}},
+      {"story", {"<open><likes><scene>{:when} {hero} <plot>"}},
       {"open",
        {"Once upon a time {hero=name}, {:trait} {hero.child}, lived {:home}. ",
         "{hero=name} was {:trait} {hero.child} who lived {:home}. ",
@@ -161,6 +178,9 @@ std::map<std::string, std::vector<std::string>> rules() {
         "Every day {hero.he} would {:hobby} with {hero.his} {:person}. ",
         "More than anything, {hero.he} loved to {:hobby}. ",
         "People said that nobody could {:hobby} like {hero}. "}},
+      {"scene",
+       {"The air was {:weather} and smelled of {:smell}. ",
+        "It was a {:weather} season, full of {:smell}. "}},
       {"plot",
        {"<lost>", "<wish>", "<trapped>", "<shares>", "<storm>", "<present>", "<newcomer>",
         "<garden>", "<broken>", "<sound>", "<race>", "<door>"}},
@@ -181,11 +201,11 @@ std::map<std::string, std::vector<std::string>> rules() {
         "That night {hero.he} slept well, {:glad} at last. "}},
       {"end_animal",
        {"From that day on, {hero} and the {animal} were best friends. <moral>",
-        "{hero} and the {animal} shared some {:food}. <moral>",
+        "{hero} and the {animal} shared some {:taste} {:food}. <moral>",
         "The {animal} went home, and {hero} was {:glad}. <moral>"}},
       {"end_friend",
        {"From that day on, {hero} and {friend} were best friends. <moral>",
-        "{hero} and {friend} shared some {:food}. <moral>",
+        "{hero} and {friend} shared some {:taste} {:food}. <moral>",
         "After that, {friend} was {:glad}, and so was {hero}. <moral>"}},
       {"moral",
        {"{hero} learned that {:moral}.", "And so they knew that {:moral}.", "Remember: {:moral}."}},
@@ -200,7 +220,7 @@ std::map<std::string, std::vector<std::string>> rules() {
        {"made a wish. {hero.He} wanted to {:wish}. \"[That is too hard|You are too small|Nobody "
         "can do that]!\" said {hero.his} {p=person}. But {hero} [did not give up|kept "
         "trying|had a plan]. For {:number} days {hero.he} worked {:manner} {place.at=place}. "
-        "<meet>Together they found {:look} {thing=thing}, and it {thing.worked}. "
+        "<meet>Together they found {:look} {:colour} {thing=thing}, and it {thing.worked}. "
         "[At last|Suddenly] the wish came true! The {p} was {:glad}. <moral>"}},
       {"trapped",
        {"heard a cry from {place=place}. It was {:mood} {animal=animal}, {:trouble}. "
@@ -208,7 +228,8 @@ std::map<std::string, std::vector<std::string>> rules() {
         "{hero.he} had an idea. {hero.He} ran to get {:tool} and worked {:manner}. After "
         "{:number} tries the {animal} was free. <thanks><end_animal>"}},
       {"shares",
-       {"carried a basket of {food=food} to {place=place}. On the way {hero.he} saw {:mood} "
+       {"carried a basket of {:taste} {food=food} to {place=place}. On the way {hero.he} saw "
+        "{:mood} "
         "{animal=animal} sitting {:spot}. \"I have not eaten for {:number} days,\" it "
         "{animal.spoke}. {hero} [stopped|sat down|smiled] and gave it half of the {food}. "
         "\"[You are kind|I will not forget this|How good it tastes],\" said the {animal}. Later "
@@ -218,29 +239,33 @@ std::map<std::string, std::vector<std::string>> rules() {
        {"saw dark clouds over {place=place}. The wind blew [loudly|coldly|all day|from the north], "
         "and {hero} was {:low}. "
         "{hero.He} hid {:spot} with {hero.his} {p=person}. \"[Let us sing|Hold my hand|It will "
-        "pass],\" said the {p}. They ate {food=food} and told {:number} stories about "
+        "pass],\" said the {p}. They ate {:taste} {:food} and told {:number} stories about "
         "{:mood} {animal=animal}. [When the rain stopped|When the sun came out], the sky was "
         "{c=colour} and {:colour!c}. <end><moral>"}},
       {"present",
        {"wanted to make a present for {hero.his} {p=person}. {hero.He} took {:tool} and "
         "{:number} {:colour} buttons and sat down {:spot}. {hero.He} worked {:manner}, but it "
         "broke. <low><meet>\"[Try again|Take your time|Let me hold it],\" it "
-        "{animal.spoke}. By evening there was {:look} {thing=thing}, and it {thing.worked}. The "
+        "{animal.spoke}. By evening there was {:look} {:colour} {thing=thing}, and it "
+        "{thing.worked}. The "
         "{p} was {:glad}. <end_animal>"}},
       {"newcomer",
        {"saw a new child {place.at=place}. The new child was called {friend=name!hero} and looked "
         "{:low}. \"[Do you want to play|Shall we be friends|Can you {:hobby}]?\" asked "
-        "{hero}. {friend} nodded {:manner}. {friend.He} had {:look} {thing=thing} and some "
-        "{:food}. They played until dark, and the {thing} {thing.worked}. {:mood.A} "
+        "{hero}. {friend} nodded {:manner}. {friend.He} had {:look} {:colour} {thing=thing} and "
+        "some "
+        "{:taste} {:food}. They played until dark, and the {thing} {thing.worked}. {:mood.A} "
         "{animal=animal} watched them, hidden {:spot}. <end_friend>"}},
       {"garden",
        {"planted a {plant=plant} {place.at=place}. {hero.He} watered it {:manner} for {:number} "
         "days, but nothing grew. <low>\"[Wait a little|Give it some sun|Sing to it],\" said "
         "{hero.his} {p=person}. <meet>The {animal} dug {:manner} and {animal.spoke}. [In the "
-        "morning|A week later] the {plant} was tall and {:colour}. They made {:food} for the "
+        "morning|A week later] the {plant} was tall and {:colour}. They made {:taste} {:food} for "
+        "the "
         "{p}. <end_animal>"}},
       {"broken",
-       {"took {look=look} {thing=thing} that belonged to {friend=name!hero}. {hero.He} dropped it "
+       {"took {:look} {:colour} {thing=thing} that belonged to {friend=name!hero}. {hero.He} "
+        "dropped it "
         "{:spot}, and it broke into {:number} pieces. <low>{hero.He} hid it {place.at=place}, but "
         "{hero.his} {p=person} saw it. \"[You must tell the truth|Go and say sorry|We can mend "
         "it],\" said the {p} {:manner}. {hero} mended it with {:tool}. Then the {thing} "
@@ -250,7 +275,7 @@ std::map<std::string, std::vector<std::string>> rules() {
         "dragon]?\" {hero.he} asked {:manner}. {hero.He} was {:low}, but {hero.he} took {:tool} "
         "and went to look. Something moved {:spot}. It was only {:mood} {animal=animal} with "
         "{:number} little ones! The {animal} {animal.spoke} for {animal.food}. {hero} laughed and "
-        "gave them {:food}. <end_animal>"}},
+        "gave them some {:taste} {:food}. <end_animal>"}},
       {"race",
        {"had a race with {friend=name!hero}. They ran from {a=place} to {:place!a}. {friend} ran "
         "[fast|like the wind|at full speed], and soon {friend.he} was far ahead. <meet_race>{hero} "
@@ -259,9 +284,11 @@ std::map<std::string, std::vector<std::string>> rules() {
         "way {:spot}. [Both won|Nobody lost|They came in together]! The prize was {:look} "
         "{thing=thing}. <end_friend>"}},
       {"door",
-       {"found {:look} {:colour} door {place.at=place}. Behind it was a room full of {food=food}. "
+       {"found {:look} {:colour} door {place.at=place}. Behind it was a room full of {:taste} "
+        "{food=food}. "
         "{:mood.A} {animal=animal} slept {:spot}. \"[Come in|Who are you|Do not be afraid],\" "
-        "it {animal.spoke}. They ate {:number} bowls of {food} and looked at a {thing=thing} that "
+        "it {animal.spoke}. They ate {:number} bowls of {food} and looked at {:look} {:colour} "
+        "{thing=thing} that "
         "{thing.worked} {:manner}. [When it was late|When the clock struck {:number}], {hero} "
         "went home and told {hero.his} {:person}. <end><moral>"}},
       {"meet_race", {"On the road lay {:mood} {animal=animal}, {:trouble}. "}},

@@ -11,7 +11,8 @@
 //   {"prompt", "completion"}         prompt + completion
 //   {"prompt", "chosen", "rejected"} prompt + "\n" + chosen (what is rejected is not to be learned)
 //   {"instruction", "input", "output"}  instruction "\n" [input "\n"] output
-// Empty documents are dropped. llmc: each document is [eos] + tokens; raw: [bos] + tokens + [eos].
+// Empty documents are dropped. llmc: each document is [eos] + tokens; raw: [bos] + tokens + [eos]
+// (less the one a tokenizer lacks). A document may run on into the next shard.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +22,15 @@
 #include <string_view>
 #include <vector>
 
+#include "data/documents.h"
 #include "data/shards.h"
 
 namespace hearth {
 
-enum class SourceKind { automatic, text, jsonl };  // automatic: by name; standard input is text
-
 struct PrepareSpec {
   std::vector<std::string> inputs;  // paths or patterns; "-" is standard input
   SourceKind source = SourceKind::automatic;
-  std::filesystem::path out;  // folder for train_000001.bin .. and val_000001.bin ..
+  std::filesystem::path out;  // folder for train_000001.bin .. and val_000000.bin ..
   TokenFormat format = TokenFormat::llmc;
   int64_t shard_tokens = 0;  // 0: 100M with a header; one train.bin and one val.bin without
   double val_fraction = 0;   // of the documents, chosen by a hash of their number
@@ -56,8 +56,5 @@ struct PrepareResult {
 };
 
 PrepareResult prepare(const PrepareSpec&);
-
-// The text of one JSONL object; `where` names the file and line for the error.
-std::string jsonl_text(std::string_view line, std::string_view where);
 
 }  // namespace hearth

@@ -2,18 +2,13 @@
 
 #include <fcntl.h>
 #include <glob.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <utility>
 
 #include "core/error.h"
+#include "io/json.h"
 
 namespace hearth {
 namespace {
@@ -25,30 +20,6 @@ constexpr int header_words = 256, header_bytes = 4 * header_words;
 constexpr int32_t magic_u16 = 20240520, version_u16 = 1;
 constexpr int32_t magic_u32 = 20240801, version_u32 = 7;
 constexpr int32_t magic_eval = 20240522;
-
-[[noreturn]] void fail_system(const fs::path& path, const char* expected) {
-  const int code = errno;
-  fail(path.string(), "expected {}, got: {}", expected, std::strerror(code));
-}
-
-void fsync_folder_of(const fs::path& path) {
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail_system(folder, "a folder to write to");
-  ::fsync(fd);  // some file systems refuse this on folders; the rename itself has happened
-  ::close(fd);
-}
-
-void write_all(int fd, const void* bytes, size_t count, const fs::path& path) {
-  const char* p = static_cast<const char*>(bytes);
-  while (count > 0) {
-    const ssize_t n = ::write(fd, p, count);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail_system(path, "room to write");
-    p += n;
-    count -= size_t(n);
-  }
-}
 
 fs::path with_tmp(const fs::path& path) {
   fs::path p = path;
@@ -111,62 +82,25 @@ std::vector<fs::path> expand_globs(std::span<const std::string> patterns) {
 }
 
 TokenFile::TokenFile(const fs::path& path) : path_(path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) fail_system(path, "a token file");
-  struct stat st = {};
-  if (::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-    ::close(fd);
+  std::error_code unknown;  // an absent file is for the map to tell
+  if (fs::exists(path, unknown) && !fs::is_regular_file(path, unknown))
     fail(path.string(), "expected a token file, got something that is not a plain file");
-  }
-  bytes_ = st.st_size;
-  if (bytes_ > 0) {
-    void* map = ::mmap(nullptr, size_t(bytes_), PROT_READ, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED) {
-      ::close(fd);
-      fail_system(path, "a file that can be mapped");
-    }
-    map_ = static_cast<const std::byte*>(map);
-  }
-  ::close(fd);
-  try {
-    read_header();
-  } catch (...) {
-    unmap();
-    throw;
-  }
-}
-
-TokenFile::~TokenFile() { unmap(); }
-
-TokenFile::TokenFile(TokenFile&& other) noexcept { *this = std::move(other); }
-
-TokenFile& TokenFile::operator=(TokenFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(format_, other.format_);
-  std::swap(map_, other.map_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(offset_, other.offset_);
-  std::swap(size_, other.size_);
-  std::swap(width_, other.width_);
-  return *this;
-}
-
-void TokenFile::unmap() {
-  if (map_) ::munmap(const_cast<std::byte*>(map_), size_t(bytes_));
-  map_ = nullptr;
+  map_ = MappedFile(path);
+  read_header();
 }
 
 void TokenFile::read_header() {
   const std::string where = path_.string();
+  const int64_t bytes = int64_t(map_.bytes().size());
   int32_t word[3] = {};
-  if (bytes_ > 0) std::memcpy(word, map_, size_t(std::min<int64_t>(bytes_, sizeof word)));
+  if (bytes > 0) std::memcpy(word, map_.bytes().data(), std::min(size_t(bytes), sizeof word));
   if (word[0] == magic_eval)
     fail(where, "expected a token file, got an evaluation file (magic {} at byte 0)", magic_eval);
   if (word[0] != magic_u16 && word[0] != magic_u32) return read_beside_metadata();
 
-  if (bytes_ < header_bytes)
+  if (bytes < header_bytes)
     fail(where, "expected a header of {} bytes, got a file that ends at byte {}", header_bytes,
-         bytes_);
+         bytes);
   const int32_t version = word[0] == magic_u16 ? version_u16 : version_u32;
   if (word[1] != version)
     fail(where, "expected version {} at byte 4 after magic {}, got {}", version, word[0], word[1]);
@@ -175,23 +109,23 @@ void TokenFile::read_header() {
   width_ = word[0] == magic_u16 ? 2 : 4;
   offset_ = header_bytes;
   size_ = word[2];
-  if (bytes_ != offset_ + size_ * width_)
+  if (bytes != offset_ + size_ * width_)
     fail(where, "expected {} bytes for the {} tokens that byte 8 tells, got {} bytes",
-         offset_ + size_ * width_, size_, bytes_);
+         offset_ + size_ * width_, size_, bytes);
 }
 
 void TokenFile::read_beside_metadata() {
   const std::string where = path_.string();
+  const int64_t bytes = int64_t(map_.bytes().size());
   const fs::path beside = path_.parent_path() / "metadata.json";
-  std::ifstream file(beside, std::ios::binary);
-  if (!file) {
+  if (!fs::exists(beside)) {
     int32_t magic = 0;
-    if (bytes_ >= 4) std::memcpy(&magic, map_, 4);
+    if (bytes >= 4) std::memcpy(&magic, map_.bytes().data(), 4);
     fail(where, "expected magic {} or {} at byte 0 (or a metadata.json beside the file), got {}",
          magic_u16, magic_u32,
-         bytes_ < 4 ? fmt::format("a file of {} bytes", bytes_) : fmt::format("{}", magic));
+         bytes < 4 ? fmt::format("a file of {} bytes", bytes) : fmt::format("{}", magic));
   }
-  const json meta = json::parse(file, nullptr, false);
+  const json meta = read_json(beside);
   if (!meta.is_object() || !meta.contains("vocab_size") ||
       !meta["vocab_size"].is_number_integer() || meta["vocab_size"].get<int64_t>() <= 0)
     fail(beside.string(), "expected a JSON object with a positive integer vocab_size");
@@ -208,10 +142,10 @@ void TokenFile::read_beside_metadata() {
     }
   }
   offset_ = 0;
-  size_ = bytes_ / width_;
-  if (bytes_ % width_ != 0)
+  size_ = bytes / width_;
+  if (bytes % width_ != 0)
     fail(where, "expected whole tokens of {} bytes, got {} spare at byte {}", width_,
-         bytes_ % width_, size_ * width_);
+         bytes % width_, size_ * width_);
 
   // The count of this very file: ours by name, or tiny-lm's train.bin and val.bin.
   const std::string file_name = path_.filename().string(), stem = path_.stem().string();
@@ -222,33 +156,30 @@ void TokenFile::read_beside_metadata() {
     told = &meta[stem + "_tokens"];
   if (told && *told != size_)
     fail(where, "expected the {} tokens that metadata.json tells, got {} ({} bytes)", told->dump(),
-         size_, bytes_);
+         size_, bytes);
 }
 
 void TokenFile::read(int32_t* out, int64_t begin, int64_t count) const {
   if (width_ == 2) {
-    const uint16_t* p = reinterpret_cast<const uint16_t*>(map_ + offset_) + begin;
+    const uint16_t* p = tokens<uint16_t>() + begin;
     for (int64_t i = 0; i < count; ++i) out[i] = p[i];
   } else {
-    const uint32_t* p = reinterpret_cast<const uint32_t*>(map_ + offset_) + begin;
+    const uint32_t* p = tokens<uint32_t>() + begin;
     for (int64_t i = 0; i < count; ++i) out[i] = int32_t(p[i]);
   }
 }
 
 int64_t TokenFile::operator[](int64_t i) const {
-  return width_ == 2 ? reinterpret_cast<const uint16_t*>(map_ + offset_)[i]
-                     : reinterpret_cast<const uint32_t*>(map_ + offset_)[i];
+  return width_ == 2 ? tokens<uint16_t>()[i] : tokens<uint32_t>()[i];
 }
 
 int64_t TokenFile::max_token() const {
-  return width_ == 2 ? scan_max(reinterpret_cast<const uint16_t*>(map_ + offset_), size_)
-                     : scan_max(reinterpret_cast<const uint32_t*>(map_ + offset_), size_);
+  return width_ == 2 ? scan_max(tokens<uint16_t>(), size_) : scan_max(tokens<uint32_t>(), size_);
 }
 
 void TokenFile::check_tokens(int64_t vocab) const {
-  const int64_t i =
-      width_ == 2 ? scan_above(reinterpret_cast<const uint16_t*>(map_ + offset_), size_, vocab)
-                  : scan_above(reinterpret_cast<const uint32_t*>(map_ + offset_), size_, vocab);
+  const int64_t i = width_ == 2 ? scan_above(tokens<uint16_t>(), size_, vocab)
+                                : scan_above(tokens<uint32_t>(), size_, vocab);
   if (i < size_)
     fail(path_.string(), "expected tokens below the vocabulary's {}, got {} at byte {} (token {})",
          vocab, (*this)[i], offset_ + i * width_, i);
@@ -260,29 +191,22 @@ TokenWriter::TokenWriter(const fs::path& path, const Spec& spec)
   const bool go_on = spec.resume_tokens >= 0;
   // A file finished after the state was saved is opened again: its first tokens are the same.
   if (go_on && !fs::exists(temporary_) && fs::exists(path_)) fs::rename(path_, temporary_);
-  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (go_on ? 0 : O_TRUNC), 0644);
-  if (fd_ < 0) fail_system(temporary_, "a file that can be written");
+  fd_ = open_file(temporary_, O_RDWR | O_CREAT | (go_on ? 0 : O_TRUNC), "to write it");
   if (go_on) {
     const int64_t want = head + spec.resume_tokens * spec.width;
-    struct stat st = {};
-    const bool known = ::fstat(fd_, &st) == 0;
-    if (!known || st.st_size < want || ::ftruncate(fd_, want) != 0 ||
-        ::lseek(fd_, 0, SEEK_END) < 0) {
-      ::close(fd_);
+    const int64_t have = ::lseek(fd_.get(), 0, SEEK_END);
+    if (have < want)
       fail(temporary_.string(),
-           "expected the {} bytes an earlier run left, got {}: remove the "
-           "output folder and begin again",
-           want, st.st_size);
-    }
+           "expected the {} bytes an earlier run left, got {}: remove the output folder and begin "
+           "again",
+           want, have);
+    if (::ftruncate(fd_.get(), want) != 0 || ::lseek(fd_.get(), want, SEEK_SET) < 0)
+      fail_errno(temporary_, "to cut it back");
     size_ = spec.resume_tokens;
   } else if (head) {
-    const char zeros[header_bytes] = {};
-    write_all(fd_, zeros, sizeof zeros, temporary_);
+    const std::byte zeros[header_bytes] = {};
+    write_all(fd_, zeros, temporary_);
   }
-}
-
-TokenWriter::~TokenWriter() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 void TokenWriter::append(std::span<const int32_t> tokens) {
@@ -293,12 +217,12 @@ void TokenWriter::append(std::span<const int32_t> tokens) {
   } else {
     std::memcpy(buffer_.data(), tokens.data(), buffer_.size());
   }
-  write_all(fd_, buffer_.data(), buffer_.size(), temporary_);
+  write_all(fd_, buffer_, temporary_);
   size_ += int64_t(tokens.size());
 }
 
 void TokenWriter::sync() {
-  if (::fsync(fd_) != 0) fail_system(temporary_, "a file that reaches the disk");
+  if (::fsync(fd_.get()) != 0) fail_errno(temporary_, "to bring it to the disk");
 }
 
 void TokenWriter::finish() {
@@ -308,29 +232,13 @@ void TokenWriter::finish() {
     const bool narrow = spec_.width == 2;
     const int32_t head[3] = {narrow ? magic_u16 : magic_u32, narrow ? version_u16 : version_u32,
                              int32_t(size_)};
-    if (::pwrite(fd_, head, sizeof head, 0) != ssize_t(sizeof head))
-      fail_system(temporary_, "room to write");
+    if (::pwrite(fd_.get(), head, sizeof head, 0) != ssize_t(sizeof head))
+      fail_errno(temporary_, "room to write");
   }
   sync();
-  ::close(std::exchange(fd_, -1));
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_system(path_, "a file to rename to");
-  fsync_folder_of(path_);
-}
-
-void write_file_atomically(const fs::path& path, std::string_view bytes) {
-  const fs::path temporary = with_tmp(path);
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) fail_system(temporary, "a file that can be written");
-  try {
-    write_all(fd, bytes.data(), bytes.size(), temporary);
-    if (::fsync(fd) != 0) fail_system(temporary, "a file that reaches the disk");
-  } catch (...) {
-    ::close(fd);
-    throw;
-  }
-  ::close(fd);
-  if (::rename(temporary.c_str(), path.c_str()) != 0) fail_system(path, "a file to rename to");
-  fsync_folder_of(path);
+  fd_ = Fd();
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_errno(path_, "to rename a file to it");
+  fsync_dir(path_.has_parent_path() ? path_.parent_path() : ".");
 }
 
 void write_tokens(const fs::path& path, TokenFormat format, int64_t vocab,
@@ -361,7 +269,7 @@ void write_metadata(const fs::path& folder, const TokenMetadata& m) {
   };
   add("train", m.train);
   add("val", m.val);
-  write_file_atomically(folder / "metadata.json", meta.dump(2) + "\n");
+  write_file_atomic(folder / "metadata.json", meta.dump(2) + "\n");
 }
 
 }  // namespace hearth

@@ -8,8 +8,9 @@
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "io/files.h"
 
 namespace hearth {
 
@@ -27,9 +28,6 @@ class TokenFile {
  public:
   // Opens, maps and checks the header (magic, version, size); throws naming the file and the byte.
   explicit TokenFile(const std::filesystem::path&);
-  ~TokenFile();
-  TokenFile(TokenFile&&) noexcept;
-  TokenFile& operator=(TokenFile&&) noexcept;
 
   const std::filesystem::path& path() const { return path_; }
   TokenFormat format() const { return format_; }
@@ -49,12 +47,15 @@ class TokenFile {
  private:
   void read_header();
   void read_beside_metadata();
-  void unmap();
+  template <class T>
+  const T* tokens() const {
+    return reinterpret_cast<const T*>(map_.bytes().data() + offset_);
+  }
 
   std::filesystem::path path_;
   TokenFormat format_ = TokenFormat::llmc;
-  const std::byte* map_ = nullptr;
-  int64_t bytes_ = 0, offset_ = 0, size_ = 0;
+  MappedFile map_;
+  int64_t offset_ = 0, size_ = 0;
   int width_ = 2;
 };
 
@@ -68,9 +69,6 @@ class TokenWriter {
     int64_t resume_tokens = -1;  // >= 0: keep so many tokens of an unfinished (or finished) file
   };
   TokenWriter(const std::filesystem::path&, const Spec&);
-  ~TokenWriter();
-  TokenWriter(const TokenWriter&) = delete;
-  TokenWriter& operator=(const TokenWriter&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
   int64_t size() const { return size_; }  // tokens
@@ -81,13 +79,10 @@ class TokenWriter {
  private:
   std::filesystem::path path_, temporary_;
   Spec spec_;
-  int fd_ = -1;
+  Fd fd_;
   int64_t size_ = 0;
   std::vector<std::byte> buffer_;
 };
-
-// Writes bytes to `path.tmp`, fsyncs, renames, fsyncs the folder.
-void write_file_atomically(const std::filesystem::path&, std::string_view bytes);
 
 // One whole token file at once.
 void write_tokens(const std::filesystem::path&, TokenFormat, int64_t vocab,

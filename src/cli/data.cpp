@@ -1,0 +1,315 @@
+// hearth data: prepare token files from text, describe and check them, write the embedded corpus.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "core/threads.h"
+#include "data/corpus.h"
+#include "data/prepare.h"
+#include "data/stat.h"
+#include "io/hash.h"
+#include "tokenizer/tokenizer.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+// The sha256 of the tokenizer's files: a prepare run goes on only with the same tokenizer.
+std::string tokenizer_digest(const fs::path& path) {
+  if (!fs::is_directory(path)) return sha256_hex(to_bytes(read_file(path)));
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("tok") || name.starts_with("vocab") || name.starts_with("merges") ||
+        name.ends_with(".tiktoken"))
+      files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  Sha256 sha;
+  for (const fs::path& f : files) sha.update(to_bytes(read_file(f)));
+  return sha.hex();
+}
+
+// ---- prepare ----------------------------------------------------------------------------------
+
+struct PrepareFlags {
+  PrepareSpec spec;
+  std::string tokenizer, out, format = "llmc", source = "auto";
+  bool json = false;
+};
+
+void use_tokenizer(PrepareSpec& spec, const Tokenizer& tokenizer, const std::string& path) {
+  // A llama2.c vocabulary puts bos before each text; here the format decides what opens a document.
+  const std::vector<int32_t> probe = tokenizer.encode("x");
+  const bool adds_bos = probe.size() > 1 && probe[0] == tokenizer.bos();
+  spec.encode = [tokenizer, adds_bos](std::string_view text, std::vector<int32_t>& out) {
+    const auto begin = std::ptrdiff_t(out.size());
+    tokenizer.encode_to(text, out);
+    if (adds_bos) out.erase(out.begin() + begin);
+  };
+  spec.vocab = tokenizer.vocab_size();
+  spec.bos = tokenizer.bos();
+  spec.eos = tokenizer.eos();
+  spec.tokenizer_id = tokenizer_digest(path);
+}
+
+void run_prepare(const PrepareFlags& flags) {
+  PrepareSpec spec = flags.spec;
+  spec.out = flags.out;
+  spec.format = flags.format == "raw" ? TokenFormat::raw : TokenFormat::llmc;
+  spec.source = flags.source == "text"    ? SourceKind::text
+                : flags.source == "jsonl" ? SourceKind::jsonl
+                                          : SourceKind::automatic;
+  spec.progress = true;
+  use_tokenizer(spec, Tokenizer::load(flags.tokenizer), flags.tokenizer);
+
+  const auto start = std::chrono::steady_clock::now();
+  const PrepareResult r = prepare(spec);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (flags.json) {
+    ordered_json files = ordered_json::array();
+    for (const fs::path& f : r.files) files.push_back(f.string());
+    const ordered_json report = {{"format", flags.format},
+                                 {"vocab", spec.vocab},
+                                 {"bytes", r.bytes},
+                                 {"documents", r.train.documents + r.val.documents},
+                                 {"tokens", r.train.tokens + r.val.tokens},
+                                 {"train_documents", r.train.documents},
+                                 {"train_tokens", r.train.tokens},
+                                 {"train_shards", r.train_shards},
+                                 {"val_documents", r.val.documents},
+                                 {"val_tokens", r.val.tokens},
+                                 {"val_shards", r.val_shards},
+                                 {"files", files},
+                                 {"resumed", r.resumed},
+                                 {"seconds", seconds}};
+    fmt::print("{}\n", report.dump());
+    return;
+  }
+  for (const auto& [name, counts, shards] :
+       {std::tuple("train", r.train, r.train_shards), std::tuple("val", r.val, r.val_shards)})
+    if (shards > 0)
+      fmt::print("{}: {} tokens of {} documents in {} files under {}\n", name, counts.tokens,
+                 counts.documents, shards, flags.out);
+}
+
+void add_prepare(CLI::App& app) {
+  auto flags = std::make_shared<PrepareFlags>();
+  CLI::App* c = app.add_subcommand("prepare", "text and JSONL to token files");
+  c->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder")->required();
+  c->add_option("--input", flags->spec.inputs,
+                "text (a line <|endoftext|> ends a document) or .jsonl; globs; - for stdin")
+      ->required();
+  c->add_option("--out", flags->out, "folder to write; a killed run goes on there")->required();
+  c->add_option("--format", flags->format, "llmc (header) or raw (with metadata.json)")
+      ->check(CLI::IsMember({"llmc", "raw"}))
+      ->capture_default_str();
+  c->add_option("--source", flags->source, "kind of the inputs; auto goes by their names")
+      ->check(CLI::IsMember({"auto", "text", "jsonl"}))
+      ->capture_default_str();
+  c->add_option("--shard-tokens", flags->spec.shard_tokens,
+                "tokens a file; 0: 100000000 for llmc, all in one for raw")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  c->add_option("--val-fraction", flags->spec.val_fraction, "share of documents for validation")
+      ->capture_default_str();
+  c->add_option("--threads", flags->spec.threads, "0: every core")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  c->add_flag("--json", flags->json, "result as one JSON object");
+  c->callback([flags] { run_prepare(*flags); });
+}
+
+// ---- stat -------------------------------------------------------------------------------------
+
+struct StatFlags {
+  std::vector<std::string> input;
+  int64_t vocab = 0;
+  int32_t document_start = -1;
+  bool json = false;
+};
+
+void run_stat(const StatFlags& flags) {
+  int64_t tokens = 0;
+  const std::vector<fs::path> paths = expand_globs(flags.input);
+  for (const fs::path& path : paths) {
+    const TokenFile file(path);
+    if (flags.vocab > 0) file.check_tokens(flags.vocab);
+    const int32_t start =
+        flags.document_start >= 0 ? flags.document_start : document_start_of(file);
+    const TokenStat s = stat_tokens(file, start);
+    tokens += file.size();
+    if (flags.json) {
+      const ordered_json line = {{"file", path.string()},
+                                 {"format", name(file.format())},
+                                 {"dtype", file.width() == 2 ? "uint16" : "uint32"},
+                                 {"tokens", file.size()},
+                                 {"max_token", s.max_token},
+                                 {"document_start", s.document_start},
+                                 {"documents", s.counts.documents},
+                                 {"min_length", s.counts.shortest},
+                                 {"mean_length", s.mean_length()},
+                                 {"max_length", s.counts.longest},
+                                 {"continued_tokens", s.continued},
+                                 {"vocab_checked", flags.vocab}};
+      fmt::print("{}\n", line.dump());
+    } else {
+      fmt::print(
+          "{}: {} {}, {} tokens up to {}, {} documents opened by {} of {} to {} tokens (mean "
+          "{:.1f}){}\n",
+          path.string(), name(file.format()), file.width() == 2 ? "uint16" : "uint32", file.size(),
+          s.max_token, s.counts.documents, s.document_start, s.counts.shortest, s.counts.longest,
+          s.mean_length(), flags.vocab > 0 ? fmt::format(", all below {}", flags.vocab) : "");
+    }
+  }
+  if (!flags.json && paths.size() > 1) fmt::print("{} files, {} tokens\n", paths.size(), tokens);
+}
+
+void add_stat(CLI::App& app) {
+  auto flags = std::make_shared<StatFlags>();
+  CLI::App* c = app.add_subcommand("stat", "describe and check token files");
+  c->add_option("files", flags->input, "paths or globs")->required();
+  c->add_option("--vocab", flags->vocab, "check that every token is below this; 0: do not")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  c->add_option("--document-start", flags->document_start,
+                "id that opens a document; -1: as the files beside tell, else GPT-2's or Llama-3's")
+      ->capture_default_str();
+  c->add_flag("--json", flags->json, "one JSON object a file");
+  c->callback([flags] { run_stat(*flags); });
+}
+
+// ---- stories ----------------------------------------------------------------------------------
+
+struct StoriesFlags {
+  std::string out;
+  int64_t bytes = 0, stories = 0;
+  uint64_t seed = 1;
+  int threads = 0;
+  bool json = false;
+};
+
+// A file that appears when whole, or standard output.
+class TextSink {
+ public:
+  explicit TextSink(const std::string& out) {
+    if (out != "-") file_ = std::make_unique<AtomicFile>(out);
+  }
+  void write(std::string_view text) {
+    if (file_)
+      file_->write(to_bytes(text));
+    else if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
+      fail("stdout", "expected to write {} bytes, got an error", text.size());
+  }
+  void finish() {
+    if (file_)
+      file_->commit();
+    else if (std::fflush(stdout) != 0)
+      fail("stdout", "expected to write all, got an error");
+  }
+
+ private:
+  std::unique_ptr<AtomicFile> file_;
+};
+
+struct StoriesWritten {
+  int64_t stories = 0, bytes = 0, chars = 0;  // chars: of the stories alone
+  double nats = 0;
+};
+
+StoriesWritten write_stories(TextSink& sink, const StoriesFlags& flags) {
+  constexpr int64_t block = 4096, grain = 64;
+  constexpr std::string_view separator = "\n<|endoftext|>\n";
+  Threads threads(flags.threads);
+  std::vector<Story> made(block);
+  std::string text;
+  StoriesWritten sum;
+  const auto more = [&] {
+    return flags.stories > 0 ? sum.stories < flags.stories : sum.bytes < flags.bytes;
+  };
+  while (more()) {
+    const int64_t first = sum.stories;
+    threads.ranges(block, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        made[size_t(i)] = make_story(flags.seed, uint64_t(first + i));
+    });
+    text.clear();
+    for (int64_t i = 0; i < block && more(); ++i) {
+      const Story& s = made[size_t(i)];
+      const size_t before = text.size();
+      if (sum.stories > 0) text += separator;
+      text += s.text;
+      ++sum.stories;
+      sum.bytes += int64_t(text.size() - before);
+      sum.chars += int64_t(s.text.size());
+      sum.nats += s.nats;
+    }
+    sink.write(text);
+  }
+  sink.write("\n");
+  ++sum.bytes;
+  return sum;
+}
+
+void run_stories(const StoriesFlags& flags) {
+  if ((flags.bytes > 0) == (flags.stories > 0))
+    fail_usage("data stories", "expected either --bytes or --stories, got {}",
+               flags.bytes > 0 ? "both" : "none");
+  TextSink sink(flags.out);
+  const StoriesWritten w = write_stories(sink, flags);
+  sink.finish();
+  const CorpusEntropy e = corpus_entropy();
+  const double per_story = w.nats / double(w.stories), per_char = w.nats / double(w.chars);
+  std::FILE* to = flags.out == "-" ? stderr : stdout;  // the text itself took standard output
+  if (flags.json) {
+    const ordered_json report = {{"stories", w.stories},
+                                 {"bytes", w.bytes},
+                                 {"seed", flags.seed},
+                                 {"nats_per_story", e.nats_per_story},
+                                 {"chars_per_story", e.chars_per_story},
+                                 {"nats_per_char", e.nats_per_char()},
+                                 {"realised_nats_per_story", per_story},
+                                 {"realised_nats_per_char", per_char}};
+    fmt::print(to, "{}\n", report.dump());
+  } else {
+    fmt::print(to,
+               "{} stories, {} bytes\nentropy: {:.4f} nats a story of {:.2f} characters, {:.6f} "
+               "nats a character\nthese stories: {:.4f} nats a story, {:.6f} nats a character\n",
+               w.stories, w.bytes, e.nats_per_story, e.chars_per_story, e.nats_per_char(),
+               per_story, per_char);
+  }
+}
+
+void add_stories(CLI::App& app) {
+  auto flags = std::make_shared<StoriesFlags>();
+  CLI::App* c = app.add_subcommand(
+      "stories", "write the embedded corpus: stories from a grammar whose entropy is known");
+  c->add_option("--out", flags->out, "text file; - for standard output")->required();
+  c->add_option("--bytes", flags->bytes, "write at least so much, in whole stories")
+      ->check(CLI::NonNegativeNumber);
+  c->add_option("--stories", flags->stories, "write so many")->check(CLI::NonNegativeNumber);
+  c->add_option("--seed", flags->seed, "another seed is another corpus")->capture_default_str();
+  c->add_option("--threads", flags->threads, "0: every core")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  c->add_flag("--json", flags->json, "result as one JSON object");
+  c->callback([flags] { run_stories(*flags); });
+}
+
+}  // namespace
+
+void add_data(CLI::App& app) {
+  CLI::App* c = app.add_subcommand("data", "prepare, describe and make training data");
+  c->require_subcommand(1);
+  add_prepare(*c);
+  add_stat(*c);
+  add_stories(*c);
+}
+
+}  // namespace hearth
