@@ -104,7 +104,7 @@ TEST(IoCheckpoint, VerifySaysWhatIsWrong) {
 }
 
 TEST(IoCheckpoint, ManifestTruncatedOrFlippedNeverPassesForAnother) {
-  const TempDir dir;
+  const TempDir dir(memory_dir());
   save(dir.path(), 1);
   const std::string text = read_file(dir / "step-00000001/manifest.json");
   const auto good = parse_manifest(text, "m");
@@ -243,7 +243,7 @@ TEST(IoCheckpoint, FullDiskKeepsTheLastOne) {
 
 TEST(IoCheckpoint, KilledAtAnyMomentLosesNothingCommitted) {
   // A kill, unlike a power cut, does not care for the disk: in memory there are far more saves.
-  const TempDir dir(access("/dev/shm", W_OK) == 0 ? "/dev/shm" : fs::temp_directory_path());
+  const TempDir dir(memory_dir());
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   save(dir / "checkpoints", 1, 20'000);
@@ -271,7 +271,9 @@ TEST(IoCheckpoint, KilledAtAnyMomentLosesNothingCommitted) {
     close(ends[0]);
     rounds_that_saved += committed > before;
     for (const auto& e : fs::directory_iterator(dir / "checkpoints")) {
-      left_behind += e.path().filename().string()[0] == '.';
+      const bool hidden = e.path().filename().string()[0] == '.';
+      left_behind += hidden;
+      if (!hidden) { EXPECT_EQ(problem(e.path()), "") << e.path(); }
     }
     const FoundCheckpoint found = find_newest_valid(dir / "checkpoints");
     EXPECT_TRUE(found.skipped.empty()) << found.skipped[0].dir << ": " << found.skipped[0].reason;

@@ -36,6 +36,11 @@ class TempDir {
   std::filesystem::path path_;
 };
 
+// A base for tests that write much and do not care for the disk.
+inline std::filesystem::path memory_dir() {
+  return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
+}
+
 inline std::filesystem::path test_data() {
   const char* dir = std::getenv("HEARTH_TEST_DATA");
   return dir ? dir : HEARTH_SOURCE_DIR "/../shared/data";
