@@ -99,7 +99,8 @@ Tree walk(const fs::path& root) {
 }
 
 // Gives `from` the name `to`. A folder there already ends up under the name `from`, in one step
-// where the file system can exchange names.
+// where the file system can exchange names (not NFS: there a kill between the two renames loses
+// it).
 void take_name(const fs::path& from, const fs::path& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno == EEXIST &&

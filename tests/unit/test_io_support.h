@@ -20,8 +20,8 @@ namespace hearth::test {
 
 class TempDir {
  public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "hearth-io-XXXXXX").string();
+  explicit TempDir(const std::filesystem::path& base = std::filesystem::temp_directory_path()) {
+    std::string name = (base / "hearth-io-XXXXXX").string();
     if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp failed");
     path_ = name;
   }
@@ -35,6 +35,11 @@ class TempDir {
  private:
   std::filesystem::path path_;
 };
+
+// A base for tests that write much and do not care for the disk.
+inline std::filesystem::path memory_dir() {
+  return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
+}
 
 inline std::filesystem::path test_data() {
   const char* dir = std::getenv("HEARTH_TEST_DATA");
