@@ -39,7 +39,7 @@ struct TemplateParser {
   const Grammar::Source& source;
   std::map<std::string, int> variables = {};
   std::vector<const WordList*> variable_list = {};
-  std::vector<std::string> open = {"start"};  // rules being expanded
+  std::vector<std::string> open = {"(start)"};  // rules being expanded
   std::set<int> bound = {};
   std::string_view text = {};
   size_t at = 0;

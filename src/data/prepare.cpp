@@ -114,6 +114,9 @@ void check_spec(const PrepareSpec& spec) {
   if (spec.shard_tokens < 0 || spec.shard_tokens > INT32_MAX)
     fail_usage("prepare", "expected shards of 1 to {} tokens, got {}", INT32_MAX,
                spec.shard_tokens);
+  if (spec.block_bytes < 1 || spec.save_blocks < 1)
+    fail("prepare", "expected blocks of at least a byte, got {} and {}", spec.block_bytes,
+         spec.save_blocks);
   if (!(spec.val_fraction >= 0 && spec.val_fraction < 1))
     fail_usage("prepare", "expected a validation fraction in [0, 1), got {}", spec.val_fraction);
   if (spec.eos < 0 && (spec.format == TokenFormat::llmc || spec.bos < 0))
@@ -208,7 +211,7 @@ class Run {
         write_block();
         at_ = reader.position();
         bytes_ = before + reader.bytes_read();
-        save(false);
+        if ((block + 1) % spec_.save_blocks == 0) save(false);
         progress.show(bytes_, train_.counts.tokens + val_.counts.tokens, false);
         if (spec_.on_block) spec_.on_block(block);
       }
@@ -324,6 +327,9 @@ class Run {
       write_metadata(spec_.out, meta);
     }
     save(true);
+    for (const auto& entry : fs::directory_iterator(spec_.out))  // what killed runs left behind
+      if (entry.path().filename().string().starts_with(fmt::format(".tmp-{}-", state_name)))
+        fs::remove(entry.path());
   }
 
   PrepareResult result() const {

@@ -36,6 +36,7 @@ struct PrepareSpec {
   double val_fraction = 0;   // of the documents, chosen by a hash of their number
   int threads = 0;
   int64_t block_bytes = 8 << 20;  // text encoded at a time
+  int64_t save_blocks = 8;        // blocks between two savings of the state
 
   // Appends the tokens of a text; called from several threads at once.
   std::function<void(std::string_view, std::vector<int32_t>&)> encode;

@@ -210,6 +210,7 @@ TokenWriter::TokenWriter(const fs::path& path, const Spec& spec)
 }
 
 void TokenWriter::append(std::span<const int32_t> tokens) {
+  if (tokens.empty()) return;
   buffer_.resize(tokens.size() * size_t(spec_.width));
   if (spec_.width == 2) {
     uint16_t* p = reinterpret_cast<uint16_t*>(buffer_.data());

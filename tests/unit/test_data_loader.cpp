@@ -1,0 +1,281 @@
+// The loader against plain re-implementations, and exact resumption from any cursor.
+#include "data/loader.h"
+
+#include <random>
+#include <set>
+
+#include "data/permutation.h"
+#include "unit/data_files.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using Order = LoaderSpec::Order;
+
+// Files whose tokens are all different, so that a batch shows where it was read.
+struct Shards {
+  TemporaryFolder dir;
+  std::vector<fs::path> paths;
+  std::vector<std::vector<int32_t>> tokens;
+
+  explicit Shards(std::initializer_list<int64_t> sizes) {
+    int32_t first = 0;
+    for (const int64_t n : sizes) {
+      paths.push_back(dir / fmt::format("s_{}.bin", paths.size()));
+      tokens.push_back(counting_tokens(n, first));
+      write_tokens(paths.back(), TokenFormat::llmc, 70000, tokens.back());
+      first += int32_t(n);
+    }
+  }
+
+  LoaderSpec spec(int64_t batch, int64_t seq, Order order) const {
+    LoaderSpec s;
+    s.files = paths;
+    s.batch = batch;
+    s.seq = seq;
+    s.order = order;
+    s.vocab = 70000;
+    return s;
+  }
+};
+
+// NoCap's DistributedDataLoader, for one process.
+struct NaiveSequential {
+  const Shards& shards;
+  int64_t batch, seq;
+  size_t shard = 0;
+  int64_t position = 0;
+
+  std::pair<std::vector<int32_t>, std::vector<int32_t>> next() {
+    const auto& t = shards.tokens[shard];
+    const auto begin = t.begin() + position;
+    std::pair<std::vector<int32_t>, std::vector<int32_t>> xy{{begin, begin + batch * seq},
+                                                             {begin + 1, begin + batch * seq + 1}};
+    position += batch * seq;
+    if (position + batch * seq + 1 > int64_t(t.size())) {
+      shard = (shard + 1) % shards.tokens.size();
+      position = 0;
+    }
+    return xy;
+  }
+};
+
+TEST(Loader, SequentialIsNoCap) {
+  const Shards shards({100, 61, 24, 25, 200});
+  for (const int workers : {1, 2, 5}) {
+    LoaderSpec spec = shards.spec(3, 4, Order::sequential);
+    spec.workers = workers;
+    Loader loader(spec);
+    NaiveSequential naive{shards, 3, 4};
+    EXPECT_EQ(loader.total_tokens(), 410);
+    for (int step = 0; step < 100; ++step) {
+      const Batch b = loader.next();
+      const auto [x, y] = naive.next();
+      ASSERT_EQ(b.tokens, x) << step;
+      ASSERT_EQ(b.targets, y) << step;
+      EXPECT_EQ(b.count, 12);
+      EXPECT_EQ(b.positions, (std::vector<int32_t>{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3}));
+      EXPECT_TRUE(b.documents.empty());
+      EXPECT_EQ(b.next.tokens, 12 * (step + 1));
+      EXPECT_EQ(b.next, loader.cursor());
+    }
+  }
+}
+
+TEST(Loader, SequentialCountsEpochs) {
+  const Shards shards({25, 25});  // two batches of 12 each
+  Loader loader(shards.spec(3, 4, Order::sequential));
+  std::vector<int64_t> epochs;
+  for (int i = 0; i < 9; ++i) epochs.push_back(loader.next().next.epoch);
+  EXPECT_EQ(epochs, (std::vector<int64_t>{0, 0, 0, 0, 1, 1, 1, 1, 2}));
+}
+
+// The first token of each window names it.
+TEST(Loader, ShuffledVisitsEachWindowOnceAnEpoch) {
+  const Shards shards({101, 57, 9, 300});
+  const int64_t T = 8, windows = 12 + 7 + 1 + 37;
+  std::set<int32_t> expected;
+  for (const auto& t : shards.tokens)
+    for (size_t i = 0; i + size_t(T) < t.size(); i += size_t(T)) expected.insert(t[i]);
+  ASSERT_EQ(int64_t(expected.size()), windows);
+
+  const int64_t B = 5;
+  Loader loader(shards.spec(B, T, Order::shuffled));
+  std::vector<int32_t> starts;
+  while (int64_t(starts.size()) < 4 * windows) {
+    const Batch b = loader.next();
+    for (int64_t row = 0; row < B; ++row) {
+      starts.push_back(b.tokens[size_t(row * T)]);
+      for (int64_t t = 0; t < T; ++t) {  // within one file, and one further on
+        EXPECT_EQ(b.tokens[size_t(row * T + t)], starts.back() + t);
+        EXPECT_EQ(b.targets[size_t(row * T + t)], starts.back() + t + 1);
+      }
+    }
+  }
+  std::set<std::vector<int32_t>> orders;
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    const auto begin = starts.begin() + epoch * windows;
+    const std::vector<int32_t> order(begin, begin + windows);
+    EXPECT_EQ(std::set<int32_t>(order.begin(), order.end()), expected) << epoch;
+    EXPECT_FALSE(std::is_sorted(order.begin(), order.end()));
+    orders.insert(order);
+  }
+  EXPECT_EQ(orders.size(), 4u);  // each epoch its own
+}
+
+TEST(Loader, SeedChoosesTheOrder) {
+  const Shards shards({500});
+  LoaderSpec spec = shards.spec(4, 8, Order::shuffled);
+  const auto first = [&](uint64_t seed) {
+    spec.seed = seed;
+    return Loader(spec).next().tokens;
+  };
+  EXPECT_EQ(first(1), first(1));
+  EXPECT_NE(first(1), first(2));
+}
+
+TEST(Permutation, IsOneAndSpreads) {
+  for (const uint64_t n : {1u, 2u, 3u, 4u, 5u, 16u, 17u, 1000u, 4097u})
+    for (const uint64_t epoch : {0u, 1u, 7u}) {
+      const Permutation p(n, 3, epoch);
+      std::set<uint64_t> seen;
+      for (uint64_t i = 0; i < n; ++i) seen.insert(p(i));
+      EXPECT_EQ(seen.size(), n);
+      EXPECT_LT(*seen.rbegin(), n);
+    }
+  // Neighbours should lie as far apart as chance has it: n/3 on average.
+  const Permutation p(10000, 1, 0);
+  double sum = 0;
+  for (uint64_t i = 0; i + 1 < 10000; ++i) sum += std::abs(double(p(i)) - double(p(i + 1)));
+  EXPECT_NEAR(sum / 9999, 10000 / 3.0, 150);
+}
+
+void expect_equal(const Batch& a, const Batch& b) {
+  ASSERT_EQ(a.tokens, b.tokens);
+  ASSERT_EQ(a.targets, b.targets);
+  ASSERT_EQ(a.positions, b.positions);
+  ASSERT_EQ(a.documents, b.documents);
+  ASSERT_EQ(a.next, b.next);
+}
+
+TEST(Loader, ResumesExactlyAnywhere) {
+  const Shards shards({100, 61, 25, 47});
+  std::mt19937 random(1);
+  for (const Order order : {Order::sequential, Order::shuffled}) {
+    LoaderSpec spec = shards.spec(3, 4, order);
+    std::vector<Batch> straight;
+    Loader whole(spec);
+    for (int i = 0; i < 60; ++i) straight.push_back(whole.next());
+    for (size_t from = 0; from < 50; ++from) {  // every shard border and epoch end among them
+      spec.workers = 1 + int(random() % 4);
+      spec.prefetch = 1 + int(random() % 6);
+      Loader resumed(spec, from ? straight[from - 1].next : Cursor{});
+      Batch b;
+      for (size_t i = from; i < from + 10; ++i) {
+        resumed.next(b);
+        expect_equal(b, straight[i]);
+      }
+    }
+  }
+}
+
+TEST(Loader, RanksPartTheStep) {
+  const Shards shards({100, 61, 47});
+  for (const Order order : {Order::sequential, Order::shuffled}) {
+    Loader whole(shards.spec(6, 4, order));
+    std::vector<std::unique_ptr<Loader>> ranks;
+    for (int r = 0; r < 3; ++r) {
+      LoaderSpec spec = shards.spec(2, 4, order);
+      spec.rank = r;
+      spec.world = 3;
+      ranks.push_back(std::make_unique<Loader>(spec));
+    }
+    for (int step = 0; step < 30; ++step) {
+      const Batch all = whole.next();
+      std::vector<int32_t> tokens, targets;
+      for (auto& rank : ranks) {
+        const Batch b = rank->next();
+        tokens.insert(tokens.end(), b.tokens.begin(), b.tokens.end());
+        targets.insert(targets.end(), b.targets.begin(), b.targets.end());
+        EXPECT_EQ(b.next, all.next);
+      }
+      EXPECT_EQ(tokens, all.tokens);
+      EXPECT_EQ(targets, all.targets);
+    }
+  }
+}
+
+TEST(Loader, AnotherWorldGoesOnAtTheSameCursor) {
+  const Shards shards({400});
+  for (const Order order : {Order::sequential, Order::shuffled}) {
+    LoaderSpec four = shards.spec(2, 4, order), one = shards.spec(1, 4, order);
+    four.world = 4;
+    Loader before(four);
+    const Cursor at = before.next().next;  // 8 rows over the ranks
+    Loader straight(one), after(one, at);
+    for (int i = 0; i < 8; ++i) straight.next();
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(straight.next().tokens, after.next().tokens);
+  }
+}
+
+TEST(Loader, DocumentMaskRestartsPositions) {
+  const TemporaryFolder dir;
+  write_tokens(dir / "t.bin", TokenFormat::llmc, 100,
+               std::vector<int32_t>{9, 1, 2, 9, 3, 4, 5, 9, 9, 6, 7, 8, 1});
+  LoaderSpec spec;
+  spec.files = {dir / "t.bin"};
+  spec.batch = 2;
+  spec.seq = 6;
+  spec.document_mask = true;
+  spec.document_start = 9;
+  const Batch b = Loader(spec).next();
+  EXPECT_EQ(b.tokens, (std::vector<int32_t>{9, 1, 2, 9, 3, 4, 5, 9, 9, 6, 7, 8}));
+  EXPECT_EQ(b.targets, (std::vector<int32_t>{1, 2, 9, 3, 4, 5, 9, 9, 6, 7, 8, 1}));
+  EXPECT_EQ(b.positions, (std::vector<int32_t>{0, 1, 2, 0, 1, 2, 0, 0, 0, 1, 2, 3}));
+  EXPECT_EQ(b.documents, (std::vector<int32_t>{0, 0, 0, 1, 1, 1, 0, 1, 2, 2, 2, 2}));
+  EXPECT_EQ(b.count, 12);
+}
+
+TEST(Loader, RefusesBadShapes) {
+  const Shards shards({100, 24});
+  const auto refused = [](const LoaderSpec& s, Cursor c = {}) {
+    return error_of([&] { Loader loader(s, c); });
+  };
+  LoaderSpec spec = shards.spec(3, 8, Order::sequential);  // 25 tokens a step
+  EXPECT_TRUE(mentions(refused(spec), {"s_1.bin", "25 tokens", "3 rows", "8 tokens", "24"}));
+  spec = shards.spec(1, 24, Order::shuffled);
+  EXPECT_TRUE(mentions(refused(spec), {"s_1.bin", "25 tokens", "24"}));
+  spec = shards.spec(30, 8, Order::shuffled);
+  EXPECT_TRUE(mentions(refused(spec), {"30 windows", "14"}));
+  spec = shards.spec(1, 8, Order::sequential);
+  spec.vocab = 110;
+  EXPECT_TRUE(mentions(refused(spec), {"s_1.bin", "110", "byte 1064"}));
+  spec = shards.spec(1, 8, Order::sequential);
+  EXPECT_TRUE(mentions(refused(spec, {.shard = 2}), {"cursor", "shard 2"}));
+  EXPECT_TRUE(mentions(refused(spec, {.position = 101}), {"cursor", "position 101"}));
+  spec.rank = 1;
+  EXPECT_TRUE(mentions(refused(spec), {"rank 1 of 1"}));
+  spec = shards.spec(0, 8, Order::sequential);
+  EXPECT_TRUE(mentions(refused(spec), {"0 x 8"}));
+  spec = shards.spec(1, 8, Order::sequential);
+  spec.document_mask = true;
+  EXPECT_TRUE(mentions(refused(spec), {"document", "-1"}));
+  spec = shards.spec(1, 8, Order::sequential);
+  spec.files.clear();
+  EXPECT_TRUE(mentions(refused(spec), {"none"}));
+  spec = shards.spec(1, 8, Order::sequential);
+  spec.workers = 0;
+  EXPECT_TRUE(mentions(refused(spec), {"workers"}));
+}
+
+TEST(Loader, BenchCountsWhatItTook) {
+  const Shards shards({5000});
+  const LoaderRate rate = bench_loader(shards.spec(2, 16, Order::shuffled), 0.01);
+  EXPECT_GT(rate.batches, 0);
+  EXPECT_GT(rate.tokens_per_s, 0);
+  EXPECT_LE(rate.stalls, rate.batches);
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,282 @@
+// prepare: documents of both kinds, the same bytes at any thread count and after any kill.
+#include "data/prepare.h"
+
+#include <sys/wait.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "data/permutation.h"
+#include "unit/data_files.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Bytes as tokens; 256 opens, 257 ends.
+PrepareSpec byte_spec(const fs::path& out, std::vector<std::string> inputs) {
+  PrepareSpec spec;
+  spec.inputs = std::move(inputs);
+  spec.out = out;
+  spec.encode = [](std::string_view text, std::vector<int32_t>& tokens) {
+    for (const char c : text) tokens.push_back(uint8_t(c));
+  };
+  spec.vocab = 258;
+  spec.bos = 256;
+  spec.eos = 257;
+  spec.tokenizer_id = "bytes";
+  spec.threads = 1;
+  return spec;
+}
+
+std::vector<int32_t> llmc_tokens(std::initializer_list<std::string_view> documents) {
+  std::vector<int32_t> tokens;
+  for (const std::string_view d : documents) {
+    tokens.push_back(257);
+    for (const char c : d) tokens.push_back(uint8_t(c));
+  }
+  return tokens;
+}
+
+std::vector<int32_t> prepared(const std::string& file, std::string_view bytes) {
+  const TemporaryFolder dir;
+  put_file(dir / file, bytes);
+  prepare(byte_spec(dir / "out", {(dir / file).string()}));
+  return all_tokens(TokenFile(dir / "out/train_000001.bin"));
+}
+
+TEST(Prepare, PartsTextAtEndOfTextLines) {
+  EXPECT_EQ(prepared("a.txt", "one\ntwo\n"), llmc_tokens({"one\ntwo\n"}));
+  EXPECT_EQ(prepared("a.txt", "one\n<|endoftext|>\ntwo\n\n<|endoftext|>\nthree\n"),
+            llmc_tokens({"one", "two\n", "three"}));
+  EXPECT_EQ(prepared("a.txt", "<|endoftext|>\n\n<|endoftext|>\none\n<|endoftext|>"),
+            llmc_tokens({"one"}));
+  EXPECT_EQ(prepared("a.txt", "a <|endoftext|>\n<|endoftext|> b"),
+            llmc_tokens({"a <|endoftext|>\n<|endoftext|> b"}));
+  EXPECT_EQ(prepared("a.txt", std::string("x\0y\n<|endoftext|>\n\xff", 19)),
+            llmc_tokens({std::string_view("x\0y", 3), "\xff"}));
+}
+
+TEST(Prepare, TakesEveryKindOfJsonl) {
+  EXPECT_EQ(
+      prepared("a.jsonl", R"({"text": "hello\n"}
+{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+
+{"prompt": "p ", "completion": "c"}
+{"prompt": "p", "chosen": "good", "rejected": "bad"}
+{"prompt": "p", "chosen": [{"content": "x"}, {"content": "y"}], "rejected": []}
+{"instruction": "i", "input": "", "output": "o"}
+{"instruction": "i", "input": "n", "output": "o", "more": 1}
+{"text": ""}
+{"instruction": "i", "output": "o"})"),
+      llmc_tokens({"hello\n", "a\nb", "p c", "p\ngood", "p\nx\ny", "i\no", "i\nn\no", "i\no"}));
+}
+
+TEST(Prepare, NamesTheLineOfBadJsonl) {
+  const auto refused = [](const char* line) {
+    return error_of([&] { prepared("a.jsonl", std::string("{\"text\": \"ok\"}\n\n") + line); });
+  };
+  EXPECT_TRUE(mentions(refused("{\"text\": "), {"a.jsonl:3"}));
+  EXPECT_TRUE(mentions(refused("[1]"), {"a.jsonl:3", "object"}));
+  EXPECT_TRUE(mentions(refused("{\"body\": \"x\"}"), {"a.jsonl:3", "body"}));
+  EXPECT_TRUE(mentions(refused("{\"text\": 3}"), {"a.jsonl:3", "text"}));
+  EXPECT_TRUE(
+      mentions(refused("{\"messages\": [{\"role\": \"user\"}]}"), {"a.jsonl:3", "content"}));
+  EXPECT_TRUE(mentions(refused("{\"text\": \"\xff\"}"), {"a.jsonl:3"}));
+}
+
+TEST(Prepare, RefusesBadCalls) {
+  const TemporaryFolder dir;
+  put_file(dir / "a.txt", "text");
+  put_file(dir / "a.json", "[]");
+  put_file(dir / "a.gz", "");
+  put_file(dir / "empty.txt", "");
+  const auto refused = [&](const char* input, auto change) {
+    PrepareSpec spec = byte_spec(dir / "out", {(dir / input).string()});
+    change(spec);
+    return error_of([&] { prepare(spec); });
+  };
+  const auto nothing = [](PrepareSpec&) {};
+  EXPECT_TRUE(mentions(refused("none.txt", nothing), {"none.txt", "no match"}));
+  EXPECT_TRUE(mentions(refused("a.json", nothing), {"a.json", "JSONL"}));
+  EXPECT_TRUE(mentions(refused("a.gz", nothing), {"a.gz", "unpack"}));
+  EXPECT_TRUE(mentions(refused("empty.txt", nothing), {"document"}));
+  EXPECT_TRUE(mentions(refused("a.txt", [](auto& s) { s.val_fraction = 1; }), {"[0, 1)"}));
+  EXPECT_TRUE(mentions(refused("a.txt", [](auto& s) { s.eos = -1; }), {"end-of-text"}));
+  EXPECT_TRUE(mentions(refused("a.txt",
+                               [](auto& s) {
+                                 s.vocab = 100;
+                                 s.out += "2";
+                               }),
+                       {"a.txt:1", "100"}));
+}
+
+TEST(Prepare, RawFormatWithMetadata) {
+  const TemporaryFolder dir;
+  put_file(dir / "a.txt", "ab\n<|endoftext|>\nc");
+  PrepareSpec spec = byte_spec(dir / "out", {(dir / "a.txt").string()});
+  spec.format = TokenFormat::raw;
+  prepare(spec);
+  const TokenFile file(dir / "out/train.bin");
+  EXPECT_EQ(file.format(), TokenFormat::raw);
+  EXPECT_EQ(all_tokens(file), (std::vector<int32_t>{256, 'a', 'b', 257, 256, 'c', 257}));
+  const auto meta = nlohmann::json::parse(get_file(dir / "out/metadata.json"));
+  EXPECT_EQ(meta["vocab_size"], 258);
+  EXPECT_EQ(meta["dtype"], "uint16");
+  EXPECT_EQ(meta["bos_token_id"], 256);
+  EXPECT_EQ(meta["eos_token_id"], 257);
+  EXPECT_EQ(meta["train_tokens"], 7);
+  EXPECT_EQ(meta["train_examples"], 2);
+  EXPECT_EQ(meta["train_length_stats"]["token"]["max"], 4);
+  EXPECT_EQ(meta["train_length_stats"]["token"]["mean"], 3.5);
+}
+
+// Several files of both kinds with documents of many lengths.
+struct Corpus {
+  TemporaryFolder dir;
+  std::vector<std::string> inputs;
+  std::vector<std::string> documents;
+
+  Corpus() {
+    std::mt19937 random(3);
+    std::string text, lines;
+    for (int i = 0; i < 300; ++i) {
+      std::string d;
+      for (int n = 1 + int(random() % 200); n > 0; --n) d += char('a' + random() % 26);
+      documents.push_back(d);
+      if (i < 200) {
+        text += d + (i < 199 ? "\n<|endoftext|>\n" : "\n");
+      } else {
+        lines += nlohmann::json{{"text", d}}.dump() + "\n";
+      }
+    }
+    put_file(dir / "1.txt", text);
+    put_file(dir / "2.jsonl", lines);
+    inputs = {(dir / "[12].*").string()};
+  }
+
+  PrepareSpec spec(const std::string& out) const {
+    PrepareSpec s = byte_spec(dir / out, inputs);
+    s.shard_tokens = 6000;
+    s.val_fraction = 0.2;
+    s.block_bytes = 3000;
+    s.save_blocks = 1;
+    return s;
+  }
+
+  // Names and bytes of all token files; nothing temporary may be left.
+  std::map<std::string, std::string> output(const std::string& out) const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::directory_iterator(dir / out)) {
+      const std::string name = entry.path().filename().string();
+      EXPECT_EQ(name.find("tmp"), name.npos) << name;
+      if (name.ends_with(".bin")) files[name] = get_file(entry.path());
+    }
+    return files;
+  }
+};
+
+TEST(Prepare, SplitsAndShardsEveryDocument) {
+  const Corpus corpus;
+  const PrepareResult r = prepare(corpus.spec("out"));
+  std::vector<int32_t> train, val, got_train, got_val;
+  for (size_t i = 0; i < corpus.documents.size(); ++i) {
+    auto& side = double(mix64(i) >> 11) * 0x1p-53 < 0.2 ? val : train;
+    const auto tokens = llmc_tokens({corpus.documents[i]});
+    side.insert(side.end(), tokens.begin(), tokens.end());
+  }
+  for (const fs::path& path : r.files) {
+    const TokenFile file(path);
+    const bool is_val = path.filename().string().starts_with("val");
+    auto& side = is_val ? got_val : got_train;
+    const auto tokens = all_tokens(file);
+    side.insert(side.end(), tokens.begin(), tokens.end());
+  }
+  EXPECT_EQ(got_train, train);
+  EXPECT_EQ(got_val, val);
+  EXPECT_EQ(r.train.documents + r.val.documents, 300);
+  EXPECT_GT(r.val.documents, 30);
+  EXPECT_LT(r.val.documents, 90);
+  EXPECT_EQ(r.train.tokens, int64_t(train.size()));
+  EXPECT_EQ(r.train_shards, (int64_t(train.size()) + 5999) / 6000);
+  EXPECT_TRUE(fs::exists(corpus.dir / "out/train_000001.bin"));
+  EXPECT_TRUE(fs::exists(corpus.dir / "out/val_000000.bin"));
+  EXPECT_EQ(TokenFile(corpus.dir / "out/train_000001.bin").size(), 6000);
+}
+
+TEST(Prepare, SameBytesAtAnyThreadCountAndBlockSize) {
+  const Corpus corpus;
+  prepare(corpus.spec("out1"));
+  const auto expected = corpus.output("out1");
+  for (const int threads : {2, 3}) {
+    PrepareSpec spec = corpus.spec(fmt::format("out{}", threads));
+    spec.threads = threads;
+    spec.block_bytes = threads == 3 ? 7777 : 1000;
+    spec.save_blocks = 3;
+    prepare(spec);
+    EXPECT_EQ(corpus.output(fmt::format("out{}", threads)), expected);
+  }
+}
+
+TEST(Prepare, GoesOnAfterAStopAtAnyBlock) {
+  const Corpus corpus;
+  const int64_t bytes = prepare(corpus.spec("whole")).bytes;
+  const auto expected = corpus.output("whole");
+  struct Stop {};
+  for (const int64_t stop : {0, 1, 4, 7}) {
+    PrepareSpec spec = corpus.spec(fmt::format("stopped{}", stop));
+    spec.save_blocks = 1 + stop % 3;
+    spec.on_block = [stop](int64_t block) {
+      if (block == stop) throw Stop();
+    };
+    EXPECT_THROW(prepare(spec), Stop);
+    spec.on_block = nullptr;
+    const PrepareResult r = prepare(spec);
+    EXPECT_EQ(r.resumed, stop + 1 >= spec.save_blocks);
+    EXPECT_EQ(r.bytes, bytes);
+    EXPECT_EQ(corpus.output(fmt::format("stopped{}", stop)), expected) << stop;
+  }
+}
+
+// A process killed in the middle of its writing, again and again, until it gets through.
+TEST(Prepare, SurvivesKills) {
+  const Corpus corpus;
+  prepare(corpus.spec("whole"));
+  const auto expected = corpus.output("whole");
+  std::mt19937 random(9);
+  int kills = 0;
+  for (int run = 0; run < 6; ++run) {
+    const PrepareSpec spec = corpus.spec("killed");
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      prepare(spec);
+      ::_exit(0);
+    }
+    ::usleep(1000 + random() % 30000);
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    kills += WIFSIGNALED(status);
+  }
+  prepare(corpus.spec("killed"));
+  EXPECT_EQ(corpus.output("killed"), expected) << "after " << kills << " kills";
+}
+
+TEST(Prepare, ARunInAFolderOfAnotherIsRefused) {
+  const Corpus corpus;
+  prepare(corpus.spec("out"));
+  EXPECT_TRUE(prepare(corpus.spec("out")).resumed);  // nothing to do
+  PrepareSpec spec = corpus.spec("out");
+  spec.tokenizer_id = "other";
+  EXPECT_TRUE(mentions(error_of([&] { prepare(spec); }), {"prepare.json", "tokenizer"}));
+  fs::remove(corpus.dir / "out/train_000002.bin");
+  EXPECT_TRUE(mentions(error_of([&] { prepare(corpus.spec("out")); }), {"train_000002.bin"}));
+  put_file(corpus.dir / "out/prepare.json", "{}");
+  EXPECT_TRUE(mentions(error_of([&] { prepare(corpus.spec("out")); }), {"prepare.json"}));
+}
+
+}  // namespace
+}  // namespace hearth
