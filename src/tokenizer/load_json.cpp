@@ -127,12 +127,12 @@ TextIds read_vocab(VocabularyParts& parts, const json& vocab) {
 }
 
 Merge make_merge(const std::string& where, const TextIds& ids, std::string_view left,
-                 std::string_view right, size_t index) {
+                 std::string_view right, std::string_view place, size_t index) {
   const auto id = [&](std::string_view text) {
     const auto it = ids.find(text);
     if (it == ids.end())
-      fail(where, "expected merges of known tokens, got \"{}\" in merge {} (\"{}\" \"{}\")", text,
-           index, left, right);
+      fail(where, "expected merges of known tokens, got \"{}\" on {} {} (\"{}\" \"{}\")", text,
+           place, index, left, right);
     return it->second;
   };
   return {id(left), id(right), id(std::string(left) + std::string(right))};
@@ -195,7 +195,7 @@ VocabularyParts read_tokenizer_json(const fs::path& path) {
   const json& merges = member(parts.where, model, "merges", &json::is_array, "a list");
   for (size_t i = 0; i < merges.size(); ++i) {
     const auto [left, right] = sides_of(parts.where, merges[i], i);
-    parts.merges.push_back(make_merge(parts.where, ids, left, right, i));
+    parts.merges.push_back(make_merge(parts.where, ids, left, right, "merge", i));
   }
   read_ends(parts, path.parent_path() / "tokenizer_config.json");
   return parts;
@@ -210,7 +210,7 @@ VocabularyParts read_vocab_and_merges(const fs::path& vocab_json, const fs::path
     parts.added.push_back({end, it->get<int32_t>()});
   const TextIds ids = read_vocab(parts, vocab);
   for (const auto& [line, left, right] : read_merge_lines(merges_txt))
-    parts.merges.push_back(make_merge(merges_txt.string(), ids, left, right, line));
+    parts.merges.push_back(make_merge(merges_txt.string(), ids, left, right, "line", line));
   read_ends(parts, vocab_json.parent_path() / "tokenizer_config.json");
   return parts;
 }

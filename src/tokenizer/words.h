@@ -82,7 +82,7 @@ class WordCache {
   void put(const WordKey&, std::span<const int32_t> ids);
 
  private:
-  static constexpr size_t slots = 1 << 14;  // 2 MiB
+  static constexpr size_t slots = 1 << 15;  // 4 MiB
   struct alignas(64) Slot {
     std::atomic<uint64_t> version{0};  // odd while a writer is at it
     std::atomic<uint64_t> shape{0};    // word length << 8 | number of ids

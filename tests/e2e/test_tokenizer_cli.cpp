@@ -1,0 +1,95 @@
+// hearth tokenizer as a user runs it: train, then encode and decode through the shell.
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tokenizer_data.h"
+
+namespace hearth {
+namespace {
+
+using namespace test;
+
+struct Ran {
+  int code;
+  std::string out, err;
+};
+
+class TokenizerCli : public testing::Test {
+ protected:
+  Ran run(const std::string& arguments, std::string_view input = {}) const {
+    spill(dir_ / "in", input);
+    const auto quoted = [&](const char* name) { return "'" + (dir_ / name).string() + "'"; };
+    const int status = std::system((HEARTH_BINARY " tokenizer " + arguments + " <" + quoted("in") +
+                                    " >" + quoted("out") + " 2>" + quoted("err"))
+                                       .c_str());
+    return {WEXITSTATUS(status), slurp(dir_ / "out"), slurp(dir_ / "err")};
+  }
+
+  // A tokenizer learned from two files that one glob names.
+  std::string trained() const {
+    std::filesystem::create_directory(dir_ / "text");
+    spill(dir_ / "text/a.txt", "the cat and the dog\n<|endoftext|>\nthe cat and the bird\n");
+    spill(dir_ / "text/b.jsonl", "{\"text\": \"the cat and the mouse\"}\n");
+    const Ran r = run("train --input '" + (dir_ / "text/*").string() + "' --vocab 270 --out '" +
+                      (dir_ / "tok").string() + "' --threads 2 --json");
+    EXPECT_EQ(r.code, 0) << r.err;
+    const auto result = nlohmann::json::parse(r.out);
+    EXPECT_EQ(result["vocab"], 270);
+    EXPECT_EQ(result["files"], 2);
+    return " --tokenizer '" + (dir_ / "tok").string() + "' ";
+  }
+
+  ScratchDir dir_;
+};
+
+TEST_F(TokenizerCli, lines_to_ids_and_back) {
+  const std::string tokenizer = trained(), text = "the cat\n\nand \xff the zebra\n";
+  const Ran ids = run("encode" + tokenizer, text);
+  ASSERT_EQ(ids.code, 0) << ids.err;
+  EXPECT_EQ(std::ranges::count(ids.out, '\n'), 3);
+  EXPECT_EQ(run("decode" + tokenizer, ids.out).out, text);
+  const Ran raw = run("encode --raw" + tokenizer, text);
+  EXPECT_EQ(std::ranges::count(raw.out, '\n'), 1);
+  EXPECT_EQ(run("decode --raw" + tokenizer, raw.out).out, text);
+}
+
+TEST_F(TokenizerCli, json_and_special_tokens) {
+  const std::string tokenizer = trained();
+  const Ran plain = run("encode --json" + tokenizer, "<|endoftext|>\n");
+  const Ran special = run("encode --json --special" + tokenizer, "<|endoftext|>\n");
+  EXPECT_GT(nlohmann::json::parse(plain.out)["count"], 1);
+  EXPECT_EQ(nlohmann::json::parse(special.out)["ids"], nlohmann::json({269}));
+  EXPECT_EQ(run("decode --json" + tokenizer, "269\n").out, "{\"text\":\"<|endoftext|>\"}\n");
+}
+
+TEST_F(TokenizerCli, errors_are_one_line) {
+  const std::string tokenizer = trained();
+  const Ran word = run("decode" + tokenizer, "12\n7 x\n");
+  EXPECT_EQ(word.code, 1);
+  EXPECT_EQ(word.err, "hearth: [stdin] expected an id on line 2 at byte 2, got \"x\"\n");
+  const Ran unknown = run("decode" + tokenizer, "270\n");
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_THAT_TEXT(unknown.err, "got 270");
+  EXPECT_EQ(run("encode --tokenizer /nowhere", "x").code, 1);
+  EXPECT_EQ(run("train --input '/nowhere/*' --out '" + (dir_ / "x").string() + "'").code, 2);
+  EXPECT_EQ(run("train --vocab 5 --input '" + (dir_ / "text/*").string() + "' --out '" +
+                (dir_ / "x").string() + "'")
+                .code,
+            2);
+}
+
+TEST_F(TokenizerCli, bench_counts_tokens) {
+  const std::string tokenizer = trained();
+  spill(dir_ / "sample", "the cat and the bird");
+  const Ran r =
+      run("bench --json --repeats 1 --input '" + (dir_ / "sample").string() + "'" + tokenizer);
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto result = nlohmann::json::parse(r.out);
+  EXPECT_EQ(result["bytes"], 20);
+  EXPECT_EQ(result["unit"], "MB/s");
+}
+
+}  // namespace
+}  // namespace hearth

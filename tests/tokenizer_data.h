@@ -1,0 +1,97 @@
+// What the tokenizer tests share: the test data, a folder that goes away, random bytes.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+
+#include "core/error.h"
+#include "tokenizer/tokenizer.h"
+
+namespace hearth::test {
+
+inline std::filesystem::path tokenizer_data(const std::string& path) {
+  const char* dir = std::getenv("HEARTH_TEST_DATA");
+  return std::filesystem::path(dir ? dir : HEARTH_SOURCE_DIR "/../shared/data") / path;
+}
+
+#define HEARTH_NEEDS_DATA(path) \
+  if (!std::filesystem::exists(path)) { GTEST_SKIP() << "no test data at " << (path); }
+
+class ScratchDir {
+ public:
+  ScratchDir() {
+    std::string name =
+        (std::filesystem::temp_directory_path() / "hearth-tokenizer-XXXXXX").string();
+    if (!::mkdtemp(name.data())) fail("test", "expected a temporary folder, got none");
+    path_ = name;
+  }
+  ~ScratchDir() { std::filesystem::remove_all(path_); }
+  ScratchDir(const ScratchDir&) = delete;
+  ScratchDir& operator=(const ScratchDir&) = delete;
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string slurp(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline void spill(const std::filesystem::path& path, std::string_view text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+inline bool unpack(const std::filesystem::path& xz, const std::filesystem::path& to) {
+  return std::system(("xz -dc '" + xz.string() + "' > '" + to.string() + "'").c_str()) == 0;
+}
+
+// Bytes of any value, or of one of the kinds that the pattern tells apart.
+inline std::string random_bytes(std::mt19937& rng, size_t longest) {
+  static const std::string kinds[] = {"abc",
+                                      "XYZ ",
+                                      "019",
+                                      " \t\r\n",
+                                      "'stremvld",
+                                      "\xc3\xa9\xe6\xbc\xa2",
+                                      "\xf0\x9f\xa6\x99",
+                                      "!?.-",
+                                      "\xe2\x80\xa8\xc2\xa0\xc2\x85"};
+  std::string s;
+  const size_t n = rng() % longest;
+  while (s.size() < n) {
+    const size_t kind = rng() % (std::size(kinds) + 1);
+    if (kind == std::size(kinds))
+      s += char(rng());
+    else if (rng() % 4)
+      s += kinds[kind];
+    else
+      s += kinds[kind][rng() % kinds[kind].size()];
+  }
+  return s;
+}
+
+template <class F>
+std::string error_of(F f) {
+  try {
+    f();
+  } catch (const Error& e) { return e.what(); }
+  return "no error";
+}
+
+#define EXPECT_ERROR(expression, part) \
+  EXPECT_THAT_TEXT(::hearth::test::error_of([&] { (void)(expression); }), part)
+#define EXPECT_THAT_TEXT(text, part) \
+  EXPECT_NE((text).find(part), std::string::npos) << "got: " << (text)
+
+}  // namespace hearth::test
