@@ -1,6 +1,6 @@
 #include "core/build_info.h"
 
-#include "commit.h"
+#include "core/commit.h"
 
 namespace hearth {
 

@@ -2,8 +2,6 @@
 #include "tokenizer/load.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include "core/error.h"
 #include "tokenizer/tokenizer.h"
@@ -60,15 +58,6 @@ VocabularyParts read_folder(const fs::path& dir) {
 }
 
 }  // namespace
-
-std::string read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(path.string(), "expected a readable file, got none");
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad())
-    fail(path.string(), "expected a readable file, got an error after {} bytes", text.size());
-  return text;
-}
 
 Tokenizer Tokenizer::load(const fs::path& path) {
   if (!fs::exists(path))

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "io/files.h"
 #include "tokenizer/vocabulary.h"
 
 namespace hearth {
@@ -21,7 +22,5 @@ struct MergeLine {
   std::string left, right;
 };
 std::vector<MergeLine> read_merge_lines(const std::filesystem::path&);
-
-std::string read_file(const std::filesystem::path&);
 
 }  // namespace hearth
