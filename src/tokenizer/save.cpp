@@ -1,14 +1,10 @@
 // Writes a tokenizer as Hugging Face does: tokenizer.json and tokenizer_config.json, each put in
 // place whole (a temporary file, synced and renamed).
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "io/files.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/vocabulary.h"
 
@@ -16,36 +12,6 @@ namespace hearth {
 namespace {
 
 namespace fs = std::filesystem;
-
-[[noreturn]] void fail_to_write(const fs::path& path, const char* step) {
-  fail(path.string(), "expected to {} the file, got: {}", step, std::strerror(errno));
-}
-
-void sync_and_close(int file, const fs::path& path) {
-  const bool synced = ::fsync(file) == 0;
-  if (::close(file) != 0 || !synced) fail_to_write(path, "sync");
-}
-
-void write_atomically(const fs::path& path, std::string_view text) {
-  const fs::path temporary = path.string() + ".tmp";
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) fail_to_write(temporary, "create");
-  while (!text.empty()) {
-    const ssize_t n = ::write(file, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      ::close(file);
-      fail_to_write(temporary, "write");
-    }
-    text.remove_prefix(size_t(n));
-  }
-  sync_and_close(file, temporary);
-  if (::rename(temporary.c_str(), path.c_str()) != 0) fail_to_write(path, "rename");
-  const fs::path dir = path.has_parent_path() ? path.parent_path() : ".";
-  const int folder = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) fail_to_write(dir, "open");
-  sync_and_close(folder, dir);
-}
 
 std::string json_text(std::string_view text) { return nlohmann::json(text).dump(); }
 
@@ -152,8 +118,8 @@ void Tokenizer::save(const fs::path& dir) const {
   std::error_code error;
   fs::create_directories(dir, error);
   if (error) fail(dir.string(), "expected to create the folder, got: {}", error.message());
-  write_atomically(dir / "tokenizer_config.json", config_json(*vocabulary_));
-  write_atomically(dir / "tokenizer.json", tokenizer_json(*vocabulary_));
+  write_file_atomic(dir / "tokenizer_config.json", config_json(*vocabulary_));
+  write_file_atomic(dir / "tokenizer.json", tokenizer_json(*vocabulary_));
 }
 
 }  // namespace hearth
