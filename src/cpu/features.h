@@ -1,0 +1,29 @@
+// Which instruction sets the CPU kernels were built for, which of them this machine can run, and
+// the one in use. HEARTH_ISA=name in the environment overrides the choice; one that cannot run is
+// an error.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "cpu/isa_list.h"
+
+namespace hearth {
+
+// Only the sets built in are enumerators; later ones are better.
+enum class Isa : uint8_t {
+#define HEARTH_ENUMERATOR(isa) isa,
+  HEARTH_FOR_EACH_ISA(HEARTH_ENUMERATOR)
+#undef HEARTH_ENUMERATOR
+};
+
+std::string_view name(Isa);
+
+// Built in and supported by this CPU and kernel, worst to best; never empty.
+std::vector<Isa> usable_isas();
+
+// The best usable one, or the one HEARTH_ISA names.
+Isa best_isa();
+
+}  // namespace hearth

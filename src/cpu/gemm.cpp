@@ -1,0 +1,214 @@
+// Cutting a product into packed blocks and tasks. The operand on the longer side of c is packed by
+// the task that uses it, the other one once for all; neither choice changes the order of any sum.
+#include "cpu/gemm.h"
+
+#include <algorithm>
+#include <functional>
+#include <new>
+
+#include "core/error.h"
+#include "core/threads.h"
+#include "cpu/isa/gemm_table.h"
+
+namespace hearth {
+
+#define HEARTH_DECLARE(isa)          \
+  namespace isa {                    \
+  extern const GemmTable gemm_table; \
+  }
+HEARTH_FOR_EACH_ISA(HEARTH_DECLARE)
+#undef HEARTH_DECLARE
+
+const GemmTable& gemm_table(Isa isa) {
+  switch (isa) {
+#define HEARTH_CASE(isa) \
+  case Isa::isa:         \
+    return isa::gemm_table;
+    HEARTH_FOR_EACH_ISA(HEARTH_CASE)
+#undef HEARTH_CASE
+  }
+  fail("gemm", "expected an instruction set built in, got number {}", int(isa));
+}
+
+namespace {
+
+constexpr std::align_val_t scratch_align{64};
+
+}  // namespace
+
+Scratch::~Scratch() { ::operator delete(data_, scratch_align); }
+
+std::byte* Scratch::get(int64_t bytes) {
+  if (bytes > bytes_) {
+    ::operator delete(data_, scratch_align);
+    data_ = nullptr;
+    bytes_ = 0;
+    data_ = static_cast<std::byte*>(::operator new(size_t(bytes), scratch_align));
+    bytes_ = bytes;
+  }
+  return data_;
+}
+
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+// Bytes of the shared operand packed at a time: what L2 holds where the sums of c fit there as well
+// and cost nothing to come back to, else as much as is likely to need no second round.
+constexpr int64_t shared_limit_small_c = 1 << 20, shared_limit = 24 << 20, small_c = 1 << 20;
+constexpr int64_t short_tile_limit = 1024;  // of the shorter side of c, per task
+constexpr int64_t tasks_per_thread = 4;
+
+// One side of c: its operand, its extent and how tasks cut it.
+struct Side {
+  GemmOperand operand;
+  GemmPack pack = nullptr;
+  int64_t extent = 0, panel = 0;
+  int64_t tile = 0;  // a multiple of panel
+  int64_t tiles() const { return ceil_div(extent, tile); }
+  int64_t padded() const { return round_up(extent, panel); }
+};
+
+struct Job {
+  const GemmArgs& g;
+  const GemmTable& table;
+  const GemmKernel& kernel;
+  Side along, across;  // the longer and the shorter side of c
+  bool along_n = false;
+  int64_t super_k = 0;  // k is packed this much at a time, a multiple of k_block
+  std::byte* shared = nullptr;
+  std::byte* workers = nullptr;  // one private block per worker
+  float* sums = nullptr;         // accumulators of every task, when k takes several rounds
+  int64_t worker_bytes = 0, strip_bytes = 0;
+
+  int64_t tasks() const { return along.tiles() * across.tiles(); }
+  // Rows of accumulators a power of two apart would share few sets of the cache.
+  int64_t acc_ld() const { return (along_n ? along.tile : across.tile) + 16; }
+  int64_t tile_elements() const { return (along_n ? across.tile : along.tile) * acc_ld(); }
+  bool one_round() const { return super_k >= g.k; }
+  int64_t padded_k(int64_t k) const { return round_up(k, kernel.k_unit); }
+  int64_t packed_bytes(int64_t count, int64_t k) const {
+    return count * padded_k(k) * kernel.element_bytes;
+  }
+
+  GemmOperand part(const Side& side, int64_t at, int64_t k) const {
+    GemmOperand o = side.operand;
+    const int64_t offset = o.k_major ? k * o.ld + at : at * o.ld + k;
+    o.data = static_cast<const std::byte*>(o.data) + offset * size_of(g.ab_type);
+    return o;
+  }
+
+  // The packed shared operand: blocks of k, each with every panel.
+  std::byte* shared_block(int64_t block, int64_t at, int64_t k) const {
+    return shared + block * packed_bytes(across.padded(), kernel.k_block) + packed_bytes(at, k);
+  }
+
+  void pack_shared(Threads& threads, int64_t k0, int64_t k1) const {
+    const int64_t blocks = std::max<int64_t>(1, ceil_div(k1 - k0, kernel.k_block));
+    const int64_t group = round_up(128, across.panel), groups = ceil_div(across.extent, group);
+    auto pack = [&](int64_t piece, int) {
+      const int64_t block = piece / groups, at = piece % groups * group;
+      const int64_t k = k0 + block * kernel.k_block;
+      const int64_t length = std::min<int64_t>(kernel.k_block, k1 - k);
+      across.pack(shared_block(block, at, length), part(across, at, k),
+                  std::min(group, across.extent - at), length);
+    };
+    threads.run(blocks * groups, std::ref(pack));
+  }
+
+  void task(int64_t task, int worker, int64_t k0, int64_t k1) const {
+    const int64_t s = task % across.tiles() * across.tile, l = task / across.tiles() * along.tile;
+    const int64_t s_count = std::min(across.tile, across.extent - s);
+    const int64_t l_count = std::min(along.tile, along.extent - l);
+    std::byte* strip = workers + worker * worker_bytes;
+    float* acc =
+        one_round() ? reinterpret_cast<float*>(strip + strip_bytes) : sums + task * tile_elements();
+    const int64_t ld = acc_ld();
+    const int64_t rows = along_n ? s_count : l_count, cols = along_n ? l_count : s_count;
+    for (int64_t k = k0, block = 0; k < k1 || (block == 0 && k0 == 0);
+         k += kernel.k_block, ++block) {
+      const int64_t length = std::min<int64_t>(kernel.k_block, k1 - k);
+      along.pack(strip, part(along, l, k), l_count, length);
+      const std::byte* other = shared_block(block, s, length);
+      kernel.multiply(acc, ld, along_n ? other : strip, along_n ? strip : other, rows, cols, length,
+                      k == 0);
+    }
+    if (k1 == g.k) table.finish(g, acc, ld, along_n ? s : l, along_n ? l : s, rows, cols);
+  }
+
+  void choose_tiles(int threads) {
+    const int64_t cuts = ceil_div(across.extent, short_tile_limit);
+    across.tile = round_up(ceil_div(across.extent, cuts), across.panel);
+    const int64_t fit = std::min<int64_t>(
+        kernel.tile / across.tile,
+        kernel.strip / packed_bytes(1, std::clamp<int64_t>(g.k, 1, kernel.k_block)));
+    int64_t strips = ceil_div(along.extent, std::max(along.panel, fit));
+    if (threads > 1) {  // enough tasks for all, and as many for each
+      strips = std::max(strips, ceil_div(tasks_per_thread * threads, cuts));
+      strips = round_up(strips, threads);
+    }
+    along.tile = round_up(ceil_div(along.extent, strips), along.panel);
+    const int64_t limit = g.m * g.n * 4 <= small_c ? shared_limit_small_c : shared_limit;
+    const int64_t shared_k = limit / (across.padded() * kernel.element_bytes);
+    super_k = std::max<int64_t>(1, shared_k / kernel.k_block) * kernel.k_block;
+  }
+
+  void run(Threads& threads, Scratch& scratch) {
+    choose_tiles(threads.count());
+    const int64_t round_k = std::min(super_k, round_up(g.k, kernel.k_block));
+    const int64_t shared_bytes = round_up(packed_bytes(across.padded(), round_k), 64);
+    const int64_t acc_bytes = round_up(tile_elements() * 4, 64);
+    strip_bytes = round_up(packed_bytes(along.tile, std::min<int64_t>(g.k, kernel.k_block)), 64);
+    worker_bytes = strip_bytes + (one_round() ? acc_bytes : 0);
+    const int64_t sums_bytes = one_round() ? 0 : tasks() * tile_elements() * 4;
+    shared = scratch.get(shared_bytes + threads.count() * worker_bytes + sums_bytes);
+    workers = shared + shared_bytes;
+    sums = reinterpret_cast<float*>(workers + threads.count() * worker_bytes);
+    int64_t k0 = 0;
+    do {
+      const int64_t k1 = std::min(g.k, k0 + super_k);
+      pack_shared(threads, k0, k1);
+      auto body = [&, k0](int64_t piece, int worker) { task(piece, worker, k0, k1); };
+      threads.run(tasks(), std::ref(body));
+      k0 = k1;
+    } while (k0 < g.k);
+  }
+};
+
+void check(const GemmArgs& g) {
+  const auto fits = [](DType d) { return d == DType::f32 || d == DType::bf16; };
+  if (!fits(g.c_type) || !fits(g.ab_type))
+    fail("gemm", "expected f32 or bf16, got {} = {} x {}", to_string(g.c_type),
+         to_string(g.ab_type), to_string(g.ab_type));
+  if (g.m < 0 || g.n < 0 || g.k < 0 || g.lda < (g.ta ? g.m : g.k) || g.ldb < (g.tb ? g.k : g.n) ||
+      g.ldc < g.n)
+    fail("gemm", "expected leading dimensions that hold m {} n {} k {}, got lda {} ldb {} ldc {}",
+         g.m, g.n, g.k, g.lda, g.ldb, g.ldc);
+}
+
+}  // namespace
+
+void gemm(Threads& threads, Scratch& scratch, const GemmTable& table, const GemmArgs& g) {
+  check(g);
+  if (g.m == 0 || g.n == 0) return;
+  const GemmKernel& kernel = g.ab_type == DType::bf16 ? table.bf16 : table.f32;
+  const Side m_side{
+      .operand = {g.a, g.lda, g.ta}, .pack = kernel.pack_a, .extent = g.m, .panel = kernel.mr};
+  const Side n_side{
+      .operand = {g.b, g.ldb, !g.tb}, .pack = kernel.pack_b, .extent = g.n, .panel = kernel.nr};
+  const bool along_n = g.n >= g.m;
+  Job job{.g = g,
+          .table = table,
+          .kernel = kernel,
+          .along = along_n ? n_side : m_side,
+          .across = along_n ? m_side : n_side,
+          .along_n = along_n};
+  job.run(threads, scratch);
+}
+
+void gemm(Threads& threads, Scratch& scratch, const GemmArgs& g) {
+  gemm(threads, scratch, gemm_table(best_isa()), g);
+}
+
+}  // namespace hearth

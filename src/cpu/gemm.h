@@ -1,0 +1,64 @@
+// Matrix multiplication on the CPU: c = hook(alpha * op(a) op(b) + bias) + residual, 2*m*n*k FLOP.
+// Row i of c has the same bits whatever m is and however many threads run: each element is summed
+// over k in blocks of fixed length, in order, by one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "cpu/features.h"
+
+namespace hearth {
+
+class Threads;
+
+// Memory the CPU kernels pack into. It grows to the largest call seen and is then reused, so that a
+// step in steady state allocates nothing. One per caller; a call owns it while it runs.
+class Scratch {
+ public:
+  Scratch() = default;
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  // At least `bytes`, 64-byte aligned, contents undefined; invalidates what get() gave before.
+  std::byte* get(int64_t bytes);
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// Called once for each row segment c[row, col .. col + count) after alpha and bias and before the
+// residual and the rounding to c_type, from any thread; x is fp32 and is changed in place. This is
+// where an activation goes (forward: keep x in an aux matrix, apply act; backward: multiply by
+// act'(aux)). Segments of one row are disjoint and cover it; their bounds are not promised.
+using GemmHook = void (*)(const void* state, float* x, int64_t row, int64_t col, int64_t count);
+
+// All matrices are row-major; a leading dimension counts elements from one stored row to the next.
+struct GemmArgs {
+  void* c = nullptr;        // (m, n), c_type
+  const void* a = nullptr;  // (m, k), or (k, m) when ta; ab_type
+  const void* b = nullptr;  // (k, n), or (n, k) when tb; ab_type
+  int64_t m = 0, n = 0, k = 0;
+  int64_t lda = 0, ldb = 0, ldc = 0;
+  bool ta = false;
+  bool tb = false;
+  DType c_type = DType::f32;   // f32 or bf16
+  DType ab_type = DType::f32;  // f32 or bf16
+  float alpha = 1.0f;
+  const void* bias = nullptr;      // (n), ab_type
+  const void* residual = nullptr;  // (m, n) with stride ldc, c_type; may be c itself: accumulate
+  GemmHook hook = nullptr;
+  const void* hook_state = nullptr;
+};
+
+struct GemmTable;  // cpu/isa/gemm_table.h
+const GemmTable& gemm_table(Isa);
+
+void gemm(Threads&, Scratch&, const GemmTable&, const GemmArgs&);
+void gemm(Threads&, Scratch&, const GemmArgs&);  // with the table of best_isa()
+
+}  // namespace hearth

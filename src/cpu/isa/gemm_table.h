@@ -1,0 +1,46 @@
+// What one instruction set offers to gemm(): for each input type, how operands are packed and how
+// packed blocks are multiplied. src/cpu/gemm.cpp does the cutting and the threads.
+#pragma once
+
+#include <cstdint>
+
+namespace hearth {
+
+struct GemmArgs;
+
+// One operand as the packing sees it: `count` vectors (rows of op(a), columns of op(b)) of k
+// elements.
+struct GemmOperand {
+  const void* data = nullptr;  // element (0, 0) of the part to pack
+  int64_t ld = 0;
+  bool k_major = false;  // element (p, k) at k * ld + p, else at p * ld + k
+};
+
+// Packs `count` vectors into panels of mr (or nr) vectors, k padded with zeros to `padded_k`; panel
+// i starts at i * panel * padded_k elements.
+using GemmPack = void (*)(void* packed, const GemmOperand&, int64_t count, int64_t k);
+
+// acc (rows, cols, stride ld) gets the product of packed blocks, added to what it holds unless
+// `first`. acc may be written up to the next multiples of mr rows and nr columns.
+using GemmMultiply = void (*)(float* acc, int64_t ld, const void* a, const void* b, int64_t rows,
+                              int64_t cols, int64_t k, bool first);
+
+struct GemmKernel {
+  int mr = 0, nr = 0;     // rows of a panel of a, columns of a panel of b
+  int k_block = 0;        // the sum over k is cut into blocks of this length
+  int k_unit = 0;         // packed k is a multiple of this
+  int element_bytes = 0;  // of a packed element
+  int64_t tile = 0;       // elements of c one task may take
+  int64_t strip = 0;      // bytes one task packs at a time, to stay in L2
+  GemmPack pack_a = nullptr, pack_b = nullptr;
+  GemmMultiply multiply = nullptr;
+};
+
+struct GemmTable {
+  GemmKernel f32, bf16;
+  // Writes rows [row, row + rows) and columns [col, col + cols) of c from their finished sums.
+  void (*finish)(const GemmArgs&, float* acc, int64_t ld, int64_t row, int64_t col, int64_t rows,
+                 int64_t cols) = nullptr;
+};
+
+}  // namespace hearth

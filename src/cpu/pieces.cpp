@@ -1,0 +1,13 @@
+#include "cpu/pieces.h"
+
+#include "core/threads.h"
+
+namespace hearth {
+
+void run_pieces(Threads& threads, int64_t pieces, void (*body)(void*, int64_t, int), void* state) {
+  threads.run(pieces, [=](int64_t piece, int worker) { body(state, piece, worker); });
+}
+
+int thread_count(const Threads& threads) { return threads.count(); }
+
+}  // namespace hearth
