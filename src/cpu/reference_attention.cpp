@@ -1,0 +1,238 @@
+// Reference kernels over heads: norm and rotation of q and k, attention row by row with every score
+// of the row in memory.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cpu/reference_kernels.h"
+
+namespace hearth::reference {
+namespace {
+
+double dot(const double* a, const double* b, int64_t n) {
+  double s = 0;
+  for (int64_t i = 0; i < n; ++i) s += a[i] * b[i];
+  return s;
+}
+
+void add_scaled(double* y, double scale, const double* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] += scale * x[i];
+}
+
+// Turns the pairs of one head by the angles of `row` (rotary / 2, 2): cos, sin. The gradient goes
+// through the transpose, which is the turn the other way.
+void rotate(double* head, const double* row, const QkSpec& spec, bool reverse) {
+  for (int64_t i = 0; i < spec.rotary / 2; ++i) {
+    double& x1 = head[spec.interleaved ? 2 * i : i];
+    double& x2 = head[spec.interleaved ? 2 * i + 1 : i + spec.rotary / 2];
+    const double c = row[2 * i], s = reverse ? -row[2 * i + 1] : row[2 * i + 1];
+    const double y1 = x1 * c - x2 * s, y2 = x2 * c + x1 * s;
+    x1 = y1;
+    x2 = y2;
+  }
+}
+
+const double* rope_row(const Doubles& rope, const std::vector<int32_t>& positions, int64_t bt,
+                       const QkSpec& spec) {
+  // Padding has a negative position; what it yields is never used, row 0 will do.
+  return spec.rotary ? &rope[std::max(positions[bt], 0) * spec.rotary] : nullptr;
+}
+
+}  // namespace
+
+void qk_norm_rope(Stream&, Tensor y, Tensor stat, Tensor qkv, Tensor positions, Tensor rope,
+                  Tensor q_gain, Tensor k_gain, const QkSpec& spec) {
+  const int64_t H = spec.heads, G = spec.kv_heads, D = spec.head_dim;
+  const int64_t rows = qkv.numel() / ((H + 2 * G) * D);
+  Doubles x = load(qkv), statv(size_t(rows * (H + G)));
+  const Doubles ropev = load(rope), gq = load(q_gain), gk = load(k_gain);
+  const auto at = load_ints(positions);
+  for (int64_t bt = 0; bt < rows; ++bt)
+    for (int64_t h = 0; h < H + G; ++h) {
+      double* head = &x[(bt * (H + 2 * G) + h) * D];
+      const double* angles = rope_row(ropev, at, bt, spec);
+      if (spec.norm != QkNorm::before_rope) rotate(head, angles, spec, spec.reverse);
+      if (spec.norm != QkNorm::none) {
+        const double inverse = 1 / std::sqrt(dot(head, head, D) / double(D) + spec.eps);
+        for (int64_t i = 0; i < D; ++i) head[i] *= inverse * value_or(h < H ? gq : gk, i, 1);
+        statv[bt * (H + G) + h] = inverse;
+      }
+      if (spec.norm == QkNorm::before_rope) rotate(head, angles, spec, spec.reverse);
+    }
+  store(y, x);
+  if (spec.norm != QkNorm::none) store(stat, statv);
+}
+
+void qk_norm_rope_bwd(Stream&, Tensor dqkv, Tensor dq_gain, Tensor dk_gain, Tensor, Tensor dy,
+                      Tensor qkv, Tensor stat, Tensor positions, Tensor rope, Tensor q_gain,
+                      Tensor k_gain, const QkSpec& spec) {
+  const int64_t H = spec.heads, G = spec.kv_heads, D = spec.head_dim;
+  const int64_t rows = dy.numel() / ((H + 2 * G) * D);
+  const bool normed = spec.norm != QkNorm::none;
+  Doubles dx = load(dy), x = normed ? load(qkv) : Doubles();
+  const Doubles statv = normed ? load(stat) : Doubles();
+  const Doubles ropev = load(rope), gq = load(q_gain), gk = load(k_gain);
+  const auto at = load_ints(positions);
+  Doubles dgq = start_from(dq_gain, spec.add), dgk = start_from(dk_gain, spec.add);
+  for (int64_t bt = 0; bt < rows; ++bt)
+    for (int64_t h = 0; h < H + G; ++h) {
+      const int64_t offset = (bt * (H + 2 * G) + h) * D;
+      double* d = &dx[offset];
+      const double* angles = rope_row(ropev, at, bt, spec);
+      if (spec.norm != QkNorm::after_rope) rotate(d, angles, spec, !spec.reverse);
+      if (normed) {
+        double* n = &x[offset];  // becomes the normalised head
+        if (spec.norm == QkNorm::after_rope) rotate(n, angles, spec, spec.reverse);
+        const double inverse = statv[bt * (H + G) + h];
+        Doubles& dgain = h < H ? dgq : dgk;
+        for (int64_t i = 0; i < D; ++i) {
+          n[i] *= inverse;
+          if (!dgain.empty()) dgain[i] += d[i] * n[i];
+          d[i] *= value_or(h < H ? gq : gk, i, 1);
+        }
+        const double mean = dot(n, d, D) / double(D);
+        for (int64_t i = 0; i < D; ++i) d[i] = inverse * (d[i] - n[i] * mean);
+      }
+      if (spec.norm == QkNorm::after_rope) rotate(d, angles, spec, !spec.reverse);
+    }
+  store(dqkv, dx);
+  store(dq_gain, dgq);
+  store(dk_gain, dgk);
+}
+
+namespace {
+
+// One query's softmax over keys 0 .. i. Keys it may not see have probability 0.
+struct Row {
+  Doubles p;
+  Doubles slope;  // d score / d (q . k)
+  double lse;
+};
+
+// Key j lies at k + j * stride. `documents` are those of the sequence, or null.
+Row softmax_row(const double* q, const double* k, int64_t stride, int64_t i, double alibi,
+                const int32_t* documents, const AttnSpec& spec) {
+  const double hidden = -std::numeric_limits<double>::infinity();
+  Row row{Doubles(size_t(i + 1), hidden), Doubles(size_t(i + 1), 0.0), 0};
+  for (int64_t j = 0; j <= i; ++j) {
+    if (spec.window && i - j >= spec.window) continue;
+    if (documents && documents[i] != documents[j]) continue;
+    double s = spec.scale * dot(q, k + j * stride, spec.head_dim);
+    row.slope[j] = spec.scale;
+    if (spec.softcap > 0) {
+      const double t = std::tanh(s / spec.softcap);
+      s = spec.softcap * t;
+      row.slope[j] *= 1 - t * t;
+    }
+    row.p[j] = s - alibi * double(i - j);
+  }
+  const double top = *std::max_element(row.p.begin(), row.p.end());
+  double sum = 0;
+  for (double s : row.p) sum += std::exp(s - top);
+  row.lse = top + std::log(sum);
+  for (double& s : row.p) s = std::exp(s - row.lse);
+  return row;
+}
+
+// Where each head of packed (B, T, H + 2G, D) lies, and which key head serves a query head.
+struct Packed {
+  int64_t B, T, H, G, D;
+  Packed(Tensor qkv, const AttnSpec& s)
+      : B(qkv.shape[0]), T(qkv.shape[1]), H(s.heads), G(s.kv_heads), D(s.head_dim) {}
+  int64_t stride() const { return (H + 2 * G) * D; }  // from one token to the next
+  int64_t q(int64_t b, int64_t t, int64_t h) const { return (b * T + t) * stride() + h * D; }
+  int64_t k(int64_t b, int64_t t, int64_t h) const { return q(b, t, H + h / (H / G)); }
+  int64_t v(int64_t b, int64_t t, int64_t h) const { return q(b, t, H + G + h / (H / G)); }
+};
+
+}  // namespace
+
+void attention(Stream&, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor documents,
+               Tensor scalars, const AttnSpec& spec) {
+  const Packed at(qkv, spec);
+  const auto [B, T, H, G, D] = at;
+  const Doubles x = load(qkv), alibi = load(slopes);
+  const auto doc = load_ints(documents);
+  const Scalars s = load_scalars(scalars);
+  Doubles yv(size_t(B * T * H * D)), lsev(size_t(B * H * T));
+  for (int64_t b = 0; b < B; ++b)
+    for (int64_t h = 0; h < H; ++h)
+      for (int64_t i = 0; i < T; ++i) {
+        const Row row = softmax_row(&x[at.q(b, i, h)], &x[at.k(b, 0, h)], at.stride(), i,
+                                    value_or(alibi, h, 0), documents ? &doc[b * T] : nullptr, spec);
+        const int64_t line = (b * H + h) * T + i;
+        for (int64_t j = 0; j <= i; ++j) {
+          const double keep = keep_factor(s, spec.dropout, spec.salt, line * T + j);
+          add_scaled(&yv[((b * T + i) * H + h) * D], row.p[j] * keep, &x[at.v(b, j, h)], D);
+        }
+        lsev[line] = row.lse;
+      }
+  store(y, yv);
+  store(lse, lsev);
+}
+
+void attention_bwd(Stream&, Tensor dqkv, Tensor, Tensor dy, Tensor, Tensor, Tensor qkv,
+                   Tensor slopes, Tensor documents, Tensor scalars, const AttnSpec& spec) {
+  const Packed at(qkv, spec);
+  const auto [B, T, H, G, D] = at;
+  const Doubles x = load(qkv), dyv = load(dy), alibi = load(slopes);
+  const auto doc = load_ints(documents);
+  const Scalars s = load_scalars(scalars);
+  Doubles dx(x.size());
+  for (int64_t b = 0; b < B; ++b)
+    for (int64_t h = 0; h < H; ++h)
+      for (int64_t i = 0; i < T; ++i) {
+        const Row row = softmax_row(&x[at.q(b, i, h)], &x[at.k(b, 0, h)], at.stride(), i,
+                                    value_or(alibi, h, 0), documents ? &doc[b * T] : nullptr, spec);
+        const double* g = &dyv[((b * T + i) * H + h) * D];
+        Doubles dp(size_t(i + 1), 0.0);
+        double mean_dp = 0;
+        for (int64_t j = 0; j <= i; ++j) {
+          const int64_t element = ((b * H + h) * T + i) * T + j;
+          const double keep = keep_factor(s, spec.dropout, spec.salt, element);
+          dp[j] = keep * dot(g, &x[at.v(b, j, h)], D);
+          mean_dp += row.p[j] * dp[j];
+          add_scaled(&dx[at.v(b, j, h)], row.p[j] * keep, g, D);
+        }
+        for (int64_t j = 0; j <= i; ++j) {
+          const double ds = row.p[j] * (dp[j] - mean_dp) * row.slope[j];
+          add_scaled(&dx[at.q(b, i, h)], ds, &x[at.k(b, j, h)], D);
+          add_scaled(&dx[at.k(b, j, h)], ds, &x[at.q(b, i, h)], D);
+        }
+      }
+  store(dqkv, dx);
+}
+
+void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions, Tensor slopes,
+                      const AttnSpec& spec) {
+  const Packed at(qkv, spec);
+  const auto [B, T, H, G, D] = at;
+  const int64_t S = cache.shape[1], stride = 2 * G * D;
+  const Doubles x = load(qkv), alibi = load(slopes);
+  const auto position = load_ints(positions);
+  // (B, S, 2, G, D), under any grouping of the last three: a token's k | v is as its tail in qkv.
+  Doubles kv = load(cache);
+  for (int64_t b = 0; b < B; ++b)
+    for (int64_t t = 0; t < T; ++t)
+      if (const int64_t p = position[b * T + t]; p >= 0)
+        std::copy_n(&x[at.q(b, t, H)], stride, &kv[(b * S + p) * stride]);
+  store(cache, kv);
+  kv = load(cache);  // as the cache's dtype holds it
+
+  Doubles yv(size_t(B * T * H * D));
+  for (int64_t b = 0; b < B; ++b)
+    for (int64_t h = 0; h < H; ++h)
+      for (int64_t t = 0; t < T; ++t) {
+        const int64_t i = position[b * T + t];
+        if (i < 0) continue;
+        const double* k = &kv[b * S * stride + h / (H / G) * D];
+        const double* v = k + G * D;
+        const Row row =
+            softmax_row(&x[at.q(b, t, h)], k, stride, i, value_or(alibi, h, 0), nullptr, spec);
+        for (int64_t j = 0; j <= i; ++j)
+          add_scaled(&yv[((b * T + t) * H + h) * D], row.p[j], v + j * stride, D);
+      }
+  store(y, yv);
+}
+
+}  // namespace hearth::reference

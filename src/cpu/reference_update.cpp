@@ -1,0 +1,99 @@
+// Reference kernels from logits to new weights: loss, gradient norm, AdamW.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/reference_kernels.h"
+
+namespace hearth::reference {
+
+void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
+                   const LossSpec& spec) {
+  const int64_t N = logits.rows(), V = logits.cols();
+  const Scalars s = load_scalars(scalars);
+  const Doubles x = load(logits);
+  const auto target = load_ints(targets);
+  Doubles loss(size_t(N), 0.0), grad(size_t(N * V));
+  for (int64_t n = 0; n < N; ++n) {
+    if (target[n] == -100) continue;
+    Doubles z(size_t(V), 0.0), slope(size_t(V), 1.0);  // capped logits and their slopes
+    for (int64_t j = 0; j < V; ++j) {
+      z[j] = x[n * V + j];
+      if (spec.softcap > 0) {
+        const double t = std::tanh(z[j] / spec.softcap);
+        z[j] = spec.softcap * t;
+        slope[j] = 1 - t * t;
+      }
+    }
+    const double top = *std::max_element(z.begin(), z.end());
+    double sum = 0;
+    for (double v : z) sum += std::exp(v - top);
+    const double lse = top + std::log(sum);
+    loss[n] = lse - z[target[n]];
+    for (int64_t j = 0; j < V; ++j)
+      grad[n * V + j] = (std::exp(z[j] - lse) - (j == target[n] ? 1 : 0)) * slope[j] *
+                        s.inv_targets * s.loss_scale;
+  }
+  store(nll, loss);
+  if (spec.grad) store(logits, grad);
+}
+
+void mean_loss(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add) {
+  const Scalars s = load_scalars(scalars);
+  Doubles sum = start_from(loss, add);
+  for (double x : load(nll)) sum[0] += s.inv_targets * x;
+  store(loss, sum);
+}
+
+void sum_squares(Stream&, Tensor out, Tensor, Tensor x) {
+  double sum = 0;
+  for (double v : load(x)) sum += v * v;
+  store(out, {sum});
+}
+
+void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scalars) {
+  const Scalars s = load_scalars(scalars);
+  const double norm = std::sqrt(load(squares)[0]) / s.loss_scale, l = load(loss)[0];
+  UpdateState u;
+  std::memcpy(&u, state.data, sizeof u);
+  u.grad_norm = float(norm);
+  u.loss = float(l);
+  if (!std::isfinite(norm) || !std::isfinite(l)) {
+    u.skip = 1;
+    u.skipped += 1;
+    u.streak += 1;
+    u.grad_scale = 0;
+  } else {
+    u.skip = 0;
+    u.streak = 0;
+    u.good_steps += 1;
+    const double clip = s.clip > 0 && norm > s.clip ? s.clip / (norm + 1e-6) : 1;
+    u.grad_scale = float(clip / s.loss_scale);
+  }
+  std::memcpy(state.data, &u, sizeof u);
+}
+
+void adamw(Stream&, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor state,
+           Tensor scalars, const AdamSpec& spec) {
+  UpdateState u;
+  std::memcpy(&u, state.data, sizeof u);
+  if (u.skip != 0) return;
+  const double lr = load_scalars(scalars).lr, b1 = spec.beta1, b2 = spec.beta2;
+  const double correction1 = 1 - std::pow(b1, u.good_steps);
+  const double correction2 = 1 - std::pow(b2, u.good_steps);
+  Doubles wv = load(master ? master : w), mv = load(m), vv = load(v);
+  const Doubles gv = load(g);
+  for (size_t i = 0; i < wv.size(); ++i) {
+    const double grad = gv[i] * u.grad_scale;
+    wv[i] -= lr * spec.decay * wv[i];
+    mv[i] = b1 * mv[i] + (1 - b1) * grad;
+    vv[i] = b2 * vv[i] + (1 - b2) * grad * grad;
+    wv[i] -= lr * (mv[i] / correction1) / (std::sqrt(vv[i] / correction2) + spec.eps);
+  }
+  store(master, wv);
+  store(w, wv);
+  store(m, mv);
+  store(v, vv);
+}
+
+}  // namespace hearth::reference

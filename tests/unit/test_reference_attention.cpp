@@ -1,0 +1,224 @@
+// The reference kernels over heads: rotation and attention by hand, by central differences, and
+// through the cache.
+#include <fmt/format.h>
+
+#include "unit/reference_array.h"
+
+namespace hearth::reference {
+namespace {
+
+TEST(ReferenceAttention, RopeByHand) {
+  // Two tokens of one q, k and v head; token 1 turns by 90 degrees in pair 0, by 180 in pair 1.
+  const Array rope(Shape{2, 2, 2}, {1, 0, 1, 0, 0, 1, -1, 0});
+  const Array positions = Array::ints({1, 2}, {0, 1});
+  const Array x(Shape{1, 2, 3, 4}, {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4,  //
+                                    1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
+  const auto turned = [&](const QkSpec& spec) {
+    Array y({1, 2, 3, 4});
+    ops.qk_norm_rope(stream, y, none, x, positions, rope, none, none, spec);
+    for (int i = 0; i < 12; ++i) EXPECT_EQ(y[i], x[i]);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(y[20 + i], x[20 + i]) << "v is copied";
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(y[12 + i], y[16 + i]);
+    return std::vector<double>(y.begin() + 12, y.begin() + 16);
+  };
+  using Head = std::vector<double>;
+  EXPECT_EQ(turned({.head_dim = 4}), (Head{1, 2, 3, 4}));
+  EXPECT_EQ(turned({.head_dim = 4, .rotary = 4}), (Head{-3, -2, 1, -4}));
+  EXPECT_EQ(turned({.head_dim = 4, .rotary = 4, .interleaved = true}), (Head{-2, 1, -3, -4}));
+  EXPECT_EQ(turned({.head_dim = 4, .rotary = 4, .reverse = true}), (Head{3, -2, -1, -4}));
+}
+
+TEST(ReferenceAttention, QkNormRopeGradients) {
+  const int64_t B = 2, T = 3, H = 4, G = 2, D = 6, S = 5;
+  const Shape shape{B, T, H + 2 * G, D};
+  const Array positions = Array::ints({B, T}, {0, 1, 2, 3, 4, 0});
+  for (QkNorm norm : {QkNorm::none, QkNorm::before_rope, QkNorm::after_rope})
+    for (int64_t rotary : {0, 4, 6})
+      for (int with = 0; with < 8; ++with) {
+        SCOPED_TRACE(fmt::format("norm {} rotary {} with {}", int(norm), rotary, with));
+        const bool gains = (with & 1) && norm != QkNorm::none;
+        const QkSpec spec{.heads = H,
+                          .kv_heads = G,
+                          .head_dim = D,
+                          .rotary = rotary,
+                          .interleaved = bool(with & 2),
+                          .reverse = bool(with & 4),
+                          .norm = norm,
+                          .eps = 1e-3f};
+        Array rope;
+        if (rotary) {
+          rope = Array({S, rotary / 2, 2});
+          for (int64_t i = 0; i < S * rotary / 2; ++i) {
+            rope[2 * i] = std::cos(0.7 * double(i));
+            rope[2 * i + 1] = std::sin(0.7 * double(i));
+          }
+        }
+        const Array x = Array::random(shape), dy = Array::random(shape), y(shape);
+        const Array gq = gains ? Array::random({D}) : Array();
+        const Array gk = gains ? Array::random({D}) : Array();
+        const Array dgq = gains ? Array({D}) : Array(), dgk = gains ? Array({D}) : Array();
+        const Array stat({B * T, H + G});
+        const auto loss = [&] {
+          ops.qk_norm_rope(stream, y, stat, x, positions, rope, gq, gk, spec);
+          return inner(y, dy);
+        };
+        loss();
+        const Array dx = dy.copy();  // in place
+        ops.qk_norm_rope_bwd(stream, dx, dgq, dgk, none, dx, x, stat, positions, rope, gq, gk,
+                             spec);
+        expect_gradient("qkv", x, dx, loss);
+        if (gains) expect_gradient("q_gain", gq, dgq, loss);
+        if (gains) expect_gradient("k_gain", gk, dgk, loss);
+        loss();
+        const Array over = x.copy();
+        ops.qk_norm_rope(stream, over, stat, over, positions, rope, gq, gk, spec);
+        expect_same_bytes(over, y);
+      }
+}
+
+TEST(ReferenceAttention, AttentionByHand) {
+  // q, k, v of two tokens, one head of one dim
+  const Array x(Shape{1, 2, 3, 1}, {1, 0.5, 3, 2, 1, 5}), slope(Shape{1}, {0.25});
+  const Array y({1, 2, 1, 1}), lse({1, 1, 2});
+  ops.attention(stream, y, lse, x, slope, none, none, {.scale = 0.5f, .softcap = 2});
+  const double s10 = 2 * std::tanh(0.25) - 0.25, s11 = 2 * std::tanh(0.5);
+  const double sum = std::exp(s10) + std::exp(s11);
+  expect_near(lse, {2 * std::tanh(0.125), std::log(sum)});
+  expect_near(y, {3, (3 * std::exp(s10) + 5 * std::exp(s11)) / sum});
+}
+
+TEST(ReferenceAttention, AttentionMasksByHand) {
+  // With q = 0 every key seen weighs the same: y is the mean of the v in sight.
+  const int64_t T = 4;
+  Array x({1, T, 6, 1});  // two heads: q, q, k, k, v, v
+  for (int64_t t = 0; t < T; ++t) {
+    x[t * 6 + 2] = x[t * 6 + 3] = 1;
+    x[t * 6 + 4] = double(t);
+    x[t * 6 + 5] = double(10 * t);
+  }
+  const AttnSpec spec{.heads = 2, .kv_heads = 2};
+  const Array y({1, T, 2, 1}), documents = Array::ints({1, T}, {7, 7, 8, 8});
+  ops.attention(stream, y, none, x, none, none, none, spec);
+  expect_near(y, {0, 0, 0.5, 5, 1, 10, 1.5, 15});
+  AttnSpec windowed = spec;
+  windowed.window = 2;
+  ops.attention(stream, y, none, x, none, none, none, windowed);
+  expect_near(y, {0, 0, 0.5, 5, 1.5, 15, 2.5, 25});
+  ops.attention(stream, y, none, x, none, documents, none, spec);
+  expect_near(y, {0, 0, 0.5, 5, 2, 20, 2.5, 25});
+}
+
+TEST(ReferenceAttention, AttentionSharesKeysAndDropsByElement) {
+  // A window of 1 leaves each query its own v, so y shows the v head and the fate of element (i,
+  // i).
+  const int64_t B = 2, T = 8, H = 4, G = 2;
+  const Array x = Array::random({B, T, H + 2 * G, 1}), y({B, T, H, 1});
+  const Scalars s{.seed_lo = 5, .seed_hi = 6, .step = 7, .micro = 1};
+  ops.attention(stream, y, none, x, none, none, Array::of(s),
+                {.heads = H, .kv_heads = G, .window = 1, .dropout = 0.25f, .salt = 9});
+  int dropped = 0;
+  for (int64_t b = 0; b < B; ++b)
+    for (int64_t i = 0; i < T; ++i)
+      for (int64_t h = 0; h < H; ++h) {
+        const bool drop = random_word(s, 9, uint64_t(((b * H + h) * T + i) * T + i)) < 1u << 30;
+        dropped += drop;
+        const double v = x[(b * T + i) * (H + 2 * G) + H + G + h / 2];
+        EXPECT_NEAR(y[(b * T + i) * H + h], drop ? 0 : v / 0.75, 1e-12);
+      }
+  EXPECT_GT(dropped, 4);
+  EXPECT_LT(dropped, 32);
+}
+
+struct AttnCase {
+  AttnSpec spec;
+  bool alibi = false, documents = false;
+};
+
+const AttnCase attn_cases[] = {
+    {{.heads = 2, .kv_heads = 2, .head_dim = 3, .scale = 0.6f}},
+    {{.heads = 4, .kv_heads = 2, .head_dim = 3, .scale = 0.6f}},
+    {{.heads = 3, .kv_heads = 1, .head_dim = 2, .window = 3, .scale = 2}},
+    {{.heads = 2, .kv_heads = 1, .head_dim = 4, .scale = 1.5f, .softcap = 1.25f}},
+    {{.heads = 4, .kv_heads = 2, .head_dim = 2}, true},
+    {{.heads = 2, .kv_heads = 2, .head_dim = 3}, false, true},
+    {{.heads = 4, .kv_heads = 2, .head_dim = 3, .dropout = 0.3f, .salt = 4}},
+    {{.heads = 4,
+      .kv_heads = 2,
+      .head_dim = 2,
+      .window = 4,
+      .scale = 1.2f,
+      .softcap = 2,
+      .dropout = 0.2f,
+      .salt = 3},
+     true,
+     true},
+};
+
+TEST(ReferenceAttention, AttentionGradients) {
+  const int64_t B = 2, T = 6;
+  for (const auto& [spec, alibi, documents] : attn_cases) {
+    SCOPED_TRACE(
+        fmt::format("window {} softcap {} dropout {}", spec.window, spec.softcap, spec.dropout));
+    const int64_t H = spec.heads, G = spec.kv_heads, D = spec.head_dim;
+    const Array x = Array::random({B, T, H + 2 * G, D}), dy = Array::random({B, T, H, D});
+    const Array y({B, T, H, D}), lse({B, H, T}), dx({B, T, H + 2 * G, D}), delta({B, H, T});
+    const Array slopes = alibi ? Array::random({H}) : Array();
+    const Array doc =
+        documents ? Array::ints({B, T}, {0, 0, 1, 1, 1, 2, 5, 5, 5, 5, 6, 6}) : Array();
+    const Array scalars = Array::of(Scalars{.seed_lo = 1, .step = 3});
+    const auto loss = [&] {
+      ops.attention(stream, y, lse, x, slopes, doc, scalars, spec);
+      return inner(y, dy);
+    };
+    loss();
+    ops.attention_bwd(stream, dx, delta, dy, y, lse, x, slopes, doc, scalars, spec);
+    expect_gradient("qkv", x, dx, loss);
+  }
+}
+
+// Row t of the tokens of a packed tensor, of every sequence.
+Array tokens(const Array& x, int64_t from, int64_t count) {
+  const Shape s = Tensor(x).shape;
+  const int64_t row = s[2] * s[3];
+  Array part({s[0], count, s[2], s[3]});
+  for (int64_t b = 0; b < s[0]; ++b)
+    std::copy_n(&x[(b * s[1] + from) * row], count * row, &part[b * count * row]);
+  return part;
+}
+
+TEST(ReferenceAttention, AttentionCachedGivesTheBitsOfAttention) {
+  const int64_t B = 2, T = 6, S = 8;
+  for (const auto& [spec, alibi, documents] : attn_cases) {
+    if (documents || spec.dropout > 0) continue;
+    for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+      const int64_t H = spec.heads, G = spec.kv_heads, D = spec.head_dim;
+      const Array x = Array::random({B, T, H + 2 * G, D}), y({B, T, H, D}, dtype);
+      const Array slopes = alibi ? Array::random({H}) : Array();
+      ops.attention(stream, y, none, x.as(dtype), slopes, none, none, spec);
+      const Array want = y.copy(), cache({B, S, 2 * G, D}, dtype);
+      // prefill of three, one token, then two
+      for (auto [from, count] : {std::pair<int64_t, int64_t>{0, 3}, {3, 1}, {4, 2}}) {
+        std::vector<int32_t> at;
+        for (int64_t i = 0; i < B * count; ++i) at.push_back(int32_t(from + i % count));
+        const Array got({B, count, H, D}, dtype);
+        ops.attention_cached(stream, got, cache, tokens(x, from, count).as(dtype),
+                             Array::ints({B, count}, at), slopes, spec);
+        expect_same_bytes(got.copy(), tokens(want, from, count));
+      }
+    }
+  }
+}
+
+TEST(ReferenceAttention, AttentionCachedSkipsPadding) {
+  const AttnSpec spec{.heads = 2, .kv_heads = 1, .head_dim = 2};
+  const Array x = Array::random({2, 3, 4, 2}), y = Array::random({2, 3, 2, 2}), cache({2, 4, 2, 2});
+  const Array at = Array::ints({2, 3}, {-1, -1, 0, 0, 1, -1});
+  ops.attention_cached(stream, y, cache, x, at, none, spec);
+  for (int i : {0, 1, 5})
+    for (int c = 0; c < 4; ++c) EXPECT_EQ(y[i * 4 + c], 0);
+  for (int c = 0; c < 4; ++c) EXPECT_NEAR(y[2 * 4 + c], x[2 * 8 + 6 + c % 2], 1e-12);
+  for (int c = 0; c < 4; ++c) EXPECT_EQ(cache[c], x[2 * 8 + 4 + c]);
+  for (int c = 4; c < 16; ++c) EXPECT_EQ(cache[c], 0) << "nothing but position 0 was written";
+}
+}  // namespace
+}  // namespace hearth::reference
