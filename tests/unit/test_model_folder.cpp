@@ -1,5 +1,5 @@
-// Model folders: what is saved comes back to the bit, hub configs are read as their model cards say,
-// and a file that does not fit its config is refused by name.
+// Model folders: what is saved comes back to the bit, hub configs are read as their model cards
+// say, and a file that does not fit its config is refused by name.
 #include "model/folder.h"
 
 #include <cmath>
@@ -235,8 +235,8 @@ std::vector<float> hidden_states(const ModelConfig& c, ParamStore& p) {
   Tape t;
   const Var y = decoder(t, c, declare_inputs(t, B, T, false), {});
   const Var out = t.result("out", t.shape(y), DType::f32);
-  t.push(kernel_op<&Kernels::copy>(
-             "copy", [](auto* f, Stream& s, In in, Out o) { f(s, o[0], in[0]); }),
+  t.push(kernel_op<&Kernels::copy>("copy",
+                                   [](auto* f, Stream& s, In in, Out o) { f(s, o[0], in[0]); }),
          {y}, {out});
   Exec exec(std::move(t), memory);
   std::vector<int32_t> tokens, positions;
@@ -393,9 +393,8 @@ TEST(ModelFolder, RefusesATiedHeadThatDiffers) {
 
 TEST(ModelFolder, NamesAMissingTensor) {
   Saved s(llama_like());
-  std::erase_if(s.tensors, [](const auto& t) {
-    return t.name == "model.layers.1.self_attn.k_proj.weight";
-  });
+  std::erase_if(s.tensors,
+                [](const auto& t) { return t.name == "model.layers.1.self_attn.k_proj.weight"; });
   expect_error(s.open_error(),
                "expected tensor model.layers.1.self_attn.k_proj.weight (20, 24), got none");
 }
@@ -564,7 +563,8 @@ TEST(HubConfig, RopeParametersStandForBothOldKeys) {
   j.erase("rope_scaling");
   EXPECT_TRUE(read(j) == old);
   j["rope_theta"] = 1e4;
-  expect_error(error_of([&] { read(j); }), "expected the rope_theta 10000 given before, got 500000");
+  expect_error(error_of([&] { read(j); }),
+               "expected the rope_theta 10000 given before, got 500000");
   j.erase("rope_theta");
   j["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
   expect_error(error_of([&] { read(j); }), "rope_parameters] expected the same as rope_scaling");
@@ -616,7 +616,9 @@ TEST(HubConfig, RefusesWhatWouldChangeTheNumbers) {
   json j = json::parse(hub_llama);
   j.erase("vocab_size");
   expect_error(error_of([&] { read(j); }), "expected the key vocab_size, got none");
-  expect_error(error_of([&] { read(json{{"model_type", "hearth"}}); }),
+  expect_error(error_of([&] {
+                 read(json{{"model_type", "hearth"}});
+               }),
                "expected the key hearth_config");
 }
 
