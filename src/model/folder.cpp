@@ -248,9 +248,6 @@ bool has_tokenizer(const fs::path& dir) {
 }
 
 Opened open_hf(const fs::path& dir) {
-  if (fs::exists(dir / "manifest.json"))
-    if (const auto problem = verify_checkpoint(dir))
-      fail(dir.string(), "expected a whole checkpoint, got: {}", *problem);
   const std::string where = (dir / "config.json").string();
   const nlohmann::json json = read_json(dir / "config.json", {.max_bytes = 16 << 20});
   Opened o{config_from_hf_json(json, where), {}, dir, has_tokenizer(dir) ? dir : fs::path()};
@@ -261,6 +258,12 @@ Opened open_hf(const fs::path& dir) {
             weights->foreign(),
             {.type = hf_type_from_json(json, where)}};
   return o;
+}
+
+Opened open_checkpoint(const fs::path& dir) {
+  if (const auto problem = verify_checkpoint(dir))
+    fail(dir.string(), "expected a whole checkpoint, got: {}", *problem);
+  return open_hf(dir);
 }
 
 Opened open_run(const fs::path& dir) {
@@ -341,6 +344,7 @@ Opened open_mingpt(const fs::path& path) {
 Opened open_any(const fs::path& path) {
   if (fs::is_directory(path)) {
     if (fs::is_directory(path / "checkpoints")) return open_run(path);
+    if (fs::exists(path / "manifest.json")) return open_checkpoint(path);
     if (fs::exists(path / "config.json")) return open_hf(path);
     fail(path.string(),
          "expected a run folder with checkpoints or a model folder with config.json");
