@@ -30,7 +30,7 @@ Prefilled prefill(Runner& runner, const Job& job, int64_t slot, EngineStats& sta
 Sequence::Sequence(const Job& job, int sample)
     : sampler(job.sampling(), job.prompt, uint32_t(sample)),
       job_(&job),
-      text_(job.tokenizer, job.sampling().stop) {
+      text_(job.tokenizer, job.sampling().stop, job.prompt) {
   if (job.limit == 0) finish("length");
 }
 

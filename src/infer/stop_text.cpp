@@ -44,9 +44,13 @@ std::string StopText::finish() {
   return rest;
 }
 
-TokenText::TokenText(const Tokenizer* tokenizer, std::vector<std::string> stops)
+TokenText::TokenText(const Tokenizer* tokenizer, std::vector<std::string> stops,
+                     std::span<const int32_t> prompt)
     : text_(std::move(stops)) {
-  if (tokenizer) decoder_.emplace(*tokenizer);
+  if (!tokenizer) return;
+  decoder_.emplace(*tokenizer);
+  // Some vocabularies write the first word after bos without its space.
+  if (!prompt.empty() && prompt.back() == tokenizer->bos()) decoder_->push(prompt.back());
 }
 
 std::string TokenText::push(int32_t token, bool armed) {

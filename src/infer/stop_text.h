@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,10 +28,10 @@ class StopText {
   bool stopped_ = false;
 };
 
-// The same, fed with tokens. Without a tokenizer there is no text.
+// The same, fed with the tokens that follow a prompt. Without a tokenizer there is no text.
 class TokenText {
  public:
-  TokenText(const Tokenizer*, std::vector<std::string> stops);
+  TokenText(const Tokenizer*, std::vector<std::string> stops, std::span<const int32_t> prompt);
   std::string push(int32_t token, bool armed);
   std::string finish();
   bool stopped() const { return text_.stopped(); }

@@ -27,7 +27,7 @@ inline ModelConfig tiny_config() {
   ModelConfig c;
   c.vocab = 23, c.context = 24, c.layers = 2, c.dim = 16, c.heads = 4, c.kv_heads = 2,
   c.hidden = 24;
-  c.init_std = 0.4f;  // far from uniform: greedy paths wander and gaps are wide
+  c.tied = false, c.init_std = 0.4f;  // far from uniform: greedy paths wander and gaps are wide
   return c;
 }
 
@@ -36,9 +36,9 @@ inline std::vector<ModelConfig> tiny_configs() {
   std::vector<ModelConfig> all(4, tiny_config());
   all[1].position = Position::learned, all[1].norm = Norm::layer, all[1].norm_bias = true;
   all[1].act = Act::gelu_tanh, all[1].qkv_bias = all[1].out_bias = all[1].mlp_bias = true;
-  all[1].kv_heads = 0;
+  all[1].kv_heads = 0, all[1].tied = true;
   all[2].position = Position::alibi, all[2].window = 5, all[2].window_pattern = "SL";
-  all[2].attention_softcap = 8, all[2].logit_softcap = 6, all[2].tied = false;
+  all[2].attention_softcap = 8, all[2].logit_softcap = 6;
   all[3].qk_norm = QkNorm::before_rope, all[3].output_gate = OutputGate::per_head;
   all[3].norm_place = NormPlace::sandwich, all[3].rotary = 0.5f;
   return all;

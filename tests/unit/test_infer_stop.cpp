@@ -1,6 +1,8 @@
 // Stop strings over text that comes in pieces.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "infer/stop_text.h"
 
 namespace hearth {
@@ -70,6 +72,24 @@ TEST(StopText, WithoutStopsPassesAll) {
   StopText s({});
   EXPECT_EQ(s.push("anything"), "anything");
   EXPECT_EQ(s.finish(), "");
+}
+
+TEST(TokenText, AfterBosHasNoDummySpace) {
+  const char* data = std::getenv("HEARTH_TEST_DATA");
+  const std::filesystem::path file =
+      std::filesystem::path(data ? data : HEARTH_SOURCE_DIR "/../shared/data") /
+      "models/stories260K/tok512.bin";
+  if (!std::filesystem::exists(file)) GTEST_SKIP() << "no " << file;
+  const Tokenizer tokenizer = Tokenizer::load(file);
+  const std::vector<int32_t> ids = tokenizer.encode("Once upon");  // bos first
+  ASSERT_EQ(ids[0], tokenizer.bos());
+  for (size_t begin : {size_t(1), ids.size() - 1}) {
+    TokenText text(&tokenizer, {}, std::span(ids).first(begin));
+    std::string got;
+    for (size_t i = begin; i < ids.size(); ++i) got += text.push(ids[i], true);
+    got += text.finish();
+    EXPECT_EQ(got, begin == 1 ? "Once upon" : tokenizer.bytes_of(ids.back())) << begin;
+  }
 }
 
 }  // namespace
