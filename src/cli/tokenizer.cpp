@@ -210,7 +210,7 @@ void add_text(CLI::App& app, const std::string& name, const std::string& what,
   c->callback([flags, run] { run(*flags); });
 }
 
-void add_bench(CLI::App& app) {
+void add_tokenizer_bench(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* c = app.add_subcommand("bench", "measure encoding on one core");
   c->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder")->required();
@@ -230,7 +230,7 @@ void add_tokenizer(CLI::App& app) {
   add_train(*c);
   add_text(*c, "encode", "standard input to ids, a line each", run_encode);
   add_text(*c, "decode", "ids on standard input to text", run_decode);
-  add_bench(*c);
+  add_tokenizer_bench(*c);
 }
 
 }  // namespace hearth
