@@ -8,15 +8,12 @@
 
 #include "cli/commands.h"
 #include "core/error.h"
-#include "cpu/backend.h"
 #include "infer/engine.h"
 #include "model/decoder.h"
 #include "model/folder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hearth {
-
-void add_generate(CLI::App&);
 
 namespace {
 
@@ -28,20 +25,14 @@ struct GenerateFlags {
   Request request = {};
   bool greedy = false;
   bool echo = false;
+  std::string dtype = "fp32";
   Common common = {};
 };
 
-std::unique_ptr<Backend> open_backend(const Common& c) {
-  if (c.device == "auto" || c.device == "cpu") return make_cpu_backend(c.threads);
-  if (c.device.starts_with("cuda"))
-    fail("--device", "expected cpu, got {}: this build has no CUDA backend", c.device);
-  fail_usage("--device", "expected auto, cpu or cuda[:i], got {}", c.device);
-}
-
-DType weights_dtype(const Common& c) {
-  if (c.dtype == "fp32") return DType::f32;
-  if (c.dtype == "bf16") return DType::bf16;
-  fail_usage("--dtype", "expected fp32 or bf16 on the CPU, got {}", c.dtype);
+DType weights_dtype(const std::string& name) {
+  if (name == "fp32") return DType::f32;
+  if (name == "bf16") return DType::bf16;
+  fail_usage("--dtype", "expected fp32 or bf16 on the CPU, got {}", name);
 }
 
 std::string read_prompt(const GenerateFlags& flags) {
@@ -120,7 +111,6 @@ void print_text(const std::vector<Completion>& all, const std::string& echoed) {
 Request complete(const GenerateFlags& flags) {
   Request r = flags.request;
   r.sampling.logit_bias = parse_bias(flags.logit_bias);
-  r.sampling.seed = flags.common.seed;
   if (flags.greedy) r.sampling.temperature = 0;
   if (r.sampling.logprobs >= 0 && !flags.common.json)
     fail_usage("--logprobs", "expected --json with it, got none");
@@ -131,13 +121,13 @@ Request complete(const GenerateFlags& flags) {
 void run_generate(const GenerateFlags& flags) {
   Request request = complete(flags);
   const std::string text = read_prompt(flags);
-  const std::unique_ptr<Backend> backend = open_backend(flags.common);
+  const std::unique_ptr<Backend> backend = make_backend(flags.common);
   const ModelSource source = ModelSource::open(flags.model);
   if (source.tokenizer().empty())
     fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
   const Tokenizer tokenizer = Tokenizer::load(source.tokenizer());
   const ModelConfig& config = source.config();
-  ParamStore params(*backend, decoder_params(config), weights_dtype(flags.common));
+  ParamStore params(*backend, decoder_params(config), weights_dtype(flags.dtype));
   source.load(params);
 
   request.prompt = tokenizer.encode(text);
@@ -217,6 +207,8 @@ void add_generate(CLI::App& app) {
                 "beams are ranked by log-probability / tokens^this")
       ->capture_default_str();
   c->add_flag("--echo", f.echo, "print the prompt too");
+  c->add_option("--seed", f.request.sampling.seed, "of the samples")->capture_default_str();
+  c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
   add_common(*c, f.common);
   c->callback([flags] { run_generate(*flags); });
 }
