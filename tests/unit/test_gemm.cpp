@@ -189,9 +189,14 @@ class Gemm : public testing::TestWithParam<Isa> {
 
 TEST_P(Gemm, small_shapes) {
   Random r{7};
+  const auto side = [&] { return 1 + int64_t(r.next() % 67); };
   for (int64_t s = 1; s <= 67; ++s) {
-    expect_all({.m = s, .n = 1 + int64_t(r.next() % 67), .k = 1 + int64_t(r.next() % 67)});
-    expect_right({.m = 1 + int64_t(r.next() % 67), .n = s, .k = 1, .ab = DType::bf16});
+    const DType ab = s & 1 ? DType::f32 : DType::bf16, c = s & 2 ? DType::f32 : DType::bf16;
+    for (int t = 0; t < 4; ++t) {
+      const bool ta = (t & 1) != 0, tb = (t & 2) != 0;
+      expect_right({.m = s, .n = side(), .k = side(), .ta = ta, .tb = tb, .ab = ab, .c = c});
+      expect_right({.m = side(), .n = s, .k = t < 2 ? 1 : s, .ta = ta, .tb = tb, .ab = c, .c = ab});
+    }
   }
 }
 
