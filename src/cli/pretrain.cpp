@@ -70,9 +70,10 @@ void run(const PretrainFlags& f) {
 
 RunResult run_pretrain(RunSpec spec, Backend& backend) {
   spec.model = spec.model.resolve();
-  if (spec.train.document_mask && spec.train.document_start < 0) {
+  const bool by_document = spec.train.document_mask || spec.train.eval_documents;
+  if (by_document && spec.train.document_start < 0) {
     if (spec.train.tokenizer.empty())
-      fail_usage("pretrain", "expected --document-start or --tokenizer with --document-mask");
+      fail_usage("pretrain", "expected --document-start or --tokenizer with --document-mask or --eval-documents");
     spec.train.document_start = Tokenizer::load(spec.train.tokenizer).eos();
   }
   spec.peak_flops = measure_peak(backend, to_dtype(spec.train.dtype));

@@ -29,7 +29,7 @@ struct QuickstartFlags {
   Common common;
   std::string run = "runs/quickstart";
   std::string dtype = "bf16";
-  int64_t steps = 900;
+  int64_t steps = 1200;
 };
 
 // What the corpus on disk is worth: nats a token no model can get below, and tokens a character.
@@ -113,9 +113,10 @@ void run(const QuickstartFlags& f) {
   TrainConfig& c = spec.train;
   c.data = {(data / "train" / "*.bin").string()}, c.val = {(data / "val" / "*.bin").string()};
   c.tokenizer = (data / "tokenizer").string();
-  c.steps = f.steps, c.batch = 16, c.seq = "256";
+  c.steps = f.steps, c.batch = 4, c.seq = "512";
+  c.document_mask = c.eval_documents = true;
   c.dtype = parse_enum<TrainDType>(f.dtype, "--dtype");
-  c.lr = 3e-3, c.schedule = Schedule::linear, c.warmup = 30, c.lr_floor = 0.05;
+  c.lr = 6e-3, c.schedule = Schedule::linear, c.warmup = 30, c.lr_floor = 0.05;
   c.order = LoaderSpec::Order::shuffled;
   c.eval_every = 50, c.eval_tokens = 32768, c.checkpoint_every = 0, c.keep = 1;
   c.target_loss = target_over_floor * floor.nats_per_token;

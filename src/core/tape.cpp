@@ -74,7 +74,7 @@ Var Tape::param(const std::string& name, Shape s, Init init, Group group) {
   const bool known = bool(find(full));
   const Var v = named(Role::param, full, s, dtype_);
   if (!known) {
-    (*this)[v].needs_grad = true;
+    (*this)[v].needs_grad = trains;
     params.push_back({full, s, init, group});
   }
   return v;

@@ -135,6 +135,8 @@ class Tape {
   // Parameter gradients add to what the buffers hold rather than overwrite: the second and later
   // micro-batches of a step.
   bool accumulate = false;
+  // Whether parameters have gradients; off in programs that only run forward.
+  bool trains = true;
 
   // What a backward rule reads of the forward pass: v itself, or its second making.
   Var saved(Var v);

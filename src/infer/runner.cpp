@@ -40,6 +40,7 @@ Exec& Runner::program(const Key& key) {
   std::unique_ptr<Exec>& p = programs_[key];
   if (!p) {
     Tape t(dtype_, program_name(key.B, key.T, key.rows));
+    t.trains = false;
     const Var hidden = decoder(
         t, config_, declare_inputs(t, key.B, key.T, false),
         {.cache_tokens = spec_.context, .cache_slots = spec_.slots, .cache_first = key.first});

@@ -60,7 +60,7 @@ ModelConfig llama3_16k() {
 // Small enough that two CPU cores teach it the embedded stories in minutes.
 ModelConfig tiny() {
   ModelConfig c;
-  c.vocab = 1024, c.context = 256;
+  c.vocab = 2048, c.context = 512;
   c.layers = 6, c.dim = 256, c.heads = 4, c.kv_heads = 2, c.hidden = 896;
   c.qk_norm = QkNorm::before_rope;
   return c;

@@ -46,6 +46,7 @@ struct TrainConfig {
   int64_t document_start = -1;
   int workers = 2, prefetch = 4;
   int64_t eval_every = 250, eval_tokens = 1 << 20;
+  bool eval_documents = false;
   double target_loss = 0;
   int64_t checkpoint_every = 500;
   int keep = 3;
@@ -83,6 +84,7 @@ struct TrainConfig {
     v("prefetch", prefetch, "batches made ahead");
     v("eval_every", eval_every, "steps between validations; 0: only at the end");
     v("eval_tokens", eval_tokens, "validation tokens, from the start of the files");
+    v("eval_documents", eval_documents, "validate on whole documents, never cut ones");
     v("target_loss", target_loss, "stop when the validation loss is no higher; 0: never");
     v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
     v("keep", keep, "checkpoints kept beside the best");

@@ -26,6 +26,7 @@ Tape record_micro(const ProgramSpec& s, bool accumulate) {
 
 Tape record_eval(const ProgramSpec& s) {
   Tape t(s.dtype, program_name("eval", s));
+  t.trains = false;
   const DecoderInputs in = declare_inputs(t, s.B, s.T, s.documents);
   const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
   const Var x = decoder(t, s.model, in, {});

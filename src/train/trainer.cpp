@@ -11,6 +11,7 @@
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
 #include "data/shards.h"
+#include "data/whole_documents.h"
 #include "io/files.h"
 #include "train/log.h"
 
@@ -260,23 +261,36 @@ class Run {
       fail("train", "expected to recover from non-finite gradients, got 10 reloads in this run");
   }
 
-  void validate() {
-    if (config_.val.empty()) return;
-    const auto begin = Clock::now();
+  template <class F>
+  void each_validation_batch(F use) {
     LoaderSpec s = loader_spec(config_.val);
+    if (config_.eval_documents) {
+      for (const Batch& b : whole_documents(
+               s.files, {s.batch, s.seq, int32_t(config_.document_start), config_.eval_tokens}))
+        use(b);
+      return;
+    }
     if (val_checked_) s.vocab = 0;  // every token was checked the first time
     val_checked_ = true;
     Loader val(s);
-    const int64_t per_batch = shape_.B * shape_.T;
-    const int64_t batches = std::max<int64_t>(1, std::min(config_.eval_tokens, val.total_tokens() - 1) / per_batch);
-    double sum = 0;
-    int64_t count = 0;
+    const int64_t tokens = std::min(config_.eval_tokens, val.total_tokens() - 1);
+    const int64_t batches = std::max<int64_t>(1, tokens / (s.batch * s.seq));
     Batch b;
     for (int64_t i = 0; i < batches; ++i) {
       val.next(b);
+      use(b);
+    }
+  }
+
+  void validate() {
+    if (config_.val.empty()) return;
+    const auto begin = Clock::now();
+    double sum = 0;
+    int64_t count = 0;
+    each_validation_batch([&](const Batch& b) {
       sum += programs_->evaluate(b) * double(b.count);
       count += b.count;
-    }
+    });
     state_.last_val = sum / double(count);
     improved_ = state_.step > 0 && (state_.best_val == 0 || state_.last_val < state_.best_val);
     if (improved_) state_.best_val = state_.last_val;

@@ -19,8 +19,11 @@ void apply(const void* state, float* x, int64_t row, int64_t col, int64_t n) {
   const auto& e = *static_cast<const Epilogue*>(state);
   T* aux = e.aux ? static_cast<T*>(e.aux) + row * e.N + col : nullptr;
   vectors(n, [&](int64_t i, auto w) {
-    const vf a = w.get(x + i);
-    if (aux) w.put(aux + i, a);
+    vf a = w.get(x + i);
+    if (aux) {
+      w.put(aux + i, a);
+      a = w.get(aux + i);  // as it will be read back
+    }
     w.put(x + i, act_value<A>(a) * e.alpha);
   });
 }

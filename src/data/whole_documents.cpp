@@ -1,0 +1,92 @@
+#include "data/whole_documents.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "data/shards.h"
+
+namespace hearth {
+namespace {
+
+constexpr int32_t masked = -100;
+
+// Rows are filled one after the other; a batch is made when all of its rows are full.
+class Packer {
+ public:
+  explicit Packer(const WholeDocumentsSpec& s) : spec_(s) {}
+
+  // `ids` are a document's tokens; the target of the last is document_start.
+  void add(std::span<const int32_t> ids) {
+    if (int64_t(ids.size()) > spec_.seq - used_) next_row();
+    while (!ids.empty()) {
+      const size_t n = std::min(ids.size(), size_t(spec_.seq - used_));
+      for (size_t i = 0; i < n; ++i)
+        put(ids[i], i + 1 < ids.size() ? ids[i + 1] : spec_.document_start, int32_t(i));
+      ids = ids.subspan(n);
+      if (!ids.empty()) next_row();
+    }
+    ++document_;
+  }
+
+  std::vector<Batch> finish() {
+    next_row();
+    while (!batch_.tokens.empty()) empty_row();
+    return std::move(done_);
+  }
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  void put(int32_t token, int32_t target, int32_t position) {
+    batch_.tokens.push_back(token), batch_.targets.push_back(target);
+    batch_.positions.push_back(position), batch_.documents.push_back(document_);
+    batch_.count += target != masked;
+    tokens_ += target != masked;
+    ++used_;
+  }
+  void empty_row() {
+    put(spec_.document_start, masked, 0);
+    next_row();
+  }
+  // Masks what is left of the row; a batch of full rows is done.
+  void next_row() {
+    if (used_ == 0) return;
+    ++document_;
+    while (used_ < spec_.seq) put(spec_.document_start, masked, 0);
+    used_ = 0, document_ = 0;
+    if (int64_t(batch_.tokens.size()) < spec_.batch * spec_.seq) return;
+    done_.push_back(std::move(batch_));
+    batch_ = {};
+  }
+
+  WholeDocumentsSpec spec_;
+  Batch batch_;
+  std::vector<Batch> done_;
+  int64_t used_ = 0, tokens_ = 0;
+  int32_t document_ = 0;
+};
+
+}  // namespace
+
+std::vector<Batch> whole_documents(std::span<const std::filesystem::path> files,
+                                   const WholeDocumentsSpec& spec) {
+  Packer packer(spec);
+  for (const std::filesystem::path& path : files) {
+    const TokenFile file(path);
+    std::vector<int32_t> ids(static_cast<size_t>(file.size()));
+    file.read(ids.data(), 0, file.size());
+    auto begin = std::find(ids.begin(), ids.end(), spec.document_start);
+    while (begin != ids.end()) {
+      const auto end = std::find(begin + 1, ids.end(), spec.document_start);
+      if (spec.max_tokens && packer.tokens() + (end - begin) > spec.max_tokens) break;
+      packer.add(std::span(begin, end));
+      begin = end;
+    }
+  }
+  std::vector<Batch> batches = packer.finish();
+  if (batches.empty() || packer.tokens() == 0)
+    fail(files.empty() ? "data" : files[0].string(),
+         "expected a document that opens with token {}, got none", spec.document_start);
+  return batches;
+}
+
+}  // namespace hearth

@@ -1,0 +1,24 @@
+// Batches of whole documents, for a validation loss that can be held against what the documents are
+// worth: every row begins with a document and ends with one, the rest of it is masked.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "data/loader.h"
+
+namespace hearth {
+
+struct WholeDocumentsSpec {
+  int64_t batch = 1, seq = 1;
+  int32_t document_start = 0;  // the id that opens a document
+  int64_t max_tokens = 0;      // stop after so many; 0: all
+};
+
+// Documents in order, as many to a row as fit; one longer than a row is cut into rows. The target of
+// a document's last token is the next one's first. `documents` is filled.
+std::vector<Batch> whole_documents(std::span<const std::filesystem::path>,
+                                   const WholeDocumentsSpec&);
+
+}  // namespace hearth
