@@ -101,7 +101,8 @@ void print_samples(const fs::path& checkpoint, Backend& backend) {
   r.sampling.max_tokens = 200;
   r.sampling.temperature = 0.8f;
   r.sampling.seed = 1;
-  for (const Completion& c : engine.run(std::span(&r, 1)).at(0)) fmt::print("\n{}\n", c.text);
+  const auto completions = engine.run(std::span(&r, 1));
+  for (const Completion& c : completions.at(0)) fmt::print("\n{}\n", c.text);
 }
 
 void run(const QuickstartFlags& f) {

@@ -167,7 +167,7 @@ std::map<std::string, WordList> word_lists() {
 
 std::map<std::string, std::vector<std::string>> rules() {
   return {
-      {"story", {"<open><likes><scene>{:when} {hero} <plot>"}},
+      {"story", {"<open><likes><scene>{:when} {hero.he} <plot>"}},
       {"open",
        {"Once upon a time {hero=name}, {:trait} {hero.child}, lived {:home}. ",
         "{hero=name} was {:trait} {hero.child} who lived {:home}. ",
@@ -193,20 +193,20 @@ std::map<std::string, std::vector<std::string>> rules() {
        {"Then {hero.he} met {:mood} {animal=animal}. ", "Soon {:mood} {animal=animal} came along. ",
         "{hero.He} asked {:mood} {animal=animal} for help. "}},
       {"thanks",
-       {"\"Thank you,\" said {hero} {:manner}. ",
+       {"\"Thank you,\" said the {hero.child} {:manner}. ",
         "{hero.He} thanked the {animal} and gave it some {animal.food}. ",
         "The {animal} {animal.spoke} {:manner}. "}},
       {"end",
-       {"{hero} felt {:glad}. ", "In the end everyone was {:glad}. ",
+       {"{hero.He} felt {:glad}. ", "In the end everyone was {:glad}. ",
         "That night {hero.he} slept well, {:glad} at last. "}},
       {"end_animal",
-       {"From that day on, {hero} and the {animal} were best friends. <moral>",
-        "{hero} and the {animal} shared some {:taste} {:food}. <moral>",
-        "The {animal} went home, and {hero} was {:glad}. <moral>"}},
+       {"From that day on, {hero.he} and the {animal} were best friends. <moral>",
+        "Together {hero.he} and the {animal} shared some {:taste} {:food}. <moral>",
+        "The {animal} went home, and {hero.he} was {:glad}. <moral>"}},
       {"end_friend",
-       {"From that day on, {hero} and {friend} were best friends. <moral>",
-        "{hero} and {friend} shared some {:taste} {:food}. <moral>",
-        "After that, {friend} was {:glad}, and so was {hero}. <moral>"}},
+       {"From that day on, the two children were best friends. <moral>",
+        "Together the two shared some {:taste} {:food}. <moral>",
+        "After that, both of them were {:glad}. <moral>"}},
       {"moral",
        {"{hero} learned that {:moral}.", "And so they knew that {:moral}.", "Remember: {:moral}."}},
 
@@ -214,11 +214,11 @@ std::map<std::string, std::vector<std::string>> rules() {
       {"lost",
        {"could not find {hero.his} {:colour} {thing=thing}. <low>{hero.He} looked {s=spot} and "
         "{:spot!s}, but it was gone. <meet>\"[Have you seen|Do you know who took] my {thing}?\" "
-        "asked {hero}. The {animal} {animal.spoke} and [pointed to|ran to|looked at] "
+        "asked the {hero.child}. The {animal} {animal.spoke} and [pointed to|ran to|looked at] "
         "{place=place}. There it was, {:spot}! <thanks><end_animal>"}},
       {"wish",
        {"made a wish. {hero.He} wanted to {:wish}. \"[That is too hard|You are too small|Nobody "
-        "can do that]!\" said {hero.his} {p=person}. But {hero} [did not give up|kept "
+        "can do that]!\" said {hero.his} {p=person}. But {hero.he} [did not give up|kept "
         "trying|had a plan]. For {:number} days {hero.he} worked {:manner} {place.at=place}. "
         "<meet>Together they found {:look} {:colour} {thing=thing}, and it {thing.worked}. "
         "[At last|Suddenly] the wish came true! The {p} was {:glad}. <moral>"}},
@@ -231,13 +231,13 @@ std::map<std::string, std::vector<std::string>> rules() {
        {"carried a basket of {:taste} {food=food} to {place=place}. On the way {hero.he} saw "
         "{:mood} "
         "{animal=animal} sitting {:spot}. \"I have not eaten for {:number} days,\" it "
-        "{animal.spoke}. {hero} [stopped|sat down|smiled] and gave it half of the {food}. "
+        "{animal.spoke}. {hero.He} [stopped|sat down|smiled] and gave it half of the {food}. "
         "\"[You are kind|I will not forget this|How good it tastes],\" said the {animal}. Later "
         "it brought {hero.him} {:look} {:colour} {thing=thing}. The {thing} {thing.worked}! "
         "<end_animal>"}},
       {"storm",
        {"saw dark clouds over {place=place}. The wind blew [loudly|coldly|all day|from the north], "
-        "and {hero} was {:low}. "
+        "and {hero.he} was {:low}. "
         "{hero.He} hid {:spot} with {hero.his} {p=person}. \"[Let us sing|Hold my hand|It will "
         "pass],\" said the {p}. They ate {:taste} {:food} and told {:number} stories about "
         "{:mood} {animal=animal}. [When the rain stopped|When the sun came out], the sky was "
@@ -251,8 +251,8 @@ std::map<std::string, std::vector<std::string>> rules() {
         "{p} was {:glad}. <end_animal>"}},
       {"newcomer",
        {"saw a new child {place.at=place}. The new child was called {friend=name!hero} and looked "
-        "{:low}. \"[Do you want to play|Shall we be friends|Can you {:hobby}]?\" asked "
-        "{hero}. {friend} nodded {:manner}. {friend.He} had {:look} {:colour} {thing=thing} and "
+        "{:low}. \"[Do you want to play|Shall we be friends|Can you {:hobby}]?\" asked the "
+        "{hero.child}. The new child nodded {:manner}. {friend.He} had {:look} {:colour} {thing=thing} and "
         "some "
         "{:taste} {:food}. They played until dark, and the {thing} {thing.worked}. {:mood.A} "
         "{animal=animal} watched them, hidden {:spot}. <end_friend>"}},
@@ -268,28 +268,28 @@ std::map<std::string, std::vector<std::string>> rules() {
         "dropped it "
         "{:spot}, and it broke into {:number} pieces. <low>{hero.He} hid it {place.at=place}, but "
         "{hero.his} {p=person} saw it. \"[You must tell the truth|Go and say sorry|We can mend "
-        "it],\" said the {p} {:manner}. {hero} mended it with {:tool}. Then the {thing} "
-        "{thing.worked} again. \"I forgive you,\" said {friend}. <end_friend>"}},
+        "it],\" said the {p} {:manner}. {hero.He} mended it with {:tool}. Then the {thing} "
+        "{thing.worked} again. \"I forgive you,\" said the {friend.child}. <end_friend>"}},
       {"sound",
        {"heard a strange sound from {place=place}. \"[Is it a ghost|Who is there|Is it a "
         "dragon]?\" {hero.he} asked {:manner}. {hero.He} was {:low}, but {hero.he} took {:tool} "
         "and went to look. Something moved {:spot}. It was only {:mood} {animal=animal} with "
-        "{:number} little ones! The {animal} {animal.spoke} for {animal.food}. {hero} laughed and "
+        "{:number} little ones! The {animal} {animal.spoke} for {animal.food}. {hero.He} laughed and "
         "gave them some {:taste} {:food}. <end_animal>"}},
       {"race",
-       {"had a race with {friend=name!hero}. They ran from {a=place} to {:place!a}. {friend} ran "
-        "[fast|like the wind|at full speed], and soon {friend.he} was far ahead. <meet_race>{hero} "
+       {"had a race with {friend=name!hero}. They ran from {a=place} to {:place!a}. {friend.He} ran "
+        "[fast|like the wind|at full speed], and soon {friend.he} was far ahead. <meet_race>{hero.He} "
         "stopped to help it, "
         "though {hero.he} was {:low}. The {animal} {animal.spoke} and showed {hero.him} a short "
         "way {:spot}. [Both won|Nobody lost|They came in together]! The prize was {:look} "
         "{thing=thing}. <end_friend>"}},
       {"door",
        {"found {:look} {:colour} door {place.at=place}. Behind it was a room full of {:taste} "
-        "{food=food}. "
+        "{:food}. "
         "{:mood.A} {animal=animal} slept {:spot}. \"[Come in|Who are you|Do not be afraid],\" "
-        "it {animal.spoke}. They ate {:number} bowls of {food} and looked at {:look} {:colour} "
+        "it {animal.spoke}. They ate {:number} bowls of them and looked at {:look} {:colour} "
         "{thing=thing} that "
-        "{thing.worked} {:manner}. [When it was late|When the clock struck {:number}], {hero} "
+        "{thing.worked} {:manner}. [When it was late|When the clock struck {:number}], {hero.he} "
         "went home and told {hero.his} {:person}. <end><moral>"}},
       {"meet_race", {"On the road lay {:mood} {animal=animal}, {:trouble}. "}},
   };

@@ -157,11 +157,11 @@ TEST(Corpus, IsTheSameEverywhere) {
   EXPECT_EQ(make_story(1, 0).text,
             "This is the story of Leo, a cheerful boy who lived close to the desert. More "
             "than anything, he loved to dance. It was a misty season, full of salt. One "
-            "evening Leo wanted to make a present for his uncle. He took a stick and three "
+            "evening he wanted to make a present for his uncle. He took a stick and three "
             "black buttons and sat down on the roof. He worked gently, but it broke. This "
             "made him tired. He asked a tired pony for help. \"Try again,\" it neighed. By "
             "evening there was a round violet boat, and it floated. The uncle was content. "
-            "From that day on, Leo and the pony were best friends. Remember: there is no "
+            "From that day on, he and the pony were best friends. Remember: there is no "
             "place like home.");
 }
 
