@@ -54,7 +54,9 @@ namespace {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-constexpr int64_t shared_limit = 24 << 20;  // bytes of the shared operand packed at a time
+// Bytes of the shared operand packed at a time: what L2 holds where the sums of c fit there as well
+// and cost nothing to come back to, else as much as is likely to need no second round.
+constexpr int64_t shared_limit_small_c = 1 << 20, shared_limit = 24 << 20, small_c = 1 << 20;
 constexpr int64_t short_tile_limit = 1024;  // of the shorter side of c, per task
 constexpr int64_t tasks_per_thread = 4;
 
@@ -81,7 +83,9 @@ struct Job {
   int64_t worker_bytes = 0, strip_bytes = 0;
 
   int64_t tasks() const { return along.tiles() * across.tiles(); }
-  int64_t tile_elements() const { return along.tile * across.tile; }
+  // Rows of accumulators a power of two apart would share few sets of the cache.
+  int64_t acc_ld() const { return (along_n ? along.tile : across.tile) + 16; }
+  int64_t tile_elements() const { return (along_n ? across.tile : along.tile) * acc_ld(); }
   bool one_round() const { return super_k >= g.k; }
   int64_t padded_k(int64_t k) const { return round_up(k, kernel.k_unit); }
   int64_t packed_bytes(int64_t count, int64_t k) const {
@@ -120,7 +124,7 @@ struct Job {
     std::byte* strip = workers + worker * worker_bytes;
     float* acc =
         one_round() ? reinterpret_cast<float*>(strip + strip_bytes) : sums + task * tile_elements();
-    const int64_t ld = along_n ? along.tile : across.tile;
+    const int64_t ld = acc_ld();
     const int64_t rows = along_n ? s_count : l_count, cols = along_n ? l_count : s_count;
     for (int64_t k = k0, block = 0; k < k1 || (block == 0 && k0 == 0);
          k += kernel.k_block, ++block) {
@@ -136,14 +140,18 @@ struct Job {
   void choose_tiles(int threads) {
     const int64_t cuts = ceil_div(across.extent, short_tile_limit);
     across.tile = round_up(ceil_div(across.extent, cuts), across.panel);
-    int64_t strips = ceil_div(along.extent, std::max(along.panel, kernel.tile / across.tile));
+    const int64_t fit = std::min<int64_t>(
+        kernel.tile / across.tile,
+        kernel.strip / packed_bytes(1, std::clamp<int64_t>(g.k, 1, kernel.k_block)));
+    int64_t strips = ceil_div(along.extent, std::max(along.panel, fit));
     if (threads > 1) {  // enough tasks for all, and as many for each
       strips = std::max(strips, ceil_div(tasks_per_thread * threads, cuts));
       strips = round_up(strips, threads);
     }
     along.tile = round_up(ceil_div(along.extent, strips), along.panel);
-    const int64_t fit = shared_limit / std::max<int64_t>(1, across.padded() * kernel.element_bytes);
-    super_k = std::max<int64_t>(1, fit / kernel.k_block) * kernel.k_block;
+    const int64_t limit = g.m * g.n * 4 <= small_c ? shared_limit_small_c : shared_limit;
+    const int64_t shared_k = limit / (across.padded() * kernel.element_bytes);
+    super_k = std::max<int64_t>(1, shared_k / kernel.k_block) * kernel.k_block;
   }
 
   void run(Threads& threads, Scratch& scratch) {

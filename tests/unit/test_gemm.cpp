@@ -212,10 +212,19 @@ TEST_P(Gemm, vocabulary_with_few_rows) {
   expect_right({.m = 5, .n = 7, .k = 50257, .ab = DType::bf16});
 }
 
-// More than one round of packing the shared operand: k * min(m, n) beyond 24 MiB.
+// More than one round of packing the shared operand: beyond 1 MiB where c is small.
 TEST_P(Gemm, k_in_several_rounds) {
-  expect_right({.m = 130, .n = 140, .k = 50257, .alpha = 0.5f, .bias = true, .residual = 2});
-  expect_right({.m = 260, .n = 257, .k = 50257, .ab = DType::bf16, .residual = 1});
+  for (DType ab : {DType::f32, DType::bf16})
+    for (int t = 0; t < 4; ++t)
+      expect_right({.m = 9,
+                    .n = 10,
+                    .k = 70001,
+                    .ta = (t & 1) != 0,
+                    .tb = (t & 2) != 0,
+                    .ab = ab,
+                    .alpha = 0.5f,
+                    .bias = true,
+                    .residual = 2});
 }
 
 TEST_P(Gemm, sides_longer_than_a_tile) {

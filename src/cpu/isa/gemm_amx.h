@@ -19,44 +19,51 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
+// 16 rows of 32 k, or the n and kn of them that are there, zeros elsewhere.
+inline void pack_tile(float* dst, const bf16* from, const GemmOperand& operand, int64_t n,
+                      int64_t kn) {
+  const int64_t ld = operand.ld;
+  vf m[lanes];
+  if (operand.k_major && n == lanes && kn == k_tile) {
+#pragma GCC unroll 16
+    for (int i = 0; i < pairs; ++i) m[i] = AsPair::across(from + 2 * i * ld, ld);
+  } else if (operand.k_major) {
+    for (int i = 0; i < pairs; ++i) {
+      const int64_t pair = kn - 2 * i < 2 ? kn - 2 * i : 2;
+      m[i] = n > 0 && pair > 0 ? AsPair::across_partial(from + 2 * i * ld, ld, n, pair) : zero();
+    }
+  } else {
+    for (int i = 0; i < lanes; ++i) {
+      if (i >= n)
+        m[i] = zero();
+      else if (kn == k_tile)
+        m[i] = AsPair::along(from + i * ld);
+      else
+        m[i] = AsPair::along_partial(from + i * ld, kn);
+      prefetch(from, (i + side) * ld);
+    }
+  }
+  if (operand.k_major) transpose(m);
+#pragma GCC unroll 16
+  for (int i = 0; i < lanes; ++i) store(dst + i * pairs, m[i]);
+}
+
 // Panels of 32 rows: for each 32 k, the rows one after the other, 64 bytes each.
 inline void pack_rows(void* packed, const GemmOperand& operand, int64_t count, int64_t k) {
   const bf16* src = static_cast<const bf16*>(operand.data);
-  const int64_t ld = operand.ld;
-  float* dst = static_cast<float*>(packed);
-  for (int64_t p = 0; p < count; p += side) {
-    for (int64_t k0 = 0; k0 < k; k0 += k_tile) {
-      const int64_t kn = k - k0 < k_tile ? k - k0 : k_tile;
-      for (int o = 0; o < side; o += lanes, dst += lanes * pairs) {
-        const int64_t left = count - p - o, n = left < lanes ? left : lanes;
-        vf m[lanes];
-        if (operand.k_major) {
-          const bf16* from = src + k0 * ld + p + o;
-          if (n == lanes && kn == k_tile) {
-#pragma GCC unroll 16
-            for (int i = 0; i < pairs; ++i) m[i] = AsPair::across(from + 2 * i * ld, ld);
-          } else {
-            for (int i = 0; i < pairs; ++i) {
-              const int64_t pair = kn - 2 * i < 2 ? kn - 2 * i : 2;
-              m[i] = n > 0 && pair > 0 ? AsPair::across_partial(from + 2 * i * ld, ld, n, pair)
-                                       : zero();
-            }
-          }
-          transpose(m);
-        } else {
-          const bf16* from = src + (p + o) * ld + k0;
-          for (int i = 0; i < lanes; ++i) {
-            if (i >= n)
-              m[i] = zero();
-            else
-              m[i] = kn == k_tile ? AsPair::along(from + i * ld)
-                                  : AsPair::along_partial(from + i * ld, kn);
-          }
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < lanes; ++i) store(dst + i * pairs, m[i]);
-      }
-    }
+  const int64_t k_tiles = (k + k_tile - 1) / k_tile, row_tiles = (count + side - 1) / side * 2;
+  const auto tile = [&](int64_t r, int64_t t) {  // tile r of 16 rows, t of 32 k
+    const int64_t p = r * lanes, k0 = t * k_tile;
+    float* dst = static_cast<float*>(packed) + ((r / 2 * k_tiles + t) * 2 + r % 2) * lanes * pairs;
+    pack_tile(dst, src + (operand.k_major ? k0 * operand.ld + p : p * operand.ld + k0), operand,
+              count - p < lanes ? count - p : lanes, k - k0 < k_tile ? k - k0 : k_tile);
+  };
+  if (operand.k_major) {
+    for (int64_t t = 0; t < k_tiles; ++t)
+      for (int64_t r = 0; r < row_tiles; ++r) tile(r, t);
+  } else {
+    for (int64_t r = 0; r < row_tiles; ++r)
+      for (int64_t t = 0; t < k_tiles; ++t) tile(r, t);
   }
 }
 
@@ -121,10 +128,11 @@ inline void multiply(float* acc, int64_t ld, const void* a, const void* b, int64
 constexpr GemmKernel bf16_kernel() {
   return {.mr = amx_tiles::side,
           .nr = amx_tiles::side,
-          .k_block = 512,
+          .k_block = 1024,
           .k_unit = amx_tiles::k_tile,
           .element_bytes = 2,
-          .tile = 131072,
+          .tile = 196608,
+          .strip = 512 << 10,
           .pack_a = amx_tiles::pack_rows,
           .pack_b = pack<amx_tiles::side, AsPair, amx_tiles::k_tile>,
           .multiply = amx_tiles::multiply};

@@ -23,6 +23,9 @@ struct Outer {
   template <int R, int V>
   static void micro(float* acc, int64_t ld, const float* a, const float* b, int64_t steps,
                     bool first) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < V; ++v) __builtin_prefetch(acc + r * ld + v * lanes, 1);
     vf c[R][V] = {};
     for (int64_t s = 0; s < steps; ++s, a += MR, b += NR) {
       vf bv[V];
@@ -102,7 +105,8 @@ constexpr GemmKernel outer_kernel() {
           .k_block = 256 * Read::step,
           .k_unit = Read::step,
           .element_bytes = 4 / Read::step,
-          .tile = 65536,
+          .tile = 262144,
+          .strip = 256 << 10,
           .pack_a = pack<outer_rows, Read, Read::step>,
           .pack_b = pack<Kernel::NR, Read, Read::step>,
           .multiply = Kernel::template multiply<Read::step>};

@@ -42,6 +42,16 @@ struct AsPair {
   }
 };
 
+// Rows are too short for the hardware to follow, so the same place of the next panel is asked for;
+// it may lie beyond the matrix, where nothing is read.
+template <class T>
+HEARTH_INLINE void prefetch(const T* p, int64_t offset) {
+  __builtin_prefetch(reinterpret_cast<const void*>(uintptr_t(p) + uintptr_t(offset) * sizeof(T)));
+}
+
+// A k-major operand is read a few rows at a time along all its panels: long runs of memory.
+constexpr int64_t rows_at_a_time = 16;
+
 // A panel whose width is not a multiple of `lanes` is stored in whole vectors that run into the
 // next k, which is stored after; only the last k is stored in part.
 template <int P>
@@ -52,13 +62,15 @@ HEARTH_INLINE void store_row(float* dst, int o, vf v, bool last) {
     store(dst + o, v);
 }
 
+// Steps [from, to) of one panel.
 template <int P, class Read>
 HEARTH_INLINE void pack_k_major(float* dst, const typename Read::Source* src, int64_t ld,
-                                int64_t count, int64_t k) {
+                                int64_t count, int64_t k, int64_t from, int64_t to) {
   const int64_t steps = (k + Read::step - 1) / Read::step;
-  for (int64_t s = 0; s < steps; ++s) {
+  for (int64_t s = from; s < to; ++s) {
     const typename Read::Source* row = src + s * Read::step * ld;
     const int64_t pair = k - s * Read::step < Read::step ? k - s * Read::step : Read::step;
+#pragma GCC unroll 4
     for (int o = 0; o < P; o += lanes) {
       const int64_t left = count - o;
       vf v = zero();
@@ -83,7 +95,10 @@ HEARTH_INLINE void pack_p_major(float* dst, const typename Read::Source* src, in
       const typename Read::Source* from = src + o * ld + s * Read::step;
       if (whole && count - o >= (P - o < lanes ? P - o : lanes)) {
 #pragma GCC unroll 16
-        for (int i = 0; i < lanes; ++i) m[i] = o + i < P ? Read::along(from + i * ld) : zero();
+        for (int i = 0; i < lanes; ++i) {
+          m[i] = o + i < P ? Read::along(from + i * ld) : zero();
+          prefetch(from, (i + P) * ld);
+        }
       } else {
         for (int i = 0; i < lanes; ++i) {
           if (o + i >= P || o + i >= count)
@@ -113,13 +128,18 @@ void pack(void* packed, const GemmOperand& operand, int64_t count, int64_t k) {
   const int64_t steps = (k + Read::step - 1) / Read::step;
   const int64_t padded = (k + k_unit - 1) / k_unit * k_unit / Read::step;
   float* dst = static_cast<float*>(packed);
-  for (int64_t p = 0; p < count; p += P, dst += P * padded) {
-    if (operand.k_major)
-      pack_k_major<P, Read>(dst, src + p, operand.ld, count - p, k);
-    else
-      pack_p_major<P, Read>(dst, src + p * operand.ld, operand.ld, count - p, k);
-    for (int64_t i = steps * P; i < padded * P; ++i) dst[i] = 0;
+  if (operand.k_major) {
+    for (int64_t s = 0; s < steps; s += rows_at_a_time) {
+      const int64_t end = s + rows_at_a_time < steps ? s + rows_at_a_time : steps;
+      for (int64_t p = 0; p < count; p += P)
+        pack_k_major<P, Read>(dst + p * padded, src + p, operand.ld, count - p, k, s, end);
+    }
+  } else {
+    for (int64_t p = 0; p < count; p += P)
+      pack_p_major<P, Read>(dst + p * padded, src + p * operand.ld, operand.ld, count - p, k);
   }
+  for (int64_t p = 0; p < count; p += P)
+    for (int64_t i = steps * P; i < padded * P; ++i) dst[p * padded + i] = 0;
 }
 
 }  // namespace hearth::HEARTH_ISA

@@ -30,7 +30,8 @@ struct GemmKernel {
   int k_block = 0;        // the sum over k is cut into blocks of this length
   int k_unit = 0;         // packed k is a multiple of this
   int element_bytes = 0;  // of a packed element
-  int64_t tile = 0;       // elements of c one task aims at: its accumulators stay in L2
+  int64_t tile = 0;       // elements of c one task may take
+  int64_t strip = 0;      // bytes one task packs at a time, to stay in L2
   GemmPack pack_a = nullptr, pack_b = nullptr;
   GemmMultiply multiply = nullptr;
 };

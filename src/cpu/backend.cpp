@@ -1,0 +1,149 @@
+#include "cpu/backend.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include "core/error.h"
+#include "core/threads.h"
+#include "cpu/stream.h"
+
+namespace hearth {
+
+#define HEARTH_DECLARE(isa)     \
+  namespace isa {               \
+  extern const Kernels kernels; \
+  }
+HEARTH_FOR_EACH_ISA(HEARTH_DECLARE)
+#undef HEARTH_DECLARE
+
+const Kernels& cpu_kernels(Isa i) {
+  switch (i) {
+#define HEARTH_CASE(isa) \
+  case Isa::isa:         \
+    return isa::kernels;
+    HEARTH_FOR_EACH_ISA(HEARTH_CASE)
+#undef HEARTH_CASE
+  }
+  fail("cpu", "expected an instruction set built in, got number {}", int(i));
+}
+
+namespace {
+
+constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
+constexpr int64_t huge_page = 2 << 20;
+
+// The number in a file that holds one; `unlimited` for "max", or where there is no such file.
+int64_t number_in(const std::string& path) {
+  std::ifstream f(path);
+  int64_t n = 0;
+  return f >> n ? n : unlimited;
+}
+
+int64_t meminfo_available() {
+  std::ifstream f("/proc/meminfo");
+  std::string key, unit;
+  int64_t kib = 0;
+  while (f >> key >> kib) {
+    if (key == "MemAvailable:") return kib * 1024;
+    std::getline(f, unit);
+  }
+  return unlimited;
+}
+
+// What the page cache holds of a group's memory can be taken back, so it does not count as used.
+int64_t reclaimable(const std::string& stat_path) {
+  std::ifstream f(stat_path);
+  std::string key;
+  int64_t value = 0, total = 0;
+  while (f >> key >> value)
+    if (key == "inactive_file" || key == "total_inactive_file") total = std::max(total, value);
+  return total;
+}
+
+int64_t left_in_group(const std::string& dir, const char* limit_file, const char* usage_file) {
+  const int64_t limit = number_in(dir + "/" + limit_file), used = number_in(dir + "/" + usage_file);
+  if (limit == unlimited || used == unlimited) return unlimited;
+  return std::max<int64_t>(0, limit - used + reclaimable(dir + "/memory.stat"));
+}
+
+// The tightest limit from this process's control group up to the root. In a container the group's
+// path is often not visible from inside; the root of the mount is then the group itself.
+int64_t cgroup_available() {
+  std::ifstream f("/proc/self/cgroup");
+  int64_t left = unlimited;
+  for (std::string line; std::getline(f, line);) {
+    const bool v2 = line.rfind("0::", 0) == 0;
+    const size_t memory = line.find(":memory:");
+    if (!v2 && memory == std::string::npos) continue;
+    const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    std::string path = v2 ? line.substr(3) : line.substr(memory + 8);
+    for (;;) {
+      left = std::min(
+          left, v2 ? left_in_group(root + path, "memory.max", "memory.current")
+                   : left_in_group(root + path, "memory.limit_in_bytes", "memory.usage_in_bytes"));
+      if (path.empty() || path == "/") break;
+      path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+    }
+  }
+  return left;
+}
+
+std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / 1048576); }
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(int threads, Isa isa) : isa_(isa), threads_(threads), stream_{threads_, scratch_} {}
+
+  const Kernels& kernels() const override { return cpu_kernels(isa_); }
+  Stream& stream() override { return stream_; }
+  std::string describe() const override {
+    return fmt::format("cpu {}, {} thread{}", name(isa_), threads_.count(),
+                       threads_.count() == 1 ? "" : "s");
+  }
+
+  std::byte* allocate(int64_t bytes, const std::string& what) override {
+    if (bytes <= 0) fail("cpu", "expected a positive size of {}, got {} bytes", what, bytes);
+    if (const int64_t left = free_bytes(); bytes > left)
+      fail("cpu", "expected memory for {} ({}), got {} available", what, mebibytes(bytes),
+           mebibytes(left));
+    void* p =
+        mmap(nullptr, size_t(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+      fail("cpu", "expected memory for {} ({}), got: {}", what, mebibytes(bytes),
+           std::strerror(errno));
+    if (bytes >= huge_page)
+      madvise(p, size_t(bytes), MADV_HUGEPAGE);  // a wish: refusal costs speed only
+    return static_cast<std::byte*>(p);
+  }
+  void release(std::byte* p, int64_t bytes) override { munmap(p, size_t(bytes)); }
+  void upload(std::byte* device, const void* host, int64_t bytes) override {
+    std::memcpy(device, host, size_t(bytes));
+  }
+  void download(void* host, const std::byte* device, int64_t bytes) override {
+    std::memcpy(host, device, size_t(bytes));
+  }
+  void synchronize() override {}
+  int64_t free_bytes() const override { return available_memory(); }
+
+ private:
+  Isa isa_;
+  Threads threads_;
+  Scratch scratch_;
+  Stream stream_;
+};
+
+}  // namespace
+
+int64_t available_memory() { return std::min(meminfo_available(), cgroup_available()); }
+
+std::unique_ptr<Backend> make_cpu_backend(int threads, std::optional<Isa> isa) {
+  return std::make_unique<CpuBackend>(threads, isa ? *isa : best_isa());
+}
+
+}  // namespace hearth

@@ -1,0 +1,218 @@
+// Causal attention, forward: one tile of query rows at a time against blocks of keys, with online
+// softmax. 4 * B * H * D * (visible pairs) FLOP. A row's bits depend only on its own query and the
+// keys it sees, so prefill, chunked prefill and decode agree with training.
+#include "cpu/isa/attention_tile.h"
+#include "cpu/isa/kernels.h"
+
+namespace hearth::HEARTH_ISA {
+namespace {
+
+constexpr float hidden = -__builtin_inff();
+
+// One worker's memory.
+struct Work {
+  float *q, *qt;  // (row_tile, ld), (ld, row_tile)
+  float *k, *v;   // (key_block, ld)
+  float* p;       // (key_block, row_tile): scores, then probabilities
+  float* keep;    // same
+  float* y;       // (row_tile, ld)
+
+  static int64_t floats(const AttnShape& s) {
+    return 5 * row_tile * s.ld + 2 * key_block * row_tile;
+  }
+  Work(float* at, const AttnShape& s) {
+    const int64_t tile = row_tile * s.ld;
+    q = at;
+    qt = q + tile;
+    k = qt + tile;
+    v = k + tile;
+    y = v + tile;
+    p = y + tile;
+    keep = p + key_block * row_tile;
+  }
+};
+
+// Running softmax of the rows of a tile.
+struct Online {
+  float max[row_tile], sum[row_tile];
+  float fade[row_tile];  // what the block just taken multiplies earlier sums by
+};
+
+// Turns the scores of one vector of rows over keys [begin, end) into probabilities.
+HEARTH_INLINE void softmax_vector(float* p, Online& on, const TileRows& rows, int64_t v,
+                                  int64_t begin, int64_t end, const Scoring& scoring) {
+  const int64_t seen = smaller(end, int64_t(rows.vec_max[v]) + 1) - begin;
+  float* column = p + v * lanes;
+  const vf before = load(on.max + v * lanes);
+  vf top = before;
+  if (scoring.plain(rows, v, begin, end)) {
+    for (int64_t j = 0; j < seen; ++j) {
+      const vf x = load(column + j * row_tile);
+      top = select(x > top, x, top);
+    }
+  } else {
+    const RowVector row(rows, v);
+    for (int64_t j = 0; j < seen; ++j) {
+      vf t;
+      vf x = row.score(scoring, begin + j, load(column + j * row_tile), t);
+      x = select(row.sees(scoring, begin + j), x, broadcast(hidden));
+      store(column + j * row_tile, x);
+      top = select(x > top, x, top);
+    }
+  }
+  const vf base = select(top == broadcast(hidden), zero(), top);
+  const vf fade = exp_down(before - base);
+  vf total = zero();
+  for (int64_t j = 0; j < seen; ++j) {
+    const vf x = exp_down(load(column + j * row_tile) - base);
+    total += x;
+    store(column + j * row_tile, x);
+  }
+  for (int64_t j = larger(seen, 0); j < end - begin; ++j) store(column + j * row_tile, zero());
+  store(on.max + v * lanes, top);
+  store(on.fade + v * lanes, fade);
+  store(on.sum + v * lanes, fma(load(on.sum + v * lanes), fade, total));
+}
+
+// Loads keys [begin, end) and asks for the lines of the next block, up to `last`: a decode step
+// waits for little else.
+template <class T>
+void load_keys(const Work& w, const Keys<T>& keys, const AttnShape& s, int64_t begin, int64_t end,
+               int64_t last) {
+  constexpr int64_t line = 64 / sizeof(T);
+  for (int64_t j = begin; j < end; ++j) {
+    const int64_t next = (j + key_block) * keys.stride;
+    for (int64_t i = 0; i < s.D && j + key_block < last; i += line) {
+      __builtin_prefetch(keys.k + next + i, 0, 2);
+      __builtin_prefetch(keys.v + next + i, 0, 2);
+    }
+    load_row(w.k + (j - begin) * s.ld, s.ld, keys.k + j * keys.stride, s.D, 1);
+    load_row(w.v + (j - begin) * s.ld, s.ld, keys.v + j * keys.stride, s.D, 1);
+  }
+}
+
+// y += probabilities of keys [begin, end) times their values.
+void take_block(const Work& w, Online& on, const TileRows& rows, const AttnShape& s, int64_t begin,
+                int64_t end, const Scoring& scoring, const Scalars* scalars, const AttnSpec& spec) {
+  product(
+      w.p, row_tile, {w.k, s.ld, 1}, w.qt, row_tile, end - begin, nullptr, false,
+      [&](int64_t j, int64_t) {
+        return Span{first_row(rows, begin + j), rows.padded};
+      },
+      [&](int64_t, int64_t) {
+        return Span{0, s.D};
+      });
+  for (int64_t v = 0; v < rows.padded / lanes; ++v)
+    softmax_vector(w.p, on, rows, v, begin, end, scoring);
+  if (spec.dropout > 0) {
+    fill_keep(w.keep, rows, s, begin, end, *scalars, spec);
+    for (int64_t j = 0; j < end - begin; ++j)
+      for (int64_t i = j * row_tile; i < j * row_tile + rows.padded; i += lanes)
+        store(w.p + i, load(w.p + i) * load(w.keep + i));
+  }
+  product(
+      w.y, s.ld, {w.p, 1, row_tile}, w.v, s.ld, rows.n, on.fade, true,
+      [&](int64_t, int64_t) {
+        return Span{0, s.ld};
+      },
+      [&](int64_t i, int64_t e) {
+        return Span{0, smaller(end, last_key(rows, i, e)) - begin};
+      });
+}
+
+template <class T>
+void attend(const Work& w, T* y, float* lse, const T* qkv, const Keys<T>& keys,
+            const TileRows& rows, const AttnShape& s, bool slopes, const Scalars* scalars,
+            const AttnSpec& spec) {
+  for (int64_t i = 0; i < rows.padded; ++i) {
+    if (i < rows.n) {
+      load_row(w.q + i * s.ld, s.ld, qkv + rows.q[i], s.D, spec.scale);
+    } else {
+      for (int64_t d = 0; d < s.ld; d += lanes) store(w.q + i * s.ld + d, zero());
+    }
+    for (int64_t d = 0; d < s.ld; d += lanes) store(w.y + i * s.ld + d, zero());
+  }
+  transpose(w.qt, row_tile, w.q, s.ld, rows.padded, s.ld);
+  Online on;
+  for (int64_t i = 0; i < row_tile; ++i) {
+    on.max[i] = hidden;
+    on.sum[i] = 0;
+  }
+  const Scoring scoring(spec, keys, slopes);
+  const Span blocks = blocks_seen(rows, spec);
+  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+    const int64_t begin = block * key_block;
+    const int64_t end = smaller(begin + key_block, int64_t(rows.max_position) + 1);
+    if (!documents_meet(rows, keys.documents, begin, end)) continue;
+    load_keys(w, keys, s, begin, end, int64_t(rows.max_position) + 1);
+    take_block(w, on, rows, s, begin, end, scoring, scalars, spec);
+  }
+  for (int64_t i = 0; i < rows.n; ++i) {
+    const float total = on.sum[i];
+    store_row(y + rows.y[i], w.y + i * s.ld, s.D, rows.position[i] < 0 ? 0 : 1 / total);
+    if (lse) lse[rows.lse[i]] = on.max[i] + log(broadcast(total))[0];
+  }
+}
+
+// body(rows, work, b, g) for every tile of every group of heads.
+template <class Body>
+void over_tiles(Stream& stream, const AttnShape& s, const int32_t* positions,
+                const int32_t* documents, const float* slopes, Body&& body) {
+  const int64_t floats = Work::floats(s), tiles = s.tiles();
+  float* memory =
+      reinterpret_cast<float*>(stream.scratch.get(floats * 4 * thread_count(stream.threads)));
+  parallel(stream.threads, s.B * s.G * tiles, [&](int64_t piece, int worker) {
+    const int64_t tile = piece % tiles, g = piece / tiles % s.G, b = piece / (tiles * s.G);
+    TileRows rows;
+    fill_rows(rows, s, b, g, tile * row_tile, positions ? positions + b * s.T : nullptr,
+              documents ? documents + b * s.T : nullptr, slopes);
+    body(rows, Work(memory + worker * floats, s), b, g);
+  });
+}
+
+}  // namespace
+
+void attention(Stream& stream, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor documents,
+               Tensor scalars, const AttnSpec& spec) {
+  expect_dtypes("attention", qkv.dtype, y);
+  expect_dtypes("attention", DType::f32, lse, slopes);
+  const AttnShape s(qkv, spec);
+  const int32_t* docs = documents.as<const int32_t>();
+  by_dtype("attention", qkv, [&]<class T>(T*) {
+    over_tiles(stream, s, nullptr, docs, slopes.as<const float>(),
+               [&](const TileRows& rows, const Work& w, int64_t b, int64_t g) {
+                 const T* k = qkv.as<const T>() + b * s.T * s.token() + (s.H + g) * s.D;
+                 const Keys<T> keys{k, k + s.G * s.D, s.token(), docs ? docs + b * s.T : nullptr};
+                 attend(w, y.as<T>(), lse.as<float>(), qkv.as<const T>(), keys, rows, s,
+                        bool(slopes), scalars.as<const Scalars>(), spec);
+               });
+  });
+}
+
+void attention_cached(Stream& stream, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
+                      Tensor slopes, const AttnSpec& trained) {
+  AttnSpec spec = trained;
+  spec.dropout = 0;  // it belongs to training
+  expect_dtypes("attention_cached", qkv.dtype, y, cache);
+  expect_dtypes("attention_cached", DType::f32, slopes);
+  const AttnShape s(qkv, spec);
+  const int64_t S = cache.shape[1], token = 2 * s.G * s.D;
+  const int32_t* at = positions.as<const int32_t>();
+  by_dtype("attention_cached", qkv, [&]<class T>(T*) {
+    over_rows(stream, s.B * s.T, token, [&](int64_t begin, int64_t end) {
+      for (int64_t bt = begin; bt < end; ++bt)
+        if (at[bt] >= 0)
+          std::memcpy(static_cast<void*>(cache.as<T>() + ((bt / s.T) * S + at[bt]) * token),
+                      qkv.as<const T>() + bt * s.token() + s.H * s.D, size_t(token) * sizeof(T));
+    });
+    over_tiles(stream, s, at, nullptr, slopes.as<const float>(),
+               [&](const TileRows& rows, const Work& w, int64_t b, int64_t g) {
+                 const T* k = cache.as<const T>() + b * S * token + g * s.D;
+                 const Keys<T> keys{k, k + s.G * s.D, token, nullptr};
+                 attend(w, y.as<T>(), static_cast<float*>(nullptr), qkv.as<const T>(), keys, rows,
+                        s, bool(slopes), static_cast<const Scalars*>(nullptr), spec);
+               });
+  });
+}
+
+}  // namespace hearth::HEARTH_ISA

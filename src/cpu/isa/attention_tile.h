@@ -1,0 +1,288 @@
+// The parts of attention: a tile of query rows against a block of keys, both in fp32 scratch.
+// Scores lie transposed, (keys, rows): a vector holds one key's score for `lanes` rows, so softmax
+// needs no horizontal step and each row is computed by the same operations wherever it lies in its
+// tile.
+#pragma once
+
+#include "cpu/isa/random.h"
+#include "cpu/isa/rows.h"
+#include "cpu/isa/transpose.h"
+
+namespace hearth::HEARTH_ISA {
+
+constexpr int64_t key_block = 64;  // block k holds keys [64 k, 64 k + 64) whatever the query
+constexpr int64_t row_tile = 64;   // query rows per tile: tokens x the heads that share a key head
+
+struct Span {
+  int64_t begin, end;
+};
+
+// Rows and vectors of c held in registers by `small_product`.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int held_rows = 6, held_vectors = 4;
+#else
+constexpr int held_rows = 6, held_vectors = 2;
+#endif
+
+// An operand read one element at a time: a(m, k) = p[m * row + k * step].
+struct Operand {
+  const float* p;
+  int64_t row, step;
+};
+
+using SmallProduct = void (*)(float* c, int64_t ldc, Operand a, const float* b, int64_t ldb, Span k,
+                              const float* scale, bool add);
+
+// c (M, N vectors) = [scale(m) * c +] sum over k of a(m, k) b(k), in the order of k.
+template <int M, int N>
+void small_product(float* c, int64_t ldc, Operand a, const float* b, int64_t ldb, Span k,
+                   const float* scale, bool add) {
+  vf t[M][N];
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n) {
+      t[m][n] = add ? load(c + m * ldc + n * lanes) : zero();
+      if (scale) t[m][n] *= scale[m];
+    }
+  for (int64_t i = k.begin; i < k.end; ++i) {
+    vf v[N];
+    for (int n = 0; n < N; ++n) v[n] = load(b + i * ldb + n * lanes);
+    for (int m = 0; m < M; ++m) {
+      const vf x = broadcast(a.p[m * a.row + i * a.step]);
+      for (int n = 0; n < N; ++n) t[m][n] = fma(x, v[n], t[m][n]);
+    }
+  }
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n) store(c + m * ldc + n * lanes, t[m][n]);
+}
+
+template <int M>
+inline SmallProduct small_product_of(int64_t vectors) {
+  if constexpr (held_vectors == 4) {
+    if (vectors == 4) return small_product<M, 4>;
+    if (vectors == 3) return small_product<M, 3>;
+  }
+  return vectors == 2 ? small_product<M, 2> : small_product<M, 1>;
+}
+
+inline SmallProduct small_product_of(int64_t rows, int64_t vectors) {
+  switch (rows) {
+    case 1:
+      return small_product_of<1>(vectors);
+    case 2:
+      return small_product_of<2>(vectors);
+    case 3:
+      return small_product_of<3>(vectors);
+    case 4:
+      return small_product_of<4>(vectors);
+    case 5:
+      return small_product_of<5>(vectors);
+    default:
+      return small_product_of<6>(vectors);
+  }
+}
+
+// c (rows, N) = [scale(m) * c +] a b. columns(m0, m1) and depth(m0, m1) bound N (whole vectors) and
+// k for those rows of c: what the mask leaves of them.
+template <class Columns, class Depth>
+inline void product(float* c, int64_t ldc, Operand a, const float* b, int64_t ldb, int64_t rows,
+                    const float* scale, bool add, Columns columns, Depth depth) {
+  for (int64_t m = 0; m < rows; m += held_rows) {
+    const int64_t M = smaller(held_rows, rows - m);
+    const Span n = columns(m, m + M), k = depth(m, m + M);
+    if (k.begin >= k.end && add) continue;
+    const Operand am{a.p + m * a.row, a.row, a.step};
+    for (int64_t at = n.begin; at < n.end;) {
+      const int64_t left = (n.end - at) / lanes;
+      // Two halves rather than a full strip and a thin one.
+      const int64_t take = left <= held_vectors      ? left
+                           : left < 2 * held_vectors ? (left + 1) / 2
+                                                     : held_vectors;
+      small_product_of(M, take)(c + m * ldc + at, ldc, am, b + at, ldb, k,
+                                scale ? scale + m : nullptr, add);
+      at += take * lanes;
+    }
+  }
+}
+
+// out (cols, ldo) = in (rows, ldi) transposed; rows and cols are whole vectors.
+inline void transpose(float* out, int64_t ldo, const float* in, int64_t ldi, int64_t rows,
+                      int64_t cols) {
+  for (int64_t r = 0; r < rows; r += lanes)
+    for (int64_t c = 0; c < cols; c += lanes) {
+      vf square[lanes];
+      for (int i = 0; i < lanes; ++i) square[i] = load(in + (r + i) * ldi + c);
+      transpose(square);
+      for (int i = 0; i < lanes; ++i) store(out + (c + i) * ldo + r, square[i]);
+    }
+}
+
+// out (ld) = scale * x (D), zeros up to ld.
+template <class T>
+HEARTH_INLINE void load_row(float* out, int64_t ld, const T* x, int64_t D, float scale) {
+  vectors(D, [&](int64_t i, auto w) { store(out + i, w.get(x + i) * scale); });
+  for (int64_t i = round_up(D, lanes); i < ld; i += lanes) store(out + i, zero());
+}
+
+template <class T>
+HEARTH_INLINE void store_row(T* y, const float* x, int64_t D, float scale) {
+  // Adding 0 makes -0 into 0: whether a vanishing sum met a masked zero must not show.
+  vectors(D, [&](int64_t i, auto w) { w.put(y + i, w.get(x + i) * scale + 0.0f); });
+}
+
+struct AttnShape {
+  int64_t B, T, H, G, D;
+  int64_t R;   // query heads per key head
+  int64_t ld;  // D rounded up to whole vectors
+  AttnShape(const Tensor& qkv, const AttnSpec& s)
+      : B(qkv.shape[0]),
+        T(qkv.shape[1]),
+        H(s.heads),
+        G(s.kv_heads),
+        D(s.head_dim),
+        R(s.heads / s.kv_heads),
+        ld(round_up(s.head_dim, lanes)) {}
+  int64_t token() const { return (H + 2 * G) * D; }  // elements of one token's q | k | v
+  int64_t tiles() const { return (T * R + row_tile - 1) / row_tile; }
+};
+
+// Where keys come from: key j of a head is k[j * stride], its value v[j * stride].
+template <class T>
+struct Keys {
+  const T *k, *v;
+  int64_t stride;
+  const int32_t* documents;  // (T) of this sequence, or null
+};
+
+// The query rows of one tile. Lanes beyond n have position -1: they see nothing.
+struct TileRows {
+  int64_t n, padded;  // padded: n rounded up to whole vectors
+  int32_t position[row_tile], document[row_tile];
+  float slope[row_tile];
+  int64_t q[row_tile], y[row_tile], lse[row_tile];                 // element offsets
+  int32_t vec_min[row_tile / lanes], vec_max[row_tile / lanes];    // positions of each vector
+  int32_t min_position, max_position, min_document, max_document;  // of rows that see anything
+};
+
+// Rows [first, first + 64) of the group of heads that share key head g: row = token * R + head.
+// `positions` (T) and `documents` (T) are of this sequence; without positions a token's position is
+// its index.
+inline void fill_rows(TileRows& rows, const AttnShape& s, int64_t b, int64_t g, int64_t first,
+                      const int32_t* positions, const int32_t* documents, const float* slopes) {
+  rows.n = smaller(row_tile, s.T * s.R - first);
+  rows.padded = round_up(rows.n, lanes);
+  rows.min_position = rows.min_document = INT32_MAX;
+  rows.max_position = -1;
+  rows.max_document = INT32_MIN;
+  for (int64_t i = 0; i < row_tile; ++i) {
+    const bool real = i < rows.n;
+    const int64_t t = real ? (first + i) / s.R : 0, h = g * s.R + (real ? (first + i) % s.R : 0);
+    rows.position[i] = !real ? -1 : positions ? positions[t] : int32_t(t);
+    rows.document[i] = documents ? documents[t] : 0;
+    rows.slope[i] = slopes ? slopes[h] : 0;
+    rows.q[i] = (b * s.T + t) * s.token() + h * s.D;
+    rows.y[i] = ((b * s.T + t) * s.H + h) * s.D;
+    rows.lse[i] = (b * s.H + h) * s.T + t;
+    const int32_t p = rows.position[i];
+    if (p >= 0) {
+      if (p < rows.min_position) rows.min_position = p;
+      if (p > rows.max_position) rows.max_position = p;
+      if (rows.document[i] < rows.min_document) rows.min_document = rows.document[i];
+      if (rows.document[i] > rows.max_document) rows.max_document = rows.document[i];
+    }
+    const int64_t v = i / lanes;
+    if (i % lanes == 0) rows.vec_min[v] = rows.vec_max[v] = p;
+    if (p < rows.vec_min[v]) rows.vec_min[v] = p;
+    if (p > rows.vec_max[v]) rows.vec_max[v] = p;
+  }
+}
+
+// The first of `rows` that may see key j, or any later one: rows before it are all hidden from it.
+HEARTH_INLINE int64_t first_row(const TileRows& rows, int64_t j) {
+  int64_t v = 0;
+  while (v * lanes < rows.padded && rows.vec_max[v] < j) ++v;
+  return v * lanes;
+}
+
+// One more than the last key that a row of [begin, end) may see.
+HEARTH_INLINE int64_t last_key(const TileRows& rows, int64_t begin, int64_t end) {
+  int64_t last = 0;
+  for (int64_t i = begin; i < end; ++i) last = larger(last, int64_t(rows.position[i]) + 1);
+  return last;
+}
+
+// The key blocks that hold a key some row sees, before documents are looked at.
+inline Span blocks_seen(const TileRows& rows, const AttnSpec& spec) {
+  if (rows.max_position < 0) return {0, 0};
+  const int64_t first = spec.window ? larger(0, rows.min_position - spec.window + 1) : 0;
+  return {first / key_block, rows.max_position / key_block + 1};
+}
+
+// False when no key of [begin, end) is of a document that some row could be of.
+inline bool documents_meet(const TileRows& rows, const int32_t* documents, int64_t begin,
+                           int64_t end) {
+  if (!documents) return true;
+  for (int64_t j = begin; j < end; ++j)
+    if (documents[j] >= rows.min_document && documents[j] <= rows.max_document) return true;
+  return false;
+}
+
+// What changes a score q . k * scale, and whether all of a vector's rows see all of a block.
+struct Scoring {
+  float cap, inverse_cap;  // cap 0: off
+  bool alibi;
+  const int32_t* documents;
+  int32_t window;
+
+  template <class T>
+  Scoring(const AttnSpec& s, const Keys<T>& keys, bool has_slopes)
+      : cap(s.softcap),
+        inverse_cap(s.softcap > 0 ? 1 / s.softcap : 0),
+        alibi(has_slopes),
+        documents(keys.documents),
+        window(s.window ? int32_t(s.window) : INT32_MAX) {}
+
+  bool plain(const TileRows& rows, int64_t v, int64_t begin, int64_t end) const {
+    return !(cap > 0) && !alibi && !documents && rows.vec_min[v] >= end - 1 &&
+           rows.vec_max[v] - begin < window;
+  }
+};
+
+// One vector of rows, ready for masking.
+struct RowVector {
+  vi position, document;
+  vf slope;
+  RowVector(const TileRows& rows, int64_t v)
+      : position(load_raw<vi>(rows.position + v * lanes)),
+        document(load_raw<vi>(rows.document + v * lanes)),
+        slope(load(rows.slope + v * lanes)) {}
+
+  vi sees(const Scoring& s, int64_t j) const {
+    const vi distance = position - int32_t(j);
+    vi seen = (distance >= 0) & (distance < s.window);
+    if (s.documents) seen &= document == s.documents[j];
+    return seen & (position >= 0);
+  }
+  // Softcap and ALiBi; `t` receives the tanh of the softcap.
+  HEARTH_INLINE vf score(const Scoring& s, int64_t j, vf x, vf& t) const {
+    if (s.cap > 0) {
+      t = tanh(x * s.inverse_cap);
+      x = t * s.cap;
+    }
+    if (s.alibi) x -= slope * to_float(position - int32_t(j));
+    return x;
+  }
+};
+
+// keep (keys, row_tile): what dropout multiplies each probability by.
+inline void fill_keep(float* keep, const TileRows& rows, const AttnShape& s, int64_t begin,
+                      int64_t end, const Scalars& scalars, const AttnSpec& spec) {
+  const uint32_t limit = threshold_of(spec.dropout);
+  const float kept = 1 / (1 - spec.dropout);
+  uint32_t words[key_block];
+  for (int64_t i = 0; i < rows.padded; ++i) {
+    random_row(words, scalars, spec.salt, uint64_t(rows.lse[i] * s.T + begin), end - begin);
+    for (int64_t j = 0; j < end - begin; ++j) keep[j * row_tile + i] = words[j] < limit ? 0 : kept;
+  }
+}
+
+}  // namespace hearth::HEARTH_ISA

@@ -1,0 +1,85 @@
+// The gemm entry of the table: matrix product with bias, activation (or its slope) and addition
+// where the tile leaves the registers. 2 * M * N * K FLOP.
+#include "cpu/isa/act.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/isa/rows.h"
+
+namespace hearth::HEARTH_ISA {
+namespace {
+
+struct Epilogue {
+  void* aux;  // (M, N) or null
+  int64_t N;
+  float alpha;
+};
+
+// x = alpha * act(x); aux receives the argument.
+template <Act A, class T>
+void apply(const void* state, float* x, int64_t row, int64_t col, int64_t n) {
+  const auto& e = *static_cast<const Epilogue*>(state);
+  T* aux = e.aux ? static_cast<T*>(e.aux) + row * e.N + col : nullptr;
+  vectors(n, [&](int64_t i, auto w) {
+    const vf a = w.get(x + i);
+    if (aux) w.put(aux + i, a);
+    w.put(x + i, act_value<A>(a) * e.alpha);
+  });
+}
+
+// x = alpha * x * act'(aux)
+template <Act A, class T>
+void apply_slope(const void* state, float* x, int64_t row, int64_t col, int64_t n) {
+  const auto& e = *static_cast<const Epilogue*>(state);
+  const T* aux = static_cast<const T*>(e.aux) + row * e.N + col;
+  vectors(n, [&](int64_t i, auto w) {
+    w.put(x + i, w.get(x + i) * act_slope<A>(w.get(aux + i)).dy * e.alpha);
+  });
+}
+
+GemmHook hook_of(const Tensor& aux, const GemmSpec& spec) {
+  GemmHook hook = nullptr;
+  const auto choose = [&]<class T>(T*) {
+    by_act(spec.act,
+           [&]<Act A>(ActTag<A>) { hook = spec.act_slope ? apply_slope<A, T> : apply<A, T>; });
+  };
+  if (aux) {
+    by_dtype("gemm aux", aux, choose);
+  } else {
+    choose(static_cast<float*>(nullptr));
+  }
+  return hook;
+}
+
+}  // namespace
+
+void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
+          const GemmSpec& spec) {
+  expect_dtypes("gemm", a.dtype, b, bias);
+  expect_dtypes("gemm prior", c.dtype, prior);
+  const int64_t N = c.cols();
+  GemmArgs args{.c = c.data,
+                .a = a.data,
+                .b = b.data,
+                .m = row_count(c),
+                .n = N,
+                .k = spec.ta ? row_count(a) : a.cols(),
+                .lda = a.cols(),
+                .ldb = b.cols(),
+                .ldc = N,
+                .ta = spec.ta,
+                .tb = spec.tb,
+                .c_type = c.dtype,
+                .ab_type = a.dtype,
+                .bias = bias.data,
+                .residual = prior.data};
+  const Epilogue epilogue{aux.data, N, spec.alpha};
+  // Without activation or bias the product's own alpha does.
+  if (spec.act != Act::none || spec.act_slope || aux || (bias && spec.alpha != 1)) {
+    args.hook = hook_of(aux, spec);
+    args.hook_state = &epilogue;
+  } else {
+    args.alpha = spec.alpha;
+  }
+  hearth::gemm(s.threads, s.scratch, gemm_table(Isa::HEARTH_ISA), args);
+}
+
+}  // namespace hearth::HEARTH_ISA

@@ -1,0 +1,38 @@
+// The table of this instruction set's kernels.
+#include "cpu/isa/kernels.h"
+
+#define HEARTH_NAME_OF(isa) #isa
+#define HEARTH_NAME(isa) HEARTH_NAME_OF(isa)
+
+namespace hearth::HEARTH_ISA {
+
+extern const Kernels kernels;
+
+const Kernels kernels = {
+    .name = "cpu " HEARTH_NAME(HEARTH_ISA),
+    .gemm = gemm,
+    .column_sum = column_sum,
+    .embed = embed,
+    .embed_bwd = embed_bwd,
+    .norm = norm,
+    .norm_bwd = norm_bwd,
+    .qk_norm_rope = qk_norm_rope,
+    .qk_norm_rope_bwd = qk_norm_rope_bwd,
+    .attention = attention,
+    .attention_bwd = attention_bwd,
+    .attention_cached = attention_cached,
+    .activation = activation,
+    .activation_bwd = activation_bwd,
+    .output_gate = output_gate,
+    .output_gate_bwd = output_gate_bwd,
+    .dropout = dropout,
+    .add = add,
+    .copy = copy,
+    .cross_entropy = cross_entropy,
+    .mean_loss = mean_loss,
+    .sum_squares = sum_squares,
+    .gate_update = gate_update,
+    .adamw = adamw,
+};
+
+}  // namespace hearth::HEARTH_ISA

@@ -1,0 +1,19 @@
+// Stream of the CPU: the threads a kernel runs on and the memory it may use while it runs. What is
+// declared here is not inline, so that kernels compiled per instruction set may call it.
+#pragma once
+
+#include "core/dtype.h"
+#include "cpu/gemm.h"
+
+namespace hearth {
+
+struct Stream {
+  Threads& threads;
+  Scratch& scratch;
+};
+
+// Throw `[cpu <op>] expected .., got ..`.
+[[noreturn]] void refuse_dtype(const char* op, DType);
+[[noreturn]] void refuse_dtypes(const char* op, DType, DType);
+
+}  // namespace hearth

@@ -1,0 +1,211 @@
+// The fast attention kernels against the reference, and what they promise beyond values: a row's
+// bits depend on nothing it may not see, and the cached kernel gives the bits of the plain one.
+#include "core/math.h"
+#include "unit/cpu_case.h"
+
+namespace hearth::cpu_test {
+namespace {
+
+struct Variant {
+  const char* name;
+  int64_t window = 0;
+  float softcap = 0;
+  bool alibi = false;
+  bool documents = false;
+  float dropout = 0;
+};
+
+const Variant variants[] = {
+    {.name = "plain"},
+    {.name = "window 1", .window = 1},
+    {.name = "window 40", .window = 40},
+    {.name = "softcap", .softcap = 2},
+    {.name = "alibi", .alibi = true},
+    {.name = "documents", .documents = true},
+    {.name = "dropout", .dropout = 0.25f},
+    {.name = "all", .window = 70, .softcap = 5, .alibi = true, .documents = true, .dropout = 0.1f}};
+
+struct Heads {
+  int64_t H, G;
+};
+const Heads head_counts[] = {{1, 1}, {4, 4}, {4, 2}, {6, 1}};
+
+// One problem: its inputs in the dtype under test.
+struct Problem {
+  int64_t B, T, H, G, D;
+  DType d;
+  AttnSpec spec;
+  Array qkv, slopes, documents, scalars;
+
+  Problem(int64_t B_, int64_t T_, Heads heads, int64_t D_, DType d_, const Variant& v)
+      : B(B_), T(T_), H(heads.H), G(heads.G), D(D_), d(d_) {
+    spec = {.heads = H,
+            .kv_heads = G,
+            .head_dim = D,
+            .window = v.window,
+            .scale = float(1 / std::sqrt(double(D))),
+            .softcap = v.softcap,
+            .dropout = v.dropout,
+            .salt = 11};
+    qkv = random({B, T, H + 2 * G, D}, d, 2);
+    scalars = Array::of(Scalars{.seed_lo = 3, .seed_hi = 4, .step = 5, .micro = 1});
+    if (v.alibi) {
+      Array s({H});
+      for (int64_t h = 0; h < H; ++h) s[h] = std::exp2(-double(h + 1));
+      slopes = s.as(DType::f32);
+    }
+    if (v.documents) {
+      std::vector<int32_t> of;
+      for (int64_t b = 0; b < B; ++b)
+        for (int64_t t = 0; t < T; ++t) of.push_back(int32_t(t / (17 + 30 * b)));
+      documents = Array::ints({B, T}, of);
+    }
+  }
+  Array forward(const Runner& r) const {
+    Array y = r.out({B, T, H, D}), lse = r.sums({B, H, T});
+    r.k.attention(r.s, y, lse, qkv, slopes, documents, scalars, spec);
+    return y;
+  }
+};
+
+void check_values(const Problem& p, const char* name) {
+  const Array y = random({p.B, p.T, p.H, p.D}, p.d), dy = random({p.B, p.T, p.H, p.D}, p.d);
+  Array lse({p.B, p.H, p.T}), exact({p.B, p.T, p.H, p.D});
+  reference_kernels().attention(Array::stream(), exact, lse, p.qkv, p.slopes, p.documents,
+                                p.scalars, p.spec);
+  const Array saved = lse.as(DType::f32), seen = exact.as(p.d);
+  check(fmt::format("attention {} T {} H {} G {} D {}", name, p.T, p.H, p.G, p.D), p.d,
+        [&](const Runner& r) {
+          Array out = r.out({p.B, p.T, p.H, p.D}), l = r.sums({p.B, p.H, p.T});
+          Array dqkv = r.out({p.B, p.T, p.H + 2 * p.G, p.D}), delta = r.sums({p.B, p.H, p.T});
+          r.k.attention(r.s, out, l, p.qkv, p.slopes, p.documents, p.scalars, p.spec);
+          r.k.attention_bwd(r.s, dqkv, delta, dy, seen, saved, p.qkv, p.slopes, p.documents,
+                            p.scalars, p.spec);
+          return outputs(std::move(out), std::move(l), std::move(dqkv));
+        });
+}
+
+TEST(CpuAttention, ValuesOverShapes) {
+  const int64_t dims[] = {8, 16, 24, 48, 64, 80, 128};
+  int turn = 0;
+  for (DType d : dtypes)
+    for (int64_t T : {1, 2, 5, 63, 64, 65, 130})
+      for (const Heads& heads : head_counts) {
+        const int64_t D = dims[turn % 7];
+        const Variant& v = variants[turn % 8];
+        check_values(Problem(T < 64 ? 3 : 1, T, heads, D, d, v), v.name);
+        turn += 1;
+      }
+}
+
+TEST(CpuAttention, ValuesOverVariants) {
+  for (DType d : dtypes)
+    for (const Variant& v : variants) check_values(Problem(2, 100, {4, 2}, 24, d, v), v.name);
+}
+
+// Changing a later token, or one of another document, changes no bit of a row.
+TEST(CpuAttention, SeesNoFuture) {
+  for (DType d : dtypes)
+    for (const Variant& v : variants)
+      for (Isa isa : usable_isas()) {
+        Problem p(1, 130, {4, 2}, 24, d, v);
+        const Runner r = runner_of(isa, 2, d);
+        const Array before = p.forward(r);
+        for (int64_t first : {129, 100, 65, 64, 63, 7}) {
+          const int64_t token = (p.H + 2 * p.G) * p.D;
+          const Array other = random({p.T - first, token}, d, 30);
+          std::memcpy(Tensor(p.qkv).data + first * token * size_of(d), Tensor(other).data,
+                      size_t(Tensor(other).bytes()));
+          const Array after = p.forward(r);
+          const int64_t bytes = p.H * p.D * size_of(d);
+          EXPECT_EQ(std::memcmp(Tensor(before).data, Tensor(after).data, size_t(first * bytes)), 0)
+              << v.name << " " << name(isa) << " from token " << first;
+          EXPECT_FALSE(same_bytes(before, after));
+        }
+      }
+}
+
+// A row has the same bits in a longer sequence and in a larger batch.
+TEST(CpuAttention, RowsStandAlone) {
+  for (DType d : dtypes)
+    for (const Variant& v : variants) {
+      if (v.dropout > 0) continue;  // its random numbers are counted by T
+      for (Isa isa : usable_isas()) {
+        const Problem p(3, 130, {4, 2}, 16, d, v);
+        const Runner r = runner_of(isa, 2, d);
+        const Array all = p.forward(r);
+        const int64_t token = (p.H + 2 * p.G) * p.D * size_of(d), out = p.H * p.D * size_of(d);
+        for (int64_t b = 0; b < p.B; ++b)
+          for (int64_t T : {1, 5, 64, 65, 99}) {
+            const Tensor qkv{Tensor(p.qkv).data + b * p.T * token, {1, T, p.H + 2 * p.G, p.D}, d};
+            Tensor documents = p.documents;
+            if (documents) documents = {documents.data + 4 * b * p.T, {1, T}, DType::i32};
+            Array y = r.out({1, T, p.H, p.D});
+            r.k.attention(r.s, y, none, qkv, p.slopes, documents, p.scalars, p.spec);
+            EXPECT_EQ(
+                std::memcmp(Tensor(y).data, Tensor(all).data + b * p.T * out, size_t(T * out)), 0)
+                << v.name << " " << name(isa) << " T " << T << " b " << b;
+          }
+      }
+    }
+}
+
+// The rows of y (B, T, ..) for tokens [from, from + n) of every sequence.
+Array part_of(const Array& x, int64_t from, int64_t n) {
+  const Tensor t = x;
+  const int64_t row = t.bytes() / (t.shape[0] * t.shape[1]);
+  Array r({t.shape[0], n, t.shape[2], t.shape[3]}, t.dtype);
+  for (int64_t b = 0; b < t.shape[0]; ++b)
+    std::memcpy(Tensor(r).data + b * n * row, t.data + (b * t.shape[1] + from) * row,
+                size_t(n * row));
+  return r;
+}
+
+TEST(CpuAttention, CachedGivesTheSameBits) {
+  for (DType d : dtypes)
+    for (const Variant& v : variants) {
+      if (v.dropout > 0 || v.documents) continue;
+      for (const Heads& heads : head_counts)
+        for (Isa isa : usable_isas()) {
+          const Problem p(2, 70, heads, 24, d, v);
+          const Runner r = runner_of(isa, 2, d);
+          const Array whole = p.forward(r);
+          for (int64_t chunk : {70, 37, 1}) {
+            Array cache = r.out({p.B, 100, 2 * p.G, p.D});  // slots not yet written hold NaN
+            for (int64_t from = 0; from < p.T; from += chunk) {
+              const int64_t n = std::min(chunk, p.T - from);
+              std::vector<int32_t> at;
+              for (int64_t i = 0; i < p.B * n; ++i) at.push_back(int32_t(from + i % n));
+              Array y = r.out({p.B, n, p.H, p.D});
+              r.k.attention_cached(r.s, y, cache, part_of(p.qkv, from, n),
+                                   Array::ints({p.B, n}, at), p.slopes, p.spec);
+              ASSERT_TRUE(same_bytes(y, part_of(whole, from, n)))
+                  << v.name << " " << name(isa) << " chunk " << chunk << " from " << from;
+            }
+          }
+        }
+    }
+}
+
+// Sequences at different places, one of them with padding: zeros there, nothing stored.
+TEST(CpuAttention, CachedSkipsPadding) {
+  const int64_t S = 12, T = 4;
+  for (DType d : dtypes) {
+    const Problem p(2, T, {4, 2}, 16, d, variants[0]);
+    const Array start = random({2, S, 2 * p.G, p.D}, d);
+    const Array at = Array::ints({2, T}, {5, 6, 7, 8, 2, 3, -1, -1});
+    check("attention_cached", d, [&](const Runner& r) {
+      Array y = r.out({2, T, p.H, p.D}), cache = r.in_place(start);
+      r.k.attention_cached(r.s, y, cache, p.qkv, at, none, p.spec);
+      return outputs(std::move(y), std::move(cache));
+    });
+    const Runner r = runner_of(best_isa(), 1, d);
+    Array y = r.out({2, T, p.H, p.D}), cache = start.as(d);
+    r.k.attention_cached(r.s, y, cache, p.qkv, at, none, p.spec);
+    const int64_t bytes = p.H * p.D * size_of(d);
+    for (int64_t i = 6 * bytes; i < 8 * bytes; ++i) ASSERT_EQ(int(Tensor(y).data[i]), 0);
+  }
+}
+
+}  // namespace
+}  // namespace hearth::cpu_test
