@@ -13,14 +13,17 @@ struct Epilogue {
   float alpha;
 };
 
-// x = alpha * act(x); aux receives the argument.
+// x = alpha * act(x); aux receives the argument, and act is applied to it as aux stores it.
 template <Act A, class T>
 void apply(const void* state, float* x, int64_t row, int64_t col, int64_t n) {
   const auto& e = *static_cast<const Epilogue*>(state);
   T* aux = e.aux ? static_cast<T*>(e.aux) + row * e.N + col : nullptr;
   vectors(n, [&](int64_t i, auto w) {
-    const vf a = w.get(x + i);
-    if (aux) w.put(aux + i, a);
+    vf a = w.get(x + i);
+    if (aux) {
+      w.put(aux + i, a);
+      if constexpr (!std::is_same_v<T, float>) a = w.get(aux + i);
+    }
     w.put(x + i, act_value<A>(a) * e.alpha);
   });
 }
