@@ -65,8 +65,15 @@ void bench_update(benchmark::State& state, DType dtype) {
   Tape t(dtype);
   record_update(t, store, t.result("loss", {1}, t.acc()), {});
   Exec exec(std::move(t), memory);
+  store.set(Part::grad, "w", std::vector<float>(size_t(store.count()), 0.01f));
+  Scalars s;
+  s.lr = 1e-4f, s.clip = 1;
+  memory.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
   exec.run();
   for (auto _ : state) exec.run();
+  UpdateState end;
+  memory.state.read<UpdateState>("update", std::span(&end, 1));
+  if (end.skipped > 0) state.SkipWithError("updates were skipped");
   // The norm reads gradients; Adam reads them again and moves both moments and the weights.
   const double acc = double(store.part_bytes(Part::grad));
   const double weights = double(store.part_bytes(Part::weight));
