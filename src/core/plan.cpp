@@ -47,6 +47,10 @@ void alias(Tape& t) {
   for (int i = 0; i < int(t.nodes.size()); ++i) {
     const Node& n = t.nodes[size_t(i)];
     std::vector<int> taken;
+    const auto readers = [&](int storage) {
+      return std::count_if(n.in.begin(), n.in.end(),
+                           [&](Var v) { return v && root(t[v].storage) == storage; });
+    };
     for (auto [o, k] : n.op->inplace) {
       const Var out = n.out[size_t(o)], in = n.in[size_t(k)];
       if (!out || !in) continue;
@@ -56,6 +60,7 @@ void alias(Tape& t) {
       if (life[size_t(to)].last != i || life[size_t(from)].first != i) continue;
       if (bytes_of(t[out]) != bytes_of(t.values[size_t(to)])) continue;
       if (std::find(taken.begin(), taken.end(), to) != taken.end()) continue;
+      if (readers(to) > 1) continue;  // an operand twice: the op allows for one of them only
       owner[size_t(from)] = to;
       life[size_t(to)].last = life[size_t(from)].last;
       taken.push_back(to);

@@ -88,6 +88,7 @@ Threads::~Threads() {
     pool_->ticket.store(UINT64_MAX, std::memory_order_release);
   }
   pool_->wake.notify_all();
+  pool_->workers.clear();  // joins, while what they wait on still exists
 }
 
 int Threads::count() const { return int(pool_->workers.size()) + 1; }

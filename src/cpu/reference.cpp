@@ -77,6 +77,20 @@ void store(Tensor t, const Doubles& x) {
   fail("reference", "expected a float output, got {} {}", to_string(t.dtype), to_string(t.shape));
 }
 
+double as_stored(double x, Tensor t) {
+  if (!t) return x;
+  switch (t.dtype) {
+    case DType::f32:
+      return float(x);
+    case DType::bf16:
+      return float(bf16(float(x)));
+    case DType::f16:
+      return float(f16(float(x)));
+    default:
+      return x;
+  }
+}
+
 std::vector<int32_t> load_ints(Tensor t) {
   if (!t) return {};
   if (t.dtype != DType::i32)

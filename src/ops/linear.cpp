@@ -9,7 +9,7 @@ void linear_backward(Tape& t, const Node& n, float scale) {
   const Var x = n.in[0], w = n.in[1], bias = n.in[2], residual = n.in[3], y = n.out[0];
   const Var pre = n.out[1];
   Var dy = t.grad(y);
-  if (pre && !t.grad(pre)) {  // the consumer did not fold the slope into its own product
+  if (pre && dy) {  // from readers that did not fold the slope into a product of their own
     const Act act = t[y].act;
     const Var d = t.temp(t.shape(pre));
     Op op = kernel_op<&Kernels::activation_bwd>(
@@ -17,7 +17,7 @@ void linear_backward(Tape& t, const Node& n, float scale) {
         [act](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], in[1], act); });
     op.inplace = {{0, 0}};
     t.push(std::move(op), {dy, t.saved(pre)}, {d});
-    t[pre].grad = d;
+    t.add_grad(pre, d);
   }
   if (pre) dy = t.grad(pre);
 

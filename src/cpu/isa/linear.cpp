@@ -13,7 +13,7 @@ struct Epilogue {
   float alpha;
 };
 
-// x = alpha * act(x); aux receives the argument.
+// x = alpha * act(x); aux receives the argument, and act is applied to it as aux stores it.
 template <Act A, class T>
 void apply(const void* state, float* x, int64_t row, int64_t col, int64_t n) {
   const auto& e = *static_cast<const Epilogue*>(state);
@@ -22,7 +22,7 @@ void apply(const void* state, float* x, int64_t row, int64_t col, int64_t n) {
     vf a = w.get(x + i);
     if (aux) {
       w.put(aux + i, a);
-      a = w.get(aux + i);  // as it will be read back
+      if constexpr (!std::is_same_v<T, float>) a = w.get(aux + i);  // as it is read back
     }
     w.put(x + i, act_value<A>(a) * e.alpha);
   });

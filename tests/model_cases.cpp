@@ -1,0 +1,177 @@
+#include "model_cases.h"
+
+namespace hearth::cases {
+namespace {
+
+ModelConfig base() {
+  ModelConfig c;
+  c.vocab = 19, c.context = 12, c.layers = 2, c.dim = 16, c.heads = 4, c.kv_heads = 2;
+  c.hidden = 20;
+  c.init_std = 0.3f;
+  return c;
+}
+
+template <class F>
+ModelCase variant(const char* name, F change) {
+  ModelCase m{name, base()};
+  change(m.config);
+  return m;
+}
+
+ModelCase with_documents(ModelCase m) {
+  m.documents = true;
+  return m;
+}
+
+void gpt2_like(ModelConfig& c) {
+  c.position = Position::learned, c.kv_heads = 0;
+  c.norm = Norm::layer, c.norm_bias = true, c.norm_eps = 1e-5f;
+  c.qkv_bias = c.out_bias = c.mlp_bias = true;
+  c.act = Act::gelu_tanh;
+}
+
+std::vector<ModelCase> make_cases() {
+  using C = ModelConfig;
+  return {
+      variant("llama", [](C&) {}),
+      variant("gpt2", gpt2_like),
+      variant("nocap",
+              [](C& c) {
+                c.kv_heads = 0, c.rope_reverse = true, c.norm_gain = false, c.act = Act::gelu_erf;
+                c.attention_scale = 0.35f, c.init = WeightInit::fan_in;
+              }),
+      variant("qwen3", [](C& c) { c.qk_norm = QkNorm::before_rope, c.head_dim = 6; }),
+      variant("nanochat",
+              [](C& c) {
+                c.qk_norm = QkNorm::after_rope, c.qk_norm_gain = false, c.norm_gain = false;
+                c.act = Act::relu2, c.logit_softcap = 3, c.tied = false;
+              }),
+      variant("qk_norm_before_plain",
+              [](C& c) {
+                c.qk_norm = QkNorm::before_rope, c.qk_norm_gain = false,
+                c.rope_pairs = RopePairs::interleaved;
+              }),
+      variant("qk_norm_after_gain", [](C& c) { c.qk_norm = QkNorm::after_rope, c.kv_heads = 4; }),
+      variant("qk_norm_without_rope",
+              [](C& c) { c.qk_norm = QkNorm::before_rope, c.position = Position::none; }),
+      variant("mqa", [](C& c) { c.kv_heads = 1; }),
+      variant("post_norm", [](C& c) { gpt2_like(c), c.norm_place = NormPlace::post; }),
+      variant("post_norm_scaled",
+              [](C& c) { c.norm_place = NormPlace::post, c.attention_scale = 0.5f; }),
+      variant("sandwich",
+              [](C& c) { c.norm_place = NormPlace::sandwich, c.attention_scale = 0.7f; }),
+      variant("no_final_norm", [](C& c) { c.final_norm = false, c.norm = Norm::layer; }),
+      variant("layer_norm_plain", [](C& c) { c.norm = Norm::layer, c.norm_gain = false; }),
+      variant("window", [](C& c) { c.window = 2, c.window_pattern = "SL"; }),
+      variant("softcaps", [](C& c) { c.attention_softcap = 1.5f, c.logit_softcap = 2; }),
+      variant("gate", [](C& c) { c.output_gate = OutputGate::elementwise; }),
+      variant("gate_per_head", [](C& c) { c.output_gate = OutputGate::per_head, c.kv_heads = 1; }),
+      variant("geglu", [](C& c) { c.act = Act::geglu, c.mlp_bias = true; }),
+      variant("reglu", [](C& c) { c.act = Act::reglu, c.tied = false, c.out_bias = true; }),
+      variant(
+          "interleaved_partial",
+          [](C& c) { c.rope_pairs = RopePairs::interleaved, c.rotary = 0.5f, c.qkv_bias = true; }),
+      variant(
+          "alibi",
+          [](C& c) { c.position = Position::alibi, c.heads = 6, c.kv_heads = 3, c.head_dim = 4; }),
+      variant("no_positions", [](C& c) { c.position = Position::none; }),
+      variant("rope_linear",
+              [](C& c) {
+                c.rope_scaling = RopeScaling::linear, c.rope_factor = 2, c.rope_context = 6;
+              }),
+      variant("rope_yarn",
+              [](C& c) {
+                c.rope_scaling = RopeScaling::yarn, c.rope_factor = 4, c.rope_context = 6,
+                c.rope_high = 32;
+              }),
+      variant("rope_llama3",
+              [](C& c) {
+                c.rope_scaling = RopeScaling::llama3, c.rope_factor = 4, c.rope_context = 6;
+              }),
+      variant("dropouts",
+              [](C& c) {
+                c.dropout_embed = 0.1f, c.dropout_attention = 0.2f, c.dropout_residual = 0.3f;
+                c.dropout_mlp = 0.25f;
+              }),
+      variant("dropouts_post",
+              [](C& c) {
+                gpt2_like(c), c.norm_place = NormPlace::post;
+                c.dropout_embed = c.dropout_attention = c.dropout_residual = c.dropout_mlp = 0.2f;
+              }),
+      with_documents(variant("documents", [](C& c) { c.window = 3, c.window_pattern = "LS"; })),
+      with_documents(variant("documents_learned", gpt2_like)),
+  };
+}
+
+}  // namespace
+
+const std::vector<ModelCase>& model_cases() {
+  static const std::vector<ModelCase> all = make_cases();
+  return all;
+}
+
+Batch make_batch(const ModelConfig& c, int64_t B, int64_t T, bool documents, int32_t salt) {
+  Batch b;
+  for (int64_t i = 0; i < B; ++i)
+    for (int64_t j = 0; j < T; ++j) {
+      const int64_t n = i * T + j, length = 3 + i % 2;
+      b.tokens.push_back(int32_t((n * n * 7 + n * 3 + salt * 5) % c.vocab));
+      b.targets.push_back(n % 5 == 3 ? -100 : int32_t((n * n * 3 + n + 2 + salt) % c.vocab));
+      b.count += b.targets.back() >= 0;
+      b.positions.push_back(int32_t(documents ? j % length : j));
+      if (documents) b.documents.push_back(int32_t(j / length));
+    }
+  return b;
+}
+
+ModelRun::ModelRun(Backend& b, const ModelCase& m, const ModelRunSpec& s)
+    : backend_(b), params_(b, decoder_params(m.config), s.dtype), memory_(b, &params_) {
+  params_.initialise(21);
+  for (const ParamSpec& p : params_.specs()) {  // no gain stays 1 and no bias 0
+    std::vector<float> x = params_.values(Part::weight, p.name), shift(x.size());
+    draw(shift, Init::uniform(0.2f), 22, p.name);
+    for (size_t i = 0; i < x.size(); ++i) x[i] += shift[i];
+    params_.set(p.name, x);
+  }
+  Tape t(s.dtype, "model");
+  const DecoderInputs in = declare_inputs(t, s.B, s.T, m.documents);
+  const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
+  const Var x = decoder(t, m.config, in, {.recompute = s.recompute, .dropout = s.dropout});
+  head_loss(t, x, head_weight(t, m.config), targets,
+            {.softcap = m.config.logit_softcap, .chunk_rows = 5, .grad = true});
+  differentiate(t);
+  exec_ = std::make_unique<Exec>(std::move(t), memory_);
+  feed(make_batch(m.config, s.B, s.T, m.documents));
+}
+
+void ModelRun::feed(const Batch& b) {
+  memory_.state.write<int32_t>("model.tokens", b.tokens);
+  memory_.state.write<int32_t>("model.targets", b.targets);
+  if (memory_.state.has("model.positions"))
+    memory_.state.write<int32_t>("model.positions", b.positions);
+  if (memory_.state.has("model.documents"))
+    memory_.state.write<int32_t>("model.documents", b.documents);
+  Scalars s;
+  s.inv_targets = 1 / float(b.count), s.seed_lo = 3, s.step = 2;
+  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+}
+
+void ModelRun::run() {
+  exec_->run();
+  backend_.synchronize();
+}
+
+double ModelRun::loss() { return read(backend_, memory_.state.find("model.loss"))[0]; }
+Numbers ModelRun::nll() { return read(backend_, memory_.state.find("model.nll")); }
+
+Named ModelRun::gradient(const std::string& param) {
+  return {param, read(backend_, params_.get(Part::grad, param))};
+}
+
+std::vector<Named> ModelRun::gradients() {
+  std::vector<Named> r;
+  for (const ParamSpec& p : params_.specs()) r.push_back(gradient(p.name));
+  return r;
+}
+
+}  // namespace hearth::cases

@@ -1,0 +1,56 @@
+// Small models that together make every choice a config offers, and one training pass over them
+// whose loss and gradients can be read in double.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "data/loader.h"
+#include "model/decoder.h"
+#include "op_cases.h"
+
+namespace hearth::cases {
+
+struct ModelCase {
+  std::string name;
+  ModelConfig config;
+  bool documents = false;
+};
+
+inline void PrintTo(const ModelCase& m, std::ostream* out) { *out << m.name; }
+
+const std::vector<ModelCase>& model_cases();
+
+// Tokens without a pattern, every fifth target masked; with documents, of uneven lengths.
+Batch make_batch(const ModelConfig&, int64_t B, int64_t T, bool documents, int32_t salt = 0);
+
+struct ModelRunSpec {
+  DType dtype = DType::f32;
+  int64_t B = 2, T = 6;
+  Recompute recompute = Recompute::none;
+  bool dropout = true;
+};
+
+// Weights are larger than a real start and no vector is constant: nothing in a gradient is trivial.
+class ModelRun {
+ public:
+  ModelRun(Backend&, const ModelCase&, const ModelRunSpec&);
+  void feed(const Batch&);
+  void run();
+  double loss();
+  Numbers nll();  // per token
+  Named gradient(const std::string& param);
+  std::vector<Named> gradients();  // in the order of specs()
+
+  ParamStore& params() { return params_; }
+  Memory& memory() { return memory_; }
+
+ private:
+  Backend& backend_;
+  ParamStore params_;
+  Memory memory_;
+  std::unique_ptr<Exec> exec_;
+};
+
+}  // namespace hearth::cases

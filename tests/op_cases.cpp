@@ -1,0 +1,319 @@
+#include "op_cases.h"
+
+#include <cmath>
+
+namespace hearth::cases {
+namespace {
+
+constexpr float dropout_p = 0.3f;
+
+OpCase linear_case(const char* name, Act act, bool with_bias, bool joins) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    LinearSpec spec{.act = act};
+    const Var x = r.x("x", {B, T, C}), w = r.weight("w", {N, C});
+    if (with_bias) spec.bias = r.vector("b", N);
+    if (joins) spec.residual = r.x("r", {B, T, N}), spec.scale = 0.5f;
+    r.output(linear(r.t, x, w, spec));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 3, .C = 8, .N = 6},
+           {.B = 1, .T = 1, .C = 1, .N = 1},
+           {.B = 3, .T = 7, .C = 33, .N = 17},
+           {.B = 2, .T = 40, .C = 64, .N = 96}},
+          {.B = 4, .T = 256, .C = 768, .N = 3072}};
+}
+
+// The slope of `act` is folded into the product that makes the hidden layer's gradient.
+OpCase chain_case(const char* name, Act act) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    const Var x = r.x("x", {B, T, C});
+    const Var h = linear(r.t, x, r.weight("w1", {N, C}), {.bias = r.vector("b1", N), .act = act});
+    r.output(linear(r.t, h, r.weight("w2", {C, N}), {.residual = x}));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 3, .C = 8, .N = 6}, {.B = 1, .T = 13, .C = 5, .N = 34}},
+          {.B = 4, .T = 256, .C = 768, .N = 3072}};
+}
+
+// One hidden value with three readers: two products, and one that cannot fold the slope.
+void record_shared(Recorder& r) {
+  const auto [B, T, C, N, H, D, V] = r.d;
+  const Var x = r.x("x", {B, T, C});
+  const Var h = linear(r.t, x, r.weight("w1", {N, C}), {.act = Act::gelu_tanh});
+  r.output(linear(r.t, h, r.weight("w2", {C, N})));
+  r.output(linear(r.t, h, r.weight("w3", {C, N}), {.scale = 2}));
+  r.output(add(r.t, h, r.x("z", {B, T, N}), 0.5f));
+}
+
+// A weight, its gradient and an activation used twice each.
+void record_twice(Recorder& r) {
+  const auto [B, T, C, N, H, D, V] = r.d;
+  const Var x = r.x("x", {B, T, C}), w = r.weight("w", {C, C}), b = r.vector("b", C);
+  const Var y = linear(r.t, x, w, {.bias = b});
+  r.output(linear(r.t, y, w, {.bias = b, .residual = x}));
+  r.output(y);
+}
+
+OpCase embed_case(const char* name, bool positions) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    const Var ids = r.ids("ids", {B, T}, [V = V](int64_t i) { return i * i % V; });  // repeats
+    Var at, table;
+    if (positions) {
+      at = r.ids("at", {B, T}, [T = T](int64_t i) { return i % T / 2; });
+      table = r.weight("positions", {T, C});
+    }
+    r.output(embed(r.t, ids, r.weight("table", {V, C}), at, table));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 5, .C = 12, .V = 7}, {.B = 3, .T = 9, .C = 33, .V = 40}},
+          {.B = 8, .T = 256, .C = 768, .V = 50257}};
+}
+
+void record_gather(Recorder& r) {
+  const auto [B, T, C, N, H, D, V] = r.d;
+  const Var x = r.x("x", {B, T, C});
+  r.output(gather_rows(r.t, x, r.ids("ids", {B, 2}, [n = B * T](int64_t i) { return i * 3 % n; })));
+}
+
+enum class Joins { none, both, only_normed, only_sum };
+
+OpCase norm_case(const char* name, NormSpec spec, bool gain, bool bias, Joins joins) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    const Var x = r.x("x", {B, T, C}), res = joins == Joins::none ? Var{} : r.x("r", {B, T, C});
+    const Normed n = norm(r.t, x, res, gain ? r.vector("gain", C) : Var{},
+                          bias ? r.vector("bias", C) : Var{}, spec);
+    if (joins != Joins::only_sum) r.output(n.y);
+    if (joins == Joins::both || joins == Joins::only_sum) r.output(n.sum);
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 3, .C = 12}, {.B = 1, .T = 1, .C = 3}, {.B = 3, .T = 23, .C = 65}},
+          {.B = 8, .T = 256, .C = 768}};
+}
+
+struct Rope {
+  double rotary = 1;  // fraction of a head
+  bool interleaved = false, reverse = false;
+};
+
+OpCase qk_case(const char* name, QkNorm norms, bool gains, int64_t kv_share, Rope rope) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    const int64_t G = std::max<int64_t>(1, H / kv_share);
+    const int64_t rotary = int64_t(rope.rotary * double(D)) / 2 * 2;
+    std::vector<float> table;  // cos and sin of any angles
+    for (int64_t i = 0; i < T * rotary / 2; ++i)
+      table.push_back(float(std::cos(0.7 * double(i)))),
+          table.push_back(float(std::sin(0.7 * double(i))));
+    const Var turn = rotary ? r.t.constant("rope", {T, rotary / 2, 2}, table) : Var{};
+    const Var at = r.ids("at", {B, T}, [T = T](int64_t i) { return (i * 3 + 1) % T; });
+    const Var qkv = r.x("qkv", {B, T, H + 2 * G, D});
+    r.output(qk_norm_rope(r.t, qkv, at, turn, gains ? r.vector("q_gain", D) : Var{},
+                          gains ? r.vector("k_gain", D) : Var{},
+                          {.heads = H,
+                           .kv_heads = G,
+                           .head_dim = D,
+                           .rotary = rotary,
+                           .interleaved = rope.interleaved,
+                           .reverse = rope.reverse,
+                           .norm = norms}));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 5, .H = 4, .D = 8},
+           {.B = 1, .T = 3, .H = 3, .D = 20},
+           {.B = 2, .T = 19, .H = 2, .D = 64}},
+          {.B = 4, .T = 256, .H = 12, .D = 64}};
+}
+
+struct Attend {
+  int64_t kv_share = 1;  // query heads per kv head; 0: all
+  int64_t window = 0;
+  float softcap = 0, dropout = 0;
+  bool alibi = false, documents = false;
+};
+
+// Documents of odd lengths that differ between rows.
+int64_t document_of(int64_t b, int64_t i) { return (i + b) / 5; }
+
+OpCase attention_case(const char* name, const Attend& a) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    const int64_t G = a.kv_share ? std::max<int64_t>(1, H / a.kv_share) : 1;
+    Masks masks;
+    if (a.alibi) {
+      std::vector<float> slopes;
+      for (int64_t h = 0; h < H; ++h) slopes.push_back(std::exp2(float(-h - 1)));
+      masks.slopes = r.t.constant("slopes", {H}, slopes);
+    }
+    if (a.documents)
+      masks.documents =
+          r.ids("documents", {B, T}, [T = T](int64_t i) { return document_of(i / T, i % T); });
+    r.output(attention(r.t, r.x("qkv", {B, T, H + 2 * G, D}, 1.5), masks,
+                       {.heads = H,
+                        .kv_heads = G,
+                        .head_dim = D,
+                        .window = a.window,
+                        .scale = float(1 / std::sqrt(double(D))),
+                        .softcap = a.softcap,
+                        .dropout = a.dropout,
+                        .salt = 77}));
+  };
+  const auto sees = [a](int64_t b, int64_t i, int64_t j) {
+    return (!a.window || i - j < a.window) &&
+           (!a.documents || document_of(b, i) == document_of(b, j));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 7, .H = 4, .D = 8},
+           {.B = 1, .T = 1, .H = 2, .D = 2},
+           {.B = 1, .T = 37, .H = 2, .D = 20},
+           {.B = 2, .T = 70, .H = 2, .D = 64}},
+          {.B = 2, .T = 512, .H = 12, .D = 64},
+          sees};
+}
+
+OpCase gate_case(const char* name, bool per_head) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    const Var x = r.x("x", {B, T, H, D});
+    r.output(output_gate(r.t, x, r.x("g", per_head ? Shape{B, T, H} : Shape{B, T, H, D}, 3)));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 3, .H = 4, .D = 8}, {.B = 1, .T = 5, .H = 3, .D = 7}},
+          {.B = 8, .T = 256, .H = 12, .D = 64}};
+}
+
+OpCase activation_case(const char* name, Act act) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    r.output(activation(r.t, r.x("x", {B, T, is_glu(act) ? 2 * N : N}, 4), act));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 3, .N = 9}, {.B = 1, .T = 1, .N = 1}, {.B = 3, .T = 11, .N = 67}},
+          {.B = 4, .T = 256, .N = 3072}};
+}
+
+void record_dropout(Recorder& r) {
+  const auto [B, T, C, N, H, D, V] = r.d;
+  r.output(dropout(r.t, r.x("x", {B, T, C}), dropout_p, "case"));
+}
+
+OpCase add_case(const char* name, float scale, bool same) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    const Var x = r.x("x", {B, T, C}), y = same ? x : r.x("y", {B, T, C});
+    r.output(add(r.t, x, y, scale));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 3, .C = 12}, {.B = 1, .T = 7, .C = 33}},
+          {.B = 8, .T = 256, .C = 768}};
+}
+
+OpCase loss_case(const char* name, float softcap, int64_t chunk, bool masked) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    const Var targets = r.ids("targets", {B, T}, [=, V = V](int64_t i) {
+      return masked && i % 3 == 1 ? -100 : i * 7 % V;
+    });
+    r.loss(head_loss(r.t, r.x("x", {B, T, C}, 2), r.weight("w", {V, C}), targets,
+                     {.softcap = softcap, .chunk_rows = chunk, .grad = true}));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 5, .C = 12, .V = 11},
+           {.B = 1, .T = 2, .C = 3, .V = 2},
+           {.B = 3, .T = 7, .C = 33, .V = 131}},
+          {.B = 2, .T = 256, .C = 768, .V = 50257}};
+}
+
+std::vector<OpCase> make_cases() {
+  const NormSpec layer{.kind = Norm::layer, .eps = 1e-5f}, rms{.kind = Norm::rms, .eps = 1e-6f};
+  const std::vector<Dims> rows{{.B = 2, .T = 3, .C = 12, .N = 10},
+                               {.B = 1, .T = 9, .C = 33, .N = 5}};
+  const Dims wide{.B = 4, .T = 256, .C = 768, .N = 768};
+  return {
+      linear_case("linear", Act::none, false, false),
+      linear_case("linear_bias", Act::none, true, false),
+      linear_case("linear_join", Act::none, true, true),
+      linear_case("linear_gelu_tanh", Act::gelu_tanh, true, false),
+      linear_case("linear_gelu_erf", Act::gelu_erf, false, false),
+      linear_case("linear_relu2", Act::relu2, true, false),
+      chain_case("linear_chain_gelu_tanh", Act::gelu_tanh),
+      chain_case("linear_chain_gelu_erf", Act::gelu_erf),
+      chain_case("linear_chain_relu2", Act::relu2),
+      {"linear_shared", record_shared, rows, wide},
+      {"linear_twice", record_twice, rows, wide},
+      embed_case("embed", false),
+      embed_case("embed_positions", true),
+      {"gather_rows", record_gather, rows, wide},
+      norm_case("norm_layer", layer, true, true, Joins::none),
+      norm_case("norm_layer_plain", layer, false, false, Joins::none),
+      norm_case("norm_layer_gain", layer, true, false, Joins::only_normed),
+      norm_case("norm_layer_join", layer, true, true, Joins::both),
+      norm_case("norm_rms", rms, true, false, Joins::none),
+      norm_case("norm_rms_plain", rms, false, false, Joins::none),
+      norm_case("norm_rms_join", rms, true, false, Joins::both),
+      norm_case("norm_rms_join_plain", rms, false, false, Joins::only_normed),
+      norm_case("norm_rms_sum", rms, true, false, Joins::only_sum),
+      qk_case("qk_rope", QkNorm::none, false, 1, {}),
+      qk_case("qk_rope_interleaved", QkNorm::none, false, 2, {.interleaved = true}),
+      qk_case("qk_rope_reverse", QkNorm::none, false, 2, {.reverse = true}),
+      qk_case("qk_rope_partial", QkNorm::none, false, 1, {.rotary = 0.5, .reverse = true}),
+      qk_case("qk_norm", QkNorm::before_rope, true, 2, {.rotary = 0}),
+      qk_case("qk_norm_before", QkNorm::before_rope, true, 2, {}),
+      qk_case("qk_norm_before_plain", QkNorm::before_rope, false, 1,
+              {.rotary = 0.5, .interleaved = true, .reverse = true}),
+      qk_case("qk_norm_after", QkNorm::after_rope, true, 4, {.interleaved = true}),
+      qk_case("qk_norm_after_plain", QkNorm::after_rope, false, 2, {.rotary = 0.5}),
+      attention_case("attention_mha", {}),
+      attention_case("attention_gqa", {.kv_share = 2}),
+      attention_case("attention_mqa", {.kv_share = 0}),
+      attention_case("attention_window", {.kv_share = 2, .window = 3}),
+      attention_case("attention_softcap", {.softcap = 2}),
+      attention_case("attention_alibi", {.kv_share = 2, .alibi = true}),
+      attention_case("attention_documents", {.documents = true}),
+      attention_case("attention_dropout", {.kv_share = 2, .dropout = dropout_p}),
+      attention_case("attention_all", {.kv_share = 2,
+                                       .window = 4,
+                                       .softcap = 3,
+                                       .dropout = dropout_p,
+                                       .alibi = true,
+                                       .documents = true}),
+      gate_case("output_gate", false),
+      gate_case("output_gate_head", true),
+      activation_case("activation_gelu_tanh", Act::gelu_tanh),
+      activation_case("activation_gelu_erf", Act::gelu_erf),
+      activation_case("activation_relu2", Act::relu2),
+      activation_case("activation_swiglu", Act::swiglu),
+      activation_case("activation_geglu", Act::geglu),
+      activation_case("activation_reglu", Act::reglu),
+      {"dropout", record_dropout, rows, wide},
+      add_case("add", 1, false),
+      add_case("add_scaled", 0.25f, false),
+      add_case("add_itself", 0.25f, true),
+      loss_case("head_loss", 0, 0, false),
+      loss_case("head_loss_softcap", 1.5f, 0, false),
+      loss_case("head_loss_chunked", 0, 3, false),
+      loss_case("head_loss_masked", 2, 4, true),
+  };
+}
+
+}  // namespace
+
+const std::vector<OpCase>& op_cases() {
+  static const std::vector<OpCase> all = make_cases();
+  return all;
+}
+
+}  // namespace hearth::cases

@@ -1,0 +1,121 @@
+// One op case, three uses: value, gradient, speed. A case records a small program; a CaseRun gives
+// it memory on a backend and the same random inputs everywhere, and reads back what it made.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "core/exec.h"
+#include "cpu/backend.h"
+#include "ops/ops.h"
+
+namespace hearth::cases {
+
+// N: outputs of a product, or hidden width.
+struct Dims {
+  int64_t B = 2, T = 5, C = 12, N = 9, H = 4, D = 8, V = 11;
+};
+
+using Numbers = std::vector<double>;
+
+// What a case is written with. Activations pass through a copy, so that they are temporaries which
+// ops may overwrite, as in a model.
+class Recorder {
+ public:
+  Recorder(Tape& t, const Dims& d) : t(t), d(d) {}
+
+  Var x(const std::string& name, Shape, double half_width = 1);  // an activation with a gradient
+  Var weight(const std::string& name, Shape);                    // U(+-1/sqrt(in))
+  Var vector(const std::string& name, int64_t n);                // U(+-1)
+  Var ids(const std::string& name, Shape, const std::function<int64_t(int64_t)>&);
+  void output(Var);  // compared; its gradient is random
+  void loss(Var);    // compared; its gradient was recorded with it
+
+  Tape& t;
+  const Dims d;
+
+ private:
+  friend class CaseRun;
+  void finish();  // after differentiate(): the gradients of activations become results
+  Var copied(Var from, Var to);
+
+  struct Input {
+    std::string name;
+    Var leaf;
+    double half_width;
+  };
+  std::vector<Input> inputs_;  // activations and output gradients
+  std::map<std::string, std::vector<int32_t>> ids_;
+  std::vector<std::string> outputs_;
+  bool has_loss_ = false;
+};
+
+struct OpCase {
+  std::string name;
+  std::function<void(Recorder&)> record;
+  std::vector<Dims> small;  // sizes for values and gradients
+  Dims large;               // and for speed
+  // Attention: whether query i may see key j of row b, beyond causality.
+  std::function<bool(int64_t b, int64_t i, int64_t j)> sees = {};
+};
+
+inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }
+
+const std::vector<OpCase>& op_cases();
+
+struct Named {
+  std::string name;
+  Numbers values;
+};
+
+class CaseRun {
+ public:
+  // Inputs are drawn in float and rounded to `rounded`, whatever the program's own dtype.
+  CaseRun(Backend&, DType, const OpCase&, const Dims&, DType rounded);
+  void run();
+
+  // The number whose gradient was asked for: sum of outputs times their gradients, or the loss.
+  double objective();
+  std::vector<Named> outputs();
+  std::vector<Named> gradients();
+  std::vector<std::string> inputs() const;  // of those gradients, in their order
+  Numbers get(const std::string& input);
+  void set(const std::string& input, const Numbers&);
+
+  const Tape& tape() const { return exec_->tape(); }
+  Exec& exec() { return *exec_; }
+
+ private:
+  Tensor tensor(const std::string& input);
+  void fill(DType rounded);
+
+  Backend& backend_;
+  std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<ParamStore> params_;
+  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<Exec> exec_;
+};
+
+// Host copies in double of a tensor of any float dtype.
+Numbers read(Backend&, Tensor);
+void write(Backend&, Tensor, const Numbers&);
+double rounded(double, DType);
+
+// Largest difference over the largest of `want`; infinite for a NaN or another size.
+double error_of(const Numbers& got, const Numbers& want);
+
+// How far a program may be from the one in f64 on the same inputs, over the largest element.
+struct Tolerance {
+  DType dtype;
+  double value, gradient;
+};
+inline constexpr Tolerance tolerances[] = {{DType::f32, 1e-5, 2e-5}, {DType::bf16, 1.5e-2, 2.5e-2}};
+
+// The fast CPU backend with every instruction set this machine can run.
+std::vector<std::unique_ptr<Backend>> fast_backends(int threads);
+
+}  // namespace hearth::cases

@@ -1,0 +1,220 @@
+// Configs and presets: exact parameter counts, JSON, bad values, initialisations, tables.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "cpu/reference.h"
+#include "io/fields.h"
+#include "model/decoder.h"
+#include "model_cases.h"
+
+namespace hearth {
+namespace {
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& e) { return e.what(); }
+  return "no error";
+}
+
+TEST(Presets, HaveTheirParameterCounts) {
+  const std::pair<const char*, int64_t> counts[] = {
+      {"gpt2", 124439808},      {"gpt2-medium", 354823168}, {"gpt2-large", 774030080},
+      {"gpt2-xl", 1557611200},  {"nocap-d12", 123532032},   {"nocap-d24", 353453056},
+      {"nocap-d36", 772117760}, {"nocap-d48", 1554971200},  {"modern-124m", 99504384},
+      {"llama3-16k", 32257920}};
+  for (auto [name, n] : counts) EXPECT_EQ(count_params(preset(name)), n) << name;
+  EXPECT_GE(count_params(preset("tiny")), 5'000'000);
+  EXPECT_LE(count_params(preset("tiny")), 15'000'000);
+}
+
+TEST(Presets, CountMatricesApartFromVectors) {
+  for (std::string_view name : preset_names()) {
+    const ModelConfig c = preset(name);
+    int64_t products = 0;
+    for (const ParamSpec& p : decoder_params(c))
+      if (p.shape.rank == 2 && p.name != "positions.weight") products += p.shape.numel();
+    EXPECT_EQ(matmul_params(c), products) << name;  // tied: the table counts once, as the head
+  }
+}
+
+TEST(Presets, NameTheNearest) {
+  EXPECT_EQ(message_of([] { preset("nocap-12"); }),
+            "[preset] expected a known preset, got \"nocap-12\"; the nearest is nocap-d12");
+}
+
+TEST(ModelConfig, SurvivesJson) {
+  for (const cases::ModelCase& m : cases::model_cases()) {
+    ModelConfig back;
+    fields_from_json(back, nlohmann::json::parse(fields_to_json(m.config).dump()), "config");
+    EXPECT_TRUE(back == m.config) << m.name;
+  }
+  ModelConfig a, b;
+  b.rope_reverse = true;
+  EXPECT_FALSE(a == b);
+}
+
+TEST(ModelConfig, RefusesUnknownKeysAndWrongTypes) {
+  ModelConfig c;
+  const auto load = [&](const char* text) {
+    return message_of([&] { fields_from_json(c, nlohmann::json::parse(text), "config"); });
+  };
+  EXPECT_EQ(load(R"({"layrs": 3})"),
+            "[config] expected a known key, got \"layrs\"; the nearest is layers");
+  EXPECT_EQ(load(R"({"layers": "3"})"), "[config.layers] expected a whole number, got \"3\"");
+  EXPECT_EQ(load(R"({"tied": 1})"), "[config.tied] expected true or false, got 1");
+  EXPECT_EQ(load(R"({"norm": "batch"})"),
+            "[config.norm] expected one of layer, rms, got \"batch\"");
+  EXPECT_EQ(load("[]"), "[config] expected an object, got []");
+}
+
+TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
+  const auto refusal = [](const std::function<void(ModelConfig&)>& change) {
+    ModelConfig c;
+    change(c);
+    return message_of([&] { c.resolve(); });
+  };
+  using C = ModelConfig;
+  EXPECT_EQ(refusal([](C&) {}), "no error");
+  EXPECT_EQ(refusal([](C& c) { c.layers = 0; }),
+            "[model] expected layers between 1 and 2^31, got 0");
+  EXPECT_EQ(refusal([](C& c) { c.heads = 7; }), "[model] expected heads to divide dim 768, got 7");
+  EXPECT_EQ(refusal([](C& c) { c.kv_heads = 5; }),
+            "[model] expected kv_heads to divide 12 heads, got 5");
+  EXPECT_EQ(refusal([](C& c) { c.act = Act::none; }),
+            "[model] expected an activation for the MLP, got none");
+  EXPECT_EQ(refusal([](C& c) { c.rotary = 1.5f; }), "[model] expected rotary in [0, 1], got 1.5");
+  EXPECT_EQ(refusal([](C& c) { c.head_dim = 9; }),
+            "[model] expected rotary * head_dim to be even, got 1 * 9");
+  EXPECT_EQ(refusal([](C& c) { c.window_pattern = "SX"; }),
+            "[model] expected a window_pattern of S and L, got \"SX\"");
+  EXPECT_EQ(refusal([](C& c) { c.window_pattern = ""; }),
+            "[model] expected a window_pattern of S and L, got \"\"");
+  EXPECT_EQ(refusal([](C& c) { c.window = -1; }), "[model] expected a window of 0 or more, got -1");
+  EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = 1; }), "[model] expected dropouts in [0, 1), got 1");
+  EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = NAN; }),
+            "[model] expected dropouts in [0, 1), got nan");
+  EXPECT_EQ(refusal([](C& c) { c.logit_softcap = -1; }),
+            "[model] expected softcaps of 0 or more, got 0 and -1");
+  EXPECT_EQ(refusal([](C& c) { c.norm_eps = 0; }), "[model] expected norm_eps above 0, got 0");
+}
+
+TEST(ModelConfig, DerivesWhatIsLeftOut) {
+  ModelConfig c;
+  c.dim = 96, c.heads = 6;
+  const ModelConfig r = c.resolve();
+  EXPECT_EQ(r.kv_heads, 6);
+  EXPECT_EQ(r.head_dim, 16);
+  EXPECT_EQ(r.hidden, 256);  // 8 * 96 / 3 rounded up
+  c.act = Act::relu2;
+  EXPECT_EQ(c.resolve().hidden, 384);
+  c.window = 5, c.window_pattern = "SSL";
+  EXPECT_EQ(c.window_of(0), 5);
+  EXPECT_EQ(c.window_of(2), 0);
+  EXPECT_EQ(c.window_of(4), 5);
+}
+
+TEST(Decoder, RefusesSequencesBeyondItsContext) {
+  ModelConfig c = cases::model_cases()[0].config;
+  Tape t;
+  EXPECT_EQ(message_of([&] { decoder(t, c, declare_inputs(t, 1, 13, false), {}); }),
+            "[model] expected a sequence of at most 12 tokens, got 13");
+}
+
+struct Moments {
+  double mean = 0, deviation = 0, largest = 0;
+};
+
+Moments moments(const ParamSpec& p) {
+  std::vector<float> x(size_t(p.shape.numel()));
+  draw(x, p.init, 1, p.name);
+  Moments m;
+  for (float v : x) m.mean += v, m.largest = std::max(m.largest, double(std::abs(v)));
+  m.mean /= double(x.size());
+  for (float v : x) m.deviation += (v - m.mean) * (v - m.mean);
+  m.deviation = std::sqrt(m.deviation / double(x.size()));
+  return m;
+}
+
+TEST(Initialisation, OfGpt2) {
+  for (const ParamSpec& p : decoder_params(preset("gpt2"))) {
+    if (p.shape.numel() > 3'000'000 ||
+        (p.name.starts_with("blocks.") && !p.name.starts_with("blocks.3.")))
+      continue;  // one block and the small tables
+    const Moments m = moments(p);
+    if (p.shape.rank == 1) {
+      EXPECT_EQ(m.mean, p.name.ends_with("gain") ? 1 : 0) << p.name;
+      EXPECT_EQ(m.deviation, 0) << p.name;
+      continue;
+    }
+    const bool joins = p.name.ends_with("out.weight") || p.name.ends_with("down.weight");
+    const double want = joins ? 0.02 / std::sqrt(24.0) : 0.02;
+    EXPECT_NEAR(m.deviation / want, 1, 0.005) << p.name;
+    EXPECT_NEAR(m.mean, 0, want * 0.01) << p.name;
+  }
+  for (const ParamSpec& p : decoder_params(preset("gpt2")))
+    EXPECT_TRUE(p.name != "embed.weight" || p.init == Init::normal(0.02f));
+}
+
+TEST(Initialisation, OfNocap) {
+  int matrices = 0;
+  for (const ParamSpec& p : decoder_params(preset("nocap-d12"))) {
+    ASSERT_EQ(p.shape.rank, 2) << p.name << ": this model has nothing but matrices";
+    const double bound = 1 / std::sqrt(double(p.shape[1]));
+    EXPECT_EQ(p.init, Init::uniform(float(bound))) << p.name;
+    if (!p.name.starts_with("blocks.0.")) continue;
+    ++matrices;
+    const Moments m = moments(p);
+    EXPECT_LE(m.largest, bound * 1.000001) << p.name;
+    EXPECT_GT(m.largest, bound * 0.999) << p.name;
+    EXPECT_NEAR(m.deviation * std::sqrt(3.0) / bound, 1, 0.005) << p.name;
+  }
+  EXPECT_EQ(matrices, 4);
+}
+
+TEST(RopeTable, HoldsCosinesAndSines) {
+  ModelConfig c = cases::model_cases()[0].config;  // head_dim 4
+  const std::vector<float> table = rope_table(c);
+  ASSERT_EQ(table.size(), size_t(12 * 2 * 2));
+  for (int64_t p = 0; p < 12; ++p)
+    for (int64_t i = 0; i < 2; ++i) {
+      const double angle = double(p) * (i == 0 ? 1.0 : 0.01);
+      EXPECT_NEAR(table[size_t((p * 2 + i) * 2)], std::cos(angle), 1e-6);
+      EXPECT_NEAR(table[size_t((p * 2 + i) * 2 + 1)], std::sin(angle), 1e-6);
+    }
+  c.rope_scaling = RopeScaling::linear, c.rope_factor = 4;
+  const std::vector<float> slow = rope_table(c);
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(slow[8 * 4 + i], table[2 * 4 + i], 1e-6);
+}
+
+// Fast frequencies keep, slow ones are divided: the definition of Llama 3.1 (factor 8, 1, 4, 8192).
+TEST(RopeTable, OfLlama3KeepsHighFrequencies) {
+  ModelConfig c;
+  c.context = 2, c.dim = 128, c.heads = 1, c.rope_theta = 5e5;
+  c.rope_scaling = RopeScaling::llama3, c.rope_factor = 8, c.rope_context = 8192;
+  const std::vector<float> table = rope_table(c);
+  for (int64_t i = 0; i < 64; ++i) {
+    const double f = std::pow(5e5, -double(i) / 64), wavelength = 2 * M_PI / f;
+    double want = f;
+    if (wavelength > 8192.0)
+      want = f / 8;
+    else if (wavelength > 8192.0 / 4) {
+      const double smooth = (8192 / wavelength - 1) / 3;
+      want = (1 - smooth) * f / 8 + smooth * f;
+    }
+    EXPECT_NEAR(table[size_t((64 + i) * 2 + 1)], std::sin(want), 1e-6) << i;
+  }
+}
+
+TEST(Alibi, SlopesOfThePaper) {
+  EXPECT_EQ(alibi_slopes(8), (std::vector<float>{0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f, 0.015625f,
+                                                 0.0078125f, 0.00390625f}));
+  const std::vector<float> six = alibi_slopes(6);  // four of 4 heads, then the odd ones of 8
+  const std::vector<float> want{0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f};
+  EXPECT_EQ(six, want);
+}
+
+}  // namespace
+}  // namespace hearth

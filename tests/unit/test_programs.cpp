@@ -1,0 +1,243 @@
+// The programs of a training run: what memory they say they need, and what an update does.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "cpu/reference.h"
+#include "model_cases.h"
+#include "train/programs.h"
+
+namespace hearth {
+namespace {
+
+using cases::make_batch;
+using cases::model_cases;
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& e) { return e.what(); }
+  return "no error";
+}
+
+struct Training {
+  Training(Backend& b, const ProgramSpec& s)
+      : params(b, decoder_params(s.model), s.dtype), memory(b, &params) {
+    params.initialise(21);
+    programs = std::make_unique<Programs>(s, memory);
+  }
+  // One step on `batch`; the loss before it.
+  double step(const Batch& batch, float lr, float clip = 1) {
+    Scalars s;
+    s.lr = lr, s.clip = clip, s.inv_targets = 1 / float(batch.count), s.step = steps++;
+    programs->micro(batch, s, true);
+    programs->update(s);
+    return programs->loss();
+  }
+  std::vector<float> flat(Part p) {
+    std::vector<float> all;
+    for (const ParamSpec& s : params.specs())
+      for (float x : params.values(p, s.name)) all.push_back(x);
+    return all;
+  }
+  ParamStore params;
+  Memory memory;
+  std::unique_ptr<Programs> programs;
+  uint32_t steps = 0;
+};
+
+ProgramSpec small(DType dtype = DType::f32) {
+  ProgramSpec s{.model = model_cases()[0].config, .dtype = dtype, .B = 2, .T = 8};
+  s.model.init_std = 0.02f;
+  return s;
+}
+
+TEST(MemoryNeed, IsWhatARunReserves) {
+  const auto backend = make_reference_backend();
+  for (const cases::ModelCase& m : model_cases())
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (bool accumulates : {false, true}) {
+        const ProgramSpec s{.model = m.config,
+                            .dtype = dtype,
+                            .B = 2,
+                            .T = 8,
+                            .documents = m.documents,
+                            .accumulates = accumulates};
+        const MemoryNeed need = memory_need(s);
+        Training run(*backend, s);
+        EXPECT_EQ(run.memory.arena_bytes(), need.activations) << m.name;
+        EXPECT_EQ(run.params.part_bytes(Part::weight), need.weights);
+        EXPECT_EQ(run.params.has_master() ? run.params.part_bytes(Part::master) : 0, need.masters);
+        EXPECT_EQ(run.params.part_bytes(Part::grad), need.gradients);
+        EXPECT_EQ(run.params.part_bytes(Part::moment1) * 2, need.moments);
+      }
+}
+
+TEST(MemoryNeed, LargestBatchFitsAndTheNextDoesNot) {
+  ProgramSpec s = small();
+  const auto need = [&](int64_t B) {
+    s.B = B;
+    return memory_need(s).total();
+  };
+  EXPECT_LT(need(3), need(4));
+  EXPECT_EQ(largest_batch(s, 12, need(12)), 12);
+  EXPECT_EQ(largest_batch(s, 12, need(12) - 1), 6);
+  EXPECT_EQ(largest_batch(s, 12, need(5)), 4);  // 5 does not divide 12
+  EXPECT_EQ(largest_batch(s, 7, need(6)), 1);
+  EXPECT_EQ(largest_batch(s, 12, need(1) - 1), 0);
+}
+
+TEST(MemoryNeed, SaysByPartWhatDoesNotFitAndWhatWould) {
+  const ProgramSpec s{.model = preset("gpt2"), .B = 8, .T = 1024};
+  const MemoryNeed need = memory_need(s);
+  expect_fit(s, need.total());
+  const std::string m = message_of([&] { expect_fit(s, int64_t(6) << 30); });
+  EXPECT_EQ(m.find("[memory] expected a run within 6.00 GiB, got weights 0.46 + gradients 0.46 + "
+                   "moments 0.93 + activations "),
+            0u)
+      << m;
+  EXPECT_NE(m.find(fmt::format("--batch {}", largest_batch(s, 8, int64_t(6) << 30))),
+            std::string::npos)
+      << m;
+  EXPECT_NE(m.find("--recompute block"), std::string::npos) << m;
+  EXPECT_NE(message_of([&] { expect_fit(s, 1 << 20); }).find("no batch fits"), std::string::npos);
+}
+
+TEST(Update, LowersTheLossOnAFixedBatch) {
+  const auto reference = make_reference_backend(), fast = make_cpu_backend(2);
+  for (Backend* b : {reference.get(), fast.get()})
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(fmt::format("{} {}", b->describe(), to_string(dtype)));
+      const ProgramSpec s = small(dtype);
+      Training run(*b, s);
+      const Batch batch = make_batch(s.model, s.B, s.T, false);
+      const double first = run.step(batch, 0.01f);
+      EXPECT_NEAR(first, std::log(double(s.model.vocab)), 0.3);
+      double last = first;
+      for (int i = 0; i < 60; ++i) last = run.step(batch, 0.01f);
+      EXPECT_LT(last, 0.2 * first);
+      EXPECT_EQ(run.programs->update_state().good_steps, 61);
+      EXPECT_EQ(run.programs->update_state().skipped, 0);
+    }
+}
+
+TEST(Update, TwoRunsGiveTheSameBits) {
+  const auto backend = make_cpu_backend(2);
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    const ProgramSpec s = small(dtype);
+    const Batch batch = make_batch(s.model, s.B, s.T, false);
+    std::vector<std::vector<float>> ends;
+    for (int again = 0; again < 2; ++again) {
+      Training run(*backend, s);
+      for (int i = 0; i < 10; ++i) run.step(batch, 0.01f);
+      ends.push_back(run.flat(Part::weight));
+      ends.push_back(run.flat(Part::moment2));
+    }
+    EXPECT_EQ(ends[0], ends[2]);
+    EXPECT_EQ(ends[1], ends[3]);
+  }
+}
+
+TEST(Update, LeavesPaddingZero) {
+  const auto backend = make_cpu_backend(2);
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    ProgramSpec s = small(dtype);
+    s.model.vocab = 17, s.model.qkv_bias = true, s.update.decay_all = true;
+    Training run(*backend, s);
+    const Batch batch = make_batch(s.model, s.B, s.T, false);
+    for (int i = 0; i < 3; ++i) run.step(batch, 0.1f);
+    for (Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2, Part::master}) {
+      if (p == Part::master && !run.params.has_master()) continue;
+      const Tensor flat = run.params.flat(p);
+      cases::Numbers all = cases::read(*backend, flat);
+      int64_t padding = int64_t(all.size());
+      for (const ParamSpec& spec : run.params.specs()) {
+        const Tensor t = run.params.get(p, spec.name);
+        const int64_t at = (t.data - flat.data) / size_of(t.dtype);
+        std::fill(all.begin() + at, all.begin() + at + t.numel(), 0.0);
+        padding -= t.numel();
+      }
+      EXPECT_GT(padding, 0);
+      for (double x : all) ASSERT_EQ(x, 0) << to_string(p);
+    }
+  }
+}
+
+// A step that is not finite changes nothing but the counts.
+TEST(Update, SkipsWhatIsNotFinite) {
+  const auto reference = make_reference_backend(), fast = make_cpu_backend(2);
+  for (Backend* b : {reference.get(), fast.get()})
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (float bad : {NAN, INFINITY}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", b->describe(), to_string(dtype), bad));
+        const ProgramSpec s = small(dtype);
+        Training run(*b, s);
+        const Batch batch = make_batch(s.model, s.B, s.T, false);
+        run.step(batch, 0.01f);
+        const auto weights = run.flat(Part::weight), m = run.flat(Part::moment1);
+        const auto v = run.flat(Part::moment2);
+        Scalars scalars;
+        scalars.lr = 0.01f, scalars.clip = 1;
+        std::vector<float> g = run.params.values(Part::grad, "embed.weight");
+        const std::vector<float> good = g;
+        g[5] = bad;
+        for (int streak = 1; streak <= 2; ++streak) {
+          run.params.set(Part::grad, "embed.weight", g);
+          run.programs->update(scalars);
+          const UpdateState u = run.programs->update_state();
+          EXPECT_EQ(u.skip, 1);
+          EXPECT_EQ(u.streak, streak);
+          EXPECT_EQ(u.skipped, streak);
+          EXPECT_EQ(u.good_steps, 1);
+        }
+        EXPECT_EQ(run.flat(Part::weight), weights);
+        EXPECT_EQ(run.flat(Part::moment1), m);
+        EXPECT_EQ(run.flat(Part::moment2), v);
+        run.params.set(Part::grad, "embed.weight", good);
+        run.programs->update(scalars);
+        const UpdateState u = run.programs->update_state();
+        EXPECT_EQ(u.skip, 0);
+        EXPECT_EQ(u.streak, 0);
+        EXPECT_EQ(u.skipped, 2);
+        EXPECT_EQ(u.good_steps, 2);
+        EXPECT_NE(run.flat(Part::weight), weights);
+      }
+}
+
+TEST(Update, ReportsAndClipsTheGradientNorm) {
+  const auto backend = make_cpu_backend(2);
+  const ProgramSpec s = small();
+  const Batch batch = make_batch(s.model, s.B, s.T, false);
+  const auto norm_of = [](const std::vector<float>& x) {
+    double sum = 0;
+    for (float v : x) sum += double(v) * v;
+    return std::sqrt(sum);
+  };
+  Training free(*backend, s), clipped(*backend, s);
+  free.step(batch, 0.01f, 0);
+  const double norm = norm_of(free.flat(Part::grad));
+  EXPECT_NEAR(free.programs->update_state().grad_norm, norm, 1e-5 * norm);
+  clipped.step(batch, 0.01f, float(norm / 4));
+  EXPECT_NEAR(clipped.programs->update_state().grad_norm, norm, 1e-5 * norm);
+  EXPECT_NEAR(norm_of(clipped.flat(Part::moment1)) / norm_of(free.flat(Part::moment1)), 0.25, 1e-4);
+}
+
+TEST(Update, ResumesFromItsState) {
+  const auto backend = make_cpu_backend(2);
+  const ProgramSpec s = small();
+  const Batch batch = make_batch(s.model, s.B, s.T, false);
+  Training whole(*backend, s), second(*backend, s);
+  for (int i = 0; i < 3; ++i) whole.step(batch, 0.01f);
+  for (Part p : {Part::weight, Part::moment1, Part::moment2})
+    for (const ParamSpec& spec : whole.params.specs())
+      second.params.set(p, spec.name, whole.params.values(p, spec.name));
+  second.programs->set_update_state(whole.programs->update_state());
+  second.steps = whole.steps;
+  for (int i = 0; i < 3; ++i) whole.step(batch, 0.01f), second.step(batch, 0.01f);
+  EXPECT_EQ(second.flat(Part::weight), whole.flat(Part::weight));
+}
+
+}  // namespace
+}  // namespace hearth
