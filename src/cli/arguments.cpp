@@ -89,9 +89,7 @@ void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
   std::vector<CLI::ConfigItem> items;
   try {
     items = CLI::ConfigTOML().from_config(in);
-  } catch (const CLI::Error& e) {
-    fail(file, "expected TOML, got {}", e.what());
-  }
+  } catch (const CLI::Error& e) { fail(file, "expected TOML, got {}", e.what()); }
   const std::vector<std::string> known = flag_names(command);
   for (const CLI::ConfigItem& item : items) {
     if (item.name == "++" || item.name == "--") continue;  // CLI11's marks of sections

@@ -36,12 +36,8 @@ struct BenchFlags {
 
 nlohmann::ordered_json line(const Backend& b, const std::string& what, const std::string& shape,
                             double value, const std::string& unit) {
-  return {{"bench", what},
-          {"device", b.describe()},
-          {"commit", build_info().commit},
-          {"shape", shape},
-          {"value", value},
-          {"unit", unit}};
+  return {{"bench", what},  {"device", b.describe()}, {"commit", build_info().commit},
+          {"shape", shape}, {"value", value},         {"unit", unit}};
 }
 
 ProgramSpec spec_of(const BenchFlags& f) {
@@ -116,10 +112,11 @@ void bench_train(const BenchFlags& f) {
   if (f.profile)
     for (const auto& [name, seconds] : t.profile) j["profile_ms"][name] = 1e3 * seconds;
   if (f.common.json) return print_json(j);
-  fmt::print("{} {} batch {} x {}: {:.1f} tokens/s, {:.1f} ms a step, {:.1f} GFLOP/s, {:.0f}% of the "
-             "{:.0f} measured for a large product\n",
-             f.preset, f.dtype, s.B, s.T, tokens, 1e3 * t.seconds, flops * 1e-9,
-             100 * flops / peak, peak * 1e-9);
+  fmt::print(
+      "{} {} batch {} x {}: {:.1f} tokens/s, {:.1f} ms a step, {:.1f} GFLOP/s, {:.0f}% of the "
+      "{:.0f} measured for a large product\n",
+      f.preset, f.dtype, s.B, s.T, tokens, 1e3 * t.seconds, flops * 1e-9, 100 * flops / peak,
+      peak * 1e-9);
   if (!f.profile) return;
   double total = 0;
   for (const auto& [name, seconds] : t.profile) total += seconds;
@@ -150,8 +147,8 @@ void bench_fit(const BenchFlags& f) {
     j["over_plan"] = measured / double(need.total()) - 1;
   }
   if (f.common.json) return print_json(j);
-  fmt::print("{} {} batch {} x {}, recompute {}\n{}\n", f.preset, f.dtype, s.B, s.T,
-             f.recompute, describe(need));
+  fmt::print("{} {} batch {} x {}, recompute {}\n{}\n", f.preset, f.dtype, s.B, s.T, f.recompute,
+             describe(need));
   fmt::print("activation arena {:.3f} GiB, lower bound {:.3f} GiB, {:.2f}% above\n",
              double(need.activations) / gib, double(need.activation_bound) / gib,
              100 * (double(need.activations) / double(need.activation_bound) - 1));
@@ -168,8 +165,11 @@ void bench_gemm(const BenchFlags& f) {
   const int64_t M = s.B * s.T, qkv = (c.heads + 2 * c.kv_heads) * c.head_dim;
   const int64_t up = c.hidden * (is_glu(c.act) ? 2 : 1);
   const double peak = measure_peak(*backend, s.dtype);
-  for (auto [n, k] : {std::pair{qkv, c.dim}, {c.dim, c.heads * c.head_dim}, {up, c.dim},
-                      {c.dim, c.hidden}, {c.vocab, c.dim}}) {
+  for (auto [n, k] : {std::pair{qkv, c.dim},
+                      {c.dim, c.heads * c.head_dim},
+                      {up, c.dim},
+                      {c.dim, c.hidden},
+                      {c.vocab, c.dim}}) {
     // y = x wT; dx = dy w; dw = dyT x
     const std::array<std::pair<const char*, GemmShape>, 3> passes{{
         {"forward", {M, n, k, false, true}},
@@ -179,10 +179,14 @@ void bench_gemm(const BenchFlags& f) {
     for (const auto& [pass, shape] : passes) {
       const double rate = measure_gemm(*backend, s.dtype, shape, 5);
       const std::string text = fmt::format("{} {}x{}x{}", pass, shape.m, shape.n, shape.k);
-      nlohmann::ordered_json j = line(*backend, "gemm", f.dtype + " " + text, rate * 1e-9, "GFLOP/s");
+      nlohmann::ordered_json j =
+          line(*backend, "gemm", f.dtype + " " + text, rate * 1e-9, "GFLOP/s");
       j["share"] = rate / peak;
-      if (f.common.json) print_json(j);
-      else fmt::print("{:<28}{:9.1f} GFLOP/s  {:4.0f}% of peak\n", text, rate * 1e-9, 100 * rate / peak);
+      if (f.common.json)
+        print_json(j);
+      else
+        fmt::print("{:<28}{:9.1f} GFLOP/s  {:4.0f}% of peak\n", text, rate * 1e-9,
+                   100 * rate / peak);
     }
   }
 }
@@ -194,8 +198,12 @@ void bench_attention(const BenchFlags& f) {
   Tape t(s.dtype, "attention");
   const Var qkv = t.param("qkv", {s.B, s.T, c.heads + 2 * c.kv_heads, c.head_dim}, Init::normal(1),
                           Group::matrix);
-  const Var y = attention(t, qkv, {}, {.heads = c.heads, .kv_heads = c.kv_heads,
-                                       .head_dim = c.head_dim, .window = c.window, .scale = 0.125f});
+  const Var y = attention(t, qkv, {},
+                          {.heads = c.heads,
+                           .kv_heads = c.kv_heads,
+                           .head_dim = c.head_dim,
+                           .window = c.window,
+                           .scale = 0.125f});
   const Var dy = t.param("dy", t.shape(y), Init::normal(1), Group::matrix);
   t.add_grad(y, dy);
   differentiate(t);
@@ -215,10 +223,13 @@ void bench_attention(const BenchFlags& f) {
   const double product = 2.0 * double(s.B * c.heads * c.head_dim) * double(s.T) * double(s.T) / 2;
   for (auto [name, count] : {std::pair{"attention", 2}, {"attention_bwd", 5}}) {
     const double rate = count * product / best.at(name);
-    const std::string shape = fmt::format("{} {}x{} heads {}/{} dim {}", f.dtype, s.B, s.T,
-                                          c.heads, c.kv_heads, c.head_dim);
-    if (f.common.json) print_json(line(*backend, name, shape, rate * 1e-9, "GFLOP/s"));
-    else fmt::print("{:<16}{}: {:.1f} GFLOP/s, {:.2f} ms\n", name, shape, rate * 1e-9, 1e3 * best.at(name));
+    const std::string shape = fmt::format("{} {}x{} heads {}/{} dim {}", f.dtype, s.B, s.T, c.heads,
+                                          c.kv_heads, c.head_dim);
+    if (f.common.json)
+      print_json(line(*backend, name, shape, rate * 1e-9, "GFLOP/s"));
+    else
+      fmt::print("{:<16}{}: {:.1f} GFLOP/s, {:.2f} ms\n", name, shape, rate * 1e-9,
+                 1e3 * best.at(name));
   }
 }
 
@@ -230,11 +241,13 @@ void bench_data_loader(const BenchFlags& f) {
   s.order = parse_enum<LoaderSpec::Order>(f.order, "--order");
   const LoaderRate r = bench_loader(s, f.seconds);
   const std::unique_ptr<Backend> backend = make_backend(f.common);
-  nlohmann::ordered_json j = line(*backend, "loader", fmt::format("{} {}x{}", f.order, s.batch, s.seq),
-                                  r.tokens_per_s, "tokens/s");
+  nlohmann::ordered_json j =
+      line(*backend, "loader", fmt::format("{} {}x{}", f.order, s.batch, s.seq), r.tokens_per_s,
+           "tokens/s");
   j["stalls"] = r.stalls, j["batches"] = r.batches;
   if (f.common.json) return print_json(j);
-  fmt::print("loader, {} {} x {}: {:.1f}M tokens/s\n", f.order, s.batch, s.seq, r.tokens_per_s * 1e-6);
+  fmt::print("loader, {} {} x {}: {:.1f}M tokens/s\n", f.order, s.batch, s.seq,
+             r.tokens_per_s * 1e-6);
 }
 
 }  // namespace
@@ -246,8 +259,12 @@ void add_bench(CLI::App& app) {
     CLI::App* c = bench->add_subcommand(name, help);
     auto f = std::make_shared<BenchFlags>();
     add_common(*c, f->common);
-    c->add_option("--batch", f->batch, "sequences")->capture_default_str()->check(CLI::PositiveNumber);
-    c->add_option("--seq", f->seq, "tokens in a sequence")->capture_default_str()->check(CLI::PositiveNumber);
+    c->add_option("--batch", f->batch, "sequences")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    c->add_option("--seq", f->seq, "tokens in a sequence")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
     c->callback([f, run] { run(*f); });
     return std::pair{c, f};
   };
@@ -256,7 +273,9 @@ void add_bench(CLI::App& app) {
     c->add_option("--preset", f->preset, "model")->capture_default_str();
     c->add_option("--dtype", f->dtype, "fp32 or bf16")->capture_default_str();
     c->add_option("--recompute", f->recompute, "none, light or block")->capture_default_str();
-    c->add_option("--steps", f->steps, "repetitions")->capture_default_str()->check(CLI::PositiveNumber);
+    c->add_option("--steps", f->steps, "repetitions")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
     return std::pair{c, f};
   };
   auto [train, tf] = on_model("train", "whole training steps on random tokens", bench_train);

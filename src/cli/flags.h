@@ -1,5 +1,5 @@
-// Flags from visited configs: one flag per field, with its help and default. Values are kept as text
-// until apply(), so that a preset can be laid beneath what was given.
+// Flags from visited configs: one flag per field, with its help and default. Values are kept as
+// text until apply(), so that a preset can be laid beneath what was given.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -55,8 +55,10 @@ class FieldFlags {
         o = app.add_option_function<std::vector<std::string>>(
             flag_name(key), [this, key](const std::vector<std::string>& v) { given_[key] = v; },
             help);
-        if constexpr (std::is_same_v<T, std::vector<std::string>>) o->expected(1, 100000);
-        else o->expected(1);
+        if constexpr (std::is_same_v<T, std::vector<std::string>>)
+          o->expected(1, 100000);
+        else
+          o->expected(1);
       }
       o->group(group)->default_str(default_text(field));
     });
@@ -73,11 +75,16 @@ class FieldFlags {
  private:
   template <class T>
   static std::string default_text(const T& field) {
-    if constexpr (std::is_enum_v<T>) return std::string(enum_name(field));
-    else if constexpr (std::is_same_v<T, bool>) return field ? "true" : "false";
-    else if constexpr (std::is_same_v<T, std::string>) return field;
-    else if constexpr (std::is_same_v<T, std::vector<std::string>>) return "";
-    else return fmt::format("{}", field);
+    if constexpr (std::is_enum_v<T>)
+      return std::string(enum_name(field));
+    else if constexpr (std::is_same_v<T, bool>)
+      return field ? "true" : "false";
+    else if constexpr (std::is_same_v<T, std::string>)
+      return field;
+    else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+      return "";
+    else
+      return fmt::format("{}", field);
   }
 
   std::map<std::string, std::vector<std::string>> given_;

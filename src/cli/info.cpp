@@ -19,8 +19,8 @@ struct InfoFlags {
 
 nlohmann::ordered_json machine_json(const Backend& backend) {
   const BuildInfo b = build_info();
-  nlohmann::ordered_json j{{"version", b.version}, {"commit", b.commit}, {"build", b.type},
-                           {"compiler", b.compiler}};
+  nlohmann::ordered_json j{
+      {"version", b.version}, {"commit", b.commit}, {"build", b.type}, {"compiler", b.compiler}};
   std::vector<std::string> usable;
   for (Isa isa : usable_isas()) usable.emplace_back(name(isa));
   j["cpu"] = {{"isa", std::string(name(best_isa()))},
@@ -72,7 +72,7 @@ void add_info(CLI::App& app) {
   auto f = std::make_shared<InfoFlags>();
   add_common(*c, f->common);
   CLI::Option* p = c->add_option("--preset", f->preset,
-                fmt::format("one of {}", fmt::join(preset_names(), ", ")));
+                                 fmt::format("one of {}", fmt::join(preset_names(), ", ")));
   c->add_option("--model", f->model, "run, checkpoint or Hugging Face folder")->excludes(p);
   c->callback([f] { run(*f); });
 }

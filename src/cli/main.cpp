@@ -14,8 +14,6 @@ int main(int argc, char** argv) {
     return e.usage() ? 2 : 1;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "hearth: [memory] expected more free memory than this machine has left\n");
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "hearth: [internal] {}\n", e.what());
-  }
+  } catch (const std::exception& e) { fmt::print(stderr, "hearth: [internal] {}\n", e.what()); }
   return 1;
 }

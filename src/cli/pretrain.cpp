@@ -53,8 +53,7 @@ void run(const PretrainFlags& f) {
   spec.run = f.run;
   spec.resume = f.resume;
   spec.stop_after_step = f.stop_after_step;
-  if (spec.train.data.empty())
-    fail_usage("pretrain", "expected token files by --data, got none");
+  if (spec.train.data.empty()) fail_usage("pretrain", "expected token files by --data, got none");
   if (f.preset.empty() && !f.model.given("dim") && !f.resume)
     fail_usage("pretrain", "expected --preset or the model's own flags, got neither");
   const std::unique_ptr<Backend> backend = make_backend(f.common);
@@ -73,14 +72,16 @@ RunResult run_pretrain(RunSpec spec, Backend& backend) {
   const bool by_document = spec.train.document_mask || spec.train.eval_documents;
   if (by_document && spec.train.document_start < 0) {
     if (spec.train.tokenizer.empty())
-      fail_usage("pretrain", "expected --document-start or --tokenizer with --document-mask or --eval-documents");
+      fail_usage(
+          "pretrain",
+          "expected --document-start or --tokenizer with --document-mask or --eval-documents");
     spec.train.document_start = Tokenizer::load(spec.train.tokenizer).eos();
   }
   spec.peak_flops = measure_peak(backend, to_dtype(spec.train.dtype));
   spec.warn = [](const std::string& line) { fmt::print(stderr, "hearth: {}\n", line); };
   spec.stop = &signals;
   signals = 0;
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = on_signal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);

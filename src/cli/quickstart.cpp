@@ -3,7 +3,6 @@
 // corpus's known entropy, and samples. A finished run is recognised and only shown again.
 #include <fmt/format.h>
 
-
 #include "cli/commands.h"
 #include "cli/pretrain.h"
 #include "core/error.h"
@@ -11,8 +10,8 @@
 #include "data/corpus.h"
 #include "data/prepare.h"
 #include "infer/engine.h"
-#include "io/files.h"
 #include "io/fields.h"
+#include "io/files.h"
 #include "io/json.h"
 #include "model/folder.h"
 #include "tokenizer/train.h"
@@ -130,15 +129,17 @@ void run(const QuickstartFlags& f) {
 
   const double over = 100 * (r.val_loss.value_or(0) / floor.nats_per_token - 1);
   print_samples(r.checkpoint, *backend);
-  fmt::print("\nvalidation loss {:.4f} nats a token, {:.1f}% above the corpus's entropy of {:.4f}; {} "
-             "steps, {} tokens, {:.0f} tokens/s, {:.0f} s\n",
-             r.val_loss.value_or(0), over, floor.nats_per_token, r.steps, r.tokens, r.tokens_per_s,
-             r.train_seconds);
-  fmt::print("\nwhat to try next:\n"
-             "  build/hearth generate --model {} --prompt \"Once upon a time\" --temperature 0.8\n"
-             "  build/hearth pretrain --help\n"
-             "  build/hearth data prepare --tokenizer TOKENIZER --input 'my/*.txt' --out my-tokens\n",
-             f.run);
+  fmt::print(
+      "\nvalidation loss {:.4f} nats a token, {:.1f}% above the corpus's entropy of {:.4f}; {} "
+      "steps, {} tokens, {:.0f} tokens/s, {:.0f} s\n",
+      r.val_loss.value_or(0), over, floor.nats_per_token, r.steps, r.tokens, r.tokens_per_s,
+      r.train_seconds);
+  fmt::print(
+      "\nwhat to try next:\n"
+      "  build/hearth generate --model {} --prompt \"Once upon a time\" --temperature 0.8\n"
+      "  build/hearth pretrain --help\n"
+      "  build/hearth data prepare --tokenizer TOKENIZER --input 'my/*.txt' --out my-tokens\n",
+      f.run);
 }
 
 }  // namespace

@@ -32,8 +32,11 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
     t = {nullptr, v.shape, v.dtype};
     if (v.storage != int(i)) continue;
     switch (v.role) {
-      case Role::temp: break;
-      case Role::param: t = memory_.params->get(Part::weight, v.name); break;
+      case Role::temp:
+        break;
+      case Role::param:
+        t = memory_.params->get(Part::weight, v.name);
+        break;
       case Role::grad:
         t = memory_.params->get(Part::grad, v.name.substr(0, v.name.rfind(grad_suffix)));
         break;
@@ -41,7 +44,9 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
         t = v.group ? memory_.params->range(v.part, *v.group) : memory_.params->flat(v.part);
         break;
       case Role::input:
-      case Role::state: t = memory_.state.get(v.name, v.shape, v.dtype); break;
+      case Role::state:
+        t = memory_.state.get(v.name, v.shape, v.dtype);
+        break;
       case Role::constant:
         if (!memory_.state.has(v.name)) {
           t = memory_.state.get(v.name, v.shape, v.dtype);

@@ -3,8 +3,8 @@
 // with the op's name when a program is bound to the backend.
 //
 // Conventions: outputs first, then inputs, then a spec. A Tensor without data is absent. All floats
-// of one call share a dtype (f32, bf16; f64 in the reference) except where marked `acc`: f32, or f64
-// when the others are f64. `prior` is what an output adds to; it may be the output itself.
+// of one call share a dtype (f32, bf16; f64 in the reference) except where marked `acc`: f32, or
+// f64 when the others are f64. `prior` is what an output adds to; it may be the output itself.
 #pragma once
 
 #include "core/math.h"
@@ -92,9 +92,10 @@ struct Kernels {
   // stat (rows, 2) acc: mean (0 for rms), 1 / deviation. gain, bias may be absent.
   void (*norm)(Stream&, Tensor y, Tensor sum, Tensor stat, Tensor x, Tensor r, Tensor gain,
                Tensor bias, const NormSpec&);
-  // dx = prior + d norm; x is what was normalised. dgain, dbias (C) acc; parts (2 * row_parts, C) acc
-  void (*norm_bwd)(Stream&, Tensor dx, Tensor dgain, Tensor dbias, Tensor parts, Tensor dy, Tensor x,
-                   Tensor gain, Tensor stat, Tensor prior, const NormSpec&);
+  // dx = prior + d norm; x is what was normalised. dgain, dbias (C) acc; parts (2 * row_parts, C)
+  // acc
+  void (*norm_bwd)(Stream&, Tensor dx, Tensor dgain, Tensor dbias, Tensor parts, Tensor dy,
+                   Tensor x, Tensor gain, Tensor stat, Tensor prior, const NormSpec&);
 
   // y, qkv (B, T, H + 2G, D) packed q | k | v. RMS norm over each head of q and k, and rotation of
   // its leading dims by the row positions[b, t] of rope (S, rotary / 2, 2): cos, sin (f32). v is
@@ -115,9 +116,9 @@ struct Kernels {
   void (*attention_bwd)(Stream&, Tensor dqkv, Tensor delta, Tensor dy, Tensor y, Tensor lse,
                         Tensor qkv, Tensor slopes, Tensor documents, Tensor scalars,
                         const AttnSpec&);
-  // Decode and prefill: stores k, v of the new tokens into cache (B, S, 2, G * D) at positions (B, T),
-  // then each query sees cache[0 .. its position]. A negative position is padding: y = 0.
-  // Gives the bits of `attention` for the same tokens.
+  // Decode and prefill: stores k, v of the new tokens into cache (B, S, 2, G * D) at positions (B,
+  // T), then each query sees cache[0 .. its position]. A negative position is padding: y = 0. Gives
+  // the bits of `attention` for the same tokens.
   void (*attention_cached)(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
                            Tensor slopes, const AttnSpec&);
 

@@ -27,7 +27,8 @@ struct Slope {
 template <class T>
 HEARTH_HD inline Slope<T> activate(Act a, T x) {
   switch (a) {
-    case Act::none: return {x, T(1)};
+    case Act::none:
+      return {x, T(1)};
     case Act::gelu_tanh: {
       const T c = T(0.7978845608028654), k = T(0.044715);
       const T t = std::tanh(c * (x + k * x * x * x));
@@ -40,12 +41,14 @@ HEARTH_HD inline Slope<T> activate(Act a, T x) {
       const T pdf = T(0.3989422804014327) * std::exp(T(-0.5) * x * x);
       return {x * cdf, cdf + x * pdf};
     }
-    case Act::relu2: return x > 0 ? Slope<T>{x * x, 2 * x} : Slope<T>{T(0), T(0)};
+    case Act::relu2:
+      return x > 0 ? Slope<T>{x * x, 2 * x} : Slope<T>{T(0), T(0)};
     case Act::swiglu: {
       const T s = 1 / (1 + std::exp(-x));
       return {x * s, s * (1 + x * (1 - s))};
     }
-    case Act::reglu: return x > 0 ? Slope<T>{x, T(1)} : Slope<T>{T(0), T(0)};
+    case Act::reglu:
+      return x > 0 ? Slope<T>{x, T(1)} : Slope<T>{T(0), T(0)};
   }
   return {T(0), T(0)};
 }
@@ -79,13 +82,13 @@ struct Scalars {
 
 // What the update program keeps between steps, beside the moments.
 struct UpdateState {
-  float grad_norm = 0;  // of this step, before clipping
-  float grad_scale = 0; // what the optimizer multiplies gradients by; 0 with `skip`
-  float good_steps = 0; // updates applied so far: the t of Adam's bias correction
-  float skip = 0;       // 1: this step's gradient or loss was not finite, the update is skipped
-  float skipped = 0;    // updates skipped so far
-  float streak = 0;     // skipped updates in a row
-  float loss = 0;       // of this step
+  float grad_norm = 0;   // of this step, before clipping
+  float grad_scale = 0;  // what the optimizer multiplies gradients by; 0 with `skip`
+  float good_steps = 0;  // updates applied so far: the t of Adam's bias correction
+  float skip = 0;        // 1: this step's gradient or loss was not finite, the update is skipped
+  float skipped = 0;     // updates skipped so far
+  float streak = 0;      // skipped updates in a row
+  float loss = 0;        // of this step
   float reserved = 0;
 };
 

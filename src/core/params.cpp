@@ -27,22 +27,40 @@ void convert(To* out, const From* in, int64_t n) {
 void from_float(std::byte* out, DType d, std::span<const float> in) {
   const int64_t n = int64_t(in.size());
   switch (d) {
-    case DType::f32: convert(reinterpret_cast<float*>(out), in.data(), n); return;
-    case DType::f64: convert(reinterpret_cast<double*>(out), in.data(), n); return;
-    case DType::bf16: convert(reinterpret_cast<bf16*>(out), in.data(), n); return;
-    case DType::f16: convert(reinterpret_cast<f16*>(out), in.data(), n); return;
-    default: fail("params", "expected a float dtype, got {}", to_string(d));
+    case DType::f32:
+      convert(reinterpret_cast<float*>(out), in.data(), n);
+      return;
+    case DType::f64:
+      convert(reinterpret_cast<double*>(out), in.data(), n);
+      return;
+    case DType::bf16:
+      convert(reinterpret_cast<bf16*>(out), in.data(), n);
+      return;
+    case DType::f16:
+      convert(reinterpret_cast<f16*>(out), in.data(), n);
+      return;
+    default:
+      fail("params", "expected a float dtype, got {}", to_string(d));
   }
 }
 
 void to_float(std::span<float> out, DType d, const std::byte* in) {
   const int64_t n = int64_t(out.size());
   switch (d) {
-    case DType::f32: convert(out.data(), reinterpret_cast<const float*>(in), n); return;
-    case DType::f64: convert(out.data(), reinterpret_cast<const double*>(in), n); return;
-    case DType::bf16: convert(out.data(), reinterpret_cast<const bf16*>(in), n); return;
-    case DType::f16: convert(out.data(), reinterpret_cast<const f16*>(in), n); return;
-    default: fail("params", "expected a float dtype, got {}", to_string(d));
+    case DType::f32:
+      convert(out.data(), reinterpret_cast<const float*>(in), n);
+      return;
+    case DType::f64:
+      convert(out.data(), reinterpret_cast<const double*>(in), n);
+      return;
+    case DType::bf16:
+      convert(out.data(), reinterpret_cast<const bf16*>(in), n);
+      return;
+    case DType::f16:
+      convert(out.data(), reinterpret_cast<const f16*>(in), n);
+      return;
+    default:
+      fail("params", "expected a float dtype, got {}", to_string(d));
   }
 }
 
@@ -61,7 +79,9 @@ void draw(std::span<float> out, const Init& init, uint64_t seed, std::string_vie
     const Words r = philox({{uint32_t(i / 4), uint32_t(h), uint32_t(h >> 32), 0x1417u}}, k0, k1);
     float z[4];
     switch (init.kind) {
-      case Init::Kind::constant: std::fill(z, z + 4, init.scale); break;
+      case Init::Kind::constant:
+        std::fill(z, z + 4, init.scale);
+        break;
       case Init::Kind::uniform:
         for (int j = 0; j < 4; ++j) z[j] = init.scale * (2 * unit(r.w[j]) - 1);
         break;
@@ -78,8 +98,11 @@ void draw(std::span<float> out, const Init& init, uint64_t seed, std::string_vie
 }
 
 ParamStore::ParamStore(Backend& b, std::vector<ParamSpec> specs, DType d)
-    : backend_(b), specs_(std::move(specs)), dtype_(d),
-      acc_(d == DType::f64 ? DType::f64 : DType::f32), offset_(specs_.size()) {
+    : backend_(b),
+      specs_(std::move(specs)),
+      dtype_(d),
+      acc_(d == DType::f64 ? DType::f64 : DType::f32),
+      offset_(specs_.size()) {
   for (int g = 0; g < group_count; ++g) {
     for (size_t i = 0; i < specs_.size(); ++i) {
       if (specs_[i].group != Group(g)) continue;
@@ -100,8 +123,7 @@ int64_t ParamStore::count() const {
 
 Tensor ParamStore::slice(Part p, int64_t at, Shape s) {
   Buffer& b = buffers_[size_t(p)];
-  if (!b.data() && elements_)
-    b = Buffer(backend_, part_bytes(p), std::string(to_string(p)));
+  if (!b.data() && elements_) b = Buffer(backend_, part_bytes(p), std::string(to_string(p)));
   return {b.data() + at * size_of(dtype(p)), s, dtype(p)};
 }
 
@@ -180,7 +202,8 @@ int64_t StateStore::bytes() const {
 
 void StateStore::check_size(const std::string& name, const Tensor& t, int64_t bytes) {
   if (t.bytes() != bytes)
-    fail("state", "expected {} bytes for {} {}, got {}", t.bytes(), name, to_string(t.shape), bytes);
+    fail("state", "expected {} bytes for {} {}, got {}", t.bytes(), name, to_string(t.shape),
+         bytes);
 }
 
 }  // namespace hearth

@@ -62,8 +62,8 @@ Var Tape::constant(const std::string& name, Shape s, std::vector<float> data) {
 Var Tape::flat(const ParamStore& store, Part p, std::optional<Group> g) {
   const std::string name = g ? fmt::format("{} of group {}", to_string(p), int(*g))
                              : fmt::format("all {}", to_string(p));
-  const Var v = named(Role::flat, name, {g ? store.range_size(*g) : store.flat_size()},
-                      store.dtype(p));
+  const Var v =
+      named(Role::flat, name, {g ? store.range_size(*g) : store.flat_size()}, store.dtype(p));
   (*this)[v].part = p;
   (*this)[v].group = g;
   return v;
@@ -107,15 +107,16 @@ Var Tape::rows(Var v, int64_t begin, int64_t count) {
 }
 
 void Tape::push(Op op, std::vector<Var> in, std::vector<Var> out) {
-  const bool grad = op.backward && std::any_of(in.begin(), in.end(),
-                                               [&](Var v) { return needs_grad(v); });
+  const bool grad =
+      op.backward && std::any_of(in.begin(), in.end(), [&](Var v) { return needs_grad(v); });
   for (Var v : out) {
     if (!v) continue;
     Value& x = (*this)[v];
     x.producer = int(nodes.size());
     if (x.role == Role::temp) x.needs_grad = grad && is_float(x.dtype);
   }
-  nodes.push_back({std::make_shared<const Op>(std::move(op)), std::move(in), std::move(out), scope_});
+  nodes.push_back(
+      {std::make_shared<const Op>(std::move(op)), std::move(in), std::move(out), scope_});
 }
 
 void Tape::add_grad(Var v, Var dv) {
@@ -125,9 +126,8 @@ void Tape::add_grad(Var v, Var dv) {
     return;
   }
   const Sink s = grad_sink(v);
-  Op op = kernel_op<&Kernels::add>("add_grad", [](auto* add, Stream& st, In in, Out out) {
-    add(st, out[0], in[0], in[1], 1);
-  });
+  Op op = kernel_op<&Kernels::add>(
+      "add_grad", [](auto* add, Stream& st, In in, Out out) { add(st, out[0], in[0], in[1], 1); });
   op.inplace = {{0, 0}, {0, 1}};
   push(std::move(op), {s.prior, dv}, {s.out});
 }
@@ -156,7 +156,8 @@ Var Tape::saved(Var v) {
       const Var y = temp(shape(v), (*this)[v].dtype);
       (*this)[v].again = y;
       push(kernel_op<&Kernels::activation>(
-               "activation", [act](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], act); }),
+               "activation",
+               [act](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], act); }),
            {x}, {y});
       return y;
     }

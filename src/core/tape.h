@@ -39,17 +39,17 @@ struct Value {
   Shape shape;
   DType dtype = DType::f32;
   Role role = Role::temp;
-  int storage = -1;        // the value that owns the memory; itself unless a view
-  int64_t offset = 0;      // bytes from the start of that memory
-  std::string name;        // unique; temporaries have none
-  int producer = -1;       // node that writes it
+  int storage = -1;    // the value that owns the memory; itself unless a view
+  int64_t offset = 0;  // bytes from the start of that memory
+  std::string name;    // unique; temporaries have none
+  int producer = -1;   // node that writes it
   bool needs_grad = false;
   Part part = Part::weight;  // of a flat value, with its group
   std::optional<Group> group;
   Var before;  // this value is act(before), written by the same node
   Act act = Act::none;
-  bool dropped = false;    // not kept for the backward pass: made again when it is asked for
-  Var again;               // its second making, once recorded
+  bool dropped = false;  // not kept for the backward pass: made again when it is asked for
+  Var again;             // its second making, once recorded
   Var grad;
 };
 
@@ -87,7 +87,8 @@ class Tape {
  public:
   // `params` is the dtype of weights and activations. Reductions and gradients of parameters are
   // kept in acc(): f32, or f64 when everything is.
-  // `program` is the prefix of the values that belong to this program alone: its inputs and results.
+  // `program` is the prefix of the values that belong to this program alone: its inputs and
+  // results.
   explicit Tape(DType params = DType::f32, std::string program = "main")
       : dtype_(params), program_(std::move(program)) {}
   DType dtype() const { return dtype_; }
@@ -113,8 +114,9 @@ class Tape {
   Var flat(const ParamStore&, Part, std::optional<Group>);
   Var find(const std::string& name) const;  // absent: Var{}
 
-  Var view(Var, Shape);                            // same elements, another shape
-  Var rows(Var, int64_t begin, int64_t count);     // leading rows of a (rows, cols) reading; no gradient
+  Var view(Var, Shape);  // same elements, another shape
+  Var rows(Var, int64_t begin,
+           int64_t count);  // leading rows of a (rows, cols) reading; no gradient
 
   void push(Op, std::vector<Var> in, std::vector<Var> out);
 

@@ -62,7 +62,8 @@ struct Threads::Pool {
   void loop(int worker) {
     uint64_t seen = 0;
     for (;;) {
-      for (int i = 0; i < spin_rounds && ticket.load(std::memory_order_acquire) == seen; ++i) relax();
+      for (int i = 0; i < spin_rounds && ticket.load(std::memory_order_acquire) == seen; ++i)
+        relax();
       if (ticket.load(std::memory_order_acquire) == seen) {
         std::unique_lock lock(mutex);
         wake.wait(lock, [&] { return stop || ticket.load(std::memory_order_acquire) != seen; });
@@ -112,7 +113,10 @@ void Threads::run(int64_t pieces, const std::function<void(int64_t, int)>& body)
   p.wake.notify_all();
   p.work(0);
   for (int spins = 0; p.busy.load(std::memory_order_acquire) != 0; ++spins)
-    if (spins > spin_rounds) std::this_thread::yield(); else relax();
+    if (spins > spin_rounds)
+      std::this_thread::yield();
+    else
+      relax();
   if (p.error) std::rethrow_exception(p.error);
 }
 

@@ -14,7 +14,7 @@ using Doubles = std::vector<double>;
 
 Doubles load(Tensor);                    // empty when the tensor is absent
 void store(Tensor, const Doubles&);      // rounds to the tensor's dtype; nothing when it is absent
-double as_stored(double, Tensor);         // rounded to the tensor's dtype, if there is one
+double as_stored(double, Tensor);        // rounded to the tensor's dtype, if there is one
 std::vector<int32_t> load_ints(Tensor);  // empty when the tensor is absent
 Scalars load_scalars(Tensor);            // all defaults when the tensor is absent
 

@@ -252,7 +252,8 @@ std::map<std::string, std::vector<std::string>> rules() {
       {"newcomer",
        {"saw a new child {place.at=place}. The new child was called {friend=name!hero} and looked "
         "{:low}. \"[Do you want to play|Shall we be friends|Can you {:hobby}]?\" asked the "
-        "{hero.child}. The new child nodded {:manner}. {friend.He} had {:look} {:colour} {thing=thing} and "
+        "{hero.child}. The new child nodded {:manner}. {friend.He} had {:look} {:colour} "
+        "{thing=thing} and "
         "some "
         "{:taste} {:food}. They played until dark, and the {thing} {thing.worked}. {:mood.A} "
         "{animal=animal} watched them, hidden {:spot}. <end_friend>"}},
@@ -274,11 +275,14 @@ std::map<std::string, std::vector<std::string>> rules() {
        {"heard a strange sound from {place=place}. \"[Is it a ghost|Who is there|Is it a "
         "dragon]?\" {hero.he} asked {:manner}. {hero.He} was {:low}, but {hero.he} took {:tool} "
         "and went to look. Something moved {:spot}. It was only {:mood} {animal=animal} with "
-        "{:number} little ones! The {animal} {animal.spoke} for {animal.food}. {hero.He} laughed and "
+        "{:number} little ones! The {animal} {animal.spoke} for {animal.food}. {hero.He} laughed "
+        "and "
         "gave them some {:taste} {:food}. <end_animal>"}},
       {"race",
-       {"had a race with {friend=name!hero}. They ran from {a=place} to {:place!a}. {friend.He} ran "
-        "[fast|like the wind|at full speed], and soon {friend.he} was far ahead. <meet_race>{hero.He} "
+       {"had a race with {friend=name!hero}. They ran from {a=place} to {:place!a}. {friend.He} "
+        "ran "
+        "[fast|like the wind|at full speed], and soon {friend.he} was far ahead. "
+        "<meet_race>{hero.He} "
         "stopped to help it, "
         "though {hero.he} was {:low}. The {animal} {animal.spoke} and showed {hero.him} a short "
         "way {:spot}. [Both won|Nobody lost|They came in together]! The prize was {:look} "

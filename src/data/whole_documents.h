@@ -16,8 +16,8 @@ struct WholeDocumentsSpec {
   int64_t max_tokens = 0;      // stop after so many; 0: all
 };
 
-// Documents in order, as many to a row as fit; one longer than a row is cut into rows. The target of
-// a document's last token is the next one's first. `documents` is filled.
+// Documents in order, as many to a row as fit; one longer than a row is cut into rows. The target
+// of a document's last token is the next one's first. `documents` is filled.
 std::vector<Batch> whole_documents(std::span<const std::filesystem::path>,
                                    const WholeDocumentsSpec&);
 

@@ -34,8 +34,10 @@ template <class C>
 nlohmann::ordered_json fields_to_json(const C& config) {
   nlohmann::ordered_json j;
   const_cast<C&>(config).visit([&](const char* name, const auto& field, const char*) {
-    if constexpr (std::is_enum_v<std::decay_t<decltype(field)>>) j[name] = enum_name(field);
-    else j[name] = field;
+    if constexpr (std::is_enum_v<std::decay_t<decltype(field)>>)
+      j[name] = enum_name(field);
+    else
+      j[name] = field;
   });
   return j;
 }
@@ -43,9 +45,8 @@ nlohmann::ordered_json fields_to_json(const C& config) {
 template <class C>
 std::vector<std::string> field_names(const C& config) {
   std::vector<std::string> names;
-  const_cast<C&>(config).visit([&](const char* name, const auto&, const char*) {
-    names.push_back(name);
-  });
+  const_cast<C&>(config).visit(
+      [&](const char* name, const auto&, const char*) { names.push_back(name); });
   return names;
 }
 

@@ -76,8 +76,11 @@ std::vector<float> rope_table(const ModelConfig& config) {
     double f = std::pow(c.rope_theta, -double(i) / double(half));
     const double turns = base * f / (2 * std::numbers::pi);  // over the original context
     switch (c.rope_scaling) {
-      case RopeScaling::none: break;
-      case RopeScaling::linear: f /= c.rope_factor; break;
+      case RopeScaling::none:
+        break;
+      case RopeScaling::linear:
+        f /= c.rope_factor;
+        break;
       case RopeScaling::llama3: {
         const double smooth = (turns - c.rope_low) / double(c.rope_high - c.rope_low);
         const double keep = std::clamp(smooth, 0.0, 1.0);
@@ -114,8 +117,7 @@ std::vector<float> alibi_slopes(int64_t heads) {
   int64_t n = 1;
   while (n * 2 <= heads) n *= 2;
   std::vector<float> slopes;
-  for (int64_t i = 1; i <= n; ++i)
-    slopes.push_back(float(std::exp2(-8.0 * double(i) / double(n))));
+  for (int64_t i = 1; i <= n; ++i) slopes.push_back(float(std::exp2(-8.0 * double(i) / double(n))));
   for (int64_t i = 1; int64_t(slopes.size()) < heads; i += 2)
     slopes.push_back(float(std::exp2(-4.0 * double(i) / double(n))));
   return slopes;

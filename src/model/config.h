@@ -21,10 +21,10 @@ enum class OutputGate : uint8_t { none, elementwise, per_head };
 // normal: N(0, std), residual projections divided by sqrt(2 layers). fan_in: U(+-1/sqrt(in)).
 enum class WeightInit : uint8_t { normal, fan_in };
 
-#define HEARTH_NAMES(E, ...)                                          \
-  inline std::span<const std::string_view> names_of(E) {              \
+#define HEARTH_NAMES(E, ...)                                                    \
+  inline std::span<const std::string_view> names_of(E) {                        \
     static constexpr auto names = std::to_array<std::string_view>(__VA_ARGS__); \
-    return names;                                                     \
+    return names;                                                               \
   }
 HEARTH_NAMES(Position, {"learned", "rope", "alibi", "none"})
 HEARTH_NAMES(RopePairs, {"half", "interleaved"})

@@ -37,10 +37,9 @@ struct Builder {
   // --- pieces of a block ---
   Normed normed(const char* name, Var x, Var residual = {}) const {
     const auto scope = t.scope(name);
-    const Var gain =
-        c.norm_gain ? t.param("gain", {c.dim}, Init::ones(), Group::vector) : Var{};
-    const Normed n = norm(t, x, residual, gain, bias(c.norm_bias, c.dim),
-                          {.kind = c.norm, .eps = c.norm_eps});
+    const Var gain = c.norm_gain ? t.param("gain", {c.dim}, Init::ones(), Group::vector) : Var{};
+    const Normed n =
+        norm(t, x, residual, gain, bias(c.norm_bias, c.dim), {.kind = c.norm, .eps = c.norm_eps});
     if (!residual) drop_light(n.y);
     return n;
   }
@@ -61,16 +60,21 @@ struct Builder {
     Var qkv;
     {
       const auto scope = t.scope("qkv");
-      qkv = linear(t, x, weight((H + 2 * G) * D, c.dim),
-                   {.bias = bias(c.qkv_bias, (H + 2 * G) * D)});
+      qkv =
+          linear(t, x, weight((H + 2 * G) * D, c.dim), {.bias = bias(c.qkv_bias, (H + 2 * G) * D)});
     }
     qkv = turned(t.view(qkv, {B, T, H + 2 * G, D}));
-    const AttnSpec spec{.heads = H, .kv_heads = G, .head_dim = D, .window = c.window_of(layer),
-                        .scale = float(1 / std::sqrt(double(D))), .softcap = c.attention_softcap,
+    const AttnSpec spec{.heads = H,
+                        .kv_heads = G,
+                        .head_dim = D,
+                        .window = c.window_of(layer),
+                        .scale = float(1 / std::sqrt(double(D))),
+                        .softcap = c.attention_softcap,
                         .dropout = mode.dropout ? c.dropout_attention : 0,
                         .salt = t.salt("attention")};
-    Var y = mode.cache_tokens ? attention_cached(t, cache(layer, B), qkv, inputs.positions, slopes, spec)
-                              : attention(t, qkv, {slopes, inputs.documents}, spec);
+    Var y = mode.cache_tokens
+                ? attention_cached(t, cache(layer, B), qkv, inputs.positions, slopes, spec)
+                : attention(t, qkv, {slopes, inputs.documents}, spec);
     if (c.output_gate != OutputGate::none) y = gated(y, x);
     const auto scope = t.scope("out");
     return project(t.view(y, {B, T, H * D}), H * D, c.out_bias, join);
@@ -84,12 +88,15 @@ struct Builder {
       q_gain = t.param("q_norm.gain", {c.head_dim}, Init::ones(), Group::vector);
       k_gain = t.param("k_norm.gain", {c.head_dim}, Init::ones(), Group::vector);
     }
-    const Var y = qk_norm_rope(
-        t, qkv, inputs.positions, rope, q_gain, k_gain,
-        {.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = c.head_dim,
-         .rotary = rope ? 2 * t.shape(rope)[1] : 0,
-         .interleaved = c.rope_pairs == RopePairs::interleaved, .reverse = c.rope_reverse,
-         .norm = c.qk_norm, .eps = c.norm_eps});
+    const Var y = qk_norm_rope(t, qkv, inputs.positions, rope, q_gain, k_gain,
+                               {.heads = c.heads,
+                                .kv_heads = c.kv_heads,
+                                .head_dim = c.head_dim,
+                                .rotary = rope ? 2 * t.shape(rope)[1] : 0,
+                                .interleaved = c.rope_pairs == RopePairs::interleaved,
+                                .reverse = c.rope_reverse,
+                                .norm = c.qk_norm,
+                                .eps = c.norm_eps});
     if (norms) drop_light(y);  // rotation alone happens in place: nothing to save by dropping it
     return y;
   }
@@ -152,8 +159,9 @@ struct Builder {
 };
 
 Var embedding(Tape& t, const ModelConfig& c) {
-  const Init init = c.init == WeightInit::fan_in ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
-                                                 : Init::normal(c.init_std);
+  const Init init = c.init == WeightInit::fan_in
+                        ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
+                        : Init::normal(c.init_std);
   return t.param("embed.weight", {c.vocab, c.dim}, init, Group::embedding);
 }
 
@@ -180,8 +188,8 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
 
   Var pos_w;
   if (c.position == Position::learned)
-    pos_w = t.param("positions.weight", {c.context, c.dim}, Init::normal(c.init_std),
-                    Group::embedding);
+    pos_w =
+        t.param("positions.weight", {c.context, c.dim}, Init::normal(c.init_std), Group::embedding);
   Var x = embed(t, inputs.tokens, embedding(t, c), inputs.positions, pos_w);
   x = b.dropped(x, c.dropout_embed, "embed");
   for (int64_t i = 0; i < c.layers; ++i)
@@ -194,8 +202,9 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
 Var head_weight(Tape& t, const ModelConfig& config) {
   const ModelConfig c = config.resolve();
   if (c.tied) return embedding(t, c);
-  const Init init = c.init == WeightInit::fan_in ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
-                                                 : Init::normal(c.init_std);
+  const Init init = c.init == WeightInit::fan_in
+                        ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
+                        : Init::normal(c.init_std);
   return t.param("head.weight", {c.vocab, c.dim}, init, Group::head);
 }
 

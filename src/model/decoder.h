@@ -1,4 +1,5 @@
-// The decoder: the one model, recorded from its config. Parameters are declared where they are used.
+// The decoder: the one model, recorded from its config. Parameters are declared where they are
+// used.
 #pragma once
 
 #include "model/config.h"
@@ -22,9 +23,10 @@ DecoderInputs declare_inputs(Tape&, int64_t B, int64_t T, bool documents);
 
 struct DecoderMode {
   Recompute recompute = Recompute::none;
-  bool dropout = false;       // as the config says; off for evaluation
-  // Decode: a KV cache of `cache_slots` sequences (0: B) of `cache_tokens` each (0: no cache), kept in
-  // the states "cache.<layer>" that all programs share. The batch uses the slots from `cache_first` on.
+  bool dropout = false;  // as the config says; off for evaluation
+  // Decode: a KV cache of `cache_slots` sequences (0: B) of `cache_tokens` each (0: no cache), kept
+  // in the states "cache.<layer>" that all programs share. The batch uses the slots from
+  // `cache_first` on.
   int64_t cache_tokens = 0;
   int64_t cache_slots = 0, cache_first = 0;
 };

@@ -1,5 +1,6 @@
-// Model folders: config, weights and tokenizer as files. A folder is a Hugging Face one (gpt2, llama,
-// qwen3 layouts, exact both ways); shapes those cannot express are written as model_type "hearth".
+// Model folders: config, weights and tokenizer as files. A folder is a Hugging Face one (gpt2,
+// llama, qwen3 layouts, exact both ways); shapes those cannot express are written as model_type
+// "hearth".
 #pragma once
 
 #include <filesystem>
@@ -17,15 +18,16 @@ namespace hearth {
 // A model on disk, ready to be read into a ParamStore made for config().
 class ModelSource {
  public:
-  // A run folder (its newest valid checkpoint; says on stderr when it had to skip one), a checkpoint
-  // folder, a Hugging Face folder, a llama2.c .bin, or a minGPT .json. A missing, surplus or
-  // misshapen tensor is an error that names it.
+  // A run folder (its newest valid checkpoint; says on stderr when it had to skip one), a
+  // checkpoint folder, a Hugging Face folder, a llama2.c .bin, or a minGPT .json. A missing,
+  // surplus or misshapen tensor is an error that names it.
   static ModelSource open(const std::filesystem::path&);
 
   const ModelConfig& config() const { return config_; }
   // Fills every parameter.
   void load(ParamStore&) const;
-  // What Tokenizer::load takes: the folder, or a llama2.c model's tok*.bin; empty when there is none.
+  // What Tokenizer::load takes: the folder, or a llama2.c model's tok*.bin; empty when there is
+  // none.
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
   const std::filesystem::path& path() const { return path_; }  // of a run: the checkpoint chosen
 

@@ -24,7 +24,8 @@ void qk_backward(Tape& t, const Node& n, QkSpec spec) {
     parts = t.temp({2 * row_parts, spec.head_dim}, t.acc());
     spec.add = bool(dq.prior);
   }
-  const bool normed = spec.norm != QkNorm::none;  // rotation alone needs nothing of the forward pass
+  const bool normed =
+      spec.norm != QkNorm::none;  // rotation alone needs nothing of the forward pass
   Op op = kernel_op<&Kernels::qk_norm_rope_bwd>(
       "qk_norm_rope_bwd", [spec](auto* f, Stream& s, In in, Out out) {
         f(s, out[0], out[1], out[2], out[3], in[0], in[1], in[2], in[3], in[4], in[5], in[6], spec);
@@ -84,8 +85,8 @@ Var attention(Tape& t, Var qkv, const Masks& masks, const AttnSpec& spec) {
     f(s, out[0], out[1], in[0], in[1], in[2], in[3], spec);
   });
   op.backward = [spec](Tape& t, const Node& n) { attention_backward(t, n, spec); };
-  t.push(std::move(op),
-         {qkv, masks.slopes, masks.documents, spec.dropout > 0 ? scalars(t) : Var{}}, {y, lse});
+  t.push(std::move(op), {qkv, masks.slopes, masks.documents, spec.dropout > 0 ? scalars(t) : Var{}},
+         {y, lse});
   return y;
 }
 
@@ -103,9 +104,8 @@ Var attention_cached(Tape& t, Var cache, Var qkv, Var positions, Var slopes, con
 
 Var output_gate(Tape& t, Var x, Var g) {
   const Var y = t.temp(t.shape(x));
-  Op op = kernel_op<&Kernels::output_gate>("output_gate", [](auto* f, Stream& s, In in, Out out) {
-    f(s, out[0], in[0], in[1]);
-  });
+  Op op = kernel_op<&Kernels::output_gate>(
+      "output_gate", [](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], in[1]); });
   op.backward = [](Tape& t, const Node& n) {
     const Var dx = t.temp(t.shape(n.in[0])), dg = t.temp(t.shape(n.in[1]));
     t.push(kernel_op<&Kernels::output_gate_bwd>("output_gate_bwd",

@@ -54,10 +54,9 @@ void record_column_sum(Tape& t, Var param, Var dy, float scale) {
   const auto [out, prior] = t.grad_sink(param);
   const Var parts = t.temp({row_parts, t.shape(dy)[-1]}, t.acc());
   const bool adds = bool(prior);
-  t.push(kernel_op<&Kernels::column_sum>("column_sum",
-                                         [=](auto* f, Stream& s, In in, Out out) {
-                                           f(s, out[0], out[1], in[0], scale, adds);
-                                         }),
+  t.push(kernel_op<&Kernels::column_sum>(
+             "column_sum",
+             [=](auto* f, Stream& s, In in, Out out) { f(s, out[0], out[1], in[0], scale, adds); }),
          {dy, prior}, {out, parts});
 }
 

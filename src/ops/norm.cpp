@@ -13,8 +13,7 @@ void norm_backward(Tape& t, const Node& n, NormSpec spec) {
     t.add_grad(residual, t.grad(sum));
     return;
   }
-  const Tape::Sink dx =
-      residual ? Tape::Sink{t.temp(t.shape(x)), t.grad(sum)} : t.grad_sink(x);
+  const Tape::Sink dx = residual ? Tape::Sink{t.temp(t.shape(x)), t.grad(sum)} : t.grad_sink(x);
   Tape::Sink dgain, dbias;
   Var parts;
   if (gain || bias) parts = t.temp({2 * row_parts, t.shape(x)[-1]}, t.acc());
@@ -40,11 +39,11 @@ Normed norm(Tape& t, Var x, Var residual, Var gain, Var bias, const NormSpec& sp
   const Shape s = t.shape(x);
   const Var y = t.temp(s), stat = t.temp({s.numel() / s[-1], 2}, t.acc());
   const Var sum = residual ? t.temp(s) : Var{};
-  Op op = kernel_op<&Kernels::norm>(spec.kind == Norm::layer ? "layer_norm" : "rms_norm",
-                                    [spec](auto* f, Stream& st, In in, Out out) {
-                                      f(st, out[0], out[1], out[2], in[0], in[1], in[2], in[3],
-                                        spec);
-                                    });
+  Op op =
+      kernel_op<&Kernels::norm>(spec.kind == Norm::layer ? "layer_norm" : "rms_norm",
+                                [spec](auto* f, Stream& st, In in, Out out) {
+                                  f(st, out[0], out[1], out[2], in[0], in[1], in[2], in[3], spec);
+                                });
   op.inplace = {{1, 1}, {1, 0}, {0, 0}};
   op.backward = [spec](Tape& t, const Node& n) { norm_backward(t, n, spec); };
   t.push(std::move(op), {x, residual, gain, bias}, {y, sum, stat});

@@ -55,8 +55,8 @@ struct HeadSpec {
   bool grad = false;       // training: also record the gradients of x and w
 };
 // Mean negative log-likelihood of targets (B, T) under softmax(x wᵀ): the result "loss" (1), with
-// "nll" (B * T, 1) beside it. Only a chunk of logits exists at a time, and with `grad` its gradient is
-// used up before the next chunk is made: the head has no second pass.
+// "nll" (B * T, 1) beside it. Only a chunk of logits exists at a time, and with `grad` its gradient
+// is used up before the next chunk is made: the head has no second pass.
 Var head_loss(Tape&, Var x, Var w, Var targets, const HeadSpec&);
 
 }  // namespace hearth

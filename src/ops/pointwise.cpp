@@ -13,10 +13,9 @@ Var activation(Tape& t, Var x, Act act) {
       "activation", [act](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], act); });
   op.backward = [act](Tape& t, const Node& n) {
     const Var dx = t.temp(t.shape(n.in[0]));
-    t.push(kernel_op<&Kernels::activation_bwd>("activation_bwd",
-                                               [act](auto* f, Stream& s, In in, Out out) {
-                                                 f(s, out[0], in[0], in[1], act);
-                                               }),
+    t.push(kernel_op<&Kernels::activation_bwd>(
+               "activation_bwd",
+               [act](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], in[1], act); }),
            {t.grad(n.out[0]), t.saved(n.in[0])}, {dx});
     t.add_grad(n.in[0], dx);
   };
@@ -48,18 +47,16 @@ Var dropout(Tape& t, Var x, float p, const std::string& what) {
 
 Var add(Tape& t, Var a, Var b, float scale) {
   const Var y = t.temp(t.shape(a));
-  Op op = kernel_op<&Kernels::add>("add", [scale](auto* f, Stream& s, In in, Out out) {
-    f(s, out[0], in[0], in[1], scale);
-  });
+  Op op = kernel_op<&Kernels::add>(
+      "add", [scale](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], in[1], scale); });
   op.inplace = {{0, 0}, {0, 1}};
   op.backward = [scale](Tape& t, const Node& n) {
     const Var dy = t.grad(n.out[0]);
     t.add_grad(n.in[0], dy);
     if (scale == 1) return t.add_grad(n.in[1], dy);
     const auto [db, prior] = t.grad_sink(n.in[1]);
-    Op back = kernel_op<&Kernels::add>("add", [scale](auto* f, Stream& s, In in, Out out) {
-      f(s, out[0], in[0], in[1], scale);
-    });
+    Op back = kernel_op<&Kernels::add>(
+        "add", [scale](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], in[1], scale); });
     back.inplace = {{0, 0}};
     t.push(std::move(back), {prior, dy}, {db});
   };

@@ -21,10 +21,12 @@ double schedule_factor(const ScheduleSpec& s, int64_t it) {
   const double span = double(std::max<int64_t>(1, s.steps - s.warmup));
   const double done = std::min(1.0, double(it - s.warmup) / span);
   switch (s.kind) {
-    case Schedule::constant: return 1;
+    case Schedule::constant:
+      return 1;
     case Schedule::cosine:
       return s.floor + (1 - s.floor) * 0.5 * (1 + std::cos(std::numbers::pi * done));
-    case Schedule::linear: return s.floor + (1 - s.floor) * (1 - done);
+    case Schedule::linear:
+      return s.floor + (1 - s.floor) * (1 - done);
     case Schedule::wsd:
     case Schedule::wsd_sqrt: {
       const int64_t begin = s.steps - s.decay_steps;

@@ -9,13 +9,13 @@ void record_update(Tape& t, const ParamStore& store, Var loss, const UpdateSpec&
   const Var squares = t.temp({1}, t.acc()), parts = t.temp({row_parts}, t.acc());
   const Var state = t.state("update", {int64_t(sizeof(UpdateState))}, DType::u8);
   const Var values = scalars(t);
-  t.push(kernel_op<&Kernels::sum_squares>(
-             "sum_squares", [](auto* f, Stream& s, In in, Out out) { f(s, out[0], out[1], in[0]); }),
-         {grads}, {squares, parts});
-  t.push(kernel_op<&Kernels::gate_update>("gate_update",
-                                          [](auto* f, Stream& s, In in, Out out) {
-                                            f(s, out[0], in[0], in[1], in[2]);
-                                          }),
+  t.push(
+      kernel_op<&Kernels::sum_squares>(
+          "sum_squares", [](auto* f, Stream& s, In in, Out out) { f(s, out[0], out[1], in[0]); }),
+      {grads}, {squares, parts});
+  t.push(kernel_op<&Kernels::gate_update>(
+             "gate_update",
+             [](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], in[1], in[2]); }),
          {squares, loss, values, state}, {state});
 
   for (int i = 0; i < group_count; ++i) {

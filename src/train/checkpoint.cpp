@@ -19,9 +19,9 @@ constexpr std::array part_names{"moment1.", "moment2.", "master."};
 // Settings that may change between the parts of one run without changing what it computes so far.
 bool may_change(const std::string& key) {
   static const std::vector<std::string> free{
-      "data",       "val",   "tokenizer",        "eval_every", "eval_tokens",  "target_loss",
-      "workers",    "keep",  "checkpoint_every", "prefetch",   "sample_every", "sample_tokens",
-      "recompute", "sample_prompt", "eval_documents"};
+      "data",         "val",           "tokenizer", "eval_every",       "eval_tokens",
+      "target_loss",  "workers",       "keep",      "checkpoint_every", "prefetch",
+      "sample_every", "sample_tokens", "recompute", "sample_prompt",    "eval_documents"};
   return std::find(free.begin(), free.end(), key) != free.end();
 }
 
@@ -34,22 +34,22 @@ void expect_same(const json& saved, const json& now, const std::string& where) {
 
 json to_json(const RunState& s) {
   const UpdateState& u = s.update;
-  return {{"step", s.step},
-          {"tokens", s.tokens},
-          {"cursor",
-           {{"epoch", s.cursor.epoch},
-            {"shard", s.cursor.shard},
-            {"position", s.cursor.position},
-            {"tokens", s.cursor.tokens}}},
-          {"update",
-           {u.grad_norm, u.grad_scale, u.good_steps, u.skip, u.skipped, u.streak, u.loss}},
-          {"reloads", s.reloads},
-          {"best_val", s.best_val},
-          {"last_val", s.last_val},
-          {"losses", s.losses},
-          {"log_bytes", s.log_bytes},
-          {"samples_bytes", s.samples_bytes},
-          {"train_seconds", s.train_seconds}};
+  return {
+      {"step", s.step},
+      {"tokens", s.tokens},
+      {"cursor",
+       {{"epoch", s.cursor.epoch},
+        {"shard", s.cursor.shard},
+        {"position", s.cursor.position},
+        {"tokens", s.cursor.tokens}}},
+      {"update", {u.grad_norm, u.grad_scale, u.good_steps, u.skip, u.skipped, u.streak, u.loss}},
+      {"reloads", s.reloads},
+      {"best_val", s.best_val},
+      {"last_val", s.last_val},
+      {"losses", s.losses},
+      {"log_bytes", s.log_bytes},
+      {"samples_bytes", s.samples_bytes},
+      {"train_seconds", s.train_seconds}};
 }
 
 RunState state_from_json(const json& j, const std::string& where) {

@@ -61,7 +61,8 @@ struct TrainConfig {
     v("steps", steps, "optimizer steps");
     v("batch", batch, "sequences in a micro-batch; 0: the most that fit, up to tokens_per_step");
     v("seq", seq, "tokens in a sequence; 0: the model's context; may change: 0:256,1000:1024");
-    v("tokens_per_step", tokens_per_step, "tokens an optimizer step; 0: one micro-batch; may change");
+    v("tokens_per_step", tokens_per_step,
+      "tokens an optimizer step; 0: one micro-batch; may change");
     v("dtype", dtype, "fp32 or bf16 (with fp32 masters)");
     v("seed", seed, "of initialisation, shuffling and dropout");
     v("lr", lr, "peak learning rate");
@@ -75,7 +76,8 @@ struct TrainConfig {
     v("weight_decay", weight_decay, "of matrices");
     v("decay_all", decay_all, "weight decay of norms, biases and embeddings too");
     v("clip", clip, "largest gradient norm; 0: no clipping");
-    v("spike_z", spike_z, "skip a step whose loss is so many deviations above the last 128; 0: off");
+    v("spike_z", spike_z,
+      "skip a step whose loss is so many deviations above the last 128; 0: off");
     v("recompute", recompute, "none, light (norms, activations) or block");
     v("order", order, "sequential or shuffled reading");
     v("document_mask", document_mask, "no attention across documents; positions restart");

@@ -57,8 +57,10 @@ void RunLog::clear_line() {
 }
 
 void RunLog::step(const StepRecord& r) {
-  nlohmann::ordered_json j{{"step", r.step},       {"tokens", r.tokens},
-                           {"loss", r.loss},       {"lr", r.lr},
+  nlohmann::ordered_json j{{"step", r.step},
+                           {"tokens", r.tokens},
+                           {"loss", r.loss},
+                           {"lr", r.lr},
                            {"grad_norm", r.grad_norm}};
   if (r.skipped) j["skipped"] = true;
   log_.append(j.dump());

@@ -92,7 +92,9 @@ void expect_fit(const ProgramSpec& s, int64_t bytes) {
 }
 
 Programs::Programs(const ProgramSpec& s, Memory& memory)
-    : spec_(s), memory_(memory), train_(program_name("train", s) + "."),
+    : spec_(s),
+      memory_(memory),
+      train_(program_name("train", s) + "."),
       eval_name_(program_name("eval", s) + ".") {
   first_ = std::make_unique<Exec>(record_micro(s, false), memory);
   if (s.accumulates) next_ = std::make_unique<Exec>(record_micro(s, true), memory);

@@ -8,10 +8,10 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "io/checkpoint_dir.h"
-#include "io/fields.h"
 #include "data/shards.h"
 #include "data/whole_documents.h"
+#include "io/checkpoint_dir.h"
+#include "io/fields.h"
 #include "io/files.h"
 #include "train/log.h"
 
@@ -52,7 +52,9 @@ std::string toml_text(const RunSpec& s) {
 class Run {
  public:
   Run(const RunSpec& spec, Backend& backend)
-      : spec_(spec), config_(spec.train), backend_(backend),
+      : spec_(spec),
+        config_(spec.train),
+        backend_(backend),
         store_(backend, decoder_params(spec.model), to_dtype(spec.train.dtype)),
         memory_(backend, &store_) {}
 
@@ -73,7 +75,8 @@ class Run {
       if (due(config_.eval_every) || (done && !config_.val.empty())) validate();
       if (spec_.sample && due(config_.sample_every))
         log_->sample(state_.step, spec_.sample(store_));
-      if (at_target()) reason = "target";
+      if (at_target())
+        reason = "target";
       else if ((spec_.stop && *spec_.stop) || state_.step == spec_.stop_after_step)
         reason = "stopped";
       if (done || improved_ || reason != "steps" || due(config_.checkpoint_every)) checkpoint();
@@ -91,8 +94,9 @@ class Run {
   void open_folder() {
     const fs::path toml = spec_.run / "config.toml";
     if (fs::exists(toml) && !spec_.resume)
-      fail(spec_.run.string(), "expected a new run folder, got one with a run in it; add --resume "
-                               "to go on with it");
+      fail(spec_.run.string(),
+           "expected a new run folder, got one with a run in it; add --resume "
+           "to go on with it");
     make_dirs(spec_.run);
     lock_ = lock_run(spec_.run);
     if (!fs::exists(toml)) write_file_atomic(toml, toml_text(spec_));
@@ -234,8 +238,7 @@ class Run {
   void record(float lr, double loss, int64_t tokens, double seconds) {
     train_seconds_ += seconds, trained_tokens_ += tokens;
     state_.train_seconds += seconds;
-    const double flops =
-        train_flops_per_token(spec_.model, shape_.T) * double(tokens) / seconds;
+    const double flops = train_flops_per_token(spec_.model, shape_.T) * double(tokens) / seconds;
     log_->step({.step = state_.step,
                 .tokens = state_.tokens,
                 .loss = loss,
@@ -252,10 +255,14 @@ class Run {
 
   void go_back() {
     if (!last_checkpoint_)
-      fail("train", "expected finite gradients, got {} steps in a row without before the first "
-                    "checkpoint; try a lower --lr or a longer --warmup", max_skips_in_a_row);
-    warn(fmt::format("{} steps in a row without a finite gradient: going back to {}, past the data "
-                     "that did it", max_skips_in_a_row, last_checkpoint_->filename().string()));
+      fail("train",
+           "expected finite gradients, got {} steps in a row without before the first "
+           "checkpoint; try a lower --lr or a longer --warmup",
+           max_skips_in_a_row);
+    warn(
+        fmt::format("{} steps in a row without a finite gradient: going back to {}, past the data "
+                    "that did it",
+                    max_skips_in_a_row, last_checkpoint_->filename().string()));
     load(*last_checkpoint_, true);
     if (state_.reloads > 10)
       fail("train", "expected to recover from non-finite gradients, got 10 reloads in this run");

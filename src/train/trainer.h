@@ -1,5 +1,5 @@
-// The training loop: from a config and a run folder to a trained model. A run that was stopped, by a
-// signal or a crash, goes on from its newest valid checkpoint as if it had never stopped.
+// The training loop: from a config and a run folder to a trained model. A run that was stopped, by
+// a signal or a crash, goes on from its newest valid checkpoint as if it had never stopped.
 #pragma once
 
 #include <atomic>
@@ -20,10 +20,10 @@ struct RunSpec {
   ModelConfig model;
   TrainConfig train;
   std::filesystem::path run;
-  bool resume = false;            // go on with the run in the folder, if there is one
-  bool quiet = false;             // nothing on stderr
-  int64_t stop_after_step = 0;    // end there as a signal would; 0: do not
-  double peak_flops = 0;          // of this machine, for MFU; 0: unknown
+  bool resume = false;                     // go on with the run in the folder, if there is one
+  bool quiet = false;                      // nothing on stderr
+  int64_t stop_after_step = 0;             // end there as a signal would; 0: do not
+  double peak_flops = 0;                   // of this machine, for MFU; 0: unknown
   const std::atomic<int>* stop = nullptr;  // set by a signal handler
   // Text the model makes at this moment, for the log; absent: no samples.
   std::function<std::string(ParamStore&)> sample;

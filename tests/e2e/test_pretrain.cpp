@@ -59,7 +59,8 @@ TEST_F(Pretrain, ResumesToTheBit) {
     EXPECT_EQ(first["steps"], 17);
     EXPECT_EQ(first["reason"], "stopped");
     // The folder alone says what the run was.
-    json_of(run(folder, {"pretrain", "--run", parts.string(), "--resume", "--threads", "1", "--json"}));
+    json_of(
+        run(folder, {"pretrain", "--run", parts.string(), "--resume", "--threads", "1", "--json"}));
     EXPECT_EQ(weights_of(newest(whole)), weights_of(newest(parts))) << dtype;
     EXPECT_EQ(read_file(whole / "log.jsonl"), read_file(parts / "log.jsonl")) << dtype;
   }
@@ -77,9 +78,9 @@ TEST_F(Pretrain, SignalSavesAndResumes) {
 }
 
 TEST_F(Pretrain, StopsAtTheTarget) {
-  const auto j = json_of(run(folder, tiny_run(data, folder / "run", 1000) +
-                                         Words{"--val", val.string(), "--eval-every", "20",
-                                               "--target-loss", "3.5"}));
+  const auto j = json_of(
+      run(folder, tiny_run(data, folder / "run", 1000) +
+                      Words{"--val", val.string(), "--eval-every", "20", "--target-loss", "3.5"}));
   EXPECT_EQ(j["reason"], "target");
   EXPECT_LT(j["steps"], 1000);
   EXPECT_LE(j["val_loss"].get<double>(), 3.5);
@@ -93,11 +94,14 @@ TEST_F(Pretrain, FallsBackFromDamagedCheckpoints) {
   const auto good = weights_of(whole / "checkpoints/step-00000040");
   using Damage = std::function<void(const fs::path&)>;
   const std::vector<std::pair<const char*, Damage>> damages{
-      {"truncated", [](const fs::path& d) {
+      {"truncated",
+       [](const fs::path& d) {
          fs::resize_file(d / "model.safetensors", fs::file_size(d / "model.safetensors") - 7);
        }},
-      {"flipped", [](const fs::path& d) {
-         std::fstream f(d / "state/optimizer.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+      {"flipped",
+       [](const fs::path& d) {
+         std::fstream f(d / "state/optimizer.safetensors",
+                        std::ios::in | std::ios::out | std::ios::binary);
          f.seekg(5000);
          const char c = char(f.get() ^ 16);
          f.seekp(5000);
@@ -129,7 +133,8 @@ TEST_F(Pretrain, SurvivesFiftyKills) {
   int64_t last = 0;
   int kills = 0;
   for (; kills < 50; ++kills) {
-    const pid_t pid = start(folder, tiny_run(data, killed, steps) + often + Words{"--resume"}, "killed");
+    const pid_t pid =
+        start(folder, tiny_run(data, killed, steps) + often + Words{"--resume"}, "killed");
     std::this_thread::sleep_for(std::chrono::milliseconds(5 + random() % 120));
     kill(pid, SIGKILL);
     const int status = wait_for(pid);
@@ -152,7 +157,8 @@ TEST_F(Pretrain, RecoversFromNonFiniteGradients) {
   // with one line rather than train on rubbish.
   Words args = tiny_run(data, folder / "run", 400);
   *(std::find(args.begin(), args.end(), "--lr") + 1) = "1e30";
-  const Ran r = run(folder, args + Words{"--clip", "0", "--checkpoint-every", "1", "--warmup", "0"});
+  const Ran r =
+      run(folder, args + Words{"--clip", "0", "--checkpoint-every", "1", "--warmup", "0"});
   EXPECT_EQ(r.status, 1);
   EXPECT_NE(r.err.find("finite"), std::string::npos) << r.err;
 }
@@ -179,14 +185,17 @@ TEST_F(Pretrain, RefusesBadTokenFiles) {
 TEST_F(Pretrain, RefusesWrongFlagsAndConfigs) {
   expect_error(run(folder, tiny_run(data, folder / "r", 5) + Words{"--learning-rate", "1"}), 2,
                "nearest is --");
-  expect_error(run(folder, {"pretrain", "--preset", "gpt-2", "--run", folder / "r", "--data", data}), 2,
-               "gpt2");
+  expect_error(
+      run(folder, {"pretrain", "--preset", "gpt-2", "--run", folder / "r", "--data", data}), 2,
+      "gpt2");
   expect_error(run(folder, {"pretrain", "--preset", "gpt2", "--run", folder / "r"}), 2, "--data");
   expect_error(run(folder, {"pretrian"}), 2, "pretrain");
-  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Words{"--schedule", "cos"}), 2, "cosine");
+  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Words{"--schedule", "cos"}), 2,
+               "cosine");
   const fs::path toml = folder / "bad.toml";
   write_file_atomic(toml, std::string_view("steps = 5\nlearning = 0.1\n"));
-  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Words{"--config", toml}), 2, "learning");
+  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Words{"--config", toml}), 2,
+               "learning");
   EXPECT_FALSE(fs::exists(folder / "r"));
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/exec.h"
+#include "cpu/backend.h"
 #include "cpu/reference.h"
 #include "infer/engine.h"
 #include "model/decoder.h"
@@ -20,6 +21,7 @@ namespace hearth {
 inline std::vector<std::unique_ptr<Backend>> exact_backends() {
   std::vector<std::unique_ptr<Backend>> all;
   all.push_back(make_reference_backend());
+  all.push_back(make_cpu_backend(2));
   return all;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/exec.h"
+#include "cpu/backend.h"
 #include "cpu/reference.h"
 #include "model/decoder.h"
 #include "model/folder.h"
@@ -23,7 +24,8 @@ struct BackendCase {
 // What a real model is run on.
 inline std::vector<BackendCase> backend_cases() {
   return {{"reference f32", make_reference_backend, DType::f32},
-          {"reference f64", make_reference_backend, DType::f64}};
+          {"reference f64", make_reference_backend, DType::f64},
+          {"cpu f32", [] { return make_cpu_backend(2); }, DType::f32}};
 }
 
 inline std::vector<float> floats_of(Backend& b, const Tensor& t) {
