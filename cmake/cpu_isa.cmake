@@ -1,6 +1,7 @@
 # The kernels of src/cpu/isa are compiled once per instruction set, each time with its own flags and
 # into a namespace of its own (HEARTH_ISA). cpu/isa_list.h, generated here, names the sets built in,
-# worst to best; src/cpu/features.cpp chooses one of them at start.
+# worst to best; src/cpu/features.cpp chooses one of them at start. A set that differs from a plainer
+# one in its matrix instructions alone (base_<set>) has only the products of its own.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(hearth_isas generic avx2 avx512 avx512bf16)
   set(flags_generic "")
@@ -10,6 +11,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     -Wno-maybe-uninitialized)
   set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
   set(flags_amx ${flags_avx512bf16} -mamx-tile -mamx-bf16)
+  set(base_avx512bf16 avx512)
+  set(base_amx avx512)
   if(NOT HEARTH_SANITIZE)  # the sanitizers do not see what a tile instruction reads and writes
     list(APPEND hearth_isas amx)
   endif()
@@ -17,6 +20,7 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(hearth_isas neon neonbf16)
   set(flags_neon -march=armv8-a)
   set(flags_neonbf16 -march=armv8.2-a+fp16+dotprod+bf16+i8mm)
+  set(base_neonbf16 neon)
 else()
   set(hearth_isas generic)
   set(flags_generic "")
@@ -27,10 +31,17 @@ set(hearth_isa_flags -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math -
 
 file(GLOB isa_sources CONFIGURE_DEPENDS src/cpu/isa/*.cpp)
 set(isa_list "")
+set(kernel_list "")
 set(isa_objects "")
 foreach(isa ${hearth_isas})
   string(APPEND isa_list " X(${isa})")
-  add_library(hearth_isa_${isa} OBJECT ${isa_sources})
+  if(base_${isa})
+    string(APPEND kernel_list " X(${isa}, ${base_${isa}})")
+    add_library(hearth_isa_${isa} OBJECT src/cpu/isa/gemm.cpp)
+  else()
+    string(APPEND kernel_list " X(${isa}, ${isa})")
+    add_library(hearth_isa_${isa} OBJECT ${isa_sources})
+  endif()
   target_include_directories(hearth_isa_${isa} PRIVATE src ${CMAKE_BINARY_DIR}/generated)
   target_compile_definitions(hearth_isa_${isa} PRIVATE HEARTH_ISA=${isa})
   target_compile_options(hearth_isa_${isa} PRIVATE ${flags_${isa}} ${hearth_isa_flags})
@@ -42,6 +53,8 @@ file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/cpu/isa_list.h CONTENT
 "// Generated: the instruction sets the CPU kernels were built for, worst to best.
 #pragma once
 #define HEARTH_FOR_EACH_ISA(X)${isa_list}
+// (set, the set whose kernels it uses beside its own products)
+#define HEARTH_FOR_EACH_KERNELS(X)${kernel_list}
 ")
 target_include_directories(hearth_lib PUBLIC ${CMAKE_BINARY_DIR}/generated)
 

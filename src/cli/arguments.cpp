@@ -140,7 +140,7 @@ void explain_parse_error(CLI::App& app, const std::vector<std::string>& given,
                          const CLI::ParseError& e) {
   CLI::App* command = find_command(app, given);
   const std::string where = command == &app ? "hearth" : command->get_name();
-  if (e.get_name() == "ExtrasError" || e.get_name() == "RequiredError") {
+  if (dynamic_cast<const CLI::ExtrasError*>(&e) || dynamic_cast<const CLI::RequiredError*>(&e)) {
     const std::vector<std::string> known = flag_names(*command);
     for (const std::string& a : given) {
       const std::string flag = name_in(a);

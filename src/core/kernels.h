@@ -21,7 +21,8 @@ struct GemmSpec {
   Act act = Act::none;  // never a GLU
   // false: c = alpha * act(op(a) op(b) + bias) + prior, aux receives the argument of act.
   // true:  c = alpha * (op(a) op(b)) * act'(aux) + prior, aux is an input; no bias.
-  // act is applied to the value as aux stores it, so that act(aux) can be made again to the bit.
+  // act is applied to its argument rounded to the dtype of c, stored or not: act(aux) can be made
+  // again to the bit, and evaluation sees what training saw.
   bool act_slope = false;
 };
 

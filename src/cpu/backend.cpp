@@ -15,19 +15,19 @@
 
 namespace hearth {
 
-#define HEARTH_DECLARE(isa)     \
-  namespace isa {               \
-  extern const Kernels kernels; \
+#define HEARTH_DECLARE(isa, base) \
+  namespace base {                \
+  extern const Kernels kernels;   \
   }
-HEARTH_FOR_EACH_ISA(HEARTH_DECLARE)
+HEARTH_FOR_EACH_KERNELS(HEARTH_DECLARE)
 #undef HEARTH_DECLARE
 
 const Kernels& cpu_kernels(Isa i) {
   switch (i) {
-#define HEARTH_CASE(isa) \
-  case Isa::isa:         \
-    return isa::kernels;
-    HEARTH_FOR_EACH_ISA(HEARTH_CASE)
+#define HEARTH_CASE(isa, base) \
+  case Isa::isa:               \
+    return base::kernels;
+    HEARTH_FOR_EACH_KERNELS(HEARTH_CASE)
 #undef HEARTH_CASE
   }
   fail("cpu", "expected an instruction set built in, got number {}", int(i));
@@ -98,7 +98,8 @@ std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f} MiB", double(b
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int threads, Isa isa) : isa_(isa), threads_(threads), stream_{threads_, scratch_} {}
+  CpuBackend(int threads, Isa isa)
+      : isa_(isa), threads_(threads), stream_{threads_, scratch_, gemm_table(isa)} {}
 
   const Kernels& kernels() const override { return cpu_kernels(isa_); }
   Stream& stream() override { return stream_; }

@@ -21,7 +21,7 @@ void gemm(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor
       if (spec.act_slope) {
         value = dot * activate(spec.act, auxv[ij]).dy;
       } else {
-        auxv[ij] = as_stored(dot + value_or(biasv, j, 0), aux);
+        auxv[ij] = as_stored(dot + value_or(biasv, j, 0), aux ? aux : c);
         value = activate(spec.act, auxv[ij]).y;
       }
       cv[ij] = spec.alpha * value + value_or(priorv, ij, 0);

@@ -10,6 +10,7 @@ namespace hearth {
 struct Stream {
   Threads& threads;
   Scratch& scratch;
+  const GemmTable& gemm;
 };
 
 // Throw `[cpu <op>] expected .., got ..`.

@@ -59,10 +59,11 @@ class Run {
         memory_(backend, &store_) {}
 
   RunResult run() {
-    open_folder();
+    expect_new_or_resumed();
     free_bytes_ = int64_t(memory_share * double(backend_.free_bytes()));
     shape_ = batch_shape(spec_.model, config_, 0, free_bytes_);  // says so now if it cannot fit
     make_loader({});                                             // and if a file is bad
+    open_folder();
     begin();
     log_ = std::make_unique<RunLog>(spec_.run, state_.log_bytes, state_.samples_bytes,
                                     config_.steps, spec_.quiet);
@@ -91,12 +92,16 @@ class Run {
   }
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
 
-  void open_folder() {
-    const fs::path toml = spec_.run / "config.toml";
-    if (fs::exists(toml) && !spec_.resume)
+  void expect_new_or_resumed() const {
+    if (fs::exists(spec_.run / "config.toml") && !spec_.resume)
       fail(spec_.run.string(),
            "expected a new run folder, got one with a run in it; add --resume "
            "to go on with it");
+  }
+
+  // Only after everything that can be checked without it: a bad call leaves no folder behind.
+  void open_folder() {
+    const fs::path toml = spec_.run / "config.toml";
     make_dirs(spec_.run);
     lock_ = lock_run(spec_.run);
     if (!fs::exists(toml)) write_file_atomic(toml, toml_text(spec_));

@@ -200,7 +200,7 @@ TEST_F(Pretrain, RefusesWrongFlagsAndConfigs) {
 }
 
 TEST_F(Pretrain, RefusesWhatCannotFit) {
-  const Ran r = run(folder, {"pretrain", "--preset", "gpt2-xl", "--vocab", "64", "--batch", "4096",
+  const Ran r = run(folder, {"pretrain", "--preset", "gpt2", "--vocab", "64", "--batch", "4096",
                              "--data", data, "--run", folder / "r"});
   expect_error(r, 1, "activations");
   EXPECT_NE(r.err.find("--"), std::string::npos);  // a remedy

@@ -17,10 +17,11 @@ using reference::none;
 
 inline const DType dtypes[] = {DType::f32, DType::bf16};
 
-inline Stream& stream_of(int threads) {
-  static const std::unique_ptr<Backend> backends[] = {make_cpu_backend(1), make_cpu_backend(2),
-                                                      make_cpu_backend(3)};
-  return backends[threads - 1]->stream();
+inline Stream& stream_of(int threads, Isa isa) {
+  static std::map<std::pair<int, Isa>, std::unique_ptr<Backend>> backends;
+  std::unique_ptr<Backend>& b = backends[{threads, isa}];
+  if (!b) b = make_cpu_backend(threads, isa);
+  return b->stream();
 }
 
 // Who runs a case: the table, its stream, and the dtypes it takes for outputs.
@@ -55,7 +56,7 @@ inline Runner reference_runner() {
   return {reference_kernels(), Array::stream(), DType::f64, DType::f64};
 }
 inline Runner runner_of(Isa isa, int threads, DType d) {
-  return {cpu_kernels(isa), stream_of(threads), d, DType::f32};
+  return {cpu_kernels(isa), stream_of(threads, isa), d, DType::f32};
 }
 
 // Random values that both dtypes hold exactly as the kernels will see them.

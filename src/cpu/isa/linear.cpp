@@ -13,17 +13,17 @@ struct Epilogue {
   float alpha;
 };
 
-// x = alpha * act(x); aux receives the argument, and act is applied to it as aux stores it.
+// x = alpha * act(x rounded to T); aux receives the argument.
 template <Act A, class T>
 void apply(const void* state, float* x, int64_t row, int64_t col, int64_t n) {
   const auto& e = *static_cast<const Epilogue*>(state);
   T* aux = e.aux ? static_cast<T*>(e.aux) + row * e.N + col : nullptr;
+  T rounded[lanes];
   vectors(n, [&](int64_t i, auto w) {
     vf a = w.get(x + i);
-    if (aux) {
-      w.put(aux + i, a);
-      if constexpr (!std::is_same_v<T, float>) a = w.get(aux + i);  // as it is read back
-    }
+    T* to = aux ? aux + i : rounded;
+    if (aux || !std::is_same_v<T, float>) w.put(to, a);
+    if constexpr (!std::is_same_v<T, float>) a = w.get(to);  // as it is read back
     w.put(x + i, act_value<A>(a) * e.alpha);
   });
 }
@@ -38,17 +38,13 @@ void apply_slope(const void* state, float* x, int64_t row, int64_t col, int64_t 
   });
 }
 
-GemmHook hook_of(const Tensor& aux, const GemmSpec& spec) {
+GemmHook hook_of(const Tensor& c, const GemmSpec& spec) {
   GemmHook hook = nullptr;
   const auto choose = [&]<class T>(T*) {
     by_act(spec.act,
            [&]<Act A>(ActTag<A>) { hook = spec.act_slope ? apply_slope<A, T> : apply<A, T>; });
   };
-  if (aux) {
-    by_dtype("gemm aux", aux, choose);
-  } else {
-    choose(static_cast<float*>(nullptr));
-  }
+  by_dtype("gemm", c, choose);
   return hook;
 }
 
@@ -77,12 +73,13 @@ void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tens
   const Epilogue epilogue{aux.data, N, spec.alpha};
   // Without activation or bias the product's own alpha does.
   if (spec.act != Act::none || spec.act_slope || aux || (bias && spec.alpha != 1)) {
-    args.hook = hook_of(aux, spec);
+    expect_dtypes("gemm aux", c.dtype, aux);
+    args.hook = hook_of(c, spec);
     args.hook_state = &epilogue;
   } else {
     args.alpha = spec.alpha;
   }
-  hearth::gemm(s.threads, s.scratch, gemm_table(Isa::HEARTH_ISA), args);
+  hearth::gemm(s.threads, s.scratch, s.gemm, args);
 }
 
 }  // namespace hearth::HEARTH_ISA
