@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "core/error.h"
+#include "infer/engine.h"
 #include "tokenizer/tokenizer.h"
 #include "train/peak.h"
 
@@ -67,6 +68,24 @@ void run(const PretrainFlags& f) {
 
 }  // namespace
 
+namespace {
+
+// What the model under training makes of the sample prompt; a document begins where there is none.
+std::string sample_text(const RunSpec& spec, const Tokenizer& t, ParamStore& store,
+                        Backend& backend) {
+  Request r;
+  r.prompt = t.encode(spec.train.sample_prompt);
+  if (r.prompt.empty() && t.eos() >= 0) r.prompt = {t.eos()};
+  r.sampling.max_tokens = int(spec.train.sample_tokens);
+  r.sampling.temperature = 0.8f;
+  r.sampling.seed = spec.train.seed;
+  Engine engine(spec.model, store, backend, {.max_batch = 1, .tokenizer = &t});
+  const auto completions = engine.run(std::span(&r, 1));
+  return spec.train.sample_prompt + completions.at(0).at(0).text;
+}
+
+}  // namespace
+
 RunResult run_pretrain(RunSpec spec, Backend& backend) {
   spec.model = spec.model.resolve();
   const bool by_document = spec.train.document_mask || spec.train.eval_documents;
@@ -76,6 +95,13 @@ RunResult run_pretrain(RunSpec spec, Backend& backend) {
           "pretrain",
           "expected --document-start or --tokenizer with --document-mask or --eval-documents");
     spec.train.document_start = Tokenizer::load(spec.train.tokenizer).eos();
+  }
+  if (spec.train.sample_every > 0) {
+    if (spec.train.tokenizer.empty())
+      fail_usage("pretrain", "expected --tokenizer with --sample-every, got none");
+    spec.sample = [&spec, &backend, t = Tokenizer::load(spec.train.tokenizer)](ParamStore& store) {
+      return sample_text(spec, t, store, backend);
+    };
   }
   spec.peak_flops = measure_peak(backend, to_dtype(spec.train.dtype));
   spec.warn = [](const std::string& line) { fmt::print(stderr, "hearth: {}\n", line); };

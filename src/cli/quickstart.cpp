@@ -119,6 +119,7 @@ void run(const QuickstartFlags& f) {
   c.lr = 6e-3, c.schedule = Schedule::linear, c.warmup = 30, c.lr_floor = 0.05;
   c.order = LoaderSpec::Order::shuffled;
   c.eval_every = 50, c.eval_tokens = 32768, c.checkpoint_every = 0, c.keep = 1;
+  c.sample_every = 200, c.sample_tokens = 60;
   c.target_loss = target_over_floor * floor.nats_per_token;
   spec.run = run, spec.resume = true;
   fmt::print(stderr,
