@@ -62,7 +62,10 @@ std::string value_of(const std::vector<std::string>& args, const std::string& fl
 std::string config_file(const CLI::App& command, const std::vector<std::string>& given) {
   const std::string file = value_of(given, "--config");
   if (!file.empty() || !command.get_option_no_throw("--resume")) return file;
-  if (std::find(given.begin(), given.end(), "--resume") == given.end()) return {};
+  const bool resumes = std::any_of(given.begin(), given.end(), [](const std::string& a) {
+    return name_in(a) == "--resume" && a != "--resume=false";
+  });
+  if (!resumes) return {};
   const std::filesystem::path saved =
       std::filesystem::path(value_of(given, "--run")) / "config.toml";
   return std::filesystem::exists(saved) ? saved.string() : std::string();

@@ -65,6 +65,7 @@ Floor make_data(const fs::path& dir, int64_t vocab, int threads) {
     const nlohmann::json j = read_json(done);
     return {j.at("nats_per_token").get<double>(), j.at("chars_per_token").get<double>()};
   }
+  fs::remove_all(dir);  // what a killed call left
   make_dirs(dir);
   fmt::print(stderr, "writing {} stories from the built-in grammar\n", train_stories);
   write_stories(dir / "sample.txt", train_seed, tokenizer_stories);

@@ -70,15 +70,17 @@ class Packer {
 std::vector<Batch> whole_documents(std::span<const std::filesystem::path> files,
                                    const WholeDocumentsSpec& spec) {
   Packer packer(spec);
+  bool full = false;
   for (const std::filesystem::path& path : files) {
     const TokenFile file(path);
+    if (spec.vocab > 0) file.check_tokens(spec.vocab);
     std::vector<int32_t> ids(static_cast<size_t>(file.size()));
     file.read(ids.data(), 0, file.size());
     auto begin = std::find(ids.begin(), ids.end(), spec.document_start);
-    while (begin != ids.end()) {
+    while (begin != ids.end() && !full) {
       const auto end = std::find(begin + 1, ids.end(), spec.document_start);
-      if (spec.max_tokens && packer.tokens() + (end - begin) > spec.max_tokens) break;
-      packer.add(std::span(begin, end));
+      full = spec.max_tokens && packer.tokens() + (end - begin) > spec.max_tokens;
+      if (!full) packer.add(std::span(begin, end));
       begin = end;
     }
   }

@@ -14,6 +14,7 @@ struct WholeDocumentsSpec {
   int64_t batch = 1, seq = 1;
   int32_t document_start = 0;  // the id that opens a document
   int64_t max_tokens = 0;      // stop after so many; 0: all
+  int64_t vocab = 0;           // > 0: every token is checked against it
 };
 
 // Documents in order, as many to a row as fit; one longer than a row is cut into rows. The target

@@ -1,8 +1,43 @@
-// How a step's tokens are cut into micro-batches.
+// How a run's steps are cut into micro-batches.
+#include <set>
+
 #include "core/error.h"
 #include "train/trainer.h"
 
 namespace hearth {
+namespace {
+
+constexpr const char* where = "batch";
+
+BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step,
+                    int64_t free_bytes, int64_t chosen) {
+  const Steps lengths = Steps::parse(c.seq, "seq");
+  const Steps totals = Steps::parse(c.tokens_per_step, "tokens_per_step");
+  BatchShape s;
+  s.first_step = step;
+  s.T = lengths.at(step) ? lengths.at(step) : model.context;
+  if (s.T > model.context)
+    fail_usage(where, "expected --seq up to the model's context {}, got {}", model.context, s.T);
+  int64_t tokens = totals.at(step);
+  if (tokens == 0) tokens = (c.batch ? c.batch : 1) * s.T;
+  if (tokens % s.T)
+    fail_usage(where, "expected --tokens-per-step to be a multiple of --seq {}, got {}", s.T,
+               tokens);
+  const int64_t sequences = tokens / s.T;
+  s.B = c.batch ? c.batch : chosen;
+  if (s.B == 0) s.B = largest_batch(program_spec(model, c, s), sequences, free_bytes);
+  if (s.B == 0) s.B = 1;  // does not fit either: the check below says so, by part
+  if (c.batch && lengths.at(0) && lengths.at(0) != s.T)
+    s.B = std::max<int64_t>(1, c.batch * lengths.at(0) / s.T);  // keeps a micro-batch's tokens
+  if (sequences % s.B)
+    fail_usage(where, "expected --batch to divide the {} sequences of a step, got {}", sequences,
+               s.B);
+  expect_fit(program_spec(model, c, s), free_bytes);
+  s.micro_batches = sequences / s.B;
+  return s;
+}
+
+}  // namespace
 
 ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const BatchShape& s) {
   return {.model = model,
@@ -11,43 +46,23 @@ ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const B
           .T = s.T,
           .recompute = c.recompute,
           .documents = c.document_mask,
+          .eval_documents = c.document_mask || c.eval_documents,
           .accumulates = s.micro_batches > 1,
           .update = {c.beta1, c.beta2, c.adam_eps, c.weight_decay, c.decay_all}};
 }
 
-BatchShape batch_shape(const ModelConfig& model, const TrainConfig& c, int64_t step,
-                       int64_t free_bytes) {
-  constexpr const char* where = "batch";
-  BatchShape s;
-  s.T = Steps::parse(c.seq, "seq").at(step);
-  if (s.T == 0) s.T = model.context;
-  if (s.T > model.context)
-    fail_usage(where, "expected --seq up to the model's context {}, got {}", model.context, s.T);
-  int64_t tokens = Steps::parse(c.tokens_per_step, "tokens_per_step").at(step);
+std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig& c,
+                                     int64_t free_bytes, std::span<const int64_t> chosen) {
   if (c.batch < 0) fail_usage(where, "expected --batch of 0 or more, got {}", c.batch);
-  if (tokens == 0) tokens = (c.batch ? c.batch : 1) * s.T;
-  if (tokens % s.T)
-    fail_usage(where, "expected --tokens-per-step to be a multiple of --seq {}, got {}", s.T,
-               tokens);
-  const int64_t sequences = tokens / s.T;
-  if (c.batch) {
-    s.B = c.batch;
-    // A sequence-length schedule keeps the tokens of a micro-batch, not its sequences.
-    const int64_t first = Steps::parse(c.seq, "seq").at(0);
-    if (first && first != s.T) s.B = std::max<int64_t>(1, c.batch * first / s.T);
-    if (sequences % s.B)
-      fail_usage(where, "expected --batch to divide the {} sequences of a step, got {}", sequences,
-                 s.B);
-    expect_fit(program_spec(model, c, s), free_bytes);
-  } else {
-    s.B = largest_batch(program_spec(model, c, s), sequences, free_bytes);
-    if (s.B == 0) {
-      s.B = 1;
-      expect_fit(program_spec(model, c, s), free_bytes);
-    }
-  }
-  s.micro_batches = sequences / s.B;
-  return s;
+  std::set<int64_t> steps;
+  for (const Steps& s :
+       {Steps::parse(c.seq, "seq"), Steps::parse(c.tokens_per_step, "tokens_per_step")})
+    for (const auto& [first, value] : s.changes()) steps.insert(first);
+  std::vector<BatchShape> shapes;
+  for (int64_t step : steps)
+    shapes.push_back(shape_at(model, c, step, free_bytes,
+                              shapes.size() < chosen.size() ? chosen[shapes.size()] : 0));
+  return shapes;
 }
 
 }  // namespace hearth

@@ -5,7 +5,6 @@
 #include "io/fields.h"
 #include "io/safetensors.h"
 #include "model/folder.h"
-#include "tokenizer/tokenizer.h"
 
 namespace hearth {
 namespace fs = std::filesystem;
@@ -32,24 +31,25 @@ void expect_same(const json& saved, const json& now, const std::string& where) {
            saved.contains(key) ? saved.at(key).dump() : "none", value.dump());
 }
 
+using UpdateBits = std::array<uint32_t, sizeof(UpdateState) / sizeof(uint32_t)>;
+
 json to_json(const RunState& s) {
-  const UpdateState& u = s.update;
-  return {
-      {"step", s.step},
-      {"tokens", s.tokens},
-      {"cursor",
-       {{"epoch", s.cursor.epoch},
-        {"shard", s.cursor.shard},
-        {"position", s.cursor.position},
-        {"tokens", s.cursor.tokens}}},
-      {"update", {u.grad_norm, u.grad_scale, u.good_steps, u.skip, u.skipped, u.streak, u.loss}},
-      {"reloads", s.reloads},
-      {"best_val", s.best_val},
-      {"last_val", s.last_val},
-      {"losses", s.losses},
-      {"log_bytes", s.log_bytes},
-      {"samples_bytes", s.samples_bytes},
-      {"train_seconds", s.train_seconds}};
+  return {{"step", s.step},
+          {"tokens", s.tokens},
+          {"cursor",
+           {{"epoch", s.cursor.epoch},
+            {"shard", s.cursor.shard},
+            {"position", s.cursor.position},
+            {"tokens", s.cursor.tokens}}},
+          {"update", std::bit_cast<UpdateBits>(s.update)},  // may hold what JSON cannot: NaN
+          {"reloads", s.reloads},
+          {"best_val", s.best_val},
+          {"last_val", s.last_val},
+          {"losses", s.losses},
+          {"batches", s.batches},
+          {"log_bytes", s.log_bytes},
+          {"samples_bytes", s.samples_bytes},
+          {"train_seconds", s.train_seconds}};
 }
 
 RunState state_from_json(const json& j, const std::string& where) {
@@ -59,11 +59,10 @@ RunState state_from_json(const json& j, const std::string& where) {
     const json& c = j.at("cursor");
     c.at("epoch").get_to(s.cursor.epoch), c.at("shard").get_to(s.cursor.shard);
     c.at("position").get_to(s.cursor.position), c.at("tokens").get_to(s.cursor.tokens);
-    const auto u = j.at("update").get<std::array<float, 7>>();
-    s.update = {u[0], u[1], u[2], u[3], u[4], u[5], u[6], 0};
+    s.update = std::bit_cast<UpdateState>(j.at("update").get<UpdateBits>());
     j.at("reloads").get_to(s.reloads);
     j.at("best_val").get_to(s.best_val), j.at("last_val").get_to(s.last_val);
-    j.at("losses").get_to(s.losses);
+    j.at("losses").get_to(s.losses), j.at("batches").get_to(s.batches);
     j.at("log_bytes").get_to(s.log_bytes), j.at("samples_bytes").get_to(s.samples_bytes);
     j.at("train_seconds").get_to(s.train_seconds);
     return s;
@@ -115,10 +114,9 @@ fs::path save_checkpoint(const fs::path& run, const CheckpointSpec& spec, ParamS
   make_dirs(parent);
   CheckpointWriter w(parent, name);
   int32_t bos = -1, eos = -1;
-  if (!spec.tokenizer.empty()) {
-    const Tokenizer t = Tokenizer::load(spec.tokenizer);
-    bos = t.bos(), eos = t.eos();
-    t.save(w.dir());
+  if (spec.tokenizer) {
+    bos = spec.tokenizer->bos(), eos = spec.tokenizer->eos();
+    spec.tokenizer->save(w.dir());
   }
   write_file_atomic(w.path("config.json"), hf_config_json(spec.model, store.dtype(), bos, eos));
   write_file_atomic(w.path("generation_config.json"), hf_generation_config_json(bos, eos));

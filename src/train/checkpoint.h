@@ -10,6 +10,7 @@
 #include "core/params.h"
 #include "data/loader.h"
 #include "model/config.h"
+#include "tokenizer/tokenizer.h"
 #include "train/config.h"
 
 namespace hearth {
@@ -20,10 +21,11 @@ struct RunState {
   int64_t tokens = 0;  // trained on
   Cursor cursor;
   UpdateState update;
-  int64_t reloads = 0;  // times the run went back to a checkpoint
-  double best_val = 0;  // 0: none yet
-  double last_val = 0;
-  std::vector<double> losses;  // the spike guard's window
+  int64_t reloads = 0;           // times the run went back to a checkpoint
+  double best_val = 0;           // 0: none yet
+  double last_val = 0;           // finite
+  std::vector<double> losses;    // the spike guard's window
+  std::vector<int64_t> batches;  // the micro-batch of each shape the run goes through
   int64_t log_bytes = 0, samples_bytes = 0;
   double train_seconds = 0;
 };
@@ -31,7 +33,7 @@ struct RunState {
 struct CheckpointSpec {
   const ModelConfig& model;
   const TrainConfig& train;
-  std::filesystem::path tokenizer;  // copied beside the weights when there is one
+  const Tokenizer* tokenizer = nullptr;  // saved beside the weights when there is one
 };
 
 // Writes run/checkpoints/step-N whole or not at all, points `latest` (and `best` when asked) at it,

@@ -10,8 +10,8 @@ namespace hearth {
 
 double measure_gemm(Backend& backend, DType d, const GemmShape& s, int repeats) {
   Tape t(d, "gemm");
-  const Var a = t.param("a", {s.ta ? s.k : s.m, s.ta ? s.m : s.k}, Init::normal(1), Group::matrix);
-  const Var b = t.param("b", {s.tb ? s.n : s.k, s.tb ? s.k : s.n}, Init::normal(1), Group::matrix);
+  const Var a = t.param("a", {s.ta ? s.k : s.m, s.ta ? s.m : s.k}, Init::uniform(1), Group::matrix);
+  const Var b = t.param("b", {s.tb ? s.n : s.k, s.tb ? s.k : s.n}, Init::uniform(1), Group::matrix);
   const Var c = t.result("c", {s.m, s.n}, d);
   record_gemm(t, c, {}, a, b, {}, {}, {.ta = s.ta, .tb = s.tb});
   ParamStore store(backend, t.params, d);
@@ -31,7 +31,7 @@ double measure_gemm(Backend& backend, DType d, const GemmShape& s, int repeats) 
 }
 
 double measure_peak(Backend& backend, DType d) {
-  return measure_gemm(backend, d, {.m = 1024, .n = 1024, .k = 1024}, 8);
+  return measure_gemm(backend, d, {.m = 768, .n = 768, .k = 768}, 5);
 }
 
 }  // namespace hearth

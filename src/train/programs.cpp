@@ -27,7 +27,7 @@ Tape record_micro(const ProgramSpec& s, bool accumulate) {
 Tape record_eval(const ProgramSpec& s) {
   Tape t(s.dtype, program_name("eval", s));
   t.trains = false;
-  const DecoderInputs in = declare_inputs(t, s.B, s.T, s.documents);
+  const DecoderInputs in = declare_inputs(t, s.B, s.T, s.eval_documents);
   const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
   const Var x = decoder(t, s.model, in, {});
   head_loss(t, x, head_weight(t, s.model), targets, {.softcap = s.model.logit_softcap});
@@ -105,15 +105,15 @@ Programs::Programs(const ProgramSpec& s, Memory& memory)
   eval_ = std::make_unique<Exec>(record_eval(s), memory);
 }
 
-void Programs::feed(const std::string& prefix, const Batch& b) {
+void Programs::feed(const std::string& prefix, const Batch& b, bool documents) {
   memory_.state.write<int32_t>(prefix + "tokens", b.tokens);
   memory_.state.write<int32_t>(prefix + "targets", b.targets);
   memory_.state.write<int32_t>(prefix + "positions", b.positions);
-  if (spec_.documents) memory_.state.write<int32_t>(prefix + "documents", b.documents);
+  if (documents) memory_.state.write<int32_t>(prefix + "documents", b.documents);
 }
 
 void Programs::micro(const Batch& b, Scalars s, bool first) {
-  feed(train_, b);
+  feed(train_, b, spec_.documents);
   memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
   (first ? *first_ : *next_).run(profile_);
 }
@@ -140,7 +140,7 @@ void Programs::set_update_state(const UpdateState& u) {
 }
 
 double Programs::evaluate(const Batch& b) {
-  feed(eval_name_, b);
+  feed(eval_name_, b, spec_.eval_documents);
   Scalars s;
   s.inv_targets = 1 / float(b.count);
   memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));

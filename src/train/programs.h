@@ -17,8 +17,9 @@ struct ProgramSpec {
   DType dtype = DType::f32;
   int64_t B = 1, T = 1;
   Recompute recompute = Recompute::none;
-  bool documents = false;
-  bool accumulates = false;  // several micro-batches a step
+  bool documents = false;       // training batches carry a document mask
+  bool eval_documents = false;  // evaluation batches do
+  bool accumulates = false;     // several micro-batches a step
   UpdateSpec update = {};
 };
 
@@ -53,7 +54,7 @@ class Programs {
   void profile(Profile* p) { profile_ = p; }
 
  private:
-  void feed(const std::string& prefix, const Batch&);
+  void feed(const std::string& prefix, const Batch&, bool documents);
 
   ProgramSpec spec_;
   Memory& memory_;

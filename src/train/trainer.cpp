@@ -61,8 +61,7 @@ class Run {
   RunResult run() {
     expect_new_or_resumed();
     free_bytes_ = int64_t(memory_share * double(backend_.free_bytes()));
-    shape_ = batch_shape(spec_.model, config_, 0, free_bytes_);  // says so now if it cannot fit
-    make_loader({});                                             // and if a file is bad
+    check_everything();
     open_folder();
     begin();
     log_ = std::make_unique<RunLog>(spec_.run, state_.log_bytes, state_.samples_bytes,
@@ -78,7 +77,7 @@ class Run {
         log_->sample(state_.step, spec_.sample(store_));
       if (at_target())
         reason = "target";
-      else if ((spec_.stop && *spec_.stop) || state_.step == spec_.stop_after_step)
+      else if ((spec_.stop && *spec_.stop) || at_stop())
         reason = "stopped";
       if (done || improved_ || reason != "steps" || due(config_.checkpoint_every)) checkpoint();
     }
@@ -90,6 +89,7 @@ class Run {
   bool at_target() const {
     return config_.target_loss > 0 && state_.last_val > 0 && state_.last_val <= config_.target_loss;
   }
+  bool at_stop() const { return spec_.stop_after_step > 0 && state_.step >= spec_.stop_after_step; }
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
 
   void expect_new_or_resumed() const {
@@ -97,6 +97,26 @@ class Run {
       fail(spec_.run.string(),
            "expected a new run folder, got one with a run in it; add --resume "
            "to go on with it");
+  }
+
+  // What a run will need at any of its steps, asked for before the first: a shape that does not
+  // fit, a damaged file or a missing tokenizer costs no training.
+  void check_everything() {
+    if (!config_.tokenizer.empty()) tokenizer_ = Tokenizer::load(config_.tokenizer);
+    shapes_ = batch_shapes(spec_.model, config_, free_bytes_);
+    for (const BatchShape& s : shapes_) {
+      shape_ = s;
+      make_loader({});
+      if (!config_.val.empty()) each_validation_batch([](const Batch&) { return false; });
+      tokens_checked_ = true;
+    }
+    shape_ = shapes_.front();
+  }
+
+  const BatchShape& shape_at(int64_t step) const {
+    size_t i = shapes_.size() - 1;
+    while (shapes_[i].first_step > step) --i;
+    return shapes_[i];
   }
 
   // Only after everything that can be checked without it: a bad call leaves no folder behind.
@@ -123,6 +143,8 @@ class Run {
              found.skipped.size());
     }
     store_.initialise(config_.seed);
+    for (const BatchShape& s : shapes_) state_.batches.push_back(s.B);
+    make_loader({});
     prepare_programs();
     programs_->set_update_state({});
   }
@@ -134,17 +156,21 @@ class Run {
     const int64_t log_bytes = state_.log_bytes, samples_bytes = state_.samples_bytes;
     state_ = load_checkpoint(dir, checkpoint_spec(), store_);
     last_checkpoint_ = dir;
+    if (state_.update.streak == 0) last_good_ = dir;
     if (move_on) {
       state_.cursor = now, state_.reloads = reloads + 1;
       state_.log_bytes = log_bytes, state_.samples_bytes = samples_bytes;
     }
-    shape_ = batch_shape(spec_.model, config_, state_.step, free_bytes_);
+    shapes_ = batch_shapes(spec_.model, config_, free_bytes_, state_.batches);
+    shape_ = shape_at(std::max<int64_t>(0, state_.step - 1));  // the cursor counts in its terms
     make_loader(state_.cursor);
     prepare_programs();
     programs_->set_update_state(state_.update);
   }
 
-  CheckpointSpec checkpoint_spec() const { return {spec_.model, config_, config_.tokenizer}; }
+  CheckpointSpec checkpoint_spec() const {
+    return {spec_.model, config_, tokenizer_ ? &*tokenizer_ : nullptr};
+  }
 
   void prepare_programs() {
     programs_ = std::make_unique<Programs>(program_spec(spec_.model, config_, shape_), memory_);
@@ -155,7 +181,7 @@ class Run {
     s.files = expand_globs(patterns);
     s.batch = shape_.B, s.seq = shape_.T;
     s.workers = config_.workers, s.prefetch = config_.prefetch;
-    s.vocab = spec_.model.vocab;
+    s.vocab = tokens_checked_ ? 0 : spec_.model.vocab;
     s.document_mask = config_.document_mask;
     s.document_start = int32_t(config_.document_start);
     return s;
@@ -171,10 +197,12 @@ class Run {
 
   // Follows the batch and length schedules; a new length re-records the programs.
   void follow_schedules() {
-    const BatchShape next = batch_shape(spec_.model, config_, state_.step, free_bytes_);
+    const BatchShape& next = shape_at(state_.step);
     if (next == shape_) return;
     const bool same_batch = next.B == shape_.B && next.T == shape_.T;
     const bool needs_next = next.micro_batches > 1 && !programs_->spec().accumulates;
+    if (next.T != shape_.T && config_.order == LoaderSpec::Order::shuffled)
+      state_.cursor = {state_.cursor.epoch + 1, 0, 0, state_.cursor.tokens};  // other windows
     shape_ = next;
     if (!same_batch) make_loader(state_.cursor);
     if (!same_batch || needs_next) {
@@ -186,8 +214,8 @@ class Run {
 
   // One optimizer step. False when the run went back to a checkpoint instead.
   bool train_step() {
-    follow_schedules();
     const auto begin = Clock::now();
+    follow_schedules();
     batches_.resize(size_t(shape_.micro_batches));
     int64_t targets = 0;
     for (Batch& b : batches_) {
@@ -259,7 +287,7 @@ class Run {
   }
 
   void go_back() {
-    if (!last_checkpoint_)
+    if (!last_good_)
       fail("train",
            "expected finite gradients, got {} steps in a row without before the first "
            "checkpoint; try a lower --lr or a longer --warmup",
@@ -267,30 +295,29 @@ class Run {
     warn(
         fmt::format("{} steps in a row without a finite gradient: going back to {}, past the data "
                     "that did it",
-                    max_skips_in_a_row, last_checkpoint_->filename().string()));
-    load(*last_checkpoint_, true);
+                    max_skips_in_a_row, last_good_->filename().string()));
+    load(fs::path(*last_good_), true);
     if (state_.reloads > 10)
       fail("train", "expected to recover from non-finite gradients, got 10 reloads in this run");
   }
 
+  // Calls use(batch) until it returns false or the tokens asked for are through, the files once.
   template <class F>
   void each_validation_batch(F use) {
     LoaderSpec s = loader_spec(config_.val);
     if (config_.eval_documents) {
       for (const Batch& b : whole_documents(
-               s.files, {s.batch, s.seq, int32_t(config_.document_start), config_.eval_tokens}))
-        use(b);
+               s.files,
+               {s.batch, s.seq, int32_t(config_.document_start), config_.eval_tokens, s.vocab}))
+        if (!use(b)) return;
       return;
     }
-    if (val_checked_) s.vocab = 0;  // every token was checked the first time
-    val_checked_ = true;
     Loader val(s);
-    const int64_t tokens = std::min(config_.eval_tokens, val.total_tokens() - 1);
-    const int64_t batches = std::max<int64_t>(1, tokens / (s.batch * s.seq));
+    const int64_t batches = std::max<int64_t>(1, config_.eval_tokens / (s.batch * s.seq));
     Batch b;
     for (int64_t i = 0; i < batches; ++i) {
       val.next(b);
-      use(b);
+      if (b.next.epoch > 0 || !use(b)) return;
     }
   }
 
@@ -302,11 +329,14 @@ class Run {
     each_validation_batch([&](const Batch& b) {
       sum += programs_->evaluate(b) * double(b.count);
       count += b.count;
+      return true;
     });
-    state_.last_val = sum / double(count);
-    improved_ = state_.step > 0 && (state_.best_val == 0 || state_.last_val < state_.best_val);
-    if (improved_) state_.best_val = state_.last_val;
-    log_->validation(state_.step, state_.last_val, seconds_since(begin));
+    const double loss = sum / double(count);
+    log_->validation(state_.step, loss, seconds_since(begin));
+    if (!std::isfinite(loss)) return;
+    state_.last_val = loss;
+    improved_ = state_.step > 0 && (state_.best_val == 0 || loss < state_.best_val);
+    if (improved_) state_.best_val = loss;
   }
 
   void checkpoint() {
@@ -314,6 +344,7 @@ class Run {
     state_.log_bytes = log_->log_bytes();
     state_.samples_bytes = log_->samples_bytes();
     last_checkpoint_ = save_checkpoint(spec_.run, checkpoint_spec(), store_, state_, improved_);
+    if (state_.update.streak == 0) last_good_ = last_checkpoint_;
     improved_ = false;
   }
 
@@ -341,16 +372,18 @@ class Run {
   Memory memory_;
   Fd lock_;
   int64_t free_bytes_ = 0;
+  std::vector<BatchShape> shapes_;
   BatchShape shape_;
+  std::optional<Tokenizer> tokenizer_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Programs> programs_;
   std::unique_ptr<RunLog> log_;
   RunState state_;
   std::vector<Batch> batches_;
-  std::optional<fs::path> last_checkpoint_;
-  bool improved_ = false;     // validation was the best so far, and not saved yet
-  bool val_checked_ = false;  // the validation files were scanned
-  double train_seconds_ = 0;  // of this process
+  std::optional<fs::path> last_checkpoint_, last_good_;  // good: not saved in a row of bad steps
+  bool improved_ = false;        // validation was the best so far, and not saved yet
+  bool tokens_checked_ = false;  // every token of every file lies in the vocabulary
+  double train_seconds_ = 0;     // of this process
   int64_t trained_tokens_ = 0;
 };
 

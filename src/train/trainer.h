@@ -42,12 +42,18 @@ struct RunResult {
 
 RunResult pretrain(const RunSpec&, Backend&);
 
-// The batch shape and accumulation of each step, from the config and what fits in `free_bytes`.
+// How a step's tokens are cut, from `first_step` on.
 struct BatchShape {
+  int64_t first_step = 0;
   int64_t B = 1, T = 1, micro_batches = 1;
   bool operator==(const BatchShape&) const = default;
 };
-BatchShape batch_shape(const ModelConfig&, const TrainConfig&, int64_t step, int64_t free_bytes);
+
+// Every shape the schedules of a run go through, checked before it starts: each fits in
+// `free_bytes`. A batch left to us is the largest that fits, or what `chosen` says: the choice the
+// run made when it began, for another would not be the same run.
+std::vector<BatchShape> batch_shapes(const ModelConfig&, const TrainConfig&, int64_t free_bytes,
+                                     std::span<const int64_t> chosen = {});
 
 ProgramSpec program_spec(const ModelConfig&, const TrainConfig&, const BatchShape&);
 

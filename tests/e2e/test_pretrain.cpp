@@ -122,31 +122,41 @@ TEST_F(Pretrain, FallsBackFromDamagedCheckpoints) {
   }
 }
 
-// Kills at random moments: every restart goes on, and none loses more than the steps since the last
-// checkpoint. The end is the end of a run that was never killed.
+uintmax_t size_of_log(const fs::path& run) {
+  std::error_code none;
+  const uintmax_t n = fs::file_size(run / "log.jsonl", none);
+  return none ? 0 : n;
+}
+
+// Kills at random moments of training: every restart goes on, and none loses more than the steps
+// since the last checkpoint. The end is the end of a run that was never killed.
 TEST_F(Pretrain, SurvivesFiftyKills) {
-  const Words often{"--checkpoint-every", "5"};
+  const Words often{"--checkpoint-every", "7"};
   const fs::path whole = folder / "whole", killed = folder / "killed";
-  constexpr int64_t steps = 600;
+  constexpr int64_t steps = 1500;
   json_of(run(folder, tiny_run(data, whole, steps) + often));
   std::mt19937 random(7);
   int64_t last = 0;
-  int kills = 0;
-  for (; kills < 50; ++kills) {
+  int advanced = 0;
+  for (int kills = 0; kills < 50; ++kills) {
+    const uintmax_t before = size_of_log(killed);
     const pid_t pid =
         start(folder, tiny_run(data, killed, steps) + often + Words{"--resume"}, "killed");
-    std::this_thread::sleep_for(std::chrono::milliseconds(5 + random() % 120));
+    for (int i = 0; i < 3000 && size_of_log(killed) == before; ++i)  // it trains now
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));
     kill(pid, SIGKILL);
     const int status = wait_for(pid);
     EXPECT_TRUE(status == 128 + SIGKILL || status == 0) << read_file(folder / "killed.err");
-    if (fs::exists(killed / "checkpoints")) {
-      const FoundCheckpoint found = find_newest_valid(killed / "checkpoints");
-      EXPECT_TRUE(found.skipped.empty());
-      const int64_t step = found.dir ? *parse_step_name(found.dir->filename().string()) : 0;
-      EXPECT_GE(step, last);
-      last = step;
-    }
+    if (!fs::exists(killed / "checkpoints")) continue;
+    const FoundCheckpoint found = find_newest_valid(killed / "checkpoints");
+    EXPECT_TRUE(found.skipped.empty());
+    const int64_t step = found.dir ? *parse_step_name(found.dir->filename().string()) : 0;
+    EXPECT_GE(step, last);
+    advanced += step > last;
+    last = step;
   }
+  EXPECT_GT(advanced, 10);
   json_of(run(folder, tiny_run(data, killed, steps) + often + Words{"--resume"}));
   EXPECT_EQ(weights_of(newest(whole)), weights_of(newest(killed)));
   EXPECT_EQ(read_file(whole / "log.jsonl"), read_file(killed / "log.jsonl"));
@@ -160,7 +170,57 @@ TEST_F(Pretrain, RecoversFromNonFiniteGradients) {
   const Ran r =
       run(folder, args + Words{"--clip", "0", "--checkpoint-every", "1", "--warmup", "0"});
   EXPECT_EQ(r.status, 1);
-  EXPECT_NE(r.err.find("finite"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("going back to step-"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("10 reloads"), std::string::npos) << r.err;
+}
+
+TEST_F(Pretrain, FollowsSchedulesAndResumesAcrossThem) {
+  for (const char* order : {"shuffled", "sequential"}) {
+    const Words extra{"--seq",      "0:8,20:16", "--batch", "4", "--tokens-per-step",
+                      "0:32,10:64", "--order",   order};
+    const fs::path whole = folder / (std::string("whole-") + order);
+    const fs::path parts = folder / (std::string("parts-") + order);
+    const auto j = json_of(run(folder, tiny_run(data, whole, 30) + extra));
+    EXPECT_EQ(j["tokens"], 10 * 32 + 20 * 64);
+    for (const char* stop : {"10", "20", "25"})
+      json_of(run(folder, tiny_run(data, parts, 30) + extra +
+                              Words{"--resume", "--stop-after-step", stop}));
+    json_of(run(folder, {"pretrain", "--run", parts.string(), "--resume=true", "--json"}));
+    EXPECT_EQ(weights_of(newest(whole)), weights_of(newest(parts))) << order;
+    EXPECT_EQ(read_file(whole / "log.jsonl"), read_file(parts / "log.jsonl")) << order;
+  }
+  expect_error(run(folder, tiny_run(data, folder / "long", 30) + Words{"--seq", "0:16,20:32"}), 2,
+               "context 16");
+}
+
+TEST_F(Pretrain, ChoosesTheBatchOnce) {
+  const fs::path run_folder = folder / "auto";
+  const Words automatic{"--batch", "0", "--tokens-per-step", "128"};
+  json_of(
+      run(folder, tiny_run(data, run_folder, 20) + automatic + Words{"--stop-after-step", "5"}));
+  const auto state = nlohmann::json::parse(read_file(newest(run_folder) / "state/trainer.json"));
+  EXPECT_EQ(state["run"]["batches"], nlohmann::json({8}));
+  json_of(run(folder, {"pretrain", "--run", run_folder.string(), "--resume", "--json"}));
+}
+
+TEST_F(Pretrain, SamplesWhileItTrains) {
+  write_file_atomic(folder / "text.txt",
+                    std::string_view("once upon a time there was a cat. the cat sat."));
+  json_of(run(folder, {"tokenizer", "train", "--input", folder / "text.txt", "--vocab", "260",
+                       "--out", folder / "tok", "--json"}));
+  const Words extra{"--vocab",         "264", "--tokenizer",     folder / "tok",
+                    "--sample-every",  "5",   "--sample-tokens", "8",
+                    "--sample-prompt", "the"};
+  json_of(run(folder, tiny_run(data, folder / "run", 10) + extra));
+  std::ifstream samples(folder / "run/samples.jsonl");
+  int lines = 0;
+  for (std::string line; std::getline(samples, line); ++lines)
+    EXPECT_TRUE(nlohmann::json::parse(line)["text"].get<std::string>().starts_with("the"));
+  EXPECT_EQ(lines, 2);
+  expect_error(run(folder, tiny_run(data, folder / "no", 10) + Words{"--sample-every", "5"}), 2,
+               "--tokenizer");
+  expect_error(run(folder, tiny_run(data, folder / "no", 10) + Words{"--tokenizer", "none.json"}),
+               1, "none.json");
 }
 
 // --- bad input: one line, non-zero exit, nothing lost ---

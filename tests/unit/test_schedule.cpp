@@ -1,0 +1,47 @@
+// Learning-rate schedules and stepwise numbers.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "optim/schedule.h"
+
+namespace hearth {
+namespace {
+
+TEST(Schedule, WarmsUpLinearly) {
+  for (Schedule kind : {Schedule::constant, Schedule::cosine, Schedule::linear, Schedule::wsd}) {
+    const ScheduleSpec s{.kind = kind, .steps = 100, .warmup = 10};
+    for (int64_t it = 0; it < 10; ++it)
+      EXPECT_DOUBLE_EQ(schedule_factor(s, it), double(it + 1) / 10);
+    EXPECT_DOUBLE_EQ(schedule_factor(s, 10), 1);
+  }
+}
+
+TEST(Schedule, DecaysAsItsNameSays) {
+  const ScheduleSpec cosine{.kind = Schedule::cosine, .steps = 110, .warmup = 10, .floor = 0.1};
+  EXPECT_NEAR(schedule_factor(cosine, 60), 0.55, 1e-12);
+  EXPECT_NEAR(schedule_factor(cosine, 110), 0.1, 1e-12);
+  const ScheduleSpec linear{.kind = Schedule::linear, .steps = 110, .warmup = 10, .floor = 0.2};
+  EXPECT_NEAR(schedule_factor(linear, 60), 0.6, 1e-12);
+  // NoCap: lr * (steps - it) / warmdown over the last steps.
+  const ScheduleSpec wsd{.kind = Schedule::wsd, .steps = 4768, .warmup = 256, .decay_steps = 1024};
+  EXPECT_DOUBLE_EQ(schedule_factor(wsd, 3743), 1);
+  EXPECT_DOUBLE_EQ(schedule_factor(wsd, 4000), double(4768 - 4000) / 1024);
+  const ScheduleSpec root{.kind = Schedule::wsd_sqrt, .steps = 200, .decay_steps = 100};
+  EXPECT_NEAR(schedule_factor(root, 125), 1 - std::sqrt(0.25), 1e-12);
+}
+
+TEST(Schedule, StepsChangeWhereTheySay) {
+  const Steps s = Steps::parse("0:8,10:16,20:4", "test");
+  EXPECT_EQ(s.at(0), 8);
+  EXPECT_EQ(s.at(9), 8);
+  EXPECT_EQ(s.at(10), 16);
+  EXPECT_EQ(s.at(1000), 4);
+  EXPECT_EQ(Steps::parse("64", "test").at(5), 64);
+  for (const char* bad : {"", "x", "5:1", "0:1,0:2", "0:1,", "0:-3", "1e3"})
+    EXPECT_THROW(Steps::parse(bad, "test"), Error) << bad;
+}
+
+}  // namespace
+}  // namespace hearth
