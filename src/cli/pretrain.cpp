@@ -75,7 +75,7 @@ std::string sample_text(const RunSpec& spec, const Tokenizer& t, ParamStore& sto
                         Backend& backend) {
   Request r;
   r.prompt = t.encode(spec.train.sample_prompt);
-  if (r.prompt.empty() && t.eos() >= 0) r.prompt = {t.eos()};
+  if (r.prompt.empty() && t.eos() >= 0) r.prompt.assign(1, t.eos());
   r.sampling.max_tokens = int(spec.train.sample_tokens);
   r.sampling.temperature = 0.8f;
   r.sampling.seed = spec.train.seed;

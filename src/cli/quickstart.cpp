@@ -96,7 +96,7 @@ void print_samples(const fs::path& checkpoint, Backend& backend) {
   const Tokenizer t = Tokenizer::load(source.tokenizer());
   Engine engine(source.config(), store, backend, {.max_batch = 2, .tokenizer = &t});
   Request r;
-  r.prompt = {t.eos()};  // a document begins
+  r.prompt.assign(1, t.eos());  // a document begins
   r.n = 2;
   r.sampling.max_tokens = 200;
   r.sampling.temperature = 0.8f;
