@@ -18,6 +18,21 @@ std::map<std::string, std::string> weights_of(const fs::path& checkpoint) {
           {"optimizer", read_file(checkpoint / "state" / "optimizer.safetensors")}};
 }
 
+fs::path latest_of(const fs::path& run) {
+  std::error_code none;
+  return fs::read_symlink(run / "latest", none);
+}
+
+// Waits until the run has saved a checkpoint later than `before`, or has ended.
+void wait_for_checkpoint(const fs::path& run, const fs::path& before, pid_t pid) {
+  for (int i = 0; i < 60000 && latest_of(run) == before; ++i) {
+    siginfo_t info{};
+    waitid(P_PID, id_t(pid), &info, WEXITED | WNOHANG | WNOWAIT);
+    if (info.si_pid == pid) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 class Pretrain : public testing::Test {
  protected:
   void SetUp() override {
@@ -69,8 +84,9 @@ TEST_F(Pretrain, ResumesToTheBit) {
 TEST_F(Pretrain, SignalSavesAndResumes) {
   const fs::path whole = folder / "whole", parts = folder / "parts";
   json_of(run(folder, tiny_run(data, whole, 2000)));
-  const pid_t pid = start(folder, tiny_run(data, parts, 2000), "signalled");
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const Words often{"--checkpoint-every", "20"};
+  const pid_t pid = start(folder, tiny_run(data, parts, 2000) + often, "signalled");
+  wait_for_checkpoint(parts, {}, pid);
   kill(pid, SIGTERM);
   EXPECT_EQ(wait_for(pid), 0) << read_file(folder / "signalled.err");
   json_of(run(folder, {"pretrain", "--run", parts.string(), "--resume", "--json"}));
@@ -122,12 +138,6 @@ TEST_F(Pretrain, FallsBackFromDamagedCheckpoints) {
   }
 }
 
-uintmax_t size_of_log(const fs::path& run) {
-  std::error_code none;
-  const uintmax_t n = fs::file_size(run / "log.jsonl", none);
-  return none ? 0 : n;
-}
-
 // Kills at random moments of training: every restart goes on, and none loses more than the steps
 // since the last checkpoint. The end is the end of a run that was never killed.
 TEST_F(Pretrain, SurvivesFiftyKills) {
@@ -139,11 +149,10 @@ TEST_F(Pretrain, SurvivesFiftyKills) {
   int64_t last = 0;
   int advanced = 0;
   for (int kills = 0; kills < 50; ++kills) {
-    const uintmax_t before = size_of_log(killed);
+    const fs::path before = latest_of(killed);
     const pid_t pid =
         start(folder, tiny_run(data, killed, steps) + often + Words{"--resume"}, "killed");
-    for (int i = 0; i < 3000 && size_of_log(killed) == before; ++i)  // it trains now
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    wait_for_checkpoint(killed, before, pid);
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));
     kill(pid, SIGKILL);
     const int status = wait_for(pid);

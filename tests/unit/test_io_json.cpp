@@ -27,7 +27,7 @@ TEST(IoJson, ErrorsGiveLineAndColumn) {
   expect_error(error_in("{\n  \"a\": 1,\n  \"b\": ?\n}"), "[x.json:3:8] expected valid JSON");
   expect_error(error_in("{\"a\": 1} x"), "[x.json:1:10]");
   expect_error(error_in("[1, 2"), "unexpected end of input");
-  expect_error(error_in(""), "unexpected end of input");
+  expect_error(error_in(""), "expected valid JSON");
   expect_error(error_in("[\n1,\n]"), "[x.json:3:1]");
   expect_error(error_in("[1e999]"), "x.json");
 }

@@ -159,6 +159,7 @@ struct Training {
                                                       .B = B,
                                                       .T = 6,
                                                       .documents = m.documents,
+                                                      .eval_documents = m.documents,
                                                       .accumulates = accumulates},
                                           memory);
   }

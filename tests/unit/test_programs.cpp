@@ -64,6 +64,7 @@ TEST(MemoryNeed, IsWhatARunReserves) {
                             .B = 2,
                             .T = 8,
                             .documents = m.documents,
+                            .eval_documents = m.documents,
                             .accumulates = accumulates};
         const MemoryNeed need = memory_need(s);
         Training run(*backend, s);
