@@ -1,0 +1,80 @@
+// The commands as a user strings them together: sizes, stories, tokens, a model, a text.
+#include "e2e/command.h"
+
+namespace hearth {
+namespace {
+
+TEST(Info, PrintsExactCounts) {
+  const Folder folder;
+  const std::vector<std::pair<const char*, int64_t>> counts{
+      {"gpt2", 124439808},      {"gpt2-medium", 354823168}, {"gpt2-large", 774030080},
+      {"gpt2-xl", 1557611200},  {"nocap-d12", 123532032},   {"nocap-d24", 353453056},
+      {"nocap-d36", 772117760}, {"nocap-d48", 1554971200},  {"llama3-16k", 32257920}};
+  for (const auto& [name, count] : counts)
+    EXPECT_EQ(json_of(run(folder, {"info", "--preset", name, "--json"}))["params"], count) << name;
+}
+
+TEST(Bench, FitIsAtItsBound) {
+  const Folder folder;
+  const auto j = json_of(
+      run(folder, {"bench", "fit", "--preset", "gpt2", "--batch", "4", "--seq", "1024", "--json"}));
+  EXPECT_LT(j["over_bound"].get<double>(), 0.01);
+  EXPECT_GT(j["activations"].get<double>(), 1e9);
+}
+
+// From nothing to a sampled text; every step's files feed the next.
+TEST(Commands, FromStoriesToText) {
+  const Folder folder;
+  const std::string text = folder / "stories.txt", tok = folder / "tok", out = folder / "tokens";
+  const auto stories =
+      json_of(run(folder, {"data", "stories", "--out", text, "--stories", "300", "--json"}));
+  EXPECT_GT(stories["nats_per_char"].get<double>(), 0.05);
+  json_of(run(folder,
+              {"tokenizer", "train", "--input", text, "--vocab", "512", "--out", tok, "--json"}));
+  const auto prepared = json_of(run(folder, {"data", "prepare", "--tokenizer", tok, "--input", text,
+                                             "--out", out, "--val-fraction", "0.1", "--json"}));
+  EXPECT_GT(prepared["train_tokens"].get<int64_t>(), 10000);
+  const auto stat = run(folder, {"data", "stat", out + "/train_*.bin", "--json"});
+  EXPECT_EQ(stat.status, 0) << stat.err;
+  json_of(run(folder, {"pretrain",
+                       "--preset",
+                       "tiny",
+                       "--vocab",
+                       "512",
+                       "--layers",
+                       "1",
+                       "--dim",
+                       "32",
+                       "--heads",
+                       "2",
+                       "--kv-heads",
+                       "1",
+                       "--hidden",
+                       "64",
+                       "--tokenizer",
+                       tok,
+                       "--run",
+                       folder / "run",
+                       "--data",
+                       out + "/train_*.bin",
+                       "--val",
+                       out + "/val_*.bin",
+                       "--eval-documents",
+                       "--document-mask",
+                       "--batch",
+                       "2",
+                       "--seq",
+                       "128",
+                       "--steps",
+                       "10",
+                       "--json"}));
+  const Words generate{"generate", "--model",      folder / "run", "--prompt", "Once upon a time",
+                       "--greedy", "--max-tokens", "12",           "--json"};
+  const auto first = json_of(run(folder, generate));
+  EXPECT_EQ(first["tokens"].size(), 12u);
+  EXPECT_EQ(json_of(run(folder, generate + Words{"--threads", "1"}))["tokens"], first["tokens"]);
+  expect_error(run(folder, {"generate", "--model", folder / "none", "--prompt", "x"}), 1, "none");
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,108 @@
+// The training loop where it cannot be reached from the command line: gradients that turn to NaN.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "cpu/backend.h"
+#include "data/shards.h"
+#include "train/trainer.h"
+
+namespace hearth {
+namespace {
+
+int losses_made = 0;  // calls of mean_loss so far
+int first_bad = 0, bad_count = 0;
+void (*true_mean_loss)(Stream&, Tensor, Tensor, Tensor, bool) = nullptr;
+
+void poisoned_mean_loss(Stream& s, Tensor loss, Tensor nll, Tensor scalars, bool add) {
+  true_mean_loss(s, loss, nll, scalars, add);
+  ++losses_made;
+  if (losses_made >= first_bad && losses_made < first_bad + bad_count)
+    *loss.as<float>() = std::numeric_limits<float>::quiet_NaN();
+}
+
+// The CPU, but some losses are not numbers.
+class Poisoned final : public Backend {
+ public:
+  Poisoned() : inner_(make_cpu_backend(1)), kernels_(inner_->kernels()) {
+    true_mean_loss = kernels_.mean_loss;
+    kernels_.mean_loss = poisoned_mean_loss;
+  }
+  const Kernels& kernels() const override { return kernels_; }
+  Stream& stream() override { return inner_->stream(); }
+  std::string describe() const override { return "poisoned"; }
+  std::byte* allocate(int64_t n, const std::string& w) override { return inner_->allocate(n, w); }
+  void release(std::byte* p, int64_t n) override { inner_->release(p, n); }
+  void upload(std::byte* d, const void* h, int64_t n) override { inner_->upload(d, h, n); }
+  void download(void* h, const std::byte* d, int64_t n) override { inner_->download(h, d, n); }
+  void synchronize() override { inner_->synchronize(); }
+  int64_t free_bytes() const override { return inner_->free_bytes(); }
+
+ private:
+  std::unique_ptr<Backend> inner_;
+  Kernels kernels_;
+};
+
+class TrainerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "hearth-trainer-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder = name;
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 4000; ++i) ids.push_back((i * i + i / 7) % 32);
+    write_tokens(folder / "data.bin", TokenFormat::llmc, 32, ids);
+    spec.model.vocab = 32, spec.model.context = 16, spec.model.layers = 1, spec.model.dim = 16;
+    spec.model.heads = 2, spec.model.hidden = 32;
+    spec.model = spec.model.resolve();
+    spec.train.data = {(folder / "data.bin").string()};
+    spec.train.steps = 40, spec.train.batch = 2, spec.train.seq = "16";
+    spec.train.checkpoint_every = 10, spec.train.eval_every = 0;
+    spec.run = folder / "run";
+    spec.quiet = true;
+    losses_made = 0;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+
+  std::filesystem::path folder;
+  RunSpec spec;
+};
+
+TEST_F(TrainerTest, SkipsASingleBadStep) {
+  first_bad = 15, bad_count = 2;
+  Poisoned backend;
+  const RunResult r = pretrain(spec, backend);
+  EXPECT_EQ(r.steps, 40);
+  EXPECT_EQ(r.skipped, 2);
+  EXPECT_EQ(r.reloads, 0);
+}
+
+TEST_F(TrainerTest, GoesBackAfterThreeInARowAndMovesOn) {
+  first_bad = 24, bad_count = 3;
+  std::string said;
+  spec.warn = [&](const std::string& line) { said += line; };
+  Poisoned backend;
+  const RunResult r = pretrain(spec, backend);
+  EXPECT_EQ(r.steps, 40);
+  EXPECT_EQ(r.reloads, 1);
+  EXPECT_TRUE(std::isfinite(r.train_loss));
+  EXPECT_NE(said.find("going back to step-00000020"), std::string::npos) << said;
+  EXPECT_EQ(losses_made, 26 + 20);  // up to the third bad one, then from 20 to 40 on other data
+}
+
+// A checkpoint taken in the middle of bad steps is neither gone back to nor unreadable.
+TEST_F(TrainerTest, ResumesFromACheckpointOfABadStep) {
+  first_bad = 19, bad_count = 2;  // step 20 is bad and saved
+  spec.stop_after_step = 20;
+  Poisoned backend;
+  EXPECT_EQ(pretrain(spec, backend).reason, "stopped");
+  spec.stop_after_step = 0, spec.resume = true;
+  const RunResult r = pretrain(spec, backend);
+  EXPECT_EQ(r.steps, 40);
+  EXPECT_EQ(r.skipped, 2);
+}
+
+}  // namespace
+}  // namespace hearth
