@@ -12,7 +12,8 @@
 
 namespace hearth {
 
-struct Stream;  // what a backend launches on: a thread pool, a CUDA stream
+// What a backend launches on: each derives its own (a thread pool, a CUDA stream) and casts back.
+struct Stream {};
 
 struct GemmSpec {
   bool ta = false;

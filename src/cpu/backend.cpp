@@ -99,7 +99,7 @@ std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f} MiB", double(b
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, Isa isa)
-      : isa_(isa), threads_(threads), stream_{threads_, scratch_, gemm_table(isa)} {}
+      : isa_(isa), threads_(threads), stream_{{}, threads_, scratch_, gemm_table(isa)} {}
 
   const Kernels& kernels() const override { return cpu_kernels(isa_); }
   Stream& stream() override { return stream_; }
@@ -136,10 +136,12 @@ class CpuBackend final : public Backend {
   Isa isa_;
   Threads threads_;
   Scratch scratch_;
-  Stream stream_;
+  CpuStream stream_;
 };
 
 }  // namespace
+
+CpuStream& cpu(Stream& s) { return static_cast<CpuStream&>(s); }
 
 int64_t available_memory() { return std::min(meminfo_available(), cgroup_available()); }
 

@@ -121,7 +121,7 @@ class ReferenceBackend : public Backend {
  public:
   const Kernels& kernels() const override { return reference_kernels(); }
   // Nothing is launched: the kernels never look at the stream, so any address will do.
-  Stream& stream() override { return reinterpret_cast<Stream&>(stream_); }
+  Stream& stream() override { return stream_; }
   std::string describe() const override { return "reference, 1 thread"; }
 
   std::byte* allocate(int64_t bytes, const std::string& what) override {
@@ -143,7 +143,7 @@ class ReferenceBackend : public Backend {
   int64_t free_bytes() const override { return memory(_SC_AVPHYS_PAGES); }
 
  private:
-  std::max_align_t stream_{};
+  Stream stream_;
 };
 
 }  // namespace

@@ -2,16 +2,17 @@
 // declared here is not inline, so that kernels compiled per instruction set may call it.
 #pragma once
 
-#include "core/dtype.h"
+#include "core/kernels.h"
 #include "cpu/gemm.h"
 
 namespace hearth {
 
-struct Stream {
+struct CpuStream : Stream {
   Threads& threads;
   Scratch& scratch;
   const GemmTable& gemm;
 };
+CpuStream& cpu(Stream&);
 
 // Throw `[cpu <op>] expected .., got ..`.
 [[noreturn]] void refuse_dtype(const char* op, DType);

@@ -159,9 +159,9 @@ template <class Body>
 void over_tiles(Stream& stream, const AttnShape& s, const int32_t* positions,
                 const int32_t* documents, const float* slopes, Body&& body) {
   const int64_t floats = Work::floats(s), tiles = s.tiles();
-  float* memory =
-      reinterpret_cast<float*>(stream.scratch.get(floats * 4 * thread_count(stream.threads)));
-  parallel(stream.threads, s.B * s.G * tiles, [&](int64_t piece, int worker) {
+  float* memory = reinterpret_cast<float*>(
+      cpu(stream).scratch.get(floats * 4 * thread_count(cpu(stream).threads)));
+  parallel(cpu(stream).threads, s.B * s.G * tiles, [&](int64_t piece, int worker) {
     const int64_t tile = piece % tiles, g = piece / tiles % s.G, b = piece / (tiles * s.G);
     TileRows rows;
     fill_rows(rows, s, b, g, tile * row_tile, positions ? positions + b * s.T : nullptr,

@@ -188,12 +188,13 @@ void all_bwd(Stream& stream, const Inputs& in, const float* slopes, const int32_
   const AttnShape s(in.qkv, spec);
   const int64_t parts = part_count(s), tiles = s.tiles(), heads = s.B * s.G;
   const int64_t work = Work::floats(s), sums = 2 * s.T * s.ld;
-  const int64_t workers = thread_count(stream.threads);
+  const int64_t workers = thread_count(cpu(stream).threads);
   // With one part a worker's sums are stored as soon as its piece is done.
   const int64_t areas = parts == 1 ? workers : heads * parts;
-  float* memory = reinterpret_cast<float*>(stream.scratch.get((workers * work + areas * sums) * 4));
+  float* memory =
+      reinterpret_cast<float*>(cpu(stream).scratch.get((workers * work + areas * sums) * 4));
   float* all_sums = memory + workers * work;
-  parallel(stream.threads, heads * parts, [&](int64_t piece, int worker) {
+  parallel(cpu(stream).threads, heads * parts, [&](int64_t piece, int worker) {
     const int64_t part = piece % parts, g = piece / parts % s.G, b = piece / (parts * s.G);
     float* area = all_sums + (parts == 1 ? int64_t(worker) : piece) * sums;
     for (int64_t i = 0; i < sums; i += lanes) store(area + i, zero());
@@ -210,7 +211,7 @@ void all_bwd(Stream& stream, const Inputs& in, const float* slopes, const int32_
   });
   if (parts == 1) return;
   const int64_t blocks = (s.T + key_block - 1) / key_block;
-  parallel(stream.threads, heads * blocks, [&](int64_t piece, int) {
+  parallel(cpu(stream).threads, heads * blocks, [&](int64_t piece, int) {
     const int64_t head = piece / blocks, begin = piece % blocks * key_block;
     store_keys<T>(in.dqkv, all_sums + head * parts * sums, parts, s, head / s.G, head % s.G, begin,
                   smaller(s.T, begin + key_block));

@@ -79,7 +79,7 @@ void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tens
   } else {
     args.alpha = spec.alpha;
   }
-  hearth::gemm(s.threads, s.scratch, s.gemm, args);
+  hearth::gemm(cpu(s).threads, cpu(s).scratch, cpu(s).gemm, args);
 }
 
 }  // namespace hearth::HEARTH_ISA

@@ -112,7 +112,7 @@ template <class T>
 void norm_bwd_rows(Stream& s, Tensor dx, float* dgain, float* dbias, Tensor dy, Tensor x,
                    Tensor gain, Tensor stat, Tensor prior, const NormSpec& spec) {
   const int64_t C = x.cols(), rows = row_count(x);
-  parallel(s.threads, row_parts, [&](int64_t part, int) {
+  parallel(cpu(s).threads, row_parts, [&](int64_t part, int) {
     float* dg = dgain ? dgain + part * C : nullptr;
     float* db = dbias ? dbias + part * C : nullptr;
     if (dg) clear(dg, C);
@@ -154,7 +154,7 @@ void column_sum(Stream& s, Tensor out, Tensor parts, Tensor x, float alpha, bool
   expect_dtypes("column_sum", DType::f32, out, parts);
   const int64_t N = x.cols(), rows = row_count(x);
   by_dtype("column_sum", x, [&]<class T>(T*) {
-    parallel(s.threads, row_parts, [&](int64_t part, int) {
+    parallel(cpu(s).threads, row_parts, [&](int64_t part, int) {
       float* total = parts.as<float>() + part * N;
       clear(total, N);
       for (int64_t row = part_begin(rows, part); row < part_begin(rows, part + 1); ++row) {

@@ -38,7 +38,7 @@ void sum_squares(Stream& s, Tensor out, Tensor parts, Tensor x) {
   const int64_t n = count(x), P = count(parts);
   by_dtype("sum_squares", x, [&]<class T>(T*) {
     const int64_t size = round_up((n + P - 1) / P, 64);
-    parallel(s.threads, P, [&](int64_t p, int) {
+    parallel(cpu(s).threads, P, [&](int64_t p, int) {
       const int64_t begin = smaller(n, p * size), end = smaller(n, begin + size);
       parts.as<float>()[p] = float(squares(x.as<const T>() + begin, end - begin));
     });

@@ -119,8 +119,8 @@ void head_backward(const Work& w, T* dx, float* dgain, const T* dy, const T* x, 
 }
 
 float* work_memory(Stream& stream, const QkSpec& s) {
-  const int64_t bytes = Work::floats(s) * 4 * thread_count(stream.threads);
-  return reinterpret_cast<float*>(stream.scratch.get(bytes));
+  const int64_t bytes = Work::floats(s) * 4 * thread_count(cpu(stream).threads);
+  return reinterpret_cast<float*>(cpu(stream).scratch.get(bytes));
 }
 
 template <class T>
@@ -140,7 +140,7 @@ void qk_norm_rope(Stream& stream, Tensor y, Tensor stat, Tensor qkv, Tensor posi
   const int64_t rows = count(qkv) / token, grain = larger(1, 32768 / token);
   float* memory = work_memory(stream, s);
   by_dtype("qk_norm_rope", qkv, [&]<class T>(T*) {
-    parallel(stream.threads, (rows + grain - 1) / grain, [&](int64_t piece, int worker) {
+    parallel(cpu(stream).threads, (rows + grain - 1) / grain, [&](int64_t piece, int worker) {
       const Work w(memory + worker * Work::floats(s), s);
       for (int64_t bt = piece * grain; bt < smaller(rows, (piece + 1) * grain); ++bt) {
         if (s.rotary) load_angles(w, rope.as<float>(), positions.as<int32_t>()[bt], s);
@@ -167,7 +167,7 @@ void qk_norm_rope_bwd(Stream& stream, Tensor dqkv, Tensor dq_gain, Tensor dk_gai
   float* q_parts = dq_gain ? parts.as<float>() : nullptr;
   float* k_parts = dk_gain ? parts.as<float>() + row_parts * D : nullptr;
   by_dtype("qk_norm_rope_bwd", dy, [&]<class T>(T*) {
-    parallel(stream.threads, row_parts, [&](int64_t part, int worker) {
+    parallel(cpu(stream).threads, row_parts, [&](int64_t part, int worker) {
       const Work w(memory + worker * Work::floats(s), s);
       float* dq = q_parts ? q_parts + part * D : nullptr;
       float* dk = k_parts ? k_parts + part * D : nullptr;
