@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <random>
 
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "core/build_info.h"
 #include "core/error.h"
 #include "data/shards.h"
+#include "train/lockstep.h"
 #include "train/log.h"
 #include "train/peak.h"
 #include "train/trainer.h"
@@ -27,11 +27,13 @@ struct BenchFlags {
   int steps = 10;
   bool profile = false;
   bool measure = false;
+  bool offload = false;
   std::string recompute = "none";
   std::vector<std::string> data;
   std::string order = "sequential";
   int workers = 2;
   double seconds = 3;
+  FieldFlags<ModelConfig> model;
 };
 
 nlohmann::ordered_json line(const Backend& b, const std::string& what, const std::string& shape,
@@ -40,24 +42,29 @@ nlohmann::ordered_json line(const Backend& b, const std::string& what, const std
           {"shape", shape}, {"value", value},         {"unit", unit}};
 }
 
-ProgramSpec spec_of(const BenchFlags& f) {
-  return {.model = preset(f.preset),
-          .dtype = to_dtype(parse_enum<TrainDType>(f.dtype, "--dtype")),
-          .B = f.batch,
-          .T = f.seq,
-          .recompute = parse_enum<Recompute>(f.recompute, "--recompute")};
+TrainDType dtype_of(const BenchFlags& f) { return parse_enum<TrainDType>(f.dtype, "--dtype"); }
+
+std::unique_ptr<Backend> backend_of(const BenchFlags& f) {
+  const TrainDType d = dtype_of(f);
+  return make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});
 }
 
-Batch random_batch(const ProgramSpec& s) {
-  std::mt19937 random(1);
-  Batch b;
-  b.count = s.B * s.T;
-  for (int64_t i = 0; i < b.count; ++i) {
-    b.tokens.push_back(int32_t(random() % uint32_t(s.model.vocab)));
-    b.targets.push_back(int32_t(random() % uint32_t(s.model.vocab)));
-    b.positions.push_back(int32_t(i % s.T));
-  }
-  return b;
+ProgramSpec spec_of(const BenchFlags& f, const Backend& backend) {
+  ModelConfig model = preset(f.preset);
+  f.model.apply(model);
+  return {.model = model.resolve(),
+          .dtype = to_dtype(dtype_of(f)),
+          .B = f.batch,
+          .T = f.seq,
+          .recompute = parse_enum<Recompute>(f.recompute, "--recompute"),
+          .offload = f.offload,
+          .logits_bytes = backend.logits_bytes()};
+}
+
+// What the process held at most: of the card, or of the machine.
+int64_t peak_bytes(const Backend& b) {
+  const MemoryUse use = b.memory_use();
+  return use.peak ? use.peak : peak_resident_bytes();
 }
 
 struct Timed {
@@ -66,11 +73,11 @@ struct Timed {
 };
 
 Timed time_steps(const ProgramSpec& s, Backend& backend, int steps) {
-  ParamStore store(backend, decoder_params(s.model), s.dtype);
+  ParamStore store(backend, decoder_params(s.model), s.dtype, s.offload);
   store.initialise(1);
   Memory memory(backend, &store);
   Programs programs(s, memory);
-  const Batch batch = random_batch(s);
+  const Batch batch = random_batch(s, 1);
   Scalars scalars;
   scalars.lr = 1e-4f, scalars.clip = 1, scalars.inv_targets = 1 / float(batch.count);
   const auto step = [&] {
@@ -94,9 +101,9 @@ Timed time_steps(const ProgramSpec& s, Backend& backend, int steps) {
 }
 
 void bench_train(const BenchFlags& f) {
-  const std::unique_ptr<Backend> backend = make_backend(f.common);
-  const ProgramSpec s = spec_of(f);
-  expect_fit(s, int64_t(0.9 * double(backend->free_bytes())));
+  const std::unique_ptr<Backend> backend = backend_of(f);
+  const ProgramSpec s = spec_of(f, *backend);
+  expect_fit(s, int64_t(0.9 * double(backend->free_bytes())), backend->has_far_memory());
   const double peak = measure_peak(*backend, s.dtype);
   const Timed t = time_steps(s, *backend, f.steps);
   const double tokens = double(s.B * s.T) / t.seconds;
@@ -108,7 +115,7 @@ void bench_train(const BenchFlags& f) {
   j["gflops"] = flops * 1e-9;
   j["mfu"] = flops / peak;
   j["peak_gflops"] = peak * 1e-9;
-  j["memory_bytes"] = peak_resident_bytes();
+  j["memory_bytes"] = peak_bytes(*backend);
   if (f.profile)
     for (const auto& [name, seconds] : t.profile) j["profile_ms"][name] = 1e3 * seconds;
   if (f.common.json) return print_json(j);
@@ -125,8 +132,8 @@ void bench_train(const BenchFlags& f) {
 }
 
 void bench_fit(const BenchFlags& f) {
-  const std::unique_ptr<Backend> backend = make_backend(f.common);
-  const ProgramSpec s = spec_of(f);
+  const std::unique_ptr<Backend> backend = backend_of(f);
+  const ProgramSpec s = spec_of(f, *backend);
   const MemoryNeed need = memory_need(s);
   const int64_t budget = int64_t(0.9 * double(backend->free_bytes()));
   const int64_t best = largest_batch(s, 64 * s.B, budget);
@@ -142,7 +149,7 @@ void bench_fit(const BenchFlags& f) {
   if (f.measure) {
     expect_fit(s, budget);
     time_steps(s, *backend, 1);
-    measured = double(peak_resident_bytes());
+    measured = double(peak_bytes(*backend));
     j["process_peak"] = measured;
     j["over_plan"] = measured / double(need.total()) - 1;
   }
@@ -159,8 +166,8 @@ void bench_fit(const BenchFlags& f) {
 }
 
 void bench_gemm(const BenchFlags& f) {
-  const std::unique_ptr<Backend> backend = make_backend(f.common);
-  const ProgramSpec s = spec_of(f);
+  const std::unique_ptr<Backend> backend = backend_of(f);
+  const ProgramSpec s = spec_of(f, *backend);
   const ModelConfig& c = s.model;
   const int64_t M = s.B * s.T, qkv = (c.heads + 2 * c.kv_heads) * c.head_dim;
   const int64_t up = c.hidden * (is_glu(c.act) ? 2 : 1);
@@ -192,8 +199,8 @@ void bench_gemm(const BenchFlags& f) {
 }
 
 void bench_attention(const BenchFlags& f) {
-  const std::unique_ptr<Backend> backend = make_backend(f.common);
-  const ProgramSpec s = spec_of(f);
+  const std::unique_ptr<Backend> backend = backend_of(f);
+  const ProgramSpec s = spec_of(f, *backend);
   const ModelConfig& c = s.model;
   Tape t(s.dtype, "attention");
   const Var qkv = t.param("qkv", {s.B, s.T, c.heads + 2 * c.kv_heads, c.head_dim}, Init::normal(1),
@@ -271,11 +278,14 @@ void add_bench(CLI::App& app) {
   const auto on_model = [&](const char* name, const char* help, void (*run)(const BenchFlags&)) {
     auto [c, f] = command(name, help, run);
     c->add_option("--preset", f->preset, "model")->capture_default_str();
-    c->add_option("--dtype", f->dtype, "fp32 or bf16")->capture_default_str();
+    c->add_option("--dtype", f->dtype, "fp32, bf16; on a card also tf32 and fp16")
+        ->capture_default_str();
     c->add_option("--recompute", f->recompute, "none, light or block")->capture_default_str();
+    c->add_flag("--offload", f->offload, "moments and masters in the host's memory");
     c->add_option("--steps", f->steps, "repetitions")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
+    f->model.add(*c, ModelConfig{}, "Model, over the preset");
     return std::pair{c, f};
   };
   auto [train, tf] = on_model("train", "whole training steps on random tokens", bench_train);

@@ -12,7 +12,6 @@
 #include "cli/arguments.h"
 #include "core/build_info.h"
 #include "core/error.h"
-#include "cpu/backend.h"
 #include "io/json.h"
 
 namespace hearth {
@@ -20,19 +19,9 @@ namespace hearth {
 void add_common(CLI::App& app, Common& c) {
   app.add_option("--device", c.device, "auto, cpu or cuda[:i]")->capture_default_str();
   app.add_option("--threads", c.threads, "CPU threads; 0: one per core")->capture_default_str();
+  app.add_option("--memory-limit", c.memory_limit, "GiB of a card to use at most; 0: what is free")
+      ->capture_default_str();
   app.add_flag("--json", c.json, "one JSON object (or JSON lines) on stdout");
-}
-
-std::unique_ptr<Backend> make_backend(const Common& c) {
-  if (c.device != "auto" && c.device != "cpu") {
-    if (c.device.starts_with("cuda"))
-      fail("device", "expected cpu, got {}: this build has no CUDA backend; use --device cpu",
-           c.device);
-    fail_usage("device", "expected auto, cpu or cuda[:i], got {}", in_quotes(c.device));
-  }
-  if (c.threads < 0 || c.threads > 4096)
-    fail_usage("threads", "expected 0 to 4096 threads, got {}", c.threads);
-  return make_cpu_backend(c.threads);
 }
 
 void print_json(const nlohmann::ordered_json& j) {
@@ -51,6 +40,7 @@ int run_command_line(int argc, char** argv) {
   add_generate(app);
   add_bench(app);
   add_quickstart(app);
+  add_doctor(app);
   allow_config_files(app);
 
   const std::vector<std::string> given(argv + 1, argv + argc);

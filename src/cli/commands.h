@@ -15,12 +15,17 @@ namespace hearth {
 struct Common {
   std::string device = "auto";  // auto | cpu | cuda[:i]
   int threads = 0;              // 0: every core
+  double memory_limit = 0;      // GiB of a card; 0: what is free
   bool json = false;
 };
 void add_common(CLI::App&, Common&);
 
-// The backend --device asks for; says in one sentence when this build has none such.
-std::unique_ptr<Backend> make_backend(const Common&);
+// What a command needs of its backend beyond the default.
+struct BackendWish {
+  bool tf32 = false, fp16 = false;
+};
+// The backend --device asks for; says in one sentence when there is none such (device.cpp).
+std::unique_ptr<Backend> make_backend(const Common&, const BackendWish& = {});
 
 // One JSON object on stdout, invalid UTF-8 replaced.
 void print_json(const nlohmann::ordered_json&);
@@ -32,6 +37,7 @@ void add_pretrain(CLI::App&);
 void add_generate(CLI::App&);
 void add_bench(CLI::App&);
 void add_quickstart(CLI::App&);
+void add_doctor(CLI::App&);
 
 int run_command_line(int argc, char** argv);
 

@@ -5,6 +5,7 @@
 #include "core/build_info.h"
 #include "cpu/backend.h"
 #include "cpu/features.h"
+#include "cuda/backend.h"
 #include "io/fields.h"
 #include "model/decoder.h"
 #include "model/folder.h"
@@ -27,8 +28,17 @@ nlohmann::ordered_json machine_json(const Backend& backend) {
               {"usable", usable},
               {"backend", backend.describe()},
               {"free_bytes", backend.free_bytes()}};
-  j["cuda"] = false;
+  const CudaCards found = cuda_cards();
+  j["cuda"] = {{"driver", found.driver}, {"runtime", found.runtime}, {"problem", found.problem}};
   j["gpus"] = nlohmann::json::array();
+  for (const CudaCard& c : found.cards)
+    j["gpus"].push_back({{"name", c.name},
+                         {"capability", fmt::format("{}.{}", c.major, c.minor)},
+                         {"processors", c.processors},
+                         {"memory_bytes", c.memory_bytes},
+                         {"free_bytes", c.free_bytes},
+                         {"gets", c.gets},
+                         {"problem", c.problem}});
   return j;
 }
 
@@ -46,14 +56,22 @@ void print_text(const nlohmann::ordered_json& j) {
   fmt::print("cpu     {}; built and usable: {}\n", j["cpu"]["backend"].get<std::string>(),
              fmt::join(j["cpu"]["usable"].get<std::vector<std::string>>(), ", "));
   fmt::print("memory  {:.1f} GiB free\n", j["cpu"]["free_bytes"].get<double>() / (1 << 30));
-  fmt::print("gpu     this build has no CUDA backend\n");
+  if (j["gpus"].empty()) fmt::print("gpu     none: {}\n", j["cuda"]["problem"].get<std::string>());
+  for (const auto& g : j["gpus"]) {
+    const std::string problem = g["problem"].get<std::string>();
+    fmt::print("gpu     {}, compute capability {}, {:.1f} of {:.1f} GiB free; {}\n",
+               g["name"].get<std::string>(), g["capability"].get<std::string>(),
+               g["free_bytes"].get<double>() / (1 << 30),
+               g["memory_bytes"].get<double>() / (1 << 30),
+               problem.empty() ? g["gets"].get<std::string>() : "not used: " + problem);
+  }
   if (!j.contains("params")) return;
   fmt::print("model   {} parameters\n", j["params"].get<int64_t>());
   for (const auto& [key, value] : j["config"].items()) fmt::print("  {} = {}\n", key, value.dump());
 }
 
 void run(const InfoFlags& f) {
-  const std::unique_ptr<Backend> backend = make_backend(f.common);
+  const std::unique_ptr<Backend> backend = make_cpu_backend(f.common.threads);
   nlohmann::ordered_json j = machine_json(*backend);
   if (!f.preset.empty()) {
     j["preset"] = f.preset;

@@ -57,7 +57,9 @@ void run(const PretrainFlags& f) {
   if (spec.train.data.empty()) fail_usage("pretrain", "expected token files by --data, got none");
   if (f.preset.empty() && !f.model.given("dim") && !f.resume)
     fail_usage("pretrain", "expected --preset or the model's own flags, got neither");
-  const std::unique_ptr<Backend> backend = make_backend(f.common);
+  const TrainDType d = spec.train.dtype;
+  const std::unique_ptr<Backend> backend =
+      make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});
   const RunResult r = run_pretrain(spec, *backend);
   if (f.common.json) return print_json(result_json(r));
   fmt::print("{} steps, {} tokens, loss {:.4f}", r.steps, r.tokens, r.train_loss);

@@ -1,12 +1,33 @@
 // Backend: where a program runs. It owns memory and a stream, and offers one table of kernels.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/kernels.h"
 
 namespace hearth {
+
+// Bytes this process holds of a device, now and at most so far.
+struct MemoryUse {
+  int64_t now = 0, peak = 0;
+};
+
+// How a device fares, by its own sensors.
+struct DeviceState {
+  double celsius = 0, watts = 0;
+  double utilisation = 0;    // share of time with work on it
+  int64_t memory_bytes = 0;  // in use by everybody
+};
+
+// A sequence of launches that a backend runs as one.
+class Replay {
+ public:
+  virtual ~Replay() = default;
+  virtual void run() = 0;
+};
 
 class Backend {
  public:
@@ -18,25 +39,42 @@ class Backend {
   // Zeroed memory, aligned to 256 bytes. Throws Error naming `what` when there is not enough.
   virtual std::byte* allocate(int64_t bytes, const std::string& what) = 0;
   virtual void release(std::byte*, int64_t bytes) = 0;
+  // Whether allocate_far() gives memory that free_bytes() does not count.
+  virtual bool has_far_memory() const { return false; }
+  // The same of the host's memory, where kernels can reach it too: slower, and there is more of it.
+  virtual std::byte* allocate_far(int64_t bytes, const std::string& what) {
+    return allocate(bytes, what);
+  }
+  virtual void release_far(std::byte* p, int64_t bytes) { release(p, bytes); }
   virtual void upload(std::byte* device, const void* host, int64_t bytes) = 0;
   virtual void download(void* host, const std::byte* device, int64_t bytes) = 0;
   virtual void synchronize() = 0;
   virtual int64_t free_bytes() const = 0;
+
+  // Zeros where the device's memory is the process's own.
+  virtual MemoryUse memory_use() const { return {}; }
+  virtual std::optional<DeviceState> device_state() { return {}; }
+  // How much memory a chunk of logits is worth here: large products run faster on some devices.
+  virtual int64_t logits_bytes() const { return int64_t(64) << 20; }
+  // What `launch` launches, recorded to be replayed as one; absent where that gains nothing.
+  virtual std::unique_ptr<Replay> capture(const std::function<void()>& /*launch*/) { return {}; }
 };
 
 // Memory of a backend with an owner.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Backend& b, int64_t bytes, const std::string& what)
-      : backend_(&b), bytes_(bytes), data_(bytes ? b.allocate(bytes, what) : nullptr) {}
+  Buffer(Backend& b, int64_t bytes, const std::string& what, bool far = false)
+      : backend_(&b), bytes_(bytes), far_(far) {
+    if (bytes) data_ = far ? b.allocate_far(bytes, what) : b.allocate(bytes, what);
+  }
   Buffer(Buffer&& o) noexcept { swap(o); }
   Buffer& operator=(Buffer&& o) noexcept {
     swap(o);
     return *this;
   }
   ~Buffer() {
-    if (data_) backend_->release(data_, bytes_);
+    if (data_) far_ ? backend_->release_far(data_, bytes_) : backend_->release(data_, bytes_);
   }
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
@@ -46,10 +84,12 @@ class Buffer {
     std::swap(backend_, o.backend_);
     std::swap(bytes_, o.bytes_);
     std::swap(data_, o.data_);
+    std::swap(far_, o.far_);
   }
   Backend* backend_ = nullptr;
   int64_t bytes_ = 0;
   std::byte* data_ = nullptr;
+  bool far_ = false;
 };
 
 }  // namespace hearth

@@ -63,6 +63,8 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
 
 void Exec::bind() {
   arena_ = memory_.arena();
+  runs_ = 0;
+  replay_.reset();
   for (size_t i = 0; i < tensors_.size(); ++i)
     if (plan_.offset[i] >= 0) tensors_[i].data = arena_ + plan_.offset[i];
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -83,12 +85,13 @@ void Exec::bind() {
 
 void Exec::run(Profile* profile) {
   if (calls_.empty() || arena_ != memory_.arena()) bind();
+  if (!profile) {
+    // The first run goes node by node: kernels choose their algorithms and grow their scratch.
+    if (++runs_ == 2) replay_ = memory_.backend.capture([this] { launch_all(); });
+    return replay_ ? replay_->run() : launch_all();
+  }
   const Kernels& kernels = memory_.backend.kernels();
   Stream& stream = memory_.backend.stream();
-  if (!profile) {
-    for (const Call& c : calls_) c.node->op->launch(kernels, stream, c.in, c.out);
-    return;
-  }
   using Clock = std::chrono::steady_clock;
   for (const Call& c : calls_) {
     const auto begin = Clock::now();
@@ -98,12 +101,26 @@ void Exec::run(Profile* profile) {
   }
 }
 
-void Exec::run(const Observer& observe) {
-  if (calls_.empty() || arena_ != memory_.arena()) bind();
-  for (const Call& c : calls_) {
+void Exec::launch_all() {
+  for (const Call& c : calls_)
     c.node->op->launch(memory_.backend.kernels(), memory_.backend.stream(), c.in, c.out);
-    memory_.backend.synchronize();
-    observe(*c.node, c.out);
+}
+
+size_t Exec::size() {
+  if (calls_.empty() || arena_ != memory_.arena()) bind();
+  return calls_.size();
+}
+
+void Exec::run_step(size_t i) {
+  const Call& c = calls_[i];
+  c.node->op->launch(memory_.backend.kernels(), memory_.backend.stream(), c.in, c.out);
+  memory_.backend.synchronize();
+}
+
+void Exec::run(const Observer& observe) {
+  for (size_t i = 0, n = size(); i < n; ++i) {
+    run_step(i);
+    observe(*calls_[i].node, calls_[i].out);
   }
 }
 

@@ -38,6 +38,14 @@ class Exec {
 
   // Memory of a value: of a temporary it is what the last node to use its place has left there.
   Tensor operator[](Var v);
+  // Single nodes, for those who look on: lockstep runs, tests.
+  struct Step {
+    const Node& node;
+    std::span<const Tensor> in, out;
+  };
+  size_t size();
+  Step step(size_t i) const { return {*calls_[i].node, calls_[i].in, calls_[i].out}; }
+  void run_step(size_t i);
   // Runs node by node and shows each one's outputs as soon as they are written.
   using Observer = std::function<void(const Node&, std::span<const Tensor> out)>;
   void run(const Observer&);
@@ -51,11 +59,14 @@ class Exec {
     std::vector<Tensor> in, out;
   };
   void bind();
+  void launch_all();
 
   Tape tape_;
   Memory& memory_;
   Plan plan_;
   std::byte* arena_ = nullptr;  // the one calls_ were bound to
+  int64_t runs_ = 0;            // since they were
+  std::unique_ptr<Replay> replay_;
   std::vector<Tensor> tensors_;
   std::vector<Call> calls_;
 };

@@ -66,6 +66,7 @@ struct AttnSpec {
 };
 
 struct LossSpec {
+  int64_t vocab = 0;  // columns that count; the logits after them become 0 with grad. 0: all
   float softcap = 0;
   bool grad = false;  // overwrite the logits with d loss / d logits
 };
@@ -78,6 +79,8 @@ struct Kernels {
   const char* name;
 
   // c (M, N); op(a) (M, K); op(b) (K, N); bias (N); prior, aux (M, N). c may be acc with a, b bf16.
+  // b and the number of rows of c say what M, N and K are: rows of a and c may be longer than that,
+  // what is beyond is neither read nor written.
   void (*gemm)(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
                const GemmSpec&);
   // out (N) acc = [out +] alpha * column sums of x (M, N); parts (row_parts, N) acc

@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "core/error.h"
+#include "core/threads.h"
 
 namespace hearth {
 namespace {
@@ -72,11 +73,13 @@ std::string_view to_string(Part p) {
   return names[size_t(p)];
 }
 
-void draw(std::span<float> out, const Init& init, uint64_t seed, std::string_view name) {
+void draw(std::span<float> out, const Init& init, uint64_t seed, std::string_view name,
+          int64_t first) {
   const uint64_t h = hash_name(name);
   const uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
   for (size_t i = 0; i < out.size(); i += 4) {
-    const Words r = philox({{uint32_t(i / 4), uint32_t(h), uint32_t(h >> 32), 0x1417u}}, k0, k1);
+    const Words r = philox(
+        {{uint32_t((size_t(first) + i) / 4), uint32_t(h), uint32_t(h >> 32), 0x1417u}}, k0, k1);
     float z[4];
     switch (init.kind) {
       case Init::Kind::constant:
@@ -97,11 +100,12 @@ void draw(std::span<float> out, const Init& init, uint64_t seed, std::string_vie
   }
 }
 
-ParamStore::ParamStore(Backend& b, std::vector<ParamSpec> specs, DType d)
+ParamStore::ParamStore(Backend& b, std::vector<ParamSpec> specs, DType d, bool offload)
     : backend_(b),
       specs_(std::move(specs)),
       dtype_(d),
       acc_(d == DType::f64 ? DType::f64 : DType::f32),
+      offload_(offload),
       offset_(specs_.size()) {
   for (int g = 0; g < group_count; ++g) {
     for (size_t i = 0; i < specs_.size(); ++i) {
@@ -123,7 +127,8 @@ int64_t ParamStore::count() const {
 
 Tensor ParamStore::slice(Part p, int64_t at, Shape s) {
   Buffer& b = buffers_[size_t(p)];
-  if (!b.data() && elements_) b = Buffer(backend_, part_bytes(p), std::string(to_string(p)));
+  const bool far = offload_ && p != Part::weight && p != Part::grad;
+  if (!b.data() && elements_) b = Buffer(backend_, part_bytes(p), std::string(to_string(p)), far);
   return {b.data() + at * size_of(dtype(p)), s, dtype(p)};
 }
 
@@ -167,9 +172,13 @@ std::vector<float> ParamStore::values(Part p, const std::string& name) {
 }
 
 void ParamStore::initialise(uint64_t seed) {
+  constexpr int64_t stretch = 1 << 16;
+  Threads threads;  // a logarithm and a turn for every pair of normal numbers: seconds on one core
   for (const ParamSpec& s : specs_) {
     std::vector<float> v(size_t(s.shape.numel()));
-    draw(v, s.init, seed, s.name);
+    threads.ranges(s.shape.numel(), stretch, [&](int64_t begin, int64_t end) {
+      draw(std::span(v).subspan(size_t(begin), size_t(end - begin)), s.init, seed, s.name, begin);
+    });
     set(s.name, v);
   }
 }

@@ -45,7 +45,8 @@ std::string_view to_string(Part);
 class ParamStore {
  public:
   // The flat order goes by group, then by first use; each is padded to 64 elements with zeros.
-  ParamStore(Backend&, std::vector<ParamSpec>, DType);
+  // `offload` keeps what only the optimizer reads (moments, masters) in the host's memory.
+  ParamStore(Backend&, std::vector<ParamSpec>, DType, bool offload = false);
 
   DType dtype() const { return dtype_; }
   DType dtype(Part p) const { return p == Part::weight ? dtype_ : acc_; }
@@ -77,6 +78,7 @@ class ParamStore {
   Backend& backend_;
   std::vector<ParamSpec> specs_;
   DType dtype_, acc_;
+  bool offload_;
   std::vector<int64_t> offset_;  // in elements, per spec
   std::unordered_map<std::string, size_t> index_;
   std::array<int64_t, group_count + 1> begin_{};  // of each group, in elements
@@ -84,8 +86,10 @@ class ParamStore {
   std::array<Buffer, part_count> buffers_;
 };
 
-// The values `init` gives elements [0, out.size()) of the parameter `name`.
-void draw(std::span<float> out, const Init&, uint64_t seed, std::string_view name);
+// The values `init` gives elements [first, first + out.size()) of the parameter `name`; first is a
+// multiple of 4.
+void draw(std::span<float> out, const Init&, uint64_t seed, std::string_view name,
+          int64_t first = 0);
 
 // Named buffers that outlast a replay and are shared by programs: inputs, loss, scalars, caches.
 class StateStore {

@@ -9,16 +9,16 @@ namespace hearth::reference {
 
 void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
                    const LossSpec& spec) {
-  const int64_t N = logits.rows(), V = logits.cols();
+  const int64_t N = logits.rows(), wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
   const Scalars s = load_scalars(scalars);
   const Doubles x = load(logits);
   const auto target = load_ints(targets);
-  Doubles loss(size_t(N), 0.0), grad(size_t(N * V));
+  Doubles loss(size_t(N), 0.0), grad(size_t(N * wide));
   for (int64_t n = 0; n < N; ++n) {
     if (target[n] == -100) continue;
     Doubles z(size_t(V), 0.0), slope(size_t(V), 1.0);  // capped logits and their slopes
     for (int64_t j = 0; j < V; ++j) {
-      z[j] = x[n * V + j];
+      z[j] = x[n * wide + j];
       if (spec.softcap > 0) {
         const double t = std::tanh(z[j] / spec.softcap);
         z[j] = spec.softcap * t;
@@ -31,8 +31,8 @@ void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor sc
     const double lse = top + std::log(sum);
     loss[n] = lse - z[target[n]];
     for (int64_t j = 0; j < V; ++j)
-      grad[n * V + j] = (std::exp(z[j] - lse) - (j == target[n] ? 1 : 0)) * slope[j] *
-                        s.inv_targets * s.loss_scale;
+      grad[n * wide + j] = (std::exp(z[j] - lse) - (j == target[n] ? 1 : 0)) * slope[j] *
+                           s.inv_targets * s.loss_scale;
   }
   store(nll, loss);
   if (spec.grad) store(logits, grad);

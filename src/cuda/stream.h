@@ -4,11 +4,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 #include "core/kernels.h"
 
 namespace hearth::cuda {
 
-struct Gemms;  // cuBLASLt, its plans and their tuning
+class Gemms;  // cuBLASLt, its plans and their tuning
 
 struct Card {
   int index = 0;
@@ -19,18 +21,39 @@ struct Card {
   bool hopper() const { return major == 9; }
 };
 
+// Memory of one card, counted.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(int64_t limit) : limit_(limit) {}
+  void* allocate(int64_t bytes, const std::string& what);  // not zeroed
+  void release(void*, int64_t bytes);
+  int64_t free_bytes() const;
+  int64_t used_bytes() const { return used_; }
+  int64_t peak_bytes() const { return peak_; }
+
+ private:
+  int64_t limit_, used_ = 0, peak_ = 0;
+};
+
 struct CudaStream : Stream {
+  explicit CudaStream(DeviceMemory& m) : memory(m) {}
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+
   cudaStream_t handle = nullptr;
   Card card;
   Gemms* gemms = nullptr;
   bool hopper_kernels = true;  // false: the mma.sync kernels even where wgmma would run
+  bool captured = false;       // some graph may hold the address of the scratch
+  DeviceMemory& memory;
 
   // Memory for the kernel being launched, good until the next one asks. Grows on first use, so a
   // program runs once before it is captured.
   void* scratch(int64_t bytes);
 
-  void* scratch_data = nullptr;
-  int64_t scratch_bytes = 0;
+ private:
+  void* scratch_ = nullptr;
+  int64_t scratch_bytes_ = 0;
 };
 
 inline CudaStream& on(Stream& s) { return static_cast<CudaStream&>(s); }

@@ -7,12 +7,17 @@
 namespace hearth {
 namespace {
 
-constexpr int64_t chunk_bytes = int64_t(64) << 20;
+// Rows of logits begin on 128 bytes whatever the vocabulary: matrix units want no less than 16.
+constexpr int64_t pad = 64;
+constexpr int64_t tile = 128;
 
-int64_t rows_per_chunk(int64_t rows, int64_t vocab, DType d) {
-  const int64_t fit = std::max<int64_t>(64, chunk_bytes / (vocab * size_of(d)));
-  const int64_t chunks = (rows + fit - 1) / fit;
-  return (rows + chunks - 1) / chunks;
+int64_t rows_per_chunk(int64_t rows, int64_t row_bytes, int64_t chunk_bytes) {
+  const int64_t fit = std::max<int64_t>(64, chunk_bytes / row_bytes);
+  const int64_t least = (rows + fit - 1) / fit;
+  // Chunks of one size, and of whole tiles, where a few more of them can be.
+  for (int64_t chunks = least; chunks <= 2 * least; ++chunks)
+    if (rows % (chunks * tile) == 0) return rows / chunks;
+  return (rows + least - 1) / least;
 }
 
 }  // namespace
@@ -21,17 +26,20 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
   const int64_t N = t.shape(targets).numel(), C = t.shape(w)[1], V = t.shape(w)[0];
   if (t.shape(x).numel() != N * C)
     fail(t.where(), "expected {} rows of {} for the head, got {}", N, C, to_string(t.shape(x)));
-  const int64_t chunk = spec.chunk_rows ? spec.chunk_rows : rows_per_chunk(N, V, t.dtype());
+  const int64_t wide = (V + pad - 1) / pad * pad;
+  const int64_t chunk = spec.chunk_rows
+                            ? spec.chunk_rows
+                            : rows_per_chunk(N, wide * size_of(t.dtype()), spec.chunk_bytes);
   const Var nll = t.result("nll", {N, 1}, t.acc()), loss = t.result("loss", {1}, t.acc());
   const Var flat_x = t.view(x, {N, C}), flat_targets = t.view(targets, {N, 1});
   const bool grad_x = spec.grad && t.needs_grad(x), grad_w = spec.grad && t.needs_grad(w);
   const Var dx = grad_x ? t.temp(t.shape(x)) : Var{};
   const Var flat_dx = grad_x ? t.view(dx, {N, C}) : Var{};
-  const LossSpec loss_spec{.softcap = spec.softcap, .grad = spec.grad};
+  const LossSpec loss_spec{.vocab = V, .softcap = spec.softcap, .grad = spec.grad};
 
   for (int64_t i = 0; i < N; i += chunk) {
     const int64_t n = std::min(chunk, N - i);
-    const Var xi = t.rows(flat_x, i, n), logits = t.temp({n, V});
+    const Var xi = t.rows(flat_x, i, n), logits = t.temp({n, wide});
     record_gemm(t, logits, {}, xi, w, {}, {}, {.tb = true});
     const Var dlogits = t.rows(logits, 0, n);
     t.push(kernel_op<&Kernels::cross_entropy>("cross_entropy",

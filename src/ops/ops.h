@@ -51,8 +51,9 @@ Var add(Tape&, Var a, Var b, float scale = 1);  // a + scale * b
 // --- loss.cpp ---
 struct HeadSpec {
   float softcap = 0;
-  int64_t chunk_rows = 0;  // 0: as many as make about 64 MiB of logits
-  bool grad = false;       // training: also record the gradients of x and w
+  int64_t chunk_rows = 0;  // of logits at a time; 0: as many as make about chunk_bytes
+  int64_t chunk_bytes = int64_t(64) << 20;
+  bool grad = false;  // training: also record the gradients of x and w
 };
 // Mean negative log-likelihood of targets (B, T) under softmax(x wᵀ): the result "loss" (1), with
 // "nll" (B * T, 1) beside it. Only a chunk of logits exists at a time, and with `grad` its gradient

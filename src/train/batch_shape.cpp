@@ -9,8 +9,8 @@ namespace {
 
 constexpr const char* where = "batch";
 
-BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step,
-                    int64_t free_bytes, int64_t chosen) {
+BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step, const Room& room,
+                    int64_t chosen) {
   const Steps lengths = Steps::parse(c.seq, "seq");
   const Steps totals = Steps::parse(c.tokens_per_step, "tokens_per_step");
   BatchShape s;
@@ -25,34 +25,40 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
                tokens);
   const int64_t sequences = tokens / s.T;
   s.B = c.batch ? c.batch : chosen;
-  if (s.B == 0) s.B = largest_batch(program_spec(model, c, s), sequences, free_bytes);
+  if (s.B == 0)
+    s.B = largest_batch(program_spec(model, c, s, room.logits_bytes), sequences, room.free_bytes);
   if (s.B == 0) s.B = 1;  // does not fit either: the check below says so, by part
   if (c.batch && lengths.at(0) && lengths.at(0) != s.T)
     s.B = std::max<int64_t>(1, c.batch * lengths.at(0) / s.T);  // keeps a micro-batch's tokens
   if (sequences % s.B)
     fail_usage(where, "expected --batch to divide the {} sequences of a step, got {}", sequences,
                s.B);
-  expect_fit(program_spec(model, c, s), free_bytes);
+  expect_fit(program_spec(model, c, s, room.logits_bytes), room.free_bytes, room.far_memory);
   s.micro_batches = sequences / s.B;
   return s;
 }
 
 }  // namespace
 
-ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const BatchShape& s) {
+ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const BatchShape& s,
+                         int64_t logits_bytes) {
   return {.model = model,
           .dtype = to_dtype(c.dtype),
           .B = s.B,
           .T = s.T,
           .recompute = c.recompute,
+          .offload = c.offload,
           .documents = c.document_mask,
           .eval_documents = c.document_mask || c.eval_documents,
           .accumulates = s.micro_batches > 1,
-          .update = {c.beta1, c.beta2, c.adam_eps, c.weight_decay, c.decay_all}};
+          .update = {c.beta1, c.beta2, c.adam_eps, c.weight_decay, c.decay_all},
+          .logits_bytes = logits_bytes};
 }
 
 std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig& c,
-                                     int64_t free_bytes, std::span<const int64_t> chosen) {
+                                     const Room& room, std::span<const int64_t> chosen) {
+  if (c.offload && !room.far_memory)
+    fail_usage(where, "expected --offload with a card alone, got it on the CPU");
   if (c.batch < 0) fail_usage(where, "expected --batch of 0 or more, got {}", c.batch);
   std::set<int64_t> steps;
   for (const Steps& s :
@@ -60,8 +66,8 @@ std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig
     for (const auto& [first, value] : s.changes()) steps.insert(first);
   std::vector<BatchShape> shapes;
   for (int64_t step : steps)
-    shapes.push_back(shape_at(model, c, step, free_bytes,
-                              shapes.size() < chosen.size() ? chosen[shapes.size()] : 0));
+    shapes.push_back(
+        shape_at(model, c, step, room, shapes.size() < chosen.size() ? chosen[shapes.size()] : 0));
   return shapes;
 }
 

@@ -28,6 +28,9 @@ struct RunState {
   std::vector<int64_t> batches;  // the micro-batch of each shape the run goes through
   int64_t log_bytes = 0, samples_bytes = 0;
   double train_seconds = 0;
+  // fp16: what gradients are multiplied by, and the steps since it last changed.
+  double loss_scale = 65536;
+  int64_t scale_steps = 0;
 };
 
 struct CheckpointSpec {

@@ -16,12 +16,15 @@ inline std::span<const std::string_view> names_of(LoaderSpec::Order) {
   return names;
 }
 
-enum class TrainDType : uint8_t { fp32, bf16 };
+// tf32: f32 everywhere, products rounded on the way into a card's matrix units.
+enum class TrainDType : uint8_t { fp32, tf32, bf16, fp16 };
 inline std::span<const std::string_view> names_of(TrainDType) {
-  static constexpr auto names = std::to_array<std::string_view>({"fp32", "bf16"});
+  static constexpr auto names = std::to_array<std::string_view>({"fp32", "tf32", "bf16", "fp16"});
   return names;
 }
-inline DType to_dtype(TrainDType d) { return d == TrainDType::bf16 ? DType::bf16 : DType::f32; }
+inline DType to_dtype(TrainDType d) {
+  return d == TrainDType::bf16 ? DType::bf16 : d == TrainDType::fp16 ? DType::f16 : DType::f32;
+}
 
 struct TrainConfig {
   std::vector<std::string> data, val;
@@ -41,6 +44,7 @@ struct TrainConfig {
   float clip = 1;
   double spike_z = 0;
   Recompute recompute = Recompute::none;
+  bool offload = false;
   LoaderSpec::Order order = LoaderSpec::Order::sequential;
   bool document_mask = false;
   int64_t document_start = -1;
@@ -63,7 +67,7 @@ struct TrainConfig {
     v("seq", seq, "tokens in a sequence; 0: the model's context; may change: 0:256,1000:1024");
     v("tokens_per_step", tokens_per_step,
       "tokens an optimizer step; 0: one micro-batch; may change");
-    v("dtype", dtype, "fp32 or bf16 (with fp32 masters)");
+    v("dtype", dtype, "fp32, bf16 or, on a card, tf32 and fp16; masters are fp32");
     v("seed", seed, "of initialisation, shuffling and dropout");
     v("lr", lr, "peak learning rate");
     v("schedule", schedule, "constant, cosine, linear, wsd (linear decay) or wsd_sqrt");
@@ -79,6 +83,7 @@ struct TrainConfig {
     v("spike_z", spike_z,
       "skip a step whose loss is so many deviations above the last 128; 0: off");
     v("recompute", recompute, "none, light (norms, activations) or block");
+    v("offload", offload, "moments and masters in the host's memory, for want of a card's");
     v("order", order, "sequential or shuffled reading");
     v("document_mask", document_mask, "no attention across documents; positions restart");
     v("document_start", document_start, "token that opens a document; -1: the tokenizer's eos");

@@ -64,13 +64,18 @@ void RunLog::step(const StepRecord& r) {
                            {"grad_norm", r.grad_norm}};
   if (r.skipped) j["skipped"] = true;
   log_.append(j.dump());
-  const nlohmann::ordered_json p{{"step", r.step},
-                                 {"ms", 1e3 * r.seconds},
-                                 {"tokens_per_s", r.tokens_per_s},
-                                 {"tflops", r.flops * 1e-12},
-                                 {"mfu", r.mfu},
-                                 {"memory_bytes", r.memory},
-                                 {"peak_memory_bytes", r.peak_memory}};
+  nlohmann::ordered_json p{{"step", r.step},
+                           {"ms", 1e3 * r.seconds},
+                           {"tokens_per_s", r.tokens_per_s},
+                           {"tflops", r.flops * 1e-12},
+                           {"mfu", r.mfu},
+                           {"memory_bytes", r.memory},
+                           {"peak_memory_bytes", r.peak_memory}};
+  if (r.device) {
+    p["celsius"] = r.device->celsius, p["watts"] = r.device->watts;
+    p["utilisation"] = r.device->utilisation;
+    p["device_memory_bytes"] = r.device->memory_bytes;
+  }
   perf_.append(p.dump());
   const double now = wall_time();
   events_.scalar("train/loss", r.step, float(r.loss), now);

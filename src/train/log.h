@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/backend.h"
 #include "io/files.h"
 #include "io/tensorboard.h"
 
@@ -17,7 +18,8 @@ struct StepRecord {
   double loss = 0, lr = 0, grad_norm = 0;
   bool skipped = false;
   double seconds = 0, tokens_per_s = 0, flops = 0, mfu = 0;
-  int64_t memory = 0, peak_memory = 0;  // bytes of this process
+  int64_t memory = 0, peak_memory = 0;  // bytes of this process, on a card where it has one
+  std::optional<DeviceState> device = {};
 };
 
 // Bytes of memory this process holds now, and at most so far.

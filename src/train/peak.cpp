@@ -7,6 +7,21 @@
 #include "ops/record.h"
 
 namespace hearth {
+namespace {
+
+// Random numbers without a pattern a product could profit from; one block of them, repeated.
+void fill(ParamStore& store, Backend& backend) {
+  const Tensor all = store.flat(Part::weight);
+  const int64_t block = std::min<int64_t>(all.numel(), 1 << 20), size = size_of(all.dtype);
+  ParamStore drawn(backend, {{"block", {block}, Init::uniform(1), Group::vector}}, all.dtype);
+  drawn.initialise(1);
+  std::vector<std::byte> host(size_t(block * size));
+  backend.download(host.data(), drawn.flat(Part::weight).data, block * size);
+  for (int64_t at = 0; at < all.numel(); at += block)
+    backend.upload(all.data + at * size, host.data(), std::min(block, all.numel() - at) * size);
+}
+
+}  // namespace
 
 double measure_gemm(Backend& backend, DType d, const GemmShape& s, int repeats) {
   Tape t(d, "gemm");
@@ -15,10 +30,10 @@ double measure_gemm(Backend& backend, DType d, const GemmShape& s, int repeats) 
   const Var c = t.result("c", {s.m, s.n}, d);
   record_gemm(t, c, {}, a, b, {}, {}, {.ta = s.ta, .tb = s.tb});
   ParamStore store(backend, t.params, d);
-  store.initialise(1);
+  fill(store, backend);
   Memory memory(backend, &store);
   Exec product(std::move(t), memory);
-  product.run();  // touches the memory, grows the scratch
+  product.run();  // touches the memory, grows the scratch, chooses the algorithm
   double best = 1e30;
   for (int i = 0; i < repeats; ++i) {
     const auto begin = std::chrono::steady_clock::now();
@@ -31,7 +46,14 @@ double measure_gemm(Backend& backend, DType d, const GemmShape& s, int repeats) 
 }
 
 double measure_peak(Backend& backend, DType d) {
-  return measure_gemm(backend, d, {.m = 768, .n = 768, .k = 768}, 5);
+  constexpr double long_enough = 5e-4;  // seconds: what surrounds a product no longer shows
+  constexpr int64_t largest = 12288;
+  double rate = 0;
+  for (int64_t n = 768; n <= largest; n *= 2) {
+    rate = std::max(rate, measure_gemm(backend, d, {.m = n, .n = n, .k = n}, 5));
+    if (2.0 * double(n) * double(n) * double(n) / rate > long_enough) break;
+  }
+  return rate;
 }
 
 }  // namespace hearth

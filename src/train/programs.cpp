@@ -19,7 +19,7 @@ Tape record_micro(const ProgramSpec& s, bool accumulate) {
   const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
   const Var x = decoder(t, s.model, in, {.recompute = s.recompute, .dropout = true});
   head_loss(t, x, head_weight(t, s.model), targets,
-            {.softcap = s.model.logit_softcap, .grad = true});
+            {.softcap = s.model.logit_softcap, .chunk_bytes = s.logits_bytes, .grad = true});
   differentiate(t);
   return t;
 }
@@ -30,7 +30,8 @@ Tape record_eval(const ProgramSpec& s) {
   const DecoderInputs in = declare_inputs(t, s.B, s.T, s.eval_documents);
   const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
   const Var x = decoder(t, s.model, in, {});
-  head_loss(t, x, head_weight(t, s.model), targets, {.softcap = s.model.logit_softcap});
+  head_loss(t, x, head_weight(t, s.model), targets,
+            {.softcap = s.model.logit_softcap, .chunk_bytes = s.logits_bytes});
   return t;
 }
 
@@ -49,15 +50,22 @@ MemoryNeed memory_need(const ProgramSpec& s) {
           .gradients = elements * acc,
           .moments = 2 * elements * acc,
           .activations = p.arena_bytes,
-          .activation_bound = p.bound_bytes};
+          .activation_bound = p.bound_bytes,
+          .offload = s.offload};
 }
 
 std::string describe(const MemoryNeed& m) {
   std::string s = fmt::format("weights {:.2f}", double(m.weights) / gib);
-  if (m.masters) s += fmt::format(" + masters {:.2f}", double(m.masters) / gib);
-  return s + fmt::format(" + gradients {:.2f} + moments {:.2f} + activations {:.2f} = {:.2f} GiB",
-                         double(m.gradients) / gib, double(m.moments) / gib,
-                         double(m.activations) / gib, double(m.total()) / gib);
+  const auto add = [&](const char* what, int64_t bytes) {
+    if (bytes) s += fmt::format(" + {} {:.2f}", what, double(bytes) / gib);
+  };
+  if (!m.offload) add("masters", m.masters);
+  add("gradients", m.gradients);
+  if (!m.offload) add("moments", m.moments);
+  add("activations", m.activations);
+  s += fmt::format(" = {:.2f} GiB", double(m.total()) / gib);
+  if (m.offload) s += fmt::format(", and {:.2f} of the host", double(m.masters + m.moments) / gib);
+  return s;
 }
 
 int64_t largest_batch(ProgramSpec s, int64_t sequences, int64_t bytes) {
@@ -69,7 +77,7 @@ int64_t largest_batch(ProgramSpec s, int64_t sequences, int64_t bytes) {
   return 0;
 }
 
-void expect_fit(const ProgramSpec& s, int64_t bytes) {
+void expect_fit(const ProgramSpec& s, int64_t bytes, bool far_memory) {
   const MemoryNeed need = memory_need(s);
   if (need.total() <= bytes) return;
   std::string remedies;
@@ -82,6 +90,8 @@ void expect_fit(const ProgramSpec& s, int64_t bytes) {
   ProgramSpec other = s;
   other.recompute = Recompute::block;
   remedy(other, "--recompute block");
+  other = s, other.offload = true;
+  if (far_memory) remedy(other, "--offload");
   other = s, other.dtype = DType::bf16;
   remedy(other, "--dtype bf16");
   other = s, other.T = std::max<int64_t>(1, s.T / 2);
@@ -112,9 +122,13 @@ void Programs::feed(const std::string& prefix, const Batch& b, bool documents) {
   if (documents) memory_.state.write<int32_t>(prefix + "documents", b.documents);
 }
 
-void Programs::micro(const Batch& b, Scalars s, bool first) {
+void Programs::feed(const Batch& b, const Scalars& s) {
   feed(train_, b, spec_.documents);
   memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+}
+
+void Programs::micro(const Batch& b, const Scalars& s, bool first) {
+  feed(b, s);
   (first ? *first_ : *next_).run(profile_);
 }
 

@@ -17,17 +17,22 @@ struct ProgramSpec {
   DType dtype = DType::f32;
   int64_t B = 1, T = 1;
   Recompute recompute = Recompute::none;
+  bool offload = false;         // moments and masters in the host's memory
   bool documents = false;       // training batches carry a document mask
   bool eval_documents = false;  // evaluation batches do
   bool accumulates = false;     // several micro-batches a step
   UpdateSpec update = {};
+  int64_t logits_bytes = HeadSpec{}.chunk_bytes;  // of a chunk, as the backend likes them
 };
 
 // Bytes of a run by part, known before it starts.
 struct MemoryNeed {
   int64_t weights = 0, masters = 0, gradients = 0, moments = 0, activations = 0;
   int64_t activation_bound = 0;  // no plan can do with less
-  int64_t total() const { return weights + masters + gradients + moments + activations; }
+  bool offload = false;          // masters and moments are not on the device
+  int64_t total() const {
+    return weights + gradients + activations + (offload ? 0 : masters + moments);
+  }
 };
 MemoryNeed memory_need(const ProgramSpec&);
 std::string describe(const MemoryNeed&);
@@ -35,13 +40,13 @@ std::string describe(const MemoryNeed&);
 // The largest micro-batch that divides `sequences` and fits `bytes`; 0 when not even one does.
 int64_t largest_batch(ProgramSpec, int64_t sequences, int64_t bytes);
 // Throws when the run cannot fit in `bytes`, by part, with the settings that would make it fit.
-void expect_fit(const ProgramSpec&, int64_t bytes);
+void expect_fit(const ProgramSpec&, int64_t bytes, bool far_memory = false);
 
 class Programs {
  public:
   Programs(const ProgramSpec&, Memory&);
 
-  void micro(const Batch&, Scalars, bool first);
+  void micro(const Batch&, const Scalars&, bool first);
   void update(const Scalars&);
   double loss() const;  // of the step so far
   UpdateState update_state() const;
@@ -50,7 +55,10 @@ class Programs {
   // Mean loss of a batch without touching gradients.
   double evaluate(const Batch&);
   const ProgramSpec& spec() const { return spec_; }
-  const Exec& first() const { return *first_; }
+  // For a look inside: what micro() and update() run, and their inputs alone.
+  Exec& first_program() { return *first_; }
+  Exec& update_program() { return *update_; }
+  void feed(const Batch&, const Scalars&);
   void profile(Profile* p) { profile_ = p; }
 
  private:

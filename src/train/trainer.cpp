@@ -27,6 +27,8 @@ double seconds_since(Clock::time_point t) {
 
 constexpr size_t spike_window = 128;
 constexpr int max_skips_in_a_row = 3;
+constexpr int64_t scale_window = 1000;  // steps without overflow before fp16's scale doubles
+constexpr double max_scale = 1 << 24;
 constexpr double memory_share = 0.9;  // of what is free, for a run to use
 
 // Held while a process trains in a run folder: two would write over each other.
@@ -55,12 +57,13 @@ class Run {
       : spec_(spec),
         config_(spec.train),
         backend_(backend),
-        store_(backend, decoder_params(spec.model), to_dtype(spec.train.dtype)),
+        store_(backend, decoder_params(spec.model), to_dtype(spec.train.dtype), spec.train.offload),
         memory_(backend, &store_) {}
 
   RunResult run() {
     expect_new_or_resumed();
-    free_bytes_ = int64_t(memory_share * double(backend_.free_bytes()));
+    room_ = {int64_t(memory_share * double(backend_.free_bytes())), backend_.logits_bytes(),
+             backend_.has_far_memory()};
     check_everything();
     open_folder();
     begin();
@@ -103,7 +106,7 @@ class Run {
   // fit, a damaged file or a missing tokenizer costs no training.
   void check_everything() {
     if (!config_.tokenizer.empty()) tokenizer_ = Tokenizer::load(config_.tokenizer);
-    shapes_ = batch_shapes(spec_.model, config_, free_bytes_);
+    shapes_ = batch_shapes(spec_.model, config_, room_);
     for (const BatchShape& s : shapes_) {
       shape_ = s;
       make_loader({});
@@ -161,7 +164,7 @@ class Run {
       state_.cursor = now, state_.reloads = reloads + 1;
       state_.log_bytes = log_bytes, state_.samples_bytes = samples_bytes;
     }
-    shapes_ = batch_shapes(spec_.model, config_, free_bytes_, state_.batches);
+    shapes_ = batch_shapes(spec_.model, config_, room_, state_.batches);
     shape_ = shape_at(std::max<int64_t>(0, state_.step - 1));  // the cursor counts in its terms
     make_loader(state_.cursor);
     prepare_programs();
@@ -173,7 +176,8 @@ class Run {
   }
 
   void prepare_programs() {
-    programs_ = std::make_unique<Programs>(program_spec(spec_.model, config_, shape_), memory_);
+    programs_ = std::make_unique<Programs>(
+        program_spec(spec_.model, config_, shape_, room_.logits_bytes), memory_);
   }
 
   LoaderSpec loader_spec(const std::vector<std::string>& patterns) const {
@@ -230,22 +234,26 @@ class Run {
                                               state_.step));
     s.inv_targets = 1 / float(targets);
     s.clip = config_.clip;
+    if (config_.dtype == TrainDType::fp16) s.loss_scale = float(state_.loss_scale);
     s.seed_lo = uint32_t(config_.seed), s.seed_hi = uint32_t(config_.seed >> 32);
     s.step = uint32_t(state_.step);
     for (size_t i = 0; i < batches_.size(); ++i) {
       s.micro = uint32_t(i);
       programs_->micro(batches_[i], s, i == 0);
     }
-    const double loss = programs_->loss();
-    const bool spike = is_spike(loss);
+    // Only a guard against spikes needs the loss before the update: without one a card goes on at
+    // once.
+    const bool spike = config_.spike_z > 0 && is_spike(programs_->loss());
     if (!spike) {
       programs_->update(s);
     } else {
       UpdateState u = programs_->update_state();
-      u.loss = float(loss), u.skip = 1, u.skipped += 1, u.streak += 1;
+      u.loss = float(programs_->loss()), u.skip = 1, u.skipped += 1, u.streak += 1;
       programs_->set_update_state(u);
     }
     state_.update = programs_->update_state();
+    const double loss = programs_->loss();
+    if (config_.dtype == TrainDType::fp16 && !spike) follow_scale(loss);
     if (state_.update.skip == 0 && config_.spike_z > 0) {
       state_.losses.push_back(loss);
       if (state_.losses.size() > spike_window) state_.losses.erase(state_.losses.begin());
@@ -257,6 +265,19 @@ class Run {
     if (state_.update.streak < max_skips_in_a_row) return true;
     go_back();
     return false;
+  }
+
+  // fp16: half the scale when a gradient overflowed under it, twice after long enough without. Such
+  // a skip is how the scale is found, no sign of a bad run.
+  void follow_scale(double loss) {
+    const bool overflowed = state_.update.skip != 0 && std::isfinite(loss);
+    if (overflowed && state_.loss_scale > 1) {
+      state_.loss_scale /= 2, state_.scale_steps = 0;
+      state_.update.streak = 0;
+      programs_->set_update_state(state_.update);
+    } else if (state_.update.skip == 0 && ++state_.scale_steps == scale_window) {
+      state_.loss_scale = std::min(2 * state_.loss_scale, max_scale), state_.scale_steps = 0;
+    }
   }
 
   bool is_spike(double loss) const {
@@ -272,6 +293,7 @@ class Run {
     train_seconds_ += seconds, trained_tokens_ += tokens;
     state_.train_seconds += seconds;
     const double flops = train_flops_per_token(spec_.model, shape_.T) * double(tokens) / seconds;
+    const MemoryUse held = backend_.memory_use();
     log_->step({.step = state_.step,
                 .tokens = state_.tokens,
                 .loss = loss,
@@ -282,8 +304,16 @@ class Run {
                 .tokens_per_s = double(tokens) / seconds,
                 .flops = flops,
                 .mfu = spec_.peak_flops > 0 ? flops / spec_.peak_flops : 0,
-                .memory = resident_bytes(),
-                .peak_memory = peak_resident_bytes()});
+                .memory = held.now ? held.now : resident_bytes(),
+                .peak_memory = held.peak ? held.peak : peak_resident_bytes(),
+                .device = sensed()});
+  }
+
+  // Sensors are slow to ask: once a second.
+  std::optional<DeviceState> sensed() {
+    if (sensed_at_ && seconds_since(*sensed_at_) < 1) return {};
+    sensed_at_ = Clock::now();
+    return backend_.device_state();
   }
 
   void go_back() {
@@ -371,7 +401,7 @@ class Run {
   ParamStore store_;
   Memory memory_;
   Fd lock_;
-  int64_t free_bytes_ = 0;
+  Room room_;
   std::vector<BatchShape> shapes_;
   BatchShape shape_;
   std::optional<Tokenizer> tokenizer_;
@@ -381,6 +411,7 @@ class Run {
   RunState state_;
   std::vector<Batch> batches_;
   std::optional<fs::path> last_checkpoint_, last_good_;  // good: not saved in a row of bad steps
+  std::optional<Clock::time_point> sensed_at_;
   bool improved_ = false;        // validation was the best so far, and not saved yet
   bool tokens_checked_ = false;  // every token of every file lies in the vocabulary
   double train_seconds_ = 0;     // of this process

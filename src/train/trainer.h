@@ -49,12 +49,19 @@ struct BatchShape {
   bool operator==(const BatchShape&) const = default;
 };
 
+// What a backend offers a run.
+struct Room {
+  int64_t free_bytes = 0, logits_bytes = 0;
+  bool far_memory = false;  // there is more for moments and masters
+};
+
 // Every shape the schedules of a run go through, checked before it starts: each fits in
-// `free_bytes`. A batch left to us is the largest that fits, or what `chosen` says: the choice the
+// the room. A batch left to us is the largest that fits, or what `chosen` says: the choice the
 // run made when it began, for another would not be the same run.
-std::vector<BatchShape> batch_shapes(const ModelConfig&, const TrainConfig&, int64_t free_bytes,
+std::vector<BatchShape> batch_shapes(const ModelConfig&, const TrainConfig&, const Room&,
                                      std::span<const int64_t> chosen = {});
 
-ProgramSpec program_spec(const ModelConfig&, const TrainConfig&, const BatchShape&);
+ProgramSpec program_spec(const ModelConfig&, const TrainConfig&, const BatchShape&,
+                         int64_t logits_bytes);
 
 }  // namespace hearth

@@ -68,7 +68,7 @@ void row_grad(T* x, int64_t V, Row row, int64_t target, float scale, float cap) 
 void cross_entropy(Stream& s, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
                    const LossSpec& spec) {
   expect_dtypes("cross_entropy", DType::f32, nll);
-  const int64_t V = logits.cols();
+  const int64_t wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
   // Without grad there may be no scalars to read.
   const float scale =
       spec.grad ? scalars_of(scalars).inv_targets * scalars_of(scalars).loss_scale : 0;
@@ -76,7 +76,9 @@ void cross_entropy(Stream& s, Tensor nll, Tensor logits, Tensor targets, Tensor 
   by_dtype("cross_entropy", logits, [&]<class T>(T*) {
     over_rows(s, row_count(logits), V, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        T* x = logits.as<T>() + row * V;
+        T* x = logits.as<T>() + row * wide;
+        if (spec.grad && wide > V)
+          std::memset(static_cast<void*>(x + V), 0, size_t(wide - V) * sizeof(T));
         const int32_t target = targets.as<int32_t>()[row];
         if (target == masked) {
           nll.as<float>()[row] = 0;

@@ -1,0 +1,75 @@
+# The CUDA backend (src/cuda), where there is a CUDA compiler. HEARTH_CUDA: auto, on or off.
+# HEARTH_CUDA_ARCHS: "auto" is the card of this machine, or without one code for Ampere (which every
+# later card can run or translate) and Hopper; "all" is code of its own for every card we know.
+set(HEARTH_CUDA auto CACHE STRING "CUDA backend: auto, on or off")
+set(HEARTH_CUDA_ARCHS auto CACHE STRING "auto, all, or a list such as 80;90a")
+
+set(hearth_cuda OFF)
+if(NOT HEARTH_CUDA STREQUAL off AND NOT HEARTH_SANITIZE)
+  find_program(hearth_nvcc nvcc PATHS /usr/local/cuda/bin)
+  if(hearth_nvcc)
+    set(hearth_cuda ON)
+  elseif(HEARTH_CUDA STREQUAL on)
+    message(FATAL_ERROR "expected nvcc on the PATH or in /usr/local/cuda/bin with HEARTH_CUDA=on")
+  endif()
+endif()
+
+if(NOT hearth_cuda)
+  target_sources(hearth_lib PRIVATE src/cuda/absent.cpp)
+  return()
+endif()
+
+if(HEARTH_CUDA_ARCHS STREQUAL all)
+  set(archs 80-real 86-real 89-real 90a-real 100-real 120)
+elseif(NOT HEARTH_CUDA_ARCHS STREQUAL auto)
+  set(archs ${HEARTH_CUDA_ARCHS})
+else()
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+    OUTPUT_VARIABLE caps ERROR_QUIET RESULT_VARIABLE failed)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" caps "${caps}")
+  set(archs "")
+  foreach(cap ${caps})
+    string(REPLACE "." "" cap ${cap})
+    string(REGEX REPLACE "^90$" "90a" cap ${cap})
+    list(APPEND archs ${cap}-real)
+  endforeach()
+  list(REMOVE_DUPLICATES archs)
+  if(NOT archs)
+    set(archs 80 90a-real)
+  endif()
+endif()
+
+set(CMAKE_CUDA_COMPILER ${hearth_nvcc})
+set(CMAKE_CUDA_ARCHITECTURES 90a-real)  # for CMake's own test of the compiler
+# This CMake does not know C++20 of this nvcc, and would add -std=c++17 itself.
+set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -std=c++20")
+enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD_DEFAULT "")
+find_package(CUDAToolkit REQUIRED)
+
+file(GLOB cuda_host CONFIGURE_DEPENDS src/cuda/*.cpp)
+list(FILTER cuda_host EXCLUDE REGEX "/absent\\.cpp$")
+target_sources(hearth_lib PRIVATE ${cuda_host})
+target_include_directories(hearth_lib SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+target_compile_definitions(hearth_lib PRIVATE HEARTH_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
+target_link_libraries(hearth_lib PUBLIC CUDA::cudart_static)
+
+# wgmma and TMA exist on Hopper alone; the rest is compiled for every card asked for.
+file(GLOB cuda_kernels CONFIGURE_DEPENDS src/cuda/*.cu)
+set(hopper_kernels ${cuda_kernels})
+list(FILTER hopper_kernels INCLUDE REGEX "/flash_hopper[^/]*\\.cu$")
+list(FILTER cuda_kernels EXCLUDE REGEX "/flash_hopper[^/]*\\.cu$")
+function(add_kernels name archs)
+  add_library(${name} OBJECT ${ARGN})
+  set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES "${archs}")
+  target_include_directories(${name} PRIVATE src)
+  target_compile_options(${name} PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra
+    -Werror=all-warnings --threads=0 -lineinfo)
+  target_sources(hearth_lib PRIVATE $<TARGET_OBJECTS:${name}>)
+endfunction()
+add_kernels(hearth_cuda_kernels "${archs}" ${cuda_kernels})
+if(hopper_kernels AND archs MATCHES 90a)
+  add_kernels(hearth_cuda_hopper 90a-real ${hopper_kernels})
+  target_compile_definitions(hearth_cuda_kernels PRIVATE HEARTH_HOPPER)
+endif()
+message(STATUS "CUDA ${CUDAToolkit_VERSION} for ${archs}")

@@ -1,0 +1,63 @@
+// The backend --device asks for: a CUDA card where there is one that this build can use, the CPU
+// otherwise, and a sentence that says why.
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "cpu/backend.h"
+#include "cuda/backend.h"
+#include "io/json.h"
+
+namespace hearth {
+namespace {
+
+constexpr double gib = 1 << 30;
+
+// The first card this build can use; -1 with a sentence on stderr where a card there is but none
+// will do. A machine without a driver was never meant to use one: nothing is said.
+int first_usable_card() {
+  const CudaCards found = cuda_cards();
+  for (const CudaCard& c : found.cards)
+    if (c.problem.empty()) return c.index;
+  if (!found.cards.empty())
+    fmt::print(stderr, "hearth: using the CPU, not {}: {}\n", found.cards[0].name,
+               found.cards[0].problem);
+  else if (found.driver > 0)
+    fmt::print(stderr, "hearth: using the CPU, not a card: {}\n", found.problem);
+  return -1;
+}
+
+// "cuda" is cuda:0.
+int card_number(const std::string& device) {
+  if (device == "cuda") return 0;
+  int n = -1;
+  const char *begin = device.data() + 5, *end = device.data() + device.size();
+  if (device.size() > 5 && device.starts_with("cuda:") &&
+      std::from_chars(begin, end, n).ptr == end && n >= 0)
+    return n;
+  fail_usage("device", "expected auto, cpu or cuda[:i], got {}", in_quotes(device));
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) {
+  if (c.threads < 0 || c.threads > 4096)
+    fail_usage("threads", "expected 0 to 4096 threads, got {}", c.threads);
+  if (c.memory_limit < 0)
+    fail_usage("memory-limit", "expected GiB, 0 or more, got {}", c.memory_limit);
+  int card = -1;
+  if (c.device == "auto")
+    card = first_usable_card();
+  else if (c.device != "cpu")
+    card = card_number(c.device);
+  if (card >= 0)
+    return make_cuda_backend(
+        {.card = card, .tf32 = wish.tf32, .memory_limit = int64_t(c.memory_limit * gib)});
+  if (wish.tf32 || wish.fp16)
+    fail_usage("dtype", "expected fp32 or bf16 on the CPU, got {}", wish.tf32 ? "tf32" : "fp16");
+  return make_cpu_backend(c.threads);
+}
+
+}  // namespace hearth

@@ -1,0 +1,197 @@
+// hearth doctor: is this machine's hearth sound? `lockstep` runs a model on two backends node by
+// node and names the first op that differs; without a subcommand the backends of this machine are
+// tried on a small model each.
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "core/error.h"
+#include "cpu/backend.h"
+#include "cpu/reference.h"
+#include "cuda/backend.h"
+#include "io/safetensors.h"
+#include "train/config.h"
+#include "train/lockstep.h"
+
+namespace hearth {
+namespace {
+
+struct DoctorFlags {
+  Common common;
+  std::vector<std::string> presets;
+  std::string dtype = "bf16", against = "cpu", recompute = "none";
+  int64_t batch = 2, seq = 128;
+  uint64_t seed = 1;
+  bool documents = false;
+  FieldFlags<ModelConfig> model;
+};
+
+struct GradientFlags {
+  DoctorFlags at;
+  std::string out;
+};
+
+nlohmann::ordered_json to_json(const LockstepNode& n) {
+  return {{"op", n.op},         {"where", n.where},
+          {"output", n.output}, {"shape", to_string(n.shape)},
+          {"error", n.error},   {"tolerance", n.tolerance}};
+}
+
+// Prints one model's result; true when every op agreed.
+bool report(const std::string& what, const LockstepResult& r, bool json) {
+  if (json) {
+    nlohmann::ordered_json j{{"lockstep", what}, {"nodes", r.nodes}, {"outputs", r.outputs}};
+    j["first"] = r.first ? to_json(*r.first) : nlohmann::ordered_json();
+    for (const auto& [op, n] : r.worst) j["worst"][op] = n.error;
+    print_json(j);
+    return !r.first;
+  }
+  const LockstepNode* worst = nullptr;
+  for (const auto& [op, n] : r.worst)
+    if (!worst || !(n.error <= worst->error)) worst = &n;
+  if (r.first)
+    fmt::print("{}: {} of {} differs first: output {} {}, error {:.3g} over {:.3g}\n", what,
+               r.first->op, r.first->where.empty() ? "the update" : r.first->where, r.first->output,
+               to_string(r.first->shape), r.first->error, r.first->tolerance);
+  else
+    fmt::print("{}: {} nodes agree; worst {} with {:.3g} of {:.3g}\n", what, r.nodes, worst->op,
+               worst->error, worst->tolerance);
+  return !r.first;
+}
+
+ProgramSpec spec_of(const DoctorFlags& f, const std::string& name, const Backend& backend) {
+  ModelConfig model = preset(name);
+  f.model.apply(model);
+  model = model.resolve();
+  return {.model = model,
+          .dtype = to_dtype(parse_enum<TrainDType>(f.dtype, "--dtype")),
+          .B = f.batch,
+          .T = std::min(f.seq, model.context),
+          .recompute = parse_enum<Recompute>(f.recompute, "--recompute"),
+          .documents = f.documents,
+          .logits_bytes = backend.logits_bytes()};
+}
+
+void run_lockstep(const DoctorFlags& f) {
+  if (f.against != "cpu" && f.against != "reference")
+    fail_usage("doctor", "expected --against cpu or reference, got {}", f.against);
+  const std::unique_ptr<Backend> tried = make_backend(f.common);
+  const std::unique_ptr<Backend> trusted =
+      f.against == "cpu" ? make_cpu_backend(f.common.threads) : make_reference_backend();
+  bool agreed = true;
+  for (const std::string& name : f.presets) {
+    const ProgramSpec s = spec_of(f, name, *tried);
+    const std::string what = fmt::format("{} {} {}x{}, {} against {}", name, f.dtype, s.B, s.T,
+                                         tried->describe(), trusted->describe());
+    agreed &= report(what, lockstep(s, *tried, *trusted, f.seed), f.common.json);
+  }
+  if (!agreed) fail("doctor", "expected every op to agree, got a difference (above)");
+}
+
+TensorToWrite written(std::string name, std::span<const int32_t> ids, Shape s) {
+  return {std::move(name), DType::i32, {s[0], s[1]}, [ids](const ByteSink& sink) {
+            sink(std::as_bytes(ids));
+          }};
+}
+
+// One step's tokens, weights, loss and gradients in a file another program can check.
+void run_gradients(const GradientFlags& g) {
+  const DoctorFlags& f = g.at;
+  const std::unique_ptr<Backend> backend = make_backend(f.common);
+  const ProgramSpec s = spec_of(f, f.presets.at(0), *backend);
+  ParamStore store(*backend, decoder_params(s.model), s.dtype);
+  store.initialise(f.seed);
+  for (Part p : {Part::grad, Part::moment1, Part::moment2}) store.flat(p);
+  Memory memory(*backend, &store);
+  Programs programs(s, memory);
+  const Batch batch = random_batch(s, f.seed);
+  Scalars scalars;
+  scalars.inv_targets = 1 / float(batch.count);
+  programs.micro(batch, scalars, true);
+  std::vector<TensorToWrite> tensors{written("tokens", batch.tokens, {s.B, s.T}),
+                                     written("targets", batch.targets, {s.B, s.T})};
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape,
+                       std::function<std::vector<float>()> values) {
+    tensors.push_back({name, DType::f32, std::move(shape), [values](const ByteSink& sink) {
+                         const std::vector<float> v = values();
+                         sink(std::as_bytes(std::span(v)));
+                       }});
+  };
+  add("loss", {1}, [&] { return std::vector<float>{float(programs.loss())}; });
+  for (const ParamSpec& p : store.specs()) {
+    std::vector<int64_t> shape(p.shape.dim.begin(), p.shape.dim.begin() + p.shape.rank);
+    for (Part part : {Part::weight, Part::grad})
+      add((part == Part::weight ? "weight/" : "grad/") + p.name, shape,
+          [&store, part, name = p.name] { return store.values(part, name); });
+  }
+  const std::filesystem::path out = std::filesystem::absolute(g.out);
+  write_safetensors(out.parent_path(), out.filename().string(), tensors);
+  fmt::print("loss {:.6f}; {} parameters with their gradients in {}\n", programs.loss(),
+             store.count(), g.out);
+}
+
+void run_all(const Common& common) {
+  bool agreed = true;
+  const auto try_one = [&](Backend& tried, Backend& trusted, const char* dtype) {
+    DoctorFlags f;
+    f.dtype = dtype, f.seq = 48;
+    const ProgramSpec s = spec_of(f, "tiny", tried);
+    const std::string what =
+        fmt::format("tiny {}, {} against {}", dtype, tried.describe(), trusted.describe());
+    agreed &= report(what, lockstep(s, tried, trusted, 1), common.json);
+  };
+  const auto reference = make_reference_backend(), cpu = make_cpu_backend(common.threads);
+  try_one(*cpu, *reference, "fp32");
+  try_one(*cpu, *reference, "bf16");
+  const CudaCards found = cuda_cards();
+  if (!common.json && !found.problem.empty()) fmt::print("no card: {}\n", found.problem);
+  for (const CudaCard& c : found.cards) {
+    if (!c.problem.empty()) {
+      if (!common.json) fmt::print("{}: {}\n", c.name, c.problem);
+      continue;
+    }
+    const auto card = make_cuda_backend({.card = c.index});
+    try_one(*card, *cpu, "fp32");
+    try_one(*card, *cpu, "bf16");
+  }
+  if (!agreed) fail("doctor", "expected every op to agree, got a difference (above)");
+}
+
+}  // namespace
+
+static void add_step_flags(CLI::App& c, DoctorFlags& f) {
+  add_common(c, f.common);
+  c.add_option("--preset", f.presets, "one or more models")->capture_default_str();
+  c.add_option("--dtype", f.dtype, "fp32 or bf16")->capture_default_str();
+  c.add_option("--batch", f.batch, "sequences")->capture_default_str();
+  c.add_option("--seq", f.seq, "tokens in a sequence")->capture_default_str();
+  c.add_option("--seed", f.seed, "of weights and tokens")->capture_default_str();
+  c.add_option("--recompute", f.recompute, "none, light or block")->capture_default_str();
+  c.add_flag("--documents", f.documents, "with a document mask");
+  f.model.add(c, ModelConfig{}, "Model, over the presets");
+}
+
+void add_doctor(CLI::App& app) {
+  CLI::App* doctor = app.add_subcommand("doctor", "check that every backend computes the same");
+  auto common = std::make_shared<Common>();
+  add_common(*doctor, *common);
+  CLI::App* c = doctor->add_subcommand("lockstep", "one training step on two backends, op by op");
+  auto f = std::make_shared<DoctorFlags>();
+  f->presets = {"tiny"};
+  add_step_flags(*c, *f);
+  c->add_option("--against", f->against, "cpu, or reference (double precision, slow)")
+      ->capture_default_str();
+  c->callback([f] { run_lockstep(*f); });
+  CLI::App* gradients =
+      doctor->add_subcommand("gradients", "write one step's weights and gradients to a file");
+  auto g = std::make_shared<GradientFlags>();
+  g->at.presets = {"gpt2"};
+  add_step_flags(*gradients, g->at);
+  gradients->add_option("--out", g->out, "safetensors file to write")->required();
+  gradients->callback([g] { run_gradients(*g); });
+  doctor->callback([doctor, common] {
+    if (doctor->get_subcommands().empty()) run_all(*common);
+  });
+}
+
+}  // namespace hearth

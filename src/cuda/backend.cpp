@@ -1,0 +1,228 @@
+#include "cuda/backend.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "core/error.h"
+#include "cuda/attention_kernels.h"
+#include "cuda/gemm.h"
+#include "cuda/kernels.h"
+#include "cuda/nvml.h"
+#include "cuda/probe.h"
+#include "cuda/stream.h"
+
+namespace hearth {
+namespace {
+
+using namespace cuda;
+
+constexpr int64_t mib = 1 << 20;
+
+const Kernels& cuda_kernels() {
+  static const Kernels table{
+      .name = "cuda",
+      .gemm = cuda::gemm,
+      .column_sum = cuda::column_sum,
+      .embed = cuda::embed,
+      .embed_bwd = cuda::embed_bwd,
+      .norm = cuda::norm,
+      .norm_bwd = cuda::norm_bwd,
+      .qk_norm_rope = cuda::qk_norm_rope,
+      .qk_norm_rope_bwd = cuda::qk_norm_rope_bwd,
+      .attention = cuda::attention,
+      .attention_bwd = cuda::attention_bwd,
+      .attention_cached = cuda::attention_cached,
+      .activation = cuda::activation,
+      .activation_bwd = cuda::activation_bwd,
+      .output_gate = cuda::output_gate,
+      .output_gate_bwd = cuda::output_gate_bwd,
+      .dropout = cuda::dropout,
+      .add = cuda::add,
+      .copy = cuda::copy,
+      .cross_entropy = cuda::cross_entropy,
+      .mean_loss = cuda::mean_loss,
+      .sum_squares = cuda::sum_squares,
+      .gate_update = cuda::gate_update,
+      .adamw = cuda::adamw,
+  };
+  return table;
+}
+
+bool turned_off(const char* variable) {
+  const char* v = std::getenv(variable);
+  return v && std::strcmp(v, "0") == 0;
+}
+
+// Pinned memory that small uploads pass through, so that the host need not wait for them.
+class Staging {
+ public:
+  explicit Staging(cudaStream_t s) : stream_(s) {
+    check(cudaMallocHost(&data_, size_t(size)), "allocating pinned memory");
+  }
+  ~Staging() { cudaFreeHost(data_); }
+  Staging(const Staging&) = delete;
+
+  void upload(void* device, const void* host, int64_t bytes) {
+    while (bytes > 0) {
+      const int64_t n = std::min(bytes, size);
+      if (at_ + n > size) {  // once round: what lies there must have been read
+        check(cudaStreamSynchronize(stream_), "waiting for uploads");
+        at_ = 0;
+      }
+      std::memcpy(static_cast<char*>(data_) + at_, host, size_t(n));
+      check(cudaMemcpyAsync(device, static_cast<char*>(data_) + at_, size_t(n), cudaMemcpyDefault,
+                            stream_),
+            "an upload");
+      at_ += (n + 255) / 256 * 256;
+      bytes -= n;
+      host = static_cast<const char*>(host) + n;
+      device = static_cast<char*>(device) + n;
+    }
+  }
+
+ private:
+  static constexpr int64_t size = 16 * mib;
+  cudaStream_t stream_;
+  void* data_ = nullptr;
+  int64_t at_ = 0;
+};
+
+class Graph final : public Replay {
+ public:
+  Graph(cudaStream_t s, const std::function<void()>& launch) : stream_(s) {
+    check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), "beginning a graph");
+    try {
+      launch();
+    } catch (...) {
+      cudaGraph_t broken = nullptr;
+      cudaStreamEndCapture(s, &broken);
+      if (broken) cudaGraphDestroy(broken);
+      throw;
+    }
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(s, &graph), "recording a graph");
+    const cudaError_t e = cudaGraphInstantiate(&exec_, graph, 0);
+    cudaGraphDestroy(graph);
+    check(e, "making a graph");
+  }
+  ~Graph() override { cudaGraphExecDestroy(exec_); }
+  void run() override { check(cudaGraphLaunch(exec_, stream_), "a graph"); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+// The stream outlives what is made on it and is made before it.
+struct OwnedStream {
+  OwnedStream() {
+    check(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking), "making a stream");
+  }
+  ~OwnedStream() { cudaStreamDestroy(handle); }
+  OwnedStream(const OwnedStream&) = delete;
+  cudaStream_t handle = nullptr;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const CudaSpec& spec, const CudaCard& card)
+      : spec_(spec),
+        name_(card.name),
+        memory_(spec.memory_limit),
+        staging_(owned_.handle),
+        stream_(memory_),
+        nvml_(card.index) {
+    stream_.handle = owned_.handle;
+    stream_.card = card_properties(card.index);
+    stream_.hopper_kernels = spec.hopper_kernels && !turned_off("HEARTH_HOPPER");
+    graphs_ = spec.graphs && !turned_off("HEARTH_GRAPH");
+    gemms_ = std::make_unique<Gemms>(stream_, GemmsSpec{.tf32 = spec.tf32, .card = card.name});
+    stream_.gemms = gemms_.get();
+    const int64_t memory = spec.memory_limit ? spec.memory_limit : card.memory_bytes;
+    logits_bytes_ = std::clamp<int64_t>(memory / 96, 64 * mib, 1024 * mib);
+  }
+  ~CudaBackend() override { cudaStreamSynchronize(owned_.handle); }
+
+  const Kernels& kernels() const override { return cuda_kernels(); }
+  Stream& stream() override { return stream_; }
+  std::string describe() const override {
+    return fmt::format("cuda:{} {}", stream_.card.index, name_);
+  }
+
+  std::byte* allocate(int64_t bytes, const std::string& what) override {
+    void* p = memory_.allocate(bytes, what);
+    check(cudaMemsetAsync(p, 0, size_t(bytes), owned_.handle), "zeroing memory");
+    return static_cast<std::byte*>(p);
+  }
+  void release(std::byte* p, int64_t bytes) override {
+    cudaStreamSynchronize(owned_.handle);  // it may still be in use
+    memory_.release(p, bytes);
+  }
+  bool has_far_memory() const override { return true; }
+  std::byte* allocate_far(int64_t bytes, const std::string& what) override {
+    void* p = nullptr;
+    const cudaError_t e = cudaHostAlloc(&p, size_t(bytes), cudaHostAllocMapped);
+    if (e != cudaSuccess) {
+      cudaGetLastError();
+      fail("cuda", "expected {} MiB of pinned host memory for {}, got: {}", bytes / mib, what,
+           cudaGetErrorString(e));
+    }
+    std::memset(p, 0, size_t(bytes));
+    return static_cast<std::byte*>(p);  // one address space: the card uses the same
+  }
+  void release_far(std::byte* p, int64_t) override {
+    cudaStreamSynchronize(owned_.handle);
+    cudaFreeHost(p);
+  }
+  void upload(std::byte* device, const void* host, int64_t bytes) override {
+    staging_.upload(device, host, bytes);
+  }
+  void download(void* host, const std::byte* device, int64_t bytes) override {
+    check(cudaMemcpyAsync(host, device, size_t(bytes), cudaMemcpyDefault, owned_.handle),
+          "a download");
+    synchronize();
+  }
+  void synchronize() override {
+    check(cudaStreamSynchronize(owned_.handle), "the work on the card");
+  }
+  int64_t free_bytes() const override { return memory_.free_bytes(); }
+  int64_t logits_bytes() const override { return logits_bytes_; }
+  std::unique_ptr<Replay> capture(const std::function<void()>& launch) override {
+    if (!graphs_) return {};
+    gemms_->save();
+    auto graph = std::make_unique<Graph>(owned_.handle, launch);
+    stream_.captured = true;
+    return graph;
+  }
+  MemoryUse memory_use() const override { return {memory_.used_bytes(), memory_.peak_bytes()}; }
+  std::optional<DeviceState> device_state() override { return nvml_.state(); }
+
+ private:
+  CudaSpec spec_;
+  std::string name_;
+  OwnedStream owned_;
+  DeviceMemory memory_;
+  Staging staging_;
+  CudaStream stream_;
+  std::unique_ptr<Gemms> gemms_;
+  Nvml nvml_;
+  bool graphs_ = true;
+  int64_t logits_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(const CudaSpec& spec) {
+  const CudaCards found = cuda_cards();
+  if (!found.problem.empty())
+    fail("device", "expected a CUDA card, got none: {}; use --device cpu", found.problem);
+  if (spec.card < 0 || size_t(spec.card) >= found.cards.size())
+    fail("device", "expected cuda:0 to cuda:{}, got cuda:{}", found.cards.size() - 1, spec.card);
+  const CudaCard& card = found.cards[size_t(spec.card)];
+  if (!card.problem.empty())
+    fail("device", "expected a usable card, got {}: {}; use --device cpu", card.name, card.problem);
+  check(cudaSetDevice(spec.card), "choosing the card");
+  return std::make_unique<CudaBackend>(spec, card);
+}
+
+}  // namespace hearth

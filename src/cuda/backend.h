@@ -1,0 +1,40 @@
+// The CUDA backend: one card, one stream, its memory, and programs replayed as whole graphs. A
+// build without CUDA has these functions too and says so.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+
+namespace hearth {
+
+struct CudaCard {
+  int index = 0;
+  std::string name;          // "NVIDIA H200"
+  int major = 0, minor = 0;  // compute capability
+  int processors = 0;
+  int64_t memory_bytes = 0, free_bytes = 0;
+  std::string problem;  // why this build cannot use it, in one sentence; empty: it can
+  std::string gets;     // what it gets of this build: "wgmma attention, bf16, fp16, TF32, fp32"
+};
+
+struct CudaCards {
+  std::vector<CudaCard> cards;
+  std::string problem;          // why there are none, in one sentence
+  int driver = 0, runtime = 0;  // versions as 13000
+};
+// What the machine has; never throws.
+CudaCards cuda_cards();
+
+struct CudaSpec {
+  int card = 0;
+  bool graphs = true;          // replay programs as graphs; HEARTH_GRAPH=0 turns it off
+  bool tf32 = false;           // f32 products round their inputs to TF32
+  bool hopper_kernels = true;  // false: mma.sync attention on Hopper too; HEARTH_HOPPER=0
+  int64_t memory_limit = 0;    // act as if the card had no more than this; 0: what it has
+};
+std::unique_ptr<Backend> make_cuda_backend(const CudaSpec&);
+
+}  // namespace hearth

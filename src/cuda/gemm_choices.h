@@ -1,0 +1,38 @@
+// Which algorithm was the fastest for each product on this card, kept in a file from run to run. A
+// run that finds its choices there also finds the bits it had before.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+namespace hearth::cuda {
+
+struct GemmChoice {
+  bool fused = true;
+  std::array<uint64_t, 8> algo{};  // as cuBLASLt gave it
+  float microseconds = 0;
+};
+
+class GemmChoices {
+ public:
+  // Reads what is there; lines that make no sense are left out.
+  explicit GemmChoices(std::filesystem::path);
+  const GemmChoice* find(const std::string& key) const;
+  void put(const std::string& key, const GemmChoice&);
+  // Writes the whole file where something changed. A folder that cannot be written costs the next
+  // run its tuning time and nothing else.
+  void save();
+
+ private:
+  std::filesystem::path path_;
+  std::map<std::string, GemmChoice> choices_;
+  bool changed_ = false;
+};
+
+// $HEARTH_CACHE, $XDG_CACHE_HOME/hearth or ~/.cache/hearth; by card, driver and library.
+std::filesystem::path choices_file(const std::string& card, size_t library_version);
+
+}  // namespace hearth::cuda

@@ -1,0 +1,94 @@
+#include "cuda/probe.h"
+
+#include <fmt/format.h>
+
+#include "cuda/backend.h"
+
+namespace hearth {
+namespace cuda {
+
+Card card_properties(int index) {
+  Card c;
+  c.index = index;
+  const auto get = [&](cudaDeviceAttr a) {
+    int v = 0;
+    check(cudaDeviceGetAttribute(&v, a, index), "asking the card");
+    return v;
+  };
+  c.major = get(cudaDevAttrComputeCapabilityMajor);
+  c.minor = get(cudaDevAttrComputeCapabilityMinor);
+  c.processors = get(cudaDevAttrMultiProcessorCount);
+  c.shared_bytes = get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  c.l2_bytes = get(cudaDevAttrL2CacheSize);
+  return c;
+}
+
+}  // namespace cuda
+
+namespace {
+
+std::string version(int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); }
+
+// Why nothing can be used, in words a user can act on.
+std::string why(cudaError_t e, int driver, int runtime) {
+  if (driver == 0 || e == cudaErrorNoDevice)
+    return driver == 0 ? "there is no NVIDIA driver on this machine"
+                       : "the driver sees no card on this machine";
+  if (e == cudaErrorInsufficientDriver)
+    return fmt::format("the driver is for CUDA {}, this build needs {}: update the driver",
+                       version(driver), version(runtime));
+  return fmt::format("CUDA says: {}", cudaGetErrorString(e));
+}
+
+CudaCard look_at(int index) {
+  CudaCard c;
+  c.index = index;
+  cudaDeviceProp p;
+  cudaError_t e = cudaGetDeviceProperties(&p, index);
+  if (e != cudaSuccess) {
+    c.problem = cudaGetErrorString(e);
+    return c;
+  }
+  c.name = p.name, c.major = p.major, c.minor = p.minor, c.processors = p.multiProcessorCount;
+  c.memory_bytes = int64_t(p.totalGlobalMem);
+  if (e = cudaSetDevice(index); e == cudaSuccess) {
+    size_t free = 0, total = 0;
+    e = cudaMemGetInfo(&free, &total);
+    c.free_bytes = int64_t(free);
+  }
+  if (e != cudaSuccess) {
+    cudaGetLastError();
+    c.problem = e == cudaErrorMemoryAllocation
+                    ? "another process holds all of its memory"
+                    : fmt::format("it cannot be used: {}", cudaGetErrorString(e));
+  } else if (c.major < 8) {
+    c.problem = fmt::format("its compute capability is {}.{}, hearth needs 8.0", c.major, c.minor);
+  } else if (!cuda::has_code_for_this_card()) {
+    c.problem = fmt::format(
+        "this build has no code for compute capability {}.{}: build on this "
+        "machine, or with HEARTH_CUDA_ARCHS=all",
+        c.major, c.minor);
+  }
+  c.gets =
+      fmt::format("{} attention; bf16, fp16, tf32 and fp32", c.major == 9 ? "wgmma" : "mma.sync");
+  return c;
+}
+
+}  // namespace
+
+CudaCards cuda_cards() {
+  CudaCards r;
+  cudaDriverGetVersion(&r.driver);
+  cudaRuntimeGetVersion(&r.runtime);
+  int count = 0;
+  const cudaError_t e = cudaGetDeviceCount(&count);
+  if (e != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    r.problem = why(e, r.driver, r.runtime);
+    return r;
+  }
+  for (int i = 0; i < count; ++i) r.cards.push_back(look_at(i));
+  return r;
+}
+
+}  // namespace hearth

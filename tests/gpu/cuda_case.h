@@ -1,0 +1,49 @@
+// What the GPU tests share: the card of this machine, or a skip that says why there is none.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+
+#include "cuda/backend.h"
+#include "op_cases.h"
+
+namespace hearth::test {
+
+inline std::string no_card() {
+  const CudaCards found = cuda_cards();
+  if (!found.problem.empty()) return found.problem;
+  return found.cards[0].problem;
+}
+
+#define HEARTH_NEEDS_A_CARD() \
+  if (const std::string why = ::hearth::test::no_card(); !why.empty()) GTEST_SKIP() << why
+
+// One backend per way of running, made once: starting a card takes longer than a test.
+inline Backend& card(bool hopper_kernels = true, bool graphs = true) {
+  static std::unique_ptr<Backend> made[2][2];
+  std::unique_ptr<Backend>& b = made[hopper_kernels][graphs];
+  if (!b) b = make_cuda_backend({.graphs = graphs, .hopper_kernels = hopper_kernels});
+  return *b;
+}
+
+inline constexpr cases::Tolerance card_tolerances[] = {
+    {DType::f32, 1e-5, 2e-5}, {DType::bf16, 1.5e-2, 2.5e-2}, {DType::f16, 2e-3, 4e-3}};
+
+// As for the CPU's backends: over the largest element, or nothing but rounding.
+inline void expect_close(const std::vector<cases::Named>& got,
+                         const std::vector<cases::Named>& want, double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    double top = 0;
+    for (double x : want[i].values) top = std::max(top, std::abs(x));
+    if (top < 1e-9) {
+      for (double x : got[i].values) EXPECT_LE(std::abs(x), tolerance) << got[i].name;
+      continue;
+    }
+    EXPECT_LT(cases::error_of(got[i].values, want[i].values), tolerance) << got[i].name;
+  }
+}
+
+}  // namespace hearth::test

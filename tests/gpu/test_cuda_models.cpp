@@ -1,0 +1,156 @@
+// Whole models on the card: every choice a config offers, lengths that fill attention's tiles, and
+// training runs that give the same bits with graphs, without, and again.
+#include <fmt/format.h>
+
+#include "cpu/backend.h"
+#include "cpu/reference.h"
+#include "cuda_case.h"
+#include "model_cases.h"
+#include "train/programs.h"
+
+namespace hearth::cases {
+namespace {
+
+using test::card;
+
+class CudaModels : public testing::TestWithParam<ModelCase> {
+ protected:
+  void SetUp() override { HEARTH_NEEDS_A_CARD(); }
+};
+
+// Of a whole model each parameter's gradient has been through many roundings.
+struct ModelTolerance {
+  DType dtype;
+  double loss, gradient;
+};
+constexpr ModelTolerance model_tolerances[] = {
+    {DType::f32, 1e-5, 1e-3}, {DType::bf16, 2e-2, 8e-2}, {DType::f16, 4e-3, 2e-2}};
+
+double norm_error(const Numbers& got, const Numbers& want) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference += (got[i] - want[i]) * (got[i] - want[i]);
+    size += want[i] * want[i];
+  }
+  return std::sqrt(difference / std::max(size, 1e-30));
+}
+
+TEST_P(CudaModels, LossAndGradients) {
+  const auto reference = make_reference_backend();
+  ModelCase m = GetParam();
+  m.config.context = std::max<int64_t>(m.config.context, 67);
+  for (const auto& [B, T] : {std::pair<int64_t, int64_t>{2, 6}, {2, 67}}) {
+    ModelRun want(*reference, m, {.dtype = DType::f64, .B = B, .T = T});
+    want.run();
+    for (const ModelTolerance& t : model_tolerances)
+      for (const bool hopper : {true, false}) {
+        SCOPED_TRACE(fmt::format("{} hopper {} {}x{}", to_string(t.dtype), hopper, B, T));
+        ModelRun got(card(hopper), m, {.dtype = t.dtype, .B = B, .T = T});
+        got.run();
+        EXPECT_NEAR(got.loss(), want.loss(), t.loss * std::abs(want.loss()));
+        double top = 0;
+        for (const Named& g : want.gradients())
+          for (double x : g.values) top = std::max(top, std::abs(x));
+        for (const ParamSpec& p : want.params().specs()) {
+          const Numbers g = got.gradient(p.name).values, w = want.gradient(p.name).values;
+          double size = 0;
+          for (double x : w) size = std::max(size, std::abs(x));
+          if (size < 1e-6 * top) continue;  // nothing but rounding, as of a key's bias
+          EXPECT_LT(norm_error(g, w), t.gradient) << p.name;
+        }
+      }
+  }
+}
+
+TEST_P(CudaModels, RecomputingAgrees) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    ModelRun none(card(), GetParam(), {.dtype = dtype});
+    none.run();
+    for (const Recompute r : {Recompute::light, Recompute::block}) {
+      SCOPED_TRACE(fmt::format("{} recompute {}", to_string(dtype), int(r)));
+      ModelRun again(card(), GetParam(), {.dtype = dtype, .recompute = r});
+      again.run();
+      const double tolerance = dtype == DType::f32 ? 1e-4 : 3e-2;
+      EXPECT_NEAR(again.loss(), none.loss(), tolerance);
+      for (const ParamSpec& p : none.params().specs()) {
+        const Numbers a = again.gradient(p.name).values, b = none.gradient(p.name).values;
+        double size = 0;
+        for (double x : b) size = std::max(size, std::abs(x));
+        if (size < 1e-5) continue;
+        EXPECT_LT(norm_error(a, b), tolerance) << p.name;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaModels, testing::ValuesIn(model_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// Weights after some steps of two micro-batches each.
+std::vector<Numbers> trained(Backend& b, const ModelCase& m, DType dtype, int steps) {
+  ParamStore store(b, decoder_params(m.config), dtype);
+  Memory memory(b, &store);
+  store.initialise(7);
+  for (Part p : {Part::grad, Part::moment1, Part::moment2}) store.flat(p);
+  Programs programs({.model = m.config,
+                     .dtype = dtype,
+                     .B = 4,
+                     .T = 6,
+                     .documents = m.documents,
+                     .eval_documents = m.documents,
+                     .accumulates = true},
+                    memory);
+  programs.set_update_state({});
+  for (int step = 0; step < steps; ++step) {
+    Scalars s;
+    s.lr = 1e-3f, s.clip = 1, s.step = uint32_t(step), s.seed_lo = 5;
+    const Batch one = make_batch(m.config, 4, 6, m.documents, step);
+    const Batch two = make_batch(m.config, 4, 6, m.documents, step + 100);
+    s.inv_targets = 1 / float(one.count + two.count);
+    programs.micro(one, s, true);
+    s.micro = 1;
+    programs.micro(two, s, false);
+    programs.update(s);
+  }
+  std::vector<Numbers> r;
+  for (const ParamSpec& p : store.specs()) {
+    const std::vector<float> v = store.values(Part::weight, p.name);
+    r.emplace_back(v.begin(), v.end());
+  }
+  return r;
+}
+
+TEST(CudaTraining, FiftyStepsGiveTheSameBitsWithAndWithoutGraphs) {
+  HEARTH_NEEDS_A_CARD();
+  for (const ModelCase& m : model_cases())
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(m.name);
+      const std::vector<Numbers> first = trained(card(true, true), m, dtype, 50);
+      EXPECT_TRUE(trained(card(true, true), m, dtype, 50) == first) << "a second run";
+      EXPECT_TRUE(trained(card(true, false), m, dtype, 50) == first) << "without graphs";
+    }
+}
+
+TEST(CudaTraining, FollowsTheCpu) {
+  HEARTH_NEEDS_A_CARD();
+  const auto cpu = make_cpu_backend(0);
+  for (const ModelCase& m : model_cases()) {
+    SCOPED_TRACE(m.name);
+    const std::vector<Numbers> want = trained(*cpu, m, DType::f32, 10);
+    const std::vector<Numbers> got = trained(card(), m, DType::f32, 10);
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_LT(norm_error(got[i], want[i]), 2e-2) << i;
+  }
+}
+
+TEST(CudaMemory, ALimitIsKept) {
+  HEARTH_NEEDS_A_CARD();
+  const auto small = make_cuda_backend({.memory_limit = 256 << 20});
+  EXPECT_LE(small->free_bytes(), 256 << 20);
+  EXPECT_THROW(small->allocate(300 << 20, "too much"), std::runtime_error);
+  std::byte* p = small->allocate(1 << 20, "enough");
+  EXPECT_GE(small->memory_use().now, 1 << 20);
+  small->release(p, 1 << 20);
+}
+
+}  // namespace
+}  // namespace hearth::cases

@@ -1,0 +1,69 @@
+// Every op case on the card: values and gradients against the reference in double, the same bits
+// twice, with and without graphs.
+#include <fmt/format.h>
+
+#include "cpu/reference.h"
+#include "cuda_case.h"
+
+namespace hearth::cases {
+namespace {
+
+using test::card;
+using test::card_tolerances;
+
+class CudaOps : public testing::TestWithParam<OpCase> {
+ protected:
+  void SetUp() override { HEARTH_NEEDS_A_CARD(); }
+};
+
+std::vector<Named> everything(CaseRun& run) {
+  run.run();
+  std::vector<Named> all = run.outputs();
+  for (Named& g : run.gradients()) all.push_back(std::move(g));
+  return all;
+}
+
+void expect_same_bits(const std::vector<Named>& a, const std::vector<Named>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    EXPECT_TRUE(a[i].values == b[i].values)
+        << a[i].name << ", off by " << error_of(a[i].values, b[i].values);
+}
+
+TEST_P(CudaOps, ValuesAndGradients) {
+  const auto reference = make_reference_backend();
+  for (const Dims& d : GetParam().small)
+    for (const Tolerance& tolerance : card_tolerances) {
+      CaseRun want(*reference, DType::f64, GetParam(), d, tolerance.dtype);
+      want.run();
+      for (const bool hopper : {true, false}) {
+        SCOPED_TRACE(fmt::format("{} hopper {} B {} T {} C {} N {} H {} D {} V {}",
+                                 to_string(tolerance.dtype), hopper, d.B, d.T, d.C, d.N, d.H, d.D,
+                                 d.V));
+        CaseRun got(card(hopper), tolerance.dtype, GetParam(), d, tolerance.dtype);
+        got.run();
+        test::expect_close(got.outputs(), want.outputs(), tolerance.value);
+        test::expect_close(got.gradients(), want.gradients(), tolerance.gradient);
+      }
+    }
+}
+
+TEST_P(CudaOps, SameBitsEveryTime) {
+  for (const Dims& d : {GetParam().small.back(), GetParam().large})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const bool hopper : {true, false}) {
+        SCOPED_TRACE(fmt::format("{} hopper {} T {}", to_string(dtype), hopper, d.T));
+        CaseRun graph(card(hopper, true), dtype, GetParam(), d, dtype);
+        CaseRun plain(card(hopper, false), dtype, GetParam(), d, dtype);
+        const std::vector<Named> first = everything(graph);
+        expect_same_bits(everything(graph), first);  // captured
+        expect_same_bits(everything(graph), first);  // replayed
+        expect_same_bits(everything(plain), first);
+      }
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaOps, testing::ValuesIn(op_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace hearth::cases
