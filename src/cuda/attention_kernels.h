@@ -1,0 +1,20 @@
+// The attention entries of the CUDA table; their contract is in core/kernels.h. On CUDA
+// attention_cached agrees with attention to rounding, not to the bit: decoding cuts the keys into
+// other pieces. Its own bits do not depend on the batch.
+#pragma once
+
+#include "core/kernels.h"
+
+namespace hearth::cuda {
+
+void attention(Stream&, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor documents,
+               Tensor scalars, const AttnSpec&);
+void attention_bwd(Stream&, Tensor dqkv, Tensor delta, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
+                   Tensor slopes, Tensor documents, Tensor scalars, const AttnSpec&);
+void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions, Tensor slopes,
+                      const AttnSpec&);
+
+// Throws unless there is code for heads of this size and dtype.
+void check_head_size(const char* op, DType, const AttnSpec&);
+
+}  // namespace hearth::cuda

@@ -1,0 +1,11 @@
+// Flash attention forward, heads of up to 128.
+#include "cuda/flash_mma_fwd.cuh"
+
+namespace hearth::cuda {
+
+template <>
+void flash_mma_forward<128>(const FlashForward& a, CudaStream& stream) {
+  forward_by_dtype<128, 128, 64, 2>(a, stream);
+}
+
+}  // namespace hearth::cuda

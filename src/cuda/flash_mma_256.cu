@@ -1,0 +1,11 @@
+// Flash attention forward, heads of up to 256.
+#include "cuda/flash_mma_fwd.cuh"
+
+namespace hearth::cuda {
+
+template <>
+void flash_mma_forward<256>(const FlashForward& a, CudaStream& stream) {
+  forward_by_dtype<256, 64, 64, 1>(a, stream);
+}
+
+}  // namespace hearth::cuda

@@ -1,0 +1,11 @@
+// Flash attention forward, heads of up to 32.
+#include "cuda/flash_mma_fwd.cuh"
+
+namespace hearth::cuda {
+
+template <>
+void flash_mma_forward<32>(const FlashForward& a, CudaStream& stream) {
+  forward_by_dtype<32, 128, 128, 2>(a, stream);
+}
+
+}  // namespace hearth::cuda

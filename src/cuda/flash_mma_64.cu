@@ -1,0 +1,11 @@
+// Flash attention forward, heads of up to 64.
+#include "cuda/flash_mma_fwd.cuh"
+
+namespace hearth::cuda {
+
+template <>
+void flash_mma_forward<64>(const FlashForward& a, CudaStream& stream) {
+  forward_by_dtype<64, 128, 128, 2>(a, stream);
+}
+
+}  // namespace hearth::cuda

@@ -1,0 +1,242 @@
+// Gradients of layer and RMS norm. Memory bound: of C elements of two bytes 6C bytes move, or 8C
+// with a prior. A warp (or block) walks rows and keeps its share of the gain's and bias's gradients
+// in registers; the shares are added in a fixed order.
+#include "cuda/device.cuh"
+#include "cuda/kernels.h"
+#include "cuda/reduce.h"
+
+namespace hearth::cuda {
+namespace {
+
+template <class T>
+struct Args {
+  T* dx;
+  float* parts;                    // (blocks, 2, C): dgain, dbias; null when neither is wanted
+  const T *dy, *x, *gain, *prior;  // gain and prior may be null
+  const float* stat;
+  int64_t rows;
+  int width;
+  bool layer;
+};
+
+// With n = (x - mean) * inverse and e = dy * gain: dx = inverse * (e - mean(e) - n * mean(e * n)).
+struct Row {
+  float mean, inverse, mean_e, mean_en;
+};
+
+template <class T, int N>
+__device__ __forceinline__ void put_dx(const Args<T>& a, T* dx, const Pack<T, N>& dy,
+                                       const Pack<T, N>& x, const Pack<T, N>& gain,
+                                       const Pack<T, N>& prior, const Row& row) {
+  float out[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const float n = (get(x, k) - row.mean) * row.inverse;
+    const float e = a.gain ? get(dy, k) * get(gain, k) : get(dy, k);
+    out[k] = (e - row.mean_e - n * row.mean_en) * row.inverse;
+    if (a.prior) out[k] += get(prior, k);
+  }
+  store_rounded(dx, out);
+}
+
+// P packs of a row in each thread of a warp (or block), which takes every so many-th row.
+template <class T, int N, int P, bool block, bool sums>
+__global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_rows(Args<T> a) {
+  __shared__ float shared[2][64];
+  extern __shared__ float totals[];  // (2, C), where several warps share a part
+  const int size = block ? int(blockDim.x) : 32, rank = int(threadIdx.x) % size;
+  const int teams = int(blockDim.x) / size, team = int(threadIdx.x) / size;
+  const auto column = [&](int p) { return (p * size + rank) * N; };
+  Pack<T, N> gain[P] = {};
+  float dgain[sums ? P : 1][N] = {}, dbias[sums ? P : 1][N] = {};
+  if (a.gain)
+#pragma unroll
+    for (int p = 0; p < P; ++p)
+      if (column(p) < a.width) gain[p] = load<N>(a.gain + column(p));
+
+  int turn = 0;
+  for (int64_t row = int64_t(blockIdx.x) * teams + team; row < a.rows;
+       row += int64_t(gridDim.x) * teams, turn ^= 1) {
+    const int64_t at = row * a.width;
+    Pack<T, N> dy[P], x[P], prior[P];
+#pragma unroll
+    for (int p = 0; p < P; ++p)
+      if (column(p) < a.width) {
+        dy[p] = load<N>(a.dy + at + column(p));
+        x[p] = load<N>(a.x + at + column(p));
+        if (a.prior) prior[p] = load<N>(a.prior + at + column(p));
+      }
+    const float2 stat = reinterpret_cast<const float2*>(a.stat)[row];
+    float e_sum = 0, en_sum = 0;
+#pragma unroll
+    for (int p = 0; p < P; ++p)
+      if (column(p) < a.width)
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          const float n = (get(x[p], k) - stat.x) * stat.y, d = get(dy[p], k);
+          const float e = a.gain ? d * get(gain[p], k) : d;
+          e_sum += e;
+          en_sum = fmaf(e, n, en_sum);
+          if constexpr (sums) {
+            dgain[p][k] = fmaf(d, n, dgain[p][k]);
+            dbias[p][k] += d;
+          }
+        }
+    if constexpr (block) {
+      e_sum = block_sum(e_sum, shared[turn]);
+      en_sum = block_sum(en_sum, shared[turn] + 32);
+    } else {
+      e_sum = warp_sum(e_sum);
+      en_sum = warp_sum(en_sum);
+    }
+    const Row r{stat.x, stat.y, a.layer ? e_sum / float(a.width) : 0, en_sum / float(a.width)};
+#pragma unroll
+    for (int p = 0; p < P; ++p)
+      if (column(p) < a.width) put_dx(a, a.dx + at + column(p), dy[p], x[p], gain[p], prior[p], r);
+  }
+
+  if constexpr (sums) {
+    float* part = a.parts + blockIdx.x * int64_t(2 * a.width);
+    float* to = block ? part : totals;
+    for (int turn = 0; turn < teams; ++turn) {  // warps add in their order
+      if (turn == team)
+#pragma unroll
+        for (int p = 0; p < P; ++p)
+          if (column(p) < a.width)
+#pragma unroll
+            for (int k = 0; k < N; ++k) {
+              float *g = to + column(p) + k, *b = g + a.width;
+              *g = turn ? *g + dgain[p][k] : dgain[p][k];
+              *b = turn ? *b + dbias[p][k] : dbias[p][k];
+            }
+      __syncthreads();
+    }
+    if constexpr (!block)
+      for (int i = threadIdx.x; i < 2 * a.width; i += blockDim.x) part[i] = totals[i];
+  }
+}
+
+// Rows too long for registers: column sums first (dx may be dy), a thread a column, then dx with
+// each row read twice.
+template <class T>
+__global__ void long_sums(Args<T> a) {
+  const int column = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (column >= a.width) return;
+  float dgain = 0, dbias = 0;
+  for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
+    const float2 stat = reinterpret_cast<const float2*>(a.stat)[row];
+    const float d = get(load<1>(a.dy + row * a.width + column), 0);
+    const float x = get(load<1>(a.x + row * a.width + column), 0);
+    dgain = fmaf(d, (x - stat.x) * stat.y, dgain);
+    dbias += d;
+  }
+  float* part = a.parts + blockIdx.y * int64_t(2 * a.width);
+  part[column] = dgain;
+  part[a.width + column] = dbias;
+}
+
+template <class T, int N>
+__global__ void long_rows(Args<T> a) {
+  __shared__ float shared[64];
+  const int64_t at = blockIdx.x * int64_t(a.width);
+  const float2 stat = reinterpret_cast<const float2*>(a.stat)[blockIdx.x];
+  float e_sum = 0, en_sum = 0;
+  const int first = int(threadIdx.x) * N, step = int(blockDim.x) * N;
+  for (int i = first; i < a.width; i += step) {
+    const Pack<T, N> dy = load<N>(a.dy + at + i), x = load<N>(a.x + at + i);
+    const Pack<T, N> gain = a.gain ? load<N>(a.gain + i) : Pack<T, N>{};
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float e = a.gain ? get(dy, k) * get(gain, k) : get(dy, k);
+      e_sum += e;
+      en_sum = fmaf(e, (get(x, k) - stat.x) * stat.y, en_sum);
+    }
+  }
+  e_sum = block_sum(e_sum, shared);
+  en_sum = block_sum(en_sum, shared + 32);
+  const Row row{stat.x, stat.y, a.layer ? e_sum / float(a.width) : 0, en_sum / float(a.width)};
+  for (int i = first; i < a.width; i += step)
+    put_dx(a, a.dx + at + i, load<N>(a.dy + at + i), load<N>(a.x + at + i),
+           a.gain ? load<N>(a.gain + i) : Pack<T, N>{},
+           a.prior ? load<N>(a.prior + at + i) : Pack<T, N>{}, row);
+}
+
+struct Grid {
+  int64_t blocks;
+  unsigned threads;
+  bool rows_in_registers;
+};
+
+// The most packs of a row a warp can hold with its sums, and a block with one pack (or four single
+// elements) a thread.
+constexpr int64_t warp_packs(int N) { return N == 1 ? 128 : 96; }
+constexpr int64_t block_packs(int N) { return N == 1 ? 4096 : 1024; }
+
+Grid grid_of(const CudaStream& s, int N, int64_t packs, int64_t rows) {
+  if (packs > block_packs(N)) return {std::min<int64_t>(rows, 128), 512, false};
+  if (packs <= warp_packs(N))
+    return {std::min(ceil_div(rows, 8), int64_t(s.card.processors) * 2), 256, true};
+  const int64_t threads = round_up(N == 1 ? ceil_div(packs, 4) : packs, 32);
+  return {std::min(rows, s.card.processors * std::max<int64_t>(1, 1024 / threads)),
+          unsigned(threads), true};
+}
+
+template <class T, int N, int P, bool block>
+void launch_rows(CudaStream& s, const Args<T>& a, const Grid& g) {
+  const size_t shared = block ? 0 : size_t(2 * a.width) * 4;
+  if (a.parts)
+    norm_bwd_rows<T, N, P, block, true><<<unsigned(g.blocks), g.threads, shared, s.handle>>>(a);
+  else
+    norm_bwd_rows<T, N, P, block, false><<<unsigned(g.blocks), g.threads, 0, s.handle>>>(a);
+}
+
+template <class T, int N>
+void launch(CudaStream& s, const Args<T>& a, const Grid& g) {
+  const int64_t packs = ceil_div(a.width, N);
+  if (!g.rows_in_registers) {
+    const dim3 sums(unsigned(ceil_div(a.width, 256)), unsigned(g.blocks));
+    if (a.parts) long_sums<T><<<sums, 256, 0, s.handle>>>(a);
+    long_rows<T, N><<<unsigned(a.rows), 512, 0, s.handle>>>(a);
+  } else if (packs > warp_packs(N)) {
+    launch_rows<T, N, N == 1 ? 4 : 1, true>(s, a, g);
+  } else if constexpr (N == 1) {
+    launch_rows<T, N, 4, false>(s, a, g);
+  } else if (packs > 64) {
+    launch_rows<T, N, 3, false>(s, a, g);
+  } else {
+    launch_rows<T, N, 2, false>(s, a, g);
+  }
+  check_launch("norm_bwd");
+}
+
+}  // namespace
+
+void norm_bwd(Stream& stream, Tensor dx, Tensor dgain, Tensor dbias, Tensor, Tensor dy, Tensor x,
+              Tensor gain, Tensor stat, Tensor prior, const NormSpec& spec) {
+  expect_dtypes("norm_bwd", x.dtype, dx, dy, gain, prior);
+  expect_dtypes("norm_bwd", DType::f32, dgain, dbias, stat);
+  if (x.numel() == 0) return;
+  CudaStream& s = on(stream);
+  const int64_t rows = x.rows(), C = x.cols();
+  const bool packed = packs_fit(C, dx, dy, x, gain, prior);
+  const int N = packed ? int(16 / size_of(x.dtype)) : 1;
+  const Grid grid = grid_of(s, N, C / N, rows);
+  float* parts = dgain || dbias ? static_cast<float*>(s.scratch(grid.blocks * 2 * C * 4)) : nullptr;
+  by_dtype("norm_bwd", x, [&]<class T>(T*) {
+    const Args<T> a{.dx = as<T>(dx),
+                    .parts = parts,
+                    .dy = as<T>(dy),
+                    .x = as<T>(x),
+                    .gain = as<T>(gain),
+                    .prior = as<T>(prior),
+                    .stat = as<float>(stat),
+                    .rows = rows,
+                    .width = int(C),
+                    .layer = spec.kind == Norm::layer};
+    by_width<T>(packed, [&]<int N>(Number<N>) { launch<T, N>(s, a, grid); });
+  });
+  if (dgain) add_parts(s, as<float>(dgain), parts, grid.blocks, 2 * C, C, 1, spec.add);
+  if (dbias) add_parts(s, as<float>(dbias), parts + C, grid.blocks, 2 * C, C, 1, spec.add);
+}
+
+}  // namespace hearth::cuda
