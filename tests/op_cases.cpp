@@ -226,7 +226,9 @@ OpCase loss_case(const char* name, float softcap, int64_t chunk, bool masked) {
     const Var targets = r.ids("targets", {B, T}, [=, V = V](int64_t i) {
       return masked && i % 3 == 1 ? -100 : i * 7 % V;
     });
-    r.loss(head_loss(r.t, r.x("x", {B, T, C}, 2), r.weight("w", {V, C}), targets,
+    const Var w =
+        r.t.param("w", {V, C}, Init::uniform(float(1 / std::sqrt(double(C)))), Group::embedding);
+    r.loss(head_loss(r.t, r.x("x", {B, T, C}, 2), w, targets,
                      {.softcap = softcap, .chunk_rows = chunk, .grad = true}));
   };
   return {name,

@@ -79,8 +79,6 @@ struct Kernels {
   const char* name;
 
   // c (M, N); op(a) (M, K); op(b) (K, N); bias (N); prior, aux (M, N). c may be acc with a, b bf16.
-  // b and the number of rows of c say what M, N and K are: rows of a and c may be longer than that,
-  // what is beyond is neither read nor written.
   void (*gemm)(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
                const GemmSpec&);
   // out (N) acc = [out +] alpha * column sums of x (M, N); parts (row_parts, N) acc

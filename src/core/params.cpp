@@ -10,7 +10,7 @@ namespace hearth {
 namespace {
 
 constexpr int64_t pad = 64;  // elements: 256 bytes of f32
-int64_t padded(int64_t n) { return (n + pad - 1) / pad * pad; }
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 uint64_t hash_name(std::string_view s) {  // FNV-1a
   uint64_t h = 0xcbf29ce484222325u;
@@ -100,6 +100,14 @@ void draw(std::span<float> out, const Init& init, uint64_t seed, std::string_vie
   }
 }
 
+int64_t padded_rows(const ParamSpec& s) {
+  const bool table = s.group == Group::embedding || s.group == Group::head;
+  return table ? round_up(s.shape[0], row_tile) : s.shape[0];
+}
+int64_t padded_size(const ParamSpec& s) {
+  return round_up(s.shape.rank == 2 ? padded_rows(s) * s.shape[1] : s.shape.numel(), pad);
+}
+
 ParamStore::ParamStore(Backend& b, std::vector<ParamSpec> specs, DType d, bool offload)
     : backend_(b),
       specs_(std::move(specs)),
@@ -113,7 +121,7 @@ ParamStore::ParamStore(Backend& b, std::vector<ParamSpec> specs, DType d, bool o
       if (!index_.emplace(specs_[i].name, i).second)
         fail("params", "expected one parameter named {}, got two", specs_[i].name);
       offset_[i] = elements_;
-      elements_ += padded(specs_[i].shape.numel());
+      elements_ += padded_size(specs_[i]);
     }
     begin_[size_t(g) + 1] = elements_;
   }

@@ -38,13 +38,20 @@ struct ParamSpec {
   Group group = Group::matrix;
 };
 
+// What a parameter takes of a flat buffer, in elements: whole 256 bytes, and whole tiles of rows of
+// a table, so that a matrix unit may read and write past its last row (see Tape::whole_tiles). What
+// pads is zero and stays so.
+constexpr int64_t row_tile = 64;
+int64_t padded_rows(const ParamSpec&);  // of a matrix
+int64_t padded_size(const ParamSpec&);
+
 enum class Part : uint8_t { weight, grad, moment1, moment2, master };
 constexpr int part_count = 5;
 std::string_view to_string(Part);
 
 class ParamStore {
  public:
-  // The flat order goes by group, then by first use; each is padded to 64 elements with zeros.
+  // The flat order goes by group, then by first use; each takes its padded_size().
   // `offload` keeps what only the optimizer reads (moments, masters) in the host's memory.
   ParamStore(Backend&, std::vector<ParamSpec>, DType, bool offload = false);
 

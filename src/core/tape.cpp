@@ -106,6 +106,15 @@ Var Tape::rows(Var v, int64_t begin, int64_t count) {
   return w;
 }
 
+Var Tape::whole_tiles(Var v) {
+  const Value& x = (*this)[v];
+  const std::string name =
+      x.role == Role::grad ? x.name.substr(0, x.name.rfind(grad_suffix)) : x.name;
+  for (const ParamSpec& p : params)
+    if (p.name == name && padded_rows(p) > p.shape[0]) return rows(v, 0, padded_rows(p));
+  return v;
+}
+
 void Tape::push(Op op, std::vector<Var> in, std::vector<Var> out) {
   const bool grad =
       op.backward && std::any_of(in.begin(), in.end(), [&](Var v) { return needs_grad(v); });

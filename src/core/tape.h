@@ -118,6 +118,9 @@ class Tape {
   Var rows(Var, int64_t begin,
            int64_t count);  // leading rows of a (rows, cols) reading; no gradient
 
+  // A table, or its gradient, with the zero rows that pad it to whole tiles of `row_tile`.
+  Var whole_tiles(Var table);
+
   void push(Op, std::vector<Var> in, std::vector<Var> out);
 
   const Value& operator[](Var v) const { return values[size_t(v.id)]; }

@@ -8,16 +8,15 @@ namespace hearth::reference {
 
 void gemm(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
           const GemmSpec& spec) {
-  const int64_t M = c.rows(), N = spec.tb ? b.rows() : b.cols(), K = spec.tb ? b.cols() : b.rows();
-  const int64_t wide = c.cols(), lda = a.cols();  // rows may be longer than what counts
+  const int64_t M = c.rows(), N = c.cols(), K = spec.ta ? a.rows() : a.cols();
   const Doubles av = load(a), bv = load(b), biasv = load(bias), priorv = load(prior);
-  Doubles cv = load(c), auxv = spec.act_slope ? load(aux) : Doubles(size_t(M * wide));
+  Doubles cv(size_t(M * N)), auxv = spec.act_slope ? load(aux) : Doubles(size_t(M * N));
   for (int64_t i = 0; i < M; ++i)
     for (int64_t j = 0; j < N; ++j) {
-      const int64_t ij = i * wide + j;
+      const int64_t ij = i * N + j;
       double dot = 0;
       for (int64_t k = 0; k < K; ++k)
-        dot += av[spec.ta ? k * lda + i : i * lda + k] * bv[spec.tb ? j * K + k : k * N + j];
+        dot += av[spec.ta ? k * M + i : i * K + k] * bv[spec.tb ? j * K + k : k * N + j];
       double value;
       if (spec.act_slope) {
         value = dot * activate(spec.act, auxv[ij]).dy;

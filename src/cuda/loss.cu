@@ -16,7 +16,7 @@ struct Args {
   T* logits;
   const int32_t* targets;
   const Scalars* scalars;  // read with `grad` only
-  int64_t width;
+  int64_t width, vocab;    // of a row, and what of it counts
   float cap, inverse_cap;
 };
 
@@ -40,10 +40,23 @@ __device__ __forceinline__ float quick_tanh(float x) {
   return copysignf(a < 0.25f ? near : far, x);
 }
 
-// A logit after the softcap.
+// A logit after the softcap; what does not count is -inf and stays so.
 template <bool capped, class T>
 __device__ __forceinline__ float capped_logit(const Args<T>& a, float x) {
-  return capped ? a.cap * quick_tanh(x * a.inverse_cap) : x;
+  return capped && x > -1e38f ? a.cap * quick_tanh(x * a.inverse_cap) : x;
+}
+
+// The logits from i on, -inf past the vocabulary: their exponentials and gradients are 0.
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_logits(const Args<T>& a, const T* row, int64_t i) {
+  Pack<T, N> p = load<N>(row + i);
+  if (i + N > a.vocab) {
+    float x[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) x[k] = i + k < a.vocab ? get(p, k) : -INFINITY;
+    round_to(p, x);
+  }
+  return p;
 }
 
 // The largest capped logit a thread has seen, and its sum of exp(z - top).
@@ -114,7 +127,7 @@ __global__ void __launch_bounds__(512, 2) cross_entropy_rows(Args<T> a) {
     const int64_t left = (a.width - i + step - 1) / step;
 #pragma unroll
     for (int d = 0; d < deep; ++d)
-      if (d < left) in[d] = load<N>(row + i + d * step);
+      if (d < left) in[d] = load_logits<N>(a, row, i + d * step);
     if constexpr (grad && keep)
 #pragma unroll
       for (int d = 0; d < deep; ++d)
@@ -129,7 +142,7 @@ __global__ void __launch_bounds__(512, 2) cross_entropy_rows(Args<T> a) {
     const float scale = a.scalars->inv_targets * a.scalars->loss_scale;
 #pragma unroll 4
     for (int64_t i = first; i < a.width; i += step)
-      put_grad<capped>(a, row + i, load<N>(kept + i), i, sums, scale, target);
+      put_grad<capped>(a, row + i, load_logits<N>(a, kept, i), i, sums, scale, target);
   }
 }
 
@@ -182,6 +195,7 @@ void cross_entropy(Stream& stream, Tensor nll, Tensor logits, Tensor targets, Te
                     .targets = as<int32_t>(targets),
                     .scalars = as<Scalars>(scalars),
                     .width = logits.cols(),
+                    .vocab = spec.vocab ? spec.vocab : logits.cols(),
                     .cap = spec.softcap,
                     .inverse_cap = spec.softcap > 0 ? 1 / spec.softcap : 0};
     by_width<T>(packs_fit(a.width, logits), [&]<int N>(Number<N>) {

@@ -40,7 +40,7 @@ Tape record_eval(const ProgramSpec& s) {
 MemoryNeed memory_need(const ProgramSpec& s) {
   Tape t = record_micro(s, false);
   int64_t elements = 0;
-  for (const ParamSpec& p : t.params) elements += (p.shape.numel() + 63) / 64 * 64;
+  for (const ParamSpec& p : t.params) elements += padded_size(p);
   prune(t);
   alias(t);
   const Plan p = plan(t);

@@ -18,6 +18,16 @@ class CudaModels : public testing::TestWithParam<ModelCase> {
   void SetUp() override { HEARTH_NEEDS_A_CARD(); }
 };
 
+// The small models with heads of the size that 16-bit attention wants, and room for its tiles.
+ModelCase larger(ModelCase m) {
+  ModelConfig& c = m.config;
+  const int64_t times = 64 / c.resolve().head_dim + 1;
+  c.head_dim = 64;
+  c.dim *= times, c.hidden *= times;
+  c.context = std::max<int64_t>(c.context, 67);
+  return m;
+}
+
 // Of a whole model each parameter's gradient has been through many roundings.
 struct ModelTolerance {
   DType dtype;
@@ -37,8 +47,7 @@ double norm_error(const Numbers& got, const Numbers& want) {
 
 TEST_P(CudaModels, LossAndGradients) {
   const auto reference = make_reference_backend();
-  ModelCase m = GetParam();
-  m.config.context = std::max<int64_t>(m.config.context, 67);
+  const ModelCase m = larger(GetParam());
   for (const auto& [B, T] : {std::pair<int64_t, int64_t>{2, 6}, {2, 67}}) {
     ModelRun want(*reference, m, {.dtype = DType::f64, .B = B, .T = T});
     want.run();
@@ -64,11 +73,11 @@ TEST_P(CudaModels, LossAndGradients) {
 
 TEST_P(CudaModels, RecomputingAgrees) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    ModelRun none(card(), GetParam(), {.dtype = dtype});
+    ModelRun none(card(), larger(GetParam()), {.dtype = dtype});
     none.run();
     for (const Recompute r : {Recompute::light, Recompute::block}) {
       SCOPED_TRACE(fmt::format("{} recompute {}", to_string(dtype), int(r)));
-      ModelRun again(card(), GetParam(), {.dtype = dtype, .recompute = r});
+      ModelRun again(card(), larger(GetParam()), {.dtype = dtype, .recompute = r});
       again.run();
       const double tolerance = dtype == DType::f32 ? 1e-4 : 3e-2;
       EXPECT_NEAR(again.loss(), none.loss(), tolerance);
@@ -87,7 +96,8 @@ INSTANTIATE_TEST_SUITE_P(, CudaModels, testing::ValuesIn(model_cases()),
                          [](const auto& info) { return info.param.name; });
 
 // Weights after some steps of two micro-batches each.
-std::vector<Numbers> trained(Backend& b, const ModelCase& m, DType dtype, int steps) {
+std::vector<Numbers> trained(Backend& b, const ModelCase& small, DType dtype, int steps) {
+  const ModelCase m = larger(small);
   ParamStore store(b, decoder_params(m.config), dtype);
   Memory memory(b, &store);
   store.initialise(7);

@@ -8,8 +8,8 @@ namespace hearth::HEARTH_ISA {
 namespace {
 
 struct Epilogue {
-  void* aux;  // (M, N), or null
-  int64_t stride;
+  void* aux;  // (M, N) or null
+  int64_t N;
   float alpha;
 };
 
@@ -17,7 +17,7 @@ struct Epilogue {
 template <Act A, class T>
 void apply(const void* state, float* x, int64_t row, int64_t col, int64_t n) {
   const auto& e = *static_cast<const Epilogue*>(state);
-  T* aux = e.aux ? static_cast<T*>(e.aux) + row * e.stride + col : nullptr;
+  T* aux = e.aux ? static_cast<T*>(e.aux) + row * e.N + col : nullptr;
   T rounded[lanes];
   vectors(n, [&](int64_t i, auto w) {
     vf a = w.get(x + i);
@@ -32,7 +32,7 @@ void apply(const void* state, float* x, int64_t row, int64_t col, int64_t n) {
 template <Act A, class T>
 void apply_slope(const void* state, float* x, int64_t row, int64_t col, int64_t n) {
   const auto& e = *static_cast<const Epilogue*>(state);
-  const T* aux = static_cast<const T*>(e.aux) + row * e.stride + col;
+  const T* aux = static_cast<const T*>(e.aux) + row * e.N + col;
   vectors(n, [&](int64_t i, auto w) {
     w.put(x + i, w.get(x + i) * act_slope<A>(w.get(aux + i)).dy * e.alpha);
   });
@@ -54,23 +54,23 @@ void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tens
           const GemmSpec& spec) {
   expect_dtypes("gemm", a.dtype, b, bias);
   expect_dtypes("gemm prior", c.dtype, prior);
-  const int64_t N = spec.tb ? row_count(b) : b.cols(), ldc = c.cols();
+  const int64_t N = c.cols();
   GemmArgs args{.c = c.data,
                 .a = a.data,
                 .b = b.data,
                 .m = row_count(c),
                 .n = N,
-                .k = spec.tb ? b.cols() : row_count(b),
+                .k = spec.ta ? row_count(a) : a.cols(),
                 .lda = a.cols(),
                 .ldb = b.cols(),
-                .ldc = ldc,
+                .ldc = N,
                 .ta = spec.ta,
                 .tb = spec.tb,
                 .c_type = c.dtype,
                 .ab_type = a.dtype,
                 .bias = bias.data,
                 .residual = prior.data};
-  const Epilogue epilogue{aux.data, ldc, spec.alpha};
+  const Epilogue epilogue{aux.data, N, spec.alpha};
   // Without activation or bias the product's own alpha does.
   if (spec.act != Act::none || spec.act_slope || aux || (bias && spec.alpha != 1)) {
     expect_dtypes("gemm aux", c.dtype, aux);
