@@ -39,80 +39,132 @@ __device__ __forceinline__ void put_dx(const Args<T>& a, T* dx, const Pack<T, N>
   store_rounded(dx, out);
 }
 
+template <class T, int N, int P>
+struct RowData {
+  Pack<T, N> dy[P], x[P], prior[P];
+  float mean, inverse;
+};
+
+// The threads that hold a row: a warp or the whole block.
+template <int N, bool block>
+struct Team {
+  __device__ static int size() { return block ? int(blockDim.x) : 32; }
+  __device__ static int rank() { return int(threadIdx.x) % size(); }
+  __device__ static int column(int p) { return (p * size() + rank()) * N; }
+};
+
+template <class Team, class T, int N, int P>
+__device__ __forceinline__ void read(RowData<T, N, P>& r, const Args<T>& a, int64_t row) {
+  const int64_t at = row * a.width;
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+    if (Team::column(p) < a.width) {
+      r.dy[p] = load<N>(a.dy + at + Team::column(p));
+      r.x[p] = load<N>(a.x + at + Team::column(p));
+      if (a.prior) r.prior[p] = load<N>(a.prior + at + Team::column(p));
+    }
+  const float2 stat = reinterpret_cast<const float2*>(a.stat)[row];
+  r.mean = stat.x;
+  r.inverse = stat.y;
+}
+
+// Both sums over the block, with one barrier.
+__device__ __forceinline__ float2 block_sums(float2 x, float2* shared) {
+  const int warps = int(blockDim.x) / 32, lane = int(threadIdx.x) % 32;
+  x = {warp_sum(x.x), warp_sum(x.y)};
+  if (lane == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  const float2 other = lane < warps ? shared[lane] : float2{};
+  return {warp_sum(other.x), warp_sum(other.y)};
+}
+
+// Adds up the sums of a block's warps, held as `of[p][k]`, into part (C). Each warp has a slot of
+// shared memory, written in an order without bank conflicts.
+template <int N, int P>
+__device__ __forceinline__ void put_sums(float* part, float* slots, const float (&of)[P][N],
+                                         int width) {
+  constexpr int slot = P * N * 32;
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+#pragma unroll
+    for (int k = 0; k < N; ++k) slots[warp * slot + (p * N + k) * 32 + lane] = of[p][k];
+  __syncthreads();
+  for (int c = threadIdx.x; c < width; c += blockDim.x) {
+    const int at = (c / (32 * N) * N + c % N) * 32 + c / N % 32;
+    float total = 0;
+    for (int w = 0; w < int(blockDim.x) / 32; ++w) total += slots[w * slot + at];
+    part[c] = total;
+  }
+}
+
 // P packs of a row in each thread of a warp (or block), which takes every so many-th row.
 template <class T, int N, int P, bool block, bool sums>
 __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_rows(Args<T> a) {
-  __shared__ float shared[2][64];
-  extern __shared__ float totals[];  // (2, C), where several warps share a part
-  const int size = block ? int(blockDim.x) : 32, rank = int(threadIdx.x) % size;
-  const int teams = int(blockDim.x) / size, team = int(threadIdx.x) / size;
-  const auto column = [&](int p) { return (p * size + rank) * N; };
+  using Team = Team<N, block>;
+  __shared__ float2 shared[2][32];
+  const int teams = int(blockDim.x) / Team::size();
   Pack<T, N> gain[P] = {};
-  float dgain[sums ? P : 1][N] = {}, dbias[sums ? P : 1][N] = {};
+  float dgain[P][N] = {}, dbias[P][N] = {};
   if (a.gain)
 #pragma unroll
     for (int p = 0; p < P; ++p)
-      if (column(p) < a.width) gain[p] = load<N>(a.gain + column(p));
+      if (Team::column(p) < a.width) gain[p] = load<N>(a.gain + Team::column(p));
 
-  int turn = 0;
-  for (int64_t row = int64_t(blockIdx.x) * teams + team; row < a.rows;
-       row += int64_t(gridDim.x) * teams, turn ^= 1) {
-    const int64_t at = row * a.width;
-    Pack<T, N> dy[P], x[P], prior[P];
+  const int64_t step = int64_t(gridDim.x) * teams;
+  int64_t row = int64_t(blockIdx.x) * teams + int(threadIdx.x) / Team::size();
+  RowData<T, N, P> now, next;
+  if (block && row < a.rows) read<Team>(next, a, row);
+  for (int turn = 0; row < a.rows; row += step, turn ^= 1) {
+    if constexpr (block) {  // the next row is under way while this one waits at the barrier
+      now = next;
+      if (row + step < a.rows) read<Team>(next, a, row + step);
+    } else {
+      read<Team>(now, a, row);
+    }
+    float2 e_sums = {};  // of e, of e * n
 #pragma unroll
     for (int p = 0; p < P; ++p)
-      if (column(p) < a.width) {
-        dy[p] = load<N>(a.dy + at + column(p));
-        x[p] = load<N>(a.x + at + column(p));
-        if (a.prior) prior[p] = load<N>(a.prior + at + column(p));
-      }
-    const float2 stat = reinterpret_cast<const float2*>(a.stat)[row];
-    float e_sum = 0, en_sum = 0;
-#pragma unroll
-    for (int p = 0; p < P; ++p)
-      if (column(p) < a.width)
+      if (Team::column(p) < a.width)
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-          const float n = (get(x[p], k) - stat.x) * stat.y, d = get(dy[p], k);
+          const float n = (get(now.x[p], k) - now.mean) * now.inverse, d = get(now.dy[p], k);
           const float e = a.gain ? d * get(gain[p], k) : d;
-          e_sum += e;
-          en_sum = fmaf(e, n, en_sum);
+          e_sums.x += e;
+          e_sums.y = fmaf(e, n, e_sums.y);
           if constexpr (sums) {
             dgain[p][k] = fmaf(d, n, dgain[p][k]);
             dbias[p][k] += d;
           }
         }
-    if constexpr (block) {
-      e_sum = block_sum(e_sum, shared[turn]);
-      en_sum = block_sum(en_sum, shared[turn] + 32);
-    } else {
-      e_sum = warp_sum(e_sum);
-      en_sum = warp_sum(en_sum);
-    }
-    const Row r{stat.x, stat.y, a.layer ? e_sum / float(a.width) : 0, en_sum / float(a.width)};
+    if constexpr (block)
+      e_sums = block_sums(e_sums, shared[turn]);
+    else
+      e_sums = {warp_sum(e_sums.x), warp_sum(e_sums.y)};
+    const Row r{now.mean, now.inverse, a.layer ? e_sums.x / float(a.width) : 0,
+                e_sums.y / float(a.width)};
+    T* dx = a.dx + row * a.width;
 #pragma unroll
     for (int p = 0; p < P; ++p)
-      if (column(p) < a.width) put_dx(a, a.dx + at + column(p), dy[p], x[p], gain[p], prior[p], r);
+      if (Team::column(p) < a.width)
+        put_dx(a, dx + Team::column(p), now.dy[p], now.x[p], gain[p], now.prior[p], r);
   }
 
   if constexpr (sums) {
     float* part = a.parts + blockIdx.x * int64_t(2 * a.width);
-    float* to = block ? part : totals;
-    for (int turn = 0; turn < teams; ++turn) {  // warps add in their order
-      if (turn == team)
+    if constexpr (block) {
 #pragma unroll
-        for (int p = 0; p < P; ++p)
-          if (column(p) < a.width)
-#pragma unroll
-            for (int k = 0; k < N; ++k) {
-              float *g = to + column(p) + k, *b = g + a.width;
-              *g = turn ? *g + dgain[p][k] : dgain[p][k];
-              *b = turn ? *b + dbias[p][k] : dbias[p][k];
-            }
+      for (int p = 0; p < P; ++p)
+        if (Team::column(p) < a.width) {
+          store_rounded(part + Team::column(p), dgain[p]);
+          store_rounded(part + a.width + Team::column(p), dbias[p]);
+        }
+    } else {
+      extern __shared__ float slots[];
+      put_sums(part, slots, dgain, a.width);
       __syncthreads();
+      put_sums(part + a.width, slots, dbias, a.width);
     }
-    if constexpr (!block)
-      for (int i = threadIdx.x; i < 2 * a.width; i += blockDim.x) part[i] = totals[i];
   }
 }
 
@@ -183,7 +235,7 @@ Grid grid_of(const CudaStream& s, int N, int64_t packs, int64_t rows) {
 
 template <class T, int N, int P, bool block>
 void launch_rows(CudaStream& s, const Args<T>& a, const Grid& g) {
-  const size_t shared = block ? 0 : size_t(2 * a.width) * 4;
+  const size_t shared = block ? 0 : size_t(g.threads * P * N) * 4;
   if (a.parts)
     norm_bwd_rows<T, N, P, block, true><<<unsigned(g.blocks), g.threads, shared, s.handle>>>(a);
   else
@@ -235,8 +287,7 @@ void norm_bwd(Stream& stream, Tensor dx, Tensor dgain, Tensor dbias, Tensor, Ten
                     .layer = spec.kind == Norm::layer};
     by_width<T>(packed, [&]<int N>(Number<N>) { launch<T, N>(s, a, grid); });
   });
-  if (dgain) add_parts(s, as<float>(dgain), parts, grid.blocks, 2 * C, C, 1, spec.add);
-  if (dbias) add_parts(s, as<float>(dbias), parts + C, grid.blocks, 2 * C, C, 1, spec.add);
+  if (parts) add_two_parts(s, as<float>(dgain), as<float>(dbias), parts, grid.blocks, C, spec.add);
 }
 
 }  // namespace hearth::cuda

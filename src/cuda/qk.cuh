@@ -12,24 +12,42 @@ struct QkShape {
   QkNorm norm;
   float eps;
   int64_t tokens;
-  int slices;  // teams of lanes that share the heads of a token
   __host__ __device__ int normed() const { return heads + kv_heads; }
   __host__ __device__ int all() const { return heads + 2 * kv_heads; }
 };
 
 inline QkShape qk_shape(const QkSpec& s, int64_t elements) {
-  QkShape q{int(s.heads),
-            int(s.kv_heads),
-            int(s.head_dim),
-            int(s.rotary),
-            s.reverse,
-            s.norm,
-            s.eps,
-            0,
-            1};
+  QkShape q{int(s.heads), int(s.kv_heads), int(s.head_dim), int(s.rotary),
+            s.reverse,    s.norm,          s.eps,           0};
   q.tokens = elements / (q.all() * s.head_dim);
-  q.slices = std::max(1, q.all() / 4);
   return q;
+}
+
+// The teams of lanes that share a token, about four heads each: some take heads of q, the others
+// those of k and v, so that a team has one gain.
+struct QkTeams {
+  int of_q, of_kv;
+  int kv_count;  // heads of k and, unless it is in place already, v
+  int rounds;    // the most heads a team has
+  __host__ __device__ int all() const { return of_q + of_kv; }
+};
+
+inline QkTeams qk_teams(const QkShape& q, bool in_place) {
+  QkTeams t{int(ceil_div(q.heads, 4)), 0, in_place ? q.kv_heads : 2 * q.kv_heads, 0};
+  t.of_kv = int(ceil_div(t.kv_count, 4));
+  t.rounds = int(std::max(ceil_div(q.heads, t.of_q), ceil_div(t.kv_count, t.of_kv)));
+  return t;
+}
+
+// The heads of one team: first, first + stride, .. below end.
+struct QkHeads {
+  int first, stride, end;
+  bool of_q;
+};
+
+__device__ __forceinline__ QkHeads heads_of(int team, const QkTeams& t, const QkShape& q) {
+  if (team < t.of_q) return {team, t.of_q, q.heads, true};
+  return {q.heads + team - t.of_q, t.of_kv, q.heads + t.kv_count, false};
 }
 
 // Whether heads can be held two packs of N a thread.

@@ -18,51 +18,60 @@ struct Args {
   QkShape q;
 };
 
-template <class T, int N, bool interleaved>
-__global__ void __launch_bounds__(256) qk_heads(Args<T> a, int lanes) {
+template <class T, int N>
+struct Pair {
+  Pack<T, N> a, b;
+};
+
+template <int N, class T>
+__device__ __forceinline__ Pair<T, N> load_pair(const T* head, Columns at) {
+  return {load<N>(head + at.a), load<N>(head + at.b)};
+}
+
+template <class T, int N, bool interleaved, bool normed>
+__global__ void __launch_bounds__(128) qk_heads(Args<T> a, QkTeams teams, int lanes) {
   const QkShape& q = a.q;
   const int lane = int(threadIdx.x) & (lanes - 1);
   const int64_t team = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / unsigned(lanes);
-  const int64_t token = team / q.slices;
+  const int64_t token = team / teams.all();
+  const QkHeads heads = heads_of(int(team - token * teams.all()), teams, q);
   const bool mine = lane * 2 * N < q.head_dim && token < q.tokens;
+  const int64_t first = token * q.all() * q.head_dim;
   const Columns at = columns_of<N, interleaved>(lane, q.rotary);
+  const float sign = q.reverse ? -1.0f : 1.0f;
+  const auto read = [&](int h) {
+    return mine && h < heads.end ? load_pair<N>(a.x + first + int64_t(h) * q.head_dim, at)
+                                 : Pair<T, N>{};
+  };
+  Pair<T, N> next = read(heads.first), gain = {};
   Angles<N> turn = {};
   if (mine && q.rotary) turn = angles_of<N, interleaved>(a.rope, a.positions[token], at, q.rotary);
-  const float sign = q.reverse ? -1.0f : 1.0f;
-  // v is copied, unless it is there already.
-  const int64_t first = token * q.all() * q.head_dim;
-  const int count = a.y == a.x ? q.normed() : q.all();
+  const T* gains = heads.of_q ? a.q_gain : a.k_gain;
+  if (normed && mine && gains) gain = load_pair<N>(gains, at);
+
   // Teams of one warp may have one head more or less: all take part in every sum.
-  for (int base = 0; base < count; base += q.slices) {
-    const int h = base + int(team % q.slices);
-    const bool here = mine && h < count;
-    const T* head = a.x + first + int64_t(h) * q.head_dim;
-    T* to = a.y + first + int64_t(h) * q.head_dim;
-    Pack<T, N> one = {}, two = {};
-    if (here) one = load<N>(head + at.a), two = load<N>(head + at.b);
+  for (int round = 0, h = heads.first; round < teams.rounds; ++round, h += heads.stride) {
     float x[2 * N];
-    unpack_pair(x, one, two);
-    const bool turns = q.rotary && h < q.normed();
+    unpack_pair(x, next.a, next.b);
+    next = read(h + heads.stride);
+    const bool live = h < q.normed(), turns = live && q.rotary;  // v stays as it is
     if (q.norm != QkNorm::before_rope && turns) rotate<N, interleaved>(x, turn, sign);
-    if (q.norm != QkNorm::none) {
+    if constexpr (normed) {
       float squares = 0;
 #pragma unroll
       for (int k = 0; k < 2 * N; ++k) squares = fmaf(x[k], x[k], squares);
       const float inverse = 1 / sqrtf(team_sum(squares, lanes) / float(q.head_dim) + q.eps);
-      const T* gain = h < q.heads ? a.q_gain : a.k_gain;
-      Pack<T, N> gain_a, gain_b;
-      if (gain && here) gain_a = load<N>(gain + at.a), gain_b = load<N>(gain + at.b);
-      if (here && h < q.normed()) {
+      if (live) {
 #pragma unroll
         for (int k = 0; k < 2 * N; ++k) {
           x[k] *= inverse;
-          if (gain) x[k] *= k < N ? get(gain_a, k % N) : get(gain_b, k % N);
+          if (gains) x[k] *= k < N ? get(gain.a, k % N) : get(gain.b, k % N);
         }
-        if (a.stat && lane == 0) a.stat[token * q.normed() + h] = inverse;
+        if (a.stat && mine && lane == 0 && h < heads.end) a.stat[token * q.normed() + h] = inverse;
       }
     }
     if (q.norm == QkNorm::before_rope && turns) rotate<N, interleaved>(x, turn, sign);
-    if (here) store_pair<N>(to, at, x);
+    if (mine && h < heads.end) store_pair<N>(a.y + first + int64_t(h) * q.head_dim, at, x);
   }
 }
 
@@ -103,11 +112,17 @@ __global__ void qk_any_heads(Args<T> a, bool interleaved) {
 template <class T, int N>
 void launch_packs(CudaStream& s, const Args<T>& a, bool interleaved) {
   const int lanes = qk_lanes(a.q.head_dim, N);
-  const int64_t blocks = ceil_div(a.q.tokens * a.q.slices * lanes, 256);
-  if (interleaved)
-    qk_heads<T, N, true><<<unsigned(blocks), 256, 0, s.handle>>>(a, lanes);
+  const QkTeams teams = qk_teams(a.q, a.y == a.x);
+  const auto blocks = unsigned(ceil_div(a.q.tokens * teams.all() * lanes, 128));
+  const bool normed = a.q.norm != QkNorm::none;
+  if (normed && interleaved)
+    qk_heads<T, N, true, true><<<blocks, 128, 0, s.handle>>>(a, teams, lanes);
+  else if (normed)
+    qk_heads<T, N, false, true><<<blocks, 128, 0, s.handle>>>(a, teams, lanes);
+  else if (interleaved)
+    qk_heads<T, N, true, false><<<blocks, 128, 0, s.handle>>>(a, teams, lanes);
   else
-    qk_heads<T, N, false><<<unsigned(blocks), 256, 0, s.handle>>>(a, lanes);
+    qk_heads<T, N, false, false><<<blocks, 128, 0, s.handle>>>(a, teams, lanes);
 }
 
 }  // namespace

@@ -25,21 +25,22 @@ constexpr int threads = 128;
 
 // Adds up a block's sums over all its teams into part (2, D): over the warp, then warp by warp.
 template <int N>
-__device__ void put_sums(float* part, float (&dq)[2 * N], float (&dk)[2 * N], Columns at, int lanes,
+__device__ void put_sums(float* part, const float (&dgain)[2 * N], bool of_q, Columns at, int lanes,
                          int head_dim) {
   extern __shared__ float memory[];  // (warps, 2, D)
   const int lane = int(threadIdx.x) & (lanes - 1), warp = int(threadIdx.x) / 32;
   float* mine = memory + warp * 2 * head_dim;
 #pragma unroll
   for (int k = 0; k < 2 * N; ++k) {
+    float dq = of_q ? dgain[k] : 0, dk = of_q ? 0 : dgain[k];
     for (int offset = lanes; offset < 32; offset *= 2) {
-      dq[k] += __shfl_xor_sync(~0u, dq[k], offset);
-      dk[k] += __shfl_xor_sync(~0u, dk[k], offset);
+      dq += __shfl_xor_sync(~0u, dq, offset);
+      dk += __shfl_xor_sync(~0u, dk, offset);
     }
     const int column = k < N ? at.a + k : at.b + k - N;
     if (int(threadIdx.x) % 32 < lanes && lane * 2 * N < head_dim) {
-      mine[column] = dq[k];
-      mine[head_dim + column] = dk[k];
+      mine[column] = dq;
+      mine[head_dim + column] = dk;
     }
   }
   __syncthreads();
@@ -50,75 +51,85 @@ __device__ void put_sums(float* part, float (&dq)[2 * N], float (&dk)[2 * N], Co
   }
 }
 
+template <class T, int N>
+struct Head {
+  Pack<T, N> dy_a, dy_b, x_a, x_b;
+  float inverse;
+};
+
 template <class T, int N, bool interleaved, bool normed>
-__global__ void __launch_bounds__(threads) qk_heads_bwd(Args<T> a, int lanes) {
+__global__ void __launch_bounds__(threads, normed ? 5 : 7)
+    qk_heads_bwd(Args<T> a, QkTeams teams, int lanes) {
   const QkShape& q = a.q;
   const int lane = int(threadIdx.x) & (lanes - 1);
-  const bool holds = lane * 2 * N < q.head_dim;
+  // A team keeps its place among those of a token, so that its sums are of one gain.
+  const int64_t count = int64_t(gridDim.x) * blockDim.x / unsigned(lanes);
+  const int64_t at_once = count / teams.all(),
+                own = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / unsigned(lanes);
+  const int64_t first_token = own / teams.all();
+  const QkHeads heads = heads_of(int(own - first_token * teams.all()), teams, q);
+  const bool holds = lane * 2 * N < q.head_dim && first_token < at_once;
   const Columns at = columns_of<N, interleaved>(lane, q.rotary);
   const float sign = q.reverse ? -1.0f : 1.0f;
-  const int count = a.dx == a.dy ? q.normed() : q.all();
-  float dq[2 * N] = {}, dk[2 * N] = {};
-  const int64_t teams = int64_t(gridDim.x) * blockDim.x / unsigned(lanes);
-  const int64_t own = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / unsigned(lanes);
-  const int64_t per_warp = 32 / unsigned(lanes), warp_first = own / per_warp * per_warp;
-  // All teams of a warp go round together, since they share its shuffles.
-  for (int64_t step = 0; warp_first + step < q.tokens * q.slices; step += teams) {
-    const int64_t team = own + step, token = team / q.slices;
+  const T* gains = heads.of_q ? a.q_gain : a.k_gain;
+  Pack<T, N> gain_a = {}, gain_b = {};
+  if (normed && gains && holds) gain_a = load<N>(gains + at.a), gain_b = load<N>(gains + at.b);
+  float dgain[2 * N] = {};
+
+  // Teams of one warp share its shuffles: all go round as often as the first one.
+  const int64_t rounds = (q.tokens + at_once - 1) / at_once;
+  for (int64_t round = 0; round < rounds; ++round) {
+    const int64_t token = first_token + round * at_once;
     const bool mine = holds && token < q.tokens;
     const int64_t first = token * q.all() * q.head_dim;
+    const auto read = [&](int h) {
+      Head<T, N> r = {};
+      if (!mine || h >= heads.end) return r;
+      const int64_t offset = first + int64_t(h) * q.head_dim;
+      r.dy_a = load<N>(a.dy + offset + at.a), r.dy_b = load<N>(a.dy + offset + at.b);
+      if (normed && h < q.normed()) {
+        r.x_a = load<N>(a.x + offset + at.a), r.x_b = load<N>(a.x + offset + at.b);
+        r.inverse = a.stat[token * q.normed() + h];
+      }
+      return r;
+    };
+    Head<T, N> next = read(heads.first);
     Angles<N> turn = {};
     if (mine && q.rotary)
       turn = angles_of<N, interleaved>(a.rope, a.positions[token], at, q.rotary);
-    for (int base = 0; base < count; base += q.slices) {
-      const int h = base + int(team - token * q.slices);
-      const bool here = mine && h < count, live = here && h < q.normed();
-      const int64_t offset = first + int64_t(h) * q.head_dim;
-      Pack<T, N> dy_a = {}, dy_b = {}, x_a = {}, x_b = {}, gain_a, gain_b;
-      if (here) dy_a = load<N>(a.dy + offset + at.a), dy_b = load<N>(a.dy + offset + at.b);
+    for (int i = 0, h = heads.first; i < teams.rounds; ++i, h += heads.stride) {
+      const Head<T, N> now = next;
+      next = read(h + heads.stride);
+      const bool live = h < q.normed(), turns = live && q.rotary;  // v's gradient stays as it is
       float d[2 * N];
+      unpack_pair(d, now.dy_a, now.dy_b);
+      if (q.norm != QkNorm::after_rope && turns) rotate<N, interleaved>(d, turn, -sign);
       if constexpr (normed) {
-        const T* gain = h < q.heads ? a.q_gain : a.k_gain;
-        float inverse = 0, n[2 * N];
-        if (live) {
-          x_a = load<N>(a.x + offset + at.a), x_b = load<N>(a.x + offset + at.b);
-          inverse = a.stat[token * q.normed() + h];
-          if (gain) gain_a = load<N>(gain + at.a), gain_b = load<N>(gain + at.b);
-        }
-        unpack_pair(d, dy_a, dy_b);
-        unpack_pair(n, x_a, x_b);
         const bool after = q.norm == QkNorm::after_rope;
-        if (live && q.rotary) {
-          if (after)
-            rotate<N, interleaved>(n, turn, sign);
-          else
-            rotate<N, interleaved>(d, turn, -sign);
-        }
-        float total = 0;
+        float n[2 * N], total = 0;  // n becomes the normalised head
+        unpack_pair(n, now.x_a, now.x_b);
+        if (after && turns) rotate<N, interleaved>(n, turn, sign);
 #pragma unroll
         for (int k = 0; k < 2 * N; ++k) {
-          n[k] *= inverse;
-          if (live && h < q.heads) dq[k] = fmaf(d[k], n[k], dq[k]);
-          if (live && h >= q.heads) dk[k] = fmaf(d[k], n[k], dk[k]);
-          if (gain && live) d[k] *= k < N ? get(gain_a, k % N) : get(gain_b, k % N);
+          n[k] *= now.inverse;  // 0 where there is no head
+          dgain[k] = fmaf(d[k], n[k], dgain[k]);
+          if (gains && live) d[k] *= k < N ? get(gain_a, k % N) : get(gain_b, k % N);
           total = fmaf(d[k], n[k], total);
         }
         const float mean = team_sum(total, lanes) / float(q.head_dim);
         if (live) {
 #pragma unroll
-          for (int k = 0; k < 2 * N; ++k) d[k] = (d[k] - n[k] * mean) * inverse;
-          if (after && q.rotary) rotate<N, interleaved>(d, turn, -sign);
+          for (int k = 0; k < 2 * N; ++k) d[k] = (d[k] - n[k] * mean) * now.inverse;
+          if (after && turns) rotate<N, interleaved>(d, turn, -sign);
         }
-      } else {
-        unpack_pair(d, dy_a, dy_b);
-        if (live && q.rotary) rotate<N, interleaved>(d, turn, -sign);
       }
-      if (here) store_pair<N>(a.dx + offset, at, d);
+      if (mine && h < heads.end) store_pair<N>(a.dx + first + int64_t(h) * q.head_dim, at, d);
     }
   }
   if constexpr (normed)
     if (a.parts)
-      put_sums<N>(a.parts + blockIdx.x * int64_t(2 * q.head_dim), dq, dk, at, lanes, q.head_dim);
+      put_sums<N>(a.parts + blockIdx.x * int64_t(2 * q.head_dim), dgain, heads.of_q, at, lanes,
+                  q.head_dim);
 }
 
 // Heads of any size: a warp walks heads, held in shared memory with its sums.
@@ -176,8 +187,10 @@ struct Grid {
 
 Grid grid_of(const CudaStream& s, const QkShape& q, int N, bool packs) {
   if (packs) {
-    const int64_t need = ceil_div(q.tokens * q.slices * qk_lanes(q.head_dim, N), threads);
-    return {true, 0, std::min(need, int64_t(s.card.processors) * 16)};
+    // Blocks for at least one token at once, at most for all or as many as the card holds.
+    const int64_t per_token = qk_teams(q, false).all() * qk_lanes(q.head_dim, N);
+    const int64_t most = std::max(int64_t(s.card.processors) * 8, ceil_div(per_token, threads));
+    return {true, 0, std::min(ceil_div(q.tokens * per_token, threads), most)};
   }
   const int warps = q.head_dim <= 512 ? 4 : 1;
   return {false, warps,
@@ -189,19 +202,20 @@ void launch(CudaStream& s, const Args<T>& a, const Grid& g, bool interleaved) {
   constexpr int N = wide<T>;
   const auto blocks = unsigned(g.blocks);
   const int lanes = qk_lanes(a.q.head_dim, N);
+  const QkTeams teams = qk_teams(a.q, a.dx == a.dy);
   const size_t shared = size_t(threads / 32 * 2 * a.q.head_dim) * 4;
   const bool normed = a.q.norm != QkNorm::none;
   if (!g.packs)
     qk_any_heads_bwd<<<blocks, g.warps * 32, size_t(g.warps * 4 * a.q.head_dim) * 4, s.handle>>>(
         a, interleaved);
   else if (normed && interleaved)
-    qk_heads_bwd<T, N, true, true><<<blocks, threads, shared, s.handle>>>(a, lanes);
+    qk_heads_bwd<T, N, true, true><<<blocks, threads, shared, s.handle>>>(a, teams, lanes);
   else if (normed)
-    qk_heads_bwd<T, N, false, true><<<blocks, threads, shared, s.handle>>>(a, lanes);
+    qk_heads_bwd<T, N, false, true><<<blocks, threads, shared, s.handle>>>(a, teams, lanes);
   else if (interleaved)
-    qk_heads_bwd<T, N, true, false><<<blocks, threads, 0, s.handle>>>(a, lanes);
+    qk_heads_bwd<T, N, true, false><<<blocks, threads, 0, s.handle>>>(a, teams, lanes);
   else
-    qk_heads_bwd<T, N, false, false><<<blocks, threads, 0, s.handle>>>(a, lanes);
+    qk_heads_bwd<T, N, false, false><<<blocks, threads, 0, s.handle>>>(a, teams, lanes);
   check_launch("qk_norm_rope_bwd");
 }
 
@@ -233,8 +247,8 @@ void qk_norm_rope_bwd(Stream& stream, Tensor dqkv, Tensor dq_gain, Tensor dk_gai
     const Grid grid = grid_of(s, a.q, wide<T>, packs);
     if (dq_gain || dk_gain) a.parts = static_cast<float*>(s.scratch(grid.parts() * 2 * D * 4));
     launch(s, a, grid, spec.interleaved);
-    if (dq_gain) add_parts(s, as<float>(dq_gain), a.parts, grid.parts(), 2 * D, D, 1, spec.add);
-    if (dk_gain) add_parts(s, as<float>(dk_gain), a.parts + D, grid.parts(), 2 * D, D, 1, spec.add);
+    if (a.parts)
+      add_two_parts(s, as<float>(dq_gain), as<float>(dk_gain), a.parts, grid.parts(), D, spec.add);
   });
 }
 

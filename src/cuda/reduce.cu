@@ -8,22 +8,33 @@
 namespace hearth::cuda {
 namespace {
 
+// Where the sums of columns go: the first n to one output, the rest to another.
+struct Outputs {
+  float *first, *second;  // may be null
+  int64_t n;
+  __device__ float* of(int64_t column) const {
+    if (column < n) return first ? first + column : nullptr;
+    return second ? second + column - n : nullptr;
+  }
+};
+
 // 32 columns by 32 shares of the parts.
 __global__ void __launch_bounds__(1024)
-    sum_parts(float* out, const float* parts, int64_t count, int64_t stride, int64_t n, float scale,
-              bool add) {
+    sum_parts(Outputs out, const float* parts, int64_t count, int64_t stride, int64_t columns,
+              float scale, bool add) {
   __shared__ float shared[32][33];
   const int lane = threadIdx.x % 32, share = threadIdx.x / 32;
   const int64_t column = int64_t(blockIdx.x) * 32 + lane;
   float total = 0;
-  if (column < n)
-#pragma unroll 4
+  if (column < columns)
+#pragma unroll 16
     for (int64_t p = share; p < count; p += 32) total += parts[p * stride + column];
   shared[share][lane] = total;
   __syncthreads();
   const float sum = scale * warp_sum(shared[lane][share]);
   const int64_t to = int64_t(blockIdx.x) * 32 + share;
-  if (lane == 0 && to < n) out[to] = add ? out[to] + sum : sum;
+  float* place = lane == 0 && to < columns ? out.of(to) : nullptr;
+  if (place) *place = add ? *place + sum : sum;
 }
 
 constexpr int sum_lanes = 32, sum_rows = 8;
@@ -107,8 +118,16 @@ __global__ void __launch_bounds__(1024) sum_doubles(float* out, const double* pa
 void add_parts(CudaStream& s, float* out, const float* parts, int64_t count, int64_t stride,
                int64_t n, float scale, bool add) {
   if (n == 0) return;
-  sum_parts<<<unsigned(ceil_div(n, 32)), 1024, 0, s.handle>>>(out, parts, count, stride, n, scale,
-                                                              add);
+  sum_parts<<<unsigned(ceil_div(n, 32)), 1024, 0, s.handle>>>({out, nullptr, n}, parts, count,
+                                                              stride, n, scale, add);
+  check_launch("add_parts");
+}
+
+void add_two_parts(CudaStream& s, float* first, float* second, const float* parts, int64_t count,
+                   int64_t n, bool add) {
+  if (n == 0) return;
+  sum_parts<<<unsigned(ceil_div(2 * n, 32)), 1024, 0, s.handle>>>({first, second, n}, parts, count,
+                                                                  2 * n, 2 * n, 1, add);
   check_launch("add_parts");
 }
 

@@ -9,4 +9,8 @@ namespace hearth::cuda {
 void add_parts(CudaStream&, float* out, const float* parts, int64_t count, int64_t stride,
                int64_t n, float scale, bool add);
 
+// The same for two outputs at once: parts (count, 2, n). Either may be null.
+void add_two_parts(CudaStream&, float* first, float* second, const float* parts, int64_t count,
+                   int64_t n, bool add);
+
 }  // namespace hearth::cuda
