@@ -12,8 +12,9 @@ struct CublasLt {
   X(Create)                                                                                       \
   X(Destroy)                                                                                      \
   X(GetVersion)                                                                                   \
-  X(GetStatusString) X(Matmul) X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck) X(MatmulDescCreate)   \
-      X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) \
+  X(GetStatusString)                                                                              \
+  X(Matmul) X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck) X(MatmulDescCreate) X(MatmulDescDestroy) \
+      X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy)                      \
           X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)
   HEARTH_LT_ALL(HEARTH_LT)
 #undef HEARTH_LT

@@ -134,7 +134,9 @@ struct Plan {
 
 struct Gemms::State {
   State(CudaStream& s, const GemmsSpec& spec)
-      : stream(s), tf32(spec.tf32), choices(choices_file(spec.card, cublas_lt().GetVersion())) {
+      : stream(s),
+        tf32(spec.tf32),
+        choices(GemmChoices::of(choices_file(spec.card, cublas_lt().GetVersion()))) {
     expect(cublas_lt().Create(&handle), "starting cuBLASLt");
     workspace = s.memory.allocate(workspace_bytes, "workspace of matrix products");
     for (cudaEvent_t& e : timer) check(cudaEventCreate(&e), "making a timer");
@@ -263,7 +265,7 @@ struct Gemms::State {
   Plan& plan_for(const Call& c) {
     std::string key = c.key(tf32);
     if (const auto it = plans.find(key); it != plans.end()) return it->second;
-    if (const GemmChoice* known = choices.find(key)) {
+    if (const std::optional<GemmChoice> known = choices.find(key)) {
       Plan p = chosen(c, *known);
       if (usable(p)) return plans.emplace(std::move(key), std::move(p)).first->second;
     }
@@ -273,7 +275,7 @@ struct Gemms::State {
 
   CudaStream& stream;
   const bool tf32;
-  GemmChoices choices;
+  GemmChoices& choices;
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
   std::array<cudaEvent_t, 2> timer{};

@@ -26,17 +26,28 @@ GemmChoices::GemmChoices(fs::path path) : path_(std::move(path)) {
   }
 }
 
-const GemmChoice* GemmChoices::find(const std::string& key) const {
+GemmChoices& GemmChoices::of(const fs::path& path) {
+  static std::mutex mutex;
+  static std::map<fs::path, GemmChoices> all;
+  const std::lock_guard lock(mutex);
+  return all.try_emplace(path, path).first->second;
+}
+
+std::optional<GemmChoice> GemmChoices::find(const std::string& key) {
+  const std::lock_guard lock(mutex_);
   const auto it = choices_.find(key);
-  return it == choices_.end() ? nullptr : &it->second;
+  if (it == choices_.end()) return {};
+  return it->second;
 }
 
 void GemmChoices::put(const std::string& key, const GemmChoice& c) {
+  const std::lock_guard lock(mutex_);
   choices_[key] = c;
   changed_ = true;
 }
 
 void GemmChoices::save() {
+  const std::lock_guard lock(mutex_);
   if (!changed_ || path_.empty()) return;
   changed_ = false;
   std::string text;

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <string>
 
 namespace hearth::cuda {
@@ -18,15 +20,19 @@ struct GemmChoice {
 
 class GemmChoices {
  public:
+  // The choices of a file, shared by every backend of this process: two that tune for themselves
+  // would give two sets of bits.
+  static GemmChoices& of(const std::filesystem::path&);
   // Reads what is there; lines that make no sense are left out.
   explicit GemmChoices(std::filesystem::path);
-  const GemmChoice* find(const std::string& key) const;
+  std::optional<GemmChoice> find(const std::string& key);
   void put(const std::string& key, const GemmChoice&);
   // Writes the whole file where something changed. A folder that cannot be written costs the next
   // run its tuning time and nothing else.
   void save();
 
  private:
+  std::mutex mutex_;
   std::filesystem::path path_;
   std::map<std::string, GemmChoice> choices_;
   bool changed_ = false;
