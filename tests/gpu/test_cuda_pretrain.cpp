@@ -1,0 +1,103 @@
+// Training runs on the card: stopped and resumed to the byte, fp16 finding its scale, offloaded
+// moments, and micro-batches chosen for the memory there is.
+#include <cstdlib>
+#include <filesystem>
+
+#include "cuda_case.h"
+#include "data/shards.h"
+#include "io/files.h"
+#include "train/trainer.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using test::card;
+
+class CudaPretrain : public testing::Test {
+ protected:
+  void SetUp() override {
+    HEARTH_NEEDS_A_CARD();
+    std::string name = (fs::temp_directory_path() / "hearth-cuda-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder = name;
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 40000; ++i) ids.push_back((i * i + i / 7) % 97);
+    write_tokens(folder / "data.bin", TokenFormat::llmc, 97, ids);
+  }
+  void TearDown() override {
+    if (!folder.empty()) fs::remove_all(folder);
+  }
+
+  RunSpec spec(const std::string& run, TrainDType dtype) const {
+    RunSpec s;
+    s.model.vocab = 97, s.model.context = 128, s.model.layers = 2, s.model.dim = 128;
+    s.model.heads = 2, s.model.hidden = 256;
+    s.model = s.model.resolve();
+    s.train.data = s.train.val = {(folder / "data.bin").string()};
+    s.train.dtype = dtype;
+    s.train.steps = 40, s.train.batch = 4, s.train.seq = "128", s.train.tokens_per_step = "1024";
+    s.train.checkpoint_every = 10, s.train.eval_every = 10, s.train.eval_tokens = 2048;
+    s.run = folder / run;
+    s.quiet = true;
+    return s;
+  }
+
+  // Everything a run computed, as bytes.
+  static std::string trace(const fs::path& run) {
+    std::string all = read_file(run / "log.jsonl");
+    const fs::path newest = run / "checkpoints" / "step-00000040";
+    for (const auto& e : fs::recursive_directory_iterator(newest))
+      if (e.path().extension() == ".safetensors") all += read_file(e.path());
+    return all;
+  }
+
+  fs::path folder;
+};
+
+TEST_F(CudaPretrain, ResumesToTheByte) {
+  for (const TrainDType dtype : {TrainDType::fp32, TrainDType::bf16, TrainDType::fp16}) {
+    const std::string name = std::to_string(int(dtype));
+    pretrain(spec("whole" + name, dtype), card());
+    RunSpec part = spec("parts" + name, dtype);
+    part.stop_after_step = 17;
+    EXPECT_EQ(pretrain(part, card()).reason, "stopped");
+    part.stop_after_step = 0, part.resume = true;
+    pretrain(part, card(true, false));  // and without graphs
+    EXPECT_TRUE(trace(folder / ("whole" + name)) == trace(folder / ("parts" + name))) << name;
+  }
+}
+
+TEST_F(CudaPretrain, FindsAScaleForFp16) {
+  const RunResult fp16 = pretrain(spec("fp16", TrainDType::fp16), card());
+  const RunResult fp32 = pretrain(spec("fp32", TrainDType::fp32), card());
+  EXPECT_EQ(fp16.steps, 40);
+  EXPECT_EQ(fp16.reloads, 0);
+  EXPECT_NEAR(*fp16.val_loss, *fp32.val_loss, 0.05);
+}
+
+TEST_F(CudaPretrain, OffloadingChangesNoBit) {
+  pretrain(spec("near", TrainDType::bf16), card());
+  RunSpec far = spec("far", TrainDType::bf16);
+  far.train.offload = true;
+  pretrain(far, card());
+  EXPECT_TRUE(trace(folder / "near") == trace(folder / "far"));
+}
+
+TEST_F(CudaPretrain, ChoosesAMicroBatchThatFits) {
+  RunSpec s = spec("auto", TrainDType::bf16);
+  s.train.batch = 0, s.train.steps = 2, s.train.tokens_per_step = "8192";
+  const auto roomy = make_cuda_backend({.memory_limit = int64_t(4) << 30});
+  const auto tight = make_cuda_backend({.memory_limit = 220 << 20});
+  const auto chosen = [&](const Backend& b) {
+    const Room room{int64_t(0.9 * double(b.free_bytes())), b.logits_bytes(), true};
+    return batch_shapes(s.model, s.train, room).front().B;
+  };
+  EXPECT_EQ(chosen(*roomy), 64);
+  EXPECT_LT(chosen(*tight), 64);
+  EXPECT_GE(chosen(*tight), 1);
+  EXPECT_EQ(pretrain(s, *tight).steps, 2);
+}
+
+}  // namespace
+}  // namespace hearth
