@@ -37,8 +37,7 @@ __device__ __forceinline__ Normal normal(float x) {
     const float tail = 0.5f * p * t * e;
     return {x > 0 ? 1.0f - tail : tail, 0.3989422804014327f * e};
   } else {
-    return {0.5f * (1.0f + erff(x * 0.7071067811865476f)),
-            0.3989422804014327f * expf(-0.5f * x * x)};
+    return {0.5f * erfcf(x * -0.7071067811865476f), 0.3989422804014327f * expf(-0.5f * x * x)};
   }
 }
 

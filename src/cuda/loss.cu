@@ -1,6 +1,7 @@
 // Cross entropy over rows of logits, with the gradient written over them, and the mean loss. Memory
 // bound: a block keeps its row in shared memory, so that logits are read once and written once (a
-// row that does not fit is read again, mostly from the second-level cache).
+// row that does not fit is read again, mostly from the second-level cache). Which thread adds up
+// which elements depends on the width alone: a row has the same bits in any batch.
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
 
@@ -15,9 +16,11 @@ struct Args {
   float* nll;
   T* logits;
   const int32_t* targets;
-  const Scalars* scalars;  // read with `grad` only
-  int64_t width, vocab;    // of a row, and what of it counts
-  float cap, inverse_cap;
+  const Scalars* scalars;  // read with gradients only
+  int width, vocab;        // of a row, and what of it counts
+  float cap;               // the softcap, or 1
+  float squeeze;           // 2 log2(e) / cap
+  float unit;              // cap * log2(e)
 };
 
 // 2^x by the hardware, within 2^-22 of itself; below 2^-126 it is 0.
@@ -27,28 +30,16 @@ __device__ __forceinline__ float quick_exp2(float x) {
   return y;
 }
 
-__device__ __forceinline__ float exp_of(float x) { return quick_exp2(x * log2_e); }
-
-// tanh(x) by the exponential, or near 0, where that cancels, by its series.
-__device__ __forceinline__ float quick_tanh(float x) {
-  const float a = fabsf(x), e = exp_of(-2 * a), xx = x * x;
-  const float far = __fdividef(1.0f - e, 1.0f + e);
-  float near = fmaf(xx, 62.0f / 2835, -17.0f / 315);
-  near = fmaf(xx, near, 2.0f / 15);
-  near = fmaf(xx, near, -1.0f / 3);
-  near = a * fmaf(xx, near, 1.0f);
-  return copysignf(a < 0.25f ? near : far, x);
-}
-
-// A logit after the softcap; what does not count is -inf and stays so.
+// What a logit is as a multiple of `cap`: itself, or tanh(x / cap). That is wrong by 1e-7 of 1,
+// which is as much as an exponent feels.
 template <bool capped, class T>
-__device__ __forceinline__ float capped_logit(const Args<T>& a, float x) {
-  return capped && x > -1e38f ? a.cap * quick_tanh(x * a.inverse_cap) : x;
+__device__ __forceinline__ float level(const Args<T>& a, float x) {
+  return capped ? 1.0f - __fdividef(2.0f, 1.0f + quick_exp2(x * a.squeeze)) : x;
 }
 
 // The logits from i on, -inf past the vocabulary: their exponentials and gradients are 0.
 template <int N, class T>
-__device__ __forceinline__ Pack<T, N> load_logits(const Args<T>& a, const T* row, int64_t i) {
+__device__ __forceinline__ Pack<T, N> load_logits(const Args<T>& a, const T* row, int i) {
   Pack<T, N> p = load<N>(row + i);
   if (i + N > a.vocab) {
     float x[N];
@@ -59,115 +50,148 @@ __device__ __forceinline__ Pack<T, N> load_logits(const Args<T>& a, const T* row
   return p;
 }
 
-// The largest capped logit a thread has seen, and its sum of exp(z - top).
+// What has been added up: the sum of exp(z) over capped logits z, as sum * 2^base. The base is a
+// whole number near the largest exponent so far, so that nothing is lost by taking it off.
 struct Sums {
-  float top = -1e30f, sum = 0;
+  float base = -1e5f, sum = 0;
 };
 
-// Takes in the first `left` packs.
-template <bool capped, int N, int deep, class T>
-__device__ __forceinline__ void fold(const Args<T>& a, Sums& s, const Pack<T, N> (&in)[deep],
-                                     int64_t left) {
-  float z[deep * N], top = s.top;
+template <bool capped, int M, class T>
+__device__ __forceinline__ void fold(const Args<T>& a, Sums& s, float (&x)[M]) {
 #pragma unroll
-  for (int i = 0; i < deep * N; ++i) {
-    z[i] = capped_logit<capped>(a, get(in[i / N], i % N));
-    if (i / N < left) top = fmaxf(top, z[i]);
-  }
-  float sum = 0;
+  for (int i = 0; i < M; ++i)
+    if (!capped || x[i] > -INFINITY) x[i] = level<capped>(a, x[i]);
+  float top = x[0], total = 0;
 #pragma unroll
-  for (int i = 0; i < deep * N; ++i)
-    if (i / N < left) sum += exp_of(z[i] - top);
-  s.sum = fmaf(s.sum, exp_of(s.top - top), sum);
-  s.top = top;
+  for (int i = 1; i < M; ++i) top = fmaxf(top, x[i]);
+  const float base = fmaxf(s.base, rintf(top * a.unit));
+#pragma unroll
+  for (int i = 0; i < M; ++i) total += quick_exp2(fmaf(x[i], a.unit, -base));
+  s.sum = fmaf(s.sum, quick_exp2(s.base - base), total);
+  s.base = base;
 }
 
+// The sums of all threads of a block. `shared` holds 64 floats.
+__device__ __forceinline__ Sums joined(const Sums& s, float* shared) {
+  const float base = block_max(s.base, shared);
+  return {base, block_sum(s.sum * quick_exp2(s.base - base), shared + 32)};
+}
+
+// log(sum * 2^base) - z with the logarithm of 2 in two parts, the first one exact under base.
+template <bool capped, class T>
+__device__ __forceinline__ float nll_of(const Args<T>& a, const Sums& s, float logit) {
+  const float z = level<capped>(a, logit) * a.cap;
+  return fmaf(s.base, 0x1.62e4p-1f, -z) + fmaf(s.base, 1.42860677e-6f, logf(s.sum));
+}
+
+template <class T>
+__device__ __forceinline__ float scale_of(const Args<T>& a) {
+  return a.scalars->inv_targets * a.scalars->loss_scale;
+}
+
+// Gradients of the logits i .. i + N - 1.
 template <bool capped, int N, class T>
-__device__ __forceinline__ void put_grad(const Args<T>& a, T* to, const Pack<T, N>& in, int64_t i,
-                                         const Sums& row, float scale, int64_t target) {
+__device__ __forceinline__ void grads_of(float (&out)[N], const Args<T>& a, const Pack<T, N>& in,
+                                         int i, const Sums& row, float scale, int target) {
   const float share = __fdividef(scale, row.sum);
-  float out[N];
+  float slope[N];
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    if constexpr (capped) {
-      const float t = quick_tanh(get(in, k) * a.inverse_cap);
-      float p = exp_of(t * a.cap - row.top) * share;
-      if (i + k == target) p -= scale;
-      out[k] = p * (1.0f - t * t);
-    } else {
-      out[k] = exp_of(get(in, k) - row.top) * share;
-      if (i + k == target) out[k] -= scale;
-    }
+    const float v = level<capped>(a, get(in, k));
+    out[k] = quick_exp2(fmaf(v, a.unit, -row.base)) * share;
+    slope[k] = 1.0f - v * v;
   }
-  store_rounded(to, out);
+  if (unsigned(target - i) < unsigned(N)) {
+#pragma unroll
+    for (int k = 0; k < N; ++k)
+      if (i + k == target) out[k] -= scale;
+  }
+  if constexpr (capped)
+#pragma unroll
+    for (int k = 0; k < N; ++k) out[k] *= slope[k];
 }
 
-// A block a row. `keep`: the row fits into shared memory.
+// A block a row that begins at a multiple of N elements. `keep`: it fits into shared memory.
 template <class T, int N, bool capped, bool grad, bool keep>
 __global__ void __launch_bounds__(512, 2) cross_entropy_rows(Args<T> a) {
   extern __shared__ uint4 memory[];
   __shared__ float shared[64];
-  T* row = a.logits + blockIdx.x * a.width;
+  T* row = a.logits + blockIdx.x * int64_t(a.width);
   T* kept = keep ? reinterpret_cast<T*>(memory) : row;
-  const int64_t first = int64_t(threadIdx.x) * N, step = int64_t(blockDim.x) * N;
-  const int64_t target = a.targets[blockIdx.x];
+  const int first = int(threadIdx.x) * N, step = int(blockDim.x) * N;
+  const int target = a.targets[blockIdx.x];
   if (target == masked) {
     if (threadIdx.x == 0) a.nll[blockIdx.x] = 0;
     const float zeros[N] = {};
     if constexpr (grad)
-      for (int64_t i = first; i < a.width; i += step) store_rounded(row + i, zeros);
+      for (int i = first; i < a.width; i += step) store_rounded(row + i, zeros);
     return;
   }
-  const float hit = capped_logit<capped>(a, get(load<1>(row + target), 0));
-
+  const float hit = get(load<1>(row + target), 0);
   constexpr int deep = N == 1 ? 16 : 4;
   Sums sums;
-  for (int64_t i = first; i < a.width; i += deep * step) {
-    Pack<T, N> in[deep] = {};
-    const int64_t left = (a.width - i + step - 1) / step;
+  int i = first;
+  for (; i + (deep - 1) * step < a.width; i += deep * step) {
+    Pack<T, N> in[deep];
+    float x[deep * N];
 #pragma unroll
-    for (int d = 0; d < deep; ++d)
-      if (d < left) in[d] = load_logits<N>(a, row, i + d * step);
-    if constexpr (grad && keep)
+    for (int d = 0; d < deep; ++d) in[d] = load_logits<N>(a, row, i + d * step);
 #pragma unroll
-      for (int d = 0; d < deep; ++d)
-        if (d < left) store(kept + i + d * step, in[d]);
-    fold<capped>(a, sums, in, left);
+    for (int d = 0; d < deep; ++d) {
+      if constexpr (keep) store(kept + i + d * step, in[d]);
+#pragma unroll
+      for (int k = 0; k < N; ++k) x[d * N + k] = get(in[d], k);
+    }
+    fold<capped>(a, sums, x);
   }
-  const float top = block_max(sums.top, shared);
-  sums = {top, block_sum(sums.sum * exp_of(sums.top - top), shared + 32)};
-  if (threadIdx.x == 0) a.nll[blockIdx.x] = logf(sums.sum) + (sums.top - hit);
-
+  for (; i < a.width; i += step) {
+    const Pack<T, N> in = load_logits<N>(a, row, i);
+    float x[N];
+    if constexpr (keep) store(kept + i, in);
+#pragma unroll
+    for (int k = 0; k < N; ++k) x[k] = get(in, k);
+    fold<capped>(a, sums, x);
+  }
+  sums = joined(sums, shared);
+  if (threadIdx.x == 0) a.nll[blockIdx.x] = nll_of<capped>(a, sums, hit);
   if constexpr (grad) {
-    const float scale = a.scalars->inv_targets * a.scalars->loss_scale;
+    const float scale = scale_of(a);
 #pragma unroll 4
-    for (int64_t i = first; i < a.width; i += step)
-      put_grad<capped>(a, row + i, load_logits<N>(a, kept, i), i, sums, scale, target);
+    for (i = first; i < a.width; i += step) {
+      float out[N];
+      grads_of<capped>(out, a, load_logits<N>(a, kept, i), i, sums, scale, target);
+      store_rounded(row + i, out);
+    }
   }
 }
 
-// By width alone, as a row must have the same bits in any batch.
 int threads_for(int64_t packs) { return packs >= 2048 ? 512 : packs >= 256 ? 128 : 32; }
 
-template <class T, int N, bool capped, bool grad, bool keep>
-void launch(CudaStream& s, const Args<T>& a, int64_t rows) {
-  auto* kernel = cross_entropy_rows<T, N, capped, grad, keep>;
-  const size_t shared = keep ? size_t(round_up(a.width * int64_t(sizeof(T)), 16)) : 0;
+template <class T>
+void launch_kernel(CudaStream& s, void (*kernel)(Args<T>), const Args<T>& a, int64_t rows,
+                   int64_t packs, int64_t shared) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
         "asking for shared memory");
-  kernel<<<unsigned(rows), threads_for(a.width / N), shared, s.handle>>>(a);
+  kernel<<<unsigned(rows), threads_for(packs), size_t(shared), s.handle>>>(a);
   check_launch("cross_entropy");
 }
 
-template <class T, int N, bool capped>
-void launch(CudaStream& s, const Args<T>& a, int64_t rows, bool grad) {
-  constexpr int64_t reserved = 1024;  // what a block uses besides the row
-  if (!grad)
-    launch<T, N, capped, false, false>(s, a, rows);
-  else if (a.width * int64_t(sizeof(T)) + reserved <= s.card.shared_bytes)
-    launch<T, N, capped, true, true>(s, a, rows);
+template <class T, bool capped>
+void launch(CudaStream& s, const Args<T>& a, int64_t rows, bool packed, bool grad) {
+  constexpr int N = wide<T>;
+  const int64_t packs = a.width / N;
+  const int64_t bytes = round_up(a.width * int64_t(sizeof(T)), 16);
+  const bool fits = bytes + 1024 <= s.card.shared_bytes;  // the rest is what a block has besides
+  if (packed && !grad)
+    launch_kernel(s, cross_entropy_rows<T, N, capped, false, false>, a, rows, packs, 0);
+  else if (packed && fits)
+    launch_kernel(s, cross_entropy_rows<T, N, capped, true, true>, a, rows, packs, bytes);
+  else if (packed)
+    launch_kernel(s, cross_entropy_rows<T, N, capped, true, false>, a, rows, packs, 0);
+  else if (grad)
+    launch_kernel(s, cross_entropy_rows<T, 1, capped, true, false>, a, rows, packs, 0);
   else
-    launch<T, N, capped, true, false>(s, a, rows);
+    launch_kernel(s, cross_entropy_rows<T, 1, capped, false, false>, a, rows, packs, 0);
 }
 
 __global__ void __launch_bounds__(1024)
@@ -189,21 +213,22 @@ void cross_entropy(Stream& stream, Tensor nll, Tensor logits, Tensor targets, Te
   expect_dtypes("cross_entropy", DType::f32, nll);
   if (logits.numel() == 0) return;
   CudaStream& s = on(stream);
+  const float cap = spec.softcap > 0 ? spec.softcap : 1;
   by_dtype("cross_entropy", logits, [&]<class T>(T*) {
     const Args<T> a{.nll = as<float>(nll),
                     .logits = as<T>(logits),
                     .targets = as<int32_t>(targets),
                     .scalars = as<Scalars>(scalars),
-                    .width = logits.cols(),
-                    .vocab = spec.vocab ? spec.vocab : logits.cols(),
-                    .cap = spec.softcap,
-                    .inverse_cap = spec.softcap > 0 ? 1 / spec.softcap : 0};
-    by_width<T>(packs_fit(a.width, logits), [&]<int N>(Number<N>) {
-      if (spec.softcap > 0)
-        launch<T, N, true>(s, a, logits.rows(), spec.grad);
-      else
-        launch<T, N, false>(s, a, logits.rows(), spec.grad);
-    });
+                    .width = int(logits.cols()),
+                    .vocab = int(spec.vocab ? spec.vocab : logits.cols()),
+                    .cap = cap,
+                    .squeeze = 2 * log2_e / cap,
+                    .unit = cap * log2_e};
+    const bool packed = packs_fit(a.width, logits);
+    if (spec.softcap > 0)
+      launch<T, true>(s, a, logits.rows(), packed, spec.grad);
+    else
+      launch<T, false>(s, a, logits.rows(), packed, spec.grad);
   });
 }
 

@@ -119,7 +119,7 @@ __global__ void norm_rows(Args<T> a) {
 #pragma unroll
   for (int p = 0; p < P; ++p)
     if (column(p) < a.width) squares += squared(v[p], mean);
-  const float inverse = 1 / sqrtf(team.sum(squares, 1) / float(a.width) + a.eps);
+  const float inverse = rsqrtf(team.sum(squares, 1) / float(a.width) + a.eps);
   if (team.rank() == 0) put_stat(a, row, mean, inverse);
 #pragma unroll
   for (int p = 0; p < P; ++p)

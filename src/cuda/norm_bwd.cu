@@ -39,12 +39,6 @@ __device__ __forceinline__ void put_dx(const Args<T>& a, T* dx, const Pack<T, N>
   store_rounded(dx, out);
 }
 
-template <class T, int N, int P>
-struct RowData {
-  Pack<T, N> dy[P], x[P], prior[P];
-  float mean, inverse;
-};
-
 // The threads that hold a row: a warp or the whole block.
 template <int N, bool block>
 struct Team {
@@ -53,20 +47,44 @@ struct Team {
   __device__ static int column(int p) { return (p * size() + rank()) * N; }
 };
 
+// Two rows of each team, one in use and one on its way: a thread's packs of dy, x and prior wait in
+// shared memory of its own, so no barrier is needed. Single elements are read where they are,
+// twice.
 template <class Team, class T, int N, int P>
-__device__ __forceinline__ void read(RowData<T, N, P>& r, const Args<T>& a, int64_t row) {
-  const int64_t at = row * a.width;
+struct Ring {
+  uint4* memory;
+  const Args<T>& a;
+  int stage = 0;
+  int64_t at = 0;  // where the row now in front begins
+
+  __device__ uint4* slot(int turn, int which, int p) const {
+    return memory + ((turn * 3 + which) * P + p) * blockDim.x + threadIdx.x;
+  }
+  __device__ void fetch(int64_t row, int turn) const {
+    if constexpr (N > 1) {
+      const int64_t from = row * a.width;
 #pragma unroll
-  for (int p = 0; p < P; ++p)
-    if (Team::column(p) < a.width) {
-      r.dy[p] = load<N>(a.dy + at + Team::column(p));
-      r.x[p] = load<N>(a.x + at + Team::column(p));
-      if (a.prior) r.prior[p] = load<N>(a.prior + at + Team::column(p));
+      for (int p = 0; p < P; ++p)
+        if (row < a.rows && Team::column(p) < a.width) {
+          copy_async(slot(turn, 0, p), a.dy + from + Team::column(p));
+          copy_async(slot(turn, 1, p), a.x + from + Team::column(p));
+          if (a.prior) copy_async(slot(turn, 2, p), a.prior + from + Team::column(p));
+        }
+      commit_copies();
     }
-  const float2 stat = reinterpret_cast<const float2*>(a.stat)[row];
-  r.mean = stat.x;
-  r.inverse = stat.y;
-}
+  }
+  __device__ void wait(int64_t row) {
+    at = row * a.width;
+    if constexpr (N > 1) wait_for_copies<1>();
+  }
+  __device__ Pack<T, N> get(int which, const T* global, int p) const {
+    if constexpr (N > 1) return load<N>(reinterpret_cast<const T*>(slot(stage, which, p)));
+    return load<N>(global + at + Team::column(p));
+  }
+  __device__ Pack<T, N> dy(int p) const { return get(0, a.dy, p); }
+  __device__ Pack<T, N> x(int p) const { return get(1, a.x, p); }
+  __device__ Pack<T, N> prior(int p) const { return a.prior ? get(2, a.prior, p) : Pack<T, N>{}; }
+};
 
 // Both sums over the block, with one barrier.
 __device__ __forceinline__ float2 block_sums(float2 x, float2* shared) {
@@ -111,24 +129,29 @@ __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_ro
     for (int p = 0; p < P; ++p)
       if (Team::column(p) < a.width) gain[p] = load<N>(a.gain + Team::column(p));
 
+  extern __shared__ uint4 memory[];
+  Ring<Team, T, N, P> ring{memory, a};
   const int64_t step = int64_t(gridDim.x) * teams;
   int64_t row = int64_t(blockIdx.x) * teams + int(threadIdx.x) / Team::size();
-  RowData<T, N, P> now, next;
-  if (block && row < a.rows) read<Team>(next, a, row);
+  const auto stat_of = [&](int64_t row) {
+    return row < a.rows ? reinterpret_cast<const float2*>(a.stat)[row] : float2{};
+  };
+  ring.fetch(row, 0);
+  float2 next = stat_of(row);
   for (int turn = 0; row < a.rows; row += step, turn ^= 1) {
-    if constexpr (block) {  // the next row is under way while this one waits at the barrier
-      now = next;
-      if (row + step < a.rows) read<Team>(next, a, row + step);
-    } else {
-      read<Team>(now, a, row);
-    }
+    const float2 stat = next;
+    next = stat_of(row + step);
+    ring.stage = turn;
+    ring.fetch(row + step, turn ^ 1);
+    ring.wait(row);
     float2 e_sums = {};  // of e, of e * n
 #pragma unroll
     for (int p = 0; p < P; ++p)
-      if (Team::column(p) < a.width)
+      if (Team::column(p) < a.width) {
+        const Pack<T, N> dy = ring.dy(p), x = ring.x(p);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-          const float n = (get(now.x[p], k) - now.mean) * now.inverse, d = get(now.dy[p], k);
+          const float n = (get(x, k) - stat.x) * stat.y, d = get(dy, k);
           const float e = a.gain ? d * get(gain[p], k) : d;
           e_sums.x += e;
           e_sums.y = fmaf(e, n, e_sums.y);
@@ -137,17 +160,17 @@ __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_ro
             dbias[p][k] += d;
           }
         }
+      }
     if constexpr (block)
       e_sums = block_sums(e_sums, shared[turn]);
     else
       e_sums = {warp_sum(e_sums.x), warp_sum(e_sums.y)};
-    const Row r{now.mean, now.inverse, a.layer ? e_sums.x / float(a.width) : 0,
-                e_sums.y / float(a.width)};
-    T* dx = a.dx + row * a.width;
+    const Row r{stat.x, stat.y, a.layer ? e_sums.x / float(a.width) : 0, e_sums.y / float(a.width)};
+    T* dx = a.dx + ring.at;
 #pragma unroll
     for (int p = 0; p < P; ++p)
       if (Team::column(p) < a.width)
-        put_dx(a, dx + Team::column(p), now.dy[p], now.x[p], gain[p], now.prior[p], r);
+        put_dx(a, dx + Team::column(p), ring.dy(p), ring.x(p), gain[p], ring.prior(p), r);
   }
 
   if constexpr (sums) {
@@ -160,7 +183,9 @@ __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_ro
           store_rounded(part + a.width + Team::column(p), dbias[p]);
         }
     } else {
-      extern __shared__ float slots[];
+      auto* slots = reinterpret_cast<float*>(memory);
+      wait_for_copies<0>();
+      __syncthreads();
       put_sums(part, slots, dgain, a.width);
       __syncthreads();
       put_sums(part + a.width, slots, dbias, a.width);
@@ -216,16 +241,17 @@ __global__ void long_rows(Args<T> a) {
 struct Grid {
   int64_t blocks;
   unsigned threads;
-  bool rows_in_registers;
+  bool in_flight;  // by the kernel of this name, else by those for long rows
 };
 
-// The most packs of a row a warp can hold with its sums, and a block with one pack (or four single
+// The most packs of a row whose sums a warp can hold, and a block with one pack (or four single
 // elements) a thread.
 constexpr int64_t warp_packs(int N) { return N == 1 ? 128 : 96; }
 constexpr int64_t block_packs(int N) { return N == 1 ? 4096 : 1024; }
 
 Grid grid_of(const CudaStream& s, int N, int64_t packs, int64_t rows) {
-  if (packs > block_packs(N)) return {std::min<int64_t>(rows, 128), 512, false};
+  const bool fits = packs * 96 + 1024 <= s.card.shared_bytes;  // two rows of three tensors
+  if (packs > block_packs(N) || (N > 1 && !fits)) return {std::min<int64_t>(rows, 128), 512, false};
   if (packs <= warp_packs(N))
     return {std::min(ceil_div(rows, 8), int64_t(s.card.processors) * 2), 256, true};
   const int64_t threads = round_up(N == 1 ? ceil_div(packs, 4) : packs, 32);
@@ -235,17 +261,19 @@ Grid grid_of(const CudaStream& s, int N, int64_t packs, int64_t rows) {
 
 template <class T, int N, int P, bool block>
 void launch_rows(CudaStream& s, const Args<T>& a, const Grid& g) {
-  const size_t shared = block ? 0 : size_t(g.threads * P * N) * 4;
-  if (a.parts)
-    norm_bwd_rows<T, N, P, block, true><<<unsigned(g.blocks), g.threads, shared, s.handle>>>(a);
-  else
-    norm_bwd_rows<T, N, P, block, false><<<unsigned(g.blocks), g.threads, 0, s.handle>>>(a);
+  auto* kernel =
+      a.parts ? norm_bwd_rows<T, N, P, block, true> : norm_bwd_rows<T, N, P, block, false>;
+  const size_t ring = N > 1 ? g.threads * P * 96 : 0, sums = block ? 0 : g.threads * P * N * 4;
+  const size_t shared = std::max(ring, sums);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
+        "asking for shared memory");
+  kernel<<<unsigned(g.blocks), g.threads, shared, s.handle>>>(a);
 }
 
 template <class T, int N>
 void launch(CudaStream& s, const Args<T>& a, const Grid& g) {
   const int64_t packs = ceil_div(a.width, N);
-  if (!g.rows_in_registers) {
+  if (!g.in_flight) {
     const dim3 sums(unsigned(ceil_div(a.width, 256)), unsigned(g.blocks));
     if (a.parts) long_sums<T><<<sums, 256, 0, s.handle>>>(a);
     long_rows<T, N><<<unsigned(a.rows), 512, 0, s.handle>>>(a);

@@ -50,7 +50,7 @@ __device__ __forceinline__ QkHeads heads_of(int team, const QkTeams& t, const Qk
   return {q.heads + team - t.of_q, t.of_kv, q.heads + t.kv_count, false};
 }
 
-// Whether heads can be held two packs of N a thread.
+// Whether heads can be held two packs of N a thread, a power of two of threads to a head.
 inline bool qk_packs_fit(const QkSpec& s, int N) {
   const int64_t lanes = s.head_dim / (2 * N);
   return s.head_dim % (2 * N) == 0 && lanes <= 32 && (s.interleaved || s.rotary / 2 % N == 0);

@@ -29,12 +29,14 @@ __device__ __forceinline__ Pair<T, N> load_pair(const T* head, Columns at) {
 }
 
 template <class T, int N, bool interleaved, bool normed>
-__global__ void __launch_bounds__(128) qk_heads(Args<T> a, QkTeams teams, int lanes) {
+__global__ void __launch_bounds__(128, normed ? 7 : 8)
+    qk_heads(Args<T> a, QkTeams teams, int lanes) {
   const QkShape& q = a.q;
   const int lane = int(threadIdx.x) & (lanes - 1);
-  const int64_t team = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / unsigned(lanes);
-  const int64_t token = team / teams.all();
-  const QkHeads heads = heads_of(int(team - token * teams.all()), teams, q);
+  // 32 bits hold any team: each has at least 64 bytes.
+  const uint32_t team = uint32_t((uint64_t(blockIdx.x) * blockDim.x + threadIdx.x) / lanes);
+  const int64_t token = team / uint32_t(teams.all());
+  const QkHeads heads = heads_of(int(team % uint32_t(teams.all())), teams, q);
   const bool mine = lane * 2 * N < q.head_dim && token < q.tokens;
   const int64_t first = token * q.all() * q.head_dim;
   const Columns at = columns_of<N, interleaved>(lane, q.rotary);
@@ -49,7 +51,8 @@ __global__ void __launch_bounds__(128) qk_heads(Args<T> a, QkTeams teams, int la
   const T* gains = heads.of_q ? a.q_gain : a.k_gain;
   if (normed && mine && gains) gain = load_pair<N>(gains, at);
 
-  // Teams of one warp may have one head more or less: all take part in every sum.
+    // Teams of one warp may have one head more or less: all take part in every sum.
+#pragma unroll 1
   for (int round = 0, h = heads.first; round < teams.rounds; ++round, h += heads.stride) {
     float x[2 * N];
     unpack_pair(x, next.a, next.b);
@@ -60,7 +63,7 @@ __global__ void __launch_bounds__(128) qk_heads(Args<T> a, QkTeams teams, int la
       float squares = 0;
 #pragma unroll
       for (int k = 0; k < 2 * N; ++k) squares = fmaf(x[k], x[k], squares);
-      const float inverse = 1 / sqrtf(team_sum(squares, lanes) / float(q.head_dim) + q.eps);
+      const float inverse = rsqrtf(team_sum(squares, lanes) / float(q.head_dim) + q.eps);
       if (live) {
 #pragma unroll
         for (int k = 0; k < 2 * N; ++k) {

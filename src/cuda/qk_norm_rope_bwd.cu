@@ -21,7 +21,11 @@ struct Args {
   QkShape q;
 };
 
-constexpr int threads = 128;
+constexpr int threads = 128, resident = 7;  // blocks on a processor
+
+// Packs of 8 bytes: with its sums a thread has room for no more.
+template <class T>
+constexpr int pack = wide<T> / 2;
 
 // Adds up a block's sums over all its teams into part (2, D): over the warp, then warp by warp.
 template <int N>
@@ -58,7 +62,7 @@ struct Head {
 };
 
 template <class T, int N, bool interleaved, bool normed>
-__global__ void __launch_bounds__(threads, normed ? 5 : 7)
+__global__ void __launch_bounds__(threads, resident)
     qk_heads_bwd(Args<T> a, QkTeams teams, int lanes) {
   const QkShape& q = a.q;
   const int lane = int(threadIdx.x) & (lanes - 1);
@@ -97,6 +101,7 @@ __global__ void __launch_bounds__(threads, normed ? 5 : 7)
     Angles<N> turn = {};
     if (mine && q.rotary)
       turn = angles_of<N, interleaved>(a.rope, a.positions[token], at, q.rotary);
+#pragma unroll 1
     for (int i = 0, h = heads.first; i < teams.rounds; ++i, h += heads.stride) {
       const Head<T, N> now = next;
       next = read(h + heads.stride);
@@ -185,12 +190,15 @@ struct Grid {
   int64_t parts() const { return packs ? blocks : blocks * warps; }
 };
 
-Grid grid_of(const CudaStream& s, const QkShape& q, int N, bool packs) {
+Grid grid_of(const CudaStream& s, const QkShape& q, int N, bool packs, bool sums) {
   if (packs) {
-    // Blocks for at least one token at once, at most for all or as many as the card holds.
+    // All tokens at once, unless teams walk them to keep sums: then as many as the card holds, but
+    // no less than one.
     const int64_t per_token = qk_teams(q, false).all() * qk_lanes(q.head_dim, N);
-    const int64_t most = std::max(int64_t(s.card.processors) * 8, ceil_div(per_token, threads));
-    return {true, 0, std::min(ceil_div(q.tokens * per_token, threads), most)};
+    const int64_t need = ceil_div(q.tokens * per_token, threads);
+    const int64_t most =
+        std::max(int64_t(s.card.processors) * resident, ceil_div(per_token, threads));
+    return {true, 0, sums ? std::min(need, most) : need};
   }
   const int warps = q.head_dim <= 512 ? 4 : 1;
   return {false, warps,
@@ -199,7 +207,7 @@ Grid grid_of(const CudaStream& s, const QkShape& q, int N, bool packs) {
 
 template <class T>
 void launch(CudaStream& s, const Args<T>& a, const Grid& g, bool interleaved) {
-  constexpr int N = wide<T>;
+  constexpr int N = pack<T>;
   const auto blocks = unsigned(g.blocks);
   const int lanes = qk_lanes(a.q.head_dim, N);
   const QkTeams teams = qk_teams(a.q, a.dx == a.dy);
@@ -233,7 +241,7 @@ void qk_norm_rope_bwd(Stream& stream, Tensor dqkv, Tensor dq_gain, Tensor dk_gai
   const int64_t D = spec.head_dim;
   by_dtype("qk_norm_rope_bwd", dy, [&]<class T>(T*) {
     const bool packs = packs_fit(D, dqkv, dy, normed ? qkv : Tensor{}, q_gain, k_gain) &&
-                       qk_packs_fit(spec, wide<T>);
+                       qk_packs_fit(spec, pack<T>);
     Args<T> a{.dx = as<T>(dqkv),
               .parts = nullptr,
               .dy = as<T>(dy),
@@ -244,8 +252,9 @@ void qk_norm_rope_bwd(Stream& stream, Tensor dqkv, Tensor dq_gain, Tensor dk_gai
               .q_gain = as<T>(q_gain),
               .k_gain = as<T>(k_gain),
               .q = qk_shape(spec, dy.numel())};
-    const Grid grid = grid_of(s, a.q, wide<T>, packs);
-    if (dq_gain || dk_gain) a.parts = static_cast<float*>(s.scratch(grid.parts() * 2 * D * 4));
+    const bool sums = dq_gain || dk_gain;
+    const Grid grid = grid_of(s, a.q, pack<T>, packs, sums);
+    if (sums) a.parts = static_cast<float*>(s.scratch(grid.parts() * 2 * D * 4));
     launch(s, a, grid, spec.interleaved);
     if (a.parts)
       add_two_parts(s, as<float>(dq_gain), as<float>(dk_gain), a.parts, grid.parts(), D, spec.add);
