@@ -1,216 +1,64 @@
 // Flash attention forward for Hopper: one warpgroup copies tiles by TMA, the others each own 64
 // query rows and keep scores, probabilities and output in registers (wgmma, online softmax).
-// 4 * B * H * D * (visible pairs) FLOP; blocks are persistent and take the longest rows first.
+// 4 * B * H * D * (visible pairs) FLOP.
 #pragma once
 
-#include <algorithm>
-#include <climits>
-
-#include "cuda/attention.h"
-#include "cuda/hopper.cuh"
+#include "cuda/flash_hopper_tiles.cuh"
 
 namespace hearth::cuda::flash_fwd {
-
-using namespace hopper;
-
-// The compile-time shape of a kernel.
-template <int D_, int groups_, int N_, int stages_, bool documents_ = false, bool scored_ = false,
-          bool turns_ = true>
-struct Shape {
-  static constexpr int D = D_;            // head_dim: a multiple of 64
-  static constexpr int groups = groups_;  // consumer warpgroups, of 64 query rows each
-  static constexpr int N = N_;            // keys of a tile
-  static constexpr int stages = stages_;  // tiles of K, and of V, in flight
-  static constexpr bool documents = documents_;
-  static constexpr bool scored = scored_;  // softcap and ALiBi
-  static constexpr bool turns = turns_;    // warpgroups take turns issuing products
-};
-
-struct Params {
-  CUtensorMap q, kv, y;
-  float* lse;                // (B, H, T)
-  const int32_t* documents;  // (B, T)
-  const int2* ranges;        // (B, range_blocks): smallest and largest document of 64 tokens
-  const float* slopes;       // (H)
-  int T, H, G;
-  int tiles;      // of query rows in a sequence
-  int heads;      // B * H
-  int section;    // heads whose K and V stay in L2 together
-  int window;     // INT_MAX / 2: none
-  float scale;    // of the scores
-  float softcap;  // 0: off
-};
-
-constexpr int range_rows = 64;
-constexpr float log2e = 1.4426950408889634f;
-constexpr float ln2 = 0.6931471805599453f;
-constexpr float hidden = -__builtin_huge_valf();
-
-template <class S>
-struct Layout {
-  static constexpr int rows = 64 * S::groups;
-  static constexpr int q_bytes = 64 * S::D * 2;  // of one warpgroup
-  static constexpr int kv_bytes = S::N * S::D * 2;
-  static constexpr int q = 0;
-  static constexpr int y = q + S::groups * q_bytes;
-  static constexpr int k = y + S::groups * q_bytes;
-  static constexpr int v = k + S::stages * kv_bytes;
-  static constexpr int bars = v + S::stages * kv_bytes;
-  static constexpr int bytes = bars + 8 * (2 + 4 * S::stages) + 1024;  // 1024 to align
-  static constexpr int threads = 128 * (S::groups + 1);
-};
-
-// Barriers in shared memory, by address.
-template <class S>
-struct Bars {
-  uint32_t at;
-  __device__ uint32_t q_full() const { return at; }
-  __device__ uint32_t q_empty() const { return at + 8; }
-  __device__ uint32_t k_full(int s) const { return at + 16 + 8 * s; }
-  __device__ uint32_t k_empty(int s) const { return k_full(S::stages + s); }
-  __device__ uint32_t v_full(int s) const { return k_full(2 * S::stages + s); }
-  __device__ uint32_t v_empty(int s) const { return k_full(3 * S::stages + s); }
-};
-
-// Where a ring of S::stages tiles stands.
-template <class S>
-struct Ring {
-  int stage = 0;
-  uint32_t phase = 0;
-  __device__ void next() {
-    if (++stage == S::stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
-
-// One tile of query rows of one head, and the tiles of keys it meets, from high to low.
-template <class S>
-struct Item {
-  int b, h, row;
-  int n, lo;     // the tile at hand, and the last one
-  int2 queries;  // documents of the rows
-
-  // Longest first within a section of heads: blocks end together, and K and V are re-read from L2.
-  __device__ Item(const Params& p, int index) {
-    const int per = p.section * p.tiles, first = index / per * p.section;
-    const int heads = min(p.section, p.heads - first), rest = index % per;
-    const int head = first + rest % heads;
-    b = head / p.H;
-    h = head % p.H;
-    row = (p.tiles - 1 - rest / heads) * Layout<S>::rows;
-    lo = max(0, row - p.window + 1) / S::N;
-    n = (min(row + Layout<S>::rows, p.T) - 1) / S::N;
-    if constexpr (S::documents) {
-      queries = span(p, row, Layout<S>::rows);
-      if (!meets(p)) next(p);
-    }
-  }
-  __device__ bool valid() const { return n >= lo; }
-  __device__ void next(const Params& p) {
-    --n;
-    if constexpr (S::documents)
-      while (valid() && !meets(p)) --n;
-  }
-  // Smallest and largest document of `rows` tokens.
-  __device__ int2 span(const Params& p, int first, int rows) const {
-    const int blocks = (p.T + range_rows - 1) / range_rows;
-    int2 range{INT_MAX, INT_MIN};
-    for (int i = first / range_rows; i < min(blocks, (first + rows) / range_rows); ++i) {
-      const int2 r = __ldg(p.ranges + b * blocks + i);
-      range = {min(range.x, r.x), max(range.y, r.y)};
-    }
-    return range;
-  }
-  __device__ bool meets(const Params& p) const {
-    const int2 keys = span(p, n * S::N, S::N);
-    return keys.x <= queries.y && queries.x <= keys.y;
-  }
-};
-
-template <class S>
-__device__ void produce(const Params& p, uint32_t smem, int total) {
-  using L = Layout<S>;
-  const Bars<S> bars{smem + L::bars};
-  Ring<S> k, v;
-  uint32_t q_phase = 0;
-  for (int index = blockIdx.x; index < total; index += gridDim.x) {
-    Item<S> item(p, index);
-    const int g = item.h / (p.H / p.G);
-    barrier_wait(bars.q_empty(), q_phase ^ 1);
-    barrier_expect(bars.q_full(), S::groups * L::q_bytes);
-    for (int i = 0; i < S::groups; ++i)
-      tma_load(smem + L::q + i * L::q_bytes, p.q, bars.q_full(), 0, item.row + 64 * i, 0, item.h,
-               item.b);
-    q_phase ^= 1;
-    const auto load = [&](Ring<S>& ring, uint32_t full, uint32_t empty, int base, int head, int n) {
-      barrier_wait(empty, ring.phase ^ 1);
-      barrier_expect(full, L::kv_bytes);
-      tma_load(smem + base + ring.stage * L::kv_bytes, p.kv, full, 0, n * S::N, 0, head, item.b);
-      ring.next();
-    };
-    int before = -1;  // V comes one tile behind K: it is needed a softmax later
-    for (; item.valid(); item.next(p)) {
-      load(k, bars.k_full(k.stage), bars.k_empty(k.stage), L::k, p.H + g, item.n);
-      if (before >= 0)
-        load(v, bars.v_full(v.stage), bars.v_empty(v.stage), L::v, p.H + p.G + g, before);
-      before = item.n;
-    }
-    load(v, bars.v_full(v.stage), bars.v_empty(v.stage), L::v, p.H + p.G + g, before);
-  }
-}
 
 // A consumer warpgroup's 64 rows. A thread holds rows `row` and `row + 8` (wgmma's layout).
 template <class T, class S>
 struct Consumer {
   using L = Layout<S>;
-  static constexpr int lane_columns = S::N / 4;
   const Params& p;
   const uint32_t smem;
   const Bars<S> bars;
   const int group, lane, warp;
-  Ring<S> k, v;
-  uint32_t q_phase = 0;
+  const int total;
+  Ring<2> q;
+  Ring<S::stages> k, v;
+  int index;                 // of the item
   float s[S::N / 2];         // scores, then probabilities
   uint32_t probs[S::N / 4];  // packed: the A operand
   float y[S::D / 2];
   float top[2], sum[2];  // of raw scores; of this thread's columns
   float c;               // exp2(c * score)
 
-  __device__ Consumer(const Params& p, uint32_t smem)
+  __device__ Consumer(const Params& p, uint32_t smem, int total)
       : p(p),
         smem(smem),
         bars{smem + L::bars},
-        group(int(threadIdx.x) / 128 - 1),
+        group(__shfl_sync(~0u, int(threadIdx.x) / 128, 0)),  // known to be uniform
         lane(int(threadIdx.x) % 32),
         warp(int(threadIdx.x) / 32 % 4),
+        total(total),
+        index(int(blockIdx.x)),
         c(S::scored ? 1.f : p.scale * log2e) {}
 
   __device__ void release(uint32_t bar) {
     if (lane == 0) barrier_arrive(bar);
   }
   // A token goes round the warpgroups: who holds it issues products, the others do softmax.
-  __device__ void take_turn() {
-    if constexpr (S::turns) named_sync(1 + group, 256);
-  }
-  __device__ void pass_turn() {
-    if constexpr (S::turns) named_arrive(1 + (group + 1) % S::groups, 256);
-  }
+  __device__ void take_turn() { named_sync(1 + group, 256); }
+  __device__ void pass_turn() { named_arrive(1 + (group + 1) % S::groups, 256); }
 
+  // N: S::N, or half of it where a warpgroup sees no more of a diagonal tile.
+  template <int N>
   __device__ void issue_scores() {
-    const uint64_t q = desc_k_major(smem + L::q + group * L::q_bytes);
+    const uint64_t rows = desc_k_major(smem + L::q + (q.stage * S::groups + group) * L::q_bytes);
     const uint64_t keys = desc_k_major(smem + L::k + k.stage * L::kv_bytes);
 #pragma unroll
     for (int i = 0; i < S::D / 16; ++i) {
       const int panel = i / 4, in = i % 4 * 32;
-      Wgmma<T, S::N>::template ss<0, 0>(s, q + ((panel * 64 * 128 + in) >> 4),
-                                        keys + ((panel * S::N * 128 + in) >> 4), i > 0);
+      Wgmma<T, N>::template ss<0, 0>(reinterpret_cast<float(&)[N / 2]>(s),
+                                     rows + ((panel * 64 * 128 + in) >> 4),
+                                     keys + ((panel * S::N * 128 + in) >> 4), i > 0);
     }
-    wgmma_commit();
   }
   __device__ void issue_values(bool add) {
     const uint64_t values = desc_mn_major(smem + L::v + v.stage * L::kv_bytes, S::N * 128);
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < S::N / 16; ++i)
       Wgmma<T, S::D>::template rs<1>(y, probs[4 * i], probs[4 * i + 1], probs[4 * i + 2],
@@ -219,11 +67,12 @@ struct Consumer {
   }
 
   // What the thread's row and column are of element 4 j + 2 r + e: row + 8 r, column + 8 j + e.
+  template <int N>
   __device__ void score(int h, int row, int column) {
     const float slope = p.slopes ? p.slopes[h] * log2e : 0;
     const float inner = p.softcap > 0 ? 2 * log2e * p.scale / p.softcap : p.scale * log2e;
 #pragma unroll
-    for (int i = 0; i < S::N / 2; ++i) {
+    for (int i = 0; i < N / 2; ++i) {
       float x = s[i] * inner;
       if (p.softcap > 0) {  // tanh(z) = 1 - 2 / (1 + e^2z)
         x = p.softcap * log2e * (1 - __fdividef(2.f, 1 + exp2f(x)));
@@ -231,59 +80,65 @@ struct Consumer {
       s[i] = x - slope * float(row + i % 4 / 2 * 8 - (column + i / 4 * 8 + i % 2));
     }
   }
+  template <int N>
   __device__ void mask(int row, int column) {
 #pragma unroll
-    for (int i = 0; i < S::N / 2; ++i) {
+    for (int i = 0; i < N / 2; ++i) {
       const int back = row - column + i % 4 / 2 * 8 - (i / 4 * 8 + i % 2);
       if (uint32_t(back) >= uint32_t(p.window)) s[i] = hidden;
     }
   }
+  template <int N>
   __device__ void mask_documents(int b, int row, int column) {
     const int32_t* ids = p.documents + int64_t(b) * p.T;
-    const int mine[2] = {__ldg(ids + min(row, p.T - 1)), __ldg(ids + min(row + 8, p.T - 1))};
+    const int mine[2] = {ids[min(row, p.T - 1)], ids[min(row + 8, p.T - 1)]};
 #pragma unroll
-    for (int j = 0; j < S::N / 4; ++j) {
-      const int id = __ldg(ids + min(column + j / 2 * 8 + j % 2, p.T - 1));
+    for (int j = 0; j < N / 8; ++j) {
+      const int id[2] = {ids[min(column + 8 * j, p.T - 1)], ids[min(column + 8 * j + 1, p.T - 1)]};
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        if (id != mine[r]) s[j / 2 * 4 + 2 * r + j % 2] = hidden;
+      for (int e = 0; e < 4; ++e)
+        if (id[e % 2] != mine[e / 2]) s[4 * j + e] = hidden;
+      if (j % 4 == 3) asm volatile("" ::: "memory");  // no loading of all ids at once
     }
   }
+  template <int N>
   __device__ void hide(const Item<S>& item) {
     const int first = item.row + 64 * group, begin = item.n * S::N;
     const int row = first + 16 * warp + lane / 4, column = begin + lane % 4 * 2;
-    if constexpr (S::scored) score(item.h, row, column);
-    if (begin + S::N - 1 > first || first + 63 - begin >= p.window) mask(row, column);
-    if constexpr (S::documents) {
+    if constexpr (S::scored) score<N>(item.h, row, column);
+    if (begin + N - 1 > first || first + 63 - begin >= p.window) mask<N>(row, column);
+    if (S::documents && p.ranges) {
       const int2 rows = item.span(p, first, 64), keys = item.span(p, begin, S::N);
       if (rows.x != rows.y || keys.x != keys.y || rows.x != keys.x)
-        mask_documents(item.b, row, column);
+        mask_documents<N>(item.b, row, column);
     }
   }
 
-  // Scores to probabilities; `fade` is what earlier sums are multiplied by.
-  __device__ void softmax(float (&fade)[2]) {
-    float base[2];
+  // The running maximum takes in the scores; `fade` is what earlier sums are multiplied by.
+  template <int N>
+  __device__ void raise(float (&base)[2], float (&fade)[2]) {
+    float m[4] = {s[0], s[1], s[2], s[3]};  // two chains a row: half the latency
+#pragma unroll
+    for (int i = 4; i < N / 2; ++i) m[i % 4] = fmaxf(m[i % 4], s[i]);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float m = s[2 * r];
-#pragma unroll
-      for (int i = 0; i < S::N / 4; ++i) m = fmaxf(m, s[i / 2 * 4 + 2 * r + i % 2]);
-      m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-      m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-      m = fmaxf(m, top[r]);
-      base[r] = m == hidden ? 0 : m * c;
+      float row = fmaxf(m[2 * r], m[2 * r + 1]);
+      row = fmaxf(row, __shfl_xor_sync(~0u, row, 1));
+      row = fmaxf(row, __shfl_xor_sync(~0u, row, 2));
+      row = fmaxf(row, top[r]);
+      base[r] = row == hidden ? 0 : row * c;
       fade[r] = exp2_fast(fmaf(top[r], c, -base[r]));
-      top[r] = m;
+      top[r] = row;
+      sum[r] *= fade[r];
     }
+  }
+  // Scores [begin, end) of this thread to probabilities.
+  template <int begin, int end>
+  __device__ void exponentiate(const float (&base)[2]) {
 #pragma unroll
-    for (int i = 0; i < S::N / 2; ++i) s[i] = exp2_fast(fmaf(s[i], c, -base[i % 4 / 2]));
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float total = 0;
-#pragma unroll
-      for (int i = 0; i < S::N / 4; ++i) total += s[i / 2 * 4 + 2 * r + i % 2];
-      sum[r] = fmaf(sum[r], fade[r], total);
+    for (int i = begin; i < end; ++i) {
+      s[i] = exp2_fast(fmaf(s[i], c, -base[i % 4 / 2]));
+      sum[i % 4 / 2] += s[i];
     }
   }
   static __device__ float exp2_fast(float x) {
@@ -291,88 +146,137 @@ struct Consumer {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
   }
+  template <int N>
   __device__ void pack() {
 #pragma unroll
-    for (int i = 0; i < S::N / 4; ++i) probs[i] = pack2<T>(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < S::N / 4; ++i) {
+      if (i < N / 4)
+        probs[i] = pack2<T>(s[2 * i], s[2 * i + 1]);
+      else
+        asm volatile("mov.b32 %0, 0;" : "=r"(probs[i]));  // a register, not a constant
+    }
   }
 
-  // A tile this warpgroup sees nothing of.
-  __device__ void skip() {
-    barrier_wait(bars.k_full(k.stage), k.phase);
+  // Whether this warpgroup sees anything of the tile at hand, and no more than its first half.
+  __device__ bool sees(const Item<S>& item) const {
+    const int first = item.row + 64 * group, begin = item.n * S::N;
+    return begin < first + 64 && begin + S::N > first - p.window + 1 && first >= 0;
+  }
+  __device__ bool half(const Item<S>& item) const {
+    return S::halves && item.n * S::N + S::N / 2 >= item.row + 64 * group + 64;
+  }
+  __device__ void clear() {
+    top[0] = top[1] = hidden;
+    sum[0] = sum[1] = 0;
+  }
+  __device__ void free_keys() {
     release(bars.k_empty(k.stage));
     k.next();
-    barrier_wait(bars.v_full(v.stage), v.phase);
+  }
+  __device__ void free_values() {
     release(bars.v_empty(v.stage));
     v.next();
+  }
+
+  // On to the next item; false: there is none.
+  __device__ bool advance(Item<S>& item) {
+    if (index >= total) return false;
+    release(bars.q_empty(q.stage));
+    q.next();
+    index += gridDim.x;
+    if (index >= total) return false;
+    item = Item<S>(p, index);
+    barrier_wait(bars.q_full(q.stage), q.phase);
+    return true;
+  }
+  __device__ void skip_keys() {
+    barrier_wait(bars.k_full(k.stage), k.phase);
+    free_keys();
     take_turn();
     pass_turn();
   }
-
-  __device__ void attend(Item<S>& item) {
-    const int first = item.row + 64 * group;
-    const int hi = (first + 63) / S::N, lo = max(0, first - p.window + 1) / S::N;
-    barrier_wait(bars.q_full(), q_phase);
-    for (; item.valid() && (item.n > hi || first >= p.T); item.next(p)) skip();
-    if (!item.valid()) {
-      release(bars.q_empty());
-      q_phase ^= 1;
-      return;
+  __device__ void skip_values(int tiles) {
+    for (; tiles > 0; --tiles) {
+      barrier_wait(bars.v_full(v.stage), v.phase);
+      free_values();
     }
-    top[0] = top[1] = hidden;
-    sum[0] = sum[1] = 0;
-#pragma unroll
-    for (int i = 0; i < S::D / 2; ++i) y[i] = 0;
-    float fade[2];
+  }
+  // Lets go of tiles until one is seen; false: there are no more.
+  __device__ bool seek(Item<S>& item) {
+    for (;; item.next(p)) {
+      while (!item.valid())
+        if (!advance(item)) return false;
+      if (sees(item)) return true;
+      skip_keys();
+      skip_values(1);
+    }
+  }
 
+  // A first tile, with nothing under way.
+  template <int N>
+  __device__ void begin(const Item<S>& item) {
+    float base[2], fade[2];
     barrier_wait(bars.k_full(k.stage), k.phase);
     take_turn();
     wgmma_fence();
-    issue_scores();
+    issue_scores<N>();
+    wgmma_commit();
     pass_turn();
     wgmma_wait<0>();
     pin(s);
-    release(bars.k_empty(k.stage));
-    k.next();
-    hide(item);
-    softmax(fade);
-    pack();
-
-    for (item.next(p); item.valid() && item.n >= lo; item.next(p)) {
-      barrier_wait(bars.k_full(k.stage), k.phase);
-      take_turn();
-      wgmma_fence();
-      issue_scores();
-      barrier_wait(bars.v_full(v.stage), v.phase);
-      issue_values(true);
-      pass_turn();
-      wgmma_wait<1>();
-      pin(s);
-      release(bars.k_empty(k.stage));
-      k.next();
-      hide(item);
-      softmax(fade);
-      wgmma_wait<0>();
-      pin(y);
-      release(bars.v_empty(v.stage));
-      v.next();
+    free_keys();
+    clear();
+    hide<N>(item);
+    raise<N>(base, fade);
+    exponentiate<0, N / 2>(base);
+    pack<N>();
+  }
+  // Scores of the tile at hand, values of the one before it (add: not its item's first); if
+  // `fresh`, that was the last one of item `old`, and `owed` tiles of values in between are not
+  // seen.
+  template <int N, bool fresh>
+  __device__ void step(const Item<S>& item, const Item<S>& old, bool add, int owed = 0) {
+    float base[2], fade[2];
+    barrier_wait(bars.k_full(k.stage), k.phase);
+    take_turn();
+    wgmma_fence();
+    issue_scores<N>();
+    wgmma_commit();
+    barrier_wait(bars.v_full(v.stage), v.phase);
+    issue_values(add);
+    pass_turn();
+    wgmma_wait<1>();
+    pin(s);
+    free_keys();
+    const float old_top[2] = {top[0], top[1]}, old_sum[2] = {sum[0], sum[1]};
+    if constexpr (fresh) clear();
+    hide<N>(item);
+    raise<N>(base, fade);
+    exponentiate<0, N / 4>(base);
+    wgmma_wait<0>();  // halfway, so that what follows hides behind the exponentials
+    pin(y);
+    free_values();
+    if constexpr (fresh) skip_values(owed);
+    exponentiate<N / 4, N / 2>(base);
+    if constexpr (fresh) {
+      finish(old, old_top, old_sum);
+    } else {
 #pragma unroll
       for (int i = 0; i < S::D / 2; ++i) y[i] *= fade[i % 4 / 2];
-      pack();
     }
-    release(bars.q_empty());
-    q_phase ^= 1;
+    pack<N>();
+  }
+  __device__ void end(const Item<S>& old, bool add) {
     barrier_wait(bars.v_full(v.stage), v.phase);
-    wgmma_fence();
-    issue_values(true);
+    issue_values(add);
     wgmma_wait<0>();
     pin(y);
-    release(bars.v_empty(v.stage));
-    v.next();
-    for (; item.valid(); item.next(p)) skip();
+    free_values();
+    finish(old, top, sum);
   }
 
   // y / sum to memory through shared memory; lse straight.
-  __device__ void finish(const Item<S>& item) {
+  __device__ void finish(const Item<S>& item, const float (&top)[2], const float (&sum)[2]) {
     const int first = item.row + 64 * group, row = first + 16 * warp + lane / 4;
     float inverse[2];
 #pragma unroll
@@ -409,14 +313,41 @@ struct Consumer {
     }
   }
 
-  __device__ void run(int total) {
-    if (S::turns && group == S::groups - 1) pass_turn();
-    for (int index = blockIdx.x; index < total; index += gridDim.x) {
-      Item<S> item(p, index);
-      attend(item);
-      if (item.row + 64 * group < p.T) finish(item);
+  // One stream of tiles through all items: the products of an item's first tile overlap with the
+  // last ones of the item before.
+  __device__ void run() {
+    constexpr int H = S::halves ? S::N / 2 : S::N;
+    if (group == S::groups - 1) pass_turn();
+    Item<S> item(p, index);
+    barrier_wait(bars.q_full(q.stage), q.phase);
+    while (seek(item)) {
+      if (half(item))
+        begin<H>(item);
+      else
+        begin<S::N>(item);
+      for (bool add = false;;) {
+        const Item<S> old = item;
+        item.next(p);
+        const bool fresh = !item.valid();
+        const bool more = !fresh || advance(item);
+        int owed = 0;
+        for (; fresh && more && owed < 2 && item.valid() && !sees(item); item.next(p), ++owed)
+          skip_keys();
+        if (!more || !item.valid() || !sees(item)) {
+          end(old, add);
+          skip_values(owed);
+          break;
+        }
+        if (!fresh)
+          step<S::N, false>(item, old, add);
+        else if (half(item))
+          step<H, true>(item, old, add, owed);
+        else
+          step<S::N, true>(item, old, add, owed);
+        add = !fresh;
+      }
     }
-    if (S::turns && group == 0) take_turn();
+    if (group == 0) take_turn();
     if (threadIdx.x % 128 == 0) store_wait<0>();
   }
 };
@@ -432,8 +363,10 @@ __global__ void __launch_bounds__(Layout<S>::threads, 1)
     prefetch_map(p.q);
     prefetch_map(p.kv);
     prefetch_map(p.y);
-    barrier_init(bars.q_full(), 1);
-    barrier_init(bars.q_empty(), 4 * S::groups);
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(bars.q_full(i), 1);
+      barrier_init(bars.q_empty(i), 4 * S::groups);
+    }
     for (int i = 0; i < S::stages; ++i) {
       barrier_init(bars.k_full(i), 1);
       barrier_init(bars.v_full(i), 1);
@@ -444,69 +377,13 @@ __global__ void __launch_bounds__(Layout<S>::threads, 1)
   }
   __syncthreads();
   const int total = p.heads * p.tiles;
-  if (threadIdx.x < 128) {
+  if (threadIdx.x >= L::consumers) {
     registers_down<S::groups == 3 ? 32 : 40>();
-    if (threadIdx.x == 0) produce<S>(p, smem, total);
+    if (threadIdx.x == L::consumers) produce<S>(p, smem, total);
   } else {
     registers_up<S::groups == 3 ? 160 : 232>();
-    Consumer<T, S>(p, smem).run(total);
+    Consumer<T, S>(p, smem, total).run();
   }
-}
-
-// ranges (B, blocks): one warp finds the smallest and largest document of 64 tokens.
-static __global__ void document_ranges(int2* ranges, const int32_t* documents, int B, int T) {
-  const int blocks = (T + range_rows - 1) / range_rows, lane = threadIdx.x % 32;
-  const int at = int(blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  if (at >= B * blocks) return;
-  const int32_t* ids = documents + int64_t(at / blocks) * T;
-  const int first = at % blocks * range_rows + lane;
-  int lo = INT_MAX, hi = INT_MIN;
-  for (int t = first; t < min(T, first - lane + range_rows); t += 32) {
-    lo = min(lo, ids[t]);
-    hi = max(hi, ids[t]);
-  }
-  lo = __reduce_min_sync(~0u, lo);
-  hi = __reduce_max_sync(~0u, hi);
-  if (lane == 0) ranges[at] = {lo, hi};
-}
-
-template <class T, class S>
-void launch(const AttnCall& a, CudaStream& stream) {
-  using L = Layout<S>;
-  const int heads = a.H + 2 * a.G;
-  Params p{.q = head_tile_map(a.qkv, a.dtype, a.B, a.T, heads, a.D, 64),
-           .kv = head_tile_map(a.qkv, a.dtype, a.B, a.T, heads, a.D, S::N),
-           .y = head_tile_map(a.y, a.dtype, a.B, a.T, a.H, a.D, 64),
-           .lse = a.lse,
-           .documents = a.documents,
-           .ranges = nullptr,
-           .slopes = a.slopes,
-           .T = a.T,
-           .H = a.H,
-           .G = a.G,
-           .tiles = (a.T + L::rows - 1) / L::rows,
-           .heads = a.B * a.H,
-           .section = 1,
-           .window = a.window > 0 ? a.window : INT_MAX / 2,
-           .scale = a.scale,
-           .softcap = a.softcap};
-  // A third of L2: what is being read from, beside queries and outputs that pass through.
-  const int64_t kv = int64_t(a.T) * a.D * 4 * a.G / a.H;
-  p.section =
-      int(std::clamp<int64_t>(stream.card.l2_bytes / 3 / std::max<int64_t>(kv, 1), 1, p.heads));
-  if constexpr (S::documents) {
-    const int warps = a.B * ((a.T + range_rows - 1) / range_rows);
-    int2* ranges = static_cast<int2*>(stream.scratch(int64_t(warps) * 8));
-    document_ranges<<<(warps + 7) / 8, 256, 0, stream.handle>>>(ranges, a.documents, a.B, a.T);
-    check_launch("document_ranges");
-    p.ranges = ranges;
-  }
-  const auto kernel = flash_hopper_kernel<T, S>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, L::bytes),
-        "giving flash_hopper its shared memory");
-  const int blocks = std::min(stream.card.processors, p.heads * p.tiles);
-  kernel<<<blocks, L::threads, L::bytes, stream.handle>>>(p);
-  check_launch("flash_hopper");
 }
 
 }  // namespace hearth::cuda::flash_fwd
