@@ -100,11 +100,6 @@ void for_each_input(const TextFlags& flags, F f) {
   for (std::string line; std::getline(std::cin, line);) f(line, ++number);
 }
 
-void put(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
-    fail("stdout", "expected to write {} bytes, got an error", text.size());
-}
-
 void run_encode(const TextFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
   fmt::memory_buffer line;
@@ -141,22 +136,20 @@ void run_decode(const TextFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
   for_each_input(flags, [&](const std::string& line, size_t number) {
     const std::string text = tokenizer.decode(ids_of(line, number));
-    if (flags.json)  // JSON has no way to carry bytes that are not UTF-8: they become U+FFFD
-      put(ordered_json{{"text", text}}.dump(-1, ' ', false,
-                                            ordered_json::error_handler_t::replace) +
-          "\n");
+    if (flags.json)
+      print_json({{"text", text}});
     else
       put(flags.raw ? text : text + "\n");
   });
 }
 
-struct BenchFlags {
+struct EncodeBenchFlags {
   std::string tokenizer, input;
   int repeats = 5;
   bool json = false;
 };
 
-void run_bench(const BenchFlags& flags) {
+void run_encode_bench(const EncodeBenchFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
   std::ifstream in(flags.input, std::ios::binary);
   if (!in) fail(flags.input, "expected a readable file, got none");
@@ -211,7 +204,7 @@ void add_text(CLI::App& app, const std::string& name, const std::string& what,
 }
 
 void add_tokenizer_bench(CLI::App& app) {
-  auto flags = std::make_shared<BenchFlags>();
+  auto flags = std::make_shared<EncodeBenchFlags>();
   CLI::App* c = app.add_subcommand("bench", "measure encoding on one core");
   c->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder")->required();
   c->add_option("--input", flags->input, "text file")->required();
@@ -219,7 +212,7 @@ void add_tokenizer_bench(CLI::App& app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   c->add_flag("--json", flags->json, "result as one JSON object");
-  c->callback([flags] { run_bench(*flags); });
+  c->callback([flags] { run_encode_bench(*flags); });
 }
 
 }  // namespace
