@@ -1,6 +1,4 @@
 // hearth tokenizer: train, encode, decode, bench.
-#include <glob.h>
-
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -11,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "core/error.h"
+#include "data/shards.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/train.h"
 
@@ -24,22 +23,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The files that the patterns match, sorted and once each, so that the order given does not matter.
-std::vector<fs::path> expand(const std::vector<std::string>& patterns) {
-  std::vector<fs::path> files;
-  for (const std::string& pattern : patterns) {
-    glob_t found{};
-    const int status = ::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, nullptr, &found);
-    for (size_t i = 0; status == 0 && i < found.gl_pathc; ++i)
-      files.emplace_back(found.gl_pathv[i]);
-    ::globfree(&found);
-    if (status != 0) fail_usage("--input", "expected files that match {}, got none", pattern);
-  }
-  std::ranges::sort(files);
-  files.erase(std::unique(files.begin(), files.end()), files.end());
-  return files;
-}
-
 struct TrainFlags {
   std::vector<std::string> input;
   std::string out;
@@ -49,7 +32,9 @@ struct TrainFlags {
 };
 
 void run_train(const TrainFlags& flags) {
-  const std::vector<fs::path> files = expand(flags.input);
+  std::vector<fs::path> files = expand_globs(flags.input);
+  std::ranges::sort(files);  // each once, so that the order given does not matter
+  files.erase(std::unique(files.begin(), files.end()), files.end());
   const auto start = std::chrono::steady_clock::now();
   BpeTrainSpec spec = flags.spec;
   int64_t bytes = 0, merges = 0;
