@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "core/error.h"
 #include "io/json.h"
+#include "io/toml.h"
 
 namespace hearth {
 namespace {
@@ -87,23 +87,17 @@ void append(std::vector<std::string>& args, const CLI::App& command, const std::
 
 void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
                  const CLI::App& command, const std::string& file) {
-  std::ifstream in(file);
-  if (!in) fail(file, "expected a readable config file, got none");
-  std::vector<CLI::ConfigItem> items;
-  try {
-    items = CLI::ConfigTOML().from_config(in);
-  } catch (const CLI::Error& e) { fail(file, "expected TOML, got {}", e.what()); }
   const std::vector<std::string> known = flag_names(command);
-  for (const CLI::ConfigItem& item : items) {
-    if (item.name == "++" || item.name == "--") continue;  // CLI11's marks of sections
-    if (!item.parents.empty() && item.parents.back() != command.get_name()) continue;
-    const std::string flag = flag_of(item.name);
+  for (const TomlItem& item : read_toml(file)) {
+    const std::string heading = item.section.substr(item.section.rfind('.') + 1);
+    if (!heading.empty() && heading != command.get_name()) continue;
+    const std::string flag = flag_of(item.key);
     if (std::find(known.begin(), known.end(), flag) == known.end())
       fail_usage(file, "expected a flag of {}, got {}; the nearest is {}", command.get_name(),
-                 in_quotes(item.name), nearest(flag, known).substr(2));
-    if (item.inputs.empty() || (item.inputs.size() == 1 && item.inputs[0].empty())) continue;
-    if (item.inputs.size() == 1 && item.inputs[0] == "[]") continue;
-    if (seen.insert(flag).second) append(args, command, flag, item.inputs);
+                 in_quotes(item.key), nearest(flag, known).substr(2));
+    // An empty list or string is what a flag holds that is not given.
+    if (item.values.empty() || (item.values.size() == 1 && item.values[0].empty())) continue;
+    if (seen.insert(flag).second) append(args, command, flag, item.values);
   }
 }
 

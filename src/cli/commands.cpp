@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -24,8 +25,17 @@ void add_common(CLI::App& app, Common& c) {
   app.add_flag("--json", c.json, "one JSON object (or JSON lines) on stdout");
 }
 
+void put(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
+    fail("stdout", "expected to write {} bytes, got an error", text.size());
+}
+
+void flush() {
+  if (std::fflush(stdout) != 0) fail("stdout", "expected to write all, got an error");
+}
+
 void print_json(const nlohmann::ordered_json& j) {
-  fmt::print("{}\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  put(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 int run_command_line(int argc, char** argv) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "core/backend.h"
 
@@ -27,7 +28,11 @@ struct BackendWish {
 // The backend --device asks for; says in one sentence when there is none such (device.cpp).
 std::unique_ptr<Backend> make_backend(const Common&, const BackendWish& = {});
 
-// One JSON object on stdout, invalid UTF-8 replaced.
+// Text on stdout as it is; flush() brings out what was put. An error where it cannot be written.
+void put(std::string_view);
+void flush();
+
+// One JSON object on stdout. JSON cannot carry bytes that are not UTF-8: they become U+FFFD.
 void print_json(const nlohmann::ordered_json&);
 
 void add_info(CLI::App&);

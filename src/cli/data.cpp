@@ -201,18 +201,8 @@ class TextSink {
   explicit TextSink(const std::string& out) {
     if (out != "-") file_ = std::make_unique<AtomicFile>(out);
   }
-  void write(std::string_view text) {
-    if (file_)
-      file_->write(to_bytes(text));
-    else if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
-      fail("stdout", "expected to write {} bytes, got an error", text.size());
-  }
-  void finish() {
-    if (file_)
-      file_->commit();
-    else if (std::fflush(stdout) != 0)
-      fail("stdout", "expected to write all, got an error");
-  }
+  void write(std::string_view text) { file_ ? file_->write(to_bytes(text)) : put(text); }
+  void finish() { file_ ? file_->commit() : flush(); }
 
  private:
   std::unique_ptr<AtomicFile> file_;

@@ -13,8 +13,6 @@
 namespace hearth {
 namespace {
 
-constexpr double gib = 1 << 30;
-
 // The first card this build can use; -1 with a sentence on stderr where a card there is but none
 // will do. A machine without a driver was never meant to use one: nothing is said.
 int first_usable_card() {
@@ -54,7 +52,7 @@ std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) 
     card = card_number(c.device);
   if (card >= 0)
     return make_cuda_backend(
-        {.card = card, .tf32 = wish.tf32, .memory_limit = int64_t(c.memory_limit * gib)});
+        {.card = card, .tf32 = wish.tf32, .memory_limit = int64_t(c.memory_limit * (1 << 30))});
   if (wish.tf32 || wish.fp16)
     fail_usage("dtype", "expected fp32 or bf16 on the CPU, got {}", wish.tf32 ? "tf32" : "fp16");
   return make_cpu_backend(c.threads);

@@ -58,7 +58,9 @@ class FieldFlags {
         if constexpr (std::is_same_v<T, std::vector<std::string>>)
           o->expected(1, 100000);
         else
-          o->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+          o->expected(1)
+              ->allow_extra_args(false)  // or CLI11 would take "[a, b]" for a list
+              ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
       }
       o->group(group)->default_str(default_text(field));
     });

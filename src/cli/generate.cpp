@@ -1,6 +1,5 @@
 // hearth generate: text that goes on from a prompt, streamed as it is made.
 #include <charconv>
-#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -60,11 +59,6 @@ std::map<int32_t, float> parse_bias(const std::vector<std::string>& pairs) {
   return bias;
 }
 
-void put(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout))
-    fail("stdout", "expected to write {} bytes, got an error", text.size());
-}
-
 ordered_json to_json(const TokenLogprob& p) {
   ordered_json top = ordered_json::array();
   for (const auto& [token, logprob] : p.top)
@@ -89,16 +83,15 @@ ordered_json to_json(const Completion& c, const GenerateFlags& flags, const std:
   return j;
 }
 
-void print_json(const std::vector<Completion>& all, const GenerateFlags& flags,
-                const std::string& echoed, std::span<const int32_t> prompt) {
+ordered_json to_json(const std::vector<Completion>& all, const GenerateFlags& flags,
+                     const std::string& echoed, std::span<const int32_t> prompt) {
   ordered_json j = to_json(all[0], flags, echoed, prompt);
   if (flags.request.n > 1) {
     ordered_json choices = ordered_json::array();
     for (const Completion& c : all) choices.push_back(to_json(c, flags, echoed, prompt));
     j["choices"] = std::move(choices);
   }
-  // JSON has no way to carry bytes that are not UTF-8: they become U+FFFD.
-  put(j.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+  return j;
 }
 
 void print_text(const std::vector<Completion>& all, const std::string& echoed) {
@@ -142,17 +135,22 @@ void run_generate(const GenerateFlags& flags) {
 
   const std::string echoed = flags.echo ? text : "";
   const bool streams = !flags.common.json && request.n == 1 && request.beams == 1;
-  if (streams) put(echoed);
+  const auto stream = [](std::string_view piece) {
+    put(piece);
+    flush();
+  };
+  if (streams) stream(echoed);
   const auto all = engine.run(std::vector{request}, [&](const TokenEvent& t) {
-    if (streams) put(t.text);
+    if (streams) stream(t.text);
     return true;
   })[0];
   if (streams)
     put("\n");
   else if (flags.common.json)
-    print_json(all, flags, echoed, request.prompt);
+    print_json(to_json(all, flags, echoed, request.prompt));
   else
     print_text(all, echoed);
+  flush();
   fmt::print(stderr, "{} tokens after {}: the first in {:.1f} ms, then {:.1f} tokens/s ({}), {}\n",
              all[0].tokens.size(), request.prompt.size(), all[0].ttft_ms, all[0].tokens_per_s,
              all[0].finish_reason, backend->describe());

@@ -1,6 +1,4 @@
 // hearth tokenizer: train, encode, decode, bench.
-#include <glob.h>
-
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -11,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "core/error.h"
+#include "data/shards.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/train.h"
 
@@ -24,22 +23,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The files that the patterns match, sorted and once each, so that the order given does not matter.
-std::vector<fs::path> expand(const std::vector<std::string>& patterns) {
-  std::vector<fs::path> files;
-  for (const std::string& pattern : patterns) {
-    glob_t found{};
-    const int status = ::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, nullptr, &found);
-    for (size_t i = 0; status == 0 && i < found.gl_pathc; ++i)
-      files.emplace_back(found.gl_pathv[i]);
-    ::globfree(&found);
-    if (status != 0) fail_usage("--input", "expected files that match {}, got none", pattern);
-  }
-  std::ranges::sort(files);
-  files.erase(std::unique(files.begin(), files.end()), files.end());
-  return files;
-}
-
 struct TrainFlags {
   std::vector<std::string> input;
   std::string out;
@@ -49,7 +32,9 @@ struct TrainFlags {
 };
 
 void run_train(const TrainFlags& flags) {
-  const std::vector<fs::path> files = expand(flags.input);
+  std::vector<fs::path> files = expand_globs(flags.input);
+  std::ranges::sort(files);  // each once, so that the order given does not matter
+  files.erase(std::unique(files.begin(), files.end()), files.end());
   const auto start = std::chrono::steady_clock::now();
   BpeTrainSpec spec = flags.spec;
   int64_t bytes = 0, merges = 0;
@@ -100,11 +85,6 @@ void for_each_input(const TextFlags& flags, F f) {
   for (std::string line; std::getline(std::cin, line);) f(line, ++number);
 }
 
-void put(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
-    fail("stdout", "expected to write {} bytes, got an error", text.size());
-}
-
 void run_encode(const TextFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
   fmt::memory_buffer line;
@@ -141,22 +121,20 @@ void run_decode(const TextFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
   for_each_input(flags, [&](const std::string& line, size_t number) {
     const std::string text = tokenizer.decode(ids_of(line, number));
-    if (flags.json)  // JSON has no way to carry bytes that are not UTF-8: they become U+FFFD
-      put(ordered_json{{"text", text}}.dump(-1, ' ', false,
-                                            ordered_json::error_handler_t::replace) +
-          "\n");
+    if (flags.json)
+      print_json({{"text", text}});
     else
       put(flags.raw ? text : text + "\n");
   });
 }
 
-struct BenchFlags {
+struct EncodeBenchFlags {
   std::string tokenizer, input;
   int repeats = 5;
   bool json = false;
 };
 
-void run_bench(const BenchFlags& flags) {
+void run_encode_bench(const EncodeBenchFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
   std::ifstream in(flags.input, std::ios::binary);
   if (!in) fail(flags.input, "expected a readable file, got none");
@@ -211,7 +189,7 @@ void add_text(CLI::App& app, const std::string& name, const std::string& what,
 }
 
 void add_tokenizer_bench(CLI::App& app) {
-  auto flags = std::make_shared<BenchFlags>();
+  auto flags = std::make_shared<EncodeBenchFlags>();
   CLI::App* c = app.add_subcommand("bench", "measure encoding on one core");
   c->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder")->required();
   c->add_option("--input", flags->input, "text file")->required();
@@ -219,7 +197,7 @@ void add_tokenizer_bench(CLI::App& app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   c->add_flag("--json", flags->json, "result as one JSON object");
-  c->callback([flags] { run_bench(*flags); });
+  c->callback([flags] { run_encode_bench(*flags); });
 }
 
 }  // namespace

@@ -8,13 +8,10 @@
 #include "core/error.h"
 
 namespace hearth {
-namespace {
-
-struct Node;
-using Sequence = std::vector<Node>;
 
 // text: literal. pick: a row of a list. refer: a column of a bound row. choice: an alternative.
-struct Node {
+struct Grammar::Node {
+  using Sequence = std::vector<Node>;
   enum class Kind { text, pick, refer, choice } kind;
   std::string text = {};
   const WordList* list = nullptr;
@@ -25,6 +22,16 @@ struct Node {
   size_t options() const { return list->rows.size() - (exclude >= 0 ? 1 : 0); }
 };
 
+struct Grammar::Rules {
+  Source source;  // owns the lists the nodes point into
+  Node::Sequence start;
+  size_t variables = 0;
+};
+
+namespace {
+
+using Node = Grammar::Node;
+using Sequence = Node::Sequence;
 using Bindings = std::vector<int>;  // row by variable
 
 double mean_word_length(const WordList& list, size_t column) {
@@ -386,12 +393,6 @@ std::optional<std::string> find_ambiguity_in(const Sequence& nodes, size_t depth
 }
 
 }  // namespace
-
-struct Grammar::Rules {
-  Source source;  // owns the lists the nodes point into
-  Sequence start;
-  size_t variables = 0;
-};
 
 Grammar::Grammar(Source source) {
   auto rules = std::make_unique<Rules>();

@@ -34,6 +34,7 @@ class Grammar {
     std::map<std::string, std::vector<std::string>> rules;
     std::string start;
   };
+  struct Node;  // of a parsed template
   // Parses every template; throws on an unknown list, rule, column, or a variable used unbound.
   explicit Grammar(Source);
   ~Grammar();

@@ -64,7 +64,7 @@ const char* name(TokenFormat format) { return format == TokenFormat::llmc ? "llm
 
 std::vector<fs::path> expand_glob(const std::string& pattern) {
   glob_t found = {};
-  const int code = ::glob(pattern.c_str(), GLOB_TILDE, nullptr, &found);  // sorted
+  const int code = ::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, nullptr, &found);
   std::vector<fs::path> paths;
   for (size_t i = 0; code == 0 && i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
   ::globfree(&found);

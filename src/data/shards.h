@@ -17,7 +17,8 @@ namespace hearth {
 enum class TokenFormat { llmc, raw };
 const char* name(TokenFormat);
 
-// The files a shell pattern matches, sorted; a plain path stands for itself. No match is an error.
+// The files a shell pattern matches, sorted; those of {a,b} one alternative after the other. A
+// plain path stands for itself. No match is an error.
 std::vector<std::filesystem::path> expand_glob(const std::string& pattern);
 std::vector<std::filesystem::path> expand_globs(std::span<const std::string> patterns);
 

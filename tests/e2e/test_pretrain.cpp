@@ -268,6 +268,28 @@ TEST_F(Pretrain, RefusesWrongFlagsAndConfigs) {
   EXPECT_FALSE(fs::exists(folder / "r"));
 }
 
+// config.toml carries strings as they were given: a resumed run samples from the same prompt.
+TEST_F(Pretrain, ResumesWithTheSameStrings) {
+  const fs::path tokenizer = folder / "tokenizer";
+  write_file_atomic(folder / "text.txt", std::string_view("a b c\n"));
+  ASSERT_EQ(run(folder, {"tokenizer", "train", "--input", folder / "text.txt", "--vocab", "260",
+                         "--out", tokenizer})
+                .status,
+            0);
+  const std::string prompt = "[\"a\", 'b'] # \\n {c}\t=\n\x01\u00e9";
+  const fs::path parts = folder / "parts";
+  json_of(run(folder, tiny_run(data, parts, 4) +
+                          Words{"--vocab", "260", "--context", "64", "--tokenizer", tokenizer,
+                                "--sample-every", "2", "--sample-tokens", "1",
+                                "--sample-prompt=" + prompt, "--stop-after-step", "2"}));
+  json_of(run(folder, {"pretrain", "--run", parts.string(), "--resume", "--json"}));
+  std::ifstream samples(parts / "samples.jsonl");
+  int count = 0;
+  for (std::string line; std::getline(samples, line); ++count)
+    EXPECT_TRUE(nlohmann::json::parse(line)["text"].get<std::string>().starts_with(prompt)) << line;
+  EXPECT_EQ(count, 2);
+}
+
 TEST_F(Pretrain, RefusesWhatCannotFit) {
   const Ran r = run(folder, {"pretrain", "--preset", "gpt2", "--vocab", "64", "--batch", "4096",
                              "--data", data, "--run", folder / "r"});

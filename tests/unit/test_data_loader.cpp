@@ -1,8 +1,10 @@
 // The loader against plain re-implementations, and exact resumption from any cursor.
 #include "data/loader.h"
 
+#include <chrono>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "data/permutation.h"
 #include "unit/data_files.h"
@@ -274,7 +276,23 @@ TEST(Loader, BenchCountsWhatItTook) {
   const LoaderRate rate = bench_loader(shards.spec(2, 16, Order::shuffled), 0.01);
   EXPECT_GT(rate.batches, 0);
   EXPECT_GT(rate.tokens_per_s, 0);
-  EXPECT_LE(rate.stalls, rate.batches);
+}
+
+TEST(Loader, CountsTheBatchesThatWereNotReady) {
+  const Shards shards({50000});
+  LoaderSpec spec = shards.spec(64, 256, Order::shuffled);
+  spec.workers = spec.prefetch = 1;
+  Loader hurried(spec);  // one slot, asked for again as soon as it is empty
+  for (int i = 0; i < 500; ++i) hurried.next();
+  EXPECT_GT(hurried.stalls(), 0);
+
+  Loader paced(shards.spec(1, 8, Order::shuffled));  // time enough to make a batch ahead
+  int taken = 0;
+  for (; taken < 1000 && paced.stalls() == taken; ++taken) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    paced.next();
+  }
+  EXPECT_LT(paced.stalls(), taken);
 }
 
 }  // namespace

@@ -161,6 +161,8 @@ TEST(ExpandGlob, SortsAndRefusesNothing) {
   for (const char* name : {"b_2.bin", "b_1.bin", "c.bin", "[x].bin"}) put_file(dir / name, "");
   EXPECT_EQ(expand_glob((dir / "b_*.bin").string()),
             (std::vector<fs::path>{dir / "b_1.bin", dir / "b_2.bin"}));
+  EXPECT_EQ(expand_glob((dir / "{c,b_?}.bin").string()),
+            (std::vector<fs::path>{dir / "c.bin", dir / "b_1.bin", dir / "b_2.bin"}));
   EXPECT_EQ(expand_glob((dir / "[x].bin").string()), (std::vector<fs::path>{dir / "[x].bin"}));
   EXPECT_TRUE(mentions(error_of([&] { expand_glob((dir / "z*").string()); }), {"z*", "no match"}));
 }

@@ -1,4 +1,5 @@
-// The training loop where it cannot be reached from the command line: gradients that turn to NaN.
+// The training loop where it cannot be reached from the command line: losses that turn to NaN or
+// jump.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,16 +15,16 @@ namespace {
 
 int losses_made = 0;  // calls of mean_loss so far
 int first_bad = 0, bad_count = 0;
+float bad_loss = 0;
 void (*true_mean_loss)(Stream&, Tensor, Tensor, Tensor, bool) = nullptr;
 
 void poisoned_mean_loss(Stream& s, Tensor loss, Tensor nll, Tensor scalars, bool add) {
   true_mean_loss(s, loss, nll, scalars, add);
   ++losses_made;
-  if (losses_made >= first_bad && losses_made < first_bad + bad_count)
-    *loss.as<float>() = std::numeric_limits<float>::quiet_NaN();
+  if (losses_made >= first_bad && losses_made < first_bad + bad_count) *loss.as<float>() = bad_loss;
 }
 
-// The CPU, but some losses are not numbers.
+// The CPU, but some losses are bad.
 class Poisoned final : public Backend {
  public:
   Poisoned() : inner_(make_cpu_backend(1)), kernels_(inner_->kernels()) {
@@ -62,7 +63,7 @@ class TrainerTest : public testing::Test {
     spec.train.checkpoint_every = 10, spec.train.eval_every = 0;
     spec.run = folder / "run";
     spec.quiet = true;
-    losses_made = 0;
+    losses_made = 0, bad_loss = std::numeric_limits<float>::quiet_NaN();
   }
   void TearDown() override { std::filesystem::remove_all(folder); }
 
@@ -102,6 +103,36 @@ TEST_F(TrainerTest, ResumesFromACheckpointOfABadStep) {
   const RunResult r = pretrain(spec, backend);
   EXPECT_EQ(r.steps, 40);
   EXPECT_EQ(r.skipped, 2);
+}
+
+// A run of 150 steps, which fill the guard's window of 128 losses, with some of them bad.
+class SpikeTest : public TrainerTest {
+ protected:
+  RunResult run(const std::string& name, double z, int first, int count, float loss) {
+    spec.run = folder / name;
+    spec.train.steps = 150, spec.train.spike_z = z, spec.train.checkpoint_every = 50;
+    losses_made = 0, first_bad = first, bad_count = count, bad_loss = loss;
+    Poisoned backend;
+    return pretrain(spec, backend);
+  }
+};
+
+TEST_F(SpikeTest, SkipsALossFarAboveTheOthers) {
+  const RunResult r = run("guarded", 6, 140, 2, 50);
+  EXPECT_EQ(r.skipped, 2);
+  EXPECT_EQ(r.steps, 150);
+  EXPECT_EQ(r.reloads, 0);
+  EXPECT_EQ(run("clean", 6, 140, 0, 0).skipped, 0);
+  EXPECT_EQ(run("off", 0, 140, 2, 50).skipped, 0);
+  EXPECT_EQ(run("early", 6, 100, 2, 50).skipped, 0);  // too few to judge by
+  EXPECT_EQ(run("low", 6, 140, 2, 0.1f).skipped, 0);  // a loss may fall as it likes
+}
+
+TEST_F(SpikeTest, GoesBackAfterThreeInARow) {
+  const RunResult r = run("run", 6, 145, 3, 50);
+  EXPECT_EQ(r.reloads, 1);
+  EXPECT_EQ(r.steps, 150);
+  EXPECT_LT(r.train_loss, 50);
 }
 
 }  // namespace

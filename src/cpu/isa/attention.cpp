@@ -74,23 +74,6 @@ HEARTH_INLINE void softmax_vector(float* p, Online& on, const TileRows& rows, in
   store(on.sum + v * lanes, fma(load(on.sum + v * lanes), fade, total));
 }
 
-// Loads keys [begin, end) and asks for the lines of the next block, up to `last`: a decode step
-// waits for little else.
-template <class T>
-void load_keys(const Work& w, const Keys<T>& keys, const AttnShape& s, int64_t begin, int64_t end,
-               int64_t last) {
-  constexpr int64_t line = 64 / sizeof(T);
-  for (int64_t j = begin; j < end; ++j) {
-    const int64_t next = (j + key_block) * keys.stride;
-    for (int64_t i = 0; i < s.D && j + key_block < last; i += line) {
-      __builtin_prefetch(keys.k + next + i, 0, 2);
-      __builtin_prefetch(keys.v + next + i, 0, 2);
-    }
-    load_row(w.k + (j - begin) * s.ld, s.ld, keys.k + j * keys.stride, s.D, 1);
-    load_row(w.v + (j - begin) * s.ld, s.ld, keys.v + j * keys.stride, s.D, 1);
-  }
-}
-
 // y += probabilities of keys [begin, end) times their values.
 void take_block(const Work& w, Online& on, const TileRows& rows, const AttnShape& s, int64_t begin,
                 int64_t end, const Scoring& scoring, const Scalars* scalars, const AttnSpec& spec) {
@@ -124,29 +107,18 @@ template <class T>
 void attend(const Work& w, T* y, float* lse, const T* qkv, const Keys<T>& keys,
             const TileRows& rows, const AttnShape& s, bool slopes, const Scalars* scalars,
             const AttnSpec& spec) {
-  for (int64_t i = 0; i < rows.padded; ++i) {
-    if (i < rows.n) {
-      load_row(w.q + i * s.ld, s.ld, qkv + rows.q[i], s.D, spec.scale);
-    } else {
-      for (int64_t d = 0; d < s.ld; d += lanes) store(w.q + i * s.ld + d, zero());
-    }
-    for (int64_t d = 0; d < s.ld; d += lanes) store(w.y + i * s.ld + d, zero());
-  }
+  load_rows(w.q, rows, s, qkv, rows.q, spec.scale);
   transpose(w.qt, row_tile, w.q, s.ld, rows.padded, s.ld);
+  for (int64_t i = 0; i < rows.padded * s.ld; i += lanes) store(w.y + i, zero());
   Online on;
   for (int64_t i = 0; i < row_tile; ++i) {
     on.max[i] = hidden;
     on.sum[i] = 0;
   }
   const Scoring scoring(spec, keys, slopes);
-  const Span blocks = blocks_seen(rows, spec);
-  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-    const int64_t begin = block * key_block;
-    const int64_t end = smaller(begin + key_block, int64_t(rows.max_position) + 1);
-    if (!documents_meet(rows, keys.documents, begin, end)) continue;
-    load_keys(w, keys, s, begin, end, int64_t(rows.max_position) + 1);
+  over_blocks(w.k, w.v, keys, rows, s, spec, [&](int64_t begin, int64_t end) {
     take_block(w, on, rows, s, begin, end, scoring, scalars, spec);
-  }
+  });
   for (int64_t i = 0; i < rows.n; ++i) {
     const float total = on.sum[i];
     store_row(y + rows.y[i], w.y + i * s.ld, s.D, rows.position[i] < 0 ? 0 : 1 / total);
@@ -181,8 +153,7 @@ void attention(Stream& stream, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, 
   by_dtype("attention", qkv, [&]<class T>(T*) {
     over_tiles(stream, s, nullptr, docs, slopes.as<const float>(),
                [&](const TileRows& rows, const Work& w, int64_t b, int64_t g) {
-                 const T* k = qkv.as<const T>() + b * s.T * s.token() + (s.H + g) * s.D;
-                 const Keys<T> keys{k, k + s.G * s.D, s.token(), docs ? docs + b * s.T : nullptr};
+                 const Keys<T> keys = packed_keys(qkv.as<const T>(), docs, s, b, g);
                  attend(w, y.as<T>(), lse.as<float>(), qkv.as<const T>(), keys, rows, s,
                         bool(slopes), scalars.as<const Scalars>(), spec);
                });

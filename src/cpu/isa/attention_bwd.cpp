@@ -118,22 +118,14 @@ struct Inputs {
 template <class T>
 void load_tile(const Work& w, RowSums& sums, const Inputs& in, const TileRows& rows,
                const AttnShape& s, const AttnSpec& spec) {
+  const T* dy = in.dy.as<const T>();
+  load_rows(w.q, rows, s, in.qkv.as<const T>(), rows.q, spec.scale);
+  load_rows(w.dy, rows, s, dy, rows.y, 1);
+  for (int64_t i = 0; i < rows.padded * s.ld; i += lanes) store(w.dq + i, zero());
   for (int64_t i = 0; i < rows.padded; ++i) {
-    const int64_t at = i * s.ld;
-    for (int64_t d = 0; d < s.ld; d += lanes) store(w.dq + at + d, zero());
-    sums.lse[i] = sums.delta[i] = 0;
-    if (i < rows.n) {
-      const T* dy = in.dy.as<const T>() + rows.y[i];
-      load_row(w.q + at, s.ld, in.qkv.as<const T>() + rows.q[i], s.D, spec.scale);
-      load_row(w.dy + at, s.ld, dy, s.D, 1);
-      sums.lse[i] = in.lse.as<const float>()[rows.lse[i]];
-      sums.delta[i] = dot(dy, in.y.as<const T>() + rows.y[i], s.D);
-    } else {
-      for (int64_t d = 0; d < s.ld; d += lanes) {
-        store(w.q + at + d, zero());
-        store(w.dy + at + d, zero());
-      }
-    }
+    const bool real = i < rows.n;
+    sums.lse[i] = real ? in.lse.as<const float>()[rows.lse[i]] : 0;
+    sums.delta[i] = real ? dot(dy + rows.y[i], in.y.as<const T>() + rows.y[i], s.D) : 0;
   }
   transpose(w.qt, row_tile, w.q, s.ld, rows.padded, s.ld);
   transpose(w.dyt, row_tile, w.dy, s.ld, rows.padded, s.ld);
@@ -146,17 +138,9 @@ void tile_bwd(const Work& w, const Sums& out, const Inputs& in, const Keys<T>& k
   RowSums sums;
   load_tile<T>(w, sums, in, rows, s, spec);
   const Scoring scoring(spec, keys, slopes);
-  const Span blocks = blocks_seen(rows, spec);
-  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-    const int64_t begin = block * key_block;
-    const int64_t end = smaller(begin + key_block, int64_t(rows.max_position) + 1);
-    if (!documents_meet(rows, keys.documents, begin, end)) continue;
-    for (int64_t j = begin; j < end; ++j) {
-      load_row(w.k + (j - begin) * s.ld, s.ld, keys.k + j * keys.stride, s.D, 1);
-      load_row(w.v + (j - begin) * s.ld, s.ld, keys.v + j * keys.stride, s.D, 1);
-    }
+  over_blocks(w.k, w.v, keys, rows, s, spec, [&](int64_t begin, int64_t end) {
     take_block(w, out, rows, sums, s, begin, end, scoring, scalars, spec);
-  }
+  });
   for (int64_t i = 0; i < rows.n; ++i)
     store_row(in.dqkv.as<T>() + rows.q[i], w.dq + i * s.ld, s.D, spec.scale);
 }
@@ -198,12 +182,10 @@ void all_bwd(Stream& stream, const Inputs& in, const float* slopes, const int32_
     const int64_t part = piece % parts, g = piece / parts % s.G, b = piece / (parts * s.G);
     float* area = all_sums + (parts == 1 ? int64_t(worker) : piece) * sums;
     for (int64_t i = 0; i < sums; i += lanes) store(area + i, zero());
-    const T* k = in.qkv.as<const T>() + b * s.T * s.token() + (s.H + g) * s.D;
-    const int32_t* documents = docs ? docs + b * s.T : nullptr;
-    const Keys<T> keys{k, k + s.G * s.D, s.token(), documents};
+    const Keys<T> keys = packed_keys(in.qkv.as<const T>(), docs, s, b, g);
     for (int64_t tile = tiles * part / parts; tile < tiles * (part + 1) / parts; ++tile) {
       TileRows rows;
-      fill_rows(rows, s, b, g, tile * row_tile, nullptr, documents, slopes);
+      fill_rows(rows, s, b, g, tile * row_tile, nullptr, keys.documents, slopes);
       tile_bwd(Work(memory + worker * work, s), {area, area + s.T * s.ld}, in, keys, rows, s,
                slopes != nullptr, scalars, spec);
     }

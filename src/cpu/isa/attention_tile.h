@@ -217,13 +217,58 @@ inline Span blocks_seen(const TileRows& rows, const AttnSpec& spec) {
   return {first / key_block, rows.max_position / key_block + 1};
 }
 
-// False when no key of [begin, end) is of a document that some row could be of.
-inline bool documents_meet(const TileRows& rows, const int32_t* documents, int64_t begin,
-                           int64_t end) {
-  if (!documents) return true;
-  for (int64_t j = begin; j < end; ++j)
-    if (documents[j] >= rows.min_document && documents[j] <= rows.max_document) return true;
-  return false;
+// [begin, end) without the keys at either end whose document no row could be of. A hidden key adds
+// nothing but zeros to a row that would meet it, so leaving it out changes no bits.
+inline Span keys_met(const TileRows& rows, const int32_t* documents, int64_t begin, int64_t end) {
+  const auto apart = [&](int64_t j) {
+    return documents[j] < rows.min_document || documents[j] > rows.max_document;
+  };
+  if (!documents) return {begin, end};
+  while (begin < end && apart(begin)) ++begin;
+  while (begin < end && apart(end - 1)) --end;
+  return {begin, end};
+}
+
+// out (padded rows, ld) = scale * the rows of x at the given offsets, zeros beyond the last one.
+template <class T>
+inline void load_rows(float* out, const TileRows& rows, const AttnShape& s, const T* x,
+                      const int64_t* offsets, float scale) {
+  for (int64_t i = 0; i < rows.n; ++i) load_row(out + i * s.ld, s.ld, x + offsets[i], s.D, scale);
+  for (int64_t i = rows.n * s.ld; i < rows.padded * s.ld; i += lanes) store(out + i, zero());
+}
+
+// Keys and values of head g in packed qkv; `documents` (B, T) or null.
+template <class T>
+inline Keys<T> packed_keys(const T* qkv, const int32_t* documents, const AttnShape& s, int64_t b,
+                           int64_t g) {
+  const T* k = qkv + b * s.T * s.token() + (s.H + g) * s.D;
+  return {k, k + s.G * s.D, s.token(), documents ? documents + b * s.T : nullptr};
+}
+
+// take(begin, end) for each block with a key that a row may see, its keys and values in k and v
+// (key_block, ld). The lines of the next block are asked for meanwhile: a decode step waits for
+// little else.
+template <class T, class Take>
+inline void over_blocks(float* k, float* v, const Keys<T>& keys, const TileRows& rows,
+                        const AttnShape& s, const AttnSpec& spec, Take&& take) {
+  constexpr int64_t line = 64 / sizeof(T);
+  const int64_t last = int64_t(rows.max_position) + 1;
+  const Span blocks = blocks_seen(rows, spec);
+  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+    const int64_t first = block * key_block;
+    const auto [begin, end] =
+        keys_met(rows, keys.documents, first, smaller(first + key_block, last));
+    for (int64_t j = begin; j < end; ++j) {
+      const int64_t next = (j + key_block) * keys.stride;
+      for (int64_t i = 0; i < s.D && j + key_block < last; i += line) {
+        __builtin_prefetch(keys.k + next + i, 0, 2);
+        __builtin_prefetch(keys.v + next + i, 0, 2);
+      }
+      load_row(k + (j - begin) * s.ld, s.ld, keys.k + j * keys.stride, s.D, 1);
+      load_row(v + (j - begin) * s.ld, s.ld, keys.v + j * keys.stride, s.D, 1);
+    }
+    if (begin < end) take(begin, end);
+  }
 }
 
 // What changes a score q . k * scale, and whether all of a vector's rows see all of a block.
