@@ -125,7 +125,10 @@ Batch make_batch(const ModelConfig& c, int64_t B, int64_t T, bool documents, int
 }
 
 ModelRun::ModelRun(Backend& b, const ModelCase& m, const ModelRunSpec& s)
-    : backend_(b), params_(b, decoder_params(m.config), s.dtype), memory_(b, &params_) {
+    : backend_(b),
+      params_(b, decoder_params(m.config), s.dtype),
+      memory_(b, &params_),
+      loss_scale_(s.loss_scale) {
   params_.initialise(21);
   for (const ParamSpec& p : params_.specs()) {  // no gain stays 1 and no bias 0
     std::vector<float> x = params_.values(Part::weight, p.name), shift(x.size());
@@ -153,6 +156,7 @@ void ModelRun::feed(const Batch& b) {
     memory_.state.write<int32_t>("model.documents", b.documents);
   Scalars s;
   s.inv_targets = 1 / float(b.count), s.seed_lo = 3, s.step = 2;
+  s.loss_scale = loss_scale_;
   memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
 }
 
@@ -165,7 +169,9 @@ double ModelRun::loss() { return read(backend_, memory_.state.find("model.loss")
 Numbers ModelRun::nll() { return read(backend_, memory_.state.find("model.nll")); }
 
 Named ModelRun::gradient(const std::string& param) {
-  return {param, read(backend_, params_.get(Part::grad, param))};
+  Named g{param, read(backend_, params_.get(Part::grad, param))};
+  for (double& x : g.values) x /= double(loss_scale_);
+  return g;
 }
 
 std::vector<Named> ModelRun::gradients() {

@@ -30,6 +30,7 @@ struct ModelRunSpec {
   int64_t B = 2, T = 6;
   Recompute recompute = Recompute::none;
   bool dropout = true;
+  float loss_scale = 1;  // gradients are read without it
 };
 
 // Weights are larger than a real start and no vector is constant: nothing in a gradient is trivial.
@@ -50,6 +51,7 @@ class ModelRun {
   Backend& backend_;
   ParamStore params_;
   Memory memory_;
+  float loss_scale_;
   std::unique_ptr<Exec> exec_;
 };
 

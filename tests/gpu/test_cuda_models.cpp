@@ -54,7 +54,9 @@ TEST_P(CudaModels, LossAndGradients) {
     for (const ModelTolerance& t : model_tolerances)
       for (const bool hopper : {true, false}) {
         SCOPED_TRACE(fmt::format("{} hopper {} {}x{}", to_string(t.dtype), hopper, B, T));
-        ModelRun got(card(hopper), m, {.dtype = t.dtype, .B = B, .T = T});
+        // Gradients this small would fall below what f16 can hold.
+        const float scale = t.dtype == DType::f16 ? 1024 : 1;
+        ModelRun got(card(hopper), m, {.dtype = t.dtype, .B = B, .T = T, .loss_scale = scale});
         got.run();
         EXPECT_NEAR(got.loss(), want.loss(), t.loss * std::abs(want.loss()));
         double top = 0;
@@ -132,13 +134,14 @@ std::vector<Numbers> trained(Backend& b, const ModelCase& small, DType dtype, in
 
 TEST(CudaTraining, FiftyStepsGiveTheSameBitsWithAndWithoutGraphs) {
   HEARTH_NEEDS_A_CARD();
-  for (const ModelCase& m : model_cases())
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      SCOPED_TRACE(m.name);
-      const std::vector<Numbers> first = trained(card(true, true), m, dtype, 50);
-      EXPECT_TRUE(trained(card(true, true), m, dtype, 50) == first) << "a second run";
-      EXPECT_TRUE(trained(card(true, false), m, dtype, 50) == first) << "without graphs";
-    }
+  int number = 0;
+  for (const ModelCase& m : model_cases()) {
+    SCOPED_TRACE(m.name);
+    const DType dtype = number++ % 4 ? DType::bf16 : DType::f32;
+    const std::vector<Numbers> first = trained(card(true, true), m, dtype, 50);
+    EXPECT_TRUE(trained(card(true, true), m, dtype, 50) == first) << "a second run";
+    EXPECT_TRUE(trained(card(true, false), m, dtype, 50) == first) << "without graphs";
+  }
 }
 
 TEST(CudaTraining, FollowsTheCpu) {
