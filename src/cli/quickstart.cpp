@@ -20,7 +20,9 @@ namespace hearth {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int64_t train_stories = 24000, val_stories = 400, tokenizer_stories = 4000;
+// More tokens than a run reads, so that none is read twice; and few enough to validate on them all,
+// against exactly what they are worth.
+constexpr int64_t train_stories = 12000, val_stories = 256, tokenizer_stories = 4000;
 constexpr uint64_t train_seed = 1, val_seed = 2;
 constexpr double target_over_floor = 1.08;
 
@@ -114,12 +116,12 @@ void run(const QuickstartFlags& f) {
   TrainConfig& c = spec.train;
   c.data = {(data / "train" / "*.bin").string()}, c.val = {(data / "val" / "*.bin").string()};
   c.tokenizer = (data / "tokenizer").string();
-  c.steps = f.steps, c.batch = 4, c.seq = "512";
+  c.steps = f.steps, c.batch = 2, c.seq = "512";
   c.document_mask = c.eval_documents = true;
   c.dtype = parse_enum<TrainDType>(f.dtype, "--dtype");
-  c.lr = 6e-3, c.schedule = Schedule::linear, c.warmup = 30, c.lr_floor = 0.05;
+  c.lr = 3e-3, c.schedule = Schedule::linear, c.warmup = 30, c.lr_floor = 0.05;
   c.order = LoaderSpec::Order::shuffled;
-  c.eval_every = 50, c.eval_tokens = 32768, c.checkpoint_every = 0, c.keep = 1;
+  c.eval_every = 100, c.checkpoint_every = 0, c.keep = 1;
   c.sample_every = 200, c.sample_tokens = 60;
   c.target_loss = target_over_floor * floor.nats_per_token;
   spec.run = run, spec.resume = true;
