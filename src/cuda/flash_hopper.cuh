@@ -91,14 +91,13 @@ struct Consumer {
   template <int N>
   __device__ void mask_documents(int b, int row, int column) {
     const int32_t* ids = p.documents + int64_t(b) * p.T;
-    const int mine[2] = {ids[min(row, p.T - 1)], ids[min(row + 8, p.T - 1)]};
+    const int mine[2] = {__ldg(ids + min(row, p.T - 1)), __ldg(ids + min(row + 8, p.T - 1))};
 #pragma unroll
-    for (int j = 0; j < N / 8; ++j) {
-      const int id[2] = {ids[min(column + 8 * j, p.T - 1)], ids[min(column + 8 * j + 1, p.T - 1)]};
+    for (int j = 0; j < N / 4; ++j) {
+      const int id = __ldg(ids + min(column + j / 2 * 8 + j % 2, p.T - 1));
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if (id[e % 2] != mine[e / 2]) s[4 * j + e] = hidden;
-      if (j % 4 == 3) asm volatile("" ::: "memory");  // no loading of all ids at once
+      for (int r = 0; r < 2; ++r)
+        if (id != mine[r]) s[j / 2 * 4 + 2 * r + j % 2] = hidden;
     }
   }
   template <int N>

@@ -116,7 +116,6 @@ struct Item {
   __device__ int2 span(const Params& p, int first, int rows) const {
     const int blocks = (p.T + range_rows - 1) / range_rows;
     int2 range{INT_MAX, INT_MIN};
-#pragma unroll 1  // few registers are left
     for (int i = max(0, first / range_rows); i < min(blocks, (first + rows) / range_rows); ++i) {
       const int2 r = __ldg(p.ranges + b * blocks + i);
       range = {min(range.x, r.x), max(range.y, r.y)};
