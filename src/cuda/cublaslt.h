@@ -8,16 +8,15 @@ namespace hearth::cuda {
 
 struct CublasLt {
 #define HEARTH_LT(f) decltype(&cublasLt##f) f = nullptr;
-#define HEARTH_LT_ALL(X)                                                                \
-  X(Create)                                                                             \
-  X(Destroy)                                                                            \
-  X(GetVersion)                                                                         \
-  X(GetStatusString)                                                                    \
-  X(Matmul)                                                                             \
-  X(MatmulAlgoGetHeuristic)                                                             \
-  X(MatmulAlgoCheck) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
-      X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatmulPreferenceCreate)            \
-          X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)
+// The formatter would not agree with itself.
+// clang-format off
+#define HEARTH_LT_ALL(X) \
+  X(Create) X(Destroy) X(GetVersion) X(GetStatusString) \
+  X(Matmul) X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck) \
+  X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
+  X(MatrixLayoutCreate) X(MatrixLayoutDestroy) \
+  X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)
+  // clang-format on
   HEARTH_LT_ALL(HEARTH_LT)
 #undef HEARTH_LT
 };
