@@ -11,20 +11,18 @@
 namespace hearth::cuda {
 namespace {
 
-constexpr int piece = 128;           // keys
+constexpr int piece = 256;           // keys
 constexpr int most_rows = 16;        // queries of a group of heads up to which this is decoding
 constexpr int warps = 8, batch = 4;  // keys a thread has on their way at once
 
 struct Decode {
-  const void* qkv;
-  void* cache;
+  const void *qkv, *cache;
   void* y;
   float* parts;  // (B * T * H, pieces, D + 2): values, largest score, sum of exponentials
   const float* slopes;
   const int32_t* positions;
   int B, T, S, H, G, D, pieces, window;
   float scale, softcap;
-  bool fresh;  // the one new token of a sequence is yet to be stored
 };
 
 template <class Unit>
@@ -54,15 +52,6 @@ struct Eight {
         for (int i = 0; i < 8; ++i) f[i] = i < width ? from[i] : 0.0f;
       }
     }
-  }
-  __device__ void store(T* to, int width) const {
-    const T* from = reinterpret_cast<const T*>(v);
-    if (sizeof(T) == 2 && width >= 8)
-      *reinterpret_cast<uint4*>(to) = v[0];
-    else
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
-        if (i < width) to[i] = from[i];
   }
   __device__ void floats(float (&f)[8]) const {
     if constexpr (sizeof(T) == 2) {
@@ -123,10 +112,8 @@ __global__ __launch_bounds__(warps * 32) void decode_piece(Decode a) {
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int d = lane % Lanes * 8, group = warp * groups + lane / Lanes;
   const int b = int(blockIdx.y) / a.G, g = int(blockIdx.y) % a.G, share = a.H / a.G;
-  T* k = static_cast<T*>(a.cache) + (int64_t(b) * a.S * 2 * a.G + g) * a.D + d;
-  const int64_t token = int64_t(2) * a.G * a.D, to_value = int64_t(a.G) * a.D;
-  const T* fresh =
-      static_cast<const T*>(a.qkv) + (int64_t(b) * (a.H + 2 * a.G) + a.H + g) * a.D + d;
+  const T* k = static_cast<const T*>(a.cache) + (int64_t(b) * a.S * 2 * a.G + g) * a.D + d;
+  const int64_t token = int64_t(2) * a.G * a.D;
 
   DecodeRow rows[Rows];
   float q[Rows][8];
@@ -154,13 +141,8 @@ __global__ __launch_bounds__(warps * 32) void decode_piece(Decode a) {
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
       const int key = j + u * stride;
-      const T* from = a.fresh && key == most ? fresh : k + key * token;
-      fk[u].load(from, key < end ? a.D - d : 0);
-      fv[u].load(from + to_value, key < end ? a.D - d : 0);
-      if (a.fresh && key == most && blockIdx.z == 0) {
-        fk[u].store(k + key * token, a.D - d);
-        fv[u].store(k + key * token + to_value, a.D - d);
-      }
+      fk[u].load(k + key * token, key < end ? a.D - d : 0);
+      fv[u].load(k + key * token + int64_t(a.G) * a.D, key < end ? a.D - d : 0);
     }
     float s[batch][Rows];
 #pragma unroll
@@ -297,15 +279,6 @@ void launch_store(Tensor cache, Tensor qkv, Tensor positions, int64_t before, in
   check_launch("attention_cached");
 }
 
-void store(Tensor cache, Tensor qkv, Tensor positions, const AttnSpec& spec, CudaStream& stream) {
-  const int64_t size = size_of(qkv.dtype), before = spec.heads * spec.head_dim * size,
-                bytes = 2 * spec.kv_heads * spec.head_dim * size;
-  if (before % 16 == 0 && bytes % 16 == 0)
-    launch_store<uint4>(cache, qkv, positions, before, bytes, stream);
-  else
-    launch_store<uint16_t>(cache, qkv, positions, before, bytes, stream);
-}
-
 void prefill(Tensor y, Tensor cache, Tensor qkv, Tensor positions, Tensor slopes,
              const AttnSpec& spec, CudaStream& stream) {
   AttnCall c;
@@ -332,10 +305,15 @@ void attention_cached(Stream& on_stream, Tensor y, Tensor cache, Tensor qkv, Ten
   if (y.dtype != qkv.dtype) refuse_dtypes("attention_cached", qkv.dtype, y.dtype);
   if (cache.dtype != qkv.dtype) refuse_dtypes("attention_cached", qkv.dtype, cache.dtype);
   check_head_size("attention_cached", qkv.dtype, spec);
-  const bool few = spec.heads / spec.kv_heads * qkv.shape[1] <= most_rows;
-  const bool fresh = few && qkv.shape[1] == 1;  // stored by the block that meets it
-  if (!fresh) store(cache, qkv, positions, spec, stream);
-  if (!few) return prefill(y, cache, qkv, positions, slopes, spec, stream);
+  const int64_t size = size_of(qkv.dtype), before = spec.heads * spec.head_dim * size,
+                bytes = 2 * spec.kv_heads * spec.head_dim * size;
+  if (before % 16 == 0 && bytes % 16 == 0)
+    launch_store<uint4>(cache, qkv, positions, before, bytes, stream);
+  else
+    launch_store<uint16_t>(cache, qkv, positions, before, bytes, stream);
+
+  if (spec.heads / spec.kv_heads * qkv.shape[1] > most_rows)
+    return prefill(y, cache, qkv, positions, slopes, spec, stream);
   const Decode a{.qkv = qkv.data,
                  .cache = cache.data,
                  .y = y.data,
@@ -351,8 +329,7 @@ void attention_cached(Stream& on_stream, Tensor y, Tensor cache, Tensor qkv, Ten
                  .pieces = int((cache.shape[1] + piece - 1) / piece),
                  .window = spec.window > 0 ? int(spec.window) : INT_MAX,
                  .scale = spec.scale,
-                 .softcap = spec.softcap,
-                 .fresh = fresh};
+                 .softcap = spec.softcap};
   if (qkv.dtype == DType::f32)
     decode<float>(a, stream);
   else if (qkv.dtype == DType::bf16)
