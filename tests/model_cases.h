@@ -30,6 +30,7 @@ struct ModelRunSpec {
   int64_t B = 2, T = 6;
   Recompute recompute = Recompute::none;
   bool dropout = true;
+  float shift = 0.2f;    // half width of what is added to every weight
   float loss_scale = 1;  // gradients are read without it
 };
 

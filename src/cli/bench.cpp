@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 
 #include "cli/commands.h"
 #include "cli/flags.h"
@@ -203,21 +204,21 @@ void bench_attention(const BenchFlags& f) {
   const ProgramSpec s = spec_of(f, *backend);
   const ModelConfig& c = s.model;
   Tape t(s.dtype, "attention");
-  const Var qkv = t.param("qkv", {s.B, s.T, c.heads + 2 * c.kv_heads, c.head_dim}, Init::normal(1),
-                          Group::matrix);
+  const Var qkv = t.input("qkv", {s.B, s.T, c.heads + 2 * c.kv_heads, c.head_dim}, s.dtype);
+  t[qkv].needs_grad = true;
   const Var y = attention(t, qkv, {},
                           {.heads = c.heads,
                            .kv_heads = c.kv_heads,
                            .head_dim = c.head_dim,
                            .window = c.window,
-                           .scale = 0.125f});
-  const Var dy = t.param("dy", t.shape(y), Init::normal(1), Group::matrix);
+                           .scale = float(1 / std::sqrt(double(c.head_dim)))});
+  const Var dy = t.input("dy", t.shape(y), s.dtype);
   t.add_grad(y, dy);
   differentiate(t);
-  ParamStore store(*backend, t.params, s.dtype);
-  store.initialise(1);
-  Memory memory(*backend, &store);
+  Memory memory(*backend, nullptr);
   Exec program(std::move(t), memory);
+  for (const char* name : {"attention.qkv", "attention.dy"})
+    fill_random(*backend, memory.state.find(name));
   program.run();
   Profile best;
   for (int i = 0; i < f.steps; ++i) {

@@ -28,7 +28,8 @@ GemmChoices::GemmChoices(fs::path path) : path_(std::move(path)) {
 
 GemmChoices& GemmChoices::of(const fs::path& path) {
   static std::mutex mutex;
-  static std::map<fs::path, GemmChoices> all;
+  // Never destroyed: backends that outlive main() still save into it.
+  static auto& all = *new std::map<fs::path, GemmChoices>;
   const std::lock_guard lock(mutex);
   return all.try_emplace(path, path).first->second;
 }

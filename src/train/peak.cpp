@@ -7,11 +7,8 @@
 #include "ops/record.h"
 
 namespace hearth {
-namespace {
 
-// Random numbers without a pattern a product could profit from; one block of them, repeated.
-void fill(ParamStore& store, Backend& backend) {
-  const Tensor all = store.flat(Part::weight);
+void fill_random(Backend& backend, Tensor all) {
   const int64_t block = std::min<int64_t>(all.numel(), 1 << 20), size = size_of(all.dtype);
   ParamStore drawn(backend, {{"block", {block}, Init::uniform(1), Group::vector}}, all.dtype);
   drawn.initialise(1);
@@ -21,8 +18,6 @@ void fill(ParamStore& store, Backend& backend) {
     backend.upload(all.data + at * size, host.data(), std::min(block, all.numel() - at) * size);
 }
 
-}  // namespace
-
 double measure_gemm(Backend& backend, DType d, const GemmShape& s, int repeats) {
   Tape t(d, "gemm");
   const Var a = t.param("a", {s.ta ? s.k : s.m, s.ta ? s.m : s.k}, Init::uniform(1), Group::matrix);
@@ -30,7 +25,7 @@ double measure_gemm(Backend& backend, DType d, const GemmShape& s, int repeats) 
   const Var c = t.result("c", {s.m, s.n}, d);
   record_gemm(t, c, {}, a, b, {}, {}, {.ta = s.ta, .tb = s.tb});
   ParamStore store(backend, t.params, d);
-  fill(store, backend);
+  fill_random(backend, store.flat(Part::weight));
   Memory memory(backend, &store);
   Exec product(std::move(t), memory);
   product.run();  // touches the memory, grows the scratch, chooses the algorithm

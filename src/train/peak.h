@@ -11,6 +11,9 @@ struct GemmShape {
   bool tb = true;
 };
 
+// Numbers without a pattern a kernel could profit from: one block of them, repeated.
+void fill_random(Backend&, Tensor);
+
 // Best rate of `repeats` products of random matrices, in FLOP/s.
 double measure_gemm(Backend&, DType, const GemmShape&, int repeats);
 

@@ -18,11 +18,15 @@ class CudaModels : public testing::TestWithParam<ModelCase> {
   void SetUp() override { HEARTH_NEEDS_A_CARD(); }
 };
 
+// Wider models want smaller weights: with those of the small ones every softmax would be a choice
+// of one, and its gradient nothing but rounding.
+constexpr float shift = 0.03f;
+
 // The small models with heads of the size that 16-bit attention wants, and room for its tiles.
 ModelCase larger(ModelCase m) {
   ModelConfig& c = m.config;
   const int64_t times = 64 / c.resolve().head_dim + 1;
-  c.head_dim = 64;
+  c.head_dim = 64, c.init_std = shift;
   c.dim *= times, c.hidden *= times;
   c.context = std::max<int64_t>(c.context, 67);
   return m;
@@ -34,7 +38,7 @@ struct ModelTolerance {
   double loss, gradient;
 };
 constexpr ModelTolerance model_tolerances[] = {
-    {DType::f32, 1e-5, 1e-3}, {DType::bf16, 2e-2, 8e-2}, {DType::f16, 4e-3, 2e-2}};
+    {DType::f32, 1e-5, 1e-3}, {DType::bf16, 1e-2, 5e-2}, {DType::f16, 2e-3, 1e-2}};
 
 double norm_error(const Numbers& got, const Numbers& want) {
   double difference = 0, size = 0;
@@ -49,14 +53,15 @@ TEST_P(CudaModels, LossAndGradients) {
   const auto reference = make_reference_backend();
   const ModelCase m = larger(GetParam());
   for (const auto& [B, T] : {std::pair<int64_t, int64_t>{2, 6}, {2, 67}}) {
-    ModelRun want(*reference, m, {.dtype = DType::f64, .B = B, .T = T});
+    ModelRun want(*reference, m, {.dtype = DType::f64, .B = B, .T = T, .shift = shift});
     want.run();
     for (const ModelTolerance& t : model_tolerances)
       for (const bool hopper : {true, false}) {
         SCOPED_TRACE(fmt::format("{} hopper {} {}x{}", to_string(t.dtype), hopper, B, T));
         // Gradients this small would fall below what f16 can hold.
         const float scale = t.dtype == DType::f16 ? 1024 : 1;
-        ModelRun got(card(hopper), m, {.dtype = t.dtype, .B = B, .T = T, .loss_scale = scale});
+        ModelRun got(card(hopper), m,
+                     {.dtype = t.dtype, .B = B, .T = T, .shift = shift, .loss_scale = scale});
         got.run();
         EXPECT_NEAR(got.loss(), want.loss(), t.loss * std::abs(want.loss()));
         double top = 0;
@@ -75,11 +80,11 @@ TEST_P(CudaModels, LossAndGradients) {
 
 TEST_P(CudaModels, RecomputingAgrees) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    ModelRun none(card(), larger(GetParam()), {.dtype = dtype});
+    ModelRun none(card(), larger(GetParam()), {.dtype = dtype, .shift = shift});
     none.run();
     for (const Recompute r : {Recompute::light, Recompute::block}) {
       SCOPED_TRACE(fmt::format("{} recompute {}", to_string(dtype), int(r)));
-      ModelRun again(card(), larger(GetParam()), {.dtype = dtype, .recompute = r});
+      ModelRun again(card(), larger(GetParam()), {.dtype = dtype, .recompute = r, .shift = shift});
       again.run();
       const double tolerance = dtype == DType::f32 ? 1e-4 : 3e-2;
       EXPECT_NEAR(again.loss(), none.loss(), tolerance);
@@ -97,8 +102,13 @@ TEST_P(CudaModels, RecomputingAgrees) {
 INSTANTIATE_TEST_SUITE_P(, CudaModels, testing::ValuesIn(model_cases()),
                          [](const auto& info) { return info.param.name; });
 
-// Weights after some steps of two micro-batches each.
-std::vector<Numbers> trained(Backend& b, const ModelCase& small, DType dtype, int steps) {
+// Some steps of two micro-batches each: the loss of every one, and the weights in the end.
+struct Trained {
+  Numbers losses;
+  std::vector<Numbers> weights;
+};
+
+Trained trained(Backend& b, const ModelCase& small, DType dtype, int steps) {
   const ModelCase m = larger(small);
   ParamStore store(b, decoder_params(m.config), dtype);
   Memory memory(b, &store);
@@ -113,6 +123,7 @@ std::vector<Numbers> trained(Backend& b, const ModelCase& small, DType dtype, in
                      .accumulates = true},
                     memory);
   programs.set_update_state({});
+  Trained r;
   for (int step = 0; step < steps; ++step) {
     Scalars s;
     s.lr = 1e-3f, s.clip = 1, s.step = uint32_t(step), s.seed_lo = 5;
@@ -123,11 +134,11 @@ std::vector<Numbers> trained(Backend& b, const ModelCase& small, DType dtype, in
     s.micro = 1;
     programs.micro(two, s, false);
     programs.update(s);
+    r.losses.push_back(programs.loss());
   }
-  std::vector<Numbers> r;
   for (const ParamSpec& p : store.specs()) {
     const std::vector<float> v = store.values(Part::weight, p.name);
-    r.emplace_back(v.begin(), v.end());
+    r.weights.emplace_back(v.begin(), v.end());
   }
   return r;
 }
@@ -138,20 +149,25 @@ TEST(CudaTraining, FiftyStepsGiveTheSameBitsWithAndWithoutGraphs) {
   for (const ModelCase& m : model_cases()) {
     SCOPED_TRACE(m.name);
     const DType dtype = number++ % 4 ? DType::bf16 : DType::f32;
-    const std::vector<Numbers> first = trained(card(true, true), m, dtype, 50);
-    EXPECT_TRUE(trained(card(true, true), m, dtype, 50) == first) << "a second run";
-    EXPECT_TRUE(trained(card(true, false), m, dtype, 50) == first) << "without graphs";
+    const auto weights = [&](bool graphs) {
+      return trained(card(true, graphs), m, dtype, 50).weights;
+    };
+    const std::vector<Numbers> first = weights(true);
+    EXPECT_TRUE(weights(true) == first) << "a second run";
+    EXPECT_TRUE(weights(false) == first) << "without graphs";
   }
 }
 
+// Losses, not weights: AdamW moves a weight whose gradient is nothing but rounding by the whole
+// learning rate, one way or the other.
 TEST(CudaTraining, FollowsTheCpu) {
   HEARTH_NEEDS_A_CARD();
   const auto cpu = make_cpu_backend(0);
   for (const ModelCase& m : model_cases()) {
     SCOPED_TRACE(m.name);
-    const std::vector<Numbers> want = trained(*cpu, m, DType::f32, 10);
-    const std::vector<Numbers> got = trained(card(), m, DType::f32, 10);
-    for (size_t i = 0; i < want.size(); ++i) EXPECT_LT(norm_error(got[i], want[i]), 2e-2) << i;
+    const Numbers want = trained(*cpu, m, DType::f32, 10).losses;
+    const Numbers got = trained(card(), m, DType::f32, 10).losses;
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-3) << "step " << i;
   }
 }
 

@@ -87,15 +87,18 @@ TEST_F(CudaPretrain, OffloadingChangesNoBit) {
 TEST_F(CudaPretrain, ChoosesAMicroBatchThatFits) {
   RunSpec s = spec("auto", TrainDType::bf16);
   s.train.batch = 0, s.train.steps = 2, s.train.tokens_per_step = "8192";
-  const auto roomy = make_cuda_backend({.memory_limit = int64_t(4) << 30});
-  const auto tight = make_cuda_backend({.memory_limit = 220 << 20});
-  const auto chosen = [&](const Backend& b) {
-    const Room room{int64_t(0.9 * double(b.free_bytes())), b.logits_bytes(), true};
-    return batch_shapes(s.model, s.train, room).front().B;
+  const auto need = [&](int64_t B) {
+    return memory_need(program_spec(s.model, s.train, {.B = B, .T = 128}, int64_t(64) << 20))
+        .total();
   };
-  EXPECT_EQ(chosen(*roomy), 64);
-  EXPECT_LT(chosen(*tight), 64);
-  EXPECT_GE(chosen(*tight), 1);
+  const auto chosen = [&](int64_t bytes) {
+    return batch_shapes(s.model, s.train, {bytes, int64_t(64) << 20, true}).front().B;
+  };
+  EXPECT_EQ(chosen(need(64)), 64);
+  EXPECT_EQ(chosen(need(64) - 1), 32);
+  EXPECT_EQ(chosen(need(8)), 8);
+  // A card with room for 16 of them, what kernels work with, and no more.
+  const auto tight = make_cuda_backend({.memory_limit = (int64_t(128) << 20) + need(16)});
   EXPECT_EQ(pretrain(s, *tight).steps, 2);
 }
 
