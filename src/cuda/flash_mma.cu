@@ -185,6 +185,8 @@ void flash_mma_bwd(const AttnCall& c, CudaStream& stream) {
                         .dq = reinterpret_cast<float*>(memory + dq_at),
                         .turns = ticket + 1,
                         .ticket = ticket,
+                        // half, should another stream's kernels hold some multiprocessors
+                        .side_by_side = stream.card.processors / 2,
                         .slopes = c.slopes,
                         .documents = c.documents,
                         .first = first,

@@ -32,6 +32,7 @@ struct FlashBackward {
   float* dq;           // sums in the order of the threads that keep them
   int* turns;          // (B, H, blocks of queries): how many blocks of keys were added to dq
   int* ticket;         // how many blocks have begun
+  int side_by_side;    // blocks sure to run at the same time
   const float* slopes;
   const int32_t* documents;
   const int32_t* first;  // as in FlashForward

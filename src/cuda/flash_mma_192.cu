@@ -5,7 +5,7 @@ namespace hearth::cuda {
 
 template <>
 void flash_mma_forward<192>(const FlashForward& a, CudaStream& stream) {
-  forward_by_dtype<192, 64, 64, 2>(a, stream);
+  forward_by_dtype<192, 64, 1, false, 2>(a, stream);
 }
 
 }  // namespace hearth::cuda

@@ -5,7 +5,7 @@ namespace hearth::cuda {
 
 template <>
 void flash_mma_forward<256>(const FlashForward& a, CudaStream& stream) {
-  forward_by_dtype<256, 64, 64, 1>(a, stream);
+  forward_by_dtype<256, 64, 1, false, 1>(a, stream);
 }
 
 }  // namespace hearth::cuda

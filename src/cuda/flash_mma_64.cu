@@ -5,7 +5,7 @@ namespace hearth::cuda {
 
 template <>
 void flash_mma_forward<64>(const FlashForward& a, CudaStream& stream) {
-  forward_by_dtype<64, 128, 128, 2>(a, stream);
+  forward_by_dtype<64, 128, 2, true, 2>(a, stream);
 }
 
 }  // namespace hearth::cuda

@@ -5,7 +5,7 @@ namespace hearth::cuda {
 
 template <>
 void flash_mma_forward<96>(const FlashForward& a, CudaStream& stream) {
-  forward_by_dtype<96, 128, 64, 2>(a, stream);
+  forward_by_dtype<96, 128, 1, false, 2>(a, stream);
 }
 
 }  // namespace hearth::cuda

@@ -4,181 +4,18 @@
 // for its turn, so the order of the sum is fixed. The first stores, the last writes dq itself.
 #pragma once
 
-#include <climits>
-
-#include "cuda/flash_mma.h"
-#include "cuda/flash_mma_score.cuh"
-#include "cuda/mma.cuh"
+#include "cuda/flash_mma_bwd_pair.cuh"
 
 namespace hearth::cuda {
 
-// Which gradients a pass computes: heads beyond 128 need two, for want of registers.
-enum class Pass { all, values, keys };  // values: dV; keys: dK and dQ
-
-template <class T, int D_, int BM_, int BN_, int R_, int QM_, int Stages_, bool General_, Pass P>
-struct BackwardTile {
-  using Element = T;
-  static constexpr int D = D_, BM = BM_, BN = BN_, Stages = Stages_;
-  static constexpr bool General = General_;
-  static constexpr bool keys = P != Pass::values, values = P != Pass::keys;
-  static constexpr int R = R_;  // 16-row pieces of keys per warp
-  static constexpr int warps = BN / (16 * R), threads = 32 * warps;
-  // Warps over the rows and columns of dQ, and 16-row, 8-column pieces of one.
-  static constexpr int QM = QM_, QD = warps / QM, q_rows = BM / (16 * QM), q_columns = D / QD / 8;
-  static constexpr int q_bytes = SharedTile<D>::bytes(BM), k_bytes = SharedTile<D>::bytes(BN);
-  static constexpr int shared = 2 * k_bytes + Stages * (2 * q_bytes + BM * 8) + BN * BM * 2;
-};
-
-// Where this block's memory lies.
-template <class Tile>
-struct BackwardShared {
-  SharedTile<Tile::D> k, v, q, dy;  // q, dy: of stage 0
-  SharedTile<Tile::BM> ds;          // (keys, queries)
-  uint32_t rows;                    // (queries) of lse, delta
-
-  __device__ explicit BackwardShared(uint32_t at) {
-    k.at = at, v.at = k.at + Tile::k_bytes;
-    q.at = v.at + Tile::k_bytes, dy.at = q.at + Tile::Stages * Tile::q_bytes;
-    ds.at = dy.at + Tile::Stages * Tile::q_bytes, rows = ds.at + Tile::BN * Tile::BM * 2;
-  }
-  __device__ SharedTile<Tile::D> q_of(int stage) const { return {q.at + stage * Tile::q_bytes}; }
-  __device__ SharedTile<Tile::D> dy_of(int stage) const { return {dy.at + stage * Tile::q_bytes}; }
-  __device__ uint32_t rows_of(int stage) const { return rows + stage * Tile::BM * 8; }
-};
-
-// c[r][n] = rows of x (this warp's keys) times rows of y (queries), over the head.
-template <class Tile>
-__device__ void backward_scores(float (&c)[Tile::R][Tile::BM / 8][4], SharedTile<Tile::D> x,
-                                SharedTile<Tile::D> y, int warp, int lane) {
-#pragma unroll
-  for (int r = 0; r < Tile::R; ++r)
-#pragma unroll
-    for (int n = 0; n < Tile::BM / 8; ++n) c[r][n][0] = c[r][n][1] = c[r][n][2] = c[r][n][3] = 0;
-#pragma unroll
-  for (int d = 0; d < Tile::D / 16; ++d) {
-    uint32_t fx[Tile::R][4];
-#pragma unroll
-    for (int r = 0; r < Tile::R; ++r) x.a(fx[r], (warp * Tile::R + r) * 16, 2 * d, lane);
-#pragma unroll
-    for (int n = 0; n < Tile::BM / 16; ++n) {
-      uint32_t fy[4];
-      y.b(fy, n * 16, 2 * d, lane);
-#pragma unroll
-      for (int r = 0; r < Tile::R; ++r) {
-        multiply(c[r][2 * n], fx[r], fy[0], fy[1], typename Tile::Element());
-        multiply(c[r][2 * n + 1], fx[r], fy[2], fy[3], typename Tile::Element());
-      }
-    }
-  }
-}
-
-// sum[r][d] += p (keys, queries) times x (queries, head)
-template <class Tile>
-__device__ void backward_add(float (&sum)[Tile::R][Tile::D / 8][4],
-                             const uint32_t (&p)[Tile::R][Tile::BM / 16][4], SharedTile<Tile::D> x,
-                             int lane) {
-#pragma unroll
-  for (int n = 0; n < Tile::BM / 16; ++n)
-#pragma unroll
-    for (int d = 0; d < Tile::D / 16; ++d) {
-      uint32_t fx[4];
-      x.b_transposed(fx, n * 16, 2 * d, lane);
-#pragma unroll
-      for (int r = 0; r < Tile::R; ++r) {
-        multiply(sum[r][2 * d], p[r][n], fx[0], fx[1], typename Tile::Element());
-        multiply(sum[r][2 * d + 1], p[r][n], fx[2], fx[3], typename Tile::Element());
-      }
-    }
-}
-
-// What of a step the element-wise part needs.
-struct BackwardStep {
-  int b, h, first_query, first_key;  // first_key: of this thread's first row
-  bool masked;
-  float slope;
-};
-
-// From scores s and dp = dy . v: packed probabilities after dropout and gradients of q . k * scale.
-template <class Tile, bool Masked>
-__device__ void backward_slopes(uint32_t (&p)[Tile::R][Tile::BM / 16][4],
-                                uint32_t (&ds)[Tile::R][Tile::BM / 16][4],
-                                float (&s)[Tile::R][Tile::BM / 8][4],
-                                float (&dp)[Tile::R][Tile::BM / 8][4], uint32_t row_sums,
-                                const FlashBackward& a, const BackwardStep& step, int lane) {
-  using T = typename Tile::Element;
-  const float unit = Tile::General ? log2_e : a.scale * log2_e;
-  const int32_t* documents = nullptr;
-  if constexpr (Tile::General)
-    if (a.documents) documents = a.documents + int64_t(step.b) * a.T;
-#pragma unroll
-  for (int n = 0; n < Tile::BM / 8; ++n) {
-    float lse[2], delta[2];
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(lse[0]), "=f"(delta[0]), "=f"(lse[1]), "=f"(delta[1])
-                 : "r"(row_sums + (n * 8 + (lane & 3) * 2) * 8)
-                 : "memory");
-#pragma unroll
-    for (int r = 0; r < Tile::R; ++r) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int i = step.first_query + n * 8 + (lane & 3) * 2 + (e & 1);
-        const int j = step.first_key + r * 16 + (e >> 1) * 8;
-        float x = s[r][n][e], slope = 1, keep = 1;
-        if constexpr (Tile::General) {
-          x *= a.scale;
-          if (a.softcap > 0) {
-            const float t = tanh_of(x / a.softcap);
-            x = a.softcap * t, slope = 1 - t * t;
-          }
-          x -= step.slope * float(i - j);
-        }
-        float prob = exp2_fast(fmaf(x, unit, -lse[e & 1]));
-        if constexpr (Masked) {
-          bool sees = i >= j && i - j < a.window;
-          if constexpr (Tile::General)
-            sees = sees && i < a.T && (!documents || documents[i] == documents[min(j, a.T - 1)]);
-          if (!sees) prob = 0;
-        }
-        if constexpr (Tile::General)
-          if (a.dropout > 0) {
-            const Dropout dropout(a.scalars, a.salt, a.dropout);
-            const uint64_t line = (uint64_t(step.b) * a.H + step.h) * a.T + uint64_t(i);
-            keep = dropout.one(line * uint64_t(a.T) + uint64_t(j));
-          }
-        s[r][n][e] = prob * keep;
-        dp[r][n][e] = prob * (dp[r][n][e] * keep - delta[e & 1]) * slope;
-      }
-      uint32_t* to = p[r][n / 2] + (n & 1) * 2;
-      to[0] = pack(s[r][n][0], s[r][n][1], T()), to[1] = pack(s[r][n][2], s[r][n][3], T());
-      to = ds[r][n / 2] + (n & 1) * 2;
-      to[0] = pack(dp[r][n][0], dp[r][n][1], T()), to[1] = pack(dp[r][n][2], dp[r][n][3], T());
-    }
-  }
-}
-
-template <class Tile>
-__device__ void share_slopes(SharedTile<Tile::BM> to,
-                             const uint32_t (&ds)[Tile::R][Tile::BM / 16][4], int warp, int lane) {
-#pragma unroll
-  for (int r = 0; r < Tile::R; ++r)
-#pragma unroll
-    for (int n = 0; n < Tile::BM / 8; ++n)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = (warp * Tile::R + r) * 16 + half * 8 + lane / 4;
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(to.chunk(row, n) + (lane & 3) * 4),
-                     "r"(ds[r][n / 2][(n & 1) * 2 + half])
-                     : "memory");
-      }
-}
-
-// c = ds (queries, keys) times k (keys, head), the part of this warp.
+// c = ds (queries, keys) times k (keys, head), the part of this warp; over 16 * pieces keys.
 template <class Tile>
 __device__ void backward_queries(float (&c)[Tile::q_rows][Tile::q_columns][4],
-                                 const BackwardShared<Tile>& m, int warp, int lane) {
+                                 const BackwardShared<Tile>& m, int pieces, int warp, int lane) {
   const int row = warp % Tile::QM * Tile::q_rows * 2, column = warp / Tile::QM * Tile::q_columns;
 #pragma unroll
   for (int j = 0; j < Tile::BN / 16; ++j) {
+    if (j == pieces) break;
     uint32_t fs[Tile::q_rows][4];
 #pragma unroll
     for (int r = 0; r < Tile::q_rows; ++r) m.ds.a_transposed(fs[r], j * 16, row + 2 * r, lane);
@@ -205,6 +42,21 @@ __device__ inline void pass_turn(int* turn, int next) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
 }
 
+// Which keys a block takes by its place in the order they begin in. Of a head the keys nearest the
+// end go first, since the others wait for them. The last `side_by_side` blocks all run at once, so
+// they may wait for each other in any order: there the longest go first, for a short end.
+struct KeyBlock {
+  int n, head;  // block of keys; (b, g)
+
+  __device__ KeyBlock(int order, int tiles, int heads, int side_by_side) {
+    n = tiles - 1 - order % tiles, head = order / tiles;
+    const int together = min(heads, max(1, side_by_side / tiles));  // heads
+    const int low = min(tiles, side_by_side);                       // their first blocks of keys
+    const int place = order - (tiles * heads - together * low);
+    if (place >= 0) n = place / together, head = heads - together + place % together;
+  }
+};
+
 // A block's place in the order they began in: who waits for an earlier one waits for a running one.
 __device__ inline int take_ticket(int* ticket) {
   __shared__ int mine;
@@ -228,33 +80,32 @@ __device__ void store_rows(T* to, int64_t stride, int row, int limit, int first_
     }
 }
 
-// Adds this block's share of dQ to the sum of those before it.
+// Adds this block's share of dQ to the sum of those before it, which is on its way from the start.
 template <class Tile>
 struct QuerySum {
   const FlashBackward& a;
   float4* sum;  // of this block of queries, from this thread's first element
   bool first, last;
+  float4 before[Tile::q_rows][Tile::q_columns];
 
   __device__ QuerySum(const FlashBackward& a, int64_t tile, bool first, bool last)
       : a(a),
         sum(reinterpret_cast<float4*>(a.dq) + tile * (Tile::BM * Tile::D / 4) + threadIdx.x),
         first(first),
-        last(last) {}
-
-  __device__ void add(const BackwardShared<Tile>& m, int b, int h, int first_query, int warp,
-                      int lane) const {
-    using T = typename Tile::Element;
-    float4 before[Tile::q_rows][Tile::q_columns];
-    float c[Tile::q_rows][Tile::q_columns][4];
+        last(last) {
 #pragma unroll
     for (int r = 0; r < Tile::q_rows; ++r)
 #pragma unroll
-      for (int d = 0; d < Tile::q_columns; ++d) {
+      for (int d = 0; d < Tile::q_columns; ++d)
         before[r][d] =
             first ? float4{0, 0, 0, 0} : __ldcg(sum + (r * Tile::q_columns + d) * Tile::threads);
-        c[r][d][0] = c[r][d][1] = c[r][d][2] = c[r][d][3] = 0;
-      }
-    backward_queries<Tile>(c, m, warp, lane);
+  }
+
+  __device__ void add(const BackwardShared<Tile>& m, int b, int h, int first_query, int pieces,
+                      int warp, int lane) const {
+    using T = typename Tile::Element;
+    float c[Tile::q_rows][Tile::q_columns][4] = {};
+    backward_queries<Tile>(c, m, pieces, warp, lane);
     const int64_t token = int64_t(a.H + 2 * a.G) * a.D;
     T* dq = static_cast<T*>(a.dqkv) + int64_t(b) * a.T * token + h * a.D;
 #pragma unroll
@@ -330,18 +181,67 @@ __device__ void load_queries(const FlashBackward& a, const BackwardWalk<Tile>& a
                a.rows + (int64_t(at.b) * a.H + at.h) * padded + first + threadIdx.x * 2, true);
 }
 
-template <class Tile, int Blocks>
-__global__ __launch_bounds__(Tile::threads, Blocks) void backward_kernel(FlashBackward a) {
+// Everything of one step but dQ: scores, their gradients, and (Split 1) dK and dV.
+template <class Tile>
+__device__ void backward_pairs(float (&dk)[Tile::R][Tile::columns / 8][4],
+                               float (&dv)[Tile::R][Tile::columns / 8][4], const FlashBackward& a,
+                               const BackwardWalk<Tile>& at, const BackwardShared<Tile>& m,
+                               int stage, int warp, int lane) {
+  constexpr int R = Tile::R, BS = Tile::BS, share_of = Tile::BM / Tile::Split;
+  const int key = warp / Tile::Split * R * 16, first = warp % Tile::Split * share_of;
+  float slope = 0;
+  if constexpr (Tile::General)
+    if (a.slopes) slope = a.slopes[at.h];
+#pragma unroll
+  for (int i = 0; i < share_of; i += BS) {
+    const int query = first + i;
+    const SharedTile<Tile::D> q{m.q_of(stage).at + query * Tile::D * 2};
+    const SharedTile<Tile::D> dy{m.dy_of(stage).at + query * Tile::D * 2};
+    uint32_t p[R][BS / 16][4] = {}, ds[R][BS / 16][4] = {};
+    // All of these queries come before all of the warp's keys: nothing but zeros to share.
+    const bool blind = at.n * Tile::BN + key >= at.m * Tile::BM + query + BS;
+    if (!blind) {
+      float s[R][BS / 8][4], dp[R][BS / 8][4];
+      backward_scores<Tile>(s, m.k, key, q, lane);
+      if constexpr (Tile::keys) backward_scores<Tile>(dp, m.v, key, dy, lane);
+      const BackwardStep step{at.b, at.h, at.m * Tile::BM + query, at.n * Tile::BN + key + lane / 4,
+                              slope};
+      const uint32_t rows = m.rows_of(stage) + query * 8;
+      if (Tile::General || at.masked())
+        backward_slopes<Tile, true>(p, ds, s, dp, rows, a, step, lane);
+      else
+        backward_slopes<Tile, false>(p, ds, s, dp, rows, a, step, lane);
+    }
+    if constexpr (Tile::keys) share<Tile>(m.ds, ds, key, query / 8, lane);
+    if constexpr (Tile::Split == 2) {
+      share<Tile>(m.p, p, key, query / 8, lane);
+    } else if (!blind) {
+#pragma unroll
+      for (int n = 0; n < BS / 16; ++n) {
+        uint32_t fp[R][4], fs[R][4];
+#pragma unroll
+        for (int r = 0; r < R; ++r)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) fp[r][e] = p[r][n][e], fs[r][e] = ds[r][n][e];
+        if constexpr (Tile::values) backward_add<Tile>(dv, fp, dy, n * 16, 0, lane);
+        if constexpr (Tile::keys) backward_add<Tile>(dk, fs, q, n * 16, 0, lane);
+      }
+    }
+  }
+}
+
+template <class Tile>
+__global__ __launch_bounds__(Tile::threads, Tile::Blocks) void backward_kernel(FlashBackward a) {
   using T = typename Tile::Element;
-  constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, R = Tile::R;
+  constexpr int BM = Tile::BM, BN = Tile::BN, R = Tile::R, Split = Tile::Split;
+  constexpr int columns = Tile::columns;
   extern __shared__ __align__(128) unsigned char shared[];
   const BackwardShared<Tile> m(shared_address(shared));
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
-  const int tiles = (a.T + BN - 1) / BN;
-  // The block nearest the end first: it is the one the others of its head wait for.
   int order = int(blockIdx.x);
   if constexpr (Tile::keys) order = take_ticket(a.ticket);
-  const int n = tiles - 1 - order % tiles, g = order / tiles % a.G, b = order / (tiles * a.G);
+  const KeyBlock mine(order, (a.T + BN - 1) / BN, a.B * a.G, a.side_by_side);
+  const int n = mine.n, g = mine.head % a.G, b = mine.head / a.G;
   const int64_t token = int64_t(a.H + 2 * a.G) * a.D;
   const T* pk = static_cast<const T*>(a.qkv) + b * a.T * token + (a.H + g) * a.D;
 
@@ -352,65 +252,54 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void backward_kernel(FlashBa
   load_queries<Tile>(a, at, m, 0);
   commit_copies();
 
-  float dk[R][D / 8][4] = {}, dv[R][D / 8][4] = {};
-  int* done = nullptr;  // whose turn ends when this block's sums are seen by all
-  int done_value = 0;
+  float dk[R][columns / 8][4] = {}, dv[R][columns / 8][4] = {};
+  const int key = warp / Split * R * 16, column = warp % Split * columns;
+  // The turn that ends once this block's sums are seen by all. It is passed on when the stores have
+  // had half a step's time: a fence that has to wait for them would hold up the whole block.
+  int* done = nullptr;
+  int next_turn = 0;
   for (int stage = 0; at.more(); stage ^= Tile::Stages - 1) {
     wait_copies<0>();
     __syncthreads();
-    if (threadIdx.x == 0 && done) pass_turn(done, done_value);
     const BackwardWalk<Tile> now = at;
     at.next();
     if (Tile::Stages == 2 && at.more()) load_queries<Tile>(a, at, m, stage ^ 1);
     commit_copies();
+    backward_pairs<Tile>(dk, dv, a, now, m, stage, warp, lane);
 
-    const auto q = m.q_of(stage), dy = m.dy_of(stage);
-    uint32_t p[R][BM / 16][4], ds[R][BM / 16][4];
-    {
-      float s[R][BM / 8][4], dp[R][BM / 8][4];
-      backward_scores<Tile>(s, m.k, q, warp, lane);
-      if constexpr (Tile::keys) backward_scores<Tile>(dp, m.v, dy, warp, lane);
-      BackwardStep step{b, now.h, now.m * BM, n * BN + warp * R * 16 + lane / 4, true, 0};
-      if constexpr (Tile::General)
-        if (a.slopes) step.slope = a.slopes[now.h];
-      if (Tile::General || now.masked())
-        backward_slopes<Tile, true>(p, ds, s, dp, m.rows_of(stage), a, step, lane);
-      else
-        backward_slopes<Tile, false>(p, ds, s, dp, m.rows_of(stage), a, step, lane);
-    }
-    if constexpr (Tile::keys) share_slopes<Tile>(m.ds, ds, warp, lane);
-    if constexpr (Tile::values) backward_add<Tile>(dv, p, dy, lane);
+    const int first = now.first_keys(), last = now.last_keys();
+    if (Tile::keys && threadIdx.x == 0 && n != first) wait_turn(a.turns + now.tile(), first - n);
+    if constexpr (Tile::keys || Split == 2 || Tile::Stages == 1) __syncthreads();
+    if (Tile::Stages == 1 && at.more()) load_queries<Tile>(a, at, m, 0);
+    commit_copies();
     if constexpr (Tile::keys) {
-      backward_add<Tile>(dk, ds, q, lane);
-      const int first = now.first_keys(), last = now.last_keys();
-      if (threadIdx.x == 0 && n != first) wait_turn(a.turns + now.tile(), first - n);
-      __syncthreads();
-      if (Tile::Stages == 1 && at.more()) load_queries<Tile>(a, at, m, 0);
-      commit_copies();
-      QuerySum<Tile>(a, now.tile(), n == first, n == last).add(m, b, now.h, now.m * BM, warp, lane);
-      done = n == last ? nullptr : a.turns + now.tile(), done_value = first - n + 1;
-    } else if constexpr (Tile::Stages == 1) {
-      __syncthreads();
-      if (at.more()) load_queries<Tile>(a, at, m, 0);
-      commit_copies();
+      const QuerySum<Tile> sum(a, now.tile(), n == first, n == last);
+      if (threadIdx.x == 0 && done) pass_turn(done, next_turn);
+      if constexpr (Split == 2) {
+        backward_add_shared<Tile>(dv, m.p, key, m.dy_of(stage), column, lane);
+        backward_add_shared<Tile>(dk, m.ds, key, m.q_of(stage), column, lane);
+      }
+      sum.add(m, b, now.h, now.m * BM, (now.m * BM + BM - 1 - n * BN) / 16 + 1, warp, lane);
+      done = n == last ? nullptr : a.turns + now.tile(), next_turn = first - n + 1;
     }
   }
   __syncthreads();
-  if (threadIdx.x == 0 && done) pass_turn(done, done_value);
+  if (threadIdx.x == 0 && done) pass_turn(done, next_turn);
 
   T* out = static_cast<T*>(a.dqkv) + b * a.T * token + (a.H + g) * a.D;
 #pragma unroll
   for (int r = 0; r < R; ++r) {
-    const int row = n * BN + (warp * R + r) * 16;
-    if constexpr (Tile::keys) store_rows(out, token, row, a.T, 0, a.D, dk[r], a.scale, lane);
+    const int row = n * BN + key + r * 16;
+    if constexpr (Tile::keys) store_rows(out, token, row, a.T, column, a.D, dk[r], a.scale, lane);
     if constexpr (Tile::values)
-      store_rows(out + a.G * a.D, token, row, a.T, 0, a.D, dv[r], 1.0f, lane);
+      store_rows(out + a.G * a.D, token, row, a.T, column, a.D, dv[r], 1.0f, lane);
   }
 }
 
-template <class Tile, int Blocks>
+template <class Tile>
 void launch_backward(const FlashBackward& a, CudaStream& stream) {
-  const auto kernel = backward_kernel<Tile, Blocks>;
+  static_assert(Tile::Split == 1 || (Tile::Stages == 2 && Tile::keys && Tile::values));
+  const auto kernel = backward_kernel<Tile>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::shared),
         "shared memory of flash_mma_bwd");
   const int tiles = (a.T + Tile::BN - 1) / Tile::BN;
@@ -418,36 +307,29 @@ void launch_backward(const FlashBackward& a, CudaStream& stream) {
   check_launch("flash_mma_bwd");
 }
 
-// Tile sizes: queries, keys, pieces of keys per warp, warps over rows of dQ, stages of queries.
-template <int BM, int BN, int R, int QM, int Stages, int Blocks>
-struct BackwardSizes {
-  template <class T, int D, bool General>
-  static void launch(const FlashBackward& a, CudaStream& stream) {
-    if constexpr (D <= 128) {
-      launch_backward<BackwardTile<T, D, BM, BN, R, QM, Stages, General, Pass::all>, Blocks>(
-          a, stream);
-    } else {
-      launch_backward<BackwardTile<T, D, BM, BN, R, QM, Stages, General, Pass::values>, Blocks>(
-          a, stream);
-      launch_backward<BackwardTile<T, D, BM, BN, R, QM, Stages, General, Pass::keys>, Blocks>(
-          a, stream);
-    }
+template <class Sizes, class T, int D, bool General>
+void backward_of(const FlashBackward& a, CudaStream& stream) {
+  if constexpr (D / Sizes::Split * Sizes::R <= 128) {
+    launch_backward<BackwardTile<Sizes, T, D, General, Pass::all>>(a, stream);
+  } else {
+    launch_backward<BackwardTile<Sizes, T, D, General, Pass::values>>(a, stream);
+    launch_backward<BackwardTile<Sizes, T, D, General, Pass::keys>>(a, stream);
   }
-  template <int D>
-  static constexpr int shared =
-      BackwardTile<__half, D, BM, BN, R, QM, Stages, false, Pass::keys>::shared;
-};
+}
+
+template <class Sizes, int D>
+constexpr int backward_shared = BackwardTile<Sizes, __half, D, false, Pass::keys>::shared;
 
 template <class Sizes, int D>
 void backward_by_dtype(const FlashBackward& a, CudaStream& stream) {
   if (a.dtype == DType::bf16 && a.general)
-    Sizes::template launch<__nv_bfloat16, D, true>(a, stream);
+    backward_of<Sizes, __nv_bfloat16, D, true>(a, stream);
   else if (a.dtype == DType::bf16)
-    Sizes::template launch<__nv_bfloat16, D, false>(a, stream);
+    backward_of<Sizes, __nv_bfloat16, D, false>(a, stream);
   else if (a.dtype == DType::f16 && a.general)
-    Sizes::template launch<__half, D, true>(a, stream);
+    backward_of<Sizes, __half, D, true>(a, stream);
   else if (a.dtype == DType::f16)
-    Sizes::template launch<__half, D, false>(a, stream);
+    backward_of<Sizes, __half, D, false>(a, stream);
   else
     refuse_dtype("flash_mma_bwd", a.dtype);
 }

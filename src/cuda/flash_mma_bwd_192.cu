@@ -5,7 +5,7 @@ namespace hearth::cuda {
 
 template <>
 void flash_mma_backward<192>(const FlashBackward& a, CudaStream& stream) {
-  backward_by_dtype<BackwardSizes<32, 64, 1, 1, 1, 2>, 192>(a, stream);
+  backward_by_dtype<BackwardSizes<32, 32, 64, 1, 1, 1, 1, 2>, 192>(a, stream);
 }
 
 }  // namespace hearth::cuda

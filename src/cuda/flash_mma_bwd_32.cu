@@ -5,7 +5,7 @@ namespace hearth::cuda {
 
 template <>
 void flash_mma_backward<32>(const FlashBackward& a, CudaStream& stream) {
-  backward_by_dtype<BackwardSizes<32, 128, 2, 2, 2, 2>, 32>(a, stream);
+  backward_by_dtype<BackwardSizes<64, 32, 128, 2, 1, 2, 1, 2>, 32>(a, stream);
 }
 
 }  // namespace hearth::cuda

@@ -10,22 +10,30 @@
 
 namespace hearth::cuda {
 
-template <class T, int D_, int BM_, int BN_, bool General_>
+// Stages: buffers of keys and values. Held: the queries stay in registers.
+template <class T, int D_, int BM_, int BN_, int Stages_, bool Held_, bool General_,
+          bool Lazy_ = true, int Warps_ = 4>
 struct ForwardTile {
   using Element = T;
-  static constexpr int D = D_, BM = BM_, BN = BN_;
-  static constexpr bool General = General_;
-  static constexpr int threads = 128, warps = 4;
+  static constexpr int D = D_, BM = BM_, BN = BN_, Stages = Stages_;
+  static constexpr bool Held = Held_, General = General_;
+  static constexpr int warps = 4, threads = 32 * warps;
   static constexpr int R = BM / (16 * warps);  // 16-row pieces of a warp
-  static constexpr int shared = SharedTile<D>::bytes(BM + 2 * BN);
+  static constexpr int k_bytes = SharedTile<D>::bytes(BN);
+  static constexpr int shared = SharedTile<D>::bytes(BM) + 2 * Stages * k_bytes;
 };
 
 // Rows of this thread: 16 * warp-piece + lane / 4 and 8 further, for each piece.
 template <class Tile>
 struct ForwardRows {
   float top[Tile::R][2], sum[Tile::R][2];
-  int position[Tile::R][2];  // among the keys; of a plain kernel: the index of the query
+  int first;                 // index of the first
+  int position[Tile::R][2];  // among the keys; only of a general kernel
   int document[Tile::R][2];
+
+  __device__ int at(int r, int half) const {
+    return Tile::General ? position[r][half] : first + r * 16 + half * 8;
+  }
 };
 
 // Where a block of queries begins and ends among the keys.
@@ -69,10 +77,24 @@ __device__ ForwardSpan forward_span(const FlashForward& a, int b, int first_quer
   return s;
 }
 
+// The rows of a warp as operands, where registers hold them.
+template <class Tile>
+struct HeldQueries {
+  uint32_t q[Tile::Held ? Tile::D / 16 : 1][Tile::R][4];
+
+  __device__ void load(SharedTile<Tile::D> from, int warp, int lane) {
+    if constexpr (Tile::Held)
+#pragma unroll
+      for (int d = 0; d < Tile::D / 16; ++d)
+#pragma unroll
+        for (int r = 0; r < Tile::R; ++r) from.a(q[d][r], (warp * Tile::R + r) * 16, 2 * d, lane);
+  }
+};
+
 // Scores of the rows of a warp with one block of keys.
 template <class Tile>
-__device__ void forward_scores(float (&s)[Tile::R][Tile::BN / 8][4], SharedTile<Tile::D> q,
-                               SharedTile<Tile::D> k, int warp, int lane) {
+__device__ void forward_scores(float (&s)[Tile::R][Tile::BN / 8][4], HeldQueries<Tile>& held,
+                               SharedTile<Tile::D> q, SharedTile<Tile::D> k, int warp, int lane) {
   constexpr int R = Tile::R;
 #pragma unroll
   for (int r = 0; r < R; ++r)
@@ -80,9 +102,10 @@ __device__ void forward_scores(float (&s)[Tile::R][Tile::BN / 8][4], SharedTile<
     for (int n = 0; n < Tile::BN / 8; ++n) s[r][n][0] = s[r][n][1] = s[r][n][2] = s[r][n][3] = 0;
 #pragma unroll
   for (int d = 0; d < Tile::D / 16; ++d) {
-    uint32_t fq[R][4];
+    auto& fq = held.q[Tile::Held ? d : 0];
+    if constexpr (!Tile::Held)
 #pragma unroll
-    for (int r = 0; r < R; ++r) q.a(fq[r], (warp * R + r) * 16, 2 * d, lane);
+      for (int r = 0; r < R; ++r) q.a(fq[r], (warp * R + r) * 16, 2 * d, lane);
 #pragma unroll
     for (int n = 0; n < Tile::BN / 16; ++n) {
       uint32_t fk[4];
@@ -100,17 +123,30 @@ __device__ void forward_scores(float (&s)[Tile::R][Tile::BN / 8][4], SharedTile<
 template <class Tile>
 __device__ void forward_shape(float (&s)[Tile::R][Tile::BN / 8][4], const ForwardRows<Tile>& rows,
                               const FlashForward& a, int first_key, float slope, int lane) {
+  const Softcap softcap(a.softcap, a.scale);
+  if (softcap.on()) {
+#pragma unroll
+    for (int r = 0; r < Tile::R; ++r)
+#pragma unroll
+      for (int n = 0; n < Tile::BN / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[r][n][e] = softcap.apply(s[r][n][e]);
+  }
+  if (!a.slopes) return;
+  const float scale = softcap.on() ? 1 : a.scale;
 #pragma unroll
   for (int r = 0; r < Tile::R; ++r)
 #pragma unroll
-    for (int n = 0; n < Tile::BN / 8; ++n)
+    for (int half = 0; half < 2; ++half) {
+      const float away = float(rows.at(r, half) - first_key - (lane & 3) * 2);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        float x = s[r][n][e] * a.scale;
-        if (a.softcap > 0) x = a.softcap * tanh_of(x / a.softcap);
-        const int key = first_key + n * 8 + (lane & 3) * 2 + (e & 1);
-        s[r][n][e] = x - slope * float(rows.position[r][e >> 1] - key);
-      }
+      for (int n = 0; n < Tile::BN / 8; ++n)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& x = s[r][n][half * 2 + c];
+          x = fmaf(x, scale, -slope * (away - float(n * 8 + c)));
+        }
+    }
 }
 
 template <class Tile>
@@ -129,7 +165,7 @@ __device__ void forward_mask(float (&s)[Tile::R][Tile::BN / 8][4], const Forward
       for (int r = 0; r < Tile::R; ++r)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int away = rows.position[r][half] - key;
+          const int away = rows.at(r, half) - key;
           bool sees = away >= 0 && away < a.window;
           if constexpr (Tile::General)
             sees = sees && (!documents || document == rows.document[r][half]);
@@ -143,6 +179,8 @@ template <class Tile>
 __device__ void forward_softmax(float (&s)[Tile::R][Tile::BN / 8][4],
                                 float (&y)[Tile::R][Tile::D / 8][4], ForwardRows<Tile>& rows,
                                 float unit) {
+  float fade[Tile::R][2];
+  bool grew = false;
 #pragma unroll
   for (int r = 0; r < Tile::R; ++r)
 #pragma unroll
@@ -155,7 +193,8 @@ __device__ void forward_softmax(float (&s)[Tile::R][Tile::BN / 8][4],
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
       const float base = top == -INFINITY ? 0.0f : top * unit;
-      const float fade = exp2_fast(before * unit - base);
+      fade[r][half] = exp2_fast(before * unit - base);
+      grew = grew || top > before;
       float total = 0;
 #pragma unroll
       for (int n = 0; n < Tile::BN / 8; ++n)
@@ -166,28 +205,29 @@ __device__ void forward_softmax(float (&s)[Tile::R][Tile::BN / 8][4],
           total += p;
         }
       rows.top[r][half] = top;
-      rows.sum[r][half] = fmaf(rows.sum[r][half], fade, total);
-#pragma unroll
-      for (int d = 0; d < Tile::D / 8; ++d)
-        y[r][d][half * 2] *= fade, y[r][d][half * 2 + 1] *= fade;
+      rows.sum[r][half] = fmaf(rows.sum[r][half], fade[r][half], total);
     }
+  if (!__any_sync(~0u, grew)) return;
+#pragma unroll
+  for (int r = 0; r < Tile::R; ++r)
+#pragma unroll
+    for (int d = 0; d < Tile::D / 8; ++d)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) y[r][d][e] *= fade[r][e >> 1];
 }
 
 template <class Tile>
 __device__ void forward_drop(float (&s)[Tile::R][Tile::BN / 8][4], const Dropout& dropout,
-                             uint64_t line, int T, int first_row, int first_key, int lane) {
+                             uint64_t line, int T, int first_key, int lane) {
 #pragma unroll
   for (int r = 0; r < Tile::R; ++r)
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int n = 0; n < Tile::BN / 8; ++n) {
+      float keep[4];
+      dropout.accumulator(keep, line + r * 16 + lane / 4, T, first_key + n * 8, lane);
 #pragma unroll
-      for (int n = 0; n < Tile::BN / 8; ++n) {
-        const uint64_t row = line + uint64_t(first_row + r * 16 + half * 8 + lane / 4);
-        const float2 keep =
-            dropout.pair(row * uint64_t(T) + uint64_t(first_key + n * 8 + (lane & 3) * 2));
-        s[r][n][half * 2] *= keep.x;
-        s[r][n][half * 2 + 1] *= keep.y;
-      }
+      for (int e = 0; e < 4; ++e) s[r][n][e] *= keep[e];
+    }
 }
 
 // y += p v
@@ -261,8 +301,8 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
   using T = typename Tile::Element;
   constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, R = Tile::R;
   extern __shared__ __align__(128) unsigned char shared[];
-  const SharedTile<D> q{shared_address(shared)}, k{q.at + SharedTile<D>::bytes(BM)},
-      v{k.at + SharedTile<D>::bytes(BN)};
+  const SharedTile<D> q{shared_address(shared)}, keys{q.at + SharedTile<D>::bytes(BM)},
+      values{keys.at + Tile::Stages * Tile::k_bytes};
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   // Heads of one group follow each other; of a head the longest blocks of queries go first.
   const int tiles = (a.T + BM - 1) / BM;
@@ -275,15 +315,19 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
 
   q.template load<BM, Tile::threads>(pq, a.q_token, tile * BM, a.T, a.D);
   const ForwardSpan span = forward_span<Tile>(a, b, tile * BM);
-  if (span.end > span.begin)
-    k.template load<BN, Tile::threads>(pk, a.kv_token, (span.end - 1) * BN, a.S, a.D);
+  if (span.end > span.begin) {
+    keys.template load<BN, Tile::threads>(pk, a.kv_token, (span.end - 1) * BN, a.S, a.D);
+    if (Tile::Stages == 2)
+      values.template load<BN, Tile::threads>(pv, a.kv_token, (span.end - 1) * BN, a.S, a.D);
+  }
   commit_copies();
 
   ForwardRows<Tile> rows;
+  rows.first = first_row + lane / 4;
   const int32_t* documents = nullptr;
   float slope = 0, unit = a.scale * log2_e;
   if constexpr (Tile::General) {
-    unit = log2_e;
+    if (a.slopes || a.softcap > 0) unit = log2_e;
     if (a.slopes) slope = a.slopes[h];
     if (a.documents) documents = a.documents + int64_t(b) * a.T;
   }
@@ -292,43 +336,54 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int i = first_row + r * 16 + half * 8 + lane / 4;
-      rows.top[r][half] = -INFINITY, rows.sum[r][half] = 0, rows.position[r][half] = i;
+      rows.top[r][half] = -INFINITY, rows.sum[r][half] = 0;
       if constexpr (Tile::General) {
+        rows.position[r][half] = i;
         if (a.positions) rows.position[r][half] = i < a.T ? a.positions[int64_t(b) * a.T + i] : -1;
         rows.document[r][half] = documents ? documents[min(i, a.T - 1)] : 0;
       }
     }
   float y[R][D / 8][4] = {};
 
-  // Keys and values have one buffer each: v arrives during q . k, the next k during the rest.
-  const auto take = [&](int n, auto masked) {
+  HeldQueries<Tile> held;
+  const int last = span.end - 1;
+  for (int n = last, stage = 0; n >= span.begin; --n, stage ^= Tile::Stages - 1) {
+    const SharedTile<D> k{keys.at + stage * Tile::k_bytes}, v{values.at + stage * Tile::k_bytes};
+    const SharedTile<D> next_k{keys.at + (stage ^ 1) * Tile::k_bytes};
+    const SharedTile<D> next_v{values.at + (stage ^ 1) * Tile::k_bytes};
     wait_copies<0>();
     __syncthreads();
-    v.template load<BN, Tile::threads>(pv, a.kv_token, n * BN, a.S, a.D);
+    if constexpr (Tile::Stages == 1) {
+      v.template load<BN, Tile::threads>(pv, a.kv_token, n * BN, a.S, a.D);
+    } else if (n > span.begin) {
+      next_k.template load<BN, Tile::threads>(pk, a.kv_token, (n - 1) * BN, a.S, a.D);
+      next_v.template load<BN, Tile::threads>(pv, a.kv_token, (n - 1) * BN, a.S, a.D);
+    }
     commit_copies();
+    if (Tile::Held && n == last) held.load(q, warp, lane);
+    // The warp's queries all come before these keys: it only helps to load.
+    const bool blind = !Tile::General && n * BN >= first_row + R * 16;
     float s[R][BN / 8][4];
-    forward_scores<Tile>(s, q, k, warp, lane);
-    wait_copies<0>();
-    __syncthreads();
-    if (n > span.begin) k.template load<BN, Tile::threads>(pk, a.kv_token, (n - 1) * BN, a.S, a.D);
-    commit_copies();
+    if (!blind) forward_scores<Tile>(s, held, q, k, warp, lane);
+    if constexpr (Tile::Stages == 1) {
+      // One buffer each: v arrives during q . k, the next k during the rest.
+      wait_copies<0>();
+      __syncthreads();
+      if (n > span.begin)
+        k.template load<BN, Tile::threads>(pk, a.kv_token, (n - 1) * BN, a.S, a.D);
+      commit_copies();
+    }
+    if (blind) continue;
     if constexpr (Tile::General) forward_shape<Tile>(s, rows, a, n * BN, slope, lane);
-    if constexpr (masked) forward_mask<Tile>(s, rows, a, n * BN, documents, lane);
+    // Only blocks at the diagonal and at the far end of the window hide keys, or documents do.
+    if (documents || n * BN + BN - 1 > span.least || span.most - n * BN >= a.window)
+      forward_mask<Tile>(s, rows, a, n * BN, documents, lane);
     forward_softmax<Tile>(s, y, rows, unit);
     if constexpr (Tile::General)
       if (a.dropout > 0)
-        forward_drop<Tile>(s, Dropout(a.scalars, a.salt, a.dropout), (uint64_t(b) * a.H + h) * a.T,
-                           a.T, first_row, n * BN, lane);
+        forward_drop<Tile>(s, Dropout(a.scalars, a.salt, a.dropout),
+                           (uint64_t(b) * a.H + h) * a.T + first_row, a.T, n * BN, lane);
     forward_values<Tile>(y, s, v, lane);
-  };
-  int n = span.end - 1;
-  if constexpr (Tile::General) {
-    for (; n >= span.begin; --n) take(n, std::true_type());
-  } else {
-    // Only blocks at the diagonal and at the far end of the window need a mask.
-    for (; n >= span.begin && n * BN + BN - 1 > tile * BM; --n) take(n, std::true_type());
-    for (; n >= span.begin && span.most - n * BN < a.window; --n) take(n, std::false_type());
-    for (; n >= span.begin; --n) take(n, std::true_type());
   }
   forward_store<Tile>(a, y, rows, q, b, h, first_row, warp, lane, unit);
 }
@@ -343,20 +398,21 @@ void launch_forward(const FlashForward& a, CudaStream& stream) {
   check_launch("flash_mma");
 }
 
-template <int D, int BM, int BN, int Blocks, class T>
+// Sizes of the plain kernel: queries, stages, whether queries are held, blocks per multiprocessor.
+template <int D, int BM, int Stages, bool Held, int Blocks, class T>
 void forward_of(const FlashForward& a, CudaStream& stream) {
   if (a.general)
-    launch_forward<ForwardTile<T, D, BM, 64, true>, 1>(a, stream);
+    launch_forward<ForwardTile<T, D, BM, 64, 1, false, true>, 1>(a, stream);
   else
-    launch_forward<ForwardTile<T, D, BM, BN, false>, Blocks>(a, stream);
+    launch_forward<ForwardTile<T, D, BM, 64, Stages, Held, false>, Blocks>(a, stream);
 }
 
-template <int D, int BM, int BN, int Blocks>
+template <int D, int BM, int Stages, bool Held, int Blocks>
 void forward_by_dtype(const FlashForward& a, CudaStream& stream) {
   if (a.dtype == DType::bf16)
-    forward_of<D, BM, BN, Blocks, __nv_bfloat16>(a, stream);
+    forward_of<D, BM, Stages, Held, Blocks, __nv_bfloat16>(a, stream);
   else if (a.dtype == DType::f16)
-    forward_of<D, BM, BN, Blocks, __half>(a, stream);
+    forward_of<D, BM, Stages, Held, Blocks, __half>(a, stream);
   else
     refuse_dtype("flash_mma", a.dtype);
 }

@@ -8,10 +8,38 @@ namespace hearth::cuda {
 
 constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
 
-// 1 - 2 / (1 + e^2x): absolute error of a few 1e-7, which the cap multiplies by at most ~100.
-__device__ inline float tanh_of(float x) { return 1 - __fdividef(2.0f, 1 + __expf(2 * x)); }
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
-// Which of the elements e and e + 1 of op `salt` are kept, as factors 0 or 1 / (1 - p).
+__device__ inline float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// softcap * tanh(scale * s / softcap), with tanh x = 1 - 2 / (1 + e^2x): its absolute error of some
+// 1e-7 is the score's but for the factor softcap.
+struct Softcap {
+  float cap, rate;
+
+  __device__ Softcap(float softcap, float scale)
+      : cap(softcap), rate(softcap > 0 ? 2 * log2_e * scale / softcap : 0) {}
+  __device__ bool on() const { return cap > 0; }
+  __device__ float apply(float s) const {
+    return fmaf(-2 * cap, reciprocal_fast(1 + exp2_fast(s * rate)), cap);
+  }
+  // Also the slope there, 1 - tanh^2.
+  __device__ float apply(float s, float& slope) const {
+    const float r = reciprocal_fast(1 + exp2_fast(s * rate));
+    slope = 4 * r * (1 - r);
+    return fmaf(-2 * cap, r, cap);
+  }
+};
+
+// Which probabilities op `salt` keeps, as factors 0 or 1 / (1 - p).
 struct Dropout {
   Scalars scalars;
   uint32_t salt = 0, threshold = 0;
@@ -34,16 +62,48 @@ struct Dropout {
     const int at = int(e & 3);
     return factor(at == 0 ? w.w[0] : at == 1 ? w.w[1] : at == 2 ? w.w[2] : w.w[3]);
   }
-  // Of two neighbours: one counter serves both unless a block of four ends between them.
-  __device__ float2 pair(uint64_t e) const {
-    const Words w = words(e / 4);
-    const int at = int(e & 3);
-    const uint32_t one = at == 0 ? w.w[0] : at == 1 ? w.w[1] : at == 2 ? w.w[2] : w.w[3];
-    const uint32_t two = at == 0   ? w.w[1]
-                         : at == 1 ? w.w[2]
-                         : at == 2 ? w.w[3]
-                                   : words(e / 4 + 1).w[0];
-    return {factor(one), factor(two)};
+  // Factors of one 8-column accumulator of (queries, keys): rows `row` and `row + 8` of T elements,
+  // columns from `column`. Four neighbours share a counter, so each lane draws one and they trade.
+  __device__ void accumulator(float (&keep)[4], uint64_t row, int T, int column, int lane) const {
+    const int at = column + (lane & 3) * 2;
+    if (T % 4) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) keep[e] = one((row + (e >> 1) * 8) * T + at + (e & 1));
+      return;
+    }
+    const bool odd = lane & 1;
+    const Words w = words((row + (odd ? 8 : 0)) * (T / 4) + (column + (lane & 2) * 2) / 4);
+    const uint32_t left = __shfl_xor_sync(~0u, odd ? w.w[0] : w.w[2], 1);
+    const uint32_t right = __shfl_xor_sync(~0u, odd ? w.w[1] : w.w[3], 1);
+    keep[0] = factor(odd ? left : w.w[0]), keep[1] = factor(odd ? right : w.w[1]);
+    keep[2] = factor(odd ? w.w[2] : left), keep[3] = factor(odd ? w.w[3] : right);
+  }
+  // The same of (keys, queries): columns are queries from `query`, rows are keys from `key` (of
+  // lane 0) and `key + 8`. Of four lanes over four keys each draws for one of its four elements.
+  __device__ void transposed(float (&keep)[4], uint64_t query, int T, int key, int lane) const {
+    const uint64_t row = query + (lane & 3) * 2;
+    if (T % 4) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        keep[e] = one((row + (e & 1)) * T + key + lane / 4 + (e >> 1) * 8);
+      return;
+    }
+    const int x = (lane >> 2) & 3;
+    Words w = words((row + (x & 1)) * (T / 4) + (key + (x >> 1) * 8 + (lane >> 4) * 4) / 4);
+    // A transpose of 4 x 4 words over the lanes 4, then 8 apart.
+#pragma unroll
+    for (int step = 1; step <= 2; step *= 2)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        uint32_t &low = w.w[step == 1 ? 2 * i : i], &high = w.w[step == 1 ? 2 * i + 1 : i + 2];
+        const uint32_t got = __shfl_xor_sync(~0u, x & step ? low : high, step * 4);
+        if (x & step)
+          low = got;
+        else
+          high = got;
+      }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) keep[e] = factor(w.w[e]);
   }
 };
 

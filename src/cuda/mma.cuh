@@ -13,7 +13,7 @@ __device__ inline uint32_t shared_address(const void* p) {
   return uint32_t(__cvta_generic_to_shared(p));
 }
 
-// 16 bytes to shared memory, or 16 zeros.
+// 16 bytes to shared memory, or 16 zeros: then nothing is read.
 __device__ inline void copy_async(uint32_t to, const void* from, bool real) {
   const int bytes = real ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
@@ -87,12 +87,6 @@ __device__ inline void accumulators_to_a(uint32_t (&a)[4], const float (&left)[4
   a[3] = pack(right[2], right[3], T());
 }
 
-__device__ inline float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // A tile of rows of `Columns` 16-bit elements in shared memory.
 template <int Columns>
 struct SharedTile {
@@ -100,45 +94,58 @@ struct SharedTile {
   uint32_t at;
 
   static constexpr int bytes(int rows) { return rows * Columns * 2; }
+  // Bits of a chunk's index that the row turns: as many as make 8 rows fill the banks.
+  static constexpr int turned = Columns % 64 == 0 ? 7 : Columns % 32 == 0 ? 3 : 1;
   __device__ static int turn(int row) {
-    if constexpr (Columns % 64 == 0)
-      return row & 7;
-    else if constexpr (Columns % 32 == 0)
-      return (row >> 1) & 3;
-    else
-      return (row >> 2) & 1;
+    return turned == 7 ? row & 7 : turned == 3 ? (row >> 1) & 3 : (row >> 2) & 1;
   }
   __device__ uint32_t chunk(int row, int c) const {
     return at + uint32_t(row * Columns * 2 + ((c ^ turn(row)) << 4));
   }
+  // chunk(row + lane_row, c + side) where row is a multiple of 8 and c is even: of constant row and
+  // c all but one exclusive or is the same for every call.
+  __device__ uint32_t corner(int row, int c, int lane_row, int side) const {
+    const uint32_t base = at + uint32_t(lane_row * Columns * 2 + ((side ^ turn(lane_row)) << 4));
+    return (base ^ uint32_t((c & turned) << 4)) + uint32_t(row * Columns * 2 + (c & ~turned) * 16);
+  }
 
   // Fragments of 16 x 16 elements whose corner is (row, 8 * c). "A": row index m, column index k.
   __device__ void a(uint32_t (&r)[4], int row, int c, int lane) const {
-    load_matrices(r, chunk(row + (lane & 15), c + (lane >> 4)));
+    load_matrices(r, corner(row, c, lane & 15, lane >> 4));
   }
   // A of the transpose: row index k, column index m.
   __device__ void a_transposed(uint32_t (&r)[4], int row, int c, int lane) const {
-    load_transposed(r, chunk(row + (lane & 7) + ((lane >> 4) << 3), c + ((lane >> 3) & 1)));
+    load_transposed(r, corner(row, c, (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1));
   }
   // "B" of 16 columns: row index n, column index k; r[0], r[1] are for the first 8 of n.
   __device__ void b(uint32_t (&r)[4], int row, int c, int lane) const {
-    load_matrices(r, chunk(row + (lane & 7) + ((lane >> 4) << 3), c + ((lane >> 3) & 1)));
+    load_matrices(r, corner(row, c, (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1));
   }
   // B of the transpose: row index k, column index n.
   __device__ void b_transposed(uint32_t (&r)[4], int row, int c, int lane) const {
-    load_transposed(r, chunk(row + (lane & 15), c + (lane >> 4)));
+    load_transposed(r, corner(row, c, lane & 15, lane >> 4));
   }
 
   // Rows [first, first + Rows) of a matrix with `limit` rows of `width` elements; zeros beyond.
   template <int Rows, int Threads, class T>
   __device__ void load(const T* from, int64_t stride, int first, int limit, int width) const {
+    constexpr int step = Threads / chunks;  // rows
+    if constexpr (Threads % chunks == 0 && Rows % step == 0) {
+      const int row = int(threadIdx.x) / chunks, c = int(threadIdx.x) % chunks;
+      const T* p = from + (first + row) * stride + c * 8;
+      const int rows = c * 8 < width ? limit - first : 0;
 #pragma unroll
-    for (int i = 0; i < (Rows * chunks + Threads - 1) / Threads; ++i) {
-      const int at_chunk = i * Threads + int(threadIdx.x);
-      const int row = at_chunk / chunks, c = at_chunk % chunks;
-      if ((Rows * chunks) % Threads != 0 && row >= Rows) break;
-      const bool real = first + row < limit && c * 8 < width;
-      copy_async(chunk(row, c), real ? from + (first + row) * stride + c * 8 : from, real);
+      for (int i = 0; i < Rows; i += step, p += step * stride)
+        copy_async(chunk(row + i, c), p, row + i < rows);
+    } else {
+#pragma unroll
+      for (int i = 0; i < (Rows * chunks + Threads - 1) / Threads; ++i) {
+        const int row = (i * Threads + int(threadIdx.x)) / chunks;
+        const int c = (i * Threads + int(threadIdx.x)) % chunks;
+        if (row >= Rows) break;
+        copy_async(chunk(row, c), from + (first + row) * stride + c * 8,
+                   first + row < limit && c * 8 < width);
+      }
     }
   }
 };
