@@ -112,6 +112,9 @@ void bench_train(const BenchFlags& f) {
   nlohmann::ordered_json j =
       line(*backend, "train", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T), tokens,
            "tokens/s");
+  j["recompute"] = f.recompute;
+  j["offload"] = f.offload;
+  j["context"] = s.model.context;
   j["ms"] = 1e3 * t.seconds;
   j["gflops"] = flops * 1e-9;
   j["mfu"] = flops / peak;

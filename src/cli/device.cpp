@@ -50,9 +50,15 @@ std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) 
     card = first_usable_card();
   else if (c.device != "cpu")
     card = card_number(c.device);
-  if (card >= 0)
-    return make_cuda_backend(
-        {.card = card, .tf32 = wish.tf32, .memory_limit = int64_t(c.memory_limit * (1 << 30))});
+  if (card >= 0) {
+    try {
+      return make_cuda_backend(
+          {.card = card, .tf32 = wish.tf32, .memory_limit = int64_t(c.memory_limit * (1 << 30))});
+    } catch (const Error& e) {
+      if (c.device != "auto") throw;
+      fmt::print(stderr, "hearth: using the CPU: {}\n", e.what());
+    }
+  }
   if (wish.tf32 || wish.fp16)
     fail_usage("dtype", "expected fp32 or bf16 on the CPU, got {}", wish.tf32 ? "tf32" : "fp16");
   return make_cpu_backend(c.threads);

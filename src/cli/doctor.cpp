@@ -59,6 +59,11 @@ bool report(const std::string& what, const LockstepResult& r, bool json) {
   return !r.first;
 }
 
+std::unique_ptr<Backend> backend_of(const DoctorFlags& f) {
+  const TrainDType d = parse_enum<TrainDType>(f.dtype, "--dtype");
+  return make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});
+}
+
 ProgramSpec spec_of(const DoctorFlags& f, const std::string& name, const Backend& backend) {
   ModelConfig model = preset(name);
   f.model.apply(model);
@@ -69,13 +74,14 @@ ProgramSpec spec_of(const DoctorFlags& f, const std::string& name, const Backend
           .T = std::min(f.seq, model.context),
           .recompute = parse_enum<Recompute>(f.recompute, "--recompute"),
           .documents = f.documents,
+          .accumulates = true,
           .logits_bytes = backend.logits_bytes()};
 }
 
 void run_lockstep(const DoctorFlags& f) {
   if (f.against != "cpu" && f.against != "reference")
     fail_usage("doctor", "expected --against cpu or reference, got {}", f.against);
-  const std::unique_ptr<Backend> tried = make_backend(f.common);
+  const std::unique_ptr<Backend> tried = backend_of(f);
   const std::unique_ptr<Backend> trusted =
       f.against == "cpu" ? make_cpu_backend(f.common.threads) : make_reference_backend();
   bool agreed = true;
@@ -97,7 +103,7 @@ TensorToWrite written(std::string name, std::span<const int32_t> ids, Shape s) {
 // One step's tokens, weights, loss and gradients in a file another program can check.
 void run_gradients(const GradientFlags& g) {
   const DoctorFlags& f = g.at;
-  const std::unique_ptr<Backend> backend = make_backend(f.common);
+  const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, f.presets.at(0), *backend);
   ParamStore store(*backend, decoder_params(s.model), s.dtype);
   store.initialise(f.seed);

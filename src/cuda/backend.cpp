@@ -188,8 +188,8 @@ class CudaBackend final : public Backend {
   int64_t free_bytes() const override { return memory_.free_bytes(); }
   int64_t logits_bytes() const override { return logits_bytes_; }
   std::unique_ptr<Replay> capture(const std::function<void()>& launch) override {
+    gemms_->save();  // a run that is killed finds its choices again, and with them its bits
     if (!graphs_) return {};
-    gemms_->save();
     auto graph = std::make_unique<Graph>(owned_.handle, launch);
     stream_.captured = true;
     return graph;

@@ -81,11 +81,11 @@ struct Call {
   bool plain() const { return spec.act == Act::none && !spec.act_slope && fusible(); }
 
   std::string key(bool tf32) const {
-    return fmt::format("{}x{}x{}/{}/{}/{}{}{}:{}>{}{}{}{}:{}{}{}", M(), N(), K(), a.cols(),
+    return fmt::format("{}x{}x{}/{}/{}/{}{}{}:{}>{}{}{}{}{}:{}{}{}", M(), N(), K(), a.cols(),
                        b.cols(), c.cols(), spec.ta ? 't' : 'n', spec.tb ? 't' : 'n',
                        to_string(a.dtype), to_string(c.dtype), tf32 ? "tf32" : "",
-                       bias ? "+bias" : "", prior ? "+prior" : "", int(spec.act),
-                       spec.act_slope ? "'" : "", aux ? "+aux" : "");
+                       bias ? "+bias" : "", prior ? "+prior" : "", spec.alpha == 1 ? "" : "*alpha",
+                       int(spec.act), spec.act_slope ? "'" : "", aux ? "+aux" : "");
   }
 };
 
@@ -265,7 +265,8 @@ struct Gemms::State {
   Plan& plan_for(const Call& c) {
     std::string key = c.key(tf32);
     if (const auto it = plans.find(key); it != plans.end()) return it->second;
-    if (const std::optional<GemmChoice> known = choices.find(key)) {
+    if (const std::optional<GemmChoice> known = choices.find(key);
+        known && (known->fused ? c.fusible() : !c.plain())) {
       Plan p = chosen(c, *known);
       if (usable(p)) return plans.emplace(std::move(key), std::move(p)).first->second;
     }

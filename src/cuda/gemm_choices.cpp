@@ -14,17 +14,25 @@
 namespace hearth::cuda {
 namespace fs = std::filesystem;
 
-GemmChoices::GemmChoices(fs::path path) : path_(std::move(path)) {
-  std::ifstream f(path_);
+namespace {
+
+std::map<std::string, GemmChoice> read_choices(const fs::path& path) {
+  std::map<std::string, GemmChoice> r;
+  std::ifstream f(path);
   for (std::string line; std::getline(f, line);) {
     std::istringstream in(line);
     std::string key;
     GemmChoice c;
     in >> key >> c.fused >> c.microseconds >> std::hex;
     for (uint64_t& word : c.algo) in >> word;
-    if (in) choices_[key] = c;
+    if (in) r[key] = c;
   }
+  return r;
 }
+
+}  // namespace
+
+GemmChoices::GemmChoices(fs::path path) : path_(std::move(path)), choices_(read_choices(path_)) {}
 
 GemmChoices& GemmChoices::of(const fs::path& path) {
   static std::mutex mutex;
@@ -51,6 +59,7 @@ void GemmChoices::save() {
   const std::lock_guard lock(mutex_);
   if (!changed_ || path_.empty()) return;
   changed_ = false;
+  choices_.merge(read_choices(path_));  // what another process has chosen meanwhile
   std::string text;
   for (const auto& [key, c] : choices_)
     text += fmt::format("{} {} {:.1f} {:x}\n", key, int(c.fused), c.microseconds,

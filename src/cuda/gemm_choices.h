@@ -27,8 +27,8 @@ class GemmChoices {
   explicit GemmChoices(std::filesystem::path);
   std::optional<GemmChoice> find(const std::string& key);
   void put(const std::string& key, const GemmChoice&);
-  // Writes the whole file where something changed. A folder that cannot be written costs the next
-  // run its tuning time and nothing else.
+  // Writes the whole file where something changed, with what others have added to it. A folder that
+  // cannot be written is said once: the next run tunes again and may have other bits.
   void save();
 
  private:

@@ -40,6 +40,8 @@ std::string why(cudaError_t e, int driver, int runtime) {
   return fmt::format("CUDA says: {}", cudaGetErrorString(e));
 }
 
+constexpr int64_t least_free = int64_t(512) << 20;  // what a backend needs before any model
+
 CudaCard look_at(int index) {
   CudaCard c;
   c.index = index;
@@ -61,6 +63,9 @@ CudaCard look_at(int index) {
     c.problem = e == cudaErrorMemoryAllocation
                     ? "another process holds all of its memory"
                     : fmt::format("it cannot be used: {}", cudaGetErrorString(e));
+  } else if (c.free_bytes < least_free) {
+    c.problem = fmt::format("only {} MiB of its memory are free: another process holds the rest",
+                            c.free_bytes >> 20);
   } else if (c.major < 8) {
     c.problem = fmt::format("its compute capability is {}.{}, hearth needs 8.0", c.major, c.minor);
   } else if (!cuda::has_code_for_this_card()) {
@@ -87,7 +92,10 @@ CudaCards cuda_cards() {
     r.problem = why(e, r.driver, r.runtime);
     return r;
   }
+  int current = 0;
+  const bool known = cudaGetDevice(&current) == cudaSuccess;
   for (int i = 0; i < count; ++i) r.cards.push_back(look_at(i));
+  if (known) cudaSetDevice(current);  // a backend may be at work on it
   return r;
 }
 

@@ -57,13 +57,16 @@ void DeviceMemory::release(void* p, int64_t bytes) {
 
 CudaStream::~CudaStream() {
   if (scratch_) memory.release(scratch_, scratch_bytes_);
+  for (const Block& b : retired_) memory.release(b.data, b.bytes);
 }
 
 void* CudaStream::scratch(int64_t bytes) {
   if (bytes <= scratch_bytes_) return scratch_;
   check(cudaStreamSynchronize(handle), "waiting for the stream");
-  // What a graph has seen stays where it is for the life of the process.
-  if (scratch_ && !captured) memory.release(scratch_, scratch_bytes_);
+  if (scratch_ && captured)
+    retired_.push_back({scratch_, scratch_bytes_});
+  else if (scratch_)
+    memory.release(scratch_, scratch_bytes_);
   scratch_ = nullptr, scratch_bytes_ = 0;
   bytes = (bytes + mib - 1) / mib * mib;
   scratch_ = memory.allocate(bytes, "scratch of kernels");

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <string>
+#include <vector>
 
 #include "core/kernels.h"
 
@@ -52,8 +53,13 @@ struct CudaStream : Stream {
   void* scratch(int64_t bytes);
 
  private:
+  struct Block {
+    void* data;
+    int64_t bytes;
+  };
   void* scratch_ = nullptr;
   int64_t scratch_bytes_ = 0;
+  std::vector<Block> retired_;  // what some graph still works with
 };
 
 inline CudaStream& on(Stream& s) { return static_cast<CudaStream&>(s); }

@@ -43,6 +43,7 @@ json to_json(const RunState& s) {
             {"tokens", s.cursor.tokens}}},
           {"update", std::bit_cast<UpdateBits>(s.update)},  // may hold what JSON cannot: NaN
           {"reloads", s.reloads},
+          {"logits_bytes", s.logits_bytes},
           {"loss_scale", s.loss_scale},
           {"scale_steps", s.scale_steps},
           {"best_val", s.best_val},
@@ -63,6 +64,7 @@ RunState state_from_json(const json& j, const std::string& where) {
     c.at("position").get_to(s.cursor.position), c.at("tokens").get_to(s.cursor.tokens);
     s.update = std::bit_cast<UpdateState>(j.at("update").get<UpdateBits>());
     j.at("reloads").get_to(s.reloads);
+    j.at("logits_bytes").get_to(s.logits_bytes);
     j.at("loss_scale").get_to(s.loss_scale), j.at("scale_steps").get_to(s.scale_steps);
     j.at("best_val").get_to(s.best_val), j.at("last_val").get_to(s.last_val);
     j.at("losses").get_to(s.losses), j.at("batches").get_to(s.batches);

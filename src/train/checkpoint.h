@@ -26,6 +26,7 @@ struct RunState {
   double last_val = 0;           // finite
   std::vector<double> losses;    // the spike guard's window
   std::vector<int64_t> batches;  // the micro-batch of each shape the run goes through
+  int64_t logits_bytes = 0;      // of a chunk of logits: how the head's gradient is added up
   int64_t log_bytes = 0, samples_bytes = 0;
   double train_seconds = 0;
   // fp16: what gradients are multiplied by, and the steps since it last changed.

@@ -1,6 +1,7 @@
 #include "train/lockstep.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <set>
@@ -20,6 +21,11 @@ std::vector<std::byte> bytes_of(Backend& b, const Tensor& t) {
 
 std::vector<float> floats_of(Backend& b, const Tensor& t) {
   const std::vector<std::byte> host = bytes_of(b, t);
+  if (t.dtype == DType::u8) {  // the update's state: floats by another name
+    std::vector<float> x(host.size() / sizeof(float));
+    std::memcpy(x.data(), host.data(), host.size());
+    return x;
+  }
   const Tensor h{const_cast<std::byte*>(host.data()), t.shape, t.dtype};
   std::vector<float> x(size_t(t.numel()));
   for (size_t i = 0; i < x.size(); ++i)
@@ -72,7 +78,10 @@ std::set<int> values_that_matter(const Tape& t) {
 
 void compare(Exec& tried, Exec& trusted, Side& a, Side& b, LockstepResult& r) {
   const std::set<int> matters = values_that_matter(tried.tape());
-  for (size_t i = 0, n = tried.size(); i < n && i < trusted.size(); ++i) {
+  if (tried.size() != trusted.size())
+    fail("lockstep", "expected the same nodes on both, got {} and {}", tried.size(),
+         trusted.size());
+  for (size_t i = 0, n = tried.size(); i < n; ++i) {
     const Exec::Step x = tried.step(i), y = trusted.step(i);
     copy(a, b, x.in, y.in);
     copy(a, b, x.out, y.out);  // what a node adds to, or does not touch
@@ -81,7 +90,8 @@ void compare(Exec& tried, Exec& trusted, Side& a, Side& b, LockstepResult& r) {
     ++r.nodes;
     for (size_t k = 0; k < x.out.size(); ++k) {
       const Var v = x.node.out[k];
-      if (!v || !is_float(x.out[k].dtype) || !matters.contains(tried.tape()[v].storage)) continue;
+      const bool numbers = is_float(x.out[k].dtype) || x.out[k].bytes() == sizeof(UpdateState);
+      if (!v || !numbers || !matters.contains(tried.tape()[v].storage)) continue;
       const std::string& name = tried.tape()[v].name;
       LockstepNode found{
           .op = x.node.op->name,
@@ -123,6 +133,7 @@ LockstepResult lockstep(const ProgramSpec& spec, Backend& tried, Backend& truste
   LockstepResult r;
   for (Side* side : {&a, &b}) side->programs->feed(batch, s);
   compare(a.programs->first_program(), b.programs->first_program(), a, b, r);
+  if (Exec* next = a.programs->next_program()) compare(*next, *b.programs->next_program(), a, b, r);
   compare(a.programs->update_program(), b.programs->update_program(), a, b, r);
   return r;
 }

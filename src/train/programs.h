@@ -57,6 +57,7 @@ class Programs {
   const ProgramSpec& spec() const { return spec_; }
   // For a look inside: what micro() and update() run, and their inputs alone.
   Exec& first_program() { return *first_; }
+  Exec* next_program() { return next_.get(); }  // null unless the spec accumulates
   Exec& update_program() { return *update_; }
   void feed(const Batch&, const Scalars&);
   void profile(Profile* p) { profile_ = p; }

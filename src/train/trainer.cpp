@@ -147,6 +147,7 @@ class Run {
     }
     store_.initialise(config_.seed);
     for (const BatchShape& s : shapes_) state_.batches.push_back(s.B);
+    state_.logits_bytes = room_.logits_bytes;
     make_loader({});
     prepare_programs();
     programs_->set_update_state({});
@@ -164,6 +165,7 @@ class Run {
       state_.cursor = now, state_.reloads = reloads + 1;
       state_.log_bytes = log_bytes, state_.samples_bytes = samples_bytes;
     }
+    room_.logits_bytes = state_.logits_bytes;
     shapes_ = batch_shapes(spec_.model, config_, room_, state_.batches);
     shape_ = shape_at(std::max<int64_t>(0, state_.step - 1));  // the cursor counts in its terms
     make_loader(state_.cursor);

@@ -71,6 +71,28 @@ TEST_P(CudaOps, SameBitsEveryTime) {
       }
 }
 
+// One shape with and without a scale: what was tuned for the first must not be used for the second.
+TEST(CudaGemm, AScaledProductIsAnotherProduct) {
+  HEARTH_NEEDS_A_CARD();
+  const auto product = [](Backend& b, DType dtype, float scale) {
+    const OpCase c{
+        "scaled",
+        [scale](Recorder& r) {
+          const Var x = r.x("x", {2, 8, 64}), residual = r.x("residual", {2, 8, 64});
+          r.output(linear(r.t, x, r.weight("w", {64, 64}),
+                          {.bias = r.vector("b", 64), .residual = residual, .scale = scale}));
+        },
+        {},
+        {}};
+    CaseRun run(b, dtype, c, {}, DType::bf16);
+    return everything(run);
+  };
+  const auto reference = make_reference_backend();
+  for (const float scale : {1.0f, 0.5f, 1.0f})
+    test::expect_close(product(card(), DType::bf16, scale), product(*reference, DType::f64, scale),
+                       2.5e-2);
+}
+
 INSTANTIATE_TEST_SUITE_P(, CudaOps, testing::ValuesIn(op_cases()),
                          [](const auto& info) { return info.param.name; });
 
