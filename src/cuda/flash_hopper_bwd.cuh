@@ -92,19 +92,6 @@ struct Step {
   __device__ bool is(int flag) const { return flags & flag; }
 };
 
-// Where a ring of tiles stands.
-template <int stages>
-struct Ring {
-  int stage = 0;
-  uint32_t phase = 0;
-  __device__ void next() {
-    if (++stage == stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
-
 // Whether some query of a tile and some key of another may be of one document.
 template <class S>
 __device__ __forceinline__ bool documents_meet(const Params& p, int b, int i, int tile) {

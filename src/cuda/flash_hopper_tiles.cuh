@@ -71,19 +71,6 @@ struct Bars {
   __device__ uint32_t v_empty(int s) const { return k_full(3 * S::stages + s); }
 };
 
-// Where a ring of buffers stands.
-template <int stages>
-struct Ring {
-  int stage = 0;
-  uint32_t phase = 0;
-  __device__ void next() {
-    if (++stage == stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
-
 // One tile of query rows of one head, and the tiles of keys it meets, from high to low.
 template <class S>
 struct Item {

@@ -360,6 +360,19 @@ HEARTH_WGMMAS(__half, "f16")
 #undef HEARTH_R10
 // clang-format on
 
+// Where a ring of buffers stands: which is next, and the parity its barriers wait for.
+template <int stages>
+struct Ring {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ void next() {
+    if (++stage == stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
 #endif  // __CUDACC__
 
 }  // namespace hearth::cuda::hopper

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cuda/attention.h"
 #include "cuda/backend.h"
 
 namespace hearth {
@@ -74,8 +75,8 @@ CudaCard look_at(int index) {
         "machine, or with HEARTH_CUDA_ARCHS=all",
         c.major, c.minor);
   }
-  c.gets =
-      fmt::format("{} attention; bf16, fp16, tf32 and fp32", c.major == 9 ? "wgmma" : "mma.sync");
+  c.gets = fmt::format("{} attention; bf16, fp16, tf32 and fp32",
+                       c.major == 9 && cuda::flash_hopper_takes({}) ? "wgmma" : "mma.sync");
   return c;
 }
 
