@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "cuda/far.h"
 
 namespace hearth::cuda {
 namespace {
@@ -55,9 +56,16 @@ void DeviceMemory::release(void* p, int64_t bytes) {
   used_ -= bytes;
 }
 
+CudaStream::CudaStream(DeviceMemory& m) : memory(m) {}
+
 CudaStream::~CudaStream() {
   if (scratch_) memory.release(scratch_, scratch_bytes_);
   for (const Block& b : retired_) memory.release(b.data, b.bytes);
+}
+
+FarLanes& CudaStream::far_lanes() {
+  if (!far_lanes_) far_lanes_ = std::make_unique<FarLanes>();
+  return *far_lanes_;
 }
 
 void* CudaStream::scratch(int64_t bytes) {

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,8 @@
 
 namespace hearth::cuda {
 
-class Gemms;  // cuBLASLt, its plans and their tuning
+class FarLanes;  // copies to and from the host's memory beside a kernel
+class Gemms;     // cuBLASLt, its plans and their tuning
 
 struct Card {
   int index = 0;
@@ -37,7 +39,7 @@ class DeviceMemory {
 };
 
 struct CudaStream : Stream {
-  explicit CudaStream(DeviceMemory& m) : memory(m) {}
+  explicit CudaStream(DeviceMemory&);
   ~CudaStream();
   CudaStream(const CudaStream&) = delete;
 
@@ -51,6 +53,7 @@ struct CudaStream : Stream {
   // Memory for the kernel being launched, good until the next one asks. Grows on first use, so a
   // program runs once before it is captured.
   void* scratch(int64_t bytes);
+  FarLanes& far_lanes();  // made when first asked for
 
  private:
   struct Block {
@@ -60,6 +63,7 @@ struct CudaStream : Stream {
   void* scratch_ = nullptr;
   int64_t scratch_bytes_ = 0;
   std::vector<Block> retired_;  // what some graph still works with
+  std::unique_ptr<FarLanes> far_lanes_;
 };
 
 inline CudaStream& on(Stream& s) { return static_cast<CudaStream&>(s); }

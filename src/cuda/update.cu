@@ -1,6 +1,8 @@
 // The update: the decision to clip or skip, and AdamW as PyTorch computes it. Memory bound: AdamW
-// moves 28 bytes per fp32 parameter, 30 per bf16 or f16 one with its master.
+// moves 28 bytes per fp32 parameter, 30 per bf16 or f16 one with its master. State in the host's
+// memory streams through the card, bound by the bus.
 #include "cuda/device.cuh"
+#include "cuda/far.h"
 #include "cuda/kernels.h"
 
 namespace hearth::cuda {
@@ -124,17 +126,25 @@ void adamw(Stream& stream, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g
   CudaStream& s = on(stream);
   const int64_t n = w.numel();
   if (n == 0) return;
+  const bool packs = packs_fit(8, w, master, m, v, g);
   by_dtype("adamw", w, [&]<class T>(T*) {
-    const Args<T> a{as<T>(w), as<float>(master), as<float>(m), as<float>(v), as<float>(g)};
-    const auto launch = [&]<int N>(Number<N>) {
-      const int64_t blocks = std::min(ceil_div(n, 256 * N), int64_t(s.card.processors) * 8);
+    const auto launch = [&]<int N>(Number<N>, const Args<T>& a, int64_t count) {
+      const int64_t blocks = std::min(ceil_div(count, 256 * N), int64_t(s.card.processors) * 8);
       adamw_range<T, N><<<unsigned(blocks), 256, 0, s.handle>>>(a, as<UpdateState>(state),
-                                                                as<Scalars>(scalars), spec, n);
+                                                                as<Scalars>(scalars), spec, count);
     };
-    if (packs_fit(8, w, master, m, v, g))
-      launch(Number<4>{});
-    else
-      launch(Number<1>{});
+    const auto update = [&](const Args<T>& a, int64_t count) {
+      packs ? launch(Number<4>{}, a, count) : launch(Number<1>{}, a, count);
+    };
+    const Args<T> all{as<T>(w), as<float>(master), as<float>(m), as<float>(v), as<float>(g)};
+    if (!is_far(all.m)) return update(all, n);
+    float* const far[] = {all.m, all.v, all.master};
+    s.far_lanes().stream(
+        s, std::span(far, all.master ? 3 : 2), n,
+        [&](int64_t begin, int64_t count, std::span<float* const> near) {
+          update({all.w + begin, all.master ? near[2] : nullptr, near[0], near[1], all.g + begin},
+                 count);
+        });
   });
   check_launch("adamw");
 }

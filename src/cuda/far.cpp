@@ -1,0 +1,66 @@
+#include "cuda/far.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace hearth::cuda {
+namespace {
+
+void make(cudaEvent_t& e) {
+  check(cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "making an event");
+}
+
+void mark(cudaEvent_t e, cudaStream_t s) { check(cudaEventRecord(e, s), "marking a stream"); }
+
+void wait(cudaStream_t s, cudaEvent_t e) { check(cudaStreamWaitEvent(s, e, 0), "waiting"); }
+
+}  // namespace
+
+bool is_far(const void* p) {
+  cudaPointerAttributes a{};
+  if (!p) return false;
+  check(cudaPointerGetAttributes(&a, p), "asking where memory lies");
+  return a.type == cudaMemoryTypeHost;
+}
+
+FarLanes::FarLanes() {
+  check(cudaStreamCreateWithFlags(&in_, cudaStreamNonBlocking), "making a stream");
+  check(cudaStreamCreateWithFlags(&out_, cudaStreamNonBlocking), "making a stream");
+  make(begin_);
+  for (int i = 0; i < slots; ++i) make(here_[i]), make(done_[i]), make(stored_[i]);
+}
+
+FarLanes::~FarLanes() {
+  for (int i = 0; i < slots; ++i)
+    cudaEventDestroy(here_[i]), cudaEventDestroy(done_[i]), cudaEventDestroy(stored_[i]);
+  cudaEventDestroy(begin_);
+  cudaStreamDestroy(in_), cudaStreamDestroy(out_);
+}
+
+void FarLanes::stream(CudaStream& s, std::span<float* const> far, int64_t n, const Work& work) {
+  const int64_t length = std::min(n, piece), arrays = int64_t(far.size());
+  auto* room = static_cast<float*>(s.scratch(slots * arrays * length * int64_t(sizeof(float))));
+  std::vector<float*> near(far.size());
+  mark(begin_, s.handle), wait(in_, begin_), wait(out_, begin_);
+  int64_t number = 0;
+  for (int64_t begin = 0; begin < n; begin += length, ++number) {
+    const int64_t count = std::min(length, n - begin);
+    const auto slot = size_t(number % slots), bytes = size_t(count) * sizeof(float);
+    if (number >= slots) wait(in_, stored_[slot]);
+    for (size_t k = 0; k < far.size(); ++k) {
+      near[k] = room + (int64_t(slot) * arrays + int64_t(k)) * length;
+      check(cudaMemcpyAsync(near[k], far[k] + begin, bytes, cudaMemcpyHostToDevice, in_),
+            "bringing state from the host");
+    }
+    mark(here_[slot], in_), wait(s.handle, here_[slot]);
+    work(begin, count, near);
+    mark(done_[slot], s.handle), wait(out_, done_[slot]);
+    for (size_t k = 0; k < far.size(); ++k)
+      check(cudaMemcpyAsync(far[k] + begin, near[k], bytes, cudaMemcpyDeviceToHost, out_),
+            "storing state on the host");
+    mark(stored_[slot], out_);
+  }
+  wait(s.handle, stored_[size_t((number - 1) % slots)]);  // out_ keeps its order: the last is all
+}
+
+}  // namespace hearth::cuda

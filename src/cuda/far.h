@@ -1,0 +1,35 @@
+// Arrays of the host's memory worked on by a kernel of the card: piece by piece they come into
+// device memory, are updated there and go back, in both directions at once and under the kernel's
+// work.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "cuda/stream.h"
+
+namespace hearth::cuda {
+
+// Whether this pointer is pinned memory of the host.
+bool is_far(const void*);
+
+class FarLanes {
+ public:
+  FarLanes();
+  ~FarLanes();
+  FarLanes(const FarLanes&) = delete;
+
+  // Calls work(begin, count, near) for each piece of [0, n): near[k] is where piece `begin` of
+  // far[k] now lies. Arrays are of floats. Everything is queued behind `s`, and what follows on `s`
+  // waits for it; may be captured.
+  using Work = std::function<void(int64_t begin, int64_t count, std::span<float* const> near)>;
+  void stream(CudaStream& s, std::span<float* const> far, int64_t n, const Work& work);
+
+ private:
+  static constexpr int slots = 3;
+  static constexpr int64_t piece = 4 << 20;  // floats: large enough for the bus's full speed
+  cudaStream_t in_ = nullptr, out_ = nullptr;
+  cudaEvent_t begin_ = nullptr, here_[slots] = {}, done_[slots] = {}, stored_[slots] = {};
+};
+
+}  // namespace hearth::cuda
