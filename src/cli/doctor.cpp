@@ -90,6 +90,7 @@ void run_lockstep(const DoctorFlags& f) {
     const std::string what = fmt::format("{} {} {}x{}, {} against {}", name, f.dtype, s.B, s.T,
                                          tried->describe(), trusted->describe());
     agreed &= report(what, lockstep(s, *tried, *trusted, f.seed), f.common.json);
+    std::fflush(stdout);  // the next may take a minute
   }
   if (!agreed) fail("doctor", "expected every op to agree, got a difference (above)");
 }

@@ -130,6 +130,7 @@ LockstepResult lockstep(const ProgramSpec& spec, Backend& tried, Backend& truste
   Scalars s;
   s.lr = 1e-3f, s.clip = 1, s.inv_targets = 1 / float(batch.count);
   s.seed_lo = uint32_t(seed), s.step = 1;
+  if (spec.dtype == DType::f16) s.loss_scale = 1024;  // as a run would: gradients it can hold
   LockstepResult r;
   for (Side* side : {&a, &b}) side->programs->feed(batch, s);
   compare(a.programs->first_program(), b.programs->first_program(), a, b, r);
