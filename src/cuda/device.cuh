@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "cuda/copy_async.cuh"
 #include "cuda/stream.h"
 
 namespace hearth::cuda {
@@ -106,18 +107,6 @@ __device__ __forceinline__ void store_rounded(T* p, const float (&x)[N]) {
   Pack<T, N> r;
   round_to(r, x);
   store(p, r);
-}
-
-// 16 bytes from global into shared memory without passing through registers: they are there once
-// the group they were committed with has been waited for (all but the last `left` groups are).
-__device__ __forceinline__ void copy_async(void* shared, const void* global) {
-  const auto to = unsigned(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
-template <int left>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
 
 // Elements of T in 16 bytes.

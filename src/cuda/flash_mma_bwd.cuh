@@ -259,7 +259,7 @@ __global__ __launch_bounds__(Tile::threads, Tile::Blocks) void backward_kernel(F
   int* done = nullptr;
   int next_turn = 0;
   for (int stage = 0; at.more(); stage ^= Tile::Stages - 1) {
-    wait_copies<0>();
+    wait_for_copies<0>();
     __syncthreads();
     const BackwardWalk<Tile> now = at;
     at.next();

@@ -351,7 +351,7 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
     const SharedTile<D> k{keys.at + stage * Tile::k_bytes}, v{values.at + stage * Tile::k_bytes};
     const SharedTile<D> next_k{keys.at + (stage ^ 1) * Tile::k_bytes};
     const SharedTile<D> next_v{values.at + (stage ^ 1) * Tile::k_bytes};
-    wait_copies<0>();
+    wait_for_copies<0>();
     __syncthreads();
     if constexpr (Tile::Stages == 1) {
       v.template load<BN, Tile::threads>(pv, a.kv_token, n * BN, a.S, a.D);
@@ -367,7 +367,7 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
     if (!blind) forward_scores<Tile>(s, held, q, k, warp, lane);
     if constexpr (Tile::Stages == 1) {
       // One buffer each: v arrives during q . k, the next k during the rest.
-      wait_copies<0>();
+      wait_for_copies<0>();
       __syncthreads();
       if (n > span.begin)
         k.template load<BN, Tile::threads>(pk, a.kv_token, (n - 1) * BN, a.S, a.D);

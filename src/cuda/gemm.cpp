@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "cuda/cublaslt.h"
 #include "cuda/gemm_choices.h"
+#include "cuda/gemm_few.h"
 
 namespace hearth::cuda {
 namespace {
@@ -295,6 +296,7 @@ void Gemms::run(Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor pr
 
 void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
           const GemmSpec& spec) {
+  if (gemm_few_takes(c, a, b, spec)) return gemm_few(on(s), c, aux, a, b, bias, prior, spec);
   on(s).gemms->run(c, aux, a, b, bias, prior, spec);
 }
 

@@ -7,24 +7,9 @@
 
 #include <cstdint>
 
+#include "cuda/copy_async.cuh"
+
 namespace hearth::cuda {
-
-__device__ inline uint32_t shared_address(const void* p) {
-  return uint32_t(__cvta_generic_to_shared(p));
-}
-
-// 16 bytes to shared memory, or 16 zeros: then nothing is read.
-__device__ inline void copy_async(uint32_t to, const void* from, bool real) {
-  const int bytes = real ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
-}
-
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;"); }
-
-template <int Pending>
-__device__ inline void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-}
 
 __device__ inline void load_matrices(uint32_t (&r)[4], uint32_t at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

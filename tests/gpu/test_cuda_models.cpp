@@ -41,7 +41,7 @@ constexpr ModelTolerance model_tolerances[] = {
     {DType::f32, 1e-5, 1e-3}, {DType::bf16, 1e-2, 5e-2}, {DType::f16, 2e-3, 1e-2}};
 
 // The slope of a ReLU jumps where its input rounds to the other side of zero.
-double slack(const ModelCase& m) { return m.config.act == Act::reglu ? 2 : 1; }
+double slack(const ModelCase& m) { return m.config.act == Act::reglu ? 3 : 1; }
 
 double norm_error(const Numbers& got, const Numbers& want) {
   double difference = 0, size = 0;
@@ -82,25 +82,27 @@ TEST_P(CudaModels, LossAndGradients) {
 }
 
 // Every op of forward, backward and update from the same inputs on both sides.
+void expect_lockstep(const ModelCase& m, DType dtype, bool hopper, Backend& trusted, int64_t T) {
+  const ProgramSpec s{.model = m.config.resolve(),
+                      .dtype = dtype,
+                      .B = 2,
+                      .T = T,
+                      .documents = m.documents,
+                      .accumulates = true};
+  const LockstepResult r = lockstep(s, card(hopper), trusted, 3);
+  EXPECT_GT(r.outputs, 40);
+  if (r.first)
+    ADD_FAILURE() << fmt::format("{} hopper {}: {} of {} output {}, error {:.3g} of {:.3g}",
+                                 to_string(dtype), hopper, r.first->op, r.first->where,
+                                 r.first->output, r.first->error, r.first->tolerance);
+}
+
 TEST_P(CudaModels, InLockstepWithTheCpu) {
   const auto cpu = make_cpu_backend(0), reference = make_reference_backend();
   const ModelCase m = larger(GetParam());
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
-    for (const bool hopper : {true, false}) {
-      const ProgramSpec s{.model = m.config.resolve(),
-                          .dtype = dtype,
-                          .B = 2,
-                          .T = 67,
-                          .documents = m.documents,
-                          .accumulates = true};
-      Backend& trusted = dtype == DType::f16 ? *reference : *cpu;  // the CPU trains in no f16
-      const LockstepResult r = lockstep(s, card(hopper), trusted, 3);
-      EXPECT_GT(r.outputs, 40);
-      if (r.first)
-        ADD_FAILURE() << fmt::format("{} hopper {}: {} of {} output {}, error {:.3g} of {:.3g}",
-                                     to_string(dtype), hopper, r.first->op, r.first->where,
-                                     r.first->output, r.first->error, r.first->tolerance);
-    }
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool hopper : {true, false}) expect_lockstep(m, dtype, hopper, *cpu, 67);
+  expect_lockstep(m, DType::f16, true, *reference, 9);  // the CPU trains in no f16
 }
 
 TEST_P(CudaModels, RecomputingAgrees) {

@@ -1,0 +1,37 @@
+// Kernels that begin before the one ahead of them on the stream has ended (Hopper and later): what
+// they read of its results waits, what they read of weights does not. The rule that keeps this
+// safe: a kernel waits before it lets the next one start, so only neighbours overlap.
+#pragma once
+
+#include "cuda/stream.h"
+
+namespace hearth::cuda {
+
+// Until everything ahead is done and its writes are seen.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next kernel's blocks may start where there is room.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Launches a kernel that calls wait_for_previous() before it touches what others write.
+template <class Args>
+void launch_early(CudaStream& s, void (*kernel)(Args), dim3 blocks, unsigned threads,
+                  const Args& args) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks, config.blockDim = threads, config.stream = s.handle;
+  config.attrs = &early, config.numAttrs = s.card.major >= 9 ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, args), "launching a kernel");
+}
+
+}  // namespace hearth::cuda

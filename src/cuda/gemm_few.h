@@ -1,0 +1,13 @@
+// Products of few rows, for decoding: a kernel of our own that reads the weights once.
+#pragma once
+
+#include "cuda/stream.h"
+
+namespace hearth::cuda {
+
+// Whether it is for this product: 16-bit elements, up to 16 rows of a, b transposed (a weight).
+bool gemm_few_takes(const Tensor& c, const Tensor& a, const Tensor& b, const GemmSpec&);
+void gemm_few(CudaStream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
+              const GemmSpec&);
+
+}  // namespace hearth::cuda
