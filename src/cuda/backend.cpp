@@ -39,6 +39,7 @@ const Kernels& cuda_kernels() {
       .dropout = cuda::dropout,
       .add = cuda::add,
       .copy = cuda::copy,
+      .sample = cuda::sample,
       .cross_entropy = cuda::cross_entropy,
       .mean_loss = cuda::mean_loss,
       .sum_squares = cuda::sum_squares,

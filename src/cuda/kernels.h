@@ -38,6 +38,9 @@ void dropout(Stream&, Tensor y, Tensor x, Tensor scalars, float p, uint32_t salt
 void add(Stream&, Tensor y, Tensor a, Tensor b, float scale);
 void copy(Stream&, Tensor y, Tensor x);
 
+// sample.cu
+void sample(Stream&, Tensor drawn, Tensor logits, Tensor controls, int64_t vocab);
+
 // loss.cu, update.cu
 void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
                    const LossSpec&);

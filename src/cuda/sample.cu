@@ -1,0 +1,248 @@
+// Draws the next token of each row of logits on the card: a block a row. Weights are whole numbers
+// (shares of 2^40), so their sums are exact in any order and a draw depends on its row alone.
+#include "cuda/device.cuh"
+#include "cuda/kernels.h"
+
+namespace hearth::cuda {
+namespace {
+
+constexpr int threads = 1024, warps = threads / 32;
+constexpr int digit = 4, bins = 1 << digit;
+using Mass = unsigned long long;
+
+// Ascending as the number is.
+__device__ uint32_t key_of(float x) {
+  const uint32_t b = __float_as_uint(x);
+  return b & 0x80000000u ? ~b : b | 0x80000000u;
+}
+
+__device__ float number_of(uint32_t key) {
+  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+// Which tokens are left: those above `key`, and the first `ties` (by id) of those equal to it.
+struct Kept {
+  uint32_t key = 0;
+  Mass ties = ~Mass(0);
+};
+
+struct SampleShared {
+  Mass parts[warps][bins], histogram[bins];
+  Mass sums[warps];
+  float floats[32];
+  uint32_t key;
+  Mass before;  // what lies above the bin chosen
+};
+
+struct Row {
+  const float* x;
+  int V;
+  float top, scale;  // weight of x: 2^40 exp((x - top) * scale)
+
+  __device__ Mass weight(float v) const { return Mass(exp2f((v - top) * scale) * 0x1p40f); }
+};
+
+// The largest logit, the lowest id of equals.
+__device__ int likeliest(const float* x, int V, SampleShared& s) {
+  Mass best = 0;
+  for (int i = int(threadIdx.x); i < V; i += threads) {
+    const Mass k = Mass(key_of(x[i])) << 32 | uint32_t(~i);
+    best = k > best ? k : best;
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const Mass other = __shfl_xor_sync(~0u, best, offset);
+    best = other > best ? other : best;
+  }
+  if (threadIdx.x % 32 == 0) s.sums[threadIdx.x / 32] = best;
+  __syncthreads();
+  for (int w = 0; w < warps; ++w) best = s.sums[w] > best ? s.sums[w] : best;
+  __syncthreads();
+  return int(~uint32_t(best));
+}
+
+// Fills s.histogram: what keys that begin with `prefix` have of each next digit.
+template <class Amount>
+__device__ void count_digits(const Row& r, uint32_t prefix, int shift, SampleShared& s,
+                             const Amount& amount) {
+  const uint32_t mask = shift + digit == 32 ? 0 : ~0u << (shift + digit);
+  Mass mine[bins] = {};
+  for (int i = int(threadIdx.x); i < r.V; i += threads) {
+    const uint32_t k = key_of(r.x[i]);
+    if ((k & mask) != prefix) continue;
+    const Mass a = amount(k, r.x[i]);
+#pragma unroll
+    for (int b = 0; b < bins; ++b) mine[b] += int(k >> shift & (bins - 1)) == b ? a : 0;
+  }
+#pragma unroll
+  for (int b = 0; b < bins; ++b) {
+    mine[b] = warp_sum(mine[b]);
+    if (threadIdx.x % 32 == 0) s.parts[threadIdx.x / 32][b] = mine[b];
+  }
+  __syncthreads();
+  if (threadIdx.x < bins) {
+    Mass sum = 0;
+    for (int w = 0; w < warps; ++w) sum += s.parts[w][threadIdx.x];
+    s.histogram[threadIdx.x] = sum;
+  }
+  __syncthreads();
+}
+
+// The key at which what lies at or above it, counted by `amount`, reaches `target`, and how many of
+// those equal to it that takes.
+template <class Amount>
+__device__ Kept select(const Row& r, Mass target, SampleShared& s, const Amount& amount) {
+  uint32_t prefix = 0;
+  Mass above = 0;
+  for (int shift = 32 - digit; shift >= 0; shift -= digit) {
+    count_digits(r, prefix, shift, s, amount);
+    if (threadIdx.x == 0) {
+      int b = bins - 1;
+      while (b > 0 && above + s.histogram[b] < target) above += s.histogram[b--];
+      s.before = above, s.key = prefix | uint32_t(b) << shift;
+    }
+    __syncthreads();
+    prefix = s.key, above = s.before;
+  }
+  const Mass each = amount(prefix, number_of(prefix));
+  return {prefix, each ? (target - above + each - 1) / each : 0};
+}
+
+// Of two rules the stricter one.
+__device__ Kept both(const Kept& a, const Kept& b) {
+  if (a.key != b.key) return a.key > b.key ? a : b;
+  return {a.key, a.ties < b.ties ? a.ties : b.ties};
+}
+
+__device__ Mass block_total(Mass x, SampleShared& s) {
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) s.sums[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = 0;
+  for (int w = 0; w < warps; ++w) x += s.sums[w];
+  __syncthreads();
+  return x;
+}
+
+// The likeliest of what is kept that together have the share p of it.
+__device__ Kept nucleus(const Row& r, const Kept& kept, float p, SampleShared& s) {
+  const auto mass = [&](uint32_t k, float v) { return k >= kept.key ? r.weight(v) : Mass(0); };
+  Mass all = 0, equal = 0;
+  for (int i = int(threadIdx.x); i < r.V; i += threads) {
+    const uint32_t k = key_of(r.x[i]);
+    all += mass(k, r.x[i]), equal += k == kept.key;
+  }
+  all = block_total(all, s), equal = block_total(equal, s);
+  if (equal > kept.ties) all -= (equal - kept.ties) * r.weight(number_of(kept.key));
+  const Mass target = Mass(double(all) * double(p));
+  return select(r, target > 0 ? target : 1, s, mass);
+}
+
+// Adds x over the lanes before this one and this one.
+__device__ Mass scanned(Mass x) {
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const Mass other = __shfl_up_sync(~0u, x, offset);
+    if (int(threadIdx.x) % 32 >= offset) x += other;
+  }
+  return x;
+}
+
+// Walks ids [begin, end) by a warp: calls each(id, weight or 0) for 32 at a time. `ties` equal ones
+// lie before begin.
+template <class Each>
+__device__ void walk(const Row& r, const Kept& kept, int begin, int end, Mass ties, Each&& each) {
+  const int lane = int(threadIdx.x) % 32;
+  for (int i = begin; i < end; i += 32) {
+    const int id = i + lane;
+    const float v = id < end ? r.x[id] : 0;
+    const uint32_t k = id < end ? key_of(v) : 0;
+    const bool tie = id < end && k == kept.key;
+    const Mass number = ties + scanned(tie);
+    const bool in = id < end && (k > kept.key || (tie && number <= kept.ties));
+    ties = __shfl_sync(~0u, number, 31);
+    if (each(id, in ? r.weight(v) : 0)) return;
+  }
+}
+
+// Each warp has a stretch of ids; the draw falls into one of them.
+__device__ void draw(const Row& r, const Kept& kept, Mass u, SampleShared& s, int fallback,
+                     int32_t* token) {
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  const int length = (r.V + warps * 32 - 1) / (warps * 32) * 32;
+  const int begin = min(r.V, warp * length), end = min(r.V, begin + length);
+  Mass ties = 0;
+  for (int i = begin + lane; i < end; i += 32) ties += key_of(r.x[i]) == kept.key;
+  ties = warp_sum(ties);
+  if (lane == 0) s.sums[warp] = ties;
+  __syncthreads();
+  Mass before = 0;
+  for (int w = 0; w < warp; ++w) before += s.sums[w];
+  __syncthreads();
+  Mass sum = 0;
+  walk(r, kept, begin, end, before, [&](int, Mass w) {
+    sum += w;
+    return false;
+  });
+  sum = warp_sum(sum);
+  if (lane == 0) s.sums[warp] = sum;
+  if (threadIdx.x == 0) *token = fallback;
+  __syncthreads();
+  Mass total = 0, ahead = 0;
+  for (int w = 0; w < warps; ++w) {
+    if (w == warp) ahead = total;
+    total += s.sums[w];
+  }
+  const Mass target = __umul64hi(total, u);
+  if (target < ahead || target >= ahead + sum) return;
+  walk(r, kept, begin, end, before, [&](int id, Mass w) {
+    const Mass through = ahead + scanned(w);
+    if (w && target < through && target >= through - w) *token = id;
+    ahead = __shfl_sync(~0u, through, 31);
+    return ahead > target;
+  });
+}
+
+__global__ void __launch_bounds__(threads)
+    sample_rows(Drawn* drawn, const float* logits, const SampleControls* controls, int V,
+                int64_t stride) {
+  __shared__ SampleShared s;
+  const SampleControls c = controls[blockIdx.x];
+  const float* x = logits + blockIdx.x * stride;
+  const int best = likeliest(x, V, s);
+  const float top = x[best];
+  float z = 0;
+  for (int i = int(threadIdx.x); i < V; i += threads) z += expf(x[i] - top);
+  z = block_sum(z, s.floats);
+  Drawn& out = drawn[blockIdx.x];
+  if (c.temperature > 0) {
+    const Row r{x, V, top, 1.4426950408889634f / c.temperature};
+    Kept kept;
+    // Weights fall with logits: a floor of min_p is a floor of the logit.
+    if (c.min_p > 0) kept = {key_of(top + logf(c.min_p) * c.temperature), ~Mass(0)};
+    if (c.top_k > 0 && c.top_k < V)
+      kept = both(kept, select(r, Mass(c.top_k), s, [](uint32_t, float) { return Mass(1); }));
+    if (c.top_p < 1) kept = both(kept, nucleus(r, kept, c.top_p, s));
+    draw(r, kept, Mass(c.uniform_high) << 32 | c.uniform_low, s, best, &out.token);
+  } else if (threadIdx.x == 0) {
+    out.token = best;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const float log_z = logf(z);
+    out.logprob = x[out.token] - top - log_z;
+    out.likeliest = best, out.likeliest_logprob = -log_z;
+  }
+}
+
+}  // namespace
+
+void sample(Stream& stream, Tensor drawn, Tensor logits, Tensor controls, int64_t vocab) {
+  expect_dtypes("sample", DType::f32, logits);
+  CudaStream& s = on(stream);
+  sample_rows<<<unsigned(logits.rows()), threads, 0, s.handle>>>(
+      as<Drawn>(drawn), as<float>(logits), as<SampleControls>(controls), int(vocab), logits.cols());
+  check_launch("sample");
+}
+
+}  // namespace hearth::cuda

@@ -1,0 +1,104 @@
+// Tokens drawn on the card against the sampler of the host, over the same logits.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <random>
+
+#include "cuda_case.h"
+#include "infer/sampler.h"
+
+namespace hearth::cases {
+namespace {
+
+using test::card;
+
+struct Case {
+  SamplingSpec spec;
+  double uniform;
+};
+
+std::vector<Case> random_cases(size_t n, std::mt19937& random) {
+  std::uniform_real_distribution<float> unit(0, 1);
+  std::vector<Case> r(n);
+  for (Case& c : r) {
+    c.spec.temperature = random() % 4 == 0 ? 0 : 0.3f + 1.5f * unit(random);
+    if (random() % 3 == 0) c.spec.top_k = 1 + random() % 60;
+    if (random() % 3 == 0) c.spec.top_p = 0.05f + 0.94f * unit(random);
+    if (random() % 3 == 0) c.spec.min_p = 0.3f * unit(random);
+    c.uniform = std::uniform_real_distribution<double>(0, 1)(random);
+  }
+  return r;
+}
+
+std::vector<Drawn> drawn_by(Backend& b, const std::vector<float>& logits, int64_t V, int64_t wide,
+                            const std::vector<Case>& cases) {
+  std::vector<SampleControls> controls;
+  for (const Case& c : cases) {
+    const auto u = uint64_t(std::ldexp(c.uniform, 53)) << 11;
+    controls.push_back({c.spec.temperature, c.spec.min_p, c.spec.top_p, int32_t(c.spec.top_k),
+                        uint32_t(u), uint32_t(u >> 32)});
+  }
+  const auto rows = int64_t(cases.size());
+  const auto bytes = [](const auto& v) { return int64_t(v.size() * sizeof v[0]); };
+  Buffer x(b, bytes(logits), "logits"), c(b, bytes(controls), "controls");
+  Buffer d(b, rows * int64_t(sizeof(Drawn)), "drawn");
+  b.upload(x.data(), logits.data(), bytes(logits));
+  b.upload(c.data(), controls.data(), bytes(controls));
+  b.kernels().sample(b.stream(), {d.data(), {rows, int64_t(sizeof(Drawn))}, DType::u8},
+                     {x.data(), {rows, wide}, DType::f32},
+                     {c.data(), {rows, int64_t(sizeof(SampleControls))}, DType::u8}, V);
+  std::vector<Drawn> r(cases.size());
+  b.download(r.data(), d.data(), bytes(r));
+  return r;
+}
+
+// The token at this place of what the host would choose from, with room for rounding.
+void expect_drawn(const Drawn& got, std::span<const float> row, const Case& c) {
+  Sampler sampler(c.spec, {}, 0);
+  if (c.spec.temperature == 0) {
+    EXPECT_EQ(got.token, sampler.draw(row, 0));
+  } else {
+    double total = 0, before = -1, through = 0;
+    const auto choices = sampler.choices(row);
+    for (const Sampler::Choice& k : choices) total += k.weight;
+    double sum = 0;
+    for (const Sampler::Choice& k : choices) {
+      if (k.token == got.token) before = sum, through = sum + k.weight;
+      sum += k.weight;
+    }
+    ASSERT_GE(before, 0) << "token " << got.token << " cannot be drawn";
+    EXPECT_GE(c.uniform * total, before - 1e-4 * total);
+    EXPECT_LE(c.uniform * total, through + 1e-4 * total);
+  }
+  const TokenLogprob want = token_logprob(row, got.token, 1);
+  EXPECT_NEAR(got.logprob, want.logprob, 1e-4 * (1 + std::abs(want.logprob)));
+  EXPECT_EQ(got.likeliest, want.top[0].first);
+  EXPECT_NEAR(got.likeliest_logprob, want.top[0].second, 1e-4);
+}
+
+TEST(CudaSample, DrawsWhatTheHostWouldDraw) {
+  HEARTH_NEEDS_A_CARD();
+  std::mt19937 random{11};
+  for (const auto& [V, wide] :
+       {std::pair<int64_t, int64_t>{1, 64}, {31, 64}, {257, 320}, {5000, 5056}, {50257, 50304}}) {
+    const std::vector<Case> cases = random_cases(64, random);
+    std::vector<float> logits(size_t(64 * wide), 1e9f);  // the padding must not be read
+    std::normal_distribution<float> normal(0, 3);
+    for (int64_t r = 0; r < 64; ++r)
+      for (int64_t i = 0; i < V; ++i)
+        logits[size_t(r * wide + i)] =
+            r % 5 ? normal(random) : std::round(normal(random));  // with ties
+    const std::vector<Drawn> got = drawn_by(card(), logits, V, wide, cases);
+    const std::vector<Drawn> again = drawn_by(card(), logits, V, wide, cases);
+    EXPECT_EQ(std::memcmp(got.data(), again.data(), got.size() * sizeof(Drawn)), 0);
+    for (size_t r = 0; r < got.size(); ++r) {
+      SCOPED_TRACE(fmt::format("V {} row {} temperature {} top_k {} top_p {} min_p {}", V, r,
+                               cases[r].spec.temperature, cases[r].spec.top_k, cases[r].spec.top_p,
+                               cases[r].spec.min_p));
+      expect_drawn(got[r], std::span(logits).subspan(r * size_t(wide), size_t(V)), cases[r]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hearth::cases
