@@ -215,15 +215,13 @@ struct Gemms::State {
     return best;
   }
 
-  // Times the proposals on outputs of their own: the real ones may be added to.
+  // Times the proposals on the product's own outputs, which the real run then writes. What it adds
+  // to is still needed: a product that adds in place is tried elsewhere.
   Plan tune(const Call& c, const std::string& key) {
     Call trial = c;
-    const int64_t out_bytes = c.c.bytes(), aux_bytes = c.spec.act_slope ? 0 : c.aux.bytes();
-    const int64_t bytes = out_bytes + (c.aux ? aux_bytes : 0);
-    std::byte* place =
-        static_cast<std::byte*>(stream.memory.allocate(bytes, "tuning of matrix products"));
-    trial.c.data = place;
-    if (c.aux && !c.spec.act_slope) trial.aux.data = place + out_bytes;
+    const int64_t bytes = c.prior && c.prior.data == c.c.data ? c.c.bytes() : 0;
+    void* place = bytes ? stream.memory.allocate(bytes, "tuning of matrix products") : nullptr;
+    if (place) trial.c.data = static_cast<std::byte*>(place);
     float best = 1e30f;
     GemmChoice choice;
     for (const bool fused : {true, false}) {
@@ -240,12 +238,13 @@ struct Gemms::State {
       }
     }
     check(cudaStreamSynchronize(stream.handle), "tuning of matrix products");
-    stream.memory.release(place, bytes);
+    if (place) stream.memory.release(place, bytes);
     if (best >= 1e30f)
       fail("cuda gemm", "expected an algorithm for {}, got none from cuBLASLt", key);
     choice.microseconds = 1e3f * best;
-    choices.put(key, choice);
-    return chosen(c, choice);
+    const GemmChoice agreed = choices.put(key, choice);
+    Plan p = chosen(c, agreed);
+    return usable(p) ? std::move(p) : chosen(c, choice);
   }
 
   Plan chosen(const Call& c, const GemmChoice& choice) const {
@@ -285,8 +284,7 @@ struct Gemms::State {
 };
 
 Gemms::Gemms(CudaStream& s, const GemmsSpec& spec) : state_(std::make_unique<State>(s, spec)) {}
-Gemms::~Gemms() { save(); }
-void Gemms::save() { state_->choices.save(); }
+Gemms::~Gemms() = default;
 
 void Gemms::run(Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
                 const GemmSpec& spec) {

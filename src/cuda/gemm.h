@@ -19,7 +19,6 @@ class Gemms {
   Gemms(CudaStream&, const GemmsSpec&);
   ~Gemms();
   void run(Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior, const GemmSpec&);
-  void save();  // choices made since the last time
 
  private:
   struct State;

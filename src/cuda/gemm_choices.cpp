@@ -1,7 +1,9 @@
 #include "cuda/gemm_choices.h"
 
 #include <cuda_runtime_api.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <cctype>
 #include <cstdlib>
@@ -49,25 +51,31 @@ std::optional<GemmChoice> GemmChoices::find(const std::string& key) {
   return it->second;
 }
 
-void GemmChoices::put(const std::string& key, const GemmChoice& c) {
+GemmChoice GemmChoices::put(const std::string& key, const GemmChoice& c) {
   const std::lock_guard lock(mutex_);
-  choices_[key] = c;
-  changed_ = true;
+  GemmChoice& kept = choices_[key] = c;
+  if (!keeps_) return kept;
+  try {
+    kept = agree(key, c);
+  } catch (const Error& e) {
+    keeps_ = false;
+    fmt::print(stderr, "hearth: choices of matrix products are not kept: {}\n", e.what());
+  }
+  return kept;
 }
 
-void GemmChoices::save() {
-  const std::lock_guard lock(mutex_);
-  if (!changed_ || path_.empty()) return;
-  changed_ = false;
-  choices_.merge(read_choices(path_));  // what another process has chosen meanwhile
-  std::string text;
-  for (const auto& [key, c] : choices_)
-    text += fmt::format("{} {} {:.1f} {:x}\n", key, int(c.fused), c.microseconds,
-                        fmt::join(c.algo, " "));
-  try {
-    make_dirs(path_.parent_path());
-    write_file_atomic(path_, text);
-  } catch (const Error&) { path_.clear(); }
+// Lines are only ever added, one writer at a time; a line cut short by a crash reads as none.
+GemmChoice GemmChoices::agree(const std::string& key, const GemmChoice& c) {
+  if (path_.empty()) fail("cache", "expected HOME or HEARTH_CACHE to name a folder, got neither");
+  make_dirs(path_.parent_path());
+  const Fd file = open_file(path_, O_WRONLY | O_CREAT | O_APPEND, "to append to it");
+  if (flock(file.get(), LOCK_EX) != 0) fail_errno(path_, "to lock it");
+  const std::map<std::string, GemmChoice> others = read_choices(path_);
+  if (const auto it = others.find(key); it != others.end()) return it->second;
+  const std::string line = fmt::format("\n{} {} {:.1f} {:x}\n", key, int(c.fused), c.microseconds,
+                                       fmt::join(c.algo, " "));
+  write_all(file, to_bytes(line), path_);
+  return c;
 }
 
 fs::path choices_file(const std::string& card, size_t library_version) {
@@ -83,7 +91,7 @@ fs::path choices_file(const std::string& card, size_t library_version) {
   else if (const char* home = set("HOME"))
     folder = fs::path(home) / ".cache" / "hearth";
   else
-    return {};
+    return {};  // nowhere to keep them: put() says so
   int driver = 0;
   cudaDriverGetVersion(&driver);
   std::string name = card;

@@ -26,16 +26,18 @@ class GemmChoices {
   // Reads what is there; lines that make no sense are left out.
   explicit GemmChoices(std::filesystem::path);
   std::optional<GemmChoice> find(const std::string& key);
-  void put(const std::string& key, const GemmChoice&);
-  // Writes the whole file where something changed, with what others have added to it. A folder that
-  // cannot be written is said once: the next run tunes again and may have other bits.
-  void save();
+  // Keeps a choice, in the file too, unless another process has kept one first: returns the one
+  // that all use from now on. A file that cannot be written is said once: the next run tunes again
+  // and may have other bits.
+  GemmChoice put(const std::string& key, const GemmChoice&);
 
  private:
+  GemmChoice agree(const std::string& key, const GemmChoice&);
+
   std::mutex mutex_;
   std::filesystem::path path_;
   std::map<std::string, GemmChoice> choices_;
-  bool changed_ = false;
+  bool keeps_ = true;  // the file can be written
 };
 
 // $HEARTH_CACHE, $XDG_CACHE_HOME/hearth or ~/.cache/hearth; by card, driver and library.
