@@ -13,17 +13,17 @@
 namespace hearth {
 namespace {
 
-// The first card this build can use; -1 with a sentence on stderr where a card there is but none
-// will do. A machine without a driver was never meant to use one: nothing is said.
+// The first card this build can use; -1 with a sentence on stderr where there is none. A build
+// without CUDA was never meant to use one: nothing is said.
 int first_usable_card() {
-  const CudaCards found = cuda_cards();
-  for (const CudaCard& c : found.cards)
+  const CudaDriver driver = cuda_driver();
+  std::string why = driver.problem;
+  for (int i = 0; i < driver.cards; ++i) {
+    const CudaCard c = cuda_card(i);
     if (c.problem.empty()) return c.index;
-  if (!found.cards.empty())
-    fmt::print(stderr, "hearth: using the CPU, not {}: {}\n", found.cards[0].name,
-               found.cards[0].problem);
-  else if (found.driver > 0)
-    fmt::print(stderr, "hearth: using the CPU, not a card: {}\n", found.problem);
+    if (why.empty()) why = fmt::format("{}: {}", c.name, c.problem);
+  }
+  if (driver.runtime > 0) fmt::print(stderr, "hearth: using the CPU: {}\n", why);
   return -1;
 }
 

@@ -150,9 +150,9 @@ void run_all(const Common& common) {
   const auto reference = make_reference_backend(), cpu = make_cpu_backend(common.threads);
   try_one(*cpu, *reference, "fp32");
   try_one(*cpu, *reference, "bf16");
-  const CudaCards found = cuda_cards();
-  if (!common.json && !found.problem.empty()) fmt::print("no card: {}\n", found.problem);
-  for (const CudaCard& c : found.cards) {
+  const CudaDriver driver = cuda_driver();
+  if (!common.json && !driver.problem.empty()) fmt::print("no card: {}\n", driver.problem);
+  for (const CudaCard& c : cuda_cards()) {
     if (!c.problem.empty()) {
       if (!common.json) fmt::print("{}: {}\n", c.name, c.problem);
       continue;

@@ -28,10 +28,10 @@ nlohmann::ordered_json machine_json(const Backend& backend) {
               {"usable", usable},
               {"backend", backend.describe()},
               {"free_bytes", backend.free_bytes()}};
-  const CudaCards found = cuda_cards();
+  const CudaDriver found = cuda_driver();
   j["cuda"] = {{"driver", found.driver}, {"runtime", found.runtime}, {"problem", found.problem}};
   j["gpus"] = nlohmann::json::array();
-  for (const CudaCard& c : found.cards)
+  for (const CudaCard& c : cuda_cards())
     j["gpus"].push_back({{"name", c.name},
                          {"capability", fmt::format("{}.{}", c.major, c.minor)},
                          {"processors", c.processors},

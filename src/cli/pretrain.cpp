@@ -60,8 +60,13 @@ void run(const PretrainFlags& f) {
   const TrainDType d = spec.train.dtype;
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});
+  if (!f.common.json) fmt::print(stderr, "training on {}\n", backend->describe());
   const RunResult r = run_pretrain(spec, *backend);
-  if (f.common.json) return print_json(result_json(r));
+  if (f.common.json) {
+    nlohmann::ordered_json j = result_json(r);
+    j["device"] = backend->describe();
+    return print_json(j);
+  }
   fmt::print("{} steps, {} tokens, loss {:.4f}", r.steps, r.tokens, r.train_loss);
   if (r.val_loss) fmt::print(", validation {:.4f}", *r.val_loss);
   fmt::print(", {:.0f} tokens/s, {:.1f} s; {}\n", r.tokens_per_s, r.train_seconds,

@@ -6,7 +6,9 @@ namespace hearth {
 
 static constexpr const char* absent = "this build has no CUDA backend (no nvcc when it was built)";
 
-CudaCards cuda_cards() { return {.cards = {}, .problem = absent}; }
+CudaDriver cuda_driver() { return {.problem = absent}; }
+CudaCard cuda_card(int index) { return {.index = index, .problem = absent}; }
+std::vector<CudaCard> cuda_cards() { return {}; }
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaSpec&) {
   fail("device", "expected a CUDA card, got none: {}; use --device cpu", absent);

@@ -1,6 +1,9 @@
 // Attention entries of the table: which implementation runs a call. f32 has one; of the 16-bit
 // ones the Hopper kernels are preferred where they have code for the call.
 #include "cuda/attention.h"
+
+#include <fmt/format.h>
+
 #include "core/error.h"
 #include "cuda/attention_kernels.h"
 
@@ -29,12 +32,17 @@ bool hopper(const CudaStream& s) { return s.card.hopper() && s.hopper_kernels; }
 
 }  // namespace
 
-void check_head_size(const char* op, DType dtype, const AttnSpec& spec) {
+std::string refused_heads(int64_t size, DType dtype) {
   const bool wide = dtype == DType::f32;
-  if (!wide && dtype != DType::bf16 && dtype != DType::f16) refuse_dtype(op, dtype);
-  const int64_t D = spec.head_dim;
-  if (D < 1 || D > 256 || (!wide && D % 8))
-    fail(op, "expected a head size of up to 256{}, got {}", wide ? "" : ", a multiple of 8", D);
+  if (size >= 1 && size <= 256 && (wide || size % 8 == 0)) return {};
+  return fmt::format("expected heads of up to 256{} on a card, got {}",
+                     wide ? "" : ", a multiple of 8", size);
+}
+
+void check_head_size(const char* op, DType dtype, const AttnSpec& spec) {
+  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) refuse_dtype(op, dtype);
+  if (const std::string why = refused_heads(spec.head_dim, dtype); !why.empty())
+    fail(op, "{}", why);
 }
 
 void attention(Stream& stream, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor documents,

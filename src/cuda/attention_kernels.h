@@ -3,6 +3,8 @@
 // other pieces. Its own bits do not depend on the batch.
 #pragma once
 
+#include <string>
+
 #include "core/kernels.h"
 
 namespace hearth::cuda {
@@ -14,6 +16,8 @@ void attention_bwd(Stream&, Tensor dqkv, Tensor delta, Tensor dy, Tensor y, Tens
 void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions, Tensor slopes,
                       const AttnSpec&);
 
+// Why there is no code for heads of this size and dtype, in words; empty: there is.
+std::string refused_heads(int64_t size, DType);
 // Throws unless there is code for heads of this size and dtype.
 void check_head_size(const char* op, DType, const AttnSpec&);
 

@@ -135,6 +135,8 @@ class CudaBackend final : public Backend {
         nvml_(card.index) {
     stream_.handle = owned_.handle;
     stream_.card = card_properties(card.index);
+    if (spec.shared_limit)
+      stream_.card.shared_bytes = std::min(stream_.card.shared_bytes, spec.shared_limit);
     stream_.hopper_kernels = spec.hopper_kernels && !turned_off("HEARTH_HOPPER");
     graphs_ = spec.graphs && !turned_off("HEARTH_GRAPH");
     gemms_ = std::make_unique<Gemms>(stream_, GemmsSpec{.tf32 = spec.tf32, .card = card.name});
@@ -187,9 +189,11 @@ class CudaBackend final : public Backend {
     check(cudaStreamSynchronize(owned_.handle), "the work on the card");
   }
   int64_t free_bytes() const override { return memory_.free_bytes(); }
+  std::string refuses_heads(int64_t size, DType d) const override {
+    return cuda::refused_heads(size, d);
+  }
   int64_t logits_bytes() const override { return logits_bytes_; }
   std::unique_ptr<Replay> capture(const std::function<void()>& launch) override {
-    gemms_->save();  // a run that is killed finds its choices again, and with them its bits
     if (!graphs_) return {};
     auto graph = std::make_unique<Graph>(owned_.handle, launch);
     stream_.captured = true;
@@ -214,12 +218,12 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaSpec& spec) {
-  const CudaCards found = cuda_cards();
-  if (!found.problem.empty())
-    fail("device", "expected a CUDA card, got none: {}; use --device cpu", found.problem);
-  if (spec.card < 0 || size_t(spec.card) >= found.cards.size())
-    fail("device", "expected cuda:0 to cuda:{}, got cuda:{}", found.cards.size() - 1, spec.card);
-  const CudaCard& card = found.cards[size_t(spec.card)];
+  const CudaDriver driver = cuda_driver();
+  if (!driver.problem.empty())
+    fail("device", "expected a CUDA card, got none: {}; use --device cpu", driver.problem);
+  if (spec.card < 0 || spec.card >= driver.cards)
+    fail("device", "expected cuda:0 to cuda:{}, got cuda:{}", driver.cards - 1, spec.card);
+  const CudaCard card = cuda_card(spec.card);
   if (!card.problem.empty())
     fail("device", "expected a usable card, got {}: {}; use --device cpu", card.name, card.problem);
   check(cudaSetDevice(spec.card), "choosing the card");

@@ -12,28 +12,32 @@ namespace hearth {
 
 struct CudaCard {
   int index = 0;
-  std::string name;          // "NVIDIA H200"
+  std::string name = {};     // "NVIDIA H200"
   int major = 0, minor = 0;  // compute capability
   int processors = 0;
   int64_t memory_bytes = 0, free_bytes = 0;
-  std::string problem;  // why this build cannot use it, in one sentence; empty: it can
-  std::string gets;     // what it gets of this build: "wgmma attention, bf16, fp16, TF32, fp32"
+  std::string problem = {};  // why this build cannot use it, in one sentence; empty: it can
+  std::string gets = {};     // what it gets of this build: "attention by mma.sync; bf16, fp16 .."
 };
 
-struct CudaCards {
-  std::vector<CudaCard> cards;
-  std::string problem;          // why there are none, in one sentence
-  int driver = 0, runtime = 0;  // versions as 13000
+struct CudaDriver {
+  int cards = 0;
+  std::string problem = {};     // why there are none, in one sentence
+  int driver = 0, runtime = 0;  // versions as 13000; runtime 0: a build without CUDA
 };
-// What the machine has; never throws.
-CudaCards cuda_cards();
+// What the machine has; these never throw. A card that is looked at is opened by this process, and
+// stays so: only who means all of them asks for all.
+CudaDriver cuda_driver();
+CudaCard cuda_card(int index);
+std::vector<CudaCard> cuda_cards();
 
 struct CudaSpec {
   int card = 0;
   bool graphs = true;          // replay programs as graphs; HEARTH_GRAPH=0 turns it off
   bool tf32 = false;           // f32 products round their inputs to TF32
   bool hopper_kernels = true;  // false: mma.sync attention on Hopper too; HEARTH_HOPPER=0
-  int64_t memory_limit = 0;    // act as if the card had no more than this; 0: what it has
+  int64_t shared_limit = 0;  // act as if a block could ask for no more shared memory; 0: the card's
+  int64_t memory_limit = 0;  // act as if the card had no more than this; 0: what it has
 };
 std::unique_ptr<Backend> make_cuda_backend(const CudaSpec&);
 

@@ -1,5 +1,8 @@
 #include "cuda/nvml.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -45,11 +48,13 @@ std::optional<DeviceState> Nvml::state() const {
   unsigned celsius = 0, milliwatts = 0;
   Utilisation use{};
   MemoryInfo memory{};
-  const bool ok = call(library_, "nvmlDeviceGetTemperature", device_, temperature_gpu, &celsius) &&
-                  call(library_, "nvmlDeviceGetPowerUsage", device_, &milliwatts) &&
-                  call(library_, "nvmlDeviceGetUtilizationRates", device_, &use) &&
-                  call(library_, "nvmlDeviceGetMemoryInfo", device_, &memory);
-  if (!ok) return {};
+  // A sensor that is not there (a laptop's power, a slice of a card) reads 0.
+  const bool any[] = {
+      call(library_, "nvmlDeviceGetTemperature", device_, temperature_gpu, &celsius),
+      call(library_, "nvmlDeviceGetPowerUsage", device_, &milliwatts),
+      call(library_, "nvmlDeviceGetUtilizationRates", device_, &use),
+      call(library_, "nvmlDeviceGetMemoryInfo", device_, &memory)};
+  if (std::find(std::begin(any), std::end(any), true) == std::end(any)) return {};
   return DeviceState{double(celsius), milliwatts / 1e3, use.gpu / 100.0, int64_t(memory.used)};
 }
 

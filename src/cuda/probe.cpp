@@ -43,7 +43,9 @@ std::string why(cudaError_t e, int driver, int runtime) {
 
 constexpr int64_t least_free = int64_t(512) << 20;  // what a backend needs before any model
 
-CudaCard look_at(int index) {
+}  // namespace
+
+CudaCard cuda_card(int index) {
   CudaCard c;
   c.index = index;
   cudaDeviceProp p;
@@ -75,27 +77,29 @@ CudaCard look_at(int index) {
         "machine, or with HEARTH_CUDA_ARCHS=all",
         c.major, c.minor);
   }
-  c.gets = fmt::format("{} attention; bf16, fp16, tf32 and fp32",
-                       c.major == 9 && cuda::flash_hopper_takes({}) ? "wgmma" : "mma.sync");
+  c.gets = fmt::format("attention by {}; bf16, fp16, tf32 and fp32",
+                       c.major == 9 && cuda::flash_hopper_takes({})
+                           ? "wgmma for heads of 64 and 128, mma.sync for others"
+                           : "mma.sync");
   return c;
 }
 
-}  // namespace
-
-CudaCards cuda_cards() {
-  CudaCards r;
+CudaDriver cuda_driver() {
+  CudaDriver r;
   cudaDriverGetVersion(&r.driver);
   cudaRuntimeGetVersion(&r.runtime);
-  int count = 0;
-  const cudaError_t e = cudaGetDeviceCount(&count);
-  if (e != cudaSuccess || count == 0) {
-    cudaGetLastError();
-    r.problem = why(e, r.driver, r.runtime);
-    return r;
-  }
+  const cudaError_t e = cudaGetDeviceCount(&r.cards);
+  if (e == cudaSuccess && r.cards > 0) return r;
+  cudaGetLastError();
+  r.cards = 0, r.problem = why(e, r.driver, r.runtime);
+  return r;
+}
+
+std::vector<CudaCard> cuda_cards() {
+  std::vector<CudaCard> r;
   int current = 0;
   const bool known = cudaGetDevice(&current) == cudaSuccess;
-  for (int i = 0; i < count; ++i) r.cards.push_back(look_at(i));
+  for (int i = 0; i < cuda_driver().cards; ++i) r.push_back(cuda_card(i));
   if (known) cudaSetDevice(current);  // a backend may be at work on it
   return r;
 }

@@ -20,7 +20,8 @@ bool may_change(const std::string& key) {
   static const std::vector<std::string> free{
       "data",         "val",           "tokenizer", "eval_every",       "eval_tokens",
       "target_loss",  "workers",       "keep",      "checkpoint_every", "prefetch",
-      "sample_every", "sample_tokens", "recompute", "sample_prompt",    "eval_documents"};
+      "sample_every", "sample_tokens", "recompute", "sample_prompt",    "eval_documents",
+      "offload"};
   return std::find(free.begin(), free.end(), key) != free.end();
 }
 

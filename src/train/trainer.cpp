@@ -106,6 +106,10 @@ class Run {
   // fit, a damaged file or a missing tokenizer costs no training.
   void check_everything() {
     if (!config_.tokenizer.empty()) tokenizer_ = Tokenizer::load(config_.tokenizer);
+    if (const std::string why =
+            backend_.refuses_heads(spec_.model.head_dim, to_dtype(config_.dtype));
+        !why.empty())
+      fail("model", "{}", why);
     shapes_ = batch_shapes(spec_.model, config_, room_);
     for (const BatchShape& s : shapes_) {
       shape_ = s;

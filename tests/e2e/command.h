@@ -58,6 +58,7 @@ inline pid_t start(const Folder& folder, const Words& args, const std::string& n
     for (auto [fd, path] : {std::pair{1, &out}, {2, &err}})
       dup2(open(path->c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), fd);
     dup2(open("/dev/null", O_RDONLY), 0);
+    setenv("HEARTH_DEVICE", "cpu", 0);  // and no word on stderr about a card there may not be
     execv(HEARTH_BINARY, argv.data());
     _exit(127);
   }

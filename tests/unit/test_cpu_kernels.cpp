@@ -42,7 +42,9 @@ TEST(CpuKernels, TablesAreFull) {
   for (Isa isa : usable_isas()) {
     const Kernels& k = cpu_kernels(isa);
     const auto* entry = reinterpret_cast<void* const*>(&k);
-    for (size_t i = 0; i < sizeof k / sizeof *entry; ++i) EXPECT_NE(entry[i], nullptr) << i;
+    const size_t drawn = offsetof(Kernels, sample) / sizeof *entry;  // by the host
+    for (size_t i = 0; i < sizeof k / sizeof *entry; ++i)
+      if (i != drawn) EXPECT_NE(entry[i], nullptr) << i;
     EXPECT_TRUE(std::string(k.name).starts_with("cpu "));
   }
 }

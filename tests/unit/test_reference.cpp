@@ -11,7 +11,9 @@ const Act acts[] = {Act::none,   Act::gelu_tanh, Act::gelu_erf, Act::relu2,
 
 TEST(Reference, HasEveryKernel) {
   const auto* entry = reinterpret_cast<void* const*>(&ops);
-  for (size_t i = 0; i < sizeof ops / sizeof *entry; ++i) EXPECT_NE(entry[i], nullptr) << i;
+  const size_t drawn = offsetof(Kernels, sample) / sizeof *entry;  // by the host, on a CPU
+  for (size_t i = 0; i < sizeof ops / sizeof *entry; ++i)
+    if (i != drawn) EXPECT_NE(entry[i], nullptr) << i;
 }
 
 TEST(Reference, BackendHasZeroedAlignedMemory) {
