@@ -38,9 +38,9 @@ struct ParamSpec {
   Group group = Group::matrix;
 };
 
-// What a parameter takes of a flat buffer, in elements: whole 256 bytes, and whole tiles of rows of
-// a table, so that a matrix unit may read and write past its last row (see Tape::whole_tiles). What
-// pads is zero and stays so.
+// What a parameter takes of a flat buffer, in elements: whole tiles of 64 elements, and whole tiles
+// of rows of a table, so that a matrix unit may read and write past its last row (see
+// Tape::whole_tiles). What pads is zero and stays so.
 constexpr int64_t row_tile = 64;
 int64_t padded_rows(const ParamSpec&);  // of a matrix
 int64_t padded_size(const ParamSpec&);

@@ -21,6 +21,10 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
+// Whether this card can, and this code waits: code translated from older cards' has no such word.
+// HEARTH_EARLY=0 launches one after the other, for tools that cannot follow.
+bool starts_early(const Card&, const void* kernel);
+
 // Launches a kernel that calls wait_for_previous() before it touches what others write.
 template <class Args>
 void launch_early(CudaStream& s, void (*kernel)(Args), dim3 blocks, unsigned threads,
@@ -30,7 +34,8 @@ void launch_early(CudaStream& s, void (*kernel)(Args), dim3 blocks, unsigned thr
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = blocks, config.blockDim = threads, config.stream = s.handle;
-  config.attrs = &early, config.numAttrs = s.card.major >= 9 ? 1 : 0;
+  static const bool early_start = starts_early(s.card, reinterpret_cast<const void*>(kernel));
+  config.attrs = &early, config.numAttrs = early_start;
   check(cudaLaunchKernelEx(&config, kernel, args), "launching a kernel");
 }
 

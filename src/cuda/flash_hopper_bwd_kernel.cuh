@@ -48,7 +48,6 @@ __device__ void produce(const Params& p, uint32_t base) {
   Ring<2> item;
   uint32_t v_phase = 1;
   for (;; item.next()) {
-    // Not before the item can start: others wait for the sums of an item once it is taken.
     const int index = atomicAdd(p.next_item, 1);
     barrier_wait(bars.item_empty(item.stage), item.phase ^ 1);
     const bool more = index < p.items;
@@ -150,10 +149,12 @@ __device__ void hand_on(const Params& p, uint32_t base, int w) {
 
 // ---- two warpgroups: products ----
 
+// By one lane for its warp: it is the one that says when the memory may be written again.
 template <class S>
 __device__ __forceinline__ Step read_step(uint32_t base, const Ring<S::stages>& ring) {
-  const int2 x = shared_int2(base + Layout<S>::steps + 8 * ring.stage);
-  return {x.x, x.y};
+  int2 x{};
+  if (threadIdx.x % 32 == 0) x = shared_int2(base + Layout<S>::steps + 8 * ring.stage);
+  return {__shfl_sync(~0u, x.x, 0), __shfl_sync(~0u, x.y, 0)};
 }
 
 // Stores dK and dV of an item's 64 keys. dS is free once both warpgroups have their dQ; where it
@@ -235,7 +236,8 @@ __device__ void consume(const Params& p, uint32_t base, int w) {
         if (leader) barrier_arrive(bars.v_empty());
       }
       if constexpr (S::documents) {
-        const Walk<S> at(p, read_item<S>(base, item));
+        const int index = leader ? read_item<S>(base, item) : 0;
+        const Walk<S> at(p, __shfl_sync(~0u, index, 0));
         for (int r = 0; r < 2; ++r) {
           const int key = at.tile * keys + 64 * w + 16 * warp + lane / 4 + 8 * r;
           pairs.document[r] = p.documents[int64_t(at.b) * p.T + min(key, p.T - 1)];

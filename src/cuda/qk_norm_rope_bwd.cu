@@ -179,6 +179,7 @@ __global__ void qk_any_heads_bwd(Args<T> a, bool interleaved) {
       store_rounded(a.dx + index * D + i, out);
     }
   }
+  __syncwarp();  // a sum may be another lane's
   if (a.parts)
     for (int i = lane; i < 2 * D; i += 32) a.parts[own * 2 * D + i] = sums[i];
 }

@@ -12,9 +12,11 @@
 namespace hearth::test {
 
 inline std::string no_card() {
-  const CudaCards found = cuda_cards();
-  if (!found.problem.empty()) return found.problem;
-  return found.cards[0].problem;
+  static const std::string why = [] {
+    const CudaDriver driver = cuda_driver();
+    return driver.problem.empty() ? cuda_card(0).problem : driver.problem;
+  }();
+  return why;
 }
 
 #define HEARTH_NEEDS_A_CARD() \
@@ -26,6 +28,13 @@ inline Backend& card(bool hopper_kernels = true, bool graphs = true) {
   std::unique_ptr<Backend>& b = made[hopper_kernels][graphs];
   if (!b) b = make_cuda_backend({.graphs = graphs, .hopper_kernels = hopper_kernels});
   return *b;
+}
+
+// As a consumer card would run it: mma.sync, and 99 KiB of shared memory to a block.
+inline Backend& consumer_card() {
+  static const std::unique_ptr<Backend> made =
+      make_cuda_backend({.hopper_kernels = false, .shared_limit = 99 << 10});
+  return *made;
 }
 
 inline constexpr cases::Tolerance card_tolerances[] = {

@@ -172,10 +172,10 @@ Trained trained(Backend& b, const ModelCase& small, DType dtype, int steps) {
 
 TEST(CudaTraining, FiftyStepsGiveTheSameBitsWithAndWithoutGraphs) {
   HEARTH_NEEDS_A_CARD();
-  int number = 0;
-  for (const ModelCase& m : model_cases()) {
+  for (size_t i = 0; i < model_cases().size(); i += 3) {  // enough to have met every kernel
+    const ModelCase& m = model_cases()[i];
     SCOPED_TRACE(m.name);
-    const DType dtype = number++ % 4 ? DType::bf16 : DType::f32;
+    const DType dtype = i % 4 ? DType::bf16 : DType::f32;
     const auto weights = [&](bool graphs) {
       return trained(card(true, graphs), m, dtype, 50).weights;
     };

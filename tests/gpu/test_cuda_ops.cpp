@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "cpu/reference.h"
-#include "cuda_case.h"
+#include "held.h"
 
 namespace hearth::cases {
 namespace {
@@ -91,6 +91,41 @@ TEST(CudaGemm, AScaledProductIsAnotherProduct) {
   for (const float scale : {1.0f, 0.5f, 1.0f})
     test::expect_close(product(card(), DType::bf16, scale), product(*reference, DType::f64, scale),
                        2.5e-2);
+}
+
+struct Product {
+  int64_t M, N, K;
+  Act act;
+  bool joins, wide;  // adds to a prior at half scale; writes f32
+};
+
+std::vector<float> product(Backend& b, DType d, const Product& p, std::mt19937 random, DType from) {
+  const DType out = p.wide ? DType::f32 : d;
+  test::Held a(b, {p.M, p.K}, d), w(b, {p.N, p.K}, d), bias(b, {p.N}, d);
+  test::Held c(b, {p.M, p.N}, out), prior(b, {p.M, p.N}, out);
+  for (test::Held* t : {&a, &w, &bias, &prior})
+    t->fill(test::rounded(size_t(t->t.numel()), from, random));
+  b.kernels().gemm(b.stream(), c.t, {}, a.t, w.t, bias.t, p.joins ? prior.t : Tensor{},
+                   {.tb = true, .alpha = p.joins ? 0.5f : 1, .act = p.act});
+  return c.read();
+}
+
+// Up to sixteen rows take a kernel of our own: every epilogue, sizes that fill no tile.
+TEST(CudaGemm, FewRows) {
+  HEARTH_NEEDS_A_CARD();
+  const auto cpu = make_cpu_backend(0);
+  for (const int64_t M : {1, 3, 8, 9, 16})
+    for (const auto& [N, K] : {std::pair<int64_t, int64_t>{257, 40}, {64, 768}, {96, 3080}})
+      for (const Act act : {Act::none, Act::gelu_tanh, Act::gelu_erf, Act::relu2})
+        for (const DType dtype : {DType::bf16, DType::f16}) {
+          SCOPED_TRACE(fmt::format("{}x{}x{} act {} {}", M, N, K, int(act), to_string(dtype)));
+          const Product p{M, N, K, act, M % 2 == 1, M == 3};
+          const std::mt19937 random{uint32_t(M * N)};
+          const std::vector<float> want = product(*cpu, DType::f32, p, random, dtype);
+          const std::vector<float> got = product(card(), dtype, p, random, dtype);
+          EXPECT_LT(test::distance(got, want), dtype == DType::bf16 ? 8e-3 : 1e-3);
+          EXPECT_TRUE(product(card(), dtype, p, random, dtype) == got) << "other bits";
+        }
 }
 
 INSTANTIATE_TEST_SUITE_P(, CudaOps, testing::ValuesIn(op_cases()),

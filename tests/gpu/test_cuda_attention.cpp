@@ -1,0 +1,87 @@
+// 16-bit attention of every size of head and over many tiles, against the CPU in float on the same
+// inputs: each implementation, with what a consumer card would take too.
+#include <fmt/format.h>
+
+#include <random>
+
+#include "cpu/backend.h"
+#include "held.h"
+
+namespace hearth::cases {
+namespace {
+
+using test::card;
+using test::consumer_card;
+using test::distance;
+using test::Held;
+using test::rounded;
+
+struct Shape3 {
+  int64_t B, T, H, G, D, window;
+  bool documents;
+  float softcap;
+};
+
+constexpr Shape3 shapes[] = {
+    {1, 300, 4, 2, 128, 0, false, 0}, {2, 257, 2, 2, 128, 150, true, 0},
+    {1, 520, 4, 1, 64, 0, false, 0},  {1, 520, 2, 2, 64, 150, true, 0},
+    {1, 200, 3, 3, 40, 0, false, 0},  {1, 200, 2, 1, 96, 90, false, 0},
+    {1, 200, 2, 2, 136, 0, true, 0},  {1, 130, 2, 1, 256, 0, false, 0},
+    {2, 200, 4, 4, 32, 0, false, 20}, {1, 300, 2, 1, 128, 0, false, 15},
+    {1, 150, 2, 2, 192, 70, true, 0}, {1, 1100, 2, 1, 64, 0, false, 0},
+};
+
+struct Attended {
+  std::vector<float> y, lse, dqkv;
+};
+
+Attended attended(Backend& b, DType dtype, const Shape3& s, const std::vector<float>& qkv,
+                  const std::vector<float>& dy, const std::vector<int32_t>& documents) {
+  const Shape packed{s.B, s.T, s.H + 2 * s.G, s.D}, out{s.B, s.T, s.H, s.D}, rows{s.B, s.H, s.T};
+  Held x(b, packed, dtype), y(b, out, dtype), d(b, out, dtype), dx(b, packed, dtype);
+  Held lse(b, rows, DType::f32), delta(b, rows, DType::f32), ids(b, {s.B, s.T}, DType::i32);
+  x.fill(qkv), d.fill(dy);
+  b.upload(ids.t.data, documents.data(), ids.t.bytes());
+  const Tensor mask = s.documents ? ids.t : Tensor{};
+  const AttnSpec spec{.heads = s.H,
+                      .kv_heads = s.G,
+                      .head_dim = s.D,
+                      .window = s.window,
+                      .scale = float(1 / std::sqrt(double(s.D))),
+                      .softcap = s.softcap};
+  b.kernels().attention(b.stream(), y.t, lse.t, x.t, {}, mask, {}, spec);
+  b.kernels().attention_bwd(b.stream(), dx.t, delta.t, d.t, y.t, lse.t, x.t, {}, mask, {}, spec);
+  return {y.read(), lse.read(), dx.read()};
+}
+
+TEST(CudaAttention, FollowsTheCpuAtEverySizeOfHead) {
+  HEARTH_NEEDS_A_CARD();
+  const auto cpu = make_cpu_backend(0);
+  std::mt19937 random{5};
+  for (const Shape3& s : shapes)
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      const auto rows = size_t(s.B * s.T);
+      const std::vector<float> qkv = rounded(rows * size_t((s.H + 2 * s.G) * s.D), dtype, random);
+      const std::vector<float> dy = rounded(rows * size_t(s.H * s.D), dtype, random);
+      std::vector<int32_t> documents(rows);
+      for (size_t i = 0; i < rows; ++i) documents[i] = int32_t(i % size_t(s.T) / 90);
+      const Attended want = attended(*cpu, DType::f32, s, qkv, dy, documents);
+      const double ulp = dtype == DType::bf16 ? 1 / 256.0 : 1 / 2048.0;
+      const std::pair<const char*, Backend*> ways[] = {
+          {"hopper", &card(true)}, {"mma", &card(false)}, {"consumer", &consumer_card()}};
+      for (const auto& [name, backend] : ways) {
+        SCOPED_TRACE(fmt::format("{} {} B{} T{} H{} G{} D{} window {} documents {} cap {}", name,
+                                 to_string(dtype), s.B, s.T, s.H, s.G, s.D, s.window, s.documents,
+                                 s.softcap));
+        const Attended got = attended(*backend, dtype, s, qkv, dy, documents);
+        EXPECT_LT(distance(got.y, want.y), ulp);
+        EXPECT_LT(distance(got.lse, want.lse), 1e-4);
+        EXPECT_LT(distance(got.dqkv, want.dqkv), 2 * ulp);
+        const Attended again = attended(*backend, dtype, s, qkv, dy, documents);
+        EXPECT_TRUE(again.dqkv == got.dqkv) << "other bits the second time";
+      }
+    }
+}
+
+}  // namespace
+}  // namespace hearth::cases
