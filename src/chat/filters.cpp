@@ -119,6 +119,7 @@ Value filter_map(Workspace& w, const Value& v, const Args& args) {
   const Text name = args.list.empty() ? nullptr : text_of(args.list[0]);
   if (!path && !name) w.fail("expected map with a filter's name or attribute=, got neither");
   const Args rest = path ? Args() : Args{{args.list.begin() + 1, args.list.end()}, args.named};
+  if (!truth(v)) return out;  // none as well
   for (const Value& item : elements(w, v)) {
     Value made = path ? attribute(w, item, *path) : call_filter(w, name->bytes, item, rest);
     if (path && otherwise && is_undefined(made)) made = *otherwise;
@@ -138,6 +139,7 @@ Value filter_choose(Workspace& w, const Value& v, const Args& args) {
   if (args.list.size() > test && !name)
     w.fail("expected a test's name, got {}", kind_of(args.list[test]));
   List* out = w.list();
+  if (!truth(v)) return out;  // none as well
   for (const Value& item : elements(w, v)) {
     const Value subject = by_attribute ? attribute(w, item, args.list[0]) : item;
     if ((name ? call_test(w, name->bytes, subject, rest) : truth(subject)) == keep)

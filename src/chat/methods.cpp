@@ -91,7 +91,36 @@ int64_t occurrences(Workspace& w, const MarkedText& t, const std::string& part) 
   return n;
 }
 
-// Calls `method` where `name` is it; none else.
+// str.format with plain fields: {}, {0}, {name}, and doubled braces for single ones.
+Value format_text(Workspace& w, const MarkedText& t, const Args& args) {
+  MarkedText out;
+  size_t automatic = 0;
+  for (size_t i = 0; i < t.size();) {
+    const size_t brace = std::min(t.bytes.find_first_of("{}", i), t.size());
+    out.add(t.part(i, brace - i));
+    if (brace == t.size()) break;
+    if (t.bytes.compare(brace, 2, "{{") == 0 || t.bytes.compare(brace, 2, "}}") == 0) {
+      out.add(t.part(brace, 1));
+      i = brace + 2;
+      continue;
+    }
+    const size_t end = t.bytes.find('}', brace);
+    if (t.bytes[brace] == '}' || end == std::string::npos)
+      w.fail("expected braces in pairs in a format, got a single one");
+    const std::string name = t.bytes.substr(brace + 1, end - brace - 1);
+    const bool by_place = all_digits(name) && name.size() < 4;
+    const size_t place = name.empty() ? automatic++ : by_place ? std::stoul(name) : SIZE_MAX;
+    const Value* v = args.find(place, name);
+    if (!v) w.fail("expected a value for each plain field of a format, got {}", in_quotes(name));
+    const MarkedText field = printed(w, *v);
+    w.charge_bytes(field.size());
+    out.add(field);
+    i = end + 1;
+  }
+  return w.text(std::move(out));
+}
+
+// The methods of each kind give nothing for a name they do not know.
 const std::optional<Value> no_such_method = std::nullopt;
 
 std::optional<Value> text_method(Workspace& w, Text self, std::string_view name, const Args& args) {
@@ -122,6 +151,7 @@ std::optional<Value> text_method(Workspace& w, Text self, std::string_view name,
   if (name == "find") return find_text(t, t.bytes.find(text_argument(w, args, 0, "sub")->bytes));
   if (name == "rfind") return find_text(t, t.bytes.rfind(text_argument(w, args, 0, "sub")->bytes));
   if (name == "count") return occurrences(w, t, text_argument(w, args, 0, "sub")->bytes);
+  if (name == "format") return format_text(w, t, args);
   if (name == "isdigit") return all_digits(t.bytes);
   if (name == "join") {
     if (args.list.empty()) w.fail("expected a list to join, got nothing");

@@ -2,7 +2,8 @@
 // conversations of chat_conversations.mjs, byte for byte. Exits 1 at a difference.
 //   node tests/parity/chat_templates.mjs NODE_MODULES HEARTH FOLDER [RESULT.json]
 // FOLDER holds files NAME.jinja, as models publish them; none are kept here. A conversation that a template
-// refuses (raise_exception, a missing field) must be refused by both.
+// refuses (raise_exception, a missing field) must be refused by both. chat_templates.py does the same with
+// Jinja2 itself, which settles what `oracle_errs` names.
 import { spawnSync } from "node:child_process";
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -26,6 +27,9 @@ function ours(file, input) {
   return r.status === 0 ? { text: r.stdout.toString() } : { error: r.stderr.toString().trimEnd() };
 }
 
+// Where the package departs from Python: text.lstrip('\n') strips every kind of space.
+const oracle_errs = { "HuggingFaceTB-SmolLM3-3B": ["spaces", "spaces+prompt"] };
+
 const table = [];
 for (const name of readdirSync(folder).filter((f) => f.endsWith(".jinja")).sort()) {
   const file = resolve(folder, name);
@@ -42,6 +46,7 @@ for (const name of readdirSync(folder).filter((f) => f.endsWith(".jinja")).sort(
     const want = theirs(template, input), got = ours(file, input);
     if (want.error !== undefined && got.error !== undefined) row.refused++;
     else if (want.text !== undefined && want.text === got.text) row.equal++;
+    else if (oracle_errs[row.template]?.includes(conversation)) row.oracle_errs = (row.oracle_errs ?? 0) + 1;
     else {
       row.different++;
       row.first ??= { conversation, theirs: want, ours: got };

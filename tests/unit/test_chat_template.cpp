@@ -144,6 +144,7 @@ TEST(ChatTemplate, Filters) {
       {"{{ u|selectattr('k', 'defined')|map(attribute='k')|list }}", "[2, 1]", v},
       {"{{ u|rejectattr('n', 'equalto', 'b')|length }} {{ u|selectattr('k')|list|length }}", "2 2",
        v},
+      {"{{ none|selectattr('x')|list }} {{ none|map(attribute='x')|list }}", "[] []"},
       {"{{ [0, 1, 2]|select|list }} {{ [1, 2, 3]|reject('odd')|list }}", "[1, 2] [2]"},
       {"{{ missing|default('d') }} {{ ''|default('d') }}|{{ ''|default('d', true) }} {{ x|d(1) }}",
        "d |d 1"},
@@ -215,6 +216,7 @@ TEST(ChatTemplate, Methods) {
        "a-b132"},
       {"{{ 'prefix-x'.removeprefix('prefix-') }}{{ '12'.isdigit() }}{{ 'a\nb'.splitlines() }}",
        "xTrue['a', 'b']"},
+      {"{{ 'a{}b{1}{{}}{x}{}'.format(1, 2, x='y') }}", "a1b2{}y2"},
       {"{{ m.get('a') }}{{ m.get('z') }}{{ m.get('z', 5) }}{{ m.keys()|list }}{{ m.values()|list "
        "}}",
        "1None5['a', 'b'][1, 2]", v},
@@ -244,6 +246,8 @@ TEST(ChatTemplate, RefusesWithOneLine) {
   expect_error(refusal("{{ 1|nope }}"), "expected a known filter, got \"nope\"");
   expect_error(refusal("{{ 1 is nope }}"), "expected a known test, got \"nope\"");
   expect_error(refusal("{{ 'a'.nope() }}"), "expected a known method of text, got \"nope\"");
+  expect_error(refusal("{{ '{'.format(1) }}"), "braces in pairs");
+  expect_error(refusal("{{ '{:>4}'.format(1) }}"), "plain field of a format, got \":>4\"");
   expect_error(refusal("{{ a.b.c }}"), "a is undefined");
   expect_error(refusal("{{ a['b'] }}"), "a is undefined");
   expect_error(refusal("{{ 'a' + x }}"), "x is undefined");
