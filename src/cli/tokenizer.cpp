@@ -1,4 +1,4 @@
-// hearth tokenizer: train, encode, decode, bench.
+// hearth tokenizer: train, encode, decode, save, bench.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -161,6 +161,15 @@ void run_decode(const TextFlags& flags) {
   });
 }
 
+struct SaveFlags {
+  std::string tokenizer, pattern, out;
+};
+
+void run_save(const SaveFlags& flags) {
+  Tokenizer::load(flags.tokenizer, flags.pattern).save(flags.out);
+  fmt::print("{}\n", (fs::path(flags.out) / "tokenizer.json").string());
+}
+
 struct EncodeBenchFlags {
   std::string tokenizer, pattern, input;
   int repeats = 5;
@@ -234,6 +243,14 @@ void add_text(CLI::App& app, const std::string& name, const std::string& what,
   c->callback([flags, run] { run(*flags); });
 }
 
+void add_save(CLI::App& app) {
+  auto flags = std::make_shared<SaveFlags>();
+  CLI::App* c = app.add_subcommand("save", "write a tokenizer of any kind as tokenizer.json");
+  add_source(*c, flags->tokenizer, flags->pattern);
+  c->add_option("--out", flags->out, "folder to write")->required();
+  c->callback([flags] { run_save(*flags); });
+}
+
 void add_tokenizer_bench(CLI::App& app) {
   auto flags = std::make_shared<EncodeBenchFlags>();
   CLI::App* c = app.add_subcommand("bench", "measure encoding on one core");
@@ -254,6 +271,7 @@ void add_tokenizer(CLI::App& app) {
   add_train(*c);
   add_text(*c, "encode", "standard input to ids, a line each", run_encode);
   add_text(*c, "decode", "ids on standard input to text", run_decode);
+  add_save(*c);
   add_tokenizer_bench(*c);
 }
 

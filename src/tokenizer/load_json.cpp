@@ -79,7 +79,8 @@ std::string token_bytes(const VocabularyParts& parts, const std::string& text, i
 TextIds read_vocab(VocabularyParts& parts, const json& vocab) {
   TextIds written;
   std::map<std::pair<std::string_view, int32_t>, bool*> added;
-  for (AddedToken& t : parts.added) added.emplace(std::pair(t.text, t.id), &t.in_vocab);
+  for (AddedToken& t : parts.added)
+    added.emplace(std::pair(std::string_view(t.text), t.id), &t.in_vocab);
   for (const auto& [text, value] : vocab.items()) {
     const int32_t id = json_id(parts.where, value, text);
     written.emplace(text, id);
