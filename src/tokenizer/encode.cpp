@@ -138,12 +138,12 @@ void encode_between(const Vocabulary& v, std::string_view text, bool first,
 
 bool is_word(const Utf8Char& c) { return in_ranges(word_ranges, c.code); }
 
-// The character that ends at `at`.
+// The character that ends at `at`; a byte that ends none is one by itself.
 Utf8Char char_before(std::string_view text, size_t at) {
-  const char *p = text.data() + at, *end = p;
-  for (int n = 1; n <= 4 && size_t(n) <= at; ++n)
-    if (const Utf8Char c = read_utf8(p - n, end); c.length == n) return c;
-  return read_utf8(p - 1, end);
+  const char* end = text.data() + at;
+  for (int n = 2; n <= 4 && size_t(n) <= at; ++n)
+    if (const Utf8Char c = read_utf8(end - n, end); c.length == n) return c;
+  return read_utf8(end - 1, end);
 }
 
 Utf8Char char_after(std::string_view text, size_t at) {

@@ -70,20 +70,26 @@ std::string merges_json(const Vocabulary& v, const std::vector<std::string>& wri
   return s;
 }
 
-std::string pre_tokenizer_json(Pattern pattern) {
-  if (pattern == Pattern::gpt2)
-    return R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})";
-  return fmt::format(
-      R"({{"type": "Sequence", "pretokenizers": [
-    {{"type": "Split", "pattern": {{"Regex": {}}}, "behavior": "Isolated", "invert": false}},
-    {{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}}]}})",
-      json_text(pattern_regex(pattern)));
+nlohmann::json byte_level_json(bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
+}
+
+nlohmann::json pre_tokenizer_json(Pattern pattern) {
+  if (pattern == Pattern::gpt2) return byte_level_json(true);
+  const nlohmann::json split = {{"type", "Split"},
+                                {"pattern", {{"Regex", pattern_regex(pattern)}}},
+                                {"behavior", "Isolated"},
+                                {"invert", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", {split, byte_level_json(false)}}};
 }
 
 std::string tokenizer_json(const Vocabulary& v) {
   const std::vector<std::string> written = written_tokens(v);
-  const auto saved = [](const std::string& part, const std::string& otherwise) {
-    return part.empty() ? otherwise : part;
+  const auto saved = [](const std::string& part, const nlohmann::json& otherwise) {
+    return part.empty() ? otherwise.dump() : part;
   };
   return fmt::format(
       R"({{
@@ -112,12 +118,9 @@ std::string tokenizer_json(const Vocabulary& v) {
   }}
 }}
 )",
-      added_json(v), saved(v.saved.normalizer, "null"),
+      added_json(v), saved(v.saved.normalizer, nullptr),
       saved(v.saved.pre_tokenizer, pre_tokenizer_json(v.text.pattern)),
-      saved(v.saved.post_processor, "null"),
-      saved(
-          v.saved.decoder,
-          R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})"),
+      saved(v.saved.post_processor, nullptr), saved(v.saved.decoder, byte_level_json(true)),
       v.text.unk < 0 ? "null" : json_text(written[size_t(v.text.unk)]), v.text.fuse_unk,
       v.text.byte_fallback, v.rule != MergeRule::listed, vocab_json(v, written),
       merges_json(v, written));

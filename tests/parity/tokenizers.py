@@ -153,4 +153,6 @@ for path in sorted(folder.glob("*/tokenizer.json")) if tokenizers else []:
     part = documents[: len(documents) // 8]  # one core of it is slow
     speed(name, str(path), "tokenizers " + tokenizers.__version__, lambda: [hf.encode(d) for d in part],
           sum(len(d.encode()) for d in part))
+if not (tiktoken or tokenizers):
+    sys.exit("expected the package tiktoken or tokenizers, got neither")
 sys.exit(failed)
