@@ -1,5 +1,6 @@
-// hearth tokenizer: train, encode, decode, chat, bench.
+// hearth tokenizer: train, encode, decode, chat, save, bench.
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "data/shards.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "tokenizer/scanner.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/train.h"
 
@@ -68,15 +70,34 @@ void run_train(const TrainFlags& flags) {
 }
 
 struct TextFlags {
-  std::string tokenizer;
+  std::string tokenizer, pattern;
   bool raw = false;
+  bool records = false;
   bool special = false;
+  bool frame = false;
   bool json = false;
 };
 
+// The length of the next record of standard input: four bytes, the lowest first. False at the end.
+bool read_length(uint32_t& length, size_t number) {
+  std::array<char, 4> bytes;
+  std::cin.read(bytes.data(), 4);
+  if (std::cin.gcount() == 0) return false;
+  if (std::cin.gcount() < 4)
+    fail("stdin", "expected the length of record {} in four bytes, got {}", number,
+         std::cin.gcount());
+  length = 0;
+  for (size_t i = 0; i < 4; ++i) length |= uint32_t(uint8_t(bytes[i])) << 8 * i;
+  constexpr uint32_t most = 1u << 30;
+  if (length > most)
+    fail("stdin", "expected records of at most {} bytes, got {} for record {}", most, length,
+         number);
+  return true;
+}
+
 std::string all_of_stdin() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
-// Calls f for each line of standard input, or once with all of it.
+// Calls f for each line or record of standard input, or once with all of it.
 template <class F>
 void for_each_input(const TextFlags& flags, F f) {
   std::ios::sync_with_stdio(false);
@@ -85,15 +106,27 @@ void for_each_input(const TextFlags& flags, F f) {
     return;
   }
   size_t number = 0;
+  if (flags.records) {
+    std::string text;
+    for (uint32_t length; read_length(length, ++number);) {
+      text.resize(length);
+      std::cin.read(text.data(), length);
+      if (std::cin.gcount() < std::streamsize(length))
+        fail("stdin", "expected {} bytes in record {}, got {}", length, number, std::cin.gcount());
+      f(text, number);
+    }
+    return;
+  }
   for (std::string line; std::getline(std::cin, line);) f(line, ++number);
 }
 
 void run_encode(const TextFlags& flags) {
-  const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
+  const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer, flags.pattern);
   fmt::memory_buffer line;
   for_each_input(flags, [&](const std::string& text, size_t) {
-    const std::vector<int32_t> ids =
+    std::vector<int32_t> ids =
         flags.special ? tokenizer.encode_with_special(text) : tokenizer.encode(text);
+    if (flags.frame) tokenizer.add_template(ids);
     line.clear();
     const auto to = std::back_inserter(line);
     if (flags.json)
@@ -121,7 +154,7 @@ std::vector<int32_t> ids_of(std::string_view text, size_t line) {
 }
 
 void run_decode(const TextFlags& flags) {
-  const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
+  const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer, flags.pattern);
   for_each_input(flags, [&](const std::string& line, size_t number) {
     const std::string text = tokenizer.decode(ids_of(line, number));
     if (flags.json)
@@ -174,14 +207,23 @@ void run_chat(const ChatFlags& flags) {
     put(fmt::format("{}\n", fmt::join(ids, " ")));
 }
 
+struct SaveFlags {
+  std::string tokenizer, pattern, out;
+};
+
+void run_save(const SaveFlags& flags) {
+  Tokenizer::load(flags.tokenizer, flags.pattern).save(flags.out);
+  fmt::print("{}\n", (fs::path(flags.out) / "tokenizer.json").string());
+}
+
 struct EncodeBenchFlags {
-  std::string tokenizer, input;
+  std::string tokenizer, pattern, input;
   int repeats = 5;
   bool json = false;
 };
 
 void run_encode_bench(const EncodeBenchFlags& flags) {
-  const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
+  const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer, flags.pattern);
   std::ifstream in(flags.input, std::ios::binary);
   if (!in) fail(flags.input, "expected a readable file, got none");
   const std::string text{std::istreambuf_iterator<char>(in), {}};
@@ -214,6 +256,8 @@ void add_train(CLI::App& app) {
       ->required();
   c->add_option("--vocab", flags->spec.vocab, "number of tokens, with bytes and special ones")
       ->capture_default_str();
+  c->add_option("--pattern", flags->spec.pattern, "how text is cut into words: " + pattern_names())
+      ->capture_default_str();
   c->add_option("--out", flags->out, "folder to write")->required();
   c->add_option("--threads", flags->threads, "0: every core")
       ->check(CLI::NonNegativeNumber)
@@ -222,14 +266,25 @@ void add_train(CLI::App& app) {
   c->callback([flags] { run_train(*flags); });
 }
 
+void add_source(CLI::App& c, std::string& tokenizer, std::string& pattern) {
+  c.add_option("--tokenizer", tokenizer, "tokenizer file or folder")->required();
+  c.add_option("--pattern", pattern,
+               "for a .tiktoken file of another name and size: " + pattern_names());
+}
+
 void add_text(CLI::App& app, const std::string& name, const std::string& what,
               void (*run)(const TextFlags&)) {
   auto flags = std::make_shared<TextFlags>();
   CLI::App* c = app.add_subcommand(name, what);
-  c->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder")->required();
-  c->add_flag("--raw", flags->raw, "take all of standard input as one text");
-  if (name == "encode")
+  add_source(*c, flags->tokenizer, flags->pattern);
+  CLI::Option* raw = c->add_flag("--raw", flags->raw, "take all of standard input as one text");
+  if (name == "encode") {
+    c->add_flag("--records", flags->records,
+                "texts of any bytes, each after its length in four bytes, the lowest first")
+        ->excludes(raw);
     c->add_flag("--special", flags->special, "let special tokens in the text become their ids");
+    c->add_flag("--template", flags->frame, "add what the tokenizer's template has around a text");
+  }
   c->add_flag("--json", flags->json, "results as JSON lines");
   c->callback([flags, run] { run(*flags); });
 }
@@ -246,10 +301,18 @@ void add_chat(CLI::App& app) {
   c->callback([flags] { run_chat(*flags); });
 }
 
+void add_save(CLI::App& app) {
+  auto flags = std::make_shared<SaveFlags>();
+  CLI::App* c = app.add_subcommand("save", "write a tokenizer of any kind as tokenizer.json");
+  add_source(*c, flags->tokenizer, flags->pattern);
+  c->add_option("--out", flags->out, "folder to write")->required();
+  c->callback([flags] { run_save(*flags); });
+}
+
 void add_tokenizer_bench(CLI::App& app) {
   auto flags = std::make_shared<EncodeBenchFlags>();
   CLI::App* c = app.add_subcommand("bench", "measure encoding on one core");
-  c->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder")->required();
+  add_source(*c, flags->tokenizer, flags->pattern);
   c->add_option("--input", flags->input, "text file")->required();
   c->add_option("--repeats", flags->repeats, "runs; the best counts")
       ->check(CLI::PositiveNumber)
@@ -267,6 +330,7 @@ void add_tokenizer(CLI::App& app) {
   add_text(*c, "encode", "standard input to ids, a line each", run_encode);
   add_text(*c, "decode", "ids on standard input to text", run_decode);
   add_chat(*c);
+  add_save(*c);
   add_tokenizer_bench(*c);
 }
 

@@ -48,9 +48,8 @@ TokenText::TokenText(const Tokenizer* tokenizer, std::vector<std::string> stops,
                      std::span<const int32_t> prompt)
     : text_(std::move(stops)) {
   if (!tokenizer) return;
-  decoder_.emplace(*tokenizer);
-  // Some vocabularies write the first word after bos without its space.
-  if (!prompt.empty() && prompt.back() == tokenizer->bos()) decoder_->push(prompt.back());
+  // Some vocabularies write the first word, or that after bos, without its space.
+  decoder_.emplace(*tokenizer, prompt.empty() ? -1 : prompt.back());
 }
 
 std::string TokenText::push(int32_t token, bool armed) {

@@ -11,8 +11,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-VocabularyParts read_any_file(const fs::path& path) {
+VocabularyParts read_any_file(const fs::path& path, std::string_view pattern) {
   const std::string name = path.filename().string(), extension = path.extension().string();
+  if (extension == ".tiktoken" || name == "tokenizer.model") return read_tiktoken(path, pattern);
+  if (!pattern.empty())
+    fail_usage(path.string(), "expected a pattern for .tiktoken files alone, got {}", pattern);
   if (name == "vocab.json") return read_vocab_and_merges(path, path.parent_path() / "merges.txt");
   if (name == "merges.txt") {
     const fs::path vocab = path.parent_path() / "vocab.json";
@@ -20,10 +23,12 @@ VocabularyParts read_any_file(const fs::path& path) {
   }
   if (extension == ".json") return read_tokenizer_json(path);
   if (extension == ".bpe") return read_vocab_bpe(path);
-  if (extension == ".tiktoken") return read_tiktoken(path);
   if (extension == ".bin") return read_llama2c(path);
   fail(path.string(),
-       "expected a tokenizer file (.json, .tiktoken, .bpe, merges.txt or .bin), got {}", name);
+       "expected a tokenizer file (.json, .tiktoken, tokenizer.model, .bpe, merges.txt or .bin), "
+       "got "
+       "{}",
+       name);
 }
 
 // The only file of the folder that `wanted` accepts; empty where there is none.
@@ -40,30 +45,30 @@ fs::path only_file(const fs::path& dir, F wanted) {
   return found;
 }
 
-VocabularyParts read_folder(const fs::path& dir) {
+VocabularyParts read_folder(const fs::path& dir, std::string_view pattern) {
   for (const char* name : {"tokenizer.json", "vocab.json"})
-    if (fs::exists(dir / name)) return read_any_file(dir / name);
+    if (fs::exists(dir / name)) return read_any_file(dir / name, pattern);
   if (const fs::path p = only_file(dir, [](auto& f) { return f.extension() == ".tiktoken"; });
       !p.empty())
-    return read_tiktoken(p);
-  for (const char* name : {"vocab.bpe", "merges.txt"})
-    if (fs::exists(dir / name)) return read_any_file(dir / name);
+    return read_any_file(p, pattern);
+  for (const char* name : {"tokenizer.model", "vocab.bpe", "merges.txt"})
+    if (fs::exists(dir / name)) return read_any_file(dir / name, pattern);
   const auto llama2c = [](const fs::path& f) {
     return f.extension() == ".bin" && f.filename().string().starts_with("tok");
   };
-  if (const fs::path p = only_file(dir, llama2c); !p.empty()) return read_llama2c(p);
+  if (const fs::path p = only_file(dir, llama2c); !p.empty()) return read_any_file(p, pattern);
   fail(dir.string(),
-       "expected tokenizer.json, vocab.json, *.tiktoken, vocab.bpe or tok*.bin in the folder, got "
-       "none of them");
+       "expected tokenizer.json, vocab.json, *.tiktoken, tokenizer.model, vocab.bpe or tok*.bin "
+       "in the folder, got none of them");
 }
 
 }  // namespace
 
-Tokenizer Tokenizer::load(const fs::path& path) {
+Tokenizer Tokenizer::load(const fs::path& path, std::string_view pattern) {
   if (!fs::exists(path))
     fail(path.string(), "expected a tokenizer file or folder, got nothing there");
-  return Tokenizer(
-      make_vocabulary(fs::is_directory(path) ? read_folder(path) : read_any_file(path)));
+  return Tokenizer(make_vocabulary(fs::is_directory(path) ? read_folder(path, pattern)
+                                                          : read_any_file(path, pattern)));
 }
 
 }  // namespace hearth

@@ -13,7 +13,8 @@ VocabularyParts read_tokenizer_json(const std::filesystem::path&);
 VocabularyParts read_vocab_and_merges(const std::filesystem::path& vocab_json,
                                       const std::filesystem::path& merges_txt);
 VocabularyParts read_vocab_bpe(const std::filesystem::path&);
-VocabularyParts read_tiktoken(const std::filesystem::path&);
+// `pattern` may be empty: see Tokenizer::load.
+VocabularyParts read_tiktoken(const std::filesystem::path&, std::string_view pattern);
 VocabularyParts read_llama2c(const std::filesystem::path&);
 
 // One line of merges.txt or vocab.bpe.

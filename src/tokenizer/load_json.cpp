@@ -1,10 +1,10 @@
 // Hugging Face files: tokenizer.json with its tokenizer_config.json, and vocab.json + merges.txt.
-// A part of tokenizer.json that would change ids and that we do not have is an error by its name;
-// the post-processor is not applied, as encode() adds no special tokens.
-#include <nlohmann/json.hpp>
-#include <set>
+// A part of tokenizer.json that would change ids and that we do not have is an error by its path.
+#include "tokenizer/load_json.h"
 
-#include "core/error.h"
+#include <map>
+
+#include "tokenizer/encode.h"
 #include "tokenizer/load.h"
 
 namespace hearth {
@@ -13,8 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-json parse(const fs::path& path) {
-  const std::string text = read_file(path);
+json parse(const fs::path& path, const std::string& text) {
   try {
     return json::parse(text);
   } catch (const json::parse_error& e) {
@@ -22,106 +21,73 @@ json parse(const fs::path& path) {
   }
 }
 
-// A member that must be there, of a kind that must fit.
-template <class F>
-const json& member(const std::string& where, const json& object, const char* key, F is,
-                   const char* kind) {
-  const auto it = object.is_object() ? object.find(key) : object.end();
-  if (it == object.end() || !((*it).*is)())
-    fail(where, "expected \"{}\" to be {}, got {}", key, kind,
-         it == object.end() ? "nothing" : it->type_name());
-  return *it;
-}
-
-std::string type_of(const json& component) {
-  if (!component.is_object()) return component.dump().substr(0, 60);
-  return component.value("type", "a component without a type");
-}
-
-bool flag(const json& object, const char* key, bool otherwise) {
-  const auto it = object.find(key);
-  return it == object.end() || !it->is_boolean() ? otherwise : it->get<bool>();
-}
-
-Pattern byte_level_pattern(const std::string& where, const json& component) {
-  if (type_of(component) != "ByteLevel")
-    fail(where, "expected pre_tokenizer ByteLevel, got {}", type_of(component));
-  if (flag(component, "add_prefix_space", true))
-    fail(where, "expected pre_tokenizer ByteLevel without add_prefix_space, got it set");
-  return Pattern::gpt2;
-}
-
-Pattern split_pattern(const std::string& where, const json& component) {
-  if (type_of(component) != "Split")
-    fail(where, "expected pre_tokenizer Split before ByteLevel, got {}", type_of(component));
-  const json pattern = component.value("pattern", json());
-  const std::string regex = pattern.is_object() ? pattern.value("Regex", "") : "";
-  const std::optional<Pattern> known = pattern_of_regex(regex);
-  if (!known)
-    fail(where, "expected pre_tokenizer Split with the gpt2 pattern, got {}", pattern.dump());
-  if (component.value("behavior", "") != "Isolated" || flag(component, "invert", false))
-    fail(where, "expected pre_tokenizer Split as Isolated and not inverted, got {}",
-         component.dump());
-  return *known;
-}
-
-// ByteLevel with its own pattern, or a Sequence of Split and a ByteLevel that does not split.
-Pattern read_pre_tokenizer(const std::string& where, const json& component) {
-  if (type_of(component) != "Sequence") {
-    if (component.is_object() && !flag(component, "use_regex", true))
-      fail(where, "expected pre_tokenizer ByteLevel with use_regex, got it off");
-    return byte_level_pattern(where, component);
-  }
-  const json list = component.value("pretokenizers", json::array());
-  if (list.size() != 2)
-    fail(where, "expected pre_tokenizer Sequence of Split and ByteLevel, got {} parts",
-         list.size());
-  const Pattern pattern = split_pattern(where, list[0]);
-  byte_level_pattern(where, list[1]);
-  if (flag(list[1], "use_regex", true))
-    fail(where, "expected ByteLevel after Split without use_regex, got it set");
-  return pattern;
-}
-
-void check_model(const std::string& where, const json& model) {
-  if (type_of(model) != "BPE") fail(where, "expected model BPE, got {}", type_of(model));
+void read_model(VocabularyParts& parts, const json& model) {
+  if (json_type(model) != "BPE")
+    fail(parts.where, "expected BPE at model, got {}", json_type(model));
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
     if (const json v = model.value(key, json()); !v.is_null() && v != "" && v != 0.0)
-      fail(where, "expected model BPE without {}, got {}", key, v.dump());
-  if (flag(model, "byte_fallback", false))
-    fail(where, "expected model BPE without byte_fallback, got it set");
+      fail(parts.where, "expected no {0} at model.{0}, got {1}", key, v.dump());
+  parts.rule =
+      json_flag(model, "ignore_merges", false) ? MergeRule::listed_whole : MergeRule::listed;
+  TextRules& rules = parts.text;
+  rules.byte_fallback = json_flag(model, "byte_fallback", false);
+  rules.fuse_unk = json_flag(model, "fuse_unk", false);
+  const json unk = model.value("unk_token", json());
+  if (unk.is_string()) {
+    const std::string token = unk;
+    const json& vocab = json_member(parts.where, model, "vocab", &json::is_object, "an object");
+    if (!vocab.contains(token))
+      fail(parts.where, "expected model.unk_token to be a token of the vocabulary, got \"{}\"",
+           token);
+    rules.unk = json_id(parts.where, vocab[token], token);
+  }
+  if (rules.pieces && !rules.byte_fallback && rules.unk < 0)
+    fail(parts.where, "expected unk_token or byte_fallback at model, got neither");
 }
 
 std::vector<AddedToken> read_added(const std::string& where, const json& file) {
   std::vector<AddedToken> added;
   for (const json& t : file.value("added_tokens", json::array())) {
     AddedToken token;
-    token.text = member(where, t, "content", &json::is_string, "text").get<std::string>();
-    token.id = member(where, t, "id", &json::is_number_integer, "a number").get<int32_t>();
-    token.special = flag(t, "special", false);
-    for (const char* option : {"lstrip", "rstrip", "single_word"})
-      if (flag(t, option, false))
-        fail(where, "expected added tokens without {}, got it for \"{}\"", option, token.text);
+    token.text = json_member(where, t, "content", &json::is_string, "text").get<std::string>();
+    token.id = json_id(where, json_member(where, t, "id", &json::is_number_integer, "a number"),
+                       token.text);
+    token.special = json_flag(t, "special", false);
+    token.lstrip = json_flag(t, "lstrip", false);
+    token.rstrip = json_flag(t, "rstrip", false);
+    token.single_word = json_flag(t, "single_word", false);
+    token.normalized = json_flag(t, "normalized", !token.special);
     added.push_back(std::move(token));
   }
   return added;
 }
 
+// A token of the vocabulary as encoding sees it.
+std::string token_bytes(const VocabularyParts& parts, const std::string& text, int32_t id) {
+  std::string bytes = text;
+  if (parts.text.pieces) {
+    if (text.find(' ') != std::string::npos)
+      fail(parts.where, "expected tokens with \u2581 for a space, got \"{}\" (id {})", text, id);
+    replace_all(bytes, space_mark, " ");
+  } else if (!bytes_of_letters(text, bytes)) {
+    fail(parts.where, "expected tokens in byte-level letters, got \"{}\" (id {})", text, id);
+  }
+  return bytes;
+}
+
 // Tokens as they are written in the vocabulary, for looking up the two sides of a merge.
 TextIds read_vocab(VocabularyParts& parts, const json& vocab) {
   TextIds written;
-  std::set<std::pair<std::string_view, int32_t>> added;
-  for (const AddedToken& t : parts.added) added.emplace(t.text, t.id);
-  for (const auto& [text, id] : vocab.items()) {
-    if (!id.is_number_integer())
-      fail(parts.where, "expected a number for token \"{}\", got {}", text, id.type_name());
-    written.emplace(text, id.get<int32_t>());
-    if (added.contains({text, id.get<int32_t>()})) continue;
-    Token token{.bytes = {}, .id = id.get<int32_t>()};
-    if (!bytes_of_letters(text, token.bytes))
-      fail(parts.where, "expected tokens in byte-level letters, got \"{}\" (id {})", text,
-           token.id);
-    parts.tokens.push_back(std::move(token));
+  std::map<std::pair<std::string_view, int32_t>, bool*> added;
+  for (AddedToken& t : parts.added)
+    added.emplace(std::pair(std::string_view(t.text), t.id), &t.in_vocab);
+  for (const auto& [text, value] : vocab.items()) {
+    const int32_t id = json_id(parts.where, value, text);
+    written.emplace(text, id);
+    if (const auto it = added.find({text, id}); it != added.end())
+      *it->second = true;
+    else
+      parts.tokens.push_back({token_bytes(parts, text, id), id});
   }
   return written;
 }
@@ -157,11 +123,17 @@ int32_t id_of_added(const std::vector<AddedToken>& added, std::string_view text)
   return -1;
 }
 
-// bos and eos as tokenizer_config.json names them; without that file, <|endoftext|> is both.
+// bos and eos as tokenizer_config.json names them; without that file they are <s> and </s>, or
+// <|endoftext|> is both.
 void read_ends(VocabularyParts& parts, const fs::path& config) {
   parts.eos = parts.bos = id_of_added(parts.added, "<|endoftext|>");
+  if (parts.eos < 0) {
+    parts.bos = id_of_added(parts.added, "<s>");
+    parts.eos = id_of_added(parts.added, "</s>");
+  }
   if (!fs::exists(config)) return;
-  const json file = parse(config);
+  parts.saved.config = read_file(config);
+  const json file = parse(config, parts.saved.config);
   const auto named = [&](const char* key) {
     const json v = file.is_object() ? file.value(key, json()) : json();
     const json text = v.is_object() ? v.value("content", json()) : v;
@@ -178,36 +150,33 @@ void read_ends(VocabularyParts& parts, const fs::path& config) {
 
 }  // namespace
 
-VocabularyParts read_tokenizer_json(const fs::path& path) {
-  const json file = parse(path);
+VocabularyParts read_tokenizer_json(const fs::path& path) try {
+  const json file = parse(path, read_file(path));
   VocabularyParts parts{.where = path.string()};
-  const json& model = member(parts.where, file, "model", &json::is_object, "an object");
-  check_model(parts.where, model);
-  if (const json n = file.value("normalizer", json()); !n.is_null())
-    fail(parts.where, "expected no normalizer, got {}", type_of(n));
-  parts.pattern = read_pre_tokenizer(parts.where, file.value("pre_tokenizer", json()));
-  if (const json d = file.value("decoder", json()); type_of(d) != "ByteLevel")
-    fail(parts.where, "expected decoder ByteLevel, got {}", type_of(d));
-  parts.rule = flag(model, "ignore_merges", false) ? MergeRule::listed_whole : MergeRule::listed;
+  const json& model = json_member(parts.where, file, "model", &json::is_object, "an object");
+  read_components(parts, file);
+  read_model(parts, model);
   parts.added = read_added(parts.where, file);
   const TextIds ids =
-      read_vocab(parts, member(parts.where, model, "vocab", &json::is_object, "an object"));
-  const json& merges = member(parts.where, model, "merges", &json::is_array, "a list");
+      read_vocab(parts, json_member(parts.where, model, "vocab", &json::is_object, "an object"));
+  const json& merges = json_member(parts.where, model, "merges", &json::is_array, "a list");
   for (size_t i = 0; i < merges.size(); ++i) {
     const auto [left, right] = sides_of(parts.where, merges[i], i);
     parts.merges.push_back(make_merge(parts.where, ids, left, right, "merge", i));
   }
   read_ends(parts, path.parent_path() / "tokenizer_config.json");
   return parts;
+} catch (const json::exception& e) {  // a value of another kind than its place has
+  fail(path.string(), "expected a tokenizer.json, got: {}", e.what());
 }
 
 VocabularyParts read_vocab_and_merges(const fs::path& vocab_json, const fs::path& merges_txt) {
-  const json vocab = parse(vocab_json);
+  const json vocab = parse(vocab_json, read_file(vocab_json));
   VocabularyParts parts{.where = vocab_json.string()};
   if (!vocab.is_object()) fail(parts.where, "expected an object, got {}", vocab.type_name());
   const std::string end = "<|endoftext|>";
-  if (const auto it = vocab.find(end); it != vocab.end() && it->is_number_integer())
-    parts.added.push_back({end, it->get<int32_t>()});
+  if (const auto it = vocab.find(end); it != vocab.end())
+    parts.added.push_back({end, json_id(parts.where, *it, end)});
   const TextIds ids = read_vocab(parts, vocab);
   for (const auto& [line, left, right] : read_merge_lines(merges_txt))
     parts.merges.push_back(make_merge(merges_txt.string(), ids, left, right, "line", line));

@@ -1,6 +1,8 @@
 // Line-based and binary tokenizer files: merges.txt and vocab.bpe, .tiktoken, llama2.c's tok*.bin.
+#include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <map>
 
 #include "core/error.h"
 #include "tokenizer/load.h"
@@ -47,15 +49,76 @@ bool from_base64(std::string_view text, std::string& bytes) {
   return true;
 }
 
-// A .tiktoken file holds neither pattern nor special tokens: they go by its name.
-void name_tiktoken(VocabularyParts& parts, const std::string& stem) {
-  if (stem != "r50k_base" && stem != "p50k_base" && stem != "gpt2")
+// A .tiktoken file holds neither pattern nor special tokens: they go by its name, or by how many
+// tokens it has where that is what is known.
+struct TiktokenKind {
+  std::string_view name;
+  size_t tokens;
+  Pattern pattern;
+  std::vector<AddedToken> added;
+};
+
+std::vector<AddedToken> llama3_added() {
+  constexpr int32_t first = 128000, count = 256;
+  const std::map<int32_t, std::string> named = {
+      {0, "begin_of_text"},   {1, "end_of_text"},   {4, "finetune_right_pad_id"},
+      {6, "start_header_id"}, {7, "end_header_id"}, {8, "eom_id"},
+      {9, "eot_id"},          {10, "python_tag"}};
+  std::vector<AddedToken> added;
+  for (int32_t i = 0, reserved = 0; i < count; ++i) {
+    const auto it = named.find(i);
+    added.push_back({it != named.end() ? fmt::format("<|{}|>", it->second)
+                                       : fmt::format("<|reserved_special_token_{}|>", reserved++),
+                     first + i});
+  }
+  return added;
+}
+
+std::vector<TiktokenKind> tiktoken_kinds() {
+  const std::string end = "<|endoftext|>", prefix = "<|fim_prefix|>", middle = "<|fim_middle|>",
+                    suffix = "<|fim_suffix|>", prompt = "<|endofprompt|>";
+  return {
+      {"r50k_base", 50256, Pattern::gpt2, {{end, 50256}}},
+      {"gpt2", 50256, Pattern::gpt2, {{end, 50256}}},
+      {"p50k_base", 50280, Pattern::gpt2, {{end, 50256}}},
+      {"p50k_edit",
+       50280,
+       Pattern::gpt2,
+       {{end, 50256}, {prefix, 50281}, {middle, 50282}, {suffix, 50283}}},
+      {"cl100k_base",
+       100256,
+       Pattern::cl100k,
+       {{end, 100257}, {prefix, 100258}, {middle, 100259}, {suffix, 100260}, {prompt, 100276}}},
+      {"o200k_base", 199998, Pattern::o200k, {{end, 199999}, {prompt, 200018}}},
+      {"llama3", 128000, Pattern::llama3, llama3_added()},
+      {"qwen",
+       151643,
+       Pattern::qwen2,
+       {{end, 151643}, {"<|im_start|>", 151644}, {"<|im_end|>", 151645}}},
+  };
+}
+
+void name_tiktoken(VocabularyParts& parts, const std::string& stem, std::string_view pattern) {
+  const std::vector<TiktokenKind> kinds = tiktoken_kinds();
+  auto kind = std::ranges::find(kinds, stem, &TiktokenKind::name);
+  if (kind == kinds.end())
+    kind = std::ranges::find(kinds, parts.tokens.size(), &TiktokenKind::tokens);
+  const std::optional<Pattern> named = pattern_named(pattern);
+  if (!pattern.empty() && !named)
+    fail_usage("tokenizer", "expected pattern {}, got {}", pattern_names(), pattern);
+  if (kind == kinds.end() && !named) {
+    std::string names;
+    for (const TiktokenKind& k : kinds) (names += names.empty() ? "" : ", ") += k.name;
     fail(parts.where,
-         "expected r50k_base.tiktoken, p50k_base.tiktoken or gpt2.tiktoken (the name decides the "
-         "pattern), got {}.tiktoken",
-         stem);
-  parts.added = {{"<|endoftext|>", 50256}};
-  parts.eos = parts.bos = 50256;
+         "expected the name of a known file ({}) or its number of tokens, got {} with {} tokens: "
+         "name the pattern",
+         names, stem, parts.tokens.size());
+  }
+  if (kind != kinds.end()) parts.added = kind->added;
+  parts.text.pattern = named ? *named : kind->pattern;
+  if (!parts.added.empty()) parts.eos = parts.bos = parts.added[0].id;
+  if (parts.text.pattern == Pattern::llama3 && parts.added.size() > 1)
+    parts.eos = parts.added[1].id;
 }
 
 template <class T>
@@ -133,10 +196,9 @@ VocabularyParts read_vocab_bpe(const fs::path& path) {
   return parts;
 }
 
-VocabularyParts read_tiktoken(const fs::path& path) {
+VocabularyParts read_tiktoken(const fs::path& path, std::string_view pattern) {
   const std::string text = read_file(path);
   VocabularyParts parts{.where = path.string(), .rule = MergeRule::by_id};
-  name_tiktoken(parts, path.stem().string());
   for_each_line(text, [&](std::string_view line, size_t number) {
     if (line.empty()) return;
     const size_t gap = std::min(line.find(' '), line.size());
@@ -149,6 +211,7 @@ VocabularyParts read_tiktoken(const fs::path& path) {
       fail(parts.where, "expected a rank on line {}, got \"{}\"", number, rank);
     parts.tokens.push_back(std::move(token));
   });
+  name_tiktoken(parts, path.stem().string(), pattern);
   return parts;
 }
 

@@ -284,7 +284,8 @@ class Trainer {
 
 Tokenizer train_bpe(const BpeTrainSpec& spec, const TextSource& next, Threads& threads) {
   const std::optional<Pattern> pattern = pattern_named(spec.pattern);
-  if (!pattern) fail_usage("tokenizer train", "expected pattern gpt2, got {}", spec.pattern);
+  if (!pattern)
+    fail_usage("tokenizer train", "expected pattern {}, got {}", pattern_names(), spec.pattern);
   const size_t least = 256 + spec.special.size();
   if (spec.vocab < 0 || size_t(spec.vocab) < least || spec.vocab > 1 << 24)
     fail_usage("tokenizer train",
@@ -293,7 +294,7 @@ Tokenizer train_bpe(const BpeTrainSpec& spec, const TextSource& next, Threads& t
   Trainer trainer(count_words(next, scanner_of(*pattern), spec, threads));
   trainer.learn(spec, size_t(spec.vocab) - spec.special.size());
   VocabularyParts parts = std::move(trainer).parts();
-  parts.pattern = *pattern;
+  parts.text.pattern = *pattern;
   for (const std::string& text : spec.special)
     parts.added.push_back({text, int32_t(parts.tokens.size() + parts.added.size())});
   if (!parts.added.empty()) parts.eos = parts.bos = parts.added[0].id;

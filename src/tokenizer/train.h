@@ -14,8 +14,8 @@
 namespace hearth {
 
 struct BpeTrainSpec {
-  int vocab = 32768;  // with the bytes and the special tokens
-  std::string pattern = "gpt2";
+  int vocab = 32768;             // with the bytes and the special tokens
+  std::string pattern = "gpt2";  // or cl100k, llama3, o200k, qwen2
   std::vector<std::string> special = {"<|endoftext|>"};
   // Called now and then from the calling thread with a stage ("count": bytes read; "merge": merges
   // learned) and how far it is.

@@ -1,42 +1,46 @@
-// Character classes as the pre-tokeniser patterns see them (\p{L}, \p{N}, \s; Unicode 16.0, the
-// version tiktoken uses) and a UTF-8 reader that takes any byte string.
+// Character classes as the pre-tokeniser patterns see them (Unicode 16.0, the version tiktoken
+// uses) and a UTF-8 reader that takes any byte string.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <span>
+#include <string>
+#include <string_view>
 
 namespace hearth {
 
-enum class CharClass : uint8_t { other, letter, number, space };
+// \p{M}, \p{N}, \s and the letters: [\p{Lu}\p{Lt}], \p{Ll}, [\p{Lm}\p{Lo}].
+enum class CharClass : uint8_t { other, mark, number, space, upper, lower, caseless };
 
 struct CodeRange {
   uint32_t first, last;
 };
+struct ClassRanges {
+  CharClass kind;
+  std::span<const CodeRange> ranges;
+};
 
-// Two bits a code point below `low_limit`, which holds all living scripts but the rarer ideographs.
+// Four bits a code point below `low_limit`, which holds all living scripts but the rarer
+// ideographs.
 constexpr uint32_t low_limit = 0x20000;
-using ClassTable = std::array<uint8_t, low_limit / 4>;
+using ClassTable = std::array<uint8_t, low_limit / 2>;
 
-constexpr ClassTable pack_classes(std::span<const CodeRange> letters,
-                                  std::span<const CodeRange> numbers,
-                                  std::span<const CodeRange> spaces) {
+constexpr ClassTable pack_classes(std::span<const ClassRanges> classes) {
   ClassTable table{};
-  const auto fill = [&](std::span<const CodeRange> ranges, CharClass c) {
-    for (const CodeRange r : ranges)
+  for (const ClassRanges& c : classes)
+    for (const CodeRange r : c.ranges)
       for (uint32_t p = r.first; p <= r.last && p < low_limit; ++p)
-        table[p / 4] = uint8_t(table[p / 4] | uint8_t(c) << p % 4 * 2);
-  };
-  fill(letters, CharClass::letter);
-  fill(numbers, CharClass::number);
-  fill(spaces, CharClass::space);
+        table[p / 2] = uint8_t(table[p / 2] | uint8_t(c.kind) << p % 2 * 4);
   return table;
 }
 
 // In unicode_tables.cpp.
 extern const ClassTable low_classes;
-extern const std::span<const CodeRange> letter_ranges, number_ranges;
+extern const std::span<const ClassRanges> class_ranges;
+extern const std::span<const CodeRange> word_ranges;  // \w
 
 inline bool in_ranges(std::span<const CodeRange> ranges, uint32_t p) {
   const auto it = std::ranges::lower_bound(ranges, p, {}, &CodeRange::last);
@@ -44,9 +48,10 @@ inline bool in_ranges(std::span<const CodeRange> ranges, uint32_t p) {
 }
 
 inline CharClass char_class(uint32_t p) {
-  if (p < low_limit) return CharClass(low_classes[p / 4] >> p % 4 * 2 & 3);
-  if (in_ranges(letter_ranges, p)) return CharClass::letter;
-  return in_ranges(number_ranges, p) ? CharClass::number : CharClass::other;
+  if (p < low_limit) return CharClass(low_classes[p / 2] >> p % 2 * 4 & 15);
+  for (const ClassRanges& c : class_ranges)
+    if (in_ranges(c.ranges, p)) return c.kind;
+  return CharClass::other;
 }
 
 struct Utf8Char {
@@ -76,6 +81,42 @@ inline Utf8Char read_utf8(const char* p, const char* end) {
     code = code << 6 | (c & 0x3f);
   }
   return {code, n};
+}
+
+// Adds the code point as UTF-8.
+inline void append_utf8(std::string& text, uint32_t code) {
+  if (code < 0x80) {
+    text += char(code);
+    return;
+  }
+  const int n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+  text += char((0xf00u >> n & 0xff) | code >> 6 * (n - 1));
+  for (int i = n - 2; i >= 0; --i) text += char(0x80 | (code >> 6 * i & 0x3f));
+}
+
+// How many bytes at the front of the text are ASCII.
+inline size_t ascii_prefix(std::string_view text) {
+  size_t i = 0;
+  for (uint64_t w; i + 8 <= text.size(); i += 8) {
+    std::memcpy(&w, text.data() + i, 8);
+    if (w & 0x8080808080808080) break;
+  }
+  while (i < text.size() && uint8_t(text[i]) < 0x80) ++i;
+  return i;
+}
+
+// How many bytes at the front of the text are well-formed UTF-8.
+inline size_t valid_prefix(std::string_view text) {
+  const char *end = text.data() + text.size(), *p = text.data();
+  while (p < end) {
+    p += ascii_prefix({p, size_t(end - p)});
+    for (; p < end && uint8_t(*p) >= 0x80;) {
+      const Utf8Char c = read_utf8(p, end);
+      if (c.length == 1) return size_t(p - text.data());
+      p += c.length;
+    }
+  }
+  return text.size();
 }
 
 }  // namespace hearth

@@ -4,21 +4,15 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "tokenizer/encode.h"
 #include "tokenizer/unicode.h"
 
 namespace hearth {
 namespace {
 
-constexpr int32_t most_ids = 1 << 24;  // a larger id is a broken file, not a vocabulary
-
 // Bytes that print as themselves; the others are written as U+0100 and on.
 constexpr bool prints(int b) {
   return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
-}
-
-std::string utf8_of(uint32_t code) {
-  if (code < 0x80) return {char(code)};
-  return {char(0xc0 | code >> 6), char(0x80 | (code & 0x3f))};  // stand-ins end at U+0143
 }
 
 constexpr std::array<uint32_t, 256> letter_codes = [] {
@@ -66,9 +60,24 @@ void place_tokens(Vocabulary& v, const VocabularyParts& parts) {
 }
 
 void place_added(Vocabulary& v, std::vector<AddedToken> added) {
-  std::ranges::stable_sort(added, {}, [](const AddedToken& t) { return -long(t.text.size()); });
-  for (const AddedToken& t : added) v.starts_added[uint8_t(t.text[0])] = true;
-  v.added = std::move(added);
+  for (AddedToken& t : added) t.sought = t.normalized ? normalised(v, t.text) : t.text;
+  std::ranges::stable_sort(added, {}, [](const AddedToken& t) { return -long(t.sought.size()); });
+  for (AddedToken& t : added) {
+    AddedTokens& place = t.normalized ? v.normalized : v.raw;
+    place.starts[uint8_t(t.sought[0])] = true;
+    place.tokens.push_back(std::move(t));
+  }
+}
+
+// Ids that are not tokens of the list themselves must stand for something, too.
+void check_ids(const Vocabulary& v, const VocabularyParts& parts) {
+  const auto check = [&](int32_t id, const char* what) {
+    if (id < 0 || size_t(id) >= v.known.size() || !v.known[size_t(id)])
+      fail(parts.where, "expected {} to be a token of the vocabulary, got id {}", what, id);
+  };
+  if (parts.text.unk >= 0) check(parts.text.unk, "unk_token");
+  for (const int32_t id : parts.text.before) check(id, "what the template adds");
+  for (const int32_t id : parts.text.after) check(id, "what the template adds");
 }
 
 // Every way to cut a token into two tokens, in the order of the tokens made.
@@ -131,7 +140,7 @@ void place_words(Vocabulary& v, const VocabularyParts& parts) {
   for (const Token& t : parts.tokens) {
     if (v.rule == MergeRule::listed) {
       symbols.clear();
-      for (const char c : t.bytes) symbols.push_back(v.byte_ids[uint8_t(c)]);
+      spell(v, t.bytes, symbols);
       if (merge_word(symbols, v.pairs) != 1 || symbols[0] != t.id) continue;
     }
     if (t.bytes.size() <= WordTable::longest)
@@ -144,12 +153,23 @@ void place_words(Vocabulary& v, const VocabularyParts& parts) {
 void place_bytes(Vocabulary& v, const VocabularyParts& parts, const TextIds& ids) {
   for (int b = 0; b < 256; ++b) {
     const char c = char(b);
-    const auto it = ids.find(std::string_view(&c, 1));
-    if (it == ids.end())
+    const auto it = parts.text.pieces ? ids.find(fmt::format("<0x{:02X}>", b))
+                                      : ids.find(std::string_view(&c, 1));
+    v.byte_ids[size_t(b)] = it == ids.end() ? -1 : it->second;
+    const bool needed = parts.text.pieces ? parts.text.byte_fallback : true;
+    if (needed && it == ids.end() && parts.text.unk < 0)
       fail(parts.where, "expected a token for each of the 256 bytes, got none for byte 0x{:02x}",
            b);
-    v.byte_ids[size_t(b)] = it->second;
   }
+}
+
+// Without a pre-tokeniser the whole text is one word. Where no merge goes over the beginning of a
+// run of spaces, cutting there gives the same ids, and words of a size that tables know.
+bool cuts_at_runs(const Vocabulary& v) {
+  if (v.rule != MergeRule::listed || !v.pieces.contains(" ")) return false;
+  return std::ranges::none_of(v.merges, [&](const Merge& m) {
+    return v.bytes[size_t(m.right)].starts_with(' ') && !v.bytes[size_t(m.left)].ends_with(' ');
+  });
 }
 
 }  // namespace
@@ -157,7 +177,7 @@ void place_bytes(Vocabulary& v, const VocabularyParts& parts, const TextIds& ids
 const std::array<std::string, 256>& byte_letters() {
   static const auto letters = [] {
     std::array<std::string, 256> t;
-    for (size_t b = 0; b < 256; ++b) t[b] = utf8_of(letter_codes[b]);
+    for (size_t b = 0; b < 256; ++b) append_utf8(t[b], letter_codes[b]);
     return t;
   }();
   return letters;
@@ -193,13 +213,22 @@ bool bytes_of_letters(std::string_view letters, std::string& bytes) {
   return true;
 }
 
+std::vector<AddedToken> added_tokens(const Vocabulary& v) {
+  std::vector<AddedToken> all = v.raw.tokens;
+  all.insert(all.end(), v.normalized.tokens.begin(), v.normalized.tokens.end());
+  std::ranges::sort(all, {}, &AddedToken::id);
+  return all;
+}
+
 std::shared_ptr<const Vocabulary> make_vocabulary(VocabularyParts parts) {
   auto v = std::make_shared<Vocabulary>();
   v->rule = parts.rule;
-  v->pattern = parts.pattern;
+  v->text = parts.text;
   v->eos = parts.eos;
   v->bos = parts.bos;
+  v->saved = std::move(parts.saved);
   place_tokens(*v, parts);
+  check_ids(*v, parts);
   TextIds ids = ids_of_tokens(parts);
   const bool listed = parts.rule == MergeRule::listed || parts.rule == MergeRule::listed_whole;
   v->merges = listed ? std::move(parts.merges) : all_splits(parts.tokens, ids);
@@ -210,8 +239,14 @@ std::shared_ptr<const Vocabulary> make_vocabulary(VocabularyParts parts) {
     parts.added = {{"<s>", v->bos}, {"</s>", v->eos}};
   } else {
     place_bytes(*v, parts, ids);
+    if (parts.text.pieces) v->pieces = std::move(ids);
     place_words(*v, parts);
   }
+  if (parts.text.pieces && v->text.pattern == Pattern::whole && cuts_at_runs(*v))
+    v->text.pattern = Pattern::runs;
+  if (parts.text.bytes_decode)
+    for (int b = 0; b < 256; ++b)
+      if (const int32_t id = v->byte_ids[size_t(b)]; id >= 0) v->bytes[size_t(id)].assign(1, char(b));
   place_added(*v, std::move(parts.added));
   return v;
 }

@@ -84,6 +84,39 @@ TEST_F(TokenizerCli, chat_keeps_special_tokens_out_of_messages) {
   EXPECT_THAT_TEXT(bad.err, "hearth: [stdin:1:2] expected valid JSON");
 }
 
+TEST_F(TokenizerCli, records_of_any_bytes) {
+  const std::string tokenizer = trained();
+  const auto record = [](std::string_view text) {
+    return std::string{char(text.size()), 0, 0, 0} + std::string(text);
+  };
+  const std::string nul_and_lines("a\0\n\nb", 5);
+  const Ran r =
+      run("encode --records" + tokenizer, record(nul_and_lines) + record("") + record("the"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(std::ranges::count(r.out, '\n'), 3);
+  EXPECT_EQ(run("decode --raw" + tokenizer, r.out).out, nul_and_lines + "the");
+  const Ran cut = run("encode --records" + tokenizer, record("the").substr(0, 6));
+  EXPECT_EQ(cut.code, 1);
+  EXPECT_THAT_TEXT(cut.err, "expected 3 bytes in record 1, got 2");
+  EXPECT_THAT_TEXT(run("encode --records" + tokenizer, "ab").err, "record 1 in four bytes, got 2");
+  EXPECT_EQ(run("encode --records --raw" + tokenizer).code, 2);
+}
+
+TEST_F(TokenizerCli, patterns_and_saving) {
+  spill(dir_ / "sample", "12345 12345 12345 it's it's");
+  const auto path = [&](const char* name) { return "'" + (dir_ / name).string() + "'"; };
+  ASSERT_EQ(
+      run("train --pattern qwen2 --vocab 270 --input " + path("sample") + " --out " + path("q"))
+          .code,
+      0);
+  const Ran ids = run("encode --raw --tokenizer " + path("q"), "12345");
+  EXPECT_EQ(std::ranges::count(ids.out, ' '), 4) << "every digit by itself";
+  ASSERT_EQ(run("save --tokenizer " + path("q") + " --out " + path("again")).code, 0);
+  EXPECT_EQ(slurp(dir_ / "again/tokenizer.json"), slurp(dir_ / "q/tokenizer.json"));
+  EXPECT_EQ(run("encode --raw --template --tokenizer " + path("again"), "12345").out, ids.out);
+  EXPECT_EQ(run("train --pattern gpt5 --input " + path("sample") + " --out " + path("x")).code, 2);
+}
+
 TEST_F(TokenizerCli, errors_are_one_line) {
   const std::string tokenizer = trained();
   const Ran word = run("decode" + tokenizer, "12\n7 x\n");
