@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hearth {
@@ -22,8 +23,9 @@ VocabularyParts read_any_file(const fs::path& path) {
   if (extension == ".bpe") return read_vocab_bpe(path);
   if (extension == ".tiktoken") return read_tiktoken(path);
   if (extension == ".bin") return read_llama2c(path);
+  if (extension == ".gguf") return read_gguf_vocabulary(GgufFile(path));
   fail(path.string(),
-       "expected a tokenizer file (.json, .tiktoken, .bpe, merges.txt or .bin), got {}", name);
+       "expected a tokenizer file (.json, .tiktoken, .bpe, merges.txt, .bin or .gguf), got {}", name);
 }
 
 // The only file of the folder that `wanted` accepts; empty where there is none.
@@ -59,11 +61,14 @@ VocabularyParts read_folder(const fs::path& dir) {
 
 }  // namespace
 
-Tokenizer Tokenizer::load(const fs::path& path) {
+VocabularyParts read_tokenizer(const fs::path& path) {
   if (!fs::exists(path))
     fail(path.string(), "expected a tokenizer file or folder, got nothing there");
-  return Tokenizer(
-      make_vocabulary(fs::is_directory(path) ? read_folder(path) : read_any_file(path)));
+  return fs::is_directory(path) ? read_folder(path) : read_any_file(path);
+}
+
+Tokenizer Tokenizer::load(const fs::path& path) {
+  return Tokenizer(make_vocabulary(read_tokenizer(path)));
 }
 
 }  // namespace hearth

@@ -15,6 +15,10 @@ VocabularyParts read_vocab_and_merges(const std::filesystem::path& vocab_json,
 VocabularyParts read_vocab_bpe(const std::filesystem::path&);
 VocabularyParts read_tiktoken(const std::filesystem::path&);
 VocabularyParts read_llama2c(const std::filesystem::path&);
+VocabularyParts parse_llama2c_vocabulary(std::string_view file, const std::string& where);
+
+// Whatever of these, or a .gguf, the path means (see Tokenizer::load).
+VocabularyParts read_tokenizer(const std::filesystem::path&);
 
 // One line of merges.txt or vocab.bpe.
 struct MergeLine {
