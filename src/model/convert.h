@@ -10,7 +10,8 @@
 namespace hearth {
 
 struct ConvertSpec {
-  std::filesystem::path from, to, gguf;  // an empty `to` or `gguf` is not written
+  // An empty `to` or `gguf` is not written.
+  std::filesystem::path from = {}, to = {}, gguf = {};
   // fp32, bf16 or fp16; of a GGUF file also q8_0 or q4_0. Empty: as the source has it.
   std::string dtype = {};
   int64_t shard_bytes = 5'000'000'000;

@@ -129,7 +129,8 @@ def theirs(folder, prompts):
     with torch.no_grad():
         for i, p in enumerate(prompts):
             result[f"logits.{i}"] = model(p).logits[0]
-            made = model.generate(p, do_sample=False, max_new_tokens=GREEDY, pad_token_id=0)
+            made = model.generate(p, attention_mask=torch.ones_like(p), do_sample=False,
+                                  max_new_tokens=GREEDY, pad_token_id=0)
             result[f"greedy.{i}"] = made[0, p.shape[1]:]
     return result
 
@@ -205,6 +206,8 @@ def good(row):
 def main():
     import torch
     import transformers
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     jobs = [(read, m) for m in MODELS] + [(train, m) for m in TRAINED]
     context = multiprocessing.get_context("fork")
     with context.Pool(min(len(jobs), os.cpu_count() or 1)) as pool:
