@@ -48,7 +48,40 @@ void block_to_q4(std::byte*& out, const float* x) {
 
 }  // namespace
 
+std::string_view to_string(GgmlType t) {
+  switch (t) {
+    case GgmlType::f32:
+      return "F32";
+    case GgmlType::f16:
+      return "F16";
+    case GgmlType::q4_0:
+      return "Q4_0";
+    case GgmlType::q8_0:
+      return "Q8_0";
+    case GgmlType::bf16:
+      return "BF16";
+  }
+  return "?";
+}
+
 bool is_quantised(GgmlType t) { return t == GgmlType::q4_0 || t == GgmlType::q8_0; }
+
+int64_t block_elements(GgmlType t) { return is_quantised(t) ? ggml_block : 1; }
+
+int64_t block_bytes(GgmlType t) {
+  switch (t) {
+    case GgmlType::f32:
+      return 4;
+    case GgmlType::f16:
+    case GgmlType::bf16:
+      return 2;
+    case GgmlType::q4_0:
+      return 2 + half_block;
+    case GgmlType::q8_0:
+      return 2 + ggml_block;
+  }
+  return 0;
+}
 
 std::vector<std::byte> to_ggml(std::span<const float> x, GgmlType type) {
   const size_t n = x.size();
@@ -60,10 +93,7 @@ std::vector<std::byte> to_ggml(std::span<const float> x, GgmlType type) {
       if (!std::isfinite(v))
         fail("gguf", "expected finite weights for {}, got {}", to_string(type), v);
   }
-  std::vector<std::byte> bytes(type == GgmlType::f32    ? 4 * n
-                               : type == GgmlType::q8_0 ? n / ggml_block * (2 + ggml_block)
-                               : type == GgmlType::q4_0 ? n / ggml_block * (2 + half_block)
-                                                        : 2 * n);
+  std::vector<std::byte> bytes(n / size_t(block_elements(type)) * size_t(block_bytes(type)));
   std::byte* out = bytes.data();
   switch (type) {
     case GgmlType::f32:

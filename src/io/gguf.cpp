@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <set>
 
 #include "core/error.h"
 #include "io/json.h"
@@ -15,8 +14,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "values are copied as they are");
 
-constexpr std::string_view gguf_magic = "GGUF";
-constexpr uint32_t gguf_version = 3;
 constexpr uint64_t gguf_align = 32, max_gguf_align = 1 << 16;
 constexpr uint32_t max_gguf_dims = 4;
 constexpr uint64_t max_gguf_key = 65535;
@@ -25,23 +22,6 @@ constexpr uint64_t max_gguf_key = 65535;
 uint64_t kind_size(GgufKind k) {
   static constexpr uint8_t sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
   return sizes[size_t(k)];
-}
-
-int64_t elements_in_block(GgmlType t) { return is_quantised(t) ? ggml_block : 1; }
-
-int64_t block_bytes(GgmlType t) {
-  switch (t) {
-    case GgmlType::f32:
-      return 4;
-    case GgmlType::f16:
-    case GgmlType::bf16:
-      return 2;
-    case GgmlType::q4_0:
-      return 2 + ggml_block / 2;
-    case GgmlType::q8_0:
-      return 2 + ggml_block;
-  }
-  return 0;
 }
 
 // Takes values off the front of the file.
@@ -126,7 +106,7 @@ GgufEntry read_tensor(GgufReader& r) {
   e.begin = r.number<uint64_t>("a tensor's offset");
 
   std::vector<int64_t> blocks = e.tensor.shape;  // the first one runs fastest
-  const int64_t in_block = elements_in_block(e.tensor.type);
+  const int64_t in_block = block_elements(e.tensor.type);
   if (blocks[0] % in_block != 0)
     fail(r.where, "expected rows of tensor {} to be whole blocks of {}, got {}", in_quotes(e.name),
          in_block, blocks[0]);
@@ -158,8 +138,6 @@ void place_tensors(GgufTable& table, std::vector<GgufEntry>& entries, Bytes data
       fail(table.where, "expected every tensor once, got {} again", in_quotes(e.name));
   }
 }
-
-uint64_t padding_to(uint64_t at, uint64_t align) { return (align - at % align) % align; }
 
 uint64_t alignment_of(const GgufTable& table) {
   if (!table.has("general.alignment")) return gguf_align;
@@ -204,33 +182,7 @@ std::vector<std::string_view> texts_in(const GgufValue& v) {
   return out;
 }
 
-template <class T>
-void put_number(std::string& out, T x) {
-  out.append(reinterpret_cast<const char*>(&x), sizeof x);
-}
-
-void put_text(std::string& out, std::string_view text) {
-  put_number(out, uint64_t(text.size()));
-  out += text;
-}
-
 }  // namespace
-
-std::string_view to_string(GgmlType t) {
-  switch (t) {
-    case GgmlType::f32:
-      return "F32";
-    case GgmlType::f16:
-      return "F16";
-    case GgmlType::q4_0:
-      return "Q4_0";
-    case GgmlType::q8_0:
-      return "Q8_0";
-    case GgmlType::bf16:
-      return "BF16";
-  }
-  return "?";
-}
 
 int64_t GgufTable::whole(std::string_view key) const {
   const GgufValue& v = value_of(*this, key, "a whole number", false);
@@ -319,99 +271,13 @@ GgufTable parse_gguf(Bytes file, std::string_view where) {
   std::vector<GgufEntry> entries;
   for (uint64_t i = 0; i < tensors; ++i) entries.push_back(read_tensor(r));
   const uint64_t align = alignment_of(table);
-  if (!entries.empty()) r.take(padding_to(r.at(), align), "padding");
+  if (!entries.empty()) r.take((align - r.at() % align) % align, "padding");
   place_tensors(table, entries, r.rest, align);
   return table;
 }
 
 GgufFile::GgufFile(const std::filesystem::path& path) : file_(path) {
   static_cast<GgufTable&>(*this) = parse_gguf(file_.bytes(), path.string());
-}
-
-void GgufKeys::key(std::string_view name, GgufKind kind) {
-  put_text(bytes_, name);
-  put_number(bytes_, uint32_t(kind));
-  ++count_;
-}
-void GgufKeys::set(std::string_view name, std::string_view text) {
-  key(name, GgufKind::text);
-  put_text(bytes_, text);
-}
-void GgufKeys::set(std::string_view name, uint32_t x) {
-  key(name, GgufKind::u32);
-  put_number(bytes_, x);
-}
-void GgufKeys::set(std::string_view name, int64_t x) {
-  if (x < 0 || x > int64_t(std::numeric_limits<uint32_t>::max()))
-    fail("gguf", "expected {} of 32 bits, got {}", name, x);
-  set(name, uint32_t(x));
-}
-void GgufKeys::set(std::string_view name, float x) {
-  key(name, GgufKind::f32);
-  put_number(bytes_, x);
-}
-void GgufKeys::set(std::string_view name, bool x) {
-  key(name, GgufKind::flag);
-  put_number(bytes_, uint8_t(x));
-}
-void GgufKeys::set(std::string_view name, std::span<const std::string> list) {
-  key(name, GgufKind::list);
-  put_number(bytes_, uint32_t(GgufKind::text));
-  put_number(bytes_, uint64_t(list.size()));
-  for (const std::string& text : list) put_text(bytes_, text);
-}
-void GgufKeys::set(std::string_view name, std::span<const float> list) {
-  key(name, GgufKind::list);
-  put_number(bytes_, uint32_t(GgufKind::f32));
-  put_number(bytes_, uint64_t(list.size()));
-  bytes_ += to_text(std::as_bytes(list));
-}
-void GgufKeys::set(std::string_view name, std::span<const int32_t> list) {
-  key(name, GgufKind::list);
-  put_number(bytes_, uint32_t(GgufKind::i32));
-  put_number(bytes_, uint64_t(list.size()));
-  bytes_ += to_text(std::as_bytes(list));
-}
-
-void write_gguf(const std::filesystem::path& path, const GgufKeys& keys,
-                const std::vector<GgufTensorToWrite>& tensors) {
-  std::string header(gguf_magic);
-  put_number(header, gguf_version);
-  put_number(header, uint64_t(tensors.size()));
-  put_number(header, keys.count());
-  header += keys.bytes();
-  std::vector<uint64_t> sizes;
-  std::set<std::string_view> names;
-  uint64_t at = 0;
-  for (const GgufTensorToWrite& t : tensors) {
-    if (!names.insert(t.name).second)
-      fail(path.string(), "expected every tensor once, got {} again", in_quotes(t.name));
-    put_text(header, t.name);
-    put_number(header, uint32_t(t.shape.size()));
-    std::vector<int64_t> blocks = t.shape;
-    for (size_t i = blocks.size(); i-- > 0;) put_number(header, blocks[i]);
-    blocks.back() /= elements_in_block(t.type);
-    const auto size = checked_bytes(blocks, block_bytes(t.type));
-    if (!size) fail(path.string(), "expected {} to have a size of 63 bits", in_quotes(t.name));
-    sizes.push_back(uint64_t(*size));
-    put_number(header, uint32_t(t.type));
-    put_number(header, at);
-    at += sizes.back() + padding_to(sizes.back(), gguf_align);
-  }
-  header.append(padding_to(header.size(), gguf_align), '\0');
-
-  AtomicFile out(path);
-  out.write(to_bytes(header));
-  const std::string zeros(gguf_align, '\0');
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::vector<std::byte> bytes = to_ggml(tensors[i].values(), tensors[i].type);
-    if (bytes.size() != sizes[i])
-      fail(path.string(), "expected {} bytes of tensor {}, got {}", sizes[i],
-           in_quotes(tensors[i].name), bytes.size());
-    out.write(bytes);
-    out.write(to_bytes(zeros).first(padding_to(sizes[i], gguf_align)));
-  }
-  out.commit();
 }
 
 }  // namespace hearth

@@ -22,8 +22,13 @@ std::string_view to_string(GgmlType);  // "F32", "Q8_0", ...
 // rounded as ggml's reference does; a row is a multiple of 32 long.
 constexpr int64_t ggml_block = 32;
 bool is_quantised(GgmlType);
+int64_t block_elements(GgmlType);  // 1 where there are no blocks
+int64_t block_bytes(GgmlType);
 std::vector<std::byte> to_ggml(std::span<const float>, GgmlType);
 std::vector<float> from_ggml(Bytes, GgmlType);
+
+constexpr std::string_view gguf_magic = "GGUF";
+constexpr uint32_t gguf_version = 3;
 
 enum class GgufKind : uint32_t { u8, i8, u16, i16, u32, i32, f32, flag, text, list, u64, i64, f64 };
 

@@ -25,7 +25,8 @@ VocabularyParts read_any_file(const fs::path& path) {
   if (extension == ".bin") return read_llama2c(path);
   if (extension == ".gguf") return read_gguf_vocabulary(GgufFile(path));
   fail(path.string(),
-       "expected a tokenizer file (.json, .tiktoken, .bpe, merges.txt, .bin or .gguf), got {}", name);
+       "expected a tokenizer file (.json, .tiktoken, .bpe, merges.txt, .bin or .gguf), got {}",
+       name);
 }
 
 // The only file of the folder that `wanted` accepts; empty where there is none.
