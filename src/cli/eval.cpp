@@ -167,12 +167,14 @@ void write_logits(Examinee& e, const EvalFlags& f) {
   std::vector<std::vector<Completion>> completions;
   if (f.greedy > 0) {
     std::vector<Request> requests;
+    int64_t room = 0;  // no more cache than this call can fill
     for (const auto& ids : lists) {
+      room = std::max(room, int64_t(ids.size()) + f.greedy);
       requests.push_back({.prompt = ids});
       requests.back().sampling.temperature = 0;
       requests.back().sampling.max_tokens = int(f.greedy);
     }
-    Engine engine(config, e.params, *e.backend, {});
+    Engine engine(config, e.params, *e.backend, {.context = std::min(room, config.context)});
     completions = engine.run(requests);
     for (size_t i = 0; i < lists.size(); ++i) {
       const std::vector<int32_t>& made = completions[i][0].tokens;

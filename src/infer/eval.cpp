@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "core/error.h"
+#include "io/json.h"
 #include "tokenizer/unicode.h"
 
 namespace hearth {
@@ -107,7 +108,8 @@ ScoreItem encode_pair(const Tokenizer& t, std::string context, std::string conti
   }
   const int64_t n = int64_t(item.tokens.size());
   if (item.first >= n)
-    fail("eval", "expected a continuation of at least a token, got none in \"{}\"", continuation);
+    fail("eval", "expected a continuation of at least a token, got none in {}",
+         in_quotes(continuation));
   if (const int64_t cut = n - (longest + 1); cut > 0) {
     item.tokens.erase(item.tokens.begin(), item.tokens.begin() + cut);
     item.first = std::max<int64_t>(1, item.first - cut);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "io/json.h"
 #include "tokenizer/load.h"
 #include "tokenizer/tokenizer.h"
 
@@ -33,7 +34,8 @@ Pattern pattern_of_pre(std::string_view name, std::string_view where) {
   for (const PreTokenizer& p : pre_tokenizers)
     if (p.name == name)
       if (const auto pattern = pattern_named(p.pattern)) return *pattern;
-  fail(where, "expected tokenizer.ggml.pre to be one of gpt-2, llama-bpe, qwen2, got \"{}\"", name);
+  fail(where, "expected tokenizer.ggml.pre to be one of gpt-2, llama-bpe, qwen2, got {}",
+       in_quotes(name));
 }
 
 constexpr std::string_view spm_space = "\xe2\x96\x81";  // U+2581
@@ -153,19 +155,22 @@ VocabularyParts read_bpe(const GgufTable& f) {
   parts.pattern = pattern_of_pre(pre, f.where);
   // llama.cpp ties this to the pattern, and so must we to give its ids.
   if (parts.pattern != Pattern::gpt2 && pre != "qwen2") parts.rule = MergeRule::listed_whole;
+  parts.bos = end_token(f, "tokenizer.ggml.bos_token_id", list.tokens.size());
+  parts.eos = end_token(f, "tokenizer.ggml.eos_token_id", list.tokens.size());
   TextIds ids;
   for (size_t i = 0; i < list.tokens.size(); ++i) {
     const auto id = int32_t(i);
     const std::string text(list.tokens[i]);
     if (list.kinds[i] == unused) continue;
     ids.emplace(text, id);
-    if (list.kinds[i] == control || list.kinds[i] == user_defined) {
-      parts.added.push_back({text, id, list.kinds[i] == control});
+    const bool special = list.kinds[i] == control || id == parts.bos || id == parts.eos;
+    if (special || list.kinds[i] == user_defined) {
+      parts.added.push_back({text, id, special});
       continue;
     }
     Token token{.bytes = {}, .id = id};
     if (!bytes_of_letters(text, token.bytes))
-      fail(f.where, "expected tokens in byte-level letters, got \"{}\" (id {})", text, id);
+      fail(f.where, "expected tokens in byte-level letters, got {} (id {})", in_quotes(text), id);
     parts.tokens.push_back(std::move(token));
   }
   for (const std::string_view merge : f.texts("tokenizer.ggml.merges")) {
@@ -174,11 +179,9 @@ VocabularyParts read_bpe(const GgufTable& f) {
     const std::string right(gap == merge.npos ? "" : merge.substr(gap + 1));
     const auto l = ids.find(left), r = ids.find(right), both = ids.find(left + right);
     if (l == ids.end() || r == ids.end() || both == ids.end())
-      fail(f.where, "expected merges of known tokens, got \"{}\"", merge);
+      fail(f.where, "expected merges of known tokens, got {}", in_quotes(merge));
     parts.merges.push_back({l->second, r->second, both->second});
   }
-  parts.bos = end_token(f, "tokenizer.ggml.bos_token_id", list.tokens.size());
-  parts.eos = end_token(f, "tokenizer.ggml.eos_token_id", list.tokens.size());
   return parts;
 }
 
@@ -208,7 +211,7 @@ std::string llama2c_file(const GgufTable& f) {
 bool is_spm(const GgufTable& f) {
   const std::string_view model = f.text("tokenizer.ggml.model");
   if (model != "gpt2" && model != "llama")
-    fail(f.where, "expected tokenizer.ggml.model gpt2 or llama, got \"{}\"", model);
+    fail(f.where, "expected tokenizer.ggml.model gpt2 or llama, got {}", in_quotes(model));
   return model == "llama";
 }
 
