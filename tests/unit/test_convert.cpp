@@ -229,7 +229,7 @@ TEST(Convert, NamesWhatIsWrongInAGguf) {
                "expected tensor blk.0.attn_k.weight, got none");
   expect_error(opening("llama.block_count", "llama.block_cOunt"),
                "expected the key llama.block_count, got none");
-  expect_error(opening("rope_low", "rope_Low"), "expected");
+  expect_error(opening("hearth.rope_context", "hearth.rope_cOntext"), "by Llama 3's rule");
   std::string other(good);
   other.replace(other.find("llama"), 5, "mamba");
   write_file_atomic(dir / "bad.gguf", other);

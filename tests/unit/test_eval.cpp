@@ -164,7 +164,7 @@ TEST(Eval, WindowsPredictEachTokenOnce) {
 
 TEST(Eval, HellaSwagTexts) {
   EXPECT_EQ(hellaswag_text("  He rides. [title] Then [step] he  stops. "),
-            "He rides. . Then he stops.");
+            "He rides.. Then he stops.");
   EXPECT_EQ(hellaswag_text("a [b"), "a [b");
   EXPECT_EQ(hellaswag_text("a [b\nc] d"), "a [b\nc] d");
   EXPECT_EQ(hellaswag_text("   "), "");
