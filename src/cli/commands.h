@@ -43,6 +43,8 @@ void add_generate(CLI::App&);
 void add_bench(CLI::App&);
 void add_quickstart(CLI::App&);
 void add_doctor(CLI::App&);
+void add_convert(CLI::App&);
+void add_eval(CLI::App&);
 
 int run_command_line(int argc, char** argv);
 

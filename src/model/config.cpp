@@ -66,12 +66,11 @@ double train_flops_per_token(const ModelConfig& config, int64_t T) {
          6.0 * double(c.layers) * double(c.heads * c.head_dim) * double(T);
 }
 
-std::vector<float> rope_table(const ModelConfig& config) {
+std::vector<double> rope_frequencies(const ModelConfig& config) {
   const ModelConfig c = config.resolve();
   const int64_t half = std::lround(c.rotary * float(c.head_dim)) / 2;
   const double base = double(c.rope_context ? c.rope_context : c.context);
   std::vector<double> freq(static_cast<size_t>(half));
-  double magnitude = 1;  // YaRN also stretches q and k
   for (int64_t i = 0; i < half; ++i) {
     double f = std::pow(c.rope_theta, -double(i) / double(half));
     const double turns = base * f / (2 * std::numbers::pi);  // over the original context
@@ -96,14 +95,21 @@ std::vector<float> rope_table(const ModelConfig& config) {
         const double high = std::min(2.0 * double(half) - 1, std::ceil(dim_of(c.rope_low)));
         const double ramp = std::clamp((double(i) - low) / std::max(0.001, high - low), 0.0, 1.0);
         f = f / c.rope_factor * ramp + f * (1 - ramp);
-        magnitude = c.rope_factor > 1 ? 0.1 * std::log(double(c.rope_factor)) + 1 : 1;
         break;
       }
     }
     freq[size_t(i)] = f;
   }
-  std::vector<float> table(size_t(c.context * half * 2));
-  for (int64_t p = 0; p < c.context; ++p)
+  return freq;
+}
+
+std::vector<float> rope_table(const ModelConfig& config) {
+  const std::vector<double> freq = rope_frequencies(config);
+  const int64_t half = int64_t(freq.size());
+  const bool stretches = config.rope_scaling == RopeScaling::yarn && config.rope_factor > 1;
+  const double magnitude = stretches ? 0.1 * std::log(double(config.rope_factor)) + 1 : 1;
+  std::vector<float> table(size_t(config.context * half * 2));
+  for (int64_t p = 0; p < config.context; ++p)
     for (int64_t i = 0; i < half; ++i) {
       const double angle = double(p) * freq[size_t(i)];
       table[size_t((p * half + i) * 2)] = float(magnitude * std::cos(angle));

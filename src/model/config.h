@@ -134,7 +134,10 @@ double train_flops_per_token(const ModelConfig&, int64_t T);
 std::span<const std::string_view> preset_names();
 ModelConfig preset(std::string_view name);  // an unknown name is an error with the nearest one
 
-// cos and sin of every position and frequency: (context, rotary dims / 2, 2).
+// Radians a position turns each pair by, scaled as the config says: (rotary dims / 2).
+std::vector<double> rope_frequencies(const ModelConfig&);
+// cos and sin of every position and frequency: (context, rotary dims / 2, 2). YaRN also
+// stretches q and k by them.
 std::vector<float> rope_table(const ModelConfig&);
 // ALiBi slopes of the heads, as the paper defines them.
 std::vector<float> alibi_slopes(int64_t heads);

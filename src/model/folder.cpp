@@ -1,6 +1,5 @@
 #include "model/folder.h"
 
-#include <cstring>
 #include <set>
 
 #include "core/error.h"
@@ -8,131 +7,17 @@
 #include "io/json.h"
 #include "io/llama2c.h"
 #include "io/mingpt_json.h"
+#include "model/gguf_model.h"
 #include "model/hf_names.h"
+#include "model/model_file.h"
+#include "model/tensor_rows.h"
 
 namespace hearth {
 namespace {
 
 namespace fs = std::filesystem;
 
-// --- numbers ---
-
-template <class T>
-void widen(std::span<float> out, const std::byte* in) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    T x;
-    std::memcpy(&x, in + i * sizeof x, sizeof x);
-    out[i] = float(x);
-  }
-}
-
-std::vector<float> to_floats(const StoredTensor& t) {
-  std::vector<float> out(size_t(t.numel()));
-  switch (t.dtype) {
-    case DType::f32:
-      widen<float>(out, t.bytes.data());
-      break;
-    case DType::f64:
-      widen<double>(out, t.bytes.data());
-      break;
-    case DType::bf16:
-      widen<bf16>(out, t.bytes.data());
-      break;
-    case DType::f16:
-      widen<f16>(out, t.bytes.data());
-      break;
-    default:
-      fail("weights", "expected a float type, got {}", to_string(t.dtype));
-  }
-  return out;
-}
-
-template <class T>
-std::vector<std::byte> narrow(std::span<const float> in) {
-  std::vector<std::byte> out(in.size() * sizeof(T));
-  for (size_t i = 0; i < in.size(); ++i) {
-    const T x = T(in[i]);
-    std::memcpy(out.data() + i * sizeof x, &x, sizeof x);
-  }
-  return out;
-}
-
-std::vector<std::byte> from_floats(std::span<const float> in, DType d) {
-  switch (d) {
-    case DType::f32:
-      return narrow<float>(in);
-    case DType::f64:
-      return narrow<double>(in);
-    case DType::bf16:
-      return narrow<bf16>(in);
-    case DType::f16:
-      return narrow<f16>(in);
-    default:
-      fail("weights", "expected a float type, got {}", to_string(d));
-  }
-}
-
-// (rows, cols) to (cols, rows), by tiles that stay in the cache.
-std::vector<float> transpose(std::span<const float> in, int64_t rows, int64_t cols) {
-  constexpr int64_t tile = 32;
-  std::vector<float> out(in.size());
-  for (int64_t r0 = 0; r0 < rows; r0 += tile)
-    for (int64_t c0 = 0; c0 < cols; c0 += tile)
-      for (int64_t r = r0; r < std::min(rows, r0 + tile); ++r)
-        for (int64_t c = c0; c < std::min(cols, c0 + tile); ++c)
-          out[size_t(c * rows + r)] = in[size_t(r * cols + c)];
-  return out;
-}
-
-// Where row i of a half-split head lies when its pairs are interleaved: i and i + D/2 are
-// neighbours.
-int64_t interleaved_row(int64_t i, int64_t head_dim) {
-  const int64_t half = head_dim / 2, d = i % head_dim;
-  return i - d + (d < half ? 2 * d : 2 * (d - half) + 1);
-}
-
-// Calls copy(row in the file, row here) for each row of a tensor of interleaved heads.
-template <class F>
-void each_row(const FileTensor& t, int64_t rows, F copy) {
-  for (int64_t i = 0; i < rows; ++i) copy(i, t.head_dim ? interleaved_row(i, t.head_dim) : i);
-}
-
-// The tensor's numbers as rows of its parameter.
-std::vector<float> to_rows(const FileTensor& t, std::vector<float> file) {
-  if (t.transposed) return transpose(file, t.shape[0], t.shape[1]);
-  if (!t.head_dim) return file;
-  const int64_t rows = t.shape[0], cols = int64_t(file.size()) / rows;
-  std::vector<float> out(file.size());
-  each_row(t, rows, [&](int64_t there, int64_t here) {
-    std::copy_n(file.begin() + there * cols, cols, out.begin() + here * cols);
-  });
-  return out;
-}
-
-// The reverse: from all numbers of the parameter.
-std::vector<float> from_rows(const FileTensor& t, std::span<const float> param) {
-  int64_t n = 1;
-  for (const int64_t dim : t.shape) n *= dim;
-  if (t.transposed) return transpose(param, t.shape[1], t.shape[0]);
-  const int64_t rows = t.shape[0], cols = n / rows;
-  param = param.subspan(size_t(t.row * cols), size_t(n));
-  std::vector<float> out(param.begin(), param.end());
-  if (t.head_dim)
-    each_row(t, rows, [&](int64_t there, int64_t here) {
-      std::copy_n(param.begin() + here * cols, cols, out.begin() + there * cols);
-    });
-  return out;
-}
-
 // --- a file's tensors, whatever the file ---
-
-struct ModelFile {
-  std::string where;
-  std::shared_ptr<const void> owner;  // of the bytes below
-  StoredTensors tensors;
-  std::map<std::string, std::string, std::less<>> foreign;  // name -> type we do not read
-  FileLayout layout;
-};
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string s;
@@ -230,12 +115,6 @@ void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTe
 
 // --- kinds of files ---
 
-struct Opened {
-  ModelConfig config;
-  ModelFile file;
-  fs::path path, tokenizer;
-};
-
 bool has_tokenizer(const fs::path& dir) {
   for (const char* name : {"tokenizer.json", "vocab.json", "vocab.bpe"})
     if (fs::exists(dir / name)) return true;
@@ -247,10 +126,10 @@ bool has_tokenizer(const fs::path& dir) {
   return false;
 }
 
-Opened open_hf(const fs::path& dir) {
+OpenedModel open_hf(const fs::path& dir) {
   const std::string where = (dir / "config.json").string();
   const nlohmann::json json = read_json(dir / "config.json", {.max_bytes = 16 << 20});
-  Opened o{config_from_hf_json(json, where), {}, dir, has_tokenizer(dir) ? dir : fs::path()};
+  OpenedModel o{config_from_hf_json(json, where), {}, dir, has_tokenizer(dir) ? dir : fs::path()};
   const auto weights = std::make_shared<const Safetensors>(dir);
   o.file = {dir.string(),
             weights,
@@ -260,13 +139,13 @@ Opened open_hf(const fs::path& dir) {
   return o;
 }
 
-Opened open_checkpoint(const fs::path& dir) {
+OpenedModel open_checkpoint(const fs::path& dir) {
   if (const auto problem = verify_checkpoint(dir))
     fail(dir.string(), "expected a whole checkpoint, got: {}", *problem);
   return open_hf(dir);
 }
 
-Opened open_run(const fs::path& dir) {
+OpenedModel open_run(const fs::path& dir) {
   const FoundCheckpoint found = find_newest_valid(dir / "checkpoints");
   for (const auto& s : found.skipped)
     fmt::print(stderr, "skipped {}: {}\n", s.dir.string(), s.reason);
@@ -307,7 +186,7 @@ fs::path llama2c_tokenizer(const fs::path& model, int64_t vocab) {
   return all.size() == 1 ? all[0] : fs::path();
 }
 
-Opened open_llama2c(const fs::path& path) {
+OpenedModel open_llama2c(const fs::path& path) {
   const auto file = std::make_shared<const Llama2cFile>(path);
   const Llama2cHeader& h = file->header;
   ModelConfig c;
@@ -316,15 +195,18 @@ Opened open_llama2c(const fs::path& path) {
   c.rope_pairs = RopePairs::interleaved;
   c.norm_eps = 1e-5f;
   c.tied = h.tied;
-  return {
-      c.resolve(),
-      {path.string(), file, named_as_llama(*file), {}, {.type = HfType::llama, .half_rope = false}},
-      path,
-      llama2c_tokenizer(path, h.vocab)};
+  return {c.resolve(),
+          {path.string(),
+           file,
+           named_as_llama(*file),
+           {},
+           {.type = HfType::llama, .pairs = std::nullopt}},
+          path,
+          llama2c_tokenizer(path, h.vocab)};
 }
 
 // GPT-2's names and shape, but matrices (out, in) and a head of its own.
-Opened open_mingpt(const fs::path& path) {
+OpenedModel open_mingpt(const fs::path& path) {
   const auto file = std::make_shared<const MingptJson>(read_mingpt_json(path));
   nlohmann::json keys = file->config;
   if (!keys.contains("block_size"))
@@ -341,7 +223,7 @@ Opened open_mingpt(const fs::path& path) {
           {}};
 }
 
-Opened open_any(const fs::path& path) {
+OpenedModel open_any(const fs::path& path) {
   if (fs::is_directory(path)) {
     if (fs::is_directory(path / "checkpoints")) return open_run(path);
     if (fs::exists(path / "manifest.json")) return open_checkpoint(path);
@@ -351,19 +233,21 @@ Opened open_any(const fs::path& path) {
   }
   if (path.extension() == ".bin") return open_llama2c(path);
   if (path.extension() == ".json") return open_mingpt(path);
-  fail(path.string(), "expected a folder, a llama2.c .bin or a minGPT .json, got {}",
+  if (path.extension() == ".gguf") return open_gguf(path);
+  fail(path.string(), "expected a folder, a llama2.c .bin, a minGPT .json or a .gguf, got {}",
        fs::exists(path) ? "another file" : "nothing there");
 }
 
 }  // namespace
 
 ModelSource ModelSource::open(const fs::path& path) {
-  Opened o = open_any(path);
+  OpenedModel o = open_any(path);
   ModelSource source;
   source.config_ = o.config;
   source.path_ = o.path;
   source.tokenizer_ = o.tokenizer;
   const auto tensors = checked_tensors(o.file, o.config);
+  source.dtype_ = o.file.tensors.at(tensors.front().name).dtype;
   source.load_ = [file = std::make_shared<const ModelFile>(std::move(o.file)),
                   tensors](ParamStore& store) { load_params(store, *file, tensors); };
   return source;

@@ -19,20 +19,22 @@ namespace hearth {
 class ModelSource {
  public:
   // A run folder (its newest valid checkpoint; says on stderr when it had to skip one), a
-  // checkpoint folder, a Hugging Face folder, a llama2.c .bin, or a minGPT .json. A missing,
-  // surplus or misshapen tensor is an error that names it.
+  // checkpoint folder, a Hugging Face folder, a llama2.c .bin, a minGPT .json, or a .gguf. A
+  // missing, surplus or misshapen tensor is an error that names it.
   static ModelSource open(const std::filesystem::path&);
 
   const ModelConfig& config() const { return config_; }
+  DType dtype() const { return dtype_; }  // of the embedding; quantised weights count as f32
   // Fills every parameter.
   void load(ParamStore&) const;
-  // What Tokenizer::load takes: the folder, or a llama2.c model's tok*.bin; empty when there is
-  // none.
+  // What Tokenizer::load takes: the folder, a llama2.c model's tok*.bin, or the .gguf; empty when
+  // there is none.
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
   const std::filesystem::path& path() const { return path_; }  // of a run: the checkpoint chosen
 
  private:
   ModelConfig config_;
+  DType dtype_ = DType::f32;
   std::filesystem::path path_, tokenizer_;
   std::function<void(ParamStore&)> load_;  // holds the mapped files
 };

@@ -60,13 +60,15 @@ struct Names {
       FileTensor t{.name = file + names[i] + std::string(kind), .shape = {rows[i]}, .param = param};
       if (kind == "weight") t.shape.push_back(c.dim);
       t.row = row;
-      if (i < 2) t.head_dim = regrouped_head();
+      if (i < 2) regroup(t);
       list.push_back(std::move(t));
       row += rows[i];
     }
   }
-  int64_t regrouped_head() const {
-    return layout.half_rope && c.rope_pairs == RopePairs::interleaved ? c.head_dim : 0;
+  void regroup(FileTensor& t) const {
+    if (!layout.pairs || *layout.pairs == c.rope_pairs) return;
+    t.head_dim = c.head_dim;
+    t.interleaved = *layout.pairs == RopePairs::interleaved;
   }
   void gate_up(const std::string& file, const std::string& param, std::string_view kind) {
     for (const char* name : {"gate_proj.", "up_proj."}) {
@@ -86,7 +88,7 @@ struct Names {
     if (layout.type == HfType::qwen3) {
       for (const char* which : {"q_norm.", "k_norm."}) {
         vector(attn + which + "weight", ours + "attn." + which + "gain", c.head_dim);
-        list.back().head_dim = regrouped_head();
+        regroup(list.back());
       }
     }
     matrix(attn + "o_proj.weight", ours + "attn.out.weight", c.dim, c.heads * c.head_dim);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,13 +30,16 @@ struct FileTensor {
   std::string param;        // empty: a bias the layout demands and this model has not, all zeros
   int64_t row = 0;          // its first row in `param`
   bool transposed = false;  // (in, out) in the file, (out, in) here
-  int64_t head_dim = 0;  // rows of interleaved heads of this size, half-split in the file; 0: as is
+  // Rows of heads of this size whose rotary pairs the file has the other way; 0: as is.
+  int64_t head_dim = 0;
+  bool interleaved = false;  // so in the file, half-split here; else the reverse
 };
 
 struct FileLayout {
   HfType type = HfType::hearth;
-  bool conv1d = true;     // gpt2: matrices are (in, out)
-  bool half_rope = true;  // q and k rows are half-split, whatever the model's rope_pairs
+  bool conv1d = true;  // gpt2: matrices are (in, out)
+  // Of q and k rows in the file, whatever the model's own are; nothing: those.
+  std::optional<RopePairs> pairs = RopePairs::half;
 };
 
 // `config` is resolved. Tensors of one parameter follow each other.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hearth {
@@ -24,10 +25,10 @@ VocabularyParts read_any_file(const fs::path& path, std::string_view pattern) {
   if (extension == ".json") return read_tokenizer_json(path);
   if (extension == ".bpe") return read_vocab_bpe(path);
   if (extension == ".bin") return read_llama2c(path);
+  if (extension == ".gguf") return read_gguf_vocabulary(GgufFile(path));
   fail(path.string(),
-       "expected a tokenizer file (.json, .tiktoken, tokenizer.model, .bpe, merges.txt or .bin), "
-       "got "
-       "{}",
+       "expected a tokenizer file (.json, .tiktoken, tokenizer.model, .bpe, merges.txt, .bin or "
+       ".gguf), got {}",
        name);
 }
 
@@ -64,11 +65,14 @@ VocabularyParts read_folder(const fs::path& dir, std::string_view pattern) {
 
 }  // namespace
 
-Tokenizer Tokenizer::load(const fs::path& path, std::string_view pattern) {
+VocabularyParts read_tokenizer(const fs::path& path, std::string_view pattern) {
   if (!fs::exists(path))
     fail(path.string(), "expected a tokenizer file or folder, got nothing there");
-  return Tokenizer(make_vocabulary(fs::is_directory(path) ? read_folder(path, pattern)
-                                                          : read_any_file(path, pattern)));
+  return fs::is_directory(path) ? read_folder(path, pattern) : read_any_file(path, pattern);
+}
+
+Tokenizer Tokenizer::load(const fs::path& path, std::string_view pattern) {
+  return Tokenizer(make_vocabulary(read_tokenizer(path, pattern)));
 }
 
 }  // namespace hearth

@@ -16,6 +16,10 @@ VocabularyParts read_vocab_bpe(const std::filesystem::path&);
 // `pattern` may be empty: see Tokenizer::load.
 VocabularyParts read_tiktoken(const std::filesystem::path&, std::string_view pattern);
 VocabularyParts read_llama2c(const std::filesystem::path&);
+VocabularyParts parse_llama2c_vocabulary(std::string_view file, const std::string& where);
+
+// Whatever of these, or a .gguf, the path means (see Tokenizer::load).
+VocabularyParts read_tokenizer(const std::filesystem::path&, std::string_view pattern = {});
 
 // One line of merges.txt or vocab.bpe.
 struct MergeLine {

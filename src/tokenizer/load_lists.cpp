@@ -216,9 +216,8 @@ VocabularyParts read_tiktoken(const fs::path& path, std::string_view pattern) {
 }
 
 // int32 longest piece; then for each piece a float score, an int32 length and its bytes.
-VocabularyParts read_llama2c(const fs::path& path) {
-  const std::string file = read_file(path);
-  VocabularyParts parts{.where = path.string(), .rule = MergeRule::llama2c, .eos = 2, .bos = 1};
+VocabularyParts parse_llama2c_vocabulary(std::string_view file, const std::string& where) {
+  VocabularyParts parts{.where = where, .rule = MergeRule::llama2c, .eos = 2, .bos = 1};
   std::string_view rest = file;
   if (rest.size() < 4)
     fail(parts.where, "expected a llama2.c tokenizer, got {} bytes", file.size());
@@ -239,6 +238,10 @@ VocabularyParts read_llama2c(const fs::path& path) {
   check_llama2c(parts);
   for (const Token& t : parts.tokens) parts.printed.push_back(printed(t.bytes, t.id));
   return parts;
+}
+
+VocabularyParts read_llama2c(const fs::path& path) {
+  return parse_llama2c_vocabulary(read_file(path), path.string());
 }
 
 }  // namespace hearth

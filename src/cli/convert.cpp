@@ -1,0 +1,57 @@
+// hearth convert: a model from one format to another.
+#include "model/convert.h"
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "cpu/backend.h"
+
+namespace hearth {
+namespace {
+
+struct ConvertFlags {
+  std::string from, to, gguf;
+  ConvertSpec spec = {};
+  bool json = false;
+};
+
+void run_convert(const ConvertFlags& flags) {
+  ConvertSpec spec = flags.spec;
+  spec.from = flags.from, spec.to = flags.to, spec.gguf = flags.gguf;
+  const auto backend = make_cpu_backend(0);
+  const Converted c = convert_model(spec, *backend);
+  if (c.widened)
+    fmt::print(stderr, "{} matrices are F16: their rows are not whole blocks of 32\n", c.widened);
+  if (!c.tokenizer) fmt::print(stderr, "{} has no tokenizer beside it\n", flags.from);
+  if (flags.json) {
+    print_json({{"model_type", c.model_type},
+                {"params", c.params},
+                {"dtype", c.dtype},
+                {"tokenizer", c.tokenizer},
+                {"to", flags.to},
+                {"gguf", flags.gguf}});
+    return;
+  }
+  const char* both = flags.to.empty() || flags.gguf.empty() ? "" : " and ";
+  put(fmt::format("{}, {} parameters, {}: {}{}{}\n", c.model_type, c.params, c.dtype, flags.to,
+                  both, flags.gguf));
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app) {
+  auto f = std::make_shared<ConvertFlags>();
+  CLI::App* c = app.add_subcommand("convert", "write a model in another format");
+  c->add_option("--from", f->from,
+                "run, checkpoint or Hugging Face folder, llama2.c .bin, minGPT .json or .gguf")
+      ->required();
+  c->add_option("--to", f->to, "Hugging Face folder to write");
+  c->add_option("--gguf", f->gguf, "GGUF file to write");
+  c->add_option("--dtype", f->spec.dtype,
+                "fp32, bf16 or fp16; for --gguf alone also q8_0 or q4_0; as the source without");
+  c->add_option("--shard-bytes", f->spec.shard_bytes, "weights beyond this go into several files")
+      ->capture_default_str();
+  c->add_flag("--json", f->json, "result as one JSON object");
+  c->callback([f] { run_convert(*f); });
+}
+
+}  // namespace hearth

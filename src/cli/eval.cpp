@@ -1,0 +1,266 @@
+// hearth eval: a model's scores on perplexity, HellaSwag, LAMBADA and multiple choice; or its raw
+// logits, for checks against other programs.
+#include "infer/eval.h"
+
+#include <charconv>
+#include <sstream>
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "infer/engine.h"
+#include "io/fields.h"
+#include "io/safetensors.h"
+#include "model/decoder.h"
+#include "model/folder.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::ordered_json;
+
+enum class EvalTask : uint8_t { perplexity, hellaswag, lambada, choices, logits };
+std::span<const std::string_view> names_of(EvalTask) {
+  static constexpr auto names =
+      std::to_array<std::string_view>({"perplexity", "hellaswag", "lambada", "choices", "logits"});
+  return names;
+}
+
+struct EvalFlags {
+  std::string model, task, data, out, dtype = "fp32";
+  int64_t limit = 0, stride = 0, context = 0, batch_tokens = 8192, greedy = 0;
+  Common common = {};
+};
+
+struct EvalResult {
+  std::vector<Metric> metrics;
+  int64_t n = 0, tokens = 0;
+};
+
+// A model ready to be asked.
+struct Examinee {
+  std::unique_ptr<Backend> backend;
+  ModelSource source;
+  ParamStore params;
+  std::optional<Tokenizer> tokenizer;
+  int64_t longest;  // tokens the model sees at once
+
+  explicit Examinee(const EvalFlags& f)
+      : backend(make_backend(f.common)),
+        source(ModelSource::open(f.model)),
+        params(*backend, decoder_params(source.config()), weights_of(f.dtype)),
+        longest(f.context ? f.context : source.config().context) {
+    if (longest < 1 || longest > source.config().context)
+      fail_usage("--context", "expected 1 to {}, got {}", source.config().context, longest);
+    source.load(params);
+    if (!source.tokenizer().empty()) tokenizer = Tokenizer::load(source.tokenizer());
+  }
+  const Tokenizer& text() const {
+    if (!tokenizer)
+      fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
+    return *tokenizer;
+  }
+
+ private:
+  static DType weights_of(const std::string& name) {
+    if (name == "fp32") return DType::f32;
+    if (name == "bf16") return DType::bf16;
+    fail_usage("--dtype", "expected fp32 or bf16, got {}", name);
+  }
+};
+
+std::vector<Score> scored(Examinee& e, const EvalFlags& f, std::span<const ScoreItem> items,
+                          bool greedy) {
+  Scorer scorer(e.source.config(), e.params, *e.backend,
+                {.batch_tokens = f.batch_tokens, .greedy = greedy});
+  size_t told = 0;
+  const auto scores = scorer.score(items, [&](size_t done) {
+    if (done - told < items.size() / 50 && done != items.size()) return;
+    told = done;
+    fmt::print(stderr, "\rscored {} of {} ", done, items.size());
+  });
+  fmt::print(stderr, "\n");
+  return scores;
+}
+
+template <class T>
+void keep_first(std::vector<T>& items, int64_t limit) {
+  if (limit > 0 && int64_t(items.size()) > limit) items.erase(items.begin() + limit, items.end());
+}
+
+int64_t tokens_in(std::span<const Score> scores) {
+  int64_t n = 0;
+  for (const Score& s : scores) n += s.tokens;
+  return n;
+}
+
+EvalResult eval_choices(Examinee& e, const EvalFlags& f, std::vector<Choices> items) {
+  keep_first(items, f.limit);
+  std::vector<ScoreItem> all;
+  for (const Choices& item : items)
+    for (const std::string& choice : item.choices)
+      all.push_back(encode_pair(e.text(), item.context, " " + choice, e.longest));
+  const auto scores = scored(e, f, all, false);
+  return {choice_metrics(items, scores), int64_t(items.size()), tokens_in(scores)};
+}
+
+EvalResult eval_lambada(Examinee& e, const EvalFlags& f) {
+  std::vector<LastWord> items = read_lambada(f.data);
+  keep_first(items, f.limit);
+  std::vector<ScoreItem> all;
+  for (const LastWord& item : items)
+    all.push_back(encode_pair(e.text(), item.context, item.word, e.longest));
+  const auto scores = scored(e, f, all, true);
+  return {last_word_metrics(scores), int64_t(items.size()), tokens_in(scores)};
+}
+
+EvalResult eval_perplexity(Examinee& e, const EvalFlags& f) {
+  std::vector<std::string> documents = read_documents(f.data);
+  keep_first(documents, f.limit);
+  std::vector<ScoreItem> all;
+  int64_t words = 0, bytes = 0;
+  for (const std::string& text : documents) {
+    words += count_words(text), bytes += int64_t(text.size());
+    for (ScoreItem& w : rolling_windows(e.text(), text, e.longest, f.stride ? f.stride : e.longest))
+      all.push_back(std::move(w));
+  }
+  if (all.empty()) fail(f.data, "expected some text, got none");
+  const auto scores = scored(e, f, all, false);
+  return {perplexity_metrics(scores, words, bytes), int64_t(documents.size()), tokens_in(scores)};
+}
+
+// Lines of ids.
+std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t vocab) {
+  std::istringstream in(read_file(path));
+  std::vector<std::vector<int32_t>> lists;
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::vector<int32_t> ids;
+    for (std::string word; words >> word;) {
+      int32_t id = -1;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+      if (error != std::errc() || end != word.data() + word.size() || id < 0 || id >= vocab)
+        fail(path, "expected ids below {}, got {}", vocab, in_quotes(word));
+      ids.push_back(id);
+    }
+    if (!ids.empty()) lists.push_back(std::move(ids));
+  }
+  if (lists.empty()) fail(path, "expected lines of ids, got none");
+  return lists;
+}
+
+// For line i: "logits.i" (tokens, V) by one pass, and "greedy.i", the likeliest tokens after them
+// by the engine and its cache.
+void write_logits(Examinee& e, const EvalFlags& f) {
+  if (f.out.empty()) fail_usage("--out", "expected a file for the logits, got none");
+  const ModelConfig& config = e.source.config();
+  const auto lists = read_ids(f.data, config.vocab);
+  std::vector<TensorToWrite> tensors;
+  Scorer scorer(config, e.params, *e.backend);
+  for (size_t i = 0; i < lists.size(); ++i)
+    tensors.push_back({fmt::format("logits.{}", i),
+                       DType::f32,
+                       {int64_t(lists[i].size()), config.vocab},
+                       [&, i](const ByteSink& sink) {
+                         const std::vector<float> logits = scorer.logits(lists[i]);
+                         sink(std::as_bytes(std::span(logits)));
+                       }});
+  std::vector<std::vector<Completion>> completions;
+  if (f.greedy > 0) {
+    std::vector<Request> requests;
+    int64_t room = 0;  // no more cache than this call can fill
+    for (const auto& ids : lists) {
+      room = std::max(room, int64_t(ids.size()) + f.greedy);
+      requests.push_back({.prompt = ids});
+      requests.back().sampling.temperature = 0;
+      requests.back().sampling.max_tokens = int(f.greedy);
+    }
+    Engine engine(config, e.params, *e.backend, {.context = std::min(room, config.context)});
+    completions = engine.run(requests);
+    for (size_t i = 0; i < lists.size(); ++i) {
+      const std::vector<int32_t>& made = completions[i][0].tokens;
+      tensors.push_back({fmt::format("greedy.{}", i),
+                         DType::i32,
+                         {int64_t(made.size())},
+                         [&made](const ByteSink& sink) { sink(std::as_bytes(std::span(made))); }});
+    }
+  }
+  const std::filesystem::path out = std::filesystem::absolute(f.out);
+  write_safetensors(out.parent_path(), out.filename().string(), tensors);
+  fmt::print(stderr, "{}: logits of {} lines\n", f.out, lists.size());
+}
+
+void print_result(const EvalFlags& f, const EvalResult& r) {
+  if (f.common.json) {
+    ordered_json metrics = ordered_json::array();
+    for (const Metric& m : r.metrics)
+      metrics.push_back({{"metric", m.name},
+                         {"value", m.value},
+                         {"stderr", m.error ? ordered_json(*m.error) : ordered_json()}});
+    print_json({{"task", f.task},
+                {"metric", r.metrics[0].name},
+                {"value", r.metrics[0].value},
+                {"stderr", metrics[0]["stderr"]},
+                {"n", r.n},
+                {"tokens", r.tokens},
+                {"metrics", metrics}});
+    return;
+  }
+  for (const Metric& m : r.metrics)
+    put(m.error ? fmt::format("{} {:.5g} +- {:.2g}\n", m.name, m.value, *m.error)
+                : fmt::format("{} {:.5g}\n", m.name, m.value));
+  put(fmt::format("n {}, {} tokens scored\n", r.n, r.tokens));
+}
+
+void run_eval(const EvalFlags& f) {
+  const EvalTask task = parse_enum<EvalTask>(f.task, "--task");
+  Examinee e(f);
+  switch (task) {
+    case EvalTask::perplexity:
+      return print_result(f, eval_perplexity(e, f));
+    case EvalTask::hellaswag:
+      return print_result(f, eval_choices(e, f, read_hellaswag(f.data)));
+    case EvalTask::lambada:
+      return print_result(f, eval_lambada(e, f));
+    case EvalTask::choices:
+      return print_result(f, eval_choices(e, f, read_choices(f.data)));
+    case EvalTask::logits:
+      return write_logits(e, f);
+  }
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  auto f = std::make_shared<EvalFlags>();
+  CLI::App* c = app.add_subcommand("eval", "score a model on a task");
+  add_common(*c, f->common);
+  c->add_option("--model", f->model, "run, checkpoint or Hugging Face folder, or a model file")
+      ->required();
+  c->add_option("--task", f->task,
+                "perplexity, hellaswag, lambada, choices (ARC and the like), or logits")
+      ->required();
+  c->add_option("--data", f->data,
+                "texts or .jsonl; HellaSwag, LAMBADA, ARC files; for logits lines of ids")
+      ->required();
+  c->add_option("--dtype", f->dtype, "fp32 or bf16")->capture_default_str();
+  c->add_option("--limit", f->limit, "first so many items; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  c->add_option("--context", f->context, "tokens the model sees at once; 0: all it can")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  c->add_option("--stride", f->stride,
+                "perplexity: new tokens a window, the rest is context; 0: all of it")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  c->add_option("--batch-tokens", f->batch_tokens, "tokens of a forward pass")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  c->add_option("--out", f->out, "logits: safetensors file to write");
+  c->add_option("--greedy", f->greedy, "logits: also so many likeliest tokens after each line")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  c->callback([f] { run_eval(*f); });
+}
+
+}  // namespace hearth

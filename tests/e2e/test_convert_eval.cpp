@@ -1,0 +1,91 @@
+// convert and eval as a user calls them.
+#include "e2e/command.h"
+
+namespace hearth {
+namespace {
+
+// A model with its tokenizer, trained for a moment.
+std::string story_run(const Folder& folder) {
+  const std::string text = folder / "stories.txt", tok = folder / "tok", out = folder / "tokens";
+  json_of(run(folder, {"data", "stories", "--out", text, "--stories", "200", "--json"}));
+  json_of(run(folder,
+              {"tokenizer", "train", "--input", text, "--vocab", "400", "--out", tok, "--json"}));
+  json_of(run(folder, {"data", "prepare", "--tokenizer", tok, "--input", text, "--out", out,
+                       "--val-fraction", "0.1", "--json"}));
+  json_of(run(folder,
+              Words{"pretrain", "--preset", "tiny", "--vocab", "400", "--context", "64", "--layers",
+                    "1", "--dim", "32", "--heads", "2", "--kv-heads", "1", "--hidden", "64"} +
+                  Words{"--tokenizer", tok, "--run", folder / "run", "--data", out + "/train_*.bin",
+                        "--steps", "20", "--batch", "4", "--seq", "64", "--lr", "1e-2", "--json"}));
+  return folder / "run";
+}
+
+// A model's perplexity is the same from its run, from a folder and from GGUF; coarser types move it
+// a little.
+TEST(ConvertEval, OneModelInThreeFormats) {
+  const Folder folder;
+  const std::string model = story_run(folder), text = folder / "stories.txt";
+  const auto perplexity = [&](const std::string& from) {
+    const auto j = json_of(run(folder, {"eval", "--model", from, "--task", "perplexity", "--data",
+                                        text, "--limit", "20", "--json"}));
+    EXPECT_EQ(j["metric"], "perplexity");
+    EXPECT_EQ(j["n"], 20);
+    EXPECT_GT(j["stderr"].get<double>(), 0);
+    return j["value"].get<double>();
+  };
+  const double want = perplexity(model);
+  EXPECT_GT(want, 1);
+  EXPECT_LT(want, 400);
+  const std::string hf = folder / "hf", gguf = folder / "m.gguf", q8 = folder / "q8.gguf";
+  const auto done =
+      json_of(run(folder, {"convert", "--from", model, "--to", hf, "--gguf", gguf, "--json"}));
+  EXPECT_TRUE(done["tokenizer"].get<bool>());
+  EXPECT_EQ(perplexity(hf), want);
+  EXPECT_EQ(perplexity(gguf), want);
+  EXPECT_EQ(run(folder, {"convert", "--from", hf, "--gguf", q8, "--dtype", "q8_0"}).status, 0);
+  const double coarse = perplexity(q8);
+  EXPECT_NE(coarse, want);
+  EXPECT_NEAR(coarse, want, 0.02 * want);
+  // The same windows once more, each with more context.
+  const auto close = json_of(run(folder, {"eval", "--model", hf, "--task", "perplexity", "--data",
+                                          text, "--limit", "20", "--stride", "16", "--json"}));
+  EXPECT_EQ(close["n"], 20);
+}
+
+TEST(ConvertEval, ChoicesAndLastWords) {
+  const Folder folder;
+  const std::string model = story_run(folder);
+  write_file_atomic(
+      folder / "c.jsonl",
+      "{\"context\": \"Once upon a\", \"choices\": [\"time\", \"xqz\"], \"gold\": 0}\n"
+      "{\"context\": \"Once upon a\", \"choices\": [\"time\", \"xqz\"], \"gold\": 1}\n");
+  const auto c = json_of(run(folder, {"eval", "--model", model, "--task", "choices", "--data",
+                                      folder / "c.jsonl", "--json"}));
+  EXPECT_EQ(c["metric"], "acc");
+  EXPECT_EQ(c["value"], 0.5);
+  EXPECT_EQ(c["stderr"], 0.5);  // sqrt(0.5) / sqrt(2)
+  EXPECT_EQ(c["metrics"].size(), 3u);
+  write_file_atomic(folder / "l.jsonl", "{\"text\": \"Once upon a time there was a dog\"}\n");
+  const auto l = json_of(run(folder, {"eval", "--model", model, "--task", "lambada", "--data",
+                                      folder / "l.jsonl", "--json"}));
+  EXPECT_EQ(l["metrics"][1]["metric"], "acc");
+  EXPECT_TRUE(l["stderr"].is_null());  // of one item
+}
+
+TEST(ConvertEval, WrongCalls) {
+  const Folder folder;
+  const std::string model = story_run(folder);
+  expect_error(run(folder, {"convert", "--from", model}), 2, "expected --to DIR or --gguf FILE");
+  expect_error(run(folder, {"convert", "--from", folder / "gone", "--to", folder / "x"}), 1,
+               "nothing there");
+  expect_error(run(folder, {"convert", "--from", model, "--to", folder / "tok"}), 1,
+               "new or empty");
+  expect_error(run(folder, {"eval", "--model", model, "--task", "hela", "--data", "x"}), 2,
+               "expected one of perplexity, hellaswag, lambada, choices, logits");
+  expect_error(
+      run(folder, {"eval", "--model", model, "--task", "lambada", "--data", folder / "gone"}), 1,
+      "gone");
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""hearth's model folders against transformers, both ways.
+
+Ten random models each of gpt2, llama and qwen3 in odd shapes are saved by transformers (float32,
+bfloat16 or float16, some in shards) and read by hearth; hearth converts each and transformers reads
+it back; and six models are trained by hearth for 20 steps and read by transformers. Logits in
+float32 must agree within 1e-4 and 64 greedy tokens must be equal.
+
+  python3 tests/parity/hf_models.py build/hearth tests/parity/results/hf_models.json
+
+Needs transformers 5 with PyTorch (CPU is enough); about half a minute on 16 cores.
+"""
+import json
+import multiprocessing
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+HEARTH, OUT = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+TOLERANCE, GREEDY = 1e-4, 64
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=64)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
+LINEAR = dict(rope_type="linear", factor=2.0)
+
+
+def gpt2(name, save={}, **k):
+    base = dict(vocab_size=257, n_positions=160, n_embd=64, n_layer=2, n_head=4)
+    return name, "gpt2", {**base, **k}, save
+
+
+def llama(name, theta=1e4, rope={}, save={}, kind="llama", **k):
+    base = dict(vocab_size=257, max_position_embeddings=160, hidden_size=64, num_hidden_layers=2,
+                num_attention_heads=4, num_key_value_heads=2, intermediate_size=172,
+                tie_word_embeddings=False)
+    if kind == "qwen3":
+        base["head_dim"] = 16
+    rope = {"rope_type": "default", **rope, "rope_theta": theta}
+    return name, kind, {**base, **k, "rope_parameters": rope}, save
+
+
+def qwen3(name, **k):
+    return llama(name, kind="qwen3", **k)
+
+
+MODELS = [
+    gpt2("plain"),
+    gpt2("vocab-50257", vocab_size=50257),
+    gpt2("head-80", n_embd=240, n_head=3),
+    gpt2("untied", tie_word_embeddings=False),
+    gpt2("n-inner", n_inner=100),
+    gpt2("erf-gelu", activation_function="gelu"),
+    gpt2("bf16", save=dict(dtype="bfloat16")),
+    gpt2("f16-shards", n_layer=3, save=dict(dtype="float16", shard="100KB")),
+    gpt2("one-head-odd-width", n_embd=54, n_head=1, layer_norm_epsilon=1e-6),
+    gpt2("five-layers", n_layer=5, n_head=8, vocab_size=1001),
+    llama("plain"),
+    llama("head-80-one-kv", head_dim=80, num_key_value_heads=1, vocab_size=50257),
+    llama("tied", tie_word_embeddings=True),
+    llama("theta-5e5-llama3", theta=5e5, rope=LLAMA3),
+    llama("biases", attention_bias=True, mlp_bias=True),
+    llama("linear", rope=LINEAR),
+    llama("yarn", rope=YARN, theta=1e6),
+    llama("bf16-shards", num_hidden_layers=3, save=dict(dtype="bfloat16", shard="60KB")),
+    llama("f16-mha", num_key_value_heads=4, save=dict(dtype="float16")),
+    llama("odd", vocab_size=1003, hidden_size=90, num_attention_heads=5, num_key_value_heads=1,
+          intermediate_size=77, rms_norm_eps=1e-5),
+    qwen3("plain"),
+    qwen3("head-80-one-kv", head_dim=80, num_key_value_heads=1),
+    qwen3("vocab-50257", vocab_size=50257, tie_word_embeddings=True),
+    qwen3("theta-5e5", theta=5e5),
+    qwen3("attention-bias", attention_bias=True),
+    qwen3("yarn", rope=YARN, theta=1e6),
+    qwen3("window", use_sliding_window=True, sliding_window=8, max_window_layers=1),
+    qwen3("bf16", save=dict(dtype="bfloat16")),
+    qwen3("f16-shards", num_hidden_layers=3, save=dict(dtype="float16", shard="60KB")),
+    qwen3("odd", vocab_size=1003, hidden_size=90, num_attention_heads=6, num_key_value_heads=3,
+          head_dim=34, intermediate_size=77),
+]
+
+SMALL = ["--layers", "2", "--dim", "64", "--heads", "4", "--vocab", "257", "--context", "160",
+         "--kv-heads", "0", "--head-dim", "0", "--hidden", "0"]
+TRAINED = [
+    ("gpt2", ["--preset", "gpt2", *SMALL]),
+    ("gpt2 head-80", ["--preset", "gpt2", *SMALL, "--dim", "160", "--heads", "2"]),
+    ("llama interleaved, out bias", ["--preset", "llama3-16k", *SMALL, "--kv-heads", "2"]),
+    ("llama llama3 untied", ["--preset", "modern-124m", *SMALL, "--kv-heads", "1", "--qk-norm",
+                             "none", "--no-tied", "--rope-theta", "500000", "--rope-scaling",
+                             "llama3", "--rope-factor", "8", "--rope-context", "64",
+                             "--head-dim", "80"]),
+    ("qwen3", ["--preset", "modern-124m", *SMALL, "--kv-heads", "2"]),
+    ("qwen3 interleaved", ["--preset", "modern-124m", *SMALL, "--kv-heads", "1", "--head-dim",
+                           "80", "--rope-pairs", "interleaved"]),
+]
+
+
+def hearth(*args):
+    run = subprocess.run([HEARTH, *map(str, args)], capture_output=True, text=True)
+    if run.returncode:
+        raise RuntimeError(f"hearth {args[0]}: {run.stderr.strip()[-300:]}")
+
+
+def prompts_of(vocab, seed):
+    import torch
+    g = torch.Generator().manual_seed(seed)
+    return [torch.randint(vocab, (1, n), generator=g) for n in (90, 7)]
+
+
+def ours(folder, prompts, work):
+    from safetensors.torch import load_file
+    ids, out = work / "ids.txt", work / "logits.safetensors"
+    ids.write_text("".join(" ".join(map(str, p[0].tolist())) + "\n" for p in prompts))
+    hearth("eval", "--model", folder, "--task", "logits", "--data", ids, "--out", out, "--greedy",
+           GREEDY, "--threads", 1, "--device", "cpu")
+    return load_file(out)
+
+
+def theirs(folder, prompts):
+    import torch
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                 attn_implementation="eager").eval()
+    for c in (model.config, model.generation_config):
+        c.eos_token_id = c.bos_token_id = c.pad_token_id = None
+    result = {}
+    with torch.no_grad():
+        for i, p in enumerate(prompts):
+            result[f"logits.{i}"] = model(p).logits[0]
+            made = model.generate(p, attention_mask=torch.ones_like(p), do_sample=False,
+                                  max_new_tokens=GREEDY, pad_token_id=0)
+            result[f"greedy.{i}"] = made[0, p.shape[1]:]
+    return result
+
+
+def differences(a, b):
+    error = max((a[k] - b[k]).abs().max().item() for k in a if k.startswith("logits"))
+    equal = all(a[k].tolist() == b[k].tolist() for k in a if k.startswith("greedy"))
+    return {"logits_max_error": error, "greedy_equal": equal}
+
+
+def read(case):  # saved by transformers, read by hearth, converted by hearth, read by transformers
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    name, kind, keys, save = case
+    torch.manual_seed(len(name) + len(kind))
+    config = AutoConfig.for_model(kind, initializer_range=0.08, **keys)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for p in model.parameters():  # biases and gains too
+        if p.ndim == 1:
+            torch.nn.init.normal_(p, mean=p.mean().item(), std=0.1)
+    model.to(getattr(torch, save.get("dtype", "float32")))
+    prompts = prompts_of(config.vocab_size, 1)
+    with tempfile.TemporaryDirectory() as t:
+        work = pathlib.Path(t)
+        model.save_pretrained(work / "hub", max_shard_size=save.get("shard", "5GB"))
+        shards = len(list((work / "hub").glob("*.safetensors")))
+        want, got = theirs(work / "hub", prompts), ours(work / "hub", prompts, work)
+        shard_bytes = 50000 if "shard" in save else 5 * 10**9
+        hearth("convert", "--from", work / "hub", "--to", work / "back", "--shard-bytes",
+               shard_bytes)
+        back = theirs(work / "back", prompts)
+        exact = all(bool((want[k] == back[k]).all()) for k in want)
+        return {"model": f"{kind} {name}", "dtype": save.get("dtype", "float32"),
+                "shards": shards, "read": differences(want, got),
+                "written": {**differences(want, back), "same_bits": exact}}
+
+
+def train(case):  # trained by hearth, read by transformers
+    import torch
+    name, flags = case
+    with tempfile.TemporaryDirectory() as t:
+        work = pathlib.Path(t)
+        tokens = torch.randint(257, (20000,), generator=torch.Generator().manual_seed(3)).tolist()
+        header = [20240520, 1, len(tokens)] + [0] * 253
+        (work / "data.bin").write_bytes(struct.pack("<256i", *header) +
+                                        struct.pack(f"<{len(tokens)}H", *tokens))
+        hearth("pretrain", *flags, "--data", work / "data.bin", "--val", work / "data.bin", "--run",
+               work / "run", "--steps", 20, "--batch", 4, "--seq", 64, "--lr", 3e-3,
+               "--eval-tokens", 1024, "--init-std", 0.08, "--threads", 1, "--device", "cpu")
+        folder = os.path.realpath(work / "run" / "latest")
+        prompts = prompts_of(257, 2)
+        kind = json.load(open(os.path.join(folder, "config.json")))["model_type"]
+        result = differences(theirs(folder, prompts), ours(work / "run", prompts, work))
+        return {"model": name, "model_type": kind, "steps": 20, "written": result}
+
+
+def one(job):
+    import torch
+    torch.set_num_threads(1)
+    what, case = job
+    try:
+        return what.__name__, what(case)
+    except Exception as e:  # the table should say which
+        return what.__name__, {"model": str(case[:2]), "error": f"{type(e).__name__}: {e}"[:400]}
+
+
+def good(row):
+    return "error" not in row and all(
+        r["logits_max_error"] <= TOLERANCE and r["greedy_equal"]
+        for r in (row.get("read"), row.get("written")) if r)
+
+
+def main():
+    import torch
+    import transformers
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    jobs = [(read, m) for m in MODELS] + [(train, m) for m in TRAINED]
+    context = multiprocessing.get_context("fork")
+    with context.Pool(min(len(jobs), os.cpu_count() or 1)) as pool:
+        rows = pool.map(one, jobs, chunksize=1)
+    report = {"transformers": transformers.__version__, "torch": torch.__version__,
+              "tolerance": TOLERANCE, "greedy_tokens": GREEDY,
+              "models": len(rows), "passed": sum(good(r) for _, r in rows),
+              "read": [r for kind, r in rows if kind == "read"],
+              "trained": [r for kind, r in rows if kind == "train"]}
+    with open(OUT, "w") as f:
+        json.dump(report, f, indent=1)
+        f.write("\n")
+    for _, r in rows:
+        print("ok  " if good(r) else "FAIL", json.dumps(r))
+    print(f"{report['passed']} of {report['models']}")
+    sys.exit(0 if report["passed"] == report["models"] else 1)
+
+
+if __name__ == "__main__":
+    main()

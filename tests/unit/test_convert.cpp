@@ -1,0 +1,241 @@
+// convert: every source to folders and GGUF files and back, with what belongs to a model.
+#include "model/convert.h"
+
+#include "cpu/backend.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "model/decoder.h"
+#include "model/folder.h"
+#include "model/gguf_model.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/train.h"
+#include "tokenizer_data.h"
+#include "unit/test_io_support.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::error_of;
+using test::expect_error;
+using test::TempDir;
+
+struct Model {
+  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  ModelConfig config;
+  ParamStore params;
+
+  explicit Model(const ModelConfig& c)
+      : config(c.resolve()), params(*backend, decoder_params(c), DType::f32) {
+    for (const ParamSpec& s : params.specs()) {
+      std::vector<float> v(size_t(s.shape.numel()));
+      draw(v, Init::normal(0.3f), 7, s.name);
+      params.set(s.name, v);
+    }
+  }
+  void save(const fs::path& dir, DType d = DType::f32) {
+    make_dirs(dir);
+    write_file_atomic(dir / "config.json", hf_config_json(config, d, 1, 2));
+    write_safetensors_model(dir, hf_tensors(config, params, d));
+  }
+};
+
+ModelConfig small(const char* base) {
+  ModelConfig c = preset(base);
+  c.vocab = 300, c.context = 24, c.layers = 2, c.dim = 32, c.heads = 4;
+  c.kv_heads = 0, c.head_dim = 0, c.hidden = 64;
+  return c.resolve();
+}
+
+ModelConfig llama_shape() {
+  ModelConfig c = small("modern-124m");
+  c.qk_norm = QkNorm::none;
+  c.kv_heads = 2, c.head_dim = 10, c.tied = false;
+  c.qkv_bias = c.out_bias = c.mlp_bias = true;
+  c.rope_theta = 5e5;
+  c.rope_scaling = RopeScaling::llama3;
+  c.rope_factor = 8, c.rope_low = 1, c.rope_high = 4, c.rope_context = 16;
+  return c.resolve();
+}
+
+// Every parameter of the model at `path` as the model has it.
+void expect_same(const fs::path& path, Model& m) {
+  const ModelSource source = ModelSource::open(path);
+  Model other(source.config());
+  source.load(other.params);
+  ASSERT_EQ(other.params.specs().size(), m.params.specs().size());
+  for (const ParamSpec& s : m.params.specs())
+    EXPECT_EQ(m.params.values(Part::weight, s.name), other.params.values(Part::weight, s.name))
+        << s.name;
+}
+
+Tokenizer small_tokenizer() {
+  Threads threads(1);
+  int left = 1;
+  return train_bpe(
+      {.vocab = 290, .special = {"<|endoftext|>", "<|pad|>"}},
+      [&](std::string& text) {
+        text = "the quick brown fox jumps over the lazy dog, then the fox rests";
+        return left-- > 0;
+      },
+      threads);
+}
+
+TEST(Convert, ThroughGgufToTheBit) {
+  ModelConfig qwen = small("modern-124m"), yarn = small("modern-124m");
+  yarn.rope_scaling = RopeScaling::yarn, yarn.rope_factor = 4, yarn.rope_context = 12;
+  yarn.rope_low = 1, yarn.rope_high = 32;
+  for (const ModelConfig& c : {small("gpt2"), llama_shape(), qwen, yarn}) {
+    TempDir dir;
+    Model m(c);
+    m.save(dir / "a");
+    const Converted to = convert_model({.from = dir / "a", .gguf = dir / "m.gguf"}, *m.backend);
+    EXPECT_EQ(to.params, count_params(c));
+    convert_model({.from = dir / "m.gguf", .to = dir / "b"}, *m.backend);
+    expect_same(dir / "b", m);
+    const ModelConfig back = ModelSource::open(dir / "b").config();
+    EXPECT_EQ(rope_frequencies(back), rope_frequencies(c)) << to.model_type;
+    EXPECT_EQ(back.norm_eps, c.norm_eps);
+    EXPECT_EQ(back.hidden, c.hidden);
+  }
+}
+
+// llama.cpp turns neighbours in a llama's heads, so they lie so in its files; qwen3's do not.
+TEST(Convert, PermutesLlamasHeadsOnly) {
+  for (const bool llama : {true, false}) {
+    TempDir dir;
+    ModelConfig c = small("modern-124m");
+    if (llama) c.qk_norm = QkNorm::none;
+    Model m(c);
+    m.save(dir / "a");
+    convert_model({.from = dir / "a", .gguf = dir / "m.gguf"}, *m.backend);
+    const GgufFile f(dir / "m.gguf");
+    const std::vector<float> q =
+        from_ggml(f.tensors.at("blk.0.attn_q.weight").bytes, GgmlType::f32);
+    const std::vector<float> qkv = m.params.values(Part::weight, "blocks.0.attn.qkv.weight");
+    const int64_t C = c.dim, half = c.resolve().head_dim / 2;
+    for (int64_t i = 0; i < half; ++i)
+      for (int64_t second : {0, 1}) {
+        const int64_t there = llama ? 2 * i + second : i + second * half;
+        EXPECT_EQ(q[size_t(there * C)], qkv[size_t((i + second * half) * C)]);
+      }
+    EXPECT_EQ(f.text("general.architecture"), llama ? "llama" : "qwen3");
+    EXPECT_EQ(f.whole("general.alignment"), 32);
+  }
+}
+
+TEST(Convert, QuantisesMatricesAndSaysWhatItCouldNot) {
+  TempDir dir;
+  Model m(llama_shape());  // attention's output has rows of 40
+  m.save(dir / "a");
+  const Converted q8 =
+      convert_model({.from = dir / "a", .gguf = dir / "m.gguf", .dtype = "q8_0"}, *m.backend);
+  EXPECT_EQ(q8.widened, 2);
+  const GgufFile f(dir / "m.gguf");
+  EXPECT_EQ(f.tensors.at("blk.0.ffn_up.weight").type, GgmlType::q8_0);
+  EXPECT_EQ(f.tensors.at("blk.0.attn_output.weight").type, GgmlType::f16);
+  EXPECT_EQ(f.tensors.at("blk.0.attn_norm.weight").type, GgmlType::f32);
+  Model back(ModelSource::open(dir / "m.gguf").config());
+  ModelSource::open(dir / "m.gguf").load(back.params);
+  const auto a = m.params.values(Part::weight, "blocks.1.mlp.up.weight");
+  const auto b = back.params.values(Part::weight, "blocks.1.mlp.up.weight");
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, double(std::abs(a[i] - b[i])));
+  EXPECT_GT(worst, 0);
+  EXPECT_LT(worst, 0.006);  // half a step of at most 1.5 / 127
+}
+
+TEST(Convert, CarriesWhatBelongsToAModel) {
+  TempDir dir;
+  Model m(small("gpt2"));
+  m.save(dir / "a", DType::bf16);
+  small_tokenizer().save(dir / "a");
+  write_file_atomic(dir / "a" / "chat_template.jinja", "{{ messages[0].content }}");
+  write_file_atomic(dir / "a" / "generation_config.json", "{\"temperature\": 0.5}");
+  json config = read_json(dir / "a" / "config.json");
+  config["eos_token_id"] = {5, 6};
+  write_file_atomic(dir / "a" / "config.json", config.dump());
+  const Converted c = convert_model(
+      {.from = dir / "a", .to = dir / "b", .gguf = dir / "m.gguf", .shard_bytes = 40000},
+      *m.backend);
+  EXPECT_EQ(c.dtype, "bf16");
+  for (const char* file :
+       {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"})
+    EXPECT_EQ(read_file(dir / "b" / file), read_file(dir / "a" / file)) << file;
+  EXPECT_EQ(read_json(dir / "b" / "config.json").at("eos_token_id"), json({5, 6}));
+  EXPECT_TRUE(fs::exists(dir / "b" / "model-00002-of-00002.safetensors"));
+  EXPECT_EQ(ModelSource::open(dir / "b").dtype(), DType::bf16);
+
+  convert_model({.from = dir / "m.gguf", .to = dir / "c"}, *m.backend);
+  EXPECT_EQ(read_file(dir / "c" / "chat_template.jinja"), "{{ messages[0].content }}");
+  const Tokenizer before = small_tokenizer(), after = Tokenizer::load(dir / "c");
+  const std::string text = "the fox, the dog <|endoftext|> \xf0\x9f\x99\x82 caf\xc3\xa9\n";
+  EXPECT_EQ(after.encode(text), before.encode(text));
+  EXPECT_EQ(after.encode_with_special(text), before.encode_with_special(text));
+  EXPECT_EQ(after.eos(), before.eos());
+  EXPECT_EQ(after.bos(), before.bos());
+  EXPECT_EQ(Tokenizer::load(dir / "m.gguf").encode(text), before.encode(text));
+}
+
+TEST(Convert, AStoryModelKeepsItsTokenizer) {
+  const fs::path stories = test::tokenizer_data("models/stories260K/stories260K.bin");
+  HEARTH_NEEDS_DATA(stories);
+  TempDir dir;
+  const auto backend = make_cpu_backend(1);
+  convert_model({.from = stories, .gguf = dir / "s.gguf"}, *backend);
+  convert_model({.from = dir / "s.gguf", .to = dir / "s"}, *backend);
+  EXPECT_EQ(read_file(dir / "s" / "tok512.bin"), read_file(stories.parent_path() / "tok512.bin"));
+  const std::string text = "Once upon a time, Lily saw a caf\xc3\xa9.";
+  EXPECT_EQ(Tokenizer::load(dir / "s.gguf").encode(text),
+            Tokenizer::load(stories.parent_path() / "tok512.bin").encode(text));
+}
+
+TEST(Convert, RefusesWhatItCannotSay) {
+  TempDir dir;
+  Model m(small("gpt2"));
+  m.save(dir / "a");
+  const auto converting = [&](const ConvertSpec& s) {
+    return error_of([&] { convert_model(s, *m.backend); });
+  };
+  expect_error(converting({.from = dir / "a"}), "expected --to DIR or --gguf FILE, got neither");
+  expect_error(converting({.from = dir / "a", .to = dir / "b", .dtype = "q8_0"}),
+               "expected fp32, bf16 or fp16 for a folder, got q8_0");
+  expect_error(converting({.from = dir / "a", .to = dir / "b", .dtype = "f8"}), "got \"f8\"");
+  expect_error(converting({.from = dir / "a", .to = dir / "a"}),
+               "expected a folder that is new or empty");
+  EXPECT_EQ(test::names_in(dir.path()), 1);
+  ModelConfig own = small("nocap-d12");
+  Model n(own);
+  n.save(dir / "n");
+  expect_error(converting({.from = dir / "n", .gguf = dir / "n.gguf"}),
+               "expected a model of the gpt2, llama or qwen3 shape");
+  EXPECT_FALSE(fs::exists(dir / "n.gguf"));
+}
+
+TEST(Convert, NamesWhatIsWrongInAGguf) {
+  TempDir dir;
+  Model m(llama_shape());
+  m.save(dir / "a");
+  convert_model({.from = dir / "a", .gguf = dir / "m.gguf"}, *m.backend);
+  const std::string good = read_file(dir / "m.gguf");
+  const auto opening = [&](std::string_view from, std::string_view to) {
+    std::string bad = good;
+    bad.replace(bad.find(from), from.size(), to);
+    write_file_atomic(dir / "bad.gguf", bad);
+    return error_of([&] { ModelSource::open(dir / "bad.gguf"); });
+  };
+  expect_error(opening("blk.0.attn_k.weight", "blk.0.attn_x.weight"),
+               "expected tensor blk.0.attn_k.weight, got none");
+  expect_error(opening("llama.block_count", "llama.block_cOunt"),
+               "expected the key llama.block_count, got none");
+  expect_error(opening("hearth.rope_context", "hearth.rope_cOntext"), "by Llama 3's rule");
+  std::string other(good);
+  other.replace(other.find("llama"), 5, "mamba");
+  write_file_atomic(dir / "bad.gguf", other);
+  expect_error(error_of([&] { ModelSource::open(dir / "bad.gguf"); }),
+               "expected general.architecture gpt2, llama or qwen3, got \"mamba\"");
+}
+
+}  // namespace
+}  // namespace hearth
