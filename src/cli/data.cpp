@@ -62,9 +62,10 @@ void run_prepare(const PrepareFlags& flags) {
   PrepareSpec spec = flags.spec;
   spec.out = flags.out;
   spec.format = flags.format == "raw" ? TokenFormat::raw : TokenFormat::llmc;
-  spec.source = flags.source == "text"    ? SourceKind::text
-                : flags.source == "jsonl" ? SourceKind::jsonl
-                                          : SourceKind::automatic;
+  spec.source = flags.source == "text"      ? SourceKind::text
+                : flags.source == "jsonl"   ? SourceKind::jsonl
+                : flags.source == "parquet" ? SourceKind::parquet
+                                            : SourceKind::automatic;
   spec.progress = true;
   use_tokenizer(spec, Tokenizer::load(flags.tokenizer), flags.tokenizer);
 
@@ -101,23 +102,27 @@ void run_prepare(const PrepareFlags& flags) {
 
 void add_prepare(CLI::App& app) {
   auto flags = std::make_shared<PrepareFlags>();
-  CLI::App* c = app.add_subcommand("prepare", "text and JSONL to token files");
+  CLI::App* c = app.add_subcommand("prepare", "text, JSONL and Parquet to token files");
   c->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder")->required();
   c->add_option("--input", flags->spec.inputs,
-                "text (a line <|endoftext|> ends a document) or .jsonl; globs; - for stdin")
+                "text (a line <|endoftext|> ends a document), .jsonl or Parquet, each also gzip or "
+                "zstd; globs; - for stdin")
       ->required();
   c->add_option("--out", flags->out, "folder to write; a killed run goes on there")->required();
   c->add_option("--format", flags->format, "llmc (header) or raw (with metadata.json)")
       ->check(CLI::IsMember({"llmc", "raw"}))
       ->capture_default_str();
-  c->add_option("--source", flags->source, "kind of the inputs; auto goes by their names")
-      ->check(CLI::IsMember({"auto", "text", "jsonl"}))
+  c->add_option("--source", flags->source, "kind of the inputs; auto goes by their names and bytes")
+      ->check(CLI::IsMember({"auto", "text", "jsonl", "parquet"}))
+      ->capture_default_str();
+  c->add_option("--column", flags->spec.column, "column of Parquet files to take")
       ->capture_default_str();
   c->add_option("--shard-tokens", flags->spec.shard_tokens,
                 "tokens a file; 0: 100000000 for llmc, all in one for raw")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  c->add_option("--val-fraction", flags->spec.val_fraction, "share of documents for validation")
+  c->add_option("--val-fraction", flags->spec.val_fraction,
+                "share of documents for validation, chosen by a hash of their text")
       ->capture_default_str();
   c->add_option("--threads", flags->spec.threads, "0: every core")
       ->check(CLI::NonNegativeNumber)
