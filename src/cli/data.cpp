@@ -1,4 +1,4 @@
-// hearth data: prepare token files from text, describe and check them, write the embedded corpus.
+// hearth data: prepare token files, describe and check them, write the embedded corpus.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -300,9 +300,10 @@ void add_stories(CLI::App& app) {
 }  // namespace
 
 void add_data(CLI::App& app) {
-  CLI::App* c = app.add_subcommand("data", "prepare, describe and make training data");
+  CLI::App* c = app.add_subcommand("data", "prepare, download, describe and make training data");
   c->require_subcommand(1);
   add_prepare(*c);
+  add_data_get(*c);
   add_stat(*c);
   add_stories(*c);
 }
