@@ -38,7 +38,6 @@ void print_json(const nlohmann::ordered_json&);
 void add_info(CLI::App&);
 void add_tokenizer(CLI::App&);
 void add_data(CLI::App&);
-void add_data_get(CLI::App&);  // under data
 void add_pretrain(CLI::App&);
 void add_generate(CLI::App&);
 void add_bench(CLI::App&);

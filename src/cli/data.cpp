@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/data_get.h"
 #include "core/error.h"
 #include "core/threads.h"
 #include "data/corpus.h"
@@ -140,10 +141,37 @@ struct StatFlags {
   bool json = false;
 };
 
+void stat_eval(const fs::path& path, const StatFlags& flags) {
+  const EvalStat s = stat_eval_file(path, flags.vocab);
+  if (flags.json) {
+    const ordered_json line = {{"file", path.string()},
+                               {"format", "eval"},
+                               {"dtype", "uint16"},
+                               {"examples", s.examples},
+                               {"completions", s.completions},
+                               {"context_tokens", s.context_tokens},
+                               {"completion_tokens", s.completion_tokens},
+                               {"longest", s.longest},
+                               {"max_token", s.max_token},
+                               {"vocab_checked", flags.vocab}};
+    fmt::print("{}\n", line.dump());
+    return;
+  }
+  fmt::print(
+      "{}: evaluation file, {} examples with {} completions, {} tokens of context and {} of "
+      "completions up to {}, the longest {} together\n",
+      path.string(), s.examples, s.completions, s.context_tokens, s.completion_tokens, s.max_token,
+      s.longest);
+}
+
 void run_stat(const StatFlags& flags) {
   int64_t tokens = 0;
   const std::vector<fs::path> paths = expand_globs(flags.input);
   for (const fs::path& path : paths) {
+    if (is_eval_file(path)) {
+      stat_eval(path, flags);
+      continue;
+    }
     const TokenFile file(path);
     if (flags.vocab > 0) file.check_tokens(flags.vocab);
     const int32_t start =
@@ -178,7 +206,7 @@ void run_stat(const StatFlags& flags) {
 
 void add_stat(CLI::App& app) {
   auto flags = std::make_shared<StatFlags>();
-  CLI::App* c = app.add_subcommand("stat", "describe and check token files");
+  CLI::App* c = app.add_subcommand("stat", "describe and check token files and evaluation files");
   c->add_option("files", flags->input, "paths or globs")->required();
   c->add_option("--vocab", flags->vocab, "check that every token is below this; 0: do not")
       ->check(CLI::NonNegativeNumber)

@@ -1,4 +1,6 @@
 // hearth data get: downloads known sets, checked and resumable.
+#include "cli/data_get.h"
+
 #include <fmt/format.h>
 #include <fnmatch.h>
 
@@ -98,9 +100,9 @@ void run_get(const GetFlags& flags) {
 
 }  // namespace
 
-void add_data_get(CLI::App& app) {
+void add_data_get(CLI::App& data) {
   auto f = std::make_shared<GetFlags>();
-  CLI::App* c = app.add_subcommand("get", "download known data sets and models over HTTPS");
+  CLI::App* c = data.add_subcommand("get", "download known data sets and models over HTTPS");
   c->add_option("name", f->name, "set to download; without one the known ones are listed");
   c->add_option("--out", f->out, "folder to put it in; an interrupted download goes on there");
   c->add_flag("--list", f->list, "list what is known");
