@@ -51,25 +51,25 @@ void mark_documents(int32_t* positions, int32_t* documents, const int32_t* token
   }
 }
 
-// The files of one source.
-struct Stream {
-  std::vector<TokenFile> files;
-  std::vector<int64_t> first_window;  // shuffled: of each file, and the total at the end
-  int64_t total = 0;                  // tokens
-  uint64_t seed = 0;                  // of its permutations
-  double share = 1;                   // of a mix
-  int64_t windows() const { return first_window.back(); }
-};
-
-// One row of a batch of a mix.
-struct MixedRow {
-  size_t source;
-  SourceCursor at;
-};
-
 }  // namespace
 
 struct Loader::State {
+  // The files of one source.
+  struct Stream {
+    std::vector<TokenFile> files;
+    std::vector<int64_t> first_window;  // shuffled: of each file, and the total at the end
+    int64_t total = 0;                  // tokens
+    uint64_t seed = 0;                  // of its permutations
+    double share = 1;                   // of a mix
+    int64_t windows() const { return first_window.back(); }
+  };
+
+  // One row of a batch of a mix.
+  struct MixedRow {
+    size_t source;
+    SourceCursor at;
+  };
+
   LoaderSpec spec;
   std::vector<Stream> streams;  // one, or those of the mix
 
@@ -160,7 +160,8 @@ void Loader::State::open_files() {
                     [&](size_t i) { s.files[i].check_tokens(spec.vocab); });
 }
 
-Stream Loader::State::open_stream(const std::vector<std::filesystem::path>& paths) const {
+Loader::State::Stream Loader::State::open_stream(
+    const std::vector<std::filesystem::path>& paths) const {
   Stream s;
   const bool by_step = sequential() && !mixed();
   const int64_t need = (by_step ? step_tokens() : spec.seq) + 1;
@@ -243,7 +244,7 @@ size_t Loader::State::furthest_behind(const Cursor& at) const {
 
 // The same for a mix: rows are dealt out one by one over all ranks, of which this one keeps its
 // own.
-std::vector<MixedRow> Loader::State::advance_mix(Cursor& at) const {
+std::vector<Loader::State::MixedRow> Loader::State::advance_mix(Cursor& at) const {
   std::vector<MixedRow> rows;
   const int64_t mine = spec.rank * spec.batch;
   for (int64_t row = 0; row < spec.world * spec.batch; ++row) {

@@ -23,10 +23,10 @@ struct PageHeader {
 };
 
 PageHeader read_page_header(ThriftReader& r) {
-  using T = ThriftReader;
+  using Thrift = ThriftReader;
   PageHeader h;
   const auto inner = [&](auto field) {
-    r.fields([&](int64_t id, T::Type type) {
+    r.fields([&](int64_t id, Thrift::Type type) {
       if (int64_t* to = field(id))
         *to = r.integer(type);
       else
@@ -34,7 +34,7 @@ PageHeader read_page_header(ThriftReader& r) {
     });
   };
   const auto v2 = [&] {
-    r.fields([&](int64_t id, T::Type type) {
+    r.fields([&](int64_t id, Thrift::Type type) {
       int64_t* const to = id == 1   ? &h.values
                           : id == 4 ? &h.encoding
                           : id == 5 ? &h.def_bytes
@@ -48,17 +48,17 @@ PageHeader read_page_header(ThriftReader& r) {
         r.skip(type);
     });
   };
-  r.fields([&](int64_t id, T::Type type) {
+  r.fields([&](int64_t id, Thrift::Type type) {
     int64_t* const to = id == 1 ? &h.kind : id == 2 ? &h.size : id == 3 ? &h.packed : nullptr;
     if (to)
       *to = r.integer(type);
-    else if (id == 5 && type == T::record)
+    else if (id == 5 && type == Thrift::record)
       inner([&](int64_t i) {
         return i == 1 ? &h.values : i == 2 ? &h.encoding : i == 3 ? &h.level_encoding : nullptr;
       });
-    else if (id == 7 && type == T::record)
+    else if (id == 7 && type == Thrift::record)
       inner([&](int64_t i) { return i == 1 ? &h.values : i == 2 ? &h.encoding : nullptr; });
-    else if (id == 8 && type == T::record)
+    else if (id == 8 && type == Thrift::record)
       v2();
     else
       r.skip(type);

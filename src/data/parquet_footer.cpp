@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-using T = ThriftReader;
+using Thrift = ThriftReader;
 
 constexpr int64_t parquet_byte_array = 6;
 constexpr size_t most_elements = 100000;
@@ -49,10 +49,10 @@ class FooterReader {
   }
 
   ParquetColumn read() {
-    T schema(footer_, where_, begin_);
-    schema.fields([&](int64_t id, T::Type type) {
+    Thrift schema(footer_, where_, begin_);
+    schema.fields([&](int64_t id, Thrift::Type type) {
       if (id == 2)
-        schema.elements(type, T::record, [&] {
+        schema.elements(type, Thrift::record, [&] {
           if (elements_.size() == most_elements) schema.bad("a schema of fewer elements");
           elements_.push_back(read_element(schema));
         });
@@ -60,10 +60,10 @@ class FooterReader {
         schema.skip(type);
     });
     find_leaf();
-    T groups(footer_, where_, begin_);
-    groups.fields([&](int64_t id, T::Type type) {
+    Thrift groups(footer_, where_, begin_);
+    groups.fields([&](int64_t id, Thrift::Type type) {
       if (id == 4)
-        groups.elements(type, T::record, [&] { read_group(groups); });
+        groups.elements(type, Thrift::record, [&] { read_group(groups); });
       else
         groups.skip(type);
     });
@@ -71,9 +71,9 @@ class FooterReader {
   }
 
  private:
-  static SchemaElement read_element(T& r) {
+  static SchemaElement read_element(Thrift& r) {
     SchemaElement e;
-    r.fields([&](int64_t id, T::Type type) {
+    r.fields([&](int64_t id, Thrift::Type type) {
       if (id == 1)
         e.type = r.integer(type);
       else if (id == 3)
@@ -125,18 +125,18 @@ class FooterReader {
     leaf_ = leaf;
   }
 
-  void read_group(T& r) {
+  void read_group(Thrift& r) {
     ChunkFields chunk;
     int64_t rows = -1;
     bool found = false;
-    r.fields([&](int64_t id, T::Type type) {
+    r.fields([&](int64_t id, Thrift::Type type) {
       if (id == 1) {
         size_t i = 0;
-        r.elements(type, T::record, [&] {
+        r.elements(type, Thrift::record, [&] {
           if (i++ == leaf_)
             chunk = read_chunk(r), found = true;
           else
-            r.skip(T::record);
+            r.skip(Thrift::record);
         });
       } else if (id == 3) {
         rows = r.integer(type);
@@ -148,12 +148,12 @@ class FooterReader {
     add_chunk(chunk, rows);
   }
 
-  static ChunkFields read_chunk(T& r) {
+  static ChunkFields read_chunk(Thrift& r) {
     ChunkFields c;
-    r.fields([&](int64_t id, T::Type type) {
+    r.fields([&](int64_t id, Thrift::Type type) {
       if (id == 1)
         c.elsewhere = !r.text(type).empty();
-      else if (id == 3 && type == T::record)
+      else if (id == 3 && type == Thrift::record)
         read_metadata(r, c);
       else
         c.encrypted |= id == 8, r.skip(type);
@@ -161,8 +161,8 @@ class FooterReader {
     return c;
   }
 
-  static void read_metadata(T& r, ChunkFields& c) {
-    r.fields([&](int64_t id, T::Type type) {
+  static void read_metadata(Thrift& r, ChunkFields& c) {
+    r.fields([&](int64_t id, Thrift::Type type) {
       int64_t* const to = id == 4    ? &c.codec
                           : id == 5  ? &c.values
                           : id == 7  ? &c.packed
