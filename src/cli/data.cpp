@@ -1,10 +1,11 @@
-// hearth data: prepare token files from text, describe and check them, write the embedded corpus.
+// hearth data: prepare token files, describe and check them, write the embedded corpus.
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/data_get.h"
 #include "core/error.h"
 #include "core/threads.h"
 #include "data/corpus.h"
@@ -62,9 +63,10 @@ void run_prepare(const PrepareFlags& flags) {
   PrepareSpec spec = flags.spec;
   spec.out = flags.out;
   spec.format = flags.format == "raw" ? TokenFormat::raw : TokenFormat::llmc;
-  spec.source = flags.source == "text"    ? SourceKind::text
-                : flags.source == "jsonl" ? SourceKind::jsonl
-                                          : SourceKind::automatic;
+  spec.source = flags.source == "text"      ? SourceKind::text
+                : flags.source == "jsonl"   ? SourceKind::jsonl
+                : flags.source == "parquet" ? SourceKind::parquet
+                                            : SourceKind::automatic;
   spec.progress = true;
   use_tokenizer(spec, Tokenizer::load(flags.tokenizer), flags.tokenizer);
 
@@ -101,23 +103,27 @@ void run_prepare(const PrepareFlags& flags) {
 
 void add_prepare(CLI::App& app) {
   auto flags = std::make_shared<PrepareFlags>();
-  CLI::App* c = app.add_subcommand("prepare", "text and JSONL to token files");
+  CLI::App* c = app.add_subcommand("prepare", "text, JSONL and Parquet to token files");
   c->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder")->required();
   c->add_option("--input", flags->spec.inputs,
-                "text (a line <|endoftext|> ends a document) or .jsonl; globs; - for stdin")
+                "text (a line <|endoftext|> ends a document), .jsonl or Parquet, each also gzip or "
+                "zstd; globs; - for stdin")
       ->required();
   c->add_option("--out", flags->out, "folder to write; a killed run goes on there")->required();
   c->add_option("--format", flags->format, "llmc (header) or raw (with metadata.json)")
       ->check(CLI::IsMember({"llmc", "raw"}))
       ->capture_default_str();
-  c->add_option("--source", flags->source, "kind of the inputs; auto goes by their names")
-      ->check(CLI::IsMember({"auto", "text", "jsonl"}))
+  c->add_option("--source", flags->source, "kind of the inputs; auto goes by their names and bytes")
+      ->check(CLI::IsMember({"auto", "text", "jsonl", "parquet"}))
+      ->capture_default_str();
+  c->add_option("--column", flags->spec.column, "column of Parquet files to take")
       ->capture_default_str();
   c->add_option("--shard-tokens", flags->spec.shard_tokens,
                 "tokens a file; 0: 100000000 for llmc, all in one for raw")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  c->add_option("--val-fraction", flags->spec.val_fraction, "share of documents for validation")
+  c->add_option("--val-fraction", flags->spec.val_fraction,
+                "share of documents for validation, chosen by a hash of their text")
       ->capture_default_str();
   c->add_option("--threads", flags->spec.threads, "0: every core")
       ->check(CLI::NonNegativeNumber)
@@ -135,10 +141,37 @@ struct StatFlags {
   bool json = false;
 };
 
+void stat_eval(const fs::path& path, const StatFlags& flags) {
+  const EvalStat s = stat_eval_file(path, flags.vocab);
+  if (flags.json) {
+    const ordered_json line = {{"file", path.string()},
+                               {"format", "eval"},
+                               {"dtype", "uint16"},
+                               {"examples", s.examples},
+                               {"completions", s.completions},
+                               {"context_tokens", s.context_tokens},
+                               {"completion_tokens", s.completion_tokens},
+                               {"longest", s.longest},
+                               {"max_token", s.max_token},
+                               {"vocab_checked", flags.vocab}};
+    fmt::print("{}\n", line.dump());
+    return;
+  }
+  fmt::print(
+      "{}: evaluation file, {} examples with {} completions, {} tokens of context and {} of "
+      "completions up to {}, the longest {} together\n",
+      path.string(), s.examples, s.completions, s.context_tokens, s.completion_tokens, s.max_token,
+      s.longest);
+}
+
 void run_stat(const StatFlags& flags) {
   int64_t tokens = 0;
   const std::vector<fs::path> paths = expand_globs(flags.input);
   for (const fs::path& path : paths) {
+    if (is_eval_file(path)) {
+      stat_eval(path, flags);
+      continue;
+    }
     const TokenFile file(path);
     if (flags.vocab > 0) file.check_tokens(flags.vocab);
     const int32_t start =
@@ -173,7 +206,7 @@ void run_stat(const StatFlags& flags) {
 
 void add_stat(CLI::App& app) {
   auto flags = std::make_shared<StatFlags>();
-  CLI::App* c = app.add_subcommand("stat", "describe and check token files");
+  CLI::App* c = app.add_subcommand("stat", "describe and check token files and evaluation files");
   c->add_option("files", flags->input, "paths or globs")->required();
   c->add_option("--vocab", flags->vocab, "check that every token is below this; 0: do not")
       ->check(CLI::NonNegativeNumber)
@@ -295,9 +328,10 @@ void add_stories(CLI::App& app) {
 }  // namespace
 
 void add_data(CLI::App& app) {
-  CLI::App* c = app.add_subcommand("data", "prepare, describe and make training data");
+  CLI::App* c = app.add_subcommand("data", "prepare, download, describe and make training data");
   c->require_subcommand(1);
   add_prepare(*c);
+  add_data_get(*c);
   add_stat(*c);
   add_stories(*c);
 }

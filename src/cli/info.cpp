@@ -7,6 +7,7 @@
 #include "cpu/features.h"
 #include "cuda/backend.h"
 #include "io/fields.h"
+#include "io/packed.h"
 #include "model/decoder.h"
 #include "model/folder.h"
 
@@ -28,6 +29,7 @@ nlohmann::ordered_json machine_json(const Backend& backend) {
               {"usable", usable},
               {"backend", backend.describe()},
               {"free_bytes", backend.free_bytes()}};
+  j["unpacks"] = {{"gzip", gzip_library()}, {"zstd", zstd_library()}};
   const CudaDriver found = cuda_driver();
   j["cuda"] = {{"driver", found.driver}, {"runtime", found.runtime}, {"problem", found.problem}};
   j["gpus"] = nlohmann::json::array();
@@ -56,6 +58,8 @@ void print_text(const nlohmann::ordered_json& j) {
   fmt::print("cpu     {}; built and usable: {}\n", j["cpu"]["backend"].get<std::string>(),
              fmt::join(j["cpu"]["usable"].get<std::vector<std::string>>(), ", "));
   fmt::print("memory  {:.1f} GiB free\n", j["cpu"]["free_bytes"].get<double>() / (1 << 30));
+  for (const auto& [kind, library] : j["unpacks"].items())
+    if (library == "") fmt::print("data    no {} files: built without the library\n", kind);
   if (j["gpus"].empty()) fmt::print("gpu     none: {}\n", j["cuda"]["problem"].get<std::string>());
   for (const auto& g : j["gpus"]) {
     const std::string problem = g["problem"].get<std::string>();

@@ -1,9 +1,13 @@
-// Reads documents one by one from text and JSONL files and standard input, and knows at each moment
-// from where to go on: the position behind the last document.
+// Reads documents one by one from text, JSONL and Parquet, each plain or packed by gzip or zstd, in
+// files or on standard input, and knows at each moment from where to go on: the position behind the
+// last document.
+//
+// Text: documents are separated by a line that is exactly `<|endoftext|>` (the line end before it
+// belongs to neither); a file without such a line is one document. JSONL: one object a line
+// (data/jsonl.h). Parquet: one column of strings; nulls are passed over.
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -12,52 +16,54 @@
 
 namespace hearth {
 
-enum class SourceKind { automatic, text, jsonl };  // automatic: by name; standard input is text
+// automatic: Parquet by its first bytes, JSONL by its name (.jsonl, .ndjson), else text.
+enum class SourceKind { automatic, text, jsonl, parquet };
 
 struct SourcePosition {
   int64_t file = 0;    // index into the inputs
-  int64_t offset = 0;  // byte of that file
-  int64_t line = 0;    // lines before it
+  int64_t offset = 0;  // byte of that file, unpacked; Parquet: row
+  int64_t line = 0;    // lines (Parquet: rows) before it
 };
 
 struct Document {
-  std::string raw;    // a text, or a line of JSONL
-  bool json = false;  // raw is to go through jsonl_text
-  std::string where;  // file:line of its first line, for errors
+  std::string_view raw;  // a text, or a line of JSONL; until the next one is read
+  bool json = false;     // raw is to go through jsonl_text
+  int64_t file = 0, line = 0;
+};
+
+struct DocumentSpec {
+  std::vector<std::filesystem::path> inputs;  // "-" is standard input
+  SourceKind kind = SourceKind::automatic;
+  std::string column = "text";       // of Parquet
+  size_t longest = size_t(1) << 30;  // bytes of a document
 };
 
 class DocumentReader {
  public:
-  // "-" is standard input.
-  DocumentReader(std::vector<std::filesystem::path> inputs, SourceKind, SourcePosition start = {});
+  explicit DocumentReader(DocumentSpec, SourcePosition start = {});
   ~DocumentReader();
   DocumentReader(const DocumentReader&) = delete;
   DocumentReader& operator=(const DocumentReader&) = delete;
 
   bool next(Document&);  // false at the end of the last file
   SourcePosition position() const { return at_; }
-  int64_t bytes_read() const { return bytes_; }  // by this reader, skipped bytes not counted
+  int64_t bytes_read() const {
+    return bytes_;
+  }                                 // unpacked, by this reader, skipped ones not counted
+  int64_t packed_position() const;  // bytes of the inputs, as they lie on disk, up to here
+
+  struct Source;
 
  private:
-  struct Close {
-    void operator()(std::FILE*) const;
-  };
-  void open(int64_t offset);
-  bool read_line();
-  bool next_text(Document&);
-  bool next_json(Document&);
+  void open(int64_t offset, int64_t line);
 
-  std::vector<std::filesystem::path> inputs_;
-  SourceKind kind_;
+  DocumentSpec spec_;
   SourcePosition at_;
-  int64_t bytes_ = 0;
-  std::unique_ptr<std::FILE, Close> file_;
-  char* buffer_ = nullptr;  // of getline
-  size_t capacity_ = 0;
-  std::string_view line_;  // with its line end
+  int64_t bytes_ = 0, packed_before_ = 0;
+  std::unique_ptr<Source> source_;
 };
 
-// The text of one JSONL object; `where` names the file and line for the error.
-std::string jsonl_text(std::string_view line, std::string_view where);
+// "file:line" of a document, for errors.
+std::string document_place(const DocumentSpec&, int64_t file, int64_t line);
 
 }  // namespace hearth

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -54,10 +54,24 @@ void mark_documents(int32_t* positions, int32_t* documents, const int32_t* token
 }  // namespace
 
 struct Loader::State {
+  // The files of one source.
+  struct Stream {
+    std::vector<TokenFile> files;
+    std::vector<int64_t> first_window;  // shuffled: of each file, and the total at the end
+    int64_t total = 0;                  // tokens
+    uint64_t seed = 0;                  // of its permutations
+    double share = 1;                   // of a mix
+    int64_t windows() const { return first_window.back(); }
+  };
+
+  // One row of a batch of a mix.
+  struct MixedRow {
+    size_t source;
+    SourceCursor at;
+  };
+
   LoaderSpec spec;
-  std::vector<TokenFile> files;
-  std::vector<int64_t> first_window;  // shuffled: of each file, and the total at the end
-  int64_t total = 0;
+  std::vector<Stream> streams;  // one, or those of the mix
 
   std::mutex mutex;
   std::condition_variable space, ready;
@@ -73,21 +87,36 @@ struct Loader::State {
   int64_t stalls = 0;
   std::vector<std::jthread> workers;
 
-  int64_t windows() const { return first_window.back(); }
+  bool mixed() const { return !spec.mix.empty(); }
+  bool sequential() const { return spec.order == LoaderSpec::Order::sequential; }
   int64_t step_tokens() const { return spec.batch * spec.seq * spec.world; }
+  int64_t total() const;
 
   void check_spec() const;
   void open_files();
+  Stream open_stream(const std::vector<std::filesystem::path>& paths) const;
   void check_cursor() const;
+  bool inside(const Stream&, int64_t epoch, int64_t shard, int64_t position) const;
   Cursor advance(Cursor& at) const;
-  void fill(Batch&, const Cursor& at) const;
+  std::vector<MixedRow> advance_mix(Cursor& at) const;
+  size_t furthest_behind(const Cursor& at) const;
+  void fill(Batch&, const Cursor& at, const std::vector<MixedRow>& rows) const;
   void fill_sequential(Batch&, const Cursor& at) const;
   void fill_shuffled(Batch&, const Cursor& at) const;
+  void fill_mixed(Batch&, const std::vector<MixedRow>& rows) const;
+  void read_row(Batch&, int64_t row, const TokenFile&, int64_t begin) const;
+  void read_window(Batch&, int64_t row, const Stream&, int64_t window) const;
   void work();
 };
 
 void Loader::State::check_spec() const {
-  if (spec.files.empty()) fail("loader", "expected at least one token file, got none");
+  if (spec.files.empty() == spec.mix.empty())
+    fail("loader", "expected at least one token file, got {}",
+         spec.files.empty() ? "none" : "files both alone and in a mix");
+  for (const LoaderSource& s : spec.mix)
+    if (s.files.empty() || !(s.weight > 0) || !std::isfinite(s.weight))
+      fail("loader", "expected a positive weight and files for each source, got {} and {} of {}",
+           s.weight, s.files.size(), s.name);
   if (spec.batch < 1 || spec.seq < 1)
     fail("loader", "expected a batch of at least 1 x 1, got {} x {}", spec.batch, spec.seq);
   if (spec.workers < 1 || spec.prefetch < 1)
@@ -100,13 +129,46 @@ void Loader::State::check_spec() const {
          spec.document_start);
 }
 
+int64_t Loader::State::total() const {
+  int64_t sum = 0;
+  for (const Stream& s : streams) sum += s.total;
+  return sum;
+}
+
 void Loader::State::open_files() {
-  for (const auto& path : spec.files) files.emplace_back(path);
-  const bool sequential = spec.order == LoaderSpec::Order::sequential;
-  const int64_t need = (sequential ? step_tokens() : spec.seq) + 1;
-  first_window.push_back(0);
-  for (const TokenFile& f : files) {
-    if (f.size() < need && sequential)
+  if (mixed()) {
+    double weights = 0;
+    for (const LoaderSource& source : spec.mix) weights += source.weight;
+    for (size_t i = 0; i < spec.mix.size(); ++i) {
+      streams.push_back(open_stream(spec.mix[i].files));
+      streams.back().share = spec.mix[i].weight / weights;
+      streams.back().seed = mix64(spec.seed + i);
+    }
+  } else {
+    streams.push_back(open_stream(spec.files));
+    streams[0].seed = spec.seed;
+    if (!sequential() && streams[0].windows() < spec.batch * spec.world)
+      fail("loader",
+           "expected at least {} windows of {} tokens for one step of {} ranks x {} rows, got {} "
+           "in {} tokens: take a smaller batch or sequence",
+           spec.batch * spec.world, spec.seq, spec.world, spec.batch, streams[0].windows(),
+           total());
+  }
+  if (spec.vocab > 0)
+    for (const Stream& s : streams)
+      for_each_file(s.files.size(), spec.workers,
+                    [&](size_t i) { s.files[i].check_tokens(spec.vocab); });
+}
+
+Loader::State::Stream Loader::State::open_stream(
+    const std::vector<std::filesystem::path>& paths) const {
+  Stream s;
+  const bool by_step = sequential() && !mixed();
+  const int64_t need = (by_step ? step_tokens() : spec.seq) + 1;
+  s.first_window.push_back(0);
+  for (const auto& path : paths) {
+    const TokenFile& f = s.files.emplace_back(path);
+    if (f.size() < need && by_step)
       fail(f.path().string(),
            "expected at least {} tokens for one step of {} ranks x {} rows x {} tokens and one "
            "more, got {}: take a smaller batch or sequence, or leave the file out",
@@ -116,36 +178,39 @@ void Loader::State::open_files() {
            "expected at least {} tokens for one window of {} tokens and one more, got {}: take a "
            "shorter sequence, or leave the file out",
            need, spec.seq, f.size());
-    total += f.size();
-    first_window.push_back(windows() + (f.size() - 1) / spec.seq);
+    s.total += f.size();
+    s.first_window.push_back(s.windows() + (f.size() - 1) / spec.seq);
   }
-  if (!sequential && windows() < spec.batch * spec.world)
-    fail("loader",
-         "expected at least {} windows of {} tokens for one step of {} ranks x {} rows, got {} in "
-         "{} tokens: take a smaller batch or sequence",
-         spec.batch * spec.world, spec.seq, spec.world, spec.batch, windows(), total);
-  if (spec.vocab > 0)
-    for_each_file(files.size(), spec.workers, [&](size_t i) { files[i].check_tokens(spec.vocab); });
+  return s;
+}
+
+bool Loader::State::inside(const Stream& s, int64_t epoch, int64_t shard, int64_t position) const {
+  if (epoch < 0 || shard < 0 || position < 0) return false;
+  if (!sequential()) return shard == 0 && position < s.windows();
+  return shard < int64_t(s.files.size()) && position <= s.files[size_t(shard)].size();
 }
 
 void Loader::State::check_cursor() const {
   const Cursor& c = delivered;
-  const bool sequential = spec.order == LoaderSpec::Order::sequential;
-  const bool inside = sequential
-                          ? c.shard >= 0 && c.shard < int64_t(files.size()) && c.position >= 0 &&
-                                c.position <= files[size_t(c.shard)].size()
-                          : c.shard == 0 && c.position >= 0 && c.position < windows();
-  if (!inside || c.epoch < 0 || c.tokens < 0)
+  bool fits = c.tokens >= 0 && c.sources.size() == (mixed() ? streams.size() : 0);
+  if (!mixed()) fits = fits && inside(streams[0], c.epoch, c.shard, c.position);
+  for (size_t i = 0; fits && i < c.sources.size(); ++i) {
+    const SourceCursor& at = c.sources[i];
+    fits = at.tokens >= 0 && inside(streams[i], at.epoch, at.shard, at.position);
+  }
+  if (!fits)
     fail("loader",
-         "expected a cursor within these {} files ({} tokens), got epoch {}, shard {}, position "
-         "{}: the data or the order changed",
-         files.size(), total, c.epoch, c.shard, c.position);
+         "expected a cursor within these files ({} sources, {} tokens), got epoch {}, shard {}, "
+         "position {} and {} mixed sources: the data or the order changed",
+         streams.size(), total(), c.epoch, c.shard, c.position, c.sources.size());
 }
 
 // Moves `at` behind the next step and returns where that step begins. A shard is left only here, so
 // that a cursor means the same for another world size.
 Cursor Loader::State::advance(Cursor& at) const {
-  if (spec.order == LoaderSpec::Order::sequential) {
+  const std::vector<TokenFile>& files = streams[0].files;
+  const int64_t windows = streams[0].windows();
+  if (sequential()) {
     if (at.position + step_tokens() + 1 > files[size_t(at.shard)].size()) {
       at.position = 0;
       if (++at.shard == int64_t(files.size())) {
@@ -160,19 +225,55 @@ Cursor Loader::State::advance(Cursor& at) const {
   }
   const Cursor begin = at;
   at.position += spec.batch * spec.world;
-  at.epoch += at.position / windows();
-  at.position %= windows();
+  at.epoch += at.position / windows;
+  at.position %= windows;
   at.tokens += step_tokens();
   return begin;
 }
 
-void Loader::State::fill(Batch& b, const Cursor& at) const {
+size_t Loader::State::furthest_behind(const Cursor& at) const {
+  size_t best = 0;
+  double most = 0;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const double behind =
+        streams[i].share * double(at.tokens + spec.seq) - double(at.sources[i].tokens);
+    if (i == 0 || behind > most) best = i, most = behind;
+  }
+  return best;
+}
+
+// The same for a mix: rows are dealt out one by one over all ranks, of which this one keeps its
+// own.
+std::vector<Loader::State::MixedRow> Loader::State::advance_mix(Cursor& at) const {
+  std::vector<MixedRow> rows;
+  const int64_t mine = spec.rank * spec.batch;
+  for (int64_t row = 0; row < spec.world * spec.batch; ++row) {
+    const size_t i = furthest_behind(at);
+    const Stream& s = streams[i];
+    SourceCursor& c = at.sources[i];
+    if (sequential() && c.position + spec.seq + 1 > s.files[size_t(c.shard)].size()) {
+      c.position = 0;
+      c.shard = (c.shard + 1) % int64_t(s.files.size());
+      c.epoch += c.shard == 0;
+    }
+    if (row >= mine && row < mine + spec.batch) rows.push_back({i, c});
+    c.position += sequential() ? spec.seq : 1;
+    if (!sequential() && c.position == s.windows()) c.position = 0, ++c.epoch;
+    c.tokens += spec.seq;
+    at.tokens += spec.seq;
+  }
+  return rows;
+}
+
+void Loader::State::fill(Batch& b, const Cursor& at, const std::vector<MixedRow>& rows) const {
   const int64_t T = spec.seq, n = spec.batch * T;
   b.tokens.resize(size_t(n));
   b.targets.resize(size_t(n));
   b.positions.resize(size_t(n));
   b.documents.resize(spec.document_mask ? size_t(n) : 0);
-  if (spec.order == LoaderSpec::Order::sequential) {
+  if (mixed()) {
+    fill_mixed(b, rows);
+  } else if (sequential()) {
     fill_sequential(b, at);
   } else {
     fill_shuffled(b, at);
@@ -190,30 +291,49 @@ void Loader::State::fill(Batch& b, const Cursor& at) const {
 
 void Loader::State::fill_sequential(Batch& b, const Cursor& at) const {
   const int64_t n = spec.batch * spec.seq;
-  const TokenFile& file = files[size_t(at.shard)];
+  const TokenFile& file = streams[0].files[size_t(at.shard)];
   const int64_t begin = at.position + spec.rank * n;
   file.read(b.tokens.data(), begin, n);
   file.read(b.targets.data(), begin + 1, n);
 }
 
 void Loader::State::fill_shuffled(Batch& b, const Cursor& at) const {
-  const int64_t T = spec.seq;
+  const Stream& s = streams[0];
   int64_t epoch = at.epoch, position = at.position + spec.rank * spec.batch;
-  epoch += position / windows();
-  position %= windows();
-  Permutation order(uint64_t(windows()), spec.seed, uint64_t(epoch));
+  epoch += position / s.windows();
+  position %= s.windows();
+  Permutation order(uint64_t(s.windows()), s.seed, uint64_t(epoch));
   for (int64_t row = 0; row < spec.batch; ++row, ++position) {
-    if (position == windows()) {
+    if (position == s.windows()) {
       position = 0;
-      order = Permutation(uint64_t(windows()), spec.seed, uint64_t(++epoch));
+      order = Permutation(uint64_t(s.windows()), s.seed, uint64_t(++epoch));
     }
-    const int64_t w = int64_t(order(uint64_t(position)));
-    const size_t f = size_t(std::upper_bound(first_window.begin(), first_window.end(), w) -
-                            first_window.begin() - 1);
-    const int64_t begin = (w - first_window[f]) * T;
-    files[f].read(b.tokens.data() + row * T, begin, T);
-    files[f].read(b.targets.data() + row * T, begin + 1, T);
+    read_window(b, row, s, int64_t(order(uint64_t(position))));
   }
+}
+
+void Loader::State::fill_mixed(Batch& b, const std::vector<MixedRow>& rows) const {
+  for (size_t row = 0; row < rows.size(); ++row) {
+    const Stream& s = streams[rows[row].source];
+    const SourceCursor& at = rows[row].at;
+    if (sequential()) {
+      read_row(b, int64_t(row), s.files[size_t(at.shard)], at.position);
+    } else {
+      const Permutation order(uint64_t(s.windows()), s.seed, uint64_t(at.epoch));
+      read_window(b, int64_t(row), s, int64_t(order(uint64_t(at.position))));
+    }
+  }
+}
+
+void Loader::State::read_row(Batch& b, int64_t row, const TokenFile& file, int64_t begin) const {
+  file.read(b.tokens.data() + row * spec.seq, begin, spec.seq);
+  file.read(b.targets.data() + row * spec.seq, begin + 1, spec.seq);
+}
+
+void Loader::State::read_window(Batch& b, int64_t row, const Stream& s, int64_t window) const {
+  const auto next = std::upper_bound(s.first_window.begin(), s.first_window.end(), window);
+  const size_t f = size_t(next - s.first_window.begin() - 1);
+  read_row(b, row, s.files[f], (window - s.first_window[f]) * spec.seq);
 }
 
 void Loader::State::work() {
@@ -222,11 +342,12 @@ void Loader::State::work() {
     space.wait(lock, [&] { return stop || planned < taken + spec.prefetch; });
     if (stop) return;
     Slot& slot = ring[size_t(planned++ % spec.prefetch)];
-    const Cursor at = advance(plan), after = plan;
+    const std::vector<MixedRow> rows = mixed() ? advance_mix(plan) : std::vector<MixedRow>();
+    const Cursor at = mixed() ? Cursor() : advance(plan), after = plan;
     lock.unlock();
     std::exception_ptr error;
     try {
-      fill(slot.batch, at);
+      fill(slot.batch, at, rows);
       slot.batch.next = after;
     } catch (...) { error = std::current_exception(); }
     lock.lock();
@@ -236,11 +357,19 @@ void Loader::State::work() {
   }
 }
 
+Cursor Cursor::next_epoch() const {
+  Cursor c{epoch + 1, 0, 0, tokens, sources};
+  if (!sources.empty()) c.epoch = 0;
+  for (SourceCursor& s : c.sources) s = {s.epoch + 1, 0, 0, s.tokens};
+  return c;
+}
+
 Loader::Loader(LoaderSpec spec, Cursor start) : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.spec = std::move(spec);
   s.check_spec();
   s.open_files();
+  if (start.sources.empty() && start.tokens == 0) start.sources.resize(s.spec.mix.size());
   s.plan = s.delivered = start;
   s.check_cursor();
   s.ring.resize(size_t(s.spec.prefetch));
@@ -284,30 +413,11 @@ Cursor Loader::cursor() const {
   return state_->delivered;
 }
 
-int64_t Loader::total_tokens() const { return state_->total; }
+int64_t Loader::total_tokens() const { return state_->total(); }
 
 int64_t Loader::stalls() const {
   std::lock_guard lock(state_->mutex);
   return state_->stalls;
-}
-
-LoaderRate bench_loader(const LoaderSpec& spec, double seconds) {
-  using clock = std::chrono::steady_clock;
-  Loader loader(spec);
-  Batch b;
-  for (int i = 0; i < spec.prefetch; ++i) loader.next(b);
-  const int64_t stalls = loader.stalls();
-  LoaderRate rate;
-  const auto begin = clock::now();
-  double elapsed = 0;
-  do {
-    loader.next(b);
-    ++rate.batches;
-    elapsed = std::chrono::duration<double>(clock::now() - begin).count();
-  } while (elapsed < seconds);
-  rate.tokens_per_s = double(rate.batches * spec.batch * spec.seq) / elapsed;
-  rate.stalls = loader.stalls() - stalls;
-  return rate;
 }
 
 }  // namespace hearth

@@ -6,9 +6,22 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace hearth {
+
+// Files that are read as one, and how much of the tokens is to come from them.
+struct LoaderSource {
+  std::string name;  // the pattern it was given by
+  double weight = 1;
+  std::vector<std::filesystem::path> files;
+};
+
+// What `--data` says: patterns, or patterns with weights, "a*.bin:0.7,b*.bin:0.3", in one argument
+// or several. Without weights it is one source. A weight for some and not for all is an error.
+std::vector<LoaderSource> parse_sources(std::span<const std::string> patterns);
 
 struct LoaderSpec {
   // sequential: llm.c and NoCap: a step takes world*B*T tokens (and one more to look ahead) of a
@@ -17,7 +30,11 @@ struct LoaderSpec {
   // permutation keyed by (seed, epoch); a batch may run over the end of an epoch.
   enum class Order { sequential, shuffled };
 
-  std::vector<std::filesystem::path> files;
+  std::vector<std::filesystem::path> files;  // of the only source
+  // Or several, mixed by rows: the next row comes from the source that is furthest behind its
+  // share, so that after every row each is within a few rows of it. Each source goes through its
+  // own files in the order asked for, a row (T tokens and one) at a time, as often as it takes.
+  std::vector<LoaderSource> mix;
   int64_t batch = 1, seq = 1;  // B, T
   Order order = Order::sequential;
   uint64_t seed = 1;  // shuffled only
@@ -29,13 +46,23 @@ struct LoaderSpec {
   int32_t document_start = -1;  // the id that opens a document (llmc: end of text; raw: bos)
 };
 
-// Where the next step begins. Plain integers: the caller stores them as it likes.
-struct Cursor {
+// Where the next row of one source begins.
+struct SourceCursor {
   int64_t epoch = 0;
   int64_t shard = 0;     // sequential: index into files
   int64_t position = 0;  // sequential: token within the shard; shuffled: window within the epoch
-  int64_t tokens = 0;    // tokens delivered since the beginning, over all ranks
+  int64_t tokens = 0;    // delivered of it, over all ranks
+  bool operator==(const SourceCursor&) const = default;
+};
+
+// Where the next step begins. Plain integers: the caller stores them as it likes.
+struct Cursor {
+  int64_t epoch = 0, shard = 0, position = 0;  // as above; all 0 in a mix
+  int64_t tokens = 0;                          // delivered since the beginning, over all ranks
+  std::vector<SourceCursor> sources = {};      // of a mix, in its order; empty: its beginning
   bool operator==(const Cursor&) const = default;
+
+  Cursor next_epoch() const;  // each source at the beginning of its next epoch
 };
 
 struct Batch {

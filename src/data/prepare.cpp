@@ -1,17 +1,17 @@
 #include "data/prepare.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <exception>
-#include <optional>
+#include <future>
 #include <utility>
 
 #include "core/error.h"
 #include "core/threads.h"
+#include "data/jsonl.h"
 #include "data/permutation.h"
+#include "data/split.h"
 #include "io/json.h"
+#include "io/progress.h"
 
 namespace hearth {
 namespace {
@@ -20,93 +20,6 @@ namespace fs = std::filesystem;
 using json = nlohmann::json;
 
 constexpr const char* state_name = "prepare.json";
-
-// ---- one side of the split: a run of token files ----------------------------------------------
-
-struct SplitSpec {
-  fs::path folder;
-  std::string name;     // train | val
-  int64_t first_index;  // NoCap: val begins at 0, train at 1
-  TokenFormat format;
-  int width;
-  int64_t shard_tokens;  // 0: one file without a number
-};
-
-class Split {
- public:
-  explicit Split(SplitSpec spec) : spec_(std::move(spec)) {}
-
-  // Goes on from a saved state: the open shard is cut back to what the state knows.
-  void restore(const json& saved) {
-    shard_ = saved.at("shard");
-    const int64_t open_tokens = saved.at("open_tokens");
-    counts = {.tokens = saved.at("tokens"),
-              .documents = saved.at("documents"),
-              .shortest = saved.at("shortest"),
-              .longest = saved.at("longest")};
-    if (open_tokens > 0) open(open_tokens);
-  }
-
-  json save() {
-    if (writer_) writer_->sync();
-    return {{"shard", shard_},
-            {"open_tokens", writer_ ? writer_->size() : 0},
-            {"tokens", counts.tokens},
-            {"documents", counts.documents},
-            {"shortest", counts.shortest},
-            {"longest", counts.longest}};
-  }
-
-  void append_document(std::span<const int32_t> tokens) {
-    counts.add_document(int64_t(tokens.size()));
-    while (!tokens.empty()) {
-      if (!writer_) open(-1);
-      size_t n = tokens.size();
-      if (spec_.shard_tokens > 0) n = std::min(n, size_t(spec_.shard_tokens - writer_->size()));
-      writer_->append(tokens.first(n));
-      tokens = tokens.subspan(n);
-      if (writer_->size() == spec_.shard_tokens) finish();
-    }
-  }
-
-  void finish() {
-    if (!writer_) return;
-    writer_->finish();
-    writer_.reset();
-    ++shard_;
-  }
-
-  // Name and tokens of every file, once all are finished.
-  std::vector<std::pair<fs::path, int64_t>> files() const {
-    std::vector<std::pair<fs::path, int64_t>> all;
-    for (int64_t i = 0, left = counts.tokens; i < shard_; ++i) {
-      const int64_t n = spec_.shard_tokens > 0 ? std::min(left, spec_.shard_tokens) : left;
-      all.emplace_back(path(i), n);
-      left -= n;
-    }
-    return all;
-  }
-
-  TokenCounts counts;
-
- private:
-  fs::path path(int64_t i) const {
-    if (spec_.shard_tokens == 0) return spec_.folder / (spec_.name + ".bin");
-    return spec_.folder / fmt::format("{}_{:06}.bin", spec_.name, spec_.first_index + i);
-  }
-
-  void open(int64_t resume_tokens) {
-    writer_.emplace(path(shard_), TokenWriter::Spec{.format = spec_.format,
-                                                    .width = spec_.width,
-                                                    .resume_tokens = resume_tokens});
-  }
-
-  SplitSpec spec_;
-  int64_t shard_ = 0;  // of the open one, or the next; counted from 0
-  std::optional<TokenWriter> writer_;
-};
-
-// ---- the run ----------------------------------------------------------------------------------
 
 void check_spec(const PrepareSpec& spec) {
   if (spec.inputs.empty()) fail_usage("prepare", "expected at least one input, got none");
@@ -150,6 +63,7 @@ json fingerprint(const PrepareSpec& spec, const std::vector<fs::path>& inputs) {
   }
   return {{"inputs", files},
           {"source", int(spec.source)},
+          {"column", spec.column},
           {"format", name(spec.format)},
           {"shard_tokens", spec.shard_tokens},
           {"val_fraction", spec.val_fraction},
@@ -159,64 +73,69 @@ json fingerprint(const PrepareSpec& spec, const std::vector<fs::path>& inputs) {
           {"tokenizer", spec.tokenizer_id}};
 }
 
-class Progress {
- public:
-  Progress(const PrepareSpec& spec, const std::vector<fs::path>& inputs, int64_t done)
-      : on_(spec.progress), redraw_(::isatty(2)), before_(done) {
-    for (const fs::path& p : inputs)
-      if (p == "-") {
-        total_ = 0;
-        return;
-      } else {
-        total_ += int64_t(fs::file_size(p));
-      }
-  }
+// Documents to be encoded by one thread at a time, in order; few and long, so that their buffers
+// stay.
+struct Piece {
+  size_t first = 0, count = 0;  // of the block's documents
+  std::vector<int32_t> tokens;
+  struct End {
+    size_t tokens;
+    bool val;
+  };
+  std::vector<End> ends;  // of each document that is not empty
+};
 
-  void show(int64_t bytes, int64_t tokens, bool last) {
-    const auto now = clock::now();
-    if (!on_ || (!last && now - shown_ < std::chrono::milliseconds(redraw_ ? 200 : 5000))) return;
-    shown_ = now;
-    const double seconds = std::chrono::duration<double>(now - start_).count() + 1e-9;
-    const std::string share = total_ > 0 ? fmt::format(" of {:.1f}", double(total_) / 1e6) : "";
-    fmt::print(stderr, "{}prepare: {:.1f}{} MB, {} tokens, {:.1f} MB/s{}", redraw_ ? "\r" : "",
-               double(bytes) / 1e6, share, tokens, double(bytes - before_) / 1e6 / seconds,
-               redraw_ && !last ? "" : "\n");
-  }
-
- private:
-  using clock = std::chrono::steady_clock;
-  bool on_, redraw_;
-  int64_t before_, total_ = 0;
-  clock::time_point start_ = clock::now(), shown_ = start_;
+// Text read in one go, and what became of it.
+struct Block {
+  std::string text;
+  struct Entry {
+    size_t begin, size;
+    int64_t file, line;
+    bool json;
+  };
+  std::vector<Entry> documents;
+  std::vector<Piece> pieces;  // the first `used` of these
+  size_t used = 0;
+  SourcePosition after;
+  int64_t bytes = 0, packed = 0;  // read by then
 };
 
 class Run {
  public:
   explicit Run(const PrepareSpec& spec)
       : spec_(spec),
-        inputs_(expand_inputs(spec)),
-        fingerprint_(fingerprint(spec, inputs_)),
+        sources_{expand_inputs(spec), spec.source, spec.column},
+        fingerprint_(fingerprint(spec, sources_.inputs)),
         threads_(spec.threads),
+        unescaped_(size_t(threads_.count())),
         train_(split("train", 1)),
         val_(split("val", 0)) {}
 
   PrepareResult run() {
     make_dirs(spec_.out);
     if (!restore()) {
-      DocumentReader reader(inputs_, spec_.source, at_);
-      Progress progress(spec_, inputs_, bytes_);
+      DocumentReader reader(sources_, at_);
+      ProgressLine progress("prepare", {total_bytes(), reader.packed_position(), bytes_},
+                            spec_.progress);
       const int64_t before = bytes_;
-      for (int64_t block = 0; read_block(reader); ++block) {
-        encode_block();
-        write_block();
-        at_ = reader.position();
-        bytes_ = before + reader.bytes_read();
-        if ((block + 1) % spec_.save_blocks == 0) save(false);
-        progress.show(bytes_, train_.counts.tokens + val_.counts.tokens, false);
-        if (spec_.on_block) spec_.on_block(block);
+      Block now, ahead;
+      bool more = read_block(now, reader);
+      for (int64_t n = 0; more; ++n) {
+        // The next block is read while this one is encoded; the future waits where something
+        // throws.
+        auto reading = std::async(std::launch::async, [&] { return read_block(ahead, reader); });
+        encode_block(now);
+        write_block(now);
+        at_ = now.after;
+        bytes_ = before + now.bytes;
+        if ((n + 1) % spec_.save_blocks == 0) save(false);
+        progress.show(now.packed, bytes_, token_text());
+        if (spec_.on_block) spec_.on_block(n);
+        more = reading.get();
+        std::swap(now, ahead);
       }
       finish();
-      progress.show(bytes_, train_.counts.tokens + val_.counts.tokens, true);
+      progress.finish(reader.packed_position(), bytes_, token_text());
     }
     return result();
   }
@@ -239,7 +158,6 @@ class Run {
              "expected the state of this very run, got one with other inputs, tokenizer or "
              "settings: choose another folder, or remove this one");
       at_ = {state.at("file"), state.at("offset"), state.at("line")};
-      document_ = state.at("document");
       bytes_ = state.at("bytes");
       resumed_ = true;
       train_.restore(state.at("train"));
@@ -248,7 +166,7 @@ class Run {
     } catch (const json::exception&) {
       fail(path.string(), "expected the state of an earlier run, got something else: remove it");
     }
-    if (std::find(inputs_.begin(), inputs_.end(), "-") != inputs_.end())
+    if (std::find(sources_.inputs.begin(), sources_.inputs.end(), "-") != sources_.inputs.end())
       fail(path.string(),
            "expected a new folder, got one with a finished run: standard input cannot be compared "
            "with what that run read");
@@ -261,58 +179,95 @@ class Run {
   }
 
   void save(bool done) {
-    const json state = {{"run", fingerprint_},  {"done", done},           {"file", at_.file},
-                        {"offset", at_.offset}, {"line", at_.line},       {"document", document_},
-                        {"bytes", bytes_},      {"train", train_.save()}, {"val", val_.save()}};
+    const json state = {{"run", fingerprint_},    {"done", done},      {"file", at_.file},
+                        {"offset", at_.offset},   {"line", at_.line},  {"bytes", bytes_},
+                        {"train", train_.save()}, {"val", val_.save()}};
     write_file_atomic(spec_.out / state_name, state.dump(1) + "\n");
   }
 
-  bool read_block(DocumentReader& reader) {
-    used_ = 0;
-    for (int64_t bytes = 0; bytes < spec_.block_bytes;
-         bytes += int64_t(block_[used_++].raw.size())) {
-      if (used_ == block_.size()) block_.emplace_back();
-      if (!reader.next(block_[used_])) break;
+  bool read_block(Block& b, DocumentReader& reader) const {
+    b.text.clear();
+    b.documents.clear();
+    b.used = 0;
+    const size_t piece_bytes = size_t(std::max<int64_t>(1, spec_.block_bytes / 64));
+    size_t piece_end = 0;  // of the text, before the next piece begins
+    Document d;
+    while (int64_t(b.text.size()) < spec_.block_bytes && reader.next(d)) {
+      if (b.used == 0 || b.text.size() >= piece_end) {
+        if (b.used == b.pieces.size()) b.pieces.emplace_back();
+        b.pieces[b.used].first = b.documents.size(), b.pieces[b.used].count = 0;
+        ++b.used;
+        piece_end = b.text.size() + piece_bytes;
+      }
+      b.documents.push_back({b.text.size(), d.raw.size(), d.file, d.line, d.json});
+      b.text += d.raw;
+      ++b.pieces[b.used - 1].count;
     }
-    return used_ > 0;
+    b.after = reader.position();
+    b.bytes = reader.bytes_read(), b.packed = reader.packed_position();
+    return !b.documents.empty();
   }
 
-  void encode_block() {
-    tokens_.resize(std::max(tokens_.size(), used_));
-    std::vector<std::exception_ptr> errors(used_);
-    threads_.run(int64_t(used_), [&](int64_t i, int) {
+  void encode_block(Block& b) {
+    std::vector<std::exception_ptr> errors(b.used);
+    threads_.run(int64_t(b.used), [&](int64_t i, int worker) {
       try {
-        encode(tokens_[size_t(i)], block_[size_t(i)]);
+        encode(b.pieces[size_t(i)], b, unescaped_[size_t(worker)]);
       } catch (...) { errors[size_t(i)] = std::current_exception(); }
     });
     for (const std::exception_ptr& e : errors)
       if (e) std::rethrow_exception(e);  // the first document's, at any thread count
   }
 
-  void encode(std::vector<int32_t>& out, const Document& d) const {
-    out.clear();
-    const std::string inner = d.json ? jsonl_text(d.raw, d.where) : std::string();
-    const std::string_view text = d.json ? inner : d.raw;
-    if (text.empty()) return;
-    if (spec_.format == TokenFormat::llmc) {
-      out.push_back(spec_.eos);
-      spec_.encode(text, out);
-    } else {
-      if (spec_.bos >= 0) out.push_back(spec_.bos);
-      spec_.encode(text, out);
-      if (spec_.eos >= 0) out.push_back(spec_.eos);
+  void encode(Piece& p, const Block& b, std::string& unescaped) const {
+    p.tokens.clear();
+    p.ends.clear();
+    for (size_t i = p.first; i < p.first + p.count; ++i) {
+      const Block::Entry& e = b.documents[i];
+      std::string_view text(b.text.data() + e.begin, e.size);
+      if (e.json) {
+        if (!flat_text(unescaped, text)) unescaped = jsonl_text(text, place(e));
+        text = unescaped;
+      }
+      if (text.empty()) continue;
+      const size_t begin = p.tokens.size();
+      const bool headed = spec_.format == TokenFormat::llmc;
+      if (headed || spec_.bos >= 0) p.tokens.push_back(headed ? spec_.eos : spec_.bos);
+      spec_.encode(text, p.tokens);
+      if (!headed && spec_.eos >= 0) p.tokens.push_back(spec_.eos);
+      for (size_t t = begin; t < p.tokens.size(); ++t)
+        if (p.tokens[t] < 0 || p.tokens[t] >= spec_.vocab)
+          fail(place(e), "expected tokens below the vocabulary's {}, got {}", spec_.vocab,
+               p.tokens[t]);
+      p.ends.push_back({p.tokens.size(), is_validation(text, spec_.val_fraction)});
     }
-    for (int32_t t : out)
-      if (t < 0 || t >= spec_.vocab)
-        fail(d.where, "expected tokens below the vocabulary's {}, got {}", spec_.vocab, t);
   }
 
-  void write_block() {
-    for (size_t i = 0; i < used_; ++i) {
-      if (tokens_[i].empty()) continue;
-      const double draw = double(mix64(uint64_t(document_++)) >> 11) * 0x1p-53;
-      (draw < spec_.val_fraction ? val_ : train_).append_document(tokens_[i]);
+  std::string place(const Block::Entry& e) const {
+    return document_place(sources_, e.file, e.line);
+  }
+
+  void write_block(const Block& b) {
+    for (size_t i = 0; i < b.used; ++i) {
+      const std::span<const int32_t> tokens(b.pieces[i].tokens);
+      size_t begin = 0;
+      for (const Piece::End& end : b.pieces[i].ends) {
+        (end.val ? val_ : train_).append_document(tokens.subspan(begin, end.tokens - begin));
+        begin = end.tokens;
+      }
     }
+  }
+
+  int64_t total_bytes() const {
+    int64_t sum = 0;
+    for (const fs::path& p : sources_.inputs) {
+      if (p == "-") return 0;
+      sum += int64_t(fs::file_size(p));
+    }
+    return sum;
+  }
+  std::string token_text() const {
+    return fmt::format(", {:.1f}M tokens", double(train_.counts.tokens + val_.counts.tokens) / 1e6);
   }
 
   void finish() {
@@ -347,19 +302,29 @@ class Run {
   }
 
   const PrepareSpec& spec_;
-  std::vector<fs::path> inputs_;
+  DocumentSpec sources_;
   json fingerprint_;
   Threads threads_;
+  std::vector<std::string> unescaped_;  // of each worker
   Split train_, val_;
   SourcePosition at_;
-  int64_t document_ = 0, bytes_ = 0;
+  int64_t bytes_ = 0;
   bool resumed_ = false;
-  std::vector<Document> block_;  // the first used_ of these
-  std::vector<std::vector<int32_t>> tokens_;
-  size_t used_ = 0;
 };
 
 }  // namespace
+
+bool is_validation(std::string_view text, double fraction) {
+  uint64_t hash = text.size();
+  while (!text.empty()) {
+    uint64_t word = 0;
+    const size_t n = std::min<size_t>(8, text.size());
+    for (size_t i = 0; i < n; ++i) word |= uint64_t(uint8_t(text[i])) << (8 * i);
+    hash = mix64(hash ^ word);
+    text.remove_prefix(n);
+  }
+  return double(mix64(hash) >> 11) * 0x1p-53 < fraction;
+}
 
 PrepareResult prepare(const PrepareSpec& spec) {
   check_spec(spec);

@@ -1,16 +1,8 @@
-// `data prepare`: text and JSONL to token files. Blocks of documents are read in order, encoded in
-// parallel and written in order, so the output is the same bytes at any thread count; a state file
-// in the output folder lets a killed run go on, again to the same bytes. Memory: one block of text,
-// its tokens, and the longest document.
+// `data prepare`: documents (data/documents.h) to token files. Blocks of documents are read in
+// order, encoded in parallel and written in order, so the output is the same bytes at any thread
+// count; a state file in the output folder lets a killed run go on, again to the same bytes.
+// Memory: two blocks of text, their tokens, and the longest document.
 //
-// Text: documents are separated by a line that is exactly `<|endoftext|>` (the line end before it
-// belongs to neither); a file without such a line is one document. JSONL, one object a line, the
-// first of these that fits, joined plainly:
-//   {"text"}                         the text
-//   {"messages": [{"content"}..]}    contents joined by "\n"
-//   {"prompt", "completion"}         prompt + completion
-//   {"prompt", "chosen", "rejected"} prompt + "\n" + chosen (what is rejected is not to be learned)
-//   {"instruction", "input", "output"}  instruction "\n" [input "\n"] output
 // Empty documents are dropped. llmc: each document is [eos] + tokens; raw: [bos] + tokens + [eos]
 // (less the one a tokenizer lacks). A document may run on into the next shard.
 #pragma once
@@ -30,10 +22,11 @@ namespace hearth {
 struct PrepareSpec {
   std::vector<std::string> inputs;  // paths or patterns; "-" is standard input
   SourceKind source = SourceKind::automatic;
-  std::filesystem::path out;  // folder for train_000001.bin .. and val_000000.bin ..
+  std::string column = "text";  // of Parquet
+  std::filesystem::path out;    // folder for train_000001.bin .. and val_000000.bin ..
   TokenFormat format = TokenFormat::llmc;
   int64_t shard_tokens = 0;  // 0: 100M with a header; one train.bin and one val.bin without
-  double val_fraction = 0;   // of the documents, chosen by a hash of their number
+  double val_fraction = 0;   // of the documents, chosen by a hash of their text
   int threads = 0;
   int64_t block_bytes = 8 << 20;  // text encoded at a time
   int64_t save_blocks = 8;        // blocks between two savings of the state
@@ -57,5 +50,9 @@ struct PrepareResult {
 };
 
 PrepareResult prepare(const PrepareSpec&);
+
+// Whether a document belongs to the validation set: by its text alone, so that copies of it fall on
+// the same side wherever they stand, and more data moves no document.
+bool is_validation(std::string_view text, double fraction);
 
 }  // namespace hearth

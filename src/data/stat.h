@@ -1,4 +1,4 @@
-// What `data stat` tells of a token file.
+// What `data stat` tells of a token file or of an evaluation file.
 #pragma once
 
 #include "data/shards.h"
@@ -20,5 +20,19 @@ struct TokenStat {
 int32_t document_start_of(const TokenFile&);
 
 TokenStat stat_tokens(const TokenFile&, int32_t document_start);
+
+// llm.c's evaluation files (HellaSwag, MMLU): examples of a context and completions, one of them
+// right.
+struct EvalStat {
+  int64_t examples = 0, completions = 0;
+  int64_t context_tokens = 0, completion_tokens = 0;
+  int64_t longest = 0;  // tokens of the longest context with a completion
+  int64_t max_token = -1;
+};
+
+bool is_eval_file(const std::filesystem::path&);  // by its magic
+
+// Reads all of it; anything wrong is an error that names the byte. vocab 0: tokens are not checked.
+EvalStat stat_eval_file(const std::filesystem::path&, int64_t vocab);
 
 }  // namespace hearth

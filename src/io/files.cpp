@@ -112,8 +112,10 @@ std::string read_file(const fs::path& path) {
   return text;
 }
 
-MappedFile::MappedFile(const fs::path& path) {
-  const Fd fd = open_file(path, O_RDONLY, "to read it");
+MappedFile::MappedFile(const fs::path& path)
+    : MappedFile(open_file(path, O_RDONLY, "to read it"), path) {}
+
+MappedFile::MappedFile(const Fd& fd, const fs::path& path) {
   const size_t size = size_t(stat_of(fd, path).st_size);
   if (size == 0) return;  // mmap refuses a length of 0
   void* p = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
@@ -123,6 +125,11 @@ MappedFile::MappedFile(const fs::path& path) {
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+void MappedFile::forget(size_t end) const {
+  const size_t page = size_t(sysconf(_SC_PAGESIZE)), whole = std::min(end, bytes_.size()) / page;
+  if (whole > 0) madvise(const_cast<std::byte*>(bytes_.data()), whole * page, MADV_DONTNEED);
 }
 
 MappedFile& MappedFile::operator=(MappedFile&& o) noexcept {

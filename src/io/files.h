@@ -53,10 +53,12 @@ class MappedFile {
  public:
   MappedFile() = default;
   explicit MappedFile(const std::filesystem::path&);
+  MappedFile(const Fd&, const std::filesystem::path& shown);
   ~MappedFile();
   MappedFile(MappedFile&& o) noexcept : bytes_(std::exchange(o.bytes_, {})) {}
   MappedFile& operator=(MappedFile&& o) noexcept;
   Bytes bytes() const { return bytes_; }
+  void forget(size_t end) const;  // the first bytes need not stay in memory: they can be read again
 
  private:
   Bytes bytes_;

@@ -34,14 +34,27 @@ void expect_same(const json& saved, const json& now, const std::string& where) {
 
 using UpdateBits = std::array<uint32_t, sizeof(UpdateState) / sizeof(uint32_t)>;
 
+json to_json(const Cursor& c) {
+  json j{{"epoch", c.epoch}, {"shard", c.shard}, {"position", c.position}, {"tokens", c.tokens}};
+  for (const SourceCursor& s : c.sources)
+    j["sources"].push_back(
+        {{"epoch", s.epoch}, {"shard", s.shard}, {"position", s.position}, {"tokens", s.tokens}});
+  return j;
+}
+
+Cursor cursor_from_json(const json& j) {
+  const auto number = [](const json& from, const char* key) { return from.at(key).get<int64_t>(); };
+  Cursor c{number(j, "epoch"), number(j, "shard"), number(j, "position"), number(j, "tokens")};
+  for (const json& s : j.value("sources", json::array()))
+    c.sources.push_back(
+        {number(s, "epoch"), number(s, "shard"), number(s, "position"), number(s, "tokens")});
+  return c;
+}
+
 json to_json(const RunState& s) {
   return {{"step", s.step},
           {"tokens", s.tokens},
-          {"cursor",
-           {{"epoch", s.cursor.epoch},
-            {"shard", s.cursor.shard},
-            {"position", s.cursor.position},
-            {"tokens", s.cursor.tokens}}},
+          {"cursor", to_json(s.cursor)},
           {"update", std::bit_cast<UpdateBits>(s.update)},  // may hold what JSON cannot: NaN
           {"reloads", s.reloads},
           {"logits_bytes", s.logits_bytes},
@@ -60,9 +73,7 @@ RunState state_from_json(const json& j, const std::string& where) {
   try {
     RunState s;
     j.at("step").get_to(s.step), j.at("tokens").get_to(s.tokens);
-    const json& c = j.at("cursor");
-    c.at("epoch").get_to(s.cursor.epoch), c.at("shard").get_to(s.cursor.shard);
-    c.at("position").get_to(s.cursor.position), c.at("tokens").get_to(s.cursor.tokens);
+    s.cursor = cursor_from_json(j.at("cursor"));
     s.update = std::bit_cast<UpdateState>(j.at("update").get<UpdateBits>());
     j.at("reloads").get_to(s.reloads);
     j.at("logits_bytes").get_to(s.logits_bytes);

@@ -59,7 +59,8 @@ struct TrainConfig {
 
   template <class V>
   void visit(V&& v) {
-    v("data", data, "token files to train on; patterns may be given");
+    v("data", data,
+      "token files to train on; patterns, also mixed by weight: a*.bin:0.7,b*.bin:0.3");
     v("val", val, "token files to validate on");
     v("tokenizer", tokenizer, "tokenizer to sample with and to save beside the weights");
     v("steps", steps, "optimizer steps");

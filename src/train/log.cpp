@@ -63,6 +63,7 @@ void RunLog::step(const StepRecord& r) {
                            {"lr", r.lr},
                            {"grad_norm", r.grad_norm}};
   if (r.skipped) j["skipped"] = true;
+  if (!r.source_tokens.empty()) j["source_tokens"] = r.source_tokens;
   log_.append(j.dump());
   nlohmann::ordered_json p{{"step", r.step},
                            {"ms", 1e3 * r.seconds},

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "core/backend.h"
 #include "io/files.h"
@@ -15,6 +16,7 @@ namespace hearth {
 
 struct StepRecord {
   int64_t step = 0, tokens = 0;
+  std::vector<int64_t> source_tokens = {};  // of a mix: read of each source so far
   double loss = 0, lr = 0, grad_norm = 0;
   bool skipped = false;
   double seconds = 0, tokens_per_s = 0, flops = 0, mfu = 0;

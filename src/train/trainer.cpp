@@ -188,7 +188,11 @@ class Run {
 
   LoaderSpec loader_spec(const std::vector<std::string>& patterns) const {
     LoaderSpec s;
-    s.files = expand_globs(patterns);
+    std::vector<LoaderSource> sources = parse_sources(patterns);
+    if (sources.size() == 1 && sources[0].name.empty())
+      s.files = std::move(sources[0].files);
+    else
+      s.mix = std::move(sources);
     s.batch = shape_.B, s.seq = shape_.T;
     s.workers = config_.workers, s.prefetch = config_.prefetch;
     s.vocab = tokens_checked_ ? 0 : spec_.model.vocab;
@@ -212,7 +216,7 @@ class Run {
     const bool same_batch = next.B == shape_.B && next.T == shape_.T;
     const bool needs_next = next.micro_batches > 1 && !programs_->spec().accumulates;
     if (next.T != shape_.T && config_.order == LoaderSpec::Order::shuffled)
-      state_.cursor = {state_.cursor.epoch + 1, 0, 0, state_.cursor.tokens};  // other windows
+      state_.cursor = state_.cursor.next_epoch();  // other windows
     shape_ = next;
     if (!same_batch) make_loader(state_.cursor);
     if (!same_batch || needs_next) {
@@ -300,8 +304,11 @@ class Run {
     state_.train_seconds += seconds;
     const double flops = train_flops_per_token(spec_.model, shape_.T) * double(tokens) / seconds;
     const MemoryUse held = backend_.memory_use();
+    std::vector<int64_t> of_sources;
+    for (const SourceCursor& c : state_.cursor.sources) of_sources.push_back(c.tokens);
     log_->step({.step = state_.step,
                 .tokens = state_.tokens,
+                .source_tokens = std::move(of_sources),
                 .loss = loss,
                 .lr = lr,
                 .grad_norm = state_.update.grad_norm,
@@ -341,6 +348,8 @@ class Run {
   template <class F>
   void each_validation_batch(F use) {
     LoaderSpec s = loader_spec(config_.val);
+    if (!s.mix.empty())
+      fail_usage("--val", "expected files without weights, got {} weighted sources", s.mix.size());
     if (config_.eval_documents) {
       for (const Batch& b : whole_documents(
                s.files,

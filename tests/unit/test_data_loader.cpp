@@ -295,5 +295,126 @@ TEST(Loader, CountsTheBatchesThatWereNotReady) {
   EXPECT_LT(paced.stalls(), taken);
 }
 
+// Two sources whose tokens tell them apart: below and from 10000 on.
+struct Mix {
+  TemporaryFolder dir;
+  LoaderSpec spec(int64_t batch, Order order) const {
+    LoaderSpec s;
+    s.mix = {{"a", 3, {dir / "a0.bin", dir / "a1.bin"}}, {"b", 1, {dir / "b.bin"}}};
+    s.batch = batch, s.seq = 4, s.order = order;
+    return s;
+  }
+  Mix() {
+    write_tokens(dir / "a0.bin", TokenFormat::llmc, 70000, counting_tokens(50));
+    write_tokens(dir / "a1.bin", TokenFormat::llmc, 70000, counting_tokens(31, 100));
+    write_tokens(dir / "b.bin", TokenFormat::llmc, 70000, counting_tokens(43, 10000));
+  }
+};
+
+TEST(Loader, MixesByWeight) {
+  const Mix mix;
+  for (const Order order : {Order::sequential, Order::shuffled}) {
+    Loader loader(mix.spec(3, order));
+    int64_t rows = 0, from_a = 0;
+    std::vector<int32_t> starts_a, starts_b;
+    for (int step = 0; step < 100; ++step) {
+      const Batch b = loader.next();
+      for (size_t row = 0; row < 12; row += 4, ++rows) {
+        const int32_t first = b.tokens[row];
+        from_a += first < 10000;
+        (first < 10000 ? starts_a : starts_b).push_back(first);
+        EXPECT_LT(std::abs(double(from_a) - 0.75 * double(rows + 1)), 1.0);
+        for (size_t t = 0; t < 4; ++t) {
+          ASSERT_EQ(b.tokens[row + t], first + int32_t(t));
+          ASSERT_EQ(b.targets[row + t], first + int32_t(t) + 1);
+        }
+      }
+      ASSERT_EQ(b.next.sources.size(), 2u);
+      EXPECT_EQ(b.next.sources[0].tokens, 4 * from_a);
+      EXPECT_EQ(b.next.sources[0].tokens + b.next.sources[1].tokens, b.next.tokens);
+    }
+    // Each window of a source once an epoch: 12 + 7 of a, 10 of b.
+    EXPECT_EQ(std::set<int32_t>(starts_a.begin(), starts_a.begin() + 19).size(), 19u);
+    EXPECT_EQ(std::set<int32_t>(starts_b.begin(), starts_b.begin() + 10).size(), 10u);
+    EXPECT_EQ(std::is_sorted(starts_a.begin(), starts_a.begin() + 19), order == Order::sequential);
+    EXPECT_EQ(loader.cursor().sources[0].epoch, (225 - (order == Order::sequential)) / 19);
+  }
+}
+
+TEST(Loader, AMixResumesExactlyAtAnyWorldSize) {
+  const Mix mix;
+  std::mt19937 random(8);
+  for (const Order order : {Order::sequential, Order::shuffled}) {
+    std::vector<Batch> straight;
+    Loader whole(mix.spec(6, order));
+    for (int i = 0; i < 60; ++i) straight.push_back(whole.next());
+    for (size_t from = 0; from < 50; from += 1 + random() % 3) {
+      const Cursor start = from ? straight[from - 1].next : Cursor{};
+      LoaderSpec spec = mix.spec(6, order);
+      spec.workers = 1 + int(random() % 4), spec.prefetch = 1 + int(random() % 6);
+      Loader resumed(spec, start);
+      std::vector<std::unique_ptr<Loader>> ranks;
+      for (int r = 0; r < 3; ++r) {
+        spec.batch = 2, spec.world = 3, spec.rank = r;
+        ranks.push_back(std::make_unique<Loader>(spec, start));
+      }
+      for (size_t i = from; i < from + 10; ++i) {
+        expect_equal(resumed.next(), straight[i]);
+        std::vector<int32_t> tokens;
+        for (auto& rank : ranks) {
+          const Batch b = rank->next();
+          tokens.insert(tokens.end(), b.tokens.begin(), b.tokens.end());
+          EXPECT_EQ(b.next, straight[i].next);
+        }
+        EXPECT_EQ(tokens, straight[i].tokens);
+      }
+    }
+  }
+}
+
+TEST(Loader, RefusesBadMixes) {
+  const Mix mix;
+  const auto refused = [&](auto change, Cursor c = {}) {
+    LoaderSpec s = mix.spec(2, Order::sequential);
+    change(s);
+    return error_of([&] { Loader loader(s, c); });
+  };
+  EXPECT_TRUE(mentions(refused([](auto& s) { s.mix[1].weight = 0; }), {"positive weight", "b"}));
+  EXPECT_TRUE(mentions(refused([](auto& s) { s.files = s.mix[0].files; }), {"both"}));
+  EXPECT_TRUE(mentions(refused([](auto& s) { s.seq = 31; }), {"a1.bin", "32"}));
+  Cursor far{.tokens = 4};
+  EXPECT_TRUE(mentions(refused([](auto&) {}, far), {"cursor", "0 mixed"}));
+  far.sources = {{}, {.position = 44}};
+  EXPECT_TRUE(mentions(refused([](auto&) {}, far), {"cursor", "2 mixed"}));
+  const Cursor next = Cursor{0, 0, 0, 9, {{1, 1, 5, 6}, {0, 0, 2, 3}}}.next_epoch();
+  EXPECT_EQ(next, (Cursor{0, 0, 0, 9, {{2, 0, 0, 6}, {1, 0, 0, 3}}}));
+  EXPECT_EQ((Cursor{2, 1, 7, 9}.next_epoch()), (Cursor{3, 0, 0, 9}));
+}
+
+TEST(Sources, WeightsAreReadFromTheFlag) {
+  const TemporaryFolder dir;
+  for (const char* name : {"a0.bin", "a1.bin", "b.bin", "c,d:2"}) put_file(dir / name, "x");
+  const std::string at = dir.path().string() + "/";
+  const auto parse = [&](std::vector<std::string> words) { return parse_sources(words); };
+  auto s = parse({at + "a*.bin:0.7," + at + "b.bin:0.3"});
+  ASSERT_EQ(s.size(), 2u);
+  EXPECT_EQ(s[0].name, at + "a*.bin");
+  EXPECT_EQ(s[0].files, (std::vector<fs::path>{dir / "a0.bin", dir / "a1.bin"}));
+  EXPECT_EQ(s[0].weight, 0.7);
+  EXPECT_EQ(s[1].weight, 0.3);
+  s = parse({at + "{a0,b}.bin:2", at + "a1.bin:1e-1"});
+  ASSERT_EQ(s.size(), 2u);
+  EXPECT_EQ(s[0].files.size(), 2u);
+  EXPECT_EQ(s[1].weight, 0.1);
+  s = parse({at + "a0.bin", at + "c,d:2"});  // no weights: one source
+  ASSERT_EQ(s.size(), 1u);
+  EXPECT_EQ(s[0].name, "");
+  EXPECT_EQ(s[0].files, (std::vector<fs::path>{dir / "a0.bin", dir / "c,d:2"}));
+  EXPECT_TRUE(mentions(error_of([&] { parse({at + "a0.bin:1," + at + "b.bin"}); }), {"b.bin"}));
+  EXPECT_TRUE(mentions(error_of([&] { parse({at + "a0.bin", at + "b.bin:1"}); }), {"a0.bin"}));
+  EXPECT_TRUE(mentions(error_of([&] { parse({at + "a0.bin:0"}); }), {"above 0"}));
+  EXPECT_TRUE(mentions(error_of([&] { parse({at + "no*.bin:1"}); }), {"no match"}));
+}
+
 }  // namespace
 }  // namespace hearth

@@ -1,4 +1,5 @@
-// prepare: documents of both kinds, the same bytes at any thread count and after any kill.
+// prepare: documents of every kind and packing, the same bytes at any thread count and after any
+// kill.
 #include "data/prepare.h"
 
 #include <sys/wait.h>
@@ -7,8 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "data/permutation.h"
 #include "unit/data_files.h"
+#include "unit/packed_bytes.h"
+#include "unit/parquet_file.h"
 
 namespace hearth {
 namespace {
@@ -91,7 +93,9 @@ TEST(Prepare, RefusesBadCalls) {
   const TemporaryFolder dir;
   put_file(dir / "a.txt", "text");
   put_file(dir / "a.json", "[]");
-  put_file(dir / "a.gz", "");
+  put_file(dir / "a.xz", std::string("\xfd"
+                                     "7zXZ\0\0\0",
+                                     8));
   put_file(dir / "empty.txt", "");
   const auto refused = [&](const char* input, auto change) {
     PrepareSpec spec = byte_spec(dir / "out", {(dir / input).string()});
@@ -101,7 +105,7 @@ TEST(Prepare, RefusesBadCalls) {
   const auto nothing = [](PrepareSpec&) {};
   EXPECT_TRUE(mentions(refused("none.txt", nothing), {"none.txt", "no match"}));
   EXPECT_TRUE(mentions(refused("a.json", nothing), {"a.json", "JSONL"}));
-  EXPECT_TRUE(mentions(refused("a.gz", nothing), {"a.gz", "unpack"}));
+  EXPECT_TRUE(mentions(refused("a.xz", nothing), {"a.xz", "unpack"}));
   EXPECT_TRUE(mentions(refused("empty.txt", nothing), {"document"}));
   EXPECT_TRUE(mentions(refused("a.txt", [](auto& s) { s.val_fraction = 1; }), {"[0, 1)"}));
   EXPECT_TRUE(mentions(refused("a.txt", [](auto& s) { s.eos = -1; }), {"end-of-text"}));
@@ -183,7 +187,7 @@ TEST(Prepare, SplitsAndShardsEveryDocument) {
   const PrepareResult r = prepare(corpus.spec("out"));
   std::vector<int32_t> train, val, got_train, got_val;
   for (size_t i = 0; i < corpus.documents.size(); ++i) {
-    auto& side = double(mix64(i) >> 11) * 0x1p-53 < 0.2 ? val : train;
+    auto& side = is_validation(corpus.documents[i], 0.2) ? val : train;
     const auto tokens = llmc_tokens({corpus.documents[i]});
     side.insert(side.end(), tokens.begin(), tokens.end());
   }
@@ -204,6 +208,69 @@ TEST(Prepare, SplitsAndShardsEveryDocument) {
   EXPECT_TRUE(fs::exists(corpus.dir / "out/train_000001.bin"));
   EXPECT_TRUE(fs::exists(corpus.dir / "out/val_000000.bin"));
   EXPECT_EQ(TokenFile(corpus.dir / "out/train_000001.bin").size(), 6000);
+}
+
+// The text alone decides: not its place, and not what else there is.
+TEST(Prepare, ADocumentAndItsCopiesFallOnOneSide) {
+  int val = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const std::string text = fmt::format("document {} {}", i, std::string(size_t(i % 23), 'x'));
+    val += is_validation(text, 0.1);
+    EXPECT_TRUE(is_validation(text, 1));
+    EXPECT_FALSE(is_validation(text, 0));
+    if (is_validation(text, 0.05)) { EXPECT_TRUE(is_validation(text, 0.1)); }
+  }
+  EXPECT_NEAR(val, 2000, 150);  // 3.5 deviations of chance
+}
+
+// One corpus in every clothing: the same tokens, also when it is taken up in the middle.
+TEST(Prepare, TheSameTokensFromEveryPacking) {
+  const Corpus corpus;
+  std::string lines;
+  Rows rows;
+  for (const std::string& d : corpus.documents) {
+    lines += nlohmann::json{{"text", d}, {"id", "x\n"}}.dump() + "\n";
+    rows.push_back(d);
+    if (d.size() % 5 == 0) rows.push_back(std::nullopt), rows.push_back("");
+  }
+  const auto tokens_of = [&](const std::string& file, std::string_view bytes, bool stop) {
+    put_file(corpus.dir / file, bytes);
+    PrepareSpec spec = corpus.spec("out-" + file);
+    spec.inputs = {(corpus.dir / file).string()};
+    struct Stop {};
+    if (stop) {
+      spec.on_block = [](int64_t block) {
+        if (block == 4) throw Stop();
+      };
+      EXPECT_THROW(prepare(spec), Stop);
+      spec.on_block = nullptr;
+    }
+    EXPECT_EQ(prepare(spec).resumed, stop);
+    return corpus.output("out-" + file);
+  };
+  const auto expected = tokens_of("plain.jsonl", lines, false);
+  ASSERT_GT(expected.size(), 3u);
+  for (const Packing p : {Packing::none, Packing::gzip, Packing::zstd}) {
+    if (p != Packing::none && !can_unpack(p)) continue;
+    const std::string half = packed_of(p, lines.substr(0, 9000)) + packed_of(p, lines.substr(9000));
+    // A name may say nothing of the packing: the bytes do.
+    EXPECT_EQ(tokens_of(fmt::format("a{}.jsonl", int(p)), half, true), expected) << name(p);
+    ParquetShape shape;
+    shape.encoding = p == Packing::gzip ? 8 : p == Packing::zstd ? 7 : 0;
+    shape.codec = p == Packing::gzip ? 2 : p == Packing::zstd ? 6 : 1;
+    const std::string parquet = parquet_of(rows, shape);
+    EXPECT_EQ(tokens_of(fmt::format("b{}.parquet", int(p)), parquet, true), expected) << name(p);
+    EXPECT_EQ(tokens_of(fmt::format("c{}", int(p)), packed_of(p, parquet), true), expected);
+  }
+}
+
+TEST(Prepare, RefusesADocumentWithoutEnd) {
+  const TemporaryFolder dir;
+  put_file(dir / "a.txt", "short\n<|endoftext|>\n" + std::string(2000, 'x') + "\n");
+  DocumentReader reader({.inputs = {dir / "a.txt"}, .longest = 1000});
+  Document d;
+  EXPECT_TRUE(reader.next(d));
+  EXPECT_TRUE(mentions(error_of([&] { reader.next(d); }), {"a.txt:3", "1000", "longer"}));
 }
 
 TEST(Prepare, SameBytesAtAnyThreadCountAndBlockSize) {

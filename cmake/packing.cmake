@@ -1,0 +1,22 @@
+# gzip and zstd (src/io), each where its library is installed; else a null object says what is missing.
+# HEARTH_WITHOUT leaves libraries out that are there: zlib;zstd
+set(HEARTH_WITHOUT "" CACHE STRING "Libraries to leave out: zlib, zstd")
+find_package(ZLIB QUIET)
+find_path(ZSTD_INCLUDE_DIR zstd.h)
+find_library(ZSTD_LIBRARY zstd)
+
+if(ZLIB_FOUND AND NOT zlib IN_LIST HEARTH_WITHOUT)
+  target_sources(hearth_lib PRIVATE src/io/gzip.cpp)
+  target_link_libraries(hearth_lib PUBLIC ZLIB::ZLIB)
+else()
+  target_sources(hearth_lib PRIVATE src/io/no_gzip.cpp)
+  message(STATUS "zlib was not found or left out: gzip files cannot be read")
+endif()
+if(ZSTD_INCLUDE_DIR AND ZSTD_LIBRARY AND NOT zstd IN_LIST HEARTH_WITHOUT)
+  target_sources(hearth_lib PRIVATE src/io/zstd.cpp)
+  target_include_directories(hearth_lib SYSTEM PRIVATE ${ZSTD_INCLUDE_DIR})
+  target_link_libraries(hearth_lib PUBLIC ${ZSTD_LIBRARY})
+else()
+  target_sources(hearth_lib PRIVATE src/io/no_zstd.cpp)
+  message(STATUS "libzstd was not found or left out: zstd files cannot be read")
+endif()

@@ -1,0 +1,238 @@
+#include "data/jsonl.h"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "core/error.h"
+#include "io/json.h"
+
+namespace hearth {
+namespace {
+
+using json = nlohmann::json;
+
+// A string, or a list of messages whose contents are joined by line ends.
+std::string content_of(const json& value, std::string_view where, std::string_view key) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) fail(where, "expected a string or a list of messages in \"{}\"", key);
+  std::string all;
+  for (const json& message : value) {
+    if (!message.is_object() || !message.contains("content") || !message["content"].is_string())
+      fail(where, "expected messages with a string \"content\" in \"{}\"", key);
+    if (!all.empty()) all += '\n';
+    all += message["content"].get_ref<const std::string&>();
+  }
+  return all;
+}
+
+// True where one of 8 bytes is a quote, a backslash, a control or not ASCII: they end a plain run.
+bool has_special(uint64_t w) {
+  constexpr uint64_t ones = 0x0101010101010101u, high = 0x8080808080808080u;
+  const auto zero = [](uint64_t x) { return (x - ones) & ~x; };
+  return ((w | (w - ones * 0x20) | zero(w ^ ones * '"') | zero(w ^ ones * '\\')) & high) != 0;
+}
+
+// Bytes of the well-formed UTF-8 character at p that is not ASCII; 0 where there is none.
+size_t character(const uint8_t* p, size_t room) {
+  const auto tail = [&](size_t i) { return (p[i] & 0xc0) == 0x80; };
+  if (room >= 2 && p[0] >= 0xc2 && p[0] <= 0xdf) return tail(1) ? 2 : 0;
+  if (room >= 3 && p[0] >= 0xe0 && p[0] <= 0xef) {
+    const bool overlong = p[0] == 0xe0 && p[1] < 0xa0, surrogate = p[0] == 0xed && p[1] > 0x9f;
+    return tail(1) && tail(2) && !overlong && !surrogate ? 3 : 0;
+  }
+  if (room >= 4 && p[0] >= 0xf0 && p[0] <= 0xf4) {
+    const bool overlong = p[0] == 0xf0 && p[1] < 0x90, beyond = p[0] == 0xf4 && p[1] > 0x8f;
+    return tail(1) && tail(2) && tail(3) && !overlong && !beyond ? 4 : 0;
+  }
+  return 0;
+}
+
+void append_utf8(std::string& out, uint32_t c) {
+  if (c < 0x80) {
+    out += char(c);
+  } else if (c < 0x800) {
+    out += {char(0xc0 | c >> 6), char(0x80 | (c & 63))};
+  } else if (c < 0x10000) {
+    out += {char(0xe0 | c >> 12), char(0x80 | (c >> 6 & 63)), char(0x80 | (c & 63))};
+  } else {
+    out += {char(0xf0 | c >> 18), char(0x80 | (c >> 12 & 63)), char(0x80 | (c >> 6 & 63)),
+            char(0x80 | (c & 63))};
+  }
+}
+
+// Walks a line. Every method returns false, for good, at what it does not take.
+class FlatScanner {
+ public:
+  explicit FlatScanner(std::string_view line) : at_(line.data()), end_(at_ + line.size()) {}
+
+  bool run(std::string& text) {
+    std::array<std::string_view, 64> keys;
+    size_t count = 0;
+    bool found = false;
+    space();
+    if (!take('{')) return false;
+    do {
+      if (count == keys.size()) return false;
+      space();
+      std::string_view& key = keys[count];
+      if (!plain_string(key)) return false;
+      for (size_t i = 0; i < count; ++i)
+        if (keys[i] == key) return false;
+      ++count;
+      space();
+      if (!take(':')) return false;
+      space();
+      const bool is_text = key == "text";
+      found |= is_text;
+      if (is_text ? !string(&text) : !value()) return false;
+      space();
+    } while (take(','));
+    if (!take('}')) return false;
+    space();
+    return found && at_ == end_;
+  }
+
+ private:
+  void space() {
+    while (at_ < end_ && (*at_ == ' ' || *at_ == '\t' || *at_ == '\r' || *at_ == '\n')) ++at_;
+  }
+  bool take(char c) {
+    if (at_ == end_ || *at_ != c) return false;
+    ++at_;
+    return true;
+  }
+
+  bool value() {
+    if (at_ == end_) return false;
+    if (*at_ == '"') return string(nullptr);
+    for (const std::string_view word : {"true", "false", "null"})
+      if (std::string_view(at_, size_t(end_ - at_)).starts_with(word)) {
+        at_ += word.size();
+        return true;
+      }
+    return number();
+  }
+
+  // Without an exponent and short: no such number can overflow.
+  bool number() {
+    const char* begin = at_;
+    take('-');
+    if (!take('0') && !digits()) return false;
+    if (take('.') && !digits()) return false;
+    const bool ended = at_ == end_ || *at_ == ',' || *at_ == '}' || *at_ == ' ';
+    return ended && at_ - begin <= 18;
+  }
+  bool digits() {
+    const char* begin = at_;
+    while (at_ < end_ && *at_ >= '0' && *at_ <= '9') ++at_;
+    return at_ > begin;
+  }
+
+  // A string without escapes, as it stands in the line.
+  bool plain_string(std::string_view& out) {
+    if (!take('"')) return false;
+    const char* begin = at_;
+    while (at_ < end_ && *at_ != '"') {
+      if (*at_ == '\\' || uint8_t(*at_ - 0x20) >= 0x60) return false;  // controls, not ASCII
+      ++at_;
+    }
+    out = {begin, size_t(at_ - begin)};
+    return take('"');
+  }
+
+  // Any string, unescaped into `out` where there is one.
+  bool string(std::string* out) {
+    if (!take('"')) return false;
+    if (out) out->clear();
+    for (;;) {
+      const char* begin = at_;
+      if (!skip_plain()) return false;
+      if (out) out->append(begin, size_t(at_ - begin));
+      if (take('"')) return true;
+      if (!take('\\') || !escape(out)) return false;
+    }
+  }
+
+  // To the next quote or backslash.
+  bool skip_plain() {
+    for (;;) {
+      for (uint64_t w; end_ - at_ >= 8; at_ += 8) {
+        std::memcpy(&w, at_, 8);
+        if (has_special(w)) break;
+      }
+      if (at_ == end_) return false;
+      const uint8_t c = uint8_t(*at_);
+      if (c == '"' || c == '\\') return true;
+      if (c < 0x20) return false;
+      const size_t n =
+          c < 0x80 ? 1 : character(reinterpret_cast<const uint8_t*>(at_), size_t(end_ - at_));
+      if (n == 0) return false;
+      at_ += n;
+    }
+  }
+
+  bool escape(std::string* out) {
+    constexpr std::string_view letters = "\"\\/bfnrt", meant = "\"\\/\b\f\n\r\t";
+    if (at_ == end_) return false;
+    const char c = *at_++;
+    uint32_t code = 0;
+    if (const size_t i = letters.find(c); i != letters.npos) {
+      code = uint8_t(meant[i]);
+    } else if (c != 'u' || !four_digits(code)) {
+      return false;
+    } else if (code >= 0xd800 && code < 0xe000) {
+      uint32_t low = 0;
+      if (code >= 0xdc00 || !take('\\') || !take('u') || !four_digits(low) || low < 0xdc00 ||
+          low > 0xdfff)
+        return false;
+      code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    }
+    if (out) append_utf8(*out, code);
+    return true;
+  }
+
+  bool four_digits(uint32_t& code) {
+    if (end_ - at_ < 4) return false;
+    code = 0;
+    for (int i = 0; i < 4; ++i) {
+      const char c = *at_++;
+      const bool digit = c >= '0' && c <= '9', letter = (c | 32) >= 'a' && (c | 32) <= 'f';
+      if (!digit && !letter) return false;
+      code = code * 16 + uint32_t(digit ? c - '0' : (c | 32) - 'a' + 10);
+    }
+    return true;
+  }
+
+  const char *at_, *end_;
+};
+
+}  // namespace
+
+std::string jsonl_text(std::string_view line, std::string_view where) {
+  const json row = parse_json(line, where);
+  if (!row.is_object()) fail(where, "expected a JSON object, got {}", row.type_name());
+  const auto has = [&](const char* key) { return row.contains(key); };
+  const auto get = [&](const char* key) { return content_of(row[key], where, key); };
+  if (has("text")) return get("text");
+  if (has("messages")) return get("messages");
+  if (has("prompt") && has("completion")) return get("prompt") + get("completion");
+  if (has("prompt") && has("chosen")) return get("prompt") + "\n" + get("chosen");
+  if (has("instruction") && has("output")) {
+    std::string text = get("instruction") + "\n";
+    if (has("input") && row["input"] != "") text += get("input") + "\n";
+    return text + get("output");
+  }
+  std::string keys;
+  for (const auto& [key, value] : row.items()) keys += (keys.empty() ? "" : ", ") + key;
+  fail(where,
+       "expected text, messages, prompt + completion, prompt + chosen or instruction + output, got "
+       "keys: {}",
+       keys);
+}
+
+bool flat_text(std::string& out, std::string_view line) {
+  return line.size() <= JsonLimits{}.max_bytes && FlatScanner(line).run(out);
+}
+
+}  // namespace hearth

@@ -1,0 +1,70 @@
+// `--data` as it is written: patterns, with or without weights.
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "core/error.h"
+#include "data/loader.h"
+#include "data/shards.h"
+#include "io/json.h"
+
+namespace hearth {
+namespace {
+
+// Cut at commas that no brace of a pattern holds.
+std::vector<std::string> cut_at_commas(const std::string& text) {
+  std::vector<std::string> parts(1);
+  int depth = 0;
+  for (const char c : text) {
+    depth += c == '{' ? 1 : c == '}' ? -1 : 0;
+    if (c == ',' && depth == 0)
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  return parts;
+}
+
+// The pattern and its weight, where the text ends with a colon and a number.
+std::optional<std::pair<std::string, double>> weighted(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == text.npos || colon + 1 == text.size()) return {};
+  double weight = 0;
+  const char *begin = text.data() + colon + 1, *end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(begin, end, weight);
+  if (error != std::errc() || stopped != end) return {};
+  return std::pair{text.substr(0, colon), weight};
+}
+
+}  // namespace
+
+std::vector<LoaderSource> parse_sources(std::span<const std::string> patterns) {
+  std::vector<LoaderSource> mix;
+  LoaderSource plain;
+  std::string bare;  // the first pattern without a weight
+  for (const std::string& argument : patterns) {
+    bool any = false;
+    std::vector<std::string> parts = cut_at_commas(argument);
+    if (!std::filesystem::exists(argument))  // a name may hold anything
+      for (const std::string& part : parts) any |= weighted(part).has_value();
+    if (!any) parts = {argument};
+    for (const std::string& part : parts) {
+      const auto found = any ? weighted(part) : std::nullopt;
+      if (!found) {
+        if (bare.empty()) bare = part;
+        for (auto& path : expand_glob(part)) plain.files.push_back(std::move(path));
+        continue;
+      }
+      if (!(found->second > 0) || !std::isfinite(found->second))
+        fail_usage("--data", "expected a weight above 0, got {}", in_quotes(part));
+      mix.push_back({found->first, found->second, expand_glob(found->first)});
+    }
+  }
+  if (!mix.empty() && !bare.empty())
+    fail_usage("--data", "expected a weight for every source or for none, got {} without one",
+               in_quotes(bare));
+  if (mix.empty()) mix.push_back(std::move(plain));
+  return mix;
+}
+
+}  // namespace hearth

@@ -1,0 +1,69 @@
+#include "data/split.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace hearth {
+
+void Split::restore(const nlohmann::json& saved) {
+  shard_ = saved.at("shard");
+  const int64_t open_tokens = saved.at("open_tokens");
+  counts = {.tokens = saved.at("tokens"),
+            .documents = saved.at("documents"),
+            .shortest = saved.at("shortest"),
+            .longest = saved.at("longest")};
+  if (open_tokens > 0) open(open_tokens);
+}
+
+nlohmann::json Split::save() {
+  if (writer_) writer_->sync();
+  return {{"shard", shard_},
+          {"open_tokens", writer_ ? writer_->size() : 0},
+          {"tokens", counts.tokens},
+          {"documents", counts.documents},
+          {"shortest", counts.shortest},
+          {"longest", counts.longest}};
+}
+
+void Split::append_document(std::span<const int32_t> tokens) {
+  counts.add_document(int64_t(tokens.size()));
+  while (!tokens.empty()) {
+    if (!writer_) open(-1);
+    size_t n = tokens.size();
+    if (spec_.shard_tokens > 0) n = std::min(n, size_t(spec_.shard_tokens - writer_->size()));
+    writer_->append(tokens.first(n));
+    tokens = tokens.subspan(n);
+    if (writer_->size() == spec_.shard_tokens) finish();
+  }
+}
+
+void Split::finish() {
+  if (!writer_) return;
+  writer_->finish();
+  writer_.reset();
+  ++shard_;
+}
+
+std::vector<std::pair<std::filesystem::path, int64_t>> Split::files() const {
+  std::vector<std::pair<std::filesystem::path, int64_t>> all;
+  for (int64_t i = 0, left = counts.tokens; i < shard_; ++i) {
+    const int64_t n = spec_.shard_tokens > 0 ? std::min(left, spec_.shard_tokens) : left;
+    all.emplace_back(path(i), n);
+    left -= n;
+  }
+  return all;
+}
+
+std::filesystem::path Split::path(int64_t i) const {
+  if (spec_.shard_tokens == 0) return spec_.folder / (spec_.name + ".bin");
+  return spec_.folder / fmt::format("{}_{:06}.bin", spec_.name, spec_.first_index + i);
+}
+
+void Split::open(int64_t resume_tokens) {
+  writer_.emplace(path(shard_), TokenWriter::Spec{.format = spec_.format,
+                                                  .width = spec_.width,
+                                                  .resume_tokens = resume_tokens});
+}
+
+}  // namespace hearth

@@ -1,0 +1,55 @@
+// HTTPS downloads by libcurl, which is opened when it is first used. Certificates are checked,
+// plain HTTP is refused also behind redirects, and a connection that stands still is given up.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "io/files.h"
+
+namespace hearth {
+
+struct HttpsSpec {
+  std::string ca_file;  // certificates to trust instead of the system's; empty: the system's
+  int connect_seconds = 20;
+  int stall_seconds = 30;  // without a byte
+};
+
+struct HttpsRequest {
+  std::string url;
+  int64_t from = 0;    // first byte wanted
+  std::string unless;  // ETag: if the file changed since, it comes from byte 0
+};
+
+// What the last answer's headers said.
+struct HttpsHead {
+  int status = 0;
+  int64_t from = 0;    // first byte of the body
+  int64_t total = -1;  // bytes of the whole file; -1: not told
+  std::string etag;
+};
+
+struct HttpsResult {
+  HttpsHead head;
+  std::string problem;   // empty: the body came whole
+  bool lasting = false;  // trying again would not help
+};
+
+class Https {
+ public:
+  explicit Https(HttpsSpec);  // an error where there is no libcurl
+  ~Https();
+
+  // GETs; `begin` is called before the first byte of a body with status 200 or 206, then `body`
+  // with its pieces. What they throw comes out of here.
+  HttpsResult get(const HttpsRequest&, const std::function<void(const HttpsHead&)>& begin,
+                  const std::function<void(Bytes)>& body);
+
+ private:
+  struct Curl;
+  std::unique_ptr<Curl> curl_;
+};
+
+}  // namespace hearth

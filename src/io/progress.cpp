@@ -1,0 +1,53 @@
+#include "io/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace hearth {
+
+ProgressLine::ProgressLine(std::string name, Start start, bool on)
+    : name_(std::move(name)),
+      start_(start),
+      on_(on),
+      terminal_(::isatty(2)),
+      began_(clock::now()),
+      shown_(began_) {}
+
+bool ProgressLine::due() const {
+  return on_ && clock::now() - shown_ >= std::chrono::milliseconds(terminal_ ? 200 : 5000);
+}
+
+std::string ProgressLine::line(int64_t done, int64_t work, const std::string& detail) const {
+  const double seconds = std::chrono::duration<double>(clock::now() - began_).count() + 1e-9;
+  std::string text = name_ + ": ";
+  const double share =
+      start_.total > 0 ? std::clamp(double(done) / double(start_.total), 0.0, 1.0) : 0;
+  if (start_.total > 0) {
+    constexpr int width = 20;
+    const int full = int(share * width);
+    if (terminal_) text += fmt::format("[{:#<{}}{:.<{}}] ", "", full, "", width - full);
+    text += fmt::format("{:.1f}% ", 100 * share);
+  }
+  text += fmt::format("{:.1f} MB{}, {:.1f} MB/s", double(work) / 1e6, detail,
+                      double(work - start_.work) / 1e6 / seconds);
+  if (const int64_t made = done - start_.done; start_.total > done && made > 0) {
+    const int64_t left = int64_t(seconds * double(start_.total - done) / double(made));
+    text += fmt::format(", {}:{:02}:{:02} left", left / 3600, left / 60 % 60, left % 60);
+  }
+  return text;
+}
+
+void ProgressLine::show(int64_t done, int64_t work, const std::string& detail) {
+  if (!due()) return;
+  shown_ = clock::now();
+  fmt::print(stderr, "{}{}{}", terminal_ ? "\r\x1b[K" : "", line(done, work, detail),
+             terminal_ ? "" : "\n");
+}
+
+void ProgressLine::finish(int64_t done, int64_t work, const std::string& detail) {
+  if (on_) fmt::print(stderr, "{}{}\n", terminal_ ? "\r\x1b[K" : "", line(done, work, detail));
+}
+
+}  // namespace hearth

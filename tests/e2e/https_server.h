@@ -1,0 +1,39 @@
+// A small HTTPS server inside the test, whose answers the test decides, cuts and hangs included.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace hearth {
+
+struct ServerRequest {
+  std::string path;
+  std::map<std::string, std::string> headers;  // names in lower case
+};
+
+struct ServerReply {
+  int status = 200;
+  std::vector<std::string> headers;
+  std::string body;
+  int64_t cut_after = -1;  // bytes of the body, then the connection breaks
+  bool hang = false;       // after that: nothing more comes, and nothing ends
+};
+
+class HttpsServer {
+ public:
+  virtual ~HttpsServer() = default;
+  virtual int port() const = 0;
+};
+
+// Listens on 127.0.0.1 with the certificate and key of a file; `answer` is called for one
+// connection at a time. nullptr where the tests were built without OpenSSL.
+std::unique_ptr<HttpsServer> start_https_server(
+    const std::filesystem::path& certificate,
+    std::function<ServerReply(const ServerRequest&)> answer);
+
+}  // namespace hearth

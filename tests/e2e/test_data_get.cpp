@@ -1,0 +1,295 @@
+// data get against a server on this machine: every way a download goes wrong, and that it ends with
+// the right bytes or one clear error and nothing under the file's name.
+#include <dlfcn.h>
+#include <sched.h>
+#include <sys/mount.h>
+
+#include <mutex>
+
+#include "e2e/command.h"
+#include "e2e/https_server.h"
+#include "io/hash.h"
+
+namespace hearth {
+namespace {
+
+std::string some_bytes(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::string s;
+  for (size_t i = 0; i < n; ++i) s += char(random());
+  return s;
+}
+
+// The file as a server that knows ranges and tags gives it.
+ServerReply ranged(const ServerRequest& r, const std::string& file, const std::string& etag) {
+  ServerReply reply;
+  reply.headers = {"ETag: " + etag, "Accept-Ranges: bytes"};
+  reply.body = file;
+  const auto range = r.headers.find("range"), same = r.headers.find("if-range");
+  if (range == r.headers.end() || (same != r.headers.end() && same->second != etag)) return reply;
+  const size_t from = std::stoul(range->second.substr(6));
+  if (from >= file.size()) return {.status = 416, .headers = {}, .body = "no"};
+  reply.status = 206;
+  reply.headers.push_back("Content-Range: bytes " + std::to_string(from) + "-" +
+                          std::to_string(file.size() - 1) + "/" + std::to_string(file.size()));
+  reply.body = file.substr(from);
+  return reply;
+}
+
+class DataGet : public testing::Test {
+ protected:
+  void SetUp() override {
+    void* curl = dlopen("libcurl.so.4", RTLD_LAZY);
+    if (!curl) curl = dlopen("libcurl-gnutls.so.4", RTLD_LAZY);
+    if (!curl) GTEST_SKIP() << "no libcurl";
+    const std::string pem = folder / "cert.pem";
+    const std::string make =
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost "
+        "-addext subjectAltName=IP:127.0.0.1 -keyout " +
+        pem + " -out " + pem + ".crt 2>/dev/null && cat " + pem + ".crt >> " + pem;
+    if (std::system(make.c_str()) != 0) GTEST_SKIP() << "no openssl command";
+    server = start_https_server(pem, [this](const ServerRequest& r) {
+      const std::lock_guard lock(mutex);
+      requests.push_back(r);
+      return answer(r, int(requests.size()));
+    });
+    if (!server) GTEST_SKIP() << "built without OpenSSL";
+    answer = [this](const ServerRequest& r, int) { return ranged(r, file, "\"v1\""); };
+  }
+
+  std::string url(const std::string& path = "/f") const {
+    return "https://127.0.0.1:" + std::to_string(server->port()) + path;
+  }
+
+  // Runs `data get set` with a catalogue of one file.
+  Ran get(const nlohmann::json& fields = {}, const Words& more = {}) {
+    nlohmann::json f = {{"name", "f.bin"}, {"url", url()}};
+    f.update(fields.is_null() ? nlohmann::json::object() : fields);
+    write_file_atomic(folder / "catalogue.json",
+                      nlohmann::json{{{"name", "set"}, {"files", {f}}}}.dump());
+    return run(folder, Words{"data", "get", "set", "--out", folder / "out", "--catalogue",
+                             folder / "catalogue.json", "--ca", folder / "cert.pem.crt",
+                             "--backoff", "0.01", "--retries", "3", "--stall", "1", "--json"} +
+                           more);
+  }
+  nlohmann::json known() const {
+    return {{"sha256", sha256_hex(to_bytes(file))}, {"bytes", file.size()}};
+  }
+  nlohmann::json got(const Ran& r) const { return json_of(r)["files"][0]; }
+  bool has(const std::string& name) const { return fs::exists(folder / "out" / name); }
+  void expect_whole() const {
+    EXPECT_EQ(read_file(folder / "out/f.bin"), file);
+    EXPECT_FALSE(has("f.bin.part"));
+    EXPECT_FALSE(has("f.bin.part.etag"));
+  }
+  static void expect_failure(const Ran& r, const std::string& part) {
+    EXPECT_EQ(r.status, 1) << r.err;
+    EXPECT_NE(r.err.find("hearth: ["), std::string::npos) << r.err;
+    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+  }
+
+  Folder folder;
+  std::string file = some_bytes(300000, 1);
+  std::mutex mutex;
+  std::vector<ServerRequest> requests;
+  std::function<ServerReply(const ServerRequest&, int)> answer;
+  std::unique_ptr<HttpsServer> server;  // last: its threads use what stands above
+};
+
+TEST_F(DataGet, DownloadsAndChecks) {
+  auto f = got(get(known()));
+  EXPECT_EQ(f["bytes"], 300000);
+  EXPECT_EQ(f["checked"], "catalogue");
+  EXPECT_EQ(f["was_there"], false);
+  expect_whole();
+  EXPECT_FALSE(has("f.bin.sha256"));
+  f = got(get(known()));  // nothing to do, and nothing asked
+  EXPECT_EQ(f["was_there"], true);
+  EXPECT_EQ(requests.size(), 1u);
+  write_file_atomic(folder / "out/f.bin", "damaged");
+  expect_failure(get(known()), "remove it");
+}
+
+TEST_F(DataGet, TrustsTheFirstUseAndRemembersIt) {
+  EXPECT_EQ(got(get())["checked"], "first_use");
+  expect_whole();
+  EXPECT_TRUE(read_file(folder / "out/f.bin.sha256").starts_with(sha256_hex(to_bytes(file))));
+  EXPECT_EQ(got(get())["checked"], "earlier");
+  fs::remove(folder / "out/f.bin");
+  file[5] ^= 1;  // the server has another one now
+  expect_failure(get(), "earlier download's sha256");
+  EXPECT_FALSE(has("f.bin"));
+}
+
+TEST_F(DataGet, GoesOnWhereConnectionsBreak) {
+  answer = [this](const ServerRequest& r, int) {
+    ServerReply reply = ranged(r, file, "\"v1\"");
+    if (reply.body.size() > 70000) reply.cut_after = 70000;
+    return reply;
+  };
+  got(get(known()));
+  expect_whole();
+  EXPECT_GE(requests.size(), 5u);
+  EXPECT_EQ(requests[1].headers["if-range"], "\"v1\"");
+  EXPECT_NE(requests[1].headers["range"], "");
+}
+
+TEST_F(DataGet, ALaterRunGoesOn) {
+  answer = [this](const ServerRequest& r, int n) {
+    ServerReply reply = ranged(r, file, "\"v1\"");
+    reply.cut_after = n == 1 ? 100000 : 0;
+    return reply;
+  };
+  expect_failure(get(known()), "run it again to go on");
+  EXPECT_FALSE(has("f.bin"));
+  EXPECT_TRUE(has("f.bin.part"));
+  answer = [this](const ServerRequest& r, int) { return ranged(r, file, "\"v1\""); };
+  EXPECT_GT(got(get(known()))["resumed_from"], 0);
+  expect_whole();
+}
+
+TEST_F(DataGet, BeginsAgainWhenTheFileChanged) {
+  answer = [this](const ServerRequest& r, int n) {
+    const std::string old(file.size(), 'o');
+    ServerReply reply = ranged(r, n == 1 ? old : file, n == 1 ? "\"v1\"" : "\"v2\"");
+    if (n == 1) reply.cut_after = 100000;
+    return reply;
+  };
+  EXPECT_EQ(got(get(known()))["resumed_from"], 0);
+  expect_whole();
+}
+
+TEST_F(DataGet, BeginsAgainWhereRangesAreIgnored) {
+  answer = [this](const ServerRequest&, int n) {
+    ServerReply reply{.status = 200, .headers = {"ETag: \"v1\""}, .body = file};
+    if (n == 1) reply.cut_after = 100000;
+    return reply;
+  };
+  got(get(known()));
+  expect_whole();
+}
+
+TEST_F(DataGet, APartBeyondTheEndIsThrownAway) {
+  fs::create_directories(folder / "out");
+  write_file_atomic(folder / "out/f.bin.part", file + "and more");
+  write_file_atomic(folder / "out/f.bin.part.etag", "\"v1\"");
+  got(get(known()));
+  expect_whole();
+}
+
+TEST_F(DataGet, GivesUpAHungConnectionAndTriesAgain) {
+  answer = [this](const ServerRequest& r, int n) {
+    ServerReply reply = ranged(r, file, "\"v1\"");
+    if (n == 1) reply.cut_after = 50000, reply.hang = true;
+    return reply;
+  };
+  got(get(known()));
+  expect_whole();
+  EXPECT_EQ(requests.size(), 2u);
+}
+
+TEST_F(DataGet, TriesAgainAfterTroubleOfTheServer) {
+  answer = [this](const ServerRequest& r, int n) {
+    return n < 4 ? ServerReply{.status = n == 1   ? 503
+                                         : n == 2 ? 500
+                                                  : 429,
+                               .headers = {},
+                               .body = "x"}
+                 : ranged(r, file, "\"v1\"");
+  };
+  got(get(known()));
+  expect_whole();
+  requests.clear();
+  fs::remove_all(folder / "out");
+  answer = [](const ServerRequest&, int) {
+    return ServerReply{.status = 503, .headers = {}, .body = ""};
+  };
+  expect_failure(get(known()), "status 503 (4 times in a row)");
+  EXPECT_EQ(requests.size(), 4u);
+  EXPECT_FALSE(has("f.bin.part"));
+}
+
+TEST_F(DataGet, DoesNotRepeatWhatCannotHelp) {
+  answer = [](const ServerRequest&, int) {
+    return ServerReply{.status = 404, .headers = {}, .body = "no"};
+  };
+  expect_failure(get(known()), "status 404");
+  EXPECT_EQ(requests.size(), 1u);
+  answer = [this](const ServerRequest&, int) {
+    return ServerReply{.status = 302,
+                       .headers = {"Location: http://127.0.0.1:" + std::to_string(server->port())},
+                       .body = ""};
+  };
+  expect_failure(get(known()), "rotocol");
+  EXPECT_EQ(requests.size(), 2u);
+  expect_failure(get({{"url", "http://127.0.0.1/f"}}), "https://");
+  EXPECT_EQ(requests.size(), 2u);
+  EXPECT_FALSE(has("f.bin"));
+}
+
+TEST_F(DataGet, FollowsRedirectsToHttps) {
+  answer = [this](const ServerRequest& r, int) {
+    if (r.path == "/elsewhere") return ranged(r, file, "\"v1\"");
+    return ServerReply{
+        .status = 302, .headers = {"Location: " + url("/elsewhere")}, .body = "moved"};
+  };
+  got(get(known()));
+  expect_whole();
+}
+
+TEST_F(DataGet, RefusesWrongBytes) {
+  auto wrong = known();
+  wrong["sha256"] = std::string(64, 'a');
+  expect_failure(get(wrong), "catalogue's sha256 aaaa");
+  EXPECT_FALSE(has("f.bin"));
+  EXPECT_FALSE(has("f.bin.part"));
+  expect_failure(get({{"bytes", 299999}}), "expected a file of 299999 bytes");
+  EXPECT_FALSE(has("f.bin"));
+}
+
+TEST_F(DataGet, ChecksTheCertificate) {
+  const Ran r = run(folder, {"data", "get", "tinyshakespeare", "--out", folder / "out",
+                             "--base-url", url(""), "--retries", "0"});
+  expect_failure(r, "certificate");
+  EXPECT_TRUE(requests.empty());
+}
+
+TEST_F(DataGet, AMirrorHasTheSamePaths) {
+  run(folder, {"data", "get", "tinyshakespeare", "--out", folder / "out", "--base-url", url(""),
+               "--ca", folder / "cert.pem.crt"});
+  ASSERT_EQ(requests.size(), 1u);
+  EXPECT_TRUE(requests[0].path.ends_with("/data/tinyshakespeare/input.txt")) << requests[0].path;
+}
+
+// In a file system of its own, too small for the file.
+TEST_F(DataGet, TellsWhenTheDiskIsTooSmall) {
+  fs::create_directories(folder / "out");
+  int status = 0;
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWNS) != 0 ||
+        mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("none", (folder / "out").c_str(), "tmpfs", 0, "size=65536") != 0)
+      _exit(77);
+    const Ran r = get(known());
+    const bool told = r.status == 1 && r.err.find("expected room for 300000") != r.err.npos;
+    _exit(told ? 0 : 1);
+  }
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no mounts here";
+  EXPECT_EQ(status, 0);
+}
+
+TEST(DataGetList, ListsWhatIsKnown) {
+  const Folder folder;
+  const Ran r = run(folder, {"data", "get"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  for (const char* name : {"fineweb10b-gpt2", "fineweb-sample-10bt", "tinystories",
+                           "tinyshakespeare", "gpt2-tokenizer"})
+    EXPECT_NE(r.out.find(name), std::string::npos) << name;
+  expect_error(run(folder, {"data", "get", "tinystory", "--out", "x"}), 2, "tinystories");
+  expect_error(run(folder, {"data", "get", "gpt2"}), 2, "--out");
+}
+
+}  // namespace
+}  // namespace hearth
