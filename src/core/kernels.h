@@ -77,6 +77,20 @@ struct AdamSpec {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, decay = 0;
 };
 
+// How the next token of a row is drawn on the device; a row that wants more is drawn by the host.
+struct SampleControls {
+  float temperature = 0;  // 0: the likeliest, the lowest id of equals
+  float min_p = 0, top_p = 1;
+  int32_t top_k = 0;
+  uint32_t uniform_low = 0, uniform_high = 0;  // of a number in [0, 1), as a share of 2^64
+};
+struct Drawn {
+  int32_t token = 0;
+  float logprob = 0;  // of the model, before the controls
+  int32_t likeliest = 0;
+  float likeliest_logprob = 0;
+};
+
 struct Kernels {
   const char* name;
 
@@ -142,6 +156,10 @@ struct Kernels {
   void (*add)(Stream&, Tensor y, Tensor a, Tensor b, float scale);
   // y = x with conversion between float dtypes
   void (*copy)(Stream&, Tensor y, Tensor x);
+
+  // drawn (N) of Drawn; logits (N, wide) acc, of which `vocab` columns count; controls (N) of
+  // SampleControls. A draw depends on its row alone. Absent where the host draws as fast.
+  void (*sample)(Stream&, Tensor drawn, Tensor logits, Tensor controls, int64_t vocab) = nullptr;
 
   // nll (N) acc = logsumexp - logit of the target, 0 where the target is -100. With grad, logits
   // (N, V) become (softmax - onehot) * inv_targets * loss_scale, 0 in masked rows.

@@ -36,13 +36,19 @@ int64_t widest_window(const ModelConfig& c) {
   return widest;
 }
 
+// Tokens that have a text.
+int64_t drawable(const ModelConfig& c, const EngineSpec& s) {
+  return s.tokenizer ? std::min<int64_t>(c.vocab, s.tokenizer->vocab_size()) : c.vocab;
+}
+
 // The cache is sized by what memory the weights and a step of the model leave.
 RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
                        const EngineSpec& s) {
   RunnerSpec r{.rows = s.step_tokens,
                .logits = std::max(s.max_batch, std::min<int64_t>(s.step_tokens, 256)),
                .sequences = s.max_batch,
-               .context = s.context};
+               .context = s.context,
+               .vocab = drawable(config, s)};
   const int64_t window = widest_window(config);
   int64_t least = blocks_for(s.context);
   if (window) least = std::min(least, blocks_for(window + s.step_tokens) + 1);
@@ -68,8 +74,6 @@ RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
 struct Engine::State {
   State(const ModelConfig& config, ParamStore& params, Backend& backend, const EngineSpec& s)
       : spec(completed(s, config)),
-        vocab(spec.tokenizer ? std::min<int64_t>(config.vocab, spec.tokenizer->vocab_size())
-                             : config.vocab),
         shape(runner_spec(config, params.dtype(), backend, spec)),
         stepper(config, params, backend, shape,
                 {.lanes = spec.max_batch,
@@ -87,7 +91,6 @@ struct Engine::State {
   bool step();
 
   const EngineSpec spec;
-  const int64_t vocab;
   const RunnerSpec shape;
   Stepper stepper;
 
@@ -104,12 +107,12 @@ struct Engine::State {
 // --- requests ---
 
 void Engine::State::check(const Request& r) const {
-  r.sampling.check(vocab);
+  r.sampling.check(shape.vocab);
   if (r.prompt.empty() && spec.bos < 0)
     fail_usage("prompt", "expected at least one token, got none, and the model has no bos token");
   for (const int32_t id : r.prompt)
-    if (id < 0 || id >= vocab)
-      fail_usage("prompt", "expected token ids below {}, got {}", vocab, id);
+    if (id < 0 || id >= shape.vocab)
+      fail_usage("prompt", "expected token ids below {}, got {}", shape.vocab, id);
   if (int64_t(r.prompt.size()) > spec.context)
     fail_usage("prompt", "expected at most {} tokens, got {}", spec.context, r.prompt.size());
   if (r.n < 1) fail_usage("n", "expected at least 1, got {}", r.n);
@@ -128,11 +131,12 @@ Job Engine::State::job(const Request& r, Clock::time_point start) const {
   check(r);
   Job j{.request = r,
         .stop_ids = r.sampling.stop_ids,
-        .vocab = vocab,
+        .vocab = shape.vocab,
         .tokenizer = spec.tokenizer,
         .start = start};
   if (r.prompt.empty()) j.request.prompt.push_back(spec.bos);
-  if (spec.eos >= 0 && spec.eos < vocab && !r.sampling.ignore_eos) j.stop_ids.push_back(spec.eos);
+  if (spec.eos >= 0 && spec.eos < shape.vocab && !r.sampling.ignore_eos)
+    j.stop_ids.push_back(spec.eos);
   j.limit = spec.context - j.prompt_size();
   if (r.sampling.max_tokens >= 0) j.limit = std::min(j.limit, r.sampling.max_tokens);
   return j;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "core/error.h"
 #include "infer/block_pool.h"
@@ -13,6 +14,7 @@ namespace hearth {
 namespace {
 
 constexpr int32_t padding = -1;  // as a position
+constexpr int64_t control_ints = sizeof(SampleControls) / 4, drawn_ints = sizeof(Drawn) / 4;
 
 // All a step reads from the host lies in one buffer: one upload brings it.
 struct Inputs {
@@ -23,13 +25,14 @@ struct Inputs {
   int64_t positions() const { return rows; }
   int64_t sequence() const { return 2 * rows; }
   int64_t wanted() const { return 3 * rows; }
-  int64_t tables() const { return 3 * rows + logits; }
+  int64_t controls() const { return 3 * rows + logits; }
+  int64_t tables() const { return controls() + logits * control_ints; }
   int64_t size() const { return tables() + sequences * width; }
 };
 
 // Records the forward pass of `rows` rows; the logits of `wanted` of them go to the state "logits".
 Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t rows,
-             int64_t wanted) {
+             int64_t wanted, bool draws) {
   Tape t(dtype, "engine");
   t.trains = false;
   const Inputs in(spec);
@@ -43,8 +46,15 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t 
   const Var x = gather_rows(t, hidden, part(in.wanted(), {1, wanted}));
   const Var head = t.whole_tiles(head_weight(t, c));
   const Var logits = t.state("engine.logits", {spec.logits, t.shape(head)[0]}, DType::f32);
-  record_gemm(t, t.rows(logits, 0, wanted), {}, t.view(x, {wanted, c.dim}), head, {}, {},
-              {.tb = true});
+  const Var own = t.rows(logits, 0, wanted);
+  record_gemm(t, own, {}, t.view(x, {wanted, c.dim}), head, {}, {}, {.tb = true});
+  if (!draws) return t;
+  const Var drawn = t.state("engine.drawn", {spec.logits, drawn_ints}, DType::i32);
+  t.push(kernel_op<&Kernels::sample>("sample",
+                                     [vocab = spec.vocab](auto* f, Stream& s, In in, Out out) {
+                                       f(s, out[0], in[0], in[1], vocab);
+                                     }),
+         {own, part(in.controls(), {wanted, control_ints})}, {t.rows(drawn, 0, wanted)});
   return t;
 }
 
@@ -56,6 +66,7 @@ int64_t bucket(int64_t rows, int64_t most) {
 
 void Feed::clear() {
   for (auto* v : {&tokens, &positions, &sequences, &wanted}) v->clear();
+  draws.clear();
   tables.clear();
 }
 
@@ -75,7 +86,7 @@ int64_t Runner::block_bytes(const ModelConfig& config, DType dtype) {
 
 int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, RunnerSpec spec) {
   spec.blocks = 1;
-  Tape t = forward(config.resolve(), dtype, spec, spec.rows, spec.logits);
+  Tape t = forward(config.resolve(), dtype, spec, spec.rows, spec.logits, true);
   prune(t);
   alias(t);
   int64_t bytes = plan(t).arena_bytes;
@@ -91,8 +102,12 @@ Exec& Runner::program(const Key& key) {
   std::unique_ptr<Exec>& p = programs_[key];
   if (!p)
     p = std::make_unique<Exec>(
-        forward(config_, memory_.params->dtype(), spec_, key.rows, key.logits), memory_);
+        forward(config_, memory_.params->dtype(), spec_, key.rows, key.logits, draws()), memory_);
   return *p;
+}
+
+bool Runner::draws() const {
+  return memory_.backend.kernels().sample && config_.logit_softcap == 0;
 }
 
 void Runner::upload(const Feed& f, const Key& key) {
@@ -105,6 +120,10 @@ void Runner::upload(const Feed& f, const Key& key) {
   put(in.positions(), f.positions, key.rows, padding);
   put(in.sequence(), f.sequences, key.rows, 0);
   put(in.wanted(), f.wanted, key.logits, 0);
+  for (size_t i = 0; draws() && i < size_t(key.logits); ++i) {
+    const SampleControls c = i < f.draws.size() && f.draws[i] ? *f.draws[i] : SampleControls{};
+    std::memcpy(&inputs_[size_t(in.controls()) + i * control_ints], &c, sizeof c);
+  }
   for (size_t i = 0; i < f.tables.size(); ++i)
     put(in.tables() + int64_t(i) * in.width, f.tables[i], in.width, 0);
   const int64_t used = in.tables() + int64_t(f.tables.size()) * in.width;
@@ -118,12 +137,26 @@ void Runner::run(const Feed& f) {
   Exec& exec = program(key);
   upload(f, key);
   exec.run();
-  logits_.resize(size_t(wanted * wide_));
   if (wanted)
-    memory_.backend.download(logits_.data(), memory_.state.find("engine.logits").data,
-                             wanted * wide_ * 4);
+    download(f);
   else
     memory_.backend.synchronize();
+}
+
+void Runner::download(const Feed& f) {
+  const size_t wanted = f.wanted.size();
+  const std::byte* logits = memory_.state.find("engine.logits").data;
+  logits_.resize(wanted * size_t(wide_));
+  drawn_.resize(wanted);
+  if (std::ranges::any_of(f.draws, [](const auto& d) { return bool(d); }))
+    memory_.backend.download(drawn_.data(), memory_.state.find("engine.drawn").data,
+                             int64_t(wanted * sizeof(Drawn)));
+  for (size_t i = 0, end = 0; i < wanted; i = end + 1) {  // runs of rows that the host draws from
+    for (end = i; end < wanted && !f.draws[end];) ++end;
+    if (end > i)
+      memory_.backend.download(&logits_[i * size_t(wide_)], logits + int64_t(i) * wide_ * 4,
+                               int64_t(end - i) * wide_ * 4);
+  }
   if (const double cap = config_.logit_softcap; cap > 0)
     for (float& x : logits_) x = float(cap * std::tanh(double(x) / cap));
 }

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,12 +20,14 @@ struct RunnerSpec {
   int64_t sequences = 1;  // most sequences they are of
   int64_t context = 1;    // most tokens of a sequence
   int64_t blocks = 1;     // of the cache
+  int64_t vocab = 0;      // tokens that may be drawn
 };
 
 // What a step feeds. The rows of a sequence lie together, in the order of their positions.
 struct Feed {
   std::vector<int32_t> tokens, positions, sequences;  // of each row; sequences count up from 0
   std::vector<int32_t> wanted;                        // rows whose logits are read
+  std::vector<std::optional<SampleControls>> draws;   // how the device draws from each; none: host
   std::vector<std::span<const int32_t>> tables;       // blocks of each sequence
 
   void clear();
@@ -34,11 +37,16 @@ class Runner {
  public:
   Runner(const ModelConfig&, ParamStore&, Backend&, const RunnerSpec&);
 
+  // Whether the device draws; where not, a feed may leave nothing to it.
+  bool draws() const;
+  bool draws_any_token() const { return spec_.vocab == config_.vocab; }
   void run(const Feed&);
-  // What follows the i-th wanted row of the last run, after the model's softcap.
+  // What follows the i-th wanted row of the last run, after the model's softcap. Not there when the
+  // device drew from it.
   std::span<const float> logits(int64_t i) const {
     return std::span(logits_).subspan(size_t(i * wide_), size_t(config_.vocab));
   }
+  const Drawn& drawn(int64_t i) const { return drawn_[size_t(i)]; }
   void copy_block(int32_t from, int32_t to);
 
   // Bytes of one block of the cache over all layers; of everything else a step of this size needs.
@@ -53,6 +61,7 @@ class Runner {
   };
   Exec& program(const Key&);
   void upload(const Feed&, const Key&);
+  void download(const Feed&);
 
   ModelConfig config_;  // resolved
   RunnerSpec spec_;
@@ -61,6 +70,7 @@ class Runner {
   std::map<Key, std::unique_ptr<Exec>> programs_;
   std::vector<int32_t> inputs_;
   std::vector<float> logits_;  // (wanted, wide) of the last run
+  std::vector<Drawn> drawn_;   // (wanted)
 };
 
 // The rows of the program that runs `rows` rows: powers of two, so that few programs serve all.

@@ -36,6 +36,8 @@ class Sequence {
 
   // The token that follows, by the job's sampling.
   int32_t draw(std::span<const float> logits);
+  // How a device draws the token `ahead` places after the next one; none where the host must.
+  std::optional<SampleControls> controls(int64_t ahead) const;
   // Tokens that may not come next.
   std::span<const int32_t> barred() const;
   // Appends a token; the piece of text it has made certain.
@@ -54,6 +56,7 @@ class Sequence {
 
  private:
   const Job* job_;
+  uint32_t sample_;
   TokenText text_;
   Clock::time_point first_;
 };

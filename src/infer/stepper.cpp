@@ -1,6 +1,7 @@
 #include "infer/stepper.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 
@@ -54,7 +55,10 @@ void Stepper::run_model(std::span<Lane* const> plan) {
     const int64_t from = lane->pages.cached, known = from + lane->rows;
     const int64_t end = known + int64_t(lane->draft.size());
     for (int64_t p = from; p < end; ++p) {
-      if (p >= lane->first_wanted()) feed_.wanted.push_back(int32_t(feed_.tokens.size()));
+      if (p >= lane->first_wanted()) {
+        feed_.wanted.push_back(int32_t(feed_.tokens.size()));
+        feed_.draws.push_back(device_draw(*lane, p));
+      }
       feed_.tokens.push_back(p < known ? lane->tokens[size_t(p)] : lane->draft[size_t(p - known)]);
       feed_.positions.push_back(int32_t(p));
       feed_.sequences.push_back(int32_t(feed_.tables.size()));
@@ -77,6 +81,17 @@ void Stepper::run_model(std::span<Lane* const> plan) {
   }
 }
 
+// How the device draws what follows place p of the lane, where it does: scores of the prompt, beams
+// and the samples of one prompt want its logits.
+std::optional<SampleControls> Stepper::device_draw(const Lane& lane, int64_t p) const {
+  const Task& t = *lane.task;
+  const int64_t ahead = p + 1 - lane.size();
+  if (!runner_.draws() || ahead < 0 || t.search || (!t.forked && t.job.request.n > 1)) return {};
+  // Log-probabilities are over every token of the model, also those that cannot be drawn.
+  if (t.job.sampling().logprobs >= 0 && !runner_.draws_any_token()) return {};
+  return lane.sequence.controls(ahead);
+}
+
 // The lane's rows are in the cache; its wanted logits begin with the runner's row `wanted`.
 void Stepper::advance(Lane& lane, int64_t wanted) {
   const int64_t before = lane.pages.cached, first = lane.first_wanted();
@@ -85,14 +100,14 @@ void Stepper::advance(Lane& lane, int64_t wanted) {
   scheduler_.fed(lane);
   if (lane.pages.cached < lane.size()) return;
   wanted += lane.size() - 1 - std::max(before, first);
-  ready(lane, runner_.logits(wanted));
+  ready(lane, wanted);
   if (lane.draft.empty()) return;
   // A guess that was right has been fed as what it turned out to be.
   int64_t right = 0;
   for (; !lane.ended && right < int64_t(lane.draft.size()); ++right) {
     if (lane.tokens.back() != lane.draft[size_t(right)]) break;
     ++lane.pages.cached;
-    draw(lane, runner_.logits(++wanted));
+    draw(lane, ++wanted);
   }
   const int64_t tried = int64_t(lane.draft.size());
   lane.guesses = right == tried ? std::min(drafts_, 2 * tried) : right + 1;
@@ -109,19 +124,20 @@ void Stepper::score_prompt(Lane& lane, int64_t wanted) {
                                      job.sampling().logprobs));
 }
 
-// All tokens of the lane have been fed: `logits` are what follows.
-void Stepper::ready(Lane& lane, std::span<const float> logits) {
+// All tokens of the lane have been fed: `row` is what follows.
+void Stepper::ready(Lane& lane, int64_t row) {
   Task& t = *lane.task;
   if (t.search) {
+    const std::span<const float> logits = runner_.logits(row);
     lane.logits.assign(logits.begin(), logits.end());
     return search(t);
   }
-  if (!t.forked) return fork(lane, logits);
-  draw(lane, logits);
+  if (!t.forked) return fork(lane, row);
+  draw(lane, row);
 }
 
 // The samples of a prompt begin together, from the same blocks.
-void Stepper::fork(Lane& lane, std::span<const float> logits) {
+void Stepper::fork(Lane& lane, int64_t row) {
   Task& t = *lane.task;
   t.forked = true;
   std::vector<Lane*> lanes{&lane};
@@ -136,15 +152,30 @@ void Stepper::fork(Lane& lane, std::span<const float> logits) {
     lanes.push_back(&scheduler_.add_after(*lanes.back(), std::move(next)));
   }
   for (Lane* l : lanes)
-    if (!l->ended) draw(*l, logits);
+    if (!l->ended) draw(*l, row);
 }
 
-void Stepper::draw(Lane& lane, std::span<const float> logits) {
+void Stepper::draw(Lane& lane, int64_t row) {
   Sequence& s = lane.sequence;
   if (s.finished()) return settle(lane);  // there was no more to do than to score the prompt
   Task& t = *lane.task;
-  const int32_t token = s.draw(logits);
-  const std::string piece = s.append(token, wanted_logprob(t.job, logits, token));
+  int32_t token;
+  std::optional<TokenLogprob> logprob;
+  if (feed_.draws[size_t(row)]) {
+    const Drawn& d = runner_.drawn(row);
+    if (!std::isfinite(d.likeliest_logprob))
+      fail("sampler", "expected finite logits, got others: the weights may be damaged");
+    token = d.token;
+    if (const int64_t top = t.job.sampling().logprobs; top >= 0) {
+      logprob = TokenLogprob{token, d.logprob, {}};
+      if (top > 0) logprob->top.emplace_back(d.likeliest, d.likeliest_logprob);
+    }
+  } else {
+    const std::span<const float> logits = runner_.logits(row);
+    token = s.draw(logits);
+    logprob = wanted_logprob(t.job, logits, token);
+  }
+  const std::string piece = s.append(token, std::move(logprob));
   lane.tokens.push_back(token);
   ++stats_.generated_tokens;
   const Completion& c = s.completion;

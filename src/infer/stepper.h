@@ -41,9 +41,11 @@ class Stepper {
   void run_model(std::span<Lane* const>);
   void advance(Lane&, int64_t wanted);
   void score_prompt(Lane&, int64_t wanted);
-  void ready(Lane&, std::span<const float> logits);
-  void draw(Lane&, std::span<const float> logits);
-  void fork(Lane&, std::span<const float> logits);
+  std::optional<SampleControls> device_draw(const Lane&, int64_t p) const;
+  // `row`: of the runner's wanted rows
+  void ready(Lane&, int64_t row);
+  void draw(Lane&, int64_t row);
+  void fork(Lane&, int64_t row);
   void search(Task&);
   void tell_search(Task&, const std::vector<Completion>&);
   void settle(Lane&);

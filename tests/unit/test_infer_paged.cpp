@@ -37,11 +37,11 @@ void expect_equal(const Completion& a, const Completion& b) {
   bits(a.prompt_logprobs, b.prompt_logprobs);
 }
 
-// Each request by itself, in an engine that has nothing else to remember.
+// Each request by itself, by an engine that remembers nothing of the others.
 std::vector<std::vector<Completion>> alone(TinyModel& m, const std::vector<Request>& requests) {
+  Engine e = m.engine({.max_batch = 1, .reuse_prefixes = false});
   std::vector<std::vector<Completion>> all;
-  for (const Request& r : requests)
-    all.push_back(m.engine({.max_batch = 1, .reuse_prefixes = false}).run(std::vector{r})[0]);
+  for (const Request& r : requests) all.push_back(e.run(std::vector{r})[0]);
   return all;
 }
 
