@@ -172,7 +172,7 @@ __global__ __launch_bounds__(warps * 32) void decode_piece(Decode a) {
     for (int u = 0; u < batch; ++u) {
       float x[8];
       fk[u].floats(x);
-      const int away = at - (j + u * stride);
+      const int key = j + u * stride;
 #pragma unroll
       for (int h = 0; h < Heads; ++h) {
         float sum = 0;
@@ -182,8 +182,8 @@ __global__ __launch_bounds__(warps * 32) void decode_piece(Decode a) {
         for (int step = 1; step < Lanes; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
         sum *= a.scale;
         if (a.softcap > 0) sum = a.softcap * tanhf(sum / a.softcap);
-        sum -= slope[h] * float(away);
-        s[u][h] = away >= 0 ? sum : -INFINITY;
+        sum -= slope[h] * float(at - key);
+        s[u][h] = key < end ? sum : -INFINITY;
       }
     }
 #pragma unroll

@@ -58,6 +58,24 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t 
   return t;
 }
 
+// What a program of the largest size needs: temporaries, and what it keeps beside the cache.
+struct Need {
+  int64_t arena = 0, kept = 0;
+};
+Need largest_need(const ModelConfig& c, DType dtype, RunnerSpec spec) {
+  spec.blocks = 1;
+  Tape t = forward(c, dtype, spec, spec.rows, spec.logits, true);
+  prune(t);
+  alias(t);
+  Need n{.arena = plan(t).arena_bytes};
+  for (size_t i = 0; i < t.values.size(); ++i) {
+    const Value& v = t.values[i];
+    const bool kept = v.role == Role::state || v.role == Role::constant;
+    if (kept && v.storage == int(i)) n.kept += v.shape.numel() * size_of(v.dtype);
+  }
+  return n;
+}
+
 }  // namespace
 
 int64_t bucket(int64_t rows, int64_t most) {
@@ -74,6 +92,8 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
                const RunnerSpec& spec)
     : config_(config.resolve()), spec_(spec), memory_(backend, &params) {
   if (params.dtype() == DType::f64) fail("engine", "expected weights of at most 32 bits, got f64");
+  // Once and for all: a larger arena later would undo every captured program.
+  memory_.reserve(largest_need(config_, params.dtype(), spec_).arena);
   program({bucket(1, spec.rows), 1});
   wide_ = memory_.state.find("engine.logits").cols();
   inputs_.resize(size_t(Inputs(spec).size()));
@@ -84,18 +104,9 @@ int64_t Runner::block_bytes(const ModelConfig& config, DType dtype) {
   return c.layers * 2 * c.kv_heads * cache_block * c.head_dim * size_of(dtype);
 }
 
-int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, RunnerSpec spec) {
-  spec.blocks = 1;
-  Tape t = forward(config.resolve(), dtype, spec, spec.rows, spec.logits, true);
-  prune(t);
-  alias(t);
-  int64_t bytes = plan(t).arena_bytes;
-  for (size_t i = 0; i < t.values.size(); ++i) {
-    const Value& v = t.values[i];
-    const bool kept = v.role == Role::state || v.role == Role::constant;
-    if (kept && v.storage == int(i)) bytes += v.shape.numel() * size_of(v.dtype);
-  }
-  return bytes;
+int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, const RunnerSpec& spec) {
+  const Need n = largest_need(config.resolve(), dtype, spec);
+  return n.arena + n.kept;
 }
 
 Exec& Runner::program(const Key& key) {

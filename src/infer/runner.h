@@ -51,7 +51,7 @@ class Runner {
 
   // Bytes of one block of the cache over all layers; of everything else a step of this size needs.
   static int64_t block_bytes(const ModelConfig&, DType);
-  static int64_t step_bytes(const ModelConfig&, DType, RunnerSpec);
+  static int64_t step_bytes(const ModelConfig&, DType, const RunnerSpec&);
 
  private:
   // Both rounded up: rows, and rows whose logits are wanted.
