@@ -8,6 +8,8 @@
 
 namespace hearth::cuda {
 
+__device__ inline void wait_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // The first row from `at` on, of `rows` a multiple of 32, for which `is` holds; found by every warp
 // alike.
 template <class Is>
@@ -80,13 +82,13 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
     load(k, pk, most / BN);
     commit_copies();
     for (int n = most / BN; n >= first_block; --n) {
-      wait_copies<0>();
+      wait_all_copies();
       __syncthreads();
       load(v, pv, n);
       commit_copies();
       float s[R][BN / 8][4];
       forward_scores<Tile>(s, held, q, k, warp, lane);
-      wait_copies<0>();
+      wait_all_copies();
       __syncthreads();
       if (n > first_block) load(k, pk, n - 1);  // while the rest of this block is computed
       commit_copies();
