@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "cli/commands.h"
+#include "cli/bench.h"
 #include "cli/flags.h"
 #include "core/build_info.h"
 #include "core/error.h"
@@ -16,6 +16,18 @@
 #include "train/trainer.h"
 
 namespace hearth {
+
+nlohmann::ordered_json bench_line(const Backend& b, const std::string& what,
+                                  const std::string& shape, double value, const std::string& unit) {
+  return {{"bench", what},  {"device", b.describe()}, {"commit", build_info().commit},
+          {"shape", shape}, {"value", value},         {"unit", unit}};
+}
+
+int64_t peak_bytes(const Backend& b) {
+  const MemoryUse use = b.memory_use();
+  return use.peak ? use.peak : peak_resident_bytes();
+}
+
 namespace {
 
 constexpr double gib = 1 << 30;
@@ -37,12 +49,6 @@ struct BenchFlags {
   FieldFlags<ModelConfig> model;
 };
 
-nlohmann::ordered_json line(const Backend& b, const std::string& what, const std::string& shape,
-                            double value, const std::string& unit) {
-  return {{"bench", what},  {"device", b.describe()}, {"commit", build_info().commit},
-          {"shape", shape}, {"value", value},         {"unit", unit}};
-}
-
 TrainDType dtype_of(const BenchFlags& f) { return parse_enum<TrainDType>(f.dtype, "--dtype"); }
 
 std::unique_ptr<Backend> backend_of(const BenchFlags& f) {
@@ -60,12 +66,6 @@ ProgramSpec spec_of(const BenchFlags& f, const Backend& backend) {
           .recompute = parse_enum<Recompute>(f.recompute, "--recompute"),
           .offload = f.offload,
           .logits_bytes = backend.logits_bytes()};
-}
-
-// What the process held at most: of the card, or of the machine.
-int64_t peak_bytes(const Backend& b) {
-  const MemoryUse use = b.memory_use();
-  return use.peak ? use.peak : peak_resident_bytes();
 }
 
 struct Timed {
@@ -110,8 +110,8 @@ void bench_train(const BenchFlags& f) {
   const double tokens = double(s.B * s.T) / t.seconds;
   const double flops = tokens * train_flops_per_token(s.model, s.T);
   nlohmann::ordered_json j =
-      line(*backend, "train", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T), tokens,
-           "tokens/s");
+      bench_line(*backend, "train", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T), tokens,
+                 "tokens/s");
   j["recompute"] = f.recompute;
   j["offload"] = f.offload;
   j["context"] = s.model.context;
@@ -142,8 +142,8 @@ void bench_fit(const BenchFlags& f) {
   const int64_t budget = int64_t(0.9 * double(backend->free_bytes()));
   const int64_t best = largest_batch(s, 64 * s.B, budget);
   nlohmann::ordered_json j =
-      line(*backend, "fit", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T),
-           double(need.total()), "bytes");
+      bench_line(*backend, "fit", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T),
+                 double(need.total()), "bytes");
   j["weights"] = need.weights, j["masters"] = need.masters, j["gradients"] = need.gradients;
   j["moments"] = need.moments, j["activations"] = need.activations;
   j["activation_bound"] = need.activation_bound;
@@ -191,7 +191,7 @@ void bench_gemm(const BenchFlags& f) {
       const double rate = measure_gemm(*backend, s.dtype, shape, 5);
       const std::string text = fmt::format("{} {}x{}x{}", pass, shape.m, shape.n, shape.k);
       nlohmann::ordered_json j =
-          line(*backend, "gemm", f.dtype + " " + text, rate * 1e-9, "GFLOP/s");
+          bench_line(*backend, "gemm", f.dtype + " " + text, rate * 1e-9, "GFLOP/s");
       j["share"] = rate / peak;
       if (f.common.json)
         print_json(j);
@@ -241,7 +241,7 @@ void bench_attention(const BenchFlags& f) {
     const std::string shape = fmt::format("{} {}x{} heads {}/{} dim {}", f.dtype, s.B, s.T, c.heads,
                                           c.kv_heads, c.head_dim);
     if (f.common.json)
-      print_json(line(*backend, name, shape, rate * 1e-9, "GFLOP/s"));
+      print_json(bench_line(*backend, name, shape, rate * 1e-9, "GFLOP/s"));
     else
       fmt::print("{:<16}{}: {:.1f} GFLOP/s, {:.2f} ms\n", name, shape, rate * 1e-9,
                  1e3 * best.at(name));
@@ -257,8 +257,8 @@ void bench_data_loader(const BenchFlags& f) {
   const LoaderRate r = bench_loader(s, f.seconds);
   const std::unique_ptr<Backend> backend = make_backend(f.common);
   nlohmann::ordered_json j =
-      line(*backend, "loader", fmt::format("{} {}x{}", f.order, s.batch, s.seq), r.tokens_per_s,
-           "tokens/s");
+      bench_line(*backend, "loader", fmt::format("{} {}x{}", f.order, s.batch, s.seq),
+                 r.tokens_per_s, "tokens/s");
   j["stalls"] = r.stalls, j["batches"] = r.batches;
   if (f.common.json) return print_json(j);
   fmt::print("loader, {} {} x {}: {:.1f}M tokens/s\n", f.order, s.batch, s.seq,
@@ -302,6 +302,7 @@ void add_bench(CLI::App& app) {
   fit->add_flag("--measure", ff->measure, "run a step and compare the process's peak");
   on_model("gemm", "the matrix products of a model", bench_gemm);
   on_model("attention", "attention forward and backward", bench_attention);
+  add_bench_infer(*bench);
   auto [loader, lf] = command("loader", "batches from token files", bench_data_loader);
   loader->add_option("--data", lf->data, "token files")->required();
   loader->add_option("--order", lf->order, "sequential or shuffled")->capture_default_str();

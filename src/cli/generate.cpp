@@ -24,6 +24,7 @@ struct GenerateFlags {
   Request request = {};
   bool greedy = false;
   bool echo = false;
+  int64_t speculate = 0;
   std::string dtype = "fp32";
   Common common = {};
 };
@@ -130,6 +131,7 @@ void run_generate(const GenerateFlags& flags) {
       int64_t(std::max<size_t>(request.prompt.size(), 1)) + std::max<int64_t>(asked, 0);
   EngineSpec spec{.max_batch = std::max<int64_t>(request.beams, std::clamp(request.n, 1, 16)),
                   .context = asked < 0 ? config.context : std::min(config.context, room),
+                  .speculate = flags.speculate,
                   .tokenizer = &tokenizer};
   Engine engine(config, params, *backend, spec);
 
@@ -205,6 +207,10 @@ void add_generate(CLI::App& app) {
                 "beams are ranked by log-probability / tokens^this")
       ->capture_default_str();
   c->add_flag("--echo", f.echo, "print the prompt too");
+  c->add_option("--speculate", f.speculate,
+                "guesses looked up in the text and verified in a step; the tokens stay the same")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 64));
   c->add_option("--seed", f.request.sampling.seed, "of the samples")->capture_default_str();
   c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
   add_common(*c, f.common);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/kernels.h"
 
@@ -48,6 +49,13 @@ class Backend {
   virtual void release_far(std::byte* p, int64_t bytes) { release(p, bytes); }
   virtual void upload(std::byte* device, const void* host, int64_t bytes) = 0;
   virtual void download(void* host, const std::byte* device, int64_t bytes) = 0;
+  // From one place of the device to another that it does not overlap, in order with what runs
+  // there.
+  virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) {
+    std::vector<std::byte> host(static_cast<size_t>(bytes));
+    download(host.data(), from, bytes);
+    upload(to, host.data(), bytes);
+  }
   virtual void synchronize() = 0;
   virtual int64_t free_bytes() const = 0;
 

@@ -65,6 +65,8 @@ struct AttnSpec {
   uint32_t salt = 0;
 };
 
+constexpr int64_t cache_block = 64;  // tokens in a block of a paged cache
+
 struct LossSpec {
   int64_t vocab = 0;  // columns that count; the logits after them become 0 with grad. 0: all
   float softcap = 0;
@@ -133,11 +135,14 @@ struct Kernels {
   void (*attention_bwd)(Stream&, Tensor dqkv, Tensor delta, Tensor dy, Tensor y, Tensor lse,
                         Tensor qkv, Tensor slopes, Tensor documents, Tensor scalars,
                         const AttnSpec&);
-  // Decode and prefill: stores k, v of the new tokens into cache (B, S, 2, G * D) at positions (B,
-  // T), then each query sees cache[0 .. its position]. A negative position is padding: y = 0. Gives
-  // the bits of `attention` for the same tokens.
+  // Decode and prefill over a paged cache (blocks, 2G, cache_block, D), the heads of k before those
+  // of v. qkv (1, N, H + 2G, D) holds tokens of any sequences, those of one side by side: row n is
+  // at positions[n] of the sequence whose keys [64 i, 64 i + 64) lie in block
+  // tables[sequences[n], i]. Stores k, v of every row, then each query sees the keys of its
+  // sequence up to its own. A negative position is padding: y = 0, nothing stored. Blocks that no
+  // query's window reaches are not touched. Gives the bits of `attention` for the same tokens.
   void (*attention_cached)(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
-                           Tensor slopes, const AttnSpec&);
+                           Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec&);
 
   // y (.., N) = act(x); a GLU reads x (.., 2N)
   void (*activation)(Stream&, Tensor y, Tensor x, Act);

@@ -129,6 +129,9 @@ class CpuBackend final : public Backend {
   void download(void* host, const std::byte* device, int64_t bytes) override {
     std::memcpy(host, device, size_t(bytes));
   }
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    std::memcpy(to, from, size_t(bytes));
+  }
   void synchronize() override {}
   int64_t free_bytes() const override { return available_memory(); }
 

@@ -203,35 +203,53 @@ void attention_bwd(Stream&, Tensor dqkv, Tensor, Tensor dy, Tensor, Tensor, Tens
   store(dqkv, dx);
 }
 
-void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions, Tensor slopes,
-                      const AttnSpec& spec) {
-  const Packed at(qkv, spec);
-  const auto [B, T, H, G, D] = at;
-  const int64_t S = cache.shape[1], stride = 2 * G * D;
-  const Doubles x = load(qkv), alibi = load(slopes);
-  const auto position = load_ints(positions);
-  // (B, S, 2, G, D), under any grouping of the last three: a token's k | v is as its tail in qkv.
-  Doubles kv = load(cache);
-  for (int64_t b = 0; b < B; ++b)
-    for (int64_t t = 0; t < T; ++t)
-      if (const int64_t p = position[b * T + t]; p >= 0)
-        std::copy_n(&x[at.q(b, t, H)], stride, &kv[(b * S + p) * stride]);
-  store(cache, kv);
-  kv = load(cache);  // as the cache's dtype holds it
+namespace {
 
-  Doubles yv(size_t(B * T * H * D));
-  for (int64_t b = 0; b < B; ++b)
-    for (int64_t h = 0; h < H; ++h)
-      for (int64_t t = 0; t < T; ++t) {
-        const int64_t i = position[b * T + t];
-        if (i < 0) continue;
-        const double* k = &kv[b * S * stride + h / (H / G) * D];
-        const double* v = k + G * D;
-        const Row row =
-            softmax_row(&x[at.q(b, t, h)], k, stride, i, value_or(alibi, h, 0), nullptr, spec);
-        for (int64_t j = 0; j <= i; ++j)
-          add_scaled(&yv[((b * T + t) * H + h) * D], row.p[j], v + j * stride, D);
+// Where the k and v heads of a token lie in the blocks of a paged cache.
+struct PagedCache {
+  Tensor cache;
+  std::vector<int32_t> tables;
+  int64_t W;  // blocks of a table
+
+  // Head h of 2G of the key at position p of a sequence: one row of D.
+  Tensor head(int64_t sequence, int64_t p, int64_t h) const {
+    const int64_t block = tables[size_t(sequence * W + p / cache_block)];
+    const int64_t D = cache.shape[3];
+    const int64_t row = (block * cache.shape[1] + h) * cache_block + p % cache_block;
+    return {cache.data + row * D * size_of(cache.dtype), {1, D}, cache.dtype};
+  }
+};
+
+}  // namespace
+
+void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
+                      Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec& spec) {
+  const Packed at(qkv, spec);
+  const auto [B, N, H, G, D] = at;
+  const Doubles x = load(qkv), alibi = load(slopes);
+  const auto position = load_ints(positions), sequence = load_ints(sequences);
+  const PagedCache paged{cache, load_ints(tables), tables.shape[1]};
+  for (int64_t n = 0; n < N; ++n)
+    for (int64_t h = 0; h < 2 * G && position[n] >= 0; ++h) {
+      const double* from = &x[at.q(0, n, H + h)];
+      store(paged.head(sequence[n], position[n], h), Doubles(from, from + D));
+    }
+
+  Doubles yv(size_t(N * H * D));
+  for (int64_t n = 0; n < N; ++n) {
+    const int64_t i = position[n];
+    for (int64_t h = 0; h < H && i >= 0; ++h) {
+      const int64_t first = spec.window ? std::max<int64_t>(0, i - spec.window + 1) : 0;
+      Doubles k(size_t((i + 1) * D)), v(k);
+      for (int64_t j = first; j <= i; ++j) {
+        std::ranges::copy(load(paged.head(sequence[n], j, h / (H / G))), &k[j * D]);
+        std::ranges::copy(load(paged.head(sequence[n], j, G + h / (H / G))), &v[j * D]);
       }
+      const Row row =
+          softmax_row(&x[at.q(0, n, h)], k.data(), D, i, value_or(alibi, h, 0), nullptr, spec);
+      for (int64_t j = 0; j <= i; ++j) add_scaled(&yv[(n * H + h) * D], row.p[j], &v[j * D], D);
+    }
+  }
   store(y, yv);
 }
 

@@ -52,8 +52,8 @@ void attention(Stream&, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor 
                Tensor scalars, const AttnSpec&);
 void attention_bwd(Stream&, Tensor dqkv, Tensor delta, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
                    Tensor slopes, Tensor documents, Tensor scalars, const AttnSpec&);
-void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions, Tensor slopes,
-                      const AttnSpec&);
+void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
+                      Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec&);
 
 // reference_elements.cpp: element by element
 void activation(Stream&, Tensor y, Tensor x, Act);

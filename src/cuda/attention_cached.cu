@@ -1,37 +1,55 @@
-// Attention over a contiguous cache. Few queries (decoding): the keys are cut into pieces of a
-// fixed size, one block each, whose results are then joined in order; bound by reading the cache
-// once. Many queries (prefill): the kernels of training, which take positions too.
+// Attention over a paged cache. Each row's keys are cut into pieces of a fixed size, one block of
+// threads each, whose results are then joined in order: bound by reading the cache once. Rows of a
+// long prompt share their keys, and go through the tensor cores instead (flash_mma_paged). Nothing
+// but device memory decides what a launch does, so one graph serves every batch of its size.
 #include <climits>
 
 #include "cuda/attention_kernels.h"
-#include "cuda/flash_mma.h"
-#include "cuda/flash_mma_score.cuh"
+#include "cuda/flash_mma_paged.h"
 #include "cuda/mma.cuh"
 
 namespace hearth::cuda {
 namespace {
 
 constexpr int piece = 256;           // keys
-constexpr int most_rows = 16;        // queries of a group of heads up to which this is decoding
 constexpr int warps = 8, batch = 4;  // keys a thread has on their way at once
+constexpr int block_tokens = int(cache_block);
 
 struct Decode {
   const void *qkv, *cache;
   void* y;
-  float* parts;  // (B * T * H, pieces, D + 2): values, largest score, sum of exponentials
+  float* parts;  // (N * H, pieces, D + 2): values, largest score, sum of exponentials
   const float* slopes;
-  const int32_t* positions;
-  int B, T, S, H, G, D, pieces, window;
+  const int32_t *positions, *sequences, *tables;
+  int N, H, G, D, pieces, width, window;  // width: blocks of a table
   float scale, softcap;
+  bool leaves_runs;  // rows of long runs are another kernel's
 };
 
+// Keys that row `at` sees, and the pieces they lie in.
+struct Seen {
+  int begin, end, first_piece, end_piece;
+  __device__ Seen(int at, int window) {
+    begin = at < window ? 0 : at - window + 1, end = at + 1;
+    first_piece = begin / piece, end_piece = at < 0 ? 0 : at / piece + 1;
+  }
+  __device__ int pieces() const { return end_piece - first_piece; }
+};
+
+// Units of a token's k and v, as they lie in qkv, to their block of the cache.
 template <class Unit>
-__global__ void store_new(Unit* cache, const Unit* qkv, const int32_t* positions, int T, int S,
-                          int before, int units) {
-  const int64_t bt = blockIdx.x, at = positions[bt];
+__global__ void store_new(Unit* cache, const Unit* qkv, const int32_t* positions,
+                          const int32_t* sequences, const int32_t* tables, int width, int before,
+                          int heads, int head) {
+  const int64_t row = blockIdx.x;
+  const int at = positions[row], units = heads * head;
   if (at < 0) return;
-  for (int i = int(threadIdx.x); i < units; i += int(blockDim.x))
-    cache[(bt / T * S + at) * units + i] = qkv[bt * (before + units) + before + i];
+  const int64_t block = tables[int64_t(sequences[row]) * width + at / block_tokens];
+  for (int i = int(threadIdx.x); i < units; i += int(blockDim.x)) {
+    const int64_t panel = block * heads + i / head;
+    cache[(panel * block_tokens + at % block_tokens) * head + i % head] =
+        qkv[row * (before + units) + before + i];
+  }
 }
 
 // Eight elements as they lie in memory, and as floats.
@@ -88,12 +106,6 @@ struct Running {
   }
 };
 
-struct DecodeRow {
-  int position, head;
-  int64_t at;  // (b, t, h)
-  float slope;
-};
-
 template <class T>
 __device__ void store_float(T* to, float v) {
   if constexpr (sizeof(T) == 4)
@@ -104,157 +116,170 @@ __device__ void store_float(T* to, float v) {
     *to = __float2bfloat16_rn(v);
 }
 
-// Lanes: threads that share a key, 8 columns each. Rows: queries of one block.
-template <class T, int Lanes, int Rows>
+// Lanes: threads that share a key, 8 columns each. Heads: of one row, sharing a key head.
+template <class T, int Lanes, int Heads>
 __global__ __launch_bounds__(warps * 32) void decode_piece(Decode a) {
   constexpr int groups = 32 / Lanes, stride = warps * groups;
-  __shared__ float joined[warps][Rows][Lanes * 8 + 2];
+  __shared__ float joined[warps][Heads][Lanes * 8 + 2];
+  __shared__ int64_t blocks[piece / block_tokens];  // where the panel of k begins
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int d = lane % Lanes * 8, group = warp * groups + lane / Lanes;
-  const int b = int(blockIdx.y) / a.G, g = int(blockIdx.y) % a.G, share = a.H / a.G;
-  const T* k = static_cast<const T*>(a.cache) + (int64_t(b) * a.S * 2 * a.G + g) * a.D + d;
-  const int64_t token = int64_t(2) * a.G * a.D;
+  const int row = int(blockIdx.x) / a.G, g = int(blockIdx.x) % a.G, share = a.H / a.G;
+  const int first_head = int(blockIdx.z) * Heads, heads = min(Heads, share - first_head);
+  const int at = a.positions[row];
+  const Seen seen(at, a.window);
+  T* y = static_cast<T*>(a.y) + (int64_t(row) * a.H + g * share + first_head) * a.D;
+  if (at < 0 && blockIdx.y == 0)
+    for (int i = int(threadIdx.x); i < heads * a.D; i += warps * 32) store_float(y + i, 0.0f);
+  if (int(blockIdx.y) < seen.first_piece || int(blockIdx.y) >= seen.end_piece) return;
+  if (a.leaves_runs && block_in_long_run(a.sequences, a.positions, row, a.N)) return;
 
-  DecodeRow rows[Rows];
-  float q[Rows][8];
-  int most = -1;
-#pragma unroll
-  for (int r = 0; r < Rows; ++r) {
-    const int row = int(blockIdx.z) * Rows + r;
-    const bool real = row < share * a.T;
-    const int t = real ? row / share : 0, h = g * share + (real ? row % share : 0);
-    rows[r] = {real ? a.positions[b * a.T + t] : -1, h, (int64_t(b) * a.T + t) * a.H + h,
-               a.slopes ? a.slopes[h] : 0};
-    if (!real) rows[r].at = -1;
-    most = max(most, rows[r].position);
-    Eight<T> fq;
-    fq.load(static_cast<const T*>(a.qkv) + ((int64_t(b) * a.T + t) * (a.H + 2 * a.G) + h) * a.D + d,
-            a.D - d);
-    fq.floats(q[r]);
+  const int first = int(blockIdx.y) * piece;
+  const int begin = max(first, seen.begin), end = min(first + piece, seen.end);
+  const int64_t panel = int64_t(block_tokens) * a.D;
+  if (int(threadIdx.x) < piece / block_tokens) {
+    const int key = first + int(threadIdx.x) * block_tokens;
+    const int32_t* table = a.tables + int64_t(a.sequences[row]) * a.width;
+    const bool used = key < end && key + block_tokens > begin;
+    blocks[threadIdx.x] = used ? (int64_t(table[key / block_tokens]) * 2 * a.G + g) * panel : 0;
   }
-  const int begin = int(blockIdx.x) * piece, end = min(begin + piece, most + 1);
-  if (begin >= end && (a.pieces > 1 || begin > 0)) return;
+  float q[Heads][8], slope[Heads];
+#pragma unroll
+  for (int h = 0; h < Heads; ++h) {
+    const int head = g * share + first_head + min(h, heads - 1);
+    Eight<T> fq;
+    fq.load(static_cast<const T*>(a.qkv) + (int64_t(row) * (a.H + 2 * a.G) + head) * a.D + d,
+            a.D - d);
+    fq.floats(q[h]);
+    slope[h] = a.slopes ? a.slopes[head] : 0;
+  }
+  __syncthreads();
 
-  Running state[Rows];
+  Running state[Heads];
   for (int j = begin + group; j - group < end; j += stride * batch) {
     Eight<T> fk[batch], fv[batch];
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
-      const int key = j + u * stride;
-      fk[u].load(k + key * token, key < end ? a.D - d : 0);
-      fv[u].load(k + key * token + int64_t(a.G) * a.D, key < end ? a.D - d : 0);
+      const int key = j + u * stride, in = key - first;
+      const int wide = key < end ? a.D - d : 0;
+      const T* k = static_cast<const T*>(a.cache);
+      if (wide > 0) k += blocks[in / block_tokens] + int64_t(in % block_tokens) * a.D + d;
+      fk[u].load(k, wide);
+      fv[u].load(k + a.G * panel, wide);
     }
-    float s[batch][Rows];
+    float s[batch][Heads];
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
       float x[8];
       fk[u].floats(x);
+      const int key = j + u * stride;
 #pragma unroll
-      for (int r = 0; r < Rows; ++r) {
+      for (int h = 0; h < Heads; ++h) {
         float sum = 0;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) sum = fmaf(q[r][i], x[i], sum);
+        for (int i = 0; i < 8; ++i) sum = fmaf(q[h][i], x[i], sum);
 #pragma unroll
         for (int step = 1; step < Lanes; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-        const int away = rows[r].position - (j + u * stride);
         sum *= a.scale;
         if (a.softcap > 0) sum = a.softcap * tanhf(sum / a.softcap);
-        sum -= rows[r].slope * float(away);
-        s[u][r] = away >= 0 && away < a.window ? sum : -INFINITY;
+        sum -= slope[h] * float(at - key);
+        s[u][h] = key < end ? sum : -INFINITY;
       }
     }
 #pragma unroll
-    for (int r = 0; r < Rows; ++r) {
-      float top = state[r].top;
+    for (int h = 0; h < Heads; ++h) {
+      float top = state[h].top;
 #pragma unroll
-      for (int u = 0; u < batch; ++u) top = fmaxf(top, s[u][r]);
-      state[r].fade_to(top);
+      for (int u = 0; u < batch; ++u) top = fmaxf(top, s[u][h]);
+      state[h].fade_to(top);
     }
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
       float x[8];
       fv[u].floats(x);
 #pragma unroll
-      for (int r = 0; r < Rows; ++r) {
-        const float p = s[u][r] == -INFINITY ? 0 : expf(s[u][r] - state[r].top);
-        state[r].sum += p;
+      for (int h = 0; h < Heads; ++h) {
+        const float p = s[u][h] == -INFINITY ? 0 : expf(s[u][h] - state[h].top);
+        state[h].sum += p;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) state[r].y[i] = fmaf(p, x[i], state[r].y[i]);
+        for (int i = 0; i < 8; ++i) state[h].y[i] = fmaf(p, x[i], state[h].y[i]);
       }
     }
   }
 #pragma unroll
-  for (int r = 0; r < Rows; ++r) {
+  for (int h = 0; h < Heads; ++h) {
 #pragma unroll
-    for (int step = Lanes; step < 32; step *= 2) state[r].join(step);
+    for (int step = Lanes; step < 32; step *= 2) state[h].join(step);
     if (lane < Lanes)
 #pragma unroll
-      for (int i = 0; i < 8; ++i) joined[warp][r][d + i] = state[r].y[i];
+      for (int i = 0; i < 8; ++i) joined[warp][h][d + i] = state[h].y[i];
     if (lane == 0)
-      joined[warp][r][Lanes * 8] = state[r].top, joined[warp][r][Lanes * 8 + 1] = state[r].sum;
+      joined[warp][h][Lanes * 8] = state[h].top, joined[warp][h][Lanes * 8 + 1] = state[h].sum;
   }
   __syncthreads();
 #pragma unroll
-  for (int r = 0; r < Rows; ++r) {
-    if (rows[r].at < 0) continue;
+  for (int h = 0; h < Heads; ++h) {
+    if (h >= heads) break;
     float top = -INFINITY, sum = 0, factor[warps];
-    for (int w = 0; w < warps; ++w) top = fmaxf(top, joined[w][r][Lanes * 8]);
+    for (int w = 0; w < warps; ++w) top = fmaxf(top, joined[w][h][Lanes * 8]);
     for (int w = 0; w < warps; ++w) {
-      factor[w] = expf(joined[w][r][Lanes * 8] - (top == -INFINITY ? 0 : top));
-      sum = fmaf(joined[w][r][Lanes * 8 + 1], factor[w], sum);
+      factor[w] = expf(joined[w][h][Lanes * 8] - top);
+      sum = fmaf(joined[w][h][Lanes * 8 + 1], factor[w], sum);
     }
-    float* part = a.parts + (rows[r].at * a.pieces + blockIdx.x) * (a.D + 2);
+    const int64_t line = int64_t(row) * a.H + g * share + first_head + h;
+    float* part = a.parts + (line * a.pieces + blockIdx.y) * (a.D + 2);
     for (int i = int(threadIdx.x); i < a.D; i += warps * 32) {
-      float y = 0;
-      for (int w = 0; w < warps; ++w) y = fmaf(joined[w][r][i], factor[w], y);
-      if (a.pieces > 1)
-        part[i] = y;
+      float v = 0;
+      for (int w = 0; w < warps; ++w) v = fmaf(joined[w][h][i], factor[w], v);
+      if (seen.pieces() > 1)
+        part[i] = v;
       else
-        store_float(static_cast<T*>(a.y) + rows[r].at * a.D + i, sum > 0 ? y / sum : 0.0f);
+        store_float(y + h * a.D + i, v / sum);
     }
-    if (a.pieces > 1 && threadIdx.x == 0) part[a.D] = top, part[a.D + 1] = sum;
+    if (seen.pieces() > 1 && threadIdx.x == 0) part[a.D] = top, part[a.D + 1] = sum;
   }
 }
 
-// y of one query (a block) from its pieces, in order.
+// y of one head of one row (a block) from its pieces, in order.
 template <class T>
 __global__ void join_pieces(Decode a) {
-  const int64_t row = blockIdx.x;
-  const int position = a.positions[row / a.H];
-  const int begin = a.window < position ? (position - a.window + 1) / piece : 0;
-  const int end = position < 0 ? 0 : position / piece + 1;
-  const float* parts = a.parts + row * a.pieces * (a.D + 2);
+  const int64_t line = blockIdx.x;
+  const int row = int(line / a.H);
+  const Seen seen(a.positions[row], a.window);
+  if (seen.pieces() < 2) return;
+  if (a.leaves_runs && block_in_long_run(a.sequences, a.positions, row, a.N)) return;
+  const float* parts = a.parts + line * a.pieces * (a.D + 2);
   float top = -INFINITY, sum = 0;
-  for (int n = begin; n < end; ++n) top = fmaxf(top, parts[n * (a.D + 2) + a.D]);
-  for (int n = begin; n < end; ++n) {
+  for (int n = seen.first_piece; n < seen.end_piece; ++n)
+    top = fmaxf(top, parts[n * (a.D + 2) + a.D]);
+  for (int n = seen.first_piece; n < seen.end_piece; ++n) {
     const float* part = parts + n * (a.D + 2);
     sum = fmaf(part[a.D + 1], expf(part[a.D] - top), sum);
   }
   for (int i = int(threadIdx.x); i < a.D; i += int(blockDim.x)) {
-    float y = 0;
-    for (int n = begin; n < end; ++n) {
+    float v = 0;
+    for (int n = seen.first_piece; n < seen.end_piece; ++n) {
       const float* part = parts + n * (a.D + 2);
-      y = fmaf(part[i], expf(part[a.D] - top), y);
+      v = fmaf(part[i], expf(part[a.D] - top), v);
     }
-    store_float(static_cast<T*>(a.y) + row * a.D + i, sum > 0 ? y / sum : 0.0f);
+    store_float(static_cast<T*>(a.y) + line * a.D + i, v / sum);
   }
 }
 
 template <class T, int Lanes>
 void launch_pieces(const Decode& a, CudaStream& stream) {
-  const unsigned rows = unsigned(a.H / a.G * a.T), x = unsigned(a.pieces), y = unsigned(a.B * a.G);
-  if (rows == 1)
+  const unsigned share = unsigned(a.H / a.G), x = unsigned(a.N * a.G), y = unsigned(a.pieces);
+  if (share == 1)
     decode_piece<T, Lanes, 1><<<{x, y, 1}, warps * 32, 0, stream.handle>>>(a);
   else
-    decode_piece<T, Lanes, 4><<<{x, y, (rows + 3) / 4}, warps * 32, 0, stream.handle>>>(a);
+    decode_piece<T, Lanes, 4><<<{x, y, (share + 3) / 4}, warps * 32, 0, stream.handle>>>(a);
   check_launch("attention_cached");
 }
 
 template <class T>
 void decode(Decode a, CudaStream& stream) {
   if (a.pieces > 1)
-    a.parts =
-        static_cast<float*>(stream.scratch(int64_t(a.B) * a.T * a.H * a.pieces * (a.D + 2) * 4));
+    a.parts = static_cast<float*>(stream.scratch(int64_t(a.N) * a.H * a.pieces * (a.D + 2) * 4));
   if (a.D <= 32)
     launch_pieces<T, 4>(a, stream);
   else if (a.D <= 64)
@@ -264,72 +289,66 @@ void decode(Decode a, CudaStream& stream) {
   else
     launch_pieces<T, 32>(a, stream);
   if (a.pieces == 1) return;
-  join_pieces<T><<<unsigned(a.B * a.T * a.H), 64, 0, stream.handle>>>(a);
+  join_pieces<T><<<unsigned(a.N * a.H), 64, 0, stream.handle>>>(a);
   check_launch("attention_cached");
 }
 
 template <class Unit>
-void launch_store(Tensor cache, Tensor qkv, Tensor positions, int64_t before, int64_t bytes,
-                  CudaStream& stream) {
-  const int units = int(bytes / int64_t(sizeof(Unit)));
-  store_new<<<unsigned(positions.numel()), unsigned(std::min(256, (units + 31) / 32 * 32)), 0,
-              stream.handle>>>(cache.as<Unit>(), qkv.as<const Unit>(),
-                               positions.as<const int32_t>(), int(qkv.shape[1]),
-                               int(cache.shape[1]), int(before / int64_t(sizeof(Unit))), units);
+void launch_store(const Decode& a, Tensor cache, Tensor qkv, CudaStream& stream) {
+  const int64_t size = size_of(qkv.dtype);
+  const int head = int(a.D * size / int64_t(sizeof(Unit))), units = 2 * a.G * head;
+  store_new<<<unsigned(a.N), unsigned(std::min(256, (units + 31) / 32 * 32)), 0, stream.handle>>>(
+      cache.as<Unit>(), qkv.as<const Unit>(), a.positions, a.sequences, a.tables, a.width,
+      a.H * head, 2 * a.G, head);
   check_launch("attention_cached");
 }
 
-void prefill(Tensor y, Tensor cache, Tensor qkv, Tensor positions, Tensor slopes,
-             const AttnSpec& spec, CudaStream& stream) {
-  AttnCall c;
-  c.qkv = qkv.data, c.y = y.data, c.slopes = slopes.as<const float>(), c.dtype = qkv.dtype;
-  c.B = int(qkv.shape[0]), c.T = int(qkv.shape[1]);
-  c.H = int(spec.heads), c.G = int(spec.kv_heads), c.D = int(spec.head_dim);
-  c.window = int(spec.window), c.scale = spec.scale, c.softcap = spec.softcap;
-  FlashForward a = packed_forward(c);
-  const int64_t kv = int64_t(c.G) * c.D;
-  a.k = cache.data, a.v = cache.data + kv * size_of(c.dtype);
-  a.kv_token = 2 * kv, a.kv_batch = 2 * kv * cache.shape[1], a.S = int(cache.shape[1]);
-  a.positions = positions.as<const int32_t>(), a.general = true;
-  if (c.dtype == DType::f32)
-    attention_f32_any(a, stream);
-  else
-    flash_mma_any(a, stream);
+void long_runs(const Decode& a, DType dtype, CudaStream& stream) {
+  const int64_t size = size_of(dtype), panel = int64_t(block_tokens) * a.D;
+  FlashPaged p{};
+  p.call.q = a.qkv, p.call.q_token = int64_t(a.H + 2 * a.G) * a.D;
+  p.call.k = a.cache, p.call.v = static_cast<const char*>(a.cache) + a.G * panel * size;
+  p.call.y = a.y, p.call.slopes = a.slopes;
+  p.call.B = 1, p.call.T = a.N, p.call.H = a.H, p.call.G = a.G, p.call.D = a.D;
+  p.call.window = a.window, p.call.scale = a.scale, p.call.softcap = a.softcap;
+  p.call.dtype = dtype;
+  p.positions = a.positions, p.sequences = a.sequences, p.tables = a.tables;
+  p.width = a.width, p.block = 2 * a.G * panel, p.head = panel;
+  by_head_size(a.D, [&](auto D) { flash_mma_paged<D>(p, stream); });
 }
 
 }  // namespace
 
 void attention_cached(Stream& on_stream, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
-                      Tensor slopes, const AttnSpec& spec) {
+                      Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec& spec) {
   CudaStream& stream = on(on_stream);
   if (y.dtype != qkv.dtype) refuse_dtypes("attention_cached", qkv.dtype, y.dtype);
   if (cache.dtype != qkv.dtype) refuse_dtypes("attention_cached", qkv.dtype, cache.dtype);
   check_head_size("attention_cached", qkv.dtype, spec);
-  const int64_t size = size_of(qkv.dtype), before = spec.heads * spec.head_dim * size,
-                bytes = 2 * spec.kv_heads * spec.head_dim * size;
-  if (before % 16 == 0 && bytes % 16 == 0)
-    launch_store<uint4>(cache, qkv, positions, before, bytes, stream);
-  else
-    launch_store<uint16_t>(cache, qkv, positions, before, bytes, stream);
-
-  if (spec.heads / spec.kv_heads * qkv.shape[1] > most_rows)
-    return prefill(y, cache, qkv, positions, slopes, spec, stream);
+  const int64_t tokens = tables.shape[1] * cache_block, N = qkv.shape[1];
   const Decode a{.qkv = qkv.data,
                  .cache = cache.data,
                  .y = y.data,
                  .parts = nullptr,
                  .slopes = slopes.as<const float>(),
                  .positions = positions.as<const int32_t>(),
-                 .B = int(qkv.shape[0]),
-                 .T = int(qkv.shape[1]),
-                 .S = int(cache.shape[1]),
+                 .sequences = sequences.as<const int32_t>(),
+                 .tables = tables.as<const int32_t>(),
+                 .N = int(N),
                  .H = int(spec.heads),
                  .G = int(spec.kv_heads),
                  .D = int(spec.head_dim),
-                 .pieces = int((cache.shape[1] + piece - 1) / piece),
+                 .pieces = int((tokens + piece - 1) / piece),
+                 .width = int(tables.shape[1]),
                  .window = spec.window > 0 ? int(spec.window) : INT_MAX,
                  .scale = spec.scale,
-                 .softcap = spec.softcap};
+                 .softcap = spec.softcap,
+                 .leaves_runs = qkv.dtype != DType::f32 && N > most_rows_by_pieces};
+  if (a.D * size_of(qkv.dtype) % 16 == 0)
+    launch_store<uint4>(a, cache, qkv, stream);
+  else
+    launch_store<uint16_t>(a, cache, qkv, stream);
+  if (a.leaves_runs) long_runs(a, qkv.dtype, stream);
   if (qkv.dtype == DType::f32)
     decode<float>(a, stream);
   else if (qkv.dtype == DType::bf16)

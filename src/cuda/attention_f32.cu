@@ -103,21 +103,17 @@ __global__ __launch_bounds__(threads) void forward_f32(FlashForward a) {
   q.template load<BT>(static_cast<const float*>(a.q) + b * a.q_batch + h * a.D, a.q_token,
                       tile * BT, a.T, a.D);
 
-  int position[M], least = INT_MAX, most = -1;
-  for (int i = tile * BT; i < min(tile * BT + BT, a.T); ++i) {
-    const int at = a.positions ? a.positions[int64_t(b) * a.T + i] : i;
-    if (at >= 0) least = min(least, at);
-    most = max(most, at);
-  }
+  const int least = tile * BT, most = min(tile * BT + BT, a.T) - 1;
+  int position[M];
   float top[M], total[M];
   float4 sum[M][D / 64] = {};
   for (int r = 0; r < M; ++r) {
     const int i = tile * BT + y + side * r;
-    position[r] = i >= a.T ? -1 : a.positions ? a.positions[int64_t(b) * a.T + i] : i;
+    position[r] = i >= a.T ? -1 : i;
     top[r] = -INFINITY, total[r] = 0;
   }
   const int begin = a.window < most ? max(0, least - a.window + 1) / BT : 0;
-  for (int n = begin; n <= most / BT && most >= 0; ++n) {
+  for (int n = begin; n <= most / BT; ++n) {
     __syncthreads();
     kv.template load<BT>(pk, a.kv_token, n * BT, a.S, a.D);
     __syncthreads();

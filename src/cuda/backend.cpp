@@ -185,6 +185,10 @@ class CudaBackend final : public Backend {
           "a download");
     synchronize();
   }
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    check(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToDevice, owned_.handle),
+          "a copy on the card");
+  }
   void synchronize() override {
     check(cudaStreamSynchronize(owned_.handle), "the work on the card");
   }

@@ -124,7 +124,6 @@ FlashForward packed_forward(const AttnCall& c) {
           .slopes = c.slopes,
           .documents = c.documents,
           .first = nullptr,
-          .positions = nullptr,
           .scalars = c.scalars,
           .B = c.B,
           .T = c.T,

@@ -15,7 +15,6 @@ struct FlashForward {
   const float* slopes;       // (H), or absent
   const int32_t* documents;  // (B, T), or absent
   const int32_t* first;      // (B, T / 64): first block of 64 keys a block of 64 queries meets
-  const int32_t* positions;  // (B, T): of each query among the keys; absent: its index
   const Scalars* scalars;
   int B, T, S, H, G, D;
   int window;  // INT_MAX: no limit
@@ -78,7 +77,7 @@ void by_head_size(int D, F&& f) {
   }
 }
 
-// Any forward call, packed or cached: 16-bit, f32.
+// Any forward call: 16-bit, f32.
 void flash_mma_any(const FlashForward&, CudaStream&);
 void attention_f32_any(const FlashForward&, CudaStream&);
 

@@ -1,11 +1,17 @@
 // Flash attention forward, heads of up to 128.
 #include "cuda/flash_mma_fwd.cuh"
+#include "cuda/flash_mma_paged.cuh"
 
 namespace hearth::cuda {
 
 template <>
 void flash_mma_forward<128>(const FlashForward& a, CudaStream& stream) {
   forward_by_dtype<128, 128, 1, false, 2>(a, stream);
+}
+
+template <>
+void flash_mma_paged<128>(const FlashPaged& p, CudaStream& stream) {
+  paged_by_dtype<128>(p, stream);
 }
 
 }  // namespace hearth::cuda

@@ -1,11 +1,17 @@
 // Flash attention forward, heads of up to 64.
 #include "cuda/flash_mma_fwd.cuh"
+#include "cuda/flash_mma_paged.cuh"
 
 namespace hearth::cuda {
 
 template <>
 void flash_mma_forward<64>(const FlashForward& a, CudaStream& stream) {
   forward_by_dtype<64, 128, 2, true, 2>(a, stream);
+}
+
+template <>
+void flash_mma_paged<64>(const FlashPaged& p, CudaStream& stream) {
+  paged_by_dtype<64>(p, stream);
 }
 
 }  // namespace hearth::cuda

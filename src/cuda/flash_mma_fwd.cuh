@@ -47,26 +47,9 @@ __device__ ForwardSpan forward_span(const FlashForward& a, int b, int first_quer
   constexpr int BM = Tile::BM, BN = Tile::BN;
   ForwardSpan s;
   s.least = first_query, s.most = min(first_query + BM, a.T) - 1;
-  if constexpr (Tile::General) {
-    if (a.positions) {
-      __shared__ int least[Tile::warps], most[Tile::warps];
-      int lo = INT_MAX, hi = -1;
-      for (int i = first_query + int(threadIdx.x); i < min(first_query + BM, a.T);
-           i += Tile::threads) {
-        const int p = a.positions[int64_t(b) * a.T + i];
-        lo = min(lo, p), hi = max(hi, p);
-      }
-      lo = __reduce_min_sync(~0u, lo), hi = __reduce_max_sync(~0u, hi);
-      if (threadIdx.x % 32 == 0) least[threadIdx.x / 32] = lo, most[threadIdx.x / 32] = hi;
-      __syncthreads();
-      for (int w = 0; w < Tile::warps; ++w) lo = min(lo, least[w]), hi = max(hi, most[w]);
-      s.least = lo, s.most = hi;
-    }
-  }
   s.end = s.most / BN + 1;
   s.begin = a.window == INT_MAX ? 0 : max(0, s.least - a.window + 1) / BN;
   if constexpr (Tile::General) {
-    if (s.most < 0) s.end = 0;
     if (a.first) {
       int from = INT_MAX;
       for (int i = first_query / flash_block; i * flash_block <= s.most; ++i)
@@ -339,7 +322,6 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
       rows.top[r][half] = -INFINITY, rows.sum[r][half] = 0;
       if constexpr (Tile::General) {
         rows.position[r][half] = i;
-        if (a.positions) rows.position[r][half] = i < a.T ? a.positions[int64_t(b) * a.T + i] : -1;
         rows.document[r][half] = documents ? documents[min(i, a.T - 1)] : 0;
       }
     }

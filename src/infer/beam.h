@@ -1,13 +1,45 @@
-// Beam search over the slots of a runner.
+// Beam search: from the logits of all beams to the beams that follow them.
 #pragma once
 
 #include "infer/sequence.h"
 
 namespace hearth {
 
-// The job's best n completions, best first; fewer when there are no more sequences. Uses the slots
-// from 0 on, as many as it has beams, and ends when no beam, were it to end now, would rank above
-// the worst of as many finished ones.
-std::vector<Completion> beam_search(Runner&, const Job&, EngineStats&);
+// Ends when no beam, were it to end now, would rank above the worst of as many finished ones.
+class BeamSearch {
+ public:
+  explicit BeamSearch(const Job&);
+
+  struct Beam {
+    const Sequence* sequence;
+    std::span<const float> logits;
+  };
+  struct Child {
+    size_t parent;  // index of the beam it goes on from
+    Sequence sequence;
+  };
+  // The next beams, best first, from those of the last call (at first: the prompt alone). None: the
+  // search has ended.
+  std::vector<Child> step(std::span<const Beam>);
+  // The job's best n completions, best first; fewer when there are no more sequences.
+  std::vector<Completion> best();
+
+ private:
+  struct Candidate {
+    size_t parent;
+    int32_t token;
+    double score;
+  };
+  static bool better(const Candidate&, const Candidate&);
+  static void keep_best(std::vector<Candidate>&, size_t count);
+  std::vector<Candidate> candidates(std::span<const Beam>) const;
+  void add_finished(Sequence, double score);
+  double ranked(double score, int64_t tokens) const;
+
+  const Job& job_;
+  size_t width_;
+  std::vector<double> scores_;        // of the beams: log-probability after bias and penalties
+  std::vector<Completion> finished_;  // best first, at most width_
+};
 
 }  // namespace hearth

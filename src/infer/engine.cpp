@@ -2,19 +2,71 @@
 
 #include <algorithm>
 #include <cmath>
+#include <condition_variable>
+#include <mutex>
 
 #include "core/error.h"
-#include "infer/batch.h"
-#include "infer/beam.h"
+#include "infer/stepper.h"
 
 namespace hearth {
+
 namespace {
 
 EngineSpec completed(EngineSpec spec, const ModelConfig& config) {
   if (spec.context == 0) spec.context = config.context;
+  if (spec.max_batch < 1 || spec.step_tokens < 1 || spec.context < 1 ||
+      spec.context > config.context || spec.speculate < 0)
+    fail("engine",
+         "expected a batch, tokens in a step and a context from 1 (to {}), got {}, {} and {}",
+         config.context, spec.max_batch, spec.step_tokens, spec.context);
+  // Every sequence of a batch can go on in every step.
+  spec.step_tokens = std::max(spec.step_tokens, spec.max_batch);
   if (spec.tokenizer && spec.bos < 0) spec.bos = spec.tokenizer->bos();
   if (spec.tokenizer && spec.eos < 0) spec.eos = spec.tokenizer->eos();
   return spec;
+}
+
+// How far back any layer looks; 0: to the beginning.
+int64_t widest_window(const ModelConfig& c) {
+  int64_t widest = 0;
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    if (c.window_of(layer) == 0) return 0;
+    widest = std::max(widest, c.window_of(layer));
+  }
+  return widest;
+}
+
+// Tokens that have a text.
+int64_t drawable(const ModelConfig& c, const EngineSpec& s) {
+  return s.tokenizer ? std::min<int64_t>(c.vocab, s.tokenizer->vocab_size()) : c.vocab;
+}
+
+// The cache is sized by what memory the weights and a step of the model leave.
+RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
+                       const EngineSpec& s) {
+  RunnerSpec r{.rows = s.step_tokens,
+               .logits = std::max(s.max_batch, std::min<int64_t>(s.step_tokens, 256)),
+               .sequences = s.max_batch,
+               .context = s.context,
+               .vocab = drawable(config, s)};
+  const int64_t window = widest_window(config);
+  int64_t least = blocks_for(s.context);
+  if (window) least = std::min(least, blocks_for(window + s.step_tokens) + 1);
+  const int64_t block = Runner::block_bytes(config, dtype);
+  if (s.cache_bytes) {
+    r.blocks = s.cache_bytes / block;
+  } else {
+    const double share = s.memory_share > 0 ? s.memory_share : backend.has_far_memory() ? 0.9 : 0.5;
+    const double bytes =
+        share * double(backend.free_bytes()) - double(Runner::step_bytes(config, dtype, r));
+    r.blocks = std::min(int64_t(bytes / double(block)), 2 * s.max_batch * blocks_for(s.context));
+  }
+  if (r.blocks < least)
+    fail("engine",
+         "expected room for {} blocks of {} tokens ({} KiB each) in the KV cache, got {}: give it "
+         "more memory or make the context shorter",
+         least, cache_block, block / 1024, std::max<int64_t>(r.blocks, 0));
+  return r;
 }
 
 }  // namespace
@@ -22,28 +74,45 @@ EngineSpec completed(EngineSpec spec, const ModelConfig& config) {
 struct Engine::State {
   State(const ModelConfig& config, ParamStore& params, Backend& backend, const EngineSpec& s)
       : spec(completed(s, config)),
-        vocab(spec.tokenizer ? std::min<int64_t>(config.vocab, spec.tokenizer->vocab_size())
-                             : config.vocab),
-        runner(config, params, backend,
-               {.slots = spec.max_batch, .context = spec.context, .chunk = spec.prefill_chunk}) {
-    stats.cache_bytes = runner.cache_bytes();
-  }
-  Job job(const Request&, size_t index, Clock::time_point start) const;
-  void check(const Request&) const;
+        shape(runner_spec(config, params.dtype(), backend, spec)),
+        stepper(config, params, backend, shape,
+                {.lanes = spec.max_batch,
+                 .rows = shape.rows,
+                 .logits = shape.logits,
+                 .drafts = spec.speculate,
+                 .window = widest_window(config),
+                 .reuse = spec.reuse_prefixes}),
+        shared(stepper.stats()) {}
 
-  EngineSpec spec;
-  int64_t vocab;
-  Runner runner;
-  EngineStats stats;
+  void check(const Request&) const;
+  Job job(const Request&, Clock::time_point start) const;
+  uint64_t enqueue(Job, Listener);
+  void take_inbox();
+  bool step();
+
+  const EngineSpec spec;
+  const RunnerSpec shape;
+  Stepper stepper;
+
+  // What other threads leave for the next step, and what they may see of the last one.
+  mutable std::mutex mutex;
+  std::condition_variable_any arrived;
+  std::vector<std::unique_ptr<Task>> inbox;
+  std::vector<uint64_t> cancelled;
+  bool cancels_all = false;
+  uint64_t ids = 0;
+  EngineStats shared;
 };
 
+// --- requests ---
+
 void Engine::State::check(const Request& r) const {
-  r.sampling.check(vocab);
+  r.sampling.check(shape.vocab);
   if (r.prompt.empty() && spec.bos < 0)
     fail_usage("prompt", "expected at least one token, got none, and the model has no bos token");
   for (const int32_t id : r.prompt)
-    if (id < 0 || id >= vocab)
-      fail_usage("prompt", "expected token ids below {}, got {}", vocab, id);
+    if (id < 0 || id >= shape.vocab)
+      fail_usage("prompt", "expected token ids below {}, got {}", shape.vocab, id);
   if (int64_t(r.prompt.size()) > spec.context)
     fail_usage("prompt", "expected at most {} tokens, got {}", spec.context, r.prompt.size());
   if (r.n < 1) fail_usage("n", "expected at least 1, got {}", r.n);
@@ -58,52 +127,140 @@ void Engine::State::check(const Request& r) const {
                r.sampling.stop.size());
 }
 
-Job Engine::State::job(const Request& r, size_t index, Clock::time_point start) const {
+Job Engine::State::job(const Request& r, Clock::time_point start) const {
   check(r);
-  Job j{.request = &r,
-        .index = index,
-        .prompt = r.prompt,
+  Job j{.request = r,
         .stop_ids = r.sampling.stop_ids,
-        .vocab = vocab,
+        .vocab = shape.vocab,
         .tokenizer = spec.tokenizer,
         .start = start};
-  if (j.prompt.empty()) j.prompt.push_back(spec.bos);
-  if (spec.eos >= 0 && spec.eos < vocab && !r.sampling.ignore_eos) j.stop_ids.push_back(spec.eos);
+  if (r.prompt.empty()) j.request.prompt.push_back(spec.bos);
+  if (spec.eos >= 0 && spec.eos < shape.vocab && !r.sampling.ignore_eos)
+    j.stop_ids.push_back(spec.eos);
   j.limit = spec.context - j.prompt_size();
   if (r.sampling.max_tokens >= 0) j.limit = std::min(j.limit, r.sampling.max_tokens);
   return j;
 }
 
+uint64_t Engine::State::enqueue(Job job, Listener listener) {
+  const std::lock_guard lock(mutex);
+  const uint64_t id = ++ids;
+  inbox.push_back(std::make_unique<Task>(id, std::move(job), std::move(listener)));
+  arrived.notify_all();
+  return id;
+}
+
+void Engine::State::take_inbox() {
+  std::vector<std::unique_ptr<Task>> tasks;
+  std::vector<uint64_t> ends;
+  bool all = false;
+  {
+    const std::lock_guard lock(mutex);
+    tasks.swap(inbox);
+    ends.swap(cancelled);
+    std::swap(all, cancels_all);
+  }
+  for (auto& task : tasks) stepper.start(std::move(task));
+  for (const uint64_t id : ends) stepper.cancel(id);
+  if (all) stepper.cancel_all();
+}
+
+bool Engine::State::step() {
+  const auto share = [this] {
+    const std::lock_guard lock(mutex);
+    shared = stepper.stats();
+  };
+  try {
+    take_inbox();
+    const bool worked = stepper.step();
+    share();
+    return worked;
+  } catch (...) {
+    stepper.fail_all(std::current_exception());
+    share();
+    throw;
+  }
+}
+
+// --- the front ---
+
 Engine::Engine(const ModelConfig& config, ParamStore& params, Backend& backend, EngineSpec spec)
-    : state_(std::make_unique<State>(config, params, backend, spec)) {}
+    : state_(std::make_unique<State>(config.resolve(), params, backend, spec)) {}
 Engine::~Engine() = default;
 
-EngineStats Engine::stats() const { return state_->stats; }
+uint64_t Engine::submit(Request r, Listener listener) {
+  return state_->enqueue(state_->job(r, Clock::now()), std::move(listener));
+}
+
+void Engine::cancel(uint64_t id) {
+  const std::lock_guard lock(state_->mutex);
+  state_->cancelled.push_back(id);
+  state_->arrived.notify_all();
+}
+
+void Engine::cancel_all() {
+  const std::lock_guard lock(state_->mutex);
+  state_->cancels_all = true;
+  state_->arrived.notify_all();
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->shared;
+}
+
+bool Engine::step() { return state_->step(); }
+
+void Engine::wait(std::stop_token stop) {
+  std::unique_lock lock(state_->mutex);
+  state_->arrived.wait(lock, stop, [this] {
+    return !state_->inbox.empty() || !state_->cancelled.empty() || state_->cancels_all;
+  });
+}
+
+void Engine::forget() { state_->stepper.forget(); }
 
 std::vector<std::vector<Completion>> Engine::run(std::span<const Request> requests,
                                                  const OnToken& on_token) {
   const auto start = Clock::now();
-  std::vector<Job> sampled, searched;
+  std::vector<Job> jobs;
+  for (const Request& r : requests) jobs.push_back(state_->job(r, start));
   std::vector<std::vector<Completion>> results(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) {
-    (requests[i].beams > 1 ? searched : sampled).push_back(state_->job(requests[i], i, start));
-    results[i].resize(size_t(requests[i].n));
+  size_t left = requests.size();
+  std::exception_ptr error;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    Listener l;
+    if (on_token)
+      l.token = [&on_token, i](TokenEvent e) {
+        e.request = i;
+        return on_token(e);
+      };
+    l.done = [&, i](std::vector<Completion> all, std::exception_ptr e) {
+      results[i] = std::move(all);
+      if (e && !error) error = e;
+      --left;
+    };
+    state_->enqueue(std::move(jobs[i]), std::move(l));
   }
-  Batch(state_->runner, state_->spec.max_batch, on_token, state_->stats, results).run(sampled);
-  for (const Job& job : searched) {
-    std::vector<Completion>& best = results[job.index];
-    best = beam_search(state_->runner, job, state_->stats);
-    for (size_t i = 0; on_token && i < best.size(); ++i) {
-      const Completion& c = best[i];
-      for (size_t k = 0; k < c.tokens.size(); ++k) {
-        const bool last = k + 1 == c.tokens.size();
-        on_token({job.index, int(i), c.tokens[k], c.logprobs.empty() ? nullptr : &c.logprobs[k],
-                  last ? std::string_view(c.text) : std::string_view(),
-                  last ? std::string_view(c.finish_reason) : std::string_view()});
-      }
-    }
-  }
+  while (left > 0) step();
+  if (error) std::rethrow_exception(error);
   return results;
+}
+
+EngineThread::EngineThread(Engine& engine)
+    : engine_(engine), thread_([this](std::stop_token stop) {
+        while (!stop.stop_requested()) try {
+            if (!engine_.step()) engine_.wait(stop);
+          } catch (...) {
+            // Every listener has been told; the next request may fare better.
+          }
+      }) {}
+
+EngineThread::~EngineThread() {
+  thread_.request_stop();
+  thread_.join();
+  engine_.cancel_all();
+  engine_.step();
 }
 
 }  // namespace hearth

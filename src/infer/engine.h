@@ -1,11 +1,14 @@
-// Engine: requests in, completions out, several sequences at a time. A sequence's tokens do not
-// depend on the others of its batch. Here each one has a fixed slot of a contiguous KV cache.
+// Engine: requests in, completions out, any number at a time. Sequences share one paged KV cache
+// and every step of the model; a sequence's tokens do not depend on the others.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/params.h"
@@ -33,34 +36,51 @@ struct Completion {
   std::vector<TokenLogprob> prompt_logprobs;  // of prompt[1..]: nothing predicts the first
   std::string finish_reason;                  // stop | length | cancelled
   double score = 0;                           // beam search: what it was ranked by
-  double ttft_ms = 0;                         // from the call of run() to the first token
+  double ttft_ms = 0;                         // from submit() or run() to the first token
   double tokens_per_s = 0;  // after the first token; of a single token: 1 / time to it
 };
 
 // Told for each token as it is made; beam search tells of its tokens when it has ended.
 struct TokenEvent {
-  size_t request;
+  uint64_t request;  // its id, or its place in run()
   int sample;
   int32_t token;
   const TokenLogprob* logprob;     // null unless asked for
   std::string_view text;           // what is certain now: may be empty, may span tokens
   std::string_view finish_reason;  // empty until the sequence's last event
 };
+using OnToken = std::function<bool(const TokenEvent&)>;  // false: cancel the request
+
+// Who waits for a request; called by the thread that steps the engine.
+struct Listener {
+  OnToken token = {};
+  // The last call: n completions, fewer of a beam search, or what went wrong.
+  std::function<void(std::vector<Completion>, std::exception_ptr)> done = {};
+};
 
 struct EngineSpec {
-  int64_t max_batch = 8;  // sequences at a time
-  int64_t context = 0;    // prompt and completion together; 0: the model's
-  int64_t prefill_chunk = 256;
+  int64_t max_batch = 8;      // sequences in a step
+  int64_t context = 0;        // prompt and completion together; 0: the model's
+  int64_t step_tokens = 512;  // most tokens in a step, of prompts and completions together
+  int64_t speculate = 0;      // most guesses a sequence has verified in a step; 0: none
+  bool reuse_prefixes = true;
+  int64_t cache_bytes =
+      0;  // of the KV cache; 0: memory_share, and at most twice what a batch fills
+  double memory_share = 0;  // of the free memory; 0: 0.9 of a card's, half of the machine's
   const Tokenizer* tokenizer = nullptr;  // for text and stop strings; must outlive the engine
   int32_t bos = -1, eos = -1;            // -1: the tokenizer's
 };
 
 struct EngineStats {
-  int64_t prompt_tokens = 0;  // run through the model: shared prompts count once
+  int64_t prompt_tokens = 0;  // run through the model: those found in the cache are not
   int64_t generated_tokens = 0;
-  int64_t decode_steps = 0;
-  double prefill_seconds = 0, decode_seconds = 0;
+  int64_t steps = 0, preemptions = 0;
+  int64_t reused_tokens = 0;            // of prompts, found in the cache
+  int64_t drafted = 0, accepted = 0;    // guesses
+  int64_t running = 0, waiting = 0;     // sequences, now
+  int64_t blocks = 0, used_blocks = 0;  // of the cache, now
   int64_t cache_bytes = 0;
+  double seconds = 0;  // of steps
 };
 
 class Engine {
@@ -68,15 +88,40 @@ class Engine {
   Engine(const ModelConfig&, ParamStore&, Backend&, EngineSpec = {});
   ~Engine();
 
-  // Completions of each request, n apiece. All requests are checked before anything runs. When
-  // on_token returns false, every sequence of that event's request ends there as "cancelled".
-  std::vector<std::vector<Completion>> run(
-      std::span<const Request>, const std::function<bool(const TokenEvent&)>& on_token = {});
+  // By any thread. A request that cannot run is an error here; otherwise it waits for step().
+  uint64_t submit(Request, Listener);
+  void cancel(uint64_t id);  // it ends as "cancelled" in the next step; one that has ended stays so
+  void cancel_all();
   EngineStats stats() const;
+
+  // By one thread at a time. One forward pass over what there is to do; false: there was nothing.
+  // What goes wrong with a request is told to its listener; what goes wrong with the model ends all
+  // of them and is thrown.
+  bool step();
+  // Waits for a request or a cancellation, or the end of waiting.
+  void wait(std::stop_token);
+  // Forgets cached prefixes: the weights have changed.
+  void forget();
+
+  // Completions of each request, n apiece, by steps of this thread. All requests are checked before
+  // anything runs. When on_token returns false, every sequence of that event's request ends there
+  // as "cancelled".
+  std::vector<std::vector<Completion>> run(std::span<const Request>, const OnToken& on_token = {});
 
  private:
   struct State;
   std::unique_ptr<State> state_;
+};
+
+// An engine stepped by a thread of its own while there is work.
+class EngineThread {
+ public:
+  explicit EngineThread(Engine&);
+  ~EngineThread();  // cancels what runs
+
+ private:
+  Engine& engine_;
+  std::jthread thread_;
 };
 
 }  // namespace hearth

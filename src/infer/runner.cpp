@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <numeric>
+#include <cstring>
 
 #include "core/error.h"
+#include "infer/block_pool.h"
 #include "model/decoder.h"
 #include "ops/record.h"
 
@@ -13,110 +14,170 @@ namespace hearth {
 namespace {
 
 constexpr int32_t padding = -1;  // as a position
+constexpr int64_t control_ints = sizeof(SampleControls) / 4, drawn_ints = sizeof(Drawn) / 4;
 
-// Inputs and logits of a program are named by its shape: the slot it starts at may differ.
-std::string program_name(int64_t B, int64_t T, int64_t rows) {
-  return fmt::format("forward {}x{} {}", B, T, rows);
+// All a step reads from the host lies in one buffer: one upload brings it.
+struct Inputs {
+  int64_t rows, logits, sequences, width;  // width: blocks of a table
+  explicit Inputs(const RunnerSpec& s)
+      : rows(s.rows), logits(s.logits), sequences(s.sequences), width(blocks_for(s.context)) {}
+  int64_t tokens() const { return 0; }
+  int64_t positions() const { return rows; }
+  int64_t sequence() const { return 2 * rows; }
+  int64_t wanted() const { return 3 * rows; }
+  int64_t controls() const { return 3 * rows + logits; }
+  int64_t tables() const { return controls() + logits * control_ints; }
+  int64_t size() const { return tables() + sequences * width; }
+};
+
+// Records the forward pass of `rows` rows; the logits of `wanted` of them go to the state "logits".
+Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t rows,
+             int64_t wanted, bool draws) {
+  Tape t(dtype, "engine");
+  t.trains = false;
+  const Inputs in(spec);
+  const Var inputs = t.state("engine.inputs", {in.size(), 1}, DType::i32);
+  const auto part = [&](int64_t at, Shape s) { return t.view(t.rows(inputs, at, s.numel()), s); };
+  const DecoderInputs model{.tokens = part(in.tokens(), {1, rows}),
+                            .positions = part(in.positions(), {1, rows}),
+                            .sequences = part(in.sequence(), {1, rows}),
+                            .tables = part(in.tables(), {in.sequences, in.width})};
+  const Var hidden = decoder(t, c, model, {.cache_blocks = spec.blocks});
+  const Var x = gather_rows(t, hidden, part(in.wanted(), {1, wanted}));
+  const Var head = t.whole_tiles(head_weight(t, c));
+  const Var logits = t.state("engine.logits", {spec.logits, t.shape(head)[0]}, DType::f32);
+  const Var own = t.rows(logits, 0, wanted);
+  record_gemm(t, own, {}, t.view(x, {wanted, c.dim}), head, {}, {}, {.tb = true});
+  if (!draws) return t;
+  const Var drawn = t.state("engine.drawn", {spec.logits, drawn_ints}, DType::i32);
+  t.push(kernel_op<&Kernels::sample>("sample",
+                                     [vocab = spec.vocab](auto* f, Stream& s, In in, Out out) {
+                                       f(s, out[0], in[0], in[1], vocab);
+                                     }),
+         {own, part(in.controls(), {wanted, control_ints})}, {t.rows(drawn, 0, wanted)});
+  return t;
 }
 
-// Sizes go by powers of two, so that few programs serve all.
-int64_t rounded(int64_t n, int64_t most) {
-  return std::min(int64_t(std::bit_ceil(uint64_t(n))), most);
+// What a program of the largest size needs: temporaries, and what it keeps beside the cache.
+struct Need {
+  int64_t arena = 0, kept = 0;
+};
+Need largest_need(const ModelConfig& c, DType dtype, RunnerSpec spec) {
+  spec.blocks = 1;
+  Tape t = forward(c, dtype, spec, spec.rows, spec.logits, true);
+  prune(t);
+  alias(t);
+  Need n{.arena = plan(t).arena_bytes};
+  for (size_t i = 0; i < t.values.size(); ++i) {
+    const Value& v = t.values[i];
+    const bool kept = v.role == Role::state || v.role == Role::constant;
+    if (kept && v.storage == int(i)) n.kept += v.shape.numel() * size_of(v.dtype);
+  }
+  return n;
 }
 
 }  // namespace
 
+int64_t bucket(int64_t rows, int64_t most) {
+  return std::min(int64_t(std::bit_ceil(uint64_t(rows))), most);
+}
+
+void Feed::clear() {
+  for (auto* v : {&tokens, &positions, &sequences, &wanted}) v->clear();
+  draws.clear();
+  tables.clear();
+}
+
 Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
                const RunnerSpec& spec)
-    : config_(config.resolve()), dtype_(params.dtype()), spec_(spec), memory_(backend, &params) {
-  if (dtype_ == DType::f64) fail("engine", "expected weights of at most 32 bits, got f64");
-  if (spec.slots < 1 || spec.chunk < 1 || spec.context < 1 || spec.context > config_.context)
-    fail("engine", "expected a batch, a chunk and a context from 1 (to {}), got {}, {} and {}",
-         config_.context, spec.slots, spec.chunk, spec.context);
-  spec_.chunk = std::min(spec.chunk, spec.context);
+    : config_(config.resolve()), spec_(spec), memory_(backend, &params) {
+  if (params.dtype() == DType::f64) fail("engine", "expected weights of at most 32 bits, got f64");
+  // Once and for all: a larger arena later would undo every captured program.
+  memory_.reserve(largest_need(config_, params.dtype(), spec_).arena);
+  program({bucket(1, spec.rows), 1});
+  wide_ = memory_.state.find("engine.logits").cols();
+  inputs_.resize(size_t(Inputs(spec).size()));
+}
+
+int64_t Runner::block_bytes(const ModelConfig& config, DType dtype) {
+  const ModelConfig c = config.resolve();
+  return c.layers * 2 * c.kv_heads * cache_block * c.head_dim * size_of(dtype);
+}
+
+int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, const RunnerSpec& spec) {
+  const Need n = largest_need(config.resolve(), dtype, spec);
+  return n.arena + n.kept;
 }
 
 Exec& Runner::program(const Key& key) {
   std::unique_ptr<Exec>& p = programs_[key];
-  if (!p) {
-    Tape t(dtype_, program_name(key.B, key.T, key.rows));
-    t.trains = false;
-    const Var hidden = decoder(
-        t, config_, declare_inputs(t, key.B, key.T, false),
-        {.cache_tokens = spec_.context, .cache_slots = spec_.slots, .cache_first = key.first});
-    const Var rows = t.input("rows", {1, key.rows}, DType::i32);
-    const Var x = t.view(gather_rows(t, hidden, rows), {key.rows, config_.dim});
-    const Var logits = t.result("logits", {key.rows, config_.vocab}, DType::f32);
-    record_gemm(t, logits, {}, x, head_weight(t, config_), {}, {}, {.tb = true});
-    p = std::make_unique<Exec>(std::move(t), memory_);
-  }
+  if (!p)
+    p = std::make_unique<Exec>(
+        forward(config_, memory_.params->dtype(), spec_, key.rows, key.logits, draws()), memory_);
   return *p;
 }
 
-void Runner::run(const Key& key) {
+bool Runner::draws() const {
+  return memory_.backend.kernels().sample && config_.logit_softcap == 0;
+}
+
+void Runner::upload(const Feed& f, const Key& key) {
+  const Inputs in(spec_);
+  const auto put = [&](int64_t at, std::span<const int32_t> values, int64_t size, int32_t rest) {
+    const auto end = std::ranges::copy(values, inputs_.begin() + at).out;
+    std::fill(end, inputs_.begin() + at + size, rest);
+  };
+  put(in.tokens(), f.tokens, key.rows, 0);
+  put(in.positions(), f.positions, key.rows, padding);
+  put(in.sequence(), f.sequences, key.rows, 0);
+  put(in.wanted(), f.wanted, key.logits, 0);
+  for (size_t i = 0; draws() && i < size_t(key.logits); ++i) {
+    const SampleControls c = i < f.draws.size() && f.draws[i] ? *f.draws[i] : SampleControls{};
+    std::memcpy(&inputs_[size_t(in.controls()) + i * control_ints], &c, sizeof c);
+  }
+  for (size_t i = 0; i < f.tables.size(); ++i)
+    put(in.tables() + int64_t(i) * in.width, f.tables[i], in.width, 0);
+  const int64_t used = in.tables() + int64_t(f.tables.size()) * in.width;
+  memory_.backend.upload(memory_.state.find("engine.inputs").data, inputs_.data(), used * 4);
+}
+
+void Runner::run(const Feed& f) {
+  const int64_t wanted = int64_t(f.wanted.size());
+  const Key key{bucket(int64_t(f.tokens.size()), spec_.rows),
+                bucket(std::max<int64_t>(wanted, 1), spec_.logits)};
   Exec& exec = program(key);
-  const std::string name = program_name(key.B, key.T, key.rows) + ".";
-  memory_.state.write<int32_t>(name + "tokens", tokens_);
-  memory_.state.write<int32_t>(name + "positions", positions_);
-  memory_.state.write<int32_t>(name + "rows", rows_);
+  upload(f, key);
   exec.run();
-  memory_.backend.synchronize();
-  logits_.resize(size_t(key.rows * config_.vocab));
-  memory_.state.read<float>(name + "logits", logits_);
+  if (wanted)
+    download(f);
+  else
+    memory_.backend.synchronize();
+}
+
+void Runner::download(const Feed& f) {
+  const size_t wanted = f.wanted.size();
+  const std::byte* logits = memory_.state.find("engine.logits").data;
+  logits_.resize(wanted * size_t(wide_));
+  drawn_.resize(wanted);
+  if (std::ranges::any_of(f.draws, [](const auto& d) { return bool(d); }))
+    memory_.backend.download(drawn_.data(), memory_.state.find("engine.drawn").data,
+                             int64_t(wanted * sizeof(Drawn)));
+  for (size_t i = 0, end = 0; i < wanted; i = end + 1) {  // runs of rows that the host draws from
+    for (end = i; end < wanted && !f.draws[end];) ++end;
+    if (end > i)
+      memory_.backend.download(&logits_[i * size_t(wide_)], logits + int64_t(i) * wide_ * 4,
+                               int64_t(end - i) * wide_ * 4);
+  }
   if (const double cap = config_.logit_softcap; cap > 0)
     for (float& x : logits_) x = float(cap * std::tanh(double(x) / cap));
 }
 
-std::span<const float> Runner::prefill(int64_t slot, std::span<const int32_t> prompt,
-                                       const Each& each) {
-  const int64_t N = int64_t(prompt.size());
-  int64_t n = 0;
-  for (int64_t at = 0; at < N; at += n) {
-    n = std::min(N - at, spec_.chunk);
-    const int64_t T = rounded(n, spec_.chunk);
-    tokens_.assign(size_t(T), 0);
-    std::copy_n(prompt.begin() + at, n, tokens_.begin());
-    positions_.assign(size_t(T), padding);
-    std::iota(positions_.begin(), positions_.begin() + n, int32_t(at));
-    rows_.assign(size_t(each ? T : 1), int32_t(n - 1));
-    if (each) std::iota(rows_.begin(), rows_.begin() + n, 0);
-    run({slot, 1, T, int64_t(rows_.size())});
-    if (each)
-      for (int64_t i = 0; i < n; ++i) each(at + i, row(i));
-  }
-  return row(each ? n - 1 : 0);
-}
-
-int64_t Runner::bucket(int64_t used) const { return rounded(used, spec_.slots); }
-
-void Runner::decode(std::span<const Next> next) {
-  int64_t used = 0;
-  for (const Next& x : next) used = std::max(used, x.slot + 1);
-  const int64_t B = bucket(used);
-  tokens_.assign(size_t(B), 0);
-  positions_.assign(size_t(B), padding);
-  rows_.resize(size_t(B));
-  std::iota(rows_.begin(), rows_.end(), 0);
-  for (const Next& x : next) {
-    tokens_[size_t(x.slot)] = x.token;
-    positions_[size_t(x.slot)] = x.position;
-  }
-  run({0, B, 1, B});
-}
-
-void Runner::copy(int64_t from, int64_t to, int64_t tokens) {
+void Runner::copy_block(int32_t from, int32_t to) {
   for (int64_t layer = 0; layer < config_.layers; ++layer) {
     const Tensor cache = memory_.state.find(fmt::format("cache.{}", layer));
-    const int64_t slot = cache.bytes() / spec_.slots, bytes = slot / spec_.context * tokens;
-    moved_.resize(size_t(bytes));
-    memory_.backend.download(moved_.data(), cache.data + from * slot, bytes);
-    memory_.backend.upload(cache.data + to * slot, moved_.data(), bytes);
+    const int64_t bytes = cache.bytes() / spec_.blocks;
+    memory_.backend.copy(cache.data + to * bytes, cache.data + from * bytes, bytes);
   }
-}
-
-int64_t Runner::cache_bytes() const {
-  return config_.layers * spec_.slots * spec_.context * 2 * config_.kv_heads * config_.head_dim *
-         size_of(dtype_);
 }
 
 }  // namespace hearth

@@ -1,10 +1,11 @@
-// Runner: the model's forward programs over one KV cache of fixed slots. Programs are recorded when
-// first needed, one per shape, and share weights, cache and arena.
+// Runner: the model's forward programs over one paged KV cache. A step feeds rows, each a token of
+// some sequence; programs are recorded when first needed, one per bucket of rows, and share
+// weights, cache, inputs and arena with each other.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,56 +15,65 @@
 namespace hearth {
 
 struct RunnerSpec {
-  int64_t slots = 1;
-  int64_t context = 1;
-  int64_t chunk = 256;  // most tokens of a prompt in one program
+  int64_t rows = 1;       // most tokens of a step
+  int64_t logits = 1;     // most of them whose logits are wanted
+  int64_t sequences = 1;  // most sequences they are of
+  int64_t context = 1;    // most tokens of a sequence
+  int64_t blocks = 1;     // of the cache
+  int64_t vocab = 0;      // tokens that may be drawn
+};
+
+// What a step feeds. The rows of a sequence lie together, in the order of their positions.
+struct Feed {
+  std::vector<int32_t> tokens, positions, sequences;  // of each row; sequences count up from 0
+  std::vector<int32_t> wanted;                        // rows whose logits are read
+  std::vector<std::optional<SampleControls>> draws;   // how the device draws from each; none: host
+  std::vector<std::span<const int32_t>> tables;       // blocks of each sequence
+
+  void clear();
 };
 
 class Runner {
  public:
   Runner(const ModelConfig&, ParamStore&, Backend&, const RunnerSpec&);
 
-  // Puts a prompt into a slot, in place of what was there. Returns the logits that follow its last
-  // token; `each`, when given, sees those after every token, by its place in the prompt. All logits
-  // are after the model's softcap and valid until the next prefill or decode.
-  using Each = std::function<void(int64_t place, std::span<const float> logits)>;
-  std::span<const float> prefill(int64_t slot, std::span<const int32_t> prompt,
-                                 const Each& each = {});
+  // Whether the device draws; where not, a feed may leave nothing to it.
+  bool draws() const;
+  bool draws_any_token() const { return spec_.vocab == config_.vocab; }
+  void run(const Feed&);
+  // What follows the i-th wanted row of the last run, after the model's softcap. Not there when the
+  // device drew from it.
+  std::span<const float> logits(int64_t i) const {
+    return std::span(logits_).subspan(size_t(i * wide_), size_t(config_.vocab));
+  }
+  const Drawn& drawn(int64_t i) const { return drawn_[size_t(i)]; }
+  void copy_block(int32_t from, int32_t to);
 
-  // One more token for each sequence; afterwards logits(slot) are what follows it.
-  struct Next {
-    int64_t slot;
-    int32_t token, position;
-  };
-  void decode(std::span<const Next>);
-  std::span<const float> logits(int64_t slot) const { return row(slot); }
-  // The batch a decode program has for sequences in the slots below `used`.
-  int64_t bucket(int64_t used) const;
-
-  // The first `tokens` cache entries of a slot, written over those of another.
-  void copy(int64_t from, int64_t to, int64_t tokens);
-  int64_t cache_bytes() const;
+  // Bytes of one block of the cache over all layers; of everything else a step of this size needs.
+  static int64_t block_bytes(const ModelConfig&, DType);
+  static int64_t step_bytes(const ModelConfig&, DType, const RunnerSpec&);
 
  private:
-  // B sequences in the slots from `first` on, T tokens each, of which `rows` yield logits.
+  // Both rounded up: rows, and rows whose logits are wanted.
   struct Key {
-    int64_t first, B, T, rows;
+    int64_t rows, logits;
     auto operator<=>(const Key&) const = default;
   };
   Exec& program(const Key&);
-  void run(const Key&);  // with tokens_, positions_ (B, T) and rows_ (rows)
-  std::span<const float> row(int64_t i) const {
-    return std::span(logits_).subspan(size_t(i * config_.vocab), size_t(config_.vocab));
-  }
+  void upload(const Feed&, const Key&);
+  void download(const Feed&);
 
   ModelConfig config_;  // resolved
-  DType dtype_;
   RunnerSpec spec_;
   Memory memory_;
+  int64_t wide_;  // columns of the logits: the vocabulary in whole tiles
   std::map<Key, std::unique_ptr<Exec>> programs_;
-  std::vector<int32_t> tokens_, positions_, rows_;
-  std::vector<float> logits_;     // (rows, V) of the last run
-  std::vector<std::byte> moved_;  // cache entries on their way between slots
+  std::vector<int32_t> inputs_;
+  std::vector<float> logits_;  // (wanted, wide) of the last run
+  std::vector<Drawn> drawn_;   // (wanted)
 };
+
+// The rows of the program that runs `rows` rows: powers of two, so that few programs serve all.
+int64_t bucket(int64_t rows, int64_t most);
 
 }  // namespace hearth

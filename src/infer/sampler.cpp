@@ -23,6 +23,15 @@ void check_tokens(const char* what, int64_t token, int64_t vocab) {
     fail_usage(what, "expected token ids below {}, got {}", vocab, token);
 }
 
+void expect_finite(std::span<const float> logits) {
+  bool good = true;
+  for (const float x : logits) good &= x < std::numeric_limits<float>::infinity();
+  for (size_t i = 0; !good && i < logits.size(); ++i)
+    if (!(logits[i] < std::numeric_limits<float>::infinity()))
+      fail("sampler", "expected finite logits, got {} for token {}: the weights may be damaged",
+           logits[i], i);
+}
+
 bool likelier(const Sampler::Choice& a, const Sampler::Choice& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
 }
@@ -100,12 +109,15 @@ TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t
   return r;
 }
 
-double sampling_uniform(uint64_t seed, uint32_t sample, uint64_t position) {
+uint64_t sampling_bits(uint64_t seed, uint32_t sample, uint64_t position) {
   constexpr uint32_t salt = 0x5a3791e5u;  // apart from the other uses of philox under this seed
   const Words r = philox({{uint32_t(position), uint32_t(position >> 32), sample, salt}},
                          uint32_t(seed), uint32_t(seed >> 32));
-  const uint64_t bits = (uint64_t(r.w[0]) << 32 | r.w[1]) >> 11;
-  return double(bits) * 0x1p-53;
+  return uint64_t(r.w[0]) << 32 | r.w[1];
+}
+
+double sampling_uniform(uint64_t seed, uint32_t sample, uint64_t position) {
+  return double(sampling_bits(seed, sample, position) >> 11) * 0x1p-53;
 }
 
 Sampler::Sampler(const SamplingSpec& spec, std::span<const int32_t> prompt, uint32_t sample)
@@ -117,10 +129,7 @@ void Sampler::accept(int32_t token) { ++seen_[token]; }
 
 std::span<const double> Sampler::adjusted(std::span<const float> logits,
                                           std::span<const int32_t> barred) {
-  for (size_t i = 0; i < logits.size(); ++i)
-    if (!(logits[i] < std::numeric_limits<float>::infinity()))
-      fail("sampler", "expected finite logits, got {} for token {}: the weights may be damaged",
-           logits[i], i);
+  expect_finite(logits);
   logits_.assign(logits.begin(), logits.end());
   for (const auto& [token, bias] : spec_->logit_bias) logits_[size_t(token)] += bias;
   for (const auto& [token, count] : seen_) {
@@ -159,6 +168,10 @@ std::span<const Sampler::Choice> Sampler::choices(std::span<const float> logits,
 
 int32_t Sampler::draw(std::span<const float> logits, uint64_t position,
                       std::span<const int32_t> barred) {
+  if (spec_->temperature == 0 && spec_->by_row() && barred.empty()) {
+    expect_finite(logits);
+    return int32_t(std::ranges::max_element(logits) - logits.begin());  // the first of equals
+  }
   const std::span<const Choice> all = choices(logits, barred);
   if (all.size() == 1) return all[0].token;
   const double at = sampling_uniform(spec_->seed, sample_, position) * total_weight(all);

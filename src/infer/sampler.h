@@ -34,6 +34,11 @@ struct SamplingSpec {
       -1;  // likeliest tokens to give with each token's own; -1: no log-probabilities
 
   void check(int64_t vocab) const;  // an error names the field
+  // Whether a row of logits is all that a draw needs to know.
+  bool by_row() const {
+    return logit_bias.empty() && repetition_penalty == 1 && presence_penalty == 0 &&
+           frequency_penalty == 0;
+  }
 };
 
 // Log-probabilities are those of the model: log-softmax of its logits (after its own softcap),
@@ -47,7 +52,8 @@ struct TokenLogprob {
 };
 TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t top);
 
-// A uniform number in [0, 1) for a token of a sequence.
+// A uniform number in [0, 1) for a token of a sequence, and its digits: 64 bits after the point.
+uint64_t sampling_bits(uint64_t seed, uint32_t sample, uint64_t position);
 double sampling_uniform(uint64_t seed, uint32_t sample, uint64_t position);
 
 class Sampler {

@@ -10,28 +10,29 @@ std::optional<TokenLogprob> wanted_logprob(const Job& job, std::span<const float
   return token_logprob(logits, token, job.sampling().logprobs);
 }
 
-Prefilled prefill(Runner& runner, const Job& job, int64_t slot, EngineStats& stats) {
-  const auto begin = Clock::now();
-  Prefilled r;
-  Runner::Each each;
-  if (job.request->prompt_logprobs)
-    each = [&](int64_t place, std::span<const float> logits) {
-      if (place + 1 == job.prompt_size()) return;
-      r.logprobs.push_back(
-          token_logprob(logits, job.prompt[size_t(place) + 1], job.sampling().logprobs));
-    };
-  const std::span<const float> last = runner.prefill(slot, job.prompt, each);
-  r.logits.assign(last.begin(), last.end());
-  stats.prompt_tokens += job.prompt_size();
-  stats.prefill_seconds += seconds_since(begin);
-  return r;
+Sequence::Sequence(const Job& job, int sample)
+    : sampler(job.sampling(), job.request.prompt, uint32_t(sample)),
+      job_(&job),
+      sample_(uint32_t(sample)),
+      text_(job.tokenizer, job.sampling().stop, job.request.prompt) {
+  if (job.limit == 0) finish("length");
 }
 
-Sequence::Sequence(const Job& job, int sample)
-    : sampler(job.sampling(), job.prompt, uint32_t(sample)),
-      job_(&job),
-      text_(job.tokenizer, job.sampling().stop, job.prompt) {
-  if (job.limit == 0) finish("length");
+int32_t Sequence::draw(std::span<const float> logits) {
+  return sampler.draw(logits.first(size_t(job_->vocab)), uint64_t(size()), barred());
+}
+
+std::optional<SampleControls> Sequence::controls(int64_t ahead) const {
+  const SamplingSpec& s = job_->sampling();
+  const bool barred = int64_t(completion.tokens.size()) + ahead < s.min_tokens;
+  if (!s.by_row() || barred || s.logprobs > 1 || s.top_k > INT32_MAX) return {};
+  const uint64_t bits = sampling_bits(s.seed, sample_, uint64_t(size() + ahead));
+  return SampleControls{.temperature = s.temperature,
+                        .min_p = s.min_p,
+                        .top_p = s.top_p,
+                        .top_k = int32_t(s.top_k),
+                        .uniform_low = uint32_t(bits),
+                        .uniform_high = uint32_t(bits >> 32)};
 }
 
 std::span<const int32_t> Sequence::barred() const {

@@ -72,9 +72,11 @@ struct Builder {
                         .softcap = c.attention_softcap,
                         .dropout = mode.dropout ? c.dropout_attention : 0,
                         .salt = t.salt("attention")};
-    Var y = mode.cache_tokens
-                ? attention_cached(t, cache(layer, B), qkv, inputs.positions, slopes, spec)
-                : attention(t, qkv, {slopes, inputs.documents}, spec);
+    Var y =
+        mode.cache_blocks
+            ? attention_cached(t, cache(layer), qkv,
+                               {inputs.positions, inputs.sequences, inputs.tables}, slopes, spec)
+            : attention(t, qkv, {slopes, inputs.documents}, spec);
     if (c.output_gate != OutputGate::none) y = gated(y, x);
     const auto scope = t.scope("out");
     return project(t.view(y, {B, T, H * D}), H * D, c.out_bias, join);
@@ -101,12 +103,10 @@ struct Builder {
     return y;
   }
 
-  // A state and no result: the programs that prefill and those that decode share its memory.
-  Var cache(int64_t layer, int64_t B) const {
-    const int64_t S = mode.cache_tokens, C = c.kv_heads * c.head_dim;
-    const int64_t slots = mode.cache_slots ? mode.cache_slots : B;
-    const Var all = t.state("cache." + std::to_string(layer), {slots, S, 2, C}, t.dtype());
-    return t.view(t.rows(all, mode.cache_first * S * 2, B * S * 2), {B, S, 2, C});
+  // A state and no result: programs of every batch size share its memory.
+  Var cache(int64_t layer) const {
+    return t.state("cache." + std::to_string(layer),
+                   {mode.cache_blocks, 2 * c.kv_heads, cache_block, c.head_dim}, t.dtype());
   }
 
   Var gated(Var y, Var x) const {
@@ -175,7 +175,7 @@ DecoderInputs declare_inputs(Tape& t, int64_t B, int64_t T, bool documents) {
 Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
             const DecoderMode& mode) {
   const ModelConfig c = config.resolve();
-  if (t.shape(inputs.tokens)[1] > c.context)
+  if (!mode.cache_blocks && t.shape(inputs.tokens)[1] > c.context)
     fail("model", "expected a sequence of at most {} tokens, got {}", c.context,
          t.shape(inputs.tokens)[1]);
   Builder b{t, c, inputs, mode, {}, {}};

@@ -15,20 +15,20 @@ inline std::span<const std::string_view> names_of(Recompute) {
   return names;
 }
 
-// What the model reads, all (B, T) i32. `documents` may be absent: no document mask.
+// What the model reads, all (B, T) i32 but `tables`. `documents` may be absent: no document mask.
+// `sequences` and `tables` are there with a cache: see Paged.
 struct DecoderInputs {
-  Var tokens, positions, documents;
+  Var tokens, positions, documents = {};
+  Var sequences = {}, tables = {};
 };
 DecoderInputs declare_inputs(Tape&, int64_t B, int64_t T, bool documents);
 
 struct DecoderMode {
   Recompute recompute = Recompute::none;
   bool dropout = false;  // as the config says; off for evaluation
-  // Decode: a KV cache of `cache_slots` sequences (0: B) of `cache_tokens` each (0: no cache), kept
-  // in the states "cache.<layer>" that all programs share. The batch uses the slots from
-  // `cache_first` on.
-  int64_t cache_tokens = 0;
-  int64_t cache_slots = 0, cache_first = 0;
+  // More than 0: a paged KV cache of so many blocks, in the states "cache.<layer>" that all
+  // programs share; the rows of the batch (1, N) are tokens of any sequences.
+  int64_t cache_blocks = 0;
 };
 
 // Final hidden states (B, T, C), after the final norm.

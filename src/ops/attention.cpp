@@ -90,15 +90,20 @@ Var attention(Tape& t, Var qkv, const Masks& masks, const AttnSpec& spec) {
   return y;
 }
 
-Var attention_cached(Tape& t, Var cache, Var qkv, Var positions, Var slopes, const AttnSpec& spec) {
+Var attention_cached(Tape& t, Var cache, Var qkv, const Paged& paged, Var slopes,
+                     const AttnSpec& spec) {
   check_packed(t, qkv, spec.heads, spec.kv_heads, spec.head_dim);
-  const int64_t B = t.shape(qkv)[0], T = t.shape(qkv)[1];
-  const Var y = t.temp({B, T, spec.heads, spec.head_dim});
+  const Shape s = t.shape(qkv), c = t.shape(cache);
+  if (s[0] != 1 || c[1] != 2 * spec.kv_heads || c[2] != cache_block || c[3] != spec.head_dim)
+    fail(t.where(), "expected rows (1, N, ..) and a cache (blocks, {}, {}, {}), got {} and {}",
+         2 * spec.kv_heads, cache_block, spec.head_dim, to_string(s), to_string(c));
+  const Var y = t.temp({1, s[1], spec.heads, spec.head_dim});
   t.push(kernel_op<&Kernels::attention_cached>("attention_cached",
-                                               [spec](auto* f, Stream& s, In in, Out out) {
-                                                 f(s, out[0], out[1], in[0], in[1], in[2], spec);
+                                               [spec](auto* f, Stream& st, In in, Out out) {
+                                                 f(st, out[0], out[1], in[0], in[1], in[2], in[3],
+                                                   in[4], spec);
                                                }),
-         {qkv, positions, slopes, cache}, {y, cache});
+         {qkv, paged.positions, paged.sequences, paged.tables, slopes, cache}, {y, cache});
   return y;
 }
 

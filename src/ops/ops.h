@@ -40,7 +40,12 @@ struct Masks {
   Var documents = {};  // (B, T) i32
 };
 Var attention(Tape&, Var qkv, const Masks&, const AttnSpec&);
-Var attention_cached(Tape&, Var cache, Var qkv, Var positions, Var slopes, const AttnSpec&);
+// Which tokens the rows of a ragged batch are, as Kernels::attention_cached reads them.
+struct Paged {
+  Var positions, sequences;  // (1, N) i32
+  Var tables;                // (sequences, blocks of each) i32
+};
+Var attention_cached(Tape&, Var cache, Var qkv, const Paged&, Var slopes, const AttnSpec&);
 Var output_gate(Tape&, Var x, Var g);
 
 // --- pointwise.cpp ---

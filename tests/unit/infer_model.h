@@ -14,6 +14,7 @@
 #include "infer/engine.h"
 #include "model/decoder.h"
 #include "ops/record.h"
+#include "tokenizer/vocabulary.h"
 
 namespace hearth {
 
@@ -46,17 +47,27 @@ inline std::vector<ModelConfig> tiny_configs() {
   return all;
 }
 
+// The same with room for several blocks of the cache, and one whose layers all look through
+// windows.
+inline std::vector<ModelConfig> long_configs() {
+  std::vector<ModelConfig> all = tiny_configs();
+  all.push_back(tiny_config());
+  all[4].window = 70;
+  for (ModelConfig& c : all) c.context = 256;
+  return all;
+}
+
 struct TinyModel {
-  TinyModel(Backend& b, const ModelConfig& c, uint64_t seed = 7)
-      : backend(b), config(c.resolve()), params(b, decoder_params(c), DType::f32) {
+  TinyModel(Backend& b, const ModelConfig& c, uint64_t seed = 7, DType dtype = DType::f32)
+      : backend(b), config(c.resolve()), params(b, decoder_params(c), dtype) {
     params.initialise(seed);
   }
 
-  // Logits after the last of `tokens`, from a program over all of them that keeps nothing.
-  std::vector<float> logits(const std::vector<int32_t>& tokens) {
+  // Logits after each of `tokens` (T, V), from the forward pass of training, which keeps nothing.
+  std::vector<float> all_logits(const std::vector<int32_t>& tokens) {
     const int64_t T = int64_t(tokens.size());
     Memory memory(backend, &params);
-    Tape t;
+    Tape t(params.dtype());
     const Var hidden = decoder(t, config, declare_inputs(t, 1, T, false), {});
     const Var out = t.result("logits", {T, config.vocab}, DType::f32);
     record_gemm(t, out, {}, t.view(hidden, {T, config.dim}), head_weight(t, config), {}, {},
@@ -70,10 +81,13 @@ struct TinyModel {
     backend.synchronize();
     std::vector<float> all(size_t(T * config.vocab));
     memory.state.read<float>("main.logits", all);
-    std::vector<float> last(all.end() - config.vocab, all.end());
     if (const double cap = config.logit_softcap; cap > 0)
-      for (float& x : last) x = float(cap * std::tanh(double(x) / cap));
-    return last;
+      for (float& x : all) x = float(cap * std::tanh(double(x) / cap));
+    return all;
+  }
+  std::vector<float> logits(const std::vector<int32_t>& tokens) {  // after the last of them
+    const std::vector<float> all = all_logits(tokens);
+    return {all.end() - config.vocab, all.end()};
   }
 
   Engine engine(EngineSpec spec = {}) { return Engine(config, params, backend, spec); }
@@ -82,6 +96,15 @@ struct TinyModel {
   ModelConfig config;
   ParamStore params;
 };
+
+// Every byte is a token; 256 is eos.
+inline Tokenizer byte_tokenizer() {
+  VocabularyParts parts{.where = "test"};
+  for (int i = 0; i < 256; ++i) parts.tokens.push_back({std::string(1, char(i)), int32_t(i)});
+  parts.added = {{"<|end|>", 256}};
+  parts.eos = 256;
+  return Tokenizer(make_vocabulary(std::move(parts)));
+}
 
 inline std::vector<int32_t> tiny_prompt(int64_t size, int32_t salt = 0) {
   std::vector<int32_t> p;

@@ -150,11 +150,23 @@ TEST(CpuAttention, RowsStandAlone) {
     }
 }
 
-// The rows of y (B, T, ..) for tokens [from, from + n) of every sequence.
+// The tokens of p as rows of a paged cache: chunks of `chunk` of every sequence in turn, each into
+// blocks of its own, which lie in no order.
+struct Paging {
+  static constexpr int64_t width = 2;  // blocks of a sequence
+  Array tables;
+  explicit Paging(const Problem& p) {
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < p.B * width; ++i) ids.push_back(int32_t((i * 3 + 1) % (p.B * width)));
+    tables = Array::ints({p.B, width}, ids);
+  }
+};
+
+// Rows [from, from + n) of every sequence of x (B, T, ..), one after the other.
 Array part_of(const Array& x, int64_t from, int64_t n) {
   const Tensor t = x;
   const int64_t row = t.bytes() / (t.shape[0] * t.shape[1]);
-  Array r({t.shape[0], n, t.shape[2], t.shape[3]}, t.dtype);
+  Array r({1, t.shape[0] * n, t.shape[2], t.shape[3]}, t.dtype);
   for (int64_t b = 0; b < t.shape[0]; ++b)
     std::memcpy(Tensor(r).data + b * n * row, t.data + (b * t.shape[1] + from) * row,
                 size_t(n * row));
@@ -168,17 +180,20 @@ TEST(CpuAttention, CachedGivesTheSameBits) {
       for (const Heads& heads : head_counts)
         for (Isa isa : usable_isas()) {
           const Problem p(2, 70, heads, 24, d, v);
+          const Paging paging(p);
           const Runner r = runner_of(isa, 2, d);
           const Array whole = p.forward(r);
           for (int64_t chunk : {70, 37, 1}) {
-            Array cache = r.out({p.B, 100, 2 * p.G, p.D});  // slots not yet written hold NaN
+            // slots not yet written hold NaN
+            Array cache = r.out({p.B * Paging::width, 2 * p.G, cache_block, p.D});
             for (int64_t from = 0; from < p.T; from += chunk) {
-              const int64_t n = std::min(chunk, p.T - from);
-              std::vector<int32_t> at;
-              for (int64_t i = 0; i < p.B * n; ++i) at.push_back(int32_t(from + i % n));
-              Array y = r.out({p.B, n, p.H, p.D});
-              r.k.attention_cached(r.s, y, cache, part_of(p.qkv, from, n),
-                                   Array::ints({p.B, n}, at), p.slopes, p.spec);
+              const int64_t n = std::min(chunk, p.T - from), N = p.B * n;
+              std::vector<int32_t> at, of;
+              for (int64_t i = 0; i < N; ++i)
+                at.push_back(int32_t(from + i % n)), of.push_back(int32_t(i / n));
+              Array y = r.out({1, N, p.H, p.D});
+              r.k.attention_cached(r.s, y, cache, part_of(p.qkv, from, n), Array::ints({1, N}, at),
+                                   Array::ints({1, N}, of), paging.tables, p.slopes, p.spec);
               ASSERT_TRUE(same_bytes(y, part_of(whole, from, n)))
                   << v.name << " " << name(isa) << " chunk " << chunk << " from " << from;
             }
@@ -187,23 +202,34 @@ TEST(CpuAttention, CachedGivesTheSameBits) {
     }
 }
 
-// Sequences at different places, one of them with padding: zeros there, nothing stored.
-TEST(CpuAttention, CachedSkipsPadding) {
-  const int64_t S = 12, T = 4;
+// Rows of sequences at different places, more of them than a tile holds, with padding between and
+// after: zeros there, nothing stored.
+TEST(CpuAttention, CachedTakesAnyMixOfRows) {
+  const int64_t N = 75;
   for (DType d : dtypes) {
-    const Problem p(2, T, {4, 2}, 16, d, variants[0]);
-    const Array start = random({2, S, 2 * p.G, p.D}, d);
-    const Array at = Array::ints({2, T}, {5, 6, 7, 8, 2, 3, -1, -1});
+    const Problem p(1, N, {4, 2}, 16, d, variants[0]);
+    const Array start = random({5, 2 * p.G, cache_block, p.D}, d);
+    const Array tables = Array::ints({3, 2}, {4, 1, 0, 3, 2, -1});
+    std::vector<int32_t> at, of;
+    const auto rows = [&](int32_t sequence, int32_t first, int count) {
+      for (int32_t i = 0; i < count; ++i) {
+        at.push_back(first < 0 ? -1 : first + i);
+        of.push_back(sequence);
+      }
+    };
+    rows(0, 63, 3), rows(1, 90, 1), rows(2, 0, 60), rows(0, -1, int(N) - 64);
     check("attention_cached", d, [&](const Runner& r) {
-      Array y = r.out({2, T, p.H, p.D}), cache = r.in_place(start);
-      r.k.attention_cached(r.s, y, cache, p.qkv, at, none, p.spec);
+      Array y = r.out({1, N, p.H, p.D}), cache = r.in_place(start);
+      r.k.attention_cached(r.s, y, cache, p.qkv, Array::ints({1, N}, at), Array::ints({1, N}, of),
+                           tables, none, p.spec);
       return outputs(std::move(y), std::move(cache));
     });
     const Runner r = runner_of(best_isa(), 1, d);
-    Array y = r.out({2, T, p.H, p.D}), cache = start.as(d);
-    r.k.attention_cached(r.s, y, cache, p.qkv, at, none, p.spec);
+    Array y = r.out({1, N, p.H, p.D}), cache = start.as(d);
+    r.k.attention_cached(r.s, y, cache, p.qkv, Array::ints({1, N}, at), Array::ints({1, N}, of),
+                         tables, none, p.spec);
     const int64_t bytes = p.H * p.D * size_of(d);
-    for (int64_t i = 6 * bytes; i < 8 * bytes; ++i) ASSERT_EQ(int(Tensor(y).data[i]), 0);
+    for (int64_t i = 64 * bytes; i < N * bytes; ++i) ASSERT_EQ(int(Tensor(y).data[i]), 0);
   }
 }
 

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "core/error.h"
-#include "tokenizer/vocabulary.h"
 #include "unit/infer_model.h"
 
 namespace hearth {
@@ -67,7 +66,7 @@ TEST(Engine, LogprobsEqualFullRecomputeToTheBit) {
   for (const auto& backend : exact_backends())
     for (const ModelConfig& c : tiny_configs()) {
       TinyModel m(*backend, c);
-      Engine e = m.engine({.prefill_chunk = 4});
+      Engine e = m.engine({.max_batch = 1, .step_tokens = 4});
       Request r = sampled(tiny_prompt(7), 5, 3);
       r.prompt_logprobs = true;
       const Completion got = only(e, r);
@@ -93,7 +92,7 @@ TEST(Engine, ChunksOfAnySizeGiveTheSame) {
     Engine whole = m.engine();
     const Completion want = only(whole, r);
     for (int64_t chunk = 1; chunk <= 12; ++chunk) {
-      Engine e = m.engine({.prefill_chunk = chunk});
+      Engine e = m.engine({.max_batch = 1, .step_tokens = chunk});
       SCOPED_TRACE(chunk);
       expect_equal(only(e, r), want);
     }
@@ -122,7 +121,7 @@ TEST(Engine, BatchesOfAnySizeGiveTheSame) {
       for (const Request& r : requests) want.push_back(one.run(std::vector{r})[0]);
       for (int64_t batch : {1, 2, 3, 4, 8, 16}) {
         SCOPED_TRACE(batch);
-        Engine e = m.engine({.max_batch = batch, .prefill_chunk = 3});
+        Engine e = m.engine({.max_batch = batch, .step_tokens = 3});
         const auto got = e.run(requests);
         ASSERT_EQ(got.size(), want.size());
         for (size_t i = 0; i < got.size(); ++i) {
@@ -231,7 +230,7 @@ TEST(Engine, TellsOfEachTokenAndCancels) {
   Engine e = m.engine({.max_batch = 2});
   std::vector<Request> requests(3, sampled(tiny_prompt(4), 6, 4));
   requests[1].n = 3;
-  std::map<std::pair<size_t, int>, Tokens> told;
+  std::map<std::pair<uint64_t, int>, Tokens> told;
   int ends = 0;
   const auto all = e.run(requests, [&](const TokenEvent& t) {
     told[{t.request, t.sample}].push_back(t.token);
@@ -296,16 +295,9 @@ TEST(Engine, RefusesWhatItCannotRun) {
 
 // --- text ---
 
-// Every byte is a token; 256 is eos. The model has four tokens more, which stand for nothing.
+// The model has three tokens more than the vocabulary, which stand for nothing.
 class EngineText : public testing::Test {
  protected:
-  static Tokenizer bytes() {
-    VocabularyParts parts{.where = "test"};
-    for (int i = 0; i < 256; ++i) parts.tokens.push_back({std::string(1, char(i)), int32_t(i)});
-    parts.added = {{"<|end|>", 256}};
-    parts.eos = 256;
-    return Tokenizer(make_vocabulary(std::move(parts)));
-  }
   static ModelConfig config() {
     ModelConfig c = tiny_config();
     c.vocab = 260;
@@ -320,7 +312,7 @@ class EngineText : public testing::Test {
     return r;
   }
 
-  Tokenizer tokenizer = bytes();
+  Tokenizer tokenizer = byte_tokenizer();
   std::unique_ptr<Backend> backend = make_reference_backend();
   TinyModel model{*backend, config()};
   Engine engine = model.engine({.tokenizer = &tokenizer});

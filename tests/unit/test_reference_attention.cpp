@@ -177,17 +177,18 @@ TEST(ReferenceAttention, AttentionGradients) {
 }
 
 // Row t of the tokens of a packed tensor, of every sequence.
-Array tokens(const Array& x, int64_t from, int64_t count) {
+// Tokens [from, from + count) of both sequences of x, as rows.
+Array rows_of(const Array& x, int64_t from, int64_t count) {
   const Shape s = Tensor(x).shape;
   const int64_t row = s[2] * s[3];
-  Array part({s[0], count, s[2], s[3]});
+  Array part({1, s[0] * count, s[2], s[3]});
   for (int64_t b = 0; b < s[0]; ++b)
     std::copy_n(&x[(b * s[1] + from) * row], count * row, &part[b * count * row]);
   return part;
 }
 
 TEST(ReferenceAttention, AttentionCachedGivesTheBitsOfAttention) {
-  const int64_t B = 2, T = 6, S = 8;
+  const int64_t B = 2, T = 70;
   for (const auto& [spec, alibi, documents] : attn_cases) {
     if (documents || spec.dropout > 0) continue;
     for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
@@ -195,15 +196,17 @@ TEST(ReferenceAttention, AttentionCachedGivesTheBitsOfAttention) {
       const Array x = Array::random({B, T, H + 2 * G, D}), y({B, T, H, D}, dtype);
       const Array slopes = alibi ? Array::random({H}) : Array();
       ops.attention(stream, y, none, x.as(dtype), slopes, none, none, spec);
-      const Array want = y.copy(), cache({B, S, 2 * G, D}, dtype);
-      // prefill of three, one token, then two
-      for (auto [from, count] : {std::pair<int64_t, int64_t>{0, 3}, {3, 1}, {4, 2}}) {
-        std::vector<int32_t> at;
-        for (int64_t i = 0; i < B * count; ++i) at.push_back(int32_t(from + i % count));
-        const Array got({B, count, H, D}, dtype);
-        ops.attention_cached(stream, got, cache, tokens(x, from, count).as(dtype),
-                             Array::ints({B, count}, at), slopes, spec);
-        expect_same_bytes(got.copy(), tokens(want, from, count));
+      const Array want = y.copy(), cache({5, 2 * G, cache_block, D}, dtype);
+      const Array tables = Array::ints({2, 2}, {3, 0, 1, 4});
+      for (auto [from, count] : {std::pair<int64_t, int64_t>{0, 3}, {3, 1}, {4, 66}}) {
+        std::vector<int32_t> at, of;
+        for (int64_t i = 0; i < B * count; ++i)
+          at.push_back(int32_t(from + i % count)), of.push_back(int32_t(i / count));
+        const Shape rows{1, B * count};
+        const Array got({1, B * count, H, D}, dtype);
+        ops.attention_cached(stream, got, cache, rows_of(x, from, count).as(dtype),
+                             Array::ints(rows, at), Array::ints(rows, of), tables, slopes, spec);
+        expect_same_bytes(got.copy(), rows_of(want, from, count));
       }
     }
   }
@@ -211,14 +214,18 @@ TEST(ReferenceAttention, AttentionCachedGivesTheBitsOfAttention) {
 
 TEST(ReferenceAttention, AttentionCachedSkipsPadding) {
   const AttnSpec spec{.heads = 2, .kv_heads = 1, .head_dim = 2};
-  const Array x = Array::random({2, 3, 4, 2}), y = Array::random({2, 3, 2, 2}), cache({2, 4, 2, 2});
-  const Array at = Array::ints({2, 3}, {-1, -1, 0, 0, 1, -1});
-  ops.attention_cached(stream, y, cache, x, at, none, spec);
-  for (int i : {0, 1, 5})
+  const Array x = Array::random({1, 3, 4, 2}), y = Array::random({1, 3, 2, 2});
+  const Array cache({2, 2, cache_block, 2});
+  const Array at = Array::ints({1, 3}, {-1, 0, -1}), of = Array::ints({1, 3}, {0, 1, 0});
+  ops.attention_cached(stream, y, cache, x, at, of, Array::ints({2, 1}, {0, 1}), none, spec);
+  for (int i : {0, 2})
     for (int c = 0; c < 4; ++c) EXPECT_EQ(y[i * 4 + c], 0);
-  for (int c = 0; c < 4; ++c) EXPECT_NEAR(y[2 * 4 + c], x[2 * 8 + 6 + c % 2], 1e-12);
-  for (int c = 0; c < 4; ++c) EXPECT_EQ(cache[c], x[2 * 8 + 4 + c]);
-  for (int c = 4; c < 16; ++c) EXPECT_EQ(cache[c], 0) << "nothing but position 0 was written";
+  for (int c = 0; c < 4; ++c) EXPECT_NEAR(y[4 + c], x[8 + 6 + c % 2], 1e-12);
+  const int64_t panel = cache_block * 2;
+  for (int64_t i = 0; i < 4 * panel; ++i) {
+    const bool k = i >= 2 * panel && i < 2 * panel + 2, v = i >= 3 * panel && i < 3 * panel + 2;
+    EXPECT_EQ(cache[i], k ? x[8 + 4 + i - 2 * panel] : v ? x[8 + 6 + i - 3 * panel] : 0) << i;
+  }
 }
 }  // namespace
 }  // namespace hearth::reference

@@ -128,16 +128,16 @@ void attend(const Work& w, T* y, float* lse, const T* qkv, const Keys<T>& keys,
 
 // body(rows, work, b, g) for every tile of every group of heads.
 template <class Body>
-void over_tiles(Stream& stream, const AttnShape& s, const int32_t* positions,
-                const int32_t* documents, const float* slopes, Body&& body) {
+void over_tiles(Stream& stream, const AttnShape& s, const int32_t* documents, const float* slopes,
+                Body&& body) {
   const int64_t floats = Work::floats(s), tiles = s.tiles();
   float* memory = reinterpret_cast<float*>(
       cpu(stream).scratch.get(floats * 4 * thread_count(cpu(stream).threads)));
   parallel(cpu(stream).threads, s.B * s.G * tiles, [&](int64_t piece, int worker) {
     const int64_t tile = piece % tiles, g = piece / tiles % s.G, b = piece / (tiles * s.G);
     TileRows rows;
-    fill_rows(rows, s, b, g, tile * row_tile, positions ? positions + b * s.T : nullptr,
-              documents ? documents + b * s.T : nullptr, slopes);
+    fill_rows(rows, s, b, g, tile * row_tile, nullptr, documents ? documents + b * s.T : nullptr,
+              slopes);
     body(rows, Work(memory + worker * floats, s), b, g);
   });
 }
@@ -151,7 +151,7 @@ void attention(Stream& stream, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, 
   const AttnShape s(qkv, spec);
   const int32_t* docs = documents.as<const int32_t>();
   by_dtype("attention", qkv, [&]<class T>(T*) {
-    over_tiles(stream, s, nullptr, docs, slopes.as<const float>(),
+    over_tiles(stream, s, docs, slopes.as<const float>(),
                [&](const TileRows& rows, const Work& w, int64_t b, int64_t g) {
                  const Keys<T> keys = packed_keys(qkv.as<const T>(), docs, s, b, g);
                  attend(w, y.as<T>(), lse.as<float>(), qkv.as<const T>(), keys, rows, s,
@@ -160,29 +160,81 @@ void attention(Stream& stream, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, 
   });
 }
 
+namespace {
+
+// A tile of the rows [row, row + count) of one sequence.
+struct CachedTile {
+  int64_t row, count, first;
+};
+
+// Cuts the runs of rows with one sequence into tiles; returns how many there are.
+int64_t cut_tiles(CachedTile* tiles, const int32_t* sequences, const int32_t* positions, int64_t N,
+                  int64_t R) {
+  int64_t n = 0;
+  for (int64_t row = 0, end = 0; row < N; row = end) {
+    const bool pads = positions[row] < 0;
+    for (end = row + 1; end < N && sequences[end] == sequences[row]; ++end)
+      if ((positions[end] < 0) != pads) break;
+    for (int64_t first = 0; first < (end - row) * R; first += row_tile)
+      tiles[n++] = {row, end - row, first};
+  }
+  return n;
+}
+
+template <class T>
+void store_keys(Stream& stream, Tensor cache, Tensor qkv, const int32_t* positions,
+                const int32_t* sequences, Tensor tables, const AttnShape& s) {
+  over_rows(stream, s.T, 2 * s.G * s.D, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const int64_t at = positions[n];
+      if (at < 0) continue;
+      const int64_t block =
+          tables.as<const int32_t>()[sequences[n] * tables.shape[1] + at / key_block];
+      const T* from = qkv.as<const T>() + n * s.token() + s.H * s.D;
+      T* to = cache.as<T>() + (block * 2 * s.G * key_block + at % key_block) * s.D;
+      for (int64_t g = 0; g < 2 * s.G; ++g)
+        std::memcpy(static_cast<void*>(to + g * key_block * s.D), from + g * s.D,
+                    size_t(s.D) * sizeof(T));
+    }
+  });
+}
+
+}  // namespace
+
 void attention_cached(Stream& stream, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
-                      Tensor slopes, const AttnSpec& trained) {
+                      Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec& trained) {
   AttnSpec spec = trained;
   spec.dropout = 0;  // it belongs to training
   expect_dtypes("attention_cached", qkv.dtype, y, cache);
   expect_dtypes("attention_cached", DType::f32, slopes);
-  const AttnShape s(qkv, spec);
-  const int64_t S = cache.shape[1], token = 2 * s.G * s.D;
-  const int32_t* at = positions.as<const int32_t>();
+  const AttnShape all(qkv, spec);
+  const int32_t *at = positions.as<const int32_t>(), *of = sequences.as<const int32_t>();
+  const int64_t floats = Work::floats(all), most = all.T * round_up(all.R, row_tile) / row_tile;
+  const int64_t work_bytes = floats * 4 * thread_count(cpu(stream).threads);
+  std::byte* memory = cpu(stream).scratch.get(work_bytes + most * int64_t(sizeof(CachedTile)));
+  auto* tiles = reinterpret_cast<CachedTile*>(memory + work_bytes);
+  const int64_t count = cut_tiles(tiles, of, at, all.T, all.R);
   by_dtype("attention_cached", qkv, [&]<class T>(T*) {
-    over_rows(stream, s.B * s.T, token, [&](int64_t begin, int64_t end) {
-      for (int64_t bt = begin; bt < end; ++bt)
-        if (at[bt] >= 0)
-          std::memcpy(static_cast<void*>(cache.as<T>() + ((bt / s.T) * S + at[bt]) * token),
-                      qkv.as<const T>() + bt * s.token() + s.H * s.D, size_t(token) * sizeof(T));
+    store_keys<T>(stream, cache, qkv, at, of, tables, all);
+    parallel(cpu(stream).threads, count * all.G, [&](int64_t piece, int worker) {
+      const CachedTile tile = tiles[piece / all.G];
+      const int64_t g = piece % all.G, panel = key_block * all.D;
+      AttnShape s = all;
+      s.T = tile.count;
+      TileRows rows;
+      fill_rows(rows, s, 0, g, tile.first, at + tile.row, nullptr, slopes.as<const float>());
+      const T* k = cache.as<const T>() + g * panel;
+      const Keys<T> keys{k,
+                         k + s.G * panel,
+                         s.D,
+                         nullptr,
+                         tables.as<const int32_t>() + of[tile.row] * tables.shape[1],
+                         2 * s.G * panel};
+      attend(Work(reinterpret_cast<float*>(memory) + worker * floats, s),
+             y.as<T>() + tile.row * s.H * s.D, static_cast<float*>(nullptr),
+             qkv.as<const T>() + tile.row * s.token(), keys, rows, s, bool(slopes),
+             static_cast<const Scalars*>(nullptr), spec);
     });
-    over_tiles(stream, s, at, nullptr, slopes.as<const float>(),
-               [&](const TileRows& rows, const Work& w, int64_t b, int64_t g) {
-                 const T* k = cache.as<const T>() + b * S * token + g * s.D;
-                 const Keys<T> keys{k, k + s.G * s.D, token, nullptr};
-                 attend(w, y.as<T>(), static_cast<float*>(nullptr), qkv.as<const T>(), keys, rows,
-                        s, bool(slopes), static_cast<const Scalars*>(nullptr), spec);
-               });
   });
 }
 

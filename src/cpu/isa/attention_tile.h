@@ -10,8 +10,9 @@
 
 namespace hearth::HEARTH_ISA {
 
-constexpr int64_t key_block = 64;  // block k holds keys [64 k, 64 k + 64) whatever the query
-constexpr int64_t row_tile = 64;   // query rows per tile: tokens x the heads that share a key head
+constexpr int64_t key_block =
+    cache_block;                  // block k holds keys [64 k, 64 k + 64) whatever the query
+constexpr int64_t row_tile = 64;  // query rows per tile: tokens x the heads that share a key head
 
 struct Span {
   int64_t begin, end;
@@ -145,12 +146,19 @@ struct AttnShape {
   int64_t tiles() const { return (T * R + row_tile - 1) / row_tile; }
 };
 
-// Where keys come from: key j of a head is k[j * stride], its value v[j * stride].
+// Where keys come from: key j of a head is k[j * stride], its value v[j * stride]. In a paged cache
+// those of key block i begin at k[table[i] * block].
 template <class T>
 struct Keys {
   const T *k, *v;
   int64_t stride;
   const int32_t* documents;  // (T) of this sequence, or null
+  const int32_t* table = nullptr;
+  int64_t block = 0;
+
+  HEARTH_INLINE int64_t first_of(int64_t i) const {
+    return table ? table[i] * block : i * key_block * stride;
+  }
 };
 
 // The query rows of one tile. Lanes beyond n have position -1: they see nothing.
@@ -255,17 +263,18 @@ inline void over_blocks(float* k, float* v, const Keys<T>& keys, const TileRows&
   const int64_t last = int64_t(rows.max_position) + 1;
   const Span blocks = blocks_seen(rows, spec);
   for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-    const int64_t first = block * key_block;
+    const int64_t first = block * key_block, at = keys.first_of(block);
+    const int64_t after = block + 1 < blocks.end ? keys.first_of(block + 1) : 0;
     const auto [begin, end] =
         keys_met(rows, keys.documents, first, smaller(first + key_block, last));
     for (int64_t j = begin; j < end; ++j) {
-      const int64_t next = (j + key_block) * keys.stride;
+      const int64_t own = at + (j - first) * keys.stride, next = own - at + after;
       for (int64_t i = 0; i < s.D && j + key_block < last; i += line) {
         __builtin_prefetch(keys.k + next + i, 0, 2);
         __builtin_prefetch(keys.v + next + i, 0, 2);
       }
-      load_row(k + (j - begin) * s.ld, s.ld, keys.k + j * keys.stride, s.D, 1);
-      load_row(v + (j - begin) * s.ld, s.ld, keys.v + j * keys.stride, s.D, 1);
+      load_row(k + (j - begin) * s.ld, s.ld, keys.k + own, s.D, 1);
+      load_row(v + (j - begin) * s.ld, s.ld, keys.v + own, s.D, 1);
     }
     if (begin < end) take(begin, end);
   }

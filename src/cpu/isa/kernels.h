@@ -29,8 +29,8 @@ void attention(Stream&, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor 
                Tensor scalars, const AttnSpec&);
 void attention_bwd(Stream&, Tensor dqkv, Tensor delta, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
                    Tensor slopes, Tensor documents, Tensor scalars, const AttnSpec&);
-void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions, Tensor slopes,
-                      const AttnSpec&);
+void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
+                      Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec&);
 
 void activation(Stream&, Tensor y, Tensor x, Act);
 void activation_bwd(Stream&, Tensor dx, Tensor dy, Tensor x, Act);

@@ -1,0 +1,254 @@
+// hearth bench infer: the engine on random weights and tokens. A batch of equal requests beside the
+// time that reading weights and cache would take, or a workload of many unequal ones.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <random>
+
+#include "cli/bench.h"
+#include "cli/flags.h"
+#include "core/error.h"
+#include "infer/engine.h"
+#include "model/decoder.h"
+#include "train/config.h"
+#include "train/peak.h"
+
+namespace hearth {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct InferFlags {
+  Common common;
+  std::string preset = "gpt2", dtype = "fp32";
+  int64_t batch = 1, prompt = 128, made = 256, workload = 0;
+  int64_t speculate = 0, step_tokens = 512;
+  uint64_t seed = 1;
+  int repeats = 3;
+  FieldFlags<ModelConfig> model;
+};
+
+// When the tokens of a run came, in ms from its beginning.
+struct Run {
+  std::vector<double> first;  // of each request
+  std::vector<double> gaps;   // between two tokens of a request
+  double all_first = 0, end = 0;
+  int64_t tokens = 0;
+};
+
+Run timed_run(Engine& engine, std::span<const Request> requests) {
+  Run r;
+  std::vector<double> last(requests.size(), -1);
+  const auto begin = Clock::now();
+  engine.run(requests, [&](const TokenEvent& e) {
+    const double now = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+    (last[e.request] < 0 ? r.first : r.gaps)
+        .push_back(last[e.request] < 0 ? now : now - last[e.request]);
+    last[e.request] = now;
+    if (r.first.size() == requests.size() && r.all_first == 0) r.all_first = now;
+    ++r.tokens;
+    return true;
+  });
+  r.end = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+  return r;
+}
+
+double percentile(std::vector<double> x, double share) {
+  if (x.empty()) return 0;
+  const auto at = x.begin() + ptrdiff_t(share * double(x.size() - 1));
+  std::nth_element(x.begin(), at, x.end());
+  return *at;
+}
+
+nlohmann::ordered_json percentiles(const std::vector<double>& x) {
+  return {{"p50", percentile(x, 0.5)}, {"p90", percentile(x, 0.9)}, {"p99", percentile(x, 0.99)}};
+}
+
+Request random_request(std::mt19937_64& bits, int64_t vocab, int64_t prompt, int64_t made) {
+  Request r;
+  for (int64_t i = 0; i < prompt; ++i) r.prompt.push_back(int32_t(bits() % uint64_t(vocab)));
+  r.sampling.temperature = 0;
+  r.sampling.max_tokens = made;
+  r.sampling.ignore_eos = true;
+  return r;
+}
+
+// Bytes per second of a large copy, read and write counted.
+double measure_bandwidth(Backend& backend) {
+  const int64_t n = int64_t(backend.has_far_memory() ? 256 : 32) << 20;
+  const Buffer from(backend, n * 4, "bandwidth"), to(backend, n * 4, "bandwidth");
+  const Tensor x{from.data(), {n}, DType::f32}, y{to.data(), {n}, DType::f32};
+  double best = 0;
+  for (int i = 0; i < 6; ++i) {
+    const auto begin = Clock::now();
+    backend.kernels().copy(backend.stream(), y, x);
+    backend.synchronize();
+    const double s = std::chrono::duration<double>(Clock::now() - begin).count();
+    best = std::max(best, double(8 * n) / s);
+  }
+  return best;
+}
+
+struct Bench {
+  explicit Bench(const InferFlags& f)
+      : flags(f),
+        train_dtype(parse_enum<TrainDType>(f.dtype, "--dtype")),
+        backend(make_backend(f.common, {.tf32 = train_dtype == TrainDType::tf32,
+                                        .fp16 = train_dtype == TrainDType::fp16})),
+        config(config_of(f)),
+        dtype(to_dtype(train_dtype)),
+        params(*backend, decoder_params(config), dtype) {
+    params.initialise(f.seed);
+  }
+  static ModelConfig config_of(const InferFlags& f) {
+    ModelConfig c = preset(f.preset);
+    f.model.apply(c);
+    const int64_t longest = f.workload ? 2 * workload_longest : f.prompt + f.made;
+    c.context = std::max(c.context, longest);  // the weights are random anyway
+    return c.resolve();
+  }
+  Engine engine(int64_t context) {
+    return Engine(config, params, *backend,
+                  {.max_batch = flags.batch,
+                   .context = context,
+                   .step_tokens = flags.step_tokens,
+                   .speculate = flags.speculate,
+                   .reuse_prefixes = false});
+  }
+  std::vector<Request> equal_requests(std::mt19937_64& bits, int64_t made) const {
+    std::vector<Request> all;
+    for (int64_t i = 0; i < flags.batch; ++i)
+      all.push_back(random_request(bits, config.vocab, flags.prompt, made));
+    return all;
+  }
+
+  static constexpr int64_t workload_shortest = 100, workload_longest = 1024;
+  const InferFlags& flags;
+  TrainDType train_dtype;
+  std::unique_ptr<Backend> backend;
+  ModelConfig config;
+  DType dtype;
+  ParamStore params;
+};
+
+// Equal requests that begin together; the median of a few, each with its own prompts.
+void bench_batch(const InferFlags& f) {
+  Bench b(f);
+  Engine engine = b.engine(f.prompt + f.made);
+  std::mt19937_64 bits(f.seed);
+  // Twice: programs run node by node first and are captured then.
+  for (int i = 0; i < 2; ++i) engine.run(b.equal_requests(bits, std::min<int64_t>(f.made, 8)));
+  std::vector<Run> runs;
+  for (int i = 0; i < f.repeats; ++i)
+    runs.push_back(timed_run(engine, b.equal_requests(bits, f.made)));
+  std::ranges::sort(runs, {}, &Run::end);
+  const Run& r = runs[runs.size() / 2];
+
+  const double total = 1e3 * double(r.tokens) / r.end;
+  const double decoded = double(r.tokens - f.batch), decode_ms = r.end - r.all_first;
+  const double decode = f.made > 1 ? 1e3 * decoded / decode_ms : 0;
+  // A step of decoding reads every matrix once and the keys and values of every sequence.
+  const ModelConfig& c = b.config;
+  const double weights = double(matmul_params(c) * size_of(b.dtype));
+  const double cached = double(f.batch * c.layers * 2 * c.kv_heads * c.head_dim) *
+                        (double(f.prompt) + double(f.made) / 2) * double(size_of(b.dtype));
+  const double bandwidth = measure_bandwidth(*b.backend);
+  const double bound = double(f.batch) * bandwidth / (weights + cached);
+  const EngineStats s = engine.stats();
+  nlohmann::ordered_json j = bench_line(
+      *b.backend, "infer",
+      fmt::format("{} {} batch {} prompt {} new {}", f.preset, f.dtype, f.batch, f.prompt, f.made),
+      total, "tokens/s");
+  j["decode_tokens_per_s"] = decode;
+  j["ttft_ms"] = r.all_first;
+  j["prompt_tokens_per_s"] = 1e3 * double(f.batch * f.prompt) / r.all_first;
+  j["itl_ms"] = percentiles(r.gaps);
+  j["memory_bytes"] = peak_bytes(*b.backend);
+  j["cache_bytes"] = s.cache_bytes;
+  j["bandwidth_gb_per_s"] = bandwidth * 1e-9;
+  j["bound_tokens_per_s"] = bound;
+  j["share"] = decode / bound;
+  if (f.speculate) j["drafted"] = s.drafted, j["accepted"] = s.accepted;
+  if (f.common.json) return print_json(j);
+  fmt::print(
+      "{} {} batch {}, prompt {} + {} new: {:.1f} tokens/s; first token after {:.1f} ms, then "
+      "{:.1f} tokens/s, {:.0f}% of the {:.0f} that {:.1f} GB/s allow; {:.2f} GiB\n",
+      f.preset, f.dtype, f.batch, f.prompt, f.made, total, r.all_first, decode,
+      100 * decode / bound, bound, bandwidth * 1e-9, double(peak_bytes(*b.backend)) / (1 << 30));
+}
+
+// Unequal requests, all there from the beginning.
+void bench_workload(const InferFlags& f) {
+  Bench b(f);
+  Engine engine = b.engine(2 * Bench::workload_longest);
+  std::mt19937_64 bits(f.seed);
+  const auto length = [&] {
+    const uint64_t range = uint64_t(Bench::workload_longest - Bench::workload_shortest + 1);
+    return Bench::workload_shortest + int64_t(bits() % range);
+  };
+  std::vector<Request> requests;
+  int64_t prompts = 0;
+  for (int64_t i = 0; i < f.workload; ++i) {
+    const int64_t prompt = length(), made = length();
+    requests.push_back(random_request(bits, b.config.vocab, prompt, made));
+    prompts += prompt;
+  }
+  std::vector<Request> warm = requests;
+  for (Request& r : warm) r.sampling.max_tokens = 4;
+  for (int i = 0; i < 2; ++i) engine.run(warm);
+  const EngineStats before = engine.stats();
+  const Run r = timed_run(engine, requests);
+  const EngineStats s = engine.stats();
+  const double rate = 1e3 * double(r.tokens) / r.end;
+  nlohmann::ordered_json j =
+      bench_line(*b.backend, "infer",
+                 fmt::format("{} {} workload {} batch {}", f.preset, f.dtype, f.workload, f.batch),
+                 rate, "tokens/s");
+  j["ttft_ms"] = percentiles(r.first);
+  j["itl_ms"] = percentiles(r.gaps);
+  j["seconds"] = r.end * 1e-3;
+  j["prompt_tokens"] = prompts, j["output_tokens"] = r.tokens;
+  j["steps"] = s.steps - before.steps, j["preemptions"] = s.preemptions - before.preemptions;
+  j["memory_bytes"] = peak_bytes(*b.backend);
+  j["cache_bytes"] = s.cache_bytes;
+  if (f.common.json) return print_json(j);
+  fmt::print(
+      "{} {}, {} requests, at most {} at a time: {:.1f} tokens/s; first token {:.0f} ms (half), "
+      "{:.0f} ms (99%); between tokens {:.1f} ms (half), {:.1f} ms (99%)\n",
+      f.preset, f.dtype, f.workload, f.batch, rate, percentile(r.first, 0.5),
+      percentile(r.first, 0.99), percentile(r.gaps, 0.5), percentile(r.gaps, 0.99));
+}
+
+}  // namespace
+
+void add_bench_infer(CLI::App& bench) {
+  CLI::App* c = bench.add_subcommand("infer", "the engine on random weights and tokens");
+  auto f = std::make_shared<InferFlags>();
+  add_common(*c, f->common);
+  c->add_option("--preset", f->preset, "model")->capture_default_str();
+  c->add_option("--dtype", f->dtype, "fp32, bf16; on a card also tf32 and fp16")
+      ->capture_default_str();
+  const auto count = [&](const char* name, int64_t& to, const char* help) {
+    c->add_option(name, to, help)->capture_default_str()->check(CLI::PositiveNumber);
+  };
+  count("--batch", f->batch, "sequences at a time");
+  count("--prompt", f->prompt, "tokens of each prompt");
+  count("--new", f->made, "tokens made for each");
+  count("--step-tokens", f->step_tokens, "most tokens in a step");
+  c->add_option("--workload", f->workload,
+                "so many requests with prompts and outputs of 100 to 1024 tokens instead")
+      ->check(CLI::PositiveNumber);
+  c->add_option("--speculate", f->speculate, "guesses looked up and verified in a step")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  c->add_option("--repeats", f->repeats, "runs of which the median counts")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  c->add_option("--seed", f->seed, "of weights, tokens and lengths")->capture_default_str();
+  f->model.add(*c, ModelConfig{}, "Model, over the preset");
+  c->callback([f] { f->workload ? bench_workload(*f) : bench_batch(*f); });
+}
+
+}  // namespace hearth

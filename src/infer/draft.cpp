@@ -1,0 +1,22 @@
+#include "infer/draft.h"
+
+#include <algorithm>
+
+namespace hearth {
+
+std::vector<int32_t> draft(std::span<const int32_t> tokens, int64_t count) {
+  constexpr size_t longest = 4;
+  size_t best = 0, after = 0;  // how many tokens agree, and where the guess begins
+  for (size_t end = tokens.size() - 1; end > 0 && best < longest; --end) {
+    size_t same = 0;
+    while (same < std::min(end, longest) &&
+           tokens[end - 1 - same] == tokens[tokens.size() - 1 - same])
+      ++same;
+    if (same > best) best = same, after = end;
+  }
+  if (best == 0) return {};
+  const auto guess = tokens.subspan(after, std::min(size_t(count), tokens.size() - after));
+  return {guess.begin(), guess.end()};
+}
+
+}  // namespace hearth

@@ -1,0 +1,285 @@
+#include "infer/stepper.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace hearth {
+
+Stepper::Stepper(const ModelConfig& config, ParamStore& params, Backend& backend,
+                 const RunnerSpec& shape, const SchedulerSpec& spec)
+    : drafts_(spec.drafts),
+      runner_(config, params, backend, shape),
+      pool_(shape.blocks, [this](int32_t from, int32_t to) { runner_.copy_block(from, to); }),
+      scheduler_(spec, pool_) {
+  stats_.blocks = shape.blocks;
+  stats_.cache_bytes = shape.blocks * Runner::block_bytes(config, params.dtype());
+}
+
+bool Stepper::step() {
+  const auto begin = Clock::now();
+  scheduler_.sweep();  // what was cancelled since the last step
+  const std::span<Lane* const> plan = scheduler_.plan();
+  if (plan.empty() && !scheduler_.empty())
+    fail("engine", "expected a sequence that can go on, got none of {}", scheduler_.active());
+  if (!plan.empty()) {
+    run_model(plan);
+    scheduler_.sweep();
+    ++stats_.steps;
+    stats_.seconds += seconds_since(begin);
+  }
+  ended_.clear();
+  return !plan.empty();
+}
+
+void Stepper::start(std::unique_ptr<Task> owned) {
+  Task& t = *owned;
+  tasks_.emplace(t.id, std::move(owned));
+  if (t.job.request.beams > 1) t.search = std::make_unique<BeamSearch>(t.job);
+  auto lane = std::make_unique<Lane>(Lane{.task = &t,
+                                          .sample = 0,
+                                          .sequence = Sequence(t.job, 0),
+                                          .tokens = t.job.request.prompt,
+                                          .guesses = t.search ? 0 : drafts_});
+  if (lane->sequence.finished() && !lane->sequence.scores_prompt(0))
+    return end(t, std::vector(t.results.size(), lane->sequence.completion));
+  scheduler_.add(std::move(lane));
+}
+
+void Stepper::run_model(std::span<Lane* const> plan) {
+  feed_.clear();
+  std::vector<int64_t> first;  // of each lane's wanted rows
+  for (const Lane* lane : plan) {
+    first.push_back(int64_t(feed_.wanted.size()));
+    const int64_t from = lane->pages.cached, known = from + lane->rows;
+    const int64_t end = known + int64_t(lane->draft.size());
+    for (int64_t p = from; p < end; ++p) {
+      if (p >= lane->first_wanted()) {
+        feed_.wanted.push_back(int32_t(feed_.tokens.size()));
+        feed_.draws.push_back(device_draw(*lane, p));
+      }
+      feed_.tokens.push_back(p < known ? lane->tokens[size_t(p)] : lane->draft[size_t(p - known)]);
+      feed_.positions.push_back(int32_t(p));
+      feed_.sequences.push_back(int32_t(feed_.tables.size()));
+    }
+    feed_.tables.push_back(lane->pages.blocks);
+    const int64_t prompt = lane->task->job.prompt_size();
+    stats_.prompt_tokens += std::max<int64_t>(0, std::min(known, prompt) - from);
+  }
+  runner_.run(feed_);
+  for (size_t i = 0; i < plan.size(); ++i) {
+    Lane& lane = *plan[i];
+    if (lane.ended) continue;  // cancelled by another lane's listener
+    Task& t = *lane.task;
+    try {
+      advance(lane, first[i]);
+    } catch (...) {
+      if (!tasks_.contains(t.id)) throw;  // by a listener who was told the end
+      end(t, {}, std::current_exception());
+    }
+  }
+}
+
+// How the device draws what follows place p of the lane, where it does: scores of the prompt, beams
+// and the samples of one prompt want its logits.
+std::optional<SampleControls> Stepper::device_draw(const Lane& lane, int64_t p) const {
+  const Task& t = *lane.task;
+  const int64_t ahead = p + 1 - lane.size();
+  if (!runner_.draws() || ahead < 0 || t.search || (!t.forked && t.job.request.n > 1)) return {};
+  // Log-probabilities are over every token of the model, also those that cannot be drawn.
+  if (t.job.sampling().logprobs >= 0 && !runner_.draws_any_token()) return {};
+  return lane.sequence.controls(ahead);
+}
+
+// The lane's rows are in the cache; its wanted logits begin with the runner's row `wanted`.
+void Stepper::advance(Lane& lane, int64_t wanted) {
+  const int64_t before = lane.pages.cached, first = lane.first_wanted();
+  score_prompt(lane, wanted);
+  lane.pages.cached += lane.rows;
+  scheduler_.fed(lane);
+  if (lane.pages.cached < lane.size()) return;
+  wanted += lane.size() - 1 - std::max(before, first);
+  ready(lane, wanted);
+  if (lane.draft.empty()) return;
+  // A guess that was right has been fed as what it turned out to be.
+  int64_t right = 0;
+  for (; !lane.ended && right < int64_t(lane.draft.size()); ++right) {
+    if (lane.tokens.back() != lane.draft[size_t(right)]) break;
+    ++lane.pages.cached;
+    draw(lane, ++wanted);
+  }
+  const int64_t tried = int64_t(lane.draft.size());
+  lane.guesses = right == tried ? std::min(drafts_, 2 * tried) : right + 1;
+  stats_.accepted += right;
+  if (!lane.ended) scheduler_.fed(lane);
+}
+
+void Stepper::score_prompt(Lane& lane, int64_t wanted) {
+  const Job& job = lane.task->job;
+  auto& logprobs = lane.sequence.completion.prompt_logprobs;
+  for (int64_t p = std::max(lane.pages.cached, int64_t(logprobs.size()));
+       p < lane.pages.cached + lane.rows && lane.sequence.scores_prompt(p); ++p)
+    logprobs.push_back(token_logprob(runner_.logits(wanted++), job.request.prompt[size_t(p) + 1],
+                                     job.sampling().logprobs));
+}
+
+// All tokens of the lane have been fed: `row` is what follows.
+void Stepper::ready(Lane& lane, int64_t row) {
+  Task& t = *lane.task;
+  if (t.search) {
+    const std::span<const float> logits = runner_.logits(row);
+    lane.logits.assign(logits.begin(), logits.end());
+    return search(t);
+  }
+  if (!t.forked) return fork(lane, row);
+  draw(lane, row);
+}
+
+// The samples of a prompt begin together, from the same blocks.
+void Stepper::fork(Lane& lane, int64_t row) {
+  Task& t = *lane.task;
+  t.forked = true;
+  std::vector<Lane*> lanes{&lane};
+  for (int sample = 1; sample < t.job.request.n; ++sample) {
+    auto next = std::make_unique<Lane>(Lane{.task = &t,
+                                            .sample = sample,
+                                            .sequence = Sequence(t.job, sample),
+                                            .tokens = lane.tokens,
+                                            .pages = pool_.fork(lane.pages),
+                                            .guesses = drafts_});
+    next->sequence.completion.prompt_logprobs = lane.sequence.completion.prompt_logprobs;
+    lanes.push_back(&scheduler_.add_after(*lanes.back(), std::move(next)));
+  }
+  for (Lane* l : lanes)
+    if (!l->ended) draw(*l, row);
+}
+
+void Stepper::draw(Lane& lane, int64_t row) {
+  Sequence& s = lane.sequence;
+  if (s.finished()) return settle(lane);  // there was no more to do than to score the prompt
+  Task& t = *lane.task;
+  int32_t token;
+  std::optional<TokenLogprob> logprob;
+  if (feed_.draws[size_t(row)]) {
+    const Drawn& d = runner_.drawn(row);
+    if (!std::isfinite(d.likeliest_logprob))
+      fail("sampler", "expected finite logits, got others: the weights may be damaged");
+    token = d.token;
+    if (const int64_t top = t.job.sampling().logprobs; top >= 0) {
+      logprob = TokenLogprob{token, d.logprob, {}};
+      if (top > 0) logprob->top.emplace_back(d.likeliest, d.likeliest_logprob);
+    }
+  } else {
+    const std::span<const float> logits = runner_.logits(row);
+    token = s.draw(logits);
+    logprob = wanted_logprob(t.job, logits, token);
+  }
+  const std::string piece = s.append(token, std::move(logprob));
+  lane.tokens.push_back(token);
+  ++stats_.generated_tokens;
+  const Completion& c = s.completion;
+  const bool go_on =
+      !t.listener.token ||
+      t.listener.token({t.id, lane.sample, token, c.logprobs.empty() ? nullptr : &c.logprobs.back(),
+                        piece, c.finish_reason});
+  const bool last = s.finished() && t.left == 1;
+  if (s.finished()) settle(lane);
+  if (!go_on && !last) cancel(t);
+}
+
+void Stepper::settle(Lane& lane) {
+  Task& t = *lane.task;
+  lane.ended = true;
+  t.results[size_t(lane.sample)] = std::move(lane.sequence.completion);
+  if (--t.left == 0) end(t, std::move(t.results));
+}
+
+// Once every beam has its logits: the beams that follow, each from its parent's blocks.
+void Stepper::search(Task& t) {
+  const std::vector<Lane*> lanes = scheduler_.lanes_of(&t);
+  std::vector<BeamSearch::Beam> beams;
+  for (const Lane* lane : lanes) {
+    if (lane->logits.empty()) return;
+    beams.push_back({&lane->sequence, lane->logits});
+  }
+  std::vector<BeamSearch::Child> children = t.search->step(beams);
+  if (children.empty()) {
+    std::vector<Completion> best = t.search->best();
+    for (Completion& c : best) {
+      c.prompt_logprobs = lanes[0]->sequence.completion.prompt_logprobs;
+      stats_.generated_tokens += int64_t(c.tokens.size());
+    }
+    tell_search(t, best);
+    return end(t, std::move(best));
+  }
+  const Lane* last = lanes.back();
+  for (size_t i = 0; i < children.size(); ++i) {
+    const Lane& parent = *lanes[children[i].parent];
+    auto lane = std::make_unique<Lane>(Lane{.task = &t,
+                                            .sample = int(i),
+                                            .sequence = std::move(children[i].sequence),
+                                            .tokens = parent.tokens,
+                                            .pages = pool_.fork(parent.pages)});
+    lane->tokens.push_back(lane->sequence.completion.tokens.back());
+    last = &scheduler_.add_after(*last, std::move(lane));
+  }
+  for (Lane* lane : lanes) lane->ended = true;
+}
+
+void Stepper::tell_search(Task& t, const std::vector<Completion>& best) {
+  for (size_t i = 0; t.listener.token && i < best.size(); ++i) {
+    const Completion& c = best[i];
+    for (size_t k = 0; k < c.tokens.size(); ++k) {
+      const bool last = k + 1 == c.tokens.size();
+      t.listener.token({t.id, int(i), c.tokens[k], c.logprobs.empty() ? nullptr : &c.logprobs[k],
+                        last ? std::string_view(c.text) : std::string_view(),
+                        last ? std::string_view(c.finish_reason) : std::string_view()});
+    }
+  }
+}
+
+void Stepper::cancel(Task& t) {
+  for (Lane* lane : scheduler_.lanes_of(&t)) {
+    if (t.search) continue;  // what its beams hold is no result
+    lane->sequence.finish("cancelled");
+    t.results[size_t(lane->sample)] = std::move(lane->sequence.completion);
+  }
+  for (Completion& c : t.results)
+    if (c.finish_reason.empty()) c.finish_reason = "cancelled";
+  end(t, std::move(t.results));
+}
+
+void Stepper::end(Task& t, std::vector<Completion> results, std::exception_ptr error) {
+  for (Lane* lane : scheduler_.lanes_of(&t)) lane->ended = true;
+  ended_.push_back(std::move(tasks_.at(t.id)));
+  tasks_.erase(t.id);
+  if (t.listener.done) t.listener.done(std::move(results), error);
+}
+
+void Stepper::cancel(uint64_t id) {
+  if (const auto at = tasks_.find(id); at != tasks_.end()) cancel(*at->second);
+}
+
+void Stepper::cancel_all() {
+  while (!tasks_.empty()) cancel(*tasks_.begin()->second);
+}
+
+void Stepper::fail_all(std::exception_ptr error) {
+  while (!tasks_.empty()) end(*tasks_.begin()->second, {}, error);
+  scheduler_.sweep();
+  ended_.clear();
+}
+
+EngineStats Stepper::stats() const {
+  EngineStats s = stats_;
+  s.preemptions = scheduler_.stats().preemptions;
+  s.reused_tokens = scheduler_.stats().reused_tokens;
+  s.drafted = scheduler_.stats().drafted;
+  s.running = scheduler_.active();
+  s.waiting = scheduler_.waiting();
+  s.used_blocks = pool_.size() - pool_.available();
+  return s;
+}
+
+}  // namespace hearth

@@ -1,0 +1,65 @@
+// Stepper: the engine's one loop. Each step plans, runs the model over the planned rows and takes
+// every sequence that has its logits one token further. It knows no other thread.
+#pragma once
+
+#include <map>
+
+#include "infer/beam.h"
+#include "infer/runner.h"
+#include "infer/scheduler.h"
+
+namespace hearth {
+
+// A request while it runs.
+struct Task {
+  Task(uint64_t id, Job j, Listener l)
+      : id(id), job(std::move(j)), listener(std::move(l)), left(job.request.n) {
+    results.resize(size_t(job.request.n));
+  }
+  uint64_t id;
+  Job job;
+  Listener listener;
+  std::vector<Completion> results;
+  int left;             // completions without an end
+  bool forked = false;  // its samples have lanes of their own
+  std::unique_ptr<BeamSearch> search = {};
+};
+
+class Stepper {
+ public:
+  Stepper(const ModelConfig&, ParamStore&, Backend&, const RunnerSpec&, const SchedulerSpec&);
+
+  void start(std::unique_ptr<Task>);
+  void cancel(uint64_t id);
+  void cancel_all();
+  bool step();  // false: there was nothing to do
+  void fail_all(std::exception_ptr);
+  void forget() { pool_.forget(); }
+  EngineStats stats() const;
+
+ private:
+  void run_model(std::span<Lane* const>);
+  void advance(Lane&, int64_t wanted);
+  void score_prompt(Lane&, int64_t wanted);
+  std::optional<SampleControls> device_draw(const Lane&, int64_t p) const;
+  // `row`: of the runner's wanted rows
+  void ready(Lane&, int64_t row);
+  void draw(Lane&, int64_t row);
+  void fork(Lane&, int64_t row);
+  void search(Task&);
+  void tell_search(Task&, const std::vector<Completion>&);
+  void settle(Lane&);
+  void cancel(Task&);
+  void end(Task&, std::vector<Completion>, std::exception_ptr = {});
+
+  int64_t drafts_;
+  Runner runner_;
+  BlockPool pool_;
+  Scheduler scheduler_;
+  std::map<uint64_t, std::unique_ptr<Task>> tasks_;
+  std::vector<std::unique_ptr<Task>> ended_;  // lanes of this step may still refer to them
+  Feed feed_;
+  EngineStats stats_;
+};
+
+}  // namespace hearth

@@ -1,0 +1,206 @@
+// Paged attention on the card against the reference, and the engine on it: in fp32 its greedy
+// tokens are the CPU's, in 16 bits every difference from the training forward pass is a near tie.
+#include <fmt/format.h>
+
+#include "cpu/reference.h"
+#include "cuda_case.h"
+#include "unit/infer_model.h"
+
+namespace hearth::cases {
+namespace {
+
+using test::card;
+using test::card_tolerances;
+
+struct PagedCase {
+  const char* name;
+  int64_t H = 4, G = 4, D = 64;
+  int64_t window = 0;
+  float softcap = 0;
+  bool alibi = false;
+};
+
+const PagedCase paged_cases[] = {
+    {.name = "plain"},
+    {.name = "groups", .H = 6, .G = 2},
+    {.name = "one key head", .H = 5, .G = 1, .D = 128},
+    {.name = "small heads", .H = 3, .G = 3, .D = 24},
+    {.name = "large heads", .H = 2, .G = 1, .D = 256},
+    {.name = "window", .window = 100},
+    {.name = "softcap", .softcap = 3},
+    {.name = "alibi", .H = 4, .G = 2, .alibi = true},
+    {.name = "all", .G = 2, .D = 96, .window = 300, .softcap = 5, .alibi = true}};
+
+// Rows of sequences, each at its place; a negative place is padding.
+struct Rows {
+  std::vector<int32_t> positions, sequences;
+  void add(int32_t sequence, int32_t first, int count) {
+    for (int32_t i = 0; i < count; ++i) {
+      positions.push_back(first < 0 ? -1 : first + i);
+      sequences.push_back(sequence);
+    }
+  }
+  int64_t size() const { return int64_t(positions.size()); }
+};
+
+// Few rows; a full decoding batch; prompts of all lengths between rows of decoding, with padding.
+std::vector<Rows> row_mixes() {
+  std::vector<Rows> all(4);
+  all[0].add(1, 700, 1);
+  for (int32_t s = 0; s < 8; ++s) all[1].add(s, 83 * s, 1);
+  all[1].add(0, -1, 8);
+  all[2].add(2, 255, 3), all[2].add(5, 0, 40), all[2].add(7, 600, 1), all[2].add(0, -1, 20);
+  all[3].add(0, 31, 1), all[3].add(1, 0, 130), all[3].add(2, 511, 5), all[3].add(3, 450, 17);
+  all[3].add(4, 64, 16), all[3].add(5, 300, 71), all[3].add(6, 3, 1), all[3].add(0, -1, 15);
+  return all;
+}
+
+Numbers random_numbers(int64_t n, uint32_t seed, DType rounded_to) {
+  Numbers x(static_cast<size_t>(n));
+  uint32_t state = seed * 2654435761u + 1;
+  for (double& v : x) {
+    state = state * 1664525u + 1013904223u;
+    v = rounded(double(state >> 8) / 8388608.0 - 1, rounded_to);
+  }
+  return x;
+}
+
+constexpr int64_t sequences = 8, width = 12;  // 768 tokens each
+
+Numbers run_paged(Backend& b, DType dtype, DType rounded_to, const PagedCase& c, const Rows& rows,
+                  int times) {
+  const int64_t N = rows.size(), blocks = sequences * width + 1;
+  Tape t(dtype, "paged");
+  const Var qkv = t.input("qkv", {1, N, c.H + 2 * c.G, c.D}, dtype);
+  const Var cache = t.state("cache", {blocks, 2 * c.G, cache_block, c.D}, dtype);
+  const Paged paged{t.input("positions", {1, N}, DType::i32),
+                    t.input("sequences", {1, N}, DType::i32),
+                    t.input("tables", {sequences, width}, DType::i32)};
+  const Var slopes = c.alibi ? t.constant("slopes", {c.H}, alibi_slopes(c.H)) : Var{};
+  const Var y = attention_cached(t, cache, qkv, paged, slopes,
+                                 {.heads = c.H,
+                                  .kv_heads = c.G,
+                                  .head_dim = c.D,
+                                  .window = c.window,
+                                  .scale = float(1 / std::sqrt(double(c.D))),
+                                  .softcap = c.softcap});
+  const Var out = t.result("y", t.shape(y), dtype);
+  t.push(kernel_op<&Kernels::copy>("copy",
+                                   [](auto* f, Stream& s, In in, Out o) { f(s, o[0], in[0]); }),
+         {y}, {out});
+  Memory memory(b, nullptr);
+  Exec exec(std::move(t), memory);
+  StateStore& state = memory.state;
+  write(b, state.find("paged.qkv"), random_numbers(N * (c.H + 2 * c.G) * c.D, 1, rounded_to));
+  write(b, state.find("cache"),
+        random_numbers(blocks * 2 * c.G * cache_block * c.D, 2, rounded_to));
+  state.write<int32_t>("paged.positions", rows.positions);
+  state.write<int32_t>("paged.sequences", rows.sequences);
+  std::vector<int32_t> tables;
+  for (int32_t i = 0; i < sequences * width; ++i)
+    tables.push_back(1 + (i * 7) % int32_t(sequences * width));
+  state.write<int32_t>("paged.tables", tables);
+  for (int i = 0; i < times; ++i) exec.run();
+  b.synchronize();
+  return read(b, state.find("paged.y"));
+}
+
+TEST(CudaPaged, ValuesAreTheReferences) {
+  HEARTH_NEEDS_A_CARD();
+  const auto reference = make_reference_backend();
+  for (const PagedCase& c : paged_cases)
+    for (const Tolerance& tolerance : card_tolerances)
+      for (const Rows& rows : row_mixes()) {
+        SCOPED_TRACE(fmt::format("{} {} {} rows", c.name, to_string(tolerance.dtype), rows.size()));
+        const Numbers want = run_paged(*reference, DType::f64, tolerance.dtype, c, rows, 1);
+        const Numbers got = run_paged(card(), tolerance.dtype, tolerance.dtype, c, rows, 1);
+        EXPECT_LT(error_of(got, want), tolerance.value);
+        // captured, replayed, and without graphs
+        EXPECT_TRUE(run_paged(card(), tolerance.dtype, tolerance.dtype, c, rows, 3) == got);
+        EXPECT_TRUE(run_paged(card(true, false), tolerance.dtype, tolerance.dtype, c, rows, 1) ==
+                    got);
+      }
+}
+
+using Tokens = std::vector<int32_t>;
+
+Request greedy_request(int64_t prompt, int salt, int64_t made) {
+  Request r{.prompt = tiny_prompt(prompt, salt)};
+  r.sampling.temperature = 0, r.sampling.max_tokens = made, r.sampling.logprobs = 2;
+  r.prompt_logprobs = salt % 3 == 0;
+  return r;
+}
+
+std::vector<Request> greedy_requests(int count) {
+  std::vector<Request> all;
+  for (int i = 0; i < count; ++i)
+    all.push_back(greedy_request(1 + (i * 37) % 170, i, 1 + (i * 13) % 60));
+  return all;
+}
+
+// Heads that 16-bit attention takes, and room for several pieces of keys.
+std::vector<ModelConfig> card_configs() {
+  std::vector<ModelConfig> all = long_configs();
+  for (ModelConfig& c : all) c.head_dim = 32, c.dim = 128, c.hidden = 160, c.init_std = 0.15f;
+  return all;
+}
+
+TEST(CudaEngine, GreedyTokensInFp32AreTheCpus) {
+  HEARTH_NEEDS_A_CARD();
+  const auto cpu = make_cpu_backend(0);
+  for (const ModelConfig& c : card_configs()) {
+    TinyModel want_model(*cpu, c);
+    const std::vector<Request> requests = greedy_requests(64);
+    const auto want = want_model.engine({.max_batch = 64}).run(requests);
+    for (const bool graphs : {true, false})
+      for (const EngineSpec& spec :
+           {EngineSpec{.max_batch = 1}, EngineSpec{.max_batch = 64},
+            EngineSpec{.max_batch = 16, .step_tokens = 200, .speculate = 3},
+            EngineSpec{.max_batch = 16, .cache_bytes = 5 * 2 * 2 * 4 * 64 * 32 * 4 * 2}}) {
+        TinyModel m(card(true, graphs), c);
+        const auto got = m.engine(spec).run(requests);
+        for (size_t i = 0; i < got.size(); ++i) {
+          EXPECT_EQ(got[i][0].tokens, want[i][0].tokens) << i;
+          for (size_t k = 0; k < want[i][0].logprobs.size(); ++k)
+            EXPECT_NEAR(got[i][0].logprobs[k].logprob, want[i][0].logprobs[k].logprob, 1e-3);
+        }
+      }
+  }
+}
+
+// Where the token differs from the likeliest of the training forward pass, the two are near.
+TEST(CudaEngine, DifferencesIn16BitsAreNearTies) {
+  HEARTH_NEEDS_A_CARD();
+  for (const DType dtype : {DType::bf16, DType::f16})
+    for (const ModelConfig& c : card_configs()) {
+      TinyModel m(card(), c, 7, dtype);
+      const std::vector<Request> requests = greedy_requests(64);
+      int differ = 0, count = 0;
+      double total = 0, most = 0;
+      const auto all = m.engine({.max_batch = 64}).run(requests);
+      for (size_t i = 0; i < all.size(); i += 5) {
+        const Completion& made = all[i][0];
+        Tokens tokens = requests[i].prompt;
+        tokens.insert(tokens.end(), made.tokens.begin(), made.tokens.end());
+        const std::vector<float> logits = m.all_logits(tokens);
+        for (size_t k = 0; k < made.tokens.size(); ++k) {
+          const size_t at = requests[i].prompt.size() + k - 1;
+          const std::span row(&logits[at * size_t(c.vocab)], size_t(c.vocab));
+          const TokenLogprob own = token_logprob(row, made.tokens[k], 1);
+          differ += own.top[0].first != made.tokens[k];
+          EXPECT_LT(own.top[0].second - own.logprob, 0.05);
+          const double off = std::abs(double(own.logprob) - double(made.logprobs[k].logprob));
+          most = std::max(most, off), total += off, ++count;
+        }
+      }
+      fmt::print(
+          "{}: {} of {} tokens differ, log-probabilities off by {:.4f} at most, {:.5f} on "
+          "average\n",
+          to_string(dtype), differ, count, most, total / count);
+      EXPECT_LT(most, 0.05);
+      EXPECT_LT(total / count, 0.005);
+    }
+}
+
+}  // namespace
+}  // namespace hearth::cases
