@@ -156,6 +156,7 @@ struct BackwardWalk {
       if (++m == end) m = begin, ++h;
     } while (Tile::General && more() && a.first && last_keys() > n);
   }
+  __device__ void go_to(const BackwardWalk& w) { h = w.h, m = w.m; }
   __device__ int64_t tile() const {
     return (int64_t(b) * a.H + h) * ((a.T + Tile::BM - 1) / Tile::BM) + m;
   }
@@ -165,9 +166,9 @@ struct BackwardWalk {
   }
 };
 
-template <class Tile>
-__device__ void load_queries(const FlashBackward& a, const BackwardWalk<Tile>& at,
-                             const BackwardShared<Tile>& m, int stage) {
+template <class Tile, class Shared>
+__device__ void load_queries(const FlashBackward& a, const BackwardWalk<Tile>& at, const Shared& m,
+                             int stage) {
   using T = typename Tile::Element;
   const int64_t token = int64_t(a.H + 2 * a.G) * a.D, y_token = int64_t(a.H) * a.D;
   const T* q = static_cast<const T*>(a.qkv) + at.b * a.T * token + at.h * a.D;

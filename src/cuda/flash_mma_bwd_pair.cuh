@@ -136,6 +136,14 @@ __device__ inline void shape_scores(float (&s)[4], float (&slope)[4], const Flas
     for (int e = 0; e < 4; ++e) s[e] -= alibi * (away + float((e & 1) - (e >> 1) * 8));
 }
 
+// Two neighbouring queries' lse and delta.
+__device__ inline void load_row_sums(float (&lse)[2], float (&delta)[2], uint32_t at) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(lse[0]), "=f"(delta[0]), "=f"(lse[1]), "=f"(delta[1])
+               : "r"(at)
+               : "memory");
+}
+
 // From scores s and dp = dy . v: packed probabilities after dropout and gradients of q . k * scale.
 template <class Tile, bool Masked>
 __device__ void backward_slopes(uint32_t (&p)[Tile::R][Tile::BS / 16][4],
@@ -161,10 +169,7 @@ __device__ void backward_slopes(uint32_t (&p)[Tile::R][Tile::BS / 16][4],
 #pragma unroll
   for (int n = 0; n < Tile::BS / 8; ++n) {
     float lse[2], delta[2];
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(lse[0]), "=f"(delta[0]), "=f"(lse[1]), "=f"(delta[1])
-                 : "r"(row_sums + (n * 8 + (lane & 3) * 2) * 8)
-                 : "memory");
+    load_row_sums(lse, delta, row_sums + (n * 8 + (lane & 3) * 2) * 8);
     int document[2] = {0, 0};
     if (Tile::General && documents)
 #pragma unroll

@@ -43,6 +43,17 @@ __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Adds to four floats in memory, and waits for nothing. Cards before Hopper add them one by one.
+__device__ inline void add_in_memory(float4* to, const float (&c)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(c[0]),
+               "f"(c[1]), "f"(c[2]), "f"(c[3])
+               : "memory");
+#else
+  for (int e = 0; e < 4; ++e) atomicAdd(reinterpret_cast<float*>(to) + e, c[e]);
+#endif
+}
+
 // Two floats rounded and packed, the first in the lower half.
 __device__ inline uint32_t pack(float x, float y, __nv_bfloat16) {
   const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);

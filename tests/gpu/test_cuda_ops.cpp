@@ -71,6 +71,27 @@ TEST_P(CudaOps, SameBitsEveryTime) {
       }
 }
 
+// Head sizes have kernels of their own, and several blocks of keys add to one dQ.
+TEST_P(CudaOps, AttentionOfEveryHeadSize) {
+  if (!GetParam().sees) return;
+  const auto reference = make_reference_backend();
+  for (const int64_t D : {32, 64, 96, 128, 192, 256}) {
+    const Dims d{.B = 1, .T = 300, .H = 2, .D = D};
+    for (const Tolerance& tolerance : card_tolerances) {
+      CaseRun want(*reference, DType::f64, GetParam(), d, tolerance.dtype);
+      want.run();
+      for (const bool hopper : {true, false}) {
+        SCOPED_TRACE(fmt::format("{} hopper {} D {}", to_string(tolerance.dtype), hopper, D));
+        CaseRun got(card(hopper), tolerance.dtype, GetParam(), d, tolerance.dtype);
+        const std::vector<Named> first = everything(got);
+        test::expect_close(got.outputs(), want.outputs(), tolerance.value);
+        test::expect_close(got.gradients(), want.gradients(), tolerance.gradient);
+        expect_same_bits(everything(got), first);
+      }
+    }
+  }
+}
+
 // One shape with and without a scale: what was tuned for the first must not be used for the second.
 TEST(CudaGemm, AScaledProductIsAnotherProduct) {
   HEARTH_NEEDS_A_CARD();
