@@ -246,7 +246,8 @@ std::shared_ptr<const Vocabulary> make_vocabulary(VocabularyParts parts) {
     v->text.pattern = Pattern::runs;
   if (parts.text.bytes_decode)
     for (int b = 0; b < 256; ++b)
-      if (const int32_t id = v->byte_ids[size_t(b)]; id >= 0) v->bytes[size_t(id)].assign(1, char(b));
+      if (const int32_t id = v->byte_ids[size_t(b)]; id >= 0)
+        v->bytes[size_t(id)].assign(1, char(b));
   place_added(*v, std::move(parts.added));
   return v;
 }
