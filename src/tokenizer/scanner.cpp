@@ -55,7 +55,7 @@ inline int leading_letters(uint64_t w) {
 
 // Where most words end: a few ASCII letters and then another ASCII character. 0 sends the rest
 // (longer words, other scripts, no letter at all) to the general way.
-inline int short_word(const char* q, const char* end) {
+inline int ascii_word(const char* q, const char* end) {
   if (end - q <= 8) return 0;
   const int n = leading_letters(eight_bytes(q));
   return n < 8 && uint8_t(q[n]) < 0x80 ? n : 0;
@@ -122,7 +122,7 @@ const char* scan_gpt2(const char* p, const char* end) {
   if (const int n = contraction<false>(p, end)) return p + n;
   const char* q = p + (*p == ' ');
   if (q == end) return end;
-  if (const int n = short_word(q, end)) return q + n;
+  if (const int n = ascii_word(q, end)) return q + n;
   const Char c = char_at(q, end);
   if (c.kind & letters) return run_end<letters>(q + c.length, end);
   if (c.kind & numbers) return run_end<numbers>(q + c.length, end);
@@ -160,7 +160,7 @@ template <int most_digits, bool at_end>
 const char* scan_cl100k(const char* p, const char* end) {
   if (const int n = contraction<true>(p, end)) return p + n;
   const char* q = p + (*p == ' ');
-  if (const int n = short_word(q, end)) return q + n;
+  if (const int n = ascii_word(q, end)) return q + n;
   const Char c = char_at(p, end);
   q = p + c.length;
   if (c.kind & letters) return run_end<letters>(q, end);
@@ -197,8 +197,8 @@ inline CasedWord cased_word(const char* p, const char* end) {
 }
 
 // The first part of o200k's words of a few ASCII letters: capitals, then small ones (bit 5 is set).
-inline int short_cased_word(const char* q, const char* end) {
-  const int n = short_word(q, end);
+inline int ascii_cased_word(const char* q, const char* end) {
+  const int n = ascii_word(q, end);
   if (n == 0) return 0;
   const uint64_t small_bits = eight_bytes(q) & 0x20 * ones;
   const int capitals = std::countr_zero(small_bits) / 8;
@@ -209,7 +209,7 @@ inline int short_cased_word(const char* q, const char* end) {
 
 const char* scan_o200k(const char* p, const char* end) {
   const char* q = p + (*p == ' ');
-  if (const int n = short_cased_word(q, end)) return q + n + contraction<true>(q + n, end);
+  if (const int n = ascii_cased_word(q, end)) return q + n + contraction<true>(q + n, end);
   const Char c = char_at(p, end);
   const char* found = nullptr;
   if (c.kind & letters) {
