@@ -15,10 +15,11 @@ size_t take_number(Bytes& in, size_t bytes) {
 
 // Repeats what lies `back` bytes behind; it may overlap what it makes.
 void repeat(std::byte* to, size_t back, size_t length) {
+  const std::byte* from = to - back;
   if (back >= length) {
-    std::memcpy(to, to - back, length);
+    std::memcpy(to, from, length);
   } else {
-    for (size_t i = 0; i < length; ++i) to[i] = to[i - back];
+    for (size_t i = 0; i < length; ++i) to[i] = from[i];
   }
 }
 
