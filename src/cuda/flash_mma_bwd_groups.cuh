@@ -276,7 +276,7 @@ __global__ __launch_bounds__(Tile::threads, 1) void grouped_backward_kernel(Flas
   m.v.template load<BN, Tile::threads>(pk + a.G * a.D, token, n * BN, a.T, a.D);
   load_queries<Tile>(a, now, m, 0);
   commit_copies();
-  wait_copies<0>();
+  wait_for_copies<0>();
   __syncthreads();
   next.next();
   if (next.more()) load_queries<Tile>(a, next, m, 1);
@@ -292,7 +292,7 @@ __global__ __launch_bounds__(Tile::threads, 1) void grouped_backward_kernel(Flas
     following.next();
     // Here scores of this step and products of the one before end, and copies for the next are in.
     const auto meet = [&] {
-      wait_copies<0>();
+      wait_for_copies<0>();
       asm volatile("bar.sync 1, %0;" ::"n"(Tile::threads) : "memory");
       if (following.more()) load_queries<Tile>(a, following, m, slot == 0 ? 2 : slot - 1);
       commit_copies();
