@@ -103,7 +103,7 @@ TEST(Paged, TokensAndLogprobsAreThoseOfTheTrainingForward) {
 }
 
 TEST(Paged, SixtyFourTogetherAreAsEachAlone) {
-  const auto backend = make_cpu_backend(2);
+  const auto backend = make_cpu_backend(1);
   for (const ModelConfig& c : long_configs()) {
     TinyModel m(*backend, c);
     const std::vector<Request> requests = mixed(64);
@@ -117,7 +117,7 @@ TEST(Paged, SixtyFourTogetherAreAsEachAlone) {
 }
 
 TEST(Paged, PreemptionChangesNothing) {
-  const auto backend = make_cpu_backend(2);
+  const auto backend = make_cpu_backend(1);
   for (const ModelConfig& c : long_configs()) {
     TinyModel m(*backend, c);
     const std::vector<Request> requests = mixed(40);
@@ -130,7 +130,7 @@ TEST(Paged, PreemptionChangesNothing) {
 }
 
 TEST(Paged, SharedPrefixesAreComputedOnce) {
-  const auto backend = make_cpu_backend(2);
+  const auto backend = make_cpu_backend(1);
   for (const ModelConfig& c : long_configs()) {
     TinyModel m(*backend, c);
     std::vector<Request> requests;
@@ -173,7 +173,7 @@ TEST(Paged, ForgetsWhatWasUsedLeastRecently) {
 }
 
 TEST(Paged, SpeculationChangesNothing) {
-  const auto backend = make_cpu_backend(2);
+  const auto backend = make_cpu_backend(1);
   for (const ModelConfig& c : long_configs()) {
     TinyModel m(*backend, c);
     std::vector<Request> requests = mixed(24);
@@ -195,7 +195,7 @@ TEST(Paged, SpeculationChangesNothing) {
 }
 
 TEST(Paged, SamplesShareTheirPrompt) {
-  const auto backend = make_cpu_backend(2);
+  const auto backend = make_cpu_backend(1);
   for (const ModelConfig& c : long_configs()) {
     TinyModel m(*backend, c);
     Request r = sampled(tiny_prompt(100), 50, 8);
@@ -222,7 +222,7 @@ TEST(Paged, SamplesShareTheirPrompt) {
 }
 
 TEST(Paged, BeamsShareBlocksAndSurvivePreemption) {
-  const auto backend = make_cpu_backend(2);
+  const auto backend = make_cpu_backend(1);
   for (const ModelConfig& c : long_configs()) {
     TinyModel m(*backend, c);
     std::vector<Request> requests = mixed(9);
@@ -252,7 +252,7 @@ TEST(Paged, BeamsShareBlocksAndSurvivePreemption) {
 }
 
 TEST(Paged, WindowsGiveOldBlocksBack) {
-  const auto backend = make_cpu_backend(2);
+  const auto backend = make_cpu_backend(1);
   TinyModel m(*backend, long_configs()[4]);
   Engine e = m.engine({.max_batch = 1, .step_tokens = 32});
   int64_t most = 0;
@@ -277,7 +277,7 @@ TEST(Paged, RefusesACacheThatHoldsNoSequence) {
 
 // Real widths: products over several blocks of k and panels of every size.
 TEST(Paged, RowsOfAWideModelDoNotDependOnTheirBatch) {
-  const auto backend = make_cpu_backend(2);
+  const auto backend = make_cpu_backend(1);
   ModelConfig c = tiny_config();
   c.vocab = 1031, c.context = 128, c.dim = 576, c.heads = 9, c.kv_heads = 3, c.hidden = 1536;
   c.init_std = 0.05f;
