@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <vector>
 
 #include "chess/board.h"
+#include "chess/split.h"
 #include "core/error.h"
 #include "io/json.h"
 
@@ -15,16 +15,6 @@ namespace {
 
 constexpr std::string_view piece_letters = "PNBRQKpnbrqk", castling_letters = "KQkq";
 constexpr int largest_counter = 9999;
-
-std::vector<std::string_view> fields_of(std::string_view fen) {
-  std::vector<std::string_view> fields;
-  for (size_t begin = 0; begin <= fen.size();) {
-    const size_t end = std::min(fen.find(' ', begin), fen.size());
-    fields.push_back(fen.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return fields;
-}
 
 int read_counter(std::string_view text, int least, std::string_view what) {
   int n = 0;
@@ -118,7 +108,7 @@ void Board::read_en_passant(std::string_view text) {
 }
 
 Board Board::from_fen(std::string_view fen) {
-  const std::vector<std::string_view> fields = fields_of(fen);
+  const std::vector<std::string_view> fields = split(fen, ' ');
   if (fields.size() != 6)
     fail("fen", "expected 6 fields, got {} in {}", fields.size(), in_quotes(fen));
   Board b{Empty()};

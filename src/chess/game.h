@@ -27,6 +27,7 @@ class Game {
   explicit Game(const Board& start = {}) : boards_{start} {}
 
   const Board& board() const { return boards_.back(); }
+  const Board& board(size_t ply) const { return boards_.at(ply); }
   const std::vector<Move>& moves() const { return moves_; }
   void push(Move);  // an error where it is not legal
   void pop();

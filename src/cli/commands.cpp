@@ -51,6 +51,7 @@ int run_command_line(int argc, char** argv) {
   add_bench(app);
   add_quickstart(app);
   add_doctor(app);
+  add_chess(app);
   allow_config_files(app);
 
   const std::vector<std::string> given(argv + 1, argv + argc);

@@ -300,6 +300,7 @@ void add_data(CLI::App& app) {
   add_prepare(*c);
   add_stat(*c);
   add_stories(*c);
+  add_data_chess(*c);
 }
 
 }  // namespace hearth
