@@ -111,6 +111,18 @@ class ChessDataWriter {
   ChessDataCounts counts_;
 };
 
+std::optional<int64_t> rating_of(const nlohmann::json& puzzle) {
+  if (!puzzle.contains("rating") || puzzle["rating"].is_null()) return std::nullopt;
+  if (!puzzle["rating"].is_number_integer())
+    fail("rating", "expected a whole number or null, got {}", in_quotes(puzzle["rating"].dump()));
+  return puzzle["rating"].get<int64_t>();
+}
+
+bool within(const PuzzleSpec& spec, std::optional<int64_t> rating) {
+  if (spec.min_rating && (!rating || *rating < *spec.min_rating)) return false;
+  return !spec.max_rating || (rating && *rating <= *spec.max_rating);
+}
+
 }  // namespace
 
 ChessDataCounts write_chess_data(const std::filesystem::path& path, const ChessDataSpec& spec,
@@ -127,12 +139,11 @@ int64_t write_puzzle_prompts(const std::filesystem::path& path, const PuzzleSpec
     const auto move = parse_uci(best);
     if (!move || !board.is_legal(*move))
       fail("best", "expected a legal move in {}, got {}", board.fen(), in_quotes(best));
-    if (!puzzle.contains("rating") || !puzzle["rating"].is_number_integer())
-      fail("rating", "expected a whole number, got none");
-    const int64_t rating = puzzle["rating"];
-    if (rating < spec.min_rating || rating > spec.max_rating) return;
-    const nlohmann::ordered_json row = {
-        {"prompt", policy_prompt(board)}, {"best", best}, {"rating", rating}};
+    const std::optional<int64_t> rating = rating_of(puzzle);
+    if (!within(spec, rating)) return;
+    nlohmann::ordered_json row = {
+        {"prompt", policy_prompt(board)}, {"best", best}, {"rating", nullptr}};
+    if (rating) row["rating"] = *rating;
     out.write(to_bytes(row.dump() + "\n"));
     ++rows;
   });

@@ -111,8 +111,8 @@ void add_data_chess(CLI::App& app) {
       ->capture_default_str();
   c->add_option("--puzzles", flags->puzzles.puzzles,
                 "JSON lines of fen, best, rating: write these as prompts, play no games");
-  c->add_option("--min-rating", flags->puzzles.min_rating, "of puzzles")->capture_default_str();
-  c->add_option("--max-rating", flags->puzzles.max_rating, "of puzzles")->capture_default_str();
+  c->add_option("--min-rating", flags->puzzles.min_rating, "of puzzles");
+  c->add_option("--max-rating", flags->puzzles.max_rating, "of puzzles");
   c->add_flag("--json", flags->json, "result as one JSON object");
   c->callback([flags] { run_data_chess(*flags); });
 }
