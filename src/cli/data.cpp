@@ -334,6 +334,7 @@ void add_data(CLI::App& app) {
   add_data_get(*c);
   add_stat(*c);
   add_stories(*c);
+  add_data_chess(*c);
 }
 
 }  // namespace hearth

@@ -1,0 +1,16 @@
+// JSON lines, an object each: what goes wrong with one names its file and line.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace hearth::chess {
+
+void for_each_row(const std::filesystem::path&,
+                  const std::function<void(const nlohmann::json& row)>&);
+
+const std::string& text_in(const nlohmann::json& row, const char* key);  // an error where absent
+
+}  // namespace hearth::chess

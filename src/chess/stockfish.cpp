@@ -1,0 +1,193 @@
+#include "chess/stockfish.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "chess/uci_reply.h"
+#include "core/error.h"
+#include "io/line_process.h"
+
+namespace hearth::chess {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Trouble { none, died, hung, rubbish };
+
+Trouble trouble_of(LineProcess::Heard h) {
+  switch (h) {
+    case LineProcess::Heard::line:
+      return Trouble::none;
+    case LineProcess::Heard::late:
+      return Trouble::hung;
+    case LineProcess::Heard::ended:
+      return Trouble::died;
+    case LineProcess::Heard::too_long:
+      return Trouble::rubbish;
+  }
+  return Trouble::rubbish;
+}
+
+bool is_program(const fs::path& p) {
+  std::error_code none;
+  return fs::is_regular_file(p, none) && access(p.c_str(), X_OK) == 0;
+}
+
+}  // namespace
+
+std::optional<fs::path> find_stockfish() {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(std::string(path ? path : "") + ":/usr/games");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const fs::path p = fs::path(folder) / "stockfish";
+    if (!folder.empty() && is_program(p)) return p;
+  }
+  return std::nullopt;
+}
+
+class StockfishPool::Engine {
+ public:
+  explicit Engine(const StockfishSpec& spec) : spec_(spec), process_(spec.program) {}
+
+  // Until it has said uciok an engine may print what it likes, within reason.
+  Trouble start() {
+    const auto deadline = deadline_in(spec_.timeout_s);
+    Trouble t = say({"uci"}, deadline);
+    constexpr int most_lines = 1000;
+    std::string line;
+    for (int n = 0; t == Trouble::none && line != "uciok"; ++n) {
+      if (n == most_lines) return Trouble::rubbish;
+      t = trouble_of(process_.hear(line, deadline));
+    }
+    if (t == Trouble::none)
+      t = say({"setoption name Threads value 1", "setoption name Hash value 1",
+               fmt::format("setoption name MultiPV value {}", spec_.candidates)},
+              deadline);
+    return t == Trouble::none ? settle(deadline) : t;
+  }
+
+  Trouble search(Label& label, const Board& board) {
+    const auto deadline = deadline_in(spec_.timeout_s);
+    Trouble t = say({"ucinewgame"}, deadline);
+    if (t == Trouble::none) t = settle(deadline);
+    if (t == Trouble::none)
+      t = say({"position fen " + board.fen(), fmt::format("go nodes {}", spec_.nodes)}, deadline);
+    UciReply reply(board, spec_.candidates);
+    std::string line;
+    while (t == Trouble::none) {
+      t = trouble_of(process_.hear(line, deadline));
+      if (t != Trouble::none) break;
+      const UciReply::State state = reply.feed(line);
+      if (state == UciReply::State::bad) return Trouble::rubbish;
+      if (state == UciReply::State::more) continue;
+      label = reply.label();
+      break;
+    }
+    return t;
+  }
+
+ private:
+  Trouble say(std::initializer_list<std::string> lines, LineProcess::Deadline deadline) {
+    for (const std::string& l : lines) {
+      if (const Trouble t = trouble_of(process_.say(l, deadline)); t != Trouble::none) return t;
+    }
+    return Trouble::none;
+  }
+
+  // isready and its answer: all before it has been taken in. Stockfish may add an info string.
+  Trouble settle(LineProcess::Deadline deadline) {
+    Trouble t = say({"isready"}, deadline);
+    std::string line;
+    while (t == Trouble::none && line != "readyok") {
+      t = trouble_of(process_.hear(line, deadline));
+      if (t == Trouble::none && line != "readyok" && !line.starts_with("info string "))
+        return Trouble::rubbish;
+    }
+    return t;
+  }
+
+  const StockfishSpec& spec_;
+  LineProcess process_;
+};
+
+struct StockfishPool::Slot {
+  std::unique_ptr<Engine> engine;
+  StockfishCounts counts;
+
+  void note(Trouble t) {
+    counts.died += t == Trouble::died;
+    counts.hung += t == Trouble::hung;
+    counts.rubbish += t == Trouble::rubbish;
+  }
+};
+
+StockfishPool::StockfishPool(StockfishSpec spec)
+    : spec_(std::move(spec)), threads_(spec_.processes) {
+  for (int i = 0; i < threads_.count(); ++i) {
+    slots_.push_back(std::make_unique<Slot>());
+    slots_.back()->engine = std::make_unique<Engine>(spec_);
+    if (slots_.back()->engine->start() != Trouble::none)
+      fail(spec_.program.string(), "expected a UCI engine that is ready within {} s, got none",
+           spec_.timeout_s);
+  }
+}
+
+StockfishPool::~StockfishPool() = default;
+
+Label StockfishPool::label_one(Slot& slot, const Board& board) {
+  Label label;
+  if (board.legal_moves().empty()) return label;
+  for (int attempt = 0; attempt < spec_.attempts; ++attempt) {
+    Trouble t = Trouble::none;
+    if (!slot.engine) {
+      slot.engine = std::make_unique<Engine>(spec_);
+      ++slot.counts.replaced;
+      t = slot.engine->start();
+    }
+    if (t == Trouble::none) t = slot.engine->search(label, board);
+    if (t == Trouble::none) {
+      ++slot.counts.answered;
+      return label;
+    }
+    slot.note(t);
+    slot.engine.reset();
+  }
+  if (const int64_t failed = ++failed_; failed > spec_.max_failures)
+    fail(spec_.program.string(),
+         "expected answers, got {} positions without one; this process died {} times, hung {} "
+         "times, said rubbish {} times",
+         failed, slot.counts.died, slot.counts.hung, slot.counts.rubbish);
+  return {};
+}
+
+std::vector<Label> StockfishPool::label(std::span<const Board> boards) {
+  std::vector<Label> labels(boards.size());
+  threads_.run(int64_t(boards.size()), [&](int64_t i, int worker) {
+    labels[size_t(i)] = label_one(*slots_[size_t(worker)], boards[size_t(i)]);
+  });
+  return labels;
+}
+
+StockfishCounts StockfishPool::counts() const {
+  StockfishCounts sum;
+  sum.failed = failed_;
+  for (const auto& slot : slots_) {
+    const StockfishCounts& c = slot->counts;
+    sum.answered += c.answered;
+    sum.died += c.died, sum.hung += c.hung, sum.rubbish += c.rubbish, sum.replaced += c.replaced;
+  }
+  return sum;
+}
+
+std::unique_ptr<StockfishPool> open_stockfish(const std::string& name, int64_t nodes,
+                                              int processes) {
+  if (name == "none") return nullptr;
+  const std::optional<fs::path> program = name == "auto" ? find_stockfish() : fs::path(name);
+  if (!program) return nullptr;
+  return std::make_unique<StockfishPool>(
+      StockfishSpec{.program = *program, .processes = processes, .nodes = nodes});
+}
+
+}  // namespace hearth::chess

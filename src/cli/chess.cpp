@@ -1,0 +1,135 @@
+// hearth chess: the rules on the command line, and scores of completions of the chess tasks.
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+
+#include "chess/game.h"
+#include "chess/score.h"
+#include "cli/commands.h"
+#include "core/error.h"
+
+namespace hearth {
+namespace {
+
+using chess::Board;
+using nlohmann::ordered_json;
+
+struct ChessFlags {
+  std::string fen, uci;
+  int depth = 1;
+  bool json = false;
+};
+
+void run_perft(const ChessFlags& flags) {
+  const Board board = Board::from_fen(flags.fen);
+  const auto start = std::chrono::steady_clock::now();
+  const uint64_t nodes = chess::perft(board, flags.depth);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (flags.json)
+    print_json(
+        {{"fen", board.fen()}, {"depth", flags.depth}, {"nodes", nodes}, {"seconds", seconds}});
+  else
+    put(fmt::format("{}\n", nodes));
+}
+
+void print_legal(const std::string& fen, bool json) {
+  const Board board = Board::from_fen(fen);
+  std::vector<std::string> moves;
+  for (const chess::Move m : board.legal_moves()) moves.push_back(chess::uci(m));
+  std::sort(moves.begin(), moves.end());
+  if (json)
+    print_json({{"fen", board.fen()}, {"moves", moves}});
+  else
+    put(fmt::format("{}\n", fmt::join(moves, " ")));
+}
+
+void run_legal(const ChessFlags& flags) {
+  if (flags.fen != "-") return print_legal(flags.fen, flags.json);
+  for (std::string line; std::getline(std::cin, line);) print_legal(line, flags.json);
+}
+
+void run_move(const ChessFlags& flags) {
+  const Board board = Board::from_fen(flags.fen);
+  const auto move = chess::parse_uci(flags.uci);
+  if (!move || !board.is_legal(*move))
+    fail("uci", "expected a legal move in {}, got {}", board.fen(), flags.uci);
+  const Board next = board.after(*move);
+  if (flags.json)
+    print_json({{"fen", next.fen()},
+                {"check", next.in_check()},
+                {"ending", chess::ending_name(chess::ending_of(next))},
+                {"fifty_moves", chess::fifty_moves(next)}});
+  else
+    put(next.fen() + "\n");
+}
+
+struct ScoreFlags {
+  std::string data, stockfish = "auto";
+  int64_t nodes = chess::StockfishSpec().nodes;
+  int threads = 0;
+  bool json = false;
+};
+
+void run_score(const ScoreFlags& flags) {
+  const std::unique_ptr<chess::StockfishPool> pool =
+      chess::open_stockfish(flags.stockfish, flags.nodes, flags.threads);
+  const chess::ScoredFile scored = chess::score_file(flags.data, pool.get());
+  if (scored.unlabelled > 0)
+    fmt::print(stderr,
+               "{} policy rows have neither reference nor best move, and {}: of their rewards only "
+               "the format is told\n",
+               scored.unlabelled, pool ? "Stockfish gave none" : "there is no Stockfish");
+  ordered_json report = scored.scores.json();
+  report["unlabelled"] = scored.unlabelled;
+  report["stockfish"] = pool != nullptr;
+  print_json(report);
+}
+
+template <class F>
+CLI::App* add_position_command(CLI::App& app, const std::string& name, const std::string& what,
+                               F run) {
+  auto flags = std::make_shared<ChessFlags>();
+  CLI::App* c = app.add_subcommand(name, what);
+  c->add_option("--fen", flags->fen,
+                name == "legal" ? "position; - for one a line of standard input" : "position")
+      ->required();
+  if (name == "perft")
+    c->add_option("--depth", flags->depth, "plies")->required()->check(CLI::Range(0, 30));
+  if (name == "move") c->add_option("--uci", flags->uci, "move, as e2e4 or e7e8q")->required();
+  c->add_flag("--json", flags->json, "result as one JSON object (a line each for several)");
+  c->callback([flags, run] { run(*flags); });
+  return c;
+}
+
+void add_score(CLI::App& app) {
+  auto flags = std::make_shared<ScoreFlags>();
+  CLI::App* c = app.add_subcommand("score", "rates of completions: legal, best, exact");
+  c->add_option("--data", flags->data,
+                "JSON lines of prompt, completion and, for P:, reference or best")
+      ->required();
+  c->add_option("--stockfish", flags->stockfish,
+                "path, auto or none: labels rows that have no truth")
+      ->capture_default_str();
+  c->add_option("--nodes", flags->nodes, "searched a position")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  c->add_option("--threads", flags->threads, "Stockfish processes; 0: one per core")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  c->add_flag("--json", flags->json, "the result is JSON in any case");
+  c->callback([flags] { run_score(*flags); });
+}
+
+}  // namespace
+
+void add_chess(CLI::App& app) {
+  CLI::App* c = app.add_subcommand("chess", "the rules of chess, and scores of the chess tasks");
+  c->require_subcommand(1);
+  add_position_command(*c, "perft", "count the leaves of the tree of legal moves", run_perft);
+  add_position_command(*c, "legal", "the legal moves, sorted", run_legal);
+  add_position_command(*c, "move", "the position after a move", run_move);
+  add_score(*c);
+}
+
+}  // namespace hearth

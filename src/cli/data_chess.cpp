@@ -1,0 +1,120 @@
+// hearth data chess: self-played positions as rows of the chess tasks, and puzzles as prompts.
+#include "chess/dataset.h"
+#include "chess/split.h"
+#include "cli/commands.h"
+#include "core/error.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct DataChessFlags {
+  std::string out, tasks = "P,A", format = "jsonl", stockfish = "auto";
+  chess::ChessDataSpec spec;
+  chess::PuzzleSpec puzzles;
+  int64_t nodes = chess::StockfishSpec().nodes;
+  int threads = 0;
+  bool json = false;
+};
+
+bool has_task(const DataChessFlags& flags, std::string_view task) {
+  bool has = false;
+  for (const std::string_view t : chess::split(flags.tasks, ',')) {
+    if (t != "P" && t != "A") fail_usage("--tasks", "expected P, A or P,A, got {}", flags.tasks);
+    has |= t == task;
+  }
+  return has;
+}
+
+void run_puzzles(const DataChessFlags& flags) {
+  if (flags.format != "jsonl")
+    fail_usage("--format", "expected jsonl for puzzles, got {}", flags.format);
+  const int64_t rows = chess::write_puzzle_prompts(flags.out, flags.puzzles);
+  if (flags.json)
+    print_json({{"puzzles", rows}, {"out", flags.out}});
+  else
+    put(fmt::format("{}: {} puzzles\n", flags.out, rows));
+}
+
+ordered_json report_of(const chess::ChessDataCounts& n, const chess::StockfishPool* pool) {
+  ordered_json report = {
+      {"games", n.games},         {"checkmates", n.checkmates}, {"draws", n.draws},
+      {"positions", n.positions}, {"policy_rows", n.policy},    {"environment_rows", n.environment},
+      {"repeated", n.repeated},   {"unlabelled", n.unlabelled}, {"stockfish", nullptr}};
+  if (pool) {
+    const chess::StockfishCounts c = pool->counts();
+    report["stockfish"] = {{"answered", c.answered}, {"failed", c.failed},
+                           {"died", c.died},         {"hung", c.hung},
+                           {"rubbish", c.rubbish},   {"replaced", c.replaced}};
+  }
+  return report;
+}
+
+void run_data_chess(const DataChessFlags& flags) {
+  if (!flags.puzzles.puzzles.empty()) return run_puzzles(flags);
+  chess::ChessDataSpec spec = flags.spec;
+  spec.format = flags.format == "text" ? chess::RowFormat::text : chess::RowFormat::jsonl;
+  spec.environment = has_task(flags, "A");
+  const std::unique_ptr<chess::StockfishPool> pool =
+      has_task(flags, "P") ? chess::open_stockfish(flags.stockfish, flags.nodes, flags.threads)
+                           : nullptr;
+  if (has_task(flags, "P") && !pool) {
+    if (!spec.environment)
+      fail("data chess",
+           "expected Stockfish for the P: task, got none; install the package stockfish");
+    fmt::print(stderr, "there is no Stockfish: the P: task is left out\n");
+  }
+  Threads threads(flags.threads);
+  const chess::ChessDataCounts n = chess::write_chess_data(flags.out, spec, threads, pool.get());
+  ordered_json report = report_of(n, pool.get());
+  report["out"] = flags.out;
+  if (flags.json) return print_json(report);
+  put(fmt::format(
+      "{}: {} P: rows and {} A: rows from {} games ({} repeated, {} without an answer)\n",
+      flags.out, n.policy, n.environment, n.games, n.repeated, n.unlabelled));
+}
+
+}  // namespace
+
+void add_data_chess(CLI::App& app) {
+  auto flags = std::make_shared<DataChessFlags>();
+  CLI::App* c = app.add_subcommand("chess", "rows of the chess tasks from self-play, or puzzles");
+  chess::SelfPlaySpec& play = flags->spec.play;
+  c->add_option("--out", flags->out, "file to write")->required();
+  c->add_option("--games", flags->spec.games, "to play")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  c->add_option("--seed", play.seed, "another seed is another file")->capture_default_str();
+  c->add_option("--tasks", flags->tasks, "P, A or both")->capture_default_str();
+  c->add_option("--format", flags->format, "jsonl (prompt, completion) or text")
+      ->check(CLI::IsMember({"jsonl", "text"}))
+      ->capture_default_str();
+  c->add_option("--temperature", play.temperature, "of the moves, in pawns")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  c->add_option("--plies", play.max_plies, "of a game at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  c->add_option("--openings", play.opening_share, "share of games from a known opening")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  c->add_option("--keep", flags->spec.keep, "share of positions taken")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  c->add_option("--stockfish", flags->stockfish, "path, auto or none")->capture_default_str();
+  c->add_option("--nodes", flags->nodes, "Stockfish searches a position")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  c->add_option("--threads", flags->threads, "and Stockfish processes; 0: one per core")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  c->add_option("--puzzles", flags->puzzles.puzzles,
+                "JSON lines of fen, best, rating: write these as prompts, play no games");
+  c->add_option("--min-rating", flags->puzzles.min_rating, "of puzzles");
+  c->add_option("--max-rating", flags->puzzles.max_rating, "of puzzles");
+  c->add_flag("--json", flags->json, "result as one JSON object");
+  c->callback([flags] { run_data_chess(*flags); });
+}
+
+}  // namespace hearth
