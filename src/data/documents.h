@@ -47,10 +47,10 @@ class DocumentReader {
 
   bool next(Document&);  // false at the end of the last file
   SourcePosition position() const { return at_; }
-  int64_t bytes_read() const {
-    return bytes_;
-  }                                 // unpacked, by this reader, skipped ones not counted
-  int64_t packed_position() const;  // bytes of the inputs, as they lie on disk, up to here
+  // Unpacked, by this reader, skipped ones not counted.
+  int64_t bytes_read() const { return bytes_; }
+  // Bytes of the inputs, as they lie on disk, up to here.
+  int64_t packed_position() const;
 
   struct Source;
 

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "data/documents.h"
+#include "data/jsonl.h"
 #include "infer/eval.h"
 #include "io/files.h"
 #include "io/json.h"
@@ -201,10 +202,12 @@ std::vector<LastWord> read_lambada(const fs::path& path) {
 }
 
 std::vector<std::string> read_documents(const fs::path& path) {
-  DocumentReader reader({path}, SourceKind::automatic);
+  const DocumentSpec spec{.inputs = {path}};
+  DocumentReader reader(spec);
   std::vector<std::string> texts;
   for (Document d; reader.next(d);)
-    texts.push_back(d.json ? jsonl_text(d.raw, d.where) : std::move(d.raw));
+    texts.push_back(d.json ? jsonl_text(d.raw, document_place(spec, d.file, d.line))
+                           : std::string(d.raw));
   return not_empty(std::move(texts), path);
 }
 
