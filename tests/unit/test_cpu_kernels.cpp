@@ -43,8 +43,7 @@ TEST(CpuKernels, TablesAreFull) {
     const Kernels& k = cpu_kernels(isa);
     const auto* entry = reinterpret_cast<void* const*>(&k);
     const size_t drawn = offsetof(Kernels, sample) / sizeof *entry;  // by the host
-    for (size_t i = 0; i < sizeof k / sizeof *entry; ++i)
-      if (i != drawn) EXPECT_NE(entry[i], nullptr) << i;
+    for (size_t i = 0; i < sizeof k / sizeof *entry; ++i) EXPECT_TRUE(entry[i] || i == drawn) << i;
     EXPECT_TRUE(std::string(k.name).starts_with("cpu "));
   }
 }

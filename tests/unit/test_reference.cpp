@@ -12,8 +12,7 @@ const Act acts[] = {Act::none,   Act::gelu_tanh, Act::gelu_erf, Act::relu2,
 TEST(Reference, HasEveryKernel) {
   const auto* entry = reinterpret_cast<void* const*>(&ops);
   const size_t drawn = offsetof(Kernels, sample) / sizeof *entry;  // by the host, on a CPU
-  for (size_t i = 0; i < sizeof ops / sizeof *entry; ++i)
-    if (i != drawn) EXPECT_NE(entry[i], nullptr) << i;
+  for (size_t i = 0; i < sizeof ops / sizeof *entry; ++i) EXPECT_TRUE(entry[i] || i == drawn) << i;
 }
 
 TEST(Reference, BackendHasZeroedAlignedMemory) {
