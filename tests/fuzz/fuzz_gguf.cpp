@@ -9,8 +9,9 @@ int fuzz_gguf(const uint8_t* data, size_t size) {
       hearth::fuzz::require(b.empty() || (b.data() >= file.data() && &b.back() <= &file.back()));
     };
     for (const auto& [name, t] : table.tensors) inside(t.bytes), hearth::from_ggml(t.bytes, t.type);
-    for (const auto& [key, v] : table.values) {
-      inside(v.bytes);
+    for (const auto& entry : table.values) {
+      const std::string& key = entry.first;
+      inside(entry.second.bytes);
       // Each may be of another kind: that is a refusal of its own.
       hearth::fuzz::taken([&] { table.whole(key); });
       hearth::fuzz::taken([&] { table.number(key); });

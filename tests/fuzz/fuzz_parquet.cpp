@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "data/parquet.h"
 #include "fuzz.h"
 #include "unit/parquet_file.h"
