@@ -1,0 +1,46 @@
+#include "fuzz.h"
+#include "io/gguf.h"
+
+int fuzz_gguf(const uint8_t* data, size_t size) {
+  return hearth::fuzz::taken([&] {
+    const auto file = std::as_bytes(std::span(data, size));
+    const hearth::GgufTable table = hearth::parse_gguf(file, "fuzz");
+    const auto inside = [&](hearth::Bytes b) {
+      hearth::fuzz::require(b.empty() || (b.data() >= file.data() && &b.back() <= &file.back()));
+    };
+    for (const auto& [name, t] : table.tensors) inside(t.bytes), hearth::from_ggml(t.bytes, t.type);
+    for (const auto& entry : table.values) {
+      const std::string& key = entry.first;
+      inside(entry.second.bytes);
+      // Each may be of another kind: that is a refusal of its own.
+      hearth::fuzz::taken([&] { table.whole(key); });
+      hearth::fuzz::taken([&] { table.number(key); });
+      hearth::fuzz::taken([&] { table.flag(key); });
+      hearth::fuzz::taken([&] { table.text(key); });
+      hearth::fuzz::taken([&] { table.texts(key); });
+      hearth::fuzz::taken([&] { table.numbers(key); });
+      hearth::fuzz::taken([&] { table.wholes(key); });
+    }
+  });
+}
+
+hearth::fuzz::Seeds seeds_gguf() {
+  using hearth::fuzz::bytes_of;
+  const auto text = [](std::string_view s) {
+    return bytes_of(uint64_t(s.size())) + std::string(s);
+  };
+  const auto head = [](uint64_t tensors, uint64_t keys) {
+    return "GGUF" + bytes_of(uint32_t(3)) + bytes_of(tensors) + bytes_of(keys);
+  };
+  const std::string keys = text("general.architecture") + bytes_of(uint32_t(8)) + text("llama") +
+                           text("n") + bytes_of(uint32_t(4)) + bytes_of(uint32_t(7)) +
+                           text("list") + bytes_of(uint32_t(9)) + bytes_of(uint32_t(8)) +
+                           bytes_of(uint64_t(2)) + text("a") + text("b") + text("f") +
+                           bytes_of(uint32_t(6)) + bytes_of(1.5f) + text("on") +
+                           bytes_of(uint32_t(7)) + std::string(1, '\1');
+  const std::string tensor = text("t") + bytes_of(uint32_t(2)) + bytes_of(uint64_t(2)) +
+                             bytes_of(uint64_t(3)) + bytes_of(uint32_t(0)) + bytes_of(uint64_t(0));
+  std::string whole = head(1, 5) + keys + tensor;
+  whole.resize((whole.size() + 31) / 32 * 32);
+  return {head(0, 5) + keys, whole + std::string(24, 'x')};
+}

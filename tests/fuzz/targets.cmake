@@ -1,0 +1,28 @@
+# fuzz_targets: the parsers that are fuzzed and that this tree has, and fuzz_sources, the files that define
+# them. A target is NAME:FILE:PARSER: tests/fuzz/FILE.cpp defines fuzz_NAME over src/PARSER.
+set(all_fuzz_targets
+  safetensors:fuzz_safetensors:io/safetensors.h gguf:fuzz_gguf:io/gguf.h
+  llama2c:fuzz_llama2c:io/llama2c.h mingpt_json:fuzz_mingpt_json:io/mingpt_json.h
+  toml:fuzz_toml:io/toml.h manifest:fuzz_manifest:io/checkpoint_dir.h
+  tokenizer_json:fuzz_tokenizer:tokenizer/tokenizer.h tokenizer_lists:fuzz_tokenizer:tokenizer/tokenizer.h
+  chat_template:fuzz_chat:chat/chat_template.h chat:fuzz_chat:chat/chat_template.h
+  shards:fuzz_shards:data/shards.h metadata:fuzz_shards:data/shards.h
+  eval_file:fuzz_eval_file:data/eval_file.cpp jsonl:fuzz_jsonl:data/jsonl.h
+  parquet:fuzz_parquet:data/parquet.h config_json:fuzz_config_json:model/folder.h)
+set(fuzz_targets "")
+set(fuzz_sources ${CMAKE_CURRENT_LIST_DIR}/fuzz.cpp)
+set(lines "")
+foreach(target ${all_fuzz_targets})
+  string(REPLACE ":" ";" parts ${target})
+  list(GET parts 0 name)
+  list(GET parts 1 file)
+  list(GET parts 2 parser)
+  if(EXISTS ${CMAKE_SOURCE_DIR}/src/${parser})
+    list(APPEND fuzz_targets ${name})
+    list(APPEND fuzz_sources ${CMAKE_CURRENT_LIST_DIR}/${file}.cpp)
+    string(APPEND lines "HEARTH_FUZZ_TARGET(${name})\n")
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES fuzz_sources)
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/fuzz/fuzz_targets.inc CONTENT "${lines}")
+set(fuzz_includes ${CMAKE_CURRENT_LIST_DIR} ${CMAKE_CURRENT_LIST_DIR}/.. ${CMAKE_BINARY_DIR}/generated/fuzz)
