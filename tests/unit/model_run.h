@@ -64,10 +64,8 @@ struct LoadedModel {
 // Logits (B, T, V) of tokens (B, T), recorded once for its shape.
 class LogitsProgram {
  public:
-  LogitsProgram(LoadedModel& m, int64_t B, int64_t T, int64_t cache_tokens = 0)
-      : model_(m),
-        name_(cache_tokens ? "cached" : "plain"),
-        exec_(record(B, T, cache_tokens), m.memory) {}
+  LogitsProgram(LoadedModel& m, int64_t B, int64_t T)
+      : model_(m), name_("plain"), exec_(record(B, T), m.memory) {}
 
   std::vector<float> run(
       const std::vector<int32_t>& tokens, const std::vector<int32_t>& positions,
@@ -79,10 +77,9 @@ class LogitsProgram {
   }
 
  private:
-  Tape record(int64_t B, int64_t T, int64_t cache_tokens) {
+  Tape record(int64_t B, int64_t T) {
     Tape t(model_.params.dtype(), name_);
-    const Var x =
-        decoder(t, model_.config, declare_inputs(t, B, T, false), {.cache_tokens = cache_tokens});
+    const Var x = decoder(t, model_.config, declare_inputs(t, B, T, false), {});
     const Var y = linear(t, x, head_weight(t, model_.config));
     const Var logits = t.result("logits", t.shape(y), t.dtype());
     t.push(kernel_op<&Kernels::copy>(

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "infer/engine.h"
 #include "io/json.h"
 #include "io/mingpt_json.h"
 #include "unit/model_run.h"
@@ -236,14 +237,12 @@ std::vector<int32_t> tell_whole(LoadedModel& m) {
   return ids;
 }
 
-// The same one token at a time over a cache.
+// The same by the engine, one token at a time over its cache.
 std::vector<int32_t> tell_cached(LoadedModel& m) {
-  LogitsProgram program(m, 1, 1, context);
+  Engine engine(m.config, m.params, *m.backend, {.context = context});
+  const Request r{.prompt = {1}, .sampling = {.temperature = 0, .max_tokens = told - 1}};
   std::vector<int32_t> ids{1};
-  while (int64_t(ids.size()) < told) {
-    const Numbers logits = program.run({ids.back()}, {int32_t(ids.size()) - 1});
-    ids.push_back(best_of(logits.data(), m.config.vocab));
-  }
+  for (const int32_t id : engine.run(std::vector{r})[0][0].tokens) ids.push_back(id);
   return ids;
 }
 
@@ -258,7 +257,9 @@ TEST(Stories260K, GreedyStoryWholeAndCached) {
     LoadedModel m(source, where);
     const std::vector<int32_t> ids = tell_whole(m);
     EXPECT_EQ(decode(ids).substr(0, story.size()), story);
-    EXPECT_EQ(tell_cached(m), ids);
+    if (where.dtype == DType::f32) {  // the engine knows no f64
+      EXPECT_EQ(tell_cached(m), ids);
+    }
   }
 }
 
