@@ -69,7 +69,7 @@ std::vector<BeamSearch::Child> BeamSearch::step(std::span<const Beam> beams) {
     const Candidate& c = best[rank];
     const Beam& parent = beams[c.parent];
     Sequence s = *parent.sequence;
-    s.append(c.token, wanted_logprob(job_, parent.logits, c.token));
+    s.append(c.token, wanted_logprob(job_, parent.logits, parent.sum, c.token));
     if (!s.finished()) {
       next.push_back({c.parent, std::move(s)});
       scores.push_back(c.score);

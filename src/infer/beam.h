@@ -13,6 +13,7 @@ class BeamSearch {
   struct Beam {
     const Sequence* sequence;
     std::span<const float> logits;
+    std::optional<LogSum> sum;
   };
   struct Child {
     size_t parent;  // index of the beam it goes on from

@@ -89,12 +89,19 @@ void SamplingSpec::check(int64_t vocab) const {
     if (s.empty()) fail_usage("stop", "expected strings of at least one byte, got an empty one");
 }
 
-TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t top) {
-  const double most = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float x : logits) sum += std::exp(double(x) - most);
-  const double lse = most + std::log(sum);
-  const auto of = [&](int32_t id) { return float(double(logits[size_t(id)]) - lse); };
+TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t top,
+                           std::optional<LogSum> given) {
+  double lse = 0;
+  if (!given) {
+    const double most = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float x : logits) sum += std::exp(double(x) - most);
+    lse = most + std::log(sum);
+  }
+  const auto of = [&](int32_t id) {
+    const float x = logits[size_t(id)];
+    return given ? -(given->log + (given->max - x)) : float(double(x) - lse);
+  };
 
   TokenLogprob r{token, of(token), {}};
   if (top <= 0) return r;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -50,7 +51,13 @@ struct TokenLogprob {
   std::vector<std::pair<int32_t, float>> top =
       {};  // likeliest first, lowest ids first among equals
 };
-TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t top);
+// What the loss of training takes a row's log-probabilities from: -(log + (max - x)).
+struct LogSum {
+  float max, log;  // the largest logit, and the logarithm of the sum of exp(x - max)
+};
+// Without a LogSum it is computed here, in double.
+TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t top,
+                           std::optional<LogSum> = {});
 
 // A uniform number in [0, 1) for a token of a sequence, and its digits: 64 bits after the point.
 uint64_t sampling_bits(uint64_t seed, uint32_t sample, uint64_t position);

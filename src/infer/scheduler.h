@@ -21,6 +21,7 @@ struct Lane {
   std::vector<int32_t> tokens;  // of the prompt, and of the completion so far
   Pages pages = {};
   std::vector<float> logits = {};  // a beam's, until the others have theirs
+  std::optional<LogSum> sum = {};  // of them
   int64_t guesses = 0;             // how many tokens to draft next
   bool ended = false;
 

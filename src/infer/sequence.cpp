@@ -5,9 +5,9 @@
 namespace hearth {
 
 std::optional<TokenLogprob> wanted_logprob(const Job& job, std::span<const float> logits,
-                                           int32_t token) {
+                                           std::optional<LogSum> sum, int32_t token) {
   if (job.sampling().logprobs < 0) return {};
-  return token_logprob(logits, token, job.sampling().logprobs);
+  return token_logprob(logits, token, job.sampling().logprobs, sum);
 }
 
 Sequence::Sequence(const Job& job, int sample)

@@ -28,7 +28,7 @@ struct Job {
 
 // The token's log-probability under these logits, when the job wants it.
 std::optional<TokenLogprob> wanted_logprob(const Job&, std::span<const float> logits,
-                                           int32_t token);
+                                           std::optional<LogSum>, int32_t token);
 
 class Sequence {
  public:

@@ -58,6 +58,7 @@ void Stepper::run_model(std::span<Lane* const> plan) {
       if (p >= lane->first_wanted()) {
         feed_.wanted.push_back(int32_t(feed_.tokens.size()));
         feed_.draws.push_back(device_draw(*lane, p));
+        feed_.scores.push_back(lane->task->job.sampling().logprobs >= 0 || p + 1 < lane->size());
       }
       feed_.tokens.push_back(p < known ? lane->tokens[size_t(p)] : lane->draft[size_t(p - known)]);
       feed_.positions.push_back(int32_t(p));
@@ -119,9 +120,9 @@ void Stepper::score_prompt(Lane& lane, int64_t wanted) {
   const Job& job = lane.task->job;
   auto& logprobs = lane.sequence.completion.prompt_logprobs;
   for (int64_t p = std::max(lane.pages.cached, int64_t(logprobs.size()));
-       p < lane.pages.cached + lane.rows && lane.sequence.scores_prompt(p); ++p)
-    logprobs.push_back(token_logprob(runner_.logits(wanted++), job.request.prompt[size_t(p) + 1],
-                                     job.sampling().logprobs));
+       p < lane.pages.cached + lane.rows && lane.sequence.scores_prompt(p); ++p, ++wanted)
+    logprobs.push_back(token_logprob(runner_.logits(wanted), job.request.prompt[size_t(p) + 1],
+                                     job.sampling().logprobs, runner_.log_sum(wanted)));
 }
 
 // All tokens of the lane have been fed: `row` is what follows.
@@ -130,6 +131,7 @@ void Stepper::ready(Lane& lane, int64_t row) {
   if (t.search) {
     const std::span<const float> logits = runner_.logits(row);
     lane.logits.assign(logits.begin(), logits.end());
+    lane.sum = runner_.log_sum(row);
     return search(t);
   }
   if (!t.forked) return fork(lane, row);
@@ -173,7 +175,7 @@ void Stepper::draw(Lane& lane, int64_t row) {
   } else {
     const std::span<const float> logits = runner_.logits(row);
     token = s.draw(logits);
-    logprob = wanted_logprob(t.job, logits, token);
+    logprob = wanted_logprob(t.job, logits, runner_.log_sum(row), token);
   }
   const std::string piece = s.append(token, std::move(logprob));
   lane.tokens.push_back(token);
@@ -201,7 +203,7 @@ void Stepper::search(Task& t) {
   std::vector<BeamSearch::Beam> beams;
   for (const Lane* lane : lanes) {
     if (lane->logits.empty()) return;
-    beams.push_back({&lane->sequence, lane->logits});
+    beams.push_back({&lane->sequence, lane->logits, lane->sum});
   }
   std::vector<BeamSearch::Child> children = t.search->step(beams);
   if (children.empty()) {

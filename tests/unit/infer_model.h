@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -88,6 +89,42 @@ struct TinyModel {
   std::vector<float> logits(const std::vector<int32_t>& tokens) {  // after the last of them
     const std::vector<float> all = all_logits(tokens);
     return {all.end() - config.vocab, all.end()};
+  }
+
+  // What the engine says of a token after this row of logits, which has no other in its batch.
+  TokenLogprob logprob(std::span<const float> row, int32_t token, int64_t top) {
+    if (config.logit_softcap > 0) return token_logprob(row, token, top);
+    int32_t best = int32_t(std::ranges::max_element(row) - row.begin());
+    float log = 0;
+    std::vector<float> copy(row.begin(), row.end());
+    const auto tensor = [](auto* p, int64_t n, DType d) {
+      return Tensor{reinterpret_cast<std::byte*>(p), {1, n}, d};
+    };
+    backend.kernels().cross_entropy(backend.stream(), tensor(&log, 1, DType::f32),
+                                    tensor(copy.data(), int64_t(row.size()), DType::f32),
+                                    tensor(&best, 1, DType::i32), {}, {});
+    return token_logprob(row, token, top, LogSum{row[size_t(best)], log});
+  }
+
+  // Negative log-likelihood of each token but the first, as training computes it.
+  std::vector<float> nll(const std::vector<int32_t>& tokens) {
+    const int64_t T = int64_t(tokens.size()) - 1;
+    Memory memory(backend, &params);
+    Tape t(params.dtype());
+    const Var hidden = decoder(t, config, declare_inputs(t, 1, T, false), {});
+    head_loss(t, hidden, head_weight(t, config), t.input("targets", {1, T}, DType::i32),
+              {.softcap = config.logit_softcap});
+    Exec exec(std::move(t), memory);
+    std::vector<int32_t> positions;
+    for (int32_t i = 0; i < T; ++i) positions.push_back(i);
+    const std::span all(tokens);
+    memory.state.write<int32_t>("main.tokens", all.first(size_t(T)));
+    memory.state.write<int32_t>("main.positions", positions);
+    memory.state.write<int32_t>("main.targets", all.last(size_t(T)));
+    exec.run();
+    std::vector<float> r(static_cast<size_t>(T));
+    memory.state.read<float>("main.nll", r);
+    return r;
   }
 
   Engine engine(EngineSpec spec = {}) { return Engine(config, params, backend, spec); }

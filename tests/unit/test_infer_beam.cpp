@@ -78,7 +78,7 @@ TEST(Beam, ScoresAreTheSumsOfLogprobs) {
         Tokens all = r.prompt;
         double sum = 0;
         for (size_t i = 0; i < best[k].tokens.size(); ++i) {
-          const auto want = token_logprob(m.logits(all), best[k].tokens[i], 0);
+          const auto want = m.logprob(m.logits(all), best[k].tokens[i], 0);
           EXPECT_EQ(best[k].logprobs[i].logprob, want.logprob);  // the cache followed its beam
           sum += want.logprob;
           all.push_back(best[k].tokens[i]);

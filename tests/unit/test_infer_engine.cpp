@@ -76,7 +76,7 @@ TEST(Engine, LogprobsEqualFullRecomputeToTheBit) {
       ASSERT_EQ(got.logprobs.size(), 5u);
       for (size_t i = 1; i < all.size(); ++i) {
         const TokenLogprob want =
-            token_logprob(m.logits({all.begin(), all.begin() + int64_t(i)}), all[i], 2);
+            m.logprob(m.logits({all.begin(), all.begin() + int64_t(i)}), all[i], 2);
         const TokenLogprob& have = i < 7 ? got.prompt_logprobs[i - 1] : got.logprobs[i - 7];
         EXPECT_EQ(have.token, all[i]);
         EXPECT_EQ(have.logprob, want.logprob) << i;

@@ -84,16 +84,21 @@ TEST(Paged, TokensAndLogprobsAreThoseOfTheTrainingForward) {
       const Completion got = only(e, r);
       Tokens all = r.prompt;
       all.insert(all.end(), got.tokens.begin(), got.tokens.end());
-      const std::vector<float> logits = m.all_logits(all);
+      const std::vector<float> logits = m.all_logits(all), nll = m.nll(all);
       ASSERT_EQ(got.prompt_logprobs.size() + 1 + got.logprobs.size(), all.size());
       for (size_t i = 0; i + 1 < all.size(); ++i) {
         const std::span row(&logits[i * size_t(c.vocab)], size_t(c.vocab));
-        const TokenLogprob want = token_logprob(row, all[i + 1], 1);
+        const TokenLogprob want = m.logprob(row, all[i + 1], 1);
         const size_t after = i + 1 - std::min(i + 1, r.prompt.size());
         const TokenLogprob& have =
             i + 1 < r.prompt.size() ? got.prompt_logprobs[i] : got.logprobs[after];
         ASSERT_EQ(have.logprob, want.logprob) << i;
         ASSERT_EQ(have.top, want.top) << i;
+        if (c.logit_softcap == 0) {
+          ASSERT_EQ(have.logprob, -nll[i]) << i;
+        } else {
+          ASSERT_NEAR(have.logprob, -nll[i], 1e-5) << i;
+        }
         if (r.sampling.temperature == 0 && i + 1 >= r.prompt.size()) {
           ASSERT_EQ(all[i + 1], want.top[0].first) << i;
         }
@@ -241,7 +246,7 @@ TEST(Paged, BeamsShareBlocksAndSurvivePreemption) {
         for (size_t k = 0; k < x.tokens.size(); ++k) {
           const size_t at = (requests[i].prompt.size() + k - 1) * size_t(c.vocab);
           const std::span row(&logits[at], size_t(c.vocab));
-          ASSERT_EQ(x.logprobs[k].logprob, token_logprob(row, x.tokens[k], 0).logprob);
+          ASSERT_EQ(x.logprobs[k].logprob, m.logprob(row, x.tokens[k], 0).logprob);
         }
       }
     Engine cramped = m.engine({.max_batch = 6, .cache_bytes = blocks_bytes(m, 4)});
