@@ -32,9 +32,8 @@ ChessDataCounts write_chess_data(const std::filesystem::path&, const ChessDataSp
                                  StockfishPool*);
 
 struct PuzzleSpec {
-  std::filesystem::path puzzles;  // JSON lines: fen, best, rating or null
-  std::optional<int> min_rating = {},
-                     max_rating = {};  // either leaves out puzzles without a rating
+  std::filesystem::path puzzles;                        // JSON lines: fen, best, rating or null
+  std::optional<int> min_rating = {}, max_rating = {};  // given, they drop the unrated
 };
 
 // Rows {"prompt": "P: <FEN>", "best": <uci>, "rating"}; returns how many.

@@ -115,7 +115,7 @@ TEST(UciReply, MutatedRepliesNeverGiveABrokenLabel) {
           text.insert(at, text.substr(random() % text.size(), random() % 30));
           break;
         default:
-          text.insert(at, std::to_string(int64_t(random()) * int64_t(random())));
+          text.insert(at, std::to_string(uint64_t(random()) * random()));
           break;
       }
       if (text.empty()) text = "\n";
