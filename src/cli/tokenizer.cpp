@@ -1,4 +1,4 @@
-// hearth tokenizer: train, encode, decode, bench.
+// hearth tokenizer: train, encode, decode, chat, bench.
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -7,9 +7,12 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "chat/chat_template.h"
 #include "cli/commands.h"
 #include "core/error.h"
 #include "data/shards.h"
+#include "io/files.h"
+#include "io/json.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/train.h"
 
@@ -128,6 +131,49 @@ void run_decode(const TextFlags& flags) {
   });
 }
 
+struct ChatFlags {
+  std::string tokenizer, chat_template;
+  bool ids = false;
+  bool prompt = false;
+  bool json = false;
+};
+
+// The templates of a folder, or one file with the special tokens of the folder.
+ChatTemplate chat_template_of(const ChatFlags& flags) {
+  const bool encodes = flags.ids || flags.json;
+  if (flags.tokenizer.empty() && (encodes || flags.chat_template.empty()))
+    fail_usage("tokenizer chat", "expected --tokenizer, got none");
+  if (flags.chat_template.empty()) return ChatTemplate::load(flags.tokenizer);
+  const fs::path config = fs::path(flags.tokenizer) / "tokenizer_config.json";
+  const std::string source = read_file(flags.chat_template);
+  if (!fs::exists(config)) return ChatTemplate(source, flags.chat_template);
+  return ChatTemplate(source, flags.chat_template, special_tokens(read_json(config)));
+}
+
+// Standard input: a list of messages, or an object of "messages" and further variables.
+ChatRequest read_chat_request() {
+  ordered_json input = parse_ordered_json(all_of_stdin(), "stdin");
+  if (!input.is_object()) return {.messages = std::move(input)};
+  ChatRequest request{.messages = input.value("messages", ordered_json())};
+  input.erase("messages");
+  request.add_generation_prompt = input.value("add_generation_prompt", false);
+  request.variables = std::move(input);
+  return request;
+}
+
+void run_chat(const ChatFlags& flags) {
+  const ChatTemplate chat = chat_template_of(flags);
+  ChatRequest request = read_chat_request();
+  request.add_generation_prompt |= flags.prompt;
+  if (!flags.ids && !flags.json) return put(chat.render(request).bytes);
+  const MarkedText text = flags.json ? chat.render_answers(request) : chat.render(request);
+  const auto [ids, answer] = encode_chat(Tokenizer::load(flags.tokenizer), text);
+  if (flags.json)
+    print_json({{"text", text.bytes}, {"ids", ids}, {"answer", answer}});
+  else
+    put(fmt::format("{}\n", fmt::join(ids, " ")));
+}
+
 struct EncodeBenchFlags {
   std::string tokenizer, input;
   int repeats = 5;
@@ -188,6 +234,18 @@ void add_text(CLI::App& app, const std::string& name, const std::string& what,
   c->callback([flags, run] { run(*flags); });
 }
 
+void add_chat(CLI::App& app) {
+  auto flags = std::make_shared<ChatFlags>();
+  CLI::App* c = app.add_subcommand(
+      "chat", "messages (JSON on standard input) to the text of the model's chat template");
+  c->add_option("--tokenizer", flags->tokenizer, "tokenizer folder");
+  c->add_option("--template", flags->chat_template, "template file, in place of the folder's");
+  c->add_flag("--prompt", flags->prompt, "end with what opens the assistant's turn");
+  c->add_flag("--ids", flags->ids, "print ids; text of messages never becomes a special token");
+  c->add_flag("--json", flags->json, "text, ids and which of them are the assistant's, as JSON");
+  c->callback([flags] { run_chat(*flags); });
+}
+
 void add_tokenizer_bench(CLI::App& app) {
   auto flags = std::make_shared<EncodeBenchFlags>();
   CLI::App* c = app.add_subcommand("bench", "measure encoding on one core");
@@ -208,6 +266,7 @@ void add_tokenizer(CLI::App& app) {
   add_train(*c);
   add_text(*c, "encode", "standard input to ids, a line each", run_encode);
   add_text(*c, "decode", "ids on standard input to text", run_decode);
+  add_chat(*c);
   add_tokenizer_bench(*c);
 }
 

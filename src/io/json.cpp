@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -15,8 +16,15 @@ using nlohmann::json;
 
 // Builds the value as nlohmann's own reader does, and refuses duplicate keys and deep nesting,
 // which that one takes. Returning false stops the parser.
-class StrictReader : public nlohmann::json_sax<json> {
+template <class Json>
+class StrictReader : public nlohmann::json_sax<Json> {
  public:
+  using typename nlohmann::json_sax<Json>::number_integer_t;
+  using typename nlohmann::json_sax<Json>::number_unsigned_t;
+  using typename nlohmann::json_sax<Json>::number_float_t;
+  using typename nlohmann::json_sax<Json>::string_t;
+  using typename nlohmann::json_sax<Json>::binary_t;
+
   explicit StrictReader(size_t max_depth) : max_depth_(max_depth) {}
 
   bool null() override { return put(nullptr); }
@@ -26,14 +34,13 @@ class StrictReader : public nlohmann::json_sax<json> {
   bool number_float(number_float_t v, const string_t&) override { return put(v); }
   bool string(string_t& v) override { return put(std::move(v)); }
   bool binary(binary_t&) override { return false; }
-  bool start_object(size_t) override { return open(json::object()); }
-  bool start_array(size_t) override { return open(json::array()); }
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
 
   bool key(string_t& k) override {
-    const auto [at, is_new] = open_.back()->get_ref<json::object_t&>().emplace(k, nullptr);
-    member_ = &at->second;
+    const bool is_new = add_member(open_.back()->template get_ref<typename Json::object_t&>(), k);
     if (!is_new) problem_ = fmt::format("expected every key once, got {} twice", in_quotes(k));
     return is_new;
   }
@@ -45,32 +52,48 @@ class StrictReader : public nlohmann::json_sax<json> {
     return false;
   }
 
-  json take() { return std::move(root_); }
+  Json take() { return std::move(root_); }
   const std::string& problem() const { return problem_; }
   size_t error_byte() const { return byte_; }  // 0 when the parser did not say
 
  private:
-  json* place(json&& v) {
+  bool add_member(json::object_t& object, const std::string& key) {
+    const auto [at, is_new] = object.emplace(key, nullptr);
+    member_ = &at->second;
+    return is_new;
+  }
+  // An ordered object is a list: what it holds is remembered beside it, or a long one would take a
+  // time that grows with its square.
+  bool add_member(nlohmann::ordered_json::object_t& object, const std::string& key) {
+    if (!keys_.back().insert(key).second) return false;
+    object.push_back({key, nullptr});
+    member_ = &object.back().second;
+    return true;
+  }
+
+  Json* place(Json&& v) {
     if (open_.empty()) return &(root_ = std::move(v));
     if (open_.back()->is_object()) return &(*member_ = std::move(v));
-    auto& array = open_.back()->get_ref<json::array_t&>();
+    auto& array = open_.back()->template get_ref<typename Json::array_t&>();
     array.push_back(std::move(v));
     return &array.back();
   }
-  bool put(json&& v) {
+  bool put(Json&& v) {
     place(std::move(v));
     return true;
   }
-  bool open(json&& v) {
+  bool open(Json&& v) {
     if (open_.size() == max_depth_) {
       problem_ = fmt::format("expected nesting of at most {}, got more", max_depth_);
       return false;
     }
     open_.push_back(place(std::move(v)));
+    keys_.emplace_back();
     return true;
   }
   bool close() {
     open_.pop_back();
+    keys_.pop_back();
     return true;
   }
 
@@ -84,9 +107,11 @@ class StrictReader : public nlohmann::json_sax<json> {
   }
 
   size_t max_depth_;
-  json root_;
-  std::vector<json*> open_;
-  json* member_ = nullptr;
+  Json root_;
+  std::vector<Json*> open_;
+  std::vector<std::unordered_set<std::string>>
+      keys_;  // of each open one, where members are ordered
+  Json* member_ = nullptr;
   std::string problem_;
   size_t byte_ = 0;
 };
@@ -115,19 +140,29 @@ std::string nearest_of(std::string_view key, std::span<const S> candidates) {
   return std::string(best);
 }
 
-}  // namespace
-
-json parse_json(std::string_view text, std::string_view where, JsonLimits limits) {
+template <class Json>
+Json parse_strictly(std::string_view text, std::string_view where, JsonLimits limits) {
   if (text.size() > limits.max_bytes) {
     fail(where, "expected at most {} bytes of JSON, got {}", limits.max_bytes, text.size());
   }
-  StrictReader reader(limits.max_depth);
-  if (json::sax_parse(text.begin(), text.end(), &reader)) return reader.take();
+  StrictReader<Json> reader(limits.max_depth);
+  if (Json::sax_parse(text.begin(), text.end(), &reader)) return reader.take();
   if (reader.error_byte() == 0) fail(where, "{}", reader.problem());
   const std::string_view before = text.substr(0, reader.error_byte() - 1);
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
   fail(fmt::format("{}:{}:{}", where, line, column), "{}", reader.problem());
+}
+
+}  // namespace
+
+json parse_json(std::string_view text, std::string_view where, JsonLimits limits) {
+  return parse_strictly<json>(text, where, limits);
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where,
+                                          JsonLimits limits) {
+  return parse_strictly<nlohmann::ordered_json>(text, where, limits);
 }
 
 json read_json(const std::filesystem::path& path, JsonLimits limits) {

@@ -18,6 +18,9 @@ struct JsonLimits {
 
 // `where` names the source in errors, usually a path.
 nlohmann::json parse_json(std::string_view text, std::string_view where, JsonLimits limits = {});
+// The same with the members of objects in the order of the text.
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where,
+                                          JsonLimits limits = {});
 nlohmann::json read_json(const std::filesystem::path&, JsonLimits limits = {});
 
 // A name from a file as it may stand in a one-line message: quoted, escaped, clipped.

@@ -116,13 +116,25 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 }
 
 std::vector<int32_t> Tokenizer::encode_with_special(std::string_view text) const {
-  const Vocabulary& v = *vocabulary_;
-  if (v.rule == MergeRule::llama2c) return encode(text);  // its format has none in text
   std::vector<int32_t> out;
   size_t done = 0;
+  for (const Found& f : find_special(text, [](size_t, size_t, bool) { return true; })) {
+    encode_to(text.substr(done, f.begin - done), out);
+    out.push_back(f.id);
+    done = f.end;
+  }
+  encode_to(text.substr(done), out);
+  return out;
+}
+
+std::vector<Tokenizer::Found> Tokenizer::find_special(std::string_view text,
+                                                      const Admits& admits) const {
+  const Vocabulary& v = *vocabulary_;
+  std::vector<Found> found;
+  if (v.rule == MergeRule::llama2c) return found;  // its format has none in text
   for (size_t i = 0; i < text.size();) {
     const auto starts_here = [&](const AddedToken& t) {
-      return text.substr(i).starts_with(t.text);
+      return text.substr(i).starts_with(t.text) && admits(i, i + t.text.size(), t.special);
     };
     const auto it = v.starts_added[uint8_t(text[i])] ? std::ranges::find_if(v.added, starts_here)
                                                      : v.added.end();
@@ -130,12 +142,10 @@ std::vector<int32_t> Tokenizer::encode_with_special(std::string_view text) const
       ++i;
       continue;
     }
-    encode_to(text.substr(done, i - done), out);
-    out.push_back(it->id);
-    done = i += it->text.size();
+    found.push_back({i, i + it->text.size(), it->id});
+    i += it->text.size();
   }
-  encode_to(text.substr(done), out);
-  return out;
+  return found;
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {

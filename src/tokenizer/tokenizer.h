@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +30,13 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text) const;
   // The same, but added and special tokens in the text become their ids: leftmost, then longest.
   std::vector<int32_t> encode_with_special(std::string_view text) const;
+  // Added and special tokens in the text, leftmost, then longest, among those that `admits` takes.
+  struct Found {
+    size_t begin, end;  // the bytes it stands for
+    int32_t id;
+  };
+  using Admits = std::function<bool(size_t begin, size_t end, bool special)>;
+  std::vector<Found> find_special(std::string_view text, const Admits& admits) const;
   // encode(), appended to `out`; allocates nothing else unless a word is very long.
   void encode_to(std::string_view text, std::vector<int32_t>& out) const;
 

@@ -64,6 +64,26 @@ TEST_F(TokenizerCli, json_and_special_tokens) {
   EXPECT_EQ(run("decode --json" + tokenizer, "269\n").out, "{\"text\":\"<|endoftext|>\"}\n");
 }
 
+TEST_F(TokenizerCli, chat_keeps_special_tokens_out_of_messages) {
+  const std::string tokenizer = trained();
+  spill(dir_ / "chat.jinja",
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}");
+  const std::string chat = "chat --template '" + (dir_ / "chat.jinja").string() + "'";
+  const std::string talk = R"([{"role": "user", "content": "a<|endoftext|>"}])";
+  EXPECT_EQ(run(chat, talk).out, "user: a<|endoftext|><|endoftext|>");
+  EXPECT_THAT_TEXT(run(chat + " --prompt", talk).out, "assistant:");
+  const Ran encoded = run(chat + " --json" + tokenizer, talk);
+  ASSERT_EQ(encoded.code, 0) << encoded.err;
+  const std::vector<int> ids = nlohmann::json::parse(encoded.out)["ids"];
+  EXPECT_EQ(std::ranges::count(ids, 269), 1);
+  EXPECT_EQ(ids.back(), 269);
+  EXPECT_EQ(run("chat", talk).code, 2);
+  const Ran bad = run(chat, "{");
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_THAT_TEXT(bad.err, "hearth: [stdin:1:2] expected valid JSON");
+}
+
 TEST_F(TokenizerCli, errors_are_one_line) {
   const std::string tokenizer = trained();
   const Ran word = run("decode" + tokenizer, "12\n7 x\n");

@@ -1,0 +1,160 @@
+#include "chat/chat_template.h"
+
+#include <algorithm>
+#include <array>
+
+#include "chat/request.h"
+#include "chat/text.h"
+#include "io/files.h"
+#include "io/json.h"
+
+namespace hearth {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+struct ChatTemplate::Parsed {
+  std::string name, where;
+  jinja::Block block;
+  bool tags = false;  // it says itself what the assistant's answers are
+};
+
+namespace {
+
+constexpr std::array token_names = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                    "pad_token", "cls_token", "mask_token"};
+
+bool has_generation(const jinja::Block& block) {
+  return std::ranges::any_of(block, [](const jinja::Stmt& s) {
+    return s.kind == jinja::Stmt::Kind::generation || has_generation(s.body) ||
+           has_generation(s.otherwise) ||
+           std::ranges::any_of(s.branches, [](auto& b) { return has_generation(b.second); });
+  });
+}
+
+bool all_marked(const MarkedText& t, size_t from, size_t count, char bits, bool set) {
+  return std::ranges::all_of(std::string_view(t.marks).substr(from, count),
+                             [&](char m) { return ((m & bits) != 0) == set; });
+}
+
+// The template's own text at the end of a conversation, without the whitespace that follows it.
+std::string closing_text(const MarkedText& t) {
+  const MarkedText kept = jinja::strip(t, jinja::Side::right);
+  size_t begin = kept.size();
+  while (begin > 0 && !(kept.marks[begin - 1] & mark::content)) --begin;
+  return kept.bytes.substr(begin);
+}
+
+// `text` at or after `from`, where the template wrote it.
+size_t find_own(const MarkedText& in, std::string_view text, size_t from) {
+  size_t at = in.bytes.find(text, from);
+  while (at != std::string::npos && !all_marked(in, at, text.size(), mark::content, false))
+    at = in.bytes.find(text, at + 1);
+  return at;
+}
+
+}  // namespace
+
+ordered_json special_tokens(const ordered_json& config) {
+  ordered_json tokens = ordered_json::object();
+  for (const char* name : token_names) {
+    const auto it = config.find(name);
+    if (it == config.end() || it->is_null()) continue;
+    const ordered_json text = it->is_object() ? it->value("content", ordered_json()) : *it;
+    if (text.is_string()) tokens[name] = text;
+  }
+  return tokens;
+}
+
+ChatTemplate::ChatTemplate(std::string_view source, std::string_view where,
+                           const ordered_json& tokens)
+    : tokens_(tokens) {
+  add("default", source, where);
+}
+
+void ChatTemplate::add(std::string_view name, std::string_view source, std::string_view where) {
+  auto p = std::make_shared<Parsed>();
+  p->name = name;
+  p->where = where;
+  p->block = jinja::parse_template(source, where, jinja::Limits());
+  p->tags = has_generation(p->block);
+  parsed_.push_back(std::move(p));
+}
+
+bool ChatTemplate::exists(const fs::path& dir) {
+  if (fs::exists(dir / "chat_template.jinja")) return true;
+  const fs::path config = dir / "tokenizer_config.json";
+  return fs::exists(config) && read_json(config).contains("chat_template");
+}
+
+ChatTemplate ChatTemplate::load(const fs::path& dir) {
+  const fs::path file = dir / "chat_template.jinja", config_file = dir / "tokenizer_config.json";
+  const ordered_json config =
+      fs::exists(config_file) ? ordered_json(read_json(config_file)) : ordered_json::object();
+  const ordered_json tokens = special_tokens(config);
+  if (fs::exists(file)) return ChatTemplate(read_file(file), file.string(), tokens);
+  const ordered_json source = config.value("chat_template", ordered_json());
+  const std::string where = config_file.string() + " chat_template";
+  if (source.is_string()) return ChatTemplate(source.get<std::string>(), where, tokens);
+  if (!source.is_array() || source.empty())
+    fail(dir.string(),
+         "expected chat_template.jinja or a chat_template in tokenizer_config.json, got neither");
+  ChatTemplate all;
+  all.tokens_ = tokens;
+  for (const ordered_json& entry : source) {
+    const bool whole = entry.is_object() && entry.value("name", ordered_json()).is_string() &&
+                       entry.value("template", ordered_json()).is_string();
+    if (!whole) fail(where, "expected entries with a name and a template, got one without");
+    const std::string name = entry["name"], text = entry["template"];
+    all.add(name, text, where + " " + name);
+  }
+  return all;
+}
+
+const ChatTemplate::Parsed& ChatTemplate::choose(const ChatRequest& request) const {
+  const ordered_json& v = request.variables;
+  const bool tools = v.is_object() && v.contains("tools") && !v["tools"].is_null();
+  for (const std::string_view name : {tools ? "tool_use" : "default", "default"})
+    for (const auto& p : parsed_)
+      if (p->name == name) return *p;
+  fail(parsed_[0]->where, "expected a template named default, got none");
+}
+
+MarkedText ChatTemplate::render(const ChatRequest& request) const {
+  const Parsed& parsed = choose(request);
+  jinja::Workspace w(jinja::Limits(), parsed.where);
+  if (request.now) w.now = *request.now;
+  return jinja::Renderer(w, jinja::request_scope(w, request, tokens_)).render(parsed.block);
+}
+
+MarkedText ChatTemplate::render_answers(const ChatRequest& request) const {
+  const Parsed& parsed = choose(request);
+  MarkedText whole = render(request);
+  if (parsed.tags) return whole;
+  ChatRequest part = request;
+  part.messages = ordered_json::array();
+  for (size_t i = 0; i < request.messages.size(); ++i) {
+    const bool assistant = request.messages[i].value("role", "") == "assistant";
+    if (assistant) part.add_generation_prompt = true;
+    const MarkedText before = assistant ? render(part) : MarkedText();
+    part.messages.push_back(request.messages[i]);
+    if (!assistant) continue;
+    part.add_generation_prompt = false;
+    const MarkedText after = render(part);
+    const std::string closing = closing_text(after);
+    if (!whole.bytes.starts_with(before.bytes) || closing.empty())
+      fail(parsed.where,
+           "expected a template that writes message {} after the same text in every conversation, "
+           "got "
+           "another text: mark its answers with {{% generation %}}",
+           i);
+    const bool same = whole.bytes.starts_with(after.bytes);
+    const size_t end = same ? jinja::strip(after, jinja::Side::right).size()
+                            : find_own(whole, closing, before.size()) + closing.size();
+    for (size_t k = before.size(); k < std::min(end, whole.size()); ++k)
+      whole.marks[k] |= mark::answer;
+  }
+  return whole;
+}
+
+}  // namespace hearth
