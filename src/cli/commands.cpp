@@ -48,6 +48,8 @@ int run_command_line(int argc, char** argv) {
   add_data(app);
   add_pretrain(app);
   add_generate(app);
+  add_chat(app);
+  add_serve(app);
   add_bench(app);
   add_quickstart(app);
   add_doctor(app);

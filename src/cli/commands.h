@@ -28,6 +28,9 @@ struct BackendWish {
 // The backend --device asks for; says in one sentence when there is none such (device.cpp).
 std::unique_ptr<Backend> make_backend(const Common&, const BackendWish& = {});
 
+// The weights --dtype names for chat and serve (serve.cpp).
+DType served_dtype(const std::string& name);
+
 // Text on stdout as it is; flush() brings out what was put. An error where it cannot be written.
 void put(std::string_view);
 void flush();
@@ -40,6 +43,8 @@ void add_tokenizer(CLI::App&);
 void add_data(CLI::App&);
 void add_pretrain(CLI::App&);
 void add_generate(CLI::App&);
+void add_chat(CLI::App&);
+void add_serve(CLI::App&);
 void add_bench(CLI::App&);
 void add_quickstart(CLI::App&);
 void add_doctor(CLI::App&);

@@ -1,0 +1,232 @@
+// hearth chat: a conversation in the terminal. Ctrl-C ends the answer, not the program.
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <random>
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "io/files.h"
+#include "io/json.h"
+#include "serve/model.h"
+
+namespace hearth {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+struct ChatFlags {
+  std::string model, system, dtype = "fp32";
+  SamplingSpec sampling = {};
+  bool seeded = false;
+  Common common = {};
+};
+
+// Set by the signal, read between tokens.
+std::atomic<bool> interrupted = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+void catch_interrupts() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { interrupted = true; };  // without SA_RESTART: reading ends too
+  sigaction(SIGINT, &action, nullptr);
+}
+
+// Lines of standard input. A terminal edits them; an interrupt drops the one being typed.
+class LineReader {
+ public:
+  enum class Got { line, interrupt, end };
+  Got read(std::string& line) {
+    for (;;) {
+      if (const size_t at = held_.find('\n'); at != std::string::npos) {
+        line = held_.substr(0, at);
+        held_.erase(0, at + 1);
+        return Got::line;
+      }
+      char bytes[4096];
+      const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
+      if (count < 0 && errno == EINTR) {
+        held_.clear();
+        return Got::interrupt;
+      }
+      if (count < 0) fail("stdin", "expected to read a line, got an error");
+      if (count > 0) {
+        held_.append(bytes, size_t(count));
+        continue;
+      }
+      line = std::exchange(held_, {});
+      return line.empty() ? Got::end : Got::line;
+    }
+  }
+
+ private:
+  std::string held_;
+};
+
+class Chat {
+ public:
+  Chat(ServedModel& model, const ChatFlags& flags)
+      : model_(model), flags_(flags), terminal_(isatty(STDIN_FILENO)) {
+    reset();
+  }
+
+  void run() {
+    std::string line;
+    for (;;) {
+      note("> ");
+      interrupted = false;
+      const LineReader::Got got = lines_.read(line);
+      if (got == LineReader::Got::end) return note("\n");
+      if (got == LineReader::Got::interrupt) {
+        note("\n(/quit or Ctrl-D ends the program)\n");
+        continue;
+      }
+      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+      if (line == "/quit" || line == "/exit") return;
+      if (line.starts_with("/"))
+        obey(line);
+      else
+        answer(line);
+    }
+  }
+
+ private:
+  // To the person, not to whoever reads the answers.
+  void note(std::string_view text) const {
+    if (terminal_) fmt::print(stderr, "{}", text);
+  }
+
+  void reset() {
+    messages_ = ordered_json::array();
+    if (!flags_.system.empty())
+      messages_.push_back({{"role", "system"}, {"content", flags_.system}});
+  }
+
+  void obey(const std::string& line) {
+    const std::string word = line.substr(0, line.find(' '));
+    const std::string rest = line.size() > word.size() ? line.substr(word.size() + 1) : "";
+    if (word == "/reset") {
+      reset();
+      note("(a new conversation)\n");
+    } else if (word == "/save" && !rest.empty()) {
+      save(rest);
+    } else {
+      fmt::print(stderr, "hearth: [chat] expected /reset, /save FILE or /quit, got {}\n",
+                 in_quotes(line));
+    }
+  }
+
+  // As one line of the data that hearth sft reads.
+  void save(const std::string& file) const {
+    try {
+      write_file_atomic(file, ordered_json{{"messages", messages_}}.dump(
+                                  -1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                                  "\n");
+      note(fmt::format("(saved {} messages in {})\n", messages_.size(), file));
+    } catch (const Error& e) { fmt::print(stderr, "hearth: {}\n", e.what()); }
+  }
+
+  // The conversation as tokens; the oldest turns are dropped until it and an answer fit.
+  std::vector<int32_t> prompt() {
+    const int64_t wanted = std::max<int64_t>(flags_.sampling.max_tokens, 1);
+    const int64_t room =
+        std::max<int64_t>(model_.context() - std::min(wanted, model_.context() / 2), 1);
+    const size_t keep = flags_.system.empty() ? 0 : 1;
+    size_t dropped = 0;
+    for (;;) {
+      std::vector<int32_t> ids = model_.chat().encode(messages_);
+      if (int64_t(ids.size()) <= room) {
+        if (dropped) note(fmt::format("(the first {} messages no longer fit)\n", dropped));
+        return ids;
+      }
+      if (messages_.size() <= keep + 1)
+        fail("chat", "expected a message of at most {} tokens, got {} with what surrounds it", room,
+             ids.size());
+      // A question and its answer.
+      for (int i = 0; i < 2 && messages_.size() > keep + 1; ++i, ++dropped) messages_.erase(keep);
+    }
+  }
+
+  void answer(const std::string& line) {
+    messages_.push_back({{"role", "user"}, {"content", line}});
+    Request request{.sampling = flags_.sampling};
+    if (!flags_.seeded) request.sampling.seed = std::random_device{}();
+    model_.chat().add_stops(request.sampling);
+    try {
+      request.prompt = prompt();
+    } catch (const Error& e) {
+      messages_.erase(messages_.size() - 1);
+      fmt::print(stderr, "hearth: {}\n", e.what());
+      return;
+    }
+    const Completion c = model_.engine().run(std::vector{request}, [&](const TokenEvent& t) {
+      if (!flags_.common.json) {
+        put(t.text);
+        flush();
+      }
+      return !interrupted;
+    })[0][0];
+    messages_.push_back({{"role", "assistant"}, {"content", c.text}});
+    if (flags_.common.json)
+      print_json({{"text", c.text}, {"tokens", c.tokens}, {"finish_reason", c.finish_reason}});
+    else
+      put("\n");
+    flush();
+    if (c.finish_reason == "cancelled") note("(stopped)\n");
+  }
+
+  ServedModel& model_;
+  const ChatFlags& flags_;
+  const bool terminal_;
+  LineReader lines_;
+  ordered_json messages_;
+};
+
+void run_chat(const ChatFlags& flags) {
+  const std::unique_ptr<Backend> backend = make_backend(flags.common);
+  ServedModel model(flags.model, *backend, served_dtype(flags.dtype), {.max_batch = 1});
+  if (!model.chat().has_template())
+    fmt::print(stderr,
+               "hearth: this model has no chat template: the conversation is written plainly, as "
+               "User: and Assistant:\n");
+  if (isatty(STDIN_FILENO))
+    fmt::print(stderr, "/reset, /save FILE, /quit; Ctrl-C stops an answer\n");
+  catch_interrupts();
+  Chat(model, flags).run();
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app) {
+  auto flags = std::make_shared<ChatFlags>();
+  ChatFlags& f = *flags;
+  f.sampling.max_tokens = 512;
+  CLI::App* c = app.add_subcommand("chat", "talk with a model");
+  c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
+      ->required();
+  c->add_option("--system", f.system, "what the conversation begins with");
+  c->add_option("--temperature", f.sampling.temperature, "0: greedy")->capture_default_str();
+  c->add_option("--top-k", f.sampling.top_k, "keep so many of the likeliest; 0: all")
+      ->capture_default_str();
+  c->add_option("--top-p", f.sampling.top_p, "keep the likeliest that together reach this share")
+      ->capture_default_str();
+  c->add_option("--min-p", f.sampling.min_p, "drop those below this share of the likeliest")
+      ->capture_default_str();
+  c->add_option("--repetition-penalty", f.sampling.repetition_penalty, "of tokens already there")
+      ->capture_default_str();
+  c->add_option("--max-tokens", f.sampling.max_tokens, "of an answer; -1: to the context's end")
+      ->capture_default_str();
+  CLI::Option* seed =
+      c->add_option("--seed", f.sampling.seed, "of the answers; absent: chosen anew");
+  c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
+  add_common(*c, f.common);
+  c->callback([flags, seed] {
+    flags->seeded = seed->count() > 0;
+    run_chat(*flags);
+  });
+}
+
+}  // namespace hearth

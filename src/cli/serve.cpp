@@ -1,0 +1,86 @@
+// hearth serve: a model behind an OpenAI-compatible HTTP interface (docs/serving.md).
+#include "serve/server.h"
+
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "core/error.h"
+
+namespace hearth {
+
+namespace {
+
+struct ServeFlags {
+  std::string model, dtype = "fp32";
+  int64_t context = 0;
+  double cache_gib = 0;
+  FieldFlags<ServeConfig> config;
+  Common common = {};
+};
+
+std::string model_name(const std::string& path) {
+  const std::filesystem::path p = std::filesystem::absolute(path).lexically_normal();
+  return p.has_filename() ? p.filename().string() : p.parent_path().filename().string();
+}
+
+void run_serve(const ServeFlags& flags) {
+  ServeConfig config;
+  flags.config.apply(config);
+  config.check();
+  const DType dtype = served_dtype(flags.dtype);
+  if (flags.cache_gib < 0 || flags.cache_gib > 1e6)
+    fail_usage("--cache-gib", "expected GiB, 0 or more, got {}", flags.cache_gib);
+  const EngineSpec spec{.max_batch = config.batch,
+                        .context = flags.context,
+                        .speculate = config.speculate,
+                        .cache_bytes = int64_t(flags.cache_gib * double(1 << 30))};
+  const std::unique_ptr<Backend> backend = make_backend(flags.common);
+  std::string url;
+  const std::string name = config.name.empty() ? model_name(flags.model) : config.name;
+  serve(config,
+        {.name = name,
+         .load = [&] { return std::make_unique<ServedModel>(flags.model, *backend, dtype, spec); },
+         .listening =
+             [&](const std::string& at) {
+               url = at;
+               fmt::print(stderr, "hearth: listening on {}, loading {}\n", url, flags.model);
+             },
+         .ready =
+             [&](ServedModel& m) {
+               if (!m.chat().has_template())
+                 fmt::print(stderr,
+                            "hearth: {} has no chat template: chats are written plainly, as User: "
+                            "and Assistant:\n",
+                            name);
+               fmt::print(stderr, "hearth: serving {} on {} ({})\n", name, url,
+                          backend->describe());
+               if (!flags.common.json) return;
+               print_json({{"event", "ready"}, {"url", url}, {"model", name}});
+               flush();
+             }});
+}
+
+}  // namespace
+
+DType served_dtype(const std::string& name) {
+  if (name == "fp32") return DType::f32;
+  if (name == "bf16") return DType::bf16;
+  fail_usage("--dtype", "expected fp32 or bf16, got {}", in_quotes(name));
+}
+
+void add_serve(CLI::App& app) {
+  auto flags = std::make_shared<ServeFlags>();
+  ServeFlags& f = *flags;
+  CLI::App* c = app.add_subcommand("serve", "answer requests over HTTP as OpenAI's API does");
+  c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
+      ->required();
+  c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
+  c->add_option("--context", f.context, "tokens of a prompt and its completion; 0: the model's")
+      ->capture_default_str();
+  c->add_option("--cache-gib", f.cache_gib, "GiB of KV cache; 0: by what memory is free")
+      ->capture_default_str();
+  f.config.add(*c, ServeConfig(), "Server");
+  add_common(*c, f.common);
+  c->callback([flags] { run_serve(*flags); });
+}
+
+}  // namespace hearth

@@ -1,0 +1,13 @@
+// In place of the server where Boost.Beast was not found when hearth was built.
+#include "core/error.h"
+#include "serve/server.h"
+
+namespace hearth {
+
+void serve(const ServeConfig&, const ServeJob&) {
+  fail("serve",
+       "expected a build with Boost.Beast, got one without: install libboost-dev (1.74 or "
+       "later) and build again");
+}
+
+}  // namespace hearth

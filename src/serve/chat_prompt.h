@@ -1,0 +1,33 @@
+// ChatPrompt: a conversation as the tokens a model goes on from, by the template of its folder, or
+// plainly ("User: .. Assistant:") where it has none.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "chat/chat_template.h"
+#include "infer/sampler.h"
+
+namespace hearth {
+
+class ChatPrompt {
+ public:
+  ChatPrompt(const std::filesystem::path& folder, Tokenizer);
+  ChatPrompt(std::optional<ChatTemplate>, Tokenizer, std::vector<int32_t> ends = {});
+
+  bool has_template() const { return template_.has_value(); }
+  std::vector<int32_t> encode(const nlohmann::ordered_json& messages,
+                              const nlohmann::ordered_json& variables = {},
+                              bool generation_prompt = true) const;
+  // What ends an answer, beside what the request names.
+  void add_stops(SamplingSpec&) const;
+
+ private:
+  std::optional<ChatTemplate> template_;
+  Tokenizer tokenizer_;
+  std::vector<int32_t> ends_;  // tokens that generation_config.json ends a text with
+};
+
+}  // namespace hearth

@@ -1,0 +1,39 @@
+#include "serve/config.h"
+
+#include "core/error.h"
+
+namespace hearth {
+
+void ServeConfig::check() const {
+  const auto whole = [](const char* flag, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high)
+      fail_usage(flag, "expected a number from {} to {}, got {}", low, high, value);
+  };
+  const auto seconds = [](const char* flag, double value) {
+    if (!(value > 0 && value <= 86400))
+      fail_usage(flag, "expected seconds above 0, up to 86400, got {}", value);
+  };
+  constexpr int64_t many = int64_t(1) << 31;
+  whole("--port", port, 0, 65535);
+  whole("--batch", batch, 1, 4096);
+  whole("--queue", queue, 0, 1 << 20);
+  whole("--speculate", speculate, 0, 64);
+  whole("--max-connections", max_connections, 1, 1 << 20);
+  whole("--max-header-bytes", max_header_bytes, 256, 1 << 20);
+  whole("--max-body-bytes", max_body_bytes, 1, many);
+  whole("--max-json-depth", max_json_depth, 2, 256);
+  whole("--max-prompt-tokens", max_prompt_tokens, 0, many);
+  whole("--max-new-tokens", max_new_tokens, 1, many);
+  whole("--max-choices", max_choices, 1, 1 << 16);
+  whole("--max-logprobs", max_logprobs, 0, 1024);
+  whole("--max-stop-strings", max_stop_strings, 0, 1024);
+  whole("--max-stop-bytes", max_stop_bytes, 1, 1 << 20);
+  whole("--max-output-bytes", max_output_bytes, 4096, many);
+  seconds("--header-seconds", header_seconds);
+  seconds("--body-seconds", body_seconds);
+  seconds("--idle-seconds", idle_seconds);
+  seconds("--write-seconds", write_seconds);
+  seconds("--drain-seconds", drain_seconds);
+}
+
+}  // namespace hearth

@@ -1,0 +1,55 @@
+// ServeConfig: where the server listens and every limit it keeps, each a flag.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace hearth {
+
+struct ServeConfig {
+  std::string host = "127.0.0.1";
+  int64_t port = 8080;
+  std::string api_key = {}, name = {}, cors_origin = {};
+
+  int64_t batch = 32, queue = 256, speculate = 0;
+  int64_t max_connections = 1024;
+  int64_t max_header_bytes = 16 << 10, max_body_bytes = 4 << 20, max_json_depth = 32;
+  int64_t max_prompt_tokens = 0, max_new_tokens = 65536, max_choices = 128, max_logprobs = 20;
+  int64_t max_stop_strings = 16, max_stop_bytes = 1024;
+  int64_t max_output_bytes = 1 << 20;
+  double header_seconds = 10, body_seconds = 30, idle_seconds = 60, write_seconds = 30;
+  double drain_seconds = 30;
+
+  template <class V>
+  void visit(V&& v) {
+    v("host", host, "address to listen on; 0.0.0.0 lets other machines in");
+    v("port", port, "0: any free one");
+    v("api_key", api_key, "asked of every route but /health; HEARTH_API_KEY keeps it off the list");
+    v("name", name, "what the model is called; empty: its folder's name");
+    v("cors_origin", cors_origin, "web origin that may call, or *; empty: none");
+    v("batch", batch, "sequences in one step of the model");
+    v("queue", queue, "sequences that may wait beyond them; more is 429");
+    v("speculate", speculate, "most guesses a sequence has verified in a step; 0: none");
+    v("max_connections", max_connections, "open at once; more is 503");
+    v("max_header_bytes", max_header_bytes, "of a request; more is 431");
+    v("max_body_bytes", max_body_bytes, "of a request; more is 413");
+    v("max_json_depth", max_json_depth, "of a request's body");
+    v("max_prompt_tokens", max_prompt_tokens, "of one prompt; 0: the model's context");
+    v("max_new_tokens", max_new_tokens, "prompts x n x max_tokens of a request");
+    v("max_choices", max_choices, "prompts x n of a request");
+    v("max_logprobs", max_logprobs, "alternatives for each token");
+    v("max_stop_strings", max_stop_strings, "of a request");
+    v("max_stop_bytes", max_stop_bytes, "of one stop string");
+    v("max_output_bytes", max_output_bytes, "of a stream that its client has not taken yet");
+    v("header_seconds", header_seconds, "for a request's head to arrive");
+    v("body_seconds", body_seconds, "for its body to arrive");
+    v("idle_seconds", idle_seconds, "between requests of a connection");
+    v("write_seconds", write_seconds, "for a client to take any of what is written to it");
+    v("drain_seconds", drain_seconds, "for running requests to end after SIGTERM");
+  }
+
+  // Throws what is wrong with it.
+  void check() const;
+};
+
+}  // namespace hearth

@@ -1,0 +1,212 @@
+#include "serve/exchange.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "core/error.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::ordered_json;
+
+double seconds(std::chrono::steady_clock::duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+
+HttpError as_http_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const HttpError& e) { return e; } catch (const Error& e) {
+    return HttpError(e.usage() ? 400 : 500, e.what());
+  } catch (const std::exception& e) { return HttpError(500, fmt::format("[engine] {}", e.what())); }
+}
+
+}  // namespace
+
+Exchange::Exchange(Place place, ResponseHead head, PreparedCall prepared,
+                   std::weak_ptr<Client> client)
+    : place_(std::move(place)),
+      head_(std::move(head)),
+      prepared_(std::move(prepared)),
+      client_(std::move(client)),
+      states_(prepared_.prompts.size() * size_t(prepared_.call.request.n)),
+      results_(prepared_.prompts.size()),
+      left_(prepared_.prompts.size()) {}
+
+// --- the engine's side ---
+
+void Exchange::start() {
+  try {
+    for (size_t i = 0; i < prepared_.prompts.size(); ++i) submit(i);
+  } catch (...) {
+    leave();
+    throw;
+  }
+}
+
+void Exchange::submit(size_t prompt) {
+  Request r = prepared_.call.request;
+  r.prompt = prepared_.prompts[prompt];
+  const bool streams = prepared_.call.stream;
+  const int64_t first = int64_t(prompt) * r.n;
+  Listener listener;
+  listener.token = [self = shared_from_this(), streams, first](const TokenEvent& t) {
+    Event e{.choice = first + t.sample, .at = Clock::now()};
+    if (streams) {
+      e.text = t.text, e.finish_reason = t.finish_reason;
+      if (t.logprob) e.logprob.push_back(*t.logprob);
+    }
+    self->leave_in(self->events_, std::move(e));
+    return true;
+  };
+  listener.done = [self = shared_from_this(), prompt](std::vector<Completion> all,
+                                                      std::exception_ptr error) {
+    self->leave_in(self->ends_, End{prompt, std::move(all), error});
+  };
+  ids_.push_back(place_.engine.submit(std::move(r), std::move(listener)));
+}
+
+template <class T>
+void Exchange::leave_in(std::vector<T>& box, T item) {
+  const std::lock_guard lock(mutex_);
+  if (events_.empty() && ends_.empty()) place_.post([self = shared_from_this()] { self->take(); });
+  box.push_back(std::move(item));
+}
+
+// --- the loop's side ---
+
+void Exchange::take() {
+  std::vector<Event> events;
+  std::vector<End> ends;
+  {
+    const std::lock_guard lock(mutex_);
+    events.swap(events_), ends.swap(ends_);
+  }
+  for (Event& e : events) {
+    time_token(e);
+    if (prepared_.call.stream) stream(e);
+  }
+  for (End& e : ends) end(e);
+}
+
+void Exchange::leave() {
+  client_.reset();
+  for (const uint64_t id : ids_) place_.engine.cancel(id);
+}
+
+void Exchange::cancel() {
+  cancelled_ = true;
+  for (const uint64_t id : ids_) place_.engine.cancel(id);
+}
+
+void Exchange::time_token(const Event& e) {
+  ChoiceState& s = states_[size_t(e.choice)];
+  if (s.last != Clock::time_point())
+    place_.metrics.between_tokens.observe(seconds(e.at - s.last));
+  else if (e.choice % prepared_.call.request.n == 0)
+    place_.metrics.first_token.observe(seconds(e.at - begin_));
+  s.last = e.at;
+}
+
+bool Exchange::send(const ordered_json& j) {
+  const auto client = client_.lock();
+  if (client && client->send_event(dump_json(j))) return true;
+  leave();
+  return false;
+}
+
+void Exchange::open_choice(int64_t choice) {
+  ChoiceState& s = states_[size_t(choice)];
+  if (std::exchange(s.begun, true)) return;
+  const size_t prompt = size_t(choice / prepared_.call.request.n);
+  ChoicePart part{.index = choice, .opens = true};
+  if (!head_.chat) part.text = prepared_.echoes[prompt];
+  if (!head_.chat && part.text.empty()) return;
+  s.offset += characters(part.text);
+  send(render_chunk(place_.tokenizer, head_, part, prepared_.call.include_usage));
+}
+
+void Exchange::stream(Event& e) {
+  if (client_.expired()) return;
+  open_choice(e.choice);
+  if (e.text.empty() && e.logprob.empty() && e.finish_reason.empty()) return;
+  ChoiceState& s = states_[size_t(e.choice)];
+  ChoicePart part{.index = e.choice, .text = e.text, .finish_reason = e.finish_reason};
+  part.logprobs = e.logprob.empty() ? nullptr : &e.logprob;
+  part.offset = s.offset;
+  s.offset += characters(e.text);
+  send(render_chunk(place_.tokenizer, head_, part, prepared_.call.include_usage));
+}
+
+void Exchange::end(End& e) {
+  Metrics& m = place_.metrics;
+  results_[e.prompt] = std::move(e.completions);
+  if (e.error && !error_) error_ = e.error;
+  if (e.error) ++m.finished["error"];
+  m.prompt_tokens += int64_t(prepared_.prompts[e.prompt].size());
+  for (const Completion& c : results_[e.prompt]) {
+    m.generated_tokens += int64_t(c.tokens.size());
+    ++m.finished[c.finish_reason == "cancelled" ? "abort" : c.finish_reason];
+  }
+  if (--left_ > 0) return;
+  m.whole_request.observe(seconds(Clock::now() - begin_));
+  const auto self = shared_from_this();  // ended() may drop the last other reference
+  finish();
+  place_.ended(*this);
+}
+
+void Exchange::finish() {
+  if (error_) return answer_error(as_http_error(error_));
+  if (cancelled_) return answer_error(HttpError(503, "[server] expected to finish, got a stop"));
+  answer();
+}
+
+void Exchange::answer_error(const HttpError& e) {
+  const auto client = client_.lock();
+  if (!client) return;
+  if (!prepared_.call.stream) return client->respond(error_response(e));
+  client->send_event(error_body(e));
+  client->end_events();
+}
+
+void Exchange::answer() {
+  const auto client = client_.lock();
+  if (!client) return;
+  const CompletionCall& call = prepared_.call;
+  Usage usage;
+  std::vector<ChoicePart> parts;
+  std::vector<std::vector<TokenLogprob>> logprobs(states_.size());
+  for (size_t p = 0; p < results_.size(); ++p) {
+    usage.prompt += int64_t(prepared_.prompts[p].size());
+    for (Completion& c : results_[p]) {
+      usage.completion += int64_t(c.tokens.size());
+      auto& scored = logprobs[parts.size()];
+      if (call.echo && call.logprobs()) {
+        scored.push_back(unpredicted(prepared_.prompts[p][0]));
+        std::ranges::move(c.prompt_logprobs, std::back_inserter(scored));
+      }
+      std::ranges::move(c.logprobs, std::back_inserter(scored));
+      parts.push_back({.index = int64_t(parts.size()),
+                       .text = prepared_.echoes[p] + c.text,
+                       .finish_reason = c.finish_reason,
+                       .logprobs = call.logprobs() ? &scored : nullptr});
+    }
+  }
+  if (!call.stream) {
+    client->respond({.body = dump_json(render_response(place_.tokenizer, head_, parts, usage))});
+    return;
+  }
+  // A completion of no tokens has told of none: its choice ends here.
+  for (const ChoicePart& part : parts) {
+    if (states_[size_t(part.index)].last != Clock::time_point()) continue;
+    open_choice(part.index);
+    const ChoicePart last{.index = part.index, .finish_reason = part.finish_reason};
+    if (!send(render_chunk(place_.tokenizer, head_, last, call.include_usage))) return;
+  }
+  if (call.include_usage && !send(render_usage_chunk(head_, usage))) return;
+  client->send_event("[DONE]");
+  client->end_events();
+}
+
+}  // namespace hearth

@@ -1,0 +1,90 @@
+// Exchange: one completion request on its way through the engine. The engine's thread leaves
+// events in its mailbox; the loop's thread turns them into what the client reads.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+
+#include "serve/metrics.h"
+#include "serve/parse.h"
+#include "serve/render.h"
+
+namespace hearth {
+
+using Post = std::function<void(std::function<void()>)>;  // runs a task on the loop's thread
+
+// A call with its prompts as tokens, each within the context.
+struct PreparedCall {
+  CompletionCall call;
+  std::vector<Tokens> prompts = {};
+  std::vector<std::string> echoes = {};  // of each prompt; empty: none
+};
+
+class Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  struct Place {  // all of them outlive it
+    Engine& engine;
+    const Tokenizer& tokenizer;
+    Metrics& metrics;
+    Post post;
+    std::function<void(Exchange&)> ended;
+  };
+  Exchange(Place, ResponseHead, PreparedCall, std::weak_ptr<Client>);
+
+  // All of these by the loop's thread. start() throws what is wrong with the request.
+  void start();
+  void leave();   // the client has gone: it hears nothing more
+  void cancel();  // it hears that the server ends
+  int64_t choices() const { return int64_t(states_.size()); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Event {
+    int64_t choice = 0;
+    std::string text = {}, finish_reason = {};
+    std::vector<TokenLogprob> logprob = {};  // one or none
+    Clock::time_point at = {};
+  };
+  struct End {
+    size_t prompt;
+    std::vector<Completion> completions;
+    std::exception_ptr error;
+  };
+  struct ChoiceState {
+    bool begun = false;
+    int64_t offset = 0;           // characters sent, for logprobs
+    Clock::time_point last = {};  // token
+  };
+
+  void submit(size_t prompt);
+  template <class T>
+  void leave_in(std::vector<T>& box, T);
+  void take();
+  void time_token(const Event&);
+  void stream(Event&);
+  void open_choice(int64_t choice);
+  bool send(const nlohmann::ordered_json&);
+  void end(End&);
+  void finish();
+  void answer();
+  void answer_error(const HttpError&);
+
+  const Place place_;
+  const ResponseHead head_;
+  PreparedCall prepared_;
+  std::weak_ptr<Client> client_;
+  const Clock::time_point begin_ = Clock::now();
+  std::vector<uint64_t> ids_;
+  std::vector<ChoiceState> states_;
+  std::vector<std::vector<Completion>> results_;  // of each prompt
+  size_t left_;                                   // prompts without an end
+  std::exception_ptr error_;
+  bool cancelled_ = false;
+
+  std::mutex mutex_;
+  std::vector<Event> events_;
+  std::vector<End> ends_;
+};
+
+}  // namespace hearth

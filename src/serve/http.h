@@ -1,0 +1,63 @@
+// What the routes see of HTTP, and the one kind of error they answer with. No sockets here.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace hearth {
+
+struct HttpRequest {
+  std::string method, path;  // the path without its query
+  std::string body = {};
+  std::string authorization = {};
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string body = {};
+  std::string type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers = {};
+};
+
+// Becomes {"error": {"message", "type", "param", "code"}} with its status.
+class HttpError : public std::runtime_error {
+ public:
+  HttpError(int status, std::string message, std::string code = {}, std::string param = {})
+      : std::runtime_error(std::move(message)),
+        status(status),
+        code(std::move(code)),
+        param(std::move(param)) {}
+  int status;
+  std::string code, param;  // empty: null
+};
+
+// A request that is wrong in its field `param`: 400.
+template <class... A>
+[[noreturn]] void refuse(std::string param, fmt::format_string<A...> what, A&&... args) {
+  std::string message = fmt::format("[{}] {}", param, fmt::format(what, std::forward<A>(args)...));
+  throw HttpError(400, std::move(message), "invalid_value", std::move(param));
+}
+
+HttpResponse error_response(const HttpError&);
+std::string error_body(const HttpError&);
+
+// Whether two secrets are equal, in a time that depends on neither.
+bool same_secret(std::string_view a, std::string_view b);
+
+// The way back to the client of one request. Used on the loop's thread.
+class Client {
+ public:
+  virtual ~Client() = default;
+  virtual void respond(HttpResponse) = 0;  // all of it at once
+  virtual void begin_events() = 0;         // or as server-sent events:
+  // False: the client has gone, or takes less than it is sent. Nothing more will reach it.
+  virtual bool send_event(std::string_view data) = 0;
+  virtual void end_events() = 0;
+};
+
+}  // namespace hearth

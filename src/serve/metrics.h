@@ -1,0 +1,40 @@
+// Metrics: what the server counts and times, as Prometheus reads it. Kept by the loop's thread.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "infer/engine.h"
+
+namespace hearth {
+
+// Counts of values up to each bound, and beyond the last.
+class Histogram {
+ public:
+  explicit Histogram(std::vector<double> bounds)
+      : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
+  void observe(double value);
+  // Lines of the exposition format, with their # HELP and # TYPE.
+  std::string text(const std::string& name, const std::string& help,
+                   const std::string& labels) const;
+
+ private:
+  std::vector<double> bounds_;
+  std::vector<uint64_t> counts_;
+  double sum_ = 0;
+};
+
+struct Metrics {
+  Metrics();
+  // Names are vLLM's where it has the same thing; `model` labels them.
+  std::string text(const EngineStats&, const std::string& model) const;
+
+  Histogram first_token, between_tokens, whole_request;  // seconds
+  std::map<std::string, int64_t> finished;               // completions by reason
+  std::map<int, int64_t> responses;                      // by status
+  int64_t prompt_tokens = 0, generated_tokens = 0;       // of requests that have ended
+  int64_t connections = 0;                               // now
+};
+
+}  // namespace hearth

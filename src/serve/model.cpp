@@ -1,0 +1,68 @@
+#include "serve/model.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "io/files.h"
+#include "io/json.h"
+#include "model/decoder.h"
+#include "model/folder.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+Tokenizer tokenizer_of(const ModelSource& source) {
+  if (source.tokenizer().empty())
+    fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
+  return Tokenizer::load(source.tokenizer());
+}
+
+int64_t longest_of(const Tokenizer& t) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < t.vocab_size(); ++id) try {
+      longest = std::max(longest, t.bytes_of(id).size());
+    } catch (const Error&) {}  // an id that stands for nothing
+  return int64_t(longest);
+}
+
+ordered_json describe_tokenizer(const fs::path& folder, const Tokenizer& t, int64_t context) {
+  ordered_json j = ordered_json::object();
+  const auto file = [&](const char* name) -> std::string {
+    return fs::is_directory(folder) && fs::exists(folder / name) ? read_file(folder / name) : "";
+  };
+  if (const std::string config = file("tokenizer_config.json"); !config.empty())
+    j = parse_ordered_json(config, (folder / "tokenizer_config.json").string());
+  if (const std::string source = file("chat_template.jinja"); !source.empty())
+    j["chat_template"] = source;
+  const auto name = [&](const char* key, int32_t id) {
+    j[key] = id < 0 ? ordered_json() : ordered_json(std::string(t.bytes_of(id)));
+  };
+  name("bos_token", t.bos());
+  name("eos_token", t.eos());
+  j["vocab_size"] = t.vocab_size();
+  j["model_max_length"] = context;
+  return j;
+}
+
+}  // namespace
+
+ServedModel::ServedModel(const fs::path& path, Backend& backend, DType weights, EngineSpec spec)
+    : ServedModel(ModelSource::open(path), backend, weights, spec) {}
+
+ServedModel::ServedModel(const ModelSource& source, Backend& backend, DType weights,
+                         EngineSpec spec)
+    : tokenizer_(tokenizer_of(source)),
+      chat_(source.tokenizer(), tokenizer_),
+      context_(spec.context ? spec.context : source.config().context),
+      longest_token_(longest_of(tokenizer_)),
+      params_(backend, decoder_params(source.config()), weights) {
+  tokenizer_info_ = describe_tokenizer(source.tokenizer(), tokenizer_, context_);
+  source.load(params_);
+  spec.tokenizer = &tokenizer_;
+  engine_ = std::make_unique<Engine>(source.config(), params_, backend, spec);
+}
+
+}  // namespace hearth

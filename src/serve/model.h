@@ -1,0 +1,35 @@
+// ServedModel: a model read from its folder, with the engine that runs it.
+#pragma once
+
+#include <filesystem>
+
+#include "infer/engine.h"
+#include "serve/chat_prompt.h"
+
+namespace hearth {
+
+class ServedModel {
+ public:
+  // Of `spec` the tokenizer is set here. The backend must outlive the model.
+  ServedModel(const std::filesystem::path&, Backend&, DType weights, EngineSpec spec = {});
+
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+  const ChatPrompt& chat() const { return chat_; }
+  Engine& engine() { return *engine_; }
+  int64_t context() const { return context_; }              // tokens of a prompt and its completion
+  int64_t longest_token() const { return longest_token_; }  // bytes
+  // tokenizer_config.json with bos_token, eos_token and chat_template, wherever they stand.
+  const nlohmann::ordered_json& tokenizer_info() const { return tokenizer_info_; }
+
+ private:
+  ServedModel(const class ModelSource&, Backend&, DType, EngineSpec);
+
+  Tokenizer tokenizer_;
+  ChatPrompt chat_;
+  nlohmann::ordered_json tokenizer_info_;
+  int64_t context_, longest_token_;
+  ParamStore params_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace hearth

@@ -1,0 +1,192 @@
+#include "serve/server.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <csignal>
+#include <thread>
+
+#include "core/error.h"
+#include "serve/connection.h"
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+
+namespace hearth {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+constexpr auto last_words = std::chrono::seconds(2);  // for cancelled requests to say so
+
+tcp::endpoint resolve(const ServeConfig& c) {
+  asio::io_context io;
+  boost::system::error_code e;
+  const auto found = tcp::resolver(io).resolve(c.host, std::to_string(c.port), e);
+  if (e || found.empty())
+    fail_usage("--host", "expected an address of this machine, got {}: {}", c.host, e.message());
+  return found.begin()->endpoint();
+}
+
+// Connections the system lets this process have, at most `wanted`.
+int64_t allowed_connections(int64_t wanted) {
+  constexpr int64_t others = 64;  // files, the loop's own descriptors
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  if (limit.rlim_cur < rlim_t(wanted + others)) {
+    limit.rlim_cur = std::min(limit.rlim_max, rlim_t(wanted + others));
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  const int64_t allowed = std::max<int64_t>(1, int64_t(limit.rlim_cur) - others);
+  if (allowed < wanted)
+    fmt::print(stderr, "hearth: serving {} connections at once, not {}: see ulimit -n\n", allowed,
+               wanted);
+  return std::min(wanted, allowed);
+}
+
+class Server {
+ public:
+  explicit Server(const ServeConfig& config)
+      : config_(config),
+        most_connections_(allowed_connections(config.max_connections)),
+        service_(config, [this](std::function<void()> task) { asio::post(io_, std::move(task)); }),
+        acceptor_(io_),
+        signals_(io_, SIGINT, SIGTERM),
+        drain_(io_),
+        pause_(io_) {
+    listen(resolve(config));
+    accept();
+    await_signal();
+  }
+
+  std::string url() const {
+    const tcp::endpoint at = acceptor_.local_endpoint();
+    const std::string host = at.address().to_string();
+    return fmt::format("http://{}:{}", at.address().is_v6() ? "[" + host + "]" : host, at.port());
+  }
+
+  void run() {
+    for (;;) try {
+        io_.run();
+        return;
+      } catch (const std::exception& e) {
+        // One connection's trouble; the others go on.
+        fmt::print(stderr, "hearth: [serve] {}\n", e.what());
+      }
+  }
+  void stop() { io_.stop(); }  // by any thread, as is open()
+  void open(ServedModel& model, const std::string& name) {
+    asio::post(io_, [this, &model, name] { service_.open(model, name); });
+  }
+
+ private:
+  void listen(const tcp::endpoint& at) {
+    try {
+      acceptor_.open(at.protocol());
+      acceptor_.set_option(tcp::acceptor::reuse_address(true));
+      acceptor_.bind(at);
+      acceptor_.listen();
+    } catch (const boost::system::system_error& e) {
+      fail("serve", "expected to listen on {} port {}, got: {}", config_.host, config_.port,
+           e.code().message());
+    }
+  }
+
+  void accept() {
+    acceptor_.async_accept([this](boost::system::error_code e, tcp::socket socket) {
+      if (e == asio::error::operation_aborted) return;
+      if (e) {  // no descriptors left, say: try again when some may be
+        pause_.expires_after(std::chrono::milliseconds(100));
+        return pause_.async_wait([this](boost::system::error_code) { accept(); });
+      }
+      if (service_.metrics.connections >= most_connections_)
+        turn_away(std::move(socket));
+      else
+        welcome(std::move(socket));
+      accept();
+    });
+  }
+
+  void welcome(tcp::socket socket) {
+    const auto c = std::make_shared<Connection>(std::move(socket), service_, config_);
+    std::erase_if(connections_, [](const auto& w) { return w.expired(); });
+    connections_.push_back(c);
+    c->start();
+  }
+
+  void turn_away(tcp::socket socket) {
+    const HttpResponse r =
+        error_response(HttpError(503, "[connections] expected fewer than --max-connections"));
+    ++service_.metrics.responses[r.status];
+    boost::system::error_code ignored;
+    socket.non_blocking(true, ignored);
+    socket.write_some(asio::buffer(fmt::format(
+                          "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n"
+                          "Retry-After: 1\r\nContent-Type: {}\r\nContent-Length: {}\r\n\r\n{}",
+                          r.type, r.body.size(), r.body)),
+                      ignored);
+  }
+
+  void await_signal() {
+    signals_.async_wait([this](boost::system::error_code e, int) {
+      if (e) return;
+      if (service_.closing()) return stop();
+      service_.close();
+      fmt::print(stderr, "hearth: stopping; {} requests may take {} s to end\n", service_.running(),
+                 config_.drain_seconds);
+      end_ = std::chrono::steady_clock::now() +
+             std::chrono::milliseconds(int64_t(config_.drain_seconds * 1000));
+      await_signal();
+      drain();
+    });
+  }
+
+  // Looks again and again whether all has been said.
+  void drain() {
+    const bool busy = service_.running() > 0 ||
+                      std::any_of(connections_.begin(), connections_.end(), [](const auto& w) {
+                        const auto c = w.lock();
+                        return c && c->answering();
+                      });
+    const auto now = std::chrono::steady_clock::now();
+    if (!busy || now >= end_ + last_words) return stop();
+    if (now >= end_ && !std::exchange(cancelled_, true)) service_.cancel_all();
+    drain_.expires_after(std::chrono::milliseconds(20));
+    drain_.async_wait([this](boost::system::error_code) { drain(); });
+  }
+
+  const ServeConfig config_;
+  const int64_t most_connections_;
+  Service service_;  // before the loop: what waits in it refers to the service
+  asio::io_context io_{1};
+  tcp::acceptor acceptor_;
+  asio::signal_set signals_;
+  asio::steady_timer drain_, pause_;
+  std::vector<std::weak_ptr<Connection>> connections_;
+  std::chrono::steady_clock::time_point end_;
+  bool cancelled_ = false;
+};
+
+}  // namespace
+
+void serve(const ServeConfig& config, const ServeJob& job) {
+  config.check();
+  Server server(config);
+  job.listening(server.url());
+  std::unique_ptr<ServedModel> model;
+  std::thread loop([&] { server.run(); });
+  try {
+    model = job.load();
+  } catch (...) {
+    server.stop();
+    loop.join();
+    throw;
+  }
+  const EngineThread engine(model->engine());
+  job.ready(*model);
+  server.open(*model, job.name);
+  loop.join();
+}
+
+}  // namespace hearth

@@ -1,0 +1,307 @@
+// hearth serve as clients meet it: routes, limits, keys, the slow, the rude and the absent.
+#include <chrono>
+#include <thread>
+
+#include "e2e/command.h"
+#include "e2e/http_client.h"
+#include "prometheus.h"
+#include "served_folder.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::json;
+
+class Serve : public testing::Test {
+ protected:
+  ~Serve() override {
+    if (pid_ > 0) stop(SIGKILL);
+  }
+
+  void start_server(const Words& flags = {}) {
+    if (!fs::exists(folder_ / "model")) write_served_folder(folder_ / "model");
+    pid_ = start(folder_,
+                 Words{"serve", "--model", folder_ / "model", "--port", "0", "--threads", "1",
+                       "--device", "cpu"} +
+                     flags,
+                 "serve");
+    const std::string mark = "listening on http://127.0.0.1:";
+    eventually([&] {
+      const std::string err = log();
+      const size_t at = err.find(mark);
+      if (at == err.npos || err.find('\n', at) == err.npos) return false;
+      port_ = std::stoi(err.substr(at + mark.size()));
+      return true;
+    });
+    eventually([&] { return ask("GET", "/health").status == 200; });
+  }
+  std::string log() const {
+    return fs::exists(folder_ / "serve.err") ? read_file(folder_ / "serve.err") : "";
+  }
+  int stop(int signal) {
+    kill(pid_, signal);
+    return wait_for(std::exchange(pid_, 0));
+  }
+  // For what another process does in its own time. Half a minute without it is a failure.
+  template <class F>
+  void eventually(F done) {
+    for (int i = 0; i < 3000; ++i) {
+      if (done()) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    FAIL() << "never came: " << log();
+  }
+
+  Reply ask(const std::string& method, const std::string& path, const std::string& body = "",
+            const std::string& headers = "") const {
+    HttpClient c(port_);
+    c.request(method, path, body, headers);
+    return c.reply();
+  }
+  Reply complete(const std::string& fields) const {
+    return ask("POST", "/v1/completions", "{" + fields + "}");
+  }
+  Prometheus metrics() const { return Prometheus(ask("GET", "/metrics").body); }
+  void expect_all_free() {
+    eventually([&] { return metrics().value("hearth:kv_blocks_used") == 0; });
+    eventually([&] { return metrics().value("vllm:num_requests_running") == 0; });
+  }
+
+  Folder folder_;
+  pid_t pid_ = 0;
+  int port_ = 0;
+};
+
+// Goes on to the end of the context.
+const char* endless = R"("prompt":"a","max_tokens":250,"ignore_eos":true)";
+
+TEST_F(Serve, Routes) {
+  start_server({"--name", "tiny"});
+  EXPECT_EQ(ask("GET", "/v1/models").json()["data"][0]["id"], "tiny");
+  EXPECT_EQ(ask("POST", "/tokenize", R"({"prompt":"ab"})").json()["tokens"], (json{97, 98}));
+  EXPECT_EQ(ask("POST", "/detokenize", R"({"tokens":[97,98]})").json()["prompt"], "ab");
+  EXPECT_EQ(ask("GET", "/tokenizer_info").json()["eos_token"], "<|end|>");
+  const Reply done = complete(R"("model":"tiny","prompt":"abc","max_tokens":5,"seed":1)");
+  EXPECT_EQ(done.status, 200);
+  EXPECT_EQ(done.headers.at("content-type"), "application/json");
+  EXPECT_FALSE(done.headers.contains("access-control-allow-origin"));
+  EXPECT_EQ(done.json()["usage"]["total_tokens"], 8);
+  EXPECT_EQ(complete(R"("prompt":"abc","max_tokens":5,"seed":1)").json()["choices"],
+            done.json()["choices"]);
+  EXPECT_EQ(ask("GET", "/nowhere").error("code"), "not_found");
+  EXPECT_EQ(ask("GET", "/v1/completions").status, 405);
+  EXPECT_EQ(ask("POST", "/v1/completions", "{").error("type"), "invalid_request_error");
+  EXPECT_EQ(ask("POST", "/v1/chat/completions",
+                R"({"messages":[{"role":"user","content":"x"}],"tools":[{}]})")
+                .error("param"),
+            "tools");
+  const Prometheus m = metrics();
+  EXPECT_GE(m.value("vllm:time_to_first_token_seconds_count"), 2);
+  EXPECT_GE(m.value("vllm:inter_token_latency_seconds_count"), 8);
+  EXPECT_EQ(m.value("hearth:http_responses_total", "status=\"405\""), 1);
+  expect_all_free();
+  EXPECT_EQ(stop(SIGTERM), 0);
+}
+
+TEST_F(Serve, StreamsEventsOnAConnectionThatStays) {
+  start_server();
+  HttpClient c(port_);
+  for (int round = 0; round < 3; ++round) {
+    c.request("POST", "/v1/chat/completions",
+              R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":6,"stream":true,
+                  "stream_options":{"include_usage":true},"ignore_eos":true})");
+    const Reply r = c.reply();
+    EXPECT_EQ(r.status, 200);
+    EXPECT_TRUE(r.headers.at("content-type").starts_with("text/event-stream"));
+    EXPECT_TRUE(r.body.ends_with("data: [DONE]\n\n")) << r.body;
+    EXPECT_NE(r.body.find("\"completion_tokens\":6"), std::string::npos) << r.body;
+    c.request("GET", "/health");
+    EXPECT_EQ(c.reply().status, 200);
+  }
+  // Two requests at once are answered in their order.
+  const std::string first = R"({"prompt":"a","max_tokens":30,"ignore_eos":true})";
+  c.request("POST", "/v1/completions", first);
+  c.request("GET", "/v1/models");
+  EXPECT_EQ(c.reply().json()["usage"]["completion_tokens"], 30);
+  EXPECT_EQ(c.reply().json()["object"], "list");
+  // HTTP/1.0: the connection's end is the stream's.
+  HttpClient old(port_);
+  const std::string body = R"({"prompt":"a","max_tokens":3,"stream":true})";
+  old.send("POST /v1/completions HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) +
+           "\r\n\r\n" + body);
+  EXPECT_TRUE(old.reply().body.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(Serve, KeepsItsLimits) {
+  start_server({"--max-body-bytes", "2000", "--max-json-depth", "8", "--max-prompt-tokens", "50",
+                "--max-new-tokens", "300", "--max-stop-strings", "2", "--max-header-bytes", "1024",
+                "--max-choices", "4"});
+  EXPECT_EQ(complete("\"prompt\":\"" + std::string(3000, 'a') + "\"").status, 413);
+  EXPECT_EQ(complete("\"prompt\":\"" + std::string(60, 'a') + "\"").error("code"),
+            "context_length_exceeded");
+  EXPECT_EQ(complete("\"prompt\":" + std::string(20, '[') + std::string(20, ']')).error("code"),
+            "invalid_json");
+  EXPECT_EQ(complete(R"("n":3,"max_tokens":101)").error("param"), "max_tokens");
+  EXPECT_EQ(complete(R"("n":5)").error("param"), "n");
+  EXPECT_EQ(complete(R"("stop":["a","b","c"])").error("param"), "stop");
+  EXPECT_EQ(ask("GET", "/health", "", "X: " + std::string(5000, 'x') + "\r\n").status, 431);
+  HttpClient junk(port_);
+  junk.send("what is this\r\n\r\n");
+  EXPECT_EQ(junk.reply().status, 400);
+  EXPECT_TRUE(junk.ends());
+  // A chunked body has no length to refuse it by.
+  HttpClient chunked(port_);
+  chunked.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n" +
+               std::string(4096, 'a'));
+  EXPECT_EQ(chunked.reply().status, 413);
+  // Who asks first is told to go on.
+  HttpClient polite(port_);
+  polite.send("POST /tokenize HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n");
+  EXPECT_EQ(polite.reply().status, 100);
+  polite.send(R"({"prompt":"a"})");
+  EXPECT_EQ(polite.reply().status, 200);
+  expect_all_free();
+}
+
+TEST_F(Serve, WaitsOnlySoLong) {
+  start_server({"--header-seconds", "0.3", "--body-seconds", "0.3", "--idle-seconds", "0.3"});
+  HttpClient idle(port_), head(port_), body(port_);
+  head.send("GET /health HTTP/1.1\r\nX: ");
+  body.send("POST /tokenize HTTP/1.1\r\nContent-Length: 14\r\n\r\n{");
+  EXPECT_TRUE(idle.ends() && head.ends() && body.ends());
+  EXPECT_EQ(ask("GET", "/health").status, 200);
+}
+
+TEST_F(Serve, TakesOnlySoManyConnections) {
+  start_server({"--max-connections", "3"});
+  eventually([&] { return metrics().value("hearth:connections") == 1; });
+  HttpClient a(port_), b(port_);
+  a.request("GET", "/health");
+  b.request("GET", "/health");
+  EXPECT_EQ(a.reply().status + b.reply().status, 400);
+  HttpClient c(port_);
+  c.request("GET", "/health");
+  EXPECT_EQ(c.reply().status, 200);
+  HttpClient one_more(port_);
+  EXPECT_EQ(one_more.reply().status, 503);
+  a.leave();
+  eventually([&] { return ask("GET", "/health").status == 200; });
+}
+
+TEST_F(Serve, AsksForItsKey) {
+  start_server({"--api-key", "sk-secret"});
+  EXPECT_EQ(ask("GET", "/health").status, 200);
+  for (const char* path : {"/metrics", "/v1/models", "/nowhere"}) {
+    EXPECT_EQ(ask("GET", path).status, 401) << path;
+    EXPECT_EQ(ask("GET", path, "", "Authorization: Bearer sk-secre\r\n").status, 401) << path;
+  }
+  // The body of a stranger is not waited for.
+  HttpClient c(port_);
+  c.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+  EXPECT_EQ(c.reply().error("code"), "invalid_api_key");
+  EXPECT_EQ(ask("GET", "/v1/models", "", "Authorization: Bearer sk-secret\r\n").status, 200);
+}
+
+TEST_F(Serve, AllowsOneOriginWhenTold) {
+  start_server({"--cors-origin", "https://example.org"});
+  const Reply r = ask("OPTIONS", "/v1/completions", "", "Origin: https://example.org\r\n");
+  EXPECT_EQ(r.status, 204);
+  EXPECT_EQ(r.headers.at("access-control-allow-origin"), "https://example.org");
+}
+
+TEST_F(Serve, FullQueueIs429) {
+  start_server({"--batch", "1", "--queue", "1"});
+  HttpClient a(port_), b(port_);
+  for (HttpClient* c : {&a, &b})
+    c->request("POST", "/v1/completions", "{" + std::string(endless) + R"(,"stream":true})");
+  EXPECT_EQ(a.head().status, 200);
+  EXPECT_EQ(b.head().status, 200);
+  const Reply refused = complete(endless);
+  // The two may have ended by now on a fast machine; while they run there is no third.
+  if (metrics().value("vllm:num_requests_running") == 1) { EXPECT_EQ(refused.status, 429); }
+  if (refused.status == 429) { EXPECT_EQ(refused.headers.at("retry-after"), "1"); }
+  a.leave();
+  b.leave();
+  expect_all_free();
+  EXPECT_EQ(complete(R"("max_tokens":1)").status, 200);
+}
+
+TEST_F(Serve, ClientsThatLeaveFreeTheirBlocks) {
+  start_server();
+  for (int round = 0; round < 20; ++round) {
+    HttpClient waits(port_), streams(port_), begins(port_);
+    const std::string body = "{" + std::string(endless) + R"(,"n":8)";
+    waits.request("POST", "/v1/completions", body + "}");
+    streams.request("POST", "/v1/completions", body + R"(,"stream":true})");
+    begins.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{\"pro");
+    EXPECT_EQ(streams.head().status, 200);
+  }
+  expect_all_free();
+  EXPECT_GT(metrics().value("vllm:request_success_total", "finished_reason=\"abort\""), 0);
+  eventually([&] { return metrics().value("hearth:connections") == 1; });
+}
+
+TEST_F(Serve, SlowReadersAreLeftBehind) {
+  start_server({"--max-output-bytes", "8192"});
+  HttpClient slow(port_, 2048);
+  slow.request("POST", "/v1/completions",
+               "{" + std::string(endless) + R"(,"n":32,"logprobs":20,"stream":true})");
+  // It reads nothing; others are answered, and its request ends without it.
+  EXPECT_EQ(complete(R"("max_tokens":3)").status, 200);
+  expect_all_free();
+  EXPECT_GT(metrics().value("vllm:request_success_total", "finished_reason=\"abort\""), 0);
+  // One that reads nothing but is owed little keeps its stream.
+  HttpClient patient(port_);
+  patient.request("POST", "/v1/completions", R"({"max_tokens":5,"stream":true})");
+  expect_all_free();
+  EXPECT_TRUE(patient.reply().body.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(Serve, DrainsOnSigterm) {
+  start_server();
+  HttpClient streams(port_), waits(port_), keeps(port_);
+  const std::string body = "{" + std::string(endless) + R"(,"n":8)";
+  streams.request("POST", "/v1/completions", body + R"(,"stream":true})");
+  waits.request("POST", "/v1/completions", body + "}");
+  EXPECT_EQ(streams.head().status, 200);
+  keeps.request("GET", "/metrics");
+  EXPECT_EQ(keeps.reply().status, 200);
+  kill(pid_, SIGTERM);
+  eventually([&] { return log().find("stopping") != std::string::npos; });
+  keeps.request("POST", "/v1/completions", body + "}");
+  try {
+    EXPECT_EQ(keeps.reply().status, 503);
+  } catch (const std::runtime_error&) {}  // all had ended, and the server with them
+  EXPECT_EQ(waits.reply().json()["usage"]["completion_tokens"], 8 * 250);
+  std::string all;
+  for (std::string piece; !(piece = streams.chunk()).empty();) all += piece;
+  EXPECT_TRUE(all.ends_with("data: [DONE]\n\n"));
+  EXPECT_EQ(wait_for(std::exchange(pid_, 0)), 0);
+}
+
+TEST_F(Serve, EndsWhatDoesNotDrain) {
+  start_server({"--drain-seconds", "0.05"});
+  HttpClient c(port_);
+  c.request("POST", "/v1/completions", "{" + std::string(endless) + R"(,"n":32})");
+  eventually([&] { return metrics().value("vllm:num_requests_running") > 0; });
+  EXPECT_EQ(stop(SIGTERM), 0);
+  const int status = c.reply().status;
+  EXPECT_TRUE(status == 503 || status == 200) << status;
+}
+
+TEST_F(Serve, SaysWhatItCannotDo) {
+  write_served_folder(folder_ / "model");
+  start_server();
+  const Words serve{"serve", "--model", folder_ / "model", "--threads", "1", "--device", "cpu"};
+  const Ran taken = run(folder_, serve + Words{"--port", std::to_string(port_)});
+  EXPECT_EQ(taken.status, 1);
+  EXPECT_NE(taken.err.find("[serve] expected to listen"), std::string::npos) << taken.err;
+  expect_error(run(folder_, serve + Words{"--port", "70000"}), 2, "--port");
+  expect_error(run(folder_, serve + Words{"--max-body-bytes", "0"}), 2, "--max-body-bytes");
+  const Ran none = run(folder_, {"serve", "--model", folder_ / "none", "--port", "0"});
+  EXPECT_EQ(none.status, 1);
+  EXPECT_NE(none.err.find("none"), std::string::npos) << none.err;
+}
+
+}  // namespace
+}  // namespace hearth

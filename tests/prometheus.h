@@ -1,0 +1,106 @@
+// A strict reader of Prometheus' text format: what it takes, any scraper takes. Anything out of
+// order is a std::runtime_error with the line.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace hearth {
+
+class Prometheus {
+ public:
+  explicit Prometheus(const std::string& text) {
+    require(!text.empty() && text.back() == '\n', "a last line that ends", text);
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);)
+      line.starts_with("#") ? heading(line) : sample(line);
+    for (const auto& [name, type] : types_)
+      if (type == "histogram") check_histogram(name);
+  }
+
+  // The value of a series whose name is `name` and whose labels contain `part`.
+  double value(const std::string& name, const std::string& part = "") const {
+    for (const auto& [series, value] : values_)
+      if (series.substr(0, series.find('{')) == name && series.find(part) != series.npos)
+        return value;
+    throw std::runtime_error("no series " + name + " with " + part);
+  }
+  const std::map<std::string, std::string>& types() const { return types_; }
+
+ private:
+  static void require(bool ok, const std::string& expected, const std::string& line) {
+    if (!ok) throw std::runtime_error("expected " + expected + ", got: " + line);
+  }
+
+  void heading(const std::string& line) {
+    static const std::regex shape("# (HELP|TYPE) ([a-zA-Z_:][a-zA-Z0-9_:]*) (.+)");
+    std::smatch m;
+    require(std::regex_match(line, m, shape), "# HELP or # TYPE", line);
+    if (m[1] == "HELP") {
+      require(helps_.insert(m[2]).second, "one HELP a family", line);
+      family_ = m[2];
+      return;
+    }
+    static const std::set<std::string> known{"counter", "gauge", "histogram", "summary", "untyped"};
+    require(known.contains(m[3]), "a known type", line);
+    require(m[2] == family_, "the family its HELP named", line);
+    require(types_.emplace(m[2], m[3]).second, "one TYPE a family", line);
+  }
+
+  void sample(const std::string& line) {
+    static const std::string label = R"([a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\"n])*")";
+    static const std::regex shape("([a-zA-Z_:][a-zA-Z0-9_:]*)(\\{" + label + "(?:," + label +
+                                  ")*\\})? (\\S+)");
+    std::smatch m;
+    require(std::regex_match(line, m, shape), "name{labels} value", line);
+    const std::string name = m[1];
+    require(types_.contains(family_), "a TYPE before its samples", line);
+    const std::string type = types_.at(family_);
+    const bool part =
+        type == "histogram" &&
+        (name == family_ + "_bucket" || name == family_ + "_sum" || name == family_ + "_count");
+    require(type == "histogram" ? part : name == family_, "a sample of " + family_, line);
+    size_t used = 0;
+    const std::string number = m[3];
+    const double value =
+        number == "+Inf" ? std::numeric_limits<double>::infinity() : std::stod(number, &used);
+    require(number == "+Inf" || used == number.size(), "a number", line);
+    require(type == "gauge" || value >= 0, "a count of at least 0", line);
+    require(values_.emplace(name + std::string(m[2]), value).second, "each series once", line);
+    if (name == family_ + "_bucket") buckets_[family_].emplace_back(bound(line), value);
+  }
+
+  static double bound(const std::string& line) {
+    static const std::regex le(R"re([{,]le="([^"]+)")re");
+    std::smatch m;
+    require(std::regex_search(line, m, le), "a bucket with le", line);
+    return m[1] == "+Inf" ? std::numeric_limits<double>::infinity() : std::stod(m[1]);
+  }
+
+  void check_histogram(const std::string& name) const {
+    const auto at = buckets_.find(name);
+    require(at != buckets_.end(), "buckets", name);
+    for (size_t i = 1; i < at->second.size(); ++i) {
+      require(at->second[i - 1].first < at->second[i].first, "bounds that grow", name);
+      require(at->second[i - 1].second <= at->second[i].second, "counts that add up", name);
+    }
+    require(std::isinf(at->second.back().first), "a last bucket of +Inf", name);
+    require(at->second.back().second == value(name + "_count"), "a count of all", name);
+    require(std::isfinite(value(name + "_sum")), "a sum", name);
+  }
+
+  std::string family_;
+  std::set<std::string> helps_;
+  std::map<std::string, std::string> types_;
+  std::map<std::string, double> values_;
+  std::map<std::string, std::vector<std::pair<double, double>>> buckets_;
+};
+
+}  // namespace hearth

@@ -1,0 +1,234 @@
+// Request bodies: what is asked for comes through, what is wrong is named, whatever the bytes.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "serve/parse.h"
+
+namespace hearth {
+namespace {
+
+// The HttpError that `f` throws, or one of status 0.
+template <class F>
+HttpError error_of(F f) {
+  try {
+    f();
+  } catch (const HttpError& e) { return e; }
+  return HttpError(0, "");
+}
+
+HttpError completion_error(const std::string& body, const ServeConfig& limits = {}) {
+  return error_of([&] { parse_completion_request(body, limits); });
+}
+HttpError chat_error(const std::string& fields, const ServeConfig& limits = {}) {
+  return error_of([&] {
+    parse_chat_request(R"({"messages":[{"role":"user","content":"hi"}])" + fields + "}", limits);
+  });
+}
+
+TEST(ParseCompletion, TakesEveryField) {
+  const CompletionCall c = parse_completion_request(
+      R"({"model":"m","prompt":"Hi","max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,
+          "min_p":0.1,"n":3,"best_of":3,"stream":true,"stream_options":{"include_usage":true},
+          "stop":["a","b"],"seed":-5,"logprobs":2,"presence_penalty":1,"frequency_penalty":-1,
+          "repetition_penalty":1.1,"logit_bias":{"5":-100,"6":1.5},"user":"u","suffix":null,
+          "stop_token_ids":[3],"ignore_eos":true,"min_tokens":2})");
+  EXPECT_EQ(c.model, "m");
+  ASSERT_EQ(c.prompts.size(), 1u);
+  EXPECT_EQ(std::get<std::string>(c.prompts[0]), "Hi");
+  EXPECT_EQ(c.max_tokens, 7);
+  EXPECT_TRUE(c.stream && c.include_usage && !c.echo && !c.chat);
+  EXPECT_EQ(c.request.n, 3);
+  EXPECT_EQ(c.seed, uint64_t(-5));
+  const SamplingSpec& s = c.request.sampling;
+  EXPECT_EQ(s.temperature, 0.5f);
+  EXPECT_EQ(s.top_p, 0.9f);
+  EXPECT_EQ(s.top_k, 40);
+  EXPECT_EQ(s.min_p, 0.1f);
+  EXPECT_EQ(s.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(s.stop_ids, std::vector<int32_t>{3});
+  EXPECT_EQ(s.logprobs, 2);
+  EXPECT_EQ(s.min_tokens, 2);
+  EXPECT_TRUE(s.ignore_eos);
+  EXPECT_EQ(s.logit_bias, (std::map<int32_t, float>{{5, -100.f}, {6, 1.5f}}));
+}
+
+TEST(ParseCompletion, DefaultsAreOpenAis) {
+  const CompletionCall c = parse_completion_request(R"({"prompt":"x","temperature":null})");
+  EXPECT_EQ(c.max_tokens, 16);
+  EXPECT_EQ(c.request.sampling.temperature, 1);
+  EXPECT_FALSE(c.seed || c.stream || c.logprobs());
+  EXPECT_EQ(std::get<std::string>(parse_completion_request("{}").prompts.at(0)), "");
+}
+
+TEST(ParseCompletion, TakesEveryKindOfPrompt) {
+  const auto prompts = [](const std::string& p) {
+    return parse_completion_request("{\"prompt\":" + p + "}").prompts;
+  };
+  EXPECT_EQ(prompts(R"(["a","b"])").size(), 2u);
+  EXPECT_EQ(std::get<Tokens>(prompts("[1,2,3]").at(0)), (Tokens{1, 2, 3}));
+  EXPECT_EQ(std::get<Tokens>(prompts("[[1],[2,3]]").at(1)), (Tokens{2, 3}));
+  for (const char* bad : {"[]", "7", "{}", "true", R"(["a",[1]])", R"([1,"a"])", "[[1],2]", "[-1]",
+                          "[2147483648]", "[1.5]", "[18446744073709551615]", "[[\"a\"]]"})
+    EXPECT_EQ(completion_error("{\"prompt\":" + std::string(bad) + "}").param, "prompt") << bad;
+}
+
+TEST(ParseCompletion, ScoringAsLmEvaluationHarnessAsks) {
+  const CompletionCall c = parse_completion_request(
+      R"({"model":"m","prompt":[[5,6,7]],"temperature":0,"max_tokens":1,"logprobs":1,"seed":1234,
+          "echo":true})");
+  EXPECT_TRUE(c.echo && c.request.prompt_logprobs);
+  EXPECT_EQ(c.request.sampling.logprobs, 1);
+}
+
+TEST(ParseCompletion, RangesAreChecked) {
+  const std::vector<std::pair<std::string, std::string>> bad{
+      {"max_tokens", "-1"},
+      {"max_tokens", "65537"},
+      {"max_tokens", "1e3"},
+      {"max_tokens", "99999999999999999999"},
+      {"max_tokens", "\"5\""},
+      {"n", "0"},
+      {"n", "129"},
+      {"n", "true"},
+      {"temperature", "-0.1"},
+      {"temperature", "2.1"},
+      {"temperature", "\"1\""},
+      {"top_p", "1.01"},
+      {"top_k", "-2"},
+      {"presence_penalty", "3"},
+      {"frequency_penalty", "-3"},
+      {"repetition_penalty", "0"},
+      {"seed", "9223372036854775808"},
+      {"logprobs", "21"},
+      {"logprobs", "-1"},
+      {"stop", "[1]"},
+      {"stop", "\"\""},
+      {"stop", "{}"},
+      {"stream", "1"},
+      {"echo", "\"yes\""},
+      {"logit_bias", "{\"a\":1}"},
+      {"logit_bias", "{\"-1\":1}"},
+      {"logit_bias", "{\"1\":101}"},
+      {"logit_bias", "[1]"},
+      {"best_of", "2"},
+      {"suffix", "\"x\""},
+      {"model", "5"},
+      {"stop_token_ids", "[-1]"},
+      {"min_tokens", "17"},
+      {"stream_options", "{\"include_usage\":true}"}};
+  for (const auto& [field, value] : bad) {
+    const HttpError e = completion_error("{\"prompt\":\"x\",\"" + field + "\":" + value + "}");
+    EXPECT_EQ(e.status, 400) << field << " " << value;
+    EXPECT_EQ(e.param, field) << value << ": " << e.what();
+    EXPECT_NE(std::string(e.what()).find("[" + field + "] expected"), std::string::npos)
+        << e.what();
+  }
+}
+
+TEST(ParseCompletion, KeepsTheLimits) {
+  EXPECT_EQ(completion_error(R"({"n":4,"max_tokens":30})", {.max_new_tokens = 100}).param,
+            "max_tokens");
+  EXPECT_EQ(completion_error(R"({"n":4,"max_tokens":25})", {.max_new_tokens = 100}).status, 0);
+  EXPECT_EQ(completion_error(R"({"prompt":["a","b"],"n":3})", {.max_choices = 5}).param, "n");
+  EXPECT_EQ(completion_error(R"({"n":5})", {.batch = 2, .queue = 2}).param, "n");
+  EXPECT_EQ(completion_error(R"({"stop":["a","b"]})", {.max_stop_strings = 1}).param, "stop");
+  EXPECT_EQ(completion_error(R"({"stop":"abc"})", {.max_stop_bytes = 2}).param, "stop");
+  EXPECT_EQ(completion_error(R"({"logprobs":3})", {.max_logprobs = 2}).param, "logprobs");
+  EXPECT_EQ(completion_error(R"({"stream":true,"echo":true,"logprobs":1})").param, "stream");
+  const std::string deep = "{\"prompt\":" + std::string(40, '[') + std::string(40, ']') + "}";
+  EXPECT_EQ(completion_error(deep).code, "invalid_json");
+  EXPECT_EQ(completion_error(deep, {.max_json_depth = 50}).param, "prompt");
+}
+
+TEST(ParseCompletion, UnknownFieldsAreNamedWithTheNearest) {
+  const HttpError e = completion_error(R"({"prompt":"x","max_token":5})");
+  EXPECT_EQ(e.param, "max_token");
+  EXPECT_NE(std::string(e.what()).find("max_tokens"), std::string::npos);
+  for (const char* body : {"", "{", "[]", "null", "\"x\"", "{\"n\":1,\"n\":2}", "{}x", "\xff"})
+    EXPECT_EQ(completion_error(body).status, 400) << body;
+}
+
+TEST(ParseChat, TakesMessages) {
+  const CompletionCall c = parse_chat_request(
+      R"({"messages":[{"role":"system","content":"S"},
+          {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],
+           "name":"N"}],
+          "max_completion_tokens":9,"logprobs":true,"top_logprobs":4,"tools":[],
+          "response_format":{"type":"text"},"chat_template_kwargs":{"enable_thinking":false}})");
+  EXPECT_TRUE(c.chat);
+  EXPECT_EQ(c.messages[1]["content"], "ab");
+  EXPECT_EQ(c.messages[1]["name"], "N");
+  EXPECT_EQ(c.max_tokens, 9);
+  EXPECT_EQ(c.request.sampling.logprobs, 4);
+  EXPECT_EQ(c.variables["enable_thinking"], false);
+  EXPECT_FALSE(parse_chat_request(R"({"messages":[{"role":"user","content":""}]})").max_tokens);
+}
+
+TEST(ParseChat, RefusesWhatItHasNot) {
+  for (const char* field : {"tools", "functions"}) {
+    const HttpError e = chat_error(",\"" + std::string(field) + "\":[{\"type\":\"function\"}]");
+    EXPECT_EQ(e.status, 400);
+    EXPECT_EQ(e.param, field);
+    EXPECT_NE(std::string(e.what()).find("this server has no"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(chat_error(R"(,"tool_choice":"auto")").param, "tool_choice");
+  EXPECT_EQ(chat_error(R"(,"response_format":{"type":"json_object"})").param, "response_format");
+  EXPECT_EQ(chat_error(R"(,"top_logprobs":1)").param, "top_logprobs");
+  EXPECT_EQ(chat_error(R"(,"max_tokens":0)").param, "max_tokens");
+  EXPECT_EQ(chat_error(R"(,"echo":true)").param, "echo");
+  for (const char* messages :
+       {"[]", "{}", "[1]", R"([{"content":"x"}])", R"([{"role":"user"}])",
+        R"([{"role":"user","content":5}])", R"([{"role":"tool","content":"x"}])",
+        R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])",
+        R"([{"role":"user","content":"x","other":1}])",
+        R"([{"role":"assistant","content":"x","tool_calls":[{}]}])"})
+    EXPECT_EQ(error_of([&] {
+                parse_chat_request("{\"messages\":" + std::string(messages) + "}");
+              }).status,
+              400)
+        << messages;
+}
+
+TEST(ParseTokenize, TakesOneOfTwo) {
+  EXPECT_EQ(parse_tokenize_request(R"({"prompt":"x","add_special_tokens":false})").prompt, "x");
+  EXPECT_FALSE(
+      parse_tokenize_request(R"({"messages":[{"role":"user","content":"x"}]})").messages.empty());
+  EXPECT_EQ(error_of([] { parse_tokenize_request("{}"); }).status, 400);
+  EXPECT_EQ(parse_detokenize_request(R"({"tokens":[1,2]})").tokens, (Tokens{1, 2}));
+  EXPECT_EQ(error_of([] { parse_detokenize_request(R"({"tokens":[-1]})"); }).param, "tokens");
+  EXPECT_EQ(error_of([] { parse_detokenize_request(R"({"tokens":"x"})"); }).param, "tokens");
+}
+
+// Good bodies with bytes changed, cut or doubled: a result or an HttpError, nothing else.
+TEST(Parse, TakesAnyBytes) {
+  const std::vector<std::string> seeds{
+      R"({"model":"m","prompt":[[1,2],[3]],"max_tokens":7,"stop":["a"],"logit_bias":{"1":2}})",
+      R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"n":2,"seed":1})",
+      R"({"tokens":[1,2,3],"model":null})"};
+  std::mt19937 random(3);
+  int refused = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string body = seeds[random() % seeds.size()];
+    for (uint32_t edits = 1 + random() % 4; edits > 0; --edits) {
+      const size_t at = random() % (body.size() + 1);
+      if (random() % 3 == 0)
+        body.insert(at, 1, char(random()));
+      else if (random() % 2 && at < body.size())
+        body[at] = "{}[]\",:0-9etfn\\"[random() % 15];
+      else
+        body.erase(at, random() % 5);
+    }
+    const auto attempt = [&](auto parse) {
+      refused += error_of([&] { parse(body, ServeConfig()); }).status == 400;
+    };
+    attempt(parse_completion_request);
+    attempt(parse_chat_request);
+    attempt(parse_tokenize_request);
+    attempt(parse_detokenize_request);
+  }
+  EXPECT_GT(refused, 40000);
+}
+
+}  // namespace
+}  // namespace hearth

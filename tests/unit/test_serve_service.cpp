@@ -1,0 +1,307 @@
+// The routes without sockets: a model folder behind a Service whose loop is this test.
+#include "serve/service.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "cpu/backend.h"
+#include "prometheus.h"
+#include "served_folder.h"
+#include "unit/test_io_support.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::json;
+
+struct FakeClient : Client {
+  void respond(HttpResponse r) override {
+    response = std::move(r);
+    done = true;
+  }
+  void begin_events() override { streams = true; }
+  bool send_event(std::string_view data) override {
+    if (room == 0) return false;
+    --room;
+    events.emplace_back(data);
+    return true;
+  }
+  void end_events() override { done = true; }
+
+  HttpResponse response = {};
+  std::vector<std::string> events = {};
+  size_t room = 100000;
+  bool streams = false, done = false;
+};
+
+// The engine is stepped by the test, so every order of events can be had.
+class Serving : public testing::Test {
+ protected:
+  void open(ServeConfig config = {}, bool chat_template = true) {
+    write_served_folder(dir_.path(), chat_template);
+    backend_ = make_cpu_backend(1);
+    model_ = std::make_unique<ServedModel>(dir_.path(), *backend_, DType::f32,
+                                           EngineSpec{.max_batch = config.batch});
+    service_ = std::make_unique<Service>(
+        config, [this](std::function<void()> task) { tasks_.push_back(std::move(task)); });
+    service_->open(*model_, "m");
+  }
+
+  void settle() {
+    while (model_->engine().step() || !tasks_.empty())
+      while (!tasks_.empty()) {
+        const auto task = std::move(tasks_.front());
+        tasks_.pop_front();
+        task();
+      }
+  }
+
+  std::shared_ptr<Exchange> begin(const std::string& path, const std::string& body,
+                                  const std::shared_ptr<FakeClient>& client) {
+    return service_->handle({.method = body.empty() ? "GET" : "POST", .path = path, .body = body},
+                            client);
+  }
+  std::shared_ptr<FakeClient> ask(const std::string& path, const std::string& body) {
+    const auto client = std::make_shared<FakeClient>();
+    begin(path, body, client);
+    settle();
+    EXPECT_TRUE(client->done);
+    return client;
+  }
+  json answer(const std::string& path, const std::string& body = "") {
+    return json::parse(ask(path, body)->response.body);
+  }
+  HttpError error(const std::string& path, const std::string& body = "") {
+    try {
+      ask(path, body);
+    } catch (const HttpError& e) { return e; }
+    return HttpError(0, "");
+  }
+  Prometheus metrics() { return Prometheus(ask("/metrics", "")->response.body); }
+
+  test::TempDir dir_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<ServedModel> model_;
+  std::deque<std::function<void()>> tasks_;
+  std::unique_ptr<Service> service_;
+};
+
+TEST_F(Serving, ScoresAsTheEngineDoes) {
+  open();
+  const json j = answer("/v1/completions",
+                        R"({"prompt":[[65,66,67],[68]],"max_tokens":1,"logprobs":1,"echo":true,
+                            "temperature":0})");
+  ASSERT_EQ(j["choices"].size(), 2u);
+  Request r{.prompt = {65, 66, 67}, .prompt_logprobs = true};
+  r.sampling.temperature = 0, r.sampling.max_tokens = 1, r.sampling.logprobs = 1;
+  const Completion want = model_->engine().run(std::vector{r})[0][0];
+  const json l = j["choices"][0]["logprobs"];
+  ASSERT_EQ(l["tokens"].size(), 4u);
+  EXPECT_TRUE(l["token_logprobs"][0].is_null());
+  EXPECT_EQ(l["token_logprobs"][1].get<float>(), want.prompt_logprobs[0].logprob);
+  EXPECT_EQ(l["token_logprobs"][3].get<float>(), want.logprobs[0].logprob);
+  // Greedy: the last token is the likeliest, and prints the same in both places.
+  const std::string token = l["tokens"][3];
+  EXPECT_EQ(l["top_logprobs"][3][token].dump(), l["token_logprobs"][3].dump());
+  EXPECT_EQ(j["usage"]["prompt_tokens"], 4);
+  EXPECT_EQ(j["usage"]["completion_tokens"], 2);
+}
+
+TEST_F(Serving, StreamsWhatItWouldAnswer) {
+  open();
+  for (const std::string fields : {R"("prompt":"abc","max_tokens":20,"seed":3,"n":2)",
+                                   R"("prompt":["a","b"],"max_tokens":9,"seed":4,"echo":true)",
+                                   R"("prompt":"q","max_tokens":12,"seed":5,"logprobs":2)",
+                                   R"("prompt":"abc","max_tokens":0,"echo":true)"}) {
+    SCOPED_TRACE(fields);
+    const json whole = answer("/v1/completions", "{" + fields + "}");
+    const auto client =
+        ask("/v1/completions",
+            "{" + fields + R"(,"stream":true,"stream_options":{"include_usage":true}})");
+    ASSERT_TRUE(client->streams);
+    ASSERT_GE(client->events.size(), 3u);
+    EXPECT_EQ(client->events.back(), "[DONE]");
+    client->events.pop_back();
+    std::map<int, std::string> texts, ends;
+    std::map<int, json> logprobs;
+    for (const std::string& e : client->events) {
+      const json j = json::parse(e);
+      if (j["choices"].empty()) continue;
+      const json& c = j["choices"][0];
+      texts[c["index"]] += c["text"];
+      if (!c["finish_reason"].is_null()) ends[c["index"]] = c["finish_reason"];
+      if (!c["logprobs"].is_null())
+        for (const json& t : c["logprobs"]["tokens"]) logprobs[c["index"]].push_back(t);
+    }
+    for (const json& c : whole["choices"]) {
+      EXPECT_EQ(texts[c["index"]], c["text"]);
+      EXPECT_EQ(ends[c["index"]], c["finish_reason"]);
+      if (!c["logprobs"].is_null()) { EXPECT_EQ(logprobs[c["index"]], c["logprobs"]["tokens"]); }
+    }
+    EXPECT_EQ(json::parse(client->events.back())["usage"], whole["usage"]);
+  }
+}
+
+TEST_F(Serving, ChatsByTemplateAndWithout) {
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"hi<|end|>"}],"max_tokens":5,"seed":1})";
+  open();
+  const json j = answer("/v1/chat/completions", body);
+  EXPECT_EQ(j["choices"][0]["message"]["role"], "assistant");
+  // <|user|>, nine bytes that are no special token, <|end|>, <|assistant|>
+  EXPECT_EQ(j["usage"]["prompt_tokens"], 1 + 9 + 1 + 1);
+  const auto client =
+      ask("/v1/chat/completions", body.substr(0, body.size() - 1) + ",\"stream\":true}");
+  std::string text;
+  for (const std::string& e : client->events)
+    if (e != "[DONE]") text += json::parse(e)["choices"][0]["delta"].value("content", "");
+  EXPECT_EQ(text, j["choices"][0]["message"]["content"]);
+
+  std::filesystem::remove(dir_ / "chat_template.jinja");
+  open({}, false);
+  EXPECT_FALSE(model_->chat().has_template());
+  EXPECT_EQ(answer("/v1/chat/completions", body)["usage"]["prompt_tokens"],
+            int(std::string("User: hi<|end|>\nAssistant:").size()));
+}
+
+TEST_F(Serving, Tokenizes) {
+  open();
+  const json ids = answer("/tokenize", R"({"model":"m","prompt":"ab<|end|>"})");
+  EXPECT_EQ(ids["count"], 9);
+  EXPECT_EQ(ids["max_model_len"], served_context);
+  EXPECT_EQ(answer("/tokenize", R"({"prompt":"<|end|>"})")["tokens"], json{served_eos});
+  EXPECT_EQ(answer("/tokenize", R"({"prompt":"a<|end|>","parse_special":true})")["tokens"],
+            (json{97, 256}));
+  EXPECT_EQ(answer("/tokenize", R"({"messages":[{"role":"user","content":"a"}]})")["tokens"],
+            (json{257, 97, 256, 258}));
+  EXPECT_EQ(answer("/detokenize", R"({"tokens":[97,98]})")["prompt"], "ab");
+  EXPECT_EQ(error("/detokenize", R"({"tokens":[99999]})").status, 400);
+  const json info = answer("/tokenizer_info");
+  EXPECT_EQ(info["eos_token"], "<|end|>");
+  EXPECT_EQ(info["chat_template"], served_template());
+  EXPECT_EQ(answer("/v1/models")["data"][0]["id"], "m");
+  EXPECT_EQ(answer("/v1/models/m")["object"], "model");
+}
+
+TEST_F(Serving, RefusesWhatDoesNotFit) {
+  open({.max_prompt_tokens = 100, .max_new_tokens = 200});
+  const std::string long_text(101, 'a'), huge_text(100000, 'a');
+  EXPECT_EQ(error("/v1/completions", R"({"prompt":")" + long_text + "\"}").code,
+            "context_length_exceeded");
+  EXPECT_EQ(error("/v1/completions", R"({"prompt":")" + huge_text + "\"}").code,
+            "context_length_exceeded");
+  EXPECT_EQ(error("/v1/completions", R"({"prompt":"abc","max_tokens":254})").status, 400);
+  EXPECT_EQ(error("/v1/completions", R"({"prompt":[9999]})").status, 400);
+  EXPECT_EQ(error("/v1/completions", R"({"prompt":["a",[1]]})").param, "prompt");
+  EXPECT_EQ(error("/v1/completions", R"({"model":"other"})").status, 404);
+  EXPECT_EQ(error("/v1/models/other").code, "model_not_found");
+  EXPECT_EQ(error("/nowhere").status, 404);
+  EXPECT_EQ(error("/v1/completions").status, 405);
+  EXPECT_EQ(error("/v1/completions", "{").status, 400);
+  EXPECT_EQ(error("/v1/completions", R"({"prompt":"a","stop_token_ids":[5000]})").status, 400);
+  // A chat that names no length gets what the limit leaves.
+  EXPECT_LE(answer("/v1/chat/completions",
+                   R"({"messages":[{"role":"user","content":"a"}],"n":4,"ignore_eos":true})")
+                ["usage"]["completion_tokens"],
+            200);
+  EXPECT_EQ(metrics().value("hearth:kv_blocks_used"), 0);
+}
+
+TEST_F(Serving, AFullQueueIs429) {
+  open({.batch = 1, .queue = 2});
+  const std::string body = R"({"prompt":"a","max_tokens":50,"ignore_eos":true})";
+  std::vector<std::shared_ptr<FakeClient>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_shared<FakeClient>());
+    begin("/v1/completions", body, clients.back());
+  }
+  try {
+    begin("/v1/completions", body, std::make_shared<FakeClient>());
+    FAIL();
+  } catch (const HttpError& e) { EXPECT_EQ(e.status, 429); }
+  settle();
+  for (const auto& c : clients) EXPECT_TRUE(c->done);
+  ask("/v1/completions", body);  // there is room again
+}
+
+TEST_F(Serving, AClientThatLeavesFreesItsBlocks) {
+  open();
+  const std::string body =
+      R"({"prompt":"abc","max_tokens":200,"n":3,"ignore_eos":true,"stream":true})";
+  const auto client = std::make_shared<FakeClient>();
+  const auto exchange = begin("/v1/completions", body, client);
+  for (int i = 0; i < 5; ++i) model_->engine().step();
+  EXPECT_GT(model_->engine().stats().used_blocks, 0);
+  exchange->leave();
+  settle();
+  EXPECT_FALSE(client->done);
+  EXPECT_EQ(service_->running(), 0);
+  EXPECT_EQ(metrics().value("hearth:kv_blocks_used"), 0);
+  EXPECT_EQ(metrics().value("vllm:request_success_total", "finished_reason=\"abort\""), 3);
+
+  // One that takes no more is the same.
+  const auto slow = std::make_shared<FakeClient>();
+  slow->room = 4;
+  begin("/v1/completions", body, slow);
+  settle();
+  EXPECT_EQ(slow->events.size(), 4u);
+  EXPECT_EQ(service_->running(), 0);
+  EXPECT_EQ(model_->engine().stats().used_blocks, 0);
+  EXPECT_LT(model_->engine().stats().generated_tokens, 60);
+}
+
+TEST_F(Serving, AsksForItsKey) {
+  open({.api_key = "sk-secret"});
+  const auto status = [&](const std::string& path, const std::string& authorization) {
+    try {
+      service_->check_head({.method = "GET", .path = path, .authorization = authorization});
+    } catch (const HttpError& e) { return e.status; }
+    return 200;
+  };
+  for (const char* path : {"/metrics", "/v1/models", "/tokenizer_info", "/nowhere"}) {
+    EXPECT_EQ(status(path, ""), 401) << path;
+    EXPECT_EQ(status(path, "Bearer sk-other"), 401) << path;
+    EXPECT_EQ(status(path, "sk-secret"), 401) << path;
+  }
+  EXPECT_EQ(status("/v1/models", "Bearer sk-secret"), 200);
+  EXPECT_EQ(status("/health", ""), 200);
+}
+
+TEST_F(Serving, IsUnavailableWhileLoadingAndClosing) {
+  open();
+  Service loading({}, [](std::function<void()>) {});
+  const auto status = [](Service& s, const char* path) {
+    try {
+      s.check_head({.method = "GET", .path = path});
+    } catch (const HttpError& e) { return e.status; }
+    return 200;
+  };
+  EXPECT_EQ(status(loading, "/health"), 503);
+  EXPECT_EQ(status(loading, "/v1/models"), 503);
+  EXPECT_EQ(status(loading, "/metrics"), 200);
+  const auto client = std::make_shared<FakeClient>();
+  begin("/v1/completions", R"({"prompt":"a","max_tokens":30,"ignore_eos":true})", client);
+  service_->close();
+  EXPECT_EQ(status(*service_, "/health"), 503);
+  settle();
+  EXPECT_EQ(client->response.status, 200) << "what runs goes on";
+  EXPECT_EQ(json::parse(client->response.body)["usage"]["completion_tokens"], 30);
+}
+
+TEST_F(Serving, CancelledAtTheEndSaysSo) {
+  open();
+  const auto whole = std::make_shared<FakeClient>(), stream = std::make_shared<FakeClient>();
+  begin("/v1/completions", R"({"prompt":"a","max_tokens":200,"ignore_eos":true})", whole);
+  begin("/v1/completions", R"({"prompt":"a","max_tokens":200,"ignore_eos":true,"stream":true})",
+        stream);
+  for (int i = 0; i < 3; ++i) model_->engine().step();
+  service_->cancel_all();
+  settle();
+  EXPECT_EQ(whole->response.status, 503);
+  ASSERT_TRUE(stream->done);
+  EXPECT_TRUE(json::parse(stream->events.back()).contains("error"));
+}
+
+}  // namespace
+}  // namespace hearth
