@@ -77,7 +77,8 @@ bool UciReply::read_best(std::string_view rest) {
   const auto best = parse_uci(next_word(rest));
   if (!best || found_.size() != wanted_ || found_.empty()) return false;
   if (found_.begin()->second.move != *best) return false;
-  for (auto& [rank, candidate] : found_) {
+  for (const auto& found : found_) {
+    const Candidate& candidate = found.second;
     const auto same = [&](const Candidate& c) { return c.move == candidate.move; };
     if (std::any_of(label_.candidates.begin(), label_.candidates.end(), same)) return false;
     label_.candidates.push_back(candidate);
