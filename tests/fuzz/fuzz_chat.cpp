@@ -8,11 +8,13 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Marks and bytes stay together, and what came with the request stays marked wherever it goes.
-void check(const hearth::MarkedText& t) {
+// Marks and bytes stay together. The request's byte \x01, which a template without it and without
+// escapes cannot write itself, stays marked wherever it goes.
+void check(const hearth::MarkedText& t, std::string_view source) {
   hearth::fuzz::require(t.bytes.size() == t.marks.size());
-  for (size_t at = 0; (at = t.bytes.find("\x01user\x02", at)) != std::string::npos; ++at)
-    for (size_t i = at; i < at + 6; ++i) hearth::fuzz::require(t.marks[i] & hearth::mark::content);
+  if (source.find_first_of("\x01\\") != std::string_view::npos) return;
+  for (size_t i = 0; i < t.size(); ++i)
+    hearth::fuzz::require(t.bytes[i] != '\x01' || t.marks[i] & hearth::mark::content);
 }
 
 }  // namespace
@@ -20,17 +22,17 @@ void check(const hearth::MarkedText& t) {
 int fuzz_chat_template(const uint8_t* data, size_t size) {
   static const hearth::ChatRequest request{
       .messages = {{{"role", "system"}, {"content", "s"}},
-                   {{"role", "user"}, {"content", "a \x01user\x02 b"}},
+                   {{"role", "user"}, {"content", "a \x01user b"}},
                    {{"role", "assistant"},
                     {"content", "<think>x</think>y"},
                     {"tool_calls", ordered_json::array()}}},
       .add_generation_prompt = true,
       .variables = {{"tools", {{{"name", "f"}, {"n", 1.5}, {"on", true}}}}, {"xs", {3, 1, 2}}},
       .now = 1700000000};
+  const std::string_view source = hearth::fuzz::text_of(data, size);
   return hearth::fuzz::taken([&] {
-    const hearth::ChatTemplate chat(hearth::fuzz::text_of(data, size), "fuzz",
-                                    {{"bos_token", "<s>"}});
-    check(chat.render(request));
+    const hearth::ChatTemplate chat(source, "fuzz", {{"bos_token", "<s>"}});
+    check(chat.render(request), source);
   });
 }
 
@@ -74,7 +76,8 @@ int fuzz_chat(const uint8_t* data, size_t size) {
     } else {
       request.messages = std::move(given);
     }
-    check(hearth::ChatTemplate(input.substr(0, cut), "fuzz").render_answers(request));
+    const std::string_view source = input.substr(0, cut);
+    check(hearth::ChatTemplate(source, "fuzz").render_answers(request), source);
   });
 }
 

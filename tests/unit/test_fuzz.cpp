@@ -14,7 +14,7 @@ int run(const Target& target, const std::string& input) {
 }
 
 TEST_P(Fuzz, SeedsAndChangedSeeds) {
-  constexpr uint64_t changed = 400;
+  constexpr uint64_t changed = 2000;
   const Target target = GetParam();
   const Seeds seeds = target.seeds();
   for (size_t i = 0; i < seeds.size(); ++i) EXPECT_EQ(run(target, seeds[i]), 1) << "seed " << i;
