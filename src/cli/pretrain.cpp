@@ -60,7 +60,6 @@ void run(const PretrainFlags& f) {
   const TrainDType d = spec.train.dtype;
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});
-  if (!f.common.json) fmt::print(stderr, "training on {}\n", backend->describe());
   const RunResult r = run_pretrain(spec, *backend);
   if (f.common.json) {
     nlohmann::ordered_json j = result_json(r);

@@ -67,6 +67,7 @@ class Run {
     check_everything();
     open_folder();
     begin();
+    if (!spec_.quiet) fmt::print(stderr, "training on {}\n", backend_.describe());
     log_ = std::make_unique<RunLog>(spec_.run, state_.log_bytes, state_.samples_bytes,
                                     config_.steps, spec_.quiet);
     if (state_.step == 0 && state_.log_bytes == 0 && !config_.val.empty() && config_.eval_every)

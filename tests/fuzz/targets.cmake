@@ -8,7 +8,8 @@ set(all_fuzz_targets
   chat_template:fuzz_chat:chat/chat_template.h chat:fuzz_chat:chat/chat_template.h
   shards:fuzz_shards:data/shards.h metadata:fuzz_shards:data/shards.h
   eval_file:fuzz_eval_file:data/eval_file.cpp jsonl:fuzz_jsonl:data/jsonl.h
-  parquet:fuzz_parquet:data/parquet.h config_json:fuzz_config_json:model/folder.h)
+  parquet:fuzz_parquet:data/parquet.h config_json:fuzz_config_json:model/folder.h
+  uci:fuzz_chess:chess/uci_reply.h fen:fuzz_chess:chess/board.h)
 set(fuzz_targets "")
 set(fuzz_sources ${CMAKE_CURRENT_LIST_DIR}/fuzz.cpp)
 set(lines "")

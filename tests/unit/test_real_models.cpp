@@ -241,8 +241,8 @@ std::vector<int32_t> tell_whole(LoadedModel& m) {
 std::vector<int32_t> tell_cached(LoadedModel& m) {
   Engine engine(m.config, m.params, *m.backend, {.context = context});
   const Request r{.prompt = {1}, .sampling = {.temperature = 0, .max_tokens = told - 1}};
-  std::vector<int32_t> ids{1};
-  for (const int32_t id : engine.run(std::vector{r})[0][0].tokens) ids.push_back(id);
+  std::vector<int32_t> ids = engine.run(std::vector{r})[0][0].tokens;
+  ids.insert(ids.begin(), 1);
   return ids;
 }
 
