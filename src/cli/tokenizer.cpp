@@ -164,7 +164,7 @@ void run_decode(const TextFlags& flags) {
   });
 }
 
-struct ChatFlags {
+struct TemplateFlags {
   std::string tokenizer, chat_template;
   bool ids = false;
   bool prompt = false;
@@ -172,7 +172,7 @@ struct ChatFlags {
 };
 
 // The templates of a folder, or one file with the special tokens of the folder.
-ChatTemplate chat_template_of(const ChatFlags& flags) {
+ChatTemplate chat_template_of(const TemplateFlags& flags) {
   const bool encodes = flags.ids || flags.json;
   if (flags.tokenizer.empty() && (encodes || flags.chat_template.empty()))
     fail_usage("tokenizer chat", "expected --tokenizer, got none");
@@ -194,7 +194,7 @@ ChatRequest read_chat_request() {
   return request;
 }
 
-void run_chat(const ChatFlags& flags) {
+void run_template(const TemplateFlags& flags) {
   const ChatTemplate chat = chat_template_of(flags);
   ChatRequest request = read_chat_request();
   request.add_generation_prompt |= flags.prompt;
@@ -289,8 +289,8 @@ void add_text(CLI::App& app, const std::string& name, const std::string& what,
   c->callback([flags, run] { run(*flags); });
 }
 
-void add_chat(CLI::App& app) {
-  auto flags = std::make_shared<ChatFlags>();
+void add_template(CLI::App& app) {
+  auto flags = std::make_shared<TemplateFlags>();
   CLI::App* c = app.add_subcommand(
       "chat", "messages (JSON on standard input) to the text of the model's chat template");
   c->add_option("--tokenizer", flags->tokenizer, "tokenizer folder");
@@ -298,7 +298,7 @@ void add_chat(CLI::App& app) {
   c->add_flag("--prompt", flags->prompt, "end with what opens the assistant's turn");
   c->add_flag("--ids", flags->ids, "print ids; text of messages never becomes a special token");
   c->add_flag("--json", flags->json, "text, ids and which of them are the assistant's, as JSON");
-  c->callback([flags] { run_chat(*flags); });
+  c->callback([flags] { run_template(*flags); });
 }
 
 void add_save(CLI::App& app) {
@@ -329,7 +329,7 @@ void add_tokenizer(CLI::App& app) {
   add_train(*c);
   add_text(*c, "encode", "standard input to ids, a line each", run_encode);
   add_text(*c, "decode", "ids on standard input to text", run_decode);
-  add_chat(*c);
+  add_template(*c);
   add_save(*c);
   add_tokenizer_bench(*c);
 }
