@@ -1,6 +1,7 @@
 // Load on hearth serve: streams, whole answers, cancels, malformed bodies and slow readers, mixed,
 // from 200 clients at once. Prints counts, latencies and the server's memory before and after.
-//   hearth serve --model DIR --port 8123 --name m
+//   hearth serve --model DIR --port 8123 --batch 200 --queue 1000 --cache-gib 0.05
+//   (a cache this small is soon touched whole, so that what memory grows by is the server's)
 //   node tests/parity/serve_load.mjs 8123 SECONDS > tests/parity/results/serve_load.json
 import http from 'node:http';
 import net from 'node:net';
@@ -11,7 +12,7 @@ const end = () => Date.now() + Number(seconds) * 1000;
 const counts = {}, gaps = [], firsts = [];
 const count = (what) => { counts[what] = (counts[what] ?? 0) + 1; };
 let state = 12345;
-const random = (n) => { state = (state * 1103515245 + 12345) % 2147483648; return state % n; };
+const random = (n) => { state ^= state << 13; state ^= state >>> 17; state ^= state << 5; return (state >>> 0) % n; };
 
 function post(path, body, { leaveAfter } = {}) {
   return new Promise((done) => {
