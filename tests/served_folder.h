@@ -3,11 +3,7 @@
 
 #include <filesystem>
 
-#include "cpu/backend.h"
-#include "io/files.h"
-#include "model/decoder.h"
-#include "model/folder.h"
-#include "tokenizer/vocabulary.h"
+#include "tokenizer/tokenizer.h"
 
 namespace hearth {
 
@@ -20,29 +16,7 @@ inline const char* served_template() {
 }
 
 // Every byte is a token; then come <|end|> (eos), <|user|>, <|assistant|>, <|system|>.
-inline Tokenizer served_tokenizer() {
-  VocabularyParts parts{.where = "test"};
-  for (int i = 0; i < 256; ++i) parts.tokens.push_back({std::string(1, char(i)), int32_t(i)});
-  parts.added = {{"<|end|>", 256}, {"<|user|>", 257}, {"<|assistant|>", 258}, {"<|system|>", 259}};
-  parts.eos = parts.bos = served_eos;
-  return Tokenizer(make_vocabulary(std::move(parts)));
-}
-
-inline void write_served_folder(const std::filesystem::path& dir, bool chat_template = true) {
-  ModelConfig c;
-  c.vocab = 260, c.context = served_context, c.layers = 1, c.dim = 32, c.heads = 2, c.hidden = 48;
-  c.init_std = 0.3f;
-  c = c.resolve();
-  const auto backend = make_cpu_backend(1);
-  ParamStore params(*backend, decoder_params(c), DType::f32);
-  params.initialise(11);
-  make_dirs(dir);
-  write_file_atomic(dir / "config.json", hf_config_json(c, DType::f32, served_eos, served_eos));
-  write_file_atomic(dir / "generation_config.json",
-                    hf_generation_config_json(served_eos, served_eos));
-  write_safetensors_model(dir, hf_tensors(c, params, DType::f32));
-  served_tokenizer().save(dir);
-  if (chat_template) write_file_atomic(dir / "chat_template.jinja", served_template());
-}
+Tokenizer served_tokenizer();
+void write_served_folder(const std::filesystem::path&, bool chat_template = true);
 
 }  // namespace hearth

@@ -34,7 +34,7 @@ struct LoaderSpec {
   // Or several, mixed by rows: the next row comes from the source that is furthest behind its
   // share, so that after every row each is within a few rows of it. Each source goes through its
   // own files in the order asked for, a row (T tokens and one) at a time, as often as it takes.
-  std::vector<LoaderSource> mix;
+  std::vector<LoaderSource> mix = {};
   int64_t batch = 1, seq = 1;  // B, T
   Order order = Order::sequential;
   uint64_t seed = 1;  // shuffled only

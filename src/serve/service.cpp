@@ -54,7 +54,8 @@ const std::vector<Service::Route>& Service::routes() {
 }
 
 const Service::Route& Service::route(const HttpRequest& r) const {
-  const std::string_view path = r.path.starts_with(model_prefix) ? "/v1/models" : r.path;
+  std::string_view path = r.path;
+  if (path.starts_with(model_prefix)) path = "/v1/models";
   const auto at = std::ranges::find(routes(), path, &Route::path);
   if (at == routes().end())
     throw HttpError(404, fmt::format("[path] expected a route of this server, got {} {}",

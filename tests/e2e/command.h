@@ -26,7 +26,7 @@ struct Ran {
   std::string out, err;
 };
 
-using Words = std::vector<std::string>;
+using Arguments = std::vector<std::string>;
 
 // A folder that goes with the test.
 class Folder {
@@ -48,7 +48,7 @@ class Folder {
 };
 
 // Starts `hearth args..` with stdout and stderr in files of `folder`; returns its process id.
-inline pid_t start(const Folder& folder, const Words& args, const std::string& name = "run") {
+inline pid_t start(const Folder& folder, const Arguments& args, const std::string& name = "run") {
   const std::string out = folder / (name + ".out"), err = folder / (name + ".err");
   std::vector<char*> argv{const_cast<char*>(HEARTH_BINARY)};
   for (const std::string& a : args) argv.push_back(const_cast<char*>(a.c_str()));
@@ -71,14 +71,14 @@ inline int wait_for(pid_t pid) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-inline Ran run(const Folder& folder, const Words& args, const std::string& name = "run") {
+inline Ran run(const Folder& folder, const Arguments& args, const std::string& name = "run") {
   Ran r;
   r.status = wait_for(start(folder, args, name));
   r.out = read_file(folder / (name + ".out")), r.err = read_file(folder / (name + ".err"));
   return r;
 }
 
-inline Words operator+(Words a, const Words& b) {
+inline Arguments operator+(Arguments a, const Arguments& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
@@ -106,7 +106,7 @@ inline void write_chain(const fs::path& file, int64_t tokens, uint32_t seed) {
 }
 
 // Flags of a model of a few thousand parameters, trained on `data`.
-inline Words tiny_run(const fs::path& data, const fs::path& run, int64_t steps) {
+inline Arguments tiny_run(const fs::path& data, const fs::path& run, int64_t steps) {
   return {"pretrain",
           "--run",
           run.string(),

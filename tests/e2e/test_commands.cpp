@@ -24,17 +24,17 @@ TEST(Bench, FitIsAtItsBound) {
 
 TEST(Bench, InferCountsEveryToken) {
   const Folder folder;
-  const Words bench{"bench",   "infer",    "--preset",   "tiny",  "--vocab",
-                    "300",     "--layers", "1",          "--dim", "32",
-                    "--heads", "2",        "--hidden",   "64",    "--device",
-                    "cpu",     "--json",   "--kv-heads", "1"};
-  const auto batch = json_of(
-      run(folder, bench + Words{"--batch", "3", "--prompt", "70", "--new", "9", "--repeats", "1"}));
+  const Arguments bench{"bench",   "infer",    "--preset",   "tiny",  "--vocab",
+                        "300",     "--layers", "1",          "--dim", "32",
+                        "--heads", "2",        "--hidden",   "64",    "--device",
+                        "cpu",     "--json",   "--kv-heads", "1"};
+  const auto batch = json_of(run(
+      folder, bench + Arguments{"--batch", "3", "--prompt", "70", "--new", "9", "--repeats", "1"}));
   for (const char* key : {"device", "commit", "shape", "value", "unit", "ttft_ms", "share"})
     EXPECT_TRUE(batch.contains(key)) << key;
   EXPECT_EQ(batch["shape"], "tiny fp32 batch 3 prompt 70 new 9");
   EXPECT_GT(batch["value"].get<double>(), 0);
-  const auto mix = json_of(run(folder, bench + Words{"--workload", "4", "--batch", "2"}));
+  const auto mix = json_of(run(folder, bench + Arguments{"--workload", "4", "--batch", "2"}));
   EXPECT_GE(mix["output_tokens"].get<int64_t>(), 4 * 100);
   EXPECT_LE(mix["output_tokens"].get<int64_t>(), 4 * 1024);
   EXPECT_GE(mix["itl_ms"]["p99"].get<double>(), mix["itl_ms"]["p50"].get<double>());
@@ -86,12 +86,15 @@ TEST(Commands, FromStoriesToText) {
                        "--steps",
                        "10",
                        "--json"}));
-  const Words generate{"generate", "--model",      folder / "run", "--prompt", "Once upon a time",
-                       "--greedy", "--max-tokens", "12",           "--json"};
+  const Arguments generate{
+      "generate", "--model",      folder / "run", "--prompt", "Once upon a time",
+      "--greedy", "--max-tokens", "12",           "--json"};
   const auto first = json_of(run(folder, generate));
   EXPECT_EQ(first["tokens"].size(), 12u);
-  EXPECT_EQ(json_of(run(folder, generate + Words{"--threads", "1"}))["tokens"], first["tokens"]);
-  EXPECT_EQ(json_of(run(folder, generate + Words{"--speculate", "3"}))["tokens"], first["tokens"]);
+  EXPECT_EQ(json_of(run(folder, generate + Arguments{"--threads", "1"}))["tokens"],
+            first["tokens"]);
+  EXPECT_EQ(json_of(run(folder, generate + Arguments{"--speculate", "3"}))["tokens"],
+            first["tokens"]);
   expect_error(run(folder, {"generate", "--model", folder / "none", "--prompt", "x"}), 1, "none");
 }
 

@@ -12,10 +12,11 @@ std::string story_run(const Folder& folder) {
               {"tokenizer", "train", "--input", text, "--vocab", "400", "--out", tok, "--json"}));
   json_of(run(folder, {"data", "prepare", "--tokenizer", tok, "--input", text, "--out", out,
                        "--val-fraction", "0.1", "--json"}));
-  json_of(run(folder,
-              Words{"pretrain", "--preset", "tiny", "--vocab", "400", "--context", "64", "--layers",
+  json_of(
+      run(folder,
+          Arguments{"pretrain", "--preset", "tiny", "--vocab", "400", "--context", "64", "--layers",
                     "1", "--dim", "32", "--heads", "2", "--kv-heads", "1", "--hidden", "64"} +
-                  Words{"--tokenizer", tok, "--run", folder / "run", "--data", out + "/train_*.bin",
+              Arguments{"--tokenizer", tok, "--run", folder / "run", "--data", out + "/train_*.bin",
                         "--steps", "20", "--batch", "4", "--seq", "64", "--lr", "1e-2", "--json"}));
   return folder / "run";
 }

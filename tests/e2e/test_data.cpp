@@ -53,13 +53,13 @@ TEST(DataMix, TrainsAndResumesToTheBit) {
   const std::string mix = (folder / "a.bin").string() + ":3," + (folder / "b.bin").string() + ":1";
   for (const char* seq : {"16", "0:8,5:16"}) {
     const auto words = [&](const std::string& name) {
-      Words w = tiny_run(mix, folder / (name + seq), 12);
+      Arguments w = tiny_run(mix, folder / (name + seq), 12);
       *(std::find(w.begin(), w.end(), "--seq") + 1) = seq;
       return w;
     };
     json_of(run(folder, words("straight")));
-    json_of(run(folder, words("stopped") + Words{"--stop-after-step", "7"}));
-    json_of(run(folder, words("stopped") + Words{"--resume"}));
+    json_of(run(folder, words("stopped") + Arguments{"--stop-after-step", "7"}));
+    json_of(run(folder, words("stopped") + Arguments{"--resume"}));
     const std::string log = read_file(folder / (std::string("straight") + seq) / "log.jsonl");
     EXPECT_EQ(read_file(folder / (std::string("stopped") + seq) / "log.jsonl"), log);
     const std::string last = log.substr(log.rfind('\n', log.size() - 2) + 1);
@@ -69,7 +69,7 @@ TEST(DataMix, TrainsAndResumesToTheBit) {
     EXPECT_EQ(a + b, 12 * 64);
     EXPECT_LE(std::abs(a - 3 * b), 4 * 16);
   }
-  Words bad = tiny_run(mix, folder / "bad", 2) + Words{"--val", mix};
+  Arguments bad = tiny_run(mix, folder / "bad", 2) + Arguments{"--val", mix};
   expect_error(run(folder, bad), 2, "without weights");
 }
 

@@ -62,14 +62,14 @@ class DataGet : public testing::Test {
   }
 
   // Runs `data get set` with a catalogue of one file.
-  Ran get(const nlohmann::json& fields = {}, const Words& more = {}) {
+  Ran get(const nlohmann::json& fields = {}, const Arguments& more = {}) {
     nlohmann::json f = {{"name", "f.bin"}, {"url", url()}};
     f.update(fields.is_null() ? nlohmann::json::object() : fields);
     write_file_atomic(folder / "catalogue.json",
                       nlohmann::json{{{"name", "set"}, {"files", {f}}}}.dump());
-    return run(folder, Words{"data", "get", "set", "--out", folder / "out", "--catalogue",
-                             folder / "catalogue.json", "--ca", folder / "cert.pem.crt",
-                             "--backoff", "0.01", "--retries", "3", "--stall", "1", "--json"} +
+    return run(folder, Arguments{"data", "get", "set", "--out", folder / "out", "--catalogue",
+                                 folder / "catalogue.json", "--ca", folder / "cert.pem.crt",
+                                 "--backoff", "0.01", "--retries", "3", "--stall", "1", "--json"} +
                            more);
   }
   nlohmann::json known() const {

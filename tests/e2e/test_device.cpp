@@ -10,9 +10,9 @@ namespace {
 TEST(Device, AnOldDriverIsOneSentence) {
   const Folder folder;
   setenv("LD_LIBRARY_PATH", HEARTH_OLD_DRIVER, 1);
-  const Words bench{"bench", "train", "--preset", "tiny", "--batch", "1",
-                    "--seq", "32",    "--steps",  "1",    "--device"};
-  Words cuda = bench, any = bench;
+  const Arguments bench{"bench", "train", "--preset", "tiny", "--batch", "1",
+                        "--seq", "32",    "--steps",  "1",    "--device"};
+  Arguments cuda = bench, any = bench;
   cuda.push_back("cuda"), any.push_back("auto");
   const Ran refused = run(folder, cuda), taken = run(folder, any);
   unsetenv("LD_LIBRARY_PATH");

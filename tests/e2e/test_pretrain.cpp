@@ -45,7 +45,7 @@ class Pretrain : public testing::Test {
 
 TEST_F(Pretrain, LearnsAndReports) {
   const auto j = json_of(run(folder, tiny_run(data, folder / "run", 150) +
-                                         Words{"--val", val.string(), "--eval-every", "50"}));
+                                         Arguments{"--val", val.string(), "--eval-every", "50"}));
   EXPECT_EQ(j["steps"], 150);
   EXPECT_EQ(j["tokens"], 150 * 64);
   EXPECT_LT(j["val_loss"].get<double>(), 2.6);  // ln 64 = 4.16 at the start, ln 3 = 1.10 at best
@@ -65,12 +65,12 @@ TEST_F(Pretrain, LearnsAndReports) {
 
 TEST_F(Pretrain, ResumesToTheBit) {
   for (const char* dtype : {"fp32", "bf16"}) {
-    const Words extra{"--dtype", dtype, "--val", val.string(), "--eval-every", "10"};
+    const Arguments extra{"--dtype", dtype, "--val", val.string(), "--eval-every", "10"};
     const fs::path whole = folder / (std::string("whole-") + dtype);
     const fs::path parts = folder / (std::string("parts-") + dtype);
     json_of(run(folder, tiny_run(data, whole, 40) + extra));
-    const auto first =
-        json_of(run(folder, tiny_run(data, parts, 40) + extra + Words{"--stop-after-step", "17"}));
+    const auto first = json_of(
+        run(folder, tiny_run(data, parts, 40) + extra + Arguments{"--stop-after-step", "17"}));
     EXPECT_EQ(first["steps"], 17);
     EXPECT_EQ(first["reason"], "stopped");
     // The folder alone says what the run was.
@@ -84,7 +84,7 @@ TEST_F(Pretrain, ResumesToTheBit) {
 TEST_F(Pretrain, SignalSavesAndResumes) {
   const fs::path whole = folder / "whole", parts = folder / "parts";
   json_of(run(folder, tiny_run(data, whole, 2000)));
-  const Words often{"--checkpoint-every", "20"};
+  const Arguments often{"--checkpoint-every", "20"};
   const pid_t pid = start(folder, tiny_run(data, parts, 2000) + often, "signalled");
   wait_for_checkpoint(parts, {}, pid);
   kill(pid, SIGTERM);
@@ -94,9 +94,9 @@ TEST_F(Pretrain, SignalSavesAndResumes) {
 }
 
 TEST_F(Pretrain, StopsAtTheTarget) {
-  const auto j = json_of(
-      run(folder, tiny_run(data, folder / "run", 1000) +
-                      Words{"--val", val.string(), "--eval-every", "20", "--target-loss", "3.5"}));
+  const auto j = json_of(run(
+      folder, tiny_run(data, folder / "run", 1000) +
+                  Arguments{"--val", val.string(), "--eval-every", "20", "--target-loss", "3.5"}));
   EXPECT_EQ(j["reason"], "target");
   EXPECT_LT(j["steps"], 1000);
   EXPECT_LE(j["val_loss"].get<double>(), 3.5);
@@ -104,7 +104,7 @@ TEST_F(Pretrain, StopsAtTheTarget) {
 
 TEST_F(Pretrain, FallsBackFromDamagedCheckpoints) {
   const fs::path whole = folder / "whole";
-  const Words often{"--checkpoint-every", "10", "--keep", "4"};
+  const Arguments often{"--checkpoint-every", "10", "--keep", "4"};
   json_of(run(folder, tiny_run(data, whole, 40) + often));
   const std::string log = read_file(whole / "log.jsonl");
   const auto good = weights_of(whole / "checkpoints/step-00000040");
@@ -141,7 +141,7 @@ TEST_F(Pretrain, FallsBackFromDamagedCheckpoints) {
 // Kills at random moments of training: every restart goes on, and none loses more than the steps
 // since the last checkpoint. The end is the end of a run that was never killed.
 TEST_F(Pretrain, SurvivesFiftyKills) {
-  const Words often{"--checkpoint-every", "7"};
+  const Arguments often{"--checkpoint-every", "7"};
   const fs::path whole = folder / "whole", killed = folder / "killed";
   constexpr int64_t steps = 1500;
   json_of(run(folder, tiny_run(data, whole, steps) + often));
@@ -151,7 +151,7 @@ TEST_F(Pretrain, SurvivesFiftyKills) {
   for (int kills = 0; kills < 50; ++kills) {
     const fs::path before = latest_of(killed);
     const pid_t pid =
-        start(folder, tiny_run(data, killed, steps) + often + Words{"--resume"}, "killed");
+        start(folder, tiny_run(data, killed, steps) + often + Arguments{"--resume"}, "killed");
     wait_for_checkpoint(killed, before, pid);
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));
     kill(pid, SIGKILL);
@@ -166,7 +166,7 @@ TEST_F(Pretrain, SurvivesFiftyKills) {
     last = step;
   }
   EXPECT_GT(advanced, 10);
-  json_of(run(folder, tiny_run(data, killed, steps) + often + Words{"--resume"}));
+  json_of(run(folder, tiny_run(data, killed, steps) + often + Arguments{"--resume"}));
   EXPECT_EQ(weights_of(newest(whole)), weights_of(newest(killed)));
   EXPECT_EQ(read_file(whole / "log.jsonl"), read_file(killed / "log.jsonl"));
 }
@@ -174,10 +174,10 @@ TEST_F(Pretrain, SurvivesFiftyKills) {
 TEST_F(Pretrain, RecoversFromNonFiniteGradients) {
   // A learning rate that blows up soon after the first checkpoint: the run goes back, then gives up
   // with one line rather than train on rubbish.
-  Words args = tiny_run(data, folder / "run", 400);
+  Arguments args = tiny_run(data, folder / "run", 400);
   *(std::find(args.begin(), args.end(), "--lr") + 1) = "1e30";
   const Ran r =
-      run(folder, args + Words{"--clip", "0", "--checkpoint-every", "1", "--warmup", "0"});
+      run(folder, args + Arguments{"--clip", "0", "--checkpoint-every", "1", "--warmup", "0"});
   EXPECT_EQ(r.status, 1);
   EXPECT_NE(r.err.find("going back to step-"), std::string::npos) << r.err;
   EXPECT_NE(r.err.find("10 reloads"), std::string::npos) << r.err;
@@ -185,28 +185,28 @@ TEST_F(Pretrain, RecoversFromNonFiniteGradients) {
 
 TEST_F(Pretrain, FollowsSchedulesAndResumesAcrossThem) {
   for (const char* order : {"shuffled", "sequential"}) {
-    const Words extra{"--seq",      "0:8,20:16", "--batch", "4", "--tokens-per-step",
-                      "0:32,10:64", "--order",   order};
+    const Arguments extra{"--seq",      "0:8,20:16", "--batch", "4", "--tokens-per-step",
+                          "0:32,10:64", "--order",   order};
     const fs::path whole = folder / (std::string("whole-") + order);
     const fs::path parts = folder / (std::string("parts-") + order);
     const auto j = json_of(run(folder, tiny_run(data, whole, 30) + extra));
     EXPECT_EQ(j["tokens"], 10 * 32 + 20 * 64);
     for (const char* stop : {"10", "20", "25"})
       json_of(run(folder, tiny_run(data, parts, 30) + extra +
-                              Words{"--resume", "--stop-after-step", stop}));
+                              Arguments{"--resume", "--stop-after-step", stop}));
     json_of(run(folder, {"pretrain", "--run", parts.string(), "--resume=true", "--json"}));
     EXPECT_EQ(weights_of(newest(whole)), weights_of(newest(parts))) << order;
     EXPECT_EQ(read_file(whole / "log.jsonl"), read_file(parts / "log.jsonl")) << order;
   }
-  expect_error(run(folder, tiny_run(data, folder / "long", 30) + Words{"--seq", "0:16,20:32"}), 2,
-               "context 16");
+  expect_error(run(folder, tiny_run(data, folder / "long", 30) + Arguments{"--seq", "0:16,20:32"}),
+               2, "context 16");
 }
 
 TEST_F(Pretrain, ChoosesTheBatchOnce) {
   const fs::path run_folder = folder / "auto";
-  const Words automatic{"--batch", "0", "--tokens-per-step", "128"};
-  json_of(
-      run(folder, tiny_run(data, run_folder, 20) + automatic + Words{"--stop-after-step", "5"}));
+  const Arguments automatic{"--batch", "0", "--tokens-per-step", "128"};
+  json_of(run(folder,
+              tiny_run(data, run_folder, 20) + automatic + Arguments{"--stop-after-step", "5"}));
   const auto state = nlohmann::json::parse(read_file(newest(run_folder) / "state/trainer.json"));
   EXPECT_EQ(state["run"]["batches"], nlohmann::json({8}));
   json_of(run(folder, {"pretrain", "--run", run_folder.string(), "--resume", "--json"}));
@@ -217,19 +217,20 @@ TEST_F(Pretrain, SamplesWhileItTrains) {
                     std::string_view("once upon a time there was a cat. the cat sat."));
   json_of(run(folder, {"tokenizer", "train", "--input", folder / "text.txt", "--vocab", "260",
                        "--out", folder / "tok", "--json"}));
-  const Words extra{"--vocab",         "264", "--tokenizer",     folder / "tok",
-                    "--sample-every",  "5",   "--sample-tokens", "8",
-                    "--sample-prompt", "the"};
+  const Arguments extra{"--vocab",         "264", "--tokenizer",     folder / "tok",
+                        "--sample-every",  "5",   "--sample-tokens", "8",
+                        "--sample-prompt", "the"};
   json_of(run(folder, tiny_run(data, folder / "run", 10) + extra));
   std::ifstream samples(folder / "run/samples.jsonl");
   int lines = 0;
   for (std::string line; std::getline(samples, line); ++lines)
     EXPECT_TRUE(nlohmann::json::parse(line)["text"].get<std::string>().starts_with("the"));
   EXPECT_EQ(lines, 2);
-  expect_error(run(folder, tiny_run(data, folder / "no", 10) + Words{"--sample-every", "5"}), 2,
+  expect_error(run(folder, tiny_run(data, folder / "no", 10) + Arguments{"--sample-every", "5"}), 2,
                "--tokenizer");
-  expect_error(run(folder, tiny_run(data, folder / "no", 10) + Words{"--tokenizer", "none.json"}),
-               1, "none.json");
+  expect_error(
+      run(folder, tiny_run(data, folder / "no", 10) + Arguments{"--tokenizer", "none.json"}), 1,
+      "none.json");
 }
 
 // --- bad input: one line, non-zero exit, nothing lost ---
@@ -252,18 +253,18 @@ TEST_F(Pretrain, RefusesBadTokenFiles) {
 }
 
 TEST_F(Pretrain, RefusesWrongFlagsAndConfigs) {
-  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Words{"--learning-rate", "1"}), 2,
+  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Arguments{"--learning-rate", "1"}), 2,
                "nearest is --");
   expect_error(
       run(folder, {"pretrain", "--preset", "gpt-2", "--run", folder / "r", "--data", data}), 2,
       "gpt2");
   expect_error(run(folder, {"pretrain", "--preset", "gpt2", "--run", folder / "r"}), 2, "--data");
   expect_error(run(folder, {"pretrian"}), 2, "pretrain");
-  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Words{"--schedule", "cos"}), 2,
+  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Arguments{"--schedule", "cos"}), 2,
                "cosine");
   const fs::path toml = folder / "bad.toml";
   write_file_atomic(toml, std::string_view("steps = 5\nlearning = 0.1\n"));
-  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Words{"--config", toml}), 2,
+  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Arguments{"--config", toml}), 2,
                "learning");
   EXPECT_FALSE(fs::exists(folder / "r"));
 }
@@ -279,9 +280,9 @@ TEST_F(Pretrain, ResumesWithTheSameStrings) {
   const std::string prompt = "[\"a\", 'b'] # \\n {c}\t=\n\x01\u00e9";
   const fs::path parts = folder / "parts";
   json_of(run(folder, tiny_run(data, parts, 4) +
-                          Words{"--vocab", "260", "--context", "64", "--tokenizer", tokenizer,
-                                "--sample-every", "2", "--sample-tokens", "1",
-                                "--sample-prompt=" + prompt, "--stop-after-step", "2"}));
+                          Arguments{"--vocab", "260", "--context", "64", "--tokenizer", tokenizer,
+                                    "--sample-every", "2", "--sample-tokens", "1",
+                                    "--sample-prompt=" + prompt, "--stop-after-step", "2"}));
   json_of(run(folder, {"pretrain", "--run", parts.string(), "--resume", "--json"}));
   std::ifstream samples(parts / "samples.jsonl");
   int count = 0;
@@ -302,7 +303,7 @@ TEST_F(Pretrain, RefusesAnExistingRun) {
   const auto before = weights_of(newest(folder / "run"));
   expect_error(run(folder, tiny_run(data, folder / "run", 5)), 1, "--resume");
   EXPECT_EQ(weights_of(newest(folder / "run")), before);
-  Words other = tiny_run(data, folder / "run", 10) + Words{"--resume"};
+  Arguments other = tiny_run(data, folder / "run", 10) + Arguments{"--resume"};
   *(std::find(other.begin(), other.end(), "--lr") + 1) = "0.5";
   expect_error(run(folder, other), 1, "lr");
 }
@@ -320,7 +321,7 @@ TEST_F(Pretrain, FullDiskKeepsTheLastCheckpoint) {
   if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=1500k") != 0)
     GTEST_SKIP() << "needs the right to mount a small file system";
   const Ran r = run(folder, tiny_run(data, small / "run", 200) +
-                                Words{"--checkpoint-every", "2", "--keep", "100"});
+                                Arguments{"--checkpoint-every", "2", "--keep", "100"});
   const FoundCheckpoint found = find_newest_valid(small / "run/checkpoints");
   const bool kept = found.dir.has_value() && found.skipped.empty();
   umount(small.c_str());

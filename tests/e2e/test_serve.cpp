@@ -18,11 +18,11 @@ class Serve : public testing::Test {
     if (pid_ > 0) stop(SIGKILL);
   }
 
-  void start_server(const Words& flags = {}) {
+  void start_server(const Arguments& flags = {}) {
     if (!fs::exists(folder_ / "model")) write_served_folder(folder_ / "model");
     pid_ = start(folder_,
-                 Words{"serve", "--model", folder_ / "model", "--port", "0", "--threads", "1",
-                       "--device", "cpu"} +
+                 Arguments{"serve", "--model", folder_ / "model", "--port", "0", "--threads", "1",
+                           "--device", "cpu"} +
                      flags,
                  "serve");
     const std::string mark = "listening on http://127.0.0.1:";
@@ -292,12 +292,12 @@ TEST_F(Serve, EndsWhatDoesNotDrain) {
 TEST_F(Serve, SaysWhatItCannotDo) {
   write_served_folder(folder_ / "model");
   start_server();
-  const Words serve{"serve", "--model", folder_ / "model", "--threads", "1", "--device", "cpu"};
-  const Ran taken = run(folder_, serve + Words{"--port", std::to_string(port_)});
+  const Arguments serve{"serve", "--model", folder_ / "model", "--threads", "1", "--device", "cpu"};
+  const Ran taken = run(folder_, serve + Arguments{"--port", std::to_string(port_)});
   EXPECT_EQ(taken.status, 1);
   EXPECT_NE(taken.err.find("[serve] expected to listen"), std::string::npos) << taken.err;
-  expect_error(run(folder_, serve + Words{"--port", "70000"}), 2, "--port");
-  expect_error(run(folder_, serve + Words{"--max-body-bytes", "0"}), 2, "--max-body-bytes");
+  expect_error(run(folder_, serve + Arguments{"--port", "70000"}), 2, "--port");
+  expect_error(run(folder_, serve + Arguments{"--max-body-bytes", "0"}), 2, "--max-body-bytes");
   const Ran none = run(folder_, {"serve", "--model", folder_ / "none", "--port", "0"});
   EXPECT_EQ(none.status, 1);
   EXPECT_NE(none.err.find("none"), std::string::npos) << none.err;

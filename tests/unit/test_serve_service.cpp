@@ -40,6 +40,8 @@ class Serving : public testing::Test {
  protected:
   void open(ServeConfig config = {}, bool chat_template = true) {
     write_served_folder(dir_.path(), chat_template);
+    service_.reset();
+    model_.reset();  // before its backend
     backend_ = make_cpu_backend(1);
     model_ = std::make_unique<ServedModel>(dir_.path(), *backend_, DType::f32,
                                            EngineSpec{.max_batch = config.batch});
