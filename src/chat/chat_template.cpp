@@ -53,6 +53,16 @@ size_t find_own(const MarkedText& in, std::string_view text, size_t from) {
   return at;
 }
 
+// Where an answer that begins at `begin` ends, `after` being the conversation up to and with it;
+// npos where that cannot be told.
+size_t end_of_answer(const MarkedText& whole, const MarkedText& after, size_t begin) {
+  if (whole.bytes.starts_with(after.bytes))
+    return std::max(begin, jinja::strip(after, jinja::Side::right).size());
+  const std::string closing = closing_text(after);
+  const size_t at = closing.empty() ? std::string::npos : find_own(whole, closing, begin);
+  return at == std::string::npos ? at : at + closing.size();
+}
+
 }  // namespace
 
 ordered_json special_tokens(const ordered_json& config) {
@@ -140,19 +150,13 @@ MarkedText ChatTemplate::render_answers(const ChatRequest& request) const {
     part.messages.push_back(request.messages[i]);
     if (!assistant) continue;
     part.add_generation_prompt = false;
-    const MarkedText after = render(part);
-    const std::string closing = closing_text(after);
-    if (!whole.bytes.starts_with(before.bytes) || closing.empty())
+    const size_t end = end_of_answer(whole, render(part), before.size());
+    if (!whole.bytes.starts_with(before.bytes) || end == std::string::npos)
       fail(parsed.where,
-           "expected a template that writes message {} after the same text in every conversation, "
-           "got "
-           "another text: mark its answers with {{% generation %}}",
+           "expected message {} after the same text in every conversation, got another text: mark "
+           "its answers with {{% generation %}}",
            i);
-    const bool same = whole.bytes.starts_with(after.bytes);
-    const size_t end = same ? jinja::strip(after, jinja::Side::right).size()
-                            : find_own(whole, closing, before.size()) + closing.size();
-    for (size_t k = before.size(); k < std::min(end, whole.size()); ++k)
-      whole.marks[k] |= mark::answer;
+    for (size_t k = before.size(); k < end; ++k) whole.marks[k] |= mark::answer;
   }
   return whole;
 }

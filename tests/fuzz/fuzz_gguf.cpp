@@ -12,6 +12,8 @@ int fuzz_gguf(const uint8_t* data, size_t size) {
     for (const auto& entry : table.values) {
       const std::string& key = entry.first;
       inside(entry.second.bytes);
+      // The program asks by its own names, which errors quote as they are.
+      if (key.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789._") != key.npos) continue;
       // Each may be of another kind: that is a refusal of its own.
       hearth::fuzz::taken([&] { table.whole(key); });
       hearth::fuzz::taken([&] { table.number(key); });

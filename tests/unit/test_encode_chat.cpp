@@ -115,6 +115,15 @@ TEST(EncodeChat, AnswersThatCannotBeFoundAreAnError) {
   const ChatTemplate t("{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}",
                        "t");
   expect_error(error_of([&] { t.render_answers({.messages = talk}); }), "{% generation %}");
+  // A closing that only the last message has.
+  const ChatTemplate last(
+      "{% for m in messages %}{{ m.role ~ m.content }}{{ '!' if loop.last }}{% endfor %}"
+      "{{ 'assistant' if add_generation_prompt }}",
+      "t");
+  expect_error(error_of([&] {
+                 last.render_answers({.messages = {talk[0], talk[1], talk[2]}});
+               }),
+               "{% generation %}");
 }
 
 TEST(EncodeChat, LoadsTheTemplateOfAFolder) {

@@ -69,5 +69,14 @@ TEST(IoJson, NearestKey) {
   EXPECT_EQ(nearest("x", std::span<const std::string>()), "");
 }
 
+TEST(IoJson, OrderedObjectsKeepTheirOrder) {
+  const auto j = parse_ordered_json(R"({"b": {"z": 1, "a": 2}, "a": [{"y": 0, "x": 0}]})", "t");
+  EXPECT_EQ(j.dump(), R"({"b":{"z":1,"a":2},"a":[{"y":0,"x":0}]})");
+  expect_error(error_of([] { parse_ordered_json(R"({"a": {"b": 1, "b": 2}})", "t"); }),
+               "expected every key once, got \"b\" twice");
+  EXPECT_EQ(parse_ordered_json(R"([{"a": 1}, {"a": 2}])", "t").size(),
+            2u);  // each object by itself
+}
+
 }  // namespace
 }  // namespace hearth::test
