@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct ChatFlags {
+struct ConversationFlags {
   std::string model, system, dtype = "fp32";
   SamplingSpec sampling = {};
   bool seeded = false;
@@ -68,7 +68,7 @@ class LineReader {
 
 class Chat {
  public:
-  Chat(ServedModel& model, const ChatFlags& flags)
+  Chat(ServedModel& model, const ConversationFlags& flags)
       : model_(model), flags_(flags), terminal_(isatty(STDIN_FILENO)) {
     reset();
   }
@@ -179,13 +179,13 @@ class Chat {
   }
 
   ServedModel& model_;
-  const ChatFlags& flags_;
+  const ConversationFlags& flags_;
   const bool terminal_;
   LineReader lines_;
   ordered_json messages_;
 };
 
-void run_chat(const ChatFlags& flags) {
+void run_conversation(const ConversationFlags& flags) {
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
   ServedModel model(flags.model, *backend, served_dtype(flags.dtype), {.max_batch = 1});
   if (!model.chat().has_template())
@@ -201,8 +201,8 @@ void run_chat(const ChatFlags& flags) {
 }  // namespace
 
 void add_chat(CLI::App& app) {
-  auto flags = std::make_shared<ChatFlags>();
-  ChatFlags& f = *flags;
+  auto flags = std::make_shared<ConversationFlags>();
+  ConversationFlags& f = *flags;
   f.sampling.max_tokens = 512;
   CLI::App* c = app.add_subcommand("chat", "talk with a model");
   c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
@@ -225,7 +225,7 @@ void add_chat(CLI::App& app) {
   add_common(*c, f.common);
   c->callback([flags, seed] {
     flags->seeded = seed->count() > 0;
-    run_chat(*flags);
+    run_conversation(*flags);
   });
 }
 
