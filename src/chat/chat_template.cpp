@@ -6,6 +6,7 @@
 #include "chat/request.h"
 #include "chat/text.h"
 #include "io/files.h"
+#include "io/gguf.h"
 #include "io/json.h"
 
 namespace hearth {
@@ -91,13 +92,38 @@ void ChatTemplate::add(std::string_view name, std::string_view source, std::stri
   parsed_.push_back(std::move(p));
 }
 
+namespace {
+
+constexpr const char* gguf_template = "tokenizer.chat_template";
+
+// With the special tokens that templates name.
+ChatTemplate of_gguf(const fs::path& path) {
+  const GgufFile f(path);
+  ordered_json tokens = ordered_json::object();
+  if (f.has("tokenizer.ggml.tokens"))
+    for (const char* name : {"bos", "eos"}) {
+      const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
+      const std::vector<std::string_view> all = f.texts("tokenizer.ggml.tokens");
+      if (!f.has(key)) continue;
+      const int64_t id = f.whole(key);
+      if (id < 0 || id >= int64_t(all.size()))
+        fail(path.string(), "expected {} below {}, got {}", key, all.size(), id);
+      tokens[fmt::format("{}_token", name)] = std::string(all[size_t(id)]);
+    }
+  return ChatTemplate(f.text(gguf_template), path.string(), tokens);
+}
+
+}  // namespace
+
 bool ChatTemplate::exists(const fs::path& dir) {
+  if (dir.extension() == ".gguf") return GgufFile(dir).has(gguf_template);
   if (fs::exists(dir / "chat_template.jinja")) return true;
   const fs::path config = dir / "tokenizer_config.json";
   return fs::exists(config) && read_json(config).contains("chat_template");
 }
 
 ChatTemplate ChatTemplate::load(const fs::path& dir) {
+  if (dir.extension() == ".gguf") return of_gguf(dir);
   const fs::path file = dir / "chat_template.jinja", config_file = dir / "tokenizer_config.json";
   const ordered_json config =
       fs::exists(config_file) ? ordered_json(read_json(config_file)) : ordered_json::object();

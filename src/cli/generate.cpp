@@ -125,6 +125,7 @@ void run_generate(const GenerateFlags& flags) {
   source.load(params);
 
   request.prompt = tokenizer.encode(text);
+  if (!request.prompt.empty()) tokenizer.add_template(request.prompt);  // Llama's bos
   // No more cache than this call can fill.
   const int64_t asked = request.sampling.max_tokens;
   const int64_t room =

@@ -11,6 +11,8 @@
 #include "chat/chat_template.h"
 #include "cli/commands.h"
 #include "core/error.h"
+#include "data/documents.h"
+#include "data/jsonl.h"
 #include "data/shards.h"
 #include "io/files.h"
 #include "io/json.h"
@@ -52,7 +54,16 @@ void run_train(const TrainFlags& flags) {
       fmt::print(stderr, "\rlearned {} merges            ", done);
   };
   Threads threads(flags.threads);
-  const Tokenizer tokenizer = train_bpe(spec, files, threads);
+  const DocumentSpec documents{.inputs = files};
+  DocumentReader reader(documents);
+  const auto next = [&](std::string& text) {
+    Document d;
+    if (!reader.next(d)) return false;
+    text =
+        d.json ? jsonl_text(d.raw, document_place(documents, d.file, d.line)) : std::string(d.raw);
+    return true;
+  };
+  const Tokenizer tokenizer = train_bpe(spec, next, threads);
   fmt::print(stderr, "\n");
   tokenizer.save(flags.out);
   const double seconds = seconds_since(start);

@@ -7,6 +7,7 @@
 #include "infer/eval.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "tokenizer/encode.h"
 
 namespace hearth {
 namespace {
@@ -84,8 +85,7 @@ std::string capitalised(std::string s) {
 }
 
 std::string with_each(std::string text, std::string_view from, std::string_view to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
+  replace_all(text, from, to);
   return text;
 }
 
@@ -137,14 +137,22 @@ std::string hellaswag_text(std::string_view text) {
   const auto white = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
   while (!text.empty() && white(text.front())) text.remove_prefix(1);
   while (!text.empty() && white(text.back())) text.remove_suffix(1);
-  std::string s = with_each(std::string(text), " [title]", ". ");
-  for (size_t open = 0; (open = s.find('[', open)) != std::string::npos;) {
-    const size_t stop = s.find_first_of("]\n", open);
-    if (stop == std::string::npos) break;
-    if (s[stop] == ']')
-      s.erase(open, stop - open + 1);
-    else
-      ++open;
+  const std::string whole = with_each(std::string(text), " [title]", ". ");
+  // Without "[..]" on one line: what a line has from its first '[' to the next ']', again and
+  // again.
+  std::string s;
+  for (size_t at = 0; at < whole.size();) {
+    const size_t open = whole.find('[', at);
+    s.append(whole, at, open == whole.npos ? open : open - at);
+    if (open == whole.npos) break;
+    const size_t stop = whole.find_first_of("]\n", open);
+    if (stop != whole.npos && whole[stop] == ']') {
+      at = stop + 1;
+    } else {  // the rest of this line has no ']'
+      const size_t end = stop == whole.npos ? whole.size() : stop;
+      s.append(whole, open, end - open);
+      at = end;
+    }
   }
   return with_each(std::move(s), "  ", " ");
 }

@@ -100,7 +100,11 @@ std::vector<std::byte> to_ggml(std::span<const float> x, GgmlType type) {
       if (n) std::memcpy(out, x.data(), bytes.size());
       break;
     case GgmlType::f16:
-      for (const float v : x) put_as(out, f16(v));
+      for (const float v : x) {
+        if (std::isfinite(v) && !std::isfinite(float(f16(v))))
+          fail("gguf", "expected weights that F16 can hold, got {}", v);
+        put_as(out, f16(v));
+      }
       break;
     case GgmlType::bf16:
       for (const float v : x) put_as(out, bf16(v));
@@ -117,6 +121,7 @@ std::vector<std::byte> to_ggml(std::span<const float> x, GgmlType type) {
 
 std::vector<float> from_ggml(Bytes bytes, GgmlType type) {
   std::vector<float> out;
+  out.reserve(bytes.size() / size_t(block_bytes(type)) * size_t(block_elements(type)));
   const std::byte *in = bytes.data(), *end = in + bytes.size();
   switch (type) {
     case GgmlType::f32:

@@ -250,6 +250,8 @@ std::vector<int32_t> GgufTable::wholes(std::string_view key) const {
     wrong_kind(*this, key, "a list of 32-bit whole numbers");
   std::vector<int32_t> out(size_t(v.count));
   if (!out.empty()) std::memcpy(out.data(), v.bytes.data(), v.bytes.size());
+  if (v.kind == GgufKind::u32 && std::ranges::any_of(out, [](int32_t x) { return x < 0; }))
+    wrong_kind(*this, key, "a list of whole numbers below 2^31");
   return out;
 }
 

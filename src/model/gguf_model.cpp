@@ -141,6 +141,13 @@ json read_llama_keys(const GgufTable& f, const std::string& arch) {
   j["num_key_value_heads"] =
       f.whole(attention + (f.has(attention + "head_count_kv") ? "head_count_kv" : "head_count"));
   if (f.has(attention + "key_length")) j["head_dim"] = f.whole(attention + "key_length");
+  const int64_t heads = f.whole(attention + "head_count");
+  const int64_t head = j.contains("head_dim") ? j["head_dim"].get<int64_t>()
+                       : heads > 0            ? f.whole(arch + "embedding_length") / heads
+                                              : 0;
+  const std::string rotary = arch + "rope.dimension_count";
+  if (f.has(rotary) && f.whole(rotary) != head)
+    fail(f.where, "expected {} to be a head's {}, got {}", rotary, head, f.whole(rotary));
   return j;
 }
 

@@ -1,6 +1,7 @@
 #include "model/tensor_rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "core/error.h"
@@ -22,6 +23,8 @@ std::vector<std::byte> narrow(std::span<const float> in) {
   std::vector<std::byte> out(in.size() * sizeof(T));
   for (size_t i = 0; i < in.size(); ++i) {
     const T x = T(in[i]);
+    if (std::isfinite(in[i]) && !std::isfinite(float(x)))
+      fail("weights", "expected numbers that the dtype asked for can hold, got {}", in[i]);
     std::memcpy(out.data() + i * sizeof x, &x, sizeof x);
   }
   return out;

@@ -222,6 +222,7 @@ Tokens Service::tokens_of(const Prompt& prompt) const {
                                 most_prompt_tokens(), text->size()),
                     "context_length_exceeded", "prompt");
   Tokens ids = text ? t.encode(*text) : std::get<Tokens>(prompt);
+  if (text && !ids.empty()) t.add_template(ids);  // Llama's bos
   if (!ids.empty()) return ids;
   // Nothing is the start of a text.
   const int32_t start = t.bos() >= 0 ? t.bos() : t.eos();

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "io/json.h"
+#include "tokenizer/encode.h"
 #include "tokenizer/load.h"
 #include "tokenizer/tokenizer.h"
 
@@ -19,9 +20,8 @@ struct PreTokenizer {
   std::string_view name, pattern;
 };
 constexpr PreTokenizer pre_tokenizers[] = {
-    {"gpt-2", "gpt2"},      {"llama-bpe", "llama3"}, {"llama3", "llama3"},
-    {"llama-v3", "llama3"}, {"qwen2", "qwen2"},      {"qwen2", "qwen"},
-    {"gpt-4o", "o200k"},    {"phi-2", "gpt2"},       {"smaug-bpe", "llama3"}};
+    {"gpt-2", "gpt2"},  {"llama-bpe", "llama3"}, {"llama3", "llama3"}, {"llama-v3", "llama3"},
+    {"qwen2", "qwen2"}, {"gpt-4o", "o200k"},     {"phi-2", "gpt2"},    {"smaug-bpe", "llama3"}};
 
 std::string_view pre_name(Pattern pattern) {
   const auto it = std::ranges::find(pre_tokenizers, pattern_name(pattern), &PreTokenizer::pattern);
@@ -41,8 +41,7 @@ Pattern pattern_of_pre(std::string_view name, std::string_view where) {
 constexpr std::string_view spm_space = "\xe2\x96\x81";  // U+2581
 
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
+  replace_all(text, from, to);
   return text;
 }
 
@@ -101,7 +100,12 @@ void put_bpe(GgufKeys& keys, const Vocabulary& v, int64_t vocab) {
   lists.put(keys);
   keys.set("tokenizer.ggml.merges", merges);
   put_ends(keys, v.bos, v.eos);
-  keys.set("tokenizer.ggml.add_bos_token", false);
+  const bool adds_bos = v.bos >= 0 && v.text.before == std::vector<int32_t>{v.bos};
+  if ((!v.text.before.empty() && !adds_bos) || !v.text.after.empty() ||
+      v.text.leading != LeadingSpace::none || v.text.unk >= 0)
+    fail("gguf",
+         "expected a tokenizer that adds nothing but bos, got one that GGUF has no keys for");
+  keys.set("tokenizer.ggml.add_bos_token", adds_bos);
 }
 
 void put_spm(GgufKeys& keys, const VocabularyParts& parts, int64_t vocab) {
@@ -157,6 +161,8 @@ VocabularyParts read_bpe(const GgufTable& f) {
   if (parts.text.pattern != Pattern::gpt2 && pre != "qwen2") parts.rule = MergeRule::listed_whole;
   parts.bos = end_token(f, "tokenizer.ggml.bos_token_id", list.tokens.size());
   parts.eos = end_token(f, "tokenizer.ggml.eos_token_id", list.tokens.size());
+  const char* adds_bos = "tokenizer.ggml.add_bos_token";
+  if (parts.bos >= 0 && f.has(adds_bos) && f.flag(adds_bos)) parts.text.before = {parts.bos};
   TextIds ids;
   for (size_t i = 0; i < list.tokens.size(); ++i) {
     const auto id = int32_t(i);
@@ -189,6 +195,11 @@ VocabularyParts read_bpe(const GgufTable& f) {
 std::string llama2c_file(const GgufTable& f) {
   const GgufTokens list(f);
   const std::vector<float> scores = f.numbers("tokenizer.ggml.scores");
+  const int32_t ends[] = {end_token(f, "tokenizer.ggml.bos_token_id", list.tokens.size()),
+                          end_token(f, "tokenizer.ggml.eos_token_id", list.tokens.size())};
+  if ((ends[0] >= 0 && ends[0] != 1) || (ends[1] >= 0 && ends[1] != 2))
+    fail(f.where, "expected bos 1 and eos 2 of a llama vocabulary, got {} and {}", ends[0],
+         ends[1]);
   if (scores.size() != list.tokens.size())
     fail(f.where, "expected a score for each of {} tokens, got {}", list.tokens.size(),
          scores.size());

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "io/json.h"
 #include "tokenizer/encode.h"
 #include "tokenizer/load.h"
 
@@ -14,11 +15,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 json parse(const fs::path& path, const std::string& text) {
-  try {
-    return json::parse(text);
-  } catch (const json::parse_error& e) {
-    fail(path.string(), "expected JSON, got an error at byte {} of {}", e.byte, text.size());
-  }
+  return parse_json(text, path.string());
 }
 
 void read_model(VocabularyParts& parts, const json& model) {

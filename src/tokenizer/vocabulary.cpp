@@ -78,7 +78,12 @@ void check_ids(const Vocabulary& v, const VocabularyParts& parts) {
   if (parts.text.unk >= 0) check(parts.text.unk, "unk_token");
   for (const int32_t id : parts.text.before) check(id, "what the template adds");
   for (const int32_t id : parts.text.after) check(id, "what the template adds");
+  for (const int32_t id : {parts.bos, parts.eos})
+    if (id >= 0) check(id, "bos or eos");
 }
+
+// Trying every cut of a token takes the square of its length. The longest of o200k has 128 bytes.
+constexpr size_t longest_split = 4096;
 
 // Every way to cut a token into two tokens, in the order of the tokens made.
 std::vector<Merge> all_splits(std::vector<Token> tokens, const TextIds& ids) {
@@ -86,6 +91,9 @@ std::vector<Merge> all_splits(std::vector<Token> tokens, const TextIds& ids) {
   std::vector<Merge> merges;
   for (const Token& t : tokens) {
     const size_t first = merges.size();
+    if (t.bytes.size() > longest_split)
+      fail("tokenizer", "expected tokens of at most {} bytes, got {} for id {}", longest_split,
+           t.bytes.size(), t.id);
     for (size_t cut = 1; cut < t.bytes.size(); ++cut) {
       const auto l = ids.find(std::string_view(t.bytes).substr(0, cut));
       const auto r = ids.find(std::string_view(t.bytes).substr(cut));

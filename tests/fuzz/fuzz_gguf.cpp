@@ -1,5 +1,7 @@
 #include "fuzz.h"
 #include "io/gguf.h"
+#include "tokenizer/gguf_vocabulary.h"
+#include "tokenizer/tokenizer.h"
 
 int fuzz_gguf(const uint8_t* data, size_t size) {
   return hearth::fuzz::taken([&] {
@@ -8,6 +10,11 @@ int fuzz_gguf(const uint8_t* data, size_t size) {
     const auto inside = [&](hearth::Bytes b) {
       hearth::fuzz::require(b.empty() || (b.data() >= file.data() && &b.back() <= &file.back()));
     };
+    hearth::fuzz::taken([&] {
+      if (!hearth::has_vocabulary(table)) return;
+      const hearth::Tokenizer t(hearth::make_vocabulary(hearth::read_gguf_vocabulary(table)));
+      t.decode(t.encode("Once upon a time"));
+    });
     for (const auto& [name, t] : table.tensors) inside(t.bytes), hearth::from_ggml(t.bytes, t.type);
     for (const auto& entry : table.values) {
       const std::string& key = entry.first;
@@ -42,7 +49,19 @@ hearth::fuzz::Seeds seeds_gguf() {
                            bytes_of(uint32_t(7)) + std::string(1, '\1');
   const std::string tensor = text("t") + bytes_of(uint32_t(2)) + bytes_of(uint64_t(2)) +
                              bytes_of(uint64_t(3)) + bytes_of(uint32_t(0)) + bytes_of(uint64_t(0));
+  // Two tokens and a merge of them, by the name of the list.
+  const auto list = [&](std::string_view key, uint32_t kind, uint64_t count, std::string items) {
+    return text(key) + bytes_of(uint32_t(9)) + bytes_of(kind) + bytes_of(count) + items;
+  };
+  const std::string vocabulary =
+      text("tokenizer.ggml.model") + bytes_of(uint32_t(8)) + text("gpt2") +
+      text("tokenizer.ggml.pre") + bytes_of(uint32_t(8)) + text("gpt-2") +
+      list("tokenizer.ggml.tokens", 8, 3, text("a") + text("b") + text("ab")) +
+      list("tokenizer.ggml.token_type", 5, 3,
+           bytes_of(int32_t(1)) + bytes_of(int32_t(1)) + bytes_of(int32_t(1))) +
+      list("tokenizer.ggml.merges", 8, 1, text("a b")) + text("tokenizer.ggml.bos_token_id") +
+      bytes_of(uint32_t(4)) + bytes_of(uint32_t(2));
   std::string whole = head(1, 5) + keys + tensor;
   whole.resize((whole.size() + 31) / 32 * 32);
-  return {head(0, 5) + keys, whole + std::string(24, 'x')};
+  return {head(0, 5) + keys, head(0, 6) + vocabulary, whole + std::string(24, 'x')};
 }

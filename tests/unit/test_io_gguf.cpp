@@ -6,6 +6,8 @@
 #include <cstring>
 #include <random>
 
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/vocabulary.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {
@@ -178,6 +180,40 @@ TEST(Gguf, SurvivesDamage) {
         if (value.list && value.kind == GgufKind::text) t.texts(key);
     } catch (const Error&) {}
   }
+}
+
+// Bytes as single tokens, one more of the kind given, and it as bos.
+std::filesystem::path bpe_file(const TempDir& dir, int32_t kind, bool add_bos) {
+  std::vector<std::string> tokens(byte_letters().begin(), byte_letters().end());
+  std::vector<int32_t> kinds(tokens.size(), 1);
+  tokens.push_back("<s>"), kinds.push_back(kind);
+  GgufKeys keys;
+  keys.set("general.architecture", "llama");
+  keys.set("tokenizer.ggml.model", "gpt2");
+  keys.set("tokenizer.ggml.pre", "gpt-2");
+  keys.set("tokenizer.ggml.tokens", tokens);
+  keys.set("tokenizer.ggml.token_type", kinds);
+  keys.set("tokenizer.ggml.merges", std::vector<std::string>{});
+  keys.set("tokenizer.ggml.bos_token_id", uint32_t(256));
+  keys.set("tokenizer.ggml.add_bos_token", add_bos);
+  write_gguf(dir / "v.gguf", keys, {{"b", GgmlType::f32, {1}, [] { return some_numbers(1); }}});
+  return dir / "v.gguf";
+}
+
+TEST(GgufVocabulary, KeepsTheBosThatIsAdded) {
+  const TempDir dir;
+  for (const bool adds : {true, false}) {
+    std::vector<int32_t> ids{5};
+    Tokenizer::load(bpe_file(dir, 3, adds)).add_template(ids);
+    EXPECT_EQ(ids.size(), adds ? 2u : 1u);
+  }
+}
+
+TEST(GgufVocabulary, RefusesABosThatStandsForNothing) {
+  const TempDir dir;
+  const std::filesystem::path file = bpe_file(dir, 5, true);
+  EXPECT_NE(error_of([&] { Tokenizer::load(file).save(dir / "out"); }).find("got id 256"),
+            std::string::npos);
 }
 
 }  // namespace

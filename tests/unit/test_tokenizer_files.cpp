@@ -111,7 +111,14 @@ TEST(tokenizer_files, truncated_json) {
   small_tokenizer().save(dir.path());
   const std::string text = slurp(dir / "tokenizer.json");
   spill(dir / "tokenizer.json", text.substr(0, text.size() / 2));
-  EXPECT_ERROR(Tokenizer::load(dir.path()), "expected JSON, got an error at byte");
+  EXPECT_ERROR(Tokenizer::load(dir.path()), "expected valid JSON");
+  EXPECT_ERROR(Tokenizer::load(dir.path()), "tokenizer.json");
+}
+
+TEST(tokenizer_files, nested_beyond_reason) {
+  const ScratchDir dir;
+  const std::string deep = std::string(300000, '[') + std::string(300000, ']');
+  spill(dir / "tokenizer.json", R"({"normalizer":{"type":"NFC","x":)" + deep + "}}");
   EXPECT_ERROR(Tokenizer::load(dir.path()), "tokenizer.json");
 }
 
