@@ -92,12 +92,17 @@ class TomlReader {
   }
 
   std::string key() {
-    if (peek() == '"') return basic_string();
-    if (peek() == '\'') return literal_string();
     const size_t begin = at_;
-    while (is_bare(peek())) ++at_;
-    if (at_ == begin) error("a key");
-    return std::string(text_.substr(begin, at_ - begin));
+    std::string name;
+    if (peek() == '"' || peek() == '\'') {
+      name = peek() == '"' ? basic_string() : literal_string();
+    } else {
+      while (is_bare(peek())) ++at_;
+      name = text_.substr(begin, at_ - begin);
+    }
+    if (!name.empty()) return name;
+    at_ = begin;
+    error("a key");
   }
 
   std::vector<std::string> value() {

@@ -71,6 +71,8 @@ TEST(IoToml, RefusesWithTheLine) {
   refuses("a = {b = 1}", {"a string, a number"});
   refuses("[a\nb = 1", {"heading", "line 1"});
   refuses("= 1", {"a key"});
+  refuses("'' = 1", {"a key", "line 1"});
+  refuses("\"\" = 1", {"a key"});
   refuses("a = 1\na = 2", {"once", "line 2"});
 }
 
