@@ -224,7 +224,7 @@ std::string jsonl_text(std::string_view line, std::string_view where) {
     return text + get("output");
   }
   std::string keys;
-  for (const auto& [key, value] : row.items()) keys += (keys.empty() ? "" : ", ") + key;
+  for (const auto& [key, value] : row.items()) keys += (keys.empty() ? "" : ", ") + in_quotes(key);
   fail(where,
        "expected text, messages, prompt + completion, prompt + chosen or instruction + output, got "
        "keys: {}",

@@ -103,6 +103,8 @@ class StrictReader : public nlohmann::json_sax<Json> {
     if (const size_t colon = text.find(": "); colon != text.npos) text.erase(0, colon + 2);
     const size_t quote = text.find("; last read: '");
     if (quote != text.npos) text.erase(quote, text.rfind('\'') + 1 - quote);
+    for (char& c : text)
+      if (c >= 0 && c < ' ') c = ' ';  // an error is one line
     return text;
   }
 

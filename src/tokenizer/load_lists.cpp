@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "io/json.h"
 #include "tokenizer/load.h"
 
 namespace hearth {
@@ -147,7 +148,7 @@ void check_llama2c(const VocabularyParts& parts) {
     const size_t id = size_t(b) + 3;
     if (id >= parts.tokens.size() || parts.tokens[id].bytes != fmt::format("<0x{:02X}>", b))
       fail(parts.where, "expected piece {} to be <0x{:02X}>, got {}", id, b,
-           id < parts.tokens.size() ? parts.tokens[id].bytes : "the end of the file");
+           id < parts.tokens.size() ? in_quotes(parts.tokens[id].bytes) : "the end of the file");
   }
 }
 

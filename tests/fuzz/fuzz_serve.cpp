@@ -24,7 +24,7 @@ int fuzz_http_body(const uint8_t* data, size_t size) {
       }
     } catch (const hearth::HttpError& e) {
       hearth::fuzz::require(e.status >= 400 && e.status < 500);
-      hearth::fail("http", "{}", e.what());
+      hearth::fail("http", "expected a request, got one that is refused");  // its text may quote
     }
   });
 }
