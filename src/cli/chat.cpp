@@ -119,7 +119,7 @@ class Chat {
     }
   }
 
-  // As one line of the data that hearth sft reads.
+  // As one line of JSONL.
   void save(const std::string& file) const {
     try {
       write_file_atomic(file, ordered_json{{"messages", messages_}}.dump(

@@ -263,7 +263,7 @@ void add_train(CLI::App& app) {
   auto flags = std::make_shared<TrainFlags>();
   CLI::App* c = app.add_subcommand("train", "learn byte-level BPE, write tokenizer.json");
   c->add_option("--input", flags->input,
-                "text files (a line <|endoftext|> ends a document) or .jsonl with \"text\"; globs")
+                "text, JSONL or Parquet, plain or packed, as for data prepare; globs")
       ->required();
   c->add_option("--vocab", flags->spec.vocab, "number of tokens, with bytes and special ones")
       ->capture_default_str();
