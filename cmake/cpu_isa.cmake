@@ -6,9 +6,11 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(hearth_isas generic avx2 avx512 avx512bf16)
   set(flags_generic "")
   set(flags_avx2 -march=x86-64-v3)
-  # GCC 12's own AVX-512 headers set the two warnings off; the other sets see the same sources.
-  set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512 -Wno-uninitialized
-    -Wno-maybe-uninitialized)
+  set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC 12's own AVX-512 headers set the two warnings off; the other sets see the same sources.
+    list(APPEND flags_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
+  endif()
   set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
   set(flags_amx ${flags_avx512bf16} -mamx-tile -mamx-bf16)
   set(base_avx512bf16 avx512)
