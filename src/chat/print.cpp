@@ -30,46 +30,60 @@ void add_scalar(MarkedText& out, const Value& v, bool json) {
   if (const auto* d = as<double>(v)) out.add(float_text(*d, json));
 }
 
+// How repr() writes a byte, or nothing where it stands for itself.
+std::string repr_escape(char c, char quote) {
+  if (c == quote || c == '\\') return {'\\', c};
+  if (c == '\n') return "\\n";
+  if (c == '\t') return "\\t";
+  if (c == '\r') return "\\r";
+  if (uint8_t(c) < 0x20 || c == 0x7f) return fmt::format("\\x{:02x}", uint8_t(c));
+  return {};
+}
+
 // repr() of a str.
 void add_repr(MarkedText& out, const MarkedText& t) {
   const bool single = t.bytes.find('\'') != std::string::npos;
   const std::string_view quote = single && t.bytes.find('"') == std::string::npos ? "\"" : "'";
   out.add(quote);
+  size_t plain = 0;  // where the stretch that stands for itself begins
   for (size_t i = 0; i < t.size(); ++i) {
-    const char c = t.bytes[i], m = t.marks[i];
-    if (c == quote[0] || c == '\\') out.add("\\", m);
-    if (c == '\n' || c == '\t' || c == '\r')
-      out.add(c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r", m);
-    else if (uint8_t(c) < 0x20 || c == 0x7f)
-      out.add(fmt::format("\\x{:02x}", uint8_t(c)), m);
-    else
-      out.add(std::string_view(&c, 1), m);
+    const std::string escape = repr_escape(t.bytes[i], quote[0]);
+    if (escape.empty()) continue;
+    if (plain < i) out.add(t.part(plain, i - plain));
+    out.add(escape, t.marks[i]);
+    plain = i + 1;
   }
+  if (plain < t.size()) out.add(t.part(plain, t.size() - plain));
   out.add(quote);
 }
 
-void add_json_text(MarkedText& out, const MarkedText& t, bool ascii) {
+// How JSON writes the character at i, or nothing where it stands for itself.
+std::string json_escape(const MarkedText& t, size_t i, bool ascii) {
   constexpr std::string_view letters = "\"\\\n\r\t\b\f", escapes = "\"\\nrtbf";
+  const auto c = uint8_t(t.bytes[i]);
+  if (const size_t at = letters.find(char(c)); at != std::string_view::npos)
+    return {'\\', escapes[at]};
+  if (c < 0x20) return fmt::format("\\u{:04x}", c);
+  if (!ascii || c < 0x80) return {};
+  const uint32_t code = char_code(t.bytes, i), high = code - 0x10000;
+  if (code < 0x10000) return fmt::format("\\u{:04x}", code);
+  return fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + (high >> 10), 0xdc00 + (high & 0x3ff));
+}
+
+void add_json_text(Workspace& w, MarkedText& out, const MarkedText& t, bool ascii) {
+  w.charge_bytes(2 * t.size());
   out.add("\"");
+  size_t plain = 0;  // where the stretch that stands for itself begins
   for (size_t i = 0; i < t.size();) {
     const size_t n = char_bytes(t.bytes, i);
-    const auto c = uint8_t(t.bytes[i]);
-    if (const size_t at = letters.find(char(c)); at != std::string_view::npos) {
-      out.add("\\", t.marks[i]);
-      out.add(escapes.substr(at, 1), t.marks[i]);
-    } else if (c < 0x20) {
-      out.add(fmt::format("\\u{:04x}", c), t.marks[i]);
-    } else if (ascii && c >= 0x80) {
-      const uint32_t code = char_code(t.bytes, i), high = code - 0x10000;
-      out.add(code < 0x10000 ? fmt::format("\\u{:04x}", code)
-                             : fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + (high >> 10),
-                                           0xdc00 + (high & 0x3ff)),
-              t.marks[i]);
-    } else {
-      out.add(t.part(i, n));
+    if (const std::string escape = json_escape(t, i, ascii); !escape.empty()) {
+      if (plain < i) out.add(t.part(plain, i - plain));
+      out.add(escape, t.marks[i]);
+      plain = i + n;
     }
     i += n;
   }
+  if (plain < t.size()) out.add(t.part(plain, t.size() - plain));
   out.add("\"");
 }
 
@@ -77,7 +91,7 @@ void add_value(Workspace&, MarkedText& out, const Value&);
 
 void add_nested(Workspace& w, MarkedText& out, const Value& v) {
   if (const Text t = text_of(v)) {
-    w.charge_bytes(t->size());
+    w.charge_bytes(4 * t->size());
     add_repr(out, *t);
   } else if (is_undefined(v)) {
     out.add("Undefined");
@@ -88,7 +102,7 @@ void add_nested(Workspace& w, MarkedText& out, const Value& v) {
 
 void add_value(Workspace& w, MarkedText& out, const Value& v) {
   const Deeper deeper(w);
-  w.charge(1);
+  w.charge(2);
   add_scalar(out, v, false);
   if (const Text t = text_of(v)) out.add(*t);
   if (const List* l = list_of(v)) {
@@ -103,6 +117,7 @@ void add_value(Workspace& w, MarkedText& out, const Value& v) {
     out.add(m->is_namespace ? "<Namespace {" : "{");
     for (const auto& entry : m->entries) {
       if (&entry != &m->entries[0]) out.add(", ");
+      w.charge_bytes(4 * entry.first->size());
       add_repr(out, *entry.first);
       out.add(": ");
       add_nested(w, out, entry.second);
@@ -118,17 +133,17 @@ class JsonWriter {
 
   void write(const Value& v) {
     const Deeper deeper(w_);
-    w_.charge(1);
+    w_.charge(2);
     if (const Text t = text_of(v)) {
-      w_.charge_bytes(t->size());
-      add_json_text(out, *t, style_.ascii);
+      add_json_text(w_, out, *t, style_.ascii);
     } else if (const List* l = list_of(v)) {
       group("[", "]", l->items, [&](const Value& item) { write(item); });
     } else if (Map* m = map_of(v); m && !m->is_namespace) {
+      w_.charge(2 * m->entries.size());
       auto entries = m->entries;
       if (style_.sort_keys) std::ranges::sort(entries, {}, [](auto& e) { return e.first->bytes; });
       group("{", "}", entries, [&](const auto& entry) {
-        add_json_text(out, *entry.first, style_.ascii);
+        add_json_text(w_, out, *entry.first, style_.ascii);
         out.add(style_.key_separator);
         write(entry.second);
       });
