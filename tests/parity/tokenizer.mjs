@@ -5,7 +5,7 @@
 //   node tests/parity/tokenizer.mjs NODE_MODULES HEARTH DATA SCRATCH RESULTS [CASES]
 // DATA is the folder with text/ and tokenizers/, SCRATCH a folder to fill. The packages take text
 // alone, so strings of any bytes are checked against tiktoken's rule for them (_encode_bytes of its
-// Python package) written out here; tests/parity/tokenizers.py asks that function itself.
+// Python package) written out here; tests/parity/tokenizer_ids.py asks that function itself.
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";

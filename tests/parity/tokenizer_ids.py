@@ -1,6 +1,6 @@
 """Compares `hearth tokenizer encode` with Hugging Face tokenizers and tiktoken. One JSON line a check.
 
-    python3 tests/parity/tokenizers.py HEARTH FOLDER [CASES]
+    python3 tests/parity/tokenizer_ids.py HEARTH FOLDER [CASES]
 
 FOLDER holds text.txt, any number of NAME.tiktoken (r50k_base, cl100k_base, o200k_base, llama3, qwen) and
 of folders with tokenizer.json; what is there is checked. Needs the Python packages tokenizers and
@@ -16,9 +16,6 @@ import sys
 import time
 import unicodedata
 from pathlib import Path
-
-# This file is called as the package it imports.
-sys.path = [p for p in sys.path if Path(p or ".").resolve() != Path(__file__).resolve().parent]
 
 CLASSIC = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
