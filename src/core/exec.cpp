@@ -15,6 +15,7 @@ std::byte* Memory::arena() {
 }
 
 Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
+  join_norms(tape_, m.backend.kernels());
   prune(tape_);
   alias(tape_);
   plan_ = plan(tape_);

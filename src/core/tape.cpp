@@ -228,4 +228,52 @@ void prune(Tape& t) {
   t.nodes = std::move(kept);
 }
 
+namespace {
+
+// c = act(norm(x) wᵀ + bias) + prior as one node, from the product and the norm it reads.
+Node normed_product(const Node& product, const Node& norm) {
+  Op op = kernel_op<&Kernels::norm_gemm>(
+      "norm_linear",
+      [norm_spec = *norm.op->norm, spec = *product.op->gemm](auto* f, Stream& s, In in, Out out) {
+        f(s, out[0], in[0], in[1], in[2], in[3], in[4], in[5], norm_spec, spec);
+      });
+  const std::vector<Var>& p = product.in;
+  return {std::make_shared<const Op>(std::move(op)),
+          {norm.in[0], norm.in[2], norm.in[3], p[1], p[2], p[3]},
+          {product.out[0]},
+          product.where};
+}
+
+}  // namespace
+
+void join_norms(Tape& t, const Kernels& k) {
+  if (!k.norm_gemm) return;
+  // Of each value in memory: how many nodes read it, and how many of them are products of it.
+  std::vector<int> readers(t.values.size()), products(t.values.size());
+  const auto root = [&](Var v) { return size_t(t[v].storage); };
+  for (const Node& n : t.nodes) {
+    if (!n.op->launch) continue;  // a view: those who read it count
+    for (Var v : n.in)
+      if (v) ++readers[root(v)];
+    if (n.op->gemm && !n.out[1] && (!n.in[3] || root(n.in[3]) != root(n.in[0])) &&
+        t.shape(n.in[0]).numel() == t.values[root(n.in[0])].shape.numel())
+      ++products[root(n.in[0])];
+  }
+  std::vector<const Node*> norm_of(t.values.size());
+  for (const Node& n : t.nodes) {
+    if (!n.op->norm || n.in[1]) continue;
+    const Var x = n.in[0], y = n.out[0];
+    const Shape s = t.shape(x);
+    if (readers[root(y)] && readers[root(y)] == products[root(y)] &&
+        k.norm_gemm_takes(s.numel() / s[-1], s[-1], t[x].dtype))
+      norm_of[root(y)] = &n;
+  }
+  std::vector<Node> joined;
+  for (const Node& n : t.nodes) {
+    const Node* norm = n.op->gemm && n.in[0] ? norm_of[root(n.in[0])] : nullptr;
+    joined.push_back(norm ? normed_product(n, *norm) : n);
+  }
+  t.nodes = std::move(joined);
+}
+
 }  // namespace hearth

@@ -65,6 +65,9 @@ struct Op {
   std::function<void(Tape&, const Node&)> backward;  // empty: no gradient passes
   // (output, input) pairs that may share memory when nobody reads the input afterwards.
   std::vector<std::pair<int, int>> inplace;
+  // What join_norms() knows a norm, and a product that takes weights, by.
+  std::optional<NormSpec> norm = {};
+  std::optional<GemmSpec> gemm = {};
 };
 
 // An op that launches one entry of the kernels table: `call(entry, stream, in, out)`.
@@ -184,5 +187,9 @@ void differentiate(Tape&);
 
 // Drops nodes that only write temporaries nobody reads.
 void prune(Tape&);
+
+// Lets products norm their own rows where the backend has that for so many rows and nothing else
+// reads the norm's result: prune() then drops the norm.
+void join_norms(Tape&, const Kernels&);
 
 }  // namespace hearth

@@ -1,27 +1,33 @@
-// Attention over a paged cache. Each row's keys are cut into pieces of a fixed size, one block of
-// threads each, whose results are then joined in order: bound by reading the cache once. Rows of a
-// long prompt share their keys, and go through the tensor cores instead (flash_mma_paged). Nothing
-// but device memory decides what a launch does, so one graph serves every batch of its size.
+// Attention over a paged cache. A block of threads has a row and a head of keys; where that makes
+// few blocks, a row's keys are cut into pieces of a fixed size, one block each, and the one that
+// ends last joins their results in order. Bound by reading the cache once, which begins before the
+// queries are there. Rows of a long prompt share their keys, and go
+// through the tensor cores instead (flash_mma_paged). Nothing but device memory decides what a
+// launch does, so one graph serves every batch of its size.
 #include <climits>
 
 #include "cuda/attention_kernels.h"
+#include "cuda/early.cuh"
 #include "cuda/flash_mma_paged.h"
 #include "cuda/mma.cuh"
 
 namespace hearth::cuda {
 namespace {
 
-constexpr int piece = 256;           // keys
-constexpr int warps = 8, batch = 4;  // keys a thread has on their way at once
+constexpr int short_piece = 512;  // keys
+constexpr int batch = 4;          // keys a thread has on their way at once
 constexpr int block_tokens = int(cache_block);
+constexpr int most_rows_stored = 128;  // by the blocks that read them: no more than their threads
 
 struct Decode {
   const void *qkv, *cache;
   void* y;
-  float* parts;  // (N * H, pieces, D + 2): values, largest score, sum of exponentials
+  void* new_cache;    // the cache, where the rows' own keys and values are to be stored; or null
+  float* parts;       // (N * H, pieces, D + 2): values, largest score, sum of exponentials
+  uint32_t* tickets;  // of each row and group of heads: pieces that have ended
   const float* slopes;
   const int32_t *positions, *sequences, *tables;
-  int N, H, G, D, pieces, width, window;  // width: blocks of a table
+  int N, H, G, D, piece, pieces, width, window;  // width: blocks of a table
   float scale, softcap;
   bool leaves_runs;  // rows of long runs are another kernel's
 };
@@ -29,7 +35,7 @@ struct Decode {
 // Keys that row `at` sees, and the pieces they lie in.
 struct Seen {
   int begin, end, first_piece, end_piece;
-  __device__ Seen(int at, int window) {
+  __device__ Seen(int at, int window, int piece) {
     begin = at < window ? 0 : at - window + 1, end = at + 1;
     first_piece = begin / piece, end_piece = at < 0 ? 0 : at / piece + 1;
   }
@@ -116,62 +122,152 @@ __device__ void store_float(T* to, float v) {
     *to = __float2bfloat16_rn(v);
 }
 
+// Where a row's keys lie: those that came with this step in qkv, as far as this launch stores them,
+// the others in the cache.
+template <class T>
+struct Keys {
+  const T *cache, *fresh;  // of this head; fresh: in the row at position 0, were it there
+  const int32_t* table;
+  int64_t block, to_v;  // of the cache: from block to block, from k to v
+  int64_t fresh_row, fresh_v;
+  int first_fresh, D;
+
+  template <class Load>
+  __device__ void load(int key, int d, const Load& both) const {
+    if (key >= first_fresh) {
+      const T* k = fresh + key * fresh_row + d;
+      both(k, k + fresh_v);
+    } else {
+      const T* k = cache + table[key / block_tokens] * block + int64_t(key % block_tokens) * D + d;
+      both(k, k + to_v);
+    }
+  }
+};
+
+// A batch of keys and values under way to a thread: those of the cache need not wait for this
+// step's.
+template <class T, int Stride>
+struct Batch {
+  Eight<T> k[batch], v[batch];
+
+  __device__ void load(const Keys<T>& keys, int j, int end, int d, bool fresh) {
+#pragma unroll
+    for (int u = 0; u < batch; ++u) {
+      const int key = j + u * Stride, wide = key < end ? keys.D - d : 0;
+      if (wide > 0 && (key >= keys.first_fresh) == fresh) {
+        keys.load(key, d, [&](const T* from_k, const T* from_v) {
+          k[u].load(from_k, wide), v[u].load(from_v, wide);
+        });
+      } else if (!fresh) {
+        k[u].load(keys.cache, 0), v[u].load(keys.cache, 0);
+      }
+    }
+  }
+};
+
+// The row's own k and v of one head group, to their block of the cache.
+template <int Threads, class T>
+__device__ void store_own(const Decode& a, const T* k, int64_t to_v, int64_t block, int g, int at) {
+  T* panel = static_cast<T*>(a.new_cache) +
+             ((block * 2 * a.G + g) * block_tokens + at % block_tokens) * a.D;
+  for (int i = int(threadIdx.x); i < 2 * a.D; i += Threads) {
+    const int half = i / a.D, d = i % a.D;
+    panel[half * int64_t(a.G) * block_tokens * a.D + d] = k[half * to_v + d];
+  }
+}
+
+// y of the heads of one row from their pieces, in order, by the whole block.
+template <int Threads, class T>
+__device__ void join_pieces(const Decode& a, const Seen& seen, int64_t line, int heads, T* y) {
+  for (int i = int(threadIdx.x); i < heads * a.D; i += Threads) {
+    const float* parts = a.parts + (line + i / a.D) * a.pieces * (a.D + 2);
+    const auto part = [&](int n, int at) { return __ldcg(parts + n * (a.D + 2) + at); };
+    float top = -INFINITY, sum = 0, v = 0;
+    for (int n = seen.first_piece; n < seen.end_piece; ++n) top = fmaxf(top, part(n, a.D));
+    for (int n = seen.first_piece; n < seen.end_piece; ++n) {
+      const float weight = expf(part(n, a.D) - top);
+      sum = fmaf(part(n, a.D + 1), weight, sum);
+      v = fmaf(part(n, i % a.D), weight, v);
+    }
+    store_float(y + i, v / sum);
+  }
+}
+
 // Lanes: threads that share a key, 8 columns each. Heads: of one row, sharing a key head.
-template <class T, int Lanes, int Heads>
-__global__ __launch_bounds__(warps * 32) void decode_piece(Decode a) {
+template <class T, int Lanes, int Heads, int warps>
+__global__ __launch_bounds__(warps * 32,
+                             warps == 4 && sizeof(T) == 2 ? 6 : 1) void decode_piece(Decode a) {
+  constexpr int threads = warps * 32;
   constexpr int groups = 32 / Lanes, stride = warps * groups;
   __shared__ float joined[warps][Heads][Lanes * 8 + 2];
-  __shared__ int64_t blocks[piece / block_tokens];  // where the panel of k begins
+  __shared__ bool last;
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int d = lane % Lanes * 8, group = warp * groups + lane / Lanes;
   const int row = int(blockIdx.x) / a.G, g = int(blockIdx.x) % a.G, share = a.H / a.G;
   const int first_head = int(blockIdx.z) * Heads, heads = min(Heads, share - first_head);
-  const int at = a.positions[row];
-  const Seen seen(at, a.window);
+  let_next_start();
+  // Positions, sequences and tables are the host's: they are there before the launch ahead ends.
+  const int at = a.positions[row], sequence = a.sequences[row];
+  const Seen seen(at, a.window, a.piece);
   T* y = static_cast<T*>(a.y) + (int64_t(row) * a.H + g * share + first_head) * a.D;
-  if (at < 0 && blockIdx.y == 0)
-    for (int i = int(threadIdx.x); i < heads * a.D; i += warps * 32) store_float(y + i, 0.0f);
-  if (int(blockIdx.y) < seen.first_piece || int(blockIdx.y) >= seen.end_piece) return;
-  if (a.leaves_runs && block_in_long_run(a.sequences, a.positions, row, a.N)) return;
-
-  const int first = int(blockIdx.y) * piece;
-  const int begin = max(first, seen.begin), end = min(first + piece, seen.end);
-  const int64_t panel = int64_t(block_tokens) * a.D;
-  if (int(threadIdx.x) < piece / block_tokens) {
-    const int key = first + int(threadIdx.x) * block_tokens;
-    const int32_t* table = a.tables + int64_t(a.sequences[row]) * a.width;
-    const bool used = key < end && key + block_tokens > begin;
-    blocks[threadIdx.x] = used ? (int64_t(table[key / block_tokens]) * 2 * a.G + g) * panel : 0;
+  const bool padding = at < 0 && blockIdx.y == 0;
+  const bool mine = int(blockIdx.y) >= seen.first_piece && int(blockIdx.y) < seen.end_piece &&
+                    !(a.leaves_runs && block_in_long_run(a.sequences, a.positions, row, a.N));
+  if (!mine) {
+    // Some block of every launch waits, so that the next one cannot overtake the one ahead.
+    if (padding || (blockIdx.x == 0 && blockIdx.y == 0)) wait_for_previous();
+    for (int i = int(threadIdx.x); padding && i < heads * a.D; i += threads)
+      store_float(y + i, 0.0f);
+    return;
   }
+
+  const int first = int(blockIdx.y) * a.piece;
+  const int begin = max(first, seen.begin), end = min(first + a.piece, seen.end);
+  const int64_t panel = int64_t(block_tokens) * a.D, token = int64_t(a.H + 2 * a.G) * a.D;
+  const int32_t* table = a.tables + int64_t(sequence) * a.width;
+  // Rows of one sequence lie side by side, in order.
+  const bool beside =
+      a.new_cache && int(threadIdx.x) <= row && a.sequences[threadIdx.x] == sequence;
+  const int fresh = a.new_cache ? __syncthreads_count(beside) : 0;
+  const T* own = static_cast<const T*>(a.qkv) + row * token;
+  const Keys<T> keys{.cache = static_cast<const T*>(a.cache) + g * panel,
+                     .fresh = own + (a.H + g) * a.D - at * token,
+                     .table = table,
+                     .block = 2 * a.G * panel,
+                     .to_v = a.G * panel,
+                     .fresh_row = token,
+                     .fresh_v = int64_t(a.G) * a.D,
+                     .first_fresh = at + 1 - fresh,
+                     .D = a.D};
+  Batch<T, stride> under_way;
+  under_way.load(keys, begin + group, end, d, false);
+  wait_for_previous();
+
+  under_way.load(keys, begin + group, end, d, true);
   float q[Heads][8], slope[Heads];
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {
     const int head = g * share + first_head + min(h, heads - 1);
     Eight<T> fq;
-    fq.load(static_cast<const T*>(a.qkv) + (int64_t(row) * (a.H + 2 * a.G) + head) * a.D + d,
-            a.D - d);
+    fq.load(own + head * a.D + d, a.D - d);
     fq.floats(q[h]);
     slope[h] = a.slopes ? a.slopes[head] : 0;
   }
-  __syncthreads();
+
+  if (a.new_cache && blockIdx.z == 0 && at < first + a.piece)
+    store_own<threads>(a, own + (a.H + g) * a.D, keys.fresh_v, table[at / block_tokens], g, at);
 
   Running state[Heads];
   for (int j = begin + group; j - group < end; j += stride * batch) {
-    Eight<T> fk[batch], fv[batch];
-#pragma unroll
-    for (int u = 0; u < batch; ++u) {
-      const int key = j + u * stride, in = key - first;
-      const int wide = key < end ? a.D - d : 0;
-      const T* k = static_cast<const T*>(a.cache);
-      if (wide > 0) k += blocks[in / block_tokens] + int64_t(in % block_tokens) * a.D + d;
-      fk[u].load(k, wide);
-      fv[u].load(k + a.G * panel, wide);
+    if (j != begin + group) {
+      under_way.load(keys, j, end, d, false);
+      under_way.load(keys, j, end, d, true);
     }
     float s[batch][Heads];
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
       float x[8];
-      fk[u].floats(x);
+      under_way.k[u].floats(x);
       const int key = j + u * stride;
 #pragma unroll
       for (int h = 0; h < Heads; ++h) {
@@ -196,7 +292,7 @@ __global__ __launch_bounds__(warps * 32) void decode_piece(Decode a) {
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
       float x[8];
-      fv[u].floats(x);
+      under_way.v[u].floats(x);
 #pragma unroll
       for (int h = 0; h < Heads; ++h) {
         const float p = s[u][h] == -INFINITY ? 0 : expf(s[u][h] - state[h].top);
@@ -217,6 +313,7 @@ __global__ __launch_bounds__(warps * 32) void decode_piece(Decode a) {
       joined[warp][h][Lanes * 8] = state[h].top, joined[warp][h][Lanes * 8 + 1] = state[h].sum;
   }
   __syncthreads();
+  const int64_t line = int64_t(row) * a.H + g * share + first_head;
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {
     if (h >= heads) break;
@@ -226,9 +323,8 @@ __global__ __launch_bounds__(warps * 32) void decode_piece(Decode a) {
       factor[w] = expf(joined[w][h][Lanes * 8] - top);
       sum = fmaf(joined[w][h][Lanes * 8 + 1], factor[w], sum);
     }
-    const int64_t line = int64_t(row) * a.H + g * share + first_head + h;
-    float* part = a.parts + (line * a.pieces + blockIdx.y) * (a.D + 2);
-    for (int i = int(threadIdx.x); i < a.D; i += warps * 32) {
+    float* part = a.parts + ((line + h) * a.pieces + blockIdx.y) * (a.D + 2);
+    for (int i = int(threadIdx.x); i < a.D; i += threads) {
       float v = 0;
       for (int w = 0; w < warps; ++w) v = fmaf(joined[w][h][i], factor[w], v);
       if (seen.pieces() > 1)
@@ -238,48 +334,45 @@ __global__ __launch_bounds__(warps * 32) void decode_piece(Decode a) {
     }
     if (seen.pieces() > 1 && threadIdx.x == 0) part[a.D] = top, part[a.D + 1] = sum;
   }
-}
-
-// y of one head of one row (a block) from its pieces, in order.
-template <class T>
-__global__ void join_pieces(Decode a) {
-  const int64_t line = blockIdx.x;
-  const int row = int(line / a.H);
-  const Seen seen(a.positions[row], a.window);
-  if (seen.pieces() < 2) return;
-  if (a.leaves_runs && block_in_long_run(a.sequences, a.positions, row, a.N)) return;
-  const float* parts = a.parts + line * a.pieces * (a.D + 2);
-  float top = -INFINITY, sum = 0;
-  for (int n = seen.first_piece; n < seen.end_piece; ++n)
-    top = fmaxf(top, parts[n * (a.D + 2) + a.D]);
-  for (int n = seen.first_piece; n < seen.end_piece; ++n) {
-    const float* part = parts + n * (a.D + 2);
-    sum = fmaf(part[a.D + 1], expf(part[a.D] - top), sum);
+  if (seen.pieces() == 1) return;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t* ticket = a.tickets + blockIdx.x + gridDim.x * blockIdx.z;
+    last = atomicAdd(ticket, 1) + 1 == uint32_t(seen.pieces());
+    if (last) *ticket = 0;  // as the next launch wants it
+    __threadfence();
   }
-  for (int i = int(threadIdx.x); i < a.D; i += int(blockDim.x)) {
-    float v = 0;
-    for (int n = seen.first_piece; n < seen.end_piece; ++n) {
-      const float* part = parts + n * (a.D + 2);
-      v = fmaf(part[i], expf(part[a.D] - top), v);
-    }
-    store_float(static_cast<T*>(a.y) + line * a.D + i, v / sum);
-  }
+  __syncthreads();
+  if (last) join_pieces<threads>(a, seen, line, heads, y);
 }
 
 template <class T, int Lanes>
-void launch_pieces(const Decode& a, CudaStream& stream) {
-  const unsigned share = unsigned(a.H / a.G), x = unsigned(a.N * a.G), y = unsigned(a.pieces);
-  if (share == 1)
-    decode_piece<T, Lanes, 1><<<{x, y, 1}, warps * 32, 0, stream.handle>>>(a);
+void launch_pieces(Decode a, CudaStream& stream) {
+  const unsigned share = unsigned(a.H / a.G), x = unsigned(a.N * a.G);
+  const unsigned z = share == 1 ? 1 : (share + 3) / 4;
+  const int tokens = a.width * block_tokens;
+  const bool many = int64_t(x) * z >= 2 * stream.card.processors;
+  a.piece = many ? tokens : short_piece;
+  a.pieces = (tokens + a.piece - 1) / a.piece;
+  if (a.pieces > 1) {
+    a.parts = static_cast<float*>(stream.scratch(int64_t(a.N) * a.H * a.pieces * (a.D + 2) * 4));
+    a.tickets = static_cast<uint32_t*>(stream.zeros(int64_t(x) * z * 4));
+  }
+  const dim3 blocks{x, unsigned(a.pieces), z};
+  // Blocks that are many hide each other's waiting; few of them had better be large.
+  constexpr int large = Lanes < 32 ? 16 : 8;
+  if (share == 1 && !many)
+    launch_early(stream, decode_piece<T, Lanes, 1, large>, blocks, large * 32, a);
+  else if (share == 1)
+    launch_early(stream, decode_piece<T, Lanes, 1, 4>, blocks, 128, a);
   else
-    decode_piece<T, Lanes, 4><<<{x, y, (share + 3) / 4}, warps * 32, 0, stream.handle>>>(a);
+    launch_early(stream, decode_piece<T, Lanes, 4, 8>, blocks, 256, a);
   check_launch("attention_cached");
 }
 
 template <class T>
-void decode(Decode a, CudaStream& stream) {
-  if (a.pieces > 1)
-    a.parts = static_cast<float*>(stream.scratch(int64_t(a.N) * a.H * a.pieces * (a.D + 2) * 4));
+void decode(const Decode& a, CudaStream& stream) {
   if (a.D <= 32)
     launch_pieces<T, 4>(a, stream);
   else if (a.D <= 64)
@@ -288,9 +381,6 @@ void decode(Decode a, CudaStream& stream) {
     launch_pieces<T, 16>(a, stream);
   else
     launch_pieces<T, 32>(a, stream);
-  if (a.pieces == 1) return;
-  join_pieces<T><<<unsigned(a.N * a.H), 64, 0, stream.handle>>>(a);
-  check_launch("attention_cached");
 }
 
 template <class Unit>
@@ -325,11 +415,15 @@ void attention_cached(Stream& on_stream, Tensor y, Tensor cache, Tensor qkv, Ten
   if (y.dtype != qkv.dtype) refuse_dtypes("attention_cached", qkv.dtype, y.dtype);
   if (cache.dtype != qkv.dtype) refuse_dtypes("attention_cached", qkv.dtype, cache.dtype);
   check_head_size("attention_cached", qkv.dtype, spec);
-  const int64_t tokens = tables.shape[1] * cache_block, N = qkv.shape[1];
+  const int64_t N = qkv.shape[1];
+  const bool leaves_runs = qkv.dtype != DType::f32 && N > most_rows_by_pieces;
+  const bool by_readers = N <= most_rows_stored && !leaves_runs;
   const Decode a{.qkv = qkv.data,
                  .cache = cache.data,
                  .y = y.data,
+                 .new_cache = by_readers ? cache.data : nullptr,
                  .parts = nullptr,
+                 .tickets = nullptr,
                  .slopes = slopes.as<const float>(),
                  .positions = positions.as<const int32_t>(),
                  .sequences = sequences.as<const int32_t>(),
@@ -338,15 +432,17 @@ void attention_cached(Stream& on_stream, Tensor y, Tensor cache, Tensor qkv, Ten
                  .H = int(spec.heads),
                  .G = int(spec.kv_heads),
                  .D = int(spec.head_dim),
-                 .pieces = int((tokens + piece - 1) / piece),
+                 .piece = 0,
+                 .pieces = 0,
                  .width = int(tables.shape[1]),
                  .window = spec.window > 0 ? int(spec.window) : INT_MAX,
                  .scale = spec.scale,
                  .softcap = spec.softcap,
-                 .leaves_runs = qkv.dtype != DType::f32 && N > most_rows_by_pieces};
-  if (a.D * size_of(qkv.dtype) % 16 == 0)
+                 .leaves_runs = leaves_runs};
+  // Otherwise each row's own keys are stored by the blocks that read them.
+  if (!by_readers && a.D * size_of(qkv.dtype) % 16 == 0)
     launch_store<uint4>(a, cache, qkv, stream);
-  else
+  else if (!by_readers)
     launch_store<uint16_t>(a, cache, qkv, stream);
   if (a.leaves_runs) long_runs(a, qkv.dtype, stream);
   if (qkv.dtype == DType::f32)

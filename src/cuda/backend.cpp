@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "cuda/attention_kernels.h"
 #include "cuda/gemm.h"
+#include "cuda/gemm_few.h"
 #include "cuda/kernels.h"
 #include "cuda/nvml.h"
 #include "cuda/probe.h"
@@ -22,6 +23,8 @@ const Kernels& cuda_kernels() {
   static const Kernels table{
       .name = "cuda",
       .gemm = cuda::gemm,
+      .norm_gemm = cuda::norm_gemm,
+      .norm_gemm_takes = cuda::norm_gemm_takes,
       .column_sum = cuda::column_sum,
       .embed = cuda::embed,
       .embed_bwd = cuda::embed_bwd,
@@ -200,7 +203,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Replay> capture(const std::function<void()>& launch) override {
     if (!graphs_) return {};
     auto graph = std::make_unique<Graph>(owned_.handle, launch);
-    stream_.captured = true;
+    stream_.captured();
     return graph;
   }
   MemoryUse memory_use() const override { return {memory_.used_bytes(), memory_.peak_bytes()}; }

@@ -1,7 +1,11 @@
-// Kernels that begin before the one ahead of them on the stream has ended (Hopper and later): what
-// they read of its results waits, what they read of weights does not. The rule that keeps this
-// safe: a kernel waits before it lets the next one start, so only neighbours overlap.
+// Kernels that begin before those ahead of them on the stream have ended (Hopper and later): what
+// they read of weights, and of what the host sent, does not wait. The rule that keeps this safe: a
+// kernel lets the next one start at once, but waits before it writes anything or reads what a
+// kernel wrote, in at least one block whatever the others do. Who waits for the one ahead thereby
+// waits for all of them.
 #pragma once
+
+#include <type_traits>
 
 #include "cuda/stream.h"
 
@@ -26,9 +30,9 @@ __device__ __forceinline__ void let_next_start() {
 bool starts_early(const Card&, const void* kernel);
 
 // Launches a kernel that calls wait_for_previous() before it touches what others write.
-template <class Args>
-void launch_early(CudaStream& s, void (*kernel)(Args), dim3 blocks, unsigned threads,
-                  const Args& args) {
+template <class... Args>
+void launch_early(CudaStream& s, void (*kernel)(Args...), dim3 blocks, unsigned threads,
+                  const std::type_identity_t<Args>&... args) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -36,7 +40,7 @@ void launch_early(CudaStream& s, void (*kernel)(Args), dim3 blocks, unsigned thr
   config.gridDim = blocks, config.blockDim = threads, config.stream = s.handle;
   static const bool early_start = starts_early(s.card, reinterpret_cast<const void*>(kernel));
   config.attrs = &early, config.numAttrs = early_start;
-  check(cudaLaunchKernelEx(&config, kernel, args), "launching a kernel");
+  check(cudaLaunchKernelEx(&config, kernel, args...), "launching a kernel");
 }
 
 }  // namespace hearth::cuda

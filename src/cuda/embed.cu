@@ -1,6 +1,7 @@
 // Token and position embeddings: a warp gathers a row. Memory bound: reads and writes each row
 // once.
 #include "cuda/device.cuh"
+#include "cuda/early.cuh"
 #include "cuda/kernels.h"
 
 namespace hearth::cuda {
@@ -11,6 +12,8 @@ __global__ void __launch_bounds__(256)
     embed_rows(T* y, const int32_t* ids, const T* w, const int32_t* positions, const T* pos_w,
                int64_t rows, int width) {
   const int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  let_next_start();
+  wait_for_previous();
   if (row >= rows) return;
   const T* token = w + int64_t(ids[row]) * width;
   // Padding has a negative position; what it yields is never used.
@@ -37,8 +40,8 @@ void embed(Stream& stream, Tensor y, Tensor ids, Tensor w, Tensor positions, Ten
   if (rows == 0) return;
   by_dtype("embed", w, [&]<class T>(T*) {
     by_width<T>(packs_fit(C, y, w, pos_w), [&]<int N>(Number<N>) {
-      embed_rows<T, N><<<unsigned(ceil_div(rows, 8)), 256, 0, on(stream).handle>>>(
-          as<T>(y), as<int32_t>(ids), as<T>(w), as<int32_t>(positions), as<T>(pos_w), rows, int(C));
+      launch_early(on(stream), embed_rows<T, N>, unsigned(ceil_div(rows, 8)), 256, as<T>(y),
+                   as<int32_t>(ids), as<T>(w), as<int32_t>(positions), as<T>(pos_w), rows, int(C));
     });
   });
   check_launch("embed");

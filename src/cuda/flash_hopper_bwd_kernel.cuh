@@ -17,11 +17,13 @@ __device__ __forceinline__ void load_keys(const Params& p, const Walk<S>& at, ui
   tma_load(dst, p.kv, bar, 0, at.tile * keys, 0, head, at.b);
 }
 
+// Arrives for the step alone: the tiles that come with it arrive for themselves.
 template <class S>
 __device__ __forceinline__ void write_step(uint32_t base, int stage, const Step& step) {
   asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(base + Layout<S>::steps + 8 * stage),
                "r"(step.flags), "r"(step.distance)
                : "memory");
+  barrier_arrive(Bars<S>{base + Layout<S>::bars}.q_full(stage));
 }
 
 // The tiles of one step.
@@ -350,7 +352,7 @@ __global__ void __launch_bounds__(384, 1) flash_bwd_kernel(const __grid_constant
     barrier_init(bars.v_full(), 1);
     barrier_init(bars.v_empty(), 8);
     for (int s = 0; s < S::stages; ++s) {
-      barrier_init(bars.q_full(s), 1);
+      barrier_init(bars.q_full(s), 2);
       barrier_init(bars.dy_full(s), 1);
       barrier_init(bars.empty(s), 8);
     }

@@ -10,4 +10,9 @@ bool gemm_few_takes(const Tensor& c, const Tensor& a, const Tensor& b, const Gem
 void gemm_few(CudaStream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
               const GemmSpec&);
 
+// Entries of the table.
+bool norm_gemm_takes(int64_t rows, int64_t width, DType);
+void norm_gemm(Stream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
+               Tensor prior, const NormSpec&, const GemmSpec&);
+
 }  // namespace hearth::cuda

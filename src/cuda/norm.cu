@@ -2,6 +2,7 @@
 // the registers of one warp (up to 256 packs) or one block, so that of C elements of two bytes 4C
 // bytes move, or 8C with the addition.
 #include "cuda/device.cuh"
+#include "cuda/early.cuh"
 #include "cuda/kernels.h"
 
 namespace hearth::cuda {
@@ -90,6 +91,8 @@ __global__ void norm_rows(Args<T> a) {
   __shared__ float shared[64];
   const Team<block> team{shared};
   const int64_t row = team.row();
+  let_next_start();
+  wait_for_previous();
   if (row >= a.rows) return;
   const int64_t at = row * a.width;
   const auto column = [&](int p) { return (p * team.size() + team.rank()) * N; };
@@ -154,7 +157,7 @@ __global__ void long_rows(Args<T> a) {
 template <class T, int N, int P>
 void launch_warps(CudaStream& s, const Args<T>& a) {
   constexpr int warps = 4;
-  norm_rows<T, N, P, false><<<unsigned(ceil_div(a.rows, warps)), warps * 32, 0, s.handle>>>(a);
+  launch_early(s, norm_rows<T, N, P, false>, unsigned(ceil_div(a.rows, warps)), warps * 32, a);
 }
 
 template <class T, int N>
@@ -164,7 +167,7 @@ void launch(CudaStream& s, const Args<T>& a) {
     long_rows<T, N><<<unsigned(a.rows), 512, 0, s.handle>>>(a);
   } else if (packs > (N == 1 ? 128 : 256)) {
     const auto threads = unsigned(round_up(ceil_div(packs, 4), 32));
-    norm_rows<T, N, 4, true><<<unsigned(a.rows), threads, 0, s.handle>>>(a);
+    launch_early(s, norm_rows<T, N, 4, true>, unsigned(a.rows), threads, a);
   } else if constexpr (N == 1) {
     launch_warps<T, N, 4>(s, a);
   } else {

@@ -2,6 +2,7 @@
 // once (in place: without v).
 #include "cuda/qk.cuh"
 
+#include "cuda/early.cuh"
 #include "cuda/kernels.h"
 
 namespace hearth::cuda {
@@ -31,6 +32,8 @@ __device__ __forceinline__ Pair<T, N> load_pair(const T* head, Columns at) {
 template <class T, int N, bool interleaved, bool normed>
 __global__ void __launch_bounds__(128, normed ? 7 : 8)
     qk_heads(Args<T> a, QkTeams teams, int lanes) {
+  let_next_start();
+  wait_for_previous();
   const QkShape& q = a.q;
   const int lane = int(threadIdx.x) & (lanes - 1);
   // 32 bits hold any team: each has at least 64 bytes.
@@ -119,13 +122,13 @@ void launch_packs(CudaStream& s, const Args<T>& a, bool interleaved) {
   const auto blocks = unsigned(ceil_div(a.q.tokens * teams.all() * lanes, 128));
   const bool normed = a.q.norm != QkNorm::none;
   if (normed && interleaved)
-    qk_heads<T, N, true, true><<<blocks, 128, 0, s.handle>>>(a, teams, lanes);
+    launch_early(s, qk_heads<T, N, true, true>, blocks, 128, a, teams, lanes);
   else if (normed)
-    qk_heads<T, N, false, true><<<blocks, 128, 0, s.handle>>>(a, teams, lanes);
+    launch_early(s, qk_heads<T, N, false, true>, blocks, 128, a, teams, lanes);
   else if (interleaved)
-    qk_heads<T, N, true, false><<<blocks, 128, 0, s.handle>>>(a, teams, lanes);
+    launch_early(s, qk_heads<T, N, true, false>, blocks, 128, a, teams, lanes);
   else
-    qk_heads<T, N, false, false><<<blocks, 128, 0, s.handle>>>(a, teams, lanes);
+    launch_early(s, qk_heads<T, N, false, false>, blocks, 128, a, teams, lanes);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Draws the next token of each row of logits on the card: a block a row. Weights are whole numbers
 // (shares of 2^40), so their sums are exact in any order and a draw depends on its row alone.
 #include "cuda/device.cuh"
+#include "cuda/early.cuh"
 #include "cuda/kernels.h"
 
 namespace hearth::cuda {
@@ -42,13 +43,66 @@ struct Row {
   __device__ Mass weight(float v) const { return Mass(exp2f((v - top) * scale) * 0x1p40f); }
 };
 
-// The largest logit, the lowest id of equals.
-__device__ int likeliest(const float* x, int V, SampleShared& s) {
-  Mass best = 0;
-  for (int i = int(threadIdx.x); i < V; i += threads) {
-    const Mass k = Mass(key_of(x[i])) << 32 | uint32_t(~i);
-    best = k > best ? k : best;
+// Calls f(id, logit) for this thread's share of a row, read four at a time and sixteen ahead.
+template <class F>
+__device__ __forceinline__ void each_logit(const float* x, int V, F&& f) {
+  constexpr int under_way = 4;
+  const int packs = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0 ? V / 4 : 0;
+  for (int i = int(threadIdx.x); i < packs; i += under_way * threads) {
+    float4 v[under_way];
+#pragma unroll
+    for (int u = 0; u < under_way; ++u)
+      if (i + u * threads < packs) v[u] = reinterpret_cast<const float4*>(x)[i + u * threads];
+#pragma unroll
+    for (int u = 0; u < under_way; ++u) {
+      const int id = 4 * (i + u * threads);
+      if (id < 4 * packs) f(id, v[u].x), f(id + 1, v[u].y), f(id + 2, v[u].z), f(id + 3, v[u].w);
+    }
   }
+  for (int i = 4 * packs + int(threadIdx.x); i < V; i += threads) f(i, x[i]);
+}
+
+// What a thread has seen of a row: the likeliest as (key, ~id), and the sum of exp(x - top).
+struct Seen {
+  Mass best = 0;
+  float top = -INFINITY, sum = 0;
+
+  template <int n, class Id>
+  __device__ __forceinline__ void add(const float (&v)[n], const Id& id) {
+    float now = top;
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      const Mass k = Mass(key_of(v[i])) << 32 | uint32_t(~id(i));
+      best = k > best ? k : best;
+      now = fmaxf(now, v[i]);
+    }
+    if (now == -INFINITY) return;
+    sum *= expf(top - now), top = now;
+#pragma unroll
+    for (int i = 0; i < n; ++i) sum += expf(v[i] - top);
+  }
+};
+
+// The id of the largest logit (the lowest of equals), and the sum of exp(x - it), in one reading.
+__device__ int likeliest(const float* x, int V, SampleShared& s, float* sum) {
+  constexpr int under_way = 4;
+  Seen mine;
+  const int packs = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0 ? V / 4 : 0;
+  for (int i = int(threadIdx.x); i < packs; i += under_way * threads) {
+    float v[4 * under_way];
+#pragma unroll
+    for (int u = 0; u < under_way; ++u) {
+      float4 p = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+      if (i + u * threads < packs) p = reinterpret_cast<const float4*>(x)[i + u * threads];
+      v[4 * u] = p.x, v[4 * u + 1] = p.y, v[4 * u + 2] = p.z, v[4 * u + 3] = p.w;
+    }
+    mine.add(v, [&](int k) { return 4 * (i + k / 4 * threads) + k % 4; });
+  }
+  for (int i = 4 * packs + int(threadIdx.x); i < V; i += threads) {
+    const float v[1] = {x[i]};
+    mine.add(v, [&](int) { return i; });
+  }
+  Mass best = mine.best;
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
     const Mass other = __shfl_xor_sync(~0u, best, offset);
@@ -58,6 +112,8 @@ __device__ int likeliest(const float* x, int V, SampleShared& s) {
   __syncthreads();
   for (int w = 0; w < warps; ++w) best = s.sums[w] > best ? s.sums[w] : best;
   __syncthreads();
+  const float top = number_of(uint32_t(best >> 32));
+  *sum = block_sum(mine.sum > 0 ? mine.sum * expf(mine.top - top) : mine.sum, s.floats);
   return int(~uint32_t(best));
 }
 
@@ -67,13 +123,13 @@ __device__ void count_digits(const Row& r, uint32_t prefix, int shift, SampleSha
                              const Amount& amount) {
   const uint32_t mask = shift + digit == 32 ? 0 : ~0u << (shift + digit);
   Mass mine[bins] = {};
-  for (int i = int(threadIdx.x); i < r.V; i += threads) {
-    const uint32_t k = key_of(r.x[i]);
-    if ((k & mask) != prefix) continue;
-    const Mass a = amount(k, r.x[i]);
+  each_logit(r.x, r.V, [&](int, float v) {
+    const uint32_t k = key_of(v);
+    if ((k & mask) != prefix) return;
+    const Mass a = amount(k, v);
 #pragma unroll
     for (int b = 0; b < bins; ++b) mine[b] += int(k >> shift & (bins - 1)) == b ? a : 0;
-  }
+  });
 #pragma unroll
   for (int b = 0; b < bins; ++b) {
     mine[b] = warp_sum(mine[b]);
@@ -128,10 +184,10 @@ __device__ Mass block_total(Mass x, SampleShared& s) {
 __device__ Kept nucleus(const Row& r, const Kept& kept, float p, SampleShared& s) {
   const auto mass = [&](uint32_t k, float v) { return k >= kept.key ? r.weight(v) : Mass(0); };
   Mass all = 0, equal = 0;
-  for (int i = int(threadIdx.x); i < r.V; i += threads) {
-    const uint32_t k = key_of(r.x[i]);
-    all += mass(k, r.x[i]), equal += k == kept.key;
-  }
+  each_logit(r.x, r.V, [&](int, float v) {
+    const uint32_t k = key_of(v);
+    all += mass(k, v), equal += k == kept.key;
+  });
   all = block_total(all, s), equal = block_total(equal, s);
   if (equal > kept.ties) all -= (equal - kept.ties) * r.weight(number_of(kept.key));
   const Mass target = Mass(double(all) * double(p));
@@ -207,13 +263,12 @@ __global__ void __launch_bounds__(threads)
     sample_rows(Drawn* drawn, const float* logits, const SampleControls* controls, int V,
                 int64_t stride) {
   __shared__ SampleShared s;
-  const SampleControls c = controls[blockIdx.x];
+  const SampleControls c = controls[blockIdx.x];  // the host's
+  wait_for_previous();
   const float* x = logits + blockIdx.x * stride;
-  const int best = likeliest(x, V, s);
-  const float top = x[best];
   float z = 0;
-  for (int i = int(threadIdx.x); i < V; i += threads) z += expf(x[i] - top);
-  z = block_sum(z, s.floats);
+  const int best = likeliest(x, V, s, &z);
+  const float top = x[best];
   Drawn& out = drawn[blockIdx.x];
   if (c.temperature > 0) {
     const Row r{x, V, top, 1.4426950408889634f / c.temperature};
@@ -240,8 +295,8 @@ __global__ void __launch_bounds__(threads)
 void sample(Stream& stream, Tensor drawn, Tensor logits, Tensor controls, int64_t vocab) {
   expect_dtypes("sample", DType::f32, logits);
   CudaStream& s = on(stream);
-  sample_rows<<<unsigned(logits.rows()), threads, 0, s.handle>>>(
-      as<Drawn>(drawn), as<float>(logits), as<SampleControls>(controls), int(vocab), logits.cols());
+  launch_early(s, sample_rows, unsigned(logits.rows()), threads, as<Drawn>(drawn),
+               as<float>(logits), as<SampleControls>(controls), int(vocab), logits.cols());
   check_launch("sample");
 }
 

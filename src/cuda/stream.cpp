@@ -59,7 +59,8 @@ void DeviceMemory::release(void* p, int64_t bytes) {
 CudaStream::CudaStream(DeviceMemory& m) : memory(m) {}
 
 CudaStream::~CudaStream() {
-  if (scratch_) memory.release(scratch_, scratch_bytes_);
+  for (const Block& b : {scratch_, zeros_})
+    if (b.data) memory.release(b.data, b.bytes);
   for (const Block& b : retired_) memory.release(b.data, b.bytes);
 }
 
@@ -68,19 +69,30 @@ FarLanes& CudaStream::far_lanes() {
   return *far_lanes_;
 }
 
-void* CudaStream::scratch(int64_t bytes) {
-  if (bytes <= scratch_bytes_) return scratch_;
+void CudaStream::captured() { scratch_.held = zeros_.held = true; }
+
+void* CudaStream::grown(Block& block, int64_t bytes) {
   check(cudaStreamSynchronize(handle), "waiting for the stream");
-  if (scratch_ && captured)
-    retired_.push_back({scratch_, scratch_bytes_});
-  else if (scratch_)
-    memory.release(scratch_, scratch_bytes_);
-  scratch_ = nullptr, scratch_bytes_ = 0;
+  if (block.data && block.held)
+    retired_.push_back(block);
+  else if (block.data)
+    memory.release(block.data, block.bytes);
+  block = {};
   bytes = (bytes + mib - 1) / mib * mib;
-  scratch_ = memory.allocate(bytes, "scratch of kernels");
-  scratch_bytes_ = bytes;
-  captured = false;
-  return scratch_;
+  block.data = memory.allocate(bytes, "scratch of kernels");
+  block.bytes = bytes;
+  return block.data;
+}
+
+void* CudaStream::scratch(int64_t bytes) {
+  return bytes <= scratch_.bytes ? scratch_.data : grown(scratch_, bytes);
+}
+
+void* CudaStream::zeros(int64_t bytes) {
+  if (bytes <= zeros_.bytes) return zeros_.data;
+  grown(zeros_, bytes);
+  check(cudaMemsetAsync(zeros_.data, 0, size_t(zeros_.bytes), handle), "clearing memory");
+  return zeros_.data;
 }
 
 }  // namespace hearth::cuda

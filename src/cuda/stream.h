@@ -47,21 +47,25 @@ struct CudaStream : Stream {
   Card card;
   Gemms* gemms = nullptr;
   bool hopper_kernels = true;  // false: the mma.sync kernels even where wgmma would run
-  bool captured = false;       // some graph may hold the address of the scratch
   DeviceMemory& memory;
 
   // Memory for the kernel being launched, good until the next one asks. Grows on first use, so a
   // program runs once before it is captured.
   void* scratch(int64_t bytes);
+  // Memory full of zeros, for kernels that leave it so. Grows as the scratch does.
+  void* zeros(int64_t bytes);
+  void captured();        // some graph now holds the addresses of both
   FarLanes& far_lanes();  // made when first asked for
 
  private:
   struct Block {
-    void* data;
-    int64_t bytes;
+    void* data = nullptr;
+    int64_t bytes = 0;
+    bool held = false;  // by some graph
   };
-  void* scratch_ = nullptr;
-  int64_t scratch_bytes_ = 0;
+  void* grown(Block&, int64_t bytes);
+
+  Block scratch_, zeros_;
   std::vector<Block> retired_;  // what some graph still works with
   std::unique_ptr<FarLanes> far_lanes_;
 };

@@ -195,6 +195,7 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
   for (int64_t i = 0; i < c.layers; ++i)
     x = mode.recompute == Recompute::block ? t.checkpoint([&] { return b.block(x, i); })
                                            : b.block(x, i);
+  if (mode.wanted) x = gather_rows(t, x, mode.wanted);
   if (c.final_norm && c.norm_place != NormPlace::post) x = b.normed("final_norm", x).y;
   return x;
 }

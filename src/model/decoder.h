@@ -29,6 +29,7 @@ struct DecoderMode {
   // More than 0: a paged KV cache of so many blocks, in the states "cache.<layer>" that all
   // programs share; the rows of the batch (1, N) are tokens of any sequences.
   int64_t cache_blocks = 0;
+  Var wanted = {};  // (1, n) i32: the rows whose final states are made; absent: all
 };
 
 // Final hidden states (B, T, C), after the final norm.

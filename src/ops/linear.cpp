@@ -47,6 +47,7 @@ void record_gemm(Tape& t, Var c, Var aux, Var a, Var b, Var bias, Var prior, con
     gemm(s, out[0], slope ? in[4] : out[1], in[0], in[1], in[2], in[3], spec);
   });
   op.inplace = {{0, 3}};
+  if (spec.tb && !spec.ta && !slope) op.gemm = spec;
   t.push(std::move(op), {a, b, bias, prior, slope ? aux : Var{}}, {c, slope ? Var{} : aux});
 }
 
@@ -75,6 +76,7 @@ Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {
     gemm(s, out[0], out[1], in[0], in[1], in[2], in[3], gemm_spec);
   });
   op.inplace = {{0, 3}};
+  op.gemm = gemm_spec;
   op.backward = [scale = spec.scale](Tape& t, const Node& n) { linear_backward(t, n, scale); };
   t.push(std::move(op), {x, w, spec.bias, spec.residual}, {y, pre});
   if (pre) t[y].before = pre, t[y].act = spec.act;

@@ -46,6 +46,7 @@ Normed norm(Tape& t, Var x, Var residual, Var gain, Var bias, const NormSpec& sp
                                 });
   op.inplace = {{1, 1}, {1, 0}, {0, 0}};
   op.backward = [spec](Tape& t, const Node& n) { norm_backward(t, n, spec); };
+  op.norm = spec;
   t.push(std::move(op), {x, residual, gain, bias}, {y, sum, stat});
   return {y, sum ? sum : x};
 }

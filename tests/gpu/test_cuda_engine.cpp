@@ -68,7 +68,7 @@ Numbers random_numbers(int64_t n, uint32_t seed, DType rounded_to) {
 constexpr int64_t sequences = 8, width = 12;  // 768 tokens each
 
 Numbers run_paged(Backend& b, DType dtype, DType rounded_to, const PagedCase& c, const Rows& rows,
-                  int times) {
+                  int times, const char* what = "paged.y") {
   const int64_t N = rows.size(), blocks = sequences * width + 1;
   Tape t(dtype, "paged");
   const Var qkv = t.input("qkv", {1, N, c.H + 2 * c.G, c.D}, dtype);
@@ -102,7 +102,7 @@ Numbers run_paged(Backend& b, DType dtype, DType rounded_to, const PagedCase& c,
   state.write<int32_t>("paged.tables", tables);
   for (int i = 0; i < times; ++i) exec.run();
   b.synchronize();
-  return read(b, state.find("paged.y"));
+  return read(b, state.find(what));
 }
 
 TEST(CudaPaged, ValuesAreTheReferences) {
@@ -119,6 +119,19 @@ TEST(CudaPaged, ValuesAreTheReferences) {
         EXPECT_TRUE(run_paged(card(), tolerance.dtype, tolerance.dtype, c, rows, 3) == got);
         EXPECT_TRUE(run_paged(card(true, false), tolerance.dtype, tolerance.dtype, c, rows, 1) ==
                     got);
+      }
+}
+
+// What a step leaves in the cache: the keys and values of its rows, and nothing else changed.
+TEST(CudaPaged, KeysAreStored) {
+  HEARTH_NEEDS_A_CARD();
+  const auto reference = make_reference_backend();
+  for (const PagedCase& c : {paged_cases[0], paged_cases[1], paged_cases[3], paged_cases[5]})
+    for (const DType dtype : {DType::bf16, DType::f32})
+      for (const Rows& rows : row_mixes()) {
+        SCOPED_TRACE(fmt::format("{} {} {} rows", c.name, to_string(dtype), rows.size()));
+        EXPECT_TRUE(run_paged(card(), dtype, dtype, c, rows, 3, "cache") ==
+                    run_paged(*reference, DType::f64, dtype, c, rows, 1, "cache"));
       }
 }
 

@@ -149,6 +149,58 @@ TEST(CudaGemm, FewRows) {
         }
 }
 
+struct NormedProduct {
+  int64_t M, N, K;
+  Norm kind;
+  bool gains, joins;
+};
+
+// The product of normed rows: by the joined kernel, or by one after the other.
+std::vector<float> normed_product(Backend& b, DType d, const NormedProduct& p, std::mt19937 random,
+                                  DType from, bool joined) {
+  test::Held x(b, {p.M, p.K}, d), w(b, {p.N, p.K}, d), bias(b, {p.N}, d), prior(b, {p.M, p.N}, d);
+  test::Held gain(b, {p.K}, d), shift(b, {p.K}, d), y(b, {p.M, p.K}, d), c(b, {p.M, p.N}, d);
+  test::Held stat(b, {p.M, 2}, DType::f32);
+  for (test::Held* t : {&x, &w, &bias, &prior, &gain, &shift})
+    t->fill(test::rounded(size_t(t->t.numel()), from, random));
+  const Tensor g = p.gains ? gain.t : Tensor{};
+  const Tensor s = p.gains && p.kind == Norm::layer ? shift.t : Tensor{};
+  const Tensor before = p.joins ? prior.t : Tensor{};
+  const NormSpec norm{.kind = p.kind, .eps = 1e-5f};
+  const GemmSpec spec{.tb = true, .act = p.joins ? Act::none : Act::gelu_tanh};
+  if (joined) {
+    b.kernels().norm_gemm(b.stream(), c.t, x.t, g, s, w.t, bias.t, before, norm, spec);
+  } else {
+    b.kernels().norm(b.stream(), y.t, {}, stat.t, x.t, {}, g, s, norm);
+    b.kernels().gemm(b.stream(), c.t, {}, y.t, w.t, bias.t, before, spec);
+  }
+  return c.read();
+}
+
+// Rows normed on their way into a product: the same as a norm and a product, but for the order of
+// sums.
+TEST(CudaGemm, NormedRows) {
+  HEARTH_NEEDS_A_CARD();
+  const auto cpu = make_cpu_backend(0);
+  for (const int64_t M : {1, 2, 8, 9, 16})
+    for (const auto& [N, K] : {std::pair<int64_t, int64_t>{257, 40}, {96, 768}, {48, 2048}})
+      for (const Norm kind : {Norm::layer, Norm::rms})
+        for (const DType dtype : {DType::bf16, DType::f16}) {
+          SCOPED_TRACE(fmt::format("{}x{}x{} norm {} {}", M, N, K, int(kind), to_string(dtype)));
+          ASSERT_TRUE(card().kernels().norm_gemm_takes(M, K, dtype));
+          const NormedProduct p{M, N, K, kind, M != 2, M % 2 == 1};
+          const std::mt19937 random{uint32_t(M * N)};
+          const std::vector<float> want = normed_product(*cpu, DType::f32, p, random, dtype, false);
+          const std::vector<float> got = normed_product(card(), dtype, p, random, dtype, true);
+          EXPECT_LT(test::distance(got, want), dtype == DType::bf16 ? 1.2e-2 : 1.5e-3);
+          EXPECT_LT(test::distance(got, normed_product(card(), dtype, p, random, dtype, false)),
+                    dtype == DType::bf16 ? 2e-3 : 3e-4);
+          EXPECT_TRUE(normed_product(card(), dtype, p, random, dtype, true) == got) << "other bits";
+        }
+  EXPECT_FALSE(card().kernels().norm_gemm_takes(17, 768, DType::bf16));
+  EXPECT_FALSE(card().kernels().norm_gemm_takes(1, 768, DType::f32));
+}
+
 INSTANTIATE_TEST_SUITE_P(, CudaOps, testing::ValuesIn(op_cases()),
                          [](const auto& info) { return info.param.name; });
 

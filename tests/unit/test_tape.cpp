@@ -201,6 +201,46 @@ TEST(Tape, PruneDropsWhatNobodyReads) {
   EXPECT_STREQ(t.nodes[1].op->name, "copy");
 }
 
+// A backend that norms the rows of a product itself, up to four of them.
+const Kernels& joining_kernels() {
+  static const Kernels table = [] {
+    Kernels k{};
+    k.norm_gemm = [](Stream&, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                     const NormSpec&, const GemmSpec&) {};
+    k.norm_gemm_takes = [](int64_t rows, int64_t, DType) { return rows <= 4; };
+    return k;
+  }();
+  return table;
+}
+
+// The names of what is left of a norm and the two products of it, joined where they can be.
+std::vector<std::string> joined_ops(int64_t rows, bool read_elsewhere) {
+  Tape t;
+  t.trains = false;
+  const Var x = t.input("x", {1, rows, 8}, DType::f32);
+  const Var gain = t.param("gain", {8}, Init::ones(), Group::vector);
+  const Var y = norm(t, x, {}, gain, {}, {}).y;
+  const Var w = t.param("w", {6, 8}, Init::normal(1), Group::matrix);
+  const Var a = linear(t, y, w, {}), b = linear(t, t.view(y, {rows, 8}), w, {});
+  std::vector<Var> results = {a, b};
+  if (read_elsewhere) results.push_back(y);
+  for (Var v : results)
+    t.push(copy_op(), {v}, {t.result("r" + std::to_string(v.id), t.shape(v), DType::f32)});
+  join_norms(t, joining_kernels());
+  prune(t);
+  std::vector<std::string> names;
+  for (const Node& n : t.nodes) names.push_back(n.op->name);
+  return names;
+}
+
+TEST(Join, ProductsNormTheirOwnRows) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(joined_ops(4, false), (Names{"norm_linear", "norm_linear", "copy", "copy"}));
+  EXPECT_EQ(joined_ops(5, false), (Names{"rms_norm", "linear", "view", "linear", "copy", "copy"}));
+  EXPECT_EQ(joined_ops(4, true),
+            (Names{"rms_norm", "linear", "view", "linear", "copy", "copy", "copy"}));
+}
+
 TEST(Tape, AccumulatingTapesAddToWhatIsThere) {
   for (bool accumulate : {false, true}) {
     Tape t;
