@@ -29,6 +29,7 @@ struct DecoderMode {
   // More than 0: a paged KV cache of so many blocks, in the states "cache.<layer>" that all
   // programs share; the rows of the batch (1, N) are tokens of any sequences.
   int64_t cache_blocks = 0;
+  bool adapters = true;  // of config.lora; off: the base model, for a reference
 };
 
 // Final hidden states (B, T, C), after the final norm.
