@@ -28,7 +28,7 @@ constexpr auto idle_keys = std::to_array<std::string_view>(
     {"auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "fan_in_fan_out",
      "inference_mode", "layers_pattern", "loftq_config", "lora_ga_config", "megatron_core",
      "peft_type", "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type"});
-constexpr auto read_keys =
+constexpr auto used_keys =
     std::to_array<std::string_view>({"bias", "init_lora_weights", "lora_alpha", "lora_dropout", "r",
                                      "target_modules", "use_rslora"});
 // Starts that leave the base as it is; others (pissa, olora, ...) have changed it.
@@ -131,33 +131,6 @@ ordered_json number(float x) {
   return std::abs(x) < 1e9f && x == float(int64_t(x)) ? ordered_json(int64_t(x)) : ordered_json(x);
 }
 
-std::string config_text(const ModelConfig& c, const std::string& base) {
-  const LoraSpec& s = c.lora;
-  std::vector<std::string> targets = s.targets;
-  if (among(targets, "all-linear")) targets = lora_target_names(c);
-  const ordered_json j{{"alpha_pattern", ordered_json::object()},
-                       {"auto_mapping", nullptr},
-                       {"base_model_name_or_path", base},
-                       {"bias", "none"},
-                       {"fan_in_fan_out", hf_type(c) == HfType::gpt2},
-                       {"inference_mode", true},
-                       {"init_lora_weights", true},
-                       {"layers_pattern", nullptr},
-                       {"layers_to_transform", nullptr},
-                       {"lora_alpha", number(s.alpha)},
-                       {"lora_dropout", double(s.dropout)},
-                       {"modules_to_save", nullptr},
-                       {"peft_type", "LORA"},
-                       {"r", s.rank},
-                       {"rank_pattern", ordered_json::object()},
-                       {"revision", nullptr},
-                       {"target_modules", targets},
-                       {"task_type", "CAUSAL_LM"},
-                       {"use_dora", false},
-                       {"use_rslora", s.rslora}};
-  return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-}
-
 std::vector<TensorToWrite> adapter_tensors(const ModelConfig& c, ParamStore& store, DType dtype) {
   std::vector<TensorToWrite> out;
   const Part part = store.made(Part::master) ? Part::master : Part::weight;
@@ -185,7 +158,7 @@ AdapterConfig adapter_from_json(const json& j, const std::string& where) {
     fail(where, "expected peft_type LORA, got {}",
          in_quotes(type.dump(-1, ' ', false, json::error_handler_t::replace)));
   for (const auto& [key, value] : j.items())
-    if (!among(idle_keys, key) && !among(read_keys, key) && !says_nothing(value))
+    if (!among(idle_keys, key) && !among(used_keys, key) && !says_nothing(value))
       refuse(where, key, value);
   if (!j.contains("r")) fail(where, "expected the key r, got none");
   if (value_of<std::string>(j, "bias", "none", where) != "none")
@@ -203,6 +176,31 @@ AdapterConfig adapter_from_json(const json& j, const std::string& where) {
   c.base = value_of<std::string>(j, "base_model_name_or_path", "", where);
   check_lora(c.lora, where);
   return c;
+}
+
+std::string adapter_config_json(const AdapterConfig& c, bool conv1d) {
+  const LoraSpec& s = c.lora;
+  const ordered_json j{{"alpha_pattern", ordered_json::object()},
+                       {"auto_mapping", nullptr},
+                       {"base_model_name_or_path", c.base},
+                       {"bias", "none"},
+                       {"fan_in_fan_out", conv1d},
+                       {"inference_mode", true},
+                       {"init_lora_weights", true},
+                       {"layers_pattern", nullptr},
+                       {"layers_to_transform", nullptr},
+                       {"lora_alpha", number(s.alpha)},
+                       {"lora_dropout", double(s.dropout)},
+                       {"modules_to_save", nullptr},
+                       {"peft_type", "LORA"},
+                       {"r", s.rank},
+                       {"rank_pattern", ordered_json::object()},
+                       {"revision", nullptr},
+                       {"target_modules", s.targets},
+                       {"task_type", "CAUSAL_LM"},
+                       {"use_dora", false},
+                       {"use_rslora", s.rslora}};
+  return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 bool is_adapter_folder(const fs::path& path) { return fs::exists(path / config_file); }
@@ -252,7 +250,9 @@ void AdapterSource::load(ParamStore& store) const {
 std::vector<FileDigest> write_adapter(const fs::path& dir, const ModelConfig& config,
                                       ParamStore& store, const std::string& base, DType dtype) {
   const ModelConfig c = config.resolve();
-  write_file_atomic(dir / config_file, config_text(c, base));
+  AdapterConfig written{c.lora, base};
+  if (among(c.lora.targets, "all-linear")) written.lora.targets = lora_target_names(c);
+  write_file_atomic(dir / config_file, adapter_config_json(written, hf_type(c) == HfType::gpt2));
   return {write_safetensors(dir, weights_file, adapter_tensors(c, store, dtype)),
           digest_file(dir, config_file)};
 }

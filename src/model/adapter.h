@@ -20,6 +20,8 @@ struct AdapterConfig {
   std::string base;  // base_model_name_or_path, may be empty
 };
 AdapterConfig adapter_from_json(const nlohmann::json&, const std::string& where);
+// `conv1d`: the base keeps matrices as (in, out), as GPT-2 does.
+std::string adapter_config_json(const AdapterConfig&, bool conv1d);
 
 bool is_adapter_folder(const std::filesystem::path&);
 
