@@ -100,6 +100,37 @@ std::vector<ModelCase> make_cases() {
               }),
       with_documents(variant("documents", [](C& c) { c.window = 3, c.window_pattern = "LS"; })),
       with_documents(variant("documents_learned", gpt2_like)),
+      variant("lora", [](C& c) { c.lora = {.rank = 3, .alpha = 4}; }),
+      variant("lora_gpt2",
+              [](C& c) {
+                gpt2_like(c), c.dropout_mlp = c.dropout_residual = 0.2f;
+                c.lora = {.rank = 2, .alpha = 3, .dropout = 0.25f};
+              }),
+      variant("lora_some",
+              [](C& c) {
+                c.rope_pairs = RopePairs::interleaved, c.tied = false;
+                c.lora = {.rank = 1,
+                          .alpha = 0.7f,
+                          .rslora = true,
+                          .targets = {"v_proj", "up_proj", "q_proj"}};
+              }),
+      with_documents(
+          variant("lora_qwen3",
+                  [](C& c) {
+                    c.qk_norm = QkNorm::before_rope, c.head_dim = 6;
+                    c.lora = {.rank = 4, .alpha = 4, .targets = {"mlp.down_proj", "k_proj"}};
+                  })),
+      variant("lora_gate",
+              [](C& c) {
+                c.output_gate = OutputGate::elementwise, c.norm_place = NormPlace::sandwich;
+                c.attention_scale = 0.7f, c.act = Act::relu2, c.qkv_bias = true;
+                c.lora = {.rank = 2, .alpha = 6, .rslora = true};
+              }),
+      variant("lora_post",
+              [](C& c) {
+                gpt2_like(c), c.norm_place = NormPlace::post, c.attention_scale = 0.5f;
+                c.lora = {.rank = 2, .alpha = 4, .targets = {"up"}};
+              }),
   };
 }
 
@@ -176,7 +207,8 @@ Named ModelRun::gradient(const std::string& param) {
 
 std::vector<Named> ModelRun::gradients() {
   std::vector<Named> r;
-  for (const ParamSpec& p : params_.specs()) r.push_back(gradient(p.name));
+  for (const ParamSpec& p : params_.specs())
+    if (p.trainable) r.push_back(gradient(p.name));
   return r;
 }
 

@@ -43,7 +43,7 @@ class ModelRun {
   double loss();
   Numbers nll();  // per token
   Named gradient(const std::string& param);
-  std::vector<Named> gradients();  // in the order of specs()
+  std::vector<Named> gradients();  // in the order of specs(), of those trained
 
   ParamStore& params() { return params_; }
   Memory& memory() { return memory_; }

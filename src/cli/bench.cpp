@@ -10,6 +10,7 @@
 #include "core/build_info.h"
 #include "core/error.h"
 #include "data/shards.h"
+#include "model/lora.h"
 #include "train/lockstep.h"
 #include "train/log.h"
 #include "train/peak.h"
@@ -47,6 +48,7 @@ struct BenchFlags {
   int workers = 2;
   double seconds = 3;
   FieldFlags<ModelConfig> model;
+  FieldFlags<LoraConfig> lora;
 };
 
 TrainDType dtype_of(const BenchFlags& f) { return parse_enum<TrainDType>(f.dtype, "--dtype"); }
@@ -59,6 +61,9 @@ std::unique_ptr<Backend> backend_of(const BenchFlags& f) {
 ProgramSpec spec_of(const BenchFlags& f, const Backend& backend) {
   ModelConfig model = preset(f.preset);
   f.model.apply(model);
+  LoraConfig lora;
+  f.lora.apply(lora);
+  model.lora = lora.spec();
   return {.model = model.resolve(),
           .dtype = to_dtype(dtype_of(f)),
           .B = f.batch,
@@ -294,6 +299,7 @@ void add_bench(CLI::App& app) {
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
     f->model.add(*c, ModelConfig{}, "Model, over the preset");
+    f->lora.add(*c, LoraConfig{}, "Adapters");
     return std::pair{c, f};
   };
   auto [train, tf] = on_model("train", "whole training steps on random tokens", bench_train);

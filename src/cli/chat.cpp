@@ -19,7 +19,7 @@ namespace {
 using nlohmann::ordered_json;
 
 struct ConversationFlags {
-  std::string model, system, dtype = "fp32";
+  std::string model, adapter, system, dtype = "fp32";
   SamplingSpec sampling = {};
   bool seeded = false;
   Common common = {};
@@ -187,7 +187,8 @@ class Chat {
 
 void run_conversation(const ConversationFlags& flags) {
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
-  ServedModel model(flags.model, *backend, served_dtype(flags.dtype), {.max_batch = 1});
+  ServedModel model({flags.model, flags.adapter}, *backend, served_dtype(flags.dtype),
+                    {.max_batch = 1});
   if (!model.chat().has_template())
     fmt::print(stderr,
                "hearth: this model has no chat template: the conversation is written plainly, as "
@@ -207,6 +208,7 @@ void add_chat(CLI::App& app) {
   CLI::App* c = app.add_subcommand("chat", "talk with a model");
   c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
       ->required();
+  add_adapter(*c, f.adapter);
   c->add_option("--system", f.system, "what the conversation begins with");
   c->add_option("--temperature", f.sampling.temperature, "0: greedy")->capture_default_str();
   c->add_option("--top-k", f.sampling.top_k, "keep so many of the likeliest; 0: all")

@@ -25,6 +25,11 @@ void add_common(CLI::App& app, Common& c) {
   app.add_flag("--json", c.json, "one JSON object (or JSON lines) on stdout");
 }
 
+void add_adapter(CLI::App& app, std::string& adapter) {
+  app.add_option("--adapter", adapter,
+                 "adapter folder (PEFT's layout), checkpoint or run, beside the model's weights");
+}
+
 void put(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
     fail("stdout", "expected to write {} bytes, got an error", text.size());

@@ -20,6 +20,8 @@ struct Common {
   bool json = false;
 };
 void add_common(CLI::App&, Common&);
+// --adapter, of the commands that run a model.
+void add_adapter(CLI::App&, std::string& adapter);
 
 // What a command needs of its backend beyond the default.
 struct BackendWish {

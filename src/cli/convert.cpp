@@ -9,7 +9,7 @@ namespace hearth {
 namespace {
 
 struct ConvertFlags {
-  std::string from, to, gguf;
+  std::string from, to, gguf, adapter;
   ConvertSpec spec = {};
   bool json = false;
 };
@@ -17,11 +17,12 @@ struct ConvertFlags {
 void run_convert(const ConvertFlags& flags) {
   ConvertSpec spec = flags.spec;
   spec.from = flags.from, spec.to = flags.to, spec.gguf = flags.gguf;
+  spec.adapter = flags.adapter;
   const auto backend = make_cpu_backend(0);
   const Converted c = convert_model(spec, *backend);
   if (c.widened)
     fmt::print(stderr, "{} matrices are F16: their rows are not whole blocks of 32\n", c.widened);
-  if (!c.tokenizer) fmt::print(stderr, "{} has no tokenizer beside it\n", flags.from);
+  if (!c.tokenizer) fmt::print(stderr, "{} has no tokenizer beside it\n", c.from);
   if (flags.json) {
     print_json({{"model_type", c.model_type},
                 {"params", c.params},
@@ -41,10 +42,12 @@ void run_convert(const ConvertFlags& flags) {
 void add_convert(CLI::App& app) {
   auto f = std::make_shared<ConvertFlags>();
   CLI::App* c = app.add_subcommand("convert", "write a model in another format");
-  c->add_option("--from", f->from,
-                "run, checkpoint or Hugging Face folder, llama2.c .bin, minGPT .json or .gguf")
-      ->required();
-  c->add_option("--to", f->to, "Hugging Face folder to write");
+  c->add_option(
+      "--from", f->from,
+      "run, checkpoint or Hugging Face folder, llama2.c .bin, minGPT .json or .gguf; of an "
+      "adapter the base it names without");
+  c->add_option("--adapter", f->adapter, "adapter folder (PEFT) or run to merge into the weights");
+  c->add_option("--to,--merge", f->to, "Hugging Face folder to write");
   c->add_option("--gguf", f->gguf, "GGUF file to write");
   c->add_option("--dtype", f->spec.dtype,
                 "fp32, bf16 or fp16; for --gguf alone also q8_0 or q4_0; as the source without");

@@ -26,7 +26,7 @@ std::span<const std::string_view> names_of(EvalTask) {
 }
 
 struct EvalFlags {
-  std::string model, task, data, out, dtype = "fp32";
+  std::string model, adapter, task, data, out, dtype = "fp32";
   int64_t limit = 0, stride = 0, context = 0, batch_tokens = 8192, greedy = 0;
   Common common = {};
 };
@@ -46,7 +46,7 @@ struct Examinee {
 
   explicit Examinee(const EvalFlags& f)
       : backend(make_backend(f.common)),
-        source(ModelSource::open(f.model)),
+        source(ModelSource::open(f.model, f.adapter)),
         params(*backend, decoder_params(source.config()), weights_of(f.dtype)),
         longest(f.context ? f.context : source.config().context) {
     if (longest < 1 || longest > source.config().context)
@@ -236,6 +236,7 @@ void add_eval(CLI::App& app) {
   add_common(*c, f->common);
   c->add_option("--model", f->model, "run, checkpoint or Hugging Face folder, or a model file")
       ->required();
+  add_adapter(*c, f->adapter);
   c->add_option("--task", f->task,
                 "perplexity, hellaswag, lambada, choices (ARC and the like), or logits")
       ->required();

@@ -19,7 +19,7 @@ namespace {
 using nlohmann::ordered_json;
 
 struct GenerateFlags {
-  std::string model, prompt, prompt_file;
+  std::string model, adapter, prompt, prompt_file;
   std::vector<std::string> logit_bias;  // "id:value"
   Request request = {};
   bool greedy = false;
@@ -116,7 +116,7 @@ void run_generate(const GenerateFlags& flags) {
   Request request = complete(flags);
   const std::string text = read_prompt(flags);
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
-  const ModelSource source = ModelSource::open(flags.model);
+  const ModelSource source = ModelSource::open(flags.model, flags.adapter);
   if (source.tokenizer().empty())
     fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
   const Tokenizer tokenizer = Tokenizer::load(source.tokenizer());
@@ -197,6 +197,7 @@ void add_generate(CLI::App& app) {
   CLI::App* c = app.add_subcommand("generate", "go on from a prompt");
   c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
       ->required();
+  add_adapter(*c, f.adapter);
   CLI::Option* prompt = c->add_option("--prompt", f.prompt, "text; empty: the start of a text");
   c->add_option("--prompt-file", f.prompt_file, "file with the prompt; - for standard input")
       ->excludes(prompt);

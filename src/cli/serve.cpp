@@ -10,7 +10,7 @@ namespace hearth {
 namespace {
 
 struct ServeFlags {
-  std::string model, dtype = "fp32";
+  std::string model, adapter, dtype = "fp32";
   int64_t context = 0;
   double cache_gib = 0;
   FieldFlags<ServeConfig> config;
@@ -38,7 +38,11 @@ void run_serve(const ServeFlags& flags) {
   const std::string name = config.name.empty() ? model_name(flags.model) : config.name;
   serve(config,
         {.name = name,
-         .load = [&] { return std::make_unique<ServedModel>(flags.model, *backend, dtype, spec); },
+         .load =
+             [&] {
+               return std::make_unique<ServedModel>(ModelPaths{flags.model, flags.adapter},
+                                                    *backend, dtype, spec);
+             },
          .listening =
              [&](const std::string& at) {
                url = at;
@@ -73,6 +77,7 @@ void add_serve(CLI::App& app) {
   CLI::App* c = app.add_subcommand("serve", "answer requests over HTTP as OpenAI's API does");
   c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
       ->required();
+  add_adapter(*c, f.adapter);
   c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
   c->add_option("--context", f.context, "tokens of a prompt and its completion; 0: the model's")
       ->capture_default_str();

@@ -106,7 +106,7 @@ struct Kernels {
   void (*column_sum)(Stream&, Tensor out, Tensor parts, Tensor x, float alpha, bool add);
 
   // y (B, T, C) = w[ids] + pos_w[positions]; ids, positions (B, T) i32; pos_w may be absent.
-  // A negative position (padding) reads row 0, here and in qk_norm_rope.
+  // A negative position (padding) reads row 0, here and in qk_norm_rope; a negative id gives zeros.
   void (*embed)(Stream&, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos_w);
   // dw (V, C) acc, dpos_w (S, C) acc; without `add` they are overwritten whole
   void (*embed_bwd)(Stream&, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor positions,

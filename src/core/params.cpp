@@ -100,6 +100,19 @@ void draw(std::span<float> out, const Init& init, uint64_t seed, std::string_vie
   }
 }
 
+namespace {
+
+std::vector<float> drawn(const ParamSpec& s, uint64_t seed, Threads& threads) {
+  constexpr int64_t stretch = 1 << 16;
+  std::vector<float> v(size_t(s.shape.numel()));
+  threads.ranges(s.shape.numel(), stretch, [&](int64_t begin, int64_t end) {
+    draw(std::span(v).subspan(size_t(begin), size_t(end - begin)), s.init, seed, s.name, begin);
+  });
+  return v;
+}
+
+}  // namespace
+
 int64_t padded_rows(const ParamSpec& s) {
   const bool table = s.group == Group::embedding || s.group == Group::head;
   return table ? round_up(s.shape[0], row_tile) : s.shape[0];
@@ -116,15 +129,19 @@ ParamStore::ParamStore(Backend& b, std::vector<ParamSpec> specs, DType d, bool o
       offload_(offload),
       offset_(specs_.size()) {
   for (int g = 0; g < group_count; ++g) {
-    for (size_t i = 0; i < specs_.size(); ++i) {
-      if (specs_[i].group != Group(g)) continue;
-      if (!index_.emplace(specs_[i].name, i).second)
-        fail("params", "expected one parameter named {}, got two", specs_[i].name);
-      offset_[i] = elements_;
-      elements_ += padded_size(specs_[i]);
-    }
+    for (size_t i = 0; i < specs_.size(); ++i)
+      if (specs_[i].trainable && specs_[i].group == Group(g)) place(specs_[i], i);
     begin_[size_t(g) + 1] = elements_;
   }
+  for (size_t i = 0; i < specs_.size(); ++i)
+    if (!specs_[i].trainable) place(specs_[i], i);
+}
+
+void ParamStore::place(const ParamSpec& s, size_t index) {
+  if (!index_.emplace(s.name, index).second)
+    fail("params", "expected one parameter named {}, got two", s.name);
+  offset_[index] = elements_;
+  elements_ += padded_size(s);
 }
 
 int64_t ParamStore::count() const {
@@ -133,26 +150,43 @@ int64_t ParamStore::count() const {
   return n;
 }
 
+int64_t ParamStore::trainable_count() const {
+  int64_t n = 0;
+  for (const ParamSpec& s : specs_) n += s.trainable ? s.shape.numel() : 0;
+  return n;
+}
+
+const ParamSpec& ParamStore::spec_of(const std::string& name) const {
+  const auto it = index_.find(name);
+  if (it == index_.end()) fail("params", "expected a parameter of this model, got {}", name);
+  return specs_[it->second];
+}
+
+bool ParamStore::trainable(const std::string& name) const { return spec_of(name).trainable; }
+
 Tensor ParamStore::slice(Part p, int64_t at, Shape s) {
   Buffer& b = buffers_[size_t(p)];
   const bool far = offload_ && p != Part::weight && p != Part::grad;
-  if (!b.data() && elements_) b = Buffer(backend_, part_bytes(p), std::string(to_string(p)), far);
+  if (!b.data() && flat_size(p))
+    b = Buffer(backend_, part_bytes(p), std::string(to_string(p)), far);
   return {b.data() + at * size_of(dtype(p)), s, dtype(p)};
 }
 
-Tensor ParamStore::flat(Part p) { return slice(p, 0, {elements_}); }
+Tensor ParamStore::flat(Part p) { return slice(p, 0, {flat_size(p)}); }
 
 Tensor ParamStore::range(Part p, Group g) { return slice(p, begin_[size_t(g)], {range_size(g)}); }
 
 Tensor ParamStore::get(Part p, const std::string& name) {
-  const auto it = index_.find(name);
-  if (it == index_.end()) fail("params", "expected a parameter of this model, got {}", name);
-  return slice(p, offset_[it->second], specs_[it->second].shape);
+  const ParamSpec& s = spec_of(name);
+  if (p != Part::weight && !s.trainable)
+    fail("params", "expected a parameter that is trained for {}, got {}, which is frozen",
+         to_string(p), name);
+  return slice(p, offset_[index_.at(name)], s.shape);
 }
 
 void ParamStore::set(const std::string& name, std::span<const float> v) {
   set(Part::weight, name, v);
-  if (has_master()) set(Part::master, name, v);
+  if (has_master() && trainable(name)) set(Part::master, name, v);
 }
 
 void ParamStore::set(Part p, const std::string& name, std::span<const float> v) {
@@ -180,15 +214,13 @@ std::vector<float> ParamStore::values(Part p, const std::string& name) {
 }
 
 void ParamStore::initialise(uint64_t seed) {
-  constexpr int64_t stretch = 1 << 16;
   Threads threads;  // a logarithm and a turn for every pair of normal numbers: seconds on one core
-  for (const ParamSpec& s : specs_) {
-    std::vector<float> v(size_t(s.shape.numel()));
-    threads.ranges(s.shape.numel(), stretch, [&](int64_t begin, int64_t end) {
-      draw(std::span(v).subspan(size_t(begin), size_t(end - begin)), s.init, seed, s.name, begin);
-    });
-    set(s.name, v);
-  }
+  for (const ParamSpec& s : specs_) set(s.name, drawn(s, seed, threads));
+}
+
+void ParamStore::initialise(const std::string& name, uint64_t seed) {
+  Threads threads(1);
+  set(name, drawn(spec_of(name), seed, threads));
 }
 
 Tensor StateStore::get(const std::string& name, Shape s, DType d) {

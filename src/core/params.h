@@ -36,6 +36,7 @@ struct ParamSpec {
   Shape shape;
   Init init;
   Group group = Group::matrix;
+  bool trainable = true;  // else frozen: a weight and nothing beside it
 };
 
 // What a parameter takes of a flat buffer, in elements: whole tiles of 64 elements, and whole tiles
@@ -51,7 +52,8 @@ std::string_view to_string(Part);
 
 class ParamStore {
  public:
-  // The flat order goes by group, then by first use; each takes its padded_size().
+  // The flat order goes by group, then by first use; each takes its padded_size(). Frozen ones lie
+  // behind all others, in the weights alone.
   // `offload` keeps what only the optimizer reads (moments, masters) in the host's memory.
   ParamStore(Backend&, std::vector<ParamSpec>, DType, bool offload = false);
 
@@ -60,18 +62,23 @@ class ParamStore {
   bool has_master() const { return dtype_ != acc_; }
   std::span<const ParamSpec> specs() const { return specs_; }
   int64_t count() const;  // parameters, padding not counted
+  int64_t trainable_count() const;
+  bool trainable(const std::string& name) const;
 
   // Buffers are made when first asked for.
   Tensor flat(Part);
-  int64_t flat_size() const { return elements_; }
-  Tensor range(Part, Group);  // one group's stretch of the flat order
+  int64_t flat_size(Part p = Part::weight) const {
+    return p == Part::weight ? elements_ : begin_.back();
+  }
+  Tensor range(Part, Group);  // one group's stretch of the flat order, without frozen ones
   int64_t range_size(Group g) const { return begin_[size_t(g) + 1] - begin_[size_t(g)]; }
   Tensor get(Part, const std::string& name);
   bool has(const std::string& name) const { return index_.contains(name); }
   bool made(Part p) const { return buffers_[size_t(p)].data() != nullptr; }
-  int64_t part_bytes(Part p) const { return elements_ * size_of(dtype(p)); }
+  int64_t part_bytes(Part p) const { return flat_size(p) * size_of(dtype(p)); }
 
   void initialise(uint64_t seed);
+  void initialise(const std::string& name, uint64_t seed);
   // Host copies in float, for loading and saving. The first sets a weight and its master.
   void set(const std::string& name, std::span<const float>);
   void set(Part, const std::string& name, std::span<const float>);
@@ -81,6 +88,8 @@ class ParamStore {
 
  private:
   Tensor slice(Part, int64_t at, Shape);
+  const ParamSpec& spec_of(const std::string& name) const;
+  void place(const ParamSpec&, size_t index);
 
   Backend& backend_;
   std::vector<ParamSpec> specs_;
@@ -89,7 +98,7 @@ class ParamStore {
   std::vector<int64_t> offset_;  // in elements, per spec
   std::unordered_map<std::string, size_t> index_;
   std::array<int64_t, group_count + 1> begin_{};  // of each group, in elements
-  int64_t elements_ = 0;
+  int64_t elements_ = 0;                          // frozen ones included
   std::array<Buffer, part_count> buffers_;
 };
 

@@ -51,31 +51,37 @@ Var Tape::find(const std::string& name) const {
   return it == by_name_.end() ? Var{} : Var{it->second};
 }
 
-Var Tape::constant(const std::string& name, Shape s, std::vector<float> data) {
-  if (int64_t(data.size()) != s.numel())
-    fail(name, "expected {} numbers, got {}", s.numel(), data.size());
-  const Var v = named(Role::constant, name, s, DType::f32);
-  constants.emplace(v.id, std::move(data));
+Var Tape::constant(const std::string& name, Shape s, DType d, std::span<const std::byte> data) {
+  if (int64_t(data.size()) != s.numel() * size_of(d))
+    fail(name, "expected {} numbers, got {}", s.numel(), int64_t(data.size()) / size_of(d));
+  const Var v = named(Role::constant, name, s, d);
+  constants.try_emplace(v.id, data.begin(), data.end());
   return v;
+}
+Var Tape::constant(const std::string& name, Shape s, std::span<const float> data) {
+  return constant(name, s, DType::f32, std::as_bytes(data));
+}
+Var Tape::constant(const std::string& name, Shape s, std::span<const int32_t> data) {
+  return constant(name, s, DType::i32, std::as_bytes(data));
 }
 
 Var Tape::flat(const ParamStore& store, Part p, std::optional<Group> g) {
   const std::string name = g ? fmt::format("{} of group {}", to_string(p), int(*g))
                              : fmt::format("all {}", to_string(p));
   const Var v =
-      named(Role::flat, name, {g ? store.range_size(*g) : store.flat_size()}, store.dtype(p));
+      named(Role::flat, name, {g ? store.range_size(*g) : store.flat_size(p)}, store.dtype(p));
   (*this)[v].part = p;
   (*this)[v].group = g;
   return v;
 }
 
-Var Tape::param(const std::string& name, Shape s, Init init, Group group) {
+Var Tape::param(const std::string& name, Shape s, Init init, Group group, bool trainable) {
   const std::string full = join(scope_, name);
   const bool known = bool(find(full));
   const Var v = named(Role::param, full, s, dtype_);
   if (!known) {
-    (*this)[v].needs_grad = trains;
-    params.push_back({full, s, init, group});
+    (*this)[v].needs_grad = trains && trainable;
+    params.push_back({full, s, init, group, trainable});
   }
   return v;
 }
@@ -144,7 +150,7 @@ void Tape::add_grad(Var v, Var dv) {
 Tape::Sink Tape::grad_sink(Var v) {
   Value& x = (*this)[v];
   if (x.role != Role::param) {
-    const Var prior = x.grad, out = temp(x.shape, x.dtype);
+    const Var prior = x.grad, out = temp(x.shape, x.grad_dtype.value_or(x.dtype));
     (*this)[v].grad = out;  // not through x: temp() may have moved the values
     return {out, prior};
   }

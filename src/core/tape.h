@@ -51,6 +51,7 @@ struct Value {
   bool dropped = false;  // not kept for the backward pass: made again when it is asked for
   Var again;             // its second making, once recorded
   Var grad;
+  std::optional<DType> grad_dtype;  // other than its own
 };
 
 class Tape;
@@ -110,9 +111,11 @@ class Tape {
   // A buffer shared by every program that names it.
   Var state(const std::string& name, Shape s, DType d) { return named(Role::state, name, s, d); }
   // A table known when recording, uploaded once. The same name must hold the same numbers.
-  Var constant(const std::string& name, Shape, std::vector<float> data);
-  // The parameter `name` of the current scope; asking again for a full name gives the same Var.
-  Var param(const std::string& name, Shape, Init, Group);
+  Var constant(const std::string& name, Shape, std::span<const float> data);
+  Var constant(const std::string& name, Shape, std::span<const int32_t> data);
+  // The parameter `name` of the current scope; asking again for a full name gives the same Var. One
+  // that is not trainable has no gradient, and what only its gradient would need is not made.
+  Var param(const std::string& name, Shape, Init, Group, bool trainable = true);
   // One group's stretch of a flat buffer, or all of it: what an optimizer sees in one pass.
   Var flat(const ParamStore&, Part, std::optional<Group>);
   Var find(const std::string& name) const;  // absent: Var{}
@@ -171,10 +174,11 @@ class Tape {
   std::vector<Value> values;
   std::vector<Node> nodes;
   std::vector<ParamSpec> params;  // in order of first use
-  std::unordered_map<int, std::vector<float>> constants;
+  std::unordered_map<int, std::vector<std::byte>> constants;
 
  private:
   Var named(Role, const std::string& name, Shape, DType);
+  Var constant(const std::string& name, Shape, DType, std::span<const std::byte>);
 
   DType dtype_;
   std::string program_, scope_;

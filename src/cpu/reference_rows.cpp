@@ -45,9 +45,9 @@ void embed(Stream&, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos
   Doubles yv(size_t(y.numel()));
   for (int64_t r = 0; r < y.rows(); ++r)
     for (int64_t c = 0; c < C; ++c) {
-      yv[r * C + c] = wv[id[r] * C + c];
+      yv[r * C + c] = id[r] < 0 ? 0 : wv[id[r] * C + c];
       // Padding has a negative position; what it yields is never used, row 0 will do.
-      if (pos_w) yv[r * C + c] += posv[std::max(at[r], 0) * C + c];
+      if (pos_w && id[r] >= 0) yv[r * C + c] += posv[std::max(at[r], 0) * C + c];
     }
   store(y, yv);
 }
@@ -60,7 +60,7 @@ void embed_bwd(Stream&, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor 
   Doubles dwv = start_from(dw, spec.add), dposv = start_from(dpos_w, spec.add_pos);
   for (int64_t r = 0; r < dy.rows(); ++r)
     for (int64_t c = 0; c < C; ++c) {
-      if (dw) dwv[id[r] * C + c] += dyv[r * C + c];
+      if (dw && id[r] >= 0) dwv[id[r] * C + c] += dyv[r * C + c];
       if (dpos_w) dposv[std::max(at[r], 0) * C + c] += dyv[r * C + c];
     }
   store(dw, dwv);

@@ -15,13 +15,14 @@ __global__ void __launch_bounds__(256)
   let_next_start();
   wait_for_previous();
   if (row >= rows) return;
-  const T* token = w + int64_t(ids[row]) * width;
+  const int64_t id = ids[row];
+  const T* token = w + id * width;
   // Padding has a negative position; what it yields is never used.
   const T* place = pos_w ? pos_w + int64_t(max(positions[row], 0)) * width : nullptr;
 #pragma unroll 4
   for (int i = int(threadIdx.x) % 32 * N; i < width; i += 32 * N) {
-    Pack<T, N> v = load<N>(token + i);
-    if (place) {
+    Pack<T, N> v = id < 0 ? Pack<T, N>{} : load<N>(token + i);
+    if (place && id >= 0) {
       const Pack<T, N> p = load<N>(place + i);
       float total[N];
 #pragma unroll

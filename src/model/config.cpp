@@ -17,6 +17,10 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 bool ModelConfig::operator==(const ModelConfig& o) const { return fields_equal(*this, o); }
 
+float LoraSpec::scale() const {
+  return rank ? alpha / (rslora ? std::sqrt(float(rank)) : float(rank)) : 0;
+}
+
 ModelConfig ModelConfig::resolve() const {
   ModelConfig c = *this;
   const auto positive = [](const char* name, int64_t x) {
@@ -62,7 +66,8 @@ int64_t matmul_params(const ModelConfig& config) {
 
 double train_flops_per_token(const ModelConfig& config, int64_t T) {
   const ModelConfig c = config.resolve();
-  return 6.0 * double(matmul_params(c)) +
+  const double passes = c.lora ? 4 : 6;  // frozen matrices have no gradient of their own
+  return passes * double(matmul_params(c)) +
          6.0 * double(c.layers) * double(c.heads * c.head_dim) * double(T);
 }
 

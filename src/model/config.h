@@ -37,6 +37,20 @@ HEARTH_NAMES(QkNorm, {"none", "before_rope", "after_rope"})
 HEARTH_NAMES(Act, {"none", "gelu_tanh", "gelu_erf", "relu2", "swiglu", "geglu", "reglu"})
 #undef HEARTH_NAMES
 
+// Low-rank adapters: every target W, frozen, computes W x + scale() B A x. See model/lora.h.
+struct LoraSpec {
+  int64_t rank = 0;  // 0: no adapters
+  float alpha = 0;
+  float dropout = 0;    // of what A reads, in training
+  bool rslora = false;  // scale by alpha / sqrt(rank)
+  // Names of modules as their files have them (q_proj, attn.c_proj), or "all-linear".
+  std::vector<std::string> targets = {"all-linear"};
+
+  explicit operator bool() const { return rank > 0; }
+  float scale() const;
+  bool operator==(const LoraSpec&) const = default;
+};
+
 struct ModelConfig {
   int64_t vocab = 50257, context = 1024, layers = 12, dim = 768, heads = 12;
   int64_t kv_heads = 0, head_dim = 0, hidden = 0;  // 0: derived, see resolve()
@@ -70,6 +84,8 @@ struct ModelConfig {
   float dropout_embed = 0, dropout_attention = 0, dropout_residual = 0, dropout_mlp = 0;
   WeightInit init = WeightInit::normal;
   float init_std = 0.02f;
+  // Not visited: adapters come with a run or a folder of their own, not with the model's config.
+  LoraSpec lora = {};
 
   template <class V>
   void visit(V&& v) {
@@ -120,8 +136,8 @@ struct ModelConfig {
 
   // Fills what is derived and checks that the numbers fit together.
   ModelConfig resolve() const;
-  bool operator==(const ModelConfig&) const;
-  int64_t window_of(int64_t layer) const {  // 0: no window
+  bool operator==(const ModelConfig&) const;  // of what is visited
+  int64_t window_of(int64_t layer) const {    // 0: no window
     return window_pattern[size_t(layer) % window_pattern.size()] == 'S' ? window : 0;
   }
 };

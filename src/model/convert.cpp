@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "io/fields.h"
 #include "io/json.h"
+#include "model/adapter.h"
 #include "model/decoder.h"
 #include "model/folder.h"
 #include "model/gguf_model.h"
@@ -92,7 +93,7 @@ void copy_whole(const fs::path& from, const fs::path& to) {
 
 // The template a GGUF file holds, or a folder has beside its tokenizer; empty: none.
 std::string chat_template_of(const ModelSource& source) {
-  const fs::path& path = source.path();
+  const fs::path& path = fs::is_directory(source.tokenizer()) ? source.tokenizer() : source.path();
   if (path.extension() == ".gguf") {
     const GgufFile file(path);
     return file.has("tokenizer.chat_template") ? std::string(file.text("tokenizer.chat_template"))
@@ -109,10 +110,15 @@ std::string chat_template_of(const ModelSource& source) {
 
 void write_tokenizer(const fs::path& dir, const ModelSource& source) {
   const fs::path& tokenizer = source.tokenizer();
-  if (fs::is_directory(source.path())) {
-    for (const auto& entry : fs::directory_iterator(source.path()))
+  const auto carry = [&](const fs::path& from) {
+    for (const auto& entry : fs::directory_iterator(from))
       if (entry.is_regular_file() && is_carried(entry.path().filename()))
         copy_whole(entry.path(), dir / entry.path().filename());
+  };
+  const bool adapters_own = fs::is_directory(tokenizer) && tokenizer != source.path();
+  if (fs::is_directory(source.path()) || adapters_own) {
+    if (fs::is_directory(source.path())) carry(source.path());
+    if (adapters_own) carry(tokenizer);
   } else if (tokenizer.extension() == ".gguf") {
     save_gguf_vocabulary(GgufFile(tokenizer), dir);
   } else if (!tokenizer.empty()) {
@@ -152,6 +158,16 @@ void write_folder(const fs::path& to, const ModelSource& source, ParamStore& par
   folder.commit();
 }
 
+fs::path base_of(const ConvertSpec& spec) {
+  if (!spec.from.empty()) return spec.from;
+  if (spec.adapter.empty()) fail_usage("convert", "expected --from MODEL, got none");
+  const std::string base = AdapterSource::base_of(spec.adapter);
+  if (base.empty() || !fs::exists(base))
+    fail(spec.adapter.string(), "expected --from with its base model, got {} in its config, {}",
+         in_quotes(base), "which is not a path here");
+  return base;
+}
+
 }  // namespace
 
 Converted convert_model(const ConvertSpec& spec, Backend& backend) {
@@ -159,13 +175,17 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
     fail_usage("convert", "expected --to DIR or --gguf FILE, got neither");
   if (spec.shard_bytes < 1)
     fail_usage("--shard-bytes", "expected 1 or more, got {}", spec.shard_bytes);
-  const ModelSource source = ModelSource::open(spec.from);
+  const ModelSource source = ModelSource::open(base_of(spec), spec.adapter);
   const NamedType type = type_of(spec, source.dtype());
   ParamStore params(backend, decoder_params(source.config()), DType::f32);
   source.load(params);
-  Converted done{.model_type = std::string(enum_name(hf_type(source.config()))),
+  ModelConfig merged = source.config();
+  if (merged.lora) merge_adapters(merged, params);
+  merged.lora = {};
+  Converted done{.from = base_of(spec).string(),
+                 .model_type = std::string(enum_name(hf_type(source.config()))),
                  .dtype = std::string(type.name),
-                 .params = params.count(),
+                 .params = count_params(merged),
                  .tokenizer = !source.tokenizer().empty()};
   if (!spec.to.empty()) write_folder(spec.to, source, params, type.dtype, spec.shard_bytes);
   if (!spec.gguf.empty())

@@ -1,8 +1,10 @@
 #include "model/decoder.h"
 
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
+#include "model/lora.h"
 
 namespace hearth {
 namespace {
@@ -13,18 +15,22 @@ struct Builder {
   const DecoderInputs& inputs;
   const DecoderMode& mode;
   Var rope, slopes;
+  LoraMatrices adapters = {};  // by matrix; none when they are off
 
   // --- parameters ---
+  Var param(const char* name, Shape s, Init init, Group group) const {
+    return t.param(name, s, init, group, trains_base(c));
+  }
   Init matrix_init(int64_t in, bool joins_residual) const {
     if (c.init == WeightInit::fan_in) return Init::uniform(float(1 / std::sqrt(double(in))));
     return Init::normal(joins_residual ? float(c.init_std / std::sqrt(2.0 * double(c.layers)))
                                        : c.init_std);
   }
   Var weight(int64_t out, int64_t in, bool joins_residual = false) const {
-    return t.param("weight", {out, in}, matrix_init(in, joins_residual), Group::matrix);
+    return param("weight", {out, in}, matrix_init(in, joins_residual), Group::matrix);
   }
   Var bias(bool present, int64_t n, float value = 0) const {
-    return present ? t.param("bias", {n}, Init::constant(value), Group::vector) : Var{};
+    return present ? param("bias", {n}, Init::constant(value), Group::vector) : Var{};
   }
 
   Var dropped(Var x, float p, const char* what) const {
@@ -34,10 +40,21 @@ struct Builder {
     if (mode.recompute == Recompute::light) t.drop(v);
   }
 
+  // The product with the matrix of the current scope, and what its adapters add.
+  Var product(Var x, Var w, LinearSpec spec) const {
+    const auto own = adapters.find(t.where());
+    if (own == adapters.end()) return linear(t, x, w, spec);
+    const Act act = std::exchange(spec.act, Act::none);
+    Var y = linear(t, x, w, spec);
+    y = adapted(t, y, mode.dropout ? dropout(t, x, c.lora.dropout, "lora") : x, own->second,
+                {.rank = c.lora.rank, .scale = c.lora.scale() * spec.scale});
+    return act == Act::none ? y : activation(t, y, act);
+  }
+
   // --- pieces of a block ---
   Normed normed(const char* name, Var x, Var residual = {}) const {
     const auto scope = t.scope(name);
-    const Var gain = c.norm_gain ? t.param("gain", {c.dim}, Init::ones(), Group::vector) : Var{};
+    const Var gain = c.norm_gain ? param("gain", {c.dim}, Init::ones(), Group::vector) : Var{};
     const Normed n =
         norm(t, x, residual, gain, bias(c.norm_bias, c.dim), {.kind = c.norm, .eps = c.norm_eps});
     if (!residual) drop_light(n.y);
@@ -52,7 +69,7 @@ struct Builder {
   Var project(Var x, int64_t in, bool with_bias, Join join) const {
     LinearSpec spec{.bias = bias(with_bias, c.dim)};
     if (join.residual) spec.residual = join.residual, spec.scale = join.scale;
-    return linear(t, x, weight(c.dim, in, true), spec);
+    return product(x, weight(c.dim, in, true), spec);
   }
 
   Var attend(Var x, int64_t layer, Join join) const {
@@ -60,8 +77,7 @@ struct Builder {
     Var qkv;
     {
       const auto scope = t.scope("qkv");
-      qkv =
-          linear(t, x, weight((H + 2 * G) * D, c.dim), {.bias = bias(c.qkv_bias, (H + 2 * G) * D)});
+      qkv = product(x, weight((H + 2 * G) * D, c.dim), {.bias = bias(c.qkv_bias, (H + 2 * G) * D)});
     }
     qkv = turned(t.view(qkv, {B, T, H + 2 * G, D}));
     const AttnSpec spec{.heads = H,
@@ -87,8 +103,8 @@ struct Builder {
     if (!rope && !norms) return qkv;
     Var q_gain, k_gain;
     if (norms && c.qk_norm_gain) {
-      q_gain = t.param("q_norm.gain", {c.head_dim}, Init::ones(), Group::vector);
-      k_gain = t.param("k_norm.gain", {c.head_dim}, Init::ones(), Group::vector);
+      q_gain = param("q_norm.gain", {c.head_dim}, Init::ones(), Group::vector);
+      k_gain = param("k_norm.gain", {c.head_dim}, Init::ones(), Group::vector);
     }
     const Var y = qk_norm_rope(t, qkv, inputs.positions, rope, q_gain, k_gain,
                                {.heads = c.heads,
@@ -113,7 +129,7 @@ struct Builder {
     const auto scope = t.scope("gate");
     const int64_t B = t.shape(x)[0], T = t.shape(x)[1], H = c.heads;
     const int64_t n = c.output_gate == OutputGate::per_head ? H : H * c.head_dim;
-    const Var g = linear(t, x, weight(n, c.dim), {.bias = bias(true, n, 2)});
+    const Var g = product(x, weight(n, c.dim), {.bias = bias(true, n, 2)});
     return output_gate(t, y, n == H ? g : t.view(g, {B, T, H, c.head_dim}));
   }
 
@@ -123,8 +139,8 @@ struct Builder {
       const auto scope = t.scope("up");
       const bool glu = is_glu(c.act);
       const int64_t n = glu ? 2 * c.hidden : c.hidden;  // packed gate | up
-      h = linear(t, x, weight(n, c.dim),
-                 {.bias = bias(c.mlp_bias, n), .act = glu ? Act::none : c.act});
+      h = product(x, weight(n, c.dim),
+                  {.bias = bias(c.mlp_bias, n), .act = glu ? Act::none : c.act});
       if (glu) h = activation(t, h, c.act);
       drop_light(h);
     }
@@ -162,7 +178,7 @@ Var embedding(Tape& t, const ModelConfig& c) {
   const Init init = c.init == WeightInit::fan_in
                         ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
                         : Init::normal(c.init_std);
-  return t.param("embed.weight", {c.vocab, c.dim}, init, Group::embedding);
+  return t.param("embed.weight", {c.vocab, c.dim}, init, Group::embedding, trains_base(c));
 }
 
 }  // namespace
@@ -179,6 +195,7 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
     fail("model", "expected a sequence of at most {} tokens, got {}", c.context,
          t.shape(inputs.tokens)[1]);
   Builder b{t, c, inputs, mode, {}, {}};
+  if (c.lora && mode.adapters) b.adapters = lora_matrices(c);
   if (c.position == Position::rope && c.rotary > 0) {
     const std::vector<float> table = rope_table(c);
     b.rope = t.constant("rope", {c.context, int64_t(table.size()) / (2 * c.context), 2}, table);
@@ -189,7 +206,7 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
   Var pos_w;
   if (c.position == Position::learned)
     pos_w =
-        t.param("positions.weight", {c.context, c.dim}, Init::normal(c.init_std), Group::embedding);
+        b.param("positions.weight", {c.context, c.dim}, Init::normal(c.init_std), Group::embedding);
   Var x = embed(t, inputs.tokens, embedding(t, c), inputs.positions, pos_w);
   x = b.dropped(x, c.dropout_embed, "embed");
   for (int64_t i = 0; i < c.layers; ++i)
@@ -206,7 +223,7 @@ Var head_weight(Tape& t, const ModelConfig& config) {
   const Init init = c.init == WeightInit::fan_in
                         ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
                         : Init::normal(c.init_std);
-  return t.param("head.weight", {c.vocab, c.dim}, init, Group::head);
+  return t.param("head.weight", {c.vocab, c.dim}, init, Group::head, trains_base(c));
 }
 
 std::vector<ParamSpec> decoder_params(const ModelConfig& config) {

@@ -30,6 +30,7 @@ struct DecoderMode {
   // programs share; the rows of the batch (1, N) are tokens of any sequences.
   int64_t cache_blocks = 0;
   Var wanted = {};  // (1, n) i32: the rows whose final states are made; absent: all
+  bool adapters = true;  // of config.lora; off: the base model, for a reference
 };
 
 // Final hidden states (B, T, C), after the final norm.

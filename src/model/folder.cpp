@@ -7,6 +7,7 @@
 #include "io/json.h"
 #include "io/llama2c.h"
 #include "io/mingpt_json.h"
+#include "model/adapter.h"
 #include "model/gguf_model.h"
 #include "model/hf_names.h"
 #include "model/model_file.h"
@@ -99,6 +100,7 @@ void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTe
       parts[t.param].push_back(&t);
   }
   for (const ParamSpec& p : store.specs()) {
+    if (is_adapter(p.name)) continue;  // it has files of its own
     const auto it = parts.find(p.name);
     if (it == parts.end()) fail(f.where, "expected a model with parameter {}, got none", p.name);
     std::vector<float> values;
@@ -226,8 +228,11 @@ OpenedModel open_mingpt(const fs::path& path) {
 OpenedModel open_any(const fs::path& path) {
   if (fs::is_directory(path)) {
     if (fs::is_directory(path / "checkpoints")) return open_run(path);
-    if (fs::exists(path / "manifest.json")) return open_checkpoint(path);
+    if (fs::exists(path / "manifest.json") && !fs::exists(path / "adapter_config.json"))
+      return open_checkpoint(path);
     if (fs::exists(path / "config.json")) return open_hf(path);
+    if (fs::exists(path / "adapter_config.json"))
+      fail(path.string(), "expected a model, got an adapter: name it by --adapter, its base here");
     fail(path.string(),
          "expected a run folder with checkpoints or a model folder with config.json");
   }
@@ -253,22 +258,37 @@ ModelSource ModelSource::open(const fs::path& path) {
   return source;
 }
 
+ModelSource ModelSource::open(const fs::path& path, const fs::path& adapter) {
+  ModelSource source = open(path);
+  if (adapter.empty()) return source;
+  const AdapterSource own = AdapterSource::open(adapter, source.config_);
+  source.config_.lora = own.spec();
+  if (has_tokenizer(own.path())) source.tokenizer_ = own.path();
+  source.load_ = [base = std::move(source.load_), own](ParamStore& store) {
+    base(store);
+    own.load(store);
+  };
+  return source;
+}
+
 void ModelSource::load(ParamStore& store) const { load_(store); }
 
 std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& store, DType dtype) {
   if (!is_float(dtype)) fail("weights", "expected a float type, got {}", to_string(dtype));
   const ModelConfig c = config.resolve();
   // Where training keeps finer weights than it computes with, those are the model.
-  const Part part = store.made(Part::master) ? Part::master : Part::weight;
+  const auto part_of = [&store](const std::string& param) {
+    return store.made(Part::master) && store.trainable(param) ? Part::master : Part::weight;
+  };
   std::vector<TensorToWrite> out;
   for (FileTensor& t : file_tensors(c, {.type = hf_type(c)})) {
     std::string name = t.name;
     std::vector<int64_t> shape = t.shape;
     out.push_back({std::move(name), dtype, std::move(shape),
-                   [t = std::move(t), &store, dtype, part](const ByteSink& sink) {
+                   [t = std::move(t), &store, dtype, part_of](const ByteSink& sink) {
                      const std::vector<float> numbers =
                          t.param.empty() ? std::vector<float>(size_t(t.shape[0]))
-                                         : from_rows(t, store.values(part, t.param));
+                                         : from_rows(t, store.values(part_of(t.param), t.param));
                      sink(from_floats(numbers, dtype));
                    }});
   }

@@ -22,13 +22,16 @@ class ModelSource {
   // checkpoint folder, a Hugging Face folder, a llama2.c .bin, a minGPT .json, or a .gguf. A
   // missing, surplus or misshapen tensor is an error that names it.
   static ModelSource open(const std::filesystem::path&);
+  // The same with an adapter (see AdapterSource): config().lora is its spec, and load() fills the
+  // adapters too. An empty path is none.
+  static ModelSource open(const std::filesystem::path&, const std::filesystem::path& adapter);
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }  // of the embedding; quantised weights count as f32
   // Fills every parameter.
   void load(ParamStore&) const;
-  // What Tokenizer::load takes: the folder, a llama2.c model's tok*.bin, or the .gguf; empty when
-  // there is none.
+  // What Tokenizer::load takes: the folder (the adapter's when it has one), a llama2.c model's
+  // tok*.bin, or the .gguf; empty when there is none.
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
   const std::filesystem::path& path() const { return path_; }  // of a run: the checkpoint chosen
 

@@ -111,7 +111,9 @@ struct Names {
   }
 
   void hearth() {
-    for (const ParamSpec& p : decoder_params(c))
+    ModelConfig base = c;
+    base.lora = {};
+    for (const ParamSpec& p : decoder_params(base))
       list.push_back({.name = p.name,
                       .shape = {p.shape.dim.begin(), p.shape.dim.begin() + p.shape.rank},
                       .param = p.name});

@@ -18,7 +18,7 @@ void qk_backward(Tape& t, const Node& n, QkSpec spec) {
   const Var dy = t.grad(n.out[0]), dqkv = t.temp(t.shape(qkv));
   Tape::Sink dq, dk;
   Var parts;
-  if (q_gain) {
+  if (t.needs_grad(q_gain)) {
     dq = t.grad_sink(q_gain);
     dk = t.grad_sink(k_gain);
     parts = t.temp({2 * row_parts, spec.head_dim}, t.acc());

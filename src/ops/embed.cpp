@@ -7,15 +7,15 @@ namespace {
 
 void embed_backward(Tape& t, const Node& n) {
   const Var ids = n.in[0], w = n.in[1], positions = n.in[2], pos_w = n.in[3];
-  const auto [dw, prior] = t.grad_sink(w);
-  Tape::Sink pos;
-  if (pos_w) pos = t.grad_sink(pos_w);
-  const EmbedSpec spec{.add = bool(prior), .add_pos = bool(pos.prior)};
+  Tape::Sink own, pos;
+  if (t.needs_grad(w)) own = t.grad_sink(w);
+  if (t.needs_grad(pos_w)) pos = t.grad_sink(pos_w);
+  const EmbedSpec spec{.add = bool(own.prior), .add_pos = bool(pos.prior)};
   t.push(kernel_op<&Kernels::embed_bwd>("embed_bwd",
                                         [spec](auto* f, Stream& s, In in, Out out) {
                                           f(s, out[0], out[1], in[0], in[1], in[2], spec);
                                         }),
-         {t.grad(n.out[0]), ids, positions, prior, pos.prior}, {dw, pos.out});
+         {t.grad(n.out[0]), ids, positions, own.prior, pos.prior}, {own.out, pos.out});
 }
 
 Op embed_op() {
@@ -34,6 +34,31 @@ Var embed(Tape& t, Var ids, Var w, Var positions, Var pos_w) {
   Op op = embed_op();
   op.backward = embed_backward;
   t.push(std::move(op), {ids, w, pos_w ? positions : Var{}, pos_w}, {y});
+  return y;
+}
+
+Var spread_rows(Tape& t, Var w, Shape shape, const std::string& name,
+                std::span<const int32_t> from) {
+  const int64_t R = t.shape(w)[0], C = t.shape(w)[1], n = int64_t(from.size());
+  if (shape.numel() != n * C)
+    fail(t.where(), "expected {} rows of {} in {}", n, C, to_string(shape));
+  std::vector<int32_t> back(size_t(R), -1);
+  for (size_t i = 0; i < from.size(); ++i)
+    if (from[i] >= 0) back[size_t(from[i])] = int32_t(i);
+  const Var ids = t.constant(name, {n, 1}, from);
+  const Var rows = t.temp({n, C});
+  Op op = embed_op();
+  op.name = "spread_rows";
+  op.backward = [name, back](Tape& t, const Node& n) {  // each row comes from one place: a gather
+    const Var d = t.temp(t.shape(n.in[1]), t.acc());
+    const Var ids = t.constant(name + ".back", {int64_t(back.size()), 1}, back);
+    t.push(embed_op(), {ids, t.grad(n.out[0]), {}, {}}, {d});
+    t.add_grad(n.in[1], d);
+  };
+  t.push(std::move(op), {ids, w, {}, {}}, {rows});
+  const Var y = t.view(rows, shape);
+  // The gradient is one of a parameter: kept as finely as those.
+  t[rows].grad_dtype = t[y].grad_dtype = t.acc();
   return y;
 }
 

@@ -29,11 +29,11 @@ void linear_backward(Tape& t, const Node& n, float scale) {
   if (t.needs_grad(x)) {
     if (const Var before = t[x].before) {
       const auto [d, prior] = t.grad_sink(before);
-      record_gemm(t, d, t.saved(before), dy, w, {}, prior,
+      record_gemm(t, d, t.saved(before), dy, t.saved(w), {}, prior,
                   {.alpha = scale, .act = t[x].act, .act_slope = true});
     } else {
       const auto [dx, prior] = t.grad_sink(x);
-      record_gemm(t, dx, {}, dy, w, {}, prior, {.alpha = scale});
+      record_gemm(t, dx, {}, dy, t.saved(w), {}, prior, {.alpha = scale});
     }
   }
   if (residual) t.add_grad(residual, dy);

@@ -16,9 +16,9 @@ void norm_backward(Tape& t, const Node& n, NormSpec spec) {
   const Tape::Sink dx = residual ? Tape::Sink{t.temp(t.shape(x)), t.grad(sum)} : t.grad_sink(x);
   Tape::Sink dgain, dbias;
   Var parts;
-  if (gain || bias) parts = t.temp({2 * row_parts, t.shape(x)[-1]}, t.acc());
-  if (gain) dgain = t.grad_sink(gain);
-  if (bias) dbias = t.grad_sink(bias);
+  if (t.needs_grad(gain)) dgain = t.grad_sink(gain);
+  if (t.needs_grad(bias)) dbias = t.grad_sink(bias);
+  if (dgain.out || dbias.out) parts = t.temp({2 * row_parts, t.shape(x)[-1]}, t.acc());
   spec.add = bool(dgain.prior) || bool(dbias.prior);
   Op op = kernel_op<&Kernels::norm_bwd>("norm_bwd", [spec](auto* f, Stream& s, In in, Out out) {
     f(s, out[0], out[1], out[2], out[3], in[0], in[1], in[2], in[3], in[4], spec);

@@ -24,6 +24,9 @@ Var linear(Tape&, Var x, Var w, const LinearSpec& = {});
 Var embed(Tape&, Var ids, Var w, Var positions = {}, Var pos_w = {});
 // Rows of x (N, C) by number: (ids.., C). No gradient.
 Var gather_rows(Tape&, Var x, Var ids);
+// The rows of w (R, C) at places of their own in y, read as (n, C): row i is w[from[i]], or zeros
+// where from[i] < 0. No row stands twice. `name` goes with `from`: it names the table of numbers.
+Var spread_rows(Tape&, Var w, Shape y, const std::string& name, std::span<const int32_t> from);
 
 // --- norm.cpp ---
 struct Normed {

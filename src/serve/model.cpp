@@ -49,8 +49,8 @@ ordered_json describe_tokenizer(const fs::path& folder, const Tokenizer& t, int6
 
 }  // namespace
 
-ServedModel::ServedModel(const fs::path& path, Backend& backend, DType weights, EngineSpec spec)
-    : ServedModel(ModelSource::open(path), backend, weights, spec) {}
+ServedModel::ServedModel(const ModelPaths& paths, Backend& backend, DType weights, EngineSpec spec)
+    : ServedModel(ModelSource::open(paths.model, paths.adapter), backend, weights, spec) {}
 
 ServedModel::ServedModel(const ModelSource& source, Backend& backend, DType weights,
                          EngineSpec spec)

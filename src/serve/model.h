@@ -8,10 +8,14 @@
 
 namespace hearth {
 
+struct ModelPaths {
+  std::filesystem::path model, adapter = {};  // an empty adapter is none
+};
+
 class ServedModel {
  public:
   // Of `spec` the tokenizer is set here. The backend must outlive the model.
-  ServedModel(const std::filesystem::path&, Backend&, DType weights, EngineSpec spec = {});
+  ServedModel(const ModelPaths&, Backend&, DType weights, EngineSpec spec = {});
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const ChatPrompt& chat() const { return chat_; }

@@ -4,6 +4,7 @@
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
 #include "io/safetensors.h"
+#include "model/adapter.h"
 #include "model/folder.h"
 
 namespace hearth {
@@ -96,11 +97,12 @@ std::vector<TensorToWrite> optimizer_tensors(ParamStore& store) {
     const Part part = optimizer_parts[i];
     if (part == Part::master && !store.has_master()) continue;
     for (const ParamSpec& p : store.specs())
-      out.push_back({part_names[i] + p.name, DType::f32, dims(p.shape),
-                     [&store, part, name = p.name](const ByteSink& sink) {
-                       const std::vector<float> v = store.values(part, name);
-                       sink(std::as_bytes(std::span(v)));
-                     }});
+      if (p.trainable)
+        out.push_back({part_names[i] + p.name, DType::f32, dims(p.shape),
+                       [&store, part, name = p.name](const ByteSink& sink) {
+                         const std::vector<float> v = store.values(part, name);
+                         sink(std::as_bytes(std::span(v)));
+                       }});
   }
   return out;
 }
@@ -111,6 +113,7 @@ void load_optimizer(const fs::path& file, ParamStore& store) {
     const Part part = optimizer_parts[i];
     if (part == Part::master && !store.has_master()) continue;
     for (const ParamSpec& p : store.specs()) {
+      if (!p.trainable) continue;
       const StoredTensor& t = saved.at(part_names[i] + p.name);
       if (t.dtype != DType::f32 || t.shape != dims(p.shape))
         fail(file.string(), "expected {}{} as f32 {}, got another shape or dtype", part_names[i],
@@ -122,6 +125,15 @@ void load_optimizer(const fs::path& file, ParamStore& store) {
   }
 }
 
+std::vector<FileDigest> write_model(const fs::path& dir, const CheckpointSpec& spec,
+                                    ParamStore& store) {
+  const int32_t bos = spec.tokenizer ? spec.tokenizer->bos() : -1;
+  const int32_t eos = spec.tokenizer ? spec.tokenizer->eos() : -1;
+  write_file_atomic(dir / "config.json", hf_config_json(spec.model, store.dtype(), bos, eos));
+  write_file_atomic(dir / "generation_config.json", hf_generation_config_json(bos, eos));
+  return write_safetensors_model(dir, hf_tensors(spec.model, store, store.dtype()));
+}
+
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& run, const CheckpointSpec& spec, ParamStore& store,
@@ -130,15 +142,9 @@ fs::path save_checkpoint(const fs::path& run, const CheckpointSpec& spec, ParamS
   const std::string name = step_name(state.step);
   make_dirs(parent);
   CheckpointWriter w(parent, name);
-  int32_t bos = -1, eos = -1;
-  if (spec.tokenizer) {
-    bos = spec.tokenizer->bos(), eos = spec.tokenizer->eos();
-    spec.tokenizer->save(w.dir());
-  }
-  write_file_atomic(w.path("config.json"), hf_config_json(spec.model, store.dtype(), bos, eos));
-  write_file_atomic(w.path("generation_config.json"), hf_generation_config_json(bos, eos));
-  for (const FileDigest& d :
-       write_safetensors_model(w.dir(), hf_tensors(spec.model, store, store.dtype())))
+  if (spec.tokenizer) spec.tokenizer->save(w.dir());
+  for (const FileDigest& d : spec.model.lora ? write_adapter(w.dir(), spec.model, store, spec.base)
+                                             : write_model(w.dir(), spec, store))
     w.add(d);
   make_dirs(w.dir() / "state");
   FileDigest optimizer =
@@ -169,7 +175,15 @@ RunState load_checkpoint(const fs::path& dir, const CheckpointSpec& spec, ParamS
     fail(where, "expected version 1 of a run's state, got {}", j.dump().substr(0, 40));
   expect_same(j.at("model"), fields_to_json(spec.model), where);
   expect_same(j.at("train"), fields_to_json(spec.train), where);
-  ModelSource::open(dir).load(store);
+  if (const LoraSpec& lora = spec.model.lora; lora) {
+    const AdapterSource adapter = AdapterSource::open(dir, spec.model);
+    if (adapter.spec().rank != lora.rank || adapter.spec().alpha != lora.alpha)
+      fail(where, "expected adapters of rank {} and alpha {}, got {} and {}", lora.rank, lora.alpha,
+           adapter.spec().rank, adapter.spec().alpha);
+    adapter.load(store);
+  } else {
+    ModelSource::open(dir).load(store);
+  }
   load_optimizer(dir / "state" / "optimizer.safetensors", store);
   return state_from_json(j.at("run"), where);
 }

@@ -1,5 +1,6 @@
 // What a checkpoint of a training run holds beside its model folder: state/optimizer.safetensors
-// and state/trainer.json. Together they make a resumed run the same run, to the bit.
+// and state/trainer.json. Together they make a resumed run the same run, to the bit. Of a run with
+// adapters it holds those alone, as PEFT lays them out.
 #pragma once
 
 #include <filesystem>
@@ -38,6 +39,7 @@ struct CheckpointSpec {
   const ModelConfig& model;
   const TrainConfig& train;
   const Tokenizer* tokenizer = nullptr;  // saved beside the weights when there is one
+  std::string base = {};                 // with model.lora: the model that the adapters belong to
 };
 
 // Writes run/checkpoints/step-N whole or not at all, points `latest` (and `best` when asked) at it,
@@ -45,8 +47,8 @@ struct CheckpointSpec {
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const CheckpointSpec&,
                                       ParamStore&, const RunState&, bool best);
 
-// Reads weights, moments and state back. A checkpoint of another model or with other settings that
-// change the result is an error naming the first that differs.
+// Reads weights (or adapters), moments and state back. A checkpoint of another model or with other
+// settings that change the result is an error naming the first that differs.
 RunState load_checkpoint(const std::filesystem::path& dir, const CheckpointSpec&, ParamStore&);
 
 }  // namespace hearth

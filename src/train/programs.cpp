@@ -39,16 +39,19 @@ Tape record_eval(const ProgramSpec& s) {
 
 MemoryNeed memory_need(const ProgramSpec& s) {
   Tape t = record_micro(s, false);
-  int64_t elements = 0;
-  for (const ParamSpec& p : t.params) elements += padded_size(p);
+  int64_t elements = 0, trained = 0;
+  for (const ParamSpec& p : t.params) {
+    elements += padded_size(p);
+    if (p.trainable) trained += padded_size(p);
+  }
   prune(t);
   alias(t);
   const Plan p = plan(t);
   const int64_t acc = size_of(t.acc());
   return {.weights = elements * size_of(s.dtype),
-          .masters = s.dtype == t.acc() ? 0 : elements * acc,
-          .gradients = elements * acc,
-          .moments = 2 * elements * acc,
+          .masters = s.dtype == t.acc() ? 0 : trained * acc,
+          .gradients = trained * acc,
+          .moments = 2 * trained * acc,
           .activations = p.arena_bytes,
           .activation_bound = p.bound_bytes,
           .offload = s.offload};

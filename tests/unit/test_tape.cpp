@@ -90,7 +90,10 @@ TEST(Tape, RefusesWhatDoesNotFit) {
             "[here] expected qkv (B, T, 4, 2), got (2, 3, 8)");
   EXPECT_EQ(message_of([&] { dropout(t, x, 1, "x"); }),
             "[here] expected a dropout in [0, 1), got 1");
-  EXPECT_EQ(message_of([&] { t.constant("c", {3}, {1, 2}); }), "[c] expected 3 numbers, got 2");
+  EXPECT_EQ(message_of([&] {
+              t.constant("c", {3}, std::vector<float>{1, 2});
+            }),
+            "[c] expected 3 numbers, got 2");
 }
 
 // The reference without one of its kernels.

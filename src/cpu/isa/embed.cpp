@@ -11,8 +11,13 @@ void embed(Stream& s, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor p
   by_dtype("embed", w, [&]<class T>(T*) {
     over_rows(s, count(ids), C, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        const T* token = w.as<const T>() + int64_t(ids.as<int32_t>()[t]) * C;
+        const int64_t id = ids.as<int32_t>()[t];
+        const T* token = w.as<const T>() + id * C;
         T* out = y.as<T>() + t * C;
+        if (id < 0) {
+          std::memset(static_cast<void*>(out), 0, size_t(C) * sizeof(T));
+          continue;
+        }
         if (!pos_w) {
           std::memcpy(static_cast<void*>(out), token, size_t(C) * sizeof(T));
           continue;

@@ -1,0 +1,187 @@
+#include "model/lora.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "core/error.h"
+#include "io/json.h"
+#include "ops/ops.h"
+
+namespace hearth {
+namespace {
+
+constexpr std::string_view lora_where = "lora", all_linear = "all-linear";
+constexpr int64_t max_rank = 8192;
+
+// As PEFT matches: the module's own name, or the end of its path.
+bool names(std::string_view target, std::string_view path) {
+  if (target == path) return true;
+  return path.size() > target.size() && path.ends_with(target) &&
+         path[path.size() - target.size() - 1] == '.';
+}
+
+// Every matrix of the blocks, by the modules of its file.
+std::vector<LoraModule> all_modules(const ModelConfig& config) {
+  constexpr std::string_view suffix = ".weight";
+  ModelConfig c = config.resolve();
+  c.lora = {};
+  std::vector<LoraModule> out;
+  for (const FileTensor& t : file_tensors(c, {.type = hf_type(c)})) {
+    if (t.shape.size() != 2 || !t.param.starts_with("blocks.") || !t.param.ends_with(suffix))
+      continue;
+    LoraModule m;
+    m.path = t.name.substr(0, t.name.size() - suffix.size());
+    m.matrix = t.param.substr(0, t.param.size() - suffix.size());
+    m.row = t.row;
+    m.out = t.shape[t.transposed ? 1 : 0], m.in = t.shape[t.transposed ? 0 : 1];
+    m.b.head_dim = t.head_dim, m.b.interleaved = t.interleaved;
+    out.push_back(std::move(m));
+  }
+  return out;
+}
+
+std::string joined_names(std::span<const std::string> list) {
+  std::string s;
+  for (const std::string& name : list) s += (s.empty() ? "" : ", ") + name;
+  return s;
+}
+
+// Which rows of B a matrix row takes in each module's columns; -1: none.
+std::vector<int32_t> places(std::span<const LoraModule> modules, int64_t rows) {
+  const size_t k = modules.size();
+  std::vector<int32_t> from(size_t(rows) * k, -1);
+  for (size_t j = 0; j < k; ++j)
+    for (int64_t i = 0; i < modules[j].out; ++i)
+      from[size_t(modules[j].row + i) * k + j] = int32_t(modules[j].b_row + i);
+  return from;
+}
+
+}  // namespace
+
+void check_lora(const LoraSpec& s, std::string_view where) {
+  if (s.rank < 1 || s.rank > max_rank)
+    fail(where, "expected a rank from 1 to {}, got {}", max_rank, s.rank);
+  if (!std::isfinite(s.alpha)) fail(where, "expected a finite alpha, got {}", s.alpha);
+  if (!(s.dropout >= 0 && s.dropout < 1))
+    fail(where, "expected a dropout in [0, 1), got {}", s.dropout);
+  if (s.targets.empty()) fail(where, "expected at least one target, got none");
+}
+
+bool is_adapter(std::string_view param) {
+  return param.ends_with(".lora_A") || param.ends_with(".lora_B");
+}
+
+std::vector<std::string> lora_target_names(const ModelConfig& c) {
+  std::vector<std::string> out;
+  for (const LoraModule& m : all_modules(c)) {
+    const std::string name = m.path.substr(m.path.rfind('.') + 1);
+    if (std::find(out.begin(), out.end(), name) == out.end()) out.push_back(name);
+  }
+  return out;
+}
+
+bool is_lora_target(const ModelConfig& c, std::string_view target) {
+  return target == all_linear || std::ranges::any_of(all_modules(c), [&](const LoraModule& m) {
+           return names(target, m.path);
+         });
+}
+
+LoraMatrices lora_matrices(const ModelConfig& c) {
+  check_lora(c.lora, lora_where);
+  LoraMatrices out;
+  std::set<std::string_view> used;
+  for (LoraModule& m : all_modules(c)) {
+    bool wanted = false;
+    for (const std::string& target : c.lora.targets)
+      if (target == all_linear || names(target, m.path)) wanted = true, used.insert(target);
+    if (!wanted) continue;
+    std::vector<LoraModule>& list = out[m.matrix];
+    if (!list.empty()) {
+      m.a_row = list.back().a_row + c.lora.rank;
+      m.b_row = list.back().b_row + list.back().out;
+    }
+    m.b.shape = {m.out, c.lora.rank};
+    m.b.row = m.b_row;
+    list.push_back(std::move(m));
+  }
+  for (const std::string& target : c.lora.targets)
+    if (!used.contains(target))
+      fail(lora_where, "expected targets among {} or {}, got {}",
+           joined_names(lora_target_names(c)), all_linear, in_quotes(target));
+  return out;
+}
+
+Var adapted(Tape& t, Var y, Var x, std::span<const LoraModule> modules, const AdapterScale& s) {
+  const int64_t k = int64_t(modules.size()), in = t.shape(x)[-1], out = t.shape(y)[-1];
+  const int64_t rows = modules.back().b_row + modules.back().out;
+  const Var a = t.param("lora_A", {k * s.rank, in}, Init::uniform(float(1 / std::sqrt(double(in)))),
+                        Group::matrix);
+  Var b = t.param("lora_B", {rows, s.rank}, Init::zeros(), Group::matrix);
+  const Var h = linear(t, x, a);
+  if (k > 1 ||
+      rows != out) {  // each module's B in columns of its own, so that one product does all
+    std::string name = fmt::format("lora.rows.{}", out);
+    for (const LoraModule& m : modules) name += fmt::format(".{}+{}", m.row, m.out);
+    b = spread_rows(t, b, {out, k * s.rank}, name, places(modules, out));
+  }
+  return linear(t, h, b, {.residual = y, .scale = s.scale});
+}
+
+void start_adapters(ParamStore& store, uint64_t seed) {
+  for (const ParamSpec& p : store.specs())
+    if (is_adapter(p.name)) store.initialise(p.name, seed);
+}
+
+void merge_adapters(const ModelConfig& config, ParamStore& store) {
+  const double scale = config.lora.scale();
+  const int64_t r = config.lora.rank;
+  for (const auto& [matrix, modules] : lora_matrices(config)) {
+    const std::vector<float> a = store.values(Part::weight, matrix + ".lora_A");
+    const std::vector<float> b = store.values(Part::weight, matrix + ".lora_B");
+    std::vector<float> w = store.values(Part::weight, matrix + ".weight");
+    for (const LoraModule& m : modules)
+      for (int64_t i = 0; i < m.out; ++i) {
+        std::vector<double> row(size_t(m.in), 0.0);
+        for (int64_t k = 0; k < r; ++k) {
+          const double factor = scale * b[size_t((m.b_row + i) * r + k)];
+          const float* ak = &a[size_t((m.a_row + k) * m.in)];
+          for (int64_t j = 0; j < m.in; ++j) row[size_t(j)] += factor * ak[j];
+        }
+        float* wi = &w[size_t((m.row + i) * m.in)];
+        for (int64_t j = 0; j < m.in; ++j) wi[j] = float(wi[j] + row[size_t(j)]);
+      }
+    store.set(matrix + ".weight", w);
+  }
+}
+
+LoraSpec LoraConfig::spec() const {
+  LoraSpec s;
+  if (lora.empty()) return s;
+  const auto bad = [&] {
+    fail_usage("--lora", "expected rank[,alpha[,dropout]], got {}", in_quotes(lora));
+  };
+  const char *at = lora.data(), *end = at + lora.size();
+  const auto number = [&](auto& x) {
+    const auto [next, error] = std::from_chars(at, end, x);
+    if (error != std::errc() || (next != end && (*next != ',' || next + 1 == end))) bad();
+    at = next == end ? end : next + 1;
+  };
+  number(s.rank);
+  s.alpha = 2 * float(s.rank);
+  if (at != end) number(s.alpha);
+  if (at != end) number(s.dropout);
+  if (at != end) bad();
+  s.targets.clear();
+  for (const std::string& list : lora_targets)
+    for (size_t i = 0; i <= list.size();) {
+      const size_t comma = std::min(list.find(',', i), list.size());
+      if (comma > i) s.targets.push_back(list.substr(i, comma - i));
+      i = comma + 1;
+    }
+  check_lora(s, "--lora");
+  return s;
+}
+
+}  // namespace hearth

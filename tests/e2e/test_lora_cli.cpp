@@ -1,0 +1,92 @@
+// Adapters as a user calls them: run beside a model, merged into it, and planned for.
+#include "cpu/backend.h"
+#include "e2e/command.h"
+#include "model/adapter.h"
+#include "model/decoder.h"
+#include "model/folder.h"
+#include "served_folder.h"
+
+namespace hearth {
+namespace {
+
+// A model with its tokenizer, and an adapter that matters.
+struct LoraFolder {
+  Folder folder;
+  std::string base = folder / "base", adapter = folder / "adapter";
+  LoraFolder() {
+    write_served_folder(base);
+    ModelConfig c = ModelSource::open(base).config();
+    c.lora = {.rank = 4, .alpha = 8, .targets = {"q_proj", "v_proj", "down_proj"}};
+    const auto backend = make_cpu_backend(1);
+    ParamStore params(*backend, decoder_params(c), DType::f32);
+    for (const ParamSpec& p : params.specs()) {
+      std::vector<float> v(size_t(p.shape.numel()));
+      draw(v, Init::normal(0.3f), 3, p.name);
+      params.set(p.name, v);
+    }
+    make_dirs(adapter);
+    write_adapter(adapter, c, params, base);
+  }
+};
+
+TEST(LoraCommands, UnmergedIsMerged) {
+  const LoraFolder f;
+  const std::string merged = f.folder / "merged";
+  const auto done =
+      json_of(run(f.folder, {"convert", "--adapter", f.adapter, "--merge", merged, "--json"}));
+  EXPECT_EQ(done["model_type"], "llama");
+  EXPECT_TRUE(done["tokenizer"].get<bool>());
+  const auto text = [&](const Arguments& model) {
+    return json_of(run(f.folder, Arguments{"generate", "--prompt", "Once", "--greedy",
+                                           "--max-tokens", "24", "--ignore-eos", "--json"} +
+                                     model))["tokens"];
+  };
+  const auto plain = text({"--model", f.base});
+  const auto unmerged = text({"--model", f.base, "--adapter", f.adapter});
+  EXPECT_EQ(unmerged, text({"--model", merged}));
+  EXPECT_NE(unmerged, plain);
+
+  write_file_atomic(f.folder / "t.txt", "Once upon a time there was a dog and the dog ran.\n");
+  const auto perplexity = [&](const Arguments& model) {
+    return json_of(run(f.folder, Arguments{"eval", "--task", "perplexity", "--data",
+                                           f.folder / "t.txt", "--json"} +
+                                     model))["value"]
+        .get<double>();
+  };
+  const double with = perplexity({"--model", f.base, "--adapter", f.adapter});
+  EXPECT_NEAR(with / perplexity({"--model", merged}), 1, 1e-5);
+  EXPECT_GT(std::abs(with / perplexity({"--model", f.base}) - 1), 0.01);
+}
+
+TEST(LoraCommands, FitSaysThatFrozenWeightsNeedNothing) {
+  const Folder folder;
+  const Arguments fit{"bench", "fit",     "--preset", "gpt2",   "--batch",  "1",  "--seq",
+                      "128",   "--dtype", "bf16",     "--json", "--device", "cpu"};
+  const auto whole = json_of(run(folder, fit));
+  const auto lora = json_of(run(folder, fit + Arguments{"--lora", "16"}));
+  // c_attn, c_proj, c_fc, c_proj of twelve layers.
+  const int64_t adapters = 12 * 16 * ((768 + 2304) + (768 + 768) + (768 + 3072) + (3072 + 768));
+  EXPECT_EQ(lora["gradients"], adapters * 4);
+  EXPECT_EQ(lora["moments"], adapters * 8);
+  EXPECT_EQ(lora["masters"], adapters * 4);
+  EXPECT_EQ(lora["weights"].get<int64_t>(), whole["weights"].get<int64_t>() + adapters * 2);
+  EXPECT_LT(lora["value"].get<double>(), 0.5 * whole["value"].get<double>());
+}
+
+TEST(LoraCommands, WrongCalls) {
+  const LoraFolder f;
+  const Folder& dir = f.folder;
+  expect_error(run(dir, {"generate", "--model", f.adapter, "--prompt", "a"}), 1,
+               "expected a model, got an adapter: name it by --adapter, its base here");
+  expect_error(run(dir, {"generate", "--model", f.base, "--adapter", f.base, "--prompt", "a"}), 1,
+               "expected an adapter's folder with adapter_config.json, got none there");
+  expect_error(run(dir, {"convert", "--to", dir / "x"}), 2, "expected --from MODEL, got none");
+  expect_error(run(dir, {"bench", "fit", "--lora", "4,x"}), 2,
+               "expected rank[,alpha[,dropout]], got \"4,x\"");
+  expect_error(
+      run(dir, {"bench", "fit", "--preset", "gpt2", "--lora", "4", "--lora-targets", "q_proj"}), 1,
+      "expected targets among c_attn, c_proj, c_fc or all-linear, got \"q_proj\"");
+}
+
+}  // namespace
+}  // namespace hearth
