@@ -36,7 +36,7 @@ Clipped clipped(double rho, double advantage, const PolicyLossSpec& s) {
   return {-rho * advantage, -advantage, false, false};
 }
 
-void check(const PolicyBatch& b, const PolicyLossSpec& s) {
+void check_batch(const PolicyBatch& b, const PolicyLossSpec& s) {
   int64_t tokens = 0;
   for (const int64_t n : b.lengths) {
     if (n < 1) fail("policy loss", "expected completions of at least one token, got {}", n);
@@ -70,7 +70,7 @@ KlTerm kl_term(KlForm form, double now, double reference) {
 }
 
 PolicyLoss policy_loss(const PolicyBatch& b, const PolicyLossSpec& s) {
-  check(b, s);
+  check_batch(b, s);
   PolicyLoss r;
   r.dnow.assign(b.now.size(), 0);
   const double tokens = double(std::max<size_t>(b.now.size(), 1));
