@@ -98,10 +98,18 @@ std::string question(const Operation& o, Draws& draws) {
                               o.a, o.b, what, what, who);
 }
 
+// One off, or a carry forgotten.
+std::string slip(const Operation& o, Draws& draws) {
+  static constexpr int64_t offs[] = {-10, -1, 1, 10};
+  const int64_t off = offs[draws.below(4)];
+  return std::to_string(o.result() + (o.result() + off < 0 ? -off : off));
+}
+
 Problem problem(const Operation& o, bool words, Draws& draws) {
-  const std::string answer = std::to_string(o.result());
-  if (!words) return {fmt::format("{}{}{}=", o.a, o.op, o.b), answer, answer};
-  return {fmt::format("Question: {}\nAnswer:", question(o, draws)), " " + answer, answer};
+  const std::string answer = std::to_string(o.result()), wrong = slip(o, draws);
+  if (!words) return {fmt::format("{}{}{}=", o.a, o.op, o.b), answer, answer, wrong};
+  return {fmt::format("Question: {}\nAnswer:", question(o, draws)), " " + answer, answer,
+          " " + wrong};
 }
 
 void check_arithmetic(const ArithmeticSpec& s) {
@@ -137,6 +145,10 @@ void write_arithmetic(const std::filesystem::path& folder, const ArithmeticSet& 
   write("pretrain.txt", set.train, text);
   write("sft.jsonl", set.train, [](const Problem& p) {
     return ordered_json{{"prompt", p.prompt}, {"completion", p.completion}}.dump();
+  });
+  write("preferences.jsonl", set.train, [](const Problem& p) {
+    return ordered_json{{"prompt", p.prompt}, {"chosen", p.completion}, {"rejected", p.wrong}}
+        .dump();
   });
   write("prompts.jsonl", set.train, [](const Problem& p) {
     return ordered_json{{"prompt", p.prompt}, {"answer", p.answer}}.dump();

@@ -23,6 +23,7 @@ struct Problem {
   std::string prompt;      // "12+34=", or a question that ends with "Answer:"
   std::string completion;  // "46", or " 46"
   std::string answer;      // "46"
+  std::string wrong;       // a completion that is not right, as slips are: " 36"
 };
 
 struct ArithmeticSet {
@@ -31,8 +32,9 @@ struct ArithmeticSet {
 ArithmeticSet make_arithmetic(const ArithmeticSpec&);
 
 // In a folder: pretrain.txt (documents of prompt and completion), sft.jsonl {"prompt",
-// "completion"}, prompts.jsonl {"prompt", "answer"}, and of those held out heldout.txt,
-// heldout.jsonl {"prompt", "completion", "answer"}. Each file appears whole or not at all.
+// "completion"}, preferences.jsonl {"prompt", "chosen", "rejected"}, prompts.jsonl {"prompt",
+// "answer"}, and of those held out heldout.txt, heldout.jsonl {"prompt", "completion", "answer"}.
+// Each file appears whole or not at all.
 void write_arithmetic(const std::filesystem::path& folder, const ArithmeticSet&);
 
 }  // namespace hearth

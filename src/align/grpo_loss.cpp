@@ -10,13 +10,15 @@ namespace {
 
 // The share of a completion's per-token terms in the loss.
 double token_share(const PolicyBatch& b, const PolicyLossSpec& s, size_t completion) {
+  const int64_t all = b.step_completions ? b.step_completions : int64_t(b.lengths.size());
+  const int64_t tokens = b.step_tokens ? b.step_tokens : int64_t(b.now.size());
   switch (s.reduction) {
     case Reduction::grpo:
-      return 1 / (double(b.lengths.size()) * double(b.lengths[completion]));
+      return 1 / (double(all) * double(b.lengths[completion]));
     case Reduction::bnpo:
-      return 1 / double(b.now.size());
+      return 1 / double(tokens);
     case Reduction::dr_grpo:
-      return 1 / (double(b.lengths.size()) * double(s.max_completion));
+      return 1 / (double(all) * double(s.max_completion));
     case Reduction::dapo:
       return 1 / double(b.generation_tokens);
   }

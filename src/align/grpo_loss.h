@@ -36,7 +36,8 @@ struct PolicyLossSpec {
   int64_t max_completion = 512;  // dr_grpo divides by it
 };
 
-// Completions of one optimizer step; tokens of one lie side by side, in order.
+// Completions of one optimizer step, or some of them: those of a micro-batch. Tokens of one lie
+// side by side, in order.
 struct PolicyBatch {
   std::vector<int64_t> lengths = {};    // tokens of each completion, at least 1
   std::vector<double> advantages = {};  // of each completion
@@ -45,6 +46,8 @@ struct PolicyBatch {
   std::vector<double> reference = {};  // read with beta
   std::vector<double> weights = {};    // of each token's policy term (importance); empty: 1
   int64_t generation_tokens = 0;       // of the whole generation batch: what dapo divides by
+  // Of the whole step, where these are some of it; 0: these are all.
+  int64_t step_completions = 0, step_tokens = 0;
 };
 
 struct PolicyLoss {

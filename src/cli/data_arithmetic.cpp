@@ -30,7 +30,7 @@ void add_data_arithmetic(CLI::App& app) {
   ArithmeticSpec& s = flags->spec;
   CLI::App* c = app.add_subcommand("arithmetic", "generated sums and word problems");
   c->add_option("--out", flags->out,
-                "folder for pretrain.txt, sft.jsonl, prompts.jsonl, heldout.txt, heldout.jsonl")
+                "folder for pretrain.txt, {sft,preferences,prompts}.jsonl, heldout.{txt,jsonl}")
       ->required();
   c->add_option("--digits", s.digits, "of each operand")->capture_default_str();
   c->add_option("--ops", s.ops, "any of + - *")->capture_default_str();

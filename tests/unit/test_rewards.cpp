@@ -286,6 +286,7 @@ TEST(Arithmetic, EverySumOnceAndOnOneSide) {
       const int a = std::stoi(p.prompt), b = std::stoi(p.prompt.substr(3));
       EXPECT_EQ(p.answer, std::to_string(a + b));
       EXPECT_EQ(p.completion, p.answer);
+      EXPECT_NE(p.wrong, p.answer);
     }
   EXPECT_NE(set.train[0].prompt, make_arithmetic({.seed = 2}).train[0].prompt);
 }
