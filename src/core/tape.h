@@ -65,6 +65,7 @@ struct Op {
   std::function<void(Tape&, const Node&)> backward;  // empty: no gradient passes
   // (output, input) pairs that may share memory when nobody reads the input afterwards.
   std::vector<std::pair<int, int>> inplace;
+  bool pause = false;  // the host has its turn here: see Exec::run_part
 };
 
 // An op that launches one entry of the kernels table: `call(entry, stream, in, out)`.
@@ -137,6 +138,9 @@ class Tape {
     Var out, prior;
   };
   Sink grad_sink(Var v);
+  // The gradient of y, a result, is what the host makes of it: the program pauses, and goes on from
+  // the input `name` (shape of y, acc) that the host has written meanwhile.
+  void host_grad(Var y, const std::string& name);
   // Parameter gradients add to what the buffers hold rather than overwrite: the second and later
   // micro-batches of a step.
   bool accumulate = false;

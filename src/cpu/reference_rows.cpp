@@ -45,8 +45,8 @@ void embed(Stream&, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos
   Doubles yv(size_t(y.numel()));
   for (int64_t r = 0; r < y.rows(); ++r)
     for (int64_t c = 0; c < C; ++c) {
-      yv[r * C + c] = wv[id[r] * C + c];
-      // Padding has a negative position; what it yields is never used, row 0 will do.
+      // Padding has negative ids and positions; what it yields is never used, row 0 will do.
+      yv[r * C + c] = wv[std::max(id[r], 0) * C + c];
       if (pos_w) yv[r * C + c] += posv[std::max(at[r], 0) * C + c];
     }
   store(y, yv);
@@ -65,6 +65,16 @@ void embed_bwd(Stream&, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor 
     }
   store(dw, dwv);
   store(dpos_w, dposv);
+}
+
+void scatter_rows(Stream&, Tensor dx, Tensor dy, Tensor ids, Tensor prior) {
+  const int64_t C = dy.cols();
+  const Doubles dyv = load(dy), priorv = load(prior);
+  const auto id = load_ints(ids);
+  Doubles dxv = prior ? priorv : Doubles(size_t(dx.numel()));
+  for (int64_t r = 0; r < int64_t(id.size()); ++r)
+    for (int64_t c = 0; id[r] >= 0 && c < C; ++c) dxv[id[r] * C + c] += dyv[r * C + c];
+  store(dx, dxv);
 }
 
 void norm(Stream&, Tensor y, Tensor sum, Tensor stat, Tensor x, Tensor r, Tensor gain, Tensor bias,

@@ -12,8 +12,8 @@ __global__ void __launch_bounds__(256)
                int64_t rows, int width) {
   const int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (row >= rows) return;
-  const T* token = w + int64_t(ids[row]) * width;
-  // Padding has a negative position; what it yields is never used.
+  // Padding has negative ids and positions; what it yields is never used.
+  const T* token = w + int64_t(max(ids[row], 0)) * width;
   const T* place = pos_w ? pos_w + int64_t(max(positions[row], 0)) * width : nullptr;
 #pragma unroll 4
   for (int i = int(threadIdx.x) % 32 * N; i < width; i += 32 * N) {

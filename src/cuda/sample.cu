@@ -1,12 +1,12 @@
 // Draws the next token of each row of logits on the card: a block a row. Weights are whole numbers
 // (shares of 2^40), so their sums are exact in any order and a draw depends on its row alone.
-#include "cuda/device.cuh"
 #include "cuda/kernels.h"
+#include "cuda/row_sum.cuh"
 
 namespace hearth::cuda {
 namespace {
 
-constexpr int threads = 1024, warps = threads / 32;
+constexpr int threads = row_threads, warps = threads / 32;
 constexpr int digit = 4, bins = 1 << digit;
 using Mass = unsigned long long;
 
@@ -211,9 +211,8 @@ __global__ void __launch_bounds__(threads)
   const float* x = logits + blockIdx.x * stride;
   const int best = likeliest(x, V, s);
   const float top = x[best];
-  float z = 0;
-  for (int i = int(threadIdx.x); i < V; i += threads) z += expf(x[i] - top);
-  z = block_sum(z, s.floats);
+  const float z = exp_sum(
+      x, V, top, [](float logit) { return logit; }, s.floats);
   Drawn& out = drawn[blockIdx.x];
   if (c.temperature > 0) {
     const Row r{x, V, top, 1.4426950408889634f / c.temperature};
