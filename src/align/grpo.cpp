@@ -29,9 +29,10 @@ double grpo_seconds(GrpoClock::time_point since) {
 
 // Settings that change nothing of what a run has computed so far.
 constexpr std::string_view free_settings_of_grpo[] = {
-    "eval_every",       "eval_prompts",   "eval_data",       "target_exact",
-    "checkpoint_every", "keep",           "sample_every",    "reward_workers",
-    "recompute",        "reward_timeout", "reward_failures", "rollout_batch"};
+    "eval_every",     "eval_write",       "eval_prompts",   "eval_data",
+    "target_exact",   "checkpoint_every", "keep",           "sample_every",
+    "reward_workers", "recompute",        "reward_timeout", "reward_failures",
+    "rollout_batch"};
 
 class GrpoRun {
  public:
@@ -63,7 +64,8 @@ class GrpoRun {
     if (!spec_.quiet) fmt::print(stderr, "GRPO on {}\n", backend_.describe());
     log_ = std::make_unique<RunLog>(spec_.run, state_.log_bytes, state_.samples_bytes,
                                     config_.steps, true);
-    if (state_.step == 0 && state_.log_bytes == 0 && config_.eval_every > 0) evaluate();
+    if (state_.step == 0 && state_.log_bytes == 0 && (config_.eval_every > 0 || config_.steps == 0))
+      evaluate();
     std::string reason = at_target() ? "target" : "steps";
     while (state_.step < config_.steps && reason == "steps") {
       step();
@@ -269,10 +271,26 @@ class GrpoRun {
       found["eval_exact"] = state_.last_exact;
     }
     log_->evaluation(state_.step, found, grpo_seconds(begin));
+    if (config_.eval_write) write_completions(made);
     if (!spec_.quiet)
       fmt::print(stderr, "step {}  evaluation: reward {:.4f}{}\n", state_.step,
                  found["eval_reward"].get<double>(),
                  answers ? fmt::format(", exact {:.4f}", state_.last_exact) : "");
+  }
+
+  // The rows with what the model made of them; a completion they had becomes the reference.
+  void write_completions(const std::vector<Rollout>& made) const {
+    AtomicFile file(spec_.run / fmt::format("eval-{}.jsonl", state_.step));
+    for (const Rollout& r : made) {
+      const PromptRow& row = eval_rows_[r.prompt];
+      nlohmann::json out = row.row;
+      if (out.contains("completion") && !out.contains("reference"))
+        out["reference"] = out["completion"];
+      out["prompt"] = row.prompt, out["completion"] = r.text;
+      using Bad = nlohmann::json::error_handler_t;
+      file.write(to_bytes(out.dump(-1, ' ', false, Bad::replace) + "\n"));
+    }
+    file.commit();
   }
 
   void checkpoint() {

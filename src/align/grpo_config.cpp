@@ -13,7 +13,8 @@ void GrpoConfig::check() const {
   };
   if (model.empty()) fail_usage("grpo", "expected --model, got none");
   if (data.empty()) fail_usage("grpo", "expected prompts by --data, got none");
-  positive("steps", steps), positive("prompts", prompts), positive("mu", mu);
+  not_negative("steps", steps);
+  positive("prompts", prompts), positive("mu", mu);
   positive("max_completion", max_completion), positive("mini_batches", mini_batches);
   positive("micro_tokens", micro_tokens), positive("temperature", temperature);
   if (group < 2) fail_usage("group", "expected at least 2 completions of a prompt, got {}", group);

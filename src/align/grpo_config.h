@@ -45,6 +45,7 @@ struct GrpoConfig {
   Recompute recompute = Recompute::none;
   int64_t micro_tokens = 4096, rollout_batch = 0;
   int64_t eval_every = 0, eval_prompts = 0;
+  bool eval_write = false;
   double target_exact = 0;
   int64_t checkpoint_every = 50;
   int keep = 3;
@@ -66,7 +67,7 @@ struct GrpoConfig {
       "completions a program may leave without a reward before the run ends; -1: any number");
     v("stockfish", stockfish, "path, auto or none: labels chess prompts that have no truth");
     v("stockfish_nodes", stockfish_nodes, "searched a position");
-    v("steps", steps, "steps: rollouts, rewards and updates");
+    v("steps", steps, "steps: rollouts, rewards and updates; 0: only an evaluation");
     v("prompts", prompts, "prompts a step");
     v("group", group, "completions of each prompt");
     v("max_completion", max_completion, "tokens of a completion at most");
@@ -105,6 +106,7 @@ struct GrpoConfig {
     v("rollout_batch", rollout_batch, "sequences decoded at a time; 0: all, up to 512");
     v("eval_every", eval_every, "steps between evaluations; 0: only at the end");
     v("eval_prompts", eval_prompts, "of the held-out file, from its start; 0: all");
+    v("eval_write", eval_write, "their completions go to eval-STEP.jsonl, as chess score reads it");
     v("target_exact", target_exact, "stop when so many of them are exact; 0: never");
     v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
     v("keep", keep, "checkpoints kept");

@@ -2,12 +2,10 @@
 #include "align/grpo.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <csignal>
 
 #include "cli/commands.h"
 #include "cli/flags.h"
+#include "cli/signals.h"
 #include "core/error.h"
 
 namespace hearth {
@@ -21,13 +19,6 @@ struct GrpoFlags {
   FieldFlags<GrpoConfig> config;
 };
 
-std::atomic<int> grpo_signals{0};
-
-// The first signal asks the run to save and end; the second ends it here.
-void on_grpo_signal(int number) {
-  if (grpo_signals.fetch_add(1) > 0) _exit(128 + number);
-}
-
 void run_grpo(const GrpoFlags& f) {
   GrpoRunSpec spec;
   f.config.apply(spec.config);
@@ -35,13 +26,8 @@ void run_grpo(const GrpoFlags& f) {
   spec.run = f.run;
   spec.resume = f.resume;
   spec.stop_after_step = f.stop_after_step;
-  spec.stop = &grpo_signals;
+  spec.stop = count_stop_signals();
   spec.warn = [](const std::string& line) { fmt::print(stderr, "hearth: {}\n", line); };
-  grpo_signals = 0;
-  struct sigaction action {};
-  action.sa_handler = on_grpo_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = spec.config.dtype == TrainDType::tf32});
   const GrpoResult r = grpo(spec, *backend);
