@@ -99,9 +99,10 @@ void Recorder::output(Var y) {
   const Shape s = t.shape(y);
   outputs_.push_back(name);
   if (t.needs_grad(y)) {
-    const Var dy = t.input("d" + name, s, t.dtype());
+    const DType dtype = t[y].dtype;
+    const Var dy = t.input("d" + name, s, dtype);
     inputs_.push_back({"d" + name, dy, 1});
-    t.add_grad(y, copied(dy, t.temp(s)));
+    t.add_grad(y, copied(dy, t.temp(s, dtype)));
   }
   copied(y, t.result(name, s, t.acc()));
 }

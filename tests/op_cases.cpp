@@ -78,7 +78,31 @@ OpCase embed_case(const char* name, bool positions) {
 void record_gather(Recorder& r) {
   const auto [B, T, C, N, H, D, V] = r.d;
   const Var x = r.x("x", {B, T, C});
-  r.output(gather_rows(r.t, x, r.ids("ids", {B, 2}, [n = B * T](int64_t i) { return i * 3 % n; })));
+  r.output(gather_rows(r.t, x, r.ids("ids", {B, 2}, [n = B * T](int64_t i) { return n - 1 - i; })));
+  r.output(add(r.t, x, x, 0.5f));  // the rows join a gradient that is there already
+}
+
+// The rows that count, some of them padding, through the head.
+OpCase logprob_case(const char* name, HeadLogprobSpec spec) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    const auto padding = [](int64_t i) { return i % 4 == 2; };
+    const int64_t R = B * T - 1;
+    const Var rows = r.ids("rows", {1, R}, [=](int64_t i) { return padding(i) ? -1 : i + 1; });
+    const Var targets =
+        r.ids("targets", {1, R}, [=, V = V](int64_t i) { return padding(i) ? -1 : i * 7 % V; });
+    const Var w =
+        r.t.param("w", {V, C}, Init::uniform(float(1 / std::sqrt(double(C)))), Group::embedding);
+    const Var x = r.x("x", {B, T, C}, 2);
+    r.output(head_logprob(r.t, gather_rows(r.t, x, rows), w, targets, spec));
+    if (spec.entropy) r.output(r.t.find("case.entropy"));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 5, .C = 12, .V = 11},
+           {.B = 1, .T = 2, .C = 3, .V = 2},
+           {.B = 3, .T = 7, .C = 33, .V = 131}},
+          {.B = 2, .T = 256, .C = 768, .V = 50257}};
 }
 
 enum class Joins { none, both, only_normed, only_sum };
@@ -308,6 +332,10 @@ std::vector<OpCase> make_cases() {
       loss_case("head_loss_softcap", 1.5f, 0, false),
       loss_case("head_loss_chunked", 0, 3, false),
       loss_case("head_loss_masked", 2, 4, true),
+      logprob_case("head_logprob", {}),
+      logprob_case("head_logprob_warm", {.temperature = 1.7f, .entropy = true}),
+      logprob_case("head_logprob_chunked", {.temperature = 0.6f, .chunk_rows = 3}),
+      logprob_case("head_logprob_softcap", {.softcap = 1.5f, .temperature = 0.8f, .entropy = true}),
   };
 }
 

@@ -15,7 +15,19 @@ struct ScoredRow {
   Label label;
 };
 
-Label label_of(const nlohmann::json& row, const Board& board) {
+std::vector<ScoredRow> read_rows(const std::filesystem::path& path) {
+  std::vector<ScoredRow> rows;
+  for_each_row(path, [&](const nlohmann::json& row) {
+    ScoredRow r{parse_prompt(text_in(row, "prompt")), text_in(row, "completion"), {}};
+    if (r.prompt.task == Prompt::Task::policy) r.label = label_in(row, r.prompt.board);
+    rows.push_back(std::move(r));
+  });
+  return rows;
+}
+
+}  // namespace
+
+Label label_in(const nlohmann::json& row, const Board& board) {
   Label label;
   if (row.contains("reference")) {
     const std::string& text = text_in(row, "reference");
@@ -31,18 +43,6 @@ Label label_of(const nlohmann::json& row, const Board& board) {
     fail("best", "expected a legal move in {}, got another", board.fen());
   return label;
 }
-
-std::vector<ScoredRow> read_rows(const std::filesystem::path& path) {
-  std::vector<ScoredRow> rows;
-  for_each_row(path, [&](const nlohmann::json& row) {
-    ScoredRow r{parse_prompt(text_in(row, "prompt")), text_in(row, "completion"), {}};
-    if (r.prompt.task == Prompt::Task::policy) r.label = label_of(row, r.prompt.board);
-    rows.push_back(std::move(r));
-  });
-  return rows;
-}
-
-}  // namespace
 
 ordered_json Scores::Mean::json() const {
   return count == 0 ? ordered_json() : ordered_json(sum / double(count));

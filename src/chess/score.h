@@ -32,6 +32,10 @@ class Scores {
   } environment_;
 };
 
+// What a row tells of a position's truth: all of it in "reference" (a completion) or the move in
+// "best"; empty where neither stands.
+Label label_in(const nlohmann::json& row, const Board&);
+
 struct ScoredFile {
   Scores scores;
   int64_t unlabelled = 0;  // policy rows whose best move nobody told: legality and form only

@@ -309,6 +309,7 @@ void add_bench(CLI::App& app) {
   on_model("gemm", "the matrix products of a model", bench_gemm);
   on_model("attention", "attention forward and backward", bench_attention);
   add_bench_infer(*bench);
+  add_bench_grpo(*bench);
   auto [loader, lf] = command("loader", "batches from token files", bench_data_loader);
   loader->add_option("--data", lf->data, "token files")->required();
   loader->add_option("--order", lf->order, "sequential or shuffled")->capture_default_str();

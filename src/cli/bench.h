@@ -13,5 +13,6 @@ nlohmann::ordered_json bench_line(const Backend&, const std::string& what, const
 int64_t peak_bytes(const Backend&);
 
 void add_bench_infer(CLI::App& bench);
+void add_bench_grpo(CLI::App& bench);
 
 }  // namespace hearth

@@ -53,7 +53,9 @@ void add_doctor(CLI::App&);
 void add_convert(CLI::App&);
 void add_eval(CLI::App&);
 void add_chess(CLI::App&);
-void add_data_chess(CLI::App&);  // under data
+void add_grpo(CLI::App&);
+void add_data_chess(CLI::App&);       // under data
+void add_data_arithmetic(CLI::App&);  // the same
 
 int run_command_line(int argc, char** argv);
 

@@ -335,6 +335,7 @@ void add_data(CLI::App& app) {
   add_stat(*c);
   add_stories(*c);
   add_data_chess(*c);
+  add_data_arithmetic(*c);
 }
 
 }  // namespace hearth

@@ -63,9 +63,11 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
 }
 
 void Exec::bind() {
+  if (parts_.empty() || arena_ != memory_.arena()) bind_anew();
+}
+
+void Exec::bind_anew() {
   arena_ = memory_.arena();
-  runs_ = 0;
-  replay_.reset();
   for (size_t i = 0; i < tensors_.size(); ++i)
     if (plan_.offset[i] >= 0) tensors_[i].data = arena_ + plan_.offset[i];
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -75,21 +77,25 @@ void Exec::bind() {
     tensors_[i].data = base ? base + v.offset : nullptr;
   }
   calls_.clear();
+  parts_.clear();
+  parts_.emplace_back();
   const auto tensors = [&](const std::vector<Var>& vars) {
     std::vector<Tensor> r;
     for (Var v : vars) r.push_back(v ? tensors_[size_t(v.id)] : Tensor{});
     return r;
   };
-  for (const Node& n : tape_.nodes)
+  for (const Node& n : tape_.nodes) {
     if (n.op->launch) calls_.push_back({&n, tensors(n.in), tensors(n.out)});
+    parts_.back().end = calls_.size();
+    if (n.op->pause) parts_.push_back({.begin = calls_.size(), .end = calls_.size()});
+  }
 }
 
 void Exec::run(Profile* profile) {
-  if (calls_.empty() || arena_ != memory_.arena()) bind();
+  bind();
   if (!profile) {
-    // The first run goes node by node: kernels choose their algorithms and grow their scratch.
-    if (++runs_ == 2) replay_ = memory_.backend.capture([this] { launch_all(); });
-    return replay_ ? replay_->run() : launch_all();
+    for (size_t i = 0; i < parts_.size(); ++i) run_part(i);
+    return;
   }
   const Kernels& kernels = memory_.backend.kernels();
   Stream& stream = memory_.backend.stream();
@@ -102,13 +108,28 @@ void Exec::run(Profile* profile) {
   }
 }
 
-void Exec::launch_all() {
-  for (const Call& c : calls_)
+void Exec::run_part(size_t part) {
+  bind();
+  Stretch& p = parts_[part];
+  // The first run goes node by node: kernels choose their algorithms and grow their scratch.
+  if (++p.runs == 2) p.replay = memory_.backend.capture([&] { launch(p); });
+  p.replay ? p.replay->run() : launch(p);
+}
+
+size_t Exec::parts() {
+  bind();
+  return parts_.size();
+}
+
+void Exec::launch(const Stretch& p) {
+  for (size_t i = p.begin; i < p.end; ++i) {
+    const Call& c = calls_[i];
     c.node->op->launch(memory_.backend.kernels(), memory_.backend.stream(), c.in, c.out);
+  }
 }
 
 size_t Exec::size() {
-  if (calls_.empty() || arena_ != memory_.arena()) bind();
+  bind();
   return calls_.size();
 }
 
@@ -126,7 +147,7 @@ void Exec::run(const Observer& observe) {
 }
 
 Tensor Exec::operator[](Var v) {
-  if (arena_ != memory_.arena()) bind();
+  bind();
   return tensors_[size_t(v.id)];
 }
 

@@ -35,6 +35,10 @@ class Exec {
  public:
   Exec(Tape, Memory&);
   void run(Profile* = nullptr);
+  // What lies between two pauses of the tape, from 0; run() is all parts in a row. Nothing else may
+  // run on this memory between the parts of one replay.
+  void run_part(size_t part);
+  size_t parts();
 
   // Memory of a value: of a temporary it is what the last node to use its place has left there.
   Tensor operator[](Var v);
@@ -58,17 +62,22 @@ class Exec {
     const Node* node;
     std::vector<Tensor> in, out;
   };
+  struct Stretch {
+    size_t begin = 0, end = 0;  // of calls_
+    int64_t runs = 0;           // since they were bound
+    std::unique_ptr<Replay> replay = {};
+  };
   void bind();
-  void launch_all();
+  void bind_anew();
+  void launch(const Stretch&);
 
   Tape tape_;
   Memory& memory_;
   Plan plan_;
   std::byte* arena_ = nullptr;  // the one calls_ were bound to
-  int64_t runs_ = 0;            // since they were
-  std::unique_ptr<Replay> replay_;
   std::vector<Tensor> tensors_;
   std::vector<Call> calls_;
+  std::vector<Stretch> parts_;
 };
 
 }  // namespace hearth

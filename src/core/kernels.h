@@ -73,6 +73,12 @@ struct LossSpec {
   bool grad = false;  // overwrite the logits with d loss / d logits
 };
 
+struct LogprobSpec {
+  int64_t vocab = 0;  // columns that count; 0: all
+  float softcap = 0;
+  float temperature = 1;  // divides the logits, after the softcap
+};
+
 struct AdamSpec {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, decay = 0;
 };
@@ -111,6 +117,10 @@ struct Kernels {
   // dw (V, C) acc, dpos_w (S, C) acc; without `add` they are overwritten whole
   void (*embed_bwd)(Stream&, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor positions,
                     const EmbedSpec&);
+
+  // dx (N, C) = prior, or 0 where it is absent; then dx[ids[r]] += dy[r]. No two ids are the same,
+  // but for negative ones, whose rows of dy are left out. dx may be prior's memory.
+  void (*scatter_rows)(Stream&, Tensor dx, Tensor dy, Tensor ids, Tensor prior);
 
   // sum = x + r (written when r is given); y = norm(sum) * gain + bias, over the last dim.
   // stat (rows, 2) acc: mean (0 for rms), 1 / deviation. gain, bias may be absent.
@@ -170,6 +180,15 @@ struct Kernels {
   // (N, V) become (softmax - onehot) * inv_targets * loss_scale, 0 in masked rows.
   void (*cross_entropy)(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
                         const LossSpec&);
+  // logprob (N) acc = log softmax(logits)[target], and the entropy (N) acc of that softmax, which
+  // may be absent; 0 where the target is negative. logits (N, wide) acc, as the spec cuts and
+  // scales them. At temperature 1 the bits of -nll of cross_entropy.
+  void (*logprob)(Stream&, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,
+                  const LogprobSpec&);
+  // dlogits (N, wide) of any float = dlogprob (N) acc times the slope of logprob; 0 past the
+  // vocabulary and in rows whose target is negative. It may be logits' memory.
+  void (*logprob_bwd)(Stream&, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor targets,
+                      const LogprobSpec&);
   // loss (1) acc = [loss +] inv_targets * sum of nll, added in a fixed order
   void (*mean_loss)(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add);
 

@@ -163,6 +163,15 @@ Tape::Sink Tape::grad_sink(Var v) {
   return {g, first && !accumulate ? Var{} : g};
 }
 
+void Tape::host_grad(Var y, const std::string& name) {
+  const Var dy = input(name, shape(y), acc());
+  Op op;
+  op.name = "host";
+  op.pause = true;
+  push(std::move(op), {y}, {dy});
+  add_grad(y, dy);
+}
+
 Var Tape::saved(Var v) {
   if (!v || !(*this)[v].dropped) return v;
   if (!(*this)[v].again) {

@@ -69,6 +69,7 @@ struct Op {
   // What join_norms() knows a norm, and a product that takes weights, by.
   std::optional<NormSpec> norm = {};
   std::optional<GemmSpec> gemm = {};
+  bool pause = false;  // the host has its turn here: see Exec::run_part
 };
 
 // An op that launches one entry of the kernels table: `call(entry, stream, in, out)`.
@@ -143,6 +144,9 @@ class Tape {
     Var out, prior;
   };
   Sink grad_sink(Var v);
+  // The gradient of y, a result, is what the host makes of it: the program pauses, and goes on from
+  // the input `name` (shape of y, acc) that the host has written meanwhile.
+  void host_grad(Var y, const std::string& name);
   // Parameter gradients add to what the buffers hold rather than overwrite: the second and later
   // micro-batches of a step.
   bool accumulate = false;

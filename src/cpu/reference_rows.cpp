@@ -67,6 +67,16 @@ void embed_bwd(Stream&, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor 
   store(dpos_w, dposv);
 }
 
+void scatter_rows(Stream&, Tensor dx, Tensor dy, Tensor ids, Tensor prior) {
+  const int64_t C = dy.cols();
+  const Doubles dyv = load(dy), priorv = load(prior);
+  const auto id = load_ints(ids);
+  Doubles dxv = prior ? priorv : Doubles(size_t(dx.numel()));
+  for (int64_t r = 0; r < int64_t(id.size()); ++r)
+    for (int64_t c = 0; id[r] >= 0 && c < C; ++c) dxv[id[r] * C + c] += dyv[r * C + c];
+  store(dx, dxv);
+}
+
 void norm(Stream&, Tensor y, Tensor sum, Tensor stat, Tensor x, Tensor r, Tensor gain, Tensor bias,
           const NormSpec& spec) {
   const int64_t R = x.rows(), C = x.cols();

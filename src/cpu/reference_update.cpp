@@ -7,6 +7,33 @@
 
 namespace hearth::reference {
 
+namespace {
+
+// A row of logits after softcap and temperature, with slopes, and the logarithm of its sum.
+struct SoftRow {
+  Doubles z, slope;
+  double lse = 0;
+};
+
+SoftRow soft_row(const double* x, int64_t V, double softcap, double temperature) {
+  SoftRow r{Doubles(size_t(V), 0.0), Doubles(size_t(V), 1 / temperature)};
+  for (int64_t j = 0; j < V; ++j) {
+    r.z[j] = x[j] / temperature;
+    if (softcap > 0) {
+      const double t = std::tanh(x[j] / softcap);
+      r.z[j] = softcap * t / temperature;
+      r.slope[j] *= 1 - t * t;
+    }
+  }
+  const double top = *std::max_element(r.z.begin(), r.z.end());
+  double sum = 0;
+  for (double v : r.z) sum += std::exp(v - top);
+  r.lse = top + std::log(sum);
+  return r;
+}
+
+}  // namespace
+
 void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
                    const LossSpec& spec) {
   const int64_t N = logits.rows(), wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
@@ -16,26 +43,46 @@ void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor sc
   Doubles loss(size_t(N), 0.0), grad(size_t(N * wide));
   for (int64_t n = 0; n < N; ++n) {
     if (target[n] == -100) continue;
-    Doubles z(size_t(V), 0.0), slope(size_t(V), 1.0);  // capped logits and their slopes
-    for (int64_t j = 0; j < V; ++j) {
-      z[j] = x[n * wide + j];
-      if (spec.softcap > 0) {
-        const double t = std::tanh(z[j] / spec.softcap);
-        z[j] = spec.softcap * t;
-        slope[j] = 1 - t * t;
-      }
-    }
-    const double top = *std::max_element(z.begin(), z.end());
-    double sum = 0;
-    for (double v : z) sum += std::exp(v - top);
-    const double lse = top + std::log(sum);
-    loss[n] = lse - z[target[n]];
+    const SoftRow r = soft_row(&x[n * wide], V, spec.softcap, 1);
+    loss[n] = r.lse - r.z[target[n]];
     for (int64_t j = 0; j < V; ++j)
-      grad[n * wide + j] = (std::exp(z[j] - lse) - (j == target[n] ? 1 : 0)) * slope[j] *
+      grad[n * wide + j] = (std::exp(r.z[j] - r.lse) - (j == target[n] ? 1 : 0)) * r.slope[j] *
                            s.inv_targets * s.loss_scale;
   }
   store(nll, loss);
   if (spec.grad) store(logits, grad);
+}
+
+void logprob(Stream&, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,
+             const LogprobSpec& spec) {
+  const int64_t N = logits.rows(), wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
+  const Doubles x = load(logits);
+  const auto target = load_ints(targets);
+  Doubles log(size_t(N), 0.0), spread(size_t(N), 0.0);
+  for (int64_t n = 0; n < N; ++n) {
+    if (target[n] < 0) continue;
+    const SoftRow r = soft_row(&x[n * wide], V, spec.softcap, spec.temperature);
+    log[n] = r.z[target[n]] - r.lse;
+    for (int64_t j = 0; j < V; ++j) spread[n] -= std::exp(r.z[j] - r.lse) * (r.z[j] - r.lse);
+  }
+  store(logprob, log);
+  store(entropy, spread);
+}
+
+void logprob_bwd(Stream&, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor targets,
+                 const LogprobSpec& spec) {
+  const int64_t N = logits.rows(), wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
+  const Doubles x = load(logits), d = load(dlogprob);
+  const auto target = load_ints(targets);
+  Doubles grad(size_t(N * wide), 0.0);
+  for (int64_t n = 0; n < N; ++n) {
+    if (target[n] < 0) continue;
+    const SoftRow r = soft_row(&x[n * wide], V, spec.softcap, spec.temperature);
+    for (int64_t j = 0; j < V; ++j)
+      grad[n * wide + j] =
+          d[n] * ((j == target[n] ? 1 : 0) - std::exp(r.z[j] - r.lse)) * r.slope[j];
+  }
+  store(dlogits, grad);
 }
 
 void mean_loss(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add) {

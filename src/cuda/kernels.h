@@ -11,10 +11,11 @@ namespace hearth::cuda {
 void column_sum(Stream&, Tensor out, Tensor parts, Tensor x, float alpha, bool add);
 void sum_squares(Stream&, Tensor out, Tensor parts, Tensor x);
 
-// embed.cu, embed_bwd.cu
+// embed.cu, embed_bwd.cu, scatter.cu
 void embed(Stream&, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos_w);
 void embed_bwd(Stream&, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor positions,
                const EmbedSpec&);
+void scatter_rows(Stream&, Tensor dx, Tensor dy, Tensor ids, Tensor prior);
 
 // norm.cu, norm_bwd.cu
 void norm(Stream&, Tensor y, Tensor sum, Tensor stat, Tensor x, Tensor r, Tensor gain, Tensor bias,
@@ -40,6 +41,12 @@ void copy(Stream&, Tensor y, Tensor x);
 
 // sample.cu
 void sample(Stream&, Tensor drawn, Tensor logits, Tensor controls, int64_t vocab);
+
+// logprob.cu
+void logprob(Stream&, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,
+             const LogprobSpec&);
+void logprob_bwd(Stream&, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor targets,
+                 const LogprobSpec&);
 
 // loss.cu, update.cu
 void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,

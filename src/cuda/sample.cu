@@ -3,11 +3,12 @@
 #include "cuda/device.cuh"
 #include "cuda/early.cuh"
 #include "cuda/kernels.h"
+#include "cuda/row_sum.cuh"
 
 namespace hearth::cuda {
 namespace {
 
-constexpr int threads = 1024, warps = threads / 32;
+constexpr int threads = row_threads, warps = threads / 32;
 constexpr int digit = 4, bins = 1 << digit;
 using Mass = unsigned long long;
 

@@ -90,16 +90,17 @@ void SamplingSpec::check(int64_t vocab) const {
 }
 
 TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t top,
-                           std::optional<LogSum> given) {
+                           std::optional<LogSum> given, float temperature) {
+  const float scale = 1 / temperature;  // as the kernels have it
   double lse = 0;
   if (!given) {
-    const double most = *std::max_element(logits.begin(), logits.end());
+    const double most = double(*std::max_element(logits.begin(), logits.end()) * scale);
     double sum = 0;
-    for (const float x : logits) sum += std::exp(double(x) - most);
+    for (const float x : logits) sum += std::exp(double(x * scale) - most);
     lse = most + std::log(sum);
   }
   const auto of = [&](int32_t id) {
-    const float x = logits[size_t(id)];
+    const float x = logits[size_t(id)] * scale;
     return given ? -(given->log + (given->max - x)) : float(double(x) - lse);
   };
 

@@ -58,7 +58,12 @@ void Stepper::run_model(std::span<Lane* const> plan) {
       if (p >= lane->first_wanted()) {
         feed_.wanted.push_back(int32_t(feed_.tokens.size()));
         feed_.draws.push_back(device_draw(*lane, p));
-        feed_.scores.push_back(lane->task->job.sampling().logprobs >= 0 || p + 1 < lane->size());
+        // Of the prompt they are the model's alone.
+        const SamplingSpec& sampling = lane->task->job.sampling();
+        const bool of_prompt = p + 1 < lane->size();
+        feed_.scores.push_back(of_prompt                ? 1
+                               : sampling.logprobs >= 0 ? sampling.logprob_temperature()
+                                                        : 0);
       }
       feed_.tokens.push_back(p < known ? lane->tokens[size_t(p)] : lane->draft[size_t(p - known)]);
       feed_.positions.push_back(int32_t(p));
@@ -90,6 +95,8 @@ std::optional<SampleControls> Stepper::device_draw(const Lane& lane, int64_t p) 
   if (!runner_.draws() || ahead < 0 || t.search || (!t.forked && t.job.request.n > 1)) return {};
   // Log-probabilities are over every token of the model, also those that cannot be drawn.
   if (t.job.sampling().logprobs >= 0 && !runner_.draws_any_token()) return {};
+  // The device tells those of the model alone.
+  if (t.job.sampling().logprobs >= 0 && t.job.sampling().logprob_temperature() != 1) return {};
   return lane.sequence.controls(ahead);
 }
 

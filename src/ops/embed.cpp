@@ -24,6 +24,17 @@ Op embed_op() {
   });
 }
 
+void gather_backward(Tape& t, const Node& n) {
+  const Var ids = n.in[0], x = n.in[1];
+  if (!t.needs_grad(x)) return;
+  const auto [dx, prior] = t.grad_sink(x);
+  Op op = kernel_op<&Kernels::scatter_rows>("scatter_rows", [](auto* f, Stream& s, In in, Out out) {
+    f(s, out[0], in[0], in[1], in[2]);
+  });
+  op.inplace = {{0, 2}};
+  t.push(std::move(op), {t.grad(n.out[0]), ids, prior}, {dx});
+}
+
 }  // namespace
 
 Var embed(Tape& t, Var ids, Var w, Var positions, Var pos_w) {
@@ -67,7 +78,9 @@ Var gather_rows(Tape& t, Var x, Var ids) {
   const Var flat = t.view(x, {t.shape(x).numel() / C, C});
   const Shape si = t.shape(ids);
   const Var y = t.temp({si[0], si[1], C});
-  t.push(embed_op(), {ids, flat, {}, {}}, {y});
+  Op op = embed_op();
+  op.backward = gather_backward;
+  t.push(std::move(op), {ids, flat, {}, {}}, {y});
   return y;
 }
 

@@ -18,6 +18,47 @@ int64_t rows_per_chunk(int64_t rows, int64_t row_bytes, int64_t chunk_bytes) {
   return (rows + least - 1) / least;
 }
 
+// What head_logprob makes and its backward rule makes again: the logits of rows [i, i + n).
+struct Chunks {
+  Var x, w, targets;  // (N, C), (V, C) in whole tiles, (N, 1)
+  int64_t rows = 0, each = 0;
+  LogprobSpec spec = {};
+
+  template <class F>
+  void for_each(Tape& t, F use) const {
+    for (int64_t i = 0; i < rows; i += each) {
+      const int64_t n = std::min(each, rows - i);
+      // Not rounded to the weights' dtype: a log-probability is a small difference of large logits.
+      const Var logits = t.temp({n, t.shape(w)[0]}, t.acc());
+      record_gemm(t, logits, {}, t.rows(x, i, n), w, {}, {}, {.tb = true});
+      use(i, n, logits);
+    }
+  }
+};
+
+void head_logprob_backward(Tape& t, const Node& node, Chunks c) {
+  const Var x = node.in[0], w = node.in[1], dlogprob = t.grad(node.out[0]);
+  c.x = t.saved(x);
+  const bool grad_x = t.needs_grad(x), grad_w = t.needs_grad(w);
+  const Var dx = grad_x ? t.temp(t.shape(x)) : Var{};
+  c.for_each(t, [&](int64_t i, int64_t n, Var logits) {
+    const Var dlogits = t.temp(t.shape(logits));
+    Op op = kernel_op<&Kernels::logprob_bwd>("logprob_bwd",
+                                             [spec = c.spec](auto* f, Stream& s, In in, Out out) {
+                                               f(s, out[0], in[0], in[1], in[2], spec);
+                                             });
+    op.inplace = {{0, 1}};
+    t.push(std::move(op), {t.rows(dlogprob, i, n), logits, t.rows(c.targets, i, n)}, {dlogits});
+    if (grad_w) {
+      const auto [dw, prior] = t.grad_sink(w);
+      record_gemm(t, t.whole_tiles(dw), {}, dlogits, t.rows(c.x, i, n), {},
+                  prior ? t.whole_tiles(prior) : Var{}, {.ta = true});
+    }
+    if (grad_x) record_gemm(t, t.rows(dx, i, n), {}, dlogits, c.w, {}, {}, {});
+  });
+  if (grad_x) t.add_grad(x, dx);
+}
+
 }  // namespace
 
 Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
@@ -62,6 +103,41 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
                                         }),
          {nll, scalars(t)}, {loss});
   return loss;
+}
+
+Var head_logprob(Tape& t, Var x, Var w, Var targets, const HeadLogprobSpec& spec) {
+  const int64_t N = t.shape(targets).numel(), C = t.shape(w)[1];
+  if (t.shape(x).numel() != N * C)
+    fail(t.where(), "expected {} rows of {} for the head, got {}", N, C, to_string(t.shape(x)));
+  if (!(spec.temperature > 0))
+    fail(t.where(), "expected a temperature above 0, got {}", spec.temperature);
+  Chunks c{
+      .x = t.view(x, {N, C}),
+      .w = t.whole_tiles(w),
+      .targets = t.view(targets, {N, 1}),
+      .rows = N,
+      .spec = {.vocab = t.shape(w)[0], .softcap = spec.softcap, .temperature = spec.temperature}};
+  c.each = spec.chunk_rows
+               ? spec.chunk_rows
+               : rows_per_chunk(N, t.shape(c.w)[0] * size_of(t.acc()), spec.chunk_bytes);
+  const Var logprob = t.result("logprob", {N, 1}, t.acc());
+  const Var entropy = spec.entropy ? t.result("entropy", {N, 1}, t.acc()) : Var{};
+  c.for_each(t, [&](int64_t i, int64_t n, Var logits) {
+    t.push(kernel_op<&Kernels::logprob>("logprob",
+                                        [spec = c.spec](auto* f, Stream& s, In in, Out out) {
+                                          f(s, out[0], out[1], in[0], in[1], spec);
+                                        }),
+           {logits, t.rows(c.targets, i, n)},
+           {t.rows(logprob, i, n), entropy ? t.rows(entropy, i, n) : Var{}});
+  });
+  // Launches nothing: it stands for the chunks when gradients are recorded.
+  Op op;
+  op.name = "head_logprob";
+  op.backward = [c](Tape& t, const Node& n) { head_logprob_backward(t, n, c); };
+  const Var flat = c.x;
+  t.push(std::move(op), {flat, w}, {logprob});
+  t[logprob].needs_grad = t.needs_grad(flat) || t.needs_grad(w);
+  return logprob;
 }
 
 }  // namespace hearth

@@ -22,7 +22,8 @@ Var linear(Tape&, Var x, Var w, const LinearSpec& = {});
 // --- embed.cpp ---
 // w[ids] + pos_w[positions]
 Var embed(Tape&, Var ids, Var w, Var positions = {}, Var pos_w = {});
-// Rows of x (N, C) by number: (ids.., C). No gradient.
+// Rows of x (.., C) by number: (ids.., C). Negative ids are padding, whose rows nobody may use. For
+// a gradient the others must differ.
 Var gather_rows(Tape&, Var x, Var ids);
 // The rows of w (R, C) at places of their own in y, read as (n, C): row i is w[from[i]], or zeros
 // where from[i] < 0. No row stands twice. `name` goes with `from`: it names the table of numbers.
@@ -67,5 +68,17 @@ struct HeadSpec {
 // "nll" (B * T, 1) beside it. Only a chunk of logits exists at a time, and with `grad` its gradient
 // is used up before the next chunk is made: the head has no second pass.
 Var head_loss(Tape&, Var x, Var w, Var targets, const HeadSpec&);
+
+struct HeadLogprobSpec {
+  float softcap = 0;
+  float temperature = 1;   // divides the logits, after the softcap
+  bool entropy = false;    // of each row, in the result "entropy" (N, 1)
+  int64_t chunk_rows = 0;  // as in HeadSpec
+  int64_t chunk_bytes = int64_t(64) << 20;
+};
+// Log-probability of each target (N elements; negative: 0, and no gradient) under softmax(x wᵀ):
+// the result "logprob" (N, 1) acc. The backward rule makes each chunk of logits a second time: what
+// to make of a log-probability is not known before all of them are.
+Var head_logprob(Tape&, Var x, Var w, Var targets, const HeadLogprobSpec&);
 
 }  // namespace hearth

@@ -64,6 +64,7 @@ void RunLog::step(const StepRecord& r) {
                            {"grad_norm", r.grad_norm}};
   if (r.skipped) j["skipped"] = true;
   if (!r.source_tokens.empty()) j["source_tokens"] = r.source_tokens;
+  if (r.more.is_object()) j.update(r.more);
   log_.append(j.dump());
   nlohmann::ordered_json p{{"step", r.step},
                            {"ms", 1e3 * r.seconds},
@@ -77,11 +78,14 @@ void RunLog::step(const StepRecord& r) {
     p["utilisation"] = r.device->utilisation;
     p["device_memory_bytes"] = r.device->memory_bytes;
   }
+  if (r.more_perf.is_object()) p.update(r.more_perf);
   perf_.append(p.dump());
   const double now = wall_time();
   events_.scalar("train/loss", r.step, float(r.loss), now);
   events_.scalar("train/lr", r.step, float(r.lr), now);
   events_.scalar("train/grad_norm", r.step, float(r.grad_norm), now);
+  for (const auto& [name, value] : r.more.items())
+    events_.scalar("train/" + name, r.step, value.get<float>(), now);
   events_.scalar("perf/tokens_per_s", r.step, float(r.tokens_per_s), now);
   events_.scalar("perf/mfu", r.step, float(r.mfu), now);
   if (!quiet_) progress(r);
@@ -108,12 +112,29 @@ void RunLog::progress(const StepRecord& r) {
   std::fflush(stderr);
 }
 
-void RunLog::validation(int64_t step, double loss, double seconds) {
+void RunLog::validation(int64_t step, double loss, double seconds,
+                        const nlohmann::ordered_json& more) {
   last_val_ = loss;
-  log_.append(nlohmann::ordered_json{{"step", step}, {"val_loss", loss}}.dump());
+  nlohmann::ordered_json j{{"step", step}, {"val_loss", loss}};
+  if (more.is_object()) j.update(more);
+  log_.append(j.dump());
   perf_.append(nlohmann::ordered_json{{"step", step}, {"val_ms", 1e3 * seconds}}.dump());
   events_.scalar("val/loss", step, float(loss), wall_time());
-  note(fmt::format("step {}  validation loss {:.4f}", step, loss));
+  std::string line = fmt::format("step {}  validation loss {:.4f}", step, loss);
+  for (const auto& [name, value] : more.items()) {
+    events_.scalar("val/" + name, step, value.get<float>(), wall_time());
+    line += fmt::format("  {} {:.4f}", name, value.get<double>());
+  }
+  note(line);
+}
+
+void RunLog::evaluation(int64_t step, const nlohmann::ordered_json& found, double seconds) {
+  nlohmann::ordered_json j{{"step", step}};
+  j.update(found);
+  log_.append(j.dump());
+  perf_.append(nlohmann::ordered_json{{"step", step}, {"eval_ms", 1e3 * seconds}}.dump());
+  for (const auto& [name, value] : found.items())
+    events_.scalar("eval/" + name, step, value.get<float>(), wall_time());
 }
 
 void RunLog::sample(int64_t step, const std::string& text) {

@@ -22,7 +22,6 @@ void embed(Stream& s, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor p
           std::memcpy(static_cast<void*>(out), token, size_t(C) * sizeof(T));
           continue;
         }
-        // Padding has a negative position; what it yields is never used.
         const int64_t at = larger(0, positions.as<int32_t>()[t]);
         const T* place = pos_w.as<const T>() + at * C;
         vectors(C, [&](int64_t i, auto v) { v.put(out + i, v.get(token + i) + v.get(place + i)); });
@@ -65,6 +64,31 @@ void embed_bwd(Stream& s, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tenso
   by_dtype("embed_bwd", dy, [&]<class T>(T*) {
     if (dw) scatter<T>(s, dw, dy, ids);
     if (dpos_w) scatter<T>(s, dpos_w, dy, positions);
+  });
+}
+
+void scatter_rows(Stream& s, Tensor dx, Tensor dy, Tensor ids, Tensor prior) {
+  expect_dtypes("scatter_rows", dx.dtype, dy, prior);
+  const int64_t C = dx.cols();
+  by_dtype("scatter_rows", dx, [&]<class T>(T*) {
+    if (dx.data != prior.data)
+      over_elements(s, count(dx), [&](int64_t begin, int64_t end) {
+        void* to = static_cast<void*>(dx.as<T>() + begin);
+        const size_t bytes = size_t(end - begin) * sizeof(T);
+        if (prior)
+          std::memcpy(to, prior.as<const T>() + begin, bytes);
+        else
+          std::memset(to, 0, bytes);
+      });
+    over_rows(s, count(ids), C, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t row = ids.as<int32_t>()[r];
+        if (row < 0) continue;
+        T* out = dx.as<T>() + row * C;
+        const T* in = dy.as<const T>() + r * C;
+        vectors(C, [&](int64_t i, auto v) { v.put(out + i, v.get(out + i) + v.get(in + i)); });
+      }
+    });
   });
 }
 

@@ -13,6 +13,7 @@ void column_sum(Stream&, Tensor out, Tensor parts, Tensor x, float alpha, bool a
 void embed(Stream&, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos_w);
 void embed_bwd(Stream&, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor positions,
                const EmbedSpec&);
+void scatter_rows(Stream&, Tensor dx, Tensor dy, Tensor ids, Tensor prior);
 
 void norm(Stream&, Tensor y, Tensor sum, Tensor stat, Tensor x, Tensor r, Tensor gain, Tensor bias,
           const NormSpec&);
@@ -42,6 +43,10 @@ void copy(Stream&, Tensor y, Tensor x);
 
 void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
                    const LossSpec&);
+void logprob(Stream&, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,
+             const LogprobSpec&);
+void logprob_bwd(Stream&, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor targets,
+                 const LogprobSpec&);
 void mean_loss(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add);
 
 void sum_squares(Stream&, Tensor out, Tensor parts, Tensor x);

@@ -1,6 +1,6 @@
-// Cross entropy over rows of logits, with the gradient written over them. Memory bound: the first
-// pass keeps a running maximum and sum over stretches of a row, the second (with grad) finds the
-// row in the second-level cache.
+// Cross entropy over rows of logits, with the gradient written over them, and log-probabilities at
+// a temperature. Memory bound: the first pass keeps a running maximum and sum over stretches of a
+// row, the second (with grad) finds the row in the second-level cache.
 #include "cpu/isa/kernels.h"
 #include "cpu/isa/rows.h"
 
@@ -10,9 +10,16 @@ namespace {
 constexpr int32_t masked = -100;
 constexpr int64_t stretch = 1024;
 
-HEARTH_INLINE vf capped(vf x, float cap, float inverse) {
-  return cap > 0 ? cap * tanh(x * inverse) : x;
-}
+// What a logit counts as: under the softcap, over the temperature.
+struct Level {
+  float scale;    // the softcap or 1, over the temperature
+  float inverse;  // 1 / softcap, or 0
+
+  Level(float cap, float temperature)
+      : scale((cap > 0 ? cap : 1) / temperature), inverse(cap > 0 ? 1 / cap : 0) {}
+  bool capped() const { return inverse > 0; }
+  HEARTH_INLINE vf of(vf x) const { return (capped() ? tanh(x * inverse) : x) * scale; }
+};
 
 struct Row {
   float max, sum;  // of exp(x - max)
@@ -20,21 +27,20 @@ struct Row {
 
 // max and sum of exp over a row, each stretch folded into what came before.
 template <class T>
-Row row_sums(const T* x, int64_t V, float cap) {
-  const float inverse = cap > 0 ? 1 / cap : 0, low = -__builtin_inff();
+Row row_sums(const T* x, int64_t V, const Level& level) {
+  const float low = -__builtin_inff();
   Row row{low, 0};
   for (int64_t at = 0; at < V; at += stretch) {
     const T* p = x + at;
     const int64_t n = smaller(stretch, V - at);
     vf top = broadcast(low);
     vectors(n, [&](int64_t i, auto w) { top = max(w.only(w.get(p + i), low), top); });
-    // The softcap rises with its argument: it may be applied to the maximum alone.
-    const float best = capped(broadcast(max_lane(top)), cap, inverse)[0];
+    // A level rises with its argument: the maximum is that of the largest logit.
+    const float best = level.of(broadcast(max_lane(top)))[0];
     const float base = best > row.max || best != best ? best : row.max;
     vf total = zero();
-    vectors(n, [&](int64_t i, auto w) {
-      total += w.only(exp_down(capped(w.get(p + i), cap, inverse) - base), 0);
-    });
+    vectors(
+        n, [&](int64_t i, auto w) { total += w.only(exp_down(level.of(w.get(p + i)) - base), 0); });
     const float fade = row.sum > 0 ? exp_down(broadcast(row.max - base))[0] : 0;
     row = {base, row.sum * fade + sum(total)};
   }
@@ -42,25 +48,43 @@ Row row_sums(const T* x, int64_t V, float cap) {
 }
 
 template <class T>
-void row_grad(T* x, int64_t V, Row row, int64_t target, float scale, float cap) {
-  const float inverse = cap > 0 ? 1 / cap : 0, share = scale / row.sum;
+float row_nll(const T* x, Row row, int64_t target, const Level& level) {
+  const float hit = level.of(load_partial(x + target, 1))[0];
+  return log(broadcast(row.sum))[0] + (row.max - hit);
+}
+
+template <class T>
+float row_entropy(const T* x, int64_t V, Row row, const Level& level) {
+  vf total = zero();
+  vectors(V, [&](int64_t i, auto w) {
+    const vf below = level.of(w.get(x + i)) - row.max;
+    total += w.only(exp_down(below) * below, 0);
+  });
+  return log(broadcast(row.sum))[0] - sum(total) / row.sum;
+}
+
+// out = scale * (softmax - onehot), times the slope of the softcap; it may be x.
+template <class T, class X>
+void row_grad(T* out, const X* x, int64_t V, Row row, int64_t target, float scale,
+              const Level& level) {
+  const float share = scale / row.sum;
   const float hit = load_partial(x + target, 1)[0];
   vectors(V, [&](int64_t i, auto w) {
     const vf a = w.get(x + i);
-    if (cap > 0) {
-      const vf t = tanh(a * inverse);
-      w.put(x + i, exp_down(t * cap - row.max) * share * (1.0f - t * t));
+    if (level.capped()) {
+      const vf t = tanh(a * level.inverse);
+      w.put(out + i, exp_down(t * level.scale - row.max) * share * (1.0f - t * t));
     } else {
-      w.put(x + i, exp_down(a - row.max) * share);
+      w.put(out + i, exp_down(a * level.scale - row.max) * share);
     }
   });
   // The target's element again, with its 1 subtracted before rounding.
-  vf p = exp_down(capped(broadcast(hit), cap, inverse) - row.max) * share - scale;
-  if (cap > 0) {
-    const vf t = tanh(broadcast(hit) * inverse);
+  vf p = exp_down(level.of(broadcast(hit)) - row.max) * share - scale;
+  if (level.capped()) {
+    const vf t = tanh(broadcast(hit) * level.inverse);
     p *= 1.0f - t * t;
   }
-  store_partial(x + target, p, 1);
+  store_partial(out + target, p, 1);
 }
 
 }  // namespace
@@ -72,7 +96,7 @@ void cross_entropy(Stream& s, Tensor nll, Tensor logits, Tensor targets, Tensor 
   // Without grad there may be no scalars to read.
   const float scale =
       spec.grad ? scalars_of(scalars).inv_targets * scalars_of(scalars).loss_scale : 0;
-  const float cap = spec.softcap;
+  const Level level(spec.softcap, 1);
   by_dtype("cross_entropy", logits, [&]<class T>(T*) {
     over_rows(s, row_count(logits), V, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
@@ -85,10 +109,46 @@ void cross_entropy(Stream& s, Tensor nll, Tensor logits, Tensor targets, Tensor 
           if (spec.grad) std::memset(static_cast<void*>(x), 0, size_t(V) * sizeof(T));
           continue;
         }
-        const Row sums = row_sums(x, V, cap);
-        const float hit = capped(load_partial(x + target, 1), cap, cap > 0 ? 1 / cap : 0)[0];
-        nll.as<float>()[row] = log(broadcast(sums.sum))[0] + (sums.max - hit);
-        if (spec.grad) row_grad(x, V, sums, target, scale, cap);
+        const Row sums = row_sums(x, V, level);
+        nll.as<float>()[row] = row_nll(x, sums, target, level);
+        if (spec.grad) row_grad(x, x, V, sums, target, scale, level);
+      }
+    });
+  });
+}
+
+void logprob(Stream& s, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,
+             const LogprobSpec& spec) {
+  expect_dtypes("logprob", DType::f32, logprob, entropy, logits);
+  const int64_t wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
+  const Level level(spec.softcap, spec.temperature);
+  over_rows(s, row_count(logits), V, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* x = logits.as<const float>() + row * wide;
+      const int32_t target = targets.as<int32_t>()[row];
+      const Row sums = target < 0 ? Row{0, 1} : row_sums(x, V, level);
+      logprob.as<float>()[row] = target < 0 ? 0 : -row_nll(x, sums, target, level);
+      if (entropy) entropy.as<float>()[row] = target < 0 ? 0 : row_entropy(x, V, sums, level);
+    }
+  });
+}
+
+void logprob_bwd(Stream& s, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor targets,
+                 const LogprobSpec& spec) {
+  expect_dtypes("logprob_bwd", DType::f32, dlogprob, logits);
+  const int64_t wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
+  const Level level(spec.softcap, spec.temperature);
+  by_dtype("logprob_bwd", dlogits, [&]<class T>(T*) {
+    over_rows(s, row_count(logits), V, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const float* x = logits.as<const float>() + row * wide;
+        T* out = dlogits.as<T>() + row * wide;
+        const int32_t target = targets.as<int32_t>()[row];
+        const int64_t used = target < 0 ? 0 : V;  // the rest is 0
+        if (used)
+          row_grad(out, x, V, row_sums(x, V, level), target,
+                   -dlogprob.as<float>()[row] / spec.temperature, level);
+        std::memset(static_cast<void*>(out + used), 0, size_t(wide - used) * sizeof(T));
       }
     });
   });

@@ -1,0 +1,347 @@
+#include "align/grpo.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "align/answers.h"
+#include "align/grpo_step.h"
+#include "core/error.h"
+#include "data/permutation.h"
+#include "io/checkpoint_dir.h"
+#include "io/fields.h"
+#include "model/folder.h"
+#include "train/checkpoint.h"
+#include "train/log.h"
+#include "train/run_folder.h"
+
+namespace hearth {
+namespace fs = std::filesystem;
+
+namespace {
+
+using nlohmann::ordered_json;
+using GrpoClock = std::chrono::steady_clock;
+double grpo_seconds(GrpoClock::time_point since) {
+  return std::chrono::duration<double>(GrpoClock::now() - since).count();
+}
+
+// Settings that change nothing of what a run has computed so far.
+constexpr std::string_view free_settings_of_grpo[] = {
+    "eval_every",     "eval_write",       "eval_prompts",   "eval_data",
+    "target_exact",   "checkpoint_every", "keep",           "sample_every",
+    "reward_workers", "recompute",        "reward_timeout", "reward_failures",
+    "rollout_batch"};
+
+class GrpoRun {
+ public:
+  GrpoRun(const GrpoRunSpec& spec, Backend& backend)
+      : spec_(spec),
+        config_(spec.config),
+        backend_(backend),
+        source_(ModelSource::open(config_.model)),
+        model_(source_.config().resolve()),
+        store_(backend, decoder_params(model_), to_dtype(config_.dtype)) {}
+
+  GrpoResult run() {
+    config_.check();
+    expect_new_or_resumed(spec_.run, spec_.resume);
+    read_data();
+    rewards_ = std::make_unique<Rewards>(config_.rewards());
+    rewards_->check(rows_);
+    if (!eval_rows_.empty()) rewards_->check(eval_rows_);
+    lock_ = open_run_folder(spec_.run, "# Written when the run began; `--resume` reads it back.\n" +
+                                           toml_lines(fields_to_json(config_)));
+    stepper_ = std::make_unique<GrpoStepper>(
+        GrpoStepSpec{.config = config_,
+                     .model = model_,
+                     .tokenizer = &*tokenizer_,
+                     .longest_prompt = longest_prompt_,
+                     .load_reference = [this](ParamStore& to) { source_.load(to); }},
+        store_, backend_, *rewards_);
+    begin();
+    if (!spec_.quiet) fmt::print(stderr, "GRPO on {}\n", backend_.describe());
+    log_ = std::make_unique<RunLog>(spec_.run, state_.log_bytes, state_.samples_bytes,
+                                    config_.steps, true);
+    if (state_.step == 0 && state_.log_bytes == 0 && (config_.eval_every > 0 || config_.steps == 0))
+      evaluate();
+    std::string reason = at_target() ? "target" : "steps";
+    while (state_.step < config_.steps && reason == "steps") {
+      step();
+      const bool done = state_.step == config_.steps;
+      if (due(config_.eval_every) || done) evaluate();
+      if (at_target())
+        reason = "target";
+      else if ((spec_.stop && *spec_.stop) || stops_here())
+        reason = "stopped";
+      if (done || reason != "steps" || due(config_.checkpoint_every)) checkpoint();
+    }
+    log_->sync();
+    return result(reason);
+  }
+
+ private:
+  bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
+  bool stops_here() const {
+    return spec_.stop_after_step > 0 && state_.step >= spec_.stop_after_step;
+  }
+  bool at_target() const {
+    return config_.target_exact > 0 && state_.last_exact >= config_.target_exact;
+  }
+
+  // --- before the first step ---
+  void read_data() {
+    if (source_.tokenizer().empty())
+      fail(source_.path().string(), "expected a model with a tokenizer, got none beside it");
+    tokenizer_ = Tokenizer::load(source_.tokenizer());
+    rows_ = read_prompts(config_.data, config_.prompt_form);
+    prompts_ = encode(rows_);
+    if (config_.eval_data.empty()) return;
+    eval_rows_ = read_prompts(config_.eval_data, config_.prompt_form);
+    if (config_.eval_prompts > 0 && int64_t(eval_rows_.size()) > config_.eval_prompts)
+      eval_rows_.resize(size_t(config_.eval_prompts));
+    eval_prompts_ = encode(eval_rows_);
+  }
+
+  std::vector<EncodedPrompt> encode(const std::vector<PromptRow>& rows) {
+    std::vector<EncodedPrompt> all;
+    for (const PromptRow& row : rows) {
+      EncodedPrompt p{&row, tokenizer_->encode(row.prompt)};
+      tokenizer_->add_template(p.tokens);
+      longest_prompt_ = std::max(longest_prompt_, int64_t(p.tokens.size()));
+      if (p.tokens.empty() || int64_t(p.tokens.size()) >= model_.context)
+        fail(row.where, "expected a prompt of 1 to {} tokens, got {}", model_.context - 1,
+             p.tokens.size());
+      all.push_back(std::move(p));
+    }
+    return all;
+  }
+
+  void begin() {
+    const fs::path parent = spec_.run / "checkpoints";
+    for (const Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2}) store_.flat(p);
+    if (spec_.resume && fs::exists(parent)) {
+      clean_stale(parent);
+      const FoundCheckpoint found = find_newest_valid(parent);
+      for (const auto& [dir, reason] : found.skipped)
+        if (spec_.warn)
+          spec_.warn(fmt::format("checkpoint {} is damaged ({}); falling back to the one before",
+                                 dir.filename().string(), reason));
+      if (found.dir) return load(*found.dir);
+      if (!found.skipped.empty())
+        fail(parent.string(), "expected a valid checkpoint to go on from, got {} damaged ones",
+             found.skipped.size());
+    }
+    source_.load(store_);
+    state_.beta = config_.beta;
+    state_.micro_tokens = config_.micro_tokens;
+    stepper_->update().set_state({});
+  }
+
+  void load(const fs::path& dir) {
+    const std::string where = (dir / "state" / "trainer.json").string();
+    const nlohmann::json saved = read_json(where);
+    if (!saved.is_object() || !saved.contains("grpo"))
+      fail(where, "expected a checkpoint of a GRPO run, got another");
+    expect_same_settings(saved["grpo"], fields_to_json(config_), free_settings_of_grpo, where);
+    state_ = GrpoState::from_json(load_model_checkpoint(dir, store_).at("run"), where);
+    stepper_->update().set_state(state_.update);
+    checkpoint_ = dir;
+  }
+
+  // The next prompts in an order that is another in every pass over the data.
+  std::vector<EncodedPrompt> next_prompts() const {
+    std::vector<EncodedPrompt> chosen;
+    const uint64_t n = prompts_.size();
+    for (int64_t i = 0; i < config_.prompts; ++i) {
+      const uint64_t k = uint64_t(state_.step * config_.prompts + i);
+      chosen.push_back(prompts_[size_t(Permutation(n, config_.seed, k / n)(k % n))]);
+    }
+    return chosen;
+  }
+
+  void step() {
+    const std::vector<EncodedPrompt> prompts = next_prompts();
+    const StepFindings f = stepper_->step(prompts, state_);
+    record(f);
+    if (config_.sample_every > 0 && due(config_.sample_every)) sample(f, *prompts[0].row);
+  }
+
+  // --- what a step leaves behind ---
+  void record(const StepFindings& f) {
+    const RolloutBatch& b = f.batch;
+    int64_t shortest = b.rollouts[0].completion_tokens(), longest = 0, truncated = 0;
+    for (const Rollout& r : b.rollouts) {
+      shortest = std::min(shortest, r.completion_tokens());
+      longest = std::max(longest, r.completion_tokens());
+      truncated += r.truncated;
+    }
+    const double n = double(b.rollouts.size()), groups = double(config_.prompts);
+    ordered_json more{{"reward", f.advantages.reward_mean},
+                      {"reward_std", f.advantages.reward_std},
+                      {"equal_groups", double(f.advantages.equal_groups) / groups},
+                      {"unrewarded", std::ranges::count(f.advantages.rewarded, 0)},
+                      {"length", double(b.tokens) / n},
+                      {"length_min", shortest},
+                      {"length_max", longest},
+                      {"truncated", double(truncated) / n},
+                      {"kl", f.policy.kl},
+                      {"kl_old", f.policy.kl_old},
+                      {"beta", f.beta},
+                      {"entropy", f.policy.entropy},
+                      {"clip_low", f.policy.clip_low},
+                      {"clip_high", f.policy.clip_high},
+                      {"logprob_gap_max", f.gap.most},
+                      {"logprob_gap_mean", f.gap.tokens ? f.gap.sum / double(f.gap.tokens) : 0},
+                      {"trained_tokens", f.policy.tokens},
+                      {"updates", f.updates},
+                      {"version", state_.version},
+                      {"completions", state_.completions}};
+    const std::vector<std::string> names = rewards_->names();
+    for (size_t i = 0; names.size() > 1 && i < names.size(); ++i)
+      more["reward_" + std::to_string(i)] = b.reward_parts[i];
+    const StepSplit& s = f.seconds;
+    ordered_json perf{{"rollout_ms", 1e3 * s.decode},
+                      {"reward_wait_ms", 1e3 * s.reward},
+                      {"score_ms", 1e3 * s.score},
+                      {"train_ms", 1e3 * s.train},
+                      {"rollout_tokens_per_s", double(b.tokens) / s.decode},
+                      {"train_tokens_per_s", s.train > 0 ? double(f.fed) / s.train : 0}};
+    if (const ordered_json t = rewards_->troubles(); !t.empty()) perf["troubles"] = t;
+    const MemoryUse held = backend_.memory_use();
+    log_->step({.step = state_.step,
+                .tokens = state_.tokens,
+                .loss = f.policy.loss,
+                .lr = f.lr,
+                .grad_norm = f.updates ? double(f.policy.update.grad_norm) : 0,
+                .skipped = f.policy.update.skip != 0,
+                .seconds = s.total,
+                .tokens_per_s = double(b.tokens) / s.total,
+                .memory = held.now ? held.now : resident_bytes(),
+                .peak_memory = held.peak ? held.peak : peak_resident_bytes(),
+                .more = std::move(more),
+                .more_perf = std::move(perf)});
+    decode_s_ += s.decode, decoded_ += b.tokens, train_s_ += s.train, fed_ += f.fed;
+    last_reward_ = f.advantages.reward_mean, gap_ = std::max(gap_, f.gap.most);
+    if (spec_.quiet || (grpo_seconds(printed_) < 2 && state_.step != config_.steps)) return;
+    printed_ = GrpoClock::now();
+    fmt::print(stderr,
+               "step {}/{}  reward {:.4f} +- {:.3f}  equal {:.0f}%  length {:.1f}  entropy {:.3f}  "
+               "|g| {:.2f}  gap {:.1e}  rollout {:.0f} tok/s  train {:.0f} tok/s  {:.2f} s\n",
+               state_.step, config_.steps, f.advantages.reward_mean, f.advantages.reward_std,
+               100 * double(f.advantages.equal_groups) / groups, double(b.tokens) / n,
+               f.policy.entropy, double(f.policy.update.grad_norm), f.gap.most,
+               double(b.tokens) / s.decode, s.train > 0 ? double(f.fed) / s.train : 0, s.total);
+  }
+
+  // The first group of the step.
+  void sample(const StepFindings& f, const PromptRow& row) {
+    std::string text = row.prompt + "\n";
+    for (size_t i = 0; i < size_t(config_.group); ++i) {
+      const auto& reward = f.batch.rewards[i];
+      text += fmt::format("[{}] {}\n", reward ? fmt::format("{:g}", *reward) : "none",
+                          f.batch.rollouts[i].text);
+    }
+    log_->sample(state_.step, text);
+  }
+
+  // Greedy completions of the held-out prompts: the share that is the answer, and their reward.
+  void evaluate() {
+    if (eval_prompts_.empty()) return;
+    const auto begin = GrpoClock::now();
+    const std::vector<Rollout> made =
+        greedy_completions(stepper_->engine(), eval_prompts_, stepper_->rollout_spec(state_.step));
+    std::vector<std::future<GroupRewards>> scores;
+    for (const Rollout& r : made)
+      scores.push_back(rewards_->submit(eval_rows_[r.prompt], {{r.text, r.completion_tokens()}}));
+    double reward = 0;
+    int64_t exact = 0, answers = 0, rewarded = 0;
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (const auto x = scores[i].get().total[0]) reward += *x, ++rewarded;
+      if (const auto answer = eval_rows_[i].answer())
+        ++answers, exact += trimmed(made[i].text) == trimmed(*answer);
+    }
+    ordered_json found{{"eval_reward", rewarded ? reward / double(rewarded) : 0},
+                       {"eval_prompts", made.size()},
+                       {"eval_unrewarded", int64_t(made.size()) - rewarded}};
+    if (answers > 0) {
+      state_.last_exact = double(exact) / double(answers);
+      state_.best_exact = std::max(state_.best_exact, state_.last_exact);
+      found["eval_exact"] = state_.last_exact;
+    }
+    log_->evaluation(state_.step, found, grpo_seconds(begin));
+    if (config_.eval_write) write_completions(made);
+    if (!spec_.quiet)
+      fmt::print(stderr, "step {}  evaluation: reward {:.4f}{}\n", state_.step,
+                 found["eval_reward"].get<double>(),
+                 answers ? fmt::format(", exact {:.4f}", state_.last_exact) : "");
+  }
+
+  // The rows with what the model made of them; a completion they had becomes the reference.
+  void write_completions(const std::vector<Rollout>& made) const {
+    AtomicFile file(spec_.run / fmt::format("eval-{}.jsonl", state_.step));
+    for (const Rollout& r : made) {
+      const PromptRow& row = eval_rows_[r.prompt];
+      nlohmann::json out = row.row;
+      if (out.contains("completion") && !out.contains("reference"))
+        out["reference"] = out["completion"];
+      out["prompt"] = row.prompt, out["completion"] = r.text;
+      using Bad = nlohmann::json::error_handler_t;
+      file.write(to_bytes(out.dump(-1, ' ', false, Bad::replace) + "\n"));
+    }
+    file.commit();
+  }
+
+  void checkpoint() {
+    log_->sync();
+    state_.log_bytes = log_->log_bytes(), state_.samples_bytes = log_->samples_bytes();
+    checkpoint_ = save_model_checkpoint(
+        spec_.run,
+        {.model = model_,
+         .tokenizer = &*tokenizer_,
+         .chat_template = {},
+         .trainer = {{"version", 1}, {"grpo", fields_to_json(config_)}, {"run", state_.to_json()}},
+         .step = state_.step,
+         .keep = config_.keep},
+        store_);
+  }
+
+  GrpoResult result(const std::string& reason) const {
+    GrpoResult r;
+    r.steps = state_.step, r.updates = int64_t(state_.version);
+    r.completions = state_.completions, r.tokens = state_.tokens;
+    r.reward = last_reward_, r.logprob_gap = gap_, r.seconds = state_.seconds;
+    if (state_.last_exact >= 0) r.exact = state_.last_exact;
+    if (decode_s_ > 0) r.rollout_tokens_per_s = double(decoded_) / decode_s_;
+    if (train_s_ > 0) r.train_tokens_per_s = double(fed_) / train_s_;
+    r.reason = reason, r.checkpoint = checkpoint_;
+    return r;
+  }
+
+  const GrpoRunSpec& spec_;
+  const GrpoConfig& config_;
+  Backend& backend_;
+  ModelSource source_;
+  ModelConfig model_;  // resolved
+  ParamStore store_;
+  Fd lock_;
+  std::optional<Tokenizer> tokenizer_;
+  std::vector<PromptRow> rows_, eval_rows_;
+  std::vector<EncodedPrompt> prompts_, eval_prompts_;
+  int64_t longest_prompt_ = 0;
+  std::unique_ptr<Rewards> rewards_;  // after the rows it may still read: it goes first
+  std::unique_ptr<GrpoStepper> stepper_;
+  std::unique_ptr<RunLog> log_;
+  GrpoState state_;
+  fs::path checkpoint_;
+  GrpoClock::time_point printed_ = {};
+  double decode_s_ = 0, train_s_ = 0, last_reward_ = 0, gap_ = 0;  // of this process
+  int64_t decoded_ = 0, fed_ = 0;
+};
+
+}  // namespace
+
+GrpoResult grpo(const GrpoRunSpec& spec, Backend& backend) { return GrpoRun(spec, backend).run(); }
+
+}  // namespace hearth

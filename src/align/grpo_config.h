@@ -1,0 +1,136 @@
+// GrpoConfig: everything about a GRPO run. Written to the run folder as config.toml; a resumed run
+// reads it back.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "align/advantages.h"
+#include "align/grpo_loss.h"
+#include "align/rewards.h"
+#include "model/decoder.h"
+#include "optim/schedule.h"
+#include "train/config.h"
+
+namespace hearth {
+
+struct GrpoConfig {
+  std::string model, data, eval_data;
+  std::string prompt_form = "{}";
+  std::vector<std::string> reward, stop;
+  int reward_workers = 2;
+  double reward_timeout = 10;
+  int64_t reward_failures = 100;
+  std::string stockfish = "auto";
+  int64_t stockfish_nodes = 5000;
+  int64_t steps = 100, prompts = 8, group = 8, max_completion = 512;
+  float temperature = 1;
+  uint64_t seed = 1;
+  AdvantageScale scale = AdvantageScale::group;
+  Baseline baseline = Baseline::mean;
+  double ema_decay = 0.9;
+  Reduction reduction = Reduction::dapo;
+  RatioLevel ratio = RatioLevel::token;
+  double epsilon = 0.2, epsilon_high = 0;
+  double beta = 0, kl_target = 0;
+  KlForm kl = KlForm::k3;
+  double importance_cap = 0;
+  int64_t mu = 1, mini_batches = 1;
+  bool train_equal = false;
+  double lr = 1e-6, lr_floor = 0;
+  Schedule schedule = Schedule::linear;
+  int64_t warmup = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, adam_eps = 1e-8f, weight_decay = 0, clip = 1;
+  TrainDType dtype = TrainDType::fp32;
+  Recompute recompute = Recompute::none;
+  int64_t micro_tokens = 4096, rollout_batch = 0;
+  int64_t eval_every = 0, eval_prompts = 0;
+  bool eval_write = false;
+  double target_exact = 0;
+  int64_t checkpoint_every = 50;
+  int keep = 3;
+  int64_t sample_every = 0;
+
+  template <class V>
+  void visit(V&& v) {
+    v("model", model, "run, checkpoint or Hugging Face folder to begin from");
+    v("data", data, "JSON lines of prompts, with answers where a reward wants them");
+    v("eval_data", eval_data, "the same, held out: greedy completions of them are scored");
+    v("prompt_form", prompt_form, "text around each prompt, which goes where {} stands");
+    v("reward", reward,
+      "exact, numeric, near[:0.001], regex:P, length:N, chess, program:COMMAND; each may end in "
+      "@weight");
+    v("stop", stop, "strings that end a completion, beside the end of text");
+    v("reward_workers", reward_workers, "threads that score, and processes of each program");
+    v("reward_timeout", reward_timeout, "seconds a program has for an answer");
+    v("reward_failures", reward_failures,
+      "completions a program may leave without a reward before the run ends; -1: any number");
+    v("stockfish", stockfish, "path, auto or none: labels chess prompts that have no truth");
+    v("stockfish_nodes", stockfish_nodes, "searched a position");
+    v("steps", steps, "steps: rollouts, rewards and updates; 0: only an evaluation");
+    v("prompts", prompts, "prompts a step");
+    v("group", group, "completions of each prompt");
+    v("max_completion", max_completion, "tokens of a completion at most");
+    v("temperature", temperature, "of sampling; log-probabilities are taken at it too");
+    v("seed", seed, "of the order of prompts and of sampling");
+    v("scale", scale, "group, batch or none: whose deviation divides advantages");
+    v("baseline", baseline,
+      "mean, median, ema or leave_one_out: what rewards are measured against");
+    v("ema_decay", ema_decay, "of the moving mean");
+    v("reduction", reduction, "grpo, bnpo, dr_grpo or dapo: how token terms become a loss");
+    v("ratio", ratio, "token, or sequence (GSPO)");
+    v("epsilon", epsilon, "ratios are clipped below 1 - epsilon");
+    v("epsilon_high", epsilon_high, "and above 1 + this; 0: as epsilon");
+    v("beta", beta, "of the KL to the model the run began from; 0: no such model is kept");
+    v("kl_target", kl_target, "beta follows the KL to this; 0: it stays");
+    v("kl", kl, "k1, k2 or k3");
+    v("importance_cap", importance_cap,
+      "correct for the sampler by importance up to this; 0: the sampler's numbers are the old "
+      "ones");
+    v("mu", mu, "passes over the rollouts of a step");
+    v("mini_batches", mini_batches, "updates in a pass");
+    v("train_equal", train_equal,
+      "also run completions whose advantage is 0 through the model: no gradient, whole statistics");
+    v("lr", lr, "peak learning rate");
+    v("lr_floor", lr_floor, "fraction of the peak that cosine and linear end at");
+    v("schedule", schedule, "constant, cosine, linear, wsd or wsd_sqrt");
+    v("warmup", warmup, "steps of linear warmup");
+    v("beta1", beta1, "AdamW");
+    v("beta2", beta2, "AdamW");
+    v("adam_eps", adam_eps, "AdamW");
+    v("weight_decay", weight_decay, "of matrices");
+    v("clip", clip, "largest gradient norm; 0: no clipping");
+    v("dtype", dtype, "fp32, bf16 or, on a card, tf32; masters are fp32");
+    v("recompute", recompute, "none, light (norms, activations) or block");
+    v("micro_tokens", micro_tokens, "tokens through the model at a time in training");
+    v("rollout_batch", rollout_batch, "sequences decoded at a time; 0: all, up to 512");
+    v("eval_every", eval_every, "steps between evaluations; 0: only at the end");
+    v("eval_prompts", eval_prompts, "of the held-out file, from its start; 0: all");
+    v("eval_write", eval_write, "their completions go to eval-STEP.jsonl, as chess score reads it");
+    v("target_exact", target_exact, "stop when so many of them are exact; 0: never");
+    v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
+    v("keep", keep, "checkpoints kept");
+    v("sample_every", sample_every, "steps between groups written to samples.jsonl; 0: none");
+  }
+
+  RewardSpec rewards() const {
+    return {.rewards = reward,
+            .workers = reward_workers,
+            .timeout_s = reward_timeout,
+            .max_failures = reward_failures,
+            .stockfish = stockfish,
+            .stockfish_nodes = stockfish_nodes};
+  }
+  PolicyLossSpec loss(double beta_now) const {
+    return {.epsilon = epsilon,
+            .epsilon_high = epsilon_high > 0 ? epsilon_high : epsilon,
+            .reduction = reduction,
+            .ratio = ratio,
+            .beta = beta_now,
+            .kl = kl,
+            .max_completion = max_completion};
+  }
+  void check() const;  // an error names the field
+};
+
+}  // namespace hearth

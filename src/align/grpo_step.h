@@ -1,0 +1,74 @@
+// One step of GRPO: rollouts, rewards, advantages, updates; with all that a step finds. The engine
+// and the training programs stand on one ParamStore.
+#pragma once
+
+#include "align/grpo_config.h"
+#include "align/grpo_state.h"
+#include "align/policy.h"
+
+namespace hearth {
+
+// Seconds of the parts of a step.
+struct StepSplit {
+  double decode = 0, reward = 0, score = 0, train = 0, total = 0;
+};
+
+// What a step found, for the log.
+struct StepFindings {
+  RolloutBatch batch;
+  Advantages advantages;
+  LogprobGap gap;
+  PolicyStep policy;  // means over the updates of the step
+  int64_t updates = 0, fed = 0;
+  double lr = 0, beta = 0;
+  StepSplit seconds;
+};
+
+struct GrpoStepSpec {
+  const GrpoConfig& config;
+  const ModelConfig& model;  // resolved
+  const Tokenizer* tokenizer = nullptr;
+  int64_t longest_prompt = 0;
+  bool ignore_eos = false;  // every completion runs to the limit: for measuring
+  // Fills the store of the reference, which only a beta above 0 makes.
+  std::function<void(ParamStore&)> load_reference = {};
+};
+
+class GrpoStepper {
+ public:
+  GrpoStepper(const GrpoStepSpec&, ParamStore&, Backend&, Rewards&);
+
+  // Rollouts with their rewards, stamped with the state's version of the weights.
+  RolloutBatch roll_out(std::span<const EncodedPrompt>, const GrpoState&);
+  // Updates the weights and counts in the state. Rollouts of other weights than the present ones
+  // are an error: they are never trained on.
+  StepFindings train_on(RolloutBatch, GrpoState&);
+  StepFindings step(std::span<const EncodedPrompt>, GrpoState&);  // both
+
+  Engine& engine() { return *engine_; }
+  UpdateProgram& update() { return *update_; }
+  RolloutSpec rollout_spec(int64_t step) const;
+
+ private:
+  void make_engine(int64_t longest_prompt);
+  std::vector<PolicySample> samples_of(StepFindings&, const GrpoState&);
+  void update_weights(StepFindings&, const std::vector<PolicySample>&, GrpoState&);
+  std::vector<PolicySample> part_of(const std::vector<PolicySample>&, int64_t step, int64_t pass,
+                                    int64_t part, int64_t parts) const;
+  Scalars scalars(double lr, uint64_t version) const;
+
+  GrpoStepSpec spec_;
+  const GrpoConfig& config_;
+  const ModelConfig& model_;
+  ParamStore& store_;
+  Backend& backend_;
+  Rewards& rewards_;
+  Memory memory_;
+  std::unique_ptr<LogprobPrograms> programs_, reference_;
+  std::unique_ptr<UpdateProgram> update_;
+  std::unique_ptr<ParamStore> reference_store_;  // with beta alone
+  std::unique_ptr<Memory> reference_memory_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace hearth

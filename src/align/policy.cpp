@@ -1,0 +1,126 @@
+#include "align/policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace hearth {
+namespace {
+
+// What the model is fed of a completion: all but its last token.
+int64_t fed_length(const Rollout& r) { return int64_t(r.tokens.size()) - 1; }
+
+// Lengths in steps: few shapes of programs serve all.
+int64_t padded_tokens(int64_t n, int64_t context) {
+  const int64_t step = n <= 64 ? 8 : n <= 256 ? 16 : 64;
+  return std::min((n + step - 1) / step * step, context);
+}
+
+}  // namespace
+
+void LogprobGap::add(std::span<const float> trainer, std::span<const float> sampler) {
+  for (size_t i = 0; i < trainer.size(); ++i) {
+    const double gap = std::abs(double(trainer[i]) - double(sampler[i]));
+    most = std::max(most, gap), sum += gap, ++tokens;
+  }
+}
+
+std::vector<std::vector<size_t>> micro_batches(std::span<const Rollout* const> all, int64_t tokens,
+                                               int64_t context) {
+  std::vector<size_t> order(all.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return fed_length(*all[i]); });
+  std::vector<std::vector<size_t>> batches;
+  for (size_t at = 0; at < order.size();) {
+    const int64_t T = padded_tokens(fed_length(*all[order[at]]), context);
+    const size_t B = std::min(order.size() - at, size_t(std::max<int64_t>(1, tokens / T)));
+    batches.emplace_back(order.begin() + ptrdiff_t(at), order.begin() + ptrdiff_t(at + B));
+    at += B;
+  }
+  return batches;
+}
+
+TokenBatch token_batch(std::span<const Rollout* const> rollouts, int64_t context) {
+  TokenBatch b;
+  int64_t longest = 1;
+  for (const Rollout* r : rollouts) longest = std::max(longest, fed_length(*r));
+  b.B = int64_t(rollouts.size()), b.T = padded_tokens(longest, context);
+  b.tokens.assign(size_t(b.B * b.T), 0);
+  for (int64_t i = 0; i < b.B; ++i) {
+    const Rollout& r = *rollouts[size_t(i)];
+    std::copy_n(r.tokens.begin(), fed_length(r), b.tokens.begin() + i * b.T);
+    for (int64_t t = r.prompt_tokens; t < int64_t(r.tokens.size()); ++t) {
+      b.rows.push_back(int32_t(i * b.T + t - 1));
+      b.targets.push_back(r.tokens[size_t(t)]);
+    }
+  }
+  return b;
+}
+
+std::vector<std::vector<float>> score_rollouts(LogprobPrograms& programs,
+                                               std::span<const Rollout* const> rollouts,
+                                               int64_t micro_tokens, int64_t context) {
+  std::vector<std::vector<float>> all(rollouts.size());
+  for (const std::vector<size_t>& micro : micro_batches(rollouts, micro_tokens, context)) {
+    std::vector<const Rollout*> of;
+    for (const size_t i : micro) of.push_back(rollouts[i]);
+    const Logprobs p = programs.score(token_batch(of, context));
+    auto next = p.logprob.begin();
+    for (const size_t i : micro) {
+      const auto end = next + ptrdiff_t(rollouts[i]->completion_tokens());
+      all[i].assign(next, end);
+      next = end;
+    }
+  }
+  return all;
+}
+
+PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update,
+                       std::span<const PolicySample> samples, const PolicySpec& spec,
+                       const Scalars& scalars, int64_t context, LogprobGap* gap) {
+  std::vector<const Rollout*> rollouts;
+  PolicyStep step;
+  for (const PolicySample& s : samples) {
+    rollouts.push_back(s.rollout);
+    step.tokens += s.rollout->completion_tokens();
+  }
+  bool first = true;
+  for (const std::vector<size_t>& micro : micro_batches(rollouts, spec.micro_tokens, context)) {
+    PolicyBatch b;
+    b.step_completions = int64_t(samples.size()), b.step_tokens = step.tokens;
+    b.generation_tokens = spec.generation_tokens;
+    std::vector<const Rollout*> of;
+    std::vector<float> sampler;
+    for (const size_t i : micro) {
+      const PolicySample& s = samples[i];
+      of.push_back(s.rollout);
+      b.lengths.push_back(s.rollout->completion_tokens());
+      b.advantages.push_back(s.advantage);
+      b.old.insert(b.old.end(), s.old.begin(), s.old.end());
+      b.reference.insert(b.reference.end(), s.reference.begin(), s.reference.end());
+      b.weights.insert(b.weights.end(), s.weights.begin(), s.weights.end());
+      sampler.insert(sampler.end(), s.rollout->logprobs.begin(), s.rollout->logprobs.end());
+    }
+    const TokenBatch tokens = token_batch(of, context);
+    const Logprobs now = programs.forward(tokens, first);
+    first = false;
+    b.now.assign(now.logprob.begin(), now.logprob.end());
+    const PolicyLoss loss = policy_loss(b, spec.loss);
+    programs.backward(std::vector<float>(loss.dnow.begin(), loss.dnow.end()));
+
+    if (gap) gap->add(now.logprob, sampler);
+    const double share = double(b.now.size()) / double(step.tokens);
+    const double ratios = spec.loss.ratio == RatioLevel::sequence
+                              ? double(b.lengths.size()) / double(samples.size())
+                              : share;
+    step.loss += loss.loss;
+    step.kl += share * loss.kl, step.kl_old += share * loss.kl_old;
+    step.clip_low += ratios * loss.clip_low, step.clip_high += ratios * loss.clip_high;
+    for (const float h : now.entropy) step.entropy += double(h) / double(step.tokens);
+    step.fed += tokens.B * tokens.T;
+  }
+  step.update = update.run(scalars, step.loss);
+  return step;
+}
+
+}  // namespace hearth

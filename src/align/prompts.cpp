@@ -1,0 +1,78 @@
+#include "align/prompts.h"
+
+#include "core/error.h"
+#include "io/files.h"
+#include "io/json.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::json;
+
+const std::string& text_at(const json& row, const char* key, const std::string& where) {
+  if (!row.at(key).is_string())
+    fail(where, "expected a text as \"{}\", got {}", key, row.at(key).dump().substr(0, 40));
+  return row.at(key).get_ref<const std::string&>();
+}
+
+std::string prompt_text(const json& row, const std::string& where) {
+  for (const char* key : {"prompt", "question", "original_text"})
+    if (row.contains(key)) return text_at(row, key, where);
+  if (!row.contains("instruction"))
+    fail(where,
+         "expected \"prompt\", \"question\", \"original_text\" or \"instruction\", got none");
+  std::string text = text_at(row, "instruction", where);
+  if (row.contains("input") && !text_at(row, "input", where).empty())
+    text += "\n" + text_at(row, "input", where);
+  return text;
+}
+
+PromptRow prompt_row(json row, std::string_view form, std::string where) {
+  if (!row.is_object())
+    fail(where, "expected an object, got {}", in_quotes(row.dump().substr(0, 40)));
+  const size_t hole = form.find("{}");
+  std::string text = prompt_text(row, where);
+  text = std::string(form.substr(0, hole)) + text + std::string(form.substr(hole + 2));
+  if (text.empty()) fail(where, "expected a prompt of at least a byte, got an empty one");
+  return {std::move(row), std::move(text), std::move(where)};
+}
+
+}  // namespace
+
+std::optional<std::string> PromptRow::answer() const {
+  for (const char* key : {"answer", "ans", "completion", "output"}) {
+    if (!row.contains(key)) continue;
+    const json& a = row.at(key);
+    if (a.is_string()) return a.get<std::string>();
+    if (a.is_number()) return a.dump();
+  }
+  return std::nullopt;
+}
+
+std::vector<PromptRow> read_prompts(const std::filesystem::path& path, std::string_view form) {
+  if (form.find("{}") == form.npos)
+    fail_usage("prompt_form", "expected a {{}} where the prompt goes, got {}", in_quotes(form));
+  const std::string all = read_file(path);
+  const std::string name = path.string();
+  std::vector<PromptRow> rows;
+  if (const size_t first = all.find_first_not_of(" \t\r\n");
+      first != all.npos && all[first] == '[') {
+    json list = parse_json(all, name);
+    for (json& row : list)
+      rows.push_back(prompt_row(std::move(row), form, fmt::format("{}:{}", name, rows.size() + 1)));
+  } else {
+    int64_t line = 0;
+    for (size_t begin = 0; begin < all.size();) {
+      const size_t end = std::min(all.find('\n', begin), all.size());
+      const std::string_view text = std::string_view(all).substr(begin, end - begin);
+      const std::string where = fmt::format("{}:{}", name, ++line);
+      if (text.find_first_not_of(" \t\r") != text.npos)
+        rows.push_back(prompt_row(parse_json(text, where), form, where));
+      begin = end + 1;
+    }
+  }
+  if (rows.empty()) fail(name, "expected at least one prompt, got none");
+  return rows;
+}
+
+}  // namespace hearth

@@ -1,0 +1,157 @@
+#include "align/reward_program.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
+
+#include "core/error.h"
+#include "io/json.h"
+#include "io/line_process.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+enum class ProgramTrouble { none, missing, died, hung, rubbish };
+
+ProgramTrouble program_trouble(LineProcess::Heard h) {
+  switch (h) {
+    case LineProcess::Heard::line:
+      return ProgramTrouble::none;
+    case LineProcess::Heard::late:
+      return ProgramTrouble::hung;
+    case LineProcess::Heard::ended:
+      return ProgramTrouble::died;
+    case LineProcess::Heard::too_long:
+      return ProgramTrouble::rubbish;
+  }
+  return ProgramTrouble::rubbish;
+}
+
+// As a shell would look for it; what is found nowhere is tried as it stands.
+fs::path in_path(const std::string& name) {
+  if (name.find('/') != name.npos) return name;
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path ? path : "");
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (const fs::path p = fs::path(folder) / name; access(p.c_str(), X_OK) == 0) return p;
+  return name;
+}
+
+struct ProgramAnswer {
+  bool understood = false;
+  std::optional<double> reward;
+};
+
+ProgramAnswer read_answer(const std::string& line, int64_t id) {
+  try {
+    const json j = parse_json(line, "reward", {.max_bytes = size_t(1) << 20, .max_depth = 16});
+    if (!j.is_object() || !j.contains("id") || j.at("id") != id || !j.contains("reward")) return {};
+    const json& r = j.at("reward");
+    if (r.is_null()) return {true, std::nullopt};
+    if (!r.is_number() || !std::isfinite(r.get<double>())) return {};
+    return {true, r.get<double>()};
+  } catch (const Error&) { return {}; }
+}
+
+}  // namespace
+
+// A process and what was seen of it; one thread at a time.
+struct RewardProgram::Slot {
+  std::unique_ptr<LineProcess> process;
+  bool started = false;
+  int64_t asked = 0;
+  std::atomic<int64_t> answered = 0, abstained = 0, missing = 0, died = 0, hung = 0, rubbish = 0,
+                       replaced = 0;
+
+  void note(ProgramTrouble t) {
+    missing += t == ProgramTrouble::missing, died += t == ProgramTrouble::died;
+    hung += t == ProgramTrouble::hung, rubbish += t == ProgramTrouble::rubbish;
+  }
+};
+
+RewardProgram::RewardProgram(RewardProgramSpec spec) : spec_(std::move(spec)) {
+  std::istringstream in(spec_.command);
+  for (std::string word; in >> word;) words_.push_back(word);
+  if (words_.empty()) fail_usage("reward", "expected program:COMMAND, got no command");
+  for (int i = 0; i < spec_.processes; ++i) slots_.push_back(std::make_unique<Slot>());
+}
+
+RewardProgram::~RewardProgram() = default;
+
+std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
+                                               const std::string& completion) {
+  for (int attempt = 0; attempt < spec_.attempts; ++attempt) {
+    ProgramTrouble trouble = ProgramTrouble::none;
+    if (!slot.process) {
+      slot.replaced += slot.started;
+      slot.started = true;
+      try {
+        slot.process = std::make_unique<LineProcess>(
+            in_path(words_[0]), std::vector<std::string>(words_.begin() + 1, words_.end()));
+      } catch (const Error&) { trouble = ProgramTrouble::missing; }
+    }
+    const auto deadline = deadline_in(spec_.timeout_s);
+    const int64_t id = ++slot.asked;
+    if (trouble == ProgramTrouble::none) {
+      const json question{
+          {"id", id}, {"prompt", row.prompt}, {"completion", completion}, {"row", row.row}};
+      trouble = program_trouble(slot.process->say(
+          question.dump(-1, ' ', false, json::error_handler_t::replace), deadline));
+    }
+    std::string line;
+    if (trouble == ProgramTrouble::none)
+      trouble = program_trouble(slot.process->hear(line, deadline));
+    if (trouble == ProgramTrouble::none) {
+      const ProgramAnswer a = read_answer(line, id);
+      if (a.understood) {
+        ++(a.reward ? slot.answered : slot.abstained);
+        return a.reward;
+      }
+      trouble = ProgramTrouble::rubbish;
+    }
+    slot.note(trouble);
+    slot.process.reset();
+  }
+  const int64_t failed = ++failed_;
+  if (spec_.max_failures >= 0 && failed > spec_.max_failures) {
+    const RewardProgramCounts c = counts();
+    fail("reward program " + spec_.command,
+         "expected rewards, got {} completions without one: it was missing {} times, died {} "
+         "times, hung {} times, said rubbish {} times",
+         failed, c.missing, c.died, c.hung, c.rubbish);
+  }
+  return std::nullopt;
+}
+
+GroupScores RewardProgram::score(const PromptRow& row, std::span<const RewardText> texts,
+                                 int worker) {
+  GroupScores all;
+  for (const RewardText& t : texts)
+    all.push_back(score_one(*slots_.at(size_t(worker)), row, t.text));
+  return all;
+}
+
+RewardProgramCounts RewardProgram::counts() const {
+  RewardProgramCounts c;
+  c.failed = failed_;
+  for (const auto& s : slots_) {
+    c.answered += s->answered, c.abstained += s->abstained;
+    c.missing += s->missing, c.died += s->died, c.hung += s->hung, c.rubbish += s->rubbish;
+    c.replaced += s->replaced;
+  }
+  return c;
+}
+
+nlohmann::ordered_json RewardProgram::troubles() const {
+  const RewardProgramCounts c = counts();
+  return {{"failed", c.failed},    {"abstained", c.abstained}, {"missing", c.missing},
+          {"died", c.died},        {"hung", c.hung},           {"rubbish", c.rubbish},
+          {"replaced", c.replaced}};
+}
+
+}  // namespace hearth

@@ -1,0 +1,50 @@
+// A reward by any program that speaks JSON lines. It is asked, one line at a time,
+//   {"id": 7, "prompt": "..", "completion": "..", "row": {..}}
+// and answers, one line each,
+//   {"id": 7, "reward": 0.5}        or a reward of null: it has none to give.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "align/rewards.h"
+
+namespace hearth {
+
+class LineProcess;
+
+struct RewardProgramSpec {
+  std::string command;  // program and arguments, cut at spaces; looked for in PATH; no shell
+  int processes = 1;    // one for each thread that asks
+  double timeout_s = 10;
+  int attempts = 2;            // at one completion, the second on a new process
+  int64_t max_failures = 100;  // completions left without a reward before an error; -1: no limit
+};
+
+struct RewardProgramCounts {
+  int64_t answered = 0;
+  int64_t failed = 0;     // completions that got no reward
+  int64_t abstained = 0;  // of which the program said so itself; not counted as failed
+  int64_t missing = 0, died = 0, hung = 0, rubbish = 0;  // times
+  int64_t replaced = 0;                                  // processes started after the first
+};
+
+class RewardProgram : public RewardSource {
+ public:
+  explicit RewardProgram(RewardProgramSpec);
+  ~RewardProgram() override;
+  GroupScores score(const PromptRow&, std::span<const RewardText>, int worker) override;
+  nlohmann::ordered_json troubles() const override;
+  RewardProgramCounts counts() const;
+
+ private:
+  struct Slot;
+  std::optional<double> score_one(Slot&, const PromptRow&, const std::string& completion);
+
+  RewardProgramSpec spec_;
+  std::vector<std::string> words_;  // of the command
+  std::atomic<int64_t> failed_ = 0;
+  std::vector<std::unique_ptr<Slot>> slots_;
+};
+
+}  // namespace hearth

@@ -1,0 +1,205 @@
+#include "align/rewards.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "align/answers.h"
+#include "align/pattern.h"
+#include "align/reward_program.h"
+#include "core/error.h"
+#include "io/json.h"
+
+namespace hearth {
+namespace {
+
+// A rule that scores a completion alone, with the row's answer where it wants one.
+class RuleReward : public RewardSource {
+ public:
+  using Rule = std::function<double(const RewardText&, const std::string& answer)>;
+  enum class Wants { nothing, answer, number };
+  RuleReward(std::string name, Wants wants, Rule rule)
+      : name_(std::move(name)), wants_(wants), rule_(std::move(rule)) {}
+
+  void check(const PromptRow& row) const override {
+    if (wants_ == Wants::nothing) return;
+    const auto answer = row.answer();
+    if (!answer) fail(row.where, "expected an \"answer\" for the reward {}, got none", name_);
+    if (wants_ == Wants::number && !answer_number(*answer))
+      fail(row.where, "expected a number in the answer for the reward {}, got {}", name_,
+           in_quotes(*answer));
+  }
+  GroupScores score(const PromptRow& row, std::span<const RewardText> texts, int) override {
+    const std::string answer = row.answer().value_or("");
+    GroupScores all;
+    for (const RewardText& t : texts) all.push_back(rule_(t, answer));
+    return all;
+  }
+
+ private:
+  std::string name_;
+  Wants wants_;
+  Rule rule_;
+};
+
+double number_argument(std::string_view text, const std::string& whole) {
+  double x = 0;
+  const auto r = std::from_chars(text.data(), text.data() + text.size(), x);
+  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || !std::isfinite(x))
+    fail_usage("reward", "expected a number in {}, got {}", in_quotes(whole), in_quotes(text));
+  return x;
+}
+
+struct ParsedReward {
+  std::string name, argument;
+  double weight = 1;
+};
+
+ParsedReward parse_reward(const std::string& text) {
+  ParsedReward p;
+  std::string_view rest = text;
+  if (const size_t at = rest.rfind('@'); at != rest.npos) {
+    const std::string_view tail = rest.substr(at + 1);
+    double weight = 0;
+    const auto r = std::from_chars(tail.data(), tail.data() + tail.size(), weight);
+    // What is no number after an @ belongs to the argument.
+    if (r.ec == std::errc() && r.ptr == tail.data() + tail.size() && std::isfinite(weight))
+      p.weight = weight, rest = rest.substr(0, at);
+  }
+  const size_t colon = std::min(rest.find(':'), rest.size());
+  p.name = rest.substr(0, colon);
+  if (colon < rest.size()) p.argument = rest.substr(colon + 1);
+  return p;
+}
+
+std::unique_ptr<RewardSource> make_rule(const ParsedReward& p, const std::string& text) {
+  using Wants = RuleReward::Wants;
+  const auto rule = [&](Wants wants, RuleReward::Rule r) {
+    return std::make_unique<RuleReward>(p.name, wants, std::move(r));
+  };
+  if (p.name == "exact")
+    return rule(Wants::answer, [](const RewardText& t, const std::string& answer) {
+      return double(trimmed(t.text) == trimmed(answer));
+    });
+  if (p.name == "numeric")
+    return rule(Wants::number, [](const RewardText& t, const std::string& answer) {
+      return double(equal_number(t.text, answer));
+    });
+  if (p.name == "near") {
+    const double within = p.argument.empty() ? 1e-3 : number_argument(p.argument, text);
+    return rule(Wants::number, [within](const RewardText& t, const std::string& answer) {
+      return double(near_number(t.text, answer, within));
+    });
+  }
+  if (p.name == "regex")
+    return rule(Wants::nothing,
+                [pattern = Pattern(p.argument)](const RewardText& t, const std::string&) {
+                  return double(pattern.found_in(t.text));
+                });
+  if (p.name == "length") {
+    const double most = number_argument(p.argument, text);
+    if (most < 1) fail_usage("reward", "expected length:N with N from 1, got {}", in_quotes(text));
+    return rule(Wants::nothing, [most](const RewardText& t, const std::string&) {
+      return std::clamp(2 - double(t.tokens) / most, 0.0, 1.0);
+    });
+  }
+  return nullptr;
+}
+
+std::unique_ptr<RewardSource> make_reward(const ParsedReward& p, const std::string& text,
+                                          const RewardSpec& spec) {
+  if (auto rule = make_rule(p, text)) return rule;
+  if (p.name == "chess") return make_chess_reward(spec);
+  if (p.name == "program")
+    return std::make_unique<RewardProgram>(RewardProgramSpec{.command = p.argument,
+                                                             .processes = spec.workers,
+                                                             .timeout_s = spec.timeout_s,
+                                                             .max_failures = spec.max_failures});
+  const std::vector<std::string> known{"exact",  "numeric", "near",   "regex",
+                                       "length", "chess",   "program"};
+  fail_usage("reward",
+             "expected one of exact, numeric, near, regex, length, chess, program, got {}; "
+             "the nearest is {}",
+             in_quotes(p.name), nearest(p.name, known));
+}
+
+}  // namespace
+
+Rewards::Rewards(const RewardSpec& spec) {
+  if (spec.rewards.empty()) fail_usage("reward", "expected at least one reward, got none");
+  if (spec.workers < 1 || spec.workers > 1024)
+    fail_usage("reward_workers", "expected 1 to 1024 threads, got {}", spec.workers);
+  if (!(spec.timeout_s > 0))
+    fail_usage("reward_timeout", "expected seconds above 0, got {}", spec.timeout_s);
+  for (const std::string& text : spec.rewards) {
+    const ParsedReward p = parse_reward(text);
+    terms_.push_back({p.name == "program" ? "program:" + p.argument : p.name, p.weight,
+                      make_reward(p, text, spec)});
+  }
+  for (int i = 0; i < spec.workers; ++i)
+    threads_.emplace_back([this, i](std::stop_token stop) { work(i, stop); });
+}
+
+Rewards::~Rewards() {
+  for (std::jthread& t : threads_) t.request_stop();
+  for (std::jthread& t : threads_) t.join();
+}
+
+void Rewards::check(std::span<const PromptRow> rows) const {
+  for (const Term& t : terms_)
+    for (const PromptRow& row : rows) t.source->check(row);
+}
+
+void Rewards::work(int worker, std::stop_token stop) {
+  for (;;) {
+    std::packaged_task<GroupRewards(int)> task;
+    {
+      std::unique_lock lock(mutex_);
+      arrived_.wait(lock, stop, [this] { return !queue_.empty(); });
+      if (queue_.empty()) return;
+      task = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    task(worker);
+  }
+}
+
+std::future<GroupRewards> Rewards::submit(const PromptRow& row, std::vector<RewardText> texts) {
+  std::packaged_task<GroupRewards(int)> task(
+      [this, &row, texts = std::move(texts)](int worker) { return score(row, texts, worker); });
+  std::future<GroupRewards> answer = task.get_future();
+  const std::lock_guard lock(mutex_);
+  queue_.push_back(std::move(task));
+  arrived_.notify_one();
+  return answer;
+}
+
+GroupRewards Rewards::score(const PromptRow& row, std::span<const RewardText> texts, int worker) {
+  GroupRewards g;
+  g.total.assign(texts.size(), 0.0);
+  for (const Term& t : terms_) {
+    const GroupScores scores = t.source->score(row, texts, worker);
+    g.parts.emplace_back();
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (scores[i]) g.parts.back().push_back(*scores[i]);
+      if (g.total[i])
+        g.total[i] = scores[i] ? std::optional(*g.total[i] + t.weight * *scores[i]) : std::nullopt;
+    }
+  }
+  return g;
+}
+
+std::vector<std::string> Rewards::names() const {
+  std::vector<std::string> all;
+  for (const Term& t : terms_) all.push_back(t.name);
+  return all;
+}
+
+nlohmann::ordered_json Rewards::troubles() const {
+  nlohmann::ordered_json all = nlohmann::ordered_json::object();
+  for (const Term& t : terms_)
+    if (nlohmann::ordered_json j = t.source->troubles(); !j.is_null()) all[t.name] = std::move(j);
+  return all;
+}
+
+}  // namespace hearth

@@ -1,0 +1,88 @@
+// Verifiable rewards: what a completion of a prompt is worth, by rules or by a program. Groups are
+// scored by threads of their own while the model goes on with others. A reward that cannot be had
+// is none at all, counted, and never a zero.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "align/prompts.h"
+
+namespace hearth {
+
+struct RewardText {
+  std::string text;
+  int64_t tokens = 0;
+};
+using GroupScores = std::vector<std::optional<double>>;  // one a completion
+
+// One kind of reward. score() is called by several threads, each with a number of its own.
+class RewardSource {
+ public:
+  virtual ~RewardSource() = default;
+  // An error where the row lacks what the reward needs; asked of every row before a run.
+  virtual void check(const PromptRow&) const {}
+  virtual GroupScores score(const PromptRow&, std::span<const RewardText>, int worker) = 0;
+  // What went wrong so far, for the log; null: nothing can.
+  virtual nlohmann::ordered_json troubles() const { return {}; }
+};
+
+struct RewardSpec {
+  // Each NAME[:argument][@weight], summed by weight:
+  //   exact            the answer itself, but for white space around it
+  //   numeric          the answer's number, exactly, as GSM8K is scored (align/answers.h)
+  //   near[:0.001]     the answer's number within that much, as MAWPS is
+  //   regex:PATTERN    found in the completion (align/pattern.h)
+  //   length:N         1 up to N tokens, falling to 0 at 2 N
+  //   chess            of the tasks P: and A: (docs/chess.md)
+  //   program:COMMAND  asked in JSON lines (align/reward_program.h)
+  std::vector<std::string> rewards;
+  int workers = 2;             // threads, and processes of each program
+  double timeout_s = 10;       // for one answer of a program
+  int64_t max_failures = 100;  // completions without a reward before the run ends; -1: no limit
+  std::string stockfish = "auto";
+  int64_t stockfish_nodes = 5000;
+};
+
+struct GroupRewards {
+  GroupScores total;                       // nothing where one of the parts is missing
+  std::vector<std::vector<double>> parts;  // by reward: those that were had, in no group's order
+};
+
+class Rewards {
+ public:
+  explicit Rewards(const RewardSpec&);
+  ~Rewards();  // waits for what is under way
+  void check(std::span<const PromptRow>) const;
+
+  // Scores a group on one of the threads. The row must outlive the answer.
+  std::future<GroupRewards> submit(const PromptRow&, std::vector<RewardText>);
+
+  std::vector<std::string> names() const;
+  nlohmann::ordered_json troubles() const;  // by name, where there are any
+
+ private:
+  struct Term {
+    std::string name;
+    double weight;
+    std::unique_ptr<RewardSource> source;
+  };
+  GroupRewards score(const PromptRow&, std::span<const RewardText>, int worker);
+  void work(int worker, std::stop_token);
+
+  std::vector<Term> terms_;
+  std::mutex mutex_;
+  std::condition_variable_any arrived_;
+  std::deque<std::packaged_task<GroupRewards(int)>> queue_;
+  std::vector<std::jthread> threads_;  // last: they end before the rest goes
+};
+
+// The chess tasks; without Stockfish, terms that only it could label are left out, and that is said
+// on stderr.
+std::unique_ptr<RewardSource> make_chess_reward(const RewardSpec&);
+
+}  // namespace hearth

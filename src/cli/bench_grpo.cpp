@@ -1,0 +1,128 @@
+// hearth bench grpo: steps of GRPO on random weights and prompts, every completion of full length:
+// how fast rollouts and training are, and how a step's time divides.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+#include "align/grpo_step.h"
+#include "cli/bench.h"
+#include "cli/flags.h"
+#include "core/error.h"
+
+namespace hearth {
+namespace {
+
+struct BenchGrpoFlags {
+  Common common;
+  std::string preset = "gpt2";
+  int64_t prompt_tokens = 64;
+  int warmup = 2, repeats = 3;
+  FieldFlags<GrpoConfig> config;
+  FieldFlags<ModelConfig> model;
+};
+
+// Rewards are equal, so nothing is learned; train_equal runs the whole of training all the same.
+GrpoConfig bench_grpo_config(const BenchGrpoFlags& f) {
+  GrpoConfig c;
+  c.model = c.data = "random";
+  c.prompts = 64, c.group = 8, c.max_completion = 128;
+  c.reward = {"length:1"};
+  f.config.apply(c);
+  c.train_equal = true;
+  c.check();
+  return c;
+}
+
+ModelConfig bench_grpo_model(const BenchGrpoFlags& f, const GrpoConfig& c) {
+  ModelConfig m = preset(f.preset);
+  f.model.apply(m);
+  m.context = std::max(m.context, f.prompt_tokens + c.max_completion);
+  return m.resolve();
+}
+
+std::vector<EncodedPrompt> random_prompts(const BenchGrpoFlags& f, const GrpoConfig& c,
+                                          const ModelConfig& m, const PromptRow& row,
+                                          std::mt19937_64& bits) {
+  std::vector<EncodedPrompt> all;
+  for (int64_t i = 0; i < c.prompts; ++i) {
+    all.push_back({&row, {}});
+    for (int64_t t = 0; t < f.prompt_tokens; ++t)
+      all.back().tokens.push_back(int32_t(bits() % uint64_t(m.vocab)));
+  }
+  return all;
+}
+
+void bench_grpo(const BenchGrpoFlags& f) {
+  const GrpoConfig c = bench_grpo_config(f);
+  const ModelConfig m = bench_grpo_model(f, c);
+  const std::unique_ptr<Backend> backend =
+      make_backend(f.common, {.tf32 = c.dtype == TrainDType::tf32});
+  ParamStore store(*backend, decoder_params(m), to_dtype(c.dtype));
+  store.initialise(c.seed);
+  Rewards rewards(c.rewards());
+  GrpoStepper stepper(
+      GrpoStepSpec{.config = c,
+                   .model = m,
+                   .longest_prompt = f.prompt_tokens,
+                   .ignore_eos = true,
+                   .load_reference = [&](ParamStore& to) { to.initialise(c.seed); }},
+      store, *backend, rewards);
+  stepper.update().set_state({});
+  GrpoState state;
+  state.beta = c.beta, state.micro_tokens = c.micro_tokens;
+  const PromptRow row{nlohmann::json::object(), "", "bench"};
+  std::mt19937_64 bits(c.seed);
+  std::vector<StepFindings> steps;
+  for (int i = 0; i < f.warmup + f.repeats; ++i) {
+    const auto prompts = random_prompts(f, c, m, row, bits);
+    StepFindings found = stepper.step(prompts, state);
+    if (i >= f.warmup) steps.push_back(std::move(found));
+  }
+  std::ranges::sort(steps, {}, [](const StepFindings& s) { return s.seconds.total; });
+  const StepFindings& s = steps[steps.size() / 2];
+  const StepSplit& t = s.seconds;
+
+  const std::string shape =
+      fmt::format("{} {} {} prompts of {} x {} x {}", f.preset, enum_name(c.dtype), c.prompts,
+                  f.prompt_tokens, c.group, c.max_completion);
+  nlohmann::ordered_json j =
+      bench_line(*backend, "grpo", shape, double(s.batch.tokens) / t.total, "completion tokens/s");
+  j["rollout_tokens_per_s"] = double(s.batch.tokens) / t.decode;
+  j["train_tokens_per_s"] = double(s.fed) / t.train;
+  j["step_ms"] = 1e3 * t.total;
+  j["rollout_ms"] = 1e3 * t.decode, j["reward_wait_ms"] = 1e3 * t.reward;
+  j["score_ms"] = 1e3 * t.score, j["train_ms"] = 1e3 * t.train;
+  j["logprob_gap_max"] = s.gap.most;
+  j["logprob_gap_mean"] = s.gap.tokens ? s.gap.sum / double(s.gap.tokens) : 0;
+  j["memory_bytes"] = peak_bytes(*backend);
+  if (f.common.json) return print_json(j);
+  fmt::print(
+      "{}: {:.0f} ms a step: rollouts {:.0f} ms ({:.0f} tokens/s), rewards {:.0f}, scores {:.0f}, "
+      "training {:.0f} ms ({:.0f} tokens/s); log-probabilities differ by at most {:.2g}\n",
+      shape, 1e3 * t.total, 1e3 * t.decode, double(s.batch.tokens) / t.decode, 1e3 * t.reward,
+      1e3 * t.score, 1e3 * t.train, double(s.fed) / t.train, s.gap.most);
+}
+
+}  // namespace
+
+void add_bench_grpo(CLI::App& bench) {
+  CLI::App* c = bench.add_subcommand("grpo", "steps of GRPO on random weights and prompts");
+  auto f = std::make_shared<BenchGrpoFlags>();
+  add_common(*c, f->common);
+  c->add_option("--preset", f->preset, "model")->capture_default_str();
+  c->add_option("--prompt-tokens", f->prompt_tokens, "of each prompt")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  c->add_option("--warmup-steps", f->warmup, "before the measured ones")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  c->add_option("--repeats", f->repeats, "steps of which the median counts")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  f->config.add(*c, GrpoConfig{}, "GRPO; prompts 64, group 8, max-completion 128 unless given");
+  f->model.add(*c, ModelConfig{}, "Model, over the preset");
+  c->callback([f] { bench_grpo(*f); });
+}
+
+}  // namespace hearth

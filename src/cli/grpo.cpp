@@ -1,0 +1,67 @@
+// hearth grpo: trains a model on its own completions by verifiable rewards.
+#include "align/grpo.h"
+
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/signals.h"
+#include "core/error.h"
+
+namespace hearth {
+namespace {
+
+struct GrpoFlags {
+  Common common;
+  std::string run;
+  bool resume = false;
+  int64_t stop_after_step = 0;
+  FieldFlags<GrpoConfig> config;
+};
+
+void run_grpo(const GrpoFlags& f) {
+  GrpoRunSpec spec;
+  f.config.apply(spec.config);
+  spec.config.check();
+  spec.run = f.run;
+  spec.resume = f.resume;
+  spec.stop_after_step = f.stop_after_step;
+  spec.stop = count_stop_signals();
+  spec.warn = [](const std::string& line) { fmt::print(stderr, "hearth: {}\n", line); };
+  const std::unique_ptr<Backend> backend =
+      make_backend(f.common, {.tf32 = spec.config.dtype == TrainDType::tf32});
+  const GrpoResult r = grpo(spec, *backend);
+  if (f.common.json)
+    return print_json({{"steps", r.steps},
+                       {"updates", r.updates},
+                       {"completions", r.completions},
+                       {"tokens", r.tokens},
+                       {"reward", r.reward},
+                       {"exact", r.exact ? nlohmann::json(*r.exact) : nlohmann::json()},
+                       {"logprob_gap_max", r.logprob_gap},
+                       {"seconds", r.seconds},
+                       {"rollout_tokens_per_s", r.rollout_tokens_per_s},
+                       {"train_tokens_per_s", r.train_tokens_per_s},
+                       {"reason", r.reason},
+                       {"checkpoint", r.checkpoint.string()},
+                       {"device", backend->describe()}});
+  fmt::print("{} steps, {} updates, {} completions, reward {:.4f}", r.steps, r.updates,
+             r.completions, r.reward);
+  if (r.exact) fmt::print(", exact {:.4f}", *r.exact);
+  fmt::print(", {:.1f} s; {}\n", r.seconds, r.checkpoint.string());
+}
+
+}  // namespace
+
+void add_grpo(CLI::App& app) {
+  CLI::App* c = app.add_subcommand("grpo", "train a model on its own completions by rewards");
+  auto f = std::make_shared<GrpoFlags>();
+  add_common(*c, f->common);
+  c->add_option("--run", f->run, "run folder")->required();
+  c->add_flag("--resume", f->resume, "go on with the run in the folder, exactly");
+  c->add_option("--stop-after-step", f->stop_after_step, "end there as a signal would");
+  f->config.add(*c, GrpoConfig{}, "GRPO");
+  c->callback([f] { run_grpo(*f); });
+}
+
+}  // namespace hearth

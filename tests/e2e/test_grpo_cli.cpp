@@ -1,0 +1,263 @@
+// hearth grpo from the outside: runs that say the same bytes again, runs killed at any point that
+// go on as if they had not been, reward programs that misbehave.
+#include <chrono>
+#include <thread>
+
+#include "command.h"
+
+namespace hearth {
+namespace {
+
+// A model of one-digit sums, hardly trained, with its prompts; made once.
+struct Sums {
+  Sums() {
+    const auto must = [&](const Arguments& args) {
+      const Ran r = run(folder, args);
+      ASSERT_EQ(r.status, 0) << args[0] << ": " << r.err;
+    };
+    must({"data", "arithmetic", "--digits", "1", "--out", path("sums")});
+    must({"tokenizer", "train", "--input", path("sums/pretrain.txt"), "--vocab", "257", "--out",
+          path("tokenizer")});
+    must({"data", "prepare", "--tokenizer", path("tokenizer"), "--input", path("sums/pretrain.txt"),
+          "--out", path("tokens")});
+    must({"pretrain",
+          "--run",
+          path("base"),
+          "--data",
+          path("tokens/train_000001.bin"),
+          "--tokenizer",
+          path("tokenizer"),
+          "--vocab",
+          "257",
+          "--context",
+          "32",
+          "--layers",
+          "2",
+          "--dim",
+          "32",
+          "--heads",
+          "2",
+          "--hidden",
+          "64",
+          "--batch",
+          "8",
+          "--seq",
+          "32",
+          "--steps",
+          "60",
+          "--lr",
+          "1e-2",
+          "--eval-every",
+          "0",
+          "--threads",
+          "2"});
+  }
+  std::string path(const std::string& name) const { return folder / name; }
+  Arguments grpo(const std::string& name, int steps) const {
+    return {"grpo",
+            "--model",
+            path("base"),
+            "--run",
+            path(name),
+            "--data",
+            path("sums/prompts.jsonl"),
+            "--eval-data",
+            path("sums/heldout.jsonl"),
+            "--reward",
+            "exact",
+            "--steps",
+            std::to_string(steps),
+            "--prompts",
+            "4",
+            "--group",
+            "4",
+            "--max-completion",
+            "4",
+            "--lr",
+            "1e-3",
+            "--eval-every",
+            "4",
+            "--checkpoint-every",
+            "2",
+            "--mu",
+            "2",
+            "--mini-batches",
+            "2",
+            "--train-equal",
+            "--threads",
+            "2",
+            "--json"};
+  }
+  std::string log(const std::string& name) const { return read_file(path(name) + "/log.jsonl"); }
+  Folder folder;
+};
+
+const Sums& sums() {
+  static const Sums made;
+  return made;
+}
+
+std::vector<nlohmann::json> lines_of(const std::string& text) {
+  std::vector<nlohmann::json> all;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    all.push_back(nlohmann::json::parse(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return all;
+}
+
+std::string reward_script(const Folder& folder, const std::string& name, const std::string& body) {
+  const fs::path file = folder / name;
+  std::ofstream(file) << "#!/bin/sh\n" << body;
+  fs::permissions(file, fs::perms::owner_all);
+  return file.string();
+}
+
+TEST(GrpoCommand, LogsEveryStepAndTheGapIsZero) {
+  const Sums& s = sums();
+  const nlohmann::json r = json_of(run(s.folder, s.grpo("plain", 8)));
+  EXPECT_EQ(r["steps"], 8);
+  EXPECT_EQ(r["updates"], 32);
+  EXPECT_EQ(r["completions"], 128);
+  EXPECT_EQ(r["logprob_gap_max"], 0.0);
+  int steps = 0, evaluations = 0;
+  for (const nlohmann::json& line : lines_of(s.log("plain"))) {
+    evaluations += line.contains("eval_exact");
+    if (!line.contains("reward")) continue;
+    ++steps;
+    for (const char* key :
+         {"reward_std", "equal_groups", "length", "truncated", "kl", "entropy", "clip_low",
+          "clip_high", "logprob_gap_max", "logprob_gap_mean", "lr", "grad_norm", "version"})
+      EXPECT_TRUE(line.contains(key)) << key;
+    EXPECT_EQ(line["logprob_gap_max"], 0.0);
+    EXPECT_EQ(line["version"], 4 * steps);
+  }
+  EXPECT_EQ(steps, 8);
+  EXPECT_EQ(evaluations, 3);  // at 0, 4 and 8
+  for (const nlohmann::json& line : lines_of(read_file(s.path("plain") + "/perf.jsonl")))
+    if (line.contains("rollout_ms"))
+      for (const char* key :
+           {"reward_wait_ms", "train_ms", "rollout_tokens_per_s", "train_tokens_per_s", "score_ms"})
+        EXPECT_TRUE(line.contains(key)) << key;
+}
+
+TEST(GrpoCommand, ThreadsAndBatchesOfRolloutsChangeNothing) {
+  const Sums& s = sums();
+  json_of(run(s.folder, s.grpo("two", 4)));
+  Arguments other = s.grpo("one", 4) + Arguments{"--rollout-batch", "3", "--reward-workers", "5"};
+  for (size_t i = 0; i + 1 < other.size(); ++i)
+    if (other[i] == "--threads") other[i + 1] = "1";
+  json_of(run(s.folder, other));
+  EXPECT_EQ(s.log("one"), s.log("two"));
+}
+
+TEST(GrpoCommand, KilledAnywhereItGoesOnAsIfItHadNotBeen) {
+  const Sums& s = sums();
+  json_of(run(s.folder, s.grpo("whole", 10)));
+  int kills = 0;
+  for (int ms = 0;; ms = (ms * 7 + 53) % 400) {
+    Arguments args = s.grpo("killed", 10);
+    if (fs::exists(s.path("killed") + "/config.toml")) args.push_back("--resume");
+    const pid_t pid = start(s.folder, args, "killed");
+    std::this_thread::sleep_for(std::chrono::milliseconds(150 + ms + 40 * kills));
+    if (kills < 12) kill(pid, SIGKILL);
+    const int status = wait_for(pid);
+    if (status == 0) break;
+    ASSERT_EQ(status, 128 + SIGKILL) << read_file(s.path("killed.err"));
+    ++kills;
+  }
+  EXPECT_EQ(s.log("killed"), s.log("whole"));
+  EXPECT_EQ(read_file(s.path("killed") + "/latest/model.safetensors"),
+            read_file(s.path("whole") + "/latest/model.safetensors"));
+}
+
+// The program kills the trainer while it waits for a reward, once each few answers.
+TEST(GrpoCommand, KilledByItsRewardProgramItGoesOn) {
+  const Sums& s = sums();
+  const std::string plain = reward_script(s.folder, "judge", R"(while read -r line; do
+  id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+  case "$line" in *'"completion":"1'*) r=1 ;; *) r=0 ;; esac
+  echo "{\"id\":$id,\"reward\":$r}"
+done
+)");
+  const std::string killer = reward_script(s.folder, "killer", R"(n=0
+while read -r line; do
+  n=$((n + 1))
+  [ $n -eq 40 ] && [ ! -e "$0.done" ] && touch "$0.done" && kill -9 $PPID
+  id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+  case "$line" in *'"completion":"1'*) r=1 ;; *) r=0 ;; esac
+  echo "{\"id\":$id,\"reward\":$r}"
+done
+)");
+  const auto with = [&](const std::string& name, const std::string& program) {
+    Arguments a = s.grpo(name, 6);
+    for (std::string& x : a)
+      if (x == "exact") x = "program:" + program;
+    return a + Arguments{"--reward-workers", "1"};
+  };
+  json_of(run(s.folder, with("judged", plain)));
+  const Ran killed = run(s.folder, with("shot", killer));
+  EXPECT_EQ(killed.status, 128 + SIGKILL);
+  json_of(run(s.folder, with("shot", killer) + Arguments{"--resume"}));
+  EXPECT_EQ(s.log("shot"), s.log("judged"));
+}
+
+TEST(GrpoCommand, AProgramThatFailsEndsTheRunByTheLimit) {
+  const Sums& s = sums();
+  const std::string broken = reward_script(s.folder, "broken", "exit 1\n");
+  const auto with = [&](const std::string& name, const std::string& program, const char* limit) {
+    Arguments a = s.grpo(name, 2);
+    for (std::string& x : a)
+      if (x == "exact") x = "program:" + program;
+    return a + Arguments{"--reward-failures", limit, "--eval-every", "0", "--eval-data", ""};
+  };
+  const Ran stopped = run(s.folder, with("stopped", broken, "5"));
+  EXPECT_EQ(stopped.status, 1);
+  EXPECT_NE(stopped.err.find("6 completions without one"), std::string::npos) << stopped.err;
+  EXPECT_NE(stopped.err.find(broken), std::string::npos) << stopped.err;
+  const Ran missing = run(s.folder, with("missing", "/no/such/judge", "5"));
+  EXPECT_EQ(missing.status, 1);
+  EXPECT_NE(missing.err.find("missing"), std::string::npos) << missing.err;
+  const nlohmann::json r = json_of(run(s.folder, with("goes_on", broken, "-1")));
+  EXPECT_EQ(r["steps"], 2);
+  EXPECT_EQ(r["updates"], 0);  // nothing had a reward: nothing was learned from a zero
+  for (const nlohmann::json& line : lines_of(s.log("goes_on")))
+    if (line.contains("unrewarded")) EXPECT_EQ(line["unrewarded"], 16);
+}
+
+TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {
+  const Sums& s = sums();
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    Arguments a = s.grpo("bad", 2);
+    for (std::string& x : a)
+      if (x == from) x = to;
+    return a;
+  };
+  expect_error(run(s.folder, changed("exact", "exakt")), 2, "nearest is exact");
+  expect_error(run(s.folder, changed(s.path("base"), s.path("nothing"))), 1, "nothing");
+  expect_error(run(s.folder, changed(s.path("sums/prompts.jsonl"), s.path("no.jsonl"))), 1,
+               "no.jsonl");
+  expect_error(run(s.folder, changed("exact", "chess")), 1, "prompts.jsonl:1");
+  EXPECT_FALSE(fs::exists(s.path("bad")));
+  json_of(run(s.folder, s.grpo("other", 2)));
+  expect_error(run(s.folder, s.grpo("other", 2)), 1, "--resume");
+  expect_error(run(s.folder, s.grpo("other", 4) + Arguments{"--resume", "--group", "8"}), 1,
+               "group");
+}
+
+TEST(GrpoCommand, BenchPrintsItsSplit) {
+  const Folder folder;
+  const nlohmann::json r =
+      json_of(run(folder, {"bench", "grpo", "--preset", "tiny", "--prompts", "2", "--group", "2",
+                           "--max-completion", "4", "--prompt-tokens", "5", "--vocab", "300",
+                           "--repeats", "1", "--warmup-steps", "1", "--json"}));
+  EXPECT_EQ(r["unit"], "completion tokens/s");
+  EXPECT_EQ(r["logprob_gap_max"], 0.0);
+  for (const char* key : {"rollout_tokens_per_s", "train_tokens_per_s", "step_ms", "rollout_ms",
+                          "train_ms", "score_ms", "reward_wait_ms"})
+    EXPECT_TRUE(r.contains(key)) << key;
+}
+
+}  // namespace
+}  // namespace hearth

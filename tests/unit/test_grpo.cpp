@@ -1,0 +1,239 @@
+// GRPO on tiny models: the sampler's log-probabilities are the trainer's to the bit, rollouts of
+// older weights are refused, and what may not change the result does not.
+#include <gtest/gtest.h>
+
+#include "align/grpo_step.h"
+#include "core/error.h"
+#include "infer_model.h"
+
+namespace hearth {
+namespace {
+
+// A task for a model that speaks bytes: end the text early, and use low bytes.
+struct Task {
+  explicit Task(Backend& b, GrpoConfig given = {}) : config(std::move(given)) {
+    ModelConfig c = tiny_config();
+    c.vocab = 257, c.context = 64, c.init_std = 0.15f;
+    model = std::make_unique<TinyModel>(b, c, 3);
+    config.reward = {"regex:[a-z]@2", "length:6"};
+    config.prompts = 3, config.group = 4, config.max_completion = 12, config.lr = 1e-3;
+    for (int i = 0; i < 3; ++i)
+      rows.push_back({{{"prompt", "p"}}, std::string(size_t(3 + 5 * i), char('a' + i)), "test:1"});
+    for (const PromptRow& r : rows) prompts.push_back({&r, tokenizer.encode(r.prompt)});
+    rewards = std::make_unique<Rewards>(config.rewards());
+    stepper = std::make_unique<GrpoStepper>(
+        GrpoStepSpec{.config = config,
+                     .model = model->config,
+                     .tokenizer = &tokenizer,
+                     .longest_prompt = 13,
+                     .load_reference = [this](ParamStore& to) { to.initialise(3); }},
+        model->params, b, *rewards);
+    state.beta = config.beta, state.micro_tokens = config.micro_tokens;
+    stepper->update().set_state({});
+  }
+  StepFindings step() { return stepper->step(prompts, state); }
+  std::vector<float> weights() {
+    return model->params.values(Part::weight, "blocks.0.mlp.up.weight");
+  }
+
+  GrpoConfig config;
+  Tokenizer tokenizer = byte_tokenizer();
+  std::unique_ptr<TinyModel> model;
+  std::vector<PromptRow> rows;
+  std::vector<EncodedPrompt> prompts;
+  std::unique_ptr<Rewards> rewards;
+  std::unique_ptr<GrpoStepper> stepper;
+  GrpoState state;
+};
+
+TEST(Grpo, TheSamplersLogprobsAreTheTrainersToTheBit) {
+  for (const auto& backend : exact_backends())
+    for (const float temperature : {1.0f, 0.7f, 1.9f}) {
+      GrpoConfig c;
+      c.temperature = temperature, c.train_equal = true;
+      Task task(*backend, c);
+      int64_t compared = 0;
+      for (int i = 0; i < 6; ++i) {
+        const StepFindings f = task.step();
+        EXPECT_EQ(f.gap.most, 0) << backend->describe() << " at " << temperature;
+        compared += f.gap.tokens;
+      }
+      EXPECT_GT(compared, 100);
+    }
+}
+
+TEST(Grpo, RolloutsOfOlderWeightsAreNeverTrainedOn) {
+  const auto backend = make_cpu_backend(2);
+  Task task(*backend);
+  RolloutBatch batch = task.stepper->roll_out(task.prompts, task.state);
+  EXPECT_EQ(batch.version, 0u);
+  const StepFindings f = task.stepper->train_on(batch, task.state);
+  ASSERT_EQ(f.updates, 1);
+  EXPECT_EQ(task.state.version, 1u);
+  const std::vector<float> before = task.weights();
+  EXPECT_THROW(task.stepper->train_on(batch, task.state), Error);
+  EXPECT_EQ(task.weights(), before);
+  EXPECT_EQ(task.state.version, 1u);
+}
+
+TEST(Grpo, RolloutsComeFromTheWeightsInTraining) {
+  const auto backend = make_cpu_backend(2);
+  GrpoConfig c;
+  c.lr = 0;
+  Task still(*backend, c);
+  const auto texts = [](const RolloutBatch& b) {
+    std::vector<std::vector<int32_t>> all;
+    for (const Rollout& r : b.rollouts) all.push_back(r.tokens);
+    return all;
+  };
+  // The engine has cached prefixes of the weights before: they must be forgotten.
+  Task moved(*backend);
+  EXPECT_EQ(texts(moved.step().batch), texts(still.step().batch));
+  const RolloutBatch after = moved.stepper->roll_out(moved.prompts, moved.state);
+  Task fresh(*backend);
+  for (const ParamSpec& p : moved.model->params.specs())
+    fresh.model->params.set(p.name, moved.model->params.values(Part::weight, p.name));
+  fresh.state = moved.state;
+  const RolloutBatch anew = fresh.stepper->roll_out(fresh.prompts, fresh.state);
+  EXPECT_EQ(texts(after), texts(anew));
+  for (size_t i = 0; i < after.rollouts.size(); ++i)
+    EXPECT_EQ(after.rollouts[i].logprobs, anew.rollouts[i].logprobs);
+}
+
+TEST(Grpo, HowABatchIsCutDoesNotChangeTheStep) {
+  const auto backend = make_cpu_backend(2);
+  std::vector<float> whole;
+  for (const int64_t micro : {4096, 64, 1}) {
+    GrpoConfig c;
+    c.micro_tokens = micro, c.train_equal = true;
+    c.reduction = Reduction::grpo;
+    Task task(*backend, c);
+    const StepFindings f = task.step();
+    EXPECT_EQ(f.updates, 1);
+    const std::vector<float> grads =
+        task.model->params.values(Part::grad, "blocks.0.mlp.up.weight");
+    if (whole.empty()) whole = grads;
+    double most = 0;
+    for (const float x : whole) most = std::max(most, std::abs(double(x)));
+    ASSERT_GT(most, 0);
+    for (size_t i = 0; i < grads.size(); ++i) EXPECT_NEAR(grads[i], whole[i], 1e-5 * most);
+  }
+}
+
+TEST(Grpo, CompletionsWithoutAdvantageChangeNothing) {
+  const auto backend = make_cpu_backend(2);
+  std::vector<std::vector<float>> grads;
+  for (const bool all : {false, true}) {
+    GrpoConfig c;
+    c.train_equal = all;
+    Task task(*backend, c);
+    const StepFindings f = task.step();
+    grads.push_back(task.model->params.values(Part::grad, "blocks.0.mlp.up.weight"));
+    EXPECT_LE(f.policy.tokens, f.batch.tokens);
+  }
+  double most = 0;
+  for (const float x : grads[0]) most = std::max(most, std::abs(double(x)));
+  for (size_t i = 0; i < grads[0].size(); ++i) EXPECT_NEAR(grads[0][i], grads[1][i], 1e-5 * most);
+}
+
+TEST(Grpo, PassesAndMiniBatchesTakeRatiosAnew) {
+  const auto backend = make_cpu_backend(2);
+  GrpoConfig c;
+  c.mu = 2, c.mini_batches = 3, c.train_equal = true;
+  Task task(*backend, c);
+  const StepFindings f = task.step();
+  EXPECT_EQ(f.updates, 6);
+  EXPECT_EQ(task.state.version, 6u);
+  EXPECT_GT(f.policy.kl_old, 0);
+  EXPECT_EQ(f.gap.most, 0);  // of the first mini-batch: later weights have not sampled
+  EXPECT_EQ(f.policy.tokens, 2 * f.batch.tokens);
+  EXPECT_EQ(task.step().batch.version, 6u);
+}
+
+TEST(Grpo, TheReferenceIsTheModelTheRunBeganFrom) {
+  const auto backend = make_cpu_backend(2);
+  GrpoConfig c;
+  c.beta = 0.05, c.kl_target = 1e-7;
+  Task task(*backend, c);
+  EXPECT_EQ(task.step().policy.kl, 0);  // nothing was updated before
+  const double beta = task.state.beta;
+  EXPECT_LT(beta, 0.05);
+  EXPECT_GT(task.step().policy.kl, 0);
+  task.step();
+  EXPECT_GT(task.state.beta, beta);
+}
+
+TEST(Grpo, ImportanceOfAnExactSamplerIsOne) {
+  const auto backend = make_cpu_backend(2);
+  std::vector<std::vector<float>> weights;
+  for (const double cap : {0.0, 2.0}) {
+    GrpoConfig c;
+    c.importance_cap = cap;
+    Task task(*backend, c);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(task.step().gap.most, 0);
+    weights.push_back(task.weights());
+  }
+  EXPECT_EQ(weights[0], weights[1]);
+}
+
+TEST(Grpo, AProgramThatFailsLeavesNothingToTrainOn) {
+  const auto backend = make_cpu_backend(2);
+  Task task(*backend);
+  Rewards broken({.rewards = {"program:/no/such/program"}, .max_failures = -1});
+  GrpoStepper stepper(GrpoStepSpec{.config = task.config,
+                                   .model = task.model->config,
+                                   .tokenizer = &task.tokenizer,
+                                   .longest_prompt = 13},
+                      task.model->params, *backend, broken);
+  stepper.update().set_state({});
+  const std::vector<float> before = task.weights();
+  const StepFindings f = stepper.step(task.prompts, task.state);
+  EXPECT_EQ(f.updates, 0);
+  EXPECT_EQ(task.state.unrewarded, 12);
+  EXPECT_EQ(task.state.step, 1);
+  EXPECT_EQ(task.weights(), before);
+}
+
+TEST(Grpo, LearnsWhatIsRewarded) {
+  const auto backend = make_cpu_backend(2);
+  GrpoConfig c;
+  c.schedule = Schedule::constant;
+  Task task(*backend, c);
+  task.config.lr = 1e-2, task.config.group = 4;
+  double first = 0, last = 0;
+  for (int i = 0; i < 40; ++i) {
+    const double r = task.step().advantages.reward_mean;
+    (i < 5 ? first : last) += i < 5 || i >= 35 ? r / 5 : 0;
+  }
+  EXPECT_GT(last, first + 0.3);
+}
+
+TEST(GrpoState, ComesBackFromJson) {
+  GrpoState s;
+  s.step = 3, s.version = 7, s.ema.mean = 0.25, s.beta = 0.1, s.update.streak = 2;
+  const GrpoState back = GrpoState::from_json(s.to_json(), "test");
+  EXPECT_EQ(back.to_json(), s.to_json());
+  EXPECT_THROW(GrpoState::from_json({{"step", 1}}, "test"), Error);
+}
+
+TEST(GrpoConfig, RefusesWhatCannotBe) {
+  GrpoConfig good;
+  good.model = "m", good.data = "d";
+  good.check();
+  const auto bad = [&](auto change) {
+    GrpoConfig c = good;
+    change(c);
+    EXPECT_THROW(c.check(), Error);
+  };
+  bad([](GrpoConfig& c) { c.group = 1; });
+  bad([](GrpoConfig& c) { c.model.clear(); });
+  bad([](GrpoConfig& c) { c.temperature = 0; });
+  bad([](GrpoConfig& c) { c.kl_target = 1; });
+  bad([](GrpoConfig& c) { c.dtype = TrainDType::fp16; });
+  bad([](GrpoConfig& c) { c.mini_batches = 1000; });
+  bad([](GrpoConfig& c) { c.target_exact = 0.5; });
+  bad([](GrpoConfig& c) { c.epsilon = 1; });
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,326 @@
+// Rewards: answers in texts, patterns, the built-in rules, chess, and programs that misbehave.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+
+#include "align/answers.h"
+#include "align/arithmetic.h"
+#include "align/pattern.h"
+#include "align/reward_program.h"
+#include "align/rewards.h"
+#include "chess/board.h"
+#include "chess/tasks.h"
+#include "core/error.h"
+#include "io/files.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RewardFolder {
+  RewardFolder() {
+    std::string name = (fs::temp_directory_path() / "hearth-reward-XXXXXX").string();
+    path = mkdtemp(name.data());
+  }
+  ~RewardFolder() { fs::remove_all(path); }
+  // A program in sh.
+  std::string script(const std::string& name, const std::string& body) const {
+    const fs::path file = path / name;
+    std::ofstream(file) << "#!/bin/sh\n" << body;
+    fs::permissions(file, fs::perms::owner_all);
+    return file.string();
+  }
+  fs::path path;
+};
+
+PromptRow row_of(const nlohmann::json& row) { return {row, row.value("prompt", ""), "test:1"}; }
+
+std::vector<RewardText> texts(std::initializer_list<std::string> all) {
+  std::vector<RewardText> r;
+  for (const std::string& s : all) r.push_back({s, int64_t(s.size())});
+  return r;
+}
+
+GroupScores scored(const std::vector<std::string>& rewards, const PromptRow& row,
+                   std::vector<RewardText> all) {
+  Rewards r({.rewards = rewards});
+  r.check(std::span(&row, 1));
+  return r.submit(row, std::move(all)).get().total;
+}
+
+TEST(Answers, TheNumberATextAnswersWith) {
+  const auto is = [](std::string_view text, const char* wanted) {
+    const auto n = answer_number(text);
+    EXPECT_EQ(n.value_or("none"), wanted) << text;
+  };
+  is("so 3 + 4 = 7\n#### 7", "7");
+  is("#### 1,234", "1234");
+  is("#### $1,234.50 dollars", "1234.5");
+  is("####-12", "-12");
+  is("#### 7 and then 9", "7");
+  is("#### 3\n#### 4", "4");
+  is("#### none", "none");
+  is("The answer is 18.", "18");
+  is("He has 3, or 4.", "4");
+  is("1,2,3", "3");
+  is("12,3456", "3456");
+  is("10-3", "3");
+  is("it fell to -3.50 degrees", "-3.5");
+  is("(5)-2", "2");
+  is("costs -$5", "-5");
+  is("\xe2\x88\x92"
+     "42",
+     "-42");
+  is(".5", "0.5");
+  is("007", "7");
+  is("0.0", "0");
+  is("-0", "0");
+  is("77.0", "77");
+  is("no number", "none");
+  is("", "none");
+  is("####", "none");
+  is("1e5", "5");
+  is("$2,125.", "2125");
+}
+
+TEST(Answers, ExactlyOrNearly) {
+  EXPECT_TRUE(equal_number("#### 18", "She makes 18.\n#### 18.0"));
+  EXPECT_FALSE(equal_number("#### 18.01", "#### 18"));
+  EXPECT_FALSE(equal_number("", "#### 18"));
+  EXPECT_TRUE(near_number("The answer is 0.3333", "0.33333333", 1e-3));
+  EXPECT_FALSE(near_number("0.32", "0.33333333", 1e-3));
+  EXPECT_FALSE(near_number(std::string(400, '9'), "9", 1e-3));
+}
+
+TEST(Pattern, AgreesWithTheStandardLibraryOnPlainCases) {
+  const std::vector<std::string> patterns{"abc",       "^abc$",      "a.c",     "[a-c]+x",
+                                          "[^a-c]",    "(ab|cd)*e",  "a{2,3}b", "a{2}",
+                                          "^$",        "\\d+\\.\\d", "x?y",     "(a|b)(c|d)$",
+                                          "\\bcat\\b", "[\\w-]+@",   "a+?b",    "^\\s*\\d+\\s*$",
+                                          "[]a]",      "a|",         "(?:ab)+"};
+  const std::vector<std::string> lines{
+      "",       "abc", "xabcx", "aac", "aab", "aaab", "cat",   "concat", "a cat!", "12.5", " 42 ",
+      "me-1@x", "y",   "xy",    "acd", "bd",  "]",    "cdabe", "e",      "a",      "abab"};
+  for (const std::string& p : patterns) {
+    const Pattern ours(p);
+    const std::regex theirs(p == "[]a]" ? "[\\]a]" : p);
+    for (const std::string& line : lines)
+      EXPECT_EQ(ours.found_in(line), std::regex_search(line, theirs)) << p << " in " << line;
+  }
+}
+
+TEST(Pattern, TakesNoLongerOnWhatBacktrackingDiesOf) {
+  const std::string many(20000, 'a');
+  EXPECT_FALSE(Pattern("(a*)*b$").found_in(many));
+  EXPECT_FALSE(Pattern("(a|aa)+$x").found_in(many));
+  EXPECT_TRUE(Pattern("(a?){50}a{50}").found_in(many));
+  EXPECT_TRUE(Pattern("(x+x+)+y|a$").found_in(many));
+}
+
+TEST(Pattern, EitherCaseBytesAndLineEnds) {
+  EXPECT_TRUE(Pattern("(?i)hello [A-C]").found_in("HeLLo b"));
+  EXPECT_TRUE(Pattern("\\x41").found_in("A"));
+  EXPECT_FALSE(Pattern("a.b").found_in("a\nb"));
+  EXPECT_TRUE(Pattern("a\\nb").found_in("a\nb"));
+  EXPECT_FALSE(Pattern("^b").found_in("a\nb"));
+  EXPECT_TRUE(Pattern("{x}").found_in("a{x}"));
+}
+
+TEST(Pattern, RefusesByNameWhatItDoesNotKnow) {
+  for (const char* bad : {"(", ")", "a**)", "[a", "\\1", "(?=a)", "(?<n>a)", "*a", "\\", "[b-a]",
+                          "a{3,2}", "\\q", "((a{1000}){1000}){1000}", "\\x4"})
+    EXPECT_THROW(Pattern{bad}, Error) << bad;
+  EXPECT_THROW(Pattern(std::string(5000, '(')), Error);
+}
+
+TEST(Rewards, RulesSumByWeight) {
+  const PromptRow row = row_of({{"prompt", "q"}, {"answer", "46"}});
+  EXPECT_EQ(scored({"exact"}, row, texts({"46", " 46\n", "47", "4 6"})), (GroupScores{1, 1, 0, 0}));
+  EXPECT_EQ(scored({"numeric@2", "regex:^[0-9]+$@0.5"}, row, texts({"46", "is 46", "5"})),
+            (GroupScores{2.5, 2, 0.5}));
+  EXPECT_EQ(scored({"near:0.5"}, row, texts({"46.4", "46.6"})), (GroupScores{1, 0}));
+  EXPECT_EQ(scored({"length:4"}, row, texts({"1234", "123456", "12345678", "123456789"})),
+            (GroupScores{1, 0.5, 0, 0}));
+  EXPECT_EQ(scored({"regex:a@b"}, row, texts({"a@b", "ab"})), (GroupScores{1, 0}));
+}
+
+TEST(Rewards, RefuseWhatTheyCannotScore) {
+  EXPECT_THROW(Rewards({.rewards = {}}), Error);
+  EXPECT_THROW(Rewards({.rewards = {"exakt"}}), Error);
+  EXPECT_THROW(Rewards({.rewards = {"length:x"}}), Error);
+  EXPECT_THROW(Rewards({.rewards = {"program:"}}), Error);
+  const PromptRow no_answer = row_of({{"prompt", "q"}});
+  const PromptRow no_number = row_of({{"prompt", "q"}, {"answer", "many"}});
+  EXPECT_THROW(Rewards({.rewards = {"exact"}}).check(std::span(&no_answer, 1)), Error);
+  EXPECT_THROW(Rewards({.rewards = {"numeric"}}).check(std::span(&no_number, 1)), Error);
+  EXPECT_THROW(Rewards({.rewards = {"chess"}, .stockfish = "none"}).check(std::span(&no_answer, 1)),
+               Error);
+}
+
+TEST(Rewards, ChessByLabelAndByTheRules) {
+  const chess::Board start =
+      chess::Board::from_fen("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1");
+  const std::string full = " M: e2e4 d2d4 g1f3 c2c4 b1c3 E: 0.30 0.30 0.20 0.20 0.10 B: e2e4";
+  const PromptRow policy = row_of({{"prompt", chess::policy_prompt(start)}, {"completion", full}});
+  const PromptRow puzzle = row_of({{"prompt", chess::policy_prompt(start)}, {"best", "e2e4"}});
+  Rewards r({.rewards = {"chess"}, .stockfish = "none"});
+  r.check(std::span(&policy, 1));
+  const GroupScores by_label = r.submit(policy, texts({full, "rubbish"})).get().total;
+  EXPECT_NEAR(*by_label[0], 1, 1e-12);
+  EXPECT_NEAR(*by_label[1], -0.3, 1e-12);
+  EXPECT_NEAR(*r.submit(puzzle, texts({full})).get().total[0], 1, 1e-12);
+  const auto move = chess::parse_uci("e2e4");
+  const PromptRow environment = row_of({{"prompt", chess::environment_prompt(start, {&*move, 1})}});
+  const std::string right = chess::environment_completion(start, *move);
+  EXPECT_NEAR(*r.submit(environment, texts({right})).get().total[0], 1, 1e-12);
+  EXPECT_EQ(r.troubles()["chess"]["stockfish"], false);
+}
+
+// Answers 1 where the completion holds "good", and misbehaves where it says so.
+constexpr const char* judge = R"(while read -r line; do
+  id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+  case "$line" in
+    *'"completion":"hang'*) sleep 100 ;;
+    *'"completion":"die'*) exit 3 ;;
+    *'"completion":"rubbish'*) echo 'oh well' ;;
+    *'"completion":"nan'*) echo "{\"id\":$id,\"reward\":NaN}" ;;
+    *'"completion":"other'*) echo '{"id":-1,"reward":1}' ;;
+    *'"completion":"none'*) echo "{\"id\":$id,\"reward\":null}" ;;
+    *'"completion":"good'*) echo "{\"id\":$id,\"reward\":1}" ;;
+    *) echo "{\"id\":$id,\"reward\":0.25}" ;;
+  esac
+done
+)";
+
+TEST(RewardProgram, WhatMisbehavesIsCountedNamedAndReplaced) {
+  RewardFolder folder;
+  RewardProgram p({.command = folder.script("judge", judge), .timeout_s = 3});
+  const PromptRow row = row_of({{"prompt", "q"}, {"answer", 3}});
+  const GroupScores s = p.score(
+      row, texts({"good", "bad", "die", "good", "rubbish", "hang", "nan", "other", "none", "good"}),
+      0);
+  EXPECT_EQ(s, (GroupScores{1, 0.25, {}, 1, {}, {}, {}, {}, {}, 1}));
+  const RewardProgramCounts c = p.counts();
+  EXPECT_EQ(c.answered, 4);
+  EXPECT_EQ(c.failed, 5);
+  EXPECT_EQ(c.abstained, 1);
+  EXPECT_EQ(c.died, 2);
+  EXPECT_EQ(c.hung, 2);
+  EXPECT_EQ(c.rubbish, 6);
+  EXPECT_EQ(c.missing, 0);
+  EXPECT_EQ(c.replaced, 10);
+}
+
+TEST(RewardProgram, OneThatIsMissingFailsUpToTheLimit) {
+  const PromptRow row = row_of({{"prompt", "q"}});
+  const auto fails_after = [&](int64_t limit) {
+    RewardProgram p({.command = "/no/such/judge --strict", .max_failures = limit});
+    int64_t n = 0;
+    try {
+      for (; n < 20; ++n) EXPECT_EQ(p.score(row, texts({"x"}), 0), GroupScores(1));
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("/no/such/judge --strict"), std::string::npos);
+      EXPECT_NE(std::string(e.what()).find("missing"), std::string::npos);
+    }
+    EXPECT_EQ(p.counts().missing, 2 * p.counts().failed);
+    return n;
+  };
+  EXPECT_EQ(fails_after(3), 3);
+  EXPECT_EQ(fails_after(0), 0);
+  EXPECT_EQ(fails_after(-1), 20);
+}
+
+TEST(RewardProgram, AFailureLeavesNoRewardWhateverTheOthersSay) {
+  RewardFolder folder;
+  const std::string program = folder.script("judge", judge);
+  const PromptRow row = row_of({{"prompt", "q"}, {"answer", "good"}});
+  Rewards r({.rewards = {"exact", "program:" + program + "@0.5"}, .workers = 3, .timeout_s = 5});
+  std::vector<std::future<GroupRewards>> all;
+  for (int i = 0; i < 12; ++i) all.push_back(r.submit(row, texts({"good", "die", "bad"})));
+  for (auto& f : all) {
+    const GroupRewards g = f.get();
+    EXPECT_EQ(g.total, (GroupScores{1.5, {}, 0.125}));
+    EXPECT_EQ(g.parts[0].size(), 3u);
+    EXPECT_EQ(g.parts[1].size(), 2u);
+  }
+  EXPECT_EQ(r.troubles()["program:" + program]["failed"], 12);
+  EXPECT_EQ(r.troubles()["program:" + program]["died"], 24);
+}
+
+TEST(Prompts, RowsOfEveryKnownForm) {
+  RewardFolder folder;
+  const fs::path file = folder.path / "p.jsonl";
+  std::ofstream(file) << "{\"prompt\": \"1+1=\", \"answer\": \"2\"}\n\n"
+                         "{\"question\": \"q\", \"answer\": \"so\\n#### 3\"}\n"
+                         "{\"original_text\": \"t\", \"ans\": 2.0}\n"
+                         "{\"instruction\": \"i\", \"input\": \"x\", \"output\": \"o\"}\n";
+  const std::vector<PromptRow> rows = read_prompts(file, "Q: {}\nA:");
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0].prompt, "Q: 1+1=\nA:");
+  EXPECT_EQ(rows[2].answer(), "2.0");
+  EXPECT_EQ(rows[3].prompt, "Q: i\nx\nA:");
+  EXPECT_EQ(rows[3].answer(), "o");
+  EXPECT_TRUE(rows[1].where.ends_with("p.jsonl:3"));
+  std::ofstream(file) << "[{\"instruction\": \"a\", \"input\": \"\", \"answer\": \"4\"}]";
+  EXPECT_EQ(read_prompts(file)[0].prompt, "a");
+  for (const char* bad : {"", "[]", "{\"prompt\": 3}\n", "{\"text\": \"x\"}\n", "3\n", "{"}) {
+    std::ofstream(file) << bad;
+    EXPECT_THROW(read_prompts(file), Error) << bad;
+  }
+  EXPECT_THROW(read_prompts(folder.path / "none"), Error);
+}
+
+TEST(Arithmetic, EverySumOnceAndOnOneSide) {
+  const ArithmeticSet set = make_arithmetic({});
+  EXPECT_EQ(set.train.size() + set.held_out.size(), 8100u);
+  EXPECT_NEAR(double(set.held_out.size()), 810, 100);
+  std::set<std::string> seen;
+  for (const auto* side : {&set.train, &set.held_out})
+    for (const Problem& p : *side) {
+      EXPECT_TRUE(seen.insert(p.prompt).second);
+      const int a = std::stoi(p.prompt), b = std::stoi(p.prompt.substr(3));
+      EXPECT_EQ(p.answer, std::to_string(a + b));
+      EXPECT_EQ(p.completion, p.answer);
+      EXPECT_NE(p.wrong, p.answer);
+    }
+  EXPECT_NE(set.train[0].prompt, make_arithmetic({.seed = 2}).train[0].prompt);
+}
+
+TEST(Arithmetic, WordProblemsHoldTheirNumbers) {
+  const ArithmeticSpec spec{.digits = 3, .ops = "+-*", .words = true, .problems = 500, .seed = 4};
+  const ArithmeticSet set = make_arithmetic(spec);
+  EXPECT_EQ(set.train.size() + set.held_out.size(), 500u);
+  EXPECT_EQ(set.train[7].prompt, make_arithmetic(spec).train[7].prompt);
+  for (const Problem& p : set.train) {
+    EXPECT_TRUE(p.prompt.ends_with("\nAnswer:"));
+    EXPECT_EQ(p.completion, " " + p.answer);
+    EXPECT_NE(p.answer[0], '-');
+  }
+}
+
+TEST(Arithmetic, RefusesWhatCannotBe) {
+  for (const ArithmeticSpec& s :
+       {ArithmeticSpec{.digits = 0}, ArithmeticSpec{.digits = 3}, ArithmeticSpec{.ops = "/"},
+        ArithmeticSpec{.ops = "++"}, ArithmeticSpec{.held_out = 1},
+        ArithmeticSpec{.problems = 1000000}})
+    EXPECT_THROW(make_arithmetic(s), Error);
+}
+
+TEST(Arithmetic, FilesArePromptsAndText) {
+  RewardFolder folder;
+  write_arithmetic(folder.path / "sums", make_arithmetic({.digits = 1}));
+  const auto prompts = read_prompts(folder.path / "sums" / "prompts.jsonl");
+  const auto held_out = read_prompts(folder.path / "sums" / "heldout.jsonl");
+  EXPECT_EQ(prompts.size() + held_out.size(), 100u);
+  EXPECT_TRUE(held_out[0].answer());
+  const std::string text = read_file(folder.path / "sums" / "pretrain.txt");
+  EXPECT_TRUE(text.starts_with(prompts[0].prompt + *prompts[0].answer() + "\n<|endoftext|>\n"));
+}
+
+}  // namespace
+}  // namespace hearth
