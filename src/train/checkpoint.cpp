@@ -1,8 +1,12 @@
 #include "train/checkpoint.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "core/error.h"
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
+#include "io/files.h"
 #include "io/safetensors.h"
 #include "model/folder.h"
 
@@ -16,21 +20,10 @@ constexpr std::array optimizer_parts{Part::moment1, Part::moment2, Part::master}
 constexpr std::array part_names{"moment1.", "moment2.", "master."};
 
 // Settings that may change between the parts of one run without changing what it computes so far.
-bool may_change(const std::string& key) {
-  static const std::vector<std::string> free{
-      "data",         "val",           "tokenizer", "eval_every",       "eval_tokens",
-      "target_loss",  "workers",       "keep",      "checkpoint_every", "prefetch",
-      "sample_every", "sample_tokens", "recompute", "sample_prompt",    "eval_documents",
-      "offload"};
-  return std::find(free.begin(), free.end(), key) != free.end();
-}
-
-void expect_same(const json& saved, const json& now, const std::string& where) {
-  for (const auto& [key, value] : now.items())
-    if (!may_change(key) && (!saved.contains(key) || saved.at(key) != value))
-      fail(where, "expected {} = {}, as the run began, got {}", key,
-           saved.contains(key) ? saved.at(key).dump() : "none", value.dump());
-}
+constexpr std::string_view free_settings[] = {
+    "data",      "val",           "tokenizer",        "eval_every", "eval_tokens",  "target_loss",
+    "workers",   "keep",          "checkpoint_every", "prefetch",   "sample_every", "sample_tokens",
+    "recompute", "sample_prompt", "eval_documents",   "offload"};
 
 using UpdateBits = std::array<uint32_t, sizeof(UpdateState) / sizeof(uint32_t)>;
 
@@ -55,7 +48,7 @@ json to_json(const RunState& s) {
   return {{"step", s.step},
           {"tokens", s.tokens},
           {"cursor", to_json(s.cursor)},
-          {"update", std::bit_cast<UpdateBits>(s.update)},  // may hold what JSON cannot: NaN
+          {"update", update_to_json(s.update)},
           {"reloads", s.reloads},
           {"logits_bytes", s.logits_bytes},
           {"loss_scale", s.loss_scale},
@@ -74,7 +67,7 @@ RunState state_from_json(const json& j, const std::string& where) {
     RunState s;
     j.at("step").get_to(s.step), j.at("tokens").get_to(s.tokens);
     s.cursor = cursor_from_json(j.at("cursor"));
-    s.update = std::bit_cast<UpdateState>(j.at("update").get<UpdateBits>());
+    s.update = update_from_json(j.at("update"));
     j.at("reloads").get_to(s.reloads);
     j.at("logits_bytes").get_to(s.logits_bytes);
     j.at("loss_scale").get_to(s.loss_scale), j.at("scale_steps").get_to(s.scale_steps);
@@ -124,54 +117,104 @@ void load_optimizer(const fs::path& file, ParamStore& store) {
 
 }  // namespace
 
-fs::path save_checkpoint(const fs::path& run, const CheckpointSpec& spec, ParamStore& store,
-                         const RunState& state, bool best) {
+json update_to_json(const UpdateState& u) { return std::bit_cast<UpdateBits>(u); }
+
+UpdateState update_from_json(const json& j) {
+  return std::bit_cast<UpdateState>(j.get<UpdateBits>());
+}
+
+void expect_same_settings(const json& saved, const json& now,
+                          std::span<const std::string_view> free, const std::string& where) {
+  for (const auto& [key, value] : now.items())
+    if (std::ranges::find(free, key) == free.end() &&
+        (!saved.contains(key) || saved.at(key) != value))
+      fail(where, "expected {} = {}, as the run began, got {}", key,
+           saved.contains(key) ? saved.at(key).dump() : "none", value.dump());
+}
+
+namespace {
+
+// One template is a file of its own; several go where they came from.
+void write_chat_template(const fs::path& dir, const nlohmann::ordered_json& chat) {
+  if (chat.is_string())
+    return write_file_atomic(dir / "chat_template.jinja", chat.get<std::string>());
+  if (chat.is_null()) return;
+  const fs::path file = dir / "tokenizer_config.json";
+  nlohmann::ordered_json config = parse_ordered_json(read_file(file), file.string());
+  config["chat_template"] = chat;
+  write_file_atomic(file, config.dump(1));
+}
+
+}  // namespace
+
+fs::path save_model_checkpoint(const fs::path& run, const ModelCheckpoint& c, ParamStore& store) {
   const fs::path parent = run / "checkpoints";
-  const std::string name = step_name(state.step);
+  const std::string name = step_name(c.step);
   make_dirs(parent);
   CheckpointWriter w(parent, name);
   int32_t bos = -1, eos = -1;
-  if (spec.tokenizer) {
-    bos = spec.tokenizer->bos(), eos = spec.tokenizer->eos();
-    spec.tokenizer->save(w.dir());
+  if (c.tokenizer) {
+    bos = c.tokenizer->bos(), eos = c.tokenizer->eos();
+    c.tokenizer->save(w.dir());
+    write_chat_template(w.dir(), c.chat_template);
   }
-  write_file_atomic(w.path("config.json"), hf_config_json(spec.model, store.dtype(), bos, eos));
+  write_file_atomic(w.path("config.json"), hf_config_json(c.model, store.dtype(), bos, eos));
   write_file_atomic(w.path("generation_config.json"), hf_generation_config_json(bos, eos));
   for (const FileDigest& d :
-       write_safetensors_model(w.dir(), hf_tensors(spec.model, store, store.dtype())))
+       write_safetensors_model(w.dir(), hf_tensors(c.model, store, store.dtype())))
     w.add(d);
   make_dirs(w.dir() / "state");
   FileDigest optimizer =
       write_safetensors(w.dir() / "state", "optimizer.safetensors", optimizer_tensors(store));
   optimizer.file = "state/optimizer.safetensors";
   w.add(optimizer);
+  write_file_atomic(w.path("state/trainer.json"), c.trainer.dump(1));
+  const fs::path dir = w.commit();
+
+  set_link(run, "latest", fs::path("checkpoints") / name);
+  if (c.best) set_link(run, "best", fs::path("checkpoints") / name);
+  std::set<std::string> keep{name};
+  std::error_code none;
+  if (const fs::path b = fs::read_symlink(run / "best", none); !none) keep.insert(b.filename());
+  rotate_checkpoints(parent, c.keep, keep);
+  return dir;
+}
+
+json load_model_checkpoint(const fs::path& dir, ParamStore& store) {
+  const fs::path file = dir / "state" / "trainer.json";
+  const json j = read_json(file);
+  if (!j.is_object() || j.value("version", 0) != 1)
+    fail(file.string(), "expected version 1 of a run's state, got {}", j.dump().substr(0, 40));
+  ModelSource::open(dir).load(store);
+  load_optimizer(dir / "state" / "optimizer.safetensors", store);
+  return j;
+}
+
+fs::path save_checkpoint(const fs::path& run, const CheckpointSpec& spec, ParamStore& store,
+                         const RunState& state, bool best) {
   const json trainer{{"version", 1},
                      {"model", fields_to_json(spec.model)},
                      {"train", fields_to_json(spec.train)},
                      {"run", to_json(state)}};
-  write_file_atomic(w.path("state/trainer.json"), trainer.dump(1));
-  const fs::path dir = w.commit();
-
-  set_link(run, "latest", fs::path("checkpoints") / name);
-  if (best) set_link(run, "best", fs::path("checkpoints") / name);
-  std::set<std::string> keep{name};
-  std::error_code none;
-  if (const fs::path b = fs::read_symlink(run / "best", none); !none) keep.insert(b.filename());
-  rotate_checkpoints(parent, spec.train.keep, keep);
-  return dir;
+  return save_model_checkpoint(run,
+                               {.model = spec.model,
+                                .tokenizer = spec.tokenizer,
+                                .trainer = trainer,
+                                .step = state.step,
+                                .keep = spec.train.keep,
+                                .best = best},
+                               store);
 }
 
 RunState load_checkpoint(const fs::path& dir, const CheckpointSpec& spec, ParamStore& store) {
-  const fs::path file = dir / "state" / "trainer.json";
-  const json j = read_json(file);
-  const std::string where = file.string();
-  if (!j.is_object() || j.value("version", 0) != 1)
-    fail(where, "expected version 1 of a run's state, got {}", j.dump().substr(0, 40));
-  expect_same(j.at("model"), fields_to_json(spec.model), where);
-  expect_same(j.at("train"), fields_to_json(spec.train), where);
-  ModelSource::open(dir).load(store);
-  load_optimizer(dir / "state" / "optimizer.safetensors", store);
-  return state_from_json(j.at("run"), where);
+  const std::string where = (dir / "state" / "trainer.json").string();
+  const json j = read_json(where);
+  if (j.is_object() && j.contains("model") && j.contains("train")) {
+    expect_same_settings(j["model"], fields_to_json(spec.model), free_settings, where);
+    expect_same_settings(j["train"], fields_to_json(spec.train), free_settings, where);
+  }
+  const json loaded = load_model_checkpoint(dir, store);
+  return state_from_json(loaded.value("run", json()), where);
 }
 
 }  // namespace hearth

@@ -40,6 +40,29 @@ struct CheckpointSpec {
   const Tokenizer* tokenizer = nullptr;  // saved beside the weights when there is one
 };
 
+// A checkpoint of any kind of run: what it is to go on with is a JSON object of its own.
+struct ModelCheckpoint {
+  const ModelConfig& model;
+  const Tokenizer* tokenizer = nullptr;
+  nlohmann::ordered_json chat_template = {};  // its text, or the list tokenizer_config.json had
+  nlohmann::json trainer = {};
+  int64_t step = 0;
+  int keep = 3;
+  bool best = false;
+};
+std::filesystem::path save_model_checkpoint(const std::filesystem::path& run,
+                                            const ModelCheckpoint&, ParamStore&);
+// Reads weights and moments back; gives `trainer`.
+nlohmann::json load_model_checkpoint(const std::filesystem::path& dir, ParamStore&);
+
+// How UpdateState is kept in JSON, which has no NaN.
+nlohmann::json update_to_json(const UpdateState&);
+UpdateState update_from_json(const nlohmann::json&);
+
+// An error that names the first setting that was another when the run began, `free` ones aside.
+void expect_same_settings(const nlohmann::json& saved, const nlohmann::json& now,
+                          std::span<const std::string_view> free, const std::string& where);
+
 // Writes run/checkpoints/step-N whole or not at all, points `latest` (and `best` when asked) at it,
 // and removes what `keep` does not cover. Returns its path.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const CheckpointSpec&,

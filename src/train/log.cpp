@@ -64,26 +64,27 @@ void RunLog::step(const StepRecord& r) {
                            {"grad_norm", r.grad_norm}};
   if (r.skipped) j["skipped"] = true;
   if (!r.source_tokens.empty()) j["source_tokens"] = r.source_tokens;
+  if (r.more.is_object()) j.update(r.more);
   log_.append(j.dump());
-  nlohmann::ordered_json p{{"step", r.step},
-                           {"ms", 1e3 * r.seconds},
-                           {"tokens_per_s", r.tokens_per_s},
-                           {"tflops", r.flops * 1e-12},
-                           {"mfu", r.mfu},
-                           {"memory_bytes", r.memory},
-                           {"peak_memory_bytes", r.peak_memory}};
+  nlohmann::ordered_json p{
+      {"step", r.step}, {"ms", 1e3 * r.seconds}, {"tokens_per_s", r.tokens_per_s}};
+  if (r.flops > 0) p["tflops"] = r.flops * 1e-12, p["mfu"] = r.mfu;
+  p["memory_bytes"] = r.memory, p["peak_memory_bytes"] = r.peak_memory;
   if (r.device) {
     p["celsius"] = r.device->celsius, p["watts"] = r.device->watts;
     p["utilisation"] = r.device->utilisation;
     p["device_memory_bytes"] = r.device->memory_bytes;
   }
+  if (r.more_perf.is_object()) p.update(r.more_perf);
   perf_.append(p.dump());
   const double now = wall_time();
   events_.scalar("train/loss", r.step, float(r.loss), now);
   events_.scalar("train/lr", r.step, float(r.lr), now);
   events_.scalar("train/grad_norm", r.step, float(r.grad_norm), now);
+  for (const auto& [name, value] : r.more.items())
+    events_.scalar("train/" + name, r.step, value.get<float>(), now);
   events_.scalar("perf/tokens_per_s", r.step, float(r.tokens_per_s), now);
-  events_.scalar("perf/mfu", r.step, float(r.mfu), now);
+  if (r.flops > 0) events_.scalar("perf/mfu", r.step, float(r.mfu), now);
   if (!quiet_) progress(r);
 }
 
@@ -95,9 +96,9 @@ void RunLog::progress(const StepRecord& r) {
   last_print_ = now;
   std::string line = fmt::format("step {}/{}  loss {:.4f}", r.step, total_steps_, r.loss);
   if (last_val_ > 0) line += fmt::format("  val {:.4f}", last_val_);
-  line += fmt::format("  lr {:.2e}  |g| {:.2f}  {:.0f} tok/s  {:.1f} GFLOP/s ({:.0f}%)  eta {}",
-                      r.lr, r.grad_norm, r.tokens_per_s, r.flops * 1e-9, 100 * r.mfu,
-                      clock_text(average_ * double(total_steps_ - r.step)));
+  line += fmt::format("  lr {:.2e}  |g| {:.2f}  {:.0f} tok/s", r.lr, r.grad_norm, r.tokens_per_s);
+  if (r.flops > 0) line += fmt::format("  {:.1f} GFLOP/s ({:.0f}%)", r.flops * 1e-9, 100 * r.mfu);
+  line += fmt::format("  eta {}", clock_text(average_ * double(total_steps_ - r.step)));
   if (terminal_) {
     clear_line();
     fmt::print(stderr, "{}", line);
@@ -108,12 +109,20 @@ void RunLog::progress(const StepRecord& r) {
   std::fflush(stderr);
 }
 
-void RunLog::validation(int64_t step, double loss, double seconds) {
+void RunLog::validation(int64_t step, double loss, double seconds,
+                        const nlohmann::ordered_json& more) {
   last_val_ = loss;
-  log_.append(nlohmann::ordered_json{{"step", step}, {"val_loss", loss}}.dump());
+  nlohmann::ordered_json j{{"step", step}, {"val_loss", loss}};
+  if (more.is_object()) j.update(more);
+  log_.append(j.dump());
   perf_.append(nlohmann::ordered_json{{"step", step}, {"val_ms", 1e3 * seconds}}.dump());
   events_.scalar("val/loss", step, float(loss), wall_time());
-  note(fmt::format("step {}  validation loss {:.4f}", step, loss));
+  std::string line = fmt::format("step {}  validation loss {:.4f}", step, loss);
+  for (const auto& [name, value] : more.items()) {
+    events_.scalar("val/" + name, step, value.get<float>(), wall_time());
+    line += fmt::format("  {} {:.4f}", name, value.get<double>());
+  }
+  note(line);
 }
 
 void RunLog::sample(int64_t step, const std::string& text) {

@@ -22,6 +22,8 @@ struct StepRecord {
   double seconds = 0, tokens_per_s = 0, flops = 0, mfu = 0;
   int64_t memory = 0, peak_memory = 0;  // bytes of this process, on a card where it has one
   std::optional<DeviceState> device = {};
+  nlohmann::ordered_json more = {};       // numbers that go with the loss, by name
+  nlohmann::ordered_json more_perf = {};  // and with the speed
 };
 
 // Bytes of memory this process holds now, and at most so far.
@@ -36,7 +38,8 @@ class RunLog {
   ~RunLog();
 
   void step(const StepRecord&);
-  void validation(int64_t step, double loss, double seconds);
+  void validation(int64_t step, double loss, double seconds,
+                  const nlohmann::ordered_json& more = {});
   void sample(int64_t step, const std::string& text);
   void note(const std::string& line);  // to stderr, above the progress line
 

@@ -1,8 +1,5 @@
 #include "train/trainer.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -14,6 +11,7 @@
 #include "io/fields.h"
 #include "io/files.h"
 #include "train/log.h"
+#include "train/run_folder.h"
 
 namespace hearth {
 namespace fs = std::filesystem;
@@ -31,24 +29,10 @@ constexpr int64_t scale_window = 1000;  // steps without overflow before fp16's 
 constexpr double max_scale = 1 << 24;
 constexpr double memory_share = 0.9;  // of what is free, for a run to use
 
-// Held while a process trains in a run folder: two would write over each other.
-Fd lock_run(const fs::path& run) {
-  const fs::path file = run / ".lock";
-  Fd fd = open_file(file, O_RDWR | O_CREAT, "a writable run folder");
-  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
-    fail(run.string(), "expected a run folder no other process trains in, got a locked one");
-  return fd;
-}
-
 std::string toml_text(const RunSpec& s) {
-  std::string text = "# Written when the run began; `--resume` reads it back.\n";
-  const auto add = [&](const nlohmann::ordered_json& j) {
-    for (const auto& [key, value] : j.items()) text += key + " = " + value.dump() + "\n";
-  };
-  add(fields_to_json(s.train));
-  text += "\n# The model.\n";
-  add(fields_to_json(s.model));
-  return text;
+  return "# Written when the run began; `--resume` reads it back.\n" +
+         toml_lines(fields_to_json(s.train)) + "\n# The model.\n" +
+         toml_lines(fields_to_json(s.model));
 }
 
 class Run {
@@ -61,7 +45,7 @@ class Run {
         memory_(backend, &store_) {}
 
   RunResult run() {
-    expect_new_or_resumed();
+    expect_new_or_resumed(spec_.run, spec_.resume);
     room_ = {int64_t(memory_share * double(backend_.free_bytes())), backend_.logits_bytes(),
              backend_.has_far_memory()};
     check_everything();
@@ -96,13 +80,6 @@ class Run {
   bool at_stop() const { return spec_.stop_after_step > 0 && state_.step >= spec_.stop_after_step; }
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
 
-  void expect_new_or_resumed() const {
-    if (fs::exists(spec_.run / "config.toml") && !spec_.resume)
-      fail(spec_.run.string(),
-           "expected a new run folder, got one with a run in it; add --resume "
-           "to go on with it");
-  }
-
   // What a run will need at any of its steps, asked for before the first: a shape that does not
   // fit, a damaged file or a missing tokenizer costs no training.
   void check_everything() {
@@ -128,12 +105,7 @@ class Run {
   }
 
   // Only after everything that can be checked without it: a bad call leaves no folder behind.
-  void open_folder() {
-    const fs::path toml = spec_.run / "config.toml";
-    make_dirs(spec_.run);
-    lock_ = lock_run(spec_.run);
-    if (!fs::exists(toml)) write_file_atomic(toml, toml_text(spec_));
-  }
+  void open_folder() { lock_ = open_run_folder(spec_.run, toml_text(spec_)); }
 
   // Fresh weights, or those of the newest valid checkpoint.
   void begin() {
