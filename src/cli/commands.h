@@ -51,6 +51,8 @@ void add_doctor(CLI::App&);
 void add_convert(CLI::App&);
 void add_eval(CLI::App&);
 void add_chess(CLI::App&);
+void add_sft(CLI::App&);
+void add_dpo(CLI::App&);
 void add_data_chess(CLI::App&);  // under data
 
 int run_command_line(int argc, char** argv);

@@ -2,13 +2,10 @@
 #include "cli/pretrain.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <csignal>
 
 #include "cli/commands.h"
 #include "cli/flags.h"
+#include "cli/signals.h"
 #include "core/error.h"
 #include "infer/engine.h"
 #include "tokenizer/tokenizer.h"
@@ -25,14 +22,6 @@ struct PretrainFlags {
   FieldFlags<ModelConfig> model;
   FieldFlags<TrainConfig> train;
 };
-
-std::atomic<int> signals{0};
-static_assert(std::atomic<int>::is_always_lock_free);
-
-// The first signal asks the run to save and end; the second ends it here.
-void on_signal(int number) {
-  if (signals.fetch_add(1) > 0) _exit(128 + number);
-}
 
 nlohmann::ordered_json result_json(const RunResult& r) {
   nlohmann::ordered_json j{{"steps", r.steps}, {"tokens", r.tokens}, {"train_loss", r.train_loss}};
@@ -111,12 +100,7 @@ RunResult run_pretrain(RunSpec spec, Backend& backend) {
   }
   spec.peak_flops = measure_peak(backend, to_dtype(spec.train.dtype));
   spec.warn = [](const std::string& line) { fmt::print(stderr, "hearth: {}\n", line); };
-  spec.stop = &signals;
-  signals = 0;
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  spec.stop = count_stop_signals();
   return pretrain(spec, backend);
 }
 
