@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 
 #include "data/shards.h"
 #include "io/checkpoint_dir.h"
@@ -51,6 +52,21 @@ Tokenizer tokenizer_beside(const ModelSource& source) {
   if (source.tokenizer().empty())
     fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
   return Tokenizer::load(source.tokenizer());
+}
+
+// A tokenizer that cannot be saved would be found at the first checkpoint, after all the training.
+void expect_savable(const Tokenizer& t) {
+  std::string name = (fs::temp_directory_path() / "hearth-tokenizer-XXXXXX").string();
+  if (!mkdtemp(name.data())) fail(name, "expected to make a temporary folder, got an error");
+  std::string problem;
+  try {
+    t.save(name);
+  } catch (const Error& e) { problem = e.what(); }
+  std::error_code none;
+  fs::remove_all(name, none);
+  if (problem.empty()) return;
+  if (const size_t end = problem.find("] "); end != problem.npos) problem.erase(0, end + 2);
+  fail("tokenizer", "{}: its checkpoints could not carry it", problem);
 }
 
 // The template of the model's folder as it is written there; ChatML where there is none.
@@ -250,6 +266,7 @@ AlignModel::AlignModel(const AlignConfig& c, const AlignRunSpec& spec, Backend& 
   if (tokenizer.vocab_size() > config.vocab)
     fail(source.path().string(), "expected a tokenizer of at most {} tokens, got {}", config.vocab,
          tokenizer.vocab_size());
+  expect_savable(tokenizer);
   if (tokenizer.eos() < 0 && spec.warn)
     spec.warn("the tokenizer names no end of a text: none is appended to examples");
 }

@@ -222,6 +222,54 @@ TEST(Packing, ChangesNothing) {
   }
 }
 
+// The loss of a step of two micro-batches, sum / learned tokens, and its gradients, against the
+// whole of it in double on the reference backend.
+TEST(Packing, LossAndGradientsAreThoseInDouble) {
+  const auto backend = make_cpu_backend(2), reference = make_reference_backend();
+  const Example a{{1, 2, 3, 4, 5, 6}, {false, false, true, true, true, true}};
+  const Example b{{7, 8, 9}, {false, true, true}}, c{{3, 1, 4, 1}, {false, false, false, true}};
+  const std::vector<std::vector<const Example*>> rows{{&a, &b}, {&c}};
+  for (const ModelConfig& config : tiny_configs()) {
+    TinyModel m(*backend, config);
+    Memory memory(*backend, &m.params);
+    LogprobPrograms programs({.model = config}, memory);
+    const Scalars s{.inv_targets = 1 / 7.0f};
+    double loss = 0;
+    for (size_t i = 0; i < rows.size(); ++i)
+      for (const float x : programs.train(lay_out({&rows[i], 1}, 8, true), s, i == 0))
+        loss += double(x) / 7;
+
+    ParamStore exact(*reference, decoder_params(config), DType::f64);
+    for (const ParamSpec& p : exact.specs())
+      exact.set(p.name, m.params.values(Part::weight, p.name));
+    Memory exact_memory(*reference, &exact);
+    Tape t(DType::f64, "exact");
+    const Var x = decoder(t, config, declare_inputs(t, 2, 8, true), {});
+    const Var targets = t.input("targets", {2, 8}, DType::i32);
+    head_loss(t, x, head_weight(t, config), targets,
+              {.softcap = config.logit_softcap, .grad = true});
+    differentiate(t);
+    Exec exec(std::move(t), exact_memory);
+    const TokenBatch batch = lay_out(rows, 8, true);
+    std::vector<int32_t> all(16, -100);
+    for (size_t i = 0; i < batch.rows.size(); ++i) all[size_t(batch.rows[i])] = batch.targets[i];
+    exact_memory.state.write<int32_t>("exact.tokens", batch.tokens);
+    exact_memory.state.write<int32_t>("exact.positions", batch.positions);
+    exact_memory.state.write<int32_t>("exact.documents", batch.documents);
+    exact_memory.state.write<int32_t>("exact.targets", all);
+    exact_memory.state.write<Scalars>("scalars", std::span(&s, 1));
+    exec.run();
+    double want = 0;
+    exact_memory.state.read<double>("exact.loss", std::span(&want, 1));
+    EXPECT_NEAR(loss, want, 1e-6 * want);
+    for (const ParamSpec& p : exact.specs()) {
+      const std::vector<float> g = m.params.values(Part::grad, p.name);
+      const double* w = exact.get(Part::grad, p.name).as<double>();
+      for (size_t i = 0; i < g.size(); ++i) ASSERT_NEAR(g[i], w[i], 3e-6) << p.name << " " << i;
+    }
+  }
+}
+
 TEST(StepOrder, GoesThroughAllOnceAnEpoch) {
   const StepOrder order{.items = 23, .per_step = 5, .seed = 9};
   ASSERT_EQ(order.steps_per_epoch(), 5);
