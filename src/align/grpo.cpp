@@ -145,7 +145,7 @@ class GrpoRun {
     if (!saved.is_object() || !saved.contains("grpo"))
       fail(where, "expected a checkpoint of a GRPO run, got another");
     expect_same_settings(saved["grpo"], fields_to_json(config_), free_settings_of_grpo, where);
-    state_ = GrpoState::from_json(load_model_checkpoint(dir, store_).at("run"), where);
+    state_ = GrpoState::from_json(load_model_checkpoint(dir, model_, store_).at("run"), where);
     stepper_->update().set_state(state_.update);
     checkpoint_ = dir;
   }

@@ -62,6 +62,8 @@ int run_command_line(int argc, char** argv) {
   add_eval(app);
   add_chess(app);
   add_grpo(app);
+  add_sft(app);
+  add_dpo(app);
   allow_config_files(app);
 
   const std::vector<std::string> given(argv + 1, argv + argc);

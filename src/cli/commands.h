@@ -54,6 +54,8 @@ void add_convert(CLI::App&);
 void add_eval(CLI::App&);
 void add_chess(CLI::App&);
 void add_grpo(CLI::App&);
+void add_sft(CLI::App&);
+void add_dpo(CLI::App&);
 void add_data_chess(CLI::App&);       // under data
 void add_data_arithmetic(CLI::App&);  // the same
 

@@ -1,0 +1,181 @@
+#include "align/dpo.h"
+
+#include "align/reference_sums.h"
+#include "io/fields.h"
+#include "io/files.h"
+
+namespace hearth {
+namespace {
+
+using Pairs = std::vector<const Preference*>;
+
+// What is reported of pairs, in the order they come.
+struct DpoTotals {
+  double loss = 0, chosen = 0, rejected = 0, right = 0;
+  int64_t pairs = 0;
+
+  void add(const DpoPair& p) {
+    loss += p.loss, chosen += p.reward_chosen, rejected += p.reward_rejected, ++pairs;
+    // A tie is half right: before the first step every pair is one.
+    right += p.reward_chosen > p.reward_rejected    ? 1
+             : p.reward_chosen == p.reward_rejected ? 0.5
+                                                    : 0;
+  }
+  double mean(double sum) const { return sum / double(pairs); }
+  nlohmann::ordered_json json() const {
+    return {{"reward_chosen", mean(chosen)},
+            {"reward_rejected", mean(rejected)},
+            {"margin", mean(chosen - rejected)},
+            {"accuracy", mean(right)}};
+  }
+};
+
+class DpoTask : public AlignTask {
+ public:
+  DpoTask(const DpoConfig& c, const AlignRunSpec& spec, AlignModel& model,
+          const std::vector<Preference>& data, const Split& split)
+      : config_(c),
+        data_(data),
+        held_(split.held),
+        train_(split.rest),
+        max_length_(model.max_length),
+        programs_(programs_spec(model, c), model.memory),
+        order_{train_.size(), uint64_t(c.batch * c.accumulate), c.seed} {
+    Backend& backend = model.memory.backend;
+    const auto live = [&] {
+      return std::make_unique<LiveReference>(ModelSource::open(c.model), backend,
+                                             programs_spec(model, c), max_length_);
+    };
+    if (c.reference == DpoReference::live) {
+      live_ = live();
+      return;
+    }
+    make_dirs(spec.run);
+    const std::string key = reference_key(ModelSource::open(c.model), data, to_dtype(c.dtype));
+    reference_ = cached_sums(spec.run / "reference.json", key, data.size(), [&] {
+      const auto once = live();
+      std::vector<PairSums> all;
+      for (size_t at = 0; at < data.size(); at += size_t(c.batch)) {
+        Pairs pairs;
+        for (size_t i = at; i < std::min(data.size(), at + size_t(c.batch)); ++i)
+          pairs.push_back(&data[i]);
+        for (const PairSums& p : once->sums(pairs)) all.push_back(p);
+      }
+      return all;
+    });
+  }
+
+  int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
+
+  StepReport train(int64_t step, Scalars) override {
+    const std::vector<size_t> places = order_.of(step);
+    StepReport r;
+    r.examples = int64_t(places.size());
+    DpoTotals totals;
+    for (size_t at = 0; at < places.size(); at += size_t(config_.batch)) {
+      std::vector<size_t> chosen;
+      for (size_t i = at; i < std::min(places.size(), at + size_t(config_.batch)); ++i)
+        chosen.push_back(train_[places[i]]);
+      const std::vector<PairSums> reference = reference_of(chosen);
+      const Pairs pairs = pairs_of(chosen);
+      const Logprobs policy = programs_.forward(lay_out_pairs(pairs, max_length_), at == 0);
+      std::vector<float> d;
+      each_pair(pairs, policy, reference, [&](const Preference& p, const DpoPair& l) {
+        totals.add(l);
+        const double share = 1 / double(places.size());
+        d.insert(d.end(), size_t(learned_tokens(p.chosen)), float(l.d_chosen * share));
+        d.insert(d.end(), size_t(learned_tokens(p.rejected)), float(l.d_rejected * share));
+        r.tokens += places_of(p.chosen) + places_of(p.rejected);
+      });
+      programs_.backward(d);
+    }
+    r.loss = totals.mean(totals.loss);
+    r.more = totals.json();
+    return r;
+  }
+
+  std::optional<EvalReport> evaluate() override {
+    if (held_.empty()) return {};
+    DpoTotals totals;
+    for (size_t at = 0; at < held_.size(); at += size_t(config_.batch)) {
+      const size_t n = std::min(held_.size() - at, size_t(config_.batch));
+      const auto chosen = std::span(held_).subspan(at, n);
+      const std::vector<PairSums> reference = reference_of(chosen);
+      const Pairs pairs = pairs_of(chosen);
+      each_pair(pairs, programs_.score(lay_out_pairs(pairs, max_length_)), reference,
+                [&](const Preference&, const DpoPair& l) { totals.add(l); });
+    }
+    return EvalReport{totals.mean(totals.loss), totals.json()};
+  }
+
+ private:
+  Pairs pairs_of(std::span<const size_t> chosen) const {
+    Pairs pairs;
+    for (const size_t i : chosen) pairs.push_back(&data_[i]);
+    return pairs;
+  }
+
+  // Before the policy's own pass: a live reference may share the card's scratch.
+  std::vector<PairSums> reference_of(std::span<const size_t> chosen) {
+    if (live_) return live_->sums(pairs_of(chosen));
+    std::vector<PairSums> sums;
+    for (const size_t i : chosen) sums.push_back(reference_[i]);
+    return sums;
+  }
+
+  template <class Use>
+  void each_pair(const Pairs& pairs, const Logprobs& policy, std::span<const PairSums> reference,
+                 Use use) const {
+    const std::vector<PairSums> sums = sums_of(pairs, policy.logprob);
+    const DpoSpec spec{config_.loss, config_.beta, config_.label_smoothing};
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      const Preference& p = *pairs[i];
+      use(p, dpo_pair({sums[i].chosen, reference[i].chosen, learned_tokens(p.chosen)},
+                      {sums[i].rejected, reference[i].rejected, learned_tokens(p.rejected)}, spec));
+    }
+  }
+
+  const DpoConfig& config_;
+  const std::vector<Preference>& data_;
+  std::vector<size_t> held_, train_;
+  int64_t max_length_;
+  LogprobPrograms programs_;
+  StepOrder order_;
+  std::vector<PairSums> reference_;  // of all data; empty with a live one
+  std::unique_ptr<LiveReference> live_;
+};
+
+void check_loss(const DpoConfig& c) {
+  if (!(c.beta > 0)) fail_usage("--beta", "expected a number above 0, got {}", c.beta);
+  const bool smoothed = c.loss == DpoLoss::cdpo || c.loss == DpoLoss::robust;
+  if (!(c.label_smoothing >= 0 && c.label_smoothing < 0.5))
+    fail_usage("--label-smoothing", "expected a share from 0 to below 0.5, got {}",
+               c.label_smoothing);
+  if (c.label_smoothing > 0 && !smoothed)
+    fail_usage("--label-smoothing", "expected it with --loss cdpo or robust, got {}",
+               enum_name(c.loss));
+}
+
+}  // namespace
+
+RunResult dpo(const DpoConfig& c, const AlignRunSpec& spec, Backend& backend) {
+  check_config(c, spec);
+  check_loss(c);
+  AlignModel model(c, spec, backend);
+  const ExampleEncoder encoder(model.tokenizer, model.chat, model.max_length);
+  Examples<Preference> data = read_preferences(c.data, encoder);
+  expect_examples(spec, data, "data", model.max_length);
+  Split split = split_off(data.kept.size(), c.holdout, c.seed);
+  if (!c.val.empty()) {
+    const Examples<Preference> val = read_preferences(c.val, encoder);
+    expect_examples(spec, val, "val", model.max_length);
+    for (const Preference& p : val.kept) {
+      split.held.push_back(data.kept.size());
+      data.kept.push_back(p);
+    }
+  }
+  DpoTask task(c, spec, model, data.kept, split);
+  return align(spec, c, fields_to_json(c), model, task);
+}
+
+}  // namespace hearth

@@ -1,0 +1,12 @@
+// Direct preference optimisation: the policy learns to prefer what was chosen over what was
+// rejected, measured against a reference that stays as it was.
+#pragma once
+
+#include "align/dpo_loss.h"
+#include "align/run.h"
+
+namespace hearth {
+
+RunResult dpo(const DpoConfig&, const AlignRunSpec&, Backend&);
+
+}  // namespace hearth

@@ -1,0 +1,258 @@
+#include "align/examples.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "data/documents.h"
+#include "data/shards.h"
+#include "io/files.h"
+#include "io/json.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr char from_outside = mark::content | mark::foreign;
+
+const std::string& text_of(const ordered_json& row, const char* key, const std::string& where) {
+  if (!row[key].is_string())
+    fail(where, "expected a string in \"{}\", got {}", key, row[key].type_name());
+  return row[key].get_ref<const std::string&>();
+}
+
+void expect_messages(const ordered_json& list, const char* key, const std::string& where) {
+  bool good = list.is_array() && !list.empty();
+  for (size_t i = 0; good && i < list.size(); ++i)
+    good = list[i].is_object() && list[i].contains("role") && list[i]["role"].is_string() &&
+           list[i].contains("content");
+  if (!good) fail(where, "expected messages with a role and a content in \"{}\"", key);
+}
+
+// The prompt Alpaca's models were trained with.
+std::string alpaca_prompt(const ordered_json& row, const std::string& where) {
+  const std::string& instruction = text_of(row, "instruction", where);
+  const std::string input = row.contains("input") && !row["input"].is_null()
+                                ? text_of(row, "input", where)
+                                : std::string();
+  std::string text = "Below is an instruction that describes a task";
+  text += input.empty() ? "." : ", paired with an input that provides further context.";
+  text += " Write a response that appropriately completes the request.\n\n### Instruction:\n";
+  text += instruction;
+  if (!input.empty()) text += "\n\n### Input:\n" + input;
+  return text + "\n\n### Response:\n";
+}
+
+[[noreturn]] void refuse_keys(const ordered_json& row, const std::string& where,
+                              std::string_view wanted) {
+  std::string keys;
+  for (const auto& [key, value] : row.items()) keys += (keys.empty() ? "" : ", ") + in_quotes(key);
+  fail(where, "expected {}, got keys: {}", wanted, keys.empty() ? "none" : keys);
+}
+
+// How many messages two conversations begin with alike.
+size_t common_start(const ordered_json& a, const ordered_json& b) {
+  size_t n = 0;
+  while (n < a.size() && n < b.size() && a[n] == b[n]) ++n;
+  return n;
+}
+
+ordered_json messages_from(const ordered_json& list, size_t begin, size_t end) {
+  ordered_json part = ordered_json::array();
+  for (size_t i = begin; i < end; ++i) part.push_back(list[i]);
+  return part;
+}
+
+bool puts_bos_first(const Tokenizer& t) {
+  std::vector<int32_t> ids;
+  t.encode_to("a", ids);
+  t.add_template(ids);
+  return t.bos() >= 0 && !ids.empty() && ids[0] == t.bos();
+}
+
+// body(row, where) for every row of every file; a text is the row {"text"}.
+template <class Body>
+void each_row(const std::vector<std::string>& patterns, Body body) {
+  for (const fs::path& file : expand_globs(patterns)) {
+    if (file.extension() == ".json") {
+      const ordered_json all = parse_ordered_json(read_file(file), file.string());
+      if (!all.is_array()) fail(file.string(), "expected a list of rows, got {}", all.type_name());
+      for (size_t i = 0; i < all.size(); ++i)
+        body(all[i], fmt::format("{}: row {}", file.string(), i));
+      continue;
+    }
+    const DocumentSpec spec{.inputs = {file}};
+    DocumentReader reader(spec);
+    for (Document d; reader.next(d);) {
+      const std::string where = document_place(spec, d.file, d.line);
+      if (d.json)
+        body(parse_ordered_json(d.raw, where), where);
+      else
+        body(ordered_json{{"text", d.raw}}, where);
+    }
+  }
+}
+
+void expect_object(const ordered_json& row, const std::string& where) {
+  if (!row.is_object()) fail(where, "expected a JSON object, got {}", row.type_name());
+}
+
+}  // namespace
+
+ExampleEncoder::ExampleEncoder(Tokenizer tokenizer, ChatTemplate chat, int64_t max_length)
+    : tokenizer_(std::move(tokenizer)),
+      chat_(std::move(chat)),
+      max_length_(size_t(max_length)),
+      opens_with_bos_(puts_bos_first(tokenizer_)) {}
+
+void ExampleEncoder::add(Example& e, const MarkedText& text, bool learned) const {
+  std::vector<int32_t> ids = encode_chat(tokenizer_, text).ids;
+  const bool has_bos = !ids.empty() && tokenizer_.bos() >= 0 && ids[0] == tokenizer_.bos();
+  if (e.tokens.empty() && opens_with_bos_ && !has_bos) ids.insert(ids.begin(), tokenizer_.bos());
+  // Some tokenizers open every text they encode, this one is a part.
+  if (!e.tokens.empty() && has_bos) ids.erase(ids.begin());
+  e.tokens.insert(e.tokens.end(), ids.begin(), ids.end());
+  e.learned.resize(e.tokens.size(), learned);
+}
+
+// `last_answer` is the token the last part to be learned begins with: an eos from there on ends it.
+Example ExampleEncoder::finished(Example e, size_t last_answer) const {
+  const int32_t eos = tokenizer_.eos();
+  const auto begin = e.tokens.begin() + ptrdiff_t(std::min(last_answer, e.tokens.size()));
+  if (eos >= 0 && std::find(begin, e.tokens.end(), eos) == e.tokens.end()) {
+    e.tokens.push_back(eos);
+    e.learned.push_back(true);
+  }
+  e.cut = e.tokens.size() > max_length_;
+  if (e.cut) e.tokens.resize(max_length_), e.learned.resize(max_length_);
+  return e;
+}
+
+Example ExampleEncoder::learned_after(const Prompted& p) const {
+  Example e;
+  add(e, p.prompt, false);
+  const size_t answer = e.tokens.size();
+  add(e, p.completion, true);
+  return finished(std::move(e), answer);
+}
+
+// Prompt and completion are encoded apart: a prompt has the tokens it will have when it is asked.
+ExampleEncoder::Prompted ExampleEncoder::joined(const ordered_json& prompt,
+                                                const ordered_json& answer,
+                                                const std::string& where) const {
+  if (prompt.is_string() && answer.is_string())
+    return {MarkedText(prompt.get<std::string>(), from_outside),
+            MarkedText(answer.get<std::string>(), from_outside)};
+  if (!prompt.is_array() || !answer.is_array())
+    fail(where, "expected a prompt and its answer as two strings or as two lists of messages");
+  return rendered(prompt, answer, where);
+}
+
+ExampleEncoder::Prompted ExampleEncoder::rendered(const ordered_json& prompt,
+                                                  const ordered_json& answer,
+                                                  const std::string& where) const {
+  expect_messages(prompt, "prompt", where);
+  expect_messages(answer, "completion", where);
+  ordered_json all = prompt;
+  for (const ordered_json& m : answer) all.push_back(m);
+  const MarkedText before = chat_.render({.messages = prompt, .add_generation_prompt = true});
+  const MarkedText whole = chat_.render({.messages = all});
+  if (!whole.bytes.starts_with(before.bytes))
+    fail(where,
+         "expected a chat template that writes a prompt the same with and without its answer");
+  return {before, whole.part(before.size())};
+}
+
+Example ExampleEncoder::conversation(const ordered_json& messages, const std::string& where) const {
+  expect_messages(messages, "messages", where);
+  EncodedChat chat = encode_chat(tokenizer_, chat_.render_answers({.messages = messages}));
+  Example e{std::move(chat.ids), std::move(chat.answer)};
+  size_t last = e.tokens.size();  // where the last answer begins
+  while (last > 0 && !e.learned[last - 1]) --last;
+  while (last > 0 && e.learned[last - 1]) --last;
+  return finished(std::move(e), last);
+}
+
+Example ExampleEncoder::example(const ordered_json& row, const std::string& where) const {
+  expect_object(row, where);
+  const auto has = [&](const char* key) { return row.contains(key); };
+  if (has("messages")) return conversation(row["messages"], where);
+  if (has("prompt") && has("completion"))
+    return learned_after(joined(row["prompt"], row["completion"], where));
+  if (has("instruction") && has("output"))
+    return learned_after({MarkedText(alpaca_prompt(row, where), from_outside),
+                          MarkedText(text_of(row, "output", where), from_outside)});
+  if (!has("text"))
+    refuse_keys(row, where, "messages, prompt + completion, instruction + output or text");
+  Example e;
+  add(e, MarkedText(text_of(row, "text", where), from_outside), true);
+  const size_t last = e.tokens.empty() ? 0 : e.tokens.size() - 1;
+  return finished(std::move(e), last);
+}
+
+Preference ExampleEncoder::preference(const ordered_json& row, const std::string& where) const {
+  expect_object(row, where);
+  const auto has = [&](const char* key) { return row.contains(key); };
+  if (!has("chosen") || !has("rejected"))
+    refuse_keys(row, where, "prompt + chosen + rejected, or instruction + chosen + rejected");
+  const ordered_json &chosen = row["chosen"], &rejected = row["rejected"];
+  if (has("prompt"))
+    return {learned_after(joined(row["prompt"], chosen, where)),
+            learned_after(joined(row["prompt"], rejected, where))};
+  if (has("instruction")) {
+    const ordered_json prompt = alpaca_prompt(row, where);
+    return {learned_after(joined(prompt, chosen, where)),
+            learned_after(joined(prompt, rejected, where))};
+  }
+  if (!chosen.is_array() || !rejected.is_array())
+    fail(where, "expected a prompt beside chosen and rejected, got none");
+  const size_t n = common_start(chosen, rejected);
+  const ordered_json prompt = messages_from(chosen, 0, n);
+  return {learned_after(joined(prompt, messages_from(chosen, n, chosen.size()), where)),
+          learned_after(joined(prompt, messages_from(rejected, n, rejected.size()), where))};
+}
+
+std::string chatml(const Tokenizer& t) {
+  const bool closes = t.special("<|im_end|>").has_value() || t.eos() < 0;
+  return fmt::format(
+      "{{% for message in messages %}}{{{{ '<|im_start|>' + message['role'] + '\\n' + "
+      "message['content'] + {} + '\\n' }}}}{{% endfor %}}{{% if add_generation_prompt %}}{{{{ "
+      "'<|im_start|>assistant\\n' }}}}{{% endif %}}",
+      closes ? "'<|im_end|>'" : "eos_token");
+}
+
+int64_t learned_tokens(const Example& e) {
+  int64_t n = 0;
+  for (size_t i = 1; i < e.learned.size(); ++i) n += e.learned[i];
+  return n;
+}
+
+Examples<Example> read_examples(const std::vector<std::string>& files, const ExampleEncoder& enc) {
+  Examples<Example> all;
+  each_row(files, [&](const ordered_json& row, const std::string& where) {
+    Example e = enc.example(row, where);
+    ++all.read, all.cut += e.cut;
+    if (learned_tokens(e) == 0)
+      ++all.empty;
+    else
+      all.kept.push_back(std::move(e));
+  });
+  return all;
+}
+
+Examples<Preference> read_preferences(const std::vector<std::string>& files,
+                                      const ExampleEncoder& enc) {
+  Examples<Preference> all;
+  each_row(files, [&](const ordered_json& row, const std::string& where) {
+    Preference p = enc.preference(row, where);
+    ++all.read, all.cut += p.chosen.cut || p.rejected.cut;
+    if (learned_tokens(p.chosen) == 0 || learned_tokens(p.rejected) == 0)
+      ++all.empty;
+    else
+      all.kept.push_back(std::move(p));
+  });
+  return all;
+}
+
+}  // namespace hearth

@@ -1,0 +1,75 @@
+// Rows of alignment data as tokens with a mask of what is learned. A row is a JSON object of one of
+// these forms, or a document of a text or Parquet file:
+//   SFT   {"messages": [..]}                        every assistant turn is learned
+//         {"prompt", "completion"}                  strings, or lists of messages: the completion
+//         {"instruction", "input"?, "output"}       Alpaca's prompt: the output
+//         {"text"}                                  everything
+//   DPO   {"prompt"?, "chosen", "rejected"}         strings or lists of messages
+//         {"instruction", "input"?, "chosen", "rejected"}
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "chat/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace hearth {
+
+struct Example {
+  std::vector<int32_t> tokens;
+  std::vector<bool> learned;  // of each token; nothing predicts the first
+  bool cut = false;           // there was more of it
+};
+
+struct Preference {
+  Example chosen, rejected;  // the same prompt, then what is learned
+};
+
+// How text becomes tokens.
+class ExampleEncoder {
+ public:
+  // `chat` renders conversations: the template of the model's folder, or chatml() where it has
+  // none.
+  ExampleEncoder(Tokenizer, ChatTemplate chat, int64_t max_length);
+
+  // `where` names the row in errors. EOS is appended where it is missing, then the example is cut
+  // to max_length.
+  Example example(const nlohmann::ordered_json& row, const std::string& where) const;
+  Preference preference(const nlohmann::ordered_json& row, const std::string& where) const;
+
+ private:
+  struct Prompted {
+    MarkedText prompt, completion;
+  };
+  Prompted joined(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer,
+                  const std::string& where) const;
+  Prompted rendered(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer,
+                    const std::string& where) const;
+  Example learned_after(const Prompted&) const;
+  Example conversation(const nlohmann::ordered_json& messages, const std::string& where) const;
+  void add(Example&, const MarkedText&, bool learned) const;
+  Example finished(Example, size_t last_answer) const;
+
+  Tokenizer tokenizer_;
+  ChatTemplate chat_;
+  size_t max_length_;
+  bool opens_with_bos_;
+};
+
+// ChatML; a turn is closed by the tokenizer's eos where <|im_end|> is no special token of it.
+std::string chatml(const Tokenizer&);
+
+// What reading has left: examples with something to learn.
+template <class T>
+struct Examples {
+  std::vector<T> kept;
+  int64_t read = 0, cut = 0, empty = 0;  // rows; cut at max_length; dropped: nothing to learn
+};
+Examples<Example> read_examples(const std::vector<std::string>& files, const ExampleEncoder&);
+Examples<Preference> read_preferences(const std::vector<std::string>& files, const ExampleEncoder&);
+
+int64_t learned_tokens(const Example&);  // that something predicts
+
+}  // namespace hearth

@@ -1,0 +1,109 @@
+#include "align/reference_sums.h"
+
+#include "core/error.h"
+#include "io/files.h"
+#include "io/hash.h"
+#include "io/json.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+double next_sum(std::span<const float>& logprobs, const Example& e) {
+  const size_t n = size_t(learned_tokens(e));
+  double sum = 0;
+  for (const float x : logprobs.first(n)) sum += double(x);
+  logprobs = logprobs.subspan(n);
+  return sum;
+}
+
+void add_numbers(Sha256& hash, const Example& e) {
+  const int64_t size = int64_t(e.tokens.size());
+  hash.update(std::as_bytes(std::span(&size, 1)));
+  hash.update(std::as_bytes(std::span(e.tokens)));
+  std::string learned;
+  for (const bool l : e.learned) learned += l ? '1' : '0';
+  hash.update(to_bytes(learned));
+}
+
+// Files that weights and shape are read from.
+std::vector<fs::path> files_of_model(const fs::path& path) {
+  if (!fs::is_directory(path)) return {path};
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(path))
+    if (entry.path().extension() == ".safetensors" || entry.path().filename() == "config.json")
+      files.push_back(entry.path());
+  std::ranges::sort(files);
+  return files;
+}
+
+}  // namespace
+
+TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length) {
+  std::vector<std::vector<const Example*>> rows;
+  for (const Preference* p : pairs) rows.push_back({&p->chosen}), rows.push_back({&p->rejected});
+  return lay_out(rows, common_length(rows, max_length), false);
+}
+
+std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
+                              std::span<const float> logprobs) {
+  std::vector<PairSums> all;
+  for (const Preference* p : pairs) {
+    const double chosen = next_sum(logprobs, p->chosen);
+    all.push_back({chosen, next_sum(logprobs, p->rejected)});
+  }
+  return all;
+}
+
+LiveReference::LiveReference(const ModelSource& source, Backend& backend, LogprobProgramsSpec spec,
+                             int64_t max_length)
+    : params_(backend, decoder_params(source.config()), spec.dtype),
+      memory_(backend, &params_),
+      programs_(spec, memory_),
+      max_length_(max_length) {
+  source.load(params_);
+}
+
+std::vector<PairSums> LiveReference::sums(std::span<const Preference* const> pairs) {
+  return sums_of(pairs, programs_.score(lay_out_pairs(pairs, max_length_)).logprob);
+}
+
+std::string reference_key(const ModelSource& source, std::span<const Preference> data,
+                          DType dtype) {
+  Sha256 hash;
+  hash.update(to_bytes(to_string(dtype)));
+  for (const fs::path& file : files_of_model(source.path()))
+    hash.update(to_bytes(digest_file(file.parent_path(), file.filename().string()).sha256));
+  for (const Preference& p : data) add_numbers(hash, p.chosen), add_numbers(hash, p.rejected);
+  return hash.hex();
+}
+
+std::vector<PairSums> cached_sums(const fs::path& file, const std::string& key, size_t pairs,
+                                  const std::function<std::vector<PairSums>()>& make) {
+  std::vector<PairSums> all;
+  if (fs::exists(file)) {
+    const json j = read_json(file);
+    if (!j.is_object() || j.value("key", "") != key)
+      fail(
+          file.string(),
+          "expected the reference of this model and this data, got that of others: begin a new run "
+          "or give it what it began with");
+    try {
+      for (const json& p : j.at("sums"))
+        all.push_back({p.at(0).get<double>(), p.at(1).get<double>()});
+    } catch (const json::exception& e) {
+      fail(file.string(), "expected sums of log-probabilities, got {}", e.what());
+    }
+    if (all.size() != pairs) fail(file.string(), "expected {} pairs, got {}", pairs, all.size());
+    return all;
+  }
+  all = make();
+  json j{{"key", key}, {"sums", json::array()}};
+  for (const PairSums& p : all) j["sums"].push_back({p.chosen, p.rejected});
+  write_file_atomic(file, j.dump());
+  return all;
+}
+
+}  // namespace hearth

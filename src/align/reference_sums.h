@@ -1,0 +1,48 @@
+// Log-probabilities of preferences under the reference model: computed once and kept in a file of
+// the run folder that knows which weights and which data it is of, or live from a second set of
+// weights.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "align/batches.h"
+#include "model/folder.h"
+
+namespace hearth {
+
+// Of a pair, summed over the tokens of each completion.
+struct PairSums {
+  double chosen = 0, rejected = 0;
+};
+
+// A batch of pairs, chosen and rejected in rows of their own, and the sums of what came back for
+// it.
+TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length);
+std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
+                              std::span<const float> logprobs);
+
+// The reference's own weights.
+class LiveReference {
+ public:
+  LiveReference(const ModelSource&, Backend&, LogprobProgramsSpec, int64_t max_length);
+  std::vector<PairSums> sums(std::span<const Preference* const> pairs);
+
+ private:
+  ParamStore params_;
+  Memory memory_;
+  LogprobPrograms programs_;
+  int64_t max_length_;
+};
+
+// What the sums are of: the files of the model, the tokens, and the dtype they were computed in.
+std::string reference_key(const ModelSource&, std::span<const Preference> data, DType);
+
+// Of all of `data`, in order, from `file` or, where there is none, by `make`, and then written
+// there. A file of another model or other data is an error: the run began with those.
+std::vector<PairSums> cached_sums(const std::filesystem::path& file, const std::string& key,
+                                  size_t pairs, const std::function<std::vector<PairSums>()>& make);
+
+}  // namespace hearth

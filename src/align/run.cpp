@@ -1,0 +1,305 @@
+#include "align/run.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+
+#include "data/shards.h"
+#include "io/checkpoint_dir.h"
+#include "io/fields.h"
+#include "io/gguf.h"
+#include "train/log.h"
+#include "train/run_folder.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr int bad_steps_allowed = 3;  // in a row, without a finite gradient
+
+// What may change between the parts of one run without changing what it computes so far.
+constexpr std::string_view free_settings_of_alignment[] = {
+    "model", "data", "val", "eval_every", "checkpoint_every", "keep", "recompute", "reference"};
+
+double seconds_from(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
+
+std::optional<fs::path> newest_checkpoint(const AlignRunSpec& spec) {
+  const fs::path parent = spec.run / "checkpoints";
+  if (!spec.resume || !fs::exists(parent)) return {};
+  const FoundCheckpoint found = find_newest_valid(parent);
+  for (const auto& [dir, reason] : found.skipped)
+    if (spec.warn)
+      spec.warn(fmt::format("checkpoint {} is damaged ({}); falling back to the one before",
+                            dir.filename().string(), reason));
+  if (!found.dir && !found.skipped.empty())
+    fail(parent.string(), "expected a valid checkpoint to go on from, got {} damaged ones",
+         found.skipped.size());
+  return found.dir;
+}
+
+ModelSource open_source(const AlignConfig& c, const AlignRunSpec& spec) {
+  if (const auto checkpoint = newest_checkpoint(spec)) return ModelSource::open(*checkpoint);
+  return ModelSource::open(c.model);
+}
+
+Tokenizer tokenizer_beside(const ModelSource& source) {
+  if (source.tokenizer().empty())
+    fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
+  return Tokenizer::load(source.tokenizer());
+}
+
+// A tokenizer that cannot be saved would be found at the first checkpoint, after all the training.
+void expect_savable(const Tokenizer& t) {
+  std::string name = (fs::temp_directory_path() / "hearth-tokenizer-XXXXXX").string();
+  if (!mkdtemp(name.data())) fail(name, "expected to make a temporary folder, got an error");
+  std::string problem;
+  try {
+    t.save(name);
+  } catch (const Error& e) { problem = e.what(); }
+  std::error_code none;
+  fs::remove_all(name, none);
+  if (problem.empty()) return;
+  if (const size_t end = problem.find("] "); end != problem.npos) problem.erase(0, end + 2);
+  fail("tokenizer", "{}: its checkpoints could not carry it", problem);
+}
+
+// The template of the model's folder as it is written there; ChatML where there is none.
+ordered_json chat_source_of(const fs::path& dir, const Tokenizer& t) {
+  if (!ChatTemplate::exists(dir)) return chatml(t);
+  if (dir.extension() == ".gguf") return std::string(GgufFile(dir).text("tokenizer.chat_template"));
+  if (fs::exists(dir / "chat_template.jinja")) return read_file(dir / "chat_template.jinja");
+  const fs::path config = dir / "tokenizer_config.json";
+  return parse_ordered_json(read_file(config), config.string()).at("chat_template");
+}
+
+ChatTemplate chat_template_of(const fs::path& dir, const Tokenizer& t) {
+  if (ChatTemplate::exists(dir)) return ChatTemplate::load(dir);
+  ordered_json tokens = ordered_json::object();
+  if (t.eos() >= 0) tokens["eos_token"] = std::string(t.bytes_of(t.eos()));
+  return ChatTemplate(chatml(t), "chatml", tokens);
+}
+
+int64_t checked_length(const AlignConfig& c, const ModelConfig& model) {
+  const int64_t length = c.max_length ? c.max_length : std::min<int64_t>(1024, model.context);
+  if (length < 2 || length > model.context)
+    fail_usage("--max-length", "expected 2 to the model's {} tokens, got {}", model.context,
+               length);
+  return length;
+}
+
+class AlignRun {
+ public:
+  AlignRun(const AlignRunSpec& spec, const AlignConfig& c, const ordered_json& settings,
+           AlignModel& model, AlignTask& task)
+      : spec_(spec),
+        config_(c),
+        settings_(settings),
+        model_(model),
+        task_(task),
+        steps_(c.steps ? c.steps : c.epochs * task.steps_per_epoch()),
+        update_("align", model.memory,
+                {.beta1 = c.beta1, .beta2 = c.beta2, .eps = c.adam_eps, .decay = c.weight_decay}) {}
+
+  RunResult run() {
+    lock_ = open_run_folder(spec_.run, "# Written when the run began; `--resume` reads it back.\n" +
+                                           toml_lines(settings_));
+    begin();
+    log_ = std::make_unique<RunLog>(spec_.run, log_bytes_, 0, steps_, spec_.quiet);
+    if (step_ == 0 && log_bytes_ == 0) validate();
+    bool stopped = false;
+    while (step_ < steps_ && !stopped) {
+      train_step();
+      const bool done = step_ == steps_;
+      if (done || due(config_.eval_every)) validate();
+      stopped = (spec_.stop && *spec_.stop) ||
+                (spec_.stop_after_step > 0 && step_ >= spec_.stop_after_step);
+      if (done || stopped || due(config_.checkpoint_every)) checkpoint();
+    }
+    log_->sync();
+    return result(step_ == steps_ ? "steps" : "stopped");
+  }
+
+ private:
+  bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
+
+  void begin() {
+    for (const Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2})
+      model_.params.flat(p);
+    const fs::path parent = spec_.run / "checkpoints";
+    if (spec_.resume && fs::exists(parent)) {
+      clean_stale(parent);
+      if (const FoundCheckpoint found = find_newest_valid(parent); found.dir)
+        return load(*found.dir);
+    }
+    model_.source.load(model_.params);
+    update_.set_state({});
+  }
+
+  void load(const fs::path& dir) {
+    const json j = load_model_checkpoint(dir, model_.params);
+    const std::string where = (dir / "state" / "trainer.json").string();
+    try {
+      expect_same_settings(j.at("align"), settings_, free_settings_of_alignment, where);
+      const json& run = j.at("run");
+      run.at("step").get_to(step_), run.at("tokens").get_to(tokens_);
+      run.at("log_bytes").get_to(log_bytes_), run.at("best_val").get_to(best_val_);
+      run.at("train_seconds").get_to(train_seconds_);
+      if (run.contains("last_val")) last_val_ = run["last_val"].get<double>();
+      update_.set_state(update_from_json(run.at("update")));
+    } catch (const json::exception& e) {
+      fail(where, "expected the state of a run, got {}", e.what());
+    }
+    last_ = dir;
+  }
+
+  void train_step() {
+    const auto begin = Clock::now();
+    Scalars s;
+    s.lr = float(
+        config_.lr *
+        schedule_factor({config_.schedule, steps_, config_.warmup, 0, config_.lr_floor}, step_));
+    s.clip = config_.clip;
+    s.seed_lo = uint32_t(config_.seed), s.seed_hi = uint32_t(config_.seed >> 32);
+    s.step = uint32_t(step_);
+    const StepReport r = task_.train(step_, s);
+    const UpdateState u = update_.run(s, r.loss);
+    ++step_, tokens_ += r.tokens, loss_ = r.loss;
+    const double seconds = seconds_from(begin);
+    train_seconds_ += seconds, own_seconds_ += seconds, own_tokens_ += r.tokens;
+    const MemoryUse held = model_.memory.backend.memory_use();
+    log_->step({.step = step_,
+                .tokens = tokens_,
+                .loss = r.loss,
+                .lr = s.lr,
+                .grad_norm = u.grad_norm,
+                .skipped = u.skip != 0,
+                .seconds = seconds,
+                .tokens_per_s = double(r.tokens) / seconds,
+                .memory = held.now ? held.now : resident_bytes(),
+                .peak_memory = held.peak ? held.peak : peak_resident_bytes(),
+                .more = r.more,
+                .more_perf = {{"examples_per_s", double(r.examples) / seconds}}});
+    skipped_ = int64_t(u.skipped);
+    if (u.streak >= bad_steps_allowed)
+      fail("align", "expected finite gradients, got {} steps in a row without; try a lower --lr",
+           bad_steps_allowed);
+  }
+
+  void validate() {
+    const auto begin = Clock::now();
+    const std::optional<EvalReport> r = task_.evaluate();
+    if (!r) return;
+    log_->validation(step_, r->loss, seconds_from(begin), r->more);
+    if (!std::isfinite(r->loss)) return;
+    last_val_ = r->loss;
+    improved_ = step_ > 0 && (best_val_ == 0 || r->loss < best_val_);
+    if (improved_) best_val_ = r->loss;
+  }
+
+  void checkpoint() {
+    log_->sync();
+    json run{{"step", step_},
+             {"tokens", tokens_},
+             {"update", update_to_json(update_.state())},
+             {"log_bytes", log_->log_bytes()},
+             {"best_val", best_val_},
+             {"train_seconds", train_seconds_}};
+    if (last_val_) run["last_val"] = *last_val_;
+    last_ = save_model_checkpoint(spec_.run,
+                                  {.model = model_.config,
+                                   .tokenizer = &model_.tokenizer,
+                                   .chat_template = model_.chat_source,
+                                   .trainer = {{"version", 1}, {"align", settings_}, {"run", run}},
+                                   .step = step_,
+                                   .keep = config_.keep,
+                                   .best = improved_},
+                                  model_.params);
+    improved_ = false;
+  }
+
+  RunResult result(const std::string& reason) const {
+    RunResult r;
+    r.steps = step_, r.tokens = tokens_, r.train_loss = loss_, r.val_loss = last_val_;
+    r.train_seconds = train_seconds_;
+    r.tokens_per_s = own_seconds_ > 0 ? double(own_tokens_) / own_seconds_ : 0;
+    r.skipped = skipped_;
+    r.reason = reason;
+    if (last_) r.checkpoint = *last_;
+    return r;
+  }
+
+  const AlignRunSpec& spec_;
+  const AlignConfig& config_;
+  const ordered_json& settings_;
+  AlignModel& model_;
+  AlignTask& task_;
+  int64_t steps_;
+  UpdateProgram update_;
+  Fd lock_;
+  std::unique_ptr<RunLog> log_;
+  int64_t step_ = 0, tokens_ = 0, log_bytes_ = 0, skipped_ = 0;
+  double loss_ = 0, best_val_ = 0, train_seconds_ = 0;
+  std::optional<double> last_val_;
+  double own_seconds_ = 0;  // of this process
+  int64_t own_tokens_ = 0;
+  bool improved_ = false;
+  std::optional<fs::path> last_;
+};
+
+}  // namespace
+
+AlignModel::AlignModel(const AlignConfig& c, const AlignRunSpec& spec, Backend& backend)
+    : source(open_source(c, spec)),
+      config(source.config().resolve()),
+      tokenizer(tokenizer_beside(source)),
+      chat_source(chat_source_of(source.tokenizer(), tokenizer)),
+      chat(chat_template_of(source.tokenizer(), tokenizer)),
+      max_length(checked_length(c, config)),
+      params(backend, decoder_params(config), to_dtype(c.dtype)),
+      memory(backend, &params) {
+  if (tokenizer.vocab_size() > config.vocab)
+    fail(source.path().string(), "expected a tokenizer of at most {} tokens, got {}", config.vocab,
+         tokenizer.vocab_size());
+  expect_savable(tokenizer);
+  if (tokenizer.eos() < 0 && spec.warn)
+    spec.warn("the tokenizer names no end of a text: none is appended to examples");
+}
+
+LogprobProgramsSpec programs_spec(const AlignModel& m, const AlignConfig& c) {
+  return {.model = m.config,
+          .name = "align",
+          .dtype = to_dtype(c.dtype),
+          .recompute = c.recompute,
+          .logits_bytes = m.memory.backend.logits_bytes()};
+}
+
+void check_config(const AlignConfig& c, const AlignRunSpec& spec) {
+  if (c.model.empty()) fail_usage("--model", "expected a model to start from, got none");
+  if (c.data.empty()) fail_usage("--data", "expected files to train on, got none");
+  if (c.dtype == TrainDType::fp16)
+    fail_usage("--dtype", "expected fp32, tf32 or bf16 for alignment, got fp16");
+  const auto positive = [](const char* flag, int64_t n) {
+    if (n < 1) fail_usage(flag, "expected 1 or more, got {}", n);
+  };
+  positive("--batch", c.batch), positive("--accumulate", c.accumulate);
+  if (c.steps == 0) positive("--epochs", c.epochs);
+  if (c.steps < 0) fail_usage("--steps", "expected 0 or more, got {}", c.steps);
+  if (!(c.holdout >= 0 && c.holdout < 1))
+    fail_usage("--holdout", "expected a share from 0 to below 1, got {}", c.holdout);
+  if (c.holdout > 0 && !c.val.empty())
+    fail_usage("--holdout", "expected a held-out share or --val, got both");
+  expect_new_or_resumed(spec.run, spec.resume);
+}
+
+RunResult align(const AlignRunSpec& spec, const AlignConfig& config, const ordered_json& settings,
+                AlignModel& model, AlignTask& task) {
+  return AlignRun(spec, config, settings, model, task).run();
+}
+
+}  // namespace hearth

@@ -1,0 +1,85 @@
+// The loop that SFT and DPO share: a run folder, steps, validation, checkpoints, and going on as if
+// nothing had happened. What a step is made of is a task's to say.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "align/config.h"
+#include "align/examples.h"
+#include "align/logprob_programs.h"
+#include "core/error.h"
+#include "model/folder.h"
+#include "train/trainer.h"
+
+namespace hearth {
+
+struct AlignRunSpec {
+  std::filesystem::path run;
+  bool resume = false;
+  bool quiet = false;                      // nothing on stderr
+  int64_t stop_after_step = 0;             // end there as a signal would; 0: do not
+  const std::atomic<int>* stop = nullptr;  // set by a signal handler
+  std::function<void(const std::string&)> warn = {};
+};
+
+// The model under training with its tokenizer and chat template.
+struct AlignModel {
+  // Of a run that is resumed its newest valid checkpoint, else what the config names.
+  AlignModel(const AlignConfig&, const AlignRunSpec&, Backend&);
+
+  ModelSource source;
+  ModelConfig config;
+  Tokenizer tokenizer;
+  nlohmann::ordered_json chat_source;  // saved with every checkpoint
+  ChatTemplate chat;
+  int64_t max_length;  // of an example
+  ParamStore params;
+  Memory memory;
+};
+
+// Chooses how a batch with head is run; the chunks of logits as the backend likes them.
+LogprobProgramsSpec programs_spec(const AlignModel&, const AlignConfig&);
+
+struct StepReport {
+  double loss = 0;
+  int64_t tokens = 0, examples = 0;  // fed, padding not counted
+  nlohmann::ordered_json more = {};  // logged beside the loss
+};
+struct EvalReport {
+  double loss = 0;
+  nlohmann::ordered_json more = {};
+};
+
+class AlignTask {
+ public:
+  virtual ~AlignTask() = default;
+  virtual int64_t steps_per_epoch() const = 0;
+  // Leaves the gradients of step `step` (from 0) in the store; sets what else of the scalars it
+  // uses.
+  virtual StepReport train(int64_t step, Scalars) = 0;
+  virtual std::optional<EvalReport> evaluate() = 0;  // nothing to validate on: nothing
+};
+
+// Checks what can be checked of a config without its data.
+void check_config(const AlignConfig&, const AlignRunSpec&);
+
+// `settings` is the whole config of the method, as it goes to config.toml and into checkpoints.
+RunResult align(const AlignRunSpec&, const AlignConfig&, const nlohmann::ordered_json& settings,
+                AlignModel&, AlignTask&);
+
+// An error where nothing was read; what was cut or dropped is said in one line.
+template <class T>
+void expect_examples(const AlignRunSpec& spec, const Examples<T>& e, const char* what,
+                     int64_t max_length) {
+  if (e.kept.empty())
+    fail(what, "expected rows with something to learn, got {} of {} without", e.empty, e.read);
+  if ((e.cut || e.empty) && spec.warn)
+    spec.warn(fmt::format("{}: {} of {} rows cut at {} tokens, {} dropped: nothing to learn", what,
+                          e.cut, e.read, max_length, e.empty));
+}
+
+}  // namespace hearth

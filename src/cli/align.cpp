@@ -1,0 +1,78 @@
+// hearth sft and hearth dpo: a model goes on to learn from examples or preferences.
+#include <fmt/format.h>
+
+#include "align/dpo.h"
+#include "align/sft.h"
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/signals.h"
+
+namespace hearth {
+namespace {
+
+template <class Config>
+struct AlignFlags {
+  Common common;
+  std::string run;
+  bool resume = false;
+  int64_t stop_after_step = 0;
+  FieldFlags<Config> config;
+};
+
+template <class Config>
+using Align = RunResult (*)(const Config&, const AlignRunSpec&, Backend&);
+
+void print_aligned(const RunResult& r, bool as_json, const Backend& backend) {
+  if (as_json)
+    return print_json({{"steps", r.steps},
+                       {"tokens", r.tokens},
+                       {"train_loss", r.train_loss},
+                       {"val_loss", r.val_loss ? nlohmann::json(*r.val_loss) : nlohmann::json()},
+                       {"tokens_per_s", r.tokens_per_s},
+                       {"train_seconds", r.train_seconds},
+                       {"skipped", r.skipped},
+                       {"reason", r.reason},
+                       {"checkpoint", r.checkpoint.string()},
+                       {"device", backend.describe()}});
+  fmt::print("{} steps, {} tokens, loss {:.4f}", r.steps, r.tokens, r.train_loss);
+  if (r.val_loss) fmt::print(", validation {:.4f}", *r.val_loss);
+  fmt::print(", {:.0f} tokens/s, {:.1f} s; {}\n", r.tokens_per_s, r.train_seconds,
+             r.checkpoint.string());
+}
+
+template <class Config>
+void run_aligned(const AlignFlags<Config>& f, Align<Config> method) {
+  Config config;
+  f.config.apply(config);
+  const AlignRunSpec spec{
+      .run = f.run,
+      .resume = f.resume,
+      .stop_after_step = f.stop_after_step,
+      .stop = count_stop_signals(),
+      .warn = [](const std::string& line) { fmt::print(stderr, "hearth: {}\n", line); }};
+  const std::unique_ptr<Backend> backend =
+      make_backend(f.common, {.tf32 = config.dtype == TrainDType::tf32});
+  print_aligned(method(config, spec, *backend), f.common.json, *backend);
+}
+
+template <class Config>
+void add_method(CLI::App& app, const char* name, const char* help, Align<Config> method) {
+  CLI::App* c = app.add_subcommand(name, help);
+  auto f = std::make_shared<AlignFlags<Config>>();
+  add_common(*c, f->common);
+  c->add_option("--run", f->run, "run folder")->required();
+  c->add_flag("--resume", f->resume, "go on with the run in the folder, exactly");
+  c->add_option("--stop-after-step", f->stop_after_step, "end there as a signal would");
+  f->config.add(*c, Config{}, "Training");
+  c->callback([f, method] { run_aligned(*f, method); });
+}
+
+}  // namespace
+
+void add_sft(CLI::App& app) { add_method<SftConfig>(app, "sft", "teach a model by examples", sft); }
+
+void add_dpo(CLI::App& app) {
+  add_method<DpoConfig>(app, "dpo", "teach a model by preferences", dpo);
+}
+
+}  // namespace hearth

@@ -1,0 +1,188 @@
+// SFT and DPO through the command line: they learn, resume to the bit after a stop and after a
+// kill, leave folders that generate, and refuse bad data in one line.
+#include <thread>
+
+#include "e2e/command.h"
+#include "io/checkpoint_dir.h"
+#include "served_folder.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::json;
+
+std::map<std::string, std::string> files_of_newest(const fs::path& run) {
+  const fs::path dir = *find_newest_valid(run / "checkpoints").dir;
+  return {{"model", read_file(dir / "model.safetensors")},
+          {"optimizer", read_file(dir / "state" / "optimizer.safetensors")},
+          {"log", read_file(run / "log.jsonl")}};
+}
+
+std::vector<json> log_of(const fs::path& run) {
+  std::vector<json> lines;
+  std::ifstream log(run / "log.jsonl");
+  for (std::string line; std::getline(log, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+class AlignCommands : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_served_folder(model);
+    std::string rows, pairs;
+    for (int i = 0; i < 48; ++i) {
+      const std::string prompt = "q" + std::to_string(i % 12),
+                        good(size_t(1 + i % 5), char('a' + i % 3));
+      rows += json{{"prompt", prompt}, {"completion", good}}.dump() + "\n";
+      pairs += json{{"prompt", prompt}, {"chosen", good}, {"rejected", "zz" + good}}.dump() + "\n";
+    }
+    write_file_atomic(data, rows);
+    write_file_atomic(preferences, pairs);
+  }
+
+  Arguments sft(const fs::path& run, fs::path file = {}) const {
+    if (file.empty()) file = data;
+    return {"sft",
+            "--model",
+            model.string(),
+            "--data",
+            file.string(),
+            "--run",
+            run.string(),
+            "--max-length",
+            "64",
+            "--batch",
+            "2",
+            "--accumulate",
+            "2",
+            "--lr",
+            "3e-3",
+            "--holdout",
+            "0.1",
+            "--epochs",
+            "20",
+            "--threads",
+            "2",
+            "--json"};
+  }
+  Arguments dpo(const fs::path& run, fs::path file = {}) const {
+    if (file.empty()) file = preferences;
+    return {"dpo",       "--model",    model.string(), "--data",   file.string(),
+            "--run",     run.string(), "--batch",      "4",        "--lr",
+            "1e-3",      "--holdout",  "0.2",          "--epochs", "4",
+            "--threads", "2",          "--json"};
+  }
+
+  // A run killed after its first checkpoint and resumed, against one left alone.
+  void expect_same_after_kill(const Arguments& whole, const fs::path& run, const Arguments& killed,
+                              const fs::path& parts) {
+    json_of(hearth::run(folder, whole));
+    const pid_t pid = start(folder, killed, "killed");
+    for (int i = 0; i < 60000 && !fs::exists(parts / "latest"); ++i) {
+      siginfo_t info{};
+      waitid(P_PID, id_t(pid), &info, WEXITED | WNOHANG | WNOWAIT);
+      if (info.si_pid == pid) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    kill(pid, SIGKILL);
+    wait_for(pid);
+    json_of(hearth::run(folder, {killed[0], "--run", parts.string(), "--resume", "--json"}));
+    EXPECT_EQ(files_of_newest(run), files_of_newest(parts));
+  }
+
+  Folder folder;
+  const fs::path model = folder / "model", data = folder / "data.jsonl",
+                 preferences = folder / "pairs.jsonl";
+};
+
+TEST_F(AlignCommands, SftLearnsAndLeavesAModelFolder) {
+  for (const char* packing : {"bfd", "none"}) {
+    const fs::path run = folder / (std::string("sft-") + packing);
+    const json j = json_of(hearth::run(folder, sft(run) + Arguments{"--packing", packing}));
+    const std::vector<json> log = log_of(run);
+    EXPECT_TRUE(log.front().contains("val_loss"));
+    EXPECT_LT(j["val_loss"].get<double>(), 0.7 * log.front()["val_loss"].get<double>()) << packing;
+    EXPECT_TRUE(fs::exists(run / "latest/tokenizer.json"));
+    EXPECT_EQ(read_file(run / "latest/chat_template.jinja"), served_template());
+    EXPECT_TRUE(fs::exists(run / "perf.jsonl"));
+    const json text = json_of(hearth::run(folder, {"generate", "--model", run.string(), "--prompt",
+                                                   "q3", "--max-tokens", "4", "--json"}));
+    EXPECT_FALSE(text.empty());
+  }
+}
+
+TEST_F(AlignCommands, SftResumesToTheBit) {
+  const fs::path whole = folder / "whole", parts = folder / "parts";
+  const Arguments often{"--eval-every", "3"};
+  json_of(hearth::run(folder, sft(whole) + often));
+  const json first =
+      json_of(hearth::run(folder, sft(parts) + often + Arguments{"--stop-after-step", "7"}));
+  EXPECT_EQ(first["reason"], "stopped");
+  json_of(hearth::run(folder,
+                      {"sft", "--run", parts.string(), "--resume", "--threads", "1", "--json"}));
+  EXPECT_EQ(files_of_newest(whole), files_of_newest(parts));
+}
+
+TEST_F(AlignCommands, SurviveAKill) {
+  const Arguments often{"--checkpoint-every", "2"};
+  expect_same_after_kill(sft(folder / "a") + often, folder / "a", sft(folder / "b") + often,
+                         folder / "b");
+  expect_same_after_kill(dpo(folder / "c") + often, folder / "c", dpo(folder / "d") + often,
+                         folder / "d");
+}
+
+TEST_F(AlignCommands, DpoLearnsEveryLoss) {
+  for (const char* loss : {"sigmoid", "hinge", "ipo", "cdpo", "robust", "sigmoid_norm"}) {
+    const fs::path run = folder / loss;
+    Arguments args = dpo(run) + Arguments{"--loss", loss};
+    if (std::string_view(loss) == "cdpo" || std::string_view(loss) == "robust")
+      args = args + Arguments{"--label-smoothing", "0.1"};
+    const json j = json_of(hearth::run(folder, args));
+    const std::vector<json> log = log_of(run);
+    EXPECT_EQ(log.front()["accuracy"], 0.5) << loss;  // policy and reference are one
+    EXPECT_EQ(log.front()["margin"], 0) << loss;
+    EXPECT_GT(log.back()["accuracy"].get<double>(), 0.9) << loss;
+    EXPECT_LT(j["val_loss"].get<double>(), log.front()["val_loss"].get<double>()) << loss;
+  }
+}
+
+TEST_F(AlignCommands, DpoReferenceCachedOrLiveIsTheSame) {
+  json_of(hearth::run(folder, dpo(folder / "cached")));
+  json_of(hearth::run(folder, dpo(folder / "live") + Arguments{"--reference", "live"}));
+  EXPECT_TRUE(fs::exists(folder / "cached/reference.json"));
+  EXPECT_FALSE(fs::exists(folder / "live/reference.json"));
+  EXPECT_EQ(files_of_newest(folder / "cached"), files_of_newest(folder / "live"));
+}
+
+TEST_F(AlignCommands, DpoRefusesTheReferenceOfAnotherModel) {
+  json_of(hearth::run(folder, dpo(folder / "run") + Arguments{"--stop-after-step", "2"}));
+  std::string config = read_file(model / "config.json");
+  write_file_atomic(model / "config.json", config + "\n");
+  expect_error(hearth::run(folder, {"dpo", "--run", (folder / "run").string(), "--resume"}), 1,
+               "reference of this model");
+}
+
+TEST_F(AlignCommands, BadInputIsOneLine) {
+  const auto with = [&](const Arguments& extra) { return sft(folder / "bad") + extra; };
+  const auto rows = [&](const std::string& text) {
+    write_file_atomic(folder / "bad.jsonl", text);
+    return sft(folder / "bad", folder / "bad.jsonl");
+  };
+  expect_error(hearth::run(folder, rows("{\"prompt\": 1, \"completion\": \"a\"}\n")), 1,
+               "bad.jsonl:1");
+  expect_error(hearth::run(folder, rows("not json\n")), 1, "bad.jsonl:1");
+  expect_error(hearth::run(folder, rows("")), 1, "something to learn");
+  expect_error(hearth::run(folder, rows("{\"question\": \"a\"}\n")), 1, "got keys: \"question\"");
+  expect_error(hearth::run(folder, with({"--max-length", "100000"})), 2, "256 tokens");
+  expect_error(hearth::run(folder, with({"--model", (folder / "none").string()})), 1, "none");
+  expect_error(hearth::run(folder, with({"--holdout", "1"})), 2, "holdout");
+  expect_error(hearth::run(folder, with({"--batch", "0"})), 2, "batch");
+  expect_error(hearth::run(folder, dpo(folder / "bad", data)), 1, "chosen");
+  expect_error(hearth::run(folder, dpo(folder / "bad") + Arguments{"--beta", "0"}), 2, "beta");
+  expect_error(hearth::run(folder, dpo(folder / "bad") + Arguments{"--label-smoothing", "0.1"}), 2,
+               "cdpo");
+  EXPECT_FALSE(fs::exists(folder / "bad/config.toml"));
+}
+
+}  // namespace
+}  // namespace hearth

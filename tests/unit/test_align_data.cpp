@@ -1,0 +1,298 @@
+// Alignment data: rows to masked tokens, packing, batches, the order of steps.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+#include "align/batches.h"
+#include "core/error.h"
+#include "served_folder.h"
+#include "unit/infer_model.h"
+#include "unit/test_io_support.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::ordered_json;
+
+ExampleEncoder encoder(int64_t max_length = 200) {
+  return {served_tokenizer(), ChatTemplate(served_template(), "test"), max_length};
+}
+
+Example example(const char* row, int64_t max_length = 200) {
+  return encoder(max_length).example(ordered_json::parse(row), "row");
+}
+
+std::string text_where(const Example& e, bool learned) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < e.tokens.size(); ++i)
+    if (e.learned[i] == learned) ids.push_back(e.tokens[i]);
+  return served_tokenizer().decode(ids);
+}
+
+TEST(AlignData, CompletionIsLearnedAndEndsInEos) {
+  const Example e = example(R"({"prompt": "2+2=", "completion": "4"})");
+  EXPECT_EQ(text_where(e, false), "2+2=");
+  EXPECT_EQ(text_where(e, true), "4<|end|>");
+  EXPECT_EQ(e.tokens.back(), served_eos);
+  EXPECT_EQ(learned_tokens(e), 2);
+}
+
+TEST(AlignData, AlpacaPromptsAreNotLearned) {
+  const Example with = example(R"({"instruction": "Add.", "input": "1 1", "output": "2"})", 400);
+  EXPECT_EQ(text_where(with, true), "2<|end|>");
+  EXPECT_NE(
+      text_where(with, false).find("### Instruction:\nAdd.\n\n### Input:\n1 1\n\n### Response:\n"),
+      std::string::npos);
+  const Example without = example(R"({"instruction": "Add.", "input": "", "output": "2"})", 400);
+  EXPECT_EQ(text_where(without, false).find("### Input"), std::string::npos);
+}
+
+TEST(AlignData, EveryAssistantTurnIsLearned) {
+  const Example e = example(R"({"messages": [{"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
+    {"role": "assistant", "content": "d"}]})");
+  EXPECT_EQ(text_where(e, true), "b<|end|>d<|end|>");
+  EXPECT_EQ(text_where(e, false), "<|user|>a<|end|><|assistant|><|user|>c<|end|><|assistant|>");
+}
+
+TEST(AlignData, TextIsLearnedWhole) {
+  const Example e = example(R"({"text": "abc"})");
+  EXPECT_EQ(text_where(e, true), "abc<|end|>");
+  EXPECT_EQ(learned_tokens(e), 3);  // nothing predicts the first
+}
+
+TEST(AlignData, ContentNeverBecomesASpecialToken) {
+  const Example e = example(R"({"prompt": "<|end|>", "completion": "<|user|>"})");
+  EXPECT_EQ(std::ranges::count(e.tokens, served_eos), 1);  // the one at the end
+  EXPECT_EQ(std::ranges::count(e.tokens, 257), 0);
+}
+
+TEST(AlignData, LongExamplesAreCutAndSaid) {
+  const Example e = example(R"({"prompt": "abcd", "completion": "efgh"})", 6);
+  EXPECT_TRUE(e.cut);
+  EXPECT_EQ(text_where(e, true), "ef");
+  const Example none = example(R"({"prompt": "abcdef", "completion": "gh"})", 6);
+  EXPECT_EQ(learned_tokens(none), 0);
+}
+
+TEST(AlignData, ChatmlClosesTurnsByWhatTheTokenizerKnows) {
+  const Tokenizer t = served_tokenizer();
+  EXPECT_NE(chatml(t).find("eos_token"), std::string::npos);
+  const ChatTemplate chat(chatml(t), "test", ordered_json{{"eos_token", "<|end|>"}});
+  const ExampleEncoder e(t, chat, 200);
+  const Example got = e.example(
+      ordered_json::parse(
+          R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"),
+      "row");
+  EXPECT_EQ(text_where(got, true), "b<|end|>");
+  EXPECT_EQ(text_where(got, false), "<|im_start|>user\na<|end|>\n<|im_start|>assistant\n\n");
+}
+
+TEST(AlignData, PreferencesShareTheirPrompt) {
+  const auto texts = [](const char* row) {
+    const Preference p = encoder().preference(ordered_json::parse(row), "row");
+    EXPECT_EQ(text_where(p.chosen, false), text_where(p.rejected, false));
+    return text_where(p.chosen, false) + "#" + text_where(p.chosen, true) + "#" +
+           text_where(p.rejected, true);
+  };
+  EXPECT_EQ(texts(R"({"prompt": "p", "chosen": "a", "rejected": "b"})"), "p#a<|end|>#b<|end|>");
+  const std::string chat = "<|user|>p<|end|><|assistant|>#a<|end|>#b<|end|>";
+  EXPECT_EQ(texts(R"({"prompt": [{"role": "user", "content": "p"}],
+    "chosen": [{"role": "assistant", "content": "a"}],
+    "rejected": [{"role": "assistant", "content": "b"}]})"),
+            chat);
+  EXPECT_EQ(
+      texts(R"({"chosen": [{"role": "user", "content": "p"}, {"role": "assistant", "content": "a"}],
+    "rejected": [{"role": "user", "content": "p"}, {"role": "assistant", "content": "b"}]})"),
+      chat);
+  EXPECT_NE(texts(R"({"instruction": "p", "output": "x", "chosen": "a", "rejected": "b"})")
+                .find("### Response:\n#a<|end|>#b<|end|>"),
+            std::string::npos);
+}
+
+TEST(AlignData, BadRowsAreErrorsThatNameThem) {
+  for (const char* row :
+       {"3", R"({"question": "?"})", R"({"messages": []})", R"({"messages": [{"role": "user"}]})",
+        R"({"prompt": 1, "completion": "a"})", R"({"prompt": "a", "completion": []})",
+        R"({"instruction": "a", "output": 2})", R"({"text": null})"}) {
+    try {
+      example(row);
+      ADD_FAILURE() << row;
+    } catch (const Error& e) {
+      EXPECT_TRUE(std::string(e.what()).starts_with("[row] expected")) << e.what();
+    }
+  }
+  EXPECT_THROW(
+      encoder().preference(ordered_json::parse(R"({"chosen": "a", "rejected": "b"})"), "row"),
+      Error);
+}
+
+TEST(AlignData, ReadsListsAndLines) {
+  const test::TempDir dir;
+  write_file_atomic(
+      dir.path() / "a.json",
+      R"([{"prompt": "p", "completion": "c"}, {"prompt": "pppppp", "completion": "c"}])");
+  write_file_atomic(dir.path() / "b.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"abcdefgh\"}\n");
+  const Examples<Example> all = read_examples(
+      {(dir.path() / "a.json").string(), (dir.path() / "b.jsonl").string()}, encoder(5));
+  EXPECT_EQ(all.read, 4);
+  EXPECT_EQ(all.cut, 2);
+  EXPECT_EQ(all.empty, 1);  // its prompt alone is too long
+  EXPECT_EQ(all.kept.size(), 3u);
+  write_file_atomic(dir.path() / "bad.jsonl", "{\"text\": \"abc\"}\n{\"text\": \n");
+  try {
+    read_examples({(dir.path() / "bad.jsonl").string()}, encoder());
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("bad.jsonl:2"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Packing, BestFitDecreasing) {
+  const std::vector<int64_t> sizes{3, 5, 1, 4, 2, 3};
+  const std::vector<std::vector<size_t>> want{{1, 2}, {3, 4}, {0, 5}};
+  EXPECT_EQ(pack_best_fit(sizes, 6), want);
+  EXPECT_THROW(pack_best_fit(sizes, 4), Error);
+}
+
+TEST(Packing, HoldsEachOnceAndWastesLittle) {
+  std::mt19937 random(5);
+  std::vector<int64_t> sizes(2000);
+  int64_t total = 0;
+  for (int64_t& s : sizes) total += s = 1 + int64_t(random() % 300);
+  const auto rows = pack_best_fit(sizes, 512);
+  std::vector<int> seen(sizes.size());
+  for (const auto& row : rows) {
+    int64_t used = 0;
+    for (const size_t i : row) used += sizes[i], ++seen[i];
+    EXPECT_LE(used, 512);
+  }
+  EXPECT_EQ(std::ranges::count(seen, 1), int64_t(sizes.size()));
+  EXPECT_LT(double(rows.size()) * 512, 1.01 * double(total));
+}
+
+TEST(Packing, RowsHaveTheirPositionsDocumentsAndTargets) {
+  const Example a{{1, 2, 3}, {false, false, true}}, b{{4, 5}, {true, true}};
+  const std::vector<std::vector<const Example*>> rows{{&a, &b}, {&b}};
+  const TokenBatch t = lay_out(rows, 4, true);
+  EXPECT_EQ(t.tokens, (std::vector<int32_t>{1, 2, 4, 0, 4, 0, 0, 0}));
+  EXPECT_EQ(t.positions, (std::vector<int32_t>{0, 1, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(t.documents, (std::vector<int32_t>{0, 0, 1, 2, 0, 1, 1, 1}));
+  EXPECT_EQ(t.rows, (std::vector<int32_t>{1, 2, 4}));
+  EXPECT_EQ(t.targets, (std::vector<int32_t>{3, 5, 5}));
+}
+
+// The same examples in rows of their own and packed: the same losses and the same gradients.
+TEST(Packing, ChangesNothing) {
+  const auto backend = make_cpu_backend(2);
+  for (const ModelConfig& c : tiny_configs()) {
+    TinyModel m(*backend, c);
+    std::mt19937 random(3);
+    std::vector<Example> examples(7);
+    for (Example& e : examples)
+      for (size_t i = 0, n = 3 + random() % 8; i < n; ++i)
+        e.tokens.push_back(int32_t(random() % 23)), e.learned.push_back(i > n / 3);
+    std::vector<int64_t> sizes;
+    std::vector<std::vector<const Example*>> single, packed;
+    for (const Example& e : examples) single.push_back({&e}), sizes.push_back(places_of(e));
+    for (const auto& row : pack_best_fit(sizes, 24)) {
+      packed.emplace_back();
+      for (const size_t i : row) packed.back().push_back(&examples[i]);
+    }
+    EXPECT_LT(packed.size(), single.size());
+    Memory memory(*backend, &m.params);
+    LogprobPrograms programs({.model = c}, memory);
+    const auto trained = [&](const TokenBatch& b) {
+      const Scalars s{.inv_targets = 1 / float(b.rows.size())};
+      double loss = 0;
+      for (const float x : programs.train(b, s, true)) loss += double(x) / double(b.rows.size());
+      std::vector<float> grads;
+      for (const ParamSpec& p : m.params.specs())
+        for (const float x : m.params.values(Part::grad, p.name)) grads.push_back(x);
+      return std::pair{loss, grads};
+    };
+    const auto [want, want_grads] = trained(lay_out(single, common_length(single, 24), false));
+    const auto [got, got_grads] = trained(lay_out(packed, 24, true));
+    EXPECT_NEAR(got, want, 1e-5);
+    float top = 0;
+    for (const float x : want_grads) top = std::max(top, std::abs(x));
+    for (size_t i = 0; i < got_grads.size(); ++i)
+      ASSERT_NEAR(got_grads[i], want_grads[i], 1e-5f * std::max(1.0f, top)) << i;
+  }
+}
+
+// The loss of a step of two micro-batches, sum / learned tokens, and its gradients, against the
+// whole of it in double on the reference backend.
+TEST(Packing, LossAndGradientsAreThoseInDouble) {
+  const auto backend = make_cpu_backend(2), reference = make_reference_backend();
+  const Example a{{1, 2, 3, 4, 5, 6}, {false, false, true, true, true, true}};
+  const Example b{{7, 8, 9}, {false, true, true}}, c{{3, 1, 4, 1}, {false, false, false, true}};
+  const std::vector<std::vector<const Example*>> rows{{&a, &b}, {&c}};
+  for (const ModelConfig& config : tiny_configs()) {
+    TinyModel m(*backend, config);
+    Memory memory(*backend, &m.params);
+    LogprobPrograms programs({.model = config}, memory);
+    const Scalars s{.inv_targets = 1 / 7.0f};
+    double loss = 0;
+    for (size_t i = 0; i < rows.size(); ++i)
+      for (const float x : programs.train(lay_out({&rows[i], 1}, 8, true), s, i == 0))
+        loss += double(x) / 7;
+
+    ParamStore exact(*reference, decoder_params(config), DType::f64);
+    for (const ParamSpec& p : exact.specs())
+      exact.set(p.name, m.params.values(Part::weight, p.name));
+    Memory exact_memory(*reference, &exact);
+    Tape t(DType::f64, "exact");
+    const Var x = decoder(t, config, declare_inputs(t, 2, 8, true), {});
+    const Var targets = t.input("targets", {2, 8}, DType::i32);
+    head_loss(t, x, head_weight(t, config), targets,
+              {.softcap = config.logit_softcap, .grad = true});
+    differentiate(t);
+    Exec exec(std::move(t), exact_memory);
+    const TokenBatch batch = lay_out(rows, 8, true);
+    std::vector<int32_t> all(16, -100);
+    for (size_t i = 0; i < batch.rows.size(); ++i) all[size_t(batch.rows[i])] = batch.targets[i];
+    exact_memory.state.write<int32_t>("exact.tokens", batch.tokens);
+    exact_memory.state.write<int32_t>("exact.positions", batch.positions);
+    exact_memory.state.write<int32_t>("exact.documents", batch.documents);
+    exact_memory.state.write<int32_t>("exact.targets", all);
+    exact_memory.state.write<Scalars>("scalars", std::span(&s, 1));
+    exec.run();
+    double want = 0;
+    exact_memory.state.read<double>("exact.loss", std::span(&want, 1));
+    EXPECT_NEAR(loss, want, 1e-6 * want);
+    for (const ParamSpec& p : exact.specs()) {
+      const std::vector<float> g = m.params.values(Part::grad, p.name);
+      const double* w = exact.get(Part::grad, p.name).as<double>();
+      for (size_t i = 0; i < g.size(); ++i) ASSERT_NEAR(g[i], w[i], 3e-6) << p.name << " " << i;
+    }
+  }
+}
+
+TEST(StepOrder, GoesThroughAllOnceAnEpoch) {
+  const StepOrder order{.items = 23, .per_step = 5, .seed = 9};
+  ASSERT_EQ(order.steps_per_epoch(), 5);
+  std::vector<std::vector<size_t>> epochs(2);
+  for (int64_t step = 0; step < 10; ++step)
+    for (const size_t i : order.of(step)) epochs[size_t(step / 5)].push_back(i);
+  EXPECT_NE(epochs[0], epochs[1]);
+  for (std::vector<size_t>& e : epochs) {
+    std::ranges::sort(e);
+    std::vector<size_t> all(23);
+    std::iota(all.begin(), all.end(), 0);
+    EXPECT_EQ(e, all);
+  }
+}
+
+TEST(StepOrder, SplitsOffAShare) {
+  const Split s = split_off(1100, 0.1, 1), other = split_off(1100, 0.1, 2);
+  EXPECT_EQ(s.held.size(), 110u);
+  EXPECT_EQ(s.rest.size(), 990u);
+  EXPECT_NE(s.held, other.held);
+  EXPECT_TRUE(split_off(5, 0, 1).held.empty());
+  EXPECT_THROW(split_off(1, 0.5, 1), Error);
+}
+
+}  // namespace
+}  // namespace hearth
