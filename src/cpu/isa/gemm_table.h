@@ -25,6 +25,20 @@ using GemmPack = void (*)(void* packed, const GemmOperand&, int64_t count, int64
 using GemmMultiply = void (*)(float* acc, int64_t ld, const void* a, const void* b, int64_t rows,
                               int64_t cols, int64_t k, bool first);
 
+constexpr int64_t few_tile = 32;
+
+// Products of at most `rows` rows with b (n, k) as it lies: see gemm_few.h. Element by element they
+// are summed in the order of the packed product.
+struct GemmFew {
+  int rows = 0;                                                // most rows of c
+  int64_t (*packed_bytes)(int64_t rows, int64_t k) = nullptr;  // of a
+  GemmPack pack = nullptr;                                     // of a, which is never k_major
+  // acc (rows, cols, stride ld), may be written up to the next multiples of few_tile. Without k:
+  // zeros.
+  void (*multiply)(float* acc, int64_t ld, const void* a, const GemmOperand& b, int64_t rows,
+                   int64_t cols, int64_t k) = nullptr;
+};
+
 struct GemmKernel {
   int mr = 0, nr = 0;     // rows of a panel of a, columns of a panel of b
   int k_block = 0;        // the sum over k is cut into blocks of this length
@@ -34,6 +48,7 @@ struct GemmKernel {
   int64_t strip = 0;      // bytes one task packs at a time, to stay in L2
   GemmPack pack_a = nullptr, pack_b = nullptr;
   GemmMultiply multiply = nullptr;
+  GemmFew few = {};
 };
 
 struct GemmTable {
