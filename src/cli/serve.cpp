@@ -10,7 +10,7 @@ namespace hearth {
 namespace {
 
 struct ServeFlags {
-  std::string model, dtype = "fp32";
+  std::string model, dtype = "fp32", weights = "plain";
   int64_t context = 0;
   double cache_gib = 0;
   FieldFlags<ServeConfig> config;
@@ -34,29 +34,30 @@ void run_serve(const ServeFlags& flags) {
                         .speculate = config.speculate,
                         .cache_bytes = int64_t(flags.cache_gib * double(1 << 30))};
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
+  const ServedWeights weights{dtype, weight_format(flags.weights, *backend)};
   std::string url;
   const std::string name = config.name.empty() ? model_name(flags.model) : config.name;
-  serve(config,
-        {.name = name,
-         .load = [&] { return std::make_unique<ServedModel>(flags.model, *backend, dtype, spec); },
-         .listening =
-             [&](const std::string& at) {
-               url = at;
-               fmt::print(stderr, "hearth: listening on {}, loading {}\n", url, flags.model);
-             },
-         .ready =
-             [&](ServedModel& m) {
-               if (!m.chat().has_template())
-                 fmt::print(stderr,
-                            "hearth: {} has no chat template: chats are written plainly, as User: "
-                            "and Assistant:\n",
-                            name);
-               fmt::print(stderr, "hearth: serving {} on {} ({})\n", name, url,
-                          backend->describe());
-               if (!flags.common.json) return;
-               print_json({{"event", "ready"}, {"url", url}, {"model", name}});
-               flush();
-             }});
+  serve(
+      config,
+      {.name = name,
+       .load = [&] { return std::make_unique<ServedModel>(flags.model, *backend, weights, spec); },
+       .listening =
+           [&](const std::string& at) {
+             url = at;
+             fmt::print(stderr, "hearth: listening on {}, loading {}\n", url, flags.model);
+           },
+       .ready =
+           [&](ServedModel& m) {
+             if (!m.chat().has_template())
+               fmt::print(stderr,
+                          "hearth: {} has no chat template: chats are written plainly, as User: "
+                          "and Assistant:\n",
+                          name);
+             fmt::print(stderr, "hearth: serving {} on {} ({})\n", name, url, backend->describe());
+             if (!flags.common.json) return;
+             print_json({{"event", "ready"}, {"url", url}, {"model", name}});
+             flush();
+           }});
 }
 
 }  // namespace
@@ -74,6 +75,7 @@ void add_serve(CLI::App& app) {
   c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
       ->required();
   c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
+  add_weights(*c, f.weights);
   c->add_option("--context", f.context, "tokens of a prompt and its completion; 0: the model's")
       ->capture_default_str();
   c->add_option("--cache-gib", f.cache_gib, "GiB of KV cache; 0: by what memory is free")

@@ -21,9 +21,11 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
   memory_.reserve(plan_.arena_bytes);
 
   const Kernels& kernels = memory_.backend.kernels();
-  for (const Node& n : tape_.nodes)
+  for (const Node& n : tape_.nodes) {
     if (n.op->available && !n.op->available(kernels))
       fail(n.where, "expected a backend with {}, got {}, which has none", n.op->name, kernels.name);
+    check_weights(n);
+  }
 
   tensors_.resize(tape_.values.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -35,7 +37,8 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
       case Role::temp:
         break;
       case Role::param:
-        t = memory_.params->get(Part::weight, v.name);
+        // What is kept quantised alone has no memory of its own: see bind().
+        if (memory_.params->plain(v.name)) t = memory_.params->get(Part::weight, v.name);
         break;
       case Role::grad:
         t = memory_.params->get(Part::grad, v.name.substr(0, v.name.rfind(grad_suffix)));
@@ -61,6 +64,25 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
   }
 }
 
+// The quantised form of the parameter that an input is or is a view of, if there is one.
+Tensor Exec::quantised(const Node& n, int input) const {
+  if (input < 0 || !n.in[size_t(input)]) return {};
+  const Value& v = tape_.values[size_t(tape_[n.in[size_t(input)]].storage)];
+  return v.role == Role::param ? memory_.params->quantised(v.name) : Tensor{};
+}
+
+void Exec::check_weights(const Node& n) const {
+  const Kernels& kernels = memory_.backend.kernels();
+  for (int i = 0; i < int(n.in.size()); ++i) {
+    if (!quantised(n, i)) continue;
+    const Value& v = tape_.values[size_t(tape_[n.in[size_t(i)]].storage)];
+    if (i != n.op->quantisable && !memory_.params->plain(v.name))
+      fail(n.where, "expected plain weights for {}, got {} quantised", n.op->name, v.name);
+    if (i == n.op->quantisable && !kernels.gemm_quantised)
+      fail(n.where, "expected a backend that multiplies quantised weights, got {}", kernels.name);
+  }
+}
+
 void Exec::bind() {
   arena_ = memory_.arena();
   runs_ = 0;
@@ -79,8 +101,12 @@ void Exec::bind() {
     for (Var v : vars) r.push_back(v ? tensors_[size_t(v.id)] : Tensor{});
     return r;
   };
-  for (const Node& n : tape_.nodes)
-    if (n.op->launch) calls_.push_back({&n, tensors(n.in), tensors(n.out)});
+  for (const Node& n : tape_.nodes) {
+    if (!n.op->launch) continue;
+    calls_.push_back({&n, tensors(n.in), tensors(n.out)});
+    if (const Tensor w = quantised(n, n.op->quantisable))
+      calls_.back().in[size_t(n.op->quantisable)] = w;
+  }
 }
 
 void Exec::run(Profile* profile) {

@@ -59,6 +59,8 @@ class Exec {
     std::vector<Tensor> in, out;
   };
   void bind();
+  Tensor quantised(const Node&, int input) const;
+  void check_weights(const Node&) const;
   void launch_all();
 
   Tape tape_;

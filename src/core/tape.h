@@ -65,6 +65,8 @@ struct Op {
   std::function<void(Tape&, const Node&)> backward;  // empty: no gradient passes
   // (output, input) pairs that may share memory when nobody reads the input afterwards.
   std::vector<std::pair<int, int>> inplace;
+  // The input that may be a parameter's quantised() instead; none: -1.
+  int quantisable = -1;
 };
 
 // An op that launches one entry of the kernels table: `call(entry, stream, in, out)`.

@@ -36,8 +36,10 @@ Var decoder(Tape&, const ModelConfig&, const DecoderInputs&, const DecoderMode&)
 // The weights of the head (V, C).
 Var head_weight(Tape&, const ModelConfig&);
 
-// The parameters of a model, found by recording it.
-std::vector<ParamSpec> decoder_params(const ModelConfig&);
+// The parameters of a model, found by recording it. In another format than plain, for inference
+// alone: what products read is quantised, the head (a tied one too) to int8 at least, since every
+// token's choice hangs on it.
+std::vector<ParamSpec> decoder_params(const ModelConfig&, WeightFormat = WeightFormat::plain);
 int64_t count_params(const ModelConfig&);
 
 }  // namespace hearth

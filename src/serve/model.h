@@ -8,10 +8,16 @@
 
 namespace hearth {
 
+// The type of weights and activations, and how matrices are kept.
+struct ServedWeights {
+  DType dtype = DType::f32;
+  WeightFormat format = WeightFormat::plain;
+};
+
 class ServedModel {
  public:
   // Of `spec` the tokenizer is set here. The backend must outlive the model.
-  ServedModel(const std::filesystem::path&, Backend&, DType weights, EngineSpec spec = {});
+  ServedModel(const std::filesystem::path&, Backend&, const ServedWeights&, EngineSpec spec = {});
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const ChatPrompt& chat() const { return chat_; }
@@ -22,7 +28,7 @@ class ServedModel {
   const nlohmann::ordered_json& tokenizer_info() const { return tokenizer_info_; }
 
  private:
-  ServedModel(const class ModelSource&, Backend&, DType, EngineSpec);
+  ServedModel(const class ModelSource&, Backend&, const ServedWeights&, EngineSpec);
 
   Tokenizer tokenizer_;
   ChatPrompt chat_;

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "core/quantised.h"
+
 namespace hearth {
 
 struct GemmArgs;
@@ -51,8 +53,30 @@ struct GemmKernel {
   GemmFew few = {};
 };
 
+// Rows of x as whole numbers for products with quantised weights.
+struct QuantRows {
+  int8_t* q = nullptr;         // (rows in whole tiles of 16, ld): x / scale, each byte ^ flip
+  float* scales = nullptr;     // (rows)
+  int32_t* offsets = nullptr;  // (rows, padded / 32): -8 times the sum of a group; int4 only
+  int64_t ld = 0, k = 0, padded = 0;
+  uint8_t flip = 0;
+  bool few = false;  // at most quant_few_rows in all the call
+};
+
+struct QuantKernel {
+  const char* name = nullptr;  // of the instructions
+  int few_flip = 0, flip = 0;  // of q where w is int8: when `few`, and when not
+  void (*quantise)(const QuantRows&, const void* x, bool half, int64_t ldx, int64_t begin,
+                   int64_t end) = nullptr;
+  // acc (rows, columns of panels [first, last), stride ld); scratch of 32 bytes for each padded k.
+  void (*multiply)(float* acc, int64_t ld, const QuantRows&, const std::byte* packed, int64_t first,
+                   int64_t last, int64_t rows, std::byte* scratch) = nullptr;
+};
+constexpr int64_t quant_few_rows = 8;
+
 struct GemmTable {
   GemmKernel f32, bf16;
+  QuantKernel quantised;
   // Writes rows [row, row + rows) and columns [col, col + cols) of c from their finished sums.
   void (*finish)(const GemmArgs&, float* acc, int64_t ld, int64_t row, int64_t col, int64_t rows,
                  int64_t cols) = nullptr;
