@@ -127,6 +127,7 @@ inline void multiply(float* acc, int64_t ld, const void* a, const void* b, int64
 // A tile instruction multiplies in the same order whichever operand comes first, so that c may be
 // made transposed: tiles of b as it lies, 16 columns of c by 32 k, times packed rows of a.
 constexpr int few_rows = 64;
+constexpr int64_t ahead = 4;
 
 inline int64_t few_bytes(int64_t rows, int64_t k) {
   return (rows + side - 1) / side * side * ((k + k_tile - 1) / k_tile * k_tile) * 2;
@@ -167,8 +168,10 @@ inline void micro_few(float* acc, int64_t ld, const char* a, const bf16* b, int6
       _tile_dpbf16ps(2, 5, 6);
       if (C == 2) _tile_dpbf16ps(3, 5, 7);
     }
+    // What comes so many tiles later, in these rows or the next ones.
+    const int64_t later = left > ahead * k_tile ? ahead * k_tile : side * ldb - k + ahead * k_tile;
 #pragma GCC unroll 32
-    for (int i = 0; i < 16 * R; ++i) prefetch_far(b, (side + i) * ldb);
+    for (int i = 0; i < 16 * R; ++i) prefetch(b, later + i * ldb);
   }
   const auto put = [&](int row, int col) {
     asm volatile("" ::: "memory");

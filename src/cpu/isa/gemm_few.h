@@ -14,6 +14,7 @@ template <class Read, class Step, int Block>
 struct Few {
   using Source = typename Read::Source;
   static constexpr int most = 8;
+  static constexpr int64_t ahead = 4;  // cache lines of a row
   static_assert(Block % lanes == 0 && few_tile % (2 * lanes) == 0);
 
   // Rows of dwords, one after the other, each of whole vectors.
@@ -30,12 +31,12 @@ struct Few {
   }
 
   // `lanes` rows of b from one k on, k lying along the vectors.
-  HEARTH_INLINE static void read(vf (&m)[lanes], const Source* b, int64_t ldb, int64_t ahead,
+  HEARTH_INLINE static void read(vf (&m)[lanes], const Source* b, int64_t ldb, int64_t later,
                                  bool line) {
 #pragma GCC unroll 16
     for (int i = 0; i < lanes; ++i) {
       m[i] = Read::along(b + i * ldb);
-      if (line) prefetch_far(b, (i + ahead) * ldb);
+      if (line) prefetch(b, later + i * ldb);
     }
   }
   static void read_partial(vf (&m)[lanes], const Source* b, int64_t ldb, int64_t rows, int64_t k) {
@@ -62,12 +63,15 @@ struct Few {
       for (int64_t s = begin; s < end; s += lanes) {
         const int64_t n = end - s < lanes ? end - s : lanes;
         const float* as = a + s;
+        // What is asked for: a few lines on in these rows, or in the next ones.
+        const int64_t on = ahead * line * Read::step;
+        const int64_t later = s * Read::step + on < k ? on : U * lanes * ldb - k + on;
 #pragma GCC unroll 4
         for (int u = 0; u < U; ++u) {
           vf m[lanes];
           const Source* from = b + u * lanes * ldb + s * Read::step;
           if (whole && k - s * Read::step >= lanes * Read::step)
-            read(m, from, ldb, U * lanes, s % line == 0);
+            read(m, from, ldb, later, s % line == 0);
           else
             read_partial(m, from, ldb, cols - u * lanes, k - s * Read::step);
           transpose(m);

@@ -49,13 +49,6 @@ HEARTH_INLINE void prefetch(const T* p, int64_t offset) {
   __builtin_prefetch(reinterpret_cast<const void*>(uintptr_t(p) + uintptr_t(offset) * sizeof(T)));
 }
 
-// The same into the second level of cache, for what is read a while later.
-template <class T>
-HEARTH_INLINE void prefetch_far(const T* p, int64_t offset) {
-  __builtin_prefetch(reinterpret_cast<const void*>(uintptr_t(p) + uintptr_t(offset) * sizeof(T)), 0,
-                     2);
-}
-
 // A k-major operand is read a few rows at a time along all its panels: long runs of memory.
 constexpr int64_t rows_at_a_time = 16;
 

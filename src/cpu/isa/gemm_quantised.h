@@ -67,7 +67,7 @@ template <int R>
 HEARTH_INLINE void sum8(Sums<R> sums, const QuantRows& x, int64_t row, const int8_t* w) {
   constexpr int held = R * row_vectors;
   constexpr int S = held >= 8 ? 1 : held >= 4 ? 2 : held >= 2 ? 4 : 8;  // chains of a sum
-  constexpr int64_t ahead = 2048;
+  constexpr int64_t ahead = 4096;
   vi part[S][R][row_vectors] = {};
   const int8_t* q = x.q + row * x.ld;
   for (int64_t k = 0; k < x.padded; k += 4 * S) {
@@ -97,7 +97,7 @@ HEARTH_INLINE vi load_factors(const int8_t* p) {
 template <int R>
 HEARTH_INLINE void sum4(Sums<R> sums, const QuantRows& x, int64_t row, const int8_t* panel,
                         int64_t factor_bytes) {
-  constexpr int64_t group_bytes = quant_group * quant_panel / 2, ahead = 2048;
+  constexpr int64_t group_bytes = quant_group * quant_panel / 2, ahead = 4096;
   const int64_t groups = x.padded / quant_group;
   const int8_t *q = x.q + row * x.ld, *w = panel + factor_bytes;
   const int32_t* offsets = x.offsets + row * groups;
