@@ -51,18 +51,29 @@ RowTerms int8_row(std::byte* panel, int64_t row, const float* w, int64_t K) {
   return t;
 }
 
+using Four [[gnu::vector_size(16)]] = float;
+
+Four four_of(const float* p) {
+  Four v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
 // Sum of squared errors of a group under one step.
 float group_error(const float* w, float step) {
+  constexpr float shift = 12582912;  // as in nearest()
   const float inverse = 1 / step;
-  float errors[8] = {};
-  for (int64_t k = 0; k < quant_group; k += 8)
-    for (int64_t i = 0; i < 8; ++i) {
-      const float d = w[k + i] - step * rounded(w[k + i] * inverse, -8, 7);
-      errors[i] += d * d;
-    }
-  float sum = 0;
-  for (const float e : errors) sum += e;
-  return sum;
+  Four sum = {};
+  for (int64_t k = 0; k < quant_group; k += 4) {
+    const Four x = four_of(w + k);
+    Four q = x * inverse;  // small: the step is near the largest / 8
+    q = (q + shift) - shift;
+    q = q > 7 ? Four{} + 7 : q;
+    q = q < -8 ? Four{} - 8 : q;
+    const Four d = x - step * q;
+    sum += d * d;
+  }
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 struct Factor {
@@ -77,7 +88,7 @@ Factor best_factor(const float* w, float scale) {
   Factor best;
   for (int64_t k = 0; k < quant_group; ++k) best.error += w[k] * w[k];
   const int middle = int(most / (8 * scale));
-  for (int f = std::max(1, middle - 1); f <= std::min(15, middle + 2); ++f)
+  for (int f = std::max(1, middle); f <= std::min(15, middle + 1); ++f)
     for (const int value : {f, -f})
       if (const float e = group_error(w, scale * float(value)); e < best.error) best = {value, e};
   return best;

@@ -40,7 +40,7 @@ void linear_backward(Tape& t, const Node& n, float scale) {
 }
 
 // A product with weights (N, K), plain or quantised as the store has them.
-Op product_op(const char* name, const GemmSpec& spec) {
+Op product_op(const char* name, const GemmSpec& spec, bool trains) {
   Op op;
   op.name = name;
   op.available = [](const Kernels& k) { return k.gemm != nullptr; };
@@ -50,7 +50,7 @@ Op product_op(const char* name, const GemmSpec& spec) {
     else
       k.gemm(s, out[0], out[1], in[0], in[1], in[2], in[3], spec);
   };
-  op.quantisable = 1;
+  op.quantisable = trains ? -1 : 1;  // whole numbers have no gradients
   return op;
 }
 
@@ -59,7 +59,7 @@ Op product_op(const char* name, const GemmSpec& spec) {
 void record_gemm(Tape& t, Var c, Var aux, Var a, Var b, Var bias, Var prior, const GemmSpec& spec) {
   const bool slope = spec.act_slope;
   if (spec.tb && !spec.ta && !slope && !aux) {
-    Op op = product_op("gemm", spec);
+    Op op = product_op("gemm", spec, t.needs_grad(b));
     op.inplace = {{0, 3}};
     return t.push(std::move(op), {a, b, bias, prior}, {c, {}});
   }
@@ -91,8 +91,7 @@ Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {
   const bool keeps_pre = spec.act != Act::none && (t.needs_grad(x) || t.needs_grad(w));
   const Var pre = keeps_pre ? t.temp(t.shape(y)) : Var{};
   const GemmSpec gemm_spec{.tb = true, .alpha = spec.scale, .act = spec.act};
-  Op op = product_op("linear", gemm_spec);
-  if (pre) op.quantisable = -1;  // trained: not on whole numbers
+  Op op = product_op("linear", gemm_spec, t.needs_grad(w));
   op.inplace = {{0, 3}};
   op.backward = [scale = spec.scale](Tape& t, const Node& n) { linear_backward(t, n, scale); };
   t.push(std::move(op), {x, w, spec.bias, spec.residual}, {y, pre});
