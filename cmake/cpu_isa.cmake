@@ -3,7 +3,7 @@
 # worst to best; src/cpu/features.cpp chooses one of them at start. A set that differs from a plainer
 # one in its matrix instructions alone (base_<set>) has only the products of its own.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
-  set(hearth_isas generic avx2 avx512 avx512bf16)
+  set(hearth_isas generic avx2 avxvnni avx512 avx512vnni avx512bf16)
   set(flags_generic "")
   set(flags_avx2 -march=x86-64-v3)
   set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
@@ -11,8 +11,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     # GCC 12's own AVX-512 headers set the two warnings off; the other sets see the same sources.
     list(APPEND flags_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
   endif()
-  set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
-  set(flags_amx ${flags_avx512bf16} -mamx-tile -mamx-bf16)
+  set(flags_avxvnni ${flags_avx2} -mavxvnni)
+  set(flags_avx512vnni ${flags_avx512} -mavx512vnni)
+  set(flags_avx512bf16 ${flags_avx512vnni} -mavx512bf16)
+  set(flags_amx ${flags_avx512bf16} -mamx-tile -mamx-bf16 -mamx-int8)
+  set(base_avxvnni avx2)
+  set(base_avx512vnni avx512)
   set(base_avx512bf16 avx512)
   set(base_amx avx512)
   if(NOT HEARTH_SANITIZE)  # the sanitizers do not see what a tile instruction reads and writes

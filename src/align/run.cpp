@@ -142,7 +142,7 @@ class AlignRun {
   }
 
   void load(const fs::path& dir) {
-    const json j = load_model_checkpoint(dir, model_.params);
+    const json j = load_model_checkpoint(dir, model_.config, model_.params);
     const std::string where = (dir / "state" / "trainer.json").string();
     try {
       expect_same_settings(j.at("align"), settings_, free_settings_of_alignment, where);

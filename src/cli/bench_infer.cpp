@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 struct InferFlags {
   Common common;
-  std::string preset = "gpt2", dtype = "fp32";
+  std::string preset = "gpt2", dtype = "fp32", weights = "plain";
   int64_t batch = 1, prompt = 128, made = 256, workload = 0;
   int64_t speculate = 0, step_tokens = 512;
   uint64_t seed = 1;
@@ -99,7 +99,8 @@ struct Bench {
                                         .fp16 = train_dtype == TrainDType::fp16})),
         config(config_of(f)),
         dtype(to_dtype(train_dtype)),
-        params(*backend, decoder_params(config), dtype) {
+        format(weight_format(f.weights, *backend)),
+        params(*backend, decoder_params(config, format), dtype) {
     params.initialise(f.seed);
   }
   static ModelConfig config_of(const InferFlags& f) {
@@ -124,12 +125,26 @@ struct Bench {
     return all;
   }
 
+  // Of every matrix, and the head, as they are kept.
+  int64_t streamed_bytes() const {
+    int64_t bytes = matmul_params(config) * size_of(dtype);
+    for (const ParamSpec& p : params.specs())
+      if (const Tensor q = params.quantised(p.name))
+        bytes += q.bytes() - p.shape.numel() * size_of(dtype);
+    return bytes;
+  }
+  std::string weights_name() const {
+    return format == WeightFormat::plain ? flags.dtype
+                                         : fmt::format("{} {}", to_string(format), flags.dtype);
+  }
+
   static constexpr int64_t workload_shortest = 100, workload_longest = 1024;
   const InferFlags& flags;
   TrainDType train_dtype;
   std::unique_ptr<Backend> backend;
   ModelConfig config;
   DType dtype;
+  WeightFormat format;
   ParamStore params;
 };
 
@@ -151,16 +166,16 @@ void bench_batch(const InferFlags& f) {
   const double decode = f.made > 1 ? 1e3 * decoded / decode_ms : 0;
   // A step of decoding reads every matrix once and the keys and values of every sequence.
   const ModelConfig& c = b.config;
-  const double weights = double(matmul_params(c) * size_of(b.dtype));
+  const double weights = double(b.streamed_bytes());
   const double cached = double(f.batch * c.layers * 2 * c.kv_heads * c.head_dim) *
                         (double(f.prompt) + double(f.made) / 2) * double(size_of(b.dtype));
   const double bandwidth = measure_bandwidth(*b.backend);
   const double bound = double(f.batch) * bandwidth / (weights + cached);
   const EngineStats s = engine.stats();
-  nlohmann::ordered_json j = bench_line(
-      *b.backend, "infer",
-      fmt::format("{} {} batch {} prompt {} new {}", f.preset, f.dtype, f.batch, f.prompt, f.made),
-      total, "tokens/s");
+  nlohmann::ordered_json j = bench_line(*b.backend, "infer",
+                                        fmt::format("{} {} batch {} prompt {} new {}", f.preset,
+                                                    b.weights_name(), f.batch, f.prompt, f.made),
+                                        total, "tokens/s");
   j["decode_tokens_per_s"] = decode;
   j["ttft_ms"] = r.all_first;
   j["prompt_tokens_per_s"] = 1e3 * double(f.batch * f.prompt) / r.all_first;
@@ -175,7 +190,7 @@ void bench_batch(const InferFlags& f) {
   fmt::print(
       "{} {} batch {}, prompt {} + {} new: {:.1f} tokens/s; first token after {:.1f} ms, then "
       "{:.1f} tokens/s, {:.0f}% of the {:.0f} that {:.1f} GB/s allow; {:.2f} GiB\n",
-      f.preset, f.dtype, f.batch, f.prompt, f.made, total, r.all_first, decode,
+      f.preset, b.weights_name(), f.batch, f.prompt, f.made, total, r.all_first, decode,
       100 * decode / bound, bound, bandwidth * 1e-9, double(peak_bytes(*b.backend)) / (1 << 30));
 }
 
@@ -202,10 +217,10 @@ void bench_workload(const InferFlags& f) {
   const Run r = timed_run(engine, requests);
   const EngineStats s = engine.stats();
   const double rate = 1e3 * double(r.tokens) / r.end;
-  nlohmann::ordered_json j =
-      bench_line(*b.backend, "infer",
-                 fmt::format("{} {} workload {} batch {}", f.preset, f.dtype, f.workload, f.batch),
-                 rate, "tokens/s");
+  nlohmann::ordered_json j = bench_line(
+      *b.backend, "infer",
+      fmt::format("{} {} workload {} batch {}", f.preset, b.weights_name(), f.workload, f.batch),
+      rate, "tokens/s");
   j["ttft_ms"] = percentiles(r.first);
   j["itl_ms"] = percentiles(r.gaps);
   j["seconds"] = r.end * 1e-3;
@@ -217,7 +232,7 @@ void bench_workload(const InferFlags& f) {
   fmt::print(
       "{} {}, {} requests, at most {} at a time: {:.1f} tokens/s; first token {:.0f} ms (half), "
       "{:.0f} ms (99%); between tokens {:.1f} ms (half), {:.1f} ms (99%)\n",
-      f.preset, f.dtype, f.workload, f.batch, rate, percentile(r.first, 0.5),
+      f.preset, b.weights_name(), f.workload, f.batch, rate, percentile(r.first, 0.5),
       percentile(r.first, 0.99), percentile(r.gaps, 0.5), percentile(r.gaps, 0.99));
 }
 
@@ -230,6 +245,7 @@ void add_bench_infer(CLI::App& bench) {
   c->add_option("--preset", f->preset, "model")->capture_default_str();
   c->add_option("--dtype", f->dtype, "fp32, bf16; on a card also tf32 and fp16")
       ->capture_default_str();
+  add_weights(*c, f->weights);
   const auto count = [&](const char* name, int64_t& to, const char* help) {
     c->add_option(name, to, help)->capture_default_str()->check(CLI::PositiveNumber);
   };

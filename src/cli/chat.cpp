@@ -19,7 +19,7 @@ namespace {
 using nlohmann::ordered_json;
 
 struct ConversationFlags {
-  std::string model, adapter, system, dtype = "fp32";
+  std::string model, adapter, system, dtype = "fp32", weights = "plain";
   SamplingSpec sampling = {};
   bool seeded = false;
   Common common = {};
@@ -187,8 +187,8 @@ class Chat {
 
 void run_conversation(const ConversationFlags& flags) {
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
-  ServedModel model({flags.model, flags.adapter}, *backend, served_dtype(flags.dtype),
-                    {.max_batch = 1});
+  const ServedWeights weights{served_dtype(flags.dtype), weight_format(flags.weights, *backend)};
+  ServedModel model({flags.model, flags.adapter}, *backend, weights, {.max_batch = 1});
   if (!model.chat().has_template())
     fmt::print(stderr,
                "hearth: this model has no chat template: the conversation is written plainly, as "
@@ -224,6 +224,7 @@ void add_chat(CLI::App& app) {
   CLI::Option* seed =
       c->add_option("--seed", f.sampling.seed, "of the answers; absent: chosen anew");
   c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
+  add_weights(*c, f.weights);
   add_common(*c, f.common);
   c->callback([flags, seed] {
     flags->seeded = seed->count() > 0;

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/backend.h"
+#include "core/quantised.h"
 
 namespace hearth {
 
@@ -29,6 +30,11 @@ struct BackendWish {
 };
 // The backend --device asks for; says in one sentence when there is none such (device.cpp).
 std::unique_ptr<Backend> make_backend(const Common&, const BackendWish& = {});
+
+// --weights: how the matrices of a model are kept while it runs; refuses what the backend cannot
+// multiply (device.cpp).
+void add_weights(CLI::App&, std::string& to);
+WeightFormat weight_format(const std::string& name, const Backend&);
 
 // The weights --dtype names for chat and serve (serve.cpp).
 DType served_dtype(const std::string& name);

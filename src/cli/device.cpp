@@ -40,6 +40,23 @@ int card_number(const std::string& device) {
 
 }  // namespace
 
+void add_weights(CLI::App& c, std::string& to) {
+  c.add_option("--weights", to,
+               "plain (as --dtype says), or int8 or int4: matrices quantised when read, on the CPU")
+      ->capture_default_str();
+}
+
+WeightFormat weight_format(const std::string& name, const Backend& backend) {
+  for (const WeightFormat f : {WeightFormat::plain, WeightFormat::int8, WeightFormat::int4}) {
+    if (name != to_string(f)) continue;
+    if (f != WeightFormat::plain && !backend.kernels().gemm_quantised)
+      fail_usage("--weights", "expected plain on {}, got {}, which needs --device cpu",
+                 backend.describe(), name);
+    return f;
+  }
+  fail_usage("--weights", "expected plain, int8 or int4, got {}", in_quotes(name));
+}
+
 std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) {
   if (c.threads < 0 || c.threads > 4096)
     fail_usage("threads", "expected 0 to 4096 threads, got {}", c.threads);

@@ -26,7 +26,7 @@ std::span<const std::string_view> names_of(EvalTask) {
 }
 
 struct EvalFlags {
-  std::string model, adapter, task, data, out, dtype = "fp32";
+  std::string model, adapter, task, data, out, dtype = "fp32", weights = "plain";
   int64_t limit = 0, stride = 0, context = 0, batch_tokens = 8192, greedy = 0;
   Common common = {};
 };
@@ -47,7 +47,8 @@ struct Examinee {
   explicit Examinee(const EvalFlags& f)
       : backend(make_backend(f.common)),
         source(ModelSource::open(f.model, f.adapter)),
-        params(*backend, decoder_params(source.config()), weights_of(f.dtype)),
+        params(*backend, decoder_params(source.config(), weight_format(f.weights, *backend)),
+               weights_of(f.dtype)),
         longest(f.context ? f.context : source.config().context) {
     if (longest < 1 || longest > source.config().context)
       fail_usage("--context", "expected 1 to {}, got {}", source.config().context, longest);
@@ -244,6 +245,7 @@ void add_eval(CLI::App& app) {
                 "texts or .jsonl; HellaSwag, LAMBADA, ARC files; for logits lines of ids")
       ->required();
   c->add_option("--dtype", f->dtype, "fp32 or bf16")->capture_default_str();
+  add_weights(*c, f->weights);
   c->add_option("--limit", f->limit, "first so many items; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -25,7 +25,7 @@ struct GenerateFlags {
   bool greedy = false;
   bool echo = false;
   int64_t speculate = 0;
-  std::string dtype = "fp32";
+  std::string dtype = "fp32", weights = "plain";
   Common common = {};
 };
 
@@ -121,7 +121,8 @@ void run_generate(const GenerateFlags& flags) {
     fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
   const Tokenizer tokenizer = Tokenizer::load(source.tokenizer());
   const ModelConfig& config = source.config();
-  ParamStore params(*backend, decoder_params(config), weights_dtype(flags.dtype));
+  ParamStore params(*backend, decoder_params(config, weight_format(flags.weights, *backend)),
+                    weights_dtype(flags.dtype));
   source.load(params);
 
   request.prompt = tokenizer.encode(text);
@@ -215,6 +216,7 @@ void add_generate(CLI::App& app) {
       ->check(CLI::Range(0, 64));
   c->add_option("--seed", f.request.sampling.seed, "of the samples")->capture_default_str();
   c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
+  add_weights(*c, f.weights);
   add_common(*c, f.common);
   c->callback([flags] { run_generate(*flags); });
 }

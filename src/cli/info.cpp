@@ -5,6 +5,7 @@
 #include "core/build_info.h"
 #include "cpu/backend.h"
 #include "cpu/features.h"
+#include "cpu/gemm.h"
 #include "cuda/backend.h"
 #include "io/fields.h"
 #include "io/packed.h"
@@ -27,6 +28,7 @@ nlohmann::ordered_json machine_json(const Backend& backend) {
   for (Isa isa : usable_isas()) usable.emplace_back(name(isa));
   j["cpu"] = {{"isa", std::string(name(best_isa()))},
               {"usable", usable},
+              {"integer_products", quantised_instructions(best_isa())},
               {"backend", backend.describe()},
               {"free_bytes", backend.free_bytes()}};
   j["unpacks"] = {{"gzip", gzip_library()}, {"zstd", zstd_library()}};
@@ -57,6 +59,8 @@ void print_text(const nlohmann::ordered_json& j) {
              j["compiler"].get<std::string>());
   fmt::print("cpu     {}; built and usable: {}\n", j["cpu"]["backend"].get<std::string>(),
              fmt::join(j["cpu"]["usable"].get<std::vector<std::string>>(), ", "));
+  fmt::print("        products with int8 and int4 weights: {}\n",
+             j["cpu"]["integer_products"].get<std::string>());
   fmt::print("memory  {:.1f} GiB free\n", j["cpu"]["free_bytes"].get<double>() / (1 << 30));
   for (const auto& [kind, library] : j["unpacks"].items())
     if (library == "") fmt::print("data    no {} files: built without the library\n", kind);

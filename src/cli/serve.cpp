@@ -10,7 +10,7 @@ namespace hearth {
 namespace {
 
 struct ServeFlags {
-  std::string model, adapter, dtype = "fp32";
+  std::string model, adapter, dtype = "fp32", weights = "plain";
   int64_t context = 0;
   double cache_gib = 0;
   FieldFlags<ServeConfig> config;
@@ -34,6 +34,7 @@ void run_serve(const ServeFlags& flags) {
                         .speculate = config.speculate,
                         .cache_bytes = int64_t(flags.cache_gib * double(1 << 30))};
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
+  const ServedWeights weights{dtype, weight_format(flags.weights, *backend)};
   std::string url;
   const std::string name = config.name.empty() ? model_name(flags.model) : config.name;
   serve(config,
@@ -41,7 +42,7 @@ void run_serve(const ServeFlags& flags) {
          .load =
              [&] {
                return std::make_unique<ServedModel>(ModelPaths{flags.model, flags.adapter},
-                                                    *backend, dtype, spec);
+                                                    *backend, weights, spec);
              },
          .listening =
              [&](const std::string& at) {
@@ -79,6 +80,7 @@ void add_serve(CLI::App& app) {
       ->required();
   add_adapter(*c, f.adapter);
   c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
+  add_weights(*c, f.weights);
   c->add_option("--context", f.context, "tokens of a prompt and its completion; 0: the model's")
       ->capture_default_str();
   c->add_option("--cache-gib", f.cache_gib, "GiB of KV cache; 0: by what memory is free")

@@ -22,9 +22,11 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
   memory_.reserve(plan_.arena_bytes);
 
   const Kernels& kernels = memory_.backend.kernels();
-  for (const Node& n : tape_.nodes)
+  for (const Node& n : tape_.nodes) {
     if (n.op->available && !n.op->available(kernels))
       fail(n.where, "expected a backend with {}, got {}, which has none", n.op->name, kernels.name);
+    check_weights(n);
+  }
 
   tensors_.resize(tape_.values.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -36,7 +38,8 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
       case Role::temp:
         break;
       case Role::param:
-        t = memory_.params->get(Part::weight, v.name);
+        // What is kept quantised alone has no memory of its own: see bind().
+        if (memory_.params->plain(v.name)) t = memory_.params->get(Part::weight, v.name);
         break;
       case Role::grad:
         t = memory_.params->get(Part::grad, v.name.substr(0, v.name.rfind(grad_suffix)));
@@ -59,6 +62,25 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
     if (!(t.shape == v.shape) || t.dtype != v.dtype)
       fail(v.name, "expected {} {} as recorded, got {} {} in the store", to_string(v.dtype),
            to_string(v.shape), to_string(t.dtype), to_string(t.shape));
+  }
+}
+
+// The quantised form of the parameter that an input is or is a view of, if there is one.
+Tensor Exec::quantised(const Node& n, int input) const {
+  if (input < 0 || !n.in[size_t(input)]) return {};
+  const Value& v = tape_.values[size_t(tape_[n.in[size_t(input)]].storage)];
+  return v.role == Role::param ? memory_.params->quantised(v.name) : Tensor{};
+}
+
+void Exec::check_weights(const Node& n) const {
+  const Kernels& kernels = memory_.backend.kernels();
+  for (int i = 0; i < int(n.in.size()); ++i) {
+    if (!quantised(n, i)) continue;
+    const Value& v = tape_.values[size_t(tape_[n.in[size_t(i)]].storage)];
+    if (i != n.op->quantisable && !memory_.params->plain(v.name))
+      fail(n.where, "expected plain weights for {}, got {} quantised", n.op->name, v.name);
+    if (i == n.op->quantisable && !kernels.gemm_quantised)
+      fail(n.where, "expected a backend that multiplies quantised weights, got {}", kernels.name);
   }
 }
 
@@ -85,7 +107,11 @@ void Exec::bind_anew() {
     return r;
   };
   for (const Node& n : tape_.nodes) {
-    if (n.op->launch) calls_.push_back({&n, tensors(n.in), tensors(n.out)});
+    if (n.op->launch) {
+      calls_.push_back({&n, tensors(n.in), tensors(n.out)});
+      if (const Tensor w = quantised(n, n.op->quantisable))
+        calls_.back().in[size_t(n.op->quantisable)] = w;
+    }
     parts_.back().end = calls_.size();
     if (n.op->pause) parts_.push_back({.begin = calls_.size(), .end = calls_.size()});
   }

@@ -69,6 +69,8 @@ class Exec {
   };
   void bind();
   void bind_anew();
+  Tensor quantised(const Node&, int input) const;
+  void check_weights(const Node&) const;
   void launch(const Stretch&);
 
   Tape tape_;

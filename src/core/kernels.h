@@ -199,6 +199,13 @@ struct Kernels {
   // One pass over flat ranges: w (any float), master (acc or absent: w is its own), m, v, g acc
   void (*adamw)(Stream&, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor state,
                 Tensor scalars, const AdamSpec&);
+
+  // gemm with tb, without aux and act_slope, and with weights that quantise() of core/quantised.h
+  // made (u8, bytes): c (M, N) = alpha * act(round(a) w^T + bias) + prior. round() takes each row
+  // of a (M, K) to whole multiples of its largest element / 127. Rows of w beyond N are not read.
+  // Absent where only plain weights are multiplied.
+  void (*gemm_quantised)(Stream&, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
+                         const GemmSpec&) = nullptr;
 };
 
 }  // namespace hearth

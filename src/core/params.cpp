@@ -141,7 +141,30 @@ void ParamStore::place(const ParamSpec& s, size_t index) {
   if (!index_.emplace(s.name, index).second)
     fail("params", "expected one parameter named {}, got two", s.name);
   offset_[index] = elements_;
-  elements_ += padded_size(s);
+  if (s.plain()) elements_ += padded_size(s);
+  if (s.format != WeightFormat::plain) add_quantised(s);
+}
+
+void ParamStore::add_quantised(const ParamSpec& s) {
+  const QuantLayout l(padded_rows(s), s.shape[1], s.format);
+  if (l.cols > quant_most_k)
+    fail(s.name, "expected rows of at most {} weights for {}, got {}", quant_most_k,
+         to_string(s.format), l.cols);
+  quantised_.emplace(s.name, QuantisedParam{l, Buffer(backend_, l.bytes(), s.name)});
+}
+
+Tensor ParamStore::quantised(const std::string& name) const {
+  const auto it = quantised_.find(name);
+  if (it == quantised_.end()) return {};
+  return {it->second.memory.data(), {it->second.layout.bytes()}, DType::u8};
+}
+
+void ParamStore::set_quantised(const ParamSpec& s, std::span<const float> v) {
+  const QuantisedParam& p = quantised_.at(s.name);
+  std::vector<std::byte> host(size_t(p.layout.bytes()));
+  Threads threads;
+  quantise(host, p.layout, v, threads);
+  backend_.upload(p.memory.data(), host.data(), p.layout.bytes());
 }
 
 int64_t ParamStore::count() const {
@@ -181,10 +204,22 @@ Tensor ParamStore::get(Part p, const std::string& name) {
   if (p != Part::weight && !s.trainable)
     fail("params", "expected a parameter that is trained for {}, got {}, which is frozen",
          to_string(p), name);
+  if (!s.plain())
+    fail("params", "expected {} as plain weights, got {}, which only products read", name,
+         to_string(s.format));
   return slice(p, offset_[index_.at(name)], s.shape);
 }
 
 void ParamStore::set(const std::string& name, std::span<const float> v) {
+  const auto it = index_.find(name);
+  if (it != index_.end()) {
+    const ParamSpec& s = specs_[it->second];
+    if (int64_t(v.size()) != s.shape.numel())
+      fail("params", "expected {} numbers for {} {}, got {}", s.shape.numel(), name,
+           to_string(s.shape), v.size());
+    if (s.format != WeightFormat::plain) set_quantised(s, v);
+    if (!s.plain()) return;
+  }
   set(Part::weight, name, v);
   if (has_master() && trainable(name)) set(Part::master, name, v);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/quantised.h"
 
 namespace hearth {
 
@@ -37,6 +38,9 @@ struct ParamSpec {
   Init init;
   Group group = Group::matrix;
   bool trainable = true;  // else frozen: a weight and nothing beside it
+  // Other than plain: kept as quantised() for products, and a table plain as well for look-ups.
+  WeightFormat format = WeightFormat::plain;
+  bool plain() const { return format == WeightFormat::plain || group == Group::embedding; }
 };
 
 // What a parameter takes of a flat buffer, in elements: whole tiles of 64 elements, and whole tiles
@@ -59,7 +63,7 @@ class ParamStore {
 
   DType dtype() const { return dtype_; }
   DType dtype(Part p) const { return p == Part::weight ? dtype_ : acc_; }
-  bool has_master() const { return dtype_ != acc_; }
+  bool has_master() const { return dtype_ != acc_ && quantised_.empty(); }
   std::span<const ParamSpec> specs() const { return specs_; }
   int64_t count() const;  // parameters, padding not counted
   int64_t trainable_count() const;
@@ -73,13 +77,20 @@ class ParamStore {
   Tensor range(Part, Group);  // one group's stretch of the flat order, without frozen ones
   int64_t range_size(Group g) const { return begin_[size_t(g) + 1] - begin_[size_t(g)]; }
   Tensor get(Part, const std::string& name);
+  // What gemm_quantised takes for a parameter kept that way; absent for the others.
+  Tensor quantised(const std::string& name) const;
+  bool plain(const std::string& name) const {
+    const auto it = index_.find(name);
+    return it == index_.end() || specs_[it->second].plain();
+  }
   bool has(const std::string& name) const { return index_.contains(name); }
   bool made(Part p) const { return buffers_[size_t(p)].data() != nullptr; }
   int64_t part_bytes(Part p) const { return flat_size(p) * size_of(dtype(p)); }
 
   void initialise(uint64_t seed);
   void initialise(const std::string& name, uint64_t seed);
-  // Host copies in float, for loading and saving. The first sets a weight and its master.
+  // Host copies in float, for loading and saving. The first sets a weight and its master, and
+  // quantises what is kept so.
   void set(const std::string& name, std::span<const float>);
   void set(Part, const std::string& name, std::span<const float>);
   std::vector<float> values(Part, const std::string& name);
@@ -90,6 +101,8 @@ class ParamStore {
   Tensor slice(Part, int64_t at, Shape);
   const ParamSpec& spec_of(const std::string& name) const;
   void place(const ParamSpec&, size_t index);
+  void add_quantised(const ParamSpec&);
+  void set_quantised(const ParamSpec&, std::span<const float>);
 
   Backend& backend_;
   std::vector<ParamSpec> specs_;
@@ -100,6 +113,11 @@ class ParamStore {
   std::array<int64_t, group_count + 1> begin_{};  // of each group, in elements
   int64_t elements_ = 0;                          // frozen ones included
   std::array<Buffer, part_count> buffers_;
+  struct QuantisedParam {
+    QuantLayout layout;
+    Buffer memory;
+  };
+  std::map<std::string, QuantisedParam> quantised_;
 };
 
 // The values `init` gives elements [first, first + out.size()) of the parameter `name`; first is a

@@ -70,6 +70,8 @@ struct Op {
   std::optional<NormSpec> norm = {};
   std::optional<GemmSpec> gemm = {};
   bool pause = false;  // the host has its turn here: see Exec::run_part
+  // The input that may be a parameter's quantised() instead; none: -1.
+  int quantisable = -1;
 };
 
 // An op that launches one entry of the kernels table: `call(entry, stream, in, out)`.

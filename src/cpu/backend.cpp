@@ -1,13 +1,19 @@
 #include "cpu/backend.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <limits>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
 
 #include "core/error.h"
 #include "core/threads.h"
@@ -96,10 +102,43 @@ int64_t cgroup_available() {
 
 std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / 1048576); }
 
+std::vector<int> usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &set)) cores.push_back(i);
+  return cores;
+}
+
+// A pool that takes every core stays put: each worker on a core of its own, so that none waits for
+// another at the end of a step. The calling thread may be anybody's and is left alone. With fewer
+// threads than cores the system knows better where there is room. HEARTH_PIN=off leaves all free.
+void pin_workers(Threads& threads) {
+  const char* wish = std::getenv("HEARTH_PIN");
+  if (wish && std::string_view(wish) != "off" && std::string_view(wish) != "on")
+    fail_usage("HEARTH_PIN", "expected on or off, got {}", wish);
+  const std::vector<int> cores = usable_cores();
+  if ((wish && std::string_view(wish) == "off") || int(cores.size()) != threads.count()) return;
+  std::atomic<int> there{0};
+  threads.run(threads.count(), [&](int64_t, int worker) {
+    ++there;  // nobody takes a second piece before all have their first
+    while (there.load() < threads.count()) std::this_thread::yield();
+    if (worker == 0) return;
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(cores[size_t(worker)], &own);
+    sched_setaffinity(0, sizeof own, &own);  // a wish: refusal costs speed only
+  });
+}
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, Isa isa)
-      : isa_(isa), threads_(threads), stream_{{}, threads_, scratch_, gemm_table(isa)} {}
+      : isa_(isa), threads_(threads), stream_{{}, threads_, scratch_, gemm_table(isa)} {
+    pin_workers(threads_);
+  }
 
   const Kernels& kernels() const override { return cpu_kernels(isa_); }
   Stream& stream() override { return stream_; }

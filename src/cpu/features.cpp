@@ -27,16 +27,23 @@ bool tiles_granted() {
   return granted;
 }
 
-bool amx_bf16() {
+bool amx() {  // tiles, products of bf16 and of int8
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  return (d >> 22 & 1) && (d >> 24 & 1) && tiles_granted();
+  return (d >> 22 & 1) && (d >> 24 & 1) && (d >> 25 & 1) && tiles_granted();
 }
 
-bool avx512_bf16() {
+bool avx512_vnni() {
   unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c >> 11 & 1);
 }
+
+// Bits of the leaf that says more.
+bool has_more(int bit) {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> bit & 1);
+}
+constexpr int avx_vnni_bit = 4, avx512_bf16_bit = 5;
 
 bool runs(std::string_view isa) {
   // __builtin_cpu_supports also checks that the system saves the wide registers.
@@ -49,8 +56,11 @@ bool runs(std::string_view isa) {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (isa == "avx2") return avx2;
   if (isa == "avx512") return avx512;
-  if (isa == "avx512bf16") return avx512 && avx512_bf16();
-  if (isa == "amx") return avx512 && avx512_bf16() && amx_bf16();
+  const bool vnni = avx512 && avx512_vnni(), half = vnni && has_more(avx512_bf16_bit);
+  if (isa == "avxvnni") return avx2 && has_more(avx_vnni_bit);
+  if (isa == "avx512vnni") return vnni;
+  if (isa == "avx512bf16") return half;
+  if (isa == "amx") return half && amx();
   return isa == "generic";
 }
 

@@ -176,6 +176,27 @@ struct Job {
   }
 };
 
+// Few rows, and b as (n, k): b is read where it lies, in strips of columns. A strip is long enough
+// to be worth a turn at the counter and short enough that nobody waits for a last one.
+constexpr int64_t few_strip = 64;
+
+void run_few(Threads& threads, Scratch& scratch, const GemmTable& table, const GemmFew& few,
+             const GemmArgs& g) {
+  const int64_t ld = few_strip + 16, acc_floats = round_up(g.m, few_tile) * ld;
+  const int64_t packed = round_up(few.packed_bytes(g.m, g.k), 64);
+  std::byte* a = scratch.get(packed + threads.count() * acc_floats * 4);
+  float* accs = reinterpret_cast<float*>(a + packed);
+  few.pack(a, {g.a, g.lda, false}, g.m, g.k);
+  auto strip = [&](int64_t piece, int worker) {
+    const int64_t col = piece * few_strip, cols = std::min(few_strip, g.n - col);
+    float* acc = accs + worker * acc_floats;
+    const void* b = static_cast<const std::byte*>(g.b) + col * g.ldb * size_of(g.ab_type);
+    few.multiply(acc, ld, a, {b, g.ldb, false}, g.m, cols, g.k);
+    table.finish(g, acc, ld, 0, col, g.m, cols);
+  };
+  threads.run(ceil_div(g.n, few_strip), std::ref(strip));
+}
+
 void check(const GemmArgs& g) {
   const auto fits = [](DType d) { return d == DType::f32 || d == DType::bf16; };
   if (!fits(g.c_type) || !fits(g.ab_type))
@@ -193,6 +214,8 @@ void gemm(Threads& threads, Scratch& scratch, const GemmTable& table, const Gemm
   check(g);
   if (g.m == 0 || g.n == 0) return;
   const GemmKernel& kernel = g.ab_type == DType::bf16 ? table.bf16 : table.f32;
+  if (!g.ta && g.tb && g.m <= kernel.few.rows)
+    return run_few(threads, scratch, table, kernel.few, g);
   const Side m_side{
       .operand = {g.a, g.lda, g.ta}, .pack = kernel.pack_a, .extent = g.m, .panel = kernel.mr};
   const Side n_side{

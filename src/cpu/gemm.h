@@ -57,8 +57,11 @@ struct GemmArgs {
 
 struct GemmTable;  // cpu/isa/gemm_table.h
 const GemmTable& gemm_table(Isa);
+const char* quantised_instructions(Isa);  // what multiplies whole numbers: "AVX512-VNNI"
 
 void gemm(Threads&, Scratch&, const GemmTable&, const GemmArgs&);
+// The same with b as quantise() of core/quantised.h made it, and rows of a rounded to int8.
+void gemm_quantised(Threads&, Scratch&, const GemmTable&, const GemmArgs&);
 void gemm(Threads&, Scratch&, const GemmArgs&);  // with the table of best_isa()
 
 }  // namespace hearth

@@ -177,6 +177,7 @@ const Kernels& reference_kernels() {
       .sum_squares = reference::sum_squares,
       .gate_update = reference::gate_update,
       .adamw = reference::adamw,
+      .gemm_quantised = reference::gemm_quantised,
   };
   return table;
 }

@@ -33,6 +33,8 @@ double keep_factor(const Scalars&, float p, uint32_t salt, int64_t i);
 // reference_rows.cpp: products and rows
 void gemm(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
           const GemmSpec&);
+void gemm_quantised(Stream&, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
+                    const GemmSpec&);
 void column_sum(Stream&, Tensor out, Tensor parts, Tensor x, float alpha, bool add);
 void embed(Stream&, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos_w);
 void embed_bwd(Stream&, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor positions,

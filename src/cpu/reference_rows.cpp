@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/quantised.h"
 #include "cpu/reference_kernels.h"
 
 namespace hearth::reference {
@@ -28,6 +29,26 @@ void gemm(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor
     }
   store(c, cv);
   if (!spec.act_slope) store(aux, auxv);
+}
+
+void gemm_quantised(Stream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
+                    const GemmSpec& spec) {
+  const int64_t N = c.cols(), K = a.cols();
+  Doubles av = load(a), wv(size_t(N * K));
+  for (int64_t i = 0; i < a.rows(); ++i) {
+    float most = 0;  // what is rounded is decided in single precision, as everywhere
+    for (int64_t k = 0; k < K; ++k) most = std::max(most, std::abs(float(av[i * K + k])));
+    for (int64_t k = 0; k < K; ++k) {
+      double& x = av[i * K + k];
+      x = most > 1e-30f ? std::nearbyint(float(x) * (127 / most)) * (most / 127) : 0;
+    }
+  }
+  for (int64_t n = 0; n < N; ++n)
+    for (int64_t k = 0; k < K; ++k) wv[n * K + k] = quantised_value(w.data, n, k);
+  const auto tensor = [](Doubles& v, Shape shape) {
+    return Tensor{reinterpret_cast<std::byte*>(v.data()), shape, DType::f64};
+  };
+  gemm(s, c, {}, tensor(av, {a.rows(), K}), tensor(wv, {N, K}), bias, prior, spec);
 }
 
 void column_sum(Stream&, Tensor out, Tensor, Tensor x, float alpha, bool add) {

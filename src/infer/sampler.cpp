@@ -23,6 +23,20 @@ void check_tokens(const char* what, int64_t token, int64_t vocab) {
     fail_usage(what, "expected token ids below {}, got {}", vocab, token);
 }
 
+// The largest of numbers, in a form that compilers turn into vectors.
+float largest_of(std::span<const float> x) {
+  constexpr size_t parts = 16;
+  float most[parts];
+  std::fill(most, most + parts, -std::numeric_limits<float>::infinity());
+  size_t i = 0;
+  for (; i + parts <= x.size(); i += parts)
+    for (size_t j = 0; j < parts; ++j) most[j] = x[i + j] <= most[j] ? most[j] : x[i + j];
+  float r = -std::numeric_limits<float>::infinity();
+  for (const float m : most) r = m <= r ? r : m;
+  for (; i < x.size(); ++i) r = x[i] <= r ? r : x[i];
+  return r;
+}
+
 void expect_finite(std::span<const float> logits) {
   bool good = true;
   for (const float x : logits) good &= x < std::numeric_limits<float>::infinity();
@@ -178,7 +192,7 @@ int32_t Sampler::draw(std::span<const float> logits, uint64_t position,
                       std::span<const int32_t> barred) {
   if (spec_->temperature == 0 && spec_->by_row() && barred.empty()) {
     expect_finite(logits);
-    return int32_t(std::ranges::max_element(logits) - logits.begin());  // the first of equals
+    return int32_t(std::ranges::find(logits, largest_of(logits)) - logits.begin());
   }
   const std::span<const Choice> all = choices(logits, barred);
   if (all.size() == 1) return all[0].token;

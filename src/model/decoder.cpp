@@ -226,10 +226,16 @@ Var head_weight(Tape& t, const ModelConfig& config) {
   return t.param("head.weight", {c.vocab, c.dim}, init, Group::head, trains_base(c));
 }
 
-std::vector<ParamSpec> decoder_params(const ModelConfig& config) {
+std::vector<ParamSpec> decoder_params(const ModelConfig& config, WeightFormat format) {
   Tape t;
   decoder(t, config, declare_inputs(t, 1, 1, false), {});
-  head_weight(t, config);
+  const Var head = head_weight(t, config);
+  if (format == WeightFormat::plain) return t.params;
+  for (ParamSpec& p : t.params) {
+    const bool adapter = config.lora && p.trainable;  // small, and never worth rounding
+    if (p.group == Group::matrix && !adapter) p.format = format;
+    if (p.name == t[head].name) p.format = WeightFormat::int8;
+  }
   return t.params;
 }
 

@@ -29,7 +29,7 @@ struct DecoderMode {
   // More than 0: a paged KV cache of so many blocks, in the states "cache.<layer>" that all
   // programs share; the rows of the batch (1, N) are tokens of any sequences.
   int64_t cache_blocks = 0;
-  Var wanted = {};  // (1, n) i32: the rows whose final states are made; absent: all
+  Var wanted = {};       // (1, n) i32: the rows whose final states are made; absent: all
   bool adapters = true;  // of config.lora; off: the base model, for a reference
 };
 
@@ -38,8 +38,10 @@ Var decoder(Tape&, const ModelConfig&, const DecoderInputs&, const DecoderMode&)
 // The weights of the head (V, C).
 Var head_weight(Tape&, const ModelConfig&);
 
-// The parameters of a model, found by recording it.
-std::vector<ParamSpec> decoder_params(const ModelConfig&);
+// The parameters of a model, found by recording it. In another format than plain, for inference
+// alone: what products read is quantised, the head (a tied one too) to int8 at least, since every
+// token's choice hangs on it.
+std::vector<ParamSpec> decoder_params(const ModelConfig&, WeightFormat = WeightFormat::plain);
 int64_t count_params(const ModelConfig&);
 
 }  // namespace hearth

@@ -39,10 +39,30 @@ void linear_backward(Tape& t, const Node& n, float scale) {
   if (residual) t.add_grad(residual, dy);
 }
 
+// A product with weights (N, K), plain or quantised as the store has them.
+Op product_op(const char* name, const GemmSpec& spec, bool trains) {
+  Op op;
+  op.name = name;
+  op.available = [](const Kernels& k) { return k.gemm != nullptr; };
+  op.launch = [=](const Kernels& k, Stream& s, In in, Out out) {
+    if (in[1].dtype == DType::u8)
+      k.gemm_quantised(s, out[0], in[0], in[1], in[2], in[3], spec);
+    else
+      k.gemm(s, out[0], out[1], in[0], in[1], in[2], in[3], spec);
+  };
+  op.quantisable = trains ? -1 : 1;  // whole numbers have no gradients
+  return op;
+}
+
 }  // namespace
 
 void record_gemm(Tape& t, Var c, Var aux, Var a, Var b, Var bias, Var prior, const GemmSpec& spec) {
   const bool slope = spec.act_slope;
+  if (spec.tb && !spec.ta && !slope && !aux) {
+    Op op = product_op("gemm", spec, t.needs_grad(b));
+    op.inplace = {{0, 3}};
+    return t.push(std::move(op), {a, b, bias, prior}, {c, {}});
+  }
   Op op = kernel_op<&Kernels::gemm>("gemm", [=](auto* gemm, Stream& s, In in, Out out) {
     gemm(s, out[0], slope ? in[4] : out[1], in[0], in[1], in[2], in[3], spec);
   });
@@ -72,9 +92,7 @@ Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {
   const bool keeps_pre = spec.act != Act::none && (t.needs_grad(x) || t.needs_grad(w));
   const Var pre = keeps_pre ? t.temp(t.shape(y)) : Var{};
   const GemmSpec gemm_spec{.tb = true, .alpha = spec.scale, .act = spec.act};
-  Op op = kernel_op<&Kernels::gemm>("linear", [=](auto* gemm, Stream& s, In in, Out out) {
-    gemm(s, out[0], out[1], in[0], in[1], in[2], in[3], gemm_spec);
-  });
+  Op op = product_op("linear", gemm_spec, t.needs_grad(w));
   op.inplace = {{0, 3}};
   op.gemm = gemm_spec;
   op.backward = [scale = spec.scale](Tape& t, const Node& n) { linear_backward(t, n, scale); };

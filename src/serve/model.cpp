@@ -49,16 +49,17 @@ ordered_json describe_tokenizer(const fs::path& folder, const Tokenizer& t, int6
 
 }  // namespace
 
-ServedModel::ServedModel(const ModelPaths& paths, Backend& backend, DType weights, EngineSpec spec)
+ServedModel::ServedModel(const ModelPaths& paths, Backend& backend, const ServedWeights& weights,
+                         EngineSpec spec)
     : ServedModel(ModelSource::open(paths.model, paths.adapter), backend, weights, spec) {}
 
-ServedModel::ServedModel(const ModelSource& source, Backend& backend, DType weights,
+ServedModel::ServedModel(const ModelSource& source, Backend& backend, const ServedWeights& weights,
                          EngineSpec spec)
     : tokenizer_(tokenizer_of(source)),
       chat_(source.tokenizer(), tokenizer_),
       context_(spec.context ? spec.context : source.config().context),
       longest_token_(longest_of(tokenizer_)),
-      params_(backend, decoder_params(source.config()), weights) {
+      params_(backend, decoder_params(source.config(), weights.format), weights.dtype) {
   tokenizer_info_ = describe_tokenizer(source.tokenizer(), tokenizer_, context_);
   source.load(params_);
   spec.tokenizer = &tokenizer_;

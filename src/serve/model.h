@@ -12,10 +12,16 @@ struct ModelPaths {
   std::filesystem::path model, adapter = {};  // an empty adapter is none
 };
 
+// The type of weights and activations, and how matrices are kept.
+struct ServedWeights {
+  DType dtype = DType::f32;
+  WeightFormat format = WeightFormat::plain;
+};
+
 class ServedModel {
  public:
   // Of `spec` the tokenizer is set here. The backend must outlive the model.
-  ServedModel(const ModelPaths&, Backend&, DType weights, EngineSpec spec = {});
+  ServedModel(const ModelPaths&, Backend&, const ServedWeights&, EngineSpec spec = {});
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const ChatPrompt& chat() const { return chat_; }
@@ -26,7 +32,7 @@ class ServedModel {
   const nlohmann::ordered_json& tokenizer_info() const { return tokenizer_info_; }
 
  private:
-  ServedModel(const class ModelSource&, Backend&, DType, EngineSpec);
+  ServedModel(const class ModelSource&, Backend&, const ServedWeights&, EngineSpec);
 
   Tokenizer tokenizer_;
   ChatPrompt chat_;

@@ -59,8 +59,9 @@ inline std::vector<ModelConfig> long_configs() {
 }
 
 struct TinyModel {
-  TinyModel(Backend& b, const ModelConfig& c, uint64_t seed = 7, DType dtype = DType::f32)
-      : backend(b), config(c.resolve()), params(b, decoder_params(c), dtype) {
+  TinyModel(Backend& b, const ModelConfig& c, uint64_t seed = 7, DType dtype = DType::f32,
+            WeightFormat format = WeightFormat::plain)
+      : backend(b), config(c.resolve()), params(b, decoder_params(c, format), dtype) {
     params.initialise(seed);
   }
 
@@ -69,6 +70,7 @@ struct TinyModel {
     const int64_t T = int64_t(tokens.size());
     Memory memory(backend, &params);
     Tape t(params.dtype());
+    t.trains = params.plain(params.specs()[0].name);  // quantised weights have no gradients
     const Var hidden = decoder(t, config, declare_inputs(t, 1, T, false), {});
     const Var out = t.result("logits", {T, config.vocab}, DType::f32);
     record_gemm(t, out, {}, t.view(hidden, {T, config.dim}), head_weight(t, config), {}, {},

@@ -282,7 +282,7 @@ TEST_P(Gemm, rows_do_not_depend_on_m) {
     for (bool tb : {false, true}) {
       Problem big({.m = 300, .n = 259, .k = 1100, .tb = tb, .ab = ab, .bias = true});
       big.run(threads_, scratch_, GetParam());
-      for (int64_t m : {1, 2, 3, 4, 7, 13, 14, 15, 16, 17, 32, 33, 299}) {
+      for (int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 32, 33, 64, 65, 299}) {
         Problem part = big;
         part.x.m = m;
         part.run(threads_, scratch_, GetParam());

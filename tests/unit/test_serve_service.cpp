@@ -43,7 +43,7 @@ class Serving : public testing::Test {
     service_.reset();
     model_.reset();  // before its backend
     backend_ = make_cpu_backend(1);
-    model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, DType::f32,
+    model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, ServedWeights{},
                                            EngineSpec{.max_batch = config.batch});
     service_ = std::make_unique<Service>(
         config, [this](std::function<void()> task) { tasks_.push_back(std::move(task)); });

@@ -1,6 +1,7 @@
 // Causal attention, forward: one tile of query rows at a time against blocks of keys, with online
 // softmax. 4 * B * H * D * (visible pairs) FLOP. A row's bits depend only on its own query and the
 // keys it sees, so prefill, chunked prefill and decode agree with training.
+#include "cpu/isa/attention_row.h"
 #include "cpu/isa/attention_tile.h"
 #include "cpu/isa/kernels.h"
 
@@ -230,8 +231,15 @@ void attention_cached(Stream& stream, Tensor y, Tensor cache, Tensor qkv, Tensor
                          nullptr,
                          tables.as<const int32_t>() + of[tile.row] * tables.shape[1],
                          2 * s.G * panel};
-      attend(Work(reinterpret_cast<float*>(memory) + worker * floats, s),
-             y.as<T>() + tile.row * s.H * s.D, static_cast<float*>(nullptr),
+      const Work work(reinterpret_cast<float*>(memory) + worker * floats, s);
+      if (suits_single_rows(rows, spec, bool(slopes), nullptr)) {
+        for (int64_t i = 0; i < rows.n; ++i)
+          attend_single(work.q, work.y, y.as<T>() + tile.row * s.H * s.D + rows.y[i],
+                        qkv.as<const T>() + tile.row * s.token() + rows.q[i], keys,
+                        rows.position[i], s, spec);
+        return;
+      }
+      attend(work, y.as<T>() + tile.row * s.H * s.D, static_cast<float*>(nullptr),
              qkv.as<const T>() + tile.row * s.token(), keys, rows, s, bool(slopes),
              static_cast<const Scalars*>(nullptr), spec);
     });

@@ -17,6 +17,8 @@
 #include "cpu/isa/gemm_widen.h"
 #endif
 
+#include "cpu/isa/gemm_quantised.h"
+
 namespace hearth::HEARTH_ISA {
 
 extern const GemmTable gemm_table;
@@ -72,7 +74,9 @@ void finish(const GemmArgs& g, float* acc, int64_t ld, int64_t row, int64_t col,
 
 }  // namespace
 
-const GemmTable gemm_table = {
-    .f32 = outer_kernel<AsFloat<float>>(), .bf16 = bf16_kernel(), .finish = finish};
+const GemmTable gemm_table = {.f32 = outer_kernel<AsFloat<float>>(),
+                              .bf16 = bf16_kernel(),
+                              .quantised = quant::kernel(),
+                              .finish = finish};
 
 }  // namespace hearth::HEARTH_ISA

@@ -11,7 +11,7 @@ namespace amx_tiles {
 constexpr int side = 32;    // rows of a panel of a, columns of a panel of b
 constexpr int k_tile = 32;  // k of a tile
 constexpr int pairs = k_tile / 2;
-static_assert(lanes == pairs);
+static_assert(lanes == pairs && side == few_tile);
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -123,6 +123,99 @@ inline void multiply(float* acc, int64_t ld, const void* a, const void* b, int64
   _tile_release();
 }
 
+// --- few rows of c ---
+// A tile instruction multiplies in the same order whichever operand comes first, so that c may be
+// made transposed: tiles of b as it lies, 16 columns of c by 32 k, times packed rows of a.
+constexpr int few_rows = 64;
+constexpr int64_t ahead = 4;
+
+inline int64_t few_bytes(int64_t rows, int64_t k) {
+  return (rows + side - 1) / side * side * ((k + k_tile - 1) / k_tile * k_tile) * 2;
+}
+
+// R tiles of columns of c, C of its rows. The rows of b that come next are asked for meanwhile.
+template <int R, int C>
+inline void micro_few(float* acc, int64_t ld, const char* a, const bf16* b, int64_t ldb,
+                      int64_t cols, int64_t k) {
+  alignas(64) char edge[2][1024];
+  alignas(64) float out[16 * lanes];
+  const int64_t stride = ldb * 2;
+  _tile_zero(0);
+  if (C == 2) _tile_zero(1);
+  if (R == 2) _tile_zero(2);
+  if (R == 2 && C == 2) _tile_zero(3);
+  for (int64_t t = 0; t * k_tile < k; ++t, a += 2048, b += k_tile) {
+    const int64_t left = k - t * k_tile;
+    const char* from[2] = {reinterpret_cast<const char*>(b),
+                           reinterpret_cast<const char*>(b + 16 * ldb)};
+    int64_t step = stride;
+    if (left < k_tile || cols < 16 * R) {
+      std::memset(edge, 0, sizeof edge);
+      for (int64_t i = 0; i < 16 * R && i < cols; ++i)
+        std::memcpy(edge[0] + i * 64, b + i * ldb, size_t(left < k_tile ? left : k_tile) * 2);
+      asm volatile("" ::: "memory");
+      from[0] = edge[0], from[1] = edge[1], step = 64;
+    }
+    _tile_loadd(4, from[0], step);
+    _tile_loadd(6, a, 128);
+    _tile_dpbf16ps(0, 4, 6);
+    if (C == 2) {
+      _tile_loadd(7, a + 64, 128);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if (R == 2) {
+      _tile_loadd(5, from[1], step);
+      _tile_dpbf16ps(2, 5, 6);
+      if (C == 2) _tile_dpbf16ps(3, 5, 7);
+    }
+    // What comes so many tiles later, in these rows or the next ones.
+    const int64_t later = left > ahead * k_tile ? ahead * k_tile : side * ldb - k + ahead * k_tile;
+#pragma GCC unroll 32
+    for (int i = 0; i < 16 * R; ++i) prefetch(b, later + i * ldb);
+  }
+  const auto put = [&](int row, int col) {
+    asm volatile("" ::: "memory");
+    vf m[lanes];
+    for (int i = 0; i < lanes; ++i) m[i] = load(out + i * lanes);
+    transpose(m);
+    for (int i = 0; i < lanes; ++i) store(acc + (row + i) * ld + col, m[i]);
+  };
+  _tile_stored(0, out, 64);
+  put(0, 0);
+  if (C == 2) {
+    _tile_stored(1, out, 64);
+    put(16, 0);
+  }
+  if (R == 2) {
+    _tile_stored(2, out, 64);
+    put(0, 16);
+  }
+  if (R == 2 && C == 2) {
+    _tile_stored(3, out, 64);
+    put(16, 16);
+  }
+}
+
+inline void multiply_few(float* acc, int64_t ld, const void* a, const GemmOperand& operand,
+                         int64_t rows, int64_t cols, int64_t k) {
+  const TileConfig config;
+  _tile_loadconfig(&config);
+  asm volatile("" ::: "memory");
+  const bf16* b = static_cast<const bf16*>(operand.data);
+  const int64_t k_tiles = (k + k_tile - 1) / k_tile, panel = side * k_tile * 2 * k_tiles;
+  for (int64_t j = 0; j < cols; j += side) {
+    for (int64_t i = 0; i < rows; i += side) {
+      const char* pa = static_cast<const char*>(a) + i / side * panel;
+      const bool tall = rows - i > 16, wide = cols - j > 16;
+      const auto run = wide ? (tall ? micro_few<2, 2> : micro_few<2, 1>)
+                            : (tall ? micro_few<1, 2> : micro_few<1, 1>);
+      run(acc + i * ld + j, ld, pa, b + j * operand.ld, operand.ld, cols - j, k);
+    }
+  }
+  asm volatile("" ::: "memory");
+  _tile_release();
+}
+
 }  // namespace amx_tiles
 
 constexpr GemmKernel bf16_kernel() {
@@ -135,7 +228,11 @@ constexpr GemmKernel bf16_kernel() {
           .strip = 512 << 10,
           .pack_a = amx_tiles::pack_rows,
           .pack_b = pack<amx_tiles::side, AsPair, amx_tiles::k_tile>,
-          .multiply = amx_tiles::multiply};
+          .multiply = amx_tiles::multiply,
+          .few = {.rows = amx_tiles::few_rows,
+                  .packed_bytes = amx_tiles::few_bytes,
+                  .pack = pack<amx_tiles::side, AsPair, amx_tiles::k_tile>,
+                  .multiply = amx_tiles::multiply_few}};
 }
 
 }  // namespace hearth::HEARTH_ISA

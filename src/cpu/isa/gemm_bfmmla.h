@@ -108,19 +108,93 @@ inline void multiply(float* acc, int64_t ld, const void* a, const void* b, int64
   }
 }
 
+// --- few rows of c, b as it lies ---
+inline int64_t few_bytes(int64_t, int64_t k) { return (k + quad - 1) / quad * quad * mr * 2; }
+
+// 8 k of two rows of b as two registers of two rows of 4.
+struct Quads {
+  bfloat16x8_t low, high;
+};
+HEARTH_INLINE Quads quads_of(const uint16_t* top, const uint16_t* bottom) {
+  const uint64x2_t t = vreinterpretq_u64_u16(vld1q_u16(top));
+  const uint64x2_t b = vreinterpretq_u64_u16(vld1q_u16(bottom));
+  return {vreinterpretq_bf16_u64(vzip1q_u64(t, b)), vreinterpretq_bf16_u64(vzip2q_u64(t, b))};
+}
+
+// R pairs of rows and 8 columns of c: the chain of micro(), in its blocks of k.
+template <int R>
+inline void columns_few(float* acc, int64_t ld, const bfloat16_t* a, const bf16* b, int64_t ldb,
+                        int64_t cols, int64_t k, int64_t block) {
+  constexpr int C = 4;
+  float32x4_t sum[R][C] = {};
+  for (int64_t begin = 0; begin < k; begin += block) {
+    const int64_t end = begin + block < k ? begin + block : k;
+    float32x4_t c[R][C] = {};
+    for (int64_t i = begin; i < end; i += 2 * quad) {
+      const int64_t n = end - i < 2 * quad ? end - i : 2 * quad;
+      const bfloat16_t* pa = a + i * mr;
+#pragma GCC unroll 4
+      for (int j = 0; j < C; ++j) {
+        Quads q;
+        if (n == 2 * quad && cols >= 2 * C) {
+          const uint16_t* from = &b[2 * j * ldb + i].bits;
+          q = quads_of(from, from + ldb);
+        } else {
+          uint16_t edge[2][2 * quad] = {};
+          for (int r = 0; r < 2 && 2 * j + r < cols; ++r)
+            std::memcpy(edge[r], b + (2 * j + r) * ldb + i, size_t(n) * 2);
+          q = quads_of(edge[0], edge[1]);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) c[r][j] = vbfmmlaq_f32(c[r][j], vld1q_bf16(pa + r * 8), q.low);
+        if (n > quad) {
+#pragma GCC unroll 4
+          for (int r = 0; r < R; ++r)
+            c[r][j] = vbfmmlaq_f32(c[r][j], vld1q_bf16(pa + mr * quad + r * 8), q.high);
+        }
+      }
+    }
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < C; ++j) sum[r][j] = begin == 0 ? c[r][j] : vaddq_f32(sum[r][j], c[r][j]);
+  }
+  for (int r = 0; r < R; ++r)
+    for (int j = 0; j < C; ++j) {
+      vst1_f32(acc + 2 * r * ld + 2 * j, vget_low_f32(sum[r][j]));
+      vst1_f32(acc + (2 * r + 1) * ld + 2 * j, vget_high_f32(sum[r][j]));
+    }
+}
+
+constexpr int64_t k_block = 1024;  // 24 KiB of a panel of b
+
+inline void multiply_few(float* acc, int64_t ld, const void* a, const GemmOperand& operand,
+                         int64_t rows, int64_t cols, int64_t k) {
+  const bf16* b = static_cast<const bf16*>(operand.data);
+  const auto run = rows > 6   ? columns_few<4>
+                   : rows > 4 ? columns_few<3>
+                   : rows > 2 ? columns_few<2>
+                              : columns_few<1>;
+  for (int64_t j = 0; j < cols; j += 8)
+    run(acc + j, ld, static_cast<const bfloat16_t*>(a), b + j * operand.ld, operand.ld, cols - j, k,
+        k_block);
+}
+
 }  // namespace bfmmla
 
 constexpr GemmKernel bf16_kernel() {
   return {.mr = bfmmla::mr,
           .nr = bfmmla::nr,
-          .k_block = 1024,  // 24 KiB of a panel of b
+          .k_block = bfmmla::k_block,
           .k_unit = bfmmla::quad,
           .element_bytes = 2,
           .tile = 131072,
           .strip = 256 << 10,
           .pack_a = bfmmla::pack_quads<bfmmla::mr>,
           .pack_b = bfmmla::pack_quads<bfmmla::nr>,
-          .multiply = bfmmla::multiply};
+          .multiply = bfmmla::multiply,
+          .few = {.rows = bfmmla::mr,
+                  .packed_bytes = bfmmla::few_bytes,
+                  .pack = bfmmla::pack_quads<bfmmla::mr>,
+                  .multiply = bfmmla::multiply_few}};
 }
 
 }  // namespace hearth::HEARTH_ISA

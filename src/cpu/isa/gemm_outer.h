@@ -3,6 +3,7 @@
 // chain in every variant, so rows do not depend on how many were computed with them.
 #pragma once
 
+#include "cpu/isa/gemm_few.h"
 #include "cpu/isa/gemm_pack.h"
 #include "cpu/isa/gemm_table.h"
 #include "cpu/isa/simd.h"
@@ -109,7 +110,8 @@ constexpr GemmKernel outer_kernel() {
           .strip = 256 << 10,
           .pack_a = pack<outer_rows, Read, Read::step>,
           .pack_b = pack<Kernel::NR, Read, Read::step>,
-          .multiply = Kernel::template multiply<Read::step>};
+          .multiply = Kernel::template multiply<Read::step>,
+          .few = Few<Read, Step, 256>::kernel()};
 }
 
 }  // namespace hearth::HEARTH_ISA

@@ -8,6 +8,8 @@ namespace hearth::HEARTH_ISA {
 
 void gemm(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
           const GemmSpec&);
+void gemm_quantised(Stream&, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
+                    const GemmSpec&);
 void column_sum(Stream&, Tensor out, Tensor parts, Tensor x, float alpha, bool add);
 
 void embed(Stream&, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos_w);

@@ -49,6 +49,22 @@ HEARTH_INLINE vf from_bits(vu a) { return (vf)a; }
 HEARTH_INLINE vf to_float(vi a) { return __builtin_convertvector(a, vf); }
 HEARTH_INLINE vi to_int(vf a) { return __builtin_convertvector(a, vi); }  // towards zero
 
+HEARTH_INLINE vi to_nearest(vf a) {  // to the nearest even of equals, as the mode is everywhere
+#if defined(__AVX512F__)
+  return (vi)_mm512_cvtps_epi32((__m512)a);
+#elif defined(__AVX2__)
+  return (vi)_mm256_cvtps_epi32((__m256)a);
+#elif defined(__x86_64__)
+  return (vi)_mm_cvtps_epi32((__m128)a);
+#elif defined(__aarch64__)
+  return (vi)vcvtnq_s32_f32((float32x4_t)a);
+#else
+  vi r;
+  for (int i = 0; i < lanes; ++i) r[i] = int32_t(__builtin_nearbyintf(a[i]));
+  return r;
+#endif
+}
+
 HEARTH_INLINE vf broadcast(float a) { return a - vf{}; }  // keeps the sign of zero, unlike a + 0
 HEARTH_INLINE vf zero() { return vf{}; }
 

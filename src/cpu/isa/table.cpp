@@ -36,6 +36,7 @@ const Kernels kernels = {
     .sum_squares = sum_squares,
     .gate_update = gate_update,
     .adamw = adamw,
+    .gemm_quantised = gemm_quantised,
 };
 
 }  // namespace hearth::HEARTH_ISA

@@ -1,0 +1,72 @@
+// Quantised: a matrix of weights (N, K) as whole numbers with scales, in the one layout that every
+// kernel reads. Rows are kept in panels of 16, so that one vector of integer dot products, or one
+// tile, takes 4 k of 16 rows.
+//
+// int8: w[n, k] = scale[n] * q, q in [-127, 127].
+// int4: w[n, k] = scale[n] * factor[n, k / 32] * q, factor in [-15, 15] and q in [-8, 7]: the scale
+// of a group is a whole multiple of its row's. All of |factor * q| fit a byte and sums of products
+// with int8 are exact in 32 bits, in any order, on any machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace hearth {
+
+class Threads;
+
+enum class WeightFormat : uint8_t { plain, int8, int4 };
+std::string_view to_string(WeightFormat);
+
+constexpr int64_t quant_panel = 16;      // rows of a panel
+constexpr int64_t quant_group = 32;      // k that share a factor
+constexpr int64_t quant_k = 64;          // k is padded to this with zeros
+constexpr int64_t quant_most_k = 65536;  // 127 * 127 times as many fit 31 bits
+
+// What the memory of a matrix begins with: scales (f32) and, for int8, sums of q (i32) of its
+// padded rows follow, then the panels.
+struct QuantHeader {
+  int64_t rows = 0, cols = 0;  // N as padded to whole panels, K as it was
+  WeightFormat format = WeightFormat::int8;
+  uint8_t reserved[47] = {};
+};
+static_assert(sizeof(QuantHeader) == 64);
+
+// Where things lie in it. A panel of int8 is, for each 4 k, 4 bytes of each of its rows. One of
+// int4 is a byte of factor for each row of each group (padded to 64 bytes), then for each group 4
+// vectors of 64 bytes: vector v holds 4 k from 4 v on in its low halves and from 16 + 4 v on in its
+// high ones, plus 8.
+struct QuantLayout {
+  int64_t rows, cols;
+  WeightFormat format;
+
+  explicit QuantLayout(const QuantHeader& h) : rows(h.rows), cols(h.cols), format(h.format) {}
+  QuantLayout(int64_t n, int64_t k, WeightFormat f)
+      : rows((n + quant_panel - 1) / quant_panel * quant_panel), cols(k), format(f) {}
+
+  int64_t padded_k() const { return (cols + quant_k - 1) / quant_k * quant_k; }
+  int64_t groups() const { return padded_k() / quant_group; }
+  int64_t panels() const { return rows / quant_panel; }
+  int64_t scales() const { return int64_t(sizeof(QuantHeader)); }
+  int64_t sums() const { return scales() + rows * 4; }
+  int64_t first_panel() const { return sums() + rows * 4; }  // 64 bytes a panel each: aligned
+  int64_t factor_bytes() const { return (groups() * quant_panel + 63) / 64 * 64; }
+  int64_t panel_bytes() const {
+    return format == WeightFormat::int8 ? padded_k() * quant_panel
+                                        : factor_bytes() + padded_k() * quant_panel / 2;
+  }
+  int64_t panel(int64_t i) const { return first_panel() + i * panel_bytes(); }
+  int64_t bytes() const { return panel(panels()); }
+};
+
+// Fills `out` (bytes() of the layout, aligned to 64) from the n rows of k weights in w; rows that
+// pad are zeros. int8 rounds by the largest of a row; int4 seeks the factors with the least squared
+// error.
+void quantise(std::span<std::byte> out, const QuantLayout&, std::span<const float> w, Threads&);
+
+// The weight a kernel takes element (n, k) for.
+double quantised_value(const std::byte* packed, int64_t n, int64_t k);
+
+}  // namespace hearth

@@ -1,0 +1,111 @@
+// Attention of a single query row, as decoding asks for it: vectors run over keys and then over the
+// head's dims rather than over rows, of which there is one. Every sum goes in the order of the
+// tile's (attention.cpp), so the bits are the same.
+#pragma once
+
+#include "cpu/isa/attention_tile.h"
+
+namespace hearth::HEARTH_ISA {
+
+constexpr int64_t few_query_rows = 4;  // of a tile that is not worth filling
+
+// Whether scores are plain products: what a single row knows how to do.
+inline bool suits_single_rows(const TileRows& rows, const AttnSpec& spec, bool slopes,
+                              const int32_t* documents) {
+  return rows.n <= few_query_rows && !slopes && !documents && spec.softcap == 0 &&
+         spec.dropout == 0;
+}
+
+// `lanes` elements of a row of D from i on, zeros beyond it.
+template <class T>
+HEARTH_INLINE vf load_dims(const T* x, int64_t i, int64_t D) {
+  return i + lanes <= D ? load(x + i) : load_partial(x + i, D - i);
+}
+
+// p (n, up to whole vectors) = q . k of n keys; a square of keys is turned in registers.
+template <class T>
+HEARTH_INLINE void single_scores(float* p, const float* q, const T* k, int64_t stride, int64_t n,
+                                 int64_t D) {
+  for (int64_t j = 0; j < n; j += lanes, k += lanes * stride) {
+    vf c = zero();
+    for (int64_t d = 0; d < D; d += lanes) {
+      vf m[lanes];
+      if (n - j >= lanes && D - d >= lanes) {
+#pragma GCC unroll 16
+        for (int i = 0; i < lanes; ++i) m[i] = load(k + i * stride + d);
+      } else {
+        for (int i = 0; i < lanes; ++i) m[i] = j + i < n ? load_dims(k + i * stride, d, D) : zero();
+      }
+      transpose(m);
+      if (D - d >= lanes) {
+#pragma GCC unroll 16
+        for (int t = 0; t < lanes; ++t) c = fma(m[t], broadcast(q[d + t]), c);
+      } else {
+        float square[lanes * lanes];
+        for (int t = 0; t < lanes; ++t) store(square + t * lanes, m[t]);
+        for (int64_t t = 0; t < D - d; ++t) c = fma(load(square + t * lanes), q[d + t], c);
+      }
+    }
+    store(p + j, c);
+  }
+}
+
+// y (ld) = fade * y + sum of p[j] v[j], in the order of j.
+template <class T>
+HEARTH_INLINE void single_values(float* y, const float* p, const T* v, int64_t stride, int64_t n,
+                                 int64_t D, float fade) {
+  for (int64_t d = 0; d < D; d += lanes) {
+    vf c = load(y + d) * fade;
+    if (D - d >= lanes)
+      for (int64_t j = 0; j < n; ++j) c = fma(broadcast(p[j]), load(v + j * stride + d), c);
+    else
+      for (int64_t j = 0; j < n; ++j) c = fma(broadcast(p[j]), load_dims(v + j * stride, d, D), c);
+    store(y + d, c);
+  }
+}
+
+// q, y: scratch of ld each.
+template <class T>
+inline void attend_single(float* q, float* y, T* out, const T* query, const Keys<T>& keys,
+                          int64_t position, const AttnShape& s, const AttnSpec& spec) {
+  constexpr float none = -__builtin_inff();
+  constexpr int64_t line = 64 / sizeof(T);
+  const int64_t first = spec.window ? larger(0, position - spec.window + 1) : 0;
+  load_row(q, s.ld, query, s.D, spec.scale);
+  for (int64_t i = 0; i < s.ld; i += lanes) store(y + i, zero());
+  vf top = broadcast(none), sum = zero();
+  float p[key_block];
+  for (int64_t block = first / key_block; block * key_block <= position; ++block) {
+    const int64_t begin = block * key_block, at = keys.first_of(block);
+    const int64_t n = smaller(key_block, position + 1 - begin);
+    if (begin + key_block <= position) {  // the next block is asked for meanwhile
+      const int64_t next = keys.first_of(block + 1);
+      const int64_t count = smaller(key_block, position + 1 - begin - key_block);
+      for (int64_t j = 0; j < count; ++j)
+        for (int64_t i = 0; i < s.D; i += line) {
+          __builtin_prefetch(keys.k + next + j * keys.stride + i, 0, 2);
+          __builtin_prefetch(keys.v + next + j * keys.stride + i, 0, 2);
+        }
+    }
+    single_scores(p, q, keys.k + at, keys.stride, n, s.D);
+    for (int64_t j = 0; begin + j < first; ++j) p[j] = none;
+    for (int64_t j = n; j % lanes; ++j) p[j] = none;
+    vf most = top;
+    for (int64_t j = 0; j < n; j += lanes) {
+      const vf x = load(p + j);
+      most = select(x > most, x, most);
+    }
+    float largest = most[0];
+    for (int i = 1; i < lanes; ++i) largest = most[i] > largest ? most[i] : largest;
+    const vf base = broadcast(largest == none ? 0 : largest), fade = exp_down(top - base);
+    for (int64_t j = 0; j < n; j += lanes) store(p + j, exp_down(load(p + j) - base));
+    float total = 0;
+    for (int64_t j = 0; j < n; ++j) total += p[j];
+    sum = fma(sum, fade, broadcast(total));
+    top = broadcast(largest);
+    single_values(y, p, keys.v + at, keys.stride, n, s.D, fade[0]);
+  }
+  store_row(out, y, s.D, position < 0 ? 0 : 1 / sum[0]);
+}
+
+}  // namespace hearth::HEARTH_ISA
