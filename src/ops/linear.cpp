@@ -51,6 +51,7 @@ Op product_op(const char* name, const GemmSpec& spec, bool trains) {
       k.gemm(s, out[0], out[1], in[0], in[1], in[2], in[3], spec);
   };
   op.quantisable = trains ? -1 : 1;  // whole numbers have no gradients
+  op.gemm = spec;
   return op;
 }
 
@@ -67,7 +68,6 @@ void record_gemm(Tape& t, Var c, Var aux, Var a, Var b, Var bias, Var prior, con
     gemm(s, out[0], slope ? in[4] : out[1], in[0], in[1], in[2], in[3], spec);
   });
   op.inplace = {{0, 3}};
-  if (spec.tb && !spec.ta && !slope) op.gemm = spec;
   t.push(std::move(op), {a, b, bias, prior, slope ? aux : Var{}}, {c, slope ? Var{} : aux});
 }
 
@@ -94,7 +94,6 @@ Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {
   const GemmSpec gemm_spec{.tb = true, .alpha = spec.scale, .act = spec.act};
   Op op = product_op("linear", gemm_spec, t.needs_grad(w));
   op.inplace = {{0, 3}};
-  op.gemm = gemm_spec;
   op.backward = [scale = spec.scale](Tape& t, const Node& n) { linear_backward(t, n, scale); };
   t.push(std::move(op), {x, w, spec.bias, spec.residual}, {y, pre});
   if (pre) t[y].before = pre, t[y].act = spec.act;
