@@ -198,14 +198,15 @@ ModelConfig read_llama(const Keys& k) {
   return c;
 }
 
-// The shortest text that repeats to `pattern`.
+// The shortest text that repeats to `pattern`, cut at its end: what is left of it before the
+// longest text that both begins and ends it.
 std::string shortest_period(const std::string& pattern) {
-  for (size_t n = 1; n < pattern.size(); ++n) {
-    bool fits = true;
-    for (size_t i = n; i < pattern.size() && fits; ++i) fits = pattern[i] == pattern[i % n];
-    if (fits) return pattern.substr(0, n);
+  std::vector<size_t> both(pattern.size() + 1);  // of the first i letters: how long that text is
+  for (size_t i = 1, k = 0; i < pattern.size(); ++i) {
+    while (k && pattern[i] != pattern[k]) k = both[k];
+    both[i + 1] = k += pattern[i] == pattern[k];
   }
-  return pattern;
+  return pattern.substr(0, pattern.size() - both.back());
 }
 
 // Which layers see a window: listed by name, or all from max_window_layers on.

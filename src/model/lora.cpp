@@ -13,7 +13,6 @@ namespace hearth {
 namespace {
 
 constexpr std::string_view lora_where = "lora", all_linear = "all-linear";
-constexpr int64_t max_rank = 8192;
 
 // As PEFT matches: the module's own name, or the end of its path.
 bool names(std::string_view target, std::string_view path) {
@@ -59,15 +58,6 @@ std::vector<int32_t> places(std::span<const LoraModule> modules, int64_t rows) {
 }
 
 }  // namespace
-
-void check_lora(const LoraSpec& s, std::string_view where) {
-  if (s.rank < 1 || s.rank > max_rank)
-    fail(where, "expected a rank from 1 to {}, got {}", max_rank, s.rank);
-  if (!std::isfinite(s.alpha)) fail(where, "expected a finite alpha, got {}", s.alpha);
-  if (!(s.dropout >= 0 && s.dropout < 1))
-    fail(where, "expected a dropout in [0, 1), got {}", s.dropout);
-  if (s.targets.empty()) fail(where, "expected at least one target, got none");
-}
 
 bool is_adapter(std::string_view param) {
   return param.ends_with(".lora_A") || param.ends_with(".lora_B");

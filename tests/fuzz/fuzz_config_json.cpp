@@ -23,5 +23,10 @@ hearth::fuzz::Seeds seeds_config_json() {
     "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false})");
+  // The last of very many layers alone sees a window.
+  seeds.push_back(R"({"model_type": "qwen3", "vocab_size": 320, "hidden_size": 64,
+    "intermediate_size": 128, "num_hidden_layers": 10000, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128,
+    "use_sliding_window": true, "sliding_window": 4, "max_window_layers": 9999})");
   return seeds;
 }
