@@ -107,7 +107,7 @@ struct Kernels {
   // nothing is kept of the norm. Where it pays, and may be absent.
   void (*norm_gemm)(Stream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
                     Tensor prior, const NormSpec&, const GemmSpec&) = nullptr;
-  bool (*norm_gemm_takes)(int64_t rows, int64_t width, DType) = nullptr;
+  bool (*norm_gemm_takes)(int64_t rows, int64_t width, int64_t columns, DType) = nullptr;
   // out (N) acc = [out +] alpha * column sums of x (M, N); parts (row_parts, N) acc
   void (*column_sum)(Stream&, Tensor out, Tensor parts, Tensor x, float alpha, bool add);
 

@@ -265,14 +265,17 @@ void join_norms(Tape& t, const Kernels& k) {
   if (!k.norm_gemm) return;
   // Of each value in memory: how many nodes read it, and how many of them are products of it.
   std::vector<int> readers(t.values.size()), products(t.values.size());
+  std::vector<int64_t> widest(t.values.size());  // of those products
   const auto root = [&](Var v) { return size_t(t[v].storage); };
   for (const Node& n : t.nodes) {
     if (!n.op->launch) continue;  // a view: those who read it count
     for (Var v : n.in)
       if (v) ++readers[root(v)];
-    if (n.op->gemm && !n.out[1] && (!n.in[3] || root(n.in[3]) != root(n.in[0])) &&
-        t.shape(n.in[0]).numel() == t.values[root(n.in[0])].shape.numel())
-      ++products[root(n.in[0])];
+    if (!n.op->gemm || n.out[1] || (n.in[3] && root(n.in[3]) == root(n.in[0]))) continue;
+    const size_t x = root(n.in[0]);
+    if (t.shape(n.in[0]).numel() != t.values[x].shape.numel()) continue;
+    ++products[x];
+    widest[x] = std::max(widest[x], t.shape(n.in[1])[0]);
   }
   std::vector<const Node*> norm_of(t.values.size());
   for (const Node& n : t.nodes) {
@@ -280,7 +283,7 @@ void join_norms(Tape& t, const Kernels& k) {
     const Var x = n.in[0], y = n.out[0];
     const Shape s = t.shape(x);
     if (readers[root(y)] && readers[root(y)] == products[root(y)] &&
-        k.norm_gemm_takes(s.numel() / s[-1], s[-1], t[x].dtype))
+        k.norm_gemm_takes(s.numel() / s[-1], s[-1], widest[root(y)], t[x].dtype))
       norm_of[root(y)] = &n;
   }
   std::vector<Node> joined;

@@ -284,9 +284,10 @@ void gemm_few(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bi
   check_launch("gemm");
 }
 
-bool norm_gemm_takes(int64_t rows, int64_t width, DType dtype) {
+// Every block norms the rows again: more blocks than the card holds at once had better not.
+bool norm_gemm_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
   return (dtype == DType::bf16 || dtype == DType::f16) && rows <= 16 && width % 8 == 0 &&
-         width <= 16 * ahead * stretch;
+         width <= 16 * ahead * stretch && columns <= 8192;
 }
 
 void norm_gemm(Stream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,

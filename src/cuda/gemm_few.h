@@ -11,7 +11,7 @@ void gemm_few(CudaStream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias
               const GemmSpec&);
 
 // Entries of the table.
-bool norm_gemm_takes(int64_t rows, int64_t width, DType);
+bool norm_gemm_takes(int64_t rows, int64_t width, int64_t columns, DType);
 void norm_gemm(Stream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
                Tensor prior, const NormSpec&, const GemmSpec&);
 

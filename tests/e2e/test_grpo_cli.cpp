@@ -136,10 +136,11 @@ TEST(GrpoCommand, LogsEveryStepAndTheGapIsZero) {
   EXPECT_EQ(steps, 8);
   EXPECT_EQ(evaluations, 3);  // at 0, 4 and 8
   for (const nlohmann::json& line : lines_of(read_file(s.path("plain") + "/perf.jsonl")))
-    if (line.contains("rollout_ms"))
+    if (line.contains("rollout_ms")) {
       for (const char* key :
            {"reward_wait_ms", "train_ms", "rollout_tokens_per_s", "train_tokens_per_s", "score_ms"})
         EXPECT_TRUE(line.contains(key)) << key;
+    }
 }
 
 TEST(GrpoCommand, ThreadsAndBatchesOfRolloutsChangeNothing) {
@@ -223,7 +224,7 @@ TEST(GrpoCommand, AProgramThatFailsEndsTheRunByTheLimit) {
   EXPECT_EQ(r["steps"], 2);
   EXPECT_EQ(r["updates"], 0);  // nothing had a reward: nothing was learned from a zero
   for (const nlohmann::json& line : lines_of(s.log("goes_on")))
-    if (line.contains("unrewarded")) EXPECT_EQ(line["unrewarded"], 16);
+    if (line.contains("unrewarded")) { EXPECT_EQ(line["unrewarded"], 16); }
 }
 
 TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {

@@ -187,7 +187,7 @@ TEST(CudaGemm, NormedRows) {
       for (const Norm kind : {Norm::layer, Norm::rms})
         for (const DType dtype : {DType::bf16, DType::f16}) {
           SCOPED_TRACE(fmt::format("{}x{}x{} norm {} {}", M, N, K, int(kind), to_string(dtype)));
-          ASSERT_TRUE(card().kernels().norm_gemm_takes(M, K, dtype));
+          ASSERT_TRUE(card().kernels().norm_gemm_takes(M, K, N, dtype));
           const NormedProduct p{M, N, K, kind, M != 2, M % 2 == 1};
           const std::mt19937 random{uint32_t(M * N)};
           const std::vector<float> want = normed_product(*cpu, DType::f32, p, random, dtype, false);
@@ -197,8 +197,8 @@ TEST(CudaGemm, NormedRows) {
                     dtype == DType::bf16 ? 2e-3 : 3e-4);
           EXPECT_TRUE(normed_product(card(), dtype, p, random, dtype, true) == got) << "other bits";
         }
-  EXPECT_FALSE(card().kernels().norm_gemm_takes(17, 768, DType::bf16));
-  EXPECT_FALSE(card().kernels().norm_gemm_takes(1, 768, DType::f32));
+  EXPECT_FALSE(card().kernels().norm_gemm_takes(17, 768, 768, DType::bf16));
+  EXPECT_FALSE(card().kernels().norm_gemm_takes(1, 768, 768, DType::f32));
 }
 
 INSTANTIATE_TEST_SUITE_P(, CudaOps, testing::ValuesIn(op_cases()),

@@ -210,7 +210,9 @@ const Kernels& joining_kernels() {
     Kernels k{};
     k.norm_gemm = [](Stream&, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
                      const NormSpec&, const GemmSpec&) {};
-    k.norm_gemm_takes = [](int64_t rows, int64_t, DType) { return rows <= 4; };
+    k.norm_gemm_takes = [](int64_t rows, int64_t, int64_t columns, DType) {
+      return rows <= 4 && columns <= 6;
+    };
     return k;
   }();
   return table;
