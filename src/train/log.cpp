@@ -66,13 +66,10 @@ void RunLog::step(const StepRecord& r) {
   if (!r.source_tokens.empty()) j["source_tokens"] = r.source_tokens;
   if (r.more.is_object()) j.update(r.more);
   log_.append(j.dump());
-  nlohmann::ordered_json p{{"step", r.step},
-                           {"ms", 1e3 * r.seconds},
-                           {"tokens_per_s", r.tokens_per_s},
-                           {"tflops", r.flops * 1e-12},
-                           {"mfu", r.mfu},
-                           {"memory_bytes", r.memory},
-                           {"peak_memory_bytes", r.peak_memory}};
+  nlohmann::ordered_json p{
+      {"step", r.step}, {"ms", 1e3 * r.seconds}, {"tokens_per_s", r.tokens_per_s}};
+  if (r.flops > 0) p["tflops"] = r.flops * 1e-12, p["mfu"] = r.mfu;
+  p["memory_bytes"] = r.memory, p["peak_memory_bytes"] = r.peak_memory;
   if (r.device) {
     p["celsius"] = r.device->celsius, p["watts"] = r.device->watts;
     p["utilisation"] = r.device->utilisation;
@@ -87,7 +84,7 @@ void RunLog::step(const StepRecord& r) {
   for (const auto& [name, value] : r.more.items())
     events_.scalar("train/" + name, r.step, value.get<float>(), now);
   events_.scalar("perf/tokens_per_s", r.step, float(r.tokens_per_s), now);
-  events_.scalar("perf/mfu", r.step, float(r.mfu), now);
+  if (r.flops > 0) events_.scalar("perf/mfu", r.step, float(r.mfu), now);
   if (!quiet_) progress(r);
 }
 
@@ -99,9 +96,9 @@ void RunLog::progress(const StepRecord& r) {
   last_print_ = now;
   std::string line = fmt::format("step {}/{}  loss {:.4f}", r.step, total_steps_, r.loss);
   if (last_val_ > 0) line += fmt::format("  val {:.4f}", last_val_);
-  line += fmt::format("  lr {:.2e}  |g| {:.2f}  {:.0f} tok/s  {:.1f} GFLOP/s ({:.0f}%)  eta {}",
-                      r.lr, r.grad_norm, r.tokens_per_s, r.flops * 1e-9, 100 * r.mfu,
-                      clock_text(average_ * double(total_steps_ - r.step)));
+  line += fmt::format("  lr {:.2e}  |g| {:.2f}  {:.0f} tok/s", r.lr, r.grad_norm, r.tokens_per_s);
+  if (r.flops > 0) line += fmt::format("  {:.1f} GFLOP/s ({:.0f}%)", r.flops * 1e-9, 100 * r.mfu);
+  line += fmt::format("  eta {}", clock_text(average_ * double(total_steps_ - r.step)));
   if (terminal_) {
     clear_line();
     fmt::print(stderr, "{}", line);
