@@ -22,7 +22,7 @@ Request rollout_request(const EncodedPrompt& p, const RolloutSpec& spec, size_t 
   r.sampling.stop = spec.stop;
   r.sampling.ignore_eos = spec.ignore_eos;
   r.sampling.seed = mix64(mix64(spec.seed) ^ uint64_t(place));
-  r.sampling.logprobs = 0;
+  r.sampling.logprobs = 0;  // its own alone
   r.sampling.logprobs_at_temperature = true;
   return r;
 }

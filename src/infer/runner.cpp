@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <set>
 
 #include "core/error.h"
 #include "infer/block_pool.h"
@@ -59,19 +58,35 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t 
   return t;
 }
 
-// What training takes log-probabilities with, over `rows` rows of logits, for targets that the host
-// names: what it makes of the likeliest token is minus the logarithm of the row's sum.
-Tape scorer(const ModelConfig& c, const RunnerSpec& spec, int64_t rows, int64_t wide,
-            float temperature) {
+// The loss kernel of training over `rows` rows of logits, for targets that the host names: what it
+// makes of the likeliest token is the logarithm of the row's sum.
+Tape scorer(const ModelConfig& c, const RunnerSpec& spec, int64_t rows, int64_t wide) {
   Tape t(DType::f32, "engine");
   const Var logits = t.rows(t.state("engine.logits", {spec.logits, wide}, DType::f32), 0, rows);
   const Var targets = t.state("engine.targets", {spec.logits, 1}, DType::i32);
-  const Var logprob = t.state("engine.logprob", {spec.logits, 1}, DType::f32);
+  const Var nll = t.state("engine.nll", {spec.logits, 1}, DType::f32);
+  t.push(kernel_op<&Kernels::cross_entropy>(
+             "cross_entropy",
+             [spec = LossSpec{.vocab = c.vocab}](auto* f, Stream& s, In in, Out out) {
+               f(s, out[0], in[0], in[1], {}, spec);
+             }),
+         {logits, t.rows(targets, 0, rows)}, {t.rows(nll, 0, rows)});
+  return t;
+}
+
+// Log-probabilities as training takes them, over all rows of logits; without a target a row costs
+// nothing.
+Tape tempered(const ModelConfig& c, const RunnerSpec& spec, int64_t wide, float temperature) {
+  Tape t(DType::f32, "engine");
+  const Var logits = t.state("engine.logits", {spec.logits, wide}, DType::f32);
   t.push(kernel_op<&Kernels::logprob>(
              "logprob",
-             [spec = LogprobSpec{.vocab = c.vocab, .temperature = temperature}](
+             [spec =
+                  LogprobSpec{
+                      .vocab = c.vocab, .softcap = c.logit_softcap, .temperature = temperature}](
                  auto* f, Stream& s, In in, Out out) { f(s, out[0], {}, in[0], in[1], spec); }),
-         {logits, t.rows(targets, 0, rows)}, {t.rows(logprob, 0, rows)});
+         {logits, t.state("engine.targets", {spec.logits, 1}, DType::i32)},
+         {t.state("engine.nll", {spec.logits, 1}, DType::f32)});
   return t;
 }
 
@@ -189,27 +204,38 @@ void Runner::download(const Feed& f) {
   sums_.assign(wanted, {});
   if (const double cap = config_.logit_softcap; cap > 0)
     for (float& x : logits_) x = float(cap * std::tanh(double(x) / cap));
-  else
-    for (const float temperature : std::set<float>(f.scores.begin(), f.scores.end()))
-      if (temperature > 0) score(f, temperature);
+  else if (std::ranges::find(f.scores, 1) != f.scores.end())
+    score(f);
 }
 
-void Runner::score(const Feed& f, float temperature) {
+void Runner::score(const Feed& f) {
   constexpr int32_t no_target = -100;
   const int64_t wanted = int64_t(f.wanted.size()), rows = bucket(wanted, spec_.logits);
   std::vector<int32_t> likeliest(size_t(rows), no_target);
   for (int64_t i = 0; i < wanted; ++i)
-    if (f.scores[size_t(i)] == temperature && !f.draws[size_t(i)])
+    if (f.scores[size_t(i)] && !f.draws[size_t(i)])
       likeliest[size_t(i)] = int32_t(std::ranges::max_element(logits(i)) - logits(i).begin());
-  std::unique_ptr<Exec>& p = scorers_[{rows, temperature}];
-  if (!p) p = std::make_unique<Exec>(scorer(config_, spec_, rows, wide_, temperature), memory_);
+  std::unique_ptr<Exec>& p = scorers_[rows];
+  if (!p) p = std::make_unique<Exec>(scorer(config_, spec_, rows, wide_), memory_);
   memory_.backend.upload(memory_.state.find("engine.targets").data, likeliest.data(), rows * 4);
   p->run();
   std::vector<float> logs(static_cast<size_t>(wanted));
-  memory_.backend.download(logs.data(), memory_.state.find("engine.logprob").data, wanted * 4);
+  memory_.backend.download(logs.data(), memory_.state.find("engine.nll").data, wanted * 4);
   for (int64_t i = 0; i < wanted; ++i)
     if (const int32_t best = likeliest[size_t(i)]; best != no_target)
-      sums_[size_t(i)] = LogSum{logits(i)[size_t(best)] * (1 / temperature), -logs[size_t(i)]};
+      sums_[size_t(i)] = LogSum{logits(i)[size_t(best)], logs[size_t(i)]};
+}
+
+float Runner::logprob(int64_t i, int32_t token, float temperature) {
+  std::unique_ptr<Exec>& p = logprobs_[temperature];
+  if (!p) p = std::make_unique<Exec>(tempered(config_, spec_, wide_, temperature), memory_);
+  std::vector<int32_t> targets(size_t(spec_.logits), -1);
+  targets[size_t(i)] = token;
+  memory_.state.write<int32_t>("engine.targets", targets);
+  p->run();
+  float logprob = 0;
+  memory_.backend.download(&logprob, memory_.state.find("engine.nll").data + i * 4, 4);
+  return logprob;
 }
 
 void Runner::copy_block(int32_t from, int32_t to) {

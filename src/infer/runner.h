@@ -29,8 +29,8 @@ struct Feed {
   std::vector<int32_t> tokens, positions, sequences;  // of each row; sequences count up from 0
   std::vector<int32_t> wanted;                        // rows whose logits are read
   std::vector<std::optional<SampleControls>> draws;   // how the device draws from each; none: host
-  std::vector<float> scores;  // the temperature its log-probabilities are wanted at; 0: none are
-  std::vector<std::span<const int32_t>> tables;  // blocks of each sequence
+  std::vector<char> scores;                           // whether log-probabilities of it are wanted
+  std::vector<std::span<const int32_t>> tables;       // blocks of each sequence
 
   void clear();
 };
@@ -49,8 +49,11 @@ class Runner {
     return std::span(logits_).subspan(size_t(i * wide_), size_t(config_.vocab));
   }
   const Drawn& drawn(int64_t i) const { return drawn_[size_t(i)]; }
-  // Of a row with scores that the host draws from, at their temperature; none under a softcap.
+  // Of a row with scores that the host draws from; none under a softcap.
   std::optional<LogSum> log_sum(int64_t i) const { return sums_[size_t(i)]; }
+  // Of a token after the i-th wanted row, with the logits over a temperature: the bits of training.
+  float logprob(int64_t i, int32_t token, float temperature);
+  bool softcaps() const { return config_.logit_softcap > 0; }
   void copy_block(int32_t from, int32_t to);
 
   // Bytes of one block of the cache over all layers; of everything else a step of this size needs.
@@ -66,7 +69,7 @@ class Runner {
   Exec& program(const Key&);
   void upload(const Feed&, const Key&);
   void download(const Feed&);
-  void score(const Feed&, float temperature);
+  void score(const Feed&);
 
   ModelConfig config_;  // resolved
   RunnerSpec spec_;
@@ -74,10 +77,11 @@ class Runner {
   int64_t wide_;  // columns of the logits: the vocabulary in whole tiles
   std::map<Key, std::unique_ptr<Exec>> programs_;
   std::vector<int32_t> inputs_;
-  std::vector<float> logits_;                // (wanted, wide) of the last run
-  std::vector<Drawn> drawn_;                 // (wanted)
-  std::vector<std::optional<LogSum>> sums_;  // (wanted)
-  std::map<std::pair<int64_t, float>, std::unique_ptr<Exec>> scorers_;  // by rows and temperature
+  std::vector<float> logits_;                         // (wanted, wide) of the last run
+  std::vector<Drawn> drawn_;                          // (wanted)
+  std::vector<std::optional<LogSum>> sums_;           // (wanted)
+  std::map<int64_t, std::unique_ptr<Exec>> scorers_;  // by rows
+  std::map<float, std::unique_ptr<Exec>> logprobs_;   // by temperature
 };
 
 // The rows of the program that runs `rows` rows: powers of two, so that few programs serve all.

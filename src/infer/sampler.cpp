@@ -98,23 +98,24 @@ void SamplingSpec::check(int64_t vocab) const {
     fail_usage("min_tokens", "expected a count up to max_tokens, got {}", min_tokens);
   if (logprobs < -1 || logprobs > vocab)
     fail_usage("logprobs", "expected -1 (none) or a count up to {}, got {}", vocab, logprobs);
+  if (logprobs_at_temperature && logprobs > 0)
+    fail_usage("logprobs", "expected 0 with logprobs_at_temperature, got {}", logprobs);
   for (const int32_t token : stop_ids) check_tokens("stop_ids", token, vocab);
   for (const std::string& s : stop)
     if (s.empty()) fail_usage("stop", "expected strings of at least one byte, got an empty one");
 }
 
 TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t top,
-                           std::optional<LogSum> given, float temperature) {
-  const float scale = 1 / temperature;  // as the kernels have it
+                           std::optional<LogSum> given) {
   double lse = 0;
   if (!given) {
-    const double most = double(*std::max_element(logits.begin(), logits.end()) * scale);
+    const double most = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
-    for (const float x : logits) sum += std::exp(double(x * scale) - most);
+    for (const float x : logits) sum += std::exp(double(x) - most);
     lse = most + std::log(sum);
   }
   const auto of = [&](int32_t id) {
-    const float x = logits[size_t(id)] * scale;
+    const float x = logits[size_t(id)];
     return given ? -(given->log + (given->max - x)) : float(double(x) - lse);
   };
 

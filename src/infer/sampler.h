@@ -33,14 +33,11 @@ struct SamplingSpec {
   std::vector<std::string> stop = {};  // strings that end the text, and are not part of it
   int64_t logprobs =
       -1;  // likeliest tokens to give with each token's own; -1: no log-probabilities
-  // Log-probabilities of the logits over the temperature, as they are drawn from, and not of the
-  // model alone; the completion's only, and not for greedy ones.
+  // The completion's log-probabilities are of the logits over the temperature, as they are drawn
+  // from, by the kernel that training takes them with; no likeliest ones beside them.
   bool logprobs_at_temperature = false;
 
   void check(int64_t vocab) const;  // an error names the field
-  float logprob_temperature() const {
-    return logprobs_at_temperature && temperature > 0 ? temperature : 1;
-  }
   // Whether a row of logits is all that a draw needs to know.
   bool by_row() const {
     return logit_bias.empty() && repetition_penalty == 1 && presence_penalty == 0 &&
@@ -57,14 +54,13 @@ struct TokenLogprob {
   std::vector<std::pair<int32_t, float>> top =
       {};  // likeliest first, lowest ids first among equals
 };
-// What the loss of training takes a row's log-probabilities from: -(log + (max - x)), of logits
-// over a temperature.
+// What the loss of training takes a row's log-probabilities from: -(log + (max - x)).
 struct LogSum {
   float max, log;  // the largest logit, and the logarithm of the sum of exp(x - max)
 };
 // Without a LogSum it is computed here, in double.
 TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t top,
-                           std::optional<LogSum> = {}, float temperature = 1);
+                           std::optional<LogSum> = {});
 
 // A uniform number in [0, 1) for a token of a sequence, and its digits: 64 bits after the point.
 uint64_t sampling_bits(uint64_t seed, uint32_t sample, uint64_t position);

@@ -7,8 +7,7 @@ namespace hearth {
 std::optional<TokenLogprob> wanted_logprob(const Job& job, std::span<const float> logits,
                                            std::optional<LogSum> sum, int32_t token) {
   if (job.sampling().logprobs < 0) return {};
-  return token_logprob(logits, token, job.sampling().logprobs, sum,
-                       job.sampling().logprob_temperature());
+  return token_logprob(logits, token, job.sampling().logprobs, sum);
 }
 
 Sequence::Sequence(const Job& job, int sample)

@@ -58,12 +58,7 @@ void Stepper::run_model(std::span<Lane* const> plan) {
       if (p >= lane->first_wanted()) {
         feed_.wanted.push_back(int32_t(feed_.tokens.size()));
         feed_.draws.push_back(device_draw(*lane, p));
-        // Of the prompt they are the model's alone.
-        const SamplingSpec& sampling = lane->task->job.sampling();
-        const bool of_prompt = p + 1 < lane->size();
-        feed_.scores.push_back(of_prompt                ? 1
-                               : sampling.logprobs >= 0 ? sampling.logprob_temperature()
-                                                        : 0);
+        feed_.scores.push_back(lane->task->job.sampling().logprobs >= 0 || p + 1 < lane->size());
       }
       feed_.tokens.push_back(p < known ? lane->tokens[size_t(p)] : lane->draft[size_t(p - known)]);
       feed_.positions.push_back(int32_t(p));
@@ -87,6 +82,13 @@ void Stepper::run_model(std::span<Lane* const> plan) {
   }
 }
 
+// Whether log-probabilities are other than those of the model alone, or than the host makes them.
+bool Stepper::tempers(const Task& t) const {
+  const SamplingSpec& s = t.job.sampling();
+  return s.logprobs >= 0 && s.logprobs_at_temperature && s.temperature > 0 &&
+         (s.temperature != 1 || runner_.softcaps());
+}
+
 // How the device draws what follows place p of the lane, where it does: scores of the prompt, beams
 // and the samples of one prompt want its logits.
 std::optional<SampleControls> Stepper::device_draw(const Lane& lane, int64_t p) const {
@@ -95,8 +97,7 @@ std::optional<SampleControls> Stepper::device_draw(const Lane& lane, int64_t p) 
   if (!runner_.draws() || ahead < 0 || t.search || (!t.forked && t.job.request.n > 1)) return {};
   // Log-probabilities are over every token of the model, also those that cannot be drawn.
   if (t.job.sampling().logprobs >= 0 && !runner_.draws_any_token()) return {};
-  // The device tells those of the model alone.
-  if (t.job.sampling().logprobs >= 0 && t.job.sampling().logprob_temperature() != 1) return {};
+  if (tempers(t)) return {};  // the device tells log-probabilities of the model alone
   return lane.sequence.controls(ahead);
 }
 
@@ -182,7 +183,10 @@ void Stepper::draw(Lane& lane, int64_t row) {
   } else {
     const std::span<const float> logits = runner_.logits(row);
     token = s.draw(logits);
-    logprob = wanted_logprob(t.job, logits, runner_.log_sum(row), token);
+    if (tempers(t))
+      logprob = TokenLogprob{token, runner_.logprob(row, token, t.job.sampling().temperature), {}};
+    else
+      logprob = wanted_logprob(t.job, logits, runner_.log_sum(row), token);
   }
   const std::string piece = s.append(token, std::move(logprob));
   lane.tokens.push_back(token);

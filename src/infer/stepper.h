@@ -41,6 +41,7 @@ class Stepper {
   void run_model(std::span<Lane* const>);
   void advance(Lane&, int64_t wanted);
   void score_prompt(Lane&, int64_t wanted);
+  bool tempers(const Task&) const;
   std::optional<SampleControls> device_draw(const Lane&, int64_t p) const;
   // `row`: of the runner's wanted rows
   void ready(Lane&, int64_t row);

@@ -136,11 +136,9 @@ TEST(GrpoCommand, LogsEveryStepAndTheGapIsZero) {
   EXPECT_EQ(steps, 8);
   EXPECT_EQ(evaluations, 3);  // at 0, 4 and 8
   for (const nlohmann::json& line : lines_of(read_file(s.path("plain") + "/perf.jsonl")))
-    if (line.contains("rollout_ms")) {
-      for (const char* key :
-           {"reward_wait_ms", "train_ms", "rollout_tokens_per_s", "train_tokens_per_s", "score_ms"})
-        EXPECT_TRUE(line.contains(key)) << key;
-    }
+    for (const char* key :
+         {"reward_wait_ms", "train_ms", "rollout_tokens_per_s", "train_tokens_per_s", "score_ms"})
+      EXPECT_EQ(line.contains(key), line.contains("rollout_ms")) << key;
 }
 
 TEST(GrpoCommand, ThreadsAndBatchesOfRolloutsChangeNothing) {
@@ -168,6 +166,7 @@ TEST(GrpoCommand, KilledAnywhereItGoesOnAsIfItHadNotBeen) {
     ASSERT_EQ(status, 128 + SIGKILL) << read_file(s.path("killed.err"));
     ++kills;
   }
+  EXPECT_GT(kills, 3);
   EXPECT_EQ(s.log("killed"), s.log("whole"));
   EXPECT_EQ(read_file(s.path("killed") + "/latest/model.safetensors"),
             read_file(s.path("whole") + "/latest/model.safetensors"));
@@ -215,7 +214,7 @@ TEST(GrpoCommand, AProgramThatFailsEndsTheRunByTheLimit) {
   };
   const Ran stopped = run(s.folder, with("stopped", broken, "5"));
   EXPECT_EQ(stopped.status, 1);
-  EXPECT_NE(stopped.err.find("6 completions without one"), std::string::npos) << stopped.err;
+  EXPECT_NE(stopped.err.find("completions without one"), std::string::npos) << stopped.err;
   EXPECT_NE(stopped.err.find(broken), std::string::npos) << stopped.err;
   const Ran missing = run(s.folder, with("missing", "/no/such/judge", "5"));
   EXPECT_EQ(missing.status, 1);
@@ -224,7 +223,7 @@ TEST(GrpoCommand, AProgramThatFailsEndsTheRunByTheLimit) {
   EXPECT_EQ(r["steps"], 2);
   EXPECT_EQ(r["updates"], 0);  // nothing had a reward: nothing was learned from a zero
   for (const nlohmann::json& line : lines_of(s.log("goes_on")))
-    if (line.contains("unrewarded")) { EXPECT_EQ(line["unrewarded"], 16); }
+    EXPECT_EQ(line.value("unrewarded", 16), 16);
 }
 
 TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {
