@@ -26,9 +26,10 @@ std::string story_run(const Folder& folder) {
 TEST(ConvertEval, OneModelInThreeFormats) {
   const Folder folder;
   const std::string model = story_run(folder), text = folder / "stories.txt";
-  const auto perplexity = [&](const std::string& from) {
-    const auto j = json_of(run(folder, {"eval", "--model", from, "--task", "perplexity", "--data",
-                                        text, "--limit", "20", "--json"}));
+  const auto perplexity = [&](const std::string& from, const std::string& weights = "plain") {
+    const auto j =
+        json_of(run(folder, {"eval", "--model", from, "--task", "perplexity", "--data", text,
+                             "--limit", "20", "--weights", weights, "--device", "cpu", "--json"}));
     EXPECT_EQ(j["metric"], "perplexity");
     EXPECT_EQ(j["n"], 20);
     EXPECT_GT(j["stderr"].get<double>(), 0);
@@ -47,6 +48,11 @@ TEST(ConvertEval, OneModelInThreeFormats) {
   const double coarse = perplexity(q8);
   EXPECT_NE(coarse, want);
   EXPECT_NEAR(coarse, want, 0.02 * want);
+  for (const auto& [weights, share] : {std::pair{"int8", 0.02}, {"int4", 0.2}}) {
+    const double quantised = perplexity(hf, weights);
+    EXPECT_NE(quantised, want);
+    EXPECT_NEAR(quantised, want, share * want) << weights;
+  }
   // The same windows once more, each with more context.
   const auto close = json_of(run(folder, {"eval", "--model", hf, "--task", "perplexity", "--data",
                                           text, "--limit", "20", "--stride", "16", "--json"}));
@@ -81,6 +87,9 @@ TEST(ConvertEval, WrongCalls) {
                "nothing there");
   expect_error(run(folder, {"convert", "--from", model, "--to", folder / "tok"}), 1,
                "new or empty");
+  expect_error(run(folder, {"eval", "--model", model, "--task", "perplexity", "--data", "x",
+                            "--weights", "int3"}),
+               2, "expected plain, int8 or int4, got \"int3\"");
   expect_error(run(folder, {"eval", "--model", model, "--task", "hela", "--data", "x"}), 2,
                "expected one of perplexity, hellaswag, lambada, choices, logits");
   expect_error(

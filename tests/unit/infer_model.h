@@ -70,7 +70,7 @@ struct TinyModel {
     const int64_t T = int64_t(tokens.size());
     Memory memory(backend, &params);
     Tape t(params.dtype());
-    t.trains = params.plain(params.specs()[0].name);  // quantised weights have no gradients
+    t.trains = std::ranges::all_of(params.specs(), &ParamSpec::plain);
     const Var hidden = decoder(t, config, declare_inputs(t, 1, T, false), {});
     const Var out = t.result("logits", {T, config.vocab}, DType::f32);
     record_gemm(t, out, {}, t.view(hidden, {T, config.dim}), head_weight(t, config), {}, {},

@@ -183,6 +183,8 @@ inline void multiply_dots(float* acc, int64_t ld, const QuantRows& x, const Matr
 
 #if defined(__AMX_INT8__)
 #include "cpu/isa/quant_amx.h"
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+#include "cpu/isa/quant_i8mm.h"
 #else
 namespace hearth::HEARTH_ISA::quant {
 
