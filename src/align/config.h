@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "model/lora.h"
 #include "train/config.h"
 
 namespace hearth {
@@ -29,6 +30,7 @@ struct AlignConfig {
   Recompute recompute = Recompute::none;
   int64_t eval_every = 0, checkpoint_every = 500;
   int keep = 3;
+  LoraConfig lora;
 
   template <class V>
   void visit(V&& v) {
@@ -56,6 +58,7 @@ struct AlignConfig {
     v("eval_every", eval_every, "steps between validations; 0: at the start and the end");
     v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
     v("keep", keep, "checkpoints kept beside the best");
+    lora.visit(v);
   }
 };
 
@@ -100,7 +103,7 @@ struct DpoConfig : AlignConfig {
     v("loss", loss, "sigmoid, hinge, ipo, cdpo, robust or sigmoid_norm");
     v("beta", beta, "how dear it is to leave the reference");
     v("label_smoothing", label_smoothing, "share of labels taken for wrong: cdpo, robust");
-    v("reference", reference, "cached: its log-probabilities once, in a file; or live weights");
+    v("reference", reference, "cached: its log-probabilities once, in a file; or live");
   }
 };
 

@@ -1,5 +1,6 @@
 #include "align/dpo.h"
 
+#include "align/base.h"
 #include "align/reference_sums.h"
 #include "io/fields.h"
 #include "io/files.h"
@@ -43,6 +44,8 @@ class DpoTask : public AlignTask {
         order_{train_.size(), uint64_t(c.batch * c.accumulate), c.seed} {
     Backend& backend = model.memory.backend;
     const auto live = [&] {
+      if (model.config.lora)
+        return std::make_unique<LiveReference>(model.memory, programs_spec(model, c), max_length_);
       return std::make_unique<LiveReference>(ModelSource::open(c.model), backend,
                                              programs_spec(model, c), max_length_);
     };
@@ -161,6 +164,7 @@ void check_loss(const DpoConfig& c) {
 RunResult dpo(const DpoConfig& c, const AlignRunSpec& spec, Backend& backend) {
   check_config(c, spec);
   check_loss(c);
+  expect_no_dropout(c.lora, "DPO");
   AlignModel model(c, spec, backend);
   const ExampleEncoder encoder(model.tokenizer, model.chat, model.max_length);
   Examples<Preference> data = read_preferences(c.data, encoder);

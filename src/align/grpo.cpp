@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "align/answers.h"
+#include "align/base.h"
 #include "align/grpo_step.h"
 #include "core/error.h"
 #include "data/permutation.h"
@@ -41,7 +42,7 @@ class GrpoRun {
         config_(spec.config),
         backend_(backend),
         source_(ModelSource::open(config_.model)),
-        model_(source_.config().resolve()),
+        model_(config_in_training(source_, config_.lora)),
         store_(backend, decoder_params(model_), to_dtype(config_.dtype)) {}
 
   GrpoResult run() {
@@ -121,6 +122,8 @@ class GrpoRun {
   void begin() {
     const fs::path parent = spec_.run / "checkpoints";
     for (const Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2}) store_.flat(p);
+    if (model_.lora) begin_adapters(source_, store_, config_.seed);
+    base_ = base_to_json(source_, model_);
     if (spec_.resume && fs::exists(parent)) {
       clean_stale(parent);
       const FoundCheckpoint found = find_newest_valid(parent);
@@ -133,7 +136,7 @@ class GrpoRun {
         fail(parent.string(), "expected a valid checkpoint to go on from, got {} damaged ones",
              found.skipped.size());
     }
-    source_.load(store_);
+    if (!model_.lora) source_.load(store_);
     state_.beta = config_.beta;
     state_.micro_tokens = config_.micro_tokens;
     stepper_->update().set_state({});
@@ -145,6 +148,7 @@ class GrpoRun {
     if (!saved.is_object() || !saved.contains("grpo"))
       fail(where, "expected a checkpoint of a GRPO run, got another");
     expect_same_settings(saved["grpo"], fields_to_json(config_), free_settings_of_grpo, where);
+    expect_same_base(saved.value("base", nlohmann::json()), base_, where);
     state_ = GrpoState::from_json(load_model_checkpoint(dir, model_, store_).at("run"), where);
     stepper_->update().set_state(state_.update);
     checkpoint_ = dir;
@@ -296,15 +300,18 @@ class GrpoRun {
   void checkpoint() {
     log_->sync();
     state_.log_bytes = log_->log_bytes(), state_.samples_bytes = log_->samples_bytes();
-    checkpoint_ = save_model_checkpoint(
-        spec_.run,
-        {.model = model_,
-         .tokenizer = &*tokenizer_,
-         .chat_template = {},
-         .trainer = {{"version", 1}, {"grpo", fields_to_json(config_)}, {"run", state_.to_json()}},
-         .step = state_.step,
-         .keep = config_.keep},
-        store_);
+    nlohmann::json trainer{
+        {"version", 1}, {"grpo", fields_to_json(config_)}, {"run", state_.to_json()}};
+    if (model_.lora) trainer["base"] = base_;
+    checkpoint_ = save_model_checkpoint(spec_.run,
+                                        {.model = model_,
+                                         .base = fs::absolute(source_.path()).string(),
+                                         .tokenizer = &*tokenizer_,
+                                         .chat_template = {},
+                                         .trainer = std::move(trainer),
+                                         .step = state_.step,
+                                         .keep = config_.keep},
+                                        store_);
   }
 
   GrpoResult result(const std::string& reason) const {
@@ -325,6 +332,7 @@ class GrpoRun {
   ModelSource source_;
   ModelConfig model_;  // resolved
   ParamStore store_;
+  nlohmann::json base_;  // of adapters
   Fd lock_;
   std::optional<Tokenizer> tokenizer_;
   std::vector<PromptRow> rows_, eval_rows_;

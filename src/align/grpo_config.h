@@ -9,6 +9,7 @@
 #include "align/grpo_loss.h"
 #include "align/rewards.h"
 #include "model/decoder.h"
+#include "model/lora.h"
 #include "optim/schedule.h"
 #include "train/config.h"
 
@@ -50,6 +51,7 @@ struct GrpoConfig {
   int64_t checkpoint_every = 50;
   int keep = 3;
   int64_t sample_every = 0;
+  LoraConfig lora;
 
   template <class V>
   void visit(V&& v) {
@@ -111,6 +113,7 @@ struct GrpoConfig {
     v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
     v("keep", keep, "checkpoints kept");
     v("sample_every", sample_every, "steps between groups written to samples.jsonl; 0: none");
+    lora.visit(v);
   }
 
   RewardSpec rewards() const {

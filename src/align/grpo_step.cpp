@@ -51,16 +51,21 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
                                                        .beta2 = config_.beta2,
                                                        .eps = config_.adam_eps,
                                                        .decay = config_.weight_decay});
-  if (config_.beta > 0) {
+  if (config_.beta > 0) make_reference(programs);
+  make_engine(spec.longest_prompt);
+}
+
+// With adapters it is their base, in the same store; else it has weights of its own.
+void GrpoStepper::make_reference(LogprobProgramsSpec spec) {
+  spec.name = "reference", spec.entropy = false, spec.adapters = false;
+  if (!model_.lora) {
     reference_store_ =
-        std::make_unique<ParamStore>(backend_, decoder_params(model_), store.dtype());
+        std::make_unique<ParamStore>(backend_, decoder_params(model_), store_.dtype());
     spec_.load_reference(*reference_store_);
     reference_memory_ = std::make_unique<Memory>(backend_, reference_store_.get());
-    LogprobProgramsSpec of_reference = programs;
-    of_reference.name = "reference", of_reference.entropy = false;
-    reference_ = std::make_unique<LogprobPrograms>(of_reference, *reference_memory_);
   }
-  make_engine(spec.longest_prompt);
+  reference_ =
+      std::make_unique<LogprobPrograms>(spec, reference_memory_ ? *reference_memory_ : memory_);
 }
 
 // Room for every sequence of a batch at its longest: the rest of a card is for training.

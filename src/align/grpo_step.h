@@ -30,7 +30,7 @@ struct GrpoStepSpec {
   const Tokenizer* tokenizer = nullptr;
   int64_t longest_prompt = 0;
   bool ignore_eos = false;  // every completion runs to the limit: for measuring
-  // Fills the store of the reference, which only a beta above 0 makes.
+  // Fills the store of the reference, which only a beta above 0 makes, and adapters spare.
   std::function<void(ParamStore&)> load_reference = {};
 };
 
@@ -50,6 +50,7 @@ class GrpoStepper {
   RolloutSpec rollout_spec(int64_t step) const;
 
  private:
+  void make_reference(LogprobProgramsSpec);
   void make_engine(int64_t longest_prompt);
   std::vector<PolicySample> samples_of(StepFindings&, const GrpoState&);
   void update_weights(StepFindings&, const std::vector<PolicySample>&, GrpoState&);
@@ -66,7 +67,7 @@ class GrpoStepper {
   Memory memory_;
   std::unique_ptr<LogprobPrograms> programs_, reference_;
   std::unique_ptr<UpdateProgram> update_;
-  std::unique_ptr<ParamStore> reference_store_;  // with beta alone
+  std::unique_ptr<ParamStore> reference_store_;  // with beta and no adapters
   std::unique_ptr<Memory> reference_memory_;
   std::unique_ptr<Engine> engine_;
 };

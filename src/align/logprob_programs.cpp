@@ -49,7 +49,8 @@ Tape LogprobPrograms::record(const std::string& name, const Key& key) const {
   t.trains = key.kind != Kind::score;
   t.accumulate = key.kind == Kind::next || key.kind == Kind::nll_next;
   const DecoderInputs in = declare_inputs(t, key.B, key.T, key.documents);
-  const Var x = decoder(t, spec_.model, in, {.recompute = spec_.recompute, .dropout = nll});
+  const Var x = decoder(t, spec_.model, in,
+                        {.recompute = spec_.recompute, .dropout = nll, .adapters = spec_.adapters});
   const Var wanted = gather_rows(t, x, t.input("rows", {1, key.rows}, DType::i32));
   const Var targets = t.input("targets", {1, key.rows}, DType::i32);
   const Var w = head_weight(t, spec_.model);

@@ -37,6 +37,7 @@ struct LogprobProgramsSpec {
   Recompute recompute = Recompute::none;
   float temperature = 1;  // divides the logits
   bool entropy = false;
+  bool adapters = true;  // off: the base of the model alone
   int64_t logits_bytes = HeadLogprobSpec{}.chunk_bytes;
 };
 

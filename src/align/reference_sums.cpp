@@ -1,5 +1,6 @@
 #include "align/reference_sums.h"
 
+#include "align/base.h"
 #include "core/error.h"
 #include "io/files.h"
 #include "io/hash.h"
@@ -28,17 +29,6 @@ void add_numbers(Sha256& hash, const Example& e) {
   hash.update(to_bytes(learned));
 }
 
-// Files that weights and shape are read from.
-std::vector<fs::path> files_of_model(const fs::path& path) {
-  if (!fs::is_directory(path)) return {path};
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(path))
-    if (entry.path().extension() == ".safetensors" || entry.path().filename() == "config.json")
-      files.push_back(entry.path());
-  std::ranges::sort(files);
-  return files;
-}
-
 }  // namespace
 
 TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length) {
@@ -59,23 +49,28 @@ std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
 
 LiveReference::LiveReference(const ModelSource& source, Backend& backend, LogprobProgramsSpec spec,
                              int64_t max_length)
-    : params_(backend, decoder_params(source.config()), spec.dtype),
-      memory_(backend, &params_),
-      programs_(spec, memory_),
+    : params_(std::make_unique<ParamStore>(backend, decoder_params(source.config()), spec.dtype)),
+      memory_(std::make_unique<Memory>(backend, params_.get())),
+      programs_(std::make_unique<LogprobPrograms>(spec, *memory_)),
       max_length_(max_length) {
-  source.load(params_);
+  source.load(*params_);
+}
+
+LiveReference::LiveReference(Memory& memory, LogprobProgramsSpec spec, int64_t max_length)
+    : max_length_(max_length) {
+  spec.name = "reference", spec.adapters = false;
+  programs_ = std::make_unique<LogprobPrograms>(spec, memory);
 }
 
 std::vector<PairSums> LiveReference::sums(std::span<const Preference* const> pairs) {
-  return sums_of(pairs, programs_.score(lay_out_pairs(pairs, max_length_)).logprob);
+  return sums_of(pairs, programs_->score(lay_out_pairs(pairs, max_length_)).logprob);
 }
 
 std::string reference_key(const ModelSource& source, std::span<const Preference> data,
                           DType dtype) {
   Sha256 hash;
   hash.update(to_bytes(to_string(dtype)));
-  for (const fs::path& file : files_of_model(source.path()))
-    hash.update(to_bytes(digest_file(file.parent_path(), file.filename().string()).sha256));
+  hash.update(to_bytes(model_digest(source)));
   for (const Preference& p : data) add_numbers(hash, p.chosen), add_numbers(hash, p.rejected);
   return hash.hex();
 }

@@ -1,6 +1,6 @@
 // Log-probabilities of preferences under the reference model: computed once and kept in a file of
-// the run folder that knows which weights and which data it is of, or live from a second set of
-// weights.
+// the run folder that knows which weights and which data it is of, or live: from a second set of
+// weights, or from those in training with their adapters off.
 #pragma once
 
 #include <filesystem>
@@ -24,16 +24,18 @@ TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_l
 std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
                               std::span<const float> logprobs);
 
-// The reference's own weights.
 class LiveReference {
  public:
+  // Weights of its own.
   LiveReference(const ModelSource&, Backend&, LogprobProgramsSpec, int64_t max_length);
+  // The base of the model in training: that store, without its adapters.
+  LiveReference(Memory&, LogprobProgramsSpec, int64_t max_length);
   std::vector<PairSums> sums(std::span<const Preference* const> pairs);
 
  private:
-  ParamStore params_;
-  Memory memory_;
-  LogprobPrograms programs_;
+  std::unique_ptr<ParamStore> params_;  // none beside adapters
+  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<LogprobPrograms> programs_;
   int64_t max_length_;
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "align/base.h"
 #include "data/shards.h"
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
@@ -44,8 +45,8 @@ std::optional<fs::path> newest_checkpoint(const AlignRunSpec& spec) {
 }
 
 ModelSource open_source(const AlignConfig& c, const AlignRunSpec& spec) {
-  if (const auto checkpoint = newest_checkpoint(spec)) return ModelSource::open(*checkpoint);
-  return ModelSource::open(c.model);
+  const auto checkpoint = newest_checkpoint(spec);  // says which are damaged
+  return ModelSource::open(checkpoint && !c.lora.spec() ? *checkpoint : fs::path(c.model));
 }
 
 Tokenizer tokenizer_beside(const ModelSource& source) {
@@ -102,6 +103,7 @@ class AlignRun {
         settings_(settings),
         model_(model),
         task_(task),
+        base_(base_to_json(model.source, model.config)),
         steps_(c.steps ? c.steps : c.epochs * task.steps_per_epoch()),
         update_("align", model.memory,
                 {.beta1 = c.beta1, .beta2 = c.beta2, .eps = c.adam_eps, .decay = c.weight_decay}) {}
@@ -137,15 +139,19 @@ class AlignRun {
       if (const FoundCheckpoint found = find_newest_valid(parent); found.dir)
         return load(*found.dir);
     }
-    model_.source.load(model_.params);
+    if (!model_.config.lora) model_.source.load(model_.params);
     update_.set_state({});
   }
 
   void load(const fs::path& dir) {
-    const json j = load_model_checkpoint(dir, model_.config, model_.params);
     const std::string where = (dir / "state" / "trainer.json").string();
+    const json saved = read_json(where);
+    if (!saved.is_object() || !saved.contains("align"))
+      fail(where, "expected a checkpoint of SFT or DPO, got another");
+    expect_same_settings(saved["align"], settings_, free_settings_of_alignment, where);
+    expect_same_base(saved.value("base", json()), base_, where);
+    const json j = load_model_checkpoint(dir, model_.config, model_.params);
     try {
-      expect_same_settings(j.at("align"), settings_, free_settings_of_alignment, where);
       const json& run = j.at("run");
       run.at("step").get_to(step_), run.at("tokens").get_to(tokens_);
       run.at("log_bytes").get_to(log_bytes_), run.at("best_val").get_to(best_val_);
@@ -211,11 +217,14 @@ class AlignRun {
              {"best_val", best_val_},
              {"train_seconds", train_seconds_}};
     if (last_val_) run["last_val"] = *last_val_;
+    json trainer{{"version", 1}, {"align", settings_}, {"run", run}};
+    if (model_.config.lora) trainer["base"] = base_;
     last_ = save_model_checkpoint(spec_.run,
                                   {.model = model_.config,
+                                   .base = fs::absolute(model_.source.path()).string(),
                                    .tokenizer = &model_.tokenizer,
                                    .chat_template = model_.chat_source,
-                                   .trainer = {{"version", 1}, {"align", settings_}, {"run", run}},
+                                   .trainer = trainer,
                                    .step = step_,
                                    .keep = config_.keep,
                                    .best = improved_},
@@ -239,6 +248,7 @@ class AlignRun {
   const ordered_json& settings_;
   AlignModel& model_;
   AlignTask& task_;
+  const json base_;  // of adapters
   int64_t steps_;
   UpdateProgram update_;
   Fd lock_;
@@ -256,7 +266,7 @@ class AlignRun {
 
 AlignModel::AlignModel(const AlignConfig& c, const AlignRunSpec& spec, Backend& backend)
     : source(open_source(c, spec)),
-      config(source.config().resolve()),
+      config(config_in_training(source, c.lora)),
       tokenizer(tokenizer_beside(source)),
       chat_source(chat_source_of(source.tokenizer(), tokenizer)),
       chat(chat_template_of(source.tokenizer(), tokenizer)),
@@ -267,6 +277,8 @@ AlignModel::AlignModel(const AlignConfig& c, const AlignRunSpec& spec, Backend& 
     fail(source.path().string(), "expected a tokenizer of at most {} tokens, got {}", config.vocab,
          tokenizer.vocab_size());
   expect_savable(tokenizer);
+  // Before anything else: the reference of DPO is this base. What a checkpoint holds comes later.
+  if (config.lora) begin_adapters(source, params, c.seed);
   if (tokenizer.eos() < 0 && spec.warn)
     spec.warn("the tokenizer names no end of a text: none is appended to examples");
 }

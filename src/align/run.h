@@ -28,7 +28,8 @@ struct AlignRunSpec {
 
 // The model under training with its tokenizer and chat template.
 struct AlignModel {
-  // Of a run that is resumed its newest valid checkpoint, else what the config names.
+  // Of a run that is resumed its newest valid checkpoint, else what the config names. With adapters
+  // always that, their base, which is loaded at once.
   AlignModel(const AlignConfig&, const AlignRunSpec&, Backend&);
 
   ModelSource source;

@@ -38,6 +38,7 @@ ModelConfig bench_grpo_model(const BenchGrpoFlags& f, const GrpoConfig& c) {
   ModelConfig m = preset(f.preset);
   f.model.apply(m);
   m.context = std::max(m.context, f.prompt_tokens + c.max_completion);
+  m.lora = c.lora.spec();
   return m.resolve();
 }
 

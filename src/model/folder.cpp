@@ -147,6 +147,13 @@ OpenedModel open_checkpoint(const fs::path& dir) {
   return open_hf(dir);
 }
 
+void refuse_adapter(const fs::path& dir) {
+  if (fs::exists(dir / "adapter_config.json"))
+    fail(dir.string(),
+         "expected a model, got an adapter: name it by --adapter, its base here, or merge it by "
+         "hearth convert --merge");
+}
+
 OpenedModel open_run(const fs::path& dir) {
   const FoundCheckpoint found = find_newest_valid(dir / "checkpoints");
   for (const auto& s : found.skipped)
@@ -154,6 +161,7 @@ OpenedModel open_run(const fs::path& dir) {
   if (!found.dir)
     fail(dir.string(), "expected a whole checkpoint in checkpoints, got {}",
          found.skipped.empty() ? "none" : "only damaged ones");
+  refuse_adapter(*found.dir);
   return open_hf(*found.dir);
 }
 
@@ -231,8 +239,7 @@ OpenedModel open_any(const fs::path& path) {
     if (fs::exists(path / "manifest.json") && !fs::exists(path / "adapter_config.json"))
       return open_checkpoint(path);
     if (fs::exists(path / "config.json")) return open_hf(path);
-    if (fs::exists(path / "adapter_config.json"))
-      fail(path.string(), "expected a model, got an adapter: name it by --adapter, its base here");
+    refuse_adapter(path);
     fail(path.string(),
          "expected a run folder with checkpoints or a model folder with config.json");
   }

@@ -148,7 +148,11 @@ void merge_adapters(const ModelConfig& config, ParamStore& store) {
 
 LoraSpec LoraConfig::spec() const {
   LoraSpec s;
-  if (lora.empty()) return s;
+  if (lora.empty()) {
+    if (lora_targets != LoraConfig{}.lora_targets)
+      fail_usage("--lora-targets", "expected --lora with it, got none");
+    return s;
+  }
   const auto bad = [&] {
     fail_usage("--lora", "expected rank[,alpha[,dropout]], got {}", in_quotes(lora));
   };

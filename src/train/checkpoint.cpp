@@ -214,7 +214,7 @@ fs::path save_checkpoint(const fs::path& run, const CheckpointSpec& spec, ParamS
                      {"run", to_json(state)}};
   return save_model_checkpoint(run,
                                {.model = spec.model,
-                                 .base = spec.base,
+                                .base = spec.base,
                                 .tokenizer = spec.tokenizer,
                                 .trainer = trainer,
                                 .step = state.step,

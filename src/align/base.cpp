@@ -1,0 +1,59 @@
+#include "align/base.h"
+
+#include "core/error.h"
+#include "io/hash.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::vector<fs::path> files_of_model(const fs::path& path) {
+  if (!fs::is_directory(path)) return {path};
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(path))
+    if (entry.path().extension() == ".safetensors" || entry.path().filename() == "config.json")
+      files.push_back(entry.path());
+  std::ranges::sort(files);
+  return files;
+}
+
+}  // namespace
+
+std::string model_digest(const ModelSource& source) {
+  Sha256 hash;
+  for (const fs::path& file : files_of_model(source.path()))
+    hash.update(to_bytes(digest_file(file.parent_path(), file.filename().string()).sha256));
+  return hash.hex();
+}
+
+ModelConfig config_in_training(const ModelSource& source, const LoraConfig& lora) {
+  ModelConfig c = source.config();
+  c.lora = lora.spec();
+  return c.resolve();
+}
+
+void begin_adapters(const ModelSource& source, ParamStore& store, uint64_t seed) {
+  source.load(store);
+  start_adapters(store, seed);
+}
+
+json base_to_json(const ModelSource& source, const ModelConfig& in_training) {
+  return in_training.lora ? json(model_digest(source)) : json();
+}
+
+void expect_same_base(const json& saved, const json& now, const std::string& where) {
+  if (saved != now)
+    fail(where,
+         "expected the model that the run's adapters began beside, got other weights or another "
+         "shape: give it that model by --model");
+}
+
+void expect_no_dropout(const LoraConfig& lora, std::string_view method) {
+  if (const float dropout = lora.spec().dropout; dropout > 0)
+    fail_usage("--lora", "expected no dropout with {}, whose passes have none, got {}", method,
+               dropout);
+}
+
+}  // namespace hearth

@@ -1,0 +1,144 @@
+// Adapters in alignment: training moves them and nothing else, and a reference with adapters off is
+// the base to the bit.
+#include <gtest/gtest.h>
+
+#include "align/base.h"
+#include "align/reference_sums.h"
+#include "infer_model.h"
+#include "served_folder.h"
+#include "unit/test_io_support.h"
+
+namespace hearth {
+namespace {
+
+using test::error_of;
+using test::expect_error;
+using test::TempDir;
+
+ModelConfig with_adapters() {
+  ModelConfig c = tiny_config();
+  c.lora = {.rank = 3, .alpha = 6, .dropout = 0.2f};
+  return c.resolve();
+}
+
+// Adapters that do something.
+void draw_adapters(ParamStore& params) {
+  for (const ParamSpec& p : params.specs()) {
+    if (!is_adapter(p.name)) continue;
+    std::vector<float> v(size_t(p.shape.numel()));
+    draw(v, Init::normal(0.3f), 9, p.name);
+    params.set(p.name, v);
+  }
+}
+
+TokenBatch small_batch() {
+  TokenBatch b{.B = 2, .T = 9};
+  b.tokens = tiny_prompt(18);
+  for (int32_t t = 3; t < 8; ++t)
+    for (const int32_t row : {t, 9 + t}) {
+      b.rows.push_back(row);
+      b.targets.push_back(b.tokens[size_t(row + 1)]);
+    }
+  return b;
+}
+
+std::map<std::string, std::vector<float>> weights_of(ParamStore& params) {
+  std::map<std::string, std::vector<float>> all;
+  for (const ParamSpec& p : params.specs()) all[p.name] = params.values(Part::weight, p.name);
+  return all;
+}
+
+TEST(AlignLora, TrainingMovesAdaptersAndTheReferenceStaysTheBase) {
+  for (const auto& backend : exact_backends()) {
+    SCOPED_TRACE(backend->describe());
+    TinyModel m(*backend, with_adapters());
+    ModelConfig plain = m.config;
+    plain.lora = {};
+    TinyModel base(*backend, plain);  // parameters are drawn by name: the same ones
+    draw_adapters(m.params);
+    Memory memory(*backend, &m.params), own(*backend, &base.params);
+    LogprobPrograms policy({.model = m.config, .name = "policy"}, memory);
+    LogprobPrograms off({.model = m.config, .name = "reference", .adapters = false}, memory);
+    LogprobPrograms alone({.model = plain}, own);
+    UpdateProgram update("align", memory, {});
+    update.set_state({});
+
+    const TokenBatch batch = small_batch();
+    const auto before = weights_of(m.params);
+    const std::vector<float> reference = alone.score(batch).logprob;
+    EXPECT_NE(policy.score(batch).logprob, reference);
+    double first = 0, last = 0;
+    for (uint32_t step = 0; step < 30; ++step) {
+      EXPECT_EQ(off.score(batch).logprob, reference);
+      Scalars s;
+      s.lr = 0.01f, s.clip = 1, s.inv_targets = 1 / float(batch.rows.size()), s.step = step;
+      last = 0;
+      if (step % 2) {  // both ways to a gradient: SFT's, and that of DPO and GRPO
+        for (const float logprob : policy.forward(batch, true).logprob) last -= double(logprob);
+        policy.backward(std::vector<float>(batch.rows.size(), -s.inv_targets));
+      } else {
+        for (const float nll : policy.train(batch, s, true)) last += double(nll);
+      }
+      if (step == 0) first = last;
+      update.run(s, last);
+    }
+    EXPECT_LT(last, 0.7 * first);
+    for (const ParamSpec& p : m.params.specs())
+      EXPECT_EQ(before.at(p.name) == m.params.values(Part::weight, p.name), !p.trainable) << p.name;
+  }
+}
+
+// The same pairs under a reference with weights of its own, and under the policy's without its
+// adapters.
+TEST(AlignLora, BothReferencesOfPreferencesAreOne) {
+  const TempDir dir;
+  write_served_folder(dir / "model");
+  const ModelSource source = ModelSource::open(dir / "model");
+  const auto backend = make_cpu_backend(2);
+  const ModelConfig config = config_in_training(source, {"4,8"});
+  ParamStore params(*backend, decoder_params(config), DType::f32);
+  begin_adapters(source, params, 5);
+  draw_adapters(params);
+  Memory memory(*backend, &params);
+  std::vector<Preference> pairs(5);
+  for (size_t i = 0; i < pairs.size(); ++i)
+    for (Example* e : {&pairs[i].chosen, &pairs[i].rejected}) {
+      for (size_t t = 0; t < 6 + i; ++t) {
+        e->tokens.push_back(int32_t((t * 7 + i * 3 + (e == &pairs[i].chosen)) % 200));
+        e->learned.push_back(t > 2);
+      }
+    }
+  const std::vector<const Preference*> asked{&pairs[0], &pairs[1], &pairs[2], &pairs[3], &pairs[4]};
+  LiveReference shared(memory, {.model = config, .name = "align"}, 32);
+  LiveReference own(source, *backend, {.model = source.config().resolve(), .name = "align"}, 32);
+  const std::vector<PairSums> a = shared.sums(asked), b = own.sums(asked);
+  LogprobPrograms policy({.model = config}, memory);
+  const std::vector<PairSums> adapted =
+      sums_of(asked, policy.score(lay_out_pairs(asked, 32)).logprob);
+  for (size_t i = 0; i < asked.size(); ++i) {
+    EXPECT_EQ(a[i].chosen, b[i].chosen);
+    EXPECT_EQ(a[i].rejected, b[i].rejected);
+    EXPECT_NE(a[i].chosen, adapted[i].chosen);
+  }
+}
+
+TEST(AlignLora, ABaseIsKnownAgain) {
+  const TempDir dir;
+  write_served_folder(dir / "model");
+  write_served_folder(dir / "same");
+  const auto digest = [&](const char* name, const LoraConfig& lora) {
+    const ModelSource source = ModelSource::open(dir / name);
+    return base_to_json(source, config_in_training(source, lora));
+  };
+  EXPECT_TRUE(digest("model", {}).is_null());
+  const nlohmann::json known = digest("model", {"4"});
+  expect_same_base(known, digest("same", {"4"}), "here");
+  std::string bytes = read_file(dir / "same" / "model.safetensors");
+  bytes.back() = char(bytes.back() ^ 1);
+  write_file_atomic(dir / "same" / "model.safetensors", bytes);
+  expect_error(error_of([&] { expect_same_base(known, digest("same", {"4"}), "here"); }),
+               "[here] expected the model that the run's adapters began beside");
+}
+
+}  // namespace
+}  // namespace hearth
