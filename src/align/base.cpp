@@ -1,7 +1,11 @@
 #include "align/base.h"
 
+#include "chat/chat_template.h"
 #include "core/error.h"
+#include "io/files.h"
+#include "io/gguf.h"
 #include "io/hash.h"
+#include "io/json.h"
 
 namespace hearth {
 namespace {
@@ -39,6 +43,14 @@ void begin_adapters(const ModelSource& source, ParamStore& store, uint64_t seed)
   start_adapters(store, seed);
 }
 
+nlohmann::ordered_json written_chat_template(const fs::path& dir) {
+  if (!ChatTemplate::exists(dir)) return {};
+  if (dir.extension() == ".gguf") return std::string(GgufFile(dir).text("tokenizer.chat_template"));
+  if (fs::exists(dir / "chat_template.jinja")) return read_file(dir / "chat_template.jinja");
+  const fs::path config = dir / "tokenizer_config.json";
+  return parse_ordered_json(read_file(config), config.string()).at("chat_template");
+}
+
 json base_to_json(const ModelSource& source, const ModelConfig& in_training) {
   return in_training.lora ? json(model_digest(source)) : json();
 }
@@ -48,6 +60,11 @@ void expect_same_base(const json& saved, const json& now, const std::string& whe
     fail(where,
          "expected the model that the run's adapters began beside, got other weights or another "
          "shape: give it that model by --model");
+}
+
+void expect_schedule_without_decay(Schedule s) {
+  if (s == Schedule::wsd || s == Schedule::wsd_sqrt)
+    fail_usage("--schedule", "expected constant, cosine or linear, got {}", names_of(s)[size_t(s)]);
 }
 
 void expect_no_dropout(const LoraConfig& lora, std::string_view method) {

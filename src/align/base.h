@@ -4,6 +4,7 @@
 
 #include "model/folder.h"
 #include "model/lora.h"
+#include "optim/schedule.h"
 
 namespace hearth {
 
@@ -15,11 +16,17 @@ ModelConfig config_in_training(const ModelSource& source, const LoraConfig&);
 // Fills the base of a store made for that, and begins the adapters.
 void begin_adapters(const ModelSource&, ParamStore&, uint64_t seed);
 
+// The chat template beside a tokenizer as it is written there; null where there is none.
+nlohmann::ordered_json written_chat_template(const std::filesystem::path& tokenizer);
+
 // What a checkpoint says of the base; null without adapters.
 nlohmann::json base_to_json(const ModelSource&, const ModelConfig& in_training);
 // An error when the saved one is another than this.
 void expect_same_base(const nlohmann::json& saved, const nlohmann::json& now,
                       const std::string& where);
+
+// Schedules whose decay has a length of its own are pretraining's.
+void expect_schedule_without_decay(Schedule);
 
 // For methods whose passes have no dropout: a LoraConfig that asks for some is an error.
 void expect_no_dropout(const LoraConfig&, std::string_view method);

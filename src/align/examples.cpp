@@ -106,10 +106,12 @@ ExampleEncoder::ExampleEncoder(Tokenizer tokenizer, ChatTemplate chat, int64_t m
       max_length_(size_t(max_length)),
       opens_with_bos_(puts_bos_first(tokenizer_)) {}
 
-void ExampleEncoder::add(Example& e, const MarkedText& text, bool learned) const {
+void ExampleEncoder::add(Example& e, const MarkedText& text, bool learned, bool rendered) const {
   std::vector<int32_t> ids = encode_chat(tokenizer_, text).ids;
   const bool has_bos = !ids.empty() && tokenizer_.bos() >= 0 && ids[0] == tokenizer_.bos();
-  if (e.tokens.empty() && opens_with_bos_ && !has_bos) ids.insert(ids.begin(), tokenizer_.bos());
+  // A template writes what opens a conversation itself, as it will when it is asked.
+  if (e.tokens.empty() && opens_with_bos_ && !has_bos && !rendered)
+    ids.insert(ids.begin(), tokenizer_.bos());
   // Some tokenizers open every text they encode, this one is a part.
   if (!e.tokens.empty() && has_bos) ids.erase(ids.begin());
   e.tokens.insert(e.tokens.end(), ids.begin(), ids.end());
@@ -131,9 +133,9 @@ Example ExampleEncoder::finished(Example e, size_t last_answer) const {
 
 Example ExampleEncoder::learned_after(const Prompted& p) const {
   Example e;
-  add(e, p.prompt, false);
+  add(e, p.prompt, false, p.rendered);
   const size_t answer = e.tokens.size();
-  add(e, p.completion, true);
+  add(e, p.completion, true, p.rendered);
   return finished(std::move(e), answer);
 }
 
@@ -143,7 +145,7 @@ ExampleEncoder::Prompted ExampleEncoder::joined(const ordered_json& prompt,
                                                 const std::string& where) const {
   if (prompt.is_string() && answer.is_string())
     return {MarkedText(prompt.get<std::string>(), from_outside),
-            MarkedText(answer.get<std::string>(), from_outside)};
+            MarkedText(answer.get<std::string>(), from_outside), false};
   if (!prompt.is_array() || !answer.is_array())
     fail(where, "expected a prompt and its answer as two strings or as two lists of messages");
   return rendered(prompt, answer, where);
@@ -161,7 +163,7 @@ ExampleEncoder::Prompted ExampleEncoder::rendered(const ordered_json& prompt,
   if (!whole.bytes.starts_with(before.bytes))
     fail(where,
          "expected a chat template that writes a prompt the same with and without its answer");
-  return {before, whole.part(before.size())};
+  return {before, whole.part(before.size()), true};
 }
 
 Example ExampleEncoder::conversation(const ordered_json& messages, const std::string& where) const {

@@ -42,6 +42,7 @@ class ExampleEncoder {
  private:
   struct Prompted {
     MarkedText prompt, completion;
+    bool rendered = false;  // by the chat template
   };
   Prompted joined(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer,
                   const std::string& where) const;
@@ -49,7 +50,7 @@ class ExampleEncoder {
                     const std::string& where) const;
   Example learned_after(const Prompted&) const;
   Example conversation(const nlohmann::ordered_json& messages, const std::string& where) const;
-  void add(Example&, const MarkedText&, bool learned) const;
+  void add(Example&, const MarkedText&, bool learned, bool rendered = false) const;
   Example finished(Example, size_t last_answer) const;
 
   Tokenizer tokenizer_;

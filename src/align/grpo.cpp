@@ -198,6 +198,7 @@ class GrpoRun {
                       {"clip_high", f.policy.clip_high},
                       {"logprob_gap_max", f.gap.most},
                       {"logprob_gap_mean", f.gap.tokens ? f.gap.sum / double(f.gap.tokens) : 0},
+                      {"logprob_gap_tokens", f.gap.tokens},
                       {"trained_tokens", f.policy.tokens},
                       {"updates", f.updates},
                       {"version", state_.version},
@@ -303,15 +304,16 @@ class GrpoRun {
     nlohmann::json trainer{
         {"version", 1}, {"grpo", fields_to_json(config_)}, {"run", state_.to_json()}};
     if (model_.lora) trainer["base"] = base_;
-    checkpoint_ = save_model_checkpoint(spec_.run,
-                                        {.model = model_,
-                                         .base = fs::absolute(source_.path()).string(),
-                                         .tokenizer = &*tokenizer_,
-                                         .chat_template = {},
-                                         .trainer = std::move(trainer),
-                                         .step = state_.step,
-                                         .keep = config_.keep},
-                                        store_);
+    checkpoint_ =
+        save_model_checkpoint(spec_.run,
+                              {.model = model_,
+                               .base = fs::absolute(source_.path()).string(),
+                               .tokenizer = &*tokenizer_,
+                               .chat_template = written_chat_template(source_.tokenizer()),
+                               .trainer = std::move(trainer),
+                               .step = state_.step,
+                               .keep = config_.keep},
+                              store_);
   }
 
   GrpoResult result(const std::string& reason) const {

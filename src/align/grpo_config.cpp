@@ -35,6 +35,7 @@ void GrpoConfig::check() const {
                mini_batches);
   if (dtype == TrainDType::fp16)
     fail_usage("dtype", "expected fp32, tf32 or bf16 for GRPO, got fp16");
+  expect_schedule_without_decay(schedule);
   expect_no_dropout(lora, "GRPO");
   if (target_exact > 0 && eval_data.empty())
     fail_usage("target_exact", "expected --eval-data with it, got none");

@@ -10,8 +10,8 @@ namespace {
 
 // The share of a completion's per-token terms in the loss.
 double token_share(const PolicyBatch& b, const PolicyLossSpec& s, size_t completion) {
-  const int64_t all = b.step_completions ? b.step_completions : int64_t(b.lengths.size());
-  const int64_t tokens = b.step_tokens ? b.step_tokens : int64_t(b.now.size());
+  const double all = b.step_completions > 0 ? b.step_completions : double(b.lengths.size());
+  const double tokens = b.step_tokens > 0 ? b.step_tokens : double(b.now.size());
   switch (s.reduction) {
     case Reduction::grpo:
       return 1 / (double(all) * double(b.lengths[completion]));

@@ -47,7 +47,7 @@ struct PolicyBatch {
   std::vector<double> weights = {};    // of each token's policy term (importance); empty: 1
   int64_t generation_tokens = 0;       // of the whole generation batch: what dapo divides by
   // Of the whole step, where these are some of it; 0: these are all.
-  int64_t step_completions = 0, step_tokens = 0;
+  double step_completions = 0, step_tokens = 0;
 };
 
 struct PolicyLoss {

@@ -169,10 +169,15 @@ std::vector<PolicySample> GrpoStepper::samples_of(StepFindings& f, const GrpoSta
 void GrpoStepper::update_weights(StepFindings& f, const std::vector<PolicySample>& samples,
                                  GrpoState& state) {
   if (samples.empty()) return;
+  const int64_t parts = std::min<int64_t>(config_.mini_batches, int64_t(samples.size()));
+  int64_t rewarded = 0, tokens = 0;
+  for (size_t i = 0; i < f.batch.rollouts.size(); ++i)
+    if (f.advantages.rewarded[i]) ++rewarded, tokens += f.batch.rollouts[i].completion_tokens();
   const PolicySpec spec{.micro_tokens = state.micro_tokens,
                         .loss = config_.loss(f.beta),
-                        .generation_tokens = f.batch.tokens};
-  const int64_t parts = std::min<int64_t>(config_.mini_batches, int64_t(samples.size()));
+                        .generation_tokens = f.batch.tokens,
+                        .completions = double(rewarded) / double(parts),
+                        .tokens = double(tokens) / double(parts)};
   for (int64_t pass = 0; pass < config_.mu; ++pass)
     for (int64_t part = 0; part < parts; ++part) {
       // At the first update the weights are still those that sampled.

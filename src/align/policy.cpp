@@ -21,7 +21,8 @@ int64_t padded_tokens(int64_t n, int64_t context) {
 void LogprobGap::add(std::span<const float> trainer, std::span<const float> sampler) {
   for (size_t i = 0; i < trainer.size(); ++i) {
     const double gap = std::abs(double(trainer[i]) - double(sampler[i]));
-    most = std::max(most, gap), sum += gap, ++tokens;
+    if (!(gap <= most)) most = gap;  // one that is no number stays
+    sum += gap, ++tokens;
   }
 }
 
@@ -87,7 +88,8 @@ PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update,
   bool first = true;
   for (const std::vector<size_t>& micro : micro_batches(rollouts, spec.micro_tokens, context)) {
     PolicyBatch b;
-    b.step_completions = int64_t(samples.size()), b.step_tokens = step.tokens;
+    b.step_completions = spec.completions > 0 ? spec.completions : double(samples.size());
+    b.step_tokens = spec.tokens > 0 ? spec.tokens : double(step.tokens);
     b.generation_tokens = spec.generation_tokens;
     std::vector<const Rollout*> of;
     std::vector<float> sampler;

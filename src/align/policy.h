@@ -35,6 +35,9 @@ struct PolicySpec {
   int64_t micro_tokens = 4096;
   PolicyLossSpec loss = {};
   int64_t generation_tokens = 0;
+  // What a mean over the step is over, those left out for want of an advantage included; 0: the
+  // samples.
+  double completions = 0, tokens = 0;
 };
 
 // Batches of whole completions of like length, at most `tokens` each where one alone allows it.

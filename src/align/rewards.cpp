@@ -142,6 +142,10 @@ Rewards::Rewards(const RewardSpec& spec) {
 
 Rewards::~Rewards() {
   for (std::jthread& t : threads_) t.request_stop();
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.clear();  // nobody will ask for them
+  }
   for (std::jthread& t : threads_) t.join();
 }
 

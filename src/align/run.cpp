@@ -72,11 +72,8 @@ void expect_savable(const Tokenizer& t) {
 
 // The template of the model's folder as it is written there; ChatML where there is none.
 ordered_json chat_source_of(const fs::path& dir, const Tokenizer& t) {
-  if (!ChatTemplate::exists(dir)) return chatml(t);
-  if (dir.extension() == ".gguf") return std::string(GgufFile(dir).text("tokenizer.chat_template"));
-  if (fs::exists(dir / "chat_template.jinja")) return read_file(dir / "chat_template.jinja");
-  const fs::path config = dir / "tokenizer_config.json";
-  return parse_ordered_json(read_file(config), config.string()).at("chat_template");
+  const ordered_json written = written_chat_template(dir);
+  return written.is_null() ? ordered_json(chatml(t)) : written;
 }
 
 ChatTemplate chat_template_of(const fs::path& dir, const Tokenizer& t) {
@@ -121,7 +118,7 @@ class AlignRun {
       if (done || due(config_.eval_every)) validate();
       stopped = (spec_.stop && *spec_.stop) ||
                 (spec_.stop_after_step > 0 && step_ >= spec_.stop_after_step);
-      if (done || stopped || due(config_.checkpoint_every)) checkpoint();
+      if (done || stopped || improved_ || due(config_.checkpoint_every)) checkpoint();
     }
     log_->sync();
     return result(step_ == steps_ ? "steps" : "stopped");
@@ -306,6 +303,10 @@ void check_config(const AlignConfig& c, const AlignRunSpec& spec) {
     fail_usage("--holdout", "expected a share from 0 to below 1, got {}", c.holdout);
   if (c.holdout > 0 && !c.val.empty())
     fail_usage("--holdout", "expected a held-out share or --val, got both");
+  if (!(c.lr >= 0) || !(c.clip >= 0) || c.warmup < 0)
+    fail_usage("--lr", "expected a learning rate, clipping and warmup of 0 or more, got {}, {}, {}",
+               c.lr, c.clip, c.warmup);
+  expect_schedule_without_decay(c.schedule);
   expect_new_or_resumed(spec.run, spec.resume);
 }
 

@@ -25,6 +25,8 @@ struct GemmSpec {
   // act is applied to its argument rounded to the dtype of c, stored or not: act(aux) can be made
   // again to the bit, and evaluation sees what training saw.
   bool act_slope = false;
+  // b is a parameter: no kernel writes it, so a product may read it before those ahead have ended.
+  bool weight = false;
 };
 
 struct EmbedSpec {

@@ -25,6 +25,7 @@ struct FewArgs {
   int M, N, K;
   float alpha;
   Act act;
+  bool weight;                                // no kernel ahead writes w
   const T *gain = nullptr, *shift = nullptr;  // of the norm; may be null
   float eps = 0;
   bool layer = false;
@@ -174,6 +175,7 @@ __global__ void __launch_bounds__(32 * Warps, Normed&& Warps == 8 ? 2 : 1)
   float sum[Columns][4] = {};
   FewAhead<T, Out, Warps> weights;
   let_next_start();
+  if (!p.weight) wait_for_previous();
   weights.load(p, first + group, warp * stretch + at);
   if constexpr (Normed)
     for (int i = int(threadIdx.x); 8 * i < p.K; i += 32 * Warps) {
@@ -256,7 +258,8 @@ FewArgs<T, Out> few_args(Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, 
           .N = int(c.cols()),
           .K = int(a.cols()),
           .alpha = spec.alpha,
-          .act = spec.act};
+          .act = spec.act,
+          .weight = spec.weight};
 }
 
 // Calls f with pointers of the types of a and c.

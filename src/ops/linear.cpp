@@ -60,7 +60,9 @@ Op product_op(const char* name, const GemmSpec& spec, bool trains) {
 void record_gemm(Tape& t, Var c, Var aux, Var a, Var b, Var bias, Var prior, const GemmSpec& spec) {
   const bool slope = spec.act_slope;
   if (spec.tb && !spec.ta && !slope && !aux) {
-    Op op = product_op("gemm", spec, t.needs_grad(b));
+    GemmSpec own = spec;
+    own.weight = t[b].role == Role::param;
+    Op op = product_op("gemm", own, t.needs_grad(b));
     op.inplace = {{0, 3}};
     return t.push(std::move(op), {a, b, bias, prior}, {c, {}});
   }
@@ -91,7 +93,8 @@ Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {
   const Var y = t.temp(with_cols(sx, sw[0]));
   const bool keeps_pre = spec.act != Act::none && (t.needs_grad(x) || t.needs_grad(w));
   const Var pre = keeps_pre ? t.temp(t.shape(y)) : Var{};
-  const GemmSpec gemm_spec{.tb = true, .alpha = spec.scale, .act = spec.act};
+  const GemmSpec gemm_spec{
+      .tb = true, .alpha = spec.scale, .act = spec.act, .weight = t[w].role == Role::param};
   Op op = product_op("linear", gemm_spec, t.needs_grad(w));
   op.inplace = {{0, 3}};
   op.backward = [scale = spec.scale](Tape& t, const Node& n) { linear_backward(t, n, scale); };
