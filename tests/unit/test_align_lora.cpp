@@ -1,9 +1,8 @@
-// Adapters in alignment: training moves them and nothing else, a reference with adapters off is the
-// base to the bit, and so is what GRPO samples from them.
+// Adapters in alignment: training moves them and nothing else, and a reference with adapters off is
+// the base to the bit.
 #include <gtest/gtest.h>
 
 #include "align/base.h"
-#include "align/grpo_step.h"
 #include "align/reference_sums.h"
 #include "infer_model.h"
 #include "served_folder.h"
@@ -139,87 +138,6 @@ TEST(AlignLora, ABaseIsKnownAgain) {
   write_file_atomic(dir / "same" / "model.safetensors", bytes);
   expect_error(error_of([&] { expect_same_base(known, digest("same", {"4"}), "here"); }),
                "[here] expected the model that the run's adapters began beside");
-}
-
-// GRPO of adapters beside a model that speaks bytes: use letters, and end early.
-struct AdapterTask {
-  AdapterTask(Backend& b, GrpoConfig given) : config(std::move(given)) {
-    ModelConfig c = tiny_config();
-    c.vocab = 257, c.context = 64, c.init_std = 0.15f;
-    c.lora = config.lora.spec();
-    model = std::make_unique<TinyModel>(b, c, 3);
-    config.reward = {"regex:[a-z]@2", "length:6"};
-    config.prompts = 3, config.group = 4, config.max_completion = 12, config.lr = 1e-2;
-    config.schedule = Schedule::constant;
-    for (int i = 0; i < 3; ++i)
-      rows.push_back({{{"prompt", "p"}}, std::string(size_t(3 + 5 * i), char('a' + i)), "test:1"});
-    for (const PromptRow& r : rows) prompts.push_back({&r, tokenizer.encode(r.prompt)});
-    rewards = std::make_unique<Rewards>(config.rewards());
-    // Nothing that could load a second set of weights.
-    stepper = std::make_unique<GrpoStepper>(GrpoStepSpec{.config = config,
-                                                         .model = model->config,
-                                                         .tokenizer = &tokenizer,
-                                                         .longest_prompt = 13},
-                                            model->params, b, *rewards);
-    state.beta = config.beta, state.micro_tokens = config.micro_tokens;
-    stepper->update().set_state({});
-  }
-  StepFindings step() { return stepper->step(prompts, state); }
-
-  GrpoConfig config;
-  Tokenizer tokenizer = byte_tokenizer();
-  std::unique_ptr<TinyModel> model;
-  std::vector<PromptRow> rows;
-  std::vector<EncodedPrompt> prompts;
-  std::unique_ptr<Rewards> rewards;
-  std::unique_ptr<GrpoStepper> stepper;
-  GrpoState state;
-};
-
-TEST(AlignLora, GrpoSamplesFromAdaptersToTheBitAndItsReferenceIsTheirBase) {
-  for (const int threads : {1, 2})
-    for (const float temperature : {1.0f, 0.7f}) {
-      const auto backend = make_cpu_backend(threads);
-      GrpoConfig c;
-      c.temperature = temperature, c.beta = 0.01;
-      c.lora = {"4,8"};
-      AdapterTask task(*backend, c);
-      const auto before = weights_of(task.model->params);
-      for (int i = 0; i < 5; ++i) {
-        const StepFindings f = task.step();
-        EXPECT_EQ(f.gap.most, 0) << threads << " at " << temperature;
-        EXPECT_EQ(f.gap.tokens, f.batch.tokens);
-        EXPECT_EQ(f.policy.kl == 0, i == 0) << f.policy.kl;
-      }
-      for (const ParamSpec& p : task.model->params.specs())
-        EXPECT_EQ(before.at(p.name) == task.model->params.values(Part::weight, p.name),
-                  !p.trainable)
-            << p.name;
-    }
-}
-
-TEST(AlignLora, GrpoOfAdaptersLearnsWhatIsRewarded) {
-  const auto backend = make_cpu_backend(2);
-  GrpoConfig c;
-  c.lora = {"8"};
-  AdapterTask task(*backend, c);
-  double first = 0, last = 0;
-  for (int i = 0; i < 40; ++i) {
-    const double r = task.step().advantages.reward_mean;
-    (i < 5 ? first : last) += i < 5 || i >= 35 ? r / 5 : 0;
-  }
-  EXPECT_GT(last, first + 0.3);
-}
-
-TEST(AlignLora, GrpoRefusesDropoutAndTargetsAlone) {
-  const auto check = [](const LoraConfig& lora) {
-    GrpoConfig c;
-    c.model = "m", c.data = "d", c.lora = lora;
-    return error_of([&] { c.check(); });
-  };
-  EXPECT_EQ(check({"4,8"}), "");
-  expect_error(check({"4,8,0.1"}), "[--lora] expected no dropout with GRPO");
-  expect_error(check({"", {"q_proj"}}), "[--lora-targets] expected --lora with it, got none");
 }
 
 }  // namespace

@@ -14,20 +14,19 @@ struct Task {
   explicit Task(Backend& b, GrpoConfig given = {}) : config(std::move(given)) {
     ModelConfig c = tiny_config();
     c.vocab = 257, c.context = 64, c.init_std = 0.15f;
+    c.lora = config.lora.spec();
     model = std::make_unique<TinyModel>(b, c, 3);
     config.reward = {"regex:[a-z]@2", "length:6"};
-    config.prompts = 3, config.group = 4, config.max_completion = 12, config.lr = 1e-3;
+    config.prompts = 3, config.group = 4, config.max_completion = 12;
+    config.lr = c.lora ? 1e-2 : 1e-3;
     for (int i = 0; i < 3; ++i)
       rows.push_back({{{"prompt", "p"}}, std::string(size_t(3 + 5 * i), char('a' + i)), "test:1"});
     for (const PromptRow& r : rows) prompts.push_back({&r, tokenizer.encode(r.prompt)});
     rewards = std::make_unique<Rewards>(config.rewards());
-    stepper = std::make_unique<GrpoStepper>(
-        GrpoStepSpec{.config = config,
-                     .model = model->config,
-                     .tokenizer = &tokenizer,
-                     .longest_prompt = 13,
-                     .load_reference = [this](ParamStore& to) { to.initialise(3); }},
-        model->params, b, *rewards);
+    GrpoStepSpec spec{
+        .config = config, .model = model->config, .tokenizer = &tokenizer, .longest_prompt = 13};
+    if (!c.lora) spec.load_reference = [](ParamStore& to) { to.initialise(3); };
+    stepper = std::make_unique<GrpoStepper>(spec, model->params, b, *rewards);
     state.beta = config.beta, state.micro_tokens = config.micro_tokens;
     stepper->update().set_state({});
   }
@@ -59,6 +58,30 @@ TEST(Grpo, TheSamplersLogprobsAreTheTrainersToTheBit) {
         compared += f.gap.tokens;
       }
       EXPECT_GT(compared, 100);
+    }
+}
+
+// Rollouts, training and the reference of the KL all stand on one store: nothing loads a second.
+TEST(Grpo, AdaptersAreSampledToTheBitAndTheReferenceIsTheirBase) {
+  for (const int threads : {1, 2})
+    for (const float temperature : {1.0f, 0.7f}) {
+      const auto backend = make_cpu_backend(threads);
+      GrpoConfig c;
+      c.temperature = temperature, c.beta = 0.01;
+      c.lora = {"4,8"};
+      Task task(*backend, c);
+      std::map<std::string, std::vector<float>> before;
+      for (const ParamSpec& p : task.model->params.specs())
+        before[p.name] = task.model->params.values(Part::weight, p.name);
+      for (int i = 0; i < 5; ++i) {
+        const StepFindings f = task.step();
+        EXPECT_EQ(f.gap.most, 0) << backend->describe() << " at " << temperature;
+        EXPECT_EQ(f.gap.tokens, f.batch.tokens);
+        EXPECT_EQ(f.policy.kl == 0, i == 0) << f.policy.kl;
+      }
+      for (const ParamSpec& p : task.model->params.specs())
+        EXPECT_EQ(before[p.name] == task.model->params.values(Part::weight, p.name), !p.trainable)
+            << p.name;
     }
 }
 
@@ -233,6 +256,8 @@ TEST(GrpoConfig, RefusesWhatCannotBe) {
   bad([](GrpoConfig& c) { c.mini_batches = 1000; });
   bad([](GrpoConfig& c) { c.target_exact = 0.5; });
   bad([](GrpoConfig& c) { c.epsilon = 1; });
+  bad([](GrpoConfig& c) { c.lora.lora = "4,8,0.1"; });  // no pass of GRPO has dropout
+  bad([](GrpoConfig& c) { c.lora.lora_targets = {"q_proj"}; });
 }
 
 }  // namespace
