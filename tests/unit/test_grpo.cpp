@@ -65,8 +65,9 @@ TEST(Grpo, TheSamplersLogprobsAreTheTrainersToTheBit) {
 
 // Rollouts, training and the reference of the KL all stand on one store: nothing loads a second.
 TEST(Grpo, AdaptersAreSampledToTheBitAndTheReferenceIsTheirBase) {
-  for (const auto& backend : exact_backends())
+  for (const int threads : {1, 2})
     for (const float temperature : {1.0f, 0.7f}) {
+      const auto backend = make_cpu_backend(threads);
       GrpoConfig c;
       c.temperature = temperature, c.beta = 0.01;
       c.lora = {"4,8"};
@@ -84,20 +85,6 @@ TEST(Grpo, AdaptersAreSampledToTheBitAndTheReferenceIsTheirBase) {
         EXPECT_EQ(before[p.name] == task.model->params.values(Part::weight, p.name), !p.trainable)
             << p.name;
     }
-}
-
-TEST(Grpo, AdaptersLearnWhatIsRewarded) {
-  const auto backend = make_cpu_backend(2);
-  GrpoConfig c;
-  c.schedule = Schedule::constant;
-  c.lora = {"8"};
-  Task task(*backend, c);
-  double first = 0, last = 0;
-  for (int i = 0; i < 40; ++i) {
-    const double r = task.step().advantages.reward_mean;
-    (i < 5 ? first : last) += i < 5 || i >= 35 ? r / 5 : 0;
-  }
-  EXPECT_GT(last, first + 0.3);
 }
 
 TEST(Grpo, RolloutsOfOlderWeightsAreNeverTrainedOn) {
