@@ -87,6 +87,24 @@ TEST(Grpo, AdaptersAreSampledToTheBitAndTheReferenceIsTheirBase) {
     }
 }
 
+TEST(Grpo, AdaptersLearnWhatIsRewarded) {
+  const auto backend = make_cpu_backend(2);
+  GrpoConfig c;
+  c.schedule = Schedule::constant;
+  c.lora = {"8"};
+  Task task(*backend, c);
+  // The head is frozen: it must be able to say something.
+  std::vector<float> head = task.model->params.values(Part::weight, "head.weight");
+  for (float& x : head) x *= 8;
+  task.model->params.set("head.weight", head);
+  double first = 0, last = 0;
+  for (int i = 0; i < 40; ++i) {
+    const double r = task.step().advantages.reward_mean;
+    (i < 5 ? first : last) += i < 5 || i >= 35 ? r / 5 : 0;
+  }
+  EXPECT_GT(last, first + 0.3);
+}
+
 TEST(Grpo, RolloutsOfOlderWeightsAreNeverTrainedOn) {
   const auto backend = make_cpu_backend(2);
   Task task(*backend);
