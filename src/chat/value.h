@@ -55,7 +55,7 @@ struct Callable {
 
 struct Limits {
   size_t template_bytes = 1 << 20;
-  size_t output_bytes = 16 << 20;
+  size_t output_bytes = 8 << 20;
   size_t steps = 500'000;  // a node evaluated, an element visited, 32 bytes of text read or made
   int nesting = 150;       // of the template's own brackets and blocks
   int depth = 500;         // of evaluation: nesting and calls

@@ -275,7 +275,7 @@ TEST(ChatTemplate, CapsAreErrors) {
       "steps");
   expect_error(refusal("{{ 'x' * 999999999999 }}"), "steps");
   expect_error(refusal("{% set x = 'ab' * 1000000 %}{% for i in range(20) %}{{ x }}{% endfor %}"),
-               "at most 16777216 bytes of output");
+               "at most 8388608 bytes of output");
   expect_error(refusal("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), "nesting of at most");
   expect_error(refusal("{{ " + std::string(500, '(') + "1" + std::string(500, ')') + " }}"),
                "nesting");
