@@ -58,8 +58,8 @@ json base_to_json(const ModelSource& source, const ModelConfig& in_training) {
 void expect_same_base(const json& saved, const json& now, const std::string& where) {
   if (saved != now)
     fail(where,
-         "expected the model that the run's adapters began beside, got other weights or another "
-         "shape: give it that model by --model");
+         "expected the model that the run began from, got other weights or another shape: give it "
+         "that model by --model");
 }
 
 void expect_schedule_without_decay(Schedule s) {

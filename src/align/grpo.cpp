@@ -123,7 +123,7 @@ class GrpoRun {
     const fs::path parent = spec_.run / "checkpoints";
     for (const Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2}) store_.flat(p);
     if (model_.lora) begin_adapters(source_, store_, config_.seed);
-    base_ = base_to_json(source_, model_);
+    if (model_.lora || config_.beta > 0) base_ = model_digest(source_);
     if (spec_.resume && fs::exists(parent)) {
       clean_stale(parent);
       const FoundCheckpoint found = find_newest_valid(parent);
@@ -303,7 +303,7 @@ class GrpoRun {
     state_.log_bytes = log_->log_bytes(), state_.samples_bytes = log_->samples_bytes();
     nlohmann::json trainer{
         {"version", 1}, {"grpo", fields_to_json(config_)}, {"run", state_.to_json()}};
-    if (model_.lora) trainer["base"] = base_;
+    if (!base_.is_null()) trainer["base"] = base_;
     checkpoint_ =
         save_model_checkpoint(spec_.run,
                               {.model = model_,
@@ -334,7 +334,7 @@ class GrpoRun {
   ModelSource source_;
   ModelConfig model_;  // resolved
   ParamStore store_;
-  nlohmann::json base_;  // of adapters
+  nlohmann::json base_;  // of adapters, or the reference; else null
   Fd lock_;
   std::optional<Tokenizer> tokenizer_;
   std::vector<PromptRow> rows_, eval_rows_;

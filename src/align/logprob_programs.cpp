@@ -1,5 +1,8 @@
 #include "align/logprob_programs.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "core/error.h"
 
 namespace hearth {
@@ -73,7 +76,10 @@ Tape LogprobPrograms::record(const std::string& name, const Key& key) const {
 // The program for a batch, with its inputs written.
 LogprobPrograms::Program& LogprobPrograms::prepare(const TokenBatch& b, Kind kind) {
   check(b, spec_.model);
-  const int64_t rows = (int64_t(b.rows.size()) + row_step - 1) / row_step * row_step;
+  // Whole eighths of a power of two: rows of any number are met by few programs.
+  const int64_t n = int64_t(b.rows.size());
+  const int64_t step = std::max(row_step, int64_t(std::bit_ceil(uint64_t(n))) / 8);
+  const int64_t rows = (n + step - 1) / step * step;
   const bool documents = !b.documents.empty();
   const Key key{b.B, b.T, rows, documents, kind};
   Program& p = programs_[key];

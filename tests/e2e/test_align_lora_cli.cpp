@@ -176,7 +176,7 @@ TEST_F(AlignLoraCommands, WrongCallsAreOneLine) {
   std::string bytes = read_file(model / "model.safetensors");
   bytes.back() = char(bytes.back() ^ 1);
   write_file_atomic(model / "model.safetensors", bytes);
-  expect_error(run(folder, resume), 1, "expected the model that the run's adapters began beside");
+  expect_error(run(folder, resume), 1, "expected the model that the run began from");
 }
 
 }  // namespace

@@ -153,13 +153,14 @@ TEST(GrpoCommand, ThreadsAndBatchesOfRolloutsChangeNothing) {
 
 TEST(GrpoCommand, KilledAnywhereItGoesOnAsIfItHadNotBeen) {
   const Sums& s = sums();
-  json_of(run(s.folder, s.grpo("whole", 10)));
+  constexpr int steps = 60;  // longer than the first pauses, on any machine
+  json_of(run(s.folder, s.grpo("whole", steps)));
   int kills = 0;
   for (int ms = 0;; ms = (ms * 7 + 53) % 400) {
-    Arguments args = s.grpo("killed", 10);
+    Arguments args = s.grpo("killed", steps);
     if (fs::exists(s.path("killed") + "/config.toml")) args.push_back("--resume");
     const pid_t pid = start(s.folder, args, "killed");
-    std::this_thread::sleep_for(std::chrono::milliseconds(150 + ms + 40 * kills));
+    std::this_thread::sleep_for(std::chrono::milliseconds(60 + ms + 40 * kills));
     if (kills < 12) kill(pid, SIGKILL);
     const int status = wait_for(pid);
     if (status == 0) break;

@@ -137,7 +137,7 @@ TEST(AlignLora, ABaseIsKnownAgain) {
   bytes.back() = char(bytes.back() ^ 1);
   write_file_atomic(dir / "same" / "model.safetensors", bytes);
   expect_error(error_of([&] { expect_same_base(known, digest("same", {"4"}), "here"); }),
-               "[here] expected the model that the run's adapters began beside");
+               "[here] expected the model that the run began from");
 }
 
 }  // namespace
