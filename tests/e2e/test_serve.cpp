@@ -239,6 +239,10 @@ TEST_F(Serve, ClientsThatLeaveFreeTheirBlocks) {
     begins.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{\"pro");
     EXPECT_EQ(streams.head().status, 200);
   }
+  // Its series is there once it has ended so: before, it may not even have begun.
+  eventually([&] {
+    return ask("GET", "/metrics").body.find("finished_reason=\"abort\"") != std::string::npos;
+  });
   expect_all_free();
   EXPECT_GT(metrics().value("vllm:request_success_total", "finished_reason=\"abort\""), 0);
   eventually([&] { return metrics().value("hearth:connections") == 1; });
