@@ -1,0 +1,79 @@
+// Small models with adapters, in the shapes whose files differ.
+#pragma once
+
+#include <cmath>
+
+#include "infer_model.h"
+#include "model/lora.h"
+
+namespace hearth {
+
+inline ModelConfig with_lora(ModelConfig c, LoraSpec lora) {
+  c.lora = std::move(lora);
+  return c.resolve();
+}
+
+inline ModelConfig gpt2_shape() { return tiny_configs()[1]; }
+inline ModelConfig qwen3_shape() {
+  ModelConfig c = tiny_config();
+  c.qk_norm = QkNorm::before_rope, c.head_dim = 6;
+  return c;
+}
+inline ModelConfig interleaved_shape() {  // as llama2.c has them: files hold q and k the other way
+  ModelConfig c = tiny_config();
+  c.rope_pairs = RopePairs::interleaved;
+  return c;
+}
+
+struct NamedShape {
+  const char* name;
+  ModelConfig config;
+};
+inline std::vector<NamedShape> shapes() {
+  const LoraSpec all{.rank = 3, .alpha = 5};
+  return {{"gpt2", with_lora(gpt2_shape(), all)},
+          {"gpt2_some", with_lora(gpt2_shape(), {.rank = 2, .alpha = 4, .targets = {"c_attn"}})},
+          {"llama", with_lora(tiny_config(), all)},
+          {"llama_some",
+           with_lora(tiny_config(),
+                     {.rank = 4, .alpha = 2, .rslora = true, .targets = {"q_proj", "v_proj"}})},
+          {"qwen3", with_lora(qwen3_shape(), all)},
+          {"interleaved", with_lora(interleaved_shape(), all)},
+          {"hearth", with_lora(tiny_configs()[3], all)}};
+}
+
+// A model whose adapters do something.
+struct Adapted : TinyModel {
+  Adapted(Backend& b, const ModelConfig& c, DType dtype = DType::f32) : TinyModel(b, c, 7, dtype) {
+    for (const ParamSpec& p : params.specs()) {
+      if (!is_adapter(p.name)) continue;
+      std::vector<float> v(size_t(p.shape.numel()));
+      draw(v, Init::normal(0.3f), 9, p.name);
+      params.set(p.name, v);
+    }
+  }
+};
+
+inline ModelConfig base_of(ModelConfig c) {
+  c.lora = {};
+  return c;
+}
+
+// The base of `m` alone, in a store of its own.
+inline std::unique_ptr<TinyModel> base_of(TinyModel& m) {
+  auto base = std::make_unique<TinyModel>(m.backend, base_of(m.config), 7, m.params.dtype());
+  for (const ParamSpec& p : base->params.specs())
+    base->params.set(p.name, m.params.values(Part::weight, p.name));
+  return base;
+}
+
+inline double worst_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(double(a[i]) - b[i]));
+  return worst;
+}
+inline double largest(const std::vector<float>& a) {
+  return worst_difference(a, std::vector(a.size(), 0.f));
+}
+
+}  // namespace hearth
