@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "core/error.h"
+#include "data/shards.h"
 #include "infer/engine.h"
 #include "io/fields.h"
 #include "io/safetensors.h"
@@ -114,7 +115,25 @@ EvalResult eval_lambada(Examinee& e, const EvalFlags& f) {
   return {last_word_metrics(scores), int64_t(items.size()), tokens_in(scores)};
 }
 
+// Token files, as pretraining reads them: one text each, whatever documents are in it.
+EvalResult eval_tokens(Examinee& e, const EvalFlags& f) {
+  std::vector<ScoreItem> all;
+  for (const std::filesystem::path& path : expand_glob(f.data)) {
+    const TokenFile file(path);
+    file.check_tokens(e.source.config().vocab);
+    std::vector<int32_t> tokens(static_cast<size_t>(file.size()));
+    file.read(tokens.data(), 0, file.size());
+    for (ScoreItem& w : rolling_windows(tokens, e.longest, f.stride ? f.stride : e.longest))
+      all.push_back(std::move(w));
+  }
+  keep_first(all, f.limit);
+  if (all.empty()) fail(f.data, "expected two tokens at least, got fewer");
+  const auto scores = scored(e, f, all, false);
+  return {perplexity_metrics(scores), int64_t(all.size()), tokens_in(scores)};
+}
+
 EvalResult eval_perplexity(Examinee& e, const EvalFlags& f) {
+  if (f.data.ends_with(".bin")) return eval_tokens(e, f);
   std::vector<std::string> documents = read_documents(f.data);
   keep_first(documents, f.limit);
   std::vector<ScoreItem> all;
@@ -241,8 +260,9 @@ void add_eval(CLI::App& app) {
   c->add_option("--task", f->task,
                 "perplexity, hellaswag, lambada, choices (ARC and the like), or logits")
       ->required();
-  c->add_option("--data", f->data,
-                "texts or .jsonl; HellaSwag, LAMBADA, ARC files; for logits lines of ids")
+  c->add_option(
+       "--data", f->data,
+       "texts, .jsonl or .bin of tokens; HellaSwag, LAMBADA, ARC files; for logits lines of ids")
       ->required();
   c->add_option("--dtype", f->dtype, "fp32 or bf16")->capture_default_str();
   add_weights(*c, f->weights);

@@ -119,13 +119,18 @@ ScoreItem encode_pair(const Tokenizer& t, std::string context, std::string conti
 
 std::vector<ScoreItem> rolling_windows(const Tokenizer& t, std::string_view text, int64_t longest,
                                        int64_t stride) {
-  if (stride < 1 || stride > longest)
-    fail_usage("--stride", "expected 1 to {}, got {}", longest, stride);
   std::vector<int32_t> tokens = t.encode(text);
   if (tokens.empty()) return {};
   // A tokenizer that begins every text with bos has given the prefix itself.
   if (const int32_t prefix = prefix_token(t); tokens[0] != prefix)
     tokens.insert(tokens.begin(), prefix);
+  return rolling_windows(tokens, longest, stride);
+}
+
+std::vector<ScoreItem> rolling_windows(std::span<const int32_t> tokens, int64_t longest,
+                                       int64_t stride) {
+  if (stride < 1 || stride > longest)
+    fail_usage("--stride", "expected 1 to {}, got {}", longest, stride);
   std::vector<ScoreItem> windows;
   const int64_t n = int64_t(tokens.size());
   for (int64_t done = 1; done < n;) {  // tokens[0] is given
@@ -170,8 +175,10 @@ std::vector<Metric> perplexity_metrics(std::span<const Score> scores, int64_t wo
   Score all;
   for (const Score& s : scores)
     all.logprob += s.logprob, all.squares += s.squares, all.tokens += s.tokens;
+  const Metric by_token = perplexity("perplexity", mean_of(all.logprob, all.squares, all.tokens));
+  if (bytes == 0) return {by_token};
   const double by_byte = all.logprob / double(bytes);
-  return {perplexity("perplexity", mean_of(all.logprob, all.squares, all.tokens)),
+  return {by_token,
           perplexity("word_perplexity", {all.logprob / double(words), {}}),
           perplexity("byte_perplexity", {by_byte, {}}),
           {"bits_per_byte", -by_byte / std::numbers::ln2, {}}};

@@ -42,6 +42,9 @@ ScoreItem encode_pair(const Tokenizer&, std::string context, std::string continu
 // Windows over a document that predict each token once, each but the first `stride` further.
 std::vector<ScoreItem> rolling_windows(const Tokenizer&, std::string_view text, int64_t longest,
                                        int64_t stride);
+// The same over tokens, of which the first is given.
+std::vector<ScoreItem> rolling_windows(std::span<const int32_t> tokens, int64_t longest,
+                                       int64_t stride);
 
 struct Metric {
   std::string name;
@@ -52,7 +55,9 @@ struct Metric {
 // scores[i] are of all choices of items[i], in order.
 std::vector<Metric> choice_metrics(std::span<const Choices>, std::span<const Score>);
 std::vector<Metric> last_word_metrics(std::span<const Score>);
-std::vector<Metric> perplexity_metrics(std::span<const Score>, int64_t words, int64_t bytes);
+// Without words and bytes, as of token files, perplexity a token alone.
+std::vector<Metric> perplexity_metrics(std::span<const Score>, int64_t words = 0,
+                                       int64_t bytes = 0);
 
 int64_t count_words(std::string_view);  // as splitting at white space does, empty ends included
 int64_t count_chars(std::string_view);
