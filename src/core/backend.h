@@ -30,6 +30,16 @@ class Replay {
   virtual void run() = 0;
 };
 
+// Bytes on their way from the device to the host while more is launched behind them.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  // In order with what runs there.
+  virtual void begin(const std::byte* device, int64_t bytes) = 0;
+  // Until they are here; they stay until the next begin().
+  virtual const std::byte* wait() = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -49,6 +59,8 @@ class Backend {
   virtual void release_far(std::byte* p, int64_t bytes) { release(p, bytes); }
   virtual void upload(std::byte* device, const void* host, int64_t bytes) = 0;
   virtual void download(void* host, const std::byte* device, int64_t bytes) = 0;
+  // Of at most so many bytes at a time.
+  virtual std::unique_ptr<Transfer> make_transfer(int64_t bytes);
   // From one place of the device to another that it does not overlap, in order with what runs
   // there.
   virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) {
@@ -69,6 +81,23 @@ class Backend {
   // What `launch` launches, recorded to be replayed as one; absent where that gains nothing.
   virtual std::unique_ptr<Replay> capture(const std::function<void()>& /*launch*/) { return {}; }
 };
+
+// A transfer that is over when it has begun, for devices that run nothing behind the host's back.
+class PromptTransfer final : public Transfer {
+ public:
+  PromptTransfer(Backend& b, int64_t bytes) : backend_(b), data_(static_cast<size_t>(bytes)) {}
+  void begin(const std::byte* device, int64_t bytes) override {
+    backend_.download(data_.data(), device, bytes);
+  }
+  const std::byte* wait() override { return data_.data(); }
+
+ private:
+  Backend& backend_;
+  std::vector<std::byte> data_;
+};
+inline std::unique_ptr<Transfer> Backend::make_transfer(int64_t bytes) {
+  return std::make_unique<PromptTransfer>(*this, bytes);
+}
 
 // Memory of a backend with an owner.
 class Buffer {

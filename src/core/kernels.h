@@ -175,8 +175,11 @@ struct Kernels {
   void (*copy)(Stream&, Tensor y, Tensor x);
 
   // drawn (N) of Drawn; logits (N, wide) acc, of which `vocab` columns count; controls (N) of
-  // SampleControls. A draw depends on its row alone. Absent where the host draws as fast.
-  void (*sample)(Stream&, Tensor drawn, Tensor logits, Tensor controls, int64_t vocab) = nullptr;
+  // SampleControls. A draw depends on its row alone. tokens (N) i32, which may be absent, are what
+  // was drawn, for a step that is launched before the host knows. Absent where the host draws as
+  // fast.
+  void (*sample)(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls,
+                 int64_t vocab) = nullptr;
 
   // nll (N) acc = logsumexp - logit of the target, 0 where the target is -100. With grad, logits
   // (N, V) become (softmax - onehot) * inv_targets * loss_scale, 0 in masked rows.

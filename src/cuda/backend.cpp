@@ -94,6 +94,32 @@ class Staging {
   int64_t at_ = 0;
 };
 
+class PinnedTransfer final : public Transfer {
+ public:
+  PinnedTransfer(cudaStream_t s, int64_t bytes) : stream_(s) {
+    check(cudaEventCreateWithFlags(&arrived_, cudaEventDisableTiming), "making an event");
+    check(cudaMallocHost(&data_, size_t(bytes)), "allocating pinned memory");
+  }
+  ~PinnedTransfer() override {
+    cudaEventSynchronize(arrived_);
+    cudaFreeHost(data_);
+    cudaEventDestroy(arrived_);
+  }
+  void begin(const std::byte* device, int64_t bytes) override {
+    check(cudaMemcpyAsync(data_, device, size_t(bytes), cudaMemcpyDefault, stream_), "a download");
+    check(cudaEventRecord(arrived_, stream_), "marking a download");
+  }
+  const std::byte* wait() override {
+    check(cudaEventSynchronize(arrived_), "the work on the card");
+    return static_cast<const std::byte*>(data_);
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t arrived_ = nullptr;
+  void* data_ = nullptr;
+};
+
 class Graph final : public Replay {
  public:
   Graph(cudaStream_t s, const std::function<void()>& launch) : stream_(s) {
@@ -190,6 +216,9 @@ class CudaBackend final : public Backend {
     check(cudaMemcpyAsync(host, device, size_t(bytes), cudaMemcpyDefault, owned_.handle),
           "a download");
     synchronize();
+  }
+  std::unique_ptr<Transfer> make_transfer(int64_t bytes) override {
+    return std::make_unique<PinnedTransfer>(owned_.handle, bytes);
   }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
     check(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToDevice, owned_.handle),

@@ -261,8 +261,8 @@ __device__ void draw(const Row& r, const Kept& kept, Mass u, SampleShared& s, in
 }
 
 __global__ void __launch_bounds__(threads)
-    sample_rows(Drawn* drawn, const float* logits, const SampleControls* controls, int V,
-                int64_t stride) {
+    sample_rows(Drawn* drawn, int32_t* tokens, const float* logits, const SampleControls* controls,
+                int V, int64_t stride) {
   __shared__ SampleShared s;
   const SampleControls c = controls[blockIdx.x];  // the host's
   wait_for_previous();
@@ -288,16 +288,19 @@ __global__ void __launch_bounds__(threads)
     const float log_z = logf(z);
     out.logprob = x[out.token] - top - log_z;
     out.likeliest = best, out.likeliest_logprob = -log_z;
+    if (tokens) tokens[blockIdx.x] = out.token;
   }
 }
 
 }  // namespace
 
-void sample(Stream& stream, Tensor drawn, Tensor logits, Tensor controls, int64_t vocab) {
+void sample(Stream& stream, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls,
+            int64_t vocab) {
   expect_dtypes("sample", DType::f32, logits);
   CudaStream& s = on(stream);
   launch_early(s, sample_rows, unsigned(logits.rows()), threads, as<Drawn>(drawn),
-               as<float>(logits), as<SampleControls>(controls), int(vocab), logits.cols());
+               as<int32_t>(tokens), as<float>(logits), as<SampleControls>(controls), int(vocab),
+               logits.cols());
   check_launch("sample");
 }
 

@@ -75,6 +75,7 @@ struct EngineStats {
   int64_t prompt_tokens = 0;  // run through the model: those found in the cache are not
   int64_t generated_tokens = 0;
   int64_t steps = 0, preemptions = 0;
+  int64_t followed = 0;  // steps launched before the host had seen the tokens of the one before
   int64_t reused_tokens = 0;            // of prompts, found in the cache
   int64_t drafted = 0, accepted = 0;    // guesses
   int64_t running = 0, waiting = 0;     // sequences, now

@@ -16,11 +16,13 @@ namespace {
 constexpr int32_t padding = -1;  // as a position
 constexpr int64_t control_ints = sizeof(SampleControls) / 4, drawn_ints = sizeof(Drawn) / 4;
 
-// All a step reads from the host lies in one buffer: one upload brings it.
+// All a step reads from the host lies in one buffer: one upload brings it. The tokens come first,
+// whatever the program: the device itself writes those of a step that follows.
 struct Inputs {
   int64_t rows, logits, sequences, width;  // width: blocks of a table
-  explicit Inputs(const RunnerSpec& s)
-      : rows(s.rows), logits(s.logits), sequences(s.sequences), width(blocks_for(s.context)) {}
+  Inputs(const RunnerSpec& s, int64_t rows, int64_t logits)
+      : rows(rows), logits(logits), sequences(s.sequences), width(blocks_for(s.context)) {}
+  explicit Inputs(const RunnerSpec& s) : Inputs(s, s.rows, s.logits) {}
   int64_t tokens() const { return 0; }
   int64_t positions() const { return rows; }
   int64_t sequence() const { return 2 * rows; }
@@ -35,8 +37,8 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t 
              int64_t wanted, bool draws) {
   Tape t(dtype, "engine");
   t.trains = false;
-  const Inputs in(spec);
-  const Var inputs = t.state("engine.inputs", {in.size(), 1}, DType::i32);
+  const Inputs in(spec, rows, wanted);
+  const Var inputs = t.state("engine.inputs", {Inputs(spec).size(), 1}, DType::i32);
   const auto part = [&](int64_t at, Shape s) { return t.view(t.rows(inputs, at, s.numel()), s); };
   const DecoderInputs model{.tokens = part(in.tokens(), {1, rows}),
                             .positions = part(in.positions(), {1, rows}),
@@ -52,9 +54,10 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t 
   const Var drawn = t.state("engine.drawn", {spec.logits, drawn_ints}, DType::i32);
   t.push(kernel_op<&Kernels::sample>("sample",
                                      [vocab = spec.vocab](auto* f, Stream& s, In in, Out out) {
-                                       f(s, out[0], in[0], in[1], vocab);
+                                       f(s, out[0], out[1], in[0], in[1], vocab);
                                      }),
-         {own, part(in.controls(), {wanted, control_ints})}, {t.rows(drawn, 0, wanted)});
+         {own, part(in.controls(), {wanted, control_ints})},
+         {t.rows(drawn, 0, wanted), t.rows(inputs, in.tokens(), wanted)});
   return t;
 }
 
@@ -115,6 +118,7 @@ int64_t bucket(int64_t rows, int64_t most) {
 }
 
 void Feed::clear() {
+  follows = false;
   for (auto* v : {&tokens, &positions, &sequences, &wanted}) v->clear();
   draws.clear();
   scores.clear();
@@ -130,6 +134,7 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
   program({bucket(1, spec.rows), 1});
   wide_ = memory_.state.find("engine.logits").cols();
   inputs_.resize(size_t(Inputs(spec).size()));
+  for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
 }
 
 int64_t Runner::block_bytes(const ModelConfig& config, DType dtype) {
@@ -155,7 +160,7 @@ bool Runner::draws() const {
 }
 
 void Runner::upload(const Feed& f, const Key& key) {
-  const Inputs in(spec_);
+  const Inputs in(spec_, key.rows, key.logits);
   const auto put = [&](int64_t at, std::span<const int32_t> values, int64_t size, int32_t rest) {
     const auto end = std::ranges::copy(values, inputs_.begin() + at).out;
     std::fill(end, inputs_.begin() + at + size, rest);
@@ -170,31 +175,34 @@ void Runner::upload(const Feed& f, const Key& key) {
   }
   for (size_t i = 0; i < f.tables.size(); ++i)
     put(in.tables() + int64_t(i) * in.width, f.tables[i], in.width, 0);
-  const int64_t used = in.tables() + int64_t(f.tables.size()) * in.width;
-  memory_.backend.upload(memory_.state.find("engine.inputs").data, inputs_.data(), used * 4);
+  const int64_t begin = f.follows ? in.positions() : in.tokens();
+  const int64_t end = in.tables() + int64_t(f.tables.size()) * in.width;
+  memory_.backend.upload(memory_.state.find("engine.inputs").data + begin * 4,
+                         inputs_.data() + begin, (end - begin) * 4);
 }
 
-void Runner::run(const Feed& f) {
-  const int64_t wanted = int64_t(f.wanted.size());
-  const Key key{bucket(int64_t(f.tokens.size()), spec_.rows),
-                bucket(std::max<int64_t>(wanted, 1), spec_.logits)};
+Runner::Key Runner::key_of(const Feed& f) const {
+  return {bucket(int64_t(f.positions.size()), spec_.rows),
+          bucket(std::max<int64_t>(int64_t(f.wanted.size()), 1), spec_.logits)};
+}
+
+void Runner::launch(const Feed& f) {
+  const Key key = key_of(f);
   Exec& exec = program(key);
   upload(f, key);
   exec.run();
-  if (wanted)
-    download(f);
-  else
-    memory_.backend.synchronize();
+  if (draws())
+    arrivals_[launched_ % arrivals_.size()]->begin(memory_.state.find("engine.drawn").data,
+                                                   key.logits * int64_t(sizeof(Drawn)));
+  ++launched_;
 }
 
-void Runner::download(const Feed& f) {
-  const size_t wanted = f.wanted.size();
+void Runner::collect(const Feed& f) {
+  const size_t wanted = f.wanted.size(), turn = collected_++ % arrivals_.size();
   const std::byte* logits = memory_.state.find("engine.logits").data;
   logits_.resize(wanted * size_t(wide_));
   drawn_.resize(wanted);
-  if (std::ranges::any_of(f.draws, [](const auto& d) { return bool(d); }))
-    memory_.backend.download(drawn_.data(), memory_.state.find("engine.drawn").data,
-                             int64_t(wanted * sizeof(Drawn)));
+  if (draws()) std::memcpy(drawn_.data(), arrivals_[turn]->wait(), wanted * sizeof(Drawn));
   for (size_t i = 0, end = 0; i < wanted; i = end + 1) {  // runs of rows that the host draws from
     for (end = i; end < wanted && !f.draws[end];) ++end;
     if (end > i)

@@ -3,6 +3,7 @@
 // weights, cache, inputs and arena with each other.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +27,7 @@ struct RunnerSpec {
 
 // What a step feeds. The rows of a sequence lie together, in the order of their positions.
 struct Feed {
+  bool follows = false;  // tokens are those the device draws in the launch before, row by row
   std::vector<int32_t> tokens, positions, sequences;  // of each row; sequences count up from 0
   std::vector<int32_t> wanted;                        // rows whose logits are read
   std::vector<std::optional<SampleControls>> draws;   // how the device draws from each; none: host
@@ -42,9 +44,13 @@ class Runner {
   // Whether the device draws; where not, a feed may leave nothing to it.
   bool draws() const;
   bool draws_any_token() const { return spec_.vocab == config_.vocab; }
-  void run(const Feed&);
-  // What follows the i-th wanted row of the last run, after the model's softcap. Not there when the
-  // device drew from it.
+  // Runs the model over a feed, behind what was launched before. Then collect() waits for the
+  // oldest launch; only one that leaves nothing to the host may have another behind it.
+  void launch(const Feed&);
+  void collect(const Feed&);
+  void drop_launches() { collected_ = launched_; }  // nobody collects them
+  // What follows the i-th wanted row of the launch collected last, after the model's softcap. Not
+  // there when the device drew from it.
   std::span<const float> logits(int64_t i) const {
     return std::span(logits_).subspan(size_t(i * wide_), size_t(config_.vocab));
   }
@@ -68,7 +74,7 @@ class Runner {
   };
   Exec& program(const Key&);
   void upload(const Feed&, const Key&);
-  void download(const Feed&);
+  Key key_of(const Feed&) const;
   void score(const Feed&);
 
   ModelConfig config_;  // resolved
@@ -77,7 +83,9 @@ class Runner {
   int64_t wide_;  // columns of the logits: the vocabulary in whole tiles
   std::map<Key, std::unique_ptr<Exec>> programs_;
   std::vector<int32_t> inputs_;
-  std::vector<float> logits_;                         // (wanted, wide) of the last run
+  std::array<std::unique_ptr<Transfer>, 2> arrivals_;  // of what was drawn, by turns
+  size_t launched_ = 0, collected_ = 0;
+  std::vector<float> logits_;                         // (wanted, wide) of the launch collected last
   std::vector<Drawn> drawn_;                          // (wanted)
   std::vector<std::optional<LogSum>> sums_;           // (wanted)
   std::map<int64_t, std::unique_ptr<Exec>> scorers_;  // by rows

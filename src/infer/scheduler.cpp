@@ -57,6 +57,11 @@ std::span<Lane* const> Scheduler::plan() {
   return plan_;
 }
 
+bool Scheduler::would_repeat(int64_t lanes) const {
+  const auto going_on = std::ranges::count_if(active_, [](const auto& l) { return !l->ended; });
+  return spec_.drafts == 0 && going_on == lanes && (waiting_.empty() || lanes == spec_.lanes);
+}
+
 // Gives a lane up to `rows` rows of this step, with the blocks they need.
 bool Scheduler::feed(size_t at, int64_t rows) {
   Lane& lane = *active_[at];
@@ -157,8 +162,9 @@ void Scheduler::fed(Lane& lane) {
 
 void Scheduler::sweep() {
   const auto gone = [this](std::unique_ptr<Lane>& lane) {
-    if (lane->ended) pool_.release(lane->pages);
-    return lane->ended;
+    if (!lane->ended || lane->under_way > 0) return false;
+    pool_.release(lane->pages);
+    return true;
   };
   std::erase_if(active_, gone);
   std::erase_if(waiting_, gone);

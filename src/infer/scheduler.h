@@ -24,6 +24,7 @@ struct Lane {
   std::optional<LogSum> sum = {};  // of them
   int64_t guesses = 0;             // how many tokens to draft next
   bool ended = false;
+  int under_way = 0;  // launches that feed it and have not been collected
 
   // This step:
   int64_t rows = 0;                 // known tokens fed, from pages.cached on
@@ -58,9 +59,14 @@ class Scheduler {
   Lane& add_after(const Lane& lane, std::unique_ptr<Lane>);
   // The lanes that this step feeds, by age, with their rows and drafts.
   std::span<Lane* const> plan();
+  // Whether a step over `lanes` of the active ones, and no other, is what plan() would make once
+  // each has one token more.
+  bool would_repeat(int64_t lanes) const;
+  // A place for the token after the one under way, where that costs nobody else's.
+  bool make_room(Lane& lane) { return pool_.extend(lane.pages, lane.size() + 1); }
   // After a step: the lane's rows are in the cache.
   void fed(Lane&);
-  void sweep();  // removes lanes that have ended
+  void sweep();  // removes lanes that have ended, and are not under way
   bool empty() const { return active_.empty() && waiting_.empty(); }
   int64_t active() const { return int64_t(active_.size()); }
   int64_t waiting() const { return int64_t(waiting_.size()); }

@@ -19,18 +19,26 @@ Stepper::Stepper(const ModelConfig& config, ParamStore& params, Backend& backend
 
 bool Stepper::step() {
   const auto begin = Clock::now();
+  abandon_unless_wanted(next_);
   scheduler_.sweep();  // what was cancelled since the last step
-  const std::span<Lane* const> plan = scheduler_.plan();
-  if (plan.empty() && !scheduler_.empty())
-    fail("engine", "expected a sequence that can go on, got none of {}", scheduler_.active());
-  if (!plan.empty()) {
-    run_model(plan);
+  std::swap(now_, next_);
+  if (now_.empty()) {
+    const std::span<Lane* const> plan = scheduler_.plan();
+    if (plan.empty() && !scheduler_.empty())
+      fail("engine", "expected a sequence that can go on, got none of {}", scheduler_.active());
+    launch(plan);
+  }
+  const bool works = !now_.empty();
+  if (works) {
+    if (!launch_behind()) next_.clear();
+    take_in();
+    abandon_unless_wanted(next_);
     scheduler_.sweep();
     ++stats_.steps;
     stats_.seconds += seconds_since(begin);
   }
   ended_.clear();
-  return !plan.empty();
+  return works;
 }
 
 void Stepper::start(std::unique_ptr<Task> owned) {
@@ -47,39 +55,94 @@ void Stepper::start(std::unique_ptr<Task> owned) {
   scheduler_.add(std::move(lane));
 }
 
-void Stepper::run_model(std::span<Lane* const> plan) {
-  feed_.clear();
-  std::vector<int64_t> first;  // of each lane's wanted rows
-  for (const Lane* lane : plan) {
-    first.push_back(int64_t(feed_.wanted.size()));
+void Stepper::launch(std::span<Lane* const> plan) {
+  Feed& feed = now_.feed;
+  for (Lane* lane : plan) {
+    now_.shares.push_back({lane, lane->rows, int64_t(feed.wanted.size())});
     const int64_t from = lane->pages.cached, known = from + lane->rows;
     const int64_t end = known + int64_t(lane->draft.size());
     for (int64_t p = from; p < end; ++p) {
       if (p >= lane->first_wanted()) {
-        feed_.wanted.push_back(int32_t(feed_.tokens.size()));
-        feed_.draws.push_back(device_draw(*lane, p));
-        feed_.scores.push_back(lane->task->job.sampling().logprobs >= 0 || p + 1 < lane->size());
+        feed.wanted.push_back(int32_t(feed.tokens.size()));
+        feed.draws.push_back(device_draw(*lane, p));
+        feed.scores.push_back(lane->task->job.sampling().logprobs >= 0 || p + 1 < lane->size());
       }
-      feed_.tokens.push_back(p < known ? lane->tokens[size_t(p)] : lane->draft[size_t(p - known)]);
-      feed_.positions.push_back(int32_t(p));
-      feed_.sequences.push_back(int32_t(feed_.tables.size()));
+      feed.tokens.push_back(p < known ? lane->tokens[size_t(p)] : lane->draft[size_t(p - known)]);
+      feed.positions.push_back(int32_t(p));
+      feed.sequences.push_back(int32_t(feed.tables.size()));
     }
-    feed_.tables.push_back(lane->pages.blocks);
+    feed.tables.push_back(lane->pages.blocks);
     const int64_t prompt = lane->task->job.prompt_size();
     stats_.prompt_tokens += std::max<int64_t>(0, std::min(known, prompt) - from);
   }
-  runner_.run(feed_);
-  for (size_t i = 0; i < plan.size(); ++i) {
-    Lane& lane = *plan[i];
-    if (lane.ended) continue;  // cancelled by another lane's listener
-    Task& t = *lane.task;
+  if (now_.empty()) return;
+  runner_.launch(feed);
+  for (const Share& s : now_.shares) ++s.lane->under_way;
+}
+
+// The step after the one under way, where no token of that one can change what it feeds: row i is
+// what wanted row i draws. A lane whose last token is under way leaves its row to nobody.
+bool Stepper::launch_behind() {
+  if (now_.feed.wanted.size() != now_.shares.size()) return false;
+  Feed& feed = next_.feed;
+  feed.follows = true;
+  int64_t lanes = 0, ends = 0;
+  for (size_t i = 0; i < now_.shares.size(); ++i) {
+    Lane* lane = now_.shares[i].lane;
+    if (now_.shares[i].wanted != int64_t(i) || !now_.feed.draws[i]) return false;
+    const bool gone = !lane || lane->ended, last = !gone && lane->sequence.room() < 2;
+    lanes += !gone, ends += last;
+    if (gone || last) lane = nullptr;
+    const std::optional<SampleControls> draw =
+        lane ? device_draw(*lane, lane->size()) : SampleControls{};
+    if (!draw || (lane && !scheduler_.make_room(*lane))) return false;
+    next_.shares.push_back({lane, 1, int64_t(i)});
+    feed.wanted.push_back(int32_t(i));
+    feed.draws.push_back(draw);
+    feed.scores.push_back(false);
+    feed.positions.push_back(lane ? int32_t(lane->size()) : -1);
+    feed.sequences.push_back(int32_t(i));
+    feed.tables.push_back(lane ? std::span<const int32_t>(lane->pages.blocks)
+                               : std::span<const int32_t>());
+  }
+  // Fewer lanes may run in a smaller program, or let others begin.
+  const int64_t rows = int64_t(now_.shares.size()), left = lanes - ends;
+  if (left == 0 || bucket(left, rows) < bucket(rows, rows) || !scheduler_.would_repeat(lanes))
+    return false;
+  runner_.launch(feed);
+  for (const Share& s : next_.shares)
+    if (s.lane) ++s.lane->under_way;
+  ++stats_.followed;
+  return true;
+}
+
+// Takes every lane of now_ one token further.
+void Stepper::take_in() {
+  runner_.collect(now_.feed);
+  for (const Share& s : now_.shares)
+    if (s.lane) --s.lane->under_way;
+  for (const Share& s : now_.shares) {
+    if (!s.lane || s.lane->ended) continue;  // cancelled, perhaps by another lane's listener
+    Task& t = *s.lane->task;
     try {
-      advance(lane, first[i]);
+      advance(s);
     } catch (...) {
       if (!tasks_.contains(t.id)) throw;  // by a listener who was told the end
       end(t, {}, std::current_exception());
     }
   }
+  now_.clear();
+}
+
+// A launch whose every lane has ended meanwhile: nobody waits for it.
+void Stepper::abandon_unless_wanted(Flight& f) {
+  if (f.empty() ||
+      std::ranges::any_of(f.shares, [](const Share& s) { return s.lane && !s.lane->ended; }))
+    return;
+  runner_.drop_launches();
+  for (const Share& s : f.shares)
+    if (s.lane) --s.lane->under_way;
+  f.clear();
 }
 
 // Whether log-probabilities are other than those of the model alone, or than the host makes them.
@@ -101,14 +164,15 @@ std::optional<SampleControls> Stepper::device_draw(const Lane& lane, int64_t p) 
   return lane.sequence.controls(ahead);
 }
 
-// The lane's rows are in the cache; its wanted logits begin with the runner's row `wanted`.
-void Stepper::advance(Lane& lane, int64_t wanted) {
+// The lane's rows are in the cache.
+void Stepper::advance(const Share& share) {
+  Lane& lane = *share.lane;
   const int64_t before = lane.pages.cached, first = lane.first_wanted();
-  score_prompt(lane, wanted);
-  lane.pages.cached += lane.rows;
+  score_prompt(share);
+  lane.pages.cached += share.rows;
   scheduler_.fed(lane);
   if (lane.pages.cached < lane.size()) return;
-  wanted += lane.size() - 1 - std::max(before, first);
+  int64_t wanted = share.wanted + lane.size() - 1 - std::max(before, first);
   ready(lane, wanted);
   if (lane.draft.empty()) return;
   // A guess that was right has been fed as what it turned out to be.
@@ -124,11 +188,13 @@ void Stepper::advance(Lane& lane, int64_t wanted) {
   if (!lane.ended) scheduler_.fed(lane);
 }
 
-void Stepper::score_prompt(Lane& lane, int64_t wanted) {
+void Stepper::score_prompt(const Share& share) {
+  Lane& lane = *share.lane;
   const Job& job = lane.task->job;
+  int64_t wanted = share.wanted;
   auto& logprobs = lane.sequence.completion.prompt_logprobs;
   for (int64_t p = std::max(lane.pages.cached, int64_t(logprobs.size()));
-       p < lane.pages.cached + lane.rows && lane.sequence.scores_prompt(p); ++p, ++wanted)
+       p < lane.pages.cached + share.rows && lane.sequence.scores_prompt(p); ++p, ++wanted)
     logprobs.push_back(token_logprob(runner_.logits(wanted), job.request.prompt[size_t(p) + 1],
                                      job.sampling().logprobs, runner_.log_sum(wanted)));
 }
@@ -171,7 +237,7 @@ void Stepper::draw(Lane& lane, int64_t row) {
   Task& t = *lane.task;
   int32_t token;
   std::optional<TokenLogprob> logprob;
-  if (feed_.draws[size_t(row)]) {
+  if (now_.feed.draws[size_t(row)]) {
     const Drawn& d = runner_.drawn(row);
     if (!std::isfinite(d.likeliest_logprob))
       fail("sampler", "expected finite logits, got others: the weights may be damaged");
@@ -279,6 +345,12 @@ void Stepper::cancel_all() {
 }
 
 void Stepper::fail_all(std::exception_ptr error) {
+  for (Flight* f : {&now_, &next_}) {
+    for (const Share& s : f->shares)
+      if (s.lane) s.lane->under_way = 0;
+    f->clear();
+  }
+  runner_.drop_launches();
   while (!tasks_.empty()) end(*tasks_.begin()->second, {}, error);
   scheduler_.sweep();
   ended_.clear();

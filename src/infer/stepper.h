@@ -1,5 +1,8 @@
 // Stepper: the engine's one loop. Each step plans, runs the model over the planned rows and takes
-// every sequence that has its logits one token further. It knows no other thread.
+// every sequence that has its logits one token further. Where the device draws the tokens, the next
+// step is launched behind this one before the host has seen them, so the device need not wait for
+// the host; what it did for a sequence that turns out to have ended is thrown away. It knows no
+// other thread.
 #pragma once
 
 #include <map>
@@ -38,9 +41,23 @@ class Stepper {
   EngineStats stats() const;
 
  private:
-  void run_model(std::span<Lane* const>);
-  void advance(Lane&, int64_t wanted);
-  void score_prompt(Lane&, int64_t wanted);
+  // Rows of a lane in a launch; `wanted`: the first of those whose logits are read.
+  struct Share {
+    Lane* lane;  // null: nobody's row
+    int64_t rows, wanted;
+  };
+  struct Flight {
+    Feed feed;
+    std::vector<Share> shares;
+    bool empty() const { return shares.empty(); }
+    void clear() { feed.clear(), shares.clear(); }
+  };
+  void launch(std::span<Lane* const>);
+  bool launch_behind();
+  void take_in();
+  void abandon_unless_wanted(Flight&);
+  void advance(const Share&);
+  void score_prompt(const Share&);
   bool tempers(const Task&) const;
   std::optional<SampleControls> device_draw(const Lane&, int64_t p) const;
   // `row`: of the runner's wanted rows
@@ -59,7 +76,7 @@ class Stepper {
   Scheduler scheduler_;
   std::map<uint64_t, std::unique_ptr<Task>> tasks_;
   std::vector<std::unique_ptr<Task>> ended_;  // lanes of this step may still refer to them
-  Feed feed_;
+  Flight now_, next_;                         // what is taken in, and what was launched behind it
   EngineStats stats_;
 };
 

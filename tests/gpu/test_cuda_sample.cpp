@@ -41,14 +41,17 @@ std::vector<Drawn> drawn_by(Backend& b, const std::vector<float>& logits, int64_
   const auto rows = int64_t(cases.size());
   const auto bytes = [](const auto& v) { return int64_t(v.size() * sizeof v[0]); };
   Buffer x(b, bytes(logits), "logits"), c(b, bytes(controls), "controls");
-  Buffer d(b, rows * int64_t(sizeof(Drawn)), "drawn");
+  Buffer d(b, rows * int64_t(sizeof(Drawn)), "drawn"), t(b, rows * 4, "tokens");
   b.upload(x.data(), logits.data(), bytes(logits));
   b.upload(c.data(), controls.data(), bytes(controls));
   b.kernels().sample(b.stream(), {d.data(), {rows, int64_t(sizeof(Drawn))}, DType::u8},
-                     {x.data(), {rows, wide}, DType::f32},
+                     {t.data(), {rows, 1}, DType::i32}, {x.data(), {rows, wide}, DType::f32},
                      {c.data(), {rows, int64_t(sizeof(SampleControls))}, DType::u8}, V);
   std::vector<Drawn> r(cases.size());
   b.download(r.data(), d.data(), bytes(r));
+  std::vector<int32_t> tokens(cases.size());
+  b.download(tokens.data(), t.data(), bytes(tokens));
+  for (size_t i = 0; i < r.size(); ++i) EXPECT_EQ(tokens[i], r[i].token);
   return r;
 }
 

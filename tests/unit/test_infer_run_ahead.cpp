@@ -1,0 +1,139 @@
+// Steps launched before the host has seen the tokens of the one before: a device that draws, played
+// by the CPU, makes the same completions as a host that draws, whatever ends in between.
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "infer/block_pool.h"
+#include "infer/runner.h"
+#include "unit/infer_model.h"
+
+namespace hearth {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+// The likeliest token of each row.
+void draw_likeliest(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor /*controls*/,
+                    int64_t vocab) {
+  for (int64_t row = 0; row < logits.rows(); ++row) {
+    const std::span x(logits.as<const float>() + row * logits.cols(), size_t(vocab));
+    const auto best = std::ranges::max_element(x);
+    double sum = 0;
+    for (const float v : x) sum += std::exp(double(v) - double(*best));
+    const auto token = int32_t(best - x.begin());
+    const auto log = float(-std::log(sum));
+    drawn.as<Drawn>()[row] = {token, log, token, log};
+    tokens.as<int32_t>()[row] = token;
+  }
+}
+
+// A CPU that draws, as cards do. What it sends is only there when it is waited for.
+class DrawingBackend final : public Backend {
+ public:
+  DrawingBackend() : inner_(make_cpu_backend(1)), table_(inner_->kernels()) {
+    table_.sample = draw_likeliest;
+  }
+  const Kernels& kernels() const override { return table_; }
+  Stream& stream() override { return inner_->stream(); }
+  std::string describe() const override { return "cpu that draws"; }
+  std::byte* allocate(int64_t bytes, const std::string& what) override {
+    return inner_->allocate(bytes, what);
+  }
+  void release(std::byte* p, int64_t bytes) override { inner_->release(p, bytes); }
+  void upload(std::byte* device, const void* host, int64_t bytes) override {
+    inner_->upload(device, host, bytes);
+  }
+  void download(void* host, const std::byte* device, int64_t bytes) override {
+    inner_->download(host, device, bytes);
+  }
+  void synchronize() override {}
+  int64_t free_bytes() const override { return inner_->free_bytes(); }
+  std::unique_ptr<Transfer> make_transfer(int64_t bytes) override {
+    struct Late final : Transfer {
+      explicit Late(int64_t bytes) : sent(static_cast<size_t>(bytes)), here(sent.size()) {}
+      void begin(const std::byte* device, int64_t bytes) override {
+        std::copy_n(device, bytes, sent.begin());
+        std::ranges::fill(here, std::byte(0xff));
+      }
+      const std::byte* wait() override {
+        here = sent;
+        return here.data();
+      }
+      std::vector<std::byte> sent, here;
+    };
+    return std::make_unique<Late>(bytes);
+  }
+
+ private:
+  std::unique_ptr<Backend> inner_;
+  Kernels table_;
+};
+
+struct Wish {
+  Request request;
+  int64_t cancel_after = -1;  // tokens; -1: never
+};
+
+std::vector<Wish> wishes(int count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](int n) { return int64_t(random() % uint64_t(n)); };
+  std::vector<Wish> all;
+  for (int i = 0; i < count; ++i) {
+    Request r{.prompt = tiny_prompt(1 + below(60)),
+              .sampling = {.temperature = 0, .max_tokens = 1 + below(90)}};
+    r.prompt[0] = int32_t(below(11));
+    if (below(3) == 0) r.sampling.stop_ids = {int32_t(below(11)), int32_t(11 + below(11))};
+    if (below(3) == 0) r.sampling.logprobs = 0;
+    if (below(4) == 0) r.n = 2;  // drawn by the host at first
+    all.push_back({std::move(r), below(5) == 0 ? 1 + below(8) : -1});
+  }
+  return all;
+}
+
+// All of them, begun a few at a time while others run; the tokens of cancelled ones that were told.
+std::vector<std::vector<Tokens>> run_all(Engine& e, const std::vector<Wish>& all) {
+  std::vector<std::vector<Tokens>> made(all.size());
+  size_t done = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    made[i].resize(size_t(all[i].request.n));
+    e.submit(all[i].request, {.token =
+                                  [&, i](const TokenEvent& t) {
+                                    Tokens& mine = made[i][size_t(t.sample)];
+                                    mine.push_back(t.token);
+                                    return t.sample != 0 ||
+                                           int64_t(mine.size()) != all[i].cancel_after;
+                                  },
+                              .done = [&](auto, std::exception_ptr error) { done += !error; }});
+    if (i % 3 == 2) e.step(), e.step();
+  }
+  while (e.step()) {}
+  EXPECT_EQ(done, all.size());
+  return made;
+}
+
+TEST(RunAhead, MakesTheSameTokens) {
+  for (const int64_t blocks : {blocks_for(256), int64_t(64)})  // the fewer are fought for
+    for (const ModelConfig& c : long_configs()) {
+      if (c.logit_softcap > 0) continue;
+      const std::vector<Wish> all = wishes(24, 7);
+      const auto cpu = make_cpu_backend(1);
+      TinyModel plain(*cpu, c);
+      DrawingBackend drawing;
+      TinyModel ahead(drawing, c);
+      const auto spec = [&](TinyModel& m) {
+        return EngineSpec{.max_batch = 5,
+                          .step_tokens = 16,
+                          .cache_bytes = blocks * Runner::block_bytes(c, m.params.dtype())};
+      };
+      Engine host = plain.engine(spec(plain)), device = ahead.engine(spec(ahead));
+      EXPECT_EQ(run_all(device, all), run_all(host, all));
+      EXPECT_GT(device.stats().followed, 10);
+      EXPECT_EQ(host.stats().followed, 0);
+      EXPECT_EQ(device.stats().used_blocks, 0);
+      EXPECT_EQ(device.stats().running, 0);
+    }
+}
+
+}  // namespace
+}  // namespace hearth
