@@ -7,6 +7,7 @@
 #include <climits>
 
 #include "cuda/attention_kernels.h"
+#include "cuda/copy_async.cuh"
 #include "cuda/early.cuh"
 #include "cuda/flash_mma_paged.h"
 #include "cuda/mma.cuh"
@@ -145,11 +146,25 @@ struct Keys {
 };
 
 // A batch of keys and values under way to a thread: those of the cache need not wait for this
-// step's.
+// step's. Where blocks are few and large, in registers.
 template <class T, int Stride>
-struct Batch {
+struct InRegisters {
+  static constexpr int size = 0;  // shared memory
   Eight<T> k[batch], v[batch];
 
+  __device__ explicit InRegisters(uint4*) {}
+  __device__ void begin(const Keys<T>& keys, int j, int end, int d) {
+    load(keys, j, end, d, false);
+  }
+  __device__ void wait(const Keys<T>& keys, int turn, int j, int end, int d) {
+    if (turn > 0) load(keys, j, end, d, false);
+    load(keys, j, end, d, true);
+  }
+  __device__ void next(const Keys<T>&, int, int, int, int) {}
+  __device__ void key(float (&x)[8], int, int u) const { k[u].floats(x); }
+  __device__ void value(float (&x)[8], int, int u) const { v[u].floats(x); }
+
+ private:
   __device__ void load(const Keys<T>& keys, int j, int end, int d, bool fresh) {
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
@@ -160,6 +175,61 @@ struct Batch {
         });
       } else if (!fresh) {
         k[u].load(keys.cache, 0), v[u].load(keys.cache, 0);
+      }
+    }
+  }
+};
+
+// Where blocks are many, two batches in shared memory: one comes while the other is used. A thread
+// reads what it has copied itself, so none waits for another.
+template <class T, int Stride, int Threads>
+struct InShared {
+  static constexpr int slots = 2, slot = 2 * batch * Threads, size = slots * slot;
+  uint4* memory;
+  bool late = false;  // some of the first batches came with this step
+
+  __device__ explicit InShared(uint4* m) : memory(m + threadIdx.x) {}
+  __device__ void begin(const Keys<T>& keys, int j, int end, int d) {
+#pragma unroll
+    for (int n = 0; n < slots; ++n) {
+      load(keys, n, j + n * Stride * batch, end, d, false);
+      commit_copies();
+    }
+  }
+  __device__ void wait(const Keys<T>& keys, int turn, int j, int end, int d) {
+    if (turn > 0) return wait_for_copies<1>();
+    late = min(end, j + slots * Stride * batch) > keys.first_fresh;
+#pragma unroll
+    for (int n = 0; late && n < slots; ++n) load(keys, n, j + n * Stride * batch, end, d, true);
+    commit_copies();
+    late ? wait_for_copies<0>() : wait_for_copies<2>();
+  }
+  // After batch `turn` at j has been used.
+  __device__ void next(const Keys<T>& keys, int turn, int j, int end, int d) {
+    load(keys, turn % slots, j + slots * Stride * batch, end, d, false);
+    load(keys, turn % slots, j + slots * Stride * batch, end, d, true);
+    commit_copies();
+  }
+  __device__ void key(float (&x)[8], int turn, int u) const { floats(x, turn, 2 * u); }
+  __device__ void value(float (&x)[8], int turn, int u) const { floats(x, turn, 2 * u + 1); }
+
+ private:
+  __device__ void floats(float (&x)[8], int turn, int part) const {
+    Eight<T> v;
+    v.v[0] = memory[turn % slots * slot + part * Threads];
+    v.floats(x);
+  }
+  __device__ void load(const Keys<T>& keys, int n, int j, int end, int d, bool fresh) {
+#pragma unroll
+    for (int u = 0; u < batch; ++u) {
+      uint4* to = memory + n * slot + 2 * u * Threads;
+      const int key = j + u * Stride;
+      if (key >= end || d >= keys.D) {
+        if (!fresh) to[0] = to[Threads] = {0, 0, 0, 0};
+      } else if ((key >= keys.first_fresh) == fresh) {
+        keys.load(key, d, [&](const T* from_k, const T* from_v) {
+          copy_async(to, from_k), copy_async(to + Threads, from_v);
+        });
       }
     }
   }
@@ -239,11 +309,13 @@ __global__ __launch_bounds__(warps * 32,
                      .fresh_v = int64_t(a.G) * a.D,
                      .first_fresh = at + 1 - fresh,
                      .D = a.D};
-  Batch<T, stride> under_way;
-  under_way.load(keys, begin + group, end, d, false);
+  using Batch = std::conditional_t<warps == 4 && sizeof(T) == 2, InShared<T, stride, threads>,
+                                   InRegisters<T, stride>>;
+  __shared__ uint4 memory[Batch::size > 0 ? Batch::size : 1];
+  Batch under_way(memory);
+  under_way.begin(keys, begin + group, end, d);
   wait_for_previous();
 
-  under_way.load(keys, begin + group, end, d, true);
   float q[Heads][8], slope[Heads];
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {
@@ -258,16 +330,13 @@ __global__ __launch_bounds__(warps * 32,
     store_own<threads>(a, own + (a.H + g) * a.D, keys.fresh_v, table[at / block_tokens], g, at);
 
   Running state[Heads];
-  for (int j = begin + group; j - group < end; j += stride * batch) {
-    if (j != begin + group) {
-      under_way.load(keys, j, end, d, false);
-      under_way.load(keys, j, end, d, true);
-    }
+  for (int j = begin + group, turn = 0; j - group < end; j += stride * batch, ++turn) {
+    under_way.wait(keys, turn, j, end, d);
     float s[batch][Heads];
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
       float x[8];
-      under_way.k[u].floats(x);
+      under_way.key(x, turn, u);
       const int key = j + u * stride;
 #pragma unroll
       for (int h = 0; h < Heads; ++h) {
@@ -292,7 +361,7 @@ __global__ __launch_bounds__(warps * 32,
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
       float x[8];
-      under_way.v[u].floats(x);
+      under_way.value(x, turn, u);
 #pragma unroll
       for (int h = 0; h < Heads; ++h) {
         const float p = s[u][h] == -INFINITY ? 0 : expf(s[u][h] - state[h].top);
@@ -301,6 +370,7 @@ __global__ __launch_bounds__(warps * 32,
         for (int i = 0; i < 8; ++i) state[h].y[i] = fmaf(p, x[i], state[h].y[i]);
       }
     }
+    under_way.next(keys, turn, j, end, d);
   }
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {

@@ -26,7 +26,8 @@ __device__ __forceinline__ void let_next_start() {
 }
 
 // Whether this card can, and this code waits: code translated from older cards' has no such word.
-// HEARTH_EARLY=0 launches one after the other, for tools that cannot follow.
+// HEARTH_EARLY=0 launches one after the other, for tools that cannot follow. Kernels that start
+// early share their processors: all of them want the memory there divided in the same way.
 bool starts_early(const Card&, const void* kernel);
 
 // Launches a kernel that calls wait_for_previous() before it touches what others write.
@@ -38,8 +39,8 @@ void launch_early(CudaStream& s, void (*kernel)(Args...), dim3 blocks, unsigned 
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = blocks, config.blockDim = threads, config.stream = s.handle;
-  static const bool early_start = starts_early(s.card, reinterpret_cast<const void*>(kernel));
-  config.attrs = &early, config.numAttrs = early_start;
+  config.attrs = &early;
+  config.numAttrs = starts_early(s.card, reinterpret_cast<const void*>(kernel));
   check(cudaLaunchKernelEx(&config, kernel, args...), "launching a kernel");
 }
 

@@ -39,6 +39,9 @@ struct Params {
   int q_tiles, k_tiles, items, slots;
   int window;  // INT_MAX / 2: none
   float scale;
+  // Lanes that arrive at a barrier for their warp: the first does, after the warp has met. All of
+  // them under HEARTH_RACECHECK=1, since compute-sanitizer follows no order through __syncwarp.
+  int leaders;
 };
 
 template <class S>

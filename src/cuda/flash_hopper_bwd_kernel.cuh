@@ -193,7 +193,7 @@ __device__ void consume(const Params& p, uint32_t base, int w) {
   using L = Layout<S>;
   const Bars<S> bars{base + L::bars};
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-  const bool leader = lane == 0;
+  const bool leader = lane < p.leaders;
   // Of a matrix stored by stmatrix: this lane's row in 64, and its chunk.
   const int row = 16 * warp + (lane / 8 % 2) * 8 + lane % 8;
   const uint32_t store_at = row * 128 + ((lane / 16 ^ lane % 8) << 4);
@@ -342,19 +342,19 @@ __global__ void __launch_bounds__(384, 1) flash_bwd_kernel(const __grid_constant
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
       barrier_init(bars.item_full(i), 1);
-      barrier_init(bars.item_empty(i), 10);
+      barrier_init(bars.item_empty(i), 8 * p.leaders + 2);
       barrier_init(bars.k_full(i), 1);
-      barrier_init(bars.k_empty(i), 8);
-      barrier_init(bars.dq_full(i), 4);
+      barrier_init(bars.k_empty(i), 8 * p.leaders);
+      barrier_init(bars.dq_full(i), 4 * p.leaders);
       barrier_init(bars.dq_prior(i), 1);
       barrier_init(bars.dq_empty(i), 1);
     }
     barrier_init(bars.v_full(), 1);
-    barrier_init(bars.v_empty(), 8);
+    barrier_init(bars.v_empty(), 8 * p.leaders);
     for (int s = 0; s < S::stages; ++s) {
       barrier_init(bars.q_full(s), 2);
       barrier_init(bars.dy_full(s), 1);
-      barrier_init(bars.empty(s), 8);
+      barrier_init(bars.empty(s), 8 * p.leaders);
     }
     barrier_init_fence();
   }

@@ -1,4 +1,5 @@
-// Draws the next token of each row of logits on the card: a block a row. Weights are whole numbers
+// Draws the next token of each row of logits on the card: blocks that read a stretch of a row each
+// find its likeliest, then a block a row draws. Weights are whole numbers
 // (shares of 2^40), so their sums are exact in any order and a draw depends on its row alone.
 #include "cuda/device.cuh"
 #include "cuda/early.cuh"
@@ -84,22 +85,31 @@ struct Seen {
   }
 };
 
-// The id of the largest logit (the lowest of equals), and the sum of exp(x - it), in one reading.
-__device__ int likeliest(const float* x, int V, SampleShared& s, float* sum) {
-  constexpr int under_way = 4;
+// What there is to say of a stretch of a row: the likeliest of it, and the sum of exp(x - that).
+struct Stretch {
+  Mass best;
+  float top, sum;
+};
+constexpr int stretches = 16;  // of a row, however many rows there are
+
+// Reads every stretch of every row once, by a block each.
+__global__ void __launch_bounds__(threads)
+    scan_rows(Stretch* parts, const float* logits, int V, int64_t stride) {
+  __shared__ SampleShared s;
+  let_next_start();
+  wait_for_previous();
+  const float* x = logits + blockIdx.y * stride;
+  const int length = (V + 4 * stretches - 1) / (4 * stretches) * 4;
+  const int begin = int(blockIdx.x) * length, end = min(V, begin + length);
   Seen mine;
-  const int packs = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0 ? V / 4 : 0;
-  for (int i = int(threadIdx.x); i < packs; i += under_way * threads) {
-    float v[4 * under_way];
-#pragma unroll
-    for (int u = 0; u < under_way; ++u) {
-      float4 p = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
-      if (i + u * threads < packs) p = reinterpret_cast<const float4*>(x)[i + u * threads];
-      v[4 * u] = p.x, v[4 * u + 1] = p.y, v[4 * u + 2] = p.z, v[4 * u + 3] = p.w;
-    }
-    mine.add(v, [&](int k) { return 4 * (i + k / 4 * threads) + k % 4; });
+  const bool whole = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0;
+  const int packed = whole ? max(begin, begin + (end - begin) / 4 * 4) : begin;
+  for (int i = begin + 4 * int(threadIdx.x); i < packed; i += 4 * threads) {
+    const float4 p = *reinterpret_cast<const float4*>(x + i);
+    const float v[4] = {p.x, p.y, p.z, p.w};
+    mine.add(v, [&](int k) { return i + k; });
   }
-  for (int i = 4 * packs + int(threadIdx.x); i < V; i += threads) {
+  for (int i = packed + int(threadIdx.x); i < end; i += threads) {
     const float v[1] = {x[i]};
     mine.add(v, [&](int) { return i; });
   }
@@ -113,8 +123,27 @@ __device__ int likeliest(const float* x, int V, SampleShared& s, float* sum) {
   __syncthreads();
   for (int w = 0; w < warps; ++w) best = s.sums[w] > best ? s.sums[w] : best;
   __syncthreads();
+  const float top = best ? number_of(uint32_t(best >> 32)) : -INFINITY;
+  const float sum = block_sum(mine.sum > 0 ? mine.sum * expf(mine.top - top) : mine.sum, s.floats);
+  if (threadIdx.x == 0) parts[blockIdx.y * stretches + blockIdx.x] = {best, top, sum};
+}
+
+// The id of the largest logit (the lowest of equals), and the sum of exp(x - it).
+__device__ int likeliest(const Stretch* parts, float* sum) {
+  const int lane = int(threadIdx.x) % stretches;
+  const Stretch mine = parts[lane];
+  Mass best = mine.best;
+#pragma unroll
+  for (int offset = stretches / 2; offset > 0; offset /= 2) {
+    const Mass other = __shfl_xor_sync(~0u, best, offset);
+    best = other > best ? other : best;
+  }
   const float top = number_of(uint32_t(best >> 32));
-  *sum = block_sum(mine.sum > 0 ? mine.sum * expf(mine.top - top) : mine.sum, s.floats);
+  float part = mine.sum > 0 ? mine.sum * expf(mine.top - top) : mine.sum;
+#pragma unroll
+  for (int offset = stretches / 2; offset > 0; offset /= 2)
+    part += __shfl_xor_sync(~0u, part, offset);
+  *sum = part;
   return int(~uint32_t(best));
 }
 
@@ -261,14 +290,14 @@ __device__ void draw(const Row& r, const Kept& kept, Mass u, SampleShared& s, in
 }
 
 __global__ void __launch_bounds__(threads)
-    sample_rows(Drawn* drawn, int32_t* tokens, const float* logits, const SampleControls* controls,
-                int V, int64_t stride) {
+    sample_rows(Drawn* drawn, int32_t* tokens, const Stretch* parts, const float* logits,
+                const SampleControls* controls, int V, int64_t stride) {
   __shared__ SampleShared s;
   const SampleControls c = controls[blockIdx.x];  // the host's
   wait_for_previous();
   const float* x = logits + blockIdx.x * stride;
   float z = 0;
-  const int best = likeliest(x, V, s, &z);
+  const int best = likeliest(parts + blockIdx.x * stretches, &z);
   const float top = x[best];
   Drawn& out = drawn[blockIdx.x];
   if (c.temperature > 0) {
@@ -298,9 +327,12 @@ void sample(Stream& stream, Tensor drawn, Tensor tokens, Tensor logits, Tensor c
             int64_t vocab) {
   expect_dtypes("sample", DType::f32, logits);
   CudaStream& s = on(stream);
-  launch_early(s, sample_rows, unsigned(logits.rows()), threads, as<Drawn>(drawn),
-               as<int32_t>(tokens), as<float>(logits), as<SampleControls>(controls), int(vocab),
-               logits.cols());
+  const int64_t rows = logits.rows();
+  auto* parts = static_cast<Stretch*>(s.scratch(rows * stretches * int64_t(sizeof(Stretch))));
+  launch_early(s, scan_rows, dim3(stretches, unsigned(rows)), threads, parts, as<float>(logits),
+               int(vocab), logits.cols());
+  launch_early(s, sample_rows, unsigned(rows), threads, as<Drawn>(drawn), as<int32_t>(tokens),
+               parts, as<float>(logits), as<SampleControls>(controls), int(vocab), logits.cols());
   check_launch("sample");
 }
 
