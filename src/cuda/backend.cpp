@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "cuda/attention_kernels.h"
 #include "cuda/gemm.h"
-#include "cuda/gemm_few.h"
+#include "cuda/gemm_some.h"
 #include "cuda/kernels.h"
 #include "cuda/nvml.h"
 #include "cuda/probe.h"
@@ -19,8 +19,8 @@ using namespace cuda;
 
 constexpr int64_t mib = 1 << 20;
 
-const Kernels& cuda_kernels() {
-  static const Kernels table{
+Kernels cuda_kernels() {
+  return {
       .name = "cuda",
       .gemm = cuda::gemm,
       .norm_gemm = cuda::norm_gemm,
@@ -52,7 +52,6 @@ const Kernels& cuda_kernels() {
       .gate_update = cuda::gate_update,
       .adamw = cuda::adamw,
   };
-  return table;
 }
 
 bool turned_off(const char* variable) {
@@ -170,6 +169,9 @@ class CudaBackend final : public Backend {
     if (spec.shared_limit)
       stream_.card.shared_bytes = std::min(stream_.card.shared_bytes, spec.shared_limit);
     stream_.hopper_kernels = spec.hopper_kernels && !turned_off("HEARTH_HOPPER");
+    stream_.some_rows =
+        spec.some_rows && !turned_off("HEARTH_SOME") && gemm_some_runs(stream_.card);
+    if (stream_.some_rows) kernels_.norm_gemm_takes = cuda::norm_gemm_takes_some;
     graphs_ = spec.graphs && !turned_off("HEARTH_GRAPH");
     gemms_ = std::make_unique<Gemms>(stream_, GemmsSpec{.tf32 = spec.tf32, .card = card.name});
     stream_.gemms = gemms_.get();
@@ -178,7 +180,7 @@ class CudaBackend final : public Backend {
   }
   ~CudaBackend() override { cudaStreamSynchronize(owned_.handle); }
 
-  const Kernels& kernels() const override { return cuda_kernels(); }
+  const Kernels& kernels() const override { return kernels_; }
   Stream& stream() override { return stream_; }
   std::string describe() const override {
     return fmt::format("cuda:{} {}", stream_.card.index, name_);
@@ -243,6 +245,7 @@ class CudaBackend final : public Backend {
 
  private:
   CudaSpec spec_;
+  Kernels kernels_ = cuda_kernels();
   std::string name_;
   OwnedStream owned_;
   DeviceMemory memory_;

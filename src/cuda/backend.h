@@ -36,6 +36,7 @@ struct CudaSpec {
   bool graphs = true;          // replay programs as graphs; HEARTH_GRAPH=0 turns it off
   bool tf32 = false;           // f32 products round their inputs to TF32
   bool hopper_kernels = true;  // false: mma.sync attention on Hopper too; HEARTH_HOPPER=0
+  bool some_rows = true;       // false: cuBLASLt from 17 rows on, not 65; HEARTH_SOME=0
   int64_t shared_limit = 0;  // act as if a block could ask for no more shared memory; 0: the card's
   int64_t memory_limit = 0;  // act as if the card had no more than this; 0: what it has
 };

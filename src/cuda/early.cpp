@@ -10,10 +10,7 @@ namespace {
 
 bool can_start_early(const Card& card, const void* kernel) {
   const char* set = std::getenv("HEARTH_EARLY");
-  if (card.major < 9 || (set && std::strcmp(set, "0") == 0)) return false;
-  cudaFuncAttributes a;
-  check(cudaFuncGetAttributes(&a, kernel), "asking for a kernel");
-  if (a.ptxVersion < 90) return false;
+  if ((set && std::strcmp(set, "0") == 0) || !has_clusters(card, kernel)) return false;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared),
         "dividing a processor's memory");
@@ -21,6 +18,13 @@ bool can_start_early(const Card& card, const void* kernel) {
 }
 
 }  // namespace
+
+bool has_clusters(const Card& card, const void* kernel) {
+  if (card.major < 9) return false;
+  cudaFuncAttributes a;
+  check(cudaFuncGetAttributes(&a, kernel), "asking for a kernel");
+  return a.ptxVersion >= 90;
+}
 
 bool starts_early(const Card& card, const void* kernel) {
   static std::mutex mutex;

@@ -27,8 +27,11 @@ __device__ __forceinline__ void let_next_start() {
 
 // Whether this card can, and this code waits: code translated from older cards' has no such word.
 // HEARTH_EARLY=0 launches one after the other, for tools that cannot follow. Kernels that start
-// early share their processors: all of them want the memory there divided in the same way.
+// early share their processors: where two divide the memory there differently, the later one waits
+// until the first is gone, so all of them ask for as much shared memory as there is.
 bool starts_early(const Card&, const void* kernel);
+// Whether this card has clusters of blocks, and this code was made for such cards.
+bool has_clusters(const Card&, const void* kernel);
 
 // Launches a kernel that calls wait_for_previous() before it touches what others write.
 template <class... Args>
@@ -41,6 +44,35 @@ void launch_early(CudaStream& s, void (*kernel)(Args...), dim3 blocks, unsigned 
   config.gridDim = blocks, config.blockDim = threads, config.stream = s.handle;
   config.attrs = &early;
   config.numAttrs = starts_early(s.card, reinterpret_cast<const void*>(kernel));
+  check(cudaLaunchKernelEx(&config, kernel, args...), "launching a kernel");
+}
+
+struct ClusterLaunch {
+  unsigned blocks = 1, threads = 1;
+  unsigned cluster = 1;  // blocks that run at once and see each other's memory; divides blocks
+  int shared = 0;        // bytes of memory to a block
+};
+
+// The same in clusters of blocks.
+template <class... Args>
+void launch_early_clusters(CudaStream& s, void (*kernel)(Args...), const ClusterLaunch& spec,
+                           const std::type_identity_t<Args>&... args) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(spec.shared)),
+        "asking for shared memory");
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (spec.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {spec.cluster, 1, 1};
+  }
+  if (starts_early(s.card, reinterpret_cast<const void*>(kernel))) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = spec.blocks, config.blockDim = spec.threads, config.stream = s.handle;
+  config.dynamicSmemBytes = size_t(spec.shared);
+  config.attrs = attributes, config.numAttrs = count;
   check(cudaLaunchKernelEx(&config, kernel, args...), "launching a kernel");
 }
 

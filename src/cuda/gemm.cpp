@@ -8,6 +8,7 @@
 #include "cuda/cublaslt.h"
 #include "cuda/gemm_choices.h"
 #include "cuda/gemm_few.h"
+#include "cuda/gemm_some.h"
 
 namespace hearth::cuda {
 namespace {
@@ -295,7 +296,24 @@ void Gemms::run(Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor pr
 void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
           const GemmSpec& spec) {
   if (gemm_few_takes(c, a, b, spec)) return gemm_few(on(s), c, aux, a, b, bias, prior, spec);
+  if (gemm_some_takes(on(s), c, a, b, spec))
+    return gemm_some(on(s), c, aux, a, b, bias, prior, spec);
   on(s).gemms->run(c, aux, a, b, bias, prior, spec);
+}
+
+bool norm_gemm_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
+  return norm_gemm_few_takes(rows, width, columns, dtype);
+}
+
+bool norm_gemm_takes_some(int64_t rows, int64_t width, int64_t columns, DType dtype) {
+  return norm_gemm_few_takes(rows, width, columns, dtype) ||
+         norm_gemm_some_takes(rows, width, columns, dtype);
+}
+
+void norm_gemm(Stream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
+               Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
+  const auto f = x.rows() <= 16 ? norm_gemm_few : norm_gemm_some;
+  f(on(s), c, x, gain, shift, b, bias, prior, norm, spec);
 }
 
 }  // namespace hearth::cuda

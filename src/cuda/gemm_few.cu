@@ -4,11 +4,10 @@
 // have scattered pairs. Warps of a block share rows of w and split K; their sums are added in
 // order. The rows of a may be normed on their way in: a block reads every element of them once, and
 // has them all in its registers when it does.
-#include "cuda/act.cuh"
 #include "cuda/device.cuh"
 #include "cuda/early.cuh"
 #include "cuda/gemm_few.h"
-#include "cuda/mma.cuh"
+#include "cuda/gemm_rows.cuh"
 
 namespace hearth::cuda {
 namespace {
@@ -46,24 +45,6 @@ __device__ __forceinline__ void few_multiply(float (&sum)[Columns][4], const uin
   for (int c = 0; c < Columns; ++c) {
     multiply(sum[c], left, x[c].x, x[c].y, T());
     multiply(sum[c], right, x[c].z, x[c].w, T());
-  }
-}
-
-template <class T>
-__device__ __forceinline__ float few_act(Act act, float x) {
-  if (act == Act::gelu_tanh) return act_value_for<Act::gelu_tanh, T>(x);
-  if (act == Act::gelu_erf) return act_value_for<Act::gelu_erf, T>(x);
-  return act_value_for<Act::relu2, T>(x);  // a GLU is no act of a product
-}
-
-// Eight elements as floats.
-template <class T>
-__device__ __forceinline__ void few_floats(float (&f)[8], const uint4& v) {
-  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 two = unpack(words[i], T());
-    f[2 * i] = two.x, f[2 * i + 1] = two.y;
   }
 }
 
@@ -108,7 +89,7 @@ __device__ __forceinline__ void few_stats(const FewArgs<T, Out>& p,
     for (int c = 0; c < Columns; ++c)
 #pragma unroll
       for (int i = 0; i < ahead; ++i) {
-        few_floats<T>(f, x[i][c]);
+        eight_floats<T>(f, x[i][c]);
 #pragma unroll
         for (int e = 0; e < 8; ++e) mean[c] += f[e];
       }
@@ -121,29 +102,13 @@ __device__ __forceinline__ void few_stats(const FewArgs<T, Out>& p,
 #pragma unroll
     for (int i = 0; i < ahead; ++i) {
       if (k + i * Warps * stretch >= p.K) continue;  // zeros that are not of the row
-      few_floats<T>(f, x[i][c]);
+      eight_floats<T>(f, x[i][c]);
 #pragma unroll
       for (int e = 0; e < 8; ++e) inverse[c] = fmaf(f[e] - mean[c], f[e] - mean[c], inverse[c]);
     }
   few_row_sums<Columns, Warps>(inverse, norm.sums[1]);
 #pragma unroll
   for (int c = 0; c < Columns; ++c) inverse[c] = rsqrtf(inverse[c] / float(p.K) + p.eps);
-}
-
-// The normed eight, rounded as the norm's own kernel rounds them.
-template <class T>
-__device__ __forceinline__ uint4 few_normed(const uint4& x, const uint4& gain, const uint4& shift,
-                                            bool gains, bool shifts, float mean, float inverse) {
-  float v[8], g[8], b[8];
-  few_floats<T>(v, x), few_floats<T>(g, gain), few_floats<T>(b, shift);
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    v[k] = (v[k] - mean) * inverse;
-    if (gains) v[k] *= g[k];
-    if (shifts) v[k] += b[k];
-  }
-  return {pack(v[0], v[1], T()), pack(v[2], v[3], T()), pack(v[4], v[5], T()),
-          pack(v[6], v[7], T())};
 }
 
 // What a warp reads of the weights ahead of its multiplications.
@@ -201,8 +166,8 @@ __global__ void __launch_bounds__(32 * Warps, Normed&& Warps == 8 ? 2 : 1)
         const int pack = min(k + i * Warps * stretch + at, p.K - 8) / 8;
 #pragma unroll
         for (int c = 0; c < Columns; ++c)
-          x[i][c] = few_normed<T>(x[i][c], norm.gain[pack], norm.shift[pack], p.gain, p.shift,
-                                  mean[c], inverse[c]);
+          x[i][c] = eight_normed<T>(x[i][c], norm.gain[pack], norm.shift[pack], p.gain, p.shift,
+                                    mean[c], inverse[c]);
       }
     }
 #pragma unroll
@@ -225,7 +190,7 @@ __global__ void __launch_bounds__(32 * Warps, Normed&& Warps == 8 ? 2 : 1)
   if (p.act != Act::none) {
     const Out argument = Out(x);  // rounded, as everywhere: it can be made again to the bit
     if (p.aux) p.aux[to] = argument;
-    x = few_act<T>(p.act, float(argument));
+    x = act_of_product<T>(p.act, float(argument));
   }
   p.c[to] = Out(p.prior ? fmaf(p.alpha, x, prior) : p.alpha * x);
 }
@@ -288,19 +253,19 @@ void gemm_few(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bi
 }
 
 // Every block norms the rows again: more blocks than the card holds at once had better not.
-bool norm_gemm_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
+bool norm_gemm_few_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
   return (dtype == DType::bf16 || dtype == DType::f16) && rows <= 16 && width % 8 == 0 &&
          width <= 16 * ahead * stretch && columns <= 8192;
 }
 
-void norm_gemm(Stream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
-               Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
+void norm_gemm_few(CudaStream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b,
+                   Tensor bias, Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
   expect_dtypes("norm_gemm", x.dtype, gain, shift, b, bias);
   few_types(x, c, [&]<class T, class Out>(T*, Out*) {
     FewArgs<T, Out> args = few_args<T, Out>(c, {}, x, b, bias, prior, spec);
     args.gain = as<T>(gain), args.shift = as<T>(shift);
     args.eps = norm.eps, args.layer = norm.kind == Norm::layer;
-    few_launch<true, T, Out>(on(s), args);
+    few_launch<true, T, Out>(s, args);
   });
   check_launch("norm_gemm");
 }

@@ -47,6 +47,7 @@ struct CudaStream : Stream {
   Card card;
   Gemms* gemms = nullptr;
   bool hopper_kernels = true;  // false: the mma.sync kernels even where wgmma would run
+  bool some_rows = false;      // products of 17 to 64 rows by a kernel of our own
   DeviceMemory& memory;
 
   // Memory for the kernel being launched, good until the next one asks. Grows on first use, so a
