@@ -48,8 +48,9 @@ void launch_early(CudaStream& s, void (*kernel)(Args...), dim3 blocks, unsigned 
 }
 
 struct ClusterLaunch {
-  unsigned blocks = 1, threads = 1;
-  unsigned cluster = 1;  // blocks that run at once and see each other's memory; divides blocks
+  dim3 blocks = 1;
+  unsigned threads = 1;
+  unsigned cluster = 1;  // blocks that run at once and see each other's memory; divides blocks.x
   int shared = 0;        // bytes of memory to a block
 };
 

@@ -51,64 +51,76 @@ __device__ __forceinline__ void few_multiply(float (&sum)[Columns][4], const uin
 // What the warps of a block find out together about the rows they norm.
 template <int Warps>
 struct FewNorm {
-  float sums[2][Warps][16];
+  float4 stats[Warps][16];  // columns, their mean, and the squares of what is off it
   uint4 gain[Warps * ahead * 4], shift[Warps * ahead * 4];
 };
 
-// The sum over whole rows of what the lanes have of them: each warp has some columns, the lanes of
-// a group of four have the same rows, group + 8 c. In a fixed order.
-template <int Columns, int Warps>
-__device__ __forceinline__ void few_row_sums(float (&x)[Columns], float (&parts)[Warps][16]) {
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+// Columns of a row that a warp has.
+template <int Warps>
+__device__ __forceinline__ float few_columns(int warp, int K) {
+  int n = 0;
 #pragma unroll
-  for (int c = 0; c < Columns; ++c) {
-    x[c] += __shfl_xor_sync(~0u, x[c], 1);
-    x[c] += __shfl_xor_sync(~0u, x[c], 2);
-    if (lane % 4 == 0) parts[warp][8 * c + lane / 4] = x[c];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int c = 0; c < Columns; ++c) {
-    x[c] = 0;
-#pragma unroll
-    for (int w = 0; w < Warps; ++w) x[c] += parts[w][8 * c + lane / 4];
-  }
+  for (int i = 0; i < ahead; ++i) n += min(max(K - (warp + i * Warps) * stretch, 0), stretch);
+  return float(n);
+}
+
+// Over the lanes of a group of four, which have the same rows.
+__device__ __forceinline__ float few_group_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
 }
 
 // Mean (0 without) and 1 / deviation of the rows group + 8 c, whose elements x the block holds.
+// Each warp finds those of its own columns; they are joined in the order of the warps.
 template <class T, class Out, int Columns, int Warps>
 __device__ __forceinline__ void few_stats(const FewArgs<T, Out>& p,
                                           const uint4 (&x)[ahead][Columns], int k,
                                           FewNorm<Warps>& norm, float (&mean)[Columns],
                                           float (&inverse)[Columns]) {
-#pragma unroll
-  for (int c = 0; c < Columns; ++c) mean[c] = inverse[c] = 0;
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  const float own = few_columns<Warps>(warp, p.K);
   float f[8];
-  if (p.layer) {
 #pragma unroll
-    for (int c = 0; c < Columns; ++c)
+  for (int c = 0; c < Columns; ++c) {
+    float middle = 0, squares = 0;
+    if (p.layer) {
 #pragma unroll
-      for (int i = 0; i < ahead; ++i) {
+      for (int i = 0; i < ahead; ++i) {  // zeros beyond the end add nothing
         eight_floats<T>(f, x[i][c]);
 #pragma unroll
-        for (int e = 0; e < 8; ++e) mean[c] += f[e];
+        for (int e = 0; e < 8; ++e) middle += f[e];
       }
-    few_row_sums<Columns, Warps>(mean, norm.sums[0]);
-#pragma unroll
-    for (int c = 0; c < Columns; ++c) mean[c] /= float(p.K);
-  }
-#pragma unroll
-  for (int c = 0; c < Columns; ++c)
+      middle = own > 0 ? few_group_sum(middle) / own : 0;
+    }
 #pragma unroll
     for (int i = 0; i < ahead; ++i) {
       if (k + i * Warps * stretch >= p.K) continue;  // zeros that are not of the row
       eight_floats<T>(f, x[i][c]);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) inverse[c] = fmaf(f[e] - mean[c], f[e] - mean[c], inverse[c]);
+      for (int e = 0; e < 8; ++e) squares = fmaf(f[e] - middle, f[e] - middle, squares);
     }
-  few_row_sums<Columns, Warps>(inverse, norm.sums[1]);
+    squares = few_group_sum(squares);
+    if (lane % 4 == 0) norm.stats[warp][8 * c + lane / 4] = {own, middle, squares, 0};
+  }
+  __syncthreads();
 #pragma unroll
-  for (int c = 0; c < Columns; ++c) inverse[c] = rsqrtf(inverse[c] / float(p.K) + p.eps);
+  for (int c = 0; c < Columns; ++c) {
+    float squares = 0;
+    mean[c] = 0;
+#pragma unroll
+    for (int w = 0; w < Warps; ++w) {
+      const float4 part = norm.stats[w][8 * c + lane / 4];
+      if (p.layer) mean[c] = fmaf(part.x, part.y, mean[c]);
+    }
+    if (p.layer) mean[c] /= float(p.K);
+#pragma unroll
+    for (int w = 0; w < Warps; ++w) {
+      const float4 part = norm.stats[w][8 * c + lane / 4];
+      const float off = part.y - mean[c];
+      squares += fmaf(off * off, part.x, part.z);
+    }
+    inverse[c] = rsqrtf(squares / float(p.K) + p.eps);
+  }
 }
 
 // What a warp reads of the weights ahead of its multiplications.

@@ -1,8 +1,8 @@
 // Products of some rows (decoding many sequences): c (M, N) = act(a (M, K) wᵀ + bias), M from 17 to
-// 64. All is latency here, so all of w that a block needs is under way before the kernel ahead has
-// ended. The blocks of a cluster split K for the same 64 columns of c; each then gets some rows of
-// everybody's sums into its own memory, and adds them in the order of the blocks. The rows of a may
-// be normed on their way in: the blocks tell each other about their parts of them.
+// 64. All is latency here: a block has 32 rows of c by 32 columns, all of K as far as its memory
+// goes, and puts all of w that it needs under way before the kernel ahead has ended; where K is
+// longer, a cluster of blocks splits it, and each adds up some rows of everybody's sums in the
+// order of the blocks. The rows of a may be normed on their way in: a block has them whole.
 #include "cuda/cluster.cuh"
 #include "cuda/early.cuh"
 #include "cuda/gemm_some.cuh"
@@ -11,229 +11,180 @@
 namespace hearth::cuda {
 namespace {
 
-// Chunks [begin, end) of 8 columns of `Rows` rows of a matrix; zeros beyond its rows and columns.
-template <int Rows, int Threads, class T>
-__device__ __forceinline__ void some_copy(uint32_t to, int pitch, const T* from, int stride,
-                                          int rows, int begin, int end, int real) {
-  for (int c = begin + int(threadIdx.x) % 8; c < end; c += 8)
-#pragma unroll
-    for (int i = 0; i < Rows; i += Threads / 8) {
-      const int r = i + int(threadIdx.x) / 8;
-      copy_async(to + uint32_t(r * pitch + 16 * c), from + int64_t(r) * stride + 8 * c,
-                 r < rows && c < real);
-    }
-}
-
-// Every second step of 16 columns from `from` on: 32 rows of a by 32 of w. The addresses are a
-// lane's own, of the first step.
 template <class T>
-__device__ __forceinline__ void some_multiply(float (&sum)[2][4][4], uint32_t a, uint32_t w,
-                                              int pitch, int from, int to) {
-#pragma unroll 2
-  for (int s = from; s < to; s += 2) {
-    uint32_t x[2][4], y[2][4];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      load_matrices(x[i], a + uint32_t(16 * i * pitch + 32 * s));
-      load_matrices(y[i], w + uint32_t(16 * i * pitch + 32 * s));
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        multiply(sum[i][j], x[i], y[j / 2][2 * (j % 2)], y[j / 2][2 * (j % 2) + 1], T());
-  }
-}
-
-template <class T, int Rows>
 struct SomeBlock {
-  static constexpr int threads = 4 * Rows, warps = threads / 32;
   const SomeArgs<T>& p;
   const SomeShared lies;
   unsigned char* const shared;
   const uint32_t base;
-  const int rank, first;  // of the cluster; of the columns of c
-  const int begin, real;  // of the columns of a; chunks of 8 that there are
-  const int steps;        // of 16 columns
+  const int rank, first;    // of the cluster; of the columns of c
+  const int first_row;      // of a and c
+  const int begin, chunks;  // of the columns of a; eights of them that there are
+  const int steps;          // sixteens
 
   __device__ __forceinline__ SomeBlock(const SomeArgs<T>& args, bool normed, unsigned char* memory)
       : p(args),
-        lies(Rows, args.slice, normed),
+        lies(args.slice, normed, args.split > 1),
         shared(memory),
         base(shared_address(memory)),
-        rank(cluster_rank()),
+        rank(args.split > 1 ? cluster_rank() : 0),
         first(int(blockIdx.x) / args.split * some_columns),
+        first_row(int(blockIdx.y) * some_rows_of_block),
         begin(rank * args.slice),
-        real(min(max(args.K - begin, 0), args.slice) / 8),
-        steps((real + 1) / 2) {}
+        chunks(min(max(args.K - begin, 0), args.slice) / 8),
+        steps((chunks + 1) / 2) {}
 
-  __device__ __forceinline__ void copy_weights() const {
-    some_copy<some_columns, threads>(base + lies.w, lies.pitch, p.w + int64_t(first) * p.K + begin,
-                                     p.K, p.N - first, 0, 2 * steps, real);
+  // Chunks [from, to) of 32 rows of a matrix, by eight lanes a row; zeros beyond its rows and
+  // chunks.
+  __device__ __forceinline__ void copy_tile(int tile, const T* m, int rows, int from,
+                                            int to) const {
+    const int r = int(threadIdx.x) / 8;
+    const uint32_t at = base + uint32_t(tile + r * lies.pitch);
+    const T* row = m + int64_t(r) * p.K + begin;
+    for (int c = from + int(threadIdx.x) % 8; c < to; c += 8)
+      copy_async(at + uint32_t(16 * c), row + 8 * c, r < rows && c < chunks);
   }
-  __device__ __forceinline__ void copy_gains() const {
-    for (int c = int(threadIdx.x); c < real; c += threads) {
-      if (p.gain) copy_async(shared + lies.gain + 16 * c, p.gain + begin + 8 * c);
-      if (p.shift) copy_async(shared + lies.shift + 16 * c, p.shift + begin + 8 * c);
+  __device__ __forceinline__ void copy_weights() const {
+    copy_tile(lies.w, p.w + int64_t(first) * p.K, p.N - first, 0, 2 * steps);
+  }
+  __device__ __forceinline__ const T* rows() const { return p.a + int64_t(first_row) * p.K; }
+  __device__ __forceinline__ void copy_rows() const {
+    const int piece = 2 * piece_steps();
+#pragma unroll
+    for (int i = 0; i < some_pieces; ++i) {
+      copy_tile(lies.a, rows(), p.M - first_row, i * piece, min((i + 1) * piece, 2 * steps));
+      commit_copies();
     }
   }
-
-  // Everything of the cluster that was written so far is seen after it.
-  __device__ __forceinline__ void meet() const {
-    if (p.split > 1) {
-      arrive_written();
-      wait_for_cluster();
-    } else {
-      __syncthreads();
+  __device__ __forceinline__ void copy_gains() const {
+    for (int c = int(threadIdx.x); c < chunks; c += some_threads) {
+      if (p.gain) copy_async(shared + lies.gain + 16 * c, p.gain + 8 * c);
+      if (p.shift) copy_async(shared + lies.shift + 16 * c, p.shift + 8 * c);
     }
   }
 
   // The rows of a, normed, into their tile.
   __device__ __forceinline__ void norm_rows() const {
-    const int lane = int(threadIdx.x) % 32, part = lane / 8;
-    const int row = int(threadIdx.x) / 32 * 8 + lane % 8;
+    const int row = int(threadIdx.x) / 8, part = int(threadIdx.x) % 8;
+    const uint4* from = reinterpret_cast<const uint4*>(rows() + int64_t(row) * p.K);
     uint4 x[some_chunks];
 #pragma unroll
     for (int i = 0; i < some_chunks; ++i) {
-      const int c = part + 4 * i;
-      x[i] = {0, 0, 0, 0};
-      if (row < p.M && c < real)
-        x[i] = __ldcg(reinterpret_cast<const uint4*>(p.a + int64_t(row) * p.K + begin) + c);
+      const int c = part + 8 * i;
+      x[i] = first_row + row < p.M && c < chunks ? __ldcg(from + c) : uint4{0, 0, 0, 0};
     }
-    const float2 own = some_stats<T>(x, part, real, p.layer);
-    const uint32_t at = base + uint32_t(lies.stats + (rank * Rows + row) * 8);
-    if (p.split > 1) wait_for_cluster();
-    for (int r = part; r < p.split; r += 4) put_in_block(p.split > 1 ? in_block(at, r) : at, own);
+    const float2 stats = some_stats<T>(x, part, chunks, p.layer, p.eps);
     wait_for_copies<1>();  // gain and shift
-    meet();
-    const float2 row_stats =
-        some_joined(p, reinterpret_cast<const float2*>(shared + lies.stats) + row, Rows);
+    __syncthreads();
 #pragma unroll
     for (int i = 0; i < some_chunks; ++i) {
-      const int c = part + 4 * i;
+      const int c = part + 8 * i;
       if (c >= 2 * steps) continue;
       uint4 y = {0, 0, 0, 0};
-      if (c < real)
+      if (c < chunks)
         y = eight_normed<T>(x[i], *reinterpret_cast<const uint4*>(shared + lies.gain + 16 * c),
                             *reinterpret_cast<const uint4*>(shared + lies.shift + 16 * c), p.gain,
-                            p.shift, row_stats.x, row_stats.y);
+                            p.shift, stats.x, stats.y);
       *reinterpret_cast<uint4*>(shared + lies.a + row * lies.pitch + 16 * c) = y;
     }
   }
 
-  // A warp has 32 rows, 32 columns and every second step of 16 of K; so has another, of the steps
-  // between, and the two give each other half of the rows.
-  static constexpr int quarters = warps / 2;
-  struct Warp {
-    int lane, half_of_k, row, half;  // its first row; which 32 columns
-    __device__ __forceinline__ Warp() {
-      const int warp = int(threadIdx.x) / 32, quarter = warp % quarters;
-      lane = int(threadIdx.x) % 32, half_of_k = warp / quarters;
-      row = quarter / 2 * 32, half = quarter % 2;
-    }
-  };
+  // A warp has 16 rows, all columns, and every fourth step of 16 of K.
+  static __device__ __forceinline__ int warp_row() { return int(threadIdx.x) / 32 % 2 * 16; }
+  static __device__ __forceinline__ int warp_part() { return int(threadIdx.x) / 64; }
 
-  template <bool Normed>
-  __device__ __forceinline__ void multiply_all(float (&sum)[2][4][4]) const {
-    const Warp own;
-    const int lane = own.lane;
-    const uint32_t a =
-        base + uint32_t(lies.a + (own.row + lane % 16) * lies.pitch) + uint32_t(16 * (lane / 16));
-    const uint32_t w = base +
-                       uint32_t(lies.w + (32 * own.half + lane % 8 + lane / 16 * 8) * lies.pitch) +
+  __device__ __forceinline__ void multiply_steps(float (&sum)[4][4], int from, int to) const {
+    const int lane = int(threadIdx.x) % 32;
+    const uint32_t a = base + uint32_t(lies.a + (warp_row() + lane % 16) * lies.pitch) +
+                       uint32_t(16 * (lane / 16));
+    const uint32_t w = base + uint32_t(lies.w + (lane % 8 + lane / 16 * 8) * lies.pitch) +
                        uint32_t(16 * (lane / 8 % 2));
+#pragma unroll 4
+    for (int s = from + warp_part(); s < to; s += some_parts) {
+      uint32_t x[4], y[2][4];
+      load_matrices(x, a + uint32_t(32 * s));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) load_matrices(y[i], w + uint32_t(16 * i * lies.pitch + 32 * s));
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        multiply(sum[j], x, y[j / 2][2 * (j % 2)], y[j / 2][2 * (j % 2) + 1], T());
+    }
+  }
+  // A multiple of 4 steps: one for each part.
+  __device__ __forceinline__ int piece_steps() const {
+    return (steps + some_parts * some_pieces - 1) / (some_parts * some_pieces) * some_parts;
+  }
+  template <bool Normed>
+  __device__ __forceinline__ void multiply_all(float (&sum)[4][4]) const {
     if constexpr (Normed) {
       wait_for_copies<0>();
       __syncthreads();
-      some_multiply<T>(sum, a, w, lies.pitch, own.half_of_k, steps);
+      multiply_steps(sum, 0, steps);
     } else {
       const int piece = piece_steps();
 #pragma unroll
       for (int i = 0; i < some_pieces; ++i) {
-        if (i * piece >= steps) break;
         if (i == 0) wait_for_copies<some_pieces - 1>();
         if (i == 1) wait_for_copies<some_pieces - 2>();
         if (i == 2) wait_for_copies<some_pieces - 3>();
         if (i == 3) wait_for_copies<some_pieces - 4>();
         __syncthreads();
-        some_multiply<T>(sum, a, w, lies.pitch, i * piece + own.half_of_k,
-                         min((i + 1) * piece, steps));
+        multiply_steps(sum, i * piece, min((i + 1) * piece, steps));
       }
     }
   }
-  // A multiple of 4 steps: 128 bytes of a row.
-  __device__ __forceinline__ int piece_steps() const {
-    return (steps + 4 * some_pieces - 1) / (4 * some_pieces) * 4;
-  }
-  __device__ __forceinline__ void copy_rows() const {
-    const int piece = 2 * piece_steps();
-#pragma unroll
-    for (int i = 0; i < some_pieces; ++i) {
-      some_copy<Rows, threads>(base + lies.a, lies.pitch, p.a + begin, p.K, p.M, i * piece,
-                               min((i + 1) * piece, 2 * steps), real);
-      commit_copies();
-    }
-  }
 
-  // Each block's share of the sums to that block. A thread keeps 16 of the 32 rows of its warp.
-  __device__ __forceinline__ void share(const float (&sum)[2][4][4]) const {
-    const Warp own;
-    const int lane = own.lane, warp = int(threadIdx.x) / 32;
-    float4* const swapped = reinterpret_cast<float4*>(shared + lies.a);
-    float keep[4][4];
+  // What the warps have of four columns of a row, in the order of their parts of K.
+  __device__ __forceinline__ float4 join_warps(const float (&sum)[4][4]) const {
+    constexpr int pitch = SomeShared::sum_pitch;
+    const int lane = int(threadIdx.x) % 32;
+    float* const sums = reinterpret_cast<float*>(shared + lies.a);
     __syncthreads();  // all are done with the tiles
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const bool upper = own.half_of_k;
-      swapped[(warp * 4 + j) * 32 + lane] =
-          upper ? make_float4(sum[0][j][0], sum[0][j][1], sum[0][j][2], sum[0][j][3])
-                : make_float4(sum[1][j][0], sum[1][j][1], sum[1][j][2], sum[1][j][3]);
+    for (int i = 0; i < 2; ++i) {
+      float* row =
+          sums + (warp_part() * some_rows_of_block + warp_row() + 8 * i + lane / 4) * pitch;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) keep[j][e] = upper ? sum[1][j][e] : sum[0][j][e];
+      for (int j = 0; j < 4; ++j)
+        *reinterpret_cast<float2*>(row + 8 * j + 2 * (lane % 4)) = {sum[j][2 * i],
+                                                                    sum[j][2 * i + 1]};
     }
     __syncthreads();
+    float4 all = {0, 0, 0, 0};
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float4 other = swapped[((warp + quarters) % warps * 4 + j) * 32 + lane];
-      keep[j][0] += other.x, keep[j][1] += other.y, keep[j][2] += other.z, keep[j][3] += other.w;
+    for (int k = 0; k < some_parts; ++k) {
+      const float4 part = *reinterpret_cast<const float4*>(
+          sums + (k * some_rows_of_block + int(threadIdx.x) / 8) * pitch +
+          int(threadIdx.x) % 8 * 4);
+      all.x += part.x, all.y += part.y, all.z += part.z, all.w += part.w;
     }
-    const int each = Rows / p.split;  // rows of a block
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = own.row + 16 * own.half_of_k + 8 * i + lane / 4, owner = row / each;
-#pragma unroll
-      for (int j = 0; j < 4; j += 2) {
-        const int place = some_place(row - owner * each, own.half, j, lane % 4);
-        const uint32_t at = base + uint32_t(4 * (rank * each * some_columns + place));
-        put_in_block(p.split > 1 ? in_block(at, owner) : at,
-                     make_float4(keep[j][2 * i], keep[j][2 * i + 1], keep[j + 1][2 * i],
-                                 keep[j + 1][2 * i + 1]));
-      }
-    }
+    return all;
   }
 
-  // The sums of all blocks, in their order.
-  __device__ __forceinline__ void add_up(float (&x)[4], const SomeFour<T>& four) const {
-    const float* const parts = reinterpret_cast<const float*>(shared);
-    const int place =
-        some_place(four.row, four.column / 32, four.column / 8 % 4, four.column / 4 % 2 * 2);
-    const int each = Rows / p.split * some_columns;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) x[e] = 0;
+  // Sends the sums to the blocks that have their rows; then those of this block's, from everybody.
+  __device__ __forceinline__ float4 join_blocks(const float4& own) const {
+    const int row = int(threadIdx.x) / 8, each = some_rows_of_block / p.split, owner = row / each;
+    const uint32_t at =
+        base + uint32_t(16 * ((rank * each + row % each) * 8 + int(threadIdx.x) % 8));
+    wait_for_cluster();  // all have begun
+    put_in_block(in_block(at, owner), own);
+    arrive_written();
+    wait_for_cluster();
+    float4 all = {0, 0, 0, 0};
+    if (int(threadIdx.x) >= 8 * each) return all;
     for (int r = 0; r < p.split; ++r) {
-      const float2 left = *reinterpret_cast<const float2*>(parts + r * each + place);
-      const float2 right = *reinterpret_cast<const float2*>(parts + r * each + place + 4);
-      x[0] += left.x, x[1] += left.y, x[2] += right.x, x[3] += right.y;
+      const float4 part = reinterpret_cast<const float4*>(shared)[r * each * 8 + int(threadIdx.x)];
+      all.x += part.x, all.y += part.y, all.z += part.z, all.w += part.w;
     }
+    return all;
   }
 };
 
-template <class T, int Rows, bool Normed>
-__global__ void __launch_bounds__(4 * Rows, 2) some_rows(SomeArgs<T> p) {
+template <class T, bool Normed>
+__global__ void __launch_bounds__(some_threads, 2) some_rows(SomeArgs<T> p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ uint4 some_memory[];
-  using Block = SomeBlock<T, Rows>;
-  const Block block(p, Normed, reinterpret_cast<unsigned char*>(some_memory));
+  const SomeBlock<T> block(p, Normed, reinterpret_cast<unsigned char*>(some_memory));
   let_next_start();
   if (p.split > 1) arrive_begun();
   if (!p.weight) wait_for_previous();
@@ -243,32 +194,22 @@ __global__ void __launch_bounds__(4 * Rows, 2) some_rows(SomeArgs<T> p) {
   }
   block.copy_weights();
   if constexpr (Normed) commit_copies();  // or else with the first of a
-  const int rows = Rows / p.split, fours = rows * some_columns / 4;
-  int id = int(threadIdx.x);
-  SomeFour<T> four(p, id, block.rank * rows, block.first);
-  float bias[4] = {}, prior[4] = {}, sum[2][4][4] = {};
-  if (id < fours) four.read_bias(p, bias);
+  const int rows = some_rows_of_block / p.split;
+  const SomeFour<T> four(p, int(threadIdx.x), block.first_row + block.rank * rows, block.first);
+  const bool writes = int(threadIdx.x) < rows * (some_columns / 4) && four.count > 0;
+  float bias[4] = {}, prior[4] = {}, sum[4][4] = {};
+  if (writes) four.read_bias(p, bias);
   wait_for_previous();
   if constexpr (Normed)
     block.norm_rows();
   else
     block.copy_rows();
-  if (id < fours) four.read_prior(p, prior);
+  if (writes) four.read_prior(p, prior);
   block.template multiply_all<Normed>(sum);
-  if (!Normed && p.split > 1) wait_for_cluster();
-  block.share(sum);
-  block.meet();
-  for (; id < fours; id += Block::threads) {
-    if (id >= Block::threads) {
-      four = SomeFour<T>(p, id, block.rank * rows, block.first);
-      four.read_bias(p, bias);
-      four.read_prior(p, prior);
-    }
-    if (four.count <= 0) continue;
-    float x[4];
-    block.add_up(x, four);
-    four.finish(p, x, bias, prior);
-  }
+  float4 all = block.join_warps(sum);
+  if (p.split > 1) all = block.join_blocks(all);
+  float x[4] = {all.x, all.y, all.z, all.w};
+  if (writes) four.finish(p, x, bias, prior);
 #endif
 }
 
@@ -277,44 +218,28 @@ struct SomePlan {
   int shared = 0;
 };
 
-// How many blocks split K. What a multiprocessor has to do is counted in cycles: a from L2, what
-// the warps read of the tiles, what the blocks tell each other, and waiting for one another. More
-// blocks than multiprocessors share them.
-SomePlan some_plan(const Card& card, int64_t M, int64_t N, int64_t K, bool normed) {
-  const int rows = M <= 32 ? 32 : 64;
-  SomePlan best;
-  double least = 0;
-  for (int split = 1; split <= some_cluster; split *= 2) {
+// As few blocks as can hold all of K: they wait for each other.
+SomePlan some_plan(const Card& card, int64_t K, bool normed) {
+  for (int split = 1; split <= (normed ? 1 : some_cluster); split *= 2) {
     const int64_t slice = round_up(ceil_div(K, split), 16);
-    if (slice > (normed ? some_normed : some_slice)) continue;
-    const SomeShared shared(rows, int(slice), normed);
-    if (shared.end > card.shared_bytes) continue;
-    const double load = double(rows * slice * 2) / 40, read = double(rows * slice * 2) / 32;
-    const double told = double(rows * some_columns * 4) * (split - 1) / split / 16;
-    const int64_t blocks = ceil_div(N, some_columns) * split;
-    const double crowd = std::max(1.0, double(blocks) / card.processors);
-    const double cycles = crowd * (load + read + told) + (split > 1 ? 600 : 0);
-    if (best.split && cycles >= least) continue;
-    least = cycles;
-    best = {split, int(slice), shared.end};
+    if (slice > some_slice) continue;
+    const SomeShared shared(int(slice), normed, split > 1);
+    if (shared.end <= card.shared_bytes) return {split, int(slice), shared.end};
   }
-  return best;
+  return {};
 }
 
 template <bool Normed, class T>
 void some_launch(CudaStream& s, SomeArgs<T> args) {
-  const SomePlan plan = some_plan(s.card, args.M, args.N, args.K, Normed);
+  const SomePlan plan = some_plan(s.card, args.K, Normed);
   args.split = plan.split, args.slice = plan.slice;
-  const unsigned blocks = unsigned(ceil_div(args.N, some_columns) * plan.split);
-  const auto launch = [&]<int Rows>(Number<Rows>) {
-    launch_early_clusters(s, some_rows<T, Rows, Normed>,
-                          {.blocks = blocks,
-                           .threads = 4 * Rows,
-                           .cluster = unsigned(plan.split),
-                           .shared = plan.shared},
-                          args);
-  };
-  args.M <= 32 ? launch(Number<32>{}) : launch(Number<64>{});
+  launch_early_clusters(s, some_rows<T, Normed>,
+                        {.blocks = dim3(unsigned(ceil_div(args.N, some_columns) * plan.split),
+                                        unsigned(ceil_div(args.M, some_rows_of_block))),
+                         .threads = some_threads,
+                         .cluster = unsigned(plan.split),
+                         .shared = plan.shared},
+                        args);
 }
 
 template <class T>
@@ -353,7 +278,7 @@ constexpr int64_t some_widest = 8192;  // columns of c: beyond them cuBLASLt has
 }  // namespace
 
 bool gemm_some_runs(const Card& card) {
-  return has_clusters(card, reinterpret_cast<const void*>(&some_rows<__nv_bfloat16, 64, true>));
+  return has_clusters(card, reinterpret_cast<const void*>(&some_rows<__nv_bfloat16, true>));
 }
 
 bool gemm_some_takes(const CudaStream& s, const Tensor& c, const Tensor& a, const Tensor& b,
@@ -361,8 +286,7 @@ bool gemm_some_takes(const CudaStream& s, const Tensor& c, const Tensor& a, cons
   return s.some_rows && a.rows() > 16 && a.rows() <= 64 && some_sixteen(a.dtype) && !spec.ta &&
          spec.tb && !spec.act_slope && (c.dtype == a.dtype || c.dtype == DType::f32) &&
          packs_fit(a.cols(), a, b) && c.cols() <= some_widest &&
-         a.cols() <= some_cluster * some_slice &&
-         some_plan(s.card, a.rows(), c.cols(), a.cols(), false).split;
+         some_plan(s.card, a.cols(), false).split;
 }
 
 void gemm_some(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
@@ -375,8 +299,8 @@ void gemm_some(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor b
 
 // What a block needs for normed rows is less than any card with clusters has.
 bool norm_gemm_some_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
-  return some_sixteen(dtype) && rows > 16 && rows <= 64 && width % 8 == 0 &&
-         width <= some_cluster * some_normed && columns <= some_widest;
+  return some_sixteen(dtype) && rows > 16 && rows <= 64 && width % 8 == 0 && width <= some_slice &&
+         columns <= some_widest;
 }
 
 void norm_gemm_some(CudaStream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b,

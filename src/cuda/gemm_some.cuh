@@ -7,10 +7,12 @@
 
 namespace hearth::cuda {
 
-constexpr int some_columns = 64;                    // of c in a block
-constexpr int some_cluster = 8;                     // blocks that split K, at most
-constexpr int some_slice = 512, some_normed = 256;  // columns of a in a block, at most
-constexpr int some_pieces = 4;                      // that a arrives in
+constexpr int some_rows_of_block = 32, some_columns = 32;  // of c
+constexpr int some_threads = 256;
+constexpr int some_cluster = 8;   // blocks that split K, at most
+constexpr int some_slice = 1024;  // columns of a in a block, at most
+constexpr int some_pieces = 4;    // that a arrives in
+constexpr int some_parts = 4;     // of K, by warps
 
 template <class T>
 struct SomeArgs {
@@ -32,18 +34,19 @@ struct SomeArgs {
 // Where things lie in a block's shared memory, in bytes. Rows of the tiles are an odd number of 16
 // bytes apart, so that ldmatrix meets no bank twice.
 struct SomeShared {
-  int pitch, stats, gain, shift, a, w, end;
+  static constexpr int sum_pitch = some_columns + 8;  // floats
+  int pitch, gain, shift, a, w, end;
 
-  __host__ __device__ SomeShared(int rows, int slice, bool normed) {
+  __host__ __device__ SomeShared(int slice, bool normed, bool split) {
     pitch = 2 * slice + 16;
-    stats = rows * some_columns * 4;  // before them: sums of all blocks, of rows / split rows
-    gain = stats + (normed ? rows * some_cluster * 8 : 0);
+    gain = split ? some_rows_of_block * some_columns * 4 : 0;  // before them: what others send
     shift = gain + (normed ? 2 * slice : 0);
     a = shift + (normed ? 2 * slice : 0);
-    w = a + rows * pitch;
+    w = a + some_rows_of_block * pitch;
     end = w + some_columns * pitch;
-    // What the warps swap lies over the tiles when they are done with.
-    if (end < a + rows * some_columns * 4) end = a + rows * some_columns * 4;
+    // The sums of the warps lie over the tiles when those are done with.
+    const int sums = a + some_parts * some_rows_of_block * sum_pitch * 4;
+    if (end < sums) end = sums;
   }
 };
 
@@ -116,60 +119,38 @@ struct SomeFour {
   }
 };
 
-// Where the sums of columns 8 j + 2 t and the next of a half (32 columns) of a row lie among those
-// of the row: what a thread has of two tiles is 16 bytes, what four threads have lies together, and
-// rows next to each other do not meet in a bank.
-__device__ __forceinline__ int some_place(int row, int half, int j, int t) {
-  return row * some_columns + 32 * half + 16 * ((j / 2) ^ (row & 1)) + 4 * t + 2 * (j % 2);
-}
-
-// Four lanes (8 apart) share a row and have every fourth chunk of it.
-constexpr int some_chunks = some_normed / 8 / 4;
+// Eight lanes share a row and have every eighth chunk of it.
+constexpr int some_chunks = some_slice / 8 / 8;
 
 __device__ __forceinline__ float some_row_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 8);
-  return x + __shfl_xor_sync(~0u, x, 16);
+  x += __shfl_xor_sync(~0u, x, 1);
+  x += __shfl_xor_sync(~0u, x, 2);
+  return x + __shfl_xor_sync(~0u, x, 4);
 }
 
-// Mean (0 without) of `real` chunks of a row, and the sum of the squares of what they are off it.
+// Mean (0 without) and 1 / deviation of a row of `chunks` chunks.
 template <class T>
-__device__ __forceinline__ float2 some_stats(const uint4 (&x)[some_chunks], int part, int real,
-                                             bool layer) {
+__device__ __forceinline__ float2 some_stats(const uint4 (&x)[some_chunks], int part, int chunks,
+                                             bool layer, float eps) {
+  const float width = float(8 * chunks);
   float mean = 0, squares = 0, f[8];
-  if (layer && real > 0) {
+  if (layer) {
 #pragma unroll
     for (int i = 0; i < some_chunks; ++i) {  // zeros beyond the end add nothing
       eight_floats<T>(f, x[i]);
 #pragma unroll
       for (int e = 0; e < 8; ++e) mean += f[e];
     }
-    mean = some_row_sum(mean) / float(8 * real);
+    mean = some_row_sum(mean) / width;
   }
 #pragma unroll
   for (int i = 0; i < some_chunks; ++i) {
-    if (part + 4 * i >= real) continue;
+    if (part + 8 * i >= chunks) continue;
     eight_floats<T>(f, x[i]);
 #pragma unroll
     for (int e = 0; e < 8; ++e) squares = fmaf(f[e] - mean, f[e] - mean, squares);
   }
-  return {mean, some_row_sum(squares)};
-}
-
-// Mean and 1 / deviation of a row, from what the blocks found of their parts of it.
-template <class T>
-__device__ __forceinline__ float2 some_joined(const SomeArgs<T>& p, const float2* parts, int rows) {
-  float mean = 0, squares = 0;
-  if (p.layer) {
-    for (int r = 0; r < p.split; ++r)
-      mean = fmaf(float(min(max(p.K - r * p.slice, 0), p.slice)), parts[r * rows].x, mean);
-    mean /= float(p.K);
-  }
-  for (int r = 0; r < p.split; ++r) {
-    const float2 part = parts[r * rows];
-    const float off = part.x - mean;
-    squares += fmaf(off * off, float(min(max(p.K - r * p.slice, 0), p.slice)), part.y);
-  }
-  return {mean, rsqrtf(squares / float(p.K) + p.eps)};
+  return {mean, rsqrtf(some_row_sum(squares) / width + eps)};
 }
 
 }  // namespace hearth::cuda

@@ -91,11 +91,14 @@ struct Stretch {
   float top, sum;
 };
 constexpr int stretches = 16;  // of a row, however many rows there are
+constexpr int scan_threads = 128, scan_warps = scan_threads / 32;
 
 // Reads every stretch of every row once, by a block each.
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(scan_threads)
     scan_rows(Stretch* parts, const float* logits, int V, int64_t stride) {
-  __shared__ SampleShared s;
+  constexpr int under_way = 4;
+  __shared__ Mass bests[scan_warps];
+  __shared__ float sums[scan_warps];
   let_next_start();
   wait_for_previous();
   const float* x = logits + blockIdx.y * stride;
@@ -104,28 +107,42 @@ __global__ void __launch_bounds__(threads)
   Seen mine;
   const bool whole = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0;
   const int packed = whole ? max(begin, begin + (end - begin) / 4 * 4) : begin;
-  for (int i = begin + 4 * int(threadIdx.x); i < packed; i += 4 * threads) {
-    const float4 p = *reinterpret_cast<const float4*>(x + i);
-    const float v[4] = {p.x, p.y, p.z, p.w};
-    mine.add(v, [&](int k) { return i + k; });
+  for (int i = begin + 4 * int(threadIdx.x); i < packed; i += 4 * under_way * scan_threads) {
+    float v[4 * under_way];
+#pragma unroll
+    for (int u = 0; u < under_way; ++u) {
+      float4 p = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+      const int at = i + 4 * u * scan_threads;
+      if (at < packed) p = *reinterpret_cast<const float4*>(x + at);
+      v[4 * u] = p.x, v[4 * u + 1] = p.y, v[4 * u + 2] = p.z, v[4 * u + 3] = p.w;
+    }
+    mine.add(v, [&](int k) { return i + 4 * (k / 4) * scan_threads + k % 4; });
   }
-  for (int i = packed + int(threadIdx.x); i < end; i += threads) {
+  for (int i = packed + int(threadIdx.x); i < end; i += scan_threads) {
     const float v[1] = {x[i]};
     mine.add(v, [&](int) { return i; });
   }
+  const int warp = int(threadIdx.x) / 32;
   Mass best = mine.best;
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
     const Mass other = __shfl_xor_sync(~0u, best, offset);
     best = other > best ? other : best;
   }
-  if (threadIdx.x % 32 == 0) s.sums[threadIdx.x / 32] = best;
+  if (threadIdx.x % 32 == 0) bests[warp] = best;
   __syncthreads();
-  for (int w = 0; w < warps; ++w) best = s.sums[w] > best ? s.sums[w] : best;
-  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < scan_warps; ++w) best = bests[w] > best ? bests[w] : best;
   const float top = best ? number_of(uint32_t(best >> 32)) : -INFINITY;
-  const float sum = block_sum(mine.sum > 0 ? mine.sum * expf(mine.top - top) : mine.sum, s.floats);
-  if (threadIdx.x == 0) parts[blockIdx.y * stretches + blockIdx.x] = {best, top, sum};
+  const float share = mine.sum > 0 ? mine.sum * expf(mine.top - top) : mine.sum;
+  const float warp_share = warp_sum(share);
+  if (threadIdx.x % 32 == 0) sums[warp] = warp_share;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < scan_warps; ++w) sum += sums[w];
+  parts[blockIdx.y * stretches + blockIdx.x] = {best, top, sum};
 }
 
 // The id of the largest logit (the lowest of equals), and the sum of exp(x - it).
@@ -329,8 +346,8 @@ void sample(Stream& stream, Tensor drawn, Tensor tokens, Tensor logits, Tensor c
   CudaStream& s = on(stream);
   const int64_t rows = logits.rows();
   auto* parts = static_cast<Stretch*>(s.scratch(rows * stretches * int64_t(sizeof(Stretch))));
-  launch_early(s, scan_rows, dim3(stretches, unsigned(rows)), threads, parts, as<float>(logits),
-               int(vocab), logits.cols());
+  launch_early(s, scan_rows, dim3(stretches, unsigned(rows)), scan_threads, parts,
+               as<float>(logits), int(vocab), logits.cols());
   launch_early(s, sample_rows, unsigned(rows), threads, as<Drawn>(drawn), as<int32_t>(tokens),
                parts, as<float>(logits), as<SampleControls>(controls), int(vocab), logits.cols());
   check_launch("sample");
