@@ -78,6 +78,15 @@ struct SomeBlock {
     }
   }
 
+  // At `at` of the shared memory of a block of the cluster.
+  template <class V>
+  __device__ __forceinline__ void put(int at, int owner, const V& v) const {
+    if (p.split > 1)
+      put_in_block(in_block(base + uint32_t(at), owner), v);
+    else
+      *reinterpret_cast<V*>(shared + at) = v;
+  }
+
   // Everything of the cluster that was written so far is seen after it.
   __device__ __forceinline__ void meet() const {
     if (p.split > 1) {
@@ -101,9 +110,8 @@ struct SomeBlock {
         x[i] = __ldcg(reinterpret_cast<const uint4*>(p.a + int64_t(row) * p.K + begin) + c);
     }
     const float2 own = some_stats<T>(x, part, real, p.layer);
-    const uint32_t at = base + uint32_t(lies.stats + (rank * Rows + row) * 8);
     if (p.split > 1) wait_for_cluster();
-    for (int r = part; r < p.split; r += 4) put_in_block(p.split > 1 ? in_block(at, r) : at, own);
+    for (int r = part; r < p.split; r += 4) put(lies.stats + (rank * Rows + row) * 8, r, own);
     wait_for_copies<1>();  // gain and shift
     meet();
     const float2 row_stats =
@@ -204,10 +212,9 @@ struct SomeBlock {
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         const int place = some_place(row - owner * each, own.half, j, lane % 4);
-        const uint32_t at = base + uint32_t(4 * (rank * each * some_columns + place));
-        put_in_block(p.split > 1 ? in_block(at, owner) : at,
-                     make_float4(keep[j][2 * i], keep[j][2 * i + 1], keep[j + 1][2 * i],
-                                 keep[j + 1][2 * i + 1]));
+        put(4 * (rank * each * some_columns + place), owner,
+            make_float4(keep[j][2 * i], keep[j][2 * i + 1], keep[j + 1][2 * i],
+                        keep[j + 1][2 * i + 1]));
       }
     }
   }
