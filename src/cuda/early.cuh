@@ -58,7 +58,8 @@ struct ClusterLaunch {
 template <class... Args>
 void launch_early_clusters(CudaStream& s, void (*kernel)(Args...), const ClusterLaunch& spec,
                            const std::type_identity_t<Args>&... args) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(spec.shared)),
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             int(s.card.shared_bytes)),
         "asking for shared memory");
   cudaLaunchAttribute attributes[2]{};
   unsigned count = 0;
