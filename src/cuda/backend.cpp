@@ -171,7 +171,8 @@ class CudaBackend final : public Backend {
     stream_.hopper_kernels = spec.hopper_kernels && !turned_off("HEARTH_HOPPER");
     stream_.some_rows =
         spec.some_rows && !turned_off("HEARTH_SOME") && gemm_some_runs(stream_.card);
-    if (stream_.some_rows) kernels_.norm_gemm_takes = cuda::norm_gemm_takes_some;
+    if (stream_.some_rows && norm_gemm_some_fits(stream_.card))
+      kernels_.norm_gemm_takes = cuda::norm_gemm_takes_some;
     graphs_ = spec.graphs && !turned_off("HEARTH_GRAPH");
     gemms_ = std::make_unique<Gemms>(stream_, GemmsSpec{.tf32 = spec.tf32, .card = card.name});
     stream_.gemms = gemms_.get();

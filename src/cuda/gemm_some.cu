@@ -297,7 +297,8 @@ void gemm_some(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor b
   check_launch("gemm");
 }
 
-// What a block needs for normed rows is less than any card with clusters has.
+bool norm_gemm_some_fits(const Card& card) { return some_plan(card, some_slice, true).split; }
+
 bool norm_gemm_some_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
   return some_sixteen(dtype) && rows > 16 && rows <= 64 && width % 8 == 0 && width <= some_slice &&
          columns <= some_widest;
