@@ -149,7 +149,8 @@ struct Keys {
 // step's. Where blocks are few and large, in registers.
 template <class T, int Stride>
 struct InRegisters {
-  static constexpr int size = 0;  // shared memory
+  static constexpr int size = 0;   // shared memory
+  static constexpr int whole = 1;  // batches begin anywhere
   Eight<T> k[batch], v[batch];
 
   __device__ explicit InRegisters(uint4*) {}
@@ -181,9 +182,11 @@ struct InRegisters {
 };
 
 // Where blocks are many, two batches in shared memory: one comes while the other is used. A thread
-// reads what it has copied itself, so none waits for another.
+// reads what it has copied itself, so none waits for another. A batch lies in one block of the
+// cache.
 template <class T, int Stride, int Threads>
 struct InShared {
+  static constexpr int whole = Stride * batch;  // keys: where batches begin
   static constexpr int slots = 2, slot = 2 * batch * Threads, size = slots * slot;
   uint4* memory;
   bool late = false;  // some of the first batches came with this step
@@ -192,7 +195,7 @@ struct InShared {
   __device__ void begin(const Keys<T>& keys, int j, int end, int d) {
 #pragma unroll
     for (int n = 0; n < slots; ++n) {
-      load(keys, n, j + n * Stride * batch, end, d, false);
+      load<true, false>(keys, n, j + n * Stride * batch, end, d);
       commit_copies();
     }
   }
@@ -200,14 +203,14 @@ struct InShared {
     if (turn > 0) return wait_for_copies<1>();
     late = min(end, j + slots * Stride * batch) > keys.first_fresh;
 #pragma unroll
-    for (int n = 0; late && n < slots; ++n) load(keys, n, j + n * Stride * batch, end, d, true);
+    for (int n = 0; late && n < slots; ++n)
+      load<false, true>(keys, n, j + n * Stride * batch, end, d);
     commit_copies();
     late ? wait_for_copies<0>() : wait_for_copies<2>();
   }
   // After batch `turn` at j has been used.
   __device__ void next(const Keys<T>& keys, int turn, int j, int end, int d) {
-    load(keys, turn % slots, j + slots * Stride * batch, end, d, false);
-    load(keys, turn % slots, j + slots * Stride * batch, end, d, true);
+    load<true, true>(keys, turn % slots, j + slots * Stride * batch, end, d);
     commit_copies();
   }
   __device__ void key(float (&x)[8], int turn, int u) const { floats(x, turn, 2 * u); }
@@ -219,17 +222,26 @@ struct InShared {
     v.v[0] = memory[turn % slots * slot + part * Threads];
     v.floats(x);
   }
-  __device__ void load(const Keys<T>& keys, int n, int j, int end, int d, bool fresh) {
+  // Keys of the cache, keys of this step, or both; zeros go with the former.
+  template <bool old, bool fresh>
+  __device__ void load(const Keys<T>& keys, int n, int j, int end, int d) {
+    uint4* const to = memory + n * slot;
+    const T* k = keys.cache +
+                 int64_t(old && j < end ? keys.table[j / block_tokens] : 0) * keys.block +
+                 int64_t(j % block_tokens) * keys.D + d;
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
-      uint4* to = memory + n * slot + 2 * u * Threads;
       const int key = j + u * Stride;
+      uint4* const k_at = to + 2 * u * Threads;
       if (key >= end || d >= keys.D) {
-        if (!fresh) to[0] = to[Threads] = {0, 0, 0, 0};
-      } else if ((key >= keys.first_fresh) == fresh) {
-        keys.load(key, d, [&](const T* from_k, const T* from_v) {
-          copy_async(to, from_k), copy_async(to + Threads, from_v);
-        });
+        if (old) k_at[0] = k_at[Threads] = {0, 0, 0, 0};
+      } else if (old && key < keys.first_fresh) {
+        copy_async(k_at, k + u * Stride * keys.D);
+        copy_async(k_at + Threads, k + u * Stride * keys.D + keys.to_v);
+      } else if (fresh && key >= keys.first_fresh) {
+        const T* own = keys.fresh + key * keys.fresh_row + d;
+        copy_async(k_at, own);
+        copy_async(k_at + Threads, own + keys.fresh_v);
       }
     }
   }
@@ -263,10 +275,16 @@ __device__ void join_pieces(const Decode& a, const Seen& seen, int64_t line, int
   }
 }
 
+// Whether the batches of a kernel go through shared memory.
+template <class T>
+constexpr bool through_shared(int lanes, int warps) {
+  return warps == 4 && sizeof(T) == 2 && 32 / lanes * warps * batch <= block_tokens;
+}
+
 // Lanes: threads that share a key, 8 columns each. Heads: of one row, sharing a key head.
 template <class T, int Lanes, int Heads, int warps>
 __global__ __launch_bounds__(warps * 32,
-                             warps == 4 && sizeof(T) == 2 ? 6 : 1) void decode_piece(Decode a) {
+                             through_shared<T>(Lanes, warps) ? 6 : 1) void decode_piece(Decode a) {
   constexpr int threads = warps * 32;
   constexpr int groups = 32 / Lanes, stride = warps * groups;
   __shared__ float joined[warps][Heads][Lanes * 8 + 2];
@@ -309,11 +327,12 @@ __global__ __launch_bounds__(warps * 32,
                      .fresh_v = int64_t(a.G) * a.D,
                      .first_fresh = at + 1 - fresh,
                      .D = a.D};
-  using Batch = std::conditional_t<warps == 4 && sizeof(T) == 2, InShared<T, stride, threads>,
+  using Batch = std::conditional_t<through_shared<T>(Lanes, warps), InShared<T, stride, threads>,
                                    InRegisters<T, stride>>;
   __shared__ uint4 memory[Batch::size > 0 ? Batch::size : 1];
   Batch under_way(memory);
-  under_way.begin(keys, begin + group, end, d);
+  const int from = begin / Batch::whole * Batch::whole;
+  under_way.begin(keys, from + group, end, d);
   wait_for_previous();
 
   float q[Heads][8], slope[Heads];
@@ -330,7 +349,7 @@ __global__ __launch_bounds__(warps * 32,
     store_own<threads>(a, own + (a.H + g) * a.D, keys.fresh_v, table[at / block_tokens], g, at);
 
   Running state[Heads];
-  for (int j = begin + group, turn = 0; j - group < end; j += stride * batch, ++turn) {
+  for (int j = from + group, turn = 0; j - group < end; j += stride * batch, ++turn) {
     under_way.wait(keys, turn, j, end, d);
     float s[batch][Heads];
 #pragma unroll
@@ -348,7 +367,7 @@ __global__ __launch_bounds__(warps * 32,
         sum *= a.scale;
         if (a.softcap > 0) sum = a.softcap * tanhf(sum / a.softcap);
         sum -= slope[h] * float(at - key);
-        s[u][h] = key < end ? sum : -INFINITY;
+        s[u][h] = key >= begin && key < end ? sum : -INFINITY;
       }
     }
 #pragma unroll

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "cuda/attention_kernels.h"
 #include "cuda/gemm.h"
+#include "cuda/gemm_few.h"
 #include "cuda/gemm_some.h"
 #include "cuda/kernels.h"
 #include "cuda/nvml.h"
@@ -19,8 +20,8 @@ using namespace cuda;
 
 constexpr int64_t mib = 1 << 20;
 
-Kernels cuda_kernels() {
-  return {
+const Kernels& cuda_kernels() {
+  static const Kernels table{
       .name = "cuda",
       .gemm = cuda::gemm,
       .norm_gemm = cuda::norm_gemm,
@@ -52,6 +53,7 @@ Kernels cuda_kernels() {
       .gate_update = cuda::gate_update,
       .adamw = cuda::adamw,
   };
+  return table;
 }
 
 bool turned_off(const char* variable) {
@@ -171,8 +173,6 @@ class CudaBackend final : public Backend {
     stream_.hopper_kernels = spec.hopper_kernels && !turned_off("HEARTH_HOPPER");
     stream_.some_rows =
         spec.some_rows && !turned_off("HEARTH_SOME") && gemm_some_runs(stream_.card);
-    if (stream_.some_rows && norm_gemm_some_fits(stream_.card))
-      kernels_.norm_gemm_takes = cuda::norm_gemm_takes_some;
     graphs_ = spec.graphs && !turned_off("HEARTH_GRAPH");
     gemms_ = std::make_unique<Gemms>(stream_, GemmsSpec{.tf32 = spec.tf32, .card = card.name});
     stream_.gemms = gemms_.get();
@@ -181,7 +181,7 @@ class CudaBackend final : public Backend {
   }
   ~CudaBackend() override { cudaStreamSynchronize(owned_.handle); }
 
-  const Kernels& kernels() const override { return kernels_; }
+  const Kernels& kernels() const override { return cuda_kernels(); }
   Stream& stream() override { return stream_; }
   std::string describe() const override {
     return fmt::format("cuda:{} {}", stream_.card.index, name_);
@@ -246,7 +246,6 @@ class CudaBackend final : public Backend {
 
  private:
   CudaSpec spec_;
-  Kernels kernels_ = cuda_kernels();
   std::string name_;
   OwnedStream owned_;
   DeviceMemory memory_;

@@ -301,19 +301,4 @@ void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tens
   on(s).gemms->run(c, aux, a, b, bias, prior, spec);
 }
 
-bool norm_gemm_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
-  return norm_gemm_few_takes(rows, width, columns, dtype);
-}
-
-bool norm_gemm_takes_some(int64_t rows, int64_t width, int64_t columns, DType dtype) {
-  return norm_gemm_few_takes(rows, width, columns, dtype) ||
-         norm_gemm_some_takes(rows, width, columns, dtype);
-}
-
-void norm_gemm(Stream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
-               Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
-  const auto f = x.rows() <= 16 ? norm_gemm_few : norm_gemm_some;
-  f(on(s), c, x, gain, shift, b, bias, prior, norm, spec);
-}
-
 }  // namespace hearth::cuda

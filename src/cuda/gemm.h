@@ -25,14 +25,9 @@ class Gemms {
   std::unique_ptr<State> state_;
 };
 
-// Entries of the table.
+// The entry of the table.
 void gemm(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
           const GemmSpec&);
-void norm_gemm(Stream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
-               Tensor prior, const NormSpec&, const GemmSpec&);
-// Where some_rows of a stream is set, and where it is not.
-bool norm_gemm_takes_some(int64_t rows, int64_t width, int64_t columns, DType);
-bool norm_gemm_takes(int64_t rows, int64_t width, int64_t columns, DType);
 
 // What a product without a fused epilogue leaves to do, over n elements of one dtype:
 // c = alpha * act(x) + prior, or with slope c = alpha * x * act'(aux) + prior. c may be any of

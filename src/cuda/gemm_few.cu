@@ -14,7 +14,6 @@ namespace {
 
 constexpr int tile = 16;     // rows of w in a block
 constexpr int stretch = 32;  // of K: what a warp multiplies at a time
-constexpr int ahead = 4;     // stretches under way at once
 
 template <class T, class Out>
 struct FewArgs {
@@ -49,14 +48,14 @@ __device__ __forceinline__ void few_multiply(float (&sum)[Columns][4], const uin
 }
 
 // What the warps of a block find out together about the rows they norm.
-template <int Warps>
+template <int Warps, int ahead>
 struct FewNorm {
   float4 stats[Warps][16];  // columns, their mean, and the squares of what is off it
   uint4 gain[Warps * ahead * 4], shift[Warps * ahead * 4];
 };
 
 // Columns of a row that a warp has.
-template <int Warps>
+template <int Warps, int ahead>
 __device__ __forceinline__ float few_columns(int warp, int K) {
   int n = 0;
 #pragma unroll
@@ -72,13 +71,13 @@ __device__ __forceinline__ float few_group_sum(float x) {
 
 // Mean (0 without) and 1 / deviation of the rows group + 8 c, whose elements x the block holds.
 // Each warp finds those of its own columns; they are joined in the order of the warps.
-template <class T, class Out, int Columns, int Warps>
+template <class T, class Out, int Columns, int Warps, int ahead>
 __device__ __forceinline__ void few_stats(const FewArgs<T, Out>& p,
                                           const uint4 (&x)[ahead][Columns], int k,
-                                          FewNorm<Warps>& norm, float (&mean)[Columns],
+                                          FewNorm<Warps, ahead>& norm, float (&mean)[Columns],
                                           float (&inverse)[Columns]) {
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-  const float own = few_columns<Warps>(warp, p.K);
+  const float own = few_columns<Warps, ahead>(warp, p.K);
   float f[8];
 #pragma unroll
   for (int c = 0; c < Columns; ++c) {
@@ -124,7 +123,7 @@ __device__ __forceinline__ void few_stats(const FewArgs<T, Out>& p,
 }
 
 // What a warp reads of the weights ahead of its multiplications.
-template <class T, class Out, int Warps>
+template <class T, class Out, int Warps, int ahead>
 struct FewAhead {
   uint4 w[ahead][2];
 
@@ -137,20 +136,20 @@ struct FewAhead {
   }
 };
 
-// Columns: rows of a by 8.
-template <class T, class Out, int Columns, int Warps, bool Normed>
+// Columns: rows of a by 8. ahead: stretches a warp has under way at once.
+template <class T, class Out, int Columns, int Warps, int ahead, bool Normed>
 __global__ void __launch_bounds__(32 * Warps, Normed&& Warps == 8 ? 2 : 1)
     few_rows(FewArgs<T, Out> p) {
   static_assert(Columns * 8 * tile <= 32 * Warps, "a thread writes at most one element");
   __shared__ float sums[Warps][Columns * 8][tile];
-  __shared__ std::conditional_t<Normed, FewNorm<Warps>, char> norm;
+  __shared__ std::conditional_t<Normed, FewNorm<Warps, ahead>, char> norm;
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int group = lane / 4, first = int(blockIdx.x) * tile, at = 8 * (lane % 4);
   const int m = int(threadIdx.x) / tile, n = first + int(threadIdx.x) % tile;
   const bool writes = m < p.M && n < p.N;
   const int64_t to = int64_t(m) * p.N + n;
   float sum[Columns][4] = {};
-  FewAhead<T, Out, Warps> weights;
+  FewAhead<T, Out, Warps, ahead> weights;
   let_next_start();
   if (!p.weight) wait_for_previous();
   weights.load(p, first + group, warp * stretch + at);
@@ -172,7 +171,7 @@ __global__ void __launch_bounds__(32 * Warps, Normed&& Warps == 8 ? 2 : 1)
         x[i][c] = few_eight(p.a, group + 8 * c, p.M, k + i * Warps * stretch + at, p.K);
     if constexpr (Normed) {
       float mean[Columns], inverse[Columns];
-      few_stats<T, Out, Columns, Warps>(p, x, k + at, norm, mean, inverse);
+      few_stats<T, Out, Columns, Warps, ahead>(p, x, k + at, norm, mean, inverse);
 #pragma unroll
       for (int i = 0; i < ahead; ++i) {
         const int pack = min(k + i * Warps * stretch + at, p.K - 8) / 8;
@@ -207,17 +206,23 @@ __global__ void __launch_bounds__(32 * Warps, Normed&& Warps == 8 ? 2 : 1)
   p.c[to] = Out(p.prior ? fmaf(p.alpha, x, prior) : p.alpha * x);
 }
 
+constexpr int few_ahead = 4;  // unless all of K would take a second turn
+
 template <bool Normed, class T, class Out>
 void few_launch(CudaStream& s, const FewArgs<T, Out>& args) {
-  const auto launch = [&]<int Columns, int Warps>(Number<Columns>, Number<Warps>) {
-    launch_early(s, few_rows<T, Out, Columns, Warps, Normed>, unsigned(ceil_div(args.N, tile)),
-                 32 * Warps, args);
+  const auto launch = [&]<int Columns, int Warps, int ahead>(Number<Columns>, Number<Warps>,
+                                                             Number<ahead>) {
+    launch_early(s, few_rows<T, Out, Columns, Warps, ahead, Normed>,
+                 unsigned(ceil_div(args.N, tile)), 32 * Warps, args);
   };
   const auto columns = [&](auto warps) {
-    args.M <= 8 ? launch(Number<1>{}, warps) : launch(Number<2>{}, warps);
+    args.M <= 8 ? launch(Number<1>{}, warps, Number<few_ahead>{})
+                : launch(Number<2>{}, warps, Number<few_ahead>{});
   };
   if constexpr (Normed)
-    args.K > 8 * ahead* stretch ? columns(Number<16>{}) : columns(Number<8>{});
+    args.K > 8 * few_ahead* stretch ? columns(Number<16>{}) : columns(Number<8>{});
+  else if (args.M <= 8 && args.K > 16 * few_ahead * stretch)
+    launch(Number<1>{}, Number<16>{}, Number<6>{});
   else
     args.K >= 2048 ? columns(Number<16>{}) : columns(Number<8>{});
 }
@@ -265,19 +270,19 @@ void gemm_few(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bi
 }
 
 // Every block norms the rows again: more blocks than the card holds at once had better not.
-bool norm_gemm_few_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
+bool norm_gemm_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
   return (dtype == DType::bf16 || dtype == DType::f16) && rows <= 16 && width % 8 == 0 &&
-         width <= 16 * ahead * stretch && columns <= 8192;
+         width <= 16 * few_ahead * stretch && columns <= 8192;
 }
 
-void norm_gemm_few(CudaStream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b,
-                   Tensor bias, Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
+void norm_gemm(Stream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
+               Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
   expect_dtypes("norm_gemm", x.dtype, gain, shift, b, bias);
   few_types(x, c, [&]<class T, class Out>(T*, Out*) {
     FewArgs<T, Out> args = few_args<T, Out>(c, {}, x, b, bias, prior, spec);
     args.gain = as<T>(gain), args.shift = as<T>(shift);
     args.eps = norm.eps, args.layer = norm.kind == Norm::layer;
-    few_launch<true, T, Out>(s, args);
+    few_launch<true, T, Out>(on(s), args);
   });
   check_launch("norm_gemm");
 }

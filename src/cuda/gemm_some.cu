@@ -22,9 +22,9 @@ struct SomeBlock {
   const int begin, chunks;  // of the columns of a; eights of them that there are
   const int steps;          // sixteens
 
-  __device__ __forceinline__ SomeBlock(const SomeArgs<T>& args, bool normed, unsigned char* memory)
+  __device__ __forceinline__ SomeBlock(const SomeArgs<T>& args, unsigned char* memory)
       : p(args),
-        lies(args.slice, normed, args.split > 1),
+        lies(args.slice, args.split > 1),
         shared(memory),
         base(shared_address(memory)),
         rank(args.split > 1 ? cluster_rank() : 0),
@@ -56,39 +56,6 @@ struct SomeBlock {
       commit_copies();
     }
   }
-  __device__ __forceinline__ void copy_gains() const {
-    for (int c = int(threadIdx.x); c < chunks; c += some_threads) {
-      if (p.gain) copy_async(shared + lies.gain + 16 * c, p.gain + 8 * c);
-      if (p.shift) copy_async(shared + lies.shift + 16 * c, p.shift + 8 * c);
-    }
-  }
-
-  // The rows of a, normed, into their tile.
-  __device__ __forceinline__ void norm_rows() const {
-    const int row = int(threadIdx.x) / 8, part = int(threadIdx.x) % 8;
-    const uint4* from = reinterpret_cast<const uint4*>(rows() + int64_t(row) * p.K);
-    uint4 x[some_chunks];
-#pragma unroll
-    for (int i = 0; i < some_chunks; ++i) {
-      const int c = part + 8 * i;
-      x[i] = first_row + row < p.M && c < chunks ? __ldcg(from + c) : uint4{0, 0, 0, 0};
-    }
-    const float2 stats = some_stats<T>(x, part, chunks, p.layer, p.eps);
-    wait_for_copies<1>();  // gain and shift
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < some_chunks; ++i) {
-      const int c = part + 8 * i;
-      if (c >= 2 * steps) continue;
-      uint4 y = {0, 0, 0, 0};
-      if (c < chunks)
-        y = eight_normed<T>(x[i], *reinterpret_cast<const uint4*>(shared + lies.gain + 16 * c),
-                            *reinterpret_cast<const uint4*>(shared + lies.shift + 16 * c), p.gain,
-                            p.shift, stats.x, stats.y);
-      *reinterpret_cast<uint4*>(shared + lies.a + row * lies.pitch + 16 * c) = y;
-    }
-  }
-
   // A warp has 16 rows, all columns, and every fourth step of 16 of K.
   static __device__ __forceinline__ int warp_row() { return int(threadIdx.x) / 32 % 2 * 16; }
   static __device__ __forceinline__ int warp_part() { return int(threadIdx.x) / 64; }
@@ -114,23 +81,16 @@ struct SomeBlock {
   __device__ __forceinline__ int piece_steps() const {
     return (steps + some_parts * some_pieces - 1) / (some_parts * some_pieces) * some_parts;
   }
-  template <bool Normed>
   __device__ __forceinline__ void multiply_all(float (&sum)[4][4]) const {
-    if constexpr (Normed) {
-      wait_for_copies<0>();
-      __syncthreads();
-      multiply_steps(sum, 0, steps);
-    } else {
-      const int piece = piece_steps();
+    const int piece = piece_steps();
 #pragma unroll
-      for (int i = 0; i < some_pieces; ++i) {
-        if (i == 0) wait_for_copies<some_pieces - 1>();
-        if (i == 1) wait_for_copies<some_pieces - 2>();
-        if (i == 2) wait_for_copies<some_pieces - 3>();
-        if (i == 3) wait_for_copies<some_pieces - 4>();
-        __syncthreads();
-        multiply_steps(sum, i * piece, min((i + 1) * piece, steps));
-      }
+    for (int i = 0; i < some_pieces; ++i) {
+      if (i == 0) wait_for_copies<some_pieces - 1>();
+      if (i == 1) wait_for_copies<some_pieces - 2>();
+      if (i == 2) wait_for_copies<some_pieces - 3>();
+      if (i == 3) wait_for_copies<some_pieces - 4>();
+      __syncthreads();
+      multiply_steps(sum, i * piece, min((i + 1) * piece, steps));
     }
   }
 
@@ -180,32 +140,24 @@ struct SomeBlock {
   }
 };
 
-template <class T, bool Normed>
+template <class T>
 __global__ void __launch_bounds__(some_threads, 2) some_rows(SomeArgs<T> p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ uint4 some_memory[];
-  const SomeBlock<T> block(p, Normed, reinterpret_cast<unsigned char*>(some_memory));
+  const SomeBlock<T> block(p, reinterpret_cast<unsigned char*>(some_memory));
   let_next_start();
   if (p.split > 1) arrive_begun();
   if (!p.weight) wait_for_previous();
-  if constexpr (Normed) {
-    block.copy_gains();
-    commit_copies();
-  }
-  block.copy_weights();
-  if constexpr (Normed) commit_copies();  // or else with the first of a
+  block.copy_weights();  // committed with the first of a
   const int rows = some_rows_of_block / p.split;
   const SomeFour<T> four(p, int(threadIdx.x), block.first_row + block.rank * rows, block.first);
   const bool writes = int(threadIdx.x) < rows * (some_columns / 4) && four.count > 0;
   float bias[4] = {}, prior[4] = {}, sum[4][4] = {};
   if (writes) four.read_bias(p, bias);
   wait_for_previous();
-  if constexpr (Normed)
-    block.norm_rows();
-  else
-    block.copy_rows();
+  block.copy_rows();
   if (writes) four.read_prior(p, prior);
-  block.template multiply_all<Normed>(sum);
+  block.multiply_all(sum);
   float4 all = block.join_warps(sum);
   if (p.split > 1) all = block.join_blocks(all);
   float x[4] = {all.x, all.y, all.z, all.w};
@@ -219,27 +171,14 @@ struct SomePlan {
 };
 
 // As few blocks as can hold all of K: they wait for each other.
-SomePlan some_plan(const Card& card, int64_t K, bool normed) {
-  for (int split = 1; split <= (normed ? 1 : some_cluster); split *= 2) {
+SomePlan some_plan(const Card& card, int64_t K) {
+  for (int split = 1; split <= some_cluster; split *= 2) {
     const int64_t slice = round_up(ceil_div(K, split), 16);
     if (slice > some_slice) continue;
-    const SomeShared shared(int(slice), normed, split > 1);
+    const SomeShared shared(int(slice), split > 1);
     if (shared.end <= card.shared_bytes) return {split, int(slice), shared.end};
   }
   return {};
-}
-
-template <bool Normed, class T>
-void some_launch(CudaStream& s, SomeArgs<T> args) {
-  const SomePlan plan = some_plan(s.card, args.K, Normed);
-  args.split = plan.split, args.slice = plan.slice;
-  launch_early_clusters(s, some_rows<T, Normed>,
-                        {.blocks = dim3(unsigned(ceil_div(args.N, some_columns) * plan.split),
-                                        unsigned(ceil_div(args.M, some_rows_of_block))),
-                         .threads = some_threads,
-                         .cluster = unsigned(plan.split),
-                         .shared = plan.shared},
-                        args);
 }
 
 template <class T>
@@ -266,54 +205,38 @@ SomeArgs<T> some_args(Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Ten
 
 bool some_sixteen(DType d) { return d == DType::bf16 || d == DType::f16; }
 
-// Calls f with a pointer of the type of a.
-template <class F>
-void some_types(const Tensor& a, F f) {
-  a.dtype == DType::bf16 ? f(static_cast<__nv_bfloat16*>(nullptr))
-                         : f(static_cast<__half*>(nullptr));
-}
-
 constexpr int64_t some_widest = 8192;  // columns of c: beyond them cuBLASLt has enough to do
 
 }  // namespace
 
 bool gemm_some_runs(const Card& card) {
-  return has_clusters(card, reinterpret_cast<const void*>(&some_rows<__nv_bfloat16, true>));
+  return has_clusters(card, reinterpret_cast<const void*>(&some_rows<__nv_bfloat16>));
 }
 
 bool gemm_some_takes(const CudaStream& s, const Tensor& c, const Tensor& a, const Tensor& b,
                      const GemmSpec& spec) {
   return s.some_rows && a.rows() > 16 && a.rows() <= 64 && some_sixteen(a.dtype) && !spec.ta &&
          spec.tb && !spec.act_slope && (c.dtype == a.dtype || c.dtype == DType::f32) &&
-         packs_fit(a.cols(), a, b) && c.cols() <= some_widest &&
-         some_plan(s.card, a.cols(), false).split;
+         packs_fit(a.cols(), a, b) && c.cols() <= some_widest && some_plan(s.card, a.cols()).split;
 }
 
 void gemm_some(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
                const GemmSpec& spec) {
-  some_types(a, [&]<class T>(T*) {
-    some_launch<false>(s, some_args<T>(c, aux, a, b, bias, prior, spec));
-  });
+  const auto launch = [&]<class T>(T*) {
+    SomeArgs<T> args = some_args<T>(c, aux, a, b, bias, prior, spec);
+    const SomePlan plan = some_plan(s.card, args.K);
+    args.split = plan.split, args.slice = plan.slice;
+    launch_early_clusters(s, some_rows<T>,
+                          {.blocks = dim3(unsigned(ceil_div(args.N, some_columns) * plan.split),
+                                          unsigned(ceil_div(args.M, some_rows_of_block))),
+                           .threads = some_threads,
+                           .cluster = unsigned(plan.split),
+                           .shared = plan.shared},
+                          args);
+  };
+  a.dtype == DType::bf16 ? launch(static_cast<__nv_bfloat16*>(nullptr))
+                         : launch(static_cast<__half*>(nullptr));
   check_launch("gemm");
-}
-
-bool norm_gemm_some_fits(const Card& card) { return some_plan(card, some_slice, true).split; }
-
-bool norm_gemm_some_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
-  return some_sixteen(dtype) && rows > 16 && rows <= 64 && width % 8 == 0 && width <= some_slice &&
-         columns <= some_widest;
-}
-
-void norm_gemm_some(CudaStream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b,
-                    Tensor bias, Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
-  expect_dtypes("norm_gemm", x.dtype, gain, shift, b, bias);
-  some_types(x, [&]<class T>(T*) {
-    SomeArgs<T> args = some_args<T>(c, {}, x, b, bias, prior, spec);
-    args.gain = as<T>(gain), args.shift = as<T>(shift);
-    args.eps = norm.eps, args.layer = norm.kind == Norm::layer;
-    some_launch<true>(s, args);
-  });
-  check_launch("norm_gemm");
 }
 
 }  // namespace hearth::cuda

@@ -1,5 +1,5 @@
-// What a block of gemm_some.cu is made of: where things lie in its shared memory, what it says
-// about rows that are normed, and what it does to the sums.
+// What a block of gemm_some.cu is made of: where things lie in its shared memory, and what it does
+// to the sums.
 #pragma once
 
 #include "cuda/device.cuh"
@@ -25,23 +25,18 @@ struct SomeArgs {
   Act act;
   bool weight;  // no kernel ahead writes w
   bool wide;
-  bool fours;                                 // four columns may be moved at once
-  const T *gain = nullptr, *shift = nullptr;  // of the norm; may be null
-  float eps = 0;
-  bool layer = false;
+  bool fours;  // four columns may be moved at once
 };
 
 // Where things lie in a block's shared memory, in bytes. Rows of the tiles are an odd number of 16
 // bytes apart, so that ldmatrix meets no bank twice.
 struct SomeShared {
   static constexpr int sum_pitch = some_columns + 8;  // floats
-  int pitch, gain, shift, a, w, end;
+  int pitch, a, w, end;
 
-  __host__ __device__ SomeShared(int slice, bool normed, bool split) {
+  __host__ __device__ SomeShared(int slice, bool split) {
     pitch = 2 * slice + 16;
-    gain = split ? some_rows_of_block * some_columns * 4 : 0;  // before them: what others send
-    shift = gain + (normed ? 2 * slice : 0);
-    a = shift + (normed ? 2 * slice : 0);
+    a = split ? some_rows_of_block * some_columns * 4 : 0;  // before it: what others send
     w = a + some_rows_of_block * pitch;
     end = w + some_columns * pitch;
     // The sums of the warps lie over the tiles when those are done with.
@@ -118,39 +113,5 @@ struct SomeFour {
     write(p, p.c, x);
   }
 };
-
-// Eight lanes share a row and have every eighth chunk of it.
-constexpr int some_chunks = some_slice / 8 / 8;
-
-__device__ __forceinline__ float some_row_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  x += __shfl_xor_sync(~0u, x, 2);
-  return x + __shfl_xor_sync(~0u, x, 4);
-}
-
-// Mean (0 without) and 1 / deviation of a row of `chunks` chunks.
-template <class T>
-__device__ __forceinline__ float2 some_stats(const uint4 (&x)[some_chunks], int part, int chunks,
-                                             bool layer, float eps) {
-  const float width = float(8 * chunks);
-  float mean = 0, squares = 0, f[8];
-  if (layer) {
-#pragma unroll
-    for (int i = 0; i < some_chunks; ++i) {  // zeros beyond the end add nothing
-      eight_floats<T>(f, x[i]);
-#pragma unroll
-      for (int e = 0; e < 8; ++e) mean += f[e];
-    }
-    mean = some_row_sum(mean) / width;
-  }
-#pragma unroll
-  for (int i = 0; i < some_chunks; ++i) {
-    if (part + 8 * i >= chunks) continue;
-    eight_floats<T>(f, x[i]);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) squares = fmaf(f[e] - mean, f[e] - mean, squares);
-  }
-  return {mean, rsqrtf(some_row_sum(squares) / width + eps)};
-}
 
 }  // namespace hearth::cuda

@@ -15,11 +15,4 @@ bool gemm_some_takes(const CudaStream&, const Tensor& c, const Tensor& a, const 
 void gemm_some(CudaStream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
                const GemmSpec&);
 
-// As norm_gemm_takes and norm_gemm of gemm_few.h, for 17 to 64 rows; where a block may have as much
-// memory as whole rows want.
-bool norm_gemm_some_fits(const Card&);
-bool norm_gemm_some_takes(int64_t rows, int64_t width, int64_t columns, DType);
-void norm_gemm_some(CudaStream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b,
-                    Tensor bias, Tensor prior, const NormSpec&, const GemmSpec&);
-
 }  // namespace hearth::cuda

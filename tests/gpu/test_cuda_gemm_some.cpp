@@ -1,5 +1,5 @@
 // Products of 17 to 64 rows on the card against sums in double of the same inputs: every epilogue,
-// sizes that fill no tile, normed rows, the same bits every time and however the launches overlap.
+// sizes that fill no tile, the same bits every time and however the launches overlap.
 #include <fmt/format.h>
 
 #include "held.h"
@@ -48,22 +48,17 @@ struct Operands {
       : a(b, {s.M, s.K}, d),
         w(b, {s.N, s.K}, d),
         bias(b, {s.N}, d),
-        gain(b, {s.K}, d),
-        shift(b, {s.K}, d),
         prior(b, {s.M, s.N}, out),
         c(b, {s.M, s.N}, out),
         aux(b, {s.M, s.N}, out) {
     std::mt19937 random{uint32_t(s.M * s.N + s.K)};
-    for (Held* t : {&a, &w, &bias, &gain, &shift, &prior}) {
+    for (Held* t : {&a, &w, &bias, &prior}) {
       std::vector<float> x = test::rounded(size_t(t->t.numel()), d, random);
-      for (float& v : x) {
-        if (t == &w) v /= 16;    // relu2 of f16 stays finite
-        if (t == &a) v += 0.5f;  // a mean worth taking off
-      }
+      for (float& v : x) v /= t == &w ? 16 : 1;  // relu2 of f16 stays finite
       t->fill(x);
     }
   }
-  Held a, w, bias, gain, shift, prior, c, aux;
+  Held a, w, bias, prior, c, aux;
 };
 
 // a wᵀ in double, (M, N).
@@ -95,38 +90,14 @@ Wanted finished(Operands& o, const Numbers& sum, const Finish& f, DType out) {
   return r;
 }
 
-// What the card makes of the operands; `norm` where the rows are normed on their way in.
-Wanted made(Backend& b, Operands& o, const Finish& f, const NormSpec* norm, bool gains) {
+// What the card makes of the operands.
+Wanted made(Backend& b, Operands& o, const Finish& f) {
   if (f.in_place) o.c.fill(o.prior.read());
   const Tensor prior = !f.prior ? Tensor{} : f.in_place ? o.c.t : o.prior.t;
   const Tensor bias = f.bias ? o.bias.t : Tensor{}, aux = f.aux ? o.aux.t : Tensor{};
-  const GemmSpec spec{.tb = true, .alpha = f.alpha, .act = f.act, .weight = true};
-  const Tensor gain = gains ? o.gain.t : Tensor{};
-  const Tensor shift = gains && norm && norm->kind == Norm::layer ? o.shift.t : Tensor{};
-  if (norm)
-    b.kernels().norm_gemm(b.stream(), o.c.t, o.a.t, gain, shift, o.w.t, bias, prior, *norm, spec);
-  else
-    b.kernels().gemm(b.stream(), o.c.t, aux, o.a.t, o.w.t, bias, prior, spec);
+  b.kernels().gemm(b.stream(), o.c.t, aux, o.a.t, o.w.t, bias, prior,
+                   {.tb = true, .alpha = f.alpha, .act = f.act, .weight = true});
   return {doubles(o.c.read()), doubles(o.aux.read())};
-}
-
-// The rows of a normed as the norm's kernel norms and rounds them.
-Numbers normed(Operands& o, const Size& s, const NormSpec& norm, bool gains) {
-  Numbers a = doubles(o.a.read());
-  const Numbers gain = doubles(o.gain.read()), shift = doubles(o.shift.read());
-  const bool layer = norm.kind == Norm::layer;
-  for (int64_t m = 0; m < s.M; ++m) {
-    const std::span x(&a[size_t(m * s.K)], size_t(s.K));
-    double mean = 0, squares = 0;
-    for (double v : x) mean += layer ? v / double(s.K) : 0;
-    for (double v : x) squares += (v - mean) * (v - mean) / double(s.K);
-    for (size_t k = 0; k < x.size(); ++k) {
-      double v = (x[k] - mean) / std::sqrt(squares + double(norm.eps));
-      if (gains) v = v * gain[k] + (layer ? shift[k] : 0);
-      x[k] = rounded(v, o.a.t.dtype);
-    }
-  }
-  return a;
 }
 
 const Size sizes[] = {{17, 32, 64},   {31, 40, 72},    {32, 257, 768},  {33, 96, 96},
@@ -145,58 +116,25 @@ TEST(CudaGemm, SomeRows) {
             fmt::format("{}x{}x{} {} finish {}", s.M, s.N, s.K, to_string(dtype), &f - finishes));
         const DType out = f.wide ? DType::f32 : dtype;
         Operands& o = f.wide ? wide : plain;
-        const Wanted want = finished(o, sum, f, out), got = made(card(), o, f, nullptr, false);
+        const Wanted want = finished(o, sum, f, out), got = made(card(), o, f);
         // Wide ones show what the matrix units drop of long sums.
         const double tolerance = f.wide ? 1e-4 : tolerance_of(dtype);
         EXPECT_LT(error_of(got.c, want.c), tolerance);
         if (f.aux) { EXPECT_LT(error_of(got.aux, want.aux), tolerance); }
-        const Wanted again = made(card(), o, f, nullptr, false);
+        const Wanted again = made(card(), o, f);
         EXPECT_TRUE(again.c == got.c && again.aux == got.aux) << "other bits";
       }
     }
 }
 
-TEST(CudaGemm, SomeNormedRows) {
-  HEARTH_NEEDS_A_CARD();
-  for (const Size& s : sizes)
-    for (const DType dtype : {DType::bf16, DType::f16}) {
-      if (!card().kernels().norm_gemm_takes(s.M, s.K, s.N, dtype)) continue;
-      Operands plain(card(), s, dtype, dtype), wide(card(), s, dtype, DType::f32);
-      for (const Norm kind : {Norm::layer, Norm::rms})
-        for (const bool gains : {true, false}) {
-          const NormSpec norm{.kind = kind, .eps = 1e-5f};
-          const Numbers sum = sums(normed(plain, s, norm, gains), doubles(plain.w.read()), s);
-          for (const Finish& f :
-               {finishes[0], finishes[4], finishes[2], finishes[3], finishes[8]}) {
-            SCOPED_TRACE(fmt::format("{}x{}x{} {} norm {} gains {} act {} wide {}", s.M, s.N, s.K,
-                                     to_string(dtype), int(kind), gains, int(f.act), f.wide));
-            Operands& o = f.wide ? wide : plain;
-            const Wanted want = finished(o, sum, f, f.wide ? DType::f32 : dtype);
-            const Wanted got = made(card(), o, f, &norm, gains);
-            EXPECT_LT(error_of(got.c, want.c), tolerance_of(dtype));
-            EXPECT_TRUE(made(card(), o, f, &norm, gains).c == got.c) << "other bits";
-          }
-        }
-    }
-}
-
-// Rows, widths and columns that are joined; a backend that was told not to joins fewer.
+// A backend that was told not to have them makes the same product.
 TEST(CudaGemm, SomeRowsAreAChoice) {
   HEARTH_NEEDS_A_CARD();
   const auto without = make_cuda_backend({.some_rows = false});
-  auto* const few = without->kernels().norm_gemm_takes;
-  EXPECT_TRUE(few(16, 768, 768, DType::bf16));
-  EXPECT_FALSE(few(17, 768, 768, DType::bf16));
-  auto* const some = card().kernels().norm_gemm_takes;
-  EXPECT_FALSE(some(65, 768, 768, DType::bf16));
-  EXPECT_FALSE(some(64, 1032, 768, DType::bf16));
-  EXPECT_FALSE(some(64, 768, 8193, DType::bf16));
-  EXPECT_FALSE(some(64, 768, 768, DType::f32));
   const Size s{64, 768, 768};
   const Finish f{.bias = true, .prior = true};
   Operands ours(card(), s, DType::bf16, DType::bf16), theirs(*without, s, DType::bf16, DType::bf16);
-  EXPECT_LT(error_of(made(card(), ours, f, nullptr, false).c,
-                     made(*without, theirs, f, nullptr, false).c),
+  EXPECT_LT(error_of(made(card(), ours, f).c, made(*without, theirs, f).c),
             tolerance_of(DType::bf16));
 }
 
@@ -204,13 +142,12 @@ TEST(CudaGemm, SomeRowsAreAChoice) {
 TEST(CudaGemm, SomeRowsOfAConsumerCard) {
   HEARTH_NEEDS_A_CARD();
   Backend& b = test::consumer_card();
-  EXPECT_FALSE(b.kernels().norm_gemm_takes(64, 768, 768, DType::bf16));
   for (const Size& s : {Size{64, 96, 3080}, Size{33, 96, 4096}, Size{64, 130, 2048}}) {
     SCOPED_TRACE(fmt::format("{}x{}x{}", s.M, s.N, s.K));
     Operands o(b, s, DType::bf16, DType::bf16);
     const Finish f{.bias = true, .prior = true, .in_place = true};
     const Numbers sum = sums(doubles(o.a.read()), doubles(o.w.read()), s);
-    EXPECT_LT(error_of(made(b, o, f, nullptr, false).c, finished(o, sum, f, DType::bf16).c),
+    EXPECT_LT(error_of(made(b, o, f).c, finished(o, sum, f, DType::bf16).c),
               tolerance_of(DType::bf16));
   }
 }
@@ -222,7 +159,8 @@ Numbers layers(Backend& b, int64_t rows, bool waits) {
   constexpr DType d = DType::bf16;
   const NormSpec norm{.kind = Norm::layer, .eps = 1e-5f};
   Held x(b, {rows, C}, d), gain(b, {C}, d), shift(b, {C}, d), qkv(b, {rows, 3 * C}, d);
-  Held h(b, {rows, H}, d), wide(b, {3 * C, C}, d), out(b, {C, C}, d), up(b, {H, C}, d);
+  Held y(b, {rows, C}, d), h(b, {rows, H}, d), wide(b, {3 * C, C}, d), out(b, {C, C}, d),
+      up(b, {H, C}, d);
   Held down(b, {C, H}, d), bias(b, {H}, d);
   std::mt19937 random{3};
   for (Held* t : {&x, &gain, &shift, &wide, &out, &up, &down, &bias}) {
@@ -240,12 +178,15 @@ Numbers layers(Backend& b, int64_t rows, bool waits) {
   const GemmSpec plain{.tb = true, .weight = true};
   const Tensor attended{qkv.t.data, {rows, C}, d};  // any rows of that width do
   for (int layer = 0; layer < 24; ++layer) {
-    k.norm_gemm(s, qkv.t, x.t, gain.t, shift.t, wide.t, first(bias, 3 * C), {}, norm, plain);
+    k.norm(s, y.t, {}, {}, x.t, {}, gain.t, shift.t, norm);
+    done();
+    k.gemm(s, qkv.t, {}, y.t, wide.t, first(bias, 3 * C), {}, plain);
     done();
     k.gemm(s, x.t, {}, attended, out.t, first(bias, C), x.t, plain);
     done();
-    k.norm_gemm(s, h.t, x.t, gain.t, shift.t, up.t, bias.t, {}, norm,
-                {.tb = true, .act = Act::gelu_tanh, .weight = true});
+    k.norm(s, y.t, {}, {}, x.t, {}, gain.t, shift.t, norm);
+    done();
+    k.gemm(s, h.t, {}, y.t, up.t, bias.t, {}, {.tb = true, .act = Act::gelu_tanh, .weight = true});
     done();
     k.gemm(s, x.t, {}, h.t, down.t, first(bias, C), x.t, plain);
     done();
@@ -257,7 +198,6 @@ TEST(CudaGemm, SomeRowsMayOverlap) {
   HEARTH_NEEDS_A_CARD();
   for (const int64_t rows : {64, 32, 17}) {
     SCOPED_TRACE(rows);
-    if (!card().kernels().norm_gemm_takes(rows, 768, 3072, DType::bf16)) continue;
     const Numbers want = layers(card(), rows, true);
     double size = 0;
     for (double v : want) size += std::abs(v);

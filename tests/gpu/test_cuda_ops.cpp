@@ -197,7 +197,7 @@ TEST(CudaGemm, NormedRows) {
                     dtype == DType::bf16 ? 2e-3 : 3e-4);
           EXPECT_TRUE(normed_product(card(), dtype, p, random, dtype, true) == got) << "other bits";
         }
-  EXPECT_FALSE(card().kernels().norm_gemm_takes(65, 768, 768, DType::bf16));
+  EXPECT_FALSE(card().kernels().norm_gemm_takes(17, 768, 768, DType::bf16));
   EXPECT_FALSE(card().kernels().norm_gemm_takes(1, 768, 768, DType::f32));
 }
 
