@@ -33,4 +33,29 @@ void write_served_folder(const std::filesystem::path& dir, bool chat_template) {
   if (chat_template) write_file_atomic(dir / "chat_template.jinja", served_template());
 }
 
+void write_refrain_folder(const std::filesystem::path& dir) {
+  write_served_folder(dir);  // for its tokenizer and template
+  constexpr size_t V = 260;
+  ModelConfig c;
+  c.vocab = c.dim = V, c.context = refrain_context, c.layers = 1, c.heads = 10, c.kv_heads = 1;
+  c.hidden = 16, c.tied = false;
+  c = c.resolve();
+  const auto backend = make_cpu_backend(1);
+  ParamStore params(*backend, decoder_params(c), DType::f32);
+  // Tokens are one-hot, no layer adds anything, and the head knows what follows.
+  for (const ParamSpec& p : params.specs())
+    params.set(p.name, std::vector<float>(size_t(p.shape.numel()), p.name.ends_with("gain")));
+  std::vector<float> embed(V * V), head = embed;
+  for (size_t i = 0; i < V; ++i) {
+    const size_t at = i < 256 ? refrain.find(char(i)) : refrain.npos;
+    const size_t next = at == refrain.npos ? 0 : (at + 1) % refrain.size();
+    embed[i * V + i] = 1;
+    head[size_t(uint8_t(refrain[next])) * V + i] = 9;
+  }
+  params.set("embed.weight", embed);
+  params.set("head.weight", head);
+  write_file_atomic(dir / "config.json", hf_config_json(c, DType::f32, served_eos, served_eos));
+  write_safetensors_model(dir, hf_tensors(c, params, DType::f32));
+}
+
 }  // namespace hearth

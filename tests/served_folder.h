@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
 
 #include "tokenizer/tokenizer.h"
 
@@ -18,5 +19,11 @@ inline const char* served_template() {
 // Every byte is a token; then come <|end|> (eos), <|user|>, <|assistant|>, <|system|>.
 Tokenizer served_tokenizer();
 void write_served_folder(const std::filesystem::path&, bool chat_template = true);
+
+// A model that, at temperature 0, answers everything by the refrain, a byte a token, over and over
+// until its context ends: nothing a test does in between is too late.
+constexpr std::string_view refrain = "é日😀 ";  // no byte of it stands twice
+constexpr int64_t refrain_context = 1 << 18;
+void write_refrain_folder(const std::filesystem::path&);
 
 }  // namespace hearth

@@ -126,15 +126,7 @@ class GrpoRun {
     if (model_.lora || config_.beta > 0) base_ = model_digest(source_);
     if (spec_.resume && fs::exists(parent)) {
       clean_stale(parent);
-      const FoundCheckpoint found = find_newest_valid(parent);
-      for (const auto& [dir, reason] : found.skipped)
-        if (spec_.warn)
-          spec_.warn(fmt::format("checkpoint {} is damaged ({}); falling back to the one before",
-                                 dir.filename().string(), reason));
-      if (found.dir) return load(*found.dir);
-      if (!found.skipped.empty())
-        fail(parent.string(), "expected a valid checkpoint to go on from, got {} damaged ones",
-             found.skipped.size());
+      if (const auto found = checkpoint_to_resume(parent, spec_.warn)) return load(*found);
     }
     if (!model_.lora) source_.load(store_);
     state_.beta = config_.beta;

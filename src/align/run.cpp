@@ -31,17 +31,8 @@ double seconds_from(Clock::time_point t) {
 }
 
 std::optional<fs::path> newest_checkpoint(const AlignRunSpec& spec) {
-  const fs::path parent = spec.run / "checkpoints";
-  if (!spec.resume || !fs::exists(parent)) return {};
-  const FoundCheckpoint found = find_newest_valid(parent);
-  for (const auto& [dir, reason] : found.skipped)
-    if (spec.warn)
-      spec.warn(fmt::format("checkpoint {} is damaged ({}); falling back to the one before",
-                            dir.filename().string(), reason));
-  if (!found.dir && !found.skipped.empty())
-    fail(parent.string(), "expected a valid checkpoint to go on from, got {} damaged ones",
-         found.skipped.size());
-  return found.dir;
+  if (!spec.resume) return {};
+  return checkpoint_to_resume(spec.run / "checkpoints", spec.warn);
 }
 
 ModelSource open_source(const AlignConfig& c, const AlignRunSpec& spec) {
@@ -133,8 +124,7 @@ class AlignRun {
     const fs::path parent = spec_.run / "checkpoints";
     if (spec_.resume && fs::exists(parent)) {
       clean_stale(parent);
-      if (const FoundCheckpoint found = find_newest_valid(parent); found.dir)
-        return load(*found.dir);
+      if (const auto found = checkpoint_to_resume(parent, {})) return load(*found);
     }
     if (!model_.config.lora) model_.source.load(model_.params);
     update_.set_state({});

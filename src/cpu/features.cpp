@@ -45,12 +45,20 @@ bool has_more(int bit) {
 }
 constexpr int avx_vnni_bit = 4, avx512_bf16_bit = 5;
 
+// The rest of what compilers mean by x86-64-v3. Clang's __builtin_cpu_supports knows these names
+// only in later versions.
+bool f16c_movbe_lzcnt() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return false;
+  const bool f16c = c >> 29 & 1, movbe = c >> 22 & 1;
+  return f16c && movbe && __get_cpuid(0x80000001, &a, &b, &c, &d) && (c >> 5 & 1);
+}
+
 bool runs(std::string_view isa) {
   // __builtin_cpu_supports also checks that the system saves the wide registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-                    __builtin_cpu_supports("f16c") && __builtin_cpu_supports("lzcnt") &&
-                    __builtin_cpu_supports("movbe");
+                    f16c_movbe_lzcnt();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

@@ -1,6 +1,7 @@
 #include "io/checkpoint_dir.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -242,6 +243,30 @@ FoundCheckpoint find_newest_valid(const fs::path& parent) {
     found.skipped.push_back({dir, std::move(*problem)});
   }
   return found;
+}
+
+std::optional<fs::path> checkpoint_to_resume(const fs::path& parent,
+                                             const std::function<void(const std::string&)>& warn) {
+  if (!fs::exists(parent)) return {};
+  FoundCheckpoint found = find_newest_valid(parent);
+  for (const auto& [dir, reason] : found.skipped)
+    if (warn)
+      warn(fmt::format("checkpoint {} is damaged ({}); falling back to the one before",
+                       dir.filename().string(), reason));
+  if (!found.dir && !found.skipped.empty())
+    fail(parent.string(), "expected a valid checkpoint to go on from, got {} damaged ones",
+         found.skipped.size());
+  return std::move(found.dir);
+}
+
+fs::path newest_checkpoint_of(const fs::path& run) {
+  const FoundCheckpoint found = find_newest_valid(run / "checkpoints");
+  for (const auto& s : found.skipped)
+    fmt::print(stderr, "skipped {}: {}\n", s.dir.string(), s.reason);
+  if (!found.dir)
+    fail(run.string(), "expected a whole checkpoint in checkpoints, got {}",
+         found.skipped.empty() ? "none" : "only damaged ones");
+  return *found.dir;
 }
 
 void clean_stale(const fs::path& parent) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -55,6 +56,15 @@ struct FoundCheckpoint {
   std::vector<Skipped> skipped;  // newer ones that do not verify; the caller says so
 };
 FoundCheckpoint find_newest_valid(const std::filesystem::path& parent);
+
+// Where a resumed run goes on: the newest valid checkpoint in `parent`, nothing when it has none
+// yet. `warn` is told of every damaged one that is passed over; that all are damaged is an error.
+std::optional<std::filesystem::path> checkpoint_to_resume(
+    const std::filesystem::path& parent, const std::function<void(const std::string&)>& warn);
+
+// Where a run's model lies: the newest valid checkpoint in run/checkpoints. Those passed over are
+// named on stderr; none is an error.
+std::filesystem::path newest_checkpoint_of(const std::filesystem::path& run);
 
 // Removes what writers and rotations that were killed left. Only for a process that is alone in
 // `parent`.

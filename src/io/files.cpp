@@ -181,12 +181,11 @@ void make_dirs(const fs::path& path) {
   }
 }
 
-AppendLog::AppendLog(fs::path path, std::optional<uint64_t> keep)
+AppendLog::AppendLog(fs::path path, uint64_t keep)
     : path_(std::move(path)),
       fd_(open_file(path_, O_RDWR | O_CREAT | O_APPEND, "to append to it")),
       size_(uint64_t(stat_of(fd_, path_).st_size)) {
-  if (!keep) return;
-  const uint64_t end = end_of_last_line(fd_, std::min(size_, *keep), path_);
+  const uint64_t end = end_of_last_line(fd_, std::min(size_, keep), path_);
   if (end == size_) return;
   if (ftruncate(fd_.get(), off_t(end)) != 0) fail_errno(path_, "to shorten it");
   size_ = end;

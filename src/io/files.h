@@ -95,10 +95,10 @@ void make_dirs(const std::filesystem::path&);  // with parents, synced; one that
 // back, so that the file never ends inside one.
 class AppendLog {
  public:
-  // With `keep`, everything from that byte on is dropped first, as is an unfinished last line: a
-  // resumed run continues the log at the offset its checkpoint remembers. A file shorter than that
-  // is left as it is; size() tells.
-  explicit AppendLog(std::filesystem::path, std::optional<uint64_t> keep = std::nullopt);
+  // Everything from byte `keep` on is dropped first: a resumed run continues the log at the offset
+  // its checkpoint remembers. So is an unfinished last line, which a power cut leaves. A file
+  // shorter than `keep` keeps its whole lines; size() tells.
+  explicit AppendLog(std::filesystem::path, uint64_t keep = UINT64_MAX);
   void append(std::string_view line);  // without its newline
   void sync();
   uint64_t size() const { return size_; }

@@ -20,13 +20,7 @@ constexpr std::string_view peft_prefix = "base_model.model.";
 
 // The folder itself; of a run its newest whole checkpoint.
 fs::path adapter_folder(const fs::path& path) {
-  if (fs::is_directory(path / "checkpoints")) {
-    const FoundCheckpoint found = find_newest_valid(path / "checkpoints");
-    for (const auto& s : found.skipped)
-      fmt::print(stderr, "skipped {}: {}\n", s.dir.string(), s.reason);
-    if (!found.dir) fail(path.string(), "expected a whole checkpoint in checkpoints, got none");
-    return *found.dir;
-  }
+  if (fs::is_directory(path / "checkpoints")) return newest_checkpoint_of(path);
   if (!fs::exists(path / config_file))
     fail(path.string(), "expected an adapter's folder with {}, got none there", config_file);
   if (fs::exists(path / "manifest.json"))

@@ -155,14 +155,9 @@ void refuse_adapter(const fs::path& dir) {
 }
 
 OpenedModel open_run(const fs::path& dir) {
-  const FoundCheckpoint found = find_newest_valid(dir / "checkpoints");
-  for (const auto& s : found.skipped)
-    fmt::print(stderr, "skipped {}: {}\n", s.dir.string(), s.reason);
-  if (!found.dir)
-    fail(dir.string(), "expected a whole checkpoint in checkpoints, got {}",
-         found.skipped.empty() ? "none" : "only damaged ones");
-  refuse_adapter(*found.dir);
-  return open_hf(*found.dir);
+  const fs::path checkpoint = newest_checkpoint_of(dir);
+  refuse_adapter(checkpoint);
+  return open_hf(checkpoint);
 }
 
 // The stacks of the file, cut into layers under llama's names.

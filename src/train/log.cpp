@@ -14,7 +14,7 @@ double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::optional<uint64_t> kept(int64_t bytes) { return uint64_t(std::max<int64_t>(0, bytes)); }
+uint64_t kept(int64_t bytes) { return uint64_t(std::max<int64_t>(0, bytes)); }
 
 std::string clock_text(double seconds) {
   const int64_t s = int64_t(seconds + 0.5);

@@ -113,14 +113,7 @@ class Run {
     for (Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2}) store_.flat(p);
     if (spec_.resume && fs::exists(parent)) {
       clean_stale(parent);
-      const FoundCheckpoint found = find_newest_valid(parent);
-      for (const auto& [dir, reason] : found.skipped)
-        warn(fmt::format("checkpoint {} is damaged ({}); falling back to the one before",
-                         dir.filename().string(), reason));
-      if (found.dir) return load(*found.dir, false);
-      if (!found.skipped.empty())
-        fail(parent.string(), "expected a valid checkpoint to go on from, got {} damaged ones",
-             found.skipped.size());
+      if (const auto found = checkpoint_to_resume(parent, spec_.warn)) return load(*found, false);
     }
     store_.initialise(config_.seed);
     for (const BatchShape& s : shapes_) state_.batches.push_back(s.B);

@@ -40,6 +40,7 @@ class HttpClient {
   void leave() {
     if (fd_ >= 0) close(std::exchange(fd_, -1));
   }
+  void says_no_more() { shutdown(fd_, SHUT_WR); }
   void send(const std::string& bytes) {
     for (size_t at = 0; at < bytes.size();) {
       const ssize_t n = ::send(fd_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);

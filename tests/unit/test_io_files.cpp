@@ -104,6 +104,9 @@ TEST(IoFiles, ResumedLogDropsAnUnfinishedLine) {
   EXPECT_EQ(read_file(dir / "log"), "whole\nnext\n");
   write_plain(dir / "torn", long_tail);
   EXPECT_EQ(AppendLog(dir / "torn", 1'000'000).size(), 0u);
+  write_plain(dir / "perf", "{\"step\":1}\n{\"st");
+  AppendLog(dir / "perf").append("{\"step\":2}");  // no checkpoint remembers this one's length
+  EXPECT_EQ(read_file(dir / "perf"), "{\"step\":1}\n{\"step\":2}\n");
 }
 
 TEST(IoFiles, FullDeviceIsOneClearError) {

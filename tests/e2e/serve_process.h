@@ -1,0 +1,84 @@
+// A server process for tests, on a port of its own, and what they ask of it.
+#pragma once
+
+#include <chrono>
+#include <thread>
+
+#include "e2e/command.h"
+#include "e2e/http_client.h"
+#include "prometheus.h"
+#include "served_folder.h"
+
+namespace hearth {
+
+class Serve : public testing::Test {
+ protected:
+  ~Serve() override {
+    if (pid_ > 0) stop(SIGKILL);
+  }
+
+  void start_server(const Arguments& flags = {}) {
+    if (!fs::exists(folder_ / "model")) write_served_folder(folder_ / "model");
+    pid_ = start(folder_,
+                 Arguments{"serve", "--model", folder_ / "model", "--port", "0", "--threads", "1",
+                           "--device", "cpu"} +
+                     flags,
+                 "serve");
+    const std::string mark = "listening on http://127.0.0.1:";
+    eventually([&] {
+      const std::string err = log();
+      const size_t at = err.find(mark);
+      if (at == err.npos || err.find('\n', at) == err.npos) return false;
+      port_ = std::stoi(err.substr(at + mark.size()));
+      return true;
+    });
+    eventually([&] { return healthy(); });
+  }
+  std::string log() const {
+    return fs::exists(folder_ / "serve.err") ? read_file(folder_ / "serve.err") : "";
+  }
+  int stop(int signal) {
+    kill(pid_, signal);
+    return wait_for(std::exchange(pid_, 0));
+  }
+  // For what another process does in its own time. Half a minute without it is a failure.
+  template <class F>
+  void eventually(F done) {
+    for (int i = 0; i < 3000; ++i) {
+      if (done()) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    FAIL() << "never came: " << log();
+  }
+
+  Reply ask(const std::string& method, const std::string& path, const std::string& body = "",
+            const std::string& headers = "") const {
+    HttpClient c(port_);
+    c.request(method, path, body, headers);
+    return c.reply();
+  }
+  Reply complete(const std::string& fields) const {
+    return ask("POST", "/v1/completions", "{" + fields + "}");
+  }
+  // False too where the server, or its limits of time on a starved machine, ends the connection.
+  bool healthy() const {
+    try {
+      return ask("GET", "/health").status == 200;
+    } catch (const std::runtime_error&) { return false; }
+  }
+  Prometheus metrics() const { return Prometheus(ask("GET", "/metrics").body); }
+  // The series is there once a request has ended so.
+  bool some_aborted() const {
+    return ask("GET", "/metrics").body.find("finished_reason=\"abort\"") != std::string::npos;
+  }
+  void expect_all_free() {
+    eventually([&] { return metrics().value("hearth:kv_blocks_used") == 0; });
+    eventually([&] { return metrics().value("vllm:num_requests_running") == 0; });
+  }
+
+  Folder folder_;
+  pid_t pid_ = 0;
+  int port_ = 0;
+};
+
+}  // namespace hearth
