@@ -25,6 +25,15 @@ std::vector<ScoredRow> read_rows(const std::filesystem::path& path) {
   return rows;
 }
 
+// The move that is played: what an answer ends with after "B:", whether or not the rest is in form.
+std::optional<Move> played_move(std::string_view completion) {
+  const size_t at = completion.rfind(" B: ");
+  if (at == std::string_view::npos) return {};
+  std::string_view word = completion.substr(at + 4);
+  while (!word.empty() && (word.back() == ' ' || word.back() == '\n')) word.remove_suffix(1);
+  return parse_uci(word);
+}
+
 }  // namespace
 
 Label label_in(const nlohmann::json& row, const Board& board) {
@@ -66,6 +75,8 @@ void Scores::add(const Prompt& p, std::string_view completion, const Label& labe
   const auto answer = parse_policy(completion, candidates_in(p.board));
   s.reward.add(reward.value());
   s.legal.add(answer && p.board.is_legal(answer->best));
+  const auto played = played_move(completion);
+  s.legal_move.add(played && p.board.is_legal(*played));
   double legal = 0;
   if (answer)
     for (const Candidate& c : answer->candidates) legal += p.board.is_legal(c.move);
@@ -82,6 +93,7 @@ ordered_json Scores::json() const {
             {"reward", p.reward.json()},
             {"format", p.form.json()},
             {"legal", p.legal.json()},
+            {"legal_move", p.legal_move.json()},
             {"legal_candidates", p.legal_candidates.json()},
             {"best_known", p.best.count},
             {"best", p.best.json()},

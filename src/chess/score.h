@@ -25,7 +25,7 @@ class Scores {
     nlohmann::ordered_json json() const;
   };
   struct {
-    Mean reward, form, legal, legal_candidates, best, candidates, evaluations;
+    Mean reward, form, legal, legal_move, legal_candidates, best, candidates, evaluations;
   } policy_;
   struct {
     Mean reward, form, exact, fen, flags, reward_field;

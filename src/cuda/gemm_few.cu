@@ -14,6 +14,7 @@ namespace {
 
 constexpr int tile = 16;     // rows of w in a block
 constexpr int stretch = 32;  // of K: what a warp multiplies at a time
+constexpr int ahead = 4;     // stretches under way at once
 
 template <class T, class Out>
 struct FewArgs {
@@ -48,82 +49,70 @@ __device__ __forceinline__ void few_multiply(float (&sum)[Columns][4], const uin
 }
 
 // What the warps of a block find out together about the rows they norm.
-template <int Warps, int ahead>
+template <int Warps>
 struct FewNorm {
-  float4 stats[Warps][16];  // columns, their mean, and the squares of what is off it
+  float sums[2][Warps][16];
   uint4 gain[Warps * ahead * 4], shift[Warps * ahead * 4];
 };
 
-// Columns of a row that a warp has.
-template <int Warps, int ahead>
-__device__ __forceinline__ float few_columns(int warp, int K) {
-  int n = 0;
+// The sum over whole rows of what the lanes have of them: each warp has some columns, the lanes of
+// a group of four have the same rows, group + 8 c. In a fixed order.
+template <int Columns, int Warps>
+__device__ __forceinline__ void few_row_sums(float (&x)[Columns], float (&parts)[Warps][16]) {
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
 #pragma unroll
-  for (int i = 0; i < ahead; ++i) n += min(max(K - (warp + i * Warps) * stretch, 0), stretch);
-  return float(n);
-}
-
-// Over the lanes of a group of four, which have the same rows.
-__device__ __forceinline__ float few_group_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
+  for (int c = 0; c < Columns; ++c) {
+    x[c] += __shfl_xor_sync(~0u, x[c], 1);
+    x[c] += __shfl_xor_sync(~0u, x[c], 2);
+    if (lane % 4 == 0) parts[warp][8 * c + lane / 4] = x[c];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int c = 0; c < Columns; ++c) {
+    x[c] = 0;
+#pragma unroll
+    for (int w = 0; w < Warps; ++w) x[c] += parts[w][8 * c + lane / 4];
+  }
 }
 
 // Mean (0 without) and 1 / deviation of the rows group + 8 c, whose elements x the block holds.
-// Each warp finds those of its own columns; they are joined in the order of the warps.
-template <class T, class Out, int Columns, int Warps, int ahead>
+template <class T, class Out, int Columns, int Warps>
 __device__ __forceinline__ void few_stats(const FewArgs<T, Out>& p,
                                           const uint4 (&x)[ahead][Columns], int k,
-                                          FewNorm<Warps, ahead>& norm, float (&mean)[Columns],
+                                          FewNorm<Warps>& norm, float (&mean)[Columns],
                                           float (&inverse)[Columns]) {
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-  const float own = few_columns<Warps, ahead>(warp, p.K);
+#pragma unroll
+  for (int c = 0; c < Columns; ++c) mean[c] = inverse[c] = 0;
   float f[8];
+  if (p.layer) {
 #pragma unroll
-  for (int c = 0; c < Columns; ++c) {
-    float middle = 0, squares = 0;
-    if (p.layer) {
+    for (int c = 0; c < Columns; ++c)
 #pragma unroll
-      for (int i = 0; i < ahead; ++i) {  // zeros beyond the end add nothing
+      for (int i = 0; i < ahead; ++i) {
         eight_floats<T>(f, x[i][c]);
 #pragma unroll
-        for (int e = 0; e < 8; ++e) middle += f[e];
+        for (int e = 0; e < 8; ++e) mean[c] += f[e];
       }
-      middle = own > 0 ? few_group_sum(middle) / own : 0;
-    }
+    few_row_sums<Columns, Warps>(mean, norm.sums[0]);
+#pragma unroll
+    for (int c = 0; c < Columns; ++c) mean[c] /= float(p.K);
+  }
+#pragma unroll
+  for (int c = 0; c < Columns; ++c)
 #pragma unroll
     for (int i = 0; i < ahead; ++i) {
       if (k + i * Warps * stretch >= p.K) continue;  // zeros that are not of the row
       eight_floats<T>(f, x[i][c]);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) squares = fmaf(f[e] - middle, f[e] - middle, squares);
+      for (int e = 0; e < 8; ++e) inverse[c] = fmaf(f[e] - mean[c], f[e] - mean[c], inverse[c]);
     }
-    squares = few_group_sum(squares);
-    if (lane % 4 == 0) norm.stats[warp][8 * c + lane / 4] = {own, middle, squares, 0};
-  }
-  __syncthreads();
+  few_row_sums<Columns, Warps>(inverse, norm.sums[1]);
 #pragma unroll
-  for (int c = 0; c < Columns; ++c) {
-    float squares = 0;
-    mean[c] = 0;
-#pragma unroll
-    for (int w = 0; w < Warps; ++w) {
-      const float4 part = norm.stats[w][8 * c + lane / 4];
-      if (p.layer) mean[c] = fmaf(part.x, part.y, mean[c]);
-    }
-    if (p.layer) mean[c] /= float(p.K);
-#pragma unroll
-    for (int w = 0; w < Warps; ++w) {
-      const float4 part = norm.stats[w][8 * c + lane / 4];
-      const float off = part.y - mean[c];
-      squares += fmaf(off * off, part.x, part.z);
-    }
-    inverse[c] = rsqrtf(squares / float(p.K) + p.eps);
-  }
+  for (int c = 0; c < Columns; ++c) inverse[c] = rsqrtf(inverse[c] / float(p.K) + p.eps);
 }
 
 // What a warp reads of the weights ahead of its multiplications.
-template <class T, class Out, int Warps, int ahead>
+template <class T, class Out, int Warps>
 struct FewAhead {
   uint4 w[ahead][2];
 
@@ -136,20 +125,20 @@ struct FewAhead {
   }
 };
 
-// Columns: rows of a by 8. ahead: stretches a warp has under way at once.
-template <class T, class Out, int Columns, int Warps, int ahead, bool Normed>
+// Columns: rows of a by 8.
+template <class T, class Out, int Columns, int Warps, bool Normed>
 __global__ void __launch_bounds__(32 * Warps, Normed&& Warps == 8 ? 2 : 1)
     few_rows(FewArgs<T, Out> p) {
   static_assert(Columns * 8 * tile <= 32 * Warps, "a thread writes at most one element");
   __shared__ float sums[Warps][Columns * 8][tile];
-  __shared__ std::conditional_t<Normed, FewNorm<Warps, ahead>, char> norm;
+  __shared__ std::conditional_t<Normed, FewNorm<Warps>, char> norm;
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int group = lane / 4, first = int(blockIdx.x) * tile, at = 8 * (lane % 4);
   const int m = int(threadIdx.x) / tile, n = first + int(threadIdx.x) % tile;
   const bool writes = m < p.M && n < p.N;
   const int64_t to = int64_t(m) * p.N + n;
   float sum[Columns][4] = {};
-  FewAhead<T, Out, Warps, ahead> weights;
+  FewAhead<T, Out, Warps> weights;
   let_next_start();
   if (!p.weight) wait_for_previous();
   weights.load(p, first + group, warp * stretch + at);
@@ -171,7 +160,7 @@ __global__ void __launch_bounds__(32 * Warps, Normed&& Warps == 8 ? 2 : 1)
         x[i][c] = few_eight(p.a, group + 8 * c, p.M, k + i * Warps * stretch + at, p.K);
     if constexpr (Normed) {
       float mean[Columns], inverse[Columns];
-      few_stats<T, Out, Columns, Warps, ahead>(p, x, k + at, norm, mean, inverse);
+      few_stats<T, Out, Columns, Warps>(p, x, k + at, norm, mean, inverse);
 #pragma unroll
       for (int i = 0; i < ahead; ++i) {
         const int pack = min(k + i * Warps * stretch + at, p.K - 8) / 8;
@@ -206,23 +195,17 @@ __global__ void __launch_bounds__(32 * Warps, Normed&& Warps == 8 ? 2 : 1)
   p.c[to] = Out(p.prior ? fmaf(p.alpha, x, prior) : p.alpha * x);
 }
 
-constexpr int few_ahead = 4;  // unless all of K would take a second turn
-
 template <bool Normed, class T, class Out>
 void few_launch(CudaStream& s, const FewArgs<T, Out>& args) {
-  const auto launch = [&]<int Columns, int Warps, int ahead>(Number<Columns>, Number<Warps>,
-                                                             Number<ahead>) {
-    launch_early(s, few_rows<T, Out, Columns, Warps, ahead, Normed>,
-                 unsigned(ceil_div(args.N, tile)), 32 * Warps, args);
+  const auto launch = [&]<int Columns, int Warps>(Number<Columns>, Number<Warps>) {
+    launch_early(s, few_rows<T, Out, Columns, Warps, Normed>, unsigned(ceil_div(args.N, tile)),
+                 32 * Warps, args);
   };
   const auto columns = [&](auto warps) {
-    args.M <= 8 ? launch(Number<1>{}, warps, Number<few_ahead>{})
-                : launch(Number<2>{}, warps, Number<few_ahead>{});
+    args.M <= 8 ? launch(Number<1>{}, warps) : launch(Number<2>{}, warps);
   };
   if constexpr (Normed)
-    args.K > 8 * few_ahead* stretch ? columns(Number<16>{}) : columns(Number<8>{});
-  else if (args.M <= 8 && args.K > 16 * few_ahead * stretch)
-    launch(Number<1>{}, Number<16>{}, Number<6>{});
+    args.K > 8 * ahead* stretch ? columns(Number<16>{}) : columns(Number<8>{});
   else
     args.K >= 2048 ? columns(Number<16>{}) : columns(Number<8>{});
 }
@@ -272,7 +255,7 @@ void gemm_few(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bi
 // Every block norms the rows again: more blocks than the card holds at once had better not.
 bool norm_gemm_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
   return (dtype == DType::bf16 || dtype == DType::f16) && rows <= 16 && width % 8 == 0 &&
-         width <= 16 * few_ahead * stretch && columns <= 8192;
+         width <= 16 * ahead * stretch && columns <= 8192;
 }
 
 void norm_gemm(Stream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,

@@ -32,9 +32,10 @@ struct Inputs {
   int64_t size() const { return tables() + sequences * width; }
 };
 
-// Records the forward pass of `rows` rows; the logits of `wanted` of them go to the state "logits".
+// Records the forward pass of `rows` rows; the logits of `wanted` of them, or of all, go to the
+// state "logits".
 Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t rows,
-             int64_t wanted, bool draws) {
+             int64_t wanted, bool all, bool draws) {
   Tape t(dtype, "engine");
   t.trains = false;
   const Inputs in(spec, rows, wanted);
@@ -44,8 +45,8 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t 
                             .positions = part(in.positions(), {1, rows}),
                             .sequences = part(in.sequence(), {1, rows}),
                             .tables = part(in.tables(), {in.sequences, in.width})};
-  const Var x =
-      decoder(t, c, model, {.cache_blocks = spec.blocks, .wanted = part(in.wanted(), {1, wanted})});
+  const Var chosen = all ? Var{} : part(in.wanted(), {1, wanted});
+  const Var x = decoder(t, c, model, {.cache_blocks = spec.blocks, .wanted = chosen});
   const Var head = t.whole_tiles(head_weight(t, c));
   const Var logits = t.state("engine.logits", {spec.logits, t.shape(head)[0]}, DType::f32);
   const Var own = t.rows(logits, 0, wanted);
@@ -99,7 +100,7 @@ struct Need {
 };
 Need largest_need(const ModelConfig& c, DType dtype, RunnerSpec spec) {
   spec.blocks = 1;
-  Tape t = forward(c, dtype, spec, spec.rows, spec.logits, true);
+  Tape t = forward(c, dtype, spec, spec.rows, spec.logits, false, true);
   prune(t);
   alias(t);
   Need n{.arena = plan(t).arena_bytes};
@@ -131,7 +132,7 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
   if (params.dtype() == DType::f64) fail("engine", "expected weights of at most 32 bits, got f64");
   // Once and for all: a larger arena later would undo every captured program.
   memory_.reserve(largest_need(config_, params.dtype(), spec_).arena);
-  program({bucket(1, spec.rows), 1});
+  program({bucket(1, spec.rows), 1, true});
   wide_ = memory_.state.find("engine.logits").cols();
   inputs_.resize(size_t(Inputs(spec).size()));
   for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
@@ -151,7 +152,8 @@ Exec& Runner::program(const Key& key) {
   std::unique_ptr<Exec>& p = programs_[key];
   if (!p)
     p = std::make_unique<Exec>(
-        forward(config_, memory_.params->dtype(), spec_, key.rows, key.logits, draws()), memory_);
+        forward(config_, memory_.params->dtype(), spec_, key.rows, key.logits, key.all, draws()),
+        memory_);
   return *p;
 }
 
@@ -182,8 +184,10 @@ void Runner::upload(const Feed& f, const Key& key) {
 }
 
 Runner::Key Runner::key_of(const Feed& f) const {
-  return {bucket(int64_t(f.positions.size()), spec_.rows),
-          bucket(std::max<int64_t>(int64_t(f.wanted.size()), 1), spec_.logits)};
+  const int64_t rows = bucket(int64_t(f.positions.size()), spec_.rows);
+  const int64_t logits = bucket(std::max<int64_t>(int64_t(f.wanted.size()), 1), spec_.logits);
+  // Wanted rows count up: as many as there are rows are all of them.
+  return {rows, logits, rows == logits && f.wanted.size() == f.positions.size()};
 }
 
 void Runner::launch(const Feed& f) {

@@ -67,9 +67,10 @@ class Runner {
   static int64_t step_bytes(const ModelConfig&, DType, const RunnerSpec&);
 
  private:
-  // Both rounded up: rows, and rows whose logits are wanted.
+  // Both rounded up: rows, and rows whose logits are wanted; `all`: these are the same, in order.
   struct Key {
     int64_t rows, logits;
+    bool all = false;
     auto operator<=>(const Key&) const = default;
   };
   Exec& program(const Key&);

@@ -174,7 +174,7 @@ TEST(ChessScores, RatesOfAFile) {
            row({{"prompt", "P: " + fen}, {"completion", perfect}, {"reference", perfect}}) +
                row({{"prompt", "P: " + fen}, {"completion", perfect}, {"best", "d2d4"}}) +
                row({{"prompt", "P: " + fen}, {"completion", perfect}}) +
-               row({{"prompt", "P: " + fen}, {"completion", "?"}, {"best", "d2d4"}}) +
+               row({{"prompt", "P: " + fen}, {"completion", "? B: e2e4 "}, {"best", "d2d4"}}) +
                row({{"prompt", a}, {"completion", right}}) +
                row({{"prompt", a}, {"completion", right.substr(0, right.size() - 1) + "1"}}));
   const ScoredFile scored = score_file(folder / "rows.jsonl", nullptr);
@@ -182,6 +182,7 @@ TEST(ChessScores, RatesOfAFile) {
   const auto j = scored.scores.json();
   EXPECT_EQ(j["policy"]["rows"], 4);
   EXPECT_EQ(j["policy"]["legal"], 0.75);
+  EXPECT_EQ(j["policy"]["legal_move"], 1.0);
   EXPECT_EQ(j["policy"]["legal_candidates"], 0.75);
   EXPECT_EQ(j["policy"]["format"], 0.75);
   EXPECT_EQ(j["policy"]["best_known"], 3);
