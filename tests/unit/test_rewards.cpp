@@ -120,6 +120,9 @@ TEST(Pattern, TakesNoLongerOnWhatBacktrackingDiesOf) {
   EXPECT_FALSE(Pattern("(a|aa)+$x").found_in(many));
   EXPECT_TRUE(Pattern("(a?){50}a{50}").found_in(many));
   EXPECT_TRUE(Pattern("(x+x+)+y|a$").found_in(many));
+  // Nothing, 10^12 times, is nothing.
+  EXPECT_TRUE(Pattern("^((((){1000}){1000}){1000}){1000}$").found_in(""));
+  EXPECT_FALSE(Pattern("^((((a{0}){1000}){1000}){1000}){1000}$").found_in("a"));
 }
 
 TEST(Pattern, EitherCaseBytesAndLineEnds) {
