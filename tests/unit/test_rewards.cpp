@@ -184,6 +184,41 @@ TEST(Rewards, ChessByLabelAndByTheRules) {
   EXPECT_EQ(r.troubles()["chess"]["stockfish"], false);
 }
 
+// An engine that answers only when another one has been asked too.
+TEST(Rewards, ChessAsksOneStockfishAWorker) {
+  RewardFolder folder;
+  const std::string together = (folder.path / "asked").string();
+  fs::create_directory(together);
+  const std::string engine = folder.script("engine", "asked=" + together + R"(
+while read -r line; do
+  case $line in
+    uci) echo uciok ;;
+    isready) echo readyok ;;
+    go*)
+      : >$asked/$$
+      for i in $(seq 200); do [ $(ls $asked | wc -l) -ge 2 ] && break; sleep 0.05; done
+      [ $(ls $asked | wc -l) -ge 2 ] || exit 1
+      rank=0
+      for move in e2e4 d2d4 g1f3 c2c4 b1c3; do
+        rank=$((rank + 1))
+        echo "info depth 5 multipv $rank score cp 20 nodes 9 pv $move"
+      done
+      echo "bestmove e2e4" ;;
+  esac
+done
+)");
+  const chess::Board start =
+      chess::Board::from_fen("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1");
+  const PromptRow policy = row_of({{"prompt", chess::policy_prompt(start)}});
+  const std::string full = " M: e2e4 d2d4 g1f3 c2c4 b1c3 E: 0.20 0.20 0.20 0.20 0.20 B: e2e4";
+  Rewards r({.rewards = {"chess"}, .workers = 2, .stockfish = engine});
+  auto one = r.submit(policy, texts({full})), two = r.submit(policy, texts({full}));
+  for (const GroupRewards& g : {one.get(), two.get()}) {
+    ASSERT_TRUE(g.total[0]);
+    EXPECT_NEAR(*g.total[0], 1, 1e-12);
+  }
+}
+
 // Answers 1 where the completion holds "good", and misbehaves where it says so.
 constexpr const char* judge = R"(while read -r line; do
   id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
