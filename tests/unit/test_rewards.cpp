@@ -273,6 +273,33 @@ TEST(RewardProgram, OneThatIsMissingFailsUpToTheLimit) {
   EXPECT_EQ(fails_after(-1), 20);
 }
 
+TEST(RewardProgram, WhatItSaysOnStderrIsHeard) {
+  RewardFolder folder;
+  const PromptRow row = row_of({{"prompt", "q"}});
+  const std::string dies = folder.script(
+      "dies",
+      "read -r line\necho 'one thing' >&2\nprintf 'no table \\377 there\\n\\n' >&2\nexit 1\n");
+  RewardProgram p({.command = dies, .max_failures = 0});
+  std::string what;
+  try {
+    p.score(row, texts({"x"}), 0);
+  } catch (const Error& e) { what = e.what(); }
+  EXPECT_NE(what.find("last on its stderr: no table ? there"), what.npos) << what;
+  EXPECT_EQ(p.troubles()["stderr"], "no table ? there");
+  // More than a pipe holds, before and after each answer, holds nothing up.
+  const std::string talks = folder.script("talks", R"(n=0
+while read -r line; do
+  n=$((n + 1))
+  head -c 300000 /dev/zero >&2
+  echo "{\"id\":$n,\"reward\":$n}"
+  head -c 300000 /dev/zero >&2
+done
+)");
+  RewardProgram q({.command = talks, .timeout_s = 60});
+  EXPECT_EQ(q.score(row, texts({"x", "y", "z"}), 0), (GroupScores{1, 2, 3}));
+  EXPECT_FALSE(q.troubles().contains("stderr"));
+}
+
 TEST(RewardProgram, AFailureLeavesNoRewardWhateverTheOthersSay) {
   RewardFolder folder;
   const std::string program = folder.script("judge", judge);
