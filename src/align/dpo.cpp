@@ -8,6 +8,7 @@
 namespace hearth {
 namespace {
 
+namespace fs = std::filesystem;
 using Pairs = std::vector<const Preference*>;
 
 // What is reported of pairs, in the order they come.
@@ -49,13 +50,15 @@ class DpoTask : public AlignTask {
       return std::make_unique<LiveReference>(ModelSource::open(c.model), backend,
                                              programs_spec(model, c), max_length_);
     };
+    make_dirs(spec.run);
+    const fs::path file = spec.run / "reference.json";
+    const std::string key = reference_key(ModelSource::open(c.model), data, to_dtype(c.dtype));
     if (c.reference == DpoReference::live) {
+      expect_reference(file, key);
       live_ = live();
       return;
     }
-    make_dirs(spec.run);
-    const std::string key = reference_key(ModelSource::open(c.model), data, to_dtype(c.dtype));
-    reference_ = cached_sums(spec.run / "reference.json", key, data.size(), [&] {
+    reference_ = cached_sums(file, key, data.size(), [&] {
       const auto once = live();
       std::vector<PairSums> all;
       for (size_t at = 0; at < data.size(); at += size_t(c.batch)) {

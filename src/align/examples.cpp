@@ -230,6 +230,15 @@ int64_t learned_tokens(const Example& e) {
   return n;
 }
 
+void add_to(Sha256& hash, const Example& e) {
+  const int64_t size = int64_t(e.tokens.size());
+  hash.update(std::as_bytes(std::span(&size, 1)));
+  hash.update(std::as_bytes(std::span(e.tokens)));
+  std::string learned;
+  for (const bool l : e.learned) learned += l ? '1' : '0';
+  hash.update(to_bytes(learned));
+}
+
 Examples<Example> read_examples(const std::vector<std::string>& files, const ExampleEncoder& enc) {
   Examples<Example> all;
   each_row(files, [&](const ordered_json& row, const std::string& where) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "chat/chat_template.h"
+#include "io/hash.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hearth {
@@ -22,6 +23,9 @@ struct Example {
   std::vector<bool> learned;  // of each token; nothing predicts the first
   bool cut = false;           // there was more of it
 };
+
+// Its tokens and what is learned of them.
+void add_to(Sha256&, const Example&);
 
 struct Preference {
   Example chosen, rejected;  // the same prompt, then what is learned

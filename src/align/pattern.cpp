@@ -245,7 +245,11 @@ struct PatternCompiler {
     }
     for (int i = p.least; i < p.most; ++i)
       begin = add({.kind = Kind::split, .next = emit(body, begin), .or_ = next});
-    for (int i = 0; i < p.least; ++i) begin = emit(body, begin);
+    for (int i = 0; i < p.least; ++i) {
+      const int32_t one = emit(body, begin);
+      if (one == begin) break;  // of nothing: a nest of such counts would never end
+      begin = one;
+    }
     return begin;
   }
 };

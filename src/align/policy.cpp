@@ -1,6 +1,7 @@
 #include "align/policy.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -10,10 +11,20 @@ namespace {
 // What the model is fed of a completion: all but its last token.
 int64_t fed_length(const Rollout& r) { return int64_t(r.tokens.size()) - 1; }
 
-// Lengths in steps: few shapes of programs serve all.
+// Lengths in steps: few shapes of programs serve all, and little of a row is padding.
 int64_t padded_tokens(int64_t n, int64_t context) {
-  const int64_t step = n <= 64 ? 8 : n <= 256 ? 16 : 64;
+  const int64_t step = n <= 16 ? 2 : n <= 32 ? 4 : n <= 64 ? 8 : n <= 256 ? 16 : 64;
   return std::min((n + step - 1) / step * step, context);
+}
+
+// Numbers of sequences in steps too: how many completions have something to teach is another number
+// at every step, and each number met would be a program of its own.
+int64_t sequence_step(int64_t n) {
+  return std::max<int64_t>(1, int64_t(std::bit_ceil(uint64_t(n))) / 16);
+}
+int64_t padded_sequences(int64_t n) {
+  const int64_t step = sequence_step(n);
+  return (n + step - 1) / step * step;
 }
 
 }  // namespace
@@ -34,7 +45,8 @@ std::vector<std::vector<size_t>> micro_batches(std::span<const Rollout* const> a
   std::vector<std::vector<size_t>> batches;
   for (size_t at = 0; at < order.size();) {
     const int64_t T = padded_tokens(fed_length(*all[order[at]]), context);
-    const size_t B = std::min(order.size() - at, size_t(std::max<int64_t>(1, tokens / T)));
+    const int64_t most = std::max<int64_t>(1, tokens / T);
+    const size_t B = std::min(order.size() - at, size_t(most - most % sequence_step(most)));
     batches.emplace_back(order.begin() + ptrdiff_t(at), order.begin() + ptrdiff_t(at + B));
     at += B;
   }
@@ -45,9 +57,9 @@ TokenBatch token_batch(std::span<const Rollout* const> rollouts, int64_t context
   TokenBatch b;
   int64_t longest = 1;
   for (const Rollout* r : rollouts) longest = std::max(longest, fed_length(*r));
-  b.B = int64_t(rollouts.size()), b.T = padded_tokens(longest, context);
+  b.B = padded_sequences(int64_t(rollouts.size())), b.T = padded_tokens(longest, context);
   b.tokens.assign(size_t(b.B * b.T), 0);
-  for (int64_t i = 0; i < b.B; ++i) {
+  for (int64_t i = 0; i < int64_t(rollouts.size()); ++i) {
     const Rollout& r = *rollouts[size_t(i)];
     std::copy_n(r.tokens.begin(), fed_length(r), b.tokens.begin() + i * b.T);
     for (int64_t t = r.prompt_tokens; t < int64_t(r.tokens.size()); ++t) {

@@ -3,7 +3,6 @@
 #include "align/base.h"
 #include "core/error.h"
 #include "io/files.h"
-#include "io/hash.h"
 #include "io/json.h"
 
 namespace hearth {
@@ -18,15 +17,6 @@ double next_sum(std::span<const float>& logprobs, const Example& e) {
   for (const float x : logprobs.first(n)) sum += double(x);
   logprobs = logprobs.subspan(n);
   return sum;
-}
-
-void add_numbers(Sha256& hash, const Example& e) {
-  const int64_t size = int64_t(e.tokens.size());
-  hash.update(std::as_bytes(std::span(&size, 1)));
-  hash.update(std::as_bytes(std::span(e.tokens)));
-  std::string learned;
-  for (const bool l : e.learned) learned += l ? '1' : '0';
-  hash.update(to_bytes(learned));
 }
 
 }  // namespace
@@ -71,20 +61,24 @@ std::string reference_key(const ModelSource& source, std::span<const Preference>
   Sha256 hash;
   hash.update(to_bytes(to_string(dtype)));
   hash.update(to_bytes(model_digest(source)));
-  for (const Preference& p : data) add_numbers(hash, p.chosen), add_numbers(hash, p.rejected);
+  for (const Preference& p : data) add_to(hash, p.chosen), add_to(hash, p.rejected);
   return hash.hex();
+}
+
+void expect_reference(const fs::path& file, const std::string& key) {
+  if (!fs::exists(file)) return write_file_atomic(file, json{{"key", key}}.dump());
+  const json j = read_json(file);
+  if (!j.is_object() || !j.contains("key") || j["key"] != key)
+    fail(file.string(),
+         "expected the reference of this model and this data, got that of others: begin a new run "
+         "or give it what it began with");
 }
 
 std::vector<PairSums> cached_sums(const fs::path& file, const std::string& key, size_t pairs,
                                   const std::function<std::vector<PairSums>()>& make) {
   std::vector<PairSums> all;
-  if (fs::exists(file)) {
-    const json j = read_json(file);
-    if (!j.is_object() || j.value("key", "") != key)
-      fail(
-          file.string(),
-          "expected the reference of this model and this data, got that of others: begin a new run "
-          "or give it what it began with");
+  expect_reference(file, key);
+  if (const json j = read_json(file); j.contains("sums")) {
     try {
       for (const json& p : j.at("sums"))
         all.push_back({p.at(0).get<double>(), p.at(1).get<double>()});

@@ -42,8 +42,12 @@ class LiveReference {
 // What the sums are of: the files of the model, the tokens, and the dtype they were computed in.
 std::string reference_key(const ModelSource&, std::span<const Preference> data, DType);
 
-// Of all of `data`, in order, from `file` or, where there is none, by `make`, and then written
-// there. A file of another model or other data is an error: the run began with those.
+// Writes the key of a live reference to `file`, or finds it there. A file of another model or other
+// data is an error: the run began with those.
+void expect_reference(const std::filesystem::path& file, const std::string& key);
+
+// Of all of `data`, in order, from `file` or, where it has none, by `make`, and then written there,
+// beside the key.
 std::vector<PairSums> cached_sums(const std::filesystem::path& file, const std::string& key,
                                   size_t pairs, const std::function<std::vector<PairSums>()>& make);
 

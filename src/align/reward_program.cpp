@@ -42,6 +42,18 @@ fs::path in_path(const std::string& name) {
   return name;
 }
 
+// The last line that has something in it, fit for a log: plain ASCII, and short.
+std::string last_line(std::string text) {
+  constexpr size_t most = 200;
+  const auto blank = [](char c) { return c == '\n' || c == '\r' || c == ' '; };
+  while (!text.empty() && blank(text.back())) text.pop_back();
+  text.erase(0, text.rfind('\n') + 1);
+  if (text.size() > most) text.resize(most);
+  for (char& c : text)
+    if (c < ' ' || c > '~') c = '?';
+  return text;
+}
+
 struct ProgramAnswer {
   bool understood = false;
   std::optional<double> reward;
@@ -92,7 +104,8 @@ std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
       slot.started = true;
       try {
         slot.process = std::make_unique<LineProcess>(
-            in_path(words_[0]), std::vector<std::string>(words_.begin() + 1, words_.end()));
+            in_path(words_[0]), std::vector<std::string>(words_.begin() + 1, words_.end()),
+            LineProcess::Stderr::kept);
       } catch (const Error&) { trouble = ProgramTrouble::missing; }
     }
     const auto deadline = deadline_in(spec_.timeout_s);
@@ -115,17 +128,32 @@ std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
       trouble = ProgramTrouble::rubbish;
     }
     slot.note(trouble);
+    if (slot.process) remember(slot.process->last_words());
     slot.process.reset();
   }
   const int64_t failed = ++failed_;
   if (spec_.max_failures >= 0 && failed > spec_.max_failures) {
     const RewardProgramCounts c = counts();
+    const std::string said = said_last();
     fail("reward program " + spec_.command,
          "expected rewards, got {} completions without one: it was missing {} times, died {} "
-         "times, hung {} times, said rubbish {} times",
-         failed, c.missing, c.died, c.hung, c.rubbish);
+         "times, hung {} times, said rubbish {} times{}",
+         failed, c.missing, c.died, c.hung, c.rubbish,
+         said.empty() ? "" : "; last on its stderr: " + said);
   }
   return std::nullopt;
+}
+
+void RewardProgram::remember(const std::string& words) {
+  const std::string line = last_line(words);
+  if (line.empty()) return;
+  const std::lock_guard lock(saying_);
+  said_ = line;
+}
+
+std::string RewardProgram::said_last() const {
+  const std::lock_guard lock(saying_);
+  return said_;
 }
 
 GroupScores RewardProgram::score(const PromptRow& row, std::span<const RewardText> texts,
@@ -149,9 +177,11 @@ RewardProgramCounts RewardProgram::counts() const {
 
 nlohmann::ordered_json RewardProgram::troubles() const {
   const RewardProgramCounts c = counts();
-  return {{"failed", c.failed},    {"abstained", c.abstained}, {"missing", c.missing},
-          {"died", c.died},        {"hung", c.hung},           {"rubbish", c.rubbish},
-          {"replaced", c.replaced}};
+  nlohmann::ordered_json j{
+      {"failed", c.failed}, {"abstained", c.abstained}, {"missing", c.missing},  {"died", c.died},
+      {"hung", c.hung},     {"rubbish", c.rubbish},     {"replaced", c.replaced}};
+  if (const std::string said = said_last(); !said.empty()) j["stderr"] = said;
+  return j;
 }
 
 }  // namespace hearth

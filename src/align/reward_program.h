@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 
 #include "align/rewards.h"
 
@@ -40,11 +41,15 @@ class RewardProgram : public RewardSource {
  private:
   struct Slot;
   std::optional<double> score_one(Slot&, const PromptRow&, const std::string& completion);
+  void remember(const std::string& words);
+  std::string said_last() const;
 
   RewardProgramSpec spec_;
   std::vector<std::string> words_;  // of the command
   std::atomic<int64_t> failed_ = 0;
   std::vector<std::unique_ptr<Slot>> slots_;
+  mutable std::mutex saying_;
+  std::string said_;  // on stderr, last, by one that failed
 };
 
 }  // namespace hearth

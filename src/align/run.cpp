@@ -137,6 +137,10 @@ class AlignRun {
       fail(where, "expected a checkpoint of SFT or DPO, got another");
     expect_same_settings(saved["align"], settings_, free_settings_of_alignment, where);
     expect_same_base(saved.value("base", json()), base_, where);
+    if (saved.contains("data") && saved["data"] != task_.data_digest())
+      fail(where,
+           "expected the examples that the run began with, got others: give it that data by --data "
+           "(and --val), or begin a new run");
     const json j = load_model_checkpoint(dir, model_.config, model_.params);
     try {
       const json& run = j.at("run");
@@ -206,6 +210,7 @@ class AlignRun {
     if (last_val_) run["last_val"] = *last_val_;
     json trainer{{"version", 1}, {"align", settings_}, {"run", run}};
     if (model_.config.lora) trainer["base"] = base_;
+    if (const std::string digest = task_.data_digest(); !digest.empty()) trainer["data"] = digest;
     last_ = save_model_checkpoint(spec_.run,
                                   {.model = model_.config,
                                    .base = fs::absolute(model_.source.path()).string(),

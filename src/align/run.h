@@ -63,6 +63,8 @@ class AlignTask {
   // uses.
   virtual StepReport train(int64_t step, Scalars) = 0;
   virtual std::optional<EvalReport> evaluate() = 0;  // nothing to validate on: nothing
+  // Of the examples; a run that is resumed with others is refused. Empty: the method sees to it.
+  virtual std::string data_digest() const { return {}; }
 };
 
 // Checks what can be checked of a config without its data.

@@ -36,9 +36,16 @@ class SftTask : public AlignTask {
         programs_(programs_spec(model, c), model.memory),
         rows_(rows_of(train, c.packing, model.max_length)),
         held_(rows_of(held, c.packing, model.max_length)),
-        order_{rows_.size(), uint64_t(c.batch * c.accumulate), c.seed} {}
+        order_{rows_.size(), uint64_t(c.batch * c.accumulate), c.seed} {
+    Sha256 hash;
+    for (const auto* rows : {&rows_, &held_})
+      for (const Row& row : *rows)
+        for (const Example* e : row) add_to(hash, *e);
+    digest_ = hash.hex();
+  }
 
   int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
+  std::string data_digest() const override { return digest_; }
 
   StepReport train(int64_t step, Scalars s) override {
     std::vector<Row> rows;
@@ -86,6 +93,7 @@ class SftTask : public AlignTask {
   LogprobPrograms programs_;
   std::vector<Row> rows_, held_;
   StepOrder order_;
+  std::string digest_;
 };
 
 }  // namespace

@@ -16,24 +16,12 @@ extern char** environ;
 namespace hearth {
 namespace {
 
-// Waits until fd is ready for `events` or the deadline has passed.
-bool ready(const Fd& fd, short events, LineProcess::Deadline deadline) {
-  for (;;) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    pollfd p{fd.get(), events, 0};
-    const int n = poll(&p, 1, int(std::clamp<int64_t>(left.count(), 0, 1 << 30)));
-    if (n > 0) return true;
-    if (n == 0 || errno != EINTR) return false;
-  }
-}
-
 // Its own process group, so that what it starts can be killed with it, and no signal of ours.
 struct SpawnSettings {
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_t files;
 
-  explicit SpawnSettings(int line) {
+  SpawnSettings(int line, int words) {
     sigset_t none, all;
     sigemptyset(&none);
     sigfillset(&all);
@@ -46,7 +34,10 @@ struct SpawnSettings {
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_adddup2(&files, line, 0);
     posix_spawn_file_actions_adddup2(&files, line, 1);
-    posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
+    if (words >= 0)
+      posix_spawn_file_actions_adddup2(&files, words, 2);
+    else
+      posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
   }
   ~SpawnSettings() {
     posix_spawnattr_destroy(&attributes);
@@ -57,17 +48,24 @@ struct SpawnSettings {
 
 }  // namespace
 
-LineProcess::LineProcess(const std::filesystem::path& program, std::vector<std::string> args) {
+LineProcess::LineProcess(const std::filesystem::path& program, std::vector<std::string> args,
+                         Stderr words) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     fail_errno(program, "a line to it");
   line_ = Fd(ends[0]);
   const Fd theirs(ends[1]);
+  Fd their_words;
+  if (words == Stderr::kept) {
+    if (pipe2(ends, O_CLOEXEC) != 0) fail_errno(program, "its stderr");
+    words_ = Fd(ends[0]), their_words = Fd(ends[1]);
+    fcntl(words_.get(), F_SETFL, O_NONBLOCK);
+  }
   std::string name = program.string();
   std::vector<char*> argv{name.data()};
   for (std::string& a : args) argv.push_back(a.data());
   argv.push_back(nullptr);
-  const SpawnSettings settings(theirs.get());
+  const SpawnSettings settings(theirs.get(), their_words.get());
   const int error =
       posix_spawn(&pid_, name.c_str(), &settings.files, &settings.attributes, argv.data(), environ);
   if (error != 0) fail_errno(program, "to start it", error);
@@ -78,6 +76,37 @@ LineProcess::~LineProcess() {
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {}
 }
 
+// Waits until the line is ready for `events` or the deadline has passed.
+bool LineProcess::ready(short events, Deadline deadline) {
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd p[] = {{line_.get(), events, 0}, {words_.get(), POLLIN, 0}};  // below 0: not looked at
+    const int n = poll(p, 2, int(std::clamp<int64_t>(left.count(), 0, 1 << 30)));
+    if (n == 0 || (n < 0 && errno != EINTR)) return false;
+    if (n > 0 && p[1].revents) listen();
+    if (n > 0 && p[0].revents) return true;
+  }
+}
+
+// What lies in the pipe, of which the end is kept.
+void LineProcess::listen() {
+  char buffer[4096];
+  while (words_.get() >= 0) {
+    const ssize_t n = read(words_.get(), buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return;
+    if (n <= 0) words_ = Fd();  // closed by all who could speak
+    if (n > 0) said_.append(buffer, size_t(n));
+    if (said_.size() > most_words) said_.erase(0, said_.size() - most_words);
+  }
+}
+
+std::string LineProcess::last_words() {
+  listen();
+  return said_;
+}
+
 LineProcess::Heard LineProcess::say(std::string_view line, Deadline deadline) {
   const std::string text = std::string(line) + '\n';
   for (size_t done = 0; done < text.size();) {
@@ -86,7 +115,7 @@ LineProcess::Heard LineProcess::say(std::string_view line, Deadline deadline) {
     if (n > 0) {
       done += size_t(n);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!ready(line_, POLLOUT, deadline)) return Heard::late;
+      if (!ready(POLLOUT, deadline)) return Heard::late;
     } else if (errno != EINTR) {
       return Heard::ended;
     }
@@ -104,7 +133,7 @@ LineProcess::Heard LineProcess::hear(std::string& line, Deadline deadline) {
     }
     searched = heard_.size();
     if (searched > longest_line) return Heard::too_long;
-    if (!ready(line_, POLLIN, deadline)) return Heard::late;
+    if (!ready(POLLIN, deadline)) return Heard::late;
     char buffer[4096];
     const ssize_t n = recv(line_.get(), buffer, sizeof buffer, MSG_DONTWAIT);
     if (n > 0) {

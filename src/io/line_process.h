@@ -19,22 +19,31 @@ class LineProcess {
   using Deadline = std::chrono::steady_clock::time_point;
   enum class Heard { line, late, ended, too_long };
 
-  // An error where the program cannot be started. What it says on stderr goes nowhere.
-  explicit LineProcess(const std::filesystem::path& program, std::vector<std::string> args = {});
+  enum class Stderr { dropped, kept };
+
+  // An error where the program cannot be started.
+  explicit LineProcess(const std::filesystem::path& program, std::vector<std::string> args = {},
+                       Stderr = Stderr::dropped);
   ~LineProcess();
   LineProcess(const LineProcess&) = delete;
   LineProcess& operator=(const LineProcess&) = delete;
 
   Heard say(std::string_view line, Deadline);  // without its newline; line: all was taken
   Heard hear(std::string& line, Deadline);     // without its line end
+  // The end of what it has said on stderr so far, where that is kept.
+  std::string last_words();
   pid_t pid() const { return pid_; }
 
  private:
   static constexpr size_t longest_line = size_t(1) << 20;
+  static constexpr size_t most_words = 4096;
+  bool ready(short events, Deadline);
+  void listen();
 
   pid_t pid_ = -1;
-  Fd line_;  // one socket for both ways: a write to a program that died is an error, no signal
-  std::string heard_;
+  Fd line_;   // one socket for both ways: a write to a program that died is an error, no signal
+  Fd words_;  // its stderr; read whenever it is waited for, so that it never blocks there for long
+  std::string heard_, said_;
 };
 
 inline LineProcess::Deadline deadline_in(double seconds) {

@@ -4,6 +4,7 @@
 
 #include "e2e/command.h"
 #include "io/checkpoint_dir.h"
+#include "io/json.h"
 #include "served_folder.h"
 
 namespace hearth {
@@ -150,16 +151,39 @@ TEST_F(AlignCommands, DpoReferenceCachedOrLiveIsTheSame) {
   json_of(hearth::run(folder, dpo(folder / "cached")));
   json_of(hearth::run(folder, dpo(folder / "live") + Arguments{"--reference", "live"}));
   EXPECT_TRUE(fs::exists(folder / "cached/reference.json"));
-  EXPECT_FALSE(fs::exists(folder / "live/reference.json"));
+  EXPECT_TRUE(read_json(folder / "cached/reference.json").contains("sums"));
+  EXPECT_FALSE(read_json(folder / "live/reference.json").contains("sums"));
   EXPECT_EQ(files_of_newest(folder / "cached"), files_of_newest(folder / "live"));
 }
 
-TEST_F(AlignCommands, DpoRefusesTheReferenceOfAnotherModel) {
-  json_of(hearth::run(folder, dpo(folder / "run") + Arguments{"--stop-after-step", "2"}));
-  std::string config = read_file(model / "config.json");
-  write_file_atomic(model / "config.json", config + "\n");
-  expect_error(hearth::run(folder, {"dpo", "--run", (folder / "run").string(), "--resume"}), 1,
-               "reference of this model");
+TEST_F(AlignCommands, DpoRefusesTheReferenceOfAnotherModelOrOtherData) {
+  const std::string config = read_file(model / "config.json"), pairs = read_file(preferences);
+  for (const char* reference : {"cached", "live"}) {
+    SCOPED_TRACE(reference);
+    const std::string run = (folder / reference).string();
+    json_of(hearth::run(folder,
+                        dpo(run) + Arguments{"--stop-after-step", "2", "--reference", reference}));
+    const Arguments resume{"dpo", "--run", run, "--resume", "--json"};
+    write_file_atomic(model / "config.json", config + "\n");
+    expect_error(hearth::run(folder, resume), 1, "reference of this model");
+    write_file_atomic(model / "config.json", config);
+    write_file_atomic(preferences, pairs.substr(pairs.find('\n') + 1));
+    expect_error(hearth::run(folder, resume), 1, "reference of this model");
+    write_file_atomic(preferences, pairs);
+    // Either way of holding the reference may follow the other.
+    json_of(hearth::run(folder, resume + Arguments{"--stop-after-step", "3", "--reference",
+                                                   reference[0] == 'l' ? "cached" : "live"}));
+  }
+}
+
+TEST_F(AlignCommands, SftRefusesOtherData) {
+  const std::string rows = read_file(data), run = (folder / "run").string();
+  json_of(hearth::run(folder, sft(run) + Arguments{"--stop-after-step", "2"}));
+  const Arguments resume{"sft", "--run", run, "--resume", "--json", "--stop-after-step", "3"};
+  write_file_atomic(data, rows.substr(rows.find('\n') + 1));
+  expect_error(hearth::run(folder, resume), 1, "examples that the run began with");
+  write_file_atomic(data, rows);
+  json_of(hearth::run(folder, resume));
 }
 
 TEST_F(AlignCommands, BadInputIsOneLine) {

@@ -2,7 +2,10 @@
 // older weights are refused, and what may not change the result does not.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "align/grpo_step.h"
+#include "align/policy.h"
 #include "core/error.h"
 #include "infer_model.h"
 
@@ -161,6 +164,34 @@ TEST(Grpo, HowABatchIsCutDoesNotChangeTheStep) {
     ASSERT_GT(most, 0);
     for (size_t i = 0; i < grads.size(); ++i) EXPECT_NEAR(grads[i], whole[i], 1e-5 * most);
   }
+}
+
+// How many completions have something to teach is another number at every step.
+TEST(Grpo, FewShapesOfBatchesServeAll) {
+  std::set<std::pair<int64_t, int64_t>> shapes;
+  int64_t fed = 0, wanted = 0;
+  for (size_t n = 1; n <= 512; ++n) {
+    std::vector<Rollout> made(n);
+    std::vector<const Rollout*> all;
+    for (Rollout& r : made) {
+      r.prompt_tokens = 6, r.tokens.assign(10, 1);
+      all.push_back(&r);
+    }
+    size_t seen = 0;
+    for (const std::vector<size_t>& micro : micro_batches(all, 4096, 64)) {
+      std::vector<const Rollout*> of;
+      for (const size_t i : micro) of.push_back(all[i]);
+      const TokenBatch b = token_batch(of, 64);
+      EXPECT_LE(b.B * b.T, 4096);
+      EXPECT_EQ(b.rows.size(), 4 * of.size());
+      EXPECT_LT(b.rows.back(), b.B * b.T);
+      shapes.insert({b.B, b.T});
+      seen += of.size(), fed += b.B * b.T, wanted += 9 * int64_t(of.size());
+    }
+    EXPECT_EQ(seen, n);
+  }
+  EXPECT_LT(shapes.size(), 64u);
+  EXPECT_LT(double(fed), 1.2 * double(wanted));
 }
 
 TEST(Grpo, CompletionsWithoutAdvantageChangeNothing) {

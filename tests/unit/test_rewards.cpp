@@ -120,6 +120,9 @@ TEST(Pattern, TakesNoLongerOnWhatBacktrackingDiesOf) {
   EXPECT_FALSE(Pattern("(a|aa)+$x").found_in(many));
   EXPECT_TRUE(Pattern("(a?){50}a{50}").found_in(many));
   EXPECT_TRUE(Pattern("(x+x+)+y|a$").found_in(many));
+  // Nothing, 10^12 times, is nothing.
+  EXPECT_TRUE(Pattern("^((((){1000}){1000}){1000}){1000}$").found_in(""));
+  EXPECT_FALSE(Pattern("^((((a{0}){1000}){1000}){1000}){1000}$").found_in("a"));
 }
 
 TEST(Pattern, EitherCaseBytesAndLineEnds) {
@@ -181,6 +184,41 @@ TEST(Rewards, ChessByLabelAndByTheRules) {
   EXPECT_EQ(r.troubles()["chess"]["stockfish"], false);
 }
 
+// An engine that answers only when another one has been asked too.
+TEST(Rewards, ChessAsksOneStockfishAWorker) {
+  RewardFolder folder;
+  const std::string together = (folder.path / "asked").string();
+  fs::create_directory(together);
+  const std::string engine = folder.script("engine", "asked=" + together + R"(
+while read -r line; do
+  case $line in
+    uci) echo uciok ;;
+    isready) echo readyok ;;
+    go*)
+      : >$asked/$$
+      for i in $(seq 200); do [ $(ls $asked | wc -l) -ge 2 ] && break; sleep 0.05; done
+      [ $(ls $asked | wc -l) -ge 2 ] || exit 1
+      rank=0
+      for move in e2e4 d2d4 g1f3 c2c4 b1c3; do
+        rank=$((rank + 1))
+        echo "info depth 5 multipv $rank score cp 20 nodes 9 pv $move"
+      done
+      echo "bestmove e2e4" ;;
+  esac
+done
+)");
+  const chess::Board start =
+      chess::Board::from_fen("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1");
+  const PromptRow policy = row_of({{"prompt", chess::policy_prompt(start)}});
+  const std::string full = " M: e2e4 d2d4 g1f3 c2c4 b1c3 E: 0.20 0.20 0.20 0.20 0.20 B: e2e4";
+  Rewards r({.rewards = {"chess"}, .workers = 2, .stockfish = engine});
+  auto one = r.submit(policy, texts({full})), two = r.submit(policy, texts({full}));
+  for (const GroupRewards& g : {one.get(), two.get()}) {
+    ASSERT_TRUE(g.total[0]);
+    EXPECT_NEAR(*g.total[0], 1, 1e-12);
+  }
+}
+
 // Answers 1 where the completion holds "good", and misbehaves where it says so.
 constexpr const char* judge = R"(while read -r line; do
   id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
@@ -233,6 +271,33 @@ TEST(RewardProgram, OneThatIsMissingFailsUpToTheLimit) {
   EXPECT_EQ(fails_after(3), 3);
   EXPECT_EQ(fails_after(0), 0);
   EXPECT_EQ(fails_after(-1), 20);
+}
+
+TEST(RewardProgram, WhatItSaysOnStderrIsHeard) {
+  RewardFolder folder;
+  const PromptRow row = row_of({{"prompt", "q"}});
+  const std::string dies = folder.script(
+      "dies",
+      "read -r line\necho 'one thing' >&2\nprintf 'no table \\377 there\\n\\n' >&2\nexit 1\n");
+  RewardProgram p({.command = dies, .max_failures = 0});
+  std::string what;
+  try {
+    p.score(row, texts({"x"}), 0);
+  } catch (const Error& e) { what = e.what(); }
+  EXPECT_NE(what.find("last on its stderr: no table ? there"), what.npos) << what;
+  EXPECT_EQ(p.troubles()["stderr"], "no table ? there");
+  // More than a pipe holds, before and after each answer, holds nothing up.
+  const std::string talks = folder.script("talks", R"(n=0
+while read -r line; do
+  n=$((n + 1))
+  head -c 300000 /dev/zero >&2
+  echo "{\"id\":$n,\"reward\":$n}"
+  head -c 300000 /dev/zero >&2
+done
+)");
+  RewardProgram q({.command = talks, .timeout_s = 60});
+  EXPECT_EQ(q.score(row, texts({"x", "y", "z"}), 0), (GroupScores{1, 2, 3}));
+  EXPECT_FALSE(q.troubles().contains("stderr"));
 }
 
 TEST(RewardProgram, AFailureLeavesNoRewardWhateverTheOthersSay) {
