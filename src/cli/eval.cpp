@@ -117,14 +117,19 @@ EvalResult eval_lambada(Examinee& e, const EvalFlags& f) {
 
 // Token files, as pretraining reads them: one text each, whatever documents are in it.
 EvalResult eval_tokens(Examinee& e, const EvalFlags& f) {
+  const int64_t stride = f.stride ? f.stride : e.longest;
   std::vector<ScoreItem> all;
   for (const std::filesystem::path& path : expand_glob(f.data)) {
+    const int64_t left = f.limit - int64_t(all.size());
+    if (f.limit > 0 && left <= 0) break;
     const TokenFile file(path);
     file.check_tokens(e.source.config().vocab);
-    std::vector<int32_t> tokens(static_cast<size_t>(file.size()));
-    file.read(tokens.data(), 0, file.size());
-    for (ScoreItem& w : rolling_windows(tokens, e.longest, f.stride ? f.stride : e.longest))
-      all.push_back(std::move(w));
+    // No more than the windows wanted: a shard may be larger than the memory for them.
+    const int64_t needed = 1 + e.longest + (left - 1) * stride;
+    const int64_t count = f.limit > 0 ? std::min(file.size(), needed) : file.size();
+    std::vector<int32_t> tokens(static_cast<size_t>(count));
+    file.read(tokens.data(), 0, count);
+    for (ScoreItem& w : rolling_windows(tokens, e.longest, stride)) all.push_back(std::move(w));
   }
   keep_first(all, f.limit);
   if (all.empty()) fail(f.data, "expected two tokens at least, got fewer");
@@ -133,7 +138,7 @@ EvalResult eval_tokens(Examinee& e, const EvalFlags& f) {
 }
 
 EvalResult eval_perplexity(Examinee& e, const EvalFlags& f) {
-  if (f.data.ends_with(".bin")) return eval_tokens(e, f);
+  if (f.data.ends_with(".bin") || f.data.ends_with(".bin}")) return eval_tokens(e, f);
   std::vector<std::string> documents = read_documents(f.data);
   keep_first(documents, f.limit);
   std::vector<ScoreItem> all;

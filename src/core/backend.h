@@ -83,9 +83,9 @@ class Backend {
 };
 
 // A transfer that is over when it has begun, for devices that run nothing behind the host's back.
-class PromptTransfer final : public Transfer {
+class ImmediateTransfer final : public Transfer {
  public:
-  PromptTransfer(Backend& b, int64_t bytes) : backend_(b), data_(static_cast<size_t>(bytes)) {}
+  ImmediateTransfer(Backend& b, int64_t bytes) : backend_(b), data_(static_cast<size_t>(bytes)) {}
   void begin(const std::byte* device, int64_t bytes) override {
     backend_.download(data_.data(), device, bytes);
   }
@@ -96,7 +96,7 @@ class PromptTransfer final : public Transfer {
   std::vector<std::byte> data_;
 };
 inline std::unique_ptr<Transfer> Backend::make_transfer(int64_t bytes) {
-  return std::make_unique<PromptTransfer>(*this, bytes);
+  return std::make_unique<ImmediateTransfer>(*this, bytes);
 }
 
 // Memory of a backend with an owner.

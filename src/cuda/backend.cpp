@@ -171,6 +171,9 @@ class CudaBackend final : public Backend {
     if (spec.shared_limit)
       stream_.card.shared_bytes = std::min(stream_.card.shared_bytes, spec.shared_limit);
     stream_.hopper_kernels = spec.hopper_kernels && !turned_off("HEARTH_HOPPER");
+    stream_.early = !turned_off("HEARTH_EARLY");
+    const char* racecheck = std::getenv("HEARTH_RACECHECK");
+    stream_.racecheck = racecheck && std::strcmp(racecheck, "1") == 0;
     stream_.some_rows =
         spec.some_rows && !turned_off("HEARTH_SOME") && gemm_some_runs(stream_.card);
     graphs_ = spec.graphs && !turned_off("HEARTH_GRAPH");

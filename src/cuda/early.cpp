@@ -1,23 +1,6 @@
 #include "cuda/early.cuh"
 
-#include <cstdlib>
-#include <cstring>
-#include <mutex>
-#include <unordered_map>
-
 namespace hearth::cuda {
-namespace {
-
-bool can_start_early(const Card& card, const void* kernel) {
-  const char* set = std::getenv("HEARTH_EARLY");
-  if ((set && std::strcmp(set, "0") == 0) || !has_clusters(card, kernel)) return false;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared),
-        "dividing a processor's memory");
-  return true;
-}
-
-}  // namespace
 
 bool has_clusters(const Card& card, const void* kernel) {
   if (card.major < 9) return false;
@@ -26,12 +9,15 @@ bool has_clusters(const Card& card, const void* kernel) {
   return a.ptxVersion >= 90;
 }
 
-bool starts_early(const Card& card, const void* kernel) {
-  static std::mutex mutex;
-  static std::unordered_map<const void*, bool> known;
-  const std::lock_guard lock(mutex);
-  const auto at = known.find(kernel);
-  return at != known.end() ? at->second : (known[kernel] = can_start_early(card, kernel));
+bool CudaStream::prepare_early(const void* kernel) {
+  const auto [at, is_new] = early_kernels_.try_emplace(kernel, false);
+  if (is_new && early && has_clusters(card, kernel)) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                               cudaSharedmemCarveoutMaxShared),
+          "dividing a processor's memory");
+    at->second = true;
+  }
+  return at->second;
 }
 
 }  // namespace hearth::cuda

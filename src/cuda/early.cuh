@@ -25,49 +25,35 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
-// Whether this card can, and this code waits: code translated from older cards' has no such word.
-// HEARTH_EARLY=0 launches one after the other, for tools that cannot follow. Kernels that start
-// early share their processors: where two divide the memory there differently, the later one waits
-// until the first is gone, so all of them ask for as much shared memory as there is.
-bool starts_early(const Card&, const void* kernel);
-// Whether this card has clusters of blocks, and this code was made for such cards.
+// Whether this card has clusters of blocks, and this code was made for such cards: code translated
+// from older cards' has no word for them, nor for waiting.
 bool has_clusters(const Card&, const void* kernel);
 
-// Launches a kernel that calls wait_for_previous() before it touches what others write.
-template <class... Args>
-void launch_early(CudaStream& s, void (*kernel)(Args...), dim3 blocks, unsigned threads,
-                  const std::type_identity_t<Args>&... args) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks, config.blockDim = threads, config.stream = s.handle;
-  config.attrs = &early;
-  config.numAttrs = starts_early(s.card, reinterpret_cast<const void*>(kernel));
-  check(cudaLaunchKernelEx(&config, kernel, args...), "launching a kernel");
-}
-
-struct ClusterLaunch {
+struct EarlyLaunch {
   dim3 blocks = 1;
   unsigned threads = 1;
   unsigned cluster = 1;  // blocks that run at once and see each other's memory; divides blocks.x
-  int shared = 0;        // bytes of memory to a block
+  int shared = 0;        // bytes of dynamic memory to a block
 };
 
-// The same in clusters of blocks.
+// Launches a kernel that calls wait_for_previous() before it touches what others write.
+// HEARTH_EARLY=0 launches one after the other, for tools that cannot follow. Kernels that start
+// early share their processors: where two divide the memory there differently, the later one waits
+// until the first is gone, so all of them ask for as much shared memory as there is.
 template <class... Args>
-void launch_early_clusters(CudaStream& s, void (*kernel)(Args...), const ClusterLaunch& spec,
-                           const std::type_identity_t<Args>&... args) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             int(s.card.shared_bytes)),
-        "asking for shared memory");
+void launch_early(CudaStream& s, void (*kernel)(Args...), const EarlyLaunch& spec,
+                  const std::type_identity_t<Args>&... args) {
+  if (spec.shared > 0)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               int(s.card.shared_bytes)),
+          "asking for shared memory");
   cudaLaunchAttribute attributes[2]{};
   unsigned count = 0;
   if (spec.cluster > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;
     attributes[count++].val.clusterDim = {spec.cluster, 1, 1};
   }
-  if (starts_early(s.card, reinterpret_cast<const void*>(kernel))) {
+  if (s.prepare_early(reinterpret_cast<const void*>(kernel))) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }
@@ -76,6 +62,12 @@ void launch_early_clusters(CudaStream& s, void (*kernel)(Args...), const Cluster
   config.dynamicSmemBytes = size_t(spec.shared);
   config.attrs = attributes, config.numAttrs = count;
   check(cudaLaunchKernelEx(&config, kernel, args...), "launching a kernel");
+}
+
+template <class... Args>
+void launch_early(CudaStream& s, void (*kernel)(Args...), dim3 blocks, unsigned threads,
+                  const std::type_identity_t<Args>&... args) {
+  launch_early(s, kernel, EarlyLaunch{.blocks = blocks, .threads = threads}, args...);
 }
 
 }  // namespace hearth::cuda

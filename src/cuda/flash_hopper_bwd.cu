@@ -1,6 +1,5 @@
 // Flash attention backward for Hopper: the pass over dY and Y before the main kernel, and launches.
 #include <algorithm>
-#include <cstdlib>
 
 #include "cuda/attention.h"
 #include "cuda/flash_hopper_bwd_kernel.cuh"
@@ -169,8 +168,7 @@ Params make_params(const AttnCall& c, const CudaStream& stream) {
   p.slots = groups * p.R;
   p.window = c.window > 0 ? std::min(c.window, INT_MAX / 2) : INT_MAX / 2;
   p.scale = c.scale;
-  static const bool checked = std::getenv("HEARTH_RACECHECK") != nullptr;
-  p.leaders = checked ? 32 : 1;
+  p.leaders = stream.racecheck ? 32 : 1;
   return p;
 }
 

@@ -226,13 +226,13 @@ void gemm_some(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor b
     SomeArgs<T> args = some_args<T>(c, aux, a, b, bias, prior, spec);
     const SomePlan plan = some_plan(s.card, args.K);
     args.split = plan.split, args.slice = plan.slice;
-    launch_early_clusters(s, some_rows<T>,
-                          {.blocks = dim3(unsigned(ceil_div(args.N, some_columns) * plan.split),
-                                          unsigned(ceil_div(args.M, some_rows_of_block))),
-                           .threads = some_threads,
-                           .cluster = unsigned(plan.split),
-                           .shared = plan.shared},
-                          args);
+    launch_early(s, some_rows<T>,
+                 EarlyLaunch{.blocks = dim3(unsigned(ceil_div(args.N, some_columns) * plan.split),
+                                            unsigned(ceil_div(args.M, some_rows_of_block))),
+                             .threads = some_threads,
+                             .cluster = unsigned(plan.split),
+                             .shared = plan.shared},
+                 args);
   };
   a.dtype == DType::bf16 ? launch(static_cast<__nv_bfloat16*>(nullptr))
                          : launch(static_cast<__half*>(nullptr));

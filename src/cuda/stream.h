@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/kernels.h"
@@ -48,6 +49,8 @@ struct CudaStream : Stream {
   Gemms* gemms = nullptr;
   bool hopper_kernels = true;  // false: the mma.sync kernels even where wgmma would run
   bool some_rows = false;      // products of 17 to 64 rows by a kernel of our own
+  bool early = true;           // kernels may start before those ahead of them have ended
+  bool racecheck = false;      // barriers as compute-sanitizer's racecheck can follow them
   DeviceMemory& memory;
 
   // Memory for the kernel being launched, good until the next one asks. Grows on first use, so a
@@ -55,7 +58,10 @@ struct CudaStream : Stream {
   void* scratch(int64_t bytes);
   // Memory full of zeros, for kernels that leave it so. Grows as the scratch does.
   void* zeros(int64_t bytes);
-  void captured();        // some graph now holds the addresses of both
+  void captured();  // some graph now holds the addresses of both
+  // Whether a kernel of this address may start early (see early.cuh); the first time it is asked,
+  // the kernel is made ready for that.
+  bool prepare_early(const void* kernel);
   FarLanes& far_lanes();  // made when first asked for
 
  private:
@@ -69,6 +75,7 @@ struct CudaStream : Stream {
   Block scratch_, zeros_;
   std::vector<Block> retired_;  // what some graph still works with
   std::unique_ptr<FarLanes> far_lanes_;
+  std::unordered_map<const void*, bool> early_kernels_;
 };
 
 inline CudaStream& on(Stream& s) { return static_cast<CudaStream&>(s); }

@@ -204,7 +204,8 @@ void Runner::launch(const Feed& f) {
 void Runner::collect(const Feed& f) {
   const size_t wanted = f.wanted.size(), turn = collected_++ % arrivals_.size();
   const std::byte* logits = memory_.state.find("engine.logits").data;
-  logits_.resize(wanted * size_t(wide_));
+  if (!std::ranges::all_of(f.draws, [](const auto& d) { return bool(d); }))
+    logits_.resize(wanted * size_t(wide_));
   drawn_.resize(wanted);
   if (draws()) std::memcpy(drawn_.data(), arrivals_[turn]->wait(), wanted * sizeof(Drawn));
   for (size_t i = 0, end = 0; i < wanted; i = end + 1) {  // runs of rows that the host draws from

@@ -57,9 +57,9 @@ std::span<Lane* const> Scheduler::plan() {
   return plan_;
 }
 
-bool Scheduler::would_repeat(int64_t lanes) const {
+bool Scheduler::would_repeat(int64_t lanes, int64_t left) const {
   const auto going_on = std::ranges::count_if(active_, [](const auto& l) { return !l->ended; });
-  return spec_.drafts == 0 && going_on == lanes && (waiting_.empty() || lanes == spec_.lanes);
+  return spec_.drafts == 0 && going_on == lanes && (waiting_.empty() || left == spec_.lanes);
 }
 
 // Gives a lane up to `rows` rows of this step, with the blocks they need.
@@ -83,7 +83,7 @@ bool Scheduler::feed(size_t at, int64_t rows) {
 bool Scheduler::admit(size_t at) {
   Lane& lane = *active_[at];
   if (blocked_) return false;
-  if (spec_.reuse) pool_.adopt(lane.pages, lane.tokens, lane.first_wanted());
+  if (spec_.reuse) pool_.adopt(lane.pages, lane.tokens, lane.first_wanted() - lane.held_back);
   const int64_t adopted = lane.pages.cached;
   const int64_t most = spec_.window ? blocks_for(spec_.window + spec_.rows) + 1 : pool_.size();
   const int64_t needed =
@@ -174,7 +174,7 @@ std::vector<Lane*> Scheduler::lanes_of(const Task* task) {
   std::vector<Lane*> all;
   const auto look = [&](const auto& lanes) {
     for (const auto& lane : lanes)
-      if (lane->task == task && !lane->ended) all.push_back(lane.get());
+      if (!lane->ended && lane->task == task) all.push_back(lane.get());
   };
   look(active_);
   look(waiting_);

@@ -25,6 +25,8 @@ struct Lane {
   int64_t guesses = 0;             // how many tokens to draft next
   bool ended = false;
   int under_way = 0;  // launches that feed it and have not been collected
+  // Tokens that its samples will feed, each for itself, once the rest is in the cache: 0 or 1.
+  int64_t held_back = 0;
 
   // This step:
   int64_t rows = 0;                 // known tokens fed, from pages.cached on
@@ -32,7 +34,7 @@ struct Lane {
 
   int64_t size() const { return int64_t(tokens.size()); }
   // Tokens to feed before the next can be drawn.
-  int64_t due() const { return logits.empty() ? size() - pages.cached : 0; }
+  int64_t due() const { return logits.empty() ? size() - held_back - pages.cached : 0; }
   // The first token whose logits are wanted: the last one, or where scoring the prompt goes on.
   int64_t first_wanted() const;
 };
@@ -59,9 +61,9 @@ class Scheduler {
   Lane& add_after(const Lane& lane, std::unique_ptr<Lane>);
   // The lanes that this step feeds, by age, with their rows and drafts.
   std::span<Lane* const> plan();
-  // Whether a step over `lanes` of the active ones, and no other, is what plan() would make once
-  // each has one token more.
-  bool would_repeat(int64_t lanes) const;
+  // Whether plan() would give a row each to the `left` of these `lanes` that go on after the token
+  // under way, and to no other.
+  bool would_repeat(int64_t lanes, int64_t left) const;
   // A place for the token after the one under way, where that costs nobody else's.
   bool make_room(Lane& lane) { return pool_.extend(lane.pages, lane.size() + 1); }
   // After a step: the lane's rows are in the cache.

@@ -52,6 +52,10 @@ void Stepper::start(std::unique_ptr<Task> owned) {
                                           .guesses = t.search ? 0 : drafts_});
   if (lane->sequence.finished() && !lane->sequence.scores_prompt(0))
     return end(t, std::vector(t.results.size(), lane->sequence.completion));
+  // Many samples' first tokens are drawn faster by a device, from a row each, than by the host.
+  if (t.job.request.n > 1 && !t.search && !t.job.request.prompt_logprobs && lane->size() > 1 &&
+      draws_on_device(*lane))
+    lane->held_back = 1;
   scheduler_.add(std::move(lane));
 }
 
@@ -65,7 +69,8 @@ void Stepper::launch(std::span<Lane* const> plan) {
       if (p >= lane->first_wanted()) {
         feed.wanted.push_back(int32_t(feed.tokens.size()));
         feed.draws.push_back(device_draw(*lane, p));
-        feed.scores.push_back(lane->task->job.sampling().logprobs >= 0 || p + 1 < lane->size());
+        feed.scores.push_back(!feed.draws.back() &&
+                              (lane->task->job.sampling().logprobs >= 0 || p + 1 < lane->size()));
       }
       feed.tokens.push_back(p < known ? lane->tokens[size_t(p)] : lane->draft[size_t(p - known)]);
       feed.positions.push_back(int32_t(p));
@@ -84,15 +89,19 @@ void Stepper::launch(std::span<Lane* const> plan) {
 // what wanted row i draws. A lane whose last token is under way leaves its row to nobody.
 bool Stepper::launch_behind() {
   if (now_.feed.wanted.size() != now_.shares.size()) return false;
+  const auto goes_on = [](const Share& s) { return s.lane && !s.lane->ended; };
+  const auto more = [&](const Share& s) { return goes_on(s) && s.lane->sequence.room() >= 2; };
+  const int64_t rows = int64_t(now_.shares.size()), left = std::ranges::count_if(now_.shares, more);
+  // Fewer lanes may run in a smaller program, or let others begin.
+  if (left == 0 || bucket(left, rows) < bucket(rows, rows) ||
+      !scheduler_.would_repeat(std::ranges::count_if(now_.shares, goes_on), left))
+    return false;
   Feed& feed = next_.feed;
   feed.follows = true;
-  int64_t lanes = 0, ends = 0;
   for (size_t i = 0; i < now_.shares.size(); ++i) {
-    Lane* lane = now_.shares[i].lane;
-    if (now_.shares[i].wanted != int64_t(i) || !now_.feed.draws[i]) return false;
-    const bool gone = !lane || lane->ended, last = !gone && lane->sequence.room() < 2;
-    lanes += !gone, ends += last;
-    if (gone || last) lane = nullptr;
+    const Share& share = now_.shares[i];
+    if (share.wanted != int64_t(i) || !now_.feed.draws[i]) return false;
+    Lane* lane = more(share) ? share.lane : nullptr;
     const std::optional<SampleControls> draw =
         lane ? device_draw(*lane, lane->size()) : SampleControls{};
     if (!draw || (lane && !scheduler_.make_room(*lane))) return false;
@@ -105,10 +114,6 @@ bool Stepper::launch_behind() {
     feed.tables.push_back(lane ? std::span<const int32_t>(lane->pages.blocks)
                                : std::span<const int32_t>());
   }
-  // Fewer lanes may run in a smaller program, or let others begin.
-  const int64_t rows = int64_t(now_.shares.size()), left = lanes - ends;
-  if (left == 0 || bucket(left, rows) < bucket(rows, rows) || !scheduler_.would_repeat(lanes))
-    return false;
   runner_.launch(feed);
   for (const Share& s : next_.shares)
     if (s.lane) ++s.lane->under_way;
@@ -152,15 +157,21 @@ bool Stepper::tempers(const Task& t) const {
          (s.temperature != 1 || runner_.softcaps());
 }
 
+// Whether the device can draw the tokens of the lane's sequence.
+bool Stepper::draws_on_device(const Lane& lane) const {
+  const Task& t = *lane.task;
+  // Log-probabilities are over every token of the model, also those that cannot be drawn; and the
+  // device tells those of the model alone.
+  const bool tells = t.job.sampling().logprobs < 0 || (runner_.draws_any_token() && !tempers(t));
+  return runner_.draws() && !t.search && tells && lane.sequence.controls(0);
+}
+
 // How the device draws what follows place p of the lane, where it does: scores of the prompt, beams
-// and the samples of one prompt want its logits.
+// and samples that share a row want its logits.
 std::optional<SampleControls> Stepper::device_draw(const Lane& lane, int64_t p) const {
   const Task& t = *lane.task;
   const int64_t ahead = p + 1 - lane.size();
-  if (!runner_.draws() || ahead < 0 || t.search || (!t.forked && t.job.request.n > 1)) return {};
-  // Log-probabilities are over every token of the model, also those that cannot be drawn.
-  if (t.job.sampling().logprobs >= 0 && !runner_.draws_any_token()) return {};
-  if (tempers(t)) return {};  // the device tells log-probabilities of the model alone
+  if (ahead < 0 || (!t.forked && t.job.request.n > 1) || !draws_on_device(lane)) return {};
   return lane.sequence.controls(ahead);
 }
 
@@ -171,6 +182,7 @@ void Stepper::advance(const Share& share) {
   score_prompt(share);
   lane.pages.cached += share.rows;
   scheduler_.fed(lane);
+  if (lane.held_back > 0 && lane.due() == 0) fork(lane);
   if (lane.pages.cached < lane.size()) return;
   int64_t wanted = share.wanted + lane.size() - 1 - std::max(before, first);
   ready(lane, wanted);
@@ -208,14 +220,16 @@ void Stepper::ready(Lane& lane, int64_t row) {
     lane.sum = runner_.log_sum(row);
     return search(t);
   }
-  if (!t.forked) return fork(lane, row);
-  draw(lane, row);
+  if (t.forked) return draw(lane, row);
+  for (Lane* l : fork(lane))
+    if (!l->ended) draw(*l, row);
 }
 
 // The samples of a prompt begin together, from the same blocks.
-void Stepper::fork(Lane& lane, int64_t row) {
+std::vector<Lane*> Stepper::fork(Lane& lane) {
   Task& t = *lane.task;
   t.forked = true;
+  lane.held_back = 0;
   std::vector<Lane*> lanes{&lane};
   for (int sample = 1; sample < t.job.request.n; ++sample) {
     auto next = std::make_unique<Lane>(Lane{.task = &t,
@@ -227,8 +241,7 @@ void Stepper::fork(Lane& lane, int64_t row) {
     next->sequence.completion.prompt_logprobs = lane.sequence.completion.prompt_logprobs;
     lanes.push_back(&scheduler_.add_after(*lanes.back(), std::move(next)));
   }
-  for (Lane* l : lanes)
-    if (!l->ended) draw(*l, row);
+  return lanes;
 }
 
 void Stepper::draw(Lane& lane, int64_t row) {

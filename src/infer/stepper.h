@@ -59,11 +59,12 @@ class Stepper {
   void advance(const Share&);
   void score_prompt(const Share&);
   bool tempers(const Task&) const;
+  bool draws_on_device(const Lane&) const;
   std::optional<SampleControls> device_draw(const Lane&, int64_t p) const;
   // `row`: of the runner's wanted rows
   void ready(Lane&, int64_t row);
   void draw(Lane&, int64_t row);
-  void fork(Lane&, int64_t row);
+  std::vector<Lane*> fork(Lane&);
   void search(Task&);
   void tell_search(Task&, const std::vector<Completion>&);
   void settle(Lane&);
@@ -75,7 +76,8 @@ class Stepper {
   BlockPool pool_;
   Scheduler scheduler_;
   std::map<uint64_t, std::unique_ptr<Task>> tasks_;
-  std::vector<std::unique_ptr<Task>> ended_;  // lanes of this step may still refer to them
+  std::vector<std::unique_ptr<Task>> ended_;  // lanes of this step may still refer to them; a lane
+                                              // that has ended is not asked for its task later
   Flight now_, next_;                         // what is taken in, and what was launched behind it
   EngineStats stats_;
 };

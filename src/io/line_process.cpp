@@ -86,13 +86,15 @@ bool LineProcess::ready(short events, Deadline deadline) {
     if (n == 0 || (n < 0 && errno != EINTR)) return false;
     if (n > 0 && p[1].revents) listen();
     if (n > 0 && p[0].revents) return true;
+    if (left.count() <= 0) return false;  // however much it has to say on stderr
   }
 }
 
-// What lies in the pipe, of which the end is kept.
+// What lies in the pipe, of which the end is kept; not more than a pipe holds, since a program may
+// write as fast as this reads.
 void LineProcess::listen() {
   char buffer[4096];
-  while (words_.get() >= 0) {
+  for (int reads = 0; words_.get() >= 0 && reads < 32; ++reads) {
     const ssize_t n = read(words_.get(), buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;

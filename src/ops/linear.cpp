@@ -55,13 +55,18 @@ Op product_op(const char* name, const GemmSpec& spec, bool trains) {
   return op;
 }
 
+// Whether no kernel writes what a product reads beside its rows: it may read it early.
+bool known_ahead(const Tape& t, Var weight, Var bias) {
+  return t[weight].role == Role::param && (!bias || t[bias].role == Role::param);
+}
+
 }  // namespace
 
 void record_gemm(Tape& t, Var c, Var aux, Var a, Var b, Var bias, Var prior, const GemmSpec& spec) {
   const bool slope = spec.act_slope;
   if (spec.tb && !spec.ta && !slope && !aux) {
     GemmSpec own = spec;
-    own.weight = t[b].role == Role::param;
+    own.weight = known_ahead(t, b, bias);
     Op op = product_op("gemm", own, t.needs_grad(b));
     op.inplace = {{0, 3}};
     return t.push(std::move(op), {a, b, bias, prior}, {c, {}});
@@ -94,7 +99,7 @@ Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {
   const bool keeps_pre = spec.act != Act::none && (t.needs_grad(x) || t.needs_grad(w));
   const Var pre = keeps_pre ? t.temp(t.shape(y)) : Var{};
   const GemmSpec gemm_spec{
-      .tb = true, .alpha = spec.scale, .act = spec.act, .weight = t[w].role == Role::param};
+      .tb = true, .alpha = spec.scale, .act = spec.act, .weight = known_ahead(t, w, spec.bias)};
   Op op = product_op("linear", gemm_spec, t.needs_grad(w));
   op.inplace = {{0, 3}};
   op.backward = [scale = spec.scale](Tape& t, const Node& n) { linear_backward(t, n, scale); };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <set>
+#include <stdexcept>
 
 #include "infer/block_pool.h"
 #include "infer/runner.h"
@@ -13,18 +15,28 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-// The likeliest token of each row.
-void draw_likeliest(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor /*controls*/,
-                    int64_t vocab) {
+// The likeliest token of each row, or one by the row's bits.
+void draw_rows(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls,
+               int64_t vocab) {
   for (int64_t row = 0; row < logits.rows(); ++row) {
+    const SampleControls& c = controls.as<const SampleControls>()[row];
     const std::span x(logits.as<const float>() + row * logits.cols(), size_t(vocab));
     const auto best = std::ranges::max_element(x);
-    double sum = 0;
-    for (const float v : x) sum += std::exp(double(v) - double(*best));
-    const auto token = int32_t(best - x.begin());
-    const auto log = float(-std::log(sum));
-    drawn.as<Drawn>()[row] = {token, log, token, log};
-    tokens.as<int32_t>()[row] = token;
+    const auto weight = [&](float v, double temperature) {
+      return std::exp((double(v) - double(*best)) / temperature);
+    };
+    double sum = 0, tempered = 0, passed = 0;
+    for (const float v : x) sum += weight(v, 1);
+    size_t token = size_t(best - x.begin());
+    if (c.temperature > 0) {
+      for (const float v : x) tempered += weight(v, double(c.temperature));
+      const double u = (double(c.uniform_high) + double(c.uniform_low) / 0x1p32) / 0x1p32;
+      for (token = 0; token + 1 < x.size(); ++token)
+        if ((passed += weight(x[token], double(c.temperature))) > u * tempered) break;
+    }
+    const auto log = [&](float v) { return float(double(v) - double(*best) - std::log(sum)); };
+    drawn.as<Drawn>()[row] = {int32_t(token), log(x[token]), int32_t(best - x.begin()), log(*best)};
+    tokens.as<int32_t>()[row] = int32_t(token);
   }
 }
 
@@ -32,7 +44,7 @@ void draw_likeliest(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor 
 class DrawingBackend final : public Backend {
  public:
   DrawingBackend() : inner_(make_cpu_backend(1)), table_(inner_->kernels()) {
-    table_.sample = draw_likeliest;
+    table_.sample = draw_rows;
   }
   const Kernels& kernels() const override { return table_; }
   Stream& stream() override { return inner_->stream(); }
@@ -75,18 +87,22 @@ struct Wish {
   int64_t cancel_after = -1;  // tokens; -1: never
 };
 
-std::vector<Wish> wishes(int count, uint64_t seed) {
+std::vector<Wish> wishes(int count, uint64_t seed, float temperature) {
   std::mt19937_64 random(seed);
   const auto below = [&](int n) { return int64_t(random() % uint64_t(n)); };
   std::vector<Wish> all;
   for (int i = 0; i < count; ++i) {
     Request r{.prompt = tiny_prompt(1 + below(60)),
-              .sampling = {.temperature = 0, .max_tokens = 1 + below(90)}};
+              .sampling = {.temperature = temperature,
+                           .seed = uint64_t(below(1000)),
+                           .max_tokens = 1 + below(90)}};
     r.prompt[0] = int32_t(below(11));
     if (below(3) == 0) r.sampling.stop_ids = {int32_t(below(11)), int32_t(11 + below(11))};
     if (below(3) == 0) r.sampling.logprobs = 0;
     if (below(4) == 0) r.n = 2;  // drawn by the host at first
-    all.push_back({std::move(r), below(5) == 0 ? 1 + below(8) : -1});
+    // How far the second sample is when the first one is cancelled is a matter of scheduling.
+    const bool cancelled = below(5) == 0 && r.n == 1;
+    all.push_back({std::move(r), cancelled ? 1 + below(8) : -1});
   }
   return all;
 }
@@ -116,7 +132,7 @@ TEST(RunAhead, MakesTheSameTokens) {
   for (const int64_t blocks : {blocks_for(256), int64_t(64)})  // the fewer are fought for
     for (const ModelConfig& c : long_configs()) {
       if (c.logit_softcap > 0) continue;
-      const std::vector<Wish> all = wishes(24, 7);
+      const std::vector<Wish> all = wishes(24, 7, 0);
       const auto cpu = make_cpu_backend(1);
       TinyModel plain(*cpu, c);
       DrawingBackend drawing;
@@ -127,12 +143,66 @@ TEST(RunAhead, MakesTheSameTokens) {
                           .cache_bytes = blocks * Runner::block_bytes(c, m.params.dtype())};
       };
       Engine host = plain.engine(spec(plain)), device = ahead.engine(spec(ahead));
-      EXPECT_EQ(run_all(device, all), run_all(host, all));
+      EXPECT_TRUE(run_all(device, all) == run_all(host, all));
       EXPECT_GT(device.stats().followed, 10);
       EXPECT_EQ(host.stats().followed, 0);
       EXPECT_EQ(device.stats().used_blocks, 0);
       EXPECT_EQ(device.stats().running, 0);
     }
+}
+
+// Whoever speculates plans every step with the tokens at hand: the draws must be the same.
+TEST(RunAhead, DrawsByTheBitsOfEachPlace) {
+  for (const ModelConfig& c : long_configs()) {
+    if (c.logit_softcap > 0) continue;
+    std::vector<Wish> all = wishes(24, 9, 1.4f);
+    for (Wish& w : all)  // of a single token the host draws several, otherwise than this device
+      if (w.request.prompt.size() == 1) w.request.n = 1;
+    DrawingBackend drawing;
+    TinyModel m(drawing, c);
+    Engine ahead = m.engine({.max_batch = 5, .step_tokens = 16});
+    Engine planned = m.engine({.max_batch = 5, .step_tokens = 16, .speculate = 1});
+    const auto made = run_all(ahead, all);
+    EXPECT_TRUE(made == run_all(planned, all));
+    EXPECT_GT(ahead.stats().followed, 10);
+    EXPECT_EQ(planned.stats().followed, 0);
+    std::set<Tokens> distinct;
+    for (const auto& samples : made) distinct.insert(samples.begin(), samples.end());
+    EXPECT_GT(distinct.size(), 20u);
+  }
+}
+
+// With a launch under way: requests cancelled from outside, listeners that throw, new weights.
+TEST(RunAhead, LeavesNothingBehind) {
+  DrawingBackend drawing;
+  TinyModel m(drawing, long_configs()[0]);
+  Engine e = m.engine({.max_batch = 4, .step_tokens = 16});
+  std::mt19937_64 random(3);
+  int ends = 0, begun = 0, thrown = 0;
+  for (int round = 0; round < 60; ++round) {
+    const Request r{.prompt = tiny_prompt(1 + int64_t(random() % 40)),
+                    .sampling = {.temperature = 0, .max_tokens = 40}};
+    int told = 0;
+    const bool throws = round % 4 == 1;
+    const uint64_t id = e.submit(
+        r, {.token =
+                [&told, throws](const TokenEvent&) {
+                  if (throws && ++told == 5) throw std::runtime_error("enough");
+                  return true;
+                },
+            .done = [&](auto, std::exception_ptr error) { ++ends, thrown += bool(error); }});
+    ++begun;
+    const int64_t before = e.stats().followed;
+    for (int i = 0; i < 8; ++i) e.step();
+    EXPECT_GT(e.stats().followed, before);
+    if (round % 4 == 3) e.cancel(id);
+    while (e.step()) {}
+    EXPECT_EQ(e.stats().used_blocks, 0);
+    EXPECT_EQ(e.stats().running, 0);
+    if (round % 7 == 0) e.forget();
+  }
+  EXPECT_EQ(ends, begun);
+  EXPECT_EQ(thrown, 15);
 }
 
 }  // namespace

@@ -298,6 +298,11 @@ done
   RewardProgram q({.command = talks, .timeout_s = 60});
   EXPECT_EQ(q.score(row, texts({"x", "y", "z"}), 0), (GroupScores{1, 2, 3}));
   EXPECT_FALSE(q.troubles().contains("stderr"));
+  // One that never stops talking and never answers has hung all the same.
+  const std::string floods = folder.script("floods", "while :; do echo x >&2; done\n");
+  RewardProgram r({.command = floods, .timeout_s = 0.2});
+  EXPECT_EQ(r.score(row, texts({"x"}), 0), (GroupScores{{}}));
+  EXPECT_GT(r.counts().hung, 0);
 }
 
 TEST(RewardProgram, AFailureLeavesNoRewardWhateverTheOthersSay) {
