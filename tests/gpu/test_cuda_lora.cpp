@@ -238,7 +238,8 @@ std::string trace_of_process(const fs::path& to, const char* early) {
   if (child == 0) {
     setenv("HEARTH_EARLY", early, 1);
     setenv("HEARTH_TEST_TRACE", to.c_str(), 1);
-    unsetenv("GTEST_OUTPUT");
+    // What it is asked to run is its own, whatever part of the suite this process has.
+    for (const char* v : {"GTEST_OUTPUT", "GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"}) unsetenv(v);
     execl("/proc/self/exe", "hearth_gpu", "--gtest_filter=CudaLora.DISABLED_Trace",
           "--gtest_also_run_disabled_tests", "--gtest_brief=1", nullptr);
     _exit(127);
