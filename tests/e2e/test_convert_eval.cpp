@@ -79,6 +79,37 @@ TEST(ConvertEval, ChoicesAndLastWords) {
   EXPECT_TRUE(l["stderr"].is_null());  // of one item
 }
 
+// A file of a single document's tokens says what its text says.
+TEST(ConvertEval, TokenFiles) {
+  const Folder folder;
+  const std::string model = story_run(folder), text = folder / "one.txt", out = folder / "one";
+  std::string story;
+  for (int i = 0; i < 40; ++i) story += "Once upon a time there was a dog who had a ball. ";
+  write_file_atomic(text, story);
+  json_of(run(folder, {"data", "prepare", "--tokenizer", folder / "tok", "--input", text, "--out",
+                       out, "--json"}));
+  const auto of = [&](const std::string& data, const Arguments& more = {}) {
+    return json_of(run(folder, Arguments{"eval", "--model", model, "--task", "perplexity", "--data",
+                                         data, "--json"} +
+                                   more));
+  };
+  const std::string tokens = out + "/train_000001.bin";
+  const auto as_text = of(text), as_tokens = of(tokens);
+  EXPECT_EQ(as_tokens["value"], as_text["value"]);
+  EXPECT_EQ(as_tokens["tokens"], as_text["tokens"]);
+  EXPECT_EQ(as_tokens["metrics"].size(), 1u);
+  EXPECT_EQ(of(out + "/{train_000001.bin,train_000001.bin}")["tokens"],
+            2 * as_text["tokens"].get<int64_t>());
+  EXPECT_EQ(of(tokens, {"--limit", "2"})["tokens"], 2 * 64);
+  EXPECT_EQ(of(tokens, {"--limit", "3", "--stride", "16"})["tokens"], 64 + 2 * 16);
+  std::string bad = read_file(tokens);
+  bad[1024] = char(0x90), bad[1025] = 0x01;  // 400, the first id there is not
+  write_file_atomic(folder / "bad.bin", bad);
+  expect_error(
+      run(folder, {"eval", "--model", model, "--task", "perplexity", "--data", folder / "bad.bin"}),
+      1, "bad.bin");
+}
+
 TEST(ConvertEval, WrongCalls) {
   const Folder folder;
   const std::string model = story_run(folder);
