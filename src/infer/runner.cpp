@@ -207,7 +207,10 @@ void Runner::collect(const Feed& f) {
   if (!std::ranges::all_of(f.draws, [](const auto& d) { return bool(d); }))
     logits_.resize(wanted * size_t(wide_));
   drawn_.resize(wanted);
-  if (draws()) std::memcpy(drawn_.data(), arrivals_[turn]->wait(), wanted * sizeof(Drawn));
+  if (draws()) {
+    const auto* here = reinterpret_cast<const Drawn*>(arrivals_[turn]->wait());
+    std::copy_n(here, wanted, drawn_.begin());
+  }
   for (size_t i = 0, end = 0; i < wanted; i = end + 1) {  // runs of rows that the host draws from
     for (end = i; end < wanted && !f.draws[end];) ++end;
     if (end > i)
