@@ -225,7 +225,7 @@ std::string adapted_trace() {
   return all;
 }
 
-// Run by the test below in a process of its own: a kernel asks once how it is to start.
+// Run by the test below in a process of its own: how kernels start is asked when a card is opened.
 TEST(CudaLora, DISABLED_Trace) {
   HEARTH_NEEDS_A_CARD();
   const char* to = std::getenv("HEARTH_TEST_TRACE");
