@@ -28,6 +28,7 @@ struct Decode {
   int N, H, G, D, piece, pieces, width, window;  // width: blocks of a table
   float scale, softcap;
   bool leaves_runs;  // rows of long runs are another kernel's
+  bool apart;        // no two rows are of one sequence
 };
 
 // Keys that row `at` sees, and the pieces they lie in.
@@ -153,8 +154,8 @@ __global__ __launch_bounds__(warps * 32,
   const int32_t* table = a.tables + int64_t(sequence) * a.width;
   // Rows of one sequence lie side by side, in order.
   const bool beside =
-      a.new_cache && int(threadIdx.x) <= row && a.sequences[threadIdx.x] == sequence;
-  const int fresh = a.new_cache ? __syncthreads_count(beside) : 0;
+      a.new_cache && !a.apart && int(threadIdx.x) <= row && a.sequences[threadIdx.x] == sequence;
+  const int fresh = !a.new_cache ? 0 : a.apart ? 1 : __syncthreads_count(beside);
   const T* own = static_cast<const T*>(a.qkv) + row * token;
   const Keys<T> keys{.cache = static_cast<const T*>(a.cache) + g * panel,
                      .fresh = own + (a.H + g) * a.D - at * token,
@@ -344,8 +345,8 @@ void attention_cached(Stream& on_stream, Tensor y, Tensor cache, Tensor qkv, Ten
   if (cache.dtype != qkv.dtype) refuse_dtypes("attention_cached", qkv.dtype, cache.dtype);
   check_head_size("attention_cached", qkv.dtype, spec);
   const int64_t N = qkv.shape[1];
-  const bool leaves_runs = qkv.dtype != DType::f32 && N > most_rows_by_pieces;
-  const bool by_readers = N <= most_rows_stored && !leaves_runs;
+  const bool leaves_runs = qkv.dtype != DType::f32 && N > most_rows_by_pieces && !spec.apart;
+  const bool by_readers = spec.apart || (N <= most_rows_stored && !leaves_runs);
   const Decode a{.qkv = qkv.data,
                  .cache = cache.data,
                  .y = y.data,
@@ -366,7 +367,8 @@ void attention_cached(Stream& on_stream, Tensor y, Tensor cache, Tensor qkv, Ten
                  .window = spec.window > 0 ? int(spec.window) : INT_MAX,
                  .scale = spec.scale,
                  .softcap = spec.softcap,
-                 .leaves_runs = leaves_runs};
+                 .leaves_runs = leaves_runs,
+                 .apart = spec.apart};
   // Otherwise each row's own keys are stored by the blocks that read them.
   if (!by_readers && a.D * size_of(qkv.dtype) % 16 == 0)
     launch_store<uint4>(a, cache, qkv, stream);

@@ -1,27 +1,17 @@
 // Draws the next token of each row of logits on the card: blocks that read a stretch of a row each
-// find its likeliest, then a block a row draws. Weights are whole numbers
-// (shares of 2^40), so their sums are exact in any order and a draw depends on its row alone.
-#include "cuda/device.cuh"
-#include "cuda/early.cuh"
+// find its likeliest, and, where rows are many, weigh it; then a block a row draws. Weights are
+// whole numbers (shares of 2^40), so their sums are exact in any order and a draw depends on its
+// row alone.
 #include "cuda/kernels.h"
 #include "cuda/row_sum.cuh"
+#include "cuda/sample_scan.cuh"
 
 namespace hearth::cuda {
 namespace {
 
 constexpr int threads = row_threads, warps = threads / 32;
 constexpr int digit = 4, bins = 1 << digit;
-using Mass = unsigned long long;
-
-// Ascending as the number is.
-__device__ uint32_t key_of(float x) {
-  const uint32_t b = __float_as_uint(x);
-  return b & 0x80000000u ? ~b : b | 0x80000000u;
-}
-
-__device__ float number_of(uint32_t key) {
-  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
+constexpr int64_t most_rows_unweighed = 64;  // more than fill the card with a block each
 
 // Which tokens are left: those above `key`, and the first `ties` (by id) of those equal to it.
 struct Kept {
@@ -62,106 +52,6 @@ __device__ __forceinline__ void each_logit(const float* x, int V, F&& f) {
     }
   }
   for (int i = 4 * packs + int(threadIdx.x); i < V; i += threads) f(i, x[i]);
-}
-
-// What a thread has seen of a row: the likeliest as (key, ~id), and the sum of exp(x - top).
-struct Seen {
-  Mass best = 0;
-  float top = -INFINITY, sum = 0;
-
-  template <int n, class Id>
-  __device__ __forceinline__ void add(const float (&v)[n], const Id& id) {
-    float now = top;
-#pragma unroll
-    for (int i = 0; i < n; ++i) {
-      const Mass k = Mass(key_of(v[i])) << 32 | uint32_t(~id(i));
-      best = k > best ? k : best;
-      now = fmaxf(now, v[i]);
-    }
-    if (now == -INFINITY) return;
-    sum *= expf(top - now), top = now;
-#pragma unroll
-    for (int i = 0; i < n; ++i) sum += expf(v[i] - top);
-  }
-};
-
-// What there is to say of a stretch of a row: the likeliest of it, and the sum of exp(x - that).
-struct Stretch {
-  Mass best;
-  float top, sum;
-};
-constexpr int stretches = 16;  // of a row, however many rows there are
-constexpr int scan_threads = 128, scan_warps = scan_threads / 32;
-
-// Reads every stretch of every row once, by a block each.
-__global__ void __launch_bounds__(scan_threads)
-    scan_rows(Stretch* parts, const float* logits, int V, int64_t stride) {
-  constexpr int under_way = 4;
-  __shared__ Mass bests[scan_warps];
-  __shared__ float sums[scan_warps];
-  let_next_start();
-  wait_for_previous();
-  const float* x = logits + blockIdx.y * stride;
-  const int length = (V + 4 * stretches - 1) / (4 * stretches) * 4;
-  const int begin = int(blockIdx.x) * length, end = min(V, begin + length);
-  Seen mine;
-  const bool whole = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0;
-  const int packed = whole ? max(begin, begin + (end - begin) / 4 * 4) : begin;
-  for (int i = begin + 4 * int(threadIdx.x); i < packed; i += 4 * under_way * scan_threads) {
-    float v[4 * under_way];
-#pragma unroll
-    for (int u = 0; u < under_way; ++u) {
-      float4 p = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
-      const int at = i + 4 * u * scan_threads;
-      if (at < packed) p = *reinterpret_cast<const float4*>(x + at);
-      v[4 * u] = p.x, v[4 * u + 1] = p.y, v[4 * u + 2] = p.z, v[4 * u + 3] = p.w;
-    }
-    mine.add(v, [&](int k) { return i + 4 * (k / 4) * scan_threads + k % 4; });
-  }
-  for (int i = packed + int(threadIdx.x); i < end; i += scan_threads) {
-    const float v[1] = {x[i]};
-    mine.add(v, [&](int) { return i; });
-  }
-  const int warp = int(threadIdx.x) / 32;
-  Mass best = mine.best;
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const Mass other = __shfl_xor_sync(~0u, best, offset);
-    best = other > best ? other : best;
-  }
-  if (threadIdx.x % 32 == 0) bests[warp] = best;
-  __syncthreads();
-#pragma unroll
-  for (int w = 0; w < scan_warps; ++w) best = bests[w] > best ? bests[w] : best;
-  const float top = best ? number_of(uint32_t(best >> 32)) : -INFINITY;
-  const float share = mine.sum > 0 ? mine.sum * expf(mine.top - top) : mine.sum;
-  const float warp_share = warp_sum(share);
-  if (threadIdx.x % 32 == 0) sums[warp] = warp_share;
-  __syncthreads();
-  if (threadIdx.x > 0) return;
-  float sum = 0;
-#pragma unroll
-  for (int w = 0; w < scan_warps; ++w) sum += sums[w];
-  parts[blockIdx.y * stretches + blockIdx.x] = {best, top, sum};
-}
-
-// The id of the largest logit (the lowest of equals), and the sum of exp(x - it).
-__device__ int likeliest(const Stretch* parts, float* sum) {
-  const int lane = int(threadIdx.x) % stretches;
-  const Stretch mine = parts[lane];
-  Mass best = mine.best;
-#pragma unroll
-  for (int offset = stretches / 2; offset > 0; offset /= 2) {
-    const Mass other = __shfl_xor_sync(~0u, best, offset);
-    best = other > best ? other : best;
-  }
-  const float top = number_of(uint32_t(best >> 32));
-  float part = mine.sum > 0 ? mine.sum * expf(mine.top - top) : mine.sum;
-#pragma unroll
-  for (int offset = stretches / 2; offset > 0; offset /= 2)
-    part += __shfl_xor_sync(~0u, part, offset);
-  *sum = part;
-  return int(~uint32_t(best));
 }
 
 // Fills s.histogram: what keys that begin with `prefix` have of each next digit.
@@ -268,35 +158,44 @@ __device__ void walk(const Row& r, const Kept& kept, int begin, int end, Mass ti
   }
 }
 
-// Each warp has a stretch of ids; the draw falls into one of them.
-__device__ void draw(const Row& r, const Kept& kept, Mass u, SampleShared& s, int fallback,
+// A draw among `ids`, of which the warps have equal shares: u chooses among `total`, and `ahead` of
+// it lies before them. Without a total it is theirs.
+struct Lot {
+  Ids ids;
+  Mass u, ahead, total;
+};
+__device__ void draw(const Row& r, const Kept& kept, Lot lot, SampleShared& s, int fallback,
                      int32_t* token) {
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
-  const int length = (r.V + warps * 32 - 1) / (warps * 32) * 32;
-  const int begin = min(r.V, warp * length), end = min(r.V, begin + length);
-  Mass ties = 0;
-  for (int i = begin + lane; i < end; i += 32) ties += key_of(r.x[i]) == kept.key;
-  ties = warp_sum(ties);
-  if (lane == 0) s.sums[warp] = ties;
-  __syncthreads();
-  Mass before = 0;
-  for (int w = 0; w < warp; ++w) before += s.sums[w];
-  __syncthreads();
-  Mass sum = 0;
-  walk(r, kept, begin, end, before, [&](int, Mass w) {
-    sum += w;
-    return false;
-  });
+  const int length = (lot.ids.end - lot.ids.begin + warps * 32 - 1) / (warps * 32) * 32;
+  const int begin = min(lot.ids.end, lot.ids.begin + warp * length);
+  const int end = min(lot.ids.end, begin + length);
+  Mass ties = 0, before = 0, sum = 0;
+  if (kept.key) {
+    for (int i = begin + lane; i < end; i += 32) ties += key_of(r.x[i]) == kept.key;
+    ties = warp_sum(ties);
+    if (lane == 0) s.sums[warp] = ties;
+    __syncthreads();
+    for (int w = 0; w < warp; ++w) before += s.sums[w];
+    __syncthreads();
+    walk(r, kept, begin, end, before, [&](int, Mass w) {
+      sum += w;
+      return false;
+    });
+  } else {
+#pragma unroll 8
+    for (int i = begin + lane; i < end; i += 32) sum += r.weight(r.x[i]);
+  }
   sum = warp_sum(sum);
   if (lane == 0) s.sums[warp] = sum;
   if (threadIdx.x == 0) *token = fallback;
   __syncthreads();
-  Mass total = 0, ahead = 0;
+  Mass all = 0, ahead = 0;
   for (int w = 0; w < warps; ++w) {
-    if (w == warp) ahead = total;
-    total += s.sums[w];
+    if (w == warp) ahead = lot.ahead + all;
+    all += s.sums[w];
   }
-  const Mass target = __umul64hi(total, u);
+  const Mass target = __umul64hi(lot.total ? lot.total : all, lot.u);
   if (target < ahead || target >= ahead + sum) return;
   walk(r, kept, begin, end, before, [&](int id, Mass w) {
     const Mass through = ahead + scanned(w);
@@ -306,9 +205,66 @@ __device__ void draw(const Row& r, const Kept& kept, Mass u, SampleShared& s, in
   });
 }
 
+constexpr float log2_e = 1.4426950408889634f;
+
+// Whether every token of a row may be drawn.
+__device__ bool draws_from_all(const SampleControls& c, int V) {
+  return c.temperature > 0 && !(c.min_p > 0) && !(c.top_k > 0 && c.top_k < V) && !(c.top_p < 1);
+}
+
+// What a stretch of a row weighs, by a block each; nothing is said of rows that draw otherwise.
+__global__ void __launch_bounds__(scan_threads)
+    weigh_rows(Mass* masses, const Stretch* parts, const float* logits,
+               const SampleControls* controls, int V, int64_t stride) {
+  constexpr int under_way = 8;
+  __shared__ Mass sums[scan_warps];
+  const SampleControls c = controls[blockIdx.y];  // the host's
+  let_next_start();
+  wait_for_previous();
+  if (!draws_from_all(c, V)) return;
+  const float* x = logits + blockIdx.y * stride;
+  float z;
+  const int best = likeliest(parts + blockIdx.y * stretches, &z);
+  const Row r{x, V, x[best], log2_e / c.temperature};
+  const auto [begin, end] = ids_of(int(blockIdx.x), V);
+  const bool whole = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0;
+  const int packed = whole ? begin + (end - begin) / 4 * 4 : begin;
+  Mass sum = 0;
+  for (int i = begin + 4 * int(threadIdx.x); i < packed; i += 4 * under_way * scan_threads) {
+    float4 v[under_way];
+#pragma unroll
+    for (int u = 0; u < under_way; ++u) {
+      const int at = i + 4 * u * scan_threads;
+      if (at < packed) v[u] = *reinterpret_cast<const float4*>(x + at);
+    }
+#pragma unroll
+    for (int u = 0; u < under_way; ++u)
+      if (i + 4 * u * scan_threads < packed)
+        sum += r.weight(v[u].x) + r.weight(v[u].y) + r.weight(v[u].z) + r.weight(v[u].w);
+  }
+  for (int i = packed + int(threadIdx.x); i < end; i += scan_threads) sum += r.weight(x[i]);
+  sum = warp_sum(sum);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+#pragma unroll
+  for (int w = 1; w < scan_warps; ++w) sum += sums[w];
+  masses[blockIdx.y * stretches + blockIdx.x] = sum;
+}
+
+// The stretch that a draw of u falls into.
+__device__ Lot weighed_lot(const Mass* masses, Mass u, int V) {
+  Mass total = 0, ahead = 0;
+  for (int n = 0; n < stretches; ++n) total += masses[n];
+  const Mass target = __umul64hi(total, u);
+  int n = 0;
+  while (n + 1 < stretches && ahead + masses[n] <= target) ahead += masses[n++];
+  return {ids_of(n, V), u, ahead, total};
+}
+
 __global__ void __launch_bounds__(threads)
-    sample_rows(Drawn* drawn, int32_t* tokens, const Stretch* parts, const float* logits,
-                const SampleControls* controls, int V, int64_t stride) {
+    sample_rows(Drawn* drawn, int32_t* tokens, const Stretch* parts, const Mass* masses,
+                const float* logits, const SampleControls* controls, int V, int64_t stride) {
   __shared__ SampleShared s;
   const SampleControls c = controls[blockIdx.x];  // the host's
   wait_for_previous();
@@ -318,14 +274,18 @@ __global__ void __launch_bounds__(threads)
   const float top = x[best];
   Drawn& out = drawn[blockIdx.x];
   if (c.temperature > 0) {
-    const Row r{x, V, top, 1.4426950408889634f / c.temperature};
+    const Row r{x, V, top, log2_e / c.temperature};
+    const Mass u = Mass(c.uniform_high) << 32 | c.uniform_low;
     Kept kept;
     // Weights fall with logits: a floor of min_p is a floor of the logit.
     if (c.min_p > 0) kept = {key_of(top + logf(c.min_p) * c.temperature), ~Mass(0)};
     if (c.top_k > 0 && c.top_k < V)
       kept = both(kept, select(r, Mass(c.top_k), s, [](uint32_t, float) { return Mass(1); }));
     if (c.top_p < 1) kept = both(kept, nucleus(r, kept, c.top_p, s));
-    draw(r, kept, Mass(c.uniform_high) << 32 | c.uniform_low, s, best, &out.token);
+    const bool weighed = masses && draws_from_all(c, V);
+    draw(r, kept,
+         weighed ? weighed_lot(masses + blockIdx.x * stretches, u, V) : Lot{{0, V}, u, 0, 0}, s,
+         best, &out.token);
   } else if (threadIdx.x == 0) {
     out.token = best;
   }
@@ -345,11 +305,19 @@ void sample(Stream& stream, Tensor drawn, Tensor tokens, Tensor logits, Tensor c
   expect_dtypes("sample", DType::f32, logits);
   CudaStream& s = on(stream);
   const int64_t rows = logits.rows();
-  auto* parts = static_cast<Stretch*>(s.scratch(rows * stretches * int64_t(sizeof(Stretch))));
-  launch_early(s, scan_rows, dim3(stretches, unsigned(rows)), scan_threads, parts,
-               as<float>(logits), int(vocab), logits.cols());
+  const bool weighs = rows > most_rows_unweighed;
+  auto* parts = static_cast<Stretch*>(
+      s.scratch(rows * stretches * int64_t(sizeof(Stretch) + (weighs ? sizeof(Mass) : 0))));
+  auto* masses = weighs ? reinterpret_cast<Mass*>(parts + rows * stretches) : nullptr;
+  const dim3 blocks(stretches, unsigned(rows));
+  launch_early(s, scan_rows, blocks, scan_threads, parts, as<float>(logits), int(vocab),
+               logits.cols());
+  if (weighs)
+    launch_early(s, weigh_rows, blocks, scan_threads, masses, parts, as<float>(logits),
+                 as<SampleControls>(controls), int(vocab), logits.cols());
   launch_early(s, sample_rows, unsigned(rows), threads, as<Drawn>(drawn), as<int32_t>(tokens),
-               parts, as<float>(logits), as<SampleControls>(controls), int(vocab), logits.cols());
+               parts, masses, as<float>(logits), as<SampleControls>(controls), int(vocab),
+               logits.cols());
   check_launch("sample");
 }
 

@@ -32,10 +32,10 @@ struct Inputs {
   int64_t size() const { return tables() + sequences * width; }
 };
 
-// Records the forward pass of `rows` rows; the logits of `wanted` of them, or of all, go to the
-// state "logits".
-Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t rows,
-             int64_t wanted, bool all, bool draws) {
+// Records the forward pass of a step; the logits of the rows wanted go to the state "logits".
+Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const StepShape& shape,
+             bool draws) {
+  const auto [rows, wanted, all, apart] = shape;
   Tape t(dtype, "engine");
   t.trains = false;
   const Inputs in(spec, rows, wanted);
@@ -46,7 +46,8 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t 
                             .sequences = part(in.sequence(), {1, rows}),
                             .tables = part(in.tables(), {in.sequences, in.width})};
   const Var chosen = all ? Var{} : part(in.wanted(), {1, wanted});
-  const Var x = decoder(t, c, model, {.cache_blocks = spec.blocks, .wanted = chosen});
+  const Var x =
+      decoder(t, c, model, {.cache_blocks = spec.blocks, .apart = apart, .wanted = chosen});
   const Var head = t.whole_tiles(head_weight(t, c));
   const Var logits = t.state("engine.logits", {spec.logits, t.shape(head)[0]}, DType::f32);
   const Var own = t.rows(logits, 0, wanted);
@@ -100,7 +101,7 @@ struct Need {
 };
 Need largest_need(const ModelConfig& c, DType dtype, RunnerSpec spec) {
   spec.blocks = 1;
-  Tape t = forward(c, dtype, spec, spec.rows, spec.logits, false, true);
+  Tape t = forward(c, dtype, spec, {spec.rows, spec.logits}, true);
   prune(t);
   alias(t);
   Need n{.arena = plan(t).arena_bytes};
@@ -132,7 +133,7 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
   if (params.dtype() == DType::f64) fail("engine", "expected weights of at most 32 bits, got f64");
   // Once and for all: a larger arena later would undo every captured program.
   memory_.reserve(largest_need(config_, params.dtype(), spec_).arena);
-  program({bucket(1, spec.rows), 1, true});
+  program({bucket(1, spec.rows), 1, true, true});
   wide_ = memory_.state.find("engine.logits").cols();
   inputs_.resize(size_t(Inputs(spec).size()));
   for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
@@ -148,12 +149,11 @@ int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, const RunnerS
   return n.arena + n.kept;
 }
 
-Exec& Runner::program(const Key& key) {
-  std::unique_ptr<Exec>& p = programs_[key];
+Exec& Runner::program(const StepShape& shape) {
+  std::unique_ptr<Exec>& p = programs_[shape];
   if (!p)
-    p = std::make_unique<Exec>(
-        forward(config_, memory_.params->dtype(), spec_, key.rows, key.logits, key.all, draws()),
-        memory_);
+    p = std::make_unique<Exec>(forward(config_, memory_.params->dtype(), spec_, shape, draws()),
+                               memory_);
   return *p;
 }
 
@@ -161,17 +161,17 @@ bool Runner::draws() const {
   return memory_.backend.kernels().sample && config_.logit_softcap == 0;
 }
 
-void Runner::upload(const Feed& f, const Key& key) {
-  const Inputs in(spec_, key.rows, key.logits);
+void Runner::upload(const Feed& f, const StepShape& shape) {
+  const Inputs in(spec_, shape.rows, shape.logits);
   const auto put = [&](int64_t at, std::span<const int32_t> values, int64_t size, int32_t rest) {
     const auto end = std::ranges::copy(values, inputs_.begin() + at).out;
     std::fill(end, inputs_.begin() + at + size, rest);
   };
-  put(in.tokens(), f.tokens, key.rows, 0);
-  put(in.positions(), f.positions, key.rows, padding);
-  put(in.sequence(), f.sequences, key.rows, 0);
-  put(in.wanted(), f.wanted, key.logits, 0);
-  for (size_t i = 0; draws() && i < size_t(key.logits); ++i) {
+  put(in.tokens(), f.tokens, shape.rows, 0);
+  put(in.positions(), f.positions, shape.rows, padding);
+  put(in.sequence(), f.sequences, shape.rows, 0);
+  put(in.wanted(), f.wanted, shape.logits, 0);
+  for (size_t i = 0; draws() && i < size_t(shape.logits); ++i) {
     const SampleControls c = i < f.draws.size() && f.draws[i] ? *f.draws[i] : SampleControls{};
     std::memcpy(&inputs_[size_t(in.controls()) + i * control_ints], &c, sizeof c);
   }
@@ -183,21 +183,23 @@ void Runner::upload(const Feed& f, const Key& key) {
                          inputs_.data() + begin, (end - begin) * 4);
 }
 
-Runner::Key Runner::key_of(const Feed& f) const {
+StepShape Runner::shape_of(const Feed& f) const {
   const int64_t rows = bucket(int64_t(f.positions.size()), spec_.rows);
   const int64_t logits = bucket(std::max<int64_t>(int64_t(f.wanted.size()), 1), spec_.logits);
-  // Wanted rows count up: as many as there are rows are all of them.
-  return {rows, logits, rows == logits && f.wanted.size() == f.positions.size()};
+  // Wanted rows count up: as many as there are rows are all of them. Rows of one sequence lie side
+  // by side.
+  return {rows, logits, rows == logits && f.wanted.size() == f.positions.size(),
+          std::ranges::adjacent_find(f.sequences) == f.sequences.end()};
 }
 
 void Runner::launch(const Feed& f) {
-  const Key key = key_of(f);
-  Exec& exec = program(key);
-  upload(f, key);
+  const StepShape shape = shape_of(f);
+  Exec& exec = program(shape);
+  upload(f, shape);
   exec.run();
   if (draws())
     arrivals_[launched_ % arrivals_.size()]->begin(memory_.state.find("engine.drawn").data,
-                                                   key.logits * int64_t(sizeof(Drawn)));
+                                                   shape.logits * int64_t(sizeof(Drawn)));
   ++launched_;
 }
 

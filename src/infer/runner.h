@@ -37,6 +37,14 @@ struct Feed {
   void clear();
 };
 
+// What a program of the model is made for.
+struct StepShape {
+  int64_t rows, logits;  // both rounded up: rows, and rows whose logits are wanted
+  bool all = false;      // these are the same, in order
+  bool apart = false;    // no two rows are of one sequence
+  auto operator<=>(const StepShape&) const = default;
+};
+
 class Runner {
  public:
   Runner(const ModelConfig&, ParamStore&, Backend&, const RunnerSpec&);
@@ -67,22 +75,16 @@ class Runner {
   static int64_t step_bytes(const ModelConfig&, DType, const RunnerSpec&);
 
  private:
-  // Both rounded up: rows, and rows whose logits are wanted; `all`: these are the same, in order.
-  struct Key {
-    int64_t rows, logits;
-    bool all = false;
-    auto operator<=>(const Key&) const = default;
-  };
-  Exec& program(const Key&);
-  void upload(const Feed&, const Key&);
-  Key key_of(const Feed&) const;
+  Exec& program(const StepShape&);
+  void upload(const Feed&, const StepShape&);
+  StepShape shape_of(const Feed&) const;
   void score(const Feed&);
 
   ModelConfig config_;  // resolved
   RunnerSpec spec_;
   Memory memory_;
   int64_t wide_;  // columns of the logits: the vocabulary in whole tiles
-  std::map<Key, std::unique_ptr<Exec>> programs_;
+  std::map<StepShape, std::unique_ptr<Exec>> programs_;
   std::vector<int32_t> inputs_;
   std::array<std::unique_ptr<Transfer>, 2> arrivals_;  // of what was drawn, by turns
   size_t launched_ = 0, collected_ = 0;

@@ -87,7 +87,8 @@ struct Builder {
                         .scale = float(1 / std::sqrt(double(D))),
                         .softcap = c.attention_softcap,
                         .dropout = mode.dropout ? c.dropout_attention : 0,
-                        .salt = t.salt("attention")};
+                        .salt = t.salt("attention"),
+                        .apart = mode.apart};
     Var y =
         mode.cache_blocks
             ? attention_cached(t, cache(layer), qkv,

@@ -41,17 +41,34 @@ struct Rows {
     }
   }
   int64_t size() const { return int64_t(positions.size()); }
+  bool apart() const { return std::ranges::adjacent_find(sequences) == sequences.end(); }
 };
 
-// Few rows; a full decoding batch; prompts of all lengths between rows of decoding, with padding.
+constexpr int64_t sequences = 160, width = 12;  // 768 tokens each
+constexpr int32_t own_blocks = 8 * width;       // of the first eight sequences
+
+// The others share those blocks, but for the one that their row writes to.
+std::vector<int32_t> tables_of(const Rows& rows) {
+  std::vector<int32_t> r;
+  for (int32_t i = 0; i < sequences * width; ++i) r.push_back(1 + (i * 7) % own_blocks);
+  for (size_t n = 0; n < rows.positions.size(); ++n)
+    if (const int32_t s = rows.sequences[n]; s >= 8 && rows.positions[n] >= 0)
+      r[size_t(s * width + rows.positions[n] / cache_block)] = 1 + own_blocks + s;
+  return r;
+}
+
+// Few rows; a full decoding batch; prompts of all lengths between rows of decoding, with padding;
+// more sequences than a block has threads.
 std::vector<Rows> row_mixes() {
-  std::vector<Rows> all(4);
+  std::vector<Rows> all(5);
   all[0].add(1, 700, 1);
   for (int32_t s = 0; s < 8; ++s) all[1].add(s, 83 * s, 1);
   all[1].add(0, -1, 8);
   all[2].add(2, 255, 3), all[2].add(5, 0, 40), all[2].add(7, 600, 1), all[2].add(0, -1, 20);
   all[3].add(0, 31, 1), all[3].add(1, 0, 130), all[3].add(2, 511, 5), all[3].add(3, 450, 17);
   all[3].add(4, 64, 16), all[3].add(5, 300, 71), all[3].add(6, 3, 1), all[3].add(0, -1, 15);
+  for (int32_t s = 8; s < 150; ++s) all[4].add(s, s * 37 % 700, 1);
+  all[4].add(8, -1, 1);
   return all;
 }
 
@@ -65,11 +82,9 @@ Numbers random_numbers(int64_t n, uint32_t seed, DType rounded_to) {
   return x;
 }
 
-constexpr int64_t sequences = 8, width = 12;  // 768 tokens each
-
 Numbers run_paged(Backend& b, DType dtype, DType rounded_to, const PagedCase& c, const Rows& rows,
                   int times, const char* what = "paged.y") {
-  const int64_t N = rows.size(), blocks = sequences * width + 1;
+  const int64_t N = rows.size(), blocks = 1 + own_blocks + sequences;
   Tape t(dtype, "paged");
   const Var qkv = t.input("qkv", {1, N, c.H + 2 * c.G, c.D}, dtype);
   const Var cache = t.state("cache", {blocks, 2 * c.G, cache_block, c.D}, dtype);
@@ -83,7 +98,8 @@ Numbers run_paged(Backend& b, DType dtype, DType rounded_to, const PagedCase& c,
                                   .head_dim = c.D,
                                   .window = c.window,
                                   .scale = float(1 / std::sqrt(double(c.D))),
-                                  .softcap = c.softcap});
+                                  .softcap = c.softcap,
+                                  .apart = rows.apart()});
   const Var out = t.result("y", t.shape(y), dtype);
   t.push(kernel_op<&Kernels::copy>("copy",
                                    [](auto* f, Stream& s, In in, Out o) { f(s, o[0], in[0]); }),
@@ -96,10 +112,7 @@ Numbers run_paged(Backend& b, DType dtype, DType rounded_to, const PagedCase& c,
         random_numbers(blocks * 2 * c.G * cache_block * c.D, 2, rounded_to));
   state.write<int32_t>("paged.positions", rows.positions);
   state.write<int32_t>("paged.sequences", rows.sequences);
-  std::vector<int32_t> tables;
-  for (int32_t i = 0; i < sequences * width; ++i)
-    tables.push_back(1 + (i * 7) % int32_t(sequences * width));
-  state.write<int32_t>("paged.tables", tables);
+  state.write<int32_t>("paged.tables", tables_of(rows));
   for (int i = 0; i < times; ++i) exec.run();
   b.synchronize();
   return read(b, state.find(what));

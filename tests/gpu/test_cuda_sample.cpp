@@ -82,12 +82,19 @@ void expect_drawn(const Drawn& got, std::span<const float> row, const Case& c) {
 TEST(CudaSample, DrawsWhatTheHostWouldDraw) {
   HEARTH_NEEDS_A_CARD();
   std::mt19937 random{11};
-  for (const auto& [V, wide] :
-       {std::pair<int64_t, int64_t>{1, 64}, {31, 64}, {257, 320}, {5000, 5056}, {50257, 50304}}) {
-    const std::vector<Case> cases = random_cases(64, random);
-    std::vector<float> logits(size_t(64 * wide), 1e9f);  // the padding must not be read
+  for (const auto& [V, wide] : {std::pair<int64_t, int64_t>{1, 64},
+                                {2, 64},
+                                {31, 64},
+                                {257, 320},
+                                {258, 322},
+                                {5000, 5056},
+                                {50257, 50304},
+                                {50258, 50304}}) {
+    const int64_t rows = V % 2 ? 64 : 130;  // few, and so many that they are weighed before
+    const std::vector<Case> cases = random_cases(size_t(rows), random);
+    std::vector<float> logits(size_t(rows * wide), 1e9f);  // the padding must not be read
     std::normal_distribution<float> normal(0, 3);
-    for (int64_t r = 0; r < 64; ++r)
+    for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < V; ++i)
         logits[size_t(r * wide + i)] =
             r % 5 ? normal(random) : std::round(normal(random));  // with ties
