@@ -74,7 +74,10 @@ void GrpoStepper::make_engine(int64_t longest_prompt) {
   s.context = std::min(model_.context, longest_prompt + config_.max_completion);
   s.max_batch = config_.rollout_batch ? config_.rollout_batch
                                       : std::min<int64_t>(config_.prompts * config_.group, 512);
-  s.step_tokens = std::max<int64_t>(512, s.max_batch);
+  // All prompts at once, if they are not many: those that come in between others' tokens end after
+  // them, too, in steps of ever fewer rows.
+  s.step_tokens = std::clamp<int64_t>(config_.prompts * longest_prompt, 512, 8192);
+  s.step_tokens = std::max(s.step_tokens, s.max_batch);
   const int64_t blocks = (s.max_batch + config_.prompts) * blocks_for(s.context);
   s.cache_bytes = std::min(blocks * Runner::block_bytes(model_, store_.dtype()),
                            int64_t(0.4 * double(backend_.free_bytes())));
