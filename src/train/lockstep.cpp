@@ -1,12 +1,13 @@
 #include "train/lockstep.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <set>
 
 #include "core/error.h"
+#include "core/threads.h"
 
 namespace hearth {
 namespace {
@@ -18,37 +19,69 @@ double tolerance_of(DType output, DType program) {
   return program == DType::f32 ? 2e-4 : 2e-3;
 }
 
-std::vector<std::byte> bytes_of(Backend& b, const Tensor& t) {
-  std::vector<std::byte> host(size_t(t.bytes()));
-  b.download(host.data(), t.data, t.bytes());
-  return host;
+float number_at(const std::byte* data, DType d, int64_t i) {
+  if (d == DType::bf16) return float(reinterpret_cast<const bf16*>(data)[i]);
+  if (d == DType::f16) return float(reinterpret_cast<const f16*>(data)[i]);
+  return reinterpret_cast<const float*>(data)[i];  // u8, too: the update's state by another name
 }
 
-std::vector<float> floats_of(Backend& b, const Tensor& t) {
-  const std::vector<std::byte> host = bytes_of(b, t);
-  if (t.dtype == DType::u8) {  // the update's state: floats by another name
-    std::vector<float> x(host.size() / sizeof(float));
-    std::memcpy(x.data(), host.data(), host.size());
-    return x;
-  }
-  const Tensor h{const_cast<std::byte*>(host.data()), t.shape, t.dtype};
-  std::vector<float> x(size_t(t.numel()));
-  for (size_t i = 0; i < x.size(); ++i)
-    x[i] = t.dtype == DType::bf16  ? float(h.as<bf16>()[i])
-           : t.dtype == DType::f16 ? float(h.as<f16>()[i])
-                                   : h.as<float>()[i];
-  return x;
-}
+// What is far away is read a piece at a time, into memory that is touched once: models of a billion
+// parameters pass through here several times over.
+class Reading {
+ public:
+  static constexpr int64_t piece_bytes = int64_t(64) << 20;
 
-double error_of(const std::vector<float>& got, const std::vector<float>& want) {
-  double top = 0, worst = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    top = std::max(top, double(std::abs(want[i])));
-    const double e = std::abs(double(got[i]) - double(want[i]));
-    worst = std::max(worst, std::isnan(e) ? std::numeric_limits<double>::infinity() : e);
+  // Bytes [from, from + size) of a tensor.
+  const std::byte* read(Backend& b, const Tensor& t, int64_t from, int64_t size) {
+    if (!b.has_far_memory()) return t.data + from;
+    if (buffer_.empty()) buffer_.resize(size_t(piece_bytes));
+    b.download(buffer_.data(), t.data + from, size);
+    return buffer_.data();
   }
-  return top < 1e-12 ? worst : worst / top;
-}
+
+ private:
+  std::vector<std::byte> buffer_;
+};
+
+// The largest difference over the largest number wanted.
+class Comparison {
+ public:
+  double error(Backend& a, const Tensor& got, Backend& b, const Tensor& want) {
+    const int64_t each = want.dtype == DType::u8 ? 4 : size_of(want.dtype);
+    double top = 0, worst = 0;
+    for (int64_t at = 0; at < want.bytes(); at += Reading::piece_bytes) {
+      const int64_t size = std::min(Reading::piece_bytes, want.bytes() - at);
+      const auto [t, w] =
+          of_piece(a_.read(a, got, at, size), b_.read(b, want, at, size), want.dtype, size / each);
+      top = std::max(top, t), worst = std::max(worst, w);
+    }
+    return top < 1e-12 ? worst : worst / top;
+  }
+
+ private:
+  struct Found {
+    double top = 0, worst = 0;
+  };
+  Found of_piece(const std::byte* got, const std::byte* want, DType d, int64_t count) {
+    constexpr int64_t grain = int64_t(1) << 18;
+    std::vector<Found> found(size_t((count + grain - 1) / grain));
+    threads_.ranges(count, grain, [&](int64_t begin, int64_t end) {
+      Found f;
+      for (int64_t i = begin; i < end; ++i) {
+        const double w = number_at(want, d, i), e = std::abs(double(number_at(got, d, i)) - w);
+        f.top = std::max(f.top, std::abs(w));
+        f.worst = std::max(f.worst, std::isnan(e) ? std::numeric_limits<double>::infinity() : e);
+      }
+      found[size_t(begin / grain)] = f;
+    });
+    Found all;
+    for (const Found& f : found) all = {std::max(all.top, f.top), std::max(all.worst, f.worst)};
+    return all;
+  }
+
+  Threads threads_;
+  Reading a_, b_;
+};
 
 // One side: the weights of a model and its programs on a backend.
 struct Side {
@@ -65,9 +98,17 @@ struct Side {
   std::unique_ptr<Programs> programs;
 };
 
-void copy(Side& from, Side& to, std::span<const Tensor> a, std::span<const Tensor> b) {
-  for (size_t i = 0; i < a.size(); ++i)
-    if (a[i]) to.backend.upload(b[i].data, bytes_of(from.backend, a[i]).data(), a[i].bytes());
+void copy(Side& from, Side& to, std::span<const Tensor> a, std::span<const Tensor> b,
+          Reading& reading) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] && !to.backend.has_far_memory())
+      from.backend.download(b[i].data, a[i].data, a[i].bytes());
+    for (int64_t at = 0; a[i] && to.backend.has_far_memory() && at < a[i].bytes();
+         at += Reading::piece_bytes) {
+      const int64_t size = std::min(Reading::piece_bytes, a[i].bytes() - at);
+      to.backend.upload(b[i].data + at, reading.read(from.backend, a[i], at, size), size);
+    }
+  }
 }
 
 // Values some node reads, or that outlast the program: what is neither is a kernel's own scratch.
@@ -82,14 +123,16 @@ std::set<int> values_that_matter(const Tape& t) {
 }
 
 void compare(Exec& tried, Exec& trusted, Side& a, Side& b, LockstepResult& r) {
+  Comparison comparison;
+  Reading reading;
   const std::set<int> matters = values_that_matter(tried.tape());
   if (tried.size() != trusted.size())
     fail("lockstep", "expected the same nodes on both, got {} and {}", tried.size(),
          trusted.size());
   for (size_t i = 0, n = tried.size(); i < n; ++i) {
     const Exec::Step x = tried.step(i), y = trusted.step(i);
-    copy(a, b, x.in, y.in);
-    copy(a, b, x.out, y.out);  // what a node adds to, or does not touch
+    copy(a, b, x.in, y.in, reading);
+    copy(a, b, x.out, y.out, reading);  // what a node adds to, or does not touch
     tried.run_step(i);
     trusted.run_step(i);
     ++r.nodes;
@@ -98,13 +141,12 @@ void compare(Exec& tried, Exec& trusted, Side& a, Side& b, LockstepResult& r) {
       const bool numbers = is_float(x.out[k].dtype) || x.out[k].bytes() == sizeof(UpdateState);
       if (!v || !numbers || !matters.contains(tried.tape()[v].storage)) continue;
       const std::string& name = tried.tape()[v].name;
-      LockstepNode found{
-          .op = x.node.op->name,
-          .where = x.node.where,
-          .output = name.empty() ? std::to_string(k) : name,
-          .shape = x.out[k].shape,
-          .error = error_of(floats_of(a.backend, x.out[k]), floats_of(b.backend, y.out[k])),
-          .tolerance = tolerance_of(x.out[k].dtype, a.store.dtype())};
+      LockstepNode found{.op = x.node.op->name,
+                         .where = x.node.where,
+                         .output = name.empty() ? std::to_string(k) : name,
+                         .shape = x.out[k].shape,
+                         .error = comparison.error(a.backend, x.out[k], b.backend, y.out[k]),
+                         .tolerance = tolerance_of(x.out[k].dtype, a.store.dtype())};
       ++r.outputs;
       if (found.differs() && !r.first) r.first = found;
       LockstepNode& worst = r.worst[found.op];
