@@ -200,7 +200,8 @@ void write_logits(Examinee& e, const EvalFlags& f) {
       requests.back().sampling.temperature = 0;
       requests.back().sampling.max_tokens = int(f.greedy);
     }
-    Engine engine(config, e.params, *e.backend, {.context = std::min(room, config.context), .cache = cache});
+    Engine engine(config, e.params, *e.backend,
+                  {.context = std::min(room, config.context), .cache = cache});
     completions = engine.run(requests);
     for (size_t i = 0; i < lists.size(); ++i) {
       const std::vector<int32_t>& made = completions[i][0].tokens;

@@ -157,9 +157,11 @@ void run_generate(const GenerateFlags& flags) {
   else
     print_text(all, echoed);
   flush();
-  fmt::print(stderr, "{} tokens after {}: the first in {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache {}\n",
-             all[0].tokens.size(), request.prompt.size(), all[0].ttft_ms, all[0].tokens_per_s,
-             all[0].finish_reason, backend->describe(), engine.stats().cache);
+  fmt::print(
+      stderr,
+      "{} tokens after {}: the first in {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache {}\n",
+      all[0].tokens.size(), request.prompt.size(), all[0].ttft_ms, all[0].tokens_per_s,
+      all[0].finish_reason, backend->describe(), engine.stats().cache);
 }
 
 void add_sampling(CLI::App& c, GenerateFlags& f) {

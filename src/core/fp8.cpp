@@ -41,8 +41,7 @@ uint8_t encode_cached(uint8_t* codes, const float* numbers, int64_t D) {
     largest = std::max(largest, std::bit_cast<uint32_t>(numbers[i]) & 0x7fffffffu);
   const uint8_t exponent = cache_exponent(largest);
   const float inverse = power_of(uint8_t(254 - exponent));
-  for (int64_t i = 0; i < D; ++i)
-    codes[i] = exponent == 255 ? 0 : e4m3(numbers[i] * inverse).bits;
+  for (int64_t i = 0; i < D; ++i) codes[i] = exponent == 255 ? 0 : e4m3(numbers[i] * inverse).bits;
   return exponent;
 }
 

@@ -26,7 +26,9 @@ std::string_view to_string(CacheFormat);
 constexpr DType cache_dtype(CacheFormat f, DType plain) {
   return f == CacheFormat::fp8 ? DType::u8 : plain;
 }
-constexpr int64_t cache_width(CacheFormat f, int64_t D) { return f == CacheFormat::fp8 ? D + 1 : D; }
+constexpr int64_t cache_width(CacheFormat f, int64_t D) {
+  return f == CacheFormat::fp8 ? D + 1 : D;
+}
 
 // The exponent of numbers of which the largest magnitude has these bits as a float: the least that
 // brings it to 448 or below. Being a power of two it costs no accuracy (a code has 4 significant

@@ -179,8 +179,8 @@ __global__ __launch_bounds__(warps * 32,
                         .fresh_v = int64_t(a.G) * a.D,
                         .first_fresh = at + 1 - fresh,
                         .D = a.D};
-  using Shared = std::conditional_t<fp8, Fp8InShared<T, stride, threads, Lanes>,
-                                    InShared<T, stride, threads>>;
+  using Shared =
+      std::conditional_t<fp8, Fp8InShared<T, stride, threads, Lanes>, InShared<T, stride, threads>>;
   using Registers =
       std::conditional_t<fp8, Fp8InRegisters<T, stride, Lanes>, InRegisters<T, stride>>;
   using Batch = std::conditional_t<through_shared<T>(Lanes, warps), Shared, Registers>;

@@ -139,7 +139,8 @@ struct Fp8InRegisters : Fp8Batch {
   __device__ explicit Fp8InRegisters(uint4*) {}
   __device__ void begin(const Keys<T, uint8_t>& keys, int j, int end, int d) {
     const int n = old(keys, j, end), row = j % block_tokens;
-    const uint8_t* panel = keys.cache + int64_t(n > 0 ? keys.table[j / block_tokens] : 0) * keys.block;
+    const uint8_t* panel =
+        keys.cache + int64_t(n > 0 ? keys.table[j / block_tokens] : 0) * keys.block;
     k_exponents = n > 0 ? exponents(panel, row, keys.D, n) : 0;
     v_exponents = n > 0 ? exponents(panel + keys.to_v, row, keys.D, n) : 0;
 #pragma unroll

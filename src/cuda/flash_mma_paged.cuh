@@ -74,7 +74,8 @@ struct DecodedPanel {
   }
   __device__ static uint32_t packed(float x, float y) {
     if constexpr (std::is_same_v<T, __half>)  // NaN stays
-      x = fabsf(x) > 65504 ? copysignf(65504, x) : x, y = fabsf(y) > 65504 ? copysignf(65504, y) : y;
+      x = fabsf(x) > 65504 ? copysignf(65504, x) : x,
+      y = fabsf(y) > 65504 ? copysignf(65504, y) : y;
     return pack(x, y, T());
   }
 };

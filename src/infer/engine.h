@@ -84,7 +84,7 @@ struct EngineStats {
   int64_t blocks = 0, used_blocks = 0;  // of the cache, now
   int64_t cache_bytes = 0;
   std::string_view cache = "";  // what its numbers are: f32, bf16, f16 or fp8
-  double seconds = 0;  // of steps
+  double seconds = 0;           // of steps
 };
 
 class Engine {

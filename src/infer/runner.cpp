@@ -46,7 +46,8 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t 
                             .sequences = part(in.sequence(), {1, rows}),
                             .tables = part(in.tables(), {in.sequences, in.width})};
   const Var chosen = all ? Var{} : part(in.wanted(), {1, wanted});
-  const Var x = decoder(t, c, model, {.cache_blocks = spec.blocks, .cache = spec.cache, .wanted = chosen});
+  const Var x =
+      decoder(t, c, model, {.cache_blocks = spec.blocks, .cache = spec.cache, .wanted = chosen});
   const Var head = t.whole_tiles(head_weight(t, c));
   const Var logits = t.state("engine.logits", {spec.logits, t.shape(head)[0]}, DType::f32);
   const Var own = t.rows(logits, 0, wanted);

@@ -24,7 +24,7 @@ struct RunnerSpec {
   int64_t context = 1;    // most tokens of a sequence
   int64_t blocks = 1;     // of the cache
   CacheFormat cache = CacheFormat::plain;
-  int64_t vocab = 0;      // tokens that may be drawn
+  int64_t vocab = 0;  // tokens that may be drawn
 };
 
 // What a step feeds. The rows of a sequence lie together, in the order of their positions.

@@ -15,8 +15,8 @@ Stepper::Stepper(const ModelConfig& config, ParamStore& params, Backend& backend
       scheduler_(spec, pool_) {
   stats_.blocks = shape.blocks;
   stats_.cache_bytes = shape.blocks * Runner::block_bytes(config, params.dtype(), shape.cache);
-  stats_.cache = shape.cache == CacheFormat::plain ? to_string(params.dtype())
-                                                   : to_string(shape.cache);
+  stats_.cache =
+      shape.cache == CacheFormat::plain ? to_string(params.dtype()) : to_string(shape.cache);
 }
 
 bool Stepper::step() {

@@ -93,8 +93,8 @@ TEST(Fp8, AVectorHasTheExponentOfItsLargest) {
   std::vector<uint8_t> codes(7);
   std::vector<float> back(7);
   for (const float unit : {1.0f, 0x1p-100f, 0x1p90f, 3e-39f, 1e38f}) {
-    const std::vector<float> x{0, 1.7f * unit, -0.3f * unit, 1e-3f * unit, -1.75f * unit,
-                               0.01f * unit, -0.0f};
+    const std::vector<float> x{
+        0, 1.7f * unit, -0.3f * unit, 1e-3f * unit, -1.75f * unit, 0.01f * unit, -0.0f};
     const uint8_t e = encode_cached(codes.data(), x.data(), 7);
     decode_cached(back.data(), codes.data(), e, 7);
     if (unit > 1e-38f) {
@@ -145,12 +145,9 @@ struct Variant {
   bool alibi = false;
 };
 
-const Variant variants[] = {{"plain", 4, 4, 16},
-                            {"groups", 6, 2, 24},
-                            {"one key head", 8, 1, 64},
-                            {"odd heads", 3, 3, 21},
-                            {"window", 4, 2, 16, 40},
-                            {"softcap", 4, 2, 16, 0, 2},
+const Variant variants[] = {{"plain", 4, 4, 16},           {"groups", 6, 2, 24},
+                            {"one key head", 8, 1, 64},    {"odd heads", 3, 3, 21},
+                            {"window", 4, 2, 16, 40},      {"softcap", 4, 2, 16, 0, 2},
                             {"all", 4, 2, 48, 70, 5, true}};
 
 constexpr int64_t T = 140, width = 3;  // tokens of the one sequence, blocks of it
@@ -184,7 +181,8 @@ struct Problem {
   std::vector<double> seen(int64_t t, int64_t h) const {  // head h of token t as the cache keeps it
     const std::vector<uint8_t> k = kept(&exact[at(t, h)], v.D);
     std::vector<double> r;
-    for (int64_t i = 0; i < v.D; ++i) r.push_back(std::ldexp(value_of(k[size_t(i)]), k.back() - 127));
+    for (int64_t i = 0; i < v.D; ++i)
+      r.push_back(std::ldexp(value_of(k[size_t(i)]), k.back() - 127));
     return r;
   }
   Array want() const {
@@ -222,8 +220,8 @@ struct Problem {
     std::vector<int32_t> positions;
     for (int64_t i = 0; i < n; ++i) positions.push_back(int32_t(from + i));
     const Tensor all = qkv;
-    const Tensor rows{all.data + at(from, 0) * size_of(all.dtype), {1, n, v.H + 2 * v.G, v.D},
-                      all.dtype};
+    const Tensor rows{
+        all.data + at(from, 0) * size_of(all.dtype), {1, n, v.H + 2 * v.G, v.D}, all.dtype};
     Array y = r.out({1, n, v.H, v.D});
     r.k.attention_cached(r.s, y, cache, rows, Array::ints({1, n}, positions),
                          Array::ints({1, n}, std::vector<int32_t>(size_t(n), 0)), tables, slopes,

@@ -137,7 +137,8 @@ TEST(PagedFp8, ScoringIsTheEngines) {
     Scorer rounded(c, m.params, *backend, {.batch_tokens = 300, .cache = fp8});
     Scorer exact(c, m.params, *backend, {.batch_tokens = 300});
     std::vector<ScoreItem> items;
-    for (const int64_t n : {200, 3, 65, 130, 70}) items.push_back({.tokens = tiny_prompt(n, int(n))});
+    for (const int64_t n : {200, 3, 65, 130, 70})
+      items.push_back({.tokens = tiny_prompt(n, int(n))});
     const std::vector<Score> got = rounded.score(items), plain = exact.score(items);
     Engine e = m.engine({.cache = fp8});
     for (size_t i = 0; i < items.size(); ++i) {

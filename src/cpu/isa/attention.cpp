@@ -277,9 +277,8 @@ void attention_cached(Stream& stream, Tensor y, Tensor cache, Tensor qkv, Tensor
              static_cast<const Scalars*>(nullptr), spec);
     });
   };
-  by_dtype("attention_cached", qkv, [&]<class T>(T* t) {
-    by_cache<T>(cache, [&]<class K>(K* k) { run(t, k); });
-  });
+  by_dtype("attention_cached", qkv,
+           [&]<class T>(T* t) { by_cache<T>(cache, [&]<class K>(K* k) { run(t, k); }); });
 }
 
 }  // namespace hearth::HEARTH_ISA

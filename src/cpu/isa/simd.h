@@ -10,8 +10,8 @@
 //   for (; i + lanes <= n; i += lanes) store(y + i, fma(load(x + i), scale, shift));
 //   if (i < n) store_partial(y + i, fma(load_partial(x + i, n - i), scale, shift), n - i);
 //
-// x and y may be float, bf16, f16 or e4m3 pointers; conversions round to nearest even, to the same bits
-// as core/dtype.h. The preprocessor chooses instructions here and in the gemm kernels, nowhere
+// x and y may be float, bf16, f16 or e4m3 pointers; conversions round to nearest even, to the same
+// bits as core/dtype.h. The preprocessor chooses instructions here and in the gemm kernels, nowhere
 // else.
 #pragma once
 
