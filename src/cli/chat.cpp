@@ -186,10 +186,11 @@ class Chat {
 };
 
 void run_conversation(const ConversationFlags& flags) {
+  const CacheFormat cache = cache_format(flags.kv);
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
   const ServedWeights weights{served_dtype(flags.dtype), weight_format(flags.weights, *backend)};
   ServedModel model({flags.model, flags.adapter}, *backend, weights,
-                    {.max_batch = 1, .cache = cache_format(flags.kv)});
+                    {.max_batch = 1, .cache = cache});
   if (!model.chat().has_template())
     fmt::print(stderr,
                "hearth: this model has no chat template: the conversation is written plainly, as "
