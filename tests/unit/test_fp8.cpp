@@ -92,7 +92,7 @@ TEST(Fp8, VectorsAreTheSame) {
 TEST(Fp8, AVectorHasTheExponentOfItsLargest) {
   std::vector<uint8_t> codes(7);
   std::vector<float> back(7);
-  for (const float unit : {1.0f, 0x1p-100f, 0x1p90f, 3e-39f, 1e38f}) {
+  for (const float unit : {1.0f, 0x1p-100f, 0x1p126f, 3e-39f}) {
     const std::vector<float> x{
         0, 1.7f * unit, -0.3f * unit, 1e-3f * unit, -1.75f * unit, 0.01f * unit, -0.0f};
     const uint8_t e = encode_cached(codes.data(), x.data(), 7);

@@ -145,7 +145,8 @@ TEST(PagedFp8, ScoringIsTheEngines) {
       Request r{.prompt = items[i].tokens, .sampling = {.max_tokens = 0, .logprobs = 0}};
       r.prompt_logprobs = true;
       double sum = 0;
-      for (const TokenLogprob& p : e.run(std::vector{r})[0][0].prompt_logprobs) sum += p.logprob;
+      const Completion scored = e.run(std::vector{r})[0][0];
+      for (const TokenLogprob& p : scored.prompt_logprobs) sum += p.logprob;
       EXPECT_NEAR(got[i].logprob, sum, 1e-4 * std::abs(sum)) << i;
       EXPECT_NE(got[i].logprob, plain[i].logprob) << i;
       EXPECT_NEAR(got[i].logprob, plain[i].logprob, 0.05 * std::abs(plain[i].logprob)) << i;
