@@ -23,11 +23,16 @@ double value_of(int code) {
 
 // The nearest of all finite codes, the even one of two as near.
 int nearest(double x) {
+  static const std::vector<double> values = [] {
+    std::vector<double> all;
+    for (int code = 0; code < 127; ++code) all.push_back(value_of(code));
+    return all;
+  }();
   int best = 0;
+  double least = std::abs(x);
   for (int code = 1; code < 127; ++code) {
-    const double now = std::abs(value_of(code) - std::abs(x));
-    const double before = std::abs(value_of(best) - std::abs(x));
-    if (now < before || (now == before && code % 2 == 0)) best = code;
+    const double off = std::abs(values[size_t(code)] - std::abs(x));
+    if (off < least || (off == least && code % 2 == 0)) best = code, least = off;
   }
   return best | (std::signbit(x) ? 128 : 0);
 }
