@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 struct InferFlags {
   Common common;
-  std::string preset = "gpt2", dtype = "fp32", weights = "plain";
+  std::string preset = "gpt2", dtype = "fp32", weights = "plain", kv = "plain";
   int64_t batch = 1, prompt = 128, made = 256, workload = 0;
   int64_t speculate = 0, step_tokens = 512;
   uint64_t seed = 1;
@@ -100,6 +100,7 @@ struct Bench {
         config(config_of(f)),
         dtype(to_dtype(train_dtype)),
         format(weight_format(f.weights, *backend)),
+        cache(cache_format(f.kv)),
         params(*backend, decoder_params(config, format), dtype) {
     params.initialise(f.seed);
   }
@@ -116,7 +117,8 @@ struct Bench {
                    .context = context,
                    .step_tokens = flags.step_tokens,
                    .speculate = flags.speculate,
-                   .reuse_prefixes = false});
+                   .reuse_prefixes = false,
+                   .cache = cache});
   }
   std::vector<Request> equal_requests(std::mt19937_64& bits, int64_t made) const {
     std::vector<Request> all;
@@ -133,9 +135,16 @@ struct Bench {
         bytes += q.bytes() - p.shape.numel() * size_of(dtype);
     return bytes;
   }
+  // Of a token, in all layers.
+  int64_t cached_bytes() const {
+    return config.layers * 2 * config.kv_heads * cache_width(cache, config.head_dim) *
+           size_of(cache_dtype(cache, dtype));
+  }
   std::string weights_name() const {
-    return format == WeightFormat::plain ? flags.dtype
-                                         : fmt::format("{} {}", to_string(format), flags.dtype);
+    std::string name = flags.dtype;
+    if (format != WeightFormat::plain) name = fmt::format("{} {}", to_string(format), name);
+    if (cache != CacheFormat::plain) name += fmt::format(" kv {}", to_string(cache));
+    return name;
   }
 
   static constexpr int64_t workload_shortest = 100, workload_longest = 1024;
@@ -145,6 +154,7 @@ struct Bench {
   ModelConfig config;
   DType dtype;
   WeightFormat format;
+  CacheFormat cache;
   ParamStore params;
 };
 
@@ -165,10 +175,9 @@ void bench_batch(const InferFlags& f) {
   const double decoded = double(r.tokens - f.batch), decode_ms = r.end - r.all_first;
   const double decode = f.made > 1 ? 1e3 * decoded / decode_ms : 0;
   // A step of decoding reads every matrix once and the keys and values of every sequence.
-  const ModelConfig& c = b.config;
   const double weights = double(b.streamed_bytes());
-  const double cached = double(f.batch * c.layers * 2 * c.kv_heads * c.head_dim) *
-                        (double(f.prompt) + double(f.made) / 2) * double(size_of(b.dtype));
+  const double cached =
+      double(f.batch * b.cached_bytes()) * (double(f.prompt) + double(f.made) / 2);
   const double bandwidth = measure_bandwidth(*b.backend);
   const double bound = double(f.batch) * bandwidth / (weights + cached);
   const EngineStats s = engine.stats();
@@ -246,6 +255,7 @@ void add_bench_infer(CLI::App& bench) {
   c->add_option("--dtype", f->dtype, "fp32, bf16; on a card also tf32 and fp16")
       ->capture_default_str();
   add_weights(*c, f->weights);
+  add_kv(*c, f->kv);
   const auto count = [&](const char* name, int64_t& to, const char* help) {
     c->add_option(name, to, help)->capture_default_str()->check(CLI::PositiveNumber);
   };

@@ -19,7 +19,7 @@ namespace {
 using nlohmann::ordered_json;
 
 struct ConversationFlags {
-  std::string model, adapter, system, dtype = "fp32", weights = "plain";
+  std::string model, adapter, system, dtype = "fp32", weights = "plain", kv = "plain";
   SamplingSpec sampling = {};
   bool seeded = false;
   Common common = {};
@@ -186,9 +186,11 @@ class Chat {
 };
 
 void run_conversation(const ConversationFlags& flags) {
+  const CacheFormat cache = cache_format(flags.kv);
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
   const ServedWeights weights{served_dtype(flags.dtype), weight_format(flags.weights, *backend)};
-  ServedModel model({flags.model, flags.adapter}, *backend, weights, {.max_batch = 1});
+  ServedModel model({flags.model, flags.adapter}, *backend, weights,
+                    {.max_batch = 1, .cache = cache});
   if (!model.chat().has_template())
     fmt::print(stderr,
                "hearth: this model has no chat template: the conversation is written plainly, as "
@@ -225,6 +227,7 @@ void add_chat(CLI::App& app) {
       c->add_option("--seed", f.sampling.seed, "of the answers; absent: chosen anew");
   c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
   add_weights(*c, f.weights);
+  add_kv(*c, f.kv);
   add_common(*c, f.common);
   c->callback([flags, seed] {
     flags->seeded = seed->count() > 0;

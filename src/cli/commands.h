@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/backend.h"
+#include "core/fp8.h"
 #include "core/quantised.h"
 
 namespace hearth {
@@ -35,6 +36,10 @@ std::unique_ptr<Backend> make_backend(const Common&, const BackendWish& = {});
 // multiply (device.cpp).
 void add_weights(CLI::App&, std::string& to);
 WeightFormat weight_format(const std::string& name, const Backend&);
+
+// --kv: what the KV cache holds (device.cpp).
+void add_kv(CLI::App&, std::string& to);
+CacheFormat cache_format(const std::string& name);
 
 // The weights --dtype names for chat and serve (serve.cpp).
 DType served_dtype(const std::string& name);

@@ -57,6 +57,19 @@ WeightFormat weight_format(const std::string& name, const Backend& backend) {
   fail_usage("--weights", "expected plain, int8 or int4, got {}", in_quotes(name));
 }
 
+void add_kv(CLI::App& c, std::string& to) {
+  c.add_option("--kv", to,
+               "KV cache: plain (as --dtype says), or fp8: half of bf16's memory, a little less "
+               "accurate")
+      ->capture_default_str();
+}
+
+CacheFormat cache_format(const std::string& name) {
+  for (const CacheFormat f : {CacheFormat::plain, CacheFormat::fp8})
+    if (name == to_string(f)) return f;
+  fail_usage("--kv", "expected plain or fp8, got {}", in_quotes(name));
+}
+
 std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) {
   if (c.threads < 0 || c.threads > 4096)
     fail_usage("threads", "expected 0 to 4096 threads, got {}", c.threads);

@@ -27,7 +27,7 @@ std::span<const std::string_view> names_of(EvalTask) {
 }
 
 struct EvalFlags {
-  std::string model, adapter, task, data, out, dtype = "fp32", weights = "plain";
+  std::string model, adapter, task, data, out, dtype = "fp32", weights = "plain", kv = "plain";
   int64_t limit = 0, stride = 0, context = 0, batch_tokens = 8192, greedy = 0;
   Common common = {};
 };
@@ -73,7 +73,7 @@ struct Examinee {
 std::vector<Score> scored(Examinee& e, const EvalFlags& f, std::span<const ScoreItem> items,
                           bool greedy) {
   Scorer scorer(e.source.config(), e.params, *e.backend,
-                {.batch_tokens = f.batch_tokens, .greedy = greedy});
+                {.batch_tokens = f.batch_tokens, .greedy = greedy, .cache = cache_format(f.kv)});
   size_t told = 0;
   const auto scores = scorer.score(items, [&](size_t done) {
     if (done - told < items.size() / 50 && done != items.size()) return;
@@ -180,7 +180,8 @@ void write_logits(Examinee& e, const EvalFlags& f) {
   const ModelConfig& config = e.source.config();
   const auto lists = read_ids(f.data, config.vocab);
   std::vector<TensorToWrite> tensors;
-  Scorer scorer(config, e.params, *e.backend);
+  const CacheFormat cache = cache_format(f.kv);
+  Scorer scorer(config, e.params, *e.backend, {.cache = cache});
   for (size_t i = 0; i < lists.size(); ++i)
     tensors.push_back({fmt::format("logits.{}", i),
                        DType::f32,
@@ -199,7 +200,8 @@ void write_logits(Examinee& e, const EvalFlags& f) {
       requests.back().sampling.temperature = 0;
       requests.back().sampling.max_tokens = int(f.greedy);
     }
-    Engine engine(config, e.params, *e.backend, {.context = std::min(room, config.context)});
+    Engine engine(config, e.params, *e.backend,
+                  {.context = std::min(room, config.context), .cache = cache});
     completions = engine.run(requests);
     for (size_t i = 0; i < lists.size(); ++i) {
       const std::vector<int32_t>& made = completions[i][0].tokens;
@@ -238,6 +240,7 @@ void print_result(const EvalFlags& f, const EvalResult& r) {
 
 void run_eval(const EvalFlags& f) {
   const EvalTask task = parse_enum<EvalTask>(f.task, "--task");
+  cache_format(f.kv);  // a wrong word is told before the model is read
   Examinee e(f);
   switch (task) {
     case EvalTask::perplexity:
@@ -271,6 +274,7 @@ void add_eval(CLI::App& app) {
       ->required();
   c->add_option("--dtype", f->dtype, "fp32 or bf16")->capture_default_str();
   add_weights(*c, f->weights);
+  add_kv(*c, f->kv);
   c->add_option("--limit", f->limit, "first so many items; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

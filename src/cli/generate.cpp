@@ -25,7 +25,7 @@ struct GenerateFlags {
   bool greedy = false;
   bool echo = false;
   int64_t speculate = 0;
-  std::string dtype = "fp32", weights = "plain";
+  std::string dtype = "fp32", weights = "plain", kv = "plain";
   Common common = {};
 };
 
@@ -114,6 +114,7 @@ Request complete(const GenerateFlags& flags) {
 
 void run_generate(const GenerateFlags& flags) {
   Request request = complete(flags);
+  const CacheFormat cache = cache_format(flags.kv);
   const std::string text = read_prompt(flags);
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
   const ModelSource source = ModelSource::open(flags.model, flags.adapter);
@@ -134,6 +135,7 @@ void run_generate(const GenerateFlags& flags) {
   EngineSpec spec{.max_batch = std::max<int64_t>(request.beams, std::clamp(request.n, 1, 16)),
                   .context = asked < 0 ? config.context : std::min(config.context, room),
                   .speculate = flags.speculate,
+                  .cache = cache,
                   .tokenizer = &tokenizer};
   Engine engine(config, params, *backend, spec);
 
@@ -155,9 +157,11 @@ void run_generate(const GenerateFlags& flags) {
   else
     print_text(all, echoed);
   flush();
-  fmt::print(stderr, "{} tokens after {}: the first in {:.1f} ms, then {:.1f} tokens/s ({}), {}\n",
-             all[0].tokens.size(), request.prompt.size(), all[0].ttft_ms, all[0].tokens_per_s,
-             all[0].finish_reason, backend->describe());
+  fmt::print(
+      stderr,
+      "{} tokens after {}: the first in {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache {}\n",
+      all[0].tokens.size(), request.prompt.size(), all[0].ttft_ms, all[0].tokens_per_s,
+      all[0].finish_reason, backend->describe(), engine.stats().cache);
 }
 
 void add_sampling(CLI::App& c, GenerateFlags& f) {
@@ -217,6 +221,7 @@ void add_generate(CLI::App& app) {
   c->add_option("--seed", f.request.sampling.seed, "of the samples")->capture_default_str();
   c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
   add_weights(*c, f.weights);
+  add_kv(*c, f.kv);
   add_common(*c, f.common);
   c->callback([flags] { run_generate(*flags); });
 }

@@ -10,7 +10,7 @@ namespace hearth {
 namespace {
 
 struct ServeFlags {
-  std::string model, adapter, dtype = "fp32", weights = "plain";
+  std::string model, adapter, dtype = "fp32", weights = "plain", kv = "plain";
   int64_t context = 0;
   double cache_gib = 0;
   FieldFlags<ServeConfig> config;
@@ -32,7 +32,8 @@ void run_serve(const ServeFlags& flags) {
   const EngineSpec spec{.max_batch = config.batch,
                         .context = flags.context,
                         .speculate = config.speculate,
-                        .cache_bytes = int64_t(flags.cache_gib * double(1 << 30))};
+                        .cache_bytes = int64_t(flags.cache_gib * double(1 << 30)),
+                        .cache = cache_format(flags.kv)};
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
   const ServedWeights weights{dtype, weight_format(flags.weights, *backend)};
   std::string url;
@@ -56,8 +57,11 @@ void run_serve(const ServeFlags& flags) {
                             "hearth: {} has no chat template: chats are written plainly, as User: "
                             "and Assistant:\n",
                             name);
-               fmt::print(stderr, "hearth: serving {} on {} ({})\n", name, url,
-                          backend->describe());
+               const EngineStats s = m.engine().stats();
+               fmt::print(stderr,
+                          "hearth: serving {} on {} ({}), KV cache {}: {} tokens in {:.2f} GiB\n",
+                          name, url, backend->describe(), s.cache, s.blocks * cache_block,
+                          double(s.cache_bytes) / (1 << 30));
                if (!flags.common.json) return;
                print_json({{"event", "ready"}, {"url", url}, {"model", name}});
                flush();
@@ -81,6 +85,7 @@ void add_serve(CLI::App& app) {
   add_adapter(*c, f.adapter);
   c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
   add_weights(*c, f.weights);
+  add_kv(*c, f.kv);
   c->add_option("--context", f.context, "tokens of a prompt and its completion; 0: the model's")
       ->capture_default_str();
   c->add_option("--cache-gib", f.cache_gib, "GiB of KV cache; 0: by what memory is free")

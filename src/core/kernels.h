@@ -154,11 +154,13 @@ struct Kernels {
                         Tensor qkv, Tensor slopes, Tensor documents, Tensor scalars,
                         const AttnSpec&);
   // Decode and prefill over a paged cache (blocks, 2G, cache_block, D), the heads of k before those
-  // of v. qkv (1, N, H + 2G, D) holds tokens of any sequences, those of one side by side: row n is
-  // at positions[n] of the sequence whose keys [64 i, 64 i + 64) lie in block
-  // tables[sequences[n], i]. Stores k, v of every row, then each query sees the keys of its
-  // sequence up to its own. A negative position is padding: y = 0, nothing stored. Blocks that no
-  // query's window reaches are not touched. Gives the bits of `attention` for the same tokens.
+  // of v; or, of bytes, (blocks, 2G, cache_block, D + 1), where each is kept in fp8 (core/fp8.h)
+  // and every query, that of its own token too, sees it as kept. qkv (1, N, H + 2G, D) holds tokens
+  // of any sequences, those of one side by side: row n is at positions[n] of the sequence whose
+  // keys [64 i, 64 i + 64) lie in block tables[sequences[n], i]. Stores k, v of every row, then
+  // each query sees the keys of its sequence up to its own. A negative position is padding: y = 0,
+  // nothing stored. Blocks that no query's window reaches are not touched. Unless in fp8, gives the
+  // bits of `attention` for the same tokens.
   void (*attention_cached)(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
                            Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec&);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/fp8.h"
 #include "cpu/reference_kernels.h"
 
 namespace hearth::reference {
@@ -205,18 +206,38 @@ void attention_bwd(Stream&, Tensor dqkv, Tensor, Tensor dy, Tensor, Tensor, Tens
 
 namespace {
 
-// Where the k and v heads of a token lie in the blocks of a paged cache.
+// The k and v heads of tokens in the blocks of a paged cache.
 struct PagedCache {
   Tensor cache;
   std::vector<int32_t> tables;
   int64_t W;  // blocks of a table
+  int64_t D;
 
-  // Head h of 2G of the key at position p of a sequence: one row of D.
-  Tensor head(int64_t sequence, int64_t p, int64_t h) const {
+  // Of head h of 2G at position p of a sequence: its panel, and its place there.
+  std::byte* panel(int64_t sequence, int64_t p, int64_t h) const {
     const int64_t block = tables[size_t(sequence * W + p / cache_block)];
-    const int64_t D = cache.shape[3];
-    const int64_t row = (block * cache.shape[1] + h) * cache_block + p % cache_block;
-    return {cache.data + row * D * size_of(cache.dtype), {1, D}, cache.dtype};
+    const int64_t bytes = cache_block * cache.shape[3] * size_of(cache.dtype);
+    return cache.data + (block * cache.shape[1] + h) * bytes;
+  }
+  Tensor row(std::byte* panel, int64_t p) const {
+    return {panel + p % cache_block * D * size_of(cache.dtype), {1, D}, cache.dtype};
+  }
+  uint8_t& exponent(std::byte* panel, int64_t p) const {
+    return reinterpret_cast<uint8_t*>(panel)[cache_block * D + p % cache_block];
+  }
+
+  void put(int64_t sequence, int64_t p, int64_t h, const Doubles& x) const {
+    std::byte* const at = panel(sequence, p, h);
+    if (cache.dtype != DType::u8) return store(row(at, p), x);
+    const std::vector<float> numbers(x.begin(), x.end());
+    exponent(at, p) = encode_cached(row(at, p).as<uint8_t>(), numbers.data(), D);
+  }
+  Doubles get(int64_t sequence, int64_t p, int64_t h) const {
+    std::byte* const at = panel(sequence, p, h);
+    if (cache.dtype != DType::u8) return load(row(at, p));
+    std::vector<float> numbers(static_cast<size_t>(D));
+    decode_cached(numbers.data(), row(at, p).as<const uint8_t>(), exponent(at, p), D);
+    return {numbers.begin(), numbers.end()};
   }
 };
 
@@ -228,11 +249,11 @@ void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positi
   const auto [B, N, H, G, D] = at;
   const Doubles x = load(qkv), alibi = load(slopes);
   const auto position = load_ints(positions), sequence = load_ints(sequences);
-  const PagedCache paged{cache, load_ints(tables), tables.shape[1]};
+  const PagedCache paged{cache, load_ints(tables), tables.shape[1], D};
   for (int64_t n = 0; n < N; ++n)
     for (int64_t h = 0; h < 2 * G && position[n] >= 0; ++h) {
       const double* from = &x[at.q(0, n, H + h)];
-      store(paged.head(sequence[n], position[n], h), Doubles(from, from + D));
+      paged.put(sequence[n], position[n], h, Doubles(from, from + D));
     }
 
   Doubles yv(size_t(N * H * D));
@@ -242,8 +263,8 @@ void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positi
       const int64_t first = spec.window ? std::max<int64_t>(0, i - spec.window + 1) : 0;
       Doubles k(size_t((i + 1) * D)), v(k);
       for (int64_t j = first; j <= i; ++j) {
-        std::ranges::copy(load(paged.head(sequence[n], j, h / (H / G))), &k[j * D]);
-        std::ranges::copy(load(paged.head(sequence[n], j, G + h / (H / G))), &v[j * D]);
+        std::ranges::copy(paged.get(sequence[n], j, h / (H / G)), &k[j * D]);
+        std::ranges::copy(paged.get(sequence[n], j, G + h / (H / G)), &v[j * D]);
       }
       const Row row =
           softmax_row(&x[at.q(0, n, h)], k.data(), D, i, value_or(alibi, h, 0), nullptr, spec);

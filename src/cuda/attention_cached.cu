@@ -8,6 +8,7 @@
 
 #include "cuda/attention_kernels.h"
 #include "cuda/attention_keys.cuh"
+#include "cuda/attention_keys_fp8.cuh"
 #include "cuda/early.cuh"
 #include "cuda/flash_mma_paged.h"
 
@@ -97,6 +98,17 @@ __device__ void store_own(const Decode& a, const T* k, int64_t to_v, int64_t blo
   }
 }
 
+// The same in fp8, by the first two groups of lanes.
+template <int Lanes, class T>
+__device__ void store_own_codes(const Decode& a, const T* k, int64_t to_v, int64_t block, int g,
+                                int at) {
+  const int half = int(threadIdx.x) / Lanes, d = int(threadIdx.x) % Lanes * 8;
+  if (half > 1) return;
+  uint8_t* panel = static_cast<uint8_t*>(a.new_cache) +
+                   (block * 2 * a.G + half * a.G + g) * block_tokens * (a.D + 1);
+  store_codes<Lanes>(panel, k + half * to_v, at % block_tokens, d, a.D);
+}
+
 // y of the heads of one row from their pieces, in order, by the whole block.
 template <int Threads, class T>
 __device__ void join_pieces(const Decode& a, const Seen& seen, int64_t line, int heads, T* y) {
@@ -120,8 +132,9 @@ constexpr bool through_shared(int lanes, int warps) {
   return warps == 4 && sizeof(T) == 2 && 32 / lanes * warps * batch <= block_tokens;
 }
 
+// C: what the cache is made of, T or bytes (fp8).
 // Lanes: threads that share a key, 8 columns each. Heads: of one row, sharing a key head.
-template <class T, int Lanes, int Heads, int warps>
+template <class T, class C, int Lanes, int Heads, int warps>
 __global__ __launch_bounds__(warps * 32,
                              through_shared<T>(Lanes, warps) ? 6 : 1) void decode_piece(Decode a) {
   constexpr int threads = warps * 32;
@@ -150,29 +163,34 @@ __global__ __launch_bounds__(warps * 32,
 
   const int first = int(blockIdx.y) * a.piece;
   const int begin = max(first, seen.begin), end = min(first + a.piece, seen.end);
-  const int64_t panel = int64_t(block_tokens) * a.D, token = int64_t(a.H + 2 * a.G) * a.D;
+  constexpr bool fp8 = std::is_same_v<C, uint8_t>;
+  const int64_t panel = int64_t(block_tokens) * (a.D + fp8), token = int64_t(a.H + 2 * a.G) * a.D;
   const int32_t* table = a.tables + int64_t(sequence) * a.width;
   // Rows of one sequence lie side by side, in order.
   const bool beside =
       a.new_cache && !a.apart && int(threadIdx.x) <= row && a.sequences[threadIdx.x] == sequence;
   const int fresh = !a.new_cache ? 0 : a.apart ? 1 : __syncthreads_count(beside);
   const T* own = static_cast<const T*>(a.qkv) + row * token;
-  const Keys<T> keys{.cache = static_cast<const T*>(a.cache) + g * panel,
-                     .fresh = own + (a.H + g) * a.D - at * token,
-                     .table = table,
-                     .block = 2 * a.G * panel,
-                     .to_v = a.G * panel,
-                     .fresh_row = token,
-                     .fresh_v = int64_t(a.G) * a.D,
-                     .first_fresh = at + 1 - fresh,
-                     .D = a.D};
-  using Batch = std::conditional_t<through_shared<T>(Lanes, warps), InShared<T, stride, threads>,
-                                   InRegisters<T, stride>>;
+  const Keys<T, C> keys{.cache = static_cast<const C*>(a.cache) + g * panel,
+                        .fresh = own + (a.H + g) * a.D - at * token,
+                        .table = table,
+                        .block = 2 * a.G * panel,
+                        .to_v = a.G * panel,
+                        .fresh_row = token,
+                        .fresh_v = int64_t(a.G) * a.D,
+                        .first_fresh = at + 1 - fresh,
+                        .D = a.D};
+  using Shared =
+      std::conditional_t<fp8, Fp8InShared<T, stride, threads, Lanes>, InShared<T, stride, threads>>;
+  using Registers =
+      std::conditional_t<fp8, Fp8InRegisters<T, stride, Lanes>, InRegisters<T, stride>>;
+  using Batch = std::conditional_t<through_shared<T>(Lanes, warps), Shared, Registers>;
   __shared__ uint4 memory[Batch::size > 0 ? Batch::size : 1];
   Batch under_way(memory);
   const int from = begin / Batch::whole * Batch::whole;
   if (!a.new_cache) wait_for_previous();  // the kernel ahead has stored this step's keys
-  under_way.begin(keys, from + group, end, d);
+  const int first_key = group * Batch::apart;
+  under_way.begin(keys, from + first_key, end, d);
   wait_for_previous();
 
   float q[Heads][8], slope[Heads];
@@ -186,17 +204,22 @@ __global__ __launch_bounds__(warps * 32,
   }
 
   if (a.new_cache && blockIdx.z == 0 && at < first + a.piece)
-    store_own<threads>(a, own + (a.H + g) * a.D, keys.fresh_v, table[at / block_tokens], g, at);
+    if constexpr (fp8)
+      store_own_codes<Lanes>(a, own + (a.H + g) * a.D, keys.fresh_v, table[at / block_tokens], g,
+                             at);
+    else
+      store_own<threads>(a, own + (a.H + g) * a.D, keys.fresh_v, table[at / block_tokens], g, at);
 
   Running state[Heads];
-  for (int j = from + group, turn = 0; j - group < end; j += stride * batch, ++turn) {
+  for (int j = from + first_key, turn = 0; j - first_key < end; j += stride * batch, ++turn) {
     under_way.wait(keys, turn, j, end, d);
     float s[batch][Heads];
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
       float x[8];
       under_way.key(x, turn, u);
-      const int key = j + u * stride;
+      const int key = j + u * Batch::step;
+      const float scale = a.scale * under_way.key_unit(u);
 #pragma unroll
       for (int h = 0; h < Heads; ++h) {
         float sum = 0;
@@ -204,7 +227,7 @@ __global__ __launch_bounds__(warps * 32,
         for (int i = 0; i < 8; ++i) sum = fmaf(q[h][i], x[i], sum);
 #pragma unroll
         for (int step = 1; step < Lanes; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-        sum *= a.scale;
+        sum *= scale;
         if (a.softcap > 0) sum = a.softcap * tanhf(sum / a.softcap);
         sum -= slope[h] * float(at - key);
         s[u][h] = key >= begin && key < end ? sum : -INFINITY;
@@ -221,12 +244,13 @@ __global__ __launch_bounds__(warps * 32,
     for (int u = 0; u < batch; ++u) {
       float x[8];
       under_way.value(x, turn, u);
+      const float unit = under_way.value_unit(u);
 #pragma unroll
       for (int h = 0; h < Heads; ++h) {
         const float p = s[u][h] == -INFINITY ? 0 : expf(s[u][h] - state[h].top);
         state[h].sum += p;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) state[h].y[i] = fmaf(p, x[i], state[h].y[i]);
+        for (int i = 0; i < 8; ++i) state[h].y[i] = fmaf(p * unit, x[i], state[h].y[i]);
       }
     }
     under_way.next(keys, turn, j, end, d);
@@ -276,7 +300,7 @@ __global__ __launch_bounds__(warps * 32,
   if (last) join_pieces<threads>(a, seen, line, heads, y);
 }
 
-template <class T, int Lanes>
+template <class T, class C, int Lanes>
 void launch_pieces(Decode a, CudaStream& stream) {
   const unsigned share = unsigned(a.H / a.G), x = unsigned(a.N * a.G);
   const unsigned z = share == 1 ? 1 : (share + 3) / 4;
@@ -292,24 +316,42 @@ void launch_pieces(Decode a, CudaStream& stream) {
   // Blocks that are many hide each other's waiting; few of them had better be large.
   constexpr int large = Lanes < 32 ? 16 : 8;
   if (share == 1 && !many)
-    launch_early(stream, decode_piece<T, Lanes, 1, large>, blocks, large * 32, a);
+    launch_early(stream, decode_piece<T, C, Lanes, 1, large>, blocks, large * 32, a);
   else if (share == 1)
-    launch_early(stream, decode_piece<T, Lanes, 1, 4>, blocks, 128, a);
+    launch_early(stream, decode_piece<T, C, Lanes, 1, 4>, blocks, 128, a);
   else
-    launch_early(stream, decode_piece<T, Lanes, 4, 8>, blocks, 256, a);
+    launch_early(stream, decode_piece<T, C, Lanes, 4, 8>, blocks, 256, a);
   check_launch("attention_cached");
 }
 
-template <class T>
-void decode(const Decode& a, CudaStream& stream) {
-  if (a.D <= 32)
-    launch_pieces<T, 4>(a, stream);
-  else if (a.D <= 64)
-    launch_pieces<T, 8>(a, stream);
-  else if (a.D <= 128)
-    launch_pieces<T, 16>(a, stream);
+// f(std::integral_constant<int, Lanes>) for a head's size.
+template <class F>
+void by_lanes(int D, F&& f) {
+  if (D <= 32)
+    f(std::integral_constant<int, 4>());
+  else if (D <= 64)
+    f(std::integral_constant<int, 8>());
+  else if (D <= 128)
+    f(std::integral_constant<int, 16>());
   else
-    launch_pieces<T, 32>(a, stream);
+    f(std::integral_constant<int, 32>());
+}
+
+template <class T>
+void decode(const Decode& a, bool fp8, CudaStream& stream) {
+  by_lanes(a.D, [&](auto lanes) {
+    fp8 ? launch_pieces<T, uint8_t, lanes>(a, stream) : launch_pieces<T, T, lanes>(a, stream);
+  });
+}
+
+template <class T>
+void launch_store_codes(const Decode& a, Tensor cache, Tensor qkv, CudaStream& stream) {
+  by_lanes(a.D, [&](auto lanes) {
+    store_new_codes<T, lanes><<<unsigned(a.N), 128, 0, stream.handle>>>(
+        cache.as<uint8_t>(), qkv.as<const T>(), a.positions, a.sequences, a.tables, a.width, a.H,
+        2 * a.G, a.D);
+  });
+  check_launch("attention_cached");
 }
 
 template <class Unit>
@@ -322,8 +364,8 @@ void launch_store(const Decode& a, Tensor cache, Tensor qkv, CudaStream& stream)
   check_launch("attention_cached");
 }
 
-void long_runs(const Decode& a, DType dtype, CudaStream& stream) {
-  const int64_t size = size_of(dtype), panel = int64_t(block_tokens) * a.D;
+void long_runs(const Decode& a, DType dtype, bool fp8, CudaStream& stream) {
+  const int64_t size = fp8 ? 1 : size_of(dtype), panel = int64_t(block_tokens) * (a.D + fp8);
   FlashPaged p{};
   p.call.q = a.qkv, p.call.q_token = int64_t(a.H + 2 * a.G) * a.D;
   p.call.k = a.cache, p.call.v = static_cast<const char*>(a.cache) + a.G * panel * size;
@@ -332,7 +374,7 @@ void long_runs(const Decode& a, DType dtype, CudaStream& stream) {
   p.call.window = a.window, p.call.scale = a.scale, p.call.softcap = a.softcap;
   p.call.dtype = dtype;
   p.positions = a.positions, p.sequences = a.sequences, p.tables = a.tables;
-  p.width = a.width, p.block = 2 * a.G * panel, p.head = panel;
+  p.width = a.width, p.block = 2 * a.G * panel, p.head = panel, p.fp8 = fp8;
   by_head_size(a.D, [&](auto D) { flash_mma_paged<D>(p, stream); });
 }
 
@@ -342,7 +384,8 @@ void attention_cached(Stream& on_stream, Tensor y, Tensor cache, Tensor qkv, Ten
                       Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec& spec) {
   CudaStream& stream = on(on_stream);
   if (y.dtype != qkv.dtype) refuse_dtypes("attention_cached", qkv.dtype, y.dtype);
-  if (cache.dtype != qkv.dtype) refuse_dtypes("attention_cached", qkv.dtype, cache.dtype);
+  const bool fp8 = cache.dtype == DType::u8;
+  if (!fp8 && cache.dtype != qkv.dtype) refuse_dtypes("attention_cached", qkv.dtype, cache.dtype);
   check_head_size("attention_cached", qkv.dtype, spec);
   const int64_t N = qkv.shape[1];
   const bool leaves_runs = qkv.dtype != DType::f32 && N > most_rows_by_pieces && !spec.apart;
@@ -369,18 +412,23 @@ void attention_cached(Stream& on_stream, Tensor y, Tensor cache, Tensor qkv, Ten
                  .softcap = spec.softcap,
                  .leaves_runs = leaves_runs,
                  .apart = spec.apart};
+  const auto by_dtype = [&](const auto& f) {
+    if (qkv.dtype == DType::f32)
+      f(float());
+    else if (qkv.dtype == DType::bf16)
+      f(__nv_bfloat16());
+    else
+      f(__half());
+  };
   // Otherwise each row's own keys are stored by the blocks that read them.
-  if (!by_readers && a.D * size_of(qkv.dtype) % 16 == 0)
+  if (!by_readers && fp8)
+    by_dtype([&]<class T>(T) { launch_store_codes<T>(a, cache, qkv, stream); });
+  else if (!by_readers && a.D * size_of(qkv.dtype) % 16 == 0)
     launch_store<uint4>(a, cache, qkv, stream);
   else if (!by_readers)
     launch_store<uint16_t>(a, cache, qkv, stream);
-  if (a.leaves_runs) long_runs(a, qkv.dtype, stream);
-  if (qkv.dtype == DType::f32)
-    decode<float>(a, stream);
-  else if (qkv.dtype == DType::bf16)
-    decode<__nv_bfloat16>(a, stream);
-  else
-    decode<__half>(a, stream);
+  if (a.leaves_runs) long_runs(a, qkv.dtype, fp8, stream);
+  by_dtype([&]<class T>(T) { decode<T>(a, fp8, stream); });
 }
 
 }  // namespace hearth::cuda

@@ -50,10 +50,11 @@ struct Eight {
 };
 
 // Where a row's keys lie: those that came with this step in qkv, as far as this launch stores them,
-// the others in the cache.
-template <class T>
+// the others in the cache, made of T or in fp8 of bytes.
+template <class T, class C = T>
 struct Keys {
-  const T *cache, *fresh;  // of this head; fresh: in the row at position 0, were it there
+  const C* cache;  // of this head
+  const T* fresh;  // the same in the row at position 0, were it there
   const int32_t* table;
   int64_t block, to_v;  // of the cache: from block to block, from k to v
   int64_t fresh_row, fresh_v;
@@ -75,8 +76,9 @@ struct Keys {
 // step's. Where blocks are few and large, in registers.
 template <class T, int Stride>
 struct InRegisters {
-  static constexpr int size = 0;   // shared memory
-  static constexpr int whole = 1;  // batches begin anywhere
+  static constexpr int size = 0;                  // shared memory
+  static constexpr int whole = 1;                 // batches begin anywhere
+  static constexpr int apart = 1, step = Stride;  // first keys of two groups; two keys of a thread
   Eight<T> k[batch], v[batch];
 
   __device__ explicit InRegisters(uint4*) {}
@@ -90,6 +92,9 @@ struct InRegisters {
   __device__ void next(const Keys<T>&, int, int, int, int) {}
   __device__ void key(float (&x)[8], int, int u) const { k[u].floats(x); }
   __device__ void value(float (&x)[8], int, int u) const { v[u].floats(x); }
+  // What the numbers of a key, or of a value, are multiples of.
+  __device__ static constexpr float key_unit(int) { return 1; }
+  __device__ static constexpr float value_unit(int) { return 1; }
 
  private:
   __device__ void load(const Keys<T>& keys, int j, int end, int d, bool fresh) {
@@ -113,6 +118,7 @@ struct InRegisters {
 template <class T, int Stride, int Threads>
 struct InShared {
   static constexpr int whole = Stride * batch;  // keys: where batches begin
+  static constexpr int apart = 1, step = Stride;
   static constexpr int slots = 2, slot = 2 * batch * Threads, size = slots * slot;
   uint4* memory;
   bool late = false;  // some of the first batches came with this step
@@ -141,6 +147,8 @@ struct InShared {
   }
   __device__ void key(float (&x)[8], int turn, int u) const { floats(x, turn, 2 * u); }
   __device__ void value(float (&x)[8], int turn, int u) const { floats(x, turn, 2 * u + 1); }
+  __device__ static constexpr float key_unit(int) { return 1; }
+  __device__ static constexpr float value_unit(int) { return 1; }
 
  private:
   __device__ void floats(float (&x)[8], int turn, int part) const {

@@ -3,6 +3,7 @@
 // other, and a block of keys is a block of the cache. 4 * H * D * (visible pairs) FLOP.
 #pragma once
 
+#include "cuda/attention_keys_fp8.cuh"
 #include "cuda/flash_mma_fwd.cuh"
 #include "cuda/flash_mma_paged.h"
 
@@ -22,7 +23,64 @@ __device__ int first_row_that(int at, int rows, Is is) {
   return rows;
 }
 
+// A panel of keys or values on its way to shared memory. As it lies in the cache:
 template <class Tile>
+struct CopiedPanel {
+  using Element = typename Tile::Element;
+  SharedTile<Tile::D> to;
+
+  __device__ void begin(const Element* from, int rows, int width) {
+    to.template load<Tile::BN, Tile::threads>(from, width, 0, rows, width);
+    commit_copies();
+  }
+  __device__ void finish() { wait_all_copies(); }
+};
+
+// Kept in fp8: through registers. In bf16 nothing is rounded; in f16 what would be infinite is not.
+template <class Tile>
+struct DecodedPanel {
+  using Element = uint8_t;
+  using T = typename Tile::Element;
+  static constexpr int chunks = Tile::D / 8, each = Tile::BN * chunks / Tile::threads;
+  static_assert(Tile::BN * chunks % Tile::threads == 0);
+  SharedTile<Tile::D> to;
+  EightCodes codes[each];
+  uint8_t exponents[each];
+
+  __device__ static int row(int i) { return (i * Tile::threads + int(threadIdx.x)) / chunks; }
+  __device__ static int chunk(int i) { return (i * Tile::threads + int(threadIdx.x)) % chunks; }
+  __device__ void begin(const uint8_t* from, int rows, int width) {
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      const bool real = row(i) < rows && chunk(i) * 8 < width;
+      codes[i].v = real ? *reinterpret_cast<const uint2*>(from + row(i) * width + chunk(i) * 8)
+                        : uint2{0, 0};
+      exponents[i] = real ? from[Tile::BN * width + row(i)] : 0;
+    }
+  }
+  __device__ void finish() {
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      float f[8];
+      codes[i].floats(f);
+      const float unit = power_of(exponents[i]);
+      uint32_t words[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) words[w] = packed(f[2 * w] * unit, f[2 * w + 1] * unit);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to.chunk(row(i), chunk(i))),
+                   "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                   : "memory");
+    }
+  }
+  __device__ static uint32_t packed(float x, float y) {
+    if constexpr (std::is_same_v<T, __half>)  // NaN stays
+      x = fabsf(x) > 65504 ? copysignf(65504, x) : x,
+      y = fabsf(y) > 65504 ? copysignf(65504, y) : y;
+    return pack(x, y, T());
+  }
+};
+
+template <class Tile, class Panel>
 __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
   using T = typename Tile::Element;
   constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, R = Tile::R;
@@ -47,8 +105,10 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
 
   q.template load<BM, Tile::threads>(static_cast<const T*>(a.q) + h * a.D, a.q_token, first_row,
                                      a.T, a.D);
-  const T* pk = static_cast<const T*>(a.k) + g * p.head;
-  const T* pv = static_cast<const T*>(a.v) + g * p.head;
+  using C = typename Panel::Element;
+  const C* pk = static_cast<const C*>(a.k) + g * p.head;
+  const C* pv = static_cast<const C*>(a.v) + g * p.head;
+  Panel k_panel{k}, v_panel{v};
   const float unit = a.slopes || a.softcap > 0 ? log2_e : a.scale * log2_e;
   const float slope = a.slopes ? a.slopes[h] : 0;
   ForwardRows<Tile> rows;
@@ -67,9 +127,8 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
     const int least = p.positions[first_row + begin], most = p.positions[first_row + end - 1];
     const int first_block = least < a.window ? 0 : (least - a.window + 1) / BN;
     const int32_t* table = p.tables + int64_t(sequence) * p.width;
-    const auto load = [&](SharedTile<D> to, const T* from, int n) {
-      to.template load<BN, Tile::threads>(from + table[n] * p.block, a.D, 0,
-                                          min(BN, most + 1 - n * BN), a.D);
+    const auto load = [&](Panel& panel, const C* from, int n) {
+      panel.begin(from + table[n] * p.block, min(BN, most + 1 - n * BN), a.D);
     };
     // Rows of other sequences see nothing of this one.
 #pragma unroll
@@ -79,19 +138,17 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
         const int i = (warp * R + r) * 16 + half * 8 + lane / 4;
         rows.position[r][half] = i >= begin && i < end ? p.positions[first_row + i] : -1;
       }
-    load(k, pk, most / BN);
-    commit_copies();
+    load(k_panel, pk, most / BN);
     for (int n = most / BN; n >= first_block; --n) {
-      wait_all_copies();
+      wait_all_copies();  // of q, if nothing else
+      k_panel.finish();
       __syncthreads();
-      load(v, pv, n);
-      commit_copies();
+      load(v_panel, pv, n);
       float s[R][BN / 8][4];
       forward_scores<Tile>(s, held, q, k, warp, lane);
-      wait_all_copies();
+      v_panel.finish();
       __syncthreads();
-      if (n > first_block) load(k, pk, n - 1);  // while the rest of this block is computed
-      commit_copies();
+      if (n > first_block) load(k_panel, pk, n - 1);  // while the rest of this block is computed
       forward_shape<Tile>(s, rows, a, n * BN, slope, lane);
       forward_mask<Tile>(s, rows, a, n * BN, nullptr, lane);
       forward_softmax<Tile>(s, y, rows, unit);
@@ -105,7 +162,8 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
 template <int D, class T>
 void launch_paged(const FlashPaged& p, CudaStream& stream) {
   using Tile = ForwardTile<T, D, 64, int(cache_block), 1, false, true>;
-  const auto kernel = paged_kernel<Tile>;
+  const auto kernel =
+      p.fp8 ? paged_kernel<Tile, DecodedPanel<Tile>> : paged_kernel<Tile, CopiedPanel<Tile>>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::shared),
         "shared memory of flash_mma_paged");
   const int tiles = (p.call.T + Tile::BM - 1) / Tile::BM;

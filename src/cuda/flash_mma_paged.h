@@ -14,6 +14,7 @@ struct FlashPaged {
   const int32_t* tables;                 // (sequences, width)
   int width;
   int64_t block, head;  // elements from one block of the cache to the next, from one head's panel
+  bool fp8;             // elements of the cache are bytes, as core/fp8.h keeps them
 };
 
 template <int D>

@@ -48,11 +48,12 @@ RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
                .logits = std::max(s.max_batch, std::min<int64_t>(s.step_tokens, 256)),
                .sequences = s.max_batch,
                .context = s.context,
+               .cache = s.cache,
                .vocab = drawable(config, s)};
   const int64_t window = widest_window(config);
   int64_t least = blocks_for(s.context);
   if (window) least = std::min(least, blocks_for(window + s.step_tokens) + 1);
-  const int64_t block = Runner::block_bytes(config, dtype);
+  const int64_t block = Runner::block_bytes(config, dtype, s.cache);
   if (s.cache_bytes) {
     r.blocks = s.cache_bytes / block;
   } else {

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/fp8.h"
 #include "core/params.h"
 #include "infer/sampler.h"
 #include "model/config.h"
@@ -66,6 +67,7 @@ struct EngineSpec {
   bool reuse_prefixes = true;
   int64_t cache_bytes =
       0;  // of the KV cache; 0: memory_share, and at most twice what a batch fills
+  CacheFormat cache = CacheFormat::plain;  // fp8: half of bf16's, at some accuracy
   double memory_share = 0;  // of the free memory; 0: 0.9 of a card's, half of the machine's
   const Tokenizer* tokenizer = nullptr;  // for text and stop strings; must outlive the engine
   int32_t bos = -1, eos = -1;            // -1: the tokenizer's
@@ -81,7 +83,8 @@ struct EngineStats {
   int64_t running = 0, waiting = 0;     // sequences, now
   int64_t blocks = 0, used_blocks = 0;  // of the cache, now
   int64_t cache_bytes = 0;
-  double seconds = 0;  // of steps
+  std::string_view cache = "";  // what its numbers are: f32, bf16, f16 or fp8
+  double seconds = 0;           // of steps
 };
 
 class Engine {

@@ -47,7 +47,8 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const St
                             .tables = part(in.tables(), {in.sequences, in.width})};
   const Var chosen = all ? Var{} : part(in.wanted(), {1, wanted});
   const Var x =
-      decoder(t, c, model, {.cache_blocks = spec.blocks, .apart = apart, .wanted = chosen});
+      decoder(t, c, model,
+              {.cache_blocks = spec.blocks, .cache = spec.cache, .apart = apart, .wanted = chosen});
   const Var head = t.whole_tiles(head_weight(t, c));
   const Var logits = t.state("engine.logits", {spec.logits, t.shape(head)[0]}, DType::f32);
   const Var own = t.rows(logits, 0, wanted);
@@ -139,9 +140,10 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
   for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
 }
 
-int64_t Runner::block_bytes(const ModelConfig& config, DType dtype) {
+int64_t Runner::block_bytes(const ModelConfig& config, DType dtype, CacheFormat cache) {
   const ModelConfig c = config.resolve();
-  return c.layers * 2 * c.kv_heads * cache_block * c.head_dim * size_of(dtype);
+  return c.layers * 2 * c.kv_heads * cache_block * cache_width(cache, c.head_dim) *
+         size_of(cache_dtype(cache, dtype));
 }
 
 int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, const RunnerSpec& spec) {

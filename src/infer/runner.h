@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/exec.h"
+#include "core/fp8.h"
 #include "infer/sampler.h"
 #include "model/config.h"
 
@@ -22,7 +23,8 @@ struct RunnerSpec {
   int64_t sequences = 1;  // most sequences they are of
   int64_t context = 1;    // most tokens of a sequence
   int64_t blocks = 1;     // of the cache
-  int64_t vocab = 0;      // tokens that may be drawn
+  CacheFormat cache = CacheFormat::plain;
+  int64_t vocab = 0;  // tokens that may be drawn
 };
 
 // What a step feeds. The rows of a sequence lie together, in the order of their positions.
@@ -71,7 +73,7 @@ class Runner {
   void copy_block(int32_t from, int32_t to);
 
   // Bytes of one block of the cache over all layers; of everything else a step of this size needs.
-  static int64_t block_bytes(const ModelConfig&, DType);
+  static int64_t block_bytes(const ModelConfig&, DType, CacheFormat = CacheFormat::plain);
   static int64_t step_bytes(const ModelConfig&, DType, const RunnerSpec&);
 
  private:

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "infer/block_pool.h"
 #include "model/decoder.h"
 #include "ops/record.h"
 
@@ -18,6 +19,19 @@ int64_t round_to(int64_t n, int64_t step) { return (n + step - 1) / step * step;
 
 std::string scoring_name(int64_t B, int64_t T, int64_t rows, bool logits) {
   return fmt::format("score {}x{} {}{}", B, T, rows, logits ? " logits" : "");
+}
+
+// The same batch as rows of sequences, each with blocks of a cache of its own.
+DecoderInputs cached_inputs(Tape& t, int64_t B, int64_t T) {
+  return {.tokens = t.input("tokens", {1, B * T}, DType::i32),
+          .positions = t.input("positions", {1, B * T}, DType::i32),
+          .sequences = t.input("sequences", {1, B * T}, DType::i32),
+          .tables = t.input("tables", {B, blocks_for(T)}, DType::i32)};
+}
+
+// Of any batch: one sequence, or so many of the shortest.
+int64_t most_blocks(const ModelConfig& c, const ScorerSpec& s) {
+  return std::max(blocks_for(c.context), s.batch_tokens / std::min(length_step, c.context) + 1);
 }
 
 }  // namespace
@@ -34,34 +48,49 @@ int64_t Scorer::padded_length(int64_t tokens) const {
   return std::min(round_to(tokens, length_step), config_.context);
 }
 
+Exec& Scorer::program(const Key& key) {
+  std::unique_ptr<Exec>& program = programs_[key];
+  if (program) return *program;
+  Tape t(dtype_, scoring_name(key.B, key.T, key.rows, key.logits));
+  t.trains = false;
+  const bool cached = spec_.cache != CacheFormat::plain;
+  const Var hidden =
+      cached ? decoder(t, config_, cached_inputs(t, key.B, key.T),
+                       {.cache_blocks = most_blocks(config_, spec_), .cache = spec_.cache})
+             : decoder(t, config_, declare_inputs(t, key.B, key.T, false), {});
+  const Var rows = t.input("rows", {1, key.rows}, DType::i32);
+  const Var targets = t.input("targets", {1, key.rows}, DType::i32);
+  const Var x = gather_rows(t, hidden, rows), head = head_weight(t, config_);
+  head_loss(t, x, head, targets,
+            {.softcap = config_.logit_softcap, .chunk_bytes = memory_.backend.logits_bytes()});
+  if (key.logits)
+    record_gemm(t, t.result("logits", {key.rows, config_.vocab}, DType::f32), {},
+                t.view(x, {key.rows, config_.dim}), head, {}, {}, {.tb = true});
+  program = std::make_unique<Exec>(std::move(t), memory_);
+  return *program;
+}
+
 // With tokens_ (B, T), rows_ and targets_ (rows).
 void Scorer::run(const Key& key) {
   const std::string name = scoring_name(key.B, key.T, key.rows, key.logits);
-  std::unique_ptr<Exec>& program = programs_[key];
-  if (!program) {
-    Tape t(dtype_, name);
-    t.trains = false;
-    const Var hidden = decoder(t, config_, declare_inputs(t, key.B, key.T, false), {});
-    const Var rows = t.input("rows", {1, key.rows}, DType::i32);
-    const Var targets = t.input("targets", {1, key.rows}, DType::i32);
-    const Var x = gather_rows(t, hidden, rows), head = head_weight(t, config_);
-    head_loss(t, x, head, targets,
-              {.softcap = config_.logit_softcap, .chunk_bytes = memory_.backend.logits_bytes()});
-    if (key.logits)
-      record_gemm(t, t.result("logits", {key.rows, config_.vocab}, DType::f32), {},
-                  t.view(x, {key.rows, config_.dim}), head, {}, {}, {.tb = true});
-    program = std::make_unique<Exec>(std::move(t), memory_);
-  }
+  Exec& exec = program(key);
   std::vector<int32_t> positions(size_t(key.B * key.T));
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = int32_t(int64_t(i) % key.T);
   StateStore& state = memory_.state;
+  if (spec_.cache != CacheFormat::plain) {
+    std::vector<int32_t> sequences(positions.size()), blocks(size_t(key.B * blocks_for(key.T)));
+    for (size_t i = 0; i < sequences.size(); ++i) sequences[i] = int32_t(int64_t(i) / key.T);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    state.write<int32_t>(name + ".sequences", sequences);
+    state.write<int32_t>(name + ".tables", blocks);
+  }
   state.write<int32_t>(name + ".tokens", tokens_);
   state.write<int32_t>(name + ".positions", positions);
   state.write<int32_t>(name + ".rows", rows_);
   state.write<int32_t>(name + ".targets", targets_);
   const Scalars scalars;
   state.write<Scalars>("scalars", std::span(&scalars, 1));
-  program->run();
+  exec.run();
   memory_.backend.synchronize();
   nll_.resize(size_t(key.rows));
   state.read<float>(name + ".nll", nll_);

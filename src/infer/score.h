@@ -1,5 +1,6 @@
-// Scorer: log-probabilities of continuations, many at a time, by whole forward passes without a
-// cache. Texts of like length share a batch; only the scored rows reach the head.
+// Scorer: log-probabilities of continuations, many at a time, by whole forward passes; through a
+// cache only where it rounds. Texts of like length share a batch; only the scored rows reach the
+// head.
 #pragma once
 
 #include <functional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "core/exec.h"
+#include "core/fp8.h"
 #include "model/config.h"
 
 namespace hearth {
@@ -28,6 +30,7 @@ struct Score {
 struct ScorerSpec {
   int64_t batch_tokens = 8192;  // of a pass, as far as one sequence allows
   bool greedy = false;
+  CacheFormat cache = CacheFormat::plain;  // fp8: as the engine with such a cache would score
 };
 
 class Scorer {
@@ -47,6 +50,7 @@ class Scorer {
     bool logits;
     auto operator<=>(const Key&) const = default;
   };
+  Exec& program(const Key&);
   void run(const Key&);
   int64_t padded_length(int64_t tokens) const;
   void score_batch(std::span<const size_t> which, std::span<const ScoreItem>, std::span<Score>);

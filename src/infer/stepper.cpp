@@ -14,7 +14,9 @@ Stepper::Stepper(const ModelConfig& config, ParamStore& params, Backend& backend
       pool_(shape.blocks, [this](int32_t from, int32_t to) { runner_.copy_block(from, to); }),
       scheduler_(spec, pool_) {
   stats_.blocks = shape.blocks;
-  stats_.cache_bytes = shape.blocks * Runner::block_bytes(config, params.dtype());
+  stats_.cache_bytes = shape.blocks * Runner::block_bytes(config, params.dtype(), shape.cache);
+  stats_.cache =
+      shape.cache == CacheFormat::plain ? to_string(params.dtype()) : to_string(shape.cache);
 }
 
 bool Stepper::step() {

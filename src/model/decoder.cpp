@@ -122,8 +122,10 @@ struct Builder {
 
   // A state and no result: programs of every batch size share its memory.
   Var cache(int64_t layer) const {
-    return t.state("cache." + std::to_string(layer),
-                   {mode.cache_blocks, 2 * c.kv_heads, cache_block, c.head_dim}, t.dtype());
+    return t.state(
+        "cache." + std::to_string(layer),
+        {mode.cache_blocks, 2 * c.kv_heads, cache_block, cache_width(mode.cache, c.head_dim)},
+        cache_dtype(mode.cache, t.dtype()));
   }
 
   Var gated(Var y, Var x) const {

@@ -2,6 +2,7 @@
 // used.
 #pragma once
 
+#include "core/fp8.h"
 #include "model/config.h"
 #include "ops/ops.h"
 
@@ -29,6 +30,7 @@ struct DecoderMode {
   // More than 0: a paged KV cache of so many blocks, in the states "cache.<layer>" that all
   // programs share; the rows of the batch (1, N) are tokens of any sequences.
   int64_t cache_blocks = 0;
+  CacheFormat cache = CacheFormat::plain;
   bool apart = false;    // with a cache: no two rows are of one sequence
   Var wanted = {};       // (1, n) i32: the rows whose final states are made; absent: all
   bool adapters = true;  // of config.lora; off: the base model, for a reference

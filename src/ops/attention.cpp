@@ -1,4 +1,5 @@
 #include "core/error.h"
+#include "core/fp8.h"
 #include "ops/ops.h"
 
 namespace hearth {
@@ -94,9 +95,11 @@ Var attention_cached(Tape& t, Var cache, Var qkv, const Paged& paged, Var slopes
                      const AttnSpec& spec) {
   check_packed(t, qkv, spec.heads, spec.kv_heads, spec.head_dim);
   const Shape s = t.shape(qkv), c = t.shape(cache);
-  if (s[0] != 1 || c[1] != 2 * spec.kv_heads || c[2] != cache_block || c[3] != spec.head_dim)
+  const CacheFormat format = t[cache].dtype == DType::u8 ? CacheFormat::fp8 : CacheFormat::plain;
+  const int64_t wide = cache_width(format, spec.head_dim);
+  if (s[0] != 1 || c[1] != 2 * spec.kv_heads || c[2] != cache_block || c[3] != wide)
     fail(t.where(), "expected rows (1, N, ..) and a cache (blocks, {}, {}, {}), got {} and {}",
-         2 * spec.kv_heads, cache_block, spec.head_dim, to_string(s), to_string(c));
+         2 * spec.kv_heads, cache_block, wide, to_string(s), to_string(c));
   const Var y = t.temp({1, s[1], spec.heads, spec.head_dim});
   t.push(kernel_op<&Kernels::attention_cached>("attention_cached",
                                                [spec](auto* f, Stream& st, In in, Out out) {

@@ -80,6 +80,13 @@ std::string Metrics::text(const EngineStats& e, const std::string& model) const 
   s += between_tokens.text("vllm:inter_token_latency_seconds", "Between tokens of a sequence.",
                            labels);
   s += whole_request.text("vllm:e2e_request_latency_seconds", "From request to its end.", labels);
+  s += heading("vllm:cache_config_info", "gauge", "What the KV cache is made of.") +
+       fmt::format(
+           "vllm:cache_config_info{{{},block_size=\"{}\",cache_dtype=\"{}\",num_gpu_blocks=\"{}\"}}"
+           " 1"
+           "\n",
+           labels, cache_block, e.cache, e.blocks);
+  value("gauge", "hearth:kv_cache_bytes", "Memory of the KV cache.", e.cache_bytes);
   value("gauge", "hearth:kv_blocks", "Blocks of the KV cache.", e.blocks);
   value("gauge", "hearth:kv_blocks_used", "Those that sequences hold.", e.used_blocks);
   value("gauge", "hearth:connections", "Open connections.", connections);

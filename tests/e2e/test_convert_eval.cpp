@@ -53,6 +53,10 @@ TEST(ConvertEval, OneModelInThreeFormats) {
     EXPECT_NE(quantised, want);
     EXPECT_NEAR(quantised, want, share * want) << weights;
   }
+  const auto rounded = json_of(run(folder, {"eval", "--model", hf, "--task", "perplexity", "--data",
+                                            text, "--limit", "20", "--kv", "fp8", "--json"}));
+  EXPECT_NE(rounded["value"].get<double>(), want);
+  EXPECT_NEAR(rounded["value"].get<double>(), want, 0.02 * want);
   // The same windows once more, each with more context.
   const auto close = json_of(run(folder, {"eval", "--model", hf, "--task", "perplexity", "--data",
                                           text, "--limit", "20", "--stride", "16", "--json"}));
@@ -121,6 +125,12 @@ TEST(ConvertEval, WrongCalls) {
   expect_error(run(folder, {"eval", "--model", model, "--task", "perplexity", "--data", "x",
                             "--weights", "int3"}),
                2, "expected plain, int8 or int4, got \"int3\"");
+  for (const Arguments& command : {Arguments{"eval", "--task", "perplexity", "--data", "x"},
+                                   {"generate"},
+                                   {"chat"},
+                                   {"serve"}})
+    expect_error(run(folder, command + Arguments{"--model", model, "--kv", "fp4"}), 2,
+                 "expected plain or fp8, got \"fp4\"");
   expect_error(run(folder, {"eval", "--model", model, "--task", "hela", "--data", "x"}), 2,
                "expected one of perplexity, hellaswag, lambada, choices, logits");
   expect_error(

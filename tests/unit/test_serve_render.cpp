@@ -109,11 +109,18 @@ TEST(Metrics, ReadByAStrictReader) {
   for (const double seconds : {0.0005, 0.003, 0.003, 1000.0}) m.first_token.observe(seconds);
   m.finished["stop"] = 2, m.finished["abort"] = 1;
   m.responses[200] = 3;
-  const EngineStats e{.running = 2, .waiting = 5, .blocks = 8, .used_blocks = 2};
+  const EngineStats e{.running = 2,
+                      .waiting = 5,
+                      .blocks = 8,
+                      .used_blocks = 2,
+                      .cache_bytes = 4096,
+                      .cache = "fp8"};
   const Prometheus p(m.text(e, "a \"model\\\n"));
   EXPECT_EQ(p.value("vllm:num_requests_running"), 2);
   EXPECT_EQ(p.value("vllm:num_requests_waiting"), 5);
   EXPECT_EQ(p.value("vllm:kv_cache_usage_perc"), 0.25);
+  EXPECT_EQ(p.value("vllm:cache_config_info", "cache_dtype=\"fp8\",num_gpu_blocks=\"8\""), 1);
+  EXPECT_EQ(p.value("hearth:kv_cache_bytes"), 4096);
   EXPECT_EQ(p.value("vllm:request_success_total", "finished_reason=\"stop\""), 2);
   EXPECT_EQ(p.value("vllm:time_to_first_token_seconds_count"), 4);
   EXPECT_EQ(p.value("vllm:time_to_first_token_seconds_bucket", "le=\"0.005\""), 3);

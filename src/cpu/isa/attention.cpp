@@ -104,8 +104,8 @@ void take_block(const Work& w, Online& on, const TileRows& rows, const AttnShape
       });
 }
 
-template <class T>
-void attend(const Work& w, T* y, float* lse, const T* qkv, const Keys<T>& keys,
+template <class T, class K>
+void attend(const Work& w, T* y, float* lse, const T* qkv, const Keys<K>& keys,
             const TileRows& rows, const AttnShape& s, bool slopes, const Scalars* scalars,
             const AttnSpec& spec) {
   load_rows(w.q, rows, s, qkv, rows.q, spec.scale);
@@ -182,8 +182,33 @@ int64_t cut_tiles(CachedTile* tiles, const int32_t* sequences, const int32_t* po
   return n;
 }
 
+// One head's key or value of one token, at its place in a panel of the cache.
 template <class T>
-void store_keys(Stream& stream, Tensor cache, Tensor qkv, const int32_t* positions,
+void store_key(T* panel, const T* from, int64_t at, int64_t D) {
+  std::memcpy(static_cast<void*>(panel + at * D), from, size_t(D) * sizeof(T));
+}
+
+template <class T>
+void store_key(e4m3* panel, const T* from, int64_t at, int64_t D) {
+  vi top{};
+  vectors(D, [&](int64_t i, auto w) {
+    const vi b = (vi)bits(abs(w.get(from + i)));
+    top = b > top ? b : top;
+  });
+  int32_t largest = 0;
+  for (int i = 0; i < lanes; ++i) largest = top[i] > largest ? top[i] : largest;
+  const uint8_t exponent = cache_exponent(uint32_t(largest));
+  const float inverse = power(uint8_t(254 - exponent));
+  if (exponent == 255)
+    std::memset(static_cast<void*>(panel + at * D), 0, size_t(D));
+  else
+    vectors(D, [&](int64_t i, auto w) { w.put(panel + at * D + i, w.get(from + i) * inverse); });
+  panel[key_block * D + at].bits = exponent;
+}
+
+// K: what the cache is made of; a panel of it is a head's keys or values of one block.
+template <class T, class K>
+void store_keys(Stream& stream, K* cache, int64_t panel, Tensor qkv, const int32_t* positions,
                 const int32_t* sequences, Tensor tables, const AttnShape& s) {
   over_rows(stream, s.T, 2 * s.G * s.D, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
@@ -192,12 +217,18 @@ void store_keys(Stream& stream, Tensor cache, Tensor qkv, const int32_t* positio
       const int64_t block =
           tables.as<const int32_t>()[sequences[n] * tables.shape[1] + at / key_block];
       const T* from = qkv.as<const T>() + n * s.token() + s.H * s.D;
-      T* to = cache.as<T>() + (block * 2 * s.G * key_block + at % key_block) * s.D;
       for (int64_t g = 0; g < 2 * s.G; ++g)
-        std::memcpy(static_cast<void*>(to + g * key_block * s.D), from + g * s.D,
-                    size_t(s.D) * sizeof(T));
+        store_key(cache + (block * 2 * s.G + g) * panel, from + g * s.D, at % key_block, s.D);
     }
   });
+}
+
+// f(static_cast<K*>(nullptr)) with what a cache for activations of T is made of.
+template <class T, class F>
+void by_cache(const Tensor& cache, F&& f) {
+  if (cache.dtype == DType::u8) return f(static_cast<e4m3*>(nullptr));
+  expect_dtypes("attention_cached", dtype_of<T>(), cache);
+  f(static_cast<T*>(nullptr));
 }
 
 }  // namespace
@@ -206,7 +237,7 @@ void attention_cached(Stream& stream, Tensor y, Tensor cache, Tensor qkv, Tensor
                       Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec& trained) {
   AttnSpec spec = trained;
   spec.dropout = 0;  // it belongs to training
-  expect_dtypes("attention_cached", qkv.dtype, y, cache);
+  expect_dtypes("attention_cached", qkv.dtype, y);
   expect_dtypes("attention_cached", DType::f32, slopes);
   const AttnShape all(qkv, spec);
   const int32_t *at = positions.as<const int32_t>(), *of = sequences.as<const int32_t>();
@@ -215,17 +246,18 @@ void attention_cached(Stream& stream, Tensor y, Tensor cache, Tensor qkv, Tensor
   std::byte* memory = cpu(stream).scratch.get(work_bytes + most * int64_t(sizeof(CachedTile)));
   auto* tiles = reinterpret_cast<CachedTile*>(memory + work_bytes);
   const int64_t count = cut_tiles(tiles, of, at, all.T, all.R);
-  by_dtype("attention_cached", qkv, [&]<class T>(T*) {
-    store_keys<T>(stream, cache, qkv, at, of, tables, all);
+  const auto run = [&]<class T, class K>(T*, K*) {
+    const int64_t panel = key_block * cache.shape[3];
+    store_keys<T>(stream, cache.as<K>(), panel, qkv, at, of, tables, all);
     parallel(cpu(stream).threads, count * all.G, [&](int64_t piece, int worker) {
       const CachedTile tile = tiles[piece / all.G];
-      const int64_t g = piece % all.G, panel = key_block * all.D;
+      const int64_t g = piece % all.G;
       AttnShape s = all;
       s.T = tile.count;
       TileRows rows;
       fill_rows(rows, s, 0, g, tile.first, at + tile.row, nullptr, slopes.as<const float>());
-      const T* k = cache.as<const T>() + g * panel;
-      const Keys<T> keys{k,
+      const K* k = cache.as<const K>() + g * panel;
+      const Keys<K> keys{k,
                          k + s.G * panel,
                          s.D,
                          nullptr,
@@ -234,7 +266,8 @@ void attention_cached(Stream& stream, Tensor y, Tensor cache, Tensor qkv, Tensor
       const Work work(reinterpret_cast<float*>(memory) + worker * floats, s);
       if (suits_single_rows(rows, spec, bool(slopes), nullptr)) {
         for (int64_t i = 0; i < rows.n; ++i)
-          attend_single(work.q, work.y, y.as<T>() + tile.row * s.H * s.D + rows.y[i],
+          attend_single({work.q, work.y, work.k, work.v},
+                        y.as<T>() + tile.row * s.H * s.D + rows.y[i],
                         qkv.as<const T>() + tile.row * s.token() + rows.q[i], keys,
                         rows.position[i], s, spec);
         return;
@@ -243,7 +276,9 @@ void attention_cached(Stream& stream, Tensor y, Tensor cache, Tensor qkv, Tensor
              qkv.as<const T>() + tile.row * s.token(), keys, rows, s, bool(slopes),
              static_cast<const Scalars*>(nullptr), spec);
     });
-  });
+  };
+  by_dtype("attention_cached", qkv,
+           [&]<class T>(T* t) { by_cache<T>(cache, [&]<class K>(K* k) { run(t, k); }); });
 }
 
 }  // namespace hearth::HEARTH_ISA

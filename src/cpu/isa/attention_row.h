@@ -64,12 +64,39 @@ HEARTH_INLINE void single_values(float* y, const float* p, const T* v, int64_t s
   }
 }
 
-// q, y: scratch of ld each.
-template <class T>
-inline void attend_single(float* q, float* y, T* out, const T* query, const Keys<T>& keys,
+// The first n keys and values of a block as products read them: where they lie, or, of e4m3, in
+// scratch k and v (key_block, ld).
+template <class K>
+struct BlockRows {
+  const K *k, *v;
+  int64_t stride;
+};
+template <class K>
+HEARTH_INLINE auto rows_of_block(float* k, float* v, const Keys<K>& keys, int64_t at, int64_t n,
+                                 const AttnShape& s) {
+  if constexpr (std::is_same_v<K, e4m3>) {
+    for (int64_t j = 0; j < n; ++j) {
+      load_key(k + j * s.ld, s.ld, keys.k + at, keys.stride, j, s.D);
+      load_key(v + j * s.ld, s.ld, keys.v + at, keys.stride, j, s.D);
+    }
+    return BlockRows<float>{k, v, s.ld};
+  } else {
+    return BlockRows<K>{keys.k + at, keys.v + at, keys.stride};
+  }
+}
+
+// Scratch of one row: of ld each, and of key_block rows of them.
+struct SingleWork {
+  float *q, *y;
+  float *k, *v;
+};
+
+template <class T, class K>
+inline void attend_single(const SingleWork& w, T* out, const T* query, const Keys<K>& keys,
                           int64_t position, const AttnShape& s, const AttnSpec& spec) {
   constexpr float none = -__builtin_inff();
-  constexpr int64_t line = 64 / sizeof(T);
+  constexpr int64_t line = 64 / sizeof(K);
+  float *q = w.q, *y = w.y;
   const int64_t first = spec.window ? larger(0, position - spec.window + 1) : 0;
   load_row(q, s.ld, query, s.D, spec.scale);
   for (int64_t i = 0; i < s.ld; i += lanes) store(y + i, zero());
@@ -87,7 +114,8 @@ inline void attend_single(float* q, float* y, T* out, const T* query, const Keys
           __builtin_prefetch(keys.v + next + j * keys.stride + i, 0, 2);
         }
     }
-    single_scores(p, q, keys.k + at, keys.stride, n, s.D);
+    const auto rows = rows_of_block(w.k, w.v, keys, at, n, s);
+    single_scores(p, q, rows.k, rows.stride, n, s.D);
     for (int64_t j = 0; begin + j < first; ++j) p[j] = none;
     for (int64_t j = n; j % lanes; ++j) p[j] = none;
     vf most = top;
@@ -103,7 +131,7 @@ inline void attend_single(float* q, float* y, T* out, const T* query, const Keys
     for (int64_t j = 0; j < n; ++j) total += p[j];
     sum = fma(sum, fade, broadcast(total));
     top = broadcast(largest);
-    single_values(y, p, keys.v + at, keys.stride, n, s.D, fade[0]);
+    single_values(y, p, rows.v, rows.stride, n, s.D, fade[0]);
   }
   store_row(out, y, s.D, position < 0 ? 0 : 1 / sum[0]);
 }

@@ -147,7 +147,8 @@ struct AttnShape {
 };
 
 // Where keys come from: key j of a head is k[j * stride], its value v[j * stride]. In a paged cache
-// those of key block i begin at k[table[i] * block].
+// those of key block i begin at k[table[i] * block]. Keys of e4m3 have their exponents behind the
+// last of their block.
 template <class T>
 struct Keys {
   const T *k, *v;
@@ -160,6 +161,24 @@ struct Keys {
     return table ? table[i] * block : i * key_block * stride;
   }
 };
+
+// 2^(exponent - 127), and what 255 stands for.
+HEARTH_INLINE float power(uint8_t exponent) {
+  const uint32_t u = uint32_t(exponent) << 23;
+  float f;
+  std::memcpy(&f, &u, sizeof f);
+  return f;
+}
+
+// out (ld) = row j of a block of keys or of values.
+template <class T>
+HEARTH_INLINE void load_key(float* out, int64_t ld, const T* block, int64_t stride, int64_t j,
+                            int64_t D) {
+  if constexpr (std::is_same_v<T, e4m3>)
+    load_row(out, ld, block + j * stride, D, power(block[key_block * stride + j].bits));
+  else
+    load_row(out, ld, block + j * stride, D, 1);
+}
 
 // The query rows of one tile. Lanes beyond n have position -1: they see nothing.
 struct TileRows {
@@ -273,8 +292,8 @@ inline void over_blocks(float* k, float* v, const Keys<T>& keys, const TileRows&
         __builtin_prefetch(keys.k + next + i, 0, 2);
         __builtin_prefetch(keys.v + next + i, 0, 2);
       }
-      load_row(k + (j - begin) * s.ld, s.ld, keys.k + own, s.D, 1);
-      load_row(v + (j - begin) * s.ld, s.ld, keys.v + own, s.D, 1);
+      load_key(k + (j - begin) * s.ld, s.ld, keys.k + at, keys.stride, j - first, s.D);
+      load_key(v + (j - begin) * s.ld, s.ld, keys.v + at, keys.stride, j - first, s.D);
     }
     if (begin < end) take(begin, end);
   }

@@ -10,8 +10,8 @@
 //   for (; i + lanes <= n; i += lanes) store(y + i, fma(load(x + i), scale, shift));
 //   if (i < n) store_partial(y + i, fma(load_partial(x + i, n - i), scale, shift), n - i);
 //
-// x and y may be float, bf16 or f16 pointers; conversions round to nearest even, to the same bits
-// as core/dtype.h. The preprocessor chooses instructions here and in the gemm kernels, nowhere
+// x and y may be float, bf16, f16 or e4m3 pointers; conversions round to nearest even, to the same
+// bits as core/dtype.h. The preprocessor chooses instructions here and in the gemm kernels, nowhere
 // else.
 #pragma once
 
@@ -19,6 +19,7 @@
 #include <cstring>
 
 #include "core/dtype.h"
+#include "core/fp8.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -40,6 +41,7 @@ using vf [[gnu::vector_size(lanes * 4)]] = float;
 using vi [[gnu::vector_size(lanes * 4)]] = int32_t;  // also the type of a < b: -1 or 0 per lane
 using vu [[gnu::vector_size(lanes * 4)]] = uint32_t;
 using vh [[gnu::vector_size(lanes * 2)]] = uint16_t;  // the bits of bf16 or f16
+using vb [[gnu::vector_size(lanes)]] = uint8_t;       // the bits of e4m3
 
 #define HEARTH_INLINE [[gnu::always_inline]] inline
 
@@ -162,6 +164,21 @@ HEARTH_INLINE vh float_to_f16(vf a) {
 #endif
 }
 
+// e4m3 bits. Both ways only what a cache holds: finite numbers.
+HEARTH_INLINE vf e4m3_to_float(vb a) {
+  const vu code = __builtin_convertvector(a, vu), m = code & 0x7fu;
+  const vf small = to_float((vi)m) * 0x1p-9f, normal = from_bits((m << 20) + (120u << 23));
+  return from_bits(bits(select((vi)m < 8, small, normal)) | (code & 0x80u) << 24);
+}
+HEARTH_INLINE vb float_to_e4m3(vf a) {
+  const vf magnitude = abs(a);
+  const vu small = bits(magnitude + 0x1p14f) - 0x46800000u, r = bits(magnitude) - (120u << 23);
+  vu code = (r + 0x7ffffu + ((r >> 20) & 1u)) >> 20;
+  code = magnitude < broadcast(0x1p-6f) ? small : code;
+  code = code > 0x7eu ? vu{} + 0x7eu : code;
+  return __builtin_convertvector(code | ((bits(a) >> 24) & 0x80u), vb);
+}
+
 // Loads and stores of `lanes` elements; no alignment is asked of the pointers.
 template <class V, class T>
 HEARTH_INLINE V load_raw(const T* p) {
@@ -172,6 +189,7 @@ HEARTH_INLINE V load_raw(const T* p) {
 HEARTH_INLINE vf load(const float* p) { return load_raw<vf>(p); }
 HEARTH_INLINE vf load(const bf16* p) { return bf16_to_float(load_raw<vh>(p)); }
 HEARTH_INLINE vf load(const f16* p) { return f16_to_float(load_raw<vh>(p)); }
+HEARTH_INLINE vf load(const e4m3* p) { return e4m3_to_float(load_raw<vb>(p)); }
 HEARTH_INLINE void store(float* p, vf a) { std::memcpy(p, &a, sizeof a); }
 HEARTH_INLINE void store(bf16* p, vf a) {
   const vh h = float_to_bf16(a);
@@ -180,6 +198,10 @@ HEARTH_INLINE void store(bf16* p, vf a) {
 HEARTH_INLINE void store(f16* p, vf a) {
   const vh h = float_to_f16(a);
   std::memcpy(static_cast<void*>(p), &h, sizeof h);
+}
+HEARTH_INLINE void store(e4m3* p, vf a) {
+  const vb b = float_to_e4m3(a);
+  std::memcpy(static_cast<void*>(p), &b, sizeof b);
 }
 
 // The first n elements, 0 <= n <= lanes; memory beyond them is not touched, lanes beyond are zero.
@@ -204,6 +226,11 @@ HEARTH_INLINE vf load_partial(const bf16* p, int64_t n) {
 HEARTH_INLINE vf load_partial(const f16* p, int64_t n) {
   return f16_to_float(load_half_partial(p, n));
 }
+HEARTH_INLINE vf load_partial(const e4m3* p, int64_t n) {
+  uint8_t t[lanes] = {};
+  for (int64_t i = 0; i < n; ++i) t[i] = p[i].bits;
+  return e4m3_to_float(load_raw<vb>(t));
+}
 HEARTH_INLINE void store_partial(float* p, vf a, int64_t n) {
 #if defined(__AVX512F__)
   _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1), (__m512)a);
@@ -224,6 +251,10 @@ HEARTH_INLINE void store_partial(bf16* p, vf a, int64_t n) {
 }
 HEARTH_INLINE void store_partial(f16* p, vf a, int64_t n) {
   store_half_partial(p, float_to_f16(a), n);
+}
+HEARTH_INLINE void store_partial(e4m3* p, vf a, int64_t n) {
+  const vb b = float_to_e4m3(a);
+  for (int64_t i = 0; i < n; ++i) p[i].bits = b[i];
 }
 
 }  // namespace hearth::HEARTH_ISA
