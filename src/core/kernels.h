@@ -65,7 +65,7 @@ struct AttnSpec {
   float softcap = 0;  // s = softcap * tanh(s / softcap); 0: off
   float dropout = 0;  // of the probabilities; element ((b * heads + h) * T + i) * T + j
   uint32_t salt = 0;
-  bool apart = false;  // of attention_cached: no two rows are of one sequence
+  bool apart = false;  // of attention_cached: row n is of sequence n
 };
 
 constexpr int64_t cache_block = 64;  // tokens in a block of a paged cache

@@ -6,9 +6,12 @@
 // launch does, so one graph serves every batch of its size.
 #include <climits>
 
+#include "cuda/attention_decode.cuh"
 #include "cuda/attention_kernels.h"
 #include "cuda/attention_keys.cuh"
 #include "cuda/attention_keys_fp8.cuh"
+#include "cuda/attention_rows.h"
+#include "cuda/device.cuh"
 #include "cuda/early.cuh"
 #include "cuda/flash_mma_paged.h"
 
@@ -17,30 +20,6 @@ namespace {
 
 constexpr int short_piece = 512;       // keys
 constexpr int most_rows_stored = 128;  // by the blocks that read them: no more than their threads
-
-struct Decode {
-  const void *qkv, *cache;
-  void* y;
-  void* new_cache;    // the cache, where the rows' own keys and values are to be stored; or null
-  float* parts;       // (N * H, pieces, D + 2): values, largest score, sum of exponentials
-  uint32_t* tickets;  // of each row and group of heads: pieces that have ended
-  const float* slopes;
-  const int32_t *positions, *sequences, *tables;
-  int N, H, G, D, piece, pieces, width, window;  // width: blocks of a table
-  float scale, softcap;
-  bool leaves_runs;  // rows of long runs are another kernel's
-  bool apart;        // no two rows are of one sequence
-};
-
-// Keys that row `at` sees, and the pieces they lie in.
-struct Seen {
-  int begin, end, first_piece, end_piece;
-  __device__ Seen(int at, int window, int piece) {
-    begin = at < window ? 0 : at - window + 1, end = at + 1;
-    first_piece = begin / piece, end_piece = at < 0 ? 0 : at / piece + 1;
-  }
-  __device__ int pieces() const { return end_piece - first_piece; }
-};
 
 // Units of a token's k and v, as they lie in qkv, to their block of the cache.
 template <class Unit>
@@ -76,27 +55,6 @@ struct Running {
     for (int i = 0; i < 8; ++i) y[i] += __shfl_xor_sync(~0u, y[i], step);
   }
 };
-
-template <class T>
-__device__ void store_float(T* to, float v) {
-  if constexpr (sizeof(T) == 4)
-    *to = v;
-  else if constexpr (std::is_same_v<T, __half>)
-    *to = __float2half_rn(v);
-  else
-    *to = __float2bfloat16_rn(v);
-}
-
-// The row's own k and v of one head group, to their block of the cache.
-template <int Threads, class T>
-__device__ void store_own(const Decode& a, const T* k, int64_t to_v, int64_t block, int g, int at) {
-  T* panel = static_cast<T*>(a.new_cache) +
-             ((block * 2 * a.G + g) * block_tokens + at % block_tokens) * a.D;
-  for (int i = int(threadIdx.x); i < 2 * a.D; i += Threads) {
-    const int half = i / a.D, d = i % a.D;
-    panel[half * int64_t(a.G) * block_tokens * a.D + d] = k[half * to_v + d];
-  }
-}
 
 // The same in fp8, by the first two groups of lanes.
 template <int Lanes, class T>
@@ -147,39 +105,17 @@ __global__ __launch_bounds__(warps * 32,
   const int first_head = int(blockIdx.z) * Heads, heads = min(Heads, share - first_head);
   let_next_start();
   // Positions, sequences and tables are the host's: they are there before the launch ahead ends.
-  const int at = a.positions[row], sequence = a.sequences[row];
+  const int at = a.positions[row], sequence = a.sequence_of(row);
   const Seen seen(at, a.window, a.piece);
   T* y = static_cast<T*>(a.y) + (int64_t(row) * a.H + g * share + first_head) * a.D;
-  const bool padding = at < 0 && blockIdx.y == 0;
-  const bool mine = int(blockIdx.y) >= seen.first_piece && int(blockIdx.y) < seen.end_piece &&
-                    !(a.leaves_runs && block_in_long_run(a.sequences, a.positions, row, a.N));
-  if (!mine) {
-    // Some block of every launch waits, so that the next one cannot overtake the one ahead.
-    if (padding || (blockIdx.x == 0 && blockIdx.y == 0)) wait_for_previous();
-    for (int i = int(threadIdx.x); padding && i < heads * a.D; i += threads)
-      store_float(y + i, 0.0f);
-    return;
-  }
+  if (!block_has_row<threads>(a, seen, row, heads, y)) return;
 
   const int first = int(blockIdx.y) * a.piece;
   const int begin = max(first, seen.begin), end = min(first + a.piece, seen.end);
   constexpr bool fp8 = std::is_same_v<C, uint8_t>;
-  const int64_t panel = int64_t(block_tokens) * (a.D + fp8), token = int64_t(a.H + 2 * a.G) * a.D;
   const int32_t* table = a.tables + int64_t(sequence) * a.width;
-  // Rows of one sequence lie side by side, in order.
-  const bool beside =
-      a.new_cache && !a.apart && int(threadIdx.x) <= row && a.sequences[threadIdx.x] == sequence;
-  const int fresh = !a.new_cache ? 0 : a.apart ? 1 : __syncthreads_count(beside);
-  const T* own = static_cast<const T*>(a.qkv) + row * token;
-  const Keys<T, C> keys{.cache = static_cast<const C*>(a.cache) + g * panel,
-                        .fresh = own + (a.H + g) * a.D - at * token,
-                        .table = table,
-                        .block = 2 * a.G * panel,
-                        .to_v = a.G * panel,
-                        .fresh_row = token,
-                        .fresh_v = int64_t(a.G) * a.D,
-                        .first_fresh = at + 1 - fresh,
-                        .D = a.D};
+  const Keys<T, C> keys = keys_of_row<T, C>(a, row, g, at, sequence);
+  const T* own = a.own_of<T>(row);
   using Shared =
       std::conditional_t<fp8, Fp8InShared<T, stride, threads, Lanes>, InShared<T, stride, threads>>;
   using Registers =
@@ -337,8 +273,19 @@ void by_lanes(int D, F&& f) {
     f(std::integral_constant<int, 32>());
 }
 
+// Whether blocks of a row and all its keys are many enough to hide each other's waiting.
+bool rows_fill(const Card& card, const Decode& a) {
+  return decode_rows_takes(a.D) &&
+         a.N * a.G * ceil_div(a.H / a.G, decode_rows_heads) >= 2 * card.processors;
+}
+
 template <class T>
-void decode(const Decode& a, bool fp8, CudaStream& stream) {
+void decode(Decode a, bool fp8, CudaStream& stream) {
+  if constexpr (sizeof(T) == 2)
+    if (!fp8 && rows_fill(stream.card, a)) {
+      a.piece = a.width * block_tokens, a.pieces = 1;
+      return decode_rows<T>(a, stream);
+    }
   by_lanes(a.D, [&](auto lanes) {
     fp8 ? launch_pieces<T, uint8_t, lanes>(a, stream) : launch_pieces<T, T, lanes>(a, stream);
   });

@@ -188,10 +188,9 @@ void Runner::upload(const Feed& f, const StepShape& shape) {
 StepShape Runner::shape_of(const Feed& f) const {
   const int64_t rows = bucket(int64_t(f.positions.size()), spec_.rows);
   const int64_t logits = bucket(std::max<int64_t>(int64_t(f.wanted.size()), 1), spec_.logits);
-  // Wanted rows count up: as many as there are rows are all of them. Rows of one sequence lie side
-  // by side.
+  // Wanted rows count up: as many as there are rows are all of them. So do sequences.
   return {rows, logits, rows == logits && f.wanted.size() == f.positions.size(),
-          std::ranges::adjacent_find(f.sequences) == f.sequences.end()};
+          f.tables.size() == f.positions.size()};
 }
 
 void Runner::launch(const Feed& f) {

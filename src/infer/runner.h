@@ -43,7 +43,7 @@ struct Feed {
 struct StepShape {
   int64_t rows, logits;  // both rounded up: rows, and rows whose logits are wanted
   bool all = false;      // these are the same, in order
-  bool apart = false;    // no two rows are of one sequence
+  bool apart = false;    // row n is of sequence n
   auto operator<=>(const StepShape&) const = default;
 };
 
