@@ -46,6 +46,9 @@ class Backend {
   virtual const Kernels& kernels() const = 0;
   virtual Stream& stream() = 0;
   virtual std::string describe() const = 0;  // "cpu avx512bf16, 2 threads"
+  // First of all by a thread that did not make the backend, and by one that has used another since:
+  // which card a call means is a matter of the thread.
+  virtual void enter_thread() {}
 
   // Zeroed memory, aligned to 256 bytes. Throws Error naming `what` when there is not enough.
   virtual std::byte* allocate(int64_t bytes, const std::string& what) = 0;

@@ -189,6 +189,7 @@ class CudaBackend final : public Backend {
   std::string describe() const override {
     return fmt::format("cuda:{} {}", stream_.card.index, name_);
   }
+  void enter_thread() override { check(cudaSetDevice(spec_.card), "choosing the card"); }
 
   std::byte* allocate(int64_t bytes, const std::string& what) override {
     void* p = memory_.allocate(bytes, what);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
+#include <utility>
 
 #include "core/error.h"
 #include "infer/stepper.h"
@@ -74,7 +75,8 @@ RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
 
 struct Engine::State {
   State(const ModelConfig& config, ParamStore& params, Backend& backend, const EngineSpec& s)
-      : spec(completed(s, config)),
+      : backend(backend),
+        spec(completed(s, config)),
         shape(runner_spec(config, params.dtype(), backend, spec)),
         stepper(config, params, backend, shape,
                 {.lanes = spec.max_batch,
@@ -91,6 +93,7 @@ struct Engine::State {
   void take_inbox();
   bool step();
 
+  Backend& backend;
   const EngineSpec spec;
   const RunnerSpec shape;
   Stepper stepper;
@@ -212,6 +215,8 @@ EngineStats Engine::stats() const {
 
 bool Engine::step() { return state_->step(); }
 
+void Engine::enter_thread() { state_->backend.enter_thread(); }
+
 void Engine::wait(std::stop_token stop) {
   std::unique_lock lock(state_->mutex);
   state_->arrived.wait(lock, stop, [this] {
@@ -249,13 +254,17 @@ std::vector<std::vector<Completion>> Engine::run(std::span<const Request> reques
 }
 
 EngineThread::EngineThread(Engine& engine)
-    : engine_(engine), thread_([this](std::stop_token stop) {
-        while (!stop.stop_requested()) try {
-            if (!engine_.step()) engine_.wait(stop);
-          } catch (...) {
-            // Every listener has been told; the next request may fare better.
-          }
-      }) {}
+    : engine_(engine), thread_([this](std::stop_token stop) { run(stop); }) {}
+
+void EngineThread::run(std::stop_token stop) {
+  bool entered = false;
+  while (!stop.stop_requested()) try {
+      if (!std::exchange(entered, true)) engine_.enter_thread();
+      if (!engine_.step()) engine_.wait(stop);
+    } catch (...) {
+      // Every listener has been told; the next request may fare better.
+    }
+}
 
 EngineThread::~EngineThread() {
   thread_.request_stop();

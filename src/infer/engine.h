@@ -102,6 +102,8 @@ class Engine {
   // What goes wrong with a request is told to its listener; what goes wrong with the model ends all
   // of them and is thrown.
   bool step();
+  // Before the first step of a thread that did not make the backend.
+  void enter_thread();
   // Waits for a request or a cancellation, or the end of waiting.
   void wait(std::stop_token);
   // Forgets cached prefixes: the weights have changed.
@@ -124,6 +126,8 @@ class EngineThread {
   ~EngineThread();  // cancels what runs
 
  private:
+  void run(std::stop_token);
+
   Engine& engine_;
   std::jthread thread_;
 };

@@ -32,7 +32,8 @@ Connection::Connection(Socket socket, Service& service, const ServeConfig& confi
     : socket_(std::move(socket)),
       service_(service),
       config_(config),
-      deadline_(socket_.get_executor()),
+      read_deadline_(socket_.get_executor()),
+      write_deadline_(socket_.get_executor()),
       watch_(socket_.get_executor()),
       buffer_(size_t(config.max_header_bytes) + read_size) {
   ++service_.metrics.connections;
@@ -58,7 +59,7 @@ void Connection::start() {
 
 void Connection::next_request() {
   if (buffer_.size() > 0) return read_head();
-  deadline(config_.idle_seconds);
+  deadline(read_deadline_, config_.idle_seconds);
   socket_.async_read_some(buffer_.prepare(read_size), guarded([this](ErrorCode e, size_t count) {
                             if (e) return close();
                             buffer_.commit(count);
@@ -70,12 +71,13 @@ void Connection::read_head() {
   parser_.emplace();
   parser_->header_limit(uint32_t(config_.max_header_bytes));
   parser_->body_limit(uint64_t(config_.max_body_bytes));
-  deadline(config_.header_seconds);
+  deadline(read_deadline_, config_.header_seconds);
   http::async_read_header(socket_, buffer_, *parser_,
                           guarded([this](ErrorCode e, size_t) { on_head(e); }));
 }
 
 void Connection::on_head(ErrorCode e) {
+  read_deadline_.cancel();
   if (e == http::error::end_of_stream || e == net::error::connection_reset) return close();
   answering_ = true, complete_ = false, keep_alive_ = false;
   if (e) return refuse_request(read_error(e));
@@ -91,15 +93,15 @@ void Connection::on_head(ErrorCode e) {
   } catch (const HttpError& error) { return refuse_request(error); }
   if (boost::beast::iequals(head[http::field::expect], "100-continue"))
     send("HTTP/1.1 100 Continue\r\n\r\n");
-  deadline(config_.body_seconds);
+  deadline(read_deadline_, config_.body_seconds);
   http::async_read(socket_, buffer_, *parser_,
                    guarded([this](ErrorCode error, size_t) { on_body(error); }));
 }
 
 void Connection::on_body(ErrorCode e) {
+  read_deadline_.cancel();
   if (e == http::error::partial_message || e == net::error::connection_reset) return close();
   if (e) return refuse_request(read_error(e));
-  deadline_.cancel();
   keep_alive_ = parser_->get().keep_alive();
   request_.body = std::move(parser_->get().body());
   parser_.reset();
@@ -203,9 +205,13 @@ void Connection::write() {
     writing_.clear();
     written_ = 0;
     std::swap(writing_, out_);
-    if (writing_.empty()) return complete_ ? finished() : void(deadline_.cancel());
+    if (writing_.empty()) {
+      write_deadline_.cancel();
+      if (complete_) finished();
+      return;
+    }
   }
-  deadline(config_.write_seconds);
+  deadline(write_deadline_, config_.write_seconds);
   socket_.async_write_some(net::buffer(writing_.data() + written_, writing_.size() - written_),
                            guarded([this](ErrorCode e, size_t count) { on_written(e, count); }));
 }
@@ -229,7 +235,7 @@ void Connection::finished() {
 void Connection::linger() {
   ErrorCode ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);
-  deadline(2);
+  deadline(read_deadline_, 2);
   discard();
 }
 
@@ -239,9 +245,9 @@ void Connection::discard() {
                           guarded([this](ErrorCode e, size_t) { e ? close() : discard(); }));
 }
 
-void Connection::deadline(double seconds) {
-  deadline_.expires_after(as_duration(seconds));
-  deadline_.async_wait(guarded([this](ErrorCode stopped) {
+void Connection::deadline(net::steady_timer& timer, double seconds) {
+  timer.expires_after(as_duration(seconds));
+  timer.async_wait(guarded([this](ErrorCode stopped) {
     if (!stopped) close();
   }));
 }
@@ -251,7 +257,8 @@ void Connection::close() {
   if (exchange_) std::exchange(exchange_, nullptr)->leave();
   ErrorCode ignored;
   socket_.close(ignored);
-  deadline_.cancel();
+  read_deadline_.cancel();
+  write_deadline_.cancel();
   watch_.cancel();
 }
 

@@ -46,7 +46,7 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   void finished();
   void linger();
   void discard();
-  void deadline(double seconds);
+  void deadline(boost::asio::steady_timer&, double seconds);
   void close();
   template <class F>
   auto guarded(
@@ -55,7 +55,9 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   Socket socket_;
   Service& service_;
   const ServeConfig& config_;
-  boost::asio::steady_timer deadline_, watch_;
+  // Apart, since a client may owe its body while it is sent "100 Continue".
+  boost::asio::steady_timer read_deadline_, write_deadline_;
+  boost::asio::steady_timer watch_;
   boost::beast::flat_buffer buffer_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   HttpRequest request_;
