@@ -26,6 +26,8 @@ const PagedCase paged_cases[] = {
     {.name = "one key head", .H = 5, .G = 1, .D = 128},
     {.name = "small heads", .H = 3, .G = 3, .D = 24},
     {.name = "large heads", .H = 2, .G = 1, .D = 256},
+    {.name = "wide heads", .H = 6, .G = 2, .D = 128},
+    {.name = "ten to a head of keys", .H = 20, .G = 2},
     {.name = "window", .window = 100},
     {.name = "softcap", .softcap = 3},
     {.name = "alibi", .H = 4, .G = 2, .alibi = true},

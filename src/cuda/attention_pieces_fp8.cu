@@ -1,0 +1,10 @@
+// Decoding piece by piece over a cache in fp8.
+#include "cuda/attention_pieces.cuh"
+
+namespace hearth::cuda {
+
+template void decode_pieces<float, uint8_t>(const Decode&, CudaStream&);
+template void decode_pieces<__nv_bfloat16, uint8_t>(const Decode&, CudaStream&);
+template void decode_pieces<__half, uint8_t>(const Decode&, CudaStream&);
+
+}  // namespace hearth::cuda
