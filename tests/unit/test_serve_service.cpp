@@ -9,6 +9,7 @@
 #include "prometheus.h"
 #include "served_folder.h"
 #include "unit/test_io_support.h"
+#include "unit/troubled_backend.h"
 
 namespace hearth {
 namespace {
@@ -38,11 +39,12 @@ struct FakeClient : Client {
 // The engine is stepped by the test, so every order of events can be had.
 class Serving : public testing::Test {
  protected:
-  void open(ServeConfig config = {}, bool chat_template = true) {
+  void open(ServeConfig config = {}, bool chat_template = true,
+            std::unique_ptr<Backend> backend = make_cpu_backend(1)) {
     write_served_folder(dir_.path(), chat_template);
     service_.reset();
     model_.reset();  // before its backend
-    backend_ = make_cpu_backend(1);
+    backend_ = std::move(backend);
     model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, ServedWeights{},
                                            EngineSpec{.max_batch = config.batch});
     service_ = std::make_unique<Service>(
@@ -50,13 +52,15 @@ class Serving : public testing::Test {
     service_->open(*model_, "m");
   }
 
+  void run_tasks() {
+    while (!tasks_.empty()) {
+      const auto task = std::move(tasks_.front());
+      tasks_.pop_front();
+      task();
+    }
+  }
   void settle() {
-    while (model_->engine().step() || !tasks_.empty())
-      while (!tasks_.empty()) {
-        const auto task = std::move(tasks_.front());
-        tasks_.pop_front();
-        task();
-      }
+    while (model_->engine().step() || !tasks_.empty()) run_tasks();
   }
 
   std::shared_ptr<Exchange> begin(const std::string& path, const std::string& body,
@@ -289,6 +293,30 @@ TEST_F(Serving, IsUnavailableWhileLoadingAndClosing) {
   settle();
   EXPECT_EQ(client->response.status, 200) << "what runs goes on";
   EXPECT_EQ(json::parse(client->response.body)["usage"]["completion_tokens"], 30);
+}
+
+TEST_F(Serving, IsUnwellWhileTheEngineFails) {
+  auto owned = std::make_unique<TroubledBackend>();
+  TroubledBackend& backend = *owned;
+  open({}, true, std::move(owned));
+  EXPECT_EQ(answer("/health")["status"], "ok");
+  backend.fail_with("an illegal address");
+  const std::string body = R"({"prompt":"a","max_tokens":3})";
+  const auto client = std::make_shared<FakeClient>();
+  begin("/v1/completions", body, client);
+  EXPECT_THROW(model_->engine().step(), Error);
+  run_tasks();
+  EXPECT_EQ(client->response.status, 500);
+  for (int i = 0; i < 2; ++i) {  // a step without work changes nothing
+    const HttpError e = error("/health");
+    EXPECT_EQ(e.status, 503);
+    EXPECT_NE(std::string(e.what()).find("[card] an illegal address"), std::string::npos)
+        << e.what();
+    EXPECT_FALSE(model_->engine().step());
+  }
+  backend.fail_with("");
+  EXPECT_EQ(ask("/v1/completions", body)->response.status, 200);
+  EXPECT_EQ(answer("/health")["status"], "ok");
 }
 
 TEST_F(Serving, CancelledAtTheEndSaysSo) {
