@@ -214,6 +214,41 @@ TEST_F(Serving, RefusesWhatDoesNotFit) {
   EXPECT_EQ(metrics().value("hearth:kv_blocks_used"), 0);
 }
 
+TEST_F(Serving, AnAnswerListsOnlySoMuch) {
+  open({.max_answer_entries = 100});
+  const auto param = [&](const std::string& fields) {
+    return error("/v1/completions", "{" + fields + "}").param;
+  };
+  const std::string ten = R"("prompt":"aaaaaaaaaa")";
+  EXPECT_EQ(param(ten + R"(,"max_tokens":10,"echo":true,"logprobs":4)"), "");
+  EXPECT_EQ(param(ten + R"(,"max_tokens":11,"echo":true,"logprobs":4)"), "logprobs");
+  EXPECT_EQ(param(ten + R"(,"max_tokens":20,"logprobs":4)"), "");
+  EXPECT_EQ(param(ten + R"(,"max_tokens":21,"logprobs":4)"), "logprobs");
+  // Every choice and every prompt is echoed.
+  EXPECT_EQ(param(ten + R"(,"n":2,"max_tokens":0,"echo":true,"logprobs":4)"), "");
+  EXPECT_EQ(param(ten + R"(,"n":2,"max_tokens":1,"echo":true,"logprobs":4)"), "logprobs");
+  EXPECT_EQ(param(R"("prompt":[[1,2],[3,4,5]],"max_tokens":0,"echo":true,"logprobs":19)"), "");
+  EXPECT_EQ(param(R"("prompt":[[1,2],[3,4,5,6]],"max_tokens":0,"echo":true,"logprobs":19)"),
+            "logprobs");
+  // Without log-probabilities a token is one entry.
+  EXPECT_EQ(param(ten + R"(,"max_tokens":90,"echo":true)"), "");
+  EXPECT_EQ(param(ten + R"(,"max_tokens":91,"echo":true)"), "echo");
+  EXPECT_EQ(param(ten + R"(,"n":5,"max_tokens":21,"stream":true)"), "max_tokens");
+  const HttpError e = error("/v1/completions", "{" + ten + R"(,"max_tokens":30,"logprobs":4})");
+  EXPECT_EQ(e.status, 400);
+  EXPECT_STREQ(e.what(),
+               "[logprobs] expected (echoed + new tokens of all choices) x (logprobs + 1) of at "
+               "most 100, got (0 + 30) x 5");
+  // A chat that names no length gets what the limit leaves.
+  const std::string chat =
+      R"({"messages":[{"role":"user","content":"a"}],"min_tokens":20,"logprobs":true,)";
+  EXPECT_EQ(
+      answer("/v1/chat/completions", chat + R"("top_logprobs":4})")["usage"]["completion_tokens"],
+      20);
+  EXPECT_EQ(error("/v1/chat/completions", chat + R"("top_logprobs":19,"n":6})").param, "logprobs");
+  EXPECT_EQ(metrics().value("hearth:kv_blocks_used"), 0);
+}
+
 TEST_F(Serving, AFullQueueIs429) {
   open({.batch = 1, .queue = 2});
   const std::string body = R"({"prompt":"a","max_tokens":50,"ignore_eos":true})";
