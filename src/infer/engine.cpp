@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
+#include <cstdio>
 #include <mutex>
 #include <utility>
 
@@ -71,6 +72,18 @@ RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
   return r;
 }
 
+std::string reason_of(const std::exception_ptr& error) {
+  std::string reason = "something that is no std::exception";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) { reason = e.what(); } catch (...) {
+  }
+  std::ranges::replace(reason, '\n', ' ');
+  return reason;
+}
+
+constexpr size_t most_told = 64;  // failures that say something new each time would fill a disk
+
 }  // namespace
 
 struct Engine::State {
@@ -92,6 +105,7 @@ struct Engine::State {
   uint64_t enqueue(Job, Listener);
   void take_inbox();
   bool step();
+  void fail_all(const std::exception_ptr&);
 
   Backend& backend;
   const EngineSpec spec;
@@ -106,6 +120,7 @@ struct Engine::State {
   bool cancels_all = false;
   uint64_t ids = 0;
   EngineStats shared;
+  std::string failure;  // of the last step
 };
 
 // --- requests ---
@@ -170,20 +185,28 @@ void Engine::State::take_inbox() {
 }
 
 bool Engine::State::step() {
-  const auto share = [this] {
-    const std::lock_guard lock(mutex);
-    shared = stepper.stats();
-  };
   try {
     take_inbox();
     const bool worked = stepper.step();
-    share();
+    const std::lock_guard lock(mutex);
+    shared = stepper.stats();
+    if (worked) failure.clear();
     return worked;
   } catch (...) {
-    stepper.fail_all(std::current_exception());
-    share();
+    fail_all(std::current_exception());
     throw;
   }
+}
+
+void Engine::State::fail_all(const std::exception_ptr& error) {
+  std::string reason = reason_of(error);
+  {
+    const std::lock_guard lock(mutex);
+    failure = std::move(reason);  // first, so that whoever is told and asks then finds it
+  }
+  stepper.fail_all(error);
+  const std::lock_guard lock(mutex);
+  shared = stepper.stats();
 }
 
 // --- the front ---
@@ -211,6 +234,11 @@ void Engine::cancel_all() {
 EngineStats Engine::stats() const {
   const std::lock_guard lock(state_->mutex);
   return state_->shared;
+}
+
+std::string Engine::failure() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->failure;
 }
 
 bool Engine::step() { return state_->step(); }
@@ -263,7 +291,14 @@ void EngineThread::run(std::stop_token stop) {
       if (!engine_.step()) engine_.wait(stop);
     } catch (...) {
       // Every listener has been told; the next request may fare better.
+      tell(reason_of(std::current_exception()));
     }
+}
+
+void EngineThread::tell(const std::string& trouble) {
+  if (told_.size() >= most_told || !told_.insert(trouble).second) return;
+  // Not fmt's: that throws where stderr has gone, and nobody above would catch it.
+  std::fprintf(stderr, "hearth: the engine failed: %s\n", trouble.c_str());
 }
 
 EngineThread::~EngineThread() {

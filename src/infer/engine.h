@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -97,6 +98,8 @@ class Engine {
   void cancel(uint64_t id);  // it ends as "cancelled" in the next step; one that has ended stays so
   void cancel_all();
   EngineStats stats() const;
+  // What the last step threw, on one line; empty when it went well. A step without work is none.
+  std::string failure() const;
 
   // By one thread at a time. One forward pass over what there is to do; false: there was nothing.
   // What goes wrong with a request is told to its listener; what goes wrong with the model ends all
@@ -119,7 +122,8 @@ class Engine {
   std::unique_ptr<State> state_;
 };
 
-// An engine stepped by a thread of its own while there is work.
+// An engine stepped by a thread of its own while there is work. What steps throw it says on stderr,
+// the same words once.
 class EngineThread {
  public:
   explicit EngineThread(Engine&);
@@ -127,9 +131,11 @@ class EngineThread {
 
  private:
   void run(std::stop_token);
+  void tell(const std::string& trouble);
 
   Engine& engine_;
-  std::jthread thread_;
+  std::set<std::string> told_;
+  std::jthread thread_;  // last: it uses the rest
 };
 
 }  // namespace hearth

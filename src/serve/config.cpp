@@ -28,6 +28,7 @@ void ServeConfig::check() const {
   whole("--max-logprobs", max_logprobs, 0, 1024);
   whole("--max-stop-strings", max_stop_strings, 0, 1024);
   whole("--max-stop-bytes", max_stop_bytes, 1, 1 << 20);
+  whole("--max-answer-entries", max_answer_entries, 1, many);
   whole("--max-output-bytes", max_output_bytes, 4096, many);
   seconds("--header-seconds", header_seconds);
   seconds("--body-seconds", body_seconds);

@@ -16,7 +16,7 @@ struct ServeConfig {
   int64_t max_header_bytes = 16 << 10, max_body_bytes = 4 << 20, max_json_depth = 32;
   int64_t max_prompt_tokens = 0, max_new_tokens = 65536, max_choices = 128, max_logprobs = 20;
   int64_t max_stop_strings = 16, max_stop_bytes = 1024;
-  int64_t max_output_bytes = 1 << 20;
+  int64_t max_answer_entries = 1 << 19, max_output_bytes = 1 << 20;
   double header_seconds = 10, body_seconds = 30, idle_seconds = 60, write_seconds = 30;
   double drain_seconds = 30;
 
@@ -40,6 +40,8 @@ struct ServeConfig {
     v("max_logprobs", max_logprobs, "alternatives for each token");
     v("max_stop_strings", max_stop_strings, "of a request");
     v("max_stop_bytes", max_stop_bytes, "of one stop string");
+    v("max_answer_entries", max_answer_entries,
+      "tokens x (logprobs + 1) of a request's choices, echoed tokens too");
     v("max_output_bytes", max_output_bytes, "of a stream that its client has not taken yet");
     v("header_seconds", header_seconds, "for a request's head to arrive");
     v("body_seconds", body_seconds, "for its body to arrive");

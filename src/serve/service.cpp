@@ -95,6 +95,9 @@ std::shared_ptr<Exchange> Service::handle(const HttpRequest& r,
 }
 
 Service::Answer Service::health(const HttpRequest&, const std::shared_ptr<Client>& client) {
+  if (const std::string failure = model_->engine().failure(); !failure.empty())
+    throw HttpError(503, "[engine] expected its last step to go well, got: " + failure,
+                    "engine_failed");
   respond_json(client, {{"status", "ok"}, {"model", name_}});
   return {};
 }
@@ -241,10 +244,10 @@ int64_t Service::most_prompt_tokens() const {
   return limit ? std::min(limit, context) : context;
 }
 
-// The prompts and what they may become are within the context and the limits.
+// Each prompt and what it may become is within the context, all of them within the limits.
 void Service::fit(PreparedCall& p) const {
   const int64_t context = model_->context(), most = most_prompt_tokens(), n = p.call.request.n;
-  int64_t total = 0;
+  int64_t made = 0, echoed = 0;  // tokens of all choices
   for (const Tokens& prompt : p.prompts) {
     const int64_t size = int64_t(prompt.size());
     if (size > most)
@@ -258,16 +261,35 @@ void Service::fit(PreparedCall& p) const {
                       "tokens, got {} and {}",
                       context, size, p.call.max_tokens.value_or(1)),
           "context_length_exceeded", "max_tokens");
-    total += n * p.call.max_tokens.value_or(room);
+    made += n * p.call.max_tokens.value_or(room);
+    if (p.call.echo) echoed += n * size;
   }
-  if (total > config_.max_new_tokens) {
-    // Only a chat that did not say how many is cut; what was asked for is refused.
-    if (p.call.max_tokens)
-      refuse("max_tokens", "expected prompts x n x max_tokens of at most {}, got {}",
-             config_.max_new_tokens, total);
-    p.call.max_tokens = std::max<int64_t>(1, config_.max_new_tokens / n);
-  }
+  bound(p.call, made, echoed);
   p.call.request.sampling.max_tokens = p.call.max_tokens.value_or(-1);
+}
+
+// An answer is made whole before any of it goes out, and of a stream the engine keeps as much: what
+// it lists, a token or an alternative to one, is bounded here.
+void Service::bound(CompletionCall& call, int64_t made, int64_t echoed) const {
+  const int64_t each = 1 + std::max<int64_t>(call.request.sampling.logprobs, 0);
+  // New tokens there is room for.
+  const int64_t listed = config_.max_answer_entries / each - echoed;
+  const int64_t most = std::min(config_.max_new_tokens, listed), n = call.request.n;
+  // Only a chat that did not say how many is cut; what was asked for is refused.
+  if (!call.max_tokens && made > most) {
+    call.max_tokens = std::max<int64_t>(1, most / n);
+    made = n * *call.max_tokens;
+  }
+  if (made > config_.max_new_tokens)
+    refuse("max_tokens", "expected prompts x n x max_tokens of at most {}, got {}",
+           config_.max_new_tokens, made);
+  if (made > listed)
+    refuse(call.logprobs() ? "logprobs"
+           : call.echo     ? "echo"
+                           : "max_tokens",
+           "expected (echoed + new tokens of all choices) x (logprobs + 1) of at most {}, got "
+           "({} + {}) x {}",
+           config_.max_answer_entries, echoed, made, each);
 }
 
 void Service::check_model(const std::string& asked) const {

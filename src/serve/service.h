@@ -53,6 +53,7 @@ class Service {
   std::string tokens_text(const Tokens&) const;
   int64_t most_prompt_tokens() const;
   void fit(PreparedCall&) const;
+  void bound(CompletionCall&, int64_t made, int64_t echoed) const;
   void check_model(const std::string& asked) const;
   nlohmann::ordered_json model_json() const;
 

@@ -1,4 +1,4 @@
-// The engine's own thread: it enters the backend it did not make.
+// The engine's own thread: it enters the backend it did not make, and says what goes wrong.
 #include <future>
 
 #include "unit/infer_model.h"
@@ -28,6 +28,27 @@ TEST(EngineThread, EntersTheBackend) {
   Engine engine = m.engine();
   const EngineThread stepping(engine);
   EXPECT_EQ(fate_of_request(engine), "");
+}
+
+TEST(EngineThread, SaysEachTroubleOnce) {
+  TroubledBackend backend;
+  TinyModel m(backend, tiny_config());
+  Engine engine = m.engine();
+  testing::internal::CaptureStderr();
+  {
+    const EngineThread stepping(engine);
+    for (const char* trouble : {"first", "first", "second\nof two lines", "first"}) {
+      backend.fail_with(trouble);
+      EXPECT_EQ(fate_of_request(engine), std::string("[card] ") + trouble);
+    }
+    EXPECT_EQ(engine.failure(), "[card] first");
+    backend.fail_with("");
+    EXPECT_EQ(fate_of_request(engine), "");
+  }
+  EXPECT_EQ(engine.failure(), "");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "hearth: the engine failed: [card] first\n"
+            "hearth: the engine failed: [card] second of two lines\n");
 }
 
 }  // namespace

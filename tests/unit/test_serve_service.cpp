@@ -9,6 +9,7 @@
 #include "prometheus.h"
 #include "served_folder.h"
 #include "unit/test_io_support.h"
+#include "unit/troubled_backend.h"
 
 namespace hearth {
 namespace {
@@ -38,11 +39,12 @@ struct FakeClient : Client {
 // The engine is stepped by the test, so every order of events can be had.
 class Serving : public testing::Test {
  protected:
-  void open(ServeConfig config = {}, bool chat_template = true) {
+  void open(ServeConfig config = {}, bool chat_template = true,
+            std::unique_ptr<Backend> backend = make_cpu_backend(1)) {
     write_served_folder(dir_.path(), chat_template);
     service_.reset();
     model_.reset();  // before its backend
-    backend_ = make_cpu_backend(1);
+    backend_ = std::move(backend);
     model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, ServedWeights{},
                                            EngineSpec{.max_batch = config.batch});
     service_ = std::make_unique<Service>(
@@ -50,13 +52,15 @@ class Serving : public testing::Test {
     service_->open(*model_, "m");
   }
 
+  void run_tasks() {
+    while (!tasks_.empty()) {
+      const auto task = std::move(tasks_.front());
+      tasks_.pop_front();
+      task();
+    }
+  }
   void settle() {
-    while (model_->engine().step() || !tasks_.empty())
-      while (!tasks_.empty()) {
-        const auto task = std::move(tasks_.front());
-        tasks_.pop_front();
-        task();
-      }
+    while (model_->engine().step() || !tasks_.empty()) run_tasks();
   }
 
   std::shared_ptr<Exchange> begin(const std::string& path, const std::string& body,
@@ -210,6 +214,41 @@ TEST_F(Serving, RefusesWhatDoesNotFit) {
   EXPECT_EQ(metrics().value("hearth:kv_blocks_used"), 0);
 }
 
+TEST_F(Serving, AnAnswerListsOnlySoMuch) {
+  open({.max_answer_entries = 100});
+  const auto param = [&](const std::string& fields) {
+    return error("/v1/completions", "{" + fields + "}").param;
+  };
+  const std::string ten = R"("prompt":"aaaaaaaaaa")";
+  EXPECT_EQ(param(ten + R"(,"max_tokens":10,"echo":true,"logprobs":4)"), "");
+  EXPECT_EQ(param(ten + R"(,"max_tokens":11,"echo":true,"logprobs":4)"), "logprobs");
+  EXPECT_EQ(param(ten + R"(,"max_tokens":20,"logprobs":4)"), "");
+  EXPECT_EQ(param(ten + R"(,"max_tokens":21,"logprobs":4)"), "logprobs");
+  // Every choice and every prompt is echoed.
+  EXPECT_EQ(param(ten + R"(,"n":2,"max_tokens":0,"echo":true,"logprobs":4)"), "");
+  EXPECT_EQ(param(ten + R"(,"n":2,"max_tokens":1,"echo":true,"logprobs":4)"), "logprobs");
+  EXPECT_EQ(param(R"("prompt":[[1,2],[3,4,5]],"max_tokens":0,"echo":true,"logprobs":19)"), "");
+  EXPECT_EQ(param(R"("prompt":[[1,2],[3,4,5,6]],"max_tokens":0,"echo":true,"logprobs":19)"),
+            "logprobs");
+  // Without log-probabilities a token is one entry.
+  EXPECT_EQ(param(ten + R"(,"max_tokens":90,"echo":true)"), "");
+  EXPECT_EQ(param(ten + R"(,"max_tokens":91,"echo":true)"), "echo");
+  EXPECT_EQ(param(ten + R"(,"n":5,"max_tokens":21,"stream":true)"), "max_tokens");
+  const HttpError e = error("/v1/completions", "{" + ten + R"(,"max_tokens":30,"logprobs":4})");
+  EXPECT_EQ(e.status, 400);
+  EXPECT_STREQ(e.what(),
+               "[logprobs] expected (echoed + new tokens of all choices) x (logprobs + 1) of at "
+               "most 100, got (0 + 30) x 5");
+  // A chat that names no length gets what the limit leaves.
+  const std::string chat =
+      R"({"messages":[{"role":"user","content":"a"}],"min_tokens":20,"logprobs":true,)";
+  EXPECT_EQ(
+      answer("/v1/chat/completions", chat + R"("top_logprobs":4})")["usage"]["completion_tokens"],
+      20);
+  EXPECT_EQ(error("/v1/chat/completions", chat + R"("top_logprobs":19,"n":6})").param, "logprobs");
+  EXPECT_EQ(metrics().value("hearth:kv_blocks_used"), 0);
+}
+
 TEST_F(Serving, AFullQueueIs429) {
   open({.batch = 1, .queue = 2});
   const std::string body = R"({"prompt":"a","max_tokens":50,"ignore_eos":true})";
@@ -289,6 +328,30 @@ TEST_F(Serving, IsUnavailableWhileLoadingAndClosing) {
   settle();
   EXPECT_EQ(client->response.status, 200) << "what runs goes on";
   EXPECT_EQ(json::parse(client->response.body)["usage"]["completion_tokens"], 30);
+}
+
+TEST_F(Serving, IsUnwellWhileTheEngineFails) {
+  auto owned = std::make_unique<TroubledBackend>();
+  TroubledBackend& backend = *owned;
+  open({}, true, std::move(owned));
+  EXPECT_EQ(answer("/health")["status"], "ok");
+  backend.fail_with("an illegal address");
+  const std::string body = R"({"prompt":"a","max_tokens":3})";
+  const auto client = std::make_shared<FakeClient>();
+  begin("/v1/completions", body, client);
+  EXPECT_THROW(model_->engine().step(), Error);
+  run_tasks();
+  EXPECT_EQ(client->response.status, 500);
+  for (int i = 0; i < 2; ++i) {  // a step without work changes nothing
+    const HttpError e = error("/health");
+    EXPECT_EQ(e.status, 503);
+    EXPECT_NE(std::string(e.what()).find("[card] an illegal address"), std::string::npos)
+        << e.what();
+    EXPECT_FALSE(model_->engine().step());
+  }
+  backend.fail_with("");
+  EXPECT_EQ(ask("/v1/completions", body)->response.status, 200);
+  EXPECT_EQ(answer("/health")["status"], "ok");
 }
 
 TEST_F(Serving, CancelledAtTheEndSaysSo) {
