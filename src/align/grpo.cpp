@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
-#include "align/answers.h"
 #include "align/base.h"
 #include "align/grpo_step.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "data/permutation.h"
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
+#include "io/process_memory.h"
+#include "io/trimmed.h"
 #include "model/folder.h"
 #include "train/checkpoint.h"
 #include "train/log.h"
@@ -23,10 +24,6 @@ namespace fs = std::filesystem;
 namespace {
 
 using nlohmann::ordered_json;
-using GrpoClock = std::chrono::steady_clock;
-double grpo_seconds(GrpoClock::time_point since) {
-  return std::chrono::duration<double>(GrpoClock::now() - since).count();
-}
 
 // Settings that change nothing of what a run has computed so far.
 constexpr std::string_view free_settings_of_grpo[] = {
@@ -221,8 +218,8 @@ class GrpoRun {
                 .more_perf = std::move(perf)});
     decode_s_ += s.decode, decoded_ += b.tokens, train_s_ += s.train, fed_ += f.fed;
     last_reward_ = f.advantages.reward_mean, gap_ = std::max(gap_, f.gap.most);
-    if (spec_.quiet || (grpo_seconds(printed_) < 2 && state_.step != config_.steps)) return;
-    printed_ = GrpoClock::now();
+    if (spec_.quiet || (seconds_since(printed_) < 2 && state_.step != config_.steps)) return;
+    printed_ = Clock::now();
     fmt::print(stderr,
                "step {}/{}  reward {:.4f} +- {:.3f}  equal {:.0f}%  length {:.1f}  entropy {:.3f}  "
                "|g| {:.2f}  gap {:.1e}  rollout {:.0f} tok/s  train {:.0f} tok/s  {:.2f} s\n",
@@ -246,7 +243,7 @@ class GrpoRun {
   // Greedy completions of the held-out prompts: the share that is the answer, and their reward.
   void evaluate() {
     if (eval_prompts_.empty()) return;
-    const auto begin = GrpoClock::now();
+    const auto begin = Clock::now();
     const std::vector<Rollout> made =
         greedy_completions(stepper_->engine(), eval_prompts_, stepper_->rollout_spec(state_.step));
     std::vector<std::future<GroupRewards>> scores;
@@ -267,7 +264,7 @@ class GrpoRun {
       state_.best_exact = std::max(state_.best_exact, state_.last_exact);
       found["eval_exact"] = state_.last_exact;
     }
-    log_->evaluation(state_.step, found, grpo_seconds(begin));
+    log_->evaluation(state_.step, found, seconds_since(begin));
     if (config_.eval_write) write_completions(made);
     if (!spec_.quiet)
       fmt::print(stderr, "step {}  evaluation: reward {:.4f}{}\n", state_.step,
@@ -337,7 +334,7 @@ class GrpoRun {
   std::unique_ptr<RunLog> log_;
   GrpoState state_;
   fs::path checkpoint_;
-  GrpoClock::time_point printed_ = {};
+  Clock::time_point printed_ = {};
   double decode_s_ = 0, train_s_ = 0, last_reward_ = 0, gap_ = 0;  // of this process
   int64_t decoded_ = 0, fed_ = 0;
 };

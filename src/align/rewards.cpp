@@ -9,6 +9,7 @@
 #include "align/reward_program.h"
 #include "core/error.h"
 #include "io/json.h"
+#include "io/trimmed.h"
 
 namespace hearth {
 namespace {

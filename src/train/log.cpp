@@ -1,11 +1,9 @@
 #include "train/log.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
 
 namespace hearth {
 namespace {
@@ -23,19 +21,6 @@ std::string clock_text(double seconds) {
 }
 
 }  // namespace
-
-int64_t resident_bytes() {
-  std::ifstream f("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  f >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
-int64_t peak_resident_bytes() {
-  rusage u{};
-  getrusage(RUSAGE_SELF, &u);
-  return int64_t(u.ru_maxrss) * 1024;
-}
 
 RunLog::RunLog(const std::filesystem::path& run, int64_t log_bytes, int64_t samples_bytes,
                int64_t total_steps, bool quiet)

@@ -26,10 +26,6 @@ struct StepRecord {
   nlohmann::ordered_json more_perf = {};  // and with the speed
 };
 
-// Bytes of memory this process holds now, and at most so far.
-int64_t resident_bytes();
-int64_t peak_resident_bytes();
-
 class RunLog {
  public:
   // Continues files that hold that many bytes; -1: new ones. `quiet` leaves stderr alone.

@@ -1,15 +1,16 @@
 #include "train/trainer.h"
 
-#include <chrono>
 #include <cmath>
 #include <numeric>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "data/shards.h"
 #include "data/whole_documents.h"
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
 #include "io/files.h"
+#include "io/process_memory.h"
 #include "train/log.h"
 #include "train/run_folder.h"
 
@@ -17,11 +18,6 @@ namespace hearth {
 namespace fs = std::filesystem;
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
 
 constexpr size_t spike_window = 128;
 constexpr int max_skips_in_a_row = 3;
