@@ -63,7 +63,9 @@ class Run {
         reason = "target";
       else if ((spec_.stop && *spec_.stop) || at_stop())
         reason = "stopped";
-      if (done || improved_ || reason != "steps" || due(config_.checkpoint_every)) checkpoint();
+      const bool good = state_.update.streak == 0;
+      improved_ = improved_ && (good || done);  // else for the next validation to find
+      if (done || reason != "steps" || (good && (improved_ || checkpoint_is_due()))) checkpoint();
     }
     log_->sync();
     return result(reason);
@@ -75,6 +77,12 @@ class Run {
   }
   bool at_stop() const { return spec_.stop_after_step > 0 && state_.step >= spec_.stop_after_step; }
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
+
+  // One that falls due in a row of bad steps waits for its end: nothing could go back to it.
+  bool checkpoint_is_due() const {
+    const int64_t every = config_.checkpoint_every;
+    return every > 0 && state_.step / every > std::max<int64_t>(0, state_.good_step) / every;
+  }
 
   // What a run will need at any of its steps, asked for before the first: a shape that does not
   // fit, a damaged file or a missing tokenizer costs no training.
@@ -126,7 +134,6 @@ class Run {
     const int64_t log_bytes = state_.log_bytes, samples_bytes = state_.samples_bytes;
     state_ = load_checkpoint(dir, checkpoint_spec(), store_);
     last_checkpoint_ = dir;
-    if (state_.update.streak == 0) last_good_ = dir;
     if (move_on) {
       state_.cursor = now, state_.reloads = reloads + 1;
       state_.log_bytes = log_bytes, state_.samples_bytes = samples_bytes;
@@ -292,16 +299,21 @@ class Run {
   }
 
   void go_back() {
-    if (!last_good_)
+    if (state_.good_step < 0)
       fail("train",
-           "expected finite gradients, got {} steps in a row without before the first "
-           "checkpoint; try a lower --lr or a longer --warmup",
+           "expected finite gradients, got {} steps in a row without and no checkpoint to go back "
+           "to; try a lower --lr or a longer --warmup",
            max_skips_in_a_row);
+    const fs::path good = spec_.run / "checkpoints" / step_name(state_.good_step);
+    if (const auto problem = verify_checkpoint(good))
+      fail(good.string(), "expected a checkpoint to go back to after {} bad steps in a row, got {}",
+           max_skips_in_a_row, *problem);
     warn(
         fmt::format("{} steps in a row without a finite gradient: going back to {}, past the data "
                     "that did it",
-                    max_skips_in_a_row, last_good_->filename().string()));
-    load(fs::path(*last_good_), true);
+                    max_skips_in_a_row, good.filename().string()));
+    load(good, true);
+    drop_checkpoints_after(spec_.run, state_.step);
     if (state_.reloads > 10)
       fail("train", "expected to recover from non-finite gradients, got 10 reloads in this run");
   }
@@ -343,15 +355,15 @@ class Run {
     if (!std::isfinite(loss)) return;
     state_.last_val = loss;
     improved_ = state_.step > 0 && (state_.best_val == 0 || loss < state_.best_val);
-    if (improved_) state_.best_val = loss;
   }
 
   void checkpoint() {
     log_->sync();
     state_.log_bytes = log_->log_bytes();
     state_.samples_bytes = log_->samples_bytes();
+    if (improved_) state_.best_val = state_.last_val;
+    if (state_.update.streak == 0) state_.good_step = state_.step;
     last_checkpoint_ = save_checkpoint(spec_.run, checkpoint_spec(), store_, state_, improved_);
-    if (state_.update.streak == 0) last_good_ = last_checkpoint_;
     improved_ = false;
   }
 
@@ -387,7 +399,7 @@ class Run {
   std::unique_ptr<RunLog> log_;
   RunState state_;
   std::vector<Batch> batches_;
-  std::optional<fs::path> last_checkpoint_, last_good_;  // good: not saved in a row of bad steps
+  std::optional<fs::path> last_checkpoint_;
   std::optional<Clock::time_point> sensed_at_;
   bool improved_ = false;        // validation was the best so far, and not saved yet
   bool tokens_checked_ = false;  // every token of every file lies in the vocabulary
