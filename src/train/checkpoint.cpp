@@ -52,6 +52,7 @@ json to_json(const RunState& s) {
           {"update", update_to_json(s.update)},
           {"reloads", s.reloads},
           {"good_step", s.good_step},
+          {"spikes", s.spikes},
           {"logits_bytes", s.logits_bytes},
           {"loss_scale", s.loss_scale},
           {"scale_steps", s.scale_steps},
@@ -72,6 +73,7 @@ RunState state_from_json(const json& j, const std::string& where) {
     s.update = update_from_json(j.at("update"));
     j.at("reloads").get_to(s.reloads);
     s.good_step = j.value("good_step", s.update.streak == 0 ? s.step : -1);  // older ones lack it
+    s.spikes = j.value("spikes", int64_t(0));
     j.at("logits_bytes").get_to(s.logits_bytes);
     j.at("loss_scale").get_to(s.loss_scale), j.at("scale_steps").get_to(s.scale_steps);
     j.at("best_val").get_to(s.best_val), j.at("last_val").get_to(s.last_val);

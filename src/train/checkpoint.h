@@ -24,6 +24,7 @@ struct RunState {
   UpdateState update;
   int64_t reloads = 0;           // times the run went back to a checkpoint
   int64_t good_step = -1;        // the checkpoint a row of bad steps goes back to; -1: none yet
+  int64_t spikes = 0;            // of the bad steps in a row, those left out for their loss alone
   double best_val = 0;           // 0: none yet
   double last_val = 0;           // finite
   std::vector<double> losses;    // the spike guard's window

@@ -42,12 +42,10 @@ void RunLog::clear_line() {
 }
 
 void RunLog::step(const StepRecord& r) {
-  nlohmann::ordered_json j{{"step", r.step},
-                           {"tokens", r.tokens},
-                           {"loss", r.loss},
-                           {"lr", r.lr},
-                           {"grad_norm", r.grad_norm}};
+  nlohmann::ordered_json j{{"step", r.step}, {"tokens", r.tokens}, {"loss", r.loss}, {"lr", r.lr}};
+  if (r.grad_norm) j["grad_norm"] = *r.grad_norm;
   if (r.skipped) j["skipped"] = true;
+  if (r.spike) j["spike"] = true;
   if (!r.source_tokens.empty()) j["source_tokens"] = r.source_tokens;
   if (r.more.is_object()) j.update(r.more);
   log_.append(j.dump());
@@ -65,7 +63,7 @@ void RunLog::step(const StepRecord& r) {
   const double now = wall_time();
   events_.scalar("train/loss", r.step, float(r.loss), now);
   events_.scalar("train/lr", r.step, float(r.lr), now);
-  events_.scalar("train/grad_norm", r.step, float(r.grad_norm), now);
+  if (r.grad_norm) events_.scalar("train/grad_norm", r.step, float(*r.grad_norm), now);
   for (const auto& [name, value] : r.more.items())
     events_.scalar("train/" + name, r.step, value.get<float>(), now);
   events_.scalar("perf/tokens_per_s", r.step, float(r.tokens_per_s), now);
@@ -81,7 +79,9 @@ void RunLog::progress(const StepRecord& r) {
   last_print_ = now;
   std::string line = fmt::format("step {}/{}  loss {:.4f}", r.step, total_steps_, r.loss);
   if (last_val_ > 0) line += fmt::format("  val {:.4f}", last_val_);
-  line += fmt::format("  lr {:.2e}  |g| {:.2f}  {:.0f} tok/s", r.lr, r.grad_norm, r.tokens_per_s);
+  line += fmt::format("  lr {:.2e}", r.lr);
+  if (r.grad_norm) line += fmt::format("  |g| {:.2f}", *r.grad_norm);
+  line += fmt::format("  {:.0f} tok/s", r.tokens_per_s);
   if (r.flops > 0) line += fmt::format("  {:.1f} GFLOP/s ({:.0f}%)", r.flops * 1e-9, 100 * r.mfu);
   line += fmt::format("  eta {}", clock_text(average_ * double(total_steps_ - r.step)));
   if (terminal_) {

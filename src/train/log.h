@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,10 @@ namespace hearth {
 struct StepRecord {
   int64_t step = 0, tokens = 0;
   std::vector<int64_t> source_tokens = {};  // of a mix: read of each source so far
-  double loss = 0, lr = 0, grad_norm = 0;
+  double loss = 0, lr = 0;
+  std::optional<double> grad_norm = {};  // nothing where the gradient was not looked at
   bool skipped = false;
+  bool spike = false;  // skipped for its loss alone
   double seconds = 0, tokens_per_s = 0, flops = 0, mfu = 0;
   int64_t memory = 0, peak_memory = 0;  // bytes of this process, on a card where it has one
   std::optional<DeviceState> device = {};

@@ -31,6 +31,15 @@ std::string toml_text(const RunSpec& s) {
          toml_lines(fields_to_json(s.model));
 }
 
+// Of a whole row of them, `spikes` for their loss alone.
+std::string why_bad(int64_t spikes) {
+  return fmt::format("{} steps in a row {}", max_skips_in_a_row,
+                     spikes == 0                    ? "without a finite gradient"
+                     : spikes == max_skips_in_a_row ? "with a loss far above those before"
+                                                    : "without a finite gradient or with a loss "
+                                                      "far above those before");
+}
+
 class Run {
  public:
   Run(const RunSpec& spec, Backend& backend)
@@ -231,6 +240,7 @@ class Run {
       programs_->set_update_state(u);
     }
     state_.update = programs_->update_state();
+    state_.spikes = state_.update.streak == 0 ? 0 : state_.spikes + spike;
     const double loss = programs_->loss();
     if (config_.dtype == TrainDType::fp16 && !spike) follow_scale(loss);
     if (state_.update.skip == 0 && config_.spike_z > 0) {
@@ -240,7 +250,7 @@ class Run {
     state_.step += 1;
     const int64_t tokens = int64_t(batches_.size()) * shape_.B * shape_.T;
     state_.tokens += tokens;
-    record(s.lr, loss, tokens, seconds_since(begin));
+    record({.loss = loss, .lr = s.lr, .spike = spike, .seconds = seconds_since(begin)}, tokens);
     if (state_.update.streak < max_skips_in_a_row) return true;
     go_back();
     return false;
@@ -253,6 +263,7 @@ class Run {
     if (overflowed && state_.loss_scale > 1) {
       state_.loss_scale /= 2, state_.scale_steps = 0;
       state_.update.streak = 0;
+      state_.spikes = 0;
       programs_->set_update_state(state_.update);
     } else if (state_.update.skip == 0 && ++state_.scale_steps == scale_window) {
       state_.loss_scale = std::min(2 * state_.loss_scale, max_scale), state_.scale_steps = 0;
@@ -268,27 +279,22 @@ class Run {
     return loss > mean + config_.spike_z * std::sqrt(var);
   }
 
-  void record(float lr, double loss, int64_t tokens, double seconds) {
-    train_seconds_ += seconds, trained_tokens_ += tokens;
-    state_.train_seconds += seconds;
-    const double flops = train_flops_per_token(spec_.model, shape_.T) * double(tokens) / seconds;
+  // Completes what the step itself has put into the record, and logs it.
+  void record(StepRecord r, int64_t tokens) {
+    train_seconds_ += r.seconds, trained_tokens_ += tokens;
+    state_.train_seconds += r.seconds;
+    r.step = state_.step, r.tokens = state_.tokens;
+    for (const SourceCursor& c : state_.cursor.sources) r.source_tokens.push_back(c.tokens);
+    if (!r.spike) r.grad_norm = state_.update.grad_norm;
+    r.skipped = state_.update.skip != 0;
+    r.tokens_per_s = double(tokens) / r.seconds;
+    r.flops = train_flops_per_token(spec_.model, shape_.T) * r.tokens_per_s;
+    r.mfu = spec_.peak_flops > 0 ? r.flops / spec_.peak_flops : 0;
     const MemoryUse held = backend_.memory_use();
-    std::vector<int64_t> of_sources;
-    for (const SourceCursor& c : state_.cursor.sources) of_sources.push_back(c.tokens);
-    log_->step({.step = state_.step,
-                .tokens = state_.tokens,
-                .source_tokens = std::move(of_sources),
-                .loss = loss,
-                .lr = lr,
-                .grad_norm = state_.update.grad_norm,
-                .skipped = state_.update.skip != 0,
-                .seconds = seconds,
-                .tokens_per_s = double(tokens) / seconds,
-                .flops = flops,
-                .mfu = spec_.peak_flops > 0 ? flops / spec_.peak_flops : 0,
-                .memory = held.now ? held.now : resident_bytes(),
-                .peak_memory = held.peak ? held.peak : peak_resident_bytes(),
-                .device = sensed()});
+    r.memory = held.now ? held.now : resident_bytes();
+    r.peak_memory = held.peak ? held.peak : peak_resident_bytes();
+    r.device = sensed();
+    log_->step(r);
   }
 
   // Sensors are slow to ask: once a second.
@@ -299,23 +305,22 @@ class Run {
   }
 
   void go_back() {
+    const std::string why = why_bad(state_.spikes);
     if (state_.good_step < 0)
       fail("train",
-           "expected finite gradients, got {} steps in a row without and no checkpoint to go back "
-           "to; try a lower --lr or a longer --warmup",
-           max_skips_in_a_row);
+           "expected steps to learn from, got {} and no checkpoint to go back to; try a lower --lr "
+           "{}",
+           why, state_.spikes ? "or a higher --spike-z" : "or a longer --warmup");
     const fs::path good = spec_.run / "checkpoints" / step_name(state_.good_step);
     if (const auto problem = verify_checkpoint(good))
       fail(good.string(), "expected a checkpoint to go back to after {} bad steps in a row, got {}",
            max_skips_in_a_row, *problem);
-    warn(
-        fmt::format("{} steps in a row without a finite gradient: going back to {}, past the data "
-                    "that did it",
-                    max_skips_in_a_row, good.filename().string()));
+    warn(fmt::format("{}: going back to {}, past the data that did it", why,
+                     good.filename().string()));
     load(good, true);
     drop_checkpoints_after(spec_.run, state_.step);
     if (state_.reloads > 10)
-      fail("train", "expected to recover from non-finite gradients, got 10 reloads in this run");
+      fail("train", "expected to recover, got {} after 10 reloads in this run", why);
   }
 
   // Calls use(batch) until it returns false or the tokens asked for are through, the files once.

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "core/error.h"
 #include "cpu/backend.h"
@@ -96,7 +98,8 @@ TEST_F(TrainerTest, GoesBackAfterThreeInARowAndMovesOn) {
   EXPECT_EQ(r.steps, 40);
   EXPECT_EQ(r.reloads, 1);
   EXPECT_TRUE(std::isfinite(r.train_loss));
-  EXPECT_NE(said.find("going back to step-00000020"), std::string::npos) << said;
+  EXPECT_NE(said.find("without a finite gradient: going back to step-00000020"), std::string::npos)
+      << said;
   EXPECT_EQ(losses_made, 26 + 20);  // up to the third bad one, then from 20 to 40 on other data
 }
 
@@ -203,11 +206,31 @@ TEST_F(SpikeTest, SkipsALossFarAboveTheOthers) {
   EXPECT_EQ(run("low", 6, 140, 2, 0.1f).skipped, 0);  // a loss may fall as it likes
 }
 
-TEST_F(SpikeTest, GoesBackAfterThreeInARow) {
+TEST_F(SpikeTest, GoesBackAfterThreeInARowAndSaysWhy) {
+  std::string said;
+  spec.warn = [&](const std::string& line) { said += line; };
   const RunResult r = run("run", 6, 145, 3, 50);
   EXPECT_EQ(r.reloads, 1);
   EXPECT_EQ(r.steps, 150);
   EXPECT_LT(r.train_loss, 50);
+  EXPECT_NE(said.find("3 steps in a row with a loss far above"), std::string::npos) << said;
+  EXPECT_EQ(said.find("finite"), std::string::npos) << said;
+}
+
+// The gradient of such a step is never looked at: it has no norm, least of all the last one's.
+TEST_F(SpikeTest, LogsNoNormForAStepLeftOutForItsLoss) {
+  run("run", 6, 140, 2, 50);
+  std::istringstream lines(read("log.jsonl"));
+  int steps = 0, spikes = 0;
+  for (std::string line; std::getline(lines, line); ++steps) {
+    const nlohmann::json j = nlohmann::json::parse(line);
+    const bool spike = j.value("spike", false);
+    spikes += spike;
+    EXPECT_EQ(j.contains("grad_norm"), !spike) << line;
+    EXPECT_EQ(j.value("skipped", false), spike) << line;
+  }
+  EXPECT_EQ(steps, 150);
+  EXPECT_EQ(spikes, 2);
 }
 
 }  // namespace
