@@ -158,11 +158,33 @@ class GrpoRun {
     const std::vector<EncodedPrompt> prompts = next_prompts();
     const StepFindings f = stepper_->step(prompts, state_);
     record(f);
+    print(f);
     if (config_.sample_every > 0 && due(config_.sample_every)) sample(f, *prompts[0].row);
   }
 
   // --- what a step leaves behind ---
   void record(const StepFindings& f) {
+    const RolloutBatch& b = f.batch;
+    const StepSplit& s = f.seconds;
+    const MemoryUse held = backend_.memory_use();
+    log_->step({.step = state_.step,
+                .tokens = state_.tokens,
+                .loss = f.policy.loss,
+                .lr = f.lr,
+                .grad_norm = f.updates ? double(f.policy.update.grad_norm) : 0,
+                .skipped = f.policy.update.skip != 0,
+                .seconds = s.total,
+                .tokens_per_s = double(b.tokens) / s.total,
+                .memory = held.now ? held.now : resident_bytes(),
+                .peak_memory = held.peak ? held.peak : peak_resident_bytes(),
+                .more = found_in(f),
+                .more_perf = split_of(f)});
+    decode_s_ += s.decode, decoded_ += b.tokens, train_s_ += s.train, fed_ += f.fed;
+    last_reward_ = f.advantages.reward_mean, gap_ = std::max(gap_, f.gap.most);
+  }
+
+  // What the log says beside the loss.
+  ordered_json found_in(const StepFindings& f) const {
     const RolloutBatch& b = f.batch;
     int64_t shortest = b.rollouts[0].completion_tokens(), longest = 0, truncated = 0;
     for (const Rollout& r : b.rollouts) {
@@ -170,10 +192,10 @@ class GrpoRun {
       longest = std::max(longest, r.completion_tokens());
       truncated += r.truncated;
     }
-    const double n = double(b.rollouts.size()), groups = double(config_.prompts);
+    const double n = double(b.rollouts.size());
     ordered_json more{{"reward", f.advantages.reward_mean},
                       {"reward_std", f.advantages.reward_std},
-                      {"equal_groups", double(f.advantages.equal_groups) / groups},
+                      {"equal_groups", double(f.advantages.equal_groups) / double(config_.prompts)},
                       {"unrewarded", std::ranges::count(f.advantages.rewarded, 0)},
                       {"length", double(b.tokens) / n},
                       {"length_min", shortest},
@@ -195,38 +217,35 @@ class GrpoRun {
     const std::vector<std::string> names = rewards_->names();
     for (size_t i = 0; names.size() > 1 && i < names.size(); ++i)
       more["reward_" + std::to_string(i)] = b.reward_parts[i];
+    return more;
+  }
+
+  // Where the time of the step went, and what went wrong with rewards.
+  ordered_json split_of(const StepFindings& f) const {
     const StepSplit& s = f.seconds;
     ordered_json perf{{"rollout_ms", 1e3 * s.decode},
                       {"reward_wait_ms", 1e3 * s.reward},
                       {"score_ms", 1e3 * s.score},
                       {"train_ms", 1e3 * s.train},
-                      {"rollout_tokens_per_s", double(b.tokens) / s.decode},
+                      {"rollout_tokens_per_s", double(f.batch.tokens) / s.decode},
                       {"train_tokens_per_s", s.train > 0 ? double(f.fed) / s.train : 0}};
     if (const ordered_json t = rewards_->troubles(); !t.empty()) perf["troubles"] = t;
-    const MemoryUse held = backend_.memory_use();
-    log_->step({.step = state_.step,
-                .tokens = state_.tokens,
-                .loss = f.policy.loss,
-                .lr = f.lr,
-                .grad_norm = f.updates ? double(f.policy.update.grad_norm) : 0,
-                .skipped = f.policy.update.skip != 0,
-                .seconds = s.total,
-                .tokens_per_s = double(b.tokens) / s.total,
-                .memory = held.now ? held.now : resident_bytes(),
-                .peak_memory = held.peak ? held.peak : peak_resident_bytes(),
-                .more = std::move(more),
-                .more_perf = std::move(perf)});
-    decode_s_ += s.decode, decoded_ += b.tokens, train_s_ += s.train, fed_ += f.fed;
-    last_reward_ = f.advantages.reward_mean, gap_ = std::max(gap_, f.gap.most);
+    return perf;
+  }
+
+  // At most every other second.
+  void print(const StepFindings& f) {
     if (spec_.quiet || (seconds_since(printed_) < 2 && state_.step != config_.steps)) return;
     printed_ = Clock::now();
+    const double n = double(f.batch.rollouts.size()), tokens = double(f.batch.tokens);
+    const StepSplit& s = f.seconds;
     fmt::print(stderr,
                "step {}/{}  reward {:.4f} +- {:.3f}  equal {:.0f}%  length {:.1f}  entropy {:.3f}  "
                "|g| {:.2f}  gap {:.1e}  rollout {:.0f} tok/s  train {:.0f} tok/s  {:.2f} s\n",
                state_.step, config_.steps, f.advantages.reward_mean, f.advantages.reward_std,
-               100 * double(f.advantages.equal_groups) / groups, double(b.tokens) / n,
-               f.policy.entropy, double(f.policy.update.grad_norm), f.gap.most,
-               double(b.tokens) / s.decode, s.train > 0 ? double(f.fed) / s.train : 0, s.total);
+               100 * double(f.advantages.equal_groups) / double(config_.prompts), tokens / n,
+               f.policy.entropy, double(f.policy.update.grad_norm), f.gap.most, tokens / s.decode,
+               s.train > 0 ? double(f.fed) / s.train : 0, s.total);
   }
 
   // The first group of the step.

@@ -1,43 +1,30 @@
 #include "train/trainer.h"
 
 #include <cmath>
-#include <numeric>
 
 #include "core/clock.h"
 #include "core/error.h"
 #include "data/shards.h"
-#include "data/whole_documents.h"
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
 #include "io/files.h"
 #include "io/process_memory.h"
+#include "train/bad_steps.h"
 #include "train/log.h"
 #include "train/run_folder.h"
+#include "train/validation.h"
 
 namespace hearth {
 namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t spike_window = 128;
-constexpr int max_skips_in_a_row = 3;
-constexpr int64_t scale_window = 1000;  // steps without overflow before fp16's scale doubles
-constexpr double max_scale = 1 << 24;
 constexpr double memory_share = 0.9;  // of what is free, for a run to use
 
 std::string toml_text(const RunSpec& s) {
   return "# Written when the run began; `--resume` reads it back.\n" +
          toml_lines(fields_to_json(s.train)) + "\n# The model.\n" +
          toml_lines(fields_to_json(s.model));
-}
-
-// Of a whole row of them, `spikes` for their loss alone.
-std::string why_bad(int64_t spikes) {
-  return fmt::format("{} steps in a row {}", max_skips_in_a_row,
-                     spikes == 0                    ? "without a finite gradient"
-                     : spikes == max_skips_in_a_row ? "with a loss far above those before"
-                                                    : "without a finite gradient or with a loss "
-                                                      "far above those before");
 }
 
 class Run {
@@ -105,7 +92,9 @@ class Run {
     for (const BatchShape& s : shapes_) {
       shape_ = s;
       make_loader({});
-      if (!config_.val.empty()) each_validation_batch([](const Batch&) { return false; });
+      if (!config_.val.empty())
+        each_validation_batch(loader_spec(config_.val), config_,
+                              [](const Batch&) { return false; });
       tokens_checked_ = true;
     }
     shape_ = shapes_.front();
@@ -231,7 +220,7 @@ class Run {
     }
     // Only a guard against spikes needs the loss before the update: without one a card goes on at
     // once.
-    const bool spike = config_.spike_z > 0 && is_spike(programs_->loss());
+    const bool spike = config_.spike_z > 0 && is_spike(state_, config_.spike_z, programs_->loss());
     if (!spike) {
       programs_->update(s);
     } else {
@@ -242,41 +231,16 @@ class Run {
     state_.update = programs_->update_state();
     state_.spikes = state_.update.streak == 0 ? 0 : state_.spikes + spike;
     const double loss = programs_->loss();
-    if (config_.dtype == TrainDType::fp16 && !spike) follow_scale(loss);
-    if (state_.update.skip == 0 && config_.spike_z > 0) {
-      state_.losses.push_back(loss);
-      if (state_.losses.size() > spike_window) state_.losses.erase(state_.losses.begin());
-    }
+    if (config_.dtype == TrainDType::fp16 && !spike && follow_scale(state_, loss))
+      programs_->set_update_state(state_.update);
+    if (state_.update.skip == 0 && config_.spike_z > 0) remember_loss(state_, loss);
     state_.step += 1;
     const int64_t tokens = int64_t(batches_.size()) * shape_.B * shape_.T;
     state_.tokens += tokens;
     record({.loss = loss, .lr = s.lr, .spike = spike, .seconds = seconds_since(begin)}, tokens);
-    if (state_.update.streak < max_skips_in_a_row) return true;
+    if (state_.update.streak < max_bad_steps) return true;
     go_back();
     return false;
-  }
-
-  // fp16: half the scale when a gradient overflowed under it, twice after long enough without. Such
-  // a skip is how the scale is found, no sign of a bad run.
-  void follow_scale(double loss) {
-    const bool overflowed = state_.update.skip != 0 && std::isfinite(loss);
-    if (overflowed && state_.loss_scale > 1) {
-      state_.loss_scale /= 2, state_.scale_steps = 0;
-      state_.update.streak = 0;
-      state_.spikes = 0;
-      programs_->set_update_state(state_.update);
-    } else if (state_.update.skip == 0 && ++state_.scale_steps == scale_window) {
-      state_.loss_scale = std::min(2 * state_.loss_scale, max_scale), state_.scale_steps = 0;
-    }
-  }
-
-  bool is_spike(double loss) const {
-    const std::vector<double>& w = state_.losses;
-    if (config_.spike_z <= 0 || w.size() < spike_window || !std::isfinite(loss)) return false;
-    const double mean = std::accumulate(w.begin(), w.end(), 0.0) / double(w.size());
-    double var = 0;
-    for (double x : w) var += (x - mean) * (x - mean) / double(w.size());
-    return loss > mean + config_.spike_z * std::sqrt(var);
   }
 
   // Completes what the step itself has put into the record, and logs it.
@@ -305,7 +269,7 @@ class Run {
   }
 
   void go_back() {
-    const std::string why = why_bad(state_.spikes);
+    const std::string why = why_bad(state_);
     if (state_.good_step < 0)
       fail("train",
            "expected steps to learn from, got {} and no checkpoint to go back to; try a lower --lr "
@@ -314,7 +278,7 @@ class Run {
     const fs::path good = spec_.run / "checkpoints" / step_name(state_.good_step);
     if (const auto problem = verify_checkpoint(good))
       fail(good.string(), "expected a checkpoint to go back to after {} bad steps in a row, got {}",
-           max_skips_in_a_row, *problem);
+           max_bad_steps, *problem);
     warn(fmt::format("{}: going back to {}, past the data that did it", why,
                      good.filename().string()));
     load(good, true);
@@ -323,34 +287,12 @@ class Run {
       fail("train", "expected to recover, got {} after 10 reloads in this run", why);
   }
 
-  // Calls use(batch) until it returns false or the tokens asked for are through, the files once.
-  template <class F>
-  void each_validation_batch(F use) {
-    LoaderSpec s = loader_spec(config_.val);
-    if (!s.mix.empty())
-      fail_usage("--val", "expected files without weights, got {} weighted sources", s.mix.size());
-    if (config_.eval_documents) {
-      for (const Batch& b : whole_documents(
-               s.files,
-               {s.batch, s.seq, int32_t(config_.document_start), config_.eval_tokens, s.vocab}))
-        if (!use(b)) return;
-      return;
-    }
-    Loader val(s);
-    const int64_t batches = std::max<int64_t>(1, config_.eval_tokens / (s.batch * s.seq));
-    Batch b;
-    for (int64_t i = 0; i < batches; ++i) {
-      val.next(b);
-      if (b.next.epoch > 0 || !use(b)) return;
-    }
-  }
-
   void validate() {
     if (config_.val.empty()) return;
     const auto begin = Clock::now();
     double sum = 0;
     int64_t count = 0;
-    each_validation_batch([&](const Batch& b) {
+    each_validation_batch(loader_spec(config_.val), config_, [&](const Batch& b) {
       sum += programs_->evaluate(b) * double(b.count);
       count += b.count;
       return true;
