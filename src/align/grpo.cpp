@@ -94,6 +94,7 @@ class GrpoRun {
       fail(source_.path().string(), "expected a model with a tokenizer, got none beside it");
     tokenizer_ = Tokenizer::load(source_.tokenizer());
     rows_ = read_prompts(config_.data, config_.prompt_form);
+    rows_digest_ = digest_of(rows_);
     prompts_ = encode(rows_);
     if (config_.eval_data.empty()) return;
     eval_rows_ = read_prompts(config_.eval_data, config_.prompt_form);
@@ -138,6 +139,10 @@ class GrpoRun {
       fail(where, "expected a checkpoint of a GRPO run, got another");
     expect_same_settings(saved["grpo"], fields_to_json(config_), free_settings_of_grpo, where);
     expect_same_base(saved.value("base", nlohmann::json()), base_, where);
+    if (saved.contains("data") && saved["data"] != rows_digest_)
+      fail(where,
+           "expected the prompts that the run began with, got others: give it that data by --data, "
+           "or begin a new run");
     state_ = GrpoState::from_json(load_model_checkpoint(dir, model_, store_).at("run"), where);
     stepper_->update().set_state(state_.update);
     checkpoint_ = dir;
@@ -309,8 +314,10 @@ class GrpoRun {
   void checkpoint() {
     log_->sync();
     state_.log_bytes = log_->log_bytes(), state_.samples_bytes = log_->samples_bytes();
-    nlohmann::json trainer{
-        {"version", 1}, {"grpo", fields_to_json(config_)}, {"run", state_.to_json()}};
+    nlohmann::json trainer{{"version", 1},
+                           {"grpo", fields_to_json(config_)},
+                           {"data", rows_digest_},
+                           {"run", state_.to_json()}};
     if (!base_.is_null()) trainer["base"] = base_;
     checkpoint_ =
         save_model_checkpoint(spec_.run,
@@ -346,6 +353,7 @@ class GrpoRun {
   Fd lock_;
   std::optional<Tokenizer> tokenizer_;
   std::vector<PromptRow> rows_, eval_rows_;
+  std::string rows_digest_;
   std::vector<EncodedPrompt> prompts_, eval_prompts_;
   int64_t longest_prompt_ = 0;
   std::unique_ptr<Rewards> rewards_;  // after the rows it may still read: it goes first

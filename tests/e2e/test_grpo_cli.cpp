@@ -247,6 +247,24 @@ TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {
                "group");
 }
 
+TEST(GrpoCommand, IsNotResumedOnOtherPrompts) {
+  const Sums& s = sums();
+  const std::string own = s.path("own.jsonl"), prompts = read_file(s.path("sums/prompts.jsonl"));
+  Arguments args = s.grpo("prompted", 4);
+  for (std::string& x : args)
+    if (x == s.path("sums/prompts.jsonl")) x = own;
+  const auto with = [&](const std::string& rows, const Arguments& more) {
+    std::ofstream(own) << rows;
+    return run(s.folder, args + more);
+  };
+  json_of(with(prompts, {"--stop-after-step", "2"}));
+  expect_error(with(prompts.substr(prompts.find('\n') + 1), {"--resume"}), 1, "the prompts that");
+  std::string wrong = prompts;  // the same prompts with another answer
+  wrong[wrong.find_last_of("0123456789")] ^= 1;
+  expect_error(with(wrong, {"--resume"}), 1, "the prompts that");
+  EXPECT_EQ(json_of(with(prompts, {"--resume"}))["steps"], 4);
+}
+
 TEST(GrpoCommand, BenchPrintsItsSplit) {
   const Folder folder;
   const nlohmann::json r =

@@ -345,6 +345,15 @@ TEST(Prompts, RowsOfEveryKnownForm) {
   EXPECT_THROW(read_prompts(folder.path / "none"), Error);
 }
 
+TEST(Prompts, TheDigestKnowsTextsAnswersAndOrder) {
+  const PromptRow a{{{"answer", 1}}, "p", "f:1"}, b{{{"answer", 2}}, "p", "f:1"};
+  const PromptRow c{{{"answer", 1}}, "q", "f:1"}, moved{{{"answer", 1}}, "p", "g:7"};
+  const auto digest = [](std::vector<PromptRow> rows) { return digest_of(rows); };
+  EXPECT_EQ(digest({a}), digest({moved}));
+  EXPECT_EQ(
+      std::set({digest({a}), digest({b}), digest({c}), digest({a, c}), digest({c, a})}).size(), 5u);
+}
+
 // The worked solutions that come with these sets end with their number; about one in twenty is
 // wrong.
 TEST(Answers, OfRealWordProblems) {
