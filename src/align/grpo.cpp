@@ -144,6 +144,11 @@ class GrpoRun {
            "expected the prompts that the run began with, got others: give it that data by --data, "
            "or begin a new run");
     state_ = GrpoState::from_json(load_model_checkpoint(dir, model_, store_).at("run"), where);
+    try {
+      rewards_->count_on(state_.rewards);
+    } catch (const nlohmann::json::exception& e) {
+      fail(where, "expected what the rewards had counted, got {}", e.what());
+    }
     stepper_->update().set_state(state_.update);
     checkpoint_ = dir;
   }
@@ -314,6 +319,7 @@ class GrpoRun {
   void checkpoint() {
     log_->sync();
     state_.log_bytes = log_->log_bytes(), state_.samples_bytes = log_->samples_bytes();
+    state_.rewards = rewards_->counted();
     nlohmann::json trainer{{"version", 1},
                            {"grpo", fields_to_json(config_)},
                            {"data", rows_digest_},
@@ -335,6 +341,7 @@ class GrpoRun {
     GrpoResult r;
     r.steps = state_.step, r.updates = int64_t(state_.version);
     r.completions = state_.completions, r.tokens = state_.tokens;
+    r.unrewarded = state_.unrewarded;
     r.reward = last_reward_, r.logprob_gap = gap_, r.seconds = state_.seconds;
     if (state_.last_exact >= 0) r.exact = state_.last_exact;
     if (decode_s_ > 0) r.rollout_tokens_per_s = double(decoded_) / decode_s_;

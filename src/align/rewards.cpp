@@ -207,4 +207,15 @@ nlohmann::ordered_json Rewards::troubles() const {
   return all;
 }
 
+nlohmann::json Rewards::counted() const {
+  nlohmann::json all = nlohmann::json::array();
+  for (const Term& t : terms_) all.push_back(t.source->counted());
+  return all;
+}
+
+void Rewards::count_on(const nlohmann::json& all) {
+  if (all.is_null()) return;
+  for (size_t i = 0; i < terms_.size(); ++i) terms_[i].source->count_on(all.at(i));
+}
+
 }  // namespace hearth
