@@ -68,6 +68,7 @@ void RunLog::step(const StepRecord& r) {
     events_.scalar("train/" + name, r.step, value.get<float>(), now);
   events_.scalar("perf/tokens_per_s", r.step, float(r.tokens_per_s), now);
   if (r.flops > 0) events_.scalar("perf/mfu", r.step, float(r.mfu), now);
+  if (seconds_since(flushed_) > 1) flush_events();  // for who watches; steps may be many a second
   if (!quiet_) progress(r);
 }
 
@@ -137,7 +138,12 @@ void RunLog::note(const std::string& line) {
 void RunLog::sync() {
   log_.sync();
   samples_.sync();
+  flush_events();
+}
+
+void RunLog::flush_events() {
   events_.flush();
+  flushed_ = Clock::now();
 }
 
 }  // namespace hearth

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/clock.h"
 #include "io/files.h"
 #include "io/tensorboard.h"
 
@@ -50,6 +51,7 @@ class RunLog {
 
  private:
   void progress(const StepRecord&);
+  void flush_events();
   void clear_line();
 
   AppendLog log_, samples_, perf_;
@@ -57,6 +59,7 @@ class RunLog {
   int64_t total_steps_;
   bool quiet_, terminal_;
   bool line_open_ = false;
+  Clock::time_point flushed_ = Clock::now();  // the events
   double last_print_ = 0, average_ = 0;
   double last_val_ = 0;
 };
