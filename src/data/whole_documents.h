@@ -1,5 +1,5 @@
 // Batches of whole documents, for a validation loss that can be held against what the documents are
-// worth: every row begins with a document and ends with one, the rest of it is masked.
+// worth: documents that fit a row are never cut, the rest of a row is masked.
 #pragma once
 
 #include <filesystem>
