@@ -71,13 +71,6 @@ std::optional<double> value_of(const std::optional<std::string>& number) {
 
 }  // namespace
 
-std::string_view trimmed(std::string_view s) {
-  const auto space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
-  while (!s.empty() && space(s.front())) s.remove_prefix(1);
-  while (!s.empty() && space(s.back())) s.remove_suffix(1);
-  return s;
-}
-
 std::optional<std::string> answer_number(std::string_view text) {
   size_t i = 0;
   if (const size_t mark = text.rfind("####"); mark != text.npos) {

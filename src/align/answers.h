@@ -12,8 +12,6 @@ namespace hearth {
 // "0"). A $ before it and what follows it do not matter. "#### " with no number is no answer.
 std::optional<std::string> answer_number(std::string_view text);
 
-std::string_view trimmed(std::string_view);  // white space off both ends
-
 bool equal_number(std::string_view completion, std::string_view answer);
 // |x - y| <= tolerance, as MAWPS-style sets are scored.
 bool near_number(std::string_view completion, std::string_view answer, double tolerance);

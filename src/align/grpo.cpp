@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
-#include "align/answers.h"
 #include "align/base.h"
 #include "align/grpo_step.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "data/permutation.h"
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
+#include "io/process_memory.h"
+#include "io/trimmed.h"
 #include "model/folder.h"
 #include "train/checkpoint.h"
 #include "train/log.h"
@@ -23,10 +24,6 @@ namespace fs = std::filesystem;
 namespace {
 
 using nlohmann::ordered_json;
-using GrpoClock = std::chrono::steady_clock;
-double grpo_seconds(GrpoClock::time_point since) {
-  return std::chrono::duration<double>(GrpoClock::now() - since).count();
-}
 
 // Settings that change nothing of what a run has computed so far.
 constexpr std::string_view free_settings_of_grpo[] = {
@@ -97,6 +94,7 @@ class GrpoRun {
       fail(source_.path().string(), "expected a model with a tokenizer, got none beside it");
     tokenizer_ = Tokenizer::load(source_.tokenizer());
     rows_ = read_prompts(config_.data, config_.prompt_form);
+    rows_digest_ = digest_of(rows_);
     prompts_ = encode(rows_);
     if (config_.eval_data.empty()) return;
     eval_rows_ = read_prompts(config_.eval_data, config_.prompt_form);
@@ -141,7 +139,16 @@ class GrpoRun {
       fail(where, "expected a checkpoint of a GRPO run, got another");
     expect_same_settings(saved["grpo"], fields_to_json(config_), free_settings_of_grpo, where);
     expect_same_base(saved.value("base", nlohmann::json()), base_, where);
+    if (saved.contains("data") && saved["data"] != rows_digest_)
+      fail(where,
+           "expected the prompts that the run began with, got others: give it that data by --data, "
+           "or begin a new run");
     state_ = GrpoState::from_json(load_model_checkpoint(dir, model_, store_).at("run"), where);
+    try {
+      rewards_->count_on(state_.rewards);
+    } catch (const nlohmann::json::exception& e) {
+      fail(where, "expected what the rewards had counted, got {}", e.what());
+    }
     stepper_->update().set_state(state_.update);
     checkpoint_ = dir;
   }
@@ -161,11 +168,33 @@ class GrpoRun {
     const std::vector<EncodedPrompt> prompts = next_prompts();
     const StepFindings f = stepper_->step(prompts, state_);
     record(f);
+    print(f);
     if (config_.sample_every > 0 && due(config_.sample_every)) sample(f, *prompts[0].row);
   }
 
   // --- what a step leaves behind ---
   void record(const StepFindings& f) {
+    const RolloutBatch& b = f.batch;
+    const StepSplit& s = f.seconds;
+    const MemoryUse held = backend_.memory_use();
+    log_->step({.step = state_.step,
+                .tokens = state_.tokens,
+                .loss = f.policy.loss,
+                .lr = f.lr,
+                .grad_norm = f.updates ? double(f.policy.update.grad_norm) : 0,
+                .skipped = f.policy.update.skip != 0,
+                .seconds = s.total,
+                .tokens_per_s = double(b.tokens) / s.total,
+                .memory = held.now ? held.now : resident_bytes(),
+                .peak_memory = held.peak ? held.peak : peak_resident_bytes(),
+                .more = found_in(f),
+                .more_perf = split_of(f)});
+    decode_s_ += s.decode, decoded_ += b.tokens, train_s_ += s.train, fed_ += f.fed;
+    last_reward_ = f.advantages.reward_mean, gap_ = std::max(gap_, f.gap.most);
+  }
+
+  // What the log says beside the loss.
+  ordered_json found_in(const StepFindings& f) const {
     const RolloutBatch& b = f.batch;
     int64_t shortest = b.rollouts[0].completion_tokens(), longest = 0, truncated = 0;
     for (const Rollout& r : b.rollouts) {
@@ -173,10 +202,10 @@ class GrpoRun {
       longest = std::max(longest, r.completion_tokens());
       truncated += r.truncated;
     }
-    const double n = double(b.rollouts.size()), groups = double(config_.prompts);
+    const double n = double(b.rollouts.size());
     ordered_json more{{"reward", f.advantages.reward_mean},
                       {"reward_std", f.advantages.reward_std},
-                      {"equal_groups", double(f.advantages.equal_groups) / groups},
+                      {"equal_groups", double(f.advantages.equal_groups) / double(config_.prompts)},
                       {"unrewarded", std::ranges::count(f.advantages.rewarded, 0)},
                       {"length", double(b.tokens) / n},
                       {"length_min", shortest},
@@ -198,38 +227,35 @@ class GrpoRun {
     const std::vector<std::string> names = rewards_->names();
     for (size_t i = 0; names.size() > 1 && i < names.size(); ++i)
       more["reward_" + std::to_string(i)] = b.reward_parts[i];
+    return more;
+  }
+
+  // Where the time of the step went, and what went wrong with rewards.
+  ordered_json split_of(const StepFindings& f) const {
     const StepSplit& s = f.seconds;
     ordered_json perf{{"rollout_ms", 1e3 * s.decode},
                       {"reward_wait_ms", 1e3 * s.reward},
                       {"score_ms", 1e3 * s.score},
                       {"train_ms", 1e3 * s.train},
-                      {"rollout_tokens_per_s", double(b.tokens) / s.decode},
+                      {"rollout_tokens_per_s", double(f.batch.tokens) / s.decode},
                       {"train_tokens_per_s", s.train > 0 ? double(f.fed) / s.train : 0}};
     if (const ordered_json t = rewards_->troubles(); !t.empty()) perf["troubles"] = t;
-    const MemoryUse held = backend_.memory_use();
-    log_->step({.step = state_.step,
-                .tokens = state_.tokens,
-                .loss = f.policy.loss,
-                .lr = f.lr,
-                .grad_norm = f.updates ? double(f.policy.update.grad_norm) : 0,
-                .skipped = f.policy.update.skip != 0,
-                .seconds = s.total,
-                .tokens_per_s = double(b.tokens) / s.total,
-                .memory = held.now ? held.now : resident_bytes(),
-                .peak_memory = held.peak ? held.peak : peak_resident_bytes(),
-                .more = std::move(more),
-                .more_perf = std::move(perf)});
-    decode_s_ += s.decode, decoded_ += b.tokens, train_s_ += s.train, fed_ += f.fed;
-    last_reward_ = f.advantages.reward_mean, gap_ = std::max(gap_, f.gap.most);
-    if (spec_.quiet || (grpo_seconds(printed_) < 2 && state_.step != config_.steps)) return;
-    printed_ = GrpoClock::now();
+    return perf;
+  }
+
+  // At most every other second.
+  void print(const StepFindings& f) {
+    if (spec_.quiet || (seconds_since(printed_) < 2 && state_.step != config_.steps)) return;
+    printed_ = Clock::now();
+    const double n = double(f.batch.rollouts.size()), tokens = double(f.batch.tokens);
+    const StepSplit& s = f.seconds;
     fmt::print(stderr,
                "step {}/{}  reward {:.4f} +- {:.3f}  equal {:.0f}%  length {:.1f}  entropy {:.3f}  "
                "|g| {:.2f}  gap {:.1e}  rollout {:.0f} tok/s  train {:.0f} tok/s  {:.2f} s\n",
                state_.step, config_.steps, f.advantages.reward_mean, f.advantages.reward_std,
-               100 * double(f.advantages.equal_groups) / groups, double(b.tokens) / n,
-               f.policy.entropy, double(f.policy.update.grad_norm), f.gap.most,
-               double(b.tokens) / s.decode, s.train > 0 ? double(f.fed) / s.train : 0, s.total);
+               100 * double(f.advantages.equal_groups) / double(config_.prompts), tokens / n,
+               f.policy.entropy, double(f.policy.update.grad_norm), f.gap.most, tokens / s.decode,
+               s.train > 0 ? double(f.fed) / s.train : 0, s.total);
   }
 
   // The first group of the step.
@@ -246,7 +272,7 @@ class GrpoRun {
   // Greedy completions of the held-out prompts: the share that is the answer, and their reward.
   void evaluate() {
     if (eval_prompts_.empty()) return;
-    const auto begin = GrpoClock::now();
+    const auto begin = Clock::now();
     const std::vector<Rollout> made =
         greedy_completions(stepper_->engine(), eval_prompts_, stepper_->rollout_spec(state_.step));
     std::vector<std::future<GroupRewards>> scores;
@@ -267,7 +293,7 @@ class GrpoRun {
       state_.best_exact = std::max(state_.best_exact, state_.last_exact);
       found["eval_exact"] = state_.last_exact;
     }
-    log_->evaluation(state_.step, found, grpo_seconds(begin));
+    log_->evaluation(state_.step, found, seconds_since(begin));
     if (config_.eval_write) write_completions(made);
     if (!spec_.quiet)
       fmt::print(stderr, "step {}  evaluation: reward {:.4f}{}\n", state_.step,
@@ -293,8 +319,11 @@ class GrpoRun {
   void checkpoint() {
     log_->sync();
     state_.log_bytes = log_->log_bytes(), state_.samples_bytes = log_->samples_bytes();
-    nlohmann::json trainer{
-        {"version", 1}, {"grpo", fields_to_json(config_)}, {"run", state_.to_json()}};
+    state_.rewards = rewards_->counted();
+    nlohmann::json trainer{{"version", 1},
+                           {"grpo", fields_to_json(config_)},
+                           {"data", rows_digest_},
+                           {"run", state_.to_json()}};
     if (!base_.is_null()) trainer["base"] = base_;
     checkpoint_ =
         save_model_checkpoint(spec_.run,
@@ -312,6 +341,7 @@ class GrpoRun {
     GrpoResult r;
     r.steps = state_.step, r.updates = int64_t(state_.version);
     r.completions = state_.completions, r.tokens = state_.tokens;
+    r.unrewarded = state_.unrewarded;
     r.reward = last_reward_, r.logprob_gap = gap_, r.seconds = state_.seconds;
     if (state_.last_exact >= 0) r.exact = state_.last_exact;
     if (decode_s_ > 0) r.rollout_tokens_per_s = double(decoded_) / decode_s_;
@@ -330,6 +360,7 @@ class GrpoRun {
   Fd lock_;
   std::optional<Tokenizer> tokenizer_;
   std::vector<PromptRow> rows_, eval_rows_;
+  std::string rows_digest_;
   std::vector<EncodedPrompt> prompts_, eval_prompts_;
   int64_t longest_prompt_ = 0;
   std::unique_ptr<Rewards> rewards_;  // after the rows it may still read: it goes first
@@ -337,7 +368,7 @@ class GrpoRun {
   std::unique_ptr<RunLog> log_;
   GrpoState state_;
   fs::path checkpoint_;
-  GrpoClock::time_point printed_ = {};
+  Clock::time_point printed_ = {};
   double decode_s_ = 0, train_s_ = 0, last_reward_ = 0, gap_ = 0;  // of this process
   int64_t decoded_ = 0, fed_ = 0;
 };

@@ -24,6 +24,7 @@ struct GrpoRunSpec {
 
 struct GrpoResult {
   int64_t steps = 0, updates = 0, completions = 0, tokens = 0;
+  int64_t unrewarded = 0;       // completions that no reward was had for
   double reward = 0;            // of the last step
   std::optional<double> exact;  // of the last evaluation
   double logprob_gap = 0;       // the largest of this process

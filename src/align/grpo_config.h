@@ -95,7 +95,7 @@ struct GrpoConfig {
       "also run completions whose advantage is 0 through the model: no gradient, whole statistics");
     v("lr", lr, "peak learning rate");
     v("lr_floor", lr_floor, "fraction of the peak that cosine and linear end at");
-    v("schedule", schedule, "constant, cosine, linear, wsd or wsd_sqrt");
+    v("schedule", schedule, "constant, cosine or linear");
     v("warmup", warmup, "steps of linear warmup");
     v("beta1", beta1, "AdamW");
     v("beta2", beta2, "AdamW");

@@ -13,6 +13,7 @@ json GrpoState::to_json() const {
           {"completions", completions},
           {"tokens", tokens},
           {"unrewarded", unrewarded},
+          {"rewards", rewards},
           {"micro_tokens", micro_tokens},
           {"ema", ema.mean ? json(*ema.mean) : json()},
           {"beta", beta},
@@ -30,6 +31,7 @@ GrpoState GrpoState::from_json(const json& j, const std::string& where) {
     j.at("step").get_to(s.step), j.at("version").get_to(s.version);
     j.at("completions").get_to(s.completions), j.at("tokens").get_to(s.tokens);
     j.at("unrewarded").get_to(s.unrewarded), j.at("micro_tokens").get_to(s.micro_tokens);
+    s.rewards = j.value("rewards", json());
     if (!j.at("ema").is_null()) s.ema.mean = j.at("ema").get<double>();
     j.at("beta").get_to(s.beta);
     s.update = update_from_json(j.at("update"));

@@ -13,6 +13,7 @@ struct GrpoState {
   uint64_t version = 0;                 // of the weights: updates so far, skipped ones included
   int64_t completions = 0, tokens = 0;  // made so far
   int64_t unrewarded = 0;               // completions without a reward so far
+  nlohmann::json rewards;               // what they have counted; null: nothing yet
   int64_t micro_tokens = 0;             // how gradients are added up
   EmaBaseline ema;
   double beta = 0;  // of the KL, where it follows a target

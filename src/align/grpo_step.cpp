@@ -1,8 +1,8 @@
 #include "align/grpo_step.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "data/permutation.h"
 #include "infer/block_pool.h"
@@ -10,11 +10,6 @@
 
 namespace hearth {
 namespace {
-
-using StepClock = std::chrono::steady_clock;
-double step_seconds(StepClock::time_point since) {
-  return std::chrono::duration<double>(StepClock::now() - since).count();
-}
 
 constexpr int most_skips = 3;  // updates in a row without a finite gradient
 
@@ -99,9 +94,9 @@ RolloutBatch GrpoStepper::roll_out(std::span<const EncodedPrompt> prompts, const
 }
 
 StepFindings GrpoStepper::step(std::span<const EncodedPrompt> prompts, GrpoState& state) {
-  const auto begin = StepClock::now();
+  const auto begin = Clock::now();
   StepFindings f = train_on(roll_out(prompts, state), state);
-  f.seconds.total = step_seconds(begin);
+  f.seconds.total = seconds_since(begin);
   state.seconds += f.seconds.total;
   return f;
 }
@@ -123,12 +118,12 @@ StepFindings GrpoStepper::train_on(RolloutBatch batch, GrpoState& state) {
   f.lr = config_.lr *
          schedule_factor({config_.schedule, config_.steps, config_.warmup, 0, config_.lr_floor},
                          state.step);
-  const auto scoring = StepClock::now();
+  const auto scoring = Clock::now();
   const std::vector<PolicySample> samples = samples_of(f, state);
-  f.seconds.score = step_seconds(scoring);
-  const auto training = StepClock::now();
+  f.seconds.score = seconds_since(scoring);
+  const auto training = Clock::now();
   update_weights(f, samples, state);
-  f.seconds.train = step_seconds(training);
+  f.seconds.train = seconds_since(training);
   if (config_.kl_target > 0 && f.updates > 0)
     state.beta = adapted_beta(state.beta, f.policy.kl, config_.kl_target);
   state.step += 1;

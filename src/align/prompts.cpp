@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "io/files.h"
+#include "io/hash.h"
 #include "io/json.h"
 
 namespace hearth {
@@ -73,6 +74,18 @@ std::vector<PromptRow> read_prompts(const std::filesystem::path& path, std::stri
   }
   if (rows.empty()) fail(name, "expected at least one prompt, got none");
   return rows;
+}
+
+std::string digest_of(std::span<const PromptRow> rows) {
+  Sha256 hash;
+  for (const PromptRow& r : rows)
+    for (const std::string& text :
+         {r.prompt, r.row.dump(-1, ' ', false, json::error_handler_t::replace)}) {
+      const uint64_t size = text.size();  // so that no two lists of texts are the same bytes
+      hash.update(std::as_bytes(std::span(&size, 1)));
+      hash.update(to_bytes(text));
+    }
+  return hash.hex();
 }
 
 }  // namespace hearth

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,5 +22,8 @@ struct PromptRow {
 // JSON lines, or one JSON list, of objects whose text is "prompt", "question", "original_text", or
 // "instruction" with "input". `form` is put around it: its first {} is where the text goes.
 std::vector<PromptRow> read_prompts(const std::filesystem::path&, std::string_view form = "{}");
+
+// SHA-256 over what the model and the rewards are given of the rows, in their order.
+std::string digest_of(std::span<const PromptRow>);
 
 }  // namespace hearth

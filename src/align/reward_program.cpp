@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <sstream>
+#include <utility>
 
 #include "core/error.h"
 #include "io/json.h"
@@ -53,6 +54,12 @@ std::string last_line(std::string text) {
     if (c < ' ' || c > '~') c = '?';
   return text;
 }
+
+constexpr std::pair<const char*, int64_t RewardProgramCounts::*> program_counts[] = {
+    {"answered", &RewardProgramCounts::answered},   {"failed", &RewardProgramCounts::failed},
+    {"abstained", &RewardProgramCounts::abstained}, {"missing", &RewardProgramCounts::missing},
+    {"died", &RewardProgramCounts::died},           {"hung", &RewardProgramCounts::hung},
+    {"rubbish", &RewardProgramCounts::rubbish},     {"replaced", &RewardProgramCounts::replaced}};
 
 struct ProgramAnswer {
   bool understood = false;
@@ -165,7 +172,7 @@ GroupScores RewardProgram::score(const PromptRow& row, std::span<const RewardTex
 }
 
 RewardProgramCounts RewardProgram::counts() const {
-  RewardProgramCounts c;
+  RewardProgramCounts c = before_;
   c.failed = failed_;
   for (const auto& s : slots_) {
     c.answered += s->answered, c.abstained += s->abstained;
@@ -173,6 +180,18 @@ RewardProgramCounts RewardProgram::counts() const {
     c.replaced += s->replaced;
   }
   return c;
+}
+
+json RewardProgram::counted() const {
+  const RewardProgramCounts c = counts();
+  json j;
+  for (const auto& [name, count] : program_counts) j[name] = c.*count;
+  return j;
+}
+
+void RewardProgram::count_on(const json& j) {
+  for (const auto& [name, count] : program_counts) j.at(name).get_to(before_.*count);
+  failed_ = before_.failed;
 }
 
 nlohmann::ordered_json RewardProgram::troubles() const {

@@ -36,6 +36,8 @@ class RewardProgram : public RewardSource {
   ~RewardProgram() override;
   GroupScores score(const PromptRow&, std::span<const RewardText>, int worker) override;
   nlohmann::ordered_json troubles() const override;
+  nlohmann::json counted() const override;
+  void count_on(const nlohmann::json&) override;
   RewardProgramCounts counts() const;
 
  private:
@@ -45,8 +47,9 @@ class RewardProgram : public RewardSource {
   std::string said_last() const;
 
   RewardProgramSpec spec_;
-  std::vector<std::string> words_;  // of the command
-  std::atomic<int64_t> failed_ = 0;
+  std::vector<std::string> words_;   // of the command
+  RewardProgramCounts before_;       // by earlier processes of the run
+  std::atomic<int64_t> failed_ = 0;  // theirs included
   std::vector<std::unique_ptr<Slot>> slots_;
   mutable std::mutex saying_;
   std::string said_;  // on stderr, last, by one that failed

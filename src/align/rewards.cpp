@@ -9,6 +9,7 @@
 #include "align/reward_program.h"
 #include "core/error.h"
 #include "io/json.h"
+#include "io/trimmed.h"
 
 namespace hearth {
 namespace {
@@ -204,6 +205,17 @@ nlohmann::ordered_json Rewards::troubles() const {
   for (const Term& t : terms_)
     if (nlohmann::ordered_json j = t.source->troubles(); !j.is_null()) all[t.name] = std::move(j);
   return all;
+}
+
+nlohmann::json Rewards::counted() const {
+  nlohmann::json all = nlohmann::json::array();
+  for (const Term& t : terms_) all.push_back(t.source->counted());
+  return all;
+}
+
+void Rewards::count_on(const nlohmann::json& all) {
+  if (all.is_null()) return;
+  for (size_t i = 0; i < terms_.size(); ++i) terms_[i].source->count_on(all.at(i));
 }
 
 }  // namespace hearth

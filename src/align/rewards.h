@@ -29,6 +29,9 @@ class RewardSource {
   virtual GroupScores score(const PromptRow&, std::span<const RewardText>, int worker) = 0;
   // What went wrong so far, for the log; null: nothing can.
   virtual nlohmann::ordered_json troubles() const { return {}; }
+  // What a checkpoint keeps of them; null: nothing. And going on from there, before any score().
+  virtual nlohmann::json counted() const { return {}; }
+  virtual void count_on(const nlohmann::json&) {}
 };
 
 struct RewardSpec {
@@ -64,6 +67,8 @@ class Rewards {
 
   std::vector<std::string> names() const;
   nlohmann::ordered_json troubles() const;  // by name, where there are any
+  nlohmann::json counted() const;           // one a reward
+  void count_on(const nlohmann::json&);     // before the first submit(); null: from the start
 
  private:
   struct Term {

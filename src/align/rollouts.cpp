@@ -1,17 +1,11 @@
 #include "align/rollouts.h"
 
-#include <chrono>
-
+#include "core/clock.h"
 #include "core/error.h"
 #include "data/permutation.h"
 
 namespace hearth {
 namespace {
-
-using RolloutClock = std::chrono::steady_clock;
-double rollout_seconds(RolloutClock::time_point since) {
-  return std::chrono::duration<double>(RolloutClock::now() - since).count();
-}
 
 Request rollout_request(const EncodedPrompt& p, const RolloutSpec& spec, size_t place) {
   Request r;
@@ -73,7 +67,7 @@ RolloutBatch make_rollouts(Engine& engine, std::span<const EncodedPrompt> prompt
                            const RolloutSpec& spec, uint64_t version) {
   RolloutBatch b;
   b.version = version;
-  const auto begin = RolloutClock::now();
+  const auto begin = Clock::now();
   std::vector<std::future<GroupRewards>> scores(prompts.size());
   decode_groups(
       engine, prompts, spec,
@@ -83,8 +77,8 @@ RolloutBatch make_rollouts(Engine& engine, std::span<const EncodedPrompt> prompt
         scores[i] = rewards.submit(*prompts[i].row, texts_of(group));
       },
       b.rollouts);
-  b.decode_s = rollout_seconds(begin);
-  const auto decoded = RolloutClock::now();
+  b.decode_s = seconds_since(begin);
+  const auto decoded = Clock::now();
   std::vector<double> sums(rewards.names().size()), counts(sums.size());
   for (std::future<GroupRewards>& f : scores) {
     const GroupRewards g = f.get();
@@ -94,7 +88,7 @@ RolloutBatch make_rollouts(Engine& engine, std::span<const EncodedPrompt> prompt
   }
   for (size_t t = 0; t < sums.size(); ++t)
     b.reward_parts.push_back(counts[t] > 0 ? sums[t] / counts[t] : 0);
-  b.reward_s = rollout_seconds(decoded);
+  b.reward_s = seconds_since(decoded);
   for (const Rollout& r : b.rollouts) {
     if (r.logprobs.size() != size_t(r.completion_tokens()))
       fail("rollouts", "expected a log-probability of each of {} tokens, got {}",

@@ -1,14 +1,15 @@
 #include "align/run.h"
 
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 
 #include "align/base.h"
+#include "core/clock.h"
 #include "data/shards.h"
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
 #include "io/gguf.h"
+#include "io/process_memory.h"
 #include "train/log.h"
 #include "train/run_folder.h"
 
@@ -18,17 +19,12 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 
 constexpr int bad_steps_allowed = 3;  // in a row, without a finite gradient
 
 // What may change between the parts of one run without changing what it computes so far.
 constexpr std::string_view free_settings_of_alignment[] = {
     "model", "data", "val", "eval_every", "checkpoint_every", "keep", "recompute", "reference"};
-
-double seconds_from(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
 
 std::optional<fs::path> newest_checkpoint(const AlignRunSpec& spec) {
   if (!spec.resume) return {};
@@ -167,7 +163,7 @@ class AlignRun {
     const StepReport r = task_.train(step_, s);
     const UpdateState u = update_.run(s, r.loss);
     ++step_, tokens_ += r.tokens, loss_ = r.loss;
-    const double seconds = seconds_from(begin);
+    const double seconds = seconds_since(begin);
     train_seconds_ += seconds, own_seconds_ += seconds, own_tokens_ += r.tokens;
     const MemoryUse held = model_.memory.backend.memory_use();
     log_->step({.step = step_,
@@ -192,7 +188,7 @@ class AlignRun {
     const auto begin = Clock::now();
     const std::optional<EvalReport> r = task_.evaluate();
     if (!r) return;
-    log_->validation(step_, r->loss, seconds_from(begin), r->more);
+    log_->validation(step_, r->loss, seconds_since(begin), r->more);
     if (!std::isfinite(r->loss)) return;
     last_val_ = r->loss;
     improved_ = step_ > 0 && (best_val_ == 0 || r->loss < best_val_);

@@ -9,17 +9,12 @@
 #include "chess/split.h"
 #include "core/error.h"
 #include "io/json.h"
+#include "io/trimmed.h"
 
 namespace hearth::chess {
 namespace {
 
 constexpr size_t longest_answer = 512;  // of characters; the longest right one has about 110
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view space = " \t\r\n";
-  text.remove_prefix(std::min(text.find_first_not_of(space), text.size()));
-  return text.substr(0, text.find_last_not_of(space) + 1);
-}
 
 bool all_of(std::string_view text, std::string_view allowed) {
   return !text.empty() && text.find_first_not_of(allowed) == text.npos;

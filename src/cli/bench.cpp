@@ -10,9 +10,9 @@
 #include "core/build_info.h"
 #include "core/error.h"
 #include "data/shards.h"
+#include "io/process_memory.h"
 #include "model/lora.h"
 #include "train/lockstep.h"
-#include "train/log.h"
 #include "train/peak.h"
 #include "train/trainer.h"
 

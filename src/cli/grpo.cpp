@@ -35,6 +35,7 @@ void run_grpo(const GrpoFlags& f) {
     return print_json({{"steps", r.steps},
                        {"updates", r.updates},
                        {"completions", r.completions},
+                       {"unrewarded", r.unrewarded},
                        {"tokens", r.tokens},
                        {"reward", r.reward},
                        {"exact", r.exact ? nlohmann::json(*r.exact) : nlohmann::json()},
@@ -47,6 +48,7 @@ void run_grpo(const GrpoFlags& f) {
                        {"device", backend->describe()}});
   fmt::print("{} steps, {} updates, {} completions, reward {:.4f}", r.steps, r.updates,
              r.completions, r.reward);
+  if (r.unrewarded) fmt::print(", {} without", r.unrewarded);
   if (r.exact) fmt::print(", exact {:.4f}", *r.exact);
   fmt::print(", {:.1f} s; {}\n", r.seconds, r.checkpoint.string());
 }

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <chrono>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -10,6 +9,7 @@
 
 #include "chat/chat_template.h"
 #include "cli/commands.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "data/documents.h"
 #include "data/jsonl.h"
@@ -26,10 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 struct TrainFlags {
   std::vector<std::string> input;
   std::string out;
@@ -42,7 +38,7 @@ void run_train(const TrainFlags& flags) {
   std::vector<fs::path> files = expand_globs(flags.input);
   std::ranges::sort(files);  // each once, so that the order given does not matter
   files.erase(std::unique(files.begin(), files.end()), files.end());
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   BpeTrainSpec spec = flags.spec;
   int64_t bytes = 0, merges = 0;
   spec.progress = [&](std::string_view stage, int64_t done) {
@@ -242,7 +238,7 @@ void run_encode_bench(const EncodeBenchFlags& flags) {
   double best = 1e30;
   for (int i = 0; i < flags.repeats; ++i) {
     ids.clear();
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     tokenizer.encode_to(text, ids);
     best = std::min(best, seconds_since(start));
   }

@@ -173,6 +173,11 @@ int64_t TokenFile::operator[](int64_t i) const {
   return width_ == 2 ? tokens<uint16_t>()[i] : tokens<uint32_t>()[i];
 }
 
+int64_t TokenFile::find(int64_t token, int64_t begin, int64_t end) const {
+  const auto in = [&](const auto* all) { return std::find(all + begin, all + end, token) - all; };
+  return width_ == 2 ? in(tokens<uint16_t>()) : in(tokens<uint32_t>());
+}
+
 int64_t TokenFile::max_token() const {
   return width_ == 2 ? scan_max(tokens<uint16_t>(), size_) : scan_max(tokens<uint32_t>(), size_);
 }

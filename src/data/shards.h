@@ -39,6 +39,8 @@ class TokenFile {
   // Widens tokens [begin, begin + count) to int32; the range must lie within the file.
   void read(int32_t* out, int64_t begin, int64_t count) const;
   int64_t operator[](int64_t i) const;
+  // Where the token stands first in [begin, end); end: nowhere.
+  int64_t find(int64_t token, int64_t begin, int64_t end) const;
 
   // The largest token (-1 for an empty file): a full scan at memory speed.
   int64_t max_token() const;

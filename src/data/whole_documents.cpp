@@ -65,24 +65,34 @@ class Packer {
   int32_t document_ = 0;
 };
 
+// False when the next document would be more than is asked for. Of the mapped file, documents alone
+// are copied, one at a time.
+bool add_documents(Packer& packer, const TokenFile& file, const WholeDocumentsSpec& spec) {
+  std::vector<int32_t> ids;
+  int64_t begin = file.find(spec.document_start, 0, file.size());
+  while (begin < file.size()) {
+    int64_t room = file.size();
+    if (spec.max_tokens) room = std::min(room, spec.max_tokens - packer.tokens());
+    const int64_t look_at = std::min(file.size(), begin + room + 1);
+    const int64_t end = file.find(spec.document_start, begin + 1, look_at);
+    if (end - begin > room) return false;
+    ids.resize(size_t(end - begin));
+    file.read(ids.data(), begin, end - begin);
+    packer.add(ids);
+    begin = end;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<Batch> whole_documents(std::span<const std::filesystem::path> files,
                                    const WholeDocumentsSpec& spec) {
   Packer packer(spec);
-  bool full = false;
   for (const std::filesystem::path& path : files) {
     const TokenFile file(path);
     if (spec.vocab > 0) file.check_tokens(spec.vocab);
-    std::vector<int32_t> ids(static_cast<size_t>(file.size()));
-    file.read(ids.data(), 0, file.size());
-    auto begin = std::find(ids.begin(), ids.end(), spec.document_start);
-    while (begin != ids.end() && !full) {
-      const auto end = std::find(begin + 1, ids.end(), spec.document_start);
-      full = spec.max_tokens && packer.tokens() + (end - begin) > spec.max_tokens;
-      if (!full) packer.add(std::span(begin, end));
-      begin = end;
-    }
+    if (!add_documents(packer, file, spec)) break;
   }
   std::vector<Batch> batches = packer.finish();
   if (batches.empty() || packer.tokens() == 0)

@@ -1,5 +1,5 @@
 // Batches of whole documents, for a validation loss that can be held against what the documents are
-// worth: every row begins with a document and ends with one, the rest of it is masked.
+// worth: documents that fit a row are never cut, the rest of a row is masked.
 #pragma once
 
 #include <filesystem>
@@ -13,12 +13,13 @@ namespace hearth {
 struct WholeDocumentsSpec {
   int64_t batch = 1, seq = 1;
   int32_t document_start = 0;  // the id that opens a document
-  int64_t max_tokens = 0;      // stop after so many; 0: all
-  int64_t vocab = 0;           // > 0: every token is checked against it
+  int64_t max_tokens = 0;      // stop before the document that would be more; 0: all
+  int64_t vocab = 0;           // > 0: every token of the files read is checked against it
 };
 
 // Documents in order, as many to a row as fit; one longer than a row is cut into rows. The target
-// of a document's last token is the next one's first. `documents` is filled.
+// of a document's last token is the next one's first. `documents` is filled. Files after the last
+// document that is taken are not opened.
 std::vector<Batch> whole_documents(std::span<const std::filesystem::path>,
                                    const WholeDocumentsSpec&);
 

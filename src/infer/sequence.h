@@ -1,18 +1,13 @@
 // Job: a request once checked. Sequence: one completion of it while it is written.
 #pragma once
 
-#include <chrono>
 #include <optional>
 
+#include "core/clock.h"
 #include "infer/engine.h"
 #include "infer/stop_text.h"
 
 namespace hearth {
-
-using Clock = std::chrono::steady_clock;
-inline double seconds_since(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
 
 struct Job {
   Request request = {};  // its prompt has at least one token

@@ -118,6 +118,13 @@ void take_name(const fs::path& from, const fs::path& to) {
   remove_tree(old);
 }
 
+void remove_checkpoint(const fs::path& dir) {
+  const fs::path doomed = dir.parent_path() / (std::string(del_prefix) + dir.filename().string());
+  remove_tree(doomed);  // of a killed rotation
+  if (rename(dir.c_str(), doomed.c_str()) != 0) fail_errno(dir, "to rename it away");
+  remove_tree(doomed);
+}
+
 std::optional<std::string> problem_with(const FileDigest& wanted, const fs::path& dir) {
   const fs::path path = dir / wanted.file;
   std::error_code error;
@@ -277,14 +284,13 @@ void clean_stale(const fs::path& parent) {
 }
 
 void rotate_checkpoints(const fs::path& parent, int keep_last, const std::set<std::string>& keep) {
-  for (const auto& [step, dir] : steps_in(parent)) {
-    const std::string name = dir.filename().string();
-    if (keep_last-- > 0 || keep.contains(name)) continue;
-    const fs::path doomed = parent / (std::string(del_prefix) + name);
-    remove_tree(doomed);  // of a killed rotation
-    if (rename(dir.c_str(), doomed.c_str()) != 0) fail_errno(dir, "to rename it away");
-    remove_tree(doomed);
-  }
+  for (const auto& [step, dir] : steps_in(parent))
+    if (keep_last-- <= 0 && !keep.contains(dir.filename().string())) remove_checkpoint(dir);
+}
+
+void remove_checkpoints_after(const fs::path& parent, int64_t step) {
+  for (const auto& [number, dir] : steps_in(parent))
+    if (number > step) remove_checkpoint(dir);
 }
 
 void set_link(const fs::path& run_dir, const std::string& link, const fs::path& target) {

@@ -76,6 +76,9 @@ void clean_stale(const std::filesystem::path& parent);
 void rotate_checkpoints(const std::filesystem::path& parent, int keep_last,
                         const std::set<std::string>& keep);
 
+// Deletes, in the same way, the checkpoints of all higher steps.
+void remove_checkpoints_after(const std::filesystem::path& parent, int64_t step);
+
 // Points run_dir/link at `target` (relative to run_dir) in one step.
 void set_link(const std::filesystem::path& run_dir, const std::string& link,
               const std::filesystem::path& target);

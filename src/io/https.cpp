@@ -9,6 +9,7 @@
 
 #include "core/build_info.h"
 #include "core/error.h"
+#include "io/trimmed.h"
 
 namespace hearth {
 namespace {
@@ -57,13 +58,6 @@ std::optional<int64_t> number_at(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
   if (error != std::errc() || n < 0) return {};
   return n;
-}
-
-std::string_view trimmed(std::string_view s) {
-  while (!s.empty() && (s.back() == '\r' || s.back() == '\n' || s.back() == ' '))
-    s.remove_suffix(1);
-  while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
-  return s;
 }
 
 void read_header(HttpsHead& head, std::string_view line) {

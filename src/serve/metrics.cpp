@@ -1,10 +1,10 @@
 #include "serve/metrics.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
+
+#include "io/process_memory.h"
 
 namespace hearth {
 namespace {
@@ -19,13 +19,6 @@ std::string escaped(const std::string& value) {
 
 std::string heading(const std::string& name, const char* type, const std::string& help) {
   return fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n", name, type, help);
-}
-
-int64_t resident_bytes() {
-  std::ifstream in("/proc/self/statm");
-  int64_t pages = 0;
-  in >> pages >> pages;
-  return pages * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace

@@ -51,6 +51,8 @@ json to_json(const RunState& s) {
           {"cursor", to_json(s.cursor)},
           {"update", update_to_json(s.update)},
           {"reloads", s.reloads},
+          {"good_step", s.good_step},
+          {"spikes", s.spikes},
           {"logits_bytes", s.logits_bytes},
           {"loss_scale", s.loss_scale},
           {"scale_steps", s.scale_steps},
@@ -70,6 +72,8 @@ RunState state_from_json(const json& j, const std::string& where) {
     s.cursor = cursor_from_json(j.at("cursor"));
     s.update = update_from_json(j.at("update"));
     j.at("reloads").get_to(s.reloads);
+    s.good_step = j.value("good_step", s.update.streak == 0 ? s.step : -1);  // older ones lack it
+    s.spikes = j.value("spikes", int64_t(0));
     j.at("logits_bytes").get_to(s.logits_bytes);
     j.at("loss_scale").get_to(s.loss_scale), j.at("scale_steps").get_to(s.scale_steps);
     j.at("best_val").get_to(s.best_val), j.at("last_val").get_to(s.last_val);
@@ -182,6 +186,7 @@ fs::path save_model_checkpoint(const fs::path& run, const ModelCheckpoint& c, Pa
   set_link(run, "latest", fs::path("checkpoints") / name);
   if (c.best) set_link(run, "best", fs::path("checkpoints") / name);
   std::set<std::string> keep{name};
+  if (c.good_step >= 0) keep.insert(step_name(c.good_step));
   std::error_code none;
   if (const fs::path b = fs::read_symlink(run / "best", none); !none) keep.insert(b.filename());
   rotate_checkpoints(parent, c.keep, keep);
@@ -219,8 +224,14 @@ fs::path save_checkpoint(const fs::path& run, const CheckpointSpec& spec, ParamS
                                 .trainer = trainer,
                                 .step = state.step,
                                 .keep = spec.train.keep,
+                                .good_step = state.good_step,
                                 .best = best},
                                store);
+}
+
+void drop_checkpoints_after(const fs::path& run, int64_t step) {
+  set_link(run, "latest", fs::path("checkpoints") / step_name(step));
+  remove_checkpoints_after(run / "checkpoints", step);
 }
 
 RunState load_checkpoint(const fs::path& dir, const CheckpointSpec& spec, ParamStore& store) {

@@ -23,6 +23,8 @@ struct RunState {
   Cursor cursor;
   UpdateState update;
   int64_t reloads = 0;           // times the run went back to a checkpoint
+  int64_t good_step = -1;        // the checkpoint a row of bad steps goes back to; -1: none yet
+  int64_t spikes = 0;            // of the bad steps in a row, those left out for their loss alone
   double best_val = 0;           // 0: none yet
   double last_val = 0;           // finite
   std::vector<double> losses;    // the spike guard's window
@@ -51,6 +53,7 @@ struct ModelCheckpoint {
   nlohmann::json trainer = {};
   int64_t step = 0;
   int keep = 3;
+  int64_t good_step = -1;  // kept too, where it is another than this one
   bool best = false;
 };
 std::filesystem::path save_model_checkpoint(const std::filesystem::path& run,
@@ -71,6 +74,10 @@ void expect_same_settings(const nlohmann::json& saved, const nlohmann::json& now
 // and removes what `keep` does not cover. Returns its path.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const CheckpointSpec&,
                                       ParamStore&, const RunState&, bool best);
+
+// For a run that goes back to the checkpoint of `step`: those after it, of the way it leaves, go,
+// for a resumed run takes the newest. `latest` points at that one again.
+void drop_checkpoints_after(const std::filesystem::path& run, int64_t step);
 
 // Reads weights (or adapters), moments and state back. A checkpoint of another model or with other
 // settings that change the result is an error naming the first that differs.

@@ -92,10 +92,11 @@ struct TrainConfig {
     v("prefetch", prefetch, "batches made ahead");
     v("eval_every", eval_every, "steps between validations; 0: only at the end");
     v("eval_tokens", eval_tokens, "validation tokens, from the start of the files");
-    v("eval_documents", eval_documents, "validate on whole documents, never cut ones");
+    v("eval_documents", eval_documents,
+      "validate on documents from their start; only one longer than seq is cut");
     v("target_loss", target_loss, "stop when the validation loss is no higher; 0: never");
     v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
-    v("keep", keep, "checkpoints kept beside the best");
+    v("keep", keep, "checkpoints kept beside the best and the one that bad steps go back to");
     v("sample_every", sample_every, "steps between samples; 0: none");
     v("sample_tokens", sample_tokens, "tokens of a sample");
     v("sample_prompt", sample_prompt, "text a sample continues");

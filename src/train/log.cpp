@@ -1,11 +1,9 @@
 #include "train/log.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
 
 namespace hearth {
 namespace {
@@ -23,19 +21,6 @@ std::string clock_text(double seconds) {
 }
 
 }  // namespace
-
-int64_t resident_bytes() {
-  std::ifstream f("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  f >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
-int64_t peak_resident_bytes() {
-  rusage u{};
-  getrusage(RUSAGE_SELF, &u);
-  return int64_t(u.ru_maxrss) * 1024;
-}
 
 RunLog::RunLog(const std::filesystem::path& run, int64_t log_bytes, int64_t samples_bytes,
                int64_t total_steps, bool quiet)
@@ -57,12 +42,10 @@ void RunLog::clear_line() {
 }
 
 void RunLog::step(const StepRecord& r) {
-  nlohmann::ordered_json j{{"step", r.step},
-                           {"tokens", r.tokens},
-                           {"loss", r.loss},
-                           {"lr", r.lr},
-                           {"grad_norm", r.grad_norm}};
+  nlohmann::ordered_json j{{"step", r.step}, {"tokens", r.tokens}, {"loss", r.loss}, {"lr", r.lr}};
+  if (r.grad_norm) j["grad_norm"] = *r.grad_norm;
   if (r.skipped) j["skipped"] = true;
+  if (r.spike) j["spike"] = true;
   if (!r.source_tokens.empty()) j["source_tokens"] = r.source_tokens;
   if (r.more.is_object()) j.update(r.more);
   log_.append(j.dump());
@@ -80,11 +63,12 @@ void RunLog::step(const StepRecord& r) {
   const double now = wall_time();
   events_.scalar("train/loss", r.step, float(r.loss), now);
   events_.scalar("train/lr", r.step, float(r.lr), now);
-  events_.scalar("train/grad_norm", r.step, float(r.grad_norm), now);
+  if (r.grad_norm) events_.scalar("train/grad_norm", r.step, float(*r.grad_norm), now);
   for (const auto& [name, value] : r.more.items())
     events_.scalar("train/" + name, r.step, value.get<float>(), now);
   events_.scalar("perf/tokens_per_s", r.step, float(r.tokens_per_s), now);
   if (r.flops > 0) events_.scalar("perf/mfu", r.step, float(r.mfu), now);
+  if (seconds_since(flushed_) > 1) flush_events();  // for who watches; steps may be many a second
   if (!quiet_) progress(r);
 }
 
@@ -96,7 +80,9 @@ void RunLog::progress(const StepRecord& r) {
   last_print_ = now;
   std::string line = fmt::format("step {}/{}  loss {:.4f}", r.step, total_steps_, r.loss);
   if (last_val_ > 0) line += fmt::format("  val {:.4f}", last_val_);
-  line += fmt::format("  lr {:.2e}  |g| {:.2f}  {:.0f} tok/s", r.lr, r.grad_norm, r.tokens_per_s);
+  line += fmt::format("  lr {:.2e}", r.lr);
+  if (r.grad_norm) line += fmt::format("  |g| {:.2f}", *r.grad_norm);
+  line += fmt::format("  {:.0f} tok/s", r.tokens_per_s);
   if (r.flops > 0) line += fmt::format("  {:.1f} GFLOP/s ({:.0f}%)", r.flops * 1e-9, 100 * r.mfu);
   line += fmt::format("  eta {}", clock_text(average_ * double(total_steps_ - r.step)));
   if (terminal_) {
@@ -152,7 +138,12 @@ void RunLog::note(const std::string& line) {
 void RunLog::sync() {
   log_.sync();
   samples_.sync();
+  flush_events();
+}
+
+void RunLog::flush_events() {
   events_.flush();
+  flushed_ = Clock::now();
 }
 
 }  // namespace hearth

@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/backend.h"
+#include "core/clock.h"
 #include "io/files.h"
 #include "io/tensorboard.h"
 
@@ -17,18 +19,16 @@ namespace hearth {
 struct StepRecord {
   int64_t step = 0, tokens = 0;
   std::vector<int64_t> source_tokens = {};  // of a mix: read of each source so far
-  double loss = 0, lr = 0, grad_norm = 0;
+  double loss = 0, lr = 0;
+  std::optional<double> grad_norm = {};  // nothing where the gradient was not looked at
   bool skipped = false;
+  bool spike = false;  // skipped for its loss alone
   double seconds = 0, tokens_per_s = 0, flops = 0, mfu = 0;
   int64_t memory = 0, peak_memory = 0;  // bytes of this process, on a card where it has one
   std::optional<DeviceState> device = {};
   nlohmann::ordered_json more = {};       // numbers that go with the loss, by name
   nlohmann::ordered_json more_perf = {};  // and with the speed
 };
-
-// Bytes of memory this process holds now, and at most so far.
-int64_t resident_bytes();
-int64_t peak_resident_bytes();
 
 class RunLog {
  public:
@@ -51,6 +51,7 @@ class RunLog {
 
  private:
   void progress(const StepRecord&);
+  void flush_events();
   void clear_line();
 
   AppendLog log_, samples_, perf_;
@@ -58,6 +59,7 @@ class RunLog {
   int64_t total_steps_;
   bool quiet_, terminal_;
   bool line_open_ = false;
+  Clock::time_point flushed_ = Clock::now();  // the events
   double last_print_ = 0, average_ = 0;
   double last_val_ = 0;
 };

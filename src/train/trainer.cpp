@@ -1,32 +1,24 @@
 #include "train/trainer.h"
 
-#include <chrono>
 #include <cmath>
-#include <numeric>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "data/shards.h"
-#include "data/whole_documents.h"
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
 #include "io/files.h"
+#include "io/process_memory.h"
+#include "train/bad_steps.h"
 #include "train/log.h"
 #include "train/run_folder.h"
+#include "train/validation.h"
 
 namespace hearth {
 namespace fs = std::filesystem;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
-
-constexpr size_t spike_window = 128;
-constexpr int max_skips_in_a_row = 3;
-constexpr int64_t scale_window = 1000;  // steps without overflow before fp16's scale doubles
-constexpr double max_scale = 1 << 24;
 constexpr double memory_share = 0.9;  // of what is free, for a run to use
 
 std::string toml_text(const RunSpec& s) {
@@ -67,7 +59,9 @@ class Run {
         reason = "target";
       else if ((spec_.stop && *spec_.stop) || at_stop())
         reason = "stopped";
-      if (done || improved_ || reason != "steps" || due(config_.checkpoint_every)) checkpoint();
+      const bool good = state_.update.streak == 0;
+      improved_ = improved_ && (good || done);  // else for the next validation to find
+      if (done || reason != "steps" || (good && (improved_ || checkpoint_is_due()))) checkpoint();
     }
     log_->sync();
     return result(reason);
@@ -79,6 +73,12 @@ class Run {
   }
   bool at_stop() const { return spec_.stop_after_step > 0 && state_.step >= spec_.stop_after_step; }
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
+
+  // One that falls due in a row of bad steps waits for its end: nothing could go back to it.
+  bool checkpoint_is_due() const {
+    const int64_t every = config_.checkpoint_every;
+    return every > 0 && state_.step / every > std::max<int64_t>(0, state_.good_step) / every;
+  }
 
   // What a run will need at any of its steps, asked for before the first: a shape that does not
   // fit, a damaged file or a missing tokenizer costs no training.
@@ -92,7 +92,9 @@ class Run {
     for (const BatchShape& s : shapes_) {
       shape_ = s;
       make_loader({});
-      if (!config_.val.empty()) each_validation_batch([](const Batch&) { return false; });
+      if (!config_.val.empty())
+        each_validation_batch(loader_spec(config_.val), config_,
+                              [](const Batch&) { return false; });
       tokens_checked_ = true;
     }
     shape_ = shapes_.front();
@@ -130,7 +132,6 @@ class Run {
     const int64_t log_bytes = state_.log_bytes, samples_bytes = state_.samples_bytes;
     state_ = load_checkpoint(dir, checkpoint_spec(), store_);
     last_checkpoint_ = dir;
-    if (state_.update.streak == 0) last_good_ = dir;
     if (move_on) {
       state_.cursor = now, state_.reloads = reloads + 1;
       state_.log_bytes = log_bytes, state_.samples_bytes = samples_bytes;
@@ -219,7 +220,7 @@ class Run {
     }
     // Only a guard against spikes needs the loss before the update: without one a card goes on at
     // once.
-    const bool spike = config_.spike_z > 0 && is_spike(programs_->loss());
+    const bool spike = config_.spike_z > 0 && is_spike(state_, config_.spike_z, programs_->loss());
     if (!spike) {
       programs_->update(s);
     } else {
@@ -228,64 +229,36 @@ class Run {
       programs_->set_update_state(u);
     }
     state_.update = programs_->update_state();
+    state_.spikes = state_.update.streak == 0 ? 0 : state_.spikes + spike;
     const double loss = programs_->loss();
-    if (config_.dtype == TrainDType::fp16 && !spike) follow_scale(loss);
-    if (state_.update.skip == 0 && config_.spike_z > 0) {
-      state_.losses.push_back(loss);
-      if (state_.losses.size() > spike_window) state_.losses.erase(state_.losses.begin());
-    }
+    if (config_.dtype == TrainDType::fp16 && !spike && follow_scale(state_, loss))
+      programs_->set_update_state(state_.update);
+    if (state_.update.skip == 0 && config_.spike_z > 0) remember_loss(state_, loss);
     state_.step += 1;
     const int64_t tokens = int64_t(batches_.size()) * shape_.B * shape_.T;
     state_.tokens += tokens;
-    record(s.lr, loss, tokens, seconds_since(begin));
-    if (state_.update.streak < max_skips_in_a_row) return true;
+    record({.loss = loss, .lr = s.lr, .spike = spike, .seconds = seconds_since(begin)}, tokens);
+    if (state_.update.streak < max_bad_steps) return true;
     go_back();
     return false;
   }
 
-  // fp16: half the scale when a gradient overflowed under it, twice after long enough without. Such
-  // a skip is how the scale is found, no sign of a bad run.
-  void follow_scale(double loss) {
-    const bool overflowed = state_.update.skip != 0 && std::isfinite(loss);
-    if (overflowed && state_.loss_scale > 1) {
-      state_.loss_scale /= 2, state_.scale_steps = 0;
-      state_.update.streak = 0;
-      programs_->set_update_state(state_.update);
-    } else if (state_.update.skip == 0 && ++state_.scale_steps == scale_window) {
-      state_.loss_scale = std::min(2 * state_.loss_scale, max_scale), state_.scale_steps = 0;
-    }
-  }
-
-  bool is_spike(double loss) const {
-    const std::vector<double>& w = state_.losses;
-    if (config_.spike_z <= 0 || w.size() < spike_window || !std::isfinite(loss)) return false;
-    const double mean = std::accumulate(w.begin(), w.end(), 0.0) / double(w.size());
-    double var = 0;
-    for (double x : w) var += (x - mean) * (x - mean) / double(w.size());
-    return loss > mean + config_.spike_z * std::sqrt(var);
-  }
-
-  void record(float lr, double loss, int64_t tokens, double seconds) {
-    train_seconds_ += seconds, trained_tokens_ += tokens;
-    state_.train_seconds += seconds;
-    const double flops = train_flops_per_token(spec_.model, shape_.T) * double(tokens) / seconds;
+  // Completes what the step itself has put into the record, and logs it.
+  void record(StepRecord r, int64_t tokens) {
+    train_seconds_ += r.seconds, trained_tokens_ += tokens;
+    state_.train_seconds += r.seconds;
+    r.step = state_.step, r.tokens = state_.tokens;
+    for (const SourceCursor& c : state_.cursor.sources) r.source_tokens.push_back(c.tokens);
+    if (!r.spike) r.grad_norm = state_.update.grad_norm;
+    r.skipped = state_.update.skip != 0;
+    r.tokens_per_s = double(tokens) / r.seconds;
+    r.flops = train_flops_per_token(spec_.model, shape_.T) * r.tokens_per_s;
+    r.mfu = spec_.peak_flops > 0 ? r.flops / spec_.peak_flops : 0;
     const MemoryUse held = backend_.memory_use();
-    std::vector<int64_t> of_sources;
-    for (const SourceCursor& c : state_.cursor.sources) of_sources.push_back(c.tokens);
-    log_->step({.step = state_.step,
-                .tokens = state_.tokens,
-                .source_tokens = std::move(of_sources),
-                .loss = loss,
-                .lr = lr,
-                .grad_norm = state_.update.grad_norm,
-                .skipped = state_.update.skip != 0,
-                .seconds = seconds,
-                .tokens_per_s = double(tokens) / seconds,
-                .flops = flops,
-                .mfu = spec_.peak_flops > 0 ? flops / spec_.peak_flops : 0,
-                .memory = held.now ? held.now : resident_bytes(),
-                .peak_memory = held.peak ? held.peak : peak_resident_bytes(),
-                .device = sensed()});
+    r.memory = held.now ? held.now : resident_bytes();
+    r.peak_memory = held.peak ? held.peak : peak_resident_bytes();
+    r.device = sensed();
+    log_->step(r);
   }
 
   // Sensors are slow to ask: once a second.
@@ -296,40 +269,22 @@ class Run {
   }
 
   void go_back() {
-    if (!last_good_)
+    const std::string why = why_bad(state_);
+    if (state_.good_step < 0)
       fail("train",
-           "expected finite gradients, got {} steps in a row without before the first "
-           "checkpoint; try a lower --lr or a longer --warmup",
-           max_skips_in_a_row);
-    warn(
-        fmt::format("{} steps in a row without a finite gradient: going back to {}, past the data "
-                    "that did it",
-                    max_skips_in_a_row, last_good_->filename().string()));
-    load(fs::path(*last_good_), true);
+           "expected steps to learn from, got {} and no checkpoint to go back to; try a lower --lr "
+           "{}",
+           why, state_.spikes ? "or a higher --spike-z" : "or a longer --warmup");
+    const fs::path good = spec_.run / "checkpoints" / step_name(state_.good_step);
+    if (const auto problem = verify_checkpoint(good))
+      fail(good.string(), "expected a checkpoint to go back to after {} bad steps in a row, got {}",
+           max_bad_steps, *problem);
+    warn(fmt::format("{}: going back to {}, past the data that did it", why,
+                     good.filename().string()));
+    load(good, true);
+    drop_checkpoints_after(spec_.run, state_.step);
     if (state_.reloads > 10)
-      fail("train", "expected to recover from non-finite gradients, got 10 reloads in this run");
-  }
-
-  // Calls use(batch) until it returns false or the tokens asked for are through, the files once.
-  template <class F>
-  void each_validation_batch(F use) {
-    LoaderSpec s = loader_spec(config_.val);
-    if (!s.mix.empty())
-      fail_usage("--val", "expected files without weights, got {} weighted sources", s.mix.size());
-    if (config_.eval_documents) {
-      for (const Batch& b : whole_documents(
-               s.files,
-               {s.batch, s.seq, int32_t(config_.document_start), config_.eval_tokens, s.vocab}))
-        if (!use(b)) return;
-      return;
-    }
-    Loader val(s);
-    const int64_t batches = std::max<int64_t>(1, config_.eval_tokens / (s.batch * s.seq));
-    Batch b;
-    for (int64_t i = 0; i < batches; ++i) {
-      val.next(b);
-      if (b.next.epoch > 0 || !use(b)) return;
-    }
+      fail("train", "expected to recover, got {} after 10 reloads in this run", why);
   }
 
   void validate() {
@@ -337,7 +292,7 @@ class Run {
     const auto begin = Clock::now();
     double sum = 0;
     int64_t count = 0;
-    each_validation_batch([&](const Batch& b) {
+    each_validation_batch(loader_spec(config_.val), config_, [&](const Batch& b) {
       sum += programs_->evaluate(b) * double(b.count);
       count += b.count;
       return true;
@@ -347,15 +302,15 @@ class Run {
     if (!std::isfinite(loss)) return;
     state_.last_val = loss;
     improved_ = state_.step > 0 && (state_.best_val == 0 || loss < state_.best_val);
-    if (improved_) state_.best_val = loss;
   }
 
   void checkpoint() {
     log_->sync();
     state_.log_bytes = log_->log_bytes();
     state_.samples_bytes = log_->samples_bytes();
+    if (improved_) state_.best_val = state_.last_val;
+    if (state_.update.streak == 0) state_.good_step = state_.step;
     last_checkpoint_ = save_checkpoint(spec_.run, checkpoint_spec(), store_, state_, improved_);
-    if (state_.update.streak == 0) last_good_ = last_checkpoint_;
     improved_ = false;
   }
 
@@ -391,7 +346,7 @@ class Run {
   std::unique_ptr<RunLog> log_;
   RunState state_;
   std::vector<Batch> batches_;
-  std::optional<fs::path> last_checkpoint_, last_good_;  // good: not saved in a row of bad steps
+  std::optional<fs::path> last_checkpoint_;
   std::optional<Clock::time_point> sensed_at_;
   bool improved_ = false;        // validation was the best so far, and not saved yet
   bool tokens_checked_ = false;  // every token of every file lies in the vocabulary

@@ -223,8 +223,20 @@ TEST(GrpoCommand, AProgramThatFailsEndsTheRunByTheLimit) {
   const nlohmann::json r = json_of(run(s.folder, with("goes_on", broken, "-1")));
   EXPECT_EQ(r["steps"], 2);
   EXPECT_EQ(r["updates"], 0);  // nothing had a reward: nothing was learned from a zero
-  for (const nlohmann::json& line : lines_of(s.log("goes_on")))
-    EXPECT_EQ(line.value("unrewarded", 16), 16);
+  EXPECT_EQ(r["unrewarded"], 32);
+  int steps = 0;
+  for (const nlohmann::json& line : lines_of(s.log("goes_on"))) {
+    if (!line.contains("loss")) continue;
+    ++steps;
+    EXPECT_EQ(line.at("unrewarded"), 16);
+  }
+  EXPECT_EQ(steps, 2);
+  // 16 failures a step: the limit of 20 is the run's, not the process's.
+  const Arguments halves = with("halves", broken, "20");
+  EXPECT_EQ(json_of(run(s.folder, halves + Arguments{"--stop-after-step", "1"}))["unrewarded"], 16);
+  const Ran second = run(s.folder, halves + Arguments{"--resume"});
+  EXPECT_EQ(second.status, 1);
+  EXPECT_NE(second.err.find("completions without one"), std::string::npos) << second.err;
 }
 
 TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {
@@ -245,6 +257,24 @@ TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {
   expect_error(run(s.folder, s.grpo("other", 2)), 1, "--resume");
   expect_error(run(s.folder, s.grpo("other", 4) + Arguments{"--resume", "--group", "8"}), 1,
                "group");
+}
+
+TEST(GrpoCommand, IsNotResumedOnOtherPrompts) {
+  const Sums& s = sums();
+  const std::string own = s.path("own.jsonl"), prompts = read_file(s.path("sums/prompts.jsonl"));
+  Arguments args = s.grpo("prompted", 4);
+  for (std::string& x : args)
+    if (x == s.path("sums/prompts.jsonl")) x = own;
+  const auto with = [&](const std::string& rows, const Arguments& more) {
+    std::ofstream(own) << rows;
+    return run(s.folder, args + more);
+  };
+  json_of(with(prompts, {"--stop-after-step", "2"}));
+  expect_error(with(prompts.substr(prompts.find('\n') + 1), {"--resume"}), 1, "the prompts that");
+  std::string wrong = prompts;  // the same prompts with another answer
+  wrong[wrong.find_last_of("0123456789")] ^= 1;
+  expect_error(with(wrong, {"--resume"}), 1, "the prompts that");
+  EXPECT_EQ(json_of(with(prompts, {"--resume"}))["steps"], 4);
 }
 
 TEST(GrpoCommand, BenchPrintsItsSplit) {

@@ -298,6 +298,7 @@ TEST(Grpo, LearnsWhatIsRewarded) {
 TEST(GrpoState, ComesBackFromJson) {
   GrpoState s;
   s.step = 3, s.version = 7, s.ema.mean = 0.25, s.beta = 0.1, s.update.streak = 2;
+  s.rewards = {nullptr, {{"failed", 5}}};
   const GrpoState back = GrpoState::from_json(s.to_json(), "test");
   EXPECT_EQ(back.to_json(), s.to_json());
   EXPECT_THROW(GrpoState::from_json({{"step", 1}}, "test"), Error);

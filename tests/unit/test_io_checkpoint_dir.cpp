@@ -187,6 +187,15 @@ TEST(IoCheckpoint, RotateKeepsTheLastAndTheNamed) {
   EXPECT_EQ(names_in(dir.path()), 4);
 }
 
+TEST(IoCheckpoint, RemovesThoseAfterAStep) {
+  const TempDir dir;
+  for (int64_t step = 1; step <= 4; ++step) save(dir.path(), step);
+  write_file_atomic(dir / "notes", "x");
+  remove_checkpoints_after(dir.path(), 2);
+  for (const int64_t step : {1, 2}) EXPECT_EQ(problem(dir / step_name(step)), "");
+  EXPECT_EQ(names_in(dir.path()), 3);
+}
+
 TEST(IoCheckpoint, CleansWhatKilledWritersLeft) {
   const TempDir dir;
   save(dir.path(), 1);

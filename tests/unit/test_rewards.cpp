@@ -273,6 +273,25 @@ TEST(RewardProgram, OneThatIsMissingFailsUpToTheLimit) {
   EXPECT_EQ(fails_after(-1), 20);
 }
 
+TEST(RewardProgram, CountsGoOnInAnotherProcessOfTheRun) {
+  const PromptRow row = row_of({{"prompt", "q"}});
+  const RewardSpec spec{.rewards = {"length:4", "program:/no/such/judge"}, .max_failures = 3};
+  nlohmann::json counted;
+  {
+    Rewards first(spec);
+    first.submit(row, texts({"x", "y"})).get();
+    counted = nlohmann::json::parse(first.counted().dump());
+  }
+  Rewards second(spec);
+  second.count_on(counted);
+  EXPECT_EQ(second.counted(), counted);
+  EXPECT_EQ(second.troubles()["program:/no/such/judge"]["failed"], 2);
+  second.submit(row, texts({"x"})).get();
+  EXPECT_EQ(second.troubles()["program:/no/such/judge"]["missing"], 6);
+  EXPECT_THROW(second.submit(row, texts({"x"})).get(), Error);  // the fourth of the run
+  EXPECT_THROW(second.count_on(nlohmann::json::array()), nlohmann::json::exception);
+}
+
 TEST(RewardProgram, WhatItSaysOnStderrIsHeard) {
   RewardFolder folder;
   const PromptRow row = row_of({{"prompt", "q"}});
@@ -343,6 +362,15 @@ TEST(Prompts, RowsOfEveryKnownForm) {
     EXPECT_THROW(read_prompts(file), Error) << bad;
   }
   EXPECT_THROW(read_prompts(folder.path / "none"), Error);
+}
+
+TEST(Prompts, TheDigestKnowsTextsAnswersAndOrder) {
+  const PromptRow a{{{"answer", 1}}, "p", "f:1"}, b{{{"answer", 2}}, "p", "f:1"};
+  const PromptRow c{{{"answer", 1}}, "q", "f:1"}, moved{{{"answer", 1}}, "p", "g:7"};
+  const auto digest = [](std::vector<PromptRow> rows) { return digest_of(rows); };
+  EXPECT_EQ(digest({a}), digest({moved}));
+  EXPECT_EQ(
+      std::set({digest({a}), digest({b}), digest({c}), digest({a, c}), digest({c, a})}).size(), 5u);
 }
 
 // The worked solutions that come with these sets end with their number; about one in twenty is

@@ -5,9 +5,13 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "core/error.h"
 #include "cpu/backend.h"
 #include "data/shards.h"
+#include "io/files.h"
 #include "train/trainer.h"
 
 namespace hearth {
@@ -67,6 +71,11 @@ class TrainerTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder); }
 
+  std::string read(const std::string& file) const { return read_file(spec.run / file); }
+  bool has_checkpoint(const std::string& step) const {
+    return std::filesystem::exists(spec.run / "checkpoints" / step);
+  }
+
   std::filesystem::path folder;
   RunSpec spec;
 };
@@ -89,7 +98,8 @@ TEST_F(TrainerTest, GoesBackAfterThreeInARowAndMovesOn) {
   EXPECT_EQ(r.steps, 40);
   EXPECT_EQ(r.reloads, 1);
   EXPECT_TRUE(std::isfinite(r.train_loss));
-  EXPECT_NE(said.find("going back to step-00000020"), std::string::npos) << said;
+  EXPECT_NE(said.find("without a finite gradient: going back to step-00000020"), std::string::npos)
+      << said;
   EXPECT_EQ(losses_made, 26 + 20);  // up to the third bad one, then from 20 to 40 on other data
 }
 
@@ -103,6 +113,74 @@ TEST_F(TrainerTest, ResumesFromACheckpointOfABadStep) {
   const RunResult r = pretrain(spec, backend);
   EXPECT_EQ(r.steps, 40);
   EXPECT_EQ(r.skipped, 2);
+}
+
+// Stopped after the second of three bad steps, a run goes back to where it would have gone
+// unbroken, and ends with the same weights and log; the one checkpoint kept does not rotate it
+// away.
+TEST_F(TrainerTest, ResumedInARowOfBadStepsItGoesBackAsIfUnbroken) {
+  first_bad = 19, bad_count = 3;
+  spec.train.keep = 1;
+  Poisoned backend;
+  spec.run = folder / "unbroken";
+  EXPECT_EQ(pretrain(spec, backend).reloads, 1);
+  const std::string weights = read("latest/model.safetensors"), log = read("log.jsonl");
+
+  losses_made = 0;
+  spec.run = folder / "stopped";
+  spec.stop_after_step = 20;
+  EXPECT_EQ(pretrain(spec, backend).reason, "stopped");
+  EXPECT_TRUE(has_checkpoint("step-00000010"));
+  EXPECT_TRUE(has_checkpoint("step-00000020"));
+  spec.stop_after_step = 0, spec.resume = true;
+  std::string said;
+  spec.warn = [&](const std::string& line) { said += line; };
+  const RunResult r = pretrain(spec, backend);
+  EXPECT_EQ(r.steps, 40);
+  EXPECT_EQ(r.reloads, 1);
+  EXPECT_NE(said.find("going back to step-00000010"), std::string::npos) << said;
+  EXPECT_EQ(read("latest/model.safetensors"), weights);
+  EXPECT_EQ(read("log.jsonl"), log);
+}
+
+// What a run that went back has left behind is not what it goes on from when it stops again.
+TEST_F(TrainerTest, HavingGoneBackItForgetsTheCheckpointsOfTheOtherWay) {
+  first_bad = 19, bad_count = 3;
+  Poisoned backend;
+  spec.stop_after_step = 20;
+  EXPECT_EQ(pretrain(spec, backend).steps, 20);
+  spec.stop_after_step = 15, spec.resume = true;
+  const RunResult back = pretrain(spec, backend);
+  EXPECT_EQ(back.reloads, 1);
+  EXPECT_EQ(back.steps, 15);
+  EXPECT_FALSE(has_checkpoint("step-00000020"));
+  EXPECT_EQ(std::filesystem::read_symlink(spec.run / "latest").filename(), "step-00000015");
+  spec.stop_after_step = 0;
+  EXPECT_EQ(pretrain(spec, backend).reloads, 1);
+}
+
+TEST_F(TrainerTest, AStopCheckpointWithNothingToGoBackToSaysSo) {
+  first_bad = 4, bad_count = 3;
+  Poisoned backend;
+  spec.stop_after_step = 5;
+  EXPECT_EQ(pretrain(spec, backend).steps, 5);
+  spec.stop_after_step = 0, spec.resume = true;
+  try {
+    pretrain(spec, backend);
+    FAIL() << "expected an error";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("no checkpoint to go back to"), std::string::npos);
+  }
+}
+
+TEST_F(TrainerTest, ACheckpointDueInARowOfBadStepsWaitsForItsEnd) {
+  first_bad = 19, bad_count = 2;
+  spec.train.keep = 10;
+  Poisoned backend;
+  EXPECT_EQ(pretrain(spec, backend).skipped, 2);
+  for (const char* step : {"step-00000010", "step-00000021", "step-00000030", "step-00000040"})
+    EXPECT_TRUE(has_checkpoint(step)) << step;
+  EXPECT_FALSE(has_checkpoint("step-00000020"));
 }
 
 // A run of 150 steps, which fill the guard's window of 128 losses, with some of them bad.
@@ -128,11 +206,31 @@ TEST_F(SpikeTest, SkipsALossFarAboveTheOthers) {
   EXPECT_EQ(run("low", 6, 140, 2, 0.1f).skipped, 0);  // a loss may fall as it likes
 }
 
-TEST_F(SpikeTest, GoesBackAfterThreeInARow) {
+TEST_F(SpikeTest, GoesBackAfterThreeInARowAndSaysWhy) {
+  std::string said;
+  spec.warn = [&](const std::string& line) { said += line; };
   const RunResult r = run("run", 6, 145, 3, 50);
   EXPECT_EQ(r.reloads, 1);
   EXPECT_EQ(r.steps, 150);
   EXPECT_LT(r.train_loss, 50);
+  EXPECT_NE(said.find("3 steps in a row with a loss far above"), std::string::npos) << said;
+  EXPECT_EQ(said.find("finite"), std::string::npos) << said;
+}
+
+// The gradient of such a step is never looked at: it has no norm, least of all the last one's.
+TEST_F(SpikeTest, LogsNoNormForAStepLeftOutForItsLoss) {
+  run("run", 6, 140, 2, 50);
+  std::istringstream lines(read("log.jsonl"));
+  int steps = 0, spikes = 0;
+  for (std::string line; std::getline(lines, line); ++steps) {
+    const nlohmann::json j = nlohmann::json::parse(line);
+    const bool spike = j.value("spike", false);
+    spikes += spike;
+    EXPECT_EQ(j.contains("grad_norm"), !spike) << line;
+    EXPECT_EQ(j.value("skipped", false), spike) << line;
+  }
+  EXPECT_EQ(steps, 150);
+  EXPECT_EQ(spikes, 2);
 }
 
 }  // namespace

@@ -1,0 +1,14 @@
+// The clock by which the program times itself.
+#pragma once
+
+#include <chrono>
+
+namespace hearth {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
+
+}  // namespace hearth

@@ -1,0 +1,15 @@
+// The batches a pretraining run validates on.
+#pragma once
+
+#include <functional>
+
+#include "data/loader.h"
+#include "train/config.h"
+
+namespace hearth {
+
+// Calls use(batch) until it returns false or the tokens asked for are through, the files once.
+void each_validation_batch(const LoaderSpec&, const TrainConfig&,
+                           const std::function<bool(const Batch&)>& use);
+
+}  // namespace hearth
