@@ -1,20 +1,22 @@
-// Decoding of many rows over a paged cache of 16 bits, on the tensor cores. A block of four warps
-// has a row and a head of keys; a warp has sixteen of every 64 keys and multiplies them by up to
-// eight queries at once, in the place of a multiply-add for each number: with blocks this many it
-// is instructions, not memory, that would be short. What a warp reads it has copied itself, two
-// batches ahead, so warps wait for one another only at the end.
+// Decoding of many rows over a paged cache of 16 bits, on the tensor cores. A block of a few warps
+// has a row and a head of keys; a warp takes sixteen keys at a time and multiplies them by up to
+// eight queries at once. What a warp reads it has copied itself, two batches ahead, so warps wait
+// for one another only at the end. A block spends most of its time waiting for one thing after
+// another (its position, its blocks, its keys): the more of them there are at once, the better, so
+// where they fill the card several times over a block has two warps.
 #include "cuda/attention_rows.h"
 
+#include <climits>
+
 #include "cuda/attention_decode.cuh"
+#include "cuda/device.cuh"
 
 namespace hearth::cuda {
 namespace {
 
-constexpr int row_warps = 4, row_threads = row_warps * 32;
 constexpr int row_keys = 16;  // of a warp in a batch
 constexpr int row_heads = decode_rows_heads;
 constexpr int row_slots = 2;  // batches on their way
-static_assert(row_warps * row_keys == block_tokens);
 
 // The keys and values of one warp, under way through its part of shared memory.
 template <class T, int D>
@@ -23,7 +25,7 @@ struct WarpKeys {
   static constexpr int bytes = row_slots * slot;
   const Keys<T>& keys;
   uint32_t at;
-  int end;
+  int end, blocks;  // of keys; of the table
 
   __device__ SharedTile<D> key_tile(int turn) const {
     return {at + uint32_t(turn % row_slots * slot)};
@@ -38,7 +40,8 @@ struct WarpKeys {
     constexpr int chunks = D / 8,
                   step = 32 / chunks;  // rows of the tile that a warp copies at once
     const int first = int(threadIdx.x) % 32 / chunks, column = int(threadIdx.x) % chunks;
-    const int64_t block = old && j < end ? keys.table[j / block_tokens] : 0;
+    // Read whether there is a key or not: what is there does not wait for the row's position.
+    const int64_t block = old ? keys.table[min(j / block_tokens, blocks - 1)] : 0;
     const T* cached = keys.cache + block * keys.block + (j % block_tokens + first) * D + column * 8;
     const T* own = keys.fresh + (j + first) * keys.fresh_row + column * 8;
 #pragma unroll
@@ -146,15 +149,15 @@ struct WarpQueries {
 template <int D>
 using Joined = float[row_heads][D + 2];
 
-template <class T, int D>
+template <class T, int D, int Warps>
 __device__ void join_row(const Joined<D>* joined, int heads, T* y) {
-  for (int i = int(threadIdx.x); i < heads * D; i += row_threads) {
+  for (int i = int(threadIdx.x); i < heads * D; i += Warps * 32) {
     const int h = i / D;
     float top = -INFINITY, sum = 0, v = 0;
 #pragma unroll
-    for (int w = 0; w < row_warps; ++w) top = fmaxf(top, joined[w][h][D]);
+    for (int w = 0; w < Warps; ++w) top = fmaxf(top, joined[w][h][D]);
 #pragma unroll
-    for (int w = 0; w < row_warps; ++w) {
+    for (int w = 0; w < Warps; ++w) {
       const float factor = expf(joined[w][h][D] - top);
       sum = fmaf(joined[w][h][D + 1], factor, sum);
       v = fmaf(joined[w][h][i % D], factor, v);
@@ -163,8 +166,9 @@ __device__ void join_row(const Joined<D>* joined, int heads, T* y) {
   }
 }
 
-template <class T, int D>
-__global__ void __launch_bounds__(row_threads, D == 64 ? 6 : 3) decode_row(Decode a) {
+template <class T, int D, int Warps>
+__global__ void __launch_bounds__(Warps * 32, (D == 64 ? 24 : 12) / Warps) decode_row(Decode a) {
+  constexpr int threads = Warps * 32, batch_keys = Warps * row_keys;
   extern __shared__ uint4 row_memory[];
   const int warp = int(threadIdx.x) / 32;
   const int row = int(blockIdx.x) / a.G, g = int(blockIdx.x) % a.G, share = a.H / a.G;
@@ -174,16 +178,17 @@ __global__ void __launch_bounds__(row_threads, D == 64 ? 6 : 3) decode_row(Decod
   const int at = a.positions[row], sequence = a.sequence_of(row);
   const Seen seen(at, a.window, a.piece);
   T* y = static_cast<T*>(a.y) + (int64_t(row) * a.H + g * share + first_head) * D;
-  if (!block_has_row<row_threads>(a, seen, row, heads, y)) return;
+  if (!block_has_row<threads>(a, seen, row, heads, y)) return;
 
   const Keys<T> keys = keys_of_row<T, T>(a, row, g, at, sequence);
   const WarpKeys<T, D> under_way{
-      keys, shared_address(row_memory) + uint32_t(warp * WarpKeys<T, D>::bytes), seen.end};
-  const int from = seen.begin / block_tokens * block_tokens + warp * row_keys;
+      keys, shared_address(row_memory) + uint32_t(warp * WarpKeys<T, D>::bytes), seen.end, a.width};
+  const int first = a.window == INT_MAX ? 0 : seen.begin / batch_keys * batch_keys;
+  const int from = first + warp * row_keys;
   if (!a.new_cache) wait_for_previous();  // the kernel ahead has stored this step's keys
 #pragma unroll
   for (int n = 0; n < row_slots; ++n) {
-    under_way.template load<true, false>(n, from + n * block_tokens);
+    under_way.template load<true, false>(n, from + n * batch_keys);
     commit_copies();
   }
   wait_for_previous();
@@ -191,16 +196,15 @@ __global__ void __launch_bounds__(row_threads, D == 64 ? 6 : 3) decode_row(Decod
   const int64_t head = g * share + first_head;
   WarpQueries<T, D> queries;
   queries.read(own + head * D, heads, a.slopes ? a.slopes + head : nullptr);
-  const bool late = min(seen.end, from + row_slots * block_tokens) > keys.first_fresh;
+  const bool late = min(seen.end, from + row_slots * batch_keys) > keys.first_fresh;
 #pragma unroll
   for (int n = 0; late && n < row_slots; ++n)
-    under_way.template load<false, true>(n, from + n * block_tokens);
+    under_way.template load<false, true>(n, from + n * batch_keys);
   commit_copies();
   if (a.new_cache && blockIdx.z == 0)
-    store_own<row_threads>(a, own + (a.H + g) * D, keys.fresh_v, keys.table[at / block_tokens], g,
-                           at);
+    store_own<threads>(a, own + (a.H + g) * D, keys.fresh_v, keys.table[at / block_tokens], g, at);
 
-  for (int j = from, turn = 0; j < seen.end; j += block_tokens, ++turn) {
+  for (int j = from, turn = 0; j < seen.end; j += batch_keys, ++turn) {
     // Of this step's keys those of the first batches came last.
     if (turn == 0 && !late)
       wait_for_copies<row_slots>();
@@ -214,7 +218,7 @@ __global__ void __launch_bounds__(row_threads, D == 64 ? 6 : 3) decode_row(Decod
     queries.weigh(s, a, at, j, seen.begin, seen.end);
     queries.add_values(s, under_way.value_tile(turn));
     __syncwarp();
-    under_way.template load<true, true>(turn, j + row_slots * block_tokens);
+    under_way.template load<true, true>(turn, j + row_slots * batch_keys);
     commit_copies();
   }
   wait_for_copies<0>();
@@ -222,21 +226,26 @@ __global__ void __launch_bounds__(row_threads, D == 64 ? 6 : 3) decode_row(Decod
   auto* joined = reinterpret_cast<Joined<D>*>(row_memory);
   queries.write(joined[warp]);
   __syncthreads();
-  join_row<T, D>(joined, heads, y);
+  join_row<T, D, Warps>(joined, heads, y);
+}
+
+template <class T, int D, int Warps>
+void launch_rows(const Decode& a, dim3 blocks, CudaStream& stream) {
+  constexpr int shared = std::max(Warps * WarpKeys<T, D>::bytes, int(Warps * sizeof(Joined<D>)));
+  launch_early(stream, decode_row<T, D, Warps>,
+               EarlyLaunch{.blocks = blocks, .threads = Warps * 32, .shared = shared}, a);
+  check_launch("attention_cached");
 }
 
 template <class T, int D>
 void launch_rows(const Decode& a, CudaStream& stream) {
-  constexpr int shared =
-      std::max(row_warps * WarpKeys<T, D>::bytes, int(row_warps * sizeof(Joined<D>)));
-  const int share = a.H / a.G;
-  launch_early(stream, decode_row<T, D>,
-               EarlyLaunch{.blocks = dim3(unsigned(a.N * a.G), 1,
-                                          unsigned((share + row_heads - 1) / row_heads)),
-                           .threads = row_threads,
-                           .shared = shared},
-               a);
-  check_launch("attention_cached");
+  const dim3 blocks(unsigned(a.N * a.G), 1, unsigned(ceil_div(a.H / a.G, row_heads)));
+  // As many as run at once with four warps each.
+  const int64_t at_once = int64_t(stream.card.processors) * (D == 64 ? 6 : 3);
+  if (int64_t(blocks.x) * blocks.z > at_once)
+    launch_rows<T, D, 2>(a, blocks, stream);
+  else
+    launch_rows<T, D, 4>(a, blocks, stream);
 }
 
 }  // namespace

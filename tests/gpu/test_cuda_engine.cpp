@@ -28,6 +28,8 @@ const PagedCase paged_cases[] = {
     {.name = "large heads", .H = 2, .G = 1, .D = 256},
     {.name = "wide heads", .H = 6, .G = 2, .D = 128},
     {.name = "ten to a head of keys", .H = 20, .G = 2},
+    {.name = "eight heads", .H = 8, .G = 8},
+    {.name = "eight wide heads in a window", .H = 8, .G = 8, .D = 128, .window = 150},
     {.name = "window", .window = 100},
     {.name = "softcap", .softcap = 3},
     {.name = "alibi", .H = 4, .G = 2, .alibi = true},
