@@ -188,7 +188,8 @@ class Chat {
 void run_conversation(const ConversationFlags& flags) {
   const CacheFormat cache = cache_format(flags.kv);
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
-  const ServedWeights weights{served_dtype(flags.dtype), weight_format(flags.weights, *backend)};
+  const ServedWeights weights{weights_dtype(flags.dtype, *backend),
+                              weight_format(flags.weights, *backend)};
   ServedModel model({flags.model, flags.adapter}, *backend, weights,
                     {.max_batch = 1, .cache = cache});
   if (!model.chat().has_template())
@@ -225,7 +226,7 @@ void add_chat(CLI::App& app) {
       ->capture_default_str();
   CLI::Option* seed =
       c->add_option("--seed", f.sampling.seed, "of the answers; absent: chosen anew");
-  c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
+  add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);
   add_kv(*c, f.kv);
   add_common(*c, f.common);

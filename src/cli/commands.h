@@ -41,8 +41,10 @@ WeightFormat weight_format(const std::string& name, const Backend&);
 void add_kv(CLI::App&, std::string& to);
 CacheFormat cache_format(const std::string& name);
 
-// The weights --dtype names for chat and serve (serve.cpp).
-DType served_dtype(const std::string& name);
+// --dtype of the commands that run a model: its weights, activations and cache; refuses what the
+// backend has no kernels for (device.cpp).
+void add_dtype(CLI::App&, std::string& to);
+DType weights_dtype(const std::string& name, const Backend&);
 
 // Text on stdout as it is; flush() brings out what was put. An error where it cannot be written.
 void put(std::string_view);

@@ -40,6 +40,22 @@ int card_number(const std::string& device) {
 
 }  // namespace
 
+void add_dtype(CLI::App& c, std::string& to) {
+  c.add_option("--dtype", to, "fp32 or bf16 weights; on a card also fp16")->capture_default_str();
+}
+
+DType weights_dtype(const std::string& name, const Backend& backend) {
+  for (const auto& [known, dtype] :
+       {std::pair{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}}) {
+    if (name != known) continue;
+    if (!backend.runs(dtype))
+      fail_usage("--dtype", "expected fp32 or bf16 on {}, got {}, which needs a card",
+                 backend.describe(), name);
+    return dtype;
+  }
+  fail_usage("--dtype", "expected fp32, bf16 or fp16, got {}", in_quotes(name));
+}
+
 void add_weights(CLI::App& c, std::string& to) {
   c.add_option("--weights", to,
                "plain (as --dtype says), or int8 or int4: matrices quantised when read, on the CPU")

@@ -49,7 +49,7 @@ struct Examinee {
       : backend(make_backend(f.common)),
         source(ModelSource::open(f.model, f.adapter)),
         params(*backend, decoder_params(source.config(), weight_format(f.weights, *backend)),
-               weights_of(f.dtype)),
+               weights_dtype(f.dtype, *backend)),
         longest(f.context ? f.context : source.config().context) {
     if (longest < 1 || longest > source.config().context)
       fail_usage("--context", "expected 1 to {}, got {}", source.config().context, longest);
@@ -60,13 +60,6 @@ struct Examinee {
     if (!tokenizer)
       fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
     return *tokenizer;
-  }
-
- private:
-  static DType weights_of(const std::string& name) {
-    if (name == "fp32") return DType::f32;
-    if (name == "bf16") return DType::bf16;
-    fail_usage("--dtype", "expected fp32 or bf16, got {}", name);
   }
 };
 
@@ -272,7 +265,7 @@ void add_eval(CLI::App& app) {
        "--data", f->data,
        "texts, .jsonl or .bin of tokens; HellaSwag, LAMBADA, ARC files; for logits lines of ids")
       ->required();
-  c->add_option("--dtype", f->dtype, "fp32 or bf16")->capture_default_str();
+  add_dtype(*c, f->dtype);
   add_weights(*c, f->weights);
   add_kv(*c, f->kv);
   c->add_option("--limit", f->limit, "first so many items; 0: all")

@@ -29,12 +29,6 @@ struct GenerateFlags {
   Common common = {};
 };
 
-DType weights_dtype(const std::string& name) {
-  if (name == "fp32") return DType::f32;
-  if (name == "bf16") return DType::bf16;
-  fail_usage("--dtype", "expected fp32 or bf16 on the CPU, got {}", name);
-}
-
 std::string read_prompt(const GenerateFlags& flags) {
   if (flags.prompt_file.empty()) return flags.prompt;
   if (flags.prompt_file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
@@ -123,7 +117,7 @@ void run_generate(const GenerateFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(source.tokenizer());
   const ModelConfig& config = source.config();
   ParamStore params(*backend, decoder_params(config, weight_format(flags.weights, *backend)),
-                    weights_dtype(flags.dtype));
+                    weights_dtype(flags.dtype, *backend));
   source.load(params);
 
   request.prompt = tokenizer.encode(text);
@@ -219,7 +213,7 @@ void add_generate(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(0, 64));
   c->add_option("--seed", f.request.sampling.seed, "of the samples")->capture_default_str();
-  c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
+  add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);
   add_kv(*c, f.kv);
   add_common(*c, f.common);

@@ -26,7 +26,6 @@ void run_serve(const ServeFlags& flags) {
   ServeConfig config;
   flags.config.apply(config);
   config.check();
-  const DType dtype = served_dtype(flags.dtype);
   if (flags.cache_gib < 0 || flags.cache_gib > 1e6)
     fail_usage("--cache-gib", "expected GiB, 0 or more, got {}", flags.cache_gib);
   const EngineSpec spec{.max_batch = config.batch,
@@ -35,7 +34,8 @@ void run_serve(const ServeFlags& flags) {
                         .cache_bytes = int64_t(flags.cache_gib * double(1 << 30)),
                         .cache = cache_format(flags.kv)};
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
-  const ServedWeights weights{dtype, weight_format(flags.weights, *backend)};
+  const ServedWeights weights{weights_dtype(flags.dtype, *backend),
+                              weight_format(flags.weights, *backend)};
   std::string url;
   const std::string name = config.name.empty() ? model_name(flags.model) : config.name;
   serve(config,
@@ -70,12 +70,6 @@ void run_serve(const ServeFlags& flags) {
 
 }  // namespace
 
-DType served_dtype(const std::string& name) {
-  if (name == "fp32") return DType::f32;
-  if (name == "bf16") return DType::bf16;
-  fail_usage("--dtype", "expected fp32 or bf16, got {}", in_quotes(name));
-}
-
 void add_serve(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   ServeFlags& f = *flags;
@@ -83,7 +77,7 @@ void add_serve(CLI::App& app) {
   c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
       ->required();
   add_adapter(*c, f.adapter);
-  c->add_option("--dtype", f.dtype, "fp32 or bf16 weights")->capture_default_str();
+  add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);
   add_kv(*c, f.kv);
   c->add_option("--context", f.context, "tokens of a prompt and its completion; 0: the model's")

@@ -79,6 +79,8 @@ class Backend {
   virtual std::optional<DeviceState> device_state() { return {}; }
   // How much memory a chunk of logits is worth here: large products run faster on some devices.
   virtual int64_t logits_bytes() const { return int64_t(64) << 20; }
+  // Whether weights and activations may be of this type here.
+  virtual bool runs(DType d) const { return d == DType::f32 || d == DType::bf16; }
   // Why attention over heads of this size cannot run here, in words; empty: it can.
   virtual std::string refuses_heads(int64_t /*size*/, DType) const { return {}; }
   // What `launch` launches, recorded to be replayed as one; absent where that gains nothing.

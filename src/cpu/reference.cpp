@@ -141,6 +141,7 @@ class ReferenceBackend : public Backend {
   }
   void synchronize() override {}
   int64_t free_bytes() const override { return memory(_SC_AVPHYS_PAGES); }
+  bool runs(DType d) const override { return is_float(d); }
 
  private:
   Stream stream_;

@@ -235,6 +235,7 @@ class CudaBackend final : public Backend {
     check(cudaStreamSynchronize(owned_.handle), "the work on the card");
   }
   int64_t free_bytes() const override { return memory_.free_bytes(); }
+  bool runs(DType d) const override { return d == DType::f16 || Backend::runs(d); }
   std::string refuses_heads(int64_t size, DType d) const override {
     return cuda::refused_heads(size, d);
   }

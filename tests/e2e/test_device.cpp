@@ -1,7 +1,8 @@
-// What a user reads when the card cannot be used, and that `auto` then takes the CPU.
+// What a user reads when the card cannot be used or is missing, and that `auto` then takes the CPU.
 #include <algorithm>
 
 #include "e2e/command.h"
+#include "served_folder.h"
 
 namespace hearth {
 namespace {
@@ -22,6 +23,25 @@ TEST(Device, AnOldDriverIsOneSentence) {
   EXPECT_EQ(taken.status, 0) << taken.err;
 }
 #endif
+
+// Of every command that runs a model, in the same words.
+TEST(Device, HalvesNeedACard) {
+  const Folder folder;
+  write_served_folder(folder / "model");
+  write_file_atomic(folder / "text.txt", "Once upon a time.");
+  const Arguments flags{"--model", folder / "model", "--device", "cpu", "--threads", "1"};
+  const Arguments commands[] = {{"generate", "--prompt", "a"},
+                                {"chat"},
+                                {"serve", "--port", "0"},
+                                {"eval", "--task", "perplexity", "--data", folder / "text.txt"}};
+  for (const Arguments& command : commands) {
+    SCOPED_TRACE(command[0]);
+    expect_error(run(folder, command + flags + Arguments{"--dtype", "fp16"}), 2,
+                 "1 thread, got fp16, which needs a card");
+    expect_error(run(folder, command + flags + Arguments{"--dtype", "fp8"}), 2,
+                 "expected fp32, bf16 or fp16, got \"fp8\"");
+  }
+}
 
 }  // namespace
 }  // namespace hearth

@@ -198,7 +198,7 @@ TEST(CudaPagedFp8, TheEngineIsNearTheCpus) {
       fmt::print("{} with fp8: log-probabilities off by {:.4f} at most, {:.5f} on average\n",
                  to_string(dtype), most, total / double(count));
       EXPECT_LT(most, 0.06);
-      EXPECT_LT(total / double(count), 0.006);
+      EXPECT_LT(total / double(count), 0.01);  // without fp8 0.005 is the bar
     }
   }
 }

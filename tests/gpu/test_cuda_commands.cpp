@@ -1,0 +1,32 @@
+// Commands that run a model on the card: fp16 weights beside fp32.
+#include "e2e/command.h"
+#include "gpu/cuda_case.h"
+#include "served_folder.h"
+
+namespace hearth {
+namespace {
+
+TEST(CudaCommands, RunAModelInHalves) {
+  HEARTH_NEEDS_A_CARD();
+  if (!fs::exists(HEARTH_BINARY)) GTEST_SKIP() << "no " << HEARTH_BINARY;
+  const Folder folder;
+  write_served_folder(folder / "model");
+  write_file_atomic(folder / "text.txt", "Once upon a time there was a card that counted.");
+  const auto ask = [&](const Arguments& command, const char* dtype) {
+    return json_of(run(folder, command + Arguments{"--model", folder / "model", "--device", "cuda",
+                                                   "--json", "--dtype", dtype}));
+  };
+  const Arguments eval{"eval", "--task", "perplexity", "--data", folder / "text.txt"};
+  const double fp32 = ask(eval, "fp32").at("value"), fp16 = ask(eval, "fp16").at("value");
+  EXPECT_NE(fp16, fp32);  // or it was not used
+  EXPECT_NEAR(fp16 / fp32, 1, 0.02);
+  const Arguments generate{"generate",     "--prompt",   "ab", "--max-tokens", "8", "--greedy",
+                           "--ignore-eos", "--logprobs", "0"};
+  const auto plain = ask(generate, "fp32"), half = ask(generate, "fp16");
+  EXPECT_EQ(half.at("tokens").size(), 8u);
+  EXPECT_NEAR(half.at("logprobs").at(0).at("logprob").get<double>(),
+              plain.at("logprobs").at(0).at("logprob").get<double>(), 0.05);
+}
+
+}  // namespace
+}  // namespace hearth
