@@ -198,7 +198,7 @@ void store_key(e4m3* panel, const T* from, int64_t at, int64_t D) {
   int32_t largest = 0;
   for (int i = 0; i < lanes; ++i) largest = top[i] > largest ? top[i] : largest;
   const uint8_t exponent = cache_exponent(uint32_t(largest));
-  const float inverse = power(uint8_t(254 - exponent));
+  const float inverse = power_of_two(uint8_t(254 - exponent));
   if (exponent == 255)
     std::memset(static_cast<void*>(panel + at * D), 0, size_t(D));
   else

@@ -163,7 +163,7 @@ struct Keys {
 };
 
 // 2^(exponent - 127), and what 255 stands for.
-HEARTH_INLINE float power(uint8_t exponent) {
+HEARTH_INLINE float power_of_two(uint8_t exponent) {
   const uint32_t u = uint32_t(exponent) << 23;
   float f;
   std::memcpy(&f, &u, sizeof f);
@@ -175,7 +175,7 @@ template <class T>
 HEARTH_INLINE void load_key(float* out, int64_t ld, const T* block, int64_t stride, int64_t j,
                             int64_t D) {
   if constexpr (std::is_same_v<T, e4m3>)
-    load_row(out, ld, block + j * stride, D, power(block[key_block * stride + j].bits));
+    load_row(out, ld, block + j * stride, D, power_of_two(block[key_block * stride + j].bits));
   else
     load_row(out, ld, block + j * stride, D, 1);
 }

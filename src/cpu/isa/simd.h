@@ -42,7 +42,6 @@ using vi [[gnu::vector_size(lanes * 4)]] = int32_t;  // also the type of a < b: 
 using vu [[gnu::vector_size(lanes * 4)]] = uint32_t;
 using vh [[gnu::vector_size(lanes * 2)]] = uint16_t;  // the bits of bf16 or f16
 using vb [[gnu::vector_size(lanes)]] = uint8_t;       // the bits of e4m3
-using vsb [[gnu::vector_size(lanes)]] = int8_t;
 
 #define HEARTH_INLINE [[gnu::always_inline]] inline
 
@@ -165,12 +164,29 @@ HEARTH_INLINE vh float_to_f16(vf a) {
 #endif
 }
 
+// Bytes with their sign; the compiler would take them one by one.
+HEARTH_INLINE vi widen_signed(vb a) {
+#if defined(__AVX512F__)
+  return (vi)_mm512_cvtepi8_epi32((__m128i)a);
+#elif defined(__AVX2__)
+  return (vi)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)a));
+#elif defined(__x86_64__)
+  const __m128i bytes = _mm_cvtsi32_si128((int)a), twice = _mm_unpacklo_epi8(bytes, bytes);
+  return (vi)_mm_srai_epi32(_mm_unpacklo_epi16(twice, twice), 24);
+#elif defined(__aarch64__)
+  return (vi)vmovl_s16(vget_low_s16(vmovl_s8((int8x8_t)vdup_n_u32((uint32_t)a))));
+#else
+  vi r;
+  for (int i = 0; i < lanes; ++i) r[i] = int8_t(a[i]);
+  return r;
+#endif
+}
+
 // e4m3 bits. Both ways only what a cache holds: finite numbers.
 HEARTH_INLINE vf e4m3_to_float(vb a) {
   // Sign, exponent and mantissa where a float has them, but for the exponent's bias. Denormals
   // among them cost an assist: codes below 8, seldom met next to a largest one near 448.
-  const vi apart = __builtin_convertvector((vsb)a, vi) << 20;
-  return from_bits((vu)apart & 0x87f00000u) * 0x1p120f;
+  return from_bits((vu)(widen_signed(a) << 20) & 0x87f00000u) * 0x1p120f;
 }
 HEARTH_INLINE vb float_to_e4m3(vf a) {
   const vf magnitude = abs(a);
