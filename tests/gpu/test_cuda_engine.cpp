@@ -148,9 +148,10 @@ TEST(CudaPaged, ValuesAreTheReferences) {
 TEST(CudaPaged, KeysAreStored) {
   HEARTH_NEEDS_A_CARD();
   const auto reference = make_reference_backend();
-  for (const PagedCase& c : {paged_cases[0], paged_cases[1], paged_cases[3], paged_cases[5]})
+  for (const PagedCase& c : paged_cases)
     for (const DType dtype : {DType::bf16, DType::f32})
       for (const Rows& rows : row_mixes()) {
+        if (c.softcap > 0 || c.alibi) continue;  // of no concern to what is stored
         SCOPED_TRACE(fmt::format("{} {} {} rows", c.name, to_string(dtype), rows.size()));
         EXPECT_TRUE(run_paged(card(), dtype, dtype, c, rows, 3, "cache") ==
                     run_paged(*reference, DType::f64, dtype, c, rows, 1, "cache"));
