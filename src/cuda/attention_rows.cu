@@ -169,6 +169,7 @@ __device__ void join_row(const Joined<D>* joined, int heads, T* y) {
 template <class T, int D, int Warps>
 __global__ void __launch_bounds__(Warps * 32, (D == 64 ? 24 : 12) / Warps) decode_row(Decode a) {
   constexpr int threads = Warps * 32, batch_keys = Warps * row_keys;
+  static_assert(threads >= most_rows_by_pieces);  // keys_of_row counts rows by threads
   extern __shared__ uint4 row_memory[];
   const int warp = int(threadIdx.x) / 32;
   const int row = int(blockIdx.x) / a.G, g = int(blockIdx.x) % a.G, share = a.H / a.G;
