@@ -20,7 +20,7 @@ __device__ __forceinline__ float number_of(uint32_t key) {
 }
 
 // What a thread has seen of a row: the likeliest as (key, ~id), and the sum of exp(x - top).
-struct Seen {
+struct RowSeen {
   Mass best = 0;
   float top = -INFINITY, sum = 0;
 
@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(scan_threads)
   wait_for_previous();
   const float* x = logits + blockIdx.y * stride;
   const auto [begin, end] = ids_of(int(blockIdx.x), V);
-  Seen mine;
+  RowSeen mine;
   const bool whole = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0;
   const int packed = whole ? begin + (end - begin) / 4 * 4 : begin;
   for (int i = begin + 4 * int(threadIdx.x); i < packed; i += 4 * under_way * scan_threads) {

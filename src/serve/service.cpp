@@ -96,7 +96,9 @@ std::shared_ptr<Exchange> Service::handle(const HttpRequest& r,
 
 Service::Answer Service::health(const HttpRequest&, const std::shared_ptr<Client>& client) {
   if (const std::string failure = model_->engine().failure(); !failure.empty())
-    throw HttpError(503, "[engine] expected its last step to go well, got: " + failure,
+    throw HttpError(503,
+                    "[engine] expected its last step to go well, got " +
+                        (config_.api_key.empty() ? failure : std::string("what stderr says")),
                     "engine_failed");
   respond_json(client, {{"status", "ok"}, {"model", name_}});
   return {};

@@ -60,7 +60,8 @@ class Run {
       else if ((spec_.stop && *spec_.stop) || at_stop())
         reason = "stopped";
       const bool good = state_.update.streak == 0;
-      improved_ = improved_ && (good || done);  // else for the next validation to find
+      // Else for the next validation to find, if there is to be one.
+      improved_ = improved_ && (good || done || reason == "target");
       if (done || reason != "steps" || (good && (improved_ || checkpoint_is_due()))) checkpoint();
     }
     log_->sync();
