@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "cpu/reference.h"
-#include "cuda_case.h"
+#include "paged_case.h"
 #include "unit/infer_model.h"
 
 namespace hearth::cases {
@@ -11,14 +11,6 @@ namespace {
 
 using test::card;
 using test::card_tolerances;
-
-struct PagedCase {
-  const char* name;
-  int64_t H = 4, G = 4, D = 64;
-  int64_t window = 0;
-  float softcap = 0;
-  bool alibi = false;
-};
 
 const PagedCase paged_cases[] = {
     {.name = "plain"},
@@ -35,29 +27,12 @@ const PagedCase paged_cases[] = {
     {.name = "alibi", .H = 4, .G = 2, .alibi = true},
     {.name = "all", .G = 2, .D = 96, .window = 300, .softcap = 5, .alibi = true}};
 
-// Rows of sequences, each at its place; a negative place is padding.
-struct Rows {
-  std::vector<int32_t> positions, sequences;
-  void add(int32_t sequence, int32_t first, int count) {
-    for (int32_t i = 0; i < count; ++i) {
-      positions.push_back(first < 0 ? -1 : first + i);
-      sequences.push_back(sequence);
-    }
-  }
-  int64_t size() const { return int64_t(positions.size()); }
-  bool apart() const {
-    for (size_t n = 0; n < sequences.size(); ++n)
-      if (sequences[n] != int32_t(n)) return false;
-    return true;
-  }
-};
-
 constexpr int64_t sequences = 160, width = 12;  // 768 tokens each
 constexpr int32_t shared_blocks = 8 * width;
 
 // Eight sequences with blocks of their own. Those of rows apart read the same ones, but for the
 // block that a row writes to.
-std::vector<int32_t> tables_of(const Rows& rows) {
+std::vector<int32_t> tables_of(const PagedRows& rows) {
   std::vector<int32_t> r;
   for (int32_t i = 0; i < sequences * width; ++i) r.push_back(1 + (i * 7) % shared_blocks);
   for (int32_t n = 0; rows.apart() && n < rows.size(); ++n)
@@ -68,8 +43,8 @@ std::vector<int32_t> tables_of(const Rows& rows) {
 
 // Few rows; a full decoding batch; prompts of all lengths between rows of decoding, with padding;
 // more sequences than a block has threads.
-std::vector<Rows> row_mixes() {
-  std::vector<Rows> all(5);
+std::vector<PagedRows> row_mixes() {
+  std::vector<PagedRows> all(5);
   all[0].add(1, 700, 1);
   for (int32_t s = 0; s < 8; ++s) all[1].add(s, 83 * s, 1);
   all[1].add(0, -1, 8);
@@ -91,28 +66,10 @@ Numbers random_numbers(int64_t n, uint32_t seed, DType rounded_to) {
   return x;
 }
 
-Numbers run_paged(Backend& b, DType dtype, DType rounded_to, const PagedCase& c, const Rows& rows,
-                  int times, const char* what = "paged.y") {
+Numbers run_paged(Backend& b, DType dtype, DType rounded_to, const PagedCase& c,
+                  const PagedRows& rows, int times, const char* what = "paged.y") {
   const int64_t N = rows.size(), blocks = 1 + shared_blocks + sequences;
-  Tape t(dtype, "paged");
-  const Var qkv = t.input("qkv", {1, N, c.H + 2 * c.G, c.D}, dtype);
-  const Var cache = t.state("cache", {blocks, 2 * c.G, cache_block, c.D}, dtype);
-  const Paged paged{t.input("positions", {1, N}, DType::i32),
-                    t.input("sequences", {1, N}, DType::i32),
-                    t.input("tables", {sequences, width}, DType::i32)};
-  const Var slopes = c.alibi ? t.constant("slopes", {c.H}, alibi_slopes(c.H)) : Var{};
-  const Var y = attention_cached(t, cache, qkv, paged, slopes,
-                                 {.heads = c.H,
-                                  .kv_heads = c.G,
-                                  .head_dim = c.D,
-                                  .window = c.window,
-                                  .scale = float(1 / std::sqrt(double(c.D))),
-                                  .softcap = c.softcap,
-                                  .apart = rows.apart()});
-  const Var out = t.result("y", t.shape(y), dtype);
-  t.push(kernel_op<&Kernels::copy>("copy",
-                                   [](auto* f, Stream& s, In in, Out o) { f(s, o[0], in[0]); }),
-         {y}, {out});
+  Tape t = paged_tape(dtype, c, rows, {blocks, 2 * c.G, cache_block, c.D}, dtype, sequences, width);
   Memory memory(b, nullptr);
   Exec exec(std::move(t), memory);
   StateStore& state = memory.state;
@@ -132,7 +89,7 @@ TEST(CudaPaged, ValuesAreTheReferences) {
   const auto reference = make_reference_backend();
   for (const PagedCase& c : paged_cases)
     for (const Tolerance& tolerance : card_tolerances)
-      for (const Rows& rows : row_mixes()) {
+      for (const PagedRows& rows : row_mixes()) {
         SCOPED_TRACE(fmt::format("{} {} {} rows", c.name, to_string(tolerance.dtype), rows.size()));
         const Numbers want = run_paged(*reference, DType::f64, tolerance.dtype, c, rows, 1);
         const Numbers got = run_paged(card(), tolerance.dtype, tolerance.dtype, c, rows, 1);
@@ -150,7 +107,7 @@ TEST(CudaPaged, KeysAreStored) {
   const auto reference = make_reference_backend();
   for (const PagedCase& c : paged_cases)
     for (const DType dtype : {DType::bf16, DType::f32})
-      for (const Rows& rows : row_mixes()) {
+      for (const PagedRows& rows : row_mixes()) {
         if (c.softcap > 0 || c.alibi) continue;  // of no concern to what is stored
         SCOPED_TRACE(fmt::format("{} {} {} rows", c.name, to_string(dtype), rows.size()));
         EXPECT_TRUE(run_paged(card(), dtype, dtype, c, rows, 3, "cache") ==

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/fp8.h"
-#include "cuda_case.h"
+#include "paged_case.h"
 #include "unit/infer_model.h"
 
 namespace hearth::cases {
@@ -12,15 +12,7 @@ namespace {
 using test::card;
 using test::card_tolerances;
 
-struct Fp8Case {
-  const char* name;
-  int64_t H = 4, G = 4, D = 64;
-  int64_t window = 0;
-  float softcap = 0;
-  bool alibi = false;
-};
-
-const Fp8Case fp8_cases[] = {
+const PagedCase fp8_cases[] = {
     {.name = "plain"},
     {.name = "many heads", .H = 12, .G = 12},
     {.name = "many small heads", .H = 12, .G = 12, .D = 32},
@@ -35,21 +27,10 @@ const Fp8Case fp8_cases[] = {
     {.name = "alibi", .H = 4, .G = 2, .alibi = true},
     {.name = "all", .G = 2, .D = 96, .window = 300, .softcap = 5, .alibi = true}};
 
-struct Fp8Rows {
-  std::vector<int32_t> positions, sequences;
-  void add(int32_t sequence, int32_t first, int count) {
-    for (int32_t i = 0; i < count; ++i) {
-      positions.push_back(first < 0 ? -1 : first + i);
-      sequences.push_back(sequence);
-    }
-  }
-  int64_t size() const { return int64_t(positions.size()); }
-};
-
 // One row; a decoding batch; one with guesses to verify; so many rows that they are stored ahead;
 // prompts of all lengths between rows of decoding, with padding.
-std::vector<Fp8Rows> fp8_mixes() {
-  std::vector<Fp8Rows> all(5);
+std::vector<PagedRows> fp8_mixes() {
+  std::vector<PagedRows> all(5);
   all[0].add(1, 700, 1);
   for (int32_t s = 0; s < 8; ++s) all[1].add(s, 83 * s, 1);
   all[1].add(0, -1, 8);
@@ -88,27 +69,11 @@ struct Fp8Result {
   std::vector<uint8_t> cache;
 };
 
-Fp8Result run_fp8(Backend& b, DType dtype, DType rounded_to, const Fp8Case& c, const Fp8Rows& rows,
-                  int times) {
+Fp8Result run_fp8(Backend& b, DType dtype, DType rounded_to, const PagedCase& c,
+                  const PagedRows& rows, int times) {
   const int64_t N = rows.size(), blocks = fp8_sequences * fp8_width + 1;
-  Tape t(dtype, "paged");
-  const Var qkv = t.input("qkv", {1, N, c.H + 2 * c.G, c.D}, dtype);
-  const Var cache = t.state("cache", {blocks, 2 * c.G, cache_block, c.D + 1}, DType::u8);
-  const Paged paged{t.input("positions", {1, N}, DType::i32),
-                    t.input("sequences", {1, N}, DType::i32),
-                    t.input("tables", {fp8_sequences, fp8_width}, DType::i32)};
-  const Var slopes = c.alibi ? t.constant("slopes", {c.H}, alibi_slopes(c.H)) : Var{};
-  const Var y = attention_cached(t, cache, qkv, paged, slopes,
-                                 {.heads = c.H,
-                                  .kv_heads = c.G,
-                                  .head_dim = c.D,
-                                  .window = c.window,
-                                  .scale = float(1 / std::sqrt(double(c.D))),
-                                  .softcap = c.softcap});
-  const Var out = t.result("y", t.shape(y), dtype);
-  t.push(kernel_op<&Kernels::copy>("copy",
-                                   [](auto* f, Stream& s, In in, Out o) { f(s, o[0], in[0]); }),
-         {y}, {out});
+  Tape t = paged_tape(dtype, c, rows, {blocks, 2 * c.G, cache_block, c.D + 1}, DType::u8,
+                      fp8_sequences, fp8_width);
   Memory memory(b, nullptr);
   Exec exec(std::move(t), memory);
   StateStore& state = memory.state;
@@ -133,9 +98,9 @@ Fp8Result run_fp8(Backend& b, DType dtype, DType rounded_to, const Fp8Case& c, c
 TEST(CudaPagedFp8, SeesAndStoresWhatTheCpuDoes) {
   HEARTH_NEEDS_A_CARD();
   const auto cpu = make_cpu_backend(0);
-  for (const Fp8Case& c : fp8_cases)
+  for (const PagedCase& c : fp8_cases)
     for (const Tolerance& tolerance : card_tolerances)
-      for (const Fp8Rows& rows : fp8_mixes()) {
+      for (const PagedRows& rows : fp8_mixes()) {
         SCOPED_TRACE(fmt::format("{} {} {} rows", c.name, to_string(tolerance.dtype), rows.size()));
         const Fp8Result want = run_fp8(*cpu, DType::f32, tolerance.dtype, c, rows, 1);
         const Fp8Result got = run_fp8(card(), tolerance.dtype, tolerance.dtype, c, rows, 1);
@@ -153,8 +118,8 @@ TEST(CudaPagedFp8, OddHeadsInFp32) {
   HEARTH_NEEDS_A_CARD();
   const auto cpu = make_cpu_backend(0);
   for (const int64_t D : {5, 21, 100})
-    for (const Fp8Rows& rows : fp8_mixes()) {
-      const Fp8Case c{.name = "odd", .H = 6, .G = 3, .D = D};
+    for (const PagedRows& rows : fp8_mixes()) {
+      const PagedCase c{.name = "odd", .H = 6, .G = 3, .D = D};
       const Fp8Result want = run_fp8(*cpu, DType::f32, DType::f32, c, rows, 1);
       const Fp8Result got = run_fp8(card(), DType::f32, DType::f32, c, rows, 2);
       EXPECT_LT(error_of(got.y, want.y), 1e-5) << D << " " << rows.size();

@@ -1,0 +1,62 @@
+// What the tests of paged attention share: a model's heads, the rows of a step, and the program
+// that runs attention_cached over them.
+#pragma once
+
+#include "cuda_case.h"
+#include "model/config.h"
+
+namespace hearth::cases {
+
+struct PagedCase {
+  const char* name;
+  int64_t H = 4, G = 4, D = 64;
+  int64_t window = 0;
+  float softcap = 0;
+  bool alibi = false;
+};
+
+// Rows of sequences, each at its place; a negative place is padding.
+struct PagedRows {
+  std::vector<int32_t> positions, sequences;
+  void add(int32_t sequence, int32_t first, int count) {
+    for (int32_t i = 0; i < count; ++i) {
+      positions.push_back(first < 0 ? -1 : first + i);
+      sequences.push_back(sequence);
+    }
+  }
+  int64_t size() const { return int64_t(positions.size()); }
+  bool apart() const {
+    for (size_t n = 0; n < sequences.size(); ++n)
+      if (sequences[n] != int32_t(n)) return false;
+    return true;
+  }
+};
+
+// The inputs are "paged.qkv", .positions, .sequences and .tables (sequences, width), the result
+// "paged.y"; the state "cache" has the shape and type given.
+inline Tape paged_tape(DType dtype, const PagedCase& c, const PagedRows& rows, Shape cache_shape,
+                       DType cache_dtype, int64_t sequences, int64_t width) {
+  const int64_t N = rows.size();
+  Tape t(dtype, "paged");
+  const Var qkv = t.input("qkv", {1, N, c.H + 2 * c.G, c.D}, dtype);
+  const Var cache = t.state("cache", cache_shape, cache_dtype);
+  const Paged paged{t.input("positions", {1, N}, DType::i32),
+                    t.input("sequences", {1, N}, DType::i32),
+                    t.input("tables", {sequences, width}, DType::i32)};
+  const Var slopes = c.alibi ? t.constant("slopes", {c.H}, alibi_slopes(c.H)) : Var{};
+  const Var y = attention_cached(t, cache, qkv, paged, slopes,
+                                 {.heads = c.H,
+                                  .kv_heads = c.G,
+                                  .head_dim = c.D,
+                                  .window = c.window,
+                                  .scale = float(1 / std::sqrt(double(c.D))),
+                                  .softcap = c.softcap,
+                                  .apart = rows.apart()});
+  const Var out = t.result("y", t.shape(y), dtype);
+  t.push(kernel_op<&Kernels::copy>("copy",
+                                   [](auto* f, Stream& s, In in, Out o) { f(s, o[0], in[0]); }),
+         {y}, {out});
+  return t;
+}
+
+}  // namespace hearth::cases
