@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,10 +35,18 @@ class Replay {
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  // In order with what runs there.
+  // After what was launched before it.
   virtual void begin(const std::byte* device, int64_t bytes) = 0;
-  // Until they are here; they stay until the next begin().
+  // Until they are here; they stay until the next begin(). Before this nothing may write them
+  // there.
   virtual const std::byte* wait() = 0;
+};
+
+// Bytes to be copied on the device.
+struct Copy {
+  std::byte* to;
+  const std::byte* from;
+  int64_t bytes;
 };
 
 class Backend {
@@ -61,6 +70,10 @@ class Backend {
   }
   virtual void release_far(std::byte* p, int64_t bytes) { release(p, bytes); }
   virtual void upload(std::byte* device, const void* host, int64_t bytes) = 0;
+  // The same for bytes that nothing launched so far reads or writes: it waits for none of that.
+  virtual void upload_ahead(std::byte* device, const void* host, int64_t bytes) {
+    upload(device, host, bytes);
+  }
   virtual void download(void* host, const std::byte* device, int64_t bytes) = 0;
   // Of at most so many bytes at a time.
   virtual std::unique_ptr<Transfer> make_transfer(int64_t bytes);
@@ -70,6 +83,10 @@ class Backend {
     std::vector<std::byte> host(static_cast<size_t>(bytes));
     download(host.data(), from, bytes);
     upload(to, host.data(), bytes);
+  }
+  // Many at once, none of which reads or writes what another writes.
+  virtual void copy_all(std::span<const Copy> all) {
+    for (const Copy& c : all) copy(c.to, c.from, c.bytes);
   }
   virtual void synchronize() = 0;
   virtual int64_t free_bytes() const = 0;

@@ -15,7 +15,7 @@ std::byte* Memory::arena() {
 }
 
 Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
-  join_norms(tape_, m.backend.kernels());
+  join_norms(tape_, m.backend.kernels(), m.backend.stream());
   prune(tape_);
   alias(tape_);
   plan_ = plan(tape_);

@@ -106,11 +106,11 @@ struct Kernels {
   // c (M, N); op(a) (M, K); op(b) (K, N); bias (N); prior, aux (M, N). c may be acc with a, b bf16.
   void (*gemm)(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
                const GemmSpec&);
-  // The same with a = norm(x) * gain + shift, rounded as norm rounds it; b is a weight (tb), and
-  // nothing is kept of the norm. Where it pays, and may be absent.
+  // The same with a = norm(x) * gain + shift; either that is rounded as norm rounds it, or b times
+  // gain is. b is a weight (tb), and nothing is kept of the norm. Where it pays, and may be absent.
   void (*norm_gemm)(Stream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
                     Tensor prior, const NormSpec&, const GemmSpec&) = nullptr;
-  bool (*norm_gemm_takes)(int64_t rows, int64_t width, int64_t columns, DType) = nullptr;
+  bool (*norm_gemm_takes)(Stream&, int64_t rows, int64_t width, int64_t columns, DType) = nullptr;
   // out (N) acc = [out +] alpha * column sums of x (M, N); parts (row_parts, N) acc
   void (*column_sum)(Stream&, Tensor out, Tensor parts, Tensor x, float alpha, bool add);
 

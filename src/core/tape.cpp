@@ -261,7 +261,7 @@ Node normed_product(const Node& product, const Node& norm) {
 
 }  // namespace
 
-void join_norms(Tape& t, const Kernels& k) {
+void join_norms(Tape& t, const Kernels& k, Stream& stream) {
   if (!k.norm_gemm) return;
   // Of each value in memory: how many nodes read it, and how many of them are products of it.
   std::vector<int> readers(t.values.size()), products(t.values.size());
@@ -283,7 +283,7 @@ void join_norms(Tape& t, const Kernels& k) {
     const Var x = n.in[0], y = n.out[0];
     const Shape s = t.shape(x);
     if (readers[root(y)] && readers[root(y)] == products[root(y)] &&
-        k.norm_gemm_takes(s.numel() / s[-1], s[-1], widest[root(y)], t[x].dtype))
+        k.norm_gemm_takes(stream, s.numel() / s[-1], s[-1], widest[root(y)], t[x].dtype))
       norm_of[root(y)] = &n;
   }
   std::vector<Node> joined;

@@ -200,6 +200,6 @@ void prune(Tape&);
 
 // Lets products norm their own rows where the backend has that for so many rows and nothing else
 // reads the norm's result: prune() then drops the norm.
-void join_norms(Tape&, const Kernels&);
+void join_norms(Tape&, const Kernels&, Stream&);
 
 }  // namespace hearth

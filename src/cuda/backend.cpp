@@ -5,9 +5,8 @@
 
 #include "core/error.h"
 #include "cuda/attention_kernels.h"
+#include "cuda/copies.h"
 #include "cuda/gemm.h"
-#include "cuda/gemm_few.h"
-#include "cuda/gemm_some.h"
 #include "cuda/kernels.h"
 #include "cuda/nvml.h"
 #include "cuda/probe.h"
@@ -64,16 +63,16 @@ bool turned_off(const char* variable) {
 // Pinned memory that small uploads pass through, so that the host need not wait for them.
 class Staging {
  public:
-  explicit Staging(cudaStream_t s) : stream_(s) {
-    check(cudaMallocHost(&data_, size_t(size)), "allocating pinned memory");
+  Staging(cudaStream_t s, int64_t bytes) : stream_(s), size_(bytes) {
+    check(cudaMallocHost(&data_, size_t(size_)), "allocating pinned memory");
   }
   ~Staging() { cudaFreeHost(data_); }
   Staging(const Staging&) = delete;
 
   void upload(void* device, const void* host, int64_t bytes) {
     while (bytes > 0) {
-      const int64_t n = std::min(bytes, size);
-      if (at_ + n > size) {  // once round: what lies there must have been read
+      const int64_t n = std::min(bytes, size_);
+      if (at_ + n > size_) {  // once round: what lies there must have been read
         check(cudaStreamSynchronize(stream_), "waiting for uploads");
         at_ = 0;
       }
@@ -89,35 +88,51 @@ class Staging {
   }
 
  private:
-  static constexpr int64_t size = 16 * mib;
   cudaStream_t stream_;
+  int64_t size_;
   void* data_ = nullptr;
   int64_t at_ = 0;
 };
 
+// A point in a stream that others, or the host, wait for.
+class Mark {
+ public:
+  Mark() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); }
+  ~Mark() { cudaEventDestroy(event_); }
+  Mark(const Mark&) = delete;
+  void set(cudaStream_t s) { check(cudaEventRecord(event_, s), "marking a stream"); }
+  void hold(cudaStream_t s) { check(cudaStreamWaitEvent(s, event_), "holding a stream"); }
+  void wait() { check(cudaEventSynchronize(event_), "the work on the card"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// Copies in a stream of their own, which what is launched behind them does not wait for.
 class PinnedTransfer final : public Transfer {
  public:
-  PinnedTransfer(cudaStream_t s, int64_t bytes) : stream_(s) {
-    check(cudaEventCreateWithFlags(&arrived_, cudaEventDisableTiming), "making an event");
+  PinnedTransfer(cudaStream_t work, cudaStream_t copies, int64_t bytes)
+      : work_(work), copies_(copies) {
     check(cudaMallocHost(&data_, size_t(bytes)), "allocating pinned memory");
   }
   ~PinnedTransfer() override {
-    cudaEventSynchronize(arrived_);
+    cudaStreamSynchronize(copies_);
     cudaFreeHost(data_);
-    cudaEventDestroy(arrived_);
   }
   void begin(const std::byte* device, int64_t bytes) override {
-    check(cudaMemcpyAsync(data_, device, size_t(bytes), cudaMemcpyDefault, stream_), "a download");
-    check(cudaEventRecord(arrived_, stream_), "marking a download");
+    made_.set(work_);
+    made_.hold(copies_);
+    check(cudaMemcpyAsync(data_, device, size_t(bytes), cudaMemcpyDefault, copies_), "a download");
+    arrived_.set(copies_);
   }
   const std::byte* wait() override {
-    check(cudaEventSynchronize(arrived_), "the work on the card");
+    arrived_.wait();
     return static_cast<const std::byte*>(data_);
   }
 
  private:
-  cudaStream_t stream_;
-  cudaEvent_t arrived_ = nullptr;
+  cudaStream_t work_, copies_;
+  Mark made_, arrived_;
   void* data_ = nullptr;
 };
 
@@ -163,7 +178,8 @@ class CudaBackend final : public Backend {
       : spec_(spec),
         name_(card.name),
         memory_(spec.memory_limit),
-        staging_(owned_.handle),
+        staging_(owned_.handle, 16 * mib),
+        ahead_(uploads_.handle, mib),
         stream_(memory_),
         nvml_(card.index) {
     stream_.handle = owned_.handle;
@@ -174,15 +190,16 @@ class CudaBackend final : public Backend {
     stream_.early = !turned_off("HEARTH_EARLY");
     const char* racecheck = std::getenv("HEARTH_RACECHECK");
     stream_.racecheck = racecheck && std::strcmp(racecheck, "1") == 0;
-    stream_.some_rows =
-        spec.some_rows && !turned_off("HEARTH_SOME") && gemm_some_runs(stream_.card);
+    stream_.some_rows = spec.some_rows && !turned_off("HEARTH_SOME") && stream_.card.hopper();
     graphs_ = spec.graphs && !turned_off("HEARTH_GRAPH");
     gemms_ = std::make_unique<Gemms>(stream_, GemmsSpec{.tf32 = spec.tf32, .card = card.name});
     stream_.gemms = gemms_.get();
     const int64_t memory = spec.memory_limit ? spec.memory_limit : card.memory_bytes;
     logits_bytes_ = std::clamp<int64_t>(memory / 96, 64 * mib, 1024 * mib);
   }
-  ~CudaBackend() override { cudaStreamSynchronize(owned_.handle); }
+  ~CudaBackend() override {
+    for (const OwnedStream* s : {&uploads_, &owned_, &downloads_}) cudaStreamSynchronize(s->handle);
+  }
 
   const Kernels& kernels() const override { return cuda_kernels(); }
   Stream& stream() override { return stream_; }
@@ -219,17 +236,29 @@ class CudaBackend final : public Backend {
   void upload(std::byte* device, const void* host, int64_t bytes) override {
     staging_.upload(device, host, bytes);
   }
+  void upload_ahead(std::byte* device, const void* host, int64_t bytes) override {
+    ahead_.upload(device, host, bytes);
+    uploaded_.set(uploads_.handle);
+    uploaded_.hold(owned_.handle);
+  }
   void download(void* host, const std::byte* device, int64_t bytes) override {
     check(cudaMemcpyAsync(host, device, size_t(bytes), cudaMemcpyDefault, owned_.handle),
           "a download");
     synchronize();
   }
   std::unique_ptr<Transfer> make_transfer(int64_t bytes) override {
-    return std::make_unique<PinnedTransfer>(owned_.handle, bytes);
+    return std::make_unique<PinnedTransfer>(owned_.handle, downloads_.handle, bytes);
   }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
     check(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToDevice, owned_.handle),
           "a copy on the card");
+  }
+  void copy_all(std::span<const Copy> all) override {
+    const int64_t bytes = int64_t(all.size_bytes());
+    if (!copies_fit(all)) return Backend::copy_all(all);
+    auto* list = static_cast<Copy*>(stream_.scratch(bytes));
+    staging_.upload(list, all.data(), bytes);
+    launch_copies(stream_, list, int64_t(all.size()));
   }
   void synchronize() override {
     check(cudaStreamSynchronize(owned_.handle), "the work on the card");
@@ -252,9 +281,10 @@ class CudaBackend final : public Backend {
  private:
   CudaSpec spec_;
   std::string name_;
-  OwnedStream owned_;
+  OwnedStream owned_, uploads_, downloads_;  // the work; what goes beside it
   DeviceMemory memory_;
-  Staging staging_;
+  Staging staging_, ahead_;
+  Mark uploaded_;
   CudaStream stream_;
   std::unique_ptr<Gemms> gemms_;
   Nvml nvml_;

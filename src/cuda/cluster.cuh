@@ -48,18 +48,23 @@ __device__ __forceinline__ uint32_t in_block(uint32_t at, int rank) {
   return r;
 }
 
-// To an address that in_block() gave.
-__device__ __forceinline__ void put_in_block(uint32_t at, const float4& v) {
+// To an address that in_block() gave; the barrier at `bar`, of the same block, counts the bytes.
+__device__ __forceinline__ void put_in_block(uint32_t at, uint32_t bar, const float2& v) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(v.x), "f"(v.y),
-               "f"(v.z), "f"(v.w)
-               : "memory");
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+          at),
+      "f"(v.x), "f"(v.y), "r"(bar)
+      : "memory");
 #endif
 }
-__device__ __forceinline__ void put_in_block(uint32_t at, const float2& v) {
+__device__ __forceinline__ void put_in_block(uint32_t at, uint32_t bar, const float4& v) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(v.x), "f"(v.y)
-               : "memory");
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(at),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(bar)
+      : "memory");
 #endif
 }
 

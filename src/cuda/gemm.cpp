@@ -301,4 +301,17 @@ void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tens
   on(s).gemms->run(c, aux, a, b, bias, prior, spec);
 }
 
+bool norm_gemm_takes(Stream& s, int64_t rows, int64_t width, int64_t columns, DType dtype) {
+  return norm_gemm_few_takes(rows, width, columns, dtype) ||
+         norm_gemm_some_takes(on(s), rows, width, columns, dtype);
+}
+
+void norm_gemm(Stream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
+               Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
+  for (const Tensor& t : {gain, shift, b, bias})
+    if (t && t.dtype != x.dtype) refuse_dtypes("norm_gemm", t.dtype, x.dtype);
+  const bool few = norm_gemm_few_takes(x.rows(), x.cols(), c.cols(), x.dtype);
+  (few ? norm_gemm_few : norm_gemm_some)(on(s), c, x, gain, shift, b, bias, prior, norm, spec);
+}
+
 }  // namespace hearth::cuda

@@ -25,9 +25,12 @@ class Gemms {
   std::unique_ptr<State> state_;
 };
 
-// The entry of the table.
+// Entries of the table.
 void gemm(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
           const GemmSpec&);
+bool norm_gemm_takes(Stream&, int64_t rows, int64_t width, int64_t columns, DType);
+void norm_gemm(Stream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
+               Tensor prior, const NormSpec&, const GemmSpec&);
 
 // What a product without a fused epilogue leaves to do, over n elements of one dtype:
 // c = alpha * act(x) + prior, or with slope c = alpha * x * act'(aux) + prior. c may be any of

@@ -4,10 +4,11 @@
 // have scattered pairs. Warps of a block share rows of w and split K; their sums are added in
 // order. The rows of a may be normed on their way in: a block reads every element of them once, and
 // has them all in its registers when it does.
+#include "cuda/act.cuh"
 #include "cuda/device.cuh"
 #include "cuda/early.cuh"
 #include "cuda/gemm_few.h"
-#include "cuda/gemm_rows.cuh"
+#include "cuda/mma.cuh"
 
 namespace hearth::cuda {
 namespace {
@@ -29,6 +30,13 @@ struct FewArgs {
   float eps = 0;
   bool layer = false;
 };
+
+template <class T>
+__device__ __forceinline__ float act_of_product(Act act, float x) {
+  if (act == Act::gelu_tanh) return act_value_for<Act::gelu_tanh, T>(x);
+  if (act == Act::gelu_erf) return act_value_for<Act::gelu_erf, T>(x);
+  return act_value_for<Act::relu2, T>(x);  // a GLU is no act of a product
+}
 
 // Eight elements of a row from column k on; zeros outside.
 template <class T>
@@ -280,19 +288,18 @@ void gemm_few(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bi
 }
 
 // Every block norms the rows again: more blocks than the card holds at once had better not.
-bool norm_gemm_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
+bool norm_gemm_few_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
   return (dtype == DType::bf16 || dtype == DType::f16) && rows <= 16 && width % 8 == 0 &&
          width <= 16 * ahead * stretch && columns <= 8192;
 }
 
-void norm_gemm(Stream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
-               Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
-  expect_dtypes("norm_gemm", x.dtype, gain, shift, b, bias);
+void norm_gemm_few(CudaStream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b,
+                   Tensor bias, Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
   few_types(x, c, [&]<class T, class Out>(T*, Out*) {
     FewArgs<T, Out> args = few_args<T, Out>(c, {}, x, b, bias, prior, spec);
     args.gain = as<T>(gain), args.shift = as<T>(shift);
     args.eps = norm.eps, args.layer = norm.kind == Norm::layer;
-    few_launch<true, T, Out>(on(s), args);
+    few_launch<true, T, Out>(s, args);
   });
   check_launch("norm_gemm");
 }

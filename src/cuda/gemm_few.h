@@ -10,9 +10,9 @@ bool gemm_few_takes(const Tensor& c, const Tensor& a, const Tensor& b, const Gem
 void gemm_few(CudaStream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
               const GemmSpec&);
 
-// Entries of the table.
-bool norm_gemm_takes(int64_t rows, int64_t width, int64_t columns, DType);
-void norm_gemm(Stream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
-               Tensor prior, const NormSpec&, const GemmSpec&);
+// With a the normed x, rounded as the norm's own kernel rounds it.
+bool norm_gemm_few_takes(int64_t rows, int64_t width, int64_t columns, DType);
+void norm_gemm_few(CudaStream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b,
+                   Tensor bias, Tensor prior, const NormSpec&, const GemmSpec&);
 
 }  // namespace hearth::cuda

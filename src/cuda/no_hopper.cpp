@@ -1,6 +1,7 @@
 // In place of the Hopper kernels in a build for other cards: it has code for no call.
 #include "core/error.h"
 #include "cuda/attention.h"
+#include "cuda/gemm_some.h"
 
 namespace hearth::cuda {
 
@@ -11,6 +12,19 @@ void flash_hopper(const AttnCall&, CudaStream&) {
 }
 void flash_hopper_bwd(const AttnCall&, CudaStream&) {
   fail("cuda", "expected no call of flash_hopper_bwd");
+}
+
+bool gemm_some_takes(const CudaStream&, const Tensor&, const Tensor&, const Tensor&,
+                     const GemmSpec&) {
+  return false;
+}
+void gemm_some(CudaStream&, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const GemmSpec&) {
+  fail("cuda", "expected no call of gemm_some");
+}
+bool norm_gemm_some_takes(const CudaStream&, int64_t, int64_t, int64_t, DType) { return false; }
+void norm_gemm_some(CudaStream&, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                    const NormSpec&, const GemmSpec&) {
+  fail("cuda", "expected no call of norm_gemm_some");
 }
 
 }  // namespace hearth::cuda

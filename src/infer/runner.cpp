@@ -32,14 +32,20 @@ struct Inputs {
   int64_t size() const { return tables() + sequences * width; }
 };
 
+constexpr size_t turns = 2;
+std::string name_of(const char* what, size_t turn) {
+  return fmt::format("engine.{}.{}", what, turn);
+}
+
 // Records the forward pass of a step; the logits of the rows wanted go to the state "logits".
 Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const StepShape& shape,
-             bool draws) {
+             bool draws, size_t turn) {
   const auto [rows, wanted, all, apart] = shape;
   Tape t(dtype, "engine");
   t.trains = false;
   const Inputs in(spec, rows, wanted);
-  const Var inputs = t.state("engine.inputs", {Inputs(spec).size(), 1}, DType::i32);
+  const Shape all_inputs{Inputs(spec).size(), 1};
+  const Var inputs = t.state(name_of("inputs", turn), all_inputs, DType::i32);
   const auto part = [&](int64_t at, Shape s) { return t.view(t.rows(inputs, at, s.numel()), s); };
   const DecoderInputs model{.tokens = part(in.tokens(), {1, rows}),
                             .positions = part(in.positions(), {1, rows}),
@@ -54,13 +60,14 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const St
   const Var own = t.rows(logits, 0, wanted);
   record_gemm(t, own, {}, t.view(x, {wanted, c.dim}), head, {}, {}, {.tb = true});
   if (!draws) return t;
-  const Var drawn = t.state("engine.drawn", {spec.logits, drawn_ints}, DType::i32);
+  const Var drawn = t.state(name_of("drawn", turn), {spec.logits, drawn_ints}, DType::i32);
+  const Var next = t.state(name_of("inputs", (turn + 1) % turns), all_inputs, DType::i32);
   t.push(kernel_op<&Kernels::sample>("sample",
                                      [vocab = spec.vocab](auto* f, Stream& s, In in, Out out) {
                                        f(s, out[0], out[1], in[0], in[1], vocab);
                                      }),
          {own, part(in.controls(), {wanted, control_ints})},
-         {t.rows(drawn, 0, wanted), t.rows(inputs, in.tokens(), wanted)});
+         {t.rows(drawn, 0, wanted), t.rows(next, in.tokens(), wanted)});
   return t;
 }
 
@@ -102,7 +109,7 @@ struct Need {
 };
 Need largest_need(const ModelConfig& c, DType dtype, RunnerSpec spec) {
   spec.blocks = 1;
-  Tape t = forward(c, dtype, spec, {spec.rows, spec.logits}, true);
+  Tape t = forward(c, dtype, spec, {spec.rows, spec.logits}, true, 0);
   prune(t);
   alias(t);
   Need n{.arena = plan(t).arena_bytes};
@@ -134,7 +141,7 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
   if (params.dtype() == DType::f64) fail("engine", "expected weights of at most 32 bits, got f64");
   // Once and for all: a larger arena later would undo every captured program.
   memory_.reserve(largest_need(config_, params.dtype(), spec_).arena);
-  program({bucket(1, spec.rows), 1, true, true});
+  program({bucket(1, spec.rows), 1, true, true}, 0);
   wide_ = memory_.state.find("engine.logits").cols();
   inputs_.resize(size_t(Inputs(spec).size()));
   for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
@@ -151,11 +158,11 @@ int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, const RunnerS
   return n.arena + n.kept;
 }
 
-Exec& Runner::program(const StepShape& shape) {
-  std::unique_ptr<Exec>& p = programs_[shape];
+Exec& Runner::program(const StepShape& shape, size_t turn) {
+  std::unique_ptr<Exec>& p = programs_[{shape, turn}];
   if (!p)
-    p = std::make_unique<Exec>(forward(config_, memory_.params->dtype(), spec_, shape, draws()),
-                               memory_);
+    p = std::make_unique<Exec>(
+        forward(config_, memory_.params->dtype(), spec_, shape, draws(), turn), memory_);
   return *p;
 }
 
@@ -163,7 +170,7 @@ bool Runner::draws() const {
   return memory_.backend.kernels().sample && config_.logit_softcap == 0;
 }
 
-void Runner::upload(const Feed& f, const StepShape& shape) {
+void Runner::upload(const Feed& f, const StepShape& shape, size_t turn) {
   const Inputs in(spec_, shape.rows, shape.logits);
   const auto put = [&](int64_t at, std::span<const int32_t> values, int64_t size, int32_t rest) {
     const auto end = std::ranges::copy(values, inputs_.begin() + at).out;
@@ -181,8 +188,13 @@ void Runner::upload(const Feed& f, const StepShape& shape) {
     put(in.tables() + int64_t(i) * in.width, f.tables[i], in.width, 0);
   const int64_t begin = f.follows ? in.positions() : in.tokens();
   const int64_t end = in.tables() + int64_t(f.tables.size()) * in.width;
-  memory_.backend.upload(memory_.state.find("engine.inputs").data + begin * 4,
-                         inputs_.data() + begin, (end - begin) * 4);
+  std::byte* const to = memory_.state.find(name_of("inputs", turn)).data + begin * 4;
+  if (f.follows) {
+    arrivals_[turn]->wait();  // the last launch of this turn has ended, collected or not
+    memory_.backend.upload_ahead(to, inputs_.data() + begin, (end - begin) * 4);
+  } else {  // the launch before may still run, and draw into them
+    memory_.backend.upload(to, inputs_.data() + begin, (end - begin) * 4);
+  }
 }
 
 StepShape Runner::shape_of(const Feed& f) const {
@@ -195,12 +207,14 @@ StepShape Runner::shape_of(const Feed& f) const {
 
 void Runner::launch(const Feed& f) {
   const StepShape shape = shape_of(f);
-  Exec& exec = program(shape);
-  upload(f, shape);
+  const size_t turn = draws() ? launched_ % turns : 0;
+  Exec& exec = program(shape, turn);
+  copy_blocks();
+  upload(f, shape, turn);
   exec.run();
   if (draws())
-    arrivals_[launched_ % arrivals_.size()]->begin(memory_.state.find("engine.drawn").data,
-                                                   shape.logits * int64_t(sizeof(Drawn)));
+    arrivals_[turn]->begin(memory_.state.find(name_of("drawn", turn)).data,
+                           shape.logits * int64_t(sizeof(Drawn)));
   ++launched_;
 }
 
@@ -258,11 +272,23 @@ float Runner::logprob(int64_t i, int32_t token, float temperature) {
 }
 
 void Runner::copy_block(int32_t from, int32_t to) {
-  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+  const auto meets = [&](const auto& c) {
+    return c.second == from || c.second == to || c.first == to;
+  };
+  if (std::ranges::any_of(copies_, meets)) copy_blocks();
+  copies_.emplace_back(from, to);
+}
+
+void Runner::copy_blocks() {
+  std::vector<Copy> all;
+  for (int64_t layer = 0; !copies_.empty() && layer < config_.layers; ++layer) {
     const Tensor cache = memory_.state.find(fmt::format("cache.{}", layer));
     const int64_t bytes = cache.bytes() / spec_.blocks;
-    memory_.backend.copy(cache.data + to * bytes, cache.data + from * bytes, bytes);
+    for (const auto& [from, to] : copies_)
+      all.push_back({cache.data + to * bytes, cache.data + from * bytes, bytes});
   }
+  if (!all.empty()) memory_.backend.copy_all(all);
+  copies_.clear();
 }
 
 }  // namespace hearth

@@ -1,6 +1,7 @@
 // Runner: the model's forward programs over one paged KV cache. A step feeds rows, each a token of
 // some sequence; programs are recorded when first needed, one per bucket of rows, and share
-// weights, cache, inputs and arena with each other.
+// weights, cache and arena with each other. Where the device draws, launches take turns with two
+// sets of inputs and outputs, so that those of one can be on their way while another runs.
 #pragma once
 
 #include <array>
@@ -70,6 +71,7 @@ class Runner {
   // Of a token after the i-th wanted row, with the logits over a temperature: the bits of training.
   float logprob(int64_t i, int32_t token, float temperature);
   bool softcaps() const { return config_.logit_softcap > 0; }
+  // Before the next launch.
   void copy_block(int32_t from, int32_t to);
 
   // Bytes of one block of the cache over all layers; of everything else a step of this size needs.
@@ -77,8 +79,9 @@ class Runner {
   static int64_t step_bytes(const ModelConfig&, DType, const RunnerSpec&);
 
  private:
-  Exec& program(const StepShape&);
-  void upload(const Feed&, const StepShape&);
+  Exec& program(const StepShape&, size_t turn);
+  void upload(const Feed&, const StepShape&, size_t turn);
+  void copy_blocks();
   StepShape shape_of(const Feed&) const;
   void score(const Feed&);
 
@@ -86,7 +89,8 @@ class Runner {
   RunnerSpec spec_;
   Memory memory_;
   int64_t wide_;  // columns of the logits: the vocabulary in whole tiles
-  std::map<StepShape, std::unique_ptr<Exec>> programs_;
+  std::map<std::pair<StepShape, size_t>, std::unique_ptr<Exec>> programs_;  // and by turn
+  std::vector<std::pair<int32_t, int32_t>> copies_;                         // of blocks, to be made
   std::vector<int32_t> inputs_;
   std::array<std::unique_ptr<Transfer>, 2> arrivals_;  // of what was drawn, by turns
   size_t launched_ = 0, collected_ = 0;

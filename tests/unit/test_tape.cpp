@@ -210,7 +210,7 @@ const Kernels& joining_kernels() {
     Kernels k{};
     k.norm_gemm = [](Stream&, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
                      const NormSpec&, const GemmSpec&) {};
-    k.norm_gemm_takes = [](int64_t rows, int64_t, int64_t columns, DType) {
+    k.norm_gemm_takes = [](Stream&, int64_t rows, int64_t, int64_t columns, DType) {
       return rows <= 4 && columns <= 6;
     };
     return k;
@@ -231,7 +231,8 @@ std::vector<std::string> joined_ops(int64_t rows, bool read_elsewhere) {
   if (read_elsewhere) results.push_back(y);
   for (Var v : results)
     t.push(copy_op(), {v}, {t.result("r" + std::to_string(v.id), t.shape(v), DType::f32)});
-  join_norms(t, joining_kernels());
+  Stream nowhere;
+  join_norms(t, joining_kernels(), nowhere);
   prune(t);
   std::vector<std::string> names;
   for (const Node& n : t.nodes) names.push_back(n.op->name);
