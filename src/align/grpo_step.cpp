@@ -39,7 +39,8 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
                                      .recompute = config_.recompute,
                                      .temperature = config_.temperature,
                                      .entropy = true,
-                                     .logits_bytes = backend_.logits_bytes()};
+                                     .logits_bytes = backend_.logits_bytes(),
+                                     .keep_bytes = backend_.kept_logits_bytes()};
   programs_ = std::make_unique<LogprobPrograms>(programs, memory_);
   update_ = std::make_unique<UpdateProgram>("grpo", memory_,
                                             UpdateSpec{.beta1 = config_.beta1,

@@ -9,6 +9,7 @@ namespace hearth {
 namespace {
 
 constexpr int32_t no_target = -100;
+constexpr double arena_share = 0.9;  // of the room there is; kernels' scratch needs some, too
 constexpr int64_t row_step = 64;  // buffers of rows are of a multiple of it: few programs serve all
 
 std::vector<int32_t> padded(const std::vector<int32_t>& v, int64_t size, int32_t with) {
@@ -46,7 +47,18 @@ LogprobPrograms::LogprobPrograms(const LogprobProgramsSpec& spec, Memory& memory
   spec_.model = spec.model.resolve();
 }
 
+// Logits are kept only where there is room for them: what fits without them runs.
 Tape LogprobPrograms::record(const std::string& name, const Key& key) const {
+  if (spec_.keep_bytes > 0 && (key.kind == Kind::first || key.kind == Kind::next)) {
+    Tape t = record(name, key, spec_.keep_bytes), planned = t;
+    prune(planned);
+    alias(planned);
+    if (double(plan(planned).arena_bytes) <= arena_share * double(memory_.room())) return t;
+  }
+  return record(name, key, 0);
+}
+
+Tape LogprobPrograms::record(const std::string& name, const Key& key, int64_t keep_bytes) const {
   const bool nll = key.kind == Kind::nll_first || key.kind == Kind::nll_next;
   Tape t(spec_.dtype, name);
   t.trains = key.kind != Kind::score;
@@ -66,7 +78,8 @@ Tape LogprobPrograms::record(const std::string& name, const Key& key) const {
                                {.softcap = spec_.model.logit_softcap,
                                 .temperature = spec_.temperature,
                                 .entropy = spec_.entropy,
-                                .chunk_bytes = spec_.logits_bytes});
+                                .chunk_bytes = spec_.logits_bytes,
+                                .keep_bytes = keep_bytes});
     if (t.trains) t.host_grad(y, "dlogprob");
   }
   if (t.trains) differentiate(t);

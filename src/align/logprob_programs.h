@@ -39,6 +39,7 @@ struct LogprobProgramsSpec {
   bool entropy = false;
   bool adapters = true;  // off: the base of the model alone
   int64_t logits_bytes = HeadLogprobSpec{}.chunk_bytes;
+  int64_t keep_bytes = 0;  // as in HeadLogprobSpec, where the memory has the room
 };
 
 class LogprobPrograms {
@@ -70,6 +71,7 @@ class LogprobPrograms {
     int64_t rows = 0;  // of the buffers: those asked about, rounded up
   };
   Tape record(const std::string& name, const Key&) const;
+  Tape record(const std::string& name, const Key&, int64_t keep_bytes) const;
   Program& prepare(const TokenBatch&, Kind);
   std::vector<float> read(const Program&, const char* what, size_t rows);
   Logprobs read(const Program&, size_t rows);

@@ -141,6 +141,65 @@ TEST(Logprob, GradientsAreThoseOfTheLoss) {
   }
 }
 
+struct KeptPass {
+  Logprobs forward;
+  std::vector<float> grads;
+  int64_t arena_bytes = 0;
+};
+
+// Of a vocabulary whose logits are more than all the rest.
+constexpr int64_t kept_wide = 5 * row_tile, kept_logits = 256 * kept_wide * 4;
+
+// A step of two batches whose 256 rows are four chunks of logits.
+KeptPass kept_pass(Backend& backend, const ModelConfig& c, DType dtype, Recompute recompute,
+                   int64_t keep_bytes) {
+  TinyModel m(backend, c, 7, dtype);
+  Memory memory(backend, &m.params);
+  LogprobPrograms programs({.model = c,
+                            .dtype = dtype,
+                            .recompute = recompute,
+                            .temperature = 0.9f,
+                            .entropy = true,
+                            .logits_bytes = kept_logits / 4,
+                            .keep_bytes = keep_bytes},
+                           memory);
+  TokenBatch b{.B = 12, .T = 22};
+  std::vector<float> d;
+  for (int32_t i = 0; i < 264; ++i) {
+    b.tokens.push_back((i * 5 + 2) % 23);
+    if (i % 33 == 7) continue;
+    b.rows.push_back(i), b.targets.push_back(i * 3 % 23);
+    d.push_back(0.01f * float(i % 5 - 2));
+  }
+  KeptPass r;
+  for (const bool first : {true, false}) {
+    r.forward = programs.forward(b, first);
+    programs.backward(d);
+  }
+  r.grads = gradients(m.params);
+  r.arena_bytes = memory.arena_bytes();
+  return r;
+}
+
+TEST(Logprob, KeptLogitsChangeMemoryAlone) {
+  const auto backend = make_cpu_backend(2);
+  for (ModelConfig c : tiny_configs()) {
+    c.vocab = kept_wide - 9;
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const Recompute recompute : {Recompute::none, Recompute::block}) {
+        const auto pass = [&](int64_t keep_bytes) {
+          return kept_pass(*backend, c, dtype, recompute, keep_bytes);
+        };
+        const KeptPass again = pass(0), kept = pass(kept_logits);
+        EXPECT_GT(kept.arena_bytes, again.arena_bytes);
+        EXPECT_EQ(pass(kept_logits - 1).arena_bytes, again.arena_bytes);
+        EXPECT_TRUE(kept.forward.logprob == again.forward.logprob) << to_string(dtype);
+        EXPECT_TRUE(kept.forward.entropy == again.forward.entropy) << to_string(dtype);
+        EXPECT_TRUE(kept.grads == again.grads) << to_string(dtype);
+      }
+  }
+}
+
 // What a token beyond the last row asked about is cannot matter, and a row with gradient 0 is as
 // good as not asked about.
 TEST(Logprob, RowsThatDoNotCountCarryNoGradient) {
