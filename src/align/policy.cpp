@@ -128,7 +128,7 @@ PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update,
                               ? double(b.lengths.size()) / double(samples.size())
                               : share;
     step.loss += loss.loss;
-    step.kl += share * loss.kl, step.kl_old += share * loss.kl_old;
+    step.kl += share * loss.kl, step.kl_old += share * kl_to_sampler(b);
     step.clip_low += ratios * loss.clip_low, step.clip_high += ratios * loss.clip_high;
     for (const float h : now.entropy) step.entropy += double(h) / double(step.tokens);
     step.fed += tokens.B * tokens.T;
