@@ -115,9 +115,9 @@ KlTerm kl_term(KlForm form, double now, double reference) {
   return {0, 0};
 }
 
-PolicyLoss policy_loss(const PolicyBatch& b, const PolicyLossSpec& s) {
+PolicyLoss policy_loss(const PolicyBatch& b, const PolicyLossSpec& s, std::vector<double> room) {
   check_batch(b, s);
-  PolicyLoss r;
+  PolicyLoss r{.dnow = std::move(room)};
   r.dnow.assign(b.now.size(), 0);
   PolicySums sums;
   const auto add = s.ratio == RatioLevel::sequence ? add_sequence_ratio : add_token_ratios;

@@ -64,7 +64,8 @@ struct PolicyLoss {
 //   bnpo     sum / tokens of this step
 //   dr_grpo  sum / (completions * max_completion)
 //   dapo     sum / generation_tokens
-PolicyLoss policy_loss(const PolicyBatch&, const PolicyLossSpec&);
+// `room` becomes dnow: memory that was made while there was time.
+PolicyLoss policy_loss(const PolicyBatch&, const PolicyLossSpec&, std::vector<double> room = {});
 // Mean over tokens of k3 to the policy that sampled. No part of the loss: a backward pass need not
 // wait for it.
 double kl_to_sampler(const PolicyBatch&);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "align/logprob_programs.h"
+#include "core/error.h"
 #include "op_cases.h"
 #include "unit/cpu_case.h"
 #include "unit/infer_model.h"
@@ -197,6 +198,30 @@ TEST(Logprob, KeptLogitsChangeMemoryAlone) {
         EXPECT_TRUE(kept.forward.entropy == again.forward.entropy) << to_string(dtype);
         EXPECT_TRUE(kept.grads == again.grads) << to_string(dtype);
       }
+  }
+}
+
+TEST(Logprob, WhatWasBegunIsReadUntilTheNext) {
+  const auto backend = make_cpu_backend(2);
+  TinyModel m(*backend, tiny_config());
+  Memory memory(*backend, &m.params);
+  LogprobPrograms programs({.model = m.config, .entropy = true}, memory);
+  EXPECT_THROW(programs.logprob(), Error);
+  for (const int64_t B : {1, 9}) {  // the second has more rows than the first had room for
+    TokenBatch b{.B = B, .T = 9};
+    std::vector<double> d;
+    for (int32_t i = 0; i < int32_t(B) * 9; ++i) {
+      b.tokens.push_back((i * 5 + 2) % 23), b.rows.push_back(i), b.targets.push_back(i * 3 % 23);
+      d.push_back(0.01 * double(i % 5 - 2));
+    }
+    const Logprobs whole = programs.forward(b, true);
+    programs.backward(std::vector<float>(d.begin(), d.end()));
+    const std::vector<float> grads = gradients(m.params);
+    programs.begin(b, true);
+    programs.backward(d);
+    EXPECT_TRUE(std::ranges::equal(programs.logprob(), whole.logprob));
+    EXPECT_TRUE(std::ranges::equal(programs.entropy(), whole.entropy));
+    EXPECT_TRUE(gradients(m.params) == grads);
   }
 }
 
