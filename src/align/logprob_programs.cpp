@@ -9,7 +9,9 @@ namespace hearth {
 namespace {
 
 constexpr int32_t no_target = -100;
-constexpr double arena_share = 0.9;  // of the room there is; kernels' scratch needs some, too
+// Of the room there is, for an arena with logits kept: the rest is kernels' scratch, and what the
+// arena of a reference may yet grow by.
+constexpr double arena_share = 0.75;
 constexpr int64_t row_step = 64;  // buffers of rows are of a multiple of it: few programs serve all
 
 // No branch in the loop, so that a batch of a hundred thousand takes microseconds.

@@ -201,6 +201,36 @@ TEST(Logprob, KeptLogitsChangeMemoryAlone) {
   }
 }
 
+// The CPU with as much memory free as a test says.
+class NarrowBackend final : public Backend {
+ public:
+  explicit NarrowBackend(int64_t free) : free_(free) {}
+  const Kernels& kernels() const override { return cpu_->kernels(); }
+  Stream& stream() override { return cpu_->stream(); }
+  std::string describe() const override { return "narrow"; }
+  std::byte* allocate(int64_t n, const std::string& w) override { return cpu_->allocate(n, w); }
+  void release(std::byte* p, int64_t n) override { cpu_->release(p, n); }
+  void upload(std::byte* d, const void* h, int64_t n) override { cpu_->upload(d, h, n); }
+  void download(void* h, const std::byte* d, int64_t n) override { cpu_->download(h, d, n); }
+  void synchronize() override { cpu_->synchronize(); }
+  int64_t free_bytes() const override { return free_; }
+
+ private:
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend(1);
+  int64_t free_;
+};
+
+TEST(Logprob, LogitsAreKeptOnlyWhereThereIsRoom) {
+  ModelConfig c = tiny_config();
+  c.vocab = kept_wide - 9;
+  NarrowBackend wide(int64_t(1) << 30), narrow(kept_logits);
+  const auto arena = [&](Backend& b, int64_t keep_bytes) {
+    return kept_pass(b, c, DType::f32, Recompute::none, keep_bytes).arena_bytes;
+  };
+  EXPECT_GT(arena(wide, kept_logits), arena(wide, 0));
+  EXPECT_EQ(arena(narrow, kept_logits), arena(wide, 0));
+}
+
 TEST(Logprob, WhatWasBegunIsReadUntilTheNext) {
   const auto backend = make_cpu_backend(2);
   TinyModel m(*backend, tiny_config());
