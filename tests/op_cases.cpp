@@ -335,6 +335,7 @@ std::vector<OpCase> make_cases() {
       logprob_case("head_logprob", {}),
       logprob_case("head_logprob_warm", {.temperature = 1.7f, .entropy = true}),
       logprob_case("head_logprob_chunked", {.temperature = 0.6f, .chunk_rows = 3}),
+      logprob_case("head_logprob_kept", {.chunk_rows = 3, .keep_bytes = int64_t(1) << 30}),
       logprob_case("head_logprob_softcap", {.softcap = 1.5f, .temperature = 0.8f, .entropy = true}),
   };
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/error.h"
 
@@ -25,17 +26,58 @@ double token_share(const PolicyBatch& b, const PolicyLossSpec& s, size_t complet
   return 0;
 }
 
-struct Clipped {
-  double value, drho;  // -min(rho A, clip(rho) A), and its slope
-  bool low, high;      // the slope is 0 for rho lies beyond that side
+// Where clipping of one completion's ratios begins: on one side, by the sign of its advantage.
+struct Clip {
+  double advantage, low, high;
+
+  Clip(double advantage, const PolicyLossSpec& s)
+      : advantage(advantage),
+        low(advantage < 0 ? 1 - s.epsilon : -std::numeric_limits<double>::infinity()),
+        high(advantage > 0 ? 1 + s.epsilon_high : std::numeric_limits<double>::infinity()) {}
+  // -min(rho A, clip(rho) A)
+  double value(double rho) const {
+    return -(rho < low ? low : rho > high ? high : rho) * advantage;
+  }
+  // What that is to rho, 0 where it is clipped.
+  double slope(double rho) const { return rho < low || rho > high ? 0 : -advantage; }
 };
 
-Clipped clipped(double rho, double advantage, const PolicyLossSpec& s) {
-  const double low = 1 - s.epsilon, high = 1 + s.epsilon_high;
-  const bool below = rho < low && advantage<0, above = rho> high && advantage > 0;
-  if (below) return {-low * advantage, 0, true, false};
-  if (above) return {-high * advantage, 0, false, true};
-  return {-rho * advantage, -advantage, false, false};
+// Sums over what policy_loss() has seen.
+struct PolicySums {
+  double loss = 0, kl = 0;
+  int64_t low = 0, high = 0;  // ratios clipped
+
+  void count(const Clip& c, double rho) { low += rho<c.low, high += rho> c.high; }
+};
+
+// One completion's tokens of a batch.
+struct CompletionTokens {
+  size_t begin, end;
+  std::span<const double> now, old, weights;  // of the batch; weights may be empty
+};
+
+void add_token_ratios(PolicySums& sums, std::span<double> dnow, const CompletionTokens& c,
+                      const Clip& clip, double share) {
+  for (size_t t = c.begin; t < c.end; ++t) {
+    const double rho = std::exp(c.now[t] - c.old[t]);
+    const double scale = c.weights.empty() ? share : share * c.weights[t];
+    sums.loss += scale * clip.value(rho);
+    sums.count(clip, rho);
+    dnow[t] += scale * clip.slope(rho) * rho;
+  }
+}
+
+// All tokens have one ratio, and each an equal part in its slope.
+void add_sequence_ratio(PolicySums& sums, std::span<double> dnow, const CompletionTokens& c,
+                        const Clip& clip, double share) {
+  const double n = double(c.end - c.begin);
+  double log = 0, weight = 0;
+  for (size_t t = c.begin; t < c.end; ++t) log += c.now[t] - c.old[t];
+  for (size_t t = c.begin; t < c.end; ++t) weight += c.weights.empty() ? 1 : c.weights[t];
+  const double rho = std::exp(log / n), each = share * weight * clip.slope(rho) * rho / n;
+  sums.loss += share * weight * clip.value(rho);
+  sums.count(clip, rho);
+  for (size_t t = c.begin; t < c.end; ++t) dnow[t] += each;
 }
 
 void check_batch(const PolicyBatch& b, const PolicyLossSpec& s) {
@@ -65,46 +107,45 @@ KlTerm kl_term(KlForm form, double now, double reference) {
       return {-d, 1};
     case KlForm::k2:
       return {d * d / 2, -d};
-    case KlForm::k3:
-      return {std::expm1(d) - d, -std::expm1(d)};
+    case KlForm::k3: {
+      const double e = std::expm1(d), value = e - d;
+      return {value < 0 ? 0 : value, -e};  // below 0 by rounding alone
+    }
   }
   return {0, 0};
 }
 
-PolicyLoss policy_loss(const PolicyBatch& b, const PolicyLossSpec& s) {
+PolicyLoss policy_loss(const PolicyBatch& b, const PolicyLossSpec& s, std::vector<double> room) {
   check_batch(b, s);
-  PolicyLoss r;
+  PolicyLoss r{.dnow = std::move(room)};
   r.dnow.assign(b.now.size(), 0);
-  const double tokens = double(std::max<size_t>(b.now.size(), 1));
-  const bool by_sequence = s.ratio == RatioLevel::sequence;
-  const double ratios = by_sequence ? double(std::max<size_t>(b.lengths.size(), 1)) : tokens;
+  PolicySums sums;
+  const auto add = s.ratio == RatioLevel::sequence ? add_sequence_ratio : add_token_ratios;
   size_t begin = 0;
   for (size_t c = 0; c < b.lengths.size(); ++c) {
     const size_t end = begin + size_t(b.lengths[c]);
-    const double share = token_share(b, s, c), advantage = b.advantages[c];
-    double mean_log = 0;
-    for (size_t t = begin; t < end; ++t) mean_log += (b.now[t] - b.old[t]) / double(b.lengths[c]);
-    double by_all = 0;  // d loss / d mean_log, from every token
-    for (size_t t = begin; t < end; ++t) {
-      const double rho = std::exp(by_sequence ? mean_log : b.now[t] - b.old[t]);
-      const double weight = b.weights.empty() ? 1 : b.weights[t];
-      const Clipped p = clipped(rho, advantage, s);
-      r.loss += share * weight * p.value;
-      (by_sequence ? by_all : r.dnow[t]) += share * weight * p.drho * rho;
-      if (!by_sequence || t == begin)
-        r.clip_low += double(p.low) / ratios, r.clip_high += double(p.high) / ratios;
-      r.kl_old += kl_term(KlForm::k3, b.now[t], b.old[t]).value / tokens;
-      if (s.beta == 0) continue;
+    const double share = token_share(b, s, c), kl_share = share * s.beta;
+    add(sums, r.dnow, {begin, end, b.now, b.old, b.weights}, Clip(b.advantages[c], s), share);
+    for (size_t t = begin; s.beta != 0 && t < end; ++t) {
       const KlTerm kl = kl_term(s.kl, b.now[t], b.reference[t]);
-      r.loss += share * s.beta * kl.value;
-      r.dnow[t] += share * s.beta * kl.dnow;
-      r.kl += kl.value / tokens;
+      sums.loss += kl_share * kl.value;
+      sums.kl += kl.value;
+      r.dnow[t] += kl_share * kl.dnow;
     }
-    if (by_sequence)
-      for (size_t t = begin; t < end; ++t) r.dnow[t] += by_all / double(b.lengths[c]);
     begin = end;
   }
+  const double tokens = double(std::max<size_t>(b.now.size(), 1));
+  const double ratios =
+      s.ratio == RatioLevel::sequence ? double(std::max<size_t>(b.lengths.size(), 1)) : tokens;
+  r.loss = sums.loss, r.kl = sums.kl / tokens;
+  r.clip_low = double(sums.low) / ratios, r.clip_high = double(sums.high) / ratios;
   return r;
+}
+
+double kl_to_sampler(const PolicyBatch& b) {
+  double sum = 0;
+  for (size_t t = 0; t < b.now.size(); ++t) sum += kl_term(KlForm::k3, b.now[t], b.old[t]).value;
+  return sum / double(std::max<size_t>(b.now.size(), 1));
 }
 
 std::vector<double> importance_weights(std::span<const double> trainer,

@@ -54,7 +54,6 @@ struct PolicyLoss {
   double loss = 0;
   std::vector<double> dnow;  // d loss / d now
   double kl = 0;             // mean over tokens, to the reference; 0 without beta
-  double kl_old = 0;         // mean over tokens of k3 to the policy that sampled
   // Shares of ratios (of tokens or of sequences) where clipping took the gradient away.
   double clip_low = 0, clip_high = 0;
 };
@@ -65,7 +64,11 @@ struct PolicyLoss {
 //   bnpo     sum / tokens of this step
 //   dr_grpo  sum / (completions * max_completion)
 //   dapo     sum / generation_tokens
-PolicyLoss policy_loss(const PolicyBatch&, const PolicyLossSpec&);
+// `room` becomes dnow: memory that was made while there was time.
+PolicyLoss policy_loss(const PolicyBatch&, const PolicyLossSpec&, std::vector<double> room = {});
+// Mean over tokens of k3 to the policy that sampled. No part of the loss: a backward pass need not
+// wait for it.
+double kl_to_sampler(const PolicyBatch&);
 
 // Estimates of KL(now || reference) by one token: with d = reference - now
 //   k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1.

@@ -39,7 +39,8 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
                                      .recompute = config_.recompute,
                                      .temperature = config_.temperature,
                                      .entropy = true,
-                                     .logits_bytes = backend_.logits_bytes()};
+                                     .logits_bytes = backend_.logits_bytes(),
+                                     .keep_bytes = backend_.kept_logits_bytes()};
   programs_ = std::make_unique<LogprobPrograms>(programs, memory_);
   update_ = std::make_unique<UpdateProgram>("grpo", memory_,
                                             UpdateSpec{.beta1 = config_.beta1,
@@ -141,20 +142,18 @@ std::vector<PolicySample> GrpoStepper::samples_of(StepFindings& f, const GrpoSta
   for (size_t i = 0; i < f.batch.rollouts.size(); ++i) {
     if (!f.advantages.rewarded[i] || (!all && f.advantages.values[i] == 0)) continue;
     rollouts.push_back(&f.batch.rollouts[i]);
-    samples.push_back({.rollout = rollouts.back(),
-                       .advantage = f.advantages.values[i],
-                       .old = rollouts.back()->logprobs});
+    samples.push_back({.rollout = rollouts.back(), .advantage = f.advantages.values[i]});
   }
   if (samples.empty()) return samples;
   if (config_.importance_cap > 0) {
-    const auto trainer = score_rollouts(*programs_, rollouts, state.micro_tokens, model_.context);
+    auto trainer = score_rollouts(*programs_, rollouts, state.micro_tokens, model_.context);
     for (size_t i = 0; i < samples.size(); ++i) {
       const std::vector<float>& sampler = rollouts[i]->logprobs;
       f.gap.add(trainer[i], sampler);
-      samples[i].old = trainer[i];
       samples[i].weights = importance_weights(
           std::vector<double>(trainer[i].begin(), trainer[i].end()),
           std::vector<double>(sampler.begin(), sampler.end()), config_.importance_cap);
+      samples[i].old = std::move(trainer[i]);
     }
   }
   if (state.beta > 0) {
@@ -180,9 +179,10 @@ void GrpoStepper::update_weights(StepFindings& f, const std::vector<PolicySample
     for (int64_t part = 0; part < parts; ++part) {
       // At the first update the weights are still those that sampled.
       LogprobGap* gap = f.updates == 0 && config_.importance_cap == 0 ? &f.gap : nullptr;
-      add_update(f,
-                 policy_step(*programs_, *update_, part_of(samples, state.step, pass, part, parts),
-                             spec, scalars(f.lr, state.version), model_.context, gap));
+      std::vector<PolicySample> some;
+      if (parts > 1) some = part_of(samples, state.step, pass, part, parts);
+      add_update(f, policy_step(*programs_, *update_, parts > 1 ? some : samples, spec,
+                                scalars(f.lr, state.version), model_.context, gap));
       state.update = f.policy.update;
       ++state.version;
       if (state.update.streak >= most_skips)
@@ -198,7 +198,6 @@ void GrpoStepper::update_weights(StepFindings& f, const std::vector<PolicySample
 std::vector<PolicySample> GrpoStepper::part_of(const std::vector<PolicySample>& samples,
                                                int64_t step, int64_t pass, int64_t part,
                                                int64_t parts) const {
-  if (parts == 1) return samples;
   const uint64_t n = samples.size();
   const Permutation order(n, config_.seed, mix64(uint64_t(step)) + uint64_t(pass));
   std::vector<PolicySample> some;

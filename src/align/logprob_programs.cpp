@@ -9,18 +9,18 @@ namespace hearth {
 namespace {
 
 constexpr int32_t no_target = -100;
+// Of the room there is, for an arena with logits kept: the rest is kernels' scratch, and what the
+// arena of a reference may yet grow by.
+constexpr double arena_share = 0.75;
 constexpr int64_t row_step = 64;  // buffers of rows are of a multiple of it: few programs serve all
 
-std::vector<int32_t> padded(const std::vector<int32_t>& v, int64_t size, int32_t with) {
-  std::vector<int32_t> r(v);
-  r.resize(size_t(size), with);
-  return r;
-}
-
-std::vector<int32_t> counted_positions(int64_t B, int64_t T) {
-  std::vector<int32_t> r(size_t(B * T));
-  for (size_t i = 0; i < r.size(); ++i) r[i] = int32_t(int64_t(i) % T);
-  return r;
+// No branch in the loop, so that a batch of a hundred thousand takes microseconds.
+void expect_below(std::span<const int32_t> ids, int64_t limit, const char* what) {
+  bool outside = false;
+  for (const int32_t id : ids) outside |= id < 0 || id >= limit;
+  if (!outside) return;
+  const auto bad = std::ranges::find_if(ids, [&](int32_t id) { return id < 0 || id >= limit; });
+  fail("logprob", "expected {} below {}, got {}", what, limit, *bad);
 }
 
 void check(const TokenBatch& b, const ModelConfig& model) {
@@ -31,12 +31,9 @@ void check(const TokenBatch& b, const ModelConfig& model) {
   if (b.rows.empty() || b.rows.size() != b.targets.size())
     fail("logprob", "expected a target for each row, got {} for {} rows", b.targets.size(),
          b.rows.size());
-  for (const int32_t r : b.rows)
-    if (r < 0 || size_t(r) >= n) fail("logprob", "expected rows below {}, got {}", n, r);
-  for (const auto* ids : {&b.tokens, &b.targets})
-    for (const int32_t id : *ids)
-      if (id < 0 || id >= model.vocab)
-        fail("logprob", "expected tokens below {}, got {}", model.vocab, id);
+  expect_below(b.rows, int64_t(n), "rows");
+  expect_below(b.tokens, model.vocab, "tokens");
+  expect_below(b.targets, model.vocab, "tokens");
 }
 
 }  // namespace
@@ -46,7 +43,18 @@ LogprobPrograms::LogprobPrograms(const LogprobProgramsSpec& spec, Memory& memory
   spec_.model = spec.model.resolve();
 }
 
+// Logits are kept only where there is room for them: what fits without them runs.
 Tape LogprobPrograms::record(const std::string& name, const Key& key) const {
+  if (spec_.keep_bytes > 0 && (key.kind == Kind::first || key.kind == Kind::next)) {
+    Tape t = record(name, key, spec_.keep_bytes), planned = t;
+    prune(planned);
+    alias(planned);
+    if (double(plan(planned).arena_bytes) <= arena_share * double(memory_.room())) return t;
+  }
+  return record(name, key, 0);
+}
+
+Tape LogprobPrograms::record(const std::string& name, const Key& key, int64_t keep_bytes) const {
   const bool nll = key.kind == Kind::nll_first || key.kind == Kind::nll_next;
   Tape t(spec_.dtype, name);
   t.trains = key.kind != Kind::score;
@@ -66,11 +74,21 @@ Tape LogprobPrograms::record(const std::string& name, const Key& key) const {
                                {.softcap = spec_.model.logit_softcap,
                                 .temperature = spec_.temperature,
                                 .entropy = spec_.entropy,
-                                .chunk_bytes = spec_.logits_bytes});
+                                .chunk_bytes = spec_.logits_bytes,
+                                .keep_bytes = keep_bytes});
     if (t.trains) t.host_grad(y, "dlogprob");
   }
   if (t.trains) differentiate(t);
   return t;
+}
+
+// 0 .. T - 1 in each of B sequences.
+std::span<const int32_t> LogprobPrograms::counted_positions(int64_t B, int64_t T) {
+  if (counted_T_ != T) counted_.clear();
+  counted_T_ = T;
+  for (int64_t b = int64_t(counted_.size()) / T; b < B; ++b)
+    for (int64_t t = 0; t < T; ++t) counted_.push_back(int32_t(t));
+  return std::span(counted_).first(size_t(B * T));
 }
 
 // The program for a batch, with its inputs written.
@@ -89,14 +107,19 @@ LogprobPrograms::Program& LogprobPrograms::prepare(const TokenBatch& b, Kind kin
         fmt::format("{} {}x{} {}{}", spec_.name, b.B, b.T, rows, documents ? " documents" : "");
     p = {name + ".", std::make_unique<Exec>(record(name, key), memory_), rows};
   }
-  const auto write = [&](const char* what, const std::vector<int32_t>& v) {
+  const auto write = [&](const char* what, std::span<const int32_t> v) {
     memory_.state.write<int32_t>(p.prefix + what, v);
   };
   write("tokens", b.tokens);
   write("positions", b.positions.empty() ? counted_positions(b.B, b.T) : b.positions);
   if (documents) write("documents", b.documents);
-  write("rows", padded(b.rows, rows, -1));
-  write("targets", padded(b.targets, rows, no_target));
+  const auto write_padded = [&](const char* what, const std::vector<int32_t>& v, int32_t with) {
+    padded_ = v;
+    padded_.resize(size_t(rows), with);
+    write(what, padded_);
+  };
+  write_padded("rows", b.rows, -1);
+  write_padded("targets", b.targets, no_target);
   return p;
 }
 
@@ -120,23 +143,45 @@ Logprobs LogprobPrograms::score(const TokenBatch& b) {
   return read(p, b.rows.size());
 }
 
-Logprobs LogprobPrograms::forward(const TokenBatch& b, bool first) {
-  Program& p = prepare(b, first ? Kind::first : Kind::next);
-  p.exec->run_part(0);
-  pending_ = &p, pending_rows_ = b.rows.size();
-  return read(p, b.rows.size());
+void LogprobPrograms::fetch(Arrival& a, const Program& p, const char* what, size_t rows) {
+  const int64_t most = p.rows * int64_t(sizeof(float));
+  if (a.bytes < most) a = {memory_.backend.make_transfer(most), most};
+  a.transfer->begin(memory_.state.find(p.prefix + what).data, int64_t(rows * sizeof(float)));
 }
 
-void LogprobPrograms::backward(std::span<const float> dlogprob) {
-  if (!pending_ || dlogprob.size() != pending_rows_)
+std::span<const float> LogprobPrograms::arrived(Arrival& a) const {
+  if (!a.transfer) fail("logprob", "expected a forward pass that finds this, got none");
+  return {reinterpret_cast<const float*>(a.transfer->wait()), begun_rows_};
+}
+
+void LogprobPrograms::begin(const TokenBatch& b, bool first) {
+  Program& p = prepare(b, first ? Kind::first : Kind::next);
+  p.exec->run_part(0);
+  pending_ = &p, begun_rows_ = b.rows.size();
+  fetch(logprob_, p, "logprob", begun_rows_);
+  if (spec_.entropy) fetch(entropy_, p, "entropy", begun_rows_);
+}
+
+Logprobs LogprobPrograms::forward(const TokenBatch& b, bool first) {
+  begin(b, first);
+  const auto copy = [](std::span<const float> v) { return std::vector<float>(v.begin(), v.end()); };
+  return {copy(logprob()), spec_.entropy ? copy(entropy()) : std::vector<float>()};
+}
+
+template <class T>
+void LogprobPrograms::backward_of(std::span<const T> dlogprob) {
+  if (!pending_ || dlogprob.size() != begun_rows_)
     fail("logprob", "expected a gradient for each of {} rows of a forward pass, got {}",
-         pending_ ? pending_rows_ : 0, dlogprob.size());
-  std::vector<float> d(dlogprob.begin(), dlogprob.end());
-  d.resize(size_t(pending_->rows), 0);
-  memory_.state.write<float>(pending_->prefix + "dlogprob", d);
+         pending_ ? begun_rows_ : 0, dlogprob.size());
+  dlogprob_.assign(dlogprob.begin(), dlogprob.end());
+  dlogprob_.resize(size_t(pending_->rows), 0);
+  memory_.state.write<float>(pending_->prefix + "dlogprob", dlogprob_);
   pending_->exec->run_part(1);
   pending_ = nullptr;
 }
+
+template void LogprobPrograms::backward_of(std::span<const float>);
+template void LogprobPrograms::backward_of(std::span<const double>);
 
 std::vector<float> LogprobPrograms::train(const TokenBatch& b, const Scalars& s, bool first) {
   Program& p = prepare(b, first ? Kind::nll_first : Kind::nll_next);

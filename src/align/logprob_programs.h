@@ -39,6 +39,7 @@ struct LogprobProgramsSpec {
   bool entropy = false;
   bool adapters = true;  // off: the base of the model alone
   int64_t logits_bytes = HeadLogprobSpec{}.chunk_bytes;
+  int64_t keep_bytes = 0;  // as in HeadLogprobSpec, where the memory has the room
 };
 
 class LogprobPrograms {
@@ -47,11 +48,21 @@ class LogprobPrograms {
 
   // Nothing is kept and no gradient touched.
   Logprobs score(const TokenBatch&);
-  // Keeps what backward() needs: nothing else may run on this memory before that. The backward pass
-  // overwrites the gradients after a `first` batch of a step, and adds to them after others.
+  // Launches a forward pass that keeps what backward() needs: nothing else may run on this memory
+  // before that. The backward pass overwrites the gradients after a `first` batch of a step, and
+  // adds to them after others.
+  void begin(const TokenBatch&, bool first);
+  // What it found, of each row; waits for it. They stay until the next begin().
+  std::span<const float> logprob() { return arrived(logprob_); }
+  // Empty unless the spec asks for it.
+  std::span<const float> entropy() {
+    return spec_.entropy ? arrived(entropy_) : std::span<const float>();
+  }
+  // All of this at once.
   Logprobs forward(const TokenBatch&, bool first);
   // d loss / d logprob of each row; under fp16's loss scale the caller has multiplied it.
-  void backward(std::span<const float> dlogprob);
+  void backward(std::span<const float> dlogprob) { backward_of(dlogprob); }
+  void backward(std::span<const double> dlogprob) { backward_of(dlogprob); }
   // Gradients of inv_targets (of the scalars) * the sum of -logprob, in one pass and with the
   // model's dropout; gives each -logprob. Temperature 1.
   std::vector<float> train(const TokenBatch&, const Scalars&, bool first);
@@ -69,16 +80,32 @@ class LogprobPrograms {
     std::unique_ptr<Exec> exec;
     int64_t rows = 0;  // of the buffers: those asked about, rounded up
   };
+  // Results of begin() on their way to the host, behind no later launch.
+  struct Arrival {
+    std::unique_ptr<Transfer> transfer = {};
+    int64_t bytes = 0;  // at most
+  };
   Tape record(const std::string& name, const Key&) const;
+  Tape record(const std::string& name, const Key&, int64_t keep_bytes) const;
   Program& prepare(const TokenBatch&, Kind);
+  void fetch(Arrival&, const Program&, const char* what, size_t rows);
+  std::span<const float> arrived(Arrival&) const;
+  template <class T>
+  void backward_of(std::span<const T> dlogprob);
+  std::span<const int32_t> counted_positions(int64_t B, int64_t T);
   std::vector<float> read(const Program&, const char* what, size_t rows);
   Logprobs read(const Program&, size_t rows);
 
   LogprobProgramsSpec spec_;
   Memory& memory_;
   std::map<Key, Program> programs_;
-  Program* pending_ = nullptr;  // forward() ran, backward() has not
-  size_t pending_rows_ = 0;
+  Program* pending_ = nullptr;  // begin() ran, backward() has not
+  size_t begun_rows_ = 0;
+  Arrival logprob_, entropy_;
+  // What is written for a batch beside its own vectors; kept, since fresh pages are slow.
+  std::vector<float> dlogprob_;
+  std::vector<int32_t> padded_, counted_;
+  int64_t counted_T_ = 0;
 };
 
 // The update program with a loss that the host names.

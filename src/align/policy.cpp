@@ -27,6 +27,38 @@ int64_t padded_sequences(int64_t n) {
   return (n + step - 1) / step * step;
 }
 
+// What the loss of a micro-batch needs beside its log-probabilities; `tokens` are those of the
+// step.
+PolicyBatch policy_batch(std::span<const PolicySample> samples, std::span<const size_t> micro,
+                         const PolicySpec& spec, int64_t tokens) {
+  PolicyBatch b;
+  b.step_completions = spec.completions > 0 ? spec.completions : double(samples.size());
+  b.step_tokens = spec.tokens > 0 ? spec.tokens : double(tokens);
+  b.generation_tokens = spec.generation_tokens;
+  const auto append = [](std::vector<double>& to, const auto& v) {
+    to.insert(to.end(), v.begin(), v.end());
+  };
+  for (const size_t i : micro) {
+    const PolicySample& s = samples[i];
+    b.lengths.push_back(s.rollout->completion_tokens());
+    b.advantages.push_back(s.advantage);
+    append(b.old, s.old.empty() ? s.rollout->logprobs : s.old);
+    append(b.reference, s.reference);
+    append(b.weights, s.weights);
+  }
+  b.now.resize(b.old.size());  // touched, so that the log-probabilities find it there
+  return b;
+}
+
+void add_gap(LogprobGap& gap, std::span<const float> trainer,
+             std::span<const Rollout* const> rollouts) {
+  size_t at = 0;
+  for (const Rollout* r : rollouts) {
+    gap.add(trainer.subspan(at, r->logprobs.size()), r->logprobs);
+    at += r->logprobs.size();
+  }
+}
+
 }  // namespace
 
 void LogprobGap::add(std::span<const float> trainer, std::span<const float> sampler) {
@@ -59,13 +91,15 @@ TokenBatch token_batch(std::span<const Rollout* const> rollouts, int64_t context
   for (const Rollout* r : rollouts) longest = std::max(longest, fed_length(*r));
   b.B = padded_sequences(int64_t(rollouts.size())), b.T = padded_tokens(longest, context);
   b.tokens.assign(size_t(b.B * b.T), 0);
+  int64_t asked = 0;
+  for (const Rollout* r : rollouts) asked += r->completion_tokens();
+  b.rows.reserve(size_t(asked)), b.targets.reserve(size_t(asked));
   for (int64_t i = 0; i < int64_t(rollouts.size()); ++i) {
     const Rollout& r = *rollouts[size_t(i)];
     std::copy_n(r.tokens.begin(), fed_length(r), b.tokens.begin() + i * b.T);
-    for (int64_t t = r.prompt_tokens; t < int64_t(r.tokens.size()); ++t) {
+    b.targets.insert(b.targets.end(), r.tokens.begin() + r.prompt_tokens, r.tokens.end());
+    for (int64_t t = r.prompt_tokens; t < int64_t(r.tokens.size()); ++t)
       b.rows.push_back(int32_t(i * b.T + t - 1));
-      b.targets.push_back(r.tokens[size_t(t)]);
-    }
   }
   return b;
 }
@@ -99,38 +133,29 @@ PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update,
   }
   bool first = true;
   for (const std::vector<size_t>& micro : micro_batches(rollouts, spec.micro_tokens, context)) {
-    PolicyBatch b;
-    b.step_completions = spec.completions > 0 ? spec.completions : double(samples.size());
-    b.step_tokens = spec.tokens > 0 ? spec.tokens : double(step.tokens);
-    b.generation_tokens = spec.generation_tokens;
     std::vector<const Rollout*> of;
-    std::vector<float> sampler;
-    for (const size_t i : micro) {
-      const PolicySample& s = samples[i];
-      of.push_back(s.rollout);
-      b.lengths.push_back(s.rollout->completion_tokens());
-      b.advantages.push_back(s.advantage);
-      b.old.insert(b.old.end(), s.old.begin(), s.old.end());
-      b.reference.insert(b.reference.end(), s.reference.begin(), s.reference.end());
-      b.weights.insert(b.weights.end(), s.weights.begin(), s.weights.end());
-      sampler.insert(sampler.end(), s.rollout->logprobs.begin(), s.rollout->logprobs.end());
-    }
+    for (const size_t i : micro) of.push_back(rollouts[i]);
     const TokenBatch tokens = token_batch(of, context);
-    const Logprobs now = programs.forward(tokens, first);
+    programs.begin(tokens, first);
     first = false;
-    b.now.assign(now.logprob.begin(), now.logprob.end());
-    const PolicyLoss loss = policy_loss(b, spec.loss);
-    programs.backward(std::vector<float>(loss.dnow.begin(), loss.dnow.end()));
+    // The device computes while the host does all that waits for no log-probability, and again,
+    // after backward(), all that no gradient waits for.
+    PolicyBatch b = policy_batch(samples, micro, spec, step.tokens);
+    std::vector<double> room(b.now.size());
+    const std::span<const float> now = programs.logprob();
+    b.now.assign(now.begin(), now.end());
+    const PolicyLoss loss = policy_loss(b, spec.loss, std::move(room));
+    programs.backward(loss.dnow);
 
-    if (gap) gap->add(now.logprob, sampler);
+    if (gap) add_gap(*gap, now, of);
     const double share = double(b.now.size()) / double(step.tokens);
     const double ratios = spec.loss.ratio == RatioLevel::sequence
                               ? double(b.lengths.size()) / double(samples.size())
                               : share;
     step.loss += loss.loss;
-    step.kl += share * loss.kl, step.kl_old += share * loss.kl_old;
+    step.kl += share * loss.kl, step.kl_old += share * kl_to_sampler(b);
     step.clip_low += ratios * loss.clip_low, step.clip_high += ratios * loss.clip_high;
-    for (const float h : now.entropy) step.entropy += double(h) / double(step.tokens);
+    for (const float h : programs.entropy()) step.entropy += double(h) / double(step.tokens);
     step.fed += tokens.B * tokens.T;
   }
   step.update = update.run(scalars, step.loss);

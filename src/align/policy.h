@@ -12,7 +12,7 @@ namespace hearth {
 struct PolicySample {
   const Rollout* rollout = nullptr;
   double advantage = 0;
-  std::vector<float> old = {};        // of each token: the denominator of the ratio
+  std::vector<float> old = {};        // of each token: what its ratio is to; empty: the sampler's
   std::vector<float> reference = {};  // with a KL
   std::vector<double> weights = {};   // importance; empty: 1
 };

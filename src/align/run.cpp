@@ -276,7 +276,8 @@ LogprobProgramsSpec programs_spec(const AlignModel& m, const AlignConfig& c) {
           .name = "align",
           .dtype = to_dtype(c.dtype),
           .recompute = c.recompute,
-          .logits_bytes = m.memory.backend.logits_bytes()};
+          .logits_bytes = m.memory.backend.logits_bytes(),
+          .keep_bytes = m.memory.backend.kept_logits_bytes()};
 }
 
 void check_config(const AlignConfig& c, const AlignRunSpec& spec) {

@@ -96,6 +96,9 @@ class Backend {
   virtual std::optional<DeviceState> device_state() { return {}; }
   // How much memory a chunk of logits is worth here: large products run faster on some devices.
   virtual int64_t logits_bytes() const { return int64_t(64) << 20; }
+  // How much of it logits may hold from a forward pass to its backward pass, rather than be made
+  // again.
+  virtual int64_t kept_logits_bytes() const { return 0; }
   // Whether weights and activations may be of this type here.
   virtual bool runs(DType d) const { return d == DType::f32 || d == DType::bf16; }
   // Why attention over heads of this size cannot run here, in words; empty: it can.

@@ -18,6 +18,8 @@ class Memory {
   void reserve(int64_t bytes) { reserved_ = std::max(reserved_, bytes); }
   std::byte* arena();
   int64_t arena_bytes() const { return reserved_; }
+  // What an arena can have: a larger one takes the place of the one there is.
+  int64_t room() const { return backend.free_bytes() + arena_.bytes(); }
 
   Backend& backend;
   ParamStore* params;

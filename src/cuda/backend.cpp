@@ -196,6 +196,7 @@ class CudaBackend final : public Backend {
     stream_.gemms = gemms_.get();
     const int64_t memory = spec.memory_limit ? spec.memory_limit : card.memory_bytes;
     logits_bytes_ = std::clamp<int64_t>(memory / 96, 64 * mib, 1024 * mib);
+    kept_logits_bytes_ = memory / 8;
   }
   ~CudaBackend() override {
     for (const OwnedStream* s : {&uploads_, &owned_, &downloads_}) cudaStreamSynchronize(s->handle);
@@ -269,6 +270,7 @@ class CudaBackend final : public Backend {
     return cuda::refused_heads(size, d);
   }
   int64_t logits_bytes() const override { return logits_bytes_; }
+  int64_t kept_logits_bytes() const override { return kept_logits_bytes_; }
   std::unique_ptr<Replay> capture(const std::function<void()>& launch) override {
     if (!graphs_) return {};
     auto graph = std::make_unique<Graph>(owned_.handle, launch);
@@ -289,7 +291,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Gemms> gemms_;
   Nvml nvml_;
   bool graphs_ = true;
-  int64_t logits_bytes_ = 0;
+  int64_t logits_bytes_ = 0, kept_logits_bytes_ = 0;
 };
 
 }  // namespace

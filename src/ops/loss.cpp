@@ -18,16 +18,22 @@ int64_t rows_per_chunk(int64_t rows, int64_t row_bytes, int64_t chunk_bytes) {
   return (rows + least - 1) / least;
 }
 
-// What head_logprob makes and its backward rule makes again: the logits of rows [i, i + n).
+// What head_logprob makes and its backward rule takes, or makes again: the logits of rows
+// [i, i + n).
 struct Chunks {
   Var x, w, targets;  // (N, C), (V, C) in whole tiles, (N, 1)
   int64_t rows = 0, each = 0;
   LogprobSpec spec = {};
+  std::vector<Var> kept = {};  // (n, V) of each chunk; empty: none
 
   template <class F>
   void for_each(Tape& t, F use) const {
     for (int64_t i = 0; i < rows; i += each) {
       const int64_t n = std::min(each, rows - i);
+      if (!kept.empty()) {
+        use(i, n, t.saved(kept[size_t(i / each)]));
+        continue;
+      }
       // Not rounded to the weights' dtype: a log-probability is a small difference of large logits.
       const Var logits = t.temp({n, t.shape(w)[0]}, t.acc());
       record_gemm(t, logits, {}, t.rows(x, i, n), w, {}, {}, {.tb = true});
@@ -120,6 +126,9 @@ Var head_logprob(Tape& t, Var x, Var w, Var targets, const HeadLogprobSpec& spec
   c.each = spec.chunk_rows
                ? spec.chunk_rows
                : rows_per_chunk(N, t.shape(c.w)[0] * size_of(t.acc()), spec.chunk_bytes);
+  const bool grad = t.needs_grad(c.x) || t.needs_grad(w);
+  const bool keep = grad && N * t.shape(c.w)[0] * size_of(t.acc()) <= spec.keep_bytes;
+  std::vector<Var> made;
   const Var logprob = t.result("logprob", {N, 1}, t.acc());
   const Var entropy = spec.entropy ? t.result("entropy", {N, 1}, t.acc()) : Var{};
   c.for_each(t, [&](int64_t i, int64_t n, Var logits) {
@@ -129,14 +138,16 @@ Var head_logprob(Tape& t, Var x, Var w, Var targets, const HeadLogprobSpec& spec
                                         }),
            {logits, t.rows(c.targets, i, n)},
            {t.rows(logprob, i, n), entropy ? t.rows(entropy, i, n) : Var{}});
+    if (keep) made.push_back(logits);
   });
+  c.kept = std::move(made);
   // Launches nothing: it stands for the chunks when gradients are recorded.
   Op op;
   op.name = "head_logprob";
   op.backward = [c](Tape& t, const Node& n) { head_logprob_backward(t, n, c); };
   const Var flat = c.x;
   t.push(std::move(op), {flat, w}, {logprob});
-  t[logprob].needs_grad = t.needs_grad(flat) || t.needs_grad(w);
+  t[logprob].needs_grad = grad;
   return logprob;
 }
 

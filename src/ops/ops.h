@@ -75,10 +75,12 @@ struct HeadLogprobSpec {
   bool entropy = false;    // of each row, in the result "entropy" (N, 1)
   int64_t chunk_rows = 0;  // as in HeadSpec
   int64_t chunk_bytes = int64_t(64) << 20;
+  int64_t keep_bytes = 0;  // logits of all rows are kept for the backward rule if they fit
 };
 // Log-probability of each target (N elements; negative: 0, and no gradient) under softmax(x wᵀ):
-// the result "logprob" (N, 1) acc. The backward rule makes each chunk of logits a second time: what
-// to make of a log-probability is not known before all of them are.
+// the result "logprob" (N, 1) acc. What to make of a log-probability is not known before all of
+// them are: the backward rule reads logits that were kept, or makes each chunk a second time. The
+// bits are the same.
 Var head_logprob(Tape&, Var x, Var w, Var targets, const HeadLogprobSpec&);
 
 }  // namespace hearth

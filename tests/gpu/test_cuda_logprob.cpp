@@ -38,11 +38,15 @@ struct Passed {
 };
 
 // The last of several passes: the later ones are replayed graphs.
-Passed passed(Backend& backend, DType dtype, int passes) {
+Passed passed(Backend& backend, DType dtype, int passes, int64_t keep_bytes = 0) {
   TinyModel m(backend, small_config(), 7, dtype);
   Memory memory(backend, &m.params);
-  LogprobPrograms programs(
-      {.model = m.config, .dtype = dtype, .temperature = 0.8f, .entropy = true}, memory);
+  LogprobPrograms programs({.model = m.config,
+                            .dtype = dtype,
+                            .temperature = 0.8f,
+                            .entropy = true,
+                            .keep_bytes = keep_bytes},
+                           memory);
   const TokenBatch b = some_batch();
   std::vector<float> d;
   for (size_t i = 0; i < b.rows.size(); ++i) d.push_back(0.01f * float(int(i % 5) - 2));
@@ -77,6 +81,18 @@ TEST(CudaLogprob, PausedGraphsGiveTheSameBits) {
     EXPECT_TRUE(first.logprob == replayed.logprob) << to_string(dtype);
     EXPECT_TRUE(first.entropy == replayed.entropy) << to_string(dtype);
     EXPECT_TRUE(first.grads == replayed.grads) << to_string(dtype);
+  }
+}
+
+TEST(CudaLogprob, KeptLogitsGiveTheSameBits) {
+  HEARTH_NEEDS_A_CARD();
+  ASSERT_GT(card().kept_logits_bytes(), 0);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const Passed again = passed(card(), dtype, 3),
+                 kept = passed(card(), dtype, 3, card().kept_logits_bytes());
+    EXPECT_TRUE(kept.logprob == again.logprob) << to_string(dtype);
+    EXPECT_TRUE(kept.entropy == again.entropy) << to_string(dtype);
+    EXPECT_TRUE(kept.grads == again.grads) << to_string(dtype);
   }
 }
 

@@ -151,7 +151,7 @@ TEST(GrpoLoss, OnThePolicyThatSampledTheGradientIsTheAdvantage) {
                 .generation_tokens = 5};
   const PolicyLoss r = policy_loss(b, {});
   for (size_t i = 0; i < 5; ++i) EXPECT_DOUBLE_EQ(r.dnow[i], -(i < 2 ? 0.7 : -0.2) / 5);
-  EXPECT_EQ(r.kl_old, 0);
+  EXPECT_EQ(kl_to_sampler(b), 0);
 }
 
 TEST(GrpoLoss, K3IsNeverNegative) {

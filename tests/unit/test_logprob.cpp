@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "align/logprob_programs.h"
+#include "core/error.h"
 #include "op_cases.h"
 #include "unit/cpu_case.h"
 #include "unit/infer_model.h"
@@ -138,6 +139,119 @@ TEST(Logprob, GradientsAreThoseOfTheLoss) {
     programs.backward(d);
     const std::vector<float> once = gradients(m.params);
     for (size_t i = 0; i < once.size(); ++i) ASSERT_NEAR(twice[i], 2 * once[i], 1e-5) << i;
+  }
+}
+
+struct KeptPass {
+  Logprobs forward;
+  std::vector<float> grads;
+  int64_t arena_bytes = 0;
+};
+
+// Of a vocabulary whose logits are more than all the rest.
+constexpr int64_t kept_wide = 5 * row_tile, kept_logits = 256 * kept_wide * 4;
+
+// A step of two batches whose 256 rows are four chunks of logits.
+KeptPass kept_pass(Backend& backend, const ModelConfig& c, DType dtype, Recompute recompute,
+                   int64_t keep_bytes) {
+  TinyModel m(backend, c, 7, dtype);
+  Memory memory(backend, &m.params);
+  LogprobPrograms programs({.model = c,
+                            .dtype = dtype,
+                            .recompute = recompute,
+                            .temperature = 0.9f,
+                            .entropy = true,
+                            .logits_bytes = kept_logits / 4,
+                            .keep_bytes = keep_bytes},
+                           memory);
+  TokenBatch b{.B = 12, .T = 22};
+  std::vector<float> d;
+  for (int32_t i = 0; i < 264; ++i) {
+    b.tokens.push_back((i * 5 + 2) % 23);
+    if (i % 33 == 7) continue;
+    b.rows.push_back(i), b.targets.push_back(i * 3 % 23);
+    d.push_back(0.01f * float(i % 5 - 2));
+  }
+  KeptPass r;
+  for (const bool first : {true, false}) {
+    r.forward = programs.forward(b, first);
+    programs.backward(d);
+  }
+  r.grads = gradients(m.params);
+  r.arena_bytes = memory.arena_bytes();
+  return r;
+}
+
+TEST(Logprob, KeptLogitsChangeMemoryAlone) {
+  const auto backend = make_cpu_backend(2);
+  for (ModelConfig c : tiny_configs()) {
+    c.vocab = kept_wide - 9;
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const Recompute recompute : {Recompute::none, Recompute::block}) {
+        const auto pass = [&](int64_t keep_bytes) {
+          return kept_pass(*backend, c, dtype, recompute, keep_bytes);
+        };
+        const KeptPass again = pass(0), kept = pass(kept_logits);
+        EXPECT_GT(kept.arena_bytes, again.arena_bytes);
+        EXPECT_EQ(pass(kept_logits - 1).arena_bytes, again.arena_bytes);
+        EXPECT_TRUE(kept.forward.logprob == again.forward.logprob) << to_string(dtype);
+        EXPECT_TRUE(kept.forward.entropy == again.forward.entropy) << to_string(dtype);
+        EXPECT_TRUE(kept.grads == again.grads) << to_string(dtype);
+      }
+  }
+}
+
+// The CPU with as much memory free as a test says.
+class NarrowBackend final : public Backend {
+ public:
+  explicit NarrowBackend(int64_t free) : free_(free) {}
+  const Kernels& kernels() const override { return cpu_->kernels(); }
+  Stream& stream() override { return cpu_->stream(); }
+  std::string describe() const override { return "narrow"; }
+  std::byte* allocate(int64_t n, const std::string& w) override { return cpu_->allocate(n, w); }
+  void release(std::byte* p, int64_t n) override { cpu_->release(p, n); }
+  void upload(std::byte* d, const void* h, int64_t n) override { cpu_->upload(d, h, n); }
+  void download(void* h, const std::byte* d, int64_t n) override { cpu_->download(h, d, n); }
+  void synchronize() override { cpu_->synchronize(); }
+  int64_t free_bytes() const override { return free_; }
+
+ private:
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend(1);
+  int64_t free_;
+};
+
+TEST(Logprob, LogitsAreKeptOnlyWhereThereIsRoom) {
+  ModelConfig c = tiny_config();
+  c.vocab = kept_wide - 9;
+  NarrowBackend wide(int64_t(1) << 30), narrow(kept_logits);
+  const auto arena = [&](Backend& b, int64_t keep_bytes) {
+    return kept_pass(b, c, DType::f32, Recompute::none, keep_bytes).arena_bytes;
+  };
+  EXPECT_GT(arena(wide, kept_logits), arena(wide, 0));
+  EXPECT_EQ(arena(narrow, kept_logits), arena(wide, 0));
+}
+
+TEST(Logprob, WhatWasBegunIsReadUntilTheNext) {
+  const auto backend = make_cpu_backend(2);
+  TinyModel m(*backend, tiny_config());
+  Memory memory(*backend, &m.params);
+  LogprobPrograms programs({.model = m.config, .entropy = true}, memory);
+  EXPECT_THROW(programs.logprob(), Error);
+  for (const int64_t B : {1, 9}) {  // the second has more rows than the first had room for
+    TokenBatch b{.B = B, .T = 9};
+    std::vector<double> d;
+    for (int32_t i = 0; i < int32_t(B) * 9; ++i) {
+      b.tokens.push_back((i * 5 + 2) % 23), b.rows.push_back(i), b.targets.push_back(i * 3 % 23);
+      d.push_back(0.01 * double(i % 5 - 2));
+    }
+    const Logprobs whole = programs.forward(b, true);
+    programs.backward(std::vector<float>(d.begin(), d.end()));
+    const std::vector<float> grads = gradients(m.params);
+    programs.begin(b, true);
+    programs.backward(d);
+    EXPECT_TRUE(std::ranges::equal(programs.logprob(), whole.logprob));
+    EXPECT_TRUE(std::ranges::equal(programs.entropy(), whole.entropy));
+    EXPECT_TRUE(gradients(m.params) == grads);
   }
 }
 
