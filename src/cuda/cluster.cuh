@@ -58,14 +58,5 @@ __device__ __forceinline__ void put_in_block(uint32_t at, uint32_t bar, const fl
       : "memory");
 #endif
 }
-__device__ __forceinline__ void put_in_block(uint32_t at, uint32_t bar, const float4& v) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
-      "[%5];" ::"r"(at),
-      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(bar)
-      : "memory");
-#endif
-}
 
 }  // namespace hearth::cuda

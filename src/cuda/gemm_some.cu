@@ -93,8 +93,8 @@ struct SomeBlock {
     for (int i = 0; i < p.panels; ++i) barrier_expect(rows_arrived(i), some_panel_bytes);
     constexpr int others = Split - 1;
     barrier_expect(terms_arrived(), uint32_t(Normed ? others * some_columns * 8 : 0));
-    barrier_expect(sums_arrived(),
-                   uint32_t(others * own_rows * (some_columns * 4 + (Normed ? 8 : 0))));
+    barrier_expect(sums_arrived(), uint32_t(others * (SomeShared::sum_at(own_rows, 0) +
+                                                      (Normed ? own_rows * 8 : 0))));
     prefetch_map(p.a);
   }
   __device__ __forceinline__ void copy_rows(int panel) const {
@@ -110,8 +110,7 @@ struct SomeBlock {
   }
 
   // To this place of the block that has another part of K, and counted by its barrier there.
-  template <class V>
-  __device__ __forceinline__ void send(int to_part, int place, uint32_t bar, const V& x) const {
+  __device__ __forceinline__ void send(int to_part, int place, uint32_t bar, float2 x) const {
     put_in_block(in_block(base + uint32_t(place), to_part), in_block(bar, to_part), x);
   }
 
@@ -196,39 +195,43 @@ struct SomeBlock {
     pin(sum);
   }
 
-  // Where sums of a row lie in the block that finishes them, by the part of K they are of.
-  __device__ __forceinline__ int sums_place(int from, int owner, int row, int column) const {
-    const int slot = (from < owner ? from : from - 1) * own_rows;
-    return (from == owner ? lies.w : lies.sums + slot * SomeShared::sum_pitch * 4) +
-           (row * SomeShared::sum_pitch + column) * 4;
-  }
-  // Of the sums a warpgroup has half of the columns, and a thread two rows and four pairs of
-  // columns: two threads side by side make fours of them.
+  // Sums to where w was, by rows, and those that others finish on to them, by the part of K they
+  // are of. A warpgroup has half of the columns, and a thread two rows and four pairs of columns:
+  // two threads side by side make fours of them.
   __device__ __forceinline__ void send_sums(const float (&sum)[16]) const {
     const int lane = int(threadIdx.x) % 32, odd = lane % 2;
+    const int row = int(threadIdx.x) / 32 % 4 * 16 + lane / 4;
     const int column = int(threadIdx.x) / 128 * 32 + lane % 4 / 2 * 4;
+    named_sync(1, 256);  // all are done with w
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = int(threadIdx.x) / 32 % 4 * 16 + 8 * half + lane / 4, owner = row / own_rows;
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         const float *left = &sum[4 * j + 2 * half], *right = &sum[4 * j + 4 + 2 * half];
         const float x = __shfl_xor_sync(~0u, odd ? left[0] : right[0], 1);
         const float y = __shfl_xor_sync(~0u, odd ? left[1] : right[1], 1);
-        const float4 four = odd ? float4{x, y, right[0], right[1]} : float4{left[0], left[1], x, y};
-        const int place = sums_place(part, owner, row % own_rows, column + 8 * (j + odd));
-        if (owner == part)
-          *reinterpret_cast<float4*>(memory + place) = four;
-        else
-          send(owner, place, sums_arrived(), four);
+        *reinterpret_cast<float4*>(memory + lies.w +
+                                   SomeShared::sum_at(row + 8 * half, column + 8 * (j + odd))) =
+            odd ? float4{x, y, right[0], right[1]} : float4{left[0], left[1], x, y};
       }
-    }
+    if (Split == 1) return;
+    async_fence();
+    named_sync(1, 256);
+    const int owner = int(threadIdx.x);
+    if (owner >= Split || owner == part) return;
+    const int slot = part < owner ? part : part - 1;
+    bulk_send(in_block(base + uint32_t(lies.sums + SomeShared::sum_at(slot * own_rows, 0)), owner),
+              base + uint32_t(lies.w + SomeShared::sum_at(owner * own_rows, 0)),
+              SomeShared::sum_at(own_rows, 0), in_block(sums_arrived(), owner));
   }
   // Of everybody, in the order of the parts.
   __device__ __forceinline__ void join(float (&x)[8], int row, int column) const {
 #pragma unroll
     for (int r = 0; r < Split; ++r) {
-      const auto* v = reinterpret_cast<const float4*>(memory + sums_place(r, part, row, column));
+      const int slot = r < part ? r : r - 1;
+      const int at = r == part ? lies.w + SomeShared::sum_at(part * own_rows + row, column)
+                               : lies.sums + SomeShared::sum_at(slot * own_rows + row, column);
+      const auto* v = reinterpret_cast<const float4*>(memory + at);
       x[0] += v[0].x, x[1] += v[0].y, x[2] += v[0].z, x[3] += v[0].w;
       x[4] += v[1].x, x[5] += v[1].y, x[6] += v[1].z, x[7] += v[1].w;
     }
@@ -301,7 +304,6 @@ __global__ void __launch_bounds__(some_threads(Normed), 2)
   }
   if (multiplies) {
     block.multiply(sum);
-    named_sync(1, 256);  // all are done with w
     block.send_sums(sum);
   }
   __syncthreads();
