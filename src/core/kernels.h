@@ -106,8 +106,9 @@ struct Kernels {
   // c (M, N); op(a) (M, K); op(b) (K, N); bias (N); prior, aux (M, N). c may be acc with a, b bf16.
   void (*gemm)(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
                const GemmSpec&);
-  // The same with a = norm(x) * gain + shift, rounded as norm rounds it; b is a weight (tb), and
-  // nothing is kept of the norm. Where it pays, and may be absent.
+  // The same with a = norm(x) * gain + shift, rounded as norm rounds it; b is a weight (tb), plain
+  // or as gemm_quantised takes it, and nothing is kept of the norm. Where it pays, and may be
+  // absent.
   void (*norm_gemm)(Stream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
                     Tensor prior, const NormSpec&, const GemmSpec&) = nullptr;
   bool (*norm_gemm_takes)(int64_t rows, int64_t width, int64_t columns, DType) = nullptr;
@@ -209,9 +210,11 @@ struct Kernels {
                 Tensor scalars, const AdamSpec&);
 
   // gemm with tb, without aux and act_slope, and with weights that quantise() of core/quantised.h
-  // made (u8, bytes): c (M, N) = alpha * act(round(a) w^T + bias) + prior. round() takes each row
-  // of a (M, K) to whole multiples of its largest element / 127. Rows of w beyond N are not read.
-  // Absent where only plain weights are multiplied.
+  // made (bytes, of the dtype panels_of() their format): c (M, N) = alpha * act(round(a) w^T +
+  // bias)
+  // + prior. On a CPU round() takes each row of a (M, K) to whole multiples of its largest element
+  // / 127; on a card it takes a as it is. Rows of w beyond N are not read. Absent where only plain
+  // weights are multiplied; Backend::multiplies() says which formats are.
   void (*gemm_quantised)(Stream&, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
                          const GemmSpec&) = nullptr;
 };
