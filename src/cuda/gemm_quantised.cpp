@@ -9,10 +9,12 @@
 namespace hearth::cuda {
 namespace {
 
-constexpr int64_t few_packed_rows = 64;  // each 16 of them read the weights, once from memory
+// Each 16 rows of a read the weights, and each 16 rows of w read a: from the L2 cache, which has
+// enough to do with more than a few of both.
+int64_t most_few_rows(int64_t columns) { return columns <= 8192 ? 64 : 32; }
 
 bool few_packed_takes(const Tensor& c, const Tensor& a) {
-  return a.dtype != DType::f32 && a.rows() <= few_packed_rows && a.cols() % 8 == 0 &&
+  return a.dtype != DType::f32 && a.rows() <= most_few_rows(c.cols()) && a.cols() % 8 == 0 &&
          reinterpret_cast<uintptr_t>(a.data) % 16 == 0 && c.cols() < INT32_MAX - quant_panel;
 }
 

@@ -234,6 +234,51 @@ TEST(CudaQuantised, ProductsNormTheirRows) {
         }
 }
 
+// A few layers as decoding runs them, each kernel fetching its weights while the one ahead still
+// works, and weights unpacked to where others were. Waiting for each changes nothing.
+Numbers layers(WeightFormat f, int64_t rows, bool waits) {
+  constexpr int64_t C = 768, H = 3072;
+  constexpr DType d = DType::bf16;
+  Backend& b = card();
+  const Packed up(b, H, C, f), down(b, C, H, f);
+  Held x(b, {rows, C}, d), gain(b, {C}, d), y(b, {rows, C}, d), h(b, {rows, H}, d);
+  x.fill(exact(rows * C, 21)), gain.fill(std::vector<float>(C, 0.25f));
+  b.synchronize();
+  const Kernels& k = b.kernels();
+  const NormSpec norm{.kind = Norm::rms, .eps = 1e-5f};
+  const GemmSpec in{.tb = true, .act = Act::gelu_tanh, .weight = true};
+  const GemmSpec out{.tb = true, .alpha = 0.125f, .weight = true};
+  const auto done = [&] {
+    if (waits) b.synchronize();
+  };
+  for (int layer = 0; layer < 24; ++layer) {
+    if (k.norm_gemm_takes(rows, C, H, d)) {
+      k.norm_gemm(b.stream(), h.t, x.t, gain.t, {}, up.t, {}, {}, norm, in);
+    } else {
+      k.norm(b.stream(), y.t, {}, {}, x.t, {}, gain.t, {}, norm);
+      done();
+      k.gemm_quantised(b.stream(), h.t, y.t, up.t, {}, {}, in);
+    }
+    done();
+    k.gemm_quantised(b.stream(), x.t, h.t, down.t, {}, x.t, out);
+    done();
+  }
+  return doubled(x.read());
+}
+
+TEST(CudaQuantised, KernelsMayOverlap) {
+  HEARTH_NEEDS_A_CARD();
+  for (const WeightFormat format : packed_formats)
+    for (const int64_t rows : {1, 16, 40, 100}) {
+      SCOPED_TRACE(fmt::format("{} {} rows", to_string(format), rows));
+      const Numbers want = layers(format, rows, true);
+      double size = 0;
+      for (double v : want) size += std::abs(v);
+      EXPECT_TRUE(std::isfinite(size) && size > 0);
+      for (int i = 0; i < 3; ++i) EXPECT_TRUE(layers(format, rows, false) == want) << i;
+    }
+}
+
 using Tokens = std::vector<int32_t>;
 
 std::vector<Request> some_requests(int count) {
