@@ -210,11 +210,10 @@ struct Kernels {
                 Tensor scalars, const AdamSpec&);
 
   // gemm with tb, without aux and act_slope, and with weights that quantise() of core/quantised.h
-  // made (bytes, of the dtype panels_of() their format): c (M, N) = alpha * act(round(a) w^T +
-  // bias)
-  // + prior. On a CPU round() takes each row of a (M, K) to whole multiples of its largest element
-  // / 127; on a card it takes a as it is. Rows of w beyond N are not read. Absent where only plain
-  // weights are multiplied; Backend::multiplies() says which formats are.
+  // made, bytes of dtype panels_of(format): c (M, N) = alpha * act(round(a) w^T + bias) + prior.
+  // round() of a CPU takes each row of a (M, K) to whole multiples of its largest element / 127; a
+  // card takes a as it is. Rows of w beyond N are not read. Absent where only plain weights are
+  // multiplied; Backend::multiplies() says which formats are.
   void (*gemm_quantised)(Stream&, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
                          const GemmSpec&) = nullptr;
 };
