@@ -57,20 +57,21 @@ DType weights_dtype(const std::string& name, const Backend& backend) {
 }
 
 void add_weights(CLI::App& c, std::string& to) {
-  c.add_option("--weights", to,
-               "plain (as --dtype says), or int8 or int4: matrices quantised when read, on the CPU")
+  c.add_option(
+       "--weights", to,
+       "plain (as --dtype says), or matrices quantised when read: int8, int4, on a card also fp8")
       ->capture_default_str();
 }
 
 WeightFormat weight_format(const std::string& name, const Backend& backend) {
-  for (const WeightFormat f : {WeightFormat::plain, WeightFormat::int8, WeightFormat::int4}) {
+  for (const WeightFormat f : weight_formats) {
     if (name != to_string(f)) continue;
-    if (f != WeightFormat::plain && !backend.kernels().gemm_quantised)
-      fail_usage("--weights", "expected plain on {}, got {}, which needs --device cpu",
+    if (!backend.multiplies(f))
+      fail_usage("--weights", "expected plain, int8 or int4 on {}, got {}, which needs a card",
                  backend.describe(), name);
     return f;
   }
-  fail_usage("--weights", "expected plain, int8 or int4, got {}", in_quotes(name));
+  fail_usage("--weights", "expected plain, int8, int4 or fp8, got {}", in_quotes(name));
 }
 
 void add_kv(CLI::App& c, std::string& to) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/kernels.h"
+#include "core/quantised.h"
 
 namespace hearth {
 
@@ -101,6 +102,10 @@ class Backend {
   virtual int64_t kept_logits_bytes() const { return 0; }
   // Whether weights and activations may be of this type here.
   virtual bool runs(DType d) const { return d == DType::f32 || d == DType::bf16; }
+  // Whether products take weights kept so: see Kernels::gemm_quantised.
+  virtual bool multiplies(WeightFormat f) const {
+    return f == WeightFormat::plain || (f != WeightFormat::fp8 && kernels().gemm_quantised);
+  }
   // Why attention over heads of this size cannot run here, in words; empty: it can.
   virtual std::string refuses_heads(int64_t /*size*/, DType) const { return {}; }
   // What `launch` launches, recorded to be replayed as one; absent where that gains nothing.

@@ -18,6 +18,12 @@ std::string_view to_string(DType d) {
       return "i32";
     case DType::u8:
       return "u8";
+    case DType::int8_panels:
+      return "int8 panels";
+    case DType::int4_panels:
+      return "int4 panels";
+    case DType::fp8_panels:
+      return "fp8 panels";
   }
   return "?";
 }

@@ -9,7 +9,8 @@
 
 namespace hearth {
 
-enum class DType : uint8_t { f32, f64, bf16, f16, i32, u8 };
+// The last three are bytes of weights packed as core/quantised.h says.
+enum class DType : uint8_t { f32, f64, bf16, f16, i32, u8, int8_panels, int4_panels, fp8_panels };
 
 constexpr int64_t size_of(DType d) {
   switch (d) {
@@ -22,6 +23,9 @@ constexpr int64_t size_of(DType d) {
     case DType::f16:
       return 2;
     case DType::u8:
+    case DType::int8_panels:
+    case DType::int4_panels:
+    case DType::fp8_panels:
       return 1;
   }
   return 0;
@@ -29,6 +33,10 @@ constexpr int64_t size_of(DType d) {
 
 constexpr bool is_float(DType d) {
   return d == DType::f32 || d == DType::f64 || d == DType::bf16 || d == DType::f16;
+}
+
+constexpr bool is_panels(DType d) {
+  return d == DType::int8_panels || d == DType::int4_panels || d == DType::fp8_panels;
 }
 
 std::string_view to_string(DType);  // "f32", "bf16", ...

@@ -107,7 +107,8 @@ struct Kernels {
   void (*gemm)(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
                const GemmSpec&);
   // The same with a = norm(x) * gain + shift; either that is rounded as norm rounds it, or b times
-  // gain is. b is a weight (tb), and nothing is kept of the norm. Where it pays, and may be absent.
+  // gain is. b is a weight (tb), plain or as gemm_quantised takes it, and nothing is kept of the
+  // norm. Where it pays, and may be absent.
   void (*norm_gemm)(Stream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
                     Tensor prior, const NormSpec&, const GemmSpec&) = nullptr;
   bool (*norm_gemm_takes)(Stream&, int64_t rows, int64_t width, int64_t columns, DType) = nullptr;
@@ -209,9 +210,10 @@ struct Kernels {
                 Tensor scalars, const AdamSpec&);
 
   // gemm with tb, without aux and act_slope, and with weights that quantise() of core/quantised.h
-  // made (u8, bytes): c (M, N) = alpha * act(round(a) w^T + bias) + prior. round() takes each row
-  // of a (M, K) to whole multiples of its largest element / 127. Rows of w beyond N are not read.
-  // Absent where only plain weights are multiplied.
+  // made, bytes of dtype panels_of(format): c (M, N) = alpha * act(round(a) w^T + bias) + prior.
+  // round() of a CPU takes each row of a (M, K) to whole multiples of its largest element / 127; a
+  // card takes a as it is. Rows of w beyond N are not read. Absent where only plain weights are
+  // multiplied; Backend::multiplies() says which formats are.
   void (*gemm_quantised)(Stream&, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
                          const GemmSpec&) = nullptr;
 };

@@ -146,6 +146,9 @@ void ParamStore::place(const ParamSpec& s, size_t index) {
 }
 
 void ParamStore::add_quantised(const ParamSpec& s) {
+  if (!backend_.multiplies(s.format))
+    fail(s.name, "expected a format of weights that {} multiplies, got {}", backend_.describe(),
+         to_string(s.format));
   const QuantLayout l(padded_rows(s), s.shape[1], s.format);
   if (l.cols > quant_most_k)
     fail(s.name, "expected rows of at most {} weights for {}, got {}", quant_most_k,
@@ -156,7 +159,8 @@ void ParamStore::add_quantised(const ParamSpec& s) {
 Tensor ParamStore::quantised(const std::string& name) const {
   const auto it = quantised_.find(name);
   if (it == quantised_.end()) return {};
-  return {it->second.memory.data(), {it->second.layout.bytes()}, DType::u8};
+  const QuantLayout& l = it->second.layout;
+  return {it->second.memory.data(), {l.bytes()}, panels_of(l.format)};
 }
 
 void ParamStore::set_quantised(const ParamSpec& s, std::span<const float> v) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/fp8.h"
 #include "core/threads.h"
 
 namespace hearth {
@@ -49,6 +50,15 @@ RowTerms int8_row(std::byte* panel, int64_t row, const float* w, int64_t K) {
     t.sum += q;
   }
   return t;
+}
+
+// The largest becomes 448, the largest code; those above 2^-14 of it keep 4 significant bits.
+float fp8_row(std::byte* panel, int64_t row, const float* w, int64_t K) {
+  const float most = largest(w, K);
+  if (!(most > 1e-30f)) return 0;
+  const float inverse = 448 / most;
+  for (int64_t k = 0; k < K; ++k) *quad_of(panel, row, k) = int8_t(e4m3(w[k] * inverse).bits);
+  return most / 448;
 }
 
 using Four [[gnu::vector_size(16)]] = float;
@@ -139,7 +149,8 @@ float int4_row(std::byte* panel, const QuantLayout& l, int64_t row, const float*
 }  // namespace
 
 std::string_view to_string(WeightFormat f) {
-  return f == WeightFormat::int8 ? "int8" : f == WeightFormat::int4 ? "int4" : "plain";
+  constexpr std::string_view names[] = {"plain", "int8", "int4", "fp8"};
+  return names[size_t(f)];
 }
 
 void quantise(std::span<std::byte> out, const QuantLayout& l, std::span<const float> w,
@@ -168,6 +179,10 @@ void quantise(std::span<std::byte> out, const QuantLayout& l, std::span<const fl
         scales[n] = int4_row(panel, l, row, padded.data());
         continue;
       }
+      if (l.format == WeightFormat::fp8) {
+        scales[n] = fp8_row(panel, row, padded.data(), K);
+        continue;
+      }
       const RowTerms t = int8_row(panel, row, padded.data(), K);
       scales[n] = t.scale, sums[n] = t.sum;
     }
@@ -181,8 +196,13 @@ double quantised_value(const std::byte* packed, int64_t n, int64_t k) {
   const double scale = reinterpret_cast<const float*>(packed + l.scales())[n];
   const std::byte* panel = packed + l.panel(n / quant_panel);
   const int64_t row = n % quant_panel;
-  if (l.format == WeightFormat::int8)
-    return scale * *quad_of(const_cast<std::byte*>(panel), row, k);
+  if (l.format != WeightFormat::int4) {
+    const int8_t q = *quad_of(const_cast<std::byte*>(panel), row, k);
+    if (l.format == WeightFormat::int8) return scale * q;
+    e4m3 code;
+    code.bits = uint8_t(q);
+    return scale * double(float(code));
+  }
   const int64_t g = k / quant_group, i = k % quant_group;
   const auto* nibbles = reinterpret_cast<const uint8_t*>(panel) + l.factor_bytes() +
                         g * quant_group * quant_panel / 2;

@@ -6,6 +6,7 @@
 // int4: w[n, k] = scale[n] * factor[n, k / 32] * q, factor in [-15, 15] and q in [-8, 7]: the scale
 // of a group is a whole multiple of its row's. All of |factor * q| fit a byte and sums of products
 // with int8 are exact in 32 bits, in any order, on any machine.
+// fp8: w[n, k] = scale[n] * code, an e4m3 (core/fp8.h); laid out as int8.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +14,29 @@
 #include <span>
 #include <string_view>
 
+#include "core/dtype.h"
+
 namespace hearth {
 
 class Threads;
 
-enum class WeightFormat : uint8_t { plain, int8, int4 };
+enum class WeightFormat : uint8_t { plain, int8, int4, fp8 };
+constexpr WeightFormat weight_formats[] = {WeightFormat::plain, WeightFormat::int8,
+                                           WeightFormat::int4, WeightFormat::fp8};
 std::string_view to_string(WeightFormat);
+
+// The dtype a tensor of packed weights goes by; the format of a dtype, plain of all others.
+constexpr DType panels_of(WeightFormat f) {
+  return f == WeightFormat::int8   ? DType::int8_panels
+         : f == WeightFormat::int4 ? DType::int4_panels
+                                   : DType::fp8_panels;
+}
+constexpr WeightFormat format_of(DType d) {
+  return d == DType::int8_panels   ? WeightFormat::int8
+         : d == DType::int4_panels ? WeightFormat::int4
+         : d == DType::fp8_panels  ? WeightFormat::fp8
+                                   : WeightFormat::plain;
+}
 
 constexpr int64_t quant_panel = 16;      // rows of a panel
 constexpr int64_t quant_group = 32;      // k that share a factor
@@ -26,7 +44,7 @@ constexpr int64_t quant_k = 64;          // k is padded to this with zeros
 constexpr int64_t quant_most_k = 65536;  // 127 * 127 times as many fit 31 bits
 
 // What the memory of a matrix begins with: scales (f32) and, for int8, sums of q (i32) of its
-// padded rows follow, then the panels.
+// padded rows follow (of other formats zeros), then the panels.
 struct QuantHeader {
   int64_t rows = 0, cols = 0;  // N as padded to whole panels, K as it was
   WeightFormat format = WeightFormat::int8;
@@ -34,10 +52,10 @@ struct QuantHeader {
 };
 static_assert(sizeof(QuantHeader) == 64);
 
-// Where things lie in it. A panel of int8 is, for each 4 k, 4 bytes of each of its rows. One of
-// int4 is a byte of factor for each row of each group (padded to 64 bytes), then for each group 4
-// vectors of 64 bytes: vector v holds 4 k from 4 v on in its low halves and from 16 + 4 v on in its
-// high ones, plus 8.
+// Where things lie in it. A panel of int8 or fp8 is, for each 4 k, 4 bytes of each of its rows. One
+// of int4 is a byte of factor for each row of each group (padded to 64 bytes), then for each group
+// 4 vectors of 64 bytes: vector v holds 4 k from 4 v on in its low halves and from 16 + 4 v on in
+// its high ones, plus 8.
 struct QuantLayout {
   int64_t rows, cols;
   WeightFormat format;
@@ -45,6 +63,12 @@ struct QuantLayout {
   explicit QuantLayout(const QuantHeader& h) : rows(h.rows), cols(h.cols), format(h.format) {}
   QuantLayout(int64_t n, int64_t k, WeightFormat f)
       : rows((n + quant_panel - 1) / quant_panel * quant_panel), cols(k), format(f) {}
+  // Of so many bytes: for those who cannot read the header.
+  static QuantLayout of_bytes(int64_t bytes, int64_t k, WeightFormat f) {
+    const QuantLayout one(quant_panel, k, f);
+    const int64_t each = one.bytes() - one.scales();
+    return QuantLayout((bytes - one.scales()) / each * quant_panel, k, f);
+  }
 
   int64_t padded_k() const { return (cols + quant_k - 1) / quant_k * quant_k; }
   int64_t groups() const { return padded_k() / quant_group; }
@@ -54,16 +78,16 @@ struct QuantLayout {
   int64_t first_panel() const { return sums() + rows * 4; }  // 64 bytes a panel each: aligned
   int64_t factor_bytes() const { return (groups() * quant_panel + 63) / 64 * 64; }
   int64_t panel_bytes() const {
-    return format == WeightFormat::int8 ? padded_k() * quant_panel
-                                        : factor_bytes() + padded_k() * quant_panel / 2;
+    return format == WeightFormat::int4 ? factor_bytes() + padded_k() * quant_panel / 2
+                                        : padded_k() * quant_panel;
   }
   int64_t panel(int64_t i) const { return first_panel() + i * panel_bytes(); }
   int64_t bytes() const { return panel(panels()); }
 };
 
 // Fills `out` (bytes() of the layout, aligned to 64) from the n rows of k weights in w; rows that
-// pad are zeros. int8 rounds by the largest of a row; int4 seeks the factors with the least squared
-// error.
+// pad are zeros. int8 and fp8 round by the largest of a row; int4 seeks the factors with the least
+// squared error.
 void quantise(std::span<std::byte> out, const QuantLayout&, std::span<const float> w, Threads&);
 
 // The weight a kernel takes element (n, k) for.

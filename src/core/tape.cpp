@@ -252,6 +252,7 @@ Node normed_product(const Node& product, const Node& norm) {
       [norm_spec = *norm.op->norm, spec = *product.op->gemm](auto* f, Stream& s, In in, Out out) {
         f(s, out[0], in[0], in[1], in[2], in[3], in[4], in[5], norm_spec, spec);
       });
+  op.quantisable = product.op->quantisable < 0 ? -1 : 3;
   const std::vector<Var>& p = product.in;
   return {std::make_shared<const Op>(std::move(op)),
           {norm.in[0], norm.in[2], norm.in[3], p[1], p[2], p[3]},

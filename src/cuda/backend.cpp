@@ -7,6 +7,7 @@
 #include "cuda/attention_kernels.h"
 #include "cuda/copies.h"
 #include "cuda/gemm.h"
+#include "cuda/gemm_quantised.h"
 #include "cuda/kernels.h"
 #include "cuda/nvml.h"
 #include "cuda/probe.h"
@@ -51,6 +52,7 @@ const Kernels& cuda_kernels() {
       .sum_squares = cuda::sum_squares,
       .gate_update = cuda::gate_update,
       .adamw = cuda::adamw,
+      .gemm_quantised = cuda::gemm_quantised,
   };
   return table;
 }
@@ -266,6 +268,7 @@ class CudaBackend final : public Backend {
   }
   int64_t free_bytes() const override { return memory_.free_bytes(); }
   bool runs(DType d) const override { return d == DType::f16 || Backend::runs(d); }
+  bool multiplies(WeightFormat) const override { return true; }
   std::string refuses_heads(int64_t size, DType d) const override {
     return cuda::refused_heads(size, d);
   }

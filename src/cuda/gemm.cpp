@@ -1,5 +1,6 @@
 #include "cuda/gemm.h"
 
+#include <algorithm>
 #include <array>
 #include <unordered_map>
 #include <vector>
@@ -301,17 +302,24 @@ void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tens
   on(s).gemms->run(c, aux, a, b, bias, prior, spec);
 }
 
+// What some rows take, few rows at a time take too: weights may be packed.
 bool norm_gemm_takes(Stream& s, int64_t rows, int64_t width, int64_t columns, DType dtype) {
-  return norm_gemm_few_takes(rows, width, columns, dtype) ||
-         norm_gemm_some_takes(on(s), rows, width, columns, dtype);
+  return norm_gemm_few_takes(std::min<int64_t>(rows, 16), width, columns, dtype) &&
+         (rows <= 16 || norm_gemm_some_takes(on(s), rows, width, columns, dtype));
 }
 
 void norm_gemm(Stream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
                Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
-  for (const Tensor& t : {gain, shift, b, bias})
+  const bool packed = is_panels(b.dtype);
+  for (const Tensor& t : {gain, shift, packed ? Tensor{} : b, bias})
     if (t && t.dtype != x.dtype) refuse_dtypes("norm_gemm", t.dtype, x.dtype);
-  const bool few = norm_gemm_few_takes(x.rows(), x.cols(), c.cols(), x.dtype);
-  (few ? norm_gemm_few : norm_gemm_some)(on(s), c, x, gain, shift, b, bias, prior, norm, spec);
+  const FewNormed normed{gain, shift, norm};
+  if (packed)
+    gemm_few_packed(on(s), c, x, b, bias, prior, spec, &normed);
+  else if (x.rows() <= 16)
+    norm_gemm_few(on(s), c, x, b, bias, prior, spec, normed);
+  else
+    norm_gemm_some(on(s), c, x, gain, shift, b, bias, prior, norm, spec);
 }
 
 }  // namespace hearth::cuda

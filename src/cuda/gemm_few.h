@@ -10,9 +10,20 @@ bool gemm_few_takes(const Tensor& c, const Tensor& a, const Tensor& b, const Gem
 void gemm_few(CudaStream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
               const GemmSpec&);
 
+// How the rows of a are normed on their way in.
+struct FewNormed {
+  Tensor gain, shift;  // (K), may be absent
+  NormSpec norm;
+};
+
+// The same with packed weights (core/quantised.h), 16 rows of a at a time; K is a multiple of 8.
+// Without `normed` a is taken as it is.
+void gemm_few_packed(CudaStream&, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
+                     const GemmSpec&, const FewNormed* normed = nullptr);
+
 // With a the normed x, rounded as the norm's own kernel rounds it.
 bool norm_gemm_few_takes(int64_t rows, int64_t width, int64_t columns, DType);
-void norm_gemm_few(CudaStream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b,
-                   Tensor bias, Tensor prior, const NormSpec&, const GemmSpec&);
+void norm_gemm_few(CudaStream&, Tensor c, Tensor x, Tensor b, Tensor bias, Tensor prior,
+                   const GemmSpec&, const FewNormed&);
 
 }  // namespace hearth::cuda

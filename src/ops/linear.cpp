@@ -45,7 +45,7 @@ Op product_op(const char* name, const GemmSpec& spec, bool trains) {
   op.name = name;
   op.available = [](const Kernels& k) { return k.gemm != nullptr; };
   op.launch = [=](const Kernels& k, Stream& s, In in, Out out) {
-    if (in[1].dtype == DType::u8)
+    if (is_panels(in[1].dtype))
       k.gemm_quantised(s, out[0], in[0], in[1], in[2], in[3], spec);
     else
       k.gemm(s, out[0], out[1], in[0], in[1], in[2], in[3], spec);

@@ -124,7 +124,10 @@ TEST(ConvertEval, WrongCalls) {
                "new or empty");
   expect_error(run(folder, {"eval", "--model", model, "--task", "perplexity", "--data", "x",
                             "--weights", "int3"}),
-               2, "expected plain, int8 or int4, got \"int3\"");
+               2, "expected plain, int8, int4 or fp8, got \"int3\"");
+  expect_error(run(folder, {"eval", "--model", model, "--task", "perplexity", "--data", "x",
+                            "--weights", "fp8", "--device", "cpu"}),
+               2, "got fp8, which needs a card");
   for (const Arguments& command : {Arguments{"eval", "--task", "perplexity", "--data", "x"},
                                    {"generate"},
                                    {"chat"},

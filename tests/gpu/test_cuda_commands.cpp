@@ -1,4 +1,4 @@
-// Commands that run a model on the card: fp16 weights beside fp32.
+// Commands that run a model on the card: fp16 weights and quantised ones beside fp32.
 #include "e2e/command.h"
 #include "gpu/cuda_case.h"
 #include "served_folder.h"
@@ -26,6 +26,29 @@ TEST(CudaCommands, RunAModelInHalves) {
   EXPECT_EQ(half.at("tokens").size(), 8u);
   EXPECT_NEAR(half.at("logprobs").at(0).at("logprob").get<double>(),
               plain.at("logprobs").at(0).at("logprob").get<double>(), 0.05);
+}
+
+TEST(CudaCommands, RunAModelOfQuantisedWeights) {
+  HEARTH_NEEDS_A_CARD();
+  if (!fs::exists(HEARTH_BINARY)) GTEST_SKIP() << "no " << HEARTH_BINARY;
+  const Folder folder;
+  write_served_folder(folder / "model");
+  write_file_atomic(folder / "text.txt", "Once upon a time there was a card that counted.");
+  const auto perplexity = [&](const char* dtype, const char* weights) {
+    return json_of(run(folder, {"eval", "--task", "perplexity", "--data", folder / "text.txt",
+                                "--model", folder / "model", "--device", "cuda", "--json",
+                                "--dtype", dtype, "--weights", weights}))
+        .at("value")
+        .get<double>();
+  };
+  for (const char* dtype : {"bf16", "fp32"}) {
+    const double plain = perplexity(dtype, "plain");
+    for (const auto& [weights, share] : {std::pair{"int8", 0.03}, {"int4", 0.3}, {"fp8", 0.1}}) {
+      const double near = perplexity(dtype, weights);
+      EXPECT_NE(near, plain) << weights;  // or they were not used
+      EXPECT_NEAR(near / plain, 1, share) << weights;
+    }
+  }
 }
 
 }  // namespace

@@ -75,5 +75,17 @@ TEST(infer_quantised, only_products_read_them) {
   }
 }
 
+TEST(infer_quantised, a_format_the_backend_lacks_is_refused) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  EXPECT_TRUE(backend->multiplies(WeightFormat::int4));
+  EXPECT_FALSE(backend->multiplies(WeightFormat::fp8));
+  try {
+    TinyModel(*backend, tiny_config(), 7, DType::f32, WeightFormat::fp8);
+    FAIL() << "expected an error";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("got fp8"), std::string::npos) << e.what();
+  }
+}
+
 }  // namespace
 }  // namespace hearth

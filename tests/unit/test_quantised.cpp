@@ -71,8 +71,44 @@ TEST(quantised, int4_loses_little) {
   EXPECT_GT(lost / all, 0.003);
 }
 
+// A code has 4 significant bits, or is a multiple of 2^-9 of the scale.
+TEST(quantised, fp8_is_within_half_a_place) {
+  const int64_t N = 21, K = 131;
+  std::vector<float> w = normal(N * K, 3);
+  for (int64_t n = 0; n < N; ++n) w[size_t(n * K + n)] *= float(1 << n % 12);  // rows with outliers
+  Weights q(N, K, WeightFormat::fp8, w);
+  for (int64_t n = 0; n < N; ++n) {
+    float most = 0;
+    for (int64_t k = 0; k < K; ++k) most = std::max(most, std::abs(w[size_t(n * K + k)]));
+    for (int64_t k = 0; k < K; ++k) {
+      const double x = w[size_t(n * K + k)];
+      EXPECT_NEAR(q.at(n, k), x, std::max(std::abs(x) / 16, most / 448 * 0x1p-10) * 1.0001);
+      if (std::abs(w[size_t(n * K + k)]) == most) {
+        EXPECT_NEAR(q.at(n, k), x, std::abs(x) * 1e-6);
+      }
+    }
+  }
+}
+
+// Who sees the bytes and the width alone finds the rows, whatever the format.
+TEST(quantised, layout_follows_from_bytes) {
+  for (const WeightFormat f : weight_formats) {
+    if (f == WeightFormat::plain) continue;
+    EXPECT_EQ(format_of(panels_of(f)), f);
+    for (const int64_t n : {1, 16, 17, 64, 50304})
+      for (const int64_t k : {1, 32, 64, 65, 768, 4100}) {
+        const QuantLayout l(n, k, f), found = QuantLayout::of_bytes(l.bytes(), k, f);
+        EXPECT_EQ(found.rows, l.rows);
+        EXPECT_EQ(found.bytes(), l.bytes());
+        EXPECT_EQ(l.panel(0) % 64, 0);
+        EXPECT_EQ(l.panel_bytes() % 64, 0);
+      }
+  }
+  EXPECT_FALSE(is_panels(DType::u8));
+}
+
 TEST(quantised, zeros_stay_zeros) {
-  for (const WeightFormat f : {WeightFormat::int8, WeightFormat::int4}) {
+  for (const WeightFormat f : {WeightFormat::int8, WeightFormat::int4, WeightFormat::fp8}) {
     Weights q(3, 70, f, std::vector<float>(210));
     for (int64_t n = 0; n < 16; ++n)
       for (int64_t k = 0; k < 70; ++k) EXPECT_EQ(q.at(n, k), 0) << n << ' ' << k;

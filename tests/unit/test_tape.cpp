@@ -235,7 +235,12 @@ std::vector<std::string> joined_ops(int64_t rows, bool read_elsewhere) {
   join_norms(t, joining_kernels(), nowhere);
   prune(t);
   std::vector<std::string> names;
-  for (const Node& n : t.nodes) names.push_back(n.op->name);
+  for (const Node& n : t.nodes) {
+    names.push_back(n.op->name);
+    // What may be quantised is the weight, joined or not.
+    if (n.op->quantisable >= 0) { EXPECT_EQ(n.in[size_t(n.op->quantisable)], w); }
+    EXPECT_EQ(n.op->quantisable >= 0, names.back() == "linear" || names.back() == "norm_linear");
+  }
   return names;
 }
 

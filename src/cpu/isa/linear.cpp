@@ -97,7 +97,7 @@ void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tens
 
 void gemm_quantised(Stream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
                     const GemmSpec& spec) {
-  expect_dtypes("gemm_quantised weights", DType::u8, w);
+  if (w.dtype != DType::int4_panels) expect_dtypes("gemm_quantised weights", DType::int8_panels, w);
   expect_dtypes("gemm_quantised", a.dtype, bias);
   expect_dtypes("gemm_quantised prior", c.dtype, prior);
   by_dtype("gemm_quantised", a, [](auto*) {});
