@@ -154,29 +154,35 @@ struct SomeBlock {
   }
 
   // Sums over the elements of rows and over their squares, by a warpgroup beside those that
-  // multiply: eight threads to a row, four rows to a thread.
+  // multiply: products of sixteen rows of a warp with ones, and with themselves, eight at a time,
+  // of which the diagonal counts.
   __device__ __forceinline__ void sum_rows() const {
-    const int first_row = int(threadIdx.x) % 128 / 8;
-    float2 rows[4] = {};
+    const int lane = int(threadIdx.x) % 32, first_row = int(threadIdx.x) % 128 / 32 * 16;
+    const uint32_t one = pack(1.0f, 1.0f, T());
+    float sum[4] = {}, upper[4] = {}, lower[4] = {};
     for (int i = 0; i < p.panels; ++i) {
       barrier_wait(rows_arrived(i), 0);
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        float x[8];
-        unpack_eight<T>(x, *reinterpret_cast<const uint4*>(memory + i * some_panel_bytes +
-                                                           swizzled(first_row + 16 * r, chunk())));
-#pragma unroll
-        for (int e = 0; e < 8; ++e) rows[r].x += x[e], rows[r].y = fmaf(x[e], x[e], rows[r].y);
+      for (int k = 0; k < some_panel / 16; ++k) {
+        uint32_t x[4];
+        load_matrices(x, rows_at(i) + swizzled(first_row + lane % 16, 2 * k + lane / 16));
+        cuda::multiply(sum, x, one, one, T());
+        cuda::multiply(upper, x, x[0], x[2], T());
+        cuda::multiply(lower, x, x[1], x[3], T());
       }
     }
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const float2 sum = sum_of_eight(rows[r]);
-      const int row = first_row + 16 * r, owner = row / own_rows;
-      const int place = lies.rows + (part * own_rows + row % own_rows) * 8;
-      if (chunk() == 0 && owner == part) *reinterpret_cast<float2*>(memory + place) = sum;
-      if (chunk() == 0 && owner != part) send(owner, place, sums_arrived(), sum);
-    }
+    const int group = lane / 4, odd = group % 2;  // a thread has columns 2 (lane % 4), and one more
+    if (lane % 4 != group / 2) return;
+    send_row(first_row + group, {sum[0], odd ? upper[1] : upper[0]});
+    send_row(first_row + 8 + group, {sum[2], odd ? lower[3] : lower[2]});
+  }
+  __device__ __forceinline__ void send_row(int row, float2 sums) const {
+    const int owner = row / own_rows;
+    const int place = lies.rows + (part * own_rows + row % own_rows) * 8;
+    if (owner == part)
+      *reinterpret_cast<float2*>(memory + place) = sums;
+    else
+      send(owner, place, sums_arrived(), sums);
   }
 
   __device__ __forceinline__ void multiply(float (&sum)[16]) const {

@@ -145,13 +145,15 @@ TEST(CudaQuantised, ValuesAreThoseOfTheWeights) {
             SCOPED_TRACE(fmt::format("{}x{}x{} {} {} finish {}", M, m.N, m.K, to_string(format),
                                      to_string(dtype), &f - finishes));
             const DType out = f.wide ? DType::f32 : dtype;
+            // Few rows meet the weights as they are, many what is left of them in the dtype.
+            const bool few = dtype != DType::f32 && M <= 64 && m.K % 8 == 0;
+            // cuBLASLt adds no bias of 16 bits to sums of 32, and a head has none.
+            if (f.wide && f.bias && dtype != DType::f32 && !few) continue;
             Held c(card(), {M, m.N}, out), before(card(), {M, m.N}, out);
             before.fill({prior.begin(), prior.begin() + M * m.N});
             const Numbers want =
                 finished({all.begin(), all.begin() + M * m.N}, bias, prior, f, out);
             const Numbers got = made(w, x, c, added, before, f);
-            // Few rows meet the weights as they are, many what is left of them in the dtype.
-            const bool few = dtype != DType::f32 && M <= 64 && m.K % 8 == 0;
             EXPECT_LT(error_of(got, want), f.wide && few ? 1e-4 : bar_of(dtype));
             EXPECT_TRUE(made(w, x, c, added, before, f) == got) << "other bits";
           }
@@ -190,12 +192,12 @@ TEST(CudaQuantised, LargeMatricesAreCutInSlices) {
     Held x(card(), {M, K}, DType::bf16), added(card(), {N}, DType::bf16), c(card(), {M, N}, out),
         before(card(), {M, N}, out);
     x.fill(a), added.fill(bias), before.fill(prior);
-    const Finish f{.bias = true, .prior = true, .in_place = true};
+    const Finish f{.bias = out == DType::bf16, .prior = true, .in_place = true};
     const Numbers got = made(w, x, c, added, before, f);
     Numbers some, want;
     for (int64_t i = 0; i < 3000; ++i) {
       const int64_t at = i * 933, m = at / N, n = at % N;
-      double sum = double(bias[size_t(n)]) + double(prior[size_t(at)]);
+      double sum = (f.bias ? double(bias[size_t(n)]) : 0) + double(prior[size_t(at)]);
       for (int64_t k = 0; k < K; ++k) sum += double(a[size_t(m * K + k)]) * w.at(n, k);
       some.push_back(got[size_t(at)]), want.push_back(sum);
     }
