@@ -33,6 +33,18 @@ struct WarpKeys {
   __device__ SharedTile<D> value_tile(int turn) const {
     return {at + uint32_t(turn % row_slots * slot + tile)};
   }
+  // Asks for keys and values of the cache beyond those on their way, blocks from key j on, without
+  // waiting for them: while the kernel ahead still runs, memory has nothing else to do.
+  __device__ void ask_ahead(int j, int most_blocks) const {
+#if __CUDA_ARCH__ >= 900
+    const int lane = int(threadIdx.x) % 32, block = j / block_tokens + lane / 2;
+    const int count = min(keys.first_fresh - block * block_tokens, block_tokens);
+    if (lane >= 2 * most_blocks || count <= 0) return;
+    const T* from = keys.cache + keys.table[block] * keys.block + (lane % 2 ? keys.to_v : 0);
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(count * D * 2)
+                 : "memory");
+#endif
+  }
   // Sixteen keys from j on: of the cache (zeros beyond the end go with them), of this step, or
   // both.
   template <bool old, bool fresh>
@@ -192,6 +204,8 @@ __global__ void __launch_bounds__(Warps * 32, (D == 64 ? 24 : 12) / Warps) decod
     under_way.template load<true, false>(n, from + n * batch_keys);
     commit_copies();
   }
+  // Not where there are many blocks: what they asked for would be gone before they came to it.
+  if (Warps == 4 && warp == 0) under_way.ask_ahead(first + row_slots * batch_keys, 2);
   wait_for_previous();
   const T* own = a.own_of<T>(row);
   const int64_t head = g * share + first_head;
