@@ -263,7 +263,8 @@ Node normed_product(const Node& product, const Node& norm) {
 }  // namespace
 
 void join_norms(Tape& t, const Kernels& k, Stream& stream) {
-  if (!k.norm_gemm) return;
+  // Training has its norms apart, whatever is frozen: the same ops on every backend, step by step.
+  if (!k.norm_gemm || t.trains) return;
   // Of each value in memory: how many nodes read it, and how many of them are products of it.
   std::vector<int> readers(t.values.size()), products(t.values.size());
   std::vector<int64_t> widest(t.values.size());  // of those products

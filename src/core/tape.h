@@ -198,7 +198,8 @@ void differentiate(Tape&);
 // Drops nodes that only write temporaries nobody reads.
 void prune(Tape&);
 
-// Lets products norm their own rows where the backend has that for so many rows and nothing else
+// Lets products of a tape that does not train norm their own rows where the backend has that for so
+// many and nothing else
 // reads the norm's result: prune() then drops the norm.
 void join_norms(Tape&, const Kernels&, Stream&);
 

@@ -219,9 +219,9 @@ const Kernels& joining_kernels() {
 }
 
 // The names of what is left of a norm and the two products of it, joined where they can be.
-std::vector<std::string> joined_ops(int64_t rows, bool read_elsewhere) {
+std::vector<std::string> joined_ops(int64_t rows, bool read_elsewhere, bool trains = false) {
   Tape t;
-  t.trains = false;
+  t.trains = trains;
   const Var x = t.input("x", {1, rows, 8}, DType::f32);
   const Var gain = t.param("gain", {8}, Init::ones(), Group::vector);
   const Var y = norm(t, x, {}, gain, {}, {}).y;
@@ -239,7 +239,8 @@ std::vector<std::string> joined_ops(int64_t rows, bool read_elsewhere) {
     names.push_back(n.op->name);
     // What may be quantised is the weight, joined or not.
     if (n.op->quantisable >= 0) { EXPECT_EQ(n.in[size_t(n.op->quantisable)], w); }
-    EXPECT_EQ(n.op->quantisable >= 0, names.back() == "linear" || names.back() == "norm_linear");
+    const bool product = names.back() == "linear" || names.back() == "norm_linear";
+    EXPECT_EQ(n.op->quantisable >= 0, product && !trains);
   }
   return names;
 }
@@ -250,6 +251,8 @@ TEST(Join, ProductsNormTheirOwnRows) {
   EXPECT_EQ(joined_ops(5, false), (Names{"rms_norm", "linear", "view", "linear", "copy", "copy"}));
   EXPECT_EQ(joined_ops(4, true),
             (Names{"rms_norm", "linear", "view", "linear", "copy", "copy", "copy"}));
+  EXPECT_EQ(joined_ops(4, false, true),
+            (Names{"rms_norm", "linear", "view", "linear", "copy", "copy"}));
 }
 
 TEST(Tape, AccumulatingTapesAddToWhatIsThere) {
