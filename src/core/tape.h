@@ -199,8 +199,7 @@ void differentiate(Tape&);
 void prune(Tape&);
 
 // Lets products of a tape that does not train norm their own rows where the backend has that for so
-// many and nothing else
-// reads the norm's result: prune() then drops the norm.
+// many of them and nothing else reads the norm's result: prune() then drops the norm.
 void join_norms(Tape&, const Kernels&, Stream&);
 
 }  // namespace hearth
