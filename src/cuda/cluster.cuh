@@ -23,14 +23,6 @@ __device__ __forceinline__ void arrive_begun() {
 #endif
 }
 
-// The same, and what it wrote is seen by those who wait for it, wherever it was written.
-__device__ __forceinline__ void arrive_written() {
-#if __CUDA_ARCH__ >= 900
-  __syncwarp();
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-
 // Until every thread of the cluster has arrived. Each wait belongs to one arrival before it.
 __device__ __forceinline__ void wait_for_cluster() {
 #if __CUDA_ARCH__ >= 900
@@ -55,6 +47,15 @@ __device__ __forceinline__ void put_in_block(uint32_t at, uint32_t bar, const fl
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
           at),
       "f"(v.x), "f"(v.y), "r"(bar)
+      : "memory");
+#endif
+}
+__device__ __forceinline__ void put_in_block(uint32_t at, uint32_t bar, const float4& v) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(at),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(bar)
       : "memory");
 #endif
 }

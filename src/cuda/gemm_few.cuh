@@ -10,8 +10,8 @@
 #include "cuda/act.cuh"
 #include "cuda/device.cuh"
 #include "cuda/early.cuh"
+#include "cuda/eight.cuh"
 #include "cuda/gemm_few.h"
-#include "cuda/mma.cuh"
 
 namespace hearth::cuda {
 
@@ -121,17 +121,6 @@ struct FewPlain {
     }
   }
 };
-
-// Eight elements as floats.
-template <class T>
-__device__ __forceinline__ void eight_floats(float (&f)[8], const uint4& v) {
-  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 two = unpack(words[i], T());
-    f[2 * i] = two.x, f[2 * i + 1] = two.y;
-  }
-}
 
 // The normed eight, rounded as the norm's own kernel rounds them.
 template <class T>

@@ -9,6 +9,7 @@
 // w, and both sums are made, before a is there; sums over x and x² are made beside the product.
 #include "cuda/cluster.cuh"
 #include "cuda/early.cuh"
+#include "cuda/eight.cuh"
 #include "cuda/gemm_some.cuh"
 #include "cuda/gemm_some.h"
 
@@ -16,16 +17,6 @@ namespace hearth::cuda {
 namespace {
 
 using namespace hopper;
-
-template <class T>
-__device__ __forceinline__ void unpack_eight(float (&f)[8], const uint4& v) {
-  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 two = unpack(words[i], T());
-    f[2 * i] = two.x, f[2 * i + 1] = two.y;
-  }
-}
 
 // The sum over eight lanes side by side, in all of them.
 __device__ __forceinline__ float2 sum_of_eight(float2 x) {
@@ -93,8 +84,8 @@ struct SomeBlock {
     for (int i = 0; i < p.panels; ++i) barrier_expect(rows_arrived(i), some_panel_bytes);
     constexpr int others = Split - 1;
     barrier_expect(terms_arrived(), uint32_t(Normed ? others * some_columns * 8 : 0));
-    barrier_expect(sums_arrived(), uint32_t(others * (SomeShared::sum_at(own_rows, 0) +
-                                                      (Normed ? own_rows * 8 : 0))));
+    barrier_expect(sums_arrived(),
+                   uint32_t(others * own_rows * (some_columns * 4 + (Normed ? 8 : 0))));
     prefetch_map(p.a);
   }
   __device__ __forceinline__ void copy_rows(int panel) const {
@@ -110,7 +101,8 @@ struct SomeBlock {
   }
 
   // To this place of the block that has another part of K, and counted by its barrier there.
-  __device__ __forceinline__ void send(int to_part, int place, uint32_t bar, float2 x) const {
+  template <class V>
+  __device__ __forceinline__ void send(int to_part, int place, uint32_t bar, const V& x) const {
     put_in_block(in_block(base + uint32_t(place), to_part), in_block(bar, to_part), x);
   }
 
@@ -122,13 +114,13 @@ struct SomeBlock {
 #pragma unroll 2
     for (int i = 0; i < p.panels; ++i) {
       float gain[8], shift[8], w[8];
-      unpack_eight<T>(gain, eight_of(lies.gain, p.gain, i));
-      unpack_eight<T>(shift, eight_of(lies.shift, p.shift, i));
+      eight_floats<T>(gain, eight_of(lies.gain, p.gain, i));
+      eight_floats<T>(shift, eight_of(lies.shift, p.shift, i));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         auto* const at = reinterpret_cast<uint4*>(memory + lies.w + i * some_panel_bytes +
                                                   swizzled(column + 32 * half, chunk()));
-        unpack_eight<T>(w, *at);
+        eight_floats<T>(w, *at);
 #pragma unroll
         for (int e = 0; e < 8; ++e) term[half].y = fmaf(w[e], shift[e], term[half].y);
         if (p.gain) {
@@ -137,7 +129,7 @@ struct SomeBlock {
           const uint4 scaled = {pack(w[0], w[1], T()), pack(w[2], w[3], T()), pack(w[4], w[5], T()),
                                 pack(w[6], w[7], T())};
           *at = scaled;
-          unpack_eight<T>(w, scaled);
+          eight_floats<T>(w, scaled);
         }
 #pragma unroll
         for (int e = 0; e < 8; ++e) term[half].x += w[e];
@@ -201,48 +193,45 @@ struct SomeBlock {
     pin(sum);
   }
 
-  // Sums to where w was, by rows, and those that others finish on to them, by the part of K they
-  // are of. A warpgroup has half of the columns, and a thread two rows and four pairs of columns:
-  // two threads side by side make fours of them.
+  // Where sums of a row lie in the block that finishes them, by the part of K they are of.
+  __device__ __forceinline__ int sums_place(int from, int owner, int row, int column) const {
+    const int slot = (from < owner ? from : from - 1) * own_rows;
+    return (from == owner ? lies.w : lies.sums + slot * SomeShared::sum_pitch * 4) +
+           (row * SomeShared::sum_pitch + column) * 4;
+  }
+  // Of the sums a warpgroup has half of the columns, and a thread two rows and four pairs of
+  // columns: two threads side by side make fours of them.
   __device__ __forceinline__ void send_sums(const float (&sum)[16]) const {
     const int lane = int(threadIdx.x) % 32, odd = lane % 2;
-    const int row = int(threadIdx.x) / 32 % 4 * 16 + lane / 4;
     const int column = int(threadIdx.x) / 128 * 32 + lane % 4 / 2 * 4;
-    named_sync(1, 256);  // all are done with w
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int half = 0; half < 2; ++half) {
+      const int row = int(threadIdx.x) / 32 % 4 * 16 + 8 * half + lane / 4, owner = row / own_rows;
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         const float *left = &sum[4 * j + 2 * half], *right = &sum[4 * j + 4 + 2 * half];
         const float x = __shfl_xor_sync(~0u, odd ? left[0] : right[0], 1);
         const float y = __shfl_xor_sync(~0u, odd ? left[1] : right[1], 1);
-        *reinterpret_cast<float4*>(memory + lies.w +
-                                   SomeShared::sum_at(row + 8 * half, column + 8 * (j + odd))) =
-            odd ? float4{x, y, right[0], right[1]} : float4{left[0], left[1], x, y};
+        const float4 four = odd ? float4{x, y, right[0], right[1]} : float4{left[0], left[1], x, y};
+        const int place = sums_place(part, owner, row % own_rows, column + 8 * (j + odd));
+        if (owner == part)
+          *reinterpret_cast<float4*>(memory + place) = four;
+        else
+          send(owner, place, sums_arrived(), four);
       }
-    if (Split == 1) return;
-    async_fence();
-    named_sync(1, 256);
-    const int owner = int(threadIdx.x);
-    if (owner >= Split || owner == part) return;
-    const int slot = part < owner ? part : part - 1;
-    bulk_send(in_block(base + uint32_t(lies.sums + SomeShared::sum_at(slot * own_rows, 0)), owner),
-              base + uint32_t(lies.w + SomeShared::sum_at(owner * own_rows, 0)),
-              SomeShared::sum_at(own_rows, 0), in_block(sums_arrived(), owner));
+    }
   }
   // Of everybody, in the order of the parts.
   __device__ __forceinline__ void join(float (&x)[8], int row, int column) const {
 #pragma unroll
     for (int r = 0; r < Split; ++r) {
-      const int slot = r < part ? r : r - 1;
-      const int at = r == part ? lies.w + SomeShared::sum_at(part * own_rows + row, column)
-                               : lies.sums + SomeShared::sum_at(slot * own_rows + row, column);
-      const auto* v = reinterpret_cast<const float4*>(memory + at);
+      const auto* v = reinterpret_cast<const float4*>(memory + sums_place(r, part, row, column));
       x[0] += v[0].x, x[1] += v[0].y, x[2] += v[0].z, x[3] += v[0].w;
       x[4] += v[1].x, x[5] += v[1].y, x[6] += v[1].z, x[7] += v[1].w;
     }
   }
-  // Mean (0 without) and 1 / deviation.
+  // Mean (0 without) and 1 / deviation, of sums of one pass: of a row whose mean is a hundred
+  // deviations they keep two digits, where its elements in bf16 have kept no more.
   __device__ __forceinline__ float2 row_stats(int row) const {
     float2 all = {0, 0};
 #pragma unroll
@@ -310,6 +299,7 @@ __global__ void __launch_bounds__(some_threads(Normed), 2)
   }
   if (multiplies) {
     block.multiply(sum);
+    named_sync(1, 256);  // all are done with w
     block.send_sums(sum);
   }
   __syncthreads();

@@ -36,13 +36,9 @@ struct SomeArgs {
 
 // Where things lie in a block's shared memory, in bytes from a multiple of 1024.
 struct SomeShared {
-  // Of a row and column of sums. Rows are an odd number of 16 bytes apart: threads of a warp that
-  // write to different ones meet no bank twice.
-  static constexpr __host__ __device__ int sum_at(int row, int column) {
-    return (row * (some_columns + 4) + column) * 4;
-  }
-  int w;      // panels of w, after those of a; this block's sums lie over them in the end
-  int sums;   // of the other blocks: (split - 1, rows of this block)
+  static constexpr int sum_pitch = some_columns + 4;  // floats
+  int w;      // panels of w, after those of a; this block's own sums lie over them in the end
+  int sums;   // (split - 1, rows of this block, sum_pitch) floats, from the other blocks
   int terms;  // (split, columns) pairs: what the norm takes from a column of sums, and adds to it
   int rows;   // (split, rows of this block) pairs: sum and sum of squares of the elements
   int gain, shift;  // of the norm, for these columns of a
@@ -51,8 +47,8 @@ struct SomeShared {
   __host__ __device__ SomeShared(int panels, int split, bool normed) {
     const int own = some_rows / split;
     w = panels * some_panel_bytes;
-    sums = w + (w > sum_at(some_rows, 0) ? w : sum_at(some_rows, 0));
-    terms = sums + sum_at((split - 1) * own, 0);
+    sums = w + (w > own * sum_pitch * 4 ? w : own * sum_pitch * 4);
+    terms = sums + (split - 1) * own * sum_pitch * 4;
     rows = terms + (normed ? split * some_columns * 8 : 0);
     gain = rows + (normed ? some_rows * 8 : 0);
     shift = gain + (normed ? panels * some_panel * 2 : 0);
