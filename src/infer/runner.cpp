@@ -139,12 +139,15 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
                const RunnerSpec& spec)
     : config_(config.resolve()), spec_(spec), memory_(backend, &params) {
   if (params.dtype() == DType::f64) fail("engine", "expected weights of at most 32 bits, got f64");
+  if (spec.logits > spec.rows)  // tokens drawn go where those of so many rows are read
+    fail("engine", "expected logits of at most {} rows, got {}", spec.rows, spec.logits);
   // Once and for all: a larger arena later would undo every captured program.
   memory_.reserve(largest_need(config_, params.dtype(), spec_).arena);
   program({bucket(1, spec.rows), 1, true, true}, 0);
   wide_ = memory_.state.find("engine.logits").cols();
   inputs_.resize(size_t(Inputs(spec).size()));
   for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
+  backend.synchronize();  // inputs are zeroed before the first of them go ahead
 }
 
 int64_t Runner::block_bytes(const ModelConfig& config, DType dtype, CacheFormat cache) {
@@ -189,12 +192,11 @@ void Runner::upload(const Feed& f, const StepShape& shape, size_t turn) {
   const int64_t begin = f.follows ? in.positions() : in.tokens();
   const int64_t end = in.tables() + int64_t(f.tables.size()) * in.width;
   std::byte* const to = memory_.state.find(name_of("inputs", turn)).data + begin * 4;
-  if (f.follows) {
-    arrivals_[turn]->wait();  // the last launch of this turn has ended, collected or not
+  arrivals_[turn]->wait();  // the last launch of this turn has ended, collected or not
+  if (f.follows)
     memory_.backend.upload_ahead(to, inputs_.data() + begin, (end - begin) * 4);
-  } else {  // the launch before may still run, and draw into them
+  else  // the launch before may still run, and draw into them
     memory_.backend.upload(to, inputs_.data() + begin, (end - begin) * 4);
-  }
 }
 
 StepShape Runner::shape_of(const Feed& f) const {

@@ -167,7 +167,8 @@ std::vector<float> normed_product(Backend& b, DType d, const NormedProduct& p, s
   const Tensor s = p.gains && p.kind == Norm::layer ? shift.t : Tensor{};
   const Tensor before = p.joins ? prior.t : Tensor{};
   const NormSpec norm{.kind = p.kind, .eps = 1e-5f};
-  const GemmSpec spec{.tb = true, .act = p.joins ? Act::none : Act::gelu_tanh};
+  const GemmSpec spec{.tb = true, .act = p.joins ? Act::none : Act::gelu_tanh, .weight = true};
+  b.synchronize();  // the weights are there, as they are in a step
   if (joined) {
     b.kernels().norm_gemm(b.stream(), c.t, x.t, g, s, w.t, bias.t, before, norm, spec);
   } else {
@@ -211,8 +212,12 @@ TEST(CudaGemm, SomeNormedRows) {
   if (!takes(64, 768, 768, DType::bf16)) GTEST_SKIP() << "a kernel for Hopper";
   const auto cpu = make_cpu_backend(0);
   for (const int64_t M : {17, 32, 33, 64})
-    for (const auto& [N, K] :
-         {std::pair<int64_t, int64_t>{257, 40}, {96, 768}, {48, 2048}, {2304, 768}})
+    for (const auto& [N, K] : {std::pair<int64_t, int64_t>{257, 40},
+                               {96, 768},
+                               {48, 2048},
+                               {2304, 768},
+                               {72, 1024},
+                               {40, 1544}})
       for (const Norm kind : {Norm::layer, Norm::rms})
         for (const DType dtype : {DType::bf16, DType::f16}) {
           SCOPED_TRACE(fmt::format("{}x{}x{} norm {} {}", M, N, K, int(kind), to_string(dtype)));

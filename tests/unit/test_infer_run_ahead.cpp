@@ -62,17 +62,21 @@ class DrawingBackend final : public Backend {
   void synchronize() override {}
   int64_t free_bytes() const override { return inner_->free_bytes(); }
   std::unique_ptr<Transfer> make_transfer(int64_t bytes) override {
+    // Reads as late as it may: what was written there meanwhile shows.
     struct Late final : Transfer {
-      explicit Late(int64_t bytes) : sent(static_cast<size_t>(bytes)), here(sent.size()) {}
+      explicit Late(int64_t bytes) : here(static_cast<size_t>(bytes)) {}
       void begin(const std::byte* device, int64_t bytes) override {
-        std::copy_n(device, bytes, sent.begin());
+        from = device, size = bytes;
         std::ranges::fill(here, std::byte(0xff));
       }
       const std::byte* wait() override {
-        here = sent;
+        std::copy_n(from, size, here.begin());
+        size = 0;
         return here.data();
       }
-      std::vector<std::byte> sent, here;
+      const std::byte* from = nullptr;
+      int64_t size = 0;
+      std::vector<std::byte> here;
     };
     return std::make_unique<Late>(bytes);
   }
