@@ -1,5 +1,5 @@
-// What a block of gemm_some.cu is made of: what it is told, where things lie in its shared memory,
-// and what it does to the sums.
+// What a block of gemm_some.cu is told, where things lie in its shared memory, and what becomes of
+// the sums.
 #pragma once
 
 #include "cuda/act.cuh"
