@@ -12,24 +12,20 @@ namespace hearth::cuda {
 
 static_assert(few::tile == quant_panel && few::stretch == quant_group);
 
-__device__ __forceinline__ uint32_t minus(uint32_t x, uint32_t y, __nv_bfloat16) {
-  const __nv_bfloat162 d = __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&x),
-                                   *reinterpret_cast<const __nv_bfloat162*>(&y));
+// Two numbers of 16 bits in a word.
+template <class T>
+using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+
+template <class T>
+__device__ __forceinline__ uint32_t minus(uint32_t x, uint32_t y, T) {
+  const Two<T> d =
+      __hsub2(*reinterpret_cast<const Two<T>*>(&x), *reinterpret_cast<const Two<T>*>(&y));
   return *reinterpret_cast<const uint32_t*>(&d);
 }
-__device__ __forceinline__ uint32_t minus(uint32_t x, uint32_t y, __half) {
-  const __half2 d =
-      __hsub2(*reinterpret_cast<const __half2*>(&x), *reinterpret_cast<const __half2*>(&y));
-  return *reinterpret_cast<const uint32_t*>(&d);
-}
-__device__ __forceinline__ uint32_t times(uint32_t x, uint32_t y, __nv_bfloat16) {
-  const __nv_bfloat162 d = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&x),
-                                   *reinterpret_cast<const __nv_bfloat162*>(&y));
-  return *reinterpret_cast<const uint32_t*>(&d);
-}
-__device__ __forceinline__ uint32_t times(uint32_t x, uint32_t y, __half) {
-  const __half2 d =
-      __hmul2(*reinterpret_cast<const __half2*>(&x), *reinterpret_cast<const __half2*>(&y));
+template <class T>
+__device__ __forceinline__ uint32_t times(uint32_t x, uint32_t y, T) {
+  const Two<T> d =
+      __hmul2(*reinterpret_cast<const Two<T>*>(&x), *reinterpret_cast<const Two<T>*>(&y));
   return *reinterpret_cast<const uint32_t*>(&d);
 }
 
