@@ -39,10 +39,13 @@ void linear_backward(Tape& t, const Node& n, float scale) {
   if (residual) t.add_grad(residual, dy);
 }
 
-// A product with weights (N, K), plain or quantised as the store has them.
-Op product_op(const char* name, const GemmSpec& spec, bool trains) {
+// A product with weights (N, K), plain or quantised as the store has them. Of 16 bits it adds to
+// nothing in place: cuBLASLt would round the product before it adds, and decoding, where an input
+// dies sooner, would differ from training.
+Op product_op(const char* name, const GemmSpec& spec, bool trains, DType out) {
   Op op;
   op.name = name;
+  if (size_of(out) > 2) op.inplace = {{0, 3}};
   op.available = [](const Kernels& k) { return k.gemm != nullptr; };
   op.launch = [=](const Kernels& k, Stream& s, In in, Out out) {
     if (is_panels(in[1].dtype))
@@ -67,8 +70,7 @@ void record_gemm(Tape& t, Var c, Var aux, Var a, Var b, Var bias, Var prior, con
   if (spec.tb && !spec.ta && !slope && !aux) {
     GemmSpec own = spec;
     own.weight = known_ahead(t, b, bias);
-    Op op = product_op("gemm", own, t.needs_grad(b));
-    op.inplace = {{0, 3}};
+    Op op = product_op("gemm", own, t.needs_grad(b), t[c].dtype);
     return t.push(std::move(op), {a, b, bias, prior}, {c, {}});
   }
   Op op = kernel_op<&Kernels::gemm>("gemm", [=](auto* gemm, Stream& s, In in, Out out) {
@@ -100,8 +102,7 @@ Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {
   const Var pre = keeps_pre ? t.temp(t.shape(y)) : Var{};
   const GemmSpec gemm_spec{
       .tb = true, .alpha = spec.scale, .act = spec.act, .weight = known_ahead(t, w, spec.bias)};
-  Op op = product_op("linear", gemm_spec, t.needs_grad(w));
-  op.inplace = {{0, 3}};
+  Op op = product_op("linear", gemm_spec, t.needs_grad(w), t[y].dtype);
   op.backward = [scale = spec.scale](Tape& t, const Node& n) { linear_backward(t, n, scale); };
   t.push(std::move(op), {x, w, spec.bias, spec.residual}, {y, pre});
   if (pre) t[y].before = pre, t[y].act = spec.act;
