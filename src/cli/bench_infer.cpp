@@ -23,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 struct InferFlags {
   Common common;
   std::string preset = "gpt2", dtype = "fp32", weights = "plain", kv = "plain";
+  bool batch_invariant = false;
   int64_t batch = 1, prompt = 128, made = 256, workload = 0;
   int64_t speculate = 0, step_tokens = 512;
   uint64_t seed = 1;
@@ -96,7 +97,8 @@ struct Bench {
       : flags(f),
         train_dtype(parse_enum<TrainDType>(f.dtype, "--dtype")),
         backend(make_backend(f.common, {.tf32 = train_dtype == TrainDType::tf32,
-                                        .fp16 = train_dtype == TrainDType::fp16})),
+                                        .fp16 = train_dtype == TrainDType::fp16,
+                                        .batch_invariant = f.batch_invariant})),
         config(config_of(f)),
         dtype(to_dtype(train_dtype)),
         format(weight_format(f.weights, *backend)),
@@ -144,6 +146,7 @@ struct Bench {
     std::string name = flags.dtype;
     if (format != WeightFormat::plain) name = fmt::format("{} {}", to_string(format), name);
     if (cache != CacheFormat::plain) name += fmt::format(" kv {}", to_string(cache));
+    if (flags.batch_invariant) name += " batch-invariant";
     return name;
   }
 
@@ -256,6 +259,7 @@ void add_bench_infer(CLI::App& bench) {
       ->capture_default_str();
   add_weights(*c, f->weights);
   add_kv(*c, f->kv);
+  add_batch_invariant(*c, f->batch_invariant);
   const auto count = [&](const char* name, int64_t& to, const char* help) {
     c->add_option(name, to, help)->capture_default_str()->check(CLI::PositiveNumber);
   };

@@ -28,6 +28,7 @@ void add_adapter(CLI::App&, std::string& adapter);
 // What a command needs of its backend beyond the default.
 struct BackendWish {
   bool tf32 = false, fp16 = false;
+  bool batch_invariant = false;  // of a card; the CPU is
 };
 // The backend --device asks for; says in one sentence when there is none such (device.cpp).
 std::unique_ptr<Backend> make_backend(const Common&, const BackendWish& = {});
@@ -40,6 +41,9 @@ WeightFormat weight_format(const std::string& name, const Backend&);
 // --kv: what the KV cache holds (device.cpp).
 void add_kv(CLI::App&, std::string& to);
 CacheFormat cache_format(const std::string& name);
+
+// --batch-invariant of the commands that run a model (device.cpp).
+void add_batch_invariant(CLI::App&, bool& to);
 
 // --dtype of the commands that run a model: its weights, activations and cache; refuses what the
 // backend has no kernels for (device.cpp).

@@ -87,6 +87,11 @@ CacheFormat cache_format(const std::string& name) {
   fail_usage("--kv", "expected plain or fp8, got {}", in_quotes(name));
 }
 
+void add_batch_invariant(CLI::App& c, bool& to) {
+  c.add_flag("--batch-invariant", to,
+             "on a card, give a request the same tokens whatever else is in the batch: slower");
+}
+
 std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) {
   if (c.threads < 0 || c.threads > 4096)
     fail_usage("threads", "expected 0 to 4096 threads, got {}", c.threads);
@@ -99,8 +104,10 @@ std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) 
     card = card_number(c.device);
   if (card >= 0) {
     try {
-      return make_cuda_backend(
-          {.card = card, .tf32 = wish.tf32, .memory_limit = int64_t(c.memory_limit * (1 << 30))});
+      return make_cuda_backend({.card = card,
+                                .tf32 = wish.tf32,
+                                .batch_invariant = wish.batch_invariant,
+                                .memory_limit = int64_t(c.memory_limit * (1 << 30))});
     } catch (const Error& e) {
       if (c.device != "auto") throw;
       fmt::print(stderr, "hearth: using the CPU: {}\n", e.what());

@@ -26,6 +26,7 @@ struct GenerateFlags {
   bool echo = false;
   int64_t speculate = 0;
   std::string dtype = "fp32", weights = "plain", kv = "plain";
+  bool batch_invariant = false;
   Common common = {};
 };
 
@@ -110,7 +111,8 @@ void run_generate(const GenerateFlags& flags) {
   Request request = complete(flags);
   const CacheFormat cache = cache_format(flags.kv);
   const std::string text = read_prompt(flags);
-  const std::unique_ptr<Backend> backend = make_backend(flags.common);
+  const std::unique_ptr<Backend> backend =
+      make_backend(flags.common, {.batch_invariant = flags.batch_invariant});
   const ModelSource source = ModelSource::open(flags.model, flags.adapter);
   if (source.tokenizer().empty())
     fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
@@ -216,6 +218,7 @@ void add_generate(CLI::App& app) {
   add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);
   add_kv(*c, f.kv);
+  add_batch_invariant(*c, f.batch_invariant);
   add_common(*c, f.common);
   c->callback([flags] { run_generate(*flags); });
 }

@@ -11,6 +11,7 @@ namespace {
 
 struct ServeFlags {
   std::string model, adapter, dtype = "fp32", weights = "plain", kv = "plain";
+  bool batch_invariant = false;
   int64_t context = 0;
   double cache_gib = 0;
   FieldFlags<ServeConfig> config;
@@ -33,7 +34,8 @@ void run_serve(const ServeFlags& flags) {
                         .speculate = config.speculate,
                         .cache_bytes = int64_t(flags.cache_gib * double(1 << 30)),
                         .cache = cache_format(flags.kv)};
-  const std::unique_ptr<Backend> backend = make_backend(flags.common);
+  const std::unique_ptr<Backend> backend =
+      make_backend(flags.common, {.batch_invariant = flags.batch_invariant});
   const ServedWeights weights{weights_dtype(flags.dtype, *backend),
                               weight_format(flags.weights, *backend)};
   std::string url;
@@ -80,6 +82,7 @@ void add_serve(CLI::App& app) {
   add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);
   add_kv(*c, f.kv);
+  add_batch_invariant(*c, f.batch_invariant);
   c->add_option("--context", f.context, "tokens of a prompt and its completion; 0: the model's")
       ->capture_default_str();
   c->add_option("--cache-gib", f.cache_gib, "GiB of KV cache; 0: by what memory is free")

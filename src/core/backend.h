@@ -108,6 +108,8 @@ class Backend {
   }
   // Why attention over heads of this size cannot run here, in words; empty: it can.
   virtual std::string refuses_heads(int64_t /*size*/, DType) const { return {}; }
+  // The same of decoding with weights of one type over a cache of another.
+  virtual std::string refuses_cache(DType /*weights*/, DType /*cache*/) const { return {}; }
   // What `launch` launches, recorded to be replayed as one; absent where that gains nothing.
   virtual std::unique_ptr<Replay> capture(const std::function<void()>& /*launch*/) { return {}; }
 };

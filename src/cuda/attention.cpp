@@ -1,5 +1,6 @@
 // Attention entries of the table: which implementation runs a call. f32 has one; of the 16-bit
-// ones the Hopper kernels are preferred where they have code for the call.
+// ones the Hopper kernels are preferred where they have code for the call. Where rows are to have
+// the bits of decoding, the forward pass is flash_mma's, which adds up in the same order.
 #include "cuda/attention.h"
 
 #include <fmt/format.h>
@@ -53,7 +54,7 @@ void attention(Stream& stream, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, 
   check_head_size("attention", c.dtype, spec);
   if (c.dtype == DType::f32)
     attention_f32(c, s);
-  else if (hopper(s) && flash_hopper_takes(c))
+  else if (hopper(s) && !s.invariant && flash_hopper_takes(c))
     flash_hopper(c, s);
   else
     flash_mma(c, s);

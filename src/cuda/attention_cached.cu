@@ -71,7 +71,7 @@ void launch_store(const Decode& a, Tensor cache, Tensor qkv, CudaStream& stream)
   check_launch("attention_cached");
 }
 
-void long_runs(const Decode& a, DType dtype, bool fp8, CudaStream& stream) {
+FlashPaged paged_call(const Decode& a, DType dtype, bool fp8) {
   const int64_t size = fp8 ? 1 : size_of(dtype), panel = int64_t(block_tokens) * (a.D + fp8);
   FlashPaged p{};
   p.call.q = a.qkv, p.call.q_token = int64_t(a.H + 2 * a.G) * a.D;
@@ -82,7 +82,17 @@ void long_runs(const Decode& a, DType dtype, bool fp8, CudaStream& stream) {
   p.call.dtype = dtype;
   p.positions = a.positions, p.sequences = a.sequences, p.tables = a.tables;
   p.width = a.width, p.block = 2 * a.G * panel, p.head = panel, p.fp8 = fp8;
-  by_head_size(a.D, [&](auto D) { flash_mma_paged<D>(p, stream); });
+  return p;
+}
+
+void long_runs(const Decode& a, DType dtype, bool fp8, CudaStream& stream) {
+  by_head_size(a.D, [&](auto D) { flash_mma_paged<D>(paged_call(a, dtype, fp8), stream); });
+}
+
+// What is left, with the bits that training would have.
+void other_rows_invariant(const Decode& a, DType dtype, CudaStream& stream) {
+  by_head_size(
+      a.D, [&](auto D) { flash_mma_rows<D>(paged_call(a, dtype, false), !a.leaves_runs, stream); });
 }
 
 }  // namespace
@@ -96,7 +106,10 @@ void attention_cached(Stream& on_stream, Tensor y, Tensor cache, Tensor qkv, Ten
   check_head_size("attention_cached", qkv.dtype, spec);
   const int64_t N = qkv.shape[1];
   const bool leaves_runs = qkv.dtype != DType::f32 && N > most_rows_by_pieces && !spec.apart;
-  const bool by_readers = spec.apart || (N <= most_rows_stored && !leaves_runs);
+  if (stream.invariant && (fp8 || qkv.dtype == DType::f32))  // the backend says so beforehand
+    refuse_dtype("attention_cached", fp8 ? cache.dtype : qkv.dtype);
+  const bool by_readers =
+      !stream.invariant && (spec.apart || (N <= most_rows_stored && !leaves_runs));
   const Decode a{.qkv = qkv.data,
                  .cache = cache.data,
                  .y = y.data,
@@ -135,6 +148,7 @@ void attention_cached(Stream& on_stream, Tensor y, Tensor cache, Tensor qkv, Ten
   else if (!by_readers)
     launch_store<uint16_t>(a, cache, qkv, stream);
   if (a.leaves_runs) long_runs(a, qkv.dtype, fp8, stream);
+  if (stream.invariant) return other_rows_invariant(a, qkv.dtype, stream);
   by_dtype([&]<class T>(T) { decode<T>(a, fp8, stream); });
 }
 

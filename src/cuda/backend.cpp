@@ -189,6 +189,7 @@ class CudaBackend final : public Backend {
     if (spec.shared_limit)
       stream_.card.shared_bytes = std::min(stream_.card.shared_bytes, spec.shared_limit);
     stream_.hopper_kernels = spec.hopper_kernels && !turned_off("HEARTH_HOPPER");
+    stream_.invariant = spec.batch_invariant;
     stream_.early = !turned_off("HEARTH_EARLY");
     const char* racecheck = std::getenv("HEARTH_RACECHECK");
     stream_.racecheck = racecheck && std::strcmp(racecheck, "1") == 0;
@@ -271,6 +272,11 @@ class CudaBackend final : public Backend {
   bool multiplies(WeightFormat) const override { return true; }
   std::string refuses_heads(int64_t size, DType d) const override {
     return cuda::refused_heads(size, d);
+  }
+  std::string refuses_cache(DType weights, DType cache) const override {
+    if (!spec_.batch_invariant || (weights != DType::f32 && cache == weights)) return {};
+    return fmt::format("expected bf16 or fp16 and a plain cache, to be batch-invariant, got {}",
+                       weights == DType::f32 ? to_string(weights) : "a cache in fp8");
   }
   int64_t logits_bytes() const override { return logits_bytes_; }
   int64_t kept_logits_bytes() const override { return kept_logits_bytes_; }

@@ -14,4 +14,9 @@ void flash_mma_paged<64>(const FlashPaged& p, CudaStream& stream) {
   paged_by_dtype<64>(p, stream);
 }
 
+template <>
+void flash_mma_rows<64>(const FlashPaged& p, bool all, CudaStream& stream) {
+  rows_by_dtype<64>(p, all, stream);
+}
+
 }  // namespace hearth::cuda

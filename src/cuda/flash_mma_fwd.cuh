@@ -11,13 +11,12 @@
 namespace hearth::cuda {
 
 // Stages: buffers of keys and values. Held: the queries stay in registers.
-template <class T, int D_, int BM_, int BN_, int Stages_, bool Held_, bool General_,
-          bool Lazy_ = true, int Warps_ = 4>
+template <class T, int D_, int BM_, int BN_, int Stages_, bool Held_, bool General_, int Warps_ = 4>
 struct ForwardTile {
   using Element = T;
   static constexpr int D = D_, BM = BM_, BN = BN_, Stages = Stages_;
   static constexpr bool Held = Held_, General = General_;
-  static constexpr int warps = 4, threads = 32 * warps;
+  static constexpr int warps = Warps_, threads = 32 * warps;
   static constexpr int R = BM / (16 * warps);  // 16-row pieces of a warp
   static constexpr int k_bytes = SharedTile<D>::bytes(BN);
   static constexpr int shared = SharedTile<D>::bytes(BM) + 2 * Stages * k_bytes;
@@ -176,7 +175,9 @@ __device__ void forward_softmax(float (&s)[Tile::R][Tile::BN / 8][4],
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
       const float base = top == -INFINITY ? 0.0f : top * unit;
-      fade[r][half] = exp2_fast(before * unit - base);
+      // Exactly 1 where nothing grew: what blocks without a visible key come first or last does not
+      // matter to a row.
+      fade[r][half] = top == before ? 1.0f : exp2_fast(fmaf(before, unit, -base));
       grew = grew || top > before;
       float total = 0;
 #pragma unroll

@@ -1,6 +1,7 @@
 // Flash attention over a paged cache, for rows that come in long runs of one sequence: prompts. As
 // the forward pass of training, but a tile of rows may be of several sequences, one after the
-// other, and a block of keys is a block of the cache. 4 * H * D * (visible pairs) FLOP.
+// other, and a block of keys is a block of the cache. 4 * H * D * (visible pairs) FLOP. Rows can
+// also go one by one, their heads in the place of rows: then decoding has the bits of training.
 #pragma once
 
 #include "cuda/attention_keys_fp8.cuh"
@@ -157,6 +158,87 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
   }
   // Rows that are not this kernel's get zeros, and what belongs there from the kernel after it.
   forward_store<Tile>(a, y, rows, q, 0, h, first_row + warp * R * 16, warp, lane, unit);
+}
+
+// A row by a warp: the heads of one group of it, as rows of a tile.
+template <class Tile>
+__global__ __launch_bounds__(Tile::threads) void row_kernel(FlashPaged p, int heads, bool all) {
+  using T = typename Tile::Element;
+  constexpr int D = Tile::D, BN = Tile::BN;
+  static_assert(BN == cache_block && Tile::warps == 1 && Tile::R == 1 && Tile::General);
+  extern __shared__ __align__(128) unsigned char shared[];
+  const FlashForward& a = p.call;
+  const SharedTile<D> q{shared_address(shared)}, k{q.at + SharedTile<D>::bytes(Tile::BM)},
+      v{k.at + Tile::k_bytes};
+  const int lane = int(threadIdx.x), n = int(blockIdx.x), group = a.H / a.G;
+  const int parts = (group + heads - 1) / heads, g = int(blockIdx.y) / parts;
+  const int within = int(blockIdx.y) % parts * heads, h = g * group + within;
+  const int at = p.positions[n];
+  if (!all && in_long_run(p.sequences, p.positions, n, a.T)) return;
+
+  FlashForward own = a;  // heads as rows
+  own.T = min(heads, group - within), own.H = 1;
+  own.y = static_cast<T*>(a.y) + (int64_t(n) * a.H + h) * a.D;
+  q.template load<Tile::BM, Tile::threads>(static_cast<const T*>(a.q) + n * a.q_token + h * a.D,
+                                           a.D, 0, own.T, a.D);
+  const int32_t* table = p.tables + int64_t(p.sequences[n]) * p.width;
+  const auto load = [&](SharedTile<D> to, const void* panels, int block) {
+    const T* from = static_cast<const T*>(panels) + g * p.head + table[block] * p.block;
+    to.template load<BN, Tile::threads>(from, a.D, 0, min(BN, at + 1 - block * BN), a.D);
+  };
+  const float unit = a.slopes || a.softcap > 0 ? log2_e : a.scale * log2_e;
+  const float slope = a.slopes ? a.slopes[h] : 0;
+  ForwardRows<Tile> rows;
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    rows.top[0][half] = -INFINITY, rows.sum[0][half] = 0, rows.position[0][half] = at;
+  float y[1][D / 8][4] = {};
+  HeldQueries<Tile> held;
+
+  const int first = at < a.window ? 0 : (at - a.window + 1) / BN, last = at < 0 ? -1 : at / BN;
+  if (last >= 0) load(k, a.k, last);
+  commit_copies();
+  for (int block = last; block >= first; --block) {
+    load(v, a.v, block);
+    commit_copies();
+    wait_for_copies<1>();  // all but v
+    __syncwarp();
+    float s[1][BN / 8][4];
+    forward_scores<Tile>(s, held, q, k, 0, lane);
+    __syncwarp();
+    if (block > first) load(k, a.k, block - 1);
+    commit_copies();
+    forward_shape<Tile>(s, rows, a, block * BN, slope, lane);
+    forward_mask<Tile>(s, rows, a, block * BN, nullptr, lane);
+    forward_softmax<Tile>(s, y, rows, unit);
+    wait_for_copies<1>();
+    __syncwarp();
+    forward_values<Tile>(y, s, v, lane);
+    __syncwarp();
+  }
+  wait_for_copies<0>();
+  forward_store<Tile>(own, y, rows, q, 0, 0, 0, 0, lane, unit);
+}
+
+template <int D, class T>
+void launch_rows(const FlashPaged& p, bool all, CudaStream& stream) {
+  using Tile = ForwardTile<T, D, 16, int(cache_block), 1, false, true, 1>;
+  const auto kernel = row_kernel<Tile>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::shared),
+        "shared memory of flash_mma_rows");
+  const int group = p.call.H / p.call.G;
+  const int heads = p.call.slopes ? 1 : std::min(group, Tile::BM);  // a head has its own slope
+  const dim3 blocks(unsigned(p.call.T), unsigned(p.call.G * ((group + heads - 1) / heads)));
+  kernel<<<blocks, Tile::threads, Tile::shared, stream.handle>>>(p, heads, all);
+  check_launch("flash_mma_rows");
+}
+
+template <int D>
+void rows_by_dtype(const FlashPaged& p, bool all, CudaStream& stream) {
+  if (p.call.dtype == DType::bf16)
+    launch_rows<D, __nv_bfloat16>(p, all, stream);
+  else
+    launch_rows<D, __half>(p, all, stream);
 }
 
 template <int D, class T>

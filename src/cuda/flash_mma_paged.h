@@ -19,6 +19,9 @@ struct FlashPaged {
 
 template <int D>
 void flash_mma_paged(const FlashPaged&, CudaStream&);
+// The other rows, one by one; `all`: whatever run they are of. With the same bits.
+template <int D>
+void flash_mma_rows(const FlashPaged&, bool all, CudaStream&);
 
 #ifdef __CUDACC__
 // Whether row n is one of at least `shortest_run` rows of its sequence, which lie together.

@@ -13,9 +13,10 @@ namespace {
 // enough to do with more than a few of both.
 int64_t most_few_rows(int64_t columns) { return columns <= 8192 ? 64 : 32; }
 
-bool few_packed_takes(const Tensor& c, const Tensor& a) {
-  return a.dtype != DType::f32 && a.rows() <= most_few_rows(c.cols()) && a.cols() % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(a.data) % 16 == 0 && c.cols() < INT32_MAX - quant_panel;
+bool few_packed_takes(const CudaStream& s, const Tensor& c, const Tensor& a) {
+  return !s.invariant && a.dtype != DType::f32 && a.rows() <= most_few_rows(c.cols()) &&
+         a.cols() % 8 == 0 && reinterpret_cast<uintptr_t>(a.data) % 16 == 0 &&
+         c.cols() < INT32_MAX - quant_panel;
 }
 
 int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -77,7 +78,7 @@ void gemm_quantised(Stream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor
   if (c.dtype != DType::f32) agree("gemm_quantised", a.dtype, c);
   agree("gemm_quantised bias", a.dtype, bias);
   agree("gemm_quantised prior", c.dtype, prior);
-  if (few_packed_takes(c, a)) return gemm_few_packed(on(s), c, a, w, bias, prior, spec);
+  if (few_packed_takes(on(s), c, a)) return gemm_few_packed(on(s), c, a, w, bias, prior, spec);
   unpack_and_multiply(on(s), c, a, w, bias, prior, spec);
 }
 

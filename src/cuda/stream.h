@@ -50,6 +50,7 @@ struct CudaStream : Stream {
   bool hopper_kernels = true;  // false: the mma.sync kernels even where wgmma would run
   bool some_rows = false;      // products of 17 to 64 rows by a kernel of our own
   bool early = true;           // kernels may start before those ahead of them have ended
+  bool invariant = false;      // rows of a forward pass have the same bits in any batch
   bool racecheck = false;      // barriers as compute-sanitizer's racecheck can follow them
   DeviceMemory& memory;
 

@@ -139,6 +139,10 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
                const RunnerSpec& spec)
     : config_(config.resolve()), spec_(spec), memory_(backend, &params) {
   if (params.dtype() == DType::f64) fail("engine", "expected weights of at most 32 bits, got f64");
+  if (const std::string why =
+          backend.refuses_cache(params.dtype(), cache_dtype(spec.cache, params.dtype()));
+      !why.empty())
+    fail("engine", "{}", why);
   if (spec.logits > spec.rows)  // tokens drawn go where those of so many rows are read
     fail("engine", "expected logits of at most {} rows, got {}", spec.rows, spec.logits);
   // Once and for all: a larger arena later would undo every captured program.
