@@ -92,10 +92,11 @@ struct SampleControls {
   float min_p = 0, top_p = 1;
   int32_t top_k = 0;
   uint32_t uniform_low = 0, uniform_high = 0;  // of a number in [0, 1), as a share of 2^64
+  int32_t tempered = 0;  // 1: log-probabilities are of the logits over the temperature, above 0
 };
 struct Drawn {
   int32_t token = 0;
-  float logprob = 0;  // of the model, before the controls
+  float logprob = 0;  // of the model, before the other controls
   int32_t likeliest = 0;
   float likeliest_logprob = 0;
 };

@@ -7,20 +7,6 @@
 namespace hearth::cuda {
 namespace {
 
-// What a logit counts as: under the softcap, over the temperature.
-struct LogitLevel {
-  float scale, inverse;  // 1 / temperature, with the softcap in it; 1 / softcap or 0
-
-  __device__ float operator()(float x) const {
-    return (inverse > 0 ? tanhf(x * inverse) : x) * scale;
-  }
-  __device__ float slope(float x) const {  // of the softcap
-    if (inverse == 0) return 1;
-    const float t = tanhf(x * inverse);
-    return 1 - t * t;
-  }
-};
-
 struct LogprobArgs {
   const float* logits;
   const int32_t* targets;

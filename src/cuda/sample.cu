@@ -264,7 +264,8 @@ __device__ Lot weighed_lot(const Mass* masses, Mass u, int V) {
 
 __global__ void __launch_bounds__(threads)
     sample_rows(Drawn* drawn, int32_t* tokens, const Stretch* parts, const Mass* masses,
-                const float* logits, const SampleControls* controls, int V, int64_t stride) {
+                const float* logits, const SampleControls* controls, int V, int64_t stride,
+                bool as_trained) {
   __shared__ SampleShared s;
   const SampleControls c = controls[blockIdx.x];  // the host's
   wait_for_previous();
@@ -272,6 +273,8 @@ __global__ void __launch_bounds__(threads)
   float z = 0;
   const int best = likeliest(parts + blockIdx.x * stretches, &z);
   const float top = x[best];
+  const LogitLevel level{c.tempered ? 1 / c.temperature : 1, 0};
+  if (as_trained || c.tempered) z = exp_sum(x, V, level(top), level, s.floats);
   Drawn& out = drawn[blockIdx.x];
   if (c.temperature > 0) {
     const Row r{x, V, top, log2_e / c.temperature};
@@ -292,7 +295,7 @@ __global__ void __launch_bounds__(threads)
   __syncthreads();
   if (threadIdx.x == 0) {
     const float log_z = logf(z);
-    out.logprob = x[out.token] - top - log_z;
+    out.logprob = level(x[out.token]) - level(top) - log_z;
     out.likeliest = best, out.likeliest_logprob = -log_z;
     if (tokens) tokens[blockIdx.x] = out.token;
   }
@@ -317,7 +320,7 @@ void sample(Stream& stream, Tensor drawn, Tensor tokens, Tensor logits, Tensor c
                  as<SampleControls>(controls), int(vocab), logits.cols());
   launch_early(s, sample_rows, unsigned(rows), threads, as<Drawn>(drawn), as<int32_t>(tokens),
                parts, masses, as<float>(logits), as<SampleControls>(controls), int(vocab),
-               logits.cols());
+               logits.cols(), s.invariant);
   check_launch("sample");
 }
 

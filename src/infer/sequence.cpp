@@ -27,12 +27,14 @@ std::optional<SampleControls> Sequence::controls(int64_t ahead) const {
   const bool barred = int64_t(completion.tokens.size()) + ahead < s.min_tokens;
   if (!s.by_row() || barred || s.logprobs > 1 || s.top_k > INT32_MAX) return {};
   const uint64_t bits = sampling_bits(s.seed, sample_, uint64_t(size() + ahead));
-  return SampleControls{.temperature = s.temperature,
-                        .min_p = s.min_p,
-                        .top_p = s.top_p,
-                        .top_k = int32_t(s.top_k),
-                        .uniform_low = uint32_t(bits),
-                        .uniform_high = uint32_t(bits >> 32)};
+  return SampleControls{
+      .temperature = s.temperature,
+      .min_p = s.min_p,
+      .top_p = s.top_p,
+      .top_k = int32_t(s.top_k),
+      .uniform_low = uint32_t(bits),
+      .uniform_high = uint32_t(bits >> 32),
+      .tempered = s.logprobs_at_temperature && s.temperature > 0 && s.temperature != 1};
 }
 
 std::span<const int32_t> Sequence::barred() const {

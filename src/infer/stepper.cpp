@@ -162,9 +162,8 @@ bool Stepper::tempers(const Task& t) const {
 // Whether the device can draw the tokens of the lane's sequence.
 bool Stepper::draws_on_device(const Lane& lane) const {
   const Task& t = *lane.task;
-  // Log-probabilities are over every token of the model, also those that cannot be drawn; and the
-  // device tells those of the model alone.
-  const bool tells = t.job.sampling().logprobs < 0 || (runner_.draws_any_token() && !tempers(t));
+  // Log-probabilities are over every token of the model, also those that cannot be drawn.
+  const bool tells = t.job.sampling().logprobs < 0 || runner_.draws_any_token();
   return runner_.draws() && !t.search && tells && lane.sequence.controls(0);
 }
 

@@ -25,6 +25,7 @@ std::vector<Case> random_cases(size_t n, std::mt19937& random) {
     if (random() % 3 == 0) c.spec.top_k = 1 + random() % 60;
     if (random() % 3 == 0) c.spec.top_p = 0.05f + 0.94f * unit(random);
     if (random() % 3 == 0) c.spec.min_p = 0.3f * unit(random);
+    c.spec.logprobs_at_temperature = c.spec.temperature > 0 && random() % 2;
     c.uniform = std::uniform_real_distribution<double>(0, 1)(random);
   }
   return r;
@@ -36,7 +37,7 @@ std::vector<Drawn> drawn_by(Backend& b, const std::vector<float>& logits, int64_
   for (const Case& c : cases) {
     const auto u = uint64_t(std::ldexp(c.uniform, 53)) << 11;
     controls.push_back({c.spec.temperature, c.spec.min_p, c.spec.top_p, int32_t(c.spec.top_k),
-                        uint32_t(u), uint32_t(u >> 32)});
+                        uint32_t(u), uint32_t(u >> 32), c.spec.logprobs_at_temperature});
   }
   const auto rows = int64_t(cases.size());
   const auto bytes = [](const auto& v) { return int64_t(v.size() * sizeof v[0]); };
@@ -73,7 +74,9 @@ void expect_drawn(const Drawn& got, std::span<const float> row, const Case& c) {
     EXPECT_GE(c.uniform * total, before - 1e-4 * total);
     EXPECT_LE(c.uniform * total, through + 1e-4 * total);
   }
-  const TokenLogprob want = token_logprob(row, got.token, 1);
+  std::vector<float> levels(row.begin(), row.end());
+  for (float& x : levels) x /= c.spec.logprobs_at_temperature ? c.spec.temperature : 1;
+  const TokenLogprob want = token_logprob(levels, got.token, 1);
   EXPECT_NEAR(got.logprob, want.logprob, 1e-4 * (1 + std::abs(want.logprob)));
   EXPECT_EQ(got.likeliest, want.top[0].first);
   EXPECT_NEAR(got.likeliest_logprob, want.top[0].second, 1e-4);
