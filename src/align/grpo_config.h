@@ -36,6 +36,7 @@ struct GrpoConfig {
   double beta = 0, kl_target = 0;
   KlForm kl = KlForm::k3;
   double importance_cap = 0;
+  bool batch_invariant = true;
   int64_t mu = 1, mini_batches = 1;
   bool train_equal = false;
   double lr = 1e-6, lr_floor = 0;
@@ -89,6 +90,9 @@ struct GrpoConfig {
     v("importance_cap", importance_cap,
       "correct for the sampler by importance up to this; 0: the sampler's numbers are the old "
       "ones");
+    v("batch_invariant", batch_invariant,
+      "of bf16 on a card, sample and train by kernels that give a token the same bits in any "
+      "batch: the log-probabilities of both are equal");
     v("mu", mu, "passes over the rollouts of a step");
     v("mini_batches", mini_batches, "updates in a pass");
     v("train_equal", train_equal,
@@ -134,6 +138,8 @@ struct GrpoConfig {
             .max_completion = max_completion};
   }
   void check() const;  // an error names the field
+  // Whether a card is asked to be batch-invariant: other types have no such kernels.
+  bool invariant() const { return batch_invariant && dtype == TrainDType::bf16; }
 };
 
 }  // namespace hearth

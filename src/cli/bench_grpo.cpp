@@ -57,8 +57,8 @@ std::vector<EncodedPrompt> random_prompts(const BenchGrpoFlags& f, const GrpoCon
 void bench_grpo(const BenchGrpoFlags& f) {
   const GrpoConfig c = bench_grpo_config(f);
   const ModelConfig m = bench_grpo_model(f, c);
-  const std::unique_ptr<Backend> backend =
-      make_backend(f.common, {.tf32 = c.dtype == TrainDType::tf32});
+  const std::unique_ptr<Backend> backend = make_backend(
+      f.common, {.tf32 = c.dtype == TrainDType::tf32, .batch_invariant = c.invariant()});
   ParamStore store(*backend, decoder_params(m), to_dtype(c.dtype));
   store.initialise(c.seed);
   Rewards rewards(c.rewards());
@@ -84,9 +84,9 @@ void bench_grpo(const BenchGrpoFlags& f) {
   const StepFindings& s = steps[steps.size() / 2];
   const StepSplit& t = s.seconds;
 
-  const std::string shape =
-      fmt::format("{} {} {} prompts of {} x {} x {}", f.preset, enum_name(c.dtype), c.prompts,
-                  f.prompt_tokens, c.group, c.max_completion);
+  const std::string shape = fmt::format("{} {} {} prompts of {} x {} x {}{}", f.preset,
+                                        enum_name(c.dtype), c.prompts, f.prompt_tokens, c.group,
+                                        c.max_completion, c.invariant() ? " batch-invariant" : "");
   nlohmann::ordered_json j =
       bench_line(*backend, "grpo", shape, double(s.batch.tokens) / t.total, "completion tokens/s");
   j["rollout_tokens_per_s"] = double(s.batch.tokens) / t.decode;

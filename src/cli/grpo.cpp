@@ -28,8 +28,9 @@ void run_grpo(const GrpoFlags& f) {
   spec.stop_after_step = f.stop_after_step;
   spec.stop = count_stop_signals();
   spec.warn = [](const std::string& line) { fmt::print(stderr, "hearth: {}\n", line); };
-  const std::unique_ptr<Backend> backend =
-      make_backend(f.common, {.tf32 = spec.config.dtype == TrainDType::tf32});
+  const std::unique_ptr<Backend> backend = make_backend(
+      f.common,
+      {.tf32 = spec.config.dtype == TrainDType::tf32, .batch_invariant = spec.config.invariant()});
   const GrpoResult r = grpo(spec, *backend);
   if (f.common.json)
     return print_json({{"steps", r.steps},

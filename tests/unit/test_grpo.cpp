@@ -4,48 +4,16 @@
 
 #include <set>
 
-#include "align/grpo_step.h"
 #include "align/policy.h"
 #include "core/error.h"
-#include "infer_model.h"
+#include "grpo_task.h"
 
 namespace hearth {
 namespace {
 
-// A task for a model that speaks bytes: end the text early, and use low bytes.
-struct Task {
-  explicit Task(Backend& b, GrpoConfig given = {}, float softcap = 0) : config(std::move(given)) {
-    ModelConfig c = tiny_config();
-    c.vocab = 257, c.context = 64, c.init_std = 0.15f, c.logit_softcap = softcap;
-    c.lora = config.lora.spec();
-    model = std::make_unique<TinyModel>(b, c, 3);
-    if (config.reward.empty()) config.reward = {"regex:[a-z]@2", "length:6"}, config.group = 4;
-    if (config.lr == GrpoConfig{}.lr) config.lr = c.lora ? 1e-2 : 1e-3;
-    config.prompts = 3, config.max_completion = 12;
-    for (int i = 0; i < 3; ++i)
-      rows.push_back({{{"prompt", "p"}}, std::string(size_t(3 + 5 * i), char('a' + i)), "test:1"});
-    for (const PromptRow& r : rows) prompts.push_back({&r, tokenizer.encode(r.prompt)});
-    rewards = std::make_unique<Rewards>(config.rewards());
-    GrpoStepSpec spec{
-        .config = config, .model = model->config, .tokenizer = &tokenizer, .longest_prompt = 13};
-    if (!c.lora) spec.load_reference = [](ParamStore& to) { to.initialise(3); };
-    stepper = std::make_unique<GrpoStepper>(spec, model->params, b, *rewards);
-    state.beta = config.beta, state.micro_tokens = config.micro_tokens;
-    stepper->update().set_state({});
-  }
-  StepFindings step() { return stepper->step(prompts, state); }
-  std::vector<float> weights() {
-    return model->params.values(Part::weight, "blocks.0.mlp.up.weight");
-  }
-
-  GrpoConfig config;
-  Tokenizer tokenizer = byte_tokenizer();
-  std::unique_ptr<TinyModel> model;
-  std::vector<PromptRow> rows;
-  std::vector<EncodedPrompt> prompts;
-  std::unique_ptr<Rewards> rewards;
-  std::unique_ptr<GrpoStepper> stepper;
-  GrpoState state;
+struct Task : GrpoTask {
+  explicit Task(Backend& b, GrpoConfig given = {}, float softcap = 0)
+      : GrpoTask(b, std::move(given), byte_config(softcap)) {}
 };
 
 TEST(Grpo, TheSamplersLogprobsAreTheTrainersToTheBit) {

@@ -1,0 +1,238 @@
+// The batch-invariant mode of a card: a row of a product, of attention and of a whole model has the
+// same bits whatever else is in its batch, those of decoding are those of training, and so are the
+// log-probabilities of GRPO's sampler and trainer.
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "held.h"
+#include "io/fields.h"
+#include "paged_case.h"
+#include "unit/grpo_task.h"
+
+namespace hearth::cases {
+namespace {
+
+using test::Held;
+
+Backend& invariant_card() {
+  static const std::unique_ptr<Backend> made = make_cuda_backend({.batch_invariant = true});
+  return *made;
+}
+
+struct Product {
+  int64_t N, K;
+  Act act = Act::none;
+  float alpha = 1;
+  bool bias = false, prior = false, wide = false;
+};
+
+const Product products[] = {{768, 768},
+                            {.N = 2304, .K = 768, .bias = true},
+                            {.N = 3072, .K = 768, .act = Act::gelu_tanh, .bias = true},
+                            {.N = 768, .K = 3072, .bias = true, .prior = true},
+                            {.N = 768, .K = 768, .alpha = 0.7f, .prior = true},
+                            {.N = 8192, .K = 768, .wide = true},
+                            {.N = 16, .K = 768},
+                            {.N = 768, .K = 16, .alpha = 2, .prior = true},
+                            {.N = 200, .K = 72, .act = Act::relu2},
+                            {.N = 257, .K = 129}};
+
+// Rows [0, M) of the product, as they are made with `M` rows; `trains`: as training does, which
+// keeps the argument of act and what is added to, where decoding may add in place.
+std::vector<float> product_rows(const Product& p, DType dtype, int64_t M, bool trains) {
+  Backend& b = invariant_card();
+  const DType out = p.wide ? DType::f32 : dtype;
+  std::mt19937 random{uint32_t(p.N + p.K)};
+  Held w(b, {p.N, p.K}, dtype), bias(b, {p.N}, dtype);
+  for (Held* t : {&w, &bias}) t->fill(test::rounded(size_t(t->t.numel()), dtype, random));
+  Held a(b, {M, p.K}, dtype), prior(b, {M, p.N}, out), c(b, {M, p.N}, out), aux(b, {M, p.N}, out);
+  std::mt19937 of_a{1}, of_prior{2};  // the same rows whatever their number
+  a.fill(test::rounded(size_t(M * p.K), dtype, of_a));
+  prior.fill(test::rounded(size_t(M * p.N), dtype, of_prior));
+  Held& to = p.prior && !trains ? prior : c;
+  b.kernels().gemm(b.stream(), to.t, trains && p.act != Act::none ? aux.t : Tensor{}, a.t, w.t,
+                   p.bias ? bias.t : Tensor{}, p.prior ? prior.t : Tensor{},
+                   {.tb = true, .alpha = p.alpha, .act = p.act, .weight = true});
+  return to.read();
+}
+
+TEST(CudaInvariant, RowsOfProductsKeepTheirBits) {
+  HEARTH_NEEDS_A_CARD();
+  for (const Product& p : products)
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      const std::vector<float> all = product_rows(p, dtype, 2050, true);
+      for (const int64_t M : {1, 2, 16, 17, 64, 65, 100, 512, 1024, 1030}) {
+        SCOPED_TRACE(fmt::format("{} of {} x {} {}", M, p.N, p.K, to_string(dtype)));
+        const std::vector<float> some = product_rows(p, dtype, M, false);
+        EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin()));
+      }
+    }
+}
+
+const PagedCase attention_cases[] = {
+    {.name = "plain"},
+    {.name = "groups", .H = 6, .G = 2},
+    {.name = "one key head", .H = 5, .G = 1, .D = 128},
+    {.name = "small heads", .H = 3, .G = 3, .D = 24},
+    {.name = "large heads", .H = 2, .G = 1, .D = 256},
+    {.name = "twenty to a head of keys", .H = 20, .G = 1},
+    {.name = "wide heads in a window", .H = 8, .G = 8, .D = 192, .window = 150},
+    {.name = "window", .window = 100},
+    {.name = "softcap", .softcap = 3},
+    {.name = "alibi", .H = 4, .G = 2, .alibi = true},
+    {.name = "all", .G = 2, .D = 96, .window = 130, .softcap = 5, .alibi = true}};
+
+constexpr int32_t tokens = 300;
+
+// Attention of training over one sequence, (tokens, H * D).
+Numbers trained(const PagedCase& c, DType dtype, const Numbers& qkv) {
+  Backend& b = invariant_card();
+  Tape t(dtype, "trained");
+  const Var x = t.input("qkv", {1, tokens, c.H + 2 * c.G, c.D}, dtype);
+  const Var slopes = c.alibi ? t.constant("slopes", {c.H}, alibi_slopes(c.H)) : Var{};
+  const Var y = attention(t, x, {slopes, {}},
+                          {.heads = c.H,
+                           .kv_heads = c.G,
+                           .head_dim = c.D,
+                           .window = c.window,
+                           .scale = float(1 / std::sqrt(double(c.D))),
+                           .softcap = c.softcap});
+  const Var out = t.result("y", t.shape(y), dtype);
+  t.push(kernel_op<&Kernels::copy>("copy",
+                                   [](auto* f, Stream& s, In in, Out o) { f(s, o[0], in[0]); }),
+         {y}, {out});
+  Memory memory(b, nullptr);
+  Exec exec(std::move(t), memory);
+  write(b, memory.state.find("trained.qkv"), qkv);
+  exec.run();
+  b.synchronize();
+  return read(b, memory.state.find("trained.y"));
+}
+
+// The same sequence by steps of as many rows as given; beside each step's rows `others` rows of
+// other sequences.
+Numbers decoded(const PagedCase& c, DType dtype, const Numbers& qkv, const std::vector<int>& steps,
+                int others) {
+  Backend& b = invariant_card();
+  constexpr int64_t width = 5;
+  const int64_t row = (c.H + 2 * c.G) * c.D, sequences = 1 + others;
+  std::vector<int32_t> tables;
+  for (int32_t i = 0; i < sequences * width; ++i) tables.push_back(1 + i * 7 % 5 + i / 5 * 5);
+  Numbers all, cache;
+  int32_t at = 0;
+  for (const int n : steps) {
+    PagedRows rows;
+    rows.add(0, at, n);
+    for (int32_t s = 0; s < others; ++s) rows.add(1 + s, 7 * s % 200, 1);
+    Memory memory(b, nullptr);
+    StateStore& state = memory.state;
+    Exec exec(paged_tape(dtype, c, rows, {1 + sequences * width, 2 * c.G, cache_block, c.D}, dtype,
+                         sequences, width),
+              memory);
+    const auto from = qkv.begin() + at * row;
+    Numbers fed(from, from + n * row);
+    for (int s = 0; s < others; ++s) fed.insert(fed.end(), from, from + row);
+    write(b, state.find("paged.qkv"), fed);
+    if (!cache.empty()) write(b, state.find("cache"), cache);
+    state.write<int32_t>("paged.positions", rows.positions);
+    state.write<int32_t>("paged.sequences", rows.sequences);
+    state.write<int32_t>("paged.tables", tables);
+    exec.run();
+    b.synchronize();
+    const Numbers y = read(b, state.find("paged.y"));
+    cache = read(b, state.find("cache"));
+    all.insert(all.end(), y.begin(), y.begin() + n * c.H * c.D);
+    at += n;
+  }
+  return all;
+}
+
+Numbers random_qkv(const PagedCase& c, DType dtype) {
+  std::mt19937 random{5};
+  const std::vector<float> x = test::rounded(size_t(tokens * (c.H + 2 * c.G) * c.D), dtype, random);
+  return {x.begin(), x.end()};
+}
+
+TEST(CudaInvariant, AttentionOverTheCacheHasTheBitsOfTraining) {
+  HEARTH_NEEDS_A_CARD();
+  for (const PagedCase& c : attention_cases)
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      SCOPED_TRACE(fmt::format("{} {}", c.name, to_string(dtype)));
+      const Numbers qkv = random_qkv(c, dtype), want = trained(c, dtype, qkv);
+      const auto same = [&](const Numbers& got) {
+        return got.size() <= want.size() && std::equal(got.begin(), got.end(), want.begin());
+      };
+      EXPECT_TRUE(same(decoded(c, dtype, qkv, {300}, 0)));
+      // Long runs, short ones, and single rows, alone and among many
+      EXPECT_TRUE(same(decoded(c, dtype, qkv, {62, 1, 1, 1, 5, 130, 1, 16, 1, 17}, 0)));
+      EXPECT_TRUE(same(decoded(c, dtype, qkv, {1, 70, 1, 3, 90, 1}, 70)));
+    }
+}
+
+// One of each kind of position, norm and mask, with heads that 16-bit attention takes.
+std::vector<ModelConfig> byte_configs() {
+  std::vector<ModelConfig> all = long_configs();
+  for (ModelConfig& c : all)
+    c.vocab = 257, c.head_dim = 32, c.dim = 128, c.hidden = 160, c.init_std = 0.1f;
+  return all;
+}
+
+TEST(CudaInvariant, TheSamplersLogprobsAreTheTrainersToTheBit) {
+  HEARTH_NEEDS_A_CARD();
+  const GrpoSize size{.prompts = {3, 60, 64, 100, 131}, .completion = 90};
+  for (const ModelConfig& m : byte_configs())
+    for (const float temperature : {1.0f, 0.7f})
+      for (const char* lora : {"", "8,16"}) {
+        if (*lora && (m.logit_softcap > 0 || temperature != 1)) continue;
+        SCOPED_TRACE(fmt::format("{} at {} {}", enum_name(m.position), temperature, lora));
+        GrpoConfig c;
+        c.temperature = temperature, c.train_equal = true, c.micro_tokens = 2048;
+        c.group = 8, c.reward = {"length:40"};
+        if (*lora) c.lora = {lora};
+        GrpoTask task(invariant_card(), c, m, DType::bf16, size);
+        int64_t compared = 0;
+        for (int i = 0; i < 3; ++i) {
+          const StepFindings f = task.step();
+          EXPECT_EQ(f.gap.most, 0) << "mean " << f.gap.sum / double(f.gap.tokens);
+          compared += f.gap.tokens;
+        }
+        EXPECT_GT(compared, 3000);
+      }
+}
+
+// What a request gets does not depend on those beside it, nor on how its prompt comes in.
+TEST(CudaInvariant, CompletionsDoNotDependOnTheBatch) {
+  HEARTH_NEEDS_A_CARD();
+  for (const DType dtype : {DType::bf16, DType::f16})
+    for (const ModelConfig& m : byte_configs()) {
+      TinyModel model(invariant_card(), m, 7, dtype);
+      std::vector<Request> all;
+      for (int i = 0; i < 70; ++i) {
+        Request r{.prompt = tiny_prompt(1 + (i * 37) % 170, i)};
+        r.sampling.max_tokens = 1 + (i * 13) % 60, r.sampling.logprobs = 1;
+        r.sampling.seed = uint64_t(i);
+        all.push_back(std::move(r));
+      }
+      const auto want = model.engine({.max_batch = 1}).run(all);
+      for (const EngineSpec& spec :
+           {EngineSpec{.max_batch = 70}, EngineSpec{.max_batch = 16, .step_tokens = 50}}) {
+        const auto got = model.engine(spec).run(all);
+        for (size_t i = 0; i < all.size(); ++i) {
+          ASSERT_EQ(got[i][0].tokens, want[i][0].tokens) << i;
+          for (size_t k = 0; k < want[i][0].logprobs.size(); ++k)
+            EXPECT_EQ(got[i][0].logprobs[k].logprob, want[i][0].logprobs[k].logprob);
+        }
+      }
+    }
+}
+
+TEST(CudaInvariant, WhatHasNoSuchKernelsIsRefused) {
+  HEARTH_NEEDS_A_CARD();
+  const ModelConfig m = byte_configs()[0];
+  TinyModel wide(invariant_card(), m, 7, DType::f32), narrow(invariant_card(), m, 7, DType::bf16);
+  EXPECT_THROW(wide.engine({.max_batch = 1}), Error);
+  EXPECT_THROW(narrow.engine({.max_batch = 1, .cache = CacheFormat::fp8}), Error);
+}
+
+}  // namespace
+}  // namespace hearth::cases
