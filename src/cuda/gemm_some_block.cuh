@@ -156,9 +156,11 @@ struct SomeBlock {
       }
     }
     const int group = lane / 4, odd = group % 2;  // a thread has columns 2 (lane % 4), and one more
-    if (lane % 4 != group / 2) return;
-    send_row(first_row + group, {sum[0], odd ? upper[1] : upper[0]});
-    send_row(first_row + 8 + group, {sum[2], odd ? lower[3] : lower[2]});
+    if (lane % 4 == group / 2) {
+      send_row(first_row + group, {sum[0], odd ? upper[1] : upper[0]});
+      send_row(first_row + 8 + group, {sum[2], odd ? lower[3] : lower[2]});
+    }
+    __syncwarp();  // a warp comes to the next barrier as one
   }
   __device__ __forceinline__ void send_row(int row, float2 sums) const {
     const int owner = row / own_rows;
