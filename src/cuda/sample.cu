@@ -273,8 +273,6 @@ __global__ void __launch_bounds__(threads)
   float z = 0;
   const int best = likeliest(parts + blockIdx.x * stretches, &z);
   const float top = x[best];
-  const LogitLevel level{c.tempered ? 1 / c.temperature : 1, 0};
-  if (as_trained || c.tempered) z = exp_sum(x, V, level(top), level, s.floats);
   Drawn& out = drawn[blockIdx.x];
   if (c.temperature > 0) {
     const Row r{x, V, top, log2_e / c.temperature};
@@ -293,6 +291,9 @@ __global__ void __launch_bounds__(threads)
     out.token = best;
   }
   __syncthreads();
+  const SampleControls& again = controls[blockIdx.x];  // not held meanwhile
+  const LogitLevel level{again.tempered ? 1 / again.temperature : 1, 0};
+  if (as_trained || again.tempered) z = exp_sum(x, V, level(top), level, s.floats);
   if (threadIdx.x == 0) {
     const float log_z = logf(z);
     out.logprob = level(x[out.token]) - level(top) - log_z;
