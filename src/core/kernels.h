@@ -92,7 +92,7 @@ struct SampleControls {
   float min_p = 0, top_p = 1;
   int32_t top_k = 0;
   uint32_t uniform_low = 0, uniform_high = 0;  // of a number in [0, 1), as a share of 2^64
-  int32_t tempered = 0;  // 1: log-probabilities are of the logits over the temperature, above 0
+  int32_t as_trained = 0;  // 1: log-probabilities are the logprob kernel's, at the temperature
 };
 struct Drawn {
   int32_t token = 0;
@@ -179,12 +179,13 @@ struct Kernels {
   // y = x with conversion between float dtypes
   void (*copy)(Stream&, Tensor y, Tensor x);
 
-  // drawn (N) of Drawn; logits (N, wide) acc, of which `vocab` columns count; controls (N) of
-  // SampleControls. A draw depends on its row alone. tokens (N) i32, which may be absent, are what
-  // was drawn, for a step that is launched before the host knows. Absent where the host draws as
-  // fast.
+  // drawn (N) of Drawn; logits (N, wide) acc, of which `vocab` columns count and the first
+  // `drawable` may be drawn; controls (N) of SampleControls. Log-probabilities are over those that
+  // may be drawn, those as_trained over all that count. A draw depends on its row alone. tokens (N)
+  // i32, which may be absent, are what was drawn, for a step that is launched before the host
+  // knows. Absent where the host draws as fast.
   void (*sample)(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls,
-                 int64_t vocab) = nullptr;
+                 int64_t drawable, int64_t vocab) = nullptr;
 
   // nll (N) acc = logsumexp - logit of the target, 0 where the target is -100. With grad, logits
   // (N, V) become (softmax - onehot) * inv_targets * loss_scale, 0 in masked rows.

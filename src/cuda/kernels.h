@@ -40,7 +40,8 @@ void add(Stream&, Tensor y, Tensor a, Tensor b, float scale);
 void copy(Stream&, Tensor y, Tensor x);
 
 // sample.cu
-void sample(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls, int64_t vocab);
+void sample(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls, int64_t drawable,
+            int64_t vocab);
 
 // logprob.cu
 void logprob(Stream&, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,

@@ -22,7 +22,7 @@ struct Kept {
 struct SampleShared {
   Mass parts[warps][bins], histogram[bins];
   Mass sums[warps];
-  float floats[32];
+  float floats[32], sums_of_exp[32];
   uint32_t key;
   Mass before;  // what lies above the bin chosen
 };
@@ -265,7 +265,7 @@ __device__ Lot weighed_lot(const Mass* masses, Mass u, int V) {
 __global__ void __launch_bounds__(threads)
     sample_rows(Drawn* drawn, int32_t* tokens, const Stretch* parts, const Mass* masses,
                 const float* logits, const SampleControls* controls, int V, int64_t stride,
-                bool as_trained) {
+                int vocab) {
   __shared__ SampleShared s;
   const SampleControls c = controls[blockIdx.x];  // the host's
   wait_for_previous();
@@ -292,12 +292,18 @@ __global__ void __launch_bounds__(threads)
   }
   __syncthreads();
   const SampleControls& again = controls[blockIdx.x];  // not held meanwhile
-  const LogitLevel level{again.tempered ? 1 / again.temperature : 1, 0};
-  if (as_trained || again.tempered) z = exp_sum(x, V, level(top), level, s.floats);
+  const bool as_trained = again.as_trained;
+  const LogitLevel level{as_trained ? 1 / again.temperature : 1, 0};
+  float highest = top;
+  if (as_trained) {
+    for (int i = V + int(threadIdx.x); i < vocab; i += threads) highest = fmaxf(highest, x[i]);
+    if (vocab > V) highest = block_max(highest, s.floats);
+    z = exp_sum(x, vocab, level(highest), level, s.sums_of_exp);
+  }
   if (threadIdx.x == 0) {
     const float log_z = logf(z);
-    out.logprob = level(x[out.token]) - level(top) - log_z;
-    out.likeliest = best, out.likeliest_logprob = -log_z;
+    out.logprob = level(x[out.token]) - level(highest) - log_z;
+    out.likeliest = best, out.likeliest_logprob = level(top) - level(highest) - log_z;
     if (tokens) tokens[blockIdx.x] = out.token;
   }
 }
@@ -305,7 +311,7 @@ __global__ void __launch_bounds__(threads)
 }  // namespace
 
 void sample(Stream& stream, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls,
-            int64_t vocab) {
+            int64_t drawable, int64_t vocab) {
   expect_dtypes("sample", DType::f32, logits);
   CudaStream& s = on(stream);
   const int64_t rows = logits.rows();
@@ -314,14 +320,14 @@ void sample(Stream& stream, Tensor drawn, Tensor tokens, Tensor logits, Tensor c
       s.scratch(rows * stretches * int64_t(sizeof(Stretch) + (weighs ? sizeof(Mass) : 0))));
   auto* masses = weighs ? reinterpret_cast<Mass*>(parts + rows * stretches) : nullptr;
   const dim3 blocks(stretches, unsigned(rows));
-  launch_early(s, scan_rows, blocks, scan_threads, parts, as<float>(logits), int(vocab),
+  launch_early(s, scan_rows, blocks, scan_threads, parts, as<float>(logits), int(drawable),
                logits.cols());
   if (weighs)
     launch_early(s, weigh_rows, blocks, scan_threads, masses, parts, as<float>(logits),
-                 as<SampleControls>(controls), int(vocab), logits.cols());
+                 as<SampleControls>(controls), int(drawable), logits.cols());
   launch_early(s, sample_rows, unsigned(rows), threads, as<Drawn>(drawn), as<int32_t>(tokens),
-               parts, masses, as<float>(logits), as<SampleControls>(controls), int(vocab),
-               logits.cols(), s.invariant);
+               parts, masses, as<float>(logits), as<SampleControls>(controls), int(drawable),
+               logits.cols(), int(vocab));
   check_launch("sample");
 }
 

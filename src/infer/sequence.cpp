@@ -34,7 +34,7 @@ std::optional<SampleControls> Sequence::controls(int64_t ahead) const {
       .top_k = int32_t(s.top_k),
       .uniform_low = uint32_t(bits),
       .uniform_high = uint32_t(bits >> 32),
-      .tempered = s.logprobs_at_temperature && s.temperature > 0 && s.temperature != 1};
+      .as_trained = s.logprobs >= 0 && s.logprobs_at_temperature && s.temperature > 0};
 }
 
 std::span<const int32_t> Sequence::barred() const {

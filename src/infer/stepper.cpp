@@ -152,18 +152,19 @@ void Stepper::abandon_unless_wanted(Flight& f) {
   f.clear();
 }
 
-// Whether log-probabilities are other than those of the model alone, or than the host makes them.
+// Whether the log-probability of a token that the host draws is the kernel of training's to tell:
+// at 1 the host's own is that, where the host is the device.
 bool Stepper::tempers(const Task& t) const {
   const SamplingSpec& s = t.job.sampling();
   return s.logprobs >= 0 && s.logprobs_at_temperature && s.temperature > 0 &&
-         (s.temperature != 1 || runner_.softcaps());
+         (s.temperature != 1 || runner_.softcaps() || runner_.draws());
 }
 
 // Whether the device can draw the tokens of the lane's sequence.
 bool Stepper::draws_on_device(const Lane& lane) const {
   const Task& t = *lane.task;
   // Log-probabilities are over every token of the model, also those that cannot be drawn.
-  const bool tells = t.job.sampling().logprobs < 0 || runner_.draws_any_token();
+  const bool tells = t.job.sampling().logprobs < 0 || runner_.draws_any_token() || tempers(t);
   return runner_.draws() && !t.search && tells && lane.sequence.controls(0);
 }
 

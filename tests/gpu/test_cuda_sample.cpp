@@ -47,7 +47,7 @@ std::vector<Drawn> drawn_by(Backend& b, const std::vector<float>& logits, int64_
   b.upload(c.data(), controls.data(), bytes(controls));
   b.kernels().sample(b.stream(), {d.data(), {rows, int64_t(sizeof(Drawn))}, DType::u8},
                      {t.data(), {rows, 1}, DType::i32}, {x.data(), {rows, wide}, DType::f32},
-                     {c.data(), {rows, int64_t(sizeof(SampleControls))}, DType::u8}, V);
+                     {c.data(), {rows, int64_t(sizeof(SampleControls))}, DType::u8}, V, V);
   std::vector<Drawn> r(cases.size());
   b.download(r.data(), d.data(), bytes(r));
   std::vector<int32_t> tokens(cases.size());

@@ -26,6 +26,7 @@ struct GrpoTask {
     if (config.reward.empty()) config.reward = {"regex:[a-z]@2", "length:6"}, config.group = 4;
     if (config.lr == GrpoConfig{}.lr) config.lr = c.lora ? 1e-2 : 1e-3;
     config.prompts = int64_t(size.prompts.size()), config.max_completion = size.completion;
+    EXPECT_NE(dtype, DType::f16) << "GRPO has none";
     config.dtype = dtype == DType::bf16 ? TrainDType::bf16 : TrainDType::fp32;
     for (size_t i = 0; i < size.prompts.size(); ++i)
       rows.push_back({{{"prompt", "p"}}, std::string(size.prompts[i], char('a' + i)), "test:1"});

@@ -16,8 +16,8 @@ namespace {
 using Tokens = std::vector<int32_t>;
 
 // The likeliest token of each row, or one by the row's bits.
-void draw_rows(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls,
-               int64_t vocab) {
+void draw_rows(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls, int64_t vocab,
+               int64_t) {
   for (int64_t row = 0; row < logits.rows(); ++row) {
     const SampleControls& c = controls.as<const SampleControls>()[row];
     const std::span x(logits.as<const float>() + row * logits.cols(), size_t(vocab));
