@@ -106,6 +106,8 @@ class Backend {
   virtual bool multiplies(WeightFormat f) const {
     return f == WeightFormat::plain || (f != WeightFormat::fp8 && kernels().gemm_quantised);
   }
+  // Whether a row of a forward pass has the same bits in any batch, and decoding those of training.
+  virtual bool batch_invariant() const { return true; }
   // Why attention over heads of this size cannot run here, in words; empty: it can.
   virtual std::string refuses_heads(int64_t /*size*/, DType) const { return {}; }
   // The same of decoding with weights of one type over a cache of another.

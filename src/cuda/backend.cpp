@@ -208,7 +208,8 @@ class CudaBackend final : public Backend {
   const Kernels& kernels() const override { return cuda_kernels(); }
   Stream& stream() override { return stream_; }
   std::string describe() const override {
-    return fmt::format("cuda:{} {}", stream_.card.index, name_);
+    return fmt::format("cuda:{} {}{}", stream_.card.index, name_,
+                       spec_.batch_invariant ? ", batch-invariant" : "");
   }
   void enter_thread() override { check(cudaSetDevice(spec_.card), "choosing the card"); }
 
@@ -273,6 +274,7 @@ class CudaBackend final : public Backend {
   std::string refuses_heads(int64_t size, DType d) const override {
     return cuda::refused_heads(size, d);
   }
+  bool batch_invariant() const override { return spec_.batch_invariant; }
   std::string refuses_cache(DType weights, DType cache) const override {
     if (!spec_.batch_invariant || (weights != DType::f32 && cache == weights)) return {};
     return fmt::format("expected bf16 or fp16 and a plain cache, to be batch-invariant, got {}",

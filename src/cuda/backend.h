@@ -37,8 +37,8 @@ struct CudaSpec {
   bool tf32 = false;           // f32 products round their inputs to TF32
   bool hopper_kernels = true;  // false: mma.sync attention on Hopper too; HEARTH_HOPPER=0
   bool some_rows = true;       // false: cuBLASLt from 17 rows on, not 65; HEARTH_SOME=0
-  // Rows of a forward pass have the same bits in any batch, and the cache's those of training: 16
-  // bits, plain weights and cache.
+  // Rows of a forward pass have the same bits in any batch, and over a cache those of training: in
+  // 16 bits, over a plain cache.
   bool batch_invariant = false;
   int64_t shared_limit = 0;  // act as if a block could ask for no more shared memory; 0: the card's
   int64_t memory_limit = 0;  // act as if the card had no more than this; 0: what it has

@@ -47,18 +47,21 @@ struct Gemms::State {
 
   GemmPlan& plan_for(const GemmCall& c) {
     const bool invariant = products.stream.invariant && c.forward();
-    std::string key = c.key(products.tf32) + (invariant ? "=" : "");
+    if (invariant && c.rounds_twice())  // recorded products do not, see ops/linear.cpp
+      fail("cuda gemm", "expected a batch-invariant product of 16 bits to add out of place");
+    std::string key = c.key(products.tf32);
     if (const auto it = plans.find(key); it != plans.end()) return it->second;
+    const std::string kept = invariant ? key + measure_name(products, c) : key;
     const auto fits = [&](const GemmChoice& known) {
       return (known.fused ? c.fusible() && (!invariant || c.plain()) : !c.plain()) &&
              products.usable(chosen(c, known));
     };
-    std::optional<GemmChoice> choice = choices.find(key);
+    std::optional<GemmChoice> choice = choices.find(kept);
     if (!choice || !fits(*choice)) {
       const GemmChoice own = invariant ? tune_invariant(products, c) : tune(c);
       if (own.microseconds >= 1e3f * GemmProducts::never)
-        fail("cuda gemm", "expected an algorithm for {}, got none from cuBLASLt", key);
-      const GemmChoice agreed = choices.put(key, own);
+        fail("cuda gemm", "expected an algorithm for {}, got none from cuBLASLt", kept);
+      const GemmChoice agreed = choices.put(kept, own);
       choice = fits(agreed) ? agreed : own;
     }
     return plans.emplace(std::move(key), chosen(c, *choice)).first->second;

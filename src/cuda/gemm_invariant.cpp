@@ -1,16 +1,16 @@
 #include "cuda/gemm_invariant.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
-#include "core/error.h"
 #include "cuda/bits.h"
 
 namespace hearth::cuda {
 namespace {
 
 constexpr int64_t measure_rows = 1024;  // whose bits all have
-constexpr int64_t most_stretches = 4;   // of so many rows that are compared
 constexpr float small = 0x1p-20f;       // what is added to products that cancel
 
 // Memory of a tensor that goes with it.
@@ -38,33 +38,50 @@ Tensor rows_of(const Tensor& t, int64_t first, int64_t n) {
   return {t.data + first * row, {n, t.cols()}, t.dtype};
 }
 
-// Operands like a call's, of at least a stretch of rows.
+// The product of a call, without what a kernel of ours makes of it then.
+GemmCall bare(GemmCall c) {
+  if (c.plain()) return c;
+  c.spec.act = Act::none, c.spec.alpha = 1;
+  c.aux = c.prior = {};
+  return c;
+}
+
+// How the first `measure_rows` rows of a bare call are multiplied by the first proposal for them.
+struct Measure {
+  Measure(const GemmProducts& products, GemmCall c) {
+    c.c.shape = {measure_rows, c.N()}, c.a.shape = {measure_rows, c.K()};
+    plan = products.describe(c, true);
+    proposals = products.proposed(plan.product, true);
+    if (!proposals.empty()) plan.product.algo = proposals[0];
+  }
+  GemmPlan plan;
+  std::vector<cublasLtMatmulAlgo_t> proposals;
+};
+
+// Operands like a bare call's, of at least a stretch of rows.
 class Operands {
  public:
-  Operands(CudaStream& s, const GemmCall& c)
+  // `writes`: results may go to the call's own c, which the real run then writes.
+  Operands(CudaStream& s, const GemmCall& c, bool writes)
       : call_(c),
+        writes_(writes && c.c.cols() == c.N()),
         rows_(std::max(c.M(), measure_rows)),
         a_(s, {rows_, c.K()}, c.a.dtype),
         b_(s, {c.N(), c.K()}, c.b.dtype),
         bias_(s, {1, c.N()}, c.bias ? c.bias.dtype : c.b.dtype),
         prior_(s, {c.prior ? rows_ : 1, c.N()}, c.c.dtype),
-        c_(s, {writes_own(c) ? 1 : c.M(), c.N()}, c.c.dtype),
+        c_(s, {writes_ ? 1 : c.M(), c.N()}, c.c.dtype),
         measure_(s, {measure_rows, c.N()}, c.c.dtype) {
     fill_cancelling(s, a_, 1, 1);
     fill_cancelling(s, b_, 2, -1);
     fill_random(s, bias_, 3, small);
     fill_random(s, prior_, 4, small);
   }
-  // Into the call's own c, which the real run then writes, unless that is still to be added to.
   GemmCall all() const { return call_over(0, call_.M(), out()); }
-  // Where stretches of rows begin that are worth a look: the first few, and the last.
-  std::vector<int64_t> stretches() const {
-    std::vector<int64_t> r;
-    for (int64_t at = 0; at < most_stretches * measure_rows; at += measure_rows)
-      r.push_back(std::min(at, rows_ - measure_rows));
-    r.push_back(rows_ - measure_rows);
-    r.erase(std::unique(r.begin(), r.end()), r.end());
-    return r;
+  // Calls f with where each stretch begins; the last may overlap the one before it.
+  template <class F>
+  void each_stretch(F f) const {
+    for (int64_t at = 0; at < rows_; at += measure_rows) f(std::min(at, rows_ - measure_rows));
   }
   GemmCall stretch(int64_t at) const { return call_over(at, measure_rows, measure_); }
   const Tensor& measure() const { return measure_; }
@@ -72,10 +89,7 @@ class Operands {
   Tensor made(int64_t at) const { return rows_of(out(), at, std::min(measure_rows, call_.M())); }
 
  private:
-  static bool writes_own(const GemmCall& c) {
-    return c.c.cols() == c.N() && c.c.data != c.prior.data;
-  }
-  const Tensor& out() const { return writes_own(call_) ? call_.c : static_cast<const Tensor&>(c_); }
+  const Tensor& out() const { return writes_ ? call_.c : static_cast<const Tensor&>(c_); }
   GemmCall call_over(int64_t first, int64_t n, const Tensor& to) const {
     GemmCall r{to, {}, rows_of(a_, first, n), b_, {}, {}, call_.spec};
     if (call_.bias) r.bias = bias_;
@@ -84,6 +98,7 @@ class Operands {
   }
 
   const GemmCall& call_;
+  bool writes_;
   int64_t rows_;
   OwnTensor a_, b_, bias_, prior_, c_, measure_;
 };
@@ -91,10 +106,10 @@ class Operands {
 // Whether the last run of all() gave what the measure gives.
 bool keeps_bits(GemmProducts& products, GemmPlan& measure, const Operands& on) {
   Differences found(products.stream);
-  for (const int64_t at : on.stretches()) {
+  on.each_stretch([&](int64_t at) {
     expect_lt(products.execute(measure, on.stretch(at)), "a matrix product");
     found.add(on.measure(), on.made(at));
-  }
+  });
   return !found.any();
 }
 
@@ -107,22 +122,31 @@ GemmChoice choice_of(const GemmPlan& p, float milliseconds) {
   return r;
 }
 
-GemmChoice tune_invariant(GemmProducts& products, const GemmCall& c) {
-  const Operands operands(products.stream, c);
-  // What follows a product is always the same kernel's, whether or not its argument is kept.
-  GemmPlan measure = products.describe(operands.stretch(0), c.plain());
-  GemmPlan p = products.describe(operands.all(), c.plain());
-  std::vector<cublasLtMatmulAlgo_t> tried = products.proposed(measure.product, true);
+std::string measure_name(const GemmProducts& products, const GemmCall& c) {
+  const Measure m(products, bare(c));
+  uint64_t hash = 0;
+  for (const uint64_t word : choice_of(m.plan, 0).algo) hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+  return fmt::format("={:016x}", hash);
+}
+
+GemmChoice tune_invariant(GemmProducts& products, const GemmCall& call) {
+  const GemmCall c = bare(call);
+  const Operands operands(products.stream, c, call.c.data != call.prior.data);
+  Measure measure(products, c);
+  GemmPlan p = products.describe(operands.all(), true);
   GemmChoice best{.microseconds = 1e3f * GemmProducts::never};
-  if (tried.empty()) return best;
-  measure.product.algo = tried[0];
-  for (const cublasLtMatmulAlgo_t& algo : products.proposed(p.product, true)) tried.push_back(algo);
+  if (measure.proposals.empty()) return best;
+  std::vector<cublasLtMatmulAlgo_t> tried = products.proposed(p.product, true);
+  tried.insert(tried.end(), measure.proposals.begin(), measure.proposals.end());
   for (const cublasLtMatmulAlgo_t& algo : tried) {
     p.product.algo = algo;
     if (!products.usable(p)) continue;
     const GemmChoice now = choice_of(p, products.time(p, operands.all()));
-    if (now.microseconds < best.microseconds && keeps_bits(products, measure, operands)) best = now;
+    if (now.microseconds < best.microseconds && keeps_bits(products, measure.plan, operands))
+      best = now;
   }
+  // What follows a product is a kernel of ours, whether or not training keeps its argument.
+  best.fused = call.plain();
   return best;
 }
 

@@ -116,15 +116,7 @@ cublasStatus_t GemmProducts::multiply(LtProduct& p, const GemmCall& c, std::byte
                             stream.handle);
 }
 
-cublasStatus_t GemmProducts::execute(GemmPlan& p, const GemmCall& call) {
-  GemmCall c = call;
-  if (stream.invariant && c.plain() && c.prior && c.prior.data == c.c.data) {
-    // In place cuBLASLt rounds the product before it adds.
-    c.prior.data = static_cast<std::byte*>(stream.scratch(c.c.bytes()));
-    check(cudaMemcpyAsync(c.prior.data, c.c.data, size_t(c.c.bytes()), cudaMemcpyDeviceToDevice,
-                          stream.handle),
-          "a copy on the card");
-  }
+cublasStatus_t GemmProducts::execute(GemmPlan& p, const GemmCall& c) {
   if (c.plain()) return multiply(p.product, c, c.c.data, nullptr, c.spec.alpha, bool(c.prior));
   if (p.fused) return multiply(p.product, c, c.c.data, c.aux.data, c.spec.alpha, false);
   // The argument of act goes where it is kept; without such a place, to c, or aside when what c

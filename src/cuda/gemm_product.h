@@ -25,6 +25,10 @@ struct GemmCall {
   bool plain() const { return spec.act == Act::none && !spec.act_slope && fusible(); }
   // Rows of activations by a matrix of weights.
   bool forward() const { return !spec.ta && spec.tb && !spec.act_slope; }
+  // As cuBLASLt adds to 16 bits in place, it rounds the product before.
+  bool rounds_twice() const {
+    return plain() && prior && prior.data == c.data && size_of(c.dtype) == 2;
+  }
   std::string key(bool tf32) const;
 };
 

@@ -40,8 +40,8 @@ void linear_backward(Tape& t, const Node& n, float scale) {
 }
 
 // A product with weights (N, K), plain or quantised as the store has them. Of 16 bits it adds to
-// nothing in place: cuBLASLt would round the product before it adds, and decoding, where an input
-// dies sooner, would differ from training.
+// nothing in place: there a backend may round the product before it adds, and decoding, where an
+// input dies sooner, would differ from training.
 Op product_op(const char* name, const GemmSpec& spec, bool trains, DType out) {
   Op op;
   op.name = name;
