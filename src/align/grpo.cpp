@@ -30,7 +30,7 @@ constexpr std::string_view free_settings_of_grpo[] = {
     "eval_every",     "eval_write",       "eval_prompts",   "eval_data",
     "target_exact",   "checkpoint_every", "keep",           "sample_every",
     "reward_workers", "recompute",        "reward_timeout", "reward_failures",
-    "rollout_batch"};
+    "rollout_batch",  "batch_invariant"};
 
 class GrpoRun {
  public:
@@ -190,6 +190,9 @@ class GrpoRun {
                 .more = found_in(f),
                 .more_perf = split_of(f)});
     decode_s_ += s.decode, decoded_ += b.tokens, train_s_ += s.train, fed_ += f.fed;
+    if (f.gap.most > 0 && gap_ == 0 && backend_.batch_invariant() && spec_.warn)
+      spec_.warn(fmt::format("sampler and trainer differ by up to {:.2g}, and should not on {}",
+                             f.gap.most, backend_.describe()));
     last_reward_ = f.advantages.reward_mean, gap_ = std::max(gap_, f.gap.most);
   }
 

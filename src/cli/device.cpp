@@ -88,8 +88,10 @@ CacheFormat cache_format(const std::string& name) {
 }
 
 void add_batch_invariant(CLI::App& c, bool& to) {
-  c.add_flag("--batch-invariant", to,
-             "on a card, give a request the same tokens whatever else is in the batch: slower");
+  c.add_flag(
+      "--batch-invariant", to,
+      "on a card, with --dtype bf16 or fp16, give a request the same tokens whatever else is in "
+      "the batch: slower");
 }
 
 std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) {

@@ -31,6 +31,10 @@ void run_grpo(const GrpoFlags& f) {
   const std::unique_ptr<Backend> backend = make_backend(
       f.common,
       {.tf32 = spec.config.dtype == TrainDType::tf32, .batch_invariant = spec.config.invariant()});
+  if (f.config.given("batch_invariant") && spec.config.batch_invariant &&
+      !backend->batch_invariant())
+    fail_usage("--batch-invariant", "expected --dtype bf16 on {}, got {}", backend->describe(),
+               enum_name(spec.config.dtype));
   const GrpoResult r = grpo(spec, *backend);
   if (f.common.json)
     return print_json({{"steps", r.steps},
