@@ -121,7 +121,8 @@ void crowd_ends_well(const EngineSpec& spec) {
   for (const Fate& f : crowd.fates_) told += f.told;
   EXPECT_EQ(told, made);
 
-  // Nobody is kept waiting by those who came later, beyond what one batch holds of them.
+  // Nobody is kept waiting by those who came later, beyond what a few batches hold of them: a long
+  // prompt comes in over several steps, and may give way on the way.
   std::vector<int> first;
   for (const Fate& f : crowd.fates_)
     if (f.first > 0) first.push_back(f.first);
@@ -129,7 +130,7 @@ void crowd_ends_well(const EngineSpec& spec) {
   for (size_t i = 0; i < first.size(); ++i) {
     int overtaken = 0;
     for (size_t k = i + 1; k < first.size(); ++k) overtaken += first[k] < first[i];
-    ASSERT_LE(overtaken, 2 * spec.max_batch) << i;
+    ASSERT_LE(overtaken, 4 * spec.max_batch) << i;
   }
   const EngineStats s = engine.stats();
   EXPECT_EQ(s.running, 0);
