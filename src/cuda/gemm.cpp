@@ -1,6 +1,7 @@
 #include "cuda/gemm.h"
 
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 
 #include "core/error.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "cuda/bits.h"
 
@@ -114,13 +113,6 @@ bool keeps_bits(GemmProducts& products, GemmPlan& measure, const Operands& on) {
 }
 
 }  // namespace
-
-GemmChoice choice_of(const GemmPlan& p, float milliseconds) {
-  GemmChoice r{.fused = p.fused, .microseconds = 1e3f * milliseconds};
-  static_assert(sizeof r.algo == sizeof p.product.algo);
-  std::memcpy(r.algo.data(), &p.product.algo, sizeof r.algo);
-  return r;
-}
 
 std::string measure_name(const GemmProducts& products, const GemmCall& c) {
   const Measure m(products, bare(c));

@@ -2,12 +2,9 @@
 // that adds up in the order of one fixed for all numbers of rows.
 #pragma once
 
-#include "cuda/gemm_choices.h"
 #include "cuda/gemm_product.h"
 
 namespace hearth::cuda {
-
-GemmChoice choice_of(const GemmPlan&, float milliseconds);
 
 // The measure below of a call, as a suffix for its name among the choices kept: one made by another
 // measure is none.

@@ -1,6 +1,7 @@
 #include "cuda/gemm_product.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/error.h"
 #include "cuda/gemm.h"
@@ -72,6 +73,13 @@ LtProduct describe_product(const GemmCall& c, cublasLtEpilogue_t epilogue, bool 
 }
 
 }  // namespace
+
+GemmChoice choice_of(const GemmPlan& p, float milliseconds) {
+  GemmChoice r{.fused = p.fused, .microseconds = 1e3f * milliseconds};
+  static_assert(sizeof r.algo == sizeof p.product.algo);
+  std::memcpy(r.algo.data(), &p.product.algo, sizeof r.algo);
+  return r;
+}
 
 void expect_lt(cublasStatus_t s, const char* what) {
   if (s != CUBLAS_STATUS_SUCCESS)

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/cublaslt.h"
+#include "cuda/gemm_choices.h"
 #include "cuda/stream.h"
 
 namespace hearth::cuda {
@@ -60,6 +61,9 @@ struct GemmPlan {
   bool fused = true;  // or a kernel of ours does what follows the product
   LtProduct product;
 };
+
+// A plan and how long it takes, as the choices keep it.
+GemmChoice choice_of(const GemmPlan&, float milliseconds);
 
 class GemmProducts {
  public:
