@@ -131,12 +131,15 @@ class Server {
   void await_signal() {
     signals_.async_wait([this](boost::system::error_code e, int) {
       if (e) return;
-      if (service_.closing()) return stop();
+      const auto now = std::chrono::steady_clock::now();
+      // A launcher may pass on what the terminal has already sent: one wish, told twice.
+      if (service_.closing())
+        return now - asked_ > std::chrono::seconds(1) ? stop() : await_signal();
       service_.close();
       fmt::print(stderr, "hearth: stopping; {} requests may take {} s to end\n", service_.running(),
                  config_.drain_seconds);
-      end_ = std::chrono::steady_clock::now() +
-             std::chrono::milliseconds(int64_t(config_.drain_seconds * 1000));
+      asked_ = now;
+      end_ = now + std::chrono::milliseconds(int64_t(config_.drain_seconds * 1000));
       await_signal();
       drain();
     });
@@ -164,7 +167,7 @@ class Server {
   asio::signal_set signals_;
   asio::steady_timer drain_, pause_;
   std::vector<std::weak_ptr<Connection>> connections_;
-  std::chrono::steady_clock::time_point end_;
+  std::chrono::steady_clock::time_point asked_, end_;  // to stop; when all must have been said
   bool cancelled_ = false;
 };
 

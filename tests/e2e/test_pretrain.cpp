@@ -93,6 +93,31 @@ TEST_F(Pretrain, SignalSavesAndResumes) {
   EXPECT_EQ(weights_of(newest(whole)), weights_of(newest(parts)));
 }
 
+// As timeout(1) does: the process, then its group.
+TEST_F(Pretrain, SignalsOfOneMomentAreOne) {
+  const fs::path to = folder / "run";
+  const pid_t pid = start(folder, tiny_run(data, to, 1000000), "signalled");
+  while (!fs::exists(to / "log.jsonl")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 20; ++i) {
+    kill(pid, SIGINT);
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  EXPECT_EQ(wait_for(pid), 0) << read_file(folder / "signalled.err");
+  EXPECT_TRUE(fs::exists(to / "latest/model.safetensors"));
+}
+
+TEST_F(Pretrain, ALaterSignalEndsAtOnce) {
+  const fs::path to = folder / "run";
+  // One step that takes minutes.
+  const Arguments long_step{"--tokens-per-step", "20000000"};
+  const pid_t pid = start(folder, tiny_run(data, to, 2) + long_step, "signalled");
+  while (!fs::exists(to / "config.toml")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  kill(pid, SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  kill(pid, SIGINT);
+  EXPECT_EQ(wait_for(pid), 128 + SIGINT) << read_file(folder / "signalled.err");
+}
+
 TEST_F(Pretrain, StopsAtTheTarget) {
   const auto j = json_of(run(
       folder, tiny_run(data, folder / "run", 1000) +
