@@ -25,8 +25,10 @@ struct Draws {
   uint64_t below(uint64_t n) { return mix64(mix64(seed) ^ ++count) % n; }
 };
 
+// By both orders of what may be turned round: 34+12 answers 12+34.
 bool is_held_out(const Operation& o, double share) {
-  const uint64_t h = mix64(mix64(mix64(uint64_t(o.a)) ^ uint64_t(o.b)) ^ uint64_t(o.op));
+  const auto [low, high] = std::minmax(o.a, o.b);
+  const uint64_t h = mix64(mix64(mix64(uint64_t(low)) ^ uint64_t(high)) ^ uint64_t(o.op));
   return double(h >> 11) * 0x1p-53 < share;
 }
 

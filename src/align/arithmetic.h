@@ -1,6 +1,6 @@
 // Generated arithmetic: sums and small word problems whose answers are known, as text to pretrain
 // on, rows for SFT and prompts for GRPO. A problem is in the training files or held out by a hash
-// of what it asks, so no form of it is on both sides.
+// of what it asks, so no form of it is on both sides, its operands turned round included.
 #pragma once
 
 #include <cstdint>

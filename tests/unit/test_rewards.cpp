@@ -412,6 +412,17 @@ TEST(Arithmetic, EverySumOnceAndOnOneSide) {
   EXPECT_NE(set.train[0].prompt, make_arithmetic({.seed = 2}).train[0].prompt);
 }
 
+TEST(Arithmetic, WhatIsHeldOutIsNotTrainedOnTurnedRound) {
+  for (const char op : {'+', '*'}) {
+    const ArithmeticSet set = make_arithmetic({.ops = std::string(1, op)});
+    std::set<std::string> trained;
+    for (const Problem& p : set.train) trained.insert(p.prompt);
+    for (const Problem& p : set.held_out)
+      EXPECT_FALSE(trained.contains(p.prompt.substr(3, 2) + op + p.prompt.substr(0, 2) + "="))
+          << p.prompt;
+  }
+}
+
 TEST(Arithmetic, WordProblemsHoldTheirNumbers) {
   const ArithmeticSpec spec{.digits = 3, .ops = "+-*", .words = true, .problems = 500, .seed = 4};
   const ArithmeticSet set = make_arithmetic(spec);
