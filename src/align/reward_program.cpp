@@ -1,9 +1,6 @@
 #include "align/reward_program.h"
 
-#include <unistd.h>
-
 #include <cmath>
-#include <cstdlib>
 #include <sstream>
 #include <utility>
 
@@ -14,34 +11,7 @@
 namespace hearth {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
-
-enum class ProgramTrouble { none, missing, died, hung, rubbish };
-
-ProgramTrouble program_trouble(LineProcess::Heard h) {
-  switch (h) {
-    case LineProcess::Heard::line:
-      return ProgramTrouble::none;
-    case LineProcess::Heard::late:
-      return ProgramTrouble::hung;
-    case LineProcess::Heard::ended:
-      return ProgramTrouble::died;
-    case LineProcess::Heard::too_long:
-      return ProgramTrouble::rubbish;
-  }
-  return ProgramTrouble::rubbish;
-}
-
-// As a shell would look for it; what is found nowhere is tried as it stands.
-fs::path in_path(const std::string& name) {
-  if (name.find('/') != name.npos) return name;
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(path ? path : "");
-  for (std::string folder; std::getline(folders, folder, ':');)
-    if (const fs::path p = fs::path(folder) / name; access(p.c_str(), X_OK) == 0) return p;
-  return name;
-}
 
 // The last line that has something in it, fit for a log: plain ASCII, and short.
 std::string last_line(std::string text) {
@@ -87,9 +57,9 @@ struct RewardProgram::Slot {
   std::atomic<int64_t> answered = 0, abstained = 0, missing = 0, died = 0, hung = 0, rubbish = 0,
                        replaced = 0;
 
-  void note(ProgramTrouble t) {
-    missing += t == ProgramTrouble::missing, died += t == ProgramTrouble::died;
-    hung += t == ProgramTrouble::hung, rubbish += t == ProgramTrouble::rubbish;
+  void note(Trouble t) {
+    missing += t == Trouble::missing, died += t == Trouble::died;
+    hung += t == Trouble::hung, rubbish += t == Trouble::rubbish;
   }
 };
 
@@ -105,34 +75,34 @@ RewardProgram::~RewardProgram() = default;
 std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
                                                const std::string& completion) {
   for (int attempt = 0; attempt < spec_.attempts; ++attempt) {
-    ProgramTrouble trouble = ProgramTrouble::none;
+    if (abandoned_) return std::nullopt;
+    Trouble trouble = Trouble::none;
     if (!slot.process) {
       slot.replaced += slot.started;
       slot.started = true;
       try {
         slot.process = std::make_unique<LineProcess>(
-            in_path(words_[0]), std::vector<std::string>(words_.begin() + 1, words_.end()),
-            LineProcess::Stderr::kept);
-      } catch (const Error&) { trouble = ProgramTrouble::missing; }
+            find_program(words_[0]).value_or(words_[0]),
+            std::vector<std::string>(words_.begin() + 1, words_.end()), LineProcess::Stderr::kept);
+      } catch (const Error&) { trouble = Trouble::missing; }
     }
     const auto deadline = deadline_in(spec_.timeout_s);
     const int64_t id = ++slot.asked;
-    if (trouble == ProgramTrouble::none) {
+    if (trouble == Trouble::none) {
       const json question{
           {"id", id}, {"prompt", row.prompt}, {"completion", completion}, {"row", row.row}};
-      trouble = program_trouble(slot.process->say(
+      trouble = trouble_of(slot.process->say(
           question.dump(-1, ' ', false, json::error_handler_t::replace), deadline));
     }
     std::string line;
-    if (trouble == ProgramTrouble::none)
-      trouble = program_trouble(slot.process->hear(line, deadline));
-    if (trouble == ProgramTrouble::none) {
+    if (trouble == Trouble::none) trouble = trouble_of(slot.process->hear(line, deadline));
+    if (trouble == Trouble::none) {
       const ProgramAnswer a = read_answer(line, id);
       if (a.understood) {
         ++(a.reward ? slot.answered : slot.abstained);
         return a.reward;
       }
-      trouble = ProgramTrouble::rubbish;
+      trouble = Trouble::rubbish;
     }
     slot.note(trouble);
     if (slot.process) remember(slot.process->last_words());

@@ -38,6 +38,7 @@ class RewardProgram : public RewardSource {
   nlohmann::ordered_json troubles() const override;
   nlohmann::json counted() const override;
   void count_on(const nlohmann::json&) override;
+  void abandon() override { abandoned_ = true; }
   RewardProgramCounts counts() const;
 
  private:
@@ -50,6 +51,7 @@ class RewardProgram : public RewardSource {
   std::vector<std::string> words_;   // of the command
   RewardProgramCounts before_;       // by earlier processes of the run
   std::atomic<int64_t> failed_ = 0;  // theirs included
+  std::atomic<bool> abandoned_ = false;
   std::vector<std::unique_ptr<Slot>> slots_;
   mutable std::mutex saying_;
   std::string said_;  // on stderr, last, by one that failed

@@ -143,11 +143,14 @@ Rewards::Rewards(const RewardSpec& spec) {
 
 Rewards::~Rewards() {
   for (std::jthread& t : threads_) t.request_stop();
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.clear();  // nobody will ask for them
-  }
+  abandon();
   for (std::jthread& t : threads_) t.join();
+}
+
+void Rewards::abandon() {
+  for (const Term& t : terms_) t.source->abandon();
+  const std::lock_guard lock(mutex_);
+  queue_.clear();
 }
 
 void Rewards::check(std::span<const PromptRow> rows) const {

@@ -27,6 +27,8 @@ class RewardSource {
   // An error where the row lacks what the reward needs; asked of every row before a run.
   virtual void check(const PromptRow&) const {}
   virtual GroupScores score(const PromptRow&, std::span<const RewardText>, int worker) = 0;
+  // Nobody waits for answers any more: score() may return without them, soon.
+  virtual void abandon() {}
   // What went wrong so far, for the log; null: nothing can.
   virtual nlohmann::ordered_json troubles() const { return {}; }
   // What a checkpoint keeps of them; null: nothing. And going on from there, before any score().
@@ -59,11 +61,14 @@ struct GroupRewards {
 class Rewards {
  public:
   explicit Rewards(const RewardSpec&);
-  ~Rewards();  // waits for what is under way
+  ~Rewards();  // abandons what nobody has waited for
   void check(std::span<const PromptRow>) const;
 
   // Scores a group on one of the threads. The row must outlive the answer.
   std::future<GroupRewards> submit(const PromptRow&, std::vector<RewardText>);
+
+  // The run ends: of what was submitted nothing more is scored.
+  void abandon();
 
   std::vector<std::string> names() const;
   nlohmann::ordered_json troubles() const;  // by name, where there are any

@@ -13,9 +13,12 @@ namespace {
 // "best"; where none of them does, Stockfish is asked, once a group, and each worker has its own.
 class ChessReward : public RewardSource {
  public:
-  explicit ChessReward(const RewardSpec& spec) {
+  explicit ChessReward(const RewardSpec& spec) : most_(spec.max_failures) {
     for (int i = 0; i < spec.workers; ++i) {
-      auto engine = chess::open_stockfish(spec.stockfish, spec.stockfish_nodes, 1);
+      auto engine = chess::open_stockfish(spec.stockfish, {.processes = 1,
+                                                           .nodes = spec.stockfish_nodes,
+                                                           .timeout_s = spec.timeout_s,
+                                                           .max_failures = -1});
       if (!engine) break;
       engines_.push_back(std::move(engine));
     }
@@ -38,11 +41,9 @@ class ChessReward : public RewardSource {
     if (p.task == chess::Prompt::Task::policy) {
       label = known(row, p);
       if (!label.best && !engines_.empty()) {
+        if (abandoned_) return GroupScores(texts.size());
         label = engines_.at(size_t(worker))->label(std::span(&p.board, 1))[0];
-        if (!label.best) {
-          unlabelled_ += int64_t(texts.size());
-          return GroupScores(texts.size());
-        }
+        if (!label.best) return unlabelled(int64_t(texts.size()));
       }
     }
     GroupScores all;
@@ -50,9 +51,18 @@ class ChessReward : public RewardSource {
     return all;
   }
 
+  void abandon() override { abandoned_ = true; }
   nlohmann::ordered_json troubles() const override {
     if (engines_.empty()) return {{"stockfish", false}};
-    return {{"stockfish", true}, {"failed", unlabelled_.load()}};
+    const chess::StockfishCounts c = counts();
+    return {{"stockfish", true},     {"failed", unlabelled_.load()},
+            {"missing", c.missing},  {"died", c.died},
+            {"hung", c.hung},        {"rubbish", c.rubbish},
+            {"replaced", c.replaced}};
+  }
+  nlohmann::json counted() const override { return {{"failed", unlabelled_.load()}}; }
+  void count_on(const nlohmann::json& j) override {
+    if (!j.is_null()) unlabelled_ = j.at("failed").get<int64_t>();
   }
 
  private:
@@ -62,8 +72,32 @@ class ChessReward : public RewardSource {
     return chess::label_in({{"reference", row.row.at("completion")}}, p.board);
   }
 
+  GroupScores unlabelled(int64_t completions) {
+    const int64_t failed = unlabelled_ += completions;
+    if (most_ >= 0 && failed > most_) {
+      const chess::StockfishCounts c = counts();
+      fail("stockfish",
+           "expected labels, got {} completions without one: it was missing {} times, died {} "
+           "times, hung {} times, said rubbish {} times",
+           failed, c.missing, c.died, c.hung, c.rubbish);
+    }
+    return GroupScores(size_t(completions));
+  }
+
+  chess::StockfishCounts counts() const {
+    chess::StockfishCounts sum;
+    for (const auto& e : engines_) {
+      const chess::StockfishCounts c = e->counts();
+      sum.missing += c.missing, sum.died += c.died, sum.hung += c.hung;
+      sum.rubbish += c.rubbish, sum.replaced += c.replaced;
+    }
+    return sum;
+  }
+
+  const int64_t most_;  // completions without a label before an error; -1: any number
   std::vector<std::unique_ptr<chess::StockfishPool>> engines_;  // one a worker, or none
-  std::atomic<int64_t> unlabelled_ = 0;
+  std::atomic<int64_t> unlabelled_ = 0;  // completions, of earlier processes of the run too
+  std::atomic<bool> abandoned_ = false;
   mutable std::atomic<bool> said_ = false;
 };
 

@@ -1,51 +1,14 @@
 #include "chess/stockfish.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <sstream>
-
 #include "chess/uci_reply.h"
 #include "core/error.h"
 #include "io/line_process.h"
 
 namespace hearth::chess {
-namespace {
 
 namespace fs = std::filesystem;
 
-enum class Trouble { none, died, hung, rubbish };
-
-Trouble trouble_of(LineProcess::Heard h) {
-  switch (h) {
-    case LineProcess::Heard::line:
-      return Trouble::none;
-    case LineProcess::Heard::late:
-      return Trouble::hung;
-    case LineProcess::Heard::ended:
-      return Trouble::died;
-    case LineProcess::Heard::too_long:
-      return Trouble::rubbish;
-  }
-  return Trouble::rubbish;
-}
-
-bool is_program(const fs::path& p) {
-  std::error_code none;
-  return fs::is_regular_file(p, none) && access(p.c_str(), X_OK) == 0;
-}
-
-}  // namespace
-
-std::optional<fs::path> find_stockfish() {
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(std::string(path ? path : "") + ":/usr/games");
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const fs::path p = fs::path(folder) / "stockfish";
-    if (!folder.empty() && is_program(p)) return p;
-  }
-  return std::nullopt;
-}
+std::optional<fs::path> find_stockfish() { return find_program("stockfish", "/usr/games"); }
 
 class StockfishPool::Engine {
  public:
@@ -112,14 +75,14 @@ class StockfishPool::Engine {
   LineProcess process_;
 };
 
+// A process and what was seen of it: by one worker at a time, counted by any.
 struct StockfishPool::Slot {
   std::unique_ptr<Engine> engine;
-  StockfishCounts counts;
+  std::atomic<int64_t> answered = 0, missing = 0, died = 0, hung = 0, rubbish = 0, replaced = 0;
 
   void note(Trouble t) {
-    counts.died += t == Trouble::died;
-    counts.hung += t == Trouble::hung;
-    counts.rubbish += t == Trouble::rubbish;
+    missing += t == Trouble::missing, died += t == Trouble::died;
+    hung += t == Trouble::hung, rubbish += t == Trouble::rubbish;
   }
 };
 
@@ -142,23 +105,28 @@ Label StockfishPool::label_one(Slot& slot, const Board& board) {
   for (int attempt = 0; attempt < spec_.attempts; ++attempt) {
     Trouble t = Trouble::none;
     if (!slot.engine) {
-      slot.engine = std::make_unique<Engine>(spec_);
-      ++slot.counts.replaced;
-      t = slot.engine->start();
+      try {
+        slot.engine = std::make_unique<Engine>(spec_);
+        ++slot.replaced;
+        t = slot.engine->start();
+      } catch (const Error&) { t = Trouble::missing; }
     }
     if (t == Trouble::none) t = slot.engine->search(label, board);
     if (t == Trouble::none) {
-      ++slot.counts.answered;
+      ++slot.answered;
       return label;
     }
     slot.note(t);
     slot.engine.reset();
   }
-  if (const int64_t failed = ++failed_; failed > spec_.max_failures)
+  const int64_t failed = ++failed_;
+  if (spec_.max_failures >= 0 && failed > spec_.max_failures) {
+    const StockfishCounts c = counts();
     fail(spec_.program.string(),
-         "expected answers, got {} positions without one; this process died {} times, hung {} "
-         "times, said rubbish {} times",
-         failed, slot.counts.died, slot.counts.hung, slot.counts.rubbish);
+         "expected answers, got {} positions without one: it was missing {} times, died {} times, "
+         "hung {} times, said rubbish {} times",
+         failed, c.missing, c.died, c.hung, c.rubbish);
+  }
   return {};
 }
 
@@ -174,20 +142,19 @@ StockfishCounts StockfishPool::counts() const {
   StockfishCounts sum;
   sum.failed = failed_;
   for (const auto& slot : slots_) {
-    const StockfishCounts& c = slot->counts;
-    sum.answered += c.answered;
-    sum.died += c.died, sum.hung += c.hung, sum.rubbish += c.rubbish, sum.replaced += c.replaced;
+    sum.answered += slot->answered, sum.replaced += slot->replaced;
+    sum.missing += slot->missing, sum.died += slot->died;
+    sum.hung += slot->hung, sum.rubbish += slot->rubbish;
   }
   return sum;
 }
 
-std::unique_ptr<StockfishPool> open_stockfish(const std::string& name, int64_t nodes,
-                                              int processes) {
+std::unique_ptr<StockfishPool> open_stockfish(const std::string& name, StockfishSpec spec) {
   if (name == "none") return nullptr;
   const std::optional<fs::path> program = name == "auto" ? find_stockfish() : fs::path(name);
   if (!program) return nullptr;
-  return std::make_unique<StockfishPool>(
-      StockfishSpec{.program = *program, .processes = processes, .nodes = nodes});
+  spec.program = *program;
+  return std::make_unique<StockfishPool>(std::move(spec));
 }
 
 }  // namespace hearth::chess

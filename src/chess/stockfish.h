@@ -1,6 +1,6 @@
 // A pool of Stockfish processes over UCI. One thread and a fixed number of nodes each, hash cleared
 // before every position: an answer depends on the position alone. A process that dies, hangs or
-// says what is no answer is killed, counted and replaced.
+// says what is no answer is killed, counted and replaced; so is the failure to start another.
 #pragma once
 
 #include <atomic>
@@ -14,18 +14,20 @@
 namespace hearth::chess {
 
 struct StockfishSpec {
-  std::filesystem::path program;
+  std::filesystem::path program = {};
   int processes = 1;  // 0: one per core
   int64_t nodes = 5000;
   int candidates = 5;
   double timeout_s = 30;       // for one position, and for starting
   int attempts = 3;            // at one position, each but the first on a new process
-  int64_t max_failures = 100;  // positions that may be left without an answer before an error
+  int64_t max_failures = 100;  // positions that may be left without an answer before an error;
+                               // -1: any number
 };
 
 struct StockfishCounts {
-  int64_t answered = 0, failed = 0;                       // positions
-  int64_t died = 0, hung = 0, rubbish = 0, replaced = 0;  // processes
+  int64_t answered = 0, failed = 0;                      // positions
+  int64_t missing = 0, died = 0, hung = 0, rubbish = 0;  // times
+  int64_t replaced = 0;                                  // processes started after the first
 };
 
 // `stockfish` in PATH or where Debian puts it.
@@ -52,8 +54,8 @@ class StockfishPool {
 };
 
 // A pool of the program at a path; with "auto" of what find_stockfish finds; null where that is
-// nothing, and with "none".
+// nothing, and with "none". The rest is as in the spec.
 std::unique_ptr<StockfishPool> open_stockfish(const std::string& path_or_auto_or_none,
-                                              int64_t nodes, int processes);
+                                              StockfishSpec);
 
 }  // namespace hearth::chess

@@ -73,7 +73,7 @@ struct ScoreFlags {
 
 void run_score(const ScoreFlags& flags) {
   const std::unique_ptr<chess::StockfishPool> pool =
-      chess::open_stockfish(flags.stockfish, flags.nodes, flags.threads);
+      chess::open_stockfish(flags.stockfish, {.processes = flags.threads, .nodes = flags.nodes});
   const chess::ScoredFile scored = chess::score_file(flags.data, pool.get());
   if (scored.unlabelled > 0)
     fmt::print(stderr,

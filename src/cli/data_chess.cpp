@@ -57,7 +57,8 @@ void run_data_chess(const DataChessFlags& flags) {
   spec.format = flags.format == "text" ? chess::RowFormat::text : chess::RowFormat::jsonl;
   spec.environment = has_task(flags, "A");
   const std::unique_ptr<chess::StockfishPool> pool =
-      has_task(flags, "P") ? chess::open_stockfish(flags.stockfish, flags.nodes, flags.threads)
+      has_task(flags, "P") ? chess::open_stockfish(flags.stockfish, {.processes = flags.threads,
+                                                                     .nodes = flags.nodes})
                            : nullptr;
   if (has_task(flags, "P") && !pool) {
     if (!spec.environment)

@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <sstream>
 
 extern char** environ;
 
@@ -144,6 +146,35 @@ LineProcess::Heard LineProcess::hear(std::string& line, Deadline deadline) {
       return Heard::ended;
     }
   }
+}
+
+Trouble trouble_of(LineProcess::Heard h) {
+  switch (h) {
+    case LineProcess::Heard::line:
+      return Trouble::none;
+    case LineProcess::Heard::late:
+      return Trouble::hung;
+    case LineProcess::Heard::ended:
+      return Trouble::died;
+    case LineProcess::Heard::too_long:
+      return Trouble::rubbish;
+  }
+  return Trouble::rubbish;
+}
+
+std::optional<std::filesystem::path> find_program(const std::string& name,
+                                                  const std::filesystem::path& last) {
+  namespace fs = std::filesystem;
+  const auto runs = [](const fs::path& p) {
+    std::error_code none;
+    return fs::is_regular_file(p, none) && access(p.c_str(), X_OK) == 0;
+  };
+  if (name.find('/') != name.npos) return runs(name) ? std::optional<fs::path>(name) : std::nullopt;
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(std::string(path ? path : "") + ":" + last.string());
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (const fs::path p = fs::path(folder) / name; !folder.empty() && runs(p)) return p;
+  return std::nullopt;
 }
 
 }  // namespace hearth

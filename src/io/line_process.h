@@ -1,11 +1,13 @@
 // A program that speaks lines: started without a shell, written to and read from by a deadline,
-// killed with all it started when its owner goes.
+// killed with all it started when its owner goes. Where this process is itself killed, the program
+// finds its line closed; one that does not read it lives on.
 #pragma once
 
 #include <sys/types.h>
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,8 +48,19 @@ class LineProcess {
   std::string heard_, said_;
 };
 
+// Of an answer that was asked for; missing: the program could not be started.
+enum class Trouble { none, missing, died, hung, rubbish };
+Trouble trouble_of(LineProcess::Heard);
+
+// As a shell would look for it: a name with a slash as it stands, another in PATH and then in
+// `last`.
+std::optional<std::filesystem::path> find_program(const std::string& name,
+                                                  const std::filesystem::path& last = {});
+
 inline LineProcess::Deadline deadline_in(double seconds) {
-  return std::chrono::steady_clock::now() + std::chrono::microseconds(int64_t(seconds * 1e6));
+  constexpr double most = 1e9;  // within what the clock can say
+  return std::chrono::steady_clock::now() +
+         std::chrono::microseconds(int64_t((seconds < most ? seconds : most) * 1e6));
 }
 
 }  // namespace hearth

@@ -240,6 +240,19 @@ TEST(StockfishPool, PositionsWithoutAnAnswerAreCountedAndEndInAnError) {
   EXPECT_TRUE(mentions(error_of([&] { pool.label(three_starts); }), {"4 positions", "rubbish"}));
 }
 
+TEST(StockfishPool, OneThatCannotBeStartedAgainIsCounted) {
+  const FakeEngine engine("dies", 1000);
+  StockfishSpec spec = engine.spec();
+  spec.max_failures = -1;
+  StockfishPool pool(spec);
+  std::filesystem::remove(spec.program);
+  EXPECT_EQ(pool.label(three_starts), std::vector<Label>(3));
+  const StockfishCounts c = pool.counts();
+  EXPECT_EQ(c.failed, 3);
+  EXPECT_EQ(c.died, 1);
+  EXPECT_EQ(c.missing, 8);
+}
+
 TEST(StockfishPool, WhatIsNoEngineIsAnError) {
   EXPECT_TRUE(mentions(error_of([] { StockfishPool pool({.program = "/nowhere/stockfish"}); }),
                        {"/nowhere/stockfish", "No such file"}));
@@ -247,7 +260,7 @@ TEST(StockfishPool, WhatIsNoEngineIsAnError) {
     const FakeEngine engine(behaviour, 1);
     EXPECT_TRUE(mentions(error_of([&] { StockfishPool pool(engine.spec(2)); }), {"UCI engine"}));
   }
-  EXPECT_EQ(open_stockfish("none", 100, 1), nullptr);
+  EXPECT_EQ(open_stockfish("none", {}), nullptr);
 }
 
 TEST(StockfishPool, NoLegalMoveIsNoQuestion) {
