@@ -1,6 +1,6 @@
 #include "align/base.h"
 
-#include "chat/chat_template.h"
+#include "align/examples.h"
 #include "core/error.h"
 #include "io/files.h"
 #include "io/gguf.h"
@@ -49,6 +49,18 @@ nlohmann::ordered_json written_chat_template(const fs::path& dir) {
   if (fs::exists(dir / "chat_template.jinja")) return read_file(dir / "chat_template.jinja");
   const fs::path config = dir / "tokenizer_config.json";
   return parse_ordered_json(read_file(config), config.string()).at("chat_template");
+}
+
+nlohmann::ordered_json chat_source_of(const fs::path& dir, const Tokenizer& t) {
+  const nlohmann::ordered_json written = written_chat_template(dir);
+  return written.is_null() ? nlohmann::ordered_json(chatml(t)) : written;
+}
+
+ChatTemplate chat_template_of(const fs::path& dir, const Tokenizer& t) {
+  if (ChatTemplate::exists(dir)) return ChatTemplate::load(dir);
+  nlohmann::ordered_json tokens = nlohmann::ordered_json::object();
+  if (t.eos() >= 0) tokens["eos_token"] = std::string(t.bytes_of(t.eos()));
+  return ChatTemplate(chatml(t), "chatml", tokens);
 }
 
 json base_to_json(const ModelSource& source, const ModelConfig& in_training) {

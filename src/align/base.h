@@ -2,6 +2,7 @@
 // goes on reads its base again and has to know that it is still the same.
 #pragma once
 
+#include "chat/chat_template.h"
 #include "model/folder.h"
 #include "model/lora.h"
 #include "optim/schedule.h"
@@ -18,6 +19,10 @@ void begin_adapters(const ModelSource&, ParamStore&, uint64_t seed);
 
 // The chat template beside a tokenizer as it is written there; null where there is none.
 nlohmann::ordered_json written_chat_template(const std::filesystem::path& tokenizer);
+
+// The same and its text, or ChatML where there is none.
+ChatTemplate chat_template_of(const std::filesystem::path& tokenizer, const Tokenizer&);
+nlohmann::ordered_json chat_source_of(const std::filesystem::path& tokenizer, const Tokenizer&);
 
 // What a checkpoint says of the base; null without adapters.
 nlohmann::json base_to_json(const ModelSource&, const ModelConfig& in_training);

@@ -22,26 +22,10 @@ const std::string& text_of(const ordered_json& row, const char* key, const std::
   return row[key].get_ref<const std::string&>();
 }
 
-void expect_messages(const ordered_json& list, const char* key, const std::string& where) {
-  bool good = list.is_array() && !list.empty();
-  for (size_t i = 0; good && i < list.size(); ++i)
-    good = list[i].is_object() && list[i].contains("role") && list[i]["role"].is_string() &&
-           list[i].contains("content");
-  if (!good) fail(where, "expected messages with a role and a content in \"{}\"", key);
-}
-
-// The prompt Alpaca's models were trained with.
-std::string alpaca_prompt(const ordered_json& row, const std::string& where) {
-  const std::string& instruction = text_of(row, "instruction", where);
-  const std::string input = row.contains("input") && !row["input"].is_null()
-                                ? text_of(row, "input", where)
-                                : std::string();
-  std::string text = "Below is an instruction that describes a task";
-  text += input.empty() ? "." : ", paired with an input that provides further context.";
-  text += " Write a response that appropriately completes the request.\n\n### Instruction:\n";
-  text += instruction;
-  if (!input.empty()) text += "\n\n### Input:\n" + input;
-  return text + "\n\n### Response:\n";
+std::string alpaca_prompt_of(const ordered_json& row, const std::string& where) {
+  const bool has_input = row.contains("input") && !row["input"].is_null();
+  return alpaca_prompt(text_of(row, "instruction", where),
+                       has_input ? text_of(row, "input", where) : std::string());
 }
 
 [[noreturn]] void refuse_keys(const ordered_json& row, const std::string& where,
@@ -100,6 +84,14 @@ void expect_object(const ordered_json& row, const std::string& where) {
 
 }  // namespace
 
+void expect_messages(const ordered_json& list, const char* key, const std::string& where) {
+  bool good = list.is_array() && !list.empty();
+  for (size_t i = 0; good && i < list.size(); ++i)
+    good = list[i].is_object() && list[i].contains("role") && list[i]["role"].is_string() &&
+           list[i].contains("content");
+  if (!good) fail(where, "expected messages with a role and a content in \"{}\"", key);
+}
+
 ExampleEncoder::ExampleEncoder(Tokenizer tokenizer, ChatTemplate chat, int64_t max_length)
     : tokenizer_(std::move(tokenizer)),
       chat_(std::move(chat)),
@@ -118,14 +110,18 @@ void ExampleEncoder::add(Example& e, const MarkedText& text, bool learned, bool 
   e.learned.resize(e.tokens.size(), learned);
 }
 
-// `last_answer` is the token the last part to be learned begins with: an eos from there on ends it.
-Example ExampleEncoder::finished(Example e, size_t last_answer) const {
+// Ends what is learned last, which begins with token `last_answer`, with an eos if it has none.
+Example ExampleEncoder::ended(Example e, size_t last_answer) const {
   const int32_t eos = tokenizer_.eos();
   const auto begin = e.tokens.begin() + ptrdiff_t(std::min(last_answer, e.tokens.size()));
   if (eos >= 0 && std::find(begin, e.tokens.end(), eos) == e.tokens.end()) {
     e.tokens.push_back(eos);
     e.learned.push_back(true);
   }
+  return within_length(std::move(e));
+}
+
+Example ExampleEncoder::within_length(Example e) const {
   e.cut = e.tokens.size() > max_length_;
   if (e.cut) e.tokens.resize(max_length_), e.learned.resize(max_length_);
   return e;
@@ -136,7 +132,7 @@ Example ExampleEncoder::learned_after(const Prompted& p) const {
   add(e, p.prompt, false, p.rendered);
   const size_t answer = e.tokens.size();
   add(e, p.completion, true, p.rendered);
-  return finished(std::move(e), answer);
+  return ended(std::move(e), answer);
 }
 
 // Prompt and completion are encoded apart: a prompt has the tokens it will have when it is asked.
@@ -173,7 +169,9 @@ Example ExampleEncoder::conversation(const ordered_json& messages, const std::st
   size_t last = e.tokens.size();  // where the last answer begins
   while (last > 0 && !e.learned[last - 1]) --last;
   while (last > 0 && e.learned[last - 1]) --last;
-  return finished(std::move(e), last);
+  // What the user says last is nobody's to end.
+  const bool answered = messages.back()["role"] == "assistant";
+  return answered ? ended(std::move(e), last) : within_length(std::move(e));
 }
 
 Example ExampleEncoder::example(const ordered_json& row, const std::string& where) const {
@@ -183,14 +181,14 @@ Example ExampleEncoder::example(const ordered_json& row, const std::string& wher
   if (has("prompt") && has("completion"))
     return learned_after(joined(row["prompt"], row["completion"], where));
   if (has("instruction") && has("output"))
-    return learned_after({MarkedText(alpaca_prompt(row, where), from_outside),
+    return learned_after({MarkedText(alpaca_prompt_of(row, where), from_outside),
                           MarkedText(text_of(row, "output", where), from_outside)});
   if (!has("text"))
     refuse_keys(row, where, "messages, prompt + completion, instruction + output or text");
   Example e;
   add(e, MarkedText(text_of(row, "text", where), from_outside), true);
   const size_t last = e.tokens.empty() ? 0 : e.tokens.size() - 1;
-  return finished(std::move(e), last);
+  return ended(std::move(e), last);
 }
 
 Preference ExampleEncoder::preference(const ordered_json& row, const std::string& where) const {
@@ -203,7 +201,7 @@ Preference ExampleEncoder::preference(const ordered_json& row, const std::string
     return {learned_after(joined(row["prompt"], chosen, where)),
             learned_after(joined(row["prompt"], rejected, where))};
   if (has("instruction")) {
-    const ordered_json prompt = alpaca_prompt(row, where);
+    const ordered_json prompt = alpaca_prompt_of(row, where);
     return {learned_after(joined(prompt, chosen, where)),
             learned_after(joined(prompt, rejected, where))};
   }
@@ -213,6 +211,21 @@ Preference ExampleEncoder::preference(const ordered_json& row, const std::string
   const ordered_json prompt = messages_from(chosen, 0, n);
   return {learned_after(joined(prompt, messages_from(chosen, n, chosen.size()), where)),
           learned_after(joined(prompt, messages_from(rejected, n, rejected.size()), where))};
+}
+
+std::vector<int32_t> ExampleEncoder::prompt(const MarkedText& text, bool rendered) const {
+  Example e;
+  add(e, text, false, rendered);
+  return std::move(e.tokens);
+}
+
+std::string alpaca_prompt(std::string_view instruction, std::string_view input) {
+  std::string text = "Below is an instruction that describes a task";
+  text += input.empty() ? "." : ", paired with an input that provides further context.";
+  text += " Write a response that appropriately completes the request.\n\n### Instruction:\n";
+  text += instruction;
+  if (!input.empty()) text.append("\n\n### Input:\n").append(input);
+  return text + "\n\n### Response:\n";
 }
 
 std::string chatml(const Tokenizer& t) {

@@ -42,6 +42,8 @@ class ExampleEncoder {
   // to max_length.
   Example example(const nlohmann::ordered_json& row, const std::string& where) const;
   Preference preference(const nlohmann::ordered_json& row, const std::string& where) const;
+  // A prompt alone, as examples begin with it; `rendered` by the chat template.
+  std::vector<int32_t> prompt(const MarkedText&, bool rendered) const;
 
  private:
   struct Prompted {
@@ -55,13 +57,20 @@ class ExampleEncoder {
   Example learned_after(const Prompted&) const;
   Example conversation(const nlohmann::ordered_json& messages, const std::string& where) const;
   void add(Example&, const MarkedText&, bool learned, bool rendered = false) const;
-  Example finished(Example, size_t last_answer) const;
+  Example ended(Example, size_t last_answer) const;
+  Example within_length(Example) const;
 
   Tokenizer tokenizer_;
   ChatTemplate chat_;
   size_t max_length_;
   bool opens_with_bos_;
 };
+
+// An error unless it is a list of messages; `key` is its name in the row.
+void expect_messages(const nlohmann::ordered_json&, const char* key, const std::string& where);
+
+// The prompt Alpaca's models were trained with.
+std::string alpaca_prompt(std::string_view instruction, std::string_view input);
 
 // ChatML; a turn is closed by the tokenizer's eos where <|im_end|> is no special token of it.
 std::string chatml(const Tokenizer&);

@@ -58,18 +58,6 @@ void expect_savable(const Tokenizer& t) {
 }
 
 // The template of the model's folder as it is written there; ChatML where there is none.
-ordered_json chat_source_of(const fs::path& dir, const Tokenizer& t) {
-  const ordered_json written = written_chat_template(dir);
-  return written.is_null() ? ordered_json(chatml(t)) : written;
-}
-
-ChatTemplate chat_template_of(const fs::path& dir, const Tokenizer& t) {
-  if (ChatTemplate::exists(dir)) return ChatTemplate::load(dir);
-  ordered_json tokens = ordered_json::object();
-  if (t.eos() >= 0) tokens["eos_token"] = std::string(t.bytes_of(t.eos()));
-  return ChatTemplate(chatml(t), "chatml", tokens);
-}
-
 int64_t checked_length(const AlignConfig& c, const ModelConfig& model) {
   const int64_t length = c.max_length ? c.max_length : std::min<int64_t>(1024, model.context);
   if (length < 2 || length > model.context)
@@ -141,7 +129,10 @@ class AlignRun {
     try {
       const json& run = j.at("run");
       run.at("step").get_to(step_), run.at("tokens").get_to(tokens_);
-      run.at("log_bytes").get_to(log_bytes_), run.at("best_val").get_to(best_val_);
+      run.at("log_bytes").get_to(log_bytes_);
+      if (run.contains("best")) best_val_ = run["best"].get<double>();
+      // Older ones say 0 where there is none.
+      if (const double old = run.value("best_val", 0.0); old != 0) best_val_ = old;
       run.at("train_seconds").get_to(train_seconds_);
       if (run.contains("last_val")) last_val_ = run["last_val"].get<double>();
       update_.set_state(update_from_json(run.at("update")));
@@ -191,7 +182,7 @@ class AlignRun {
     log_->validation(step_, r->loss, seconds_since(begin), r->more);
     if (!std::isfinite(r->loss)) return;
     last_val_ = r->loss;
-    improved_ = step_ > 0 && (best_val_ == 0 || r->loss < best_val_);
+    improved_ = step_ > 0 && (!best_val_ || r->loss < *best_val_);
     if (improved_) best_val_ = r->loss;
   }
 
@@ -201,9 +192,9 @@ class AlignRun {
              {"tokens", tokens_},
              {"update", update_to_json(update_.state())},
              {"log_bytes", log_->log_bytes()},
-             {"best_val", best_val_},
              {"train_seconds", train_seconds_}};
     if (last_val_) run["last_val"] = *last_val_;
+    if (best_val_) run["best"] = *best_val_;
     json trainer{{"version", 1}, {"align", settings_}, {"run", run}};
     if (model_.config.lora) trainer["base"] = base_;
     if (const std::string digest = task_.data_digest(); !digest.empty()) trainer["data"] = digest;
@@ -242,8 +233,8 @@ class AlignRun {
   Fd lock_;
   std::unique_ptr<RunLog> log_;
   int64_t step_ = 0, tokens_ = 0, log_bytes_ = 0, skipped_ = 0;
-  double loss_ = 0, best_val_ = 0, train_seconds_ = 0;
-  std::optional<double> last_val_;
+  double loss_ = 0, train_seconds_ = 0;
+  std::optional<double> best_val_, last_val_;
   double own_seconds_ = 0;  // of this process
   int64_t own_tokens_ = 0;
   bool improved_ = false;

@@ -56,6 +56,25 @@ TEST(AlignData, EveryAssistantTurnIsLearned) {
   EXPECT_EQ(text_where(e, false), "<|user|>a<|end|><|assistant|><|user|>c<|end|><|assistant|>");
 }
 
+TEST(AlignData, NothingIsLearnedAfterWhatTheUserSaysLast) {
+  // A template that closes turns by another token than eos.
+  const ExampleEncoder e(served_tokenizer(),
+                         ChatTemplate("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n"
+                                      "{% endfor %}{% if add_generation_prompt %}<|assistant|>"
+                                      "{% endif %}",
+                                      "test"),
+                         200);
+  const Example open =
+      e.example(ordered_json::parse(R"({"messages": [{"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]})"),
+                "row");
+  EXPECT_EQ(std::ranges::count(open.tokens, served_eos), 0);
+  EXPECT_EQ(text_where(open, true), "b");
+  const Example alone =
+      e.example(ordered_json::parse(R"({"messages": [{"role": "user", "content": "a"}]})"), "row");
+  EXPECT_EQ(learned_tokens(alone), 0);
+}
+
 TEST(AlignData, TextIsLearnedWhole) {
   const Example e = example(R"({"text": "abc"})");
   EXPECT_EQ(text_where(e, true), "abc<|end|>");
