@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "align/base.h"
+#include "align/examples.h"
 #include "align/grpo_step.h"
 #include "core/clock.h"
 #include "core/error.h"
@@ -27,10 +28,11 @@ using nlohmann::ordered_json;
 
 // Settings that change nothing of what a run has computed so far.
 constexpr std::string_view free_settings_of_grpo[] = {
-    "eval_every",     "eval_write",       "eval_prompts",   "eval_data",
-    "target_exact",   "checkpoint_every", "keep",           "sample_every",
-    "reward_workers", "recompute",        "reward_timeout", "reward_failures",
-    "rollout_batch",  "batch_invariant"};
+    "eval_every",    "eval_write",      "eval_prompts",
+    "eval_data",     "target_exact",    "checkpoint_every",
+    "keep",          "sample_every",    "reward_workers",
+    "recompute",     "reward_timeout",  "reward_failures",
+    "rollout_batch", "batch_invariant", "chat"};  // the digest of the prompts knows it
 
 class GrpoRun {
  public:
@@ -56,24 +58,24 @@ class GrpoRun {
                      .model = model_,
                      .tokenizer = &*tokenizer_,
                      .longest_prompt = longest_prompt_,
+                     .stop_ids = generation_ends(source_.path(), *tokenizer_),
+                     .interrupt = spec_.stop,
                      .load_reference = [this](ParamStore& to) { source_.load(to); }},
         store_, backend_, *rewards_);
     begin();
     if (!spec_.quiet) fmt::print(stderr, "GRPO on {}\n", backend_.describe());
     log_ = std::make_unique<RunLog>(spec_.run, state_.log_bytes, state_.samples_bytes,
                                     config_.steps, true);
-    if (state_.step == 0 && state_.log_bytes == 0 && (config_.eval_every > 0 || config_.steps == 0))
-      evaluate();
+    evaluate();
     std::string reason = at_target() ? "target" : "steps";
     while (state_.step < config_.steps && reason == "steps") {
-      step();
-      const bool done = state_.step == config_.steps;
-      if (due(config_.eval_every) || done) evaluate();
+      if (step()) evaluate();
       if (at_target())
         reason = "target";
       else if ((spec_.stop && *spec_.stop) || stops_here())
         reason = "stopped";
-      if (done || reason != "steps" || due(config_.checkpoint_every)) checkpoint();
+      if (state_.step == config_.steps || reason != "steps" || due(config_.checkpoint_every))
+        checkpoint();
     }
     log_->sync();
     return result(reason);
@@ -84,6 +86,10 @@ class GrpoRun {
   bool stops_here() const {
     return spec_.stop_after_step > 0 && state_.step >= spec_.stop_after_step;
   }
+  bool evaluation_due() const {
+    return !eval_prompts_.empty() && state_.evaluated != state_.step &&
+           (due(config_.eval_every) || state_.step == config_.steps);
+  }
   bool at_target() const {
     return config_.target_exact > 0 && state_.last_exact >= config_.target_exact;
   }
@@ -93,21 +99,24 @@ class GrpoRun {
     if (source_.tokenizer().empty())
       fail(source_.path().string(), "expected a model with a tokenizer, got none beside it");
     tokenizer_ = Tokenizer::load(source_.tokenizer());
-    rows_ = read_prompts(config_.data, config_.prompt_form);
+    const ChatTemplate chat = chat_template_of(source_.tokenizer(), *tokenizer_);
+    const ExampleEncoder encoder(*tokenizer_, chat, model_.context);
+    const PromptSpec spec{config_.prompt_form, &chat, config_.chat};
+    rows_ = read_prompts(config_.data, spec);
     rows_digest_ = digest_of(rows_);
-    prompts_ = encode(rows_);
+    prompts_ = encode(rows_, encoder);
     if (config_.eval_data.empty()) return;
-    eval_rows_ = read_prompts(config_.eval_data, config_.prompt_form);
+    eval_rows_ = read_prompts(config_.eval_data, spec);
     if (config_.eval_prompts > 0 && int64_t(eval_rows_.size()) > config_.eval_prompts)
       eval_rows_.resize(size_t(config_.eval_prompts));
-    eval_prompts_ = encode(eval_rows_);
+    eval_prompts_ = encode(eval_rows_, encoder);
   }
 
-  std::vector<EncodedPrompt> encode(const std::vector<PromptRow>& rows) {
+  std::vector<EncodedPrompt> encode(const std::vector<PromptRow>& rows,
+                                    const ExampleEncoder& encoder) {
     std::vector<EncodedPrompt> all;
     for (const PromptRow& row : rows) {
-      EncodedPrompt p{&row, tokenizer_->encode(row.prompt)};
-      tokenizer_->add_template(p.tokens);
+      EncodedPrompt p{&row, encoder.prompt(row.marked(), row.rendered)};
       longest_prompt_ = std::max(longest_prompt_, int64_t(p.tokens.size()));
       if (p.tokens.empty() || int64_t(p.tokens.size()) >= model_.context)
         fail(row.where, "expected a prompt of 1 to {} tokens, got {}", model_.context - 1,
@@ -128,7 +137,6 @@ class GrpoRun {
     }
     if (!model_.lora) source_.load(store_);
     state_.beta = config_.beta;
-    state_.micro_tokens = config_.micro_tokens;
     stepper_->update().set_state({});
   }
 
@@ -150,7 +158,7 @@ class GrpoRun {
       fail(where, "expected what the rewards had counted, got {}", e.what());
     }
     stepper_->update().set_state(state_.update);
-    checkpoint_ = dir;
+    checkpoint_ = dir, saved_ = state_.step;
   }
 
   // The next prompts in an order that is another in every pass over the data.
@@ -164,12 +172,33 @@ class GrpoRun {
     return chosen;
   }
 
-  void step() {
+  // Runs what takes long and changes no weight: completions and their rewards. False where a signal
+  // cut it short. What goes wrong in it costs nothing of what has been learned.
+  template <class Work>
+  bool sampled(Work work) {
+    try {
+      work();
+      return true;
+    } catch (const Interrupted&) {
+      rewards_->abandon();
+      return false;
+    } catch (const Error&) {
+      checkpoint();
+      throw;
+    }
+  }
+
+  // False where a signal came before the weights were touched: the step is not there.
+  bool step() {
     const std::vector<EncodedPrompt> prompts = next_prompts();
-    const StepFindings f = stepper_->step(prompts, state_);
+    RolloutBatch batch;
+    if (!sampled([&] { batch = stepper_->roll_out(prompts, state_); })) return false;
+    const StepFindings f = stepper_->train_on(std::move(batch), state_);
+    state_.rewards = rewards_->counted();
     record(f);
     print(f);
     if (config_.sample_every > 0 && due(config_.sample_every)) sample(f, *prompts[0].row);
+    return true;
   }
 
   // --- what a step leaves behind ---
@@ -190,10 +219,10 @@ class GrpoRun {
                 .more = found_in(f),
                 .more_perf = split_of(f)});
     decode_s_ += s.decode, decoded_ += b.tokens, train_s_ += s.train, fed_ += f.fed;
-    if (f.gap.most > 0 && gap_ == 0 && backend_.batch_invariant() && spec_.warn)
+    if (f.gap.most != 0 && gap_ == 0 && backend_.batch_invariant() && spec_.warn)
       spec_.warn(fmt::format("sampler and trainer differ by up to {:.2g}, and should not on {}",
                              f.gap.most, backend_.describe()));
-    last_reward_ = f.advantages.reward_mean, gap_ = std::max(gap_, f.gap.most);
+    last_reward_ = f.advantages.reward_mean, gap_ = LogprobGap::worse(gap_, f.gap.most);
   }
 
   // What the log says beside the loss.
@@ -272,19 +301,32 @@ class GrpoRun {
     log_->sample(state_.step, text);
   }
 
-  // Greedy completions of the held-out prompts: the share that is the answer, and their reward.
+  // Greedy completions of the held-out prompts, if it is time for them. One that a signal cuts
+  // short is due again when the run goes on.
   void evaluate() {
-    if (eval_prompts_.empty()) return;
+    if (!evaluation_due()) return;
     const auto begin = Clock::now();
-    const std::vector<Rollout> made =
-        greedy_completions(stepper_->engine(), eval_prompts_, stepper_->rollout_spec(state_.step));
-    std::vector<std::future<GroupRewards>> scores;
-    for (const Rollout& r : made)
-      scores.push_back(rewards_->submit(eval_rows_[r.prompt], {{r.text, r.completion_tokens()}}));
+    const RolloutSpec spec = stepper_->rollout_spec(state_.step);
+    std::vector<Rollout> made;
+    std::vector<GroupRewards> rewards;
+    const auto work = [&] {
+      made = greedy_completions(stepper_->engine(), eval_prompts_, spec);
+      std::vector<std::future<GroupRewards>> scores;
+      for (const Rollout& r : made)
+        scores.push_back(rewards_->submit(eval_rows_[r.prompt], {{r.text, r.completion_tokens()}}));
+      for (auto& s : scores) rewards.push_back(await_rewards(s, spec));
+    };
+    if (sampled(work)) record_evaluation(made, rewards, seconds_since(begin));
+  }
+
+  // The share that is the answer, and their reward.
+  void record_evaluation(const std::vector<Rollout>& made, const std::vector<GroupRewards>& rewards,
+                         double seconds) {
+    state_.evaluated = state_.step, state_.rewards = rewards_->counted();
     double reward = 0;
     int64_t exact = 0, answers = 0, rewarded = 0;
     for (size_t i = 0; i < made.size(); ++i) {
-      if (const auto x = scores[i].get().total[0]) reward += *x, ++rewarded;
+      if (const auto x = rewards[i].total[0]) reward += *x, ++rewarded;
       if (const auto answer = eval_rows_[i].answer())
         ++answers, exact += trimmed(made[i].text) == trimmed(*answer);
     }
@@ -296,7 +338,7 @@ class GrpoRun {
       state_.best_exact = std::max(state_.best_exact, state_.last_exact);
       found["eval_exact"] = state_.last_exact;
     }
-    log_->evaluation(state_.step, found, seconds_since(begin));
+    log_->evaluation(state_.step, found, seconds);
     if (config_.eval_write) write_completions(made);
     if (!spec_.quiet)
       fmt::print(stderr, "step {}  evaluation: reward {:.4f}{}\n", state_.step,
@@ -319,25 +361,33 @@ class GrpoRun {
     file.commit();
   }
 
+  // A model that was asked by a template is asked by it later, too.
+  ordered_json chat_source() const {
+    const bool used = std::ranges::any_of(rows_, &PromptRow::rendered);
+    return used ? chat_source_of(source_.tokenizer(), *tokenizer_)
+                : written_chat_template(source_.tokenizer());
+  }
+
+  // Nothing is written where nothing has been learned since the last one.
   void checkpoint() {
+    if (state_.step == saved_) return;
     log_->sync();
     state_.log_bytes = log_->log_bytes(), state_.samples_bytes = log_->samples_bytes();
-    state_.rewards = rewards_->counted();
     nlohmann::json trainer{{"version", 1},
                            {"grpo", fields_to_json(config_)},
                            {"data", rows_digest_},
                            {"run", state_.to_json()}};
     if (!base_.is_null()) trainer["base"] = base_;
-    checkpoint_ =
-        save_model_checkpoint(spec_.run,
-                              {.model = model_,
-                               .base = fs::absolute(source_.path()).string(),
-                               .tokenizer = &*tokenizer_,
-                               .chat_template = written_chat_template(source_.tokenizer()),
-                               .trainer = std::move(trainer),
-                               .step = state_.step,
-                               .keep = config_.keep},
-                              store_);
+    checkpoint_ = save_model_checkpoint(spec_.run,
+                                        {.model = model_,
+                                         .base = fs::absolute(source_.path()).string(),
+                                         .tokenizer = &*tokenizer_,
+                                         .chat_template = chat_source(),
+                                         .trainer = std::move(trainer),
+                                         .step = state_.step,
+                                         .keep = config_.keep},
+                                        store_);
+    saved_ = state_.step;
   }
 
   GrpoResult result(const std::string& reason) const {
@@ -371,6 +421,7 @@ class GrpoRun {
   std::unique_ptr<RunLog> log_;
   GrpoState state_;
   fs::path checkpoint_;
+  int64_t saved_ = 0;  // the step of it
   Clock::time_point printed_ = {};
   double decode_s_ = 0, train_s_ = 0, last_reward_ = 0, gap_ = 0;  // of this process
   int64_t decoded_ = 0, fed_ = 0;

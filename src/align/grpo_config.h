@@ -18,6 +18,7 @@ namespace hearth {
 struct GrpoConfig {
   std::string model, data, eval_data;
   std::string prompt_form = "{}";
+  bool chat = false;
   std::vector<std::string> reward, stop;
   int reward_workers = 2;
   double reward_timeout = 10;
@@ -60,6 +61,8 @@ struct GrpoConfig {
     v("data", data, "JSON lines of prompts, with answers where a reward wants them");
     v("eval_data", eval_data, "the same, held out: greedy completions of them are scored");
     v("prompt_form", prompt_form, "text around each prompt, which goes where {} stands");
+    v("chat", chat,
+      "each prompt is a user's message, in the model's chat template (ChatML where it has none)");
     v("reward", reward,
       "exact, numeric, near[:0.001], regex:P, length:N, chess, program:COMMAND; each may end in "
       "@weight");

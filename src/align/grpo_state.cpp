@@ -14,7 +14,7 @@ json GrpoState::to_json() const {
           {"tokens", tokens},
           {"unrewarded", unrewarded},
           {"rewards", rewards},
-          {"micro_tokens", micro_tokens},
+          {"evaluated", evaluated},
           {"ema", ema.mean ? json(*ema.mean) : json()},
           {"beta", beta},
           {"update", update_to_json(update)},
@@ -30,7 +30,8 @@ GrpoState GrpoState::from_json(const json& j, const std::string& where) {
     GrpoState s;
     j.at("step").get_to(s.step), j.at("version").get_to(s.version);
     j.at("completions").get_to(s.completions), j.at("tokens").get_to(s.tokens);
-    j.at("unrewarded").get_to(s.unrewarded), j.at("micro_tokens").get_to(s.micro_tokens);
+    j.at("unrewarded").get_to(s.unrewarded);
+    s.evaluated = j.value("evaluated", s.step);  // older ones were saved after what was due
     s.rewards = j.value("rewards", json());
     if (!j.at("ema").is_null()) s.ema.mean = j.at("ema").get<double>();
     j.at("beta").get_to(s.beta);

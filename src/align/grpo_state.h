@@ -14,7 +14,7 @@ struct GrpoState {
   int64_t completions = 0, tokens = 0;  // made so far
   int64_t unrewarded = 0;               // completions without a reward so far
   nlohmann::json rewards;               // what they have counted; null: nothing yet
-  int64_t micro_tokens = 0;             // how gradients are added up
+  int64_t evaluated = -1;               // the last step with an evaluation; below 0: none yet
   EmaBaseline ema;
   double beta = 0;  // of the KL, where it follows a target
   UpdateState update;

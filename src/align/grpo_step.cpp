@@ -86,8 +86,10 @@ RolloutSpec GrpoStepper::rollout_spec(int64_t step) const {
           .max_tokens = config_.max_completion,
           .temperature = config_.temperature,
           .stop = config_.stop,
+          .stop_ids = spec_.ignore_eos ? std::vector<int32_t>() : spec_.stop_ids,
           .ignore_eos = spec_.ignore_eos,
-          .seed = mix64(mix64(config_.seed) ^ uint64_t(step))};
+          .seed = mix64(mix64(config_.seed) ^ uint64_t(step)),
+          .interrupt = spec_.interrupt};
 }
 
 RolloutBatch GrpoStepper::roll_out(std::span<const EncodedPrompt> prompts, const GrpoState& state) {
@@ -95,17 +97,14 @@ RolloutBatch GrpoStepper::roll_out(std::span<const EncodedPrompt> prompts, const
 }
 
 StepFindings GrpoStepper::step(std::span<const EncodedPrompt> prompts, GrpoState& state) {
-  const auto begin = Clock::now();
-  StepFindings f = train_on(roll_out(prompts, state), state);
-  f.seconds.total = seconds_since(begin);
-  state.seconds += f.seconds.total;
-  return f;
+  return train_on(roll_out(prompts, state), state);
 }
 
 StepFindings GrpoStepper::train_on(RolloutBatch batch, GrpoState& state) {
   if (batch.version != state.version)
     fail("grpo", "expected rollouts of the weights after {} updates, got those after {}",
          state.version, batch.version);
+  const auto begin = Clock::now();
   StepFindings f;
   f.batch = std::move(batch);
   f.seconds.decode = f.batch.decode_s, f.seconds.reward = f.batch.reward_s;
@@ -131,6 +130,8 @@ StepFindings GrpoStepper::train_on(RolloutBatch batch, GrpoState& state) {
   state.completions += int64_t(f.batch.rollouts.size());
   state.tokens += f.batch.tokens;
   state.unrewarded += std::ranges::count(f.advantages.rewarded, 0);
+  f.seconds.total = f.seconds.decode + f.seconds.reward + seconds_since(begin);
+  state.seconds += f.seconds.total;
   return f;
 }
 
@@ -146,7 +147,7 @@ std::vector<PolicySample> GrpoStepper::samples_of(StepFindings& f, const GrpoSta
   }
   if (samples.empty()) return samples;
   if (config_.importance_cap > 0) {
-    auto trainer = score_rollouts(*programs_, rollouts, state.micro_tokens, model_.context);
+    auto trainer = score_rollouts(*programs_, rollouts, config_.micro_tokens, model_.context);
     for (size_t i = 0; i < samples.size(); ++i) {
       const std::vector<float>& sampler = rollouts[i]->logprobs;
       f.gap.add(trainer[i], sampler);
@@ -157,7 +158,7 @@ std::vector<PolicySample> GrpoStepper::samples_of(StepFindings& f, const GrpoSta
     }
   }
   if (state.beta > 0) {
-    auto reference = score_rollouts(*reference_, rollouts, state.micro_tokens, model_.context);
+    auto reference = score_rollouts(*reference_, rollouts, config_.micro_tokens, model_.context);
     for (size_t i = 0; i < samples.size(); ++i) samples[i].reference = std::move(reference[i]);
   }
   return samples;
@@ -170,7 +171,7 @@ void GrpoStepper::update_weights(StepFindings& f, const std::vector<PolicySample
   int64_t rewarded = 0, tokens = 0;
   for (size_t i = 0; i < f.batch.rollouts.size(); ++i)
     if (f.advantages.rewarded[i]) ++rewarded, tokens += f.batch.rollouts[i].completion_tokens();
-  const PolicySpec spec{.micro_tokens = state.micro_tokens,
+  const PolicySpec spec{.micro_tokens = config_.micro_tokens,
                         .loss = config_.loss(f.beta),
                         .generation_tokens = f.batch.tokens,
                         .completions = double(rewarded) / double(parts),

@@ -29,7 +29,9 @@ struct GrpoStepSpec {
   const ModelConfig& model;  // resolved
   const Tokenizer* tokenizer = nullptr;
   int64_t longest_prompt = 0;
-  bool ignore_eos = false;  // every completion runs to the limit: for measuring
+  std::vector<int32_t> stop_ids = {};  // tokens that end a completion, beside the end of text
+  bool ignore_eos = false;             // every completion runs to the limit: for measuring
+  const std::atomic<int>* interrupt = nullptr;  // not 0: rollouts under way end with Interrupted
   // Fills the store of the reference, which only a beta above 0 makes, and adapters spare.
   std::function<void(ParamStore&)> load_reference = {};
 };

@@ -64,7 +64,7 @@ void add_gap(LogprobGap& gap, std::span<const float> trainer,
 void LogprobGap::add(std::span<const float> trainer, std::span<const float> sampler) {
   for (size_t i = 0; i < trainer.size(); ++i) {
     const double gap = std::abs(double(trainer[i]) - double(sampler[i]));
-    if (!(gap <= most)) most = gap;  // one that is no number stays
+    most = worse(most, gap);
     sum += gap, ++tokens;
   }
 }

@@ -2,6 +2,8 @@
 // adds up the policy loss, its gradient and its statistics over an optimizer step.
 #pragma once
 
+#include <cmath>
+
 #include "align/grpo_loss.h"
 #include "align/logprob_programs.h"
 #include "align/rollouts.h"
@@ -19,9 +21,11 @@ struct PolicySample {
 
 // How far the trainer's log-probabilities are from the sampler's, at the weights that sampled.
 struct LogprobGap {
-  double most = 0, sum = 0;
+  double most = 0;  // one that is no number stays
+  double sum = 0;
   int64_t tokens = 0;
   void add(std::span<const float> trainer, std::span<const float> sampler);
+  static double worse(double a, double b) { return a <= b || std::isnan(b) ? b : a; }
 };
 
 struct PolicyStep {

@@ -1,5 +1,6 @@
 #include "align/prompts.h"
 
+#include "align/examples.h"
 #include "core/error.h"
 #include "io/files.h"
 #include "io/hash.h"
@@ -16,29 +17,54 @@ const std::string& text_at(const json& row, const char* key, const std::string& 
   return row.at(key).get_ref<const std::string&>();
 }
 
-std::string prompt_text(const json& row, const std::string& where) {
+std::string prompt_text(const json& row, const PromptSpec& spec, const std::string& where) {
   for (const char* key : {"prompt", "question", "original_text"})
     if (row.contains(key)) return text_at(row, key, where);
   if (!row.contains("instruction"))
     fail(where,
          "expected \"prompt\", \"question\", \"original_text\" or \"instruction\", got none");
   std::string text = text_at(row, "instruction", where);
-  if (row.contains("input") && !text_at(row, "input", where).empty())
-    text += "\n" + text_at(row, "input", where);
-  return text;
+  const std::string input = row.contains("input") ? text_at(row, "input", where) : std::string();
+  // As SFT asks for the same row.
+  if (spec.form == "{}" && !spec.message) return alpaca_prompt(text, input);
+  return input.empty() ? text : text + "\n" + input;
 }
 
-PromptRow prompt_row(json row, std::string_view form, std::string where) {
+MarkedText in_form(std::string_view form, const std::string& text) {
+  const size_t hole = form.find("{}");
+  MarkedText all(form.substr(0, hole));
+  all.add(text, mark::content | mark::foreign);
+  all.add(form.substr(hole + 2));
+  return all;
+}
+
+PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
   if (!row.is_object())
     fail(where, "expected an object, got {}", in_quotes(row.dump().substr(0, 40)));
-  const size_t hole = form.find("{}");
-  std::string text = prompt_text(row, where);
-  text = std::string(form.substr(0, hole)) + text + std::string(form.substr(hole + 2));
+  nlohmann::ordered_json messages;
+  MarkedText text;
+  if (row.contains("prompt") && row["prompt"].is_array()) {
+    if (!spec.chat || spec.form != "{}")
+      fail(where, "expected a text to put into the form, got messages");
+    messages = nlohmann::ordered_json::parse(row["prompt"].dump());
+    expect_messages(messages, "prompt", where);
+  } else {
+    text = in_form(spec.form, prompt_text(row, spec, where));
+    if (spec.message && spec.chat) messages = {{{"role", "user"}, {"content", text.bytes}}};
+  }
+  const bool rendered = !messages.is_null();
+  if (rendered) text = spec.chat->render({.messages = messages, .add_generation_prompt = true});
   if (text.empty()) fail(where, "expected a prompt of at least a byte, got an empty one");
-  return {std::move(row), std::move(text), std::move(where)};
+  return {std::move(row), std::move(text.bytes), std::move(where), std::move(text.marks), rendered};
 }
 
 }  // namespace
+
+MarkedText PromptRow::marked() const {
+  MarkedText text(prompt, mark::content | mark::foreign);
+  if (!marks.empty()) text.marks = marks;
+  return text;
+}
 
 std::optional<std::string> PromptRow::answer() const {
   for (const char* key : {"answer", "ans", "completion", "output"}) {
@@ -50,9 +76,10 @@ std::optional<std::string> PromptRow::answer() const {
   return std::nullopt;
 }
 
-std::vector<PromptRow> read_prompts(const std::filesystem::path& path, std::string_view form) {
-  if (form.find("{}") == form.npos)
-    fail_usage("prompt_form", "expected a {{}} where the prompt goes, got {}", in_quotes(form));
+std::vector<PromptRow> read_prompts(const std::filesystem::path& path, const PromptSpec& spec) {
+  if (spec.form.find("{}") == spec.form.npos)
+    fail_usage("prompt_form", "expected a {{}} where the prompt goes, got {}",
+               in_quotes(spec.form));
   const std::string all = read_file(path);
   const std::string name = path.string();
   std::vector<PromptRow> rows;
@@ -60,7 +87,7 @@ std::vector<PromptRow> read_prompts(const std::filesystem::path& path, std::stri
       first != all.npos && all[first] == '[') {
     json list = parse_json(all, name);
     for (json& row : list)
-      rows.push_back(prompt_row(std::move(row), form, fmt::format("{}:{}", name, rows.size() + 1)));
+      rows.push_back(prompt_row(std::move(row), spec, fmt::format("{}:{}", name, rows.size() + 1)));
   } else {
     int64_t line = 0;
     for (size_t begin = 0; begin < all.size();) {
@@ -68,7 +95,7 @@ std::vector<PromptRow> read_prompts(const std::filesystem::path& path, std::stri
       const std::string_view text = std::string_view(all).substr(begin, end - begin);
       const std::string where = fmt::format("{}:{}", name, ++line);
       if (text.find_first_not_of(" \t\r") != text.npos)
-        rows.push_back(prompt_row(parse_json(text, where), form, where));
+        rows.push_back(prompt_row(parse_json(text, where), spec, where));
       begin = end + 1;
     }
   }

@@ -8,20 +8,33 @@
 #include <string>
 #include <vector>
 
+#include "chat/chat_template.h"
+
 namespace hearth {
 
 struct PromptRow {
   nlohmann::json row;  // an object, as it stands in the file
   std::string prompt;  // its text, as the model is given it
   std::string where;   // "file:row"
+  // Of the prompt's bytes, as in chat/marked_text.h; empty: all of them came with the row.
+  std::string marks = {};
+  bool rendered = false;  // by a chat template
+  MarkedText marked() const;
   // What the completion should come to: "answer", "ans", "completion" or "output", the first there
   // is; a number as it is written.
   std::optional<std::string> answer() const;
 };
 
+struct PromptSpec {
+  // Put around a text, whose place is its first {}. What it says itself may be special tokens.
+  std::string form = "{}";
+  const ChatTemplate* chat = nullptr;  // for prompts that are lists of messages; null: refused
+  bool message = false;                // every text is a user's message, through that template
+};
+
 // JSON lines, or one JSON list, of objects whose text is "prompt", "question", "original_text", or
-// "instruction" with "input". `form` is put around it: its first {} is where the text goes.
-std::vector<PromptRow> read_prompts(const std::filesystem::path&, std::string_view form = "{}");
+// "instruction" with "input", which without a form or a template becomes Alpaca's prompt.
+std::vector<PromptRow> read_prompts(const std::filesystem::path&, const PromptSpec& = {});
 
 // SHA-256 over what the model and the rewards are given of the rows, in their order.
 std::string digest_of(std::span<const PromptRow>);

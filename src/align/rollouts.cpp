@@ -14,6 +14,7 @@ Request rollout_request(const EncodedPrompt& p, const RolloutSpec& spec, size_t 
   r.sampling.temperature = spec.temperature;
   r.sampling.max_tokens = spec.max_tokens;
   r.sampling.stop = spec.stop;
+  r.sampling.stop_ids = spec.stop_ids;
   r.sampling.ignore_eos = spec.ignore_eos;
   r.sampling.seed = mix64(mix64(spec.seed) ^ uint64_t(place));
   r.sampling.logprobs = 0;  // its own alone
@@ -39,10 +40,13 @@ std::vector<RewardText> texts_of(std::span<const Rollout> group) {
   return all;
 }
 
+bool asked_to_stop(const RolloutSpec& s) { return s.interrupt && *s.interrupt != 0; }
+
 // Decodes all groups; done(place) is called when the group of that prompt has ended.
 void decode_groups(Engine& engine, std::span<const EncodedPrompt> prompts, const RolloutSpec& spec,
                    const std::function<void(size_t)>& done, std::vector<Rollout>& rollouts) {
   size_t left = prompts.size();
+  bool cut = false;
   std::exception_ptr error;
   rollouts.assign(prompts.size() * size_t(spec.group), {});
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -50,18 +54,28 @@ void decode_groups(Engine& engine, std::span<const EncodedPrompt> prompts, const
     l.done = [&, i](std::vector<Completion> all, std::exception_ptr e) {
       --left;
       if (e) error = e;
-      if (error) return;
+      if (error || cut) return;
       for (size_t k = 0; k < all.size(); ++k)
         rollouts[i * size_t(spec.group) + k] = rollout_of(std::move(all[k]), prompts[i], i);
       if (done) done(i);
     };
     engine.submit(rollout_request(prompts[i], spec, i), std::move(l));
   }
-  while (left > 0) engine.step();
+  while (left > 0) {
+    if (!cut && asked_to_stop(spec)) engine.cancel_all(), cut = true;
+    engine.step();
+  }
   if (error) std::rethrow_exception(error);
+  if (cut) throw Interrupted{};
 }
 
 }  // namespace
+
+GroupRewards await_rewards(std::future<GroupRewards>& f, const RolloutSpec& spec) {
+  while (f.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready)
+    if (asked_to_stop(spec)) throw Interrupted{};
+  return f.get();
+}
 
 RolloutBatch make_rollouts(Engine& engine, std::span<const EncodedPrompt> prompts, Rewards& rewards,
                            const RolloutSpec& spec, uint64_t version) {
@@ -81,7 +95,7 @@ RolloutBatch make_rollouts(Engine& engine, std::span<const EncodedPrompt> prompt
   const auto decoded = Clock::now();
   std::vector<double> sums(rewards.names().size()), counts(sums.size());
   for (std::future<GroupRewards>& f : scores) {
-    const GroupRewards g = f.get();
+    const GroupRewards g = await_rewards(f, spec);
     b.rewards.insert(b.rewards.end(), g.total.begin(), g.total.end());
     for (size_t t = 0; t < sums.size(); ++t)
       for (const double x : g.parts[t]) sums[t] += x, counts[t] += 1;

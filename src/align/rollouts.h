@@ -3,6 +3,8 @@
 // scored while others still decode.
 #pragma once
 
+#include <atomic>
+
 #include "align/rewards.h"
 #include "infer/engine.h"
 
@@ -28,9 +30,14 @@ struct RolloutSpec {
   int64_t group = 8, max_tokens = 512;
   float temperature = 1;
   std::vector<std::string> stop = {};
+  std::vector<int32_t> stop_ids = {};  // beside the end of text
   bool ignore_eos = false;
-  uint64_t seed = 1;  // of this batch
+  uint64_t seed = 1;                            // of this batch
+  const std::atomic<int>* interrupt = nullptr;  // not 0: what is below throws Interrupted
 };
+
+// Somebody asked for an end before all was decoded and scored; the weights are untouched.
+struct Interrupted {};
 
 struct RolloutBatch {
   uint64_t version = 0;               // of the weights
@@ -43,6 +50,8 @@ struct RolloutBatch {
 
 RolloutBatch make_rollouts(Engine&, std::span<const EncodedPrompt>, Rewards&, const RolloutSpec&,
                            uint64_t version);
+
+GroupRewards await_rewards(std::future<GroupRewards>&, const RolloutSpec&);
 
 // Greedy completions of prompts, in their order.
 std::vector<Rollout> greedy_completions(Engine&, std::span<const EncodedPrompt>,

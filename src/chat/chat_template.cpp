@@ -187,4 +187,15 @@ MarkedText ChatTemplate::render_answers(const ChatRequest& request) const {
   return whole;
 }
 
+std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tokenizer& tokenizer) {
+  const std::filesystem::path file = dir / "generation_config.json";
+  if (!std::filesystem::exists(file)) return {};
+  const nlohmann::json ends = read_json(file).value("eos_token_id", nlohmann::json());
+  std::vector<int32_t> ids;
+  for (const nlohmann::json& id : ends.is_array() ? ends : nlohmann::json::array({ends}))
+    if (id.is_number_integer() && id >= 0 && id < tokenizer.vocab_size())
+      ids.push_back(id.get<int32_t>());
+  return ids;
+}
+
 }  // namespace hearth

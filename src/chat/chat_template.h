@@ -55,6 +55,10 @@ class ChatTemplate {
 // bos_token and its kin, as tokenizer_config.json names them.
 nlohmann::ordered_json special_tokens(const nlohmann::ordered_json& tokenizer_config);
 
+// The tokens that generation_config.json of a model's folder ends a text with, those that the
+// tokenizer has.
+std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tokenizer&);
+
 struct EncodedChat {
   std::vector<int32_t> ids;
   std::vector<bool> answer;  // for each id, whether any of its bytes is the assistant's

@@ -71,7 +71,7 @@ void bench_grpo(const BenchGrpoFlags& f) {
       store, *backend, rewards);
   stepper.update().set_state({});
   GrpoState state;
-  state.beta = c.beta, state.micro_tokens = c.micro_tokens;
+  state.beta = c.beta;
   const PromptRow row{nlohmann::json::object(), "", "bench"};
   std::mt19937_64 bits(c.seed);
   std::vector<StepFindings> steps;

@@ -31,7 +31,8 @@ void run_grpo(const GrpoFlags& f) {
   const std::unique_ptr<Backend> backend = make_backend(
       f.common,
       {.tf32 = spec.config.dtype == TrainDType::tf32, .batch_invariant = spec.config.invariant()});
-  if (f.config.given("batch_invariant") && spec.config.batch_invariant &&
+  // A resumed run reads the setting back from its folder: nobody asked for it now.
+  if (!f.resume && f.config.given("batch_invariant") && spec.config.batch_invariant &&
       !backend->batch_invariant())
     fail_usage("--batch-invariant", "expected --dtype bf16 on {}, got {}", backend->describe(),
                enum_name(spec.config.dtype));

@@ -1,22 +1,10 @@
 #include "serve/chat_prompt.h"
 
-#include "io/json.h"
-
 namespace hearth {
 namespace {
 
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
-
-std::vector<int32_t> generation_ends(const fs::path& folder) {
-  const fs::path file = folder / "generation_config.json";
-  if (!fs::exists(file)) return {};
-  const nlohmann::json ends = read_json(file).value("eos_token_id", nlohmann::json());
-  std::vector<int32_t> ids;
-  for (const nlohmann::json& id : ends.is_array() ? ends : nlohmann::json::array({ends}))
-    if (id.is_number_integer() && id >= 0 && id <= INT32_MAX) ids.push_back(id.get<int32_t>());
-  return ids;
-}
 
 std::string plain_conversation(const ordered_json& messages, bool generation_prompt) {
   std::string text;
@@ -37,13 +25,11 @@ std::string plain_conversation(const ordered_json& messages, bool generation_pro
 ChatPrompt::ChatPrompt(const fs::path& folder, Tokenizer tokenizer)
     : ChatPrompt(
           ChatTemplate::exists(folder) ? std::optional(ChatTemplate::load(folder)) : std::nullopt,
-          std::move(tokenizer), generation_ends(folder)) {}
+          tokenizer, generation_ends(folder, tokenizer)) {}
 
 ChatPrompt::ChatPrompt(std::optional<ChatTemplate> chat, Tokenizer tokenizer,
                        std::vector<int32_t> ends)
-    : template_(std::move(chat)), tokenizer_(std::move(tokenizer)), ends_(std::move(ends)) {
-  std::erase_if(ends_, [&](int32_t id) { return id >= tokenizer_.vocab_size(); });
-}
+    : template_(std::move(chat)), tokenizer_(std::move(tokenizer)), ends_(std::move(ends)) {}
 
 std::vector<int32_t> ChatPrompt::encode(const ordered_json& messages, const ordered_json& variables,
                                         bool generation_prompt) const {

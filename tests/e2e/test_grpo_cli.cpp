@@ -239,6 +239,58 @@ TEST(GrpoCommand, AProgramThatFailsEndsTheRunByTheLimit) {
   EXPECT_NE(second.err.find("completions without one"), std::string::npos) << second.err;
 }
 
+// A program that answers for a while, and then neither it nor the next ever again until it is
+// woken.
+std::string tiring_judge(const Sums& s, const std::string& name) {
+  return reward_script(s.folder, name, R"(n=0
+while read -r line; do
+  n=$((n + 1))
+  if [ ! -e "$0.awake" ] && { [ -e "$0.tired" ] || [ $n -gt 40 ]; }; then
+    touch "$0.tired"
+    exec sleep 600
+  fi
+  id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+  case "$line" in *'"completion":"1'*) r=1 ;; *) r=0 ;; esac
+  echo "{\"id\":$id,\"reward\":$r}"
+done
+)");
+}
+
+// Neither a signal nor the end by the limit costs what was learned before the rewards stopped.
+TEST(GrpoCommand, WhatWasLearnedOutlivesAJudgeThatHangs) {
+  const Sums& s = sums();
+  const auto with = [&](const std::string& name, const std::string& program, const char* timeout) {
+    Arguments a = s.grpo(name, 6);
+    for (std::string& x : a)
+      if (x == "exact") x = "program:" + program;
+    return a + Arguments{"--reward-workers", "1", "--reward-timeout",   timeout, "--eval-data", "",
+                         "--eval-every",     "0", "--checkpoint-every", "0"};
+  };
+  const std::string judge = tiring_judge(s, "tiring");  // 16 a step: hangs in the third
+  std::ofstream(judge + ".awake") << "";
+  json_of(run(s.folder, with("rested", judge, "60")));
+  fs::remove(judge + ".awake");
+  const pid_t pid = start(s.folder, with("tired", judge, "600"), "tired");
+  // Once it is tired, two steps are in the log.
+  while (!fs::exists(judge + ".tired")) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  kill(pid, SIGINT);
+  for (int i = 0; i < 2000 && !fs::exists(s.path("tired") + "/latest/model.safetensors"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  kill(pid, SIGKILL);  // the answer it still waits for may take its time
+  wait_for(pid);
+  EXPECT_EQ(fs::read_symlink(s.path("tired") + "/latest").filename(), "step-00000002");
+  std::ofstream(judge + ".awake") << "";
+  json_of(run(s.folder, with("tired", judge, "60") + Arguments{"--resume"}));
+  EXPECT_EQ(s.log("tired"), s.log("rested"));
+  fs::remove(judge + ".awake");
+  fs::remove(judge + ".tired");
+  const Ran ended =
+      run(s.folder, with("ended", judge, "0.2") + Arguments{"--reward-failures", "3"});
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_NE(ended.err.find("completions without one"), std::string::npos) << ended.err;
+  EXPECT_EQ(fs::read_symlink(s.path("ended") + "/latest").filename(), "step-00000002");
+}
+
 TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {
   const Sums& s = sums();
   const auto changed = [&](const std::string& from, const std::string& to) {

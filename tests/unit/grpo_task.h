@@ -38,7 +38,7 @@ struct GrpoTask {
                       .longest_prompt = int64_t(std::ranges::max(size.prompts))};
     if (!c.lora) spec.load_reference = [](ParamStore& to) { to.initialise(3); };
     stepper = std::make_unique<GrpoStepper>(spec, model->params, b, *rewards);
-    state.beta = config.beta, state.micro_tokens = config.micro_tokens;
+    state.beta = config.beta;
     stepper->update().set_state({});
   }
   StepFindings step() { return stepper->step(prompts, state); }

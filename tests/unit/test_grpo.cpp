@@ -263,6 +263,16 @@ TEST(Grpo, LearnsWhatIsRewarded) {
   EXPECT_GT(last, first + 0.3);
 }
 
+TEST(LogprobGap, WhatIsNoNumberStays) {
+  LogprobGap gap;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  gap.add(std::vector<float>{1, nan, 2}, std::vector<float>{0.5f, 0, 2});
+  EXPECT_TRUE(std::isnan(gap.most));
+  EXPECT_TRUE(std::isnan(LogprobGap::worse(0, nan)));
+  EXPECT_TRUE(std::isnan(LogprobGap::worse(nan, 1)));
+  EXPECT_EQ(LogprobGap::worse(1, 0.5), 1);
+}
+
 TEST(GrpoState, ComesBackFromJson) {
   GrpoState s;
   s.step = 3, s.version = 7, s.ema.mean = 0.25, s.beta = 0.1, s.update.streak = 2;

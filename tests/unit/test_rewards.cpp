@@ -9,6 +9,7 @@
 
 #include "align/answers.h"
 #include "align/arithmetic.h"
+#include "align/examples.h"
 #include "align/pattern.h"
 #include "align/reward_program.h"
 #include "align/rewards.h"
@@ -16,6 +17,7 @@
 #include "chess/tasks.h"
 #include "core/error.h"
 #include "io/files.h"
+#include "served_folder.h"
 
 namespace hearth {
 namespace {
@@ -348,7 +350,7 @@ TEST(Prompts, RowsOfEveryKnownForm) {
                          "{\"question\": \"q\", \"answer\": \"so\\n#### 3\"}\n"
                          "{\"original_text\": \"t\", \"ans\": 2.0}\n"
                          "{\"instruction\": \"i\", \"input\": \"x\", \"output\": \"o\"}\n";
-  const std::vector<PromptRow> rows = read_prompts(file, "Q: {}\nA:");
+  const std::vector<PromptRow> rows = read_prompts(file, {.form = "Q: {}\nA:"});
   ASSERT_EQ(rows.size(), 4u);
   EXPECT_EQ(rows[0].prompt, "Q: 1+1=\nA:");
   EXPECT_EQ(rows[2].answer(), "2.0");
@@ -356,12 +358,43 @@ TEST(Prompts, RowsOfEveryKnownForm) {
   EXPECT_EQ(rows[3].answer(), "o");
   EXPECT_TRUE(rows[1].where.ends_with("p.jsonl:3"));
   std::ofstream(file) << "[{\"instruction\": \"a\", \"input\": \"\", \"answer\": \"4\"}]";
-  EXPECT_EQ(read_prompts(file)[0].prompt, "a");
+  EXPECT_EQ(read_prompts(file)[0].prompt, alpaca_prompt("a", ""));
   for (const char* bad : {"", "[]", "{\"prompt\": 3}\n", "{\"text\": \"x\"}\n", "3\n", "{"}) {
     std::ofstream(file) << bad;
     EXPECT_THROW(read_prompts(file), Error) << bad;
   }
   EXPECT_THROW(read_prompts(folder.path / "none"), Error);
+}
+
+TEST(Prompts, FormsAndTemplatesMayBeSpecialTokensAndRowsNever) {
+  RewardFolder folder;
+  const fs::path file = folder.path / "p.jsonl";
+  const Tokenizer t = served_tokenizer();
+  const ChatTemplate chat(served_template(), "test");
+  const ExampleEncoder encoder(t, chat, 100);
+  const auto tokens = [&](const PromptRow& r) { return encoder.prompt(r.marked(), r.rendered); };
+  std::ofstream(file) << R"({"prompt": "a<|end|>"})"
+                      << "\n";
+  EXPECT_EQ(tokens(read_prompts(file)[0]), t.encode("a<|end|>"));
+  EXPECT_EQ(std::ranges::count(t.encode("a<|end|>"), served_eos), 0);
+  const std::vector<int32_t> formed = tokens(read_prompts(file, {.form = "<|end|>{}"})[0]);
+  EXPECT_EQ(formed.front(), served_eos);
+  EXPECT_EQ(std::ranges::count(formed, served_eos), 1);
+  // A user's message begins as SFT's conversations do.
+  const PromptRow asked = read_prompts(file, {.chat = &chat, .message = true})[0];
+  const Example learned = encoder.example(
+      {{"messages",
+        {{{"role", "user"}, {"content", "a<|end|>"}}, {{"role", "assistant"}, {"content", "b"}}}}},
+      "row");
+  const std::vector<int32_t> begin = tokens(asked);
+  ASSERT_LT(begin.size(), learned.tokens.size());
+  EXPECT_TRUE(std::equal(begin.begin(), begin.end(), learned.tokens.begin()));
+  EXPECT_TRUE(learned.learned[begin.size()] && !learned.learned[begin.size() - 1]);
+  std::ofstream(file) << R"({"prompt": [{"role": "user", "content": "a<|end|>"}]})"
+                      << "\n";
+  EXPECT_EQ(tokens(read_prompts(file, {.chat = &chat})[0]), begin);
+  EXPECT_THROW(read_prompts(file), Error);
+  EXPECT_THROW(read_prompts(file, {.form = "Q {}", .chat = &chat}), Error);
 }
 
 TEST(Prompts, TheDigestKnowsTextsAnswersAndOrder) {
