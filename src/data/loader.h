@@ -23,6 +23,10 @@ struct LoaderSource {
 // or several. Without weights it is one source. A weight for some and not for all is an error.
 std::vector<LoaderSource> parse_sources(std::span<const std::string> patterns);
 
+// What tells these files from others without reading all of them: weights, sizes, and the ends of
+// each file. Names do not count: data may be moved.
+std::string fingerprint_of(std::span<const LoaderSource>);
+
 struct LoaderSpec {
   // sequential: llm.c and NoCap: a step takes world*B*T tokens (and one more to look ahead) of a
   // shard, rank r the r-th part; the next shard begins when a step does not fit.

@@ -1,4 +1,5 @@
 // `--data` as it is written: patterns, with or without weights.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -6,6 +7,8 @@
 #include "core/error.h"
 #include "data/loader.h"
 #include "data/shards.h"
+#include "io/files.h"
+#include "io/hash.h"
 #include "io/json.h"
 
 namespace hearth {
@@ -65,6 +68,24 @@ std::vector<LoaderSource> parse_sources(std::span<const std::string> patterns) {
                in_quotes(bare));
   if (mix.empty()) mix.push_back(std::move(plain));
   return mix;
+}
+
+std::string fingerprint_of(std::span<const LoaderSource> sources) {
+  constexpr size_t looked_at = 64 << 10;  // at each end of a file
+  Sha256 hash;
+  const auto add = [&](const auto& value) { hash.update(std::as_bytes(std::span(&value, 1))); };
+  for (const LoaderSource& s : sources) {
+    add(s.weight), add(uint64_t(s.files.size()));
+    for (const std::filesystem::path& path : s.files) {
+      const MappedFile file(path);
+      const Bytes all = file.bytes();
+      const size_t n = std::min(all.size(), looked_at);
+      add(uint64_t(all.size()));
+      hash.update(all.first(n));
+      hash.update(all.last(n));
+    }
+  }
+  return hash.hex();
 }
 
 }  // namespace hearth

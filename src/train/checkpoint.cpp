@@ -49,6 +49,7 @@ json to_json(const RunState& s) {
   return {{"step", s.step},
           {"tokens", s.tokens},
           {"cursor", to_json(s.cursor)},
+          {"data", s.data},
           {"update", update_to_json(s.update)},
           {"reloads", s.reloads},
           {"good_step", s.good_step},
@@ -70,6 +71,7 @@ RunState state_from_json(const json& j, const std::string& where) {
     RunState s;
     j.at("step").get_to(s.step), j.at("tokens").get_to(s.tokens);
     s.cursor = cursor_from_json(j.at("cursor"));
+    s.data = j.value("data", "");  // older ones lack it
     s.update = update_from_json(j.at("update"));
     j.at("reloads").get_to(s.reloads);
     s.good_step = j.value("good_step", s.update.streak == 0 ? s.step : -1);  // older ones lack it

@@ -21,6 +21,7 @@ struct RunState {
   int64_t step = 0;    // optimizer steps done
   int64_t tokens = 0;  // trained on
   Cursor cursor;
+  std::string data;  // fingerprint of the files that the cursor is of; empty: not known
   UpdateState update;
   int64_t reloads = 0;           // times the run went back to a checkpoint
   int64_t good_step = -1;        // the checkpoint a row of bad steps goes back to; -1: none yet

@@ -118,6 +118,7 @@ class Run {
       clean_stale(parent);
       if (const auto found = checkpoint_to_resume(parent, spec_.warn)) return load(*found, false);
     }
+    state_.data = fingerprint_of(parse_sources(config_.data));
     store_.initialise(config_.seed);
     for (const BatchShape& s : shapes_) state_.batches.push_back(s.B);
     state_.logits_bytes = room_.logits_bytes;
@@ -133,6 +134,7 @@ class Run {
     const int64_t log_bytes = state_.log_bytes, samples_bytes = state_.samples_bytes;
     state_ = load_checkpoint(dir, checkpoint_spec(), store_);
     last_checkpoint_ = dir;
+    expect_data();
     if (move_on) {
       state_.cursor = now, state_.reloads = reloads + 1;
       state_.log_bytes = log_bytes, state_.samples_bytes = samples_bytes;
@@ -143,6 +145,16 @@ class Run {
     make_loader(state_.cursor);
     prepare_programs();
     programs_->set_update_state(state_.update);
+  }
+
+  // More data under the same name is a way to go on, yet not the run that it would have been.
+  void expect_data() {
+    const std::string now = fingerprint_of(parse_sources(config_.data));
+    if (!state_.data.empty() && state_.data != now && spec_.warn)
+      spec_.warn(
+          "the data is not what the run was trained on so far: it goes on at the same place "
+          "of other files");
+    state_.data = now;
   }
 
   CheckpointSpec checkpoint_spec() const {

@@ -81,6 +81,22 @@ TEST_F(Pretrain, ResumesToTheBit) {
   }
 }
 
+TEST_F(Pretrain, OtherDataIsSaid) {
+  const auto resumed = [&] {
+    return run(folder, {"pretrain", "--run", folder / "run", "--resume", "--json"});
+  };
+  json_of(run(folder, tiny_run(data, folder / "run", 9) + Arguments{"--stop-after-step", "3"}));
+  fs::rename(data, folder / "moved.bin");
+  fs::copy_file(folder / "moved.bin", data);
+  json_of(run(folder, Arguments{"pretrain", "--run", folder / "run", "--resume", "--json",
+                                "--stop-after-step", "5"}));
+  EXPECT_EQ(read_file(folder / "run.err").find("the data is not"), std::string::npos);
+  write_chain(data, 20000, 5);
+  const Ran other = resumed();
+  EXPECT_EQ(other.status, 0);
+  EXPECT_NE(other.err.find("the data is not what"), std::string::npos) << other.err;
+}
+
 TEST_F(Pretrain, SignalSavesAndResumes) {
   const fs::path whole = folder / "whole", parts = folder / "parts";
   json_of(run(folder, tiny_run(data, whole, 2000)));
