@@ -6,7 +6,7 @@
 
 #include "align/base.h"
 #include "align/examples.h"
-#include "align/grpo_step.h"
+#include "align/grpo_report.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "data/permutation.h"
@@ -197,7 +197,8 @@ class GrpoRun {
     state_.rewards = rewards_->counted();
     record(f);
     print(f);
-    if (config_.sample_every > 0 && due(config_.sample_every)) sample(f, *prompts[0].row);
+    if (due(config_.sample_every))
+      log_->sample(state_.step, first_group(f, prompts[0].row->prompt, config_.group));
     return true;
   }
 
@@ -216,8 +217,8 @@ class GrpoRun {
                 .tokens_per_s = double(b.tokens) / s.total,
                 .memory = held.now ? held.now : resident_bytes(),
                 .peak_memory = held.peak ? held.peak : peak_resident_bytes(),
-                .more = found_in(f),
-                .more_perf = split_of(f)});
+                .more = found_in_step(f, config_, state_, rewards_->names()),
+                .more_perf = split_of_step(f, *rewards_)});
     decode_s_ += s.decode, decoded_ += b.tokens, train_s_ += s.train, fed_ += f.fed;
     if (f.gap.most != 0 && gap_ == 0 && backend_.batch_invariant() && spec_.warn)
       spec_.warn(fmt::format("sampler and trainer differ by up to {:.2g}, and should not on {}",
@@ -225,80 +226,11 @@ class GrpoRun {
     last_reward_ = f.advantages.reward_mean, gap_ = LogprobGap::worse(gap_, f.gap.most);
   }
 
-  // What the log says beside the loss.
-  ordered_json found_in(const StepFindings& f) const {
-    const RolloutBatch& b = f.batch;
-    int64_t shortest = b.rollouts[0].completion_tokens(), longest = 0, truncated = 0;
-    for (const Rollout& r : b.rollouts) {
-      shortest = std::min(shortest, r.completion_tokens());
-      longest = std::max(longest, r.completion_tokens());
-      truncated += r.truncated;
-    }
-    const double n = double(b.rollouts.size());
-    ordered_json more{{"reward", f.advantages.reward_mean},
-                      {"reward_std", f.advantages.reward_std},
-                      {"equal_groups", double(f.advantages.equal_groups) / double(config_.prompts)},
-                      {"unrewarded", std::ranges::count(f.advantages.rewarded, 0)},
-                      {"length", double(b.tokens) / n},
-                      {"length_min", shortest},
-                      {"length_max", longest},
-                      {"truncated", double(truncated) / n},
-                      {"kl", f.policy.kl},
-                      {"kl_old", f.policy.kl_old},
-                      {"beta", f.beta},
-                      {"entropy", f.policy.entropy},
-                      {"clip_low", f.policy.clip_low},
-                      {"clip_high", f.policy.clip_high},
-                      {"logprob_gap_max", f.gap.most},
-                      {"logprob_gap_mean", f.gap.tokens ? f.gap.sum / double(f.gap.tokens) : 0},
-                      {"logprob_gap_tokens", f.gap.tokens},
-                      {"trained_tokens", f.policy.tokens},
-                      {"updates", f.updates},
-                      {"version", state_.version},
-                      {"completions", state_.completions}};
-    const std::vector<std::string> names = rewards_->names();
-    for (size_t i = 0; names.size() > 1 && i < names.size(); ++i)
-      more["reward_" + std::to_string(i)] = b.reward_parts[i];
-    return more;
-  }
-
-  // Where the time of the step went, and what went wrong with rewards.
-  ordered_json split_of(const StepFindings& f) const {
-    const StepSplit& s = f.seconds;
-    ordered_json perf{{"rollout_ms", 1e3 * s.decode},
-                      {"reward_wait_ms", 1e3 * s.reward},
-                      {"score_ms", 1e3 * s.score},
-                      {"train_ms", 1e3 * s.train},
-                      {"rollout_tokens_per_s", double(f.batch.tokens) / s.decode},
-                      {"train_tokens_per_s", s.train > 0 ? double(f.fed) / s.train : 0}};
-    if (const ordered_json t = rewards_->troubles(); !t.empty()) perf["troubles"] = t;
-    return perf;
-  }
-
   // At most every other second.
   void print(const StepFindings& f) {
     if (spec_.quiet || (seconds_since(printed_) < 2 && state_.step != config_.steps)) return;
     printed_ = Clock::now();
-    const double n = double(f.batch.rollouts.size()), tokens = double(f.batch.tokens);
-    const StepSplit& s = f.seconds;
-    fmt::print(stderr,
-               "step {}/{}  reward {:.4f} +- {:.3f}  equal {:.0f}%  length {:.1f}  entropy {:.3f}  "
-               "|g| {:.2f}  gap {:.1e}  rollout {:.0f} tok/s  train {:.0f} tok/s  {:.2f} s\n",
-               state_.step, config_.steps, f.advantages.reward_mean, f.advantages.reward_std,
-               100 * double(f.advantages.equal_groups) / double(config_.prompts), tokens / n,
-               f.policy.entropy, double(f.policy.update.grad_norm), f.gap.most, tokens / s.decode,
-               s.train > 0 ? double(f.fed) / s.train : 0, s.total);
-  }
-
-  // The first group of the step.
-  void sample(const StepFindings& f, const PromptRow& row) {
-    std::string text = row.prompt + "\n";
-    for (size_t i = 0; i < size_t(config_.group); ++i) {
-      const auto& reward = f.batch.rewards[i];
-      text += fmt::format("[{}] {}\n", reward ? fmt::format("{:g}", *reward) : "none",
-                          f.batch.rollouts[i].text);
-    }
-    log_->sample(state_.step, text);
+    fmt::print(stderr, "{}\n", step_line(f, config_, state_));
   }
 
   // Greedy completions of the held-out prompts, if it is time for them. One that a signal cuts

@@ -1,0 +1,81 @@
+#include "align/grpo_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace hearth {
+
+using nlohmann::ordered_json;
+
+ordered_json found_in_step(const StepFindings& f, const GrpoConfig& config, const GrpoState& state,
+                           const std::vector<std::string>& rewards) {
+  const RolloutBatch& b = f.batch;
+  int64_t shortest = b.rollouts[0].completion_tokens(), longest = 0, truncated = 0;
+  for (const Rollout& r : b.rollouts) {
+    shortest = std::min(shortest, r.completion_tokens());
+    longest = std::max(longest, r.completion_tokens());
+    truncated += r.truncated;
+  }
+  const double n = double(b.rollouts.size());
+  ordered_json more{{"reward", f.advantages.reward_mean},
+                    {"reward_std", f.advantages.reward_std},
+                    {"equal_groups", double(f.advantages.equal_groups) / double(config.prompts)},
+                    {"unrewarded", std::ranges::count(f.advantages.rewarded, 0)},
+                    {"length", double(b.tokens) / n},
+                    {"length_min", shortest},
+                    {"length_max", longest},
+                    {"truncated", double(truncated) / n},
+                    {"kl", f.policy.kl},
+                    {"kl_old", f.policy.kl_old},
+                    {"beta", f.beta},
+                    {"entropy", f.policy.entropy},
+                    {"clip_low", f.policy.clip_low},
+                    {"clip_high", f.policy.clip_high},
+                    {"logprob_gap_max", f.gap.most},
+                    {"logprob_gap_mean", f.gap.tokens ? f.gap.sum / double(f.gap.tokens) : 0},
+                    {"logprob_gap_tokens", f.gap.tokens},
+                    {"trained_tokens", f.policy.tokens},
+                    {"updates", f.updates},
+                    {"version", state.version},
+                    {"completions", state.completions}};
+  for (size_t i = 0; rewards.size() > 1 && i < rewards.size(); ++i)
+    more["reward_" + std::to_string(i)] = b.reward_parts[i];
+  return more;
+}
+
+ordered_json split_of_step(const StepFindings& f, const Rewards& rewards) {
+  const StepSplit& s = f.seconds;
+  ordered_json perf{{"rollout_ms", 1e3 * s.decode},
+                    {"reward_wait_ms", 1e3 * s.reward},
+                    {"score_ms", 1e3 * s.score},
+                    {"train_ms", 1e3 * s.train},
+                    {"rollout_tokens_per_s", double(f.batch.tokens) / s.decode},
+                    {"train_tokens_per_s", s.train > 0 ? double(f.fed) / s.train : 0}};
+  if (const ordered_json t = rewards.troubles(); !t.empty()) perf["troubles"] = t;
+  return perf;
+}
+
+std::string step_line(const StepFindings& f, const GrpoConfig& config, const GrpoState& state) {
+  const double n = double(f.batch.rollouts.size()), tokens = double(f.batch.tokens);
+  const StepSplit& s = f.seconds;
+  return fmt::format(
+      "step {}/{}  reward {:.4f} +- {:.3f}  equal {:.0f}%  length {:.1f}  entropy {:.3f}  "
+      "|g| {:.2f}  gap {:.1e}  rollout {:.0f} tok/s  train {:.0f} tok/s  {:.2f} s",
+      state.step, config.steps, f.advantages.reward_mean, f.advantages.reward_std,
+      100 * double(f.advantages.equal_groups) / double(config.prompts), tokens / n,
+      f.policy.entropy, double(f.policy.update.grad_norm), f.gap.most, tokens / s.decode,
+      s.train > 0 ? double(f.fed) / s.train : 0, s.total);
+}
+
+std::string first_group(const StepFindings& f, const std::string& prompt, int64_t group) {
+  std::string text = prompt + "\n";
+  for (size_t i = 0; i < size_t(group); ++i) {
+    const auto& reward = f.batch.rewards[i];
+    text += fmt::format("[{}] {}\n", reward ? fmt::format("{:g}", *reward) : "none",
+                        f.batch.rollouts[i].text);
+  }
+  return text;
+}
+
+}  // namespace hearth
