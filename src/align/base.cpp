@@ -6,12 +6,28 @@
 #include "io/gguf.h"
 #include "io/hash.h"
 #include "io/json.h"
+#include "train/checkpoint.h"
 
 namespace hearth {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+// A tokenizer that cannot be saved would be found at the first checkpoint, after all the training.
+void expect_savable(const Tokenizer& t) {
+  std::string name = (fs::temp_directory_path() / "hearth-tokenizer-XXXXXX").string();
+  if (!mkdtemp(name.data())) fail(name, "expected to make a temporary folder, got an error");
+  std::string problem;
+  try {
+    t.save(name);
+  } catch (const Error& e) { problem = e.what(); }
+  std::error_code none;
+  fs::remove_all(name, none);
+  if (problem.empty()) return;
+  if (const size_t end = problem.find("] "); end != problem.npos) problem.erase(0, end + 2);
+  fail("tokenizer", "{}: its checkpoints could not carry it", problem);
+}
 
 std::vector<fs::path> files_of_model(const fs::path& path) {
   if (!fs::is_directory(path)) return {path};
@@ -67,11 +83,33 @@ json base_to_json(const ModelSource& source, const ModelConfig& in_training) {
   return in_training.lora ? json(model_digest(source)) : json();
 }
 
-void expect_same_base(const json& saved, const json& now, const std::string& where) {
-  if (saved != now)
+std::string expect_same_run(const fs::path& checkpoint, const RunIdentity& now) {
+  const std::string where = (checkpoint / "state" / "trainer.json").string();
+  const json saved = read_json(where);
+  const std::string kind(now.kind);
+  if (!saved.is_object() || !saved.contains(kind))
+    fail(where, "expected a checkpoint of such a run ({}), got another", kind);
+  expect_same_settings(saved[kind], now.settings, now.free, where);
+  if (saved.value("base", json()) != now.base)
     fail(where,
          "expected the model that the run began from, got other weights or another shape: give it "
          "that model by --model");
+  if (saved.contains("data") && saved["data"] != now.data)
+    fail(where,
+         "expected the data that the run began with, got other: give it that by --data (and "
+         "--val), or begin a new run");
+  return where;
+}
+
+Tokenizer tokenizer_beside(const ModelSource& source, const ModelConfig& model) {
+  if (source.tokenizer().empty())
+    fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
+  Tokenizer t = Tokenizer::load(source.tokenizer());
+  if (t.vocab_size() > model.vocab)
+    fail(source.path().string(), "expected a tokenizer of at most {} tokens, got {}", model.vocab,
+         t.vocab_size());
+  expect_savable(t);
+  return t;
 }
 
 void expect_schedule_without_decay(Schedule s) {

@@ -1,5 +1,5 @@
-// The base that adapters in training stand beside. Checkpoints hold adapters alone, so a run that
-// goes on reads its base again and has to know that it is still the same.
+// What runs of alignment have in common: the base that adapters in training stand beside, the
+// tokenizer and the template that examples go through, and knowing a run again when it goes on.
 #pragma once
 
 #include "chat/chat_template.h"
@@ -26,9 +26,20 @@ nlohmann::ordered_json chat_source_of(const std::filesystem::path& tokenizer, co
 
 // What a checkpoint says of the base; null without adapters.
 nlohmann::json base_to_json(const ModelSource&, const ModelConfig& in_training);
-// An error when the saved one is another than this.
-void expect_same_base(const nlohmann::json& saved, const nlohmann::json& now,
-                      const std::string& where);
+// What makes a run the one that a checkpoint is of.
+struct RunIdentity {
+  std::string_view kind;  // the key its settings are saved under
+  const nlohmann::json settings;
+  std::span<const std::string_view> free;  // settings that may be others by now
+  const nlohmann::json base;               // as base_to_json
+  std::string data;                        // digest of what it learns from
+};
+// An error where the checkpoint is of another; returns what to call it in further errors.
+std::string expect_same_run(const std::filesystem::path& checkpoint, const RunIdentity&);
+
+// The tokenizer of a model in training: there is one, it fits the model, and checkpoints can carry
+// it, which is better known before the training than at its end.
+Tokenizer tokenizer_beside(const ModelSource&, const ModelConfig&);
 
 // Schedules whose decay has a length of its own are pretraining's.
 void expect_schedule_without_decay(Schedule);

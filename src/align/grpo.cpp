@@ -96,9 +96,7 @@ class GrpoRun {
 
   // --- before the first step ---
   void read_data() {
-    if (source_.tokenizer().empty())
-      fail(source_.path().string(), "expected a model with a tokenizer, got none beside it");
-    tokenizer_ = Tokenizer::load(source_.tokenizer());
+    tokenizer_ = tokenizer_beside(source_, model_);
     const ChatTemplate chat = chat_template_of(source_.tokenizer(), *tokenizer_);
     const ExampleEncoder encoder(*tokenizer_, chat, model_.context);
     const PromptSpec spec{config_.prompt_form, &chat, config_.chat};
@@ -127,30 +125,22 @@ class GrpoRun {
   }
 
   void begin() {
-    const fs::path parent = spec_.run / "checkpoints";
     for (const Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2}) store_.flat(p);
     if (model_.lora) begin_adapters(source_, store_, config_.seed);
     if (model_.lora || config_.beta > 0) base_ = model_digest(source_);
-    if (spec_.resume && fs::exists(parent)) {
-      clean_stale(parent);
-      if (const auto found = checkpoint_to_resume(parent, spec_.warn)) return load(*found);
-    }
+    if (const auto found = resumed_checkpoint(spec_.run, spec_.resume, spec_.warn))
+      return load(*found);
     if (!model_.lora) source_.load(store_);
     state_.beta = config_.beta;
     stepper_->update().set_state({});
   }
 
   void load(const fs::path& dir) {
-    const std::string where = (dir / "state" / "trainer.json").string();
-    const nlohmann::json saved = read_json(where);
-    if (!saved.is_object() || !saved.contains("grpo"))
-      fail(where, "expected a checkpoint of a GRPO run, got another");
-    expect_same_settings(saved["grpo"], fields_to_json(config_), free_settings_of_grpo, where);
-    expect_same_base(saved.value("base", nlohmann::json()), base_, where);
-    if (saved.contains("data") && saved["data"] != rows_digest_)
-      fail(where,
-           "expected the prompts that the run began with, got others: give it that data by --data, "
-           "or begin a new run");
+    const std::string where = expect_same_run(dir, {.kind = "grpo",
+                                                    .settings = fields_to_json(config_),
+                                                    .free = free_settings_of_grpo,
+                                                    .base = base_,
+                                                    .data = rows_digest_});
     state_ = GrpoState::from_json(load_model_checkpoint(dir, model_, store_).at("run"), where);
     try {
       rewards_->count_on(state_.rewards);

@@ -36,28 +36,6 @@ ModelSource open_source(const AlignConfig& c, const AlignRunSpec& spec) {
   return ModelSource::open(checkpoint && !c.lora.spec() ? *checkpoint : fs::path(c.model));
 }
 
-Tokenizer tokenizer_beside(const ModelSource& source) {
-  if (source.tokenizer().empty())
-    fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
-  return Tokenizer::load(source.tokenizer());
-}
-
-// A tokenizer that cannot be saved would be found at the first checkpoint, after all the training.
-void expect_savable(const Tokenizer& t) {
-  std::string name = (fs::temp_directory_path() / "hearth-tokenizer-XXXXXX").string();
-  if (!mkdtemp(name.data())) fail(name, "expected to make a temporary folder, got an error");
-  std::string problem;
-  try {
-    t.save(name);
-  } catch (const Error& e) { problem = e.what(); }
-  std::error_code none;
-  fs::remove_all(name, none);
-  if (problem.empty()) return;
-  if (const size_t end = problem.find("] "); end != problem.npos) problem.erase(0, end + 2);
-  fail("tokenizer", "{}: its checkpoints could not carry it", problem);
-}
-
-// The template of the model's folder as it is written there; ChatML where there is none.
 int64_t checked_length(const AlignConfig& c, const ModelConfig& model) {
   const int64_t length = c.max_length ? c.max_length : std::min<int64_t>(1024, model.context);
   if (length < 2 || length > model.context)
@@ -105,26 +83,18 @@ class AlignRun {
   void begin() {
     for (const Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2})
       model_.params.flat(p);
-    const fs::path parent = spec_.run / "checkpoints";
-    if (spec_.resume && fs::exists(parent)) {
-      clean_stale(parent);
-      if (const auto found = checkpoint_to_resume(parent, {})) return load(*found);
-    }
+    // Those that are damaged were named when the model was opened.
+    if (const auto found = resumed_checkpoint(spec_.run, spec_.resume, {})) return load(*found);
     if (!model_.config.lora) model_.source.load(model_.params);
     update_.set_state({});
   }
 
   void load(const fs::path& dir) {
-    const std::string where = (dir / "state" / "trainer.json").string();
-    const json saved = read_json(where);
-    if (!saved.is_object() || !saved.contains("align"))
-      fail(where, "expected a checkpoint of SFT or DPO, got another");
-    expect_same_settings(saved["align"], settings_, free_settings_of_alignment, where);
-    expect_same_base(saved.value("base", json()), base_, where);
-    if (saved.contains("data") && saved["data"] != task_.data_digest())
-      fail(where,
-           "expected the examples that the run began with, got others: give it that data by --data "
-           "(and --val), or begin a new run");
+    const std::string where = expect_same_run(dir, {.kind = "align",
+                                                    .settings = settings_,
+                                                    .free = free_settings_of_alignment,
+                                                    .base = base_,
+                                                    .data = task_.data_digest()});
     const json j = load_model_checkpoint(dir, model_.config, model_.params);
     try {
       const json& run = j.at("run");
@@ -246,16 +216,12 @@ class AlignRun {
 AlignModel::AlignModel(const AlignConfig& c, const AlignRunSpec& spec, Backend& backend)
     : source(open_source(c, spec)),
       config(config_in_training(source, c.lora)),
-      tokenizer(tokenizer_beside(source)),
+      tokenizer(tokenizer_beside(source, config)),
       chat_source(chat_source_of(source.tokenizer(), tokenizer)),
       chat(chat_template_of(source.tokenizer(), tokenizer)),
       max_length(checked_length(c, config)),
       params(backend, decoder_params(config), to_dtype(c.dtype)),
       memory(backend, &params) {
-  if (tokenizer.vocab_size() > config.vocab)
-    fail(source.path().string(), "expected a tokenizer of at most {} tokens, got {}", config.vocab,
-         tokenizer.vocab_size());
-  expect_savable(tokenizer);
   // Before anything else: the reference of DPO is this base. What a checkpoint holds comes later.
   if (config.lora) begin_adapters(source, params, c.seed);
   if (tokenizer.eos() < 0 && spec.warn)

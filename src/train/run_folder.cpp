@@ -4,6 +4,7 @@
 #include <sys/file.h>
 
 #include "core/error.h"
+#include "io/checkpoint_dir.h"
 
 namespace hearth {
 namespace fs = std::filesystem;
@@ -29,6 +30,14 @@ Fd open_run_folder(const fs::path& run, const std::string& config_toml) {
   if (const fs::path toml = run / "config.toml"; !fs::exists(toml))
     write_file_atomic(toml, config_toml);
   return lock;
+}
+
+std::optional<fs::path> resumed_checkpoint(const fs::path& run, bool resume,
+                                           const std::function<void(const std::string&)>& warn) {
+  const fs::path parent = run / "checkpoints";
+  if (!resume || !fs::exists(parent)) return {};
+  clean_stale(parent);
+  return checkpoint_to_resume(parent, warn);
 }
 
 std::string toml_lines(const nlohmann::ordered_json& settings) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "io/files.h"
@@ -18,6 +20,12 @@ Fd lock_run(const std::filesystem::path& run);
 
 // Makes the folder where there is none, locks it, and writes config.toml unless it is there.
 Fd open_run_folder(const std::filesystem::path& run, const std::string& config_toml);
+
+// Where the run in a locked folder goes on, its leftovers of a crash removed; nothing: from the
+// start. `warn` is told of damaged checkpoints.
+std::optional<std::filesystem::path> resumed_checkpoint(
+    const std::filesystem::path& run, bool resume,
+    const std::function<void(const std::string&)>& warn);
 
 // key = value lines, as config.toml holds them.
 std::string toml_lines(const nlohmann::ordered_json& settings);

@@ -112,12 +112,9 @@ class Run {
 
   // Fresh weights, or those of the newest valid checkpoint.
   void begin() {
-    const fs::path parent = spec_.run / "checkpoints";
     for (Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2}) store_.flat(p);
-    if (spec_.resume && fs::exists(parent)) {
-      clean_stale(parent);
-      if (const auto found = checkpoint_to_resume(parent, spec_.warn)) return load(*found, false);
-    }
+    if (const auto found = resumed_checkpoint(spec_.run, spec_.resume, spec_.warn))
+      return load(*found, false);
     state_.data = fingerprint_of(parse_sources(config_.data));
     store_.initialise(config_.seed);
     for (const BatchShape& s : shapes_) state_.batches.push_back(s.B);

@@ -181,7 +181,7 @@ TEST_F(AlignCommands, SftRefusesOtherData) {
   json_of(hearth::run(folder, sft(run) + Arguments{"--stop-after-step", "2"}));
   const Arguments resume{"sft", "--run", run, "--resume", "--json", "--stop-after-step", "3"};
   write_file_atomic(data, rows.substr(rows.find('\n') + 1));
-  expect_error(hearth::run(folder, resume), 1, "examples that the run began with");
+  expect_error(hearth::run(folder, resume), 1, "the data that the run began with");
   write_file_atomic(data, rows);
   json_of(hearth::run(folder, resume));
 }

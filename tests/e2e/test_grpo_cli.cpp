@@ -322,10 +322,10 @@ TEST(GrpoCommand, IsNotResumedOnOtherPrompts) {
     return run(s.folder, args + more);
   };
   json_of(with(prompts, {"--stop-after-step", "2"}));
-  expect_error(with(prompts.substr(prompts.find('\n') + 1), {"--resume"}), 1, "the prompts that");
+  expect_error(with(prompts.substr(prompts.find('\n') + 1), {"--resume"}), 1, "the data that");
   std::string wrong = prompts;  // the same prompts with another answer
   wrong[wrong.find_last_of("0123456789")] ^= 1;
-  expect_error(with(wrong, {"--resume"}), 1, "the prompts that");
+  expect_error(with(wrong, {"--resume"}), 1, "the data that");
   EXPECT_EQ(json_of(with(prompts, {"--resume"}))["steps"], 4);
 }
 

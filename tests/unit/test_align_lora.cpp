@@ -132,12 +132,26 @@ TEST(AlignLora, ABaseIsKnownAgain) {
   };
   EXPECT_TRUE(digest("model", {}).is_null());
   const nlohmann::json known = digest("model", {"4"});
-  expect_same_base(known, digest("same", {"4"}), "here");
+  make_dirs(dir / "step" / "state");
+  write_file_atomic(
+      dir / "step" / "state" / "trainer.json",
+      nlohmann::json{{"align", {{"lr", 1}}}, {"base", known}, {"data", "rows"}}.dump());
+  const auto same = [&](const char* kind, int lr, const nlohmann::json& base, const char* data) {
+    return error_of([&] {
+      expect_same_run(
+          dir / "step",
+          {.kind = kind, .settings = {{"lr", lr}}, .free = {}, .base = base, .data = data});
+    });
+  };
+  EXPECT_EQ(same("align", 1, digest("same", {"4"}), "rows"), "");
+  expect_error(same("grpo", 1, known, "rows"), "expected a checkpoint of such a run (grpo)");
+  expect_error(same("align", 2, known, "rows"), "expected lr = 1");
+  expect_error(same("align", 1, known, "others"), "expected the data that the run began with");
   std::string bytes = read_file(dir / "same" / "model.safetensors");
   bytes.back() = char(bytes.back() ^ 1);
   write_file_atomic(dir / "same" / "model.safetensors", bytes);
-  expect_error(error_of([&] { expect_same_base(known, digest("same", {"4"}), "here"); }),
-               "[here] expected the model that the run began from");
+  expect_error(same("align", 1, digest("same", {"4"}), "rows"),
+               "expected the model that the run began from");
 }
 
 }  // namespace
