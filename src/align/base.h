@@ -41,6 +41,11 @@ std::string expect_same_run(const std::filesystem::path& checkpoint, const RunId
 // it, which is better known before the training than at its end.
 Tokenizer tokenizer_beside(const ModelSource&, const ModelConfig&);
 
+// The time that a setting of seconds means; 0: none.
+inline std::optional<std::time_t> time_of(int64_t seconds) {
+  return seconds ? std::optional(std::time_t(seconds)) : std::nullopt;
+}
+
 // Schedules whose decay has a length of its own are pretraining's.
 void expect_schedule_without_decay(Schedule);
 

@@ -20,6 +20,7 @@ struct AlignConfig {
   int64_t epochs = 3, steps = 0;
   TrainDType dtype = TrainDType::fp32;
   uint64_t seed = 1;
+  int64_t clock = 0;
   double lr = 2e-5;
   Schedule schedule = Schedule::linear;
   int64_t warmup = 0;
@@ -45,6 +46,8 @@ struct AlignConfig {
     v("steps", steps, "optimizer steps, whatever the epochs; 0: by epochs");
     v("dtype", dtype, "fp32, bf16 or, on a card, tf32; masters are fp32");
     v("seed", seed, "of shuffling, the held-out share and dropout");
+    v("clock", clock,
+      "seconds since 1970 that chat templates take the date from; 0: those when the run begins");
     v("lr", lr, "peak learning rate");
     v("schedule", schedule, "constant, cosine or linear");
     v("warmup", warmup, "steps of linear warmup");

@@ -169,7 +169,7 @@ RunResult dpo(const DpoConfig& c, const AlignRunSpec& spec, Backend& backend) {
   check_loss(c);
   expect_no_dropout(c.lora, "DPO");
   AlignModel model(c, spec, backend);
-  const ExampleEncoder encoder(model.tokenizer, model.chat, model.max_length);
+  const ExampleEncoder encoder(model.tokenizer, model.chat, model.max_length, time_of(c.clock));
   Examples<Preference> data = read_preferences(c.data, encoder);
   expect_examples(spec, data, "data", model.max_length);
   Split split = split_off(data.kept.size(), c.holdout, c.seed);

@@ -92,10 +92,12 @@ void expect_messages(const ordered_json& list, const char* key, const std::strin
   if (!good) fail(where, "expected messages with a role and a content in \"{}\"", key);
 }
 
-ExampleEncoder::ExampleEncoder(Tokenizer tokenizer, ChatTemplate chat, int64_t max_length)
+ExampleEncoder::ExampleEncoder(Tokenizer tokenizer, ChatTemplate chat, int64_t max_length,
+                               std::optional<std::time_t> now)
     : tokenizer_(std::move(tokenizer)),
       chat_(std::move(chat)),
       max_length_(size_t(max_length)),
+      now_(now),
       opens_with_bos_(puts_bos_first(tokenizer_)) {}
 
 void ExampleEncoder::add(Example& e, const MarkedText& text, bool learned, bool rendered) const {
@@ -154,8 +156,9 @@ ExampleEncoder::Prompted ExampleEncoder::rendered(const ordered_json& prompt,
   expect_messages(answer, "completion", where);
   ordered_json all = prompt;
   for (const ordered_json& m : answer) all.push_back(m);
-  const MarkedText before = chat_.render({.messages = prompt, .add_generation_prompt = true});
-  const MarkedText whole = chat_.render({.messages = all});
+  const MarkedText before =
+      chat_.render({.messages = prompt, .add_generation_prompt = true, .now = now_});
+  const MarkedText whole = chat_.render({.messages = all, .now = now_});
   if (!whole.bytes.starts_with(before.bytes))
     fail(where,
          "expected a chat template that writes a prompt the same with and without its answer");
@@ -164,7 +167,8 @@ ExampleEncoder::Prompted ExampleEncoder::rendered(const ordered_json& prompt,
 
 Example ExampleEncoder::conversation(const ordered_json& messages, const std::string& where) const {
   expect_messages(messages, "messages", where);
-  EncodedChat chat = encode_chat(tokenizer_, chat_.render_answers({.messages = messages}));
+  EncodedChat chat =
+      encode_chat(tokenizer_, chat_.render_answers({.messages = messages, .now = now_}));
   Example e{std::move(chat.ids), std::move(chat.answer)};
   size_t last = e.tokens.size();  // where the last answer begins
   while (last > 0 && !e.learned[last - 1]) --last;
@@ -211,12 +215,6 @@ Preference ExampleEncoder::preference(const ordered_json& row, const std::string
   const ordered_json prompt = messages_from(chosen, 0, n);
   return {learned_after(joined(prompt, messages_from(chosen, n, chosen.size()), where)),
           learned_after(joined(prompt, messages_from(rejected, n, rejected.size()), where))};
-}
-
-std::vector<int32_t> ExampleEncoder::prompt(const MarkedText& text, bool rendered) const {
-  Example e;
-  add(e, text, false, rendered);
-  return std::move(e.tokens);
 }
 
 std::string alpaca_prompt(std::string_view instruction, std::string_view input) {

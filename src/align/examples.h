@@ -35,15 +35,14 @@ struct Preference {
 class ExampleEncoder {
  public:
   // `chat` renders conversations: the template of the model's folder, or chatml() where it has
-  // none.
-  ExampleEncoder(Tokenizer, ChatTemplate chat, int64_t max_length);
+  // none; `now` is for those that print a date, the clock's where absent.
+  ExampleEncoder(Tokenizer, ChatTemplate chat, int64_t max_length,
+                 std::optional<std::time_t> now = {});
 
   // `where` names the row in errors. EOS is appended where it is missing, then the example is cut
   // to max_length.
   Example example(const nlohmann::ordered_json& row, const std::string& where) const;
   Preference preference(const nlohmann::ordered_json& row, const std::string& where) const;
-  // A prompt alone, as examples begin with it; `rendered` by the chat template.
-  std::vector<int32_t> prompt(const MarkedText&, bool rendered) const;
 
  private:
   struct Prompted {
@@ -63,6 +62,7 @@ class ExampleEncoder {
   Tokenizer tokenizer_;
   ChatTemplate chat_;
   size_t max_length_;
+  std::optional<std::time_t> now_;
   bool opens_with_bos_;
 };
 

@@ -5,13 +5,13 @@
 #include <algorithm>
 
 #include "align/base.h"
-#include "align/examples.h"
 #include "align/grpo_report.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "data/permutation.h"
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
+#include "io/hash.h"
 #include "io/process_memory.h"
 #include "io/trimmed.h"
 #include "model/folder.h"
@@ -32,7 +32,8 @@ constexpr std::string_view free_settings_of_grpo[] = {
     "eval_data",     "target_exact",    "checkpoint_every",
     "keep",          "sample_every",    "reward_workers",
     "recompute",     "reward_timeout",  "reward_failures",
-    "rollout_batch", "batch_invariant", "chat"};  // the digest of the prompts knows it
+    "rollout_batch", "batch_invariant", "chat",
+    "clock"};  // the digest of the prompts knows these
 
 class GrpoRun {
  public:
@@ -58,7 +59,7 @@ class GrpoRun {
                      .model = model_,
                      .tokenizer = &*tokenizer_,
                      .longest_prompt = longest_prompt_,
-                     .stop_ids = generation_ends(source_.path(), *tokenizer_),
+                     .stop_ids = ends_,
                      .interrupt = spec_.stop,
                      .load_reference = [this](ParamStore& to) { source_.load(to); }},
         store_, backend_, *rewards_);
@@ -67,7 +68,7 @@ class GrpoRun {
     log_ = std::make_unique<RunLog>(spec_.run, state_.log_bytes, state_.samples_bytes,
                                     config_.steps, true);
     evaluate();
-    std::string reason = at_target() ? "target" : "steps";
+    std::string reason = at_target() ? "target" : evaluation_due() ? "stopped" : "steps";
     while (state_.step < config_.steps && reason == "steps") {
       if (step()) evaluate();
       if (at_target())
@@ -97,24 +98,42 @@ class GrpoRun {
   // --- before the first step ---
   void read_data() {
     tokenizer_ = tokenizer_beside(source_, model_);
-    const ChatTemplate chat = chat_template_of(source_.tokenizer(), *tokenizer_);
-    const ExampleEncoder encoder(*tokenizer_, chat, model_.context);
-    const PromptSpec spec{config_.prompt_form, &chat, config_.chat};
+    const PromptSpec spec{.form = config_.prompt_form,
+                          .chat = [&]() -> const ChatTemplate& {
+                            if (!chat_) chat_ = chat_template_of(source_.tokenizer(), *tokenizer_);
+                            return *chat_;
+                          },
+                          .message = config_.chat,
+                          .now = time_of(config_.clock)};
     rows_ = read_prompts(config_.data, spec);
     rows_digest_ = digest_of(rows_);
-    prompts_ = encode(rows_, encoder);
+    prompts_ = encode(rows_);
+    ends_ = generation_ends(source_.path(), *tokenizer_);
+    asked_ = digest_of_tokens();
     if (config_.eval_data.empty()) return;
     eval_rows_ = read_prompts(config_.eval_data, spec);
     if (config_.eval_prompts > 0 && int64_t(eval_rows_.size()) > config_.eval_prompts)
       eval_rows_.resize(size_t(config_.eval_prompts));
-    eval_prompts_ = encode(eval_rows_, encoder);
+    eval_prompts_ = encode(eval_rows_);
   }
 
-  std::vector<EncodedPrompt> encode(const std::vector<PromptRow>& rows,
-                                    const ExampleEncoder& encoder) {
+  // What the model is given, and where its completions end: texts alone do not say it.
+  std::string digest_of_tokens() const {
+    Sha256 hash;
+    const auto add = [&](const std::vector<int32_t>& ids) {
+      const uint64_t size = ids.size();
+      hash.update(std::as_bytes(std::span(&size, 1)));
+      hash.update(std::as_bytes(std::span(ids)));
+    };
+    for (const EncodedPrompt& p : prompts_) add(p.tokens);
+    add(ends_);
+    return hash.hex();
+  }
+
+  std::vector<EncodedPrompt> encode(const std::vector<PromptRow>& rows) {
     std::vector<EncodedPrompt> all;
     for (const PromptRow& row : rows) {
-      EncodedPrompt p{&row, encoder.prompt(row.marked(), row.rendered)};
+      EncodedPrompt p{&row, prompt_tokens(row, *tokenizer_)};
       longest_prompt_ = std::max(longest_prompt_, int64_t(p.tokens.size()));
       if (p.tokens.empty() || int64_t(p.tokens.size()) >= model_.context)
         fail(row.where, "expected a prompt of 1 to {} tokens, got {}", model_.context - 1,
@@ -141,7 +160,11 @@ class GrpoRun {
                                                     .free = free_settings_of_grpo,
                                                     .base = base_,
                                                     .data = rows_digest_});
-    state_ = GrpoState::from_json(load_model_checkpoint(dir, model_, store_).at("run"), where);
+    const nlohmann::json saved = load_model_checkpoint(dir, model_, store_);
+    if (saved.contains("asked") && saved["asked"] != asked_)
+      fail(where,
+           "expected the tokenizer and the ends of texts that the run began with, got others");
+    state_ = GrpoState::from_json(saved.at("run"), where);
     try {
       rewards_->count_on(state_.rewards);
     } catch (const nlohmann::json::exception& e) {
@@ -173,7 +196,11 @@ class GrpoRun {
       rewards_->abandon();
       return false;
     } catch (const Error&) {
-      checkpoint();
+      try {
+        checkpoint();
+      } catch (const Error& e) {  // what went wrong first is what is told last
+        if (spec_.warn) spec_.warn(e.what());
+      }
       throw;
     }
   }
@@ -285,9 +312,8 @@ class GrpoRun {
 
   // A model that was asked by a template is asked by it later, too.
   ordered_json chat_source() const {
-    const bool used = std::ranges::any_of(rows_, &PromptRow::rendered);
-    return used ? chat_source_of(source_.tokenizer(), *tokenizer_)
-                : written_chat_template(source_.tokenizer());
+    return chat_ ? chat_source_of(source_.tokenizer(), *tokenizer_)
+                 : written_chat_template(source_.tokenizer());
   }
 
   // Nothing is written where nothing has been learned since the last one.
@@ -298,6 +324,7 @@ class GrpoRun {
     nlohmann::json trainer{{"version", 1},
                            {"grpo", fields_to_json(config_)},
                            {"data", rows_digest_},
+                           {"asked", asked_},
                            {"run", state_.to_json()}};
     if (!base_.is_null()) trainer["base"] = base_;
     checkpoint_ = save_model_checkpoint(spec_.run,
@@ -305,6 +332,7 @@ class GrpoRun {
                                          .base = fs::absolute(source_.path()).string(),
                                          .tokenizer = &*tokenizer_,
                                          .chat_template = chat_source(),
+                                         .ends = ends_,
                                          .trainer = std::move(trainer),
                                          .step = state_.step,
                                          .keep = config_.keep},
@@ -334,8 +362,10 @@ class GrpoRun {
   nlohmann::json base_;  // of adapters, or the reference; else null
   Fd lock_;
   std::optional<Tokenizer> tokenizer_;
+  std::optional<ChatTemplate> chat_;  // where prompts go through one
   std::vector<PromptRow> rows_, eval_rows_;
-  std::string rows_digest_;
+  std::string rows_digest_, asked_;
+  std::vector<int32_t> ends_;  // tokens that end a completion, beside the end of text
   std::vector<EncodedPrompt> prompts_, eval_prompts_;
   int64_t longest_prompt_ = 0;
   std::unique_ptr<Rewards> rewards_;  // after the rows it may still read: it goes first

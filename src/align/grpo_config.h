@@ -19,6 +19,7 @@ struct GrpoConfig {
   std::string model, data, eval_data;
   std::string prompt_form = "{}";
   bool chat = false;
+  int64_t clock = 0;
   std::vector<std::string> reward, stop;
   int reward_workers = 2;
   double reward_timeout = 10;
@@ -63,6 +64,8 @@ struct GrpoConfig {
     v("prompt_form", prompt_form, "text around each prompt, which goes where {} stands");
     v("chat", chat,
       "each prompt is a user's message, in the model's chat template (ChatML where it has none)");
+    v("clock", clock,
+      "seconds since 1970 that chat templates take the date from; 0: those when the run begins");
     v("reward", reward,
       "exact, numeric, near[:0.001], regex:P, length:N, chess, program:COMMAND; each may end in "
       "@weight");

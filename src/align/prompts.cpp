@@ -24,7 +24,8 @@ std::string prompt_text(const json& row, const PromptSpec& spec, const std::stri
     fail(where,
          "expected \"prompt\", \"question\", \"original_text\" or \"instruction\", got none");
   std::string text = text_at(row, "instruction", where);
-  const std::string input = row.contains("input") ? text_at(row, "input", where) : std::string();
+  const bool has_input = row.contains("input") && !row["input"].is_null();
+  const std::string input = has_input ? text_at(row, "input", where) : std::string();
   // As SFT asks for the same row.
   if (spec.form == "{}" && !spec.message) return alpaca_prompt(text, input);
   return input.empty() ? text : text + "\n" + input;
@@ -53,7 +54,9 @@ PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
     if (spec.message && spec.chat) messages = {{{"role", "user"}, {"content", text.bytes}}};
   }
   const bool rendered = !messages.is_null();
-  if (rendered) text = spec.chat->render({.messages = messages, .add_generation_prompt = true});
+  if (rendered)
+    text =
+        spec.chat().render({.messages = messages, .add_generation_prompt = true, .now = spec.now});
   if (text.empty()) fail(where, "expected a prompt of at least a byte, got an empty one");
   return {std::move(row), std::move(text.bytes), std::move(where), std::move(text.marks), rendered};
 }
@@ -101,6 +104,19 @@ std::vector<PromptRow> read_prompts(const std::filesystem::path& path, const Pro
   }
   if (rows.empty()) fail(name, "expected at least one prompt, got none");
   return rows;
+}
+
+std::vector<int32_t> prompt_tokens(const PromptRow& row, const Tokenizer& tokenizer) {
+  if (row.rendered) return encode_chat(tokenizer, row.marked()).ids;
+  const bool plain = row.marks.find('\0') == std::string::npos;  // nothing but the row's own
+  std::vector<int32_t> ids =
+      plain ? tokenizer.encode(row.prompt) : encode_chat(tokenizer, row.marked()).ids;
+  std::vector<int32_t> around;
+  tokenizer.add_template(around);
+  // A form may begin with what the tokenizer would put there.
+  const bool opened = !plain && !around.empty() && !ids.empty() && ids[0] == around[0];
+  if (!opened) tokenizer.add_template(ids);
+  return ids;
 }
 
 std::string digest_of(std::span<const PromptRow> rows) {

@@ -1,7 +1,9 @@
 // Prompts to make completions of, with what their rewards need to know: rows of JSON.
 #pragma once
 
+#include <ctime>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -28,13 +30,18 @@ struct PromptRow {
 struct PromptSpec {
   // Put around a text, whose place is its first {}. What it says itself may be special tokens.
   std::string form = "{}";
-  const ChatTemplate* chat = nullptr;  // for prompts that are lists of messages; null: refused
-  bool message = false;                // every text is a user's message, through that template
+  // For prompts that are lists of messages, asked for with the first of them; none: refused.
+  std::function<const ChatTemplate&()> chat = {};
+  bool message = false;                 // every text is a user's message, through that template
+  std::optional<std::time_t> now = {};  // for templates that print a date; the clock's where absent
 };
 
 // JSON lines, or one JSON list, of objects whose text is "prompt", "question", "original_text", or
 // "instruction" with "input", which without a form or a template becomes Alpaca's prompt.
 std::vector<PromptRow> read_prompts(const std::filesystem::path&, const PromptSpec& = {});
+
+// As the model is given it, with what the tokenizer puts around a text that no template wrote.
+std::vector<int32_t> prompt_tokens(const PromptRow&, const Tokenizer&);
 
 // SHA-256 over what the model and the rewards are given of the rows, in their order.
 std::string digest_of(std::span<const PromptRow>);

@@ -84,6 +84,7 @@ std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
         slot.process = std::make_unique<LineProcess>(
             find_program(words_[0]).value_or(words_[0]),
             std::vector<std::string>(words_.begin() + 1, words_.end()), LineProcess::Stderr::kept);
+        slot.process->give_up_when(abandoned_);
       } catch (const Error&) { trouble = Trouble::missing; }
     }
     const auto deadline = deadline_in(spec_.timeout_s);
@@ -104,6 +105,7 @@ std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
       }
       trouble = Trouble::rubbish;
     }
+    if (abandoned_) return std::nullopt;
     slot.note(trouble);
     if (slot.process) remember(slot.process->last_words());
     slot.process.reset();

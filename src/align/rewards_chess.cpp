@@ -41,7 +41,7 @@ class ChessReward : public RewardSource {
     if (p.task == chess::Prompt::Task::policy) {
       label = known(row, p);
       if (!label.best && !engines_.empty()) {
-        if (abandoned_) return GroupScores(texts.size());
+        if (p.board.legal_moves().empty()) return GroupScores(texts.size());  // no best move
         label = engines_.at(size_t(worker))->label(std::span(&p.board, 1))[0];
         if (!label.best) return unlabelled(int64_t(texts.size()));
       }
@@ -51,7 +51,10 @@ class ChessReward : public RewardSource {
     return all;
   }
 
-  void abandon() override { abandoned_ = true; }
+  void abandon() override {
+    abandoned_ = true;
+    for (const auto& e : engines_) e->abandon();
+  }
   nlohmann::ordered_json troubles() const override {
     if (engines_.empty()) return {{"stockfish", false}};
     const chess::StockfishCounts c = counts();
@@ -73,6 +76,7 @@ class ChessReward : public RewardSource {
   }
 
   GroupScores unlabelled(int64_t completions) {
+    if (abandoned_) return GroupScores(size_t(completions));
     const int64_t failed = unlabelled_ += completions;
     if (most_ >= 0 && failed > most_) {
       const chess::StockfishCounts c = counts();

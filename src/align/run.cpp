@@ -24,7 +24,8 @@ constexpr int bad_steps_allowed = 3;  // in a row, without a finite gradient
 
 // What may change between the parts of one run without changing what it computes so far.
 constexpr std::string_view free_settings_of_alignment[] = {
-    "model", "data", "val", "eval_every", "checkpoint_every", "keep", "recompute", "reference"};
+    "model", "data",      "val",       "eval_every", "checkpoint_every",
+    "keep",  "recompute", "reference", "clock"};
 
 std::optional<fs::path> newest_checkpoint(const AlignRunSpec& spec) {
   if (!spec.resume) return {};

@@ -119,7 +119,9 @@ bool ChatTemplate::exists(const fs::path& dir) {
   if (dir.extension() == ".gguf") return GgufFile(dir).has(gguf_template);
   if (fs::exists(dir / "chat_template.jinja")) return true;
   const fs::path config = dir / "tokenizer_config.json";
-  return fs::exists(config) && read_json(config).contains("chat_template");
+  if (!fs::exists(config)) return false;
+  const nlohmann::json j = read_json(config);
+  return j.contains("chat_template") && !j["chat_template"].is_null();
 }
 
 ChatTemplate ChatTemplate::load(const fs::path& dir) {

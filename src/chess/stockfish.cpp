@@ -12,7 +12,10 @@ std::optional<fs::path> find_stockfish() { return find_program("stockfish", "/us
 
 class StockfishPool::Engine {
  public:
-  explicit Engine(const StockfishSpec& spec) : spec_(spec), process_(spec.program) {}
+  Engine(const StockfishSpec& spec, const std::atomic<bool>& abandoned)
+      : spec_(spec), process_(spec.program) {
+    process_.give_up_when(abandoned);
+  }
 
   // Until it has said uciok an engine may print what it likes, within reason.
   Trouble start() {
@@ -90,7 +93,7 @@ StockfishPool::StockfishPool(StockfishSpec spec)
     : spec_(std::move(spec)), threads_(spec_.processes) {
   for (int i = 0; i < threads_.count(); ++i) {
     slots_.push_back(std::make_unique<Slot>());
-    slots_.back()->engine = std::make_unique<Engine>(spec_);
+    slots_.back()->engine = std::make_unique<Engine>(spec_, abandoned_);
     if (slots_.back()->engine->start() != Trouble::none)
       fail(spec_.program.string(), "expected a UCI engine that is ready within {} s, got none",
            spec_.timeout_s);
@@ -106,7 +109,7 @@ Label StockfishPool::label_one(Slot& slot, const Board& board) {
     Trouble t = Trouble::none;
     if (!slot.engine) {
       try {
-        slot.engine = std::make_unique<Engine>(spec_);
+        slot.engine = std::make_unique<Engine>(spec_, abandoned_);
         ++slot.replaced;
         t = slot.engine->start();
       } catch (const Error&) { t = Trouble::missing; }
@@ -116,6 +119,7 @@ Label StockfishPool::label_one(Slot& slot, const Board& board) {
       ++slot.answered;
       return label;
     }
+    if (abandoned_) return {};
     slot.note(t);
     slot.engine.reset();
   }

@@ -40,6 +40,8 @@ class StockfishPool {
 
   // One label a position, in order; empty where there is no legal move or no answer was had.
   std::vector<Label> label(std::span<const Board>);
+  // By another thread: nobody waits for labels any more, so none are given and nothing is counted.
+  void abandon() { abandoned_ = true; }
   StockfishCounts counts() const;
 
  private:
@@ -50,6 +52,7 @@ class StockfishPool {
   StockfishSpec spec_;
   Threads threads_;
   std::atomic<int64_t> failed_ = 0;
+  std::atomic<bool> abandoned_ = false;
   std::vector<std::unique_ptr<Slot>> slots_;  // one a worker
 };
 

@@ -44,6 +44,7 @@ template <class Config>
 void run_aligned(const AlignFlags<Config>& f, Align<Config> method) {
   Config config;
   f.config.apply(config);
+  if (config.clock == 0) config.clock = int64_t(std::time(nullptr));  // kept with the run
   const AlignRunSpec spec{
       .run = f.run,
       .resume = f.resume,

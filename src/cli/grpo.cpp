@@ -22,6 +22,7 @@ struct GrpoFlags {
 void run_grpo(const GrpoFlags& f) {
   GrpoRunSpec spec;
   f.config.apply(spec.config);
+  if (spec.config.clock == 0) spec.config.clock = int64_t(std::time(nullptr));  // kept with the run
   spec.config.check();
   spec.run = f.run;
   spec.resume = f.resume;

@@ -80,12 +80,15 @@ LineProcess::~LineProcess() {
 
 // Waits until the line is ready for `events` or the deadline has passed.
 bool LineProcess::ready(short events, Deadline deadline) {
+  constexpr int64_t look_up = 100;  // milliseconds, where somebody may give up
   for (;;) {
+    if (abandoned_ && *abandoned_) return false;
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd p[] = {{line_.get(), events, 0}, {words_.get(), POLLIN, 0}};  // below 0: not looked at
-    const int n = poll(p, 2, int(std::clamp<int64_t>(left.count(), 0, 1 << 30)));
-    if (n == 0 || (n < 0 && errno != EINTR)) return false;
+    const int n =
+        poll(p, 2, int(std::clamp<int64_t>(left.count(), 0, abandoned_ ? look_up : 1 << 30)));
+    if (n < 0 && errno != EINTR) return false;
     if (n > 0 && p[1].revents) listen();
     if (n > 0 && p[0].revents) return true;
     if (left.count() <= 0) return false;  // however much it has to say on stderr

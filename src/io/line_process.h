@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <optional>
@@ -35,6 +36,8 @@ class LineProcess {
   // The end of what it has said on stderr so far, where that is kept.
   std::string last_words();
   pid_t pid() const { return pid_; }
+  // Once it is true, whoever waits is told that it is late, soon.
+  void give_up_when(const std::atomic<bool>& abandoned) { abandoned_ = &abandoned; }
 
  private:
   static constexpr size_t longest_line = size_t(1) << 20;
@@ -43,6 +46,7 @@ class LineProcess {
   void listen();
 
   pid_t pid_ = -1;
+  const std::atomic<bool>* abandoned_ = nullptr;
   Fd line_;   // one socket for both ways: a write to a program that died is an error, no signal
   Fd words_;  // its stderr; read whenever it is waited for, so that it never blocks there for long
   std::string heard_, said_;

@@ -445,10 +445,16 @@ std::string hf_config_json(const ModelConfig& config, DType weights, int32_t bos
   return j.dump(2) + "\n";
 }
 
-std::string hf_generation_config_json(int32_t bos, int32_t eos) {
+std::string hf_generation_config_json(int32_t bos, int32_t eos,
+                                      const std::vector<int32_t>& more_ends) {
   ordered_json j{{"_from_model_config", true}};
   if (bos >= 0) j["bos_token_id"] = bos;
-  if (eos >= 0) j["eos_token_id"] = eos;
+  std::vector<int32_t> ends;
+  if (eos >= 0) ends.push_back(eos);
+  for (const int32_t id : more_ends)
+    if (std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+  if (ends.size() == 1) j["eos_token_id"] = ends[0];
+  if (ends.size() > 1) j["eos_token_id"] = ends;
   return j.dump(2) + "\n";
 }
 

@@ -129,7 +129,7 @@ std::vector<FileDigest> write_model(const fs::path& dir, const ModelCheckpoint& 
   const int32_t bos = c.tokenizer ? c.tokenizer->bos() : -1;
   const int32_t eos = c.tokenizer ? c.tokenizer->eos() : -1;
   write_file_atomic(dir / "config.json", hf_config_json(c.model, store.dtype(), bos, eos));
-  write_file_atomic(dir / "generation_config.json", hf_generation_config_json(bos, eos));
+  write_file_atomic(dir / "generation_config.json", hf_generation_config_json(bos, eos, c.ends));
   return write_safetensors_model(dir, hf_tensors(c.model, store, store.dtype()));
 }
 

@@ -51,6 +51,7 @@ struct ModelCheckpoint {
   std::string base = {};  // with model.lora: the model that the adapters belong to
   const Tokenizer* tokenizer = nullptr;
   nlohmann::ordered_json chat_template = {};  // its text, or the list tokenizer_config.json had
+  std::vector<int32_t> ends = {};             // tokens that end a text, beside the tokenizer's
   nlohmann::json trainer = {};
   int64_t step = 0;
   int keep = 3;

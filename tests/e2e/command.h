@@ -7,11 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "data/shards.h"
@@ -63,6 +65,18 @@ inline pid_t start(const Folder& folder, const Arguments& args, const std::strin
     _exit(127);
   }
   return pid;
+}
+
+inline bool has_ended(pid_t pid) {
+  siginfo_t info{};
+  waitid(P_PID, id_t(pid), &info, WEXITED | WNOHANG | WNOWAIT);
+  return info.si_pid == pid;
+}
+
+// Until the file is there, or the process has ended without it.
+inline void wait_for_file(const fs::path& file, pid_t pid) {
+  while (!fs::exists(file) && !has_ended(pid))
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
 inline int wait_for(pid_t pid) {

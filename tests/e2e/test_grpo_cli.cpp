@@ -242,10 +242,9 @@ TEST(GrpoCommand, AProgramThatFailsEndsTheRunByTheLimit) {
 // A program that answers for a while, and then neither it nor the next ever again until it is
 // woken.
 std::string tiring_judge(const Sums& s, const std::string& name) {
-  return reward_script(s.folder, name, R"(n=0
-while read -r line; do
-  n=$((n + 1))
-  if [ ! -e "$0.awake" ] && { [ -e "$0.tired" ] || [ $n -gt 40 ]; }; then
+  return reward_script(s.folder, name, R"(while read -r line; do
+  echo >> "$0.asked"
+  if [ ! -e "$0.awake" ] && [ $(wc -l < "$0.asked") -gt 40 ]; then
     touch "$0.tired"
     exec sleep 600
   fi
@@ -270,22 +269,18 @@ TEST(GrpoCommand, WhatWasLearnedOutlivesAJudgeThatHangs) {
   std::ofstream(judge + ".awake") << "";
   json_of(run(s.folder, with("rested", judge, "60")));
   fs::remove(judge + ".awake");
+  fs::remove(judge + ".asked");
   const pid_t pid = start(s.folder, with("tired", judge, "600"), "tired");
-  // Once it is tired, two steps are in the log.
-  while (!fs::exists(judge + ".tired")) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  wait_for_file(judge + ".tired", pid);  // two steps are done
   kill(pid, SIGINT);
-  for (int i = 0; i < 2000 && !fs::exists(s.path("tired") + "/latest/model.safetensors"); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  kill(pid, SIGKILL);  // the answer it still waits for may take its time
-  wait_for(pid);
+  EXPECT_EQ(wait_for(pid), 0) << read_file(s.folder / "tired.err");
   EXPECT_EQ(fs::read_symlink(s.path("tired") + "/latest").filename(), "step-00000002");
   std::ofstream(judge + ".awake") << "";
   json_of(run(s.folder, with("tired", judge, "60") + Arguments{"--resume"}));
   EXPECT_EQ(s.log("tired"), s.log("rested"));
   fs::remove(judge + ".awake");
-  fs::remove(judge + ".tired");
-  const Ran ended =
-      run(s.folder, with("ended", judge, "0.2") + Arguments{"--reward-failures", "3"});
+  fs::remove(judge + ".asked");
+  const Ran ended = run(s.folder, with("ended", judge, "2") + Arguments{"--reward-failures", "0"});
   EXPECT_EQ(ended.status, 1);
   EXPECT_NE(ended.err.find("completions without one"), std::string::npos) << ended.err;
   EXPECT_EQ(fs::read_symlink(s.path("ended") + "/latest").filename(), "step-00000002");

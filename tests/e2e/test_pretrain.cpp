@@ -26,9 +26,7 @@ fs::path latest_of(const fs::path& run) {
 // Waits until the run has saved a checkpoint later than `before`, or has ended.
 void wait_for_checkpoint(const fs::path& run, const fs::path& before, pid_t pid) {
   for (int i = 0; i < 60000 && latest_of(run) == before; ++i) {
-    siginfo_t info{};
-    waitid(P_PID, id_t(pid), &info, WEXITED | WNOHANG | WNOWAIT);
-    if (info.si_pid == pid) return;
+    if (has_ended(pid)) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -113,7 +111,7 @@ TEST_F(Pretrain, SignalSavesAndResumes) {
 TEST_F(Pretrain, SignalsOfOneMomentAreOne) {
   const fs::path to = folder / "run";
   const pid_t pid = start(folder, tiny_run(data, to, 1000000), "signalled");
-  while (!fs::exists(to / "log.jsonl")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  wait_for_file(to / "log.jsonl", pid);
   for (int i = 0; i < 20; ++i) {
     kill(pid, SIGINT);
     std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -127,10 +125,12 @@ TEST_F(Pretrain, ALaterSignalEndsAtOnce) {
   // One step that takes minutes.
   const Arguments long_step{"--tokens-per-step", "20000000"};
   const pid_t pid = start(folder, tiny_run(data, to, 2) + long_step, "signalled");
-  while (!fs::exists(to / "config.toml")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  kill(pid, SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
-  kill(pid, SIGINT);
+  wait_for_file(to / "config.toml", pid);
+  for (int i = 0; i < 20 && !has_ended(pid); ++i) {  // one may come late
+    kill(pid, SIGINT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  }
+  if (!has_ended(pid)) kill(pid, SIGKILL);
   EXPECT_EQ(wait_for(pid), 128 + SIGINT) << read_file(folder / "signalled.err");
 }
 

@@ -75,6 +75,18 @@ TEST(AlignData, NothingIsLearnedAfterWhatTheUserSaysLast) {
   EXPECT_EQ(learned_tokens(alone), 0);
 }
 
+// A template that prints the date gives a run the same examples on every day it goes on.
+TEST(AlignData, TheDateOfATemplateIsTheRunsOwn) {
+  const ChatTemplate dated(
+      "{{ strftime_now('%d.%m.%Y') }}{% for m in messages %}<|{{ m.role }}|>"
+      "{{ m.content }}{% endfor %}",
+      "test");
+  const ordered_json row = ordered_json::parse(R"({"messages": [{"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"}]})");
+  const ExampleEncoder e(served_tokenizer(), dated, 200, std::time_t(86400 * 365 + 43200));
+  EXPECT_TRUE(text_where(e.example(row, "row"), false).starts_with("01.01.1971"));
+}
+
 TEST(AlignData, TextIsLearnedWhole) {
   const Example e = example(R"({"text": "abc"})");
   EXPECT_EQ(text_where(e, true), "abc<|end|>");

@@ -195,6 +195,8 @@ TEST(ModelFolder, WritesTheKeysOthersRead) {
   EXPECT_EQ(q.at("torch_dtype"), "float16");
   EXPECT_EQ(json::parse(hf_generation_config_json(-1, 5)).at("eos_token_id"), 5);
   EXPECT_FALSE(json::parse(hf_generation_config_json(-1, 5)).contains("bos_token_id"));
+  EXPECT_EQ(json::parse(hf_generation_config_json(-1, 5, {7, 5})).at("eos_token_id"),
+            (std::vector<int>{5, 7}));
 }
 
 TEST(ModelFolder, StoresTensorsAsTheHubDoes) {

@@ -372,7 +372,8 @@ TEST(Prompts, FormsAndTemplatesMayBeSpecialTokensAndRowsNever) {
   const Tokenizer t = served_tokenizer();
   const ChatTemplate chat(served_template(), "test");
   const ExampleEncoder encoder(t, chat, 100);
-  const auto tokens = [&](const PromptRow& r) { return encoder.prompt(r.marked(), r.rendered); };
+  const auto tokens = [&](const PromptRow& r) { return prompt_tokens(r, t); };
+  const auto templated = [&]() -> const ChatTemplate& { return chat; };
   std::ofstream(file) << R"({"prompt": "a<|end|>"})"
                       << "\n";
   EXPECT_EQ(tokens(read_prompts(file)[0]), t.encode("a<|end|>"));
@@ -381,7 +382,7 @@ TEST(Prompts, FormsAndTemplatesMayBeSpecialTokensAndRowsNever) {
   EXPECT_EQ(formed.front(), served_eos);
   EXPECT_EQ(std::ranges::count(formed, served_eos), 1);
   // A user's message begins as SFT's conversations do.
-  const PromptRow asked = read_prompts(file, {.chat = &chat, .message = true})[0];
+  const PromptRow asked = read_prompts(file, {.chat = templated, .message = true})[0];
   const Example learned = encoder.example(
       {{"messages",
         {{{"role", "user"}, {"content", "a<|end|>"}}, {{"role", "assistant"}, {"content", "b"}}}}},
@@ -392,9 +393,9 @@ TEST(Prompts, FormsAndTemplatesMayBeSpecialTokensAndRowsNever) {
   EXPECT_TRUE(learned.learned[begin.size()] && !learned.learned[begin.size() - 1]);
   std::ofstream(file) << R"({"prompt": [{"role": "user", "content": "a<|end|>"}]})"
                       << "\n";
-  EXPECT_EQ(tokens(read_prompts(file, {.chat = &chat})[0]), begin);
+  EXPECT_EQ(tokens(read_prompts(file, {.chat = templated})[0]), begin);
   EXPECT_THROW(read_prompts(file), Error);
-  EXPECT_THROW(read_prompts(file, {.form = "Q {}", .chat = &chat}), Error);
+  EXPECT_THROW(read_prompts(file, {.form = "Q {}", .chat = templated}), Error);
 }
 
 TEST(Prompts, TheDigestKnowsTextsAnswersAndOrder) {
