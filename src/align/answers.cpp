@@ -1,5 +1,6 @@
 #include "align/answers.h"
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -10,6 +11,10 @@ namespace {
 
 bool digit(std::string_view s, size_t i) {
   return i < s.size() && std::isdigit(static_cast<unsigned char>(s[i]));
+}
+
+bool letter(std::string_view s, size_t i) {
+  return i < s.size() && std::isalpha(static_cast<unsigned char>(s[i]));
 }
 
 // The end of the whole part that begins with the digit at `i`: digits, and commas before three.
@@ -34,57 +39,119 @@ bool negative(std::string_view s, size_t begin) {
   return before == 0 || !(digit(s, before - 1) || s[before - 1] == ')');
 }
 
-std::string plain(std::string_view whole, std::string_view fraction, bool minus) {
+// Digits with the point moved `places` to the right, and no zeros that say nothing.
+std::string plain(std::string_view whole, std::string_view fraction, int places, bool minus) {
   std::string digits;
   for (const char c : whole)
-    if (c != ',' && !(digits.empty() && c == '0')) digits += c;
-  while (fraction.ends_with('0')) fraction.remove_suffix(1);
+    if (c != ',') digits += c;
+  int point = int(digits.size()) + places;
+  digits += fraction;
+  if (point < 0) digits.insert(0, size_t(-point), '0'), point = 0;
+  if (point > int(digits.size())) digits.append(size_t(point) - digits.size(), '0');
+  std::string after = digits.substr(size_t(point));
+  digits.resize(size_t(point));
+  digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size()));
+  after.erase(after.find_last_not_of('0') + 1);
   if (digits.empty()) digits = "0";
-  if (!fraction.empty()) digits += "." + std::string(fraction);
+  if (!after.empty()) digits += "." + after;
   return minus && digits != "0" ? "-" + digits : digits;
 }
 
-// The first number at or after `i`, and where it ends.
-std::optional<std::string> next_number(std::string_view s, size_t& i) {
+// The power of ten behind a number that ends at `i` ("e-05"), which is moved behind it; else 0.
+int power_of_ten(std::string_view s, size_t& i) {
+  constexpr int most = 400;
+  if (i >= s.size() || (s[i] != 'e' && s[i] != 'E')) return 0;
+  const size_t sign = i + 1 < s.size() && (s[i + 1] == '-' || s[i + 1] == '+') ? 1 : 0;
+  const size_t begin = i + 1 + sign;
+  size_t end = begin;
+  while (digit(s, end)) ++end;
+  int n = 0;
+  const auto r = std::from_chars(s.data() + begin, s.data() + end, n);
+  if (r.ec != std::errc() || n > most || letter(s, end)) return 0;
+  i = end;
+  return sign && s[i - (end - begin) - 1] == '-' ? -n : n;
+}
+
+// What a number that began at `begin` and ends at `i` is divided by ("/7"), which is moved behind
+// it; empty where nothing. A date's slashes divide nothing.
+std::string divisor(std::string_view s, size_t begin, size_t& i) {
+  if (i >= s.size() || s[i] != '/' || !digit(s, i + 1) || (begin > 0 && s[begin - 1] == '/'))
+    return {};
+  const size_t end = whole_end(s, i + 1);
+  if (end < s.size() && s[end] == '/' && digit(s, end + 1)) return {};
+  std::string by = plain(s.substr(i + 1, end - i - 1), "", 0, false);
+  if (by == "0") return {};
+  i = end;
+  return by;
+}
+
+struct Found {
+  std::string number;
+  bool in_word = false;  // it ends a word, as the 2 of m2
+};
+
+// The first number at or after `i`, which is moved behind it.
+std::optional<Found> next_number(std::string_view s, size_t& i) {
   for (; i < s.size(); ++i) {
     const bool point = s[i] == '.' && digit(s, i + 1) && (i == 0 || !digit(s, i - 1));
     if (!digit(s, i) && !point) continue;
     const size_t begin = i, end = whole_end(s, i);
-    i = end;
     size_t stop = end;
     if (end < s.size() && s[end] == '.' && digit(s, end + 1))
       for (stop = end + 1; digit(s, stop);) ++stop;
     i = stop;
     const std::string_view fraction = stop > end ? s.substr(end + 1, stop - end - 1) : "";
-    return plain(s.substr(begin, end - begin), fraction, negative(s, begin));
+    const int places = power_of_ten(s, i);
+    std::string n = plain(s.substr(begin, end - begin), fraction, places, negative(s, begin));
+    if (const std::string by = divisor(s, begin, i); !by.empty() && by != "1") n += "/" + by;
+    return Found{std::move(n), begin > 0 && letter(s, begin - 1)};
   }
   return std::nullopt;
 }
 
 std::optional<double> value_of(const std::optional<std::string>& number) {
-  double x = 0;
   if (!number) return std::nullopt;
-  const auto r = std::from_chars(number->data(), number->data() + number->size(), x);
-  if (r.ec != std::errc() || !std::isfinite(x)) return std::nullopt;
-  return x;
+  const size_t cut = std::min(number->find('/'), number->size());
+  double x = 0, by = 1;
+  auto r = std::from_chars(number->data(), number->data() + cut, x);
+  if (r.ec == std::errc() && cut < number->size())
+    r = std::from_chars(number->data() + cut + 1, number->data() + number->size(), by);
+  if (r.ec != std::errc() || !std::isfinite(x / by)) return std::nullopt;
+  return x / by;
+}
+
+// The number after the first "####" that has one next to it, as GSM8K's own scorer looks for it.
+std::optional<std::string> marked_number(std::string_view text) {
+  constexpr std::string_view sign = "####";
+  for (size_t at = text.find(sign); at != text.npos; at = text.find(sign, at + 1)) {
+    size_t i = at + sign.size();
+    while (i < text.size() && (text[i] == ' ' || text[i] == '#')) ++i;
+    const std::string_view line = text.substr(i, text.find('\n', i) - i);
+    size_t end = 0;
+    if (const auto n = next_number(line, end))
+      if (line.find_first_of("0123456789") <= std::string_view("-$.").size()) return n->number;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 std::optional<std::string> answer_number(std::string_view text) {
+  if (text.find("####") != text.npos) return marked_number(text);
+  std::optional<Found> last;
   size_t i = 0;
-  if (const size_t mark = text.rfind("####"); mark != text.npos) {
-    i = mark + 4;
-    return next_number(text, i);
-  }
-  std::optional<std::string> last;
-  while (auto n = next_number(text, i)) last = std::move(n);
-  return last;
+  while (auto n = next_number(text, i))
+    if (!n->in_word || !last || last->in_word) last = std::move(n);
+  return last ? std::optional(last->number) : std::nullopt;
 }
 
 bool equal_number(std::string_view completion, std::string_view answer) {
   const auto said = answer_number(completion), wanted = answer_number(answer);
-  return said && wanted && *said == *wanted;
+  if (!said || !wanted) return false;
+  if (said->find('/') == said->npos && wanted->find('/') == wanted->npos) return *said == *wanted;
+  // A fraction has many names: 2/6 is 1/3, and 1/4 is 0.25.
+  const auto x = value_of(said), y = value_of(wanted);
+  return x && y && std::abs(*x - *y) <= 1e-12 * std::abs(*y);
 }
 
 bool near_number(std::string_view completion, std::string_view answer, double tolerance) {
