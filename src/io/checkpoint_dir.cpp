@@ -3,10 +3,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
+#include <mutex>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -125,6 +129,39 @@ void remove_checkpoint(const fs::path& dir) {
   remove_tree(doomed);
 }
 
+// Files that were found to have their digest, each as it was then: a run that is resumed asks about
+// the same gigabytes several times.
+class KnownFiles {
+ public:
+  // Of the file as it is now; empty where it changed so lately that another change would not show.
+  static std::string name_of(const fs::path& path, const std::string& sha256) {
+    constexpr int64_t settled_s = 2;
+    struct stat s = {};
+    if (stat(path.c_str(), &s) != 0) return {};
+    const std::time_t now = std::time(nullptr);
+    if (now - s.st_ctim.tv_sec < settled_s || now - s.st_mtim.tv_sec < settled_s) return {};
+    return fmt::format("{} {} {} {}.{} {}.{} {}", s.st_dev, s.st_ino, s.st_size, s.st_mtim.tv_sec,
+                       s.st_mtim.tv_nsec, s.st_ctim.tv_sec, s.st_ctim.tv_nsec, sha256);
+  }
+  bool has(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    return !name.empty() && good_.contains(name);
+  }
+  void add(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    if (!name.empty()) good_.insert(name);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> good_;
+};
+
+KnownFiles& known_files() {
+  static KnownFiles files;
+  return files;
+}
+
 std::optional<std::string> problem_with(const FileDigest& wanted, const fs::path& dir) {
   const fs::path path = dir / wanted.file;
   std::error_code error;
@@ -134,9 +171,12 @@ std::optional<std::string> problem_with(const FileDigest& wanted, const fs::path
   if (size != wanted.size) {
     return fmt::format("{} has {} bytes instead of {}", wanted.file, size, wanted.size);
   }
+  const std::string name = KnownFiles::name_of(path, wanted.sha256);
+  if (known_files().has(name)) return std::nullopt;
   if (digest_file(dir, wanted.file).sha256 != wanted.sha256) {
     return fmt::format("{} differs from its SHA-256", wanted.file);
   }
+  known_files().add(name);
   return std::nullopt;
 }
 
@@ -215,10 +255,11 @@ std::vector<FileDigest> parse_manifest(std::string_view text, std::string_view w
   return files;
 }
 
-std::optional<std::string> verify_checkpoint(const fs::path& dir) {
+std::optional<std::string> verify_checkpoint(const fs::path& dir, CheckpointFiles files) {
   try {
     const fs::path manifest = dir / manifest_name;
     for (const FileDigest& file : parse_manifest(read_file(manifest), manifest.string())) {
+      if (files == CheckpointFiles::model && file.file.starts_with("state/")) continue;
       if (auto problem = problem_with(file, dir)) return problem;
     }
   } catch (const Error& e) { return e.what(); }
@@ -239,10 +280,10 @@ std::optional<int64_t> parse_step_name(std::string_view name) {
   return step;
 }
 
-FoundCheckpoint find_newest_valid(const fs::path& parent) {
+FoundCheckpoint find_newest_valid(const fs::path& parent, CheckpointFiles files) {
   FoundCheckpoint found;
   for (auto& [step, dir] : steps_in(parent)) {
-    auto problem = verify_checkpoint(dir);
+    auto problem = verify_checkpoint(dir, files);
     if (!problem) {
       found.dir = dir;
       break;
@@ -267,7 +308,7 @@ std::optional<fs::path> checkpoint_to_resume(const fs::path& parent,
 }
 
 fs::path newest_checkpoint_of(const fs::path& run) {
-  const FoundCheckpoint found = find_newest_valid(run / "checkpoints");
+  const FoundCheckpoint found = find_newest_valid(run / "checkpoints", CheckpointFiles::model);
   for (const auto& s : found.skipped)
     fmt::print(stderr, "skipped {}: {}\n", s.dir.string(), s.reason);
   if (!found.dir)

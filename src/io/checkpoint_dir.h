@@ -40,9 +40,14 @@ class CheckpointWriter {
 // manifest.json: {"version": 1, "files": {"state/optimizer.bin": {"size": n, "sha256": "..."}}}.
 std::vector<FileDigest> parse_manifest(std::string_view text, std::string_view where);
 
+// What of a checkpoint its reader uses: who only runs the model has no use for its state/.
+enum class CheckpointFiles { all, model };
+
 // Why the folder is not a whole checkpoint (file missing, truncated, hash mismatch, bad manifest),
-// or nothing. Files the manifest does not name are ignored.
-std::optional<std::string> verify_checkpoint(const std::filesystem::path& dir);
+// or nothing. Files the manifest does not name are ignored; one that this process has found good is
+// not read again while it is the same file.
+std::optional<std::string> verify_checkpoint(const std::filesystem::path& dir,
+                                             CheckpointFiles = CheckpointFiles::all);
 
 std::string step_name(int64_t step);                       // "step-00001000"
 std::optional<int64_t> parse_step_name(std::string_view);  // nothing if not such a name
@@ -55,15 +60,16 @@ struct FoundCheckpoint {
   std::optional<std::filesystem::path> dir;
   std::vector<Skipped> skipped;  // newer ones that do not verify; the caller says so
 };
-FoundCheckpoint find_newest_valid(const std::filesystem::path& parent);
+FoundCheckpoint find_newest_valid(const std::filesystem::path& parent,
+                                  CheckpointFiles = CheckpointFiles::all);
 
 // Where a resumed run goes on: the newest valid checkpoint in `parent`, nothing when it has none
 // yet. `warn` is told of every damaged one that is passed over; that all are damaged is an error.
 std::optional<std::filesystem::path> checkpoint_to_resume(
     const std::filesystem::path& parent, const std::function<void(const std::string&)>& warn);
 
-// Where a run's model lies: the newest valid checkpoint in run/checkpoints. Those passed over are
-// named on stderr; none is an error.
+// Where a run's model lies: the newest checkpoint in run/checkpoints whose model is whole. Those
+// passed over are named on stderr; none is an error.
 std::filesystem::path newest_checkpoint_of(const std::filesystem::path& run);
 
 // Removes what writers and rotations that were killed left. Only for a process that is alone in

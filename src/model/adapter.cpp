@@ -24,7 +24,7 @@ fs::path adapter_folder(const fs::path& path) {
   if (!fs::exists(path / config_file))
     fail(path.string(), "expected an adapter's folder with {}, got none there", config_file);
   if (fs::exists(path / "manifest.json"))
-    if (const auto problem = verify_checkpoint(path))
+    if (const auto problem = verify_checkpoint(path, CheckpointFiles::model))
       fail(path.string(), "expected a whole checkpoint, got: {}", *problem);
   return path;
 }

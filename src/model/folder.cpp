@@ -142,7 +142,7 @@ OpenedModel open_hf(const fs::path& dir) {
 }
 
 OpenedModel open_checkpoint(const fs::path& dir) {
-  if (const auto problem = verify_checkpoint(dir))
+  if (const auto problem = verify_checkpoint(dir, CheckpointFiles::model))
     fail(dir.string(), "expected a whole checkpoint, got: {}", *problem);
   return open_hf(dir);
 }
