@@ -82,14 +82,29 @@ class ChessDataWriter {
       const Board& board = game.board(ply);
       ++counts_.positions;
       if (pool_ && add(policy_prompt(board), "", to_label_.size())) to_label_.push_back(board);
-      if (spec_.environment)
-        add(environment_prompt(board, moves.first(ply + 1)),
-            environment_completion(board, moves[ply]), no_label);
+      if (spec_.environment) add_environment(board, moves.first(ply + 1), mix64(draw));
     }
     const Ending e = game.ending();
     ++counts_.games;
     counts_.checkmates += e == Ending::checkmate;
     counts_.draws += e != Ending::none && e != Ending::checkmate;
+  }
+
+  // Of a move that was played, or now and then of one that could not be.
+  void add_environment(const Board& board, std::span<const Move> played, uint64_t draw) {
+    std::vector<Move> moves(played.begin(), played.end());
+    if (double(draw >> 11) * 0x1p-53 < spec_.illegal) moves.back() = illegal_move(board, draw);
+    add(environment_prompt(board, moves), environment_completion(board, moves.back()), no_label);
+  }
+
+  // From a square of the side to move, so that it is no more than the rules that are broken.
+  static Move illegal_move(const Board& board, uint64_t draw) {
+    for (;;) {
+      draw = mix64(draw);
+      const Move m{uint8_t(draw & 63), uint8_t(draw >> 6 & 63), Piece::none};
+      const bool own = board.pieces(board.turn()) & bit(m.from);
+      if (own && m.from != m.to && !board.is_legal(m)) return m;
+    }
   }
 
   bool add(std::string prompt, std::string completion, size_t label) {

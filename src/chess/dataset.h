@@ -16,6 +16,7 @@ struct ChessDataSpec {
   int64_t games = 100;
   double keep = 1;  // share of positions taken, drawn by seed
   bool environment = true;
+  double illegal = 0.02;  // share of its rows whose move is not legal, drawn by seed
   RowFormat format = RowFormat::jsonl;
 };
 

@@ -120,7 +120,8 @@ Board Board::from_fen(std::string_view fen) {
   b.read_castling(fields[2]);
   b.read_en_passant(fields[3]);
   b.halfmoves_ = read_counter(fields[4], 0, "a halfmove clock");
-  b.fullmoves_ = read_counter(fields[5], 1, "a move number");
+  // Some writers count moves from 0; python-chess, too, takes that for the first.
+  b.fullmoves_ = std::max(read_counter(fields[5], 0, "a move number"), 1);
   b.key_ ^= b.state_key();
   return b;
 }

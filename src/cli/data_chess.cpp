@@ -100,6 +100,9 @@ void add_data_chess(CLI::App& app) {
   c->add_option("--openings", play.opening_share, "share of games from a known opening")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  c->add_option("--illegal", flags->spec.illegal, "share of the rows of A: whose move is not legal")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   c->add_option("--keep", flags->spec.keep, "share of positions taken")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();

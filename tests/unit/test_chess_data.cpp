@@ -62,6 +62,22 @@ TEST(ChessData, RowsAreRightAndNoneTwice) {
   EXPECT_EQ(score_file(folder / "rows", nullptr).scores.json()["environment"]["exact"], 1.0);
 }
 
+// Moves that cannot be played are part of what an environment is asked.
+TEST(ChessData, SomeMovesAreNotLegal) {
+  const TemporaryFolder folder;
+  const auto rows = [&](double share) {
+    const ChessDataSpec spec{.play = {.seed = 4}, .games = 2, .keep = 0.5, .illegal = share};
+    Threads threads(1);
+    write_chess_data(folder / "rows", spec, threads, nullptr);
+    return get_file(folder / "rows");
+  };
+  const std::string none = rows(0), all = rows(1);
+  EXPECT_EQ(none.find("+1\"}"), std::string::npos);
+  EXPECT_EQ(all.find("+0\"}"), std::string::npos);
+  // They come from the same positions.
+  EXPECT_EQ(none.substr(0, none.find('+')), all.substr(0, all.find('+')));
+}
+
 TEST(ChessData, TextIsADocumentARow) {
   const TemporaryFolder folder;
   Threads threads(1);

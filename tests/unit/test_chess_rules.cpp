@@ -100,10 +100,11 @@ TEST(ChessFen, WhatIsNoPositionIsRefusedByName) {
       {"k7/8/8/8/8/8/8/K7 w - e4 0 1", "en passant square on rank 6"},
       {"k7/8/8/8/8/8/8/K7 w - e6 0 1", "just passed e6"},
       {"k7/8/8/8/8/8/8/K7 w - - -1 1", "halfmove clock"},
-      {"k7/8/8/8/8/8/8/K7 w - - 0 0", "move number"},
+      {"k7/8/8/8/8/8/8/K7 w - - 0 -1", "move number"},
       {"k7/8/8/8/8/8/8/K7 w - - 0 99999999999", "move number"},
       {"k7/8/8/8/8/8/8/K7 w - - 0 1x", "move number"},
   };
+  EXPECT_EQ(Board::from_fen("k7/8/8/8/8/8/8/K7 w - - 0 0").fen(), "k7/8/8/8/8/8/8/K7 w - - 0 1");
   for (const auto& [fen, part] : cases) {
     try {
       Board::from_fen(fen);
