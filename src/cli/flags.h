@@ -56,7 +56,7 @@ class FieldFlags {
             flag_name(key), [this, key](const std::vector<std::string>& v) { given_[key] = v; },
             help);
         if constexpr (std::is_same_v<T, std::vector<std::string>>)
-          o->expected(1, 100000);
+          o->expected(1, 100000)->allow_extra_args(false);  // nor is "[END]" a list of one
         else
           o->expected(1)
               ->allow_extra_args(false)  // or CLI11 would take "[a, b]" for a list
