@@ -21,6 +21,7 @@ struct AlignConfig {
   TrainDType dtype = TrainDType::fp32;
   uint64_t seed = 1;
   int64_t clock = 0;
+  bool special_tokens = false;
   double lr = 2e-5;
   Schedule schedule = Schedule::linear;
   int64_t warmup = 0;
@@ -48,6 +49,8 @@ struct AlignConfig {
     v("seed", seed, "of shuffling, the held-out share and dropout");
     v("clock", clock,
       "seconds since 1970 that chat templates take the date from; 0: those when the run begins");
+    v("special_tokens", special_tokens,
+      "special tokens written in prompts, completions or texts are those tokens, not characters");
     v("lr", lr, "peak learning rate");
     v("schedule", schedule, "constant, cosine or linear");
     v("warmup", warmup, "steps of linear warmup");

@@ -2,6 +2,7 @@
 
 #include "align/base.h"
 #include "align/reference_sums.h"
+#include "core/clock.h"
 #include "io/fields.h"
 #include "io/files.h"
 
@@ -37,41 +38,33 @@ class DpoTask : public AlignTask {
   DpoTask(const DpoConfig& c, const AlignRunSpec& spec, AlignModel& model,
           const std::vector<Preference>& data, const Split& split)
       : config_(c),
+        spec_(spec),
+        model_(model),
         data_(data),
         held_(split.held),
         train_(split.rest),
         max_length_(model.max_length),
         programs_(programs_spec(model, c), model.memory),
-        order_{train_.size(), uint64_t(c.batch * c.accumulate), c.seed} {
-    Backend& backend = model.memory.backend;
-    const auto live = [&] {
-      if (model.config.lora)
-        return std::make_unique<LiveReference>(model.memory, programs_spec(model, c), max_length_);
-      return std::make_unique<LiveReference>(ModelSource::open(c.model), backend,
-                                             programs_spec(model, c), max_length_);
-    };
-    make_dirs(spec.run);
-    const fs::path file = spec.run / "reference.json";
-    const std::string key = reference_key(ModelSource::open(c.model), data, to_dtype(c.dtype));
-    if (c.reference == DpoReference::live) {
-      expect_reference(file, key);
-      live_ = live();
-      return;
-    }
-    reference_ = cached_sums(file, key, data.size(), [&] {
-      const auto once = live();
-      std::vector<PairSums> all;
-      for (size_t at = 0; at < data.size(); at += size_t(c.batch)) {
-        Pairs pairs;
-        for (size_t i = at; i < std::min(data.size(), at + size_t(c.batch)); ++i)
-          pairs.push_back(&data[i]);
-        for (const PairSums& p : once->sums(pairs)) all.push_back(p);
-      }
-      return all;
-    });
-  }
+        order_{train_.size(), uint64_t(c.batch * c.accumulate), c.seed} {}
 
   int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
+
+  // The reference: a model that is asked beside the policy, or what it said once.
+  bool prepare() override {
+    const std::string key =
+        reference_key(ModelSource::open(config_.model), data_, to_dtype(config_.dtype));
+    ReferenceFile file(spec_.run / "reference.json", key, model_.checkpoint.has_value());
+    if (config_.reference == DpoReference::live) {
+      file.save();
+      live_ = live_reference();
+      return true;
+    }
+    if (file.sums.size() > data_.size())
+      fail("reference.json", "expected {} pairs, got {}", data_.size(), file.sums.size());
+    const bool complete = file.sums.size() == data_.size() || ask_reference(file);
+    reference_ = std::move(file.sums);
+    return complete;
+  }
 
   StepReport train(int64_t step, Scalars) override {
     const std::vector<size_t> places = order_.of(step);
@@ -115,6 +108,34 @@ class DpoTask : public AlignTask {
   }
 
  private:
+  std::unique_ptr<LiveReference> live_reference() {
+    const LogprobProgramsSpec spec = programs_spec(model_, config_);
+    if (model_.config.lora)
+      return std::make_unique<LiveReference>(model_.memory, spec, max_length_);
+    return std::make_unique<LiveReference>(ModelSource::open(config_.model), model_.memory.backend,
+                                           spec, max_length_);
+  }
+
+  // Asks it of the pairs that the file does not have. False: a signal came; the file keeps what was
+  // said by then.
+  bool ask_reference(ReferenceFile& file) {
+    constexpr double seconds_between_saves = 30;
+    const auto once = live_reference();
+    auto saved = Clock::now();
+    while (file.sums.size() < data_.size()) {
+      const bool stopped = spec_.stop && *spec_.stop;
+      if (stopped || seconds_since(saved) > seconds_between_saves)
+        file.save(), saved = Clock::now();
+      if (stopped) return false;
+      const size_t at = file.sums.size(), n = std::min(data_.size() - at, size_t(config_.batch));
+      Pairs pairs;
+      for (size_t i = at; i < at + n; ++i) pairs.push_back(&data_[i]);
+      for (const PairSums& p : once->sums(pairs)) file.sums.push_back(p);
+    }
+    file.save();
+    return true;
+  }
+
   Pairs pairs_of(std::span<const size_t> chosen) const {
     Pairs pairs;
     for (const size_t i : chosen) pairs.push_back(&data_[i]);
@@ -142,6 +163,8 @@ class DpoTask : public AlignTask {
   }
 
   const DpoConfig& config_;
+  const AlignRunSpec& spec_;
+  AlignModel& model_;
   const std::vector<Preference>& data_;
   std::vector<size_t> held_, train_;
   int64_t max_length_;
@@ -169,7 +192,7 @@ RunResult dpo(const DpoConfig& c, const AlignRunSpec& spec, Backend& backend) {
   check_loss(c);
   expect_no_dropout(c.lora, "DPO");
   AlignModel model(c, spec, backend);
-  const ExampleEncoder encoder(model.tokenizer, model.chat, model.max_length, time_of(c.clock));
+  const ExampleEncoder encoder = encoder_of(model, c);
   Examples<Preference> data = read_preferences(c.data, encoder);
   expect_examples(spec, data, "data", model.max_length);
   Split split = split_off(data.kept.size(), c.holdout, c.seed);

@@ -14,8 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr char from_outside = mark::content | mark::foreign;
-
 const std::string& text_of(const ordered_json& row, const char* key, const std::string& where) {
   if (!row[key].is_string())
     fail(where, "expected a string in \"{}\", got {}", key, row[key].type_name());
@@ -78,6 +76,11 @@ void each_row(const std::vector<std::string>& patterns, Body body) {
   }
 }
 
+template <class T>
+void note_spelled(Examples<T>& all, bool spelled, const std::string& where) {
+  if (spelled && all.spelled++ == 0) all.spelled_in = where;
+}
+
 void expect_object(const ordered_json& row, const std::string& where) {
   if (!row.is_object()) fail(where, "expected a JSON object, got {}", row.type_name());
 }
@@ -93,15 +96,29 @@ void expect_messages(const ordered_json& list, const char* key, const std::strin
 }
 
 ExampleEncoder::ExampleEncoder(Tokenizer tokenizer, ChatTemplate chat, int64_t max_length,
-                               std::optional<std::time_t> now)
+                               std::optional<std::time_t> now, TextTokens special)
     : tokenizer_(std::move(tokenizer)),
       chat_(std::move(chat)),
       max_length_(size_t(max_length)),
       now_(now),
-      opens_with_bos_(puts_bos_first(tokenizer_)) {}
+      text_mark_(special == TextTokens::special ? 0 : mark::content | mark::foreign),
+      opens_with_bos_(puts_bos_first(tokenizer_)),
+      turn_end_(turn_end(chat_, tokenizer_)) {}
+
+// Text of a row. Data that was written for other tools says itself where the `last` of it ends:
+// that is the end of text, which is appended where there is none.
+MarkedText ExampleEncoder::outside(std::string_view text, bool last) const {
+  if (const int32_t eos = tokenizer_.eos(); last && eos >= 0 && text_mark_) {
+    const std::string_view end = tokenizer_.bytes_of(eos);
+    if (!end.empty() && text.ends_with(end)) text.remove_suffix(end.size());
+  }
+  return MarkedText(text, text_mark_);
+}
 
 void ExampleEncoder::add(Example& e, const MarkedText& text, bool learned, bool rendered) const {
-  std::vector<int32_t> ids = encode_chat(tokenizer_, text).ids;
+  EncodedChat encoded = encode_chat(tokenizer_, text);
+  std::vector<int32_t>& ids = encoded.ids;
+  e.spelled |= encoded.spelled && !rendered;
   const bool has_bos = !ids.empty() && tokenizer_.bos() >= 0 && ids[0] == tokenizer_.bos();
   // A template writes what opens a conversation itself, as it will when it is asked.
   if (e.tokens.empty() && opens_with_bos_ && !has_bos && !rendered)
@@ -112,11 +129,13 @@ void ExampleEncoder::add(Example& e, const MarkedText& text, bool learned, bool 
   e.learned.resize(e.tokens.size(), learned);
 }
 
-// Ends what is learned last, which begins with token `last_answer`, with an eos if it has none.
+// Ends what is learned last, which begins with token `last_answer`, with an eos if it has none. A
+// turn that its template closes is ended: what would follow is not the assistant's to say.
 Example ExampleEncoder::ended(Example e, size_t last_answer) const {
   const int32_t eos = tokenizer_.eos();
   const auto begin = e.tokens.begin() + ptrdiff_t(std::min(last_answer, e.tokens.size()));
-  if (eos >= 0 && std::find(begin, e.tokens.end(), eos) == e.tokens.end()) {
+  const auto ends = [&](int32_t id) { return id == eos || id == turn_end_; };
+  if (eos >= 0 && std::none_of(begin, e.tokens.end(), ends)) {
     e.tokens.push_back(eos);
     e.learned.push_back(true);
   }
@@ -142,8 +161,8 @@ ExampleEncoder::Prompted ExampleEncoder::joined(const ordered_json& prompt,
                                                 const ordered_json& answer,
                                                 const std::string& where) const {
   if (prompt.is_string() && answer.is_string())
-    return {MarkedText(prompt.get<std::string>(), from_outside),
-            MarkedText(answer.get<std::string>(), from_outside), false};
+    return {outside(prompt.get_ref<const std::string&>(), false),
+            outside(answer.get_ref<const std::string&>(), true), false};
   if (!prompt.is_array() || !answer.is_array())
     fail(where, "expected a prompt and its answer as two strings or as two lists of messages");
   return rendered(prompt, answer, where);
@@ -185,12 +204,12 @@ Example ExampleEncoder::example(const ordered_json& row, const std::string& wher
   if (has("prompt") && has("completion"))
     return learned_after(joined(row["prompt"], row["completion"], where));
   if (has("instruction") && has("output"))
-    return learned_after({MarkedText(alpaca_prompt_of(row, where), from_outside),
-                          MarkedText(text_of(row, "output", where), from_outside)});
+    return learned_after({outside(alpaca_prompt_of(row, where), false),
+                          outside(text_of(row, "output", where), true)});
   if (!has("text"))
     refuse_keys(row, where, "messages, prompt + completion, instruction + output or text");
   Example e;
-  add(e, MarkedText(text_of(row, "text", where), from_outside), true);
+  add(e, outside(text_of(row, "text", where), true), true);
   const size_t last = e.tokens.empty() ? 0 : e.tokens.size() - 1;
   return ended(std::move(e), last);
 }
@@ -211,7 +230,9 @@ Preference ExampleEncoder::preference(const ordered_json& row, const std::string
   }
   if (!chosen.is_array() || !rejected.is_array())
     fail(where, "expected a prompt beside chosen and rejected, got none");
-  const size_t n = common_start(chosen, rejected);
+  // An answer is left of each, also where they are the same or one begins the other.
+  const size_t shorter = std::min(chosen.size(), rejected.size());
+  const size_t n = std::min(common_start(chosen, rejected), shorter ? shorter - 1 : 0);
   const ordered_json prompt = messages_from(chosen, 0, n);
   return {learned_after(joined(prompt, messages_from(chosen, n, chosen.size()), where)),
           learned_after(joined(prompt, messages_from(rejected, n, rejected.size()), where))};
@@ -255,6 +276,7 @@ Examples<Example> read_examples(const std::vector<std::string>& files, const Exa
   each_row(files, [&](const ordered_json& row, const std::string& where) {
     Example e = enc.example(row, where);
     ++all.read, all.cut += e.cut;
+    note_spelled(all, e.spelled, where);
     if (learned_tokens(e) == 0)
       ++all.empty;
     else
@@ -269,7 +291,9 @@ Examples<Preference> read_preferences(const std::vector<std::string>& files,
   each_row(files, [&](const ordered_json& row, const std::string& where) {
     Preference p = enc.preference(row, where);
     ++all.read, all.cut += p.chosen.cut || p.rejected.cut;
-    if (learned_tokens(p.chosen) == 0 || learned_tokens(p.rejected) == 0)
+    note_spelled(all, p.chosen.spelled || p.rejected.spelled, where);
+    if (learned_tokens(p.chosen) == 0 || learned_tokens(p.rejected) == 0 ||
+        p.chosen.tokens == p.rejected.tokens)
       ++all.empty;
     else
       all.kept.push_back(std::move(p));

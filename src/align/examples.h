@@ -22,6 +22,7 @@ struct Example {
   std::vector<int32_t> tokens;
   std::vector<bool> learned;  // of each token; nothing predicts the first
   bool cut = false;           // there was more of it
+  bool spelled = false;       // a special token's text in it was taken for characters
 };
 
 // Its tokens and what is learned of them.
@@ -31,13 +32,17 @@ struct Preference {
   Example chosen, rejected;  // the same prompt, then what is learned
 };
 
+// What the text of a special token becomes in a row that is no conversation: characters, as all
+// that comes from outside, or the token. A text that ends in the end of text means that either way.
+enum class TextTokens { none, special };
+
 // How text becomes tokens.
 class ExampleEncoder {
  public:
   // `chat` renders conversations: the template of the model's folder, or chatml() where it has
   // none; `now` is for those that print a date, the clock's where absent.
   ExampleEncoder(Tokenizer, ChatTemplate chat, int64_t max_length,
-                 std::optional<std::time_t> now = {});
+                 std::optional<std::time_t> now = {}, TextTokens = TextTokens::none);
 
   // `where` names the row in errors. EOS is appended where it is missing, then the example is cut
   // to max_length.
@@ -55,6 +60,7 @@ class ExampleEncoder {
                     const std::string& where) const;
   Example learned_after(const Prompted&) const;
   Example conversation(const nlohmann::ordered_json& messages, const std::string& where) const;
+  MarkedText outside(std::string_view text, bool last) const;
   void add(Example&, const MarkedText&, bool learned, bool rendered = false) const;
   Example ended(Example, size_t last_answer) const;
   Example within_length(Example) const;
@@ -63,7 +69,9 @@ class ExampleEncoder {
   ChatTemplate chat_;
   size_t max_length_;
   std::optional<std::time_t> now_;
+  char text_mark_;  // of rows that are no conversations
   bool opens_with_bos_;
+  int32_t turn_end_;
 };
 
 // An error unless it is a list of messages; `key` is its name in the row.
@@ -80,6 +88,8 @@ template <class T>
 struct Examples {
   std::vector<T> kept;
   int64_t read = 0, cut = 0, empty = 0;  // rows; cut at max_length; dropped: nothing to learn
+  int64_t spelled = 0;                   // rows that spell a special token
+  std::string spelled_in;                // the first of them
 };
 Examples<Example> read_examples(const std::vector<std::string>& files, const ExampleEncoder&);
 Examples<Preference> read_preferences(const std::vector<std::string>& files, const ExampleEncoder&);

@@ -65,34 +65,29 @@ std::string reference_key(const ModelSource& source, std::span<const Preference>
   return hash.hex();
 }
 
-void expect_reference(const fs::path& file, const std::string& key) {
-  if (!fs::exists(file)) return write_file_atomic(file, json{{"key", key}}.dump());
-  const json j = read_json(file);
-  if (!j.is_object() || !j.contains("key") || j["key"] != key)
-    fail(file.string(),
+ReferenceFile::ReferenceFile(fs::path path, std::string for_key, bool begun)
+    : path_(std::move(path)), key_(std::move(for_key)) {
+  if (!fs::exists(path_)) return;
+  const json j = read_json(path_);
+  if (!j.is_object() || !j.contains("key") || j["key"] != key_) {
+    if (!begun) return;
+    fail(path_.string(),
          "expected the reference of this model and this data, got that of others: begin a new run "
          "or give it what it began with");
+  }
+  if (!j.contains("sums")) return;
+  try {
+    for (const json& p : j.at("sums"))
+      sums.push_back({p.at(0).get<double>(), p.at(1).get<double>()});
+  } catch (const json::exception& e) {
+    fail(path_.string(), "expected sums of log-probabilities, got {}", e.what());
+  }
 }
 
-std::vector<PairSums> cached_sums(const fs::path& file, const std::string& key, size_t pairs,
-                                  const std::function<std::vector<PairSums>()>& make) {
-  std::vector<PairSums> all;
-  expect_reference(file, key);
-  if (const json j = read_json(file); j.contains("sums")) {
-    try {
-      for (const json& p : j.at("sums"))
-        all.push_back({p.at(0).get<double>(), p.at(1).get<double>()});
-    } catch (const json::exception& e) {
-      fail(file.string(), "expected sums of log-probabilities, got {}", e.what());
-    }
-    if (all.size() != pairs) fail(file.string(), "expected {} pairs, got {}", pairs, all.size());
-    return all;
-  }
-  all = make();
-  json j{{"key", key}, {"sums", json::array()}};
-  for (const PairSums& p : all) j["sums"].push_back({p.chosen, p.rejected});
-  write_file_atomic(file, j.dump());
-  return all;
+void ReferenceFile::save() const {
+  json j{{"key", key_}};
+  for (const PairSums& p : sums) j["sums"].push_back({p.chosen, p.rejected});
+  write_file_atomic(path_, j.dump());
 }
 
 }  // namespace hearth

@@ -42,13 +42,18 @@ class LiveReference {
 // What the sums are of: the files of the model, the tokens, and the dtype they were computed in.
 std::string reference_key(const ModelSource&, std::span<const Preference> data, DType);
 
-// Writes the key of a live reference to `file`, or finds it there. A file of another model or other
-// data is an error: the run began with those.
-void expect_reference(const std::filesystem::path& file, const std::string& key);
+// The file of a run that knows which reference it has, and what that said so far, pair by pair.
+class ReferenceFile {
+ public:
+  // A file of another model or other data is an error where the run has begun, and else nobody's.
+  ReferenceFile(std::filesystem::path, std::string key, bool begun);
+  void save() const;
 
-// Of all of `data`, in order, from `file` or, where it has none, by `make`, and then written there,
-// beside the key.
-std::vector<PairSums> cached_sums(const std::filesystem::path& file, const std::string& key,
-                                  size_t pairs, const std::function<std::vector<PairSums>()>& make);
+  std::vector<PairSums> sums;  // of the first pairs
+
+ private:
+  std::filesystem::path path_;
+  std::string key_;
+};
 
 }  // namespace hearth

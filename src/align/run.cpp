@@ -24,16 +24,15 @@ constexpr int bad_steps_allowed = 3;  // in a row, without a finite gradient
 
 // What may change between the parts of one run without changing what it computes so far.
 constexpr std::string_view free_settings_of_alignment[] = {
-    "model", "data",      "val",       "eval_every", "checkpoint_every",
-    "keep",  "recompute", "reference", "clock"};
+    "model",     "data",      "val",   "eval_every",    "checkpoint_every", "keep",
+    "recompute", "reference", "clock", "special_tokens"};  // the digest of the examples knows it
 
 std::optional<fs::path> newest_checkpoint(const AlignRunSpec& spec) {
   if (!spec.resume) return {};
   return checkpoint_to_resume(spec.run / "checkpoints", spec.warn);
 }
 
-ModelSource open_source(const AlignConfig& c, const AlignRunSpec& spec) {
-  const auto checkpoint = newest_checkpoint(spec);  // says which are damaged
+ModelSource open_source(const AlignConfig& c, const std::optional<fs::path>& checkpoint) {
   return ModelSource::open(checkpoint && !c.lora.spec() ? *checkpoint : fs::path(c.model));
 }
 
@@ -62,6 +61,7 @@ class AlignRun {
   RunResult run() {
     lock_ = open_run_folder(spec_.run, "# Written when the run began; `--resume` reads it back.\n" +
                                            toml_lines(settings_));
+    if (!task_.prepare()) return result("stopped");
     begin();
     log_ = std::make_unique<RunLog>(spec_.run, log_bytes_, 0, steps_, spec_.quiet);
     if (step_ == 0 && log_bytes_ == 0) validate();
@@ -174,6 +174,7 @@ class AlignRun {
                                    .base = fs::absolute(model_.source.path()).string(),
                                    .tokenizer = &model_.tokenizer,
                                    .chat_template = model_.chat_source,
+                                   .ends = model_.ends,
                                    .trainer = trainer,
                                    .step = step_,
                                    .keep = config_.keep,
@@ -215,11 +216,13 @@ class AlignRun {
 }  // namespace
 
 AlignModel::AlignModel(const AlignConfig& c, const AlignRunSpec& spec, Backend& backend)
-    : source(open_source(c, spec)),
+    : checkpoint(newest_checkpoint(spec)),  // says which are damaged
+      source(open_source(c, checkpoint)),
       config(config_in_training(source, c.lora)),
       tokenizer(tokenizer_beside(source, config)),
       chat_source(chat_source_of(source.tokenizer(), tokenizer)),
       chat(chat_template_of(source.tokenizer(), tokenizer)),
+      ends(answer_ends(source.path(), chat, tokenizer)),
       max_length(checked_length(c, config)),
       params(backend, decoder_params(config), to_dtype(c.dtype)),
       memory(backend, &params) {
@@ -236,6 +239,11 @@ LogprobProgramsSpec programs_spec(const AlignModel& m, const AlignConfig& c) {
           .recompute = c.recompute,
           .logits_bytes = m.memory.backend.logits_bytes(),
           .keep_bytes = m.memory.backend.kept_logits_bytes()};
+}
+
+ExampleEncoder encoder_of(const AlignModel& m, const AlignConfig& c) {
+  return ExampleEncoder(m.tokenizer, m.chat, m.max_length, time_of(c.clock),
+                        c.special_tokens ? TextTokens::special : TextTokens::none);
 }
 
 void check_config(const AlignConfig& c, const AlignRunSpec& spec) {

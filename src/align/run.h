@@ -32,12 +32,14 @@ struct AlignModel {
   // always that, their base, which is loaded at once.
   AlignModel(const AlignConfig&, const AlignRunSpec&, Backend&);
 
+  std::optional<std::filesystem::path> checkpoint;  // that a resumed run goes on from
   ModelSource source;
   ModelConfig config;
   Tokenizer tokenizer;
   nlohmann::ordered_json chat_source;  // saved with every checkpoint
   ChatTemplate chat;
-  int64_t max_length;  // of an example
+  std::vector<int32_t> ends;  // of answers; saved with every checkpoint
+  int64_t max_length;         // of an example
   ParamStore params;
   Memory memory;
 };
@@ -59,6 +61,9 @@ class AlignTask {
  public:
   virtual ~AlignTask() = default;
   virtual int64_t steps_per_epoch() const = 0;
+  // What takes long before the first step, in a folder that is this process's. False: a signal
+  // came.
+  virtual bool prepare() { return true; }
   // Leaves the gradients of step `step` (from 0) in the store; sets what else of the scalars it
   // uses.
   virtual StepReport train(int64_t step, Scalars) = 0;
@@ -66,6 +71,8 @@ class AlignTask {
   // Of the examples; a run that is resumed with others is refused. Empty: the method sees to it.
   virtual std::string data_digest() const { return {}; }
 };
+
+ExampleEncoder encoder_of(const AlignModel&, const AlignConfig&);
 
 // Checks what can be checked of a config without its data.
 void check_config(const AlignConfig&, const AlignRunSpec&);
@@ -83,6 +90,11 @@ void expect_examples(const AlignRunSpec& spec, const Examples<T>& e, const char*
   if ((e.cut || e.empty) && spec.warn)
     spec.warn(fmt::format("{}: {} of {} rows cut at {} tokens, {} dropped: nothing to learn", what,
                           e.cut, e.read, max_length, e.empty));
+  if (e.spelled && spec.warn)
+    spec.warn(
+        fmt::format("{}: {} of {} rows spell a special token, the first in {}: they are "
+                    "learned as characters; --special-tokens takes them for the tokens",
+                    what, e.spelled, e.read, e.spelled_in));
 }
 
 }  // namespace hearth

@@ -101,7 +101,7 @@ class SftTask : public AlignTask {
 RunResult sft(const SftConfig& c, const AlignRunSpec& spec, Backend& backend) {
   check_config(c, spec);
   AlignModel model(c, spec, backend);
-  const ExampleEncoder encoder(model.tokenizer, model.chat, model.max_length, time_of(c.clock));
+  const ExampleEncoder encoder = encoder_of(model, c);
   const Examples<Example> data = read_examples(c.data, encoder);
   expect_examples(spec, data, "data", model.max_length);
   Examples<Example> val;

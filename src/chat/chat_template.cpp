@@ -200,4 +200,28 @@ std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tok
   return ids;
 }
 
+int32_t turn_end(const ChatTemplate& chat, const Tokenizer& tokenizer) {
+  ordered_json turns = ordered_json::array();
+  turns.push_back({{"role", "user"}, {"content", "a"}});
+  turns.push_back({{"role", "assistant"}, {"content", "b"}});
+  EncodedChat said;
+  try {
+    said = encode_chat(tokenizer, chat.render_answers({.messages = turns}));
+  } catch (const Error&) { return -1; }  // it wants more than two turns to say anything
+  for (size_t i = said.ids.size(); i-- > 0;) {
+    if (!said.answer[i]) continue;
+    const int32_t id = said.ids[i];
+    return tokenizer.special(tokenizer.bytes_of(id)) == id ? id : -1;
+  }
+  return -1;
+}
+
+std::vector<int32_t> answer_ends(const fs::path& dir, const ChatTemplate& chat,
+                                 const Tokenizer& tokenizer) {
+  std::vector<int32_t> ends = generation_ends(dir, tokenizer);
+  const int32_t turn = turn_end(chat, tokenizer);
+  if (turn >= 0 && std::ranges::find(ends, turn) == ends.end()) ends.push_back(turn);
+  return ends;
+}
+
 }  // namespace hearth

@@ -59,9 +59,18 @@ nlohmann::ordered_json special_tokens(const nlohmann::ordered_json& tokenizer_co
 // tokenizer has.
 std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tokenizer&);
 
+// The special token that closes the assistant's turn in a template; -1 where none does.
+int32_t turn_end(const ChatTemplate&, const Tokenizer&);
+
+// What ends an answer of the model in `dir` that is asked by this template: generation_ends(), and
+// turn_end() where that is another.
+std::vector<int32_t> answer_ends(const std::filesystem::path& dir, const ChatTemplate&,
+                                 const Tokenizer&);
+
 struct EncodedChat {
   std::vector<int32_t> ids;
   std::vector<bool> answer;  // for each id, whether any of its bytes is the assistant's
+  bool spelled = false;      // some text reads as a special token, and is none for where it is from
 };
 
 // Special tokens are recognised in bytes that the template wrote, added tokens that are not special

@@ -20,8 +20,10 @@ class ChatEncoder {
   EncodedChat run() {
     size_t done = 0;
     const auto admits = [&](size_t begin, size_t end, bool special) {
-      return !any_marked(text_, begin, end,
-                         special ? mark::content | mark::foreign : mark::foreign);
+      const bool refused =
+          any_marked(text_, begin, end, special ? mark::content | mark::foreign : mark::foreign);
+      out_.spelled |= refused && special;
+      return !refused;
     };
     for (const auto& [begin, end, id] : tokenizer_.find_special(text_.bytes, admits)) {
       plain(done, begin);

@@ -207,11 +207,11 @@ void run_template(const TemplateFlags& flags) {
   request.add_generation_prompt |= flags.prompt;
   if (!flags.ids && !flags.json) return put(chat.render(request).bytes);
   const MarkedText text = flags.json ? chat.render_answers(request) : chat.render(request);
-  const auto [ids, answer] = encode_chat(Tokenizer::load(flags.tokenizer), text);
+  const EncodedChat said = encode_chat(Tokenizer::load(flags.tokenizer), text);
   if (flags.json)
-    print_json({{"text", text.bytes}, {"ids", ids}, {"answer", answer}});
+    print_json({{"text", text.bytes}, {"ids", said.ids}, {"answer", said.answer}});
   else
-    put(fmt::format("{}\n", fmt::join(ids, " ")));
+    put(fmt::format("{}\n", fmt::join(said.ids, " ")));
 }
 
 struct SaveFlags {

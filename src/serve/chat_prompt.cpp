@@ -23,9 +23,11 @@ std::string plain_conversation(const ordered_json& messages, bool generation_pro
 }  // namespace
 
 ChatPrompt::ChatPrompt(const fs::path& folder, Tokenizer tokenizer)
-    : ChatPrompt(
-          ChatTemplate::exists(folder) ? std::optional(ChatTemplate::load(folder)) : std::nullopt,
-          tokenizer, generation_ends(folder, tokenizer)) {}
+    : tokenizer_(std::move(tokenizer)) {
+  if (ChatTemplate::exists(folder)) template_ = ChatTemplate::load(folder);
+  ends_ =
+      template_ ? answer_ends(folder, *template_, tokenizer_) : generation_ends(folder, tokenizer_);
+}
 
 ChatPrompt::ChatPrompt(std::optional<ChatTemplate> chat, Tokenizer tokenizer,
                        std::vector<int32_t> ends)

@@ -27,7 +27,7 @@ class ChatPrompt {
  private:
   std::optional<ChatTemplate> template_;
   Tokenizer tokenizer_;
-  std::vector<int32_t> ends_;  // tokens that generation_config.json ends a text with
+  std::vector<int32_t> ends_;  // tokens that end an answer, beside the tokenizer's end of text
 };
 
 }  // namespace hearth

@@ -125,11 +125,8 @@ void load_optimizer(const fs::path& file, ParamStore& store) {
 }
 
 std::vector<FileDigest> write_model(const fs::path& dir, const ModelCheckpoint& c,
-                                    ParamStore& store) {
-  const int32_t bos = c.tokenizer ? c.tokenizer->bos() : -1;
-  const int32_t eos = c.tokenizer ? c.tokenizer->eos() : -1;
+                                    ParamStore& store, int32_t bos, int32_t eos) {
   write_file_atomic(dir / "config.json", hf_config_json(c.model, store.dtype(), bos, eos));
-  write_file_atomic(dir / "generation_config.json", hf_generation_config_json(bos, eos, c.ends));
   return write_safetensors_model(dir, hf_tensors(c.model, store, store.dtype()));
 }
 
@@ -143,9 +140,13 @@ UpdateState update_from_json(const json& j) {
 
 void expect_same_settings(const json& saved, const json& now,
                           std::span<const std::string_view> free, const std::string& where) {
+  // What a checkpoint does not name is newer than its run, which went without.
+  const auto off = [](const json& v) {
+    return v.empty() || v == json(false) || v == json(0) || v == json("");
+  };
   for (const auto& [key, value] : now.items())
     if (std::ranges::find(free, key) == free.end() &&
-        (!saved.contains(key) || saved.at(key) != value))
+        (saved.contains(key) ? saved.at(key) != value : !off(value)))
       fail(where, "expected {} = {}, as the run began, got {}", key,
            saved.contains(key) ? saved.at(key).dump() : "none", value.dump());
 }
@@ -174,8 +175,12 @@ fs::path save_model_checkpoint(const fs::path& run, const ModelCheckpoint& c, Pa
     c.tokenizer->save(w.dir());
     write_chat_template(w.dir(), c.chat_template);
   }
+  const int32_t bos = c.tokenizer ? c.tokenizer->bos() : -1;
+  const int32_t eos = c.tokenizer ? c.tokenizer->eos() : -1;
+  // Beside adapters too: where their answers end is what they learned, not their base.
+  write_file_atomic(w.path("generation_config.json"), hf_generation_config_json(bos, eos, c.ends));
   for (const FileDigest& d : c.model.lora ? write_adapter(w.dir(), c.model, store, c.base)
-                                          : write_model(w.dir(), c, store))
+                                          : write_model(w.dir(), c, store, bos, eos))
     w.add(d);
   make_dirs(w.dir() / "state");
   FileDigest optimizer =

@@ -2,6 +2,8 @@
 // kill, leave folders that generate, and refuse bad data in one line.
 #include <thread>
 
+#include "align/dpo.h"
+#include "cpu/backend.h"
 #include "e2e/command.h"
 #include "io/checkpoint_dir.h"
 #include "io/json.h"
@@ -174,6 +176,60 @@ TEST_F(AlignCommands, DpoRefusesTheReferenceOfAnotherModelOrOtherData) {
     json_of(hearth::run(folder, resume + Arguments{"--stop-after-step", "3", "--reference",
                                                    reference[0] == 'l' ? "cached" : "live"}));
   }
+}
+
+// A signal in the pass before the first step ends it, and the next start goes on from there.
+TEST_F(AlignCommands, DpoGoesOnWithWhatTheReferenceSaid) {
+  DpoConfig c;
+  c.model = model.string(), c.data = {preferences.string()}, c.batch = 4, c.epochs = 1;
+  const auto backend = make_cpu_backend(1);
+  std::atomic<int> stop = 1;
+  const RunResult stopped =
+      hearth::dpo(c, {.run = folder / "cut", .quiet = true, .stop = &stop}, *backend);
+  EXPECT_EQ(stopped.reason, "stopped");
+  EXPECT_EQ(stopped.steps, 0);
+  json kept = read_json(folder / "cut/reference.json");
+  EXPECT_FALSE(kept.contains("sums"));
+  hearth::dpo(c, {.run = folder / "whole", .quiet = true}, *backend);
+  const json whole = read_json(folder / "whole/reference.json");
+  ASSERT_EQ(whole.at("sums").size(), 48u);
+  EXPECT_EQ(kept["key"], whole["key"]);
+  // Sums that are there are taken as they are.
+  kept["sums"] = json::array();
+  for (int i = 0; i < 8; ++i) kept["sums"].push_back({-1.0, -2.0});
+  write_file_atomic(folder / "cut/reference.json", kept.dump());
+  hearth::dpo(c, {.run = folder / "cut", .resume = true, .quiet = true}, *backend);
+  const json cut = read_json(folder / "cut/reference.json");
+  EXPECT_EQ(cut["sums"][7], json({-1.0, -2.0}));
+  for (size_t i = 8; i < 48; ++i) EXPECT_EQ(cut["sums"][i], whole["sums"][i]);
+}
+
+// Before its first checkpoint a run has begun with nothing: a wrong file is no trap.
+TEST_F(AlignCommands, DpoMayBeginAgainWithOtherData) {
+  make_dirs(folder / "again");
+  write_file_atomic(folder / "again/reference.json", R"({"key": "of something else"})");
+  json_of(hearth::run(folder, dpo(folder / "again")));
+}
+
+// Where answers end is learned, so a model and an adapter say it wherever they go.
+TEST_F(AlignCommands, CheckpointsKeepTheEndsOfAnswers) {
+  const int32_t closes = *served_tokenizer().special("<|system|>");
+  write_file_atomic(model / "generation_config.json", R"({"eos_token_id": [256, 7]})");
+  write_file_atomic(model / "chat_template.jinja",
+                    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|system|>{% endfor %}"
+                    "{% if add_generation_prompt %}<|assistant|>{% endif %}");
+  const json wanted = {256, 7, closes};
+  const Arguments one{"--steps", "1"};
+  const auto ends = [&](const fs::path& run) {
+    return read_json(*find_newest_valid(run / "checkpoints").dir / "generation_config.json")
+        .at("eos_token_id");
+  };
+  json_of(hearth::run(folder, sft(folder / "sft") + one));
+  EXPECT_EQ(ends(folder / "sft"), wanted);
+  json_of(hearth::run(folder, sft(folder / "lora") + one + Arguments{"--lora", "2"}));
+  EXPECT_EQ(ends(folder / "lora"), wanted);
+  json_of(hearth::run(folder, dpo(folder / "dpo") + one));
+  EXPECT_EQ(ends(folder / "dpo"), wanted);
 }
 
 TEST_F(AlignCommands, SftRefusesOtherData) {

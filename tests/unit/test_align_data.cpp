@@ -99,6 +99,66 @@ TEST(AlignData, ContentNeverBecomesASpecialToken) {
   EXPECT_EQ(std::ranges::count(e.tokens, 257), 0);
 }
 
+// Not eos, so nothing may follow it: the model is asked to stop there.
+TEST(AlignData, ATurnThatATemplateClosesIsTheEnd) {
+  const ChatTemplate chat(
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|system|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+      "test");
+  const int32_t closes = *served_tokenizer().special("<|system|>");
+  EXPECT_EQ(turn_end(chat, served_tokenizer()), closes);
+  const ExampleEncoder e(served_tokenizer(), chat, 200);
+  const Example talk =
+      e.example(ordered_json::parse(R"({"messages": [{"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"}]})"),
+                "row");
+  EXPECT_EQ(text_where(talk, true), "b<|system|>");
+  EXPECT_EQ(std::ranges::count(talk.tokens, served_eos), 0);
+  const Example parted =
+      e.example(ordered_json::parse(R"({"prompt": [{"role": "user", "content": "a"}],
+    "completion": [{"role": "assistant", "content": "b"}]})"),
+                "row");
+  EXPECT_EQ(text_where(parted, true), "b<|system|>\n");
+  EXPECT_EQ(turn_end(ChatTemplate("{{ messages[0].content }}", "test"), served_tokenizer()), -1);
+}
+
+TEST(AlignData, AnEndThatIsWrittenIsTheEnd) {
+  const Example bare = example(R"({"prompt": "p", "completion": "4"})");
+  const Example written = example(R"({"prompt": "p", "completion": "4<|end|>"})");
+  EXPECT_EQ(written.tokens, bare.tokens);
+  EXPECT_FALSE(written.spelled);
+  EXPECT_EQ(example(R"({"text": "4<|end|>"})").tokens, example(R"({"text": "4"})").tokens);
+}
+
+TEST(AlignData, SpelledTokensAreSaidAndMayBeMeant) {
+  const ordered_json row = {{"text", "<|user|>a<|assistant|>b<|end|>"}};
+  const Example spelled = encoder().example(row, "row");
+  EXPECT_TRUE(spelled.spelled);
+  EXPECT_EQ(std::ranges::count(spelled.tokens, 257), 0);
+  const ExampleEncoder meant(served_tokenizer(), ChatTemplate(served_template(), "test"), 200, {},
+                             TextTokens::special);
+  const Example e = meant.example(row, "row");
+  EXPECT_FALSE(e.spelled);
+  EXPECT_EQ(e.tokens, (std::vector<int32_t>{257, 'a', 258, 'b', served_eos}));
+  const test::TempDir dir;
+  write_file_atomic(dir.path() / "a.jsonl", "{\"text\": \"a\"}\n" + row.dump() + "\n");
+  const Examples<Example> all = read_examples({(dir.path() / "a.jsonl").string()}, encoder());
+  EXPECT_EQ(all.spelled, 1);
+  EXPECT_TRUE(all.spelled_in.ends_with("a.jsonl:2")) << all.spelled_in;
+}
+
+TEST(AlignData, PairsThatAreTheSameTeachNothing) {
+  const test::TempDir dir;
+  write_file_atomic(dir.path() / "p.jsonl", R"({"prompt": "p", "chosen": "a", "rejected": "a"}
+{"chosen": [{"role": "user", "content": "p"}, {"role": "assistant", "content": "a"}], "rejected": [{"role": "user", "content": "p"}, {"role": "assistant", "content": "a"}]}
+{"prompt": "p", "chosen": "a", "rejected": "b"}
+)");
+  const auto all = read_preferences({(dir.path() / "p.jsonl").string()}, encoder());
+  EXPECT_EQ(all.read, 3);
+  EXPECT_EQ(all.empty, 2);
+  EXPECT_EQ(all.kept.size(), 1u);
+}
+
 TEST(AlignData, LongExamplesAreCutAndSaid) {
   const Example e = example(R"({"prompt": "abcd", "completion": "efgh"})", 6);
   EXPECT_TRUE(e.cut);
