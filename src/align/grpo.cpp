@@ -28,12 +28,11 @@ using nlohmann::ordered_json;
 
 // Settings that change nothing of what a run has computed so far.
 constexpr std::string_view free_settings_of_grpo[] = {
-    "eval_every",    "eval_write",      "eval_prompts",
-    "eval_data",     "target_exact",    "checkpoint_every",
-    "keep",          "sample_every",    "reward_workers",
-    "recompute",     "reward_timeout",  "reward_failures",
-    "rollout_batch", "batch_invariant", "chat",
-    "clock"};  // the digest of the prompts knows these
+    "eval_every",     "eval_write",       "eval_prompts",   "eval_data",
+    "target_exact",   "checkpoint_every", "keep",           "sample_every",
+    "reward_workers", "recompute",        "reward_timeout", "reward_failures",
+    "rollout_batch",  "batch_invariant",  "chat",           "clock",
+    "reward_start"};  // the digest of the prompts knows these
 
 class GrpoRun {
  public:
@@ -75,7 +74,8 @@ class GrpoRun {
         reason = "target";
       else if ((spec_.stop && *spec_.stop) || stops_here())
         reason = "stopped";
-      if (state_.step == config_.steps || reason != "steps" || due(config_.checkpoint_every))
+      if (state_.step == config_.steps || reason != "steps" || improved_ ||
+          due(config_.checkpoint_every))
         checkpoint();
     }
     log_->sync();
@@ -107,14 +107,38 @@ class GrpoRun {
                           .now = time_of(config_.clock)};
     rows_ = read_prompts(config_.data, spec);
     rows_digest_ = digest_of(rows_);
-    prompts_ = encode(rows_);
-    ends_ = generation_ends(source_.path(), *tokenizer_);
+    prompts_ = encode(rows_, config_.data);
+    order_by_curriculum();
+    // A template that asks says what closes its answers.
+    ends_ = chat_ ? answer_ends(source_.path(), *chat_, *tokenizer_)
+                  : generation_ends(source_.path(), *tokenizer_);
     asked_ = digest_of_tokens();
     if (config_.eval_data.empty()) return;
     eval_rows_ = read_prompts(config_.eval_data, spec);
     if (config_.eval_prompts > 0 && int64_t(eval_rows_.size()) > config_.eval_prompts)
       eval_rows_.resize(size_t(config_.eval_prompts));
-    eval_prompts_ = encode(eval_rows_);
+    eval_prompts_ = encode(eval_rows_, config_.eval_data);
+  }
+
+  // Places of prompts by that number of theirs, those with the same one in the order of a pass.
+  void order_by_curriculum() {
+    if (config_.curriculum.empty()) return;
+    const auto number = [&](size_t i) {
+      const nlohmann::json& row = prompts_[i].row->row;
+      const auto it = row.find(config_.curriculum);
+      if (it == row.end() || !it->is_number())
+        fail(prompts_[i].row->where, "expected a number as {} for --curriculum, got {}",
+             in_quotes(config_.curriculum), it == row.end() ? "none" : it->dump().substr(0, 40));
+      return it->get<double>();
+    };
+    const Permutation pass(prompts_.size(), config_.seed, 0);
+    std::vector<std::pair<double, size_t>> all;
+    for (size_t k = 0; k < prompts_.size(); ++k) {
+      const size_t place = size_t(pass(k));
+      all.emplace_back(number(place), place);
+    }
+    std::ranges::stable_sort(all, {}, &std::pair<double, size_t>::first);
+    for (const auto& [value, place] : all) easy_first_.push_back(place);
   }
 
   // What the model is given, and where its completions end: texts alone do not say it.
@@ -130,15 +154,28 @@ class GrpoRun {
     return hash.hex();
   }
 
-  std::vector<EncodedPrompt> encode(const std::vector<PromptRow>& rows) {
+  // Rows whose prompt leaves no room for a completion go, and that is said.
+  std::vector<EncodedPrompt> encode(std::vector<PromptRow>& rows, const std::string& file) {
+    std::vector<std::vector<int32_t>> tokens;
+    const size_t read = rows.size();
+    std::string first;
+    std::erase_if(rows, [&](const PromptRow& row) {
+      std::vector<int32_t> ids = prompt_tokens(row, *tokenizer_);
+      const bool fits = !ids.empty() && int64_t(ids.size()) < model_.context;
+      if (!fits && first.empty()) first = fmt::format("{}, has {}", row.where, ids.size());
+      if (fits) tokens.push_back(std::move(ids));
+      return !fits;
+    });
+    if (rows.empty())
+      fail(file, "expected a prompt of 1 to {} tokens, got none: the first, {}", model_.context - 1,
+           first);
+    if (rows.size() < read && spec_.warn)
+      spec_.warn(fmt::format("{}: {} of {} prompts left out, not of 1 to {} tokens: the first, {}",
+                             file, read - rows.size(), read, model_.context - 1, first));
     std::vector<EncodedPrompt> all;
-    for (const PromptRow& row : rows) {
-      EncodedPrompt p{&row, prompt_tokens(row, *tokenizer_)};
-      longest_prompt_ = std::max(longest_prompt_, int64_t(p.tokens.size()));
-      if (p.tokens.empty() || int64_t(p.tokens.size()) >= model_.context)
-        fail(row.where, "expected a prompt of 1 to {} tokens, got {}", model_.context - 1,
-             p.tokens.size());
-      all.push_back(std::move(p));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      longest_prompt_ = std::max(longest_prompt_, int64_t(tokens[i].size()));
+      all.push_back({&rows[i], std::move(tokens[i])});
     }
     return all;
   }
@@ -174,21 +211,25 @@ class GrpoRun {
     checkpoint_ = dir, saved_ = state_.step;
   }
 
-  // The next prompts in an order that is another in every pass over the data.
+  // The next prompts in an order that is another in every pass over the data, the first pass by the
+  // curriculum where there is one.
   std::vector<EncodedPrompt> next_prompts() const {
     std::vector<EncodedPrompt> chosen;
     const uint64_t n = prompts_.size();
     for (int64_t i = 0; i < config_.prompts; ++i) {
       const uint64_t k = uint64_t(state_.step * config_.prompts + i);
-      chosen.push_back(prompts_[size_t(Permutation(n, config_.seed, k / n)(k % n))]);
+      const bool by_curriculum = k < easy_first_.size();
+      chosen.push_back(
+          prompts_[by_curriculum ? easy_first_[size_t(k)]
+                                 : size_t(Permutation(n, config_.seed, k / n)(k % n))]);
     }
     return chosen;
   }
 
-  // Runs what takes long and changes no weight: completions and their rewards. False where a signal
-  // cut it short. What goes wrong in it costs nothing of what has been learned.
+  // Runs a part of a step. False where a signal cut it short, which only completions and their
+  // rewards can be. What goes wrong in it costs nothing of what has been learned.
   template <class Work>
-  bool sampled(Work work) {
+  bool guarded(Work work) {
     try {
       work();
       return true;
@@ -209,8 +250,9 @@ class GrpoRun {
   bool step() {
     const std::vector<EncodedPrompt> prompts = next_prompts();
     RolloutBatch batch;
-    if (!sampled([&] { batch = stepper_->roll_out(prompts, state_); })) return false;
-    const StepFindings f = stepper_->train_on(std::move(batch), state_);
+    StepFindings f;
+    if (!guarded([&] { batch = stepper_->roll_out(prompts, state_); })) return false;
+    guarded([&] { f = stepper_->train_on(std::move(batch), state_); });
     state_.rewards = rewards_->counted();
     record(f);
     print(f);
@@ -265,10 +307,22 @@ class GrpoRun {
         scores.push_back(rewards_->submit(eval_rows_[r.prompt], {{r.text, r.completion_tokens()}}));
       for (auto& s : scores) rewards.push_back(await_rewards(s, spec));
     };
-    if (sampled(work)) record_evaluation(made, rewards, seconds_since(begin));
+    if (guarded(work)) record_evaluation(made, rewards, seconds_since(begin));
   }
 
-  // The share that is the answer, and their reward.
+  // Whether a completion has its row's answer: as the reward that knows answers says it, else by
+  // the text. Nothing where the row has none.
+  std::optional<bool> has_answer(const PromptRow& row, const Rollout& r,
+                                 const GroupRewards& rewards) const {
+    const auto answer = row.answer();
+    if (!answer) return std::nullopt;
+    const auto term = rewards_->answer_term();
+    if (!term) return trimmed(r.text) == trimmed(*answer);
+    const std::vector<double>& had = rewards.parts[*term];
+    return !had.empty() && had[0] == 1;
+  }
+
+  // The share that has the answer, and their reward.
   void record_evaluation(const std::vector<Rollout>& made, const std::vector<GroupRewards>& rewards,
                          double seconds) {
     state_.evaluated = state_.step, state_.rewards = rewards_->counted();
@@ -276,22 +330,25 @@ class GrpoRun {
     int64_t exact = 0, answers = 0, rewarded = 0;
     for (size_t i = 0; i < made.size(); ++i) {
       if (const auto x = rewards[i].total[0]) reward += *x, ++rewarded;
-      if (const auto answer = eval_rows_[i].answer())
-        ++answers, exact += trimmed(made[i].text) == trimmed(*answer);
+      if (const auto right = has_answer(eval_rows_[i], made[i], rewards[i]))
+        ++answers, exact += *right;
     }
-    ordered_json found{{"eval_reward", rewarded ? reward / double(rewarded) : 0},
+    const std::optional<double> mean =
+        rewarded ? std::optional(reward / double(rewarded)) : std::nullopt;
+    ordered_json found{{"eval_reward", mean ? ordered_json(*mean) : ordered_json()},
                        {"eval_prompts", made.size()},
                        {"eval_unrewarded", int64_t(made.size()) - rewarded}};
     if (answers > 0) {
       state_.last_exact = double(exact) / double(answers);
-      state_.best_exact = std::max(state_.best_exact, state_.last_exact);
       found["eval_exact"] = state_.last_exact;
     }
     log_->evaluation(state_.step, found, seconds);
     if (config_.eval_write) write_completions(made);
+    improved_ = mean && state_.step > 0 && (!state_.best_reward || *mean > *state_.best_reward);
+    if (improved_) state_.best_reward = mean;
     if (!spec_.quiet)
-      fmt::print(stderr, "step {}  evaluation: reward {:.4f}{}\n", state_.step,
-                 found["eval_reward"].get<double>(),
+      fmt::print(stderr, "step {}  evaluation: reward {}{}\n", state_.step,
+                 mean ? fmt::format("{:.4f}", *mean) : "none",
                  answers ? fmt::format(", exact {:.4f}", state_.last_exact) : "");
   }
 
@@ -335,9 +392,10 @@ class GrpoRun {
                                          .ends = ends_,
                                          .trainer = std::move(trainer),
                                          .step = state_.step,
-                                         .keep = config_.keep},
+                                         .keep = config_.keep,
+                                         .best = improved_},
                                         store_);
-    saved_ = state_.step;
+    saved_ = state_.step, improved_ = false;
   }
 
   GrpoResult result(const std::string& reason) const {
@@ -367,13 +425,15 @@ class GrpoRun {
   std::string rows_digest_, asked_;
   std::vector<int32_t> ends_;  // tokens that end a completion, beside the end of text
   std::vector<EncodedPrompt> prompts_, eval_prompts_;
+  std::vector<size_t> easy_first_;  // places of prompts in the first pass; empty: no curriculum
   int64_t longest_prompt_ = 0;
   std::unique_ptr<Rewards> rewards_;  // after the rows it may still read: it goes first
   std::unique_ptr<GrpoStepper> stepper_;
   std::unique_ptr<RunLog> log_;
   GrpoState state_;
   fs::path checkpoint_;
-  int64_t saved_ = 0;  // the step of it
+  int64_t saved_ = 0;      // the step of it
+  bool improved_ = false;  // the best evaluation so far, of weights that are not saved yet
   Clock::time_point printed_ = {};
   double decode_s_ = 0, train_s_ = 0, last_reward_ = 0, gap_ = 0;  // of this process
   int64_t decoded_ = 0, fed_ = 0;

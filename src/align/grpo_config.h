@@ -17,12 +17,12 @@ namespace hearth {
 
 struct GrpoConfig {
   std::string model, data, eval_data;
-  std::string prompt_form = "{}";
+  std::string prompt_form = "{}", curriculum;
   bool chat = false;
   int64_t clock = 0;
   std::vector<std::string> reward, stop;
   int reward_workers = 2;
-  double reward_timeout = 10;
+  double reward_timeout = 10, reward_start = 30;
   int64_t reward_failures = 100;
   std::string stockfish = "auto";
   int64_t stockfish_nodes = 5000;
@@ -62,6 +62,8 @@ struct GrpoConfig {
     v("data", data, "JSON lines of prompts, with answers where a reward wants them");
     v("eval_data", eval_data, "the same, held out: greedy completions of them are scored");
     v("prompt_form", prompt_form, "text around each prompt, which goes where {} stands");
+    v("curriculum", curriculum,
+      "a number of the rows (as rating): the first pass over them goes from its least to its most");
     v("chat", chat,
       "each prompt is a user's message, in the model's chat template (ChatML where it has none)");
     v("clock", clock,
@@ -72,6 +74,8 @@ struct GrpoConfig {
     v("stop", stop, "strings that end a completion, beside the end of text");
     v("reward_workers", reward_workers, "threads that score, and processes of each program");
     v("reward_timeout", reward_timeout, "seconds a program has for an answer");
+    v("reward_start", reward_start,
+      "and for its first answer after it was started, if that is more");
     v("reward_failures", reward_failures,
       "completions a program may leave without a reward before the run ends; -1: any number");
     v("stockfish", stockfish, "path, auto or none: labels chess prompts that have no truth");
@@ -121,7 +125,7 @@ struct GrpoConfig {
     v("eval_write", eval_write, "their completions go to eval-STEP.jsonl, as chess score reads it");
     v("target_exact", target_exact, "stop when so many of them are exact; 0: never");
     v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
-    v("keep", keep, "checkpoints kept");
+    v("keep", keep, "checkpoints kept beside the best");
     v("sample_every", sample_every, "steps between groups written to samples.jsonl; 0: none");
     lora.visit(v);
   }
@@ -130,6 +134,7 @@ struct GrpoConfig {
     return {.rewards = reward,
             .workers = reward_workers,
             .timeout_s = reward_timeout,
+            .start_s = reward_start,
             .max_failures = reward_failures,
             .stockfish = stockfish,
             .stockfish_nodes = stockfish_nodes};

@@ -18,29 +18,36 @@ ordered_json found_in_step(const StepFindings& f, const GrpoConfig& config, cons
     truncated += r.truncated;
   }
   const double n = double(b.rollouts.size());
-  ordered_json more{{"reward", f.advantages.reward_mean},
-                    {"reward_std", f.advantages.reward_std},
+  // Of what was not measured there is no number: a zero would read as one.
+  const auto known = [](bool measured, double x) {
+    return measured ? ordered_json(x) : ordered_json();
+  };
+  const bool rewarded = std::ranges::count(f.advantages.rewarded, 1) > 0;
+  const bool trained = f.policy.tokens > 0, compared = f.gap.tokens > 0;
+  ordered_json more{{"reward", known(rewarded, f.advantages.reward_mean)},
+                    {"reward_std", known(rewarded, f.advantages.reward_std)},
                     {"equal_groups", double(f.advantages.equal_groups) / double(config.prompts)},
                     {"unrewarded", std::ranges::count(f.advantages.rewarded, 0)},
                     {"length", double(b.tokens) / n},
                     {"length_min", shortest},
                     {"length_max", longest},
                     {"truncated", double(truncated) / n},
-                    {"kl", f.policy.kl},
-                    {"kl_old", f.policy.kl_old},
+                    {"kl", known(trained, f.policy.kl)},
+                    {"kl_old", known(trained, f.policy.kl_old)},
                     {"beta", f.beta},
-                    {"entropy", f.policy.entropy},
-                    {"clip_low", f.policy.clip_low},
-                    {"clip_high", f.policy.clip_high},
-                    {"logprob_gap_max", f.gap.most},
-                    {"logprob_gap_mean", f.gap.tokens ? f.gap.sum / double(f.gap.tokens) : 0},
+                    {"entropy", known(trained, f.policy.entropy)},
+                    {"clip_low", known(trained, f.policy.clip_low)},
+                    {"clip_high", known(trained, f.policy.clip_high)},
+                    {"logprob_gap_max", known(compared, f.gap.most)},
+                    {"logprob_gap_mean", known(compared, f.gap.sum / double(f.gap.tokens))},
                     {"logprob_gap_tokens", f.gap.tokens},
                     {"trained_tokens", f.policy.tokens},
                     {"updates", f.updates},
                     {"version", state.version},
                     {"completions", state.completions}};
   for (size_t i = 0; rewards.size() > 1 && i < rewards.size(); ++i)
-    more["reward_" + std::to_string(i)] = b.reward_parts[i];
+    more["reward_" + std::to_string(i)] =
+        b.reward_parts[i] ? ordered_json(*b.reward_parts[i]) : ordered_json();
   return more;
 }
 
@@ -59,13 +66,20 @@ ordered_json split_of_step(const StepFindings& f, const Rewards& rewards) {
 std::string step_line(const StepFindings& f, const GrpoConfig& config, const GrpoState& state) {
   const double n = double(f.batch.rollouts.size()), tokens = double(f.batch.tokens);
   const StepSplit& s = f.seconds;
+  const bool rewarded = std::ranges::count(f.advantages.rewarded, 1) > 0;
+  const std::string reward =
+      rewarded ? fmt::format("{:.4f} +- {:.3f}", f.advantages.reward_mean, f.advantages.reward_std)
+               : "none";
+  const std::string trained =
+      f.policy.tokens > 0 ? fmt::format("entropy {:.3f}  |g| {:.2f}  gap {:.1e}", f.policy.entropy,
+                                        double(f.policy.update.grad_norm), f.gap.most)
+                          : "nothing to learn";
   return fmt::format(
-      "step {}/{}  reward {:.4f} +- {:.3f}  equal {:.0f}%  length {:.1f}  entropy {:.3f}  "
-      "|g| {:.2f}  gap {:.1e}  rollout {:.0f} tok/s  train {:.0f} tok/s  {:.2f} s",
-      state.step, config.steps, f.advantages.reward_mean, f.advantages.reward_std,
-      100 * double(f.advantages.equal_groups) / double(config.prompts), tokens / n,
-      f.policy.entropy, double(f.policy.update.grad_norm), f.gap.most, tokens / s.decode,
-      s.train > 0 ? double(f.fed) / s.train : 0, s.total);
+      "step {}/{}  reward {}  equal {:.0f}%  length {:.1f}  {}  rollout {:.0f} tok/s  "
+      "train {:.0f} tok/s  {:.2f} s",
+      state.step, config.steps, reward,
+      100 * double(f.advantages.equal_groups) / double(config.prompts), tokens / n, trained,
+      tokens / s.decode, s.train > 0 ? double(f.fed) / s.train : 0, s.total);
 }
 
 std::string first_group(const StepFindings& f, const std::string& prompt, int64_t group) {

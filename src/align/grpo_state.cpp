@@ -18,8 +18,8 @@ json GrpoState::to_json() const {
           {"ema", ema.mean ? json(*ema.mean) : json()},
           {"beta", beta},
           {"update", update_to_json(update)},
-          {"best_exact", best_exact},
           {"last_exact", last_exact},
+          {"best_reward", best_reward ? json(*best_reward) : json()},
           {"log_bytes", log_bytes},
           {"samples_bytes", samples_bytes},
           {"seconds", seconds}};
@@ -36,7 +36,9 @@ GrpoState GrpoState::from_json(const json& j, const std::string& where) {
     if (!j.at("ema").is_null()) s.ema.mean = j.at("ema").get<double>();
     j.at("beta").get_to(s.beta);
     s.update = update_from_json(j.at("update"));
-    j.at("best_exact").get_to(s.best_exact), j.at("last_exact").get_to(s.last_exact);
+    j.at("last_exact").get_to(s.last_exact);
+    if (const json best = j.value("best_reward", json()); !best.is_null())
+      s.best_reward = best.get<double>();
     j.at("log_bytes").get_to(s.log_bytes), j.at("samples_bytes").get_to(s.samples_bytes);
     j.at("seconds").get_to(s.seconds);
     return s;

@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <optional>
+
 #include "align/advantages.h"
 #include "core/math.h"
 
@@ -18,7 +20,8 @@ struct GrpoState {
   EmaBaseline ema;
   double beta = 0;  // of the KL, where it follows a target
   UpdateState update;
-  double best_exact = -1, last_exact = -1;  // below 0: none yet
+  double last_exact = -1;             // below 0: none yet
+  std::optional<double> best_reward;  // of evaluations
   int64_t log_bytes = 0, samples_bytes = 0;
   double seconds = 0;
 

@@ -1,5 +1,6 @@
 #include "align/reward_program.h"
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <utility>
@@ -52,7 +53,7 @@ ProgramAnswer read_answer(const std::string& line, int64_t id) {
 // A process and what was seen of it; one thread at a time.
 struct RewardProgram::Slot {
   std::unique_ptr<LineProcess> process;
-  bool started = false;
+  bool started = false, greeted = false;  // ever; the process that runs has answered
   int64_t asked = 0;
   std::atomic<int64_t> answered = 0, abstained = 0, missing = 0, died = 0, hung = 0, rubbish = 0,
                        replaced = 0;
@@ -79,7 +80,7 @@ std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
     Trouble trouble = Trouble::none;
     if (!slot.process) {
       slot.replaced += slot.started;
-      slot.started = true;
+      slot.started = true, slot.greeted = false;
       try {
         slot.process = std::make_unique<LineProcess>(
             find_program(words_[0]).value_or(words_[0]),
@@ -87,7 +88,8 @@ std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
         slot.process->give_up_when(abandoned_);
       } catch (const Error&) { trouble = Trouble::missing; }
     }
-    const auto deadline = deadline_in(spec_.timeout_s);
+    const auto deadline =
+        deadline_in(slot.greeted ? spec_.timeout_s : std::max(spec_.timeout_s, spec_.start_s));
     const int64_t id = ++slot.asked;
     if (trouble == Trouble::none) {
       const json question{
@@ -100,6 +102,7 @@ std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
     if (trouble == Trouble::none) {
       const ProgramAnswer a = read_answer(line, id);
       if (a.understood) {
+        slot.greeted = true;
         ++(a.reward ? slot.answered : slot.abstained);
         return a.reward;
       }

@@ -15,9 +15,10 @@ namespace hearth {
 class LineProcess;
 
 struct RewardProgramSpec {
-  std::string command;  // program and arguments, cut at spaces; looked for in PATH; no shell
-  int processes = 1;    // one for each thread that asks
-  double timeout_s = 10;
+  std::string command;         // program and arguments, cut at spaces; looked for in PATH; no shell
+  int processes = 1;           // one for each thread that asks
+  double timeout_s = 10;       // for an answer
+  double start_s = 30;         // for the first of a process, where that is more: it has to start
   int attempts = 2;            // at one completion, the second on a new process
   int64_t max_failures = 100;  // completions left without a reward before an error; -1: no limit
 };
@@ -35,6 +36,7 @@ class RewardProgram : public RewardSource {
   explicit RewardProgram(RewardProgramSpec);
   ~RewardProgram() override;
   GroupScores score(const PromptRow&, std::span<const RewardText>, int worker) override;
+  bool slow() const override { return true; }
   nlohmann::ordered_json troubles() const override;
   nlohmann::json counted() const override;
   void count_on(const nlohmann::json&) override;

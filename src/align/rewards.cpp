@@ -30,6 +30,7 @@ class RuleReward : public RewardSource {
       fail(row.where, "expected a number in the answer for the reward {}, got {}", name_,
            in_quotes(*answer));
   }
+  bool knows_answers() const override { return wants_ != Wants::nothing; }
   GroupScores score(const PromptRow& row, std::span<const RewardText> texts, int) override {
     const std::string answer = row.answer().value_or("");
     GroupScores all;
@@ -115,6 +116,7 @@ std::unique_ptr<RewardSource> make_reward(const ParsedReward& p, const std::stri
     return std::make_unique<RewardProgram>(RewardProgramSpec{.command = p.argument,
                                                              .processes = spec.workers,
                                                              .timeout_s = spec.timeout_s,
+                                                             .start_s = spec.start_s,
                                                              .max_failures = spec.max_failures});
   const std::vector<std::string> known{"exact",  "numeric", "near",   "regex",
                                        "length", "chess",   "program"};
@@ -160,7 +162,7 @@ void Rewards::check(std::span<const PromptRow> rows) const {
 
 void Rewards::work(int worker, std::stop_token stop) {
   for (;;) {
-    std::packaged_task<GroupRewards(int)> task;
+    Task task;
     {
       std::unique_lock lock(mutex_);
       arrived_.wait(lock, stop, [this] { return !queue_.empty(); });
@@ -172,14 +174,57 @@ void Rewards::work(int worker, std::stop_token stop) {
   }
 }
 
+// A group in parts that threads score; the last of them puts the whole together, in the group's
+// order.
+struct Rewards::Parts {
+  std::vector<RewardText> texts;
+  std::vector<GroupRewards> parts;
+  std::mutex mutex;
+  size_t left = 0;
+  std::exception_ptr error;  // the first
+  std::promise<GroupRewards> whole;
+
+  void done() {
+    const std::lock_guard lock(mutex);
+    if (--left > 0) return;
+    if (error) return whole.set_exception(error);
+    GroupRewards all = std::move(parts[0]);
+    for (size_t i = 1; i < parts.size(); ++i) {
+      all.total.insert(all.total.end(), parts[i].total.begin(), parts[i].total.end());
+      for (size_t t = 0; t < all.parts.size(); ++t)
+        all.parts[t].insert(all.parts[t].end(), parts[i].parts[t].begin(), parts[i].parts[t].end());
+    }
+    whole.set_value(std::move(all));
+  }
+};
+
 std::future<GroupRewards> Rewards::submit(const PromptRow& row, std::vector<RewardText> texts) {
-  std::packaged_task<GroupRewards(int)> task(
-      [this, &row, texts = std::move(texts)](int worker) { return score(row, texts, worker); });
-  std::future<GroupRewards> answer = task.get_future();
+  const bool apart =
+      std::ranges::any_of(terms_, [](const Term& t) { return t.source->slow(); }) && !texts.empty();
+  const auto group = std::make_shared<Parts>();
+  group->texts = std::move(texts);
+  group->left = apart ? group->texts.size() : 1;
+  group->parts.resize(group->left);
   const std::lock_guard lock(mutex_);
-  queue_.push_back(std::move(task));
-  arrived_.notify_one();
-  return answer;
+  for (size_t i = 0; i < group->left; ++i)
+    queue_.emplace_back([this, &row, group, i, apart](int worker) {
+      try {
+        const std::span<const RewardText> all = group->texts;
+        group->parts[i] = score(row, apart ? all.subspan(i, 1) : all, worker);
+      } catch (...) {
+        const std::lock_guard guard(group->mutex);
+        if (!group->error) group->error = std::current_exception();
+      }
+      group->done();
+    });
+  arrived_.notify_all();
+  return group->whole.get_future();
+}
+
+std::optional<size_t> Rewards::answer_term() const {
+  for (size_t t = 0; t < terms_.size(); ++t)
+    if (terms_[t].source->knows_answers()) return t;
+  return std::nullopt;
 }
 
 GroupRewards Rewards::score(const PromptRow& row, std::span<const RewardText> texts, int worker) {

@@ -27,6 +27,10 @@ class RewardSource {
   // An error where the row lacks what the reward needs; asked of every row before a run.
   virtual void check(const PromptRow&) const {}
   virtual GroupScores score(const PromptRow&, std::span<const RewardText>, int worker) = 0;
+  // Whether a score of 1 says that a completion has the row's answer.
+  virtual bool knows_answers() const { return false; }
+  // Whether completions of a group are better scored side by side, each by another worker.
+  virtual bool slow() const { return false; }
   // Nobody waits for answers any more: score() may return without them, soon.
   virtual void abandon() {}
   // What went wrong so far, for the log; null: nothing can.
@@ -48,6 +52,7 @@ struct RewardSpec {
   std::vector<std::string> rewards;
   int workers = 2;             // threads, and processes of each program
   double timeout_s = 10;       // for one answer of a program
+  double start_s = 30;         // and for the first of a process, if that is more
   int64_t max_failures = 100;  // completions without a reward before the run ends; -1: no limit
   std::string stockfish = "auto";
   int64_t stockfish_nodes = 5000;
@@ -64,8 +69,12 @@ class Rewards {
   ~Rewards();  // abandons what nobody has waited for
   void check(std::span<const PromptRow>) const;
 
-  // Scores a group on one of the threads. The row must outlive the answer.
+  // Scores a group on one of the threads, or each of its completions on one where a reward is slow.
+  // The row must outlive the answer.
   std::future<GroupRewards> submit(const PromptRow&, std::vector<RewardText>);
+
+  // The first reward whose 1 says that a completion has the answer.
+  std::optional<size_t> answer_term() const;
 
   // The run ends: of what was submitted nothing more is scored.
   void abandon();
@@ -81,13 +90,15 @@ class Rewards {
     double weight;
     std::unique_ptr<RewardSource> source;
   };
+  struct Parts;
+  using Task = std::packaged_task<void(int)>;
   GroupRewards score(const PromptRow&, std::span<const RewardText>, int worker);
   void work(int worker, std::stop_token);
 
   std::vector<Term> terms_;
   std::mutex mutex_;
   std::condition_variable_any arrived_;
-  std::deque<std::packaged_task<GroupRewards(int)>> queue_;
+  std::deque<Task> queue_;
   std::vector<std::jthread> threads_;  // last: they end before the rest goes
 };
 

@@ -101,7 +101,7 @@ RolloutBatch make_rollouts(Engine& engine, std::span<const EncodedPrompt> prompt
       for (const double x : g.parts[t]) sums[t] += x, counts[t] += 1;
   }
   for (size_t t = 0; t < sums.size(); ++t)
-    b.reward_parts.push_back(counts[t] > 0 ? sums[t] / counts[t] : 0);
+    b.reward_parts.push_back(counts[t] > 0 ? std::optional(sums[t] / counts[t]) : std::nullopt);
   b.reward_s = seconds_since(decoded);
   for (const Rollout& r : b.rollouts) {
     if (r.logprobs.size() != size_t(r.completion_tokens()))

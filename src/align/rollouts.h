@@ -40,11 +40,11 @@ struct RolloutSpec {
 struct Interrupted {};
 
 struct RolloutBatch {
-  uint64_t version = 0;               // of the weights
-  std::vector<Rollout> rollouts;      // group by group
-  GroupScores rewards;                // one a rollout
-  std::vector<double> reward_parts;   // mean of each reward over those that were had
-  int64_t tokens = 0;                 // of completions
+  uint64_t version = 0;                             // of the weights
+  std::vector<Rollout> rollouts;                    // group by group
+  GroupScores rewards;                              // one a rollout
+  std::vector<std::optional<double>> reward_parts;  // mean of each reward, where one was had
+  int64_t tokens = 0;                               // of completions
   double decode_s = 0, reward_s = 0;  // until all were decoded; from then until all were scored
 };
 

@@ -65,7 +65,7 @@ void RunLog::step(const StepRecord& r) {
   events_.scalar("train/lr", r.step, float(r.lr), now);
   if (r.grad_norm) events_.scalar("train/grad_norm", r.step, float(*r.grad_norm), now);
   for (const auto& [name, value] : r.more.items())
-    events_.scalar("train/" + name, r.step, value.get<float>(), now);
+    if (value.is_number()) events_.scalar("train/" + name, r.step, value.get<float>(), now);
   events_.scalar("perf/tokens_per_s", r.step, float(r.tokens_per_s), now);
   if (r.flops > 0) events_.scalar("perf/mfu", r.step, float(r.mfu), now);
   if (seconds_since(flushed_) > 1) flush_events();  // for who watches; steps may be many a second
@@ -117,7 +117,7 @@ void RunLog::evaluation(int64_t step, const nlohmann::ordered_json& found, doubl
   log_.append(j.dump());
   perf_.append(nlohmann::ordered_json{{"step", step}, {"eval_ms", 1e3 * seconds}}.dump());
   for (const auto& [name, value] : found.items())
-    events_.scalar("eval/" + name, step, value.get<float>(), wall_time());
+    if (value.is_number()) events_.scalar("eval/" + name, step, value.get<float>(), wall_time());
 }
 
 void RunLog::sample(int64_t step, const std::string& text) {

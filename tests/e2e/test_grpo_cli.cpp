@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "command.h"
+#include "io/checkpoint_dir.h"
 
 namespace hearth {
 namespace {
@@ -229,6 +230,8 @@ TEST(GrpoCommand, AProgramThatFailsEndsTheRunByTheLimit) {
     if (!line.contains("loss")) continue;
     ++steps;
     EXPECT_EQ(line.at("unrewarded"), 16);
+    for (const char* key : {"reward", "entropy", "logprob_gap_max"})
+      EXPECT_TRUE(line.at(key).is_null()) << key;  // nothing was had or measured: no zero
   }
   EXPECT_EQ(steps, 2);
   // 16 failures a step: the limit of 20 is the run's, not the process's.
@@ -262,7 +265,8 @@ TEST(GrpoCommand, WhatWasLearnedOutlivesAJudgeThatHangs) {
     Arguments a = s.grpo(name, 6);
     for (std::string& x : a)
       if (x == "exact") x = "program:" + program;
-    return a + Arguments{"--reward-workers", "1", "--reward-timeout",   timeout, "--eval-data", "",
+    return a + Arguments{"--reward-workers", "1", "--reward-timeout",   timeout,
+                         "--reward-start",   "1", "--eval-data",        "",
                          "--eval-every",     "0", "--checkpoint-every", "0"};
   };
   const std::string judge = tiring_judge(s, "tiring");  // 16 a step: hangs in the third
@@ -284,6 +288,80 @@ TEST(GrpoCommand, WhatWasLearnedOutlivesAJudgeThatHangs) {
   EXPECT_EQ(ended.status, 1);
   EXPECT_NE(ended.err.find("completions without one"), std::string::npos) << ended.err;
   EXPECT_EQ(fs::read_symlink(s.path("ended") + "/latest").filename(), "step-00000002");
+}
+
+// What is right is the reward's to say; the best evaluation is kept.
+TEST(GrpoCommand, CountsTheAnswersOfItsReward) {
+  const Sums& s = sums();
+  std::ofstream worded(s.folder / "worded.jsonl");
+  for (const nlohmann::json& row : lines_of(read_file(s.folder / "sums/heldout.jsonl")))
+    worded << nlohmann::json{{"prompt", row.at("prompt")},
+                             {"answer", "so it is\n#### " + row.at("answer").get<std::string>()}}
+                  .dump()
+           << "\n";
+  worded.close();
+  Arguments a = s.grpo("numeric", 8) + Arguments{"--eval-data", s.path("worded.jsonl")};
+  for (std::string& x : a)
+    if (x == "exact") x = "numeric";
+  json_of(run(s.folder, a));
+  double most = -1, least = 2;
+  int64_t best = 0;
+  for (const nlohmann::json& line : lines_of(s.log("numeric"))) {
+    if (!line.contains("eval_reward")) continue;
+    EXPECT_EQ(line.at("eval_exact"), line.at("eval_reward"));
+    const double reward = line["eval_reward"];
+    if (line["step"] > 0 && reward > most) most = reward, best = line["step"];
+    least = std::min(least, reward);
+  }
+  EXPECT_GT(most, 0);
+  EXPECT_EQ(fs::read_symlink(s.path("numeric") + "/best").filename(), step_name(best));
+}
+
+TEST(GrpoCommand, LeavesOutWhatDoesNotFitAndSaysSo) {
+  const Sums& s = sums();
+  std::ofstream(s.folder / "long.jsonl")
+      << read_file(s.folder / "sums/prompts.jsonl")
+      << nlohmann::json{{"prompt", std::string(200, '1')}, {"answer", "1"}}.dump() << "\n";
+  Arguments a = s.grpo("long", 1);
+  for (std::string& x : a)
+    if (x == s.path("sums/prompts.jsonl")) x = s.path("long.jsonl");
+  const Ran r = run(s.folder, a + Arguments{"--stop", "[END]"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.err.find("1 of "), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("left out"), std::string::npos) << r.err;
+  // And what is in brackets is a string like any other.
+  EXPECT_NE(read_file(s.folder / "long/config.toml").find("stop = [\"[END]\"]"), std::string::npos);
+}
+
+TEST(GrpoCommand, ACurriculumGoesFromEasyToHard) {
+  const Sums& s = sums();
+  std::ofstream rated(s.folder / "rated.jsonl");
+  int rows = 0;
+  for (const nlohmann::json& row : lines_of(read_file(s.folder / "sums/prompts.jsonl"))) {
+    if (++rows > 20) break;
+    nlohmann::json with = row;
+    with["rating"] = (rows * 7) % 20;
+    rated << with.dump() << "\n";
+  }
+  rated.close();
+  const auto args = [&](const char* field) {
+    Arguments a = s.grpo(std::string("by-") + field, 5) +
+                  Arguments{"--curriculum", field, "--sample-every", "1", "--eval-every", "0"};
+    for (std::string& x : a)
+      if (x == s.path("sums/prompts.jsonl")) x = s.path("rated.jsonl");
+    return a;
+  };
+  expect_error(run(s.folder, args("score")), 1, "rated.jsonl:");
+  json_of(run(s.folder, args("rating")));
+  std::map<std::string, int> rating;
+  for (const nlohmann::json& row : lines_of(read_file(s.folder / "rated.jsonl")))
+    rating[row["prompt"]] = row["rating"];
+  std::vector<int> first;  // of each step, four prompts apart
+  for (const nlohmann::json& line : lines_of(read_file(s.path("by-rating") + "/samples.jsonl"))) {
+    const std::string text = line["text"];
+    first.push_back(rating.at(text.substr(0, text.find('\n'))));
+  }
+  EXPECT_EQ(first, (std::vector<int>{0, 4, 8, 12, 16}));
 }
 
 TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {

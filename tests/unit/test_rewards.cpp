@@ -65,7 +65,9 @@ TEST(Answers, TheNumberATextAnswersWith) {
   is("#### $1,234.50 dollars", "1234.5");
   is("####-12", "-12");
   is("#### 7 and then 9", "7");
-  is("#### 3\n#### 4", "4");
+  is("#### 3\n#### 4", "3");
+  is("#### Step 1\n...\n#### 42", "42");
+  is("#### answer: 12", "none");
   is("#### none", "none");
   is("The answer is 18.", "18");
   is("He has 3, or 4.", "4");
@@ -86,7 +88,20 @@ TEST(Answers, TheNumberATextAnswersWith) {
   is("no number", "none");
   is("", "none");
   is("####", "none");
-  is("1e5", "5");
+  is("1e5", "100000");
+  is("5e-05", "0.00005");
+  is("1.5e3", "1500");
+  is("2.50E+1 m", "25");
+  is("12e", "12");
+  is("3em", "3");
+  is("1e9999", "1");
+  is("so 3/7", "3/7");
+  is("-1/7 of it", "-1/7");
+  is("4/1", "4");
+  is("1/0", "0");
+  is("on 11/16/2026", "2026");
+  is("18 m2", "18");
+  is("x1", "1");
   is("$2,125.", "2125");
 }
 
@@ -94,6 +109,13 @@ TEST(Answers, ExactlyOrNearly) {
   EXPECT_TRUE(equal_number("#### 18", "She makes 18.\n#### 18.0"));
   EXPECT_FALSE(equal_number("#### 18.01", "#### 18"));
   EXPECT_FALSE(equal_number("", "#### 18"));
+  EXPECT_FALSE(equal_number("3/7", "1/7"));
+  EXPECT_TRUE(equal_number("it is 2/6", "1/3"));
+  EXPECT_TRUE(equal_number("0.25", "1/4"));
+  EXPECT_FALSE(equal_number("0.333", "1/3"));
+  EXPECT_FALSE(near_number("-5", "5e-05", 1e-3));
+  EXPECT_TRUE(near_number("0.00005", "5e-05", 1e-9));
+  EXPECT_TRUE(near_number("0.333", "1/3", 1e-3));
   EXPECT_TRUE(near_number("The answer is 0.3333", "0.33333333", 1e-3));
   EXPECT_FALSE(near_number("0.32", "0.33333333", 1e-3));
   EXPECT_FALSE(near_number(std::string(400, '9'), "9", 1e-3));
@@ -239,7 +261,7 @@ done
 
 TEST(RewardProgram, WhatMisbehavesIsCountedNamedAndReplaced) {
   RewardFolder folder;
-  RewardProgram p({.command = folder.script("judge", judge), .timeout_s = 3});
+  RewardProgram p({.command = folder.script("judge", judge), .timeout_s = 3, .start_s = 0});
   const PromptRow row = row_of({{"prompt", "q"}, {"answer", 3}});
   const GroupScores s = p.score(
       row, texts({"good", "bad", "die", "good", "rubbish", "hang", "nan", "other", "none", "good"}),
@@ -321,7 +343,7 @@ done
   EXPECT_FALSE(q.troubles().contains("stderr"));
   // One that never stops talking and never answers has hung all the same.
   const std::string floods = folder.script("floods", "while :; do echo x >&2; done\n");
-  RewardProgram r({.command = floods, .timeout_s = 0.2});
+  RewardProgram r({.command = floods, .timeout_s = 0.2, .start_s = 0});
   EXPECT_EQ(r.score(row, texts({"x"}), 0), (GroupScores{{}}));
   EXPECT_GT(r.counts().hung, 0);
 }
@@ -341,6 +363,42 @@ TEST(RewardProgram, AFailureLeavesNoRewardWhateverTheOthersSay) {
   }
   EXPECT_EQ(r.troubles()["program:" + program]["failed"], 12);
   EXPECT_EQ(r.troubles()["program:" + program]["died"], 24);
+}
+
+// Completions of one group are asked side by side; what they got stays in their order.
+TEST(RewardProgram, WorkersShareAGroup) {
+  RewardFolder folder;
+  const std::string together = (folder.path / "asked").string();
+  fs::create_directory(together);
+  const std::string program = folder.script("judge", "asked=" + together + R"(
+while read -r line; do
+  id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+  r=$(printf '%s' "$line" | sed 's/.*"completion":"\([0-9]*\)".*/\1/')
+  : >$asked/$$
+  for i in $(seq 400); do [ $(ls $asked | wc -l) -ge 3 ] && break; sleep 0.05; done
+  [ $(ls $asked | wc -l) -ge 3 ] || exit 1
+  echo "{\"id\":$id,\"reward\":$r}"
+done
+)");
+  const PromptRow row = row_of({{"prompt", "q"}});
+  Rewards r({.rewards = {"program:" + program}, .workers = 3, .timeout_s = 60});
+  const GroupRewards g = r.submit(row, texts({"1", "2", "3"})).get();
+  EXPECT_EQ(g.total, (GroupScores{1, 2, 3}));
+  EXPECT_EQ(g.parts, (std::vector<std::vector<double>>{{1, 2, 3}}));
+}
+
+TEST(RewardProgram, OneThatStartsSlowlyIsWaitedFor) {
+  RewardFolder folder;
+  const std::string program = folder.script("judge", std::string("sleep 1\n") + judge);
+  const PromptRow row = row_of({{"prompt", "q"}});
+  RewardProgram p({.command = program, .timeout_s = 0.3, .start_s = 60});
+  EXPECT_EQ(p.score(row, texts({"good", "bad"}), 0), (GroupScores{1, 0.25}));
+  EXPECT_EQ(p.counts().hung, 0);
+}
+
+TEST(Rewards, KnowWhichOfThemKnowsTheAnswer) {
+  EXPECT_EQ(Rewards({.rewards = {"length:9", "numeric", "exact"}}).answer_term(), 1u);
+  EXPECT_EQ(Rewards({.rewards = {"length:9", "regex:a"}}).answer_term(), std::nullopt);
 }
 
 TEST(Prompts, RowsOfEveryKnownForm) {
