@@ -40,6 +40,25 @@ TEST(Bench, InferCountsEveryToken) {
   EXPECT_GE(mix["itl_ms"]["p99"].get<double>(), mix["itl_ms"]["p50"].get<double>());
 }
 
+TEST(Quickstart, NamesADamagedFloor) {
+  const Folder folder;
+  fs::create_directories(folder / "run/data");
+  write_file_atomic(folder / "run/data/floor.json", std::string_view("{}"));
+  expect_error(run(folder, {"quickstart", "--run", folder / "run"}), 1, "floor.json");
+}
+
+TEST(Quickstart, LeavesAFolderThatIsNotItsOwn) {
+  const Folder folder;
+  fs::create_directories(folder / "run/data");
+  write_file_atomic(folder / "run/data/mine.txt", std::string_view("mine"));
+  const Ran r = run(folder, {"quickstart", "--run", folder / "run", "--steps", "1"});
+  expect_error(r, 1, "run/data");
+  EXPECT_EQ(read_file(folder / "run/data/mine.txt"), "mine");
+  int entries = 0;
+  for (const auto& entry : fs::directory_iterator(folder / "run")) ++entries, (void)entry;
+  EXPECT_EQ(entries, 1);
+}
+
 // From nothing to a sampled text; every step's files feed the next.
 TEST(Commands, FromStoriesToText) {
   const Folder folder;
