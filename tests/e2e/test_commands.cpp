@@ -40,6 +40,17 @@ TEST(Bench, InferCountsEveryToken) {
   EXPECT_GE(mix["itl_ms"]["p99"].get<double>(), mix["itl_ms"]["p50"].get<double>());
 }
 
+TEST(Commands, SayThatTheyCouldNotWrite) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "needs /dev/full";
+  const Folder folder;
+  for (const Arguments& args : {Arguments{"info", "--preset", "gpt2", "--json"},
+                                {"info", "--preset", "gpt2"},
+                                {"--version"},
+                                {"--help"},
+                                {"pretrain", "--help"}})
+    expect_error(run_into_full_disk(folder, args), 1, "stdout");
+}
+
 TEST(Quickstart, NamesADamagedFloor) {
   const Folder folder;
   fs::create_directories(folder / "run/data");
