@@ -51,6 +51,14 @@ TEST(Commands, SayThatTheyCouldNotWrite) {
     expect_error(run_into_full_disk(folder, args), 1, "stdout");
 }
 
+// What the standard library throws reads like an error of ours.
+TEST(Commands, NameTheFileInTrouble) {
+  const Folder folder;
+  const std::string name(300, 'a');
+  const Ran r = run(folder, {"generate", "--model", folder / name, "--prompt", "x"});
+  expect_error(r, 1, name + "] expected to use it, got File name too long");
+}
+
 TEST(Quickstart, NamesADamagedFloor) {
   const Folder folder;
   fs::create_directories(folder / "run/data");
