@@ -181,15 +181,15 @@ void serve(const ServeConfig& config, const ServeJob& job) {
   std::thread loop([&] { server.run(); });
   try {
     model = job.load();
+    const EngineThread engine(model->engine());
+    job.ready(*model);
+    server.open(*model, job.name);
+    loop.join();
   } catch (...) {
     server.stop();
     loop.join();
     throw;
   }
-  const EngineThread engine(model->engine());
-  job.ready(*model);
-  server.open(*model, job.name);
-  loop.join();
 }
 
 }  // namespace hearth

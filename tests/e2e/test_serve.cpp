@@ -239,6 +239,18 @@ TEST_F(Serve, EndsWhatDoesNotDrain) {
   EXPECT_EQ(c.reply().status, 503);
 }
 
+TEST_F(Serve, EndsWhereNobodyCanBeToldThatItIsReady) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "needs /dev/full";
+  write_served_folder(folder_ / "model");
+  const Ran r = run_into_full_disk(folder_, {"serve", "--model", folder_ / "model", "--port", "0",
+                                             "--threads", "1", "--device", "cpu", "--json"});
+  EXPECT_EQ(r.status, 1) << r.err;
+  const size_t at = r.err.find("hearth: [");
+  ASSERT_NE(at, r.err.npos) << r.err;
+  EXPECT_TRUE(r.err.substr(at).starts_with("hearth: [stdout] expected")) << r.err;
+  EXPECT_EQ(r.err.find('\n', at), r.err.size() - 1) << r.err;
+}
+
 TEST_F(Serve, SaysWhatItCannotDo) {
   write_served_folder(folder_ / "model");
   start_server();
