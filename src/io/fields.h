@@ -4,6 +4,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,13 +22,25 @@ std::string_view enum_name(E e) {
 }
 
 template <class E>
-E parse_enum(std::string_view text, std::string_view where) {
+std::optional<E> find_enum(std::string_view text) {
   const auto names = names_of(E{});
   for (size_t i = 0; i < names.size(); ++i)
     if (names[i] == text) return E(i);
-  std::string all;
-  for (std::string_view n : names) all += (all.empty() ? "" : ", ") + std::string(n);
-  fail_usage(where, "expected one of {}, got {}", all, in_quotes(text));
+  return {};
+}
+
+// Of a flag: what is none of the names is a wrong call.
+template <class E>
+E parse_enum(std::string_view text, std::string_view where) {
+  if (const std::optional<E> found = find_enum<E>(text)) return *found;
+  fail_usage(where, "expected one of {}, got {}", fmt::join(names_of(E{}), ", "), in_quotes(text));
+}
+
+// Of a file: the call was right.
+template <class E>
+E enum_in_file(std::string_view text, std::string_view where) {
+  if (const std::optional<E> found = find_enum<E>(text)) return *found;
+  fail(where, "expected one of {}, got {}", fmt::join(names_of(E{}), ", "), in_quotes(text));
 }
 
 template <class C>
@@ -59,7 +72,7 @@ template <class T>
 void field_from_json(T& field, const nlohmann::json& j, const std::string& where) {
   if constexpr (std::is_enum_v<T>) {
     if (!j.is_string()) fail(where, "expected a name, got {}", j.dump());
-    field = parse_enum<T>(j.get<std::string>(), where);
+    field = enum_in_file<T>(j.get<std::string>(), where);
   } else if constexpr (std::is_same_v<T, bool>) {
     if (!j.is_boolean()) fail(where, "expected true or false, got {}", j.dump());
     field = j.get<bool>();

@@ -70,6 +70,20 @@ TEST(ModelConfig, RefusesUnknownKeysAndWrongTypes) {
   EXPECT_EQ(load("[]"), "[config] expected an object, got []");
 }
 
+// A bad name in a file is no wrong call; behind a flag it is.
+TEST(ModelConfig, KnowsAWrongFileFromAWrongCall) {
+  const auto is_usage = [](const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const Error& e) { return e.usage(); }
+    ADD_FAILURE() << "no error";
+    return false;
+  };
+  ModelConfig c;
+  EXPECT_FALSE(is_usage([&] { fields_from_json(c, {{"norm", "batch"}}, "config.json"); }));
+  EXPECT_TRUE(is_usage([] { parse_enum<Act>("tanh", "--act"); }));
+}
+
 TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
   const auto refusal = [](const std::function<void(ModelConfig&)>& change) {
     ModelConfig c;
