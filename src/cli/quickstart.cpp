@@ -155,7 +155,6 @@ void run(const QuickstartFlags& f) {
   const std::unique_ptr<Backend> backend = make_backend(f.common);
   RunSpec spec;
   spec.model = preset("tiny");
-  const Floor floor = make_data(run, spec.model.vocab, f.common.threads);
   TrainConfig& c = spec.train;
   c.data = {(data / "train" / "*.bin").string()}, c.val = {(data / "val" / "*.bin").string()};
   c.tokenizer = (data / "tokenizer").string();
@@ -166,6 +165,8 @@ void run(const QuickstartFlags& f) {
   c.order = LoaderSpec::Order::shuffled;
   c.eval_every = 100, c.checkpoint_every = 0, c.keep = 1;
   c.sample_every = 200, c.sample_tokens = 60;
+  c.check();  // before anything is made
+  const Floor floor = make_data(run, spec.model.vocab, f.common.threads);
   c.target_loss = target_over_floor * floor.nats_per_token;
   spec.run = run, spec.resume = true;
   fmt::print(stderr,

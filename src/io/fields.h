@@ -3,12 +3,14 @@
 // through an overload `names_of(E)` that lists its enumerators' names in order.
 #pragma once
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -78,9 +80,13 @@ void field_from_json(T& field, const nlohmann::json& j, const std::string& where
     field = j.get<bool>();
   } else if constexpr (std::is_integral_v<T>) {
     if (!j.is_number_integer()) fail(where, "expected a whole number, got {}", j.dump());
+    const bool fits = j.is_number_unsigned() ? std::in_range<T>(j.get<uint64_t>())
+                                             : std::in_range<T>(j.get<int64_t>());
+    if (!fits) fail(where, "expected a whole number in range, got {}", j.dump());
     field = j.get<T>();
   } else if constexpr (std::is_floating_point_v<T>) {
-    if (!j.is_number()) fail(where, "expected a number, got {}", j.dump());
+    if (!j.is_number() || !std::isfinite(j.get<T>()))  // the latter: too large for T
+      fail(where, "expected a number, got {}", j.dump());
     field = j.get<T>();
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (!j.is_string()) fail(where, "expected a string, got {}", j.dump());

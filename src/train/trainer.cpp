@@ -366,6 +366,9 @@ class Run {
 
 }  // namespace
 
-RunResult pretrain(const RunSpec& spec, Backend& backend) { return Run(spec, backend).run(); }
+RunResult pretrain(const RunSpec& spec, Backend& backend) {
+  spec.train.check();
+  return Run(spec, backend).run();
+}
 
 }  // namespace hearth

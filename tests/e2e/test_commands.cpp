@@ -78,6 +78,12 @@ TEST(Quickstart, LeavesAFolderThatIsNotItsOwn) {
   EXPECT_EQ(entries, 1);
 }
 
+TEST(Quickstart, RefusesStepsBeforeItMakesAnything) {
+  const Folder folder;
+  expect_error(run(folder, {"quickstart", "--run", folder / "run", "--steps", "-4"}), 2, "--steps");
+  EXPECT_FALSE(fs::exists(folder / "run"));
+}
+
 // From nothing to a sampled text; every step's files feed the next.
 TEST(Commands, FromStoriesToText) {
   const Folder folder;
