@@ -1,7 +1,5 @@
 #include "core/threads.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -11,17 +9,11 @@
 #include <thread>
 #include <vector>
 
+#include "core/cores.h"
 #include "core/error.h"
 
 namespace hearth {
 namespace {
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
-}
 
 void relax() {
 #if defined(__x86_64__)
@@ -91,7 +83,7 @@ struct Threads::Pool {
 };
 
 Threads::Threads(int count) : pool_(std::make_unique<Pool>()) {
-  const int n = count > 0 ? count : usable_cores();
+  const int n = count > 0 ? count : usable_threads();
   try {
     for (int w = 1; w < n; ++w) pool_->workers.emplace_back([p = pool_.get(), w] { p->loop(w); });
   } catch (const std::system_error& e) {
