@@ -7,6 +7,7 @@
 #include <locale>
 
 #include "core/error.h"
+#include "io/utf8.h"
 #include "tokenizer/unicode.h"
 
 namespace hearth::jinja {
@@ -29,13 +30,8 @@ size_t char_before(std::string_view s, size_t end) {
 }
 
 void add_code(MarkedText& out, uint32_t c, char mark) {
-  const auto put = [&](uint32_t b) {
-    out.add(std::string_view(reinterpret_cast<char*>(&b), 1), mark);
-  };
-  if (c < 0x80) return put(c);
-  if (c < 0x800) return put(0xc0 | c >> 6), put(0x80 | (c & 63));
-  if (c < 0x10000) return put(0xe0 | c >> 12), put(0x80 | (c >> 6 & 63)), put(0x80 | (c & 63));
-  put(0xf0 | c >> 18), put(0x80 | (c >> 12 & 63)), put(0x80 | (c >> 6 & 63)), put(0x80 | (c & 63));
+  append_utf8(out.bytes, c);
+  out.marks.resize(out.bytes.size(), mark);
 }
 
 // The C library's tables beyond ASCII: one code point for one.

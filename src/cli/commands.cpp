@@ -36,7 +36,8 @@ void put(std::string_view text) {
 }
 
 void flush() {
-  if (std::fflush(stdout) != 0) fail("stdout", "expected to write all, got an error");
+  if (std::fflush(stdout) != 0 || std::ferror(stdout))  // the latter: earlier, of what was put
+    fail("stdout", "expected to write all, got an error");
 }
 
 void print_json(const nlohmann::ordered_json& j) {
@@ -72,12 +73,12 @@ int run_command_line(int argc, char** argv) {
   try {
     app.parse(args);
   } catch (const CLI::CallForVersion&) {
-    fmt::print("hearth {}\n", build_info().version);
-    return 0;
+    put(fmt::format("hearth {}\n", build_info().version));
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // help
-    explain_parse_error(app, given, e);
+    if (e.get_exit_code() != 0) explain_parse_error(app, given, e);
+    app.exit(e);  // help
   }
+  flush();  // a full disk is an error, not less output
   return 0;
 }
 

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -31,7 +32,7 @@ void field_from_text(T& field, const std::vector<std::string>& text, const std::
     field = s == "true";
   } else {
     const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), field);
-    if (error != std::errc{} || end != s.data() + s.size())
+    if (error != std::errc{} || end != s.data() + s.size() || !std::isfinite(double(field)))
       fail_usage(where, "expected a {}, got '{}'",
                  std::is_integral_v<T> ? "whole number in range" : "number", s);
   }

@@ -1,19 +1,52 @@
 // hearth: one program that trains, aligns and serves small language models.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "cli/commands.h"
 #include "core/error.h"
+
+namespace {
+
+// What the libraries below throw themselves, as if one of our checks had met it.
+std::string explain_foreign_error(const std::exception& e) {
+  if (const auto* f = dynamic_cast<const std::filesystem::filesystem_error*>(&e)) {
+    std::string path = f->path1().string();
+    if (!f->path2().empty()) path += " to " + f->path2().string();
+    return fmt::format("[{}] expected to use it, got {}", path, f->code().message());
+  }
+  if (dynamic_cast<const nlohmann::json::exception*>(&e)) {
+    const std::string text = e.what();  // "[json.exception.type_error.302] type must be .."
+    const size_t end = text.find("] ");
+    return "[json] expected other contents, got: " + text.substr(end == text.npos ? 0 : end + 2);
+  }
+  if (const auto* s = dynamic_cast<const std::system_error*>(&e)) {
+    if (std::ferror(stdout))
+      return fmt::format("[stdout] expected to write all, got {}", s->code().message());
+    return fmt::format("[system] expected a call to succeed, got {}", s->what());
+  }
+  return fmt::format("[internal] {}", e.what());
+}
+
+void print_error(std::string line) {
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::fputs(("hearth: " + line + "\n").c_str(), stderr);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   try {
     return hearth::run_command_line(argc, argv);
   } catch (const hearth::Error& e) {
-    fmt::print(stderr, "hearth: {}\n", e.what());
+    print_error(e.what());
     return e.usage() ? 2 : 1;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "hearth: [memory] expected more free memory than this machine has left\n");
-  } catch (const std::exception& e) { fmt::print(stderr, "hearth: [internal] {}\n", e.what()); }
+    print_error("[memory] expected more free memory than this machine has left");
+  } catch (const std::exception& e) { print_error(explain_foreign_error(e)); }
   return 1;
 }

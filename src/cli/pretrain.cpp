@@ -40,6 +40,7 @@ void run(const PretrainFlags& f) {
   if (!f.preset.empty()) spec.model = preset(f.preset);
   f.model.apply(spec.model);
   f.train.apply(spec.train);
+  spec.train.check();
   spec.run = f.run;
   spec.resume = f.resume;
   spec.stop_after_step = f.stop_after_step;

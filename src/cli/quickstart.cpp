@@ -2,6 +2,12 @@
 // embedded corpus, learns a tokenizer from it, trains the tiny preset until its loss is near the
 // corpus's known entropy, and samples. A finished run is recognised and only shown again.
 #include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
 
 #include "cli/commands.h"
 #include "cli/pretrain.h"
@@ -25,6 +31,7 @@ namespace {
 constexpr int64_t train_stories = 12000, val_stories = 256, tokenizer_stories = 4000;
 constexpr uint64_t train_seed = 1, val_seed = 2;
 constexpr double target_over_floor = 1.08;
+constexpr const char* floor_file = "floor.json";  // written last
 
 struct QuickstartFlags {
   Common common;
@@ -61,14 +68,23 @@ PrepareResult prepare_stories(const fs::path& text, const fs::path& out, const T
   return prepare(p);
 }
 
-Floor make_data(const fs::path& dir, int64_t vocab, int threads) {
-  const fs::path done = dir / "floor.json";
-  if (fs::exists(done)) {
-    const nlohmann::json j = read_json(done);
-    return {j.at("nats_per_token").get<double>(), j.at("chars_per_token").get<double>()};
+constexpr std::string_view unfinished = ".data-";  // and the number of the process that makes it
+
+// Folders that killed calls left; those of calls at work stay.
+void remove_leftovers(const fs::path& run) {
+  for (const auto& entry : fs::directory_iterator(run)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(unfinished)) continue;
+    const char *begin = name.data() + unfinished.size(), *end = name.data() + name.size();
+    pid_t pid = 0;
+    const auto [stop, error] = std::from_chars(begin, end, pid);
+    if (error != std::errc{} || stop != end || pid <= 0) continue;
+    const bool gone = kill(pid, 0) != 0 && errno == ESRCH;
+    if (gone || pid == getpid()) fs::remove_all(entry.path());
   }
-  fs::remove_all(dir);  // what a killed call left
-  make_dirs(dir);
+}
+
+Floor write_data(const fs::path& dir, int64_t vocab, int threads) {
   fmt::print(stderr, "writing {} stories from the built-in grammar\n", train_stories);
   write_stories(dir / "sample.txt", train_seed, tokenizer_stories);
   write_stories(dir / "train.txt", train_seed, train_stories);
@@ -85,9 +101,36 @@ Floor make_data(const fs::path& dir, int64_t vocab, int threads) {
   const double tokens = double(val.train.tokens);
   const double chars = double(fs::file_size(dir / "val.txt")) - 15.0 * double(val_stories);
   const Floor f{nats / tokens, chars / tokens};
-  write_file_atomic(done, nlohmann::json{{"nats_per_token", f.nats_per_token},
-                                         {"chars_per_token", f.chars_per_token}}
-                              .dump());
+  write_file_atomic(dir / floor_file, nlohmann::json{{"nats_per_token", f.nats_per_token},
+                                                     {"chars_per_token", f.chars_per_token}}
+                                          .dump());
+  return f;
+}
+
+Floor read_floor(const fs::path& file) {
+  const nlohmann::json j = read_json(file);
+  const auto number = [&](const char* key) {
+    if (!j.is_object() || !j.contains(key) || !j[key].is_number())
+      fail(file.string(), "expected a number {}, got none", key);
+    return j[key].get<double>();
+  };
+  return {number("nats_per_token"), number("chars_per_token")};
+}
+
+// Made beside its place and moved there whole: a folder of that name without the floor is not ours.
+Floor make_data(const fs::path& run, int64_t vocab, int threads) {
+  const fs::path dir = run / "data";
+  if (fs::exists(dir / floor_file)) return read_floor(dir / floor_file);
+  if (fs::exists(fs::symlink_status(dir)))
+    fail(dir.string(),
+         "expected nothing or the data of a quickstart, got no {}; give another --run", floor_file);
+  make_dirs(run);
+  remove_leftovers(run);
+  const fs::path whole = run / fmt::format("{}{}", unfinished, getpid());
+  make_dirs(whole);
+  const Floor f = write_data(whole, vocab, threads);
+  if (std::rename(whole.c_str(), dir.c_str()) != 0) fail_errno(dir, "to move the data there");
+  fsync_dir(run);
   return f;
 }
 
@@ -112,7 +155,6 @@ void run(const QuickstartFlags& f) {
   const std::unique_ptr<Backend> backend = make_backend(f.common);
   RunSpec spec;
   spec.model = preset("tiny");
-  const Floor floor = make_data(data, spec.model.vocab, f.common.threads);
   TrainConfig& c = spec.train;
   c.data = {(data / "train" / "*.bin").string()}, c.val = {(data / "val" / "*.bin").string()};
   c.tokenizer = (data / "tokenizer").string();
@@ -123,6 +165,8 @@ void run(const QuickstartFlags& f) {
   c.order = LoaderSpec::Order::shuffled;
   c.eval_every = 100, c.checkpoint_every = 0, c.keep = 1;
   c.sample_every = 200, c.sample_tokens = 60;
+  c.check();  // before anything is made
+  const Floor floor = make_data(run, spec.model.vocab, f.common.threads);
   c.target_loss = target_over_floor * floor.nats_per_token;
   spec.run = run, spec.resume = true;
   fmt::print(stderr,

@@ -1,24 +1,19 @@
 #include "core/threads.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "core/cores.h"
+#include "core/error.h"
+
 namespace hearth {
 namespace {
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
-}
 
 void relax() {
 #if defined(__x86_64__)
@@ -34,6 +29,16 @@ constexpr int spin_rounds = 4000;
 }  // namespace
 
 struct Threads::Pool {
+  ~Pool() {  // also of a pool that could not start all its workers
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+      ticket.store(UINT64_MAX, std::memory_order_release);
+    }
+    wake.notify_all();
+    workers.clear();  // joins, while what they wait on still exists
+  }
+
   std::vector<std::jthread> workers;
   std::mutex mutex;
   std::condition_variable wake;
@@ -78,19 +83,15 @@ struct Threads::Pool {
 };
 
 Threads::Threads(int count) : pool_(std::make_unique<Pool>()) {
-  const int n = count > 0 ? count : usable_cores();
-  for (int w = 1; w < n; ++w) pool_->workers.emplace_back([p = pool_.get(), w] { p->loop(w); });
+  const int n = count > 0 ? count : usable_threads();
+  try {
+    for (int w = 1; w < n; ++w) pool_->workers.emplace_back([p = pool_.get(), w] { p->loop(w); });
+  } catch (const std::system_error& e) {
+    fail("threads", "expected {} threads, got {}: {}", n, this->count(), e.code().message());
+  }
 }
 
-Threads::~Threads() {
-  {
-    std::lock_guard lock(pool_->mutex);
-    pool_->stop = true;
-    pool_->ticket.store(UINT64_MAX, std::memory_order_release);
-  }
-  pool_->wake.notify_all();
-  pool_->workers.clear();  // joins, while what they wait on still exists
-}
+Threads::~Threads() = default;
 
 int Threads::count() const { return int(pool_->workers.size()) + 1; }
 

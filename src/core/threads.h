@@ -10,7 +10,7 @@ namespace hearth {
 
 class Threads {
  public:
-  // count 0 takes one thread per core this process may run on. The calling thread is one of them.
+  // count 0 takes one thread per core this process may use. The calling thread is one of them.
   explicit Threads(int count = 0);
   ~Threads();
   Threads(const Threads&) = delete;

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/cores.h"
 #include "core/error.h"
 #include "core/threads.h"
 #include "cpu/stream.h"
@@ -78,39 +79,16 @@ int64_t left_in_group(const std::string& dir, const char* limit_file, const char
   return std::max<int64_t>(0, limit - used + reclaimable(dir + "/memory.stat"));
 }
 
-// The tightest limit from this process's control group up to the root. In a container the group's
-// path is often not visible from inside; the root of the mount is then the group itself.
 int64_t cgroup_available() {
-  std::ifstream f("/proc/self/cgroup");
-  int64_t left = unlimited;
-  for (std::string line; std::getline(f, line);) {
-    const bool v2 = line.rfind("0::", 0) == 0;
-    const size_t memory = line.find(":memory:");
-    if (!v2 && memory == std::string::npos) continue;
-    const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    std::string path = v2 ? line.substr(3) : line.substr(memory + 8);
-    for (;;) {
-      left = std::min(
-          left, v2 ? left_in_group(root + path, "memory.max", "memory.current")
-                   : left_in_group(root + path, "memory.limit_in_bytes", "memory.usage_in_bytes"));
-      if (path.empty() || path == "/") break;
-      path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
-    }
-  }
+  int64_t left = unlimited;  // the tightest limit on the way to the root
+  for (const ControlGroup& g : control_groups("memory"))
+    left = std::min(
+        left, g.v2 ? left_in_group(g.folder, "memory.max", "memory.current")
+                   : left_in_group(g.folder, "memory.limit_in_bytes", "memory.usage_in_bytes"));
   return left;
 }
 
 std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / 1048576); }
-
-std::vector<int> usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;
-  for (int i = 0; i < CPU_SETSIZE; ++i)
-    if (CPU_ISSET(i, &set)) cores.push_back(i);
-  return cores;
-}
 
 // A pool that takes every core stays put: each worker on a core of its own, so that none waits for
 // another at the end of a step. The calling thread may be anybody's and is left alone. With fewer

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "io/json.h"
+#include "io/utf8.h"
 
 namespace hearth {
 namespace {
@@ -46,19 +47,6 @@ size_t character(const uint8_t* p, size_t room) {
     return tail(1) && tail(2) && tail(3) && !overlong && !beyond ? 4 : 0;
   }
   return 0;
-}
-
-void append_utf8(std::string& out, uint32_t c) {
-  if (c < 0x80) {
-    out += char(c);
-  } else if (c < 0x800) {
-    out += {char(0xc0 | c >> 6), char(0x80 | (c & 63))};
-  } else if (c < 0x10000) {
-    out += {char(0xe0 | c >> 12), char(0x80 | (c >> 6 & 63)), char(0x80 | (c & 63))};
-  } else {
-    out += {char(0xf0 | c >> 18), char(0x80 | (c >> 12 & 63)), char(0x80 | (c >> 6 & 63)),
-            char(0x80 | (c & 63))};
-  }
 }
 
 // Walks a line. Every method returns false, for good, at what it does not take.

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -15,6 +16,8 @@
 
 namespace hearth {
 namespace {
+
+constexpr int most_workers = 256, most_prefetch = 4096;
 
 // Runs body(i) for i in [0, n) on a few threads; the files are checked before the workers exist.
 template <class F>
@@ -30,7 +33,9 @@ void for_each_file(size_t n, int threads, F body) {
   };
   {
     std::vector<std::jthread> pool;
-    for (int t = 1; t < std::min<int>(threads, int(n)); ++t) pool.emplace_back(work);
+    try {
+      for (int t = 1; t < std::min<int>(threads, int(n)); ++t) pool.emplace_back(work);
+    } catch (const std::system_error&) {}  // no more to be had: fewer do the same
     work();
   }
   for (const std::exception_ptr& e : errors)
@@ -54,6 +59,15 @@ void mark_documents(int32_t* positions, int32_t* documents, const int32_t* token
 }  // namespace
 
 struct Loader::State {
+  ~State() {  // also of a loader that could not start all its workers
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+    }
+    space.notify_all();
+    workers.clear();  // joins
+  }
+
   // The files of one source.
   struct Stream {
     std::vector<TokenFile> files;
@@ -119,9 +133,10 @@ void Loader::State::check_spec() const {
            s.weight, s.files.size(), s.name);
   if (spec.batch < 1 || spec.seq < 1)
     fail("loader", "expected a batch of at least 1 x 1, got {} x {}", spec.batch, spec.seq);
-  if (spec.workers < 1 || spec.prefetch < 1)
-    fail("loader", "expected workers >= 1 and prefetch >= 1, got {} and {}", spec.workers,
-         spec.prefetch);
+  if (spec.workers < 1 || spec.workers > most_workers)
+    fail_usage("--workers", "expected 1 to {} loader threads, got {}", most_workers, spec.workers);
+  if (spec.prefetch < 1 || spec.prefetch > most_prefetch)
+    fail_usage("--prefetch", "expected 1 to {} batches, got {}", most_prefetch, spec.prefetch);
   if (spec.world < 1 || spec.rank < 0 || spec.rank >= spec.world)
     fail("loader", "expected 0 <= rank < world, got rank {} of {}", spec.rank, spec.world);
   if (spec.document_mask && spec.document_start < 0)
@@ -373,17 +388,15 @@ Loader::Loader(LoaderSpec spec, Cursor start) : state_(std::make_unique<State>()
   s.plan = s.delivered = start;
   s.check_cursor();
   s.ring.resize(size_t(s.spec.prefetch));
-  for (int w = 0; w < s.spec.workers; ++w) s.workers.emplace_back([&s] { s.work(); });
+  try {
+    for (int w = 0; w < s.spec.workers; ++w) s.workers.emplace_back([&s] { s.work(); });
+  } catch (const std::system_error& e) {
+    fail("loader", "expected {} workers, got {}: {}", s.spec.workers, s.workers.size(),
+         e.code().message());
+  }
 }
 
-Loader::~Loader() {
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->stop = true;
-  }
-  state_->space.notify_all();
-  state_->workers.clear();  // joins
-}
+Loader::~Loader() = default;
 
 Batch Loader::next() {
   Batch b;

@@ -3,11 +3,14 @@
 // through an overload `names_of(E)` that lists its enumerators' names in order.
 #pragma once
 
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -21,13 +24,25 @@ std::string_view enum_name(E e) {
 }
 
 template <class E>
-E parse_enum(std::string_view text, std::string_view where) {
+std::optional<E> find_enum(std::string_view text) {
   const auto names = names_of(E{});
   for (size_t i = 0; i < names.size(); ++i)
     if (names[i] == text) return E(i);
-  std::string all;
-  for (std::string_view n : names) all += (all.empty() ? "" : ", ") + std::string(n);
-  fail_usage(where, "expected one of {}, got {}", all, in_quotes(text));
+  return {};
+}
+
+// Of a flag: what is none of the names is a wrong call.
+template <class E>
+E parse_enum(std::string_view text, std::string_view where) {
+  if (const std::optional<E> found = find_enum<E>(text)) return *found;
+  fail_usage(where, "expected one of {}, got {}", fmt::join(names_of(E{}), ", "), in_quotes(text));
+}
+
+// Of a file: the call was right.
+template <class E>
+E enum_in_file(std::string_view text, std::string_view where) {
+  if (const std::optional<E> found = find_enum<E>(text)) return *found;
+  fail(where, "expected one of {}, got {}", fmt::join(names_of(E{}), ", "), in_quotes(text));
 }
 
 template <class C>
@@ -59,15 +74,19 @@ template <class T>
 void field_from_json(T& field, const nlohmann::json& j, const std::string& where) {
   if constexpr (std::is_enum_v<T>) {
     if (!j.is_string()) fail(where, "expected a name, got {}", j.dump());
-    field = parse_enum<T>(j.get<std::string>(), where);
+    field = enum_in_file<T>(j.get<std::string>(), where);
   } else if constexpr (std::is_same_v<T, bool>) {
     if (!j.is_boolean()) fail(where, "expected true or false, got {}", j.dump());
     field = j.get<bool>();
   } else if constexpr (std::is_integral_v<T>) {
     if (!j.is_number_integer()) fail(where, "expected a whole number, got {}", j.dump());
+    const bool fits = j.is_number_unsigned() ? std::in_range<T>(j.get<uint64_t>())
+                                             : std::in_range<T>(j.get<int64_t>());
+    if (!fits) fail(where, "expected a whole number in range, got {}", j.dump());
     field = j.get<T>();
   } else if constexpr (std::is_floating_point_v<T>) {
-    if (!j.is_number()) fail(where, "expected a number, got {}", j.dump());
+    if (!j.is_number() || !std::isfinite(j.get<T>()))  // the latter: too large for T
+      fail(where, "expected a number, got {}", j.dump());
     field = j.get<T>();
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (!j.is_string()) fail(where, "expected a string, got {}", j.dump());

@@ -66,9 +66,11 @@ void fail_errno(const fs::path& path, std::string_view wanted, int error) {
 }
 
 Fd open_file(const fs::path& path, int flags, std::string_view wanted) {
-  Fd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
-  if (!fd) fail_errno(path, wanted);
-  return fd;
+  for (;;) {
+    Fd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
+    if (fd) return fd;
+    if (errno != EINTR) fail_errno(path, wanted);  // else a signal, while a pipe waits
+  }
 }
 
 void write_all(const Fd& fd, Bytes bytes, const fs::path& path) {

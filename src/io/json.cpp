@@ -120,6 +120,8 @@ class StrictReader : public nlohmann::json_sax<Json> {
 
 template <class S>
 std::string nearest_of(std::string_view key, std::span<const S> candidates) {
+  constexpr size_t longest = 64;  // a key may be megabytes of a stranger's request
+  key = key.substr(0, longest);
   std::string_view best;
   size_t best_distance = std::string_view::npos;
   for (const std::string_view c : candidates) {

@@ -27,7 +27,7 @@ nlohmann::json read_json(const std::filesystem::path&, JsonLimits limits = {});
 std::string in_quotes(std::string_view);
 
 // The candidate with the fewest edits (insert, delete, replace, swap neighbours) from `key`, the
-// first of equals; empty without candidates.
+// first of equals; empty without candidates. Of a long key only the beginning is looked at.
 std::string nearest(std::string_view key, std::span<const std::string_view> candidates);
 std::string nearest(std::string_view key, std::span<const std::string> candidates);
 

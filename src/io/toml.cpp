@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "io/utf8.h"
 
 namespace hearth {
 namespace {
@@ -14,19 +15,6 @@ namespace {
 bool is_bare(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
          c == '-';
-}
-
-void append_utf8(std::string& out, uint32_t c) {
-  const auto tail = [&](int shift) { out += char(0x80 | ((c >> shift) & 0x3f)); };
-  if (c < 0x80) {
-    out += char(c);
-  } else if (c < 0x800) {
-    out += char(0xc0 | (c >> 6)), tail(0);
-  } else if (c < 0x10000) {
-    out += char(0xe0 | (c >> 12)), tail(6), tail(0);
-  } else {
-    out += char(0xf0 | (c >> 18)), tail(12), tail(6), tail(0);
-  }
 }
 
 class TomlReader {

@@ -293,7 +293,7 @@ OpenedModel open_gguf(const fs::path& path) {
   const GgufFile& f = owner->file;
   const ModelConfig config = read_config(f);
   check_rope_factors(f, config);
-  const HfType type = parse_enum<HfType>(architecture_of(f), f.where);
+  const HfType type = enum_in_file<HfType>(architecture_of(f), f.where);
   OpenedModel o{config, {path.string(), owner, {}, {}, gguf_layout(type)}, path, {}};
   if (config.layers > int64_t(f.tensors.size()))
     fail(f.where, "expected tensors for {} layers, got {}", config.layers, f.tensors.size());

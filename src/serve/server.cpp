@@ -1,9 +1,12 @@
 #include "serve/server.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <thread>
 
 #include "core/error.h"
@@ -75,7 +78,8 @@ class Server {
         fmt::print(stderr, "hearth: [serve] {}\n", e.what());
       }
   }
-  void stop() { io_.stop(); }  // by any thread, as is open()
+  void stop() { io_.stop(); }  // by any thread, as are loaded() and open()
+  void loaded() { loading_ = false; }
   void open(ServedModel& model, const std::string& name) {
     asio::post(io_, [this, &model, name] { service_.open(model, name); });
   }
@@ -131,6 +135,7 @@ class Server {
   void await_signal() {
     signals_.async_wait([this](boost::system::error_code e, int) {
       if (e) return;
+      if (loading_) leave();
       const auto now = std::chrono::steady_clock::now();
       // A launcher may pass on what the terminal has already sent: one wish, told twice.
       if (service_.closing())
@@ -143,6 +148,12 @@ class Server {
       await_signal();
       drain();
     });
+  }
+
+  // Loading cannot be told to stop, and nothing has been promised yet: all were answered by 503.
+  [[noreturn]] void leave() {
+    std::fputs("hearth: stopping; the model was not loaded yet\n", stderr);
+    _exit(0);  // as after any other signal
   }
 
   // Looks again and again whether all has been said.
@@ -169,6 +180,7 @@ class Server {
   std::vector<std::weak_ptr<Connection>> connections_;
   std::chrono::steady_clock::time_point asked_, end_;  // to stop; when all must have been said
   bool cancelled_ = false;
+  std::atomic<bool> loading_ = true;
 };
 
 }  // namespace
@@ -181,15 +193,16 @@ void serve(const ServeConfig& config, const ServeJob& job) {
   std::thread loop([&] { server.run(); });
   try {
     model = job.load();
+    server.loaded();
+    const EngineThread engine(model->engine());
+    job.ready(*model);
+    server.open(*model, job.name);
+    loop.join();
   } catch (...) {
     server.stop();
     loop.join();
     throw;
   }
-  const EngineThread engine(model->engine());
-  job.ready(*model);
-  server.open(*model, job.name);
-  loop.join();
 }
 
 }  // namespace hearth

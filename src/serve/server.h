@@ -19,7 +19,9 @@ struct ServeJob {
 };
 
 // Returns after SIGTERM or SIGINT, when what was running has ended or drain_seconds have passed; a
-// second signal ends it at once. Throws when it cannot listen or load.
+// second signal ends it at once. While the model is being loaded the first one ends the process,
+// with status 0: there is nothing to wait for. Throws when it cannot listen or load, and what the
+// job throws.
 void serve(const ServeConfig&, const ServeJob&);
 
 }  // namespace hearth

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "io/utf8.h"
 #include "tokenizer/unicode.h"
 
 namespace hearth {

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <string>
 #include <string_view>
 
 namespace hearth {
@@ -81,17 +80,6 @@ inline Utf8Char read_utf8(const char* p, const char* end) {
     code = code << 6 | (c & 0x3f);
   }
   return {code, n};
-}
-
-// Adds the code point as UTF-8.
-inline void append_utf8(std::string& text, uint32_t code) {
-  if (code < 0x80) {
-    text += char(code);
-    return;
-  }
-  const int n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-  text += char((0xf00u >> n & 0xff) | code >> 6 * (n - 1));
-  for (int i = n - 2; i >= 0; --i) text += char(0x80 | (code >> 6 * i & 0x3f));
 }
 
 // How many bytes at the front of the text are ASCII.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "io/utf8.h"
 #include "tokenizer/encode.h"
 #include "tokenizer/unicode.h"
 

@@ -26,6 +26,16 @@ inline DType to_dtype(TrainDType d) {
   return d == TrainDType::bf16 ? DType::bf16 : d == TrainDType::fp16 ? DType::f16 : DType::f32;
 }
 
+// How weights follow gradients, of every command that trains.
+struct UpdateSettings {
+  double lr = 0;
+  int64_t warmup = 0;
+  double lr_floor = 0;
+  float beta1 = 0, beta2 = 0, adam_eps = 0, weight_decay = 0, clip = 0;
+
+  void check() const;  // names the flag of the first that no run can use
+};
+
 struct TrainConfig {
   std::vector<std::string> data, val;
   std::string tokenizer;
@@ -73,7 +83,7 @@ struct TrainConfig {
     v("lr", lr, "peak learning rate");
     v("schedule", schedule, "constant, cosine, linear, wsd (linear decay) or wsd_sqrt");
     v("warmup", warmup, "steps of linear warmup");
-    v("decay_steps", decay_steps, "steps of the decay at the end of wsd");
+    v("decay_steps", decay_steps, "steps of the decay at the end of wsd, which needs some");
     v("lr_floor", lr_floor, "fraction of the peak that cosine and linear end at");
     v("beta1", beta1, "AdamW");
     v("beta2", beta2, "AdamW");
@@ -101,6 +111,10 @@ struct TrainConfig {
     v("sample_tokens", sample_tokens, "tokens of a sample");
     v("sample_prompt", sample_prompt, "text a sample continues");
   }
+
+  // Names the flag of the first value that no run can use; what depends on files or on the model
+  // is checked with them.
+  void check() const;
 };
 
 }  // namespace hearth

@@ -53,8 +53,7 @@ class Run {
       if (!train_step()) continue;  // went back to a checkpoint
       const bool done = state_.step == config_.steps;
       if (due(config_.eval_every) || (done && !config_.val.empty())) validate();
-      if (spec_.sample && due(config_.sample_every))
-        log_->sample(state_.step, spec_.sample(store_));
+      if (spec_.sample && due(config_.sample_every)) sample();
       if (at_target())
         reason = "target";
       else if ((spec_.stop && *spec_.stop) || at_stop())
@@ -297,6 +296,17 @@ class Run {
       fail("train", "expected to recover, got {} after 10 reloads in this run", why);
   }
 
+  // For somebody to read: for want of memory, say, there is none, and the run goes on.
+  void sample() {
+    std::string text;
+    try {
+      text = spec_.sample(store_);
+    } catch (const std::exception& e) {
+      return warn(fmt::format("no sample at step {}: {}", state_.step, e.what()));
+    }
+    log_->sample(state_.step, text);
+  }
+
   void validate() {
     if (config_.val.empty()) return;
     const auto begin = Clock::now();
@@ -366,6 +376,9 @@ class Run {
 
 }  // namespace
 
-RunResult pretrain(const RunSpec& spec, Backend& backend) { return Run(spec, backend).run(); }
+RunResult pretrain(const RunSpec& spec, Backend& backend) {
+  spec.train.check();
+  return Run(spec, backend).run();
+}
 
 }  // namespace hearth

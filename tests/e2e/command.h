@@ -49,9 +49,12 @@ class Folder {
   fs::path path_;
 };
 
-// Starts `hearth args..` with stdout and stderr in files of `folder`; returns its process id.
-inline pid_t start(const Folder& folder, const Arguments& args, const std::string& name = "run") {
-  const std::string out = folder / (name + ".out"), err = folder / (name + ".err");
+// Starts `hearth args..` with stderr, and stdout where no file is given for it, in files of
+// `folder`; returns its process id.
+inline pid_t start(const Folder& folder, const Arguments& args, const std::string& name = "run",
+                   const std::string& to = {}) {
+  const std::string out = to.empty() ? (folder / (name + ".out")).string() : to;
+  const std::string err = folder / (name + ".err");
   std::vector<char*> argv{const_cast<char*>(HEARTH_BINARY)};
   for (const std::string& a : args) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
@@ -89,6 +92,14 @@ inline Ran run(const Folder& folder, const Arguments& args, const std::string& n
   Ran r;
   r.status = wait_for(start(folder, args, name));
   r.out = read_file(folder / (name + ".out")), r.err = read_file(folder / (name + ".err"));
+  return r;
+}
+
+// Its stdout goes where no byte can be written.
+inline Ran run_into_full_disk(const Folder& folder, const Arguments& args) {
+  Ran r;
+  r.status = wait_for(start(folder, args, "full", "/dev/full"));
+  r.err = read_file(folder / "full.err");
   return r;
 }
 

@@ -40,6 +40,50 @@ TEST(Bench, InferCountsEveryToken) {
   EXPECT_GE(mix["itl_ms"]["p99"].get<double>(), mix["itl_ms"]["p50"].get<double>());
 }
 
+TEST(Commands, SayThatTheyCouldNotWrite) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "needs /dev/full";
+  const Folder folder;
+  for (const Arguments& args : {Arguments{"info", "--preset", "gpt2", "--json"},
+                                {"info", "--preset", "gpt2"},
+                                {"--version"},
+                                {"--help"},
+                                {"pretrain", "--help"}})
+    expect_error(run_into_full_disk(folder, args), 1, "stdout");
+}
+
+// What the standard library throws reads like an error of ours.
+TEST(Commands, NameTheFileInTrouble) {
+  const Folder folder;
+  const std::string name(300, 'a');
+  const Ran r = run(folder, {"generate", "--model", folder / name, "--prompt", "x"});
+  expect_error(r, 1, name + "] expected to use it, got File name too long");
+}
+
+TEST(Quickstart, NamesADamagedFloor) {
+  const Folder folder;
+  fs::create_directories(folder / "run/data");
+  write_file_atomic(folder / "run/data/floor.json", std::string_view("{}"));
+  expect_error(run(folder, {"quickstart", "--run", folder / "run"}), 1, "floor.json");
+}
+
+TEST(Quickstart, LeavesAFolderThatIsNotItsOwn) {
+  const Folder folder;
+  fs::create_directories(folder / "run/data");
+  write_file_atomic(folder / "run/data/mine.txt", std::string_view("mine"));
+  const Ran r = run(folder, {"quickstart", "--run", folder / "run", "--steps", "1"});
+  expect_error(r, 1, "run/data");
+  EXPECT_EQ(read_file(folder / "run/data/mine.txt"), "mine");
+  int entries = 0;
+  for (const auto& entry : fs::directory_iterator(folder / "run")) ++entries, (void)entry;
+  EXPECT_EQ(entries, 1);
+}
+
+TEST(Quickstart, RefusesStepsBeforeItMakesAnything) {
+  const Folder folder;
+  expect_error(run(folder, {"quickstart", "--run", folder / "run", "--steps", "-4"}), 2, "--steps");
+  EXPECT_FALSE(fs::exists(folder / "run"));
+}
+
 // From nothing to a sampled text; every step's files feed the next.
 TEST(Commands, FromStoriesToText) {
   const Folder folder;

@@ -310,6 +310,43 @@ TEST_F(Pretrain, RefusesWrongFlagsAndConfigs) {
   EXPECT_FALSE(fs::exists(folder / "r"));
 }
 
+TEST_F(Pretrain, RefusesNumbersNoRunCanUse) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> bad{
+      {"--lr", {"-1", "nan", "inf", "1e300"}},
+      {"--beta1", {"7", "1", "-0.1"}},
+      {"--beta2", {"1", "nan"}},
+      {"--adam-eps", {"0", "-1e-8"}},
+      {"--weight-decay", {"-0.1", "-inf"}},
+      {"--clip", {"nan", "-1"}},
+      {"--warmup", {"-3"}},
+      {"--lr-floor", {"-0.5", "1.5"}},
+      {"--steps", {"-4", "0"}},
+      {"--decay-steps", {"-1"}},
+      {"--spike-z", {"-2"}},
+      {"--target-loss", {"nan"}},
+      {"--eval-every", {"-1"}},
+      {"--eval-tokens", {"0"}},
+      {"--checkpoint-every", {"-1"}},
+      {"--keep", {"-1"}},
+      {"--sample-tokens", {"0"}},
+      {"--workers", {"0", "257"}},
+  };
+  for (const auto& [flag, values] : bad)
+    for (const std::string& value : values) {
+      SCOPED_TRACE(flag + " " + value);
+      expect_error(run(folder, tiny_run(data, folder / "r", 5) + Arguments{flag + "=" + value}), 2,
+                   "[" + flag + "] expected");
+    }
+  // A decay of no steps would be none.
+  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Arguments{"--schedule", "wsd"}), 2,
+               "[--decay-steps] expected 1 to the 5 steps");
+  const fs::path toml = folder / "bad.toml";
+  write_file_atomic(toml, std::string_view("clip = nan\n"));
+  expect_error(run(folder, tiny_run(data, folder / "r", 5) + Arguments{"--config", toml}), 2,
+               "[--clip] expected a number, got 'nan'");
+  EXPECT_FALSE(fs::exists(folder / "r"));
+}
+
 // config.toml carries strings as they were given: a resumed run samples from the same prompt.
 TEST_F(Pretrain, ResumesWithTheSameStrings) {
   const fs::path tokenizer = folder / "tokenizer";

@@ -1,4 +1,6 @@
 // hearth serve as clients meet it: routes, limits, keys, the slow, the rude and the absent.
+#include <sys/stat.h>
+
 #include <optional>
 
 #include "e2e/serve_process.h"
@@ -237,6 +239,34 @@ TEST_F(Serve, EndsWhatDoesNotDrain) {
   eventually([&] { return metrics().value("vllm:num_requests_running") > 0; });
   EXPECT_EQ(stop(SIGTERM), 0);
   EXPECT_EQ(c.reply().status, 503);
+}
+
+// A pipe that nobody writes to: loading takes for ever.
+TEST_F(Serve, ASignalEndsLoading) {
+  fs::create_directories(folder_ / "model");
+  ASSERT_EQ(mkfifo((folder_ / "model/config.json").c_str(), 0600), 0);
+  for (const int signal : {SIGTERM, SIGINT}) {
+    pid_ = start(folder_, {"serve", "--model", folder_ / "model", "--port", "0", "--device", "cpu"},
+                 "serve");
+    eventually([&] { return log().find("listening on") != std::string::npos; });
+    kill(pid_, signal);
+    eventually([&] { return has_ended(pid_); });
+    EXPECT_EQ(stop(SIGKILL), 0) << log();  // it has ended by itself
+    EXPECT_NE(log().find("not loaded yet"), std::string::npos) << log();
+    fs::remove(folder_ / "serve.err");
+  }
+}
+
+TEST_F(Serve, EndsWhereNobodyCanBeToldThatItIsReady) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "needs /dev/full";
+  write_served_folder(folder_ / "model");
+  const Ran r = run_into_full_disk(folder_, {"serve", "--model", folder_ / "model", "--port", "0",
+                                             "--threads", "1", "--device", "cpu", "--json"});
+  EXPECT_EQ(r.status, 1) << r.err;
+  const size_t at = r.err.find("hearth: [");
+  ASSERT_NE(at, r.err.npos) << r.err;
+  EXPECT_TRUE(r.err.substr(at).starts_with("hearth: [stdout] expected")) << r.err;
+  EXPECT_EQ(r.err.find('\n', at), r.err.size() - 1) << r.err;
 }
 
 TEST_F(Serve, SaysWhatItCannotDo) {

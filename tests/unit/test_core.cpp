@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "core/cores.h"
 #include "core/error.h"
 #include "core/params.h"
 #include "core/threads.h"
@@ -149,6 +150,17 @@ TEST(Threads, RunsEachPieceOnce) {
     }
   }
   EXPECT_GE(Threads().count(), 1);
+}
+
+TEST(Threads, FollowTheQuotaOfTheControlGroup) {
+  EXPECT_EQ(quota_cores("200000 100000"), 2);
+  EXPECT_EQ(quota_cores("150000 100000"), 2);  // a part of a core is worth a thread
+  EXPECT_EQ(quota_cores("1000 100000"), 1);
+  EXPECT_EQ(quota_cores("100001 50000"), 3);
+  for (const char* unlimited : {"max 100000", "", "max", "100000", "100000 0", "100000 x"})
+    EXPECT_FALSE(quota_cores(unlimited)) << unlimited;
+  EXPECT_GE(usable_threads(), 1);
+  EXPECT_EQ(Threads().count(), usable_threads());
 }
 
 TEST(Threads, WorkersAreExclusive) {

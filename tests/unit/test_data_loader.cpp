@@ -267,8 +267,12 @@ TEST(Loader, RefusesBadShapes) {
   spec.files.clear();
   EXPECT_TRUE(mentions(refused(spec), {"none"}));
   spec = shards.spec(1, 8, Order::sequential);
-  spec.workers = 0;
-  EXPECT_TRUE(mentions(refused(spec), {"workers"}));
+  for (const int workers : {0, 257}) {
+    spec.workers = workers;
+    EXPECT_TRUE(mentions(refused(spec), {"--workers", "1 to 256"}));
+  }
+  spec.workers = 1, spec.prefetch = 0;
+  EXPECT_TRUE(mentions(refused(spec), {"--prefetch"}));
 }
 
 TEST(Loader, BenchCountsWhatItTook) {

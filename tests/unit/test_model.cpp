@@ -64,10 +64,27 @@ TEST(ModelConfig, RefusesUnknownKeysAndWrongTypes) {
   EXPECT_EQ(load(R"({"layrs": 3})"),
             "[config] expected a known key, got \"layrs\"; the nearest is layers");
   EXPECT_EQ(load(R"({"layers": "3"})"), "[config.layers] expected a whole number, got \"3\"");
+  EXPECT_EQ(load(R"({"layers": 18446744073709551615})"),
+            "[config.layers] expected a whole number in range, got 18446744073709551615");
+  EXPECT_EQ(load(R"({"norm_eps": 1e300})"), "[config.norm_eps] expected a number, got 1e+300");
   EXPECT_EQ(load(R"({"tied": 1})"), "[config.tied] expected true or false, got 1");
   EXPECT_EQ(load(R"({"norm": "batch"})"),
             "[config.norm] expected one of layer, rms, got \"batch\"");
   EXPECT_EQ(load("[]"), "[config] expected an object, got []");
+}
+
+// A bad name in a file is no wrong call; behind a flag it is.
+TEST(ModelConfig, KnowsAWrongFileFromAWrongCall) {
+  const auto is_usage = [](const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const Error& e) { return e.usage(); }
+    ADD_FAILURE() << "no error";
+    return false;
+  };
+  ModelConfig c;
+  EXPECT_FALSE(is_usage([&] { fields_from_json(c, {{"norm", "batch"}}, "config.json"); }));
+  EXPECT_TRUE(is_usage([] { parse_enum<Act>("tanh", "--act"); }));
 }
 
 TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {

@@ -53,6 +53,15 @@ TEST(ParseCompletion, TakesEveryField) {
   EXPECT_EQ(s.logit_bias, (std::map<int32_t, float>{{5, -100.f}, {6, 1.5f}}));
 }
 
+// On the one thread that serves everybody: a name of any length costs what a short one does.
+TEST(ParseCompletion, AnswersAHugeNameShortly) {
+  const HttpError e =
+      completion_error("{\"prompt\":\"x\",\"" + std::string((4 << 20) - 100, 'k') + "\":1}");
+  EXPECT_EQ(e.status, 400);
+  EXPECT_EQ(e.param, std::string(64, 'k'));
+  EXPECT_LT(std::string(e.what()).size(), 300u) << e.what();
+}
+
 TEST(ParseCompletion, DefaultsAreOpenAis) {
   const CompletionCall c = parse_completion_request(R"({"prompt":"x","temperature":null})");
   EXPECT_EQ(c.max_tokens, 16);

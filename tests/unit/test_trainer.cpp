@@ -2,6 +2,7 @@
 // jump.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -101,6 +102,24 @@ TEST_F(TrainerTest, GoesBackAfterThreeInARowAndMovesOn) {
   EXPECT_NE(said.find("without a finite gradient: going back to step-00000020"), std::string::npos)
       << said;
   EXPECT_EQ(losses_made, 26 + 20);  // up to the third bad one, then from 20 to 40 on other data
+}
+
+TEST_F(TrainerTest, ASampleThatFailsCostsNoTraining) {
+  first_bad = 0, bad_count = 0;
+  int asked = 0;
+  std::string said;
+  spec.warn = [&](const std::string& line) { said += line; };
+  spec.sample = [&](ParamStore&) -> std::string {
+    if (++asked == 1) fail("engine", "expected room, got none");
+    return "a text";
+  };
+  spec.train.sample_every = 20;
+  Poisoned backend;
+  EXPECT_EQ(pretrain(spec, backend).steps, 40);
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(said, "no sample at step 20: [engine] expected room, got none");
+  const std::string samples = read("samples.jsonl");
+  EXPECT_EQ(std::count(samples.begin(), samples.end(), '\n'), 1) << samples;
 }
 
 // A checkpoint taken in the middle of bad steps is neither gone back to nor unreadable.

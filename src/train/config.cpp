@@ -1,0 +1,61 @@
+#include "train/config.h"
+
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+
+namespace hearth {
+namespace {
+
+template <class T>
+void expect_at_least(T low, const char* flag, T x) {
+  if (!(x >= low) || !std::isfinite(double(x)))
+    fail_usage(flag, "expected {} or more, got {}", low, x);
+}
+
+}  // namespace
+
+void UpdateSettings::check() const {
+  if (!(lr >= 0 && lr <= std::numeric_limits<float>::max()))
+    fail_usage("--lr", "expected 0 or more that a float can hold, got {}", lr);
+  expect_at_least<int64_t>(0, "--warmup", warmup);
+  if (!(lr_floor >= 0 && lr_floor <= 1))
+    fail_usage("--lr-floor", "expected a fraction from 0 to 1, got {}", lr_floor);
+  for (const auto& [flag, beta] : {std::pair{"--beta1", beta1}, {"--beta2", beta2}})
+    if (!(beta >= 0 && beta < 1)) fail_usage(flag, "expected 0 up to below 1, got {}", beta);
+  // At 0 a weight without a gradient would be moved by 0 / 0.
+  if (!(adam_eps > 0) || !std::isfinite(adam_eps))
+    fail_usage("--adam-eps", "expected more than 0, got {}", adam_eps);
+  expect_at_least(0.0f, "--weight-decay", weight_decay);
+  expect_at_least(0.0f, "--clip", clip);
+}
+
+void TrainConfig::check() const {
+  expect_at_least<int64_t>(1, "--steps", steps);
+  const UpdateSettings update{.lr = lr,
+                              .warmup = warmup,
+                              .lr_floor = lr_floor,
+                              .beta1 = beta1,
+                              .beta2 = beta2,
+                              .adam_eps = adam_eps,
+                              .weight_decay = weight_decay,
+                              .clip = clip};
+  update.check();
+  const bool decays = schedule == Schedule::wsd || schedule == Schedule::wsd_sqrt;
+  if (decays ? decay_steps < 1 || decay_steps > steps : decay_steps < 0)
+    fail_usage("--decay-steps", "expected {} with --schedule {}, got {}",
+               decays ? fmt::format("1 to the {} steps", steps) : "0 or more",
+               names_of(schedule)[size_t(schedule)], decay_steps);
+  expect_at_least(0.0, "--spike-z", spike_z);
+  expect_at_least(0.0, "--target-loss", target_loss);
+  expect_at_least<int64_t>(-1, "--document-start", document_start);
+  expect_at_least<int64_t>(0, "--eval-every", eval_every);
+  expect_at_least<int64_t>(1, "--eval-tokens", eval_tokens);
+  expect_at_least<int64_t>(0, "--checkpoint-every", checkpoint_every);
+  expect_at_least(0, "--keep", keep);
+  expect_at_least<int64_t>(0, "--sample-every", sample_every);
+  expect_at_least<int64_t>(1, "--sample-tokens", sample_tokens);
+}
+
+}  // namespace hearth
