@@ -22,10 +22,11 @@ void GrpoConfig::check() const {
   if (prompts > 1 << 20 || group > 1 << 16 || max_completion > 1 << 20)
     fail_usage("grpo", "expected fewer prompts, completions or tokens, got {}, {} and {}", prompts,
                group, max_completion);
-  not_negative("lr", lr), not_negative("beta", beta), not_negative("epsilon", epsilon);
+  UpdateSettings::of(*this).check();
+  not_negative("beta", beta), not_negative("epsilon", epsilon);
   not_negative("epsilon_high", epsilon_high), not_negative("kl_target", kl_target);
-  not_negative("importance_cap", importance_cap), not_negative("clip", clip);
-  not_negative("warmup", warmup), not_negative("rollout_batch", rollout_batch);
+  not_negative("importance_cap", importance_cap), not_negative("rollout_batch", rollout_batch);
+  positive("reward_start", reward_start);
   if (kl_target > 0 && beta == 0) fail_usage("kl_target", "expected a --beta to begin with, got 0");
   if (!(epsilon < 1)) fail_usage("epsilon", "expected less than 1, got {}", epsilon);
   if (!(ema_decay >= 0 && ema_decay < 1))

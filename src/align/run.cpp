@@ -261,9 +261,7 @@ void check_config(const AlignConfig& c, const AlignRunSpec& spec) {
     fail_usage("--holdout", "expected a share from 0 to below 1, got {}", c.holdout);
   if (c.holdout > 0 && !c.val.empty())
     fail_usage("--holdout", "expected a held-out share or --val, got both");
-  if (!(c.lr >= 0) || !(c.clip >= 0) || c.warmup < 0)
-    fail_usage("--lr", "expected a learning rate, clipping and warmup of 0 or more, got {}, {}, {}",
-               c.lr, c.clip, c.warmup);
+  UpdateSettings::of(c).check();
   expect_schedule_without_decay(c.schedule);
   expect_new_or_resumed(spec.run, spec.resume);
 }

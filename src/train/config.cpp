@@ -33,15 +33,7 @@ void UpdateSettings::check() const {
 
 void TrainConfig::check() const {
   expect_at_least<int64_t>(1, "--steps", steps);
-  const UpdateSettings update{.lr = lr,
-                              .warmup = warmup,
-                              .lr_floor = lr_floor,
-                              .beta1 = beta1,
-                              .beta2 = beta2,
-                              .adam_eps = adam_eps,
-                              .weight_decay = weight_decay,
-                              .clip = clip};
-  update.check();
+  UpdateSettings::of(*this).check();
   const bool decays = schedule == Schedule::wsd || schedule == Schedule::wsd_sqrt;
   if (decays ? decay_steps < 1 || decay_steps > steps : decay_steps < 0)
     fail_usage("--decay-steps", "expected {} with --schedule {}, got {}",

@@ -33,6 +33,11 @@ struct UpdateSettings {
   double lr_floor = 0;
   float beta1 = 0, beta2 = 0, adam_eps = 0, weight_decay = 0, clip = 0;
 
+  // Those of a command's config.
+  template <class C>
+  static UpdateSettings of(const C& c) {
+    return {c.lr, c.warmup, c.lr_floor, c.beta1, c.beta2, c.adam_eps, c.weight_decay, c.clip};
+  }
   void check() const;  // names the flag of the first that no run can use
 };
 

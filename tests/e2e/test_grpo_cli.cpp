@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "align/answers.h"
 #include "command.h"
 #include "io/checkpoint_dir.h"
 
@@ -293,25 +294,37 @@ TEST(GrpoCommand, WhatWasLearnedOutlivesAJudgeThatHangs) {
 // What is right is the reward's to say; the best evaluation is kept.
 TEST(GrpoCommand, CountsTheAnswersOfItsReward) {
   const Sums& s = sums();
+  json_of(run(s.folder, {"sft", "--model", s.path("base"), "--run", s.path("taught"), "--data",
+                         s.path("sums/sft.jsonl"), "--lr", "1e-2", "--steps", "60", "--threads",
+                         "2", "--json"}));
+  const auto from_taught = [&](Arguments a) {
+    for (std::string& x : a)
+      if (x == s.path("base")) x = s.path("taught");
+    return a;
+  };
+  // Worked answers that end in what the model says before it learns more.
+  json_of(
+      run(s.folder, from_taught(s.grpo("asked", 0)) +
+                        Arguments{"--eval-data", s.path("sums/prompts.jsonl"), "--eval-write"}));
   std::ofstream worded(s.folder / "worded.jsonl");
-  for (const nlohmann::json& row : lines_of(read_file(s.folder / "sums/heldout.jsonl")))
-    worded << nlohmann::json{{"prompt", row.at("prompt")},
-                             {"answer", "so it is\n#### " + row.at("answer").get<std::string>()}}
-                  .dump()
-           << "\n";
+  for (const nlohmann::json& row : lines_of(read_file(s.folder / "asked/eval-0.jsonl")))
+    if (const auto n = answer_number(row.at("completion").get<std::string>()))
+      worded << nlohmann::json{{"prompt", row.at("prompt")}, {"answer", "so\n#### " + *n}}.dump()
+             << "\n";
   worded.close();
-  Arguments a = s.grpo("numeric", 8) + Arguments{"--eval-data", s.path("worded.jsonl")};
+  Arguments a = from_taught(s.grpo("numeric", 8)) +
+                Arguments{"--eval-data", s.path("worded.jsonl"), "--lr", "1e-5"};
   for (std::string& x : a)
     if (x == "exact") x = "numeric";
   json_of(run(s.folder, a));
-  double most = -1, least = 2;
+  double most = -1;
   int64_t best = 0;
   for (const nlohmann::json& line : lines_of(s.log("numeric"))) {
     if (!line.contains("eval_reward")) continue;
     EXPECT_EQ(line.at("eval_exact"), line.at("eval_reward"));
     const double reward = line["eval_reward"];
+    if (line["step"] == 0) { EXPECT_EQ(reward, 1); }
     if (line["step"] > 0 && reward > most) most = reward, best = line["step"];
-    least = std::min(least, reward);
   }
   EXPECT_GT(most, 0);
   EXPECT_EQ(fs::read_symlink(s.path("numeric") + "/best").filename(), step_name(best));

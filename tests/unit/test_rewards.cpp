@@ -370,7 +370,7 @@ TEST(RewardProgram, WorkersShareAGroup) {
   RewardFolder folder;
   const std::string together = (folder.path / "asked").string();
   fs::create_directory(together);
-  const std::string program = folder.script("judge", "asked=" + together + R"(
+  const std::string program = folder.script("judge", "asked=" + together + R"sh(
 while read -r line; do
   id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
   r=$(printf '%s' "$line" | sed 's/.*"completion":"\([0-9]*\)".*/\1/')
@@ -379,7 +379,7 @@ while read -r line; do
   [ $(ls $asked | wc -l) -ge 3 ] || exit 1
   echo "{\"id\":$id,\"reward\":$r}"
 done
-)");
+)sh");
   const PromptRow row = row_of({{"prompt", "q"}});
   Rewards r({.rewards = {"program:" + program}, .workers = 3, .timeout_s = 60});
   const GroupRewards g = r.submit(row, texts({"1", "2", "3"})).get();
