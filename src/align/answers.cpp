@@ -73,12 +73,15 @@ int power_of_ten(std::string_view s, size_t& i) {
 }
 
 // What a number that began at `begin` and ends at `i` is divided by ("/7"), which is moved behind
-// it; empty where nothing. A date's slashes divide nothing.
+// it; empty where nothing.
 std::string divisor(std::string_view s, size_t begin, size_t& i) {
   if (i >= s.size() || s[i] != '/' || !digit(s, i + 1) || (begin > 0 && s[begin - 1] == '/'))
     return {};
   const size_t end = whole_end(s, i + 1);
-  if (end < s.size() && s[end] == '/' && digit(s, end + 1)) return {};
+  // A date's slash, a decimal or a power of ten behind it: more than a fraction's denominator.
+  if (end < s.size() && (s[end] == '/' || s[end] == '.' || s[end] == 'e' || s[end] == 'E') &&
+      digit(s, end + 1))
+    return {};
   std::string by = plain(s.substr(i + 1, end - i - 1), "", 0, false);
   if (by == "0") return {};
   i = end;
@@ -124,12 +127,13 @@ std::optional<double> value_of(const std::optional<std::string>& number) {
 std::optional<std::string> marked_number(std::string_view text) {
   constexpr std::string_view sign = "####";
   for (size_t at = text.find(sign); at != text.npos; at = text.find(sign, at + 1)) {
-    size_t i = at + sign.size();
-    while (i < text.size() && (text[i] == ' ' || text[i] == '#')) ++i;
-    const std::string_view line = text.substr(i, text.find('\n', i) - i);
+    const size_t begin = at + sign.size();
+    const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+    const size_t first = line.find_first_of("0123456789");
+    // Nothing but blanks, a sign or a currency's before it; the last is a long minus, byte by byte.
+    if (first == line.npos || line.find_first_not_of(" #$-.\xe2\x88\x92") != first) continue;
     size_t end = 0;
-    if (const auto n = next_number(line, end))
-      if (line.find_first_of("0123456789") <= std::string_view("-$.").size()) return n->number;
+    if (const auto n = next_number(line, end)) return n->number;
   }
   return std::nullopt;
 }

@@ -26,13 +26,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Settings that change nothing of what a run has computed so far.
+// Settings that change nothing of what a run has computed so far; of chat and clock the digest of
+// the prompts knows.
 constexpr std::string_view free_settings_of_grpo[] = {
     "eval_every",     "eval_write",       "eval_prompts",   "eval_data",
     "target_exact",   "checkpoint_every", "keep",           "sample_every",
     "reward_workers", "recompute",        "reward_timeout", "reward_failures",
     "rollout_batch",  "batch_invariant",  "chat",           "clock",
-    "reward_start"};  // the digest of the prompts knows these
+    "reward_start"};
 
 class GrpoRun {
  public:
@@ -67,6 +68,7 @@ class GrpoRun {
     log_ = std::make_unique<RunLog>(spec_.run, state_.log_bytes, state_.samples_bytes,
                                     config_.steps, true);
     evaluate();
+    if (improved_) checkpoint();  // of a run that was stopped in this evaluation
     std::string reason = at_target() ? "target" : evaluation_due() ? "stopped" : "steps";
     while (state_.step < config_.steps && reason == "steps") {
       if (step()) evaluate();
@@ -226,10 +228,10 @@ class GrpoRun {
     return chosen;
   }
 
-  // Runs a part of a step. False where a signal cut it short, which only completions and their
-  // rewards can be. What goes wrong in it costs nothing of what has been learned.
+  // Runs what takes long and changes no weight: completions and their rewards. False where a signal
+  // cut it short. What goes wrong in it costs nothing of what has been learned.
   template <class Work>
-  bool guarded(Work work) {
+  bool sampled(Work work) {
     try {
       work();
       return true;
@@ -237,11 +239,29 @@ class GrpoRun {
       rewards_->abandon();
       return false;
     } catch (const Error&) {
-      try {
-        checkpoint();
-      } catch (const Error& e) {  // what went wrong first is what is told last
-        if (spec_.warn) spec_.warn(e.what());
-      }
+      checkpoint_before_error();
+      throw;
+    }
+  }
+
+  void checkpoint_before_error() {
+    try {
+      checkpoint();
+    } catch (const Error& e) {  // what went wrong first is what is told last
+      if (spec_.warn) spec_.warn(e.what());
+    }
+  }
+
+  // An update that was applied cannot be taken back: then the last checkpoint is the one to go on
+  // from. Where all were skipped the weights are still those of the step before.
+  StepFindings trained(RolloutBatch batch) {
+    const GrpoState before = state_;
+    try {
+      return stepper_->train_on(std::move(batch), state_);
+    } catch (const Error&) {
+      const bool touched = state_.update.good_steps != before.update.good_steps;
+      state_ = before;
+      if (!touched) checkpoint_before_error();
       throw;
     }
   }
@@ -250,9 +270,8 @@ class GrpoRun {
   bool step() {
     const std::vector<EncodedPrompt> prompts = next_prompts();
     RolloutBatch batch;
-    StepFindings f;
-    if (!guarded([&] { batch = stepper_->roll_out(prompts, state_); })) return false;
-    guarded([&] { f = stepper_->train_on(std::move(batch), state_); });
+    if (!sampled([&] { batch = stepper_->roll_out(prompts, state_); })) return false;
+    const StepFindings f = trained(std::move(batch));
     state_.rewards = rewards_->counted();
     record(f);
     print(f);
@@ -282,7 +301,8 @@ class GrpoRun {
     if (f.gap.most != 0 && gap_ == 0 && backend_.batch_invariant() && spec_.warn)
       spec_.warn(fmt::format("sampler and trainer differ by up to {:.2g}, and should not on {}",
                              f.gap.most, backend_.describe()));
-    last_reward_ = f.advantages.reward_mean, gap_ = LogprobGap::worse(gap_, f.gap.most);
+    if (std::ranges::count(f.advantages.rewarded, 1) > 0) last_reward_ = f.advantages.reward_mean;
+    gap_ = LogprobGap::worse(gap_, f.gap.most);
   }
 
   // At most every other second.
@@ -307,7 +327,7 @@ class GrpoRun {
         scores.push_back(rewards_->submit(eval_rows_[r.prompt], {{r.text, r.completion_tokens()}}));
       for (auto& s : scores) rewards.push_back(await_rewards(s, spec));
     };
-    if (guarded(work)) record_evaluation(made, rewards, seconds_since(begin));
+    if (sampled(work)) record_evaluation(made, rewards, seconds_since(begin));
   }
 
   // Whether a completion has its row's answer: as the reward that knows answers says it, else by
@@ -375,7 +395,12 @@ class GrpoRun {
 
   // Nothing is written where nothing has been learned since the last one.
   void checkpoint() {
-    if (state_.step == saved_) return;
+    if (state_.step == saved_) {
+      if (improved_ && !checkpoint_.empty())
+        set_link(spec_.run, "best", fs::path("checkpoints") / checkpoint_.filename());
+      improved_ = false;
+      return;
+    }
     log_->sync();
     state_.log_bytes = log_->log_bytes(), state_.samples_bytes = log_->samples_bytes();
     nlohmann::json trainer{{"version", 1},

@@ -124,7 +124,8 @@ struct GrpoConfig {
     v("eval_prompts", eval_prompts, "of the held-out file, from its start; 0: all");
     v("eval_write", eval_write, "their completions go to eval-STEP.jsonl, as chess score reads it");
     v("target_exact", target_exact, "stop when so many of them are exact; 0: never");
-    v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
+    v("checkpoint_every", checkpoint_every,
+      "steps between checkpoints, beside the best evaluation's; 0: only at the end");
     v("keep", keep, "checkpoints kept beside the best");
     v("sample_every", sample_every, "steps between groups written to samples.jsonl; 0: none");
     lora.visit(v);

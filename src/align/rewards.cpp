@@ -184,6 +184,10 @@ struct Rewards::Parts {
   std::exception_ptr error;  // the first
   std::promise<GroupRewards> whole;
 
+  bool failed() {
+    const std::lock_guard lock(mutex);
+    return bool(error);
+  }
   void done() {
     const std::lock_guard lock(mutex);
     if (--left > 0) return;
@@ -210,7 +214,7 @@ std::future<GroupRewards> Rewards::submit(const PromptRow& row, std::vector<Rewa
     queue_.emplace_back([this, &row, group, i, apart](int worker) {
       try {
         const std::span<const RewardText> all = group->texts;
-        group->parts[i] = score(row, apart ? all.subspan(i, 1) : all, worker);
+        if (!group->failed()) group->parts[i] = score(row, apart ? all.subspan(i, 1) : all, worker);
       } catch (...) {
         const std::lock_guard guard(group->mutex);
         if (!group->error) group->error = std::current_exception();

@@ -10,7 +10,8 @@ namespace hearth {
 namespace {
 
 // Of a row as `hearth data chess` writes it: the truth of P: stands in "completion", "reference" or
-// "best"; where none of them does, Stockfish is asked, once a group, and each worker has its own.
+// "best"; where none of them does, Stockfish is asked, once a group by each worker that scores a
+// part of it, with an engine of its own.
 class ChessReward : public RewardSource {
  public:
   explicit ChessReward(const RewardSpec& spec) : most_(spec.max_failures) {
@@ -21,6 +22,7 @@ class ChessReward : public RewardSource {
                                                            .max_failures = -1});
       if (!engine) break;
       engines_.push_back(std::move(engine));
+      asked_.emplace_back();
     }
   }
 
@@ -42,7 +44,10 @@ class ChessReward : public RewardSource {
       label = known(row, p);
       if (!label.best && !engines_.empty()) {
         if (p.board.legal_moves().empty()) return GroupScores(texts.size());  // no best move
-        label = engines_.at(size_t(worker))->label(std::span(&p.board, 1))[0];
+        Asked& last = asked_.at(size_t(worker));
+        if (last.prompt != row.prompt || !last.label.best)
+          last = {row.prompt, engines_.at(size_t(worker))->label(std::span(&p.board, 1))[0]};
+        label = last.label;
         if (!label.best) return unlabelled(int64_t(texts.size()));
       }
     }
@@ -99,7 +104,13 @@ class ChessReward : public RewardSource {
   }
 
   const int64_t most_;  // completions without a label before an error; -1: any number
+  // What a worker's engine said last: the completions of a group may come one by one.
+  struct Asked {
+    std::string prompt;
+    chess::Label label;
+  };
   std::vector<std::unique_ptr<chess::StockfishPool>> engines_;  // one a worker, or none
+  std::vector<Asked> asked_;                                    // one an engine
   std::atomic<int64_t> unlabelled_ = 0;  // completions, of earlier processes of the run too
   std::atomic<bool> abandoned_ = false;
   mutable std::atomic<bool> said_ = false;

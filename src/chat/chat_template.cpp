@@ -209,8 +209,10 @@ int32_t turn_end(const ChatTemplate& chat, const Tokenizer& tokenizer) {
     said = encode_chat(tokenizer, chat.render_answers({.messages = turns}));
   } catch (const Error&) { return -1; }  // it wants more than two turns to say anything
   for (size_t i = said.ids.size(); i-- > 0;) {
-    if (!said.answer[i]) continue;
     const int32_t id = said.ids[i];
+    const bool blank =
+        tokenizer.bytes_of(id).find_first_not_of(" \t\r\n") == std::string_view::npos;
+    if (!said.answer[i] || blank) continue;
     return tokenizer.special(tokenizer.bytes_of(id)) == id ? id : -1;
   }
   return -1;

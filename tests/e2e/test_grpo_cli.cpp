@@ -291,6 +291,26 @@ TEST(GrpoCommand, WhatWasLearnedOutlivesAJudgeThatHangs) {
   EXPECT_EQ(fs::read_symlink(s.path("ended") + "/latest").filename(), "step-00000002");
 }
 
+// An evaluation that a signal cut short is made when the run goes on, and may be the best.
+TEST(GrpoCommand, TheBestMayBeFoundAfterAStop) {
+  const Sums& s = sums();
+  const std::string judge = tiring_judge(s, "dozing");
+  Arguments a = s.grpo("dozed", 2);
+  for (std::string& x : a)
+    if (x == "exact") x = "program:" + judge;
+  // 8 at the start and 16 a step: it hangs in the evaluation after the second.
+  a = a + Arguments{"--reward-workers",   "1", "--eval-prompts",   "8",  "--eval-every", "2",
+                    "--checkpoint-every", "0", "--reward-timeout", "600"};
+  const pid_t pid = start(s.folder, a, "dozed");
+  wait_for_file(judge + ".tired", pid);
+  kill(pid, SIGINT);
+  EXPECT_EQ(wait_for(pid), 0) << read_file(s.folder / "dozed.err");
+  EXPECT_FALSE(fs::exists(s.path("dozed") + "/best"));
+  std::ofstream(judge + ".awake") << "";
+  json_of(run(s.folder, a + Arguments{"--resume"}));
+  EXPECT_EQ(fs::read_symlink(s.path("dozed") + "/best").filename(), step_name(2));
+}
+
 // What is right is the reward's to say; the best evaluation is kept.
 TEST(GrpoCommand, CountsTheAnswersOfItsReward) {
   const Sums& s = sums();

@@ -120,6 +120,12 @@ TEST(AlignData, ATurnThatATemplateClosesIsTheEnd) {
                 "row");
   EXPECT_EQ(text_where(parted, true), "b<|system|>\n");
   EXPECT_EQ(turn_end(ChatTemplate("{{ messages[0].content }}", "test"), served_tokenizer()), -1);
+  const ChatTemplate tagged(
+      "{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>{% generation %}"
+      "{{ m.content }}<|system|>\n{% endgeneration %}{% else %}<|user|>{{ m.content }}{% endif %}"
+      "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
+      "test");
+  EXPECT_EQ(turn_end(tagged, served_tokenizer()), closes);
 }
 
 TEST(AlignData, AnEndThatIsWrittenIsTheEnd) {

@@ -68,6 +68,12 @@ TEST(Answers, TheNumberATextAnswersWith) {
   is("#### 3\n#### 4", "3");
   is("#### Step 1\n...\n#### 42", "42");
   is("#### answer: 12", "none");
+  is("#### Q1: how many\n#### 42", "42");
+  is("#### No 7\n#### 42", "42");
+  is("#### \xe2\x88\x92"
+     "42",
+     "-42");
+  is("##### 5", "5");
   is("#### none", "none");
   is("The answer is 18.", "18");
   is("He has 3, or 4.", "4");
@@ -99,6 +105,8 @@ TEST(Answers, TheNumberATextAnswersWith) {
   is("-1/7 of it", "-1/7");
   is("4/1", "4");
   is("1/0", "0");
+  is("it costs 10/2.50", "2.5");
+  is("1/2e3", "2000");
   is("on 11/16/2026", "2026");
   is("18 m2", "18");
   is("x1", "1");
@@ -389,9 +397,9 @@ done
 
 TEST(RewardProgram, OneThatStartsSlowlyIsWaitedFor) {
   RewardFolder folder;
-  const std::string program = folder.script("judge", std::string("sleep 1\n") + judge);
+  const std::string program = folder.script("judge", std::string("sleep 4\n") + judge);
   const PromptRow row = row_of({{"prompt", "q"}});
-  RewardProgram p({.command = program, .timeout_s = 0.3, .start_s = 60});
+  RewardProgram p({.command = program, .timeout_s = 3, .start_s = 60});
   EXPECT_EQ(p.score(row, texts({"good", "bad"}), 0), (GroupScores{1, 0.25}));
   EXPECT_EQ(p.counts().hung, 0);
 }
