@@ -39,7 +39,7 @@ const rows = [], seen = new Set();
 for (const [seed, temperature, share] of [[1, 3, 0.5], [2, 1000, 1]]) {
   const file = join(folder, `rows-${seed}`);
   run(hearth, ["data", "chess", "--out", file, "--games", "1000", "--seed", `${seed}`, "--tasks", "A",
-    "--temperature", `${temperature}`]);
+    "--temperature", `${temperature}`, "--illegal", "0"]);
   for (const line of readFileSync(file, "utf8").split("\n")) {
     if (!line || rows.length >= wanted * share) continue;
     const { prompt, completion } = JSON.parse(line);
