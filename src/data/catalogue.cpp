@@ -110,9 +110,8 @@ int64_t bytes_of(const json& j, const std::string& where) {
   return j["bytes"].get<int64_t>();
 }
 
-const json& list_of(const json& j, const std::string& where) {
+void expect_list(const json& j, const std::string& where) {
   if (!j.is_array()) fail(where, "expected a list, got {}", j.type_name());
-  return j;
 }
 
 }  // namespace
@@ -130,13 +129,15 @@ std::vector<CatalogueSet> read_catalogue(const std::filesystem::path& path) {
   const std::string where = path.string();
   std::vector<CatalogueSet> all;
   const json catalogue = read_json(path);
-  for (const json& entry : list_of(catalogue, where)) {
+  expect_list(catalogue, where);
+  for (const json& entry : catalogue) {
     CatalogueSet s{text_of(entry, "name", where, true),
                    text_of(entry, "about", where, false),
                    text_of(entry, "licence", where, false),
                    {}};
     const json files = entry.value("files", json());
-    for (const json& file : list_of(files, where + ": files")) {
+    expect_list(files, where + ": files");
+    for (const json& file : files) {
       CatalogueFile f{text_of(file, "name", where, true), text_of(file, "url", where, true),
                       text_of(file, "sha256", where, false), bytes_of(file, where)};
       if (!is_plain_name(f.name))
