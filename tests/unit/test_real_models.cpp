@@ -240,8 +240,10 @@ std::vector<int32_t> tell_whole(LoadedModel& m) {
 // The same by the engine, one token at a time over its cache.
 std::vector<int32_t> tell_cached(LoadedModel& m) {
   Engine engine(m.config, m.params, *m.backend, {.context = context});
-  const Request r{.prompt = {1}, .sampling = {.temperature = 0, .max_tokens = told - 1}};
-  std::vector<int32_t> ids = engine.run(std::vector{r})[0][0].tokens;
+  std::vector<Request> requests(1);  // in place: g++ 13 warns of copying a prompt of known length
+  requests[0].prompt.push_back(1);
+  requests[0].sampling = {.temperature = 0, .max_tokens = told - 1};
+  std::vector<int32_t> ids = engine.run(requests)[0][0].tokens;
   ids.insert(ids.begin(), 1);
   return ids;
 }

@@ -141,8 +141,8 @@ TEST_F(Serving, StreamsWhatItWouldAnswer) {
         for (const json& t : c["logprobs"]["tokens"]) logprobs[c["index"]].push_back(t);
     }
     for (const json& c : whole["choices"]) {
-      EXPECT_EQ(texts[c["index"]], c["text"]);
-      EXPECT_EQ(ends[c["index"]], c["finish_reason"]);
+      EXPECT_EQ(json(texts[c["index"]]), c["text"]);
+      EXPECT_EQ(json(ends[c["index"]]), c["finish_reason"]);
       if (!c["logprobs"].is_null()) { EXPECT_EQ(logprobs[c["index"]], c["logprobs"]["tokens"]); }
     }
     EXPECT_EQ(json::parse(client->events.back())["usage"], whole["usage"]);
