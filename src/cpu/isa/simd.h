@@ -126,7 +126,20 @@ HEARTH_INLINE float max_lane(vf a) {
 }
 
 // bf16 and f16 bits. VCVTNEPS2BF16 is not used: it flushes denormals, core/dtype.h does not.
-HEARTH_INLINE vf bf16_to_float(vh a) { return from_bits(__builtin_convertvector(a, vu) << 16); }
+// GCC 12 widens halves of a vector by themselves and joins them: four shuffles where one does.
+HEARTH_INLINE vf bf16_to_float(vh a) {
+#if defined(__AVX512F__)
+  return from_bits((vu)_mm512_cvtepu16_epi32((__m256i)a) << 16);
+#elif defined(__AVX2__)
+  return from_bits((vu)_mm256_cvtepu16_epi32((__m128i)a) << 16);
+#elif defined(__x86_64__)
+  return (vf)_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i*)&a));
+#elif defined(__aarch64__)
+  return (vf)vshll_n_u16((uint16x4_t)a, 16);
+#else
+  return from_bits(__builtin_convertvector(a, vu) << 16);
+#endif
+}
 HEARTH_INLINE vh float_to_bf16(vf a) {
   const vu u = bits(a);
   const vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
