@@ -9,6 +9,7 @@ namespace hearth::HEARTH_ISA {
 namespace bfmmla {
 
 constexpr int mr = 8, nr = 12, quad = 4;
+constexpr int64_t k_block = 1024;  // 24 KiB of a panel of b
 
 // The 4 elements from k0 on of vectors p .. p + P, zeros where there is none.
 template <int P>
@@ -121,61 +122,85 @@ HEARTH_INLINE Quads quads_of(const uint16_t* top, const uint16_t* bottom) {
   return {vreinterpretq_bf16_u64(vzip1q_u64(t, b)), vreinterpretq_bf16_u64(vzip2q_u64(t, b))};
 }
 
-// R pairs of rows and 8 columns of c: the chain of micro(), in its blocks of k.
-template <int R>
-inline void columns_few(float* acc, int64_t ld, const bfloat16_t* a, const bf16* b, int64_t ldb,
-                        int64_t cols, int64_t k, int64_t block) {
-  constexpr int C = 4;
-  float32x4_t sum[R][C] = {};
-  for (int64_t begin = 0; begin < k; begin += block) {
-    const int64_t end = begin + block < k ? begin + block : k;
-    float32x4_t c[R][C] = {};
-    for (int64_t i = begin; i < end; i += 2 * quad) {
-      const int64_t n = end - i < 2 * quad ? end - i : 2 * quad;
-      const bfloat16_t* pa = a + i * mr;
+// R pairs of rows and C pairs of columns of c: the chain of micro(), in its blocks of k.
+template <int R, int C>
+struct FewTile {
+  const bfloat16_t* a;
+  const bf16* b;
+  int64_t ldb, cols, k;
+  float32x4_t c[R][C];
+
+  HEARTH_INLINE void meet(int j, const bfloat16_t* pa, bfloat16x8_t q) {
 #pragma GCC unroll 4
-      for (int j = 0; j < C; ++j) {
-        Quads q;
-        if (n == 2 * quad && cols >= 2 * C) {
-          const uint16_t* from = &b[2 * j * ldb + i].bits;
-          q = quads_of(from, from + ldb);
-        } else {
-          uint16_t edge[2][2 * quad] = {};
-          for (int r = 0; r < 2 && 2 * j + r < cols; ++r)
-            std::memcpy(edge[r], b + (2 * j + r) * ldb + i, size_t(n) * 2);
-          q = quads_of(edge[0], edge[1]);
-        }
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) c[r][j] = vbfmmlaq_f32(c[r][j], vld1q_bf16(pa + r * 8), q.low);
-        if (n > quad) {
-#pragma GCC unroll 4
-          for (int r = 0; r < R; ++r)
-            c[r][j] = vbfmmlaq_f32(c[r][j], vld1q_bf16(pa + mr * quad + r * 8), q.high);
-        }
-      }
+    for (int r = 0; r < R; ++r) c[r][j] = vbfmmlaq_f32(c[r][j], vld1q_bf16(pa + r * 8), q);
+  }
+
+  // 8 k of all columns from k = at on.
+  HEARTH_INLINE void whole(int64_t at) {
+    const bfloat16_t* pa = a + at * mr;
+#pragma GCC unroll 8
+    for (int j = 0; j < C; ++j) {
+      const uint16_t* from = &b[2 * j * ldb + at].bits;
+      const Quads q = quads_of(from, from + ldb);
+      meet(j, pa, q.low);
+      meet(j, pa + mr * quad, q.high);
+    }
+  }
+
+  // The same of fewer columns, or of n k.
+  [[gnu::noinline]] void edge(int64_t at, int64_t n) {
+    const bfloat16_t* pa = a + at * mr;
+    for (int j = 0; j < C && 2 * j < cols; ++j) {
+      uint16_t rows[2][2 * quad] = {};
+      for (int r = 0; r < 2 && 2 * j + r < cols; ++r)
+        std::memcpy(rows[r], b + (2 * j + r) * ldb + at, size_t(n) * 2);
+      const Quads q = quads_of(rows[0], rows[1]);
+      meet(j, pa, q.low);
+      if (n > quad) meet(j, pa + mr * quad, q.high);
+    }
+  }
+
+  HEARTH_INLINE void block(int64_t begin, int64_t end) {
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < C; ++j) c[r][j] = vdupq_n_f32(0);
+    int64_t at = begin;
+    if (cols >= 2 * C)
+      for (; at + 2 * quad <= end; at += 2 * quad) whole(at);
+    for (; at < end; at += 2 * quad) edge(at, end - at < 2 * quad ? end - at : 2 * quad);
+  }
+
+  void run(float* acc, int64_t ld) {
+    float32x4_t sum[R][C] = {};
+    for (int64_t begin = 0; begin < k; begin += k_block) {
+      block(begin, begin + k_block < k ? begin + k_block : k);
+      for (int r = 0; r < R; ++r)
+        for (int j = 0; j < C; ++j)
+          sum[r][j] = begin == 0 ? c[r][j] : vaddq_f32(sum[r][j], c[r][j]);
     }
     for (int r = 0; r < R; ++r)
-      for (int j = 0; j < C; ++j) sum[r][j] = begin == 0 ? c[r][j] : vaddq_f32(sum[r][j], c[r][j]);
+      for (int j = 0; j < C; ++j) {
+        vst1_f32(acc + 2 * r * ld + 2 * j, vget_low_f32(sum[r][j]));
+        vst1_f32(acc + (2 * r + 1) * ld + 2 * j, vget_high_f32(sum[r][j]));
+      }
   }
-  for (int r = 0; r < R; ++r)
-    for (int j = 0; j < C; ++j) {
-      vst1_f32(acc + 2 * r * ld + 2 * j, vget_low_f32(sum[r][j]));
-      vst1_f32(acc + (2 * r + 1) * ld + 2 * j, vget_high_f32(sum[r][j]));
-    }
+};
+
+// A pair of rows alone has more columns: too few chains would wait for each other.
+template <int R>
+inline void columns_few(float* acc, int64_t ld, const bfloat16_t* a, const bf16* b, int64_t ldb,
+                        int64_t cols, int64_t k) {
+  constexpr int C = R <= 2 ? 8 : 4;
+  for (int64_t j = 0; j < cols; j += 2 * C)
+    FewTile<R, C>{a, b + j * ldb, ldb, cols - j, k, {}}.run(acc + j, ld);
 }
 
-constexpr int64_t k_block = 1024;  // 24 KiB of a panel of b
-
-inline void multiply_few(float* acc, int64_t ld, const void* a, const GemmOperand& operand,
-                         int64_t rows, int64_t cols, int64_t k) {
-  const bf16* b = static_cast<const bf16*>(operand.data);
+inline void multiply_few(float* acc, int64_t ld, const void* a, const GemmOperand& b, int64_t rows,
+                         int64_t cols, int64_t k) {
   const auto run = rows > 6   ? columns_few<4>
                    : rows > 4 ? columns_few<3>
                    : rows > 2 ? columns_few<2>
                               : columns_few<1>;
-  for (int64_t j = 0; j < cols; j += 8)
-    run(acc + j, ld, static_cast<const bfloat16_t*>(a), b + j * operand.ld, operand.ld, cols - j, k,
-        k_block);
+  run(acc, ld, static_cast<const bfloat16_t*>(a), static_cast<const bf16*>(b.data), b.ld, cols, k);
 }
 
 }  // namespace bfmmla
