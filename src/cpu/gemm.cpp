@@ -176,25 +176,37 @@ struct Job {
   }
 };
 
-// Few rows, and b as (n, k): b is read where it lies, in strips of columns. A strip is long enough
-// to be worth a turn at the counter and short enough that nobody waits for a last one.
+// Few rows, and b as (n, k): b is read where it lies. A task is a stretch of its rows, so that a
+// core reads memory in order, and is multiplied strip by strip, whose sums stay in the cache.
 constexpr int64_t few_strip = 64;
+
+// Rows of b in a task: as many for every thread, in at most tasks_per_thread turns of two tiles or
+// more, so that nobody waits long for a last one.
+int64_t few_stretch(int64_t n, int64_t threads) {
+  const int64_t tiles = ceil_div(n, few_tile);
+  const int64_t turns = std::clamp<int64_t>(tiles / (2 * threads), 1, tasks_per_thread);
+  return ceil_div(tiles, turns * threads) * few_tile;
+}
 
 void run_few(Threads& threads, Scratch& scratch, const GemmTable& table, const GemmFew& few,
              const GemmArgs& g) {
   const int64_t ld = few_strip + 16, acc_floats = round_up(g.m, few_tile) * ld;
   const int64_t packed = round_up(few.packed_bytes(g.m, g.k), 64);
+  const int64_t stretch = few_stretch(g.n, threads.count());
   std::byte* a = scratch.get(packed + threads.count() * acc_floats * 4);
   float* accs = reinterpret_cast<float*>(a + packed);
   few.pack(a, {g.a, g.lda, false}, g.m, g.k);
-  auto strip = [&](int64_t piece, int worker) {
-    const int64_t col = piece * few_strip, cols = std::min(few_strip, g.n - col);
+  auto task = [&](int64_t piece, int worker) {
     float* acc = accs + worker * acc_floats;
-    const void* b = static_cast<const std::byte*>(g.b) + col * g.ldb * size_of(g.ab_type);
-    few.multiply(acc, ld, a, {b, g.ldb, false}, g.m, cols, g.k);
-    table.finish(g, acc, ld, 0, col, g.m, cols);
+    const int64_t end = std::min(g.n, (piece + 1) * stretch);
+    for (int64_t col = piece * stretch; col < end; col += few_strip) {
+      const int64_t cols = std::min(few_strip, end - col);
+      const void* b = static_cast<const std::byte*>(g.b) + col * g.ldb * size_of(g.ab_type);
+      few.multiply(acc, ld, a, {b, g.ldb, false}, g.m, cols, g.k);
+      table.finish(g, acc, ld, 0, col, g.m, cols);
+    }
   };
-  threads.run(ceil_div(g.n, few_strip), std::ref(strip));
+  threads.run(ceil_div(g.n, stretch), std::ref(task));
 }
 
 void check(const GemmArgs& g) {
