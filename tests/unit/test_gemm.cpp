@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -288,6 +289,64 @@ TEST_P(Gemm, rows_do_not_depend_on_m) {
         part.run(threads_, scratch_, GetParam());
         EXPECT_EQ(0, std::memcmp(part.c.data(), big.c.data(), size_t(m * big.c.ld * 4)))
             << describe(part.x);
+      }
+    }
+}
+
+// Decoding reads the weights where they lie: every number of rows that does so and the first that
+// does not, at the edges of vectors, cache lines and blocks of k.
+TEST_P(Gemm, few_rows_have_the_bits_of_many) {
+  const int64_t ns[] = {1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97, 131};
+  const int64_t ks[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 255, 257, 511, 769};
+  size_t i = 0;
+  for (DType ab : {DType::f32, DType::bf16})
+    for (int64_t k : ks)
+      for (int turn = 0; turn < 4; ++turn) {
+        const int64_t n = ns[i++ % std::size(ns)];
+        Problem many({.m = 70, .n = n, .k = k, .tb = true, .ab = ab, .pad = turn}, i);
+        many.run(threads_, scratch_, GetParam());
+        many.check(name(GetParam()));
+        for (int64_t m = 1; m <= 9; ++m) {
+          Problem few = many;
+          few.x.m = m;
+          few.run(threads_, scratch_, GetParam());
+          EXPECT_EQ(0, std::memcmp(few.c.data(), many.c.data(), size_t(m * few.c.ld * 4)))
+              << describe(few.x);
+        }
+      }
+}
+
+// A sum that ends as -0 stays so: the places beyond an odd k add nothing, not even +0.
+TEST_P(Gemm, few_rows_keep_the_sign_of_zero) {
+  for (DType ab : {DType::f32, DType::bf16})
+    for (int64_t k : {1, 3, 33, 257}) {
+      Problem many({.m = 70, .n = 33, .k = k, .tb = true, .ab = ab});
+      for (Matrix* x : {&many.a, &many.b})
+        for (int64_t r = 0; r < x->rows; ++r)
+          for (int64_t j = 0; j < k; ++j)
+            x->set(r, j, x == &many.a ? 0x1p-100f : j == k - 1 ? -0x1p-100f : 0.0f);
+      many.run(threads_, scratch_, GetParam());
+      for (int64_t m : {1, 8}) {
+        Problem few = many;
+        few.x.m = m;
+        few.run(threads_, scratch_, GetParam());
+        EXPECT_EQ(0, std::memcmp(few.c.data(), many.c.data(), size_t(m * few.c.ld * 4)))
+            << describe(few.x);
+      }
+    }
+}
+
+TEST_P(Gemm, few_rows_have_the_same_bits_at_any_thread_count) {
+  for (DType ab : {DType::f32, DType::bf16})
+    for (int64_t m : {1, 5, 8}) {
+      Problem p({.m = m, .n = 1171, .k = 333, .tb = true, .ab = ab, .c = ab, .bias = true});
+      p.run(threads_, scratch_, GetParam());
+      const std::vector<std::byte> two = p.c.bytes;
+      p.check(name(GetParam()));
+      for (int count : {1, 3, 5, 40}) {
+        Threads threads(count);
+        p.run(threads, scratch_, GetParam());
+        EXPECT_EQ(p.c.bytes, two) << describe(p.x) << " with " << count << " threads";
       }
     }
 }

@@ -1,6 +1,6 @@
 // A few rows of c against b as it lies in memory, (n, k): nothing of b is copied, so that a product
-// whose time is the reading of b takes no longer than that. A square of b is turned in registers
-// and meets the same chain of steps as in gemm_outer.h: the bits of a row are the same either way.
+// whose time is the reading of b takes no longer than that. Rows of b are turned in registers and
+// meet the same chain of steps as in gemm_outer.h: the bits of a row of c are the same either way.
 #pragma once
 
 #include "cpu/isa/gemm_pack.h"
@@ -9,100 +9,151 @@
 
 namespace hearth::HEARTH_ISA {
 
-// Block is how many steps of k are summed by themselves: what the outer-product kernel packs.
-template <class Read, class Step, int Block>
-struct Few {
+// What a dword of b becomes before it meets a: itself, once.
+template <class Read>
+struct Plain {
   using Source = typename Read::Source;
+  using ReadA = Read;
+  static constexpr int step = Read::step, parts = 1;  // k of a dword, dwords of a that meet it
+  HEARTH_INLINE static vf part(vf pair, int) { return pair; }
+};
+
+// A pair of bf16 that becomes two floats. Turning pairs takes half the shuffles of turning floats,
+// and widening a pair afterwards takes a shift and a mask, which are no shuffles.
+struct Widened {
+  using Source = bf16;
+  using ReadA = AsFloat<bf16>;
+  static constexpr int step = 2, parts = 2;
+  HEARTH_INLINE static vf part(vf pair, int i) {
+    return from_bits(i == 0 ? bits(pair) << 16 : bits(pair) & 0xffff0000u);
+  }
+};
+
+// Sums that stay in registers beside what is turned.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int few_sums = 16;
+#else
+constexpr int few_sums = 8;
+#endif
+
+// Block is how many k are summed by themselves: what the outer-product kernel packs.
+template <class B, class Step, int Block>
+struct Few {
+  using Source = typename B::Source;
+  using ReadA = typename B::ReadA;
   static constexpr int most = 8;
+  static constexpr int line = 16;      // dwords of a cache line
   static constexpr int64_t ahead = 4;  // cache lines of a row
-  static_assert(Block % lanes == 0 && few_tile % (2 * lanes) == 0);
+  static constexpr int slabs = line / slab;
+  static constexpr int slab_k = slab * B::step, line_k = line * B::step;
+  static constexpr int slab_a = slab * B::parts;  // dwords of a that meet a slab
+  static_assert(Block % slab_k == 0);
 
   // Rows of dwords, one after the other, each of whole vectors.
   static int64_t row_floats(int64_t k) {
-    return (k + Read::step * lanes - 1) / (Read::step * lanes) * lanes;
+    return (k + ReadA::step * lanes - 1) / (ReadA::step * lanes) * lanes;
   }
   static void pack_rows(void* packed, const GemmOperand& a, int64_t count, int64_t k) {
     const Source* src = static_cast<const Source*>(a.data);
     float* dst = static_cast<float*>(packed);
-    constexpr int64_t vector = Read::step * lanes;
+    constexpr int64_t vector = ReadA::step * lanes;
     for (int64_t r = 0; r < count; ++r, src += a.ld)
       for (int64_t i = 0; i < k; i += vector, dst += lanes)
-        store(dst, k - i >= vector ? Read::along(src + i) : Read::along_partial(src + i, k - i));
+        store(dst, k - i >= vector ? ReadA::along(src + i) : ReadA::along_partial(src + i, k - i));
   }
 
-  // `lanes` rows of b from one k on, k lying along the vectors.
-  HEARTH_INLINE static void read(vf (&m)[lanes], const Source* b, int64_t ldb, int64_t later,
-                                 bool line) {
-#pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) {
-      m[i] = Read::along(b + i * ldb);
-      if (line) prefetch(b, later + i * ldb);
-    }
-  }
-  static void read_partial(vf (&m)[lanes], const Source* b, int64_t ldb, int64_t rows, int64_t k) {
-    for (int i = 0; i < lanes; ++i) {
-      if (i >= rows)
-        m[i] = zero();
-      else
-        m[i] = k >= Read::step * lanes ? Read::along(b + i * ldb)
-                                       : Read::along_partial(b + i * ldb, k);
-    }
-  }
-
-  // R rows and up to U vectors of columns; U gives the chains of one row something to overlap.
+  // R rows of a and U vectors of columns; U gives the chains of one row something to overlap.
   template <int R, int U>
-  static void columns(float* acc, int64_t ld, const float* a, const Source* b, int64_t ldb,
-                      int64_t cols, int64_t k) {
-    constexpr int64_t line = 64 / int64_t(sizeof(Source)) / Read::step;  // steps of a cache line
-    const int64_t steps = (k + Read::step - 1) / Read::step, a_ld = row_floats(k);
-    const bool whole = cols >= U * lanes;
-    vf sum[U][R] = {};
-    for (int64_t begin = 0; begin < steps; begin += Block) {
-      const int64_t end = begin + Block < steps ? begin + Block : steps;
-      vf c[U][R] = {};
-      for (int64_t s = begin; s < end; s += lanes) {
-        const int64_t n = end - s < lanes ? end - s : lanes;
-        const float* as = a + s;
-        // What is asked for: a few lines on in these rows, or in the next ones.
-        const int64_t on = ahead * line * Read::step;
-        const int64_t later = s * Read::step + on < k ? on : U * lanes * ldb - k + on;
-#pragma GCC unroll 4
-        for (int u = 0; u < U; ++u) {
-          vf m[lanes];
-          const Source* from = b + u * lanes * ldb + s * Read::step;
-          if (whole && k - s * Read::step >= lanes * Read::step)
-            read(m, from, ldb, later, s % line == 0);
-          else
-            read_partial(m, from, ldb, cols - u * lanes, k - s * Read::step);
-          transpose(m);
-          if (n == lanes) {
+  struct Tile {
+    const float* a;
+    int64_t a_ld;
+    const Source* b;
+    int64_t ldb, cols, k;
+    vf c[U][R];
+
+    // The slab of columns u that begins at k = at has been turned: n of its dwords meet a.
+    HEARTH_INLINE void meet(int u, const vf (&m)[slab], int64_t at, int n) {
+      const float* from = a + at / ReadA::step;
+      // The compiler would keep what it broadcast for the first u, which takes more registers than
+      // there are; where a load broadcasts, loading again costs nothing.
+      if constexpr (R > 1 && lanes > 4) asm volatile("" : "+r"(from));
 #pragma GCC unroll 16
-            for (int t = 0; t < lanes; ++t)
+      for (int i = 0; i < slab_a; ++i) {
+        if (i >= n) break;
+        const vf part = B::part(m[i / B::parts], i % B::parts);
 #pragma GCC unroll 8
-              for (int r = 0; r < R; ++r)
-                c[u][r] = Step::add(c[u][r], broadcast(as[r * a_ld + t]), m[t]);
-          } else {
-            float square[lanes * lanes];
-            for (int t = 0; t < lanes; ++t) store(square + t * lanes, m[t]);
-            for (int64_t t = 0; t < n; ++t)
-              for (int r = 0; r < R; ++r)
-                c[u][r] = Step::add(c[u][r], broadcast(as[r * a_ld + t]), load(square + t * lanes));
-          }
+        for (int r = 0; r < R; ++r)
+          c[u][r] = Step::add(c[u][r], broadcast(from[r * a_ld + i]), part);
+      }
+    }
+
+    // A cache line of every row. What comes `later` is asked for meanwhile.
+    HEARTH_INLINE void whole_line(int64_t at, int64_t later) {
+#pragma GCC unroll 1
+      for (int h = 0; h < slabs; ++h)
+#pragma GCC unroll 8
+        for (int u = 0; u < U; ++u) {
+          vf m[slab];
+          const Source* from = b + u * lanes * ldb + at;
+          turn(m, from + h * slab_k, ldb * int64_t(sizeof(Source)));
+#pragma GCC unroll 16
+          for (int i = h; i < lanes; i += slabs) prefetch(from, later + i * ldb);
+          meet(u, m, at + h * slab_k, slab_a);
         }
+    }
+
+    // One slab at an edge: of fewer columns, or of fewer k.
+    [[gnu::noinline]] void edge(int64_t at) {
+      const int64_t here = k - at < slab_k ? k - at : slab_k;
+      const int n = int((here + ReadA::step - 1) / ReadA::step);
+      for (int u = 0; u < U && u * lanes < cols; ++u) {
+        float square[lanes][slab] = {};
+        for (int i = 0; i < lanes && u * lanes + i < cols; ++i)
+          std::memcpy(square[i], b + (u * lanes + i) * ldb + at, size_t(here) * sizeof(Source));
+        vf m[slab];
+        turn(m, square, slab * 4);
+        meet(u, m, at, n);
+      }
+    }
+
+    HEARTH_INLINE void block(int64_t begin, int64_t end) {
+      for (int u = 0; u < U; ++u)
+        for (int r = 0; r < R; ++r) c[u][r] = zero();
+      int64_t at = begin;
+      if (cols >= U * lanes)
+        for (; at + line_k <= end; at += line_k) {
+          // A few lines on in these rows, or in the next ones.
+          const int64_t on = ahead * line_k;
+          whole_line(at, at + on < k ? on : U * lanes * ldb - k + on);
+        }
+      for (; at < end; at += slab_k) edge(at);
+    }
+
+    void run(float* acc, int64_t ld) {
+      vf sum[U][R] = {};
+      for (int64_t begin = 0; begin < k; begin += Block) {
+        block(begin, begin + Block < k ? begin + Block : k);
+        for (int u = 0; u < U; ++u)
+          for (int r = 0; r < R; ++r) sum[u][r] = begin == 0 ? c[u][r] : sum[u][r] + c[u][r];
       }
       for (int u = 0; u < U; ++u)
-        for (int r = 0; r < R; ++r) sum[u][r] = begin == 0 ? c[u][r] : sum[u][r] + c[u][r];
+        for (int r = 0; r < R; ++r) store(acc + r * ld + u * lanes, sum[u][r]);
     }
-    for (int u = 0; u < U; ++u)
-      for (int r = 0; r < R; ++r) store(acc + r * ld + u * lanes, sum[u][r]);
+  };
+
+  // Of columns that are summed at a time: as many as registers hold the sums of, within few_tile.
+  static constexpr int vectors(int rows) {
+    int u = 1;
+    while (2 * u * lanes <= few_tile && 2 * u * rows <= few_sums) u *= 2;
+    return u;
   }
 
   template <int R>
   static void all_columns(float* acc, int64_t ld, const float* a, const Source* b, int64_t ldb,
                           int64_t cols, int64_t k) {
-    constexpr int U = R <= 4 ? 2 : 1;
+    constexpr int U = vectors(R);
     for (int64_t j = 0; j < cols; j += U * lanes)
-      columns<R, U>(acc + j, ld, a, b + j * ldb, ldb, cols - j, k);
+      Tile<R, U>{a, row_floats(k), b + j * ldb, ldb, cols - j, k, {}}.run(acc + j, ld);
   }
 
   // GemmFew::multiply

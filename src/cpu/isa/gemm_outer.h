@@ -98,7 +98,7 @@ constexpr int outer_rows = 4, outer_vectors = 2;
 #endif
 
 // 256 steps of a panel of b fit L1 beside a panel of a.
-template <class Read, class Step = FloatStep>
+template <class Read, class Step = FloatStep, class FewRead = Plain<Read>>
 constexpr GemmKernel outer_kernel() {
   using Kernel = Outer<Step, outer_rows, outer_vectors>;
   return {.mr = outer_rows,
@@ -111,7 +111,7 @@ constexpr GemmKernel outer_kernel() {
           .pack_a = pack<outer_rows, Read, Read::step>,
           .pack_b = pack<Kernel::NR, Read, Read::step>,
           .multiply = Kernel::template multiply<Read::step>,
-          .few = Few<Read, Step, 256>::kernel()};
+          .few = Few<FewRead, Step, 256 * Read::step>::kernel()};
 }
 
 }  // namespace hearth::HEARTH_ISA
