@@ -9,7 +9,7 @@ namespace hearth::chess {
 
 void for_each_row(const std::filesystem::path& path,
                   const std::function<void(const nlohmann::json&)>& body) {
-  const std::string all = read_file(path);
+  const std::string all = read_file(path, rows_file_limit);
   int64_t number = 0;
   for (const std::string_view line : split(all, '\n')) {
     ++number;

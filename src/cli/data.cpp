@@ -22,7 +22,9 @@ using nlohmann::ordered_json;
 
 // The sha256 of the tokenizer's files: a prepare run goes on only with the same tokenizer.
 std::string tokenizer_digest(const fs::path& path) {
-  if (!fs::is_directory(path)) return sha256_hex(to_bytes(read_file(path)));
+  if (!fs::is_directory(path)) {  // may be a GGUF model of many gigabytes
+    return digest_file(path.parent_path(), path.filename().string()).sha256;
+  }
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().string();
@@ -32,7 +34,7 @@ std::string tokenizer_digest(const fs::path& path) {
   }
   std::sort(files.begin(), files.end());
   Sha256 sha;
-  for (const fs::path& f : files) sha.update(to_bytes(read_file(f)));
+  for (const fs::path& f : files) sha.update(MappedFile(f).bytes());
   return sha.hex();
 }
 

@@ -148,7 +148,7 @@ EvalResult eval_perplexity(Examinee& e, const EvalFlags& f) {
 
 // Lines of ids.
 std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t vocab) {
-  std::istringstream in(read_file(path));
+  std::istringstream in(read_file(path, rows_file_limit));
   std::vector<std::vector<int32_t>> lists;
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);

@@ -1,6 +1,5 @@
 // hearth generate: text that goes on from a prompt, streamed as it is made.
 #include <charconv>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -8,6 +7,7 @@
 #include "cli/commands.h"
 #include "core/error.h"
 #include "infer/engine.h"
+#include "io/files.h"
 #include "model/decoder.h"
 #include "model/folder.h"
 #include "tokenizer/tokenizer.h"
@@ -33,9 +33,7 @@ struct GenerateFlags {
 std::string read_prompt(const GenerateFlags& flags) {
   if (flags.prompt_file.empty()) return flags.prompt;
   if (flags.prompt_file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  std::ifstream in(flags.prompt_file, std::ios::binary);
-  if (!in) fail(flags.prompt_file, "expected a readable file, got none");
-  return {std::istreambuf_iterator<char>(in), {}};
+  return read_file(flags.prompt_file);
 }
 
 std::map<int32_t, float> parse_bias(const std::vector<std::string>& pairs) {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -231,9 +230,7 @@ struct EncodeBenchFlags {
 
 void run_encode_bench(const EncodeBenchFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer, flags.pattern);
-  std::ifstream in(flags.input, std::ios::binary);
-  if (!in) fail(flags.input, "expected a readable file, got none");
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const std::string text = read_file(flags.input, rows_file_limit);
   std::vector<int32_t> ids;
   double best = 1e30;
   for (int i = 0; i < flags.repeats; ++i) {

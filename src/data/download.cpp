@@ -37,7 +37,7 @@ Expected expected_of(const CatalogueFile& file, const fs::path& path) {
   if (!file.sha256.empty()) return {file.sha256, Checked::catalogue};
   const fs::path beside = with_suffix(path, ".sha256");
   if (!fs::exists(beside)) return {};
-  const std::string text = read_file(beside);
+  const std::string text = read_file(beside, 4096);
   if (text.size() < 64 || text.find_first_not_of("0123456789abcdef") < 64)
     fail(beside.string(), "expected the sha256 of an earlier download, got something else");
   return {text.substr(0, 64), Checked::earlier};

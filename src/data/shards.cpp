@@ -196,7 +196,8 @@ TokenWriter::TokenWriter(const fs::path& path, const Spec& spec)
   const bool go_on = spec.resume_tokens >= 0;
   // A file finished after the state was saved is opened again: its first tokens are the same.
   if (go_on && !fs::exists(temporary_) && fs::exists(path_)) fs::rename(path_, temporary_);
-  fd_ = open_file(temporary_, O_RDWR | O_CREAT | (go_on ? 0 : O_TRUNC), "to write it");
+  fd_ = go_on ? open_file(temporary_, O_RDWR | O_CREAT | O_NOFOLLOW, "to write it")
+              : create_file(temporary_, O_RDWR, "to write it");
   if (go_on) {
     const int64_t want = head + spec.resume_tokens * spec.width;
     const int64_t have = ::lseek(fd_.get(), 0, SEEK_END);

@@ -17,7 +17,7 @@ using nlohmann::json;
 
 template <class F>  // f(line, "file:number")
 void each_line(const fs::path& path, F f) {
-  const std::string file = read_file(path);
+  const std::string file = read_file(path, rows_file_limit);
   std::string_view rest = file;
   for (size_t number = 1; !rest.empty(); ++number) {
     const size_t end = std::min(rest.find('\n'), rest.size());

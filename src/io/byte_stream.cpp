@@ -1,6 +1,5 @@
 #include "io/byte_stream.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +12,7 @@ namespace hearth {
 
 ByteStream::ByteStream(const std::filesystem::path& path)
     : where_(path == "-" ? "stdin" : path.string()), path_(path), buffer_(1 << 18) {
-  if (path != "-") file_ = open_file(path, O_RDONLY, "to read it");
+  if (path != "-") file_ = open_regular(path);
   fd_ = path == "-" ? 0 : file_.get();
   while (end_ < packing_head && refill()) {}
   packing_ = packing_of(Bytes(buffer_).first(end_), where_);
@@ -92,8 +91,7 @@ void ByteStream::skip(int64_t bytes) {
     // A plain file: the rest lies behind a seek.
     const off_t to = off_t(packed_position() + left);
     std::error_code none;
-    if (!std::filesystem::is_regular_file(path_, none) ||
-        to > off_t(std::filesystem::file_size(path_, none)))
+    if (to > off_t(std::filesystem::file_size(path_, none)))
       continue;  // too short: reading on tells by how much
     if (::lseek(fd_, to, SEEK_SET) != to) fail_errno(where_, "a file to seek in");
     packed_ = to, begin_ = end_ = 0, left = 0;

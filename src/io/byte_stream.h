@@ -14,7 +14,8 @@ namespace hearth {
 
 class ByteStream {
  public:
-  explicit ByteStream(const std::filesystem::path&);  // "-": standard input
+  // A regular file, or "-" for standard input, which may be anything.
+  explicit ByteStream(const std::filesystem::path&);
 
   size_t read(std::span<std::byte> out);  // 0: the end, and only there
   void skip(int64_t bytes);               // as far as that; a shorter stream is an error

@@ -186,7 +186,7 @@ CheckpointWriter::CheckpointWriter(fs::path parent, std::string name)
     : parent_(std::move(parent)), name_(std::move(name)) {
   tmp_ = parent_ / fmt::format("{}{}-{}", tmp_prefix, name_, getpid());
   remove_tree(tmp_);  // of a killed process that had our id
-  make_dirs(tmp_);
+  make_new_dir(tmp_);
 }
 
 CheckpointWriter::~CheckpointWriter() {

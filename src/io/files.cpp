@@ -16,6 +16,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
+const char* kind_of(mode_t mode) {
+  return S_ISDIR(mode)    ? "a folder"
+         : S_ISFIFO(mode) ? "a FIFO"
+         : S_ISSOCK(mode) ? "a socket"
+                          : "a device";
+}
+
+// Without an error of its own: errno tells.
+Fd try_open(const fs::path& path, int flags) {
+  for (;;) {
+    Fd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
+    if (fd || errno != EINTR) return fd;  // EINTR: a signal, while a pipe waits
+  }
+}
+
 struct stat stat_of(const Fd& fd, const fs::path& path) {
   struct stat st {};
   if (fstat(fd.get(), &st) != 0) fail_errno(path, "its size");
@@ -66,11 +81,28 @@ void fail_errno(const fs::path& path, std::string_view wanted, int error) {
 }
 
 Fd open_file(const fs::path& path, int flags, std::string_view wanted) {
-  for (;;) {
-    Fd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
-    if (fd) return fd;
-    if (errno != EINTR) fail_errno(path, wanted);  // else a signal, while a pipe waits
-  }
+  Fd fd = try_open(path, flags);
+  if (!fd) fail_errno(path, wanted);
+  return fd;
+}
+
+Fd open_regular(const fs::path& path) {
+  // O_NONBLOCK: a FIFO without a writer would make open() wait. EWOULDBLOCK then means that another
+  // process holds a lease on the file, which only a regular file can have: that is worth the wait.
+  Fd fd = try_open(path, O_RDONLY | O_NONBLOCK);
+  if (!fd && errno == EWOULDBLOCK) fd = try_open(path, O_RDONLY);
+  if (!fd && errno == ENXIO) fail(path.string(), "expected a regular file, got a socket");
+  if (!fd) fail_errno(path, "to read it");
+  struct stat st {};
+  if (fstat(fd.get(), &st) != 0) fail_errno(path, "its size");
+  if (!S_ISREG(st.st_mode))
+    fail(path.string(), "expected a regular file, got {}", kind_of(st.st_mode));
+  return fd;
+}
+
+Fd create_file(const fs::path& path, int access, std::string_view wanted) {
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) fail_errno(path, "to remove what stands there");
+  return open_file(path, access | O_CREAT | O_EXCL | O_NOFOLLOW, wanted);
 }
 
 void write_all(const Fd& fd, Bytes bytes, const fs::path& path) {
@@ -96,11 +128,16 @@ void append_whole(const Fd& fd, Bytes bytes, uint64_t size, const fs::path& path
   }
 }
 
-std::string read_file(const fs::path& path) {
-  const Fd fd = open_file(path, O_RDONLY, "to read it");
+std::string read_file(const fs::path& path, size_t limit) {
+  const Fd fd = open_regular(path);
+  const auto refuse = [&](const std::string& got) {
+    fail(path.string(), "expected a file of at most {} bytes, got {}", limit, got);
+  };
+  const auto hint = uint64_t(stat_of(fd, path).st_size);
+  if (hint > limit) refuse(fmt::format("{}", hint));
   std::string text;
-  // The size is a hint: pipes and /proc have none. One byte more finds the end in the same pass.
-  text.resize(size_t(stat_of(fd, path).st_size) + 1);
+  // The size is a hint: files of /proc have none. One byte more finds the end in the same pass.
+  text.resize(size_t(hint) + 1);
   size_t size = 0;
   for (;;) {
     const ssize_t n = read(fd.get(), text.data() + size, text.size() - size);
@@ -108,14 +145,14 @@ std::string read_file(const fs::path& path) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno(path, "to read it");
     size += size_t(n);
-    if (size == text.size()) text.resize(size * 2);
+    if (size > limit) refuse("more");
+    if (size == text.size()) text.resize(std::min(size * 2, limit + 1));
   }
   text.resize(size);
   return text;
 }
 
-MappedFile::MappedFile(const fs::path& path)
-    : MappedFile(open_file(path, O_RDONLY, "to read it"), path) {}
+MappedFile::MappedFile(const fs::path& path) : MappedFile(open_regular(path), path) {}
 
 MappedFile::MappedFile(const Fd& fd, const fs::path& path) {
   const size_t size = size_t(stat_of(fd, path).st_size);
@@ -142,7 +179,7 @@ MappedFile& MappedFile::operator=(MappedFile&& o) noexcept {
 AtomicFile::AtomicFile(fs::path path)
     : path_(std::move(path)),
       tmp_(folder_of(path_) / fmt::format(".tmp-{}-{}", path_.filename().string(), getpid())),
-      fd_(open_file(tmp_, O_WRONLY | O_CREAT | O_TRUNC, "to create it")) {}
+      fd_(create_file(tmp_, O_WRONLY, "to create it")) {}
 
 AtomicFile::~AtomicFile() {
   if (fd_) unlink(tmp_.c_str());
@@ -181,6 +218,12 @@ void make_dirs(const fs::path& path) {
   } else if (errno != EEXIST || !fs::is_directory(path, ignored)) {
     fail_errno(path, "to make the folder");
   }
+}
+
+void make_new_dir(const fs::path& path) {
+  make_dirs(path.parent_path());
+  if (mkdir(path.c_str(), 0777) != 0) fail_errno(path, "to make a new folder");
+  fsync_dir(folder_of(path));
 }
 
 AppendLog::AppendLog(fs::path path, uint64_t keep)

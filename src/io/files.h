@@ -42,11 +42,22 @@ class Fd {
 
 // Opens with O_CLOEXEC; what is created is readable by all, less the umask.
 Fd open_file(const std::filesystem::path&, int flags, std::string_view wanted);
+// Opens a regular file to read it. A folder, FIFO, socket or device is an error, never a wait.
+Fd open_regular(const std::filesystem::path&);
+// Creates a file for writing. Whatever stands under the name is unlinked first: nothing is opened
+// or followed that somebody else put there.
+Fd create_file(const std::filesystem::path&, int access, std::string_view wanted);
 void write_all(const Fd&, Bytes, const std::filesystem::path&);
 // Writes all at the end of a file of `size` bytes, or cuts it back to that and throws.
 void append_whole(const Fd&, Bytes, uint64_t size, const std::filesystem::path&);
 
-std::string read_file(const std::filesystem::path&);
+// How large a file may be that is read whole. A larger one is refused before it is read.
+constexpr size_t small_file_limit = size_t(64) << 20;  // settings, state, templates
+constexpr size_t tokenizer_file_limit = size_t(256) << 20;
+constexpr size_t rows_file_limit = size_t(4) << 30;  // rows of data that are kept in memory
+
+// A regular file of at most `limit` bytes.
+std::string read_file(const std::filesystem::path&, size_t limit = small_file_limit);
 
 // A file's bytes, mapped read-only. The file must not be shortened while mapped.
 class MappedFile {
@@ -89,7 +100,8 @@ inline void write_file_atomic(const std::filesystem::path& path, std::string_vie
 
 void fsync_file(const std::filesystem::path&);
 void fsync_dir(const std::filesystem::path&);
-void make_dirs(const std::filesystem::path&);  // with parents, synced; one that exists is fine
+void make_dirs(const std::filesystem::path&);     // with parents, synced; one that exists is fine
+void make_new_dir(const std::filesystem::path&);  // the same, but the last one must be new
 
 // A text file that only grows, by whole lines (JSONL). A line that cannot be written whole is taken
 // back, so that the file never ends inside one.

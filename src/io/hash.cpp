@@ -97,7 +97,7 @@ std::string sha256_hex(Bytes bytes) {
 
 FileDigest digest_file(const std::filesystem::path& dir, const std::string& file) {
   const std::filesystem::path path = dir / file;
-  const Fd fd = open_file(path, O_RDONLY, "to read it");
+  const Fd fd = open_regular(path);
   // read(), not a map: a file that shrinks or fails meanwhile is then an error, not a signal.
   std::vector<std::byte> buffer(size_t(1) << 20);
   Sha256 hash;

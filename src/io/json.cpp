@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "io/files.h"
 
 namespace hearth {
 namespace {
@@ -170,7 +169,7 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_vie
 }
 
 json read_json(const std::filesystem::path& path, JsonLimits limits) {
-  return parse_json(read_file(path), path.string(), limits);
+  return parse_json(read_file(path, limits.max_bytes), path.string(), limits);
 }
 
 std::string in_quotes(std::string_view s) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "io/files.h"
+
 namespace hearth {
 
 struct JsonLimits {
@@ -21,7 +23,9 @@ nlohmann::json parse_json(std::string_view text, std::string_view where, JsonLim
 // The same with the members of objects in the order of the text.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where,
                                           JsonLimits limits = {});
-nlohmann::json read_json(const std::filesystem::path&, JsonLimits limits = {});
+// A file beyond the limit is refused before it is read.
+nlohmann::json read_json(const std::filesystem::path&,
+                         JsonLimits limits = {.max_bytes = small_file_limit});
 
 // A name from a file as it may stand in a one-line message: quoted, escaped, clipped.
 std::string in_quotes(std::string_view);

@@ -87,7 +87,7 @@ MingptJson parse_mingpt_json(std::string_view text, std::string_view where) {
 }
 
 MingptJson read_mingpt_json(const std::filesystem::path& path) {
-  return parse_mingpt_json(read_file(path), path.string());
+  return parse_mingpt_json(read_file(path, JsonLimits{}.max_bytes), path.string());
 }
 
 }  // namespace hearth

@@ -88,7 +88,7 @@ bool is_carried(const std::string& name) {
 }
 
 void copy_whole(const fs::path& from, const fs::path& to) {
-  write_file_atomic(to, read_file(from));
+  write_file_atomic(to, MappedFile(from).bytes());
 }
 
 // The template a GGUF file holds, or a folder has beside its tokenizer; empty: none.

@@ -148,7 +148,7 @@ void read_ends(VocabularyParts& parts, const fs::path& config) {
 }  // namespace
 
 VocabularyParts read_tokenizer_json(const fs::path& path) try {
-  const json file = parse(path, read_file(path));
+  const json file = parse(path, read_file(path, tokenizer_file_limit));
   VocabularyParts parts{.where = path.string()};
   const json& model = json_member(parts.where, file, "model", &json::is_object, "an object");
   read_components(parts, file);
@@ -168,7 +168,7 @@ VocabularyParts read_tokenizer_json(const fs::path& path) try {
 }
 
 VocabularyParts read_vocab_and_merges(const fs::path& vocab_json, const fs::path& merges_txt) {
-  const json vocab = parse(vocab_json, read_file(vocab_json));
+  const json vocab = parse(vocab_json, read_file(vocab_json, tokenizer_file_limit));
   VocabularyParts parts{.where = vocab_json.string()};
   if (!vocab.is_object()) fail(parts.where, "expected an object, got {}", vocab.type_name());
   const std::string end = "<|endoftext|>";

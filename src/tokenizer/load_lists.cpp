@@ -155,7 +155,7 @@ void check_llama2c(const VocabularyParts& parts) {
 }  // namespace
 
 std::vector<MergeLine> read_merge_lines(const fs::path& path) {
-  const std::string text = read_file(path);
+  const std::string text = read_file(path, tokenizer_file_limit);
   std::vector<MergeLine> merges;
   for_each_line(text, [&](std::string_view line, size_t number) {
     if (line.empty() || (number == 1 && line.starts_with("#version"))) return;
@@ -198,7 +198,7 @@ VocabularyParts read_vocab_bpe(const fs::path& path) {
 }
 
 VocabularyParts read_tiktoken(const fs::path& path, std::string_view pattern) {
-  const std::string text = read_file(path);
+  const std::string text = read_file(path, tokenizer_file_limit);
   VocabularyParts parts{.where = path.string(), .rule = MergeRule::by_id};
   for_each_line(text, [&](std::string_view line, size_t number) {
     if (line.empty()) return;
@@ -242,7 +242,7 @@ VocabularyParts parse_llama2c_vocabulary(std::string_view file, const std::strin
 }
 
 VocabularyParts read_llama2c(const fs::path& path) {
-  return parse_llama2c_vocabulary(read_file(path), path.string());
+  return parse_llama2c_vocabulary(read_file(path, tokenizer_file_limit), path.string());
 }
 
 }  // namespace hearth

@@ -1,6 +1,7 @@
 // hearth serve as clients meet it: routes, limits, keys, the slow, the rude and the absent.
-#include <sys/stat.h>
+#include <fcntl.h>
 
+#include <csignal>
 #include <optional>
 
 #include "e2e/serve_process.h"
@@ -241,10 +242,13 @@ TEST_F(Serve, EndsWhatDoesNotDrain) {
   EXPECT_EQ(c.reply().status, 503);
 }
 
-// A pipe that nobody writes to: loading takes for ever.
+// A lease makes everybody else's open() wait until it is given back: loading takes for ever.
 TEST_F(Serve, ASignalEndsLoading) {
   fs::create_directories(folder_ / "model");
-  ASSERT_EQ(mkfifo((folder_ / "model/config.json").c_str(), 0600), 0);
+  write_file_atomic(folder_ / "model/config.json", "{}");
+  const auto handler = std::signal(SIGIO, SIG_IGN);  // the kernel asks for the lease by it
+  const Fd lease = open_file(folder_ / "model/config.json", O_RDWR, "to open it");
+  if (fcntl(lease.get(), F_SETLEASE, F_WRLCK) != 0) GTEST_SKIP() << "no leases here";
   for (const int signal : {SIGTERM, SIGINT}) {
     pid_ = start(folder_, {"serve", "--model", folder_ / "model", "--port", "0", "--device", "cpu"},
                  "serve");
@@ -255,6 +259,7 @@ TEST_F(Serve, ASignalEndsLoading) {
     EXPECT_NE(log().find("not loaded yet"), std::string::npos) << log();
     fs::remove(folder_ / "serve.err");
   }
+  std::signal(SIGIO, handler);
 }
 
 TEST_F(Serve, EndsWhereNobodyCanBeToldThatItIsReady) {

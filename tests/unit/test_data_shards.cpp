@@ -156,6 +156,21 @@ TEST(TokenWriter, GoesOnFromATemporaryOrFinishedFile) {
                        {"1226", "1224"}));
 }
 
+TEST(TokenWriter, WritesThroughNoLink) {
+  const TemporaryFolder dir;
+  put_file(dir / "victim", "untouched");
+  for (const int64_t resume : {-1, 0}) {
+    fs::create_symlink(dir / "victim", dir / "t.bin.tmp");
+    const std::string error = error_of([&] {
+      TokenWriter writer(dir / "t.bin", {.resume_tokens = resume});
+      writer.append(counting_tokens(5));
+    });
+    EXPECT_EQ(error.empty(), resume < 0) << error;
+    EXPECT_EQ(get_file(dir / "victim"), "untouched");
+    fs::remove(dir / "t.bin.tmp");
+  }
+}
+
 TEST(ExpandGlob, SortsAndRefusesNothing) {
   const TemporaryFolder dir;
   for (const char* name : {"b_2.bin", "b_1.bin", "c.bin", "[x].bin"}) put_file(dir / name, "");

@@ -3,10 +3,16 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 #include <csignal>
+#include <cstring>
 #include <fstream>
 
+#include "io/byte_stream.h"
+#include "io/hash.h"
 #include "test_io_support.h"
 
 namespace hearth::test {
@@ -35,6 +41,54 @@ TEST(IoFiles, ReadErrorsNameThePath) {
   expect_error(error_of([&] { MappedFile m(missing); }), "No such file");
   expect_error(error_of([&] { read_file(dir.path()); }), "got a folder");
   expect_error(error_of([&] { MappedFile m(dir.path()); }), "got a folder");
+}
+
+TEST(IoFiles, RefusesAFileBeyondTheLimitBeforeReadingIt) {
+  const TempDir dir;
+  write_plain(dir / "f", "12345");
+  EXPECT_EQ(read_file(dir / "f", 5), "12345");
+  expect_error(error_of([&] { read_file(dir / "f", 4); }), "at most 4 bytes, got 5");
+  // Sparse: to read it would take all memory there is.
+  write_plain(dir / "huge", "");
+  fs::resize_file(dir / "huge", uint64_t(1) << 40);
+  expect_error(error_of([&] { read_file(dir / "huge"); }), "at most 67108864 bytes");
+  // st_size is 0 there: the limit holds while it is read.
+  expect_error(error_of([&] { read_file("/proc/self/status", 100); }), "at most 100 bytes");
+}
+
+// None of these may make open() or read() wait.
+TEST(IoFiles, RefusesWhatIsNoRegularFile) {
+  const TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, (dir / "socket").c_str(), sizeof address.sun_path - 1);
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const auto check = [&](const fs::path& path, const char* kind) {
+    expect_error(error_of([&] { read_file(path); }), kind);
+    expect_error(error_of([&] { MappedFile m(path); }), kind);
+    expect_error(error_of([&] { ByteStream s(path); }), kind);
+    expect_error(error_of([&] { digest_file(path.parent_path(), path.filename().string()); }),
+                 kind);
+  };
+  check(dir / "fifo", "expected a regular file, got a FIFO");
+  check(dir / "socket", "expected a regular file, got a socket");
+  check("/dev/zero", "expected a regular file, got a device");
+  check(dir.path(), "expected a regular file, got a folder");
+  close(fd);
+}
+
+// A link laid under the name of a temporary file leads nowhere: it is replaced, not followed.
+TEST(IoFiles, TemporaryFilesFollowNoLink) {
+  const TempDir dir;
+  write_plain(dir / "victim", "untouched");
+  fs::create_symlink(dir / "victim", dir / fmt::format(".tmp-f-{}", getpid()));
+  write_file_atomic(dir / "f", "new");
+  EXPECT_EQ(read_file(dir / "victim"), "untouched");
+  EXPECT_EQ(read_file(dir / "f"), "new");
+  EXPECT_FALSE(fs::is_symlink(dir / "f"));
+  expect_error(error_of([&] { make_new_dir(dir.path()); }), "File exists");
 }
 
 TEST(IoFiles, MapsAndMoves) {
