@@ -10,6 +10,7 @@
 #include "core/threads.h"
 #include "data/corpus.h"
 #include "data/prepare.h"
+#include "data/sides.h"
 #include "data/stat.h"
 #include "io/hash.h"
 #include "tokenizer/tokenizer.h"
@@ -91,6 +92,7 @@ void run_prepare(const PrepareFlags& flags) {
                                  {"val_tokens", r.val.tokens},
                                  {"val_shards", r.val_shards},
                                  {"files", files},
+                                 {"pieces", r.pieces},
                                  {"resumed", r.resumed},
                                  {"seconds", seconds}};
     fmt::print("{}\n", report.dump());
@@ -101,6 +103,11 @@ void run_prepare(const PrepareFlags& flags) {
     if (shards > 0)
       fmt::print("{}: {} tokens of {} documents in {} files under {}\n", name, counts.tokens,
                  counts.documents, shards, flags.out);
+  if (r.pieces)
+    fmt::print(
+        "whole documents would all be on one side of --val-fraction, so texts were cut into pieces "
+        "of up to {} bytes\n",
+        side_piece_bytes);
 }
 
 void add_prepare(CLI::App& app) {
@@ -125,7 +132,13 @@ void add_prepare(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   c->add_option("--val-fraction", flags->spec.val_fraction,
-                "share of documents for validation, chosen by a hash of their text")
+                "share of documents for validation, chosen by a hash of their text; long texts are "
+                "cut where whole documents would leave one side empty")
+      ->capture_default_str();
+  c->add_option("--max-document-bytes", flags->spec.max_document_bytes,
+                "longest document held in memory: a longer text is encoded in pieces, a longer "
+                "JSONL line or Parquet row is an error")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   c->add_option("--threads", flags->spec.threads, "0: every core")
       ->check(CLI::NonNegativeNumber)

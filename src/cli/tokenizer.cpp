@@ -49,7 +49,8 @@ void run_train(const TrainFlags& flags) {
       fmt::print(stderr, "\rlearned {} merges            ", done);
   };
   Threads threads(flags.threads);
-  const DocumentSpec documents{.inputs = files};
+  constexpr size_t piece = 16 << 20;  // words are counted: a long text may come in pieces
+  const DocumentSpec documents{.inputs = files, .piece = piece};
   DocumentReader reader(documents);
   const auto next = [&](std::string& text) {
     Document d;

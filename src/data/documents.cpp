@@ -3,8 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
-#include <optional>
+#include <utility>
 
 #include "core/error.h"
 #include "data/parquet.h"
@@ -16,11 +17,11 @@ namespace fs = std::filesystem;
 // The documents of one input. What next() leaves behind is where a new reader would go on.
 struct DocumentReader::Source {
   virtual ~Source() = default;
-  virtual bool next(std::string_view& raw) = 0;
+  virtual bool next(Document&) = 0;  // raw, begins and ends
   virtual int64_t packed_position() const = 0;
-  int64_t offset = 0, line = 0;  // behind the last document
-  int64_t first_line = 0;        // of the last document, from 1
-  int64_t bytes = 0;             // read by this source
+  SourcePosition at;       // behind the last document; its file is the reader's to know
+  int64_t first_line = 0;  // of the last document, from 1
+  int64_t bytes = 0;       // read by this source
   bool json = false;
 };
 
@@ -41,6 +42,7 @@ SourceKind kind_of(const fs::path& path, std::string_view head, SourceKind asked
   if (asked != SourceKind::automatic) return asked;
   const std::string ext = kind_of_name(path);
   if (head.starts_with("PAR1") || ext == ".parquet") return SourceKind::parquet;
+  refuse_table(path, "a \"text\" (or name its kind, text, yourself to take it as it is)");
   if (ext == ".json")
     fail(path.string(),
          "expected text, JSONL or Parquet, got a .json file: write one object a line and call it "
@@ -48,106 +50,170 @@ SourceKind kind_of(const fs::path& path, std::string_view head, SourceKind asked
   return ext == ".jsonl" || ext == ".ndjson" ? SourceKind::jsonl : SourceKind::text;
 }
 
+// Fails for a document that is longer than the limit.
+[[noreturn]] void refuse_length(const DocumentSpec& spec, const fs::path& path, int64_t line,
+                                const char* what, const char* remedy) {
+  fail(fmt::format("{}:{}", shown(path), line),
+       "expected {} of at most {} bytes, got a longer one{}", what, spec.longest,
+       spec.limit_flag ? fmt::format(": raise {}", spec.limit_flag) : std::string(remedy));
+}
+
 class Lines : public Source {
  public:
-  Lines(std::unique_ptr<ByteStream> stream, fs::path path, size_t longest)
-      : stream_(std::move(stream)), lines_(*stream_), path_(std::move(path)), longest_(longest) {}
+  Lines(std::unique_ptr<ByteStream> stream, fs::path path, const DocumentSpec& spec)
+      : spec_(spec), path_(std::move(path)), stream_(std::move(stream)), lines_(*stream_) {}
 
-  void go_to(int64_t to_offset, int64_t to_line) {
-    stream_->skip(to_offset);
-    offset = to_offset, line = to_line;
+  virtual void go_to(const SourcePosition& to) {
+    stream_->skip(to.offset);
+    at = to;
   }
   int64_t packed_position() const override { return stream_->packed_position(); }
 
  protected:
-  bool read_line() {
-    if (!lines_.next(line_, longest_ + 1)) return false;
-    check(line_.size());
-    offset += int64_t(line_.size());
-    bytes += int64_t(line_.size());
-    ++line;
+  // The next line, or the first `most` bytes of it.
+  bool read_line(size_t most) {
+    if (!lines_.next(line_, most)) return false;
+    move(int64_t(line_.size()), line_.ends_with('\n'));
     return true;
   }
-  void check(size_t size) const {
-    if (size > longest_)
-      fail(fmt::format("{}:{}", shown(path_), first_line),
-           "expected documents of at most {} bytes, got a longer one: part it by lines "
-           "<|endoftext|>",
-           longest_);
+  void move(int64_t by_bytes, int64_t by_lines) {
+    at.offset += by_bytes, bytes += by_bytes;
+    at.line += by_lines;
   }
 
+  const DocumentSpec& spec_;
+  fs::path path_;
   std::string_view line_;  // with its line end
 
  private:
   std::unique_ptr<ByteStream> stream_;
   LineReader lines_;
-  fs::path path_;
-  size_t longest_;
 };
+
+// Where to cut a text that goes on behind its first `longest` bytes: after the last paragraph of
+// the second half, else after the last line, else before a character.
+size_t cut_of(std::string_view text, size_t longest) {
+  const std::string_view window = text.substr(0, longest);
+  if (const size_t p = window.rfind("\n\n"); p != window.npos && p + 2 > longest / 2) return p + 2;
+  if (const size_t p = window.rfind('\n'); p != window.npos) return p + 1;
+  const auto continues = [&](size_t i) { return (uint8_t(text[i]) & 0xc0) == 0x80; };
+  size_t cut = longest;
+  while (cut > 1 && longest - cut < 3 && continues(cut)) --cut;
+  return continues(cut) ? longest : cut;  // no UTF-8: anywhere
+}
 
 class TextSource : public Lines {
  public:
   using Lines::Lines;
-  bool next(std::string_view& raw) override {
-    text_.clear();
-    const bool first = offset == 0;  // else a separator lies before
-    first_line = line + 1;
-    while (read_line()) {
-      if (is_separator()) {
-        if (text_.ends_with('\n')) text_.pop_back();
-        raw = text_;
-        return true;
-      }
+
+  void go_to(const SourcePosition& to) override {
+    Lines::go_to(to);
+    in_line_ = to.in_line;
+  }
+
+  bool next(Document& d) override {
+    d.begins = !at.inside, d.ends = true;
+    if (!at.inside) at.in_first = at.offset == 0;  // else a separator lies before
+    first_line = at.line + 1;
+    text_ = std::exchange(held_, {});
+    move(int64_t(text_.size()), lines_in(text_));
+    for (;;) {
+      if (text_.size() > most()) return cut(d);
+      // A line that is a separator is read whole, whatever room there is.
+      if (!read_line(std::max(most() + 1 - text_.size(), separator.size() + 2))) break;
+      const bool separates = !in_line_ && is_separator();
+      in_line_ = !line_.ends_with('\n');
+      if (separates) return end(d, true);
       text_ += line_;
-      check(text_.size());
     }
-    if (!first && text_.ends_with('\n')) text_.pop_back();  // as before a separator
-    raw = text_;
-    return !text_.empty();
+    end(d, !at.in_first);  // a file of one document keeps its last line end
+    return !(d.begins && d.raw.empty());
   }
 
  private:
+  static constexpr std::string_view separator = "<|endoftext|>";
+
+  size_t most() const { return spec_.piece > 0 ? spec_.piece : spec_.longest; }
+  static int64_t lines_in(std::string_view text) {
+    return std::count(text.begin(), text.end(), '\n');
+  }
+
   bool is_separator() const {
     std::string_view bare = line_;
     if (bare.ends_with('\n')) bare.remove_suffix(1);
-    return bare == "<|endoftext|>";
+    return bare == separator;
   }
-  std::string text_;
+  bool end(Document& d, bool drop_line_end) {
+    if (drop_line_end && text_.ends_with('\n')) text_.pop_back();
+    at.inside = at.in_first = at.in_line = in_line_ = false;
+    d.raw = text_;
+    return true;
+  }
+  // Gives out a piece and keeps the rest for the next one.
+  bool cut(Document& d) {
+    if (spec_.piece == 0)
+      refuse_length(spec_, path_, first_line, "a document",
+                    ": separate documents by lines <|endoftext|>");
+    const size_t size = cut_of(text_, spec_.piece);
+    held_ = text_.substr(size);
+    move(-int64_t(held_.size()), -lines_in(held_));
+    text_.resize(size);
+    at.inside = true, at.in_line = !text_.ends_with('\n');
+    d.raw = text_, d.ends = false;
+    return true;
+  }
+
+  std::string text_, held_;
+  bool in_line_ = false;  // what is read next goes on with a line
 };
 
 class JsonlSource : public Lines {
  public:
-  JsonlSource(std::unique_ptr<ByteStream> stream, fs::path path, size_t longest)
-      : Lines(std::move(stream), std::move(path), longest) {
+  JsonlSource(std::unique_ptr<ByteStream> stream, fs::path path, const DocumentSpec& spec)
+      : Lines(std::move(stream), std::move(path), spec) {
     json = true;
   }
-  bool next(std::string_view& raw) override {
+  bool next(Document& d) override {
     for (;;) {
-      first_line = line + 1;
-      if (!read_line()) return false;
-      raw = line_;
-      if (raw.find_first_not_of(" \t\r\n") != raw.npos) return true;
+      first_line = at.line + 1;
+      if (!read_line(spec_.longest + 1)) return false;
+      if (line_.size() > spec_.longest) refuse_length(spec_, path_, first_line, "a line", "");
+      d.raw = line_;
+      if (d.raw.find_first_not_of(" \t\r\n") != d.raw.npos) return true;
     }
   }
 };
 
 // A Parquet file is read from its end: what comes packed or through a pipe is laid down first, in a
 // file without a name, which goes when it is closed.
-Fd spool(ByteStream& stream) {
+Fd spool(ByteStream& stream, const fs::path& path, int64_t longest) {
   const fs::path folder = fs::temp_directory_path();
   std::string name = (folder / "hearth-parquet-XXXXXX").string();
   Fd fd(::mkostemp(name.data(), O_CLOEXEC));
   if (!fd) fail_errno(folder, "to create a temporary file for unpacked Parquet");
   ::unlink(name.c_str());
   std::vector<std::byte> piece(1 << 18);
-  while (const size_t n = stream.read(piece)) write_all(fd, Bytes(piece).first(n), folder);
+  int64_t size = 0;
+  while (const size_t n = stream.read(piece)) {
+    size += int64_t(n);
+    if (size > longest)
+      fail(
+          shown(path),
+          "expected at most {} bytes of Parquet in a packed file or a pipe, got more: unpack it to "
+          "a file and give that",
+          longest);
+    write_all(fd, Bytes(piece).first(n), folder);
+  }
   return fd;
 }
 
 class ParquetSource : public Source {
  public:
   ParquetSource(std::unique_ptr<ByteStream> stream, const fs::path& path, const DocumentSpec& spec)
-      : map_(map(*stream, path)), column_(map_.bytes(), spec.column, shown(path)) {
+      : spec_(spec),
+        path_(path),
+        map_(map(*stream, path, spec)),
+        column_(map_.bytes(), spec.column, shown(path)) {
     packed_share_ =
         map_.bytes().empty() ? 0 : double(stream->packed_position()) / double(map_.bytes().size());
     if (stream->packing() == Packing::none && path != "-") packed_share_ = 1;
@@ -155,17 +221,18 @@ class ParquetSource : public Source {
 
   void go_to(int64_t row) {
     column_.skip_to(row);
-    offset = line = row;
+    at.offset = at.line = row;
   }
-  bool next(std::string_view& raw) override {
+  bool next(Document& d) override {
     const int64_t before = column_.byte();
-    if (!column_.next(raw)) return false;
+    if (!column_.next(d.raw)) return false;
     if (column_.byte() - forgotten_ > (int64_t(8) << 20)) {  // read pages need not stay in memory
       map_.forget(size_t(before));
       forgotten_ = before;
     }
-    offset = line = first_line = column_.row();
-    bytes += int64_t(raw.size());
+    at.offset = at.line = first_line = column_.row();
+    bytes += int64_t(d.raw.size());
+    if (d.raw.size() > spec_.longest) refuse_length(spec_, path_, first_line, "a row", "");
     return true;
   }
   int64_t packed_position() const override {
@@ -173,37 +240,48 @@ class ParquetSource : public Source {
   }
 
  private:
-  static MappedFile map(ByteStream& stream, const fs::path& path) {
+  static MappedFile map(ByteStream& stream, const fs::path& path, const DocumentSpec& spec) {
     if (stream.packing() == Packing::none && path != "-") return MappedFile(path);
-    return MappedFile(spool(stream), path);
+    return MappedFile(spool(stream, path, spec.longest_spool), path);
   }
 
+  const DocumentSpec& spec_;
+  fs::path path_;
   MappedFile map_;
   ParquetText column_;
   double packed_share_ = 1;  // bytes on disk for one of the Parquet file
   int64_t forgotten_ = 0;
 };
 
-std::unique_ptr<Source> open_source(const DocumentSpec& spec, const fs::path& path, int64_t offset,
-                                    int64_t line) {
+// `spec` outlives the source.
+std::unique_ptr<Source> open_source(const DocumentSpec& spec, const SourcePosition& at) {
+  const fs::path& path = spec.inputs[size_t(at.file)];
   auto stream = std::make_unique<ByteStream>(path);
   const SourceKind kind = kind_of(path, stream->peek(), spec.kind);
   if (kind == SourceKind::parquet) {
     auto source = std::make_unique<ParquetSource>(std::move(stream), path, spec);
-    source->go_to(offset);
+    source->go_to(at.offset);
     return source;
   }
-  const bool json = kind == SourceKind::jsonl;
   std::unique_ptr<Lines> source;
-  if (json)
-    source = std::make_unique<JsonlSource>(std::move(stream), path, spec.longest);
+  if (kind == SourceKind::jsonl)
+    source = std::make_unique<JsonlSource>(std::move(stream), path, spec);
   else
-    source = std::make_unique<TextSource>(std::move(stream), path, spec.longest);
-  source->go_to(offset, line);
+    source = std::make_unique<TextSource>(std::move(stream), path, spec);
+  source->go_to(at);
   return source;
 }
 
 }  // namespace
+
+void refuse_table(const fs::path& path, std::string_view keys) {
+  const std::string ext = kind_of_name(path);
+  if (ext == ".csv" || ext == ".tsv")
+    fail(path.string(),
+         "expected JSONL, got a {} table: write each row as one JSON object a line into a .jsonl "
+         "file, with {}",
+         ext, keys);
+}
 
 std::string document_place(const DocumentSpec& spec, int64_t file, int64_t line) {
   return fmt::format("{}:{}", shown(spec.inputs[size_t(file)]), line);
@@ -215,14 +293,10 @@ DocumentReader::DocumentReader(DocumentSpec spec, SourcePosition start)
   for (int64_t i = 0; i < at_.file; ++i)
     if (const fs::path& path = spec_.inputs[size_t(i)]; path != "-")
       packed_before_ += int64_t(fs::file_size(path));
-  if (at_.file < int64_t(spec_.inputs.size())) open(at_.offset, at_.line);
+  if (at_.file < int64_t(spec_.inputs.size())) source_ = open_source(spec_, at_);
 }
 
 DocumentReader::~DocumentReader() = default;
-
-void DocumentReader::open(int64_t offset, int64_t line) {
-  source_ = open_source(spec_, spec_.inputs[size_t(at_.file)], offset, line);
-}
 
 int64_t DocumentReader::packed_position() const {
   return packed_before_ + (source_ ? source_->packed_position() : 0);
@@ -231,18 +305,19 @@ int64_t DocumentReader::packed_position() const {
 bool DocumentReader::next(Document& d) {
   while (source_) {
     const int64_t before = source_->bytes;
-    const bool found = source_->next(d.raw);
+    d.begins = d.ends = true;
+    const bool found = source_->next(d);
     bytes_ += source_->bytes - before;
     if (found) {
       d.json = source_->json;
       d.file = at_.file, d.line = source_->first_line;
-      at_.offset = source_->offset, at_.line = source_->line;
+      at_ = source_->at, at_.file = d.file;
       return true;
     }
     packed_before_ += source_->packed_position();
     source_.reset();
     at_ = {.file = at_.file + 1};
-    if (at_.file < int64_t(spec_.inputs.size())) open(0, 0);
+    if (at_.file < int64_t(spec_.inputs.size())) source_ = open_source(spec_, at_);
   }
   return false;
 }

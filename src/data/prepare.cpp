@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/threads.h"
 #include "data/jsonl.h"
-#include "data/permutation.h"
+#include "data/sides.h"
 #include "data/split.h"
 #include "io/json.h"
 #include "io/progress.h"
@@ -30,6 +30,8 @@ void check_spec(const PrepareSpec& spec) {
   if (spec.block_bytes < 1 || spec.save_blocks < 1)
     fail("prepare", "expected blocks of at least a byte, got {} and {}", spec.block_bytes,
          spec.save_blocks);
+  if (spec.max_document_bytes < 1)
+    fail_usage("--max-document-bytes", "expected at least 1, got {}", spec.max_document_bytes);
   if (!(spec.val_fraction >= 0 && spec.val_fraction < 1))
     fail_usage("prepare", "expected a validation fraction in [0, 1), got {}", spec.val_fraction);
   if (spec.eos < 0 && (spec.format == TokenFormat::llmc || spec.bos < 0))
@@ -56,21 +58,26 @@ json fingerprint(const PrepareSpec& spec, const std::vector<fs::path>& inputs) {
       files.push_back("-");
       continue;
     }
-    if (!fs::is_regular_file(p)) fail(p.string(), "expected a plain file, got something else");
+    if (!fs::is_regular_file(p))
+      fail(p.string(), "expected a regular file, got something else: give a stream as - (stdin)");
     files.push_back({{"path", fs::absolute(p).string()},
                      {"bytes", fs::file_size(p)},
                      {"changed", fs::last_write_time(p).time_since_epoch().count()}});
   }
-  return {{"inputs", files},
-          {"source", int(spec.source)},
-          {"column", spec.column},
-          {"format", name(spec.format)},
-          {"shard_tokens", spec.shard_tokens},
-          {"val_fraction", spec.val_fraction},
-          {"vocab", spec.vocab},
-          {"bos", spec.bos},
-          {"eos", spec.eos},
-          {"tokenizer", spec.tokenizer_id}};
+  json all = {{"inputs", files},
+              {"source", int(spec.source)},
+              {"column", spec.column},
+              {"format", name(spec.format)},
+              {"shard_tokens", spec.shard_tokens},
+              {"val_fraction", spec.val_fraction},
+              {"vocab", spec.vocab},
+              {"bos", spec.bos},
+              {"eos", spec.eos},
+              {"tokenizer", spec.tokenizer_id}};
+  // Left out at its default, so that the folders of versions without the setting stay good.
+  if (spec.max_document_bytes != PrepareSpec().max_document_bytes)
+    all["max_document_bytes"] = spec.max_document_bytes;
+  return all;
 }
 
 // Documents to be encoded by one thread at a time, in order; few and long, so that their buffers
@@ -80,9 +87,9 @@ struct Piece {
   std::vector<int32_t> tokens;
   struct End {
     size_t tokens;
-    bool val;
+    bool val, empty, begins, ends;  // begins, ends: as Document has them
   };
-  std::vector<End> ends;  // of each document that is not empty
+  std::vector<End> ends;  // of each document, or piece of one, that is not dropped
 };
 
 // Text read in one go, and what became of it.
@@ -91,7 +98,7 @@ struct Block {
   struct Entry {
     size_t begin, size;
     int64_t file, line;
-    bool json;
+    bool json, begins, ends;
   };
   std::vector<Entry> documents;
   std::vector<Piece> pieces;  // the first `used` of these
@@ -104,7 +111,12 @@ class Run {
  public:
   explicit Run(const PrepareSpec& spec)
       : spec_(spec),
-        sources_{expand_inputs(spec), spec.source, spec.column},
+        sources_{.inputs = expand_inputs(spec),
+                 .kind = spec.source,
+                 .column = spec.column,
+                 .longest = size_t(spec.max_document_bytes),
+                 .piece = size_t(spec.max_document_bytes),
+                 .limit_flag = "--max-document-bytes"},
         fingerprint_(fingerprint(spec, sources_.inputs)),
         threads_(spec.threads),
         unescaped_(size_t(threads_.count())),
@@ -112,8 +124,10 @@ class Run {
         val_(split("val", 0)) {}
 
   PrepareResult run() {
-    make_dirs(spec_.out);
     if (!restore()) {
+      rule_ = choose_sides(sources_, spec_.val_fraction);
+      if (rule_.pieces) sources_.piece = std::min(sources_.piece, side_piece_bytes);
+      make_dirs(spec_.out);
       DocumentReader reader(sources_, at_);
       ProgressLine progress("prepare", {total_bytes(), reader.packed_position(), bytes_},
                             spec_.progress);
@@ -157,9 +171,13 @@ class Run {
         fail(path.string(),
              "expected the state of this very run, got one with other inputs, tokenizer or "
              "settings: choose another folder, or remove this one");
-      at_ = {state.at("file"), state.at("offset"), state.at("line")};
+      const int inside = state.value("inside", 0);  // bits
+      at_ = {state.at("file"),  state.at("offset"), state.at("line"),
+             (inside & 1) != 0, (inside & 2) != 0,  (inside & 4) != 0};
+      open_ = !at_.inside ? nullptr : (inside & 8) != 0 ? &val_ : &train_;
       bytes_ = state.at("bytes");
       resumed_ = true;
+      rule_.pieces = state.value("pieces", false);
       train_.restore(state.at("train"));
       val_.restore(state.at("val"));
       if (!state.at("done").get<bool>()) return false;
@@ -179,9 +197,11 @@ class Run {
   }
 
   void save(bool done) {
-    const json state = {{"run", fingerprint_},    {"done", done},      {"file", at_.file},
-                        {"offset", at_.offset},   {"line", at_.line},  {"bytes", bytes_},
-                        {"train", train_.save()}, {"val", val_.save()}};
+    const int inside = at_.inside + 2 * at_.in_first + 4 * at_.in_line + 8 * (open_ == &val_);
+    const json state = {{"run", fingerprint_},  {"done", done},           {"file", at_.file},
+                        {"offset", at_.offset}, {"line", at_.line},       {"inside", inside},
+                        {"bytes", bytes_},      {"pieces", rule_.pieces}, {"train", train_.save()},
+                        {"val", val_.save()}};
     write_file_atomic(spec_.out / state_name, state.dump(1) + "\n");
   }
 
@@ -199,7 +219,8 @@ class Run {
         ++b.used;
         piece_end = b.text.size() + piece_bytes;
       }
-      b.documents.push_back({b.text.size(), d.raw.size(), d.file, d.line, d.json});
+      b.documents.push_back(
+          {b.text.size(), d.raw.size(), d.file, d.line, d.json, d.begins, d.ends});
       b.text += d.raw;
       ++b.pieces[b.used - 1].count;
     }
@@ -229,19 +250,23 @@ class Run {
         if (!flat_text(unescaped, text)) unescaped = jsonl_text(text, place(e));
         text = unescaped;
       }
-      if (text.empty()) continue;
+      if (text.empty() && e.begins) continue;
       const size_t begin = p.tokens.size();
-      const bool headed = spec_.format == TokenFormat::llmc;
-      if (headed || spec_.bos >= 0) p.tokens.push_back(headed ? spec_.eos : spec_.bos);
-      spec_.encode(text, p.tokens);
-      if (!headed && spec_.eos >= 0) p.tokens.push_back(spec_.eos);
+      if (e.begins && opening() >= 0) p.tokens.push_back(opening());
+      if (!text.empty()) spec_.encode(text, p.tokens);
+      if (e.ends && closing() >= 0) p.tokens.push_back(closing());
       for (size_t t = begin; t < p.tokens.size(); ++t)
         if (p.tokens[t] < 0 || p.tokens[t] >= spec_.vocab)
           fail(place(e), "expected tokens below the vocabulary's {}, got {}", spec_.vocab,
                p.tokens[t]);
-      p.ends.push_back({p.tokens.size(), is_validation(text, spec_.val_fraction)});
+      p.ends.push_back(
+          {p.tokens.size(), is_validation(text, rule_.threshold), text.empty(), e.begins, e.ends});
     }
   }
+
+  // The ids around a document; -1: none.
+  int32_t opening() const { return spec_.format == TokenFormat::llmc ? spec_.eos : spec_.bos; }
+  int32_t closing() const { return spec_.format == TokenFormat::llmc ? -1 : spec_.eos; }
 
   std::string place(const Block::Entry& e) const {
     return document_place(sources_, e.file, e.line);
@@ -252,10 +277,27 @@ class Run {
       const std::span<const int32_t> tokens(b.pieces[i].tokens);
       size_t begin = 0;
       for (const Piece::End& end : b.pieces[i].ends) {
-        (end.val ? val_ : train_).append_document(tokens.subspan(begin, end.tokens - begin));
+        write(end, tokens.subspan(begin, end.tokens - begin));
         begin = end.tokens;
       }
     }
+  }
+
+  void write(const Piece::End& end, std::span<const int32_t> tokens) {
+    Split* side = end.val ? &val_ : &train_;
+    if (!end.begins && (!rule_.pieces || end.empty)) side = open_;  // stays with its document
+    if (end.begins) {
+      side->begin_document();
+    } else if (side != open_) {  // the rest of the document is one of its own
+      const int32_t close = closing(), open = opening();
+      if (close >= 0) open_->append(std::span(&close, 1));
+      open_->end_document();
+      side->begin_document();
+      if (open >= 0) side->append(std::span(&open, 1));
+    }
+    side->append(tokens);
+    if (end.ends) side->end_document();
+    open_ = end.ends ? nullptr : side;
   }
 
   int64_t total_bytes() const {
@@ -273,6 +315,11 @@ class Run {
   void finish() {
     if (train_.counts.documents + val_.counts.documents == 0)
       fail("prepare", "expected at least one document that is not empty, got none");
+    if (spec_.val_fraction > 0 && (train_.counts.documents == 0 || val_.counts.documents == 0))
+      fail("--val-fraction",
+           "all {} documents of standard input fell on one side: write them to a file and give "
+           "that, separate them by lines <|endoftext|>, or leave --val-fraction out",
+           train_.counts.documents + val_.counts.documents);
     train_.finish();
     val_.finish();
     if (spec_.format == TokenFormat::raw) {
@@ -293,6 +340,7 @@ class Run {
     r.val = val_.counts;
     r.bytes = bytes_;
     r.resumed = resumed_;
+    r.pieces = rule_.pieces;
     const auto train = train_.files(), val = val_.files();
     r.train_shards = int64_t(train.size());
     r.val_shards = int64_t(val.size());
@@ -306,25 +354,15 @@ class Run {
   json fingerprint_;
   Threads threads_;
   std::vector<std::string> unescaped_;  // of each worker
+  SideRule rule_;
   Split train_, val_;
+  Split* open_ = nullptr;  // the side that has the document inside which at_ lies
   SourcePosition at_;
   int64_t bytes_ = 0;
   bool resumed_ = false;
 };
 
 }  // namespace
-
-bool is_validation(std::string_view text, double fraction) {
-  uint64_t hash = text.size();
-  while (!text.empty()) {
-    uint64_t word = 0;
-    const size_t n = std::min<size_t>(8, text.size());
-    for (size_t i = 0; i < n; ++i) word |= uint64_t(uint8_t(text[i])) << (8 * i);
-    hash = mix64(hash ^ word);
-    text.remove_prefix(n);
-  }
-  return double(mix64(hash) >> 11) * 0x1p-53 < fraction;
-}
 
 PrepareResult prepare(const PrepareSpec& spec) {
   check_spec(spec);

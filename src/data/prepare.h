@@ -1,10 +1,12 @@
 // `data prepare`: documents (data/documents.h) to token files. Blocks of documents are read in
 // order, encoded in parallel and written in order, so the output is the same bytes at any thread
 // count; a state file in the output folder lets a killed run go on, again to the same bytes.
-// Memory: two blocks of text, their tokens, and the longest document.
+// Memory: two blocks of text, their tokens, and what encoding takes of a document of
+// max_document_bytes.
 //
 // Empty documents are dropped. llmc: each document is [eos] + tokens; raw: [bos] + tokens + [eos]
-// (less the one a tokenizer lacks). A document may run on into the next shard.
+// (less the one a tokenizer lacks). A document may run on into the next shard. A text that is read
+// in pieces stays one document as far as its pieces fall on one side.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +28,9 @@ struct PrepareSpec {
   std::filesystem::path out;    // folder for train_000001.bin .. and val_000000.bin ..
   TokenFormat format = TokenFormat::llmc;
   int64_t shard_tokens = 0;  // 0: 100M with a header; one train.bin and one val.bin without
-  double val_fraction = 0;   // of the documents, chosen by a hash of their text
+  double val_fraction = 0;   // of the documents, chosen by a hash of their text (data/sides.h)
+  // A longer text is read in pieces of that; a longer line of JSONL or row of Parquet is an error.
+  int64_t max_document_bytes = 16 << 20;
   int threads = 0;
   int64_t block_bytes = 8 << 20;  // text encoded at a time
   int64_t save_blocks = 8;        // blocks between two savings of the state
@@ -46,13 +50,10 @@ struct PrepareResult {
   int64_t train_shards = 0, val_shards = 0;
   int64_t bytes = 0;     // of text read
   bool resumed = false;  // went on from a state file
+  bool pieces = false;   // texts were cut so that both sides got some (data/sides.h)
   std::vector<std::filesystem::path> files;
 };
 
 PrepareResult prepare(const PrepareSpec&);
-
-// Whether a document belongs to the validation set: by its text alone, so that copies of it fall on
-// the same side wherever they stand, and more data moves no document.
-bool is_validation(std::string_view text, double fraction);
 
 }  // namespace hearth

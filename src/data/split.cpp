@@ -13,6 +13,7 @@ void Split::restore(const nlohmann::json& saved) {
             .documents = saved.at("documents"),
             .shortest = saved.at("shortest"),
             .longest = saved.at("longest")};
+  open_document_ = saved.value("open_document", int64_t(0));
   if (open_tokens > 0) open(open_tokens);
 }
 
@@ -23,11 +24,12 @@ nlohmann::json Split::save() {
           {"tokens", counts.tokens},
           {"documents", counts.documents},
           {"shortest", counts.shortest},
-          {"longest", counts.longest}};
+          {"longest", counts.longest},
+          {"open_document", open_document_}};
 }
 
-void Split::append_document(std::span<const int32_t> tokens) {
-  counts.add_document(int64_t(tokens.size()));
+void Split::append(std::span<const int32_t> tokens) {
+  open_document_ += int64_t(tokens.size());
   while (!tokens.empty()) {
     if (!writer_) open(-1);
     size_t n = tokens.size();

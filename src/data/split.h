@@ -25,7 +25,9 @@ class Split {
  public:
   explicit Split(SplitSpec spec) : spec_(std::move(spec)) {}
 
-  void append_document(std::span<const int32_t> tokens);  // may run on into the next shard
+  void begin_document() { open_document_ = 0; }
+  void append(std::span<const int32_t> tokens);  // may run on into the next shard
+  void end_document() { counts.add_document(open_document_); }
   void finish();
 
   nlohmann::json save();  // everything appended so far is on the disk
@@ -35,14 +37,15 @@ class Split {
   // Name and tokens of every file, once all are finished.
   std::vector<std::pair<std::filesystem::path, int64_t>> files() const;
 
-  TokenCounts counts;
+  TokenCounts counts;  // of the documents that have ended
 
  private:
   std::filesystem::path path(int64_t i) const;
   void open(int64_t resume_tokens);
 
   SplitSpec spec_;
-  int64_t shard_ = 0;  // of the open one, or the next; counted from 0
+  int64_t shard_ = 0;          // of the open one, or the next; counted from 0
+  int64_t open_document_ = 0;  // tokens of the document that has begun last
   std::optional<TokenWriter> writer_;
 };
 

@@ -1,0 +1,77 @@
+#include "data/sides.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "data/jsonl.h"
+#include "data/permutation.h"
+
+namespace hearth {
+namespace {
+
+// In [0, 1).
+double hash_of(std::string_view text) {
+  uint64_t hash = text.size();
+  while (!text.empty()) {
+    uint64_t word = 0;
+    const size_t n = std::min<size_t>(8, text.size());
+    for (size_t i = 0; i < n; ++i) word |= uint64_t(uint8_t(text[i])) << (8 * i);
+    hash = mix64(hash ^ word);
+    text.remove_prefix(n);
+  }
+  return double(mix64(hash) >> 11) * 0x1p-53;
+}
+
+struct Hashes {
+  double lowest = 1, highest = 0;
+  int64_t count = 0;
+  bool both_sides_of(double threshold) const {
+    return count > 0 && lowest < threshold && highest >= threshold;
+  }
+};
+
+// Of the documents, or of every piece, up to the first that shows both sides.
+Hashes look(const DocumentSpec& spec, double threshold, bool pieces) {
+  DocumentReader reader(spec);
+  Hashes seen;
+  std::string unescaped;
+  for (Document d; !seen.both_sides_of(threshold) && reader.next(d);) {
+    if (!d.begins && !pieces) continue;  // goes where its document began
+    std::string_view text = d.raw;
+    if (d.json) {
+      if (!flat_text(unescaped, text))
+        unescaped = jsonl_text(text, document_place(spec, d.file, d.line));
+      text = unescaped;
+    }
+    if (text.empty()) continue;
+    const double hash = hash_of(text);
+    seen.lowest = std::min(seen.lowest, hash);
+    seen.highest = std::max(seen.highest, hash);
+    ++seen.count;
+  }
+  return seen;
+}
+
+}  // namespace
+
+bool is_validation(std::string_view text, double threshold) { return hash_of(text) < threshold; }
+
+SideRule choose_sides(DocumentSpec spec, double fraction) {
+  const bool piped = std::find(spec.inputs.begin(), spec.inputs.end(), "-") != spec.inputs.end();
+  if (fraction == 0 || piped || look(spec, fraction, false).both_sides_of(fraction))
+    return {fraction, false};
+  spec.piece = std::min(side_piece_bytes, spec.longest);
+  const Hashes seen = look(spec, fraction, true);
+  if (seen.count == 0) return {fraction, false};  // there is nothing at all, which is said later
+  if (seen.lowest == seen.highest)
+    fail("--val-fraction",
+         "expected text to divide into training and validation data, got one piece of at most {} "
+         "bytes: give more text, or leave --val-fraction out",
+         spec.piece);
+  if (seen.both_sides_of(fraction)) return {fraction, true};
+  const double moved = seen.lowest >= fraction ? std::nextafter(seen.lowest, 1.0) : seen.highest;
+  return {moved, true};
+}
+
+}  // namespace hearth
