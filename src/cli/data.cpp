@@ -189,9 +189,9 @@ void run_stat(const StatFlags& flags) {
     }
     const TokenFile file(path);
     if (flags.vocab > 0) file.check_tokens(flags.vocab);
-    const int32_t start =
-        flags.document_start >= 0 ? flags.document_start : document_start_of(file);
-    const TokenStat s = stat_tokens(file, start);
+    const TokenStat s =
+        stat_tokens(file, flags.document_start >= 0 ? DocumentMarks{flags.document_start}
+                                                    : document_marks_of(file));
     tokens += file.size();
     if (flags.json) {
       const ordered_json line = {{"file", path.string()},
@@ -199,7 +199,8 @@ void run_stat(const StatFlags& flags) {
                                  {"dtype", file.width() == 2 ? "uint16" : "uint32"},
                                  {"tokens", file.size()},
                                  {"max_token", s.max_token},
-                                 {"document_start", s.document_start},
+                                 {"document_start", s.marks.open},
+                                 {"document_end", s.marks.close},
                                  {"documents", s.counts.documents},
                                  {"min_length", s.counts.shortest},
                                  {"mean_length", s.mean_length()},
@@ -209,11 +210,14 @@ void run_stat(const StatFlags& flags) {
       fmt::print("{}\n", line.dump());
     } else {
       fmt::print(
-          "{}: {} {}, {} tokens up to {}, {} documents opened by {} of {} to {} tokens (mean "
+          "{}: {} {}, {} tokens up to {}, {} documents {} of {} to {} tokens (mean "
           "{:.1f}){}\n",
           path.string(), name(file.format()), file.width() == 2 ? "uint16" : "uint32", file.size(),
-          s.max_token, s.counts.documents, s.document_start, s.counts.shortest, s.counts.longest,
-          s.mean_length(), flags.vocab > 0 ? fmt::format(", all below {}", flags.vocab) : "");
+          s.max_token, s.counts.documents,
+          s.marks.open >= 0 ? fmt::format("opened by {}", s.marks.open)
+                            : fmt::format("closed by {}", s.marks.close),
+          s.counts.shortest, s.counts.longest, s.mean_length(),
+          flags.vocab > 0 ? fmt::format(", all below {}", flags.vocab) : "");
     }
   }
   if (!flags.json && paths.size() > 1) fmt::print("{} files, {} tokens\n", paths.size(), tokens);

@@ -1,7 +1,5 @@
 #include "data/stat.h"
 
-#include <algorithm>
-
 #include "io/json.h"
 
 namespace hearth {
@@ -18,40 +16,57 @@ int32_t id_in(const json& object, const char* key) {
   return object[key].get<int32_t>();
 }
 
-}  // namespace
-
-int32_t document_start_of(const TokenFile& file) {
-  const auto folder = file.path().parent_path();
-  if (file.format() == TokenFormat::raw)
-    return id_in(read_if_there(folder / "metadata.json"), "bos_token_id");
-  const json state = read_if_there(folder / "prepare.json");
-  const int32_t eos = state.is_object() && state.contains("run") ? id_in(state["run"], "eos") : -1;
-  if (eos >= 0) return eos;
-  return file.width() == 2 ? 50256 : 128000;
+// Calls f(index) for every token of the file that is `id`, in order.
+template <class F>
+void for_each(const TokenFile& file, int32_t id, F f) {
+  if (id < 0) return;
+  for (int64_t i = file.find(id, 0, file.size()); i < file.size();
+       i = file.find(id, i + 1, file.size()))
+    f(i);
 }
 
-TokenStat stat_tokens(const TokenFile& file, int32_t document_start) {
-  TokenStat stat{.counts = {}, .document_start = document_start};
-  stat.max_token = file.max_token();
-  std::vector<int32_t> block(1 << 16);
-  int64_t begin = -1;  // of the open document
-  for (int64_t at = 0; at < file.size(); at += int64_t(block.size())) {
-    const int64_t n = std::min<int64_t>(int64_t(block.size()), file.size() - at);
-    file.read(block.data(), at, n);
-    for (int64_t i = 0; i < n; ++i) {
-      if (block[size_t(i)] != document_start || document_start < 0) continue;
-      if (begin >= 0)
-        stat.counts.add_document(at + i - begin);
-      else
-        stat.continued = at + i;
-      begin = at + i;
-    }
+}  // namespace
+
+DocumentMarks document_marks_of(const TokenFile& file) {
+  const auto folder = file.path().parent_path();
+  if (file.format() == TokenFormat::raw) {
+    const json meta = read_if_there(folder / "metadata.json");
+    return {id_in(meta, "bos_token_id"), id_in(meta, "eos_token_id")};
   }
-  if (begin >= 0)
-    stat.counts.add_document(file.size() - begin);
-  else
-    stat.continued = file.size();
-  stat.counts.tokens = file.size();
+  const json state = read_if_there(folder / "prepare.json");
+  const int32_t eos = state.is_object() && state.contains("run") ? id_in(state["run"], "eos") : -1;
+  if (eos >= 0) return {eos};
+  return {file.width() == 2 ? 50256 : 128000};
+}
+
+TokenStat stat_tokens(const TokenFile& file, DocumentMarks marks) {
+  TokenStat stat{.counts = {}, .marks = marks};
+  stat.max_token = file.max_token();
+  const int64_t size = file.size();
+  if (marks.open < 0 && marks.close >= 0) {
+    int64_t begin = 0;
+    for_each(file, marks.close, [&](int64_t i) {
+      stat.counts.add_document(i + 1 - begin);
+      begin = i + 1;
+    });
+    if (begin < size) stat.counts.add_document(size - begin);
+  } else {
+    const bool also_closes = marks.open == marks.close;
+    int64_t begin = -1;  // of the open document
+    for_each(file, marks.open, [&](int64_t i) {
+      if (also_closes && (i + 1 == size || file[i + 1] == marks.open)) return;
+      if (begin >= 0)
+        stat.counts.add_document(i - begin);
+      else
+        stat.continued = i;
+      begin = i;
+    });
+    if (begin >= 0)
+      stat.counts.add_document(size - begin);
+    else
+      stat.continued = size;
+  }
+  stat.counts.tokens = size;
   return stat;
 }
 

@@ -5,21 +5,28 @@
 
 namespace hearth {
 
+// The ids around the documents of a file; -1: none.
+struct DocumentMarks {
+  int32_t open = -1, close = -1;
+};
+
 struct TokenStat {
-  TokenCounts counts;           // documents are counted by their opening id
-  int64_t max_token = -1;       // -1: the file is empty
-  int64_t continued = 0;        // tokens before the first opening id: of a document begun elsewhere
-  int32_t document_start = -1;  // the id they were counted by
+  TokenCounts counts;      // documents by their marks
+  int64_t max_token = -1;  // -1: the file is empty
+  int64_t continued = 0;   // tokens before the first opening id: of a document begun elsewhere
+  DocumentMarks marks;     // that they were counted by
   double mean_length() const {
     return counts.documents ? double(counts.tokens - continued) / double(counts.documents) : 0;
   }
 };
 
-// The id that opens a document: told by prepare.json (its end-of-text id) or metadata.json (its
-// bos) beside the file, else GPT-2's 50256 for uint16 and Llama-3's 128000 for uint32.
-int32_t document_start_of(const TokenFile&);
+// Told by prepare.json (its end-of-text id opens) or metadata.json (its bos and eos) beside the
+// file, else GPT-2's 50256 for uint16 and Llama-3's 128000 for uint32.
+DocumentMarks document_marks_of(const TokenFile&);
 
-TokenStat stat_tokens(const TokenFile&, int32_t document_start);
+// Where one id both opens and closes, it opens a document if another id follows it: a closing one
+// stands before an opening one or at the end. Without an opening id, closing ids are counted.
+TokenStat stat_tokens(const TokenFile&, DocumentMarks);
 
 // llm.c's evaluation files (HellaSwag, MMLU): examples of a context and completions, one of them
 // right.

@@ -66,7 +66,7 @@ TEST(TokenFile, MetadataOfTinyLm) {
   const TokenFile file(dir / "train.bin");
   EXPECT_EQ(file.format(), TokenFormat::raw);
   EXPECT_EQ(all_tokens(file), (std::vector<int32_t>{1, 2, 3}));
-  EXPECT_EQ(document_start_of(file), 1);
+  EXPECT_EQ(document_marks_of(file).open, 1);
 }
 
 TEST(TokenFile, RefusesBadHeaders) {
@@ -187,13 +187,42 @@ TEST(TokenStat, CountsDocuments) {
   write_tokens(dir / "t.bin", TokenFormat::llmc, 60000,
                std::vector<int32_t>{5, 50256, 1, 2, 50256, 3, 50256});
   const TokenFile file(dir / "t.bin");
-  const TokenStat s = stat_tokens(file, document_start_of(file));
+  const TokenStat s = stat_tokens(file, document_marks_of(file));
   EXPECT_EQ(s.counts.documents, 3);
   EXPECT_EQ(s.continued, 1);
   EXPECT_EQ(s.counts.shortest, 1);
   EXPECT_EQ(s.counts.longest, 3);
   EXPECT_DOUBLE_EQ(s.mean_length(), 2);
   EXPECT_EQ(s.max_token, 50256);
+}
+
+// As prepare writes them: one id on both sides of every document, or none before it.
+TEST(TokenStat, CountsDocumentsOnceThatHaveTwoMarks) {
+  const TemporaryFolder dir;
+  const auto stat = [&](int32_t bos, int32_t eos, const std::vector<int32_t>& tokens) {
+    write_tokens(dir / "t.bin", TokenFormat::raw, 100, tokens);
+    write_metadata(
+        dir.path(),
+        {.vocab_size = 100, .bos = bos, .eos = eos, .train = {}, .val = {}, .file_tokens = {}});
+    const TokenFile file(dir / "t.bin");
+    return stat_tokens(file, document_marks_of(file));
+  };
+  TokenStat s = stat(9, 9, {9, 1, 2, 9, 9, 3, 9, 9, 4, 5, 6, 9});
+  EXPECT_EQ(s.counts.documents, 3);
+  EXPECT_EQ(s.counts.shortest, 3);
+  EXPECT_EQ(s.counts.longest, 5);
+  EXPECT_EQ(s.continued, 0);
+  s = stat(9, 9, {2, 9, 9, 3, 9, 9, 4});  // a shard that begins and ends inside a document
+  EXPECT_EQ(s.counts.documents, 2);
+  EXPECT_EQ(s.continued, 2);
+  s = stat(9, 9, {9, 1, 9, 2, 3});  // one id between documents, as other tools write
+  EXPECT_EQ(s.counts.documents, 2);
+  s = stat(8, 9, {8, 1, 2, 9, 8, 3, 9});
+  EXPECT_EQ(s.counts.documents, 2);
+  s = stat(-1, 9, {1, 2, 9, 3, 9});
+  EXPECT_EQ(s.counts.documents, 2);
+  EXPECT_EQ(s.counts.shortest, 2);
+  EXPECT_EQ(s.counts.longest, 3);
 }
 
 TEST(TokenStat, RealShard) {
@@ -208,7 +237,7 @@ TEST(TokenStat, RealShard) {
   const TokenFile file(plain);
   file.check_tokens(50257);
   EXPECT_TRUE(mentions(error_of([&] { file.check_tokens(50256); }), {"byte 1024"}));
-  const TokenStat s = stat_tokens(file, 50256);
+  const TokenStat s = stat_tokens(file, {50256});
   EXPECT_EQ(file.size(), 1100259);
   EXPECT_EQ(s.counts.documents, 1072);
   EXPECT_EQ(s.continued, 0);
