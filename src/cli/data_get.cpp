@@ -120,6 +120,10 @@ void add_data_get(CLI::App& data) {
   c->add_option("--backoff", f->download.backoff, "seconds before the first new try; doubles")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  c->add_option("--max-bytes", f->download.max_bytes,
+                "bytes to take of a file whose length neither catalogue nor server tells")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   c->add_flag("--json", f->json, "result as one JSON object");
   c->callback([f] { run_get(*f); });
 }

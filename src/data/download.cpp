@@ -100,12 +100,19 @@ class Download {
             .checked = expected_.by};
   }
 
-  // Takes up what an earlier run left, if its tag is known: without one it may be of another
-  // version.
+  // Goes on with what an earlier run left, if its tag is known: without one it may be of another
+  // version. A link or anything else under the name is not what an earlier run left.
   void open_part() {
-    fd_ = open_file(part_, O_RDWR | O_CREAT, "to write it");
-    if (fs::exists(tag_)) etag_ = read_file(tag_);
-    if (etag_.empty() || etag_.find_first_of("\r\n") != etag_.npos) return restart();
+    if (fs::is_regular_file(fs::symlink_status(tag_))) etag_ = read_file(tag_, 4096);
+    const auto kind = fs::symlink_status(part_).type();
+    if (kind != fs::file_type::not_found && kind != fs::file_type::regular)
+      fail(part_.string(), "expected the part of an earlier download, got {}: remove it",
+           kind == fs::file_type::symlink ? "a symbolic link" : "something else");
+    if (!is_etag(etag_) || kind == fs::file_type::not_found) {
+      fd_ = create_file(part_, O_RDWR, "to write it");
+      return restart();
+    }
+    fd_ = open_file(part_, O_RDWR | O_NOFOLLOW, "to write it");
     std::vector<std::byte> piece(1 << 20);
     for (ssize_t n; (n = ::read(fd_.get(), piece.data(), piece.size())) != 0; size_ += n) {
       if (n < 0) fail_errno(part_, "to read it");
@@ -152,6 +159,13 @@ class Download {
   }
 
   void append(Bytes bytes) {
+    if (total_ < 0 && size_ + int64_t(bytes.size()) > spec_.max_bytes) {
+      remove_part();
+      fail(file_.url,
+           "expected at most {} bytes of a file whose length the server does not tell, got more: "
+           "raise --max-bytes",
+           spec_.max_bytes);
+    }
     if (total_ >= 0 && size_ + int64_t(bytes.size()) > total_)
       fail(file_.url, "expected a file of {} bytes, got more", total_);
     write_all(fd_, bytes, part_);
@@ -160,10 +174,14 @@ class Download {
     progress_->show(size_, size_, "");
   }
 
+  void remove_part() const {
+    std::error_code none;
+    fs::remove(part_, none), fs::remove(tag_, none);
+  }
+
   [[noreturn]] void give_up(const std::string& problem, bool lasting) {
     if (size_ == 0) {
-      std::error_code none;
-      fs::remove(part_, none), fs::remove(tag_, none);
+      remove_part();
     } else {
       ::fsync(fd_.get());
     }

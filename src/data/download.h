@@ -17,6 +17,7 @@ struct DownloadSpec {
   std::filesystem::path folder;
   int retries = 6;     // in a row without a new byte
   double backoff = 1;  // seconds before the first of them; doubles, up to a minute
+  int64_t max_bytes = int64_t(16) << 30;  // of a file whose length nobody tells
   bool progress = false;
 };
 

@@ -73,7 +73,7 @@ void read_header(HttpsHead& head, std::string_view line) {
   std::transform(key.begin(), key.end(), key.begin(),
                  [](unsigned char c) { return std::tolower(c); });
   const std::string_view value = trimmed(line.substr(colon + 1));
-  if (key == "etag" && value.size() < 200) head.etag = value;
+  if (key == "etag" && is_etag(value)) head.etag = value;
   if (key == "content-length" && head.status == 200) head.total = number_at(value).value_or(-1);
   if (key == "content-range" && value.starts_with("bytes ")) {
     head.from = number_at(value.substr(6)).value_or(-1);
@@ -101,6 +101,13 @@ size_t on_body(char* data, size_t, size_t n, void* transfer) {
 }
 
 }  // namespace
+
+bool is_etag(std::string_view tag) {
+  std::string_view quoted = tag;
+  if (quoted.starts_with("W/")) quoted.remove_prefix(2);
+  return tag.size() < 200 && quoted.size() >= 2 && quoted.front() == '"' && quoted.back() == '"' &&
+         std::all_of(tag.begin(), tag.end(), [](char c) { return c > ' ' && c < '\x7f'; });
+}
 
 struct Https::Curl {
   HttpsSpec spec;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "io/files.h"
 
@@ -28,8 +29,11 @@ struct HttpsHead {
   int status = 0;
   int64_t from = 0;    // first byte of the body
   int64_t total = -1;  // bytes of the whole file; -1: not told
-  std::string etag;
+  std::string etag;    // empty where there is none, or none that may be sent back
 };
+
+// Whether a text may be an ETag of a request: quoted, of visible ASCII, without control bytes.
+bool is_etag(std::string_view);
 
 struct HttpsResult {
   HttpsHead head;

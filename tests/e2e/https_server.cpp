@@ -100,9 +100,9 @@ class OpensslServer : public HttpsServer {
   }
 
   static void send(SSL* tls, const ServerReply& reply) {
-    std::string text = "HTTP/1.1 " + std::to_string(reply.status) +
-                       " Reply\r\nContent-Length: " + std::to_string(reply.body.size()) +
-                       "\r\nConnection: close\r\n";
+    std::string text =
+        "HTTP/1.1 " + std::to_string(reply.status) + " Reply\r\nConnection: close\r\n";
+    if (reply.tells_length) text += "Content-Length: " + std::to_string(reply.body.size()) + "\r\n";
     for (const std::string& h : reply.headers) text += h + "\r\n";
     text += "\r\n" +
             reply.body.substr(0, reply.cut_after < 0 ? std::string::npos : size_t(reply.cut_after));

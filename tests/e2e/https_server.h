@@ -22,6 +22,7 @@ struct ServerReply {
   std::string body;
   int64_t cut_after = -1;  // bytes of the body, then the connection breaks
   bool hang = false;       // after that: nothing more comes, and nothing ends
+  bool tells_length = true;
 };
 
 class HttpsServer {

@@ -247,6 +247,43 @@ TEST_F(DataGet, RefusesWrongBytes) {
   EXPECT_FALSE(has("f.bin"));
 }
 
+TEST_F(DataGet, WritesThroughNoLink) {
+  fs::create_directories(folder / "out");
+  write_file_atomic(folder / "victim", "untouched");
+  fs::create_symlink(folder / "victim", folder / "out/f.bin.part");
+  write_file_atomic(folder / "out/f.bin.part.etag", "\"v1\"");
+  expect_failure(get(known()), "symbolic link");
+  EXPECT_EQ(read_file(folder / "victim"), "untouched");
+  EXPECT_TRUE(requests.empty());
+}
+
+TEST_F(DataGet, EndsAStreamWithoutLengthAtTheLimit) {
+  answer = [this](const ServerRequest&, int) {
+    ServerReply reply{.status = 200, .headers = {"ETag: \"v1\""}, .body = file};
+    reply.tells_length = false;
+    return reply;
+  };
+  expect_failure(get({}, {"--max-bytes", "100000"}), "raise --max-bytes");
+  EXPECT_FALSE(has("f.bin"));
+  EXPECT_FALSE(has("f.bin.part"));
+  EXPECT_EQ(requests.size(), 1u);
+  got(get({}, {"--max-bytes", "300000"}));
+  expect_whole();
+}
+
+// What a server calls its file goes back to it in a header and into a file beside the part.
+TEST_F(DataGet, SendsNoTagBackThatIsNone) {
+  answer = [this](const ServerRequest&, int n) {
+    ServerReply reply{.status = 200, .headers = {"ETag: \"v\x01\x1b[31m\""}, .body = file};
+    if (n == 1) reply.cut_after = 100000;
+    return reply;
+  };
+  got(get(known()));
+  expect_whole();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_FALSE(requests[1].headers.contains("if-range"));
+}
+
 TEST_F(DataGet, ChecksTheCertificate) {
   const Ran r = run(folder, {"data", "get", "tinyshakespeare", "--out", folder / "out",
                              "--base-url", url(""), "--retries", "0"});
