@@ -53,12 +53,20 @@ bool puts_bos_first(const Tokenizer& t) {
   return t.bos() >= 0 && !ids.empty() && ids[0] == t.bos();
 }
 
+// The keys a row must have, for errors.
+constexpr std::string_view example_keys =
+    "messages, prompt + completion, instruction + output or text";
+constexpr std::string_view preference_keys =
+    "prompt + chosen + rejected, or instruction + chosen + rejected";
+
 // body(row, where) for every row of every file; a text is the row {"text"}.
 template <class Body>
-void each_row(const std::vector<std::string>& patterns, Body body) {
+void each_row(const std::vector<std::string>& patterns, std::string_view keys, Body body) {
   for (const fs::path& file : expand_globs(patterns)) {
+    refuse_table(file, keys);
     if (file.extension() == ".json") {
-      const ordered_json all = parse_ordered_json(read_file(file), file.string());
+      const ordered_json all =
+          parse_ordered_json(read_file(file, JsonLimits{}.max_bytes), file.string());
       if (!all.is_array()) fail(file.string(), "expected a list of rows, got {}", all.type_name());
       for (size_t i = 0; i < all.size(); ++i)
         body(all[i], fmt::format("{}: row {}", file.string(), i));
@@ -206,8 +214,7 @@ Example ExampleEncoder::example(const ordered_json& row, const std::string& wher
   if (has("instruction") && has("output"))
     return learned_after({outside(alpaca_prompt_of(row, where), false),
                           outside(text_of(row, "output", where), true)});
-  if (!has("text"))
-    refuse_keys(row, where, "messages, prompt + completion, instruction + output or text");
+  if (!has("text")) refuse_keys(row, where, example_keys);
   Example e;
   add(e, outside(text_of(row, "text", where), true), true);
   const size_t last = e.tokens.empty() ? 0 : e.tokens.size() - 1;
@@ -217,8 +224,7 @@ Example ExampleEncoder::example(const ordered_json& row, const std::string& wher
 Preference ExampleEncoder::preference(const ordered_json& row, const std::string& where) const {
   expect_object(row, where);
   const auto has = [&](const char* key) { return row.contains(key); };
-  if (!has("chosen") || !has("rejected"))
-    refuse_keys(row, where, "prompt + chosen + rejected, or instruction + chosen + rejected");
+  if (!has("chosen") || !has("rejected")) refuse_keys(row, where, preference_keys);
   const ordered_json &chosen = row["chosen"], &rejected = row["rejected"];
   if (has("prompt"))
     return {learned_after(joined(row["prompt"], chosen, where)),
@@ -273,7 +279,7 @@ void add_to(Sha256& hash, const Example& e) {
 
 Examples<Example> read_examples(const std::vector<std::string>& files, const ExampleEncoder& enc) {
   Examples<Example> all;
-  each_row(files, [&](const ordered_json& row, const std::string& where) {
+  each_row(files, example_keys, [&](const ordered_json& row, const std::string& where) {
     Example e = enc.example(row, where);
     ++all.read, all.cut += e.cut;
     note_spelled(all, e.spelled, where);
@@ -288,7 +294,7 @@ Examples<Example> read_examples(const std::vector<std::string>& files, const Exa
 Examples<Preference> read_preferences(const std::vector<std::string>& files,
                                       const ExampleEncoder& enc) {
   Examples<Preference> all;
-  each_row(files, [&](const ordered_json& row, const std::string& where) {
+  each_row(files, preference_keys, [&](const ordered_json& row, const std::string& where) {
     Preference p = enc.preference(row, where);
     ++all.read, all.cut += p.chosen.cut || p.rejected.cut;
     note_spelled(all, p.chosen.spelled || p.rejected.spelled, where);

@@ -2,6 +2,7 @@
 
 #include "align/examples.h"
 #include "core/error.h"
+#include "data/documents.h"
 #include "io/files.h"
 #include "io/hash.h"
 #include "io/json.h"
@@ -83,7 +84,8 @@ std::vector<PromptRow> read_prompts(const std::filesystem::path& path, const Pro
   if (spec.form.find("{}") == spec.form.npos)
     fail_usage("prompt_form", "expected a {{}} where the prompt goes, got {}",
                in_quotes(spec.form));
-  const std::string all = read_file(path);
+  refuse_table(path, "a \"prompt\" and what the reward asks for, such as an \"answer\"");
+  const std::string all = read_file(path, rows_file_limit);
   const std::string name = path.string();
   std::vector<PromptRow> rows;
   if (const size_t first = all.find_first_not_of(" \t\r\n");

@@ -27,6 +27,18 @@ fs::path with_tmp(const fs::path& path) {
   return p;
 }
 
+// A source of tokens by its name, or a text by its first bytes (ids leave zeros and controls
+// there).
+bool is_source_of_tokens(const fs::path& path, Bytes bytes) {
+  static constexpr std::string_view sources[] = {".txt", ".md",  ".json",    ".jsonl", ".ndjson",
+                                                 ".csv", ".tsv", ".parquet", ".gz",    ".zst"};
+  const std::string ext = path.extension().string();
+  if (std::find(std::begin(sources), std::end(sources), ext) != std::end(sources)) return true;
+  const std::string_view head = to_text(bytes.first(std::min<size_t>(bytes.size(), 4096)));
+  const auto control = [](uint8_t c) { return c < '\t' || (c > '\r' && c < ' '); };
+  return head.size() >= 16 && std::none_of(head.begin(), head.end(), control);
+}
+
 // Blocks of a fixed size: the compiler turns the inner loop into vector code without -O3.
 constexpr int64_t scan_block = 4096;
 
@@ -118,10 +130,17 @@ void TokenFile::read_beside_metadata() {
   const std::string where = path_.string();
   const int64_t bytes = int64_t(map_.bytes().size());
   const fs::path beside = path_.parent_path() / "metadata.json";
+  if (is_source_of_tokens(path_, map_.bytes()))
+    fail(where,
+         "expected a token file, got text or another source of tokens: make token files of it with "
+         "`hearth data prepare --tokenizer T --input {} --out DIR`",
+         where);
   if (!fs::exists(beside)) {
     int32_t magic = 0;
     if (bytes >= 4) std::memcpy(&magic, map_.bytes().data(), 4);
-    fail(where, "expected magic {} or {} at byte 0 (or a metadata.json beside the file), got {}",
+    fail(where,
+         "expected magic {} or {} at byte 0, got {}: for a file of bare ids put a metadata.json "
+         "beside it that says {{\"vocab_size\": N, \"dtype\": \"uint16\"}} (or uint32)",
          magic_u16, magic_u32,
          bytes < 4 ? fmt::format("a file of {} bytes", bytes) : fmt::format("{}", magic));
   }

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "align/batches.h"
+#include "align/prompts.h"
 #include "core/error.h"
 #include "served_folder.h"
 #include "unit/infer_model.h"
@@ -389,6 +390,17 @@ TEST(StepOrder, SplitsOffAShare) {
   EXPECT_NE(s.held, other.held);
   EXPECT_TRUE(split_off(5, 0, 1).held.empty());
   EXPECT_THROW(split_off(1, 0.5, 1), Error);
+}
+
+TEST(AlignData, ATableIsRefusedWithTheKeysItsRowsNeed) {
+  const test::TempDir dir;
+  const std::string csv = (dir / "a.csv").string(), tsv = (dir / "a.tsv.gz").string();
+  write_file_atomic(csv, "prompt,completion\na,b\n");
+  write_file_atomic(tsv, "prompt\tchosen\na\tb\n");
+  test::expect_error(test::error_of([&] { read_examples({csv}, encoder()); }),
+                     "prompt + completion");
+  test::expect_error(test::error_of([&] { read_preferences({tsv}, encoder()); }), "rejected");
+  test::expect_error(test::error_of([&] { read_prompts(csv); }), "\"prompt\"");
 }
 
 }  // namespace

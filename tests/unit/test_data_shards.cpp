@@ -90,6 +90,21 @@ TEST(TokenFile, RefusesBadHeaders) {
       mentions(open(header(20240801, 7, 2147483647)), {"bad.bin", "8589935612", "1024 bytes"}));
 }
 
+TEST(TokenFile, SaysWhatToDoWithWhatHoldsNoTokens) {
+  const TemporaryFolder dir;
+  const auto open = [&](const char* name, std::string_view bytes) {
+    put_file(dir / name, bytes);
+    return error_of([&] { TokenFile file(dir / name); });
+  };
+  EXPECT_TRUE(mentions(open("a.txt", "short"), {"a.txt", "hearth data prepare"}));
+  EXPECT_TRUE(mentions(open("a.parquet", "PAR1\1\2"), {"a.parquet", "hearth data prepare"}));
+  EXPECT_TRUE(mentions(open("a.bin", "A text under another name.\n"), {"hearth data prepare"}));
+  EXPECT_TRUE(mentions(open("b.bin", std::string("\1\0\2\0\3\0", 6)),
+                       {"b.bin", "20240520", "metadata.json", "\"vocab_size\"", "\"uint16\""}));
+  put_file(dir / "metadata.json", R"({"vocab_size": 60000})");
+  EXPECT_TRUE(mentions(open("a.txt", "a text"), {"a.txt", "hearth data prepare"}));
+}
+
 TEST(TokenFile, RefusesBadMetadata) {
   const TemporaryFolder dir;
   put_file(dir / "train.bin", "abcdef");
