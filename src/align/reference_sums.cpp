@@ -1,5 +1,7 @@
 #include "align/reference_sums.h"
 
+#include <cmath>
+
 #include "align/base.h"
 #include "core/error.h"
 #include "io/files.h"
@@ -76,11 +78,12 @@ ReferenceFile::ReferenceFile(fs::path path, std::string for_key, bool begun)
          "or give it what it began with");
   }
   if (!j.contains("sums")) return;
-  try {
-    for (const json& p : j.at("sums"))
-      sums.push_back({p.at(0).get<double>(), p.at(1).get<double>()});
-  } catch (const json::exception& e) {
-    fail(path_.string(), "expected sums of log-probabilities, got {}", e.what());
+  for (const json& p : j["sums"]) {
+    if (!p.is_array() || p.size() != 2 || !p[0].is_number() || !p[1].is_number() ||
+        !std::isfinite(p[0].get<double>()) || !std::isfinite(p[1].get<double>()))
+      fail(path_.string(), "expected sums[{}] to be two finite numbers, got {}", sums.size(),
+           in_quotes(p.dump(-1, ' ', true)));
+    sums.push_back({p[0].get<double>(), p[1].get<double>()});
   }
 }
 

@@ -165,25 +165,26 @@ class Run {
   bool restore() {
     const fs::path path = spec_.out / state_name;
     if (!fs::exists(path)) return false;
-    const json state = read_json(path);
-    try {
-      if (state.at("run") != fingerprint_)
-        fail(path.string(),
-             "expected the state of this very run, got one with other inputs, tokenizer or "
-             "settings: choose another folder, or remove this one");
-      const int inside = state.value("inside", 0);  // bits
-      at_ = {state.at("file"),  state.at("offset"), state.at("line"),
-             (inside & 1) != 0, (inside & 2) != 0,  (inside & 4) != 0};
-      open_ = !at_.inside ? nullptr : (inside & 8) != 0 ? &val_ : &train_;
-      bytes_ = state.at("bytes");
-      resumed_ = true;
-      rule_.pieces = state.value("pieces", false);
-      train_.restore(state.at("train"));
-      val_.restore(state.at("val"));
-      if (!state.at("done").get<bool>()) return false;
-    } catch (const json::exception&) {
-      fail(path.string(), "expected the state of an earlier run, got something else: remove it");
-    }
+    const json text = read_json(path);
+    const StateFields state(text, path.string());
+    if (state.value("run") != fingerprint_)
+      fail(path.string(),
+           "expected the state of this very run, got one with other inputs, tokenizer or "
+           "settings: choose another folder, or remove this one");
+    const int64_t inside = state.has("inside") ? state.integer("inside", 0, 15) : 0;  // bits
+    at_ = {state.integer("file", 0, int64_t(sources_.inputs.size())),
+           state.integer("offset"),
+           state.integer("line"),
+           (inside & 1) != 0,
+           (inside & 2) != 0,
+           (inside & 4) != 0};
+    open_ = !at_.inside ? nullptr : (inside & 8) != 0 ? &val_ : &train_;
+    bytes_ = state.integer("bytes");
+    resumed_ = true;
+    rule_.pieces = state.has("pieces") && state.boolean("pieces");
+    train_.restore(state.object("train"));
+    val_.restore(state.object("val"));
+    if (!state.boolean("done")) return false;
     if (std::find(sources_.inputs.begin(), sources_.inputs.end(), "-") != sources_.inputs.end())
       fail(path.string(),
            "expected a new folder, got one with a finished run: standard input cannot be compared "

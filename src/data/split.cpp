@@ -6,14 +6,16 @@
 
 namespace hearth {
 
-void Split::restore(const nlohmann::json& saved) {
-  shard_ = saved.at("shard");
-  const int64_t open_tokens = saved.at("open_tokens");
-  counts = {.tokens = saved.at("tokens"),
-            .documents = saved.at("documents"),
-            .shortest = saved.at("shortest"),
-            .longest = saved.at("longest")};
-  open_document_ = saved.value("open_document", int64_t(0));
+void Split::restore(const StateFields& saved) {
+  // A shard's number and its tokens are 32-bit at most: so is what the writer computes with.
+  shard_ = saved.integer("shard", 0, INT32_MAX);
+  const int64_t most = spec_.shard_tokens > 0 ? spec_.shard_tokens : StateFields::max_count;
+  const int64_t open_tokens = saved.integer("open_tokens", 0, most);
+  counts = {.tokens = saved.integer("tokens"),
+            .documents = saved.integer("documents"),
+            .shortest = saved.integer("shortest"),
+            .longest = saved.integer("longest")};
+  open_document_ = saved.has("open_document") ? saved.integer("open_document") : 0;
   if (open_tokens > 0) open(open_tokens);
 }
 

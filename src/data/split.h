@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/shards.h"
+#include "io/state_fields.h"
 
 namespace hearth {
 
@@ -32,7 +33,7 @@ class Split {
 
   nlohmann::json save();  // everything appended so far is on the disk
   // Goes on from a saved state: the open shard is cut back to what the state knows.
-  void restore(const nlohmann::json& saved);
+  void restore(const StateFields& saved);
 
   // Name and tokens of every file, once all are finished.
   std::vector<std::pair<std::filesystem::path, int64_t>> files() const;

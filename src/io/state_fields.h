@@ -1,0 +1,54 @@
+// The fields of a JSON state file, read one by one, each with the range it must lie in. An error
+// names the file, the field and the range: what passes is safe to go on with.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hearth {
+
+class StateFields {
+ public:
+  static constexpr int64_t max_count = int64_t(1) << 53;  // far below what sums of counts overflow
+
+  // `where` is the file; `name`, "run" say, stands before the names of the fields. The JSON must
+  // outlive this.
+  StateFields(const nlohmann::json&, std::string where, std::string name = {});
+
+  bool has(const std::string& key) const;  // present, and not null
+  int64_t integer(const std::string& key, int64_t least = 0, int64_t most = max_count) const;
+  double number(const std::string& key, double least = std::numeric_limits<double>::lowest(),
+                double most = std::numeric_limits<double>::max()) const;
+  bool boolean(const std::string& key) const;
+  std::string text(const std::string& key) const;
+  std::string sha256(const std::string& key) const;  // 64 hexadecimal digits
+  StateFields object(const std::string& key) const;
+  const nlohmann::json& value(const std::string& key) const;  // of any kind
+
+  // Lists of up to `size` entries.
+  std::vector<int64_t> integers(const std::string& key, size_t size, int64_t least = 0,
+                                int64_t most = max_count) const;
+  std::vector<double> numbers(const std::string& key, size_t size) const;
+  std::vector<StateFields> objects(const std::string& key, size_t size) const;
+
+  // Throws "[where] expected name.key to be `wanted`, got `got`".
+  [[noreturn]] void refuse(const std::string& key, std::string_view wanted,
+                           const nlohmann::json& got) const;
+
+ private:
+  std::string named(const std::string& key) const;
+  const nlohmann::json& list(const std::string& key, size_t size) const;
+  int64_t checked_integer(const nlohmann::json&, const std::string& key, int64_t least,
+                          int64_t most) const;
+  double checked_number(const nlohmann::json&, const std::string& key, double least,
+                        double most) const;
+
+  const nlohmann::json& object_;
+  std::string where_, name_;
+};
+
+}  // namespace hearth
