@@ -52,8 +52,9 @@ class GrpoRun {
     rewards_ = std::make_unique<Rewards>(config_.rewards());
     rewards_->check(rows_);
     if (!eval_rows_.empty()) rewards_->check(eval_rows_);
-    lock_ = open_run_folder(spec_.run, "# Written when the run began; `--resume` reads it back.\n" +
-                                           toml_lines(fields_to_json(config_)));
+    lock_ = open_run_folder(spec_.run, spec_.resume,
+                            "# Written when the run began; `--resume` reads it back.\n" +
+                                toml_lines(fields_to_json(config_)));
     stepper_ = std::make_unique<GrpoStepper>(
         GrpoStepSpec{.config = config_,
                      .model = model_,
@@ -65,8 +66,8 @@ class GrpoRun {
         store_, backend_, *rewards_);
     begin();
     if (!spec_.quiet) fmt::print(stderr, "GRPO on {}\n", backend_.describe());
-    log_ = std::make_unique<RunLog>(spec_.run, state_.log_bytes, state_.samples_bytes,
-                                    config_.steps, true);
+    log_ = std::make_unique<RunLog>(spec_.run, state_.log, state_.samples, config_.steps, true,
+                                    spec_.warn);
     evaluate();
     if (improved_) checkpoint();  // of a run that was stopped in this evaluation
     std::string reason = at_target() ? "target" : evaluation_due() ? "stopped" : "steps";
@@ -203,14 +204,15 @@ class GrpoRun {
     if (saved.contains("asked") && saved["asked"] != asked_)
       fail(where,
            "expected the tokenizer and the ends of texts that the run began with, got others");
-    state_ = GrpoState::from_json(saved.at("run"), where);
-    try {
-      rewards_->count_on(state_.rewards);
-    } catch (const nlohmann::json::exception& e) {
-      fail(where, "expected what the rewards had counted, got {}", e.what());
-    }
+    state_ = GrpoState::from_json(trainer_fields(saved, where).object("run"));
+    if (state_.beta != 0 && config_.beta == 0)
+      fail(where, "expected run.beta to be 0, for this run has no reference model, got {}",
+           state_.beta);
+    if (!state_.best_step) state_.best_step = linked_step(spec_.run, "best");
+    rewards_->count_on(state_.rewards, where);
     stepper_->update().set_state(state_.update);
     checkpoint_ = dir, saved_ = state_.step;
+    reconcile(spec_.run, dir, config_.keep);
   }
 
   // The next prompts in an order that is another in every pass over the data, the first pass by the
@@ -393,16 +395,13 @@ class GrpoRun {
                  : written_chat_template(source_.tokenizer());
   }
 
-  // Nothing is written where nothing has been learned since the last one.
+  // Nothing is written where nothing has been learned since the last one, unless that one has just
+  // turned out to be the best: then it is written again, with this in its state.
   void checkpoint() {
-    if (state_.step == saved_) {
-      if (improved_ && !checkpoint_.empty())
-        set_link(spec_.run, "best", fs::path("checkpoints") / checkpoint_.filename());
-      improved_ = false;
-      return;
-    }
+    if (state_.step == saved_ && !improved_) return;
     log_->sync();
-    state_.log_bytes = log_->log_bytes(), state_.samples_bytes = log_->samples_bytes();
+    state_.log = log_->log_mark(), state_.samples = log_->samples_mark();
+    if (improved_) state_.best_step = state_.step;
     nlohmann::json trainer{{"version", 1},
                            {"grpo", fields_to_json(config_)},
                            {"data", rows_digest_},
@@ -417,8 +416,7 @@ class GrpoRun {
                                          .ends = ends_,
                                          .trainer = std::move(trainer),
                                          .step = state_.step,
-                                         .keep = config_.keep,
-                                         .best = improved_},
+                                         .keep = config_.keep},
                                         store_);
     saved_ = state_.step, improved_ = false;
   }

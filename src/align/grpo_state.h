@@ -1,4 +1,5 @@
-// What a GRPO run is to go on with, beside weights and moments: state/trainer.json of a checkpoint.
+// What a GRPO run goes on with beside weights and moments: `run` in the state/trainer.json of a
+// checkpoint.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,7 +7,7 @@
 #include <optional>
 
 #include "align/advantages.h"
-#include "core/math.h"
+#include "train/run_state.h"
 
 namespace hearth {
 
@@ -20,13 +21,14 @@ struct GrpoState {
   EmaBaseline ema;
   double beta = 0;  // of the KL, where it follows a target
   UpdateState update;
-  double last_exact = -1;             // below 0: none yet
-  std::optional<double> best_reward;  // of evaluations
-  int64_t log_bytes = 0, samples_bytes = 0;
+  double last_exact = -1;                 // below 0: none yet
+  std::optional<double> best_reward;      // of evaluations
+  std::optional<int64_t> best_step = -1;  // with it; -1: none yet; nothing: not known
+  LogMark log, samples;
   double seconds = 0;
 
   nlohmann::json to_json() const;
-  static GrpoState from_json(const nlohmann::json&, const std::string& where);
+  static GrpoState from_json(const StateFields& run);
 };
 
 }  // namespace hearth

@@ -164,8 +164,8 @@ json RewardProgram::counted() const {
   return j;
 }
 
-void RewardProgram::count_on(const json& j) {
-  for (const auto& [name, count] : program_counts) j.at(name).get_to(before_.*count);
+void RewardProgram::count_on(const StateFields& f) {
+  for (const auto& [name, count] : program_counts) before_.*count = f.integer(name);
   failed_ = before_.failed;
 }
 

@@ -39,7 +39,7 @@ class RewardProgram : public RewardSource {
   bool slow() const override { return true; }
   nlohmann::ordered_json troubles() const override;
   nlohmann::json counted() const override;
-  void count_on(const nlohmann::json&) override;
+  void count_on(const StateFields&) override;
   void abandon() override { abandoned_ = true; }
   RewardProgramCounts counts() const;
 

@@ -265,9 +265,13 @@ nlohmann::json Rewards::counted() const {
   return all;
 }
 
-void Rewards::count_on(const nlohmann::json& all) {
+void Rewards::count_on(const nlohmann::json& all, const std::string& where) {
   if (all.is_null()) return;
-  for (size_t i = 0; i < terms_.size(); ++i) terms_[i].source->count_on(all.at(i));
+  if (!all.is_array() || all.size() != terms_.size())
+    fail(where, "expected run.rewards to be a list of {} counts, got {}", terms_.size(),
+         in_quotes(all.dump(-1, ' ', true)));
+  for (size_t i = 0; i < terms_.size(); ++i)
+    if (!all[i].is_null()) terms_[i].source->count_on({all[i], where, "run.rewards"});
 }
 
 }  // namespace hearth

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "align/prompts.h"
+#include "io/state_fields.h"
 
 namespace hearth {
 
@@ -37,7 +38,7 @@ class RewardSource {
   virtual nlohmann::ordered_json troubles() const { return {}; }
   // What a checkpoint keeps of them; null: nothing. And going on from there, before any score().
   virtual nlohmann::json counted() const { return {}; }
-  virtual void count_on(const nlohmann::json&) {}
+  virtual void count_on(const StateFields&) {}
 };
 
 struct RewardSpec {
@@ -82,7 +83,8 @@ class Rewards {
   std::vector<std::string> names() const;
   nlohmann::ordered_json troubles() const;  // by name, where there are any
   nlohmann::json counted() const;           // one a reward
-  void count_on(const nlohmann::json&);     // before the first submit(); null: from the start
+  // Before the first submit(). Null: from the start. `where` is the file, for errors.
+  void count_on(const nlohmann::json&, const std::string& where);
 
  private:
   struct Term {

@@ -69,9 +69,7 @@ class ChessReward : public RewardSource {
             {"replaced", c.replaced}};
   }
   nlohmann::json counted() const override { return {{"failed", unlabelled_.load()}}; }
-  void count_on(const nlohmann::json& j) override {
-    if (!j.is_null()) unlabelled_ = j.at("failed").get<int64_t>();
-  }
+  void count_on(const StateFields& f) override { unlabelled_ = f.integer("failed"); }
 
  private:
   static chess::Label known(const PromptRow& row, const chess::Prompt& p) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "align/align_state.h"
 #include "align/base.h"
 #include "core/clock.h"
 #include "data/shards.h"
@@ -59,27 +60,29 @@ class AlignRun {
                 {.beta1 = c.beta1, .beta2 = c.beta2, .eps = c.adam_eps, .decay = c.weight_decay}) {}
 
   RunResult run() {
-    lock_ = open_run_folder(spec_.run, "# Written when the run began; `--resume` reads it back.\n" +
-                                           toml_lines(settings_));
+    lock_ = open_run_folder(
+        spec_.run, spec_.resume,
+        "# Written when the run began; `--resume` reads it back.\n" + toml_lines(settings_));
     if (!task_.prepare()) return result("stopped");
     begin();
-    log_ = std::make_unique<RunLog>(spec_.run, log_bytes_, 0, steps_, spec_.quiet);
-    if (step_ == 0 && log_bytes_ == 0) validate();
+    log_ =
+        std::make_unique<RunLog>(spec_.run, state_.log, LogMark{}, steps_, spec_.quiet, spec_.warn);
+    if (state_.step == 0 && state_.log.bytes == 0) validate();
     bool stopped = false;
-    while (step_ < steps_ && !stopped) {
+    while (state_.step < steps_ && !stopped) {
       train_step();
-      const bool done = step_ == steps_;
+      const bool done = state_.step == steps_;
       if (done || due(config_.eval_every)) validate();
       stopped = (spec_.stop && *spec_.stop) ||
-                (spec_.stop_after_step > 0 && step_ >= spec_.stop_after_step);
+                (spec_.stop_after_step > 0 && state_.step >= spec_.stop_after_step);
       if (done || stopped || improved_ || due(config_.checkpoint_every)) checkpoint();
     }
     log_->sync();
-    return result(step_ == steps_ ? "steps" : "stopped");
+    return result(state_.step == steps_ ? "steps" : "stopped");
   }
 
  private:
-  bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
+  bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
 
   void begin() {
     for (const Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2})
@@ -97,39 +100,30 @@ class AlignRun {
                                                     .base = base_,
                                                     .data = task_.data_digest()});
     const json j = load_model_checkpoint(dir, model_.config, model_.params);
-    try {
-      const json& run = j.at("run");
-      run.at("step").get_to(step_), run.at("tokens").get_to(tokens_);
-      run.at("log_bytes").get_to(log_bytes_);
-      if (run.contains("best")) best_val_ = run["best"].get<double>();
-      // Older ones say 0 where there is none.
-      if (const double old = run.value("best_val", 0.0); old != 0) best_val_ = old;
-      run.at("train_seconds").get_to(train_seconds_);
-      if (run.contains("last_val")) last_val_ = run["last_val"].get<double>();
-      update_.set_state(update_from_json(run.at("update")));
-    } catch (const json::exception& e) {
-      fail(where, "expected the state of a run, got {}", e.what());
-    }
+    state_ = AlignState::from_json(trainer_fields(j, where).object("run"));
+    if (!state_.best_step) state_.best_step = linked_step(spec_.run, "best");
+    update_.set_state(state_.update);
     last_ = dir;
+    reconcile(spec_.run, dir, config_.keep);
   }
 
   void train_step() {
     const auto begin = Clock::now();
     Scalars s;
-    s.lr = float(
-        config_.lr *
-        schedule_factor({config_.schedule, steps_, config_.warmup, 0, config_.lr_floor}, step_));
+    s.lr = float(config_.lr *
+                 schedule_factor({config_.schedule, steps_, config_.warmup, 0, config_.lr_floor},
+                                 state_.step));
     s.clip = config_.clip;
     s.seed_lo = uint32_t(config_.seed), s.seed_hi = uint32_t(config_.seed >> 32);
-    s.step = uint32_t(step_);
-    const StepReport r = task_.train(step_, s);
+    s.step = uint32_t(state_.step);
+    const StepReport r = task_.train(state_.step, s);
     const UpdateState u = update_.run(s, r.loss);
-    ++step_, tokens_ += r.tokens, loss_ = r.loss;
+    ++state_.step, state_.tokens += r.tokens, loss_ = r.loss;
     const double seconds = seconds_since(begin);
-    train_seconds_ += seconds, own_seconds_ += seconds, own_tokens_ += r.tokens;
+    state_.train_seconds += seconds, own_seconds_ += seconds, own_tokens_ += r.tokens;
     const MemoryUse held = model_.memory.backend.memory_use();
-    log_->step({.step = step_,
-                .tokens = tokens_,
+    log_->step({.step = state_.step,
+                .tokens = state_.tokens,
                 .loss = r.loss,
                 .lr = s.lr,
                 .grad_norm = u.grad_norm,
@@ -150,23 +144,19 @@ class AlignRun {
     const auto begin = Clock::now();
     const std::optional<EvalReport> r = task_.evaluate();
     if (!r) return;
-    log_->validation(step_, r->loss, seconds_since(begin), r->more);
+    log_->validation(state_.step, r->loss, seconds_since(begin), r->more);
     if (!std::isfinite(r->loss)) return;
-    last_val_ = r->loss;
-    improved_ = step_ > 0 && (!best_val_ || r->loss < *best_val_);
-    if (improved_) best_val_ = r->loss;
+    state_.last_val = r->loss;
+    improved_ = state_.step > 0 && (!state_.best_val || r->loss < *state_.best_val);
+    if (improved_) state_.best_val = r->loss;
   }
 
   void checkpoint() {
     log_->sync();
-    json run{{"step", step_},
-             {"tokens", tokens_},
-             {"update", update_to_json(update_.state())},
-             {"log_bytes", log_->log_bytes()},
-             {"train_seconds", train_seconds_}};
-    if (last_val_) run["last_val"] = *last_val_;
-    if (best_val_) run["best"] = *best_val_;
-    json trainer{{"version", 1}, {"align", settings_}, {"run", run}};
+    state_.log = log_->log_mark();
+    state_.update = update_.state();
+    if (improved_) state_.best_step = state_.step;
+    json trainer{{"version", 1}, {"align", settings_}, {"run", state_.to_json()}};
     if (model_.config.lora) trainer["base"] = base_;
     if (const std::string digest = task_.data_digest(); !digest.empty()) trainer["data"] = digest;
     last_ = save_model_checkpoint(spec_.run,
@@ -176,17 +166,17 @@ class AlignRun {
                                    .chat_template = model_.chat_source,
                                    .ends = model_.ends,
                                    .trainer = trainer,
-                                   .step = step_,
-                                   .keep = config_.keep,
-                                   .best = improved_},
+                                   .step = state_.step,
+                                   .keep = config_.keep},
                                   model_.params);
     improved_ = false;
   }
 
   RunResult result(const std::string& reason) const {
     RunResult r;
-    r.steps = step_, r.tokens = tokens_, r.train_loss = loss_, r.val_loss = last_val_;
-    r.train_seconds = train_seconds_;
+    r.steps = state_.step, r.tokens = state_.tokens, r.train_loss = loss_,
+    r.val_loss = state_.last_val;
+    r.train_seconds = state_.train_seconds;
     r.tokens_per_s = own_seconds_ > 0 ? double(own_tokens_) / own_seconds_ : 0;
     r.skipped = skipped_;
     r.reason = reason;
@@ -204,9 +194,9 @@ class AlignRun {
   UpdateProgram update_;
   Fd lock_;
   std::unique_ptr<RunLog> log_;
-  int64_t step_ = 0, tokens_ = 0, log_bytes_ = 0, skipped_ = 0;
-  double loss_ = 0, train_seconds_ = 0;
-  std::optional<double> best_val_, last_val_;
+  AlignState state_;
+  int64_t skipped_ = 0;
+  double loss_ = 0;
   double own_seconds_ = 0;  // of this process
   int64_t own_tokens_ = 0;
   bool improved_ = false;

@@ -324,9 +324,11 @@ void clean_stale(const fs::path& parent) {
   }
 }
 
-void rotate_checkpoints(const fs::path& parent, int keep_last, const std::set<std::string>& keep) {
+void rotate_checkpoints(const fs::path& parent, int keep_last, const std::set<std::string>& keep,
+                        int64_t newest) {
   for (const auto& [step, dir] : steps_in(parent))
-    if (keep_last-- <= 0 && !keep.contains(dir.filename().string())) remove_checkpoint(dir);
+    if (step <= newest && keep_last-- <= 0 && !keep.contains(dir.filename().string()))
+      remove_checkpoint(dir);
 }
 
 void remove_checkpoints_after(const fs::path& parent, int64_t step) {

@@ -76,11 +76,11 @@ std::filesystem::path newest_checkpoint_of(const std::filesystem::path& run);
 // `parent`.
 void clean_stale(const std::filesystem::path& parent);
 
-// Deletes all but the highest `keep_last` steps and the folders named in `keep`. After a fallback
-// the highest may be damaged: name the one just committed in `keep`. A folder loses its name before
-// its files, so a kill leaves nothing that looks like a checkpoint.
+// Of the checkpoints up to step `newest`, deletes all but the highest `keep_last` and the folders
+// named in `keep`. Higher ones are damaged and were passed over: they neither count nor go. A
+// folder loses its name before its files, so a kill leaves nothing that looks like a checkpoint.
 void rotate_checkpoints(const std::filesystem::path& parent, int keep_last,
-                        const std::set<std::string>& keep);
+                        const std::set<std::string>& keep, int64_t newest = INT64_MAX);
 
 // Deletes, in the same way, the checkpoints of all higher steps.
 void remove_checkpoints_after(const std::filesystem::path& parent, int64_t step);

@@ -7,13 +7,6 @@
 #include <numeric>
 
 namespace hearth {
-namespace {
-
-constexpr size_t spike_window = 128;
-constexpr int64_t scale_window = 1000;  // steps without overflow before fp16's scale doubles
-constexpr double max_scale = 1 << 24;
-
-}  // namespace
 
 bool is_spike(const RunState& state, double z, double loss) {
   const std::vector<double>& w = state.losses;
@@ -36,8 +29,8 @@ bool follow_scale(RunState& state, double loss) {
     state.update.streak = 0, state.spikes = 0;
     return true;
   }
-  if (state.update.skip == 0 && ++state.scale_steps == scale_window)
-    state.loss_scale = std::min(2 * state.loss_scale, max_scale), state.scale_steps = 0;
+  if (state.update.skip == 0 && ++state.scale_steps == loss_scale_window)
+    state.loss_scale = std::min(2 * state.loss_scale, max_loss_scale), state.scale_steps = 0;
   return false;
 }
 

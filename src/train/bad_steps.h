@@ -4,11 +4,9 @@
 
 #include <string>
 
-#include "train/checkpoint.h"
+#include "train/run_state.h"
 
 namespace hearth {
-
-constexpr int max_bad_steps = 3;  // in a row, before a run goes back
 
 // A loss more than z deviations above the last 128; never while there are fewer.
 bool is_spike(const RunState&, double z, double loss);

@@ -1,7 +1,6 @@
 #include "train/checkpoint.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "core/error.h"
 #include "io/checkpoint_dir.h"
@@ -10,6 +9,7 @@
 #include "io/safetensors.h"
 #include "model/adapter.h"
 #include "model/folder.h"
+#include "train/run_folder.h"
 
 namespace hearth {
 namespace fs = std::filesystem;
@@ -25,68 +25,6 @@ constexpr std::string_view free_settings[] = {
     "data",      "val",           "tokenizer",        "eval_every", "eval_tokens",  "target_loss",
     "workers",   "keep",          "checkpoint_every", "prefetch",   "sample_every", "sample_tokens",
     "recompute", "sample_prompt", "eval_documents",   "offload"};
-
-using UpdateBits = std::array<uint32_t, sizeof(UpdateState) / sizeof(uint32_t)>;
-
-json to_json(const Cursor& c) {
-  json j{{"epoch", c.epoch}, {"shard", c.shard}, {"position", c.position}, {"tokens", c.tokens}};
-  for (const SourceCursor& s : c.sources)
-    j["sources"].push_back(
-        {{"epoch", s.epoch}, {"shard", s.shard}, {"position", s.position}, {"tokens", s.tokens}});
-  return j;
-}
-
-Cursor cursor_from_json(const json& j) {
-  const auto number = [](const json& from, const char* key) { return from.at(key).get<int64_t>(); };
-  Cursor c{number(j, "epoch"), number(j, "shard"), number(j, "position"), number(j, "tokens")};
-  for (const json& s : j.value("sources", json::array()))
-    c.sources.push_back(
-        {number(s, "epoch"), number(s, "shard"), number(s, "position"), number(s, "tokens")});
-  return c;
-}
-
-json to_json(const RunState& s) {
-  return {{"step", s.step},
-          {"tokens", s.tokens},
-          {"cursor", to_json(s.cursor)},
-          {"data", s.data},
-          {"update", update_to_json(s.update)},
-          {"reloads", s.reloads},
-          {"good_step", s.good_step},
-          {"spikes", s.spikes},
-          {"logits_bytes", s.logits_bytes},
-          {"loss_scale", s.loss_scale},
-          {"scale_steps", s.scale_steps},
-          {"best_val", s.best_val},
-          {"last_val", s.last_val},
-          {"losses", s.losses},
-          {"batches", s.batches},
-          {"log_bytes", s.log_bytes},
-          {"samples_bytes", s.samples_bytes},
-          {"train_seconds", s.train_seconds}};
-}
-
-RunState state_from_json(const json& j, const std::string& where) {
-  try {
-    RunState s;
-    j.at("step").get_to(s.step), j.at("tokens").get_to(s.tokens);
-    s.cursor = cursor_from_json(j.at("cursor"));
-    s.data = j.value("data", "");  // older ones lack it
-    s.update = update_from_json(j.at("update"));
-    j.at("reloads").get_to(s.reloads);
-    s.good_step = j.value("good_step", s.update.streak == 0 ? s.step : -1);  // older ones lack it
-    s.spikes = j.value("spikes", int64_t(0));
-    j.at("logits_bytes").get_to(s.logits_bytes);
-    j.at("loss_scale").get_to(s.loss_scale), j.at("scale_steps").get_to(s.scale_steps);
-    j.at("best_val").get_to(s.best_val), j.at("last_val").get_to(s.last_val);
-    j.at("losses").get_to(s.losses), j.at("batches").get_to(s.batches);
-    j.at("log_bytes").get_to(s.log_bytes), j.at("samples_bytes").get_to(s.samples_bytes);
-    j.at("train_seconds").get_to(s.train_seconds);
-    return s;
-  } catch (const json::exception& e) {
-    fail(where, "expected the state of a run, got {}", e.what());
-  }
-}
 
 std::vector<int64_t> dims(const Shape& s) { return {s.dim.begin(), s.dim.begin() + s.rank}; }
 
@@ -131,12 +69,6 @@ std::vector<FileDigest> write_model(const fs::path& dir, const ModelCheckpoint& 
 }
 
 }  // namespace
-
-json update_to_json(const UpdateState& u) { return std::bit_cast<UpdateBits>(u); }
-
-UpdateState update_from_json(const json& j) {
-  return std::bit_cast<UpdateState>(j.get<UpdateBits>());
-}
 
 void expect_same_settings(const json& saved, const json& now,
                           std::span<const std::string_view> free, const std::string& where) {
@@ -190,21 +122,14 @@ fs::path save_model_checkpoint(const fs::path& run, const ModelCheckpoint& c, Pa
   write_file_atomic(w.path("state/trainer.json"), c.trainer.dump(1));
   const fs::path dir = w.commit();
 
-  set_link(run, "latest", fs::path("checkpoints") / name);
-  if (c.best) set_link(run, "best", fs::path("checkpoints") / name);
-  std::set<std::string> keep{name};
-  if (c.good_step >= 0) keep.insert(step_name(c.good_step));
-  std::error_code none;
-  if (const fs::path b = fs::read_symlink(run / "best", none); !none) keep.insert(b.filename());
-  rotate_checkpoints(parent, c.keep, keep);
+  reconcile(run, dir, c.keep);
   return dir;
 }
 
 json load_model_checkpoint(const fs::path& dir, const ModelConfig& model, ParamStore& store) {
   const fs::path file = dir / "state" / "trainer.json";
   const json j = read_json(file);
-  if (!j.is_object() || j.value("version", 0) != 1)
-    fail(file.string(), "expected version 1 of a run's state, got {}", j.dump().substr(0, 40));
+  trainer_fields(j, file.string());
   if (const LoraSpec& lora = model.lora; lora) {
     const AdapterSource adapter = AdapterSource::open(dir, model);
     if (adapter.spec().rank != lora.rank || adapter.spec().alpha != lora.alpha)
@@ -219,26 +144,19 @@ json load_model_checkpoint(const fs::path& dir, const ModelConfig& model, ParamS
 }
 
 fs::path save_checkpoint(const fs::path& run, const CheckpointSpec& spec, ParamStore& store,
-                         const RunState& state, bool best) {
+                         const RunState& state) {
   const json trainer{{"version", 1},
                      {"model", fields_to_json(spec.model)},
                      {"train", fields_to_json(spec.train)},
-                     {"run", to_json(state)}};
+                     {"run", state.to_json()}};
   return save_model_checkpoint(run,
                                {.model = spec.model,
                                 .base = spec.base,
                                 .tokenizer = spec.tokenizer,
                                 .trainer = trainer,
                                 .step = state.step,
-                                .keep = spec.train.keep,
-                                .good_step = state.good_step,
-                                .best = best},
+                                .keep = spec.train.keep},
                                store);
-}
-
-void drop_checkpoints_after(const fs::path& run, int64_t step) {
-  set_link(run, "latest", fs::path("checkpoints") / step_name(step));
-  remove_checkpoints_after(run / "checkpoints", step);
 }
 
 RunState load_checkpoint(const fs::path& dir, const CheckpointSpec& spec, ParamStore& store) {
@@ -249,7 +167,7 @@ RunState load_checkpoint(const fs::path& dir, const CheckpointSpec& spec, ParamS
     expect_same_settings(j["train"], fields_to_json(spec.train), free_settings, where);
   }
   const json loaded = load_model_checkpoint(dir, spec.model, store);
-  return state_from_json(loaded.value("run", json()), where);
+  return RunState::from_json(trainer_fields(loaded, where).object("run"));
 }
 
 }  // namespace hearth

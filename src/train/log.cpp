@@ -12,8 +12,6 @@ double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-uint64_t kept(int64_t bytes) { return uint64_t(std::max<int64_t>(0, bytes)); }
-
 std::string clock_text(double seconds) {
   const int64_t s = int64_t(seconds + 0.5);
   if (s >= 3600) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
@@ -22,15 +20,18 @@ std::string clock_text(double seconds) {
 
 }  // namespace
 
-RunLog::RunLog(const std::filesystem::path& run, int64_t log_bytes, int64_t samples_bytes,
-               int64_t total_steps, bool quiet)
-    : log_(run / "log.jsonl", kept(log_bytes)),
-      samples_(run / "samples.jsonl", kept(samples_bytes)),
+RunLog::RunLog(const std::filesystem::path& run, const LogMark& log, const LogMark& samples,
+               int64_t total_steps, bool quiet, const std::function<void(const std::string&)>& warn)
+    : log_(run / "log.jsonl", log),
+      samples_(run / "samples.jsonl", samples),
       perf_(run / "perf.jsonl"),
       events_(run / "tensorboard"),
       total_steps_(total_steps),
       quiet_(quiet),
-      terminal_(isatty(STDERR_FILENO)) {}
+      terminal_(isatty(STDERR_FILENO)) {
+  for (const MarkedLog* file : {&log_, &samples_})
+    if (warn && !file->trouble().empty()) warn(file->trouble());
+}
 
 RunLog::~RunLog() {
   if (line_open_) fmt::print(stderr, "\n");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "core/clock.h"
 #include "io/files.h"
 #include "io/tensorboard.h"
+#include "train/marked_log.h"
 
 namespace hearth {
 
@@ -32,9 +34,11 @@ struct StepRecord {
 
 class RunLog {
  public:
-  // Continues files that hold that many bytes; -1: new ones. `quiet` leaves stderr alone.
-  RunLog(const std::filesystem::path& run, int64_t log_bytes, int64_t samples_bytes,
-         int64_t total_steps, bool quiet);
+  // Continues log.jsonl and samples.jsonl where a checkpoint has marked them, and tells `warn`
+  // where they are not what it recorded. perf.jsonl has no mark: the times of steps that are
+  // computed again are measured again. `quiet` leaves stderr alone.
+  RunLog(const std::filesystem::path& run, const LogMark& log, const LogMark& samples,
+         int64_t total_steps, bool quiet, const std::function<void(const std::string&)>& warn = {});
   ~RunLog();
 
   void step(const StepRecord&);
@@ -46,15 +50,16 @@ class RunLog {
   void note(const std::string& line);  // to stderr, above the progress line
 
   void sync();
-  int64_t log_bytes() const { return int64_t(log_.size()); }
-  int64_t samples_bytes() const { return int64_t(samples_.size()); }
+  LogMark log_mark() const { return log_.mark(); }
+  LogMark samples_mark() const { return samples_.mark(); }
 
  private:
   void progress(const StepRecord&);
   void flush_events();
   void clear_line();
 
-  AppendLog log_, samples_, perf_;
+  MarkedLog log_, samples_;
+  AppendLog perf_;
   EventWriter events_;
   int64_t total_steps_;
   bool quiet_, terminal_;

@@ -12,20 +12,36 @@
 
 namespace hearth {
 
-// An error where there is a run already and it is not to be resumed.
+// An error where there is a run already and it is not to be resumed. Without the lock this is only
+// an early word: open_run_folder() checks again.
 void expect_new_or_resumed(const std::filesystem::path& run, bool resume);
 
 // Held while a process trains in a run folder: two would write over each other.
 Fd lock_run(const std::filesystem::path& run);
 
-// Makes the folder where there is none, locks it, and writes config.toml unless it is there.
-Fd open_run_folder(const std::filesystem::path& run, const std::string& config_toml);
+// Makes the folder where there is none and locks it. Then expects no run in it, unless one is to be
+// resumed, removes what a killed process left half written, and writes config.toml unless it is
+// there.
+Fd open_run_folder(const std::filesystem::path& run, bool resume, const std::string& config_toml);
 
-// Where the run in a locked folder goes on, its leftovers of a crash removed; nothing: from the
-// start. `warn` is told of damaged checkpoints.
+// The checkpoint that the run in a locked folder goes on from; nothing: from the start. `warn` is
+// told of damaged ones.
 std::optional<std::filesystem::path> resumed_checkpoint(
     const std::filesystem::path& run, bool resume,
     const std::function<void(const std::string&)>& warn);
+
+// A checkpoint that is committed is the only truth of a run; all else in the folder follows from
+// it. Points `latest` at `checkpoint`, the newest, and `best` at the one that its state names, and
+// removes older ones beyond `keep`, those two, and the one a pretraining run would go back to.
+// Called after every commit and on resume, so that a kill in between loses nothing.
+void reconcile(const std::filesystem::path& run, const std::filesystem::path& checkpoint, int keep);
+
+// For a run that goes back to `checkpoint`: later ones go, for a resumed run takes the newest.
+void go_back_to(const std::filesystem::path& run, const std::filesystem::path& checkpoint,
+                int keep);
+
+// The step that a link of the run points at; -1: there is none.
+int64_t linked_step(const std::filesystem::path& run, const std::string& link);
 
 // key = value lines, as config.toml holds them.
 std::string toml_lines(const nlohmann::ordered_json& settings);

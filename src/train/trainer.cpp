@@ -44,9 +44,9 @@ class Run {
     open_folder();
     begin();
     if (!spec_.quiet) fmt::print(stderr, "training on {}\n", backend_.describe());
-    log_ = std::make_unique<RunLog>(spec_.run, state_.log_bytes, state_.samples_bytes,
-                                    config_.steps, spec_.quiet);
-    if (state_.step == 0 && state_.log_bytes == 0 && !config_.val.empty() && config_.eval_every)
+    log_ = std::make_unique<RunLog>(spec_.run, state_.log, state_.samples, config_.steps,
+                                    spec_.quiet, spec_.warn);
+    if (state_.step == 0 && state_.log.bytes == 0 && !config_.val.empty() && config_.eval_every)
       validate();
     std::string reason = at_target() ? "target" : "steps";  // a finished run has nothing left to do
     while (state_.step < config_.steps && reason == "steps") {
@@ -107,13 +107,15 @@ class Run {
   }
 
   // Only after everything that can be checked without it: a bad call leaves no folder behind.
-  void open_folder() { lock_ = open_run_folder(spec_.run, toml_text(spec_)); }
+  void open_folder() { lock_ = open_run_folder(spec_.run, spec_.resume, toml_text(spec_)); }
 
   // Fresh weights, or those of the newest valid checkpoint.
   void begin() {
     for (Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2}) store_.flat(p);
-    if (const auto found = resumed_checkpoint(spec_.run, spec_.resume, spec_.warn))
-      return load(*found, false);
+    if (const auto found = resumed_checkpoint(spec_.run, spec_.resume, spec_.warn)) {
+      load(*found, false);
+      return reconcile(spec_.run, *found, config_.keep);
+    }
     state_.data = fingerprint_of(parse_sources(config_.data));
     store_.initialise(config_.seed);
     for (const BatchShape& s : shapes_) state_.batches.push_back(s.B);
@@ -127,13 +129,14 @@ class Run {
   void load(const fs::path& dir, bool move_on) {
     const Cursor now = state_.cursor;
     const int64_t reloads = state_.reloads;
-    const int64_t log_bytes = state_.log_bytes, samples_bytes = state_.samples_bytes;
+    const LogMark log = state_.log, samples = state_.samples;
     state_ = load_checkpoint(dir, checkpoint_spec(), store_);
+    if (!state_.best_step) state_.best_step = linked_step(spec_.run, "best");
     last_checkpoint_ = dir;
     expect_data();
     if (move_on) {
       state_.cursor = now, state_.reloads = reloads + 1;
-      state_.log_bytes = log_bytes, state_.samples_bytes = samples_bytes;
+      state_.log = log, state_.samples = samples;
     }
     room_.logits_bytes = state_.logits_bytes;
     shapes_ = batch_shapes(spec_.model, config_, room_, state_.batches);
@@ -291,7 +294,7 @@ class Run {
     warn(fmt::format("{}: going back to {}, past the data that did it", why,
                      good.filename().string()));
     load(good, true);
-    drop_checkpoints_after(spec_.run, state_.step);
+    go_back_to(spec_.run, good, config_.keep);
     if (state_.reloads > 10)
       fail("train", "expected to recover, got {} after 10 reloads in this run", why);
   }
@@ -326,11 +329,10 @@ class Run {
 
   void checkpoint() {
     log_->sync();
-    state_.log_bytes = log_->log_bytes();
-    state_.samples_bytes = log_->samples_bytes();
-    if (improved_) state_.best_val = state_.last_val;
+    state_.log = log_->log_mark(), state_.samples = log_->samples_mark();
+    if (improved_) state_.best_val = state_.last_val, state_.best_step = state_.step;
     if (state_.update.streak == 0) state_.good_step = state_.step;
-    last_checkpoint_ = save_checkpoint(spec_.run, checkpoint_spec(), store_, state_, improved_);
+    last_checkpoint_ = save_checkpoint(spec_.run, checkpoint_spec(), store_, state_);
     improved_ = false;
   }
 

@@ -277,9 +277,9 @@ TEST(GrpoState, ComesBackFromJson) {
   GrpoState s;
   s.step = 3, s.version = 7, s.ema.mean = 0.25, s.beta = 0.1, s.update.streak = 2;
   s.rewards = {nullptr, {{"failed", 5}}};
-  const GrpoState back = GrpoState::from_json(s.to_json(), "test");
-  EXPECT_EQ(back.to_json(), s.to_json());
-  EXPECT_THROW(GrpoState::from_json({{"step", 1}}, "test"), Error);
+  const nlohmann::json saved = s.to_json(), lacking{{"step", 1}};
+  EXPECT_EQ(GrpoState::from_json({saved, "test", "run"}).to_json(), saved);
+  EXPECT_THROW(GrpoState::from_json({lacking, "test", "run"}), Error);
 }
 
 TEST(GrpoConfig, RefusesWhatCannotBe) {

@@ -284,7 +284,7 @@ TEST(Lora, ResumesToTheBit) {
     for (int i = 0; i < 5; ++i) run.step(batch);
     RunState state;
     state.step = 5, state.update = run.programs->update_state();
-    const fs::path saved = save_checkpoint(dir.path(), spec, run.params, state, true);
+    const fs::path saved = save_checkpoint(dir.path(), spec, run.params, state);
     EXPECT_FALSE(fs::exists(saved / "model.safetensors"));
     EXPECT_FALSE(fs::exists(saved / "config.json"));
     EXPECT_EQ(AdapterSource::base_of(dir.path()), "somewhere/base");

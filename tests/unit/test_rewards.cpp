@@ -315,13 +315,15 @@ TEST(RewardProgram, CountsGoOnInAnotherProcessOfTheRun) {
     counted = nlohmann::json::parse(first.counted().dump());
   }
   Rewards second(spec);
-  second.count_on(counted);
+  second.count_on(counted, "here");
   EXPECT_EQ(second.counted(), counted);
   EXPECT_EQ(second.troubles()["program:/no/such/judge"]["failed"], 2);
   second.submit(row, texts({"x"})).get();
   EXPECT_EQ(second.troubles()["program:/no/such/judge"]["missing"], 6);
   EXPECT_THROW(second.submit(row, texts({"x"})).get(), Error);  // the fourth of the run
-  EXPECT_THROW(second.count_on(nlohmann::json::array()), nlohmann::json::exception);
+  EXPECT_THROW(second.count_on(nlohmann::json::array(), "here"), Error);
+  counted[1]["failed"] = -1;
+  EXPECT_THROW(second.count_on(counted, "here"), Error);
 }
 
 TEST(RewardProgram, WhatItSaysOnStderrIsHeard) {

@@ -21,7 +21,7 @@ uintmax_t event_bytes(const fs::path& run) {
 // Without a checkpoint, a validation or an end.
 TEST(RunLog, EventsReachTheFileWhileStepsGoOn) {
   const TemporaryFolder run;
-  RunLog log(run.path(), -1, -1, 1000, true);
+  RunLog log(run.path(), {}, {}, 1000, true);
   const uintmax_t before = event_bytes(run.path());
   int64_t step = 0;
   while (step < 6000 && event_bytes(run.path()) == before) {
@@ -33,7 +33,7 @@ TEST(RunLog, EventsReachTheFileWhileStepsGoOn) {
 
 TEST(RunLog, SyncFlushesTheEvents) {
   const TemporaryFolder run;
-  RunLog log(run.path(), -1, -1, 10, true);
+  RunLog log(run.path(), {}, {}, 10, true);
   const uintmax_t before = event_bytes(run.path());
   log.step({.step = 1, .loss = 1});
   log.sync();

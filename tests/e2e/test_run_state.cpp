@@ -1,0 +1,74 @@
+// A checkpoint whose state has a number that no run could have: one line that names the field.
+#include "e2e/short_runs.h"
+#include "io/checkpoint_dir.h"
+#include "io/hash.h"
+#include "io/json.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::json;
+
+// Changes the state of a checkpoint and its sum in the manifest.
+void rewrite_state(const fs::path& checkpoint, const std::string& field, const json& value) {
+  json trainer = read_json(checkpoint / "state/trainer.json");
+  trainer["run"][field] = value;
+  write_file_atomic(checkpoint / "state/trainer.json", trainer.dump());
+  json manifest = read_json(checkpoint / "manifest.json");
+  const FileDigest d = digest_file(checkpoint, "state/trainer.json");
+  manifest["files"][d.file] = {{"size", d.size}, {"sha256", d.sha256}};
+  write_file_atomic(checkpoint / "manifest.json", manifest.dump());
+  ASSERT_FALSE(verify_checkpoint(checkpoint));
+}
+
+class ResumedState : public testing::TestWithParam<const char*> {};
+
+TEST_P(ResumedState, OutOfRangeIsOneLine) {
+  const ShortRuns runs;
+  const std::string task = GetParam();
+  const fs::path whole = runs.folder / "whole", copy = runs.folder / "copy";
+  ASSERT_EQ(
+      run(runs.folder, runs.arguments(task, whole) + Arguments{"--stop-after-step", "3"}).status,
+      0);
+  std::vector<std::pair<std::string, json>> bad{
+      {"step", -1}, {"step", INT64_MIN}, {"tokens", -1}, {"update", json::array({1})}};
+  if (task == "grpo") bad.push_back({"beta", 0.5});
+  for (const auto& [field, value] : bad) {
+    SCOPED_TRACE(field + " = " + value.dump());
+    fs::copy(whole, copy, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    rewrite_state(copy / "checkpoints/step-00000003", field, value);
+    const Ran r = run(runs.folder, runs.arguments(task, copy) + Arguments{"--resume"});
+    EXPECT_EQ(r.status, 1) << r.err;
+    EXPECT_NE(r.err.find("trainer.json] expected run." + field), std::string::npos) << r.err;
+    fs::remove_all(copy);
+  }
+}
+
+// A cut log is said, once, and the run goes on.
+TEST_P(ResumedState, ACutLogIsSaid) {
+  const ShortRuns runs;
+  const std::string task = GetParam();
+  const fs::path whole = runs.folder / "whole";
+  const auto resumed = [&](const char* stop) {
+    return run(runs.folder,
+               runs.arguments(task, whole) + Arguments{"--resume", "--stop-after-step", stop});
+  };
+  ASSERT_EQ(resumed("2").status, 0);
+  const auto size = fs::file_size(whole / "log.jsonl");
+  fs::resize_file(whole / "log.jsonl", size - 5);
+  const Ran cut = resumed("3");
+  EXPECT_EQ(cut.status, 0) << cut.err;
+  EXPECT_NE(cut.err.find("hearth: log.jsonl is shorter than the checkpoint recorded (" +
+                         std::to_string(size - 5) + " of " + std::to_string(size) + " bytes)"),
+            std::string::npos)
+      << cut.err;
+  const Ran after = resumed("4");
+  EXPECT_EQ(after.status, 0) << after.err;
+  EXPECT_EQ(after.err.find("log.jsonl"), std::string::npos) << after.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, ResumedState, testing::Values("pretrain", "sft", "dpo", "grpo"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,313 @@
+// What a run goes on from: the state of every task within its ranges, logs that are what a
+// checkpoint recorded, and a folder whose links and checkpoints follow from the newest one.
+#include "train/run_state.h"
+
+#include <sys/file.h>
+
+#include <fstream>
+
+#include "align/align_state.h"
+#include "align/grpo_state.h"
+#include "align/reference_sums.h"
+#include "io/checkpoint_dir.h"
+#include "test_io_support.h"
+#include "train/log.h"
+#include "train/run_folder.h"
+
+namespace hearth {
+namespace {
+
+using namespace test;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+template <class State>
+std::string error_in(const json& j) {
+  return error_of([&] { State::from_json({j, "trainer.json", "run"}); });
+}
+
+// Each value alone in the place of a good one; the error is one line that names the field.
+template <class State>
+void expect_refused(const json& good, const std::vector<std::pair<std::string, json>>& bad) {
+  EXPECT_EQ(error_in<State>(good), "");
+  for (const auto& [field, value] : bad) {
+    json j = good;
+    j[json::json_pointer("/" + field)] = value;
+    std::string name = "run." + field;
+    std::replace(name.begin(), name.end(), '/', '.');
+    while (isdigit(name.back()) || name.back() == '.') name.pop_back();  // of an entry: the list
+    SCOPED_TRACE(field + " = " + value.dump());
+    expect_error(error_in<State>(j), "[trainer.json] expected " + name);
+  }
+}
+
+const int64_t lowest = INT64_MIN;
+const json words_of_nan = update_to_json({.grad_norm = NAN, .grad_scale = NAN});
+const json half_a_step = update_to_json({.good_steps = 0.5f});
+const json negative_streak = update_to_json({.streak = -1});
+
+TEST(RunState, RefusesFieldsOutOfRange) {
+  RunState s;
+  s.step = 9, s.batches = {2}, s.losses = {1.5}, s.cursor.sources = {{}, {}};
+  s.log = {10, std::string(64, 'a')};
+  expect_refused<RunState>(s.to_json(), {{"step", -1},
+                                         {"step", lowest},
+                                         {"step", uint64_t(1) << 63},
+                                         {"step", 1.5},
+                                         {"step", "9"},
+                                         {"step", int64_t(UINT32_MAX) + 1},
+                                         {"tokens", -1},
+                                         {"cursor/epoch", -1},
+                                         {"cursor/shard", lowest},
+                                         {"cursor/position", -5},
+                                         {"cursor/tokens", -1},
+                                         {"cursor/sources/1", json{{"epoch", 1}}},
+                                         {"cursor/sources", 3},
+                                         {"cursor", json::array()},
+                                         {"data", 4},
+                                         {"update", json::array()},
+                                         {"update", {1, 2}},
+                                         {"update/0", -1},
+                                         {"update/7", int64_t(1) << 32},
+                                         {"update", words_of_nan},
+                                         {"update", half_a_step},
+                                         {"update", negative_streak},
+                                         {"reloads", -1},
+                                         {"good_step", -2},
+                                         {"good_step", 10},
+                                         {"best_step", -2},
+                                         {"best_step", 10},
+                                         {"spikes", 4},
+                                         {"logits_bytes", -1},
+                                         {"loss_scale", 0},
+                                         {"loss_scale", -2},
+                                         {"loss_scale", 1e30},
+                                         {"scale_steps", -1},
+                                         {"scale_steps", 1001},
+                                         {"best_val", "low"},
+                                         {"last_val", json()},
+                                         {"losses", std::vector<double>(129)},
+                                         {"losses/0", "x"},
+                                         {"batches/0", 0},
+                                         {"batches/0", -1},
+                                         {"log_bytes", -1},
+                                         {"samples_bytes", lowest},
+                                         {"log_sha256", "abc"},
+                                         {"train_seconds", -1}});
+}
+
+TEST(RunState, AlignmentRefusesFieldsOutOfRange) {
+  AlignState s;
+  s.step = 9;
+  expect_refused<AlignState>(s.to_json(), {{"step", -1},
+                                           {"step", lowest},
+                                           {"tokens", -1},
+                                           {"update", words_of_nan},
+                                           {"best", "x"},
+                                           {"last_val", json::array()},
+                                           {"best_step", 10},
+                                           {"log_bytes", -1},
+                                           {"train_seconds", -0.5}});
+}
+
+TEST(RunState, GrpoRefusesFieldsOutOfRange) {
+  GrpoState s;
+  s.step = 9, s.completions = 5;
+  expect_refused<GrpoState>(s.to_json(), {{"step", lowest},
+                                          {"version", -1},
+                                          {"completions", -1},
+                                          {"tokens", -1},
+                                          {"unrewarded", 6},
+                                          {"evaluated", -2},
+                                          {"evaluated", 10},
+                                          {"ema", "x"},
+                                          {"beta", -0.1},
+                                          {"beta", json()},
+                                          {"update", negative_streak},
+                                          {"last_exact", 1.5},
+                                          {"last_exact", -2},
+                                          {"best_reward", true},
+                                          {"best_step", 10},
+                                          {"log_bytes", -1},
+                                          {"samples_bytes", -1},
+                                          {"seconds", -1}});
+}
+
+TEST(RunState, OlderCheckpointsLackSomeFields) {
+  RunState s;
+  s.step = 4, s.update.streak = 0;
+  json old = s.to_json();
+  for (const char* field : {"best_step", "good_step", "spikes", "data"}) old.erase(field);
+  const RunState back = RunState::from_json({old, "trainer.json", "run"});
+  EXPECT_FALSE(back.best_step);
+  EXPECT_EQ(back.good_step, 4);
+  EXPECT_EQ(back.log.sha256, "");
+  EXPECT_FALSE(kept_steps({old, "trainer.json", "run"}).best);
+}
+
+TEST(RunState, ReferenceSumsAreFiniteNumbers) {
+  const TempDir dir;
+  const fs::path file = dir / "reference.json";
+  write_file_atomic(file, R"({"key": "k", "sums": [[-1.5, -2], [-3, null]]})");
+  expect_error(error_of([&] { ReferenceFile(file, "k", true); }),
+               "expected sums[1] to be two finite numbers");
+  write_file_atomic(file, R"({"key": "k", "sums": [[-1.5, -2]]})");
+  EXPECT_EQ(ReferenceFile(file, "k", true).sums.size(), 1u);
+}
+
+// Three steps, of which a checkpoint has marked two.
+struct Logged {
+  Logged() {
+    MarkedLog log(file, {});
+    log.append(R"({"step":1})");
+    log.append(R"({"step":2})");
+    mark = log.mark();
+    log.append(R"({"step":3})");
+  }
+  std::string trouble() const { return MarkedLog(file, mark).trouble(); }
+  const TempDir dir;
+  const fs::path file = dir / "log.jsonl";
+  LogMark mark;
+};
+
+TEST(MarkedLog, SaysNothingOfWhatTheRunWrote) {
+  const Logged l;
+  EXPECT_EQ(l.trouble(), "");
+  EXPECT_EQ(read_file(l.file), "{\"step\":1}\n{\"step\":2}\n");
+  MarkedLog again(l.file, l.mark);  // goes on with the same sum
+  again.append(R"({"step":3})");
+  EXPECT_EQ(again.mark().sha256, sha256_hex(to_bytes(read_file(l.file))));
+  EXPECT_EQ(MarkedLog(l.file, {l.mark.bytes, ""}).trouble(), "");  // an older checkpoint
+}
+
+TEST(MarkedLog, SaysThatItWasCutDeletedOrChanged) {
+  Logged l;
+  fs::resize_file(l.file, 15);  // within the second line
+  EXPECT_EQ(l.trouble(),
+            "log.jsonl is shorter than the checkpoint recorded (15 of 22 bytes): its lines after "
+            "step 1 are lost; the run goes on");
+  EXPECT_EQ(read_file(l.file), "{\"step\":1}\n");
+  fs::remove(l.file);
+  EXPECT_EQ(l.trouble(),
+            "log.jsonl is shorter than the checkpoint recorded (0 of 22 bytes): its lines are "
+            "lost; the run goes on");
+  const std::string changed = "{\"step\":1}\n{\"step\":7}\n";
+  write_file_atomic(l.file, changed);
+  EXPECT_EQ(l.trouble(),
+            "log.jsonl is not what the checkpoint recorded: its first 22 bytes have changed; they "
+            "are kept and the run goes on");
+  EXPECT_EQ(read_file(l.file), changed);
+}
+
+TEST(RunLog, TellsWhichLogWasCut) {
+  const TempDir run;
+  LogMark log, samples;
+  {
+    RunLog first(run.path(), {}, {}, 10, true);
+    first.step({.step = 1});
+    first.sample(1, "a text");
+    log = first.log_mark(), samples = first.samples_mark();
+  }
+  fs::remove(run / "samples.jsonl");
+  std::vector<std::string> said;
+  RunLog second(run.path(), log, samples, 10, true, [&](auto& line) { said.push_back(line); });
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_TRUE(said[0].starts_with("samples.jsonl is shorter")) << said[0];
+}
+
+TEST(RunFolder, IsCheckedUnderItsLock) {
+  const TempDir dir;
+  const fs::path run = dir / "run";
+  {
+    const Fd lock = open_run_folder(run, false, "a = 1\n");
+    expect_error(error_of([&] { open_run_folder(run, false, "a = 2\n"); }), "locked");
+    expect_error(error_of([&] { open_run_folder(run, true, "a = 2\n"); }), "locked");
+  }
+  // Who found it new before the other took the lock finds a run in it now.
+  expect_error(error_of([&] { open_run_folder(run, false, "a = 2\n"); }), "--resume");
+  EXPECT_EQ(read_file(run / "config.toml"), "a = 1\n");
+  open_run_folder(run, true, "a = 3\n");
+  EXPECT_EQ(read_file(run / "config.toml"), "a = 1\n");
+}
+
+TEST(RunFolder, IsNotNewWithoutItsConfig) {
+  for (const char* name :
+       {"log.jsonl", "samples.jsonl", "perf.jsonl", "checkpoints/step-00000001"}) {
+    const TempDir dir;
+    make_dirs((dir / name).parent_path());
+    write_file_atomic(dir / name, std::string_view("{}\n"));
+    expect_error(error_of([&] { open_run_folder(dir.path(), false, ""); }),
+                 "expected a new run folder, got one with a run in it");
+    EXPECT_EQ(read_file(dir / name), "{}\n");
+    EXPECT_FALSE(fs::exists(dir / "config.toml"));
+  }
+}
+
+// A run folder with checkpoints that hold a state and nothing else.
+class Reconcile : public testing::Test {
+ protected:
+  fs::path add(int64_t step, json more = {}) {
+    make_dirs(run.path() / "checkpoints");
+    CheckpointWriter w(run.path() / "checkpoints", step_name(step));
+    more["step"] = step;
+    write_file_atomic(w.path("state/trainer.json"), json{{"version", 1}, {"run", more}}.dump());
+    return w.commit();
+  }
+  void link(const std::string& name, int64_t step) {
+    set_link(run.path(), name, "checkpoints/" + step_name(step));
+  }
+  std::set<int64_t> steps() const {
+    std::set<int64_t> all;
+    for (const auto& entry : fs::directory_iterator(run.path() / "checkpoints"))
+      all.insert(parse_step_name(entry.path().filename().string()).value_or(-1));
+    return all;
+  }
+  const TempDir run;
+};
+
+// Killed between the commit of step 5, the best so far, and everything that follows from it.
+TEST_F(Reconcile, FinishesWhatAKillLeft) {
+  for (int64_t i = 1; i <= 4; ++i) add(i, {{"best_step", 1}});
+  link("latest", 4), link("best", 1);
+  const fs::path newest = add(5, {{"best_step", 5}});
+  reconcile(run.path(), newest, 2);
+  EXPECT_EQ(linked_step(run.path(), "latest"), 5);
+  EXPECT_EQ(linked_step(run.path(), "best"), 5);
+  EXPECT_EQ(steps(), (std::set<int64_t>{4, 5}));
+}
+
+TEST_F(Reconcile, SparesTheBestAndTheGoodStep) {
+  for (int64_t i = 1; i <= 5; ++i) add(i, {{"best_step", 2}, {"good_step", 1}});
+  reconcile(run.path(), run.path() / "checkpoints" / step_name(5), 1);
+  EXPECT_EQ(linked_step(run.path(), "best"), 2);
+  EXPECT_EQ(steps(), (std::set<int64_t>{1, 2, 5}));
+}
+
+TEST_F(Reconcile, AnOlderCheckpointKeepsTheLinkThatIsThere) {
+  for (int64_t i = 1; i <= 5; ++i) add(i);
+  link("best", 2);
+  reconcile(run.path(), run.path() / "checkpoints" / step_name(5), 1);
+  EXPECT_EQ(linked_step(run.path(), "best"), 2);
+  EXPECT_EQ(steps(), (std::set<int64_t>{2, 5}));
+}
+
+// A run that fell back to step 3 leaves the damaged step 5 alone and does not count it.
+TEST_F(Reconcile, DoesNotCountDamagedLaterOnes) {
+  for (int64_t i = 1; i <= 5; ++i) add(i, {{"best_step", -1}});
+  link("best", 5);
+  reconcile(run.path(), run.path() / "checkpoints" / step_name(3), 2);
+  EXPECT_EQ(linked_step(run.path(), "latest"), 3);
+  EXPECT_EQ(linked_step(run.path(), "best"), -1);
+  EXPECT_EQ(steps(), (std::set<int64_t>{2, 3, 4, 5}));
+}
+
+TEST_F(Reconcile, RefusesAStateOfAnotherStep) {
+  add(3);
+  fs::rename(run.path() / "checkpoints" / step_name(3), run.path() / "checkpoints" / step_name(4));
+  expect_error(
+      error_of([&] { reconcile(run.path(), run.path() / "checkpoints" / step_name(4), 2); }),
+      "expected run.step to be that of step-00000004, got 3");
+}
+
+}  // namespace
+}  // namespace hearth
