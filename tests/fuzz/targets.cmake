@@ -4,6 +4,7 @@ set(all_fuzz_targets
   safetensors:fuzz_safetensors:io/safetensors.h gguf:fuzz_gguf:io/gguf.h
   llama2c:fuzz_llama2c:io/llama2c.h mingpt_json:fuzz_mingpt_json:io/mingpt_json.h
   toml:fuzz_toml:io/toml.h manifest:fuzz_manifest:io/checkpoint_dir.h
+  run_state:fuzz_run_state:train/run_state.h
   tokenizer_json:fuzz_tokenizer:tokenizer/tokenizer.h tokenizer_lists:fuzz_tokenizer:tokenizer/tokenizer.h
   chat_template:fuzz_chat:chat/chat_template.h chat:fuzz_chat:chat/chat_template.h
   shards:fuzz_shards:data/shards.h metadata:fuzz_shards:data/shards.h
