@@ -7,8 +7,7 @@
 namespace hearth {
 
 void Split::restore(const StateFields& saved) {
-  // A shard's number and its tokens are 32-bit at most: so is what the writer computes with.
-  shard_ = saved.integer("shard", 0, INT32_MAX);
+  shard_ = saved.integer("shard", 0, 999'999);  // six digits of a file's name
   const int64_t most = spec_.shard_tokens > 0 ? spec_.shard_tokens : StateFields::max_count;
   const int64_t open_tokens = saved.integer("open_tokens", 0, most);
   counts = {.tokens = saved.integer("tokens"),

@@ -346,5 +346,27 @@ TEST(Prepare, ARunInAFolderOfAnotherIsRefused) {
   EXPECT_TRUE(mentions(error_of([&] { prepare(corpus.spec("out")); }), {"prepare.json"}));
 }
 
+TEST(Prepare, AStateOutOfRangeIsRefused) {
+  const Corpus corpus;
+  prepare(corpus.spec("out"));
+  const fs::path file = corpus.dir / "out/prepare.json";
+  const nlohmann::json good = nlohmann::json::parse(read_file(file));
+  const std::vector<std::pair<std::string, nlohmann::json>> bad{
+      {"file", -1},        {"file", 1 << 20},      {"offset", -1},
+      {"line", INT64_MIN}, {"bytes", -1},          {"done", 1},
+      {"train/shard", -1}, {"val/shard", 1 << 30}, {"train/open_tokens", -5},
+      {"val/tokens", -1},  {"train/documents", ""}};
+  for (const auto& [field, value] : bad) {
+    nlohmann::json j = good;
+    j[nlohmann::json::json_pointer("/" + field)] = value;
+    put_file(file, j.dump());
+    std::string wanted = "expected " + field + " to be";
+    std::replace(wanted.begin(), wanted.end(), '/', '.');
+    EXPECT_TRUE(
+        mentions(error_of([&] { prepare(corpus.spec("out")); }), {"prepare.json", wanted.c_str()}))
+        << field;
+  }
+}
+
 }  // namespace
 }  // namespace hearth
