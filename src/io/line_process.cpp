@@ -13,17 +13,20 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "io/supervisor.h"
+
 extern char** environ;
 
 namespace hearth {
 namespace {
 
-// Its own process group, so that what it starts can be killed with it, and no signal of ours.
+// The supervisor's file descriptors; a process group of its own, so that no signal from a terminal
+// reaches it; and no signal blocked or ignored.
 struct SpawnSettings {
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_t files;
 
-  SpawnSettings(int line, int words) {
+  SpawnSettings(int line, int words, int leash) {
     sigset_t none, all;
     sigemptyset(&none);
     sigfillset(&all);
@@ -40,6 +43,7 @@ struct SpawnSettings {
       posix_spawn_file_actions_adddup2(&files, words, 2);
     else
       posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_adddup2(&files, leash, supervisor_leash);
   }
   ~SpawnSettings() {
     posix_spawnattr_destroy(&attributes);
@@ -63,19 +67,33 @@ LineProcess::LineProcess(const std::filesystem::path& program, std::vector<std::
     words_ = Fd(ends[0]), their_words = Fd(ends[1]);
     fcntl(words_.get(), F_SETFL, O_NONBLOCK);
   }
-  std::string name = program.string();
-  std::vector<char*> argv{name.data()};
-  for (std::string& a : args) argv.push_back(a.data());
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    fail_errno(program, "a leash for its supervisor");
+  leash_ = Fd(ends[0]);
+  Fd their_leash(ends[1]);
+  std::vector<std::string> words_of_call = supervisor_arguments(program.string(), args);
+  std::vector<char*> argv;
+  for (std::string& a : words_of_call) argv.push_back(a.data());
   argv.push_back(nullptr);
-  const SpawnSettings settings(theirs.get(), their_words.get());
-  const int error =
-      posix_spawn(&pid_, name.c_str(), &settings.files, &settings.attributes, argv.data(), environ);
-  if (error != 0) fail_errno(program, "to start it", error);
+  const SpawnSettings settings(theirs.get(), their_words.get(), their_leash.get());
+  const int error = posix_spawn(&supervisor_, supervisor_executable(), &settings.files,
+                                &settings.attributes, argv.data(), environ);
+  if (error != 0) fail_errno(program, "to start its supervisor", error);
+  their_leash = Fd();
+  SupervisedStart started{ECHILD, -1};  // a supervisor that ends without a word
+  while (recv(leash_.get(), &started, sizeof started, MSG_WAITALL) < 0 && errno == EINTR) {}
+  pid_ = started.pid;
+  if (started.error == 0) return;
+  end();
+  fail_errno(program, "to start it", started.error);
 }
 
-LineProcess::~LineProcess() {
-  kill(-pid_, SIGKILL);
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {}
+LineProcess::~LineProcess() { end(); }
+
+// The supervisor ends when everything it looks after has ended.
+void LineProcess::end() {
+  leash_ = Fd();
+  while (waitpid(supervisor_, nullptr, 0) < 0 && errno == EINTR) {}
 }
 
 // Waits until the line is ready for `events` or the deadline has passed.

@@ -1,6 +1,6 @@
-// A program that speaks lines: started without a shell, written to and read from by a deadline,
-// killed with all it started when its owner goes. Where this process is itself killed, the program
-// finds its line closed; one that does not read it lives on.
+// A program that speaks lines: started without a shell, written to and read from by a deadline. It
+// ends, with every process it has started, when its owner goes or this process dies in any way: a
+// supervisor (io/supervisor.h) sees to that.
 #pragma once
 
 #include <sys/types.h>
@@ -35,7 +35,7 @@ class LineProcess {
   Heard hear(std::string& line, Deadline);     // without its line end
   // The end of what it has said on stderr so far, where that is kept.
   std::string last_words();
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return pid_; }  // of the program
   // Once it is true, whoever waits is told that it is late, soon.
   void give_up_when(const std::atomic<bool>& abandoned) { abandoned_ = &abandoned; }
 
@@ -44,9 +44,11 @@ class LineProcess {
   static constexpr size_t most_words = 4096;
   bool ready(short events, Deadline);
   void listen();
+  void end();
 
-  pid_t pid_ = -1;
+  pid_t supervisor_ = -1, pid_ = -1;
   const std::atomic<bool>* abandoned_ = nullptr;
+  Fd leash_;  // of the supervisor, which ends everything when it closes
   Fd line_;   // one socket for both ways: a write to a program that died is an error, no signal
   Fd words_;  // its stderr; read whenever it is waited for, so that it never blocks there for long
   std::string heard_, said_;

@@ -187,7 +187,8 @@ done
   const std::string killer = reward_script(s.folder, "killer", R"(n=0
 while read -r line; do
   n=$((n + 1))
-  [ $n -eq 40 ] && [ ! -e "$0.done" ] && touch "$0.done" && kill -9 $PPID
+  [ $n -eq 40 ] && [ ! -e "$0.done" ] && touch "$0.done" &&
+    kill -9 $(cut -d' ' -f4 /proc/$PPID/stat) # the parent is the supervisor
   id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
   case "$line" in *'"completion":"1'*) r=1 ;; *) r=0 ;; esac
   echo "{\"id\":$id,\"reward\":$r}"

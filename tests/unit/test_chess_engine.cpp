@@ -313,5 +313,28 @@ TEST(LineProcess, TellsTheEndAndALineWithoutEnd) {
   EXPECT_EQ(deaf.say(std::string(1 << 24, 'x'), deadline_in(0.1)), LineProcess::Heard::late);
 }
 
+// In a session of its own and orphaned at once: no process group and no parent leads to it.
+TEST(LineProcess, EndsWhatItsProgramHasDetached) {
+  std::string line;
+  {
+    LineProcess p("/bin/sh", {"-c",
+                              "(setsid sh -c 'echo $$; exec sleep 600 >/dev/null 2>&1' &) ; exec "
+                              "sleep 600 >/dev/null"});
+    ASSERT_EQ(p.hear(line, deadline_in(20)), LineProcess::Heard::line);
+    ASSERT_EQ(kill(pid_t(std::stoi(line)), 0), 0);
+    ASSERT_EQ(kill(p.pid(), 0), 0);
+  }
+  EXPECT_NE(kill(pid_t(std::stoi(line)), 0), 0);
+}
+
+TEST(LineProcess, SaysWhyAProgramCannotBeStarted) {
+  std::string what;
+  try {
+    LineProcess p("/no/such/program");
+  } catch (const Error& e) { what = e.what(); }
+  EXPECT_NE(what.find("/no/such/program"), what.npos) << what;
+  EXPECT_NE(what.find("No such file"), what.npos) << what;
+}
+
 }  // namespace
 }  // namespace hearth::chess
