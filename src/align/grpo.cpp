@@ -49,9 +49,12 @@ class GrpoRun {
     config_.check();
     expect_new_or_resumed(spec_.run, spec_.resume);
     read_data();
-    rewards_ = std::make_unique<Rewards>(config_.rewards());
+    RewardSpec rewards = config_.rewards();
+    rewards.warn = spec_.warn;
+    rewards_ = std::make_unique<Rewards>(rewards);
     rewards_->check(rows_);
     if (!eval_rows_.empty()) rewards_->check(eval_rows_);
+    if (!rewards_->probe(rows_[0], spec_.stop)) return result("stopped");
     lock_ = open_run_folder(spec_.run, spec_.resume,
                             "# Written when the run began; `--resume` reads it back.\n" +
                                 toml_lines(fields_to_json(config_)));
@@ -82,6 +85,7 @@ class GrpoRun {
         checkpoint();
     }
     log_->sync();
+    expect_rewards();
     return result(reason);
   }
 
@@ -355,6 +359,7 @@ class GrpoRun {
       if (const auto right = has_answer(eval_rows_[i], made[i], rewards[i]))
         ++answers, exact += *right;
     }
+    evaluations_rewarded_ += rewarded;
     const std::optional<double> mean =
         rewarded ? std::optional(reward / double(rewarded)) : std::nullopt;
     ordered_json found{{"eval_reward", mean ? ordered_json(*mean) : ordered_json()},
@@ -421,6 +426,16 @@ class GrpoRun {
     saved_ = state_.step, improved_ = false;
   }
 
+  // A run that was never told a reward, because every question failed, is no success.
+  void expect_rewards() const {
+    const bool some = state_.unrewarded < state_.completions || evaluations_rewarded_ > 0;
+    if (some || rewards_->failed() == 0) return;
+    fail("grpo",
+         "not one of {} completions had a reward, because the program failed each time: the first "
+         "failure is shown above, all are counted in perf.jsonl",
+         state_.completions);
+  }
+
   GrpoResult result(const std::string& reason) const {
     GrpoResult r;
     r.steps = state_.step, r.updates = int64_t(state_.version);
@@ -458,8 +473,9 @@ class GrpoRun {
   int64_t saved_ = 0;      // the step of it
   bool improved_ = false;  // the best evaluation so far, of weights that are not saved yet
   Clock::time_point printed_ = {};
-  double decode_s_ = 0, train_s_ = 0, last_reward_ = 0, gap_ = 0;  // of this process
-  int64_t decoded_ = 0, fed_ = 0;
+  std::optional<double> last_reward_;
+  double decode_s_ = 0, train_s_ = 0, gap_ = 0;  // of this process
+  int64_t decoded_ = 0, fed_ = 0, evaluations_rewarded_ = 0;
 };
 
 }  // namespace

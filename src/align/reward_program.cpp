@@ -32,12 +32,19 @@ constexpr std::pair<const char*, int64_t RewardProgramCounts::*> program_counts[
     {"died", &RewardProgramCounts::died},           {"hung", &RewardProgramCounts::hung},
     {"rubbish", &RewardProgramCounts::rubbish},     {"replaced", &RewardProgramCounts::replaced}};
 
-struct ProgramAnswer {
-  bool understood = false;
-  std::optional<double> reward;
-};
+// The end of what was said, on one line and with every odd byte escaped.
+std::string quoted_end(const std::string& text) {
+  constexpr size_t most = 1000;
+  const size_t end = text.find_last_not_of(" \t\r\n");
+  const std::string kept = text.substr(0, end == text.npos ? 0 : end + 1);
+  const bool cut = kept.size() > most;
+  return (cut ? "..." : "") + json(cut ? kept.substr(kept.size() - most) : kept)
+                                  .dump(-1, ' ', true, json::error_handler_t::replace);
+}
 
-ProgramAnswer read_answer(const std::string& line, int64_t id) {
+}  // namespace
+
+ProgramReply read_reply(std::string_view line, int64_t id) {
   try {
     const json j = parse_json(line, "reward", {.max_bytes = size_t(1) << 20, .max_depth = 16});
     if (!j.is_object() || !j.contains("id") || j.at("id") != id || !j.contains("reward")) return {};
@@ -47,8 +54,6 @@ ProgramAnswer read_answer(const std::string& line, int64_t id) {
     return {true, r.get<double>()};
   } catch (const Error&) { return {}; }
 }
-
-}  // namespace
 
 // A process and what was seen of it; one thread at a time.
 struct RewardProgram::Slot {
@@ -73,45 +78,83 @@ RewardProgram::RewardProgram(RewardProgramSpec spec) : spec_(std::move(spec)) {
 
 RewardProgram::~RewardProgram() = default;
 
+// What one question came to.
+struct RewardProgram::Asked {
+  Trouble trouble = Trouble::none;
+  std::optional<double> reward = {};
+  std::string what = {};        // it did, as a sentence goes on; with trouble
+  std::string last_words = {};  // the end of it; with trouble
+};
+
+void RewardProgram::start(Slot& slot) {
+  slot.replaced += slot.started;
+  slot.started = true, slot.greeted = false;
+  slot.process = std::make_unique<LineProcess>(
+      find_program(words_[0]).value_or(words_[0]),
+      std::vector<std::string>(words_.begin() + 1, words_.end()), LineProcess::Stderr::kept);
+  slot.process->give_up_when(abandoned_);
+}
+
+// A process that gives trouble is ended.
+RewardProgram::Asked RewardProgram::ask(Slot& slot, const PromptRow& row,
+                                        const std::string& completion) {
+  try {
+    if (!slot.process) start(slot);
+  } catch (const Error& e) {
+    return {Trouble::missing, {}, fmt::format("cannot run: {}", e.what())};
+  }
+  const double seconds = slot.greeted ? spec_.timeout_s : std::max(spec_.timeout_s, spec_.start_s);
+  const auto deadline = deadline_in(seconds);
+  const int64_t id = ++slot.asked;
+  const json question{
+      {"id", id}, {"prompt", row.prompt}, {"completion", completion}, {"row", row.row}};
+  std::string line;
+  Trouble trouble = trouble_of(
+      slot.process->say(question.dump(-1, ' ', false, json::error_handler_t::replace), deadline));
+  if (trouble == Trouble::none) trouble = trouble_of(slot.process->hear(line, deadline));
+  if (trouble == Trouble::none) {
+    const ProgramReply reply = read_reply(line, id);
+    slot.greeted |= reply.understood;
+    if (reply.understood) return {Trouble::none, reply.reward};
+    trouble = Trouble::rubbish;
+  }
+  Asked a{trouble};
+  if (trouble == Trouble::died)
+    a.what = "ended without an answer";
+  else if (trouble == Trouble::hung)
+    a.what = fmt::format("gave no answer within {} s", seconds);
+  else
+    a.what = fmt::format("answered {} to question {}, expected {{\"id\": {}, \"reward\": NUMBER}}",
+                         in_quotes(line), id, id);
+  a.last_words = slot.process->last_words();
+  slot.process.reset();
+  return a;
+}
+
+void RewardProgram::probe(const PromptRow& row) {
+  Asked a;
+  for (int attempt = 0; attempt < spec_.attempts && !abandoned_; ++attempt) {
+    a = ask(*slots_[0], row, row.answer().value_or(""));
+    if (a.trouble == Trouble::none) return;
+  }
+  if (abandoned_) return;
+  fail("reward program " + spec_.command,
+       "a first question before the run got no reward: the program {}{}", a.what,
+       a.last_words.empty() ? "" : "; its stderr ends with " + quoted_end(a.last_words));
+}
+
 std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
                                                const std::string& completion) {
   for (int attempt = 0; attempt < spec_.attempts; ++attempt) {
     if (abandoned_) return std::nullopt;
-    Trouble trouble = Trouble::none;
-    if (!slot.process) {
-      slot.replaced += slot.started;
-      slot.started = true, slot.greeted = false;
-      try {
-        slot.process = std::make_unique<LineProcess>(
-            find_program(words_[0]).value_or(words_[0]),
-            std::vector<std::string>(words_.begin() + 1, words_.end()), LineProcess::Stderr::kept);
-        slot.process->give_up_when(abandoned_);
-      } catch (const Error&) { trouble = Trouble::missing; }
-    }
-    const auto deadline =
-        deadline_in(slot.greeted ? spec_.timeout_s : std::max(spec_.timeout_s, spec_.start_s));
-    const int64_t id = ++slot.asked;
-    if (trouble == Trouble::none) {
-      const json question{
-          {"id", id}, {"prompt", row.prompt}, {"completion", completion}, {"row", row.row}};
-      trouble = trouble_of(slot.process->say(
-          question.dump(-1, ' ', false, json::error_handler_t::replace), deadline));
-    }
-    std::string line;
-    if (trouble == Trouble::none) trouble = trouble_of(slot.process->hear(line, deadline));
-    if (trouble == Trouble::none) {
-      const ProgramAnswer a = read_answer(line, id);
-      if (a.understood) {
-        slot.greeted = true;
-        ++(a.reward ? slot.answered : slot.abstained);
-        return a.reward;
-      }
-      trouble = Trouble::rubbish;
+    const Asked a = ask(slot, row, completion);
+    if (a.trouble == Trouble::none) {
+      ++(a.reward ? slot.answered : slot.abstained);
+      return a.reward;
     }
     if (abandoned_) return std::nullopt;
-    slot.note(trouble);
-    if (slot.process) remember(slot.process->last_words());
-    slot.process.reset();
+    slot.note(a.trouble);
+    remember(a);
   }
   const int64_t failed = ++failed_;
   if (spec_.max_failures >= 0 && failed > spec_.max_failures) {
@@ -126,8 +169,12 @@ std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
   return std::nullopt;
 }
 
-void RewardProgram::remember(const std::string& words) {
-  const std::string line = last_line(words);
+void RewardProgram::remember(const Asked& a) {
+  if (!warned_.exchange(true) && spec_.warn)
+    spec_.warn(fmt::format(
+        "the reward program {} {}{}", spec_.command, a.what,
+        a.last_words.empty() ? "" : "; its stderr ends with " + quoted_end(a.last_words)));
+  const std::string line = last_line(a.last_words);
   if (line.empty()) return;
   const std::lock_guard lock(saying_);
   said_ = line;

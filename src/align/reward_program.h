@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -14,6 +15,13 @@ namespace hearth {
 
 class LineProcess;
 
+// What a line of the program says about question `id`; a line of any other form is not understood.
+struct ProgramReply {
+  bool understood = false;
+  std::optional<double> reward = {};  // nothing: it has none to give
+};
+ProgramReply read_reply(std::string_view line, int64_t id);
+
 struct RewardProgramSpec {
   std::string command;         // program and arguments, cut at spaces; looked for in PATH; no shell
   int processes = 1;           // one for each thread that asks
@@ -21,6 +29,8 @@ struct RewardProgramSpec {
   double start_s = 30;         // for the first of a process, where that is more: it has to start
   int attempts = 2;            // at one completion, the second on a new process
   int64_t max_failures = 100;  // completions left without a reward before an error; -1: no limit
+  // Told of the first failure, with the end of the program's stderr; by any thread.
+  std::function<void(const std::string&)> warn = {};
 };
 
 struct RewardProgramCounts {
@@ -35,9 +45,11 @@ class RewardProgram : public RewardSource {
  public:
   explicit RewardProgram(RewardProgramSpec);
   ~RewardProgram() override;
+  void probe(const PromptRow&) override;
   GroupScores score(const PromptRow&, std::span<const RewardText>, int worker) override;
   bool slow() const override { return true; }
   nlohmann::ordered_json troubles() const override;
+  int64_t failed() const override { return failed_; }
   nlohmann::json counted() const override;
   void count_on(const StateFields&) override;
   void abandon() override { abandoned_ = true; }
@@ -45,15 +57,18 @@ class RewardProgram : public RewardSource {
 
  private:
   struct Slot;
+  struct Asked;
+  void start(Slot&);
+  Asked ask(Slot&, const PromptRow&, const std::string& completion);
   std::optional<double> score_one(Slot&, const PromptRow&, const std::string& completion);
-  void remember(const std::string& words);
+  void remember(const Asked&);
   std::string said_last() const;
 
   RewardProgramSpec spec_;
   std::vector<std::string> words_;   // of the command
   RewardProgramCounts before_;       // by earlier processes of the run
   std::atomic<int64_t> failed_ = 0;  // theirs included
-  std::atomic<bool> abandoned_ = false;
+  std::atomic<bool> abandoned_ = false, warned_ = false;
   std::vector<std::unique_ptr<Slot>> slots_;
   mutable std::mutex saying_;
   std::string said_;  // on stderr, last, by one that failed

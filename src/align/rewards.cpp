@@ -117,7 +117,8 @@ std::unique_ptr<RewardSource> make_reward(const ParsedReward& p, const std::stri
                                                              .processes = spec.workers,
                                                              .timeout_s = spec.timeout_s,
                                                              .start_s = spec.start_s,
-                                                             .max_failures = spec.max_failures});
+                                                             .max_failures = spec.max_failures,
+                                                             .warn = spec.warn});
   const std::vector<std::string> known{"exact",  "numeric", "near",   "regex",
                                        "length", "chess",   "program"};
   fail_usage("reward",
@@ -158,6 +159,20 @@ void Rewards::abandon() {
 void Rewards::check(std::span<const PromptRow> rows) const {
   for (const Term& t : terms_)
     for (const PromptRow& row : rows) t.source->check(row);
+}
+
+bool Rewards::probe(const PromptRow& row, const std::atomic<int>* stop) {
+  auto done = std::async(std::launch::async, [&] {
+    for (const Term& t : terms_) t.source->probe(row);
+  });
+  bool stopped = false;
+  while (done.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+    if (stopped || !stop || !*stop) continue;
+    stopped = true;
+    abandon();
+  }
+  done.get();
+  return !stopped;
 }
 
 void Rewards::work(int worker, std::stop_token stop) {
@@ -257,6 +272,12 @@ nlohmann::ordered_json Rewards::troubles() const {
   for (const Term& t : terms_)
     if (nlohmann::ordered_json j = t.source->troubles(); !j.is_null()) all[t.name] = std::move(j);
   return all;
+}
+
+int64_t Rewards::failed() const {
+  int64_t sum = 0;
+  for (const Term& t : terms_) sum += t.source->failed();
+  return sum;
 }
 
 nlohmann::json Rewards::counted() const {

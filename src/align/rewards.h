@@ -3,8 +3,10 @@
 // is none at all, counted, and never a zero.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -27,6 +29,8 @@ class RewardSource {
   virtual ~RewardSource() = default;
   // An error where the row lacks what the reward needs; asked of every row before a run.
   virtual void check(const PromptRow&) const {}
+  // Tries, before a run, whether what the reward depends on works; an error says why not.
+  virtual void probe(const PromptRow&) {}
   virtual GroupScores score(const PromptRow&, std::span<const RewardText>, int worker) = 0;
   // Whether a score of 1 says that a completion has the row's answer.
   virtual bool knows_answers() const { return false; }
@@ -36,6 +40,7 @@ class RewardSource {
   virtual void abandon() {}
   // What went wrong so far, for the log; null: nothing can.
   virtual nlohmann::ordered_json troubles() const { return {}; }
+  virtual int64_t failed() const { return 0; }  // completions that went without a reward for it
   // What a checkpoint keeps of them; null: nothing. And going on from there, before any score().
   virtual nlohmann::json counted() const { return {}; }
   virtual void count_on(const StateFields&) {}
@@ -57,6 +62,7 @@ struct RewardSpec {
   int64_t max_failures = 100;  // completions without a reward before the run ends; -1: no limit
   std::string stockfish = "auto";
   int64_t stockfish_nodes = 5000;
+  std::function<void(const std::string&)> warn = {};  // of the first failure of each program
 };
 
 struct GroupRewards {
@@ -69,6 +75,9 @@ class Rewards {
   explicit Rewards(const RewardSpec&);
   ~Rewards();  // abandons what nobody has waited for
   void check(std::span<const PromptRow>) const;
+  // Asks every program once before a run; an error where one cannot answer. False where `stop` was
+  // set first: then everything is abandoned.
+  bool probe(const PromptRow&, const std::atomic<int>* stop);
 
   // Scores a group on one of the threads, or each of its completions on one where a reward is slow.
   // The row must outlive the answer.
@@ -82,6 +91,7 @@ class Rewards {
 
   std::vector<std::string> names() const;
   nlohmann::ordered_json troubles() const;  // by name, where there are any
+  int64_t failed() const;                   // of all rewards
   nlohmann::json counted() const;           // one a reward
   // Before the first submit(). Null: from the start. `where` is the file, for errors.
   void count_on(const nlohmann::json&, const std::string& where);

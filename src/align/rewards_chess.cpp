@@ -68,6 +68,7 @@ class ChessReward : public RewardSource {
             {"hung", c.hung},        {"rubbish", c.rubbish},
             {"replaced", c.replaced}};
   }
+  int64_t failed() const override { return unlabelled_; }
   nlohmann::json counted() const override { return {{"failed", unlabelled_.load()}}; }
   void count_on(const StateFields& f) override { unlabelled_ = f.integer("failed"); }
 

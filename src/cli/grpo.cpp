@@ -44,7 +44,7 @@ void run_grpo(const GrpoFlags& f) {
                        {"completions", r.completions},
                        {"unrewarded", r.unrewarded},
                        {"tokens", r.tokens},
-                       {"reward", r.reward},
+                       {"reward", r.reward ? nlohmann::json(*r.reward) : nlohmann::json()},
                        {"exact", r.exact ? nlohmann::json(*r.exact) : nlohmann::json()},
                        {"logprob_gap_max", r.logprob_gap},
                        {"seconds", r.seconds},
@@ -53,8 +53,8 @@ void run_grpo(const GrpoFlags& f) {
                        {"reason", r.reason},
                        {"checkpoint", r.checkpoint.string()},
                        {"device", backend->describe()}});
-  fmt::print("{} steps, {} updates, {} completions, reward {:.4f}", r.steps, r.updates,
-             r.completions, r.reward);
+  fmt::print("{} steps, {} updates, {} completions, {}", r.steps, r.updates, r.completions,
+             r.reward ? fmt::format("reward {:.4f}", *r.reward) : "no reward");
   if (r.unrewarded) fmt::print(", {} without", r.unrewarded);
   if (r.exact) fmt::print(", exact {:.4f}", *r.exact);
   fmt::print(", {:.1f} s; {}\n", r.seconds, r.checkpoint.string());

@@ -11,6 +11,7 @@ set(all_fuzz_targets
   eval_file:fuzz_eval_file:data/eval_file.cpp jsonl:fuzz_jsonl:data/jsonl.h
   parquet:fuzz_parquet:data/parquet.h config_json:fuzz_config_json:model/folder.h
   adapter_json:fuzz_adapter_json:model/adapter.h
+  reward_reply:fuzz_reward:align/reward_program.h
   uci:fuzz_chess:chess/uci_reply.h fen:fuzz_chess:chess/board.h http_body:fuzz_serve:serve/parse.h)
 set(fuzz_targets "")
 set(fuzz_sources ${CMAKE_CURRENT_LIST_DIR}/fuzz.cpp)
