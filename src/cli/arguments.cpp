@@ -85,9 +85,43 @@ void append(std::vector<std::string>& args, const CLI::App& command, const std::
   for (const std::string& v : values) args.push_back(flag), args.push_back(v);
 }
 
+constexpr const char* trust_flag = "--trust-programs";
+
+// The program that a setting would have hearth run; empty: none.
+std::string program_in(const std::string& flag, const std::string& value) {
+  constexpr std::string_view prefix = "program:";
+  if (flag == "--reward" && value.starts_with(prefix)) return value.substr(prefix.size());
+  if (flag == "--stockfish" && value != "auto" && value != "none") return value;
+  return {};
+}
+
+// A file of settings may come from a stranger, a run folder's own included: what programs it may
+// start is said on the command line.
+void expect_trusted(const CLI::App& command, const std::string& file, const std::string& flag,
+                    const std::vector<std::string>& values) {
+  for (const std::string& value : values) {
+    const std::string program = program_in(flag, value);
+    if (program.empty()) continue;
+    constexpr size_t most = 1000;
+    const std::string shown = nlohmann::json(program.substr(0, most))
+                                  .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    const bool has_flag = command.get_option_no_throw(trust_flag) != nullptr;
+    fail_usage(file, "this file asks to run the program {}{}: {}give {} on the command line", shown,
+               program.size() > most ? "..." : "",
+               has_flag ? std::string("allow it by ") + trust_flag + ", or " : "", flag);
+  }
+}
+
+bool trusts_programs(const std::vector<std::string>& args) {
+  return std::any_of(args.begin(), args.end(), [](const std::string& a) {
+    return a == trust_flag || a == std::string(trust_flag) + "=true";
+  });
+}
+
 void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
                  const CLI::App& command, const std::string& file) {
   const std::vector<std::string> known = flag_names(command);
+  const bool trusted = trusts_programs(args);
   for (const TomlItem& item : read_toml(file)) {
     const std::string heading = item.section.substr(item.section.rfind('.') + 1);
     if (!heading.empty() && heading != command.get_name()) continue;
@@ -97,7 +131,11 @@ void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
                  in_quotes(item.key), nearest(flag, known).substr(2));
     // An empty list or string is what a flag holds that is not given.
     if (item.values.empty() || (item.values.size() == 1 && item.values[0].empty())) continue;
-    if (seen.insert(flag).second) append(args, command, flag, item.values);
+    if (flag == trust_flag)
+      fail_usage(file, "expected {} on the command line alone, got it in a file", trust_flag);
+    if (!seen.insert(flag).second) continue;
+    if (!trusted) expect_trusted(command, file, flag, item.values);
+    append(args, command, flag, item.values);
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 struct GrpoFlags {
   Common common;
   std::string run;
-  bool resume = false;
+  bool resume = false, trust_programs = false;
   int64_t stop_after_step = 0;
   FieldFlags<GrpoConfig> config;
 };
@@ -68,6 +68,9 @@ void add_grpo(CLI::App& app) {
   add_common(*c, f->common);
   c->add_option("--run", f->run, "run folder")->required();
   c->add_flag("--resume", f->resume, "go on with the run in the folder, exactly");
+  // Read where files of settings are (arguments.cpp).
+  c->add_flag("--trust-programs", f->trust_programs,
+              "run the programs that config.toml of a resumed run, or --config, names");
   c->add_option("--stop-after-step", f->stop_after_step, "end there as a signal would");
   f->config.add(*c, GrpoConfig{}, "GRPO");
   c->callback([f] { run_grpo(*f); });

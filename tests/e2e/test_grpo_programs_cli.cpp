@@ -1,0 +1,158 @@
+// Reward programs of `hearth grpo` from the outside: broken ones are found before the run, none
+// outlives the program, and a file may not name one unasked.
+#include <thread>
+
+#include "e2e/command.h"
+#include "served_folder.h"
+
+namespace hearth {
+namespace {
+
+constexpr const char* answers = R"(while read -r line; do
+  id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+  echo "{\"id\":$id,\"reward\":1}"
+done
+)";
+
+class GrpoPrograms : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_served_folder(folder / "model");
+    write_file_atomic(folder / "prompts.jsonl", "{\"prompt\": \"q\", \"answer\": \"a\"}\n");
+  }
+  std::string script(const std::string& name, const std::string& body) const {
+    const fs::path file = folder / name;
+    std::ofstream(file) << "#!/bin/sh\n" << body;
+    fs::permissions(file, fs::perms::owner_all);
+    return file.string();
+  }
+  std::string path(const std::string& name) const { return folder / name; }
+  Arguments grpo(const std::string& name, const std::string& program) const {
+    return {"grpo",
+            "--model",
+            path("model"),
+            "--data",
+            path("prompts.jsonl"),
+            "--run",
+            path(name),
+            "--reward",
+            "program:" + program,
+            "--prompts",
+            "1",
+            "--group",
+            "2",
+            "--steps",
+            "2",
+            "--max-completion",
+            "4",
+            "--threads",
+            "1",
+            "--reward-workers",
+            "1"};
+  }
+  // Whether the process whose id is in the file has ended; waits a while for it.
+  bool ends(const std::string& file) const {
+    const pid_t pid = pid_t(std::stol(read_file(folder / file)));
+    for (int i = 0; i < 10000 && kill(pid, 0) == 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return kill(pid, 0) != 0;
+  }
+
+  const Folder folder;
+};
+
+TEST_F(GrpoPrograms, ABrokenOneIsFoundBeforeTheRun) {
+  expect_error(run(folder, grpo("run", "/no/such/judge")), 1,
+               "[reward program /no/such/judge] a first question before the run got no reward");
+  const std::string dies = script("dies", "printf 'no table\\n\\033[31mred' >&2\nexit 3\n");
+  const Ran died = run(folder, grpo("run", dies));
+  expect_error(died, 1, "ended without an answer");
+  EXPECT_NE(died.err.find(R"(its stderr ends with "no table\n\u001b[31mred")"), std::string::npos)
+      << died.err;
+  const std::string says = script("says", "while read -r line; do echo yes; done\n");
+  expect_error(run(folder, grpo("run", says)), 1, "the program answered \"yes\" to question");
+  EXPECT_FALSE(fs::exists(folder / "run"));
+  const Ran good = run(folder, grpo("run", script("good", answers)));
+  EXPECT_EQ(good.status, 0) << good.err;
+  EXPECT_NE(good.out.find("reward 1.0000"), std::string::npos) << good.out;
+}
+
+TEST_F(GrpoPrograms, ARunWithoutAnyRewardFails) {
+  // It answers the first question alone.
+  const std::string once = script("once", R"(read -r line
+[ -e "$0.asked" ] || { touch "$0.asked"; echo '{"id":1,"reward":1}'; read -r line; }
+echo 'out of order' >&2
+exit 1
+)");
+  const Ran r = run(folder, grpo("run", once));
+  EXPECT_EQ(r.status, 1) << r.err;
+  EXPECT_NE(r.err.find("its stderr ends with \"out of order\""), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("not one of 4 completions had a reward"), std::string::npos) << r.err;
+  // One that declines each time has not failed; there is no reward to print.
+  const std::string declines = script("declines", R"(while read -r line; do
+  id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+  echo "{\"id\":$id,\"reward\":null}"
+done
+)");
+  const Ran none = run(folder, grpo("none", declines));
+  EXPECT_EQ(none.status, 0) << none.err;
+  EXPECT_NE(none.out.find("no reward"), std::string::npos) << none.out;
+}
+
+// A config.toml may come from a stranger.
+TEST_F(GrpoPrograms, AFileThatNamesAProgramIsNotObeyedUnasked) {
+  const std::string judge = script("judge", "echo >> \"$0.ran\"\n" + std::string(answers));
+  const Ran first = run(folder, grpo("run", judge) + Arguments{"--stop-after-step", "1"});
+  EXPECT_EQ(first.status, 0) << first.err;
+  fs::remove(judge + ".ran");
+  const Arguments resume{"grpo", "--run", path("run"), "--resume"};
+  const Ran refused = run(folder, resume);
+  expect_error(refused, 2, "this file asks to run the program \"" + judge + "\"");
+  EXPECT_NE(refused.err.find("--trust-programs"), std::string::npos) << refused.err;
+  // Nor by another door: an engine, a value that looks like a flag, the permission itself.
+  const auto with = [&](const std::string& line) {
+    write_file_atomic(folder / "config.toml", line + "\n");
+    return run(folder, {"grpo", "--model", path("model"), "--data", path("prompts.jsonl"), "--run",
+                        path("other"), "--config", path("config.toml")});
+  };
+  expect_error(with("reward = [\"exact\", \"program:" + judge + " -x\"]"), 2, judge + " -x");
+  expect_error(with("reward = \"chess\"\nstockfish = \"" + judge + "\""), 2, judge);
+  expect_error(with("trust_programs = true\nreward = \"program:" + judge + "\""), 2,
+               "on the command line alone");
+  EXPECT_NE(with("stop = [\"--reward=program:" + judge + "\"]").status, 0);
+  EXPECT_NE(with("prompt_form = \"{} --reward program:" + judge + "\"").status, 0);
+  EXPECT_FALSE(fs::exists(judge + ".ran"));
+  const Ran trusted = run(folder, resume + Arguments{"--trust-programs"});
+  EXPECT_EQ(trusted.status, 0) << trusted.err;
+  EXPECT_TRUE(fs::exists(judge + ".ran"));
+}
+
+// What the program starts ends with it, also in a session of its own; and with hearth, also where
+// hearth has no time to say so.
+TEST_F(GrpoPrograms, NoneOutlivesTheRun) {
+  const std::string leaves = script("leaves", R"((setsid sh -c 'echo $$ > "$0.new"
+mv "$0.new" "$0.pid"; exec sleep 600' "$0" </dev/null >/dev/null 2>&1 &)
+echo $$ > "$0.own"
+while [ ! -e "$0.pid" ]; do sleep 0.01; done
+)" + std::string(answers));
+  const Ran r = run(folder, grpo("run", leaves));
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_TRUE(ends("leaves.pid"));
+  EXPECT_TRUE(ends("leaves.own"));
+
+  const std::string deaf = script("deaf", R"((setsid sh -c 'echo $$ > "$0.new"
+mv "$0.new" "$0.pid"; exec sleep 600' "$0" </dev/null >/dev/null 2>&1 &)
+echo $$ > "$0.own"
+exec sleep 600
+)");
+  const pid_t pid = start(folder, grpo("killed", deaf), "killed");
+  wait_for_file(deaf + ".pid", pid);
+  wait_for_file(deaf + ".own", pid);
+  kill(pid, SIGKILL);
+  EXPECT_EQ(wait_for(pid), 128 + SIGKILL);
+  EXPECT_TRUE(ends("deaf.pid"));
+  EXPECT_TRUE(ends("deaf.own"));
+}
+
+}  // namespace
+}  // namespace hearth
