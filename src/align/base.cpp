@@ -29,23 +29,16 @@ void expect_savable(const Tokenizer& t) {
   fail("tokenizer", "{}: its checkpoints could not carry it", problem);
 }
 
-std::vector<fs::path> files_of_model(const fs::path& path) {
-  if (!fs::is_directory(path)) return {path};
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(path))
-    if (entry.path().extension() == ".safetensors" || entry.path().filename() == "config.json")
-      files.push_back(entry.path());
-  std::ranges::sort(files);
-  return files;
-}
-
 }  // namespace
 
-std::string model_digest(const ModelSource& source) {
-  Sha256 hash;
-  for (const fs::path& file : files_of_model(source.path()))
-    hash.update(to_bytes(digest_file(file.parent_path(), file.filename().string()).sha256));
-  return hash.hex();
+ModelSource open_base(const fs::path& model, const LoraConfig& lora) {
+  ModelSource source = ModelSource::open(model);
+  if (source.config().lora && lora.spec())
+    fail_usage("--lora",
+               "{} is itself an adapter: merge it first (hearth convert --from {} --to DIR), or "
+               "train all weights without --lora",
+               model.string(), model.string());
+  return source.merged();
 }
 
 ModelConfig config_in_training(const ModelSource& source, const LoraConfig& lora) {

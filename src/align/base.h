@@ -9,8 +9,9 @@
 
 namespace hearth {
 
-// SHA-256 over the files that weights and shape are read from.
-std::string model_digest(const ModelSource&);
+// The model that a run starts from. Adapters are merged into the weights of their base; adapters in
+// training on top of them are refused, since their own base would be nowhere on the disk.
+ModelSource open_base(const std::filesystem::path& model, const LoraConfig&);
 
 // The model of `source`, resolved, with the adapters that are asked for.
 ModelConfig config_in_training(const ModelSource& source, const LoraConfig&);

@@ -52,7 +52,7 @@ class DpoTask : public AlignTask {
   // The reference: a model that is asked beside the policy, or what it said once.
   bool prepare() override {
     const std::string key =
-        reference_key(ModelSource::open(config_.model), data_, to_dtype(config_.dtype));
+        reference_key(open_base(config_.model, config_.lora), data_, to_dtype(config_.dtype));
     ReferenceFile file(spec_.run / "reference.json", key, model_.checkpoint.has_value());
     if (config_.reference == DpoReference::live) {
       file.save();
@@ -112,8 +112,8 @@ class DpoTask : public AlignTask {
     const LogprobProgramsSpec spec = programs_spec(model_, config_);
     if (model_.config.lora)
       return std::make_unique<LiveReference>(model_.memory, spec, max_length_);
-    return std::make_unique<LiveReference>(ModelSource::open(config_.model), model_.memory.backend,
-                                           spec, max_length_);
+    return std::make_unique<LiveReference>(open_base(config_.model, config_.lora),
+                                           model_.memory.backend, spec, max_length_);
   }
 
   // Asks it of the pairs that the file does not have. False: a signal came; the file keeps what was

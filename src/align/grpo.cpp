@@ -41,7 +41,7 @@ class GrpoRun {
       : spec_(spec),
         config_(spec.config),
         backend_(backend),
-        source_(ModelSource::open(config_.model)),
+        source_(open_base(config_.model, config_.lora)),
         model_(config_in_training(source_, config_.lora)),
         store_(backend, decoder_params(model_), to_dtype(config_.dtype)) {}
 

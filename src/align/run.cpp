@@ -34,7 +34,7 @@ std::optional<fs::path> newest_checkpoint(const AlignRunSpec& spec) {
 }
 
 ModelSource open_source(const AlignConfig& c, const std::optional<fs::path>& checkpoint) {
-  return ModelSource::open(checkpoint && !c.lora.spec() ? *checkpoint : fs::path(c.model));
+  return open_base(checkpoint && !c.lora.spec() ? *checkpoint : fs::path(c.model), c.lora);
 }
 
 int64_t checked_length(const AlignConfig& c, const ModelConfig& model) {

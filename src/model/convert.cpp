@@ -161,11 +161,7 @@ void write_folder(const fs::path& to, const ModelSource& source, ParamStore& par
 fs::path base_of(const ConvertSpec& spec) {
   if (!spec.from.empty()) return spec.from;
   if (spec.adapter.empty()) fail_usage("convert", "expected --from MODEL, got none");
-  const std::string base = AdapterSource::base_of(spec.adapter);
-  if (base.empty() || !fs::exists(base))
-    fail(spec.adapter.string(), "expected --from with its base model, got {} in its config, {}",
-         in_quotes(base), "which is not a path here");
-  return base;
+  return find_base(spec.adapter);
 }
 
 }  // namespace
@@ -175,14 +171,15 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
     fail_usage("convert", "expected --to DIR or --gguf FILE, got neither");
   if (spec.shard_bytes < 1)
     fail_usage("--shard-bytes", "expected 1 or more, got {}", spec.shard_bytes);
-  const ModelSource source = ModelSource::open(base_of(spec), spec.adapter);
+  const fs::path from = base_of(spec);
+  const ModelSource source = ModelSource::open(from, spec.adapter);
   const NamedType type = type_of(spec, source.dtype());
   ParamStore params(backend, decoder_params(source.config()), DType::f32);
   source.load(params);
   ModelConfig merged = source.config();
   if (merged.lora) merge_adapters(merged, params);
   merged.lora = {};
-  Converted done{.from = base_of(spec).string(),
+  Converted done{.from = from.string(),
                  .model_type = std::string(enum_name(hf_type(source.config()))),
                  .dtype = std::string(type.name),
                  .params = count_params(merged),

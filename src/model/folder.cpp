@@ -1,13 +1,18 @@
 #include "model/folder.h"
 
+#include <algorithm>
 #include <set>
+#include <span>
 
 #include "core/error.h"
+#include "cpu/backend.h"
 #include "io/checkpoint_dir.h"
+#include "io/hash.h"
 #include "io/json.h"
 #include "io/llama2c.h"
 #include "io/mingpt_json.h"
 #include "model/adapter.h"
+#include "model/decoder.h"
 #include "model/gguf_model.h"
 #include "model/hf_names.h"
 #include "model/model_file.h"
@@ -128,6 +133,26 @@ bool has_tokenizer(const fs::path& dir) {
   return false;
 }
 
+std::vector<fs::path> files_of_model(const fs::path& path) {
+  if (!fs::is_directory(path)) return {path};
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    const fs::path name = entry.path().filename();
+    if (name.extension() == ".safetensors" || name == "config.json" ||
+        name == "adapter_config.json")
+      files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+std::string digest_of(std::span<const fs::path> files) {
+  Sha256 hash;
+  for (const fs::path& file : files)
+    hash.update(to_bytes(digest_file(file.parent_path(), file.filename().string()).sha256));
+  return hash.hex();
+}
+
 OpenedModel open_hf(const fs::path& dir) {
   const std::string where = (dir / "config.json").string();
   const nlohmann::json json = read_json(dir / "config.json", {.max_bytes = 16 << 20});
@@ -145,19 +170,6 @@ OpenedModel open_checkpoint(const fs::path& dir) {
   if (const auto problem = verify_checkpoint(dir, CheckpointFiles::model))
     fail(dir.string(), "expected a whole checkpoint, got: {}", *problem);
   return open_hf(dir);
-}
-
-void refuse_adapter(const fs::path& dir) {
-  if (fs::exists(dir / "adapter_config.json"))
-    fail(dir.string(),
-         "expected a model, got an adapter: name it by --adapter, its base here, or merge it by "
-         "hearth convert --merge");
-}
-
-OpenedModel open_run(const fs::path& dir) {
-  const fs::path checkpoint = newest_checkpoint_of(dir);
-  refuse_adapter(checkpoint);
-  return open_hf(checkpoint);
 }
 
 // The stacks of the file, cut into layers under llama's names.
@@ -228,13 +240,22 @@ OpenedModel open_mingpt(const fs::path& path) {
           {}};
 }
 
+// Of a run its newest whole checkpoint, else the path itself.
+fs::path model_path(const fs::path& path) {
+  return fs::is_directory(path / "checkpoints") ? newest_checkpoint_of(path) : path;
+}
+
+bool is_adapter_alone(const fs::path& path) {
+  return is_adapter_folder(path) && !fs::exists(path / "config.json");
+}
+
 OpenedModel open_any(const fs::path& path) {
   if (fs::is_directory(path)) {
-    if (fs::is_directory(path / "checkpoints")) return open_run(path);
+    if (is_adapter_alone(path))
+      fail(path.string(), "expected a base model, got an adapter: merge it by hearth convert");
     if (fs::exists(path / "manifest.json") && !fs::exists(path / "adapter_config.json"))
       return open_checkpoint(path);
     if (fs::exists(path / "config.json")) return open_hf(path);
-    refuse_adapter(path);
     fail(path.string(),
          "expected a run folder with checkpoints or a model folder with config.json");
   }
@@ -247,8 +268,15 @@ OpenedModel open_any(const fs::path& path) {
 
 }  // namespace
 
-ModelSource ModelSource::open(const fs::path& path) {
-  OpenedModel o = open_any(path);
+ModelSource ModelSource::open(const fs::path& path, const fs::path& adapter) {
+  const fs::path model = model_path(path);
+  if (is_adapter_alone(model)) {
+    if (!adapter.empty())
+      fail(path.string(), "expected a base model beside the adapter {}, got another adapter",
+           adapter.string());
+    return open(find_base(model), model);
+  }
+  OpenedModel o = open_any(model);
   ModelSource source;
   source.config_ = o.config;
   source.path_ = o.path;
@@ -257,14 +285,10 @@ ModelSource ModelSource::open(const fs::path& path) {
   source.dtype_ = o.file.tensors.at(tensors.front().name).dtype;
   source.load_ = [file = std::make_shared<const ModelFile>(std::move(o.file)),
                   tensors](ParamStore& store) { load_params(store, *file, tensors); };
-  return source;
-}
-
-ModelSource ModelSource::open(const fs::path& path, const fs::path& adapter) {
-  ModelSource source = open(path);
   if (adapter.empty()) return source;
   const AdapterSource own = AdapterSource::open(adapter, source.config_);
   source.config_.lora = own.spec();
+  source.adapter_ = own.path();
   if (has_tokenizer(own.path())) source.tokenizer_ = own.path();
   source.load_ = [base = std::move(source.load_), own](ParamStore& store) {
     base(store);
@@ -273,7 +297,60 @@ ModelSource ModelSource::open(const fs::path& path, const fs::path& adapter) {
   return source;
 }
 
+// On the host and in fp32, as `convert --merge` does it: the same bits on every device.
+ModelSource ModelSource::merged() const {
+  ModelSource whole = *this;
+  if (!config_.lora) return whole;
+  whole.config_.lora = {};
+  whole.load_ = [load = load_, config = config_](ParamStore& store) {
+    const auto host = make_cpu_backend(0);
+    ParamStore both(*host, decoder_params(config), DType::f32);
+    load(both);
+    merge_adapters(config, both);
+    for (const ParamSpec& p : store.specs())
+      if (!is_adapter(p.name)) store.set(p.name, both.values(Part::weight, p.name));
+  };
+  return whole;
+}
+
 void ModelSource::load(ParamStore& store) const { load_(store); }
+
+std::string model_digest(const ModelSource& source) {
+  std::vector<fs::path> files = files_of_model(source.path());
+  if (!source.adapter().empty())
+    for (const fs::path& file : files_of_model(source.adapter())) files.push_back(file);
+  return digest_of(files);
+}
+
+fs::path find_base(const fs::path& adapter) {
+  const std::string name = AdapterSource::base_of(adapter);
+  const fs::path dir = fs::canonical(model_path(adapter));
+  const fs::path run = dir.parent_path().parent_path();  // of run/checkpoints/step-N
+  const fs::path state_file = dir / "state" / "trainer.json";
+  const nlohmann::json noted =
+      fs::exists(state_file) ? read_json(state_file) : nlohmann::json::object();
+  const auto note = [&](const char* key) {
+    return noted.is_object() && noted.contains(key) && noted.at(key).is_string()
+               ? noted.at(key).get<std::string>()
+               : std::string();
+  };
+  std::vector<fs::path> places;
+  if (!name.empty()) places = {name, dir / name, run / name};
+  if (const std::string path = note("base_path"); !path.empty()) places.push_back(run / path);
+  std::erase_if(places, [](const fs::path& p) { return !fs::exists(p); });
+  if (places.empty())
+    fail(adapter.string(),
+         "the base model of this adapter, {}, is not there: give its path by --model (convert: "
+         "--from) and this folder by --adapter",
+         in_quotes(name));
+  const std::string digest = note("base");
+  for (const fs::path& p : places)
+    if (digest.empty() || digest_of(files_of_model(model_path(p))) == digest) return p;
+  fail(adapter.string(),
+       "the base model at {} is not the one this adapter was trained on, its files have another "
+       "SHA-256: give the right one by --model (convert: --from) and this folder by --adapter",
+       places.front().string());
+}
 
 std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& store, DType dtype) {
   if (!is_float(dtype)) fail("weights", "expected a float type, got {}", to_string(dtype));

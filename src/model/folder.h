@@ -20,11 +20,14 @@ class ModelSource {
  public:
   // A run folder (its newest valid checkpoint; says on stderr when it had to skip one), a
   // checkpoint folder, a Hugging Face folder, a llama2.c .bin, a minGPT .json, or a .gguf. A
-  // missing, surplus or misshapen tensor is an error that names it.
-  static ModelSource open(const std::filesystem::path&);
-  // The same with an adapter (see AdapterSource): config().lora is its spec, and load() fills the
-  // adapters too. An empty path is none.
-  static ModelSource open(const std::filesystem::path&, const std::filesystem::path& adapter);
+  // missing, surplus or misshapen tensor is an error that names it. Of adapters (a run, a
+  // checkpoint or a PEFT folder) it is the base they name with them; see find_base().
+  //
+  // With `adapter` (see AdapterSource), which goes beside a base: config().lora is its spec, and
+  // load() fills the adapters too. An empty path is none.
+  static ModelSource open(const std::filesystem::path&, const std::filesystem::path& adapter = {});
+  // The same model without adapters: load() adds them to the weights, in fp32.
+  ModelSource merged() const;
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }  // of the embedding; quantised weights count as f32
@@ -34,13 +37,22 @@ class ModelSource {
   // tok*.bin, or the .gguf; empty when there is none.
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
   const std::filesystem::path& path() const { return path_; }  // of a run: the checkpoint chosen
+  const std::filesystem::path& adapter() const { return adapter_; }  // its folder; empty: none
 
  private:
   ModelConfig config_;
   DType dtype_ = DType::f32;
-  std::filesystem::path path_, tokenizer_;
+  std::filesystem::path path_, tokenizer_, adapter_;
   std::function<void(ParamStore&)> load_;  // holds the mapped files
 };
+
+// SHA-256 over the files that weights and shape are read from.
+std::string model_digest(const ModelSource&);
+
+// The base model of an adapter's folder: the path that adapter_config.json names, from the current
+// folder, from the adapter's or from its run's, else where the run last saw it. An error where it
+// is at none of them or, if the run has noted a digest, has other files now.
+std::filesystem::path find_base(const std::filesystem::path& adapter);
 
 // config.json and generation_config.json of a folder, as text; a token of -1 is none. The layout is
 // the first of gpt2, llama, qwen3 whose keys say all that the model computes, else "hearth".

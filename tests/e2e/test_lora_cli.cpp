@@ -44,6 +44,7 @@ TEST(LoraCommands, UnmergedIsMerged) {
   const auto plain = text({"--model", f.base});
   const auto unmerged = text({"--model", f.base, "--adapter", f.adapter});
   EXPECT_EQ(unmerged, text({"--model", merged}));
+  EXPECT_EQ(unmerged, text({"--model", f.adapter}));  // it names its base
   EXPECT_NE(unmerged, plain);
 
   write_file_atomic(f.folder / "t.txt", "Once upon a time there was a dog and the dog ran.\n");
@@ -55,6 +56,10 @@ TEST(LoraCommands, UnmergedIsMerged) {
   };
   const double with = perplexity({"--model", f.base, "--adapter", f.adapter});
   EXPECT_NEAR(with / perplexity({"--model", merged}), 1, 1e-5);
+  EXPECT_EQ(with, perplexity({"--model", f.adapter}));
+  json_of(run(f.folder, {"convert", "--from", f.adapter, "--to", f.folder / "again", "--json"}));
+  EXPECT_EQ(read_file(f.folder / "again" / "model.safetensors"),
+            read_file(f.folder / "merged" / "model.safetensors"));
   EXPECT_GT(std::abs(with / perplexity({"--model", f.base}) - 1), 0.01);
 }
 
@@ -76,8 +81,13 @@ TEST(LoraCommands, FitSaysThatFrozenWeightsNeedNothing) {
 TEST(LoraCommands, WrongCalls) {
   const LoraFolder f;
   const Folder& dir = f.folder;
-  expect_error(run(dir, {"generate", "--model", f.adapter, "--prompt", "a"}), 1,
-               "expected a model, got an adapter: name it by --adapter, its base here");
+  fs::rename(f.base, dir / "elsewhere");
+  for (const char* command : {"generate", "chat", "serve"})
+    expect_error(run(dir, Arguments{command, "--model", f.adapter} +
+                              (command == std::string("generate") ? Arguments{"--prompt", "a"}
+                                                                  : Arguments{})),
+                 1, "the base model of this adapter");
+  fs::rename(dir / "elsewhere", f.base);
   expect_error(run(dir, {"generate", "--model", f.base, "--adapter", f.base, "--prompt", "a"}), 1,
                "expected an adapter's folder with adapter_config.json, got none there");
   expect_error(run(dir, {"convert", "--to", dir / "x"}), 2, "expected --from MODEL, got none");

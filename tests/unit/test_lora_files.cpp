@@ -190,8 +190,28 @@ TEST(LoraFiles, DamagedFoldersAreOneLine) {
   const ModelConfig base = base_of(f.m.config);
   const fs::path dir = f.dir / "adapter";
   const auto message = [&] { return error_of([&] { AdapterSource::open(dir, base); }); };
+  const std::string config = read_file(dir / "adapter_config.json");
+  nlohmann::json moved = nlohmann::json::parse(config);
+  moved["base_model_name_or_path"] = "no/such/model";
+  write_file_atomic(dir / "adapter_config.json", moved.dump());
   expect_error(error_of([&] { ModelSource::open(dir); }),
-               "expected a model, got an adapter: name it by --adapter, its base here");
+               "the base model of this adapter, \"no/such/model\", is not there");
+  moved["base_model_name_or_path"] = "../base";  // from the adapter's folder
+  write_file_atomic(dir / "adapter_config.json", moved.dump());
+  EXPECT_EQ(ModelSource::open(dir).adapter(), dir);
+  EXPECT_TRUE(ModelSource::open(dir).config().lora);
+  EXPECT_FALSE(ModelSource::open(dir).merged().config().lora);
+  expect_error(error_of([&] { ModelSource::open(dir, dir); }),
+               "expected a base model beside the adapter");
+  // One that names itself, with the digest of that, is no way to loop for ever.
+  moved["base_model_name_or_path"] = ".";
+  write_file_atomic(dir / "adapter_config.json", moved.dump());
+  EXPECT_FALSE(error_of([&] { ModelSource::open(dir); }).empty());
+  make_dirs(dir / "state");
+  write_file_atomic(dir / "state" / "trainer.json", R"({"base": "00"})");
+  expect_error(error_of([&] { ModelSource::open(dir); }), "is not the one this adapter");
+  fs::remove_all(dir / "state");
+  write_file_atomic(dir / "adapter_config.json", config);
   expect_error(error_of([&] { AdapterSource::open(f.dir / "base", base); }),
                "expected an adapter's folder with adapter_config.json, got none there");
   expect_error(error_of([&] { AdapterSource::open(dir, gpt2_shape()); }),
