@@ -1,10 +1,9 @@
 #include "align/base.h"
 
-#include "align/examples.h"
+#include <algorithm>
+
 #include "core/error.h"
 #include "io/files.h"
-#include "io/gguf.h"
-#include "io/hash.h"
 #include "io/json.h"
 #include "train/checkpoint.h"
 
@@ -52,24 +51,22 @@ void begin_adapters(const ModelSource& source, ParamStore& store, uint64_t seed)
   start_adapters(store, seed);
 }
 
-nlohmann::ordered_json written_chat_template(const fs::path& dir) {
-  if (!ChatTemplate::exists(dir)) return {};
-  if (dir.extension() == ".gguf") return std::string(GgufFile(dir).text("tokenizer.chat_template"));
-  if (fs::exists(dir / "chat_template.jinja")) return read_file(dir / "chat_template.jinja");
-  const fs::path config = dir / "tokenizer_config.json";
-  return parse_ordered_json(read_file(config), config.string()).at("chat_template");
+std::vector<int32_t> answer_ends_of(const ModelSource& source, const ChatTemplate* chat,
+                                    const Tokenizer& t) {
+  std::vector<int32_t> ends;
+  const auto add = [&](int32_t id) {
+    if (id >= 0 && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+  };
+  for (const int32_t id : generation_ends(source.path(), t)) add(id);
+  // An adapter's own folder knows where its answers end.
+  if (source.tokenizer() != source.path())
+    for (const int32_t id : generation_ends(source.tokenizer(), t)) add(id);
+  if (chat) add(turn_end(*chat, t));
+  return ends;
 }
 
-nlohmann::ordered_json chat_source_of(const fs::path& dir, const Tokenizer& t) {
-  const nlohmann::ordered_json written = written_chat_template(dir);
-  return written.is_null() ? nlohmann::ordered_json(chatml(t)) : written;
-}
-
-ChatTemplate chat_template_of(const fs::path& dir, const Tokenizer& t) {
-  if (ChatTemplate::exists(dir)) return ChatTemplate::load(dir);
-  nlohmann::ordered_json tokens = nlohmann::ordered_json::object();
-  if (t.eos() >= 0) tokens["eos_token"] = std::string(t.bytes_of(t.eos()));
-  return ChatTemplate(chatml(t), "chatml", tokens);
+std::string path_from_run(const fs::path& model, const fs::path& run) {
+  return fs::relative(model, run).string();
 }
 
 json base_to_json(const ModelSource& source, const ModelConfig& in_training) {

@@ -18,12 +18,12 @@ ModelConfig config_in_training(const ModelSource& source, const LoraConfig&);
 // Fills the base of a store made for that, and begins the adapters.
 void begin_adapters(const ModelSource&, ParamStore&, uint64_t seed);
 
-// The chat template beside a tokenizer as it is written there; null where there is none.
-nlohmann::ordered_json written_chat_template(const std::filesystem::path& tokenizer);
+// The tokens that end an answer: those the model's folders name, and what closes a turn of `chat`
+// where there is one.
+std::vector<int32_t> answer_ends_of(const ModelSource&, const ChatTemplate* chat, const Tokenizer&);
 
-// The same and its text, or ChatML where there is none.
-ChatTemplate chat_template_of(const std::filesystem::path& tokenizer, const Tokenizer&);
-nlohmann::ordered_json chat_source_of(const std::filesystem::path& tokenizer, const Tokenizer&);
+// Where a model is, seen from a run: what finds the base of adapters after both have been moved.
+std::string path_from_run(const std::filesystem::path& model, const std::filesystem::path& run);
 
 // What a checkpoint says of the base; null without adapters.
 nlohmann::json base_to_json(const ModelSource&, const ModelConfig& in_training);

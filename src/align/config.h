@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "align/templates.h"
 #include "model/lora.h"
 #include "train/config.h"
 
@@ -20,6 +21,7 @@ struct AlignConfig {
   int64_t epochs = 3, steps = 0;
   TrainDType dtype = TrainDType::fp32;
   uint64_t seed = 1;
+  ChatForm chat_template = ChatForm::own;
   int64_t clock = 0;
   bool special_tokens = false;
   double lr = 2e-5;
@@ -47,6 +49,7 @@ struct AlignConfig {
     v("steps", steps, "optimizer steps, whatever the epochs; 0: by epochs");
     v("dtype", dtype, "fp32, bf16 or, on a card, tf32; masters are fp32");
     v("seed", seed, "of shuffling, the held-out share and dropout");
+    v("chat_template", chat_template, chat_form_help);
     v("clock", clock,
       "seconds since 1970 that chat templates take the date from; 0: those when the run begins");
     v("special_tokens", special_tokens,

@@ -195,6 +195,7 @@ RunResult dpo(const DpoConfig& c, const AlignRunSpec& spec, Backend& backend) {
   const ExampleEncoder encoder = encoder_of(model, c);
   Examples<Preference> data = read_preferences(c.data, encoder);
   expect_examples(spec, data, "data", model.max_length);
+  carry_template(model, data.rendered > 0);
   Split split = split_off(data.kept.size(), c.holdout, c.seed);
   if (!c.val.empty()) {
     const Examples<Preference> val = read_preferences(c.val, encoder);

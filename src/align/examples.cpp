@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "align/templates.h"
 #include "core/error.h"
 #include "data/documents.h"
 #include "data/shards.h"
@@ -18,12 +19,6 @@ const std::string& text_of(const ordered_json& row, const char* key, const std::
   if (!row[key].is_string())
     fail(where, "expected a string in \"{}\", got {}", key, row[key].type_name());
   return row[key].get_ref<const std::string&>();
-}
-
-std::string alpaca_prompt_of(const ordered_json& row, const std::string& where) {
-  const bool has_input = row.contains("input") && !row["input"].is_null();
-  return alpaca_prompt(text_of(row, "instruction", where),
-                       has_input ? text_of(row, "input", where) : std::string());
 }
 
 [[noreturn]] void refuse_keys(const ordered_json& row, const std::string& where,
@@ -44,13 +39,6 @@ ordered_json messages_from(const ordered_json& list, size_t begin, size_t end) {
   ordered_json part = ordered_json::array();
   for (size_t i = begin; i < end; ++i) part.push_back(list[i]);
   return part;
-}
-
-bool puts_bos_first(const Tokenizer& t) {
-  std::vector<int32_t> ids;
-  t.encode_to("a", ids);
-  t.add_template(ids);
-  return t.bos() >= 0 && !ids.empty() && ids[0] == t.bos();
 }
 
 // The keys a row must have, for errors.
@@ -113,20 +101,25 @@ ExampleEncoder::ExampleEncoder(Tokenizer tokenizer, ChatTemplate chat, int64_t m
       opens_with_bos_(puts_bos_first(tokenizer_)),
       turn_end_(turn_end(chat_, tokenizer_)) {}
 
-// Text of a row. Data that was written for other tools says itself where the `last` of it ends:
-// that is the end of text, which is appended where there is none.
+// Data that was written for other tools says itself where a text ends: that is the end of text,
+// which is appended where there is none.
+std::string_view ExampleEncoder::without_end(std::string_view text) const {
+  if (tokenizer_.eos() < 0) return text;
+  const std::string_view end = tokenizer_.bytes_of(tokenizer_.eos());
+  if (!end.empty() && text.ends_with(end)) text.remove_suffix(end.size());
+  return text;
+}
+
+// Text of a row, the `last` of it or not.
 MarkedText ExampleEncoder::outside(std::string_view text, bool last) const {
-  if (const int32_t eos = tokenizer_.eos(); last && eos >= 0 && text_mark_) {
-    const std::string_view end = tokenizer_.bytes_of(eos);
-    if (!end.empty() && text.ends_with(end)) text.remove_suffix(end.size());
-  }
-  return MarkedText(text, text_mark_);
+  return MarkedText(last && text_mark_ ? without_end(text) : text, text_mark_);
 }
 
 void ExampleEncoder::add(Example& e, const MarkedText& text, bool learned, bool rendered) const {
   EncodedChat encoded = encode_chat(tokenizer_, text);
   std::vector<int32_t>& ids = encoded.ids;
   e.spelled |= encoded.spelled && !rendered;
+  e.rendered |= rendered;
   const bool has_bos = !ids.empty() && tokenizer_.bos() >= 0 && ids[0] == tokenizer_.bos();
   // A template writes what opens a conversation itself, as it will when it is asked.
   if (e.tokens.empty() && opens_with_bos_ && !has_bos && !rendered)
@@ -192,11 +185,22 @@ ExampleEncoder::Prompted ExampleEncoder::rendered(const ordered_json& prompt,
   return {before, whole.part(before.size()), true};
 }
 
+// An instruction as the user's message, `answer` (a key of the row) as the assistant's.
+ExampleEncoder::Prompted ExampleEncoder::instructed(const ordered_json& row, const char* answer,
+                                                    const std::string& where) const {
+  const bool has_input = row.contains("input") && !row["input"].is_null();
+  const std::string input = has_input ? text_of(row, "input", where) : std::string();
+  const std::string said(without_end(text_of(row, answer, where)));
+  const ordered_json asked = instruction_message(text_of(row, "instruction", where), input);
+  return rendered(ordered_json::array({asked}),
+                  ordered_json::array({{{"role", "assistant"}, {"content", said}}}), where);
+}
+
 Example ExampleEncoder::conversation(const ordered_json& messages, const std::string& where) const {
   expect_messages(messages, "messages", where);
   EncodedChat chat =
       encode_chat(tokenizer_, chat_.render_answers({.messages = messages, .now = now_}));
-  Example e{std::move(chat.ids), std::move(chat.answer)};
+  Example e{.tokens = std::move(chat.ids), .learned = std::move(chat.answer), .rendered = true};
   size_t last = e.tokens.size();  // where the last answer begins
   while (last > 0 && !e.learned[last - 1]) --last;
   while (last > 0 && e.learned[last - 1]) --last;
@@ -211,9 +215,7 @@ Example ExampleEncoder::example(const ordered_json& row, const std::string& wher
   if (has("messages")) return conversation(row["messages"], where);
   if (has("prompt") && has("completion"))
     return learned_after(joined(row["prompt"], row["completion"], where));
-  if (has("instruction") && has("output"))
-    return learned_after({outside(alpaca_prompt_of(row, where), false),
-                          outside(text_of(row, "output", where), true)});
+  if (has("instruction") && has("output")) return learned_after(instructed(row, "output", where));
   if (!has("text")) refuse_keys(row, where, example_keys);
   Example e;
   add(e, outside(text_of(row, "text", where), true), true);
@@ -229,11 +231,9 @@ Preference ExampleEncoder::preference(const ordered_json& row, const std::string
   if (has("prompt"))
     return {learned_after(joined(row["prompt"], chosen, where)),
             learned_after(joined(row["prompt"], rejected, where))};
-  if (has("instruction")) {
-    const ordered_json prompt = alpaca_prompt_of(row, where);
-    return {learned_after(joined(prompt, chosen, where)),
-            learned_after(joined(prompt, rejected, where))};
-  }
+  if (has("instruction"))
+    return {learned_after(instructed(row, "chosen", where)),
+            learned_after(instructed(row, "rejected", where))};
   if (!chosen.is_array() || !rejected.is_array())
     fail(where, "expected a prompt beside chosen and rejected, got none");
   // An answer is left of each, also where they are the same or one begins the other.
@@ -242,24 +242,6 @@ Preference ExampleEncoder::preference(const ordered_json& row, const std::string
   const ordered_json prompt = messages_from(chosen, 0, n);
   return {learned_after(joined(prompt, messages_from(chosen, n, chosen.size()), where)),
           learned_after(joined(prompt, messages_from(rejected, n, rejected.size()), where))};
-}
-
-std::string alpaca_prompt(std::string_view instruction, std::string_view input) {
-  std::string text = "Below is an instruction that describes a task";
-  text += input.empty() ? "." : ", paired with an input that provides further context.";
-  text += " Write a response that appropriately completes the request.\n\n### Instruction:\n";
-  text += instruction;
-  if (!input.empty()) text.append("\n\n### Input:\n").append(input);
-  return text + "\n\n### Response:\n";
-}
-
-std::string chatml(const Tokenizer& t) {
-  const bool closes = t.special("<|im_end|>").has_value() || t.eos() < 0;
-  return fmt::format(
-      "{{% for message in messages %}}{{{{ '<|im_start|>' + message['role'] + '\\n' + "
-      "message['content'] + {} + '\\n' }}}}{{% endfor %}}{{% if add_generation_prompt %}}{{{{ "
-      "'<|im_start|>assistant\\n' }}}}{{% endif %}}",
-      closes ? "'<|im_end|>'" : "eos_token");
 }
 
 int64_t learned_tokens(const Example& e) {
@@ -281,7 +263,7 @@ Examples<Example> read_examples(const std::vector<std::string>& files, const Exa
   Examples<Example> all;
   each_row(files, example_keys, [&](const ordered_json& row, const std::string& where) {
     Example e = enc.example(row, where);
-    ++all.read, all.cut += e.cut;
+    ++all.read, all.cut += e.cut, all.rendered += e.rendered;
     note_spelled(all, e.spelled, where);
     if (learned_tokens(e) == 0)
       ++all.empty;
@@ -296,7 +278,7 @@ Examples<Preference> read_preferences(const std::vector<std::string>& files,
   Examples<Preference> all;
   each_row(files, preference_keys, [&](const ordered_json& row, const std::string& where) {
     Preference p = enc.preference(row, where);
-    ++all.read, all.cut += p.chosen.cut || p.rejected.cut;
+    ++all.read, all.cut += p.chosen.cut || p.rejected.cut, all.rendered += p.chosen.rendered;
     note_spelled(all, p.chosen.spelled || p.rejected.spelled, where);
     if (learned_tokens(p.chosen) == 0 || learned_tokens(p.rejected) == 0 ||
         p.chosen.tokens == p.rejected.tokens)

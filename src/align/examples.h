@@ -2,7 +2,7 @@
 // these forms, or a document of a text or Parquet file:
 //   SFT   {"messages": [..]}                        every assistant turn is learned
 //         {"prompt", "completion"}                  strings, or lists of messages: the completion
-//         {"instruction", "input"?, "output"}       Alpaca's prompt: the output
+//         {"instruction", "input"?, "output"}       a user's message and its answer: the output
 //         {"text"}                                  everything
 //   DPO   {"prompt"?, "chosen", "rejected"}         strings or lists of messages
 //         {"instruction", "input"?, "chosen", "rejected"}
@@ -23,6 +23,7 @@ struct Example {
   std::vector<bool> learned;  // of each token; nothing predicts the first
   bool cut = false;           // there was more of it
   bool spelled = false;       // a special token's text in it was taken for characters
+  bool rendered = false;      // by the chat template
 };
 
 // Its tokens and what is learned of them.
@@ -32,15 +33,16 @@ struct Preference {
   Example chosen, rejected;  // the same prompt, then what is learned
 };
 
-// What the text of a special token becomes in a row that is no conversation: characters, as all
-// that comes from outside, or the token. A text that ends in the end of text means that either way.
+// What the text of a special token becomes in a row that no chat template renders: characters, as
+// all that comes from outside, or the token. A text that ends in the end of text means that either
+// way.
 enum class TextTokens { none, special };
 
 // How text becomes tokens.
 class ExampleEncoder {
  public:
-  // `chat` renders conversations: the template of the model's folder, or chatml() where it has
-  // none; `now` is for those that print a date, the clock's where absent.
+  // `chat` renders conversations and instructions (align/templates.h); `now` is for templates that
+  // print a date, the clock's where absent.
   ExampleEncoder(Tokenizer, ChatTemplate chat, int64_t max_length,
                  std::optional<std::time_t> now = {}, TextTokens = TextTokens::none);
 
@@ -58,8 +60,11 @@ class ExampleEncoder {
                   const std::string& where) const;
   Prompted rendered(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer,
                     const std::string& where) const;
+  Prompted instructed(const nlohmann::ordered_json& row, const char* answer,
+                      const std::string& where) const;
   Example learned_after(const Prompted&) const;
   Example conversation(const nlohmann::ordered_json& messages, const std::string& where) const;
+  std::string_view without_end(std::string_view text) const;
   MarkedText outside(std::string_view text, bool last) const;
   void add(Example&, const MarkedText&, bool learned, bool rendered = false) const;
   Example ended(Example, size_t last_answer) const;
@@ -77,17 +82,12 @@ class ExampleEncoder {
 // An error unless it is a list of messages; `key` is its name in the row.
 void expect_messages(const nlohmann::ordered_json&, const char* key, const std::string& where);
 
-// The prompt Alpaca's models were trained with.
-std::string alpaca_prompt(std::string_view instruction, std::string_view input);
-
-// ChatML; a turn is closed by the tokenizer's eos where <|im_end|> is no special token of it.
-std::string chatml(const Tokenizer&);
-
 // What reading has left: examples with something to learn.
 template <class T>
 struct Examples {
   std::vector<T> kept;
   int64_t read = 0, cut = 0, empty = 0;  // rows; cut at max_length; dropped: nothing to learn
+  int64_t rendered = 0;                  // rows that went through the chat template
   int64_t spelled = 0;                   // rows that spell a special token
   std::string spelled_in;                // the first of them
 };

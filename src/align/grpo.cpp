@@ -26,14 +26,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Settings that change nothing of what a run has computed so far; of chat and clock the digest of
-// the prompts knows.
+// Settings that change nothing of what a run has computed so far; the digest of the prompts knows
+// of chat, chat_template and clock.
 constexpr std::string_view free_settings_of_grpo[] = {
     "eval_every",     "eval_write",       "eval_prompts",   "eval_data",
     "target_exact",   "checkpoint_every", "keep",           "sample_every",
     "reward_workers", "recompute",        "reward_timeout", "reward_failures",
     "rollout_batch",  "batch_invariant",  "chat",           "clock",
-    "reward_start"};
+    "reward_start",   "chat_template"};
 
 class GrpoRun {
  public:
@@ -107,8 +107,10 @@ class GrpoRun {
     tokenizer_ = tokenizer_beside(source_, model_);
     const PromptSpec spec{.form = config_.prompt_form,
                           .chat = [&]() -> const ChatTemplate& {
-                            if (!chat_) chat_ = chat_template_of(source_.tokenizer(), *tokenizer_);
-                            return *chat_;
+                            if (!chat_)
+                              chat_ = run_template(config_.chat_template, source_.tokenizer(),
+                                                   *tokenizer_);
+                            return chat_->chat;
                           },
                           .message = config_.chat,
                           .now = time_of(config_.clock)};
@@ -117,8 +119,7 @@ class GrpoRun {
     prompts_ = encode(rows_, config_.data);
     order_by_curriculum();
     // A template that asks says what closes its answers.
-    ends_ = chat_ ? answer_ends(source_.path(), *chat_, *tokenizer_)
-                  : generation_ends(source_.path(), *tokenizer_);
+    ends_ = answer_ends_of(source_, chat_ ? &chat_->chat : nullptr, *tokenizer_);
     asked_ = digest_of_tokens();
     if (config_.eval_data.empty()) return;
     eval_rows_ = read_prompts(config_.eval_data, spec);
@@ -396,8 +397,7 @@ class GrpoRun {
 
   // A model that was asked by a template is asked by it later, too.
   ordered_json chat_source() const {
-    return chat_ ? chat_source_of(source_.tokenizer(), *tokenizer_)
-                 : written_chat_template(source_.tokenizer());
+    return chat_ ? chat_->source : written_chat_template(source_.tokenizer());
   }
 
   // Nothing is written where nothing has been learned since the last one, unless that one has just
@@ -458,7 +458,7 @@ class GrpoRun {
   nlohmann::json base_;  // of adapters, or the reference; else null
   Fd lock_;
   std::optional<Tokenizer> tokenizer_;
-  std::optional<ChatTemplate> chat_;  // where prompts go through one
+  std::optional<RunTemplate> chat_;  // where prompts go through one
   std::vector<PromptRow> rows_, eval_rows_;
   std::string rows_digest_, asked_;
   std::vector<int32_t> ends_;  // tokens that end a completion, beside the end of text

@@ -8,6 +8,7 @@
 #include "align/advantages.h"
 #include "align/grpo_loss.h"
 #include "align/rewards.h"
+#include "align/templates.h"
 #include "model/decoder.h"
 #include "model/lora.h"
 #include "optim/schedule.h"
@@ -19,6 +20,7 @@ struct GrpoConfig {
   std::string model, data, eval_data;
   std::string prompt_form = "{}", curriculum;
   bool chat = false;
+  ChatForm chat_template = ChatForm::own;
   int64_t clock = 0;
   std::vector<std::string> reward, stop;
   int reward_workers = 2;
@@ -64,8 +66,8 @@ struct GrpoConfig {
     v("prompt_form", prompt_form, "text around each prompt, which goes where {} stands");
     v("curriculum", curriculum,
       "a number of the rows (as rating): the first pass over them goes from its least to its most");
-    v("chat", chat,
-      "each prompt is a user's message, in the model's chat template (ChatML where it has none)");
+    v("chat", chat, "each prompt is a user's message, in the template of --chat-template");
+    v("chat_template", chat_template, chat_form_help);
     v("clock", clock,
       "seconds since 1970 that chat templates take the date from; 0: those when the run begins");
     v("reward", reward,

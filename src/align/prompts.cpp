@@ -1,6 +1,7 @@
 #include "align/prompts.h"
 
 #include "align/examples.h"
+#include "align/templates.h"
 #include "core/error.h"
 #include "data/documents.h"
 #include "io/files.h"
@@ -18,18 +19,17 @@ const std::string& text_at(const json& row, const char* key, const std::string& 
   return row.at(key).get_ref<const std::string&>();
 }
 
-std::string prompt_text(const json& row, const PromptSpec& spec, const std::string& where) {
-  for (const char* key : {"prompt", "question", "original_text"})
-    if (row.contains(key)) return text_at(row, key, where);
-  if (!row.contains("instruction"))
-    fail(where,
-         "expected \"prompt\", \"question\", \"original_text\" or \"instruction\", got none");
-  std::string text = text_at(row, "instruction", where);
+// The key of a row's prompt: the first of those known.
+const char* prompt_key(const json& row, const std::string& where) {
+  for (const char* key : {"prompt", "question", "original_text", "instruction"})
+    if (row.contains(key)) return key;
+  fail(where, "expected \"prompt\", \"question\", \"original_text\" or \"instruction\", got none");
+}
+
+nlohmann::ordered_json instruction_of(const json& row, const std::string& where) {
   const bool has_input = row.contains("input") && !row["input"].is_null();
-  const std::string input = has_input ? text_at(row, "input", where) : std::string();
-  // As SFT asks for the same row.
-  if (spec.form == "{}" && !spec.message) return alpaca_prompt(text, input);
-  return input.empty() ? text : text + "\n" + input;
+  return instruction_message(text_at(row, "instruction", where),
+                             has_input ? text_at(row, "input", where) : std::string());
 }
 
 MarkedText in_form(std::string_view form, const std::string& text) {
@@ -51,8 +51,19 @@ PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
     messages = nlohmann::ordered_json::parse(row["prompt"].dump());
     expect_messages(messages, "prompt", where);
   } else {
-    text = in_form(spec.form, prompt_text(row, spec, where));
-    if (spec.message && spec.chat) messages = {{{"role", "user"}, {"content", text.bytes}}};
+    const std::string_view key = prompt_key(row, where);
+    const bool instruction = key == "instruction";
+    nlohmann::ordered_json message = instruction
+                                         ? instruction_of(row, where)
+                                         : instruction_message(text_at(row, key.data(), where), "");
+    if (instruction && spec.form == "{}") {
+      // As SFT asks for the same row.
+      if (!spec.chat) fail(where, "expected a chat template for an instruction, got none");
+      messages = nlohmann::ordered_json::array({message});
+    } else {
+      text = in_form(spec.form, message["content"].get<std::string>());
+      if (spec.message && spec.chat) messages = {{{"role", "user"}, {"content", text.bytes}}};
+    }
   }
   const bool rendered = !messages.is_null();
   if (rendered)

@@ -30,14 +30,15 @@ struct PromptRow {
 struct PromptSpec {
   // Put around a text, whose place is its first {}. What it says itself may be special tokens.
   std::string form = "{}";
-  // For prompts that are lists of messages, asked for with the first of them; none: refused.
+  // For prompts that are lists of messages or instructions, asked for with the first of them; none:
+  // refused.
   std::function<const ChatTemplate&()> chat = {};
   bool message = false;                 // every text is a user's message, through that template
   std::optional<std::time_t> now = {};  // for templates that print a date; the clock's where absent
 };
 
 // JSON lines, or one JSON list, of objects whose text is "prompt", "question", "original_text", or
-// "instruction" with "input", which without a form or a template becomes Alpaca's prompt.
+// "instruction" with "input", which without a form is a user's message in the chat template.
 std::vector<PromptRow> read_prompts(const std::filesystem::path&, const PromptSpec& = {});
 
 // As the model is given it, with what the tokenizer puts around a text that no template wrote.

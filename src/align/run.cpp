@@ -25,8 +25,9 @@ constexpr int bad_steps_allowed = 3;  // in a row, without a finite gradient
 
 // What may change between the parts of one run without changing what it computes so far.
 constexpr std::string_view free_settings_of_alignment[] = {
-    "model",     "data",      "val",   "eval_every",    "checkpoint_every", "keep",
-    "recompute", "reference", "clock", "special_tokens"};  // the digest of the examples knows it
+    "model", "data", "val", "eval_every", "checkpoint_every", "keep", "recompute", "reference",
+    // The digest of the examples knows these.
+    "clock", "special_tokens", "chat_template"};
 
 std::optional<fs::path> newest_checkpoint(const AlignRunSpec& spec) {
   if (!spec.resume) return {};
@@ -163,7 +164,7 @@ class AlignRun {
                                   {.model = model_.config,
                                    .base = fs::absolute(model_.source.path()).string(),
                                    .tokenizer = &model_.tokenizer,
-                                   .chat_template = model_.chat_source,
+                                   .chat_template = model_.carried_template,
                                    .ends = model_.ends,
                                    .trainer = trainer,
                                    .step = state_.step,
@@ -210,9 +211,7 @@ AlignModel::AlignModel(const AlignConfig& c, const AlignRunSpec& spec, Backend& 
       source(open_source(c, checkpoint)),
       config(config_in_training(source, c.lora)),
       tokenizer(tokenizer_beside(source, config)),
-      chat_source(chat_source_of(source.tokenizer(), tokenizer)),
-      chat(chat_template_of(source.tokenizer(), tokenizer)),
-      ends(answer_ends(source.path(), chat, tokenizer)),
+      chat(run_template(c.chat_template, source.tokenizer(), tokenizer)),
       max_length(checked_length(c, config)),
       params(backend, decoder_params(config), to_dtype(c.dtype)),
       memory(backend, &params) {
@@ -220,6 +219,20 @@ AlignModel::AlignModel(const AlignConfig& c, const AlignRunSpec& spec, Backend& 
   if (config.lora) begin_adapters(source, params, c.seed);
   if (tokenizer.eos() < 0 && spec.warn)
     spec.warn("the tokenizer names no end of a text: none is appended to examples");
+}
+
+void carry_template(AlignModel& m, bool rendered) {
+  const bool has_own = ChatTemplate::exists(m.source.tokenizer());
+  if (rendered) {
+    m.carried_template = m.chat.source;
+    m.ends = answer_ends_of(m.source, &m.chat.chat, m.tokenizer);
+  } else if (has_own) {
+    const RunTemplate own = run_template(ChatForm::own, m.source.tokenizer(), m.tokenizer);
+    m.carried_template = own.source;
+    m.ends = answer_ends_of(m.source, &own.chat, m.tokenizer);
+  } else {
+    m.ends = answer_ends_of(m.source, nullptr, m.tokenizer);
+  }
 }
 
 LogprobProgramsSpec programs_spec(const AlignModel& m, const AlignConfig& c) {
@@ -232,7 +245,7 @@ LogprobProgramsSpec programs_spec(const AlignModel& m, const AlignConfig& c) {
 }
 
 ExampleEncoder encoder_of(const AlignModel& m, const AlignConfig& c) {
-  return ExampleEncoder(m.tokenizer, m.chat, m.max_length, time_of(c.clock),
+  return ExampleEncoder(m.tokenizer, m.chat.chat, m.max_length, time_of(c.clock),
                         c.special_tokens ? TextTokens::special : TextTokens::none);
 }
 

@@ -11,6 +11,7 @@
 #include "align/config.h"
 #include "align/examples.h"
 #include "align/logprob_programs.h"
+#include "align/templates.h"
 #include "core/error.h"
 #include "model/folder.h"
 #include "train/trainer.h"
@@ -36,13 +37,18 @@ struct AlignModel {
   ModelSource source;
   ModelConfig config;
   Tokenizer tokenizer;
-  nlohmann::ordered_json chat_source;  // saved with every checkpoint
-  ChatTemplate chat;
-  std::vector<int32_t> ends;  // of answers; saved with every checkpoint
-  int64_t max_length;         // of an example
+  RunTemplate chat;
+  // Saved with every checkpoint; see carry_template().
+  nlohmann::ordered_json carried_template;  // null: none
+  std::vector<int32_t> ends;                // of answers
+  int64_t max_length;                       // of an example
   ParamStore params;
   Memory memory;
 };
+
+// Lets checkpoints carry what the model is trained with: the run's template where any row that is
+// trained on was `rendered` by it, else the model's own or none.
+void carry_template(AlignModel&, bool rendered);
 
 // Chooses how a batch with head is run; the chunks of logits as the backend likes them.
 LogprobProgramsSpec programs_spec(const AlignModel&, const AlignConfig&);

@@ -104,6 +104,7 @@ RunResult sft(const SftConfig& c, const AlignRunSpec& spec, Backend& backend) {
   const ExampleEncoder encoder = encoder_of(model, c);
   const Examples<Example> data = read_examples(c.data, encoder);
   expect_examples(spec, data, "data", model.max_length);
+  carry_template(model, data.rendered > 0);
   Examples<Example> val;
   if (!c.val.empty()) {
     val = read_examples(c.val, encoder);

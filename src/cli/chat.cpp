@@ -193,9 +193,11 @@ void run_conversation(const ConversationFlags& flags) {
   ServedModel model({flags.model, flags.adapter}, *backend, weights,
                     {.max_batch = 1, .cache = cache});
   if (!model.chat().has_template())
-    fmt::print(stderr,
-               "hearth: this model has no chat template: the conversation is written plainly, as "
-               "User: and Assistant:\n");
+    fmt::print(
+        stderr,
+        "hearth: this model has no chat template, so the conversation is written plainly as "
+        "User: and Assistant:. hearth generate continues a prompt; hearth sft on messages or "
+        "instructions teaches a template\n");
   if (isatty(STDIN_FILENO))
     fmt::print(stderr, "/reset, /save FILE, /quit; Ctrl-C stops an answer\n");
   catch_interrupts();

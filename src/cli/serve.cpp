@@ -56,8 +56,9 @@ void run_serve(const ServeFlags& flags) {
              [&](ServedModel& m) {
                if (!m.chat().has_template())
                  fmt::print(stderr,
-                            "hearth: {} has no chat template: chats are written plainly, as User: "
-                            "and Assistant:\n",
+                            "hearth: {} has no chat template, so chats are written plainly as "
+                            "User: and Assistant:. /v1/completions continues a prompt; hearth sft "
+                            "on messages or instructions teaches a template\n",
                             name);
                const EngineStats s = m.engine().stats();
                fmt::print(stderr,

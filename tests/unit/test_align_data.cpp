@@ -6,6 +6,7 @@
 
 #include "align/batches.h"
 #include "align/prompts.h"
+#include "align/templates.h"
 #include "core/error.h"
 #include "served_folder.h"
 #include "unit/infer_model.h"
@@ -39,14 +40,52 @@ TEST(AlignData, CompletionIsLearnedAndEndsInEos) {
   EXPECT_EQ(learned_tokens(e), 2);
 }
 
-TEST(AlignData, AlpacaPromptsAreNotLearned) {
-  const Example with = example(R"({"instruction": "Add.", "input": "1 1", "output": "2"})", 400);
-  EXPECT_EQ(text_where(with, true), "2<|end|>");
-  EXPECT_NE(
-      text_where(with, false).find("### Instruction:\nAdd.\n\n### Input:\n1 1\n\n### Response:\n"),
-      std::string::npos);
-  const Example without = example(R"({"instruction": "Add.", "input": "", "output": "2"})", 400);
-  EXPECT_EQ(text_where(without, false).find("### Input"), std::string::npos);
+// As a chat will ask the model for the same thing.
+TEST(AlignData, InstructionsGoThroughTheChatTemplate) {
+  const Example e = example(R"({"instruction": "Add.", "input": "1 1", "output": "2<|end|>"})");
+  EXPECT_EQ(text_where(e, false), "<|user|>Add.\n1 1<|end|><|assistant|>");
+  EXPECT_EQ(text_where(e, true), "2<|end|>");
+  EXPECT_TRUE(e.rendered);
+  const Example bare = example(R"({"instruction": "Add.", "output": "2"})");
+  EXPECT_EQ(text_where(bare, false), "<|user|>Add.<|end|><|assistant|>");
+  EXPECT_FALSE(example(R"({"prompt": "a", "completion": "b"})").rendered);
+  EXPECT_FALSE(example(R"({"text": "a"})").rendered);
+  EXPECT_TRUE(example(R"({"prompt": [{"role": "user", "content": "a"}],
+    "completion": [{"role": "assistant", "content": "b"}]})")
+                  .rendered);
+}
+
+// The template is Alpaca's prompt to the byte, with an input and without.
+TEST(AlignData, AlpacasTemplateIsItsPrompt) {
+  const Tokenizer t = served_tokenizer();
+  const ChatTemplate chat(alpaca_template(t), "alpaca", ordered_json{{"eos_token", "<|end|>"}});
+  const ExampleEncoder encoder(t, chat, 800);
+  const auto learned = [&](const char* row) {
+    const Example e = encoder.example(ordered_json::parse(row), "row");
+    EXPECT_EQ(text_where(e, true), "2<|end|>");
+    return text_where(e, false);
+  };
+  const std::string with =
+      "Below is an instruction that describes a task, paired with an input that provides further "
+      "context. Write a response that appropriately completes the request.\n\n### "
+      "Instruction:\nAdd.\n\n### Input:\n1 1\n\n### Response:\n";
+  const std::string without =
+      "Below is an instruction that describes a task. Write a response that appropriately "
+      "completes the request.\n\n### Instruction:\nAdd.\n\n### Response:\n";
+  EXPECT_EQ(learned(R"({"instruction": "Add.", "input": "1 1", "output": "2"})"), with);
+  EXPECT_EQ(learned(R"({"instruction": "Add.", "input": "", "output": "2"})"), without);
+  // What a chat asks, and what a second turn follows.
+  const ordered_json asked = {{{"role", "user"}, {"content", "Add."}}};
+  EXPECT_EQ(chat.render({.messages = asked, .add_generation_prompt = true}).bytes, without);
+  const Example talk = encoder.example(ordered_json::parse(R"({"messages": [
+    {"role": "system", "content": "Be brief."}, {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
+    {"role": "assistant", "content": "d"}]})"),
+                                       "row");
+  EXPECT_EQ(text_where(talk, true), "b<|end|>d<|end|>");
+  EXPECT_EQ(text_where(talk, false),
+            "Be brief.\n\n### Instruction:\na\n\n### Response:\n\n\n### Instruction:\nc\n\n### "
+            "Response:\n");
 }
 
 TEST(AlignData, EveryAssistantTurnIsLearned) {
@@ -204,9 +243,7 @@ TEST(AlignData, PreferencesShareTheirPrompt) {
       texts(R"({"chosen": [{"role": "user", "content": "p"}, {"role": "assistant", "content": "a"}],
     "rejected": [{"role": "user", "content": "p"}, {"role": "assistant", "content": "b"}]})"),
       chat);
-  EXPECT_NE(texts(R"({"instruction": "p", "output": "x", "chosen": "a", "rejected": "b"})")
-                .find("### Response:\n#a<|end|>#b<|end|>"),
-            std::string::npos);
+  EXPECT_EQ(texts(R"({"instruction": "p", "chosen": "a", "rejected": "b"})"), chat);
 }
 
 TEST(AlignData, BadRowsAreErrorsThatNameThem) {

@@ -426,7 +426,10 @@ TEST(Prompts, RowsOfEveryKnownForm) {
   EXPECT_EQ(rows[3].answer(), "o");
   EXPECT_TRUE(rows[1].where.ends_with("p.jsonl:3"));
   std::ofstream(file) << "[{\"instruction\": \"a\", \"input\": \"\", \"answer\": \"4\"}]";
-  EXPECT_EQ(read_prompts(file)[0].prompt, alpaca_prompt("a", ""));
+  const ChatTemplate chat(served_template(), "test");
+  const auto templated = [&]() -> const ChatTemplate& { return chat; };
+  EXPECT_EQ(read_prompts(file, {.chat = templated})[0].prompt, "<|user|>a<|end|><|assistant|>");
+  EXPECT_THROW(read_prompts(file), Error);  // as a list of messages is refused
   for (const char* bad : {"", "[]", "{\"prompt\": 3}\n", "{\"text\": \"x\"}\n", "3\n", "{"}) {
     std::ofstream(file) << bad;
     EXPECT_THROW(read_prompts(file), Error) << bad;
