@@ -412,7 +412,10 @@ class GrpoRun {
                            {"data", rows_digest_},
                            {"asked", asked_},
                            {"run", state_.to_json()}};
-    if (!base_.is_null()) trainer["base"] = base_;
+    if (!base_.is_null()) {
+      trainer["base"] = base_;
+      trainer["base_path"] = path_from_run(source_.path(), spec_.run);
+    }
     checkpoint_ = save_model_checkpoint(spec_.run,
                                         {.model = model_,
                                          .base = fs::absolute(source_.path()).string(),

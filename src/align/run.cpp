@@ -158,7 +158,10 @@ class AlignRun {
     state_.update = update_.state();
     if (improved_) state_.best_step = state_.step;
     json trainer{{"version", 1}, {"align", settings_}, {"run", state_.to_json()}};
-    if (model_.config.lora) trainer["base"] = base_;
+    if (model_.config.lora) {
+      trainer["base"] = base_;
+      trainer["base_path"] = path_from_run(model_.source.path(), spec_.run);
+    }
     if (const std::string digest = task_.data_digest(); !digest.empty()) trainer["data"] = digest;
     last_ = save_model_checkpoint(spec_.run,
                                   {.model = model_.config,

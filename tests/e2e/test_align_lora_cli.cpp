@@ -172,12 +172,41 @@ TEST_F(AlignLoraCommands, WrongCallsAreOneLine) {
   const Arguments resume{"sft", "--run", file("run"), "--resume"};
   expect_error(run(folder, resume + Arguments{"--lora", "8"}), 1, "expected lora = \"4\"");
   expect_error(run(folder, {"dpo", "--model", file("run"), "--run", file("next"), "--data",
-                            file("dpo.jsonl")}),
-               1, "merge it by hearth convert --merge");
+                            file("dpo.jsonl"), "--lora", "4"}),
+               2, "is itself an adapter: merge it first");
   std::string bytes = read_file(model / "model.safetensors");
   bytes.back() = char(bytes.back() ^ 1);
   write_file_atomic(model / "model.safetensors", bytes);
   expect_error(run(folder, resume), 1, "expected the model that the run began from");
+  expect_error(run(folder, {"generate", "--model", file("run"), "--prompt", "a"}), 1,
+               "is not the one this adapter was trained on");
+}
+
+// A run of adapters is a model like any other: it finds its base, also after both were moved.
+TEST_F(AlignLoraCommands, ARunNamedAsAModelLoadsItsBase) {
+  json_of(run(folder, call("sft", "run", "4,8")));
+  const json unmerged = tokens({"--model", model.string(), "--adapter", file("run")});
+  EXPECT_EQ(tokens({"--model", file("run")}), unmerged);
+  EXPECT_EQ(tokens({"--model", file("run/latest")}), unmerged);
+  json_of(run(folder, {"convert", "--from", file("run"), "--to", file("merged"), "--json"}));
+  // What follows starts at the merged weights, to the bit.
+  for (const std::string method : {"sft", "dpo", "grpo"}) {
+    std::map<std::string, std::string> logs;
+    for (const std::string from : {"run", "merged"}) {
+      Arguments a = call(method, method + "-" + from, "");
+      for (std::string& x : a)
+        if (x == model.string()) x = file(from);
+      json_of(run(folder, a + Arguments{"--steps", "2"}));
+      logs[from] = read_file(folder / (method + "-" + from) / "log.jsonl");
+    }
+    EXPECT_EQ(logs["run"], logs["merged"]) << method;
+  }
+  make_dirs(folder / "moved");
+  for (const char* name : {"model", "run"}) fs::rename(folder / name, folder / "moved" / name);
+  EXPECT_EQ(tokens({"--model", file("moved/run")}), unmerged);
+  fs::remove_all(folder / "moved" / "model");
+  expect_error(run(folder, {"generate", "--model", file("moved/run"), "--prompt", "a"}), 1,
+               "is not there: give its path by --model");
 }
 
 }  // namespace
