@@ -48,21 +48,25 @@ void block_to_q4(std::byte*& out, const float* x) {
 
 }  // namespace
 
-std::string_view to_string(GgmlType t) {
-  switch (t) {
-    case GgmlType::f32:
-      return "F32";
-    case GgmlType::f16:
-      return "F16";
-    case GgmlType::q4_0:
-      return "Q4_0";
-    case GgmlType::q8_0:
-      return "Q8_0";
-    case GgmlType::bf16:
-      return "BF16";
-  }
-  return "?";
+namespace {
+
+// By number; empty: given up by ggml, or never given.
+constexpr std::string_view type_names[] = {
+    "F32",      "F16",      "Q4_0",    "Q4_1",  "",       "",      "Q5_0",  "Q5_1",
+    "Q8_0",     "Q8_1",     "Q2_K",    "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K",  "Q8_K",
+    "IQ2_XXS",  "IQ2_XS",   "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS",
+    "I8",       "I16",      "I32",     "I64",   "F64",    "IQ1_M", "BF16",  "Q4_0_4_4",
+    "Q4_0_4_8", "Q4_0_8_8", "TQ1_0",   "TQ2_0", "",       "",      "",      "MXFP4"};
+
+}  // namespace
+
+std::string ggml_type_name(uint32_t number) {
+  if (number < std::size(type_names) && !type_names[number].empty())
+    return std::string(type_names[number]);
+  return fmt::format("type {}", number);
 }
+
+std::string_view to_string(GgmlType t) { return type_names[size_t(t)]; }
 
 bool is_quantised(GgmlType t) { return t == GgmlType::q4_0 || t == GgmlType::q8_0; }
 

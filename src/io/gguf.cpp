@@ -91,8 +91,8 @@ GgmlType checked_type(uint32_t number, std::string_view name, std::string_view w
   for (const GgmlType t :
        {GgmlType::f32, GgmlType::f16, GgmlType::q4_0, GgmlType::q8_0, GgmlType::bf16})
     if (number == uint32_t(t)) return t;
-  fail(where, "expected tensor {} as F32, F16, BF16, Q8_0 or Q4_0, got ggml type {}",
-       in_quotes(name), number);
+  fail(where, "expected tensor {} as F32, F16, BF16, Q8_0 or Q4_0, got {}", in_quotes(name),
+       ggml_type_name(number));
 }
 
 GgufEntry read_tensor(GgufReader& r) {

@@ -17,6 +17,8 @@ namespace hearth {
 // Element types of tensors, by ggml's numbers; those of other numbers are not read.
 enum class GgmlType : uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q8_0 = 8, bf16 = 30 };
 std::string_view to_string(GgmlType);  // "F32", "Q8_0", ...
+// Of any number that llama.cpp gives a meaning, read here or not: "Q3_K"; else "type 99".
+std::string ggml_type_name(uint32_t number);
 
 // Rows of floats to the type and back. Quantised rows are cut into blocks of 32 with an f16 scale,
 // rounded as ggml's reference does; a row is a multiple of 32 long.

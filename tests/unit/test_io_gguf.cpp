@@ -158,7 +158,7 @@ TEST(Gguf, NamesWhatIsWrong) {
   bad = good, overwrite(bad, w + 13, int64_t(0));
   expect_error(parse_error(bad), "a positive size");
   bad = good, overwrite(bad, w + 21, uint32_t(12));
-  expect_error(parse_error(bad), "got ggml type 12");
+  expect_error(parse_error(bad), "got Q4_K");
   bad = good, overwrite(bad, w + 25, uint64_t(64));
   expect_error(parse_error(bad), "at a multiple of 32");
   bad = good, overwrite(bad, w + 25, uint64_t(3));
