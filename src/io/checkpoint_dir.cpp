@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "io/terminal.h"
 
 namespace hearth {
 namespace {
@@ -309,8 +310,7 @@ std::optional<fs::path> checkpoint_to_resume(const fs::path& parent,
 
 fs::path newest_checkpoint_of(const fs::path& run) {
   const FoundCheckpoint found = find_newest_valid(run / "checkpoints", CheckpointFiles::model);
-  for (const auto& s : found.skipped)
-    fmt::print(stderr, "skipped {}: {}\n", s.dir.string(), s.reason);
+  for (const auto& s : found.skipped) say("skipped {}: {}\n", s.dir.string(), s.reason);
   if (!found.dir)
     fail(run.string(), "expected a whole checkpoint in checkpoints, got {}",
          found.skipped.empty() ? "none" : "only damaged ones");

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "io/lost_mapping.h"
 
 namespace hearth {
 namespace {
@@ -160,10 +161,13 @@ MappedFile::MappedFile(const Fd& fd, const fs::path& path) {
   void* p = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (p == MAP_FAILED) fail_errno(path, "to map it into memory");
   bytes_ = {static_cast<const std::byte*>(p), size};
+  note_mapping(bytes_.data(), size, path);
 }
 
 MappedFile::~MappedFile() {
-  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (bytes_.empty()) return;
+  drop_mapping(bytes_.data());
+  munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 void MappedFile::forget(size_t end) const {

@@ -117,12 +117,16 @@ class StrictReader : public nlohmann::json_sax<Json> {
   size_t byte_ = 0;
 };
 
+struct Neighbour {
+  std::string_view text;
+  size_t distance = std::string_view::npos;
+};
+
 template <class S>
-std::string nearest_of(std::string_view key, std::span<const S> candidates) {
+Neighbour nearest_of(std::string_view key, std::span<const S> candidates) {
   constexpr size_t longest = 64;  // a key may be megabytes of a stranger's request
   key = key.substr(0, longest);
-  std::string_view best;
-  size_t best_distance = std::string_view::npos;
+  Neighbour best;
   for (const std::string_view c : candidates) {
     // Three rows of the table of distances between prefixes; the oldest serves swaps.
     std::vector<size_t> older(c.size() + 1), old(c.size() + 1), row(c.size() + 1);
@@ -138,9 +142,9 @@ std::string nearest_of(std::string_view key, std::span<const S> candidates) {
         }
       }
     }
-    if (row.back() < best_distance) best = c, best_distance = row.back();
+    if (row.back() < best.distance) best = {c, row.back()};
   }
-  return std::string(best);
+  return best;
 }
 
 template <class Json>
@@ -180,10 +184,15 @@ std::string in_quotes(std::string_view s) {
 }
 
 std::string nearest(std::string_view key, std::span<const std::string_view> candidates) {
-  return nearest_of(key, candidates);
+  return std::string(nearest_of(key, candidates).text);
 }
 std::string nearest(std::string_view key, std::span<const std::string> candidates) {
-  return nearest_of(key, candidates);
+  return std::string(nearest_of(key, candidates).text);
+}
+
+std::string near(std::string_view key, std::span<const std::string> candidates) {
+  const Neighbour best = nearest_of(key, candidates);
+  return best.distance <= std::max<size_t>(1, key.size() / 3) ? std::string(best.text) : "";
 }
 
 }  // namespace hearth

@@ -35,4 +35,8 @@ std::string in_quotes(std::string_view);
 std::string nearest(std::string_view key, std::span<const std::string_view> candidates);
 std::string nearest(std::string_view key, std::span<const std::string> candidates);
 
+// The same where it is near enough to be what was meant: no more than a third of the key's letters
+// differ, and one may; else empty.
+std::string near(std::string_view key, std::span<const std::string> candidates);
+
 }  // namespace hearth

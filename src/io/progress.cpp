@@ -5,19 +5,45 @@
 
 #include <algorithm>
 
+#include "io/terminal.h"
+
 namespace hearth {
 
-ProgressLine::ProgressLine(std::string name, Start start, bool on)
-    : name_(std::move(name)),
-      start_(start),
-      on_(on),
-      terminal_(::isatty(2)),
-      began_(clock::now()),
-      shown_(began_) {}
+StatusLine::StatusLine(bool on) : on_(on), terminal_(::isatty(2)), shown_(clock::now()) {}
 
-bool ProgressLine::due() const {
+StatusLine::~StatusLine() {
+  if (open_) put_stderr("\n");
+}
+
+bool StatusLine::due() const {
   return on_ && clock::now() - shown_ >= std::chrono::milliseconds(terminal_ ? 200 : 5000);
 }
+
+void StatusLine::clear() {
+  if (open_) put_stderr("\r\x1b[K");
+  open_ = false;
+}
+
+void StatusLine::show(const std::string& text) {
+  if (due()) show_now(text);
+}
+
+void StatusLine::show_now(const std::string& text) {
+  if (!on_) return;
+  shown_ = clock::now();
+  clear();
+  put_stderr(visible(text) + (terminal_ ? "" : "\n"));
+  open_ = terminal_;
+}
+
+void StatusLine::finish(const std::string& text) {
+  if (!on_) return;
+  clear();
+  put_stderr(visible(text) + "\n");
+}
+
+ProgressLine::ProgressLine(std::string name, Start start, bool on)
+    : name_(std::move(name)), start_(start), status_(on), began_(clock::now()) {}
 
 std::string ProgressLine::line(int64_t done, int64_t work, const std::string& detail) const {
   const double seconds = std::chrono::duration<double>(clock::now() - began_).count() + 1e-9;
@@ -27,7 +53,7 @@ std::string ProgressLine::line(int64_t done, int64_t work, const std::string& de
   if (start_.total > 0) {
     constexpr int width = 20;
     const int full = int(share * width);
-    if (terminal_) text += fmt::format("[{:#<{}}{:.<{}}] ", "", full, "", width - full);
+    if (status_.on_terminal()) text += fmt::format("[{:#<{}}{:.<{}}] ", "", full, "", width - full);
     text += fmt::format("{:.1f}% ", 100 * share);
   }
   text += fmt::format("{:.1f} MB{}, {:.1f} MB/s", double(work) / 1e6, detail,
@@ -40,14 +66,11 @@ std::string ProgressLine::line(int64_t done, int64_t work, const std::string& de
 }
 
 void ProgressLine::show(int64_t done, int64_t work, const std::string& detail) {
-  if (!due()) return;
-  shown_ = clock::now();
-  fmt::print(stderr, "{}{}{}", terminal_ ? "\r\x1b[K" : "", line(done, work, detail),
-             terminal_ ? "" : "\n");
+  if (due()) status_.show(line(done, work, detail));
 }
 
 void ProgressLine::finish(int64_t done, int64_t work, const std::string& detail) {
-  if (on_) fmt::print(stderr, "{}{}\n", terminal_ ? "\r\x1b[K" : "", line(done, work, detail));
+  status_.finish(line(done, work, detail));
 }
 
 }  // namespace hearth

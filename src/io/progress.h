@@ -1,5 +1,5 @@
-// How far a long command is, on stderr: a bar with rate and time left, redrawn on a terminal, else
-// a line every few seconds.
+// How far a long command is, on stderr: a line that is redrawn on a terminal, else a new line every
+// few seconds.
 #pragma once
 
 #include <chrono>
@@ -8,6 +8,28 @@
 
 namespace hearth {
 
+// Any text.
+class StatusLine {
+ public:
+  explicit StatusLine(bool on = true);
+  ~StatusLine();  // ends a line that is still open
+  StatusLine(const StatusLine&) = delete;
+
+  bool due() const;                    // whether a line would be shown now
+  void show(const std::string& text);  // if it is due
+  void show_now(const std::string& text);
+  void finish(const std::string& text);  // always, and ends the line
+  void clear();                          // takes an open line away
+
+  bool on_terminal() const { return terminal_; }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  bool on_, terminal_, open_ = false;
+  clock::time_point shown_;
+};
+
+// Bytes, with a bar, their rate and the time left.
 class ProgressLine {
  public:
   // `total` of what is to be done, 0 where nobody knows, `done` before; `work` is what the rate
@@ -17,7 +39,7 @@ class ProgressLine {
   };
   ProgressLine(std::string name, Start, bool on);
 
-  bool due() const;  // whether a line would be shown now
+  bool due() const { return status_.due(); }
   void show(int64_t done, int64_t work, const std::string& detail);
   void finish(int64_t done, int64_t work, const std::string& detail);  // always, and ends the line
 
@@ -27,8 +49,8 @@ class ProgressLine {
 
   std::string name_;
   Start start_;
-  bool on_, terminal_;
-  clock::time_point began_, shown_;
+  StatusLine status_;
+  clock::time_point began_;
 };
 
 }  // namespace hearth
