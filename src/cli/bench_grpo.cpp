@@ -7,7 +7,7 @@
 
 #include "align/grpo_step.h"
 #include "cli/bench.h"
-#include "cli/flags.h"
+#include "cli/model_flags.h"
 #include "core/error.h"
 
 namespace hearth {
@@ -35,8 +35,7 @@ GrpoConfig bench_grpo_config(const BenchGrpoFlags& f) {
 }
 
 ModelConfig bench_grpo_model(const BenchGrpoFlags& f, const GrpoConfig& c) {
-  ModelConfig m = preset(f.preset);
-  f.model.apply(m);
+  ModelConfig m = model_over_preset(f.preset, f.model);
   m.context = std::max(m.context, f.prompt_tokens + c.max_completion);
   m.lora = c.lora.spec();
   return m.resolve();
@@ -122,7 +121,7 @@ void add_bench_grpo(CLI::App& bench) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   f->config.add(*c, GrpoConfig{}, "GRPO; prompts 64, group 8, max-completion 128 unless given");
-  f->model.add(*c, ModelConfig{}, "Model, over the preset");
+  f->model.add(*c, ModelConfig{}, model_group);
   c->callback([f] { bench_grpo(*f); });
 }
 

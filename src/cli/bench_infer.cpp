@@ -8,7 +8,7 @@
 #include <random>
 
 #include "cli/bench.h"
-#include "cli/flags.h"
+#include "cli/model_flags.h"
 #include "core/error.h"
 #include "infer/engine.h"
 #include "model/decoder.h"
@@ -107,8 +107,7 @@ struct Bench {
     params.initialise(f.seed);
   }
   static ModelConfig config_of(const InferFlags& f) {
-    ModelConfig c = preset(f.preset);
-    f.model.apply(c);
+    ModelConfig c = model_over_preset(f.preset, f.model);
     const int64_t longest = f.workload ? 2 * workload_longest : f.prompt + f.made;
     c.context = std::max(c.context, longest);  // the weights are random anyway
     return c.resolve();
@@ -277,7 +276,7 @@ void add_bench_infer(CLI::App& bench) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   c->add_option("--seed", f->seed, "of weights, tokens and lengths")->capture_default_str();
-  f->model.add(*c, ModelConfig{}, "Model, over the preset");
+  f->model.add(*c, ModelConfig{}, model_group);
   c->callback([f] { f->workload ? bench_workload(*f) : bench_batch(*f); });
 }
 

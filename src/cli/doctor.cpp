@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
-#include "cli/flags.h"
+#include "cli/model_flags.h"
 #include "core/error.h"
 #include "cpu/backend.h"
 #include "cpu/reference.h"
@@ -65,9 +65,7 @@ std::unique_ptr<Backend> backend_of(const DoctorFlags& f) {
 }
 
 ProgramSpec spec_of(const DoctorFlags& f, const std::string& name, const Backend& backend) {
-  ModelConfig model = preset(name);
-  f.model.apply(model);
-  model = model.resolve();
+  const ModelConfig model = model_over_preset(name, f.model).resolve();
   return {.model = model,
           .dtype = to_dtype(parse_enum<TrainDType>(f.dtype, "--dtype")),
           .B = f.batch,

@@ -13,6 +13,8 @@
 
 namespace hearth {
 
+inline constexpr const char* model_group = "Model, over the preset";
+
 inline std::string flag_name(std::string field) {
   std::replace(field.begin(), field.end(), '_', '-');
   return "--" + field;

@@ -64,11 +64,17 @@ int64_t matmul_params(const ModelConfig& config) {
   return c.layers * block + c.vocab * c.dim;
 }
 
+double mean_keys(int64_t T, int64_t window) {
+  const double w = double(window > 0 ? std::min(window, T) : T);
+  return w - w * w / (2 * double(T));  // the first w queries see w / 2 on average, the others w
+}
+
 double train_flops_per_token(const ModelConfig& config, int64_t T) {
   const ModelConfig c = config.resolve();
   const double passes = c.lora ? 4 : 6;  // frozen matrices have no gradient of their own
-  return passes * double(matmul_params(c)) +
-         6.0 * double(c.layers) * double(c.heads * c.head_dim) * double(T);
+  double keys = 0;
+  for (int64_t layer = 0; layer < c.layers; ++layer) keys += mean_keys(T, c.window_of(layer));
+  return passes * double(matmul_params(c)) + 12.0 * keys * double(c.heads * c.head_dim);
 }
 
 std::vector<double> rope_frequencies(const ModelConfig& config) {

@@ -145,6 +145,8 @@ struct ModelConfig {
 // Parameters of matrix products a token passes through (the head is one, the look-up is not), and
 // model FLOPs per trained token at sequence length T: 6 per such parameter plus causal attention.
 int64_t matmul_params(const ModelConfig&);
+// Keys a query of a sequence of T attends to on average, causally within a window; 0: no window.
+double mean_keys(int64_t T, int64_t window);
 double train_flops_per_token(const ModelConfig&, int64_t T);
 
 std::span<const std::string_view> preset_names();

@@ -1,0 +1,25 @@
+#include "cli/model_flags.h"
+
+#include "core/error.h"
+
+namespace hearth {
+
+ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelConfig>& flags) {
+  const ModelConfig base = preset(name);
+  ModelConfig c = base;
+  flags.apply(c);
+  if (!flags.given("heads")) return c;
+  if (!flags.given("kv_heads")) {
+    const int64_t shared = base.heads / base.kv_heads;  // query heads of a KV head
+    if (c.heads % shared)
+      fail_usage("--heads",
+                 "expected a multiple of {}, the query heads that share a KV head in {}, or "
+                 "--kv-heads with it, got {}",
+                 shared, name, c.heads);
+    c.kv_heads = c.heads / shared;
+  }
+  if (!flags.given("head_dim")) c.head_dim = 0;  // dim / heads
+  return c;
+}
+
+}  // namespace hearth
