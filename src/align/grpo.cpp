@@ -13,6 +13,7 @@
 #include "io/fields.h"
 #include "io/hash.h"
 #include "io/process_memory.h"
+#include "io/terminal.h"
 #include "io/trimmed.h"
 #include "model/folder.h"
 #include "train/checkpoint.h"
@@ -48,6 +49,9 @@ class GrpoRun {
   GrpoResult run() {
     config_.check();
     expect_new_or_resumed(spec_.run, spec_.resume);
+    const std::string toml = "# Written when the run began; `--resume` reads it back.\n" +
+                             toml_lines(fields_to_json(config_));
+    if (spec_.resume) expect_settings_of_run(spec_.run, toml, free_settings_of_grpo);
     read_data();
     RewardSpec rewards = config_.rewards();
     rewards.warn = spec_.warn;
@@ -55,9 +59,7 @@ class GrpoRun {
     rewards_->check(rows_);
     if (!eval_rows_.empty()) rewards_->check(eval_rows_);
     if (!rewards_->probe(rows_[0], spec_.stop)) return result("stopped");
-    lock_ = open_run_folder(spec_.run, spec_.resume,
-                            "# Written when the run began; `--resume` reads it back.\n" +
-                                toml_lines(fields_to_json(config_)));
+    lock_ = open_run_folder(spec_.run, spec_.resume, toml);
     stepper_ = std::make_unique<GrpoStepper>(
         GrpoStepSpec{.config = config_,
                      .model = model_,
@@ -68,7 +70,7 @@ class GrpoRun {
                      .load_reference = [this](ParamStore& to) { source_.load(to); }},
         store_, backend_, *rewards_);
     begin();
-    if (!spec_.quiet) fmt::print(stderr, "GRPO on {}\n", backend_.describe());
+    if (!spec_.quiet) say("GRPO on {}\n", backend_.describe());
     log_ = std::make_unique<RunLog>(spec_.run, state_.log, state_.samples, config_.steps, true,
                                     spec_.warn);
     evaluate();
@@ -316,7 +318,7 @@ class GrpoRun {
   void print(const StepFindings& f) {
     if (spec_.quiet || (seconds_since(printed_) < 2 && state_.step != config_.steps)) return;
     printed_ = Clock::now();
-    fmt::print(stderr, "{}\n", step_line(f, config_, state_));
+    say("{}\n", step_line(f, config_, state_));
   }
 
   // Greedy completions of the held-out prompts, if it is time for them. One that a signal cuts
@@ -375,9 +377,9 @@ class GrpoRun {
     improved_ = mean && state_.step > 0 && (!state_.best_reward || *mean > *state_.best_reward);
     if (improved_) state_.best_reward = mean;
     if (!spec_.quiet)
-      fmt::print(stderr, "step {}  evaluation: reward {}{}\n", state_.step,
-                 mean ? fmt::format("{:.4f}", *mean) : "none",
-                 answers ? fmt::format(", exact {:.4f}", state_.last_exact) : "");
+      say("step {}  evaluation: reward {}{}\n", state_.step,
+          mean ? fmt::format("{:.4f}", *mean) : "none",
+          answers ? fmt::format(", exact {:.4f}", state_.last_exact) : "");
   }
 
   // The rows with what the model made of them; a completion they had becomes the reference.

@@ -61,9 +61,10 @@ class AlignRun {
                 {.beta1 = c.beta1, .beta2 = c.beta2, .eps = c.adam_eps, .decay = c.weight_decay}) {}
 
   RunResult run() {
-    lock_ = open_run_folder(
-        spec_.run, spec_.resume,
-        "# Written when the run began; `--resume` reads it back.\n" + toml_lines(settings_));
+    const std::string toml =
+        "# Written when the run began; `--resume` reads it back.\n" + toml_lines(settings_);
+    if (spec_.resume) expect_settings_of_run(spec_.run, toml, free_settings_of_alignment);
+    lock_ = open_run_folder(spec_.run, spec_.resume, toml);
     if (!task_.prepare()) return result("stopped");
     begin();
     log_ =

@@ -22,7 +22,7 @@ struct AlignRunSpec {
   std::filesystem::path run;
   bool resume = false;
   bool quiet = false;                      // nothing on stderr
-  int64_t stop_after_step = 0;             // end there as a signal would; 0: do not
+  int64_t stop_after_step = 0;             // save and end after that step; 0: do not
   const std::atomic<int>* stop = nullptr;  // set by a signal handler
   std::function<void(const std::string&)> warn = {};
 };

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "io/files.h"
+#include "io/terminal.h"
 
 namespace hearth::cuda {
 namespace fs = std::filesystem;
@@ -59,7 +60,7 @@ GemmChoice GemmChoices::put(const std::string& key, const GemmChoice& c) {
     kept = agree(key, c);
   } catch (const Error& e) {
     keeps_ = false;
-    fmt::print(stderr, "hearth: choices of matrix products are not kept: {}\n", e.what());
+    say("hearth: choices of matrix products are not kept: {}\n", e.what());
   }
   return kept;
 }

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "io/hash.h"
 #include "io/progress.h"
+#include "io/terminal.h"
 
 namespace hearth {
 namespace {
@@ -192,8 +193,7 @@ class Download {
 
   void wait(int failures, const std::string& problem) const {
     const double seconds = std::min(60.0, spec_.backoff * double(1 << std::min(failures - 1, 16)));
-    if (spec_.progress)
-      fmt::print(stderr, "{}: {}; trying again in {:.1f} s\n", file_.name, problem, seconds);
+    if (spec_.progress) say("{}: {}; trying again in {:.1f} s\n", file_.name, problem, seconds);
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   }
 

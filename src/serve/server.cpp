@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "io/terminal.h"
 #include "serve/connection.h"
 
 #include <boost/asio/post.hpp>
@@ -43,8 +44,7 @@ int64_t allowed_connections(int64_t wanted) {
   }
   const int64_t allowed = std::max<int64_t>(1, int64_t(limit.rlim_cur) - others);
   if (allowed < wanted)
-    fmt::print(stderr, "hearth: serving {} connections at once, not {}: see ulimit -n\n", allowed,
-               wanted);
+    say("hearth: serving {} connections at once, not {}: see ulimit -n\n", allowed, wanted);
   return std::min(wanted, allowed);
 }
 
@@ -75,7 +75,7 @@ class Server {
         return;
       } catch (const std::exception& e) {
         // One connection's trouble; the others go on.
-        fmt::print(stderr, "hearth: [serve] {}\n", e.what());
+        say_problem(fmt::format("[serve] {}", e.what()));
       }
   }
   void stop() { io_.stop(); }  // by any thread, as are loaded() and open()
@@ -141,8 +141,8 @@ class Server {
       if (service_.closing())
         return now - asked_ > std::chrono::seconds(1) ? stop() : await_signal();
       service_.close();
-      fmt::print(stderr, "hearth: stopping; {} requests may take {} s to end\n", service_.running(),
-                 config_.drain_seconds);
+      say("hearth: stopping; {} requests may take {} s to end\n", service_.running(),
+          config_.drain_seconds);
       asked_ = now;
       end_ = now + std::chrono::milliseconds(int64_t(config_.drain_seconds * 1000));
       await_signal();

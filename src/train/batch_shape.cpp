@@ -40,6 +40,13 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
 
 }  // namespace
 
+int64_t first_step_tokens(const ModelConfig& model, const TrainConfig& c) {
+  if (const int64_t tokens = Steps::parse(c.tokens_per_step, "tokens_per_step").at(0))
+    return tokens;
+  const int64_t length = Steps::parse(c.seq, "seq").at(0);
+  return std::max<int64_t>(c.batch, 1) * (length ? length : model.context);
+}
+
 ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const BatchShape& s,
                          int64_t logits_bytes) {
   return {.model = model,

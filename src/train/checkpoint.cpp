@@ -26,6 +26,12 @@ constexpr std::string_view free_settings[] = {
     "workers",   "keep",          "checkpoint_every", "prefetch",   "sample_every", "sample_tokens",
     "recompute", "sample_prompt", "eval_documents",   "offload"};
 
+}  // namespace
+
+std::span<const std::string_view> free_pretrain_settings() { return free_settings; }
+
+namespace {
+
 std::vector<int64_t> dims(const Shape& s) { return {s.dim.begin(), s.dim.begin() + s.rank}; }
 
 std::vector<TensorToWrite> optimizer_tensors(ParamStore& store) {

@@ -43,6 +43,10 @@ std::filesystem::path save_model_checkpoint(const std::filesystem::path& run,
 nlohmann::json load_model_checkpoint(const std::filesystem::path& dir, const ModelConfig&,
                                      ParamStore&);
 
+// Settings that may change between the parts of one pretraining run without changing what it
+// computes.
+std::span<const std::string_view> free_pretrain_settings();
+
 // An error that names the first setting that was another when the run began, `free` ones aside.
 void expect_same_settings(const nlohmann::json& saved, const nlohmann::json& now,
                           std::span<const std::string_view> free, const std::string& where);

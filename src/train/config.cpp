@@ -43,7 +43,7 @@ void TrainConfig::check() const {
   expect_at_least(0.0, "--target-loss", target_loss);
   expect_at_least<int64_t>(-1, "--document-start", document_start);
   expect_at_least<int64_t>(0, "--eval-every", eval_every);
-  expect_at_least<int64_t>(1, "--eval-tokens", eval_tokens);
+  expect_at_least<int64_t>(0, "--eval-tokens", eval_tokens);
   expect_at_least<int64_t>(0, "--checkpoint-every", checkpoint_every);
   expect_at_least(0, "--keep", keep);
   expect_at_least<int64_t>(0, "--sample-every", sample_every);

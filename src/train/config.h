@@ -64,7 +64,7 @@ struct TrainConfig {
   bool document_mask = false;
   int64_t document_start = -1;
   int workers = 2, prefetch = 4;
-  int64_t eval_every = 250, eval_tokens = 1 << 20;
+  int64_t eval_every = 250, eval_tokens = 0;
   bool eval_documents = false;
   double target_loss = 0;
   int64_t checkpoint_every = 500;
@@ -106,7 +106,8 @@ struct TrainConfig {
     v("workers", workers, "loader threads");
     v("prefetch", prefetch, "batches made ahead");
     v("eval_every", eval_every, "steps between validations; 0: only at the end");
-    v("eval_tokens", eval_tokens, "validation tokens, from the start of the files");
+    v("eval_tokens", eval_tokens,
+      "validation tokens, from the start of the files; 0: as long as 20 steps take, 2^20 at most");
     v("eval_documents", eval_documents,
       "validate on documents from their start; only one longer than seq is cut");
     v("target_loss", target_loss, "stop when the validation loss is no higher; 0: never");

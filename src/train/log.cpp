@@ -1,7 +1,6 @@
 #include "train/log.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 
@@ -27,20 +26,11 @@ RunLog::RunLog(const std::filesystem::path& run, const LogMark& log, const LogMa
       perf_(run / "perf.jsonl"),
       events_(run / "tensorboard"),
       total_steps_(total_steps),
-      quiet_(quiet),
-      terminal_(isatty(STDERR_FILENO)) {
+      status_(!quiet) {
   for (const MarkedLog* file : {&log_, &samples_})
     if (warn && !file->trouble().empty()) warn(file->trouble());
 }
 
-RunLog::~RunLog() {
-  if (line_open_) fmt::print(stderr, "\n");
-}
-
-void RunLog::clear_line() {
-  if (line_open_) fmt::print(stderr, "\r\x1b[K");
-  line_open_ = false;
-}
 
 void RunLog::step(const StepRecord& r) {
   nlohmann::ordered_json j{{"step", r.step}, {"tokens", r.tokens}, {"loss", r.loss}, {"lr", r.lr}};
@@ -70,30 +60,28 @@ void RunLog::step(const StepRecord& r) {
   events_.scalar("perf/tokens_per_s", r.step, float(r.tokens_per_s), now);
   if (r.flops > 0) events_.scalar("perf/mfu", r.step, float(r.mfu), now);
   if (seconds_since(flushed_) > 1) flush_events();  // for who watches; steps may be many a second
-  if (!quiet_) progress(r);
+  progress(r);
 }
 
 void RunLog::progress(const StepRecord& r) {
-  average_ = average_ == 0 ? r.seconds : 0.9 * average_ + 0.1 * r.seconds;
-  const double now = wall_time();
-  const bool last = r.step == total_steps_;
-  if (!last && now - last_print_ < (terminal_ ? 0.2 : 5.0)) return;
-  last_print_ = now;
+  const bool first = average_ == 0, last = r.step == total_steps_;
+  average_ = first ? r.seconds : 0.9 * average_ + 0.1 * r.seconds;
+  if (!first && !last && !status_.due()) return;
   std::string line = fmt::format("step {}/{}  loss {:.4f}", r.step, total_steps_, r.loss);
   if (last_val_ > 0) line += fmt::format("  val {:.4f}", last_val_);
   line += fmt::format("  lr {:.2e}", r.lr);
   if (r.grad_norm) line += fmt::format("  |g| {:.2f}", *r.grad_norm);
   line += fmt::format("  {:.0f} tok/s", r.tokens_per_s);
-  if (r.flops > 0) line += fmt::format("  {:.1f} GFLOP/s ({:.0f}%)", r.flops * 1e-9, 100 * r.mfu);
+  if (r.flops > 0) line += fmt::format("  {:.1f} GFLOP/s", r.flops * 1e-9);
+  if (r.mfu > 0) line += fmt::format(" ({:.0f}% of the peak measured at the start)", 100 * r.mfu);
   line += fmt::format("  eta {}", clock_text(average_ * double(total_steps_ - r.step)));
-  if (terminal_) {
-    clear_line();
-    fmt::print(stderr, "{}", line);
-    line_open_ = true;
-  } else {
-    fmt::print(stderr, "{}\n", line);
-  }
-  std::fflush(stderr);
+  status_.show_now(line);
+}
+
+void RunLog::validating(int64_t step, int64_t tokens, int64_t most) {
+  if (status_.due())
+    status_.show_now(
+        fmt::format("step {}  validating: {} tokens of at most {}", step, tokens, most));
 }
 
 void RunLog::validation(int64_t step, double loss, double seconds,
@@ -129,12 +117,7 @@ void RunLog::sample(int64_t step, const std::string& text) {
   note(fmt::format("step {}  sample: {}", step, text));
 }
 
-void RunLog::note(const std::string& line) {
-  if (quiet_) return;
-  clear_line();
-  fmt::print(stderr, "{}\n", line);
-  std::fflush(stderr);
-}
+void RunLog::note(const std::string& line) { status_.finish(line); }
 
 void RunLog::sync() {
   log_.sync();

@@ -13,6 +13,7 @@
 #include "core/backend.h"
 #include "core/clock.h"
 #include "io/files.h"
+#include "io/progress.h"
 #include "io/tensorboard.h"
 #include "train/marked_log.h"
 
@@ -39,9 +40,10 @@ class RunLog {
   // computed again are measured again. `quiet` leaves stderr alone.
   RunLog(const std::filesystem::path& run, const LogMark& log, const LogMark& samples,
          int64_t total_steps, bool quiet, const std::function<void(const std::string&)>& warn = {});
-  ~RunLog();
 
   void step(const StepRecord&);
+  // How far a validation is.
+  void validating(int64_t step, int64_t tokens, int64_t most);
   void validation(int64_t step, double loss, double seconds,
                   const nlohmann::ordered_json& more = {});
   // Numbers by name, found without a loss.
@@ -56,16 +58,14 @@ class RunLog {
  private:
   void progress(const StepRecord&);
   void flush_events();
-  void clear_line();
 
   MarkedLog log_, samples_;
   AppendLog perf_;
   EventWriter events_;
   int64_t total_steps_;
-  bool quiet_, terminal_;
-  bool line_open_ = false;
+  StatusLine status_;
   Clock::time_point flushed_ = Clock::now();  // the events
-  double last_print_ = 0, average_ = 0;
+  double average_ = 0;                        // seconds of a step; 0: none yet
   double last_val_ = 0;
 };
 

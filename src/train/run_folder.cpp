@@ -4,12 +4,16 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <map>
 #include <set>
 
 #include "core/error.h"
 #include "io/checkpoint_dir.h"
 #include "io/json.h"
+#include "io/toml.h"
 #include "train/run_state.h"
 
 namespace hearth {
@@ -46,6 +50,52 @@ void expect_new_or_resumed(const fs::path& run, bool resume) {
            "expected a new run folder, got one with a run in it ({}); add --resume to go on with "
            "it",
            name);
+}
+
+namespace {
+
+std::optional<double> number_in(const std::string& text) {
+  double x = 0;
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, x);
+  if (error != std::errc{} || at != end) return {};
+  return x;
+}
+
+// A file may have been edited: 1e-2 is 0.01.
+bool same_value(const std::string& a, const std::string& b) {
+  return a == b || (number_in(a) && number_in(a) == number_in(b));
+}
+
+bool same_values(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_value);
+}
+
+}  // namespace
+
+void expect_settings_of_run(const fs::path& run, const std::string& config_toml,
+                            std::span<const std::string_view> free) {
+  const fs::path file = run / "config.toml";
+  if (!fs::exists(file)) return;
+  std::map<std::string, std::vector<std::string>> began;
+  for (TomlItem& item : read_toml(file)) began[item.key] = std::move(item.values);
+  std::vector<std::string> others;
+  for (const TomlItem& item : parse_toml(config_toml, "settings")) {
+    const auto it = began.find(item.key);
+    if (it == began.end() || std::ranges::find(free, item.key) != free.end()) continue;
+    if (!same_values(it->second, item.values))
+      others.push_back(fmt::format("{} = {}, not {}", item.key, fmt::join(it->second, ","),
+                                   fmt::join(item.values, ",")));
+  }
+  if (others.empty()) return;
+  constexpr size_t shown = 4;
+  const std::string more =
+      others.size() > shown ? fmt::format(" and {} more", others.size() - shown) : "";
+  others.resize(std::min(others.size(), shown));
+  fail(file.string(),
+       "a run keeps the settings it began with: {}{}; leave out the flags (or --preset) that say "
+       "otherwise, or start a new run",
+       fmt::join(others, "; "), more);
 }
 
 Fd lock_run(const fs::path& run) {

@@ -6,7 +6,9 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "io/files.h"
 
@@ -15,6 +17,11 @@ namespace hearth {
 // An error where there is a run already and it is not to be resumed. Without the lock this is only
 // an early word: open_run_folder() checks again.
 void expect_new_or_resumed(const std::filesystem::path& run, bool resume);
+
+// An error where the run in the folder began with other settings than `config_toml`, the names in
+// `free` aside: a run keeps what it computes by.
+void expect_settings_of_run(const std::filesystem::path& run, const std::string& config_toml,
+                            std::span<const std::string_view> free);
 
 // Held while a process trains in a run folder: two would write over each other.
 Fd lock_run(const std::filesystem::path& run);

@@ -9,6 +9,7 @@
 #include "io/fields.h"
 #include "io/files.h"
 #include "io/process_memory.h"
+#include "io/terminal.h"
 #include "train/bad_steps.h"
 #include "train/log.h"
 #include "train/run_folder.h"
@@ -43,7 +44,7 @@ class Run {
     check_everything();
     open_folder();
     begin();
-    if (!spec_.quiet) fmt::print(stderr, "training on {}\n", backend_.describe());
+    if (!spec_.quiet) say("training on {}\n", backend_.describe());
     log_ = std::make_unique<RunLog>(spec_.run, state_.log, state_.samples, config_.steps,
                                     spec_.quiet, spec_.warn);
     if (state_.step == 0 && state_.log.bytes == 0 && !config_.val.empty() && config_.eval_every)
@@ -318,6 +319,7 @@ class Run {
     each_validation_batch(loader_spec(config_.val), config_, [&](const Batch& b) {
       sum += programs_->evaluate(b) * double(b.count);
       count += b.count;
+      log_->validating(state_.step, count, config_.eval_tokens);
       return true;
     });
     const double loss = sum / double(count);
@@ -380,7 +382,11 @@ class Run {
 
 RunResult pretrain(const RunSpec& spec, Backend& backend) {
   spec.train.check();
-  return Run(spec, backend).run();
+  RunSpec whole = spec;  // config.toml keeps what was chosen here
+  if (whole.train.eval_tokens == 0)
+    whole.train.eval_tokens = default_eval_tokens(first_step_tokens(spec.model, spec.train));
+  if (spec.resume) expect_settings_of_run(spec.run, toml_text(whole), free_pretrain_settings());
+  return Run(whole, backend).run();
 }
 
 }  // namespace hearth

@@ -22,7 +22,7 @@ struct RunSpec {
   std::filesystem::path run;
   bool resume = false;                     // go on with the run in the folder, if there is one
   bool quiet = false;                      // nothing on stderr
-  int64_t stop_after_step = 0;             // end there as a signal would; 0: do not
+  int64_t stop_after_step = 0;             // save and end after that step; 0: do not
   double peak_flops = 0;                   // of this machine, for MFU; 0: unknown
   const std::atomic<int>* stop = nullptr;  // set by a signal handler
   // Text the model makes at this moment, for the log; absent: no samples.
@@ -60,6 +60,9 @@ struct Room {
 // run made when it began, for another would not be the same run.
 std::vector<BatchShape> batch_shapes(const ModelConfig&, const TrainConfig&, const Room&,
                                      std::span<const int64_t> chosen = {});
+
+// Tokens of the first optimizer step, as the settings alone say.
+int64_t first_step_tokens(const ModelConfig&, const TrainConfig&);
 
 ProgramSpec program_spec(const ModelConfig&, const TrainConfig&, const BatchShape&,
                          int64_t logits_bytes);
