@@ -5,7 +5,9 @@
 #include "align/sft.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
+#include "cli/pretrain.h"
 #include "cli/signals.h"
+#include "io/terminal.h"
 
 namespace hearth {
 namespace {
@@ -24,20 +26,18 @@ using Align = RunResult (*)(const Config&, const AlignRunSpec&, Backend&);
 
 void print_aligned(const RunResult& r, bool as_json, const Backend& backend) {
   if (as_json)
-    return print_json({{"steps", r.steps},
-                       {"tokens", r.tokens},
-                       {"train_loss", r.train_loss},
-                       {"val_loss", r.val_loss ? nlohmann::json(*r.val_loss) : nlohmann::json()},
-                       {"tokens_per_s", r.tokens_per_s},
-                       {"train_seconds", r.train_seconds},
-                       {"skipped", r.skipped},
-                       {"reason", r.reason},
-                       {"checkpoint", r.checkpoint.string()},
-                       {"device", backend.describe()}});
-  fmt::print("{} steps, {} tokens, loss {:.4f}", r.steps, r.tokens, r.train_loss);
-  if (r.val_loss) fmt::print(", validation {:.4f}", *r.val_loss);
-  fmt::print(", {:.0f} tokens/s, {:.1f} s; {}\n", r.tokens_per_s, r.train_seconds,
-             r.checkpoint.string());
+    return put_result(
+        json_line({{"steps", r.steps},
+                   {"tokens", r.tokens},
+                   {"train_loss", r.train_loss},
+                   {"val_loss", r.val_loss ? nlohmann::json(*r.val_loss) : nlohmann::json()},
+                   {"tokens_per_s", r.tokens_per_s},
+                   {"train_seconds", r.train_seconds},
+                   {"skipped", r.skipped},
+                   {"reason", r.reason},
+                   {"checkpoint", r.checkpoint.string()},
+                   {"device", backend.describe()}}));
+  put_result(result_line(r));
 }
 
 template <class Config>
@@ -45,15 +45,16 @@ void run_aligned(const AlignFlags<Config>& f, Align<Config> method) {
   Config config;
   f.config.apply(config);
   if (config.clock == 0) config.clock = int64_t(std::time(nullptr));  // kept with the run
-  const AlignRunSpec spec{
-      .run = f.run,
-      .resume = f.resume,
-      .stop_after_step = f.stop_after_step,
-      .stop = count_stop_signals(),
-      .warn = [](const std::string& line) { fmt::print(stderr, "hearth: {}\n", line); }};
+  const AlignRunSpec spec{.run = f.run,
+                          .resume = f.resume,
+                          .stop_after_step = f.stop_after_step,
+                          .stop = count_stop_signals(),
+                          .warn = [](const std::string& line) { say_problem(line); }};
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = config.dtype == TrainDType::tf32});
-  print_aligned(method(config, spec, *backend), f.common.json, *backend);
+  const RunResult r = method(config, spec, *backend);
+  print_aligned(r, f.common.json, *backend);
+  expect_not_signalled(r.reason);
 }
 
 template <class Config>
@@ -62,8 +63,8 @@ void add_method(CLI::App& app, const char* name, const char* help, Align<Config>
   auto f = std::make_shared<AlignFlags<Config>>();
   add_common(*c, f->common);
   c->add_option("--run", f->run, "run folder")->required();
-  c->add_flag("--resume", f->resume, "go on with the run in the folder, exactly");
-  c->add_option("--stop-after-step", f->stop_after_step, "end there as a signal would");
+  c->add_flag("--resume", f->resume, "go on with the run in the folder, to the bit");
+  c->add_option("--stop-after-step", f->stop_after_step, "save and exit after this step");
   f->config.add(*c, Config{}, "Training");
   c->callback([f, method] { run_aligned(*f, method); });
 }

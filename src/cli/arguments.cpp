@@ -5,8 +5,11 @@
 #include <filesystem>
 #include <set>
 
+#include "cli/flags.h"
+#include "cli/synonyms.h"
 #include "core/error.h"
 #include "io/json.h"
+#include "io/terminal.h"
 #include "io/toml.h"
 
 namespace hearth {
@@ -59,23 +62,48 @@ std::string value_of(const std::vector<std::string>& args, const std::string& fl
 }
 
 // `--resume` of a run reads the settings the run began with, unless --config says otherwise.
-std::string config_file(const CLI::App& command, const std::vector<std::string>& given) {
+struct ConfigFile {
+  std::string path;  // empty: none
+  bool of_run = false;
+};
+
+ConfigFile config_file(const CLI::App& command, const std::vector<std::string>& given) {
   const std::string file = value_of(given, "--config");
-  if (!file.empty() || !command.get_option_no_throw("--resume")) return file;
+  if (!file.empty() || !command.get_option_no_throw("--resume")) return {file};
   const bool resumes = std::any_of(given.begin(), given.end(), [](const std::string& a) {
     return name_in(a) == "--resume" && a != "--resume=false";
   });
-  if (!resumes) return {};
-  const std::filesystem::path saved =
-      std::filesystem::path(value_of(given, "--run")) / "config.toml";
-  return std::filesystem::exists(saved) ? saved.string() : std::string();
+  const std::string run = value_of(given, "--run");
+  if (!resumes || run.empty()) return {};
+  const std::filesystem::path saved = std::filesystem::path(run) / "config.toml";
+  if (std::filesystem::exists(saved)) return {saved.string(), true};
+  // With settings of its own a call can start the run: jobs that may be restarted always resume.
+  if (value_of(given, "--data").empty())
+    fail(run, "there is no run to resume here: {} does not exist", saved.string());
+  say("hearth: there is no run in {} yet: a new one starts\n", run);
+  return {};
 }
 
-void append(std::vector<std::string>& args, const CLI::App& command, const std::string& flag,
-            const std::vector<std::string>& values) {
+bool is_switch(const CLI::App& command, const std::string& flag) {
   const CLI::Option* o = command.get_option_no_throw(flag);
-  if (o->get_expected_max() == 0) {  // a switch
-    args.push_back(flag + "=" + values.at(0));
+  return o && o->get_expected_max() == 0;
+}
+
+// "true" or "false" from one of the ways to write it. `where` names who gave it.
+std::string truth(const std::string& value, const std::string& where) {
+  for (const char* yes : {"true", "1", "yes", "on"})
+    if (value == yes) return "true";
+  for (const char* no : {"false", "0", "no", "off"})
+    if (value == no) return "false";
+  fail_usage(where, "expected true or false (or 1, yes, on, 0, no, off), got {}", in_quotes(value));
+}
+
+// `where` names the variable or the file that gives the values.
+void append(std::vector<std::string>& args, const CLI::App& command, const std::string& flag,
+            const std::vector<std::string>& values, const std::string& where) {
+  const CLI::Option* o = command.get_option_no_throw(flag);
+  if (is_switch(command, flag)) {
+    args.push_back(flag + "=" + truth(values.at(0), where));
     return;
   }
   if (values.size() == 1 && o->get_expected_max() == 1) {
@@ -118,25 +146,58 @@ bool trusts_programs(const std::vector<std::string>& args) {
   });
 }
 
+// As a key of a file is written.
+std::string meant_key(const std::string& flag, const CLI::App& command) {
+  std::string meant = meant_flag(flag, command);
+  if (meant.empty()) return meant;
+  meant.erase(0, 2);
+  std::replace(meant.begin(), meant.end(), '-', '_');
+  return meant;
+}
+
+// The end of a complaint about an unknown flag: the one that was meant, or where all are listed.
+std::string remedy(const std::string& meant, const CLI::App& command) {
+  if (!meant.empty()) return fmt::format("did you mean {}?", meant);
+  std::string path = command.get_name();
+  for (const CLI::App* at = command.get_parent(); at; at = at->get_parent())
+    path = at->get_name() + " " + path;
+  return fmt::format("{} --help lists them", path);
+}
+
 void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
-                 const CLI::App& command, const std::string& file) {
+                 const CLI::App& command, const ConfigFile& config) {
+  const std::string& file = config.path;
   const std::vector<std::string> known = flag_names(command);
   const bool trusted = trusts_programs(args);
+  // A preset that is given with --resume is compared to the run's model, not completed by it.
+  const bool own_model = config.of_run && seen.contains("--preset");
   for (const TomlItem& item : read_toml(file)) {
     const std::string heading = item.section.substr(item.section.rfind('.') + 1);
     if (!heading.empty() && heading != command.get_name()) continue;
     const std::string flag = flag_of(item.key);
     if (std::find(known.begin(), known.end(), flag) == known.end())
-      fail_usage(file, "expected a flag of {}, got {}; the nearest is {}", command.get_name(),
-                 in_quotes(item.key), nearest(flag, known).substr(2));
+      fail_usage(file, "expected a flag of {}, got {}; {}", command.get_name(), in_quotes(item.key),
+                 remedy(meant_key(flag, command), command));
+    if (own_model && command.get_option_no_throw(flag)->get_group() == model_group) continue;
     // An empty list or string is what a flag holds that is not given.
     if (item.values.empty() || (item.values.size() == 1 && item.values[0].empty())) continue;
     if (flag == trust_flag)
       fail_usage(file, "expected {} on the command line alone, got it in a file", trust_flag);
     if (!seen.insert(flag).second) continue;
     if (!trusted) expect_trusted(command, file, flag, item.values);
-    append(args, command, flag, item.values);
+    append(args, command, flag, item.values, fmt::format("{}: {}", file, item.key));
   }
+}
+
+std::string quoted_for_shell(const std::string& word) {
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) ||
+           std::string_view("_-./:=,+@%").find(char(c)) != std::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
 }
 
 }  // namespace
@@ -160,13 +221,18 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
     seen.insert(flag);
   }
   std::vector<std::string> args = given;
+  for (std::string& a : args)
+    if (const size_t at = a.find('='); a.starts_with("--") && at != a.npos)
+      if (const std::string flag = a.substr(0, at); is_switch(*command, flag))
+        a = flag + "=" + truth(a.substr(at + 1), flag);
   for (const std::string& flag : flag_names(*command)) {
     const char* value = flag.starts_with("--no-") || flag == "--help" || flag == "--config"
                             ? nullptr
                             : std::getenv(environment_name(flag).c_str());
-    if (value && *value && seen.insert(flag).second) append(args, *command, flag, {value});
+    if (value && *value && seen.insert(flag).second)
+      append(args, *command, flag, {value}, environment_name(flag));
   }
-  if (const std::string file = config_file(*command, args); !file.empty())
+  if (const ConfigFile file = config_file(*command, args); !file.path.empty())
     append_file(args, seen, *command, file);
   return args;
 }
@@ -181,19 +247,37 @@ void explain_parse_error(CLI::App& app, const std::vector<std::string>& given,
       const std::string flag = name_in(a);
       if (!a.starts_with("--") || a == "--") continue;
       if (std::find(known.begin(), known.end(), flag) == known.end())
-        fail_usage(where, "expected a known flag, got {}; the nearest is {}", flag,
-                   nearest(flag, known));
+        fail_usage(where, "expected a known flag, got {}; {}", flag,
+                   remedy(meant_flag(flag, *command), *command));
     }
     std::vector<std::string> names;
     for (CLI::App* s : subcommands(*command)) names.push_back(s->get_name());
     for (const std::string& a : given)
       if (!names.empty() && a != command->get_name() && !a.starts_with("-"))
-        fail_usage(where, "expected a command, got {}; the nearest is {}", in_quotes(a),
-                   nearest(a, names));
+        fail_usage(where, "expected a command, got {}; {}", in_quotes(a),
+                   remedy(near(a, names), *command));
   }
   std::string text = e.what();
   std::replace(text.begin(), text.end(), '\n', ' ');
   fail_usage(where, "expected another call: {}", text);
+}
+
+std::string resume_command(CLI::App& app, const std::vector<std::string>& given,
+                           const std::string& program) {
+  const CLI::App* command = find_command(app, given);
+  std::string text = quoted_for_shell(program) + " " + command->get_name();
+  const bool resumes = command->get_option_no_throw("--resume");
+  // What the run's config.toml does not keep. A command without --resume goes on by itself.
+  const std::set<std::string> kept_by_caller{"--run", "--device", "--threads", "--memory-limit",
+                                             "--json"};
+  for (const CLI::Option* o : command->get_options()) {
+    const std::string flag = "--" + (o->get_lnames().empty() ? "" : o->get_lnames()[0]);
+    if (o->count() == 0 || (resumes && !kept_by_caller.contains(flag))) continue;
+    text += " " + flag;
+    if (o->get_expected_max() > 0)
+      for (const std::string& v : o->results()) text += " " + quoted_for_shell(v);
+  }
+  return resumes ? text + " --resume" : text;
 }
 
 }  // namespace hearth

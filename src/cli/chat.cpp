@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "io/terminal.h"
 #include "serve/model.h"
 
 namespace hearth {
@@ -96,7 +97,7 @@ class Chat {
  private:
   // To the person, not to whoever reads the answers.
   void note(std::string_view text) const {
-    if (terminal_) fmt::print(stderr, "{}", text);
+    if (terminal_) say("{}", text);
   }
 
   void reset() {
@@ -114,8 +115,7 @@ class Chat {
     } else if (word == "/save" && !rest.empty()) {
       save(rest);
     } else {
-      fmt::print(stderr, "hearth: [chat] expected /reset, /save FILE or /quit, got {}\n",
-                 in_quotes(line));
+      say("hearth: [chat] expected /reset, /save FILE or /quit, got {}\n", in_quotes(line));
     }
   }
 
@@ -126,7 +126,7 @@ class Chat {
                                   -1, ' ', false, nlohmann::json::error_handler_t::replace) +
                                   "\n");
       note(fmt::format("(saved {} messages in {})\n", messages_.size(), file));
-    } catch (const Error& e) { fmt::print(stderr, "hearth: {}\n", e.what()); }
+    } catch (const Error& e) { say_problem(e.what()); }
   }
 
   // The conversation as tokens; the oldest turns are dropped until it and an answer fit.
@@ -159,12 +159,12 @@ class Chat {
       request.prompt = prompt();
     } catch (const Error& e) {
       messages_.erase(messages_.size() - 1);
-      fmt::print(stderr, "hearth: {}\n", e.what());
+      say_problem(e.what());
       return;
     }
     const Completion c = model_.engine().run(std::vector{request}, [&](const TokenEvent& t) {
       if (!flags_.common.json) {
-        put(t.text);
+        put_text(t.text);
         flush();
       }
       return !interrupted;
@@ -176,6 +176,7 @@ class Chat {
       put("\n");
     flush();
     if (c.finish_reason == "cancelled") note("(stopped)\n");
+    say_if_clipped(c, request.sampling.max_tokens, model_.context());
   }
 
   ServedModel& model_;
@@ -193,13 +194,10 @@ void run_conversation(const ConversationFlags& flags) {
   ServedModel model({flags.model, flags.adapter}, *backend, weights,
                     {.max_batch = 1, .cache = cache});
   if (!model.chat().has_template())
-    fmt::print(
-        stderr,
-        "hearth: this model has no chat template, so the conversation is written plainly as "
+    say("hearth: this model has no chat template, so the conversation is written plainly as "
         "User: and Assistant:. hearth generate continues a prompt; hearth sft on messages or "
         "instructions teaches a template\n");
-  if (isatty(STDIN_FILENO))
-    fmt::print(stderr, "/reset, /save FILE, /quit; Ctrl-C stops an answer\n");
+  if (isatty(STDIN_FILENO)) say("/reset, /save FILE, /quit; Ctrl-C stops an answer\n");
   catch_interrupts();
   Chat(model, flags).run();
 }

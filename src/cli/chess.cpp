@@ -7,6 +7,7 @@
 #include "chess/score.h"
 #include "cli/commands.h"
 #include "core/error.h"
+#include "io/terminal.h"
 
 namespace hearth {
 namespace {
@@ -76,10 +77,9 @@ void run_score(const ScoreFlags& flags) {
       chess::open_stockfish(flags.stockfish, {.processes = flags.threads, .nodes = flags.nodes});
   const chess::ScoredFile scored = chess::score_file(flags.data, pool.get());
   if (scored.unlabelled > 0)
-    fmt::print(stderr,
-               "{} policy rows have neither reference nor best move, and {}: of their rewards only "
-               "the format is told\n",
-               scored.unlabelled, pool ? "Stockfish gave none" : "there is no Stockfish");
+    say("{} policy rows have neither reference nor best move, and {}: of their rewards only "
+        "the format is told\n",
+        scored.unlabelled, pool ? "Stockfish gave none" : "there is no Stockfish");
   ordered_json report = scored.scores.json();
   report["unlabelled"] = scored.unlabelled;
   report["stockfish"] = pool != nullptr;

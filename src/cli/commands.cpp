@@ -3,6 +3,8 @@
 #include "cli/commands.h"
 
 #include <fmt/format.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -11,9 +13,11 @@
 #include <set>
 
 #include "cli/arguments.h"
+#include "cli/signals.h"
 #include "core/build_info.h"
 #include "core/error.h"
-#include "io/json.h"
+#include "infer/engine.h"
+#include "io/terminal.h"
 
 namespace hearth {
 
@@ -40,9 +44,32 @@ void flush() {
     fail("stdout", "expected to write all, got an error");
 }
 
-void print_json(const nlohmann::ordered_json& j) {
-  put(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+void put_text(std::string_view text) {
+  static const bool terminal = isatty(STDOUT_FILENO);
+  if (terminal)
+    put(visible(text));
+  else
+    put(text);
 }
+
+void put_result(std::string_view text) {
+  if (reader_is_gone(STDOUT_FILENO)) return;
+  put(text);
+  flush();
+}
+
+bool say_if_clipped(const Completion& c, int64_t asked, int64_t context) {
+  if (c.finish_reason != "length" || int64_t(c.tokens.size()) >= asked) return false;
+  say("hearth: --max-tokens {} was cut to {}: the model's context of {} tokens is full\n", asked,
+      c.tokens.size(), context);
+  return true;
+}
+
+std::string json_line(const nlohmann::ordered_json& j) {
+  return j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+void print_json(const nlohmann::ordered_json& j) { put(json_line(j)); }
 
 int run_command_line(int argc, char** argv) {
   CLI::App app("hearth trains, samples and measures small language models on the machine you own.",
@@ -70,8 +97,13 @@ int run_command_line(int argc, char** argv) {
   const std::vector<std::string> given(argv + 1, argv + argc);
   std::vector<std::string> args = merge_arguments(app, given);
   std::reverse(args.begin(), args.end());  // as CLI11 wants them
+  int code = 0;
   try {
     app.parse(args);
+  } catch (const StoppedBySignal& s) {
+    say("hearth: stopped by SIG{}; to go on:\n  {}\n", sigabbrev_np(s.signal),
+        resume_command(app, given, argv[0]));
+    code = 128 + s.signal;
   } catch (const CLI::CallForVersion&) {
     put(fmt::format("hearth {}\n", build_info().version));
   } catch (const CLI::ParseError& e) {
@@ -79,7 +111,7 @@ int run_command_line(int argc, char** argv) {
     app.exit(e);  // help
   }
   flush();  // a full disk is an error, not less output
-  return 0;
+  return code;
 }
 
 }  // namespace hearth

@@ -14,6 +14,8 @@
 
 namespace hearth {
 
+struct Completion;
+
 // Flags most commands take.
 struct Common {
   std::string device = "auto";  // auto | cpu | cuda[:i]
@@ -54,8 +56,19 @@ DType weights_dtype(const std::string& name, const Backend&);
 void put(std::string_view);
 void flush();
 
-// One JSON object on stdout. JSON cannot carry bytes that are not UTF-8: they become U+FFFD.
-void print_json(const nlohmann::ordered_json&);
+// What a model wrote: a pipe or a file gets the exact bytes, a terminal gets control characters
+// made visible.
+void put_text(std::string_view);
+
+// The last words of a run, whose results lie in its folder: that nobody reads them is no error.
+void put_result(std::string_view);
+
+// Says on stderr, and returns, whether the context ended a completion before `asked` tokens.
+bool say_if_clipped(const Completion&, int64_t asked, int64_t context);
+
+// One JSON object as a line. JSON cannot carry bytes that are not UTF-8: they become U+FFFD.
+std::string json_line(const nlohmann::ordered_json&);
+void print_json(const nlohmann::ordered_json&);  // on stdout
 
 void add_info(CLI::App&);
 void add_tokenizer(CLI::App&);

@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "core/error.h"
 #include "cpu/backend.h"
+#include "io/terminal.h"
 
 namespace hearth {
 namespace {
@@ -20,9 +21,8 @@ void run_convert(const ConvertFlags& flags) {
   spec.adapter = flags.adapter;
   const auto backend = make_cpu_backend(0);
   const Converted c = convert_model(spec, *backend);
-  if (c.widened)
-    fmt::print(stderr, "{} matrices are F16: their rows are not whole blocks of 32\n", c.widened);
-  if (!c.tokenizer) fmt::print(stderr, "{} has no tokenizer beside it\n", c.from);
+  if (c.widened) say("{} matrices are F16: their rows are not whole blocks of 32\n", c.widened);
+  if (!c.tokenizer) say("{} has no tokenizer beside it\n", c.from);
   if (flags.json) {
     print_json({{"model_type", c.model_type},
                 {"params", c.params},

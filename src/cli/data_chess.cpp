@@ -3,6 +3,7 @@
 #include "chess/split.h"
 #include "cli/commands.h"
 #include "core/error.h"
+#include "io/terminal.h"
 
 namespace hearth {
 namespace {
@@ -64,7 +65,7 @@ void run_data_chess(const DataChessFlags& flags) {
     if (!spec.environment)
       fail("data chess",
            "expected Stockfish for the P: task, got none; install the package stockfish");
-    fmt::print(stderr, "there is no Stockfish: the P: task is left out\n");
+    say("there is no Stockfish: the P: task is left out\n");
   }
   Threads threads(flags.threads);
   const chess::ChessDataCounts n = chess::write_chess_data(flags.out, spec, threads, pool.get());

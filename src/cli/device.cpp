@@ -2,6 +2,7 @@
 // otherwise, and a sentence that says why.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <charconv>
 
 #include "cli/commands.h"
@@ -9,9 +10,16 @@
 #include "cpu/backend.h"
 #include "cuda/backend.h"
 #include "io/json.h"
+#include "io/terminal.h"
 
 namespace hearth {
 namespace {
+
+// Why no card is used; said once, however many backends a command makes.
+void say_using_cpu(const std::string& why) {
+  static std::atomic<bool> said = false;
+  if (!said.exchange(true)) say("hearth: using the CPU: {}\n", why);
+}
 
 // The first card this build can use; -1 with a sentence on stderr where there is none. A build
 // without CUDA was never meant to use one: nothing is said.
@@ -23,7 +31,7 @@ int first_usable_card() {
     if (c.problem.empty()) return c.index;
     if (why.empty()) why = fmt::format("{}: {}", c.name, c.problem);
   }
-  if (driver.runtime > 0) fmt::print(stderr, "hearth: using the CPU: {}\n", why);
+  if (driver.runtime > 0) say_using_cpu(why);
   return -1;
 }
 
@@ -112,7 +120,7 @@ std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) 
                                 .memory_limit = int64_t(c.memory_limit * (1 << 30))});
     } catch (const Error& e) {
       if (c.device != "auto") throw;
-      fmt::print(stderr, "hearth: using the CPU: {}\n", e.what());
+      say_using_cpu(e.what());
     }
   }
   if (wish.tf32 || wish.fp16)

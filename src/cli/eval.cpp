@@ -10,7 +10,9 @@
 #include "data/shards.h"
 #include "infer/engine.h"
 #include "io/fields.h"
+#include "io/progress.h"
 #include "io/safetensors.h"
+#include "io/terminal.h"
 #include "model/decoder.h"
 #include "model/folder.h"
 
@@ -67,13 +69,11 @@ std::vector<Score> scored(Examinee& e, const EvalFlags& f, std::span<const Score
                           bool greedy) {
   Scorer scorer(e.source.config(), e.params, *e.backend,
                 {.batch_tokens = f.batch_tokens, .greedy = greedy, .cache = cache_format(f.kv)});
-  size_t told = 0;
+  StatusLine status;
   const auto scores = scorer.score(items, [&](size_t done) {
-    if (done - told < items.size() / 50 && done != items.size()) return;
-    told = done;
-    fmt::print(stderr, "\rscored {} of {} ", done, items.size());
+    if (status.due()) status.show(fmt::format("scored {} of {}", done, items.size()));
   });
-  fmt::print(stderr, "\n");
+  status.finish(fmt::format("scored {} of {}", items.size(), items.size()));
   return scores;
 }
 
@@ -206,7 +206,7 @@ void write_logits(Examinee& e, const EvalFlags& f) {
   }
   const std::filesystem::path out = std::filesystem::absolute(f.out);
   write_safetensors(out.parent_path(), out.filename().string(), tensors);
-  fmt::print(stderr, "{}: logits of {} lines\n", f.out, lists.size());
+  say("{}: logits of {} lines\n", f.out, lists.size());
 }
 
 void print_result(const EvalFlags& f, const EvalResult& r) {

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "infer/engine.h"
 #include "io/files.h"
+#include "io/terminal.h"
 #include "model/decoder.h"
 #include "model/folder.h"
 #include "tokenizer/tokenizer.h"
@@ -91,7 +92,7 @@ ordered_json to_json(const std::vector<Completion>& all, const GenerateFlags& fl
 void print_text(const std::vector<Completion>& all, const std::string& echoed) {
   for (size_t i = 0; i < all.size(); ++i) {
     if (all.size() > 1) put(fmt::format("--- {} of {} ---\n", i + 1, all.size()));
-    put(echoed + all[i].text + "\n");
+    put_text(echoed + all[i].text + "\n");
   }
 }
 
@@ -136,7 +137,7 @@ void run_generate(const GenerateFlags& flags) {
   const std::string echoed = flags.echo ? text : "";
   const bool streams = !flags.common.json && request.n == 1 && request.beams == 1;
   const auto stream = [](std::string_view piece) {
-    put(piece);
+    put_text(piece);
     flush();
   };
   if (streams) stream(echoed);
@@ -151,9 +152,9 @@ void run_generate(const GenerateFlags& flags) {
   else
     print_text(all, echoed);
   flush();
-  fmt::print(
-      stderr,
-      "{} tokens after {}: the first in {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache {}\n",
+  for (const Completion& c : all)
+    if (say_if_clipped(c, asked, config.context)) break;
+  say("{} tokens after {}: the first in {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache {}\n",
       all[0].tokens.size(), request.prompt.size(), all[0].ttft_ms, all[0].tokens_per_s,
       all[0].finish_reason, backend->describe(), engine.stats().cache);
 }

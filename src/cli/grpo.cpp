@@ -7,6 +7,7 @@
 #include "cli/flags.h"
 #include "cli/signals.h"
 #include "core/error.h"
+#include "io/terminal.h"
 
 namespace hearth {
 namespace {
@@ -19,6 +20,32 @@ struct GrpoFlags {
   FieldFlags<GrpoConfig> config;
 };
 
+nlohmann::ordered_json grpo_json(const GrpoResult& r, const Backend& backend) {
+  return {{"steps", r.steps},
+          {"updates", r.updates},
+          {"completions", r.completions},
+          {"unrewarded", r.unrewarded},
+          {"tokens", r.tokens},
+          {"reward", r.reward ? nlohmann::json(*r.reward) : nlohmann::json()},
+          {"exact", r.exact ? nlohmann::json(*r.exact) : nlohmann::json()},
+          {"logprob_gap_max", r.logprob_gap},
+          {"seconds", r.seconds},
+          {"rollout_tokens_per_s", r.rollout_tokens_per_s},
+          {"train_tokens_per_s", r.train_tokens_per_s},
+          {"reason", r.reason},
+          {"checkpoint", r.checkpoint.string()},
+          {"device", backend.describe()}};
+}
+
+std::string grpo_line(const GrpoResult& r) {
+  std::string text = fmt::format("{} steps, {} updates, {} completions, {}", r.steps, r.updates,
+                                 r.completions,
+                                 r.reward ? fmt::format("reward {:.4f}", *r.reward) : "no reward");
+  if (r.unrewarded) text += fmt::format(", {} without", r.unrewarded);
+  if (r.exact) text += fmt::format(", exact {:.4f}", *r.exact);
+  return text + fmt::format(", {:.1f} s; {}\n", r.seconds, r.checkpoint.string());
+}
+
 void run_grpo(const GrpoFlags& f) {
   GrpoRunSpec spec;
   f.config.apply(spec.config);
@@ -28,7 +55,7 @@ void run_grpo(const GrpoFlags& f) {
   spec.resume = f.resume;
   spec.stop_after_step = f.stop_after_step;
   spec.stop = count_stop_signals();
-  spec.warn = [](const std::string& line) { fmt::print(stderr, "hearth: {}\n", line); };
+  spec.warn = [](const std::string& line) { say_problem(line); };
   const std::unique_ptr<Backend> backend = make_backend(
       f.common,
       {.tf32 = spec.config.dtype == TrainDType::tf32, .batch_invariant = spec.config.invariant()});
@@ -38,26 +65,8 @@ void run_grpo(const GrpoFlags& f) {
     fail_usage("--batch-invariant", "expected --dtype bf16 on {}, got {}", backend->describe(),
                enum_name(spec.config.dtype));
   const GrpoResult r = grpo(spec, *backend);
-  if (f.common.json)
-    return print_json({{"steps", r.steps},
-                       {"updates", r.updates},
-                       {"completions", r.completions},
-                       {"unrewarded", r.unrewarded},
-                       {"tokens", r.tokens},
-                       {"reward", r.reward ? nlohmann::json(*r.reward) : nlohmann::json()},
-                       {"exact", r.exact ? nlohmann::json(*r.exact) : nlohmann::json()},
-                       {"logprob_gap_max", r.logprob_gap},
-                       {"seconds", r.seconds},
-                       {"rollout_tokens_per_s", r.rollout_tokens_per_s},
-                       {"train_tokens_per_s", r.train_tokens_per_s},
-                       {"reason", r.reason},
-                       {"checkpoint", r.checkpoint.string()},
-                       {"device", backend->describe()}});
-  fmt::print("{} steps, {} updates, {} completions, {}", r.steps, r.updates, r.completions,
-             r.reward ? fmt::format("reward {:.4f}", *r.reward) : "no reward");
-  if (r.unrewarded) fmt::print(", {} without", r.unrewarded);
-  if (r.exact) fmt::print(", exact {:.4f}", *r.exact);
-  fmt::print(", {:.1f} s; {}\n", r.seconds, r.checkpoint.string());
+  put_result(f.common.json ? json_line(grpo_json(r, *backend)) : grpo_line(r));
+  expect_not_signalled(r.reason);
 }
 
 }  // namespace
@@ -67,11 +76,11 @@ void add_grpo(CLI::App& app) {
   auto f = std::make_shared<GrpoFlags>();
   add_common(*c, f->common);
   c->add_option("--run", f->run, "run folder")->required();
-  c->add_flag("--resume", f->resume, "go on with the run in the folder, exactly");
+  c->add_flag("--resume", f->resume, "go on with the run in the folder, to the bit");
   // Read where files of settings are (arguments.cpp).
   c->add_flag("--trust-programs", f->trust_programs,
               "run the programs that config.toml of a resumed run, or --config, names");
-  c->add_option("--stop-after-step", f->stop_after_step, "end there as a signal would");
+  c->add_option("--stop-after-step", f->stop_after_step, "save and exit after this step");
   f->config.add(*c, GrpoConfig{}, "GRPO");
   c->callback([f] { run_grpo(*f); });
 }

@@ -1,6 +1,8 @@
 // hearth: one program that trains, aligns and serves small language models.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
-#include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -8,7 +10,9 @@
 #include <system_error>
 
 #include "cli/commands.h"
+#include "cli/signals.h"
 #include "core/error.h"
+#include "io/terminal.h"
 
 namespace {
 
@@ -32,21 +36,23 @@ std::string explain_foreign_error(const std::exception& e) {
   return fmt::format("[internal] {}", e.what());
 }
 
-void print_error(std::string line) {
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  std::fputs(("hearth: " + line + "\n").c_str(), stderr);
+// The exit code of a failed command, which is said in one line, unless all that failed is that
+// nobody reads stdout any more.
+int failed(const std::string& line, int code) {
+  if (std::ferror(stdout) && hearth::reader_is_gone(STDOUT_FILENO)) return 128 + SIGPIPE;
+  hearth::say_problem(line);
+  return code;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  hearth::survive_write_signals();
   try {
     return hearth::run_command_line(argc, argv);
   } catch (const hearth::Error& e) {
-    print_error(e.what());
-    return e.usage() ? 2 : 1;
+    return failed(e.what(), e.usage() ? 2 : 1);
   } catch (const std::bad_alloc&) {
-    print_error("[memory] expected more free memory than this machine has left");
-  } catch (const std::exception& e) { print_error(explain_foreign_error(e)); }
-  return 1;
+    return failed("[memory] expected more free memory than this machine has left", 1);
+  } catch (const std::exception& e) { return failed(explain_foreign_error(e), 1); }
 }

@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
-#include "cli/flags.h"
+#include "cli/model_flags.h"
 #include "cli/signals.h"
 #include "core/error.h"
 #include "infer/engine.h"
+#include "io/terminal.h"
 #include "tokenizer/tokenizer.h"
 #include "train/peak.h"
 
@@ -37,8 +38,10 @@ nlohmann::ordered_json result_json(const RunResult& r) {
 
 void run(const PretrainFlags& f) {
   RunSpec spec;
-  if (!f.preset.empty()) spec.model = preset(f.preset);
-  f.model.apply(spec.model);
+  if (f.preset.empty())
+    f.model.apply(spec.model);
+  else
+    spec.model = model_over_preset(f.preset, f.model);
   f.train.apply(spec.train);
   spec.train.check();
   spec.run = f.run;
@@ -54,17 +57,12 @@ void run(const PretrainFlags& f) {
   if (f.common.json) {
     nlohmann::ordered_json j = result_json(r);
     j["device"] = backend->describe();
-    return print_json(j);
+    put_result(json_line(j));
+  } else {
+    put_result(result_line(r));
   }
-  fmt::print("{} steps, {} tokens, loss {:.4f}", r.steps, r.tokens, r.train_loss);
-  if (r.val_loss) fmt::print(", validation {:.4f}", *r.val_loss);
-  fmt::print(", {:.0f} tokens/s, {:.1f} s; {}\n", r.tokens_per_s, r.train_seconds,
-             r.checkpoint.string());
+  expect_not_signalled(r.reason);
 }
-
-}  // namespace
-
-namespace {
 
 // What the model under training makes of the sample prompt; a document begins where there is none.
 std::string sample_text(const RunSpec& spec, const Tokenizer& t, ParamStore& store,
@@ -81,6 +79,14 @@ std::string sample_text(const RunSpec& spec, const Tokenizer& t, ParamStore& sto
 }
 
 }  // namespace
+
+std::string result_line(const RunResult& r) {
+  std::string text =
+      fmt::format("{} steps, {} tokens, loss {:.4f}", r.steps, r.tokens, r.train_loss);
+  if (r.val_loss) text += fmt::format(", validation {:.4f}", *r.val_loss);
+  return text + fmt::format(", {:.0f} tokens/s, {:.1f} s; {}\n", r.tokens_per_s, r.train_seconds,
+                            r.checkpoint.string());
+}
 
 RunResult run_pretrain(RunSpec spec, Backend& backend) {
   spec.model = spec.model.resolve();
@@ -100,7 +106,7 @@ RunResult run_pretrain(RunSpec spec, Backend& backend) {
     };
   }
   spec.peak_flops = measure_peak(backend, to_dtype(spec.train.dtype));
-  spec.warn = [](const std::string& line) { fmt::print(stderr, "hearth: {}\n", line); };
+  spec.warn = [](const std::string& line) { say_problem(line); };
   spec.stop = count_stop_signals();
   return pretrain(spec, backend);
 }
@@ -111,10 +117,10 @@ void add_pretrain(CLI::App& app) {
   add_common(*c, f->common);
   c->add_option("--preset", f->preset, fmt::format("one of {}", fmt::join(preset_names(), ", ")));
   c->add_option("--run", f->run, "run folder")->required();
-  c->add_flag("--resume", f->resume, "go on with the run in the folder, exactly");
-  c->add_option("--stop-after-step", f->stop_after_step, "end there as a signal would");
+  c->add_flag("--resume", f->resume, "go on with the run in the folder, to the bit");
+  c->add_option("--stop-after-step", f->stop_after_step, "save and exit after this step");
   f->train.add(*c, TrainConfig{}, "Training");
-  f->model.add(*c, ModelConfig{}, "Model, over the preset");
+  f->model.add(*c, ModelConfig{}, model_group);
   c->callback([f] { run(*f); });
 }
 

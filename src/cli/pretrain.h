@@ -7,4 +7,7 @@ namespace hearth {
 
 RunResult run_pretrain(RunSpec, Backend&);
 
+// A run's result in one line.
+std::string result_line(const RunResult&);
+
 }  // namespace hearth

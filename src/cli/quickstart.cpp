@@ -11,6 +11,7 @@
 
 #include "cli/commands.h"
 #include "cli/pretrain.h"
+#include "cli/signals.h"
 #include "core/error.h"
 #include "core/threads.h"
 #include "data/corpus.h"
@@ -19,6 +20,7 @@
 #include "io/fields.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "io/terminal.h"
 #include "model/folder.h"
 #include "tokenizer/train.h"
 
@@ -85,11 +87,11 @@ void remove_leftovers(const fs::path& run) {
 }
 
 Floor write_data(const fs::path& dir, int64_t vocab, int threads) {
-  fmt::print(stderr, "writing {} stories from the built-in grammar\n", train_stories);
+  say("writing {} stories from the built-in grammar\n", train_stories);
   write_stories(dir / "sample.txt", train_seed, tokenizer_stories);
   write_stories(dir / "train.txt", train_seed, train_stories);
   const double nats = write_stories(dir / "val.txt", val_seed, val_stories);
-  fmt::print(stderr, "learning a tokenizer of {} entries\n", vocab);
+  say("learning a tokenizer of {} entries\n", vocab);
   Threads pool(threads);
   const fs::path sample = dir / "sample.txt";
   const Tokenizer t =
@@ -134,7 +136,7 @@ Floor make_data(const fs::path& run, int64_t vocab, int threads) {
   return f;
 }
 
-void print_samples(const fs::path& checkpoint, Backend& backend) {
+std::string samples_of(const fs::path& checkpoint, Backend& backend) {
   const ModelSource source = ModelSource::open(checkpoint);
   ParamStore store(backend, decoder_params(source.config()), DType::f32);
   source.load(store);
@@ -147,7 +149,9 @@ void print_samples(const fs::path& checkpoint, Backend& backend) {
   r.sampling.temperature = 0.8f;
   r.sampling.seed = 1;
   const auto completions = engine.run(std::span(&r, 1));
-  for (const Completion& c : completions.at(0)) fmt::print("\n{}\n", c.text);
+  std::string text;
+  for (const Completion& c : completions.at(0)) text += fmt::format("\n{}\n", visible(c.text));
+  return text;
 }
 
 void run(const QuickstartFlags& f) {
@@ -164,30 +168,32 @@ void run(const QuickstartFlags& f) {
   c.lr = 3e-3, c.schedule = Schedule::linear, c.warmup = 30, c.lr_floor = 0.05;
   c.order = LoaderSpec::Order::shuffled;
   c.eval_every = 100, c.checkpoint_every = 0, c.keep = 1;
+  c.eval_tokens = 1 << 20;  // all of them: the floor is that of all
   c.sample_every = 200, c.sample_tokens = 60;
   c.check();  // before anything is made
   const Floor floor = make_data(run, spec.model.vocab, f.common.threads);
   c.target_loss = target_over_floor * floor.nats_per_token;
   spec.run = run, spec.resume = true;
-  fmt::print(stderr,
-             "the corpus has {:.4f} nats a character: no model gets below {:.4f} nats a token; "
-             "training stops at {:.4f}\n",
-             floor.nats_per_token / floor.chars_per_token, floor.nats_per_token, c.target_loss);
+  say("the corpus has {:.4f} nats a character: no model gets below {:.4f} nats a token; "
+      "training stops at {:.4f}\n",
+      floor.nats_per_token / floor.chars_per_token, floor.nats_per_token, c.target_loss);
   const RunResult r = run_pretrain(spec, *backend);
 
+  expect_not_signalled(r.reason);
   const double over = 100 * (r.val_loss.value_or(0) / floor.nats_per_token - 1);
-  print_samples(r.checkpoint, *backend);
-  fmt::print(
+  std::string text = samples_of(r.checkpoint, *backend);
+  text += fmt::format(
       "\nvalidation loss {:.4f} nats a token, {:.1f}% above the corpus's entropy of {:.4f}; {} "
       "steps, {} tokens, {:.0f} tokens/s, {:.0f} s\n",
       r.val_loss.value_or(0), over, floor.nats_per_token, r.steps, r.tokens, r.tokens_per_s,
       r.train_seconds);
-  fmt::print(
+  text += fmt::format(
       "\nwhat to try next:\n"
       "  build/hearth generate --model {} --prompt \"Once upon a time\" --temperature 0.8\n"
       "  build/hearth pretrain --help\n"
       "  build/hearth data prepare --tokenizer TOKENIZER --input 'my/*.txt' --out my-tokens\n",
       f.run);
+  put_result(text);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "core/error.h"
+#include "io/terminal.h"
 
 namespace hearth {
 
@@ -40,35 +41,31 @@ void run_serve(const ServeFlags& flags) {
                               weight_format(flags.weights, *backend)};
   std::string url;
   const std::string name = config.name.empty() ? model_name(flags.model) : config.name;
-  serve(config,
-        {.name = name,
-         .load =
-             [&] {
-               return std::make_unique<ServedModel>(ModelPaths{flags.model, flags.adapter},
-                                                    *backend, weights, spec);
-             },
-         .listening =
-             [&](const std::string& at) {
-               url = at;
-               fmt::print(stderr, "hearth: listening on {}, loading {}\n", url, flags.model);
-             },
-         .ready =
-             [&](ServedModel& m) {
-               if (!m.chat().has_template())
-                 fmt::print(stderr,
-                            "hearth: {} has no chat template, so chats are written plainly as "
-                            "User: and Assistant:. /v1/completions continues a prompt; hearth sft "
-                            "on messages or instructions teaches a template\n",
-                            name);
-               const EngineStats s = m.engine().stats();
-               fmt::print(stderr,
-                          "hearth: serving {} on {} ({}), KV cache {}: {} tokens in {:.2f} GiB\n",
-                          name, url, backend->describe(), s.cache, s.blocks * cache_block,
-                          double(s.cache_bytes) / (1 << 30));
-               if (!flags.common.json) return;
-               print_json({{"event", "ready"}, {"url", url}, {"model", name}});
-               flush();
-             }});
+  serve(config, {.name = name,
+                 .load =
+                     [&] {
+                       return std::make_unique<ServedModel>(ModelPaths{flags.model, flags.adapter},
+                                                            *backend, weights, spec);
+                     },
+                 .listening =
+                     [&](const std::string& at) {
+                       url = at;
+                       say("hearth: listening on {}, loading {}\n", url, flags.model);
+                     },
+                 .ready =
+                     [&](ServedModel& m) {
+                       if (!m.chat().has_template())
+                         say("hearth: {} has no chat template: chats are written plainly, as User: "
+                             "and Assistant:\n",
+                             name);
+                       const EngineStats s = m.engine().stats();
+                       say("hearth: serving {} on {} ({}), KV cache {}: {} tokens in {:.2f} GiB\n",
+                           name, url, backend->describe(), s.cache, s.blocks * cache_block,
+                           double(s.cache_bytes) / (1 << 30));
+                       if (!flags.common.json) return;
+                       print_json({{"event", "ready"}, {"url", url}, {"model", name}});
+                       flush();
+                     }});
 }
 
 }  // namespace

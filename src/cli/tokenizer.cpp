@@ -15,6 +15,7 @@
 #include "data/shards.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "io/progress.h"
 #include "tokenizer/scanner.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/train.h"
@@ -39,14 +40,13 @@ void run_train(const TrainFlags& flags) {
   files.erase(std::unique(files.begin(), files.end()), files.end());
   const auto start = Clock::now();
   BpeTrainSpec spec = flags.spec;
-  int64_t bytes = 0, merges = 0;
+  int64_t bytes = 0;
+  StatusLine status;
   spec.progress = [&](std::string_view stage, int64_t done) {
     const bool counting = stage == "count";
-    (counting ? bytes : merges) = done;
-    if (counting)
-      fmt::print(stderr, "\rcounted the words of {:.1f} MB ", double(done) * 1e-6);
-    else if (done % 1024 == 0)
-      fmt::print(stderr, "\rlearned {} merges            ", done);
+    if (counting) bytes = done;
+    status.show(counting ? fmt::format("counted the words of {:.1f} MB", double(done) * 1e-6)
+                         : fmt::format("learned {} merges", done));
   };
   Threads threads(flags.threads);
   constexpr size_t piece = 16 << 20;  // words are counted: a long text may come in pieces
@@ -60,7 +60,8 @@ void run_train(const TrainFlags& flags) {
     return true;
   };
   const Tokenizer tokenizer = train_bpe(spec, next, threads);
-  fmt::print(stderr, "\n");
+  status.finish(fmt::format("learned {} tokens from the words of {:.1f} MB", tokenizer.vocab_size(),
+                            double(bytes) * 1e-6));
   tokenizer.save(flags.out);
   const double seconds = seconds_since(start);
   if (flags.json)
@@ -167,7 +168,7 @@ void run_decode(const TextFlags& flags) {
     if (flags.json)
       print_json({{"text", text}});
     else
-      put(flags.raw ? text : text + "\n");
+      put_text(flags.raw ? text : text + "\n");
   });
 }
 

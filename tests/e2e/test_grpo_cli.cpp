@@ -287,7 +287,7 @@ TEST(GrpoCommand, WhatWasLearnedOutlivesAJudgeThatHangs) {
   const pid_t pid = start(s.folder, with("tired", judge, "600"), "tired");
   wait_for_file(judge + ".tired", pid);  // two steps are done
   kill(pid, SIGINT);
-  EXPECT_EQ(wait_for(pid), 0) << read_file(s.folder / "tired.err");
+  EXPECT_EQ(wait_for(pid), 128 + SIGINT) << read_file(s.folder / "tired.err");
   EXPECT_EQ(fs::read_symlink(s.path("tired") + "/latest").filename(), "step-00000002");
   std::ofstream(judge + ".awake") << "";
   json_of(run(s.folder, with("tired", judge, "60") + Arguments{"--resume"}));
@@ -313,7 +313,7 @@ TEST(GrpoCommand, TheBestMayBeFoundAfterAStop) {
   const pid_t pid = start(s.folder, a, "dozed");
   wait_for_file(judge + ".tired", pid);
   kill(pid, SIGINT);
-  EXPECT_EQ(wait_for(pid), 0) << read_file(s.folder / "dozed.err");
+  EXPECT_EQ(wait_for(pid), 128 + SIGINT) << read_file(s.folder / "dozed.err");
   EXPECT_FALSE(fs::exists(s.path("dozed") + "/best"));
   std::ofstream(judge + ".awake") << "";
   json_of(run(s.folder, a + Arguments{"--resume"}));

@@ -102,7 +102,7 @@ TEST_F(Pretrain, SignalSavesAndResumes) {
   const pid_t pid = start(folder, tiny_run(data, parts, 2000) + often, "signalled");
   wait_for_checkpoint(parts, {}, pid);
   kill(pid, SIGTERM);
-  EXPECT_EQ(wait_for(pid), 0) << read_file(folder / "signalled.err");
+  EXPECT_EQ(wait_for(pid), 128 + SIGTERM) << read_file(folder / "signalled.err");
   json_of(run(folder, {"pretrain", "--run", parts.string(), "--resume", "--json"}));
   EXPECT_EQ(weights_of(newest(whole)), weights_of(newest(parts)));
 }
@@ -116,7 +116,7 @@ TEST_F(Pretrain, SignalsOfOneMomentAreOne) {
     kill(pid, SIGINT);
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  EXPECT_EQ(wait_for(pid), 0) << read_file(folder / "signalled.err");
+  EXPECT_EQ(wait_for(pid), 128 + SIGINT) << read_file(folder / "signalled.err");
   EXPECT_TRUE(fs::exists(to / "latest/model.safetensors"));
 }
 
@@ -295,7 +295,7 @@ TEST_F(Pretrain, RefusesBadTokenFiles) {
 
 TEST_F(Pretrain, RefusesWrongFlagsAndConfigs) {
   expect_error(run(folder, tiny_run(data, folder / "r", 5) + Arguments{"--learning-rate", "1"}), 2,
-               "nearest is --");
+               "did you mean --lr?");
   expect_error(
       run(folder, {"pretrain", "--preset", "gpt-2", "--run", folder / "r", "--data", data}), 2,
       "gpt2");
@@ -325,7 +325,7 @@ TEST_F(Pretrain, RefusesNumbersNoRunCanUse) {
       {"--spike-z", {"-2"}},
       {"--target-loss", {"nan"}},
       {"--eval-every", {"-1"}},
-      {"--eval-tokens", {"0"}},
+      {"--eval-tokens", {"-1"}},
       {"--checkpoint-every", {"-1"}},
       {"--keep", {"-1"}},
       {"--sample-tokens", {"0"}},

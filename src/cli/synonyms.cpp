@@ -1,0 +1,149 @@
+#include "cli/synonyms.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "io/json.h"
+
+namespace hearth {
+namespace {
+
+// A name from elsewhere, and ours in the order of preference: the first that the command has.
+struct Synonym {
+  std::string_view theirs;
+  std::array<std::string_view, 2> ours;
+};
+
+// From transformers, TRL, nanoGPT, llama.cpp, vLLM and the command lines around them.
+constexpr Synonym synonyms[] = {
+    {"learning-rate", {"lr"}},
+    {"max-lr", {"lr"}},
+    {"max-steps", {"steps"}},
+    {"num-steps", {"steps"}},
+    {"train-steps", {"steps"}},
+    {"max-iters", {"steps"}},
+    {"iters", {"steps"}},
+    {"num-iterations", {"steps"}},
+    {"num-epochs", {"epochs"}},
+    {"num-train-epochs", {"epochs"}},
+    {"batch-size", {"batch"}},
+    {"micro-batch-size", {"batch"}},
+    {"per-device-train-batch-size", {"batch"}},
+    {"device-batch-size", {"batch"}},
+    {"max-num-seqs", {"batch"}},
+    {"total-batch-size", {"tokens-per-step", "batch"}},
+    {"gradient-accumulation-steps", {"accumulate", "tokens-per-step"}},
+    {"grad-accum", {"accumulate", "tokens-per-step"}},
+    {"seq-len", {"seq", "max-length"}},
+    {"seq-length", {"seq", "max-length"}},
+    {"sequence-length", {"seq", "max-length"}},
+    {"block-size", {"seq", "context"}},
+    {"max-seq-len", {"seq", "max-length"}},
+    {"max-seq-length", {"max-length", "seq"}},
+    {"context-length", {"context", "max-length"}},
+    {"context-size", {"context", "max-length"}},
+    {"ctx-size", {"context"}},
+    {"n-ctx", {"context"}},
+    {"max-model-len", {"context"}},
+    {"output-dir", {"run", "out"}},
+    {"out-dir", {"run", "out"}},
+    {"output", {"out", "run"}},
+    {"save-dir", {"run", "out"}},
+    {"run-dir", {"run"}},
+    {"resume-from-checkpoint", {"resume"}},
+    {"model-name-or-path", {"model"}},
+    {"model-path", {"model"}},
+    {"checkpoint", {"model"}},
+    {"train-data", {"data"}},
+    {"train-file", {"data"}},
+    {"dataset", {"data"}},
+    {"dataset-name", {"data"}},
+    {"val-data", {"val", "eval-data"}},
+    {"validation-file", {"val", "eval-data"}},
+    {"eval-dataset", {"eval-data", "val"}},
+    {"warmup-steps", {"warmup"}},
+    {"warmup-iters", {"warmup"}},
+    {"lr-scheduler", {"schedule"}},
+    {"lr-scheduler-type", {"schedule"}},
+    {"lr-schedule", {"schedule"}},
+    {"max-grad-norm", {"clip"}},
+    {"grad-clip", {"clip"}},
+    {"clip-grad-norm", {"clip"}},
+    {"adam-beta1", {"beta1"}},
+    {"adam-beta2", {"beta2"}},
+    {"adam-epsilon", {"adam-eps"}},
+    {"wd", {"weight-decay"}},
+    {"gradient-checkpointing", {"recompute"}},
+    {"activation-checkpointing", {"recompute"}},
+    {"save-steps", {"checkpoint-every"}},
+    {"save-every", {"checkpoint-every"}},
+    {"eval-steps", {"eval-every"}},
+    {"eval-interval", {"eval-every"}},
+    {"save-total-limit", {"keep"}},
+    {"n-layer", {"layers"}},
+    {"num-layers", {"layers"}},
+    {"num-hidden-layers", {"layers"}},
+    {"depth", {"layers"}},
+    {"n-head", {"heads"}},
+    {"num-heads", {"heads"}},
+    {"num-attention-heads", {"heads"}},
+    {"n-kv-head", {"kv-heads"}},
+    {"num-kv-heads", {"kv-heads"}},
+    {"num-key-value-heads", {"kv-heads"}},
+    {"n-embd", {"dim"}},
+    {"d-model", {"dim"}},
+    {"hidden-size", {"dim"}},
+    {"intermediate-size", {"hidden"}},
+    {"vocab-size", {"vocab"}},
+    {"dropout", {"dropout-residual"}},
+    {"precision", {"dtype"}},
+    {"mixed-precision", {"dtype"}},
+    {"torch-dtype", {"dtype"}},
+    {"quantization", {"weights"}},
+    {"kv-cache-dtype", {"kv"}},
+    {"gpu", {"device"}},
+    {"num-threads", {"threads"}},
+    {"n-threads", {"threads"}},
+    {"num-workers", {"workers"}},
+    {"temp", {"temperature"}},
+    {"n-predict", {"max-tokens"}},
+    {"num-predict", {"max-tokens"}},
+    {"max-new-tokens", {"max-tokens", "max-completion"}},
+    {"max-completion-tokens", {"max-tokens"}},
+    {"max-completion-length", {"max-completion", "max-tokens"}},
+    {"repeat-penalty", {"repetition-penalty"}},
+    {"system-prompt", {"system"}},
+    {"file", {"prompt-file"}},
+    {"num-return-sequences", {"n"}},
+    {"num-beams", {"beams"}},
+    {"num-generations", {"group"}},
+    {"group-size", {"group"}},
+    {"lora", {"adapter"}},
+    {"lora-r", {"lora"}},
+    {"lora-rank", {"lora"}},
+    {"random-seed", {"seed"}},
+};
+
+bool has(const CLI::App& command, std::string_view name) {
+  return !name.empty() && command.get_option_no_throw("--" + std::string(name));
+}
+
+}  // namespace
+
+std::string meant_flag(const std::string& flag, const CLI::App& command) {
+  std::string name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
+  std::replace(name.begin(), name.end(), '_', '-');
+  if (has(command, name)) return "--" + name;
+  for (const Synonym& s : synonyms)
+    if (name == s.theirs)
+      for (const std::string_view ours : s.ours)
+        if (has(command, ours)) return "--" + std::string(ours);
+  std::vector<std::string> known;
+  for (const CLI::Option* o : command.get_options())
+    for (const std::string& l : o->get_lnames()) known.push_back(l);
+  const std::string found = near(name, known);
+  return found.empty() ? "" : "--" + found;
+}
+
+}  // namespace hearth

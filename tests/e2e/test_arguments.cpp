@@ -1,0 +1,239 @@
+// What the command line makes of flags it does not know, of the environment, of --resume, and what
+// it prints of text from elsewhere.
+#include <fcntl.h>
+#include <stdlib.h>
+
+#include "e2e/command.h"
+#include "model/config.h"
+#include "served_folder.h"
+
+namespace hearth {
+namespace {
+
+TEST(Arguments, NamesFromElsewhereAreKnown) {
+  const Folder folder;
+  const std::vector<std::array<std::string, 3>> known{
+      {"pretrain", "--learning-rate", "--lr"},       {"pretrain", "--max-steps", "--steps"},
+      {"pretrain", "--batch-size", "--batch"},       {"pretrain", "--seq_len", "--seq"},
+      {"pretrain", "--context-length", "--context"}, {"pretrain", "--output-dir", "--run"},
+      {"sft", "--num-epochs", "--epochs"},           {"sft", "--max-seq-length", "--max-length"},
+      {"generate", "--temp", "--temperature"},       {"generate", "--top_p", "--top-p"},
+      {"generate", "--n-predict", "--max-tokens"},   {"chat", "--max-new-tokens", "--max-tokens"},
+      {"grpo", "--num_generations", "--group"},      {"pretrain", "--stesp", "--steps"},
+  };
+  for (const auto& [command, theirs, ours] : known) {
+    SCOPED_TRACE(command + " " + theirs);
+    expect_error(run(folder, {command, theirs, "1"}), 2, "did you mean " + ours + "?");
+  }
+}
+
+TEST(Arguments, WhatIsFarIsNotSuggested) {
+  const Folder folder;
+  for (const char* flag : {"--frobnicate", "--qqqq"}) {
+    const Ran r = run(folder, {"pretrain", flag, "1"});
+    expect_error(r, 2, "hearth pretrain --help lists them");
+    EXPECT_EQ(r.err.find("did you mean"), std::string::npos) << r.err;
+  }
+  const Ran command = run(folder, {"frobnicate"});
+  expect_error(command, 2, "hearth --help lists them");
+}
+
+TEST(Arguments, ASwitchTakesTruthValues) {
+  const Folder folder;
+  const fs::path toml = folder / "flags.toml";
+  write_file_atomic(toml, std::string_view("decay_all = \"maybe\"\n"));
+  const Arguments call{"pretrain", "--preset", "tiny", "--run", folder / "run", "--data", "x.bin"};
+  expect_error(run(folder, call + Arguments{"--config", toml}), 2,
+               "flags.toml: decay_all] expected true or false");
+  expect_error(run(folder, call + Arguments{"--decay-all=maybe"}), 2,
+               "[--decay-all] expected true or false");
+  setenv("HEARTH_DECAY_ALL", "maybe", 1);
+  const Ran r = run(folder, call);
+  setenv("HEARTH_DECAY_ALL", "yes", 1);
+  const Ran taken = run(folder, call);
+  unsetenv("HEARTH_DECAY_ALL");
+  expect_error(r, 2, "[HEARTH_DECAY_ALL] expected true or false (or 1, yes, on, 0, no, off)");
+  expect_error(taken, 1, "x.bin");
+}
+
+TEST(Arguments, HeadsOverAPresetStayConsistent) {
+  const Folder folder;
+  const auto shape = [&](const std::string& preset, const Arguments& flags) {
+    const Ran r = run(folder, Arguments{"bench", "attention", "--preset", preset, "--batch", "1",
+                                        "--seq", "8", "--steps", "1", "--json"} +
+                                  flags);
+    EXPECT_EQ(r.status, 0) << r.err;
+    return nlohmann::json::parse(r.out.substr(0, r.out.find('\n')))["shape"].get<std::string>();
+  };
+  EXPECT_EQ(shape("gpt2", {"--heads", "2"}), "fp32 1x8 heads 2/2 dim 384");
+  EXPECT_EQ(shape("modern-124m", {"--heads", "16"}), "fp32 1x8 heads 16/4 dim 48");
+  EXPECT_EQ(shape("modern-124m", {"--heads", "6", "--kv-heads", "2"}),
+            "fp32 1x8 heads 6/2 dim 128");
+  EXPECT_EQ(shape("gpt2", {"--heads", "2", "--head-dim", "64"}), "fp32 1x8 heads 2/2 dim 64");
+  expect_error(run(folder, {"bench", "attention", "--preset", "modern-124m", "--heads", "6"}), 2,
+               "[--heads] expected a multiple of 4");
+}
+
+TEST(Bench, AttentionCountsTheWindow) {
+  const Folder folder;
+  for (const int64_t window : {0, 64}) {
+    SCOPED_TRACE(window);
+    const Ran r =
+        run(folder, {"bench", "attention", "--preset", "tiny", "--batch", "1", "--seq", "512",
+                     "--steps", "1", "--json", "--window", std::to_string(window)});
+    ASSERT_EQ(r.status, 0) << r.err;
+    const auto j = nlohmann::json::parse(r.out.substr(0, r.out.find('\n')));
+    double pairs = 0;
+    for (int64_t i = 0; i < 512; ++i) pairs += double(window ? std::min(i + 1, window) : i + 1);
+    const double flops = j["value"].get<double>() * 1e9 * j["ms"].get<double>() * 1e-3;
+    EXPECT_NEAR(flops / (2 * 2 * 4 * 64 * pairs), 1, 0.01);
+  }
+}
+
+class Resume : public testing::Test {
+ protected:
+  void SetUp() override { write_chain(data, 20000, 1); }
+  Arguments over_preset(const Arguments& more) const {
+    return Arguments{"pretrain", "--preset", "tiny", "--vocab", "64", "--context",
+                     "16",       "--layers", "1",    "--dim",   "32", "--heads",
+                     "2",        "--hidden", "64",   "--data",  data, "--run",
+                     to,         "--batch",  "2",    "--steps", "4",  "--threads",
+                     "1",        "--json"} +
+           more;
+  }
+  const Folder folder;
+  const fs::path data = folder / "train.bin", to = folder / "run";
+};
+
+TEST_F(Resume, KeepsTheArchitecture) {
+  json_of(run(folder, over_preset({"--stop-after-step", "2"})));
+  for (const char* preset : {"gpt2", "gpt2-xl", "tiny"}) {
+    SCOPED_TRACE(preset);
+    const Ran r = run(folder, {"pretrain", "--run", to, "--resume", "--preset", preset});
+    expect_error(r, 1, "a run keeps the settings it began with: vocab = 64, not ");
+    EXPECT_NE(r.err.find("--preset"), std::string::npos) << r.err;
+  }
+  expect_error(run(folder, {"pretrain", "--run", to, "--resume", "--layers", "2"}), 1,
+               "layers = 1, not 2");
+  // What describes the same model is no contradiction.
+  EXPECT_EQ(json_of(run(folder, over_preset({"--resume", "--stop-after-step", "3"})))["steps"], 3);
+  EXPECT_EQ(json_of(run(folder, {"pretrain", "--run", to, "--resume", "--json"}))["steps"], 4);
+}
+
+// Also where no checkpoint could contradict.
+TEST_F(Resume, KeepsTheSettingsBeforeTheFirstCheckpoint) {
+  json_of(run(folder, over_preset({})));
+  fs::remove_all(to / "checkpoints");
+  expect_error(run(folder, {"pretrain", "--run", to, "--resume", "--lr", "0.5"}), 1,
+               "lr = 0.0006, not 0.5");
+}
+
+TEST_F(Resume, AMissingRunIsSaid) {
+  for (const char* command : {"pretrain", "sft", "dpo", "grpo"}) {
+    SCOPED_TRACE(command);
+    expect_error(run(folder, {command, "--run", folder / "none", "--resume"}), 1,
+                 "none] there is no run to resume here");
+  }
+  EXPECT_FALSE(fs::exists(folder / "none"));
+  // With everything a new run needs it starts, and says so.
+  const Ran r = run(folder, over_preset({"--resume"}));
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.err.find("there is no run in"), std::string::npos) << r.err;
+}
+
+TEST_F(Resume, ValidatesOnTheSameTokens) {
+  const Arguments val{"--val", data, "--eval-every", "2"};
+  json_of(run(folder, over_preset(val + Arguments{"--stop-after-step", "2"})));
+  EXPECT_NE(read_file(to / "config.toml").find("eval_tokens = 2048\n"), std::string::npos)
+      << read_file(to / "config.toml");
+  json_of(run(folder, {"pretrain", "--run", to, "--resume", "--json"}));
+  Arguments whole = over_preset(val + Arguments{"--eval-tokens", "2048"});
+  *(std::find(whole.begin(), whole.end(), "--run") + 1) = folder / "whole";
+  json_of(run(folder, whole));
+  EXPECT_EQ(read_file(to / "log.jsonl"), read_file(folder / "whole/log.jsonl"));
+}
+
+TEST_F(Resume, ProgressSaysOfWhatItIsAShare) {
+  const Ran r = run(folder, over_preset({}));
+  EXPECT_NE(r.err.find("% of the peak measured at the start)"), std::string::npos) << r.err;
+}
+
+TEST(Progress, APipeGetsLines) {
+  const Folder folder;
+  write_file_atomic(folder / "text.txt", std::string_view("once upon a time there was a cat"));
+  const Ran r = run(folder, {"tokenizer", "train", "--input", folder / "text.txt", "--vocab", "260",
+                             "--out", folder / "tok"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(r.err.find('\r'), std::string::npos) << r.err;
+  EXPECT_TRUE(r.err.ends_with("MB\n")) << r.err;
+  write_served_folder(folder / "model");
+  const Ran scored = run(folder, {"eval", "--task", "perplexity", "--model", folder / "model",
+                                  "--data", folder / "text.txt"});
+  EXPECT_EQ(scored.status, 0) << scored.err;
+  EXPECT_EQ(scored.err.find('\r'), std::string::npos) << scored.err;
+}
+
+// A terminal nobody looks at; what is written to it is read back.
+class Terminal {
+ public:
+  Terminal() : end_(posix_openpt(O_RDWR | O_NOCTTY)) {
+    grantpt(end_.get()), unlockpt(end_.get());
+    name_ = ptsname(end_.get());
+    keep_ = Fd(open(name_.c_str(), O_RDWR | O_NOCTTY));  // or what was written would be lost
+  }
+  const std::string& name() const { return name_; }
+  std::string text() {
+    fcntl(end_.get(), F_SETFL, O_NONBLOCK);
+    std::string all;
+    char buffer[4096];
+    for (ssize_t n; (n = read(end_.get(), buffer, sizeof buffer)) > 0;) all.append(buffer, n);
+    return all;
+  }
+
+ private:
+  Fd end_, keep_;
+  std::string name_;
+};
+
+TEST(Escapes, ATerminalSeesThemAndAPipeGetsThem) {
+  const Folder folder;
+  write_served_folder(folder / "model");
+  const std::string prompt = "a\x1b[31mb\xc2\x9b\x07 \u00e9";
+  const Arguments generate{
+      "generate",  "--model", folder / "model", "--prompt=" + prompt, "--max-tokens", "0", "--echo",
+      "--threads", "1"};
+  EXPECT_EQ(run(folder, generate).out, prompt + "\n");
+  Terminal terminal;
+  EXPECT_EQ(wait_for(start(folder, generate, "seen", terminal.name())), 0);
+  EXPECT_EQ(terminal.text(), "a\\x1b[31mb\\u009b\\x07 \u00e9\r\n");
+}
+
+TEST(Escapes, ErrorsAreOneVisibleLine) {
+  const Folder folder;
+  const Ran r = run(folder, {"generate", "--model", "no\x1b[2J\nthing", "--prompt", "x"});
+  expect_error(r, 1, "no\\x1b[2J thing");
+  EXPECT_EQ(r.err.find('\x1b'), std::string::npos);
+  std::string name;
+  for (int i = 0; i < 2000; ++i) name += "\u00e9";
+  const Ran cut = run(folder, {"generate", "--model", name, "--prompt", "x"});
+  expect_error(cut, 1, " ... ");
+  EXPECT_LE(cut.err.size(), 520u);
+  EXPECT_NE(cut.err.find("File name too long"), std::string::npos) << cut.err;
+}
+
+TEST(Clipped, MaxTokensSaysSo) {
+  const Folder folder;
+  write_served_folder(folder / "model");
+  const Arguments generate{"generate", "--model",      folder / "model", "--prompt",
+                           "abcd",     "--ignore-eos", "--threads",      "1",
+                           "--greedy", "--max-tokens"};
+  const Ran cut = run(folder, generate + Arguments{"1000"});
+  EXPECT_NE(cut.err.find("--max-tokens 1000 was cut to 252: the model's context of 256 tokens"),
+            std::string::npos)
+      << cut.err;
+  const Ran whole = run(folder, generate + Arguments{"20"});
+  EXPECT_EQ(whole.err.find("was cut"), std::string::npos) << whole.err;
+}
+
+}  // namespace
+}  // namespace hearth
