@@ -1,5 +1,7 @@
 #include "serve/chat_prompt.h"
 
+#include "serve/http.h"
+
 namespace hearth {
 namespace {
 
@@ -20,6 +22,15 @@ std::string plain_conversation(const ordered_json& messages, bool generation_pro
   return generation_prompt ? text + "Assistant:" : text;
 }
 
+void check_size(const std::string& text, int64_t max_bytes) {
+  if (int64_t(text.size()) > max_bytes)
+    throw HttpError(400,
+                    fmt::format("[messages] expected at most {} bytes of text, which is as much as "
+                                "can fit the context, got {}",
+                                max_bytes, text.size()),
+                    "context_length_exceeded", "messages");
+}
+
 }  // namespace
 
 ChatPrompt::ChatPrompt(const fs::path& folder, Tokenizer tokenizer)
@@ -34,10 +45,15 @@ ChatPrompt::ChatPrompt(std::optional<ChatTemplate> chat, Tokenizer tokenizer,
     : template_(std::move(chat)), tokenizer_(std::move(tokenizer)), ends_(std::move(ends)) {}
 
 std::vector<int32_t> ChatPrompt::encode(const ordered_json& messages, const ordered_json& variables,
-                                        bool generation_prompt) const {
-  if (!template_) return tokenizer_.encode(plain_conversation(messages, generation_prompt));
+                                        bool generation_prompt, int64_t max_bytes) const {
+  if (!template_) {
+    const std::string text = plain_conversation(messages, generation_prompt);
+    check_size(text, max_bytes);
+    return tokenizer_.encode(text);
+  }
   const MarkedText text = template_->render(
       {.messages = messages, .add_generation_prompt = generation_prompt, .variables = variables});
+  check_size(text.bytes, max_bytes);
   return encode_chat(tokenizer_, text).ids;
 }
 

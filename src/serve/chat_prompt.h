@@ -2,6 +2,7 @@
 // plainly ("User: .. Assistant:") where it has none.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,9 +19,10 @@ class ChatPrompt {
   ChatPrompt(std::optional<ChatTemplate>, Tokenizer, std::vector<int32_t> ends = {});
 
   bool has_template() const { return template_.has_value(); }
+  // A text of more than `max_bytes` is not worth encoding, since it cannot fit: HttpError, 400.
   std::vector<int32_t> encode(const nlohmann::ordered_json& messages,
                               const nlohmann::ordered_json& variables = {},
-                              bool generation_prompt = true) const;
+                              bool generation_prompt = true, int64_t max_bytes = INT64_MAX) const;
   // What ends an answer, beside what the request names.
   void add_stops(SamplingSpec&) const;
 

@@ -21,6 +21,12 @@ void ServeConfig::check() const {
   whole("--max-connections", max_connections, 1, 1 << 20);
   whole("--max-header-bytes", max_header_bytes, 256, 1 << 20);
   whole("--max-body-bytes", max_body_bytes, 1, many);
+  if (max_pending_bytes != 0)  // or the longest body that is allowed would always be refused
+    whole("--max-pending-bytes", max_pending_bytes, max_body_bytes, many * 16);
+  whole("--workers", workers, 1, 64);
+  whole("--max-messages", max_messages, 1, many);
+  whole("--max-tokenize-bytes", max_tokenize_bytes, 1, many);
+  whole("--max-detokenize-ids", max_detokenize_ids, 1, many);
   whole("--max-json-depth", max_json_depth, 2, 256);
   whole("--max-prompt-tokens", max_prompt_tokens, 0, many);
   whole("--max-new-tokens", max_new_tokens, 1, many);

@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <boost/asio/post.hpp>
+
 namespace hearth {
 namespace {
 
@@ -10,33 +12,46 @@ namespace http = boost::beast::http;
 
 constexpr size_t read_size = 16 << 10;  // bytes asked of a socket at a time
 constexpr int send_buffer = 128 << 10;  // bytes the system holds for a slow reader
+constexpr auto watch_tick = std::chrono::milliseconds(250);
+constexpr int first_probe = 4, most_probes = 10;  // ticks until the first; how many at most
 
 std::chrono::steady_clock::duration as_duration(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
       std::chrono::duration<double>(seconds));
 }
 
-std::string text_of(boost::beast::string_view s) { return {s.data(), s.size()}; }
+std::string address_of(const Connection::Socket& socket) {
+  boost::system::error_code e;
+  const auto at = socket.remote_endpoint(e);
+  if (e) return "";
+  const std::string host = at.address().to_string();
+  return fmt::format("{}:{}", at.address().is_v6() ? "[" + host + "]" : host, at.port());
+}
 
-HttpError read_error(const boost::system::error_code& e) {
-  if (e == http::error::body_limit)
-    return HttpError(413, "[body] expected fewer bytes than --max-body-bytes, got more");
-  if (e == http::error::header_limit || e == http::error::buffer_overflow)
-    return HttpError(431, "[header] expected fewer bytes than --max-header-bytes, got more");
-  return HttpError(400, "[http] expected a request, got: " + e.message());
+HttpError too_many_bytes() {
+  return HttpError(503,
+                   "[body] the server holds as many bytes of requests as --max-pending-bytes "
+                   "allows; try again");
+}
+
+bool is_gone(const boost::system::error_code& e) {
+  return e == http::error::end_of_stream || e == http::error::partial_message ||
+         e == net::error::connection_reset;
 }
 
 }  // namespace
 
-Connection::Connection(Socket socket, Service& service, const ServeConfig& config)
+Connection::Connection(Socket socket, const ConnectionPlace& place)
     : socket_(std::move(socket)),
-      service_(service),
-      config_(config),
+      place_(place),
+      service_(place.service),
+      config_(place.config),
       read_deadline_(socket_.get_executor()),
       write_deadline_(socket_.get_executor()),
       watch_(socket_.get_executor()),
-      buffer_(size_t(config.max_header_bytes) + read_size) {
+      buffer_(size_t(config_.max_header_bytes) + read_size) {
   ++service_.metrics.connections;
+  record_.client = address_of(socket_);
 }
 
 Connection::~Connection() { --service_.metrics.connections; }
@@ -69,8 +84,7 @@ void Connection::next_request() {
 
 void Connection::read_head() {
   parser_.emplace();
-  parser_->header_limit(uint32_t(config_.max_header_bytes));
-  parser_->body_limit(uint64_t(config_.max_body_bytes));
+  set_limits(*parser_, config_);
   deadline(read_deadline_, config_.header_seconds);
   http::async_read_header(socket_, buffer_, *parser_,
                           guarded([this](ErrorCode e, size_t) { on_head(e); }));
@@ -79,82 +93,155 @@ void Connection::read_head() {
 void Connection::on_head(ErrorCode e) {
   read_deadline_.cancel();
   if (e == http::error::end_of_stream || e == net::error::connection_reset) return close();
-  answering_ = true, complete_ = false, keep_alive_ = false;
-  if (e) return refuse_request(read_error(e));
-  const auto& head = parser_->get();
-  const std::string target = text_of(head.target());
-  request_ = {.method = text_of(head.method_string()),
-              .path = target.substr(0, target.find('?')),
-              .authorization = text_of(head[http::field::authorization])};
-  chunked_ = head.version() >= 11;
+  ++answers_;
+  answering_ = true, complete_ = keep_alive_ = streams_ = false;
+  probes_ = ticks_ = 0;
+  const auto method = parser_->get().method_string();
+  request_ = {.method = std::string(method.data(), method.size()), .path = ""};
+  record_ = {.client = std::move(record_.client)};
+  if (e) return refuse(read_error(e));
   try {
-    if (answers_preflight()) return;
-    service_.check_head(request_);
-  } catch (const HttpError& error) { return refuse_request(error); }
-  if (boost::beast::iequals(head[http::field::expect], "100-continue"))
-    send("HTTP/1.1 100 Continue\r\n\r\n");
-  deadline(read_deadline_, config_.body_seconds);
-  http::async_read(socket_, buffer_, *parser_,
-                   guarded([this](ErrorCode error, size_t) { on_body(error); }));
+    check_head();
+  } catch (const HttpError& error) {
+    // Without a body all of the request is here, and the next one may follow; unless its end is in
+    // doubt.
+    keep_alive_ = error.status != 400 && parser_->is_done() && parser_->get().keep_alive();
+    respond(error_response(error));
+  }
 }
 
-void Connection::on_body(ErrorCode e) {
+void Connection::check_head() {
+  RequestHead head = hearth::read_head(*parser_);
+  request_ = std::move(head.request);
+  chunked_ = head.http11;
+  service_.admission.check_browser(request_);
+  if (service_.admission.is_preflight(request_)) return respond_preflight();
+  service_.check_head(request_);
+  // Told before it sends them; the bytes are counted as they come.
+  if (head.length && !service_.bodies.fits(*head.length)) throw too_many_bytes();
+  if (head.expects_continue) send("HTTP/1.1 100 Continue\r\n\r\n");
+  deadline(read_deadline_, config_.body_seconds);
+  body_ = ByteBudget::Share(service_.bodies);
+  parser_->eager(true);
+  read_body();
+}
+
+void Connection::read_body() {
+  if (!body_.grow_to(int64_t(parser_->get().body().size()))) return refuse(too_many_bytes());
+  if (parser_->is_done()) return on_body();
+  http::async_read_some(socket_, buffer_, *parser_, guarded([this](ErrorCode e, size_t) {
+                          if (is_gone(e)) return close();
+                          e ? refuse(read_error(e)) : read_body();
+                        }));
+}
+
+void Connection::on_body() {
   read_deadline_.cancel();
-  if (e == http::error::partial_message || e == net::error::connection_reset) return close();
-  if (e) return refuse_request(read_error(e));
   keep_alive_ = parser_->get().keep_alive();
-  request_.body = std::move(parser_->get().body());
+  request_.arrived = std::chrono::steady_clock::now();
+  answer_with([this] {
+    const Route& route = service_.check_head(request_);
+    if (!route.reads_body()) return respond(service_.answer(route, request_));
+    service_.check_queue(route);
+    prepare(route);
+  });
+}
+
+// A worker gets all it needs, and gives this connection back to its own thread with the result.
+void Connection::prepare(const Route& route) {
+  struct Job {
+    HttpRequest request;
+    ByteBudget::Share bytes;
+    std::stop_token departed;
+  };
+  departed_ = std::stop_source();
+  auto job = std::make_shared<Job>(Job{request_, std::move(body_), departed_.get_token()});
+  job->request.body = std::move(parser_->get().body());
   parser_.reset();
-  ++answers_;
   watch();
+  place_.workers.post([self = shared_from_this(), job = std::move(job), &service = service_, &route,
+                       executor = socket_.get_executor()]() mutable {
+    Prepared result;
+    try {
+      result = service.prepare(route, job->request, job->departed);
+    } catch (const HttpError& e) { result = error_response(e); } catch (const std::exception& e) {
+      result = error_response(HttpError(500, fmt::format("[server] {}", e.what())));
+    }
+    job.reset();  // the body goes here, and not on the thread of the connections
+    net::post(executor, [self = std::move(self), result = std::move(result)]() mutable {
+      if (!self->closed_) self->on_prepared(std::move(result));
+    });
+  });
+}
+
+void Connection::on_prepared(Prepared result) {
+  answer_with([&] { exchange_ = service_.begin(std::move(result), shared_from_this()); });
+}
+
+// The whole request has been read: an error is an answer like others, and the connection goes on.
+template <class F>
+void Connection::answer_with(F f) {
   try {
-    exchange_ = service_.handle(request_, shared_from_this());
-  } catch (const HttpError& error) {
-    respond(error_response(error));
-  } catch (const std::exception& error) {
-    respond(error_response(HttpError(500, fmt::format("[server] {}", error.what()))));
+    f();
+  } catch (const HttpError& e) { respond(error_response(e)); } catch (const std::exception& e) {
+    respond(error_response(HttpError(500, fmt::format("[server] {}", e.what()))));
   }
-  request_.body = {};
 }
 
 // The rest of the request is not read: the connection ends with the answer.
-void Connection::refuse_request(const HttpError& e) {
-  keep_alive_ = keep_alive_ || (parser_ && parser_->is_done() && parser_->get().keep_alive());
+void Connection::refuse(const HttpError& e) {
+  read_deadline_.cancel();
+  keep_alive_ = false;
   respond(error_response(e));
 }
 
-bool Connection::answers_preflight() {
-  if (config_.cors_origin.empty() || request_.method != "OPTIONS") return false;
+void Connection::respond_preflight() {
+  keep_alive_ = parser_->is_done() && parser_->get().keep_alive();
   respond({.status = 204,
            .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
                        {"Access-Control-Allow-Headers", "*, Authorization, Content-Type"},
                        {"Access-Control-Max-Age", "600"}}});
-  return true;
 }
 
-// While a request is answered: a client that leaves cancels it.
+// --- while a request is answered ---
+
+// A client that leaves cancels its request. The end of its stream alone does not say that it has
+// left: it may have closed its half and wait for the answer. So after a second it is sent a few
+// bytes that mean nothing; the system of a client that has left answers them with a reset.
 void Connection::watch() {
   socket_.async_wait(Socket::wait_read, guarded([this, answer = answers_](ErrorCode e) {
                        if (e || !answering_ || answer != answers_) return;
-                       if (departed()) return close();
-                       // It sends its next request already, so look again by the clock.
-                       watch_.expires_after(std::chrono::milliseconds(250));
+                       pollfd p{.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
+                       poll(&p, 1, 0);
+                       if (p.revents & (POLLERR | POLLHUP | POLLNVAL)) return close();
+                       if (p.revents & POLLRDHUP) probe();
+                       // More bytes are there, or their end: look again by the clock.
+                       watch_.expires_after(watch_tick);
                        watch_.async_wait(guarded([this, answer](ErrorCode stopped) {
                          if (!stopped && answering_ && answer == answers_) watch();
                        }));
                      }));
 }
 
-bool Connection::departed() {
-  pollfd p{.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
-  return poll(&p, 1, 0) > 0;
+// Twice as long is waited before each probe as before the last. HTTP/1.0 has nothing to send.
+void Connection::probe() {
+  if (complete_ || !chunked_ || probes_ == most_probes || ++ticks_ < first_probe << probes_) return;
+  ++probes_, ticks_ = 0;
+  const std::string comment = ": waiting\n\n";
+  send(streams_ ? fmt::format("{:x}\r\n{}\r\n", comment.size(), comment)
+                : "HTTP/1.1 100 Continue\r\n\r\n");
+}
+
+void Connection::note_usage(int64_t prompt, int64_t completion) {
+  record_.prompt_tokens = prompt, record_.completion_tokens = completion;
 }
 
 // --- writing ---
 
 std::string Connection::head(int status, const std::string& type) const {
   const auto reason = http::obsolete_reason(http::int_to_status(unsigned(status)));
-  std::string h = fmt::format("HTTP/1.1 {} {}\r\nServer: hearth\r\n", status, text_of(reason));
+  std::string h = fmt::format("HTTP/1.1 {} {}\r\nServer: hearth\r\n", status,
+                              std::string(reason.data(), reason.size()));
   if (!type.empty()) h += "Content-Type: " + type + "\r\n";
   if (!config_.cors_origin.empty())
     h += "Access-Control-Allow-Origin: " + config_.cors_origin + "\r\n";
@@ -163,15 +250,18 @@ std::string Connection::head(int status, const std::string& type) const {
 
 void Connection::respond(HttpResponse r) {
   ++service_.metrics.responses[r.status];
+  record_.status = r.status;
   std::string h = head(r.status, r.body.empty() ? "" : r.type);
   for (const auto& [name, value] : r.headers) h += name + ": " + value + "\r\n";
   if (r.status != 204) h += fmt::format("Content-Length: {}\r\n", r.body.size());
   complete_ = true;
-  send(h + "\r\n" + r.body);
+  send(h + "\r\n" + (request_.is_head() ? std::string() : r.body));
 }
 
 void Connection::begin_events() {
   ++service_.metrics.responses[200];
+  record_.status = 200;
+  streams_ = true;
   if (!chunked_) keep_alive_ = false;  // the end of the connection is the end of the stream
   send(head(200, "text/event-stream; charset=utf-8") + "Cache-Control: no-cache\r\n" +
        (chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
@@ -219,16 +309,30 @@ void Connection::write() {
 void Connection::on_written(ErrorCode e, size_t count) {
   if (e) return close();
   written_ += count;
+  record_.bytes += int64_t(count);
   write();
 }
 
 void Connection::finished() {
+  log_request();
   answering_ = complete_ = false;
   exchange_.reset();
+  parser_.reset();
+  body_ = {};
   watch_.cancel();
   out_ = {}, writing_ = {};  // a long answer's memory goes back
   if (!keep_alive_ || service_.closing()) return linger();
   next_request();
+}
+
+void Connection::log_request() {
+  if (!config_.log_requests) return;
+  record_.method = request_.method;
+  record_.path = request_.path;
+  record_.milliseconds =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - request_.arrived)
+          .count();
+  place_.log.add(record_);
 }
 
 // Closing with bytes unread would take the answer back from a client that is still sending.
@@ -254,6 +358,13 @@ void Connection::deadline(net::steady_timer& timer, double seconds) {
 
 void Connection::close() {
   if (std::exchange(closed_, true)) return;
+  if (answering_) {
+    if (record_.status == 0) record_.status = 499;
+    log_request();
+  }
+  answering_ = false;
+  departed_.request_stop();
+  body_ = {};
   if (exchange_) std::exchange(exchange_, nullptr)->leave();
   ErrorCode ignored;
   socket_.close(ignored);

@@ -1,26 +1,40 @@
-// Connection: one client's socket. It reads a request, hands it to the service, writes the answer,
+// Connection: one client's socket. It reads a request, has a worker prepare it, writes the answer,
 // and again; every wait has a deadline and every buffer a bound.
 #pragma once
 
-#include <utility>  // Boost 1.74 uses it unsaid
+#include <utility>  // Boost 1.74 needs it and does not include it
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http.hpp>
+#include <boost/beast/http/read.hpp>
 #include <optional>
+#include <stop_token>
 
+#include "serve/head.h"
+#include "serve/request_log.h"
 #include "serve/service.h"
 
 namespace hearth {
 
+// What all connections share; it outlives them.
+struct ConnectionPlace {
+  const ServeConfig& config;
+  Service& service;
+  Workers& workers;
+  RequestLog& log;
+};
+
+// A request goes through these in order; refuse() answers from any of them before answering:
+//   next_request -> read_head -> on_head -> read_body -> on_body -> prepare -> on_prepared
+//   -> respond, or begin_events .. end_events -> finished -> next_request or linger
 class Connection : public Client, public std::enable_shared_from_this<Connection> {
  public:
   using Socket = boost::asio::ip::tcp::socket;
   using ErrorCode = boost::system::error_code;
 
-  Connection(Socket, Service&, const ServeConfig&);
+  Connection(Socket, const ConnectionPlace&);
   ~Connection() override;
   void start();
   bool answering() const { return answering_; }
@@ -29,43 +43,57 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   void begin_events() override;
   bool send_event(std::string_view data) override;
   void end_events() override;
+  void note_usage(int64_t prompt, int64_t completion) override;
 
  private:
   void next_request();
   void read_head();
   void on_head(ErrorCode);
-  void on_body(ErrorCode);
-  void refuse_request(const HttpError&);
-  bool answers_preflight();
+  void check_head();
+  void read_body();
+  void on_body();
+  void prepare(const Route&);
+  void on_prepared(Prepared);
+  template <class F>
+  void answer_with(F);
+  void refuse(const HttpError&);
+  void respond_preflight();
   void watch();
-  bool departed();
+  void probe();
   std::string head(int status, const std::string& type) const;
   void send(std::string_view bytes);
   void write();
   void on_written(ErrorCode, size_t count);
   void finished();
+  void log_request();
   void linger();
   void discard();
   void deadline(boost::asio::steady_timer&, double seconds);
   void close();
+  // A handler that keeps the connection alive and does nothing once it is closed.
   template <class F>
-  auto guarded(
-      F f);  // a handler that keeps the connection alive and does nothing once it is closed
+  auto guarded(F f);
 
   Socket socket_;
+  const ConnectionPlace place_;
   Service& service_;
   const ServeConfig& config_;
   // Apart, since a client may owe its body while it is sent "100 Continue".
   boost::asio::steady_timer read_deadline_, write_deadline_;
   boost::asio::steady_timer watch_;
   boost::beast::flat_buffer buffer_;
-  std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
-  HttpRequest request_;
+  std::optional<RequestParser> parser_;
+  HttpRequest request_;        // its body stays in the parser
+  ByteBudget::Share body_;     // bytes of it that are here
+  std::stop_source departed_;  // of the request that is being prepared
   std::shared_ptr<Exchange> exchange_;
   std::string out_, writing_;  // waits; goes out, from written_ on
   size_t written_ = 0;
+  RequestRecord record_;  // of this request, for the log
   uint64_t answers_ = 0;
+  int probes_ = 0, ticks_ = 0;                 // since the client closed its half; see watch()
   bool answering_ = false, complete_ = false;  // a response is due; all of it is in out_
+  bool streams_ = false;                       // it is a stream of events, and has begun
   bool keep_alive_ = false, chunked_ = false, closed_ = false;
 };
 

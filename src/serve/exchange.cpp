@@ -10,6 +10,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// Up to so many tokens and alternatives an answer is rendered where it is, in about a millisecond;
+// a longer one is rendered by a worker, and other connections do not wait for it.
+constexpr int64_t few_entries = 1024;
+
 double seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
@@ -105,7 +109,7 @@ void Exchange::time_token(const Event& e) {
   if (s.last != Clock::time_point())
     place_.metrics.between_tokens.observe(seconds(e.at - s.last));
   else if (e.choice % prepared_.call.request.n == 0)
-    place_.metrics.first_token.observe(seconds(e.at - begin_));
+    place_.metrics.first_token.observe(seconds(e.at - prepared_.arrived));
   s.last = e.at;
 }
 
@@ -150,16 +154,34 @@ void Exchange::end(End& e) {
     ++m.finished[c.finish_reason == "cancelled" ? "abort" : c.finish_reason];
   }
   if (--left_ > 0) return;
-  m.whole_request.observe(seconds(Clock::now() - begin_));
-  const auto self = shared_from_this();  // ended() may drop the last other reference
+  m.whole_request.observe(seconds(Clock::now() - prepared_.arrived));
   finish();
-  place_.ended(*this);
 }
 
+// --- the end ---
+
 void Exchange::finish() {
-  if (error_) return answer_error(as_http_error(error_));
-  if (cancelled_) return answer_error(HttpError(503, "[server] expected to finish, got a stop"));
-  answer();
+  const auto self = shared_from_this();  // ended() may drop the last other reference
+  const bool whole = !error_ && !cancelled_ && !prepared_.call.stream;
+  if (whole && !client_.expired() && entries() > few_entries) {
+    // The engine has ended, so the loop's thread changes nothing that render() reads.
+    place_.work([self] {
+      self->place_.post([self, response = self->render()]() mutable {
+        self->answer(std::move(response));
+        self->place_.ended(*self);
+      });
+    });
+    return;
+  }
+  if (error_)
+    answer_error(as_http_error(error_));
+  else if (cancelled_)
+    answer_error(HttpError(503, "[server] the server is shutting down"));
+  else if (whole)
+    answer(render());
+  else
+    end_stream();
+  place_.ended(*this);
 }
 
 void Exchange::answer_error(const HttpError& e) {
@@ -170,17 +192,28 @@ void Exchange::answer_error(const HttpError& e) {
   client->end_events();
 }
 
-void Exchange::answer() {
-  const auto client = client_.lock();
-  if (!client) return;
+Usage Exchange::usage() const {
+  Usage u;
+  for (const Tokens& prompt : prepared_.prompts) u.prompt += int64_t(prompt.size());
+  for (const auto& completions : results_)
+    for (const Completion& c : completions) u.completion += int64_t(c.tokens.size());
+  return u;
+}
+
+// What the answer lists: tokens, and the alternatives to them.
+int64_t Exchange::entries() const {
   const CompletionCall& call = prepared_.call;
-  Usage usage;
+  const Usage u = usage();
+  const int64_t echoed = call.echo ? u.prompt * call.request.n : 0;
+  return (u.completion + echoed) * (1 + std::max<int64_t>(call.request.sampling.logprobs, 0));
+}
+
+HttpResponse Exchange::render() try {
+  const CompletionCall& call = prepared_.call;
   std::vector<ChoicePart> parts;
   std::vector<std::vector<TokenLogprob>> logprobs(states_.size());
   for (size_t p = 0; p < results_.size(); ++p) {
-    usage.prompt += int64_t(prepared_.prompts[p].size());
     for (Completion& c : results_[p]) {
-      usage.completion += int64_t(c.tokens.size());
       auto& scored = logprobs[parts.size()];
       if (call.echo && call.logprobs()) {
         scored.push_back(unpredicted(prepared_.prompts[p][0]));
@@ -193,18 +226,34 @@ void Exchange::answer() {
                        .logprobs = call.logprobs() ? &scored : nullptr});
     }
   }
-  if (!call.stream) {
-    client->respond({.body = dump_json(render_response(place_.tokenizer, head_, parts, usage))});
-    return;
-  }
+  return {.body = dump_json(render_response(place_.tokenizer, head_, parts, usage()))};
+} catch (const std::exception& e) {
+  return error_response(HttpError(500, fmt::format("[server] {}", e.what())));
+}
+
+void Exchange::answer(HttpResponse response) {
+  const auto client = client_.lock();
+  if (!client) return;
+  const Usage u = usage();
+  client->note_usage(u.prompt, u.completion);
+  client->respond(std::move(response));
+}
+
+void Exchange::end_stream() {
+  const auto client = client_.lock();
+  if (!client) return;
+  const Usage u = usage();
+  client->note_usage(u.prompt, u.completion);
   // A completion of no tokens has told of none: its choice ends here.
-  for (const ChoicePart& part : parts) {
-    if (states_[size_t(part.index)].last != Clock::time_point()) continue;
-    open_choice(part.index);
-    const ChoicePart last{.index = part.index, .finish_reason = part.finish_reason};
-    if (!send(render_chunk(place_.tokenizer, head_, last, call.include_usage))) return;
-  }
-  if (call.include_usage && !send(render_usage_chunk(head_, usage))) return;
+  int64_t index = 0;
+  for (const auto& completions : results_)
+    for (const Completion& c : completions) {
+      const ChoicePart last{.index = index++, .finish_reason = c.finish_reason};
+      if (states_[size_t(last.index)].last != Clock::time_point()) continue;
+      open_choice(last.index);
+      if (!send(render_chunk(place_.tokenizer, head_, last, prepared_.call.include_usage))) return;
+    }
+  if (prepared_.call.include_usage && !send(render_usage_chunk(head_, u))) return;
   client->send_event("[DONE]");
   client->end_events();
 }

@@ -7,19 +7,12 @@
 #include <mutex>
 
 #include "serve/metrics.h"
-#include "serve/parse.h"
+#include "serve/prepare.h"
 #include "serve/render.h"
 
 namespace hearth {
 
-using Post = std::function<void(std::function<void()>)>;  // runs a task on the loop's thread
-
-// A call with its prompts as tokens, each within the context.
-struct PreparedCall {
-  CompletionCall call;
-  std::vector<Tokens> prompts = {};
-  std::vector<std::string> echoes = {};  // of each prompt; empty: none
-};
+using Post = std::function<void(std::function<void()>)>;  // runs a task, later, somewhere else
 
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
@@ -27,7 +20,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     Engine& engine;
     const Tokenizer& tokenizer;
     Metrics& metrics;
-    Post post;
+    Post post, work;  // to the loop's thread; to a worker
     std::function<void(Exchange&)> ended;
   };
   Exchange(Place, ResponseHead, PreparedCall, std::weak_ptr<Client>);
@@ -67,14 +60,17 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   bool send(const nlohmann::ordered_json&);
   void end(End&);
   void finish();
-  void answer();
+  int64_t entries() const;
+  HttpResponse render();  // on any thread, after the engine's last event
+  void answer(HttpResponse);
+  void end_stream();
   void answer_error(const HttpError&);
+  Usage usage() const;
 
   const Place place_;
   const ResponseHead head_;
   PreparedCall prepared_;
   std::weak_ptr<Client> client_;
-  const Clock::time_point begin_ = Clock::now();
   std::vector<uint64_t> ids_;
   std::vector<ChoiceState> states_;
   std::vector<std::vector<Completion>> results_;  // of each prompt

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -14,7 +15,10 @@ namespace hearth {
 struct HttpRequest {
   std::string method, path;  // the path without its query
   std::string body = {};
-  std::string authorization = {};
+  std::string authorization = {}, host = {}, origin = {}, content_type = {}, content_encoding = {};
+  std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();
+
+  bool is_head() const { return method == "HEAD"; }
 };
 
 struct HttpResponse {
@@ -58,6 +62,8 @@ class Client {
   // False: the client has gone, or takes less than it is sent. Nothing more will reach it.
   virtual bool send_event(std::string_view data) = 0;
   virtual void end_events() = 0;
+  // Tokens of the request, for the log. Before the answer ends.
+  virtual void note_usage(int64_t prompt, int64_t completion) = 0;
 };
 
 }  // namespace hearth

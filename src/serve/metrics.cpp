@@ -47,7 +47,8 @@ Metrics::Metrics()
                       0.5, 1, 2.5}),
       whole_request({0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}) {}
 
-std::string Metrics::text(const EngineStats& e, const std::string& model) const {
+std::string Metrics::text(const EngineStats& e, const std::string& model,
+                          int64_t body_bytes) const {
   const std::string labels = fmt::format("model_name=\"{}\"", escaped(model));
   std::string s;
   const auto value = [&](const char* type, const std::string& name, const char* help, auto v) {
@@ -83,6 +84,8 @@ std::string Metrics::text(const EngineStats& e, const std::string& model) const 
   value("gauge", "hearth:kv_blocks", "Blocks of the KV cache.", e.blocks);
   value("gauge", "hearth:kv_blocks_used", "Those that sequences hold.", e.used_blocks);
   value("gauge", "hearth:connections", "Open connections.", connections);
+  value("gauge", "hearth:pending_body_bytes", "Bytes of bodies of requests not yet started.",
+        body_bytes);
   s += heading("hearth:http_responses_total", "counter", "Responses, by status.");
   for (const auto& [status, count] : responses)
     s += fmt::format("hearth:http_responses_total{{{},status=\"{}\"}} {}\n", labels, status, count);

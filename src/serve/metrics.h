@@ -28,7 +28,7 @@ class Histogram {
 struct Metrics {
   Metrics();
   // Names are vLLM's where it has the same thing; `model` labels them.
-  std::string text(const EngineStats&, const std::string& model) const;
+  std::string text(const EngineStats&, const std::string& model, int64_t body_bytes = 0) const;
 
   Histogram first_token, between_tokens, whole_request;  // seconds
   std::map<std::string, int64_t> finished;               // completions by reason

@@ -167,12 +167,14 @@ std::string content_text(const ordered_json& content, const std::string& where) 
   return text;
 }
 
-ordered_json parse_messages(const ordered_json* j) {
+ordered_json parse_messages(const ordered_json* j, const ServeConfig& limits) {
   if (!j || !j->is_array() || j->empty())
     refuse("messages", "expected a list of at least one message, got {}",
            !j              ? "none"
            : j->is_array() ? "an empty one"
                            : j->type_name());
+  if (int64_t(j->size()) > limits.max_messages)
+    refuse("messages", "expected at most {} messages, got {}", limits.max_messages, j->size());
   ordered_json messages = ordered_json::array();
   for (const ordered_json& m : *j) {
     const std::string where = fmt::format("messages[{}]", messages.size());
@@ -234,7 +236,7 @@ CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limi
   CompletionCall call;
   call.chat = true;
   parse_shared(call, f, limits);
-  call.messages = parse_messages(f.find("messages"));
+  call.messages = parse_messages(f.find("messages"), limits);
   for (const char* name : {"max_tokens", "max_completion_tokens"})
     if (f.find(name)) call.max_tokens = f.integer(name, 0, 1, limits.max_new_tokens);
   parse_chat_logprobs(call, f, limits);
@@ -260,11 +262,17 @@ TokenizeCall parse_tokenize_request(std::string_view body, const ServeConfig& li
   TokenizeCall call;
   call.model = f.string("model");
   const ordered_json* messages = f.find("messages");
-  if (messages) call.messages = parse_messages(messages);
+  if (messages) call.messages = parse_messages(messages, limits);
   const ordered_json* prompt = f.find("prompt");
   if (bool(prompt) == bool(messages))
     refuse("prompt", "expected either a prompt or messages, got {}", prompt ? "both" : "neither");
   call.prompt = f.string("prompt");
+  int64_t bytes = int64_t(call.prompt.size());
+  for (const ordered_json& m : call.messages)
+    bytes += int64_t(m.at("content").get_ref<const std::string&>().size());
+  if (bytes > limits.max_tokenize_bytes)
+    refuse(prompt ? "prompt" : "messages", "expected at most {} bytes of text, got {}",
+           limits.max_tokenize_bytes, bytes);
   call.special = f.boolean("parse_special", false);
   call.generation_prompt = f.boolean("add_generation_prompt", true);
   f.ignore({"add_special_tokens"});  // encoding adds none
@@ -280,6 +288,8 @@ DetokenizeCall parse_detokenize_request(std::string_view body, const ServeConfig
   const ordered_json* tokens = f.find("tokens");
   if (!tokens || !tokens->is_array())
     refuse("tokens", "expected a list of token ids, got {}", tokens ? tokens->type_name() : "none");
+  if (int64_t(tokens->size()) > limits.max_detokenize_ids)
+    refuse("tokens", "expected at most {} ids, got {}", limits.max_detokenize_ids, tokens->size());
   call.tokens = parse_ids(*tokens, "tokens");
   f.refuse_others();
   return call;

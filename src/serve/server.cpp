@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -15,6 +16,7 @@
 
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/write.hpp>
 
 namespace hearth {
 namespace {
@@ -23,6 +25,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 
 constexpr auto last_words = std::chrono::seconds(2);  // for cancelled requests to say so
+constexpr int64_t most_turned_away = 64;              // at once; others wait to be accepted
 
 tcp::endpoint resolve(const ServeConfig& c) {
   asio::io_context io;
@@ -35,7 +38,7 @@ tcp::endpoint resolve(const ServeConfig& c) {
 
 // Connections the system lets this process have, at most `wanted`.
 int64_t allowed_connections(int64_t wanted) {
-  constexpr int64_t others = 64;  // files, the loop's own descriptors
+  constexpr int64_t others = 64 + most_turned_away;  // files, the loop's own descriptors
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
   if (limit.rlim_cur < rlim_t(wanted + others)) {
@@ -48,17 +51,67 @@ int64_t allowed_connections(int64_t wanted) {
   return std::min(wanted, allowed);
 }
 
+// A connection beyond the limit: it is told so and closed. What it sends is read until it closes,
+// or for a second: closing with bytes unread would reset it, and the answer could be lost on the
+// way.
+class TurnedAway : public std::enable_shared_from_this<TurnedAway> {
+ public:
+  TurnedAway(tcp::socket socket, std::function<void()> ended)
+      : socket_(std::move(socket)), deadline_(socket_.get_executor()), ended_(std::move(ended)) {}
+
+  void start(std::string answer) {
+    answer_ = std::move(answer);
+    deadline_.expires_after(std::chrono::seconds(1));
+    deadline_.async_wait([self = shared_from_this()](boost::system::error_code) { self->close(); });
+    asio::async_write(socket_, asio::buffer(answer_),
+                      [self = shared_from_this()](boost::system::error_code e, size_t) {
+                        boost::system::error_code ignored;
+                        self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
+                        e ? self->close() : self->discard();
+                      });
+  }
+
+ private:
+  void discard() {
+    socket_.async_read_some(asio::buffer(bytes_),
+                            [self = shared_from_this()](boost::system::error_code e, size_t) {
+                              e ? self->close() : self->discard();
+                            });
+  }
+  void close() {
+    const auto ended = std::exchange(ended_, nullptr);
+    if (!ended) return;
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+    deadline_.cancel();
+    ended();
+  }
+
+  tcp::socket socket_;
+  asio::steady_timer deadline_;
+  std::function<void()> ended_;  // empty once it has been called
+  std::string answer_;
+  std::array<char, 4096> bytes_;
+};
+
 class Server {
  public:
   explicit Server(const ServeConfig& config)
       : config_(config),
         most_connections_(allowed_connections(config.max_connections)),
-        service_(config, [this](std::function<void()> task) { asio::post(io_, std::move(task)); }),
+        address_(resolve(config)),
+        log_(config.log_requests),
+        service_(
+            config, [this](std::function<void()> task) { asio::post(io_, std::move(task)); },
+            [this](std::function<void()> task) { workers_.post(std::move(task)); },
+            address_.address().is_loopback()),
         acceptor_(io_),
         signals_(io_, SIGINT, SIGTERM),
         drain_(io_),
-        pause_(io_) {
-    listen(resolve(config));
+        pause_(io_),
+        workers_(config.workers) {
+    listen(address_);
+    warn_if_open_to_all();
     accept();
     await_signal();
   }
@@ -97,7 +150,17 @@ class Server {
     }
   }
 
+  void warn_if_open_to_all() const {
+    if (address_.address().is_loopback() || !config_.api_key.empty()) return;
+    fmt::print(
+        stderr,
+        "hearth: warning: listening on {} without a key: every machine that reaches this one "
+        "can use the model; set HEARTH_API_KEY, or listen on 127.0.0.1\n",
+        config_.host);
+  }
+
   void accept() {
+    if (turned_away_ >= most_turned_away) return;  // goes on when one of them has gone
     acceptor_.async_accept([this](boost::system::error_code e, tcp::socket socket) {
       if (e == asio::error::operation_aborted) return;
       if (e) {  // no descriptors left, say: try again when some may be
@@ -113,23 +176,31 @@ class Server {
   }
 
   void welcome(tcp::socket socket) {
-    const auto c = std::make_shared<Connection>(std::move(socket), service_, config_);
+    const auto c = std::make_shared<Connection>(std::move(socket),
+                                                ConnectionPlace{config_, service_, workers_, log_});
     std::erase_if(connections_, [](const auto& w) { return w.expired(); });
     connections_.push_back(c);
     c->start();
   }
 
   void turn_away(tcp::socket socket) {
-    const HttpResponse r =
-        error_response(HttpError(503, "[connections] expected fewer than --max-connections"));
+    const HttpResponse r = error_response(
+        HttpError(503, "[connections] the server has as many as --max-connections allows"));
     ++service_.metrics.responses[r.status];
     boost::system::error_code ignored;
-    socket.non_blocking(true, ignored);
-    socket.write_some(asio::buffer(fmt::format(
-                          "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n"
-                          "Retry-After: 1\r\nContent-Type: {}\r\nContent-Length: {}\r\n\r\n{}",
-                          r.type, r.body.size(), r.body)),
-                      ignored);
+    const auto client = socket.remote_endpoint(ignored);
+    log_.add({.client = fmt::format("{}:{}", client.address().to_string(), client.port()),
+              .status = r.status,
+              .bytes = int64_t(r.body.size())});
+    ++turned_away_;
+    const auto gone = [this] {
+      if (turned_away_-- == most_turned_away) accept();
+    };
+    std::make_shared<TurnedAway>(std::move(socket), gone)
+        ->start(fmt::format("HTTP/1.1 503 Service Unavailable\r\nServer: hearth\r\n"
+                            "Connection: close\r\nRetry-After: 1\r\nContent-Type: {}\r\n"
+                            "Content-Length: {}\r\n\r\n{}",
+                            r.type, r.body.size(), r.body));
   }
 
   void await_signal() {
@@ -172,7 +243,10 @@ class Server {
 
   const ServeConfig config_;
   const int64_t most_connections_;
-  Service service_;  // before the loop: what waits in it refers to the service
+  const tcp::endpoint address_;
+  RequestLog log_;
+  int64_t turned_away_ = 0;  // and not gone yet
+  Service service_;          // before the loop: what waits in it refers to the service
   asio::io_context io_{1};
   tcp::acceptor acceptor_;
   asio::signal_set signals_;
@@ -181,15 +255,16 @@ class Server {
   std::chrono::steady_clock::time_point asked_, end_;  // to stop; when all must have been said
   bool cancelled_ = false;
   std::atomic<bool> loading_ = true;
+  Workers workers_;  // last: what they run refers to the rest
 };
 
 }  // namespace
 
 void serve(const ServeConfig& config, const ServeJob& job) {
   config.check();
+  std::unique_ptr<ServedModel> model;  // before the server, whose workers use it to their end
   Server server(config);
   job.listening(server.url());
-  std::unique_ptr<ServedModel> model;
   std::thread loop([&] { server.run(); });
   try {
     model = job.load();

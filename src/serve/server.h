@@ -1,4 +1,5 @@
-// serve(): HTTP in front of a model. One thread runs every connection, one the engine.
+// serve(): HTTP in front of a model. One thread runs every connection, one the engine, and a few
+// workers read the bodies of requests.
 #pragma once
 
 #include <functional>

@@ -34,11 +34,18 @@ class HttpClient {
       throw std::runtime_error("no connection");
   }
   ~HttpClient() { leave(); }
+  HttpClient(HttpClient&& o) noexcept : fd_(std::exchange(o.fd_, -1)), held_(std::move(o.held_)) {}
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
   void leave() {
     if (fd_ >= 0) close(std::exchange(fd_, -1));
+  }
+  // As a process that is killed with bytes unread leaves: a reset, and not the end of a stream.
+  void resets() {
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    leave();
   }
   void says_no_more() { shutdown(fd_, SHUT_WR); }
   void send(const std::string& bytes) {
@@ -72,6 +79,11 @@ class HttpClient {
     while (fill()) held_.clear();
     char byte;
     return recv(fd_, &byte, 1, MSG_DONTWAIT) == 0 || errno == ECONNRESET;
+  }
+  // All that still comes.
+  std::string rest() {
+    while (fill()) continue;
+    return std::exchange(held_, {});
   }
   std::string until(const std::string& mark) {
     size_t at;

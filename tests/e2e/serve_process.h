@@ -66,7 +66,10 @@ class Serve : public testing::Test {
       return ask("GET", "/health").status == 200;
     } catch (const std::runtime_error&) { return false; }
   }
-  Prometheus metrics() const { return Prometheus(ask("GET", "/metrics").body); }
+  Prometheus metrics() const { return metrics_with(""); }
+  Prometheus metrics_with(const std::string& headers) const {
+    return Prometheus(ask("GET", "/metrics", "", headers).body);
+  }
   // The series is there once a request has ended so.
   bool some_aborted() const {
     return ask("GET", "/metrics").body.find("finished_reason=\"abort\"") != std::string::npos;

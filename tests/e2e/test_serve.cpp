@@ -11,6 +11,8 @@ namespace {
 
 using nlohmann::json;
 
+const std::string json_head = "Host: localhost\r\nContent-Type: application/json\r\n";
+
 // Goes on to the end of the context.
 const char* endless = R"("prompt":"a","max_tokens":250,"ignore_eos":true)";
 
@@ -66,8 +68,8 @@ TEST_F(Serve, StreamsEventsOnAConnectionThatStays) {
   // HTTP/1.0: the connection's end is the stream's.
   HttpClient old(port_);
   const std::string body = R"({"prompt":"a","max_tokens":3,"stream":true})";
-  old.send("POST /v1/completions HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) +
-           "\r\n\r\n" + body);
+  old.send("POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " +
+           std::to_string(body.size()) + "\r\n\r\n" + body);
   EXPECT_TRUE(old.reply().body.ends_with("data: [DONE]\n\n"));
 }
 
@@ -90,12 +92,13 @@ TEST_F(Serve, KeepsItsLimits) {
   EXPECT_TRUE(junk.ends());
   // A chunked body has no length to refuse it by.
   HttpClient chunked(port_);
-  chunked.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n" +
-               std::string(4096, 'a'));
+  chunked.send("POST /v1/completions HTTP/1.1\r\n" + json_head +
+               "Transfer-Encoding: chunked\r\n\r\n1000\r\n" + std::string(4096, 'a'));
   EXPECT_EQ(chunked.reply().status, 413);
   // Who asks first is told to go on.
   HttpClient polite(port_);
-  polite.send("POST /tokenize HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n");
+  polite.send("POST /tokenize HTTP/1.1\r\n" + json_head +
+              "Expect: 100-continue\r\nContent-Length: 14\r\n\r\n");
   EXPECT_EQ(polite.reply().status, 100);
   polite.send(R"({"prompt":"a"})");
   EXPECT_EQ(polite.reply().status, 200);
@@ -106,13 +109,14 @@ TEST_F(Serve, WaitsOnlySoLong) {
   start_server({"--header-seconds", "0.3", "--body-seconds", "0.3", "--idle-seconds", "0.3"});
   HttpClient idle(port_), head(port_), body(port_);
   head.send("GET /health HTTP/1.1\r\nX: ");
-  body.send("POST /tokenize HTTP/1.1\r\nContent-Length: 14\r\n\r\n{");
+  body.send("POST /tokenize HTTP/1.1\r\n" + json_head + "Content-Length: 14\r\n\r\n{");
   EXPECT_TRUE(idle.ends() && head.ends() && body.ends());
   // Told to go on, it says no more. On a starved machine it may be too late to be told.
   std::optional<HttpClient> polite;
   eventually([&] {
     polite.emplace(port_);
-    polite->send("POST /tokenize HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n");
+    polite->send("POST /tokenize HTTP/1.1\r\n" + json_head +
+                 "Expect: 100-continue\r\nContent-Length: 14\r\n\r\n");
     try {
       return polite->reply().status == 100;
     } catch (const std::runtime_error&) { return false; }
@@ -146,7 +150,7 @@ TEST_F(Serve, AsksForItsKey) {
   }
   // The body of a stranger is not waited for.
   HttpClient c(port_);
-  c.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+  c.send("POST /v1/completions HTTP/1.1\r\n" + json_head + "Content-Length: 1000000\r\n\r\n");
   EXPECT_EQ(c.reply().error("code"), "invalid_api_key");
   EXPECT_EQ(ask("GET", "/v1/models", "", "Authorization: Bearer sk-secret\r\n").status, 200);
 }
@@ -186,7 +190,8 @@ TEST_F(Serve, ClientsThatLeaveFreeTheirBlocks) {
     const std::string body = "{" + std::string(endless) + R"(,"n":8)";
     waits.request("POST", "/v1/completions", body + "}");
     streams.request("POST", "/v1/completions", body + R"(,"stream":true})");
-    begins.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{\"pro");
+    begins.send("POST /v1/completions HTTP/1.1\r\n" + json_head +
+                "Content-Length: 100\r\n\r\n{\"pro");
     EXPECT_EQ(streams.head().status, 200);
   }
   eventually([&] { return some_aborted(); });

@@ -29,10 +29,14 @@ struct FakeClient : Client {
     return true;
   }
   void end_events() override { done = true; }
+  void note_usage(int64_t prompt, int64_t completion) override {
+    prompt_tokens = prompt, completion_tokens = completion;
+  }
 
   HttpResponse response = {};
   std::vector<std::string> events = {};
   size_t room = 100000;
+  int64_t prompt_tokens = -1, completion_tokens = -1;
   bool streams = false, done = false;
 };
 
@@ -47,8 +51,8 @@ class Serving : public testing::Test {
     backend_ = std::move(backend);
     model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, ServedWeights{},
                                            EngineSpec{.max_batch = config.batch});
-    service_ = std::make_unique<Service>(
-        config, [this](std::function<void()> task) { tasks_.push_back(std::move(task)); });
+    const auto post = [this](std::function<void()> task) { tasks_.push_back(std::move(task)); };
+    service_ = std::make_unique<Service>(config, post, post);
     service_->open(*model_, "m");
   }
 
@@ -65,8 +69,14 @@ class Serving : public testing::Test {
 
   std::shared_ptr<Exchange> begin(const std::string& path, const std::string& body,
                                   const std::shared_ptr<FakeClient>& client) {
-    return service_->handle({.method = body.empty() ? "GET" : "POST", .path = path, .body = body},
-                            client);
+    const HttpRequest r{.method = body.empty() ? "GET" : "POST",
+                        .path = path,
+                        .body = body,
+                        .content_type = "application/json"};
+    const Route& route = service_->check_head(r);
+    if (route.reads_body()) return service_->begin(service_->prepare(route, r), client);
+    client->respond(service_->answer(route, r));
+    return {};
   }
   std::shared_ptr<FakeClient> ask(const std::string& path, const std::string& body) {
     const auto client = std::make_shared<FakeClient>();
@@ -197,6 +207,12 @@ TEST_F(Serving, RefusesWhatDoesNotFit) {
             "context_length_exceeded");
   EXPECT_EQ(error("/v1/completions", R"({"prompt":")" + huge_text + "\"}").code,
             "context_length_exceeded");
+  const HttpError chat = error("/v1/chat/completions",
+                               R"({"messages":[{"role":"user","content":")" + huge_text + "\"}]}");
+  EXPECT_EQ(chat.code, "context_length_exceeded");
+  EXPECT_EQ(chat.param, "messages");
+  EXPECT_NE(std::string(chat.what()).find("bytes of text"), std::string::npos)
+      << "it is not encoded first: " << chat.what();
   EXPECT_EQ(error("/v1/completions", R"({"prompt":"abc","max_tokens":254})").status, 400);
   EXPECT_EQ(error("/v1/completions", R"({"prompt":[9999]})").status, 400);
   EXPECT_EQ(error("/v1/completions", R"({"prompt":["a",[1]]})").param, "prompt");
@@ -311,7 +327,8 @@ TEST_F(Serving, AsksForItsKey) {
 
 TEST_F(Serving, IsUnavailableWhileLoadingAndClosing) {
   open();
-  Service loading({}, [](std::function<void()>) {});
+  const auto nowhere = [](std::function<void()>) {};
+  Service loading({}, nowhere, nowhere);
   const auto status = [](Service& s, const char* path) {
     try {
       s.check_head({.method = "GET", .path = path});
@@ -352,6 +369,114 @@ TEST_F(Serving, IsUnwellWhileTheEngineFails) {
   backend.fail_with("");
   EXPECT_EQ(ask("/v1/completions", body)->response.status, 200);
   EXPECT_EQ(answer("/health")["status"], "ok");
+}
+
+// Only a worker renders it, so the thread of the connections is free meanwhile.
+TEST_F(Serving, ALongAnswerIsRenderedByAWorker) {
+  ServeConfig config;
+  open(config);
+  std::deque<std::function<void()>> work;
+  service_ = std::make_unique<Service>(
+      config, [this](std::function<void()> task) { tasks_.push_back(std::move(task)); },
+      [&](std::function<void()> task) { work.push_back(std::move(task)); });
+  service_->open(*model_, "m");
+  const std::string fields = R"({"prompt":"abc","seed":1,"ignore_eos":true,"max_tokens":)";
+  const auto brief = ask("/v1/completions", fields + "20}");
+  EXPECT_TRUE(work.empty()) << "a short one is not worth the way";
+  EXPECT_EQ(brief->prompt_tokens, 3);
+  EXPECT_EQ(brief->completion_tokens, 20);
+
+  const auto client = std::make_shared<FakeClient>(), left = std::make_shared<FakeClient>();
+  begin("/v1/completions", fields + R"(100,"logprobs":20})", client);
+  const auto exchange = begin("/v1/completions", fields + R"(100,"logprobs":20})", left);
+  settle();
+  ASSERT_EQ(work.size(), 2u);
+  EXPECT_FALSE(client->done);
+  EXPECT_EQ(service_->running(), 2) << "a server that stops waits for it";
+  EXPECT_EQ(metrics().value("hearth:kv_blocks_used"), 0);
+  exchange->leave();
+  for (const auto& task : work) task();
+  run_tasks();
+  EXPECT_EQ(service_->running(), 0);
+  EXPECT_TRUE(client->done && !left->done);
+  EXPECT_EQ(client->completion_tokens, 100);
+  const json j = json::parse(client->response.body);
+  EXPECT_EQ(j["choices"][0]["logprobs"]["tokens"].size(), 100u);
+  EXPECT_EQ(j["usage"]["total_tokens"], 103);
+}
+
+TEST_F(Serving, WhatHasLeftIsNotPrepared) {
+  open();
+  std::stop_source departed;
+  departed.request_stop();
+  const HttpRequest r{.method = "POST",
+                      .path = "/v1/completions",
+                      .body = R"({"prompt":"a"})",
+                      .content_type = "application/json"};
+  const Route& route = service_->check_head(r);
+  EXPECT_THROW(service_->prepare(route, r, departed.get_token()), HttpError);
+  // What was prepared while the server's time ran out is told so.
+  Prepared p = service_->prepare(route, r);
+  service_->cancel_all();
+  try {
+    service_->begin(std::move(p), std::make_shared<FakeClient>());
+    FAIL();
+  } catch (const HttpError& e) { EXPECT_EQ(e.status, 503); }
+  EXPECT_EQ(service_->running(), 0);
+}
+
+TEST_F(Serving, AFullQueueIs429BeforeTheBodyIsRead) {
+  open({.batch = 1, .queue = 0});
+  const auto client = std::make_shared<FakeClient>();
+  begin("/v1/completions", R"({"prompt":"a","max_tokens":5})", client);
+  for (const Route& route : routes()) {
+    int status = 200;
+    try {
+      service_->check_queue(route);
+    } catch (const HttpError& e) { status = e.status; }
+    EXPECT_EQ(status, route.id == Route::completions || route.id == Route::chat ? 429 : 200)
+        << route.path;
+  }
+  settle();
+  EXPECT_TRUE(client->done);
+}
+
+// A completion that the context ends is one that its length ended, as OpenAI's clients know it.
+TEST_F(Serving, TheEndOfTheContextIsFinishReasonLength) {
+  open();
+  const json chat = answer("/v1/chat/completions",
+                           R"({"messages":[{"role":"user","content":"a"}],"ignore_eos":true})");
+  EXPECT_EQ(chat["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(chat["usage"]["prompt_tokens"], 4);
+  EXPECT_EQ(chat["usage"]["completion_tokens"], served_context - 4);
+  EXPECT_EQ(chat["usage"]["total_tokens"], served_context);
+  // More than fits, when asked for, is refused and not cut.
+  const HttpError e = error("/v1/completions", R"({"prompt":"abc","max_tokens":254})");
+  EXPECT_EQ(e.code, "context_length_exceeded");
+  EXPECT_EQ(e.param, "max_tokens");
+  EXPECT_EQ(
+      answer("/v1/completions",
+             R"({"prompt":"abc","max_tokens":253,"ignore_eos":true})")["usage"]["total_tokens"],
+      served_context);
+}
+
+TEST_F(Serving, LimitsWhatIsTokenized) {
+  open({.max_messages = 3, .max_tokenize_bytes = 10, .max_detokenize_ids = 4});
+  const auto messages = [](int count, const std::string& text) {
+    std::string s;
+    for (int i = 0; i < count; ++i)
+      s += (i ? "," : "") + (R"({"role":"user","content":")" + text + "\"}");
+    return R"({"messages":[)" + s + "]}";
+  };
+  EXPECT_EQ(answer("/tokenize", R"({"prompt":"0123456789"})")["count"], 10);
+  EXPECT_EQ(error("/tokenize", R"({"prompt":"0123456789a"})").param, "prompt");
+  EXPECT_EQ(error("/tokenize", messages(3, "abc")).status, 0);
+  EXPECT_EQ(error("/tokenize", messages(3, "abcd")).param, "messages");
+  EXPECT_EQ(error("/tokenize", messages(4, "")).param, "messages");
+  EXPECT_EQ(error("/tokenize", messages(4, "")).status, 400);
+  EXPECT_EQ(error("/v1/chat/completions", messages(4, "")).param, "messages");
+  EXPECT_EQ(answer("/detokenize", R"({"tokens":[97,98,97,98]})")["prompt"], "abab");
+  EXPECT_EQ(error("/detokenize", R"({"tokens":[97,98,97,98,97]})").param, "tokens");
 }
 
 TEST_F(Serving, CancelledAtTheEndSaysSo) {

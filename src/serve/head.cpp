@@ -1,0 +1,80 @@
+#include "serve/head.h"
+
+#include <algorithm>
+
+namespace hearth {
+namespace {
+
+namespace http = boost::beast::http;
+using http::field;
+
+std::string as_string(boost::beast::string_view s) { return {s.data(), s.size()}; }
+
+[[noreturn]] void refuse_head(const std::string& message) { throw HttpError(400, message); }
+
+// Transfer-Encoding is "chunked" or absent. A proxy in front may read another coding, several
+// of them, or a length beside them, in another way than this server: what one takes for a body
+// would be the next request for the other.
+void check_framing(const http::fields& head, bool http11) {
+  const size_t encodings = head.count(field::transfer_encoding);
+  const size_t lengths = head.count(field::content_length);
+  if (encodings > 0) {
+    if (!http11) refuse_head("[transfer-encoding] expected none with HTTP/1.0");
+    if (encodings > 1 || !boost::beast::iequals(head[field::transfer_encoding], "chunked"))
+      refuse_head("[transfer-encoding] expected chunked alone, got another or several");
+    if (lengths > 0) refuse_head("[content-length] expected none beside Transfer-Encoding");
+  }
+  const auto length = head[field::content_length];
+  if (lengths > 1 ||
+      std::any_of(length.begin(), length.end(), [](char c) { return c < '0' || c > '9'; }))
+    refuse_head("[content-length] expected one number, got several or another text");
+}
+
+void check_host_field(const http::fields& head, bool http11) {
+  const size_t hosts = head.count(field::host);
+  if (hosts > 1) refuse_head("[host] expected one Host header, got several");
+  if (http11 && hosts == 0) refuse_head("[host] expected a Host header with HTTP/1.1, got none");
+}
+
+}  // namespace
+
+void set_limits(RequestParser& parser, const ServeConfig& config) {
+  parser.header_limit(uint32_t(config.max_header_bytes));
+  parser.body_limit(uint64_t(config.max_body_bytes));
+}
+
+RequestHead read_head(const RequestParser& parser) {
+  const auto& head = parser.get();
+  if (head.version() != 10 && head.version() != 11)
+    refuse_head("[http] expected HTTP/1.0 or HTTP/1.1, got another version");
+  const bool http11 = head.version() == 11;
+  check_framing(head, http11);
+  check_host_field(head, http11);
+  for (const field single : {field::origin, field::authorization, field::content_type})
+    if (head.count(single) > 1)
+      refuse_head(
+          "[http] expected Origin, Authorization and Content-Type once each, got one again");
+  const std::string target = as_string(head.target());
+  RequestHead h{
+      .request = {.method = as_string(head.method_string()),
+                  .path = target.substr(0, target.find('?')),
+                  .authorization = as_string(head[field::authorization]),
+                  .host = as_string(head[field::host]),
+                  .origin = as_string(head[field::origin]),
+                  .content_type = as_string(head[field::content_type]),
+                  .content_encoding = as_string(head[field::content_encoding])},
+      .http11 = http11,
+      .expects_continue = http11 && boost::beast::iequals(head[field::expect], "100-continue")};
+  if (const auto length = parser.content_length()) h.length = *length;
+  return h;
+}
+
+HttpError read_error(const boost::system::error_code& e) {
+  if (e == http::error::body_limit)
+    return HttpError(413, "[body] expected fewer bytes than --max-body-bytes, got more");
+  if (e == http::error::header_limit || e == http::error::buffer_overflow)
+    return HttpError(431, "[header] expected fewer bytes than --max-header-bytes, got more");
+  return HttpError(400, "[http] expected a request, got: " + e.message());
+}
+
+}  // namespace hearth

@@ -1,0 +1,188 @@
+#include "serve/prepare.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "io/json.h"
+#include "serve/render.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::ordered_json;
+
+HttpResponse json_response(const ordered_json& j) { return {.body = dump_json(j)}; }
+
+void check_stop(const std::stop_token& stop) {
+  if (stop.stop_requested()) throw HttpError(499, "the client has left");
+}
+
+}  // namespace
+
+Preparer::Preparer(const ServeConfig& config, const ServedModel& model, std::string name)
+    : config_(config), model_(model), name_(std::move(name)) {}
+
+Prepared Preparer::prepare(Route::Id route, const HttpRequest& r,
+                           const std::stop_token& stop) const {
+  try {
+    return dispatch(route, r, stop);
+  } catch (const Error& e) {
+    throw HttpError(e.usage() ? 400 : 500, e.what());
+  } catch (const nlohmann::json::exception& e) {
+    throw HttpError(400, fmt::format("[body] {}", e.what()));
+  }
+}
+
+Prepared Preparer::dispatch(Route::Id route, const HttpRequest& r,
+                            const std::stop_token& stop) const {
+  check_stop(stop);
+  if (route == Route::tokenize) return tokenize(r);
+  if (route == Route::detokenize) return detokenize(r);
+  PreparedCall p = complete(route == Route::chat ? parse_chat_request(r.body, config_)
+                                                 : parse_completion_request(r.body, config_),
+                            stop);
+  p.arrived = r.arrived;
+  return p;
+}
+
+// --- tokens and text ---
+
+HttpResponse Preparer::tokenize(const HttpRequest& r) const {
+  const TokenizeCall call = parse_tokenize_request(r.body, config_);
+  check_model(call.model);
+  const Tokenizer& t = model_.tokenizer();
+  Tokens ids;
+  if (!call.messages.empty())
+    ids = model_.chat().encode(call.messages, {}, call.generation_prompt);
+  else if (const auto special = t.special(call.prompt))
+    ids = {*special};  // clients ask for the id of eos_token this way
+  else
+    ids = call.special ? t.encode_with_special(call.prompt) : t.encode(call.prompt);
+  return json_response(
+      {{"count", ids.size()}, {"max_model_len", model_.context()}, {"tokens", ids}});
+}
+
+HttpResponse Preparer::detokenize(const HttpRequest& r) const {
+  const DetokenizeCall call = parse_detokenize_request(r.body, config_);
+  check_model(call.model);
+  return json_response({{"prompt", tokens_text(call.tokens)}});
+}
+
+// --- completions ---
+
+PreparedCall Preparer::complete(CompletionCall call, const std::stop_token& stop) const {
+  check_model(call.model);
+  check_stop(stop);
+  PreparedCall p;
+  if (call.chat) {
+    model_.chat().add_stops(call.request.sampling);
+    p.prompts.push_back(chat_tokens(call));
+    p.echoes.emplace_back();
+  }
+  for (const Prompt& prompt : call.prompts) {
+    check_stop(stop);
+    p.prompts.push_back(tokens_of(prompt));
+    std::string echo;
+    if (const auto* text = std::get_if<std::string>(&prompt); call.echo)
+      echo = text ? *text : tokens_text(p.prompts.back());
+    p.echoes.push_back(std::move(echo));
+  }
+  call.prompts = {}, call.messages = {}, call.variables = {};  // a long text is held once
+  p.call = std::move(call);
+  fit(p);
+  return p;
+}
+
+Tokens Preparer::chat_tokens(const CompletionCall& call) const {
+  try {
+    return model_.chat().encode(call.messages, call.variables, true,
+                                most_prompt_tokens() * model_.longest_token());
+  } catch (const Error& e) {
+    throw HttpError(400, e.what(), "invalid_value", "messages");  // the template refuses it
+  }
+}
+
+Tokens Preparer::tokens_of(const Prompt& prompt) const {
+  const Tokenizer& t = model_.tokenizer();
+  const auto* text = std::get_if<std::string>(&prompt);
+  // What cannot fit is not worth encoding.
+  if (text && int64_t(text->size()) > most_prompt_tokens() * model_.longest_token())
+    throw HttpError(400,
+                    fmt::format("[prompt] expected at most {} tokens, got {} bytes of text",
+                                most_prompt_tokens(), text->size()),
+                    "context_length_exceeded", "prompt");
+  Tokens ids = text ? t.encode(*text) : std::get<Tokens>(prompt);
+  if (text && !ids.empty()) t.add_template(ids);  // Llama's bos
+  if (!ids.empty()) return ids;
+  // Nothing is the start of a text.
+  const int32_t start = t.bos() >= 0 ? t.bos() : t.eos();
+  if (start < 0) refuse("prompt", "expected at least one token, got none");
+  return {start};
+}
+
+std::string Preparer::tokens_text(const Tokens& ids) const {
+  try {
+    return model_.tokenizer().decode(ids);
+  } catch (const Error& e) { throw HttpError(400, e.what(), "invalid_value", "tokens"); }
+}
+
+int64_t Preparer::most_prompt_tokens() const {
+  const int64_t context = model_.context(), limit = config_.max_prompt_tokens;
+  return limit ? std::min(limit, context) : context;
+}
+
+// Each prompt and what it may become is within the context, all of them within the limits.
+void Preparer::fit(PreparedCall& p) const {
+  const int64_t context = model_.context(), most = most_prompt_tokens(), n = p.call.request.n;
+  int64_t made = 0, echoed = 0;  // tokens of all choices
+  for (const Tokens& prompt : p.prompts) {
+    const int64_t size = int64_t(prompt.size());
+    if (size > most)
+      throw HttpError(400, fmt::format("[prompt] expected at most {} tokens, got {}", most, size),
+                      "context_length_exceeded", p.call.chat ? "messages" : "prompt");
+    const int64_t room = context - size;
+    if (p.call.max_tokens.value_or(1) > room)
+      throw HttpError(
+          400,
+          fmt::format("[max_tokens] expected prompt and completion within the context of {} "
+                      "tokens, got {} and {}",
+                      context, size, p.call.max_tokens.value_or(1)),
+          "context_length_exceeded", "max_tokens");
+    made += n * p.call.max_tokens.value_or(room);
+    if (p.call.echo) echoed += n * size;
+  }
+  bound(p.call, made, echoed);
+  p.call.request.sampling.max_tokens = p.call.max_tokens.value_or(-1);
+}
+
+// An answer is made whole before any of it goes out, and of a stream the engine keeps as much: what
+// it lists, a token or an alternative to one, is bounded here.
+void Preparer::bound(CompletionCall& call, int64_t made, int64_t echoed) const {
+  const int64_t each = 1 + std::max<int64_t>(call.request.sampling.logprobs, 0);
+  // New tokens there is room for.
+  const int64_t listed = config_.max_answer_entries / each - echoed;
+  const int64_t most = std::min(config_.max_new_tokens, listed), n = call.request.n;
+  // Only a chat that did not say how many is cut; what was asked for is refused.
+  if (!call.max_tokens && made > most) {
+    call.max_tokens = std::max<int64_t>(1, most / n);
+    made = n * *call.max_tokens;
+  }
+  if (made > config_.max_new_tokens)
+    refuse("max_tokens", "expected prompts x n x max_tokens of at most {}, got {}",
+           config_.max_new_tokens, made);
+  if (made > listed)
+    refuse(call.logprobs() ? "logprobs"
+           : call.echo     ? "echo"
+                           : "max_tokens",
+           "expected (echoed + new tokens of all choices) x (logprobs + 1) of at most {}, got "
+           "({} + {}) x {}",
+           config_.max_answer_entries, echoed, made, each);
+}
+
+void Preparer::check_model(const std::string& asked) const {
+  if (asked.empty() || asked == name_) return;
+  throw HttpError(404, fmt::format("[model] expected {}, got {}", name_, in_quotes(asked)),
+                  "model_not_found", "model");
+}
+
+}  // namespace hearth

@@ -1,0 +1,99 @@
+// What a request's head decides: the key, the route, the type of the body, and the Host and Origin
+// by which a browser's page of another site is told.
+#include "serve/admission.h"
+
+#include <gtest/gtest.h>
+
+namespace hearth {
+namespace {
+
+// The status of a head; 200: it is let in.
+int status(const Admission& admission, const HttpRequest& r) {
+  try {
+    admission.check_browser(r);
+    if (!admission.is_preflight(r)) admission.route(r);
+  } catch (const HttpError& e) { return e.status; }
+  return 200;
+}
+
+int status_of_host(const Admission& admission, const std::string& host,
+                   const std::string& origin = "") {
+  return status(admission, {.method = "GET", .path = "/health", .host = host, .origin = origin});
+}
+
+TEST(Admission, OnLoopbackAnswersToItsOwnNamesOnly) {
+  const Admission local({}, true);
+  for (const char* host :
+       {"localhost", "LocalHost:8080", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:65535", ""})
+    EXPECT_EQ(status_of_host(local, host), 200) << host;
+  for (const char* host :
+       {"evil.example", "localhost.evil.example", "evil.example:8080", "127.0.0.1.evil.example",
+        "localhost:80:80", "localhost:x", "localhost:123456", "user@localhost", "[::1", "::1:80",
+        "localhost ", "127.0.0.2", "[::2]", ":8080"})
+    EXPECT_EQ(status_of_host(local, host), 403) << host;
+
+  ServeConfig named;
+  named.allowed_host = {"Model.example.org", "[::2]"};
+  const Admission more(named, true);
+  EXPECT_EQ(status_of_host(more, "model.EXAMPLE.org:443"), 200);
+  EXPECT_EQ(status_of_host(more, "[::2]:1"), 200);
+  EXPECT_EQ(status_of_host(more, "localhost"), 200);
+  EXPECT_EQ(status_of_host(more, "other.example.org"), 403);
+  // Other machines call a server by names it cannot know, until it is told them.
+  EXPECT_EQ(status_of_host(Admission({}, false), "anything"), 200);
+  EXPECT_EQ(status_of_host(Admission(named, false), "anything"), 403);
+}
+
+TEST(Admission, RefusesPagesOfOtherSites) {
+  const Admission local({}, true);
+  EXPECT_EQ(status_of_host(local, "localhost:8080", "http://localhost:8080"), 200);
+  for (const char* origin : {"https://evil.example", "null", "http://localhost:3000",
+                             "http://localhost:8080.evil.example", "file://"})
+    EXPECT_EQ(status_of_host(local, "localhost:8080", origin), 403) << origin;
+  EXPECT_EQ(status_of_host(local, "", "http://"), 403);
+  ServeConfig one, any;
+  one.cors_origin = "https://example.org";
+  any.cors_origin = "*";
+  EXPECT_EQ(status_of_host(Admission(one, true), "localhost", "https://example.org"), 200);
+  EXPECT_EQ(status_of_host(Admission(one, true), "localhost", "https://example.com"), 403);
+  EXPECT_EQ(status_of_host(Admission(any, true), "localhost", "https://example.com"), 200);
+  EXPECT_EQ(status_of_host(Admission({}, false), "host", "https://example.com"), 200);
+}
+
+TEST(Admission, AsksForJson) {
+  const Admission local({}, true);
+  const auto post = [&](const std::string& type, const std::string& encoding = "") {
+    return status(local, {.method = "POST",
+                          .path = "/tokenize",
+                          .content_type = type,
+                          .content_encoding = encoding});
+  };
+  for (const char* type : {"application/json", "Application/JSON", "application/json;charset=utf-8",
+                           "application/json ; charset=utf-8"})
+    EXPECT_EQ(post(type), 200) << type;
+  for (const char* type :
+       {"", "application/x-www-form-urlencoded", "text/plain", "application/jsonx",
+        "application/json, text/plain", "; application/json"})
+    EXPECT_EQ(post(type), 415) << type;
+  EXPECT_EQ(post("application/json", "identity"), 200);
+  EXPECT_EQ(post("application/json", "gzip"), 415);
+  try {
+    local.route({.method = "POST", .path = "/tokenize", .content_type = "text/plain"});
+    FAIL();
+  } catch (const HttpError& e) {
+    EXPECT_NE(std::string(e.what()).find("-H 'Content-Type: application/json'"), std::string::npos)
+        << e.what();
+  }
+}
+
+TEST(Admission, HeadIsAskedWhereGetIs) {
+  const Admission local({}, true);
+  for (const Route& route : routes())
+    EXPECT_EQ(status(local, {.method = "HEAD", .path = route.path}), route.reads_body() ? 405 : 200)
+        << route.path;
+  EXPECT_EQ(status(local, {.method = "HEAD", .path = "/v1/models/x"}), 200);
+  EXPECT_EQ(status(local, {.method = "HEAD", .path = "/nowhere"}), 404);
+}
+
+}  // namespace
+}  // namespace hearth
