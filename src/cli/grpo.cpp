@@ -38,9 +38,9 @@ nlohmann::ordered_json grpo_json(const GrpoResult& r, const Backend& backend) {
 }
 
 std::string grpo_line(const GrpoResult& r) {
-  std::string text = fmt::format("{} steps, {} updates, {} completions, {}", r.steps, r.updates,
-                                 r.completions,
-                                 r.reward ? fmt::format("reward {:.4f}", *r.reward) : "no reward");
+  std::string text =
+      fmt::format("{} steps, {} updates, {} completions, {}", r.steps, r.updates, r.completions,
+                  r.reward ? fmt::format("reward {:.4f}", *r.reward) : "no reward");
   if (r.unrewarded) text += fmt::format(", {} without", r.unrewarded);
   if (r.exact) text += fmt::format(", exact {:.4f}", *r.exact);
   return text + fmt::format(", {:.1f} s; {}\n", r.seconds, r.checkpoint.string());

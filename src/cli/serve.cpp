@@ -55,8 +55,9 @@ void run_serve(const ServeFlags& flags) {
                  .ready =
                      [&](ServedModel& m) {
                        if (!m.chat().has_template())
-                         say("hearth: {} has no chat template: chats are written plainly, as User: "
-                             "and Assistant:\n",
+                         say("hearth: {} has no chat template, so chats are written plainly as "
+                             "User: and Assistant:. /v1/completions continues a prompt; hearth "
+                             "sft on messages or instructions teaches a template\n",
                              name);
                        const EngineStats s = m.engine().stats();
                        say("hearth: serving {} on {} ({}), KV cache {}: {} tokens in {:.2f} GiB\n",

@@ -31,7 +31,6 @@ RunLog::RunLog(const std::filesystem::path& run, const LogMark& log, const LogMa
     if (warn && !file->trouble().empty()) warn(file->trouble());
 }
 
-
 void RunLog::step(const StepRecord& r) {
   nlohmann::ordered_json j{{"step", r.step}, {"tokens", r.tokens}, {"loss", r.loss}, {"lr", r.lr}};
   if (r.grad_norm) j["grad_norm"] = *r.grad_norm;

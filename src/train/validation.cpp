@@ -1,8 +1,8 @@
 #include "train/validation.h"
 
 #include <algorithm>
-#include <utility>
 #include <bit>
+#include <utility>
 
 #include "core/error.h"
 #include "data/shards.h"
