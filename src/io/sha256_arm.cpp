@@ -1,4 +1,6 @@
-// SHA-256 by the Armv8 cryptographic extension.
+// SHA-256 by the Armv8 cryptographic extension. CMakeLists.txt compiles this file with +crypto,
+// without which clang 14 does not declare the intrinsics; a processor that lacks it never gets
+// here.
 #if defined(__aarch64__)
 
 #include <arm_neon.h>
@@ -11,8 +13,7 @@ namespace {
 
 constexpr unsigned long hwcap_sha2 = 1ul << 6;  // HWCAP_SHA2 of <asm/hwcap.h>
 
-__attribute__((target("+crypto"))) void blocks(uint32_t state[8], const std::byte* data,
-                                               size_t count) {
+void blocks(uint32_t state[8], const std::byte* data, size_t count) {
   uint32x4_t abcd = vld1q_u32(state), efgh = vld1q_u32(state + 4);
   for (; count > 0; --count, data += 64) {
     const uint32x4_t abcd_before = abcd, efgh_before = efgh;

@@ -79,7 +79,8 @@ std::vector<TensorToWrite> adapter_tensors(const ModelConfig& c, ParamStore& sto
   for (const auto& [matrix, modules] : lora_matrices(c))
     for (const LoraModule& m : modules) {
       const FileTensor a{.name = {}, .shape = {c.lora.rank, m.in}, .param = {}, .row = m.a_row};
-      const auto add = [&](const char* which, const FileTensor& t) {
+      // Clang 14 captures a structured binding only when it is named.
+      const auto add = [&, &matrix = matrix](const char* which, const FileTensor& t) {
         out.push_back(
             {tensor_name(m, which), dtype, t.shape,
              [t, &store, dtype, part, param = matrix + "." + which](const ByteSink& sink) {

@@ -166,7 +166,7 @@ TEST(ReferenceAttention, AttentionGradients) {
     const Array doc =
         documents ? Array::ints({B, T}, {0, 0, 1, 1, 1, 2, 5, 5, 5, 5, 6, 6}) : Array();
     const Array scalars = Array::of(Scalars{.seed_lo = 1, .step = 3});
-    const auto loss = [&] {
+    const auto loss = [&, &spec = spec] {  // clang 14 captures a binding only when it is named
       ops.attention(stream, y, lse, x, slopes, doc, scalars, spec);
       return inner(y, dy);
     };

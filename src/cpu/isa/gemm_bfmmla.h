@@ -35,7 +35,8 @@ inline void pack_quad(uint16_t* dst, const bf16* src, const GemmOperand& operand
     const uint16_t* from = &src[p].bits;
     const uint16x4_t k0 = vld1_u16(from), k1 = vld1_u16(from + ld);
     const uint16x4_t k2 = vld1_u16(from + 2 * ld), k3 = vld1_u16(from + 3 * ld);
-    vst4_u16(dst + p * quad, uint16x4x4_t{{k0, k1, k2, k3}});
+    const uint16x4x4_t rows = {{k0, k1, k2, k3}};  // clang's vst4 is a macro: no braces inside
+    vst4_u16(dst + p * quad, rows);
   }
 }
 
