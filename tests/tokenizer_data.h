@@ -1,4 +1,4 @@
-// What the tokenizer tests share: the test data, a folder that goes away, random bytes.
+// What the tokenizer tests share: a folder that goes away, random bytes, the text of an error.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,17 +13,10 @@
 #include <string>
 
 #include "core/error.h"
+#include "test_data.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hearth::test {
-
-inline std::filesystem::path tokenizer_data(const std::string& path) {
-  const char* dir = std::getenv("HEARTH_TEST_DATA");
-  return std::filesystem::path(dir ? dir : HEARTH_SOURCE_DIR "/../shared/data") / path;
-}
-
-#define HEARTH_NEEDS_DATA(path) \
-  if (!std::filesystem::exists(path)) { GTEST_SKIP() << "no test data at " << (path); }
 
 class ScratchDir {
  public:
@@ -50,10 +43,6 @@ inline std::string slurp(const std::filesystem::path& path) {
 
 inline void spill(const std::filesystem::path& path, std::string_view text) {
   std::ofstream(path, std::ios::binary) << text;
-}
-
-inline bool unpack(const std::filesystem::path& xz, const std::filesystem::path& to) {
-  return std::system(("xz -dc '" + xz.string() + "' > '" + to.string() + "'").c_str()) == 0;
 }
 
 // Bytes of any value, or of one of the kinds that the pattern tells apart.

@@ -17,7 +17,8 @@ using nlohmann::json;
 class ChatTerminal : public testing::Test {
  protected:
   void SetUp() override {
-    if (std::system("tmux -V >/dev/null 2>&1") != 0) GTEST_SKIP() << "no tmux here";
+    if (std::system("tmux -V >/dev/null 2>&1") != 0)
+      GTEST_SKIP() << "no tmux: scripts/packages installs it";
   }
   ~ChatTerminal() override { tmux("kill-server"); }
 
@@ -119,8 +120,7 @@ TEST_F(ChatTerminal, WideCharactersAndInterrupts) {
 }
 
 TEST_F(ChatTerminal, RemembersForgetsAndSaves) {
-  const fs::path model = test::tokenizer_data("models/stories260K/stories260K.bin");
-  HEARTH_NEEDS_DATA(model);
+  const fs::path model = test::test_data("models/story/story.bin");
   open(fmt::format("--model {} --seed 3 --max-tokens 12", model.string()));
   expect_on_screen("no chat template");
   enter("Tell me of a dog.");

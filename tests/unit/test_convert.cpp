@@ -179,8 +179,7 @@ TEST(Convert, CarriesWhatBelongsToAModel) {
 }
 
 TEST(Convert, AStoryModelKeepsItsTokenizer) {
-  const fs::path stories = test::tokenizer_data("models/stories260K/stories260K.bin");
-  HEARTH_NEEDS_DATA(stories);
+  const fs::path stories = test::test_data("models/story/story.bin");
   TempDir dir;
   const auto backend = make_cpu_backend(1);
   convert_model({.from = stories, .gguf = dir / "s.gguf"}, *backend);

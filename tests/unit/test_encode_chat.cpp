@@ -155,8 +155,7 @@ TEST(EncodeChat, LoadsTheTemplateOfAFolder) {
 }
 
 TEST(EncodeChat, QwensOwnTemplate) {
-  const auto dir = tokenizer_data("tokenizers/qwen2.5");
-  HEARTH_NEEDS_DATA(dir);
+  const auto dir = test_data("tokenizers/qwen2.5");
   const MarkedText text = ChatTemplate::load(dir).render_answers(
       {.messages = {{{"role", "user"}, {"content", "hi"}},
                     {{"role", "assistant"}, {"content", "yo"}}}});

@@ -1,9 +1,8 @@
 // Stop strings over text that comes in pieces.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "infer/stop_text.h"
+#include "test_data.h"
 
 namespace hearth {
 namespace {
@@ -75,12 +74,7 @@ TEST(StopText, WithoutStopsPassesAll) {
 }
 
 TEST(TokenText, AfterBosHasNoDummySpace) {
-  const char* data = std::getenv("HEARTH_TEST_DATA");
-  const std::filesystem::path file =
-      std::filesystem::path(data ? data : HEARTH_SOURCE_DIR "/../shared/data") /
-      "models/stories260K/tok512.bin";
-  if (!std::filesystem::exists(file)) GTEST_SKIP() << "no " << file;
-  const Tokenizer tokenizer = Tokenizer::load(file);
+  const Tokenizer tokenizer = Tokenizer::load(test::test_data("models/story/tok512.bin"));
   const std::vector<int32_t> ids = tokenizer.encode("Once upon");  // bos first
   ASSERT_EQ(ids[0], tokenizer.bos());
   for (size_t begin : {size_t(1), ids.size() - 1}) {

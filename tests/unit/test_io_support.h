@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "io/files.h"
+#include "test_data.h"
 
 namespace hearth::test {
 
@@ -39,11 +40,6 @@ class TempDir {
 // A base for tests that write much and do not care for the disk.
 inline std::filesystem::path memory_dir() {
   return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
-}
-
-inline std::filesystem::path test_data() {
-  const char* dir = std::getenv("HEARTH_TEST_DATA");
-  return dir ? dir : HEARTH_SOURCE_DIR "/../shared/data";
 }
 
 // The message of the Error that `f` throws, or "" when it throws none.

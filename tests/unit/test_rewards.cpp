@@ -1,6 +1,7 @@
 // Rewards: answers in texts, patterns, the built-in rules, chess, and programs that misbehave.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +19,7 @@
 #include "core/error.h"
 #include "io/files.h"
 #include "served_folder.h"
+#include "test_data.h"
 
 namespace hearth {
 namespace {
@@ -481,14 +483,11 @@ TEST(Prompts, TheDigestKnowsTextsAnswersAndOrder) {
 // The worked solutions that come with these sets end with their number; about one in twenty is
 // wrong.
 TEST(Answers, OfRealWordProblems) {
-  const char* told = std::getenv("HEARTH_TEST_DATA");
-  const fs::path data = told ? fs::path(told) : fs::path(HEARTH_SOURCE_DIR) / "../shared/data";
-  if (!fs::exists(data / "grpo")) GTEST_SKIP() << "no " << (data / "grpo").string();
   for (const auto& [name, rows] : {std::pair{"AddSub-test.json", 395u},
                                    {"MultiArith-test.json", 600u},
                                    {"SingleEq-test.json", 508u},
                                    {"mawps-trainset.json", 1898u}}) {
-    const std::vector<PromptRow> all = read_prompts(data / "grpo" / name);
+    const std::vector<PromptRow> all = read_prompts(test::test_data("grpo/" + std::string(name)));
     EXPECT_EQ(all.size(), rows) << name;
     Rewards({.rewards = {"near"}}).check(all);
     int64_t near = 0, solved = 0;

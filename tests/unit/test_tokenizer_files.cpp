@@ -54,8 +54,7 @@ TEST(tokenizer_files, saved_and_loaded_again) {
 }
 
 TEST(tokenizer_files, tiktoken_saved_as_json) {
-  const auto ranks = tokenizer_data("tokenizers/gpt2/r50k_base.tiktoken");
-  HEARTH_NEEDS_DATA(ranks);
+  const auto ranks = test_data("tokenizers/gpt2/r50k_base.tiktoken");
   const Tokenizer a = Tokenizer::load(ranks);
   const ScratchDir dir;
   a.save(dir.path());
@@ -167,8 +166,7 @@ TEST(tokenizer_files, unsupported_parts_by_name) {
 }
 
 TEST(tokenizer_files, wrong_tiktoken) {
-  const auto ranks = tokenizer_data("tokenizers/gpt2/r50k_base.tiktoken");
-  HEARTH_NEEDS_DATA(ranks);
+  const auto ranks = test_data("tokenizers/gpt2/r50k_base.tiktoken");
   const std::string good = slurp(ranks);
   const ScratchDir dir;
   const auto error_with = [&](const std::string& text, const std::string& name) {
@@ -191,20 +189,19 @@ TEST(tokenizer_files, wrong_tiktoken) {
   EXPECT_EQ(Tokenizer::load(dir / "mine.tiktoken", "qwen2").encode("12").size(), 2u);
   EXPECT_EQ(Tokenizer::load(dir / "mine.tiktoken", "gpt2").encode("12").size(), 1u);
   EXPECT_ERROR(Tokenizer::load(dir / "mine.tiktoken", "gpt5"), "got gpt5");
-  EXPECT_ERROR(Tokenizer::load(tokenizer_data("tokenizers/gpt2/vocab.bpe"), "gpt2"),
+  EXPECT_ERROR(Tokenizer::load(test_data("tokenizers/gpt2/vocab.bpe"), "gpt2"),
                "a pattern for .tiktoken files alone");
 }
 
 TEST(tokenizer_files, wrong_llama2c) {
-  const auto file = tokenizer_data("models/stories260K/tok512.bin");
-  HEARTH_NEEDS_DATA(file);
+  const auto file = test_data("models/story/tok512.bin");
   const std::string good = slurp(file);
   const ScratchDir dir;
   const auto error_with = [&](const std::string& bytes) {
     spill(dir / "tok.bin", bytes);
     return error_of([&] { Tokenizer::load(dir.path()); });
   };
-  EXPECT_THAT_TEXT(error_with(good.substr(0, good.size() - 1)), "expected a piece of 1 to 7 bytes");
+  EXPECT_THAT_TEXT(error_with(good.substr(0, good.size() - 1)), "expected a piece of 1 to 8 bytes");
   EXPECT_THAT_TEXT(error_with(good.substr(0, 40)), "expected a");
   EXPECT_THAT_TEXT(error_with("ab"), "got 2 bytes");
   EXPECT_ERROR(Tokenizer::load(file).save(dir / "x"), "got a llama2.c vocabulary");
