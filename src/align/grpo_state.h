@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <optional>
+#include <string>
 
 #include "align/advantages.h"
 #include "train/run_state.h"

@@ -1,5 +1,7 @@
 #include "align/prompts.h"
 
+#include <algorithm>
+
 #include "align/examples.h"
 #include "align/templates.h"
 #include "core/error.h"

@@ -1,5 +1,6 @@
 #include "chess/dataset.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 

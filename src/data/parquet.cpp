@@ -1,5 +1,6 @@
 #include "data/parquet.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/error.h"

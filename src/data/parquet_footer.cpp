@@ -1,5 +1,6 @@
 #include "data/parquet_footer.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/error.h"

@@ -3,7 +3,9 @@
 // through an overload `names_of(E)` that lists its enumerators' names in order.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>

@@ -1,4 +1,5 @@
 // Rows of floats in ggml's element types and back.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 

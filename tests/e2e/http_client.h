@@ -6,6 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cctype>
+#include <cerrno>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>

@@ -1,5 +1,7 @@
 // hearth chat as a user types: turns, commands, and an interrupt that ends the answer alone.
+#include <algorithm>
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 
 #include "e2e/command.h"

@@ -1,4 +1,8 @@
 // Data through the command line: sources through a pipe, mixed sources in training.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
 #include "e2e/command.h"
 #include "unit/parquet_file.h"
 

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 
+#include <cstdlib>
 #include <mutex>
 
 #include "e2e/command.h"

@@ -2,6 +2,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "e2e/command.h"

@@ -2,6 +2,8 @@
 // training runs that give the same bits with graphs, without, and again.
 #include <fmt/format.h>
 
+#include <stdexcept>
+
 #include "cpu/backend.h"
 #include "cpu/reference.h"
 #include "cuda_case.h"

@@ -2,6 +2,7 @@
 // by every usable instruction set at one, two and three threads, into poisoned memory.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 

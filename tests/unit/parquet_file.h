@@ -2,6 +2,7 @@
 // layout the reader takes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>

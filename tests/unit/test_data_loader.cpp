@@ -1,7 +1,9 @@
 // The loader against plain re-implementations, and exact resumption from any cursor.
 #include "data/loader.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <random>
 #include <set>
 #include <thread>

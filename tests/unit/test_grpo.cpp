@@ -2,6 +2,7 @@
 // older weights are refused, and what may not change the result does not.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <set>
 
 #include "align/policy.h"

@@ -2,6 +2,7 @@
 // the training forward pass, whatever shares their steps and whatever became of their blocks.
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
 
 #include "unit/infer_model.h"
 

@@ -2,6 +2,7 @@
 // error.
 #include "io/gguf.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>

@@ -1,6 +1,7 @@
 // SHA-256 and CRC-32C against published vectors; both SHA-256 paths against each other.
 #include "io/hash.h"
 
+#include <algorithm>
 #include <random>
 #include <vector>
 

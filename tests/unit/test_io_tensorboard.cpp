@@ -1,6 +1,7 @@
 // TensorBoard events, read back by a small TFRecord and protobuf reader of the test's own.
 #include "io/tensorboard.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <vector>
