@@ -150,6 +150,7 @@ void bench_fit(const BenchFlags& f) {
                  double(need.total()), "bytes");
   j["weights"] = need.weights, j["masters"] = need.masters, j["gradients"] = need.gradients;
   j["moments"] = need.moments, j["activations"] = need.activations;
+  j["tables"] = need.tables;
   j["activation_bound"] = need.activation_bound;
   j["over_bound"] = double(need.activations) / double(need.activation_bound) - 1;
   j["largest_batch"] = best;

@@ -22,6 +22,7 @@ using nlohmann::ordered_json;
 struct ConversationFlags {
   std::string model, adapter, system, dtype = "fp32", weights = "plain", kv = "plain";
   SamplingSpec sampling = {};
+  int64_t context = 0;
   bool seeded = false;
   Common common = {};
 };
@@ -192,7 +193,9 @@ void run_conversation(const ConversationFlags& flags) {
   const ServedWeights weights{weights_dtype(flags.dtype, *backend),
                               weight_format(flags.weights, *backend)};
   ServedModel model({flags.model, flags.adapter}, *backend, weights,
-                    {.max_batch = 1, .cache = cache});
+                    {.max_batch = 1, .context = flags.context, .cache = cache});
+  if (!model.context_note().empty())
+    fmt::print(stderr, "hearth: {}; --context sets another\n", model.context_note());
   if (!model.chat().has_template())
     say("hearth: this model has no chat template, so the conversation is written plainly as "
         "User: and Assistant:. hearth generate continues a prompt; hearth sft on messages or "
@@ -226,6 +229,9 @@ void add_chat(CLI::App& app) {
       ->capture_default_str();
   CLI::Option* seed =
       c->add_option("--seed", f.sampling.seed, "of the answers; absent: chosen anew");
+  c->add_option("--context", f.context,
+                "tokens of the conversation; 0: the model's, or what fits in memory")
+      ->capture_default_str();
   add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);
   add_kv(*c, f.kv);

@@ -68,7 +68,10 @@ struct Examinee {
 std::vector<Score> scored(Examinee& e, const EvalFlags& f, std::span<const ScoreItem> items,
                           bool greedy) {
   Scorer scorer(e.source.config(), e.params, *e.backend,
-                {.batch_tokens = f.batch_tokens, .greedy = greedy, .cache = cache_format(f.kv)});
+                {.batch_tokens = f.batch_tokens,
+                 .context = e.longest,
+                 .greedy = greedy,
+                 .cache = cache_format(f.kv)});
   StatusLine status;
   const auto scores = scorer.score(items, [&](size_t done) {
     if (status.due()) status.show(fmt::format("scored {} of {}", done, items.size()));
@@ -174,7 +177,9 @@ void write_logits(Examinee& e, const EvalFlags& f) {
   const auto lists = read_ids(f.data, config.vocab);
   std::vector<TensorToWrite> tensors;
   const CacheFormat cache = cache_format(f.kv);
-  Scorer scorer(config, e.params, *e.backend, {.cache = cache});
+  int64_t longest = 1;
+  for (const auto& ids : lists) longest = std::max(longest, int64_t(ids.size()));
+  Scorer scorer(config, e.params, *e.backend, {.context = longest, .cache = cache});
   for (size_t i = 0; i < lists.size(); ++i)
     tensors.push_back({fmt::format("logits.{}", i),
                        DType::f32,

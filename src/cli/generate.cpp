@@ -128,11 +128,14 @@ void run_generate(const GenerateFlags& flags) {
   const int64_t room =
       int64_t(std::max<size_t>(request.prompt.size(), 1)) + std::max<int64_t>(asked, 0);
   EngineSpec spec{.max_batch = std::max<int64_t>(request.beams, std::clamp(request.n, 1, 16)),
-                  .context = asked < 0 ? config.context : std::min(config.context, room),
+                  .context = asked < 0 ? 0 : std::min(config.context, room),
                   .speculate = flags.speculate,
                   .cache = cache,
                   .tokenizer = &tokenizer};
   Engine engine(config, params, *backend, spec);
+  if (asked < 0 && engine.context() < config.context)
+    fmt::print(stderr, "hearth: a context of {} tokens: the model's {} do not fit in memory\n",
+               engine.context(), config.context);
 
   const std::string echoed = flags.echo ? text : "";
   const bool streams = !flags.common.json && request.n == 1 && request.beams == 1;

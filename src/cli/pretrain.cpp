@@ -73,7 +73,10 @@ std::string sample_text(const RunSpec& spec, const Tokenizer& t, ParamStore& sto
   r.sampling.max_tokens = int(spec.train.sample_tokens);
   r.sampling.temperature = 0.8f;
   r.sampling.seed = spec.train.seed;
-  Engine engine(spec.model, store, backend, {.max_batch = 1, .tokenizer = &t});
+  // No more cache than the sample can fill.
+  const int64_t room = int64_t(std::max<size_t>(r.prompt.size(), 1)) + spec.train.sample_tokens;
+  Engine engine(spec.model, store, backend,
+                {.max_batch = 1, .context = std::min(spec.model.context, room), .tokenizer = &t});
   const auto completions = engine.run(std::span(&r, 1));
   return spec.train.sample_prompt + completions.at(0).at(0).text;
 }

@@ -59,6 +59,8 @@ void run_serve(const ServeFlags& flags) {
                              "User: and Assistant:. /v1/completions continues a prompt; hearth "
                              "sft on messages or instructions teaches a template\n",
                              name);
+                       if (!m.context_note().empty())
+                         say("hearth: {}; --context sets another\n", m.context_note());
                        const EngineStats s = m.engine().stats();
                        say("hearth: serving {} on {} ({}), KV cache {}: {} tokens in {:.2f} GiB\n",
                            name, url, backend->describe(), s.cache, s.blocks * cache_block,
@@ -82,7 +84,8 @@ void add_serve(CLI::App& app) {
   add_weights(*c, f.weights);
   add_kv(*c, f.kv);
   add_batch_invariant(*c, f.batch_invariant);
-  c->add_option("--context", f.context, "tokens of a prompt and its completion; 0: the model's")
+  c->add_option("--context", f.context,
+                "tokens of a prompt and its completion; 0: the model's, or what fits in memory")
       ->capture_default_str();
   c->add_option("--cache-gib", f.cache_gib, "GiB of KV cache; 0: by what memory is free")
       ->capture_default_str();

@@ -1,10 +1,27 @@
 #include "core/exec.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "core/error.h"
 
 namespace hearth {
+namespace {
+
+// A few MiB at a time, so that a large table is never held twice.
+void fill_table(Backend& backend, const Tensor& t, const Tape::MakeRows& make) {
+  const int64_t rows = t.shape[0], row = t.bytes() / std::max<int64_t>(rows, 1);
+  const int64_t most = std::max<int64_t>(1, (int64_t(4) << 20) / std::max<int64_t>(row, 1));
+  for (int64_t first = 0; first < rows; first += most) {
+    const int64_t count = std::min(most, rows - first);
+    const std::vector<float> made = make(first, count);
+    if (int64_t(made.size() * sizeof(float)) != count * row)
+      fail("table", "expected {} bytes of rows, got {}", count * row, made.size() * sizeof(float));
+    backend.upload(t.data + first * row, made.data(), count * row);
+  }
+}
+
+}  // namespace
 
 std::byte* Memory::arena() {
   if (arena_.bytes() < reserved_) {
@@ -54,7 +71,10 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
       case Role::constant:
         if (!memory_.state.has(v.name)) {
           t = memory_.state.get(v.name, v.shape, v.dtype);
-          memory_.backend.upload(t.data, tape_.constants.at(int(i)).data(), t.bytes());
+          if (const auto made = tape_.tables.find(int(i)); made != tape_.tables.end())
+            fill_table(memory_.backend, t, made->second);
+          else
+            memory_.backend.upload(t.data, tape_.constants.at(int(i)).data(), t.bytes());
         }
         t = memory_.state.get(v.name, v.shape, v.dtype);
         break;

@@ -64,6 +64,11 @@ Var Tape::constant(const std::string& name, Shape s, std::span<const float> data
 Var Tape::constant(const std::string& name, Shape s, std::span<const int32_t> data) {
   return constant(name, s, DType::i32, std::as_bytes(data));
 }
+Var Tape::table(const std::string& name, Shape s, MakeRows make) {
+  const Var v = named(Role::constant, name, s, DType::f32);
+  tables.try_emplace(v.id, std::move(make));
+  return v;
+}
 
 Var Tape::flat(const ParamStore& store, Part p, std::optional<Group> g) {
   const std::string name = g ? fmt::format("{} of group {}", to_string(p), int(*g))

@@ -116,6 +116,11 @@ class Tape {
   // A table known when recording, uploaded once. The same name must hold the same numbers.
   Var constant(const std::string& name, Shape, std::span<const float> data);
   Var constant(const std::string& name, Shape, std::span<const int32_t> data);
+  // The same of a table whose size a user's number decides. `make` computes rows [first, first +
+  // count) when a program is bound to a memory that lacks them: recording and planning cost
+  // nothing.
+  using MakeRows = std::function<std::vector<float>(int64_t first, int64_t count)>;
+  Var table(const std::string& name, Shape, MakeRows make);
   // The parameter `name` of the current scope; asking again for a full name gives the same Var. One
   // that is not trainable has no gradient, and what only its gradient would need is not made.
   Var param(const std::string& name, Shape, Init, Group, bool trainable = true);
@@ -181,6 +186,7 @@ class Tape {
   std::vector<Node> nodes;
   std::vector<ParamSpec> params;  // in order of first use
   std::unordered_map<int, std::vector<std::byte>> constants;
+  std::unordered_map<int, MakeRows> tables;
 
  private:
   Var named(Role, const std::string& name, Shape, DType);

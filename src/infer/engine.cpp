@@ -14,9 +14,9 @@ namespace hearth {
 
 namespace {
 
+// Checked, without what is left to the model, the tokenizer and the memory.
 EngineSpec completed(EngineSpec spec, const ModelConfig& config) {
-  if (spec.context == 0) spec.context = config.context;
-  if (spec.max_batch < 1 || spec.step_tokens < 1 || spec.context < 1 ||
+  if (spec.max_batch < 1 || spec.step_tokens < 1 || spec.context < 0 ||
       spec.context > config.context || spec.speculate < 0)
     fail("engine",
          "expected a batch, tokens in a step and a context from 1 (to {}), got {}, {} and {}",
@@ -43,7 +43,13 @@ int64_t drawable(const ModelConfig& c, const EngineSpec& s) {
   return s.tokenizer ? std::min<int64_t>(c.vocab, s.tokenizer->vocab_size()) : c.vocab;
 }
 
-// The cache is sized by what memory the weights and a step of the model leave.
+// Blocks that the longest sequence takes.
+int64_t least_blocks(const ModelConfig& config, const EngineSpec& s) {
+  const int64_t least = blocks_for(s.context), window = widest_window(config);
+  return window ? std::min(least, blocks_for(window + s.step_tokens) + 1) : least;
+}
+
+// The cache is sized by what memory the weights and a step of the model leave: maybe too little.
 RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
                        const EngineSpec& s) {
   RunnerSpec r{.rows = s.step_tokens,
@@ -52,9 +58,6 @@ RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
                .context = s.context,
                .cache = s.cache,
                .vocab = drawable(config, s)};
-  const int64_t window = widest_window(config);
-  int64_t least = blocks_for(s.context);
-  if (window) least = std::min(least, blocks_for(window + s.step_tokens) + 1);
   const int64_t block = Runner::block_bytes(config, dtype, s.cache);
   if (s.cache_bytes) {
     r.blocks = s.cache_bytes / block;
@@ -64,11 +67,30 @@ RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
         share * double(backend.free_bytes()) - double(Runner::step_bytes(config, dtype, r));
     r.blocks = std::min(int64_t(bytes / double(block)), 2 * s.max_batch * blocks_for(s.context));
   }
-  if (r.blocks < least)
+  return r;
+}
+
+// Where nobody named a context: the model's, halved while a sequence of it does not fit in memory.
+// A config may promise millions of tokens. A short context is worth an error instead.
+EngineSpec with_context(EngineSpec s, const ModelConfig& config, DType dtype, Backend& backend) {
+  constexpr int64_t shortest = 4096;
+  if (s.context) return s;
+  s.context = config.context;
+  while (s.context > shortest &&
+         runner_spec(config, dtype, backend, s).blocks < least_blocks(config, s))
+    s.context = std::max(shortest, s.context / 2);
+  return s;
+}
+
+RunnerSpec checked_spec(const ModelConfig& config, DType dtype, Backend& backend,
+                        const EngineSpec& s) {
+  const RunnerSpec r = runner_spec(config, dtype, backend, s);
+  if (const int64_t least = least_blocks(config, s); r.blocks < least)
     fail("engine",
          "expected room for {} blocks of {} tokens ({} KiB each) in the KV cache, got {}: give it "
          "more memory or make the context shorter",
-         least, cache_block, block / 1024, std::max<int64_t>(r.blocks, 0));
+         least, cache_block, Runner::block_bytes(config, dtype, s.cache) / 1024,
+         std::max<int64_t>(r.blocks, 0));
   return r;
 }
 
@@ -89,8 +111,8 @@ constexpr size_t most_told = 64;  // failures that say something new each time w
 struct Engine::State {
   State(const ModelConfig& config, ParamStore& params, Backend& backend, const EngineSpec& s)
       : backend(backend),
-        spec(completed(s, config)),
-        shape(runner_spec(config, params.dtype(), backend, spec)),
+        spec(with_context(completed(s, config), config, params.dtype(), backend)),
+        shape(checked_spec(config, params.dtype(), backend, spec)),
         stepper(config, params, backend, shape,
                 {.lanes = spec.max_batch,
                  .rows = shape.rows,
@@ -230,6 +252,8 @@ void Engine::cancel_all() {
   state_->cancels_all = true;
   state_->arrived.notify_all();
 }
+
+int64_t Engine::context() const { return state_->spec.context; }
 
 EngineStats Engine::stats() const {
   const std::lock_guard lock(state_->mutex);

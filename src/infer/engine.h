@@ -61,8 +61,9 @@ struct Listener {
 };
 
 struct EngineSpec {
-  int64_t max_batch = 8;      // sequences in a step
-  int64_t context = 0;        // prompt and completion together; 0: the model's
+  int64_t max_batch = 8;  // sequences in a step
+  // Prompt and completion together; 0: the model's, or as much of it as memory holds.
+  int64_t context = 0;
   int64_t step_tokens = 512;  // most tokens in a step, of prompts and completions together
   int64_t speculate = 0;      // most guesses a sequence has verified in a step; 0: none
   bool reuse_prefixes = true;
@@ -98,6 +99,7 @@ class Engine {
   void cancel(uint64_t id);  // it ends as "cancelled" in the next step; one that has ended stays so
   void cancel_all();
   EngineStats stats() const;
+  int64_t context() const;  // in use: tokens of a prompt and its completion
   // What the last step threw, on one line; empty when it went well. A step without work is none.
   std::string failure() const;
 

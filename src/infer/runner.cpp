@@ -52,9 +52,12 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const St
                             .sequences = part(in.sequence(), {1, rows}),
                             .tables = part(in.tables(), {in.sequences, in.width})};
   const Var chosen = all ? Var{} : part(in.wanted(), {1, wanted});
-  const Var x =
-      decoder(t, c, model,
-              {.cache_blocks = spec.blocks, .cache = spec.cache, .apart = apart, .wanted = chosen});
+  const Var x = decoder(t, c, model,
+                        {.cache_blocks = spec.blocks,
+                         .cache = spec.cache,
+                         .positions = spec.context,
+                         .apart = apart,
+                         .wanted = chosen});
   const Var head = t.whole_tiles(head_weight(t, c));
   const Var logits = t.state("engine.logits", {spec.logits, t.shape(head)[0]}, DType::f32);
   const Var own = t.rows(logits, 0, wanted);
@@ -138,7 +141,10 @@ void Feed::clear() {
 
 Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
                const RunnerSpec& spec)
-    : config_(config.resolve()), spec_(spec), memory_(backend, &params) {
+    : config_(config.resolve()),
+      spec_(spec),
+      memory_(backend, &params),
+      rope_(config_, spec.context) {
   if (params.dtype() == DType::f64) fail("engine", "expected weights of at most 32 bits, got f64");
   if (const std::string why =
           backend.refuses_cache(params.dtype(), cache_dtype(spec.cache, params.dtype()));
@@ -217,6 +223,7 @@ void Runner::launch(const Feed& f) {
   const size_t turn = draws() ? launched_ % turns : 0;
   Exec& exec = program(shape, turn);
   copy_blocks();
+  rope_.cover(memory_, 1 + *std::ranges::max_element(f.positions));
   upload(f, shape, turn);
   exec.run();
   if (draws())

@@ -13,6 +13,7 @@
 
 #include "core/exec.h"
 #include "core/fp8.h"
+#include "infer/rope_rows.h"
 #include "infer/sampler.h"
 #include "model/config.h"
 
@@ -88,6 +89,7 @@ class Runner {
   ModelConfig config_;  // resolved
   RunnerSpec spec_;
   Memory memory_;
+  RopeRows rope_;
   int64_t wide_;  // columns of the logits: the vocabulary in whole tiles
   std::map<std::pair<StepShape, size_t>, std::unique_ptr<Exec>> programs_;  // and by turn
   std::vector<std::pair<int32_t, int32_t>> copies_;                         // of blocks, to be made

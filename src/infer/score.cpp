@@ -29,16 +29,26 @@ DecoderInputs cached_inputs(Tape& t, int64_t B, int64_t T) {
           .tables = t.input("tables", {B, blocks_for(T)}, DType::i32)};
 }
 
+ScorerSpec completed(ScorerSpec s, const ModelConfig& c) {
+  if (s.context == 0) s.context = c.context;
+  return s;
+}
+
 // Of any batch: one sequence, or so many of the shortest.
 int64_t most_blocks(const ModelConfig& c, const ScorerSpec& s) {
-  return std::max(blocks_for(c.context), s.batch_tokens / std::min(length_step, c.context) + 1);
+  const int64_t longest = std::min(round_to(s.context, length_step), c.context);
+  return std::max(blocks_for(longest), s.batch_tokens / std::min(length_step, c.context) + 1);
 }
 
 }  // namespace
 
 Scorer::Scorer(const ModelConfig& config, ParamStore& params, Backend& backend,
                const ScorerSpec& spec)
-    : config_(config.resolve()), dtype_(params.dtype()), spec_(spec), memory_(backend, &params) {
+    : config_(config.resolve()),
+      dtype_(params.dtype()),
+      spec_(completed(spec, config_)),
+      memory_(backend, &params),
+      rope_(config_, padded_length(spec_.context)) {
   if (dtype_ == DType::f64) fail("eval", "expected weights of at most 32 bits, got f64");
   if (spec.batch_tokens < 1)
     fail("eval", "expected at least a token in a batch, got {}", spec.batch_tokens);
@@ -54,10 +64,11 @@ Exec& Scorer::program(const Key& key) {
   Tape t(dtype_, scoring_name(key.B, key.T, key.rows, key.logits));
   t.trains = false;
   const bool cached = spec_.cache != CacheFormat::plain;
-  const Var hidden =
-      cached ? decoder(t, config_, cached_inputs(t, key.B, key.T),
-                       {.cache_blocks = most_blocks(config_, spec_), .cache = spec_.cache})
-             : decoder(t, config_, declare_inputs(t, key.B, key.T, false), {});
+  const Var hidden = cached ? decoder(t, config_, cached_inputs(t, key.B, key.T),
+                                      {.cache_blocks = most_blocks(config_, spec_),
+                                       .cache = spec_.cache,
+                                       .positions = padded_length(spec_.context)})
+                            : decoder(t, config_, declare_inputs(t, key.B, key.T, false), {});
   const Var rows = t.input("rows", {1, key.rows}, DType::i32);
   const Var targets = t.input("targets", {1, key.rows}, DType::i32);
   const Var x = gather_rows(t, hidden, rows), head = head_weight(t, config_);
@@ -81,6 +92,7 @@ void Scorer::run(const Key& key) {
     std::vector<int32_t> sequences(positions.size()), blocks(size_t(key.B * blocks_for(key.T)));
     for (size_t i = 0; i < sequences.size(); ++i) sequences[i] = int32_t(int64_t(i) / key.T);
     std::iota(blocks.begin(), blocks.end(), 0);
+    rope_.cover(memory_, key.T);
     state.write<int32_t>(name + ".sequences", sequences);
     state.write<int32_t>(name + ".tables", blocks);
   }

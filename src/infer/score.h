@@ -11,6 +11,7 @@
 
 #include "core/exec.h"
 #include "core/fp8.h"
+#include "infer/rope_rows.h"
 #include "model/config.h"
 
 namespace hearth {
@@ -29,6 +30,7 @@ struct Score {
 
 struct ScorerSpec {
   int64_t batch_tokens = 8192;  // of a pass, as far as one sequence allows
+  int64_t context = 0;          // most tokens of a sequence that are read; 0: the model's context
   bool greedy = false;
   CacheFormat cache = CacheFormat::plain;  // fp8: as the engine with such a cache would score
 };
@@ -59,6 +61,7 @@ class Scorer {
   DType dtype_;
   ScorerSpec spec_;
   Memory memory_;
+  RopeRows rope_;  // of cached programs
   std::map<Key, std::unique_ptr<Exec>> programs_;
   std::vector<int32_t> tokens_, rows_, targets_;
   std::vector<float> nll_, logits_;  // of the last run

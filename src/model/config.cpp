@@ -1,5 +1,7 @@
 #include "model/config.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numbers>
 
@@ -10,6 +12,8 @@ namespace hearth {
 namespace {
 
 constexpr std::string_view where = "model";
+constexpr int64_t most_layers =
+    10'000;  // a config's word alone must not make a program of any size
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -36,6 +40,10 @@ ModelConfig ModelConfig::resolve() const {
   }
   if (c.hidden == 0) c.hidden = is_glu(c.act) ? round_up((8 * c.dim + 2) / 3, 256) : 4 * c.dim;
   positive("kv_heads", c.kv_heads), positive("head_dim", c.head_dim), positive("hidden", c.hidden);
+  if (c.head_dim > (int64_t(1) << 31) / c.heads)
+    fail(where, "expected heads * head_dim of at most 2^31, got {} * {}", c.heads, c.head_dim);
+  if (c.layers > most_layers)
+    fail(where, "expected at most {} layers, got {}", most_layers, c.layers);
   if (c.heads % c.kv_heads)
     fail(where, "expected kv_heads to divide {} heads, got {}", c.heads, c.kv_heads);
   if (c.act == Act::none) fail(where, "expected an activation for the MLP, got none");
@@ -114,19 +122,23 @@ std::vector<double> rope_frequencies(const ModelConfig& config) {
   return freq;
 }
 
-std::vector<float> rope_table(const ModelConfig& config) {
+std::vector<float> rope_table(const ModelConfig& config, int64_t first, int64_t count) {
   const std::vector<double> freq = rope_frequencies(config);
   const int64_t half = int64_t(freq.size());
   const bool stretches = config.rope_scaling == RopeScaling::yarn && config.rope_factor > 1;
   const double magnitude = stretches ? 0.1 * std::log(double(config.rope_factor)) + 1 : 1;
-  std::vector<float> table(size_t(config.context * half * 2));
-  for (int64_t p = 0; p < config.context; ++p)
+  std::vector<float> table(size_t(count * half * 2));
+  for (int64_t p = 0; p < count; ++p)
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = double(p) * freq[size_t(i)];
+      const double angle = double(first + p) * freq[size_t(i)];
       table[size_t((p * half + i) * 2)] = float(magnitude * std::cos(angle));
       table[size_t((p * half + i) * 2 + 1)] = float(magnitude * std::sin(angle));
     }
   return table;
+}
+
+int64_t rope_rows(const ModelConfig& config, int64_t positions) {
+  return std::min(config.context, int64_t(std::bit_ceil(uint64_t(positions))));
 }
 
 // Heads that are a power of two take 2^(-8 i / n); others fill up from the next power's odd steps.

@@ -154,9 +154,12 @@ ModelConfig preset(std::string_view name);  // an unknown name is an error with 
 
 // Radians a position turns each pair by, scaled as the config says: (rotary dims / 2).
 std::vector<double> rope_frequencies(const ModelConfig&);
-// cos and sin of every position and frequency: (context, rotary dims / 2, 2). YaRN also
-// stretches q and k by them.
-std::vector<float> rope_table(const ModelConfig&);
+// cos and sin of `count` positions from `first` on, for every frequency: (count, rotary dims / 2,
+// 2). YaRN also stretches q and k by them.
+std::vector<float> rope_table(const ModelConfig&, int64_t first, int64_t count);
+// Positions that the rope table of a program has rows for when it uses `positions` of them: powers
+// of two up to the model's context, so that programs of similar lengths share one table.
+int64_t rope_rows(const ModelConfig&, int64_t positions);
 // ALiBi slopes of the heads, as the paper defines them.
 std::vector<float> alibi_slopes(int64_t heads);
 

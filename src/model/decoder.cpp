@@ -177,6 +177,18 @@ struct Builder {
   }
 };
 
+// Rows for the positions in use alone: a config may promise a context that no memory holds. Over a
+// cache the table is a state that its owner fills as texts grow (infer/rope_rows.h).
+Var rope_of(Tape& t, const ModelConfig& c, const DecoderInputs& inputs, const DecoderMode& mode) {
+  const int64_t cached = mode.positions ? mode.positions : c.context;
+  const int64_t rows = rope_rows(c, mode.cache_blocks ? cached : t.shape(inputs.tokens)[1]);
+  const int64_t pairs = std::lround(c.rotary * float(c.head_dim)) / 2;
+  const std::string name = "rope." + std::to_string(rows);
+  if (mode.cache_blocks) return t.state(name, {rows, pairs, 2}, DType::f32);
+  return t.table(name, {rows, pairs, 2},
+                 [c](int64_t first, int64_t count) { return rope_table(c, first, count); });
+}
+
 Var embedding(Tape& t, const ModelConfig& c) {
   const Init init = c.init == WeightInit::fan_in
                         ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
@@ -199,12 +211,12 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
          t.shape(inputs.tokens)[1]);
   Builder b{t, c, inputs, mode, {}, {}};
   if (c.lora && mode.adapters) b.adapters = lora_matrices(c);
-  if (c.position == Position::rope && c.rotary > 0) {
-    const std::vector<float> table = rope_table(c);
-    b.rope = t.constant("rope", {c.context, int64_t(table.size()) / (2 * c.context), 2}, table);
-  }
+  if (c.position == Position::rope && c.rotary > 0) b.rope = rope_of(t, c, inputs, mode);
   if (c.position == Position::alibi)
-    b.slopes = t.constant("alibi", {c.heads}, alibi_slopes(c.heads));
+    b.slopes = t.table("alibi", {c.heads}, [c](int64_t first, int64_t count) {
+      const std::vector<float> all = alibi_slopes(c.heads);
+      return std::vector<float>(all.begin() + first, all.begin() + first + count);
+    });
 
   Var pos_w;
   if (c.position == Position::learned)

@@ -31,9 +31,10 @@ struct DecoderMode {
   // programs share; the rows of the batch (1, N) are tokens of any sequences.
   int64_t cache_blocks = 0;
   CacheFormat cache = CacheFormat::plain;
-  bool apart = false;    // with a cache: row n is of sequence n
-  Var wanted = {};       // (1, n) i32: the rows whose final states are made; absent: all
-  bool adapters = true;  // of config.lora; off: the base model, for a reference
+  int64_t positions = 0;  // with a cache: positions are below this; 0: the model's context
+  bool apart = false;     // with a cache: row n is of sequence n
+  Var wanted = {};        // (1, n) i32: the rows whose final states are made; absent: all
+  bool adapters = true;   // of config.lora; off: the base model, for a reference
 };
 
 // Final hidden states (B, T, C), after the final norm.

@@ -57,13 +57,15 @@ ServedModel::ServedModel(const ModelSource& source, Backend& backend, const Serv
                          EngineSpec spec)
     : tokenizer_(tokenizer_of(source)),
       chat_(source.tokenizer(), tokenizer_),
-      context_(spec.context ? spec.context : source.config().context),
       longest_token_(longest_of(tokenizer_)),
       params_(backend, decoder_params(source.config(), weights.format), weights.dtype) {
-  tokenizer_info_ = describe_tokenizer(source.tokenizer(), tokenizer_, context_);
   source.load(params_);
   spec.tokenizer = &tokenizer_;
   engine_ = std::make_unique<Engine>(source.config(), params_, backend, spec);
+  tokenizer_info_ = describe_tokenizer(source.tokenizer(), tokenizer_, context());
+  if (context() < source.config().context && spec.context == 0)
+    context_note_ = fmt::format("a context of {} tokens: the model's {} do not fit in memory",
+                                context(), source.config().context);
 }
 
 }  // namespace hearth

@@ -26,7 +26,9 @@ class ServedModel {
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const ChatPrompt& chat() const { return chat_; }
   Engine& engine() { return *engine_; }
-  int64_t context() const { return context_; }              // tokens of a prompt and its completion
+  int64_t context() const { return engine_->context(); }  // tokens of a prompt and its completion
+  // Why that is less than the model's, in a sentence; empty: it is not, or was asked for.
+  const std::string& context_note() const { return context_note_; }
   int64_t longest_token() const { return longest_token_; }  // bytes
   // tokenizer_config.json with bos_token, eos_token and chat_template, wherever they stand.
   const nlohmann::ordered_json& tokenizer_info() const { return tokenizer_info_; }
@@ -37,7 +39,8 @@ class ServedModel {
   Tokenizer tokenizer_;
   ChatPrompt chat_;
   nlohmann::ordered_json tokenizer_info_;
-  int64_t context_, longest_token_;
+  int64_t longest_token_;
+  std::string context_note_;
   ParamStore params_;
   std::unique_ptr<Engine> engine_;
 };

@@ -35,6 +35,13 @@ Tape record_eval(const ProgramSpec& s) {
   return t;
 }
 
+int64_t table_bytes(const Tape& t) {
+  int64_t bytes = 0;
+  for (const auto& [id, make] : t.tables)
+    bytes += t.values[size_t(id)].shape.numel() * size_of(t.values[size_t(id)].dtype);
+  return bytes;
+}
+
 }  // namespace
 
 MemoryNeed memory_need(const ProgramSpec& s) {
@@ -53,6 +60,7 @@ MemoryNeed memory_need(const ProgramSpec& s) {
           .gradients = trained * acc,
           .moments = 2 * trained * acc,
           .activations = p.arena_bytes,
+          .tables = table_bytes(t),
           .activation_bound = p.bound_bytes,
           .offload = s.offload};
 }
@@ -66,6 +74,7 @@ std::string describe(const MemoryNeed& m) {
   add("gradients", m.gradients);
   if (!m.offload) add("moments", m.moments);
   add("activations", m.activations);
+  if (double(m.tables) >= 0.005 * gib) add("position tables", m.tables);
   s += fmt::format(" = {:.2f} GiB", double(m.total()) / gib);
   if (m.offload) s += fmt::format(", and {:.2f} of the host", double(m.masters + m.moments) / gib);
   return s;

@@ -28,10 +28,11 @@ struct ProgramSpec {
 // Bytes of a run by part, known before it starts.
 struct MemoryNeed {
   int64_t weights = 0, masters = 0, gradients = 0, moments = 0, activations = 0;
+  int64_t tables = 0;            // of positions
   int64_t activation_bound = 0;  // no plan can do with less
   bool offload = false;          // masters and moments are not on the device
   int64_t total() const {
-    return weights + gradients + activations + (offload ? 0 : masters + moments);
+    return weights + gradients + activations + tables + (offload ? 0 : masters + moments);
   }
 };
 MemoryNeed memory_need(const ProgramSpec&);

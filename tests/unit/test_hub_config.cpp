@@ -133,7 +133,8 @@ TEST(HubConfig, RefusesWhatWouldChangeTheNumbers) {
           {{"rope_type", "yarn"}, {"factor", 4.0}, {"attention_factor", 1.0}},
           "expected attention_factor");
   refused(hub_llama, "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}}, "low_freq_factor");
-  refused(hub_llama, "max_position_embeddings", int64_t(1) << 31, "expected context * head_dim");
+  refused(hub_llama, "max_position_embeddings", (int64_t(1) << 31) + 1,
+          "expected context between 1 and 2^31");
   refused(hub_llama, "hidden_size", "2048", "expected a whole number");
   refused(hub_llama, "model_type", "mamba", "expected model_type gpt2, llama, qwen3 or hearth");
   refused(hub_llama, "hearth_config", {{"norm_gain", false}},

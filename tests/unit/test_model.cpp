@@ -193,7 +193,7 @@ TEST(Initialisation, OfNocap) {
 
 TEST(RopeTable, HoldsCosinesAndSines) {
   ModelConfig c = cases::model_cases()[0].config;  // head_dim 4
-  const std::vector<float> table = rope_table(c);
+  const std::vector<float> table = rope_table(c, 0, c.context);
   ASSERT_EQ(table.size(), size_t(12 * 2 * 2));
   for (int64_t p = 0; p < 12; ++p)
     for (int64_t i = 0; i < 2; ++i) {
@@ -202,7 +202,7 @@ TEST(RopeTable, HoldsCosinesAndSines) {
       EXPECT_NEAR(table[size_t((p * 2 + i) * 2 + 1)], std::sin(angle), 1e-6);
     }
   c.rope_scaling = RopeScaling::linear, c.rope_factor = 4;
-  const std::vector<float> slow = rope_table(c);
+  const std::vector<float> slow = rope_table(c, 0, c.context);
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(slow[8 * 4 + i], table[2 * 4 + i], 1e-6);
 }
 
@@ -211,7 +211,7 @@ TEST(RopeTable, OfLlama3KeepsHighFrequencies) {
   ModelConfig c;
   c.context = 2, c.dim = 128, c.heads = 1, c.rope_theta = 5e5;
   c.rope_scaling = RopeScaling::llama3, c.rope_factor = 8, c.rope_context = 8192;
-  const std::vector<float> table = rope_table(c);
+  const std::vector<float> table = rope_table(c, 0, c.context);
   for (int64_t i = 0; i < 64; ++i) {
     const double f = std::pow(5e5, -double(i) / 64), wavelength = 2 * M_PI / f;
     double want = f;

@@ -1,0 +1,29 @@
+#include "infer/rope_rows.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+namespace hearth {
+
+RopeRows::RopeRows(const ModelConfig& config, int64_t positions)
+    : config_(config.resolve()),
+      rows_(rope_rows(config_, positions)),
+      filled_(config_.position == Position::rope && config_.rotary > 0 ? 0 : rows_) {}
+
+void RopeRows::cover(Memory& memory, int64_t count) {
+  if (count <= filled_) return;
+  const Tensor table = memory.state.find("rope." + std::to_string(rows_));  // see decoder()
+  const int64_t row = table.bytes() / rows_;
+  const int64_t most = std::max<int64_t>(1, (int64_t(4) << 20) / std::max<int64_t>(row, 1));
+  const int64_t end =
+      std::min(rows_, int64_t(std::bit_ceil(uint64_t(std::max<int64_t>(count, 256)))));
+  while (filled_ < end) {
+    const int64_t n = std::min(most, end - filled_);
+    const std::vector<float> made = rope_table(config_, filled_, n);
+    memory.backend.upload(table.data + filled_ * row, made.data(), n * row);
+    filled_ += n;
+  }
+}
+
+}  // namespace hearth

@@ -1,0 +1,84 @@
+// Tables of positions are made for the context in use, whatever context a model's config promises.
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "infer/runner.h"
+#include "infer/score.h"
+#include "infer_model.h"
+#include "train/programs.h"
+
+namespace hearth {
+namespace {
+
+constexpr int64_t promised = int64_t(1) << 24;
+
+ModelConfig far_config() {
+  ModelConfig c = tiny_config();
+  c.context = promised, c.head_dim = 64;
+  return c.resolve();
+}
+
+std::vector<int32_t> completion(const ModelConfig& c, Backend& backend, int64_t context) {
+  ParamStore params(backend, decoder_params(c), DType::f32);
+  params.initialise(7);
+  Engine engine(c, params, backend, {.max_batch = 1, .context = context});
+  Request r{.prompt = {1, 2, 3}};
+  r.sampling.max_tokens = 15, r.sampling.ignore_eos = true;
+  return engine.run(std::span(&r, 1))[0][0].tokens;
+}
+
+TEST(PositionTables, OfAnEngineFollowItsContext) {
+  const RunnerSpec spec{.rows = 8, .context = 64, .vocab = 23};
+  EXPECT_LT(Runner::step_bytes(far_config(), DType::f32, spec), 1 << 20);
+  RunnerSpec longer = spec;
+  longer.context = 1 << 20;
+  EXPECT_GT(Runner::step_bytes(far_config(), DType::f32, longer), int64_t(1) << 28);
+}
+
+TEST(PositionTables, HoldTheSameNumbersForAnyContext) {
+  ModelConfig near = far_config();
+  near.context = 24;
+  for (const auto& backend : exact_backends())
+    EXPECT_EQ(completion(near, *backend, 24), completion(far_config(), *backend, 24));
+}
+
+TEST(PositionTables, ArePartOfTheMemoryPlan) {
+  ProgramSpec s{.model = far_config(), .B = 2, .T = 48};
+  EXPECT_EQ(memory_need(s).tables, 64 * 32 * 2 * 4);  // (64 positions, 32 pairs, cos and sin)
+  const int64_t other = memory_need(s).total() - memory_need(s).tables;
+  EXPECT_THROW(expect_fit(s, other), Error);
+  s.B = 1, s.T = promised;  // planned, and refused, without making the table
+  EXPECT_EQ(memory_need(s).tables, promised * 32 * 2 * 4);
+  EXPECT_THROW(expect_fit(s, int64_t(1) << 30), Error);
+}
+
+TEST(PositionTables, OfAScorerFollowItsTexts) {
+  const auto backend = make_cpu_backend(2);
+  ModelConfig near = far_config();
+  near.context = 64;
+  const std::vector<ScoreItem> items{{{1, 2, 3, 4, 5}, 1}};
+  const auto score = [&](const ModelConfig& c, CacheFormat cache) {
+    ParamStore params(*backend, decoder_params(c), DType::f32);
+    params.initialise(7);
+    Scorer scorer(c, params, *backend, {.batch_tokens = 64, .context = 64, .cache = cache});
+    return scorer.score(items)[0].logprob;
+  };
+  for (const CacheFormat cache : {CacheFormat::plain, CacheFormat::fp8})
+    EXPECT_EQ(score(far_config(), cache), score(near, cache));
+}
+
+// A context that nobody named is the model's, as far as the cache can hold a sequence of it.
+TEST(PositionTables, AnUnnamedContextFitsTheCache) {
+  const auto backend = make_cpu_backend(2);
+  const ModelConfig c = far_config();
+  ParamStore params(*backend, decoder_params(c), DType::f32);
+  params.initialise(7);
+  const int64_t cache = 300 * Runner::block_bytes(c, DType::f32);
+  const Engine engine(c, params, *backend, {.max_batch = 1, .cache_bytes = cache});
+  EXPECT_EQ(engine.context(), 16384);  // 256 blocks of 64
+  EXPECT_THROW(Engine(c, params, *backend, {.context = promised, .cache_bytes = cache}), Error);
+  EXPECT_THROW(Engine(c, params, *backend, {.max_batch = 1, .cache_bytes = cache / 100}), Error);
+}
+
+}  // namespace
+}  // namespace hearth
