@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "data/permutation.h"
+#include "infer/generation_config.h"
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
 #include "io/hash.h"
@@ -122,6 +123,7 @@ class GrpoRun {
     order_by_curriculum();
     // A template that asks says what closes its answers.
     ends_ = answer_ends_of(source_, chat_ ? &chat_->chat : nullptr, *tokenizer_);
+    generation_ = read_generation_config(source_.path());
     asked_ = digest_of_tokens();
     if (config_.eval_data.empty()) return;
     eval_rows_ = read_prompts(config_.eval_data, spec);
@@ -424,6 +426,7 @@ class GrpoRun {
                                          .tokenizer = &*tokenizer_,
                                          .chat_template = chat_source(),
                                          .ends = ends_,
+                                         .generation = generation_,
                                          .trainer = std::move(trainer),
                                          .step = state_.step,
                                          .keep = config_.keep},
@@ -466,7 +469,8 @@ class GrpoRun {
   std::optional<RunTemplate> chat_;  // where prompts go through one
   std::vector<PromptRow> rows_, eval_rows_;
   std::string rows_digest_, asked_;
-  std::vector<int32_t> ends_;  // tokens that end a completion, beside the end of text
+  std::vector<int32_t> ends_;          // tokens that end a completion, beside the end of text
+  nlohmann::ordered_json generation_;  // generation_config.json of the base, kept in checkpoints
   std::vector<EncodedPrompt> prompts_, eval_prompts_;
   std::vector<size_t> easy_first_;  // places of prompts in the first pass; empty: no curriculum
   int64_t longest_prompt_ = 0;

@@ -7,6 +7,7 @@
 #include "align/base.h"
 #include "core/clock.h"
 #include "data/shards.h"
+#include "infer/generation_config.h"
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
 #include "io/gguf.h"
@@ -56,6 +57,7 @@ class AlignRun {
         model_(model),
         task_(task),
         base_(base_to_json(model.source, model.config)),
+        generation_(read_generation_config(model.source.path())),
         steps_(c.steps ? c.steps : c.epochs * task.steps_per_epoch()),
         update_("align", model.memory,
                 {.beta1 = c.beta1, .beta2 = c.beta2, .eps = c.adam_eps, .decay = c.weight_decay}) {}
@@ -170,6 +172,7 @@ class AlignRun {
                                    .tokenizer = &model_.tokenizer,
                                    .chat_template = model_.carried_template,
                                    .ends = model_.ends,
+                                   .generation = generation_,
                                    .trainer = trainer,
                                    .step = state_.step,
                                    .keep = config_.keep},
@@ -194,7 +197,8 @@ class AlignRun {
   const ordered_json& settings_;
   AlignModel& model_;
   AlignTask& task_;
-  const json base_;  // of adapters
+  const json base_;                // of adapters
+  const ordered_json generation_;  // generation_config.json of the base; kept in every checkpoint
   int64_t steps_;
   UpdateProgram update_;
   Fd lock_;

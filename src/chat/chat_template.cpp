@@ -192,7 +192,9 @@ MarkedText ChatTemplate::render_answers(const ChatRequest& request) const {
 std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tokenizer& tokenizer) {
   const std::filesystem::path file = dir / "generation_config.json";
   if (!std::filesystem::exists(file)) return {};
-  const nlohmann::json ends = read_json(file).value("eos_token_id", nlohmann::json());
+  const nlohmann::json config = read_json(file, {.max_bytes = 1 << 20});
+  if (!config.is_object()) fail(file.string(), "expected an object, got {}", config.type_name());
+  const nlohmann::json ends = config.value("eos_token_id", nlohmann::json());
   std::vector<int32_t> ids;
   for (const nlohmann::json& id : ends.is_array() ? ends : nlohmann::json::array({ends}))
     if (id.is_number_integer() && id >= 0 && id < tokenizer.vocab_size())

@@ -21,6 +21,8 @@ using nlohmann::ordered_json;
 
 struct ConversationFlags {
   std::string model, adapter, system, dtype = "fp32", weights = "plain", kv = "plain";
+  std::string generation_config = "auto";
+  std::set<std::string> given = {};  // sampling fields that flags name
   SamplingSpec sampling = {};
   int64_t context = 0;
   bool seeded = false;
@@ -187,12 +189,14 @@ class Chat {
   ordered_json messages_;
 };
 
-void run_conversation(const ConversationFlags& flags) {
+void run_conversation(ConversationFlags& flags) {
   const CacheFormat cache = cache_format(flags.kv);
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
+  const ModelSource source = ModelSource::open(flags.model, flags.adapter);
   const ServedWeights weights{weights_dtype(flags.dtype, *backend),
                               weight_format(flags.weights, *backend)};
-  ServedModel model({flags.model, flags.adapter}, *backend, weights,
+  apply_generation_config(flags.sampling, flags.generation_config, source, flags.given);
+  ServedModel model(source, *backend, weights,
                     {.max_batch = 1, .context = flags.context, .cache = cache});
   if (!model.context_note().empty())
     fmt::print(stderr, "hearth: {}; --context sets another\n", model.context_note());
@@ -216,17 +220,19 @@ void add_chat(CLI::App& app) {
       ->required();
   add_adapter(*c, f.adapter);
   c->add_option("--system", f.system, "what the conversation begins with");
-  c->add_option("--temperature", f.sampling.temperature, "0: greedy")->capture_default_str();
-  c->add_option("--top-k", f.sampling.top_k, "keep so many of the likeliest; 0: all")
-      ->capture_default_str();
-  c->add_option("--top-p", f.sampling.top_p, "keep the likeliest that together reach this share")
-      ->capture_default_str();
-  c->add_option("--min-p", f.sampling.min_p, "drop those below this share of the likeliest")
-      ->capture_default_str();
-  c->add_option("--repetition-penalty", f.sampling.repetition_penalty, "of tokens already there")
-      ->capture_default_str();
-  c->add_option("--max-tokens", f.sampling.max_tokens, "of an answer; -1: to the context's end")
-      ->capture_default_str();
+  SamplingSpec& s = f.sampling;
+  const std::map<std::string, CLI::Option*> sampling{
+      {"temperature", c->add_option("--temperature", s.temperature, "0: greedy")},
+      {"top_k", c->add_option("--top-k", s.top_k, "keep so many of the likeliest; 0: all")},
+      {"top_p",
+       c->add_option("--top-p", s.top_p, "keep the likeliest that together reach this share")},
+      {"min_p", c->add_option("--min-p", s.min_p, "drop those below this share of the likeliest")},
+      {"repetition_penalty",
+       c->add_option("--repetition-penalty", s.repetition_penalty, "of tokens already there")},
+      {"max_tokens",
+       c->add_option("--max-tokens", s.max_tokens, "of an answer; -1: to the context's end")}};
+  for (const auto& [field, option] : sampling) option->capture_default_str();
+  add_generation_config(*c, f.generation_config);
   CLI::Option* seed =
       c->add_option("--seed", f.sampling.seed, "of the answers; absent: chosen anew");
   c->add_option("--context", f.context,
@@ -236,8 +242,10 @@ void add_chat(CLI::App& app) {
   add_weights(*c, f.weights);
   add_kv(*c, f.kv);
   add_common(*c, f.common);
-  c->callback([flags, seed] {
+  c->callback([flags, seed, sampling] {
     flags->seeded = seed->count() > 0;
+    for (const auto& [field, option] : sampling)
+      if (option->count() > 0) flags->given.insert(field);
     run_conversation(*flags);
   });
 }

@@ -11,6 +11,7 @@
 #include "core/backend.h"
 #include "core/fp8.h"
 #include "core/quantised.h"
+#include "infer/generation_config.h"
 
 namespace hearth {
 
@@ -51,6 +52,13 @@ void add_batch_invariant(CLI::App&, bool& to);
 // backend has no kernels for (device.cpp).
 void add_dtype(CLI::App&, std::string& to);
 DType weights_dtype(const std::string& name, const Backend&);
+
+// --generation-config: whether the sampling defaults of a model's folder count; auto or none
+// (device.cpp).
+void add_generation_config(CLI::App&, std::string& to);
+// Lays them under what was given and says on stderr which values they are. `given` names fields.
+void apply_generation_config(SamplingSpec&, const std::string& choice, const ModelSource&,
+                             const std::set<std::string>& given);
 
 // Text on stdout as it is; flush() brings out what was put. An error where it cannot be written.
 void put(std::string_view);

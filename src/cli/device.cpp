@@ -64,6 +64,21 @@ DType weights_dtype(const std::string& name, const Backend& backend) {
   fail_usage("--dtype", "expected fp32, bf16 or fp16, got {}", in_quotes(name));
 }
 
+void add_generation_config(CLI::App& c, std::string& to) {
+  c.add_option("--generation-config", to,
+               "auto: sampling defaults of the model's generation_config.json; none: ignore it")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "none"}));
+}
+
+void apply_generation_config(SamplingSpec& s, const std::string& choice, const ModelSource& source,
+                             const std::set<std::string>& given) {
+  if (choice == "none") return;
+  const GenerationDefaults defaults = GenerationDefaults::read(source);
+  if (const std::string said = defaults.apply(s, given); !said.empty())
+    fmt::print(stderr, "hearth: {} from {}\n", said, defaults.file.string());
+}
+
 void add_weights(CLI::App& c, std::string& to) {
   c.add_option(
        "--weights", to,

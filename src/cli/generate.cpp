@@ -4,6 +4,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "chat/chat_template.h"
 #include "cli/commands.h"
 #include "core/error.h"
 #include "infer/engine.h"
@@ -26,7 +27,8 @@ struct GenerateFlags {
   bool greedy = false;
   bool echo = false;
   int64_t speculate = 0;
-  std::string dtype = "fp32", weights = "plain", kv = "plain";
+  std::string dtype = "fp32", weights = "plain", kv = "plain", generation_config = "auto";
+  std::set<std::string> given = {};  // sampling fields that flags name
   bool batch_invariant = false;
   Common common = {};
 };
@@ -120,6 +122,10 @@ void run_generate(const GenerateFlags& flags) {
   ParamStore params(*backend, decoder_params(config, weight_format(flags.weights, *backend)),
                     weights_dtype(flags.dtype, *backend));
   source.load(params);
+  apply_generation_config(request.sampling, flags.generation_config, source, flags.given);
+  if (const auto dir = generation_folder(source); !dir.empty() && !request.sampling.ignore_eos)
+    for (const int32_t id : generation_ends(dir, tokenizer))
+      request.sampling.stop_ids.push_back(id);
 
   request.prompt = tokenizer.encode(text);
   if (!request.prompt.empty()) tokenizer.add_template(request.prompt);  // Llama's bos
@@ -162,25 +168,32 @@ void run_generate(const GenerateFlags& flags) {
       all[0].finish_reason, backend->describe(), engine.stats().cache);
 }
 
-void add_sampling(CLI::App& c, GenerateFlags& f) {
+// The flags that generation_config.json has a field for, by that field.
+using SamplingFlags = std::map<std::string, CLI::Option*>;
+
+SamplingFlags add_sampling(CLI::App& c, GenerateFlags& f) {
   SamplingSpec& s = f.request.sampling;
-  CLI::Option* temperature =
+  SamplingFlags flags;
+  flags["temperature"] =
       c.add_option("--temperature", s.temperature, "0: greedy")->capture_default_str();
-  c.add_flag("--greedy", f.greedy, "the likeliest token each time")->excludes(temperature);
-  c.add_option("--top-k", s.top_k, "keep so many of the likeliest; 0: all")->capture_default_str();
-  c.add_option("--top-p", s.top_p, "keep the likeliest that together reach this share")
-      ->capture_default_str();
-  c.add_option("--min-p", s.min_p, "drop those below this share of the likeliest")
-      ->capture_default_str();
-  c.add_option("--repetition-penalty", s.repetition_penalty, "of tokens in prompt and completion")
-      ->capture_default_str();
+  c.add_flag("--greedy", f.greedy, "the likeliest token each time")->excludes(flags["temperature"]);
+  flags["top_k"] = c.add_option("--top-k", s.top_k, "keep so many of the likeliest; 0: all")
+                       ->capture_default_str();
+  flags["top_p"] =
+      c.add_option("--top-p", s.top_p, "keep the likeliest that together reach this share")
+          ->capture_default_str();
+  flags["min_p"] = c.add_option("--min-p", s.min_p, "drop those below this share of the likeliest")
+                       ->capture_default_str();
+  flags["repetition_penalty"] = c.add_option("--repetition-penalty", s.repetition_penalty,
+                                             "of tokens in prompt and completion")
+                                    ->capture_default_str();
   c.add_option("--presence-penalty", s.presence_penalty, "of tokens the completion has")
       ->capture_default_str();
   c.add_option("--frequency-penalty", s.frequency_penalty, "for each time it has them")
       ->capture_default_str();
   c.add_option("--logit-bias", f.logit_bias, "id:value,..., added to the logits")->delimiter(',');
-  c.add_option("--max-tokens", s.max_tokens, "-1: to the end of the context")
-      ->capture_default_str();
+  flags["max_tokens"] = c.add_option("--max-tokens", s.max_tokens, "-1: to the end of the context")
+                            ->capture_default_str();
   c.add_option("--min-tokens", s.min_tokens, "do not stop before so many")->capture_default_str();
   c.add_option("--stop", s.stop, "string that ends the text; may be given again")
       ->allow_extra_args(false);
@@ -189,6 +202,7 @@ void add_sampling(CLI::App& c, GenerateFlags& f) {
   c.add_flag("--ignore-eos", s.ignore_eos, "go on after the end of text");
   c.add_option("--logprobs", s.logprobs,
                "with --json: log-probabilities under the model, with so many alternatives");
+  return flags;
 }
 
 }  // namespace
@@ -204,7 +218,7 @@ void add_generate(CLI::App& app) {
   CLI::Option* prompt = c->add_option("--prompt", f.prompt, "text; empty: the start of a text");
   c->add_option("--prompt-file", f.prompt_file, "file with the prompt; - for standard input")
       ->excludes(prompt);
-  add_sampling(*c, f);
+  const SamplingFlags sampling = add_sampling(*c, f);
   c->add_option("--n", f.request.n, "completions; with --beams the best so many")
       ->capture_default_str();
   c->add_option("--beams", f.request.beams, "more than 1: beam search")->capture_default_str();
@@ -217,12 +231,18 @@ void add_generate(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(0, 64));
   c->add_option("--seed", f.request.sampling.seed, "of the samples")->capture_default_str();
+  add_generation_config(*c, f.generation_config);
   add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);
   add_kv(*c, f.kv);
   add_batch_invariant(*c, f.batch_invariant);
   add_common(*c, f.common);
-  c->callback([flags] { run_generate(*flags); });
+  c->callback([flags, sampling] {
+    for (const auto& [field, option] : sampling)
+      if (option->count() > 0) flags->given.insert(field);
+    if (flags->greedy) flags->given.insert("temperature");
+    run_generate(*flags);
+  });
 }
 
 }  // namespace hearth

@@ -12,6 +12,7 @@ namespace {
 
 struct ServeFlags {
   std::string model, adapter, dtype = "fp32", weights = "plain", kv = "plain";
+  std::string generation_config = "auto";
   bool batch_invariant = false;
   int64_t context = 0;
   double cache_gib = 0;
@@ -44,8 +45,12 @@ void run_serve(const ServeFlags& flags) {
   serve(config, {.name = name,
                  .load =
                      [&] {
-                       return std::make_unique<ServedModel>(ModelPaths{flags.model, flags.adapter},
-                                                            *backend, weights, spec);
+                       const ModelSource source = ModelSource::open(flags.model, flags.adapter);
+                       SamplingSpec defaults;
+                       apply_generation_config(defaults, flags.generation_config, source, {});
+                       auto model = std::make_unique<ServedModel>(source, *backend, weights, spec);
+                       model->set_defaults(defaults);
+                       return model;
                      },
                  .listening =
                      [&](const std::string& at) {
@@ -80,6 +85,7 @@ void add_serve(CLI::App& app) {
   c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
       ->required();
   add_adapter(*c, f.adapter);
+  add_generation_config(*c, f.generation_config);
   add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);
   add_kv(*c, f.kv);

@@ -57,8 +57,10 @@ std::filesystem::path find_base(const std::filesystem::path& adapter);
 // config.json and generation_config.json of a folder, as text; a token of -1 is none. The layout is
 // the first of gpt2, llama, qwen3 whose keys say all that the model computes, else "hearth".
 std::string hf_config_json(const ModelConfig&, DType weights, int32_t bos, int32_t eos);
+// Of `base`, the object of a model that this one was made from, all fields but the tokens are kept.
 std::string hf_generation_config_json(int32_t bos, int32_t eos,
-                                      const std::vector<int32_t>& more_ends = {});
+                                      const std::vector<int32_t>& more_ends = {},
+                                      const nlohmann::ordered_json& base = {});
 ModelConfig config_from_hf_json(const nlohmann::json&, const std::string& where);
 
 // The weights under their Hugging Face names, in `dtype`, read from the store while written.

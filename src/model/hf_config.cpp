@@ -438,8 +438,11 @@ std::string hf_config_json(const ModelConfig& config, DType weights, int32_t bos
 }
 
 std::string hf_generation_config_json(int32_t bos, int32_t eos,
-                                      const std::vector<int32_t>& more_ends) {
+                                      const std::vector<int32_t>& more_ends,
+                                      const ordered_json& base) {
   ordered_json j{{"_from_model_config", true}};
+  if (base.is_object()) j = base;
+  j.erase("eos_token_id");
   if (bos >= 0) j["bos_token_id"] = bos;
   std::vector<int32_t> ends;
   if (eos >= 0) ends.push_back(eos);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "infer/generation_config.h"
 #include "io/files.h"
 #include "io/json.h"
 #include "model/decoder.h"
@@ -59,6 +60,8 @@ ServedModel::ServedModel(const ModelSource& source, Backend& backend, const Serv
       chat_(source.tokenizer(), tokenizer_),
       longest_token_(longest_of(tokenizer_)),
       params_(backend, decoder_params(source.config(), weights.format), weights.dtype) {
+  if (const fs::path dir = generation_folder(source); !dir.empty())
+    ends_ = generation_ends(dir, tokenizer_);
   source.load(params_);
   spec.tokenizer = &tokenizer_;
   engine_ = std::make_unique<Engine>(source.config(), params_, backend, spec);

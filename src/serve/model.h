@@ -22,6 +22,13 @@ class ServedModel {
  public:
   // Of `spec` the tokenizer is set here. The backend must outlive the model.
   ServedModel(const ModelPaths&, Backend&, const ServedWeights&, EngineSpec spec = {});
+  ServedModel(const class ModelSource&, Backend&, const ServedWeights&, EngineSpec);
+
+  // What a request that leaves a sampling field out is given for it.
+  const SamplingSpec& defaults() const { return defaults_; }
+  void set_defaults(const SamplingSpec& s) { defaults_ = s; }
+  // Tokens that end a text by the model's generation_config.json, beside the end of text.
+  const std::vector<int32_t>& ends() const { return ends_; }
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const ChatPrompt& chat() const { return chat_; }
@@ -34,13 +41,13 @@ class ServedModel {
   const nlohmann::ordered_json& tokenizer_info() const { return tokenizer_info_; }
 
  private:
-  ServedModel(const class ModelSource&, Backend&, const ServedWeights&, EngineSpec);
-
   Tokenizer tokenizer_;
   ChatPrompt chat_;
   nlohmann::ordered_json tokenizer_info_;
   int64_t longest_token_;
   std::string context_note_;
+  SamplingSpec defaults_ = {};
+  std::vector<int32_t> ends_;
   ParamStore params_;
   std::unique_ptr<Engine> engine_;
 };

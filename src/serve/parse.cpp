@@ -87,16 +87,16 @@ std::map<int32_t, float> parse_logit_bias(const ordered_json* j) {
   return bias;
 }
 
-SamplingSpec parse_sampling(Fields& f, const ServeConfig& limits) {
-  SamplingSpec s;
-  s.temperature = float(f.number("temperature", 1, 0, 2));
-  s.top_p = float(f.number("top_p", 1, 0, 1));
-  s.min_p = float(f.number("min_p", 0, 0, 1));
-  s.top_k = f.integer("top_k", 0, -1, most_ids);
+SamplingSpec parse_sampling(Fields& f, const ServeConfig& limits, const SamplingSpec& defaults) {
+  SamplingSpec s = defaults;
+  s.temperature = float(f.number("temperature", s.temperature, 0, 2));
+  s.top_p = float(f.number("top_p", s.top_p, 0, 1));
+  s.min_p = float(f.number("min_p", s.min_p, 0, 1));
+  s.top_k = f.integer("top_k", s.top_k, -1, most_ids);
   if (s.top_k < 0) s.top_k = 0;  // elsewhere -1 keeps all
   s.presence_penalty = float(f.number("presence_penalty", 0, -2, 2));
   s.frequency_penalty = float(f.number("frequency_penalty", 0, -2, 2));
-  s.repetition_penalty = float(f.number("repetition_penalty", 1, 0.01, 100));
+  s.repetition_penalty = float(f.number("repetition_penalty", s.repetition_penalty, 0.01, 100));
   s.logit_bias = parse_logit_bias(f.find("logit_bias"));
   s.stop = parse_stop(f.find("stop"), limits);
   s.min_tokens = f.integer("min_tokens", 0, 0, limits.max_new_tokens);
@@ -122,9 +122,10 @@ void parse_stream(CompletionCall& call, Fields& f) {
 }
 
 // What both kinds of completion share.
-void parse_shared(CompletionCall& call, Fields& f, const ServeConfig& limits) {
+void parse_shared(CompletionCall& call, Fields& f, const ServeConfig& limits,
+                  const SamplingSpec& defaults) {
   call.model = f.string("model");
-  call.request.sampling = parse_sampling(f, limits);
+  call.request.sampling = parse_sampling(f, limits, defaults);
   call.request.n = int(f.integer("n", 1, 1, limits.max_choices));
   if (const ordered_json* seed = f.find("seed"))
     call.seed = uint64_t(Fields::whole_number(*seed, "seed", INT64_MIN, INT64_MAX));
@@ -210,11 +211,12 @@ void check_response_format(const ordered_json* format) {
 
 }  // namespace
 
-CompletionCall parse_completion_request(std::string_view body, const ServeConfig& limits) {
+CompletionCall parse_completion_request(std::string_view body, const ServeConfig& limits,
+                                        const SamplingSpec& defaults) {
   const ordered_json j = parse_body(body, limits);
   Fields f(j);
   CompletionCall call;
-  parse_shared(call, f, limits);
+  parse_shared(call, f, limits, defaults);
   call.prompts = parse_prompts(f.find("prompt"), limits);
   call.max_tokens = f.integer("max_tokens", 16, 0, limits.max_new_tokens);
   call.echo = f.boolean("echo", false);
@@ -230,12 +232,13 @@ CompletionCall parse_completion_request(std::string_view body, const ServeConfig
   return call;
 }
 
-CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limits) {
+CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limits,
+                                  const SamplingSpec& defaults) {
   const ordered_json j = parse_body(body, limits);
   Fields f(j);
   CompletionCall call;
   call.chat = true;
-  parse_shared(call, f, limits);
+  parse_shared(call, f, limits, defaults);
   call.messages = parse_messages(f.find("messages"), limits);
   for (const char* name : {"max_tokens", "max_completion_tokens"})
     if (f.find(name)) call.max_tokens = f.integer(name, 0, 1, limits.max_new_tokens);

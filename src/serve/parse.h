@@ -25,15 +25,18 @@ struct CompletionCall {
   nlohmann::ordered_json messages;    // contents are text; at least one of a chat
   nlohmann::ordered_json variables;   // for the chat template
   Request request = {};               // without its prompt
-  std::optional<int64_t> max_tokens;  // absent: to the end of the context
+  std::optional<int64_t> max_tokens;  // absent: request.sampling's, as far as there is room
   std::optional<uint64_t> seed;       // absent: chosen anew
   bool stream = false, include_usage = false, echo = false;
 
   bool logprobs() const { return request.sampling.logprobs >= 0; }
 };
 
-CompletionCall parse_completion_request(std::string_view body, const ServeConfig& limits = {});
-CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limits = {});
+// A sampling field that the body leaves out is that of `defaults`.
+CompletionCall parse_completion_request(std::string_view body, const ServeConfig& limits = {},
+                                        const SamplingSpec& defaults = {});
+CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limits = {},
+                                  const SamplingSpec& defaults = {});
 
 struct TokenizeCall {
   std::string model = {};

@@ -38,9 +38,8 @@ Prepared Preparer::dispatch(Route::Id route, const HttpRequest& r,
   check_stop(stop);
   if (route == Route::tokenize) return tokenize(r);
   if (route == Route::detokenize) return detokenize(r);
-  PreparedCall p = complete(route == Route::chat ? parse_chat_request(r.body, config_)
-                                                 : parse_completion_request(r.body, config_),
-                            stop);
+  const auto parse = route == Route::chat ? parse_chat_request : parse_completion_request;
+  PreparedCall p = complete(parse(r.body, config_, model_.defaults()), stop);
   p.arrived = r.arrived;
   return p;
 }
@@ -74,8 +73,11 @@ PreparedCall Preparer::complete(CompletionCall call, const std::stop_token& stop
   check_model(call.model);
   check_stop(stop);
   PreparedCall p;
+  SamplingSpec& s = call.request.sampling;
+  if (!call.chat && !s.ignore_eos)
+    s.stop_ids.insert(s.stop_ids.end(), model_.ends().begin(), model_.ends().end());
   if (call.chat) {
-    model_.chat().add_stops(call.request.sampling);
+    model_.chat().add_stops(s);
     p.prompts.push_back(chat_tokens(call));
     p.echoes.emplace_back();
   }
@@ -134,6 +136,9 @@ int64_t Preparer::most_prompt_tokens() const {
 // Each prompt and what it may become is within the context, all of them within the limits.
 void Preparer::fit(PreparedCall& p) const {
   const int64_t context = model_.context(), most = most_prompt_tokens(), n = p.call.request.n;
+  // Of a call that leaves it open: the model's default, no less than it asks for, or the context.
+  SamplingSpec& s = p.call.request.sampling;
+  const int64_t usual = s.max_tokens < 0 ? -1 : std::max(s.max_tokens, s.min_tokens);
   int64_t made = 0, echoed = 0;  // tokens of all choices
   for (const Tokens& prompt : p.prompts) {
     const int64_t size = int64_t(prompt.size());
@@ -148,11 +153,11 @@ void Preparer::fit(PreparedCall& p) const {
                       "tokens, got {} and {}",
                       context, size, p.call.max_tokens.value_or(1)),
           "context_length_exceeded", "max_tokens");
-    made += n * p.call.max_tokens.value_or(room);
+    made += n * p.call.max_tokens.value_or(usual < 0 ? room : std::min(room, usual));
     if (p.call.echo) echoed += n * size;
   }
   bound(p.call, made, echoed);
-  p.call.request.sampling.max_tokens = p.call.max_tokens.value_or(-1);
+  s.max_tokens = p.call.max_tokens.value_or(usual);
 }
 
 // An answer is made whole before any of it goes out, and of a stream the engine keeps as much: what

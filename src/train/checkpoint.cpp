@@ -116,7 +116,8 @@ fs::path save_model_checkpoint(const fs::path& run, const ModelCheckpoint& c, Pa
   const int32_t bos = c.tokenizer ? c.tokenizer->bos() : -1;
   const int32_t eos = c.tokenizer ? c.tokenizer->eos() : -1;
   // Beside adapters too: where their answers end is what they learned, not their base.
-  write_file_atomic(w.path("generation_config.json"), hf_generation_config_json(bos, eos, c.ends));
+  write_file_atomic(w.path("generation_config.json"),
+                    hf_generation_config_json(bos, eos, c.ends, c.generation));
   for (const FileDigest& d : c.model.lora ? write_adapter(w.dir(), c.model, store, c.base)
                                           : write_model(w.dir(), c, store, bos, eos))
     w.add(d);

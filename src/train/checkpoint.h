@@ -31,6 +31,7 @@ struct ModelCheckpoint {
   const Tokenizer* tokenizer = nullptr;
   nlohmann::ordered_json chat_template = {};  // its text, or the list tokenizer_config.json had
   std::vector<int32_t> ends = {};             // tokens that end a text, beside the tokenizer's
+  nlohmann::ordered_json generation = {};     // generation_config.json of the base; null: none
   nlohmann::json trainer = {};
   int64_t step = 0;
   int keep = 3;

@@ -214,15 +214,19 @@ TEST_F(AlignCommands, DpoMayBeginAgainWithOtherData) {
 // Where answers end is learned, so a model and an adapter say it wherever they go.
 TEST_F(AlignCommands, CheckpointsKeepTheEndsOfAnswers) {
   const int32_t closes = *served_tokenizer().special("<|system|>");
-  write_file_atomic(model / "generation_config.json", R"({"eos_token_id": [256, 7]})");
+  write_file_atomic(model / "generation_config.json",
+                    R"({"eos_token_id": [256, 7], "temperature": 0.6, "top_k": 20})");
   write_file_atomic(model / "chat_template.jinja",
                     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|system|>{% endfor %}"
                     "{% if add_generation_prompt %}<|assistant|>{% endif %}");
   const json wanted = {256, 7, closes};
   const Arguments one{"--steps", "1"};
   const auto ends = [&](const fs::path& run) {
-    return read_json(*find_newest_valid(run / "checkpoints").dir / "generation_config.json")
-        .at("eos_token_id");
+    const json j =
+        read_json(*find_newest_valid(run / "checkpoints").dir / "generation_config.json");
+    EXPECT_EQ(j.value("temperature", 0.0), 0.6);  // how the base is sampled stays
+    EXPECT_EQ(j.value("top_k", 0), 20);
+    return j.at("eos_token_id");
   };
   json_of(hearth::run(folder, sft(folder / "sft") + one));
   EXPECT_EQ(ends(folder / "sft"), wanted);

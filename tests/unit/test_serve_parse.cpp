@@ -62,6 +62,34 @@ TEST(ParseCompletion, AnswersAHugeNameShortly) {
   EXPECT_LT(std::string(e.what()).size(), 300u) << e.what();
 }
 
+// What the model's generation_config.json says, where the request says nothing.
+TEST(ParseCompletion, DefaultsOfTheModelComeFirst) {
+  SamplingSpec d;
+  d.temperature = 0.6f, d.top_k = 20, d.top_p = 0.9f, d.min_p = 0.1f, d.repetition_penalty = 1.2f;
+  d.max_tokens = 40;
+  const auto parsed = [&](const std::string& fields) {
+    return parse_chat_request(R"({"messages":[{"role":"user","content":"x"}])" + fields + "}", {},
+                              d);
+  };
+  const SamplingSpec s = parsed("").request.sampling;
+  EXPECT_EQ(s.temperature, 0.6f);
+  EXPECT_EQ(s.top_k, 20);
+  EXPECT_EQ(s.top_p, 0.9f);
+  EXPECT_EQ(s.min_p, 0.1f);
+  EXPECT_EQ(s.repetition_penalty, 1.2f);
+  EXPECT_FALSE(parsed("").max_tokens);
+  const SamplingSpec own =
+      parsed(R"(,"temperature":1,"top_k":-1,"top_p":1,"min_p":0,"repetition_penalty":1)")
+          .request.sampling;
+  EXPECT_EQ(own.temperature, 1);
+  EXPECT_EQ(own.top_k, 0);
+  EXPECT_EQ(own.top_p, 1);
+  EXPECT_EQ(own.min_p, 0);
+  EXPECT_EQ(own.repetition_penalty, 1);
+  EXPECT_EQ(parse_completion_request(R"({"prompt":"x"})", {}, d).request.sampling.top_k, 20);
+  EXPECT_EQ(parse_completion_request(R"({"prompt":"x"})", {}, d).max_tokens, 16);  // OpenAI's
+}
+
 TEST(ParseCompletion, DefaultsAreOpenAis) {
   const CompletionCall c = parse_completion_request(R"({"prompt":"x","temperature":null})");
   EXPECT_EQ(c.max_tokens, 16);
@@ -231,8 +259,8 @@ TEST(Parse, TakesAnyBytes) {
     const auto attempt = [&](auto parse) {
       refused += error_of([&] { parse(body, ServeConfig()); }).status == 400;
     };
-    attempt(parse_completion_request);
-    attempt(parse_chat_request);
+    attempt([](auto... a) { parse_completion_request(a...); });
+    attempt([](auto... a) { parse_chat_request(a...); });
     attempt(parse_tokenize_request);
     attempt(parse_detokenize_request);
   }

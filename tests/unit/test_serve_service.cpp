@@ -159,6 +159,54 @@ TEST_F(Serving, StreamsWhatItWouldAnswer) {
   }
 }
 
+TEST_F(Serving, SamplesAsTheModelsDefaultsSay) {
+  open();
+  SamplingSpec d;
+  d.temperature = 0, d.max_tokens = 6;
+  model_->set_defaults(d);
+  const auto chat = [&](const std::string& fields) {
+    return answer(
+        "/v1/chat/completions",
+        R"({"messages":[{"role":"user","content":"hi"}],"ignore_eos":true)" + fields + "}");
+  };
+  const json j = chat("");
+  EXPECT_EQ(j["usage"]["completion_tokens"], 6);
+  EXPECT_EQ(j["choices"][0]["finish_reason"], "length");
+  // Greedy: no seed matters.
+  EXPECT_EQ(chat(R"(,"seed":1)")["choices"], chat(R"(,"seed":2)")["choices"]);
+  EXPECT_NE(chat(R"(,"seed":1,"temperature":2)")["choices"],
+            chat(R"(,"seed":2,"temperature":2)")["choices"]);
+  EXPECT_EQ(chat(R"(,"max_tokens":9)")["usage"]["completion_tokens"], 9);
+  EXPECT_EQ(chat(R"(,"min_tokens":8)")["usage"]["completion_tokens"], 8);
+  // A default larger than the room is cut to it, where a request for as much would be refused.
+  d.max_tokens = 100000;
+  model_->set_defaults(d);
+  const json all = chat("");
+  EXPECT_EQ(all["usage"]["total_tokens"], served_context);
+}
+
+TEST_F(Serving, EndsTextsAsTheModelsConfigSays) {
+  open();
+  const auto greedy = [&](const std::string& more) {
+    return answer("/v1/completions",
+                  R"({"prompt":"abc","max_tokens":20,"temperature":0)" + more + "}");
+  };
+  const json whole = greedy(R"(,"ignore_eos":true)");
+  const std::string text = whole["choices"][0]["text"];
+  const int end = uint8_t(text.at(4));
+  write_file_atomic(dir_ / "generation_config.json",
+                    json{{"eos_token_id", {served_eos, end}}}.dump());
+  service_.reset();
+  model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, ServedWeights{});
+  service_ = std::make_unique<Service>(
+      ServeConfig(), [this](std::function<void()> task) { tasks_.push_back(std::move(task)); });
+  service_->open(*model_, "m");
+  const json cut = greedy("");
+  EXPECT_EQ(cut["choices"][0]["finish_reason"], "stop");
+  EXPECT_LT(std::string(cut["choices"][0]["text"]).size(), 5u);
+  EXPECT_EQ(greedy(R"(,"ignore_eos":true)")["choices"][0]["text"], text);
+}
+
 TEST_F(Serving, ChatsByTemplateAndWithout) {
   const std::string body =
       R"({"messages":[{"role":"user","content":"hi<|end|>"}],"max_tokens":5,"seed":1})";
