@@ -47,7 +47,7 @@ struct AlignConfig {
     v("accumulate", accumulate, "micro-batches of an optimizer step");
     v("epochs", epochs, "times through the data");
     v("steps", steps, "optimizer steps, whatever the epochs; 0: by epochs");
-    v("dtype", dtype, "fp32, bf16 or, on a card, tf32; masters are fp32");
+    v("dtype", dtype, "auto, fp32, bf16 or, on a card, tf32; masters are fp32");
     v("seed", seed, "of shuffling, the held-out share and dropout");
     v("chat_template", chat_template, chat_form_help);
     v("clock", clock,

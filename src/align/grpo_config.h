@@ -118,7 +118,7 @@ struct GrpoConfig {
     v("adam_eps", adam_eps, "AdamW");
     v("weight_decay", weight_decay, "of matrices");
     v("clip", clip, "largest gradient norm; 0: no clipping");
-    v("dtype", dtype, "fp32, bf16 or, on a card, tf32; masters are fp32");
+    v("dtype", dtype, "auto, fp32, bf16 or, on a card, tf32; masters are fp32");
     v("recompute", recompute, "none, light (norms, activations) or block");
     v("micro_tokens", micro_tokens, "tokens through the model at a time in training");
     v("rollout_batch", rollout_batch, "sequences decoded at a time; 0: all, up to 512");

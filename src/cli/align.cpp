@@ -42,7 +42,7 @@ void print_aligned(const RunResult& r, bool as_json, const Backend& backend) {
 
 template <class Config>
 void run_aligned(const AlignFlags<Config>& f, Align<Config> method) {
-  Config config;
+  Config config = with_auto_dtype<Config>();
   f.config.apply(config);
   if (config.clock == 0) config.clock = int64_t(std::time(nullptr));  // kept with the run
   const AlignRunSpec spec{.run = f.run,
@@ -52,6 +52,7 @@ void run_aligned(const AlignFlags<Config>& f, Align<Config> method) {
                           .warn = [](const std::string& line) { say_problem(line); }};
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = config.dtype == TrainDType::tf32});
+  resolve_dtype(config.dtype, *backend);
   const RunResult r = method(config, spec, *backend);
   print_aligned(r, f.common.json, *backend);
   expect_not_signalled(r.reason);
@@ -65,7 +66,7 @@ void add_method(CLI::App& app, const char* name, const char* help, Align<Config>
   c->add_option("--run", f->run, "run folder")->required();
   c->add_flag("--resume", f->resume, "go on with the run in the folder, to the bit");
   c->add_option("--stop-after-step", f->stop_after_step, "save and exit after this step");
-  f->config.add(*c, Config{}, "Training");
+  f->config.add(*c, with_auto_dtype<Config>(), "Training");
   c->callback([f, method] { run_aligned(*f, method); });
 }
 

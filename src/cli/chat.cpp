@@ -20,7 +20,7 @@ namespace {
 using nlohmann::ordered_json;
 
 struct ConversationFlags {
-  std::string model, adapter, system, dtype = "fp32", weights = "plain", kv = "plain";
+  std::string model, adapter, system, dtype = "auto", weights = "plain", kv = "plain";
   std::string generation_config = "auto";
   std::set<std::string> given = {};  // sampling fields that flags name
   SamplingSpec sampling = {};
@@ -193,8 +193,9 @@ void run_conversation(ConversationFlags& flags) {
   const CacheFormat cache = cache_format(flags.kv);
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
   const ModelSource source = ModelSource::open(flags.model, flags.adapter);
-  const ServedWeights weights{weights_dtype(flags.dtype, *backend),
-                              weight_format(flags.weights, *backend)};
+  const ServedWeights weights{
+      weights_dtype(flags.dtype, *backend, Workload::decoding, source.dtype()),
+      weight_format(flags.weights, *backend)};
   apply_generation_config(flags.sampling, flags.generation_config, source, flags.given);
   ServedModel model(source, *backend, weights,
                     {.max_batch = 1, .context = flags.context, .cache = cache});

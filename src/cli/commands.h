@@ -12,6 +12,8 @@
 #include "core/fp8.h"
 #include "core/quantised.h"
 #include "infer/generation_config.h"
+#include "train/auto_dtype.h"
+#include "train/config.h"
 
 namespace hearth {
 
@@ -49,9 +51,21 @@ CacheFormat cache_format(const std::string& name);
 void add_batch_invariant(CLI::App&, bool& to);
 
 // --dtype of the commands that run a model: its weights, activations and cache; refuses what the
-// backend has no kernels for (device.cpp).
+// backend has no kernels for. auto is resolved for the work and the type the weights are stored in,
+// and the choice goes to stderr (device.cpp).
 void add_dtype(CLI::App&, std::string& to);
-DType weights_dtype(const std::string& name, const Backend&);
+void check_dtype(const std::string& name, const Backend&);
+DType weights_dtype(const std::string& name, const Backend&, Workload, DType stored);
+
+// --dtype of the commands that train: a config whose dtype is auto unless a flag says otherwise,
+// and the choice, so that the run records it and a resumed run keeps it (device.cpp).
+template <class Config>
+Config with_auto_dtype() {
+  Config c;
+  c.dtype = TrainDType::automatic;
+  return c;
+}
+void resolve_dtype(TrainDType&, const Backend&);
 
 // --generation-config: whether the sampling defaults of a model's folder count; auto or none
 // (device.cpp).

@@ -49,10 +49,13 @@ int card_number(const std::string& device) {
 }  // namespace
 
 void add_dtype(CLI::App& c, std::string& to) {
-  c.add_option("--dtype", to, "fp32 or bf16 weights; on a card also fp16")->capture_default_str();
+  c.add_option("--dtype", to, "auto, fp32 or bf16 weights; on a card also fp16")
+      ->capture_default_str();
 }
 
-DType weights_dtype(const std::string& name, const Backend& backend) {
+namespace {
+
+DType named_dtype(const std::string& name, const Backend& backend) {
   for (const auto& [known, dtype] :
        {std::pair{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}}) {
     if (name != known) continue;
@@ -61,7 +64,30 @@ DType weights_dtype(const std::string& name, const Backend& backend) {
                  backend.describe(), name);
     return dtype;
   }
-  fail_usage("--dtype", "expected fp32, bf16 or fp16, got {}", in_quotes(name));
+  fail_usage("--dtype", "expected auto, fp32, bf16 or fp16, got {}", in_quotes(name));
+}
+
+DType chosen_dtype(Workload work, const Backend& backend, DType stored) {
+  const DtypeChoice choice = auto_dtype(work, backend, stored);
+  fmt::print(stderr, "hearth: dtype {}: {}\n", choice.dtype == DType::bf16 ? "bf16" : "fp32",
+             choice.why);
+  return choice.dtype;
+}
+
+}  // namespace
+
+void check_dtype(const std::string& name, const Backend& backend) {
+  if (name != "auto") named_dtype(name, backend);
+}
+
+DType weights_dtype(const std::string& name, const Backend& backend, Workload work, DType stored) {
+  return name == "auto" ? chosen_dtype(work, backend, stored) : named_dtype(name, backend);
+}
+
+void resolve_dtype(TrainDType& dtype, const Backend& backend) {
+  if (dtype != TrainDType::automatic) return;
+  dtype = chosen_dtype(Workload::training, backend, DType::f32) == DType::bf16 ? TrainDType::bf16
+                                                                               : TrainDType::fp32;
 }
 
 void add_generation_config(CLI::App& c, std::string& to) {

@@ -29,7 +29,7 @@ std::span<const std::string_view> names_of(EvalTask) {
 }
 
 struct EvalFlags {
-  std::string model, adapter, task, data, out, dtype = "fp32", weights = "plain", kv = "plain";
+  std::string model, adapter, task, data, out, dtype = "auto", weights = "plain", kv = "plain";
   int64_t limit = 0, stride = 0, context = 0, batch_tokens = 8192, greedy = 0;
   Common common = {};
 };
@@ -51,7 +51,7 @@ struct Examinee {
       : backend(make_backend(f.common)),
         source(ModelSource::open(f.model, f.adapter)),
         params(*backend, decoder_params(source.config(), weight_format(f.weights, *backend)),
-               weights_dtype(f.dtype, *backend)),
+               weights_dtype(f.dtype, *backend, Workload::scoring, source.dtype())),
         longest(f.context ? f.context : source.config().context) {
     if (longest < 1 || longest > source.config().context)
       fail_usage("--context", "expected 1 to {}, got {}", source.config().context, longest);

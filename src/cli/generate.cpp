@@ -27,7 +27,7 @@ struct GenerateFlags {
   bool greedy = false;
   bool echo = false;
   int64_t speculate = 0;
-  std::string dtype = "fp32", weights = "plain", kv = "plain", generation_config = "auto";
+  std::string dtype = "auto", weights = "plain", kv = "plain", generation_config = "auto";
   std::set<std::string> given = {};  // sampling fields that flags name
   bool batch_invariant = false;
   Common common = {};
@@ -120,7 +120,7 @@ void run_generate(const GenerateFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(source.tokenizer());
   const ModelConfig& config = source.config();
   ParamStore params(*backend, decoder_params(config, weight_format(flags.weights, *backend)),
-                    weights_dtype(flags.dtype, *backend));
+                    weights_dtype(flags.dtype, *backend, Workload::decoding, source.dtype()));
   source.load(params);
   apply_generation_config(request.sampling, flags.generation_config, source, flags.given);
   if (const auto dir = generation_folder(source); !dir.empty() && !request.sampling.ignore_eos)

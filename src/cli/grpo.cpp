@@ -48,6 +48,7 @@ std::string grpo_line(const GrpoResult& r) {
 
 void run_grpo(const GrpoFlags& f) {
   GrpoRunSpec spec;
+  spec.config = with_auto_dtype<GrpoConfig>();
   f.config.apply(spec.config);
   if (spec.config.clock == 0) spec.config.clock = int64_t(std::time(nullptr));  // kept with the run
   spec.config.check();
@@ -56,9 +57,13 @@ void run_grpo(const GrpoFlags& f) {
   spec.stop_after_step = f.stop_after_step;
   spec.stop = count_stop_signals();
   spec.warn = [](const std::string& line) { say_problem(line); };
+  const TrainDType asked = spec.config.dtype;
   const std::unique_ptr<Backend> backend = make_backend(
-      f.common,
-      {.tf32 = spec.config.dtype == TrainDType::tf32, .batch_invariant = spec.config.invariant()});
+      f.common, {.tf32 = asked == TrainDType::tf32,
+                 // auto is bf16 on a card, where alone it matters
+                 .batch_invariant = spec.config.invariant() || (spec.config.batch_invariant &&
+                                                                asked == TrainDType::automatic)});
+  resolve_dtype(spec.config.dtype, *backend);
   // A resumed run reads the setting back from its folder: nobody asked for it now.
   if (!f.resume && f.config.given("batch_invariant") && spec.config.batch_invariant &&
       !backend->batch_invariant())
@@ -81,7 +86,7 @@ void add_grpo(CLI::App& app) {
   c->add_flag("--trust-programs", f->trust_programs,
               "run the programs that config.toml of a resumed run, or --config, names");
   c->add_option("--stop-after-step", f->stop_after_step, "save and exit after this step");
-  f->config.add(*c, GrpoConfig{}, "GRPO");
+  f->config.add(*c, with_auto_dtype<GrpoConfig>(), "GRPO");
   c->callback([f] { run_grpo(*f); });
 }
 

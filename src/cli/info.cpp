@@ -32,6 +32,13 @@ nlohmann::ordered_json machine_json(const Backend& backend) {
               {"backend", backend.describe()},
               {"free_bytes", backend.free_bytes()}};
   j["unpacks"] = {{"gzip", gzip_library()}, {"zstd", zstd_library()}};
+  for (const auto& [work, what] : {std::pair{Workload::training, "training"},
+                                   {Workload::decoding, "decoding"},
+                                   {Workload::scoring, "scoring"}}) {
+    const DtypeChoice c = auto_dtype(work, name(best_isa()), DType::bf16);
+    j["cpu"]["auto_dtype"][what] = {{"dtype", c.dtype == DType::bf16 ? "bf16" : "fp32"},
+                                    {"why", c.why}};
+  }
   const CudaDriver found = cuda_driver();
   j["cuda"] = {{"driver", found.driver}, {"runtime", found.runtime}, {"problem", found.problem}};
   j["gpus"] = nlohmann::json::array();
@@ -61,6 +68,9 @@ void print_text(const nlohmann::ordered_json& j) {
              fmt::join(j["cpu"]["usable"].get<std::vector<std::string>>(), ", "));
   fmt::print("        products with int8 and int4 weights: {}\n",
              j["cpu"]["integer_products"].get<std::string>());
+  for (const auto& [what, choice] : j["cpu"]["auto_dtype"].items())
+    fmt::print("        --dtype auto for {}: {} ({})\n", what, choice["dtype"].get<std::string>(),
+               choice["why"].get<std::string>());
   fmt::print("memory  {:.1f} GiB free\n", j["cpu"]["free_bytes"].get<double>() / (1 << 30));
   for (const auto& [kind, library] : j["unpacks"].items())
     if (library == "") fmt::print("data    no {} files: built without the library\n", kind);

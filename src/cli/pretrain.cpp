@@ -38,6 +38,7 @@ nlohmann::ordered_json result_json(const RunResult& r) {
 
 void run(const PretrainFlags& f) {
   RunSpec spec;
+  spec.train = with_auto_dtype<TrainConfig>();
   if (f.preset.empty())
     f.model.apply(spec.model);
   else
@@ -53,6 +54,7 @@ void run(const PretrainFlags& f) {
   const TrainDType d = spec.train.dtype;
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});
+  resolve_dtype(spec.train.dtype, *backend);
   const RunResult r = run_pretrain(spec, *backend);
   if (f.common.json) {
     nlohmann::ordered_json j = result_json(r);
@@ -122,7 +124,7 @@ void add_pretrain(CLI::App& app) {
   c->add_option("--run", f->run, "run folder")->required();
   c->add_flag("--resume", f->resume, "go on with the run in the folder, to the bit");
   c->add_option("--stop-after-step", f->stop_after_step, "save and exit after this step");
-  f->train.add(*c, TrainConfig{}, "Training");
+  f->train.add(*c, with_auto_dtype<TrainConfig>(), "Training");
   f->model.add(*c, ModelConfig{}, model_group);
   c->callback([f] { run(*f); });
 }

@@ -21,6 +21,7 @@
 #include "io/files.h"
 #include "io/json.h"
 #include "io/terminal.h"
+#include "io/toml.h"
 #include "model/folder.h"
 #include "tokenizer/train.h"
 
@@ -38,7 +39,7 @@ constexpr const char* floor_file = "floor.json";  // written last
 struct QuickstartFlags {
   Common common;
   std::string run = "runs/quickstart";
-  std::string dtype = "bf16";
+  std::string dtype = "auto";
   int64_t steps = 1200;
 };
 
@@ -154,6 +155,15 @@ std::string samples_of(const fs::path& checkpoint, Backend& backend) {
   return text;
 }
 
+// A run that was begun keeps its type on whichever machine it goes on.
+TrainDType dtype_of_run(const fs::path& run, const std::string& asked) {
+  if (asked == "auto" && fs::exists(run / "config.toml"))
+    for (const TomlItem& item : read_toml(run / "config.toml"))
+      if (item.key == "dtype" && item.values.size() == 1)
+        return parse_enum<TrainDType>(item.values[0], (run / "config.toml").string());
+  return parse_enum<TrainDType>(asked, "--dtype");
+}
+
 void run(const QuickstartFlags& f) {
   const fs::path run = f.run, data = run / "data";
   const std::unique_ptr<Backend> backend = make_backend(f.common);
@@ -164,7 +174,8 @@ void run(const QuickstartFlags& f) {
   c.tokenizer = (data / "tokenizer").string();
   c.steps = f.steps, c.batch = 2, c.seq = "512";
   c.document_mask = c.eval_documents = true;
-  c.dtype = parse_enum<TrainDType>(f.dtype, "--dtype");
+  c.dtype = dtype_of_run(run, f.dtype);
+  resolve_dtype(c.dtype, *backend);
   c.lr = 3e-3, c.schedule = Schedule::linear, c.warmup = 30, c.lr_floor = 0.05;
   c.order = LoaderSpec::Order::shuffled;
   c.eval_every = 100, c.checkpoint_every = 0, c.keep = 1;
@@ -204,7 +215,7 @@ void add_quickstart(CLI::App& app) {
   auto f = std::make_shared<QuickstartFlags>();
   add_common(*c, f->common);
   c->add_option("--run", f->run, "run folder")->capture_default_str();
-  c->add_option("--dtype", f->dtype, "fp32 or bf16")->capture_default_str();
+  c->add_option("--dtype", f->dtype, "auto, fp32 or bf16")->capture_default_str();
   c->add_option("--steps", f->steps, "most optimizer steps")->capture_default_str();
   c->callback([f] { run(*f); });
 }

@@ -11,7 +11,7 @@ namespace hearth {
 namespace {
 
 struct ServeFlags {
-  std::string model, adapter, dtype = "fp32", weights = "plain", kv = "plain";
+  std::string model, adapter, dtype = "auto", weights = "plain", kv = "plain";
   std::string generation_config = "auto";
   bool batch_invariant = false;
   int64_t context = 0;
@@ -23,6 +23,30 @@ struct ServeFlags {
 std::string model_name(const std::string& path) {
   const std::filesystem::path p = std::filesystem::absolute(path).lexically_normal();
   return p.has_filename() ? p.filename().string() : p.parent_path().filename().string();
+}
+
+std::unique_ptr<ServedModel> load_model(const ServeFlags& flags, Backend& backend,
+                                        WeightFormat format, const EngineSpec& spec) {
+  const ModelSource source = ModelSource::open(flags.model, flags.adapter);
+  const DType dtype = weights_dtype(flags.dtype, backend, Workload::decoding, source.dtype());
+  SamplingSpec defaults;
+  apply_generation_config(defaults, flags.generation_config, source, {});
+  auto model = std::make_unique<ServedModel>(source, backend, ServedWeights{dtype, format}, spec);
+  model->set_defaults(defaults);
+  return model;
+}
+
+void say_ready(ServedModel& m, const std::string& name, const std::string& url,
+               const Backend& backend) {
+  if (!m.chat().has_template())
+    say("hearth: {} has no chat template, so chats are written plainly as User: and Assistant:. "
+        "/v1/completions continues a prompt; hearth sft on messages or instructions teaches a "
+        "template\n",
+        name);
+  if (!m.context_note().empty()) say("hearth: {}; --context sets another\n", m.context_note());
+  const EngineStats s = m.engine().stats();
+  say("hearth: serving {} on {} ({}), KV cache {}: {} tokens in {:.2f} GiB\n", name, url,
+      backend.describe(), s.cache, s.blocks * cache_block, double(s.cache_bytes) / (1 << 30));
 }
 
 void run_serve(const ServeFlags& flags) {
@@ -38,20 +62,12 @@ void run_serve(const ServeFlags& flags) {
                         .cache = cache_format(flags.kv)};
   const std::unique_ptr<Backend> backend =
       make_backend(flags.common, {.batch_invariant = flags.batch_invariant});
-  const ServedWeights weights{weights_dtype(flags.dtype, *backend),
-                              weight_format(flags.weights, *backend)};
+  check_dtype(flags.dtype, *backend);
+  const WeightFormat format = weight_format(flags.weights, *backend);
   std::string url;
   const std::string name = config.name.empty() ? model_name(flags.model) : config.name;
   serve(config, {.name = name,
-                 .load =
-                     [&] {
-                       const ModelSource source = ModelSource::open(flags.model, flags.adapter);
-                       SamplingSpec defaults;
-                       apply_generation_config(defaults, flags.generation_config, source, {});
-                       auto model = std::make_unique<ServedModel>(source, *backend, weights, spec);
-                       model->set_defaults(defaults);
-                       return model;
-                     },
+                 .load = [&] { return load_model(flags, *backend, format, spec); },
                  .listening =
                      [&](const std::string& at) {
                        url = at;
@@ -59,19 +75,11 @@ void run_serve(const ServeFlags& flags) {
                      },
                  .ready =
                      [&](ServedModel& m) {
-                       if (!m.chat().has_template())
-                         say("hearth: {} has no chat template, so chats are written plainly as "
-                             "User: and Assistant:. /v1/completions continues a prompt; hearth "
-                             "sft on messages or instructions teaches a template\n",
-                             name);
-                       if (!m.context_note().empty())
-                         say("hearth: {}; --context sets another\n", m.context_note());
-                       const EngineStats s = m.engine().stats();
-                       say("hearth: serving {} on {} ({}), KV cache {}: {} tokens in {:.2f} GiB\n",
-                           name, url, backend->describe(), s.cache, s.blocks * cache_block,
-                           double(s.cache_bytes) / (1 << 30));
+                       say_ready(m, name, url, *backend);
                        if (!flags.common.json) return;
                        print_json({{"event", "ready"}, {"url", url}, {"model", name}});
+                       flush();
+                     }});
                        flush();
                      }});
 }

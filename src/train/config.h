@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "data/loader.h"
 #include "model/decoder.h"
 #include "optim/schedule.h"
@@ -17,12 +18,17 @@ inline std::span<const std::string_view> names_of(LoaderSpec::Order) {
 }
 
 // tf32: f32 everywhere, products rounded on the way into a card's matrix units.
-enum class TrainDType : uint8_t { fp32, tf32, bf16, fp16 };
+// automatic: not chosen yet; a command resolves it for its device before a run begins
+// (auto_dtype.h).
+enum class TrainDType : uint8_t { fp32, tf32, bf16, fp16, automatic };
 inline std::span<const std::string_view> names_of(TrainDType) {
-  static constexpr auto names = std::to_array<std::string_view>({"fp32", "tf32", "bf16", "fp16"});
+  static constexpr auto names =
+      std::to_array<std::string_view>({"fp32", "tf32", "bf16", "fp16", "auto"});
   return names;
 }
 inline DType to_dtype(TrainDType d) {
+  if (d == TrainDType::automatic)
+    fail_usage("--dtype", "expected fp32, tf32, bf16 or fp16 here, got auto");
   return d == TrainDType::bf16 ? DType::bf16 : d == TrainDType::fp16 ? DType::f16 : DType::f32;
 }
 
@@ -83,7 +89,7 @@ struct TrainConfig {
     v("seq", seq, "tokens in a sequence; 0: the model's context; may change: 0:256,1000:1024");
     v("tokens_per_step", tokens_per_step,
       "tokens an optimizer step; 0: one micro-batch; may change");
-    v("dtype", dtype, "fp32, bf16 or, on a card, tf32 and fp16; masters are fp32");
+    v("dtype", dtype, "auto, fp32, bf16 or, on a card, tf32 and fp16; masters are fp32");
     v("seed", seed, "of initialisation, shuffling and dropout");
     v("lr", lr, "peak learning rate");
     v("schedule", schedule, "constant, cosine, linear, wsd (linear decay) or wsd_sqrt");

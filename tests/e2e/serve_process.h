@@ -21,7 +21,7 @@ class Serve : public testing::Test {
     if (!fs::exists(folder_ / "model")) write_served_folder(folder_ / "model");
     pid_ = start(folder_,
                  Arguments{"serve", "--model", folder_ / "model", "--port", "0", "--threads", "1",
-                           "--device", "cpu"} +
+                           "--device", "cpu", "--dtype", "fp32"} +
                      flags,
                  "serve");
     const std::string mark = "listening on http://127.0.0.1:";

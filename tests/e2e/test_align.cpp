@@ -66,6 +66,8 @@ class AlignCommands : public testing::Test {
             "20",
             "--threads",
             "2",
+            "--dtype",
+            "fp32",
             "--json"};
   }
   Arguments dpo(const fs::path& run, fs::path file = {}) const {
@@ -73,7 +75,7 @@ class AlignCommands : public testing::Test {
     return {"dpo",       "--model",    model.string(), "--data",   file.string(),
             "--run",     run.string(), "--batch",      "4",        "--lr",
             "1e-3",      "--holdout",  "0.2",          "--epochs", "4",
-            "--threads", "2",          "--json"};
+            "--threads", "2",          "--json",       "--dtype",  "fp32"};
   }
 
   // A run killed after its first checkpoint and resumed, against one left alone.

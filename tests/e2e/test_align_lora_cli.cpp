@@ -46,18 +46,9 @@ class AlignLoraCommands : public testing::Test {
   }
 
   Arguments call(const std::string& method, const std::string& name, const std::string& lora) {
-    Arguments a{method,
-                "--model",
-                model.string(),
-                "--data",
-                file(method + ".jsonl"),
-                "--run",
-                file(name),
-                "--threads",
-                "2",
-                "--json",
-                "--checkpoint-every",
-                "3"};
+    Arguments a{method,    "--model",  model.string(),       "--data", file(method + ".jsonl"),
+                "--run",   file(name), "--threads",          "2",      "--json",
+                "--dtype", "fp32",     "--checkpoint-every", "3"};
     if (!lora.empty()) a = a + Arguments{"--lora", lora};
     if (method == "sft")
       return a + Arguments{"--max-length", "64",      "--batch", "4",         "--lr",
@@ -71,7 +62,7 @@ class AlignLoraCommands : public testing::Test {
   std::string file(const std::string& name) const { return (folder / name).string(); }
   json tokens(const Arguments& from) const {
     return json_of(run(folder, Arguments{"generate", "--prompt", "q1", "--greedy", "--max-tokens",
-                                         "12", "--ignore-eos", "--json"} +
+                                         "12", "--ignore-eos", "--dtype", "fp32", "--json"} +
                                    from))["tokens"];
   }
 

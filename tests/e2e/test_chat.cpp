@@ -19,8 +19,9 @@ class ChatRun {
     write_served_folder(folder / "model");
     int ends[2];
     if (pipe(ends) != 0) throw std::runtime_error("no pipe");
-    const Arguments args =
-        Arguments{"chat", "--model", folder / "model", "--threads", "1", "--device", "cpu"} + flags;
+    const Arguments args = Arguments{"chat",     "--model", folder / "model", "--threads", "1",
+                                     "--device", "cpu",     "--dtype",        "fp32"} +
+                           flags;
     std::vector<char*> argv{const_cast<char*>(HEARTH_BINARY)};
     for (const std::string& a : args) argv.push_back(const_cast<char*>(a.c_str()));
     argv.push_back(nullptr);

@@ -12,12 +12,12 @@ std::string story_run(const Folder& folder) {
               {"tokenizer", "train", "--input", text, "--vocab", "400", "--out", tok, "--json"}));
   json_of(run(folder, {"data", "prepare", "--tokenizer", tok, "--input", text, "--out", out,
                        "--val-fraction", "0.1", "--json"}));
-  json_of(
-      run(folder,
-          Arguments{"pretrain", "--preset", "tiny", "--vocab", "400", "--context", "64", "--layers",
-                    "1", "--dim", "32", "--heads", "2", "--kv-heads", "1", "--hidden", "64"} +
-              Arguments{"--tokenizer", tok, "--run", folder / "run", "--data", out + "/train_*.bin",
-                        "--steps", "20", "--batch", "4", "--seq", "64", "--lr", "1e-2", "--json"}));
+  json_of(run(folder, Arguments{"pretrain", "--preset", "tiny", "--vocab", "400", "--context", "64",
+                                "--layers", "1", "--dim", "32", "--heads", "2", "--kv-heads", "1",
+                                "--hidden", "64"} +
+                          Arguments{"--tokenizer", tok, "--run", folder / "run", "--data",
+                                    out + "/train_*.bin", "--steps", "20", "--batch", "4", "--seq",
+                                    "64", "--lr", "1e-2", "--dtype", "fp32", "--json"}));
   return folder / "run";
 }
 
@@ -27,9 +27,9 @@ TEST(ConvertEval, OneModelInThreeFormats) {
   const Folder folder;
   const std::string model = story_run(folder), text = folder / "stories.txt";
   const auto perplexity = [&](const std::string& from, const std::string& weights = "plain") {
-    const auto j =
-        json_of(run(folder, {"eval", "--model", from, "--task", "perplexity", "--data", text,
-                             "--limit", "20", "--weights", weights, "--device", "cpu", "--json"}));
+    const auto j = json_of(
+        run(folder, {"eval", "--model", from, "--task", "perplexity", "--data", text, "--limit",
+                     "20", "--weights", weights, "--device", "cpu", "--dtype", "fp32", "--json"}));
     EXPECT_EQ(j["metric"], "perplexity");
     EXPECT_EQ(j["n"], 20);
     EXPECT_GT(j["stderr"].get<double>(), 0);
@@ -53,8 +53,9 @@ TEST(ConvertEval, OneModelInThreeFormats) {
     EXPECT_NE(quantised, want);
     EXPECT_NEAR(quantised, want, share * want) << weights;
   }
-  const auto rounded = json_of(run(folder, {"eval", "--model", hf, "--task", "perplexity", "--data",
-                                            text, "--limit", "20", "--kv", "fp8", "--json"}));
+  const auto rounded =
+      json_of(run(folder, {"eval", "--model", hf, "--task", "perplexity", "--data", text, "--limit",
+                           "20", "--kv", "fp8", "--dtype", "fp32", "--json"}));
   EXPECT_NE(rounded["value"].get<double>(), want);
   EXPECT_NEAR(rounded["value"].get<double>(), want, 0.02 * want);
   // The same windows once more, each with more context.
@@ -94,7 +95,7 @@ TEST(ConvertEval, TokenFiles) {
                        out, "--json"}));
   const auto of = [&](const std::string& data, const Arguments& more = {}) {
     return json_of(run(folder, Arguments{"eval", "--model", model, "--task", "perplexity", "--data",
-                                         data, "--json"} +
+                                         data, "--dtype", "fp32", "--json"} +
                                    more));
   };
   const std::string tokens = out + "/train_000001.bin";

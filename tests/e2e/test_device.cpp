@@ -39,7 +39,7 @@ TEST(Device, HalvesNeedACard) {
     expect_error(run(folder, command + flags + Arguments{"--dtype", "fp16"}), 2,
                  "1 thread, got fp16, which needs a card");
     expect_error(run(folder, command + flags + Arguments{"--dtype", "fp8"}), 2,
-                 "expected fp32, bf16 or fp16, got \"fp8\"");
+                 "expected auto, fp32, bf16 or fp16, got \"fp8\"");
   }
 }
 

@@ -51,6 +51,8 @@ struct Sums {
           "1e-2",
           "--eval-every",
           "0",
+          "--dtype",
+          "fp32",
           "--threads",
           "2"});
   }
@@ -75,6 +77,8 @@ struct Sums {
             "4",
             "--max-completion",
             "4",
+            "--dtype",
+            "fp32",
             "--lr",
             "1e-3",
             "--eval-every",
@@ -325,7 +329,7 @@ TEST(GrpoCommand, CountsTheAnswersOfItsReward) {
   const Sums& s = sums();
   json_of(run(s.folder, {"sft", "--model", s.path("base"), "--run", s.path("taught"), "--data",
                          s.path("sums/sft.jsonl"), "--lr", "1e-2", "--steps", "60", "--threads",
-                         "2", "--json"}));
+                         "2", "--dtype", "fp32", "--json"}));
   const auto from_taught = [&](Arguments a) {
     for (std::string& x : a)
       if (x == s.path("base")) x = s.path("taught");

@@ -37,9 +37,10 @@ TEST(LoraCommands, UnmergedIsMerged) {
   EXPECT_EQ(done["model_type"], "llama");
   EXPECT_TRUE(done["tokenizer"].get<bool>());
   const auto text = [&](const Arguments& model) {
-    return json_of(run(f.folder, Arguments{"generate", "--prompt", "Once", "--greedy",
-                                           "--max-tokens", "24", "--ignore-eos", "--json"} +
-                                     model))["tokens"];
+    return json_of(
+        run(f.folder, Arguments{"generate", "--prompt", "Once", "--greedy", "--max-tokens", "24",
+                                "--ignore-eos", "--dtype", "fp32", "--json"} +
+                          model))["tokens"];
   };
   const auto plain = text({"--model", f.base});
   const auto unmerged = text({"--model", f.base, "--adapter", f.adapter});
@@ -50,7 +51,7 @@ TEST(LoraCommands, UnmergedIsMerged) {
   write_file_atomic(f.folder / "t.txt", "Once upon a time there was a dog and the dog ran.\n");
   const auto perplexity = [&](const Arguments& model) {
     return json_of(run(f.folder, Arguments{"eval", "--task", "perplexity", "--data",
-                                           f.folder / "t.txt", "--json"} +
+                                           f.folder / "t.txt", "--dtype", "fp32", "--json"} +
                                      model))["value"]
         .get<double>();
   };

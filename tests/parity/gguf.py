@@ -40,7 +40,7 @@ def ask(model, lines, greedy=0):
     ids, out = WORK / "ids.txt", WORK / "logits.safetensors"
     ids.write_text("".join(" ".join(map(str, line)) + "\n" for line in lines))
     hearth("eval", "--model", model, "--task", "logits", "--data", ids, "--out", out, "--greedy",
-           greedy, "--device", "cpu")
+           greedy, "--device", "cpu", "--dtype", "fp32")
     return tensors(out)
 
 
@@ -142,7 +142,7 @@ def main():
         extra = ["--tokenizer", DATA / "tokenizers/gpt2/vocab.bpe"] if vocab == 50257 else []
         hearth("pretrain", *flags, "--vocab", vocab, "--data", WORK / "data.bin", "--val",
                WORK / "data.bin", "--run", folder, "--steps", 20, "--batch", 4, "--seq", 64,
-               "--lr", 3e-3, "--eval-tokens", 1024, "--device", "cpu", *extra)
+               "--lr", 3e-3, "--eval-tokens", 1024, "--device", "cpu", "--dtype", "fp32", *extra)
         rows.append(compare(name, folder, tokens[:9], tokens[:129]))
         if extra:
             tokenizers(words, "gpt2", folder)

@@ -114,7 +114,7 @@ def ours(folder, prompts, work):
     ids, out = work / "ids.txt", work / "logits.safetensors"
     ids.write_text("".join(" ".join(map(str, p[0].tolist())) + "\n" for p in prompts))
     hearth("eval", "--model", folder, "--task", "logits", "--data", ids, "--out", out, "--greedy",
-           GREEDY, "--threads", 1, "--device", "cpu")
+           GREEDY, "--threads", 1, "--device", "cpu", "--dtype", "fp32")
     return load_file(out)
 
 
@@ -179,7 +179,8 @@ def train(case):  # trained by hearth, read by transformers
                                         struct.pack(f"<{len(tokens)}H", *tokens))
         hearth("pretrain", *flags, "--data", work / "data.bin", "--val", work / "data.bin", "--run",
                work / "run", "--steps", 20, "--batch", 4, "--seq", 64, "--lr", 3e-3,
-               "--eval-tokens", 1024, "--init-std", 0.08, "--threads", 1, "--device", "cpu")
+               "--eval-tokens", 1024, "--init-std", 0.08, "--threads", 1, "--device", "cpu",
+               "--dtype", "fp32")
         folder = os.path.realpath(work / "run" / "latest")
         prompts = prompts_of(257, 2)
         kind = json.load(open(os.path.join(folder, "config.json")))["model_type"]

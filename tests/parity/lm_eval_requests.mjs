@@ -9,7 +9,7 @@ const [hearth, model, lambadaFile, arcFile, itemsFlag = "100", result] = process
 const items = Number(itemsFlag);
 const lines = (file) => readFileSync(file, "utf8").split("\n").filter((l) => l).slice(0, items).map((l) => JSON.parse(l));
 
-const server = spawn(hearth, ["serve", "--model", model, "--port", "0", "--device", "cpu", "--json"]);
+const server = spawn(hearth, ["serve", "--model", model, "--port", "0", "--device", "cpu", "--dtype", "fp32", "--json"]);
 const { url, model: name } = await new Promise((resolve, reject) => {
   server.stdout.on("data", (d) => resolve(JSON.parse(String(d).split("\n")[0])));
   server.on("exit", (code) => reject(new Error(`the server ended with ${code}`)));
@@ -45,7 +45,7 @@ async function score(context, continuation, longest) {
 }
 
 function evaluated(task, data, context) {
-  const r = spawnSync(hearth, ["eval", "--model", model, "--task", task, "--data", data, "--limit", String(items), "--context", String(context), "--device", "cpu", "--json"], { encoding: "utf8" });
+  const r = spawnSync(hearth, ["eval", "--model", model, "--task", task, "--data", data, "--limit", String(items), "--context", String(context), "--device", "cpu", "--dtype", "fp32", "--json"], { encoding: "utf8" });
   if (r.status) throw new Error(r.stderr);
   return Object.fromEntries(JSON.parse(r.stdout.trim().split("\n").at(-1)).metrics.map((m) => [m.metric, m.value]));
 }

@@ -74,7 +74,7 @@ def ours(work, prompts, *model):
     ids, out = work / "ids.txt", work / "logits.safetensors"
     ids.write_text("".join(" ".join(map(str, p[0].tolist())) + "\n" for p in prompts))
     hearth("eval", *model, "--task", "logits", "--data", ids, "--out", out, "--greedy", GREEDY,
-           "--threads", 1, "--device", "cpu")
+           "--threads", 1, "--device", "cpu", "--dtype", "fp32")
     return load_file(out)
 
 
@@ -240,7 +240,7 @@ def trained(case):  # an adapter of hearth's: trained by its sft, read here
         (work / "data.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
         hearth("sft", "--model", work / "base", "--data", work / "data.jsonl", "--run",
                work / "run", "--steps", 10, "--batch", 4, "--max-length", 64, "--lr", 1e-2,
-               "--lora", *flags, "--threads", 1, "--device", "cpu")
+               "--lora", *flags, "--threads", 1, "--device", "cpu", "--dtype", "fp32")
         folder = os.path.realpath(work / "run" / "latest")
         plain = run_model(load(work / "base"), prompts)
         want = run_model(with_adapter(work / "base", folder), prompts)
