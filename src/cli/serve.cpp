@@ -80,8 +80,6 @@ void run_serve(const ServeFlags& flags) {
                        print_json({{"event", "ready"}, {"url", url}, {"model", name}});
                        flush();
                      }});
-                       flush();
-                     }});
 }
 
 }  // namespace

@@ -198,8 +198,8 @@ TEST_F(Serving, EndsTextsAsTheModelsConfigSays) {
                     json{{"eos_token_id", {served_eos, end}}}.dump());
   service_.reset();
   model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, ServedWeights{});
-  service_ = std::make_unique<Service>(
-      ServeConfig(), [this](std::function<void()> task) { tasks_.push_back(std::move(task)); });
+  const auto post = [this](std::function<void()> task) { tasks_.push_back(std::move(task)); };
+  service_ = std::make_unique<Service>(ServeConfig(), post, post);
   service_->open(*model_, "m");
   const json cut = greedy("");
   EXPECT_EQ(cut["choices"][0]["finish_reason"], "stop");
@@ -220,7 +220,7 @@ TEST_F(Serving, ChatsByTemplateAndWithout) {
   std::string text;
   for (const std::string& e : client->events)
     if (e != "[DONE]") text += json::parse(e)["choices"][0]["delta"].value("content", "");
-  EXPECT_EQ(text, j["choices"][0]["message"]["content"]);
+  EXPECT_EQ(json(text), j["choices"][0]["message"]["content"]);
 
   std::filesystem::remove(dir_ / "chat_template.jinja");
   open({}, false);
