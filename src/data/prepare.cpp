@@ -310,7 +310,7 @@ class Run {
     return sum;
   }
   std::string token_text() const {
-    return fmt::format(", {:.1f}M tokens", double(train_.counts.tokens + val_.counts.tokens) / 1e6);
+    return fmt::format(", {:.1f}M tokens", double(train_.tokens() + val_.tokens()) / 1e6);
   }
 
   void finish() {

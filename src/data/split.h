@@ -28,7 +28,7 @@ class Split {
 
   void begin_document() { open_document_ = 0; }
   void append(std::span<const int32_t> tokens);  // may run on into the next shard
-  void end_document() { counts.add_document(open_document_); }
+  void end_document() { counts.add_document(std::exchange(open_document_, 0)); }
   void finish();
 
   nlohmann::json save();  // everything appended so far is on the disk
@@ -38,6 +38,8 @@ class Split {
   // Name and tokens of every file, once all are finished.
   std::vector<std::pair<std::filesystem::path, int64_t>> files() const;
 
+  int64_t tokens() const { return counts.tokens + open_document_; }
+
   TokenCounts counts;  // of the documents that have ended
 
  private:
@@ -46,7 +48,7 @@ class Split {
 
   SplitSpec spec_;
   int64_t shard_ = 0;          // of the open one, or the next; counted from 0
-  int64_t open_document_ = 0;  // tokens of the document that has begun last
+  int64_t open_document_ = 0;  // tokens of the document that has not ended
   std::optional<TokenWriter> writer_;
 };
 
