@@ -83,7 +83,7 @@ TEST(LoraCommands, WrongCalls) {
   const LoraFolder f;
   const Folder& dir = f.folder;
   fs::rename(f.base, dir / "elsewhere");
-  for (const char* command : {"generate", "chat", "serve"})
+  for (const char* command : {"generate", "chat"})
     expect_error(run(dir, Arguments{command, "--model", f.adapter} +
                               (command == std::string("generate") ? Arguments{"--prompt", "a"}
                                                                   : Arguments{})),
