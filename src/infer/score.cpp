@@ -83,6 +83,8 @@ Exec& Scorer::program(const Key& key) {
 
 // With tokens_ (B, T), rows_ and targets_ (rows).
 void Scorer::run(const Key& key) {
+  if (const int64_t most = padded_length(spec_.context); key.T > most)
+    fail("eval", "expected texts of at most {} tokens, got {}", most, key.T);
   const std::string name = scoring_name(key.B, key.T, key.rows, key.logits);
   Exec& exec = program(key);
   std::vector<int32_t> positions(size_t(key.B * key.T));

@@ -97,6 +97,10 @@ TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
   EXPECT_EQ(refusal([](C&) {}), "no error");
   EXPECT_EQ(refusal([](C& c) { c.layers = 0; }),
             "[model] expected layers between 1 and 2^31, got 0");
+  EXPECT_EQ(refusal([](C& c) { c.layers = 1'000'000'000; }),
+            "[model] expected at most 10000 layers, got 1000000000");
+  EXPECT_EQ(refusal([](C& c) { c.heads = 1 << 16, c.head_dim = 1 << 16; }),
+            "[model] expected heads * head_dim of at most 2^31, got 65536 * 65536");
   EXPECT_EQ(refusal([](C& c) { c.heads = 7; }), "[model] expected heads to divide dim 768, got 7");
   EXPECT_EQ(refusal([](C& c) { c.kv_heads = 5; }),
             "[model] expected kv_heads to divide 12 heads, got 5");

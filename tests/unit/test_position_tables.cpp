@@ -67,6 +67,29 @@ TEST(PositionTables, OfAScorerFollowItsTexts) {
     EXPECT_EQ(score(far_config(), cache), score(near, cache));
 }
 
+// The engine's table grows with its texts; what it says of a long one is what whole passes say.
+TEST(PositionTables, GrowWithTheText) {
+  const auto backend = make_cpu_backend(2);
+  const ModelConfig c = far_config();
+  ParamStore params(*backend, decoder_params(c), DType::f32);
+  params.initialise(7);
+  std::vector<int32_t> text;
+  for (int i = 0; i < 700; ++i) text.push_back(i * i % 23);
+  Engine engine(c, params, *backend, {.max_batch = 1, .context = 1024, .step_tokens = 100});
+  Request r{.prompt = text, .prompt_logprobs = true};
+  r.sampling.max_tokens = 1, r.sampling.logprobs = 0;
+  double sum = 0;
+  for (const TokenLogprob& p : engine.run(std::span(&r, 1))[0][0].prompt_logprobs) sum += p.logprob;
+  Scorer scorer(c, params, *backend, {.context = 1024});
+  const double want = scorer.score(std::vector<ScoreItem>{{text, 1}})[0].logprob;
+  EXPECT_NEAR(sum, want, 1e-4 * std::abs(want));
+  ModelConfig other = c;  // or positions did not matter
+  other.rope_theta = 100;
+  Scorer turned(other, params, *backend, {.context = 1024});
+  EXPECT_GT(std::abs(turned.score(std::vector<ScoreItem>{{text, 1}})[0].logprob - want),
+            1e-3 * std::abs(want));
+}
+
 // A context that nobody named is the model's, as far as the cache can hold a sequence of it.
 TEST(PositionTables, AnUnnamedContextFitsTheCache) {
   const auto backend = make_cpu_backend(2);
