@@ -1,5 +1,7 @@
 #include "serve/workers.h"
 
+#include <sys/resource.h>
+
 namespace hearth {
 
 Workers::Workers(int64_t threads) {
@@ -21,6 +23,9 @@ void Workers::post(std::function<void()> task) {
 }
 
 void Workers::run(std::stop_token stop) {
+  // Where cores are scarce the network thread goes first: it has little to do and others wait for
+  // it. On Linux this is the priority of the calling thread alone.
+  setpriority(PRIO_PROCESS, 0, 5);
   for (;;) {
     std::function<void()> task;
     {
