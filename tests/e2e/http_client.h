@@ -51,12 +51,14 @@ class HttpClient {
     leave();
   }
   void says_no_more() { shutdown(fd_, SHUT_WR); }
-  void send(const std::string& bytes) {
+  // False: the server has reset the connection, as it may when it refuses a request.
+  bool send(const std::string& bytes) {
     for (size_t at = 0; at < bytes.size();) {
       const ssize_t n = ::send(fd_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
-      if (n <= 0) return;  // the server may end a request it refuses
+      if (n <= 0) return false;
       at += size_t(n);
     }
+    return true;
   }
   void request(const std::string& method, const std::string& path, const std::string& body = "",
                const std::string& headers = "") {

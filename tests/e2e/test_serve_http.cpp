@@ -119,7 +119,7 @@ TEST_F(Serve, BeyondItsConnectionsEveryClientIsTold) {
   const std::string body = R"({"prompt":")" + std::string(200000, 'a') + "\"}";
   for (int i = 0; i < 100; ++i) {
     HttpClient c(port_);
-    c.send(post_of("/v1/completions", body));
+    EXPECT_TRUE(c.send(post_of("/v1/completions", body))) << i;
     const Reply r = c.reply();
     EXPECT_EQ(r.status, 503);
     EXPECT_EQ(r.headers.at("retry-after"), "1");
@@ -219,11 +219,9 @@ TEST_F(Serve, AServerThatStopsReadsTheBodiesItHas) {
   last.send(post_of("/v1/completions", R"({"prompt":"a","max_tokens":3,"ignore_eos":true})"));
   eventually([&] { return metrics().value("hearth:connections") == 6; });
   kill(pid_, SIGTERM);
-  int answered = 0;
   for (HttpClient& c : longs) {
     const Reply r = c.reply();
     EXPECT_TRUE(r.status == 200 || r.status == 503) << r.status;  // 503: its body came too late
-    answered += r.status == 200;
   }
   const Reply r = last.reply();
   EXPECT_TRUE(r.status == 200 || r.status == 503) << r.status;
