@@ -56,10 +56,11 @@ function raw(pieces, { pause = 0, half = false, leave = -1, reset = false } = {}
       if (half) s.end();
       if (leave >= 0) setTimeout(() => { reset ? s.resetAndDestroy() : s.destroy(); done('left'); }, leave);
     });
-    s.on('data', (d) => { if (text.length < 64) text += d.toString('latin1'); });
+    s.on('data', (d) => { if (text.length < 512) text += d.toString('latin1'); });
     s.on('end', () => { s.end(); });
-    s.on('error', () => done(text ? text.slice(9, 12) : 'reset'));
-    s.on('close', () => done(text ? text.slice(9, 12) : 'closed'));
+    const status = () => text.replace(/^(HTTP\/1.1 100 Continue\r\n\r\n)+/, '').slice(9, 12);
+    s.on('error', () => done(status() || 'reset'));
+    s.on('close', () => done(status() || 'closed'));
     s.setTimeout(20000, () => { s.destroy(); done('timeout'); });
   });
 }
