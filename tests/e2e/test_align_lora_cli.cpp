@@ -161,7 +161,7 @@ TEST_F(AlignLoraCommands, WrongCallsAreOneLine) {
 
   json_of(run(folder, call("sft", "run", "4") + Arguments{"--stop-after-step", "2"}));
   const Arguments resume{"sft", "--run", file("run"), "--resume"};
-  expect_error(run(folder, resume + Arguments{"--lora", "8"}), 1, "expected lora = \"4\"");
+  expect_error(run(folder, resume + Arguments{"--lora", "8"}), 1, "lora = 4, not 8");
   expect_error(run(folder, {"dpo", "--model", file("run"), "--run", file("next"), "--data",
                             file("dpo.jsonl"), "--lora", "4"}),
                2, "is itself an adapter: merge it first");
