@@ -151,6 +151,7 @@ class Run {
       finish();
       progress.finish(reader.packed_position(), bytes_, token_text());
     }
+    remove_leftovers();
     return result();
   }
 
@@ -330,7 +331,11 @@ class Run {
       write_metadata(spec_.out, meta);
     }
     save(true);
-    for (const auto& entry : fs::directory_iterator(spec_.out))  // what killed runs left behind
+  }
+
+  // What killed runs left behind. One may have been killed after it had saved that it was done.
+  void remove_leftovers() const {
+    for (const auto& entry : fs::directory_iterator(spec_.out))
       if (entry.path().filename().string().starts_with(fmt::format(".tmp-{}-", state_name)))
         fs::remove(entry.path());
   }

@@ -17,7 +17,7 @@ class Fifo {
  public:
   explicit Fifo(const fs::path& path) {
     if (mkfifo(path.c_str(), 0600) != 0) throw std::runtime_error("no named pipe");
-    reader_ = Fd(open(path.c_str(), O_RDONLY | O_NONBLOCK));
+    reader_ = Fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   }
   void wait_for_bytes(pid_t pid) const {
     char byte;
@@ -144,7 +144,7 @@ TEST_F(Signals, TextThatNobodyReadsEndsQuietly) {
   Fifo out(folder / "text.out");
   const pid_t pid = start(folder,
                           {"generate", "--model", folder / "refrain", "--prompt", "a", "--greedy",
-                           "--max-tokens", "-1", "--threads", "1"},
+                           "--max-tokens", "-1", "--threads", "1", "--dtype", "fp32"},
                           "text", folder / "text.out");
   out.wait_for_bytes(pid);
   out.leave();

@@ -329,6 +329,9 @@ TEST(Prepare, SurvivesKills) {
     ::waitpid(child, &status, 0);
     kills += WIFSIGNALED(status);
   }
+  // As of a run that was killed while it saved its state, before one that finished and was killed.
+  prepare(corpus.spec("killed"));
+  put_file(corpus.dir / "killed/.tmp-prepare.json-1", "{");
   prepare(corpus.spec("killed"));
   EXPECT_EQ(corpus.output("killed"), expected) << "after " << kills << " kills";
 }

@@ -244,7 +244,7 @@ TEST(LoraFiles, DamagedFoldersAreOneLine) {
   write_file_atomic(dir / "adapter_model.bin", std::string_view("x"));
   expect_error(message(), "got only adapter_model.bin, which is not read");
   expect_error(error_of([&] { convert_model({.to = f.dir / "out", .adapter = dir}, *f.backend); }),
-               "expected --from with its base model, got \"gone\" in its config");
+               "the base model of this adapter, \"gone\", is not there");
 }
 
 }  // namespace

@@ -487,7 +487,8 @@ TEST(Answers, OfRealWordProblems) {
                                    {"MultiArith-test.json", 600u},
                                    {"SingleEq-test.json", 508u},
                                    {"mawps-trainset.json", 1898u}}) {
-    const std::vector<PromptRow> all = read_prompts(test::test_data("grpo/" + std::string(name)));
+    const std::vector<PromptRow> all =
+        read_prompts(test::test_data("grpo/" + std::string(name)), {.form = "{}\n"});
     EXPECT_EQ(all.size(), rows) << name;
     Rewards({.rewards = {"near"}}).check(all);
     int64_t near = 0, solved = 0;

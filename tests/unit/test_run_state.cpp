@@ -37,7 +37,9 @@ void expect_refused(const json& good, const std::vector<std::pair<std::string, j
     std::replace(name.begin(), name.end(), '/', '.');
     while (isdigit(name.back()) || name.back() == '.') name.pop_back();  // of an entry: the list
     SCOPED_TRACE(field + " = " + value.dump());
-    expect_error(error_in<State>(j), "[trainer.json] expected " + name);
+    const std::string error = error_in<State>(j);
+    expect_error(error, "[trainer.json] expected ");
+    expect_error(error, name);
   }
 }
 
