@@ -271,13 +271,16 @@ std::string resume_command(CLI::App& app, const std::vector<std::string>& given,
   // What the run's config.toml does not keep. A command without --resume goes on by itself.
   const std::set<std::string> kept_by_caller{"--run", "--device", "--threads", "--memory-limit",
                                              "--json"};
+  bool runs_programs = false;
   for (const CLI::Option* o : command->get_options()) {
     const std::string flag = "--" + (o->get_lnames().empty() ? "" : o->get_lnames()[0]);
+    for (const std::string& v : o->results()) runs_programs |= !program_in(flag, v).empty();
     if (o->count() == 0 || (resumes && !kept_by_caller.contains(flag))) continue;
     text += " " + flag;
     if (o->get_expected_max() > 0)
       for (const std::string& v : o->results()) text += " " + quoted_for_shell(v);
   }
+  if (runs_programs && resumes) text += std::string(" ") + trust_flag;
   return resumes ? text + " --resume" : text;
 }
 

@@ -200,7 +200,7 @@ void run_conversation(ConversationFlags& flags) {
   ServedModel model(source, *backend, weights,
                     {.max_batch = 1, .context = flags.context, .cache = cache});
   if (!model.context_note().empty())
-    fmt::print(stderr, "hearth: {}; --context sets another\n", model.context_note());
+    say("hearth: {}; --context sets another\n", model.context_note());
   if (!model.chat().has_template())
     say("hearth: this model has no chat template, so the conversation is written plainly as "
         "User: and Assistant:. hearth generate continues a prompt; hearth sft on messages or "

@@ -69,8 +69,7 @@ DType named_dtype(const std::string& name, const Backend& backend) {
 
 DType chosen_dtype(Workload work, const Backend& backend, DType stored) {
   const DtypeChoice choice = auto_dtype(work, backend, stored);
-  fmt::print(stderr, "hearth: dtype {}: {}\n", choice.dtype == DType::bf16 ? "bf16" : "fp32",
-             choice.why);
+  say("hearth: dtype {}: {}\n", choice.dtype == DType::bf16 ? "bf16" : "fp32", choice.why);
   return choice.dtype;
 }
 
@@ -102,7 +101,7 @@ void apply_generation_config(SamplingSpec& s, const std::string& choice, const M
   if (choice == "none") return;
   const GenerationDefaults defaults = GenerationDefaults::read(source);
   if (const std::string said = defaults.apply(s, given); !said.empty())
-    fmt::print(stderr, "hearth: {} from {}\n", said, defaults.file.string());
+    say("hearth: {} from {}\n", said, defaults.file.string());
 }
 
 void add_weights(CLI::App& c, std::string& to) {

@@ -140,8 +140,8 @@ void run_generate(const GenerateFlags& flags) {
                   .tokenizer = &tokenizer};
   Engine engine(config, params, *backend, spec);
   if (asked < 0 && engine.context() < config.context)
-    fmt::print(stderr, "hearth: a context of {} tokens: the model's {} do not fit in memory\n",
-               engine.context(), config.context);
+    say("hearth: a context of {} tokens: the model's {} do not fit in memory\n", engine.context(),
+        config.context);
 
   const std::string echoed = flags.echo ? text : "";
   const bool streams = !flags.common.json && request.n == 1 && request.beams == 1;

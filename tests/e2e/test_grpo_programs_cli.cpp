@@ -127,6 +127,19 @@ TEST_F(GrpoPrograms, AFileThatNamesAProgramIsNotObeyedUnasked) {
   EXPECT_TRUE(fs::exists(judge + ".ran"));
 }
 
+// The one who is told how to go on has chosen the program.
+TEST_F(GrpoPrograms, TheCommandThatResumesTrustsThem) {
+  const std::string judge = script("judge", answers);
+  Arguments call = grpo("run", judge);
+  *(std::find(call.begin(), call.end(), "--steps") + 1) = "100000";
+  const pid_t pid = start(folder, call, "stopped");
+  wait_for_file(folder / "run/log.jsonl", pid);
+  kill(pid, SIGINT);
+  EXPECT_EQ(wait_for(pid), 128 + SIGINT);
+  const std::string err = read_file(folder / "stopped.err");
+  EXPECT_NE(err.find(" --trust-programs --resume\n"), std::string::npos) << err;
+}
+
 // What the program starts ends with it, also in a session of its own; and with hearth, also where
 // hearth has no time to say so.
 TEST_F(GrpoPrograms, NoneOutlivesTheRun) {
