@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -51,14 +52,23 @@ int kill_children() {
   return sent;
 }
 
+// Whether a child is left, dead ones aside. A child's id is not used again before this, so that
+// kill_children() cannot meet a stranger.
+bool reap_children() {
+  pid_t ended;
+  do ended = waitpid(-1, nullptr, WNOHANG);
+  while (ended > 0);
+  return ended == 0;
+}
+
 // Until no descendant is left. The children of a child that dies become ours, so that killing
-// children again and again reaches all of them.
-void end_descendants(pid_t program) {
-  kill(-program, SIGKILL);
-  constexpr int rounds_without_effect = 100;  // a child of another user cannot be killed
-  for (int idle = 0; idle < rounds_without_effect;) {
-    idle = kill_children() > 0 ? 0 : idle + 1;
-    if (waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD) return;
+// children again and again reaches all of them. A child of another user, or one inside a call that
+// cannot be interrupted, is given up after some seconds.
+void end_descendants() {
+  constexpr int rounds = 5000;
+  for (int i = 0; i < rounds; ++i) {
+    kill_children();
+    if (!reap_children()) return;
     const timespec pause{0, 1'000'000};
     nanosleep(&pause, nullptr);
   }
@@ -93,19 +103,24 @@ SupervisedStart start_program(char** argv) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   fcntl(supervisor_leash, F_SETFD, FD_CLOEXEC);
   const SupervisedStart started = start_program(argv);
-  // After the start: a program inherits what is ignored. Children need no wait() from here on, and
-  // a signal to the whole group is the owner's to answer.
-  for (const int s : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) signal(s, SIG_IGN);
+  // After the start: a program inherits what is ignored. A signal to the whole group is the owner's
+  // to answer.
+  for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) signal(s, SIG_IGN);
   // The line and stderr are the program's alone, so that their end is seen when it ends.
   const int nothing = open("/dev/null", O_RDWR);
   for (const int fd : {0, 1, 2}) dup2(nothing, fd);
   bool owned = send(supervisor_leash, &started, sizeof started, MSG_NOSIGNAL) > 0;
   while (owned && started.error == 0) {
+    pollfd leash{supervisor_leash, POLLIN, 0};
+    if (poll(&leash, 1, 1000) == 0) {  // detached children that have ended since
+      reap_children();
+      continue;
+    }
     char byte;
-    const ssize_t n = recv(supervisor_leash, &byte, 1, 0);
-    owned = n > 0 || (n < 0 && errno == EINTR);
+    const ssize_t n = recv(supervisor_leash, &byte, 1, MSG_DONTWAIT);
+    owned = n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN));
   }
-  if (started.pid > 0) end_descendants(started.pid);
+  if (started.pid > 0) end_descendants();
   _exit(0);
 }
 
