@@ -33,7 +33,8 @@ void check_framing(const http::fields& head, bool http11) {
 void check_host_field(const http::fields& head, bool http11) {
   const size_t hosts = head.count(field::host);
   if (hosts > 1) refuse_head("[host] expected one Host header, got several");
-  if (http11 && hosts == 0) refuse_head("[host] expected a Host header with HTTP/1.1, got none");
+  if (http11 && head[field::host].empty())
+    refuse_head("[host] expected a Host header with HTTP/1.1, got none");
 }
 
 }  // namespace

@@ -4,16 +4,42 @@
 
 #include <utility>  // Boost 1.74 needs it and does not include it
 
+#include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <optional>
+#include <string>
 
 #include "serve/config.h"
 #include "serve/http.h"
 
 namespace hearth {
 
-using RequestParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+// A body that takes memory as it arrives: Beast's string_body reserves all that a head announces.
+struct ArrivingBody {
+  using value_type = std::string;
+  static uint64_t size(const value_type& body) { return body.size(); }
+
+  class reader {
+   public:
+    template <bool is_request, class Fields>
+    reader(boost::beast::http::header<is_request, Fields>&, value_type& body) : body_(body) {}
+    void init(const boost::optional<uint64_t>&, boost::system::error_code& e) { e = {}; }
+    template <class Buffers>
+    size_t put(const Buffers& buffers, boost::system::error_code& e) {
+      e = {};
+      const size_t before = body_.size();
+      for (const boost::asio::const_buffer b : boost::beast::buffers_range_ref(buffers))
+        body_.append(static_cast<const char*>(b.data()), b.size());
+      return body_.size() - before;
+    }
+    void finish(boost::system::error_code& e) { e = {}; }
+
+   private:
+    value_type& body_;
+  };
+};
+
+using RequestParser = boost::beast::http::request_parser<ArrivingBody>;
 
 struct RequestHead {
   HttpRequest request = {};             // without its body

@@ -1,4 +1,5 @@
 #include "serve/request_log.h"
+#include "io/terminal.h"
 
 #include <fmt/format.h>
 
@@ -55,9 +56,8 @@ void RequestLog::add(const RequestRecord& r) {
   ++waiting_;
   writer_.post([this, line = log_line(std::chrono::system_clock::now(), r)] {
     if (const int64_t lost = dropped_.exchange(0); lost > 0)
-      std::fputs(fmt::format("hearth: dropped {} lines of the request log\n", lost).c_str(),
-                 stderr);
-    std::fputs((line + "\n").c_str(), stderr);
+      say("hearth: dropped {} lines of the request log\n", lost);
+    put_stderr(line + "\n");
     --waiting_;
   });
 }

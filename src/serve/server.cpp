@@ -152,10 +152,9 @@ class Server {
 
   void warn_if_open_to_all() const {
     if (address_.address().is_loopback() || !config_.api_key.empty()) return;
-    fmt::print(
-        stderr,
-        "hearth: warning: listening on {} without a key: every machine that reaches this one "
-        "can use the model; set HEARTH_API_KEY, or listen on 127.0.0.1\n",
+    say("hearth: warning: listening on {} without a key: every machine that reaches this one, and "
+        "every web page open on it, can use the model; set HEARTH_API_KEY, or listen on "
+        "127.0.0.1\n",
         config_.host);
   }
 
@@ -223,7 +222,7 @@ class Server {
 
   // Loading cannot be told to stop, and nothing has been promised yet: all were answered by 503.
   [[noreturn]] void leave() {
-    std::fputs("hearth: stopping; the model was not loaded yet\n", stderr);
+    say("hearth: stopping; the model was not loaded yet\n");
     _exit(0);  // as after any other signal
   }
 
