@@ -217,7 +217,7 @@ class GrpoRun {
     if (state_.beta != 0 && config_.beta == 0)
       fail(where, "expected run.beta to be 0, for this run has no reference model, got {}",
            state_.beta);
-    if (!state_.best_step) state_.best_step = linked_step(spec_.run, "best");
+    if (!state_.best_step) state_.best_step = best_of_link(spec_.run, state_.step);
     rewards_->count_on(state_.rewards, where);
     stepper_->update().set_state(state_.update);
     checkpoint_ = dir, saved_ = state_.step;

@@ -5,6 +5,7 @@
 #include "chess/rewards.h"
 #include "chess/score.h"
 #include "core/error.h"
+#include "io/terminal.h"
 
 namespace hearth {
 namespace {
@@ -31,9 +32,8 @@ class ChessReward : public RewardSource {
       const chess::Prompt p = chess::parse_prompt(row.prompt);
       if (p.task != chess::Prompt::Task::policy || known(row, p).best || !engines_.empty()) return;
       if (!said_.exchange(true))
-        std::fprintf(stderr,
-                     "there is no Stockfish: of the P: prompts without a label the best move, the "
-                     "candidates and the evaluations are left out of the reward\n");
+        say("hearth: there is no Stockfish: of the P: prompts without a label the best move, the "
+            "candidates and the evaluations are left out of the reward\n");
     } catch (const Error& e) { fail(row.where, "{}", e.what()); }
   }
 

@@ -105,7 +105,7 @@ class AlignRun {
                                                     .data = task_.data_digest()});
     const json j = load_model_checkpoint(dir, model_.config, model_.params);
     state_ = AlignState::from_json(trainer_fields(j, where).object("run"));
-    if (!state_.best_step) state_.best_step = linked_step(spec_.run, "best");
+    if (!state_.best_step) state_.best_step = best_of_link(spec_.run, state_.step);
     update_.set_state(state_.update);
     last_ = dir;
     reconcile(spec_.run, dir, config_.keep);

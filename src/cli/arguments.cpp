@@ -131,12 +131,16 @@ void expect_trusted(const CLI::App& command, const std::string& file, const std:
   for (const std::string& value : values) {
     const std::string program = program_in(flag, value);
     if (program.empty()) continue;
-    constexpr size_t most = 1000;
-    const std::string shown = nlohmann::json(program.substr(0, most))
-                                  .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    const std::string shown =
+        nlohmann::json(program).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    // An error has one line: what does not fit there must not be trusted for the part that does.
+    if (shown.size() > 200)
+      fail_usage(file,
+                 "this file asks to run a program by a command of {} characters, too long to show "
+                 "here: read it there, then give {} on the command line",
+                 program.size(), flag);
     const bool has_flag = command.get_option_no_throw(trust_flag) != nullptr;
-    fail_usage(file, "this file asks to run the program {}{}: {}give {} on the command line", shown,
-               program.size() > most ? "..." : "",
+    fail_usage(file, "this file asks to run the program {}: {}give {} on the command line", shown,
                has_flag ? std::string("allow it by ") + trust_flag + ", or " : "", flag);
   }
 }
@@ -281,7 +285,9 @@ std::string resume_command(CLI::App& app, const std::vector<std::string>& given,
       for (const std::string& v : o->results()) text += " " + quoted_for_shell(v);
   }
   if (runs_programs && resumes) text += std::string(" ") + trust_flag;
-  return resumes ? text + " --resume" : text;
+  if (!resumes) return text;
+  const std::string run = command->get_option("--run")->as<std::string>();
+  return std::filesystem::exists(run + "/config.toml") ? text + " --resume" : "";
 }
 
 }  // namespace hearth

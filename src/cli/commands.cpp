@@ -101,8 +101,9 @@ int run_command_line(int argc, char** argv) {
   try {
     app.parse(args);
   } catch (const StoppedBySignal& s) {
-    say("hearth: stopped by SIG{}; to go on:\n  {}\n", sigabbrev_np(s.signal),
-        resume_command(app, given, argv[0]));
+    const std::string again = resume_command(app, given, argv[0]);
+    say("hearth: stopped by SIG{}{}{}\n", sigabbrev_np(s.signal),
+        again.empty() ? " before the run began; nothing was saved" : "; to go on:\n  ", again);
     code = 128 + s.signal;
   } catch (const CLI::CallForVersion&) {
     put(fmt::format("hearth {}\n", build_info().version));

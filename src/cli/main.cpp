@@ -1,4 +1,5 @@
 // hearth: one program that trains, aligns and serves small language models.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -45,9 +46,16 @@ int failed(const std::string& line, int code) {
   return code;
 }
 
+// A file or socket that got the number of a closed stream would be written to as if it were it.
+void keep_standard_streams() {
+  for (const int fd : {0, 1, 2})
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd) _exit(1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_standard_streams();
   hearth::survive_write_signals();
   try {
     return hearth::run_command_line(argc, argv);

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "infer/stepper.h"
+#include "io/terminal.h"
 
 namespace hearth {
 
@@ -321,8 +322,7 @@ void EngineThread::run(std::stop_token stop) {
 
 void EngineThread::tell(const std::string& trouble) {
   if (told_.size() >= most_told || !told_.insert(trouble).second) return;
-  // Not fmt's: that throws where stderr has gone, and nobody above would catch it.
-  std::fprintf(stderr, "hearth: the engine failed: %s\n", trouble.c_str());
+  say("hearth: the engine failed: {}\n", trouble);
 }
 
 EngineThread::~EngineThread() {

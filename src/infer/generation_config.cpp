@@ -102,10 +102,7 @@ fs::path generation_folder(const ModelSource& source) {
 nlohmann::ordered_json read_generation_config(const fs::path& dir) {
   const fs::path file = dir / generation_file;
   if (!fs::exists(file)) return {};
-  if (fs::file_size(file) > most_generation_bytes)
-    fail(file.string(), "expected at most {} bytes, got {}", most_generation_bytes,
-         fs::file_size(file));
-  return parse_ordered_json(read_file(file), file.string());
+  return parse_ordered_json(read_file(file, most_generation_bytes), file.string());
 }
 
 }  // namespace hearth

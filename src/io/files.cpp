@@ -40,7 +40,8 @@ struct stat stat_of(const Fd& fd, const fs::path& path) {
 }
 
 void sync(const Fd& fd, const fs::path& path) {
-  if (fsync(fd.get()) != 0) fail_errno(path, "to sync it to the disk");
+  while (fsync(fd.get()) != 0)
+    if (errno != EINTR) fail_errno(path, "to sync it to the disk");
 }
 
 fs::path folder_of(const fs::path& path) {
@@ -232,8 +233,11 @@ void make_new_dir(const fs::path& path) {
 
 AppendLog::AppendLog(fs::path path, uint64_t keep)
     : path_(std::move(path)),
-      fd_(open_file(path_, O_RDWR | O_CREAT | O_APPEND, "to append to it")),
+      fd_(open_file(path_, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK,
+                    "to append to it")),
       size_(uint64_t(stat_of(fd_, path_).st_size)) {
+  if (!S_ISREG(stat_of(fd_, path_).st_mode))
+    fail(path_.string(), "expected a regular file to append to, got another kind");
   const uint64_t end = end_of_last_line(fd_, std::min(size_, keep), path_);
   if (end == size_) return;
   if (ftruncate(fd_.get(), off_t(end)) != 0) fail_errno(path_, "to shorten it");

@@ -1,6 +1,7 @@
 #include "io/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,24 @@
 #include "io/terminal.h"
 
 namespace hearth {
+
+namespace {
+
+size_t terminal_width() {
+  winsize size{};
+  return ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+// A line that wraps could not be cleared by the next one.
+std::string fitted(std::string text, size_t width) {
+  size_t end = 0;
+  for (size_t columns = 0; end < text.size(); ++end)
+    if ((uint8_t(text[end]) & 0xC0) != 0x80 && ++columns >= width) break;
+  text.resize(end);
+  return text;
+}
 
 StatusLine::StatusLine(bool on) : on_(on), terminal_(::isatty(2)), shown_(clock::now()) {}
 
@@ -32,7 +51,7 @@ void StatusLine::show_now(const std::string& text) {
   if (!on_) return;
   shown_ = clock::now();
   clear();
-  put_stderr(visible(text) + (terminal_ ? "" : "\n"));
+  put_stderr(terminal_ ? fitted(visible(text), terminal_width()) : visible(text) + "\n");
   open_ = terminal_;
 }
 

@@ -8,6 +8,9 @@
 
 namespace hearth {
 
+// The text without what a terminal of `width` columns could not show on one line.
+std::string fitted(std::string text, size_t width);
+
 // Any text.
 class StatusLine {
  public:

@@ -11,6 +11,7 @@
 #include "io/json.h"
 #include "io/llama2c.h"
 #include "io/mingpt_json.h"
+#include "io/terminal.h"
 #include "model/adapter.h"
 #include "model/decoder.h"
 #include "model/gguf_model.h"
@@ -344,8 +345,14 @@ fs::path find_base(const fs::path& adapter) {
          "--from) and this folder by --adapter",
          in_quotes(name));
   const std::string digest = note("base");
-  for (const fs::path& p : places)
-    if (digest.empty() || digest_of(files_of_model(model_path(p))) == digest) return p;
+  for (const fs::path& p : places) {
+    if (digest.empty()) return p;
+    const std::vector<fs::path> files = files_of_model(model_path(p));
+    uintmax_t bytes = 0;
+    for (const fs::path& file : files) bytes += fs::file_size(file);
+    if (bytes > 1 << 30) say("hearth: checking the base model {}\n", p.string());  // takes seconds
+    if (digest_of(files) == digest) return p;
+  }
   fail(adapter.string(),
        "the base model at {} is not the one this adapter was trained on, its files have another "
        "SHA-256: give the right one by --model (convert: --from) and this folder by --adapter",

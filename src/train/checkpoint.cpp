@@ -91,13 +91,17 @@ void expect_same_settings(const json& saved, const json& now,
 
 namespace {
 
-// One template is a file of its own; several go where they came from.
+// One template is a file of its own; several go where they came from. Some readers prefer the key
+// of tokenizer_config.json, so one that is there says the same.
 void write_chat_template(const fs::path& dir, const nlohmann::ordered_json& chat) {
-  if (chat.is_string())
-    return write_file_atomic(dir / "chat_template.jinja", chat.get<std::string>());
   if (chat.is_null()) return;
   const fs::path file = dir / "tokenizer_config.json";
-  nlohmann::ordered_json config = parse_ordered_json(read_file(file), file.string());
+  nlohmann::ordered_json config;
+  if (fs::exists(file)) config = parse_ordered_json(read_file(file), file.string());
+  if (chat.is_string()) {
+    write_file_atomic(dir / "chat_template.jinja", chat.get<std::string>());
+    if (!config.contains("chat_template")) return;
+  }
   config["chat_template"] = chat;
   write_file_atomic(file, config.dump(1));
 }

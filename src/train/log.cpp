@@ -72,7 +72,7 @@ void RunLog::progress(const StepRecord& r) {
   if (r.grad_norm) line += fmt::format("  |g| {:.2f}", *r.grad_norm);
   line += fmt::format("  {:.0f} tok/s", r.tokens_per_s);
   if (r.flops > 0) line += fmt::format("  {:.1f} GFLOP/s", r.flops * 1e-9);
-  if (r.mfu > 0) line += fmt::format(" ({:.0f}% of the peak measured at the start)", 100 * r.mfu);
+  if (r.mfu > 0) line += fmt::format(" ({:.0f}% of measured peak)", 100 * r.mfu);
   line += fmt::format("  eta {}", clock_text(average_ * double(total_steps_ - r.step)));
   status_.show_now(line);
 }

@@ -100,15 +100,29 @@ void expect_settings_of_run(const fs::path& run, const std::string& config_toml,
 
 Fd lock_run(const fs::path& run) {
   const fs::path file = run / ".lock";
-  Fd fd = open_file(file, O_RDWR | O_CREAT, "a writable run folder");
+  Fd fd = open_file(file, O_RDWR | O_CREAT | O_NOFOLLOW, "a writable run folder");
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
     fail(run.string(), "expected a run folder no other process trains in, got a locked one");
   return fd;
 }
 
+namespace {
+
+// A run folder may come from a stranger: what is written and removed in it stays in it.
+void expect_no_links(const fs::path& run) {
+  for (const char* name : {"checkpoints", "tensorboard"})
+    if (fs::is_symlink(run / name))
+      fail((run / name).string(),
+           "expected a folder, got a symbolic link; to keep a run elsewhere, link the whole run "
+           "folder");
+}
+
+}  // namespace
+
 Fd open_run_folder(const fs::path& run, bool resume, const std::string& config_toml) {
   make_dirs(run);
   Fd lock = lock_run(run);
+  expect_no_links(run);
   expect_new_or_resumed(run, resume);
   if (resume) clean_stale(run), clean_stale(run / "checkpoints");
   if (const fs::path toml = run / "config.toml"; !fs::exists(toml))
@@ -124,6 +138,12 @@ std::optional<fs::path> resumed_checkpoint(const fs::path& run, bool resume,
 
 int64_t linked_step(const fs::path& run, const std::string& link) {
   return parse_step_name(target_of(run, link).filename().string()).value_or(-1);
+}
+
+int64_t best_of_link(const fs::path& run, int64_t step) {
+  const int64_t best = linked_step(run, "best");
+  if (best < 0 || best > step || !fs::exists(run / "checkpoints" / step_name(best))) return -1;
+  return best;
 }
 
 void reconcile(const fs::path& run, const fs::path& checkpoint, int keep) {

@@ -50,6 +50,10 @@ void go_back_to(const std::filesystem::path& run, const std::filesystem::path& c
 // The step that a link of the run points at; -1: there is none.
 int64_t linked_step(const std::filesystem::path& run, const std::string& link);
 
+// The best step of a run whose checkpoint at `step` does not name it, by the link; -1: none. A link
+// to a later checkpoint, or to one that is gone, is of a way that the run has left.
+int64_t best_of_link(const std::filesystem::path& run, int64_t step);
+
 // key = value lines, as config.toml holds them.
 std::string toml_lines(const nlohmann::ordered_json& settings);
 

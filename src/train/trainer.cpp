@@ -132,7 +132,7 @@ class Run {
     const int64_t reloads = state_.reloads;
     const LogMark log = state_.log, samples = state_.samples;
     state_ = load_checkpoint(dir, checkpoint_spec(), store_);
-    if (!state_.best_step) state_.best_step = linked_step(spec_.run, "best");
+    if (!state_.best_step) state_.best_step = best_of_link(spec_.run, state_.step);
     last_checkpoint_ = dir;
     expect_data();
     if (move_on) {

@@ -109,6 +109,12 @@ TEST_F(GrpoPrograms, AFileThatNamesAProgramIsNotObeyedUnasked) {
   const Ran refused = run(folder, resume);
   expect_error(refused, 2, "this file asks to run the program \"" + judge + "\"");
   EXPECT_NE(refused.err.find("--trust-programs"), std::string::npos) << refused.err;
+  // Nor for the part of it that an error can show.
+  write_file_atomic(folder / "long.toml",
+                    "reward = \"program:" + judge + std::string(300, ' ') + "payload\"\n");
+  expect_error(run(folder, {"grpo", "--model", path("model"), "--data", path("prompts.jsonl"),
+                            "--run", path("other"), "--config", path("long.toml")}),
+               2, "too long to show here");
   // Nor by another door: an engine, a value that looks like a flag, the permission itself.
   const auto with = [&](const std::string& line) {
     write_file_atomic(folder / "config.toml", line + "\n");
@@ -125,6 +131,16 @@ TEST_F(GrpoPrograms, AFileThatNamesAProgramIsNotObeyedUnasked) {
   const Ran trusted = run(folder, resume + Arguments{"--trust-programs"});
   EXPECT_EQ(trusted.status, 0) << trusted.err;
   EXPECT_TRUE(fs::exists(judge + ".ran"));
+}
+
+TEST_F(GrpoPrograms, AStopBeforeTheRunPromisesNothing) {
+  const std::string slow = script("slow", "touch \"$0.asked\"\nsleep 600\n");
+  const pid_t pid = start(folder, grpo("run", slow), "stopped");
+  wait_for_file(slow + ".asked", pid);
+  kill(pid, SIGINT);
+  EXPECT_EQ(wait_for(pid), 128 + SIGINT);
+  const std::string err = read_file(folder / "stopped.err");
+  EXPECT_NE(err.find("before the run began; nothing was saved"), std::string::npos) << err;
 }
 
 // The one who is told how to go on has chosen the program.

@@ -91,6 +91,16 @@ TEST(IoFiles, TemporaryFilesFollowNoLink) {
   expect_error(error_of([&] { make_new_dir(dir.path()); }), "File exists");
 }
 
+TEST(IoFiles, LogsFollowNoLink) {
+  const TempDir dir;
+  write_plain(dir / "victim", "untouched");
+  fs::create_symlink(dir / "victim", dir / "log.jsonl");
+  expect_error(error_of([&] { AppendLog(dir / "log.jsonl", 3); }), "symbolic link");
+  EXPECT_EQ(read_file(dir / "victim"), "untouched");
+  ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
+  expect_error(error_of([&] { AppendLog(dir / "pipe"); }), "expected a regular file");
+}
+
 TEST(IoFiles, MapsAndMoves) {
   const TempDir dir;
   write_plain(dir / "f", "hello");

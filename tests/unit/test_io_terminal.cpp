@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "io/json.h"
+#include "io/progress.h"
 #include "io/terminal.h"
 #include "io/utf8.h"
 
@@ -48,6 +49,13 @@ TEST(Near, OnlyWhatIs) {
   EXPECT_EQ(near("learning-rate", flags), "");
   EXPECT_EQ(near("frobnicate", flags), "");
   EXPECT_EQ(near("x", std::vector<std::string>{}), "");
+}
+
+TEST(Fitted, LeavesOutWhatWouldWrap) {
+  EXPECT_EQ(fitted("step 1", 80), "step 1");
+  EXPECT_EQ(fitted("step 1", 7), "step 1");
+  EXPECT_EQ(fitted("step 12", 7), "step 1");
+  EXPECT_EQ(fitted("ééé", 3), "éé");
 }
 
 }  // namespace

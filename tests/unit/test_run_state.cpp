@@ -232,6 +232,28 @@ TEST(RunFolder, IsCheckedUnderItsLock) {
   EXPECT_EQ(read_file(run / "config.toml"), "a = 1\n");
 }
 
+// Removing what a crash left would otherwise remove it somewhere else.
+TEST(RunFolder, HoldsItsCheckpointsItself) {
+  const TempDir dir;
+  make_dirs(dir / "elsewhere/.tmp-precious");
+  make_dirs(dir / "run");
+  fs::create_directory_symlink(dir / "elsewhere", dir / "run/checkpoints");
+  expect_error(error_of([&] { open_run_folder(dir / "run", true, ""); }), "symbolic link");
+  EXPECT_TRUE(fs::exists(dir / "elsewhere/.tmp-precious"));
+}
+
+// Of checkpoints that do not name their best step.
+TEST(RunFolder, TakesNoBestFromAWayItHasLeft) {
+  const TempDir dir;
+  EXPECT_EQ(best_of_link(dir.path(), 9), -1);
+  make_dirs(dir / "checkpoints/step-00000005");
+  set_link(dir.path(), "best", "checkpoints/step-00000005");
+  EXPECT_EQ(best_of_link(dir.path(), 9), 5);
+  EXPECT_EQ(best_of_link(dir.path(), 4), -1);
+  set_link(dir.path(), "best", "checkpoints/step-00000007");  // which is gone
+  EXPECT_EQ(best_of_link(dir.path(), 9), -1);
+}
+
 TEST(RunFolder, IsNotNewWithoutItsConfig) {
   for (const char* name :
        {"log.jsonl", "samples.jsonl", "perf.jsonl", "checkpoints/step-00000001"}) {
