@@ -77,19 +77,23 @@ class Chat {
     reset();
   }
 
-  void run() {
+  // How many lines failed: a message that was too long, a command that could not be obeyed.
+  int64_t run() {
     std::string line;
     for (;;) {
       note("> ");
       interrupted = false;
       const LineReader::Got got = lines_.read(line);
-      if (got == LineReader::Got::end) return note("\n");
+      if (got == LineReader::Got::end) {
+        note("\n");
+        return failed_;
+      }
       if (got == LineReader::Got::interrupt) {
         note("\n(/quit or Ctrl-D ends the program)\n");
         continue;
       }
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-      if (line == "/quit" || line == "/exit") return;
+      if (line == "/quit" || line == "/exit") return failed_;
       if (line.starts_with("/"))
         obey(line);
       else
@@ -103,8 +107,14 @@ class Chat {
     if (terminal_) say("{}", text);
   }
 
+  void problem(std::string_view text) {
+    say_problem(std::string(text));
+    ++failed_;
+  }
+
   void reset() {
     messages_ = ordered_json::array();
+    left_out_ = 0;
     if (!flags_.system.empty())
       messages_.push_back({{"role", "system"}, {"content", flags_.system}});
   }
@@ -118,38 +128,59 @@ class Chat {
     } else if (word == "/save" && !rest.empty()) {
       save(rest);
     } else {
-      say("hearth: [chat] expected /reset, /save FILE or /quit, got {}\n", in_quotes(line));
+      problem(fmt::format("[chat] expected /reset, /save FILE or /quit, got {}", in_quotes(line)));
     }
   }
 
-  // As one line of JSONL.
-  void save(const std::string& file) const {
+  // The whole conversation as one line of JSONL, also the turns that the model no longer sees.
+  void save(const std::string& file) {
     try {
       write_file_atomic(file, ordered_json{{"messages", messages_}}.dump(
                                   -1, ' ', false, nlohmann::json::error_handler_t::replace) +
                                   "\n");
       note(fmt::format("(saved {} messages in {})\n", messages_.size(), file));
-    } catch (const Error& e) { say_problem(e.what()); }
+    } catch (const Error& e) { problem(e.what()); }
   }
 
-  // The conversation as tokens; the oldest turns are dropped until it and an answer fit.
+  // The conversation without the oldest `left_out` turns; the system prompt always stays.
+  ordered_json shown(size_t left_out) const {
+    const size_t keep = flags_.system.empty() ? 0 : 1;
+    ordered_json some = ordered_json::array();
+    for (size_t i = 0; i < messages_.size(); ++i)
+      if (i < keep || i >= keep + left_out) some.push_back(messages_[i]);
+    return some;
+  }
+
+  [[noreturn]] void fail_too_long(int64_t room, size_t tokens) const {
+    const int64_t context = model_.context();
+    const std::string why = context - room < context / 2
+                                ? fmt::format("the answer is given {} of them", context - room)
+                                : std::string("a message may take at most half of the context");
+    fail("chat",
+         "expected a message of at most {} tokens, got {}, the chat template {}included; "
+         "the context holds {} tokens: {}",
+         room, tokens, flags_.system.empty() ? "" : "and the system prompt ", context, why);
+  }
+
+  // The conversation as tokens. The oldest turns are left out until it and an answer fit; a
+  // message that does not fit alone is an error and changes nothing.
   std::vector<int32_t> prompt() {
     const int64_t wanted = std::max<int64_t>(flags_.sampling.max_tokens, 1);
     const int64_t room =
         std::max<int64_t>(model_.context() - std::min(wanted, model_.context() / 2), 1);
-    const size_t keep = flags_.system.empty() ? 0 : 1;
-    size_t dropped = 0;
-    for (;;) {
-      std::vector<int32_t> ids = model_.chat().encode(messages_);
+    for (size_t left_out = left_out_;; left_out += 2) {  // a question and its answer
+      const ordered_json some = shown(left_out);
+      std::vector<int32_t> ids = model_.chat().encode(some);
       if (int64_t(ids.size()) <= room) {
-        if (dropped) note(fmt::format("(the first {} messages no longer fit)\n", dropped));
+        if (left_out > 0 && left_out_ == 0)
+          say("hearth: the context ({} tokens) is full: the oldest {} turns are no longer shown to "
+              "the model\n",
+              model_.context(), left_out);
+        left_out_ = left_out;
         return ids;
       }
-      if (messages_.size() <= keep + 1)
-        fail("chat", "expected a message of at most {} tokens, got {} with what surrounds it", room,
-             ids.size());
-      // A question and its answer.
-      for (int i = 0; i < 2 && messages_.size() > keep + 1; ++i, ++dropped) messages_.erase(keep);
+      const size_t least = flags_.system.empty() ? 1 : 2;  // the message itself
+      if (some.size() <= least) fail_too_long(room, ids.size());
     }
   }
 
@@ -162,7 +193,7 @@ class Chat {
       request.prompt = prompt();
     } catch (const Error& e) {
       messages_.erase(messages_.size() - 1);
-      say_problem(e.what());
+      problem(e.what());
       return;
     }
     const Completion c = model_.engine().run(std::vector{request}, [&](const TokenEvent& t) {
@@ -186,7 +217,9 @@ class Chat {
   const ConversationFlags& flags_;
   const bool terminal_;
   LineReader lines_;
-  ordered_json messages_;
+  ordered_json messages_;  // all of them
+  size_t left_out_ = 0;    // the oldest turns, which the model no longer sees
+  int64_t failed_ = 0;
 };
 
 void run_conversation(ConversationFlags& flags) {
@@ -207,7 +240,10 @@ void run_conversation(ConversationFlags& flags) {
         "instructions teaches a template\n");
   if (isatty(STDIN_FILENO)) say("/reset, /save FILE, /quit; Ctrl-C stops an answer\n");
   catch_interrupts();
-  Chat(model, flags).run();
+  // A person has seen the errors; a script sees the exit code.
+  const int64_t failed = Chat(model, flags).run();
+  if (failed > 0 && !isatty(STDIN_FILENO))
+    fail("chat", "{} of the lines on standard input could not be followed", failed);
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ TEST(Chat, RemembersSavesAndForgets) {
   ChatRun chat(folder, {"--json", "--seed", "3", "--max-tokens", "4", "--system", "Be brief."});
   const std::string first = folder / "first.json", second = folder / "second.json";
   chat.type("Grüße\nagain\n/save " + first + "\n/reset\n/save " + second + "\n/nonsense\n/quit\n");
-  EXPECT_EQ(chat.end(), 0) << chat.err();
+  EXPECT_EQ(chat.end(), 1) << chat.err();  // for the nonsense
   ASSERT_EQ(lines_in(chat.out()), 2);
   const json saved = json::parse(read_file(first))["messages"];
   ASSERT_EQ(saved.size(), 5u);
@@ -79,6 +79,46 @@ TEST(Chat, RemembersSavesAndForgets) {
   EXPECT_EQ(saved[2]["content"], json::parse(chat.out().substr(0, chat.out().find('\n')))["text"]);
   EXPECT_EQ(json::parse(read_file(second))["messages"].size(), 1u);
   EXPECT_NE(chat.err().find("expected /reset"), std::string::npos);
+}
+
+size_t times(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++n;
+  return n;
+}
+
+TEST(Chat, AFullContextLeavesOutOldTurnsAndSavesAll) {
+  const Folder folder;
+  ChatRun chat(folder, {"--json", "--seed", "3", "--max-tokens", "4", "--context", "64"});
+  std::string lines;
+  for (int i = 0; i < 6; ++i) lines += "this is question number " + std::to_string(i) + "\n";
+  const std::string file = folder / "all.json";
+  chat.type(lines + "/save " + file + "\n");
+  EXPECT_EQ(chat.end(), 0) << chat.err();
+  EXPECT_EQ(lines_in(chat.out()), 6);
+  const json saved = json::parse(read_file(file))["messages"];
+  ASSERT_EQ(saved.size(), 12u);
+  for (int i = 0; i < 6; ++i)
+    EXPECT_EQ(saved[size_t(2 * i)]["content"], "this is question number " + std::to_string(i));
+  EXPECT_EQ(times(chat.err(),
+                  "the context (64 tokens) is full: the oldest 2 turns are no longer "
+                  "shown to the model\n"),
+            1u)
+      << chat.err();
+  EXPECT_EQ(times(chat.err(), "no longer shown"), 1u) << chat.err();
+}
+
+TEST(Chat, ATooLongMessageSaysTheLimitAndFailsAPipe) {
+  const Folder folder;
+  ChatRun chat(folder, {"--json", "--seed", "3", "--context", "64"});
+  const std::string file = folder / "all.json";
+  chat.type("hi\n" + std::string(200, 'x') + "\n/save " + file + "\n");
+  EXPECT_EQ(chat.end(), 1) << chat.err();
+  EXPECT_NE(chat.err().find("expected a message of at most 32 tokens, got "), std::string::npos)
+      << chat.err();
+  EXPECT_NE(chat.err().find("a message may take at most half of the context"), std::string::npos)
+      << chat.err();
+  EXPECT_EQ(json::parse(read_file(file))["messages"].size(), 2u);  // those before it stay
 }
 
 TEST(Chat, AnInterruptEndsTheAnswerOnly) {
