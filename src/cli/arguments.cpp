@@ -160,13 +160,67 @@ std::string meant_key(const std::string& flag, const CLI::App& command) {
   return meant;
 }
 
-// The end of a complaint about an unknown flag: the one that was meant, or where all are listed.
-std::string remedy(const std::string& meant, const CLI::App& command) {
-  if (!meant.empty()) return fmt::format("did you mean {}?", meant);
+// "hearth tokenizer train"
+std::string full_name(const CLI::App& command) {
   std::string path = command.get_name();
   for (const CLI::App* at = command.get_parent(); at; at = at->get_parent())
     path = at->get_name() + " " + path;
-  return fmt::format("{} --help lists them", path);
+  return path;
+}
+
+// The end of a complaint about an unknown flag: the one that was meant, or where all are listed.
+std::string remedy(const std::string& meant, const CLI::App& command) {
+  if (!meant.empty()) return fmt::format("did you mean {}?", meant);
+  return fmt::format("{} --help lists them", full_name(command));
+}
+
+std::string quoted_for_shell(const std::string& word) {
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) ||
+           std::string_view("_-./:=,+@%").find(char(c)) != std::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+// The flag that an argument without one most likely belongs to: a model, or a prompt for it.
+std::string flag_for_stray(const CLI::App& command) {
+  for (const char* flag : {"--model", "--prompt"})
+    if (const CLI::Option* o = command.get_option_no_throw(flag); o && o->count() == 0) return flag;
+  return {};
+}
+
+// Names the first argument of a command without subcommands that it has no place for.
+void explain_leftover(const CLI::App& command) {
+  const std::vector<std::string> left = command.remaining();
+  for (const std::string& a : left) {
+    const std::string flag = name_in(a);
+    if (!a.starts_with("-") || flag == "-" || flag == "--") continue;
+    const std::string meant =
+        a.starts_with("--") ? meant_flag(flag, command) : meant_by_short(flag, command);
+    fail_usage(command.get_name(), "expected a known flag, got {}; {}", flag,
+               remedy(meant, command));
+  }
+  if (left.empty()) return;
+  const std::string flag = flag_for_stray(command);
+  fail_usage(command.get_name(), "{} takes no argument without a flag, got {}; {}",
+             full_name(command), left[0],
+             remedy(flag.empty() ? flag : flag + " " + quoted_for_shell(left[0]), command));
+}
+
+// What is missing, from CLI11's "--model is required".
+[[noreturn]] void explain_required(CLI::App& command, const std::string& text) {
+  const std::string where = command.get_name();
+  if (const std::vector<CLI::App*> subs = subcommands(command); !subs.empty()) {
+    std::string names;
+    for (const CLI::App* s : subs) names += (names.empty() ? "" : ", ") + s->get_name();
+    fail_usage(where, "{} needs a command: {}", full_name(command), names);
+  }
+  const size_t end = text.find(" is required");
+  fail_usage(where, "{} needs {}; {} --help lists the flags", full_name(command),
+             text.substr(0, end), full_name(command));
 }
 
 void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
@@ -192,17 +246,6 @@ void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
     if (!trusted) expect_trusted(command, file, flag, item.values);
     append(args, command, flag, item.values, fmt::format("{}: {}", file, item.key));
   }
-}
-
-std::string quoted_for_shell(const std::string& word) {
-  const auto plain = [](unsigned char c) {
-    return std::isalnum(c) ||
-           std::string_view("_-./:=,+@%").find(char(c)) != std::string_view::npos;
-  };
-  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
 }
 
 }  // namespace
@@ -247,6 +290,9 @@ void explain_parse_error(CLI::App& app, const std::vector<std::string>& given,
   CLI::App* command = find_command(app, given);
   const std::string where = command == &app ? "hearth" : command->get_name();
   if (dynamic_cast<const CLI::ExtrasError*>(&e) || dynamic_cast<const CLI::RequiredError*>(&e)) {
+    std::vector<std::string> names;
+    for (CLI::App* s : subcommands(*command)) names.push_back(s->get_name());
+    if (names.empty()) explain_leftover(*command);
     const std::vector<std::string> known = flag_names(*command);
     for (const std::string& a : given) {
       const std::string flag = name_in(a);
@@ -255,8 +301,6 @@ void explain_parse_error(CLI::App& app, const std::vector<std::string>& given,
         fail_usage(where, "expected a known flag, got {}; {}", flag,
                    remedy(meant_flag(flag, *command), *command));
     }
-    std::vector<std::string> names;
-    for (CLI::App* s : subcommands(*command)) names.push_back(s->get_name());
     for (const std::string& a : given)
       if (!names.empty() && a != command->get_name() && !a.starts_with("-"))
         fail_usage(where, "expected a command, got {}; {}", in_quotes(a),
@@ -264,7 +308,8 @@ void explain_parse_error(CLI::App& app, const std::vector<std::string>& given,
   }
   std::string text = e.what();
   std::replace(text.begin(), text.end(), '\n', ' ');
-  fail_usage(where, "expected another call: {}", text);
+  if (dynamic_cast<const CLI::RequiredError*>(&e)) explain_required(*command, text);
+  fail_usage(where, "{}; {} --help explains the flags", text, full_name(*command));
 }
 
 std::string resume_command(CLI::App& app, const std::vector<std::string>& given,

@@ -95,6 +95,11 @@ int run_command_line(int argc, char** argv) {
   allow_config_files(app);
 
   const std::vector<std::string> given(argv + 1, argv + argc);
+  if (given.empty()) {  // the first call of many a user
+    put(app.help());
+    flush();
+    return 2;
+  }
   std::vector<std::string> args = merge_arguments(app, given);
   std::reverse(args.begin(), args.end());  // as CLI11 wants them
   int code = 0;

@@ -125,6 +125,24 @@ constexpr Synonym synonyms[] = {
     {"random-seed", {"seed"}},
 };
 
+// Of one letter, from llama.cpp, curl and compilers.
+constexpr Synonym short_synonyms[] = {
+    {"b", {"batch"}},
+    {"c", {"context", "config"}},
+    {"d", {"data", "device"}},
+    {"f", {"prompt-file"}},
+    {"i", {"input"}},
+    {"j", {"threads"}},
+    {"m", {"model"}},
+    {"n", {"max-tokens", "steps"}},
+    {"o", {"out", "run"}},
+    {"p", {"prompt", "port"}},
+    {"r", {"run"}},
+    {"s", {"seed"}},
+    {"t", {"threads"}},
+    {"v", {"vocab"}},
+};
+
 bool has(const CLI::App& command, std::string_view name) {
   return !name.empty() && command.get_option_no_throw("--" + std::string(name));
 }
@@ -144,6 +162,20 @@ std::string meant_flag(const std::string& flag, const CLI::App& command) {
     for (const std::string& l : o->get_lnames()) known.push_back(l);
   const std::string found = near(name, known);
   return found.empty() ? "" : "--" + found;
+}
+
+std::string meant_by_short(const std::string& flag, const CLI::App& command) {
+  if (flag.size() > 2)  // a long name behind one dash
+    if (const std::string meant = meant_flag(flag, command); !meant.empty()) return meant;
+  const std::string letter = flag.substr(1, 1);
+  std::string meant = has(command, letter) ? "--" + letter : "";
+  for (const Synonym& s : short_synonyms) {
+    if (letter != s.theirs) continue;
+    const auto ours = std::find_if(s.ours.begin(), s.ours.end(),
+                                   [&](std::string_view o) { return has(command, o); });
+    if (ours != s.ours.end()) meant += (meant.empty() ? "--" : " or --") + std::string(*ours);
+  }
+  return meant;
 }
 
 }  // namespace hearth

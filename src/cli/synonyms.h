@@ -10,4 +10,8 @@ namespace hearth {
 // elsewhere, or one that is spelled nearly the same. Empty: none. Both with their dashes.
 std::string meant_flag(const std::string& flag, const CLI::App& command);
 
+// The same for a flag with one dash, as `-m` or `-n2`. Where two of ours are as likely it names
+// both: "--n or --max-tokens".
+std::string meant_by_short(const std::string& flag, const CLI::App& command);
+
 }  // namespace hearth

@@ -38,6 +38,41 @@ TEST(Arguments, WhatIsFarIsNotSuggested) {
   expect_error(command, 2, "hearth --help lists them");
 }
 
+TEST(Arguments, WrongCallsAreExplained) {
+  const Folder folder;
+  const std::vector<std::pair<Arguments, std::string>> calls{
+      {{"generate", "--prompt", "hi"}, "hearth generate needs --model"},
+      {{"generate", "runs/mine", "hi"},
+       "hearth generate takes no argument without a flag, got runs/mine; did you mean --model "
+       "runs/mine?"},
+      {{"generate", "--model", "runs/mine", "a b"}, "got a b; did you mean --prompt 'a b'?"},
+      {{"info", "gpt2"}, "hearth info takes no argument without a flag, got gpt2"},
+      {{"generate", "-m", "X", "-p", "hi"}, "got -m; did you mean --model?"},
+      {{"generate", "--model", "X", "-p", "hi"}, "got -p; did you mean --prompt?"},
+      {{"generate", "--model", "X", "-n", "2"}, "got -n; did you mean --n or --max-tokens?"},
+      {{"generate", "--model", "X", "-n20"}, "got -n20; did you mean --n"},
+      {{"serve", "--model", "X", "-p", "80"}, "got -p; did you mean --port?"},
+      {{"generate", "-model", "X"}, "got -model; did you mean --model?"},
+      {{"tokenizer"}, "hearth tokenizer needs a command: "},
+      {{"generate", "--model", "X", "--n", "two"}, "two; hearth generate --help"},
+  };
+  for (const auto& [call, part] : calls) {
+    SCOPED_TRACE(part);
+    const Ran r = run(folder, call);
+    expect_error(r, 2, part);
+    EXPECT_EQ(r.err.find("another call"), std::string::npos) << r.err;
+  }
+}
+
+TEST(Arguments, WithoutAnyTheCommandsAreListed) {
+  const Folder folder;
+  const Ran r = run(folder, {});
+  EXPECT_EQ(r.status, 2);
+  EXPECT_EQ(r.err, "");
+  for (const char* command : {"pretrain", "generate", "serve"})
+    EXPECT_NE(r.out.find(command), std::string::npos) << r.out;
+}
+
 TEST(Arguments, ASwitchTakesTruthValues) {
   const Folder folder;
   const fs::path toml = folder / "flags.toml";
