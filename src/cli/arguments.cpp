@@ -7,6 +7,7 @@
 #include <set>
 
 #include "cli/flags.h"
+#include "cli/start_folder.h"
 #include "cli/synonyms.h"
 #include "core/error.h"
 #include "io/json.h"
@@ -280,8 +281,10 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
     if (value && *value && seen.insert(flag).second)
       append(args, *command, flag, {value}, environment_name(flag));
   }
-  if (const ConfigFile file = config_file(*command, args); !file.path.empty())
-    append_file(args, seen, *command, file);
+  ConfigFile file = config_file(*command, args);
+  if (file.of_run && go_to_start_folder(value_of(args, "--run"), args))
+    file.path = (std::filesystem::path(value_of(args, "--run")) / "config.toml").string();
+  if (!file.path.empty()) append_file(args, seen, *command, file);
   return args;
 }
 

@@ -21,6 +21,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Before the folder in config.toml; a comment, since it is no setting.
+constexpr const char* start_mark = "# The run was started in ";
+
 // Empty where there is no such link.
 fs::path target_of(const fs::path& run, const std::string& link) {
   std::error_code none;
@@ -126,8 +129,23 @@ Fd open_run_folder(const fs::path& run, bool resume, const std::string& config_t
   expect_new_or_resumed(run, resume);
   if (resume) clean_stale(run), clean_stale(run / "checkpoints");
   if (const fs::path toml = run / "config.toml"; !fs::exists(toml))
-    write_file_atomic(toml, config_toml);
+    write_file_atomic(toml, config_toml + start_mark +
+                                nlohmann::json(fs::current_path().string())
+                                    .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) +
+                                "\n");
   return lock;
+}
+
+fs::path started_in(const fs::path& run) {
+  const fs::path file = run / "config.toml";
+  if (!fs::exists(file)) return {};
+  const std::string text = read_file(file);
+  const size_t at = text.rfind(start_mark);
+  if (at == std::string::npos) return {};
+  const size_t from = at + std::string_view(start_mark).size();
+  const auto folder =
+      nlohmann::json::parse(text.substr(from, text.find('\n', from) - from), nullptr, false);
+  return folder.is_string() ? fs::path(folder.get<std::string>()) : fs::path();
 }
 
 std::optional<fs::path> resumed_checkpoint(const fs::path& run, bool resume,

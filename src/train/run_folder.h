@@ -28,8 +28,11 @@ Fd lock_run(const std::filesystem::path& run);
 
 // Makes the folder where there is none and locks it. Then expects no run in it, unless one is to be
 // resumed, removes what a killed process left half written, and writes config.toml unless it is
-// there.
+// there. A last line of that file names the current folder.
 Fd open_run_folder(const std::filesystem::path& run, bool resume, const std::string& config_toml);
+
+// The folder that the relative paths in config.toml are meant from; empty where it is not known.
+std::filesystem::path started_in(const std::filesystem::path& run);
 
 // The checkpoint that the run in a locked folder goes on from; nothing: from the start. `warn` is
 // told of damaged ones.

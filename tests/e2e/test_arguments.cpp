@@ -188,6 +188,31 @@ TEST_F(Resume, ValidatesOnTheSameTokens) {
   EXPECT_EQ(read_file(to / "log.jsonl"), read_file(folder / "whole/log.jsonl"));
 }
 
+// Relative paths in config.toml are meant from where the run was started.
+TEST_F(Resume, FromAnotherFolder) {
+  const fs::path before = fs::current_path();
+  Arguments call = over_preset({"--stop-after-step", "2"});
+  for (auto& [flag, value] :
+       {std::pair<std::string, std::string>{"--data", "train*.bin"}, {"--run", "run"}})
+    *(std::find(call.begin(), call.end(), flag) + 1) = value;
+  fs::current_path(folder.path());
+  const Ran began = run(folder, call);
+  fs::create_directory(folder / "else");
+  fs::current_path(folder / "else");
+  const Ran resumed = run(folder, {"pretrain", "--run", "../run", "--resume", "--json"});
+  fs::current_path(before);
+  json_of(began);
+  EXPECT_EQ(json_of(resumed)["steps"], 4);
+  EXPECT_NE(resumed.err.find("hearth: data = train*.bin is meant from " + folder.path().string()),
+            std::string::npos)
+      << resumed.err;
+  EXPECT_TRUE(fs::is_empty(folder / "else"));
+  Arguments whole = over_preset({});
+  *(std::find(whole.begin(), whole.end(), "--run") + 1) = folder / "whole";
+  json_of(run(folder, whole));
+  EXPECT_EQ(read_file(to / "log.jsonl"), read_file(folder / "whole/log.jsonl"));
+}
+
 TEST_F(Resume, ProgressSaysOfWhatItIsAShare) {
   const Ran r = run(folder, over_preset({}));
   EXPECT_NE(r.err.find("% of measured peak)"), std::string::npos) << r.err;

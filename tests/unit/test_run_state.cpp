@@ -1,5 +1,6 @@
 // What a run goes on from: the state of every task within its ranges, logs that are what a
 // checkpoint recorded, and a folder whose links and checkpoints follow from the newest one.
+#include "io/toml.h"
 #include "train/run_state.h"
 
 #include <sys/file.h>
@@ -227,9 +228,12 @@ TEST(RunFolder, IsCheckedUnderItsLock) {
   }
   // Who found it new before the other took the lock finds a run in it now.
   expect_error(error_of([&] { open_run_folder(run, false, "a = 2\n"); }), "--resume");
-  EXPECT_EQ(read_file(run / "config.toml"), "a = 1\n");
+  const std::string began = read_file(run / "config.toml");
+  EXPECT_TRUE(began.starts_with("a = 1\n")) << began;
+  EXPECT_EQ(read_toml(run / "config.toml").size(), 1u);
+  EXPECT_EQ(started_in(run), fs::current_path());
   open_run_folder(run, true, "a = 3\n");
-  EXPECT_EQ(read_file(run / "config.toml"), "a = 1\n");
+  EXPECT_EQ(read_file(run / "config.toml"), began);
 }
 
 // Removing what a crash left would otherwise remove it somewhere else.
