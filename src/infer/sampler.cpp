@@ -87,7 +87,7 @@ void SamplingSpec::check(int64_t vocab) const {
   check_range("repetition_penalty", repetition_penalty, std::numeric_limits<float>::min(), huge);
   check_range("presence_penalty", presence_penalty, -huge, huge);
   check_range("frequency_penalty", frequency_penalty, -huge, huge);
-  check_range("temperature", temperature, 0, huge);
+  check_range("temperature", temperature, 0, 100);
   check_range("min_p", min_p, 0, 1);
   check_range("top_p", top_p, 0, 1);
   if (top_k < 0) fail_usage("top_k", "expected 0 (off) or a count, got {}", top_k);

@@ -139,7 +139,7 @@ TEST(Sampler, ExtremeLogits) {
   expect_near(probabilities({}, {-inf, -inf, -7, -inf}), {0, 0, 1, 0});
   expect_near(probabilities({.temperature = 0}, {-inf, -inf, -7, -inf}), {0, 0, 1, 0});
   expect_near(probabilities({.temperature = 1e-38f}, {3e38f, -3e38f, 0}), {1, 0, 0});
-  expect_near(probabilities({.temperature = 1e38f}, {3, -3, 0}), {1 / 3., 1 / 3., 1 / 3.});
+  expect_near(probabilities({.temperature = 100}, {3e-9f, -3e-9f, 0}), {1 / 3., 1 / 3., 1 / 3.});
   expect_near(probabilities({.top_k = 3}, {-inf, 1, -inf, 1}), {0, 0.5, 0, 0.5});
   expect_near(probabilities({}, {5, 1, 1}, {}, {}, {0}), {0, 0.5, 0.5});
   EXPECT_THROW(probabilities({}, {1, std::nanf(""), 2}), Error);
@@ -167,6 +167,7 @@ TEST(Sampler, ChecksItsSpec) {
   names({.frequency_penalty = -inf}, "frequency_penalty");
   names({.temperature = -1}, "temperature");
   names({.temperature = inf}, "temperature");
+  names({.temperature = 100.5f}, "temperature");
   names({.min_p = 1.5f}, "min_p");
   names({.top_k = -1}, "top_k");
   names({.top_p = -0.1f}, "top_p");
