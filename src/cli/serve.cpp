@@ -55,6 +55,10 @@ void run_serve(const ServeFlags& flags) {
   config.check();
   if (flags.cache_gib < 0 || flags.cache_gib > 1e6)
     fail_usage("--cache-gib", "expected GiB, 0 or more, got {}", flags.cache_gib);
+  // Before anyone is told of a port: the rest of the model is read while the port answers 503.
+  for (const std::string& path : {flags.model, flags.adapter})
+    if (!path.empty() && !std::filesystem::exists(path))
+      fail(path, "expected a model folder or file, got nothing there");
   const EngineSpec spec{.max_batch = config.batch,
                         .context = flags.context,
                         .speculate = config.speculate,

@@ -211,8 +211,11 @@ class Server {
       if (service_.closing())
         return now - asked_ > std::chrono::seconds(1) ? stop() : await_signal();
       service_.close();
-      say("hearth: stopping; {} requests may take {} s to end\n", service_.running(),
-          config_.drain_seconds);
+      if (const auto running = service_.running(); running > 0)
+        say("hearth: stopping; {} running requests get {} s to end\n", running,
+            config_.drain_seconds);
+      else
+        say("hearth: stopping\n");
       asked_ = now;
       end_ = now + std::chrono::milliseconds(int64_t(config_.drain_seconds * 1000));
       await_signal();

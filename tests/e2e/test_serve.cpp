@@ -237,6 +237,18 @@ TEST_F(Serve, DrainsOnSigterm) {
   EXPECT_EQ(wait_for(std::exchange(pid_, 0)), 0);
 }
 
+TEST_F(Serve, AMissingModelIsNamedBeforeItListens) {
+  const Ran r = run(folder_, {"serve", "--model", folder_ / "none", "--port", "0"});
+  expect_error(r, 1, "none] expected a model folder or file, got nothing there");
+  EXPECT_EQ(r.err.find("listening"), r.err.npos) << r.err;
+}
+
+TEST_F(Serve, StopsWithoutAWordOfRequestsWhereThereAreNone) {
+  start_server();
+  EXPECT_EQ(stop(SIGTERM), 0);
+  EXPECT_TRUE(log().ends_with("hearth: stopping\n")) << log();
+}
+
 TEST_F(Serve, EndsWhatDoesNotDrain) {
   write_refrain_folder(folder_ / "model");
   start_server({"--drain-seconds", "0.05", "--max-new-tokens", "200000"});
