@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "infer/generation_config.h"
 #include "io/files.h"
 #include "io/json.h"
 #include "train/checkpoint.h"
@@ -57,6 +58,8 @@ std::vector<int32_t> answer_ends_of(const ModelSource& source, const ChatTemplat
   const auto add = [&](int32_t id) {
     if (id >= 0 && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
   };
+  for (const fs::path& dir : {source.path(), source.tokenizer()})
+    read_generation_config(dir);  // a broken file is an error here
   for (const int32_t id : generation_ends(source.path(), t)) add(id);
   // An adapter's own folder knows where its answers end.
   if (source.tokenizer() != source.path())

@@ -98,7 +98,15 @@ void add_generation_config(CLI::App& c, std::string& to) {
 
 void apply_generation_config(SamplingSpec& s, const std::string& choice, const ModelSource& source,
                              const std::set<std::string>& given) {
-  if (choice == "none") return;
+  if (choice == "none") {
+    if (const auto dir = generation_folder(source); !dir.empty()) try {
+        if (const auto j = read_generation_config(dir); !j.is_object())
+          fail(dir.string(), "expected an object in generation_config.json, got {}", j.type_name());
+      } catch (const Error& e) {
+        say_problem(fmt::format("{}; no end tokens are taken from this file", e.what()));
+      }
+    return;
+  }
   const GenerationDefaults defaults = GenerationDefaults::read(source);
   if (const std::string said = defaults.apply(s, given); !said.empty())
     say("hearth: {} from {}\n", said, defaults.file.string());

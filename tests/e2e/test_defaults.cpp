@@ -61,6 +61,28 @@ TEST_F(Defaults, AWrongSamplingDefaultIsNamed) {
   EXPECT_EQ(run(folder, generate({"--generation-config", "none"})).status, 0);
 }
 
+TEST_F(Defaults, NoneLeavesABrokenFileAlone) {
+  for (const char* text : {"{ \"top_p\": ", "[1, 2]"}) {
+    SCOPED_TRACE(text);
+    write_file_atomic(folder / "model/generation_config.json", std::string_view(text));
+    for (const Arguments& call :
+         {generate(), Arguments{"generate", "--model", folder / "model", "--prompt", "abc"},
+          Arguments{"chat", "--model", folder / "model"}}) {
+      expect_error(run(folder, call), 1, "generation_config.json");
+      const Ran none = run(folder, call + Arguments{"--generation-config", "none"});
+      EXPECT_EQ(none.status, 0) << none.err;
+      EXPECT_NE(none.err.find("no end tokens are taken from this file\n"), none.err.npos)
+          << none.err;
+    }
+  }
+}
+
+TEST_F(Defaults, ATemperatureOutOfRangeNamesASaneRange) {
+  for (const char* t : {"-1", "101"})
+    expect_error(run(folder, generate({"--temperature", t})), 2,
+                 "[temperature] expected a number from 0 to 100, got ");
+}
+
 // What samples for a measurement knows its own settings.
 TEST_F(Defaults, EvalIsNotTouchedByTheModelsFile) {
   write_chain(folder / "val.bin", 300, 1);
