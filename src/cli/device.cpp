@@ -69,7 +69,7 @@ DType named_dtype(const std::string& name, const Backend& backend) {
 
 DType chosen_dtype(Workload work, const Backend& backend, DType stored) {
   const DtypeChoice choice = auto_dtype(work, backend, stored);
-  say("hearth: dtype {}: {}\n", choice.dtype == DType::bf16 ? "bf16" : "fp32", choice.why);
+  say("hearth: computing in {}, {}\n", choice.dtype == DType::bf16 ? "bf16" : "fp32", choice.why);
   return choice.dtype;
 }
 

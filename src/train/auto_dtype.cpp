@@ -7,14 +7,16 @@
 namespace hearth {
 
 DtypeChoice auto_dtype(Workload work, std::string_view isa, DType stored) {
-  if (isa.empty()) return {DType::bf16, "a card's matrix units take it"};
+  if (isa.empty()) return {DType::bf16, "which the card multiplies directly"};
   if (isa == "amx" || isa == "avx512bf16" || isa == "neonbf16")
-    return {DType::bf16, fmt::format("{} has instructions for its products", isa)};
-  const std::string none = fmt::format("{} has no instructions for bf16 products", isa);
+    return {DType::bf16, fmt::format("which this CPU multiplies directly ({})", isa)};
+  const std::string none =
+      fmt::format("because this CPU ({}) does not multiply bf16 directly", isa);
   if (work != Workload::decoding) return {DType::f32, none};
   if (size_of(stored) != 2)
-    return {DType::f32, fmt::format("{}, and the weights are stored in fp32", none)};
-  return {DType::bf16, "the weights are stored in 16 bits, and decoding is bound by reading them"};
+    return {DType::f32, fmt::format("{} and the weights are stored in fp32", none)};
+  return {DType::bf16,
+          "as the weights are stored in 16 bits and decoding is limited by reading them"};
 }
 
 DtypeChoice auto_dtype(Workload work, const Backend& backend, DType stored) {

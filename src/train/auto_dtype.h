@@ -14,7 +14,7 @@ enum class Workload : uint8_t { training, decoding, scoring };
 
 struct DtypeChoice {
   DType dtype;
-  std::string why;  // "neonbf16 multiplies bf16"
+  std::string why;  // goes on after the type: "which this CPU multiplies directly (neonbf16)"
 };
 
 // The rule, for a card (an empty `isa`) or for a CPU whose kernels are those of `isa`:

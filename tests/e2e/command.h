@@ -115,7 +115,7 @@ inline Arguments operator+(Arguments a, const Arguments& b) {
 // wanted exit code.
 inline void expect_error(const Ran& r, int status, const std::string& part) {
   EXPECT_EQ(r.status, status) << r.err;
-  const bool chosen = r.err.starts_with("hearth: dtype ");
+  const bool chosen = r.err.starts_with("hearth: computing in ");
   const std::string error = chosen ? r.err.substr(r.err.find('\n') + 1) : r.err;
   EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1) << r.err;
   EXPECT_TRUE(error.starts_with("hearth: [")) << r.err;

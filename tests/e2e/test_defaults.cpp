@@ -101,7 +101,7 @@ TEST_F(Defaults, AutoDtypeIsSaidAndRecorded) {
       tiny_run(folder / "train.bin", folder / "run", 2) + Arguments{"--dtype", "auto"};
   Ran r = run(folder, steps);
   ASSERT_EQ(r.status, 0) << r.err;
-  EXPECT_TRUE(r.err.starts_with("hearth: dtype " + best + ": ")) << r.err;
+  EXPECT_TRUE(r.err.starts_with("hearth: computing in " + best + ", ")) << r.err;
   EXPECT_EQ(recorded_dtype("run"), best);
 
   // A forced instruction set decides, and a resumed run keeps what it began with.
@@ -111,11 +111,13 @@ TEST_F(Defaults, AutoDtypeIsSaidAndRecorded) {
                       Arguments{"--stop-after-step", "1", "--dtype", "auto"});
   unsetenv("HEARTH_ISA");
   ASSERT_EQ(r.status, 0) << r.err;
-  EXPECT_NE(r.err.find("hearth: dtype fp32: " + plainest), r.err.npos) << r.err;
+  EXPECT_NE(r.err.find("hearth: computing in fp32, because this CPU (" + plainest + ")"),
+            r.err.npos)
+      << r.err;
   EXPECT_EQ(recorded_dtype("plain"), "fp32");
   r = run(folder, {"pretrain", "--run", folder / "plain", "--resume"});
   EXPECT_EQ(r.status, 0) << r.err;
-  EXPECT_EQ(r.err.find("hearth: dtype"), r.err.npos) << r.err;
+  EXPECT_EQ(r.err.find("hearth: computing in"), r.err.npos) << r.err;
 }
 
 // A config may promise a context that no memory holds.
