@@ -74,9 +74,12 @@ class GrpoRun {
     if (!spec_.quiet) say("GRPO on {}\n", backend_.describe());
     log_ = std::make_unique<RunLog>(spec_.run, state_.log, state_.samples, config_.steps, true,
                                     spec_.warn);
+    const bool finished =
+        !checkpoint_.empty() && !evaluation_due() && (at_target() || state_.step >= config_.steps);
     evaluate();
     if (improved_) checkpoint();  // of a run that was stopped in this evaluation
     std::string reason = at_target() ? "target" : evaluation_due() ? "stopped" : "steps";
+    if (finished && spec_.warn) spec_.warn(finished_already(spec_.run, state_.step, config_.steps));
     while (state_.step < config_.steps && reason == "steps") {
       if (step()) evaluate();
       if (at_target())
@@ -312,7 +315,8 @@ class GrpoRun {
     if (f.gap.most != 0 && gap_ == 0 && backend_.batch_invariant() && spec_.warn)
       spec_.warn(fmt::format("sampler and trainer differ by up to {:.2g}, and should not on {}",
                              f.gap.most, backend_.describe()));
-    if (std::ranges::count(f.advantages.rewarded, 1) > 0) last_reward_ = f.advantages.reward_mean;
+    if (std::ranges::count(f.advantages.rewarded, 1) > 0)
+      state_.last_reward = f.advantages.reward_mean;
     gap_ = LogprobGap::worse(gap_, f.gap.most);
   }
 
@@ -449,9 +453,9 @@ class GrpoRun {
     r.steps = state_.step, r.updates = int64_t(state_.version);
     r.completions = state_.completions, r.tokens = state_.tokens;
     r.unrewarded = state_.unrewarded;
-    r.reward = last_reward_, r.logprob_gap = gap_, r.seconds = state_.seconds;
+    r.reward = state_.last_reward, r.seconds = state_.seconds;
     if (state_.last_exact >= 0) r.exact = state_.last_exact;
-    if (decode_s_ > 0) r.rollout_tokens_per_s = double(decoded_) / decode_s_;
+    if (decode_s_ > 0) r.logprob_gap = gap_, r.rollout_tokens_per_s = double(decoded_) / decode_s_;
     if (train_s_ > 0) r.train_tokens_per_s = double(fed_) / train_s_;
     r.reason = reason, r.checkpoint = checkpoint_;
     return r;
@@ -482,7 +486,6 @@ class GrpoRun {
   int64_t saved_ = 0;      // the step of it
   bool improved_ = false;  // the best evaluation so far, of weights that are not saved yet
   Clock::time_point printed_ = {};
-  std::optional<double> last_reward_;
   double decode_s_ = 0, train_s_ = 0, gap_ = 0;  // of this process
   int64_t decoded_ = 0, fed_ = 0, evaluations_rewarded_ = 0;
 };

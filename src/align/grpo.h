@@ -25,10 +25,12 @@ struct GrpoRunSpec {
 struct GrpoResult {
   int64_t steps = 0, updates = 0, completions = 0, tokens = 0;
   int64_t unrewarded = 0;        // completions that no reward was had for
-  std::optional<double> reward;  // of the last step that had one in this process
+  std::optional<double> reward;  // of the last step that had one
   std::optional<double> exact;   // of the last evaluation
-  double logprob_gap = 0;        // the largest of this process
-  double seconds = 0, rollout_tokens_per_s = 0, train_tokens_per_s = 0;
+  double seconds = 0;
+  // Of this process; nothing: it measured none.
+  std::optional<double> logprob_gap;  // the largest
+  std::optional<double> rollout_tokens_per_s, train_tokens_per_s;
   std::string reason;  // "steps", "target", "stopped"
   std::filesystem::path checkpoint;
 };

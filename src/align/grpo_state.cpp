@@ -18,6 +18,7 @@ json GrpoState::to_json() const {
          {"last_exact", last_exact},
          {"best_reward", best_reward ? json(*best_reward) : json()},
          {"seconds", seconds}};
+  if (last_reward) j["last_reward"] = *last_reward;
   if (best_step) j["best_step"] = *best_step;
   put_mark(j, "log", log), put_mark(j, "samples", samples);
   return j;
@@ -35,6 +36,7 @@ GrpoState GrpoState::from_json(const StateFields& f) {
   s.beta = f.number("beta", 0);
   s.update = update_of(f);
   s.last_exact = f.number("last_exact", -1, 1);
+  if (f.has("last_reward")) s.last_reward = f.number("last_reward");
   if (f.has("best_reward")) s.best_reward = f.number("best_reward");
   s.best_step = best_step_of(f, s.step);
   s.log = mark_of(f, "log"), s.samples = mark_of(f, "samples");

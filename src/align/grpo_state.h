@@ -23,6 +23,7 @@ struct GrpoState {
   double beta = 0;  // of the KL, where it follows a target
   UpdateState update;
   double last_exact = -1;                 // below 0: none yet
+  std::optional<double> last_reward;      // of a step
   std::optional<double> best_reward;      // of evaluations
   std::optional<int64_t> best_step = -1;  // with it; -1: none yet; nothing: not known
   LogMark log, samples;

@@ -72,6 +72,8 @@ class AlignRun {
     log_ =
         std::make_unique<RunLog>(spec_.run, state_.log, LogMark{}, steps_, spec_.quiet, spec_.warn);
     if (state_.step == 0 && state_.log.bytes == 0) validate();
+    if (last_ && state_.step >= steps_ && spec_.warn)
+      spec_.warn(finished_already(spec_.run, state_.step, steps_));
     bool stopped = false;
     while (state_.step < steps_ && !stopped) {
       train_step();
@@ -107,6 +109,8 @@ class AlignRun {
     state_ = AlignState::from_json(trainer_fields(j, where).object("run"));
     if (!state_.best_step) state_.best_step = best_of_link(spec_.run, state_.step);
     update_.set_state(state_.update);
+    skipped_ = int64_t(state_.update.skipped);
+    if (state_.step > 0) loss_ = state_.update.loss;
     last_ = dir;
     reconcile(spec_.run, dir, config_.keep);
   }
@@ -185,7 +189,7 @@ class AlignRun {
     r.steps = state_.step, r.tokens = state_.tokens, r.train_loss = loss_,
     r.val_loss = state_.last_val;
     r.train_seconds = state_.train_seconds;
-    r.tokens_per_s = own_seconds_ > 0 ? double(own_tokens_) / own_seconds_ : 0;
+    if (own_seconds_ > 0) r.tokens_per_s = double(own_tokens_) / own_seconds_;
     r.skipped = skipped_;
     r.reason = reason;
     if (last_) r.checkpoint = *last_;
@@ -205,8 +209,8 @@ class AlignRun {
   std::unique_ptr<RunLog> log_;
   AlignState state_;
   int64_t skipped_ = 0;
-  double loss_ = 0;
-  double own_seconds_ = 0;  // of this process
+  std::optional<double> loss_;  // of the last step
+  double own_seconds_ = 0;      // of this process
   int64_t own_tokens_ = 0;
   bool improved_ = false;
   std::optional<fs::path> last_;

@@ -26,17 +26,16 @@ using Align = RunResult (*)(const Config&, const AlignRunSpec&, Backend&);
 
 void print_aligned(const RunResult& r, bool as_json, const Backend& backend) {
   if (as_json)
-    return put_result(
-        json_line({{"steps", r.steps},
-                   {"tokens", r.tokens},
-                   {"train_loss", r.train_loss},
-                   {"val_loss", r.val_loss ? nlohmann::json(*r.val_loss) : nlohmann::json()},
-                   {"tokens_per_s", r.tokens_per_s},
-                   {"train_seconds", r.train_seconds},
-                   {"skipped", r.skipped},
-                   {"reason", r.reason},
-                   {"checkpoint", r.checkpoint.string()},
-                   {"device", backend.describe()}}));
+    return put_result(json_line({{"steps", r.steps},
+                                 {"tokens", r.tokens},
+                                 {"train_loss", json_or_null(r.train_loss)},
+                                 {"val_loss", json_or_null(r.val_loss)},
+                                 {"tokens_per_s", json_or_null(r.tokens_per_s)},
+                                 {"train_seconds", r.train_seconds},
+                                 {"skipped", r.skipped},
+                                 {"reason", r.reason},
+                                 {"checkpoint", r.checkpoint.string()},
+                                 {"device", backend.describe()}}));
   put_result(result_line(r));
 }
 

@@ -91,6 +91,10 @@ bool say_if_clipped(const Completion&, int64_t asked, int64_t context);
 // One JSON object as a line. JSON cannot carry bytes that are not UTF-8: they become U+FFFD.
 std::string json_line(const nlohmann::ordered_json&);
 void print_json(const nlohmann::ordered_json&);  // on stdout
+template <class T>
+nlohmann::json json_or_null(const std::optional<T>& x) {
+  return x ? nlohmann::json(*x) : nlohmann::json();
+}
 
 void add_info(CLI::App&);
 void add_tokenizer(CLI::App&);

@@ -26,12 +26,12 @@ nlohmann::ordered_json grpo_json(const GrpoResult& r, const Backend& backend) {
           {"completions", r.completions},
           {"unrewarded", r.unrewarded},
           {"tokens", r.tokens},
-          {"reward", r.reward ? nlohmann::json(*r.reward) : nlohmann::json()},
-          {"exact", r.exact ? nlohmann::json(*r.exact) : nlohmann::json()},
-          {"logprob_gap_max", r.logprob_gap},
+          {"reward", json_or_null(r.reward)},
+          {"exact", json_or_null(r.exact)},
+          {"logprob_gap_max", json_or_null(r.logprob_gap)},
           {"seconds", r.seconds},
-          {"rollout_tokens_per_s", r.rollout_tokens_per_s},
-          {"train_tokens_per_s", r.train_tokens_per_s},
+          {"rollout_tokens_per_s", json_or_null(r.rollout_tokens_per_s)},
+          {"train_tokens_per_s", json_or_null(r.train_tokens_per_s)},
           {"reason", r.reason},
           {"checkpoint", r.checkpoint.string()},
           {"device", backend.describe()}};
@@ -39,8 +39,12 @@ nlohmann::ordered_json grpo_json(const GrpoResult& r, const Backend& backend) {
 
 std::string grpo_line(const GrpoResult& r) {
   std::string text =
-      fmt::format("{} steps, {} updates, {} completions, {}", r.steps, r.updates, r.completions,
-                  r.reward ? fmt::format("reward {:.4f}", *r.reward) : "no reward");
+      fmt::format("{} steps, {} updates, {} completions", r.steps, r.updates, r.completions);
+  // A checkpoint of an older version does not say what its last reward was.
+  if (r.reward)
+    text += fmt::format(", reward {:.4f}", *r.reward);
+  else if (r.unrewarded == r.completions)
+    text += ", no reward";
   if (r.unrewarded) text += fmt::format(", {} without", r.unrewarded);
   if (r.exact) text += fmt::format(", exact {:.4f}", *r.exact);
   return text + fmt::format(", {:.1f} s; {}\n", r.seconds, r.checkpoint.string());

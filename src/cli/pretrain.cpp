@@ -25,9 +25,10 @@ struct PretrainFlags {
 };
 
 nlohmann::ordered_json result_json(const RunResult& r) {
-  nlohmann::ordered_json j{{"steps", r.steps}, {"tokens", r.tokens}, {"train_loss", r.train_loss}};
-  j["val_loss"] = r.val_loss ? nlohmann::json(*r.val_loss) : nlohmann::json();
-  j["tokens_per_s"] = r.tokens_per_s;
+  nlohmann::ordered_json j{{"steps", r.steps}, {"tokens", r.tokens}};
+  j["train_loss"] = json_or_null(r.train_loss);
+  j["val_loss"] = json_or_null(r.val_loss);
+  j["tokens_per_s"] = json_or_null(r.tokens_per_s);
   j["train_seconds"] = r.train_seconds;
   j["skipped"] = r.skipped;
   j["reloads"] = r.reloads;
@@ -86,11 +87,11 @@ std::string sample_text(const RunSpec& spec, const Tokenizer& t, ParamStore& sto
 }  // namespace
 
 std::string result_line(const RunResult& r) {
-  std::string text =
-      fmt::format("{} steps, {} tokens, loss {:.4f}", r.steps, r.tokens, r.train_loss);
+  std::string text = fmt::format("{} steps, {} tokens", r.steps, r.tokens);
+  if (r.train_loss) text += fmt::format(", loss {:.4f}", *r.train_loss);
   if (r.val_loss) text += fmt::format(", validation {:.4f}", *r.val_loss);
-  return text + fmt::format(", {:.0f} tokens/s, {:.1f} s; {}\n", r.tokens_per_s, r.train_seconds,
-                            r.checkpoint.string());
+  if (r.tokens_per_s) text += fmt::format(", {:.0f} tokens/s", *r.tokens_per_s);
+  return text + fmt::format(", {:.1f} s; {}\n", r.train_seconds, r.checkpoint.string());
 }
 
 RunResult run_pretrain(RunSpec spec, Backend& backend) {

@@ -195,9 +195,9 @@ void run(const QuickstartFlags& f) {
   std::string text = samples_of(r.checkpoint, *backend);
   text += fmt::format(
       "\nvalidation loss {:.4f} nats a token, {:.1f}% above the corpus's entropy of {:.4f}; {} "
-      "steps, {} tokens, {:.0f} tokens/s, {:.0f} s\n",
-      r.val_loss.value_or(0), over, floor.nats_per_token, r.steps, r.tokens, r.tokens_per_s,
-      r.train_seconds);
+      "steps, {} tokens, {}{:.0f} s\n",
+      r.val_loss.value_or(0), over, floor.nats_per_token, r.steps, r.tokens,
+      r.tokens_per_s ? fmt::format("{:.0f} tokens/s, ", *r.tokens_per_s) : "", r.train_seconds);
   text += fmt::format(
       "\nwhat to try next:\n"
       "  build/hearth generate --model {} --prompt \"Once upon a time\" --temperature 0.8\n"

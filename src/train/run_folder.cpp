@@ -154,6 +154,11 @@ std::optional<fs::path> resumed_checkpoint(const fs::path& run, bool resume,
   return checkpoint_to_resume(run / "checkpoints", warn);
 }
 
+std::string finished_already(const fs::path& run, int64_t step, int64_t steps) {
+  return fmt::format("{} is already finished ({} of {} steps{}); nothing was done", run.string(),
+                     step, steps, step < steps ? ", it reached its target" : "");
+}
+
 int64_t linked_step(const fs::path& run, const std::string& link) {
   return parse_step_name(target_of(run, link).filename().string()).value_or(-1);
 }

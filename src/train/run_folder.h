@@ -50,6 +50,9 @@ void reconcile(const std::filesystem::path& run, const std::filesystem::path& ch
 void go_back_to(const std::filesystem::path& run, const std::filesystem::path& checkpoint,
                 int keep);
 
+// What a resumed run says that has no step left to make.
+std::string finished_already(const std::filesystem::path& run, int64_t step, int64_t steps);
+
 // The step that a link of the run points at; -1: there is none.
 int64_t linked_step(const std::filesystem::path& run, const std::string& link);
 

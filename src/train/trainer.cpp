@@ -49,7 +49,9 @@ class Run {
                                     spec_.quiet, spec_.warn);
     if (state_.step == 0 && state_.log.bytes == 0 && !config_.val.empty() && config_.eval_every)
       validate();
-    std::string reason = at_target() ? "target" : "steps";  // a finished run has nothing left to do
+    std::string reason = at_target() ? "target" : "steps";
+    if (last_checkpoint_ && (reason == "target" || state_.step >= config_.steps))
+      warn(finished_already(spec_.run, state_.step, config_.steps));
     while (state_.step < config_.steps && reason == "steps") {
       if (!train_step()) continue;  // went back to a checkpoint
       const bool done = state_.step == config_.steps;
@@ -341,10 +343,10 @@ class Run {
   RunResult result(const std::string& reason) const {
     RunResult r;
     r.steps = state_.step, r.tokens = state_.tokens;
-    r.train_loss = state_.update.loss;
+    if (state_.step > 0) r.train_loss = state_.update.loss;
     if (state_.last_val > 0) r.val_loss = state_.last_val;
     r.train_seconds = state_.train_seconds;
-    r.tokens_per_s = train_seconds_ > 0 ? double(trained_tokens_) / train_seconds_ : 0;
+    if (train_seconds_ > 0) r.tokens_per_s = double(trained_tokens_) / train_seconds_;
     r.skipped = int64_t(state_.update.skipped), r.reloads = state_.reloads;
     r.reason = reason;
     if (last_checkpoint_) r.checkpoint = *last_checkpoint_;

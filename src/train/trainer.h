@@ -32,9 +32,10 @@ struct RunSpec {
 
 struct RunResult {
   int64_t steps = 0, tokens = 0;
-  double train_loss = 0;
+  std::optional<double> train_loss;  // of the last step; nothing: no step was made
   std::optional<double> val_loss;
-  double tokens_per_s = 0, train_seconds = 0;
+  std::optional<double> tokens_per_s;  // nothing: this process made no step
+  double train_seconds = 0;
   int64_t skipped = 0, reloads = 0;
   std::string reason;  // "steps", "target", "stopped"
   std::filesystem::path checkpoint;

@@ -67,6 +67,38 @@ TEST_P(ResumedState, ACutLogIsSaid) {
   EXPECT_EQ(after.err.find("log.jsonl"), std::string::npos) << after.err;
 }
 
+// Its last numbers are those of the run; what nobody measured is not there.
+TEST_P(ResumedState, AFinishedRunSaysSo) {
+  const ShortRuns runs;
+  const std::string task = GetParam();
+  const fs::path folder = runs.folder / "run";
+  const Arguments call = runs.arguments(task, folder);
+  const json ended = json_of(run(runs.folder, call + Arguments{"--json"}));
+  const std::string said =
+      folder.string() + " is already finished (5 of 5 steps); nothing was done";
+  const Ran again = run(runs.folder, call + Arguments{"--resume", "--json"});
+  EXPECT_NE(again.err.find(said), std::string::npos) << again.err;
+  const json j = json_of(again);
+  if (task == "grpo") {
+    EXPECT_EQ(j["reward"], ended["reward"]);
+    for (const char* key : {"logprob_gap_max", "rollout_tokens_per_s", "train_tokens_per_s"})
+      EXPECT_TRUE(j[key].is_null() && ended[key].is_number()) << key;
+  } else {
+    EXPECT_FLOAT_EQ(j["train_loss"].get<float>(), ended["train_loss"].get<float>());
+    EXPECT_EQ(j["val_loss"], ended["val_loss"]);
+    EXPECT_TRUE(j["tokens_per_s"].is_null() && ended["tokens_per_s"].is_number());
+  }
+  const Ran line = run(runs.folder, call + Arguments{"--resume"});
+  EXPECT_EQ(line.status, 0) << line.err;
+  EXPECT_EQ(line.out.find("0.0000"), std::string::npos) << line.out;
+  EXPECT_EQ(line.out.find("tokens/s"), std::string::npos) << line.out;
+  EXPECT_EQ(line.out.find("no reward"), std::string::npos) << line.out;
+  // One that has steps left says nothing of the kind.
+  const Ran part = run(runs.folder, runs.arguments(task, runs.folder / "part") +
+                                        Arguments{"--stop-after-step", "2"});
+  EXPECT_EQ(part.err.find("already finished"), std::string::npos) << part.err;
+}
+
 INSTANTIATE_TEST_SUITE_P(Tasks, ResumedState, testing::Values("pretrain", "sft", "dpo", "grpo"),
                          [](const auto& info) { return std::string(info.param); });
 

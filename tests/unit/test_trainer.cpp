@@ -99,7 +99,7 @@ TEST_F(TrainerTest, GoesBackAfterThreeInARowAndMovesOn) {
   const RunResult r = pretrain(spec, backend);
   EXPECT_EQ(r.steps, 40);
   EXPECT_EQ(r.reloads, 1);
-  EXPECT_TRUE(std::isfinite(r.train_loss));
+  EXPECT_TRUE(std::isfinite(r.train_loss.value()));
   EXPECT_NE(said.find("without a finite gradient: going back to step-00000020"), std::string::npos)
       << said;
   EXPECT_EQ(losses_made, 26 + 20);  // up to the third bad one, then from 20 to 40 on other data
@@ -232,7 +232,7 @@ TEST_F(SpikeTest, GoesBackAfterThreeInARowAndSaysWhy) {
   const RunResult r = run("run", 6, 145, 3, 50);
   EXPECT_EQ(r.reloads, 1);
   EXPECT_EQ(r.steps, 150);
-  EXPECT_LT(r.train_loss, 50);
+  EXPECT_LT(r.train_loss.value(), 50);
   EXPECT_NE(said.find("3 steps in a row with a loss far above"), std::string::npos) << said;
   EXPECT_EQ(said.find("finite"), std::string::npos) << said;
 }
