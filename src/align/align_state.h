@@ -12,6 +12,7 @@ struct AlignState {
   int64_t step = 0, tokens = 0;
   UpdateState update;
   std::optional<double> best_val, last_val;
+  std::optional<int64_t> last_val_step;   // nothing: none yet, or not known
   std::optional<int64_t> best_step = -1;  // with best_val; -1: none yet; nothing: not known
   LogMark log;
   double train_seconds = 0;

@@ -154,7 +154,7 @@ class AlignRun {
     if (!r) return;
     log_->validation(state_.step, r->loss, seconds_since(begin), r->more);
     if (!std::isfinite(r->loss)) return;
-    state_.last_val = r->loss;
+    state_.last_val = r->loss, state_.last_val_step = state_.step;
     improved_ = state_.step > 0 && (!state_.best_val || r->loss < *state_.best_val);
     if (improved_) state_.best_val = r->loss;
   }
@@ -187,7 +187,7 @@ class AlignRun {
   RunResult result(const std::string& reason) const {
     RunResult r;
     r.steps = state_.step, r.tokens = state_.tokens, r.train_loss = loss_,
-    r.val_loss = state_.last_val;
+    r.val_loss = state_.last_val, r.val_step = state_.last_val_step;
     r.train_seconds = state_.train_seconds;
     if (own_seconds_ > 0) r.tokens_per_s = double(own_tokens_) / own_seconds_;
     r.skipped = skipped_;

@@ -30,6 +30,7 @@ void print_aligned(const RunResult& r, bool as_json, const Backend& backend) {
                                  {"tokens", r.tokens},
                                  {"train_loss", json_or_null(r.train_loss)},
                                  {"val_loss", json_or_null(r.val_loss)},
+                                 {"val_step", json_or_null(r.val_step)},
                                  {"tokens_per_s", json_or_null(r.tokens_per_s)},
                                  {"train_seconds", r.train_seconds},
                                  {"skipped", r.skipped},

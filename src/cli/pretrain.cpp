@@ -28,6 +28,7 @@ nlohmann::ordered_json result_json(const RunResult& r) {
   nlohmann::ordered_json j{{"steps", r.steps}, {"tokens", r.tokens}};
   j["train_loss"] = json_or_null(r.train_loss);
   j["val_loss"] = json_or_null(r.val_loss);
+  j["val_step"] = json_or_null(r.val_step);
   j["tokens_per_s"] = json_or_null(r.tokens_per_s);
   j["train_seconds"] = r.train_seconds;
   j["skipped"] = r.skipped;
@@ -90,6 +91,8 @@ std::string result_line(const RunResult& r) {
   std::string text = fmt::format("{} steps, {} tokens", r.steps, r.tokens);
   if (r.train_loss) text += fmt::format(", loss {:.4f}", *r.train_loss);
   if (r.val_loss) text += fmt::format(", validation {:.4f}", *r.val_loss);
+  if (r.val_loss && r.val_step.value_or(r.steps) != r.steps)
+    text += fmt::format(" (step {})", *r.val_step);
   if (r.tokens_per_s) text += fmt::format(", {:.0f} tokens/s", *r.tokens_per_s);
   return text + fmt::format(", {:.1f} s; {}\n", r.train_seconds, r.checkpoint.string());
 }

@@ -67,7 +67,7 @@ void RunLog::progress(const StepRecord& r) {
   average_ = first ? r.seconds : 0.9 * average_ + 0.1 * r.seconds;
   if (!first && !last && !status_.due()) return;
   std::string line = fmt::format("step {}/{}  loss {:.4f}", r.step, total_steps_, r.loss);
-  if (last_val_ > 0) line += fmt::format("  val {:.4f}", last_val_);
+  if (last_val_ > 0) line += fmt::format("  val {:.4f} (step {})", last_val_, last_val_step_);
   line += fmt::format("  lr {:.2e}", r.lr);
   if (r.grad_norm) line += fmt::format("  |g| {:.2f}", *r.grad_norm);
   line += fmt::format("  {:.0f} tok/s", r.tokens_per_s);
@@ -85,7 +85,7 @@ void RunLog::validating(int64_t step, int64_t tokens, int64_t most) {
 
 void RunLog::validation(int64_t step, double loss, double seconds,
                         const nlohmann::ordered_json& more) {
-  last_val_ = loss;
+  last_val_ = loss, last_val_step_ = step;
   nlohmann::ordered_json j{{"step", step}, {"val_loss", loss}};
   if (more.is_object()) j.update(more);
   log_.append(j.dump());

@@ -67,6 +67,7 @@ class RunLog {
   Clock::time_point flushed_ = Clock::now();  // the events
   double average_ = 0;                        // seconds of a step; 0: none yet
   double last_val_ = 0;
+  int64_t last_val_step_ = 0;
 };
 
 }  // namespace hearth

@@ -78,6 +78,11 @@ std::optional<int64_t> best_step_of(const StateFields& run, int64_t step) {
   return run.integer("best_step", -1, step);
 }
 
+std::optional<int64_t> last_val_step_of(const StateFields& run, int64_t step) {
+  if (!run.has("last_val_step")) return {};
+  return run.integer("last_val_step", 0, step);
+}
+
 KeptSteps kept_steps(const StateFields& run) {
   return {best_step_of(run, run.integer("step", 0, max_step)), good_step_of(run, -1)};
 }
@@ -100,6 +105,7 @@ json RunState::to_json() const {
          {"batches", batches},
          {"train_seconds", train_seconds}};
   if (best_step) j["best_step"] = *best_step;
+  if (last_val_step) j["last_val_step"] = *last_val_step;
   put_mark(j, "log", log), put_mark(j, "samples", samples);
   return j;
 }
@@ -117,7 +123,7 @@ RunState RunState::from_json(const StateFields& f) {
   s.loss_scale = f.number("loss_scale", 0x1p-24, max_loss_scale);
   s.scale_steps = f.integer("scale_steps", 0, loss_scale_window);
   s.best_val = f.number("best_val"), s.best_step = best_step_of(f, s.step);
-  s.last_val = f.number("last_val");
+  s.last_val = f.number("last_val"), s.last_val_step = last_val_step_of(f, s.step);
   s.losses = f.numbers("losses", spike_window);
   s.batches = f.integers("batches", max_shapes, 1);
   s.log = mark_of(f, "log"), s.samples = mark_of(f, "samples");

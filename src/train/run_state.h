@@ -33,6 +33,7 @@ struct RunState {
   double best_val = 0;     // 0: none yet
   std::optional<int64_t> best_step = -1;  // with best_val; -1: none yet; nothing: not known
   double last_val = 0;                    // finite
+  std::optional<int64_t> last_val_step;   // nothing: none yet, or not known
   std::vector<double> losses;             // the spike guard's window
   std::vector<int64_t> batches;           // the micro-batch of each shape the run goes through
   int64_t logits_bytes = 0;  // of a chunk of logits: how the head's gradient is added up
@@ -58,6 +59,9 @@ LogMark mark_of(const StateFields& run, const std::string& log);
 // The step of the best checkpoint so far, at most `step`; -1: none yet. Older checkpoints do not
 // say: nothing.
 std::optional<int64_t> best_step_of(const StateFields& run, int64_t step);
+
+// The step of the last validation, at most `step`. Older checkpoints do not say: nothing.
+std::optional<int64_t> last_val_step_of(const StateFields& run, int64_t step);
 
 // Which checkpoints stay beside the newest ones.
 struct KeptSteps {

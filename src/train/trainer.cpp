@@ -327,7 +327,7 @@ class Run {
     const double loss = sum / double(count);
     log_->validation(state_.step, loss, seconds_since(begin));
     if (!std::isfinite(loss)) return;
-    state_.last_val = loss;
+    state_.last_val = loss, state_.last_val_step = state_.step;
     improved_ = state_.step > 0 && (state_.best_val == 0 || loss < state_.best_val);
   }
 
@@ -344,7 +344,7 @@ class Run {
     RunResult r;
     r.steps = state_.step, r.tokens = state_.tokens;
     if (state_.step > 0) r.train_loss = state_.update.loss;
-    if (state_.last_val > 0) r.val_loss = state_.last_val;
+    if (state_.last_val > 0) r.val_loss = state_.last_val, r.val_step = state_.last_val_step;
     r.train_seconds = state_.train_seconds;
     if (train_seconds_ > 0) r.tokens_per_s = double(trained_tokens_) / train_seconds_;
     r.skipped = int64_t(state_.update.skipped), r.reloads = state_.reloads;

@@ -32,8 +32,9 @@ struct RunSpec {
 
 struct RunResult {
   int64_t steps = 0, tokens = 0;
-  std::optional<double> train_loss;  // of the last step; nothing: no step was made
-  std::optional<double> val_loss;
+  std::optional<double> train_loss;    // of the last step; nothing: no step was made
+  std::optional<double> val_loss;      // of the last validation
+  std::optional<int64_t> val_step;     // the step of it; nothing: none, or not known
   std::optional<double> tokens_per_s;  // nothing: this process made no step
   double train_seconds = 0;
   int64_t skipped = 0, reloads = 0;

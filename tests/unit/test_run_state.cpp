@@ -89,6 +89,7 @@ TEST(RunState, RefusesFieldsOutOfRange) {
                                          {"scale_steps", 1001},
                                          {"best_val", "low"},
                                          {"last_val", json()},
+                                         {"last_val_step", 10},
                                          {"losses", std::vector<double>(129)},
                                          {"losses/0", "x"},
                                          {"batches/0", 0},
@@ -108,6 +109,7 @@ TEST(RunState, AlignmentRefusesFieldsOutOfRange) {
                                            {"update", words_of_nan},
                                            {"best", "x"},
                                            {"last_val", json::array()},
+                                           {"last_val_step", -1},
                                            {"best_step", 10},
                                            {"log_bytes", -1},
                                            {"train_seconds", -0.5}});
