@@ -91,7 +91,7 @@ class GrpoRun {
         checkpoint();
     }
     log_->sync();
-    expect_rewards();
+    if (!finished) report_rewards(reason);
     return result(reason);
   }
 
@@ -438,14 +438,17 @@ class GrpoRun {
     saved_ = state_.step, improved_ = false;
   }
 
-  // A run that was never told a reward, because every question failed, is no success.
-  void expect_rewards() const {
+  // A run that was never told a reward, because every question failed, is no success, nor is one
+  // that ended with few.
+  void report_rewards(const std::string& reason) const {
+    const std::vector<RewardFailures> failures = rewards_->failures();
+    for (const std::string& line : closing_warnings(state_, failures))
+      if (spec_.warn) spec_.warn(line);
     const bool some = state_.unrewarded < state_.completions || evaluations_rewarded_ > 0;
-    if (some || rewards_->failed() == 0) return;
-    fail("grpo",
-         "not one of {} completions had a reward, because the program failed each time: the first "
-         "failure is shown above, all are counted in perf.jsonl",
-         state_.completions);
+    if (!some && rewards_->failed() > 0)
+      fail("grpo", "not one of {} completions had a reward, because the program failed each time",
+           state_.completions);
+    if (reason != "stopped") expect_rewards_of_most(failures, checkpoint_);
   }
 
   GrpoResult result(const std::string& reason) const {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace hearth {
 
 using nlohmann::ordered_json;
@@ -80,6 +82,55 @@ std::string step_line(const StepFindings& f, const GrpoConfig& config, const Grp
       state.step, config.steps, reward,
       100 * double(f.advantages.equal_groups) / double(config.prompts), tokens / n, trained,
       tokens / s.decode, s.train > 0 ? double(f.fed) / s.train : 0, s.total);
+}
+
+namespace {
+
+std::string kinds_of(const RewardFailures& f) {
+  std::string text;
+  for (const auto& [kind, times] : f.kinds)
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", kind, times);
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> closing_warnings(const GrpoState& state,
+                                          std::span<const RewardFailures> failures) {
+  std::vector<std::string> all;
+  std::string how;
+  int64_t failed = 0;
+  for (const RewardFailures& f : failures) {
+    failed += f.failed;
+    how += fmt::format("{}{}{}", how.empty() ? "" : "; ", failures.size() > 1 ? f.name + " " : "",
+                       kinds_of(f));
+  }
+  if (!how.empty()) how = " (" + how + ")";
+  if (state.unrewarded > 0)
+    all.push_back(fmt::format("warning: {} of {} completions got no reward{}", state.unrewarded,
+                              state.completions, how));
+  else if (failed > 0)
+    all.push_back(
+        fmt::format("warning: {} completions of evaluations got no reward{}", failed, how));
+  if (state.step > 0 && state.version == 0) {
+    const char* why = state.unrewarded == state.completions ? "no completion got a reward"
+                      : state.unrewarded > 0                ? "no group had two rewards that differ"
+                                             : "all rewards of every group were equal";
+    all.push_back(fmt::format(
+        "warning: no update was made, because {}: the weights are those the run began with", why));
+  }
+  return all;
+}
+
+void expect_rewards_of_most(std::span<const RewardFailures> failures,
+                            const std::filesystem::path& checkpoint) {
+  constexpr int64_t few = 8;
+  for (const RewardFailures& f : failures)
+    if (f.failed >= few && 2 * f.failed > f.asked && f.asked > 0)
+      fail("grpo",
+           "{} failed for {} of {} completions ({}), so the run learned from few of them; its last "
+           "weights were saved in {}; repair the program and start a new run",
+           f.name, f.failed, f.asked, kinds_of(f), checkpoint.string());
 }
 
 std::string first_group(const StepFindings& f, const std::string& prompt, int64_t group) {

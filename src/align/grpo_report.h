@@ -12,6 +12,12 @@ nlohmann::ordered_json found_in_step(const StepFindings&, const GrpoConfig&, con
 nlohmann::ordered_json split_of_step(const StepFindings&, const Rewards&);
 // One line for the terminal.
 std::string step_line(const StepFindings&, const GrpoConfig&, const GrpoState&);
+// What is said at the end of a run: completions without a reward, weights that did not change.
+std::vector<std::string> closing_warnings(const GrpoState&, std::span<const RewardFailures>);
+// An error where a program failed at more than half of the completions of a finished run, but for a
+// few; `checkpoint` was saved.
+void expect_rewards_of_most(std::span<const RewardFailures>,
+                            const std::filesystem::path& checkpoint);
 // The prompt and the completions of the step's first group, with their rewards.
 std::string first_group(const StepFindings&, const std::string& prompt, int64_t group);
 

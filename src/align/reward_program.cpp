@@ -30,7 +30,8 @@ constexpr std::pair<const char*, int64_t RewardProgramCounts::*> program_counts[
     {"answered", &RewardProgramCounts::answered},   {"failed", &RewardProgramCounts::failed},
     {"abstained", &RewardProgramCounts::abstained}, {"missing", &RewardProgramCounts::missing},
     {"died", &RewardProgramCounts::died},           {"hung", &RewardProgramCounts::hung},
-    {"rubbish", &RewardProgramCounts::rubbish},     {"replaced", &RewardProgramCounts::replaced}};
+    {"rubbish", &RewardProgramCounts::rubbish},     {"replaced", &RewardProgramCounts::replaced},
+    {"other_id", &RewardProgramCounts::other_id}};
 
 // The end of what was said, on one line and with every odd byte escaped.
 std::string quoted_end(const std::string& text) {
@@ -47,13 +48,23 @@ std::string quoted_end(const std::string& text) {
 ProgramReply read_reply(std::string_view line, int64_t id) {
   try {
     const json j = parse_json(line, "reward", {.max_bytes = size_t(1) << 20, .max_depth = 16});
-    if (!j.is_object() || !j.contains("id") || j.at("id") != id || !j.contains("reward")) return {};
+    if (!j.is_object() || !j.contains("id") || !j.contains("reward")) return {};
     const json& r = j.at("reward");
-    if (r.is_null()) return {true, std::nullopt};
-    if (!r.is_number() || !std::isfinite(r.get<double>())) return {};
-    return {true, r.get<double>()};
+    if (!r.is_null() && (!r.is_number() || !std::isfinite(r.get<double>()))) return {};
+    if (j.at("id") != id) return {.other_id = true};
+    return {.understood = true,
+            .reward = r.is_null() ? std::nullopt : std::optional(r.get<double>())};
   } catch (const Error&) { return {}; }
 }
+
+// What one question came to.
+struct RewardProgram::Asked {
+  Trouble trouble = Trouble::none;
+  bool other_id = false;  // it answered another question
+  std::optional<double> reward = {};
+  std::string what = {};        // it did, as a sentence goes on; with trouble
+  std::string last_words = {};  // the end of it; with trouble
+};
 
 // A process and what was seen of it; one thread at a time.
 struct RewardProgram::Slot {
@@ -61,11 +72,13 @@ struct RewardProgram::Slot {
   bool started = false, greeted = false;  // ever; the process that runs has answered
   int64_t asked = 0;
   std::atomic<int64_t> answered = 0, abstained = 0, missing = 0, died = 0, hung = 0, rubbish = 0,
-                       replaced = 0;
+                       replaced = 0, other_id = 0;
 
-  void note(Trouble t) {
+  void note(const Asked& a) {
+    const Trouble t = a.trouble;
     missing += t == Trouble::missing, died += t == Trouble::died;
     hung += t == Trouble::hung, rubbish += t == Trouble::rubbish;
+    other_id += a.other_id;
   }
 };
 
@@ -77,14 +90,6 @@ RewardProgram::RewardProgram(RewardProgramSpec spec) : spec_(std::move(spec)) {
 }
 
 RewardProgram::~RewardProgram() = default;
-
-// What one question came to.
-struct RewardProgram::Asked {
-  Trouble trouble = Trouble::none;
-  std::optional<double> reward = {};
-  std::string what = {};        // it did, as a sentence goes on; with trouble
-  std::string last_words = {};  // the end of it; with trouble
-};
 
 void RewardProgram::start(Slot& slot) {
   slot.replaced += slot.started;
@@ -101,7 +106,7 @@ RewardProgram::Asked RewardProgram::ask(Slot& slot, const PromptRow& row,
   try {
     if (!slot.process) start(slot);
   } catch (const Error& e) {
-    return {Trouble::missing, {}, fmt::format("cannot run: {}", e.what())};
+    return {.trouble = Trouble::missing, .what = fmt::format("cannot run: {}", e.what())};
   }
   const double seconds = slot.greeted ? spec_.timeout_s : std::max(spec_.timeout_s, spec_.start_s);
   const auto deadline = deadline_in(seconds);
@@ -109,16 +114,17 @@ RewardProgram::Asked RewardProgram::ask(Slot& slot, const PromptRow& row,
   const json question{
       {"id", id}, {"prompt", row.prompt}, {"completion", completion}, {"row", row.row}};
   std::string line;
+  bool other_id = false;
   Trouble trouble = trouble_of(
       slot.process->say(question.dump(-1, ' ', false, json::error_handler_t::replace), deadline));
   if (trouble == Trouble::none) trouble = trouble_of(slot.process->hear(line, deadline));
   if (trouble == Trouble::none) {
     const ProgramReply reply = read_reply(line, id);
     slot.greeted |= reply.understood;
-    if (reply.understood) return {Trouble::none, reply.reward};
-    trouble = Trouble::rubbish;
+    if (reply.understood) return {.reward = reply.reward};
+    trouble = Trouble::rubbish, other_id = reply.other_id;
   }
-  Asked a{trouble};
+  Asked a{.trouble = trouble, .other_id = other_id};
   if (trouble == Trouble::died)
     a.what = "ended without an answer";
   else if (trouble == Trouble::hung)
@@ -153,7 +159,7 @@ std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
       return a.reward;
     }
     if (abandoned_) return std::nullopt;
-    slot.note(a.trouble);
+    slot.note(a);
     remember(a);
   }
   const int64_t failed = ++failed_;
@@ -170,7 +176,9 @@ std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
 }
 
 void RewardProgram::remember(const Asked& a) {
-  if (!warned_.exchange(true) && spec_.warn)
+  static_assert(int(Trouble::rubbish) == 4);  // the last; another id is a kind of its own
+  const size_t kind = a.other_id ? 5 : size_t(a.trouble);
+  if (!warned_.at(kind).exchange(true) && spec_.warn)
     spec_.warn(fmt::format(
         "the reward program {} {}{}", spec_.command, a.what,
         a.last_words.empty() ? "" : "; its stderr ends with " + quoted_end(a.last_words)));
@@ -199,7 +207,7 @@ RewardProgramCounts RewardProgram::counts() const {
   for (const auto& s : slots_) {
     c.answered += s->answered, c.abstained += s->abstained;
     c.missing += s->missing, c.died += s->died, c.hung += s->hung, c.rubbish += s->rubbish;
-    c.replaced += s->replaced;
+    c.replaced += s->replaced, c.other_id += s->other_id;
   }
   return c;
 }
@@ -212,15 +220,31 @@ json RewardProgram::counted() const {
 }
 
 void RewardProgram::count_on(const StateFields& f) {
-  for (const auto& [name, count] : program_counts) before_.*count = f.integer(name);
+  for (const auto& [name, count] : program_counts)
+    if (count != &RewardProgramCounts::other_id || f.has(name))  // older ones lack it
+      before_.*count = f.integer(name);
   failed_ = before_.failed;
+}
+
+RewardFailures RewardProgram::failures() const {
+  const RewardProgramCounts c = counts();
+  RewardFailures f{.asked = c.answered + c.abstained + c.failed, .failed = c.failed};
+  f.kinds = {{"answers with another id", c.other_id},
+             {"answers that are no reward", c.rubbish - c.other_id},
+             {"died", c.died},
+             {"no answer in time", c.hung},
+             {"could not be run", c.missing},
+             {"answers of null", c.abstained}};
+  std::erase_if(f.kinds, [](const auto& kind) { return kind.second <= 0; });
+  return f;
 }
 
 nlohmann::ordered_json RewardProgram::troubles() const {
   const RewardProgramCounts c = counts();
-  nlohmann::ordered_json j{
-      {"failed", c.failed}, {"abstained", c.abstained}, {"missing", c.missing},  {"died", c.died},
-      {"hung", c.hung},     {"rubbish", c.rubbish},     {"replaced", c.replaced}};
+  nlohmann::ordered_json j{{"failed", c.failed},     {"abstained", c.abstained},
+                           {"missing", c.missing},   {"died", c.died},
+                           {"hung", c.hung},         {"rubbish", c.rubbish},
+                           {"other_id", c.other_id}, {"replaced", c.replaced}};
   if (const std::string said = said_last(); !said.empty()) j["stderr"] = said;
   return j;
 }

@@ -4,6 +4,7 @@
 //   {"id": 7, "reward": 0.5}        or a reward of null: it has none to give.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -18,6 +19,7 @@ class LineProcess;
 // What a line of the program says about question `id`; a line of any other form is not understood.
 struct ProgramReply {
   bool understood = false;
+  bool other_id = false;              // a reward, but for another question: not understood
   std::optional<double> reward = {};  // nothing: it has none to give
 };
 ProgramReply read_reply(std::string_view line, int64_t id);
@@ -29,7 +31,7 @@ struct RewardProgramSpec {
   double start_s = 30;         // for the first of a process, where that is more: it has to start
   int attempts = 2;            // at one completion, the second on a new process
   int64_t max_failures = 100;  // completions left without a reward before an error; -1: no limit
-  // Told of the first failure, with the end of the program's stderr; by any thread.
+  // Told of the first failure of each kind, with the end of the program's stderr; by any thread.
   std::function<void(const std::string&)> warn = {};
 };
 
@@ -38,7 +40,8 @@ struct RewardProgramCounts {
   int64_t failed = 0;     // completions that got no reward
   int64_t abstained = 0;  // of which the program said so itself; not counted as failed
   int64_t missing = 0, died = 0, hung = 0, rubbish = 0;  // times
-  int64_t replaced = 0;                                  // processes started after the first
+  int64_t other_id = 0;  // of the rubbish: rewards for another question
+  int64_t replaced = 0;  // processes started after the first
 };
 
 class RewardProgram : public RewardSource {
@@ -50,6 +53,7 @@ class RewardProgram : public RewardSource {
   bool slow() const override { return true; }
   nlohmann::ordered_json troubles() const override;
   int64_t failed() const override { return failed_; }
+  RewardFailures failures() const override;
   nlohmann::json counted() const override;
   void count_on(const StateFields&) override;
   void abandon() override { abandoned_ = true; }
@@ -68,7 +72,8 @@ class RewardProgram : public RewardSource {
   std::vector<std::string> words_;   // of the command
   RewardProgramCounts before_;       // by earlier processes of the run
   std::atomic<int64_t> failed_ = 0;  // theirs included
-  std::atomic<bool> abandoned_ = false, warned_ = false;
+  std::atomic<bool> abandoned_ = false;
+  std::array<std::atomic<bool>, 6> warned_ = {};  // of each kind of trouble
   std::vector<std::unique_ptr<Slot>> slots_;
   mutable std::mutex saying_;
   std::string said_;  // on stderr, last, by one that failed

@@ -280,6 +280,16 @@ int64_t Rewards::failed() const {
   return sum;
 }
 
+std::vector<RewardFailures> Rewards::failures() const {
+  std::vector<RewardFailures> all;
+  for (const Term& t : terms_) {
+    RewardFailures f = t.source->failures();
+    f.name = t.name;
+    if (!f.kinds.empty()) all.push_back(std::move(f));
+  }
+  return all;
+}
+
 nlohmann::json Rewards::counted() const {
   nlohmann::json all = nlohmann::json::array();
   for (const Term& t : terms_) all.push_back(t.source->counted());

@@ -23,6 +23,13 @@ struct RewardText {
 };
 using GroupScores = std::vector<std::optional<double>>;  // one a completion
 
+// How a reward has gone wrong so far, earlier processes of the run included.
+struct RewardFailures {
+  std::string name = {};
+  int64_t asked = 0, failed = 0;                            // completions; 0 asked: not counted
+  std::vector<std::pair<std::string, int64_t>> kinds = {};  // in words, and how many times
+};
+
 // One kind of reward. score() is called by several threads, each with a number of its own.
 class RewardSource {
  public:
@@ -41,6 +48,7 @@ class RewardSource {
   // What went wrong so far, for the log; null: nothing can.
   virtual nlohmann::ordered_json troubles() const { return {}; }
   virtual int64_t failed() const { return 0; }  // completions that went without a reward for it
+  virtual RewardFailures failures() const { return {}; }
   // What a checkpoint keeps of them; null: nothing. And going on from there, before any score().
   virtual nlohmann::json counted() const { return {}; }
   virtual void count_on(const StateFields&) {}
@@ -62,7 +70,7 @@ struct RewardSpec {
   int64_t max_failures = 100;  // completions without a reward before the run ends; -1: no limit
   std::string stockfish = "auto";
   int64_t stockfish_nodes = 5000;
-  std::function<void(const std::string&)> warn = {};  // of the first failure of each program
+  std::function<void(const std::string&)> warn = {};  // of each program's first failures
 };
 
 struct GroupRewards {
@@ -90,9 +98,10 @@ class Rewards {
   void abandon();
 
   std::vector<std::string> names() const;
-  nlohmann::ordered_json troubles() const;  // by name, where there are any
-  int64_t failed() const;                   // of all rewards
-  nlohmann::json counted() const;           // one a reward
+  nlohmann::ordered_json troubles() const;       // by name, where there are any
+  int64_t failed() const;                        // of all rewards
+  std::vector<RewardFailures> failures() const;  // of the rewards that have some
+  nlohmann::json counted() const;                // one a reward
   // Before the first submit(). Null: from the start. `where` is the file, for errors.
   void count_on(const nlohmann::json&, const std::string& where);
 

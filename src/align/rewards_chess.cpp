@@ -69,6 +69,11 @@ class ChessReward : public RewardSource {
             {"replaced", c.replaced}};
   }
   int64_t failed() const override { return unlabelled_; }
+  RewardFailures failures() const override {
+    RewardFailures f{.failed = unlabelled_};
+    if (f.failed > 0) f.kinds = {{"positions that Stockfish did not label", f.failed}};
+    return f;
+  }
   nlohmann::json counted() const override { return {{"failed", unlabelled_.load()}}; }
   void count_on(const StateFields& f) override { unlabelled_ = f.integer("failed"); }
 

@@ -99,6 +99,48 @@ done
   EXPECT_NE(none.out.find("no reward"), std::string::npos) << none.out;
 }
 
+// It answers the question before the run, and then dies or answers an old question.
+TEST_F(GrpoPrograms, ARunWhoseRewardsMostlyFailIsNoSuccess) {
+  const std::string late = script("late", R"(while read -r line; do
+  n=$(($(cat "$0.asked" 2>/dev/null || echo 0) + 1))
+  echo $n > "$0.asked"
+  id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+  [ $n -eq 5 ] && exit 1
+  [ $n -lt 5 ] || id=$((id - 1))
+  echo "{\"id\":$id,\"reward\":1}"
+done
+)");
+  Arguments call = grpo("run", late);
+  *(std::find(call.begin(), call.end(), "--steps") + 1) = "8";
+  const Ran r = run(folder, call);
+  EXPECT_EQ(r.status, 1) << r.err;
+  // Three of 16 completions got one; the other 13 were tried twice, and one try died.
+  const std::string kinds = "(answers with another id: 25, died: 1)";
+  EXPECT_NE(r.err.find("warning: 13 of 16 completions got no reward " + kinds), std::string::npos)
+      << r.err;
+  EXPECT_NE(r.err.find("failed for 13 of 16 completions " + kinds), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("saved in " + path("run/checkpoints/step-00000008")), std::string::npos)
+      << r.err;
+  EXPECT_TRUE(fs::exists(folder / "run/checkpoints/step-00000008/model.safetensors"));
+  // The first of each kind is shown.
+  EXPECT_NE(r.err.find("ended without an answer"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find(" to question "), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("no update was made, because no group had two rewards that differ"),
+            std::string::npos)
+      << r.err;
+}
+
+TEST_F(GrpoPrograms, ARunThatLearnedNothingSaysSo) {
+  const Ran r = run(folder, grpo("run", script("good", answers)));
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(
+      r.err.find("warning: no update was made, because all rewards of every group were equal: "
+                 "the weights are those the run began with"),
+      std::string::npos)
+      << r.err;
+  EXPECT_EQ(r.err.find("got no reward"), std::string::npos) << r.err;
+}
+
 // A config.toml may come from a stranger.
 TEST_F(GrpoPrograms, AFileThatNamesAProgramIsNotObeyedUnasked) {
   const std::string judge = script("judge", "echo >> \"$0.ran\"\n" + std::string(answers));

@@ -271,7 +271,11 @@ done
 
 TEST(RewardProgram, WhatMisbehavesIsCountedNamedAndReplaced) {
   RewardFolder folder;
-  RewardProgram p({.command = folder.script("judge", judge), .timeout_s = 3, .start_s = 0});
+  int warnings = 0;
+  RewardProgram p({.command = folder.script("judge", judge),
+                   .timeout_s = 3,
+                   .start_s = 0,
+                   .warn = [&](const std::string&) { ++warnings; }});
   const PromptRow row = row_of({{"prompt", "q"}, {"answer", 3}});
   const GroupScores s = p.score(
       row, texts({"good", "bad", "die", "good", "rubbish", "hang", "nan", "other", "none", "good"}),
@@ -284,6 +288,17 @@ TEST(RewardProgram, WhatMisbehavesIsCountedNamedAndReplaced) {
   EXPECT_EQ(c.died, 2);
   EXPECT_EQ(c.hung, 2);
   EXPECT_EQ(c.rubbish, 6);
+  EXPECT_EQ(c.other_id, 2);
+  EXPECT_EQ(warnings, 4);  // the first of each kind: died, rubbish, hung, another id
+  const RewardFailures f = p.failures();
+  EXPECT_EQ(f.asked, 10);
+  EXPECT_EQ(f.failed, 5);
+  const std::vector<std::pair<std::string, int64_t>> kinds{{"answers with another id", 2},
+                                                           {"answers that are no reward", 4},
+                                                           {"died", 2},
+                                                           {"no answer in time", 2},
+                                                           {"answers of null", 1}};
+  EXPECT_EQ(f.kinds, kinds);
   EXPECT_EQ(c.missing, 0);
   EXPECT_EQ(c.replaced, 10);
 }
