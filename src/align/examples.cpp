@@ -81,6 +81,31 @@ void expect_object(const ordered_json& row, const std::string& where) {
   if (!row.is_object()) fail(where, "expected a JSON object, got {}", row.type_name());
 }
 
+// Templates of models know these; the last three are turns of programs.
+constexpr std::string_view message_roles[] = {"system", "developer", "user",   "assistant",
+                                              "tool",   "function",  "ipython"};
+
+// The role that was probably meant by one that no template knows; empty: nobody can say.
+std::string meant_role(std::string role) {
+  for (char& c : role)
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+  if (std::ranges::find(message_roles, role) != std::end(message_roles)) return role;
+  if (role == "human") return "user";
+  for (const char* name : {"gpt", "bot", "model", "ai", "chatgpt"})
+    if (role == name) return "assistant";
+  return {};
+}
+
+void expect_roles(const ordered_json& messages, const std::string& where) {
+  for (const ordered_json& m : messages) {
+    const std::string& role = m["role"].get_ref<const std::string&>();
+    if (std::ranges::find(message_roles, role) != std::end(message_roles)) continue;
+    const std::string meant = meant_role(role);
+    fail(where, "expected a role system, user or assistant, got {}{}", in_quotes(role),
+         meant.empty() ? "" : fmt::format("; did you mean {}?", meant));
+  }
+}
+
 }  // namespace
 
 void expect_messages(const ordered_json& list, const char* key, const std::string& where) {
@@ -89,6 +114,7 @@ void expect_messages(const ordered_json& list, const char* key, const std::strin
     good = list[i].is_object() && list[i].contains("role") && list[i]["role"].is_string() &&
            list[i].contains("content");
   if (!good) fail(where, "expected messages with a role and a content in \"{}\"", key);
+  expect_roles(list, where);
 }
 
 ExampleEncoder::ExampleEncoder(Tokenizer tokenizer, ChatTemplate chat, int64_t max_length,
@@ -266,7 +292,7 @@ Examples<Example> read_examples(const std::vector<std::string>& files, const Exa
     ++all.read, all.cut += e.cut, all.rendered += e.rendered;
     note_spelled(all, e.spelled, where);
     if (learned_tokens(e) == 0)
-      ++all.empty;
+      ++(e.cut ? all.cut_off : e.rendered ? all.unanswered : all.blank);
     else
       all.kept.push_back(std::move(e));
   });
@@ -280,9 +306,10 @@ Examples<Preference> read_preferences(const std::vector<std::string>& files,
     Preference p = enc.preference(row, where);
     ++all.read, all.cut += p.chosen.cut || p.rejected.cut, all.rendered += p.chosen.rendered;
     note_spelled(all, p.chosen.spelled || p.rejected.spelled, where);
-    if (learned_tokens(p.chosen) == 0 || learned_tokens(p.rejected) == 0 ||
-        p.chosen.tokens == p.rejected.tokens)
-      ++all.empty;
+    if (learned_tokens(p.chosen) == 0 || learned_tokens(p.rejected) == 0)
+      ++(p.chosen.cut || p.rejected.cut ? all.cut_off : all.blank);
+    else if (p.chosen.tokens == p.rejected.tokens)
+      ++all.equal;
     else
       all.kept.push_back(std::move(p));
   });

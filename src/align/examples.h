@@ -79,17 +79,20 @@ class ExampleEncoder {
   int32_t turn_end_;
 };
 
-// An error unless it is a list of messages; `key` is its name in the row.
+// An error unless it is a list of messages with known roles; `key` is its name in the row.
 void expect_messages(const nlohmann::ordered_json&, const char* key, const std::string& where);
 
 // What reading has left: examples with something to learn.
 template <class T>
 struct Examples {
   std::vector<T> kept;
-  int64_t read = 0, cut = 0, empty = 0;  // rows; cut at max_length; dropped: nothing to learn
-  int64_t rendered = 0;                  // rows that went through the chat template
-  int64_t spelled = 0;                   // rows that spell a special token
-  std::string spelled_in;                // the first of them
+  int64_t read = 0, cut = 0;  // rows; cut at max_length
+  // Rows left out: no turn of the assistant; no text to learn; the answer lies beyond max_length;
+  // two equal answers.
+  int64_t unanswered = 0, blank = 0, cut_off = 0, equal = 0;
+  int64_t rendered = 0;    // rows that went through the chat template
+  int64_t spelled = 0;     // rows that spell a special token
+  std::string spelled_in;  // the first of them
 };
 Examples<Example> read_examples(const std::vector<std::string>& files, const ExampleEncoder&);
 Examples<Preference> read_preferences(const std::vector<std::string>& files, const ExampleEncoder&);

@@ -87,15 +87,25 @@ void check_config(const AlignConfig&, const AlignRunSpec&);
 RunResult align(const AlignRunSpec&, const AlignConfig&, const nlohmann::ordered_json& settings,
                 AlignModel&, AlignTask&);
 
-// An error where nothing was read; what was cut or dropped is said in one line.
+// An error where no row is left to learn from; what was cut or left out is said, and why.
 template <class T>
 void expect_examples(const AlignRunSpec& spec, const Examples<T>& e, const char* what,
                      int64_t max_length) {
+  std::vector<std::string> lines;
+  const auto left_out = [&](int64_t rows, const std::string& why) {
+    if (rows) lines.push_back(fmt::format("{} of {} rows left out: {}", rows, e.read, why));
+  };
+  left_out(e.unanswered, "no turn of the assistant in them");
+  left_out(e.blank, "no text to learn in them");
+  left_out(e.cut_off, fmt::format("their prompts fill all {} tokens of --max-length", max_length));
+  left_out(e.equal, "both answers are equal");
   if (e.kept.empty())
-    fail(what, "expected rows with something to learn, got {} of {} without", e.empty, e.read);
-  if ((e.cut || e.empty) && spec.warn)
-    spec.warn(fmt::format("{}: {} of {} rows cut at {} tokens, {} dropped: nothing to learn", what,
-                          e.cut, e.read, max_length, e.empty));
+    fail(what, "expected rows with something to learn, got {}",
+         lines.empty() ? "none" : fmt::format("{}", fmt::join(lines, "; ")));
+  if (e.cut)
+    lines.push_back(fmt::format("{} of {} rows cut at {} tokens", e.cut, e.read, max_length));
+  for (const std::string& line : lines)
+    if (spec.warn) spec.warn(fmt::format("{}: {}", what, line));
   if (e.spelled && spec.warn)
     spec.warn(
         fmt::format("{}: {} of {} rows spell a special token, the first in {}: they are "

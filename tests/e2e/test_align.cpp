@@ -248,6 +248,38 @@ TEST_F(AlignCommands, SftRefusesOtherData) {
   json_of(hearth::run(folder, resume));
 }
 
+TEST_F(AlignCommands, RowsThatAreLeftOutAreSaidWithTheReason) {
+  const auto turns = [](const char* second) {
+    return json{{"messages",
+                 {{{"role", "user"}, {"content", "a"}}, {{"role", second}, {"content", "b"}}}}}
+               .dump() +
+           "\n";
+  };
+  const fs::path file = folder / "rows.jsonl";
+  const auto short_run = [&](Arguments call) {
+    *(std::find(call.begin(), call.end(), "--holdout") + 1) = "0";
+    return hearth::run(folder, call + Arguments{"--steps", "1"});
+  };
+  write_file_atomic(file, turns("user") + turns("assistant") + turns("user"));
+  const Ran some = short_run(sft(folder / "some", file));
+  EXPECT_EQ(some.status, 0) << some.err;
+  EXPECT_NE(some.err.find("2 of 3 rows left out: no turn of the assistant in them"),
+            std::string::npos)
+      << some.err;
+  write_file_atomic(file, turns("gpt"));
+  expect_error(short_run(sft(folder / "none", file)), 1,
+               "rows.jsonl:1] expected a role system, user or assistant, got \"gpt\"; did you mean "
+               "assistant?");
+  const auto pair = [](const char* rejected) {
+    return json{{"prompt", "p"}, {"chosen", "a"}, {"rejected", rejected}}.dump() + "\n";
+  };
+  write_file_atomic(file, pair("a") + pair("b"));
+  const Ran pairs = short_run(dpo(folder / "pairs", file));
+  EXPECT_EQ(pairs.status, 0) << pairs.err;
+  EXPECT_NE(pairs.err.find("1 of 2 rows left out: both answers are equal"), std::string::npos)
+      << pairs.err;
+}
+
 TEST_F(AlignCommands, BadInputIsOneLine) {
   const auto with = [&](const Arguments& extra) { return sft(folder / "bad") + extra; };
   const auto rows = [&](const std::string& text) {

@@ -201,7 +201,8 @@ TEST(AlignData, PairsThatAreTheSameTeachNothing) {
 )");
   const auto all = read_preferences({(dir.path() / "p.jsonl").string()}, encoder());
   EXPECT_EQ(all.read, 3);
-  EXPECT_EQ(all.empty, 2);
+  EXPECT_EQ(all.equal, 2);
+  EXPECT_EQ(all.unanswered + all.cut_off, 0);
   EXPECT_EQ(all.kept.size(), 1u);
 }
 
@@ -263,6 +264,29 @@ TEST(AlignData, BadRowsAreErrorsThatNameThem) {
       Error);
 }
 
+TEST(AlignData, ARoleThatNoTemplateKnowsIsAnError) {
+  const auto error = [](const std::string& role) -> std::string {
+    const ordered_json messages = ordered_json::array(
+        {{{"role", "user"}, {"content", "a"}}, {{"role", role}, {"content", "b"}}});
+    try {
+      encoder().example({{"messages", messages}}, "msg.jsonl:1");
+      return "";
+    } catch (const Error& e) { return e.what(); }
+  };
+  const std::string expected = "[msg.jsonl:1] expected a role system, user or assistant, got ";
+  EXPECT_EQ(error("gpt"), expected + "\"gpt\"; did you mean assistant?");
+  EXPECT_EQ(error("model"), expected + "\"model\"; did you mean assistant?");
+  EXPECT_EQ(error("human"), expected + "\"human\"; did you mean user?");
+  EXPECT_EQ(error("Assistant"), expected + "\"Assistant\"; did you mean assistant?");
+  EXPECT_EQ(error("judge"), expected + "\"judge\"");
+  for (const char* role : {"assistant", "tool", "developer"}) EXPECT_EQ(error(role), "") << role;
+  const ordered_json asked = ordered_json::array({{{"role", "user"}, {"content", "p"}}}),
+                     said = ordered_json::array({{{"role", "bot"}, {"content", "a"}}});
+  EXPECT_THROW(
+      encoder().preference({{"prompt", asked}, {"chosen", said}, {"rejected", said}}, "row"),
+      Error);
+}
+
 TEST(AlignData, ReadsListsAndLines) {
   const test::TempDir dir;
   write_file_atomic(
@@ -273,7 +297,8 @@ TEST(AlignData, ReadsListsAndLines) {
       {(dir.path() / "a.json").string(), (dir.path() / "b.jsonl").string()}, encoder(5));
   EXPECT_EQ(all.read, 4);
   EXPECT_EQ(all.cut, 2);
-  EXPECT_EQ(all.empty, 1);  // its prompt alone is too long
+  EXPECT_EQ(all.cut_off, 1);  // its prompt alone is too long
+  EXPECT_EQ(all.unanswered, 0);
   EXPECT_EQ(all.kept.size(), 3u);
   write_file_atomic(dir.path() / "bad.jsonl", "{\"text\": \"abc\"}\n{\"text\": \n");
   try {
