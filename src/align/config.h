@@ -36,10 +36,11 @@ struct AlignConfig {
   int keep = 3;
   LoraConfig lora;
 
+  // `data_help` says what rows the method takes.
   template <class V>
-  void visit(V&& v) {
+  void visit(V&& v, const char* data_help) {
     v("model", model, "folder or file of the model to start from");
-    v("data", data, "JSONL, a JSON list, Parquet or text to train on; patterns");
+    v("data", data, data_help);
     v("val", val, "the same to validate on");
     v("holdout", holdout, "share of the data kept from training, to validate on");
     v("max_length", max_length, "tokens of an example; the rest is cut off; 0: 1024 at most");
@@ -82,7 +83,7 @@ struct SftConfig : AlignConfig {
 
   template <class V>
   void visit(V&& v) {
-    AlignConfig::visit(v);
+    AlignConfig::visit(v, "JSONL, a JSON list, Parquet or text to train on; patterns");
     v("packing", packing, "bfd: whole examples into rows of max_length, best fit; or none");
   }
 };
@@ -108,9 +109,9 @@ struct DpoConfig : AlignConfig {
 
   template <class V>
   void visit(V&& v) {
-    AlignConfig::visit(v);
+    AlignConfig::visit(v, "JSONL or a JSON list of prompts with two answers each; patterns");
     v("loss", loss, "sigmoid, hinge, ipo, cdpo, robust or sigmoid_norm");
-    v("beta", beta, "how dear it is to leave the reference");
+    v("beta", beta, "weight of the KL penalty toward the reference model");
     v("label_smoothing", label_smoothing, "share of labels taken for wrong: cdpo, robust");
     v("reference", reference, "cached: its log-probabilities once, in a file; or live");
   }

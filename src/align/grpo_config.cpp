@@ -15,6 +15,9 @@ void GrpoConfig::check() const {
   if (model.empty()) fail_usage("grpo", "expected --model, got none");
   if (data.empty()) fail_usage("grpo", "expected prompts by --data, got none");
   not_negative("steps", steps);
+  if (steps == 0 && eval_data.empty())
+    fail_usage("steps",
+               "expected 1 or more, or --eval-data to evaluate on without training, got 0");
   positive("prompts", prompts), positive("mu", mu);
   positive("max_completion", max_completion), positive("mini_batches", mini_batches);
   positive("micro_tokens", micro_tokens), positive("temperature", temperature);

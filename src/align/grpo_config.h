@@ -65,14 +65,16 @@ struct GrpoConfig {
     v("eval_data", eval_data, "the same, held out: greedy completions of them are scored");
     v("prompt_form", prompt_form, "text around each prompt, which goes where {} stands");
     v("curriculum", curriculum,
-      "a number of the rows (as rating): the first pass over them goes from its least to its most");
+      "name of a number in every row, such as rating: the first pass over the prompts goes from "
+      "the "
+      "lowest number to the highest, later passes are in random order");
     v("chat", chat, "each prompt is a user's message, in the template of --chat-template");
     v("chat_template", chat_template, chat_form_help);
     v("clock", clock,
       "seconds since 1970 that chat templates take the date from; 0: those when the run begins");
     v("reward", reward,
       "exact, numeric, near[:0.001], regex:P, length:N, chess, program:COMMAND; each may end in "
-      "@weight");
+      "@weight; repeat the flag to add up several");
     v("stop", stop, "strings that end a completion, beside the end of text");
     v("reward_workers", reward_workers, "threads that score, and processes of each program");
     v("reward_timeout", reward_timeout, "seconds a program has for an answer");

@@ -224,6 +224,33 @@ void explain_leftover(const CLI::App& command) {
              text.substr(0, end), full_name(command));
 }
 
+// The command that the settings of a run are of: the one that can resume and knows them all.
+// Nothing where there is no such one, or more than one.
+const CLI::App* command_of_run(const CLI::App& command, const std::vector<TomlItem>& settings) {
+  const CLI::App* found = nullptr;
+  const auto every = [](const CLI::App*) { return true; };
+  for (const CLI::App* c : command.get_parent()->get_subcommands(every)) {
+    const bool knows_all = std::ranges::all_of(settings, [&](const TomlItem& item) {
+      return c->get_option_no_throw(flag_of(item.key)) != nullptr;
+    });
+    if (!knows_all || !c->get_option_no_throw("--resume")) continue;
+    if (found) return nullptr;
+    found = c;
+  }
+  return found;
+}
+
+[[noreturn]] void refuse_setting(const CLI::App& command, const ConfigFile& config,
+                                 const std::vector<TomlItem>& settings, const TomlItem& item) {
+  if (const CLI::App* owner = config.of_run ? command_of_run(command, settings) : nullptr) {
+    const std::string run = std::filesystem::path(config.path).parent_path().string();
+    fail_usage(command.get_name(), "{} is a run of {}: hearth {} --run {} --resume", run,
+               owner->get_name(), owner->get_name(), quoted_for_shell(run));
+  }
+  fail_usage(config.path, "expected a flag of {}, got {}; {}", command.get_name(),
+             in_quotes(item.key), remedy(meant_key(flag_of(item.key), command), command));
+}
+
 void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
                  const CLI::App& command, const ConfigFile& config) {
   const std::string& file = config.path;
@@ -231,13 +258,13 @@ void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
   const bool trusted = trusts_programs(args);
   // A preset that is given with --resume is compared to the run's model, not completed by it.
   const bool own_model = config.of_run && seen.contains("--preset");
-  for (const TomlItem& item : read_toml(file)) {
+  const std::vector<TomlItem> settings = read_toml(file);
+  for (const TomlItem& item : settings) {
     const std::string heading = item.section.substr(item.section.rfind('.') + 1);
     if (!heading.empty() && heading != command.get_name()) continue;
     const std::string flag = flag_of(item.key);
     if (std::find(known.begin(), known.end(), flag) == known.end())
-      fail_usage(file, "expected a flag of {}, got {}; {}", command.get_name(), in_quotes(item.key),
-                 remedy(meant_key(flag, command), command));
+      refuse_setting(command, config, settings, item);
     if (own_model && command.get_option_no_throw(flag)->get_group() == model_group) continue;
     // An empty list or string is what a flag holds that is not given.
     if (item.values.empty() || (item.values.size() == 1 && item.values[0].empty())) continue;

@@ -280,6 +280,20 @@ TEST_F(AlignCommands, RowsThatAreLeftOutAreSaidWithTheReason) {
       << pairs.err;
 }
 
+TEST_F(AlignCommands, HelpOffersTextOnlyWhereTextIsRead) {
+  const auto help_of_data = [&](const char* command) {
+    const std::string all = hearth::run(folder, {command, "--help"}).out;
+    const size_t begin = all.find("--data"), end = all.find("--val", begin);
+    return all.substr(begin, end - begin);
+  };
+  EXPECT_NE(help_of_data("sft").find("text"), std::string::npos);
+  EXPECT_EQ(help_of_data("dpo").find("text"), std::string::npos);
+  EXPECT_EQ(help_of_data("dpo").find("Parquet"), std::string::npos);
+  write_file_atomic(folder / "plain.txt", "some text\n");
+  expect_error(hearth::run(folder, dpo(folder / "text", folder / "plain.txt")), 1,
+               "prompt + chosen + rejected");
+}
+
 TEST_F(AlignCommands, BadInputIsOneLine) {
   const auto with = [&](const Arguments& extra) { return sft(folder / "bad") + extra; };
   const auto rows = [&](const std::string& text) {

@@ -423,6 +423,8 @@ TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {
   expect_error(run(s.folder, changed(s.path("sums/prompts.jsonl"), s.path("no.jsonl"))), 1,
                "no.jsonl");
   expect_error(run(s.folder, changed("exact", "chess")), 1, "prompts.jsonl:1");
+  expect_error(run(s.folder, s.grpo("bad", 0) + Arguments{"--eval-data", ""}), 2,
+               "expected 1 or more, or --eval-data");
   EXPECT_FALSE(fs::exists(s.path("bad")));
   json_of(run(s.folder, s.grpo("other", 2)));
   expect_error(run(s.folder, s.grpo("other", 2)), 1, "--resume");

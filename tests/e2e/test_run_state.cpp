@@ -91,6 +91,23 @@ TEST_P(ResumedState, AnOldValidationIsNotTheResult) {
   EXPECT_EQ(again["val_step"], 5);
 }
 
+// By the keys of its config.toml alone.
+TEST_P(ResumedState, ARunOfAnotherCommandIsNamed) {
+  const ShortRuns runs;
+  const std::string task = GetParam();
+  const fs::path folder = runs.folder / "run";
+  ASSERT_EQ(
+      run(runs.folder, runs.arguments(task, folder) + Arguments{"--stop-after-step", "1"}).status,
+      0);
+  for (const char* other : {"pretrain", "sft", "dpo", "grpo"}) {
+    if (other == task) continue;
+    const Ran r = run(runs.folder, {other, "--run", folder.string(), "--resume"});
+    expect_error(r, 2,
+                 folder.string() + " is a run of " + task + ": hearth " + task + " --run " +
+                     folder.string() + " --resume");
+  }
+}
+
 // Its last numbers are those of the run; what nobody measured is not there.
 TEST_P(ResumedState, AFinishedRunSaysSo) {
   const ShortRuns runs;
