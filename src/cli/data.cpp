@@ -6,13 +6,13 @@
 
 #include "cli/commands.h"
 #include "cli/data_get.h"
+#include "cli/data_tokenizer.h"
 #include "core/error.h"
 #include "core/threads.h"
 #include "data/corpus.h"
 #include "data/prepare.h"
 #include "data/sides.h"
 #include "data/stat.h"
-#include "io/hash.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hearth {
@@ -20,24 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-// The sha256 of the tokenizer's files: a prepare run goes on only with the same tokenizer.
-std::string tokenizer_digest(const fs::path& path) {
-  if (!fs::is_directory(path)) {  // may be a GGUF model of many gigabytes
-    return digest_file(path.parent_path(), path.filename().string()).sha256;
-  }
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(path)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("tok") || name.starts_with("vocab") || name.starts_with("merges") ||
-        name.ends_with(".tiktoken"))
-      files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  Sha256 sha;
-  for (const fs::path& f : files) sha.update(MappedFile(f).bytes());
-  return sha.hex();
-}
 
 // ---- prepare ----------------------------------------------------------------------------------
 
@@ -60,6 +42,7 @@ void use_tokenizer(PrepareSpec& spec, const Tokenizer& tokenizer, const std::str
   spec.bos = tokenizer.bos();
   spec.eos = tokenizer.eos();
   spec.tokenizer_id = tokenizer_digest(path);
+  spec.vocabulary_id = vocabulary_digest(tokenizer);
 }
 
 void run_prepare(const PrepareFlags& flags) {

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/data_tokenizer.h"
 #include "cli/model_flags.h"
 #include "cli/signals.h"
 #include "core/error.h"
+#include "data/loader.h"
 #include "infer/engine.h"
 #include "io/terminal.h"
 #include "tokenizer/tokenizer.h"
@@ -38,6 +40,18 @@ nlohmann::ordered_json result_json(const RunResult& r) {
   return j;
 }
 
+// A run that goes on is only warned: its data or its tokenizer may have moved.
+void expect_tokenizer_of_data(const RunSpec& spec, const Tokenizer& tokenizer) {
+  std::vector<std::filesystem::path> files;
+  for (const auto* patterns : {&spec.train.data, &spec.train.val})
+    for (const LoaderSource& source : parse_sources(*patterns))
+      files.insert(files.end(), source.files.begin(), source.files.end());
+  const std::string problem = tokenizer_mismatch(files, tokenizer, spec.train.tokenizer);
+  if (problem.empty()) return;
+  if (!spec.resume) fail("--tokenizer", "{}", problem);
+  say_problem(problem);
+}
+
 void run(const PretrainFlags& f) {
   RunSpec spec;
   spec.train = with_auto_dtype<TrainConfig>();
@@ -53,6 +67,8 @@ void run(const PretrainFlags& f) {
   if (spec.train.data.empty()) fail_usage("pretrain", "expected token files by --data, got none");
   if (f.preset.empty() && !f.model.given("dim") && !f.resume)
     fail_usage("pretrain", "expected --preset or the model's own flags, got neither");
+  if (!spec.train.tokenizer.empty())
+    expect_tokenizer_of_data(spec, Tokenizer::load(spec.train.tokenizer));
   const TrainDType d = spec.train.dtype;
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});

@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "cli/commands.h"
+#include "cli/data_tokenizer.h"
 #include "cli/pretrain.h"
 #include "cli/signals.h"
 #include "core/error.h"
@@ -68,6 +69,7 @@ PrepareResult prepare_stories(const fs::path& text, const fs::path& out, const T
   p.encode = [t](std::string_view s, std::vector<int32_t>& ids) { t.encode_to(s, ids); };
   p.vocab = t.vocab_size(), p.bos = t.bos(), p.eos = t.eos();
   p.tokenizer_id = "quickstart";
+  p.vocabulary_id = vocabulary_digest(t);
   return prepare(p);
 }
 

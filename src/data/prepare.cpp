@@ -200,10 +200,12 @@ class Run {
 
   void save(bool done) {
     const int inside = at_.inside + 2 * at_.in_first + 4 * at_.in_line + 8 * (open_ == &val_);
-    const json state = {{"run", fingerprint_},  {"done", done},           {"file", at_.file},
-                        {"offset", at_.offset}, {"line", at_.line},       {"inside", inside},
-                        {"bytes", bytes_},      {"pieces", rule_.pieces}, {"train", train_.save()},
-                        {"val", val_.save()}};
+    json state = {{"run", fingerprint_},  {"done", done},           {"file", at_.file},
+                  {"offset", at_.offset}, {"line", at_.line},       {"inside", inside},
+                  {"bytes", bytes_},      {"pieces", rule_.pieces}, {"train", train_.save()},
+                  {"val", val_.save()}};
+    // Beside "run", so that the folders of versions without it stay good.
+    if (!spec_.vocabulary_id.empty()) state["vocabulary"] = spec_.vocabulary_id;
     write_file_atomic(spec_.out / state_name, state.dump(1) + "\n");
   }
 
@@ -373,6 +375,20 @@ class Run {
 PrepareResult prepare(const PrepareSpec& spec) {
   check_spec(spec);
   return Run(spec).run();
+}
+
+std::optional<PreparedWith> prepared_with(const fs::path& folder) {
+  const fs::path path = folder / state_name;
+  std::error_code absent;
+  if (!fs::is_regular_file(path, absent)) return {};
+  try {
+    const json state = read_json(path);
+    const json& run = state.at("run");
+    return PreparedWith{run.at("tokenizer").get<std::string>(),
+                        state.value("vocabulary", std::string()), run.at("vocab").get<int64_t>()};
+  } catch (const Error&) { return {}; } catch (const json::exception&) {
+    return {};
+  }  // another program's file of the same name
 }
 
 }  // namespace hearth

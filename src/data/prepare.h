@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,7 +40,8 @@ struct PrepareSpec {
   std::function<void(std::string_view, std::vector<int32_t>&)> encode;
   int64_t vocab = 0;
   int32_t bos = -1, eos = -1;
-  std::string tokenizer_id;  // names the tokenizer: a run goes on only with the same one
+  std::string tokenizer_id;   // names the tokenizer: a run goes on only with the same one
+  std::string vocabulary_id;  // names its tokens, whichever files they come from; may be empty
 
   bool progress = false;                        // a line on stderr
   std::function<void(int64_t block)> on_block;  // called after each block is written
@@ -55,5 +57,14 @@ struct PrepareResult {
 };
 
 PrepareResult prepare(const PrepareSpec&);
+
+// The tokenizer that the token files of a folder were prepared with.
+struct PreparedWith {
+  std::string tokenizer_id, vocabulary_id;  // as PrepareSpec has them
+  int64_t vocab = 0;
+};
+
+// Nothing where the folder has no state file of prepare, or one that cannot be read.
+std::optional<PreparedWith> prepared_with(const std::filesystem::path& folder);
 
 }  // namespace hearth

@@ -1,0 +1,82 @@
+// Token files, the tokenizer they were prepared with, and the model that is trained on them.
+#include "e2e/command.h"
+
+namespace hearth {
+namespace {
+
+class DataTokenizer : public testing::Test {
+ protected:
+  void SetUp() override {
+    json_of(run(folder,
+                {"data", "stories", "--out", folder / "text.txt", "--stories", "60", "--json"}));
+    train("tok", "300");
+    train("other", "280");
+    prepare("tok", "toks");
+  }
+  Ran train(const std::string& name, const std::string& vocab,
+            const std::string& text = "text.txt") const {
+    const Ran r = run(folder, {"tokenizer", "train", "--input", folder / text, "--vocab", vocab,
+                               "--out", folder / name});
+    EXPECT_EQ(r.status, 0) << r.err;
+    return r;
+  }
+  void prepare(const std::string& tokenizer, const std::string& to) const {
+    json_of(run(folder,
+                {"data", "prepare", "--tokenizer", folder / tokenizer, "--input",
+                 folder / "text.txt", "--out", folder / to, "--val-fraction", "0.1", "--json"}));
+  }
+  Arguments pretrain(const std::string& tokenizer, const std::string& to) const {
+    Arguments a = tiny_run(folder / "toks/train_*.bin", folder / to, 4);
+    const auto vocab = std::find(a.begin(), a.end(), "--vocab");
+    a.erase(vocab, vocab + 2);
+    return a + Arguments{"--tokenizer", folder / tokenizer};
+  }
+  std::string text_of(const std::string& name) const { return (folder / name).string(); }
+
+  const Folder folder;
+};
+
+TEST_F(DataTokenizer, AnotherThanTheDatasIsRefused) {
+  const std::string expected =
+      "[--tokenizer] " + text_of("toks") + "/ was prepared with another tokenizer (300 tokens) " +
+      "than " + text_of("other") + " (280 tokens): give the one it was prepared with";
+  expect_error(run(folder, pretrain("other", "run")), 1, expected);
+  EXPECT_FALSE(fs::exists(folder / "run"));
+  // The one of the validation data counts too.
+  prepare("other", "others");
+  expect_error(run(folder, pretrain("tok", "run") +
+                               Arguments{"--val", folder / "others/val_*.bin", "--vocab", "300"}),
+               1, text_of("others") + "/ was prepared with another tokenizer (280 tokens)");
+  // As versions wrote the state that told only the digest of the tokenizer's files.
+  const fs::path state = folder / "toks/prepare.json";
+  auto j = nlohmann::json::parse(read_file(state));
+  ASSERT_EQ(j.erase("vocabulary"), 1u);
+  write_file_atomic(state, j.dump());
+  expect_error(run(folder, pretrain("other", "run")), 1, expected);
+  json_of(run(folder, pretrain("tok", "old") + Arguments{"--vocab", "300"}));
+  // What tells nothing is passed over.
+  int runs = 0;
+  for (const char* unknown : {"{", "[]", "{\"run\": {\"tokenizer\": 3}}", "{\"run\": []}"}) {
+    write_file_atomic(state, std::string_view(unknown));
+    json_of(run(folder, pretrain("other", "unknown" + std::to_string(runs++)) +
+                            Arguments{"--vocab=300"}));
+  }
+}
+
+TEST_F(DataTokenizer, ACopyOfTheDatasIsTaken) {
+  json_of(run(folder, pretrain("tok", "run") + Arguments{"--vocab", "300"}));
+  json_of(run(folder, pretrain("run/latest", "again") + Arguments{"--vocab", "300"}));
+  json_of(run(folder, pretrain("tok/tokenizer.json", "file") + Arguments{"--vocab", "300"}));
+}
+
+TEST_F(DataTokenizer, AResumedRunIsOnlyWarned) {
+  json_of(
+      run(folder, pretrain("tok", "run") + Arguments{"--vocab", "300", "--stop-after-step", "2"}));
+  train("tok", "290");  // over the one that the run began with
+  const Ran r = run(folder, {"pretrain", "--run", folder / "run", "--resume", "--json"});
+  EXPECT_EQ(json_of(r)["steps"], 4);
+  EXPECT_NE(r.err.find("was prepared with another tokenizer"), std::string::npos) << r.err;
+}
+
+}  // namespace
+}  // namespace hearth
