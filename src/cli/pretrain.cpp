@@ -11,6 +11,7 @@
 #include "data/loader.h"
 #include "infer/engine.h"
 #include "io/terminal.h"
+#include "io/toml.h"
 #include "tokenizer/tokenizer.h"
 #include "train/peak.h"
 
@@ -52,6 +53,34 @@ void expect_tokenizer_of_data(const RunSpec& spec, const Tokenizer& tokenizer) {
   say_problem(problem);
 }
 
+// The vocabulary that the run in the folder began with; 0: there is no run.
+int64_t vocab_of_run(const std::filesystem::path& run) {
+  const std::filesystem::path file = run / "config.toml";
+  int64_t vocab = 0;
+  if (std::filesystem::exists(file))
+    for (const TomlItem& item : read_toml(file))
+      if (item.key == "vocab") field_from_text(vocab, item.values, file.string());
+  return vocab;
+}
+
+// Without --vocab the model has a row of the embedding for each token.
+void fit_vocab(RunSpec& spec, bool given, int64_t tokens) {
+  int64_t& vocab = spec.model.vocab;
+  if (!given) {
+    // A run that began with the preset's keeps that.
+    if (!spec.resume || vocab_of_run(spec.run) != vocab) vocab = tokens;
+    return;
+  }
+  if (spec.resume) return;
+  if (vocab < tokens)
+    fail_usage("--vocab", "expected at least the {} tokens of {}, got {}", tokens,
+               spec.train.tokenizer, vocab);
+  if (vocab > tokens)
+    spec.notes.push_back(fmt::format(
+        "--vocab {} is more than the {} tokens of {}: {} rows of the embedding are never used",
+        vocab, tokens, spec.train.tokenizer, vocab - tokens));
+}
+
 void run(const PretrainFlags& f) {
   RunSpec spec;
   spec.train = with_auto_dtype<TrainConfig>();
@@ -67,8 +96,11 @@ void run(const PretrainFlags& f) {
   if (spec.train.data.empty()) fail_usage("pretrain", "expected token files by --data, got none");
   if (f.preset.empty() && !f.model.given("dim") && !f.resume)
     fail_usage("pretrain", "expected --preset or the model's own flags, got neither");
-  if (!spec.train.tokenizer.empty())
-    expect_tokenizer_of_data(spec, Tokenizer::load(spec.train.tokenizer));
+  if (!spec.train.tokenizer.empty()) {
+    const Tokenizer tokenizer = Tokenizer::load(spec.train.tokenizer);
+    expect_tokenizer_of_data(spec, tokenizer);
+    fit_vocab(spec, f.model.given("vocab"), tokenizer.vocab_size());
+  }
   const TrainDType d = spec.train.dtype;
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});

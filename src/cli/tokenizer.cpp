@@ -16,6 +16,7 @@
 #include "io/files.h"
 #include "io/json.h"
 #include "io/progress.h"
+#include "io/terminal.h"
 #include "tokenizer/scanner.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/train.h"
@@ -52,17 +53,26 @@ void run_train(const TrainFlags& flags) {
   constexpr size_t piece = 16 << 20;  // words are counted: a long text may come in pieces
   const DocumentSpec documents{.inputs = files, .piece = piece};
   DocumentReader reader(documents);
+  bool any_text = false;
   const auto next = [&](std::string& text) {
     Document d;
     if (!reader.next(d)) return false;
     text =
         d.json ? jsonl_text(d.raw, document_place(documents, d.file, d.line)) : std::string(d.raw);
+    any_text |= !text.empty();
     return true;
   };
   const Tokenizer tokenizer = train_bpe(spec, next, threads);
+  if (!any_text)
+    fail(flags.input.front(), "expected text to learn a tokenizer from, got none in {} {}",
+         files.size(), files.size() == 1 ? "file" : "files");
   status.finish(fmt::format("learned {} tokens from the words of {:.1f} MB", tokenizer.vocab_size(),
                             double(bytes) * 1e-6));
   tokenizer.save(flags.out);
+  if (tokenizer.vocab_size() < spec.vocab)
+    say_problem(fmt::format(
+        "the text gave only {} of the {} tokens asked for; use --vocab {} with pretrain",
+        tokenizer.vocab_size(), spec.vocab, tokenizer.vocab_size()));
   const double seconds = seconds_since(start);
   if (flags.json)
     fmt::print("{}\n", ordered_json{{"vocab", tokenizer.vocab_size()},

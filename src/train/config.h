@@ -83,7 +83,8 @@ struct TrainConfig {
     v("data", data,
       "token files to train on; patterns, also mixed by weight: a*.bin:0.7,b*.bin:0.3");
     v("val", val, "token files to validate on");
-    v("tokenizer", tokenizer, "tokenizer to sample with and to save beside the weights");
+    v("tokenizer", tokenizer,
+      "tokenizer to save beside the weights and to sample with; sets --vocab");
     v("steps", steps, "optimizer steps");
     v("batch", batch, "sequences in a micro-batch; 0: the most that fit, up to tokens_per_step");
     v("seq", seq, "tokens in a sequence; 0: the model's context; may change: 0:256,1000:1024");

@@ -119,6 +119,7 @@ class Run {
       load(*found, false);
       return reconcile(spec_.run, *found, config_.keep);
     }
+    for (const std::string& note : spec_.notes) spec_.warn(note);
     state_.data = fingerprint_of(parse_sources(config_.data));
     store_.initialise(config_.seed);
     for (const BatchShape& s : shapes_) state_.batches.push_back(s.B);

@@ -27,6 +27,7 @@ struct RunSpec {
   const std::atomic<int>* stop = nullptr;  // set by a signal handler
   // Text the model makes at this moment, for the log; absent: no samples.
   std::function<std::string(ParamStore&)> sample;
+  std::vector<std::string> notes;                // for `warn`, where the run begins anew
   std::function<void(const std::string&)> warn;  // about a damaged checkpoint, a fallback
 };
 

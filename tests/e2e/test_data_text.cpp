@@ -36,8 +36,6 @@ TEST(OneText, GoesThroughTheExampleOfTheReadme) {
     const Ran trained = run(folder, {"pretrain",
                                      "--preset",
                                      "tiny",
-                                     "--vocab",
-                                     "512",
                                      "--tokenizer",
                                      tok,
                                      "--run",

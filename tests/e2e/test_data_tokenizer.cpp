@@ -44,38 +44,83 @@ TEST_F(DataTokenizer, AnotherThanTheDatasIsRefused) {
   EXPECT_FALSE(fs::exists(folder / "run"));
   // The one of the validation data counts too.
   prepare("other", "others");
-  expect_error(run(folder, pretrain("tok", "run") +
-                               Arguments{"--val", folder / "others/val_*.bin", "--vocab", "300"}),
-               1, text_of("others") + "/ was prepared with another tokenizer (280 tokens)");
+  expect_error(
+      run(folder, pretrain("tok", "run") + Arguments{"--val", folder / "others/val_*.bin"}), 1,
+      text_of("others") + "/ was prepared with another tokenizer (280 tokens)");
   // As versions wrote the state that told only the digest of the tokenizer's files.
   const fs::path state = folder / "toks/prepare.json";
   auto j = nlohmann::json::parse(read_file(state));
   ASSERT_EQ(j.erase("vocabulary"), 1u);
   write_file_atomic(state, j.dump());
   expect_error(run(folder, pretrain("other", "run")), 1, expected);
-  json_of(run(folder, pretrain("tok", "old") + Arguments{"--vocab", "300"}));
+  json_of(run(folder, pretrain("tok", "old")));
   // What tells nothing is passed over.
   int runs = 0;
   for (const char* unknown : {"{", "[]", "{\"run\": {\"tokenizer\": 3}}", "{\"run\": []}"}) {
     write_file_atomic(state, std::string_view(unknown));
-    json_of(run(folder, pretrain("other", "unknown" + std::to_string(runs++)) +
-                            Arguments{"--vocab=300"}));
+    json_of(run(folder,
+                pretrain("other", "unknown" + std::to_string(runs++)) + Arguments{"--vocab=300"}));
   }
 }
 
 TEST_F(DataTokenizer, ACopyOfTheDatasIsTaken) {
-  json_of(run(folder, pretrain("tok", "run") + Arguments{"--vocab", "300"}));
-  json_of(run(folder, pretrain("run/latest", "again") + Arguments{"--vocab", "300"}));
-  json_of(run(folder, pretrain("tok/tokenizer.json", "file") + Arguments{"--vocab", "300"}));
+  json_of(run(folder, pretrain("tok", "run")));
+  json_of(run(folder, pretrain("run/latest", "again")));
+  json_of(run(folder, pretrain("tok/tokenizer.json", "file")));
 }
 
 TEST_F(DataTokenizer, AResumedRunIsOnlyWarned) {
-  json_of(
-      run(folder, pretrain("tok", "run") + Arguments{"--vocab", "300", "--stop-after-step", "2"}));
+  json_of(run(folder, pretrain("tok", "run") + Arguments{"--stop-after-step", "2"}));
   train("tok", "290");  // over the one that the run began with
   const Ran r = run(folder, {"pretrain", "--run", folder / "run", "--resume", "--json"});
   EXPECT_EQ(json_of(r)["steps"], 4);
   EXPECT_NE(r.err.find("was prepared with another tokenizer"), std::string::npos) << r.err;
+}
+
+TEST_F(DataTokenizer, GivesTheModelItsVocabulary) {
+  json_of(run(folder, pretrain("tok", "run") + Arguments{"--stop-after-step", "2"}));
+  EXPECT_NE(read_file(folder / "run/config.toml").find("\nvocab = 300\n"), std::string::npos);
+  json_of(run(folder, pretrain("tok", "run") + Arguments{"--resume", "--stop-after-step", "3"}));
+  EXPECT_EQ(
+      json_of(run(folder, {"pretrain", "--run", folder / "run", "--resume", "--json"}))["steps"],
+      4);
+  const Ran wide = run(folder, pretrain("tok", "wide") + Arguments{"--vocab", "320"});
+  json_of(wide);
+  EXPECT_NE(wide.err.find("--vocab 320 is more than the 300 tokens of " + text_of("tok") +
+                          ": 20 rows of the embedding are never used"),
+            std::string::npos)
+      << wide.err;
+  expect_error(run(folder, pretrain("tok", "narrow") + Arguments{"--vocab", "299"}), 2,
+               "[--vocab] expected at least the 300 tokens of " + text_of("tok") + ", got 299");
+}
+
+// As runs began with the preset's vocabulary: the same command with --resume goes on.
+TEST_F(DataTokenizer, ARunWithThePresetsVocabularyGoesOn) {
+  const Arguments over{"--preset", "tiny", "--kv-heads", "2"};
+  json_of(run(folder, pretrain("tok", "run") + over +
+                          Arguments{"--vocab", "2048", "--stop-after-step", "2"}));
+  EXPECT_EQ(json_of(run(folder, pretrain("tok", "run") + over + Arguments{"--resume"}))["steps"],
+            4);
+}
+
+TEST_F(DataTokenizer, TrainingSaysHowManyTokensTheTextGave) {
+  write_file_atomic(folder / "short.txt", std::string_view("the cat and the dog"));
+  const Ran few = train("few", "8192", "short.txt");
+  const auto made = nlohmann::json::parse(read_file(folder / "few/tokenizer.json"));
+  const std::string size = std::to_string(made["model"]["vocab"].size() + 1);  // and end-of-text
+  EXPECT_NE(few.err.find("hearth: the text gave only " + size +
+                         " of the 8192 tokens asked for; use --vocab " + size + " with pretrain\n"),
+            std::string::npos)
+      << few.err;
+  EXPECT_EQ(train("all", "300").err.find("asked for"), std::string::npos);
+  write_file_atomic(folder / "empty.txt", std::string_view(""));
+  const Ran none = run(folder, {"tokenizer", "train", "--input", folder / "empty.txt", "--vocab",
+                                "300", "--out", folder / "none"});
+  EXPECT_EQ(none.status, 1) << none.err;
+  EXPECT_NE(none.err.find("empty.txt] expected text to learn a tokenizer from, got none"),
+            std::string::npos)
+      << none.err;
+  EXPECT_FALSE(fs::exists(folder / "none"));
 }
 
 }  // namespace
