@@ -13,6 +13,7 @@
 #include "data/prepare.h"
 #include "data/sides.h"
 #include "data/stat.h"
+#include "io/terminal.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hearth {
@@ -45,6 +46,19 @@ void use_tokenizer(PrepareSpec& spec, const Tokenizer& tokenizer, const std::str
   spec.vocabulary_id = vocabulary_digest(tokenizer);
 }
 
+void warn_of_marks(const PrepareResult& r) {
+  constexpr size_t most = 5;  // files that are named
+  for (size_t i = 0; i < std::min(most, r.marks_inside.size()); ++i) {
+    const auto& [path, count] = r.marks_inside[i];
+    say_problem(
+        fmt::format("{}: {} times <|endoftext|> inside a line was taken as ordinary characters; "
+                    "put it on a line of its own",
+                    path == "-" ? "stdin" : path.string(), count));
+  }
+  if (r.marks_inside.size() > most)
+    say_problem(fmt::format("the same in {} more files", r.marks_inside.size() - most));
+}
+
 void run_prepare(const PrepareFlags& flags) {
   PrepareSpec spec = flags.spec;
   spec.out = flags.out;
@@ -58,6 +72,7 @@ void run_prepare(const PrepareFlags& flags) {
 
   const auto start = std::chrono::steady_clock::now();
   const PrepareResult r = prepare(spec);
+  warn_of_marks(r);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (flags.json) {

@@ -121,9 +121,12 @@ class TextSource : public Lines {
       if (text_.size() > most()) return cut(d);
       // A line that is a separator is read whole, whatever room there is.
       if (!read_line(std::max(most() + 1 - text_.size(), separator.size() + 2))) break;
-      const bool separates = !in_line_ && is_separator();
+      const bool separates = !in_line_ && without_line_end(line_) == separator;
       in_line_ = !line_.ends_with('\n');
-      if (separates) return end(d, true);
+      if (separates) {
+        at.windows = line_.ends_with("\r\n");
+        return end(d, true);
+      }
       text_ += line_;
     }
     end(d, !at.in_first);  // a file of one document keeps its last line end
@@ -138,15 +141,21 @@ class TextSource : public Lines {
     return std::count(text.begin(), text.end(), '\n');
   }
 
-  bool is_separator() const {
-    std::string_view bare = line_;
-    if (bare.ends_with('\n')) bare.remove_suffix(1);
-    return bare == separator;
+  static std::string_view without_line_end(std::string_view line) {
+    if (line.ends_with("\r\n")) return line.substr(0, line.size() - 2);
+    return line.substr(0, line.size() - line.ends_with('\n'));
   }
+  // A carriage return before the line end is the text's own where the separators have none.
   bool end(Document& d, bool drop_line_end) {
     if (drop_line_end && text_.ends_with('\n')) text_.pop_back();
+    if (drop_line_end && at.windows && text_.ends_with('\r')) text_.pop_back();
     at.inside = at.in_first = at.in_line = in_line_ = false;
+    return give(d);
+  }
+  bool give(Document& d) const {
     d.raw = text_;
+    for (size_t i = 0; (i = d.raw.find(separator, i)) != d.raw.npos; i += separator.size())
+      ++d.marks_inside;
     return true;
   }
   // Gives out a piece and keeps the rest for the next one.
@@ -159,8 +168,8 @@ class TextSource : public Lines {
     move(-int64_t(held_.size()), -lines_in(held_));
     text_.resize(size);
     at.inside = true, at.in_line = !text_.ends_with('\n');
-    d.raw = text_, d.ends = false;
-    return true;
+    d.ends = false;
+    return give(d);
   }
 
   std::string text_, held_;
@@ -306,6 +315,7 @@ bool DocumentReader::next(Document& d) {
   while (source_) {
     const int64_t before = source_->bytes;
     d.begins = d.ends = true;
+    d.marks_inside = 0;
     const bool found = source_->next(d);
     bytes_ += source_->bytes - before;
     if (found) {

@@ -2,10 +2,10 @@
 // files or on standard input, and knows at each moment from where to go on: the position behind the
 // last document.
 //
-// Text: documents are separated by a line that is exactly `<|endoftext|>` (the line end before it
-// belongs to neither); a file without such a line is one document. A text may be read in pieces,
-// cut at the ends of paragraphs or lines. JSONL: one object a line (data/jsonl.h). Parquet: one
-// column of strings; nulls are passed over.
+// Text: documents are separated by a line that holds only `<|endoftext|>` (Unix or Windows line
+// ends; the line end before it belongs to neither); a file without such a line is one document. A
+// text may be read in pieces, cut at the ends of paragraphs or lines. JSONL: one object a line
+// (data/jsonl.h). Parquet: one column of strings; nulls are passed over.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct SourcePosition {
   int64_t offset = 0;  // byte of that file, unpacked; Parquet: row
   int64_t line = 0;    // lines (Parquet: rows) before it
   // Of a text that is read in pieces: whether the position is inside a document, inside the first
-  // document of its file, inside a line.
-  bool inside = false, in_first = false, in_line = false;
+  // document of its file, inside a line; and whether the last separator had a Windows line end.
+  bool inside = false, in_first = false, in_line = false, windows = false;
 };
 
 struct Document {
@@ -34,6 +34,7 @@ struct Document {
   bool json = false;                // raw is to go through jsonl_text
   bool begins = true, ends = true;  // false: a piece of a text, with others before or after it
   int64_t file = 0, line = 0;
+  int64_t marks_inside = 0;  // `<|endoftext|>` inside lines of a text, where it separates nothing
 };
 
 struct DocumentSpec {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <future>
+#include <map>
 #include <utility>
 
 #include "core/error.h"
@@ -104,7 +105,8 @@ struct Block {
   std::vector<Piece> pieces;  // the first `used` of these
   size_t used = 0;
   SourcePosition after;
-  int64_t bytes = 0, packed = 0;  // read by then
+  int64_t bytes = 0, packed = 0;            // read by then
+  std::map<int64_t, int64_t> marks_inside;  // of each file, in this block
 };
 
 class Run {
@@ -140,6 +142,7 @@ class Run {
         auto reading = std::async(std::launch::async, [&] { return read_block(ahead, reader); });
         encode_block(now);
         write_block(now);
+        for (const auto& [file, n] : now.marks_inside) marks_inside_[size_t(file)] += n;
         at_ = now.after;
         bytes_ = before + now.bytes;
         if ((n + 1) % spec_.save_blocks == 0) save(false);
@@ -172,16 +175,20 @@ class Run {
       fail(path.string(),
            "expected the state of this very run, got one with other inputs, tokenizer or "
            "settings: choose another folder, or remove this one");
-    const int64_t inside = state.has("inside") ? state.integer("inside", 0, 15) : 0;  // bits
+    const int64_t inside = state.has("inside") ? state.integer("inside", 0, 31) : 0;  // bits
     at_ = {state.integer("file", 0, int64_t(sources_.inputs.size())),
            state.integer("offset"),
            state.integer("line"),
            (inside & 1) != 0,
            (inside & 2) != 0,
-           (inside & 4) != 0};
+           (inside & 4) != 0,
+           (inside & 16) != 0};
     open_ = !at_.inside ? nullptr : (inside & 8) != 0 ? &val_ : &train_;
     bytes_ = state.integer("bytes");
     resumed_ = true;
+    if (state.has("marks_inside"))
+      marks_inside_ = state.integers("marks_inside", sources_.inputs.size());
+    marks_inside_.resize(sources_.inputs.size());
     rule_.pieces = state.has("pieces") && state.boolean("pieces");
     train_.restore(state.object("train"));
     val_.restore(state.object("val"));
@@ -199,13 +206,16 @@ class Run {
   }
 
   void save(bool done) {
-    const int inside = at_.inside + 2 * at_.in_first + 4 * at_.in_line + 8 * (open_ == &val_);
+    const int inside =
+        at_.inside + 2 * at_.in_first + 4 * at_.in_line + 8 * (open_ == &val_) + 16 * at_.windows;
     json state = {{"run", fingerprint_},  {"done", done},           {"file", at_.file},
                   {"offset", at_.offset}, {"line", at_.line},       {"inside", inside},
                   {"bytes", bytes_},      {"pieces", rule_.pieces}, {"train", train_.save()},
                   {"val", val_.save()}};
     // Beside "run", so that the folders of versions without it stay good.
     if (!spec_.vocabulary_id.empty()) state["vocabulary"] = spec_.vocabulary_id;
+    if (std::ranges::any_of(marks_inside_, [](int64_t n) { return n > 0; }))
+      state["marks_inside"] = marks_inside_;
     write_file_atomic(spec_.out / state_name, state.dump(1) + "\n");
   }
 
@@ -213,6 +223,7 @@ class Run {
     b.text.clear();
     b.documents.clear();
     b.used = 0;
+    b.marks_inside.clear();
     const size_t piece_bytes = size_t(std::max<int64_t>(1, spec_.block_bytes / 64));
     size_t piece_end = 0;  // of the text, before the next piece begins
     Document d;
@@ -226,6 +237,7 @@ class Run {
       b.documents.push_back(
           {b.text.size(), d.raw.size(), d.file, d.line, d.json, d.begins, d.ends});
       b.text += d.raw;
+      if (d.marks_inside > 0) b.marks_inside[d.file] += d.marks_inside;
       ++b.pieces[b.used - 1].count;
     }
     b.after = reader.position();
@@ -354,6 +366,8 @@ class Run {
     r.val_shards = int64_t(val.size());
     for (const auto& list : {train, val})
       for (const auto& [p, tokens] : list) r.files.push_back(p);
+    for (size_t i = 0; i < marks_inside_.size(); ++i)
+      if (marks_inside_[i] > 0) r.marks_inside.emplace_back(sources_.inputs[i], marks_inside_[i]);
     return r;
   }
 
@@ -367,6 +381,8 @@ class Run {
   Split* open_ = nullptr;  // the side that has the document inside which at_ lies
   SourcePosition at_;
   int64_t bytes_ = 0;
+  // `<|endoftext|>` inside lines, of each input.
+  std::vector<int64_t> marks_inside_ = std::vector<int64_t>(sources_.inputs.size());
   bool resumed_ = false;
 };
 

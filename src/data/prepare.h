@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "data/documents.h"
@@ -54,6 +55,8 @@ struct PrepareResult {
   bool resumed = false;  // went on from a state file
   bool pieces = false;   // texts were cut so that both sides got some (data/sides.h)
   std::vector<std::filesystem::path> files;
+  // Inputs with `<|endoftext|>` inside lines, where it separates nothing, and how often.
+  std::vector<std::pair<std::filesystem::path, int64_t>> marks_inside;
 };
 
 PrepareResult prepare(const PrepareSpec&);

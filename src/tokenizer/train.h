@@ -29,7 +29,7 @@ using TextSource = std::function<bool(std::string&)>;
 // does. The result does not depend on the number of threads. Where the text has no pair left, the
 // vocabulary comes out smaller than asked.
 Tokenizer train_bpe(const BpeTrainSpec&, const TextSource&, Threads&);
-// Text files (a line that is exactly `<|endoftext|>` ends a document) and .jsonl with "text".
+// Text files (a line that holds only `<|endoftext|>` ends a document) and .jsonl with "text".
 Tokenizer train_bpe(const BpeTrainSpec&, std::span<const std::filesystem::path>, Threads&);
 
 }  // namespace hearth

@@ -43,7 +43,7 @@ class Documents {
     text.clear();
     for (std::string line; std::getline(in_, line);) {
       ++line_;
-      const bool end = line == "<|endoftext|>";
+      const bool end = line == "<|endoftext|>" || line == "<|endoftext|>\r";
       if (!end) {
         text += line;
         if (!in_.eof()) text += '\n';

@@ -62,6 +62,57 @@ TEST(Prepare, PartsTextAtEndOfTextLines) {
             llmc_tokens({std::string_view("x\0y", 3), "\xff"}));
 }
 
+TEST(Prepare, PartsTextAtEndOfTextLinesOfWindows) {
+  EXPECT_EQ(prepared("a.txt", "one\r\n<|endoftext|>\r\ntwo\r\n2\r\n<|endoftext|>\r\nthree\r\n"),
+            llmc_tokens({"one", "two\r\n2", "three"}));
+  EXPECT_EQ(prepared("a.txt", "one\r\n"), llmc_tokens({"one\r\n"}));
+  // With Unix line ends a carriage return is the text's own.
+  EXPECT_EQ(prepared("a.txt", "one\r\n<|endoftext|>\ntwo\r\n"), llmc_tokens({"one\r", "two\r"}));
+  EXPECT_EQ(prepared("a.txt", "one\n<|endoftext|>\r"), llmc_tokens({"one\n<|endoftext|>\r"}));
+}
+
+// The same count at any thread count, and after a stop in any block.
+TEST(Prepare, CountsEndOfTextInsideLines) {
+  const TemporaryFolder dir;
+  std::string text;
+  for (int i = 0; i < 40; ++i)
+    text += fmt::format("a{}<|endoftext|>b<|endoftext|>\r\n{}", i,
+                        i % 3 == 0 ? "<|endoftext|>\r\n" : "");
+  put_file(dir / "a.txt", text);
+  put_file(dir / "b.txt", "one\n<|endoftext|>\ntwo\n");
+  put_file(dir / "c.txt", "one <|endoftext|>\ntwo\n");
+  put_file(dir / "d.jsonl", "{\"text\": \"one<|endoftext|>two\"}\n");
+  const auto spec_to = [&](const std::string& out) {
+    PrepareSpec spec = byte_spec(dir / out, {});
+    for (const char* name : {"a.txt", "b.txt", "c.txt", "d.jsonl"})
+      spec.inputs.push_back((dir / name).string());
+    spec.block_bytes = 200, spec.save_blocks = 1;
+    return spec;
+  };
+  const std::vector<std::pair<fs::path, int64_t>> expected{{dir / "a.txt", 80}, {dir / "c.txt", 1}};
+  std::string bytes;
+  for (const int threads : {1, 3}) {
+    PrepareSpec spec = spec_to(fmt::format("threads{}", threads));
+    spec.threads = threads;
+    EXPECT_EQ(prepare(spec).marks_inside, expected);
+    EXPECT_EQ(prepare(spec).marks_inside, expected);  // of the finished run
+    bytes = get_file(spec.out / "train_000001.bin");
+  }
+  for (const int64_t stop : {0, 2, 4}) {
+    PrepareSpec spec = spec_to(fmt::format("stopped{}", stop));
+    struct Stop {};
+    spec.on_block = [&](int64_t block) {
+      if (block == stop) throw Stop();
+    };
+    EXPECT_THROW(prepare(spec), Stop);
+    spec.on_block = nullptr;
+    const PrepareResult r = prepare(spec);
+    EXPECT_TRUE(r.resumed);
+    EXPECT_EQ(r.marks_inside, expected) << stop;
+    EXPECT_EQ(get_file(spec.out / "train_000001.bin"), bytes) << stop;
+  }
+}
+
 TEST(Prepare, TakesEveryKindOfJsonl) {
   EXPECT_EQ(
       prepared("a.jsonl", R"({"text": "hello\n"}
