@@ -100,6 +100,10 @@ void run(const PretrainFlags& f) {
     const Tokenizer tokenizer = Tokenizer::load(spec.train.tokenizer);
     expect_tokenizer_of_data(spec, tokenizer);
     fit_vocab(spec, f.model.given("vocab"), tokenizer.vocab_size());
+  } else {
+    spec.notes.push_back(
+        "without --tokenizer the checkpoints will have no tokenizer, so generate and chat will not "
+        "work with them");
   }
   const TrainDType d = spec.train.dtype;
   const std::unique_ptr<Backend> backend =

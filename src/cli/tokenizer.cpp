@@ -37,6 +37,7 @@ struct TrainFlags {
 
 void run_train(const TrainFlags& flags) {
   std::vector<fs::path> files = expand_globs(flags.input);
+  refuse_folders(files, "*.txt");
   std::ranges::sort(files);  // each once, so that the order given does not matter
   files.erase(std::unique(files.begin(), files.end()), files.end());
   const auto start = Clock::now();

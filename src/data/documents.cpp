@@ -38,15 +38,18 @@ std::string kind_of_name(fs::path path) {
   return path.extension().string();
 }
 
-SourceKind kind_of(const fs::path& path, std::string_view head, SourceKind asked) {
-  if (asked != SourceKind::automatic) return asked;
+SourceKind kind_of(const fs::path& path, std::string_view head, const DocumentSpec& spec) {
+  if (spec.kind != SourceKind::automatic) return spec.kind;
   const std::string ext = kind_of_name(path);
   if (head.starts_with("PAR1") || ext == ".parquet") return SourceKind::parquet;
-  refuse_table(path, "a \"text\" (or name its kind, text, yourself to take it as it is)");
+  const std::string as_text =
+      spec.kind_flag ? fmt::format("give {} text", spec.kind_flag) : "call it .txt";
+  refuse_table(path, fmt::format("a \"text\" (or {} to take it as it is)", as_text));
   if (ext == ".json")
     fail(path.string(),
          "expected text, JSONL or Parquet, got a .json file: write one object a line and call it "
-         ".jsonl, or name its kind (jsonl or text) yourself");
+         ".jsonl, or {} to take it as it is",
+         as_text);
   return ext == ".jsonl" || ext == ".ndjson" ? SourceKind::jsonl : SourceKind::text;
 }
 
@@ -266,7 +269,7 @@ class ParquetSource : public Source {
 std::unique_ptr<Source> open_source(const DocumentSpec& spec, const SourcePosition& at) {
   const fs::path& path = spec.inputs[size_t(at.file)];
   auto stream = std::make_unique<ByteStream>(path);
-  const SourceKind kind = kind_of(path, stream->peek(), spec.kind);
+  const SourceKind kind = kind_of(path, stream->peek(), spec);
   if (kind == SourceKind::parquet) {
     auto source = std::make_unique<ParquetSource>(std::move(stream), path, spec);
     source->go_to(at.offset);
@@ -298,7 +301,7 @@ std::string document_place(const DocumentSpec& spec, int64_t file, int64_t line)
 
 DocumentReader::DocumentReader(DocumentSpec spec, SourcePosition start)
     : spec_(std::move(spec)), at_(start) {
-  for (const fs::path& path : spec_.inputs) kind_of(path, {}, spec_.kind);  // told at once
+  for (const fs::path& path : spec_.inputs) kind_of(path, {}, spec_);  // told at once
   for (int64_t i = 0; i < at_.file; ++i)
     if (const fs::path& path = spec_.inputs[size_t(i)]; path != "-")
       packed_before_ += int64_t(fs::file_size(path));

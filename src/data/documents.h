@@ -44,6 +44,7 @@ struct DocumentSpec {
   size_t longest = size_t(1) << 30;  // bytes of a document; a longer one is an error
   size_t piece = 0;                  // > 0: a text of more bytes is read in pieces
   const char* limit_flag = nullptr;  // that sets `longest`, for the error
+  const char* kind_flag = nullptr;   // that sets `kind`, for the error
   // Bytes of a Parquet file that comes packed or through a pipe, which is unpacked to the disk.
   int64_t longest_spool = int64_t(4) << 30;
 };

@@ -48,6 +48,7 @@ std::vector<fs::path> expand_inputs(const PrepareSpec& spec) {
       for (fs::path& p : expand_glob(input)) paths.push_back(std::move(p));
     }
   }
+  refuse_folders(paths, "*.txt");
   return paths;
 }
 
@@ -118,7 +119,8 @@ class Run {
                  .column = spec.column,
                  .longest = size_t(spec.max_document_bytes),
                  .piece = size_t(spec.max_document_bytes),
-                 .limit_flag = "--max-document-bytes"},
+                 .limit_flag = "--max-document-bytes",
+                 .kind_flag = "--source"},
         fingerprint_(fingerprint(spec, sources_.inputs)),
         threads_(spec.threads),
         unescaped_(size_t(threads_.count())),

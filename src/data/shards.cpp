@@ -93,6 +93,14 @@ std::vector<fs::path> expand_globs(std::span<const std::string> patterns) {
   return all;
 }
 
+void refuse_folders(std::span<const fs::path> paths, std::string_view files) {
+  std::error_code unknown;
+  for (const fs::path& path : paths)
+    if (fs::is_directory(path, unknown))
+      fail(path.string(), "expected files, got a folder: give a pattern such as '{}'",
+           (path / files).string());
+}
+
 TokenFile::TokenFile(const fs::path& path) : path_(path) {
   std::error_code unknown;  // an absent file is for the map to tell
   if (fs::exists(path, unknown) && !fs::is_regular_file(path, unknown))

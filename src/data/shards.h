@@ -22,6 +22,9 @@ const char* name(TokenFormat);
 std::vector<std::filesystem::path> expand_glob(const std::string& pattern);
 std::vector<std::filesystem::path> expand_globs(std::span<const std::string> patterns);
 
+// An error where one of the paths is a folder. It suggests a pattern: `files` in that folder.
+void refuse_folders(std::span<const std::filesystem::path>, std::string_view files);
+
 // Bytes of one token: 2 below 65536 ids, else 4.
 inline int token_width(int64_t vocab) { return vocab < 65536 ? 2 : 4; }
 

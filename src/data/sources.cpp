@@ -67,6 +67,7 @@ std::vector<LoaderSource> parse_sources(std::span<const std::string> patterns) {
     fail_usage("--data", "expected a weight for every source or for none, got {} without one",
                in_quotes(bare));
   if (mix.empty()) mix.push_back(std::move(plain));
+  for (const LoaderSource& source : mix) refuse_folders(source.files, "train_*.bin");
   return mix;
 }
 

@@ -123,5 +123,62 @@ TEST_F(DataTokenizer, TrainingSaysHowManyTokensTheTextGave) {
   EXPECT_FALSE(fs::exists(folder / "none"));
 }
 
+TEST_F(DataTokenizer, ARunWithoutOneIsWarnedOnce) {
+  const std::string warning = "hearth: without --tokenizer the checkpoints will have no tokenizer";
+  write_chain(folder / "chain.bin", 2000, 1);
+  const Arguments words = tiny_run(folder / "chain.bin", folder / "run", 4);
+  const Ran first = run(folder, words + Arguments{"--stop-after-step", "2"});
+  json_of(first);
+  const size_t at = first.err.find(warning);
+  ASSERT_NE(at, std::string::npos) << first.err;
+  EXPECT_EQ(first.err.find(warning, at + 1), std::string::npos) << first.err;
+  const Ran resumed = run(folder, words + Arguments{"--resume"});
+  EXPECT_EQ(resumed.err.find(warning), std::string::npos) << resumed.err;
+  const Ran with = run(folder, pretrain("tok", "with"));
+  json_of(with);
+  EXPECT_EQ(with.err.find("without --tokenizer"), std::string::npos) << with.err;
+}
+
+TEST_F(DataTokenizer, AFolderIsRefusedWithThePatternToGive) {
+  fs::create_directories(folder / "plain");
+  const std::string texts =
+      "expected files, got a folder: give a pattern such as '" + text_of("plain") + "/*.txt'";
+  expect_error(run(folder, {"data", "prepare", "--tokenizer", folder / "tok", "--input",
+                            folder / "plain", "--out", folder / "out"}),
+               1, texts);
+  expect_error(
+      run(folder, {"tokenizer", "train", "--input", folder / "plain", "--out", folder / "out"}), 1,
+      texts);
+  for (const Arguments& more : {Arguments{}, Arguments{"--tokenizer", folder / "tok"}})
+    expect_error(run(folder, tiny_run(folder / "toks", folder / "run", 4) + more), 1,
+                 "a pattern such as '" + text_of("toks") + "/train_*.bin'");
+}
+
+TEST_F(DataTokenizer, ATableIsRefusedWithTheFlagThatTakesIt) {
+  for (const std::string name : {"table.csv", "list.json"}) {
+    SCOPED_TRACE(name);
+    write_file_atomic(folder / name, std::string_view("text\nhello\n"));
+    const Arguments prepare{"data",    "prepare",     "--tokenizer", folder / "tok",
+                            "--input", folder / name, "--out",       folder / ("out-" + name)};
+    expect_error(run(folder, prepare), 1, "give --source text to take it as it is");
+    EXPECT_EQ(run(folder, prepare + Arguments{"--source", "text"}).status, 0);
+    expect_error(
+        run(folder, {"tokenizer", "train", "--input", folder / name, "--out", folder / "none"}), 1,
+        "call it .txt to take it as it is");
+  }
+}
+
+TEST_F(DataTokenizer, PrepareTellsOfEndOfTextInsideLines) {
+  write_file_atomic(folder / "inline.txt", std::string_view("one<|endoftext|>two<|endoftext|>\n"));
+  const Ran r = run(folder, {"data", "prepare", "--tokenizer", folder / "tok", "--input",
+                             folder / "inline.txt", "--out", folder / "out", "--json"});
+  json_of(r);
+  EXPECT_NE(r.err.find("hearth: " + text_of("inline.txt") +
+                       ": 2 times <|endoftext|> inside a line was taken as ordinary characters; "
+                       "put it on a line of its own\n"),
+            std::string::npos)
+      << r.err;
+}
+
 }  // namespace
 }  // namespace hearth
