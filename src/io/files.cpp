@@ -236,8 +236,8 @@ AppendLog::AppendLog(fs::path path, uint64_t keep)
       fd_(open_file(path_, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK,
                     "to append to it")),
       size_(uint64_t(stat_of(fd_, path_).st_size)) {
-  if (!S_ISREG(stat_of(fd_, path_).st_mode))
-    fail(path_.string(), "expected a regular file to append to, got another kind");
+  if (S_ISFIFO(stat_of(fd_, path_).st_mode))
+    fail(path_.string(), "expected a file to append to, got a named pipe");
   const uint64_t end = end_of_last_line(fd_, std::min(size_, keep), path_);
   if (end == size_) return;
   if (ftruncate(fd_.get(), off_t(end)) != 0) fail_errno(path_, "to shorten it");

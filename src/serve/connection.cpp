@@ -127,7 +127,9 @@ void Connection::check_head() {
 }
 
 void Connection::read_body() {
-  if (!body_.grow_to(int64_t(parser_->get().body().capacity()))) return refuse(too_many_bytes());
+  const std::string& body = parser_->get().body();
+  const size_t held = body.empty() ? 0 : body.capacity();
+  if (!body_.grow_to(int64_t(held))) return refuse(too_many_bytes());
   if (parser_->is_done()) return on_body();
   http::async_read_some(socket_, buffer_, *parser_, guarded([this](ErrorCode e, size_t) {
                           if (is_gone(e)) return close();

@@ -81,7 +81,7 @@ TEST(GenerationConfig, IsReadFromTheFolder) {
   EXPECT_EQ(d.temperature, 0.25f);
   EXPECT_EQ(d.file, file);
   write_file_atomic(file, R"({"a": ")" + std::string(2 << 20, 'x') + "\"}");
-  expect_error(error_of([&] { read_generation_config(dir.path()); }), "expected at most");
+  expect_error(error_of([&] { read_generation_config(dir.path()); }), "expected a file of at most");
   fs::remove(file);
   EXPECT_TRUE(read_generation_config(dir.path()).is_null());
   EXPECT_TRUE(GenerationDefaults::read(ModelSource::open(dir.path())).file.empty());

@@ -98,7 +98,7 @@ TEST(IoFiles, LogsFollowNoLink) {
   expect_error(error_of([&] { AppendLog(dir / "log.jsonl", 3); }), "symbolic link");
   EXPECT_EQ(read_file(dir / "victim"), "untouched");
   ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
-  expect_error(error_of([&] { AppendLog(dir / "pipe"); }), "expected a regular file");
+  expect_error(error_of([&] { AppendLog(dir / "pipe"); }), "got a named pipe");
 }
 
 TEST(IoFiles, MapsAndMoves) {
