@@ -247,7 +247,7 @@ TEST_F(Serve, LogsRequestsWithoutTheirContents) {
   EXPECT_EQ(junk.reply().status, 400);
   HttpClient leaves(port_);
   leaves.send("POST /tokenize HTTP/1.1\r\n" + json_head + key + "Content-Length: 50\r\n\r\n{");
-  eventually([&] { return metrics_with(key).value("hearth:pending_body_bytes") == 1; });
+  eventually([&] { return metrics_with(key).value("hearth:pending_body_bytes") > 0; });
   leaves.leave();
   const std::string start = R"(\n\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z 127\.0\.0\.1:\d+ )";
   for (const char* line :

@@ -79,7 +79,8 @@ TEST(PositionTables, GrowWithTheText) {
   Request r{.prompt = text, .prompt_logprobs = true};
   r.sampling.max_tokens = 1, r.sampling.logprobs = 0;
   double sum = 0;
-  for (const TokenLogprob& p : engine.run(std::span(&r, 1))[0][0].prompt_logprobs) sum += p.logprob;
+  const auto done = engine.run(std::span(&r, 1));
+  for (const TokenLogprob& p : done[0][0].prompt_logprobs) sum += p.logprob;
   Scorer scorer(c, params, *backend, {.context = 1024});
   const double want = scorer.score(std::vector<ScoreItem>{{text, 1}})[0].logprob;
   EXPECT_NEAR(sum, want, 1e-4 * std::abs(want));
