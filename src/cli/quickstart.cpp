@@ -166,6 +166,13 @@ TrainDType dtype_of_run(const fs::path& run, const std::string& asked) {
   return parse_enum<TrainDType>(asked, "--dtype");
 }
 
+// What to type in this folder to call this program again.
+std::string this_program() {
+  const fs::path program = fs::read_symlink("/proc/self/exe");
+  const fs::path near = fs::proximate(program);
+  return (near.begin()->string() == ".." ? program : near).string();
+}
+
 void run(const QuickstartFlags& f) {
   const fs::path run = f.run, data = run / "data";
   const std::unique_ptr<Backend> backend = make_backend(f.common);
@@ -202,10 +209,10 @@ void run(const QuickstartFlags& f) {
       r.tokens_per_s ? fmt::format("{:.0f} tokens/s, ", *r.tokens_per_s) : "", r.train_seconds);
   text += fmt::format(
       "\nwhat to try next:\n"
-      "  build/hearth generate --model {} --prompt \"Once upon a time\" --temperature 0.8\n"
-      "  build/hearth pretrain --help\n"
-      "  build/hearth data prepare --tokenizer TOKENIZER --input 'my/*.txt' --out my-tokens\n",
-      f.run);
+      "  {0} generate --model {1} --prompt \"Once upon a time\" --temperature 0.8\n"
+      "  {0} pretrain --help\n"
+      "  {0} data prepare --tokenizer TOKENIZER --input 'my/*.txt' --out my-tokens\n",
+      this_program(), f.run);
   put_result(text);
 }
 

@@ -120,7 +120,8 @@ TEST(OneText, AnEndlessLineTakesBoundedMemory) {
   const auto report = nlohmann::json::parse(read_file(folder / "run.out"));
   EXPECT_EQ(report["bytes"], 96'000'000);
   EXPECT_EQ(report["documents"], 1);
-  EXPECT_LT(use.ru_maxrss, 640 << 10) << "KiB resident";
+  // A sanitizer keeps freed memory for a while and shadows all of it.
+  if (!HEARTH_SANITIZED) EXPECT_LT(use.ru_maxrss, 640 << 10) << "KiB resident";
 }
 
 TEST(OneText, IsRefusedInPlainWordsWhereItDoesNotBelong) {

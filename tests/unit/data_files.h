@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "data/prepare.h"
 #include "data/shards.h"
 
 namespace hearth {
@@ -71,6 +72,22 @@ inline bool mentions(const std::string& text, std::initializer_list<const char*>
   for (const char* p : parts)
     if (text.find(p) == std::string::npos) return false;
   return true;
+}
+
+// Bytes as tokens; 256 opens, 257 ends.
+inline PrepareSpec byte_spec(const std::filesystem::path& out, std::vector<std::string> inputs) {
+  PrepareSpec spec;
+  spec.inputs = std::move(inputs);
+  spec.out = out;
+  spec.encode = [](std::string_view text, std::vector<int32_t>& tokens) {
+    for (const char c : text) tokens.push_back(uint8_t(c));
+  };
+  spec.vocab = 258;
+  spec.bos = 256;
+  spec.eos = 257;
+  spec.tokenizer_id = "bytes";
+  spec.threads = 1;
+  return spec;
 }
 
 }  // namespace hearth

@@ -18,22 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Bytes as tokens; 256 opens, 257 ends.
-PrepareSpec byte_spec(const fs::path& out, std::vector<std::string> inputs) {
-  PrepareSpec spec;
-  spec.inputs = std::move(inputs);
-  spec.out = out;
-  spec.encode = [](std::string_view text, std::vector<int32_t>& tokens) {
-    for (const char c : text) tokens.push_back(uint8_t(c));
-  };
-  spec.vocab = 258;
-  spec.bos = 256;
-  spec.eos = 257;
-  spec.tokenizer_id = "bytes";
-  spec.threads = 1;
-  return spec;
-}
-
 std::vector<int32_t> llmc_tokens(std::initializer_list<std::string_view> documents) {
   std::vector<int32_t> tokens;
   for (const std::string_view d : documents) {

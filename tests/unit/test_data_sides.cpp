@@ -15,22 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Bytes as tokens; 256 opens, 257 ends.
-PrepareSpec bytes_spec(const fs::path& out, const fs::path& input) {
-  PrepareSpec spec;
-  spec.inputs = {input.string()};
-  spec.out = out;
-  spec.encode = [](std::string_view text, std::vector<int32_t>& tokens) {
-    for (const char c : text) tokens.push_back(uint8_t(c));
-  };
-  spec.vocab = 258;
-  spec.bos = 256;
-  spec.eos = 257;
-  spec.tokenizer_id = "bytes";
-  spec.threads = 1;
-  return spec;
-}
-
 // Lines of words, in paragraphs.
 std::string prose(int lines, uint32_t seed) {
   std::mt19937 random(seed);
@@ -130,7 +114,7 @@ TEST(TextPieces, StayOneDocument) {
     std::string first;
     for (const int64_t longest : {1 << 20, 100}) {
       const std::string out = fmt::format("out{}-{}", int(format), longest);
-      PrepareSpec spec = bytes_spec(dir / out, dir / "a.txt");
+      PrepareSpec spec = byte_spec(dir / out, {(dir / "a.txt").string()});
       spec.format = format;
       spec.max_document_bytes = longest;
       spec.block_bytes = 250;
@@ -149,7 +133,7 @@ TEST(LongDocuments, AreRefusedWhereTheyCannotBeCut) {
   put_file(dir / "a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"" + std::string(2000, 'x') + "\"}\n");
   put_file(dir / "a.parquet", parquet_of({"x", std::string(2000, 'x')}));
   for (const char* name : {"a.jsonl", "a.parquet"}) {
-    PrepareSpec spec = bytes_spec(dir / "out", dir / name);
+    PrepareSpec spec = byte_spec(dir / "out", {(dir / name).string()});
     spec.max_document_bytes = 1000;
     EXPECT_TRUE(mentions(error_of([&] { prepare(spec); }),
                          {(std::string(name) + ":2").c_str(), "1000", "--max-document-bytes"}));
@@ -194,7 +178,7 @@ TEST(Sides, OneTextIsDivided) {
   const TemporaryFolder dir;
   put_file(dir / "a.txt", prose(6000, 2));
   const PrepareResult r = [&] {
-    PrepareSpec spec = bytes_spec(dir / "out", dir / "a.txt");
+    PrepareSpec spec = byte_spec(dir / "out", {(dir / "a.txt").string()});
     spec.val_fraction = 0.1;
     return prepare(spec);
   }();
@@ -208,7 +192,8 @@ TEST(Sides, OneTextIsDivided) {
   struct Stop {};
   for (const int threads : {1, 3}) {
     for (const int64_t stop : {-1, 0, 2, 5}) {
-      PrepareSpec spec = bytes_spec(dir / fmt::format("out-{}-{}", threads, stop), dir / "a.txt");
+      PrepareSpec spec =
+          byte_spec(dir / fmt::format("out-{}-{}", threads, stop), {(dir / "a.txt").string()});
       spec.val_fraction = 0.1;
       spec.threads = threads;
       spec.block_bytes = 20'000 + 777 * threads;
@@ -228,7 +213,7 @@ TEST(Sides, OneTextIsDivided) {
 TEST(Sides, OneTextIsDividedInTheRawFormat) {
   const TemporaryFolder dir;
   put_file(dir / "a.txt", prose(3000, 3));
-  PrepareSpec spec = bytes_spec(dir / "out", dir / "a.txt");
+  PrepareSpec spec = byte_spec(dir / "out", {(dir / "a.txt").string()});
   spec.format = TokenFormat::raw;
   spec.val_fraction = 0.3;
   const PrepareResult r = prepare(spec);
@@ -254,7 +239,8 @@ TEST(Sides, NoneIsEmptyAtAnyFraction) {
   put_file(dir / "a.jsonl", rows);
   for (const char* name : {"a.txt", "a.jsonl"})
     for (const double fraction : {1e-9, 0.05, 1 - 1e-9}) {
-      PrepareSpec spec = bytes_spec(dir / fmt::format("{}-{}", name, fraction), dir / name);
+      PrepareSpec spec =
+          byte_spec(dir / fmt::format("{}-{}", name, fraction), {(dir / name).string()});
       spec.val_fraction = fraction;
       const PrepareResult r = prepare(spec);
       EXPECT_GT(r.train.documents, 0);
@@ -269,7 +255,7 @@ TEST(Sides, WhatCannotBeDividedIsRefusedBeforeAnythingIsWritten) {
   put_file(dir / "a.txt", "one short text\n");
   put_file(dir / "a.jsonl", "{\"text\": \"row\"}\n{\"text\": \"row\"}\n");
   for (const char* name : {"a.txt", "a.jsonl"}) {
-    PrepareSpec spec = bytes_spec(dir / "out", dir / name);
+    PrepareSpec spec = byte_spec(dir / "out", {(dir / name).string()});
     spec.val_fraction = 0.5;
     EXPECT_TRUE(mentions(error_of([&] { prepare(spec); }), {"--val-fraction", "more text"}));
     EXPECT_FALSE(fs::exists(dir / "out"));

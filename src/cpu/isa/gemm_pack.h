@@ -27,9 +27,13 @@ struct AsPair {
   static constexpr int step = 2;
   HEARTH_INLINE static vf along(const bf16* p) { return load_raw<vf>(p); }
   HEARTH_INLINE static vf along_partial(const bf16* p, int64_t n) {
+#if defined(__AVX512BW__)
+    return (vf)_mm512_maskz_loadu_epi16(__mmask32((1u << n) - 1), p);
+#else
     uint16_t t[2 * lanes] = {};
     for (int64_t i = 0; i < n; ++i) t[i] = p[i].bits;
     return load_raw<vf>(t);
+#endif
   }
   HEARTH_INLINE static vf join(vh low, vh high) {
     return from_bits(__builtin_convertvector(low, vu) | (__builtin_convertvector(high, vu) << 16));
