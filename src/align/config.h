@@ -1,5 +1,5 @@
-// What SFT and DPO are told beside the model. Defaults are those of the specification: AdamW (0.9,
-// 0.999, 1e-8) without decay, clipping at 1, linear decay to 0, no warmup.
+// The settings of SFT and DPO. Defaults are those of the specification: AdamW (0.9, 0.999, 1e-8)
+// without weight decay, clipping at 1, linear decay of the learning rate to 0, no warmup.
 #pragma once
 
 #include <string>
@@ -11,29 +11,22 @@
 
 namespace hearth {
 
-// What every method of alignment has.
-struct AlignConfig {
+// The settings of SFT and DPO.
+struct AlignConfig : RunConfig {
+  AlignConfig() {
+    steps = 0, lr = 2e-5, schedule = Schedule::linear, lr_floor = 0;
+    beta2 = 0.999f, weight_decay = 0, eval_every = 0;
+  }
   std::string model;
   std::vector<std::string> data, val;
   double holdout = 0;
   int64_t max_length = 0;
   int64_t batch = 8, accumulate = 1;
-  int64_t epochs = 3, steps = 0;
-  TrainDType dtype = TrainDType::fp32;
-  uint64_t seed = 1;
+  int64_t epochs = 3;
   ChatForm chat_template = ChatForm::own;
   int64_t clock = 0;
   bool special_tokens = false;
-  double lr = 2e-5;
-  Schedule schedule = Schedule::linear;
-  int64_t warmup = 0;
-  double lr_floor = 0;
-  float beta1 = 0.9f, beta2 = 0.999f, adam_eps = 1e-8f;
-  float weight_decay = 0;
-  float clip = 1;
-  Recompute recompute = Recompute::none;
-  int64_t eval_every = 0, checkpoint_every = 500;
-  int keep = 3;
+  double target_loss = 0;
   LoraConfig lora;
 
   // `data_help` says what rows the method takes.
@@ -41,33 +34,24 @@ struct AlignConfig {
   void visit(V&& v, const char* data_help) {
     v("model", model, "folder or file of the model to start from");
     v("data", data, data_help);
-    v("val", val, "the same to validate on");
+    v("val", val, "files of the same kind to validate on");
     v("holdout", holdout, "share of the data kept from training, to validate on");
     v("max_length", max_length, "tokens of an example; the rest is cut off; 0: 1024 at most");
-    v("batch", batch, "examples, packed rows or pairs of a micro-batch");
-    v("accumulate", accumulate, "micro-batches of an optimizer step");
-    v("epochs", epochs, "times through the data");
-    v("steps", steps, "optimizer steps, whatever the epochs; 0: by epochs");
-    v("dtype", dtype, "auto, fp32, bf16 or, on a card, tf32; masters are fp32");
-    v("seed", seed, "of shuffling, the held-out share and dropout");
+    v("batch", batch,
+      "examples, packed rows or pairs in a micro-batch; 0: steps of 8, in the largest "
+      "micro-batches "
+      "that fit");
+    v("accumulate", accumulate, "micro-batches in an optimizer step");
+    v("epochs", epochs, "passes over the data");
+    visit_run(v, {.steps = "optimizer steps; 0: as many as the epochs have",
+                  .eval_every = "steps between validations; 0: at the start and the end",
+                  .seed = "seed of shuffling, the held-out share and dropout"});
+    v("target_loss", target_loss, "stop when the validation loss is no higher; 0: never");
     v("chat_template", chat_template, chat_form_help);
     v("clock", clock,
-      "seconds since 1970 that chat templates take the date from; 0: those when the run begins");
+      "seconds since 1970 that chat templates take the date from; 0: the time the run begins");
     v("special_tokens", special_tokens,
-      "special tokens written in prompts, completions or texts are those tokens, not characters");
-    v("lr", lr, "peak learning rate");
-    v("schedule", schedule, "constant, cosine or linear");
-    v("warmup", warmup, "steps of linear warmup");
-    v("lr_floor", lr_floor, "fraction of the peak that cosine and linear end at");
-    v("beta1", beta1, "AdamW");
-    v("beta2", beta2, "AdamW");
-    v("adam_eps", adam_eps, "AdamW");
-    v("weight_decay", weight_decay, "of matrices");
-    v("clip", clip, "largest gradient norm; 0: no clipping");
-    v("recompute", recompute, "none, light (norms, activations) or block");
-    v("eval_every", eval_every, "steps between validations; 0: at the start and the end");
-    v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
-    v("keep", keep, "checkpoints kept beside the best");
+      "read special tokens spelled in prompts, completions or texts as tokens, not characters");
     lora.visit(v);
   }
 };

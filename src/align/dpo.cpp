@@ -1,6 +1,5 @@
 #include "align/dpo.h"
 
-#include "align/base.h"
 #include "align/reference_sums.h"
 #include "core/clock.h"
 #include "io/fields.h"
@@ -33,27 +32,25 @@ struct DpoTotals {
   }
 };
 
-class DpoTask : public AlignTask {
+class DpoTask : public ExampleTask {
  public:
-  DpoTask(const DpoConfig& c, const AlignRunSpec& spec, AlignModel& model,
+  DpoTask(const DpoConfig& c, const RunSpec& spec, AlignModel& model,
           const std::vector<Preference>& data, const Split& split)
-      : config_(c),
+      : ExampleTask(c, model, {.items = split.rest.size(), .rows_per_item = 2}),
+        config_(c),
         spec_(spec),
-        model_(model),
         data_(data),
         held_(split.held),
         train_(split.rest),
-        max_length_(model.max_length),
-        programs_(programs_spec(model, c), model.memory),
-        order_{train_.size(), uint64_t(c.batch * c.accumulate), c.seed} {}
+        max_length_(model.max_length) {}
 
-  int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
+  std::string_view kind() const override { return "dpo"; }
 
   // The reference: a model that is asked beside the policy, or what it said once.
   bool prepare() override {
     const std::string key =
         reference_key(open_base(config_.model, config_.lora), data_, to_dtype(config_.dtype));
-    ReferenceFile file(spec_.run / "reference.json", key, model_.checkpoint.has_value());
+    ReferenceFile file(spec_.run / "reference.json", key, model_.resumed);
     if (config_.reference == DpoReference::live) {
       file.save();
       live_ = live_reference();
@@ -66,45 +63,48 @@ class DpoTask : public AlignTask {
     return complete;
   }
 
-  StepReport train(int64_t step, Scalars) override {
-    const std::vector<size_t> places = order_.of(step);
+  std::optional<StepReport> step(StepContext& c) override {
+    const std::vector<size_t> places = chosen(c.data_step);
+    // Of a pair's gradient: its share of the mean, under fp16's loss scale.
+    const double share = double(c.scalars.loss_scale) / double(places.size());
     StepReport r;
-    r.examples = int64_t(places.size());
     DpoTotals totals;
-    for (size_t at = 0; at < places.size(); at += size_t(config_.batch)) {
+    each_micro_batch(places.size(), [&](size_t begin, size_t end) {
       std::vector<size_t> chosen;
-      for (size_t i = at; i < std::min(places.size(), at + size_t(config_.batch)); ++i)
-        chosen.push_back(train_[places[i]]);
+      for (size_t i = begin; i < end; ++i) chosen.push_back(train_[places[i]]);
       const std::vector<PairSums> reference = reference_of(chosen);
       const Pairs pairs = pairs_of(chosen);
-      const Logprobs policy = programs_.forward(lay_out_pairs(pairs, max_length_), at == 0);
+      const Logprobs policy = programs_.forward(lay_out_pairs(pairs, max_length_), begin == 0);
       std::vector<float> d;
       each_pair(pairs, policy, reference, [&](const Preference& p, const DpoPair& l) {
         totals.add(l);
-        const double share = 1 / double(places.size());
         d.insert(d.end(), size_t(learned_tokens(p.chosen)), float(l.d_chosen * share));
         d.insert(d.end(), size_t(learned_tokens(p.rejected)), float(l.d_rejected * share));
-        r.tokens += places_of(p.chosen) + places_of(p.rejected);
+        for (const Example* e : {&p.chosen, &p.rejected}) {
+          r.tokens += places_of(*e);
+          r.flops += double(places_of(*e)) * train_flops_per_token(model_.config, places_of(*e));
+        }
       });
       programs_.backward(d);
-    }
+    });
     r.loss = totals.mean(totals.loss);
+    c.guard.update(update(), c.scalars, r.loss);
     r.more = totals.json();
     return r;
   }
 
-  std::optional<EvalReport> evaluate() override {
-    if (held_.empty()) return {};
+  bool evaluates() const override { return !held_.empty(); }
+  std::optional<EvalReport> evaluate(const RunState&,
+                                     const std::function<void(const std::string&)>&) override {
     DpoTotals totals;
-    for (size_t at = 0; at < held_.size(); at += size_t(config_.batch)) {
-      const size_t n = std::min(held_.size() - at, size_t(config_.batch));
-      const auto chosen = std::span(held_).subspan(at, n);
+    each_micro_batch(held_.size(), [&](size_t begin, size_t end) {
+      const auto chosen = std::span(held_).subspan(begin, end - begin);
       const std::vector<PairSums> reference = reference_of(chosen);
       const Pairs pairs = pairs_of(chosen);
       each_pair(pairs, programs_.score(lay_out_pairs(pairs, max_length_)), reference,
                 [&](const Preference&, const DpoPair& l) { totals.add(l); });
-    }
-    return EvalReport{totals.mean(totals.loss), totals.json()};
+    });
+    return loss_report(totals.mean(totals.loss), totals.json());
   }
 
  private:
@@ -127,7 +127,7 @@ class DpoTask : public AlignTask {
       if (stopped || seconds_since(saved) > seconds_between_saves)
         file.save(), saved = Clock::now();
       if (stopped) return false;
-      const size_t at = file.sums.size(), n = std::min(data_.size() - at, size_t(config_.batch));
+      const size_t at = file.sums.size(), n = std::min(data_.size() - at, micro_batch());
       Pairs pairs;
       for (size_t i = at; i < at + n; ++i) pairs.push_back(&data_[i]);
       for (const PairSums& p : once->sums(pairs)) file.sums.push_back(p);
@@ -163,13 +163,10 @@ class DpoTask : public AlignTask {
   }
 
   const DpoConfig& config_;
-  const AlignRunSpec& spec_;
-  AlignModel& model_;
+  const RunSpec& spec_;
   const std::vector<Preference>& data_;
   std::vector<size_t> held_, train_;
   int64_t max_length_;
-  LogprobPrograms programs_;
-  StepOrder order_;
   std::vector<PairSums> reference_;  // of all data; empty with a live one
   std::unique_ptr<LiveReference> live_;
 };
@@ -187,15 +184,16 @@ void check_loss(const DpoConfig& c) {
 
 }  // namespace
 
-RunResult dpo(const DpoConfig& c, const AlignRunSpec& spec, Backend& backend) {
-  check_config(c, spec);
+RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
+  const nlohmann::ordered_json settings = fields_to_json(c);
+  check_config(c, spec, settings);
   check_loss(c);
   expect_no_dropout(c.lora, "DPO");
   AlignModel model(c, spec, backend);
   const ExampleEncoder encoder = encoder_of(model, c);
   Examples<Preference> data = read_preferences(c.data, encoder);
   expect_examples(spec, data, "data", model.max_length);
-  carry_template(model, data.rendered > 0);
+  model.carry_template(data.rendered > 0);
   Split split = split_off(data.kept.size(), c.holdout, c.seed);
   if (!c.val.empty()) {
     const Examples<Preference> val = read_preferences(c.val, encoder);
@@ -206,7 +204,7 @@ RunResult dpo(const DpoConfig& c, const AlignRunSpec& spec, Backend& backend) {
     }
   }
   DpoTask task(c, spec, model, data.kept, split);
-  return align(spec, c, fields_to_json(c), model, task);
+  return run_task(spec, c, settings, model, task);
 }
 
 }  // namespace hearth

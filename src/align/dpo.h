@@ -3,10 +3,10 @@
 #pragma once
 
 #include "align/dpo_loss.h"
-#include "align/run.h"
+#include "align/example_task.h"
 
 namespace hearth {
 
-RunResult dpo(const DpoConfig&, const AlignRunSpec&, Backend&);
+RunResult dpo(const DpoConfig&, const RunSpec&, Backend&);
 
 }  // namespace hearth

@@ -1,7 +1,7 @@
 #include "align/grpo_config.h"
 
-#include "align/base.h"
 #include "core/error.h"
+#include "train/trained_model.h"
 
 namespace hearth {
 
@@ -20,12 +20,12 @@ void GrpoConfig::check() const {
                "expected 1 or more, or --eval-data to evaluate on without training, got 0");
   positive("prompts", prompts), positive("mu", mu);
   positive("max_completion", max_completion), positive("mini_batches", mini_batches);
-  positive("micro_tokens", micro_tokens), positive("temperature", temperature);
+  not_negative("micro_tokens", micro_tokens), positive("temperature", temperature);
   if (group < 2) fail_usage("group", "expected at least 2 completions of a prompt, got {}", group);
   if (prompts > 1 << 20 || group > 1 << 16 || max_completion > 1 << 20)
     fail_usage("grpo", "expected fewer prompts, completions or tokens, got {}, {} and {}", prompts,
                group, max_completion);
-  UpdateSettings::of(*this).check();
+  check_run(steps);
   not_negative("beta", beta), not_negative("epsilon", epsilon);
   not_negative("epsilon_high", epsilon_high), not_negative("kl_target", kl_target);
   not_negative("importance_cap", importance_cap), not_negative("rollout_batch", rollout_batch);
@@ -37,9 +37,6 @@ void GrpoConfig::check() const {
   if (mini_batches > prompts * group)
     fail_usage("mini_batches", "expected at most {}, a completion each, got {}", prompts * group,
                mini_batches);
-  if (dtype == TrainDType::fp16)
-    fail_usage("dtype", "expected fp32, tf32 or bf16 for GRPO, got fp16");
-  expect_schedule_without_decay(schedule);
   expect_no_dropout(lora, "GRPO");
   if (target_exact > 0 && eval_data.empty())
     fail_usage("target_exact", "expected --eval-data with it, got none");

@@ -11,12 +11,15 @@
 #include "align/templates.h"
 #include "model/decoder.h"
 #include "model/lora.h"
-#include "optim/schedule.h"
 #include "train/config.h"
 
 namespace hearth {
 
-struct GrpoConfig {
+struct GrpoConfig : RunConfig {
+  GrpoConfig() {
+    steps = 100, lr = 1e-6, schedule = Schedule::linear, lr_floor = 0;
+    beta2 = 0.999f, weight_decay = 0, eval_every = 0, checkpoint_every = 50;
+  }
   std::string model, data, eval_data;
   std::string prompt_form = "{}", curriculum;
   bool chat = false;
@@ -28,9 +31,8 @@ struct GrpoConfig {
   int64_t reward_failures = 100;
   std::string stockfish = "auto";
   int64_t stockfish_nodes = 5000;
-  int64_t steps = 100, prompts = 8, group = 8, max_completion = 512;
+  int64_t prompts = 8, group = 8, max_completion = 512;
   float temperature = 1;
-  uint64_t seed = 1;
   AdvantageScale scale = AdvantageScale::group;
   Baseline baseline = Baseline::mean;
   double ema_decay = 0.9;
@@ -43,18 +45,10 @@ struct GrpoConfig {
   bool batch_invariant = true;
   int64_t mu = 1, mini_batches = 1;
   bool train_equal = false;
-  double lr = 1e-6, lr_floor = 0;
-  Schedule schedule = Schedule::linear;
-  int64_t warmup = 0;
-  float beta1 = 0.9f, beta2 = 0.999f, adam_eps = 1e-8f, weight_decay = 0, clip = 1;
-  TrainDType dtype = TrainDType::fp32;
-  Recompute recompute = Recompute::none;
   int64_t micro_tokens = 4096, rollout_batch = 0;
-  int64_t eval_every = 0, eval_prompts = 0;
+  int64_t eval_prompts = 0;
   bool eval_write = false;
   double target_exact = 0;
-  int64_t checkpoint_every = 50;
-  int keep = 3;
   int64_t sample_every = 0;
   LoraConfig lora;
 
@@ -72,6 +66,9 @@ struct GrpoConfig {
     v("chat_template", chat_template, chat_form_help);
     v("clock", clock,
       "seconds since 1970 that chat templates take the date from; 0: those when the run begins");
+    visit_run(v, {.steps = "steps of rollouts, rewards and updates; 0: only an evaluation",
+                  .eval_every = "steps between evaluations; 0: only at the end",
+                  .seed = "seed of the order of prompts and of sampling"});
     v("reward", reward,
       "exact, numeric, near[:0.001], regex:P, length:N, chess, program:COMMAND; each may end in "
       "@weight; repeat the flag to add up several");
@@ -84,12 +81,10 @@ struct GrpoConfig {
       "completions a program may leave without a reward before the run ends; -1: any number");
     v("stockfish", stockfish, "path, auto or none: labels chess prompts that have no truth");
     v("stockfish_nodes", stockfish_nodes, "searched a position");
-    v("steps", steps, "steps: rollouts, rewards and updates; 0: only an evaluation");
     v("prompts", prompts, "prompts a step");
     v("group", group, "completions of each prompt");
     v("max_completion", max_completion, "tokens of a completion at most");
     v("temperature", temperature, "of sampling; log-probabilities are taken at it too");
-    v("seed", seed, "of the order of prompts and of sampling");
     v("scale", scale, "group, batch or none: whose deviation divides advantages");
     v("baseline", baseline,
       "mean, median, ema or leave_one_out: what rewards are measured against");
@@ -111,26 +106,12 @@ struct GrpoConfig {
     v("mini_batches", mini_batches, "updates in a pass");
     v("train_equal", train_equal,
       "also run completions whose advantage is 0 through the model: no gradient, whole statistics");
-    v("lr", lr, "peak learning rate");
-    v("lr_floor", lr_floor, "fraction of the peak that cosine and linear end at");
-    v("schedule", schedule, "constant, cosine or linear");
-    v("warmup", warmup, "steps of linear warmup");
-    v("beta1", beta1, "AdamW");
-    v("beta2", beta2, "AdamW");
-    v("adam_eps", adam_eps, "AdamW");
-    v("weight_decay", weight_decay, "of matrices");
-    v("clip", clip, "largest gradient norm; 0: no clipping");
-    v("dtype", dtype, "auto, fp32, bf16 or, on a card, tf32; masters are fp32");
-    v("recompute", recompute, "none, light (norms, activations) or block");
-    v("micro_tokens", micro_tokens, "tokens through the model at a time in training");
+    v("micro_tokens", micro_tokens,
+      "tokens through the model at a time in training; 0: the most that fit");
     v("rollout_batch", rollout_batch, "sequences decoded at a time; 0: all, up to 512");
-    v("eval_every", eval_every, "steps between evaluations; 0: only at the end");
     v("eval_prompts", eval_prompts, "of the held-out file, from its start; 0: all");
     v("eval_write", eval_write, "their completions go to eval-STEP.jsonl, as chess score reads it");
     v("target_exact", target_exact, "stop when so many of them are exact; 0: never");
-    v("checkpoint_every", checkpoint_every,
-      "steps between checkpoints, beside the best evaluation's; 0: only at the end");
-    v("keep", keep, "checkpoints kept beside the best");
     v("sample_every", sample_every, "steps between groups written to samples.jsonl; 0: none");
     lora.visit(v);
   }

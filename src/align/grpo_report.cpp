@@ -65,23 +65,31 @@ ordered_json split_of_step(const StepFindings& f, const Rewards& rewards) {
   return perf;
 }
 
-std::string step_line(const StepFindings& f, const GrpoConfig& config, const GrpoState& state) {
+std::string step_line(const StepFindings& f, const GrpoConfig& config) {
   const double n = double(f.batch.rollouts.size()), tokens = double(f.batch.tokens);
   const StepSplit& s = f.seconds;
   const bool rewarded = std::ranges::count(f.advantages.rewarded, 1) > 0;
-  const std::string reward =
-      rewarded ? fmt::format("{:.4f} +- {:.3f}", f.advantages.reward_mean, f.advantages.reward_std)
-               : "none";
-  const std::string trained =
-      f.policy.tokens > 0 ? fmt::format("entropy {:.3f}  |g| {:.2f}  gap {:.1e}", f.policy.entropy,
-                                        double(f.policy.update.grad_norm), f.gap.most)
-                          : "nothing to learn";
-  return fmt::format(
-      "step {}/{}  reward {}  equal {:.0f}%  length {:.1f}  {}  rollout {:.0f} tok/s  "
-      "train {:.0f} tok/s  {:.2f} s",
-      state.step, config.steps, reward,
-      100 * double(f.advantages.equal_groups) / double(config.prompts), tokens / n, trained,
-      tokens / s.decode, s.train > 0 ? double(f.fed) / s.train : 0, s.total);
+  std::string line = rewarded ? fmt::format("reward {:.4f} +- {:.3f}", f.advantages.reward_mean,
+                                            f.advantages.reward_std)
+                              : "reward none";
+  line += fmt::format("  equal {:.0f}%  length {:.1f}",
+                      100 * double(f.advantages.equal_groups) / double(config.prompts), tokens / n);
+  if (f.policy.tokens > 0)
+    line += fmt::format("  entropy {:.3f}  gap {:.1e}", f.policy.entropy, f.gap.most);
+  else
+    line += "  nothing to learn";
+  return line + fmt::format("  rollout {:.0f} tok/s  train {:.0f} tok/s", tokens / s.decode,
+                            s.train > 0 ? double(f.fed) / s.train : 0);
+}
+
+double flops_of_step(const StepFindings& f, const ModelConfig& model) {
+  double tokens = 0;
+  for (const Rollout& r : f.batch.rollouts) tokens += double(r.tokens.size());
+  const double length = tokens / double(f.batch.rollouts.size());
+  const double per_token = train_flops_per_token(model, int64_t(length));
+  const double forward = per_token / (model.lora ? 2 : 3);
+  const double scored = f.beta > 0 ? double(f.policy.tokens) : 0;  // by the reference
+  return per_token * double(f.fed) + forward * (tokens + scored);
 }
 
 namespace {
@@ -112,7 +120,7 @@ std::vector<std::string> closing_warnings(const GrpoState& state,
   else if (failed > 0)
     all.push_back(
         fmt::format("warning: {} completions of evaluations got no reward{}", failed, how));
-  if (state.step > 0 && state.version == 0) {
+  if (state.completions > 0 && state.version == 0) {
     const char* why = state.unrewarded == state.completions ? "no completion got a reward"
                       : state.unrewarded > 0                ? "no group had two rewards that differ"
                                              : "all rewards of every group were equal";

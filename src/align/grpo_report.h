@@ -10,8 +10,10 @@ nlohmann::ordered_json found_in_step(const StepFindings&, const GrpoConfig&, con
                                      const std::vector<std::string>& rewards);
 // Where the time of the step went, and what went wrong with rewards.
 nlohmann::ordered_json split_of_step(const StepFindings&, const Rewards&);
-// One line for the terminal.
-std::string step_line(const StepFindings&, const GrpoConfig&, const GrpoState&);
+// For the progress line.
+std::string step_line(const StepFindings&, const GrpoConfig&);
+// Arithmetic of a step: training, and the forward passes of decoding and scoring.
+double flops_of_step(const StepFindings&, const ModelConfig&);
 // What is said at the end of a run: completions without a reward, weights that did not change.
 std::vector<std::string> closing_warnings(const GrpoState&, std::span<const RewardFailures>);
 // An error where a program failed at more than half of the completions of a finished run, but for a

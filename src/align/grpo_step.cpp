@@ -7,11 +7,10 @@
 #include "data/permutation.h"
 #include "infer/block_pool.h"
 #include "infer/runner.h"
+#include "train/pretrain.h"
 
 namespace hearth {
 namespace {
-
-constexpr int most_skips = 3;  // updates in a row without a finite gradient
 
 void add_update(StepFindings& f, const PolicyStep& p) {
   f.policy.loss += p.loss, f.policy.entropy += p.entropy;
@@ -33,22 +32,19 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
       backend_(backend),
       rewards_(rewards),
       memory_(backend, &store) {
-  const LogprobProgramsSpec programs{.model = model_,
-                                     .name = "grpo",
-                                     .dtype = store.dtype(),
-                                     .recompute = config_.recompute,
-                                     .temperature = config_.temperature,
-                                     .entropy = true,
-                                     .logits_bytes = backend_.logits_bytes(),
-                                     .keep_bytes = backend_.kept_logits_bytes()};
-  programs_ = std::make_unique<LogprobPrograms>(programs, memory_);
-  update_ = std::make_unique<UpdateProgram>("grpo", memory_,
-                                            UpdateSpec{.beta1 = config_.beta1,
-                                                       .beta2 = config_.beta2,
-                                                       .eps = config_.adam_eps,
-                                                       .decay = config_.weight_decay});
-  if (config_.beta > 0) make_reference(programs);
-  make_engine(spec.longest_prompt);
+  programs_spec_ = {.model = model_,
+                    .name = "grpo",
+                    .dtype = store.dtype(),
+                    .recompute = config_.recompute,
+                    .temperature = config_.temperature,
+                    .entropy = true,
+                    .logits_bytes = backend_.logits_bytes(),
+                    .keep_bytes = backend_.kept_logits_bytes()};
+  programs_ = std::make_unique<LogprobPrograms>(programs_spec_, memory_);
+  update_ = std::make_unique<UpdateProgram>("grpo", memory_, config_.update_spec());
+  if (config_.beta > 0) make_reference(programs_spec_);
+  micro_tokens_ = config_.micro_tokens ? config_.micro_tokens : fitting_micro_tokens();
+  make_engine();
 }
 
 // With adapters it is their base, in the same store; else it has weights of its own.
@@ -65,20 +61,49 @@ void GrpoStepper::make_reference(LogprobProgramsSpec spec) {
 }
 
 // Room for every sequence of a batch at its longest: the rest of a card is for training.
-void GrpoStepper::make_engine(int64_t longest_prompt) {
+EngineSpec GrpoStepper::engine_spec() const {
   EngineSpec s;
-  s.context = std::min(model_.context, longest_prompt + config_.max_completion);
+  s.context = std::min(model_.context, spec_.longest_prompt + config_.max_completion);
   s.max_batch = config_.rollout_batch ? config_.rollout_batch
                                       : std::min<int64_t>(config_.prompts * config_.group, 512);
   // All prompts at once, if they are not many: those that come in between others' tokens end after
   // them, too, in steps of ever fewer rows.
-  s.step_tokens = std::clamp<int64_t>(config_.prompts * longest_prompt, 512, 8192);
+  s.step_tokens = std::clamp<int64_t>(config_.prompts * spec_.longest_prompt, 512, 8192);
   s.step_tokens = std::max(s.step_tokens, s.max_batch);
   const int64_t blocks = (s.max_batch + config_.prompts) * blocks_for(s.context);
   s.cache_bytes = std::min(blocks * Runner::block_bytes(model_, store_.dtype()),
                            int64_t(0.4 * double(backend_.free_bytes())));
   s.tokenizer = spec_.tokenizer;
+  return s;
+}
+
+void GrpoStepper::make_engine() {
+  const EngineSpec s = engine_spec();
+  cache_bytes_ = s.cache_bytes;
   engine_ = std::make_unique<Engine>(model_, store_, backend_, s);
+}
+
+// Of completions of full length.
+MemoryNeed GrpoStepper::need(int64_t micro_tokens) const {
+  const EngineSpec engine = engine_spec();
+  const int64_t B = std::max<int64_t>(1, micro_tokens / engine.context);
+  MemoryNeed n = LogprobPrograms::need(
+      programs_spec_,
+      {.B = B, .T = engine.context, .rows = B * std::min(config_.max_completion, engine.context)});
+  n.offload = config_.offload;
+  if (reference_store_) n.reference = reference_store_->part_bytes(Part::weight);
+  n.cache = cache_bytes_ ? cache_bytes_ : engine.cache_bytes;
+  return n;
+}
+
+// The whole step at once, or as much of it as fits beside the engine.
+int64_t GrpoStepper::fitting_micro_tokens() const {
+  const EngineSpec engine = engine_spec();
+  const int64_t bytes = Room::of(backend_, &store_).free_bytes +
+                        (reference_store_ ? reference_store_->part_bytes(Part::weight) : 0);
+  int64_t tokens = config_.prompts * config_.group * engine.context;
+  while (tokens > engine.context && need(tokens).total() > bytes) tokens /= 2;
+  return std::max(tokens, engine.context);
 }
 
 RolloutSpec GrpoStepper::rollout_spec(int64_t step) const {
@@ -92,15 +117,17 @@ RolloutSpec GrpoStepper::rollout_spec(int64_t step) const {
           .interrupt = spec_.interrupt};
 }
 
-RolloutBatch GrpoStepper::roll_out(std::span<const EncodedPrompt> prompts, const GrpoState& state) {
-  return make_rollouts(*engine_, prompts, rewards_, rollout_spec(state.step), state.version);
+RolloutBatch GrpoStepper::roll_out(std::span<const EncodedPrompt> prompts, int64_t step,
+                                   const GrpoState& state) {
+  return make_rollouts(*engine_, prompts, rewards_, rollout_spec(step), state.version);
 }
 
-StepFindings GrpoStepper::step(std::span<const EncodedPrompt> prompts, GrpoState& state) {
-  return train_on(roll_out(prompts, state), state);
+StepFindings GrpoStepper::step(std::span<const EncodedPrompt> prompts, const StepContext& c,
+                               GrpoState& state) {
+  return train_on(roll_out(prompts, c.step, state), c, state);
 }
 
-StepFindings GrpoStepper::train_on(RolloutBatch batch, GrpoState& state) {
+StepFindings GrpoStepper::train_on(RolloutBatch batch, const StepContext& c, GrpoState& state) {
   if (batch.version != state.version)
     fail("grpo", "expected rollouts of the weights after {} updates, got those after {}",
          state.version, batch.version);
@@ -115,23 +142,18 @@ StepFindings GrpoStepper::train_on(RolloutBatch batch, GrpoState& state) {
                              .ema_decay = config_.ema_decay},
                             state.ema);
   f.beta = state.beta;
-  f.lr = config_.lr *
-         schedule_factor({config_.schedule, config_.steps, config_.warmup, 0, config_.lr_floor},
-                         state.step);
+  f.lr = c.lr;
   const auto scoring = Clock::now();
   const std::vector<PolicySample> samples = samples_of(f, state);
   f.seconds.score = seconds_since(scoring);
   const auto training = Clock::now();
-  update_weights(f, samples, state);
+  update_weights(f, samples, c, state);
   f.seconds.train = seconds_since(training);
   if (config_.kl_target > 0 && f.updates > 0)
     state.beta = adapted_beta(state.beta, f.policy.kl, config_.kl_target);
-  state.step += 1;
   state.completions += int64_t(f.batch.rollouts.size());
-  state.tokens += f.batch.tokens;
   state.unrewarded += std::ranges::count(f.advantages.rewarded, 0);
   f.seconds.total = f.seconds.decode + f.seconds.reward + seconds_since(begin);
-  state.seconds += f.seconds.total;
   return f;
 }
 
@@ -147,7 +169,7 @@ std::vector<PolicySample> GrpoStepper::samples_of(StepFindings& f, const GrpoSta
   }
   if (samples.empty()) return samples;
   if (config_.importance_cap > 0) {
-    auto trainer = score_rollouts(*programs_, rollouts, config_.micro_tokens, model_.context);
+    auto trainer = score_rollouts(*programs_, rollouts, micro_tokens_, model_.context);
     for (size_t i = 0; i < samples.size(); ++i) {
       const std::vector<float>& sampler = rollouts[i]->logprobs;
       f.gap.add(trainer[i], sampler);
@@ -158,20 +180,20 @@ std::vector<PolicySample> GrpoStepper::samples_of(StepFindings& f, const GrpoSta
     }
   }
   if (state.beta > 0) {
-    auto reference = score_rollouts(*reference_, rollouts, config_.micro_tokens, model_.context);
+    auto reference = score_rollouts(*reference_, rollouts, micro_tokens_, model_.context);
     for (size_t i = 0; i < samples.size(); ++i) samples[i].reference = std::move(reference[i]);
   }
   return samples;
 }
 
 void GrpoStepper::update_weights(StepFindings& f, const std::vector<PolicySample>& samples,
-                                 GrpoState& state) {
+                                 const StepContext& c, GrpoState& state) {
   if (samples.empty()) return;
   const int64_t parts = std::min<int64_t>(config_.mini_batches, int64_t(samples.size()));
   int64_t rewarded = 0, tokens = 0;
   for (size_t i = 0; i < f.batch.rollouts.size(); ++i)
     if (f.advantages.rewarded[i]) ++rewarded, tokens += f.batch.rollouts[i].completion_tokens();
-  const PolicySpec spec{.micro_tokens = config_.micro_tokens,
+  const PolicySpec spec{.micro_tokens = micro_tokens_,
                         .loss = config_.loss(f.beta),
                         .generation_tokens = f.batch.tokens,
                         .completions = double(rewarded) / double(parts),
@@ -181,14 +203,12 @@ void GrpoStepper::update_weights(StepFindings& f, const std::vector<PolicySample
       // At the first update the weights are still those that sampled.
       LogprobGap* gap = f.updates == 0 && config_.importance_cap == 0 ? &f.gap : nullptr;
       std::vector<PolicySample> some;
-      if (parts > 1) some = part_of(samples, state.step, pass, part, parts);
-      add_update(f, policy_step(*programs_, *update_, parts > 1 ? some : samples, spec,
-                                scalars(f.lr, state.version), model_.context, gap));
-      state.update = f.policy.update;
+      if (parts > 1) some = part_of(samples, c.step, pass, part, parts);
+      Scalars s = c.scalars;
+      s.step = uint32_t(state.version);
+      add_update(f, policy_step(*programs_, *update_, c.guard, parts > 1 ? some : samples, spec, s,
+                                model_.context, gap));
       ++state.version;
-      if (state.update.streak >= most_skips)
-        fail("grpo", "expected finite gradients, got {} updates in a row without; try a lower --lr",
-             most_skips);
     }
   engine_->forget();
   for (double* x : {&f.policy.loss, &f.policy.entropy, &f.policy.kl, &f.policy.kl_old,
@@ -206,14 +226,6 @@ std::vector<PolicySample> GrpoStepper::part_of(const std::vector<PolicySample>& 
        i < uint64_t(part + 1) * n / uint64_t(parts); ++i)
     some.push_back(samples[size_t(order(i))]);
   return some;
-}
-
-Scalars GrpoStepper::scalars(double lr, uint64_t version) const {
-  Scalars s;
-  s.lr = float(lr), s.clip = config_.clip;
-  s.seed_lo = uint32_t(config_.seed), s.seed_hi = uint32_t(config_.seed >> 32);
-  s.step = uint32_t(version);
-  return s;
 }
 
 }  // namespace hearth

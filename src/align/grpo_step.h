@@ -5,6 +5,7 @@
 #include "align/grpo_config.h"
 #include "align/grpo_state.h"
 #include "align/policy.h"
+#include "train/task.h"
 
 namespace hearth {
 
@@ -40,27 +41,36 @@ class GrpoStepper {
  public:
   GrpoStepper(const GrpoStepSpec&, ParamStore&, Backend&, Rewards&);
 
-  // Rollouts with their rewards, stamped with the state's version of the weights.
-  RolloutBatch roll_out(std::span<const EncodedPrompt>, const GrpoState&);
+  // Rollouts of step `step` with their rewards, stamped with the state's version of the weights.
+  RolloutBatch roll_out(std::span<const EncodedPrompt>, int64_t step, const GrpoState&);
   // Updates the weights and counts in the state. Rollouts of other weights than the present ones
   // are an error: they are never trained on.
-  StepFindings train_on(RolloutBatch, GrpoState&);
-  StepFindings step(std::span<const EncodedPrompt>, GrpoState&);  // both
+  StepFindings train_on(RolloutBatch, const StepContext&, GrpoState&);
+  StepFindings step(std::span<const EncodedPrompt>, const StepContext&, GrpoState&);  // both
 
   Engine& engine() { return *engine_; }
   UpdateProgram& update() { return *update_; }
+  // Bytes by part of the whole: training in micro-batches of micro_tokens(), a reference, the
+  // cache.
+  MemoryNeed memory_need() const { return need(micro_tokens_); }
+  int64_t micro_tokens() const { return micro_tokens_; }
+  void set_micro_tokens(int64_t n) { micro_tokens_ = n; }
   RolloutSpec rollout_spec(int64_t step) const;
 
  private:
   void make_reference(LogprobProgramsSpec);
-  void make_engine(int64_t longest_prompt);
+  void make_engine();
+  EngineSpec engine_spec() const;
+  MemoryNeed need(int64_t micro_tokens) const;
+  int64_t fitting_micro_tokens() const;
   std::vector<PolicySample> samples_of(StepFindings&, const GrpoState&);
-  void update_weights(StepFindings&, const std::vector<PolicySample>&, GrpoState&);
+  void update_weights(StepFindings&, const std::vector<PolicySample>&, const StepContext&,
+                      GrpoState&);
   std::vector<PolicySample> part_of(const std::vector<PolicySample>&, int64_t step, int64_t pass,
                                     int64_t part, int64_t parts) const;
-  Scalars scalars(double lr, uint64_t version) const;
 
   GrpoStepSpec spec_;
+  LogprobProgramsSpec programs_spec_;
   const GrpoConfig& config_;
   const ModelConfig& model_;
   ParamStore& store_;
@@ -72,6 +82,8 @@ class GrpoStepper {
   std::unique_ptr<ParamStore> reference_store_;  // with beta and no adapters
   std::unique_ptr<Memory> reference_memory_;
   std::unique_ptr<Engine> engine_;
+  int64_t cache_bytes_ = 0;   // of the engine
+  int64_t micro_tokens_ = 0;  // through the model at a time in training
 };
 
 }  // namespace hearth

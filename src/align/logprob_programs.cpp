@@ -46,40 +46,48 @@ LogprobPrograms::LogprobPrograms(const LogprobProgramsSpec& spec, Memory& memory
 // Logits are kept only where there is room for them: what fits without them runs.
 Tape LogprobPrograms::record(const std::string& name, const Key& key) const {
   if (spec_.keep_bytes > 0 && (key.kind == Kind::first || key.kind == Kind::next)) {
-    Tape t = record(name, key, spec_.keep_bytes), planned = t;
+    Tape t = record(spec_, name, key, spec_.keep_bytes), planned = t;
     prune(planned);
     alias(planned);
     if (double(plan(planned).arena_bytes) <= arena_share * double(memory_.room())) return t;
   }
-  return record(name, key, 0);
+  return record(spec_, name, key, 0);
 }
 
-Tape LogprobPrograms::record(const std::string& name, const Key& key, int64_t keep_bytes) const {
+Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string& name,
+                             const Key& key, int64_t keep_bytes) {
   const bool nll = key.kind == Kind::nll_first || key.kind == Kind::nll_next;
-  Tape t(spec_.dtype, name);
+  Tape t(spec.dtype, name);
   t.trains = key.kind != Kind::score;
   t.accumulate = key.kind == Kind::next || key.kind == Kind::nll_next;
   const DecoderInputs in = declare_inputs(t, key.B, key.T, key.documents);
-  const Var x = decoder(t, spec_.model, in,
-                        {.recompute = spec_.recompute, .dropout = nll, .adapters = spec_.adapters});
+  const Var x = decoder(t, spec.model, in,
+                        {.recompute = spec.recompute, .dropout = nll, .adapters = spec.adapters});
   const Var wanted = gather_rows(t, x, t.input("rows", {1, key.rows}, DType::i32));
   const Var targets = t.input("targets", {1, key.rows}, DType::i32);
-  const Var w = head_weight(t, spec_.model);
+  const Var w = head_weight(t, spec.model);
   if (nll) {
     head_loss(
         t, wanted, w, targets,
-        {.softcap = spec_.model.logit_softcap, .chunk_bytes = spec_.logits_bytes, .grad = true});
+        {.softcap = spec.model.logit_softcap, .chunk_bytes = spec.logits_bytes, .grad = true});
   } else {
     const Var y = head_logprob(t, wanted, w, targets,
-                               {.softcap = spec_.model.logit_softcap,
-                                .temperature = spec_.temperature,
-                                .entropy = spec_.entropy,
-                                .chunk_bytes = spec_.logits_bytes,
+                               {.softcap = spec.model.logit_softcap,
+                                .temperature = spec.temperature,
+                                .entropy = spec.entropy,
+                                .chunk_bytes = spec.logits_bytes,
                                 .keep_bytes = keep_bytes});
     if (t.trains) t.host_grad(y, "dlogprob");
   }
   if (t.trains) differentiate(t);
   return t;
+}
+
+MemoryNeed LogprobPrograms::need(const LogprobProgramsSpec& spec, const BatchSize& s) {
+  LogprobProgramsSpec resolved = spec;
+  resolved.model = spec.model.resolve();
+  const Key key{s.B, s.T, s.rows, s.documents, s.nll ? Kind::nll_first : Kind::first};
+  return memory_need(record(resolved, "need", key, 0));
 }
 
 // 0 .. T - 1 in each of B sequences.
@@ -190,31 +198,6 @@ std::vector<float> LogprobPrograms::train(const TokenBatch& b, const Scalars& s,
   p.exec->run();
   memory_.backend.synchronize();
   return read(p, "nll", b.rows.size());
-}
-
-UpdateProgram::UpdateProgram(const std::string& name, Memory& memory, const UpdateSpec& spec)
-    : memory_(memory), loss_(name + ".loss") {
-  Tape t(memory.params->dtype(), name);
-  record_update(t, *memory.params, t.result("loss", {1}, t.acc()), spec);
-  exec_ = std::make_unique<Exec>(std::move(t), memory);
-}
-
-UpdateState UpdateProgram::run(const Scalars& s, double loss) {
-  const float x = float(loss);
-  memory_.state.write<float>(loss_, std::span(&x, 1));
-  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
-  exec_->run();
-  return state();
-}
-
-UpdateState UpdateProgram::state() const {
-  UpdateState u;
-  memory_.state.read<UpdateState>("update", std::span(&u, 1));
-  return u;
-}
-
-void UpdateProgram::set_state(const UpdateState& u) {
-  memory_.state.write<UpdateState>("update", std::span<const UpdateState>(&u, 1));
 }
 
 }  // namespace hearth

@@ -11,7 +11,7 @@
 
 #include "core/exec.h"
 #include "model/decoder.h"
-#include "optim/update.h"
+#include "train/programs.h"
 
 namespace hearth {
 
@@ -45,6 +45,14 @@ struct LogprobProgramsSpec {
 class LogprobPrograms {
  public:
   LogprobPrograms(const LogprobProgramsSpec&, Memory&);
+
+  // Bytes that training on such batches takes, without logits kept from forward to backward.
+  struct BatchSize {
+    int64_t B = 1, T = 1, rows = 1;
+    bool documents = false;
+    bool nll = false;  // by train(), else by begin() and backward()
+  };
+  static MemoryNeed need(const LogprobProgramsSpec&, const BatchSize&);
 
   // Nothing is kept and no gradient touched.
   Logprobs score(const TokenBatch&);
@@ -86,7 +94,8 @@ class LogprobPrograms {
     int64_t bytes = 0;  // at most
   };
   Tape record(const std::string& name, const Key&) const;
-  Tape record(const std::string& name, const Key&, int64_t keep_bytes) const;
+  static Tape record(const LogprobProgramsSpec&, const std::string& name, const Key&,
+                     int64_t keep_bytes);
   Program& prepare(const TokenBatch&, Kind);
   void fetch(Arrival&, const Program&, const char* what, size_t rows);
   std::span<const float> arrived(Arrival&) const;
@@ -106,21 +115,6 @@ class LogprobPrograms {
   std::vector<float> dlogprob_;
   std::vector<int32_t> padded_, counted_;
   int64_t counted_T_ = 0;
-};
-
-// The update program with a loss that the host names.
-class UpdateProgram {
- public:
-  UpdateProgram(const std::string& name, Memory&, const UpdateSpec&);
-  // `loss` is only asked whether it is finite, and kept in the state.
-  UpdateState run(const Scalars&, double loss);
-  UpdateState state() const;
-  void set_state(const UpdateState&);
-
- private:
-  Memory& memory_;
-  std::string loss_;
-  std::unique_ptr<Exec> exec_;
 };
 
 }  // namespace hearth

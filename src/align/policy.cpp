@@ -122,7 +122,7 @@ std::vector<std::vector<float>> score_rollouts(LogprobPrograms& programs,
   return all;
 }
 
-PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update,
+PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update, StepGuard& guard,
                        std::span<const PolicySample> samples, const PolicySpec& spec,
                        const Scalars& scalars, int64_t context, LogprobGap* gap) {
   std::vector<const Rollout*> rollouts;
@@ -144,7 +144,9 @@ PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update,
     std::vector<double> room(b.now.size());
     const std::span<const float> now = programs.logprob();
     b.now.assign(now.begin(), now.end());
-    const PolicyLoss loss = policy_loss(b, spec.loss, std::move(room));
+    PolicyLoss loss = policy_loss(b, spec.loss, std::move(room));
+    if (scalars.loss_scale != 1)  // fp16
+      for (double& d : loss.dnow) d *= double(scalars.loss_scale);
     programs.backward(loss.dnow);
 
     if (gap) add_gap(*gap, now, of);
@@ -158,7 +160,7 @@ PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update,
     for (const float h : programs.entropy()) step.entropy += double(h) / double(step.tokens);
     step.fed += tokens.B * tokens.T;
   }
-  step.update = update.run(scalars, step.loss);
+  step.update = guard.update(update, scalars, step.loss);
   return step;
 }
 

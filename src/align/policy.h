@@ -7,6 +7,7 @@
 #include "align/grpo_loss.h"
 #include "align/logprob_programs.h"
 #include "align/rollouts.h"
+#include "train/step_guard.h"
 
 namespace hearth {
 
@@ -54,8 +55,8 @@ TokenBatch token_batch(std::span<const Rollout* const>, int64_t context);
 std::vector<std::vector<float>> score_rollouts(LogprobPrograms&, std::span<const Rollout* const>,
                                                int64_t micro_tokens, int64_t context);
 
-// One optimizer step. `gap`, where given, gains what the forward pass finds.
-PolicyStep policy_step(LogprobPrograms&, UpdateProgram&, std::span<const PolicySample>,
+// One update, through the guard. `gap`, where given, gains what the forward pass finds.
+PolicyStep policy_step(LogprobPrograms&, UpdateProgram&, StepGuard&, std::span<const PolicySample>,
                        const PolicySpec&, const Scalars&, int64_t context, LogprobGap* gap);
 
 }  // namespace hearth

@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "align/base.h"
 #include "core/error.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "train/trained_model.h"
 
 namespace hearth {
 namespace {

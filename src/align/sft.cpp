@@ -27,16 +27,13 @@ std::vector<Row> rows_of(const std::vector<const Example*>& examples, SftPacking
   return rows;
 }
 
-class SftTask : public AlignTask {
+class SftTask : public ExampleTask {
  public:
-  SftTask(const SftConfig& c, AlignModel& model, std::vector<const Example*> train,
-          std::vector<const Example*> held)
-      : config_(c),
-        max_length_(model.max_length),
-        programs_(programs_spec(model, c), model.memory),
-        rows_(rows_of(train, c.packing, model.max_length)),
-        held_(rows_of(held, c.packing, model.max_length)),
-        order_{rows_.size(), uint64_t(c.batch * c.accumulate), c.seed} {
+  SftTask(const SftConfig& c, AlignModel& model, std::vector<Row> train, std::vector<Row> held)
+      : ExampleTask(c, model, {.items = train.size(), .documents = packs(c), .nll = true}),
+        packed_(packs(c)),
+        rows_(std::move(train)),
+        held_(std::move(held)) {
     Sha256 hash;
     for (const auto* rows : {&rows_, &held_})
       for (const Row& row : *rows)
@@ -44,67 +41,73 @@ class SftTask : public AlignTask {
     digest_ = hash.hex();
   }
 
-  int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
+  std::string_view kind() const override { return "sft"; }
   std::string data_digest() const override { return digest_; }
 
-  StepReport train(int64_t step, Scalars s) override {
+  std::optional<StepReport> step(StepContext& c) override {
     std::vector<Row> rows;
-    for (const size_t i : order_.of(step)) rows.push_back(rows_[i]);
+    for (const size_t i : chosen(c.data_step)) rows.push_back(rows_[i]);
     const std::vector<TokenBatch> batches = batches_of(rows);
     StepReport r;
-    int64_t targets = 0;
+    int64_t targets = 0, examples = 0;
     for (const TokenBatch& b : batches) targets += int64_t(b.rows.size());
     for (const Row& row : rows)
-      for (const Example* e : row) r.tokens += places_of(*e), ++r.examples;
+      for (const Example* e : row) {
+        r.tokens += places_of(*e), ++examples;
+        r.flops += double(places_of(*e)) * train_flops_per_token(model_.config, places_of(*e));
+      }
+    Scalars s = c.scalars;
     s.inv_targets = 1 / float(targets);
     for (size_t i = 0; i < batches.size(); ++i) {
       s.micro = uint32_t(i);
       for (const float nll : programs_.train(batches[i], s, i == 0)) r.loss += double(nll);
     }
     r.loss /= double(targets);
-    r.more = {{"examples", r.examples}, {"targets", targets}};
+    c.guard.update(update(), c.scalars, r.loss);
+    r.more = {{"examples", examples}, {"targets", targets}};
     return r;
   }
 
-  std::optional<EvalReport> evaluate() override {
-    if (held_.empty()) return {};
+  bool evaluates() const override { return !held_.empty(); }
+  std::optional<EvalReport> evaluate(const RunState&,
+                                     const std::function<void(const std::string&)>&) override {
     double sum = 0;
     int64_t targets = 0;
     for (const TokenBatch& b : batches_of(held_)) {
       for (const float logprob : programs_.score(b).logprob) sum -= double(logprob);
       targets += int64_t(b.rows.size());
     }
-    return EvalReport{sum / double(targets)};
+    return loss_report(sum / double(targets));
   }
 
  private:
+  static bool packs(const SftConfig& c) { return c.packing != SftPacking::none; }
+
   std::vector<TokenBatch> batches_of(std::span<const Row> rows) const {
     std::vector<TokenBatch> all;
-    for (size_t at = 0; at < rows.size(); at += size_t(config_.batch)) {
-      const auto part = rows.subspan(at, std::min(rows.size() - at, size_t(config_.batch)));
-      const bool packed = config_.packing != SftPacking::none;
-      all.push_back(lay_out(part, packed ? max_length_ : common_length(part, max_length_), packed));
-    }
+    each_micro_batch(rows.size(), [&](size_t begin, size_t end) {
+      const auto part = rows.subspan(begin, end - begin);
+      all.push_back(lay_out(
+          part, packed_ ? model_.max_length : common_length(part, model_.max_length), packed_));
+    });
     return all;
   }
 
-  const SftConfig& config_;
-  int64_t max_length_;
-  LogprobPrograms programs_;
+  bool packed_;
   std::vector<Row> rows_, held_;
-  StepOrder order_;
   std::string digest_;
 };
 
 }  // namespace
 
-RunResult sft(const SftConfig& c, const AlignRunSpec& spec, Backend& backend) {
-  check_config(c, spec);
+RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
+  const nlohmann::ordered_json settings = fields_to_json(c);
+  check_config(c, spec, settings);
   AlignModel model(c, spec, backend);
   const ExampleEncoder encoder = encoder_of(model, c);
   const Examples<Example> data = read_examples(c.data, encoder);
   expect_examples(spec, data, "data", model.max_length);
-  carry_template(model, data.rendered > 0);
+  model.carry_template(data.rendered > 0);
   Examples<Example> val;
   if (!c.val.empty()) {
     val = read_examples(c.val, encoder);
@@ -115,8 +118,9 @@ RunResult sft(const SftConfig& c, const AlignRunSpec& spec, Backend& backend) {
   for (const size_t i : split.rest) train.push_back(&data.kept[i]);
   for (const size_t i : split.held) held.push_back(&data.kept[i]);
   for (const Example& e : val.kept) held.push_back(&e);
-  SftTask task(c, model, std::move(train), std::move(held));
-  return align(spec, c, fields_to_json(c), model, task);
+  SftTask task(c, model, rows_of(train, c.packing, model.max_length),
+               rows_of(held, c.packing, model.max_length));
+  return run_task(spec, c, settings, model, task);
 }
 
 }  // namespace hearth

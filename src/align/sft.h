@@ -2,10 +2,10 @@
 // log-likelihoods over the number of learned tokens of the whole step.
 #pragma once
 
-#include "align/run.h"
+#include "align/example_task.h"
 
 namespace hearth {
 
-RunResult sft(const SftConfig&, const AlignRunSpec&, Backend&);
+RunResult sft(const SftConfig&, const RunSpec&, Backend&);
 
 }  // namespace hearth

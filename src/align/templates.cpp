@@ -22,14 +22,6 @@ RunTemplate built_in(const std::string& source, const char* name, const Tokenize
 
 }  // namespace
 
-ordered_json written_chat_template(const fs::path& dir) {
-  if (!ChatTemplate::exists(dir)) return {};
-  if (dir.extension() == ".gguf") return std::string(GgufFile(dir).text("tokenizer.chat_template"));
-  if (fs::exists(dir / "chat_template.jinja")) return read_file(dir / "chat_template.jinja");
-  const fs::path config = dir / "tokenizer_config.json";
-  return parse_ordered_json(read_file(config), config.string()).at("chat_template");
-}
-
 RunTemplate run_template(ChatForm form, const fs::path& dir, const Tokenizer& t) {
   if (form == ChatForm::alpaca) return built_in(alpaca_template(t), "alpaca", t);
   if (form == ChatForm::own && ChatTemplate::exists(dir))

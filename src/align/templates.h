@@ -28,9 +28,6 @@ struct RunTemplate {
 // `tokenizer` is the folder or file that the tokenizer was read from.
 RunTemplate run_template(ChatForm, const std::filesystem::path& tokenizer, const Tokenizer&);
 
-// The template beside a tokenizer as it is written there; null where there is none.
-nlohmann::ordered_json written_chat_template(const std::filesystem::path& tokenizer);
-
 // ChatML; a turn is closed by the tokenizer's eos where <|im_end|> is no special token of it.
 std::string chatml(const Tokenizer&);
 // Alpaca's prompt as a template; a system message takes the place of its first sentence.

@@ -231,4 +231,12 @@ std::vector<int32_t> answer_ends(const fs::path& dir, const ChatTemplate& chat,
   return ends;
 }
 
+nlohmann::ordered_json written_chat_template(const std::filesystem::path& dir) {
+  if (!ChatTemplate::exists(dir)) return {};
+  if (dir.extension() == ".gguf") return std::string(GgufFile(dir).text("tokenizer.chat_template"));
+  if (fs::exists(dir / "chat_template.jinja")) return read_file(dir / "chat_template.jinja");
+  const std::filesystem::path config = dir / "tokenizer_config.json";
+  return parse_ordered_json(read_file(config), config.string()).at("chat_template");
+}
+
 }  // namespace hearth

@@ -77,4 +77,7 @@ struct EncodedChat {
 // also in what the assistant wrote; everything else is encoded as the plain text it is, undivided.
 EncodedChat encode_chat(const Tokenizer&, const MarkedText&);
 
+// The template beside a tokenizer as it is written there; null where there is none.
+nlohmann::ordered_json written_chat_template(const std::filesystem::path& tokenizer);
+
 }  // namespace hearth

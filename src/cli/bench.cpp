@@ -14,7 +14,7 @@
 #include "model/lora.h"
 #include "train/lockstep.h"
 #include "train/peak.h"
-#include "train/trainer.h"
+#include "train/pretrain.h"
 
 namespace hearth {
 
@@ -85,10 +85,11 @@ Timed time_steps(const ProgramSpec& s, Backend& backend, int steps) {
   const Batch batch = random_batch(s, 1);
   Scalars scalars;
   scalars.lr = 1e-4f, scalars.clip = 1, scalars.inv_targets = 1 / float(batch.count);
-  const auto step = [&] {
+  const auto step = [&](Profile* profile = nullptr) {
+    programs.profile(profile);
     programs.micro(batch, scalars, true);
-    programs.update(scalars);
-    programs.update_state();  // waits for the step
+    programs.update().run(scalars, profile);
+    programs.update().state();  // waits for the step
   };
   step();  // touches every page
   std::vector<double> times;
@@ -100,8 +101,7 @@ Timed time_steps(const ProgramSpec& s, Backend& backend, int steps) {
   }
   std::nth_element(times.begin(), times.begin() + int64_t(times.size() / 2), times.end());
   Timed t{times[times.size() / 2], {}};
-  programs.profile(&t.profile);
-  step();
+  step(&t.profile);
   return t;
 }
 

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <random>
 
-#include "align/grpo_step.h"
+#include "align/grpo_report.h"
 #include "cli/bench.h"
 #include "cli/model_flags.h"
 #include "core/error.h"
+#include "train/peak.h"
 
 namespace hearth {
 namespace {
@@ -71,12 +72,16 @@ void bench_grpo(const BenchGrpoFlags& f) {
   stepper.update().set_state({});
   GrpoState state;
   state.beta = c.beta;
+  RunState run;
+  StepGuard guard(run, {});
   const PromptRow row{nlohmann::json::object(), "", "bench"};
   std::mt19937_64 bits(c.seed);
   std::vector<StepFindings> steps;
   for (int i = 0; i < f.warmup + f.repeats; ++i) {
     const auto prompts = random_prompts(f, c, m, row, bits);
-    StepFindings found = stepper.step(prompts, state);
+    const StepContext context = step_context(c, c.steps, run, guard);
+    StepFindings found = stepper.step(prompts, context, state);
+    ++run.step;
     if (i >= f.warmup) steps.push_back(std::move(found));
   }
   std::ranges::sort(steps, {}, [](const StepFindings& s) { return s.seconds.total; });
@@ -96,12 +101,18 @@ void bench_grpo(const BenchGrpoFlags& f) {
   j["logprob_gap_max"] = s.gap.most;
   j["logprob_gap_mean"] = s.gap.tokens ? s.gap.sum / double(s.gap.tokens) : 0;
   j["memory_bytes"] = peak_bytes(*backend);
+  j["memory"] = describe(stepper.memory_need());
+  const double flops = flops_of_step(s, m) / t.total;
+  j["tflops"] = 1e-12 * flops;
+  j["mfu"] = flops / measure_peak(*backend, to_dtype(c.dtype));
   if (f.common.json) return print_json(j);
   fmt::print(
       "{}: {:.0f} ms a step: rollouts {:.0f} ms ({:.0f} tokens/s), rewards {:.0f}, scores {:.0f}, "
-      "training {:.0f} ms ({:.0f} tokens/s); log-probabilities differ by at most {:.2g}\n",
+      "training {:.0f} ms ({:.0f} tokens/s); {:.1f} TFLOP/s, {:.0f}% of the measured peak; "
+      "log-probabilities differ by at most {:.2g}\nmemory: {}\n",
       shape, 1e3 * t.total, 1e3 * t.decode, double(s.batch.tokens) / t.decode, 1e3 * t.reward,
-      1e3 * t.score, 1e3 * t.train, double(s.fed) / t.train, s.gap.most);
+      1e3 * t.score, 1e3 * t.train, double(s.fed) / t.train, 1e-12 * flops,
+      100 * j["mfu"].get<double>(), s.gap.most, describe(stepper.memory_need()));
 }
 
 }  // namespace

@@ -71,6 +71,7 @@ class FieldFlags {
     });
   }
   bool given(const std::string& field) const { return given_.contains(field); }
+  bool any_given() const { return !given_.empty(); }
 
   void apply(C& config) const {
     config.visit([&](const char* name, auto& field, const char*) {

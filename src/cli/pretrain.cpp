@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/data_tokenizer.h"
 #include "cli/model_flags.h"
+#include "cli/run_flags.h"
 #include "cli/signals.h"
 #include "core/error.h"
 #include "data/loader.h"
@@ -13,36 +14,20 @@
 #include "io/terminal.h"
 #include "io/toml.h"
 #include "tokenizer/tokenizer.h"
-#include "train/peak.h"
 
 namespace hearth {
 namespace {
 
 struct PretrainFlags {
   Common common;
-  std::string preset, run;
-  bool resume = false;
-  int64_t stop_after_step = 0;
+  RunFlags run;
+  std::string preset;
   FieldFlags<ModelConfig> model;
   FieldFlags<TrainConfig> train;
 };
 
-nlohmann::ordered_json result_json(const RunResult& r) {
-  nlohmann::ordered_json j{{"steps", r.steps}, {"tokens", r.tokens}};
-  j["train_loss"] = json_or_null(r.train_loss);
-  j["val_loss"] = json_or_null(r.val_loss);
-  j["val_step"] = json_or_null(r.val_step);
-  j["tokens_per_s"] = json_or_null(r.tokens_per_s);
-  j["train_seconds"] = r.train_seconds;
-  j["skipped"] = r.skipped;
-  j["reloads"] = r.reloads;
-  j["reason"] = r.reason;
-  j["checkpoint"] = r.checkpoint.string();
-  return j;
-}
-
 // A run that goes on is only warned: its data or its tokenizer may have moved.
-void expect_tokenizer_of_data(const RunSpec& spec, const Tokenizer& tokenizer) {
+void expect_tokenizer_of_data(const PretrainSpec& spec, const Tokenizer& tokenizer) {
   std::vector<std::filesystem::path> files;
   for (const auto* patterns : {&spec.train.data, &spec.train.val})
     for (const LoaderSource& source : parse_sources(*patterns))
@@ -64,7 +49,7 @@ int64_t vocab_of_run(const std::filesystem::path& run) {
 }
 
 // Without --vocab the model has a row of the embedding for each token.
-void fit_vocab(RunSpec& spec, bool given, int64_t tokens) {
+void fit_vocab(PretrainSpec& spec, bool given, int64_t tokens) {
   int64_t& vocab = spec.model.vocab;
   if (!given) {
     // A run that began with the preset's keeps that.
@@ -81,47 +66,61 @@ void fit_vocab(RunSpec& spec, bool given, int64_t tokens) {
         vocab, tokens, spec.train.tokenizer, vocab - tokens));
 }
 
-void run(const PretrainFlags& f) {
-  RunSpec spec;
-  spec.train = with_auto_dtype<TrainConfig>();
-  if (f.preset.empty())
-    f.model.apply(spec.model);
-  else
-    spec.model = model_over_preset(f.preset, f.model);
-  f.train.apply(spec.train);
-  spec.train.check();
-  spec.run = f.run;
-  spec.resume = f.resume;
-  spec.stop_after_step = f.stop_after_step;
-  if (spec.train.data.empty()) fail_usage("pretrain", "expected token files by --data, got none");
-  if (f.preset.empty() && !f.model.given("dim") && !f.resume)
-    fail_usage("pretrain", "expected --preset or the model's own flags, got neither");
+// The model of --preset and of the model's own flags, or the one that --model names.
+ModelConfig model_of(const PretrainFlags& f, const TrainConfig& train) {
+  // A run that is there has all of its model in its config.toml.
+  const bool goes_on =
+      f.run.resume && std::filesystem::exists(std::filesystem::path(f.run.run) / "config.toml");
+  if (!train.model.empty() && !goes_on) {
+    if (!f.preset.empty() || f.model.any_given())
+      fail_usage(
+          "--model",
+          "expected a model to continue pretraining, or --preset and the flags of a new one, "
+          "got both");
+    return open_base(train.model, {}).config();
+  }
+  if (!f.preset.empty()) return model_over_preset(f.preset, f.model);
+  ModelConfig m;
+  f.model.apply(m);
+  if (!f.model.given("dim") && !f.run.resume)
+    fail_usage("pretrain", "expected --preset, --model or the model's own flags, got none");
+  return m;
+}
+
+void check_tokenizer(PretrainSpec& spec, const PretrainFlags& f) {
   if (!spec.train.tokenizer.empty()) {
     const Tokenizer tokenizer = Tokenizer::load(spec.train.tokenizer);
     expect_tokenizer_of_data(spec, tokenizer);
-    fit_vocab(spec, f.model.given("vocab"), tokenizer.vocab_size());
-  } else {
-    spec.notes.push_back(
-        "without --tokenizer the checkpoints will have no tokenizer, so generate and chat will not "
-        "work with them");
+    if (!spec.train.model.empty()) return;  // its vocabulary is what it is
+    return fit_vocab(spec, f.model.given("vocab"), tokenizer.vocab_size());
   }
+  if (!spec.train.model.empty()) return;  // the model has one
+  spec.notes.push_back(
+      "without --tokenizer the checkpoints will have no tokenizer, so generate and chat will not "
+      "work with them");
+}
+
+void run(const PretrainFlags& f) {
+  PretrainSpec spec;
+  spec.train = with_auto_dtype<TrainConfig>();
+  f.train.apply(spec.train);
+  spec.train.check();
+  if (spec.train.data.empty()) fail_usage("pretrain", "expected token files by --data, got none");
+  spec.model = model_of(f, spec.train);
+  spec.run = f.run.run, spec.resume = f.run.resume;
+  spec.stop_after_step = f.run.stop_after_step;
+  check_tokenizer(spec, f);
   const TrainDType d = spec.train.dtype;
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});
   resolve_dtype(spec.train.dtype, *backend);
   const RunResult r = run_pretrain(spec, *backend);
-  if (f.common.json) {
-    nlohmann::ordered_json j = result_json(r);
-    j["device"] = backend->describe();
-    put_result(json_line(j));
-  } else {
-    put_result(result_line(r));
-  }
+  put_result(f.common.json ? json_line(result_json(r, *backend)) : result_line(r));
   expect_not_signalled(r.reason);
 }
 
 // What the model under training makes of the sample prompt; a document begins where there is none.
-std::string sample_text(const RunSpec& spec, const Tokenizer& t, ParamStore& store,
+std::string sample_text(const PretrainSpec& spec, const Tokenizer& t, ParamStore& store,
                         Backend& backend) {
   Request r;
   r.prompt = t.encode(spec.train.sample_prompt);
@@ -139,17 +138,7 @@ std::string sample_text(const RunSpec& spec, const Tokenizer& t, ParamStore& sto
 
 }  // namespace
 
-std::string result_line(const RunResult& r) {
-  std::string text = fmt::format("{} steps, {} tokens", r.steps, r.tokens);
-  if (r.train_loss) text += fmt::format(", loss {:.4f}", *r.train_loss);
-  if (r.val_loss) text += fmt::format(", validation {:.4f}", *r.val_loss);
-  if (r.val_loss && r.val_step.value_or(r.steps) != r.steps)
-    text += fmt::format(" (step {})", *r.val_step);
-  if (r.tokens_per_s) text += fmt::format(", {:.0f} tokens/s", *r.tokens_per_s);
-  return text + fmt::format(", {:.1f} s; {}\n", r.train_seconds, r.checkpoint.string());
-}
-
-RunResult run_pretrain(RunSpec spec, Backend& backend) {
+RunResult run_pretrain(PretrainSpec spec, Backend& backend) {
   spec.model = spec.model.resolve();
   const bool by_document = spec.train.document_mask || spec.train.eval_documents;
   if (by_document && spec.train.document_start < 0) {
@@ -166,9 +155,7 @@ RunResult run_pretrain(RunSpec spec, Backend& backend) {
       return sample_text(spec, t, store, backend);
     };
   }
-  spec.peak_flops = measure_peak(backend, to_dtype(spec.train.dtype));
-  spec.warn = [](const std::string& line) { say_problem(line); };
-  spec.stop = count_stop_signals();
+  watch(spec, backend, spec.train.dtype);
   return pretrain(spec, backend);
 }
 
@@ -177,9 +164,7 @@ void add_pretrain(CLI::App& app) {
   auto f = std::make_shared<PretrainFlags>();
   add_common(*c, f->common);
   c->add_option("--preset", f->preset, fmt::format("one of {}", fmt::join(preset_names(), ", ")));
-  c->add_option("--run", f->run, "run folder")->required();
-  c->add_flag("--resume", f->resume, "go on with the run in the folder, to the bit");
-  c->add_option("--stop-after-step", f->stop_after_step, "save and exit after this step");
+  f->run.add(*c);
   f->train.add(*c, with_auto_dtype<TrainConfig>(), "Training");
   f->model.add(*c, ModelConfig{}, model_group);
   c->callback([f] { run(*f); });

@@ -1,13 +1,10 @@
 // The pretraining run as commands start it: with signals, warnings, samples and MFU.
 #pragma once
 
-#include "train/trainer.h"
+#include "train/pretrain.h"
 
 namespace hearth {
 
-RunResult run_pretrain(RunSpec, Backend&);
-
-// A run's result in one line.
-std::string result_line(const RunResult&);
+RunResult run_pretrain(PretrainSpec, Backend&);
 
 }  // namespace hearth

@@ -176,7 +176,7 @@ std::string this_program() {
 void run(const QuickstartFlags& f) {
   const fs::path run = f.run, data = run / "data";
   const std::unique_ptr<Backend> backend = make_backend(f.common);
-  RunSpec spec;
+  PretrainSpec spec;
   spec.model = preset("tiny");
   TrainConfig& c = spec.train;
   c.data = {(data / "train" / "*.bin").string()}, c.val = {(data / "val" / "*.bin").string()};

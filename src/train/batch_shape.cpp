@@ -2,7 +2,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "train/trainer.h"
+#include "train/pretrain.h"
 
 namespace hearth {
 namespace {
@@ -40,6 +40,14 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
 
 }  // namespace
 
+Room Room::of(const Backend& b, const ParamStore* held) {
+  constexpr double memory_share = 0.9;  // of what is free, for a run to use
+  int64_t free = b.free_bytes();
+  for (size_t p = 0; held && p < part_count; ++p)
+    if (held->made(Part(p))) free += held->part_bytes(Part(p));
+  return {int64_t(memory_share * double(free)), b.logits_bytes(), b.has_far_memory()};
+}
+
 int64_t first_step_tokens(const ModelConfig& model, const TrainConfig& c) {
   if (const int64_t tokens = Steps::parse(c.tokens_per_step, "tokens_per_step").at(0))
     return tokens;
@@ -58,7 +66,7 @@ ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const B
           .documents = c.document_mask,
           .eval_documents = c.document_mask || c.eval_documents,
           .accumulates = s.micro_batches > 1,
-          .update = {c.beta1, c.beta2, c.adam_eps, c.weight_decay, c.decay_all},
+          .update = c.update_spec(),
           .logits_bytes = logits_bytes};
 }
 

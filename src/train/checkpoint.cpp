@@ -20,18 +20,6 @@ namespace {
 constexpr std::array optimizer_parts{Part::moment1, Part::moment2, Part::master};
 constexpr std::array part_names{"moment1.", "moment2.", "master."};
 
-// Settings that may change between the parts of one run without changing what it computes so far.
-constexpr std::string_view free_settings[] = {
-    "data",      "val",           "tokenizer",        "eval_every", "eval_tokens",  "target_loss",
-    "workers",   "keep",          "checkpoint_every", "prefetch",   "sample_every", "sample_tokens",
-    "recompute", "sample_prompt", "eval_documents",   "offload"};
-
-}  // namespace
-
-std::span<const std::string_view> free_pretrain_settings() { return free_settings; }
-
-namespace {
-
 std::vector<int64_t> dims(const Shape& s) { return {s.dim.begin(), s.dim.begin() + s.rank}; }
 
 std::vector<TensorToWrite> optimizer_tensors(ParamStore& store) {
@@ -82,8 +70,12 @@ void expect_same_settings(const json& saved, const json& now,
   const auto off = [](const json& v) {
     return v.empty() || v == json(false) || v == json(0) || v == json("");
   };
+  // A run may be extended.
+  const auto grew = [&](const std::string& key, const json& value) {
+    return (key == "steps" || key == "epochs") && saved.contains(key) && value > saved.at(key);
+  };
   for (const auto& [key, value] : now.items())
-    if (std::ranges::find(free, key) == free.end() &&
+    if (std::ranges::find(free, key) == free.end() && !grew(key, value) &&
         (saved.contains(key) ? saved.at(key) != value : !off(value)))
       fail(where, "expected {} = {}, as the run began, got {}", key,
            saved.contains(key) ? saved.at(key).dump() : "none", value.dump());
@@ -152,33 +144,6 @@ json load_model_checkpoint(const fs::path& dir, const ModelConfig& model, ParamS
   }
   load_optimizer(dir / "state" / "optimizer.safetensors", store);
   return j;
-}
-
-fs::path save_checkpoint(const fs::path& run, const CheckpointSpec& spec, ParamStore& store,
-                         const RunState& state) {
-  const json trainer{{"version", 1},
-                     {"model", fields_to_json(spec.model)},
-                     {"train", fields_to_json(spec.train)},
-                     {"run", state.to_json()}};
-  return save_model_checkpoint(run,
-                               {.model = spec.model,
-                                .base = spec.base,
-                                .tokenizer = spec.tokenizer,
-                                .trainer = trainer,
-                                .step = state.step,
-                                .keep = spec.train.keep},
-                               store);
-}
-
-RunState load_checkpoint(const fs::path& dir, const CheckpointSpec& spec, ParamStore& store) {
-  const std::string where = (dir / "state" / "trainer.json").string();
-  const json j = read_json(where);
-  if (j.is_object() && j.contains("model") && j.contains("train")) {
-    expect_same_settings(j["model"], fields_to_json(spec.model), free_settings, where);
-    expect_same_settings(j["train"], fields_to_json(spec.train), free_settings, where);
-  }
-  const json loaded = load_model_checkpoint(dir, spec.model, store);
-  return RunState::from_json(trainer_fields(loaded, where).object("run"));
 }
 
 }  // namespace hearth

@@ -11,20 +11,11 @@
 #include "core/params.h"
 #include "model/config.h"
 #include "tokenizer/tokenizer.h"
-#include "train/config.h"
 #include "train/run_state.h"
 
 namespace hearth {
 
-struct CheckpointSpec {
-  const ModelConfig& model;
-  const TrainConfig& train;
-  const Tokenizer* tokenizer = nullptr;  // saved beside the weights when there is one
-  std::string base = {};                 // with model.lora: the model that the adapters belong to
-};
-
-// A checkpoint of any kind of run: what the run goes on with is a JSON object of its own, whose
-// `run` has step, best_step and perhaps good_step (train/run_state.h).
+// A checkpoint of any task. `trainer` is what the run continues from; its `run` is a RunState.
 struct ModelCheckpoint {
   const ModelConfig& model;
   std::string base = {};  // with model.lora: the model that the adapters belong to
@@ -44,20 +35,8 @@ std::filesystem::path save_model_checkpoint(const std::filesystem::path& run,
 nlohmann::json load_model_checkpoint(const std::filesystem::path& dir, const ModelConfig&,
                                      ParamStore&);
 
-// Settings that may change between the parts of one pretraining run without changing what it
-// computes.
-std::span<const std::string_view> free_pretrain_settings();
-
 // An error that names the first setting that was another when the run began, `free` ones aside.
 void expect_same_settings(const nlohmann::json& saved, const nlohmann::json& now,
                           std::span<const std::string_view> free, const std::string& where);
-
-// The same of a pretraining run.
-std::filesystem::path save_checkpoint(const std::filesystem::path& run, const CheckpointSpec&,
-                                      ParamStore&, const RunState&);
-
-// Reads weights (or adapters), moments and state back. A checkpoint of another model or with other
-// settings that change the result is an error naming the first that differs.
-RunState load_checkpoint(const std::filesystem::path& dir, const CheckpointSpec&, ParamStore&);
 
 }  // namespace hearth

@@ -16,7 +16,7 @@ void expect_at_least(T low, const char* flag, T x) {
 
 }  // namespace
 
-void UpdateSettings::check() const {
+void RunConfig::check_run(int64_t total) const {
   if (!(lr >= 0 && lr <= std::numeric_limits<float>::max()))
     fail_usage("--lr", "expected 0 or more that a float can hold, got {}", lr);
   expect_at_least<int64_t>(0, "--warmup", warmup);
@@ -29,23 +29,23 @@ void UpdateSettings::check() const {
     fail_usage("--adam-eps", "expected more than 0, got {}", adam_eps);
   expect_at_least(0.0f, "--weight-decay", weight_decay);
   expect_at_least(0.0f, "--clip", clip);
+  const bool decays = schedule == Schedule::wsd || schedule == Schedule::wsd_sqrt;
+  if (decays ? decay_steps < 1 || decay_steps > total : decay_steps < 0)
+    fail_usage("--decay-steps", "expected {} with --schedule {}, got {}",
+               decays ? fmt::format("1 to the {} steps", total) : "0 or more",
+               names_of(schedule)[size_t(schedule)], decay_steps);
+  expect_at_least(0.0, "--spike-z", spike_z);
+  expect_at_least<int64_t>(0, "--eval-every", eval_every);
+  expect_at_least<int64_t>(0, "--checkpoint-every", checkpoint_every);
+  expect_at_least(0, "--keep", keep);
 }
 
 void TrainConfig::check() const {
   expect_at_least<int64_t>(1, "--steps", steps);
-  UpdateSettings::of(*this).check();
-  const bool decays = schedule == Schedule::wsd || schedule == Schedule::wsd_sqrt;
-  if (decays ? decay_steps < 1 || decay_steps > steps : decay_steps < 0)
-    fail_usage("--decay-steps", "expected {} with --schedule {}, got {}",
-               decays ? fmt::format("1 to the {} steps", steps) : "0 or more",
-               names_of(schedule)[size_t(schedule)], decay_steps);
-  expect_at_least(0.0, "--spike-z", spike_z);
+  check_run(steps);
   expect_at_least(0.0, "--target-loss", target_loss);
   expect_at_least<int64_t>(-1, "--document-start", document_start);
-  expect_at_least<int64_t>(0, "--eval-every", eval_every);
   expect_at_least<int64_t>(0, "--eval-tokens", eval_tokens);
-  expect_at_least<int64_t>(0, "--checkpoint-every", checkpoint_every);
-  expect_at_least(0, "--keep", keep);
   expect_at_least<int64_t>(0, "--sample-every", sample_every);
   expect_at_least<int64_t>(1, "--sample-tokens", sample_tokens);
 }

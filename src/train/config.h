@@ -9,6 +9,7 @@
 #include "data/loader.h"
 #include "model/decoder.h"
 #include "optim/schedule.h"
+#include "optim/update.h"
 
 namespace hearth {
 
@@ -32,27 +33,16 @@ inline DType to_dtype(TrainDType d) {
   return d == TrainDType::bf16 ? DType::bf16 : d == TrainDType::fp16 ? DType::f16 : DType::f32;
 }
 
-// How weights follow gradients, of every command that trains.
-struct UpdateSettings {
-  double lr = 0;
-  int64_t warmup = 0;
-  double lr_floor = 0;
-  float beta1 = 0, beta2 = 0, adam_eps = 0, weight_decay = 0, clip = 0;
-
-  // Those of a command's config.
-  template <class C>
-  static UpdateSettings of(const C& c) {
-    return {c.lr, c.warmup, c.lr_floor, c.beta1, c.beta2, c.adam_eps, c.weight_decay, c.clip};
-  }
-  void check() const;  // names the flag of the first that no run can use
+// What a setting means that differs from task to task, for its help text.
+struct RunHelp {
+  const char* steps = "optimizer steps";
+  const char* eval_every = "steps between validations; 0: only at the end";
+  const char* seed = "seed of initialisation, shuffling and dropout";
 };
 
-struct TrainConfig {
-  std::vector<std::string> data, val;
-  std::string tokenizer;
+// The settings of every command that trains: a config of a task inherits them.
+struct RunConfig {
   int64_t steps = 1000;
-  int64_t batch = 0;
-  std::string seq = "0", tokens_per_step = "0";
   TrainDType dtype = TrainDType::fp32;
   uint64_t seed = 1;
   double lr = 6e-4;
@@ -66,63 +56,91 @@ struct TrainConfig {
   double spike_z = 0;
   Recompute recompute = Recompute::none;
   bool offload = false;
-  LoaderSpec::Order order = LoaderSpec::Order::sequential;
-  bool document_mask = false;
-  int64_t document_start = -1;
-  int workers = 2, prefetch = 4;
-  int64_t eval_every = 250, eval_tokens = 0;
-  bool eval_documents = false;
-  double target_loss = 0;
-  int64_t checkpoint_every = 500;
+  int64_t eval_every = 250, checkpoint_every = 500;
   int keep = 3;
-  int64_t sample_every = 0, sample_tokens = 100;
-  std::string sample_prompt;
 
   template <class V>
-  void visit(V&& v) {
-    v("data", data,
-      "token files to train on; patterns, also mixed by weight: a*.bin:0.7,b*.bin:0.3");
-    v("val", val, "token files to validate on");
-    v("tokenizer", tokenizer,
-      "tokenizer to save beside the weights and to sample with; sets --vocab");
-    v("steps", steps, "optimizer steps");
-    v("batch", batch, "sequences in a micro-batch; 0: the most that fit, up to tokens_per_step");
-    v("seq", seq, "tokens in a sequence; 0: the model's context; may change: 0:256,1000:1024");
-    v("tokens_per_step", tokens_per_step,
-      "tokens an optimizer step; 0: one micro-batch; may change");
-    v("dtype", dtype, "auto, fp32, bf16 or, on a card, tf32 and fp16; masters are fp32");
-    v("seed", seed, "of initialisation, shuffling and dropout");
+  void visit_run(V&& v, const RunHelp& help = {}) {
+    v("steps", steps, help.steps);
+    v("dtype", dtype, "auto, fp32, bf16 or, on a card, tf32 and fp16; master weights are fp32");
+    v("seed", seed, help.seed);
     v("lr", lr, "peak learning rate");
     v("schedule", schedule, "constant, cosine, linear, wsd (linear decay) or wsd_sqrt");
     v("warmup", warmup, "steps of linear warmup");
     v("decay_steps", decay_steps, "steps of the decay at the end of wsd, which needs some");
     v("lr_floor", lr_floor, "fraction of the peak that cosine and linear end at");
-    v("beta1", beta1, "AdamW");
-    v("beta2", beta2, "AdamW");
-    v("adam_eps", adam_eps, "AdamW");
-    v("weight_decay", weight_decay, "of matrices");
-    v("decay_all", decay_all, "weight decay of norms, biases and embeddings too");
+    v("beta1", beta1, "AdamW: decay of the first moment");
+    v("beta2", beta2, "AdamW: decay of the second moment");
+    v("adam_eps", adam_eps, "AdamW: added to the denominator");
+    v("weight_decay", weight_decay, "weight decay of matrices");
+    v("decay_all", decay_all, "apply weight decay to norms, biases and embeddings too");
     v("clip", clip, "largest gradient norm; 0: no clipping");
     v("spike_z", spike_z,
-      "skip a step whose loss is so many deviations above the last 128; 0: off");
+      "skip a step whose loss is this many standard deviations above the last 128; 0: off");
     v("recompute", recompute, "none, light (norms, activations) or block");
-    v("offload", offload, "moments and masters in the host's memory, for want of a card's");
-    v("order", order, "sequential or shuffled reading");
+    v("offload", offload, "keep the optimizer's state in the host's memory");
+    v("eval_every", eval_every, help.eval_every);
+    v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
+    v("keep", keep, "checkpoints to keep beside the best and the one that bad steps go back to");
+  }
+
+  ScheduleSpec schedule_spec(int64_t total) const {
+    return {schedule, total, warmup, decay_steps, lr_floor};
+  }
+  UpdateSpec update_spec() const { return {beta1, beta2, adam_eps, weight_decay, decay_all}; }
+  // Names the flag of the first setting that no run of so many steps can use.
+  void check_run(int64_t total) const;
+};
+
+// The settings that change nothing of what a run has computed so far, so that a resumed run may
+// have others.
+inline constexpr std::string_view free_run_settings[] = {
+    "eval_every", "checkpoint_every", "keep", "recompute", "offload", "target_loss"};
+
+struct TrainConfig : RunConfig {
+  std::string model;
+  std::vector<std::string> data, val;
+  std::string tokenizer;
+  int64_t batch = 0;
+  std::string seq = "0", tokens_per_step = "0";
+  LoaderSpec::Order order = LoaderSpec::Order::sequential;
+  bool document_mask = false;
+  int64_t document_start = -1;
+  int workers = 2, prefetch = 4;
+  int64_t eval_tokens = 0;
+  bool eval_documents = false;
+  double target_loss = 0;
+  int64_t sample_every = 0, sample_tokens = 100;
+  std::string sample_prompt;
+
+  template <class V>
+  void visit(V&& v) {
+    v("model", model,
+      "model to continue pretraining: a run, a checkpoint, a Hugging Face folder or a .gguf");
+    v("data", data,
+      "token files to train on; patterns, also mixed by weight: a*.bin:0.7,b*.bin:0.3");
+    v("val", val, "token files to validate on");
+    v("tokenizer", tokenizer,
+      "tokenizer to save beside the weights and to sample with; sets --vocab");
+    v("batch", batch, "sequences in a micro-batch; 0: the most that fit, up to tokens_per_step");
+    v("seq", seq, "tokens in a sequence; 0: the model's context; may change: 0:256,1000:1024");
+    v("tokens_per_step", tokens_per_step,
+      "tokens in an optimizer step; 0: one micro-batch; may change: 0:65536,1000:131072");
+    visit_run(v);
+    v("order", order, "read the files in sequential or shuffled order");
     v("document_mask", document_mask, "no attention across documents; positions restart");
     v("document_start", document_start, "token that opens a document; -1: the tokenizer's eos");
     v("workers", workers, "loader threads");
-    v("prefetch", prefetch, "batches made ahead");
-    v("eval_every", eval_every, "steps between validations; 0: only at the end");
+    v("prefetch", prefetch, "batches to prepare ahead");
     v("eval_tokens", eval_tokens,
-      "validation tokens, from the start of the files; 0: as long as 20 steps take, 2^20 at most");
+      "validation tokens, from the start of the files; 0: as many as 20 steps take time for, at "
+      "most 2^20");
     v("eval_documents", eval_documents,
       "validate on documents from their start; only one longer than seq is cut");
     v("target_loss", target_loss, "stop when the validation loss is no higher; 0: never");
-    v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
-    v("keep", keep, "checkpoints kept beside the best and the one that bad steps go back to");
     v("sample_every", sample_every, "steps between samples; 0: none");
     v("sample_tokens", sample_tokens, "tokens of a sample");
-    v("sample_prompt", sample_prompt, "text a sample continues");
+    v("sample_prompt", sample_prompt, "text that a sample continues");
   }
 
   // Names the flag of the first value that no run can use; what depends on files or on the model

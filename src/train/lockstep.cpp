@@ -90,7 +90,7 @@ struct Side {
     store.initialise(seed);
     for (Part p : {Part::grad, Part::moment1, Part::moment2}) store.flat(p);
     programs = std::make_unique<Programs>(s, memory);
-    programs->set_update_state({});
+    programs->update().set_state({});
   }
   Backend& backend;
   ParamStore store;

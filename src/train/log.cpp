@@ -19,6 +19,16 @@ std::string clock_text(double seconds) {
 
 }  // namespace
 
+EvalReport loss_report(double loss, const nlohmann::ordered_json& more) {
+  EvalReport r{.value = loss, .found = {{"val_loss", loss}}};
+  r.line = fmt::format("validation loss {:.4f}", loss);
+  if (!more.is_object()) return r;
+  r.found.update(more);
+  for (const auto& [name, value] : more.items())
+    r.line += fmt::format("  {} {:.4f}", name, value.get<double>());
+  return r;
+}
+
 RunLog::RunLog(const std::filesystem::path& run, const LogMark& log, const LogMark& samples,
                int64_t total_steps, bool quiet, const std::function<void(const std::string&)>& warn)
     : log_(run / "log.jsonl", log),
@@ -36,7 +46,6 @@ void RunLog::step(const StepRecord& r) {
   if (r.grad_norm) j["grad_norm"] = *r.grad_norm;
   if (r.skipped) j["skipped"] = true;
   if (r.spike) j["spike"] = true;
-  if (!r.source_tokens.empty()) j["source_tokens"] = r.source_tokens;
   if (r.more.is_object()) j.update(r.more);
   log_.append(j.dump());
   nlohmann::ordered_json p{
@@ -57,17 +66,27 @@ void RunLog::step(const StepRecord& r) {
   for (const auto& [name, value] : r.more.items())
     if (value.is_number()) events_.scalar("train/" + name, r.step, value.get<float>(), now);
   events_.scalar("perf/tokens_per_s", r.step, float(r.tokens_per_s), now);
-  if (r.flops > 0) events_.scalar("perf/mfu", r.step, float(r.mfu), now);
+  if (r.flops > 0) events_.scalar("perf/tflops", r.step, float(r.flops * 1e-12), now);
+  if (r.mfu > 0) events_.scalar("perf/mfu", r.step, float(r.mfu), now);
+  events_.scalar("perf/memory_gib", r.step, float(double(r.memory) / (1 << 30)), now);
+  if (r.device) {
+    events_.scalar("device/celsius", r.step, float(r.device->celsius), now);
+    events_.scalar("device/watts", r.step, float(r.device->watts), now);
+    events_.scalar("device/utilisation", r.step, float(r.device->utilisation), now);
+  }
+  for (const auto& [name, value] : r.more_perf.items())
+    if (value.is_number()) events_.scalar("perf/" + name, r.step, value.get<float>(), now);
   if (seconds_since(flushed_) > 1) flush_events();  // for who watches; steps may be many a second
-  progress(r);
+  progress_of(r);
 }
 
-void RunLog::progress(const StepRecord& r) {
+void RunLog::progress_of(const StepRecord& r) {
   const bool first = average_ == 0, last = r.step == total_steps_;
   average_ = first ? r.seconds : 0.9 * average_ + 0.1 * r.seconds;
   if (!first && !last && !status_.due()) return;
-  std::string line = fmt::format("step {}/{}  loss {:.4f}", r.step, total_steps_, r.loss);
-  if (last_val_ > 0) line += fmt::format("  val {:.4f} (step {})", last_val_, last_val_step_);
+  std::string line = fmt::format("step {}/{}  {}", r.step, total_steps_,
+                                 r.line.empty() ? fmt::format("loss {:.4f}", r.loss) : r.line);
+  if (!last_eval_.empty()) line += "  " + last_eval_;
   line += fmt::format("  lr {:.2e}", r.lr);
   if (r.grad_norm) line += fmt::format("  |g| {:.2f}", *r.grad_norm);
   line += fmt::format("  {:.0f} tok/s", r.tokens_per_s);
@@ -77,35 +96,23 @@ void RunLog::progress(const StepRecord& r) {
   status_.show_now(line);
 }
 
-void RunLog::validating(int64_t step, int64_t tokens, int64_t most) {
-  if (status_.due())
-    status_.show_now(
-        fmt::format("step {}  validating: {} tokens of at most {}", step, tokens, most));
+void RunLog::progress(const std::string& line) {
+  if (status_.due()) status_.show_now(line);
 }
 
-void RunLog::validation(int64_t step, double loss, double seconds,
-                        const nlohmann::ordered_json& more) {
-  last_val_ = loss, last_val_step_ = step;
-  nlohmann::ordered_json j{{"step", step}, {"val_loss", loss}};
-  if (more.is_object()) j.update(more);
-  log_.append(j.dump());
-  perf_.append(nlohmann::ordered_json{{"step", step}, {"val_ms", 1e3 * seconds}}.dump());
-  events_.scalar("val/loss", step, float(loss), wall_time());
-  std::string line = fmt::format("step {}  validation loss {:.4f}", step, loss);
-  for (const auto& [name, value] : more.items()) {
-    events_.scalar("val/" + name, step, value.get<float>(), wall_time());
-    line += fmt::format("  {} {:.4f}", name, value.get<double>());
-  }
-  note(line);
-}
-
-void RunLog::evaluation(int64_t step, const nlohmann::ordered_json& found, double seconds) {
+void RunLog::evaluation(int64_t step, const EvalReport& r, double seconds) {
   nlohmann::ordered_json j{{"step", step}};
-  j.update(found);
+  j.update(r.found);
   log_.append(j.dump());
   perf_.append(nlohmann::ordered_json{{"step", step}, {"eval_ms", 1e3 * seconds}}.dump());
-  for (const auto& [name, value] : found.items())
-    if (value.is_number()) events_.scalar("eval/" + name, step, value.get<float>(), wall_time());
+  for (const auto& [name, value] : r.found.items())
+    if (value.is_number()) {
+      const std::string tag = name == "val_loss" ? "loss" : name;
+      events_.scalar(fmt::format("{}/{}", r.higher_is_better ? "eval" : "val", tag), step,
+                     value.get<float>(), wall_time());
+    }
+  if (r.value) last_eval_ = fmt::format("{} {:.4f} (step {})", r.name, *r.value, step);
+  note(fmt::format("step {}  {}", step, r.line));
 }
 
 void RunLog::sample(int64_t step, const std::string& text) {

@@ -16,12 +16,12 @@
 #include "io/progress.h"
 #include "io/tensorboard.h"
 #include "train/marked_log.h"
+#include "train/task.h"
 
 namespace hearth {
 
 struct StepRecord {
   int64_t step = 0, tokens = 0;
-  std::vector<int64_t> source_tokens = {};  // of a mix: read of each source so far
   double loss = 0, lr = 0;
   std::optional<double> grad_norm = {};  // nothing where the gradient was not looked at
   bool skipped = false;
@@ -31,6 +31,7 @@ struct StepRecord {
   std::optional<DeviceState> device = {};
   nlohmann::ordered_json more = {};       // numbers that go with the loss, by name
   nlohmann::ordered_json more_perf = {};  // and with the speed
+  std::string line = {};                  // for the progress line, in the place of the loss
 };
 
 class RunLog {
@@ -42,12 +43,8 @@ class RunLog {
          int64_t total_steps, bool quiet, const std::function<void(const std::string&)>& warn = {});
 
   void step(const StepRecord&);
-  // How far a validation is.
-  void validating(int64_t step, int64_t tokens, int64_t most);
-  void validation(int64_t step, double loss, double seconds,
-                  const nlohmann::ordered_json& more = {});
-  // Numbers by name, found without a loss.
-  void evaluation(int64_t step, const nlohmann::ordered_json& found, double seconds);
+  void evaluation(int64_t step, const EvalReport&, double seconds);
+  void progress(const std::string& line);  // of something that takes long
   void sample(int64_t step, const std::string& text);
   void note(const std::string& line);  // to stderr, above the progress line
 
@@ -56,7 +53,7 @@ class RunLog {
   LogMark samples_mark() const { return samples_.mark(); }
 
  private:
-  void progress(const StepRecord&);
+  void progress_of(const StepRecord&);
   void flush_events();
 
   MarkedLog log_, samples_;
@@ -66,8 +63,7 @@ class RunLog {
   StatusLine status_;
   Clock::time_point flushed_ = Clock::now();  // the events
   double average_ = 0;                        // seconds of a step; 0: none yet
-  double last_val_ = 0;
-  int64_t last_val_step_ = 0;
+  std::string last_eval_;                     // "val 2.3456 (step 100)"
 };
 
 }  // namespace hearth

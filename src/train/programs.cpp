@@ -45,7 +45,12 @@ int64_t table_bytes(const Tape& t) {
 }  // namespace
 
 MemoryNeed memory_need(const ProgramSpec& s) {
-  Tape t = record_micro(s, false);
+  MemoryNeed need = memory_need(record_micro(s, false));
+  need.offload = s.offload;
+  return need;
+}
+
+MemoryNeed memory_need(Tape t) {
   int64_t elements = 0, trained = 0;
   for (const ParamSpec& p : t.params) {
     elements += padded_size(p);
@@ -55,14 +60,13 @@ MemoryNeed memory_need(const ProgramSpec& s) {
   alias(t);
   const Plan p = plan(t);
   const int64_t acc = size_of(t.acc());
-  return {.weights = elements * size_of(s.dtype),
-          .masters = s.dtype == t.acc() ? 0 : trained * acc,
+  return {.weights = elements * size_of(t.dtype()),
+          .masters = t.dtype() == t.acc() ? 0 : trained * acc,
           .gradients = trained * acc,
           .moments = 2 * trained * acc,
           .activations = p.arena_bytes,
           .tables = table_bytes(t),
-          .activation_bound = p.bound_bytes,
-          .offload = s.offload};
+          .activation_bound = p.bound_bytes};
 }
 
 std::string describe(const MemoryNeed& m) {
@@ -74,6 +78,8 @@ std::string describe(const MemoryNeed& m) {
   add("gradients", m.gradients);
   if (!m.offload) add("moments", m.moments);
   add("activations", m.activations);
+  add("reference model", m.reference);
+  add("KV cache", m.cache);
   if (double(m.tables) >= 0.005 * gib) add("position tables", m.tables);
   s += fmt::format(" = {:.2f} GiB", double(m.total()) / gib);
   if (m.offload) s += fmt::format(", and {:.2f} of the host", double(m.masters + m.moments) / gib);
@@ -113,17 +119,20 @@ void expect_fit(const ProgramSpec& s, int64_t bytes, bool far_memory) {
        remedies);
 }
 
+void expect_fit(const MemoryNeed& need, int64_t bytes, const std::string& remedy) {
+  if (need.total() <= bytes) return;
+  fail("memory", "expected a run within {:.2f} GiB, got {}; {}", double(bytes) / gib,
+       describe(need), remedy);
+}
+
 Programs::Programs(const ProgramSpec& s, Memory& memory)
     : spec_(s),
       memory_(memory),
       train_(program_name("train", s) + "."),
-      eval_name_(program_name("eval", s) + ".") {
+      eval_name_(program_name("eval", s) + "."),
+      update_(program_name("train", s), memory, s.update) {
   first_ = std::make_unique<Exec>(record_micro(s, false), memory);
   if (s.accumulates) next_ = std::make_unique<Exec>(record_micro(s, true), memory);
-  Tape update(s.dtype, program_name("train", s));
-  const Var loss = update.result("loss", {1}, update.acc());
-  record_update(update, *memory.params, loss, s.update);
-  update_ = std::make_unique<Exec>(std::move(update), memory);
   eval_ = std::make_unique<Exec>(record_eval(s), memory);
 }
 
@@ -142,27 +151,6 @@ void Programs::feed(const Batch& b, const Scalars& s) {
 void Programs::micro(const Batch& b, const Scalars& s, bool first) {
   feed(b, s);
   (first ? *first_ : *next_).run(profile_);
-}
-
-void Programs::update(const Scalars& s) {
-  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
-  update_->run(profile_);
-}
-
-double Programs::loss() const {
-  float x = 0;
-  memory_.state.read<float>(train_ + "loss", std::span(&x, 1));
-  return x;
-}
-
-UpdateState Programs::update_state() const {
-  UpdateState u;
-  memory_.state.read<UpdateState>("update", std::span(&u, 1));
-  return u;
-}
-
-void Programs::set_update_state(const UpdateState& u) {
-  memory_.state.write<UpdateState>("update", std::span<const UpdateState>(&u, 1));
 }
 
 double Programs::evaluate(const Batch& b) {

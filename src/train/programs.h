@@ -9,6 +9,7 @@
 #include "data/loader.h"
 #include "model/decoder.h"
 #include "optim/update.h"
+#include "train/update_program.h"
 
 namespace hearth {
 
@@ -29,29 +30,33 @@ struct ProgramSpec {
 struct MemoryNeed {
   int64_t weights = 0, masters = 0, gradients = 0, moments = 0, activations = 0;
   int64_t tables = 0;            // of positions
+  int64_t reference = 0;         // weights of a reference model
+  int64_t cache = 0;             // keys and values of rollouts
   int64_t activation_bound = 0;  // no plan can do with less
   bool offload = false;          // masters and moments are not on the device
   int64_t total() const {
-    return weights + gradients + activations + tables + (offload ? 0 : masters + moments);
+    return weights + gradients + activations + tables + reference + cache +
+           (offload ? 0 : masters + moments);
   }
 };
 MemoryNeed memory_need(const ProgramSpec&);
+MemoryNeed memory_need(Tape);  // of any program that trains
 std::string describe(const MemoryNeed&);
 
 // The largest micro-batch that divides `sequences` and fits `bytes`; 0 when not even one does.
 int64_t largest_batch(ProgramSpec, int64_t sequences, int64_t bytes);
 // Throws when the run cannot fit in `bytes`, by part, with the settings that would make it fit.
 void expect_fit(const ProgramSpec&, int64_t bytes, bool far_memory = false);
+// The same of a known need, with a remedy in words.
+void expect_fit(const MemoryNeed&, int64_t bytes, const std::string& remedy);
 
 class Programs {
  public:
   Programs(const ProgramSpec&, Memory&);
 
   void micro(const Batch&, const Scalars&, bool first);
-  void update(const Scalars&);
-  double loss() const;  // of the step so far
-  UpdateState update_state() const;
-  void set_update_state(const UpdateState&);
+  UpdateProgram& update() { return update_; }
+  double loss() const { return update_.loss(); }  // of the step so far
 
   // Mean loss of a batch without touching gradients.
   double evaluate(const Batch&);
@@ -59,7 +64,7 @@ class Programs {
   // For a look inside: what micro() and update() run, and their inputs alone.
   Exec& first_program() { return *first_; }
   Exec* next_program() { return next_.get(); }  // null unless the spec accumulates
-  Exec& update_program() { return *update_; }
+  Exec& update_program() { return update_.exec(); }
   void feed(const Batch&, const Scalars&);
   void profile(Profile* p) { profile_ = p; }
 
@@ -69,7 +74,8 @@ class Programs {
   ProgramSpec spec_;
   Memory& memory_;
   std::string train_, eval_name_;  // prefixes of the programs' own values
-  std::unique_ptr<Exec> first_, next_, update_, eval_;
+  UpdateProgram update_;
+  std::unique_ptr<Exec> first_, next_, eval_;
   Profile* profile_ = nullptr;
 };
 

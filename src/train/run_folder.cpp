@@ -74,6 +74,14 @@ bool same_values(const std::vector<std::string>& a, const std::vector<std::strin
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_value);
 }
 
+// What sets the length of a run: a run may be extended.
+bool is_length(const std::string& key) { return key == "steps" || key == "epochs"; }
+
+bool is_longer(const std::vector<std::string>& began, const std::vector<std::string>& now) {
+  if (began.size() != 1 || now.size() != 1) return false;
+  return number_in(now[0]).value_or(0) > number_in(began[0]).value_or(0);
+}
+
 }  // namespace
 
 void expect_settings_of_run(const fs::path& run, const std::string& config_toml,
@@ -86,6 +94,7 @@ void expect_settings_of_run(const fs::path& run, const std::string& config_toml,
   for (const TomlItem& item : parse_toml(config_toml, "settings")) {
     const auto it = began.find(item.key);
     if (it == began.end() || std::ranges::find(free, item.key) != free.end()) continue;
+    if (is_length(item.key) && is_longer(it->second, item.values)) continue;
     if (!same_values(it->second, item.values))
       others.push_back(fmt::format("{} = {}, not {}", item.key, fmt::join(it->second, ","),
                                    fmt::join(item.values, ",")));
@@ -97,7 +106,7 @@ void expect_settings_of_run(const fs::path& run, const std::string& config_toml,
   others.resize(std::min(others.size(), shown));
   fail(file.string(),
        "a run keeps the settings it began with: {}{}; leave out the flags (or --preset) that say "
-       "otherwise, or start a new run",
+       "otherwise, or start a new run; only the steps or epochs of a run may grow",
        fmt::join(others, "; "), more);
 }
 
@@ -120,6 +129,20 @@ void expect_no_links(const fs::path& run) {
            "folder");
 }
 
+// The file of a run that goes on for longer than it was begun for names its new length.
+void write_length(const fs::path& file, const std::string& config_toml) {
+  std::map<std::string, std::vector<std::string>> began;
+  for (TomlItem& item : read_toml(file)) began[item.key] = std::move(item.values);
+  std::string text = read_file(file);
+  for (const TomlItem& item : parse_toml(config_toml, "settings")) {
+    if (!is_length(item.key) || !is_longer(began[item.key], item.values)) continue;
+    const size_t at = ("\n" + text).find("\n" + item.key + " ");
+    if (at == text.npos) continue;
+    text.replace(at, text.find('\n', at) - at, item.key + " = " + item.values[0]);
+    write_file_atomic(file, text);
+  }
+}
+
 }  // namespace
 
 Fd open_run_folder(const fs::path& run, bool resume, const std::string& config_toml) {
@@ -128,7 +151,10 @@ Fd open_run_folder(const fs::path& run, bool resume, const std::string& config_t
   expect_no_links(run);
   expect_new_or_resumed(run, resume);
   if (resume) clean_stale(run), clean_stale(run / "checkpoints");
-  if (const fs::path toml = run / "config.toml"; !fs::exists(toml))
+  const fs::path toml = run / "config.toml";
+  if (fs::exists(toml))
+    write_length(toml, config_toml);
+  else
     write_file_atomic(toml, config_toml + start_mark +
                                 nlohmann::json(fs::current_path().string())
                                     .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) +
@@ -163,12 +189,6 @@ int64_t linked_step(const fs::path& run, const std::string& link) {
   return parse_step_name(target_of(run, link).filename().string()).value_or(-1);
 }
 
-int64_t best_of_link(const fs::path& run, int64_t step) {
-  const int64_t best = linked_step(run, "best");
-  if (best < 0 || best > step || !fs::exists(run / "checkpoints" / step_name(best))) return -1;
-  return best;
-}
-
 void reconcile(const fs::path& run, const fs::path& checkpoint, int keep) {
   const fs::path parent = run / "checkpoints", file = checkpoint / "state" / "trainer.json";
   const nlohmann::json trainer = read_json(file);
@@ -179,12 +199,12 @@ void reconcile(const fs::path& run, const fs::path& checkpoint, int keep) {
          checkpoint.filename().string(), newest);
   const KeptSteps kept = kept_steps(state);
   point_link(run, "latest", newest);
-  if (kept.best == -1)
+  if (kept.best < 0)
     remove_link(run, "best");
-  else if (kept.best && fs::exists(parent / step_name(*kept.best)))
-    point_link(run, "best", *kept.best);
+  else if (fs::exists(parent / step_name(kept.best)))
+    point_link(run, "best", kept.best);
   std::set<std::string> spared{step_name(newest)};
-  for (const int64_t step : {kept.good, linked_step(run, "best")})
+  for (const int64_t step : {kept.good, kept.best})
     if (step >= 0) spared.insert(step_name(step));
   rotate_checkpoints(parent, keep, spared, newest);
 }

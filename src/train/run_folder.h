@@ -19,7 +19,8 @@ namespace hearth {
 void expect_new_or_resumed(const std::filesystem::path& run, bool resume);
 
 // An error where the run in the folder began with other settings than `config_toml`, the names in
-// `free` aside: a run keeps what it computes by.
+// `free` aside: a run keeps what it computes by. `steps` and `epochs` may grow: a run can be
+// extended.
 void expect_settings_of_run(const std::filesystem::path& run, const std::string& config_toml,
                             std::span<const std::string_view> free);
 
@@ -28,7 +29,8 @@ Fd lock_run(const std::filesystem::path& run);
 
 // Makes the folder where there is none and locks it. Then expects no run in it, unless one is to be
 // resumed, removes what a killed process left half written, and writes config.toml unless it is
-// there. A last line of that file names the current folder.
+// there; of one that is there only the length changes. A last line of that file names the current
+// folder.
 Fd open_run_folder(const std::filesystem::path& run, bool resume, const std::string& config_toml);
 
 // The folder that the relative paths in config.toml are meant from; empty where it is not known.
@@ -55,10 +57,6 @@ std::string finished_already(const std::filesystem::path& run, int64_t step, int
 
 // The step that a link of the run points at; -1: there is none.
 int64_t linked_step(const std::filesystem::path& run, const std::string& link);
-
-// The best step of a run whose checkpoint at `step` does not name it, by the link; -1: none. A link
-// to a later checkpoint, or to one that is gone, is of a way that the run has left.
-int64_t best_of_link(const std::filesystem::path& run, int64_t step);
 
 // key = value lines, as config.toml holds them.
 std::string toml_lines(const nlohmann::ordered_json& settings);

@@ -308,7 +308,7 @@ TEST_F(AlignCommands, BadInputIsOneLine) {
   expect_error(hearth::run(folder, with({"--max-length", "100000"})), 2, "256 tokens");
   expect_error(hearth::run(folder, with({"--model", (folder / "none").string()})), 1, "none");
   expect_error(hearth::run(folder, with({"--holdout", "1"})), 2, "holdout");
-  expect_error(hearth::run(folder, with({"--batch", "0"})), 2, "batch");
+  expect_error(hearth::run(folder, with({"--batch", "-1"})), 2, "batch");
   expect_error(hearth::run(folder, dpo(folder / "bad", data)), 1, "chosen");
   expect_error(hearth::run(folder, dpo(folder / "bad") + Arguments{"--beta", "0"}), 2, "beta");
   expect_error(hearth::run(folder, dpo(folder / "bad") + Arguments{"--label-smoothing", "0.1"}), 2,

@@ -250,7 +250,7 @@ TEST_F(Pretrain, ChoosesTheBatchOnce) {
   json_of(run(folder,
               tiny_run(data, run_folder, 20) + automatic + Arguments{"--stop-after-step", "5"}));
   const auto state = nlohmann::json::parse(read_file(newest(run_folder) / "state/trainer.json"));
-  EXPECT_EQ(state["run"]["batches"], nlohmann::json({8}));
+  EXPECT_EQ(state["task"]["batches"], nlohmann::json({8}));
   json_of(run(folder, {"pretrain", "--run", run_folder.string(), "--resume", "--json"}));
 }
 

@@ -16,7 +16,7 @@ using nlohmann::json;
 // Changes the state of a checkpoint and its sum in the manifest.
 void rewrite_state(const fs::path& checkpoint, const std::string& field, const json& value) {
   json trainer = read_json(checkpoint / "state/trainer.json");
-  trainer["run"][field] = value;
+  trainer[json::json_pointer("/" + field)] = value;
   write_file_atomic(checkpoint / "state/trainer.json", trainer.dump());
   json manifest = read_json(checkpoint / "manifest.json");
   const FileDigest d = digest_file(checkpoint, "state/trainer.json");
@@ -35,15 +35,17 @@ TEST_P(ResumedState, OutOfRangeIsOneLine) {
       run(runs.folder, runs.arguments(task, whole) + Arguments{"--stop-after-step", "3"}).status,
       0);
   std::vector<std::pair<std::string, json>> bad{
-      {"step", -1}, {"step", INT64_MIN}, {"tokens", -1}, {"update", json::array({1})}};
-  if (task == "grpo") bad.push_back({"beta", 0.5});
+      {"run/step", -1}, {"run/step", INT64_MIN}, {"run/tokens", -1}, {"run/update", {1}}};
+  if (task == "grpo") bad.push_back({"task/beta", 0.5});
   for (const auto& [field, value] : bad) {
     SCOPED_TRACE(field + " = " + value.dump());
     fs::copy(whole, copy, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
     rewrite_state(copy / "checkpoints/step-00000003", field, value);
     const Ran r = run(runs.folder, runs.arguments(task, copy) + Arguments{"--resume"});
     EXPECT_EQ(r.status, 1) << r.err;
-    EXPECT_NE(r.err.find("trainer.json] expected run." + field), std::string::npos) << r.err;
+    std::string name = field;
+    std::ranges::replace(name, '/', '.');
+    EXPECT_NE(r.err.find("trainer.json] expected " + name), std::string::npos) << r.err;
     fs::remove_all(copy);
   }
 }

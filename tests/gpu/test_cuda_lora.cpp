@@ -87,7 +87,8 @@ AdaptedSteps adapted_steps(Backend& backend, DType dtype, uint32_t steps, float 
     if (step + 1 == steps)
       for (const ParamSpec& p : m.params.specs())
         if (p.trainable) r.grads[p.name] = m.params.values(Part::grad, p.name);
-    update.run(s, r.losses.back());
+    update.set_loss(r.losses.back());
+    update.run(s);
   }
   r.logprob = programs.score(b).logprob;
   r.after = weights_by_name(m.params);

@@ -153,7 +153,7 @@ Trained trained(Backend& b, const ModelCase& small, DType dtype, int steps) {
                      .eval_documents = m.documents,
                      .accumulates = true},
                     memory);
-  programs.set_update_state({});
+  programs.update().set_state({});
   Trained r;
   for (int step = 0; step < steps; ++step) {
     Scalars s;
@@ -164,7 +164,7 @@ Trained trained(Backend& b, const ModelCase& small, DType dtype, int steps) {
     programs.micro(one, s, true);
     s.micro = 1;
     programs.micro(two, s, false);
-    programs.update(s);
+    programs.update().run(s);
     r.losses.push_back(programs.loss());
   }
   for (const ParamSpec& p : store.specs()) {

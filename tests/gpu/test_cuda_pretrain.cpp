@@ -6,7 +6,7 @@
 #include "cuda_case.h"
 #include "data/shards.h"
 #include "io/files.h"
-#include "train/trainer.h"
+#include "train/pretrain.h"
 
 namespace hearth {
 namespace {
@@ -29,8 +29,8 @@ class CudaPretrain : public testing::Test {
     if (!folder.empty()) fs::remove_all(folder);
   }
 
-  RunSpec spec(const std::string& run, TrainDType dtype) const {
-    RunSpec s;
+  PretrainSpec spec(const std::string& run, TrainDType dtype) const {
+    PretrainSpec s;
     s.model.vocab = 97, s.model.context = 128, s.model.layers = 2, s.model.dim = 128;
     s.model.heads = 2, s.model.hidden = 256;
     s.model = s.model.resolve();
@@ -59,7 +59,7 @@ TEST_F(CudaPretrain, ResumesToTheByte) {
   for (const TrainDType dtype : {TrainDType::fp32, TrainDType::bf16, TrainDType::fp16}) {
     const std::string name = std::to_string(int(dtype));
     pretrain(spec("whole" + name, dtype), card());
-    RunSpec part = spec("parts" + name, dtype);
+    PretrainSpec part = spec("parts" + name, dtype);
     part.stop_after_step = 17;
     EXPECT_EQ(pretrain(part, card()).reason, "stopped");
     part.stop_after_step = 0, part.resume = true;
@@ -78,14 +78,14 @@ TEST_F(CudaPretrain, FindsAScaleForFp16) {
 
 TEST_F(CudaPretrain, OffloadingChangesNoBit) {
   pretrain(spec("near", TrainDType::bf16), card());
-  RunSpec far = spec("far", TrainDType::bf16);
+  PretrainSpec far = spec("far", TrainDType::bf16);
   far.train.offload = true;
   pretrain(far, card());
   EXPECT_TRUE(trace(folder / "near") == trace(folder / "far"));
 }
 
 TEST_F(CudaPretrain, ChoosesAMicroBatchThatFits) {
-  RunSpec s = spec("auto", TrainDType::bf16);
+  PretrainSpec s = spec("auto", TrainDType::bf16);
   s.train.batch = 0, s.train.steps = 2, s.train.tokens_per_step = "8192";
   const auto need = [&](int64_t B) {
     return memory_need(program_spec(s.model, s.train, {.B = B, .T = 128}, int64_t(64) << 20))

@@ -41,7 +41,14 @@ struct GrpoTask {
     state.beta = config.beta;
     stepper->update().set_state({});
   }
-  StepFindings step() { return stepper->step(prompts, state); }
+  StepContext context() { return step_context(config, config.steps, run, guard); }
+  StepFindings step() {
+    const StepContext c = context();
+    StepFindings f = stepper->step(prompts, c, state);
+    ++run.step, run.tokens += f.batch.tokens;
+    return f;
+  }
+  RolloutBatch roll_out() { return stepper->roll_out(prompts, run.step, state); }
   std::vector<float> weights() {
     return model->params.values(Part::weight, "blocks.0.mlp.up.weight");
   }
@@ -54,6 +61,8 @@ struct GrpoTask {
   std::unique_ptr<Rewards> rewards;
   std::unique_ptr<GrpoStepper> stepper;
   GrpoState state;
+  RunState run;
+  StepGuard guard{run, {}};
 };
 
 }  // namespace hearth

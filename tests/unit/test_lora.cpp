@@ -182,7 +182,7 @@ struct LoraTraining {
     programs->micro(batch, s, true);
     s.micro = 1;
     programs->micro(batch, s, false);
-    programs->update(s);
+    programs->update().run(s);
     return programs->loss();
   }
   ParamStore params;
@@ -217,7 +217,7 @@ TEST(Lora, TrainingMovesAdaptersAndNothingElse) {
     for (const ParamSpec& p : run.params.specs())
       if (p.trainable)
         for (const float g : run.params.values(Part::grad, p.name)) square += double(g) * g;
-    EXPECT_NEAR(run.programs->update_state().grad_norm / std::sqrt(square), 1, 1e-4);
+    EXPECT_NEAR(run.programs->update().state().grad_norm / std::sqrt(square), 1, 1e-4);
     expect_error(error_of([&] { run.params.get(Part::moment1, "embed.weight"); }),
                  "[params] expected a parameter that is trained for first moments, got "
                  "embed.weight, which is frozen");
@@ -278,21 +278,24 @@ TEST(Lora, ResumesToTheBit) {
     TempDir dir;
     const ProgramSpec s = lora_spec(dtype);
     const Batch batch = cases::make_batch(s.model, s.B, s.T, false);
-    const TrainConfig train;
-    const CheckpointSpec spec{.model = s.model, .train = train, .base = "somewhere/base"};
     LoraTraining run(*backend, s);
     for (int i = 0; i < 5; ++i) run.step(batch);
     RunState state;
-    state.step = 5, state.update = run.programs->update_state();
-    const fs::path saved = save_checkpoint(dir.path(), spec, run.params, state);
+    state.step = state.data_step = 5, state.update = run.programs->update().state();
+    const nlohmann::json trainer{{"version", trainer_version}, {"run", state.to_json()}};
+    const fs::path saved = save_model_checkpoint(
+        dir.path(),
+        {.model = s.model, .base = "somewhere/base", .trainer = trainer, .step = state.step},
+        run.params);
     EXPECT_FALSE(fs::exists(saved / "model.safetensors"));
     EXPECT_FALSE(fs::exists(saved / "config.json"));
     EXPECT_EQ(AdapterSource::base_of(dir.path()), "somewhere/base");
 
     LoraTraining again(*backend, s);  // the base comes as it came the first time
-    const RunState back = load_checkpoint(saved, spec, again.params);
+    const nlohmann::json read = load_model_checkpoint(saved, s.model, again.params);
+    const RunState back = RunState::from_json(trainer_fields(read, "test").object("run"));
     EXPECT_EQ(back.step, 5);
-    again.programs->set_update_state(back.update);
+    again.programs->update().set_state(back.update);
     again.steps = run.steps;
     for (int i = 0; i < 5; ++i) EXPECT_EQ(run.step(batch), again.step(batch));
     for (const ParamSpec& p : run.params.specs())
@@ -300,8 +303,7 @@ TEST(Lora, ResumesToTheBit) {
 
     ModelConfig other = s.model;
     other.lora.alpha = 9;
-    const CheckpointSpec wrong{.model = other, .train = train};
-    expect_error(error_of([&] { load_checkpoint(saved, wrong, again.params); }),
+    expect_error(error_of([&] { load_model_checkpoint(saved, other, again.params); }),
                  "expected adapters of rank 4 and alpha 9, got 4 and 8");
   }
 }

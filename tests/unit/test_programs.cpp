@@ -33,7 +33,7 @@ struct Training {
     Scalars s;
     s.lr = lr, s.clip = clip, s.inv_targets = 1 / float(batch.count), s.step = steps++;
     programs->micro(batch, s, true);
-    programs->update(s);
+    programs->update().run(s);
     return programs->loss();
   }
   std::vector<float> flat(Part p) {
@@ -119,8 +119,8 @@ TEST(Update, LowersTheLossOnAFixedBatch) {
       double last = first;
       for (int i = 0; i < 60; ++i) last = run.step(batch, 0.01f);
       EXPECT_LT(last, 0.2 * first);
-      EXPECT_EQ(run.programs->update_state().good_steps, 61);
-      EXPECT_EQ(run.programs->update_state().skipped, 0);
+      EXPECT_EQ(run.programs->update().state().good_steps, 61);
+      EXPECT_EQ(run.programs->update().state().skipped, 0);
     }
 }
 
@@ -186,8 +186,8 @@ TEST(Update, SkipsWhatIsNotFinite) {
         g[5] = bad;
         for (int streak = 1; streak <= 2; ++streak) {
           run.params.set(Part::grad, "embed.weight", g);
-          run.programs->update(scalars);
-          const UpdateState u = run.programs->update_state();
+          run.programs->update().run(scalars);
+          const UpdateState u = run.programs->update().state();
           EXPECT_EQ(u.skip, 1);
           EXPECT_EQ(u.streak, streak);
           EXPECT_EQ(u.skipped, streak);
@@ -197,8 +197,8 @@ TEST(Update, SkipsWhatIsNotFinite) {
         EXPECT_EQ(run.flat(Part::moment1), m);
         EXPECT_EQ(run.flat(Part::moment2), v);
         run.params.set(Part::grad, "embed.weight", good);
-        run.programs->update(scalars);
-        const UpdateState u = run.programs->update_state();
+        run.programs->update().run(scalars);
+        const UpdateState u = run.programs->update().state();
         EXPECT_EQ(u.skip, 0);
         EXPECT_EQ(u.streak, 0);
         EXPECT_EQ(u.skipped, 2);
@@ -219,9 +219,9 @@ TEST(Update, ReportsAndClipsTheGradientNorm) {
   Training free(*backend, s), clipped(*backend, s);
   free.step(batch, 0.01f, 0);
   const double norm = norm_of(free.flat(Part::grad));
-  EXPECT_NEAR(free.programs->update_state().grad_norm, norm, 1e-5 * norm);
+  EXPECT_NEAR(free.programs->update().state().grad_norm, norm, 1e-5 * norm);
   clipped.step(batch, 0.01f, float(norm / 4));
-  EXPECT_NEAR(clipped.programs->update_state().grad_norm, norm, 1e-5 * norm);
+  EXPECT_NEAR(clipped.programs->update().state().grad_norm, norm, 1e-5 * norm);
   EXPECT_NEAR(norm_of(clipped.flat(Part::moment1)) / norm_of(free.flat(Part::moment1)), 0.25, 1e-4);
 }
 
@@ -234,7 +234,7 @@ TEST(Update, ResumesFromItsState) {
   for (Part p : {Part::weight, Part::moment1, Part::moment2})
     for (const ParamSpec& spec : whole.params.specs())
       second.params.set(p, spec.name, whole.params.values(p, spec.name));
-  second.programs->set_update_state(whole.programs->update_state());
+  second.programs->update().set_state(whole.programs->update().state());
   second.steps = whole.steps;
   for (int i = 0; i < 3; ++i) whole.step(batch, 0.01f), second.step(batch, 0.01f);
   EXPECT_EQ(second.flat(Part::weight), whole.flat(Part::weight));

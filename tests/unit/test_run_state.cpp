@@ -7,11 +7,11 @@
 
 #include <fstream>
 
-#include "align/align_state.h"
 #include "align/grpo_state.h"
 #include "align/reference_sums.h"
 #include "io/checkpoint_dir.h"
 #include "test_io_support.h"
+#include "train/cursor_state.h"
 #include "train/log.h"
 #include "train/run_folder.h"
 
@@ -51,7 +51,7 @@ const json negative_streak = update_to_json({.streak = -1});
 
 TEST(RunState, RefusesFieldsOutOfRange) {
   RunState s;
-  s.step = 9, s.batches = {2}, s.losses = {1.5}, s.cursor.sources = {{}, {}};
+  s.step = 9, s.data_step = 11, s.losses = {1.5}, s.last_eval = 2.5;
   s.log = {10, std::string(64, 'a')};
   expect_refused<RunState>(s.to_json(), {{"step", -1},
                                          {"step", lowest},
@@ -59,15 +59,8 @@ TEST(RunState, RefusesFieldsOutOfRange) {
                                          {"step", 1.5},
                                          {"step", "9"},
                                          {"step", int64_t(UINT32_MAX) + 1},
+                                         {"data_step", 8},
                                          {"tokens", -1},
-                                         {"cursor/epoch", -1},
-                                         {"cursor/shard", lowest},
-                                         {"cursor/position", -5},
-                                         {"cursor/tokens", -1},
-                                         {"cursor/sources/1", json{{"epoch", 1}}},
-                                         {"cursor/sources", 3},
-                                         {"cursor", json::array()},
-                                         {"data", 4},
                                          {"update", json::array()},
                                          {"update", {1, 2}},
                                          {"update/0", -1},
@@ -80,6 +73,8 @@ TEST(RunState, RefusesFieldsOutOfRange) {
                                          {"good_step", 10},
                                          {"best_step", -2},
                                          {"best_step", 10},
+                                         {"evaluated", -2},
+                                         {"evaluated", 10},
                                          {"spikes", 4},
                                          {"logits_bytes", -1},
                                          {"loss_scale", 0},
@@ -87,67 +82,52 @@ TEST(RunState, RefusesFieldsOutOfRange) {
                                          {"loss_scale", 1e30},
                                          {"scale_steps", -1},
                                          {"scale_steps", 1001},
-                                         {"best_val", "low"},
-                                         {"last_val", json()},
-                                         {"last_val_step", 10},
+                                         {"best_eval", "low"},
+                                         {"last_eval", json::array()},
                                          {"losses", std::vector<double>(129)},
                                          {"losses/0", "x"},
-                                         {"batches/0", 0},
-                                         {"batches/0", -1},
                                          {"log_bytes", -1},
                                          {"samples_bytes", lowest},
                                          {"log_sha256", "abc"},
                                          {"train_seconds", -1}});
 }
 
-TEST(RunState, AlignmentRefusesFieldsOutOfRange) {
-  AlignState s;
-  s.step = 9;
-  expect_refused<AlignState>(s.to_json(), {{"step", -1},
-                                           {"step", lowest},
-                                           {"tokens", -1},
-                                           {"update", words_of_nan},
-                                           {"best", "x"},
-                                           {"last_val", json::array()},
-                                           {"last_val_step", -1},
-                                           {"best_step", 10},
-                                           {"log_bytes", -1},
-                                           {"train_seconds", -0.5}});
+struct CursorState {
+  static void from_json(const StateFields& f) { cursor_of(f.object("cursor")); }
+};
+
+TEST(RunState, CursorRefusesFieldsOutOfRange) {
+  Cursor c;
+  c.sources = {{}, {}};
+  expect_refused<CursorState>({{"cursor", cursor_to_json(c)}},
+                              {{"cursor/epoch", -1},
+                               {"cursor/shard", lowest},
+                               {"cursor/position", -5},
+                               {"cursor/tokens", -1},
+                               {"cursor/sources/1", json{{"epoch", 1}}},
+                               {"cursor/sources", 3},
+                               {"cursor", json::array()}});
 }
 
 TEST(RunState, GrpoRefusesFieldsOutOfRange) {
   GrpoState s;
-  s.step = 9, s.completions = 5;
-  expect_refused<GrpoState>(s.to_json(), {{"step", lowest},
-                                          {"version", -1},
+  s.completions = 5, s.micro_tokens = 64;
+  expect_refused<GrpoState>(s.to_json(), {{"version", -1},
                                           {"completions", -1},
-                                          {"tokens", -1},
                                           {"unrewarded", 6},
-                                          {"evaluated", -2},
-                                          {"evaluated", 10},
                                           {"ema", "x"},
                                           {"beta", -0.1},
                                           {"beta", json()},
-                                          {"update", negative_streak},
                                           {"last_exact", 1.5},
                                           {"last_exact", -2},
-                                          {"best_reward", true},
-                                          {"best_step", 10},
-                                          {"log_bytes", -1},
-                                          {"samples_bytes", -1},
-                                          {"seconds", -1}});
+                                          {"last_reward", true},
+                                          {"micro_tokens", 0}});
 }
 
-TEST(RunState, OlderCheckpointsLackSomeFields) {
-  RunState s;
-  s.step = 4, s.update.streak = 0;
-  json old = s.to_json();
-  for (const char* field : {"best_step", "good_step", "spikes", "data"}) old.erase(field);
-  const RunState back = RunState::from_json({old, "trainer.json", "run"});
-  EXPECT_FALSE(back.best_step);
-  EXPECT_EQ(back.good_step, 4);
-  EXPECT_EQ(back.log.sha256, "");
-  EXPECT_FALSE(kept_steps({old, "trainer.json", "run"}).best);
+TEST(RunState, AnOlderVersionIsNamed) {
+  const json old{{"version", 1}, {"run", json::object()}};
+  expect_error(error_of([&] { trainer_fields(old, "trainer.json"); }),
+               "[trainer.json] the run was made by an older version of hearth");
 }
 
 TEST(RunState, ReferenceSumsAreFiniteNumbers) {
@@ -239,6 +219,19 @@ TEST(RunFolder, IsCheckedUnderItsLock) {
 }
 
 // Removing what a crash left would otherwise remove it somewhere else.
+TEST(RunFolder, MayBeExtended) {
+  const TempDir dir;
+  const fs::path run = dir / "run";
+  open_run_folder(run, false, "lr = 0.1\nsteps = 10\nepochs = 3\n");
+  const auto check = [&](const std::string& toml) { expect_settings_of_run(run, toml, {}); };
+  check("lr = 0.1\nsteps = 20\n");
+  expect_error(error_of([&] { check("steps = 9\n"); }), "steps = 10, not 9");
+  expect_error(error_of([&] { check("lr = 0.2\nsteps = 20\n"); }), "lr = 0.1, not 0.2");
+  open_run_folder(run, true, "lr = 0.1\nsteps = 20\nepochs = 3\n");
+  const std::string text = read_file(run / "config.toml");
+  EXPECT_TRUE(text.starts_with("lr = 0.1\nsteps = 20\nepochs = 3\n# The run")) << text;
+}
+
 TEST(RunFolder, HoldsItsCheckpointsItself) {
   const TempDir dir;
   make_dirs(dir / "elsewhere/.tmp-precious");
@@ -246,18 +239,6 @@ TEST(RunFolder, HoldsItsCheckpointsItself) {
   fs::create_directory_symlink(dir / "elsewhere", dir / "run/checkpoints");
   expect_error(error_of([&] { open_run_folder(dir / "run", true, ""); }), "symbolic link");
   EXPECT_TRUE(fs::exists(dir / "elsewhere/.tmp-precious"));
-}
-
-// Of checkpoints that do not name their best step.
-TEST(RunFolder, TakesNoBestFromAWayItHasLeft) {
-  const TempDir dir;
-  EXPECT_EQ(best_of_link(dir.path(), 9), -1);
-  make_dirs(dir / "checkpoints/step-00000005");
-  set_link(dir.path(), "best", "checkpoints/step-00000005");
-  EXPECT_EQ(best_of_link(dir.path(), 9), 5);
-  EXPECT_EQ(best_of_link(dir.path(), 4), -1);
-  set_link(dir.path(), "best", "checkpoints/step-00000007");  // which is gone
-  EXPECT_EQ(best_of_link(dir.path(), 9), -1);
 }
 
 TEST(RunFolder, IsNotNewWithoutItsConfig) {
@@ -279,8 +260,10 @@ class Reconcile : public testing::Test {
   fs::path add(int64_t step, json more = {}) {
     make_dirs(run.path() / "checkpoints");
     CheckpointWriter w(run.path() / "checkpoints", step_name(step));
-    more["step"] = step;
-    write_file_atomic(w.path("state/trainer.json"), json{{"version", 1}, {"run", more}}.dump());
+    json run{{"step", step}, {"best_step", -1}, {"good_step", -1}};
+    run.update(more.is_null() ? json::object() : more);
+    write_file_atomic(w.path("state/trainer.json"),
+                      json{{"version", trainer_version}, {"run", run}}.dump());
     return w.commit();
   }
   void link(const std::string& name, int64_t step) {
@@ -311,14 +294,6 @@ TEST_F(Reconcile, SparesTheBestAndTheGoodStep) {
   reconcile(run.path(), run.path() / "checkpoints" / step_name(5), 1);
   EXPECT_EQ(linked_step(run.path(), "best"), 2);
   EXPECT_EQ(steps(), (std::set<int64_t>{1, 2, 5}));
-}
-
-TEST_F(Reconcile, AnOlderCheckpointKeepsTheLinkThatIsThere) {
-  for (int64_t i = 1; i <= 5; ++i) add(i);
-  link("best", 2);
-  reconcile(run.path(), run.path() / "checkpoints" / step_name(5), 1);
-  EXPECT_EQ(linked_step(run.path(), "best"), 2);
-  EXPECT_EQ(steps(), (std::set<int64_t>{2, 5}));
 }
 
 // A run that fell back to step 3 leaves the damaged step 5 alone and does not count it.

@@ -14,7 +14,7 @@
 #include "cpu/backend.h"
 #include "data/shards.h"
 #include "io/files.h"
-#include "train/trainer.h"
+#include "train/pretrain.h"
 
 namespace hearth {
 namespace {
@@ -79,7 +79,7 @@ class TrainerTest : public testing::Test {
   }
 
   std::filesystem::path folder;
-  RunSpec spec;
+  PretrainSpec spec;
 };
 
 TEST_F(TrainerTest, SkipsASingleBadStep) {

@@ -1,4 +1,4 @@
-#include "align/base.h"
+#include "train/trained_model.h"
 
 #include <algorithm>
 
@@ -6,6 +6,7 @@
 #include "infer/generation_config.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "model/decoder.h"
 #include "train/checkpoint.h"
 
 namespace hearth {
@@ -29,7 +30,41 @@ void expect_savable(const Tokenizer& t) {
   fail("tokenizer", "{}: its checkpoints could not carry it", problem);
 }
 
+ModelConfig config_in_training(const ModelSource& source, const LoraConfig& lora) {
+  ModelConfig c = source.config();
+  c.lora = lora.spec();
+  return c.resolve();
+}
+
 }  // namespace
+
+TrainedModel::TrainedModel(ModelConfig c, std::optional<ModelSource> from, Backend& backend,
+                           DType dtype, bool offload)
+    : config(std::move(c)),
+      source(std::move(from)),
+      params(backend, decoder_params(config), dtype, offload),
+      memory(backend, &params) {
+  if (offload && !backend.has_far_memory())
+    fail_usage("--offload", "expected a card, whose memory it spares, got {}", backend.describe());
+  // Before anything else: the reference of DPO is this base. What a checkpoint holds comes later.
+  if (config.lora) source->load(params), base = model_digest(*source);
+}
+
+TrainedModel::TrainedModel(const ModelSource& source, const LoraConfig& lora, Backend& backend,
+                           DType dtype, bool offload)
+    : TrainedModel(config_in_training(source, lora), source, backend, dtype, offload) {}
+
+void TrainedModel::begin(uint64_t seed) {
+  if (config.lora) return start_adapters(params, seed);
+  if (source) return source->load(params);
+  params.initialise(seed);
+}
+
+void TrainedModel::carry(const ChatTemplate* chat, nlohmann::ordered_json written_template) {
+  chat_template = std::move(written_template);
+  ends = answer_ends_of(*source, chat, *tokenizer);
+  generation = read_generation_config(source->path());
+}
 
 ModelSource open_base(const fs::path& model, const LoraConfig& lora) {
   ModelSource source = ModelSource::open(model);
@@ -39,17 +74,6 @@ ModelSource open_base(const fs::path& model, const LoraConfig& lora) {
                "train all weights without --lora",
                model.string(), model.string());
   return source.merged();
-}
-
-ModelConfig config_in_training(const ModelSource& source, const LoraConfig& lora) {
-  ModelConfig c = source.config();
-  c.lora = lora.spec();
-  return c.resolve();
-}
-
-void begin_adapters(const ModelSource& source, ParamStore& store, uint64_t seed) {
-  source.load(store);
-  start_adapters(store, seed);
 }
 
 std::vector<int32_t> answer_ends_of(const ModelSource& source, const ChatTemplate* chat,
@@ -72,16 +96,12 @@ std::string path_from_run(const fs::path& model, const fs::path& run) {
   return fs::relative(model, run).string();
 }
 
-json base_to_json(const ModelSource& source, const ModelConfig& in_training) {
-  return in_training.lora ? json(model_digest(source)) : json();
-}
-
 std::string expect_same_run(const fs::path& checkpoint, const RunIdentity& now) {
   const std::string where = (checkpoint / "state" / "trainer.json").string();
   const json saved = read_json(where);
   const std::string kind(now.kind);
   if (!saved.is_object() || !saved.contains(kind))
-    fail(where, "expected a checkpoint of such a run ({}), got another", kind);
+    fail(where, "expected a checkpoint of hearth {}, got one of another command", kind);
   expect_same_settings(saved[kind], now.settings, now.free, where);
   if (saved.value("base", json()) != now.base)
     fail(where,
@@ -103,11 +123,6 @@ Tokenizer tokenizer_beside(const ModelSource& source, const ModelConfig& model) 
          t.vocab_size());
   expect_savable(t);
   return t;
-}
-
-void expect_schedule_without_decay(Schedule s) {
-  if (s == Schedule::wsd || s == Schedule::wsd_sqrt)
-    fail_usage("--schedule", "expected constant, cosine or linear, got {}", names_of(s)[size_t(s)]);
 }
 
 void expect_no_dropout(const LoraConfig& lora, std::string_view method) {

@@ -1,0 +1,56 @@
+#include "cli/run_flags.h"
+
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/signals.h"
+#include "io/terminal.h"
+#include "train/peak.h"
+
+namespace hearth {
+
+void RunFlags::add(CLI::App& app) {
+  app.add_option("--run", run, "run folder")->required();
+  app.add_flag("--resume", resume,
+               "continue the run in the folder, to the bit; --steps or --epochs may be more now");
+  app.add_option("--stop-after-step", stop_after_step, "save and exit after this step");
+}
+
+void RunFlags::apply(RunSpec& spec, Backend& backend, TrainDType dtype) const {
+  spec.run = run, spec.resume = resume, spec.stop_after_step = stop_after_step;
+  watch(spec, backend, dtype);
+}
+
+void watch(RunSpec& spec, Backend& backend, TrainDType dtype) {
+  spec.stop = count_stop_signals();
+  spec.warn = [](const std::string& line) { say_problem(line); };
+  spec.peak_flops = measure_peak(backend, to_dtype(dtype));
+}
+
+nlohmann::ordered_json result_json(const RunResult& r, const Backend& backend) {
+  return {{"steps", r.steps},
+          {"tokens", r.tokens},
+          {"train_loss", json_or_null(r.train_loss)},
+          {"val_loss", json_or_null(r.val_loss)},
+          {"val_step", json_or_null(r.val_step)},
+          {"tokens_per_s", json_or_null(r.tokens_per_s)},
+          {"train_seconds", r.train_seconds},
+          {"skipped", r.skipped},
+          {"reloads", r.reloads},
+          {"reason", r.reason},
+          {"checkpoint", r.checkpoint.string()},
+          {"device", backend.describe()}};
+}
+
+std::string result_line(const RunResult& r) {
+  std::string text = fmt::format("{} steps, {} tokens", r.steps, r.tokens);
+  if (r.train_loss) text += fmt::format(", loss {:.4f}", *r.train_loss);
+  if (r.val_loss) text += fmt::format(", validation {:.4f}", *r.val_loss);
+  if (r.val_loss && r.val_step.value_or(r.steps) != r.steps)
+    text += fmt::format(" (step {})", *r.val_step);
+  if (r.tokens_per_s) text += fmt::format(", {:.0f} tokens/s", *r.tokens_per_s);
+  return text + fmt::format(", {:.1f} s; {}\n", r.train_seconds, r.checkpoint.string());
+}
+
+}  // namespace hearth

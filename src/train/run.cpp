@@ -1,0 +1,379 @@
+#include "train/run.h"
+
+#include <cmath>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "io/checkpoint_dir.h"
+#include "io/process_memory.h"
+#include "io/terminal.h"
+#include "train/checkpoint.h"
+#include "train/log.h"
+#include "train/run_folder.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr int64_t most_reloads = 10;  // in one run
+
+std::string toml_of(const ordered_json& settings) {
+  return "# Written when the run began; `--resume` reads it back.\n" + toml_lines(settings);
+}
+
+std::vector<std::string_view> all_free(std::span<const std::string_view> of_task) {
+  std::vector<std::string_view> all(std::begin(free_run_settings), std::end(free_run_settings));
+  all.insert(all.end(), of_task.begin(), of_task.end());
+  return all;
+}
+
+class Run {
+ public:
+  Run(const RunSpec& spec, const RunConfig& config, const ordered_json& settings,
+      TrainedModel& model, Task& task)
+      : spec_(spec),
+        config_(config),
+        settings_(settings),
+        model_(model),
+        task_(task),
+        backend_(model.memory.backend),
+        steps_(task.steps()),
+        guard_(state_, {.spike_z = config.spike_z, .fp16 = config.dtype == TrainDType::fp16}) {
+    free_ = all_free(task.free_settings());
+  }
+
+  RunResult run() {
+    config_.check_run(steps_);
+    open_folder();
+    if (!task_.prepare()) return result("stopped");
+    begin();
+    introduce();
+    log_ = std::make_unique<RunLog>(spec_.run, state_.log, state_.samples, steps_, spec_.quiet,
+                                    spec_.warn);
+    const bool finished = last_checkpoint_ && !evaluation_is_due() && is_over();
+    evaluate();
+    if (finished) spec_.tell(finished_already(spec_.run, state_.step, steps_));
+    std::string reason = at_target() ? "target" : evaluation_is_due() ? "stopped" : "steps";
+    if (improved_) checkpoint();  // of a run that was stopped in this evaluation
+    while (state_.step < steps_ && reason == "steps") reason = advance();
+    log_->sync();
+    if (!finished) task_.conclude(reason, checkpoint_path());
+    return result(reason);
+  }
+
+ private:
+  bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
+  bool at_target() const { return task_.at_target(state_); }
+  bool is_over() const { return at_target() || state_.step >= steps_; }
+  bool at_stop() const {
+    return spec_.stopped() || (spec_.stop_after_step > 0 && state_.step >= spec_.stop_after_step);
+  }
+  bool evaluation_is_due() const {
+    if (!task_.evaluates() || state_.evaluated == state_.step) return false;
+    if (state_.step == 0) return task_.evaluates_first() || steps_ == 0;
+    return due(config_.eval_every) || state_.step == steps_;
+  }
+  // A checkpoint that falls due in a row of bad steps waits for its end: nothing could go back to
+  // it.
+  bool checkpoint_is_due() const {
+    const int64_t every = config_.checkpoint_every;
+    return every > 0 && state_.step / every > std::max<int64_t>(0, state_.good_step) / every;
+  }
+
+  // Only after everything that can be checked without it: a bad call leaves no folder behind.
+  void open_folder() {
+    expect_settings(spec_, settings_, task_.free_settings());
+    lock_ = open_run_folder(spec_.run, spec_.resume, toml_of(settings_));
+  }
+
+  // Fresh weights, or those of the newest valid checkpoint.
+  void begin() {
+    for (const Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2})
+      model_.params.flat(p);
+    if (const auto found = resumed_checkpoint(spec_.run, spec_.resume, spec_.warn)) {
+      load(*found, false);
+      say_extension();
+      return reconcile(spec_.run, *found, config_.keep);
+    }
+    for (const std::string& note : spec_.notes) spec_.tell(note);
+    model_.begin(config_.seed);
+    state_.logits_bytes = backend_.logits_bytes();
+    task_.begin(state_);
+    task_.update().set_state({});
+  }
+
+  // `moves_on`: the run goes back after bad steps and past the data that caused them.
+  void load(const fs::path& dir, bool moves_on) {
+    const std::string where = expect_same_run(dir, {.kind = task_.kind(),
+                                                    .settings = settings_,
+                                                    .free = free_,
+                                                    .base = model_.base,
+                                                    .data = task_.data_digest()});
+    const json saved = load_model_checkpoint(dir, model_.config, model_.params);
+    const StateFields trainer = trainer_fields(saved, where);
+    const RunState now = std::exchange(state_, RunState::from_json(trainer.object("run")));
+    saved_steps_ = saved[std::string(task_.kind())].value("steps", steps_);
+    if (moves_on) {
+      state_.data_step = now.data_step, state_.reloads = now.reloads + 1;
+      state_.log = now.log, state_.samples = now.samples;
+    }
+    task_.load(state_, trainer.object("task"), moves_on);
+    task_.update().set_state(state_.update);
+    last_checkpoint_ = dir, saved_ = state_.step;
+  }
+
+  // A run may be resumed with more steps than it began with; a schedule that ends with the run is
+  // then another from here on.
+  void say_extension() {
+    if (saved_steps_ == steps_ || config_.schedule == Schedule::constant) return;
+    const auto lr = [&](int64_t total) {
+      return config_.lr * schedule_factor(config_.schedule_spec(total), state_.step);
+    };
+    spec_.tell(fmt::format(
+        "the run now ends at step {} instead of {}: at step {} the learning rate of --schedule {} "
+        "changes from {:.3g} to {:.3g}",
+        steps_, saved_steps_, state_.step, names_of(config_.schedule)[size_t(config_.schedule)],
+        lr(saved_steps_), lr(steps_)));
+  }
+
+  void introduce() const {
+    if (spec_.quiet) return;
+    say("training on {}\n", backend_.describe());
+    if (const auto need = task_.memory_need()) say("memory: {}\n", describe(*need));
+  }
+
+  // One step and what is due after it; why the run ends, or "steps".
+  std::string advance() {
+    if (!step()) {  // one that was undone, or none: a signal came first
+      if (!spec_.stopped()) return "steps";
+      checkpoint();
+      return "stopped";
+    }
+    evaluate();
+    if (due(task_.sample_every())) sample();
+    const std::string reason = at_target() ? "target" : at_stop() ? "stopped" : "steps";
+    const bool good = state_.update.streak == 0, done = state_.step == steps_;
+    // In a row of bad steps the next evaluation finds the best, if there is to be one.
+    improved_ = improved_ && (good || done || reason == "target");
+    if (done || reason != "steps" || (good && (improved_ || checkpoint_is_due()))) checkpoint();
+    return reason;
+  }
+
+  // False where the run went back to a checkpoint, or a signal came first.
+  bool step() {
+    const auto begin = Clock::now();
+    guard_.begin_step();
+    StepContext c = step_context(config_, steps_, state_, guard_);
+    const std::optional<StepReport> r = attempt(c);
+    if (!r) return false;
+    ++state_.step, ++state_.data_step, state_.tokens += r->tokens;
+    record(*r, c, seconds_since(begin));
+    if (!guard_.has_failed()) return true;
+    go_back();
+    return false;
+  }
+
+  // An error in a step costs nothing that was learned before it, as long as the step has not
+  // touched the weights.
+  std::optional<StepReport> attempt(StepContext& c) {
+    const RunState before = state_;
+    try {
+      return task_.step(c);
+    } catch (const Error&) {
+      const bool touched = state_.update.good_steps != before.update.good_steps;
+      state_ = before;
+      if (!touched) checkpoint_before_error();
+      throw;
+    }
+  }
+
+  void checkpoint_before_error() {
+    if (state_.step == 0) return;
+    try {
+      checkpoint();
+    } catch (const Error& e) {  // the first error is the one that is thrown on
+      spec_.tell(e.what());
+    }
+  }
+
+  void record(const StepReport& r, const StepContext& c, double seconds) {
+    own_seconds_ += seconds, own_tokens_ += r.tokens, loss_ = r.loss;
+    state_.train_seconds += seconds;
+    const MemoryUse held = backend_.memory_use();
+    StepRecord out{.step = state_.step,
+                   .tokens = state_.tokens,
+                   .loss = r.loss,
+                   .lr = r.lr.value_or(c.scalars.lr),
+                   .skipped = guard_.updates() > 0 && state_.update.skip != 0,
+                   .spike = guard_.spike(),
+                   .seconds = seconds,
+                   .tokens_per_s = double(r.tokens) / seconds,
+                   .flops = r.flops / seconds,
+                   .memory = held.now ? held.now : resident_bytes(),
+                   .peak_memory = held.peak ? held.peak : peak_resident_bytes(),
+                   .device = sensed(),
+                   .more = r.more,
+                   .more_perf = r.more_perf,
+                   .line = r.line};
+    if (!guard_.spike()) out.grad_norm = guard_.updates() ? double(state_.update.grad_norm) : 0;
+    if (spec_.peak_flops > 0) out.mfu = out.flops / spec_.peak_flops;
+    log_->step(out);
+  }
+
+  // Sensors are slow to ask: once a second.
+  std::optional<DeviceState> sensed() {
+    if (sensed_at_ && seconds_since(*sensed_at_) < 1) return {};
+    sensed_at_ = Clock::now();
+    return backend_.device_state();
+  }
+
+  void go_back() {
+    const std::string why = guard_.why();
+    if (state_.good_step < 0)
+      fail("train",
+           "expected steps to learn from, got {} and no checkpoint to go back to; try a lower --lr "
+           "{}",
+           why, state_.spikes ? "or a higher --spike-z" : "or a longer --warmup");
+    const fs::path good = spec_.run / "checkpoints" / step_name(state_.good_step);
+    if (const auto problem = verify_checkpoint(good))
+      fail(good.string(), "expected a checkpoint to go back to after {} bad steps in a row, got {}",
+           max_bad_steps, *problem);
+    spec_.tell(fmt::format("{}: going back to {}, past the data that did it", why,
+                           good.filename().string()));
+    load(good, true);
+    go_back_to(spec_.run, good, config_.keep);
+    if (state_.reloads > most_reloads)
+      fail("train", "expected to recover, got {} after {} reloads in this run", why, most_reloads);
+  }
+
+  // A sample is for somebody to read: where it fails, the run goes on without.
+  void sample() {
+    std::string text;
+    try {
+      text = task_.sample();
+    } catch (const std::exception& e) {
+      return spec_.tell(fmt::format("no sample at step {}: {}", state_.step, e.what()));
+    }
+    log_->sample(state_.step, text);
+  }
+
+  void evaluate() {
+    if (!evaluation_is_due()) return;
+    const auto begin = Clock::now();
+    std::optional<EvalReport> r;
+    try {
+      r = task_.evaluate(state_, [&](const std::string& line) { log_->progress(line); });
+    } catch (const Error&) {
+      checkpoint_before_error();
+      throw;
+    }
+    if (!r) return;  // a signal came
+    log_->evaluation(state_.step, *r, seconds_since(begin));
+    state_.evaluated = state_.step;
+    if (!r->value || !std::isfinite(*r->value)) return;
+    state_.last_eval = r->value;
+    improved_ = state_.step > 0 &&
+                (!state_.best_eval || (r->higher_is_better ? *r->value > *state_.best_eval
+                                                           : *r->value < *state_.best_eval));
+  }
+
+  // Nothing is written where nothing was learned since the last one, unless that one has just
+  // turned out to be the best: then it is written again, with this in its state.
+  void checkpoint() {
+    if (state_.step == saved_ && !improved_) return;
+    log_->sync();
+    state_.log = log_->log_mark(), state_.samples = log_->samples_mark();
+    if (improved_) state_.best_eval = state_.last_eval, state_.best_step = state_.step;
+    if (state_.update.streak == 0) state_.good_step = state_.step;
+    json trainer{{"version", trainer_version},
+                 {std::string(task_.kind()), settings_},
+                 {"run", state_.to_json()},
+                 {"task", task_.save()}};
+    std::string base;
+    if (!model_.base.is_null()) {
+      base = fs::absolute(model_.source->path()).string();
+      trainer["base"] = model_.base;
+      trainer["base_path"] = path_from_run(model_.source->path(), spec_.run);
+    }
+    if (const std::string digest = task_.data_digest(); !digest.empty()) trainer["data"] = digest;
+    last_checkpoint_ =
+        save_model_checkpoint(spec_.run,
+                              {.model = model_.config,
+                               .base = base,
+                               .tokenizer = model_.tokenizer ? &*model_.tokenizer : nullptr,
+                               .chat_template = model_.chat_template,
+                               .ends = model_.ends,
+                               .generation = model_.generation,
+                               .trainer = std::move(trainer),
+                               .step = state_.step,
+                               .keep = config_.keep},
+                              model_.params);
+    saved_ = state_.step, improved_ = false;
+  }
+
+  fs::path checkpoint_path() const { return last_checkpoint_.value_or(fs::path()); }
+
+  RunResult result(const std::string& reason) const {
+    RunResult r;
+    r.steps = state_.step, r.tokens = state_.tokens;
+    if (state_.step > 0) r.train_loss = loss_.value_or(state_.update.loss);
+    r.val_loss = state_.last_eval;
+    if (state_.last_eval) r.val_step = state_.evaluated;
+    r.train_seconds = state_.train_seconds;
+    if (own_seconds_ > 0) r.tokens_per_s = double(own_tokens_) / own_seconds_;
+    r.skipped = int64_t(state_.update.skipped), r.reloads = state_.reloads;
+    r.reason = reason, r.checkpoint = checkpoint_path();
+    return r;
+  }
+
+  const RunSpec& spec_;
+  const RunConfig& config_;
+  const ordered_json& settings_;
+  TrainedModel& model_;
+  Task& task_;
+  Backend& backend_;
+  const int64_t steps_;
+  int64_t saved_steps_ = 0;  // what `steps` was when the checkpoint was written
+  std::vector<std::string_view> free_;
+  RunState state_;
+  StepGuard guard_;
+  Fd lock_;
+  std::unique_ptr<RunLog> log_;
+  std::optional<fs::path> last_checkpoint_;
+  int64_t saved_ = 0;      // the step of it
+  bool improved_ = false;  // the evaluation was the best so far, of weights not saved yet
+  std::optional<Clock::time_point> sensed_at_;
+  std::optional<double> loss_;  // of the last step
+  double own_seconds_ = 0;      // of this process
+  int64_t own_tokens_ = 0;
+};
+
+}  // namespace
+
+StepContext step_context(const RunConfig& config, int64_t total, const RunState& state,
+                         StepGuard& guard) {
+  StepContext c{.step = state.step, .data_step = state.data_step, .guard = guard};
+  c.lr = config.lr * schedule_factor(config.schedule_spec(total), state.step);
+  c.scalars.lr = float(c.lr), c.scalars.clip = config.clip;
+  if (config.dtype == TrainDType::fp16) c.scalars.loss_scale = float(state.loss_scale);
+  c.scalars.seed_lo = uint32_t(config.seed);
+  c.scalars.seed_hi = uint32_t(config.seed >> 32);
+  c.scalars.step = uint32_t(state.step);
+  return c;
+}
+
+void expect_settings(const RunSpec& spec, const ordered_json& settings,
+                     std::span<const std::string_view> free) {
+  expect_new_or_resumed(spec.run, spec.resume);
+  if (spec.resume) expect_settings_of_run(spec.run, toml_of(settings), all_free(free));
+}
+
+RunResult run_task(const RunSpec& spec, const RunConfig& config, const ordered_json& settings,
+                   TrainedModel& model, Task& task) {
+  return Run(spec, config, settings, model, task).run();
+}
+
+}  // namespace hearth

@@ -1,0 +1,58 @@
+// Run: one training run of any task, from its folder to its last checkpoint. A run that was
+// stopped, by a signal or a crash, continues from its newest valid checkpoint as if it had never
+// stopped.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/config.h"
+#include "train/task.h"
+#include "train/trained_model.h"
+
+namespace hearth {
+
+// How a command starts a run, beside the settings that the run keeps.
+struct RunSpec {
+  std::filesystem::path run;
+  bool resume = false;                     // go on with the run in the folder, if there is one
+  bool quiet = false;                      // nothing on stderr
+  int64_t stop_after_step = 0;             // save and end after that step; 0: do not
+  double peak_flops = 0;                   // of this machine, for MFU; 0: unknown
+  const std::atomic<int>* stop = nullptr;  // set by a signal handler
+  std::vector<std::string> notes = {};     // for `warn`, when the run is new
+  std::function<void(const std::string&)> warn = {};  // a damaged checkpoint, a fallback
+
+  bool stopped() const { return stop && *stop; }
+  void tell(const std::string& line) const {
+    if (warn) warn(line);
+  }
+};
+
+struct RunResult {
+  int64_t steps = 0, tokens = 0;
+  std::optional<double> train_loss;    // of the last step; nothing: no step was made
+  std::optional<double> val_loss;      // of the last evaluation
+  std::optional<int64_t> val_step;     // the step of it
+  std::optional<double> tokens_per_s;  // nothing: this process made no step
+  double train_seconds = 0;
+  int64_t skipped = 0, reloads = 0;
+  std::string reason;  // "steps", "target", "stopped"
+  std::filesystem::path checkpoint;
+};
+
+// An error where the folder has a run that is not to be resumed, or was begun with other settings,
+// `free` ones of the task aside. A task asks this before it loads anything.
+void expect_settings(const RunSpec&, const nlohmann::ordered_json& settings,
+                     std::span<const std::string_view> free);
+
+// `settings` is the whole config of the task, as config.toml and checkpoints hold it.
+RunResult run_task(const RunSpec&, const RunConfig&, const nlohmann::ordered_json& settings,
+                   TrainedModel&, Task&);
+
+}  // namespace hearth

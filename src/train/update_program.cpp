@@ -1,0 +1,38 @@
+#include "train/update_program.h"
+
+namespace hearth {
+
+UpdateProgram::UpdateProgram(const std::string& name, Memory& memory, const UpdateSpec& spec)
+    : memory_(memory), loss_(name + ".loss") {
+  Tape t(memory.params->dtype(), name);
+  record_update(t, *memory.params, t.result("loss", {1}, t.acc()), spec);
+  exec_ = std::make_unique<Exec>(std::move(t), memory);
+}
+
+void UpdateProgram::run(const Scalars& s, Profile* profile) {
+  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  exec_->run(profile);
+}
+
+double UpdateProgram::loss() const {
+  float x = 0;
+  memory_.state.read<float>(loss_, std::span(&x, 1));
+  return x;
+}
+
+void UpdateProgram::set_loss(double loss) {
+  const float x = float(loss);
+  memory_.state.write<float>(loss_, std::span(&x, 1));
+}
+
+UpdateState UpdateProgram::state() const {
+  UpdateState u;
+  memory_.state.read<UpdateState>("update", std::span(&u, 1));
+  return u;
+}
+
+void UpdateProgram::set_state(const UpdateState& u) {
+  memory_.state.write<UpdateState>("update", std::span<const UpdateState>(&u, 1));
+}
+
+}  // namespace hearth

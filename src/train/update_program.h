@@ -1,0 +1,32 @@
+// UpdateProgram: the optimizer update as a program of its own. The loss that it checks is where the
+// programs of a step left it, or what the host says.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/exec.h"
+#include "optim/update.h"
+
+namespace hearth {
+
+class UpdateProgram {
+ public:
+  // Reads the loss that programs of this name leave in "<name>.loss".
+  UpdateProgram(const std::string& name, Memory&, const UpdateSpec&);
+
+  // An update is skipped where the loss or the gradient is not finite.
+  void run(const Scalars&, Profile* = nullptr);
+  double loss() const;
+  void set_loss(double);  // for a loss that the host computes
+  UpdateState state() const;
+  void set_state(const UpdateState&);
+  Exec& exec() { return *exec_; }
+
+ private:
+  Memory& memory_;
+  std::string loss_;
+  std::unique_ptr<Exec> exec_;
+};
+
+}  // namespace hearth

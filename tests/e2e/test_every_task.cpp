@@ -1,0 +1,139 @@
+// What every command that trains can do: speed and memory in its log, a plan before the first step,
+// automatic micro-batches, a target, more steps for a finished run; and continued pretraining.
+#include "e2e/short_runs.h"
+#include "io/checkpoint_dir.h"
+#include "io/json.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::json;
+
+class EveryTask : public testing::TestWithParam<const char*> {
+ protected:
+  std::string task() const { return GetParam(); }
+  Arguments call(const fs::path& run, const std::string& more = "") const {
+    return runs.arguments(task(), run) + words(more);
+  }
+  json done(const Ran& r) const {
+    EXPECT_EQ(r.status, 0) << r.err;
+    return r.status == 0 ? json::parse(r.out) : json();
+  }
+  static std::string weights(const fs::path& run) {
+    return read_file(run / "latest" / "model.safetensors");
+  }
+  const ShortRuns runs;
+  const Folder& folder = runs.folder;
+};
+
+TEST_P(EveryTask, LogsItsSpeedAndPlansItsMemory) {
+  const Ran r = run(folder, call(folder / "run", "--json"));
+  done(r);
+  EXPECT_NE(r.err.find("memory: weights "), std::string::npos) << r.err;
+  std::istringstream perf(read_file(folder / "run" / "perf.jsonl"));
+  int steps = 0;
+  for (std::string line; std::getline(perf, line);) {
+    const json j = json::parse(line);
+    if (!j.contains("ms")) continue;
+    ++steps;
+    for (const char* key : {"tflops", "mfu", "tokens_per_s", "memory_bytes", "peak_memory_bytes"})
+      EXPECT_GT(j.value(key, 0.0), 0) << key << " in " << line;
+  }
+  EXPECT_EQ(steps, 5);
+}
+
+TEST_P(EveryTask, IsExtendedToTheSameWeights) {
+  // With a constant learning rate a run of 5 steps that is extended to 8 is one of 8 steps.
+  const std::string constant = "--schedule constant --json";
+  done(run(folder, call(folder / "whole", constant + " --steps 8")));
+  done(run(folder, call(folder / "parts", constant)));
+  const json j = done(run(folder, {task(), "--run", (folder / "parts").string(), "--resume",
+                                   "--steps", "8", "--json", "--threads", "1"}));
+  EXPECT_EQ(j["steps"], 8);
+  EXPECT_EQ(weights(folder / "whole"), weights(folder / "parts"));
+  expect_error(run(folder, {task(), "--run", (folder / "parts").string(), "--resume", "--steps",
+                            "6", "--threads", "1"}),
+               1, "steps = 8, not 6");
+}
+
+TEST_P(EveryTask, TakesAnyScheduleAndTheSpikeGuard) {
+  done(run(folder, call(folder / "run", "--schedule wsd --decay-steps 2 --spike-z 6 --json")));
+  expect_error(run(folder, call(folder / "other", "--schedule wsd")), 2, "--decay-steps");
+}
+
+TEST_P(EveryTask, OffloadIsForACard) {
+  expect_error(run(folder, call(folder / "run", "--offload --device cpu")), 2, "--offload");
+  EXPECT_FALSE(fs::exists(folder / "run"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, EveryTask, testing::Values("pretrain", "sft", "dpo", "grpo"),
+                         [](const auto& info) { return std::string(info.param); });
+
+class ExampleTasks : public EveryTask {};
+
+TEST_P(ExampleTasks, ChooseTheirMicroBatchOnce) {
+  const std::string often = "--json --batch 0 --stop-after-step 2";
+  done(run(folder, call(folder / "run", often)));
+  const json saved =
+      json::parse(read_file(folder / "run" / "latest" / "state" / "trainer.json"))["task"];
+  EXPECT_GE(saved["micro_batch"], 1);
+  EXPECT_LE(saved["micro_batch"], 8);
+  done(run(folder,
+           {task(), "--run", (folder / "run").string(), "--resume", "--json", "--threads", "1"}));
+}
+
+TEST_P(ExampleTasks, StopAtATargetLoss) {
+  const json j = done(run(folder, call(folder / "run", "--json --target-loss 1000")));
+  EXPECT_EQ(j["reason"], "target");
+  EXPECT_EQ(j["steps"], 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, ExampleTasks, testing::Values("sft", "dpo"),
+                         [](const auto& info) { return std::string(info.param); });
+
+class GrpoAlone : public EveryTask {};
+
+TEST_P(GrpoAlone, ChoosesItsMicroBatchOnce) {
+  done(run(folder, call(folder / "run", "--json --micro-tokens 0 --stop-after-step 2")));
+  const json saved =
+      json::parse(read_file(folder / "run" / "latest" / "state" / "trainer.json"))["task"];
+  EXPECT_GE(saved["micro_tokens"], 6);
+  done(run(folder,
+           {"grpo", "--run", (folder / "run").string(), "--resume", "--json", "--threads", "1"}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, GrpoAlone, testing::Values("grpo"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Pretraining that begins from a model has its weights, its shape, its tokenizer and its template.
+TEST(ContinuedPretraining, BeginsFromAModel) {
+  const ShortRuns runs;
+  const Folder& folder = runs.folder;
+  const std::string common = "pretrain --data " + (folder / "train.bin").string() + " --model " +
+                             (folder / "model").string() +
+                             " --batch 2 --seq 16 --threads 1 --dtype fp32 --json";
+  const auto begin = [&](const char* name, const std::string& more) {
+    return run(folder, words(common + " --run " + (folder / name).string() + " " + more));
+  };
+  ASSERT_EQ(begin("still", "--steps 1 --lr 0").status, 0);
+  const auto tensors = [&](const fs::path& dir) { return read_file(dir / "model.safetensors"); };
+  EXPECT_EQ(tensors(folder / "still" / "latest"), tensors(folder / "model"));
+  EXPECT_TRUE(fs::exists(folder / "still" / "latest" / "tokenizer.json"));
+
+  // Stopped, the model deleted, and resumed: the same run.
+  ASSERT_EQ(begin("whole", "--steps 6").status, 0);
+  ASSERT_EQ(begin("parts", "--steps 6 --stop-after-step 3").status, 0);
+  fs::rename(folder / "model", folder / "gone");
+  const Ran resumed = run(folder, {"pretrain", "--run", (folder / "parts").string(), "--resume",
+                                   "--json", "--threads", "1"});
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_EQ(tensors(folder / "whole" / "latest"), tensors(folder / "parts" / "latest"));
+  EXPECT_EQ(read_file(folder / "whole" / "log.jsonl"), read_file(folder / "parts" / "log.jsonl"));
+
+  fs::rename(folder / "gone", folder / "model");
+  expect_error(begin("both", "--steps 1 --preset tiny"), 2, "--preset");
+  expect_error(begin("both", "--steps 1 --dim 32"), 2, "--model");
+}
+
+}  // namespace
+}  // namespace hearth

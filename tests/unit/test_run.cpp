@@ -1,0 +1,163 @@
+// The run that every task shares, driven by a task whose losses the test chooses.
+#include "train/run.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cpu/backend.h"
+#include "io/files.h"
+#include "test_io_support.h"
+#include "train/run_folder.h"
+
+namespace hearth {
+namespace {
+
+using namespace test;
+namespace fs = std::filesystem;
+
+ModelConfig small_model() {
+  ModelConfig c;
+  c.vocab = 16, c.context = 8, c.layers = 1, c.dim = 8, c.heads = 1, c.hidden = 8;
+  return c.resolve();
+}
+
+// Steps without arithmetic: what the update program is told of its loss is all there is.
+class ChosenLosses : public Task {
+ public:
+  explicit ChosenLosses(TrainedModel& m) : update_("chosen", m.memory, {}) {}
+  std::string_view kind() const override { return "chosen"; }
+  int64_t steps() const override { return total; }
+  UpdateProgram& update() override { return update_; }
+  std::optional<StepReport> step(StepContext& c) override {
+    data_steps.push_back(c.data_step);
+    if (fails_at && c.step == *fails_at) fail("task", "the program broke");
+    StepReport r{.loss = loss(c.data_step), .tokens = 10, .flops = 1e6};
+    c.guard.update(update_, c.scalars, r.loss);
+    rates.push_back(c.lr);
+    return r;
+  }
+  bool evaluates() const override { return bool(evaluation); }
+  bool evaluates_first() const override { return false; }
+  std::optional<EvalReport> evaluate(const RunState& s,
+                                     const std::function<void(const std::string&)>&) override {
+    return loss_report(evaluation(s.step));
+  }
+  nlohmann::json save() const override { return {{"seen", data_steps.size()}}; }
+
+  int64_t total = 20;
+  std::function<double(int64_t)> loss = [](int64_t) { return 1.0; };
+  std::function<double(int64_t)> evaluation;
+  std::optional<int64_t> fails_at;
+  std::vector<int64_t> data_steps;
+  std::vector<double> rates;
+
+ private:
+  UpdateProgram update_;
+};
+
+class RunTest : public testing::Test {
+ protected:
+  RunTest() {
+    spec.run = dir / "run", spec.quiet = true;
+    spec.warn = [this](const std::string& line) { said += line + "\n"; };
+    config.checkpoint_every = 5, config.schedule = Schedule::constant, config.eval_every = 4;
+  }
+  // One process: what `prepare` sets of the task, then the run.
+  RunResult go(const std::function<void(ChosenLosses&)>& prepare = {}) {
+    const auto backend = make_cpu_backend(1);
+    TrainedModel model(small_model(), {}, *backend, DType::f32, false);
+    ChosenLosses task(model);
+    if (prepare) prepare(task);
+    const struct Keep {
+      ~Keep() { to = from.data_steps, rates = from.rates; }
+      ChosenLosses& from;
+      std::vector<int64_t>& to;
+      std::vector<double>& rates;
+    } keep{task, data_steps, rates};
+    const nlohmann::ordered_json settings{{"steps", task.total}, {"lr", config.lr}};
+    return run_task(spec, config, settings, model, task);
+  }
+
+  const TempDir dir;
+  RunSpec spec;
+  RunConfig config;
+  std::string said;
+  std::vector<int64_t> data_steps;
+  std::vector<double> rates;
+};
+
+TEST_F(RunTest, GoesBackPastBadDataInAnyTask) {
+  const RunResult r = go([](ChosenLosses& t) {
+    t.loss = [](int64_t data_step) { return data_step >= 12 && data_step < 15 ? NAN : 1.0; };
+  });
+  EXPECT_EQ(r.steps, 20);
+  EXPECT_EQ(r.reloads, 1);
+  EXPECT_EQ(r.tokens, 200);
+  // Back from step 15 to step 10, but on with the data after the bad one.
+  ASSERT_EQ(data_steps.size(), 25u);
+  for (size_t i = 0; i < data_steps.size(); ++i) EXPECT_EQ(data_steps[i], int64_t(i));
+  EXPECT_NE(said.find("going back to step-00000010, past the data that did it"), said.npos) << said;
+}
+
+TEST_F(RunTest, SkipsASpikeInAnyTask) {
+  config.spike_z = 6;
+  const RunResult r = go([](ChosenLosses& t) {
+    t.total = 140;
+    t.loss = [](int64_t s) { return s == 133 ? 50.0 : 2 + 0.1 * std::sin(double(s)); };
+  });
+  EXPECT_EQ(r.skipped, 1);
+  EXPECT_NE(read_file(spec.run / "log.jsonl").find("\"spike\":true"), std::string::npos);
+}
+
+TEST_F(RunTest, WithoutACheckpointBadStepsAreAnError) {
+  expect_error(error_of([&] { go([](ChosenLosses& t) { t.loss = [](int64_t) { return NAN; }; }); }),
+               "no checkpoint to go back to; try a lower --lr or a longer --warmup");
+}
+
+TEST_F(RunTest, AnErrorInAStepCostsNothingLearnedBefore) {
+  expect_error(error_of([&] { go([](ChosenLosses& t) { t.fails_at = 7; }); }), "the program broke");
+  EXPECT_EQ(linked_step(spec.run, "latest"), 7);
+  spec.resume = true;
+  EXPECT_EQ(go().steps, 20);
+  EXPECT_EQ(data_steps.front(), 7);
+}
+
+TEST_F(RunTest, IsExtendedAndSaysWhatTheScheduleDoes) {
+  config.schedule = Schedule::linear, config.lr = 1, config.lr_floor = 0;
+  EXPECT_EQ(go([](ChosenLosses& t) { t.total = 10; }).reason, "steps");
+  spec.resume = true;
+  const RunResult r = go([](ChosenLosses& t) { t.total = 20; });
+  EXPECT_EQ(r.steps, 20);
+  EXPECT_EQ(data_steps.size(), 10u);
+  EXPECT_NE(said.find("the run now ends at step 20 instead of 10: at step 10 the learning rate of "
+                      "--schedule linear changes from 0 to 0.5"),
+            said.npos)
+      << said;
+  EXPECT_EQ(rates.front(), 0.5);
+  EXPECT_NE(read_file(spec.run / "config.toml").find("steps = 20\n"), std::string::npos);
+  expect_error(error_of([&] { go([](ChosenLosses& t) { t.total = 15; }); }), "steps = 20, not 15");
+}
+
+TEST_F(RunTest, KeepsTheBestOfItsEvaluations) {
+  config.keep = 1;
+  const RunResult r = go([](ChosenLosses& t) {
+    t.evaluation = [](int64_t step) { return std::abs(double(step) - 8); };
+  });
+  EXPECT_EQ(linked_step(spec.run, "best"), 8);
+  EXPECT_EQ(linked_step(spec.run, "latest"), 20);
+  EXPECT_EQ(*r.val_loss, 12);
+  EXPECT_EQ(*r.val_step, 20);
+}
+
+TEST_F(RunTest, LogsSpeedForEveryTask) {
+  spec.peak_flops = 1e12;
+  go();
+  const std::string perf = read_file(spec.run / "perf.jsonl");
+  const auto first = nlohmann::json::parse(perf.substr(0, perf.find('\n')));
+  for (const char* key : {"tflops", "mfu", "tokens_per_s", "memory_bytes"})
+    EXPECT_GT(first.value(key, 0.0), 0) << key;
+}
+
+}  // namespace
+}  // namespace hearth
