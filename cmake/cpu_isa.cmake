@@ -39,8 +39,9 @@ endif()
 # NaN and infinity keep their meaning: no -ffast-math.
 set(hearth_isa_flags -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-psabi)
 
-file(GLOB isa_sources CONFIGURE_DEPENDS src/cpu/isa/*.cpp)
-file(GLOB attention_sources CONFIGURE_DEPENDS src/cpu/isa/attention*.cpp)
+file(GLOB_RECURSE isa_sources CONFIGURE_DEPENDS src/cpu/isa/*.cpp)
+set(attention_sources ${isa_sources})
+list(FILTER attention_sources INCLUDE REGEX "/attention[^/]*\\.cpp$")
 set(isa_list "")
 set(kernel_list "")
 set(isa_objects "")

@@ -53,7 +53,7 @@ enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD_DEFAULT "")
 find_package(CUDAToolkit REQUIRED)
 
-file(GLOB cuda_host CONFIGURE_DEPENDS src/cuda/*.cpp)
+file(GLOB_RECURSE cuda_host CONFIGURE_DEPENDS src/cuda/*.cpp)
 list(FILTER cuda_host EXCLUDE REGEX "/(absent|no_hopper)\\.cpp$")
 target_sources(hearth_lib PRIVATE ${cuda_host})
 target_include_directories(hearth_lib SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
@@ -61,7 +61,7 @@ target_compile_definitions(hearth_lib PRIVATE HEARTH_CUDA_LIBRARIES="${CUDAToolk
 target_link_libraries(hearth_lib PUBLIC CUDA::cudart_static)
 
 # wgmma and TMA exist on Hopper alone; the rest is compiled for every card asked for.
-file(GLOB cuda_kernels CONFIGURE_DEPENDS src/cuda/*.cu)
+file(GLOB_RECURSE cuda_kernels CONFIGURE_DEPENDS src/cuda/*.cu)
 set(hopper_kernels ${cuda_kernels})
 list(FILTER hopper_kernels INCLUDE REGEX "/(flash_hopper[^/]*|gemm_some)\\.cu$")
 list(FILTER cuda_kernels EXCLUDE REGEX "/(flash_hopper[^/]*|gemm_some)\\.cu$")

@@ -1,11 +1,14 @@
-# compile_by_folder(TARGET [SOURCE...]): the sources of one folder become one translation unit, but for
-# those named, which stay alone. Most of what a short file costs is its headers. The debug preset
-# compiles file by file, which shows that each includes what it uses.
+# compile_by_folder(TARGET [SOURCE...]): the sources of one folder under src/ become one translation unit;
+# a subfolder is a unit of its own. The sources named stay alone. Most of what a short file costs is its
+# headers. The debug preset compiles file by file, which shows that each file includes what it uses.
 function(compile_by_folder target)
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
-    if(HEARTH_UNITY AND NOT source IN_LIST ARGN AND source MATCHES "([a-z]+)/[a-z0-9_]+\\.cpp$")
-      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${CMAKE_MATCH_1})
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_SOURCE_DIR} NORMALIZE OUTPUT_VARIABLE path)
+    cmake_path(RELATIVE_PATH path BASE_DIRECTORY ${CMAKE_SOURCE_DIR}/src)
+    if(HEARTH_UNITY AND NOT source IN_LIST ARGN AND path MATCHES "^([a-z].*)/[^/]+\\.cpp$")
+      string(REPLACE "/" "_" group ${CMAKE_MATCH_1})
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
     endif()
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${HEARTH_UNITY} UNITY_BUILD_MODE GROUP)

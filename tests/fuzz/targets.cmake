@@ -1,5 +1,6 @@
-# fuzz_targets: the parsers that are fuzzed and that this tree has, and fuzz_sources, the files that define
-# them. A target is NAME:FILE:PARSER: tests/fuzz/FILE.cpp defines fuzz_NAME over src/PARSER.
+# fuzz_targets: the parsers that are fuzzed, and fuzz_sources: the files that define them. A target is
+# NAME:FILE:PARSER: tests/fuzz/FILE.cpp defines fuzz_NAME over src/PARSER. A parser that has moved is an error,
+# because its target would otherwise vanish unseen.
 set(all_fuzz_targets
   safetensors:fuzz_safetensors:io/safetensors.h gguf:fuzz_gguf:io/gguf.h
   llama2c:fuzz_llama2c:io/llama2c.h mingpt_json:fuzz_mingpt_json:io/mingpt_json.h
@@ -25,11 +26,12 @@ foreach(target ${all_fuzz_targets})
   list(GET parts 0 name)
   list(GET parts 1 file)
   list(GET parts 2 parser)
-  if(EXISTS ${CMAKE_SOURCE_DIR}/src/${parser})
-    list(APPEND fuzz_targets ${name})
-    list(APPEND fuzz_sources ${CMAKE_CURRENT_LIST_DIR}/${file}.cpp)
-    string(APPEND lines "HEARTH_FUZZ_TARGET(${name})\n")
+  if(NOT EXISTS ${CMAKE_SOURCE_DIR}/src/${parser})
+    message(FATAL_ERROR "fuzz target ${name}: expected its parser at src/${parser}, got no such file")
   endif()
+  list(APPEND fuzz_targets ${name})
+  list(APPEND fuzz_sources ${CMAKE_CURRENT_LIST_DIR}/${file}.cpp)
+  string(APPEND lines "HEARTH_FUZZ_TARGET(${name})\n")
 endforeach()
 list(REMOVE_DUPLICATES fuzz_sources)
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/fuzz/fuzz_targets.inc CONTENT "${lines}")

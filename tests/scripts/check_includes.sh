@@ -13,6 +13,9 @@ in_order() {
   write src/cpu/isa/b.cpp '#include "cpu/isa/c.h"' '#include <vector>' '#include "core/a.h"'
   write src/cpu/isa/c.h '// What c is.' '#include "ops/d.h"' '// #include "cli/not_an_include.h"'
   write src/ops/d.h '// What d is.'
+  write src/cuda/attention/hopper/f.cu '#include "cuda/attention/g.cuh"' '#include "cpu/isa/c.h"'
+  write src/cuda/attention/g.cuh '// What g is.' '#include "cuda/h.h"'
+  write src/cuda/h.h '// What h is.' '#include "cuda/attention/g.cuh"'
 }
 refuses() {
   local message
@@ -38,6 +41,19 @@ refuses 'src/ops/d.h:1: expected a // comment'
 in_order
 write src/cpu/isa/b.cpp '#include "c.h"'
 refuses 'src/cpu/isa/b.cpp:1: expected an include rooted at src/'
+# The room is the first folder, however deep the file and what it includes.
+in_order
+write src/cpu/isa/b.cpp '#include "cuda/attention/g.cuh"'
+refuses 'src/cpu/isa/b.cpp:1: expected no include from cuda in cpu'
+in_order
+write src/cuda/attention/hopper/f.cu '#include "cli/ops/core.h"'
+refuses 'src/cuda/attention/hopper/f.cu:1: expected no include from cli in cuda'
+in_order
+write src/cuda/attention/hopper/f.cu '#include "attention/g.cuh"'
+refuses 'src/cuda/attention/hopper/f.cu:1: expected an include rooted at src/'
+in_order
+write src/cuda/attention/g.cuh '#pragma once'
+refuses 'src/cuda/attention/g.cuh:1: expected a // comment'
 in_order
 write src/attic/e.cpp ''
 refuses 'src/attic/e.cpp:1: expected a room among'

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The build's choices, configured with a CUDA compiler that does not work: HEARTH_CUDA is off in any case,
-# another word is refused, and warnings are errors only where they are asked to be.
+# another word is refused, warnings are errors only where they are asked to be, and a room of src/ may have
+# subfolders of any depth.
 # configure.sh CMAKE SOURCE
 cmake=$1
 source=$2
@@ -28,4 +29,25 @@ configure -DHEARTH_CUDA=on && complain "expected HEARTH_CUDA=on to use nvcc, got
 configure -DHEARTH_CUDA=perhaps && complain "expected HEARTH_CUDA=perhaps to be refused"
 grep -q 'expected HEARTH_CUDA to be auto, on or off, got "perhaps"' "$scratch/said" ||
   complain "expected the words that HEARTH_CUDA takes, got: $(cat "$scratch/said")"
+
+# A copy of the tree with a new file in subfolders of rooms: each is compiled in the unit of its folder.
+tree=$scratch/tree
+mkdir "$tree"
+cp -R "$source/CMakeLists.txt" "$source/cmake" "$source/src" "$tree"
+source=$tree
+for folder in cli/deep core/deep/down cpu/isa/deep; do
+  mkdir -p "$tree/src/$folder"
+  echo '// A new file.' >"$tree/src/$folder/made_up.cpp"
+done
+configure -DHEARTH_CUDA=off || { complain "expected subfolders to configure, got:"; tail -n 5 "$scratch/said"; }
+expect_unit() {  # expect_unit FILE UNIT: the units that include FILE of src/ are those whose names match UNIT
+  units=$(cd "$scratch/build/CMakeFiles" && grep -rl "src/$1\"" --include='unity_*.cxx' .)
+  [ -n "$units" ] || complain "expected src/$1 in a unit, got none"
+  for unit in $units; do
+    case $unit in ./$2) ;; *) complain "expected src/$1 in $2 alone, got $unit" ;; esac
+  done
+}
+expect_unit cli/deep/made_up.cpp 'hearth.dir/Unity/unity_cli_deep_cxx.cxx'
+expect_unit core/deep/down/made_up.cpp 'hearth_lib.dir/Unity/unity_core_deep_down_cxx.cxx'
+expect_unit cpu/isa/deep/made_up.cpp 'hearth_isa_*.dir/Unity/unity_cpu_isa_deep_cxx.cxx'
 exit $status
