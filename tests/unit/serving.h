@@ -1,0 +1,104 @@
+// A model folder behind a Service without sockets: the test itself is the service's loop, and a
+// fake client records what it is sent.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "cpu/backend.h"
+#include "prometheus.h"
+#include "serve/service.h"
+#include "served_folder.h"
+#include "unit/test_io_support.h"
+
+namespace hearth {
+
+struct FakeClient : Client {
+  void respond(HttpResponse r) override {
+    response = std::move(r);
+    done = true;
+  }
+  void begin_events() override { streams = true; }
+  bool send_event(std::string_view data) override {
+    if (room == 0) return false;
+    --room;
+    events.emplace_back(data);
+    return true;
+  }
+  void end_events() override { done = true; }
+  void note_usage(int64_t prompt, int64_t completion) override {
+    prompt_tokens = prompt, completion_tokens = completion;
+  }
+
+  HttpResponse response = {};
+  std::vector<std::string> events = {};
+  size_t room = 100000;
+  int64_t prompt_tokens = -1, completion_tokens = -1;
+  bool streams = false, done = false;
+};
+
+// The engine is stepped by the test, so every order of events can be had.
+class Serving : public testing::Test {
+ protected:
+  void open(ServeConfig config = {}, bool chat_template = true,
+            std::unique_ptr<Backend> backend = make_cpu_backend(1)) {
+    write_served_folder(dir_.path(), chat_template);
+    service_.reset();
+    model_.reset();  // before its backend
+    backend_ = std::move(backend);
+    model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, ServedWeights{},
+                                           EngineSpec{.max_batch = config.batch});
+    const auto post = [this](std::function<void()> task) { tasks_.push_back(std::move(task)); };
+    service_ = std::make_unique<Service>(config, post, post);
+    service_->open(*model_, "m");
+  }
+
+  void run_tasks() {
+    while (!tasks_.empty()) {
+      const auto task = std::move(tasks_.front());
+      tasks_.pop_front();
+      task();
+    }
+  }
+  void settle() {
+    while (model_->engine().step() || !tasks_.empty()) run_tasks();
+  }
+
+  std::shared_ptr<Exchange> begin(const std::string& path, const std::string& body,
+                                  const std::shared_ptr<FakeClient>& client) {
+    const HttpRequest r{.method = body.empty() ? "GET" : "POST",
+                        .path = path,
+                        .body = body,
+                        .content_type = "application/json"};
+    const Route& route = service_->check_head(r);
+    if (route.reads_body()) return service_->begin(service_->prepare(route, r), client);
+    client->respond(service_->answer(route, r));
+    return {};
+  }
+  std::shared_ptr<FakeClient> ask(const std::string& path, const std::string& body) {
+    const auto client = std::make_shared<FakeClient>();
+    begin(path, body, client);
+    settle();
+    EXPECT_TRUE(client->done);
+    return client;
+  }
+  nlohmann::json answer(const std::string& path, const std::string& body = "") {
+    return nlohmann::json::parse(ask(path, body)->response.body);
+  }
+  HttpError error(const std::string& path, const std::string& body = "") {
+    try {
+      ask(path, body);
+    } catch (const HttpError& e) { return e; }
+    return HttpError(0, "");
+  }
+  Prometheus metrics() { return Prometheus(ask("/metrics", "")->response.body); }
+
+  test::TempDir dir_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<ServedModel> model_;
+  std::deque<std::function<void()>> tasks_;
+  std::unique_ptr<Service> service_;
+};
+
+}  // namespace hearth
