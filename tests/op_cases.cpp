@@ -347,4 +347,11 @@ const std::vector<OpCase>& op_cases() {
   return all;
 }
 
+std::vector<OpCase> attention_cases() {
+  std::vector<OpCase> r;
+  for (const OpCase& c : op_cases())
+    if (c.sees) r.push_back(c);
+  return r;
+}
+
 }  // namespace hearth::cases

@@ -66,6 +66,7 @@ struct OpCase {
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }
 
 const std::vector<OpCase>& op_cases();
+std::vector<OpCase> attention_cases();  // those of op_cases() that attend
 
 struct Named {
   std::string name;

@@ -2,6 +2,9 @@
 // twice, with and without graphs.
 #include <fmt/format.h>
 
+#include <iterator>
+#include <set>
+
 #include "cpu/reference.h"
 #include "held.h"
 
@@ -30,6 +33,7 @@ std::vector<Named> everything(CaseRun& run) {
 
 void expect_same_bits(const std::vector<Named>& a, const std::vector<Named>& b) {
   ASSERT_EQ(a.size(), b.size());
+  ASSERT_FALSE(a.empty());
   for (size_t i = 0; i < a.size(); ++i)
     EXPECT_TRUE(a[i].values == b[i].values)
         << a[i].name << ", off by " << error_of(a[i].values, b[i].values);
@@ -37,9 +41,11 @@ void expect_same_bits(const std::vector<Named>& a, const std::vector<Named>& b) 
 
 TEST_P(CudaOps, ValuesAndGradients) {
   const auto reference = make_reference_backend();
+  std::set<DType> compared;
   for (const Dims& d : GetParam().small)
     for (const Tolerance& tolerance : card_tolerances) {
       if (!has_kernel(GetParam(), d, tolerance.dtype)) continue;
+      compared.insert(tolerance.dtype);
       CaseRun want(*reference, DType::f64, GetParam(), d, tolerance.dtype);
       want.run();
       for (const bool hopper : {true, false}) {
@@ -52,6 +58,8 @@ TEST_P(CudaOps, ValuesAndGradients) {
         test::expect_close(got.gradients(), want.gradients(), tolerance.gradient);
       }
     }
+  EXPECT_EQ(compared.size(), std::size(card_tolerances))
+      << "a dtype for which no size has a kernel";
 }
 
 TEST_P(CudaOps, SameBitsEveryTime) {
@@ -71,9 +79,10 @@ TEST_P(CudaOps, SameBitsEveryTime) {
       }
 }
 
+class CudaAttentionOps : public CudaOps {};
+
 // Head sizes have kernels of their own, and several blocks of keys add to one dQ.
-TEST_P(CudaOps, AttentionOfEveryHeadSize) {
-  if (!GetParam().sees) return;
+TEST_P(CudaAttentionOps, AreRightAtEveryHeadSize) {
   const auto reference = make_reference_backend();
   for (const int64_t D : {32, 64, 96, 128, 192, 256}) {
     const Dims d{.B = 1, .T = 300, .H = 2, .D = D};
@@ -216,7 +225,7 @@ class CudaSomeNormedRows : public testing::TestWithParam<std::pair<int64_t, int6
 
 TEST_P(CudaSomeNormedRows, AreNormedAndMultiplied) {
   HEARTH_NEEDS_A_CARD();
-  if (!takes(64, 768, 768, DType::bf16)) GTEST_SKIP() << "a kernel for Hopper";
+  if (!takes(64, 768, 768, DType::bf16)) GTEST_SKIP() << "needs a Hopper card";
   const auto cpu = make_cpu_backend(0);
   const auto [N, K] = GetParam();
   for (const int64_t M : {17, 32, 33, 64})
@@ -248,6 +257,8 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return fmt::format("{}x{}", info.param.first, info.param.second); });
 
 INSTANTIATE_TEST_SUITE_P(, CudaOps, testing::ValuesIn(op_cases()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(, CudaAttentionOps, testing::ValuesIn(attention_cases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

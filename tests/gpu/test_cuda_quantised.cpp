@@ -339,10 +339,12 @@ TEST(CudaQuantised, TheEngineFollowsWhatTheWeightsStandFor) {
             Tokens tokens = requests[i].prompt;
             tokens.insert(tokens.end(), made.tokens.begin(), made.tokens.end());
             const std::vector<float> logits = plain.model.all_logits(tokens);
+            ASSERT_FALSE(made.tokens.empty());
             for (size_t k = 0; k < made.tokens.size(); ++k) {
               const size_t at = requests[i].prompt.size() + k - 1;
               const std::span row(&logits[at * size_t(c.vocab)], size_t(c.vocab));
               const TokenLogprob own = token_logprob(row, made.tokens[k], 1);
+              ASSERT_TRUE(std::isfinite(own.logprob) && std::isfinite(made.logprobs[k].logprob));
               most = std::max({most, double(own.top[0].second - own.logprob),
                                std::abs(double(own.logprob) - double(made.logprobs[k].logprob))});
             }

@@ -67,9 +67,14 @@ inline std::unique_ptr<TinyModel> base_of(TinyModel& m) {
   return base;
 }
 
+// Infinite for a NaN or another size.
 inline double worst_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return INFINITY;
   double worst = 0;
-  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(double(a[i]) - b[i]));
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double e = std::abs(double(a[i]) - b[i]);
+    worst = std::isnan(e) ? INFINITY : std::max(worst, e);
+  }
   return worst;
 }
 inline double largest(const std::vector<float>& a) {

@@ -17,6 +17,7 @@ TEST_P(Fuzz, SeedsAndChangedSeeds) {
   constexpr uint64_t changed = 2000;
   const Target target = GetParam();
   const Seeds seeds = target.seeds();
+  ASSERT_FALSE(seeds.empty());
   for (size_t i = 0; i < seeds.size(); ++i) EXPECT_EQ(run(target, seeds[i]), 1) << "seed " << i;
   size_t refused = run(target, "") == 0;
   for (uint64_t i = 0; i < changed; ++i) {

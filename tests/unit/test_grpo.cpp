@@ -131,6 +131,7 @@ TEST(Grpo, HowABatchIsCutDoesNotChangeTheStep) {
     double most = 0;
     for (const float x : whole) most = std::max(most, std::abs(double(x)));
     ASSERT_GT(most, 0);
+    ASSERT_EQ(grads.size(), whole.size());
     for (size_t i = 0; i < grads.size(); ++i) EXPECT_NEAR(grads[i], whole[i], 1e-5 * most);
   }
 }

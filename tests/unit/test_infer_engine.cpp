@@ -375,8 +375,12 @@ TEST_F(EngineText, TokensWithoutTextAreNeverDrawn) {
   r.sampling.ignore_eos = true;
   r.n = 30;  // 540 draws of 260 tokens, almost uniform
   const auto all = engine.run(std::vector{r})[0];
-  for (const Completion& c : all)
+  size_t drawn = 0;
+  for (const Completion& c : all) {
+    drawn += c.tokens.size();
     for (const int32_t id : c.tokens) EXPECT_LT(id, 257);
+  }
+  EXPECT_EQ(drawn, 540u);
 }
 
 }  // namespace

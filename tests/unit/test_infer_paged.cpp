@@ -222,6 +222,7 @@ TEST(Paged, SamplesShareTheirPrompt) {
     }
     r.sampling.temperature = 0;
     const auto same = e.run(std::vector{r})[0];
+    ASSERT_EQ(same.size(), 8u);
     Engine plain = m.engine();
     for (const Completion& x : same) EXPECT_EQ(x.tokens, only(plain, greedy(r.prompt, 50)).tokens);
   }

@@ -72,7 +72,9 @@ TEST(Logprob, EqualsTheSamplersToTheBit) {
       Memory memory(*backend, &m.params);
       LogprobPrograms programs({.model = c}, memory);
       const auto completions = engine.run(std::span(&request, 1));
+      ASSERT_EQ(completions[0].size(), 4u);
       for (const Completion& got : completions[0]) {
+        ASSERT_FALSE(got.tokens.empty());
         Tokens all = request.prompt;
         all.insert(all.end(), got.tokens.begin(), got.tokens.end());
         const TokenBatch b = one_sequence(all, request.prompt.size(), 20);
@@ -132,6 +134,8 @@ TEST(Logprob, GradientsAreThoseOfTheLoss) {
       const std::vector<float> got = gradients(m.params), want = loss_gradients(m, b, false);
       double top = 0;
       for (float x : want) top = std::max(top, std::abs(double(x)));
+      ASSERT_EQ(got.size(), want.size());
+      ASSERT_GT(top, 0);
       for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-6 * top) << i;
     }
     const std::vector<float> twice = gradients(m.params);

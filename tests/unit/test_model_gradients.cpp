@@ -23,6 +23,7 @@ TEST_P(Models, GradientsAreSlopes) {
   ModelRun model(*reference_, GetParam(), {.dtype = DType::f64});
   model.run();
   const std::vector<Named> grads = model.gradients();
+  ASSERT_FALSE(grads.empty());
   for (const Named& g : grads) {
     const Tensor weight = model.params().get(Part::weight, g.name);
     const Numbers at = read(*reference_, weight);

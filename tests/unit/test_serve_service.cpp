@@ -55,6 +55,7 @@ TEST_F(Serving, StreamsWhatItWouldAnswer) {
       if (!c["logprobs"].is_null())
         for (const json& t : c["logprobs"]["tokens"]) logprobs[c["index"]].push_back(t);
     }
+    ASSERT_FALSE(whole["choices"].empty());
     for (const json& c : whole["choices"]) {
       EXPECT_EQ(json(texts[c["index"]]), c["text"]);
       EXPECT_EQ(json(ends[c["index"]]), c["finish_reason"]);
