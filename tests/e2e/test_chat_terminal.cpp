@@ -18,7 +18,7 @@ class ChatTerminal : public testing::Test {
  protected:
   void SetUp() override {
     if (std::system("tmux -V >/dev/null 2>&1") != 0)
-      GTEST_SKIP() << "no tmux: scripts/packages installs it";
+      GTEST_SKIP() << "needs tmux (scripts/packages installs it)";
   }
   ~ChatTerminal() override { tmux("kill-server"); }
 

@@ -42,13 +42,13 @@ class DataGet : public testing::Test {
   void SetUp() override {
     void* curl = dlopen("libcurl.so.4", RTLD_LAZY);
     if (!curl) curl = dlopen("libcurl-gnutls.so.4", RTLD_LAZY);
-    if (!curl) GTEST_SKIP() << "no libcurl";
+    if (!curl) GTEST_SKIP() << "needs libcurl";
     const std::string pem = folder / "cert.pem";
     const std::string make =
         "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost "
         "-addext subjectAltName=IP:127.0.0.1 -keyout " +
         pem + " -out " + pem + ".crt 2>/dev/null && cat " + pem + ".crt >> " + pem;
-    if (std::system(make.c_str()) != 0) GTEST_SKIP() << "no openssl command";
+    if (std::system(make.c_str()) != 0) GTEST_SKIP() << "needs the openssl command";
     server = start_https_server(pem, [this](const ServerRequest& r) {
       const std::lock_guard lock(mutex);
       requests.push_back(r);
@@ -314,7 +314,7 @@ TEST_F(DataGet, TellsWhenTheDiskIsTooSmall) {
     _exit(told ? 0 : 1);
   }
   waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no mounts here";
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "needs the right to mount";
   EXPECT_EQ(status, 0);
 }
 

@@ -11,10 +11,13 @@
 
 namespace hearth::test {
 
+// Empty, or why the GPU tests cannot run: a reason that scripts/check-skips knows.
 inline std::string no_card() {
-  static const std::string why = [] {
+  static const std::string why = []() -> std::string {
+    if (!HEARTH_CUDA_BUILT) return "built without CUDA";
     const CudaDriver driver = cuda_driver();
-    return driver.problem.empty() ? cuda_card(0).problem : driver.problem;
+    const std::string problem = driver.problem.empty() ? cuda_card(0).problem : driver.problem;
+    return problem.empty() ? "" : "needs a card: " + problem;
   }();
   return why;
 }
@@ -44,6 +47,7 @@ inline constexpr cases::Tolerance card_tolerances[] = {
 inline void expect_close(const std::vector<cases::Named>& got,
                          const std::vector<cases::Named>& want, double tolerance) {
   ASSERT_EQ(got.size(), want.size());
+  ASSERT_FALSE(want.empty());
   for (size_t i = 0; i < got.size(); ++i) {
     double top = 0;
     for (double x : want[i].values) top = std::max(top, std::abs(x));

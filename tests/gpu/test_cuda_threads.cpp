@@ -10,7 +10,7 @@ namespace {
 TEST(CudaThreads, AnEngineOfItsOwnThreadFindsItsCard) {
   HEARTH_NEEDS_A_CARD();
   const int cards = cuda_driver().cards;
-  if (cards < 2) GTEST_SKIP() << "one card: every thread begins on it";
+  if (cards < 2) GTEST_SKIP() << "needs two cards: with one, every thread begins on it";
   test::card();  // so that the last one is not the first to be opened
   {
     const auto last = make_cuda_backend({.card = cards - 1});

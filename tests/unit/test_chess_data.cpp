@@ -92,7 +92,7 @@ TEST(ChessData, TextIsADocumentARow) {
 
 TEST(ChessData, StockfishLabelsThePolicyRows) {
   const auto program = find_stockfish();
-  if (!program) GTEST_SKIP() << "no stockfish: scripts/packages installs it";
+  if (!program) GTEST_SKIP() << "needs stockfish (scripts/packages installs it)";
   const TemporaryFolder folder;
   Threads threads(1);
   const ChessDataSpec spec{.play = {.seed = 4}, .games = 2, .keep = 0.1, .environment = false};

@@ -276,7 +276,7 @@ TEST(StockfishPool, NoLegalMoveIsNoQuestion) {
 
 TEST(StockfishPool, AnswersDependOnThePositionAlone) {
   const auto program = find_stockfish();
-  if (!program) GTEST_SKIP() << "no stockfish: scripts/packages installs it";
+  if (!program) GTEST_SKIP() << "needs stockfish (scripts/packages installs it)";
   std::vector<Board> boards(1);
   for (const char* m : {"e2e4", "c7c5", "g1f3", "d7d6", "d2d4", "c5d4", "f3d4", "g8f6"})
     boards.push_back(boards.back().after(*parse_uci(m)));

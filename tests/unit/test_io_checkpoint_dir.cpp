@@ -230,7 +230,7 @@ TEST(IoCheckpoint, FullDiskKeepsTheLastOne) {
     save(dir.path(), 3, 40'000);  // the space was given back
     return 0;
   });
-  if (code == no_mount) GTEST_SKIP() << "mounting a small tmpfs is not permitted";
+  if (code == no_mount) GTEST_SKIP() << "needs the right to mount a small tmpfs";
   EXPECT_EQ(code, 0);
 }
 

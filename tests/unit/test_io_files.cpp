@@ -174,7 +174,7 @@ TEST(IoFiles, ResumedLogDropsAnUnfinishedLine) {
 }
 
 TEST(IoFiles, FullDeviceIsOneClearError) {
-  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "needs /dev/full";
   AppendLog log("/dev/full");
   expect_error(error_of([&] { log.append("0123456789"); }),
                "[/dev/full] expected room for 11 more bytes, got: No space left on device");
@@ -195,7 +195,7 @@ TEST(IoFiles, FullDiskKeepsTheOldFile) {
     EXPECT_EQ(names_in(dir.path()), 2);
     return 0;
   });
-  if (code == no_mount) GTEST_SKIP() << "mounting a small tmpfs is not permitted";
+  if (code == no_mount) GTEST_SKIP() << "needs the right to mount a small tmpfs";
   EXPECT_EQ(code, 0);
 }
 
@@ -239,7 +239,7 @@ TEST(IoFiles, ReadOnlyFolderIsOneClearError) {
   }
   const int code =
       run_in_child([&] { return mount_tmpfs(dir.path(), MS_RDONLY, "") ? check() : no_mount; });
-  if (code == no_mount) GTEST_SKIP() << "running as root, and mounting is not permitted";
+  if (code == no_mount) GTEST_SKIP() << "needs the right to mount, or a user other than root";
   EXPECT_EQ(code, 0);
 }
 

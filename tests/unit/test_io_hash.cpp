@@ -43,7 +43,7 @@ TEST(IoHash, Sha256InPiecesIsTheSame) {
 
 TEST(IoHash, NativeBlocksEqualPlainBlocks) {
   const Sha256Blocks native = sha256_blocks_native();
-  if (!native) GTEST_SKIP() << "this processor has no SHA-256 instructions";
+  if (!native) GTEST_SKIP() << "needs SHA-256 instructions";
   const auto bytes = random_bytes(64 * 9 + 1);
   for (size_t blocks = 0; blocks < 10; ++blocks) {
     uint32_t a[8] = {1, 2, 3, 4, 5, 6, 7, 8}, b[8] = {1, 2, 3, 4, 5, 6, 7, 8};
