@@ -62,11 +62,14 @@ def main():
     cases = json.load(open(sys.argv[1]))
     worst, count = defaultdict(float), defaultdict(int)
     for group, formula in (("dpo", dpo), ("logprob", logprob)):
+        assert cases[group], f"no cases of {group} in {sys.argv[1]}"
         for case in cases[group]:
             want, got = formula(case)
             top = max(1.0, max(abs(w) for w in want))
             name = case.get("loss_type") or f"logprob softcap {case['softcap']} temperature {case['temperature']:.2f}"
-            worst[name] = max(worst[name], max(abs(w - g) for w, g in zip(want, got, strict=True)) / top)
+            errors = [abs(w - g) / top for w, g in zip(want, got, strict=True)]
+            assert all(e == e for e in errors), f"{name}: not a number"
+            worst[name] = max(worst[name], *errors)
             count[name] += 1
     bad = False
     for name, error in worst.items():

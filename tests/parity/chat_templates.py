@@ -91,6 +91,8 @@ def main(hearth, cases_file, result, *folders):
         json.dump({"oracle": "Jinja2 " + jinja2.__version__, "conversations": len(cases),
                    "templates": table}, out, indent=1, ensure_ascii=False)
         out.write("\n")
+    if not any(row["equal"] for row in table):
+        sys.exit("expected a template that renders in both, got none in " + " ".join(folders))
     return any(row["different"] for row in table)
 
 

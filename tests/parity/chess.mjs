@@ -1,6 +1,6 @@
 // Compares `hearth chess` with Stockfish (the perft table of tests/unit/test_chess_rules.cpp) and with
-// the npm package chess.js: legal moves, positions after a move and endings of 100,000 positions.
-//   node tests/parity/chess.mjs NODE_MODULES HEARTH STOCKFISH > tests/parity/results/chess.json
+// the npm package chess.js: legal moves, positions after a move and endings of 100,000 positions (or POSITIONS).
+//   node tests/parity/chess.mjs NODE_MODULES HEARTH STOCKFISH [POSITIONS] > tests/parity/results/chess.json
 // Positions are drawn by `hearth data chess`, half of them by nearly uniform moves. En passant is
 // compared by python-chess's rule: the square is written where chess.js has such a capture among its
 // legal moves. Its internal generator is used, since the public one writes SAN at 20 times the cost.
@@ -11,11 +11,11 @@ import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
-const [modulesFlag, hearth, stockfish] = process.argv.slice(2);
+const [modulesFlag, hearth, stockfish, positionsFlag = "100000"] = process.argv.slice(2);
 const modules = resolve(modulesFlag);
 const require = createRequire(modules + "/");
 const { Chess } = require(modules + "/chess.js");
-const wanted = 100000;
+const wanted = Number(positionsFlag);
 
 function run(program, args, input) {
   const r = spawnSync(program, args, { input, maxBuffer: 1 << 30, encoding: "utf8" });
@@ -38,7 +38,7 @@ const folder = mkdtempSync(join(tmpdir(), "chess-parity-"));
 const rows = [], seen = new Set();
 for (const [seed, temperature, share] of [[1, 3, 0.5], [2, 1000, 1]]) {
   const file = join(folder, `rows-${seed}`);
-  run(hearth, ["data", "chess", "--out", file, "--games", "1000", "--seed", `${seed}`, "--tasks", "A",
+  run(hearth, ["data", "chess", "--out", file, "--games", `${wanted / 100}`, "--seed", `${seed}`, "--tasks", "A",
     "--temperature", `${temperature}`, "--illegal", "0"]);
   for (const line of readFileSync(file, "utf8").split("\n")) {
     if (!line || rows.length >= wanted * share) continue;

@@ -130,11 +130,12 @@ def tokenizers(rows, name, model):
 
 def main():
     random.seed(1)
+    rows, words = [], []
     stories = DATA / "models/stories260K/stories260K.bin"
-    prompt = [1, 403, 407, 261, 378]
-    story = list(ask(stories, [[1]], 400)["greedy.0"][1])
-    rows, words = [compare("stories260K", stories, prompt, [1] + story)], []
-    tokenizers(words, "llama2.c (stories260K)", stories)
+    if stories.exists():  # not among the test data of the project
+        story = list(ask(stories, [[1]], 400)["greedy.0"][1])
+        rows.append(compare("stories260K", stories, [1, 403, 407, 261, 378], [1] + story))
+        tokenizers(words, "llama2.c (stories260K)", stories)
     for name, vocab, flags in MODELS:
         folder = WORK / "run"
         run("rm", "-rf", folder)

@@ -3,7 +3,7 @@
 # of the other types. LLAMA_CPP is a checkout with its static libraries built (cmake -B build
 # -DBUILD_SHARED_LIBS=OFF -DGGML_OPENMP=OFF && cmake --build build --target llama).
 #   tests/parity/gguf.sh LLAMA_CPP DATA [HEARTH] [OUT.json]
-# DATA is the folder of test data (models/stories260K, tokenizers/gpt2).
+# DATA is the folder of unpacked test data (tokenizers/gpt2, and models/stories260K where it is there).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 llama=$1 data=$2

@@ -64,15 +64,23 @@ def advantages_of(c):
 
 
 cases = json.load(open(sys.argv[1]))
+assert cases["losses"] and cases["advantages"], f"no cases in {sys.argv[1]}"
 worst = {"loss": 0.0, "gradient": 0.0, "advantage": 0.0}
+
+
+def keep(name, error):
+    assert error == error, f"{name}: not a number"
+    worst[name] = max(worst[name], error)
+
+
 for c in cases["losses"]:
     loss, grad = loss_of(c)
-    worst["loss"] = max(worst["loss"], abs(loss - c["loss"]))
+    keep("loss", abs(loss - c["loss"]))
     ours = torch.tensor(c["dnow"], dtype=torch.float64)
-    worst["gradient"] = max(worst["gradient"], (grad - ours).abs().max().item())
+    keep("gradient", (grad - ours).abs().max().item())
 for c in cases["advantages"]:
     ours = torch.tensor(c["values"], dtype=torch.float64)
-    worst["advantage"] = max(worst["advantage"], (advantages_of(c) - ours).abs().max().item())
+    keep("advantage", (advantages_of(c) - ours).abs().max().item())
 good = all(x < 1e-9 for x in worst.values())
 print(json.dumps({"torch": torch.__version__, "loss_cases": len(cases["losses"]),
                   "advantage_cases": len(cases["advantages"]), "worst": worst, "pass": good}))

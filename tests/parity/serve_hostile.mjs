@@ -1,7 +1,8 @@
 // Hostile requests to hearth serve, and how long /health takes meanwhile, measured by a process of
 // its own. First 8 clients post chats of 4 MiB at once, then COUNT requests are malformed, cut off,
 // slow, half-closed, oversized, pipelined, wrongly encoded or abandoned, 64 at a time. Prints what
-// they got, the latencies, and what the server still holds afterwards. Loopback only.
+// they got, the latencies, and what the server still holds afterwards. Loopback only. Exits 1 if /health
+// failed, a request timed out or got a 5xx, or the server held something back afterwards; it judges no time.
 //   hearth serve --model DIR --port 8123 --header-seconds 3 --body-seconds 3
 //   node tests/parity/serve_hostile.mjs 8123 [COUNT=20000] [CHAT_SECONDS=20]
 import { fork } from 'node:child_process';
@@ -132,10 +133,19 @@ if (role === 'probe') {
   const idle = await during(() => sleep(3000).then(() => ({})));
   const before = await gauge('process_resident_memory_bytes');
   const large = await during(chats), attack = await during(hostile);
-  for (let i = 0; i < 1000 && (await gauge('hearth:kv_blocks_used')) + (await gauge('hearth:pending_body_bytes')) > 0; ++i) await sleep(20);
+  const settle = async () => { for (let i = 0; i < 1000 && (await gauge('hearth:kv_blocks_used')) + (await gauge('hearth:pending_body_bytes')) > 0; ++i) await sleep(20); };
+  await settle();
   const answer = JSON.parse(await new Promise((done) => http.request({ port, path: '/v1/completions', method: 'POST', headers: { 'Content-Type': 'application/json' } }, (a) => { let t = ''; a.on('data', (d) => { t += d; }); a.on('end', () => done(t)); }).end(good)));
-  console.log(JSON.stringify({ idle, chats_of_4_MiB: large, hostile: attack, after: {
+  await settle();
+  const after = {
     kv_blocks_used: await gauge('hearth:kv_blocks_used'), pending_body_bytes: await gauge('hearth:pending_body_bytes'), connections: await gauge('hearth:connections'),
-    rss_before: before, rss_after: await gauge('process_resident_memory_bytes'), completion_tokens: answer.usage.completion_tokens } }, null, 1));
-  process.exit(0);
+    rss_before: before, rss_after: await gauge('process_resident_memory_bytes'), completion_tokens: answer.usage.completion_tokens };
+  console.log(JSON.stringify({ idle, chats_of_4_MiB: large, hostile: attack, after }, null, 1));
+  const wrong = Object.keys({ ...large.counts, ...attack.counts }).filter((what) => /(timeout|5\d\d)$/.test(what));
+  for (const [when, { health }] of Object.entries({ idle, large, attack }))
+    if (health.not_200 || !health.asked) wrong.push(`/health ${when}: ${health.not_200} of ${health.asked} not 200`);
+  if (after.kv_blocks_used + after.pending_body_bytes > 0) wrong.push('blocks or bodies held afterwards');
+  if (after.completion_tokens !== 8) wrong.push(`${after.completion_tokens} tokens afterwards instead of 8`);
+  if (wrong.length) console.error(`serve_hostile: unexpected: ${wrong.join('; ')}`);
+  process.exit(wrong.length ? 1 : 0);
 }

@@ -1,8 +1,9 @@
 // Load on hearth serve: streams, whole answers, cancels, malformed bodies and slow readers, mixed,
-// from 200 clients at once. Prints counts, latencies and the server's memory before and after.
+// from 200 clients at once. Prints counts, latencies and the server's memory before and after. Exits 1 if a stream
+// was cut, a request that must succeed failed, or cache blocks stayed in use; it judges no time.
 //   hearth serve --model DIR --port 8123 --batch 200 --queue 1000 --cache-gib 0.05
 //   (a cache this small is soon touched whole, so that what memory grows by is the server's)
-//   node tests/parity/serve_load.mjs 8123 SECONDS > tests/parity/results/serve_load.json
+//   node tests/parity/serve_load.mjs 8123 SECONDS [CLIENTS] > tests/parity/results/serve_load.json
 import http from 'node:http';
 import net from 'node:net';
 
@@ -88,9 +89,21 @@ for (const k of Object.keys(counts)) delete counts[k];
 gaps.length = firsts.length = 0;
 await phase(kinds.slice(0, 1), end());
 await settle();
+const left = await gauge('hearth:kv_blocks_used');
 console.log(JSON.stringify({
   clients: Number(width), seconds: Number(seconds), mixed,
   streams: { counts, first_ms: { p50: percentile(firsts, 0.5), p99: percentile(firsts, 0.99) }, between_ms: { p50: percentile(gaps, 0.5), p99: percentile(gaps, 0.99) },
-    rss_after: await gauge('process_resident_memory_bytes'), kv_blocks_used: await gauge('hearth:kv_blocks_used') },
+    rss_after: await gauge('process_resident_memory_bytes'), kv_blocks_used: left },
 }, null, 1));
-process.exit(0);
+// What each kind of request may come to.
+const allowed = { stream: [200], whole: [200], 'leaves stream': ['left', 200], 'leaves waiting': ['left', 200],
+  'malformed body': [200, 400], 'malformed head': [400, 403, 404, 405], 'cut head': ['closed', 'reset', 400] };
+const wrong = [...Object.keys(mixed.counts), ...Object.keys(counts)].filter((what) => {
+  const [kind, outcome] = what.split(': ');
+  return !allowed[kind].some((a) => String(a) === outcome);
+});
+for (const kind of Object.keys(allowed))
+  if (!Object.keys(mixed.counts).some((what) => what.startsWith(`${kind}: `))) wrong.push(`${kind}: never sent`);
+if (mixed.kv_blocks_used + left > 0) wrong.push('cache blocks in use after the last request');
+if (wrong.length) console.error(`serve_load: unexpected: ${wrong.join('; ')}`);
+process.exit(wrong.length ? 1 : 0);

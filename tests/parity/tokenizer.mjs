@@ -3,11 +3,11 @@
 // hearth writes. Prints figures, puts them into RESULTS, exits 1 at a difference.
 //   npm i tiktoken @huggingface/tokenizers llama-tokenizer-js llama3-tokenizer-js
 //   node tests/parity/tokenizer.mjs NODE_MODULES HEARTH DATA SCRATCH RESULTS [CASES]
-// DATA is the folder with text/ and tokenizers/, SCRATCH a folder to fill. The packages take text
-// alone, so strings of any bytes are checked against tiktoken's rule for them (_encode_bytes of its
+// DATA is the folder with text/ (wikipedia_12mb.txt or stories.txt) and tokenizers/, plain or packed by xz, SCRATCH
+// a folder to fill. The packages take text alone, so strings of any bytes are checked against tiktoken's rule for them (_encode_bytes of its
 // Python package) written out here; tests/parity/tokenizer_ids.py asks that function itself.
 import { spawnSync } from "node:child_process";
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { resolve } from "node:path";
 
@@ -57,6 +57,8 @@ function compare(tokenizer, check, file, list, oracle, ...more) {
   report(tokenizer, check, list.length, tokens, different, example);
 }
 const unpack = (file) => spawnSync("xz", ["-dc", file], { maxBuffer: 1 << 30 }).stdout;
+const there = (name) => existsSync(`${data}/${name}`) || existsSync(`${data}/${name}.xz`);
+const input = (name) => (existsSync(`${data}/${name}`) ? readFileSync(`${data}/${name}`) : unpack(`${data}/${name}.xz`));
 
 // xorshift32: the same strings every time.
 let state = 12345;
@@ -189,7 +191,7 @@ function encoderFile(name) {
 }
 const qwenDir = `${scratch}/qwen2.5`;
 mkdirSync(qwenDir, { recursive: true });
-writeFileSync(`${qwenDir}/tokenizer.json`, unpack(`${data}/tokenizers/qwen2.5/tokenizer.json.xz`));
+writeFileSync(`${qwenDir}/tokenizer.json`, input("tokenizers/qwen2.5/tokenizer.json"));
 const qwen = JSON.parse(readFileSync(`${qwenDir}/tokenizer.json`));
 const qwenTokens = [];
 for (const [t, id] of Object.entries(qwen.model.vocab)) qwenTokens[id] = letterBytes(t);
@@ -207,7 +209,7 @@ const list = [
 ];
 list.at(-1).file = qwenDir;  // with its normaliser
 
-const text = unpack(`${data}/text/wikipedia_12mb.txt.xz`), whole = text.toString("utf8");
+const text = input(["text/wikipedia_12mb.txt", "text/stories.txt"].find(there)), whole = text.toString("utf8");
 const textFile = `${scratch}/text.txt`;
 writeFileSync(textFile, text);
 const points = [];

@@ -38,6 +38,7 @@ hearth, folder = sys.argv[1], Path(sys.argv[2])
 cases = int(sys.argv[3]) if len(sys.argv) > 3 else 100000
 rng = random.Random(7)
 failed = False
+compared = 0
 
 
 def say(**fields):
@@ -58,7 +59,8 @@ def encode_all(path, strings, *more):
 
 
 def check(tokenizer, name, ours, theirs, strings):
-    global failed
+    global failed, compared
+    compared += 1
     wrong = [i for i, (a, b) in enumerate(zip(ours, theirs)) if list(a) != list(b)]
     example = {}
     if wrong or len(ours) != len(theirs):
@@ -152,4 +154,6 @@ for path in sorted(folder.glob("*/tokenizer.json")) if tokenizers else []:
           sum(len(d.encode()) for d in part))
 if not (tiktoken or tokenizers):
     sys.exit("expected the package tiktoken or tokenizers, got neither")
+if not compared:
+    sys.exit(f"expected *.tiktoken or */tokenizer.json in {folder}, got none that an installed package reads")
 sys.exit(failed)
