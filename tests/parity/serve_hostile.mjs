@@ -133,7 +133,11 @@ if (role === 'probe') {
   const idle = await during(() => sleep(3000).then(() => ({})));
   const before = await gauge('process_resident_memory_bytes');
   const large = await during(chats), attack = await during(hostile);
-  const settle = async () => { for (let i = 0; i < 1000 && (await gauge('hearth:kv_blocks_used')) + (await gauge('hearth:pending_body_bytes')) > 0; ++i) await sleep(20); };
+  // A request that was left may begin late: the end is when nothing was held for ten looks.
+  const settle = async () => { for (let i = 0, free = 0; i < 1000 && free < 10; ++i) {
+    free = (await gauge('hearth:kv_blocks_used')) + (await gauge('hearth:pending_body_bytes')) > 0 ? 0 : free + 1;
+    await sleep(20);
+  } };
   await settle();
   const answer = JSON.parse(await new Promise((done) => http.request({ port, path: '/v1/completions', method: 'POST', headers: { 'Content-Type': 'application/json' } }, (a) => { let t = ''; a.on('data', (d) => { t += d; }); a.on('end', () => done(t)); }).end(good)));
   await settle();
