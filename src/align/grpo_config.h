@@ -78,7 +78,7 @@ struct GrpoConfig : RunConfig {
     v("reward_start", reward_start,
       "and for its first answer after it was started, if that is more");
     v("reward_failures", reward_failures,
-      "completions a program may leave without a reward before the run ends; -1: any number");
+      "completions a reward may leave unscored before the run ends; -1: any number");
     v("stockfish", stockfish, "path, auto or none: labels chess prompts that have no truth");
     v("stockfish_nodes", stockfish_nodes, "searched a position");
     v("prompts", prompts, "prompts a step");

@@ -137,7 +137,7 @@ void expect_rewards_of_most(std::span<const RewardFailures> failures,
     if (f.failed >= few && 2 * f.failed > f.asked && f.asked > 0)
       fail("grpo",
            "{} failed for {} of {} completions ({}), so the run learned from few of them; its last "
-           "weights were saved in {}; repair the program and start a new run",
+           "weights were saved in {}; correct the reward and start a new run",
            f.name, f.failed, f.asked, kinds_of(f), checkpoint.string());
 }
 

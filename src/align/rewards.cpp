@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "align/answers.h"
-#include "align/pattern.h"
+#include "align/regex.h"
 #include "align/reward_program.h"
 #include "core/error.h"
 #include "io/json.h"
@@ -42,6 +42,63 @@ class RuleReward : public RewardSource {
   std::string name_;
   Wants wants_;
   Rule rule_;
+};
+
+// 1 where the pattern is found. A search that reaches its limit gives no reward, as a program that
+// fails.
+class RegexReward : public RewardSource {
+ public:
+  RegexReward(std::string pattern, const RewardSpec& spec)
+      : pattern_(std::move(pattern)),
+        regex_(pattern_),
+        max_failures_(spec.max_failures),
+        warn_(spec.warn) {}
+
+  GroupScores score(const PromptRow&, std::span<const RewardText> texts, int) override {
+    GroupScores all(texts.size());
+    for (size_t i = 0; i < texts.size() && !abandoned_; ++i) {
+      if (const std::optional<bool> found = regex_.found_in(texts[i].text))
+        all[i] = double(*found);
+      else
+        count_failure(texts[i].text.size());
+    }
+    return all;
+  }
+  void abandon() override { abandoned_ = true; }
+  int64_t failed() const override { return failed_; }
+  RewardFailures failures() const override {
+    RewardFailures f{.failed = failed_};
+    if (f.failed > 0) f.kinds = {{"searches that reached the limit", f.failed}};
+    return f;
+  }
+  nlohmann::ordered_json troubles() const override {
+    if (failed_ == 0) return {};
+    return {{"failed", failed_.load()}};
+  }
+  nlohmann::json counted() const override { return {{"failed", failed_.load()}}; }
+  void count_on(const StateFields& f) override { failed_ = f.integer("failed"); }
+
+ private:
+  void count_failure(size_t bytes) {
+    const int64_t failed = ++failed_;
+    if (max_failures_ >= 0 && failed > max_failures_)
+      fail("reward", "the search for the pattern {} reached its limit on {} completions", shown(),
+           failed);
+    if (!warned_.exchange(true) && warn_)
+      warn_(
+          fmt::format("the search for the pattern {} reached its limit in a completion of {} "
+                      "bytes, which gets no reward; nested repeats such as (a+)+ and patterns "
+                      "that do not begin with ^ need the most steps",
+                      shown(), bytes));
+  }
+  std::string shown() const { return in_quotes(pattern_); }
+
+  std::string pattern_;
+  Regex regex_;
+  int64_t max_failures_;
+  std::function<void(const std::string&)> warn_;
+  std::atomic<int64_t> failed_ = 0;  // earlier processes of the run included
+  std::atomic<bool> abandoned_ = false, warned_ = false;
 };
 
 double number_argument(std::string_view text, const std::string& whole) {
@@ -93,11 +150,6 @@ std::unique_ptr<RewardSource> make_rule(const ParsedReward& p, const std::string
       return double(near_number(t.text, answer, within));
     });
   }
-  if (p.name == "regex")
-    return rule(Wants::nothing,
-                [pattern = Pattern(p.argument)](const RewardText& t, const std::string&) {
-                  return double(pattern.found_in(t.text));
-                });
   if (p.name == "length") {
     const double most = number_argument(p.argument, text);
     if (most < 1) fail_usage("reward", "expected length:N with N from 1, got {}", in_quotes(text));
@@ -111,6 +163,7 @@ std::unique_ptr<RewardSource> make_rule(const ParsedReward& p, const std::string
 std::unique_ptr<RewardSource> make_reward(const ParsedReward& p, const std::string& text,
                                           const RewardSpec& spec) {
   if (auto rule = make_rule(p, text)) return rule;
+  if (p.name == "regex") return std::make_unique<RegexReward>(p.argument, spec);
   if (p.name == "chess") return make_chess_reward(spec);
   if (p.name == "program")
     return std::make_unique<RewardProgram>(RewardProgramSpec{.command = p.argument,

@@ -59,7 +59,7 @@ struct RewardSpec {
   //   exact            the answer itself, but for white space around it
   //   numeric          the answer's number, exactly, as GSM8K is scored (align/answers.h)
   //   near[:0.001]     the answer's number within that much, as MAWPS is
-  //   regex:PATTERN    found in the completion (align/pattern.h)
+  //   regex:PATTERN    found in the completion (align/regex.h)
   //   length:N         1 up to N tokens, falling to 0 at 2 N
   //   chess            of the tasks P: and A: (docs/chess.md)
   //   program:COMMAND  asked in JSON lines (align/reward_program.h)

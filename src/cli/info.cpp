@@ -1,6 +1,7 @@
 // hearth info: what this build is and what this machine gives it; a preset or model with its size.
 #include <fmt/format.h>
 
+#include "align/regex.h"
 #include "cli/commands.h"
 #include "core/build_info.h"
 #include "cpu/backend.h"
@@ -32,6 +33,7 @@ nlohmann::ordered_json machine_json(const Backend& backend) {
               {"backend", backend.describe()},
               {"free_bytes", backend.free_bytes()}};
   j["unpacks"] = {{"gzip", gzip_library()}, {"zstd", zstd_library()}};
+  j["regex"] = regex_library();
   for (const auto& [work, what] : {std::pair{Workload::training, "training"},
                                    {Workload::decoding, "decoding"},
                                    {Workload::scoring, "scoring"}}) {
@@ -74,6 +76,7 @@ void print_text(const nlohmann::ordered_json& j) {
   fmt::print("memory  {:.1f} GiB free\n", j["cpu"]["free_bytes"].get<double>() / (1 << 30));
   for (const auto& [kind, library] : j["unpacks"].items())
     if (library == "") fmt::print("data    no {} files: built without the library\n", kind);
+  if (j["regex"] == "") fmt::print("rewards no regex: built without PCRE2\n");
   if (j["gpus"].empty()) fmt::print("gpu     none: {}\n", j["cuda"]["problem"].get<std::string>());
   for (const auto& g : j["gpus"]) {
     const std::string problem = g["problem"].get<std::string>();

@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "align/regex.h"
 #include "e2e/command.h"
 #include "served_folder.h"
 
@@ -34,6 +35,9 @@ struct ShortRuns {
     write_file_atomic(folder / "pairs.jsonl", pairs);
     write_file_atomic(folder / "prompts.jsonl", prompts);
   }
+
+  // Whether this build has the reward that the task grpo uses.
+  static bool can_run(const std::string& task) { return task != "grpo" || *regex_library(); }
 
   // Without --resume.
   Arguments arguments(const std::string& task, const fs::path& run) const {

@@ -92,6 +92,7 @@ class Faults {
 class FileFaults : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
+    if (!ShortRuns::can_run(GetParam())) GTEST_SKIP() << "built without PCRE2";
     ASSERT_EQ(hearth::run(folder, arguments(folder / "whole")).status, 0)
         << read_file(folder / "run.err");
     whole = contents_of(folder / "whole");

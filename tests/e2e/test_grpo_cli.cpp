@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "align/answers.h"
+#include "align/regex.h"
 #include "command.h"
 #include "io/checkpoint_dir.h"
 
@@ -419,6 +420,8 @@ TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {
     return a;
   };
   expect_error(run(s.folder, changed("exact", "exakt")), 2, "nearest is exact");
+  expect_error(run(s.folder, changed("exact", "regex:a(b")), 2,
+               *regex_library() ? "got \"a(b\": missing closing parenthesis" : "libpcre2-dev");
   expect_error(run(s.folder, changed(s.path("base"), s.path("nothing"))), 1, "nothing");
   expect_error(run(s.folder, changed(s.path("sums/prompts.jsonl"), s.path("no.jsonl"))), 1,
                "no.jsonl");

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The build's choices, configured with a CUDA compiler that does not work: HEARTH_CUDA is off in any case,
-# another word is refused, warnings are errors only where they are asked to be, and a room of src/ may have
-# subfolders of any depth.
+# another word is refused, warnings are errors only where they are asked to be, libraries may be missing, and a
+# room of src/ may have subfolders of any depth.
 # configure.sh CMAKE SOURCE
 cmake=$1
 source=$2
@@ -29,6 +29,17 @@ configure -DHEARTH_CUDA=on && complain "expected HEARTH_CUDA=on to use nvcc, got
 configure -DHEARTH_CUDA=perhaps && complain "expected HEARTH_CUDA=perhaps to be refused"
 grep -q 'expected HEARTH_CUDA to be auto, on or off, got "perhaps"' "$scratch/said" ||
   complain "expected the words that HEARTH_CUDA takes, got: $(cat "$scratch/said")"
+
+# without LIBRARY FILE FLAG...: src/FILE is compiled where the library is missing
+without() {
+  library=$1 file=$2
+  shift 2
+  configure -DHEARTH_CUDA=OFF "$@" || complain "expected a build without $library, got: $(tail -n 5 "$scratch/said")"
+  grep -q "src/$file" "$scratch/build/build.ninja" || complain "expected src/$file in a build without $library"
+}
+without zlib io/no_gzip.cpp -DHEARTH_UNITY=OFF -DCMAKE_DISABLE_FIND_PACKAGE_ZLIB=ON
+without PCRE2 align/no_regex.cpp -DHEARTH_UNITY=OFF -DHEARTH_WITHOUT='zstd;pcre2'
+grep -q 'src/io/no_zstd.cpp' "$scratch/build/build.ninja" || complain "expected a build without zstd"
 
 # A copy of the tree with a new file in subfolders of rooms: each is compiled in the unit of its folder.
 tree=$scratch/tree

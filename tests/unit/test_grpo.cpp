@@ -6,18 +6,26 @@
 #include <set>
 
 #include "align/policy.h"
+#include "align/regex.h"
 #include "core/error.h"
 #include "grpo_task.h"
 
 namespace hearth {
 namespace {
 
+class Grpo : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!*regex_library()) GTEST_SKIP() << "built without PCRE2, whose reward the tasks use";
+  }
+};
+
 struct TinyTask : GrpoTask {
   explicit TinyTask(Backend& b, GrpoConfig given = {}, float softcap = 0)
       : GrpoTask(b, std::move(given), byte_config(softcap)) {}
 };
 
-TEST(Grpo, TheSamplersLogprobsAreTheTrainersToTheBit) {
+TEST_F(Grpo, TheSamplersLogprobsAreTheTrainersToTheBit) {
   for (const int threads : {1, 2})
     for (const auto& [temperature, softcap] :
          {std::pair{1.0f, 0.0f}, {0.7f, 0.0f}, {1.9f, 0.0f}, {1.0f, 3.0f}, {0.7f, 3.0f}}) {
@@ -36,7 +44,7 @@ TEST(Grpo, TheSamplersLogprobsAreTheTrainersToTheBit) {
 }
 
 // Rollouts, training and the reference of the KL all stand on one store: nothing loads a second.
-TEST(Grpo, AdaptersAreSampledToTheBitAndTheReferenceIsTheirBase) {
+TEST_F(Grpo, AdaptersAreSampledToTheBitAndTheReferenceIsTheirBase) {
   for (const int threads : {1, 2})
     for (const float temperature : {1.0f, 0.7f}) {
       const auto backend = make_cpu_backend(threads);
@@ -59,7 +67,7 @@ TEST(Grpo, AdaptersAreSampledToTheBitAndTheReferenceIsTheirBase) {
     }
 }
 
-TEST(Grpo, AdaptersLearnWhatIsRewarded) {
+TEST_F(Grpo, AdaptersLearnWhatIsRewarded) {
   const auto backend = make_cpu_backend(2);
   GrpoConfig c;
   c.schedule = Schedule::constant;
@@ -77,7 +85,7 @@ TEST(Grpo, AdaptersLearnWhatIsRewarded) {
   EXPECT_GT(last, first + 0.3);
 }
 
-TEST(Grpo, RolloutsOfOlderWeightsAreNeverTrainedOn) {
+TEST_F(Grpo, RolloutsOfOlderWeightsAreNeverTrainedOn) {
   const auto backend = make_cpu_backend(2);
   TinyTask task(*backend);
   RolloutBatch batch = task.roll_out();
@@ -91,7 +99,7 @@ TEST(Grpo, RolloutsOfOlderWeightsAreNeverTrainedOn) {
   EXPECT_EQ(task.state.version, 1u);
 }
 
-TEST(Grpo, RolloutsComeFromTheWeightsInTraining) {
+TEST_F(Grpo, RolloutsComeFromTheWeightsInTraining) {
   const auto backend = make_cpu_backend(2);
   GrpoConfig c;
   c.lr = 0;
@@ -115,7 +123,7 @@ TEST(Grpo, RolloutsComeFromTheWeightsInTraining) {
     EXPECT_EQ(after.rollouts[i].logprobs, anew.rollouts[i].logprobs);
 }
 
-TEST(Grpo, HowABatchIsCutDoesNotChangeTheStep) {
+TEST_F(Grpo, HowABatchIsCutDoesNotChangeTheStep) {
   const auto backend = make_cpu_backend(2);
   std::vector<float> whole;
   for (const int64_t micro : {4096, 64, 1}) {
@@ -137,7 +145,7 @@ TEST(Grpo, HowABatchIsCutDoesNotChangeTheStep) {
 }
 
 // How many completions have something to teach is another number at every step.
-TEST(Grpo, FewShapesOfBatchesServeAll) {
+TEST_F(Grpo, FewShapesOfBatchesServeAll) {
   std::set<std::pair<int64_t, int64_t>> shapes;
   int64_t fed = 0, wanted = 0;
   for (size_t n = 1; n <= 512; ++n) {
@@ -164,7 +172,7 @@ TEST(Grpo, FewShapesOfBatchesServeAll) {
   EXPECT_LT(double(fed), 1.2 * double(wanted));
 }
 
-TEST(Grpo, CompletionsWithoutAdvantageChangeNothing) {
+TEST_F(Grpo, CompletionsWithoutAdvantageChangeNothing) {
   const auto backend = make_cpu_backend(2);
   for (const Reduction reduction :
        {Reduction::grpo, Reduction::bnpo, Reduction::dr_grpo, Reduction::dapo}) {
@@ -192,7 +200,7 @@ TEST(Grpo, CompletionsWithoutAdvantageChangeNothing) {
   }
 }
 
-TEST(Grpo, PassesAndMiniBatchesTakeRatiosAnew) {
+TEST_F(Grpo, PassesAndMiniBatchesTakeRatiosAnew) {
   const auto backend = make_cpu_backend(2);
   GrpoConfig c;
   c.mu = 2, c.mini_batches = 3, c.train_equal = true;
@@ -206,7 +214,7 @@ TEST(Grpo, PassesAndMiniBatchesTakeRatiosAnew) {
   EXPECT_EQ(task.step().batch.version, 6u);
 }
 
-TEST(Grpo, TheReferenceIsTheModelTheRunBeganFrom) {
+TEST_F(Grpo, TheReferenceIsTheModelTheRunBeganFrom) {
   const auto backend = make_cpu_backend(2);
   GrpoConfig c;
   c.beta = 0.05, c.kl_target = 1e-7;
@@ -219,7 +227,7 @@ TEST(Grpo, TheReferenceIsTheModelTheRunBeganFrom) {
   EXPECT_GT(task.state.beta, beta);
 }
 
-TEST(Grpo, ImportanceOfAnExactSamplerIsOne) {
+TEST_F(Grpo, ImportanceOfAnExactSamplerIsOne) {
   const auto backend = make_cpu_backend(2);
   std::vector<std::vector<float>> weights;
   for (const double cap : {0.0, 2.0}) {
@@ -232,7 +240,7 @@ TEST(Grpo, ImportanceOfAnExactSamplerIsOne) {
   EXPECT_EQ(weights[0], weights[1]);
 }
 
-TEST(Grpo, AProgramThatFailsLeavesNothingToTrainOn) {
+TEST_F(Grpo, AProgramThatFailsLeavesNothingToTrainOn) {
   const auto backend = make_cpu_backend(2);
   TinyTask task(*backend);
   Rewards broken({.rewards = {"program:/no/such/program"}, .max_failures = -1});
@@ -250,7 +258,7 @@ TEST(Grpo, AProgramThatFailsLeavesNothingToTrainOn) {
   EXPECT_EQ(task.weights(), before);
 }
 
-TEST(Grpo, LearnsWhatIsRewarded) {
+TEST_F(Grpo, LearnsWhatIsRewarded) {
   const auto backend = make_cpu_backend(2);
   GrpoConfig c;
   c.schedule = Schedule::constant, c.group = 16, c.reward = {"regex:^[a-z]"};

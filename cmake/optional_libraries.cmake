@@ -1,0 +1,26 @@
+# Libraries that hearth can do without. One file of src/ uses each of them; where a library is missing, the file
+# named no_ beside it is compiled instead and says so when the feature is asked for.
+# HEARTH_WITHOUT leaves libraries out that are installed, for example zlib;pcre2.
+set(HEARTH_WITHOUT "" CACHE STRING "Libraries to leave out: zlib, zstd, pcre2")
+
+# use_library(NAME FOLDER FILE LIBRARY MISSING [INCLUDE_FOLDER]): LIBRARY is a target or a path.
+function(use_library name folder file library missing)
+  if((TARGET "${library}" OR EXISTS "${library}") AND NOT "${ARGN}" MATCHES NOTFOUND
+      AND NOT name IN_LIST HEARTH_WITHOUT)
+    target_sources(hearth_lib PRIVATE src/${folder}/${file}.cpp)
+    target_include_directories(hearth_lib SYSTEM PRIVATE ${ARGN})
+    target_link_libraries(hearth_lib PUBLIC ${library})
+  else()
+    target_sources(hearth_lib PRIVATE src/${folder}/no_${file}.cpp)
+    message(STATUS "${name} was not found or left out: ${missing}")
+  endif()
+endfunction()
+
+find_package(ZLIB QUIET)
+use_library(zlib io gzip ZLIB::ZLIB "gzip files cannot be read")
+find_path(ZSTD_INCLUDE_DIR zstd.h)
+find_library(ZSTD_LIBRARY zstd)
+use_library(zstd io zstd "${ZSTD_LIBRARY}" "zstd files cannot be read" ${ZSTD_INCLUDE_DIR})
+find_path(PCRE2_INCLUDE_DIR pcre2.h)
+find_library(PCRE2_LIBRARY pcre2-8)
+use_library(pcre2 align regex "${PCRE2_LIBRARY}" "the reward regex: is refused" ${PCRE2_INCLUDE_DIR})
