@@ -161,10 +161,11 @@ class Run {
   }
 
  private:
-  Split split(const char* name, int64_t first_index) const {
+  SplitWriter split(const char* name, int64_t first_index) const {
     const bool headed = spec_.format == TokenFormat::llmc;
     const int64_t shard = spec_.shard_tokens > 0 ? spec_.shard_tokens : headed ? 100'000'000 : 0;
-    return Split({spec_.out, name, first_index, spec_.format, token_width(spec_.vocab), shard});
+    return SplitWriter(
+        {spec_.out, name, first_index, spec_.format, token_width(spec_.vocab), shard});
   }
 
   // Takes up the state an earlier run left; true when that run was complete.
@@ -199,7 +200,7 @@ class Run {
       fail(path.string(),
            "expected a new folder, got one with a finished run: standard input cannot be compared "
            "with what that run read");
-    for (const Split* s : {&train_, &val_})
+    for (const SplitWriter* s : {&train_, &val_})
       for (const auto& [p, tokens] : s->files())
         if (!fs::exists(p) || TokenFile(p).size() != tokens)
           fail(p.string(), "expected the {} tokens a finished run wrote: remove {} to begin again",
@@ -302,7 +303,7 @@ class Run {
   }
 
   void write(const Piece::End& end, std::span<const int32_t> tokens) {
-    Split* side = end.val ? &val_ : &train_;
+    SplitWriter* side = end.val ? &val_ : &train_;
     if (!end.begins && (!rule_.pieces || end.empty)) side = open_;  // stays with its document
     if (end.begins) {
       side->begin_document();
@@ -342,7 +343,7 @@ class Run {
     val_.finish();
     if (spec_.format == TokenFormat::raw) {
       TokenMetadata meta{spec_.vocab, spec_.bos, spec_.eos, train_.counts, val_.counts, {}};
-      for (const Split* s : {&train_, &val_})
+      for (const SplitWriter* s : {&train_, &val_})
         for (const auto& [p, tokens] : s->files()) meta.file_tokens[p.filename().string()] = tokens;
       write_metadata(spec_.out, meta);
     }
@@ -379,8 +380,8 @@ class Run {
   Threads threads_;
   std::vector<std::string> unescaped_;  // of each worker
   SideRule rule_;
-  Split train_, val_;
-  Split* open_ = nullptr;  // the side that has the document inside which at_ lies
+  SplitWriter train_, val_;
+  SplitWriter* open_ = nullptr;  // the side that has the document inside which at_ lies
   SourcePosition at_;
   int64_t bytes_ = 0;
   // `<|endoftext|>` inside lines, of each input.

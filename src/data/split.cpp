@@ -6,7 +6,7 @@
 
 namespace hearth {
 
-void Split::restore(const StateFields& saved) {
+void SplitWriter::restore(const StateFields& saved) {
   shard_ = saved.integer("shard", 0, 999'999);  // six digits of a file's name
   const int64_t most = spec_.shard_tokens > 0 ? spec_.shard_tokens : StateFields::max_count;
   const int64_t open_tokens = saved.integer("open_tokens", 0, most);
@@ -18,7 +18,7 @@ void Split::restore(const StateFields& saved) {
   if (open_tokens > 0) open(open_tokens);
 }
 
-nlohmann::json Split::save() {
+nlohmann::json SplitWriter::save() {
   if (writer_) writer_->sync();
   return {{"shard", shard_},
           {"open_tokens", writer_ ? writer_->size() : 0},
@@ -29,7 +29,7 @@ nlohmann::json Split::save() {
           {"open_document", open_document_}};
 }
 
-void Split::append(std::span<const int32_t> tokens) {
+void SplitWriter::append(std::span<const int32_t> tokens) {
   open_document_ += int64_t(tokens.size());
   while (!tokens.empty()) {
     if (!writer_) open(-1);
@@ -41,14 +41,14 @@ void Split::append(std::span<const int32_t> tokens) {
   }
 }
 
-void Split::finish() {
+void SplitWriter::finish() {
   if (!writer_) return;
   writer_->finish();
   writer_.reset();
   ++shard_;
 }
 
-std::vector<std::pair<std::filesystem::path, int64_t>> Split::files() const {
+std::vector<std::pair<std::filesystem::path, int64_t>> SplitWriter::files() const {
   std::vector<std::pair<std::filesystem::path, int64_t>> all;
   for (int64_t i = 0, left = counts.tokens; i < shard_; ++i) {
     const int64_t n = spec_.shard_tokens > 0 ? std::min(left, spec_.shard_tokens) : left;
@@ -58,12 +58,12 @@ std::vector<std::pair<std::filesystem::path, int64_t>> Split::files() const {
   return all;
 }
 
-std::filesystem::path Split::path(int64_t i) const {
+std::filesystem::path SplitWriter::path(int64_t i) const {
   if (spec_.shard_tokens == 0) return spec_.folder / (spec_.name + ".bin");
   return spec_.folder / fmt::format("{}_{:06}.bin", spec_.name, spec_.first_index + i);
 }
 
-void Split::open(int64_t resume_tokens) {
+void SplitWriter::open(int64_t resume_tokens) {
   writer_.emplace(path(shard_), TokenWriter::Spec{.format = spec_.format,
                                                   .width = spec_.width,
                                                   .resume_tokens = resume_tokens});

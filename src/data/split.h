@@ -22,9 +22,9 @@ struct SplitSpec {
   int64_t shard_tokens;  // 0: one file without a number
 };
 
-class Split {
+class SplitWriter {
  public:
-  explicit Split(SplitSpec spec) : spec_(std::move(spec)) {}
+  explicit SplitWriter(SplitSpec spec) : spec_(std::move(spec)) {}
 
   void begin_document() { open_document_ = 0; }
   void append(std::span<const int32_t> tokens);  // may run on into the next shard
