@@ -1,7 +1,7 @@
 # Libraries that hearth can do without. One file of src/ uses each of them; where a library is missing, the file
 # named no_ beside it is compiled instead and says so when the feature is asked for.
 # HEARTH_WITHOUT leaves libraries out that are installed, for example zlib;pcre2.
-set(HEARTH_WITHOUT "" CACHE STRING "Libraries to leave out: zlib, zstd, pcre2")
+set(HEARTH_WITHOUT "" CACHE STRING "Libraries to leave out: zlib, zstd, curl, pcre2")
 
 # use_library(NAME FOLDER FILE LIBRARY MISSING [INCLUDE_FOLDER]): LIBRARY is a target or a path.
 function(use_library name folder file library missing)
@@ -21,6 +21,8 @@ use_library(zlib io gzip ZLIB::ZLIB "gzip files cannot be read")
 find_path(ZSTD_INCLUDE_DIR zstd.h)
 find_library(ZSTD_LIBRARY zstd)
 use_library(zstd io zstd "${ZSTD_LIBRARY}" "zstd files cannot be read" ${ZSTD_INCLUDE_DIR})
+find_package(CURL 7.85 QUIET)  # the first with CURLOPT_PROTOCOLS_STR
+use_library(curl io https CURL::libcurl "hearth data get cannot download")
 find_path(PCRE2_INCLUDE_DIR pcre2.h)
 find_library(PCRE2_LIBRARY pcre2-8)
 use_library(pcre2 align regex "${PCRE2_LIBRARY}" "the reward regex: is refused" ${PCRE2_INCLUDE_DIR})

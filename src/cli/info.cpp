@@ -9,6 +9,7 @@
 #include "cpu/gemm.h"
 #include "cuda/backend.h"
 #include "io/fields.h"
+#include "io/https.h"
 #include "io/packed.h"
 #include "model/decoder.h"
 #include "model/folder.h"
@@ -33,6 +34,7 @@ nlohmann::ordered_json machine_json(const Backend& backend) {
               {"backend", backend.describe()},
               {"free_bytes", backend.free_bytes()}};
   j["unpacks"] = {{"gzip", gzip_library()}, {"zstd", zstd_library()}};
+  j["downloads"] = https_library();
   j["regex"] = regex_library();
   for (const auto& [work, what] : {std::pair{Workload::training, "training"},
                                    {Workload::decoding, "decoding"},
@@ -76,6 +78,7 @@ void print_text(const nlohmann::ordered_json& j) {
   fmt::print("memory  {:.1f} GiB free\n", j["cpu"]["free_bytes"].get<double>() / (1 << 30));
   for (const auto& [kind, library] : j["unpacks"].items())
     if (library == "") fmt::print("data    no {} files: built without the library\n", kind);
+  if (j["downloads"] == "") fmt::print("data    no downloads: built without libcurl\n");
   if (j["regex"] == "") fmt::print("rewards no regex: built without PCRE2\n");
   if (j["gpus"].empty()) fmt::print("gpu     none: {}\n", j["cuda"]["problem"].get<std::string>());
   for (const auto& g : j["gpus"]) {

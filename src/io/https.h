@@ -1,5 +1,5 @@
-// HTTPS downloads by libcurl, which is opened when it is first used. Certificates are checked,
-// plain HTTP is refused also behind redirects, and a connection that stands still is given up.
+// HTTPS downloads by libcurl. Certificates are checked, redirects to other protocols are refused,
+// and a connection that receives nothing for some time is given up.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,15 @@ struct HttpsRequest {
   std::string unless;  // ETag: if the file changed since, it comes from byte 0
 };
 
-// What the last answer's headers said.
+// What the headers of the last response said.
 struct HttpsHead {
   int status = 0;
   int64_t from = 0;    // first byte of the body
-  int64_t total = -1;  // bytes of the whole file; -1: not told
+  int64_t total = -1;  // bytes of the whole file; -1: unknown
   std::string etag;    // empty where there is none, or none that may be sent back
 };
+// Takes up one header line; the status line of a further response resets what was read before.
+void read_header(HttpsHead&, std::string_view line);
 
 // Whether a text may be an ETag of a request: quoted, of visible ASCII, without control bytes.
 bool is_etag(std::string_view);
@@ -43,7 +45,7 @@ struct HttpsResult {
 
 class Https {
  public:
-  explicit Https(HttpsSpec);  // an error where there is no libcurl
+  explicit Https(HttpsSpec);  // an error in a build without libcurl
   ~Https();
 
   // GETs; `begin` is called before the first byte of a body with status 200 or 206, then `body`
@@ -55,5 +57,7 @@ class Https {
   struct Curl;
   std::unique_ptr<Curl> curl_;
 };
+
+const char* https_library();  // "libcurl 7.88.1"; "" in a build without it
 
 }  // namespace hearth

@@ -1,6 +1,5 @@
 // data get against a server on this machine: every way a download goes wrong, and that it ends with
 // the right bytes or one clear error and nothing under the file's name.
-#include <dlfcn.h>
 #include <sched.h>
 #include <sys/mount.h>
 
@@ -10,6 +9,7 @@
 #include "e2e/command.h"
 #include "e2e/https_server.h"
 #include "io/hash.h"
+#include "io/https.h"
 
 namespace hearth {
 namespace {
@@ -40,9 +40,7 @@ ServerReply ranged(const ServerRequest& r, const std::string& file, const std::s
 class DataGet : public testing::Test {
  protected:
   void SetUp() override {
-    void* curl = dlopen("libcurl.so.4", RTLD_LAZY);
-    if (!curl) curl = dlopen("libcurl-gnutls.so.4", RTLD_LAZY);
-    if (!curl) GTEST_SKIP() << "needs libcurl";
+    if (!*https_library()) GTEST_SKIP() << "built without libcurl";
     const std::string pem = folder / "cert.pem";
     const std::string make =
         "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost "
