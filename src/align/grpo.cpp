@@ -159,7 +159,7 @@ class GrpoTask : public Task {
     for (const std::string& line : closing_warnings(state_, failures)) spec_.tell(line);
     const bool some = state_.unrewarded < state_.completions || evaluations_rewarded_ > 0;
     if (!some && rewards_.failed() > 0)
-      fail("grpo", "not one of {} completions had a reward, because the program failed each time",
+      fail("grpo", "not one of {} completions had a reward, because the reward failed each time",
            state_.completions);
     if (reason != "stopped") expect_rewards_of_most(failures, checkpoint);
   }
