@@ -37,6 +37,8 @@ fresh; echo "$line" >"$copy/bench/results/new.jsonl"
 refuses "docs/figures.md differ" "$copy/scripts/figures" --check
 fresh; echo '{"date": "2099-01-01", "bench": "unheard of", "value": 1}' >"$copy/bench/results/new.jsonl"
 refuses "got unheard of" "$copy/scripts/figures" --check
+fresh; echo "${line/cpu/weather}" >"$copy/bench/results/new.jsonl"
+refuses "got weather" "$copy/scripts/figures" --check
 fresh; echo '{"date"' >"$copy/bench/results/new.jsonl"
 refuses "new.jsonl:1" "$copy/scripts/figures" --check
 
