@@ -57,13 +57,13 @@ void bench_case(benchmark::State& state, const OpCase& c, DType dtype) {
   set_rates(state, work_of(c, run.tape()));
 }
 
-void bench_update(benchmark::State& state, DType dtype) {
+void bench_update(benchmark::State& state, DType dtype, OptimizerKind kind) {
   const auto backend = make_cpu_backend(0);
   ParamStore store(*backend, {{"w", {4096, 4096}, Init::uniform(1), Group::matrix}}, dtype);
   store.initialise(1);
   Memory memory(*backend, &store);
   Tape t(dtype);
-  record_update(t, store, t.result("loss", {1}, t.acc()), {});
+  record_update(t, store, t.result("loss", {1}, t.acc()), {.optimizer = kind});
   Exec exec(std::move(t), memory);
   store.set(Part::grad, "w", std::vector<float>(size_t(store.count()), 0.01f));
   Scalars s;
@@ -74,10 +74,13 @@ void bench_update(benchmark::State& state, DType dtype) {
   UpdateState end;
   memory.state.read<UpdateState>("update", std::span(&end, 1));
   if (end.skipped > 0) state.SkipWithError("updates were skipped");
-  // The norm reads gradients; Adam reads them again and moves both moments and the weights.
+  // The norm reads gradients; the optimizer reads them again and moves its state and the weights.
   const double acc = double(store.part_bytes(Part::grad));
   const double weights = double(store.part_bytes(Part::weight));
-  set_rates(state, {0, 2 * acc + 4 * acc + (store.has_master() ? 2 * acc + weights : 2 * weights)});
+  double slots = 0;
+  for (size_t i = 0; i < store.slots().size(); ++i) slots += double(store.part_bytes(slot_part(i)));
+  set_rates(state,
+            {0, 2 * acc + 2 * slots + (store.has_master() ? 2 * acc + weights : 2 * weights)});
 }
 
 }  // namespace
@@ -94,9 +97,11 @@ int main(int argc, char** argv) {
       benchmark::RegisterBenchmark(name(c.name).c_str(), bench_case, c, dtype)
           ->Unit(benchmark::kMillisecond)
           ->UseRealTime();
-    benchmark::RegisterBenchmark(name("adamw").c_str(), bench_update, dtype)
-        ->Unit(benchmark::kMillisecond)
-        ->UseRealTime();
+    for (size_t i = 0; i < known_optimizers.size(); ++i)
+      benchmark::RegisterBenchmark(name(std::string(known_optimizers[i].name)).c_str(),
+                                   bench_update, dtype, OptimizerKind(i))
+          ->Unit(benchmark::kMillisecond)
+          ->UseRealTime();
   }
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -115,7 +115,8 @@ MemoryNeed ExampleTask::need(int64_t micro) const {
                                                              .T = model_.max_length,
                                                              .rows = rows * model_.max_length,
                                                              .documents = shape_.documents,
-                                                             .nll = shape_.nll});
+                                                             .nll = shape_.nll},
+                                       config_.update_spec());
   n.offload = config_.offload;
   return n;
 }

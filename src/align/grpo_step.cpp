@@ -89,7 +89,8 @@ MemoryNeed GrpoStepper::need(int64_t micro_tokens) const {
   const int64_t B = std::max<int64_t>(1, micro_tokens / engine.context);
   MemoryNeed n = LogprobPrograms::need(
       programs_spec_,
-      {.B = B, .T = engine.context, .rows = B * std::min(config_.max_completion, engine.context)});
+      {.B = B, .T = engine.context, .rows = B * std::min(config_.max_completion, engine.context)},
+      config_.update_spec());
   n.offload = config_.offload;
   if (reference_store_) n.reference = reference_store_->part_bytes(Part::weight);
   n.cache = cache_bytes_ ? cache_bytes_ : engine.cache_bytes;

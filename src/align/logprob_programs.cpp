@@ -83,11 +83,12 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
   return t;
 }
 
-MemoryNeed LogprobPrograms::need(const LogprobProgramsSpec& spec, const BatchSize& s) {
+MemoryNeed LogprobPrograms::need(const LogprobProgramsSpec& spec, const BatchSize& s,
+                                 const UpdateSpec& update) {
   LogprobProgramsSpec resolved = spec;
   resolved.model = spec.model.resolve();
   const Key key{s.B, s.T, s.rows, s.documents, s.nll ? Kind::nll_first : Kind::first};
-  return memory_need(record(resolved, "need", key, 0));
+  return memory_need(record(resolved, "need", key, 0), update);
 }
 
 // 0 .. T - 1 in each of B sequences.

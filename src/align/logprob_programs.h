@@ -52,7 +52,7 @@ class LogprobPrograms {
     bool documents = false;
     bool nll = false;  // by train(), else by begin() and backward()
   };
-  static MemoryNeed need(const LogprobProgramsSpec&, const BatchSize&);
+  static MemoryNeed need(const LogprobProgramsSpec&, const BatchSize&, const UpdateSpec&);
 
   // Nothing is kept and no gradient touched.
   Logprobs score(const TokenBatch&);

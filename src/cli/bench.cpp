@@ -42,7 +42,7 @@ struct BenchFlags {
   bool profile = false;
   bool measure = false;
   bool offload = false;
-  std::string recompute = "none";
+  std::string recompute = "none", optimizer = "adamw";
   std::vector<std::string> data;
   std::string order = "sequential";
   int workers = 2;
@@ -69,6 +69,7 @@ ProgramSpec spec_of(const BenchFlags& f, const Backend& backend) {
           .T = f.seq,
           .recompute = parse_enum<Recompute>(f.recompute, "--recompute"),
           .offload = f.offload,
+          .update = {.optimizer = parse_enum<OptimizerKind>(f.optimizer, "--optimizer")},
           .logits_bytes = backend.logits_bytes()};
 }
 
@@ -117,6 +118,7 @@ void bench_train(const BenchFlags& f) {
       bench_line(*backend, "train", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T), tokens,
                  "tokens/s");
   j["recompute"] = f.recompute;
+  j["optimizer"] = f.optimizer;
   j["offload"] = f.offload;
   j["context"] = s.model.context;
   j["ms"] = 1e3 * t.seconds;
@@ -149,7 +151,7 @@ void bench_fit(const BenchFlags& f) {
       bench_line(*backend, "fit", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T),
                  double(need.total()), "bytes");
   j["weights"] = need.weights, j["masters"] = need.masters, j["gradients"] = need.gradients;
-  j["moments"] = need.moments, j["activations"] = need.activations;
+  j["optimizer_state"] = need.optimizer_state, j["activations"] = need.activations;
   j["tables"] = need.tables;
   j["activation_bound"] = need.activation_bound;
   j["over_bound"] = double(need.activations) / double(need.activation_bound) - 1;
@@ -298,7 +300,8 @@ void add_bench(CLI::App& app) {
     c->add_option("--dtype", f->dtype, "fp32, bf16; on a card also tf32 and fp16")
         ->capture_default_str();
     c->add_option("--recompute", f->recompute, "none, light or block")->capture_default_str();
-    c->add_flag("--offload", f->offload, "moments and masters in the host's memory");
+    c->add_option("--optimizer", f->optimizer, optimizer_help)->capture_default_str();
+    c->add_flag("--offload", f->offload, "optimizer state and master weights in the host's memory");
     c->add_option("--steps", f->steps, "repetitions")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);

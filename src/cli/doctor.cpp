@@ -106,7 +106,7 @@ void run_gradients(const GradientFlags& g) {
   const ProgramSpec s = spec_of(f, f.presets.at(0), *backend);
   ParamStore store(*backend, decoder_params(s.model), s.dtype);
   store.initialise(f.seed);
-  for (Part p : {Part::grad, Part::moment1, Part::moment2}) store.flat(p);
+  make_training_buffers(store, s.update);
   Memory memory(*backend, &store);
   Programs programs(s, memory);
   const Batch batch = random_batch(s, f.seed);

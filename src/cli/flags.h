@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "io/fields.h"
+#include "optim/optimizers.h"
 
 namespace hearth {
 
@@ -78,9 +79,17 @@ class FieldFlags {
       if (const auto it = given_.find(name); it != given_.end())
         field_from_text(field, it->second, flag_name(name));
     });
+    if constexpr (requires { config.optimizer; }) apply_betas(config);
   }
 
  private:
+  // An optimizer may have defaults of its own.
+  void apply_betas(C& config) const {
+    const auto& betas = known_optimizers[size_t(config.optimizer)].betas;
+    if (betas && !given("beta1")) config.beta1 = (*betas)[0];
+    if (betas && !given("beta2")) config.beta2 = (*betas)[1];
+  }
+
   template <class T>
   static std::string default_text(const T& field) {
     if constexpr (std::is_enum_v<T>)

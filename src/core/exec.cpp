@@ -62,7 +62,9 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
         t = memory_.params->get(Part::grad, v.name.substr(0, v.name.rfind(grad_suffix)));
         break;
       case Role::flat:
-        t = v.group ? memory_.params->range(v.part, *v.group) : memory_.params->flat(v.part);
+        t = v.group           ? memory_.params->range(v.part, *v.group)
+            : v.param.empty() ? memory_.params->flat(v.part)
+                              : memory_.params->get(v.part, v.param);
         break;
       case Role::input:
       case Role::state:

@@ -9,6 +9,7 @@
 
 #include "core/math.h"
 #include "core/tensor.h"
+#include "core/update_rules.h"
 
 namespace hearth {
 
@@ -82,8 +83,15 @@ struct LogprobSpec {
   float temperature = 1;  // divides the logits, after the softcap
 };
 
-struct AdamSpec {
-  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, decay = 0;
+// One flat range of parameters, with what its optimizer keeps. All tensors have n elements but the
+// last two.
+struct UpdateArgs {
+  Tensor weight;             // any float
+  Tensor master;             // acc; absent: the weight is its own master
+  Tensor slots[most_slots];  // optimizer state, as many as the rule has; each acc or bf16
+  Tensor grad;               // acc
+  Tensor gate;               // UpdateState, as gate_update left it
+  Tensor scalars;            // Scalars
 };
 
 // How the next token of a row is drawn on the device; a row that wants more is drawn by the host.
@@ -207,9 +215,9 @@ struct Kernels {
   void (*sum_squares)(Stream&, Tensor out, Tensor parts, Tensor x);
   // Reads |g|^2 and the loss, decides clipping or skipping: fills UpdateState
   void (*gate_update)(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scalars);
-  // One pass over flat ranges: w (any float), master (acc or absent: w is its own), m, v, g acc
-  void (*adamw)(Stream&, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor state,
-                Tensor scalars, const AdamSpec&);
+  // One pass of an elementwise optimizer over a flat range: new weights and new state, rounded to
+  // nearest even where they are stored in fewer bits. Changes nothing where the gate says skip.
+  void (*update_weights)(Stream&, const UpdateArgs&, const RuleSpec&);
 
   // gemm with tb, without aux and act_slope, and with weights that quantise() of core/quantised.h
   // made, bytes of dtype panels_of(format): c (M, N) = alpha * act(round(a) w^T + bias) + prior.

@@ -5,10 +5,13 @@
 #include <cmath>
 #include <cstdint>
 
+// HEARTH_FORMULA: always inlined, so that the kernels of one instruction set may use it too.
 #if defined(__CUDACC__)
 #define HEARTH_HD __host__ __device__
+#define HEARTH_FORMULA __host__ __device__ __forceinline__
 #else
 #define HEARTH_HD
+#define HEARTH_FORMULA [[gnu::always_inline]] inline
 #endif
 
 namespace hearth {
@@ -80,7 +83,7 @@ struct Scalars {
   uint32_t step = 0, micro = 0;
 };
 
-// What the update program keeps between steps, beside the moments.
+// What the update program keeps between steps, beside the optimizer's state.
 struct UpdateState {
   float grad_norm = 0;   // of this step, before clipping
   float grad_scale = 0;  // what the optimizer multiplies gradients by; 0 with `skip`

@@ -67,12 +67,6 @@ void to_float(std::span<float> out, DType d, const std::byte* in) {
 
 }  // namespace
 
-std::string_view to_string(Part p) {
-  constexpr std::array<std::string_view, part_count> names{"weights", "gradients", "first moments",
-                                                           "second moments", "master weights"};
-  return names[size_t(p)];
-}
-
 void draw(std::span<float> out, const Init& init, uint64_t seed, std::string_view name,
           int64_t first) {
   const uint64_t h = hash_name(name);
@@ -119,6 +113,17 @@ int64_t padded_rows(const ParamSpec& s) {
 }
 int64_t padded_size(const ParamSpec& s) {
   return round_up(s.shape.rank == 2 ? padded_rows(s) * s.shape[1] : s.shape.numel(), pad);
+}
+
+int64_t slot_size(const SlotSpec& slot, const ParamSpec& s) {
+  if (!s.trainable || !s.plain() || !slot.groups.has(s.group)) return 0;
+  return slot.shape ? round_up(slot.shape(s).numel(), pad) : padded_size(s);
+}
+
+int64_t slot_bytes(const SlotSpec& slot, std::span<const ParamSpec> specs, DType acc) {
+  int64_t n = 0;
+  for (const ParamSpec& s : specs) n += slot_size(slot, s);
+  return n * size_of(slot.dtype.value_or(acc));
 }
 
 ParamStore::ParamStore(Backend& b, std::vector<ParamSpec> specs, DType d, bool offload)
@@ -191,27 +196,90 @@ const ParamSpec& ParamStore::spec_of(const std::string& name) const {
 
 bool ParamStore::trainable(const std::string& name) const { return spec_of(name).trainable; }
 
+bool ParamStore::has(Part p, const ParamSpec& s) const {
+  const SlotSpec* slot = slot_of(p);
+  return p == Part::weight || (s.trainable && (!slot || slot->groups.has(s.group)));
+}
+
+DType ParamStore::dtype(Part p) const {
+  const SlotSpec* slot = slot_of(p);
+  return p == Part::weight ? dtype_ : slot && slot->dtype ? *slot->dtype : acc_;
+}
+
+std::string ParamStore::name(Part p) const {
+  constexpr std::array names{"weights", "gradients", "master weights"};
+  return p < Part::slot ? names[size_t(p)] : slot_of(p)->name;
+}
+
+Shape ParamStore::shape(Part p, const ParamSpec& s) const {
+  const SlotSpec* slot = slot_of(p);
+  return slot && slot->shape ? slot->shape(s) : s.shape;
+}
+
+void ParamStore::declare(const std::vector<SlotSpec>& slots) {
+  if (slots == slot_specs_) return;
+  if (!slot_specs_.empty())
+    fail("params", "the parameters already have the state of another optimizer");
+  for (size_t i = 0; i < slots.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      for (int g = 0; g < group_count; ++g)
+        if (slots[i].name == slots[j].name && slots[i].groups.has(Group(g)) &&
+            slots[j].groups.has(Group(g)))
+          fail("params", "expected one slot named {} for a parameter, got two", slots[i].name);
+  for (const SlotSpec& slot : slots) {
+    SlotLayout& l = slot_layouts_.emplace_back();
+    l.offset.assign(specs_.size(), 0);
+    int64_t size = 0;
+    for (int g = 0; g < group_count; ++g) {
+      for (size_t i = 0; i < specs_.size(); ++i)
+        if (specs_[i].group == Group(g) && slot_size(slot, specs_[i]))
+          l.offset[i] = size, size += slot_size(slot, specs_[i]);
+      l.begin[size_t(g) + 1] = size;
+    }
+    buffers_.emplace_back();
+  }
+  slot_specs_ = slots;
+}
+
+Part ParamStore::slot(std::string_view name, Group g) const {
+  for (size_t i = 0; i < slot_specs_.size(); ++i)
+    if (slot_specs_[i].name == name && slot_specs_[i].groups.has(g)) return slot_part(i);
+  fail("params", "expected optimizer state that was declared, got {}", name);
+}
+
+void ParamStore::make_all() {
+  for (const Part p : {Part::weight, Part::grad}) flat(p);
+  for (size_t i = 0; i < slot_specs_.size(); ++i) flat(slot_part(i));
+}
+
 Tensor ParamStore::slice(Part p, int64_t at, Shape s) {
   Buffer& b = buffers_[size_t(p)];
   const bool far = offload_ && p != Part::weight && p != Part::grad;
-  if (!b.data() && flat_size(p))
-    b = Buffer(backend_, part_bytes(p), std::string(to_string(p)), far);
+  if (!b.data() && flat_size(p)) b = Buffer(backend_, part_bytes(p), name(p), far);
   return {b.data() + at * size_of(dtype(p)), s, dtype(p)};
 }
 
 Tensor ParamStore::flat(Part p) { return slice(p, 0, {flat_size(p)}); }
 
-Tensor ParamStore::range(Part p, Group g) { return slice(p, begin_[size_t(g)], {range_size(g)}); }
+Tensor ParamStore::range(Part p, Group g) {
+  return slice(p, begin_of(p)[size_t(g)], {range_size(g, p)});
+}
 
 Tensor ParamStore::get(Part p, const std::string& name) {
   const ParamSpec& s = spec_of(name);
   if (p != Part::weight && !s.trainable)
     fail("params", "expected a parameter that is trained for {}, got {}, which is frozen",
-         to_string(p), name);
+         this->name(p), name);
+  if (!has(p, s))
+    fail("params", "expected a parameter that has {}, got {}, whose group has none", this->name(p),
+         name);
   if (!s.plain())
     fail("params", "expected {} as plain weights, got {}, which only products read", name,
          to_string(s.format));
-  return slice(p, offset_[index_.at(name)], s.shape);
+  const size_t i = index_.at(name);
+  const int64_t at =
+      p < Part::slot ? offset_[i] : slot_layouts_[size_t(p) - size_t(Part::slot)].offset[i];
+  return slice(p, at, shape(p, s));
 }
 
 void ParamStore::set(const std::string& name, std::span<const float> v) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -32,6 +34,22 @@ struct Init {
 enum class Group : uint8_t { matrix, head, embedding, vector };
 constexpr int group_count = 4;
 
+// A set of groups: what one optimizer takes.
+class Groups {
+ public:
+  constexpr Groups(std::initializer_list<Group> groups) {
+    for (const Group g : groups) bits_ |= 1u << unsigned(g);
+  }
+  static constexpr Groups all() {
+    return {Group::matrix, Group::head, Group::embedding, Group::vector};
+  }
+  constexpr bool has(Group g) const { return bits_ >> unsigned(g) & 1u; }
+  bool operator==(const Groups&) const = default;
+
+ private:
+  unsigned bits_ = 0;
+};
+
 struct ParamSpec {
   std::string name;
   Shape shape;
@@ -50,33 +68,61 @@ constexpr int64_t row_tile = 64;
 int64_t padded_rows(const ParamSpec&);  // of a matrix
 int64_t padded_size(const ParamSpec&);
 
-enum class Part : uint8_t { weight, grad, moment1, moment2, master };
-constexpr int part_count = 5;
-std::string_view to_string(Part);
+// A slot: one thing that an optimizer keeps for every trained parameter of some groups. It lies in
+// a flat buffer of its own, in the order of the weights.
+struct SlotSpec {
+  std::string name;                 // a checkpoint stores "name.parameter"
+  std::optional<DType> dtype = {};  // absent: as gradients are kept
+  Groups groups = Groups::all();    // whose parameters have it
+  // The shape of one parameter's state; null: the parameter's own, padded as the weights are, so
+  // that an elementwise kernel sees a group as one range.
+  Shape (*shape)(const ParamSpec&) = nullptr;
+  bool operator==(const SlotSpec&) const = default;
+};
+// What a parameter takes of a slot's buffer, in elements.
+int64_t slot_size(const SlotSpec&, const ParamSpec&);
+// What a slot takes beside these parameters, in bytes; `acc` is the dtype of gradients.
+int64_t slot_bytes(const SlotSpec&, std::span<const ParamSpec>, DType acc);
+
+// The flat buffers of a store. Those from `slot` on are the slots, in the order of declaration.
+enum class Part : uint8_t { weight, grad, master, slot };
+constexpr Part slot_part(size_t i) { return Part(size_t(Part::slot) + i); }
 
 class ParamStore {
  public:
   // The flat order goes by group, then by first use; each takes its padded_size(). Frozen ones lie
   // behind all others, in the weights alone.
-  // `offload` keeps what only the optimizer reads (moments, masters) in the host's memory.
+  // `offload` keeps what only the optimizer reads (slots, masters) in the host's memory.
   ParamStore(Backend&, std::vector<ParamSpec>, DType, bool offload = false);
 
   DType dtype() const { return dtype_; }
-  DType dtype(Part p) const { return p == Part::weight ? dtype_ : acc_; }
+  DType dtype(Part) const;
   bool has_master() const { return dtype_ != acc_ && quantised_.empty(); }
   std::span<const ParamSpec> specs() const { return specs_; }
   int64_t count() const;  // parameters, padding not counted
   int64_t trainable_count() const;
   bool trainable(const std::string& name) const;
 
+  // Says what the optimizer keeps. The same again changes nothing; anything else is an error.
+  void declare(const std::vector<SlotSpec>&);
+  const std::vector<SlotSpec>& slots() const { return slot_specs_; }
+  // The slot of this name that the parameters of a group have; an error when there is none.
+  Part slot(std::string_view name, Group) const;
+  // Whether a parameter has this part: frozen ones have weights alone.
+  bool has(Part, const ParamSpec&) const;
+  std::string name(Part) const;  // "weights", "moment1"
+
   // Buffers are made when first asked for.
   Tensor flat(Part);
   int64_t flat_size(Part p = Part::weight) const {
-    return p == Part::weight ? elements_ : begin_.back();
+    return p == Part::weight ? elements_ : begin_of(p).back();
   }
   Tensor range(Part, Group);  // one group's stretch of the flat order, without frozen ones
-  int64_t range_size(Group g) const { return begin_[size_t(g) + 1] - begin_[size_t(g)]; }
+  int64_t range_size(Group g, Part p = Part::weight) const {
+    return begin_of(p)[size_t(g) + 1] - begin_of(p)[size_t(g)];
+  }
   Tensor get(Part, const std::string& name);
+  Shape shape(Part, const ParamSpec&) const;  // of what get() gives
   // What gemm_quantised takes for a parameter kept that way; absent for the others.
   Tensor quantised(const std::string& name) const;
   bool plain(const std::string& name) const {
@@ -85,6 +131,8 @@ class ParamStore {
   }
   bool has(const std::string& name) const { return index_.contains(name); }
   bool made(Part p) const { return buffers_[size_t(p)].data() != nullptr; }
+  // Makes all buffers that training needs.
+  void make_all();
   int64_t part_bytes(Part p) const { return flat_size(p) * size_of(dtype(p)); }
 
   void initialise(uint64_t seed);
@@ -98,6 +146,13 @@ class ParamStore {
   Backend& backend() { return backend_; }
 
  private:
+  using Begins = std::array<int64_t, group_count + 1>;  // of each group, in elements
+  const Begins& begin_of(Part p) const {
+    return p < Part::slot ? begin_ : slot_layouts_[size_t(p) - size_t(Part::slot)].begin;
+  }
+  const SlotSpec* slot_of(Part p) const {
+    return p < Part::slot ? nullptr : &slot_specs_[size_t(p) - size_t(Part::slot)];
+  }
   Tensor slice(Part, int64_t at, Shape);
   const ParamSpec& spec_of(const std::string& name) const;
   void place(const ParamSpec&, size_t index);
@@ -110,9 +165,15 @@ class ParamStore {
   bool offload_;
   std::vector<int64_t> offset_;  // in elements, per spec
   std::unordered_map<std::string, size_t> index_;
-  std::array<int64_t, group_count + 1> begin_{};  // of each group, in elements
-  int64_t elements_ = 0;                          // frozen ones included
-  std::array<Buffer, part_count> buffers_;
+  Begins begin_{};
+  int64_t elements_ = 0;  // frozen ones included
+  std::vector<SlotSpec> slot_specs_;
+  struct SlotLayout {
+    Begins begin{};
+    std::vector<int64_t> offset;  // in elements, per spec
+  };
+  std::vector<SlotLayout> slot_layouts_;
+  std::vector<Buffer> buffers_{size_t(Part::slot)};  // by part
   struct QuantisedParam {
     QuantLayout layout;
     Buffer memory;

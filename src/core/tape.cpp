@@ -71,12 +71,20 @@ Var Tape::table(const std::string& name, Shape s, MakeRows make) {
 }
 
 Var Tape::flat(const ParamStore& store, Part p, std::optional<Group> g) {
-  const std::string name = g ? fmt::format("{} of group {}", to_string(p), int(*g))
-                             : fmt::format("all {}", to_string(p));
+  const std::string name = g ? fmt::format("{} of group {}", store.name(p), int(*g))
+                             : fmt::format("all {}", store.name(p));
   const Var v =
-      named(Role::flat, name, {g ? store.range_size(*g) : store.flat_size(p)}, store.dtype(p));
+      named(Role::flat, name, {g ? store.range_size(*g, p) : store.flat_size(p)}, store.dtype(p));
   (*this)[v].part = p;
   (*this)[v].group = g;
+  return v;
+}
+
+Var Tape::of_param(const ParamStore& store, Part p, const ParamSpec& s) {
+  const Var v = named(Role::flat, fmt::format("{} of {}", store.name(p), s.name), store.shape(p, s),
+                      store.dtype(p));
+  (*this)[v].part = p;
+  (*this)[v].param = s.name;
   return v;
 }
 

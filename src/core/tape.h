@@ -44,8 +44,9 @@ struct Value {
   std::string name;    // unique; temporaries have none
   int producer = -1;   // node that writes it
   bool needs_grad = false;
-  Part part = Part::weight;  // of a flat value, with its group
+  Part part = Part::weight;  // of a flat value, with its group or its parameter
   std::optional<Group> group;
+  std::string param;
   Var before;  // this value is act(before), written by the same node
   Act act = Act::none;
   bool dropped = false;  // not kept for the backward pass: made again when it is asked for
@@ -126,6 +127,8 @@ class Tape {
   Var param(const std::string& name, Shape, Init, Group, bool trainable = true);
   // One group's stretch of a flat buffer, or all of it: what an optimizer sees in one pass.
   Var flat(const ParamStore&, Part, std::optional<Group>);
+  // One parameter's share of it, for an optimizer that goes matrix by matrix.
+  Var of_param(const ParamStore&, Part, const ParamSpec&);
   Var find(const std::string& name) const;  // absent: Var{}
 
   Var view(Var, Shape);  // same elements, another shape

@@ -175,7 +175,7 @@ const Kernels& reference_kernels() {
       .mean_loss = reference::mean_loss,
       .sum_squares = reference::sum_squares,
       .gate_update = reference::gate_update,
-      .adamw = reference::adamw,
+      .update_weights = reference::update_weights,
       .gemm_quantised = reference::gemm_quantised,
   };
   return table;

@@ -1,4 +1,4 @@
-// Reference kernels from logits to new weights: loss, gradient norm, AdamW.
+// Reference kernels from logits to new weights: loss, gradient norm, the optimizer's update.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -120,27 +120,25 @@ void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scal
   std::memcpy(state.data, &u, sizeof u);
 }
 
-void adamw(Stream&, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor state,
-           Tensor scalars, const AdamSpec& spec) {
+void update_weights(Stream&, const UpdateArgs& a, const RuleSpec& spec) {
   UpdateState u;
-  std::memcpy(&u, state.data, sizeof u);
+  std::memcpy(&u, a.gate.data, sizeof u);
   if (u.skip != 0) return;
-  const double lr = load_scalars(scalars).lr, b1 = spec.beta1, b2 = spec.beta2;
-  const double correction1 = 1 - std::pow(b1, u.good_steps);
-  const double correction2 = 1 - std::pow(b2, u.good_steps);
-  Doubles wv = load(master ? master : w), mv = load(m), vv = load(v);
-  const Doubles gv = load(g);
-  for (size_t i = 0; i < wv.size(); ++i) {
-    const double grad = gv[i] * u.grad_scale;
-    wv[i] -= lr * spec.decay * wv[i];
-    mv[i] = b1 * mv[i] + (1 - b1) * grad;
-    vv[i] = b2 * vv[i] + (1 - b2) * grad * grad;
-    wv[i] -= lr * (mv[i] / correction1) / (std::sqrt(vv[i] / correction2) + spec.eps);
-  }
-  store(master, wv);
-  store(w, wv);
-  store(m, mv);
-  store(v, vv);
+  const double lr = load_scalars(a.scalars).lr;
+  by_rule(spec.rule, [&]<class Rule>(Rule) {
+    Doubles w = load(a.master ? a.master : a.weight), slots[Rule::slots];
+    for (int k = 0; k < Rule::slots; ++k) slots[k] = load(a.slots[k]);
+    const Doubles g = load(a.grad);
+    for (size_t i = 0; i < w.size(); ++i) {
+      double s[Rule::slots];
+      for (int k = 0; k < Rule::slots; ++k) s[k] = slots[k][i];
+      w[i] = Rule::reference(w[i], g[i], s, u, lr, spec);
+      for (int k = 0; k < Rule::slots; ++k) slots[k][i] = s[k];
+    }
+    store(a.master, w);
+    store(a.weight, w);
+    for (int k = 0; k < Rule::slots; ++k) store(a.slots[k], slots[k]);
+  });
 }
 
 }  // namespace hearth::reference

@@ -51,7 +51,7 @@ const Kernels& cuda_kernels() {
       .mean_loss = cuda::mean_loss,
       .sum_squares = cuda::sum_squares,
       .gate_update = cuda::gate_update,
-      .adamw = cuda::adamw,
+      .update_weights = cuda::update_weights,
       .gemm_quantised = cuda::gemm_quantised,
   };
   return table;

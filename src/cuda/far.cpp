@@ -37,27 +37,33 @@ FarLanes::~FarLanes() {
   cudaStreamDestroy(in_), cudaStreamDestroy(out_);
 }
 
-void FarLanes::stream(CudaStream& s, std::span<float* const> far, int64_t n, const Work& work) {
+void FarLanes::stream(CudaStream& s, std::span<const Tensor> far, int64_t n, const Work& work) {
+  constexpr int64_t widest = 4;  // bytes of an element
   const int64_t length = std::min(n, piece), arrays = int64_t(far.size());
-  auto* room = static_cast<float*>(s.scratch(slots * arrays * length * int64_t(sizeof(float))));
-  std::vector<float*> near(far.size());
+  auto* room = static_cast<std::byte*>(s.scratch(slots * arrays * length * widest));
+  std::vector<std::byte*> near(far.size());
   mark(begin_, s.handle), wait(in_, begin_), wait(out_, begin_);
   int64_t number = 0;
   for (int64_t begin = 0; begin < n; begin += length, ++number) {
     const int64_t count = std::min(length, n - begin);
-    const auto slot = size_t(number % slots), bytes = size_t(count) * sizeof(float);
+    const auto slot = size_t(number % slots);
     if (number >= slots) wait(in_, stored_[slot]);
     for (size_t k = 0; k < far.size(); ++k) {
-      near[k] = room + (int64_t(slot) * arrays + int64_t(k)) * length;
-      check(cudaMemcpyAsync(near[k], far[k] + begin, bytes, cudaMemcpyHostToDevice, in_),
+      const int64_t size = size_of(far[k].dtype);
+      near[k] = room + (int64_t(slot) * arrays + int64_t(k)) * length * widest;
+      check(cudaMemcpyAsync(near[k], far[k].data + begin * size, size_t(count * size),
+                            cudaMemcpyHostToDevice, in_),
             "bringing state from the host");
     }
     mark(here_[slot], in_), wait(s.handle, here_[slot]);
     work(begin, count, near);
     mark(done_[slot], s.handle), wait(out_, done_[slot]);
-    for (size_t k = 0; k < far.size(); ++k)
-      check(cudaMemcpyAsync(far[k] + begin, near[k], bytes, cudaMemcpyDeviceToHost, out_),
+    for (size_t k = 0; k < far.size(); ++k) {
+      const int64_t size = size_of(far[k].dtype);
+      check(cudaMemcpyAsync(far[k].data + begin * size, near[k], size_t(count * size),
+                            cudaMemcpyDeviceToHost, out_),
             "storing state on the host");
+    }
     mark(stored_[slot], out_);
   }
   wait(s.handle, stored_[size_t((number - 1) % slots)]);  // out_ keeps its order: the last is all

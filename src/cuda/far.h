@@ -19,15 +19,15 @@ class FarLanes {
   ~FarLanes();
   FarLanes(const FarLanes&) = delete;
 
-  // Calls work(begin, count, near) for each piece of [0, n): near[k] is where piece `begin` of
-  // far[k] now lies. Arrays are of floats. Everything is queued behind `s`, and what follows on `s`
-  // waits for it; may be captured.
-  using Work = std::function<void(int64_t begin, int64_t count, std::span<float* const> near)>;
-  void stream(CudaStream& s, std::span<float* const> far, int64_t n, const Work& work);
+  // Calls work(begin, count, near) for each piece of [0, n): near[k] is where the elements of
+  // far[k] from `begin` on now lie. An element has at most 4 bytes. Everything is queued behind
+  // `s`, and what follows on `s` waits for it; may be captured.
+  using Work = std::function<void(int64_t begin, int64_t count, std::span<std::byte* const> near)>;
+  void stream(CudaStream& s, std::span<const Tensor> far, int64_t n, const Work& work);
 
  private:
   static constexpr int slots = 3;
-  static constexpr int64_t piece = 4 << 20;  // floats: large enough for the bus's full speed
+  static constexpr int64_t piece = 4 << 20;  // elements: enough for the bus's full speed
   cudaStream_t in_ = nullptr, out_ = nullptr;
   cudaEvent_t begin_ = nullptr, here_[slots] = {}, done_[slots] = {}, stored_[slots] = {};
 };

@@ -54,7 +54,6 @@ void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor sc
                    const LossSpec&);
 void mean_loss(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add);
 void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scalars);
-void adamw(Stream&, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor state,
-           Tensor scalars, const AdamSpec&);
+void update_weights(Stream&, const UpdateArgs&, const RuleSpec&);
 
 }  // namespace hearth::cuda

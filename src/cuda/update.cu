@@ -1,6 +1,9 @@
-// The update: the decision to clip or skip, and AdamW as PyTorch computes it. Memory bound: AdamW
-// moves 28 bytes per fp32 parameter, 30 per bf16 or f16 one with its master. State in the host's
-// memory streams through the card, bound by the bus.
+// The update: the decision to clip or skip, and one pass of an optimizer's rule
+// (core/update_rules.h). Memory bound: AdamW moves 28 bytes per fp32 parameter, 30 per bf16 or f16
+// one with its master. State in the host's memory streams through the card, bound by the bus.
+#include <array>
+#include <tuple>
+
 #include "cuda/device.cuh"
 #include "cuda/far.h"
 #include "cuda/kernels.h"
@@ -29,86 +32,111 @@ __global__ void gate(UpdateState* state, const float* squares, const float* loss
   st.grad_scale = clipped / sc.loss_scale;
 }
 
-struct Adam {
-  float grad_scale, beta1, beta2, eps, keep, step, root;  // root: 1 / sqrt(1 - beta2^t)
+// What a rule asks of its numbers.
+struct FloatMath {
+  __host__ __device__ __forceinline__ static float sqrt(float x) { return sqrtf(x); }
 };
-
-__device__ double power(double x, int64_t n) {
-  double r = 1;
-  for (; n > 0; n /= 2, x *= x)
-    if (n % 2) r *= x;
-  return r;
-}
-
-__device__ Adam adam_of(const UpdateState& st, const Scalars& sc, const AdamSpec& spec) {
-  const auto t = int64_t(st.good_steps);
-  const double first = 1 - power(double(spec.beta1), t), second = 1 - power(double(spec.beta2), t);
-  return {.grad_scale = st.grad_scale,
-          .beta1 = spec.beta1,
-          .beta2 = spec.beta2,
-          .eps = spec.eps,
-          .keep = float(1 - double(sc.lr) * double(spec.decay)),
-          .step = float(double(sc.lr) / first),
-          .root = float(1 / sqrt(second))};
-}
 
 template <class T>
-struct Args {
+struct Weights {
   T* w;
-  float *master, *m, *v;  // master may be null: w is its own
-  const float* g;
+  float* master;  // may be null: w is its own
+  const float* grad;
 };
 
-template <int N, class T>
-struct Params {
-  Pack<float, N> g, m, v, master;
-  Pack<T, N> w;
-};
-
-template <int N, class T>
-__device__ __forceinline__ Params<N, T> read(const Args<T>& a, int64_t i) {
-  Params<N, T> p;
-  p.g = load<N>(a.g + i);
-  p.m = load<N>(a.m + i);
-  p.v = load<N>(a.v + i);
-  if (a.master)
-    p.master = load<N>(a.master + i);
-  else
-    p.w = load<N>(a.w + i);
-  return p;
+template <int N, class M>
+__device__ __forceinline__ void load_floats(float (&x)[N], const M* p) {
+  const Pack<M, N> pack = load<N>(p);
+#pragma unroll
+  for (int k = 0; k < N; ++k) x[k] = get(pack, k);
 }
 
-template <int N, class T>
-__device__ __forceinline__ void update(const Args<T>& a, int64_t i, const Params<N, T>& p,
-                                       const Adam& adam) {
-  float m[N], v[N], w[N];
+template <class Rule, int N, class T, class... Slots>
+__device__ __forceinline__ void update(const Weights<T>& a, int64_t i,
+                                       const typename Rule::Factors& factors, Slots*... slots) {
+  float grad[N], w[N], state[Rule::slots][N];
+  load_floats(grad, a.grad + i);
+  int slot = 0;
+  (load_floats(state[slot++], slots + i), ...);
+  if (a.master)
+    load_floats(w, a.master + i);
+  else
+    load_floats(w, a.w + i);
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    const float grad = get(p.g, k) * adam.grad_scale;
-    m[k] = get(p.m, k) + (grad - get(p.m, k)) * (1 - adam.beta1);
-    v[k] = get(p.v, k) * adam.beta2 + grad * grad * (1 - adam.beta2);
-    const float old = a.master ? get(p.master, k) : get(p.w, k);
-    w[k] = old * adam.keep - adam.step * m[k] / (sqrtf(v[k]) * adam.root + adam.eps);
+    float s[Rule::slots];
+#pragma unroll
+    for (int j = 0; j < Rule::slots; ++j) s[j] = state[j][k];
+    w[k] = Rule::template apply<FloatMath>(w[k], grad[k], s, factors);
+#pragma unroll
+    for (int j = 0; j < Rule::slots; ++j) state[j][k] = s[j];
   }
-  store_rounded(a.m + i, m);
-  store_rounded(a.v + i, v);
+  slot = 0;
+  (store_rounded(slots + i, state[slot++]), ...);
   if (a.master) store_rounded(a.master + i, w);
   store_rounded(a.w + i, w);
 }
 
-template <class T, int N>
+template <class Rule, int N, class T, class... Slots>
 __global__ void __launch_bounds__(256)
-    adamw_range(Args<T> a, const UpdateState* state, const Scalars* scalars, AdamSpec spec,
-                int64_t n) {
-  __shared__ Adam shared;
-  if (state->skip != 0) return;
-  if (threadIdx.x == 0) shared = adam_of(*state, *scalars, spec);
+    update_range(Weights<T> a, const UpdateState* gate, const Scalars* scalars, RuleSpec spec,
+                 int64_t n, Slots*... slots) {
+  __shared__ typename Rule::Factors shared;
+  if (gate->skip != 0) return;
+  if (threadIdx.x == 0) shared = Rule::factors(*gate, *scalars, spec);
   __syncthreads();
-  const Adam adam = shared;
+  const typename Rule::Factors factors = shared;
   const int64_t step = int64_t(gridDim.x) * blockDim.x * N;
   int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * N;
-  for (; i + N <= n; i += step) update(a, i, read<N>(a, i), adam);
-  for (; i < n; ++i) update(a, i, read<1>(a, i), adam);  // of one thread, fewer than N
+  for (; i + N <= n; i += step) update<Rule, N>(a, i, factors, slots...);
+  for (; i < n; ++i) update<Rule, 1>(a, i, factors, slots...);  // of one thread, fewer than N
+}
+
+// f(pointers to the first `left` slots after those known), each of its own dtype.
+template <int left, class F, class... Slots>
+void by_slots(const char* op, const UpdateArgs& a, const F& f, Slots*... known) {
+  if constexpr (left == 0) {
+    f(known...);
+  } else {
+    const Tensor& t = a.slots[sizeof...(known)];
+    if (t.dtype == DType::bf16)
+      by_slots<left - 1>(op, a, f, known..., as<__nv_bfloat16>(t));
+    else
+      expect_dtypes(op, DType::f32, t), by_slots<left - 1>(op, a, f, known..., as<float>(t));
+  }
+}
+
+// The range in device memory, or with its state in the host's.
+template <class Rule, class T, class... Slots>
+void update_all(CudaStream& s, const UpdateArgs& args, const RuleSpec& spec, Slots*... slots) {
+  const int64_t n = args.weight.numel();
+  bool packs = packs_fit(8, args.weight, args.master, args.grad);
+  for (const Tensor& t : args.slots) packs = packs && packs_fit(8, t);
+  const auto launch = [&]<int N>(Number<N>, const Weights<T>& a, int64_t count, Slots*... at) {
+    const int64_t blocks = std::min(ceil_div(count, 256 * N), int64_t(s.card.processors) * 8);
+    update_range<Rule, N><<<unsigned(blocks), 256, 0, s.handle>>>(
+        a, as<UpdateState>(args.gate), as<Scalars>(args.scalars), spec, count, at...);
+  };
+  const auto update = [&](const Weights<T>& a, int64_t count, Slots*... at) {
+    packs ? launch(Number<4>{}, a, count, at...) : launch(Number<1>{}, a, count, at...);
+  };
+  const Weights<T> all{as<T>(args.weight), as<float>(args.master), as<float>(args.grad)};
+  if (!is_far(args.slots[0].data)) return update(all, n, slots...);
+  std::array<Tensor, Rule::slots + 1> far;
+  for (int k = 0; k < Rule::slots; ++k) far[size_t(k)] = args.slots[k];
+  far[Rule::slots] = args.master;
+  s.far_lanes().stream(
+      s, std::span(far).first(Rule::slots + (args.master ? 1 : 0)), n,
+      [&](int64_t begin, int64_t count, std::span<std::byte* const> near) {
+        auto* const master = args.master ? reinterpret_cast<float*>(near[Rule::slots]) : nullptr;
+        size_t k = 0;
+        const std::tuple<Slots*...> here{reinterpret_cast<Slots*>(near[k++])...};  // in order
+        std::apply(
+            [&](Slots*... at) {
+              update({all.w + begin, master, all.grad + begin}, count, at...);
+            },
+            here);
+      });
 }
 
 }  // namespace
@@ -120,33 +148,17 @@ void gate_update(Stream& stream, Tensor state, Tensor squares, Tensor loss, Tens
   check_launch("gate_update");
 }
 
-void adamw(Stream& stream, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor state,
-           Tensor scalars, const AdamSpec& spec) {
-  expect_dtypes("adamw", DType::f32, master, m, v, g);
-  CudaStream& s = on(stream);
-  const int64_t n = w.numel();
-  if (n == 0) return;
-  const bool packs = packs_fit(8, w, master, m, v, g);
-  by_dtype("adamw", w, [&]<class T>(T*) {
-    const auto launch = [&]<int N>(Number<N>, const Args<T>& a, int64_t count) {
-      const int64_t blocks = std::min(ceil_div(count, 256 * N), int64_t(s.card.processors) * 8);
-      adamw_range<T, N><<<unsigned(blocks), 256, 0, s.handle>>>(a, as<UpdateState>(state),
-                                                                as<Scalars>(scalars), spec, count);
-    };
-    const auto update = [&](const Args<T>& a, int64_t count) {
-      packs ? launch(Number<4>{}, a, count) : launch(Number<1>{}, a, count);
-    };
-    const Args<T> all{as<T>(w), as<float>(master), as<float>(m), as<float>(v), as<float>(g)};
-    if (!is_far(all.m)) return update(all, n);
-    float* const far[] = {all.m, all.v, all.master};
-    s.far_lanes().stream(
-        s, std::span(far, all.master ? 3 : 2), n,
-        [&](int64_t begin, int64_t count, std::span<float* const> near) {
-          update({all.w + begin, all.master ? near[2] : nullptr, near[0], near[1], all.g + begin},
-                 count);
-        });
+void update_weights(Stream& stream, const UpdateArgs& a, const RuleSpec& spec) {
+  if (a.weight.numel() == 0) return;
+  by_rule(spec.rule, [&]<class Rule>(Rule) {
+    expect_dtypes(Rule::name, DType::f32, a.master, a.grad);
+    by_dtype(Rule::name, a.weight, [&]<class T>(T*) {
+      by_slots<Rule::slots>(Rule::name, a, [&]<class... Slots>(Slots*... slots) {
+        update_all<Rule, T>(on(stream), a, spec, slots...);
+      });
+    });
+    check_launch(Rule::name);
   });
-  check_launch("adamw");
 }
 
 }  // namespace hearth::cuda

@@ -1,19 +1,17 @@
-// The update program: gradient norm, clipping or skipping, and AdamW over the flat buffers, with no
-// word from the host in between.
+// The update program: gradient norm, clipping or skipping, and the optimizer's update of the flat
+// buffers, without a word from the host in between.
 #pragma once
 
-#include "core/params.h"
-#include "core/tape.h"
+#include "optim/optimizer.h"
 
 namespace hearth {
 
-struct UpdateSpec {
-  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
-  float decay = 0.1f;
-  bool decay_all = false;  // tables and vectors too
-};
+// Declares the optimizer's state in the store and makes every buffer that training needs: before a
+// checkpoint is read into them, and so that a run that lacks memory fails before its first step.
+void make_training_buffers(ParamStore&, const UpdateSpec&);
 
-// Reads the gradients, "scalars" and the loss `train.loss`; keeps UpdateState in "update".
-void record_update(Tape&, const ParamStore&, Var loss, const UpdateSpec&);
+// Reads the gradients, "scalars" and the loss `train.loss`; keeps UpdateState in "update". Declares
+// the optimizer's state in the store where that was not done before.
+void record_update(Tape&, ParamStore&, Var loss, const UpdateSpec&);
 
 }  // namespace hearth

@@ -43,8 +43,8 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
 Room Room::of(const Backend& b, const ParamStore* held) {
   constexpr double memory_share = 0.9;  // of what is free, for a run to use
   int64_t free = b.free_bytes();
-  for (size_t p = 0; held && p < part_count; ++p)
-    if (held->made(Part(p))) free += held->part_bytes(Part(p));
+  // The weights alone can be there before a run begins.
+  if (held && held->made(Part::weight)) free += held->part_bytes(Part::weight);
   return {int64_t(memory_share * double(free)), b.logits_bytes(), b.has_far_memory()};
 }
 

@@ -9,6 +9,7 @@
 #include "io/safetensors.h"
 #include "model/adapter.h"
 #include "model/folder.h"
+#include "optim/saved_state.h"
 #include "train/run_folder.h"
 
 namespace hearth {
@@ -16,45 +17,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
-
-constexpr std::array optimizer_parts{Part::moment1, Part::moment2, Part::master};
-constexpr std::array part_names{"moment1.", "moment2.", "master."};
-
-std::vector<int64_t> dims(const Shape& s) { return {s.dim.begin(), s.dim.begin() + s.rank}; }
-
-std::vector<TensorToWrite> optimizer_tensors(ParamStore& store) {
-  std::vector<TensorToWrite> out;
-  for (size_t i = 0; i < optimizer_parts.size(); ++i) {
-    const Part part = optimizer_parts[i];
-    if (part == Part::master && !store.has_master()) continue;
-    for (const ParamSpec& p : store.specs())
-      if (p.trainable)
-        out.push_back({part_names[i] + p.name, DType::f32, dims(p.shape),
-                       [&store, part, name = p.name](const ByteSink& sink) {
-                         const std::vector<float> v = store.values(part, name);
-                         sink(std::as_bytes(std::span(v)));
-                       }});
-  }
-  return out;
-}
-
-void load_optimizer(const fs::path& file, ParamStore& store) {
-  const Safetensors saved(file);
-  for (size_t i = 0; i < optimizer_parts.size(); ++i) {
-    const Part part = optimizer_parts[i];
-    if (part == Part::master && !store.has_master()) continue;
-    for (const ParamSpec& p : store.specs()) {
-      if (!p.trainable) continue;
-      const StoredTensor& t = saved.at(part_names[i] + p.name);
-      if (t.dtype != DType::f32 || t.shape != dims(p.shape))
-        fail(file.string(), "expected {}{} as f32 {}, got another shape or dtype", part_names[i],
-             p.name, to_string(p.shape));
-      std::vector<float> v(size_t(t.numel()));
-      std::memcpy(v.data(), t.bytes.data(), t.bytes.size());
-      store.set(part, p.name, v);
-    }
-  }
-}
 
 std::vector<FileDigest> write_model(const fs::path& dir, const ModelCheckpoint& c,
                                     ParamStore& store, int32_t bos, int32_t eos) {

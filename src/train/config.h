@@ -45,6 +45,7 @@ struct RunConfig {
   int64_t steps = 1000;
   TrainDType dtype = TrainDType::fp32;
   uint64_t seed = 1;
+  OptimizerKind optimizer = OptimizerKind::adamw;
   double lr = 6e-4;
   Schedule schedule = Schedule::cosine;
   int64_t warmup = 0, decay_steps = 0;
@@ -64,21 +65,23 @@ struct RunConfig {
     v("steps", steps, help.steps);
     v("dtype", dtype, "auto, fp32, bf16 or, on a card, tf32 and fp16; master weights are fp32");
     v("seed", seed, help.seed);
+    v("optimizer", optimizer, optimizer_help);
     v("lr", lr, "peak learning rate");
     v("schedule", schedule, "constant, cosine, linear, wsd (linear decay) or wsd_sqrt");
     v("warmup", warmup, "steps of linear warmup");
     v("decay_steps", decay_steps, "steps of the decay at the end of wsd, which needs some");
     v("lr_floor", lr_floor, "fraction of the peak that cosine and linear end at");
-    v("beta1", beta1, "AdamW: decay of the first moment");
-    v("beta2", beta2, "AdamW: decay of the second moment");
-    v("adam_eps", adam_eps, "AdamW: added to the denominator");
+    v("beta1", beta1, beta1_help);
+    v("beta2", beta2, beta2_help);
+    v("adam_eps", adam_eps, "AdamW: added to the root of the second moment");
     v("weight_decay", weight_decay, "weight decay of matrices");
     v("decay_all", decay_all, "apply weight decay to norms, biases and embeddings too");
     v("clip", clip, "largest gradient norm; 0: no clipping");
     v("spike_z", spike_z,
       "skip a step whose loss is this many standard deviations above the last 128; 0: off");
     v("recompute", recompute, "none, light (norms, activations) or block");
-    v("offload", offload, "keep the optimizer's state in the host's memory");
+    v("offload", offload,
+      "keep optimizer state and master weights in host memory, to save the card's");
     v("eval_every", eval_every, help.eval_every);
     v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
     v("keep", keep, "checkpoints to keep beside the best and the one that bad steps go back to");
@@ -87,7 +90,14 @@ struct RunConfig {
   ScheduleSpec schedule_spec(int64_t total) const {
     return {schedule, total, warmup, decay_steps, lr_floor};
   }
-  UpdateSpec update_spec() const { return {beta1, beta2, adam_eps, weight_decay, decay_all}; }
+  UpdateSpec update_spec() const {
+    return {.optimizer = optimizer,
+            .beta1 = beta1,
+            .beta2 = beta2,
+            .eps = adam_eps,
+            .decay = weight_decay,
+            .decay_all = decay_all};
+  }
   // Names the flag of the first setting that no run of so many steps can use.
   void check_run(int64_t total) const;
 };

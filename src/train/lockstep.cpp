@@ -88,7 +88,7 @@ struct Side {
   Side(const ProgramSpec& s, Backend& b, uint64_t seed)
       : backend(b), store(b, decoder_params(s.model), s.dtype), memory(b, &store) {
     store.initialise(seed);
-    for (Part p : {Part::grad, Part::moment1, Part::moment2}) store.flat(p);
+    make_training_buffers(store, s.update);
     programs = std::make_unique<Programs>(s, memory);
     programs->update().set_state({});
   }

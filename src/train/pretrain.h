@@ -30,7 +30,7 @@ struct BatchShape {
 // What a backend offers a run.
 struct Room {
   int64_t free_bytes = 0, logits_bytes = 0;
-  bool far_memory = false;  // the host's memory can hold the optimizer's state
+  bool far_memory = false;  // there is host memory for optimizer state and masters
 
   // What `held` has of the memory already counts as free: a plan counts it too.
   static Room of(const Backend&, const ParamStore* held = nullptr);

@@ -45,12 +45,12 @@ int64_t table_bytes(const Tape& t) {
 }  // namespace
 
 MemoryNeed memory_need(const ProgramSpec& s) {
-  MemoryNeed need = memory_need(record_micro(s, false));
+  MemoryNeed need = memory_need(record_micro(s, false), s.update);
   need.offload = s.offload;
   return need;
 }
 
-MemoryNeed memory_need(Tape t) {
+MemoryNeed memory_need(Tape t, const UpdateSpec& update) {
   int64_t elements = 0, trained = 0;
   for (const ParamSpec& p : t.params) {
     elements += padded_size(p);
@@ -60,10 +60,12 @@ MemoryNeed memory_need(Tape t) {
   alias(t);
   const Plan p = plan(t);
   const int64_t acc = size_of(t.acc());
+  int64_t state = 0;
+  for (const SlotSpec& slot : slots_of(update)) state += slot_bytes(slot, t.params, t.acc());
   return {.weights = elements * size_of(t.dtype()),
           .masters = t.dtype() == t.acc() ? 0 : trained * acc,
           .gradients = trained * acc,
-          .moments = 2 * trained * acc,
+          .optimizer_state = state,
           .activations = p.arena_bytes,
           .tables = table_bytes(t),
           .activation_bound = p.bound_bytes};
@@ -76,13 +78,14 @@ std::string describe(const MemoryNeed& m) {
   };
   if (!m.offload) add("masters", m.masters);
   add("gradients", m.gradients);
-  if (!m.offload) add("moments", m.moments);
+  if (!m.offload) add("optimizer state", m.optimizer_state);
   add("activations", m.activations);
   add("reference model", m.reference);
   add("KV cache", m.cache);
   if (double(m.tables) >= 0.005 * gib) add("position tables", m.tables);
   s += fmt::format(" = {:.2f} GiB", double(m.total()) / gib);
-  if (m.offload) s += fmt::format(", and {:.2f} of the host", double(m.masters + m.moments) / gib);
+  if (m.offload)
+    s += fmt::format(", and {:.2f} of the host", double(m.masters + m.optimizer_state) / gib);
   return s;
 }
 

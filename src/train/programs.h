@@ -18,7 +18,7 @@ struct ProgramSpec {
   DType dtype = DType::f32;
   int64_t B = 1, T = 1;
   Recompute recompute = Recompute::none;
-  bool offload = false;         // moments and masters in the host's memory
+  bool offload = false;         // optimizer state and masters in the host's memory
   bool documents = false;       // training batches carry a document mask
   bool eval_documents = false;  // evaluation batches do
   bool accumulates = false;     // several micro-batches a step
@@ -28,19 +28,19 @@ struct ProgramSpec {
 
 // Bytes of a run by part, known before it starts.
 struct MemoryNeed {
-  int64_t weights = 0, masters = 0, gradients = 0, moments = 0, activations = 0;
+  int64_t weights = 0, masters = 0, gradients = 0, optimizer_state = 0, activations = 0;
   int64_t tables = 0;            // of positions
   int64_t reference = 0;         // weights of a reference model
   int64_t cache = 0;             // keys and values of rollouts
   int64_t activation_bound = 0;  // no plan can do with less
-  bool offload = false;          // masters and moments are not on the device
+  bool offload = false;          // masters and optimizer state are not on the device
   int64_t total() const {
     return weights + gradients + activations + tables + reference + cache +
-           (offload ? 0 : masters + moments);
+           (offload ? 0 : masters + optimizer_state);
   }
 };
 MemoryNeed memory_need(const ProgramSpec&);
-MemoryNeed memory_need(Tape);  // of any program that trains
+MemoryNeed memory_need(Tape, const UpdateSpec&);  // of any program that trains
 std::string describe(const MemoryNeed&);
 
 // The largest micro-batch that divides `sequences` and fits `bytes`; 0 when not even one does.

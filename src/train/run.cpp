@@ -91,8 +91,7 @@ class Run {
 
   // Fresh weights, or those of the newest valid checkpoint.
   void begin() {
-    for (const Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2})
-      model_.params.flat(p);
+    make_training_buffers(model_.params, config_.update_spec());
     if (const auto found = resumed_checkpoint(spec_.run, spec_.resume, spec_.warn)) {
       load(*found, false);
       say_extension();

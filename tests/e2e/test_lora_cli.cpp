@@ -73,7 +73,7 @@ TEST(LoraCommands, FitSaysThatFrozenWeightsNeedNothing) {
   // c_attn, c_proj, c_fc, c_proj of twelve layers.
   const int64_t adapters = 12 * 16 * ((768 + 2304) + (768 + 768) + (768 + 3072) + (3072 + 768));
   EXPECT_EQ(lora["gradients"], adapters * 4);
-  EXPECT_EQ(lora["moments"], adapters * 8);
+  EXPECT_EQ(lora["optimizer_state"], adapters * 8);
   EXPECT_EQ(lora["masters"], adapters * 4);
   EXPECT_EQ(lora["weights"].get<int64_t>(), whole["weights"].get<int64_t>() + adapters * 2);
   EXPECT_LT(lora["value"].get<double>(), 0.5 * whole["value"].get<double>());

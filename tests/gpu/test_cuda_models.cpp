@@ -144,7 +144,7 @@ Trained trained(Backend& b, const ModelCase& small, DType dtype, int steps) {
   ParamStore store(b, decoder_params(m.config), dtype);
   Memory memory(b, &store);
   store.initialise(7);
-  for (Part p : {Part::grad, Part::moment1, Part::moment2}) store.flat(p);
+  make_training_buffers(store, {});
   Programs programs({.model = m.config,
                      .dtype = dtype,
                      .B = 4,

@@ -234,7 +234,7 @@ TEST(ParamStore, LaysGroupsOutInOrderPaddedWithZeros) {
   for (auto [name, at] : order)
     EXPECT_EQ(store.get(Part::weight, name).data - base, at * 2) << name;
   EXPECT_EQ(store.range(Part::grad, Group::embedding).data - store.flat(Part::grad).data, 320 * 4);
-  EXPECT_EQ(store.dtype(Part::moment1), DType::f32);
+  EXPECT_EQ(store.dtype(Part::grad), DType::f32);
   EXPECT_TRUE(store.has_master());
   EXPECT_EQ(store.part_bytes(Part::weight), 832 * 2);
   EXPECT_EQ(store.part_bytes(Part::master), 832 * 4);

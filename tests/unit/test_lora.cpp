@@ -218,9 +218,9 @@ TEST(Lora, TrainingMovesAdaptersAndNothingElse) {
       if (p.trainable)
         for (const float g : run.params.values(Part::grad, p.name)) square += double(g) * g;
     EXPECT_NEAR(run.programs->update().state().grad_norm / std::sqrt(square), 1, 1e-4);
-    expect_error(error_of([&] { run.params.get(Part::moment1, "embed.weight"); }),
-                 "[params] expected a parameter that is trained for first moments, got "
-                 "embed.weight, which is frozen");
+    expect_error(error_of([&] { run.params.get(slot_part(0), "embed.weight"); }),
+                 "[params] expected a parameter that is trained for moment1, got embed.weight, "
+                 "which is frozen");
   }
 }
 
@@ -237,7 +237,7 @@ TEST(Lora, FrozenWeightsHaveNothingBesideThem) {
     const MemoryNeed need = memory_need(s), whole = memory_need(full);
     EXPECT_EQ(need.weights, whole.weights + adapters * size_of(dtype));
     EXPECT_EQ(need.gradients, adapters * 4);
-    EXPECT_EQ(need.moments, adapters * 8);
+    EXPECT_EQ(need.optimizer_state, adapters * 8);
     EXPECT_EQ(need.masters, dtype == DType::f32 ? 0 : adapters * 4);
     EXPECT_EQ(run.params.part_bytes(Part::grad), need.gradients);
     EXPECT_EQ(run.params.part_bytes(Part::weight), need.weights);

@@ -72,7 +72,7 @@ TEST(MemoryNeed, IsWhatARunReserves) {
         EXPECT_EQ(run.params.part_bytes(Part::weight), need.weights);
         EXPECT_EQ(run.params.has_master() ? run.params.part_bytes(Part::master) : 0, need.masters);
         EXPECT_EQ(run.params.part_bytes(Part::grad), need.gradients);
-        EXPECT_EQ(run.params.part_bytes(Part::moment1) * 2, need.moments);
+        EXPECT_EQ(run.params.part_bytes(slot_part(0)) * 2, need.optimizer_state);
       }
 }
 
@@ -96,7 +96,7 @@ TEST(MemoryNeed, SaysByPartWhatDoesNotFitAndWhatWould) {
   expect_fit(s, need.total());
   const std::string m = message_of([&] { expect_fit(s, int64_t(6) << 30); });
   EXPECT_EQ(m.find("[memory] expected a run within 6.00 GiB, got weights 0.46 + gradients 0.46 + "
-                   "moments 0.93 + activations "),
+                   "optimizer state 0.93 + activations "),
             0u)
       << m;
   EXPECT_NE(m.find(fmt::format("--batch {}", largest_batch(s, 8, int64_t(6) << 30))),
@@ -134,7 +134,7 @@ TEST(Update, TwoRunsGiveTheSameBits) {
       Training run(*backend, s);
       for (int i = 0; i < 10; ++i) run.step(batch, 0.01f);
       ends.push_back(run.flat(Part::weight));
-      ends.push_back(run.flat(Part::moment2));
+      ends.push_back(run.flat(slot_part(1)));
     }
     EXPECT_EQ(ends[0], ends[2]);
     EXPECT_EQ(ends[1], ends[3]);
@@ -149,7 +149,7 @@ TEST(Update, LeavesPaddingZero) {
     Training run(*backend, s);
     const Batch batch = make_batch(s.model, s.B, s.T, false);
     for (int i = 0; i < 3; ++i) run.step(batch, 0.1f);
-    for (Part p : {Part::weight, Part::grad, Part::moment1, Part::moment2, Part::master}) {
+    for (Part p : {Part::weight, Part::grad, slot_part(0), slot_part(1), Part::master}) {
       if (p == Part::master && !run.params.has_master()) continue;
       const Tensor flat = run.params.flat(p);
       cases::Numbers all = cases::read(*backend, flat);
@@ -161,7 +161,7 @@ TEST(Update, LeavesPaddingZero) {
         padding -= t.numel();
       }
       EXPECT_GT(padding, 0);
-      for (double x : all) ASSERT_EQ(x, 0) << to_string(p);
+      for (double x : all) ASSERT_EQ(x, 0) << run.params.name(p);
     }
   }
 }
@@ -177,8 +177,8 @@ TEST(Update, SkipsWhatIsNotFinite) {
         Training run(*b, s);
         const Batch batch = make_batch(s.model, s.B, s.T, false);
         run.step(batch, 0.01f);
-        const auto weights = run.flat(Part::weight), m = run.flat(Part::moment1);
-        const auto v = run.flat(Part::moment2);
+        const auto weights = run.flat(Part::weight), m = run.flat(slot_part(0));
+        const auto v = run.flat(slot_part(1));
         Scalars scalars;
         scalars.lr = 0.01f, scalars.clip = 1;
         std::vector<float> g = run.params.values(Part::grad, "embed.weight");
@@ -194,8 +194,8 @@ TEST(Update, SkipsWhatIsNotFinite) {
           EXPECT_EQ(u.good_steps, 1);
         }
         EXPECT_EQ(run.flat(Part::weight), weights);
-        EXPECT_EQ(run.flat(Part::moment1), m);
-        EXPECT_EQ(run.flat(Part::moment2), v);
+        EXPECT_EQ(run.flat(slot_part(0)), m);
+        EXPECT_EQ(run.flat(slot_part(1)), v);
         run.params.set(Part::grad, "embed.weight", good);
         run.programs->update().run(scalars);
         const UpdateState u = run.programs->update().state();
@@ -222,7 +222,7 @@ TEST(Update, ReportsAndClipsTheGradientNorm) {
   EXPECT_NEAR(free.programs->update().state().grad_norm, norm, 1e-5 * norm);
   clipped.step(batch, 0.01f, float(norm / 4));
   EXPECT_NEAR(clipped.programs->update().state().grad_norm, norm, 1e-5 * norm);
-  EXPECT_NEAR(norm_of(clipped.flat(Part::moment1)) / norm_of(free.flat(Part::moment1)), 0.25, 1e-4);
+  EXPECT_NEAR(norm_of(clipped.flat(slot_part(0))) / norm_of(free.flat(slot_part(0))), 0.25, 1e-4);
 }
 
 TEST(Update, ResumesFromItsState) {
@@ -231,7 +231,7 @@ TEST(Update, ResumesFromItsState) {
   const Batch batch = make_batch(s.model, s.B, s.T, false);
   Training whole(*backend, s), second(*backend, s);
   for (int i = 0; i < 3; ++i) whole.step(batch, 0.01f);
-  for (Part p : {Part::weight, Part::moment1, Part::moment2})
+  for (Part p : {Part::weight, slot_part(0), slot_part(1)})
     for (const ParamSpec& spec : whole.params.specs())
       second.params.set(p, spec.name, whole.params.values(p, spec.name));
   second.programs->update().set_state(whole.programs->update().state());

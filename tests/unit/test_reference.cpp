@@ -311,11 +311,19 @@ TEST(Reference, GateUpdateClipsAndSkips) {
 }
 
 TEST(Reference, AdamWByHand) {
-  const AdamSpec spec{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 0.125f, .decay = 0.5f};
+  const RuleSpec spec{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 0.125f, .decay = 0.5f};
   const Array scalars = Array::of(Scalars{.lr = 0.1f});
   const Array w(Shape{1}, DType::bf16), master(Shape{1}, {1.0}), m({1}), v({1});
   const auto step = [&](double g, UpdateState u) {
-    ops.adamw(stream, w, master, m, v, Array(Shape{1}, {g}), Array::of(u), scalars, spec);
+    const Array grad(Shape{1}, {g}), gate = Array::of(u);
+    ops.update_weights(stream,
+                       {.weight = w,
+                        .master = master,
+                        .slots = {m, v},
+                        .grad = grad,
+                        .gate = gate,
+                        .scalars = scalars},
+                       spec);
   };
   step(1, {.grad_scale = 0.5f, .good_steps = 1});  // the gradient used is 0.5
   EXPECT_NEAR(m[0], 0.05, 1e-7);
@@ -334,8 +342,12 @@ TEST(Reference, AdamWByHand) {
 
 TEST(Reference, AdamWWithoutMasterUpdatesTheWeight) {
   const Array w(Shape{2}, {1.0, -2.0}), m({2}), v({2}), g(Shape{2}, {0.25, 0.0});
-  ops.adamw(stream, w, none, m, v, g, Array::of(UpdateState{.grad_scale = 1, .good_steps = 1}),
-            Array::of(Scalars{.lr = 0.5f}), {.eps = 0.25f, .decay = 0.1f});
+  const Array gate = Array::of(UpdateState{.grad_scale = 1, .good_steps = 1});
+  const Array scalars = Array::of(Scalars{.lr = 0.5f});
+  ops.update_weights(
+      stream,
+      {.weight = w, .master = none, .slots = {m, v}, .grad = g, .gate = gate, .scalars = scalars},
+      {.eps = 0.25f, .decay = 0.1f});
   expect_near(w, {0.95 - 0.5 * 0.25 / (0.25 + 0.25), -1.9}, 1e-7);
 }
 

@@ -53,7 +53,6 @@ void mean_loss(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add);
 
 void sum_squares(Stream&, Tensor out, Tensor parts, Tensor x);
 void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scalars);
-void adamw(Stream&, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor state,
-           Tensor scalars, const AdamSpec&);
+void update_weights(Stream&, const UpdateArgs&, const RuleSpec&);
 
 }  // namespace hearth::HEARTH_ISA

@@ -1,5 +1,5 @@
-// The update: gradient norm, the decision to clip or skip, AdamW as PyTorch computes it. Memory
-// bound: AdamW moves 28 bytes per fp32 parameter.
+// The update: gradient norm, the decision to clip or skip, and one pass of an optimizer's rule
+// (core/update_rules.h). Memory bound: AdamW moves 28 bytes per fp32 parameter.
 #include "cpu/isa/kernels.h"
 #include "cpu/isa/rows.h"
 
@@ -71,59 +71,53 @@ void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scal
 
 namespace {
 
-struct Adam {
-  float grad_scale, beta1, beta2, eps, keep, step, root;  // root: 1 / sqrt(1 - beta2^t)
+// What a rule asks of its numbers.
+struct VectorMath {
+  HEARTH_INLINE static vf sqrt(vf a) { return HEARTH_ISA::sqrt(a); }
 };
 
-double power(double x, int64_t n) {
-  double r = 1;
-  for (; n > 0; n /= 2, x *= x)
-    if (n % 2) r *= x;
-  return r;
-}
-
-Adam adam_of(const UpdateState& st, const Scalars& sc, const AdamSpec& spec) {
-  const auto t = int64_t(st.good_steps);
-  const double first = 1 - power(double(spec.beta1), t), second = 1 - power(double(spec.beta2), t);
-  return {.grad_scale = st.grad_scale,
-          .beta1 = spec.beta1,
-          .beta2 = spec.beta2,
-          .eps = spec.eps,
-          .keep = float(1 - double(sc.lr) * double(spec.decay)),
-          .step = float(double(sc.lr) / first),
-          .root = float(1 / __builtin_sqrt(second))};
-}
-
-template <class T>
-void adamw_range(T* w, float* master, float* m, float* v, const float* g, const Adam& a,
-                 int64_t n) {
+template <class Rule, class T, class... Slots>
+void update_range(T* w, float* master, const float* g, const typename Rule::Factors& a, int64_t n,
+                  Slots*... slots) {
   vectors(n, [&](int64_t i, auto part) {
-    const vf grad = part.get(g + i) * a.grad_scale;
-    const vf m1 = part.get(m + i), v1 = part.get(v + i);
-    const vf m2 = m1 + (grad - m1) * (1 - a.beta1);
-    const vf v2 = v1 * a.beta2 + grad * grad * (1 - a.beta2);
+    vf s[] = {part.get(slots + i)...};
     const vf old = master ? part.get(master + i) : part.get(w + i);
-    const vf fresh = old * a.keep - a.step * m2 / (sqrt(v2) * a.root + a.eps);
-    part.put(m + i, m2);
-    part.put(v + i, v2);
+    const vf fresh = Rule::template apply<VectorMath>(old, part.get(g + i), s, a);
+    int k = 0;
+    (part.put(slots + i, s[k++]), ...);
     if (master) part.put(master + i, fresh);
     part.put(w + i, fresh);
   });
 }
 
+// f(pointers to the first `left` slots after those known), each of its own dtype.
+template <int left, class F, class... Slots>
+void by_slots(const char* op, const UpdateArgs& a, const F& f, Slots*... known) {
+  if constexpr (left == 0) {
+    f(known...);
+  } else {
+    const Tensor& t = a.slots[sizeof...(known)];
+    by_dtype(op, t,
+             [&]<class S>(S*) { by_slots<left - 1>(op, a, f, known..., t.template as<S>()); });
+  }
+}
+
 }  // namespace
 
-void adamw(Stream& s, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor state,
-           Tensor scalars, const AdamSpec& spec) {
-  expect_dtypes("adamw", DType::f32, master, m, v, g);
-  const UpdateState& st = *state.as<const UpdateState>();
+void update_weights(Stream& s, const UpdateArgs& a, const RuleSpec& spec) {
+  const UpdateState& st = *a.gate.as<const UpdateState>();
   if (st.skip != 0) return;
-  const Adam a = adam_of(st, scalars_of(scalars), spec);
-  by_dtype("adamw", w, [&]<class T>(T*) {
-    over_elements(s, count(w), [&](int64_t begin, int64_t end) {
-      adamw_range(w.as<T>() + begin, master ? master.as<float>() + begin : nullptr,
-                  m.as<float>() + begin, v.as<float>() + begin, g.as<const float>() + begin, a,
-                  end - begin);
+  by_rule(spec.rule, [&]<class Rule>(Rule) {
+    expect_dtypes(Rule::name, DType::f32, a.master, a.grad);
+    const typename Rule::Factors factors = Rule::factors(st, scalars_of(a.scalars), spec);
+    by_dtype(Rule::name, a.weight, [&]<class T>(T*) {
+      by_slots<Rule::slots>(Rule::name, a, [&](auto*... slots) {
+        over_elements(s, count(a.weight), [&](int64_t begin, int64_t end) {
+          update_range<Rule>(
+              a.weight.as<T>() + begin, a.master ? a.master.as<float>() + begin : nullptr,
+              a.grad.as<const float>() + begin, factors, end - begin, slots + begin...);
+        });
+      });
     });
   });
 }

@@ -35,7 +35,7 @@ const Kernels kernels = {
     .mean_loss = mean_loss,
     .sum_squares = sum_squares,
     .gate_update = gate_update,
-    .adamw = adamw,
+    .update_weights = update_weights,
     .gemm_quantised = gemm_quantised,
 };
 

@@ -1,0 +1,83 @@
+// The formulas by which elementwise optimizers change a weight. A rule has two: `apply`, in the
+// numbers of a backend (a float, a vector of floats) with what is common to all weights computed
+// once, and `reference`, the published formula in double, which the reference backend runs.
+#pragma once
+
+#include "core/math.h"
+
+namespace hearth {
+
+enum class UpdateRule : uint8_t { adamw };
+inline constexpr UpdateRule update_rules[] = {UpdateRule::adamw};
+
+constexpr int most_slots = 2;  // of any rule
+
+// A rule and its hyperparameters.
+struct RuleSpec {
+  UpdateRule rule = UpdateRule::adamw;
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, decay = 0;
+};
+
+HEARTH_FORMULA double power(double x, int64_t n) {
+  double r = 1;
+  for (; n > 0; n /= 2, x *= x)
+    if (n % 2) r *= x;
+  return r;
+}
+
+// AdamW as PyTorch computes it. Slots: first moment, second moment.
+struct AdamwRule {
+  static constexpr const char* name = "adamw";
+  static constexpr int slots = 2;
+
+  struct Factors {
+    float grad_scale, beta1, beta2, eps, keep, step, root;  // root: 1 / sqrt(1 - beta2^t)
+  };
+
+  HEARTH_FORMULA static Factors factors(const UpdateState& st, const Scalars& sc,
+                                        const RuleSpec& spec) {
+    const auto t = int64_t(st.good_steps);
+    const double first = 1 - power(double(spec.beta1), t);
+    const double second = 1 - power(double(spec.beta2), t);
+    return {st.grad_scale,
+            spec.beta1,
+            spec.beta2,
+            spec.eps,
+            float(1 - double(sc.lr) * double(spec.decay)),
+            float(double(sc.lr) / first),
+            float(1 / std::sqrt(second))};
+  }
+
+  // The new weight. `old` is the master where there is one; `s` becomes the new state.
+  template <class Math, class V>
+  HEARTH_FORMULA static V apply(V old, V g, V (&s)[slots], const Factors& a) {
+    const V grad = g * a.grad_scale;
+    const V m1 = s[0], v1 = s[1];
+    const V m2 = m1 + (grad - m1) * (1 - a.beta1);
+    const V v2 = v1 * a.beta2 + grad * grad * (1 - a.beta2);
+    s[0] = m2, s[1] = v2;
+    return old * a.keep - a.step * m2 / (Math::sqrt(v2) * a.root + a.eps);
+  }
+
+  static double reference(double w, double g, double (&s)[slots], const UpdateState& st, double lr,
+                          const RuleSpec& spec) {
+    const double b1 = spec.beta1, b2 = spec.beta2, grad = g * st.grad_scale;
+    w -= lr * spec.decay * w;
+    s[0] = b1 * s[0] + (1 - b1) * grad;
+    s[1] = b2 * s[1] + (1 - b2) * grad * grad;
+    const double m = s[0] / (1 - std::pow(b1, st.good_steps));
+    const double v = s[1] / (1 - std::pow(b2, st.good_steps));
+    return w - lr * m / (std::sqrt(v) + spec.eps);
+  }
+};
+
+// f(AdamwRule{}), or the same with another rule.
+template <class F>
+[[gnu::always_inline]] inline void by_rule(UpdateRule r, F&& f) {
+  switch (r) {
+    case UpdateRule::adamw:
+      return f(AdamwRule{});
+  }
+}
+
+}  // namespace hearth

@@ -1,0 +1,47 @@
+// The optimizers a run can choose from. A new one has a line in each list of this file, a file of
+// its own in this folder and, if it is elementwise, a rule in core/update_rules.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace hearth {
+
+struct Optimizer;   // optim/optimizer.h
+struct UpdateSpec;  // its hyperparameters
+
+enum class OptimizerKind : uint8_t { adamw };
+
+inline constexpr const char* optimizer_help = "adamw: fp32 moments, 8 bytes a parameter";
+
+inline constexpr const char* beta1_help = "AdamW: decay rate of the first moment";
+inline constexpr const char* beta2_help = "AdamW: decay rate of the second moment";
+
+std::vector<Optimizer> adamw(const UpdateSpec&);
+
+struct KnownOptimizer {
+  std::string_view name;
+  // Usually one; several where each takes some groups of the parameters.
+  std::vector<Optimizer> (*make)(const UpdateSpec&);
+  // Defaults of --beta1 and --beta2; absent: those of the command.
+  std::optional<std::array<float, 2>> betas = {};
+};
+
+inline constexpr std::array known_optimizers{
+    KnownOptimizer{"adamw", adamw},
+};  // in the order of OptimizerKind
+
+inline std::span<const std::string_view> names_of(OptimizerKind) {
+  static constexpr auto names = [] {
+    std::array<std::string_view, known_optimizers.size()> n;
+    for (size_t i = 0; i < n.size(); ++i) n[i] = known_optimizers[i].name;
+    return n;
+  }();
+  return names;
+}
+
+}  // namespace hearth
