@@ -14,14 +14,17 @@ namespace hearth {
 struct Optimizer;   // optim/optimizer.h
 struct UpdateSpec;  // its hyperparameters
 
-enum class OptimizerKind : uint8_t { adamw };
+enum class OptimizerKind : uint8_t { adamw, adamw_bf16 };
 
-inline constexpr const char* optimizer_help = "adamw: fp32 moments, 8 bytes a parameter";
+inline constexpr const char* optimizer_help =
+    "adamw: fp32 moments, 8 bytes a parameter; adamw_bf16: bf16 moments, rounded to nearest even, "
+    "4 bytes (a moment whose beta is above 0.98 stays fp32)";
 
 inline constexpr const char* beta1_help = "AdamW: decay rate of the first moment";
 inline constexpr const char* beta2_help = "AdamW: decay rate of the second moment";
 
 std::vector<Optimizer> adamw(const UpdateSpec&);
+std::vector<Optimizer> adamw_bf16(const UpdateSpec&);
 
 struct KnownOptimizer {
   std::string_view name;
@@ -33,6 +36,7 @@ struct KnownOptimizer {
 
 inline constexpr std::array known_optimizers{
     KnownOptimizer{"adamw", adamw},
+    KnownOptimizer{"adamw_bf16", adamw_bf16},
 };  // in the order of OptimizerKind
 
 inline std::span<const std::string_view> names_of(OptimizerKind) {

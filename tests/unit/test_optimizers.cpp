@@ -94,6 +94,7 @@ struct Expected {
 Expected expected(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::adamw:
+    case OptimizerKind::adamw_bf16:
       return {adamw_formula, {"moment1", "moment2"}};
   }
   return {};
@@ -311,6 +312,32 @@ TEST_F(SavedState, OfAnotherOptimizerIsAnError) {
                         "checkpoint is of another optimizer; resume with the --optimizer that the "
                         "run began with",
                         file().string()));
+}
+
+// A second moment in bf16 that decays by less than its rounding does not follow gradients that get
+// smaller: it stays fp32. Gradients of one size are the worst case.
+TEST(Optimizers, Bf16SecondMomentFollowsSmallerGradients) {
+  const auto backend = make_cpu_backend(1);
+  for (const float beta2 : {0.95f, 0.98f, 0.999f}) {
+    UpdateSpec spec{.optimizer = OptimizerKind::adamw_bf16, .beta2 = beta2};
+    Update got(*backend, DType::f32, spec);
+    spec.optimizer = OptimizerKind::adamw;
+    Update want(*backend, DType::f32, spec);
+    const Part second = slot_part(1);
+    EXPECT_EQ(got.store.dtype(slot_part(0)), DType::bf16);
+    EXPECT_EQ(got.store.dtype(second), beta2 > 0.98f ? DType::f32 : DType::bf16);
+    for (Update* u : {&got, &want})
+      for (int step = 0; step < 3000; ++step) {
+        const float size = step < 1000 ? 1.0f : 0.1f;
+        u->store.set(Part::grad, "v", std::vector<float>(131, step % 2 ? size : -size));
+        Scalars s;
+        s.lr = 0;
+        u->memory.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+        u->exec->run();
+      }
+    const float a = got.store.values(second, "v")[0], b = want.store.values(second, "v")[0];
+    EXPECT_NEAR(a / b, 1, 0.25) << beta2;
+  }
 }
 
 // --- what an optimizer may declare beyond those ---
