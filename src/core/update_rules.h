@@ -7,8 +7,8 @@
 
 namespace hearth {
 
-enum class UpdateRule : uint8_t { adamw };
-inline constexpr UpdateRule update_rules[] = {UpdateRule::adamw};
+enum class UpdateRule : uint8_t { adamw, lion };
+inline constexpr UpdateRule update_rules[] = {UpdateRule::adamw, UpdateRule::lion};
 
 constexpr int most_slots = 2;  // of any rule
 
@@ -71,12 +71,48 @@ struct AdamwRule {
   }
 };
 
+// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"): the sign of the
+// momentum interpolated with the gradient. Slots: the momentum.
+struct LionRule {
+  static constexpr const char* name = "lion";
+  static constexpr int slots = 1;
+
+  struct Factors {
+    float grad_scale, beta1, beta2, keep, lr;
+  };
+
+  HEARTH_FORMULA static Factors factors(const UpdateState& st, const Scalars& sc,
+                                        const RuleSpec& spec) {
+    return {st.grad_scale, spec.beta1, spec.beta2, float(1 - double(sc.lr) * double(spec.decay)),
+            sc.lr};
+  }
+
+  template <class Math, class V>
+  HEARTH_FORMULA static V apply(V old, V g, V (&s)[slots], const Factors& a) {
+    const V grad = g * a.grad_scale, m = s[0], none = V{}, one = none + 1.0f;
+    const V c = m + (grad - m) * (1 - a.beta1);
+    s[0] = m + (grad - m) * (1 - a.beta2);
+    const V sign = c > none ? one : (c < none ? -one : none);
+    return old * a.keep - sign * a.lr;
+  }
+
+  static double reference(double w, double g, double (&s)[slots], const UpdateState& st, double lr,
+                          const RuleSpec& spec) {
+    const double b1 = spec.beta1, b2 = spec.beta2, grad = g * st.grad_scale;
+    const double c = b1 * s[0] + (1 - b1) * grad;
+    s[0] = b2 * s[0] + (1 - b2) * grad;
+    return w - lr * (double(c > 0) - double(c < 0) + spec.decay * w);
+  }
+};
+
 // f(AdamwRule{}), or the same with another rule.
 template <class F>
 [[gnu::always_inline]] inline void by_rule(UpdateRule r, F&& f) {
   switch (r) {
     case UpdateRule::adamw:
       return f(AdamwRule{});
+    case UpdateRule::lion:
+      return f(LionRule{});
   }
 }
 

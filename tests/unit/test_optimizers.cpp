@@ -86,6 +86,12 @@ void adamw_formula(Weight& x, double g, int t, double lr, double decay, const Up
   x.w -= lr * (mean / (std::sqrt(square) + double(s.eps)) + decay * x.w);
 }
 
+void lion_formula(Weight& x, double g, int, double lr, double decay, const UpdateSpec& s) {
+  const double c = double(s.beta1) * x.m + (1 - double(s.beta1)) * g;
+  x.w -= lr * ((c > 0 ? 1 : c < 0 ? -1 : 0) + decay * x.w);
+  x.m = double(s.beta2) * x.m + (1 - double(s.beta2)) * g;
+}
+
 // What an optimizer is compared to: its formula, and the slots that hold m and v.
 struct Expected {
   Formula formula;
@@ -96,6 +102,8 @@ Expected expected(OptimizerKind kind) {
     case OptimizerKind::adamw:
     case OptimizerKind::adamw_bf16:
       return {adamw_formula, {"moment1", "moment2"}};
+    case OptimizerKind::lion:
+      return {lion_formula, {"momentum"}};
   }
   return {};
 }

@@ -1,0 +1,90 @@
+// --optimizer of every command that trains: stopped and resumed is the same run to the bit, and a
+// run keeps the optimizer that it began with.
+#include <regex>
+#include <set>
+
+#include "e2e/short_runs.h"
+#include "io/hash.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::json;
+
+struct Choice {
+  const char* optimizer;
+  std::set<std::string> slots;
+  const char* beta2;  // in config.toml; empty: the command's own
+};
+
+class OptimizerCommand : public testing::TestWithParam<const char*> {};
+
+TEST_P(OptimizerCommand, ResumesToTheBit) {
+  const ShortRuns runs;
+  const std::string task = GetParam();
+  for (const Choice& c : {Choice{"adamw_bf16", {"moment1", "moment2"}, ""},
+                          Choice{"lion", {"momentum"}, "beta2 = 0.990"}}) {
+    SCOPED_TRACE(c.optimizer);
+    const fs::path whole = runs.folder / (std::string("whole-") + c.optimizer);
+    const fs::path parts = runs.folder / (std::string("parts-") + c.optimizer);
+    const Arguments chosen{"--optimizer", c.optimizer};
+    const Ran all = run(runs.folder, runs.arguments(task, whole) + chosen);
+    ASSERT_EQ(all.status, 0) << all.err;
+    ASSERT_EQ(
+        run(runs.folder, runs.arguments(task, parts) + chosen + Arguments{"--stop-after-step", "3"})
+            .status,
+        0);
+    const Ran rest = run(runs.folder, {task, "--run", parts.string(), "--resume"});
+    ASSERT_EQ(rest.status, 0) << rest.err;
+    for (const char* file :
+         {"log.jsonl", "latest/model.safetensors", "latest/state/optimizer.safetensors"})
+      EXPECT_TRUE(read_file(whole / file) == read_file(parts / file)) << file;
+
+    const std::string config = read_file(whole / "config.toml");
+    EXPECT_NE(config.find(std::string("optimizer = \"") + c.optimizer + "\"\n"), config.npos);
+    EXPECT_NE(config.find(c.beta2), config.npos) << config;
+    const Safetensors saved(whole / "latest/state/optimizer.safetensors");
+    std::set<std::string> slots;
+    for (const auto& [name, tensor] : saved.tensors()) slots.insert(name.substr(0, name.find('.')));
+    slots.erase("master");  // of a run in bf16
+    EXPECT_EQ(slots, c.slots);
+  }
+}
+
+TEST_P(OptimizerCommand, KeepsTheOneItBeganWith) {
+  const ShortRuns runs;
+  const std::string task = GetParam();
+  const fs::path at = runs.folder / "run";
+  const Arguments args = runs.arguments(task, at);
+  ASSERT_EQ(run(runs.folder, args + Arguments{"--stop-after-step", "2"}).status, 0);
+  const Ran other = run(runs.folder, args + Arguments{"--resume", "--optimizer", "lion"});
+  EXPECT_NE(other.status, 0);
+  EXPECT_NE(other.err.find("optimizer = adamw, not lion"), std::string::npos) << other.err;
+
+  // A run from before there was a choice: it names no optimizer, and had AdamW.
+  const std::regex line("optimizer = [^\n]*\n");
+  write_file_atomic(at / "config.toml",
+                    std::regex_replace(read_file(at / "config.toml"), line, ""));
+  const fs::path checkpoint = at / "checkpoints/step-00000002";
+  json trainer = read_json(checkpoint / "state/trainer.json");
+  const std::string kind = task == "pretrain" ? "train" : task == "grpo" ? "grpo" : "align";
+  ASSERT_EQ(trainer[kind].erase("optimizer"), 1u);
+  write_file_atomic(checkpoint / "state/trainer.json", trainer.dump());
+  json manifest = read_json(checkpoint / "manifest.json");
+  const FileDigest d = digest_file(checkpoint, "state/trainer.json");
+  manifest["files"][d.file] = {{"size", d.size}, {"sha256", d.sha256}};
+  write_file_atomic(checkpoint / "manifest.json", manifest.dump());
+
+  const Ran lion = run(runs.folder, args + Arguments{"--resume", "--optimizer", "lion"});
+  EXPECT_NE(lion.status, 0);
+  EXPECT_NE(lion.err.find("optimizer"), std::string::npos) << lion.err;
+  const Ran same = run(runs.folder, args + Arguments{"--resume"});
+  EXPECT_EQ(same.status, 0) << same.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(, OptimizerCommand, testing::Values("pretrain", "sft", "dpo", "grpo"));
+
+}  // namespace
+}  // namespace hearth
