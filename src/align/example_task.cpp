@@ -110,12 +110,12 @@ std::span<const std::string_view> ExampleTask::free_settings() const {
 // Of a micro-batch whose every place is asked about.
 MemoryNeed ExampleTask::need(int64_t micro) const {
   const int64_t rows = micro * shape_.rows_per_item;
-  MemoryNeed n =
-      LogprobPrograms::need(programs_spec(model_, config_), {.B = rows,
-                                                             .T = model_.max_length,
-                                                             .rows = rows * model_.max_length,
-                                                             .documents = shape_.documents,
-                                                             .nll = shape_.nll},
+  MemoryNeed n = LogprobPrograms::need(programs_spec(model_, config_),
+                                       {.B = rows,
+                                        .T = model_.max_length,
+                                        .rows = rows * model_.max_length,
+                                        .documents = shape_.documents,
+                                        .nll = shape_.nll},
                                        config_.update_spec());
   n.offload = config_.offload;
   return n;
