@@ -36,7 +36,10 @@ class DpoTask : public ExampleTask {
  public:
   DpoTask(const DpoConfig& c, const RunSpec& spec, AlignModel& model,
           const std::vector<Preference>& data, const Split& split)
-      : ExampleTask(c, model, {.items = split.rest.size(), .rows_per_item = 2}),
+      : ExampleTask(c, model,
+                    {.items = split.rest.size(),
+                     .rows_per_item = 2,
+                     .reference = c.reference == DpoReference::live}),
         config_(c),
         spec_(spec),
         data_(data),

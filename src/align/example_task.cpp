@@ -118,6 +118,7 @@ MemoryNeed ExampleTask::need(int64_t micro) const {
                                         .nll = shape_.nll},
                                        config_.update_spec());
   n.offload = config_.offload;
+  if (shape_.reference && !model_.config.lora) n.reference = n.weights;
   return n;
 }
 

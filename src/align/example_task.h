@@ -34,13 +34,13 @@ void check_config(const AlignConfig&, const RunSpec&, const nlohmann::ordered_js
 
 class ExampleTask : public Task {
  public:
-  // `items` are what a batch is counted in: rows, or pairs. `widest` is the largest micro-batch in
-  // rows of max_length places for one item.
+  // `items` are what a batch is counted in: rows, or pairs.
   struct Shape {
     size_t items = 0;
     int64_t rows_per_item = 1;
     bool documents = false;  // rows are packed
     bool nll = false;        // trained by nll programs, with dropout
+    bool reference = false;  // a reference model is asked at every step
   };
   ExampleTask(const AlignConfig&, AlignModel&, const Shape&);
 

@@ -44,6 +44,10 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
   update_ = std::make_unique<UpdateProgram>("grpo", memory_, config_.update_spec());
   if (config_.beta > 0) make_reference(programs_spec_);
   micro_tokens_ = config_.micro_tokens ? config_.micro_tokens : fitting_micro_tokens();
+  expect_fit(
+      need(micro_tokens_), room(),
+      "--micro-tokens 0 (the most that fit), --recompute block, a shorter --max-completion or "
+      "--lora needs less");
   make_engine();
 }
 
@@ -97,13 +101,17 @@ MemoryNeed GrpoStepper::need(int64_t micro_tokens) const {
   return n;
 }
 
+// For everything that need() counts: the weights are there already.
+int64_t GrpoStepper::room() const {
+  return Room::of(backend_, &store_).free_bytes +
+         (reference_store_ ? reference_store_->part_bytes(Part::weight) : 0);
+}
+
 // The whole step at once, or as much of it as fits beside the engine.
 int64_t GrpoStepper::fitting_micro_tokens() const {
   const EngineSpec engine = engine_spec();
-  const int64_t bytes = Room::of(backend_, &store_).free_bytes +
-                        (reference_store_ ? reference_store_->part_bytes(Part::weight) : 0);
   int64_t tokens = config_.prompts * config_.group * engine.context;
-  while (tokens > engine.context && need(tokens).total() > bytes) tokens /= 2;
+  while (tokens > engine.context && need(tokens).total() > room()) tokens /= 2;
   return std::max(tokens, engine.context);
 }
 

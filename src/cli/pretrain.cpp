@@ -27,12 +27,13 @@ struct PretrainFlags {
 };
 
 // A run that goes on is only warned: its data or its tokenizer may have moved.
-void expect_tokenizer_of_data(const PretrainSpec& spec, const Tokenizer& tokenizer) {
+void expect_tokenizer_of_data(const PretrainSpec& spec, const Tokenizer& tokenizer,
+                              const std::string& path) {
   std::vector<std::filesystem::path> files;
   for (const auto* patterns : {&spec.train.data, &spec.train.val})
     for (const LoaderSource& source : parse_sources(*patterns))
       files.insert(files.end(), source.files.begin(), source.files.end());
-  const std::string problem = tokenizer_mismatch(files, tokenizer, spec.train.tokenizer);
+  const std::string problem = tokenizer_mismatch(files, tokenizer, path);
   if (problem.empty()) return;
   if (!spec.resume) fail("--tokenizer", "{}", problem);
   say_problem(problem);
@@ -88,16 +89,17 @@ ModelConfig model_of(const PretrainFlags& f, const TrainConfig& train) {
 }
 
 void check_tokenizer(PretrainSpec& spec, const PretrainFlags& f) {
-  if (!spec.train.tokenizer.empty()) {
-    const Tokenizer tokenizer = Tokenizer::load(spec.train.tokenizer);
-    expect_tokenizer_of_data(spec, tokenizer);
-    if (!spec.train.model.empty()) return;  // its vocabulary is what it is
-    return fit_vocab(spec, f.model.given("vocab"), tokenizer.vocab_size());
+  const std::filesystem::path path = tokenizer_of(spec);
+  if (path.empty()) {
+    spec.notes.push_back(
+        "without --tokenizer the checkpoints will have no tokenizer, so generate and chat will not "
+        "work with them");
+    return;
   }
-  if (!spec.train.model.empty()) return;  // the model has one
-  spec.notes.push_back(
-      "without --tokenizer the checkpoints will have no tokenizer, so generate and chat will not "
-      "work with them");
+  const Tokenizer tokenizer = Tokenizer::load(path);
+  expect_tokenizer_of_data(spec, tokenizer, path.string());
+  // The vocabulary of --model is what it is.
+  if (spec.train.model.empty()) fit_vocab(spec, f.model.given("vocab"), tokenizer.vocab_size());
 }
 
 void run(const PretrainFlags& f) {
@@ -142,16 +144,18 @@ RunResult run_pretrain(PretrainSpec spec, Backend& backend) {
   spec.model = spec.model.resolve();
   const bool by_document = spec.train.document_mask || spec.train.eval_documents;
   if (by_document && spec.train.document_start < 0) {
-    if (spec.train.tokenizer.empty())
+    const std::filesystem::path tokenizer = tokenizer_of(spec);
+    if (tokenizer.empty())
       fail_usage(
           "pretrain",
           "expected --document-start or --tokenizer with --document-mask or --eval-documents");
-    spec.train.document_start = Tokenizer::load(spec.train.tokenizer).eos();
+    spec.train.document_start = Tokenizer::load(tokenizer).eos();
   }
   if (spec.train.sample_every > 0) {
-    if (spec.train.tokenizer.empty())
+    const std::filesystem::path tokenizer = tokenizer_of(spec);
+    if (tokenizer.empty())
       fail_usage("pretrain", "expected --tokenizer with --sample-every, got none");
-    spec.sample = [&spec, &backend, t = Tokenizer::load(spec.train.tokenizer)](ParamStore& store) {
+    spec.sample = [&spec, &backend, t = Tokenizer::load(tokenizer)](ParamStore& store) {
       return sample_text(spec, t, store, backend);
     };
   }

@@ -229,6 +229,12 @@ void add_tokenizer(TrainedModel& m, const std::string& tokenizer) {
 
 }  // namespace
 
+fs::path tokenizer_of(const PretrainSpec& spec) {
+  if (!spec.train.tokenizer.empty()) return spec.train.tokenizer;
+  const std::optional<ModelSource> source = source_of(spec);
+  return source ? source->tokenizer() : fs::path();
+}
+
 RunResult pretrain(const PretrainSpec& spec, Backend& backend) {
   spec.train.check();
   PretrainSpec whole = spec;  // config.toml keeps what was chosen here

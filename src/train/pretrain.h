@@ -20,6 +20,9 @@ struct PretrainSpec : RunSpec {
 
 RunResult pretrain(const PretrainSpec&, Backend&);
 
+// What Tokenizer::load takes: --tokenizer, or the tokenizer of --model; empty: none.
+std::filesystem::path tokenizer_of(const PretrainSpec&);
+
 // How a step's tokens are cut into micro-batches, from `first_step` on.
 struct BatchShape {
   int64_t first_step = 0;

@@ -94,12 +94,12 @@ class Run {
     make_training_buffers(model_.params, config_.update_spec());
     if (const auto found = resumed_checkpoint(spec_.run, spec_.resume, spec_.warn)) {
       load(*found, false);
-      say_extension();
+      extend();
       return reconcile(spec_.run, *found, config_.keep);
     }
     for (const std::string& note : spec_.notes) spec_.tell(note);
     model_.begin(config_.seed);
-    state_.logits_bytes = backend_.logits_bytes();
+    state_.total = steps_, state_.logits_bytes = backend_.logits_bytes();
     task_.begin(state_);
     task_.update().set_state({});
   }
@@ -114,7 +114,6 @@ class Run {
     const json saved = load_model_checkpoint(dir, model_.config, model_.params);
     const StateFields trainer = trainer_fields(saved, where);
     const RunState now = std::exchange(state_, RunState::from_json(trainer.object("run")));
-    saved_steps_ = saved[std::string(task_.kind())].value("steps", steps_);
     if (moves_on) {
       state_.data_step = now.data_step, state_.reloads = now.reloads + 1;
       state_.log = now.log, state_.samples = now.samples;
@@ -126,16 +125,20 @@ class Run {
 
   // A run may be resumed with more steps than it began with; a schedule that ends with the run is
   // then another from here on.
-  void say_extension() {
-    if (saved_steps_ == steps_ || config_.schedule == Schedule::constant) return;
+  void extend() {
+    const int64_t before = std::exchange(state_.total, steps_);
+    if (steps_ < before)
+      fail_usage("--steps", "expected at least the {} steps that the run was begun for, got {}",
+                 before, steps_);
+    if (steps_ == before || config_.schedule == Schedule::constant) return;
     const auto lr = [&](int64_t total) {
       return config_.lr * schedule_factor(config_.schedule_spec(total), state_.step);
     };
     spec_.tell(fmt::format(
         "the run now ends at step {} instead of {}: at step {} the learning rate of --schedule {} "
         "changes from {:.3g} to {:.3g}",
-        steps_, saved_steps_, state_.step, names_of(config_.schedule)[size_t(config_.schedule)],
-        lr(saved_steps_), lr(steps_)));
+        steps_, before, state_.step, names_of(config_.schedule)[size_t(config_.schedule)],
+        lr(before), lr(steps_)));
   }
 
   void introduce() const {
@@ -335,7 +338,6 @@ class Run {
   Task& task_;
   Backend& backend_;
   const int64_t steps_;
-  int64_t saved_steps_ = 0;  // what `steps` was when the checkpoint was written
   std::vector<std::string_view> free_;
   RunState state_;
   StepGuard guard_;

@@ -63,6 +63,7 @@ KeptSteps kept_steps(const StateFields& run) {
 json RunState::to_json() const {
   const auto or_null = [](std::optional<double> x) { return x ? json(*x) : json(); };
   json j{{"step", step},
+         {"total", total},
          {"data_step", data_step},
          {"tokens", tokens},
          {"update", update_to_json(update)},
@@ -85,6 +86,7 @@ json RunState::to_json() const {
 RunState RunState::from_json(const StateFields& f) {
   RunState s;
   s.step = f.integer("step", 0, max_step);
+  s.total = f.integer("total", 0, max_step);
   s.data_step = f.integer("data_step", s.step, max_step);
   s.tokens = f.integer("tokens");
   s.update = update_of(f);

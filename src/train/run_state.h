@@ -22,6 +22,7 @@ constexpr int64_t loss_scale_window = 1000;  // steps without overflow before th
 // The part of a run's state that every task has; a task adds its own (Task::save).
 struct RunState {
   int64_t step = 0;       // optimizer steps done
+  int64_t total = 0;      // steps of the whole run
   int64_t data_step = 0;  // steps' worth of data used: steps that were undone count too
   int64_t tokens = 0;     // trained on
   UpdateState update;

@@ -99,6 +99,7 @@ std::string path_from_run(const fs::path& model, const fs::path& run) {
 std::string expect_same_run(const fs::path& checkpoint, const RunIdentity& now) {
   const std::string where = (checkpoint / "state" / "trainer.json").string();
   const json saved = read_json(where);
+  trainer_fields(saved, where);  // of this version
   const std::string kind(now.kind);
   if (!saved.is_object() || !saved.contains(kind))
     fail(where, "expected a checkpoint of hearth {}, got one of another command", kind);

@@ -88,6 +88,22 @@ TEST_P(ExampleTasks, StopAtATargetLoss) {
   EXPECT_EQ(j["steps"], 0);
 }
 
+// A run that was begun for epochs has as many steps as they have, and is not cut short by fewer.
+TEST_P(ExampleTasks, EpochsAreExtendedNeverCut) {
+  Arguments args = call(folder / "run", "--json --epochs 2");
+  const auto steps = std::ranges::find(args, "--steps");
+  args.erase(steps, steps + 2);
+  const json whole = done(run(folder, args));
+  const int64_t n = whole["steps"];
+  ASSERT_GT(n, 1);
+  const auto again = [&](const char* flag, int64_t value) {
+    return run(folder, {task(), "--run", (folder / "run").string(), "--resume", "--json",
+                        "--threads", "1", flag, std::to_string(value)});
+  };
+  expect_error(again("--steps", n - 1), 2, "steps that the run was begun for");
+  EXPECT_EQ(done(again("--epochs", 4))["steps"], 2 * n);
+}
+
 INSTANTIATE_TEST_SUITE_P(Tasks, ExampleTasks, testing::Values("sft", "dpo"),
                          [](const auto& info) { return std::string(info.param); });
 
@@ -131,6 +147,10 @@ TEST(ContinuedPretraining, BeginsFromAModel) {
   EXPECT_EQ(read_file(folder / "whole" / "log.jsonl"), read_file(folder / "parts" / "log.jsonl"));
 
   fs::rename(folder / "gone", folder / "model");
+  // The model's own tokenizer is the one to sample with and to know documents by.
+  const Ran sampled = begin("sampled", "--steps 2 --sample-every 1 --document-mask");
+  EXPECT_EQ(sampled.status, 0) << sampled.err;
+  EXPECT_TRUE(fs::exists(folder / "sampled" / "samples.jsonl"));
   expect_error(begin("both", "--steps 1 --preset tiny"), 2, "--preset");
   expect_error(begin("both", "--steps 1 --dim 32"), 2, "--model");
 }

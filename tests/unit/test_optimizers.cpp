@@ -183,7 +183,7 @@ struct Training {
     Scalars s;
     s.lr = lr, s.clip = 1, s.inv_targets = 1 / float(batch.count), s.step = steps++;
     programs->micro(batch, s, true);
-    programs->update(s);
+    programs->update().run(s);
     return programs->loss();
   }
   // All that training keeps, as bytes.
@@ -240,7 +240,7 @@ TEST(Optimizers, LowerTheLossOfASmallModel) {
       double last = first;
       for (int i = 0; i < 60; ++i) last = run.step(batch, 0.003f);
       EXPECT_LT(last, 0.5 * first);
-      EXPECT_EQ(run.programs->update_state().skipped, 0);
+      EXPECT_EQ(run.programs->update().state().skipped, 0);
     }
 }
 
@@ -291,7 +291,7 @@ TEST_F(SavedState, GoesOnToTheBit) {
       for (const ParamSpec& p : whole.params.specs())
         second.params.set(Part::weight, p.name, whole.params.values(Part::weight, p.name));
       load_optimizer(file(), second.params);
-      second.programs->set_update_state(whole.programs->update_state());
+      second.programs->update().set_state(whole.programs->update().state());
       second.steps = whole.steps;
       EXPECT_EQ(whole.bytes(), second.bytes());
       for (int i = 0; i < 3; ++i) whole.step(batch, 0.01f), second.step(batch, 0.01f);

@@ -59,6 +59,7 @@ TEST(RunState, RefusesFieldsOutOfRange) {
                                          {"step", 1.5},
                                          {"step", "9"},
                                          {"step", int64_t(UINT32_MAX) + 1},
+                                         {"total", -1},
                                          {"data_step", 8},
                                          {"tokens", -1},
                                          {"update", json::array()},
