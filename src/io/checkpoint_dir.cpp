@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "io/parallel.h"
 #include "io/terminal.h"
 
 namespace hearth {
@@ -259,10 +260,13 @@ std::vector<FileDigest> parse_manifest(std::string_view text, std::string_view w
 std::optional<std::string> verify_checkpoint(const fs::path& dir, CheckpointFiles files) {
   try {
     const fs::path manifest = dir / manifest_name;
-    for (const FileDigest& file : parse_manifest(read_file(manifest), manifest.string())) {
-      if (files == CheckpointFiles::model && file.file.starts_with("state/")) continue;
-      if (auto problem = problem_with(file, dir)) return problem;
-    }
+    std::vector<FileDigest> all = parse_manifest(read_file(manifest), manifest.string());
+    if (files == CheckpointFiles::model)
+      std::erase_if(all, [](const FileDigest& f) { return f.file.starts_with("state/"); });
+    std::vector<std::optional<std::string>> problems(all.size());
+    in_parallel(all.size(), [&](size_t i) { problems[i] = problem_with(all[i], dir); });
+    for (auto& problem : problems)
+      if (problem) return std::move(problem);
   } catch (const Error& e) { return e.what(); }
   return std::nullopt;
 }

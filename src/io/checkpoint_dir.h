@@ -45,7 +45,7 @@ enum class CheckpointFiles { all, model };
 
 // Why the folder is not a whole checkpoint (file missing, truncated, hash mismatch, bad manifest),
 // or nothing. Files the manifest does not name are ignored; one that this process has found good is
-// not read again while it is the same file.
+// not read again while it is the same file. Several files are hashed at a time.
 std::optional<std::string> verify_checkpoint(const std::filesystem::path& dir,
                                              CheckpointFiles = CheckpointFiles::all);
 

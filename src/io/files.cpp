@@ -195,6 +195,11 @@ void AtomicFile::write(Bytes bytes) {
   size_ += bytes.size();
 }
 
+void AtomicFile::start_writeback(uint64_t bytes) {
+  // A hint: some file systems do not have it, and commit() syncs in any case.
+  sync_file_range(fd_.get(), off_t(size_ - bytes), off_t(bytes), SYNC_FILE_RANGE_WRITE);
+}
+
 void AtomicFile::commit() {
   sync(fd_, path_);
   if (rename(tmp_.c_str(), path_.c_str()) != 0) fail_errno(path_, "to rename a file to it");

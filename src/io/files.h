@@ -84,6 +84,8 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   void write(Bytes);
+  // Asks the disk to write the last `bytes` now, without a wait, so that commit() finds them there.
+  void start_writeback(uint64_t bytes);
   void commit();
   uint64_t size() const { return size_; }
 

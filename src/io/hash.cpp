@@ -100,6 +100,7 @@ FileDigest digest_file(const std::filesystem::path& dir, const std::string& file
   const Fd fd = open_regular(path);
   // read(), not a map: a file that shrinks or fails meanwhile is then an error, not a signal.
   std::vector<std::byte> buffer(size_t(1) << 20);
+  posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);  // read ahead while this thread hashes
   Sha256 hash;
   uint64_t size = 0;
   for (;;) {

@@ -7,7 +7,9 @@
 #include <set>
 
 #include "core/error.h"
+#include "io/hashed_file.h"
 #include "io/json.h"
+#include "io/parallel.h"
 
 namespace hearth {
 namespace {
@@ -19,7 +21,7 @@ using nlohmann::ordered_json;
 static_assert(std::endian::native == std::endian::little, "tensors are mapped as they are");
 
 constexpr uint64_t max_header = 100'000'000;
-constexpr std::string_view index_name = "model.safetensors.index.json";
+constexpr std::string_view file_end = ".safetensors", index_end = ".safetensors.index.json";
 
 struct StoredType {
   std::string_view name;
@@ -202,21 +204,29 @@ SafetensorsTable parse_safetensors(Bytes file, std::string_view where) {
 
 Safetensors::Safetensors(const fs::path& path) : path_(path) {
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
-    // As transformers does: the single file wins over an index.
-    const fs::path single = path / "model.safetensors", index = path / index_name;
-    if (fs::exists(single, ignored)) {
-      read_file(single);
-    } else if (fs::exists(index, ignored)) {
-      read_index(index);
-    } else {
-      fail(path.string(), "expected model.safetensors or {}, got neither", index_name);
-    }
-  } else if (path.extension() == ".json") {
+  if (fs::is_directory(path, ignored))
+    read_stem(path, "model");
+  else if (path.extension() == ".json")
     read_index(path);
-  } else {
+  else
     read_file(path);
-  }
+}
+
+Safetensors::Safetensors(const fs::path& dir, std::string_view stem) : path_(dir) {
+  read_stem(dir, stem);
+}
+
+void Safetensors::read_stem(const fs::path& dir, std::string_view stem) {
+  std::error_code ignored;
+  const fs::path single = dir / fmt::format("{}{}", stem, file_end);
+  const fs::path index = dir / fmt::format("{}{}", stem, index_end);
+  if (fs::exists(single, ignored))  // as transformers does: the single file wins over an index
+    read_file(single);
+  else if (fs::exists(index, ignored))
+    read_index(index);
+  else
+    fail(dir.string(), "expected {} or {}, got neither", single.filename().string(),
+         index.filename().string());
 }
 
 void Safetensors::read_file(const fs::path& path) {
@@ -255,7 +265,7 @@ void Safetensors::read_index(const fs::path& path) {
   for (const auto& [name, shard] : map->get_ref<const json::object_t&>()) {
     if (!find(name) && !table_.foreign.contains(name)) {
       fail((path.parent_path() / shard.get<std::string>()).string(),
-           "expected tensor {} as {} says, got none", in_quotes(name), index_name);
+           "expected tensor {} as {} says, got none", in_quotes(name), path.filename().string());
     }
   }
 }
@@ -288,12 +298,8 @@ FileDigest write_safetensors(const fs::path& dir, const std::string& file,
   const std::string header = header_of(order, path.string());
   const uint64_t header_size = header.size();
 
-  AtomicFile out(path);
-  Sha256 hash;
-  const ByteSink sink = [&](Bytes bytes) {
-    out.write(bytes);
-    hash.update(bytes);
-  };
+  HashedFile out(path);
+  const ByteSink sink = [&](Bytes bytes) { out.write(bytes); };
   sink(std::as_bytes(std::span(&header_size, 1)));
   sink(to_bytes(header));
   for (const TensorToWrite* t : order) {
@@ -304,42 +310,52 @@ FileDigest write_safetensors(const fs::path& dir, const std::string& file,
            out.size());
     }
   }
-  out.commit();
-  return {file, out.size(), hash.hex()};
+  const uint64_t size = out.size();
+  return {file, size, out.commit()};
+}
+
+std::vector<FileDigest> write_safetensors_shards(const fs::path& dir, const std::string& stem,
+                                                 const std::vector<TensorToWrite>& tensors,
+                                                 int64_t shard_bytes) {
+  const auto shards = split(tensors, shard_bytes);
+  const std::string single = fmt::format("{}{}", stem, file_end);
+  const std::string index_name = fmt::format("{}{}", stem, index_end);
+  std::error_code ignored;
+  if (shards.size() == 1) {
+    FileDigest digest = write_safetensors(dir, single, tensors);
+    fs::remove(dir / index_name, ignored);
+    return {std::move(digest)};
+  }
+  const auto file_of = [&](size_t i) {
+    return fmt::format("{}-{:05}-of-{:05}{}", stem, i + 1, shards.size(), file_end);
+  };
+  ordered_json weight_map = ordered_json::object();
+  std::set<std::string_view> names;
+  int64_t total = 0;
+  for (size_t i = 0; i < shards.size(); ++i)
+    for (const TensorToWrite& t : shards[i]) {
+      if (!names.insert(t.name).second) {
+        fail((dir / file_of(i)).string(), "expected every tensor name once, got {} again",
+             in_quotes(t.name));
+      }
+      weight_map.get_ref<ordered_json::object_t&>().emplace_back(t.name, file_of(i));
+      total += bytes_of(t);
+    }
+  std::vector<FileDigest> digests(shards.size());
+  in_parallel(shards.size(),
+              [&](size_t i) { digests[i] = write_safetensors(dir, file_of(i), shards[i]); });
+  const ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
+  const std::string text = index.dump(2) + "\n";
+  write_file_atomic(dir / index_name, text);
+  digests.push_back({index_name, text.size(), sha256_hex(to_bytes(text))});
+  fs::remove(dir / single, ignored);  // it would win over the index
+  return digests;
 }
 
 std::vector<FileDigest> write_safetensors_model(const fs::path& dir,
                                                 const std::vector<TensorToWrite>& tensors,
                                                 int64_t shard_bytes) {
-  const auto shards = split(tensors, shard_bytes);
-  std::error_code ignored;
-  if (shards.size() == 1) {
-    FileDigest digest = write_safetensors(dir, "model.safetensors", tensors);
-    fs::remove(dir / index_name, ignored);
-    return {std::move(digest)};
-  }
-  std::vector<FileDigest> digests;
-  ordered_json weight_map = ordered_json::object();
-  std::set<std::string_view> names;
-  int64_t total = 0;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    for (const TensorToWrite& t : shards[i]) {
-      if (!names.insert(t.name).second) {
-        fail((dir / file).string(), "expected every tensor name once, got {} again",
-             in_quotes(t.name));
-      }
-      weight_map.get_ref<ordered_json::object_t&>().emplace_back(t.name, file);
-      total += bytes_of(t);
-    }
-    digests.push_back(write_safetensors(dir, file, shards[i]));
-  }
-  const ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
-  const std::string text = index.dump(2) + "\n";
-  write_file_atomic(dir / index_name, text);
-  digests.push_back({std::string(index_name), text.size(), sha256_hex(to_bytes(text))});
-  fs::remove(dir / "model.safetensors", ignored);  // it would win over the index
-  return digests;
+  return write_safetensors_shards(dir, "model", tensors, shard_bytes);
 }
 
 }  // namespace hearth

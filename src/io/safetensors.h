@@ -1,5 +1,6 @@
 // Safetensors, the Hugging Face weight format: 8 bytes of header length, a JSON header, then the
-// tensors back to back. Files are read through a map; writing streams and hashes.
+// tensors back to back. Files are read through a map; writing streams and hashes, several shards at
+// a time.
 #pragma once
 
 #include <filesystem>
@@ -28,6 +29,8 @@ SafetensorsTable parse_safetensors(Bytes file, std::string_view where);
 class Safetensors {
  public:
   explicit Safetensors(const std::filesystem::path&);
+  // Those of dir/<stem>.safetensors or of the shards that dir/<stem>.safetensors.index.json lists.
+  Safetensors(const std::filesystem::path& dir, std::string_view stem);
 
   const StoredTensor& at(std::string_view name) const;    // an error naming the file when absent
   const StoredTensor* find(std::string_view name) const;  // null when absent
@@ -36,6 +39,7 @@ class Safetensors {
   const std::map<std::string, std::string>& metadata() const { return table_.metadata; }
 
  private:
+  void read_stem(const std::filesystem::path& dir, std::string_view stem);
   void read_file(const std::filesystem::path&);
   void read_index(const std::filesystem::path&);
 
@@ -50,7 +54,9 @@ struct TensorToWrite {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
-  std::function<void(const ByteSink&)> produce;  // gives all its bytes, in order, in any pieces
+  // Gives all its bytes, in order, in any pieces. Tensors of several shards are asked for theirs by
+  // several threads at once.
+  std::function<void(const ByteSink&)> produce;
 };
 TensorToWrite tensor_to_write(std::string name, const StoredTensor&);
 
@@ -59,9 +65,15 @@ TensorToWrite tensor_to_write(std::string name, const StoredTensor&);
 FileDigest write_safetensors(const std::filesystem::path& dir, const std::string& file,
                              const std::vector<TensorToWrite>&);
 
-// Writes dir/model.safetensors, or above `shard_bytes` of tensor data
-// dir/model-0000i-of-0000n.safetensors and model.safetensors.index.json. The digests are of every
-// file written.
+// Writes dir/<stem>.safetensors, or above `shard_bytes` of tensor data the shards
+// dir/<stem>-0000i-of-0000n.safetensors, several at a time, and <stem>.safetensors.index.json. The
+// digests are of every file written.
+std::vector<FileDigest> write_safetensors_shards(const std::filesystem::path& dir,
+                                                 const std::string& stem,
+                                                 const std::vector<TensorToWrite>&,
+                                                 int64_t shard_bytes);
+
+// The same under the name "model", which readers of Hugging Face folders look for.
 std::vector<FileDigest> write_safetensors_model(const std::filesystem::path& dir,
                                                 const std::vector<TensorToWrite>&,
                                                 int64_t shard_bytes = 5'000'000'000);
