@@ -45,10 +45,17 @@ bool is_sha256(const json& v) {
          v.get_ref<const std::string&>().find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-std::string manifest_text(const std::map<std::string, FileDigest>& files) {
+std::string manifest_text(const Manifest& m) {
   json list = json::object();
-  for (const auto& [file, d] : files) list[file] = {{"size", d.size}, {"sha256", d.sha256}};
-  return json{{"version", manifest_version}, {"files", list}}.dump(1) + "\n";
+  for (const FileDigest& d : m.files) list[d.file] = {{"size", d.size}, {"sha256", d.sha256}};
+  json manifest{{"version", manifest_version}, {"files", list}};
+  if (!m.dropped.empty()) manifest["dropped"] = m.dropped;
+  return manifest.dump(1) + "\n";
+}
+
+Manifest read_manifest(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / manifest_name;
+  return parse_manifest(read_file(path), path.string());
 }
 
 bool is_folder(const fs::path& path) {
@@ -224,7 +231,9 @@ fs::path CheckpointWriter::commit() {
     if (!files.contains(file))
       fail((tmp_ / file).string(), "expected the announced file, got none");
   }
-  write_file_atomic(tmp_ / manifest_name, manifest_text(files));
+  Manifest manifest;
+  for (auto& [file, digest] : files) manifest.files.push_back(std::move(digest));
+  write_file_atomic(tmp_ / manifest_name, manifest_text(manifest));
   for (size_t i = tree.folders.size(); i-- > 0;) fsync_dir(tree.folders[i]);
 
   const fs::path final = parent_ / name_;
@@ -235,7 +244,7 @@ fs::path CheckpointWriter::commit() {
   return final;
 }
 
-std::vector<FileDigest> parse_manifest(std::string_view text, std::string_view where) {
+Manifest parse_manifest(std::string_view text, std::string_view where) {
   const json manifest = parse_json(text, where, {.max_bytes = 64 << 20, .max_depth = 8});
   if (!manifest.is_object() || !manifest.contains("version") || !manifest.contains("files") ||
       !manifest["files"].is_object()) {
@@ -245,22 +254,29 @@ std::vector<FileDigest> parse_manifest(std::string_view text, std::string_view w
     fail(where, "expected manifest version {}, got {}", manifest_version,
          in_quotes(manifest["version"].dump(-1, ' ', true)));
   }
-  std::vector<FileDigest> files;
+  Manifest m;
   for (const auto& [file, v] : manifest["files"].get_ref<const json::object_t&>()) {
     if (!stays_inside(file)) fail(where, "expected a relative path, got {}", in_quotes(file));
     if (!v.is_object() || !v.contains("size") || !v["size"].is_number_unsigned() ||
         !v.contains("sha256") || !is_sha256(v["sha256"])) {
       fail(where, "expected size and sha256 for {}", in_quotes(file));
     }
-    files.push_back({file, v["size"].get<uint64_t>(), v["sha256"].get<std::string>()});
+    m.files.push_back({file, v["size"].get<uint64_t>(), v["sha256"].get<std::string>()});
   }
-  return files;
+  if (!manifest.contains("dropped")) return m;
+  const json& dropped = manifest["dropped"];
+  if (!dropped.is_array()) fail(where, "expected a list of dropped files");
+  for (const json& file : dropped) {
+    if (!file.is_string() || !stays_inside(file.get<std::string>()))
+      fail(where, "expected a relative path, got {}", in_quotes(file.dump(-1, ' ', true)));
+    m.dropped.push_back(file.get<std::string>());
+  }
+  return m;
 }
 
 std::optional<std::string> verify_checkpoint(const fs::path& dir, CheckpointFiles files) {
   try {
-    const fs::path manifest = dir / manifest_name;
-    std::vector<FileDigest> all = parse_manifest(read_file(manifest), manifest.string());
+    std::vector<FileDigest> all = read_manifest(dir).files;
     if (files == CheckpointFiles::model)
       std::erase_if(all, [](const FileDigest& f) { return f.file.starts_with("state/"); });
     std::vector<std::optional<std::string>> problems(all.size());
@@ -288,12 +304,14 @@ std::optional<int64_t> parse_step_name(std::string_view name) {
 FoundCheckpoint find_newest_valid(const fs::path& parent, CheckpointFiles files) {
   FoundCheckpoint found;
   for (auto& [step, dir] : steps_in(parent)) {
-    auto problem = verify_checkpoint(dir, files);
+    const bool thinned = files == CheckpointFiles::all && has_dropped_files(dir);
+    auto problem = thinned ? std::optional<std::string>("some of its files were dropped")
+                           : verify_checkpoint(dir, files);
     if (!problem) {
       found.dir = dir;
       break;
     }
-    found.skipped.push_back({dir, std::move(*problem)});
+    found.skipped.push_back({dir, std::move(*problem), thinned});
   }
   return found;
 }
@@ -302,14 +320,22 @@ std::optional<fs::path> checkpoint_to_resume(const fs::path& parent,
                                              const std::function<void(const std::string&)>& warn) {
   if (!fs::exists(parent)) return {};
   FoundCheckpoint found = find_newest_valid(parent);
-  for (const auto& [dir, reason] : found.skipped)
+  size_t damaged = 0;
+  for (const auto& [dir, reason, thinned] : found.skipped) {
+    damaged += !thinned;
     if (warn)
-      warn(fmt::format("checkpoint {} is damaged ({}); falling back to the one before",
-                       dir.filename().string(), reason));
-  if (!found.dir && !found.skipped.empty())
+      warn(fmt::format("checkpoint {} {}; falling back to the one before", dir.filename().string(),
+                       thinned ? "keeps only the weights of the best step"
+                               : fmt::format("is damaged ({})", reason)));
+  }
+  if (found.dir || found.skipped.empty()) return std::move(found.dir);
+  if (damaged == found.skipped.size())
     fail(parent.string(), "expected a valid checkpoint to go on from, got {} damaged ones",
-         found.skipped.size());
-  return std::move(found.dir);
+         damaged);
+  fail(parent.string(),
+       "expected a valid checkpoint to go on from, got {} damaged ones and {} that keep only the "
+       "weights of the best step",
+       damaged, found.skipped.size() - damaged);
 }
 
 fs::path newest_checkpoint_of(const fs::path& run) {
@@ -328,16 +354,52 @@ void clean_stale(const fs::path& parent) {
   }
 }
 
-void rotate_checkpoints(const fs::path& parent, int keep_last, const std::set<std::string>& keep,
-                        int64_t newest) {
-  for (const auto& [step, dir] : steps_in(parent))
-    if (step <= newest && keep_last-- <= 0 && !keep.contains(dir.filename().string()))
+std::vector<fs::path> rotate_checkpoints(const fs::path& parent, int keep_last,
+                                         const std::set<std::string>& keep, int64_t newest) {
+  std::vector<fs::path> spared;
+  for (const auto& [step, dir] : steps_in(parent)) {
+    if (step > newest || keep_last-- > 0) continue;
+    if (keep.contains(dir.filename().string()))
+      spared.push_back(dir);
+    else
       remove_checkpoint(dir);
+  }
+  return spared;
 }
 
 void remove_checkpoints_after(const fs::path& parent, int64_t step) {
   for (const auto& [number, dir] : steps_in(parent))
     if (number > step) remove_checkpoint(dir);
+}
+
+void drop_files(const fs::path& checkpoint, std::string_view prefix) {
+  if (fs::is_symlink(checkpoint)) return;
+  Manifest m;
+  try {
+    m = read_manifest(checkpoint);
+  } catch (const Error&) { return; }  // damaged: its files may help whoever mends it
+  const size_t dropped_before = m.dropped.size();
+  for (const FileDigest& f : m.files)
+    if (f.file.starts_with(prefix)) m.dropped.push_back(f.file);
+  std::erase_if(m.files, [&](const FileDigest& f) { return f.file.starts_with(prefix); });
+  if (m.dropped.size() > dropped_before) {
+    clean_stale(checkpoint);  // a manifest that a killed call did not finish
+    write_file_atomic(checkpoint / manifest_name, manifest_text(m));
+  }
+  std::set<fs::path> changed;
+  for (const std::string& file : m.dropped) {
+    const fs::path path = checkpoint / file;
+    if (fs::is_symlink(path.parent_path()) || !fs::exists(fs::symlink_status(path))) continue;
+    if (unlink(path.c_str()) != 0) fail_errno(path, "to delete it");
+    changed.insert(path.parent_path());
+  }
+  for (const fs::path& folder : changed) fsync_dir(folder);
+}
+
+bool has_dropped_files(const fs::path& checkpoint) {
+  try {
+    return !read_manifest(checkpoint).dropped.empty();
+  } catch (const Error&) { return false; }  // verify_checkpoint() says what is wrong with it
 }
 
 void set_link(const fs::path& run_dir, const std::string& link, const fs::path& target) {

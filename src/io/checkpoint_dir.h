@@ -38,7 +38,12 @@ class CheckpointWriter {
 };
 
 // manifest.json: {"version": 1, "files": {"state/optimizer.bin": {"size": n, "sha256": "..."}}}.
-std::vector<FileDigest> parse_manifest(std::string_view text, std::string_view where);
+// A checkpoint that drop_files() has thinned out also lists "dropped": ["state/optimizer.bin"].
+struct Manifest {
+  std::vector<FileDigest> files;
+  std::vector<std::string> dropped;  // files that the checkpoint once had
+};
+Manifest parse_manifest(std::string_view text, std::string_view where);
 
 // What of a checkpoint its reader uses: who only runs the model has no use for its state/.
 enum class CheckpointFiles { all, model };
@@ -56,15 +61,17 @@ struct FoundCheckpoint {
   struct Skipped {
     std::filesystem::path dir;
     std::string reason;
+    bool thinned = false;  // by drop_files(): whole, but of no use to who needs all its files
   };
   std::optional<std::filesystem::path> dir;
-  std::vector<Skipped> skipped;  // newer ones that do not verify; the caller says so
+  std::vector<Skipped> skipped;  // newer ones that do not serve; the caller says so
 };
 FoundCheckpoint find_newest_valid(const std::filesystem::path& parent,
                                   CheckpointFiles = CheckpointFiles::all);
 
-// Where a resumed run goes on: the newest valid checkpoint in `parent`, nothing when it has none
-// yet. `warn` is told of every damaged one that is passed over; that all are damaged is an error.
+// Where a resumed run goes on: the newest valid checkpoint in `parent` that has all its files,
+// nothing when there are no checkpoints yet. `warn` is told of every one that is passed over; that
+// none serves is an error.
 std::optional<std::filesystem::path> checkpoint_to_resume(
     const std::filesystem::path& parent, const std::function<void(const std::string&)>& warn);
 
@@ -79,8 +86,19 @@ void clean_stale(const std::filesystem::path& parent);
 // Of the checkpoints up to step `newest`, deletes all but the highest `keep_last` and the folders
 // named in `keep`. Higher ones are damaged and were passed over: they neither count nor go. A
 // folder loses its name before its files, so a kill leaves nothing that looks like a checkpoint.
-void rotate_checkpoints(const std::filesystem::path& parent, int keep_last,
-                        const std::set<std::string>& keep, int64_t newest = INT64_MAX);
+// Returns the folders that are left only because `keep` names them.
+std::vector<std::filesystem::path> rotate_checkpoints(const std::filesystem::path& parent,
+                                                      int keep_last,
+                                                      const std::set<std::string>& keep,
+                                                      int64_t newest = INT64_MAX);
+
+// Deletes the files of a checkpoint whose names begin with `prefix`. The manifest goes first: it
+// forgets the files and lists them as dropped, so that the checkpoint is whole at every moment. A
+// call that was killed is completed by the next one. A folder without a readable manifest, or one
+// behind a symbolic link, is left alone.
+void drop_files(const std::filesystem::path& checkpoint, std::string_view prefix);
+// Whether drop_files() has taken files from a checkpoint.
+bool has_dropped_files(const std::filesystem::path& checkpoint);
 
 // Deletes, in the same way, the checkpoints of all higher steps.
 void remove_checkpoints_after(const std::filesystem::path& parent, int64_t step);

@@ -203,10 +203,12 @@ void reconcile(const fs::path& run, const fs::path& checkpoint, int keep) {
     remove_link(run, "best");
   else if (fs::exists(parent / step_name(kept.best)))
     point_link(run, "best", kept.best);
-  std::set<std::string> spared{step_name(newest)};
-  for (const int64_t step : {kept.good, kept.best})
-    if (step >= 0) spared.insert(step_name(step));
-  rotate_checkpoints(parent, keep, spared, newest);
+  std::set<std::string> resumable{step_name(newest)};
+  if (kept.good >= 0) resumable.insert(step_name(kept.good));
+  std::set<std::string> spared = resumable;
+  if (kept.best >= 0) spared.insert(step_name(kept.best));
+  for (const fs::path& dir : rotate_checkpoints(parent, keep, spared, newest))
+    if (!resumable.contains(dir.filename().string())) drop_files(dir, "state/optimizer");
 }
 
 void go_back_to(const fs::path& run, const fs::path& checkpoint, int keep) {

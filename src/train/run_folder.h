@@ -44,7 +44,8 @@ std::optional<std::filesystem::path> resumed_checkpoint(
 
 // A checkpoint that is committed is the only truth of a run; all else in the folder follows from
 // it. Points `latest` at `checkpoint`, the newest, and `best` at the one that its state names, and
-// removes older ones beyond `keep`, those two, and the one a pretraining run would go back to.
+// removes older ones beyond `keep`, those two, and the one a pretraining run would go back to. A
+// checkpoint that stays only because it is the best loses its optimizer state.
 // Called after every commit and on resume, so that a kill in between loses nothing.
 void reconcile(const std::filesystem::path& run, const std::filesystem::path& checkpoint, int keep);
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "e2e/short_runs.h"
+#include "io/checkpoint_dir.h"
 #include "io/json.h"
 
 namespace hearth {
@@ -103,6 +104,10 @@ class FileFaults : public testing::TestWithParam<const char*> {
     for (const auto& entry : fs::directory_iterator(folder / "whole/checkpoints"))
       kept.insert(entry.path().filename());
     ASSERT_EQ(kept.size(), 3u) << "two by --keep, and the best";
+    for (const std::string& step : kept)
+      ASSERT_EQ(whole.contains("checkpoints/" + step + "/state/optimizer.safetensors"),
+                step != best)
+          << step << ": only the best, which no run goes on from, keeps its weights alone";
   }
 
   Arguments arguments(const fs::path& run) const {
@@ -116,6 +121,8 @@ class FileFaults : public testing::TestWithParam<const char*> {
     const Ran r = hearth::run(folder, arguments(broken));
     EXPECT_EQ(r.status, 0) << story << ": " << r.err;
     EXPECT_EQ(differences(whole, contents_of(broken)), "") << story;
+    for (const auto& entry : fs::directory_iterator(broken / "checkpoints"))
+      EXPECT_EQ(verify_checkpoint(entry.path()), std::nullopt) << story << ": " << entry.path();
   }
   std::vector<std::string> calls_made() const {
     std::vector<std::string> lines;

@@ -42,7 +42,7 @@ TEST(IoCheckpoint, CommitMakesAVerifiedFolder) {
   EXPECT_EQ(problem(made), "");
   EXPECT_EQ(names_in(dir / "run/checkpoints"), 1);
   EXPECT_EQ(read_file(made / "state/optimizer.bin").size(), 1005u);
-  const auto files = parse_manifest(read_file(made / "manifest.json"), "manifest");
+  const auto files = parse_manifest(read_file(made / "manifest.json"), "manifest").files;
   ASSERT_EQ(files.size(), 2u);
   EXPECT_EQ(files[1].file, "state/optimizer.bin");
   EXPECT_EQ(files[1].sha256, digest_file(made, "state/optimizer.bin").sha256);
@@ -107,7 +107,7 @@ TEST(IoCheckpoint, ManifestTruncatedOrFlippedNeverPassesForAnother) {
   const TempDir dir(memory_dir());
   save(dir.path(), 1);
   const std::string text = read_file(dir / "step-00000001/manifest.json");
-  const auto good = parse_manifest(text, "m");
+  const auto good = parse_manifest(text, "m").files;
   for (size_t n = 0; n + 1 < text.size(); ++n) {
     EXPECT_NE(error_of([&] { parse_manifest(text.substr(0, n), "m"); }), "") << n;
   }
@@ -116,7 +116,7 @@ TEST(IoCheckpoint, ManifestTruncatedOrFlippedNeverPassesForAnother) {
     flipped[bit / 8] = char(flipped[bit / 8] ^ (1 << bit % 8));
     std::ofstream(dir / "step-00000001/manifest.json", std::ios::binary) << flipped;
     if (problem(dir / "step-00000001") != "") continue;
-    const auto same = parse_manifest(flipped, "m");  // only white space was hit
+    const auto same = parse_manifest(flipped, "m").files;  // only white space was hit
     ASSERT_EQ(same.size(), good.size()) << flipped;
     for (size_t i = 0; i < good.size(); ++i) {
       EXPECT_EQ(same[i].file, good[i].file);
@@ -147,6 +147,13 @@ TEST(IoCheckpoint, BadManifestIsOneError) {
   expect_error(error(R"({"files":{}})"), "version and files");
   expect_error(error(R"({"version":1,"files":[]})"), "version and files");
   expect_error(error("[]"), "version and files");
+  const auto dropping = [&](std::string_view list) {
+    return error(fmt::format(R"({{"version":1,"files":{{}},"dropped":{}}})", list));
+  };
+  EXPECT_EQ(dropping(R"(["a/b"])"), "");
+  expect_error(dropping(R"(["../b"])"), "relative path");
+  expect_error(dropping("[1]"), "relative path");
+  expect_error(dropping(R"("a")"), "list of dropped files");
 }
 
 TEST(IoCheckpoint, StepNames) {
@@ -185,6 +192,74 @@ TEST(IoCheckpoint, RotateKeepsTheLastAndTheNamed) {
   for (const int64_t step : {1, 5, 6}) EXPECT_EQ(problem(dir / step_name(step)), "");
   EXPECT_TRUE(fs::exists(dir / "notes"));
   EXPECT_EQ(names_in(dir.path()), 4);
+}
+
+TEST(IoCheckpoint, RotateTellsWhatIsSparedForItsNameAlone) {
+  const TempDir dir;
+  for (int64_t step = 1; step <= 6; ++step) save(dir.path(), step);
+  const auto spared = rotate_checkpoints(dir.path(), 2, {step_name(1), step_name(5)}, 5);
+  EXPECT_EQ(spared, std::vector<fs::path>{dir / step_name(1)});
+  EXPECT_EQ(names_in(dir.path()), 4) << "1, 4 and 5, and 6, which does not count";
+}
+
+TEST(IoCheckpoint, DroppedFilesAreGoneAndTheRestIsWhole) {
+  const TempDir dir;
+  save(dir.path(), 1);
+  const fs::path made = dir / step_name(1), state = made / "state/optimizer.bin";
+  drop_files(made, "state/none");
+  EXPECT_FALSE(has_dropped_files(made));
+  drop_files(made, "state/optimizer");
+  EXPECT_TRUE(has_dropped_files(made));
+  EXPECT_FALSE(fs::exists(state));
+  EXPECT_EQ(problem(made), "");
+  EXPECT_EQ(verify_checkpoint(made, CheckpointFiles::model), std::nullopt);
+  const std::string manifest = read_file(made / "manifest.json");
+  EXPECT_EQ(parse_manifest(manifest, "m").dropped, std::vector<std::string>{"state/optimizer.bin"});
+
+  // Killed before the file was deleted, then before the manifest was renamed.
+  write_file_atomic(state, "left");
+  EXPECT_EQ(problem(made), "");
+  drop_files(made, "state/optimizer");
+  EXPECT_FALSE(fs::exists(state));
+  EXPECT_EQ(read_file(made / "manifest.json"), manifest);
+  save(dir.path(), 2);
+  write_file_atomic(dir / step_name(2) / ".tmp-manifest.json-1", "{");
+  drop_files(dir / step_name(2), "state/optimizer");
+  EXPECT_EQ(names_in(dir / step_name(2)), 3) << "model, manifest and state";
+
+  // Nothing outside the folder goes, and nothing from one that cannot be understood.
+  save(dir / "elsewhere", 3), save(dir.path(), 4), save(dir.path(), 5);
+  fs::create_directory_symlink(dir / "elsewhere" / step_name(3), dir / step_name(3));
+  drop_files(dir / step_name(3), "state/optimizer");
+  EXPECT_TRUE(fs::exists(dir / "elsewhere" / step_name(3) / "state/optimizer.bin"));
+  fs::rename(dir / step_name(4) / "state", dir / "elsewhere/state");
+  fs::create_directory_symlink(dir / "elsewhere/state", dir / step_name(4) / "state");
+  drop_files(dir / step_name(4), "state/optimizer");
+  EXPECT_TRUE(fs::exists(dir / "elsewhere/state/optimizer.bin"));
+  flip_bit(dir / step_name(5) / "manifest.json", 0);
+  drop_files(dir / step_name(5), "state/optimizer");
+  EXPECT_TRUE(fs::exists(dir / step_name(5) / "state/optimizer.bin"));
+}
+
+TEST(IoCheckpoint, ARunNeverGoesOnFromWeightsAlone) {
+  const TempDir dir;
+  for (int64_t step = 1; step <= 4; ++step) save(dir.path(), step);
+  for (const int64_t step : {1, 3}) drop_files(dir / step_name(step), "state/optimizer");
+  std::vector<std::string> said;
+  const auto warn = [&](const std::string& line) { said.push_back(line); };
+  EXPECT_EQ(checkpoint_to_resume(dir.path(), warn), dir / step_name(4));
+  EXPECT_TRUE(said.empty());
+  flip_bit(dir / step_name(4) / "state/optimizer.bin", 7);
+  EXPECT_EQ(checkpoint_to_resume(dir.path(), warn), dir / step_name(2));
+  ASSERT_EQ(said.size(), 2u);
+  EXPECT_EQ(said[1],
+            "checkpoint step-00000003 keeps only the weights of the best step; falling back to the "
+            "one before");
+  EXPECT_EQ(find_newest_valid(dir.path(), CheckpointFiles::model).dir, dir / step_name(4));
+  flip_bit(dir / step_name(2) / "state/optimizer.bin", 7);
+  expect_error(error_of([&] { checkpoint_to_resume(dir.path(), {}); }),
+               "expected a valid checkpoint to go on from, got 2 damaged ones and 2 that keep only "
+               "the weights of the best step");
 }
 
 TEST(IoCheckpoint, RemovesThoseAfterAStep) {

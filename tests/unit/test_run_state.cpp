@@ -255,17 +255,26 @@ TEST(RunFolder, IsNotNewWithoutItsConfig) {
   }
 }
 
-// A run folder with checkpoints that hold a state and nothing else.
+// A run folder with checkpoints that hold a state and no weights.
 class Reconcile : public testing::Test {
  protected:
   fs::path add(int64_t step, json more = {}) {
     make_dirs(run.path() / "checkpoints");
     CheckpointWriter w(run.path() / "checkpoints", step_name(step));
-    json run{{"step", step}, {"best_step", -1}, {"good_step", -1}};
-    run.update(more.is_null() ? json::object() : more);
+    json state{{"step", step}, {"best_step", -1}, {"good_step", -1}};
+    state.update(more.is_null() ? json::object() : more);
     write_file_atomic(w.path("state/trainer.json"),
-                      json{{"version", trainer_version}, {"run", run}}.dump());
+                      json{{"version", trainer_version}, {"run", state}}.dump());
+    write_file_atomic(w.path("state/optimizer.safetensors"), "moments");
     return w.commit();
+  }
+  // Those that a run could go on from.
+  std::set<int64_t> with_optimizer() const {
+    std::set<int64_t> all;
+    for (const int64_t step : steps())
+      if (fs::exists(run.path() / "checkpoints" / step_name(step) / "state/optimizer.safetensors"))
+        all.insert(step);
+    return all;
   }
   void link(const std::string& name, int64_t step) {
     set_link(run.path(), name, "checkpoints/" + step_name(step));
@@ -288,6 +297,16 @@ TEST_F(Reconcile, FinishesWhatAKillLeft) {
   EXPECT_EQ(linked_step(run.path(), "latest"), 5);
   EXPECT_EQ(linked_step(run.path(), "best"), 5);
   EXPECT_EQ(steps(), (std::set<int64_t>{4, 5}));
+  EXPECT_EQ(with_optimizer(), (std::set<int64_t>{4, 5}));
+}
+
+TEST_F(Reconcile, TheBestLosesItsOptimizerWhenOnlyThatKeepsIt) {
+  for (int64_t i = 1; i <= 5; ++i) {
+    reconcile(run.path(), add(i, {{"best_step", i < 2 ? -1 : 2}, {"good_step", i}}), 2);
+    EXPECT_EQ(with_optimizer(), (i == 1 ? std::set<int64_t>{1} : std::set<int64_t>{i - 1, i}));
+    EXPECT_EQ(steps().contains(2), i > 1);
+  }
+  EXPECT_EQ(verify_checkpoint(run.path() / "checkpoints" / step_name(2)), std::nullopt);
 }
 
 TEST_F(Reconcile, SparesTheBestAndTheGoodStep) {
@@ -295,6 +314,7 @@ TEST_F(Reconcile, SparesTheBestAndTheGoodStep) {
   reconcile(run.path(), run.path() / "checkpoints" / step_name(5), 1);
   EXPECT_EQ(linked_step(run.path(), "best"), 2);
   EXPECT_EQ(steps(), (std::set<int64_t>{1, 2, 5}));
+  EXPECT_EQ(with_optimizer(), (std::set<int64_t>{1, 5})) << "1 is what a bad row goes back to";
 }
 
 // A run that fell back to step 3 leaves the damaged step 5 alone and does not count it.
