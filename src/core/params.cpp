@@ -1,6 +1,8 @@
 #include "core/params.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 
 #include "core/error.h"
@@ -20,25 +22,31 @@ uint64_t hash_name(std::string_view s) {  // FNV-1a
 
 float unit(uint32_t w) { return (float(w >> 8) + 0.5f) * 0x1p-24f; }  // in (0, 1)
 
+// `in` may be a mapped file, where numbers lie at any address.
 template <class From, class To>
-void convert(To* out, const From* in, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = To(float(in[i]));
+void convert(To* out, const std::byte* in, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    From x;
+    std::memcpy(&x, in + size_t(i) * sizeof x, sizeof x);
+    out[i] = To(float(x));
+  }
 }
 
 void from_float(std::byte* out, DType d, std::span<const float> in) {
   const int64_t n = int64_t(in.size());
+  const std::byte* bytes = std::as_bytes(in).data();
   switch (d) {
     case DType::f32:
-      convert(reinterpret_cast<float*>(out), in.data(), n);
+      convert<float>(reinterpret_cast<float*>(out), bytes, n);
       return;
     case DType::f64:
-      convert(reinterpret_cast<double*>(out), in.data(), n);
+      convert<float>(reinterpret_cast<double*>(out), bytes, n);
       return;
     case DType::bf16:
-      convert(reinterpret_cast<bf16*>(out), in.data(), n);
+      convert<float>(reinterpret_cast<bf16*>(out), bytes, n);
       return;
     case DType::f16:
-      convert(reinterpret_cast<f16*>(out), in.data(), n);
+      convert<float>(reinterpret_cast<f16*>(out), bytes, n);
       return;
     default:
       fail("params", "expected a float dtype, got {}", to_string(d));
@@ -49,16 +57,16 @@ void to_float(std::span<float> out, DType d, const std::byte* in) {
   const int64_t n = int64_t(out.size());
   switch (d) {
     case DType::f32:
-      convert(out.data(), reinterpret_cast<const float*>(in), n);
+      convert<float>(out.data(), in, n);
       return;
     case DType::f64:
-      convert(out.data(), reinterpret_cast<const double*>(in), n);
+      convert<double>(out.data(), in, n);
       return;
     case DType::bf16:
-      convert(out.data(), reinterpret_cast<const bf16*>(in), n);
+      convert<bf16>(out.data(), in, n);
       return;
     case DType::f16:
-      convert(out.data(), reinterpret_cast<const f16*>(in), n);
+      convert<f16>(out.data(), in, n);
       return;
     default:
       fail("params", "expected a float dtype, got {}", to_string(d));
@@ -305,6 +313,35 @@ void ParamStore::set(Part p, const std::string& name, std::span<const float> v) 
   std::vector<std::byte> host(size_t(t.bytes()));
   from_float(host.data(), t.dtype, v);
   backend_.upload(t.data, host.data(), t.bytes());
+}
+
+void ParamStore::set(const std::string& name, int64_t first, DType from,
+                     std::span<const std::byte> bytes) {
+  set(Part::weight, name, first, from, bytes);
+  if (has_master() && trainable(name)) set(Part::master, name, first, from, bytes);
+}
+
+void ParamStore::set(Part p, const std::string& name, int64_t first, DType from,
+                     std::span<const std::byte> bytes) {
+  constexpr int64_t piece = 1 << 20;  // elements
+  const Tensor t = get(p, name);
+  const int64_t n = int64_t(bytes.size()) / size_of(from);
+  if (first < 0 || n > t.numel() || first > t.numel() - n)
+    fail("params", "expected at most {} numbers from {} on for {} {}, got {}", t.numel() - first,
+         first, name, to_string(t.shape), n);
+  std::byte* to = t.data + first * size_of(t.dtype);
+  if (from == t.dtype) return backend_.upload(to, bytes.data(), int64_t(bytes.size()));
+  std::vector<float> floats(size_t(std::min(n, piece)));
+  std::vector<std::byte> converted(
+      t.dtype == DType::f32 ? 0 : floats.size() * size_t(size_of(t.dtype)));
+  for (int64_t i = 0; i < n; i += piece) {
+    const std::span<float> part = std::span(floats).first(size_t(std::min(piece, n - i)));
+    to_float(part, from, bytes.data() + i * size_of(from));
+    if (t.dtype != DType::f32) from_float(converted.data(), t.dtype, part);
+    const void* source = t.dtype == DType::f32 ? static_cast<const void*>(part.data())
+                                               : static_cast<const void*>(converted.data());
+    backend_.upload(to + i * size_of(t.dtype), source, int64_t(part.size()) * size_of(t.dtype));
+  }
 }
 
 std::vector<float> ParamStore::values(Part p, const std::string& name) {

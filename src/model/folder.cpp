@@ -97,6 +97,32 @@ void require_zeros(const ModelFile& f, const FileTensor& t) {
            t.name, x);
 }
 
+int64_t numel(const FileTensor& t) {
+  int64_t n = 1;
+  for (const int64_t dim : t.shape) n *= dim;
+  return n;
+}
+
+// Sets the rows that one tensor of the file holds. Those that lie there as they do here go from the
+// mapping into the store without a copy in between.
+void load_rows(ParamStore& store, const FileTensor& t, const StoredTensor& stored) {
+  const int64_t first = t.row * (numel(t) / t.shape[0]);
+  if (!t.transposed && !t.head_dim) return store.set(t.param, first, stored.dtype, stored.bytes);
+  const std::vector<float> rows = to_rows(t, to_floats(stored));
+  store.set(t.param, first, DType::f32, std::as_bytes(std::span(rows)));
+}
+
+// Weights that are quantised are so from all their numbers at once.
+void load_quantised(ParamStore& store, const ModelFile& f, const ParamSpec& p,
+                    const std::vector<const FileTensor*>& tensors) {
+  std::vector<float> values;
+  for (const FileTensor* t : tensors) {
+    const std::vector<float> rows = to_rows(*t, to_floats(checked(f, *t)));
+    values.insert(values.end(), rows.begin(), rows.end());
+  }
+  store.set(p.name, values);
+}
+
 void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTensor>& tensors) {
   std::map<std::string_view, std::vector<const FileTensor*>> parts;
   for (const FileTensor& t : tensors) {
@@ -109,12 +135,15 @@ void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTe
     if (is_adapter(p.name)) continue;  // it has files of its own
     const auto it = parts.find(p.name);
     if (it == parts.end()) fail(f.where, "expected a model with parameter {}, got none", p.name);
-    std::vector<float> values;
-    for (const FileTensor* t : it->second) {
-      const std::vector<float> rows = to_rows(*t, to_floats(checked(f, *t)));
-      values.insert(values.end(), rows.begin(), rows.end());
-    }
-    store.set(p.name, values);
+    int64_t numbers = 0;
+    for (const FileTensor* t : it->second) numbers += numel(*t);
+    if (numbers != p.shape.numel())
+      fail("params", "expected {} numbers for {} {}, got {}", p.shape.numel(), p.name,
+           to_string(p.shape), numbers);
+    if (p.format == WeightFormat::plain)
+      for (const FileTensor* t : it->second) load_rows(store, *t, checked(f, *t));
+    else
+      load_quantised(store, f, p, it->second);
     parts.erase(it);
   }
   if (!parts.empty())
@@ -359,6 +388,27 @@ fs::path find_base(const fs::path& adapter) {
        places.front().string());
 }
 
+namespace {
+
+// The rows of a parameter that one tensor of the file holds, as `dtype`.
+void stream_rows(const ByteSink& sink, const FileTensor& t, ParamStore& store, Part part,
+                 DType dtype) {
+  const Tensor param = store.get(part, t.param);
+  const int64_t n = numel(t), first = t.row * (n / t.shape[0]);
+  if (!t.transposed && !t.head_dim)
+    return stream_elements(sink, store.backend(), param, first, n, dtype);
+  std::vector<std::byte> bytes;
+  bytes.reserve(size_t(n) * sizeof(float));
+  stream_elements([&](Bytes b) { bytes.insert(bytes.end(), b.begin(), b.end()); }, store.backend(),
+                  param, first, n, DType::f32);
+  FileTensor rows = t;
+  rows.row = 0;
+  sink(from_floats(from_rows(rows, {reinterpret_cast<const float*>(bytes.data()), size_t(n)}),
+                   dtype));
+}
+
+}  // namespace
+
 std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& store, DType dtype) {
   if (!is_float(dtype)) fail("weights", "expected a float type, got {}", to_string(dtype));
   const ModelConfig c = config.resolve();
@@ -372,10 +422,9 @@ std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& sto
     std::vector<int64_t> shape = t.shape;
     out.push_back({std::move(name), dtype, std::move(shape),
                    [t = std::move(t), &store, dtype, part_of](const ByteSink& sink) {
-                     const std::vector<float> numbers =
-                         t.param.empty() ? std::vector<float>(size_t(t.shape[0]))
-                                         : from_rows(t, store.values(part_of(t.param), t.param));
-                     sink(from_floats(numbers, dtype));
+                     if (t.param.empty())
+                       return sink(from_floats(std::vector<float>(size_t(t.shape[0])), dtype));
+                     stream_rows(sink, t, store, part_of(t.param), dtype);
                    }});
   }
   return out;

@@ -18,16 +18,19 @@ void widen(std::span<float> out, const std::byte* in) {
   }
 }
 
+// Numbers too large for T are looked for behind the loop, so that the loop can be vectorised.
 template <class T>
-std::vector<std::byte> narrow(std::span<const float> in) {
-  std::vector<std::byte> out(in.size() * sizeof(T));
+void narrow(std::byte* out, std::span<const float> in) {
+  const auto is_lost = [](float x) { return std::isfinite(x) && !std::isfinite(float(T(x))); };
+  bool lost = false;
   for (size_t i = 0; i < in.size(); ++i) {
     const T x = T(in[i]);
-    if (std::isfinite(in[i]) && !std::isfinite(float(x)))
-      fail("weights", "expected numbers that the dtype asked for can hold, got {}", in[i]);
-    std::memcpy(out.data() + i * sizeof x, &x, sizeof x);
+    if constexpr (sizeof x < sizeof(float)) lost |= is_lost(in[i]);
+    std::memcpy(out + i * sizeof x, &x, sizeof x);
   }
-  return out;
+  if (lost)
+    fail("weights", "expected numbers that the dtype asked for can hold, got {}",
+         *std::ranges::find_if(in, is_lost));
 }
 
 // (rows, cols) to (cols, rows), by tiles that stay in the cache.
@@ -60,39 +63,72 @@ void each_row(const FileTensor& t, int64_t rows, F copy) {
 
 }  // namespace
 
+namespace {
+
+void widen(std::span<float> out, DType d, const std::byte* in) {
+  switch (d) {
+    case DType::f32:
+      return widen<float>(out, in);
+    case DType::f64:
+      return widen<double>(out, in);
+    case DType::bf16:
+      return widen<bf16>(out, in);
+    case DType::f16:
+      return widen<f16>(out, in);
+    default:
+      fail("weights", "expected a float type, got {}", to_string(d));
+  }
+}
+
+void narrow(std::byte* out, DType d, std::span<const float> in) {
+  switch (d) {
+    case DType::f32:
+      return narrow<float>(out, in);
+    case DType::f64:
+      return narrow<double>(out, in);
+    case DType::bf16:
+      return narrow<bf16>(out, in);
+    case DType::f16:
+      return narrow<f16>(out, in);
+    default:
+      fail("weights", "expected a float type, got {}", to_string(d));
+  }
+}
+
+}  // namespace
+
 std::vector<float> to_floats(const StoredTensor& t) {
   std::vector<float> out(size_t(t.numel()));
-  switch (t.dtype) {
-    case DType::f32:
-      widen<float>(out, t.bytes.data());
-      break;
-    case DType::f64:
-      widen<double>(out, t.bytes.data());
-      break;
-    case DType::bf16:
-      widen<bf16>(out, t.bytes.data());
-      break;
-    case DType::f16:
-      widen<f16>(out, t.bytes.data());
-      break;
-    default:
-      fail("weights", "expected a float type, got {}", to_string(t.dtype));
-  }
+  widen(out, t.dtype, t.bytes.data());
   return out;
 }
 
 std::vector<std::byte> from_floats(std::span<const float> in, DType d) {
-  switch (d) {
-    case DType::f32:
-      return narrow<float>(in);
-    case DType::f64:
-      return narrow<double>(in);
-    case DType::bf16:
-      return narrow<bf16>(in);
-    case DType::f16:
-      return narrow<f16>(in);
-    default:
-      fail("weights", "expected a float type, got {}", to_string(d));
+  std::vector<std::byte> out(in.size() * size_t(size_of(d)));
+  narrow(out.data(), d, in);
+  return out;
+}
+
+void stream_elements(const ByteSink& sink, Backend& backend, const Tensor& t, int64_t first,
+                     int64_t count, DType to) {
+  constexpr int64_t piece = 1 << 20;  // elements
+  const size_t most = size_t(std::min(count, piece));
+  const int64_t size = size_of(t.dtype);
+  std::vector<std::byte> raw(most * size_t(size));
+  std::vector<float> floats(to == t.dtype ? 0 : most);
+  std::vector<std::byte> converted(to == t.dtype ? 0 : most * size_t(size_of(to)));
+  backend.enter_thread();  // the thread may be one that writes a single shard
+  for (int64_t i = 0; i < count; i += piece) {
+    const size_t n = size_t(std::min(piece, count - i));
+    backend.download(raw.data(), t.data + (first + i) * size, int64_t(n) * size);
+    if (to == t.dtype) {
+      sink(Bytes(raw).first(n * size_t(size)));
+      continue;
+    }
+    const std::span<float> part = std::span(floats).first(n);
+    widen(part, t.dtype, raw.data());
+    narrow(converted.data(), to, part);
+    sink(Bytes(converted).first(n * size_t(size_of(to))));
   }
 }
 

@@ -5,10 +5,18 @@
 #include <span>
 #include <vector>
 
+#include "core/backend.h"
+#include "io/safetensors.h"
 #include "io/stored_tensor.h"
 #include "model/hf_names.h"
 
 namespace hearth {
+
+// Gives `count` elements of a tensor of the backend from element `first` on, as `to`, in pieces of
+// a few MiB: no copy of the whole exists. Several threads may call it at once while nothing writes
+// the tensor.
+void stream_elements(const ByteSink&, Backend&, const Tensor&, int64_t first, int64_t count,
+                     DType to);
 
 std::vector<float> to_floats(const StoredTensor&);
 std::vector<std::byte> from_floats(std::span<const float>, DType);

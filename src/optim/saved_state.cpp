@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "model/tensor_rows.h"
 
 namespace hearth {
 namespace {
@@ -44,19 +45,18 @@ void expect_same_slots(const std::filesystem::path& file, const Safetensors& sav
 std::vector<TensorToWrite> optimizer_tensors(ParamStore& store) {
   std::vector<TensorToWrite> out;
   each_saved(store, [&](Part part, const ParamSpec& p, std::string name) {
-    out.push_back({std::move(name), store.dtype(part), dims(store.shape(part, p)),
-                   [&store, part, param = p.name](const ByteSink& sink) {
-                     const Tensor t = store.get(part, param);
-                     std::vector<std::byte> host(size_t(t.bytes()));
-                     store.backend().download(host.data(), t.data, t.bytes());
-                     sink(host);
+    const Tensor t = store.get(part, p.name);  // made now, by one thread
+    out.push_back({std::move(name), t.dtype, dims(t.shape),
+                   [&backend = store.backend(), t](const ByteSink& sink) {
+                     stream_elements(sink, backend, t, 0, t.numel(), t.dtype);
                    }});
   });
   return out;
 }
 
-void load_optimizer(const std::filesystem::path& file, ParamStore& store) {
-  const Safetensors saved(file);
+void load_optimizer(const std::filesystem::path& state, ParamStore& store) {
+  const Safetensors saved(state, "optimizer");
+  const std::filesystem::path file = state / "optimizer.safetensors";  // or its shards
   expect_same_slots(file, saved, store);
   each_saved(store, [&](Part part, const ParamSpec& p, const std::string& name) {
     const StoredTensor& got = saved.at(name);

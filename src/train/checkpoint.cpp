@@ -6,6 +6,7 @@
 #include "io/checkpoint_dir.h"
 #include "io/fields.h"
 #include "io/files.h"
+#include "io/parallel.h"
 #include "io/safetensors.h"
 #include "model/adapter.h"
 #include "model/folder.h"
@@ -15,16 +16,6 @@
 namespace hearth {
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-namespace {
-
-std::vector<FileDigest> write_model(const fs::path& dir, const ModelCheckpoint& c,
-                                    ParamStore& store, int32_t bos, int32_t eos) {
-  write_file_atomic(dir / "config.json", hf_config_json(c.model, store.dtype(), bos, eos));
-  return write_safetensors_model(dir, hf_tensors(c.model, store, store.dtype()));
-}
-
-}  // namespace
 
 void expect_same_settings(const json& saved, const json& now,
                           std::span<const std::string_view> free, const std::string& where) {
@@ -62,7 +53,28 @@ void write_chat_template(const fs::path& dir, const nlohmann::ordered_json& chat
 
 }  // namespace
 
-fs::path save_model_checkpoint(const fs::path& run, const ModelCheckpoint& c, ParamStore& store) {
+namespace {
+
+std::vector<FileDigest> write_weights(const fs::path& dir, const ModelCheckpoint& c,
+                                      ParamStore& store) {
+  store.backend().enter_thread();  // this may be a thread that in_parallel() started
+  return c.model.lora ? write_adapter(dir, c.model, store, c.base)
+                      : write_safetensors_model(dir, hf_tensors(c.model, store, store.dtype()));
+}
+
+std::vector<FileDigest> write_optimizer(const fs::path& dir,
+                                        const std::vector<TensorToWrite>& tensors,
+                                        int64_t shard_bytes) {
+  make_dirs(dir / "state");
+  auto digests = write_safetensors_shards(dir / "state", "optimizer", tensors, shard_bytes);
+  for (FileDigest& d : digests) d.file = "state/" + d.file;
+  return digests;
+}
+
+}  // namespace
+
+fs::path save_model_checkpoint(const fs::path& run, const ModelCheckpoint& c, ParamStore& store,
+                               int64_t shard_bytes) {
   const fs::path parent = run / "checkpoints";
   const std::string name = step_name(c.step);
   make_dirs(parent);
@@ -76,14 +88,17 @@ fs::path save_model_checkpoint(const fs::path& run, const ModelCheckpoint& c, Pa
   // Beside adapters too: where their answers end is what they learned, not their base.
   write_file_atomic(w.path("generation_config.json"),
                     hf_generation_config_json(bos, eos, c.ends, c.generation));
-  for (const FileDigest& d : c.model.lora ? write_adapter(w.dir(), c.model, store, c.base)
-                                          : write_model(w.dir(), c, store, bos, eos))
-    w.add(d);
-  make_dirs(w.dir() / "state");
-  FileDigest optimizer =
-      write_safetensors(w.dir() / "state", "optimizer.safetensors", optimizer_tensors(store));
-  optimizer.file = "state/optimizer.safetensors";
-  w.add(optimizer);
+  if (!c.model.lora)
+    write_file_atomic(w.path("config.json"), hf_config_json(c.model, store.dtype(), bos, eos));
+  // Before the threads start: the list makes the buffers that the store does not have yet.
+  const std::vector<TensorToWrite> optimizer = optimizer_tensors(store);
+  std::array<std::vector<FileDigest>, 2> digests;
+  in_parallel(digests.size(), [&](size_t i) {
+    digests[i] = i == 0 ? write_optimizer(w.dir(), optimizer, shard_bytes)
+                        : write_weights(w.dir(), c, store);
+  });
+  for (const auto& list : digests)
+    for (const FileDigest& d : list) w.add(d);
   write_file_atomic(w.path("state/trainer.json"), c.trainer.dump(1));
   const fs::path dir = w.commit();
 
@@ -95,6 +110,9 @@ json load_model_checkpoint(const fs::path& dir, const ModelConfig& model, ParamS
   const fs::path file = dir / "state" / "trainer.json";
   const json j = read_json(file);
   trainer_fields(j, file.string());
+  if (has_dropped_files(dir))
+    fail(dir.string(),
+         "this checkpoint keeps only the weights of the best step, so a run cannot go on from it");
   if (const LoraSpec& lora = model.lora; lora) {
     const AdapterSource adapter = AdapterSource::open(dir, model);
     if (adapter.spec().rank != lora.rank || adapter.spec().alpha != lora.alpha)
@@ -104,7 +122,7 @@ json load_model_checkpoint(const fs::path& dir, const ModelConfig& model, ParamS
   } else {
     ModelSource::open(dir).load(store);
   }
-  load_optimizer(dir / "state" / "optimizer.safetensors", store);
+  load_optimizer(dir / "state", store);
   return j;
 }
 

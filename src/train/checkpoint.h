@@ -1,6 +1,6 @@
 // What a checkpoint of a training run holds beside its model folder: state/optimizer.safetensors
-// and state/trainer.json. Together they make a resumed run the same run, to the bit. Of a run with
-// adapters it holds those alone, as PEFT lays them out.
+// (or shards of it) and state/trainer.json. Together they make a resumed run the same run, to the
+// bit. A run with adapters saves only the adapters, in PEFT's layout.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace hearth {
 
 // A checkpoint of any task. `trainer` is what the run continues from; its `run` is a RunState.
 struct ModelCheckpoint {
-  const ModelConfig& model;
+  ModelConfig model;
   std::string base = {};  // with model.lora: the model that the adapters belong to
   const Tokenizer* tokenizer = nullptr;
   nlohmann::ordered_json chat_template = {};  // its text, or the list tokenizer_config.json had
@@ -28,10 +28,13 @@ struct ModelCheckpoint {
   int keep = 3;
 };
 // Writes run/checkpoints/step-N whole or not at all, then reconciles the folder with it
-// (train/run_folder.h). Returns its path.
+// (train/run_folder.h). Returns its path. Files are written and hashed several at a time; an
+// optimizer state above `shard_bytes` is cut into shards so that this can be done.
 std::filesystem::path save_model_checkpoint(const std::filesystem::path& run,
-                                            const ModelCheckpoint&, ParamStore&);
-// Reads weights and moments back; gives `trainer`.
+                                            const ModelCheckpoint&, ParamStore&,
+                                            int64_t shard_bytes = int64_t(512) << 20);
+// Reads weights and moments back; gives `trainer`. A checkpoint that keeps only the weights of the
+// best step is an error.
 nlohmann::json load_model_checkpoint(const std::filesystem::path& dir, const ModelConfig&,
                                      ParamStore&);
 

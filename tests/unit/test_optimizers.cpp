@@ -290,7 +290,7 @@ TEST_F(SavedState, GoesOnToTheBit) {
       save(whole.params);
       for (const ParamSpec& p : whole.params.specs())
         second.params.set(Part::weight, p.name, whole.params.values(Part::weight, p.name));
-      load_optimizer(file(), second.params);
+      load_optimizer(folder, second.params);
       second.programs->update().set_state(whole.programs->update().state());
       second.steps = whole.steps;
       EXPECT_EQ(whole.bytes(), second.bytes());
@@ -307,7 +307,7 @@ TEST_F(SavedState, OfAnotherOptimizerIsAnError) {
     save(from.store);
     for (const OptimizerKind reads : all_kinds()) {
       Update to(*backend, DType::f32, {.optimizer = reads});
-      const std::string m = message_of([&] { load_optimizer(file(), to.store); });
+      const std::string m = message_of([&] { load_optimizer(folder, to.store); });
       SCOPED_TRACE(fmt::format("{} read as {}: {}", enum_name(wrote), enum_name(reads), m));
       EXPECT_EQ(m == "no error", wrote == reads);
       EXPECT_EQ(m.find("--optimizer") != m.npos, wrote != reads);
@@ -315,7 +315,7 @@ TEST_F(SavedState, OfAnotherOptimizerIsAnError) {
   }
   save(*std::make_unique<ParamStore>(*backend, odd_params(), DType::f32));
   Update to(*backend, DType::f32, {});
-  EXPECT_EQ(message_of([&] { load_optimizer(file(), to.store); }),
+  EXPECT_EQ(message_of([&] { load_optimizer(folder, to.store); }),
             fmt::format("[{}] expected the optimizer state moment1, moment2, got none: the "
                         "checkpoint is of another optimizer; resume with the --optimizer that the "
                         "run began with",
@@ -438,7 +438,7 @@ TEST_F(SavedState, HoldsSlotsOfAnyShapeOfSomeParameters) {
   a.set(slot_part(1), "m", std::vector<float>{1, 2, 3, 4, 5, 6, 7});
   a.set(slot_part(2), "v", std::vector<float>(131, 3));
   save(a);
-  load_optimizer(file(), b);
+  load_optimizer(folder, b);
   EXPECT_EQ(b.values(slot_part(0), "wide"), a.values(slot_part(0), "wide"));
   EXPECT_EQ(b.values(slot_part(1), "m"), (std::vector<float>{1, 2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(b.values(slot_part(2), "v"), a.values(slot_part(2), "v"));
