@@ -138,7 +138,7 @@ struct Engine::State {
   // What other threads leave for the next step, and what they may see of the last one.
   mutable std::mutex mutex;
   std::condition_variable_any arrived;
-  std::vector<std::unique_ptr<Task>> inbox;
+  std::vector<std::unique_ptr<ActiveRequest>> inbox;
   std::vector<uint64_t> cancelled;
   bool cancels_all = false;
   uint64_t ids = 0;
@@ -187,13 +187,13 @@ Job Engine::State::job(const Request& r, Clock::time_point start) const {
 uint64_t Engine::State::enqueue(Job job, Listener listener) {
   const std::lock_guard lock(mutex);
   const uint64_t id = ++ids;
-  inbox.push_back(std::make_unique<Task>(id, std::move(job), std::move(listener)));
+  inbox.push_back(std::make_unique<ActiveRequest>(id, std::move(job), std::move(listener)));
   arrived.notify_all();
   return id;
 }
 
 void Engine::State::take_inbox() {
-  std::vector<std::unique_ptr<Task>> tasks;
+  std::vector<std::unique_ptr<ActiveRequest>> tasks;
   std::vector<uint64_t> ends;
   bool all = false;
   {

@@ -170,7 +170,7 @@ void Scheduler::sweep() {
   std::erase_if(waiting_, gone);
 }
 
-std::vector<Lane*> Scheduler::lanes_of(const Task* task) {
+std::vector<Lane*> Scheduler::lanes_of(const ActiveRequest* task) {
   std::vector<Lane*> all;
   const auto look = [&](const auto& lanes) {
     for (const auto& lane : lanes)

@@ -11,11 +11,11 @@
 
 namespace hearth {
 
-struct Task;  // a request while it runs: see stepper.h
+struct ActiveRequest;  // a request while it runs: see stepper.h
 
 // One sequence on its way through the cache.
 struct Lane {
-  Task* task;
+  ActiveRequest* task;
   int sample;
   Sequence sequence;
   std::vector<int32_t> tokens;  // of the prompt, and of the completion so far
@@ -72,7 +72,7 @@ class Scheduler {
   bool empty() const { return active_.empty() && waiting_.empty(); }
   int64_t active() const { return int64_t(active_.size()); }
   int64_t waiting() const { return int64_t(waiting_.size()); }
-  std::vector<Lane*> lanes_of(const Task*);  // by age
+  std::vector<Lane*> lanes_of(const ActiveRequest*);  // by age
   const SchedulerStats& stats() const { return stats_; }
 
  private:

@@ -43,8 +43,8 @@ bool Stepper::step() {
   return works;
 }
 
-void Stepper::start(std::unique_ptr<Task> owned) {
-  Task& t = *owned;
+void Stepper::start(std::unique_ptr<ActiveRequest> owned) {
+  ActiveRequest& t = *owned;
   tasks_.emplace(t.id, std::move(owned));
   if (t.job.request.beams > 1) t.search = std::make_unique<BeamSearch>(t.job);
   auto lane = std::make_unique<Lane>(Lane{.task = &t,
@@ -130,7 +130,7 @@ void Stepper::take_in() {
     if (s.lane) --s.lane->under_way;
   for (const Share& s : now_.shares) {
     if (!s.lane || s.lane->ended) continue;  // cancelled, perhaps by another lane's listener
-    Task& t = *s.lane->task;
+    ActiveRequest& t = *s.lane->task;
     try {
       advance(s);
     } catch (...) {
@@ -154,7 +154,7 @@ void Stepper::abandon_unless_wanted(Flight& f) {
 
 // Whether the log-probability of a token that the host draws is the kernel of training's to tell:
 // at 1 the host's own is that, where the host is the device.
-bool Stepper::tempers(const Task& t) const {
+bool Stepper::tempers(const ActiveRequest& t) const {
   const SamplingSpec& s = t.job.sampling();
   return s.logprobs >= 0 && s.logprobs_at_temperature && s.temperature > 0 &&
          (s.temperature != 1 || runner_.softcaps() || runner_.draws());
@@ -162,7 +162,7 @@ bool Stepper::tempers(const Task& t) const {
 
 // Whether the device can draw the tokens of the lane's sequence.
 bool Stepper::draws_on_device(const Lane& lane) const {
-  const Task& t = *lane.task;
+  const ActiveRequest& t = *lane.task;
   // Log-probabilities are over every token of the model, also those that cannot be drawn.
   const bool tells = t.job.sampling().logprobs < 0 || runner_.draws_any_token() || tempers(t);
   return runner_.draws() && !t.search && tells && lane.sequence.controls(0);
@@ -171,7 +171,7 @@ bool Stepper::draws_on_device(const Lane& lane) const {
 // How the device draws what follows place p of the lane, where it does: scores of the prompt, beams
 // and samples that share a row want its logits.
 std::optional<SampleControls> Stepper::device_draw(const Lane& lane, int64_t p) const {
-  const Task& t = *lane.task;
+  const ActiveRequest& t = *lane.task;
   const int64_t ahead = p + 1 - lane.size();
   if (ahead < 0 || (!t.forked && t.job.request.n > 1) || !draws_on_device(lane)) return {};
   return lane.sequence.controls(ahead);
@@ -215,7 +215,7 @@ void Stepper::score_prompt(const Share& share) {
 
 // All tokens of the lane have been fed: `row` is what follows.
 void Stepper::ready(Lane& lane, int64_t row) {
-  Task& t = *lane.task;
+  ActiveRequest& t = *lane.task;
   if (t.search) {
     const std::span<const float> logits = runner_.logits(row);
     lane.logits.assign(logits.begin(), logits.end());
@@ -229,7 +229,7 @@ void Stepper::ready(Lane& lane, int64_t row) {
 
 // The samples of a prompt begin together, from the same blocks.
 std::vector<Lane*> Stepper::fork(Lane& lane) {
-  Task& t = *lane.task;
+  ActiveRequest& t = *lane.task;
   t.forked = true;
   lane.held_back = 0;
   std::vector<Lane*> lanes{&lane};
@@ -249,7 +249,7 @@ std::vector<Lane*> Stepper::fork(Lane& lane) {
 void Stepper::draw(Lane& lane, int64_t row) {
   Sequence& s = lane.sequence;
   if (s.finished()) return settle(lane);  // there was no more to do than to score the prompt
-  Task& t = *lane.task;
+  ActiveRequest& t = *lane.task;
   int32_t token;
   std::optional<TokenLogprob> logprob;
   if (now_.feed.draws[size_t(row)]) {
@@ -283,14 +283,14 @@ void Stepper::draw(Lane& lane, int64_t row) {
 }
 
 void Stepper::settle(Lane& lane) {
-  Task& t = *lane.task;
+  ActiveRequest& t = *lane.task;
   lane.ended = true;
   t.results[size_t(lane.sample)] = std::move(lane.sequence.completion);
   if (--t.left == 0) end(t, std::move(t.results));
 }
 
 // Once every beam has its logits: the beams that follow, each from its parent's blocks.
-void Stepper::search(Task& t) {
+void Stepper::search(ActiveRequest& t) {
   const std::vector<Lane*> lanes = scheduler_.lanes_of(&t);
   std::vector<BeamSearch::Beam> beams;
   for (const Lane* lane : lanes) {
@@ -321,7 +321,7 @@ void Stepper::search(Task& t) {
   for (Lane* lane : lanes) lane->ended = true;
 }
 
-void Stepper::tell_search(Task& t, const std::vector<Completion>& best) {
+void Stepper::tell_search(ActiveRequest& t, const std::vector<Completion>& best) {
   for (size_t i = 0; t.listener.token && i < best.size(); ++i) {
     const Completion& c = best[i];
     for (size_t k = 0; k < c.tokens.size(); ++k) {
@@ -333,7 +333,7 @@ void Stepper::tell_search(Task& t, const std::vector<Completion>& best) {
   }
 }
 
-void Stepper::cancel(Task& t) {
+void Stepper::cancel(ActiveRequest& t) {
   for (Lane* lane : scheduler_.lanes_of(&t)) {
     if (t.search) continue;  // what its beams hold is no result
     lane->sequence.finish("cancelled");
@@ -344,7 +344,7 @@ void Stepper::cancel(Task& t) {
   end(t, std::move(t.results));
 }
 
-void Stepper::end(Task& t, std::vector<Completion> results, std::exception_ptr error) {
+void Stepper::end(ActiveRequest& t, std::vector<Completion> results, std::exception_ptr error) {
   for (Lane* lane : scheduler_.lanes_of(&t)) lane->ended = true;
   ended_.push_back(std::move(tasks_.at(t.id)));
   tasks_.erase(t.id);

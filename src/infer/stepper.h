@@ -14,8 +14,8 @@
 namespace hearth {
 
 // A request while it runs.
-struct Task {
-  Task(uint64_t id, Job j, Listener l)
+struct ActiveRequest {
+  ActiveRequest(uint64_t id, Job j, Listener l)
       : id(id), job(std::move(j)), listener(std::move(l)), left(job.request.n) {
     results.resize(size_t(job.request.n));
   }
@@ -32,7 +32,7 @@ class Stepper {
  public:
   Stepper(const ModelConfig&, ParamStore&, Backend&, const RunnerSpec&, const SchedulerSpec&);
 
-  void start(std::unique_ptr<Task>);
+  void start(std::unique_ptr<ActiveRequest>);
   void cancel(uint64_t id);
   void cancel_all();
   bool step();  // false: there was nothing to do
@@ -58,27 +58,28 @@ class Stepper {
   void abandon_unless_wanted(Flight&);
   void advance(const Share&);
   void score_prompt(const Share&);
-  bool tempers(const Task&) const;
+  bool tempers(const ActiveRequest&) const;
   bool draws_on_device(const Lane&) const;
   std::optional<SampleControls> device_draw(const Lane&, int64_t p) const;
   // `row`: of the runner's wanted rows
   void ready(Lane&, int64_t row);
   void draw(Lane&, int64_t row);
   std::vector<Lane*> fork(Lane&);
-  void search(Task&);
-  void tell_search(Task&, const std::vector<Completion>&);
+  void search(ActiveRequest&);
+  void tell_search(ActiveRequest&, const std::vector<Completion>&);
   void settle(Lane&);
-  void cancel(Task&);
-  void end(Task&, std::vector<Completion>, std::exception_ptr = {});
+  void cancel(ActiveRequest&);
+  void end(ActiveRequest&, std::vector<Completion>, std::exception_ptr = {});
 
   int64_t drafts_;
   Runner runner_;
   BlockPool pool_;
   Scheduler scheduler_;
-  std::map<uint64_t, std::unique_ptr<Task>> tasks_;
-  std::vector<std::unique_ptr<Task>> ended_;  // lanes of this step may still refer to them; a lane
-                                              // that has ended is not asked for its task later
-  Flight now_, next_;                         // what is taken in, and what was launched behind it
+  std::map<uint64_t, std::unique_ptr<ActiveRequest>> tasks_;
+  std::vector<std::unique_ptr<ActiveRequest>>
+      ended_;          // lanes of this step may still refer to them; a lane
+                       // that has ended is not asked for its task later
+  Flight now_, next_;  // what is taken in, and what was launched behind it
   EngineStats stats_;
 };
 

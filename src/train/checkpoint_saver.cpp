@@ -50,7 +50,8 @@ struct Saved {
 };
 
 Saved saved_of(const ParamStore& store, bool adapters) {
-  Saved s{{store.specs().begin(), store.specs().end()}, {Part::moment1, Part::moment2}};
+  Saved s{{store.specs().begin(), store.specs().end()}, {}};
+  for (size_t i = 0; i < store.slots().size(); ++i) s.parts.push_back(slot_part(i));
   if (adapters) std::erase_if(s.specs, [](const ParamSpec& p) { return !p.trainable; });
   // The writers prefer masters to weights, which only frozen parameters do not have.
   const auto frozen = [](const ParamSpec& p) { return !p.trainable; };
@@ -70,7 +71,9 @@ struct CheckpointSaver::Snapshot {
       : source(&from),
         memory(std::make_unique<HostMemory>(from.backend())),
         parts(std::move(saved.parts)),
-        params(*memory, std::move(saved.specs), from.dtype()) {}
+        params(*memory, std::move(saved.specs), from.dtype()) {
+    params.declare(from.slots());
+  }
 
   int64_t bytes() const {
     int64_t sum = 0;

@@ -7,7 +7,7 @@
 #include "io/checkpoint_dir.h"
 #include "io/process_memory.h"
 #include "io/terminal.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint_saver.h"
 #include "train/log.h"
 #include "train/run_folder.h"
 
@@ -41,7 +41,8 @@ class Run {
         task_(task),
         backend_(model.memory.backend),
         steps_(task.steps()),
-        guard_(state_, {.spike_z = config.spike_z, .fp16 = config.dtype == TrainDType::fp16}) {
+        guard_(state_, {.spike_z = config.spike_z, .fp16 = config.dtype == TrainDType::fp16}),
+        saver_(spec.run, {.warn = spec.warn}) {
     free_ = all_free(task.free_settings());
   }
 
@@ -57,8 +58,10 @@ class Run {
     evaluate();
     if (finished) spec_.tell(finished_already(spec_.run, state_.step, steps_));
     std::string reason = at_target() ? "target" : evaluation_is_due() ? "stopped" : "steps";
-    if (improved_) checkpoint();  // of a run that was stopped in this evaluation
+    if (improved_) checkpoint(Last::no);  // of a run that was stopped in this evaluation
+    if (saves_on_the_way()) saver_.reserve(model_.config, model_.params);
     while (state_.step < steps_ && reason == "steps") reason = advance();
+    saver_.finish();
     log_->sync();
     if (!finished) task_.conclude(reason, checkpoint_path());
     return result(reason);
@@ -81,6 +84,12 @@ class Run {
   bool checkpoint_is_due() const {
     const int64_t every = config_.checkpoint_every;
     return every > 0 && state_.step / every > std::max<int64_t>(0, state_.good_step) / every;
+  }
+
+  // Whether training goes on after a checkpoint: then it is written beside it.
+  bool saves_on_the_way() const {
+    const int64_t every = config_.checkpoint_every;
+    return state_.step < steps_ && ((every > 0 && every < steps_) || task_.evaluates());
   }
 
   // Only after everything that can be checked without it: a bad call leaves no folder behind.
@@ -151,7 +160,7 @@ class Run {
   std::string advance() {
     if (!step()) {  // one that was undone, or none: a signal came first
       if (!spec_.stopped()) return "steps";
-      checkpoint();
+      checkpoint(Last::yes);
       return "stopped";
     }
     evaluate();
@@ -160,7 +169,10 @@ class Run {
     const bool good = state_.update.streak == 0, done = state_.step == steps_;
     // In a row of bad steps the next evaluation finds the best, if there is to be one.
     improved_ = improved_ && (good || done || reason == "target");
-    if (done || reason != "steps" || (good && (improved_ || checkpoint_is_due()))) checkpoint();
+    if (done || reason != "steps")
+      checkpoint(Last::yes);
+    else if (good && (improved_ || checkpoint_is_due()))
+      checkpoint(Last::no);
     return reason;
   }
 
@@ -195,7 +207,7 @@ class Run {
   void checkpoint_before_error() {
     if (state_.step == 0) return;
     try {
-      checkpoint();
+      checkpoint(Last::yes);
     } catch (const Error& e) {  // the first error is the one that is thrown on
       spec_.tell(e.what());
     }
@@ -239,6 +251,7 @@ class Run {
            "expected steps to learn from, got {} and no checkpoint to go back to; try a lower --lr "
            "{}",
            why, state_.spikes ? "or a higher --spike-z" : "or a longer --warmup");
+    saver_.finish();
     const fs::path good = spec_.run / "checkpoints" / step_name(state_.good_step);
     if (const auto problem = verify_checkpoint(good))
       fail(good.string(), "expected a checkpoint to go back to after {} bad steps in a row, got {}",
@@ -282,14 +295,26 @@ class Run {
                                                            : *r->value < *state_.best_eval));
   }
 
+  enum class Last : bool { no, yes };
+
   // Nothing is written where nothing was learned since the last one, unless that one has just
-  // turned out to be the best: then it is written again, with this in its state.
-  void checkpoint() {
+  // turned out to be the best: then it is written again, with this in its state. The last
+  // checkpoint of a run is there when this returns; others are written beside training.
+  void checkpoint(Last last) {
     if (state_.step == saved_ && !improved_) return;
     log_->sync();
     state_.log = log_->log_mark(), state_.samples = log_->samples_mark();
     if (improved_) state_.best_eval = state_.last_eval, state_.best_step = state_.step;
     if (state_.update.streak == 0) state_.good_step = state_.step;
+    if (last == Last::yes)
+      saver_.save_in_place(contents(), model_.params);
+    else
+      saver_.save(contents(), model_.params);
+    last_checkpoint_ = spec_.run / "checkpoints" / step_name(state_.step);
+    saved_ = state_.step, improved_ = false;
+  }
+
+  ModelCheckpoint contents() const {
     json trainer{{"version", trainer_version},
                  {std::string(task_.kind()), settings_},
                  {"run", state_.to_json()},
@@ -301,19 +326,15 @@ class Run {
       trainer["base_path"] = path_from_run(model_.source->path(), spec_.run);
     }
     if (const std::string digest = task_.data_digest(); !digest.empty()) trainer["data"] = digest;
-    last_checkpoint_ =
-        save_model_checkpoint(spec_.run,
-                              {.model = model_.config,
-                               .base = base,
-                               .tokenizer = model_.tokenizer ? &*model_.tokenizer : nullptr,
-                               .chat_template = model_.chat_template,
-                               .ends = model_.ends,
-                               .generation = model_.generation,
-                               .trainer = std::move(trainer),
-                               .step = state_.step,
-                               .keep = config_.keep},
-                              model_.params);
-    saved_ = state_.step, improved_ = false;
+    return {.model = model_.config,
+            .base = base,
+            .tokenizer = model_.tokenizer ? &*model_.tokenizer : nullptr,
+            .chat_template = model_.chat_template,
+            .ends = model_.ends,
+            .generation = model_.generation,
+            .trainer = std::move(trainer),
+            .step = state_.step,
+            .keep = config_.keep};
   }
 
   fs::path checkpoint_path() const { return last_checkpoint_.value_or(fs::path()); }
@@ -342,6 +363,7 @@ class Run {
   RunState state_;
   StepGuard guard_;
   Fd lock_;
+  CheckpointSaver saver_;  // after the lock, which it needs to the end
   std::unique_ptr<RunLog> log_;
   std::optional<fs::path> last_checkpoint_;
   int64_t saved_ = 0;      // the step of it
