@@ -1,5 +1,6 @@
 // Checkpoints written beside training: the same bytes as by a plain writer, errors that reach the
 // run, and nothing lost whenever the saver goes away.
+#include "optim/optimizer.h"
 #include "train/checkpoint_saver.h"
 
 #include <sys/resource.h>
@@ -62,11 +63,12 @@ class CountedBackend final : public Backend {
 struct Trained {
   Trained(const ModelConfig& c, DType dtype)
       : config(c.resolve()), params(backend, decoder_params(config), dtype) {
+    params.declare(slots_of(UpdateSpec{}));
     train(1);
   }
   void train(uint64_t seed) {
     params.initialise(seed);
-    for (const Part part : {Part::moment1, Part::moment2, Part::master}) {
+    for (const Part part : {slot_part(0), slot_part(1), Part::master}) {
       if (part == Part::master && !params.has_master()) continue;
       for (const ParamSpec& p : params.specs()) {
         if (!p.trainable) continue;
@@ -79,7 +81,8 @@ struct Trained {
   ModelCheckpoint at(int64_t step, int64_t best = -1, int keep = 3) const {
     return {.model = config,
             .base = "somewhere/base",
-            .trainer = {{"version", 1}, {"run", {{"step", step}, {"best_step", best}}}},
+            .trainer = {{"version", trainer_version},
+                        {"run", {{"step", step}, {"best_step", best}, {"good_step", -1}}}},
             .step = step,
             .keep = keep};
   }
@@ -108,7 +111,7 @@ std::map<std::string, std::string> written_plainly(Trained& m) {
                          sink(from_floats(from_rows(t, m.params.values(part, t.param)), dtype));
                        }});
   const std::pair<Part, const char*> parts[] = {
-      {Part::moment1, "moment1."}, {Part::moment2, "moment2."}, {Part::master, "master."}};
+      {slot_part(0), "moment1."}, {slot_part(1), "moment2."}, {Part::master, "master."}};
   for (const auto& [p, prefix] : parts) {
     if (p == Part::master && !m.params.has_master()) continue;
     for (const ParamSpec& s : m.params.specs())
@@ -144,10 +147,8 @@ TEST(CheckpointSaver, WritesTheBytesOfThePlainWriter) {
       back.train(3), m.train(1);
       EXPECT_EQ(load_model_checkpoint(dir, m.config, back.params)["run"]["step"], 1);
       for (const ParamSpec& p : m.params.specs()) {
-        EXPECT_EQ(back.params.values(Part::moment1, p.name),
-                  m.params.values(Part::moment1, p.name));
-        EXPECT_EQ(back.params.values(Part::moment2, p.name),
-                  m.params.values(Part::moment2, p.name));
+        EXPECT_EQ(back.params.values(slot_part(0), p.name), m.params.values(slot_part(0), p.name));
+        EXPECT_EQ(back.params.values(slot_part(1), p.name), m.params.values(slot_part(1), p.name));
         if (m.params.has_master())
           EXPECT_EQ(back.params.values(Part::master, p.name),
                     m.params.values(Part::master, p.name));
@@ -314,7 +315,7 @@ TEST(CheckpointSaver, ALargeOptimizerStateIsCutIntoShards) {
   EXPECT_EQ(verify_checkpoint(newest), std::nullopt);
   back.train(3);
   load_model_checkpoint(newest, m.config, back.params);
-  for (const Part part : {Part::moment1, Part::moment2, Part::master})
+  for (const Part part : {slot_part(0), slot_part(1), Part::master})
     for (const ParamSpec& p : m.params.specs())
       EXPECT_EQ(back.params.values(part, p.name), m.params.values(part, p.name)) << p.name;
 
