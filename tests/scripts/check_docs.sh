@@ -14,7 +14,7 @@ fresh() {
   mkdir -p "$copy/bench" "$copy/scripts" "$copy/tests"
   cp -r "$source"/{README.md,CONTRIBUTING.md,CHANGELOG.md,docs} "$copy"
   cp -r "$source/bench/results" "$copy/bench"
-  cp -r "$source/tests/data" "$copy/tests"
+  cp -r "$source"/tests/{data,parity} "$copy/tests"
   cp "$source"/scripts/{figures,check-docs} "$copy/scripts"
 }
 passes() { "$@" >"$copy/said" 2>&1 || { echo "expected $* to pass, got:"; cat "$copy/said"; exit 1; }; }
