@@ -90,7 +90,7 @@ class DpoTask : public ExampleTask {
       });
       programs_.backward(d);
     });
-    r.loss = totals.mean(totals.loss);
+    r.loss = totals.mean(totals.loss), r.examples = totals.pairs;
     c.guard.update(update(), c.scalars, r.loss);
     r.more = totals.json();
     return r;

@@ -93,14 +93,15 @@ ExampleTask::ExampleTask(const AlignConfig& c, AlignModel& model, const Shape& s
       programs_(programs_spec(model, c), model.memory),
       config_(c),
       shape_(shape),
-      update_("align", model.memory, c.update_spec()),
       order_{shape.items, uint64_t(items_per_step(c)), c.seed} {
   micro_ = c.batch ? c.batch : fitting_micro_batch();
   const Room room = Room::of(model.memory.backend, &model.params);
-  expect_fit(need(micro_), room.free_bytes,
-             micro_ > 1 ? "--batch 0 (the largest that fits), --recompute block or a shorter "
-                          "--max-length needs less"
-                        : "--recompute block, a shorter --max-length or --lora needs less");
+  expect_fit(
+      need(micro_), room.free_bytes,
+      fmt::format("{}--recompute block, a shorter --max-length, --dtype bf16, --lora{} needs "
+                  "less memory",
+                  micro_ > 1 ? "--batch 0 (the largest that fits), " : "",
+                  room.far_memory ? " or --offload" : ""));
 }
 
 std::span<const std::string_view> ExampleTask::free_settings() const {

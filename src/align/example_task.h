@@ -47,11 +47,15 @@ class ExampleTask : public Task {
   int64_t steps() const override {
     return config_.steps ? config_.steps : config_.epochs * order_.steps_per_epoch();
   }
-  UpdateProgram& update() override { return update_; }
+  UpdateProgram& update() override {
+    if (!update_) update_.emplace("align", model_.memory, config_.update_spec());
+    return *update_;
+  }
   std::span<const std::string_view> free_settings() const override;
   std::optional<MemoryNeed> memory_need() const override { return need(micro_); }
-  void load(RunState&, const StateFields& saved, bool) override {
+  void load(RunState& state, const StateFields& saved, bool) override {
     micro_ = saved.integer("micro_batch", 1);
+    programs_.set_logits_bytes(state.logits_bytes);
   }
   nlohmann::json save() const override { return {{"micro_batch", micro_}}; }
 
@@ -79,7 +83,7 @@ class ExampleTask : public Task {
 
   const AlignConfig& config_;
   Shape shape_;
-  UpdateProgram update_;
+  std::optional<UpdateProgram> update_;  // made when first used: a plan counts its buffers as free
   StepOrder order_;
   int64_t micro_ = 1;  // items of a micro-batch
 };

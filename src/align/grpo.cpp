@@ -60,7 +60,8 @@ class GrpoTask : public Task {
   std::string data_digest() const override { return train_.rows_digest(); }
   std::optional<MemoryNeed> memory_need() const override { return stepper_->memory_need(); }
 
-  bool prepare() override {
+  // Checks the memory, too: before there is a folder.
+  void make_stepper() {
     int64_t longest = train_.longest();
     if (held_) longest = std::max(longest, held_->longest());
     stepper_ = std::make_unique<GrpoStepper>(
@@ -72,7 +73,6 @@ class GrpoTask : public Task {
                      .interrupt = spec_.stop,
                      .load_reference = [this](ParamStore& to) { model_.source->load(to); }},
         model_.params, backend_, rewards_);
-    return true;
   }
 
   void begin(RunState&) override {
@@ -80,7 +80,7 @@ class GrpoTask : public Task {
     state_.micro_tokens = stepper_->micro_tokens();
   }
 
-  void load(RunState&, const StateFields& saved, bool) override {
+  void load(RunState& run, const StateFields& saved, bool) override {
     if (saved.text("asked") != asked_)
       saved.refuse("asked", "the tokenizer and the ends of texts that the run began with",
                    "others");
@@ -89,6 +89,7 @@ class GrpoTask : public Task {
       saved.refuse("beta", "0, for this run has no reference model", state_.beta);
     rewards_.count_on(state_.rewards, "state/trainer.json");
     stepper_->set_micro_tokens(state_.micro_tokens);
+    stepper_->set_logits_bytes(run.logits_bytes);
     stepper_->engine().forget();
   }
 
@@ -284,6 +285,7 @@ GrpoResult grpo(const GrpoConfig& c, const RunSpec& spec, Backend& backend) {
     nothing.reason = "stopped";
     return task.result(nothing);
   }
+  task.make_stepper();
   return task.result(run_task(spec, c, settings, model, task));
 }
 

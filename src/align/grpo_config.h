@@ -80,21 +80,22 @@ struct GrpoConfig : RunConfig {
     v("reward_failures", reward_failures,
       "completions a reward may leave unscored before the run ends; -1: any number");
     v("stockfish", stockfish, "path, auto or none: labels chess prompts that have no truth");
-    v("stockfish_nodes", stockfish_nodes, "searched a position");
+    v("stockfish_nodes", stockfish_nodes, "Stockfish nodes per position");
     v("prompts", prompts, "prompts a step");
     v("group", group, "completions of each prompt");
     v("max_completion", max_completion, "tokens of a completion at most");
-    v("temperature", temperature, "of sampling; log-probabilities are taken at it too");
+    v("temperature", temperature, "sampling temperature; log-probabilities use it too");
     v("scale", scale, "group, batch or none: whose deviation divides advantages");
     v("baseline", baseline,
       "mean, median, ema or leave_one_out: what rewards are measured against");
-    v("ema_decay", ema_decay, "of the moving mean");
+    v("ema_decay", ema_decay, "decay rate of the moving-average baseline");
     v("reduction", reduction, "grpo, bnpo, dr_grpo or dapo: how token terms become a loss");
     v("ratio", ratio, "token, or sequence (GSPO)");
     v("epsilon", epsilon, "ratios are clipped below 1 - epsilon");
-    v("epsilon_high", epsilon_high, "and above 1 + this; 0: as epsilon");
-    v("beta", beta, "of the KL to the model the run began from; 0: no such model is kept");
-    v("kl_target", kl_target, "beta follows the KL to this; 0: it stays");
+    v("epsilon_high", epsilon_high,
+      "ratios are clipped above 1 + epsilon_high; 0: the same as epsilon");
+    v("beta", beta, "weight of the KL penalty toward the reference model; 0: no reference model");
+    v("kl_target", kl_target, "adapt beta so that the KL approaches this value; 0: fixed beta");
     v("kl", kl, "k1, k2 or k3");
     v("importance_cap", importance_cap,
       "correct for the sampler by importance up to this; 0: the sampler's numbers are the old "

@@ -41,13 +41,13 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
                     .logits_bytes = backend_.logits_bytes(),
                     .keep_bytes = backend_.kept_logits_bytes()};
   programs_ = std::make_unique<LogprobPrograms>(programs_spec_, memory_);
-  update_ = std::make_unique<UpdateProgram>("grpo", memory_, config_.update_spec());
   if (config_.beta > 0) make_reference(programs_spec_);
   micro_tokens_ = config_.micro_tokens ? config_.micro_tokens : fitting_micro_tokens();
-  expect_fit(
-      need(micro_tokens_), room(),
-      "--micro-tokens 0 (the most that fit), --recompute block, a shorter --max-completion or "
-      "--lora needs less");
+  expect_fit(need(micro_tokens_), room(),
+             fmt::format("{}a smaller --rollout-batch, --recompute block, a shorter "
+                         "--max-completion, --lora{} needs less memory",
+                         config_.micro_tokens ? "--micro-tokens 0 (the most that fit), " : "",
+                         backend_.has_far_memory() ? " or --offload" : ""));
   make_engine();
 }
 
@@ -56,7 +56,7 @@ void GrpoStepper::make_reference(LogprobProgramsSpec spec) {
   spec.name = "reference", spec.entropy = false, spec.adapters = false;
   if (!model_.lora) {
     reference_store_ =
-        std::make_unique<ParamStore>(backend_, decoder_params(model_), store_.dtype());
+        std::make_unique<ParamStore>(backend_, frozen(decoder_params(model_)), store_.dtype());
     spec_.load_reference(*reference_store_);
     reference_memory_ = std::make_unique<Memory>(backend_, reference_store_.get());
   }
@@ -105,6 +105,11 @@ MemoryNeed GrpoStepper::need(int64_t micro_tokens) const {
 int64_t GrpoStepper::room() const {
   return Room::of(backend_, &store_).free_bytes +
          (reference_store_ ? reference_store_->part_bytes(Part::weight) : 0);
+}
+
+UpdateProgram& GrpoStepper::update() {
+  if (!update_) update_ = std::make_unique<UpdateProgram>("grpo", memory_, config_.update_spec());
+  return *update_;
 }
 
 // The whole step at once, or as much of it as fits beside the engine.
@@ -214,8 +219,8 @@ void GrpoStepper::update_weights(StepFindings& f, const std::vector<PolicySample
       std::vector<PolicySample> some;
       if (parts > 1) some = part_of(samples, c.step, pass, part, parts);
       Scalars s = c.scalars;
-      s.step = uint32_t(state.version);
-      add_update(f, policy_step(*programs_, *update_, c.guard, parts > 1 ? some : samples, spec, s,
+      s.step = uint32_t(state.version), s.loss_scale = c.guard.loss_scale();
+      add_update(f, policy_step(*programs_, update(), c.guard, parts > 1 ? some : samples, spec, s,
                                 model_.context, gap));
       ++state.version;
     }

@@ -49,12 +49,13 @@ class GrpoStepper {
   StepFindings step(std::span<const EncodedPrompt>, const StepContext&, GrpoState&);  // both
 
   Engine& engine() { return *engine_; }
-  UpdateProgram& update() { return *update_; }
+  UpdateProgram& update();  // made when first used: a plan counts its buffers as free
   // Bytes by part of the whole: training in micro-batches of micro_tokens(), a reference, the
   // cache.
   MemoryNeed memory_need() const { return need(micro_tokens_); }
   int64_t micro_tokens() const { return micro_tokens_; }
   void set_micro_tokens(int64_t n) { micro_tokens_ = n; }
+  void set_logits_bytes(int64_t n) { programs_->set_logits_bytes(n); }
   RolloutSpec rollout_spec(int64_t step) const;
 
  private:

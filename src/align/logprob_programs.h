@@ -54,6 +54,13 @@ class LogprobPrograms {
   };
   static MemoryNeed need(const LogprobProgramsSpec&, const BatchSize&, const UpdateSpec&);
 
+  // How the head's gradient is added up: a resumed run keeps what it began with.
+  void set_logits_bytes(int64_t bytes) {
+    if (bytes == spec_.logits_bytes) return;
+    spec_.logits_bytes = bytes;
+    programs_.clear(), pending_ = nullptr;
+  }
+
   // Nothing is kept and no gradient touched.
   Logprobs score(const TokenBatch&);
   // Launches a forward pass that keeps what backward() needs: nothing else may run on this memory

@@ -41,7 +41,8 @@ std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
 
 LiveReference::LiveReference(const ModelSource& source, Backend& backend, LogprobProgramsSpec spec,
                              int64_t max_length)
-    : params_(std::make_unique<ParamStore>(backend, decoder_params(source.config()), spec.dtype)),
+    : params_(std::make_unique<ParamStore>(backend, frozen(decoder_params(source.config())),
+                                           spec.dtype)),
       memory_(std::make_unique<Memory>(backend, params_.get())),
       programs_(std::make_unique<LogprobPrograms>(spec, *memory_)),
       max_length_(max_length) {

@@ -64,6 +64,7 @@ class SftTask : public ExampleTask {
     }
     r.loss /= double(targets);
     c.guard.update(update(), c.scalars, r.loss);
+    r.examples = examples;
     r.more = {{"examples", examples}, {"targets", targets}};
     return r;
   }

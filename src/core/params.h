@@ -186,6 +186,12 @@ class ParamStore {
   std::map<std::string, QuantisedParam> quantised_;
 };
 
+// The parameters of a model that is only run: weights, and no masters beside them.
+inline std::vector<ParamSpec> frozen(std::vector<ParamSpec> all) {
+  for (ParamSpec& p : all) p.trainable = false;
+  return all;
+}
+
 // The values `init` gives elements [first, first + out.size()) of the parameter `name`; first is a
 // multiple of 4.
 void draw(std::span<float> out, const Init&, uint64_t seed, std::string_view name,

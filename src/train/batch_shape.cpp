@@ -73,7 +73,7 @@ ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const B
 std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig& c,
                                      const Room& room, std::span<const int64_t> chosen) {
   if (c.offload && !room.far_memory)
-    fail_usage(where, "expected --offload with a card alone, got it on the CPU");
+    fail_usage(where, "--offload needs a GPU; this run is on the CPU");
   if (c.batch < 0) fail_usage(where, "expected --batch of 0 or more, got {}", c.batch);
   std::set<int64_t> steps;
   for (const Steps& s :

@@ -146,9 +146,19 @@ bool CheckpointSaver::reserve(const ModelConfig& model, ParamStore& store) {
   return false;
 }
 
+// Waits. False where the checkpoint before was not written, which is said.
+bool CheckpointSaver::settle() {
+  try {
+    finish();
+    return true;
+  } catch (const std::exception& e) {
+    warn(fmt::format("a checkpoint was not written: {}", e.what()));
+    return false;
+  }
+}
+
 void CheckpointSaver::save(ModelCheckpoint c, ParamStore& store) {
-  finish();
-  if (!reserve(c.model, store)) return save_in_place(c, store);
+  if (!settle() || !reserve(c.model, store)) return save_in_place(c, store);
   snapshot_->take();
   std::optional<Tokenizer> tokenizer;  // a cheap copy, which the thread owns
   if (c.tokenizer) tokenizer = *c.tokenizer;
@@ -165,7 +175,7 @@ void CheckpointSaver::save(ModelCheckpoint c, ParamStore& store) {
 }
 
 void CheckpointSaver::save_in_place(const ModelCheckpoint& c, ParamStore& store) {
-  finish();
+  settle();
   newest_ = save_model_checkpoint(run_, c, store);
 }
 

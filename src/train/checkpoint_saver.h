@@ -33,9 +33,8 @@ class CheckpointSaver {
   bool reserve(const ModelConfig&, ParamStore&);
 
   // Waits for the checkpoint before this one, copies the store and returns; a thread of its own
-  // then does what save_model_checkpoint() does. Where there is no room for a snapshot, it is
-  // save_in_place(). An error of the checkpoint before is thrown here, as if it happened now, and
-  // nothing is saved.
+  // then does what save_model_checkpoint() does. Where there is no room for a snapshot, or the
+  // checkpoint before could not be written, which `warn` is told, it is save_in_place().
   void save(ModelCheckpoint, ParamStore&);
   // Writes from the store and returns when the checkpoint is committed: faster and smaller where
   // nothing is left to run beside it, as at the end of a run.
@@ -48,6 +47,7 @@ class CheckpointSaver {
  private:
   struct Snapshot;
 
+  bool settle();
   void warn(const std::string&) const;
 
   std::filesystem::path run_;

@@ -42,7 +42,7 @@ class PretrainTask : public Task {
     data_ = fingerprint_of(parse_sources(config_.data));
     for (const BatchShape& s : shapes_) batches_.push_back(s.B);
     state.logits_bytes = room_.logits_bytes;
-    make_loader();
+    make_loader(cursor_);
     prepare_programs();
   }
 
@@ -54,7 +54,7 @@ class PretrainTask : public Task {
     room_.logits_bytes = state.logits_bytes;
     shapes_ = batch_shapes(model_.config, config_, room_, batches_);
     shape_ = shape_at(std::max<int64_t>(0, state.step - 1));  // the cursor counts in its terms
-    make_loader();
+    make_loader(cursor_);
     prepare_programs();
   }
 
@@ -70,7 +70,6 @@ class PretrainTask : public Task {
       loader_->next(b);
       targets += b.count;
     }
-    cursor_ = micro_batches_.back().next;
     Scalars s = c.scalars;
     s.inv_targets = 1 / float(targets);
     for (size_t i = 0; i < micro_batches_.size(); ++i) {
@@ -78,6 +77,7 @@ class PretrainTask : public Task {
       programs_->micro(micro_batches_[i], s, i == 0);
     }
     c.guard.update(programs_->update(), s);
+    cursor_ = micro_batches_.back().next;  // a step that fails leaves it as it was
     StepReport r;
     r.loss = programs_->loss();
     r.tokens = shape_.micro_batches * shape_.B * shape_.T;
@@ -123,7 +123,7 @@ class PretrainTask : public Task {
     shapes_ = batch_shapes(model_.config, config_, room_);
     for (const BatchShape& s : shapes_) {
       shape_ = s;
-      make_loader();
+      make_loader(cursor_);
       if (!config_.val.empty())
         each_validation_batch(loader_spec(config_.val), config_,
                               [](const Batch&) { return false; });
@@ -168,12 +168,12 @@ class PretrainTask : public Task {
     return s;
   }
 
-  void make_loader() {
+  void make_loader(const Cursor& from) {
     LoaderSpec s = loader_spec(config_.data);
     s.order = config_.order;
     s.seed = config_.seed;
     loader_.reset();
-    loader_ = std::make_unique<Loader>(s, cursor_);
+    loader_ = std::make_unique<Loader>(s, from);
   }
 
   // Follows the batch and length schedules; a new length re-records the programs.
@@ -182,10 +182,11 @@ class PretrainTask : public Task {
     if (next == shape_) return;
     const bool same_batch = next.B == shape_.B && next.T == shape_.T;
     const bool needs_next = next.micro_batches > 1 && !programs_->spec().accumulates;
+    Cursor from = cursor_;
     if (next.T != shape_.T && config_.order == LoaderSpec::Order::shuffled)
-      cursor_ = cursor_.next_epoch();  // other windows
+      from = from.next_epoch();  // other windows
     shape_ = next;
-    if (!same_batch) make_loader();
+    if (!same_batch) make_loader(from);
     if (same_batch && !needs_next) return;
     const UpdateState kept = programs_->update().state();
     prepare_programs();

@@ -88,8 +88,9 @@ class Run {
 
   // Whether training goes on after a checkpoint: then it is written beside it.
   bool saves_on_the_way() const {
-    const int64_t every = config_.checkpoint_every;
-    return state_.step < steps_ && ((every > 0 && every < steps_) || task_.evaluates());
+    const auto on_the_way = [&](int64_t every) { return every > 0 && every < steps_; };
+    return state_.step < steps_ && (on_the_way(config_.checkpoint_every) ||
+                                    (task_.evaluates() && on_the_way(config_.eval_every)));
   }
 
   // Only after everything that can be checked without it: a bad call leaves no folder behind.
@@ -104,8 +105,10 @@ class Run {
     if (const auto found = resumed_checkpoint(spec_.run, spec_.resume, spec_.warn)) {
       load(*found, false);
       extend();
+      write_length(spec_.run, toml_of(settings_));
       return reconcile(spec_.run, *found, config_.keep);
     }
+    write_length(spec_.run, toml_of(settings_));
     for (const std::string& note : spec_.notes) spec_.tell(note);
     model_.begin(config_.seed);
     state_.total = steps_, state_.logits_bytes = backend_.logits_bytes();
@@ -125,6 +128,7 @@ class Run {
     const RunState now = std::exchange(state_, RunState::from_json(trainer.object("run")));
     if (moves_on) {
       state_.data_step = now.data_step, state_.reloads = now.reloads + 1;
+      state_.total = now.total;
       state_.log = now.log, state_.samples = now.samples;
     }
     task_.load(state_, trainer.object("task"), moves_on);
@@ -233,6 +237,7 @@ class Run {
                    .more_perf = r.more_perf,
                    .line = r.line};
     if (!guard_.spike()) out.grad_norm = guard_.updates() ? double(state_.update.grad_norm) : 0;
+    if (r.examples) out.more_perf["examples_per_s"] = double(r.examples) / seconds;
     if (spec_.peak_flops > 0) out.mfu = out.flops / spec_.peak_flops;
     log_->step(out);
   }
@@ -247,10 +252,8 @@ class Run {
   void go_back() {
     const std::string why = guard_.why();
     if (state_.good_step < 0)
-      fail("train",
-           "expected steps to learn from, got {} and no checkpoint to go back to; try a lower --lr "
-           "{}",
-           why, state_.spikes ? "or a higher --spike-z" : "or a longer --warmup");
+      fail("train", "{}, and there is no checkpoint to go back to; try a lower --lr {}", why,
+           state_.spikes ? "or a higher --spike-z" : "or a longer --warmup");
     saver_.finish();
     const fs::path good = spec_.run / "checkpoints" / step_name(state_.good_step);
     if (const auto problem = verify_checkpoint(good))
@@ -261,7 +264,8 @@ class Run {
     load(good, true);
     go_back_to(spec_.run, good, config_.keep);
     if (state_.reloads > most_reloads)
-      fail("train", "expected to recover, got {} after {} reloads in this run", why, most_reloads);
+      fail("train", "gave up after {} reloads: {}", most_reloads, why);
+    saved_ = -1;  // the place in the data and the reloads are not on disk yet
   }
 
   // A sample is for somebody to read: where it fails, the run goes on without.
@@ -289,7 +293,7 @@ class Run {
     log_->evaluation(state_.step, *r, seconds_since(begin));
     state_.evaluated = state_.step;
     if (!r->value || !std::isfinite(*r->value)) return;
-    state_.last_eval = r->value;
+    state_.last_eval = r->value, state_.last_eval_step = state_.step;
     improved_ = state_.step > 0 &&
                 (!state_.best_eval || (r->higher_is_better ? *r->value > *state_.best_eval
                                                            : *r->value < *state_.best_eval));
@@ -344,7 +348,7 @@ class Run {
     r.steps = state_.step, r.tokens = state_.tokens;
     if (state_.step > 0) r.train_loss = loss_.value_or(state_.update.loss);
     r.val_loss = state_.last_eval;
-    if (state_.last_eval) r.val_step = state_.evaluated;
+    if (state_.last_eval) r.val_step = state_.last_eval_step;
     r.train_seconds = state_.train_seconds;
     if (own_seconds_ > 0) r.tokens_per_s = double(own_tokens_) / own_seconds_;
     r.skipped = int64_t(state_.update.skipped), r.reloads = state_.reloads;

@@ -129,8 +129,10 @@ void expect_no_links(const fs::path& run) {
            "folder");
 }
 
-// The file of a run that goes on for longer than it was begun for names its new length.
-void write_length(const fs::path& file, const std::string& config_toml) {
+}  // namespace
+
+void write_length(const fs::path& run, const std::string& config_toml) {
+  const fs::path file = run / "config.toml";
   std::map<std::string, std::vector<std::string>> began;
   for (TomlItem& item : read_toml(file)) began[item.key] = std::move(item.values);
   std::string text = read_file(file);
@@ -143,18 +145,13 @@ void write_length(const fs::path& file, const std::string& config_toml) {
   }
 }
 
-}  // namespace
-
 Fd open_run_folder(const fs::path& run, bool resume, const std::string& config_toml) {
   make_dirs(run);
   Fd lock = lock_run(run);
   expect_no_links(run);
   expect_new_or_resumed(run, resume);
   if (resume) clean_stale(run), clean_stale(run / "checkpoints");
-  const fs::path toml = run / "config.toml";
-  if (fs::exists(toml))
-    write_length(toml, config_toml);
-  else
+  if (const fs::path toml = run / "config.toml"; !fs::exists(toml))
     write_file_atomic(toml, config_toml + start_mark +
                                 nlohmann::json(fs::current_path().string())
                                     .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) +

@@ -29,9 +29,11 @@ Fd lock_run(const std::filesystem::path& run);
 
 // Makes the folder where there is none and locks it. Then expects no run in it, unless one is to be
 // resumed, removes what a killed process left half written, and writes config.toml unless it is
-// there; of one that is there only the length changes. A last line of that file names the current
-// folder.
+// there. A last line of that file names the current folder.
 Fd open_run_folder(const std::filesystem::path& run, bool resume, const std::string& config_toml);
+
+// Lets config.toml of a run that was extended name the new length, where `config_toml` has more.
+void write_length(const std::filesystem::path& run, const std::string& config_toml);
 
 // The folder that the relative paths in config.toml are meant from; empty where it is not known.
 std::filesystem::path started_in(const std::filesystem::path& run);
@@ -44,7 +46,7 @@ std::optional<std::filesystem::path> resumed_checkpoint(
 
 // A checkpoint that is committed is the only truth of a run; all else in the folder follows from
 // it. Points `latest` at `checkpoint`, the newest, and `best` at the one that its state names, and
-// removes older ones beyond `keep`, those two, and the one a pretraining run would go back to. A
+// removes older ones beyond `keep`, those two, and the one that bad steps go back to. A
 // checkpoint that stays only because it is the best loses its optimizer state.
 // Called after every commit and on resume, so that a kill in between loses nothing.
 void reconcile(const std::filesystem::path& run, const std::filesystem::path& checkpoint, int keep);

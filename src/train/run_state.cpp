@@ -77,6 +77,7 @@ json RunState::to_json() const {
          {"last_eval", or_null(last_eval)},
          {"best_eval", or_null(best_eval)},
          {"evaluated", evaluated},
+         {"last_eval_step", last_eval_step},
          {"best_step", best_step},
          {"train_seconds", train_seconds}};
   put_mark(j, "log", log), put_mark(j, "samples", samples);
@@ -99,6 +100,7 @@ RunState RunState::from_json(const StateFields& f) {
   if (f.has("last_eval")) s.last_eval = f.number("last_eval");
   if (f.has("best_eval")) s.best_eval = f.number("best_eval");
   s.evaluated = f.integer("evaluated", -1, s.step);
+  s.last_eval_step = f.integer("last_eval_step", -1, s.evaluated);
   const KeptSteps kept = kept_steps(f);
   s.best_step = kept.best, s.good_step = kept.good;
   s.log = mark_of(f, "log"), s.samples = mark_of(f, "samples");

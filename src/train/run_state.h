@@ -34,7 +34,8 @@ struct RunState {
   int64_t scale_steps = 0;     // steps since it last changed
   int64_t logits_bytes = 0;    // of a chunk of logits: how the head's gradient is added up
   std::optional<double> last_eval, best_eval;  // what the task's evaluations are judged by
-  int64_t evaluated = -1;                      // the step of last_eval; -1: none yet
+  int64_t evaluated = -1;                      // the last step that was evaluated; -1: none yet
+  int64_t last_eval_step = -1;                 // the step of last_eval
   int64_t best_step = -1;                      // the checkpoint of best_eval; -1: none yet
   LogMark log, samples;
   double train_seconds = 0;

@@ -24,6 +24,9 @@ class StepGuard {
   // stays on the device, and only a guard against spikes waits for it.
   UpdateState update(UpdateProgram&, const Scalars&, std::optional<double> loss = {});
 
+  // What the gradients of the next update are multiplied by.
+  float loss_scale() const { return spec_.fp16 ? float(state_.loss_scale) : 1; }
+
   // In this step.
   int64_t updates() const { return updates_; }
   bool spike() const { return spike_; }  // the last update was skipped for its loss alone

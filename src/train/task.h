@@ -32,6 +32,7 @@ StepContext step_context(const RunConfig&, int64_t total, const RunState& state,
 struct StepReport {
   double loss = 0;
   int64_t tokens = 0;                // learned from; padding not counted
+  int64_t examples = 0;              // 0: the task does not count them
   double flops = 0;                  // of the model; 0: not known
   std::optional<double> lr = {};     // as logged; nothing: the scalar
   nlohmann::ordered_json more = {};  // logged beside the loss
@@ -56,7 +57,7 @@ class Task {
   virtual int64_t steps() const = 0;          // of the whole run
   virtual UpdateProgram& update() = 0;        // the run saves and restores its state
 
-  // Settings beside free_run_settings that a resumed run may have others of.
+  // Settings that may change when a run is resumed, beside free_run_settings.
   virtual std::span<const std::string_view> free_settings() const { return {}; }
   // Identifies what the run learns from: a run that is resumed with other data is refused. Empty:
   // the task sees to it.
@@ -72,7 +73,8 @@ class Task {
   virtual void load(RunState&, const StateFields& /*saved*/, bool /*moves_on*/) {}
   virtual nlohmann::json save() const { return nlohmann::json::object(); }
 
-  // One optimizer step. Nothing: a signal came before the weights were touched.
+  // One optimizer step. Nothing: a signal came before the weights were touched. A step that throws
+  // leaves what save() gives as it was.
   virtual std::optional<StepReport> step(StepContext&) = 0;
 
   virtual bool evaluates() const = 0;        // there is something to evaluate on

@@ -45,7 +45,7 @@ TrainedModel::TrainedModel(ModelConfig c, std::optional<ModelSource> from, Backe
       params(backend, decoder_params(config), dtype, offload),
       memory(backend, &params) {
   if (offload && !backend.has_far_memory())
-    fail_usage("--offload", "expected a card, whose memory it spares, got {}", backend.describe());
+    fail_usage("--offload", "--offload needs a GPU; this run is on {}", backend.describe());
   // Before anything else: the reference of DPO is this base. What a checkpoint holds comes later.
   if (config.lora) source->load(params), base = model_digest(*source);
 }

@@ -1,5 +1,5 @@
-// UpdateProgram: the optimizer update as a program of its own. The loss that it checks is where the
-// programs of a step left it, or what the host says.
+// UpdateProgram: the optimizer update as a program of its own. It reads the loss that the programs
+// of a step left on the device, or one that the host sets.
 #pragma once
 
 #include <memory>

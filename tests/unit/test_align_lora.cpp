@@ -5,6 +5,7 @@
 #include "align/reference_sums.h"
 #include "infer_model.h"
 #include "served_folder.h"
+#include "train/run_state.h"
 #include "train/trained_model.h"
 #include "unit/test_io_support.h"
 
@@ -134,7 +135,9 @@ TEST(AlignLora, ABaseIsKnownAgain) {
   make_dirs(dir / "step" / "state");
   write_file_atomic(
       dir / "step" / "state" / "trainer.json",
-      nlohmann::json{{"align", {{"lr", 1}}}, {"base", known}, {"data", "rows"}}.dump());
+      nlohmann::json{
+          {"version", trainer_version}, {"align", {{"lr", 1}}}, {"base", known}, {"data", "rows"}}
+          .dump());
   const auto same = [&](const char* kind, int lr, const nlohmann::json& base, const char* data) {
     return error_of([&] {
       expect_same_run(

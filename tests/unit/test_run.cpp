@@ -139,6 +139,33 @@ TEST_F(RunTest, IsExtendedAndSaysWhatTheScheduleDoes) {
   expect_error(error_of([&] { go([](ChosenLosses& t) { t.total = 15; }); }), "steps = 20, not 15");
 }
 
+// A length that is refused changes nothing in the folder.
+TEST_F(RunTest, ARefusedLengthLeavesTheRunAsItWas) {
+  go([](ChosenLosses& t) { t.total = 10; });
+  const std::string before = read_file(spec.run / "config.toml");
+  spec.resume = true;
+  expect_error(error_of([&] { go([](ChosenLosses& t) { t.total = 8; }); }), "not 8");
+  EXPECT_EQ(read_file(spec.run / "config.toml"), before);
+  EXPECT_EQ(go([](ChosenLosses& t) { t.total = 10; }).steps, 10);
+}
+
+TEST_F(RunTest, AnEvaluationWithoutANumberIsNotTheResult) {
+  const RunResult r = go(
+      [](ChosenLosses& t) { t.evaluation = [](int64_t step) { return step == 20 ? NAN : 2.5; }; });
+  EXPECT_EQ(*r.val_loss, 2.5);
+  EXPECT_EQ(*r.val_step, 16);
+}
+
+// fp16: every update of a step uses the scale that the one before left.
+TEST(StepGuardTest, TheLossScaleFollowsEachUpdate) {
+  RunState state;
+  const StepGuard plain(state, {}), scaled(state, {.fp16 = true});
+  EXPECT_EQ(plain.loss_scale(), 1);
+  EXPECT_EQ(scaled.loss_scale(), 65536);
+  state.loss_scale = 1024;
+  EXPECT_EQ(scaled.loss_scale(), 1024);
+}
+
 TEST_F(RunTest, KeepsTheBestOfItsEvaluations) {
   config.keep = 1;
   const RunResult r = go([](ChosenLosses& t) {

@@ -51,7 +51,7 @@ const json negative_streak = update_to_json({.streak = -1});
 
 TEST(RunState, RefusesFieldsOutOfRange) {
   RunState s;
-  s.step = 9, s.data_step = 11, s.losses = {1.5}, s.last_eval = 2.5;
+  s.step = 9, s.data_step = 11, s.losses = {1.5}, s.last_eval = 2.5, s.evaluated = 8;
   s.log = {10, std::string(64, 'a')};
   expect_refused<RunState>(s.to_json(), {{"step", -1},
                                          {"step", lowest},
@@ -76,6 +76,7 @@ TEST(RunState, RefusesFieldsOutOfRange) {
                                          {"best_step", 10},
                                          {"evaluated", -2},
                                          {"evaluated", 10},
+                                         {"last_eval_step", 9},
                                          {"spikes", 4},
                                          {"logits_bytes", -1},
                                          {"loss_scale", 0},
@@ -228,7 +229,7 @@ TEST(RunFolder, MayBeExtended) {
   check("lr = 0.1\nsteps = 20\n");
   expect_error(error_of([&] { check("steps = 9\n"); }), "steps = 10, not 9");
   expect_error(error_of([&] { check("lr = 0.2\nsteps = 20\n"); }), "lr = 0.1, not 0.2");
-  open_run_folder(run, true, "lr = 0.1\nsteps = 20\nepochs = 3\n");
+  write_length(run, "lr = 0.1\nsteps = 20\nepochs = 3\n");
   const std::string text = read_file(run / "config.toml");
   EXPECT_TRUE(text.starts_with("lr = 0.1\nsteps = 20\nepochs = 3\n# The run")) << text;
 }
