@@ -146,41 +146,38 @@ bool CheckpointSaver::reserve(const ModelConfig& model, ParamStore& store) {
   return false;
 }
 
-// Waits. False where the checkpoint before was not written, which is said.
-bool CheckpointSaver::settle() {
+void CheckpointSaver::save(ModelCheckpoint c, ParamStore& store) {
+  finish();
+  if (!reserve(c.model, store)) return save_in_place(c, store);
+  snapshot_->take();
+  pending_ = std::move(c), tokenizer_.reset();
+  if (pending_.tokenizer) tokenizer_ = *pending_.tokenizer;  // a cheap copy, which the thread reads
+  pending_.tokenizer = tokenizer_ ? &*tokenizer_ : nullptr;
   try {
-    finish();
-    return true;
-  } catch (const std::exception& e) {
-    warn(fmt::format("a checkpoint was not written: {}", e.what()));
-    return false;
+    writing_ = std::async(std::launch::async, [this] { return write_pending(); });
+  } catch (const std::system_error&) {  // no thread: nothing is written beside training
+    newest_ = write_pending();
   }
 }
 
-void CheckpointSaver::save(ModelCheckpoint c, ParamStore& store) {
-  if (!settle() || !reserve(c.model, store)) return save_in_place(c, store);
-  snapshot_->take();
-  std::optional<Tokenizer> tokenizer;  // a cheap copy, which the thread owns
-  if (c.tokenizer) tokenizer = *c.tokenizer;
-  try {
-    writing_ = std::async(std::launch::async,
-                          [run = run_, c = std::move(c), tokenizer = std::move(tokenizer),
-                           &params = snapshot_->params]() mutable {
-                            c.tokenizer = tokenizer ? &*tokenizer : nullptr;
-                            return save_model_checkpoint(run, c, params);
-                          });
-  } catch (const std::system_error& e) {
-    fail("checkpoint", "expected a thread to write it, got: {}", e.code().message());
-  }
+fs::path CheckpointSaver::write_pending() const {
+  return save_model_checkpoint(run_, pending_, snapshot_->params);
 }
 
 void CheckpointSaver::save_in_place(const ModelCheckpoint& c, ParamStore& store) {
-  settle();
+  finish();
   newest_ = save_model_checkpoint(run_, c, store);
 }
 
 std::optional<fs::path> CheckpointSaver::finish() {
-  if (writing_.valid()) newest_ = writing_.get();
+  if (!writing_.valid()) return newest_;
+  try {
+    newest_ = writing_.get();
+  } catch (const Error& e) {
+    // The snapshot is still there, and later checkpoints refer to this one.
+    warn(fmt::format("a checkpoint could not be written and is tried again: {}", e.what()));
+    newest_ = write_pending();
+  }
   return newest_;
 }
 

@@ -2,6 +2,7 @@
 // copy of the weights and the optimizer state into the host's memory.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -33,27 +34,36 @@ class CheckpointSaver {
   bool reserve(const ModelConfig&, ParamStore&);
 
   // Waits for the checkpoint before this one, copies the store and returns; a thread of its own
-  // then does what save_model_checkpoint() does. Where there is no room for a snapshot, or the
-  // checkpoint before could not be written, which `warn` is told, it is save_in_place().
+  // then does what save_model_checkpoint() does. Where there is no room for a snapshot, it is
+  // save_in_place(). A checkpoint before that could not be written is tried again, as in finish().
   void save(ModelCheckpoint, ParamStore&);
   // Writes from the store and returns when the checkpoint is committed: faster and smaller where
   // nothing is left to run beside it, as at the end of a run.
   void save_in_place(const ModelCheckpoint&, ParamStore&);
 
-  // Waits, throws the error of the checkpoint that was being written, if any, and gives the newest
-  // one that was committed; nothing if none was.
+  // Whether a checkpoint is being written.
+  bool busy() const {
+    return writing_.valid() &&
+           writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  }
+
+  // Waits, and gives the newest checkpoint that was committed; nothing if none was. One that could
+  // not be written is tried once more from its snapshot, since later ones refer to it; an error of
+  // that is thrown.
   std::optional<std::filesystem::path> finish();
 
  private:
   struct Snapshot;
 
-  bool settle();
+  std::filesystem::path write_pending() const;
   void warn(const std::string&) const;
 
   std::filesystem::path run_;
   Spec spec_;
   bool no_room_ = false;
   std::unique_ptr<Snapshot> snapshot_;
+  ModelCheckpoint pending_ = {};  // what is being written of the snapshot
+  std::optional<Tokenizer> tokenizer_;
   std::optional<std::filesystem::path> newest_;
   std::future<std::filesystem::path> writing_;  // last: it reads the snapshot
 };
