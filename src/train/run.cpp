@@ -167,8 +167,8 @@ class Run {
       checkpoint(Last::yes);
       return "stopped";
     }
+    if (due(task_.sample_every())) sample();  // first: an evaluation may fail, and be made again
     evaluate();
-    if (due(task_.sample_every())) sample();
     const std::string reason = at_target() ? "target" : at_stop() ? "stopped" : "steps";
     const bool good = state_.update.streak == 0, done = state_.step == steps_;
     // In a row of bad steps the next evaluation finds the best, if there is to be one.
