@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -34,14 +35,24 @@ void add_adapter(CLI::App& app, std::string& adapter) {
                  "adapter folder (PEFT's layout), checkpoint or run, beside the model's weights");
 }
 
+// A signal may interrupt a write to a slow terminal; what was not written is still to be written.
 void put(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
-    fail("stdout", "expected to write {} bytes, got an error", text.size());
+  while (!text.empty()) {
+    errno = 0;
+    text.remove_prefix(std::fwrite(text.data(), 1, text.size(), stdout));
+    if (text.empty()) return;
+    if (errno != EINTR)
+      fail("stdout", "expected to write {} more bytes, got an error", text.size());
+    std::clearerr(stdout);
+  }
 }
 
 void flush() {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout))  // the latter: earlier, of what was put
-    fail("stdout", "expected to write all, got an error");
+  const auto wrote = [] { return std::fflush(stdout) == 0 && !std::ferror(stdout); };
+  for (errno = 0; !wrote(); errno = 0) {
+    if (errno != EINTR) fail("stdout", "expected to write all, got an error");
+    std::clearerr(stdout);
+  }
 }
 
 void put_text(std::string_view text) {
