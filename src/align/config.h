@@ -38,9 +38,8 @@ struct AlignConfig : RunConfig {
     v("holdout", holdout, "share of the data kept from training, to validate on");
     v("max_length", max_length, "tokens of an example; the rest is cut off; 0: 1024 at most");
     v("batch", batch,
-      "examples, packed rows or pairs in a micro-batch; 0: steps of 8, in the largest "
-      "micro-batches "
-      "that fit");
+      "examples, packed rows or pairs in a micro-batch; 0: steps of 8 times accumulate, in the "
+      "largest micro-batches that fit");
     v("accumulate", accumulate, "micro-batches in an optimizer step");
     v("epochs", epochs, "passes over the data");
     visit_run(v, {.steps = "optimizer steps; 0: as many as the epochs have",
