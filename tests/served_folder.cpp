@@ -1,10 +1,10 @@
 #include "served_folder.h"
 
 #include "cpu/backend.h"
-#include "io/files.h"
 #include "model/decoder.h"
-#include "model/folder.h"
-#include "tokenizer/vocabulary.h"
+#include "model/files/folder.h"
+#include "sys/files/files.h"
+#include "text/tokenizer/vocabulary.h"
 
 namespace hearth {
 

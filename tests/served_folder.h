@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hearth {
 

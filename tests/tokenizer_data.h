@@ -12,9 +12,9 @@
 #include <random>
 #include <string>
 
-#include "core/error.h"
+#include "sys/error.h"
 #include "test_data.h"
-#include "tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hearth::test {
 

@@ -1,13 +1,13 @@
 // hearth sft and hearth dpo: fine-tune a model on examples or on preferences.
 #include <fmt/format.h>
 
-#include "align/dpo.h"
-#include "align/sft.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/run_flags.h"
 #include "cli/signals.h"
-#include "io/terminal.h"
+#include "sys/terminal.h"
+#include "train/dpo/dpo.h"
+#include "train/sft.h"
 
 namespace hearth {
 namespace {

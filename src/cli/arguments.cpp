@@ -9,10 +9,10 @@
 #include "cli/flags.h"
 #include "cli/start_folder.h"
 #include "cli/synonyms.h"
-#include "core/error.h"
-#include "io/json.h"
-#include "io/terminal.h"
-#include "io/toml.h"
+#include "formats/json.h"
+#include "formats/toml.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
 
 namespace hearth {
 namespace {

@@ -7,14 +7,14 @@
 
 #include "cli/bench.h"
 #include "cli/model_flags.h"
-#include "core/build_info.h"
-#include "core/error.h"
 #include "data/shards.h"
-#include "io/process_memory.h"
+#include "diag/lockstep.h"
 #include "model/lora.h"
-#include "train/lockstep.h"
+#include "sys/build_info.h"
+#include "sys/error.h"
+#include "sys/process/process_memory.h"
 #include "train/peak.h"
-#include "train/pretrain.h"
+#include "train/pretrain/pretrain.h"
 
 namespace hearth {
 
@@ -109,7 +109,7 @@ Timed time_steps(const ProgramSpec& s, Backend& backend, int steps) {
 void bench_train(const BenchFlags& f) {
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, *backend);
-  expect_fit(s, int64_t(0.9 * double(backend->free_bytes())), backend->has_far_memory());
+  expect_fit(s, int64_t(0.9 * double(backend->free_bytes())), backend->has_host_offload());
   const double peak = measure_peak(*backend, s.dtype);
   const Timed t = time_steps(s, *backend, f.steps);
   const double tokens = double(s.B * s.T) / t.seconds;

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <random>
 
-#include "align/grpo_report.h"
 #include "cli/bench.h"
 #include "cli/model_flags.h"
-#include "core/error.h"
+#include "sys/error.h"
+#include "train/grpo/grpo_report.h"
 #include "train/peak.h"
 
 namespace hearth {

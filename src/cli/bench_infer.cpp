@@ -9,9 +9,9 @@
 
 #include "cli/bench.h"
 #include "cli/model_flags.h"
-#include "core/error.h"
 #include "infer/engine.h"
 #include "model/decoder.h"
+#include "sys/error.h"
 #include "train/config.h"
 #include "train/peak.h"
 
@@ -78,7 +78,7 @@ Request random_request(std::mt19937_64& bits, int64_t vocab, int64_t prompt, int
 
 // Bytes per second of a large copy, read and write counted.
 double measure_bandwidth(Backend& backend) {
-  const int64_t n = int64_t(backend.has_far_memory() ? 256 : 32) << 20;
+  const int64_t n = int64_t(backend.has_host_offload() ? 256 : 32) << 20;
   const Buffer from(backend, n * 4, "bandwidth"), to(backend, n * 4, "bandwidth");
   const Tensor x{from.data(), {n}, DType::f32}, y{to.data(), {n}, DType::f32};
   double best = 0;

@@ -7,11 +7,11 @@
 #include <random>
 
 #include "cli/commands.h"
-#include "core/error.h"
-#include "io/files.h"
-#include "io/json.h"
-#include "io/terminal.h"
+#include "formats/json.h"
 #include "serve/model.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
+#include "sys/terminal.h"
 
 namespace hearth {
 

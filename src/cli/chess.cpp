@@ -3,11 +3,11 @@
 #include <chrono>
 #include <iostream>
 
-#include "chess/game.h"
-#include "chess/score.h"
 #include "cli/commands.h"
-#include "core/error.h"
-#include "io/terminal.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
+#include "tasks/chess/game.h"
+#include "tasks/chess/score.h"
 
 namespace hearth {
 namespace {

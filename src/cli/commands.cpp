@@ -15,10 +15,10 @@
 
 #include "cli/arguments.h"
 #include "cli/signals.h"
-#include "core/build_info.h"
-#include "core/error.h"
 #include "infer/engine.h"
-#include "io/terminal.h"
+#include "sys/build_info.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
 
 namespace hearth {
 

@@ -1,10 +1,10 @@
 // hearth convert: a model from one format to another.
-#include "model/convert.h"
+#include "model/files/convert.h"
 
 #include "cli/commands.h"
-#include "core/error.h"
 #include "cpu/backend.h"
-#include "io/terminal.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
 
 namespace hearth {
 namespace {

@@ -7,14 +7,14 @@
 #include "cli/commands.h"
 #include "cli/data_get.h"
 #include "cli/data_tokenizer.h"
-#include "core/error.h"
-#include "core/threads.h"
-#include "data/corpus.h"
 #include "data/prepare.h"
 #include "data/sides.h"
 #include "data/stat.h"
-#include "io/terminal.h"
-#include "tokenizer/tokenizer.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
+#include "sys/threads.h"
+#include "tasks/stories/corpus.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hearth {
 namespace {

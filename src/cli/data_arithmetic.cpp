@@ -1,8 +1,8 @@
 // hearth data arithmetic: generated sums and word problems to pretrain, fine-tune and reward on.
 #include <fmt/format.h>
 
-#include "align/arithmetic.h"
 #include "cli/commands.h"
+#include "tasks/arithmetic/arithmetic.h"
 
 namespace hearth {
 namespace {

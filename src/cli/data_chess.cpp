@@ -1,9 +1,9 @@
 // hearth data chess: self-played positions as rows of the chess tasks, and puzzles as prompts.
-#include "chess/dataset.h"
-#include "chess/split.h"
 #include "cli/commands.h"
-#include "core/error.h"
-#include "io/terminal.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
+#include "tasks/chess/dataset.h"
+#include "tasks/chess/split.h"
 
 namespace hearth {
 namespace {

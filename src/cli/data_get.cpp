@@ -5,8 +5,8 @@
 #include <fnmatch.h>
 
 #include "cli/commands.h"
-#include "core/error.h"
 #include "data/download.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

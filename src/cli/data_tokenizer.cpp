@@ -6,8 +6,8 @@
 #include <set>
 
 #include "data/prepare.h"
-#include "io/files.h"
-#include "io/hash.h"
+#include "sys/files/files.h"
+#include "sys/hash/hash.h"
 
 namespace hearth {
 namespace fs = std::filesystem;

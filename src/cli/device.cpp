@@ -6,11 +6,11 @@
 #include <charconv>
 
 #include "cli/commands.h"
-#include "core/error.h"
 #include "cpu/backend.h"
 #include "cuda/backend.h"
-#include "io/json.h"
-#include "io/terminal.h"
+#include "formats/json.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
 
 namespace hearth {
 namespace {

@@ -5,13 +5,13 @@
 
 #include "cli/commands.h"
 #include "cli/model_flags.h"
-#include "core/error.h"
 #include "cpu/backend.h"
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "cuda/backend.h"
-#include "io/safetensors.h"
+#include "diag/lockstep.h"
+#include "formats/safetensors.h"
+#include "sys/error.h"
 #include "train/config.h"
-#include "train/lockstep.h"
 
 namespace hearth {
 namespace {

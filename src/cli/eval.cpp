@@ -1,20 +1,20 @@
 // hearth eval: a model's scores on perplexity, HellaSwag, LAMBADA and multiple choice; or its raw
 // logits, for checks against other programs.
-#include "infer/eval.h"
+#include "eval/eval.h"
 
 #include <charconv>
 #include <sstream>
 
 #include "cli/commands.h"
-#include "core/error.h"
 #include "data/shards.h"
+#include "formats/fields.h"
+#include "formats/safetensors.h"
 #include "infer/engine.h"
-#include "io/fields.h"
-#include "io/progress.h"
-#include "io/safetensors.h"
-#include "io/terminal.h"
 #include "model/decoder.h"
-#include "model/folder.h"
+#include "model/files/folder.h"
+#include "sys/error.h"
+#include "sys/progress.h"
+#include "sys/terminal.h"
 
 namespace hearth {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "io/fields.h"
+#include "formats/fields.h"
 #include "optim/optimizers.h"
 
 namespace hearth {

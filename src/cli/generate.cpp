@@ -4,15 +4,15 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "chat/chat_template.h"
 #include "cli/commands.h"
-#include "core/error.h"
 #include "infer/engine.h"
-#include "io/files.h"
-#include "io/terminal.h"
 #include "model/decoder.h"
-#include "model/folder.h"
-#include "tokenizer/tokenizer.h"
+#include "model/files/folder.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
+#include "sys/terminal.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hearth {
 

@@ -1,5 +1,5 @@
 // hearth grpo: trains a model on its own completions by verifiable rewards.
-#include "align/grpo.h"
+#include "train/grpo/grpo.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include "cli/flags.h"
 #include "cli/run_flags.h"
 #include "cli/signals.h"
-#include "core/error.h"
-#include "io/terminal.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
 
 namespace hearth {
 namespace {

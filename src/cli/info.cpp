@@ -1,18 +1,18 @@
 // hearth info: what this build is and what this machine gives it; a preset or model with its size.
 #include <fmt/format.h>
 
-#include "align/regex.h"
 #include "cli/commands.h"
-#include "core/build_info.h"
 #include "cpu/backend.h"
 #include "cpu/features.h"
 #include "cpu/gemm.h"
 #include "cuda/backend.h"
-#include "io/fields.h"
-#include "io/https.h"
-#include "io/packed.h"
+#include "formats/fields.h"
 #include "model/decoder.h"
-#include "model/folder.h"
+#include "model/files/folder.h"
+#include "rewards/regex.h"
+#include "sys/build_info.h"
+#include "sys/compression/compression.h"
+#include "sys/https/https.h"
 
 namespace hearth {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "cli/commands.h"
 #include "cli/signals.h"
-#include "core/error.h"
-#include "io/terminal.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
 
 namespace {
 

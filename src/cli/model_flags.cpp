@@ -1,6 +1,6 @@
 #include "cli/model_flags.h"
 
-#include "core/error.h"
+#include "sys/error.h"
 
 namespace hearth {
 

@@ -8,12 +8,12 @@
 #include "cli/model_flags.h"
 #include "cli/run_flags.h"
 #include "cli/signals.h"
-#include "core/error.h"
 #include "data/loader.h"
+#include "formats/toml.h"
 #include "infer/engine.h"
-#include "io/terminal.h"
-#include "io/toml.h"
-#include "tokenizer/tokenizer.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hearth {
 namespace {

@@ -1,7 +1,7 @@
 // The pretraining run as commands start it: with signals, warnings, samples and MFU.
 #pragma once
 
-#include "train/pretrain.h"
+#include "train/pretrain/pretrain.h"
 
 namespace hearth {
 

@@ -5,7 +5,7 @@
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/signals.h"
-#include "io/terminal.h"
+#include "sys/terminal.h"
 #include "train/peak.h"
 
 namespace hearth {

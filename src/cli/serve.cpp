@@ -3,8 +3,8 @@
 
 #include "cli/commands.h"
 #include "cli/flags.h"
-#include "core/error.h"
-#include "io/terminal.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
 
 namespace hearth {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <ctime>
 
-#include "io/lost_mapping.h"
+#include "sys/files/lost_mapping.h"
 
 namespace hearth {
 namespace {

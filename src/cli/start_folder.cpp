@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "io/terminal.h"
-#include "io/toml.h"
+#include "formats/toml.h"
+#include "sys/terminal.h"
 #include "train/run_folder.h"
 
 namespace hearth {

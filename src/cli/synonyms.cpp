@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "io/json.h"
+#include "formats/json.h"
 
 namespace hearth {
 namespace {

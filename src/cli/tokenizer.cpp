@@ -6,20 +6,20 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "chat/chat_template.h"
 #include "cli/commands.h"
-#include "core/clock.h"
-#include "core/error.h"
 #include "data/documents.h"
 #include "data/jsonl.h"
 #include "data/shards.h"
-#include "io/files.h"
-#include "io/json.h"
-#include "io/progress.h"
-#include "io/terminal.h"
-#include "tokenizer/scanner.h"
-#include "tokenizer/tokenizer.h"
-#include "tokenizer/train.h"
+#include "formats/json.h"
+#include "sys/clock.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
+#include "sys/progress.h"
+#include "sys/terminal.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizer/scanner.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/train.h"
 
 namespace hearth {
 namespace {

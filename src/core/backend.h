@@ -63,13 +63,13 @@ class Backend {
   // Zeroed memory, aligned to 256 bytes. Throws Error naming `what` when there is not enough.
   virtual std::byte* allocate(int64_t bytes, const std::string& what) = 0;
   virtual void release(std::byte*, int64_t bytes) = 0;
-  // Whether allocate_far() gives memory that free_bytes() does not count.
-  virtual bool has_far_memory() const { return false; }
+  // Whether allocate_offloaded() gives memory that free_bytes() does not count.
+  virtual bool has_host_offload() const { return false; }
   // The same of the host's memory, where kernels can reach it too: slower, and there is more of it.
-  virtual std::byte* allocate_far(int64_t bytes, const std::string& what) {
+  virtual std::byte* allocate_offloaded(int64_t bytes, const std::string& what) {
     return allocate(bytes, what);
   }
-  virtual void release_far(std::byte* p, int64_t bytes) { release(p, bytes); }
+  virtual void release_offloaded(std::byte* p, int64_t bytes) { release(p, bytes); }
   virtual void upload(std::byte* device, const void* host, int64_t bytes) = 0;
   // The same for bytes that nothing launched so far reads or writes: it waits for none of that.
   virtual void upload_ahead(std::byte* device, const void* host, int64_t bytes) {
@@ -137,9 +137,9 @@ inline std::unique_ptr<Transfer> Backend::make_transfer(int64_t bytes) {
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Backend& b, int64_t bytes, const std::string& what, bool far = false)
-      : backend_(&b), bytes_(bytes), far_(far) {
-    if (bytes) data_ = far ? b.allocate_far(bytes, what) : b.allocate(bytes, what);
+  Buffer(Backend& b, int64_t bytes, const std::string& what, bool offloaded = false)
+      : backend_(&b), bytes_(bytes), offloaded_(offloaded) {
+    if (bytes) data_ = offloaded ? b.allocate_offloaded(bytes, what) : b.allocate(bytes, what);
   }
   Buffer(Buffer&& o) noexcept { swap(o); }
   Buffer& operator=(Buffer&& o) noexcept {
@@ -147,7 +147,8 @@ class Buffer {
     return *this;
   }
   ~Buffer() {
-    if (data_) far_ ? backend_->release_far(data_, bytes_) : backend_->release(data_, bytes_);
+    if (data_)
+      offloaded_ ? backend_->release_offloaded(data_, bytes_) : backend_->release(data_, bytes_);
   }
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
@@ -157,12 +158,12 @@ class Buffer {
     std::swap(backend_, o.backend_);
     std::swap(bytes_, o.bytes_);
     std::swap(data_, o.data_);
-    std::swap(far_, o.far_);
+    std::swap(offloaded_, o.offloaded_);
   }
   Backend* backend_ = nullptr;
   int64_t bytes_ = 0;
   std::byte* data_ = nullptr;
-  bool far_ = false;
+  bool offloaded_ = false;
 };
 
 }  // namespace hearth

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "core/error.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <numbers>
 
-#include "core/error.h"
-#include "core/threads.h"
+#include "sys/error.h"
+#include "sys/threads.h"
 
 namespace hearth {
 namespace {
@@ -262,8 +262,8 @@ void ParamStore::make_all() {
 
 Tensor ParamStore::slice(Part p, int64_t at, Shape s) {
   Buffer& b = buffers_[size_t(p)];
-  const bool far = offload_ && p != Part::weight && p != Part::grad;
-  if (!b.data() && flat_size(p)) b = Buffer(backend_, part_bytes(p), name(p), far);
+  const bool offloaded = offload_ && p != Part::weight && p != Part::grad;
+  if (!b.data() && flat_size(p)) b = Buffer(backend_, part_bytes(p), name(p), offloaded);
   return {b.data() + at * size_of(dtype(p)), s, dtype(p)};
 }
 

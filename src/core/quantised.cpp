@@ -5,9 +5,9 @@
 #include <cstring>
 #include <vector>
 
-#include "core/error.h"
 #include "core/fp8.h"
-#include "core/threads.h"
+#include "sys/error.h"
+#include "sys/threads.h"
 
 namespace hearth {
 namespace {

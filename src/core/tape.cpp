@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/error.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

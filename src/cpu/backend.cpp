@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "core/cores.h"
-#include "core/error.h"
-#include "core/threads.h"
 #include "cpu/stream.h"
+#include "sys/cores.h"
+#include "sys/error.h"
+#include "sys/threads.h"
 
 namespace hearth {
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/error.h"
+#include "sys/error.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -6,9 +6,9 @@
 #include <functional>
 #include <new>
 
-#include "core/error.h"
-#include "core/threads.h"
 #include "cpu/isa/gemm_table.h"
+#include "sys/error.h"
+#include "sys/threads.h"
 
 namespace hearth {
 

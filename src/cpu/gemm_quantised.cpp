@@ -3,10 +3,10 @@
 #include <cstring>
 #include <functional>
 
-#include "core/error.h"
-#include "core/threads.h"
 #include "cpu/gemm.h"
 #include "cpu/isa/gemm_table.h"
+#include "sys/error.h"
+#include "sys/threads.h"
 
 namespace hearth {
 namespace {

@@ -1,6 +1,6 @@
 #include "cpu/pieces.h"
 
-#include "core/threads.h"
+#include "sys/threads.h"
 
 namespace hearth {
 

@@ -1,6 +1,6 @@
 // The CUDA backend of a build without a CUDA compiler: it says that it is not there.
-#include "core/error.h"
 #include "cuda/backend.h"
+#include "sys/error.h"
 
 namespace hearth {
 

@@ -3,15 +3,15 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "core/error.h"
-#include "cuda/attention_kernels.h"
-#include "cuda/copies.h"
-#include "cuda/gemm.h"
-#include "cuda/gemm_quantised.h"
+#include "cuda/attention/attention_kernels.h"
+#include "cuda/device/copies.h"
+#include "cuda/device/nvml.h"
+#include "cuda/device/probe.h"
+#include "cuda/device/stream.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/gemm_quantised.h"
 #include "cuda/kernels.h"
-#include "cuda/nvml.h"
-#include "cuda/probe.h"
-#include "cuda/stream.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {
@@ -190,7 +190,7 @@ class CudaBackend final : public Backend {
       stream_.card.shared_bytes = std::min(stream_.card.shared_bytes, spec.shared_limit);
     stream_.hopper_kernels = spec.hopper_kernels && !turned_off("HEARTH_HOPPER");
     stream_.invariant = spec.batch_invariant;
-    stream_.early = !turned_off("HEARTH_EARLY");
+    stream_.dependent_launch = !turned_off("HEARTH_DEPENDENT_LAUNCH");
     const char* racecheck = std::getenv("HEARTH_RACECHECK");
     stream_.racecheck = racecheck && std::strcmp(racecheck, "1") == 0;
     stream_.some_rows = spec.some_rows && !turned_off("HEARTH_SOME") && stream_.card.hopper();
@@ -222,8 +222,8 @@ class CudaBackend final : public Backend {
     cudaStreamSynchronize(owned_.handle);  // it may still be in use
     memory_.release(p, bytes);
   }
-  bool has_far_memory() const override { return true; }
-  std::byte* allocate_far(int64_t bytes, const std::string& what) override {
+  bool has_host_offload() const override { return true; }
+  std::byte* allocate_offloaded(int64_t bytes, const std::string& what) override {
     void* p = nullptr;
     const cudaError_t e = cudaHostAlloc(&p, size_t(bytes), cudaHostAllocMapped);
     if (e != cudaSuccess) {
@@ -234,7 +234,7 @@ class CudaBackend final : public Backend {
     std::memset(p, 0, size_t(bytes));
     return static_cast<std::byte*>(p);  // one address space: the card uses the same
   }
-  void release_far(std::byte* p, int64_t) override {
+  void release_offloaded(std::byte* p, int64_t) override {
     cudaStreamSynchronize(owned_.handle);
     cudaFreeHost(p);
   }

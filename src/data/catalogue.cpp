@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/error.h"
-#include "io/json.h"
+#include "formats/json.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

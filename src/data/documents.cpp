@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <utility>
 
-#include "core/error.h"
-#include "data/parquet.h"
-#include "io/byte_stream.h"
+#include "formats/parquet/parquet.h"
+#include "sys/compression/byte_stream.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace fs = std::filesystem;

@@ -9,10 +9,10 @@
 #include <optional>
 #include <thread>
 
-#include "core/error.h"
-#include "io/hash.h"
-#include "io/progress.h"
-#include "io/terminal.h"
+#include "sys/error.h"
+#include "sys/hash/hash.h"
+#include "sys/progress.h"
+#include "sys/terminal.h"
 
 namespace hearth {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "data/catalogue.h"
-#include "io/https.h"
+#include "sys/https/https.h"
 
 namespace hearth {
 

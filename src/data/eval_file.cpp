@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/error.h"
 #include "data/stat.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

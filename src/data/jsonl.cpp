@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/error.h"
-#include "io/json.h"
-#include "io/utf8.h"
+#include "formats/json.h"
+#include "sys/error.h"
+#include "sys/utf8.h"
 
 namespace hearth {
 namespace {

@@ -11,9 +11,9 @@
 #include <thread>
 #include <utility>
 
-#include "core/error.h"
 #include "data/permutation.h"
 #include "data/shards.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

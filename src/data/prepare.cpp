@@ -6,13 +6,13 @@
 #include <map>
 #include <utility>
 
-#include "core/error.h"
-#include "core/threads.h"
 #include "data/jsonl.h"
 #include "data/sides.h"
 #include "data/split.h"
-#include "io/json.h"
-#include "io/progress.h"
+#include "formats/json.h"
+#include "sys/error.h"
+#include "sys/progress.h"
+#include "sys/threads.h"
 
 namespace hearth {
 namespace {

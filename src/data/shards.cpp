@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/error.h"
-#include "io/json.h"
+#include "formats/json.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

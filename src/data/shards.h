@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "io/files.h"
+#include "sys/files/files.h"
 
 namespace hearth {
 

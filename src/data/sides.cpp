@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/error.h"
 #include "data/jsonl.h"
 #include "data/permutation.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

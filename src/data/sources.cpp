@@ -4,12 +4,12 @@
 #include <cmath>
 #include <optional>
 
-#include "core/error.h"
 #include "data/loader.h"
 #include "data/shards.h"
-#include "io/files.h"
-#include "io/hash.h"
-#include "io/json.h"
+#include "formats/json.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
+#include "sys/hash/hash.h"
 
 namespace hearth {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "data/shards.h"
-#include "io/state_fields.h"
+#include "formats/state_fields.h"
 
 namespace hearth {
 

@@ -1,6 +1,6 @@
 #include "data/stat.h"
 
-#include "io/json.h"
+#include "formats/json.h"
 
 namespace hearth {
 namespace {

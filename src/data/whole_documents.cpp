@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/error.h"
 #include "data/shards.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

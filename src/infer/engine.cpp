@@ -7,9 +7,9 @@
 #include <mutex>
 #include <utility>
 
-#include "core/error.h"
 #include "infer/stepper.h"
-#include "io/terminal.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
 
 namespace hearth {
 
@@ -63,7 +63,9 @@ RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
   if (s.cache_bytes) {
     r.blocks = s.cache_bytes / block;
   } else {
-    const double share = s.memory_share > 0 ? s.memory_share : backend.has_far_memory() ? 0.9 : 0.5;
+    const double share = s.memory_share > 0           ? s.memory_share
+                         : backend.has_host_offload() ? 0.9
+                                                      : 0.5;
     const double bytes =
         share * double(backend.free_bytes()) - double(Runner::step_bytes(config, dtype, r));
     r.blocks = std::min(int64_t(bytes / double(block)), 2 * s.max_batch * blocks_for(s.context));

@@ -16,7 +16,7 @@
 #include "core/params.h"
 #include "infer/sampler.h"
 #include "model/config.h"
-#include "tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hearth {
 

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <limits>
 
-#include "core/error.h"
-#include "io/files.h"
-#include "io/json.h"
+#include "formats/json.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
 
 namespace hearth {
 namespace {

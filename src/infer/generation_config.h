@@ -9,7 +9,7 @@
 #include <string>
 
 #include "infer/sampler.h"
-#include "model/folder.h"
+#include "model/files/folder.h"
 
 namespace hearth {
 

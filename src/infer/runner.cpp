@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/error.h"
 #include "infer/block_pool.h"
 #include "model/decoder.h"
 #include "ops/record.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -5,8 +5,8 @@
 #include <limits>
 #include <numeric>
 
-#include "core/error.h"
 #include "core/math.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <optional>
 
-#include "core/clock.h"
 #include "infer/engine.h"
 #include "infer/stop_text.h"
+#include "sys/clock.h"
 
 namespace hearth {
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/error.h"
-#include "io/fields.h"
+#include "formats/fields.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <utility>
 
-#include "core/error.h"
 #include "model/lora.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

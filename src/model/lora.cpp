@@ -5,9 +5,9 @@
 #include <cmath>
 #include <set>
 
-#include "core/error.h"
-#include "io/json.h"
+#include "formats/json.h"
 #include "ops/ops.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/tape.h"
-#include "model/hf_names.h"
+#include "model/files/hf_names.h"
 
 namespace hearth {
 

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <map>
 
-#include "core/error.h"
-#include "io/json.h"
+#include "formats/json.h"
 #include "model/config.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -1,6 +1,6 @@
-#include "core/error.h"
 #include "core/fp8.h"
 #include "ops/ops.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -1,6 +1,6 @@
-#include "core/error.h"
 #include "ops/ops.h"
 #include "ops/record.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "core/error.h"
 #include "ops/ops.h"
 #include "ops/record.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -1,6 +1,6 @@
 #include "optim/optimizer.h"
 
-#include "core/error.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

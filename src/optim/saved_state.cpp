@@ -4,8 +4,8 @@
 
 #include <set>
 
-#include "core/error.h"
-#include "model/tensor_rows.h"
+#include "model/files/tensor_rows.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/params.h"
-#include "io/safetensors.h"
+#include "formats/safetensors.h"
 
 namespace hearth {
 

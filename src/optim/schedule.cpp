@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/error.h"
+#include "sys/error.h"
 
 namespace hearth {
 

@@ -1,6 +1,6 @@
 // In place of the server where Boost.Beast was not found when hearth was built.
-#include "core/error.h"
 #include "serve/server.h"
+#include "sys/error.h"
 
 namespace hearth {
 

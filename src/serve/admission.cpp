@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "io/json.h"
+#include "formats/json.h"
 
 namespace hearth {
 namespace {

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "chat/chat_template.h"
 #include "infer/sampler.h"
+#include "text/chat/chat_template.h"
 
 namespace hearth {
 

@@ -1,6 +1,6 @@
 #include "serve/config.h"
 
-#include "core/error.h"
+#include "sys/error.h"
 
 namespace hearth {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "core/error.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "io/hash.h"
+#include "sys/hash/hash.h"
 
 namespace hearth {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "io/process_memory.h"
+#include "sys/process/process_memory.h"
 
 namespace hearth {
 namespace {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "core/error.h"
+#include "formats/json.h"
 #include "infer/generation_config.h"
-#include "io/files.h"
-#include "io/json.h"
 #include "model/decoder.h"
-#include "model/folder.h"
+#include "model/files/folder.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
 
 namespace hearth {
 namespace {

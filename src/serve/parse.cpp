@@ -3,8 +3,8 @@
 #include <charconv>
 #include <limits>
 
-#include "core/error.h"
 #include "serve/request_fields.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

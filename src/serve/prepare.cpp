@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "core/error.h"
-#include "io/json.h"
+#include "formats/json.h"
 #include "serve/render.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

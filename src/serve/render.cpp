@@ -5,8 +5,8 @@
 #include <limits>
 #include <optional>
 
-#include "core/error.h"
-#include "tokenizer/unicode.h"
+#include "sys/error.h"
+#include "text/tokenizer/unicode.h"
 
 namespace hearth {
 namespace {

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "io/json.h"
+#include "formats/json.h"
 #include "serve/http.h"
 
 namespace hearth {

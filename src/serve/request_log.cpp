@@ -1,5 +1,5 @@
 #include "serve/request_log.h"
-#include "io/terminal.h"
+#include "sys/terminal.h"
 
 #include <fmt/format.h>
 

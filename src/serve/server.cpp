@@ -10,9 +10,9 @@
 #include <cstdio>
 #include <thread>
 
-#include "core/error.h"
-#include "io/terminal.h"
 #include "serve/connection.h"
+#include "sys/error.h"
+#include "sys/terminal.h"
 
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>

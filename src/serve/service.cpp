@@ -4,8 +4,8 @@
 #include <ctime>
 #include <random>
 
-#include "core/error.h"
-#include "io/json.h"
+#include "formats/json.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

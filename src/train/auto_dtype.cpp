@@ -20,7 +20,8 @@ DtypeChoice auto_dtype(Workload work, std::string_view isa, DType stored) {
 }
 
 DtypeChoice auto_dtype(Workload work, const Backend& backend, DType stored) {
-  return auto_dtype(work, backend.has_far_memory() ? std::string_view() : name(best_isa()), stored);
+  return auto_dtype(work, backend.has_host_offload() ? std::string_view() : name(best_isa()),
+                    stored);
 }
 
 }  // namespace hearth

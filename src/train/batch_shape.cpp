@@ -1,8 +1,8 @@
 // How a run's steps are cut into micro-batches.
 #include <set>
 
-#include "core/error.h"
-#include "train/pretrain.h"
+#include "sys/error.h"
+#include "train/pretrain/pretrain.h"
 
 namespace hearth {
 namespace {
@@ -33,7 +33,7 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
   if (sequences % s.B)
     fail_usage(where, "expected --batch to divide the {} sequences of a step, got {}", sequences,
                s.B);
-  expect_fit(program_spec(model, c, s, room.logits_bytes), room.free_bytes, room.far_memory);
+  expect_fit(program_spec(model, c, s, room.logits_bytes), room.free_bytes, room.host_offload);
   s.micro_batches = sequences / s.B;
   return s;
 }
@@ -45,7 +45,7 @@ Room Room::of(const Backend& b, const ParamStore* held) {
   int64_t free = b.free_bytes();
   // The weights alone can be there before a run begins.
   if (held && held->made(Part::weight)) free += held->part_bytes(Part::weight);
-  return {int64_t(memory_share * double(free)), b.logits_bytes(), b.has_far_memory()};
+  return {int64_t(memory_share * double(free)), b.logits_bytes(), b.has_host_offload()};
 }
 
 int64_t first_step_tokens(const ModelConfig& model, const TrainConfig& c) {
@@ -72,7 +72,7 @@ ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const B
 
 std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig& c,
                                      const Room& room, std::span<const int64_t> chosen) {
-  if (c.offload && !room.far_memory)
+  if (c.offload && !room.host_offload)
     fail_usage(where, "--offload needs a GPU; this run is on the CPU");
   if (c.batch < 0) fail_usage(where, "expected --batch of 0 or more, got {}", c.batch);
   std::set<int64_t> steps;

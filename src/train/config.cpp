@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/error.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "data/loader.h"
 #include "model/decoder.h"
 #include "optim/schedule.h"
 #include "optim/update.h"
+#include "sys/error.h"
 
 namespace hearth {
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "core/backend.h"
-#include "core/clock.h"
-#include "io/files.h"
-#include "io/progress.h"
-#include "io/tensorboard.h"
+#include "formats/tensorboard.h"
+#include "sys/clock.h"
+#include "sys/files/files.h"
+#include "sys/progress.h"
 #include "train/marked_log.h"
 #include "train/task.h"
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "io/files.h"
-#include "io/hash.h"
+#include "sys/files/files.h"
+#include "sys/hash/hash.h"
 
 namespace hearth {
 

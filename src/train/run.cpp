@@ -2,12 +2,12 @@
 
 #include <cmath>
 
-#include "core/clock.h"
-#include "core/error.h"
-#include "io/checkpoint_dir.h"
-#include "io/process_memory.h"
-#include "io/terminal.h"
-#include "train/checkpoint_saver.h"
+#include "formats/checkpoint_dir.h"
+#include "sys/clock.h"
+#include "sys/error.h"
+#include "sys/process/process_memory.h"
+#include "sys/terminal.h"
+#include "train/checkpoint/checkpoint_saver.h"
 #include "train/log.h"
 #include "train/run_folder.h"
 

@@ -10,10 +10,10 @@
 #include <map>
 #include <set>
 
-#include "core/error.h"
-#include "io/checkpoint_dir.h"
-#include "io/json.h"
-#include "io/toml.h"
+#include "formats/checkpoint_dir.h"
+#include "formats/json.h"
+#include "formats/toml.h"
+#include "sys/error.h"
 #include "train/run_state.h"
 
 namespace hearth {

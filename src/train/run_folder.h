@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/files.h"
+#include "sys/files/files.h"
 
 namespace hearth {
 

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "core/error.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/math.h"
-#include "io/state_fields.h"
+#include "formats/state_fields.h"
 #include "train/marked_log.h"
 
 namespace hearth {

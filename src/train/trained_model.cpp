@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "core/error.h"
+#include "formats/json.h"
 #include "infer/generation_config.h"
-#include "io/files.h"
-#include "io/json.h"
 #include "model/decoder.h"
-#include "train/checkpoint.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace hearth {
 namespace {
@@ -44,7 +44,7 @@ TrainedModel::TrainedModel(ModelConfig c, std::optional<ModelSource> from, Backe
       source(std::move(from)),
       params(backend, decoder_params(config), dtype, offload),
       memory(backend, &params) {
-  if (offload && !backend.has_far_memory())
+  if (offload && !backend.has_host_offload())
     fail_usage("--offload", "--offload needs a GPU; this run is on {}", backend.describe());
   // Before anything else: the reference of DPO is this base. What a checkpoint holds comes later.
   if (config.lora) source->load(params), base = model_digest(*source);

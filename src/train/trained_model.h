@@ -6,11 +6,11 @@
 #include <ctime>
 #include <optional>
 
-#include "chat/chat_template.h"
 #include "core/exec.h"
-#include "model/folder.h"
+#include "model/files/folder.h"
 #include "model/lora.h"
-#include "tokenizer/tokenizer.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hearth {
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "data/shards.h"
-#include "io/files.h"
+#include "sys/files/files.h"
 
 namespace hearth {
 

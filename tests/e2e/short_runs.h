@@ -5,8 +5,8 @@
 
 #include <sstream>
 
-#include "align/regex.h"
 #include "e2e/command.h"
+#include "rewards/regex.h"
 #include "served_folder.h"
 
 namespace hearth {

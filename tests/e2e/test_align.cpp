@@ -2,12 +2,12 @@
 // kill, leave folders that generate, and refuse bad data in one line.
 #include <thread>
 
-#include "align/dpo.h"
 #include "cpu/backend.h"
 #include "e2e/command.h"
-#include "io/checkpoint_dir.h"
-#include "io/json.h"
+#include "formats/checkpoint_dir.h"
+#include "formats/json.h"
 #include "served_folder.h"
+#include "train/dpo/dpo.h"
 
 namespace hearth {
 namespace {

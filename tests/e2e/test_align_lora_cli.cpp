@@ -3,8 +3,8 @@
 #include <thread>
 
 #include "e2e/command.h"
-#include "io/checkpoint_dir.h"
-#include "io/json.h"
+#include "formats/checkpoint_dir.h"
+#include "formats/json.h"
 #include "served_folder.h"
 
 namespace hearth {

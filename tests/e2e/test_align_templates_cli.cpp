@@ -1,8 +1,8 @@
 // Which chat template a checkpoint carries: the one its rows were trained through, or the base's
 // own, or none; never one the model has not seen.
-#include "chat/chat_template.h"
 #include "e2e/command.h"
 #include "served_folder.h"
+#include "text/chat/chat_template.h"
 
 namespace hearth {
 namespace {

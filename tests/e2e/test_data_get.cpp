@@ -8,8 +8,8 @@
 
 #include "e2e/command.h"
 #include "e2e/https_server.h"
-#include "io/hash.h"
-#include "io/https.h"
+#include "sys/hash/hash.h"
+#include "sys/https/https.h"
 
 namespace hearth {
 namespace {

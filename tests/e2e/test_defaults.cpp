@@ -1,8 +1,8 @@
 // What commands do when flags leave it open: sampling by the model's generation_config.json,
 // --dtype auto, and a context that fits.
 #include "e2e/command.h"
-#include "io/json.h"
-#include "io/toml.h"
+#include "formats/json.h"
+#include "formats/toml.h"
 #include "served_folder.h"
 
 namespace hearth {

@@ -1,8 +1,8 @@
 // What every command that trains can do: speed and memory in its log, a plan before the first step,
 // automatic micro-batches, a target, more steps for a finished run; and continued pretraining.
 #include "e2e/short_runs.h"
-#include "io/checkpoint_dir.h"
-#include "io/json.h"
+#include "formats/checkpoint_dir.h"
+#include "formats/json.h"
 
 namespace hearth {
 namespace {

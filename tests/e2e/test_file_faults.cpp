@@ -9,8 +9,8 @@
 #include <set>
 
 #include "e2e/short_runs.h"
-#include "io/checkpoint_dir.h"
-#include "io/json.h"
+#include "formats/checkpoint_dir.h"
+#include "formats/json.h"
 
 namespace hearth {
 namespace {

@@ -3,10 +3,10 @@
 #include <chrono>
 #include <thread>
 
-#include "align/answers.h"
-#include "align/regex.h"
 #include "command.h"
-#include "io/checkpoint_dir.h"
+#include "formats/checkpoint_dir.h"
+#include "rewards/answers.h"
+#include "rewards/regex.h"
 
 namespace hearth {
 namespace {

@@ -1,9 +1,9 @@
 // Adapters as a user calls them: run beside a model, merged into it, and planned for.
 #include "cpu/backend.h"
 #include "e2e/command.h"
-#include "model/adapter.h"
 #include "model/decoder.h"
-#include "model/folder.h"
+#include "model/files/adapter.h"
+#include "model/files/folder.h"
 #include "served_folder.h"
 
 namespace hearth {

@@ -3,9 +3,9 @@
 #include <set>
 
 #include "e2e/short_runs.h"
-#include "io/hash.h"
-#include "io/json.h"
-#include "io/safetensors.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "sys/hash/hash.h"
 
 namespace hearth {
 namespace {

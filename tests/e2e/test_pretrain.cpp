@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "e2e/command.h"
-#include "io/checkpoint_dir.h"
+#include "formats/checkpoint_dir.h"
 
 namespace hearth {
 namespace {

@@ -4,9 +4,9 @@
 #include <regex>
 
 #include "e2e/short_runs.h"
-#include "io/checkpoint_dir.h"
-#include "io/hash.h"
-#include "io/json.h"
+#include "formats/checkpoint_dir.h"
+#include "formats/json.h"
+#include "sys/hash/hash.h"
 
 namespace hearth {
 namespace {

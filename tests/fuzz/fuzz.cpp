@@ -7,7 +7,7 @@
 #include <array>
 #include <random>
 
-#include "io/files.h"
+#include "sys/files/files.h"
 
 namespace hearth::fuzz {
 

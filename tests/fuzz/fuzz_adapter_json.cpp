@@ -1,6 +1,6 @@
+#include "formats/json.h"
 #include "fuzz.h"
-#include "io/json.h"
-#include "model/adapter.h"
+#include "model/files/adapter.h"
 
 int fuzz_adapter_json(const uint8_t* data, size_t size) {
   return hearth::fuzz::taken([&] {

@@ -1,8 +1,8 @@
 // Chat templates: a template over a fixed conversation, and a template with its request (a zero
 // byte between).
-#include "chat/chat_template.h"
+#include "formats/json.h"
 #include "fuzz.h"
-#include "io/json.h"
+#include "text/chat/chat_template.h"
 
 namespace {
 

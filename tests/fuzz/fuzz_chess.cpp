@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "chess/split.h"
-#include "chess/uci_reply.h"
 #include "fuzz.h"
+#include "tasks/chess/split.h"
+#include "tasks/chess/uci_reply.h"
 
 using namespace hearth::chess;
 

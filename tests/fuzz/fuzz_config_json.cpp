@@ -1,6 +1,6 @@
+#include "formats/json.h"
 #include "fuzz.h"
-#include "io/json.h"
-#include "model/folder.h"
+#include "model/files/folder.h"
 
 int fuzz_config_json(const uint8_t* data, size_t size) {
   return hearth::fuzz::taken([&] {

@@ -1,7 +1,7 @@
+#include "formats/gguf/gguf.h"
 #include "fuzz.h"
-#include "io/gguf.h"
-#include "tokenizer/gguf_vocabulary.h"
-#include "tokenizer/tokenizer.h"
+#include "text/tokenizer/gguf_vocabulary.h"
+#include "text/tokenizer/tokenizer.h"
 
 int fuzz_gguf(const uint8_t* data, size_t size) {
   return hearth::fuzz::taken([&] {

@@ -1,5 +1,5 @@
+#include "formats/llama2c.h"
 #include "fuzz.h"
-#include "io/llama2c.h"
 
 int fuzz_llama2c(const uint8_t* data, size_t size) {
   return hearth::fuzz::taken([&] {

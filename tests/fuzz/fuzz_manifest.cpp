@@ -1,5 +1,5 @@
+#include "formats/checkpoint_dir.h"
 #include "fuzz.h"
-#include "io/checkpoint_dir.h"
 
 int fuzz_manifest(const uint8_t* data, size_t size) {
   return hearth::fuzz::taken([&] {

@@ -1,5 +1,5 @@
+#include "formats/mingpt_json.h"
 #include "fuzz.h"
-#include "io/mingpt_json.h"
 
 int fuzz_mingpt_json(const uint8_t* data, size_t size) {
   return hearth::fuzz::taken([&] {

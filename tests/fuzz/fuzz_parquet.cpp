@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "data/parquet.h"
+#include "formats/parquet/parquet.h"
 #include "fuzz.h"
 #include "unit/parquet_file.h"
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "align/reward_program.h"
 #include "fuzz.h"
+#include "rewards/reward_program.h"
 
 // One line of a reward program, as an answer to question 7.
 int fuzz_reward_reply(const uint8_t* data, size_t size) {

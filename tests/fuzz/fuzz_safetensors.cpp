@@ -1,5 +1,5 @@
+#include "formats/safetensors.h"
 #include "fuzz.h"
-#include "io/safetensors.h"
 
 int fuzz_safetensors(const uint8_t* data, size_t size) {
   return hearth::fuzz::taken([&] {

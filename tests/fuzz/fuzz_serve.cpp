@@ -1,7 +1,7 @@
 // Bodies of HTTP requests; the first byte says of which route.
-#include "core/error.h"
 #include "fuzz.h"
 #include "serve/parse.h"
+#include "sys/error.h"
 
 int fuzz_http_body(const uint8_t* data, size_t size) {
   if (size == 0) return 0;

@@ -1,8 +1,8 @@
 // Tokenizer files: tokenizer.json, and the lists (.tiktoken, vocab.bpe, llama2.c's .bin; the first
 // byte says which).
 #include "fuzz.h"
-#include "tokenizer/tokenizer.h"
-#include "tokenizer/vocabulary.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/vocabulary.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
+#include "formats/toml.h"
 #include "fuzz.h"
-#include "io/toml.h"
 
 int fuzz_toml(const uint8_t* data, size_t size) {
   return hearth::fuzz::taken([&] {

@@ -2,18 +2,18 @@
 # NAME:FILE:PARSER: tests/fuzz/FILE.cpp defines fuzz_NAME over src/PARSER. A parser that has moved is an error,
 # because its target would otherwise vanish unseen.
 set(all_fuzz_targets
-  safetensors:fuzz_safetensors:io/safetensors.h gguf:fuzz_gguf:io/gguf.h
-  llama2c:fuzz_llama2c:io/llama2c.h mingpt_json:fuzz_mingpt_json:io/mingpt_json.h
-  toml:fuzz_toml:io/toml.h manifest:fuzz_manifest:io/checkpoint_dir.h
+  safetensors:fuzz_safetensors:formats/safetensors.h gguf:fuzz_gguf:formats/gguf/gguf.h
+  llama2c:fuzz_llama2c:formats/llama2c.h mingpt_json:fuzz_mingpt_json:formats/mingpt_json.h
+  toml:fuzz_toml:formats/toml.h manifest:fuzz_manifest:formats/checkpoint_dir.h
   run_state:fuzz_run_state:train/run_state.h
-  tokenizer_json:fuzz_tokenizer:tokenizer/tokenizer.h tokenizer_lists:fuzz_tokenizer:tokenizer/tokenizer.h
-  chat_template:fuzz_chat:chat/chat_template.h chat:fuzz_chat:chat/chat_template.h
+  tokenizer_json:fuzz_tokenizer:text/tokenizer/tokenizer.h tokenizer_lists:fuzz_tokenizer:text/tokenizer/tokenizer.h
+  chat_template:fuzz_chat:text/chat/chat_template.h chat:fuzz_chat:text/chat/chat_template.h
   shards:fuzz_shards:data/shards.h metadata:fuzz_shards:data/shards.h
   eval_file:fuzz_eval_file:data/eval_file.cpp jsonl:fuzz_jsonl:data/jsonl.h
-  parquet:fuzz_parquet:data/parquet.h config_json:fuzz_config_json:model/folder.h
-  adapter_json:fuzz_adapter_json:model/adapter.h
-  reward_reply:fuzz_reward:align/reward_program.h
-  uci:fuzz_chess:chess/uci_reply.h fen:fuzz_chess:chess/board.h http_body:fuzz_serve:serve/parse.h
+  parquet:fuzz_parquet:formats/parquet/parquet.h config_json:fuzz_config_json:model/files/folder.h
+  adapter_json:fuzz_adapter_json:model/files/adapter.h
+  reward_reply:fuzz_reward:rewards/reward_program.h
+  uci:fuzz_chess:tasks/chess/uci_reply.h fen:fuzz_chess:tasks/chess/board.h http_body:fuzz_serve:serve/parse.h
   http_head:fuzz_http_head:serve/head.h)
 if(NOT hearth_beast)  # whose parser it is
   list(FILTER all_fuzz_targets EXCLUDE REGEX "^http_head:")

@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "fuzz.h"
-#include "io/files.h"
+#include "sys/files/files.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) return std::fputs("usage: hearth_fuzz_seeds FOLDER\n", stderr), 2;

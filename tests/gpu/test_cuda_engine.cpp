@@ -2,7 +2,7 @@
 // tokens are the CPU's, in 16 bits every difference from the training forward pass is a near tie.
 #include <fmt/format.h>
 
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "paged_case.h"
 #include "unit/infer_model.h"
 

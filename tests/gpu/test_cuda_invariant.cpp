@@ -3,10 +3,10 @@
 // log-probabilities of GRPO's sampler and trainer.
 #include <fmt/format.h>
 
-#include "core/error.h"
+#include "formats/fields.h"
 #include "held.h"
-#include "io/fields.h"
 #include "paged_case.h"
+#include "sys/error.h"
 #include "unit/grpo_task.h"
 
 namespace hearth::cases {

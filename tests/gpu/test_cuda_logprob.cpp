@@ -1,7 +1,7 @@
 // Log-probabilities and their gradients on the card: the CPU's within rounding, the same bits with
 // and without graphs (a paused program is two of them), and near the sampler's in 16 bits.
-#include "align/logprob_programs.h"
 #include "cuda_case.h"
+#include "train/logprob_programs.h"
 #include "unit/infer_model.h"
 
 namespace hearth {

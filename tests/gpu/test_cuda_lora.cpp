@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "align/logprob_programs.h"
 #include "cuda_case.h"
-#include "io/files.h"
+#include "sys/files/files.h"
+#include "train/logprob_programs.h"
 #include "unit/lora_model.h"
 
 namespace hearth {
@@ -237,7 +237,7 @@ TEST(CudaLora, DISABLED_Trace) {
 std::string trace_of_process(const fs::path& to, const char* early) {
   const pid_t child = fork();
   if (child == 0) {
-    setenv("HEARTH_EARLY", early, 1);
+    setenv("HEARTH_DEPENDENT_LAUNCH", early, 1);
     setenv("HEARTH_TEST_TRACE", to.c_str(), 1);
     // What it is asked to run is its own, whatever part of the suite this process has.
     for (const char* v : {"GTEST_OUTPUT", "GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"}) unsetenv(v);

@@ -5,10 +5,10 @@
 #include <stdexcept>
 
 #include "cpu/backend.h"
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "cuda_case.h"
+#include "diag/lockstep.h"
 #include "model_cases.h"
-#include "train/lockstep.h"
 
 namespace hearth::cases {
 namespace {

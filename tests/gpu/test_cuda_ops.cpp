@@ -5,7 +5,7 @@
 #include <iterator>
 #include <set>
 
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "held.h"
 
 namespace hearth::cases {

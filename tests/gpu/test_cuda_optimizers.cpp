@@ -2,9 +2,9 @@
 // state in the host's memory.
 #include <fmt/format.h>
 
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "cuda_case.h"
-#include "io/fields.h"
+#include "formats/fields.h"
 #include "optim/update.h"
 
 namespace hearth {

@@ -5,8 +5,8 @@
 
 #include "cuda_case.h"
 #include "data/shards.h"
-#include "io/files.h"
-#include "train/pretrain.h"
+#include "sys/files/files.h"
+#include "train/pretrain/pretrain.h"
 
 namespace hearth {
 namespace {

@@ -3,8 +3,8 @@
 // engine on such weights against a plain model of what they stand for.
 #include <fmt/format.h>
 
-#include "core/threads.h"
 #include "held.h"
+#include "sys/threads.h"
 #include "unit/infer_model.h"
 
 namespace hearth::cases {

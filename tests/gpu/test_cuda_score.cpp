@@ -1,7 +1,7 @@
 // The scorer of evaluations on a card against the CPU.
 #include "cpu/backend.h"
+#include "eval/score.h"
 #include "gpu/cuda_case.h"
-#include "infer/score.h"
 #include "model/decoder.h"
 
 namespace hearth {

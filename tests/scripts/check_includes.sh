@@ -33,8 +33,8 @@ in_order
 write src/core/a.h '// What a is.' '#include "ops/d.h"'
 refuses 'src/core/a.h:2: expected no include from ops in core'
 in_order
-write src/cpu/isa/c.h '// What c is.' '' '  # include "io/x.h"'
-refuses 'src/cpu/isa/c.h:3: expected no include from io in cpu'
+write src/cpu/isa/c.h '// What c is.' '' '  # include "serve/x.h"'
+refuses 'src/cpu/isa/c.h:3: expected no include from serve in cpu'
 in_order
 write src/ops/d.h '#pragma once' '// What d is.'
 refuses 'src/ops/d.h:1: expected a // comment'

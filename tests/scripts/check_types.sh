@@ -14,8 +14,8 @@ in_order() {
     'NAMES(Kind, {"one", "two"})' 'template <class T, int n = 3>' 'class Array final : public A {};' \
     'struct alignas(16) Wide {};' '}  // namespace hearth'
 }
-# The rest of a file src/io/b.cpp, in namespace hearth.
-with() { in_order; write src/io/b.cpp 'namespace hearth {' "$@" '}  // namespace hearth'; }
+# The rest of a file src/sys/b.cpp, in namespace hearth.
+with() { in_order; write src/sys/b.cpp 'namespace hearth {' "$@" '}  // namespace hearth'; }
 passes() {
   "$check" "$root" || { echo "expected $1 to pass" >&2; exit 1; }
 }
@@ -45,23 +45,23 @@ with 'template <>' 'class Array<int> {};'
 passes "a specialisation"
 
 with '' 'struct A {};'
-refuses 'src/io/b.cpp:3: expected one definition of hearth::A, which src/core/a.h:3 defines too'
+refuses 'src/sys/b.cpp:3: expected one definition of hearth::A, which src/core/a.h:3 defines too'
 with 'enum class Kind : int { three };'
-refuses 'src/io/b.cpp:2: expected one definition of hearth::Kind'
+refuses 'src/sys/b.cpp:2: expected one definition of hearth::Kind'
 with 'template <class T> struct Array {};'
 refuses 'expected one definition of hearth::Array'
 with '} namespace hearth::x {} namespace hearth {' 'class Wide' ': public A {' '};'
-refuses 'src/io/b.cpp:4: expected one definition of hearth::Wide'
+refuses 'src/sys/b.cpp:4: expected one definition of hearth::Wide'
 with 'void f() { g("}", '"'}'"', R"(})"); }' 'struct A {};'
-refuses 'src/io/b.cpp:3: expected one definition of hearth::A'
+refuses 'src/sys/b.cpp:3: expected one definition of hearth::A'
 with 'struct A::Inner2 {};' 'struct A::Inner2 {};'
 refuses 'expected one definition of hearth::A::Inner2'
 with 'void f() {'
 refuses 'expected as many } as {'
 
 in_order
-write src/io/x.cpp 'namespace hearth { struct X {}; }'
-write src/io/no_x.cpp 'namespace hearth { struct X {}; }'
+write src/sys/x.cpp 'namespace hearth { struct X {}; }'
+write src/sys/no_x.cpp 'namespace hearth { struct X {}; }'
 passes "a file and the one that replaces it"
 write src/cpu/no_x.cpp 'namespace hearth { struct X {}; }'
 refuses 'expected one definition of hearth::X'

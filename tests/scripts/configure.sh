@@ -37,10 +37,10 @@ without() {
   configure -DHEARTH_CUDA=OFF "$@" || complain "expected a build without $library, got: $(tail -n 5 "$scratch/said")"
   grep -q "src/$file" "$scratch/build/build.ninja" || complain "expected src/$file in a build without $library"
 }
-without libcurl io/no_https.cpp -DHEARTH_UNITY=OFF -DCMAKE_DISABLE_FIND_PACKAGE_CURL=ON
-without zlib io/no_gzip.cpp -DHEARTH_UNITY=OFF -DCMAKE_DISABLE_FIND_PACKAGE_ZLIB=ON
-without PCRE2 align/no_regex.cpp -DHEARTH_UNITY=OFF -DHEARTH_WITHOUT='zstd;pcre2'
-grep -q 'src/io/no_zstd.cpp' "$scratch/build/build.ninja" || complain "expected a build without zstd"
+without libcurl sys/https/no_https.cpp -DHEARTH_UNITY=OFF -DCMAKE_DISABLE_FIND_PACKAGE_CURL=ON
+without zlib sys/compression/no_gzip.cpp -DHEARTH_UNITY=OFF -DCMAKE_DISABLE_FIND_PACKAGE_ZLIB=ON
+without PCRE2 rewards/no_regex.cpp -DHEARTH_UNITY=OFF -DHEARTH_WITHOUT='zstd;pcre2'
+grep -q 'src/sys/compression/no_zstd.cpp' "$scratch/build/build.ninja" || complain "expected a build without zstd"
 
 # A copy of the tree with a new file in subfolders of rooms: each is compiled in the unit of its folder.
 tree=$scratch/tree

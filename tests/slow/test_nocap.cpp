@@ -6,7 +6,7 @@
 
 #include "cpu/backend.h"
 #include "test_data.h"
-#include "train/programs.h"
+#include "train/pretrain/programs.h"
 
 namespace hearth {
 namespace {

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "data/prepare.h"
 #include "data/shards.h"
+#include "sys/error.h"
 
 namespace hearth {
 

@@ -1,8 +1,8 @@
 // A task of GRPO for tiny models that speak bytes: end the text early, and use small letters.
 #pragma once
 
-#include "align/grpo_step.h"
 #include "infer_model.h"
+#include "train/grpo/grpo_step.h"
 
 namespace hearth {
 

@@ -11,11 +11,11 @@
 
 #include "core/exec.h"
 #include "cpu/backend.h"
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "infer/engine.h"
 #include "model/decoder.h"
 #include "ops/record.h"
-#include "tokenizer/vocabulary.h"
+#include "text/tokenizer/vocabulary.h"
 
 namespace hearth {
 

@@ -10,9 +10,9 @@
 
 #include "core/exec.h"
 #include "cpu/backend.h"
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "model/decoder.h"
-#include "model/folder.h"
+#include "model/files/folder.h"
 
 namespace hearth::test {
 

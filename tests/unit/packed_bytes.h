@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/packed.h"
+#include "sys/compression/compression.h"
 
 namespace hearth {
 

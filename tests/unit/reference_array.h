@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 
 namespace hearth::reference {
 

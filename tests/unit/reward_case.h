@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "align/rewards.h"
+#include "rewards/rewards.h"
 
 namespace hearth {
 

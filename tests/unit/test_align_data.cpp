@@ -4,11 +4,11 @@
 #include <numeric>
 #include <random>
 
-#include "align/batches.h"
-#include "align/prompts.h"
-#include "align/templates.h"
-#include "core/error.h"
+#include "data/examples/prompts.h"
+#include "data/examples/templates.h"
 #include "served_folder.h"
+#include "sys/error.h"
+#include "train/examples/batches.h"
 #include "unit/infer_model.h"
 #include "unit/test_io_support.h"
 

@@ -2,9 +2,9 @@
 // the base to the bit.
 #include <gtest/gtest.h>
 
-#include "align/reference_sums.h"
 #include "infer_model.h"
 #include "served_folder.h"
+#include "train/dpo/reference_sums.h"
 #include "train/run_state.h"
 #include "train/trained_model.h"
 #include "unit/test_io_support.h"

@@ -1,9 +1,9 @@
 // The number that a text answers with, exactly or nearly.
-#include "align/answers.h"
+#include "rewards/answers.h"
 
 #include <gtest/gtest.h>
 
-#include "align/rewards.h"
+#include "rewards/rewards.h"
 #include "test_data.h"
 
 namespace hearth {

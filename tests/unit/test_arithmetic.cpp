@@ -1,13 +1,13 @@
 // Generated arithmetic: each problem once, on one side, with its right answer.
-#include "align/arithmetic.h"
+#include "tasks/arithmetic/arithmetic.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "core/error.h"
-#include "io/files.h"
 #include "reward_case.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
 
 namespace hearth {
 namespace {

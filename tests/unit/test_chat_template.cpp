@@ -2,9 +2,9 @@
 // from.
 #include <gtest/gtest.h>
 
-#include "chat/chat_template.h"
-#include "io/json.h"
+#include "formats/json.h"
 #include "test_io_support.h"
+#include "text/chat/chat_template.h"
 
 namespace hearth {
 namespace {

@@ -1,7 +1,7 @@
 // Checkpoints written beside training: the same bytes as by a plain writer, errors that reach the
 // run, and nothing lost whenever the saver goes away.
 #include "optim/optimizer.h"
-#include "train/checkpoint_saver.h"
+#include "train/checkpoint/checkpoint_saver.h"
 
 #include <sched.h>
 #include <sys/resource.h>
@@ -11,14 +11,14 @@
 #include <map>
 
 #include "cpu/backend.h"
-#include "io/checkpoint_dir.h"
-#include "io/json.h"
+#include "formats/checkpoint_dir.h"
+#include "formats/json.h"
 #include "lora_model.h"
-#include "model/adapter.h"
 #include "model/decoder.h"
-#include "model/folder.h"
-#include "model/hf_names.h"
-#include "model/tensor_rows.h"
+#include "model/files/adapter.h"
+#include "model/files/folder.h"
+#include "model/files/hf_names.h"
+#include "model/files/tensor_rows.h"
 #include "train/run_folder.h"
 #include "unit/test_io_support.h"
 
@@ -32,9 +32,9 @@ using nlohmann::json;
 // The CPU behind a wall: counts what crosses it.
 class CountedBackend final : public Backend {
  public:
-  std::byte* allocate_far(int64_t n, const std::string& what) override {
-    ++far_buffers;
-    if (refuse_far) fail("card", "expected pinned memory for {}, got none", what);
+  std::byte* allocate_offloaded(int64_t n, const std::string& what) override {
+    ++offloaded_buffers;
+    if (refuse_offloaded) fail("card", "expected pinned memory for {}, got none", what);
     return inner_->allocate(n, what);
   }
   void download(void* host, const std::byte* device, int64_t n) override {
@@ -52,9 +52,9 @@ class CountedBackend final : public Backend {
   void synchronize() override {}
   int64_t free_bytes() const override { return inner_->free_bytes(); }
 
-  int far_buffers = 0;
+  int offloaded_buffers = 0;
   std::atomic<int> downloads = 0;
-  bool refuse_far = false;
+  bool refuse_offloaded = false;
 
  private:
   const std::unique_ptr<Backend> inner_ = make_cpu_backend(1);
@@ -181,14 +181,14 @@ TEST(CheckpointSaver, TakesOneCopyOfEachPartIntoTheSameMemory) {
   CheckpointSaver saver(run.path());
   EXPECT_EQ(saver.finish(), std::nullopt);
   EXPECT_TRUE(saver.reserve(m.config, m.params));
-  EXPECT_EQ(m.backend.far_buffers, 3) << "two moments and the masters";
+  EXPECT_EQ(m.backend.offloaded_buffers, 3) << "two moments and the masters";
   for (int step = 1; step <= 3; ++step) {
     m.backend.downloads = 0;
     saver.save(m.at(step), m.params);
     saver.finish();
     EXPECT_EQ(m.backend.downloads, 3);
   }
-  EXPECT_EQ(m.backend.far_buffers, 3);
+  EXPECT_EQ(m.backend.offloaded_buffers, 3);
 }
 
 TEST(CheckpointSaver, TwoSavesInARowAreBothCommittedInOrder) {
@@ -288,7 +288,7 @@ TEST(CheckpointSaver, WithoutRoomItWritesInPlaceAndSaysSoOnce) {
   for (const bool refused : {false, true}) {
     const TempDir run;
     Trained m(tiny_config(), DType::f32);
-    m.backend.refuse_far = refused;
+    m.backend.refuse_offloaded = refused;
     std::vector<std::string> lines;
     CheckpointSaver saver(run.path(), {.warn = [&](const std::string& s) { lines.push_back(s); },
                                        .snapshot_limit = refused ? -1 : 1000});

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <set>
 
-#include "chess/dataset.h"
-#include "chess/rewards.h"
-#include "chess/rows.h"
-#include "chess/score.h"
 #include "data_files.h"
+#include "tasks/chess/dataset.h"
+#include "tasks/chess/rewards.h"
+#include "tasks/chess/rows.h"
+#include "tasks/chess/score.h"
 
 namespace hearth::chess {
 namespace {

@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <random>
 
-#include "chess/stockfish.h"
-#include "chess/uci_reply.h"
-#include "core/error.h"
 #include "data_files.h"
-#include "io/line_process.h"
+#include "sys/error.h"
+#include "sys/process/line_process.h"
+#include "tasks/chess/stockfish.h"
+#include "tasks/chess/uci_reply.h"
 
 namespace hearth::chess {
 namespace {

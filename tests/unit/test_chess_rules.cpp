@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "chess/game.h"
-#include "core/error.h"
+#include "sys/error.h"
+#include "tasks/chess/game.h"
 
 namespace hearth::chess {
 namespace {

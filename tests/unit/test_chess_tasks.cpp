@@ -4,10 +4,10 @@
 #include <cmath>
 #include <random>
 
-#include "chess/rewards.h"
-#include "chess/score.h"
-#include "core/error.h"
 #include "data_files.h"
+#include "sys/error.h"
+#include "tasks/chess/rewards.h"
+#include "tasks/chess/score.h"
 
 namespace hearth::chess {
 namespace {

@@ -1,14 +1,14 @@
 // convert: every source to folders and GGUF files and back, with what belongs to a model.
-#include "model/convert.h"
+#include "model/files/convert.h"
 
 #include "cpu/backend.h"
-#include "io/json.h"
-#include "io/safetensors.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
 #include "model/decoder.h"
-#include "model/folder.h"
-#include "model/gguf_model.h"
-#include "tokenizer/tokenizer.h"
-#include "tokenizer/train.h"
+#include "model/files/folder.h"
+#include "model/files/gguf_model.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/train.h"
 #include "tokenizer_data.h"
 #include "unit/test_io_support.h"
 

@@ -7,11 +7,11 @@
 #include <numeric>
 #include <set>
 
-#include "core/cores.h"
-#include "core/error.h"
 #include "core/params.h"
-#include "core/threads.h"
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
+#include "sys/cores.h"
+#include "sys/error.h"
+#include "sys/threads.h"
 
 namespace hearth {
 namespace {

@@ -2,8 +2,8 @@
 // set and dtype: values, equal bits at any thread count, all of an output written, in-place calls.
 #include <set>
 
-#include "core/error.h"
 #include "core/math.h"
+#include "sys/error.h"
 #include "unit/cpu_case.h"
 
 namespace hearth::cpu_test {

@@ -1,12 +1,12 @@
 // The embedded corpus: its entropy is exact, its texts tell their choices, any part can be made.
-#include "data/corpus.h"
+#include "tasks/stories/corpus.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 
-#include "core/error.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -1,9 +1,9 @@
 // The Parquet reader against a writer of every layout it takes, and against damage.
-#include "data/parquet.h"
+#include "formats/parquet/parquet.h"
 
 #include <random>
 
-#include "data/parquet_values.h"
+#include "formats/parquet/parquet_values.h"
 #include "unit/data_files.h"
 #include "unit/parquet_file.h"
 

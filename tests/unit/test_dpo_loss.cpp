@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "align/dpo_loss.h"
 #include "cpu/backend.h"
-#include "cpu/reference.h"
-#include "io/fields.h"
+#include "cpu/reference/reference.h"
+#include "formats/fields.h"
+#include "train/dpo/dpo_loss.h"
 #include "unit/infer_model.h"
 
 namespace hearth {

@@ -1,9 +1,9 @@
 // From a model folder's template to ids: special tokens only where the template wrote them, and
 // which ids are the assistant's.
-#include "chat/chat_template.h"
-#include "io/json.h"
+#include "formats/json.h"
 #include "test_io_support.h"
-#include "tokenizer/vocabulary.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizer/vocabulary.h"
 #include "tokenizer_data.h"
 
 namespace hearth {

@@ -1,11 +1,11 @@
 // Evaluation: the scorer against a plain softmax over plain logits, and the harness's rules and
 // formulas against their definitions written out.
-#include "infer/eval.h"
+#include "eval/eval.h"
 
 #include <cmath>
 
-#include "infer/score.h"
-#include "tokenizer/train.h"
+#include "eval/score.h"
+#include "text/tokenizer/train.h"
 #include "unit/infer_model.h"
 #include "unit/test_io_support.h"
 

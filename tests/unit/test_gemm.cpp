@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
-#include "core/threads.h"
 #include "cpu/gemm.h"
+#include "sys/error.h"
+#include "sys/threads.h"
 
 namespace hearth {
 namespace {

@@ -5,10 +5,10 @@
 #include <limits>
 #include <set>
 
-#include "align/policy.h"
-#include "align/regex.h"
-#include "core/error.h"
 #include "grpo_task.h"
+#include "rewards/regex.h"
+#include "sys/error.h"
+#include "train/grpo/policy.h"
 
 namespace hearth {
 namespace {

@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "align/advantages.h"
-#include "align/grpo_loss.h"
-#include "core/error.h"
-#include "io/fields.h"
+#include "formats/fields.h"
+#include "sys/error.h"
+#include "train/grpo/advantages.h"
+#include "train/grpo/grpo_loss.h"
 
 namespace hearth {
 namespace {

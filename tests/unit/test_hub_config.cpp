@@ -1,7 +1,7 @@
 // config.json as the hub has it: read as the model cards say, refused by key where a value would
 // change the numbers.
 #include "model/decoder.h"
-#include "model/folder.h"
+#include "model/files/folder.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "core/error.h"
+#include "sys/error.h"
 #include "unit/infer_model.h"
 
 namespace hearth {

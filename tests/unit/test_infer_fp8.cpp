@@ -2,8 +2,8 @@
 // shares a step, gives way, is found again or copied changes no bit; and the rounding is small.
 #include <algorithm>
 
+#include "eval/score.h"
 #include "infer/runner.h"
-#include "infer/score.h"
 #include "unit/infer_model.h"
 
 namespace hearth {

@@ -2,7 +2,7 @@
 // whatever shares its steps, and near what plain weights say.
 #include <cmath>
 
-#include "core/error.h"
+#include "sys/error.h"
 #include "unit/infer_model.h"
 
 namespace hearth {

@@ -1,5 +1,5 @@
 // Checkpoint folders: whole or absent, verified, rotated, and still there after SIGKILL.
-#include "io/checkpoint_dir.h"
+#include "formats/checkpoint_dir.h"
 
 #include <poll.h>
 
@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "io/json.h"
+#include "formats/json.h"
 #include "test_io_support.h"
 
 namespace hearth::test {

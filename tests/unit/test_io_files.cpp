@@ -1,5 +1,5 @@
 // Files: whole reads, maps, atomic writes, logs, and what a full or read-only disk says.
-#include "io/files.h"
+#include "sys/files/files.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -11,8 +11,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "io/byte_stream.h"
-#include "io/hash.h"
+#include "sys/compression/byte_stream.h"
+#include "sys/hash/hash.h"
 #include "test_io_support.h"
 
 namespace hearth::test {

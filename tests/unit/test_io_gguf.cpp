@@ -1,14 +1,14 @@
 // GGUF files: values and tensors come back, element types keep what they can, and any damage is one
 // error.
-#include "io/gguf.h"
+#include "formats/gguf/gguf.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
 
-#include "tokenizer/tokenizer.h"
-#include "tokenizer/vocabulary.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/vocabulary.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {

@@ -1,11 +1,11 @@
 // SHA-256 and CRC-32C against published vectors; both SHA-256 paths against each other.
-#include "io/hash.h"
+#include "sys/hash/hash.h"
 
 #include <algorithm>
 #include <random>
 #include <vector>
 
-#include "io/sha256_blocks.h"
+#include "sys/hash/sha256_blocks.h"
 #include "test_io_support.h"
 
 namespace hearth::test {

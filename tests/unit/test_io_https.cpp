@@ -1,7 +1,7 @@
 // The headers that downloads depend on, line by line.
 #include <gtest/gtest.h>
 
-#include "io/https.h"
+#include "sys/https/https.h"
 
 namespace hearth {
 namespace {

@@ -1,5 +1,5 @@
 // Strict JSON: what is taken, what is refused and with which words; the nearest key.
-#include "io/json.h"
+#include "formats/json.h"
 
 #include "test_io_support.h"
 

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "io/json.h"
-#include "io/llama2c.h"
-#include "io/mingpt_json.h"
+#include "formats/json.h"
+#include "formats/llama2c.h"
+#include "formats/mingpt_json.h"
 #include "test_io_support.h"
 
 namespace hearth::test {

@@ -4,8 +4,8 @@
 
 #include <random>
 
-#include "io/byte_stream.h"
-#include "io/snappy.h"
+#include "sys/compression/byte_stream.h"
+#include "sys/compression/snappy.h"
 #include "unit/data_files.h"
 #include "unit/packed_bytes.h"
 

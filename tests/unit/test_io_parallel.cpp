@@ -1,9 +1,9 @@
 // Jobs that run several at a time, and files that are hashed while they are written.
-#include "io/parallel.h"
+#include "sys/parallel.h"
 
 #include <atomic>
 
-#include "io/hashed_file.h"
+#include "sys/files/hashed_file.h"
 #include "test_io_support.h"
 
 namespace hearth::test {

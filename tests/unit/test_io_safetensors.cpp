@@ -1,10 +1,10 @@
 // Safetensors: round trips, shards, and every way a file can be wrong.
-#include "io/safetensors.h"
+#include "formats/safetensors.h"
 
 #include <cstring>
 #include <numeric>
 
-#include "io/json.h"
+#include "formats/json.h"
 #include "test_io_support.h"
 
 namespace hearth::test {

@@ -13,8 +13,8 @@
 #include <functional>
 #include <string>
 
-#include "core/error.h"
-#include "io/files.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
 #include "test_data.h"
 
 namespace hearth::test {

@@ -1,12 +1,12 @@
 // TensorBoard events, read back by a small TFRecord and protobuf reader of the test's own.
-#include "io/tensorboard.h"
+#include "formats/tensorboard.h"
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <vector>
 
-#include "io/hash.h"
+#include "sys/hash/hash.h"
 #include "test_io_support.h"
 
 namespace hearth::test {

@@ -1,10 +1,10 @@
 // Text made fit for a terminal, and errors for one line.
 #include <gtest/gtest.h>
 
-#include "io/json.h"
-#include "io/progress.h"
-#include "io/terminal.h"
-#include "io/utf8.h"
+#include "formats/json.h"
+#include "sys/progress.h"
+#include "sys/terminal.h"
+#include "sys/utf8.h"
 
 namespace hearth {
 namespace {

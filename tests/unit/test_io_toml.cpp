@@ -1,5 +1,5 @@
 // TOML settings: what is taken, and what is refused with the line it stands in.
-#include "io/toml.h"
+#include "formats/toml.h"
 
 #include <nlohmann/json.hpp>
 

@@ -2,9 +2,9 @@
 // host makes of them.
 #include <gtest/gtest.h>
 
-#include "align/logprob_programs.h"
-#include "core/error.h"
 #include "op_cases.h"
+#include "sys/error.h"
+#include "train/logprob_programs.h"
 #include "unit/cpu_case.h"
 #include "unit/infer_model.h"
 

@@ -2,11 +2,11 @@
 #include <cmath>
 
 #include "lora_model.h"
-#include "model/adapter.h"
-#include "model/folder.h"
+#include "model/files/adapter.h"
+#include "model/files/folder.h"
 #include "model_cases.h"
-#include "train/checkpoint.h"
-#include "train/programs.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/pretrain/programs.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {

@@ -1,9 +1,9 @@
 // Adapters on disk: PEFT's layout in and out, merging, and what is refused.
-#include "io/json.h"
+#include "formats/json.h"
 #include "lora_model.h"
-#include "model/adapter.h"
-#include "model/convert.h"
-#include "model/folder.h"
+#include "model/files/adapter.h"
+#include "model/files/convert.h"
+#include "model/files/folder.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {

@@ -3,11 +3,11 @@
 
 #include <cmath>
 
-#include "core/error.h"
-#include "cpu/reference.h"
-#include "io/fields.h"
+#include "cpu/reference/reference.h"
+#include "formats/fields.h"
 #include "model/decoder.h"
 #include "model_cases.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -1,14 +1,14 @@
 // Model folders: what is saved comes back to the bit, and a file that does not fit its config is
 // refused by name.
-#include "model/folder.h"
+#include "model/files/folder.h"
 
 #include <cmath>
 #include <cstring>
 
 #include "core/exec.h"
-#include "cpu/reference.h"
-#include "io/checkpoint_dir.h"
-#include "io/json.h"
+#include "cpu/reference/reference.h"
+#include "formats/checkpoint_dir.h"
+#include "formats/json.h"
 #include "model/decoder.h"
 #include "unit/test_io_support.h"
 

@@ -5,9 +5,9 @@
 
 #include <cmath>
 
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "model_cases.h"
-#include "train/programs.h"
+#include "train/pretrain/programs.h"
 
 namespace hearth::cases {
 namespace {

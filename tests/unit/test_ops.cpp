@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "op_cases.h"
 #include "optim/update.h"
 

@@ -6,14 +6,14 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "core/error.h"
-#include "cpu/reference.h"
-#include "io/fields.h"
-#include "io/files.h"
+#include "cpu/reference/reference.h"
+#include "formats/fields.h"
 #include "model_cases.h"
 #include "op_cases.h"
 #include "optim/saved_state.h"
-#include "train/programs.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
+#include "train/pretrain/programs.h"
 
 namespace hearth {
 namespace {

@@ -1,18 +1,18 @@
 // Tables of positions are made for the context in use, whatever context a model's config promises.
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "eval/score.h"
 #include "infer/runner.h"
-#include "infer/score.h"
 #include "infer_model.h"
-#include "train/programs.h"
+#include "sys/error.h"
+#include "train/pretrain/programs.h"
 
 namespace hearth {
 namespace {
 
 constexpr int64_t promised = int64_t(1) << 24;
 
-ModelConfig far_config() {
+ModelConfig offload_config() {
   ModelConfig c = tiny_config();
   c.context = promised, c.head_dim = 64;
   return c.resolve();
@@ -29,21 +29,21 @@ std::vector<int32_t> completion(const ModelConfig& c, Backend& backend, int64_t 
 
 TEST(PositionTables, OfAnEngineFollowItsContext) {
   const RunnerSpec spec{.rows = 8, .context = 64, .vocab = 23};
-  EXPECT_LT(Runner::step_bytes(far_config(), DType::f32, spec), 1 << 20);
+  EXPECT_LT(Runner::step_bytes(offload_config(), DType::f32, spec), 1 << 20);
   RunnerSpec longer = spec;
   longer.context = 1 << 20;
-  EXPECT_GT(Runner::step_bytes(far_config(), DType::f32, longer), int64_t(1) << 28);
+  EXPECT_GT(Runner::step_bytes(offload_config(), DType::f32, longer), int64_t(1) << 28);
 }
 
 TEST(PositionTables, HoldTheSameNumbersForAnyContext) {
-  ModelConfig near = far_config();
+  ModelConfig near = offload_config();
   near.context = 24;
   for (const auto& backend : exact_backends())
-    EXPECT_EQ(completion(near, *backend, 24), completion(far_config(), *backend, 24));
+    EXPECT_EQ(completion(near, *backend, 24), completion(offload_config(), *backend, 24));
 }
 
 TEST(PositionTables, ArePartOfTheMemoryPlan) {
-  ProgramSpec s{.model = far_config(), .B = 2, .T = 48};
+  ProgramSpec s{.model = offload_config(), .B = 2, .T = 48};
   EXPECT_EQ(memory_need(s).tables, 64 * 32 * 2 * 4);  // (64 positions, 32 pairs, cos and sin)
   const int64_t other = memory_need(s).total() - memory_need(s).tables;
   EXPECT_THROW(expect_fit(s, other), Error);
@@ -54,7 +54,7 @@ TEST(PositionTables, ArePartOfTheMemoryPlan) {
 
 TEST(PositionTables, OfAScorerFollowItsTexts) {
   const auto backend = make_cpu_backend(2);
-  ModelConfig near = far_config();
+  ModelConfig near = offload_config();
   near.context = 64;
   const std::vector<ScoreItem> items{{{1, 2, 3, 4, 5}, 1}};
   const auto score = [&](const ModelConfig& c, CacheFormat cache) {
@@ -64,13 +64,13 @@ TEST(PositionTables, OfAScorerFollowItsTexts) {
     return scorer.score(items)[0].logprob;
   };
   for (const CacheFormat cache : {CacheFormat::plain, CacheFormat::fp8})
-    EXPECT_EQ(score(far_config(), cache), score(near, cache));
+    EXPECT_EQ(score(offload_config(), cache), score(near, cache));
 }
 
 // The engine's table grows with its texts; what it says of a long one is what whole passes say.
 TEST(PositionTables, GrowWithTheText) {
   const auto backend = make_cpu_backend(2);
-  const ModelConfig c = far_config();
+  const ModelConfig c = offload_config();
   ParamStore params(*backend, decoder_params(c), DType::f32);
   params.initialise(7);
   std::vector<int32_t> text;
@@ -94,7 +94,7 @@ TEST(PositionTables, GrowWithTheText) {
 // A context that nobody named is the model's, as far as the cache can hold a sequence of it.
 TEST(PositionTables, AnUnnamedContextFitsTheCache) {
   const auto backend = make_cpu_backend(2);
-  const ModelConfig c = far_config();
+  const ModelConfig c = offload_config();
   ParamStore params(*backend, decoder_params(c), DType::f32);
   params.initialise(7);
   const int64_t cache = 300 * Runner::block_bytes(c, DType::f32);

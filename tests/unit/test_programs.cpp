@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "core/error.h"
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "model_cases.h"
-#include "train/programs.h"
+#include "sys/error.h"
+#include "train/pretrain/programs.h"
 
 namespace hearth {
 namespace {

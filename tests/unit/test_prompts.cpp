@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <set>
 
-#include "align/examples.h"
-#include "core/error.h"
+#include "data/examples/examples.h"
 #include "reward_case.h"
 #include "served_folder.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -8,11 +8,11 @@
 #include <random>
 #include <vector>
 
-#include "core/error.h"
 #include "core/quantised.h"
-#include "core/threads.h"
 #include "cpu/gemm.h"
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
+#include "sys/error.h"
+#include "sys/threads.h"
 
 namespace hearth {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <limits>
 
+#include "formats/json.h"
+#include "formats/mingpt_json.h"
 #include "infer/engine.h"
-#include "io/json.h"
-#include "io/mingpt_json.h"
 #include "unit/model_run.h"
 #include "unit/test_io_support.h"
 

@@ -2,7 +2,7 @@
 // against central differences of the forwards in f64.
 #include <set>
 
-#include "core/error.h"
+#include "sys/error.h"
 #include "unit/reference_array.h"
 
 namespace hearth::reference {

@@ -2,9 +2,9 @@
 // text.
 #include <gtest/gtest.h>
 
-#include "align/regex.h"
-#include "align/rewards.h"
-#include "core/error.h"
+#include "rewards/regex.h"
+#include "rewards/rewards.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -1,10 +1,10 @@
 // Reward programs: what they answer, and what happens when they misbehave.
-#include "align/reward_program.h"
+#include "rewards/reward_program.h"
 
 #include <gtest/gtest.h>
 
-#include "core/error.h"
 #include "reward_case.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

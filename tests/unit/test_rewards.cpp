@@ -1,12 +1,12 @@
 // The built-in reward rules and the chess reward.
-#include "align/rewards.h"
+#include "rewards/rewards.h"
 
 #include <gtest/gtest.h>
 
-#include "chess/board.h"
-#include "chess/tasks.h"
-#include "core/error.h"
 #include "reward_case.h"
+#include "sys/error.h"
+#include "tasks/chess/board.h"
+#include "tasks/chess/tasks.h"
 
 namespace hearth {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "cpu/backend.h"
-#include "io/files.h"
+#include "sys/files/files.h"
 #include "test_io_support.h"
 #include "train/run_folder.h"
 

@@ -1,18 +1,18 @@
 // What a run goes on from: the state of every task within its ranges, logs that are what a
 // checkpoint recorded, and a folder whose links and checkpoints follow from the newest one.
-#include "io/toml.h"
+#include "formats/toml.h"
 #include "train/run_state.h"
 
 #include <sys/file.h>
 
 #include <fstream>
 
-#include "align/grpo_state.h"
-#include "align/reference_sums.h"
-#include "io/checkpoint_dir.h"
+#include "formats/checkpoint_dir.h"
 #include "test_io_support.h"
-#include "train/cursor_state.h"
+#include "train/dpo/reference_sums.h"
+#include "train/grpo/grpo_state.h"
 #include "train/log.h"
+#include "train/pretrain/cursor_state.h"
 #include "train/run_folder.h"
 
 namespace hearth {

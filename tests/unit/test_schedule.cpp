@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "core/error.h"
 #include "optim/schedule.h"
+#include "sys/error.h"
 
 namespace hearth {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "core/params.h"
 #include "cpu/backend.h"
-#include "model/tensor_rows.h"
+#include "model/files/tensor_rows.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {

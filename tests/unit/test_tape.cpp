@@ -1,10 +1,10 @@
 // The tape: recording, views, gradients, pruning, joining of norms and products, and running it.
 #include <gtest/gtest.h>
 
-#include "core/error.h"
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "op_cases.h"
 #include "ops/record.h"
+#include "sys/error.h"
 #include "tape_case.h"
 
 namespace hearth {

@@ -6,11 +6,11 @@
 #include <bit>
 #include <random>
 
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "op_cases.h"
 #include "ops/record.h"
 #include "tape_case.h"
-#include "train/programs.h"
+#include "train/pretrain/programs.h"
 
 namespace hearth {
 namespace {

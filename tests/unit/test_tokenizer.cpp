@@ -4,9 +4,9 @@
 #include <cstring>
 #include <sstream>
 
-#include "core/threads.h"
-#include "tokenizer/bpe.h"
-#include "tokenizer/scanner.h"
+#include "sys/threads.h"
+#include "text/tokenizer/bpe.h"
+#include "text/tokenizer/scanner.h"
 #include "tokenizer_data.h"
 
 namespace hearth {

@@ -3,7 +3,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "tokenizer/train.h"
+#include "text/tokenizer/train.h"
 #include "tokenizer_data.h"
 
 namespace hearth {

@@ -1,7 +1,7 @@
 // The words that each pattern cuts, on the cases where the patterns differ or where a regular
 // expression gives back what it took; and the normal form C.
-#include "tokenizer/nfc.h"
-#include "tokenizer/scanner.h"
+#include "text/tokenizer/nfc.h"
+#include "text/tokenizer/scanner.h"
 #include "tokenizer_data.h"
 
 namespace hearth {

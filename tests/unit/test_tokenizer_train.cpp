@@ -3,9 +3,9 @@
 #include <array>
 #include <map>
 
-#include "tokenizer/scanner.h"
-#include "tokenizer/train.h"
-#include "tokenizer/vocabulary.h"
+#include "text/tokenizer/scanner.h"
+#include "text/tokenizer/train.h"
+#include "text/tokenizer/vocabulary.h"
 #include "tokenizer_data.h"
 
 namespace hearth {

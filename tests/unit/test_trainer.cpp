@@ -10,11 +10,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "core/error.h"
 #include "cpu/backend.h"
 #include "data/shards.h"
-#include "io/files.h"
-#include "train/pretrain.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
+#include "train/pretrain/pretrain.h"
 
 namespace hearth {
 namespace {

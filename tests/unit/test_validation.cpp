@@ -1,5 +1,5 @@
 // How many tokens a run validates on by default.
-#include "train/validation.h"
+#include "train/pretrain/validation.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <thread>
 
-#include "core/error.h"
 #include "cpu/backend.h"
+#include "sys/error.h"
 
 namespace hearth {
 

@@ -3,8 +3,8 @@
 // chain in every variant, so rows do not depend on how many were computed with them.
 #pragma once
 
-#include "cpu/isa/gemm_few.h"
 #include "cpu/isa/gemm_pack.h"
+#include "cpu/isa/gemm_rows16.h"
 #include "cpu/isa/gemm_table.h"
 #include "cpu/isa/simd.h"
 

@@ -29,8 +29,8 @@ using GemmMultiply = void (*)(float* acc, int64_t ld, const void* a, const void*
 
 constexpr int64_t few_tile = 32;
 
-// Products of at most `rows` rows with b (n, k) as it lies: see gemm_few.h. Element by element they
-// are summed in the order of the packed product.
+// Products of at most `rows` rows with b (n, k) as it lies: see gemm_rows16.h. Element by element
+// they are summed in the order of the packed product.
 struct GemmFew {
   int rows = 0;                                                // most rows of c
   int64_t (*packed_bytes)(int64_t rows, int64_t k) = nullptr;  // of a

@@ -1,0 +1,144 @@
+// Reference kernels from logits to new weights: loss, gradient norm, the optimizer's update.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/reference/reference_kernels.h"
+
+namespace hearth::reference {
+
+namespace {
+
+// A row of logits after softcap and temperature, with slopes, and the logarithm of its sum.
+struct SoftRow {
+  Doubles z, slope;
+  double lse = 0;
+};
+
+SoftRow soft_row(const double* x, int64_t V, double softcap, double temperature) {
+  SoftRow r{Doubles(size_t(V), 0.0), Doubles(size_t(V), 1 / temperature)};
+  for (int64_t j = 0; j < V; ++j) {
+    r.z[j] = x[j] / temperature;
+    if (softcap > 0) {
+      const double t = std::tanh(x[j] / softcap);
+      r.z[j] = softcap * t / temperature;
+      r.slope[j] *= 1 - t * t;
+    }
+  }
+  const double top = *std::max_element(r.z.begin(), r.z.end());
+  double sum = 0;
+  for (double v : r.z) sum += std::exp(v - top);
+  r.lse = top + std::log(sum);
+  return r;
+}
+
+}  // namespace
+
+void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
+                   const LossSpec& spec) {
+  const int64_t N = logits.rows(), wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
+  const Scalars s = load_scalars(scalars);
+  const Doubles x = load(logits);
+  const auto target = load_ints(targets);
+  Doubles loss(size_t(N), 0.0), grad(size_t(N * wide));
+  for (int64_t n = 0; n < N; ++n) {
+    if (target[n] == -100) continue;
+    const SoftRow r = soft_row(&x[n * wide], V, spec.softcap, 1);
+    loss[n] = r.lse - r.z[target[n]];
+    for (int64_t j = 0; j < V; ++j)
+      grad[n * wide + j] = (std::exp(r.z[j] - r.lse) - (j == target[n] ? 1 : 0)) * r.slope[j] *
+                           s.inv_targets * s.loss_scale;
+  }
+  store(nll, loss);
+  if (spec.grad) store(logits, grad);
+}
+
+void logprob(Stream&, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,
+             const LogprobSpec& spec) {
+  const int64_t N = logits.rows(), wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
+  const Doubles x = load(logits);
+  const auto target = load_ints(targets);
+  Doubles log(size_t(N), 0.0), spread(size_t(N), 0.0);
+  for (int64_t n = 0; n < N; ++n) {
+    if (target[n] < 0) continue;
+    const SoftRow r = soft_row(&x[n * wide], V, spec.softcap, spec.temperature);
+    log[n] = r.z[target[n]] - r.lse;
+    for (int64_t j = 0; j < V; ++j) spread[n] -= std::exp(r.z[j] - r.lse) * (r.z[j] - r.lse);
+  }
+  store(logprob, log);
+  store(entropy, spread);
+}
+
+void logprob_bwd(Stream&, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor targets,
+                 const LogprobSpec& spec) {
+  const int64_t N = logits.rows(), wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
+  const Doubles x = load(logits), d = load(dlogprob);
+  const auto target = load_ints(targets);
+  Doubles grad(size_t(N * wide), 0.0);
+  for (int64_t n = 0; n < N; ++n) {
+    if (target[n] < 0) continue;
+    const SoftRow r = soft_row(&x[n * wide], V, spec.softcap, spec.temperature);
+    for (int64_t j = 0; j < V; ++j)
+      grad[n * wide + j] =
+          d[n] * ((j == target[n] ? 1 : 0) - std::exp(r.z[j] - r.lse)) * r.slope[j];
+  }
+  store(dlogits, grad);
+}
+
+void mean_loss(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add) {
+  const Scalars s = load_scalars(scalars);
+  Doubles sum = start_from(loss, add);
+  for (double x : load(nll)) sum[0] += s.inv_targets * x;
+  store(loss, sum);
+}
+
+void sum_squares(Stream&, Tensor out, Tensor, Tensor x) {
+  double sum = 0;
+  for (double v : load(x)) sum += v * v;
+  store(out, {sum});
+}
+
+void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scalars) {
+  const Scalars s = load_scalars(scalars);
+  const double norm = std::sqrt(load(squares)[0]) / s.loss_scale, l = load(loss)[0];
+  UpdateState u;
+  std::memcpy(&u, state.data, sizeof u);
+  u.grad_norm = float(norm);
+  u.loss = float(l);
+  if (!std::isfinite(norm) || !std::isfinite(l)) {
+    u.skip = 1;
+    u.skipped += 1;
+    u.streak += 1;
+    u.grad_scale = 0;
+  } else {
+    u.skip = 0;
+    u.streak = 0;
+    u.good_steps += 1;
+    const double clip = s.clip > 0 && norm > s.clip ? s.clip / (norm + 1e-6) : 1;
+    u.grad_scale = float(clip / s.loss_scale);
+  }
+  std::memcpy(state.data, &u, sizeof u);
+}
+
+void update_weights(Stream&, const UpdateArgs& a, const RuleSpec& spec) {
+  UpdateState u;
+  std::memcpy(&u, a.gate.data, sizeof u);
+  if (u.skip != 0) return;
+  const double lr = load_scalars(a.scalars).lr;
+  by_rule(spec.rule, [&]<class Rule>(Rule) {
+    Doubles w = load(a.master ? a.master : a.weight), slots[Rule::slots];
+    for (int k = 0; k < Rule::slots; ++k) slots[k] = load(a.slots[k]);
+    const Doubles g = load(a.grad);
+    for (size_t i = 0; i < w.size(); ++i) {
+      double s[Rule::slots];
+      for (int k = 0; k < Rule::slots; ++k) s[k] = slots[k][i];
+      w[i] = Rule::reference(w[i], g[i], s, u, lr, spec);
+      for (int k = 0; k < Rule::slots; ++k) slots[k][i] = s[k];
+    }
+    store(a.master, w);
+    store(a.weight, w);
+    for (int k = 0; k < Rule::slots; ++k) store(a.slots[k], slots[k]);
+  });
+}
+
+}  // namespace hearth::reference

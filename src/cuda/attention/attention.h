@@ -1,0 +1,40 @@
+// Flash attention on CUDA: what its implementations are called with. `flash_mma` runs on any card
+// from Ampere on (mma.sync, cp.async), `flash_hopper` on Hopper (wgmma, TMA), `attention_f32`
+// computes in plain float. Masks and numbering are those of Kernels::attention.
+#pragma once
+
+#include "cuda/device/stream.h"
+
+namespace hearth::cuda {
+
+struct AttnCall {
+  // qkv, dqkv (B, T, H + 2G, D) packed q | k | v; y, dy (B, T, H, D); lse, delta (B, H, T).
+  const void* qkv = nullptr;
+  void* y = nullptr;     // an input of the backward pass
+  float* lse = nullptr;  // natural logarithm of the sum of exponentials of the scaled scores
+  const void* dy = nullptr;
+  void* dqkv = nullptr;
+  float* delta = nullptr;
+  const float* slopes = nullptr;       // (H): ALiBi, or absent
+  const int32_t* documents = nullptr;  // (B, T), or absent
+  const Scalars* scalars = nullptr;    // seeds of dropout
+  DType dtype = DType::bf16;           // bf16 or f16; f32 for attention_f32
+  int B = 1, T = 1, H = 1, G = 1, D = 64;
+  int window = 0;
+  float scale = 1, softcap = 0, dropout = 0;
+  uint32_t salt = 0;
+};
+
+// Whether an implementation has code for this call; a call it does not take must not be made.
+bool flash_mma_takes(const AttnCall&);
+bool flash_hopper_takes(const AttnCall&);
+bool flash_hopper_bwd_takes(const AttnCall&);
+
+void flash_mma(const AttnCall&, CudaStream&);
+void flash_mma_bwd(const AttnCall&, CudaStream&);
+void flash_hopper(const AttnCall&, CudaStream&);
+void flash_hopper_bwd(const AttnCall&, CudaStream&);
+void attention_f32(const AttnCall&, CudaStream&);
+void attention_f32_bwd(const AttnCall&, CudaStream&);
+
+}  // namespace hearth::cuda

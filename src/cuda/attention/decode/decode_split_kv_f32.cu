@@ -1,0 +1,8 @@
+// Decoding piece by piece in fp32.
+#include "cuda/attention/decode/decode_split_kv.cuh"
+
+namespace hearth::cuda {
+
+template void decode_pieces<float, float>(const Decode&, CudaStream&);
+
+}  // namespace hearth::cuda

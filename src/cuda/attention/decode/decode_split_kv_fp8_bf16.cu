@@ -1,0 +1,8 @@
+// Decoding piece by piece in bf16 over a cache in fp8.
+#include "cuda/attention/decode/decode_split_kv.cuh"
+
+namespace hearth::cuda {
+
+template void decode_pieces<__nv_bfloat16, uint8_t>(const Decode&, CudaStream&);
+
+}  // namespace hearth::cuda

@@ -1,0 +1,190 @@
+// Flash attention backward for Hopper: what its kernels share. A work item is one tile of 128 keys
+// of one key head against all query tiles that see it; dK and dV stay in registers. dQ is summed in
+// fp32 scratch, tile by tile, in an order fixed by counters (`turn`), so that bits never change.
+#pragma once
+
+#include <climits>
+
+#include "cuda/device/hopper.cuh"
+
+namespace hearth::cuda::flash_bwd {
+
+using namespace hopper;
+
+constexpr int keys = 128;  // of a tile: 64 for each of the two consumer warpgroups
+constexpr float log2e = 1.4426950408889634f;
+
+// The compile-time shape of a kernel.
+template <int D_, bool documents_>
+struct Shape {
+  static constexpr int D = D_;        // head_dim: 64 or 128
+  static constexpr int M = 8192 / D;  // query rows of a tile; a warpgroup has 64 x 64 of its dQ
+  static constexpr int stages = 2;    // tiles of Q and dY in flight
+  static constexpr int held = 4;      // of V, columns / 16 that stay in registers
+  static constexpr bool documents = documents_;
+};
+
+struct Params {
+  CUtensorMap q, kv, dy;  // boxes of M, 128, M rows
+  CUtensorMap out;        // dqkv, boxes of 64 rows and 64 columns
+  const float* stat;      // (B, H, q_tiles, 2 or 3, M): lse * log2(e), delta, document
+  float* dq;              // (slots, q_tiles, 2, 64 * 64): sums under way, as registers lie
+  int* turn;              // (slots, q_tiles, 2): who may add next
+  int* next_item;
+  const int32_t* documents;  // (B, T)
+  const int2* ranges;        // (B, q_tiles rounded up to whole key tiles): documents of M tokens
+  const int* first_tile;     // (B, q_tiles): first tile of keys a query tile meets
+  const int* last_query;     // (B, k_tiles): last query tile whose first tile is not after this one
+  int B, T, H, G, R;         // R = H / G
+  int q_tiles, k_tiles, items, slots;
+  int window;  // INT_MAX / 2: none
+  float scale;
+  // Lanes that arrive at a barrier for their warp: the first does, after the warp has met. All of
+  // them under HEARTH_RACECHECK=1, since compute-sanitizer follows no order through __syncwarp.
+  int leaders;
+};
+
+template <class S>
+struct Layout {
+  static constexpr int stats = S::documents ? 3 : 2;
+  static constexpr int q_bytes = S::M * S::D * 2;
+  static constexpr int kv_bytes = keys * S::D * 2;
+  static constexpr int ds_bytes = S::M * keys * 2;
+  static constexpr int half_bytes = 64 * 64 * 4;  // a warpgroup's part of a tile of dQ
+  static constexpr int stat_bytes = stats * S::M * 4;
+  static constexpr int k = 0;  // two of them
+  static constexpr int v = k + 2 * kv_bytes;
+  static constexpr int q = v + kv_bytes;
+  static constexpr int dy = q + S::stages * q_bytes;
+  static constexpr int ds = dy + S::stages * q_bytes;  // two of them
+  static constexpr int dq = ds + 2 * ds_bytes;
+  static constexpr int stat = dq + 2 * half_bytes;
+  static constexpr int steps = stat + S::stages * stat_bytes;
+  static constexpr int items = steps + 8 * S::stages;
+  static constexpr int bars = items + 8;
+  static constexpr int bytes = bars + 8 * (16 + 3 * S::stages) + 1024;  // 1024 to align
+  static constexpr int threads = 384;
+};
+
+// Barriers in shared memory, by address.
+template <class S>
+struct Bars {
+  uint32_t at;
+  __device__ uint32_t item_full(int s) const { return at + 8 * s; }
+  __device__ uint32_t item_empty(int s) const { return at + 16 + 8 * s; }
+  __device__ uint32_t k_full(int s) const { return at + 32 + 8 * s; }
+  __device__ uint32_t k_empty(int s) const { return at + 48 + 8 * s; }
+  __device__ uint32_t dq_full(int w) const { return at + 64 + 8 * w; }
+  __device__ uint32_t dq_empty(int w) const { return at + 80 + 8 * w; }
+  __device__ uint32_t v_full() const { return at + 96; }
+  __device__ uint32_t v_empty() const { return at + 104; }
+  __device__ uint32_t dq_prior(int w) const { return at + 112 + 8 * w; }
+  __device__ uint32_t q_full(int s) const { return at + 128 + 8 * s; }
+  __device__ uint32_t dy_full(int s) const { return q_full(S::stages + s); }
+  __device__ uint32_t empty(int s) const { return q_full(2 * S::stages + s); }
+};
+
+// What consumers must know of a step; the producer writes it beside the tiles.
+struct Step {
+  static constexpr int first = 1;  // of its item
+  static constexpr int ends = 2;   // its item
+  static constexpr int last = 4;   // to add to its tile of dQ
+  static constexpr int prior = 8;  // others have added to it
+  static constexpr int none = 16;  // all work is done
+  int flags, distance;             // distance: first query - first key
+  __device__ bool is(int flag) const { return flags & flag; }
+};
+
+// Whether some query of a tile and some key of another may be of one document.
+template <class S>
+__device__ __forceinline__ bool documents_meet(const Params& p, int b, int i, int tile) {
+  constexpr int per = keys / S::M;
+  const int2* of = p.ranges + b * (p.k_tiles * per);
+  const int2 q = of[i];
+  int2 k = of[tile * per];
+  if constexpr (per > 1) {
+    const int2 k1 = of[tile * per + 1];
+    k = {min(k.x, k1.x), max(k.y, k1.y)};
+  }
+  return q.x <= k.y && k.x <= q.y;
+}
+
+// A walk over the steps of an item: heads that share the keys, and query tiles of each.
+template <class S>
+struct Walk {
+  int b, g, tile;  // of keys
+  int lo, hi;      // query tiles
+  int r, i;        // head within the group, query tile
+
+  // Keys from high to low: a query tile is met first by its own keys, and blocks that start
+  // together reach it one after the other, in the order in which they may add.
+  __device__ Walk(const Params& p, int index) {
+    const int group = index / p.k_tiles;
+    tile = p.k_tiles - 1 - index % p.k_tiles;
+    b = group / p.G;
+    g = group % p.G;
+    const int key = tile * keys;
+    lo = key / S::M;
+    if constexpr (S::documents)
+      hi = p.last_query[b * p.k_tiles + tile];
+    else
+      hi = min(p.q_tiles - 1, (key + keys + p.window - 2) / S::M);
+    r = 0;
+    i = lo;
+  }
+  __device__ int head(const Params& p) const { return g * p.R + r; }
+
+  __device__ bool next_any(const Params& p) {
+    if (++i > hi) {
+      i = lo;
+      ++r;
+    }
+    return r < p.R;
+  }
+  __device__ bool meets(const Params& p) const {
+    if constexpr (S::documents) return documents_meet<S>(p, b, i, tile);
+    return true;
+  }
+  __device__ bool next(const Params& p) {
+    do {
+      if (!next_any(p)) return false;
+    } while (!meets(p));
+    return true;
+  }
+};
+
+// A tile of keys' place among those that add to a query tile.
+template <class S>
+struct Visit {
+  int place;   // tiles of keys before this one
+  int places;  // before the last
+  int base;    // of the counter, for this use of the scratch
+  bool last;
+  int slot;  // in p.dq and p.turn, of halves
+
+  __device__ Visit(const Params& p, const Walk<S>& at, int w) {
+    const int own = min((at.i * S::M + S::M - 1) / keys, p.k_tiles - 1);
+    int first = max(0, at.i * S::M - p.window + 1) / keys;
+    if constexpr (S::documents) first = p.first_tile[at.b * p.q_tiles + at.i];
+    const int head = at.b * p.H + at.head(p);
+    place = own - at.tile;
+    places = own - first;
+    last = at.tile == first;
+    base = head / p.slots * (p.k_tiles + 1);
+    slot = (head % p.slots * p.q_tiles + at.i) * 2 + w;
+  }
+  __device__ int before() const { return base + place; }
+  __device__ int after(const Params& p) const { return last ? base + p.k_tiles + 1 : before() + 1; }
+};
+
+__device__ __forceinline__ void turn_wait(const int* turn, int value) {
+  int now;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+  } while (now != value);
+}
+__device__ __forceinline__ void turn_set(int* turn, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(value) : "memory");
+}
+
+}  // namespace hearth::cuda::flash_bwd

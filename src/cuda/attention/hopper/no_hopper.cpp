@@ -1,0 +1,30 @@
+// In place of the Hopper kernels in a build for other cards: it has code for no call.
+#include "cuda/attention/attention.h"
+#include "cuda/gemm/gemm_rows64.h"
+#include "sys/error.h"
+
+namespace hearth::cuda {
+
+bool flash_hopper_takes(const AttnCall&) { return false; }
+bool flash_hopper_bwd_takes(const AttnCall&) { return false; }
+void flash_hopper(const AttnCall&, CudaStream&) {
+  fail("cuda", "expected no call of flash_hopper");
+}
+void flash_hopper_bwd(const AttnCall&, CudaStream&) {
+  fail("cuda", "expected no call of flash_hopper_bwd");
+}
+
+bool gemm_rows64_takes(const CudaStream&, const Tensor&, const Tensor&, const Tensor&,
+                       const GemmSpec&) {
+  return false;
+}
+void gemm_rows64(CudaStream&, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const GemmSpec&) {
+  fail("cuda", "expected no call of gemm_rows64");
+}
+bool norm_gemm_rows64_takes(const CudaStream&, int64_t, int64_t, int64_t, DType) { return false; }
+void norm_gemm_rows64(CudaStream&, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                      const NormSpec&, const GemmSpec&) {
+  fail("cuda", "expected no call of norm_gemm_rows64");
+}
+
+}  // namespace hearth::cuda

@@ -1,0 +1,208 @@
+// Attention with mma.sync: what its kernels need made beforehand, and which of them is launched.
+#include "cuda/attention/mma/flash_mma.h"
+
+#include <climits>
+
+#include "cuda/attention/mma/flash_mma_score.cuh"
+#include "cuda/device/mma.cuh"
+
+namespace hearth::cuda {
+namespace {
+
+// ranges (B, blocks): least and greatest document of a block of tokens. One warp each.
+__global__ void document_ranges(int2* ranges, const int32_t* documents, int T, int blocks) {
+  const int lane = int(threadIdx.x), block = int(blockIdx.x) % blocks;
+  const int64_t b = int(blockIdx.x) / blocks;
+  int least = INT_MAX, most = INT_MIN;
+  for (int i = lane; i < flash_block && block * flash_block + i < T; i += 32) {
+    const int d = documents[b * T + block * flash_block + i];
+    least = min(least, d), most = max(most, d);
+  }
+  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
+  if (lane == 0) ranges[blockIdx.x] = {least, most};
+}
+
+// first (B, blocks): the first block of keys whose documents a block of queries may see.
+__global__ void first_blocks(int32_t* first, const int2* ranges, int count, int blocks) {
+  const int at = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (at >= count) return;
+  const int2 mine = ranges[at];
+  const int2* keys = ranges + at / blocks * blocks;
+  int n = 0;
+  while (keys[n].x > mine.y || keys[n].y < mine.x) ++n;  // ends at the block itself
+  first[at] = n;
+}
+
+// rows (B, H, padded T): lse in powers of two, and dy . y. Eight lanes a row; 4 * B * T * H * D
+// bytes are read.
+template <class T>
+__global__ void row_sums(float2* rows, const T* dy, const T* y, const float* lse, int64_t count,
+                         int T_, int padded, int H, int D) {
+  const int64_t at = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 8;  // (b, t, h)
+  const bool real = at < count;
+  const int h = int(at % H), t = int(at / H % padded);
+  const int64_t b = at / H / padded, from = ((b * T_ + t) * H + h) * D;
+  float sum = 0;
+  if (real && t < T_)
+    for (int c = int(threadIdx.x) % 8 * 8; c < D; c += 64) {
+      const uint4 u = *reinterpret_cast<const uint4*>(dy + from + c);
+      const uint4 v = *reinterpret_cast<const uint4*>(y + from + c);
+      const uint32_t us[4] = {u.x, u.y, u.z, u.w}, vs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 p = unpack(us[i], T()), q = unpack(vs[i], T());
+        sum = fmaf(p.x, q.x, fmaf(p.y, q.y, sum));
+      }
+    }
+  for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  if (real && threadIdx.x % 8 == 0) {
+    const float scaled = t < T_ ? lse[(b * H + h) * T_ + t] * log2_e : 0.0f;
+    rows[(b * H + h) * padded + t] = {scaled, sum};
+  }
+}
+
+void find_first_blocks(int32_t* first, int2* ranges, const int32_t* documents, int B, int T,
+                       CudaStream& stream) {
+  const int blocks = flash_blocks(T);
+  document_ranges<<<unsigned(B * blocks), 32, 0, stream.handle>>>(ranges, documents, T, blocks);
+  first_blocks<<<unsigned((B * blocks + 127) / 128), 128, 0, stream.handle>>>(first, ranges,
+                                                                              B * blocks, blocks);
+  check_launch("first_blocks");
+}
+
+// Pieces of one stretch of scratch, each at a multiple of 256 bytes.
+struct Pieces {
+  int64_t bytes = 0;
+  int64_t take(int64_t n) {
+    const int64_t at = bytes;
+    bytes += (n + 255) / 256 * 256;
+    return at;
+  }
+};
+
+bool general(const AttnCall& c) {
+  return c.slopes || c.documents || c.softcap > 0 || c.dropout > 0;
+}
+
+int window_of(const AttnCall& c) { return c.window > 0 ? c.window : INT_MAX; }
+
+template <class T>
+void launch_row_sums(float2* rows, const AttnCall& c, CudaStream& stream) {
+  const int padded = flash_blocks(c.T) * flash_block;
+  const int64_t count = int64_t(c.B) * padded * c.H;
+  row_sums<T><<<unsigned((count * 8 + 255) / 256), 256, 0, stream.handle>>>(
+      rows, static_cast<const T*>(c.dy), static_cast<const T*>(c.y), c.lse, count, c.T, padded, c.H,
+      c.D);
+  check_launch("row_sums");
+}
+
+}  // namespace
+
+bool flash_mma_takes(const AttnCall& c) {
+  return (c.dtype == DType::bf16 || c.dtype == DType::f16) && c.D % 8 == 0 && c.D >= 8 &&
+         c.D <= 256 && c.H % c.G == 0;
+}
+
+void flash_mma_any(const FlashForward& a, CudaStream& stream) {
+  by_head_size(a.D, [&](auto D) { flash_mma_forward<D>(a, stream); });
+}
+
+FlashForward packed_forward(const AttnCall& c) {
+  const int64_t token = int64_t(c.H + 2 * c.G) * c.D;
+  const auto at = [&](int head) {
+    return static_cast<const char*>(c.qkv) + int64_t(head) * c.D * size_of(c.dtype);
+  };
+  return {.q = at(0),
+          .k = at(c.H),
+          .v = at(c.H + c.G),
+          .q_token = token,
+          .q_batch = token * c.T,
+          .kv_token = token,
+          .kv_batch = token * c.T,
+          .y = c.y,
+          .lse = c.lse,
+          .slopes = c.slopes,
+          .documents = c.documents,
+          .first = nullptr,
+          .scalars = c.scalars,
+          .B = c.B,
+          .T = c.T,
+          .S = c.T,
+          .H = c.H,
+          .G = c.G,
+          .D = c.D,
+          .window = window_of(c),
+          .scale = c.scale,
+          .softcap = c.softcap,
+          .dropout = c.dropout,
+          .salt = c.salt,
+          .general = general(c),
+          .dtype = c.dtype};
+}
+
+void flash_mma(const AttnCall& c, CudaStream& stream) {
+  FlashForward a = packed_forward(c);
+  if (c.documents) {
+    Pieces pieces;
+    const int64_t blocks = int64_t(c.B) * flash_blocks(c.T);
+    const int64_t first_at = pieces.take(blocks * 4), ranges_at = pieces.take(blocks * 8);
+    char* memory = static_cast<char*>(stream.scratch(pieces.bytes));
+    int32_t* first = reinterpret_cast<int32_t*>(memory + first_at);
+    find_first_blocks(first, reinterpret_cast<int2*>(memory + ranges_at), c.documents, c.B, c.T,
+                      stream);
+    a.first = first;
+  }
+  flash_mma_any(a, stream);
+}
+
+void flash_mma_bwd(const AttnCall& c, CudaStream& stream) {
+  Pieces pieces;
+  const int64_t blocks = flash_blocks(c.T), padded = blocks * flash_block;
+  const int64_t heads = int64_t(c.B) * c.H, documents = c.documents ? c.B * blocks : 0;
+  // Turns are counted for blocks of as few as 16 queries; they and the ticket begin at 0.
+  const int64_t counters = (1 + heads * padded / 16) * 4;
+  const int64_t counters_at = pieces.take(counters), rows_at = pieces.take(heads * padded * 8),
+                dq_at = pieces.take(heads * padded * flash_padded(c.D) * 4),
+                first_at = pieces.take(documents * 4), ranges_at = pieces.take(documents * 8);
+  char* memory = static_cast<char*>(stream.scratch(pieces.bytes));
+  int* ticket = reinterpret_cast<int*>(memory + counters_at);
+  float2* rows = reinterpret_cast<float2*>(memory + rows_at);
+  int32_t* first = c.documents ? reinterpret_cast<int32_t*>(memory + first_at) : nullptr;
+
+  check(cudaMemsetAsync(ticket, 0, size_t(counters), stream.handle), "clearing turns");
+  if (c.dtype == DType::bf16)
+    launch_row_sums<__nv_bfloat16>(rows, c, stream);
+  else
+    launch_row_sums<__half>(rows, c, stream);
+  if (first)
+    find_first_blocks(first, reinterpret_cast<int2*>(memory + ranges_at), c.documents, c.B, c.T,
+                      stream);
+  const FlashBackward a{.qkv = c.qkv,
+                        .dy = c.dy,
+                        .dqkv = c.dqkv,
+                        .rows = rows,
+                        .dq = reinterpret_cast<float*>(memory + dq_at),
+                        .turns = ticket + 1,
+                        .ticket = ticket,
+                        // half, should another stream's kernels hold some multiprocessors
+                        .side_by_side = stream.card.processors / 2,
+                        .slopes = c.slopes,
+                        .documents = c.documents,
+                        .first = first,
+                        .scalars = c.scalars,
+                        .B = c.B,
+                        .T = c.T,
+                        .H = c.H,
+                        .G = c.G,
+                        .D = c.D,
+                        .window = window_of(c),
+                        .scale = c.scale,
+                        .softcap = c.softcap,
+                        .dropout = c.dropout,
+                        .salt = c.salt,
+                        .general = general(c),
+                        .dtype = c.dtype};
+  by_head_size(c.D, [&](auto D) { flash_mma_backward<D>(a, stream); });
+}
+
+}  // namespace hearth::cuda

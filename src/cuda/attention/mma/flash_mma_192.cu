@@ -1,0 +1,22 @@
+// Flash attention forward, heads of up to 192.
+#include "cuda/attention/mma/flash_mma_fwd.cuh"
+#include "cuda/attention/mma/flash_mma_paged.cuh"
+
+namespace hearth::cuda {
+
+template <>
+void flash_mma_forward<192>(const FlashForward& a, CudaStream& stream) {
+  forward_by_dtype<192, 64, 1, false, 2>(a, stream);
+}
+
+template <>
+void flash_mma_paged<192>(const FlashPaged& p, CudaStream& stream) {
+  paged_by_dtype<192>(p, stream);
+}
+
+template <>
+void flash_mma_rows<192>(const FlashPaged& p, bool all, CudaStream& stream) {
+  rows_by_dtype<192>(p, all, stream);
+}
+
+}  // namespace hearth::cuda

@@ -1,0 +1,51 @@
+// Flash attention of long runs of rows over a paged cache: what its kernels are launched with.
+#pragma once
+
+#include "cuda/attention/mma/flash_mma.h"
+
+namespace hearth::cuda {
+
+constexpr int most_rows_by_pieces = 64;  // programs up to this size have no kernel for long runs
+constexpr int shortest_run = 17;         // rows of one sequence that make a run long
+
+struct FlashPaged {
+  FlashForward call;  // of B = 1 and T rows; k and v begin with the first panel of block 0
+  const int32_t *positions, *sequences;  // (T)
+  const int32_t* tables;                 // (sequences, width)
+  int width;
+  int64_t block, head;  // elements from one block of the cache to the next, from one head's panel
+  bool fp8;             // elements of the cache are bytes, as core/fp8.h keeps them
+};
+
+template <int D>
+void flash_mma_paged(const FlashPaged&, CudaStream&);
+// The other rows, one by one; `all`: whatever run they are of. With the same bits.
+template <int D>
+void flash_mma_rows(const FlashPaged&, bool all, CudaStream&);
+
+#ifdef __CUDACC__
+// Whether row n is one of at least `shortest_run` rows of its sequence, which lie together.
+__device__ inline bool in_long_run(const int32_t* sequences, const int32_t* positions, int n,
+                                   int N) {
+  if (positions[n] < 0) return false;
+  const int sequence = sequences[n];
+  int same = 0;
+#pragma unroll
+  for (int i = 1 - shortest_run; i < shortest_run; ++i) {
+    const int at = min(max(n + i, 0), N - 1);
+    same += at == n + i && sequences[at] == sequence && positions[at] >= 0;
+  }
+  return same >= shortest_run;
+}
+
+// The same, by all threads of a block together.
+__device__ inline bool block_in_long_run(const int32_t* sequences, const int32_t* positions, int n,
+                                         int N) {
+  const int i = int(threadIdx.x), at = n + 1 - shortest_run + i;
+  const bool near = i < 2 * shortest_run - 1 && at >= 0 && at < N;
+  const bool same = near && sequences[at] == sequences[n] && positions[at] >= 0;
+  return __syncthreads_count(same) >= shortest_run;
+}
+#endif
+
+}  // namespace hearth::cuda

@@ -1,8 +1,0 @@
-// Decoding piece by piece in fp16.
-#include "cuda/attention_pieces.cuh"
-
-namespace hearth::cuda {
-
-template void decode_pieces<__half, __half>(const Decode&, CudaStream&);
-
-}  // namespace hearth::cuda

@@ -1,8 +1,0 @@
-// Decoding piece by piece in fp32 over a cache in fp8.
-#include "cuda/attention_pieces.cuh"
-
-namespace hearth::cuda {
-
-template void decode_pieces<float, uint8_t>(const Decode&, CudaStream&);
-
-}  // namespace hearth::cuda

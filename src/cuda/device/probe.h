@@ -1,0 +1,13 @@
+// What cards there are and whether this build has code they can run.
+#pragma once
+
+#include "cuda/device/stream.h"
+
+namespace hearth::cuda {
+
+Card card_properties(int index);
+
+// Whether kernels of this build run on the current card.
+bool has_code_for_this_card();
+
+}  // namespace hearth::cuda

@@ -1,0 +1,321 @@
+// Gradients of layer and RMS norm. Memory bound: of C elements of two bytes 6C bytes move, or 8C
+// with a prior. A warp (or block) walks rows and keeps its share of the gain's and bias's gradients
+// in registers; the shares are added in a fixed order.
+#include "cuda/device/device.cuh"
+#include "cuda/device/reduce.h"
+#include "cuda/kernels.h"
+
+namespace hearth::cuda {
+namespace {
+
+template <class T>
+struct Args {
+  T* dx;
+  float* parts;                    // (blocks, 2, C): dgain, dbias; null when neither is wanted
+  const T *dy, *x, *gain, *prior;  // gain and prior may be null
+  const float* stat;
+  int64_t rows;
+  int width;
+  bool layer;
+};
+
+// With n = (x - mean) * inverse and e = dy * gain: dx = inverse * (e - mean(e) - n * mean(e * n)).
+struct Row {
+  float mean, inverse, mean_e, mean_en;
+};
+
+template <class T, int N>
+__device__ __forceinline__ void put_dx(const Args<T>& a, T* dx, const Pack<T, N>& dy,
+                                       const Pack<T, N>& x, const Pack<T, N>& gain,
+                                       const Pack<T, N>& prior, const Row& row) {
+  float out[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const float n = (get(x, k) - row.mean) * row.inverse;
+    const float e = a.gain ? get(dy, k) * get(gain, k) : get(dy, k);
+    out[k] = (e - row.mean_e - n * row.mean_en) * row.inverse;
+    if (a.prior) out[k] += get(prior, k);
+  }
+  store_rounded(dx, out);
+}
+
+// The threads that hold a row: a warp or the whole block.
+template <int N, bool block>
+struct Team {
+  __device__ static int size() { return block ? int(blockDim.x) : 32; }
+  __device__ static int rank() { return int(threadIdx.x) % size(); }
+  __device__ static int column(int p) { return (p * size() + rank()) * N; }
+};
+
+// Two rows of each team, one in use and one on its way: a thread's packs of dy, x and prior wait in
+// shared memory of its own, so no barrier is needed. Single elements are read where they are,
+// twice.
+template <class Team, class T, int N, int P>
+struct Ring {
+  uint4* memory;
+  const Args<T>& a;
+  int stage = 0;
+  int64_t at = 0;  // where the row now in front begins
+
+  __device__ uint4* slot(int turn, int which, int p) const {
+    return memory + ((turn * 3 + which) * P + p) * blockDim.x + threadIdx.x;
+  }
+  __device__ void fetch(int64_t row, int turn) const {
+    if constexpr (N > 1) {
+      const int64_t from = row * a.width;
+#pragma unroll
+      for (int p = 0; p < P; ++p)
+        if (row < a.rows && Team::column(p) < a.width) {
+          copy_async(slot(turn, 0, p), a.dy + from + Team::column(p));
+          copy_async(slot(turn, 1, p), a.x + from + Team::column(p));
+          if (a.prior) copy_async(slot(turn, 2, p), a.prior + from + Team::column(p));
+        }
+      commit_copies();
+    }
+  }
+  __device__ void wait(int64_t row) {
+    at = row * a.width;
+    if constexpr (N > 1) wait_for_copies<1>();
+  }
+  __device__ Pack<T, N> get(int which, const T* global, int p) const {
+    if constexpr (N > 1) return load<N>(reinterpret_cast<const T*>(slot(stage, which, p)));
+    return load<N>(global + at + Team::column(p));
+  }
+  __device__ Pack<T, N> dy(int p) const { return get(0, a.dy, p); }
+  __device__ Pack<T, N> x(int p) const { return get(1, a.x, p); }
+  __device__ Pack<T, N> prior(int p) const { return a.prior ? get(2, a.prior, p) : Pack<T, N>{}; }
+};
+
+// Both sums over the block, with one barrier.
+__device__ __forceinline__ float2 block_sums(float2 x, float2* shared) {
+  const int warps = int(blockDim.x) / 32, lane = int(threadIdx.x) % 32;
+  x = {warp_sum(x.x), warp_sum(x.y)};
+  if (lane == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  const float2 other = lane < warps ? shared[lane] : float2{};
+  return {warp_sum(other.x), warp_sum(other.y)};
+}
+
+// Adds up the sums of a block's warps, held as `of[p][k]`, into part (C). Each warp has a slot of
+// shared memory, written in an order without bank conflicts.
+template <int N, int P>
+__device__ __forceinline__ void put_sums(float* part, float* slots, const float (&of)[P][N],
+                                         int width) {
+  constexpr int slot = P * N * 32;
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+#pragma unroll
+    for (int k = 0; k < N; ++k) slots[warp * slot + (p * N + k) * 32 + lane] = of[p][k];
+  __syncthreads();
+  for (int c = threadIdx.x; c < width; c += blockDim.x) {
+    const int at = (c / (32 * N) * N + c % N) * 32 + c / N % 32;
+    float total = 0;
+    for (int w = 0; w < int(blockDim.x) / 32; ++w) total += slots[w * slot + at];
+    part[c] = total;
+  }
+}
+
+// P packs of a row in each thread of a warp (or block), which takes every so many-th row.
+template <class T, int N, int P, bool block, bool sums>
+__global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_rows(Args<T> a) {
+  using Team = Team<N, block>;
+  __shared__ float2 shared[2][32];
+  const int teams = int(blockDim.x) / Team::size();
+  Pack<T, N> gain[P] = {};
+  float dgain[P][N] = {}, dbias[P][N] = {};
+  if (a.gain)
+#pragma unroll
+    for (int p = 0; p < P; ++p)
+      if (Team::column(p) < a.width) gain[p] = load<N>(a.gain + Team::column(p));
+
+  extern __shared__ uint4 memory[];
+  Ring<Team, T, N, P> ring{memory, a};
+  const int64_t step = int64_t(gridDim.x) * teams;
+  int64_t row = int64_t(blockIdx.x) * teams + int(threadIdx.x) / Team::size();
+  const auto stat_of = [&](int64_t row) {
+    return row < a.rows ? reinterpret_cast<const float2*>(a.stat)[row] : float2{};
+  };
+  ring.fetch(row, 0);
+  float2 next = stat_of(row);
+  for (int turn = 0; row < a.rows; row += step, turn ^= 1) {
+    const float2 stat = next;
+    next = stat_of(row + step);
+    ring.stage = turn;
+    ring.fetch(row + step, turn ^ 1);
+    ring.wait(row);
+    float2 e_sums = {};  // of e, of e * n
+#pragma unroll
+    for (int p = 0; p < P; ++p)
+      if (Team::column(p) < a.width) {
+        const Pack<T, N> dy = ring.dy(p), x = ring.x(p);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          const float n = (get(x, k) - stat.x) * stat.y, d = get(dy, k);
+          const float e = a.gain ? d * get(gain[p], k) : d;
+          e_sums.x += e;
+          e_sums.y = fmaf(e, n, e_sums.y);
+          if constexpr (sums) {
+            dgain[p][k] = fmaf(d, n, dgain[p][k]);
+            dbias[p][k] += d;
+          }
+        }
+      }
+    if constexpr (block)
+      e_sums = block_sums(e_sums, shared[turn]);
+    else
+      e_sums = {warp_sum(e_sums.x), warp_sum(e_sums.y)};
+    const Row r{stat.x, stat.y, a.layer ? e_sums.x / float(a.width) : 0, e_sums.y / float(a.width)};
+    T* dx = a.dx + ring.at;
+#pragma unroll
+    for (int p = 0; p < P; ++p)
+      if (Team::column(p) < a.width)
+        put_dx(a, dx + Team::column(p), ring.dy(p), ring.x(p), gain[p], ring.prior(p), r);
+  }
+
+  if constexpr (sums) {
+    float* part = a.parts + blockIdx.x * int64_t(2 * a.width);
+    if constexpr (block) {
+#pragma unroll
+      for (int p = 0; p < P; ++p)
+        if (Team::column(p) < a.width) {
+          store_rounded(part + Team::column(p), dgain[p]);
+          store_rounded(part + a.width + Team::column(p), dbias[p]);
+        }
+    } else {
+      auto* slots = reinterpret_cast<float*>(memory);
+      wait_for_copies<0>();
+      __syncthreads();
+      put_sums(part, slots, dgain, a.width);
+      __syncthreads();
+      put_sums(part + a.width, slots, dbias, a.width);
+    }
+  }
+}
+
+// Rows too long for registers: column sums first (dx may be dy), a thread a column, then dx with
+// each row read twice.
+template <class T>
+__global__ void long_sums(Args<T> a) {
+  const int column = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (column >= a.width) return;
+  float dgain = 0, dbias = 0;
+  for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
+    const float2 stat = reinterpret_cast<const float2*>(a.stat)[row];
+    const float d = get(load<1>(a.dy + row * a.width + column), 0);
+    const float x = get(load<1>(a.x + row * a.width + column), 0);
+    dgain = fmaf(d, (x - stat.x) * stat.y, dgain);
+    dbias += d;
+  }
+  float* part = a.parts + blockIdx.y * int64_t(2 * a.width);
+  part[column] = dgain;
+  part[a.width + column] = dbias;
+}
+
+template <class T, int N>
+__global__ void long_rows(Args<T> a) {
+  __shared__ float shared[64];
+  const int64_t at = blockIdx.x * int64_t(a.width);
+  const float2 stat = reinterpret_cast<const float2*>(a.stat)[blockIdx.x];
+  float e_sum = 0, en_sum = 0;
+  const int first = int(threadIdx.x) * N, step = int(blockDim.x) * N;
+  for (int i = first; i < a.width; i += step) {
+    const Pack<T, N> dy = load<N>(a.dy + at + i), x = load<N>(a.x + at + i);
+    const Pack<T, N> gain = a.gain ? load<N>(a.gain + i) : Pack<T, N>{};
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float e = a.gain ? get(dy, k) * get(gain, k) : get(dy, k);
+      e_sum += e;
+      en_sum = fmaf(e, (get(x, k) - stat.x) * stat.y, en_sum);
+    }
+  }
+  e_sum = block_sum(e_sum, shared);
+  en_sum = block_sum(en_sum, shared + 32);
+  const Row row{stat.x, stat.y, a.layer ? e_sum / float(a.width) : 0, en_sum / float(a.width)};
+  for (int i = first; i < a.width; i += step)
+    put_dx(a, a.dx + at + i, load<N>(a.dy + at + i), load<N>(a.x + at + i),
+           a.gain ? load<N>(a.gain + i) : Pack<T, N>{},
+           a.prior ? load<N>(a.prior + at + i) : Pack<T, N>{}, row);
+}
+
+struct Grid {
+  int64_t blocks;
+  unsigned threads;
+  bool in_flight;  // by the kernel of this name, else by those for long rows
+};
+
+// The most packs of a row whose sums a warp can hold, and a block with one pack (or four single
+// elements) a thread.
+constexpr int64_t warp_packs(int N) { return N == 1 ? 128 : 96; }
+constexpr int64_t block_packs(int N) { return N == 1 ? 4096 : 1024; }
+
+Grid grid_of(const CudaStream& s, int N, int64_t packs, int64_t rows) {
+  const bool fits = packs * 96 + 1024 <= s.card.shared_bytes;  // two rows of three tensors
+  if (packs > block_packs(N) || (N > 1 && !fits)) return {std::min<int64_t>(rows, 128), 512, false};
+  if (packs <= warp_packs(N))
+    return {std::min(ceil_div(rows, 8), int64_t(s.card.processors) * 2), 256, true};
+  const int64_t threads = round_up(N == 1 ? ceil_div(packs, 4) : packs, 32);
+  return {std::min(rows, s.card.processors * std::max<int64_t>(1, 1024 / threads)),
+          unsigned(threads), true};
+}
+
+template <class T, int N, int P, bool block>
+void launch_rows(CudaStream& s, const Args<T>& a, const Grid& g) {
+  auto* kernel =
+      a.parts ? norm_bwd_rows<T, N, P, block, true> : norm_bwd_rows<T, N, P, block, false>;
+  const size_t ring = N > 1 ? g.threads * P * 96 : 0, sums = block ? 0 : g.threads * P * N * 4;
+  const size_t shared = std::max(ring, sums);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
+        "asking for shared memory");
+  kernel<<<unsigned(g.blocks), g.threads, shared, s.handle>>>(a);
+}
+
+template <class T, int N>
+void launch(CudaStream& s, const Args<T>& a, const Grid& g) {
+  const int64_t packs = ceil_div(a.width, N);
+  if (!g.in_flight) {
+    const dim3 sums(unsigned(ceil_div(a.width, 256)), unsigned(g.blocks));
+    if (a.parts) long_sums<T><<<sums, 256, 0, s.handle>>>(a);
+    long_rows<T, N><<<unsigned(a.rows), 512, 0, s.handle>>>(a);
+  } else if (packs > warp_packs(N)) {
+    launch_rows<T, N, N == 1 ? 4 : 1, true>(s, a, g);
+  } else if constexpr (N == 1) {
+    launch_rows<T, N, 4, false>(s, a, g);
+  } else if (packs > 64) {
+    launch_rows<T, N, 3, false>(s, a, g);
+  } else {
+    launch_rows<T, N, 2, false>(s, a, g);
+  }
+  check_launch("norm_bwd");
+}
+
+}  // namespace
+
+void norm_bwd(Stream& stream, Tensor dx, Tensor dgain, Tensor dbias, Tensor, Tensor dy, Tensor x,
+              Tensor gain, Tensor stat, Tensor prior, const NormSpec& spec) {
+  expect_dtypes("norm_bwd", x.dtype, dx, dy, gain, prior);
+  expect_dtypes("norm_bwd", DType::f32, dgain, dbias, stat);
+  if (x.numel() == 0) return;
+  CudaStream& s = on(stream);
+  const int64_t rows = x.rows(), C = x.cols();
+  const bool packed = packs_fit(C, dx, dy, x, gain, prior);
+  const int N = packed ? int(16 / size_of(x.dtype)) : 1;
+  const Grid grid = grid_of(s, N, C / N, rows);
+  float* parts = dgain || dbias ? static_cast<float*>(s.scratch(grid.blocks * 2 * C * 4)) : nullptr;
+  by_dtype("norm_bwd", x, [&]<class T>(T*) {
+    const Args<T> a{.dx = as<T>(dx),
+                    .parts = parts,
+                    .dy = as<T>(dy),
+                    .x = as<T>(x),
+                    .gain = as<T>(gain),
+                    .prior = as<T>(prior),
+                    .stat = as<float>(stat),
+                    .rows = rows,
+                    .width = int(C),
+                    .layer = spec.kind == Norm::layer};
+    by_width<T>(packed, [&]<int N>(Number<N>) { launch<T, N>(s, a, grid); });
+  });
+  if (parts) add_two_parts(s, as<float>(dgain), as<float>(dbias), parts, grid.blocks, C, spec.add);
+}
+
+}  // namespace hearth::cuda

@@ -1,0 +1,265 @@
+// Gradients of the norm and rotation of q and k. Memory bound: reads dy (and with a norm qkv),
+// writes dqkv once. Teams of lanes walk tokens and keep their share of the gains' gradients in
+// registers; the shares are added in a fixed order.
+#include "cuda/elementwise/qk.cuh"
+
+#include "cuda/device/reduce.h"
+#include "cuda/kernels.h"
+
+namespace hearth::cuda {
+namespace {
+
+template <class T>
+struct Args {
+  T* dx;
+  float* parts;  // (blocks or warps, 2, D): of q's gain, of k's; null when neither is wanted
+  const T *dy, *x;
+  const float* stat;
+  const int32_t* positions;
+  const float* rope;
+  const T *q_gain, *k_gain;  // may be null
+  QkShape q;
+};
+
+constexpr int threads = 128, resident = 7;  // blocks on a processor
+
+// Packs of 8 bytes: with its sums a thread has room for no more.
+template <class T>
+constexpr int pack = wide<T> / 2;
+
+// Adds up a block's sums over all its teams into part (2, D): over the warp, then warp by warp.
+template <int N>
+__device__ void put_sums(float* part, const float (&dgain)[2 * N], bool of_q, Columns at, int lanes,
+                         int head_dim) {
+  extern __shared__ float memory[];  // (warps, 2, D)
+  const int lane = int(threadIdx.x) & (lanes - 1), warp = int(threadIdx.x) / 32;
+  float* mine = memory + warp * 2 * head_dim;
+#pragma unroll
+  for (int k = 0; k < 2 * N; ++k) {
+    float dq = of_q ? dgain[k] : 0, dk = of_q ? 0 : dgain[k];
+    for (int offset = lanes; offset < 32; offset *= 2) {
+      dq += __shfl_xor_sync(~0u, dq, offset);
+      dk += __shfl_xor_sync(~0u, dk, offset);
+    }
+    const int column = k < N ? at.a + k : at.b + k - N;
+    if (int(threadIdx.x) % 32 < lanes && lane * 2 * N < head_dim) {
+      mine[column] = dq;
+      mine[head_dim + column] = dk;
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < 2 * head_dim; i += threads) {
+    float total = 0;
+    for (int w = 0; w < threads / 32; ++w) total += memory[w * 2 * head_dim + i];
+    part[i] = total;
+  }
+}
+
+template <class T, int N>
+struct Head {
+  Pack<T, N> dy_a, dy_b, x_a, x_b;
+  float inverse;
+};
+
+template <class T, int N, bool interleaved, bool normed>
+__global__ void __launch_bounds__(threads, resident)
+    qk_heads_bwd(Args<T> a, QkTeams teams, int lanes) {
+  const QkShape& q = a.q;
+  const int lane = int(threadIdx.x) & (lanes - 1);
+  // A team keeps its place among those of a token, so that its sums are of one gain.
+  const int64_t count = int64_t(gridDim.x) * blockDim.x / unsigned(lanes);
+  const int64_t at_once = count / teams.all(),
+                own = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / unsigned(lanes);
+  const int64_t first_token = own / teams.all();
+  const QkHeads heads = heads_of(int(own - first_token * teams.all()), teams, q);
+  const bool holds = lane * 2 * N < q.head_dim && first_token < at_once;
+  const Columns at = columns_of<N, interleaved>(lane, q.rotary);
+  const float sign = q.reverse ? -1.0f : 1.0f;
+  const T* gains = heads.of_q ? a.q_gain : a.k_gain;
+  Pack<T, N> gain_a = {}, gain_b = {};
+  if (normed && gains && holds) gain_a = load<N>(gains + at.a), gain_b = load<N>(gains + at.b);
+  float dgain[2 * N] = {};
+
+  // Teams of one warp share its shuffles: all go round as often as the first one.
+  const int64_t rounds = (q.tokens + at_once - 1) / at_once;
+  for (int64_t round = 0; round < rounds; ++round) {
+    const int64_t token = first_token + round * at_once;
+    const bool mine = holds && token < q.tokens;
+    const int64_t first = token * q.all() * q.head_dim;
+    const auto read = [&](int h) {
+      Head<T, N> r = {};
+      if (!mine || h >= heads.end) return r;
+      const int64_t offset = first + int64_t(h) * q.head_dim;
+      r.dy_a = load<N>(a.dy + offset + at.a), r.dy_b = load<N>(a.dy + offset + at.b);
+      if (normed && h < q.normed()) {
+        r.x_a = load<N>(a.x + offset + at.a), r.x_b = load<N>(a.x + offset + at.b);
+        r.inverse = a.stat[token * q.normed() + h];
+      }
+      return r;
+    };
+    Head<T, N> next = read(heads.first);
+    Angles<N> turn = {};
+    if (mine && q.rotary)
+      turn = angles_of<N, interleaved>(a.rope, a.positions[token], at, q.rotary);
+#pragma unroll 1
+    for (int i = 0, h = heads.first; i < teams.rounds; ++i, h += heads.stride) {
+      const Head<T, N> now = next;
+      next = read(h + heads.stride);
+      const bool live = h < q.normed(), turns = live && q.rotary;  // v's gradient stays as it is
+      float d[2 * N];
+      unpack_pair(d, now.dy_a, now.dy_b);
+      if (q.norm != QkNorm::after_rope && turns) rotate<N, interleaved>(d, turn, -sign);
+      if constexpr (normed) {
+        const bool after = q.norm == QkNorm::after_rope;
+        float n[2 * N], total = 0;  // n becomes the normalised head
+        unpack_pair(n, now.x_a, now.x_b);
+        if (after && turns) rotate<N, interleaved>(n, turn, sign);
+#pragma unroll
+        for (int k = 0; k < 2 * N; ++k) {
+          n[k] *= now.inverse;  // 0 where there is no head
+          dgain[k] = fmaf(d[k], n[k], dgain[k]);
+          if (gains && live) d[k] *= k < N ? get(gain_a, k % N) : get(gain_b, k % N);
+          total = fmaf(d[k], n[k], total);
+        }
+        const float mean = team_sum(total, lanes) / float(q.head_dim);
+        if (live) {
+#pragma unroll
+          for (int k = 0; k < 2 * N; ++k) d[k] = (d[k] - n[k] * mean) * now.inverse;
+          if (after && turns) rotate<N, interleaved>(d, turn, -sign);
+        }
+      }
+      if (mine && h < heads.end) store_pair<N>(a.dx + first + int64_t(h) * q.head_dim, at, d);
+    }
+  }
+  if constexpr (normed)
+    if (a.parts)
+      put_sums<N>(a.parts + blockIdx.x * int64_t(2 * q.head_dim), dgain, heads.of_q, at, lanes,
+                  q.head_dim);
+}
+
+// Heads of any size: a warp walks heads, held in shared memory with its sums.
+template <class T>
+__global__ void qk_any_heads_bwd(Args<T> a, bool interleaved) {
+  extern __shared__ float memory[];
+  const QkShape& q = a.q;
+  const int D = q.head_dim, lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  const int64_t warps = int64_t(gridDim.x) * (blockDim.x / 32);
+  const int64_t own = int64_t(blockIdx.x) * (blockDim.x / 32) + warp;
+  float *d = memory + warp * 4 * D, *n = d + D, *sums = n + D;  // sums (2, D)
+  for (int i = lane; i < 2 * D; i += 32) sums[i] = 0;
+  const float sign = q.reverse ? -1.0f : 1.0f;
+  for (int64_t index = own; index < q.tokens * q.all(); index += warps) {
+    const int64_t token = index / q.all();
+    const int h = int(index % q.all());
+    const int position = q.rotary ? a.positions[token] : 0;
+    __syncwarp();  // lanes move to another head together
+    for (int i = lane; i < D; i += 32) d[i] = get(load<1>(a.dy + index * D + i), 0);
+    if (h < q.normed()) {
+      if (q.norm != QkNorm::after_rope) rotate_shared(d, a.rope, position, q, interleaved, -sign);
+      if (q.norm != QkNorm::none) {
+        const T* gain = h < q.heads ? a.q_gain : a.k_gain;
+        float* sum = h < q.heads ? sums : sums + D;
+        const float inverse = a.stat[token * q.normed() + h];
+        for (int i = lane; i < D; i += 32) n[i] = get(load<1>(a.x + index * D + i), 0);
+        if (q.norm == QkNorm::after_rope) rotate_shared(n, a.rope, position, q, interleaved, sign);
+        float total = 0;
+        for (int i = lane; i < D; i += 32) {
+          n[i] *= inverse;
+          sum[i] = fmaf(d[i], n[i], sum[i]);
+          if (gain) d[i] *= get(load<1>(gain + i), 0);
+          total = fmaf(d[i], n[i], total);
+        }
+        const float mean = warp_sum(total) / float(D);
+        for (int i = lane; i < D; i += 32) d[i] = (d[i] - n[i] * mean) * inverse;
+      }
+      if (q.norm == QkNorm::after_rope) rotate_shared(d, a.rope, position, q, interleaved, -sign);
+    }
+    for (int i = lane; i < D; i += 32) {
+      const float out[1] = {d[i]};
+      store_rounded(a.dx + index * D + i, out);
+    }
+  }
+  __syncwarp();  // a sum may be another lane's
+  if (a.parts)
+    for (int i = lane; i < 2 * D; i += 32) a.parts[own * 2 * D + i] = sums[i];
+}
+
+struct Grid {
+  bool packs;
+  int warps;       // of a block of any heads
+  int64_t blocks;  // packs: each leaves a part; else each of its warps does
+  int64_t parts() const { return packs ? blocks : blocks * warps; }
+};
+
+Grid grid_of(const CudaStream& s, const QkShape& q, int N, bool packs, bool sums) {
+  if (packs) {
+    // All tokens at once, unless teams walk them to keep sums: then as many as the card holds, but
+    // no less than one.
+    const int64_t per_token = qk_teams(q, false).all() * qk_lanes(q.head_dim, N);
+    const int64_t need = ceil_div(q.tokens * per_token, threads);
+    const int64_t most =
+        std::max(int64_t(s.card.processors) * resident, ceil_div(per_token, threads));
+    return {true, 0, sums ? std::min(need, most) : need};
+  }
+  const int warps = q.head_dim <= 512 ? 4 : 1;
+  return {false, warps,
+          std::min(ceil_div(q.tokens * q.all(), warps), int64_t(s.card.processors) * 16 / warps)};
+}
+
+template <class T>
+void launch(CudaStream& s, const Args<T>& a, const Grid& g, bool interleaved) {
+  constexpr int N = pack<T>;
+  const auto blocks = unsigned(g.blocks);
+  const int lanes = qk_lanes(a.q.head_dim, N);
+  const QkTeams teams = qk_teams(a.q, a.dx == a.dy);
+  const size_t shared = size_t(threads / 32 * 2 * a.q.head_dim) * 4;
+  const bool normed = a.q.norm != QkNorm::none;
+  if (!g.packs)
+    qk_any_heads_bwd<<<blocks, g.warps * 32, size_t(g.warps * 4 * a.q.head_dim) * 4, s.handle>>>(
+        a, interleaved);
+  else if (normed && interleaved)
+    qk_heads_bwd<T, N, true, true><<<blocks, threads, shared, s.handle>>>(a, teams, lanes);
+  else if (normed)
+    qk_heads_bwd<T, N, false, true><<<blocks, threads, shared, s.handle>>>(a, teams, lanes);
+  else if (interleaved)
+    qk_heads_bwd<T, N, true, false><<<blocks, threads, 0, s.handle>>>(a, teams, lanes);
+  else
+    qk_heads_bwd<T, N, false, false><<<blocks, threads, 0, s.handle>>>(a, teams, lanes);
+  check_launch("qk_norm_rope_bwd");
+}
+
+}  // namespace
+
+void qk_norm_rope_bwd(Stream& stream, Tensor dqkv, Tensor dq_gain, Tensor dk_gain, Tensor,
+                      Tensor dy, Tensor qkv, Tensor stat, Tensor positions, Tensor rope,
+                      Tensor q_gain, Tensor k_gain, const QkSpec& spec) {
+  const bool normed = spec.norm != QkNorm::none;
+  expect_dtypes("qk_norm_rope_bwd", dy.dtype, dqkv, q_gain, k_gain);
+  if (normed) expect_dtypes("qk_norm_rope_bwd", dy.dtype, qkv);
+  expect_dtypes("qk_norm_rope_bwd", DType::f32, dq_gain, dk_gain, stat, rope);
+  if (dy.numel() == 0) return;
+  CudaStream& s = on(stream);
+  const int64_t D = spec.head_dim;
+  by_dtype("qk_norm_rope_bwd", dy, [&]<class T>(T*) {
+    const bool packs = packs_fit(D, dqkv, dy, normed ? qkv : Tensor{}, q_gain, k_gain) &&
+                       qk_packs_fit(spec, pack<T>);
+    Args<T> a{.dx = as<T>(dqkv),
+              .parts = nullptr,
+              .dy = as<T>(dy),
+              .x = as<T>(qkv),
+              .stat = as<float>(stat),
+              .positions = as<int32_t>(positions),
+              .rope = as<float>(rope),
+              .q_gain = as<T>(q_gain),
+              .k_gain = as<T>(k_gain),
+              .q = qk_shape(spec, dy.numel())};
+    const bool sums = dq_gain || dk_gain;
+    const Grid grid = grid_of(s, a.q, pack<T>, packs, sums);
+    if (sums) a.parts = static_cast<float*>(s.scratch(grid.parts() * 2 * D * 4));
+    launch(s, a, grid, spec.interleaved);
+    if (a.parts)
+      add_two_parts(s, as<float>(dq_gain), as<float>(dk_gain), a.parts, grid.parts(), D, spec.add);
+  });
+}
+
+}  // namespace hearth::cuda

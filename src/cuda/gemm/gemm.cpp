@@ -1,0 +1,115 @@
+#include "cuda/gemm/gemm.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+#include "cuda/gemm/gemm_choices.h"
+#include "cuda/gemm/gemm_invariant.h"
+#include "cuda/gemm/gemm_rows16.h"
+#include "cuda/gemm/gemm_rows64.h"
+#include "sys/error.h"
+
+namespace hearth::cuda {
+
+struct Gemms::State {
+  State(CudaStream& s, const GemmsSpec& spec)
+      : products(s, spec.tf32),
+        choices(GemmChoices::of(choices_file(spec.card, cublas_lt().GetVersion()))) {}
+
+  // Times the proposals on the product's own outputs, which the real run then writes. What it adds
+  // to is still needed: a product that adds in place is tried elsewhere.
+  GemmChoice tune(const GemmCall& c) {
+    CudaStream& stream = products.stream;
+    GemmCall trial = c;
+    const int64_t bytes = c.prior && c.prior.data == c.c.data ? c.c.bytes() : 0;
+    void* place = bytes ? stream.memory.allocate(bytes, "tuning of matrix products") : nullptr;
+    if (place) trial.c.data = static_cast<std::byte*>(place);
+    GemmChoice choice{.microseconds = 1e3f * GemmProducts::never};
+    for (const bool fused : {true, false}) {
+      if (fused ? !c.fusible() : c.plain()) continue;
+      GemmPlan p = products.describe(c, fused);
+      for (const cublasLtMatmulAlgo_t& algo : products.proposed(p.product)) {
+        p.product.algo = algo;
+        choice = std::min(choice, choice_of(p, products.time(p, trial)),
+                          [](auto& x, auto& y) { return x.microseconds < y.microseconds; });
+      }
+    }
+    check(cudaStreamSynchronize(stream.handle), "tuning of matrix products");
+    if (place) stream.memory.release(place, bytes);
+    return choice;
+  }
+
+  GemmPlan chosen(const GemmCall& c, const GemmChoice& choice) const {
+    GemmPlan p = products.describe(c, choice.fused);
+    std::memcpy(&p.product.algo, choice.algo.data(), sizeof p.product.algo);
+    return p;
+  }
+
+  GemmPlan& plan_for(const GemmCall& c) {
+    const bool invariant = products.stream.invariant && c.forward();
+    if (invariant && c.rounds_twice())  // recorded products do not, see ops/linear.cpp
+      fail("cuda gemm", "expected a batch-invariant product of 16 bits to add out of place");
+    std::string key = c.key(products.tf32);
+    if (const auto it = plans.find(key); it != plans.end()) return it->second;
+    const std::string kept = invariant ? key + measure_name(products, c) : key;
+    const auto fits = [&](const GemmChoice& known) {
+      return (known.fused ? c.fusible() && (!invariant || c.plain()) : !c.plain()) &&
+             products.usable(chosen(c, known));
+    };
+    std::optional<GemmChoice> choice = choices.find(kept);
+    if (!choice || !fits(*choice)) {
+      const GemmChoice own = invariant ? tune_invariant(products, c) : tune(c);
+      if (own.microseconds >= 1e3f * GemmProducts::never)
+        fail("cuda gemm", "expected an algorithm for {}, got none from cuBLASLt", kept);
+      const GemmChoice agreed = choices.put(kept, own);
+      choice = fits(agreed) ? agreed : own;
+    }
+    return plans.emplace(std::move(key), chosen(c, *choice)).first->second;
+  }
+
+  GemmProducts products;
+  GemmChoices& choices;
+  std::unordered_map<std::string, GemmPlan> plans;
+};
+
+Gemms::Gemms(CudaStream& s, const GemmsSpec& spec) : state_(std::make_unique<State>(s, spec)) {}
+Gemms::~Gemms() = default;
+
+void Gemms::run(Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
+                const GemmSpec& spec) {
+  const GemmCall call{c, aux, a, b, bias, prior, spec};
+  expect_lt(state_->products.execute(state_->plan_for(call), call), "a matrix product");
+}
+
+void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
+          const GemmSpec& spec) {
+  if (on(s).invariant) return on(s).gemms->run(c, aux, a, b, bias, prior, spec);
+  if (gemm_rows16_takes(c, a, b, spec)) return gemm_rows16(on(s), c, aux, a, b, bias, prior, spec);
+  if (gemm_rows64_takes(on(s), c, a, b, spec))
+    return gemm_rows64(on(s), c, aux, a, b, bias, prior, spec);
+  on(s).gemms->run(c, aux, a, b, bias, prior, spec);
+}
+
+// What some rows take, few rows at a time take too: weights may be packed.
+bool norm_gemm_takes(Stream& s, int64_t rows, int64_t width, int64_t columns, DType dtype) {
+  return !on(s).invariant &&
+         norm_gemm_rows16_takes(std::min<int64_t>(rows, 16), width, columns, dtype) &&
+         (rows <= 16 || norm_gemm_rows64_takes(on(s), rows, width, columns, dtype));
+}
+
+void norm_gemm(Stream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
+               Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
+  const bool packed = is_panels(b.dtype);
+  for (const Tensor& t : {gain, shift, packed ? Tensor{} : b, bias})
+    if (t && t.dtype != x.dtype) refuse_dtypes("norm_gemm", t.dtype, x.dtype);
+  const FewNormed normed{gain, shift, norm};
+  if (packed)
+    gemm_rows16_quantised(on(s), c, x, b, bias, prior, spec, &normed);
+  else if (x.rows() <= 16)
+    norm_gemm_rows16(on(s), c, x, b, bias, prior, spec, normed);
+  else
+    norm_gemm_rows64(on(s), c, x, gain, shift, b, bias, prior, norm, spec);
+}
+
+}  // namespace hearth::cuda

@@ -1,0 +1,63 @@
+// What is left of a product's epilogue where cuBLASLt has none, or a slower one. Memory bound.
+#include "cuda/device/device.cuh"
+#include "cuda/elementwise/act.cuh"
+#include "cuda/gemm/gemm.h"
+
+namespace hearth::cuda {
+namespace {
+
+// c = alpha * act(x) + prior, or with `slope` c = alpha * x * act'(aux) + prior.
+template <Act A, bool slope, class T>
+struct Epilogue {
+  T* c;
+  const T *x, *aux, *prior;  // prior may be absent
+  float alpha;
+
+  template <int N>
+  struct In {
+    Pack<T, N> x, aux, prior;
+  };
+  template <int N>
+  __device__ In<N> load(int64_t i) const {
+    In<N> in{};
+    in.x = cuda::load<N>(x + i);
+    if constexpr (slope) in.aux = cuda::load<N>(aux + i);
+    if (prior) in.prior = cuda::load<N>(prior + i);
+    return in;
+  }
+  template <int N>
+  __device__ void finish(int64_t i, const In<N>& in) const {
+    float y[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float v = slope ? get(in.x, k) * act_slope_for<A, T>(get(in.aux, k)).dy
+                            : act_value_for<A, T>(get(in.x, k));
+      y[k] = fmaf(alpha, v, prior ? get(in.prior, k) : 0.0f);
+    }
+    store_rounded(c + i, y);
+  }
+};
+
+}  // namespace
+
+void gemm_epilogue(CudaStream& s, Tensor c, Tensor x, Tensor aux, Tensor prior, float alpha,
+                   Act act, bool slope) {
+  by_dtype("gemm", c, [&]<class T>(T*) {
+    by_act(act, [&]<Act A>(ActTag<A>) {
+      if constexpr (!is_glu(A)) {  // a GLU is never an epilogue
+        by_width<T>(packs_fit(wide<T>, c, x, aux, prior), [&]<int N>(Number<N>) {
+          if (slope)
+            for_each<N>(s, "gemm_epilogue",
+                        Epilogue<A, true, T>{as<T>(c), as<T>(x), as<T>(aux), as<T>(prior), alpha},
+                        c.numel());
+          else
+            for_each<N>(s, "gemm_epilogue",
+                        Epilogue<A, false, T>{as<T>(c), as<T>(x), as<T>(aux), as<T>(prior), alpha},
+                        c.numel());
+        });
+      }
+    });
+  });
+}
+
+}  // namespace hearth::cuda

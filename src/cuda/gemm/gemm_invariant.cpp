@@ -1,0 +1,145 @@
+#include "cuda/gemm/gemm_invariant.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cuda/device/bits.h"
+
+namespace hearth::cuda {
+namespace {
+
+constexpr int64_t measure_rows = 1024;  // whose bits all have
+constexpr float small = 0x1p-20f;       // what is added to products that cancel
+
+// Memory of a tensor that goes with it.
+class OwnTensor {
+ public:
+  OwnTensor(CudaStream& s, Shape shape, DType dtype)
+      : stream_(s), tensor_{nullptr, shape, dtype}, bytes_(tensor_.bytes()) {
+    tensor_.data = static_cast<std::byte*>(s.memory.allocate(bytes_, "tuning of matrix products"));
+  }
+  ~OwnTensor() {
+    cudaStreamSynchronize(stream_.handle);
+    stream_.memory.release(tensor_.data, bytes_);
+  }
+  OwnTensor(const OwnTensor&) = delete;
+  operator const Tensor&() const { return tensor_; }
+
+ private:
+  CudaStream& stream_;
+  Tensor tensor_;
+  int64_t bytes_;
+};
+
+Tensor rows_of(const Tensor& t, int64_t first, int64_t n) {
+  const int64_t row = t.cols() * size_of(t.dtype);
+  return {t.data + first * row, {n, t.cols()}, t.dtype};
+}
+
+// The product of a call, without what a kernel of ours makes of it then.
+GemmCall bare(GemmCall c) {
+  if (c.plain()) return c;
+  c.spec.act = Act::none, c.spec.alpha = 1;
+  c.aux = c.prior = {};
+  return c;
+}
+
+// How the first `measure_rows` rows of a bare call are multiplied by the first proposal for them.
+struct Measure {
+  Measure(const GemmProducts& products, GemmCall c) {
+    c.c.shape = {measure_rows, c.N()}, c.a.shape = {measure_rows, c.K()};
+    plan = products.describe(c, true);
+    proposals = products.proposed(plan.product, true);
+    if (!proposals.empty()) plan.product.algo = proposals[0];
+  }
+  GemmPlan plan;
+  std::vector<cublasLtMatmulAlgo_t> proposals;
+};
+
+// Operands like a bare call's, of at least a stretch of rows.
+class Operands {
+ public:
+  // `writes`: results may go to the call's own c, which the real run then writes.
+  Operands(CudaStream& s, const GemmCall& c, bool writes)
+      : call_(c),
+        writes_(writes && c.c.cols() == c.N()),
+        rows_(std::max(c.M(), measure_rows)),
+        a_(s, {rows_, c.K()}, c.a.dtype),
+        b_(s, {c.N(), c.K()}, c.b.dtype),
+        bias_(s, {1, c.N()}, c.bias ? c.bias.dtype : c.b.dtype),
+        prior_(s, {c.prior ? rows_ : 1, c.N()}, c.c.dtype),
+        c_(s, {writes_ ? 1 : c.M(), c.N()}, c.c.dtype),
+        measure_(s, {measure_rows, c.N()}, c.c.dtype) {
+    fill_cancelling(s, a_, 1, 1);
+    fill_cancelling(s, b_, 2, -1);
+    fill_random(s, bias_, 3, small);
+    fill_random(s, prior_, 4, small);
+  }
+  GemmCall all() const { return call_over(0, call_.M(), out()); }
+  // Calls f with where each stretch begins; the last may overlap the one before it.
+  template <class F>
+  void each_stretch(F f) const {
+    for (int64_t at = 0; at < rows_; at += measure_rows) f(std::min(at, rows_ - measure_rows));
+  }
+  GemmCall stretch(int64_t at) const { return call_over(at, measure_rows, measure_); }
+  const Tensor& measure() const { return measure_; }
+  // What the last run of all() made of a stretch.
+  Tensor made(int64_t at) const { return rows_of(out(), at, std::min(measure_rows, call_.M())); }
+
+ private:
+  const Tensor& out() const { return writes_ ? call_.c : static_cast<const Tensor&>(c_); }
+  GemmCall call_over(int64_t first, int64_t n, const Tensor& to) const {
+    GemmCall r{to, {}, rows_of(a_, first, n), b_, {}, {}, call_.spec};
+    if (call_.bias) r.bias = bias_;
+    if (call_.prior) r.prior = rows_of(prior_, first, n);
+    return r;
+  }
+
+  const GemmCall& call_;
+  bool writes_;
+  int64_t rows_;
+  OwnTensor a_, b_, bias_, prior_, c_, measure_;
+};
+
+// Whether the last run of all() gave what the measure gives.
+bool keeps_bits(GemmProducts& products, GemmPlan& measure, const Operands& on) {
+  Differences found(products.stream);
+  on.each_stretch([&](int64_t at) {
+    expect_lt(products.execute(measure, on.stretch(at)), "a matrix product");
+    found.add(on.measure(), on.made(at));
+  });
+  return !found.any();
+}
+
+}  // namespace
+
+std::string measure_name(const GemmProducts& products, const GemmCall& c) {
+  const Measure m(products, bare(c));
+  uint64_t hash = 0;
+  for (const uint64_t word : choice_of(m.plan, 0).algo) hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+  return fmt::format("={:016x}", hash);
+}
+
+GemmChoice tune_invariant(GemmProducts& products, const GemmCall& call) {
+  const GemmCall c = bare(call);
+  const Operands operands(products.stream, c, call.c.data != call.prior.data);
+  Measure measure(products, c);
+  GemmPlan p = products.describe(operands.all(), true);
+  GemmChoice best{.microseconds = 1e3f * GemmProducts::never};
+  if (measure.proposals.empty()) return best;
+  std::vector<cublasLtMatmulAlgo_t> tried = products.proposed(p.product, true);
+  tried.insert(tried.end(), measure.proposals.begin(), measure.proposals.end());
+  for (const cublasLtMatmulAlgo_t& algo : tried) {
+    p.product.algo = algo;
+    if (!products.usable(p)) continue;
+    const GemmChoice now = choice_of(p, products.time(p, operands.all()));
+    if (now.microseconds < best.microseconds && keeps_bits(products, measure.plan, operands))
+      best = now;
+  }
+  // What follows a product is a kernel of ours, whether or not training keeps its argument.
+  best.fused = call.plain();
+  return best;
+}
+
+}  // namespace hearth::cuda

@@ -1,0 +1,191 @@
+#include "cuda/gemm/gemm_product.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda/gemm/gemm.h"
+#include "sys/error.h"
+
+namespace hearth::cuda {
+namespace {
+
+constexpr int64_t workspace_bytes = int64_t(64) << 20;
+constexpr int proposals = 12;  // algorithms considered for a shape
+constexpr int repeats = 4;     // of each that is timed; the best counts
+
+using LtPreference = LtOwned<cublasLtMatmulPreference_t, &CublasLt::MatmulPreferenceDestroy>;
+
+cudaDataType_t type_of(DType d) {
+  switch (d) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    default:
+      refuse_dtype("gemm", d);
+  }
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what, const T& value) {
+  expect_lt(cublas_lt().MatmulDescSetAttribute(d, what, &value, sizeof value),
+            "describing a product");
+}
+
+LtLayout make_layout(DType d, int64_t rows, int64_t cols, int64_t stride) {
+  LtLayout l;
+  expect_lt(
+      cublas_lt().MatrixLayoutCreate(&l.handle, type_of(d), uint64_t(rows), uint64_t(cols), stride),
+      "describing a matrix");
+  return l;
+}
+
+cublasLtEpilogue_t fused_epilogue(const GemmCall& c) {
+  if (c.spec.act_slope) return CUBLASLT_EPILOGUE_DGELU;
+  if (c.spec.act == Act::none) return c.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  if (c.aux) return c.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  return c.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+}
+
+LtProduct describe_product(const GemmCall& c, cublasLtEpilogue_t epilogue, bool tf32) {
+  LtProduct p;
+  const bool fast = tf32 && c.a.dtype == DType::f32;
+  expect_lt(
+      cublas_lt().MatmulDescCreate(
+          &p.desc.handle, fast ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+      "describing a product");
+  const cublasLtMatmulDesc_t d = p.desc.handle;
+  set(d, CUBLASLT_MATMUL_DESC_TRANSA, c.spec.tb ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(d, CUBLASLT_MATMUL_DESC_TRANSB, c.spec.ta ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+  if (c.bias) set(d, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(c.bias.dtype));
+  if (c.aux && epilogue != CUBLASLT_EPILOGUE_BIAS && epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+    set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t(c.c.cols()));
+    set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(c.aux.dtype));
+  }
+  const int64_t M = c.M(), N = c.N(), K = c.K();
+  p.a = make_layout(c.b.dtype, c.spec.tb ? K : N, c.spec.tb ? N : K, c.b.cols());
+  p.b = make_layout(c.a.dtype, c.spec.ta ? M : K, c.spec.ta ? K : M, c.a.cols());
+  p.c = make_layout(c.c.dtype, N, M, c.c.cols());
+  return p;
+}
+
+}  // namespace
+
+GemmChoice choice_of(const GemmPlan& p, float milliseconds) {
+  GemmChoice r{.fused = p.fused, .microseconds = 1e3f * milliseconds};
+  static_assert(sizeof r.algo == sizeof p.product.algo);
+  std::memcpy(r.algo.data(), &p.product.algo, sizeof r.algo);
+  return r;
+}
+
+void expect_lt(cublasStatus_t s, const char* what) {
+  if (s != CUBLAS_STATUS_SUCCESS)
+    fail("cuda gemm", "expected {} to work, got {}", what, cublas_lt().GetStatusString(s));
+}
+
+bool GemmCall::fusible() const {
+  if (spec.act == Act::none && !spec.act_slope) return !bias || spec.alpha == 1;
+  if (spec.act != Act::gelu_tanh || prior || c.dtype == DType::f32) return false;
+  return spec.act_slope || spec.alpha == 1;
+}
+
+std::string GemmCall::key(bool tf32) const {
+  return fmt::format("{}x{}x{}/{}/{}/{}{}{}:{}>{}{}{}{}{}:{}{}{}", M(), N(), K(), a.cols(),
+                     b.cols(), c.cols(), spec.ta ? 't' : 'n', spec.tb ? 't' : 'n',
+                     to_string(a.dtype), to_string(c.dtype), tf32 ? "tf32" : "",
+                     bias ? "+bias" : "", prior ? "+prior" : "", spec.alpha == 1 ? "" : "*alpha",
+                     int(spec.act), spec.act_slope ? "'" : "", aux ? "+aux" : "");
+}
+
+GemmProducts::GemmProducts(CudaStream& s, bool tf32) : stream(s), tf32(tf32) {
+  expect_lt(cublas_lt().Create(&handle_), "starting cuBLASLt");
+  workspace_ = s.memory.allocate(workspace_bytes, "workspace of matrix products");
+  for (cudaEvent_t& e : timer_) check(cudaEventCreate(&e), "making a timer");
+}
+
+GemmProducts::~GemmProducts() {
+  for (cudaEvent_t e : timer_) cudaEventDestroy(e);
+  stream.memory.release(workspace_, workspace_bytes);
+  cublas_lt().Destroy(handle_);
+}
+
+// The product alone, into `out`; with the epilogue the plan was described with.
+cublasStatus_t GemmProducts::multiply(LtProduct& p, const GemmCall& c, std::byte* out,
+                                      std::byte* aux, float alpha, bool adds) {
+  const float beta = adds ? 1 : 0;
+  if (c.bias) set(p.desc.handle, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias.data);
+  if (aux) set(p.desc.handle, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+  return cublas_lt().Matmul(handle_, p.desc.handle, &alpha, c.b.data, p.a.handle, c.a.data,
+                            p.b.handle, &beta, adds ? c.prior.data : out, p.c.handle, out,
+                            p.c.handle, &p.algo, workspace_, size_t(workspace_bytes),
+                            stream.handle);
+}
+
+cublasStatus_t GemmProducts::execute(GemmPlan& p, const GemmCall& c) {
+  if (c.plain()) return multiply(p.product, c, c.c.data, nullptr, c.spec.alpha, bool(c.prior));
+  if (p.fused) return multiply(p.product, c, c.c.data, c.aux.data, c.spec.alpha, false);
+  // The argument of act goes where it is kept; without such a place, to c, or aside when what c
+  // holds is still to be added.
+  std::byte* place = c.spec.act_slope || !c.aux ? c.c.data : c.aux.data;
+  if (c.prior && c.prior.data == place)
+    place = static_cast<std::byte*>(stream.scratch(c.c.bytes()));
+  const cublasStatus_t s = multiply(p.product, c, place, nullptr, 1, false);
+  if (s != CUBLAS_STATUS_SUCCESS) return s;
+  gemm_epilogue(stream, c.c, {place, c.c.shape, c.c.dtype}, c.spec.act_slope ? c.aux : Tensor{},
+                c.prior, c.spec.alpha, c.spec.act, c.spec.act_slope);
+  return s;
+}
+
+GemmPlan GemmProducts::describe(const GemmCall& c, bool fused) const {
+  const cublasLtEpilogue_t plain = c.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  return {fused, describe_product(c, fused ? fused_epilogue(c) : plain, tf32)};
+}
+
+std::vector<cublasLtMatmulAlgo_t> GemmProducts::proposed(const LtProduct& p, bool whole) const {
+  LtPreference preference;
+  expect_lt(cublas_lt().MatmulPreferenceCreate(&preference.handle), "asking for algorithms");
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, const auto& value) {
+    expect_lt(
+        cublas_lt().MatmulPreferenceSetAttribute(preference.handle, what, &value, sizeof value),
+        "asking for algorithms");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+  if (whole)
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_NONE));
+  std::array<cublasLtMatmulHeuristicResult_t, proposals> found;
+  int n = 0;
+  const cublasStatus_t s = cublas_lt().MatmulAlgoGetHeuristic(
+      handle_, p.desc.handle, p.a.handle, p.b.handle, p.c.handle, p.c.handle, preference.handle,
+      proposals, found.data(), &n);
+  std::vector<cublasLtMatmulAlgo_t> r;
+  for (int i = 0; s == CUBLAS_STATUS_SUCCESS && i < n; ++i)
+    if (found[size_t(i)].state == CUBLAS_STATUS_SUCCESS) r.push_back(found[size_t(i)].algo);
+  return r;
+}
+
+float GemmProducts::time(GemmPlan& p, const GemmCall& c) {
+  float best = never;
+  for (int i = 0; i <= repeats; ++i) {
+    check(cudaEventRecord(timer_[0], stream.handle), "timing a product");
+    if (execute(p, c) != CUBLAS_STATUS_SUCCESS) return never;
+    check(cudaEventRecord(timer_[1], stream.handle), "timing a product");
+    check(cudaEventSynchronize(timer_[1]), "timing a product");
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, timer_[0], timer_[1]), "timing a product");
+    if (i > 0) best = std::min(best, ms);  // the first run loads code
+  }
+  return best;
+}
+
+bool GemmProducts::usable(const GemmPlan& p) const {
+  cublasLtMatmulHeuristicResult_t r;
+  return cublas_lt().MatmulAlgoCheck(handle_, p.product.desc.handle, p.product.a.handle,
+                                     p.product.b.handle, p.product.c.handle, p.product.c.handle,
+                                     &p.product.algo, &r) == CUBLAS_STATUS_SUCCESS &&
+         r.workspaceSize <= size_t(workspace_bytes);
+}
+
+}  // namespace hearth::cuda

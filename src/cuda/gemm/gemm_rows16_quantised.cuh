@@ -1,0 +1,214 @@
+// Packed weights (core/quantised.h) for the kernel of few rows: a block of it has a panel. Each
+// lane takes words of two rows that lie side by side, 8 bytes of 256 or 512 in a row that the warp
+// reads, and widens them in its registers to 16-bit numbers, which hold them exactly. Sums get the
+// scales of rows when they are complete, those of int4 the factors of groups every 32 of K.
+#pragma once
+
+#include "core/quantised.h"
+#include "cuda/gemm/gemm_quantised.h"
+#include "cuda/gemm/gemm_rows16.cuh"
+
+namespace hearth::cuda {
+
+static_assert(few::tile == quant_panel && few::stretch == quant_group);
+
+// Two numbers of 16 bits in a word.
+template <class T>
+using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+
+template <class T>
+__device__ __forceinline__ uint32_t minus(uint32_t x, uint32_t y, T) {
+  const Two<T> d =
+      __hsub2(*reinterpret_cast<const Two<T>*>(&x), *reinterpret_cast<const Two<T>*>(&y));
+  return *reinterpret_cast<const uint32_t*>(&d);
+}
+template <class T>
+__device__ __forceinline__ uint32_t times(uint32_t x, uint32_t y, T) {
+  const Two<T> d =
+      __hmul2(*reinterpret_cast<const Two<T>*>(&x), *reinterpret_cast<const Two<T>*>(&y));
+  return *reinterpret_cast<const uint32_t*>(&d);
+}
+
+// Bytes 0 and 1 (Pair 0) or 2 and 3 of a word as the lower bytes of two halves, `high` above them.
+template <int Pair>
+__device__ __forceinline__ uint32_t bytes_apart(uint32_t word, uint32_t high) {
+  return __byte_perm(word, high, Pair == 0 ? 0x4140 : 0x4342);
+}
+
+// How four bytes of a word become two pairs of numbers. Whole numbers are written into the mantissa
+// of one whose last place is 1 (128 in bf16, 1024 in f16), which is then taken off.
+struct Int8Code {
+  template <int Pair>
+  __device__ static uint32_t pair(uint32_t word, __nv_bfloat16 t) {
+    // 7 bits have room below 128; the sign bit makes 256 of the 128 that is taken off.
+    const uint32_t both = bytes_apart<Pair>(word, 0x43434343u);
+    return minus(both & 0xff7fff7fu, both & 0xff80ff80u, t);
+  }
+  template <int Pair>
+  __device__ static uint32_t pair(uint32_t word, __half t) {
+    return minus(bytes_apart<Pair>(word ^ 0x80808080u, 0x64646464u), 0x64806480u, t);  // 1024 + 128
+  }
+};
+
+// The bits of a code taken for those of a wider number are it but for a power of two.
+struct Fp8Code {
+  template <int Pair>
+  __device__ static uint32_t pair(uint32_t word, __nv_bfloat16 t) {
+    const uint32_t both = upper<Pair>(word);
+    return times((both & 0x80008000u) | ((both & 0x7f007f00u) >> 4), 0x7b807b80u, t);  // 2^120
+  }
+  template <int Pair>
+  __device__ static uint32_t pair(uint32_t word, __half t) {
+    const uint32_t both = upper<Pair>(word);
+    return times((both & 0x80008000u) | ((both & 0x7f007f00u) >> 1), 0x5c005c00u, t);  // 2^8
+  }
+  // The two bytes as the upper ones of halves.
+  template <int Pair>
+  __device__ static uint32_t upper(uint32_t word) {
+    return __byte_perm(word, 0, Pair == 0 ? 0x1404 : 0x3424);
+  }
+};
+
+// Four bits, plus 8, each in a byte of its own.
+struct Int4Code {
+  template <int Pair>
+  __device__ static uint32_t pair(uint32_t word, __nv_bfloat16 t) {
+    return minus(bytes_apart<Pair>(word, 0x43434343u), 0x43084308u, t);  // 128 + 8
+  }
+  template <int Pair>
+  __device__ static uint32_t pair(uint32_t word, __half t) {
+    return minus(bytes_apart<Pair>(word, 0x64646464u), 0x64086408u, t);  // 1024 + 8
+  }
+};
+
+// Adds the products of four k of two rows of w, a word each, with those of the rows of a.
+template <class Code, class T, int Columns>
+__device__ __forceinline__ void few_words(float (&sum)[Columns][4], uint32_t row0, uint32_t row1,
+                                          const uint2 (&x)[Columns]) {
+  const uint32_t w[4] = {Code::template pair<0>(row0, T()), Code::template pair<0>(row1, T()),
+                         Code::template pair<1>(row0, T()), Code::template pair<1>(row1, T())};
+#pragma unroll
+  for (int c = 0; c < Columns; ++c) multiply(sum[c], w, x[c].x, x[c].y, T());
+}
+
+// The first or second four of the elements of a that a lane has.
+template <int Half, int Columns>
+__device__ __forceinline__ void few_half(uint2 (&to)[Columns], const uint4 (&x)[Columns]) {
+#pragma unroll
+  for (int c = 0; c < Columns; ++c)
+    to[c] = Half == 0 ? make_uint2(x[c].x, x[c].y) : make_uint2(x[c].z, x[c].w);
+}
+
+// What packed weights of all kinds have alike.
+template <class T>
+struct FewPacked {
+  using Element = T;
+  static constexpr bool packed = true;
+
+  __device__ static int row(int group, int half) { return 2 * group + half; }
+  __device__ static int lane() { return int(threadIdx.x) % 32; }
+  template <class Args>
+  __device__ static const unsigned char* panel(const Args& p) {
+    return static_cast<const unsigned char*>(p.w) + int64_t(blockIdx.x) * p.panel_bytes;
+  }
+};
+
+// A byte a weight: a quad of k is 64 bytes, 4 of each row. A lane has two quads side by side.
+template <class T, class Code>
+struct FewBytes : FewPacked<T> {
+  using Base = FewPacked<T>;
+  static constexpr int parts = 1;
+  uint2 w[few::ahead][2];  // [quad]: rows 2 group, 2 group + 1
+
+  __device__ static int column(int) { return 8 * (Base::lane() % 4); }
+
+  template <int Step, class Args>
+  __device__ __forceinline__ void load(const Args& p, int k) {
+    const unsigned char* own = Base::panel(p) + 8 * (Base::lane() / 4);
+#pragma unroll
+    for (int i = 0; i < few::ahead; ++i)
+#pragma unroll
+      for (int quad = 0; quad < 2; ++quad) {
+        const int at = k + i * Step;
+        w[i][quad] =
+            at < p.K
+                ? *reinterpret_cast<const uint2*>(own + int64_t((at + column(0)) / 4 + quad) * 64)
+                : make_uint2(0, 0);
+      }
+  }
+  template <int Columns>
+  __device__ __forceinline__ void multiply_by(float (&sum)[Columns][4], int i,
+                                              const uint4 (&x)[Columns]) const {
+    uint2 four[Columns];
+    few_half<0>(four, x);
+    few_words<Code, T>(sum, w[i][0].x, w[i][0].y, four);
+    few_half<1>(four, x);
+    few_words<Code, T>(sum, w[i][1].x, w[i][1].y, four);
+  }
+};
+
+// Half a byte a weight: a group of 32 k is 256 bytes, of which a lane has 4 of each of its rows: 4
+// k from 4 (lane % 4) on in the low halves, the 4 that lie 16 further on in the high ones.
+template <class T>
+struct FewHalfBytes : FewPacked<T> {
+  using Base = FewPacked<T>;
+  static constexpr int parts = 2;
+  static constexpr uint32_t zeros = 0x88888888u;
+  uint2 w[few::ahead];
+  uint32_t factors[few::ahead];  // of rows 2 group, 2 group + 1: a byte each
+
+  __device__ static int column(int part) { return 4 * (Base::lane() % 4) + 16 * part; }
+
+  template <int Step, class Args>
+  __device__ __forceinline__ void load(const Args& p, int k) {
+    const unsigned char* all = Base::panel(p);
+    const int group = Base::lane() / 4;
+    const unsigned char* own = all + p.factor_bytes + 64 * (Base::lane() % 4) + 8 * group;
+#pragma unroll
+    for (int i = 0; i < few::ahead; ++i) {
+      const int at = (k + i * Step) / int(quant_group);  // k is a multiple of it
+      const bool inside = k + i * Step < p.K;
+      w[i] = inside ? *reinterpret_cast<const uint2*>(own + int64_t(at) * 256)
+                    : make_uint2(zeros, zeros);
+      factors[i] =
+          inside ? *reinterpret_cast<const uint16_t*>(all + at * int(quant_panel) + 2 * group) : 0;
+    }
+  }
+  template <int Columns>
+  __device__ __forceinline__ void multiply_by(float (&sum)[Columns][4], int i,
+                                              const uint4 (&x)[Columns]) const {
+    float part[Columns][4] = {};
+    uint2 four[Columns];
+    few_half<0>(four, x);
+    few_words<Int4Code, T>(part, w[i].x & 0x0f0f0f0fu, w[i].y & 0x0f0f0f0fu, four);
+    few_half<1>(four, x);
+    few_words<Int4Code, T>(part, (w[i].x >> 4) & 0x0f0f0f0fu, (w[i].y >> 4) & 0x0f0f0f0fu, four);
+    const float factor[2] = {float(int8_t(factors[i] & 0xff)), float(int8_t(factors[i] >> 8))};
+#pragma unroll
+    for (int c = 0; c < Columns; ++c)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sum[c][e] = fmaf(factor[e / 2], part[c][e], sum[c][e]);
+  }
+};
+
+// What each kind's own file launches; W<T>: the kind. One kernel does for both types of c.
+template <template <class> class W>
+void few_packed_launch(CudaStream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
+                       const GemmSpec& spec, const FewNormed* normed) {
+  const QuantLayout l = packed_layout(w, c.cols(), a.cols());
+  by_dtype("gemm_quantised", a, [&]<class T>(T*) {
+    if constexpr (sizeof(T) == 2) {
+      FewArgs<T, T> args = few_args<T, T>(c, {}, a, w, bias, prior, spec);
+      args.w = w.data + l.first_panel();
+      args.scales = reinterpret_cast<const float*>(w.data + l.scales());
+      args.panel_bytes = int(l.panel_bytes()), args.factor_bytes = int(l.factor_bytes());
+      args.wide = c.dtype == DType::f32;
+      if (!normed) return few_launch<W<T>, false, T>(s, args);
+      few_norm(args, *normed);
+      few_launch<W<T>, true, T>(s, args);
+    }
+  });
+  check_launch("gemm_quantised");
+}
+
+}  // namespace hearth::cuda

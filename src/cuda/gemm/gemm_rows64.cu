@@ -1,0 +1,205 @@
+// Products of some rows (decoding many sequences) on Hopper: c (M, N) = act(a (M, K) wᵀ + bias), M
+// from 17 to 64. All is latency here. A block has all rows of c by 64 columns, and so much of K
+// that two blocks fit on a processor: the next kernel's blocks start beside this one's, and have
+// all of w that they need before this one has ended. The blocks of a cluster have the rest of K;
+// each adds up some rows of everybody's sums, in the order of the blocks.
+//
+// The rows of a may be normed. The norm of a row x is ((x - mean) / deviation) gain + shift, so its
+// product with w is (x · (gain w) - mean Σ gain w) / deviation + Σ shift w: gain is multiplied into
+// w, and both sums are made, before a is there; sums over x and x² are made beside the product.
+#include "cuda/device/dependent_launch.cuh"
+#include "cuda/gemm/gemm_rows64.h"
+#include "cuda/gemm/gemm_rows64_block.cuh"
+
+namespace hearth::cuda {
+namespace {
+
+constexpr int some_threads(bool normed) { return normed ? 384 : 256; }
+
+template <class T, int Split, bool Normed>
+__global__ void __launch_bounds__(some_threads(Normed), 2)
+    multiply_some(const __grid_constant__ SomeArgs<T> p) {
+  extern __shared__ __align__(1024) unsigned char some_memory[];
+  using Block = SomeBlock<T, Split, Normed>;
+  const Block block(p, some_memory + (1024 - shared_at(some_memory) % 1024) % 1024);
+  const int warp = int(threadIdx.x) / 32;
+  const bool multiplies = !Normed || warp < 8;
+  let_next_start();
+  if (threadIdx.x == 0) block.prepare();
+  __syncthreads();
+  if (Split > 1) arrive_begun();
+  if (!p.weight) wait_for_previous();
+  if (threadIdx.x == 0) block.copy_weights();
+  // A thread finishes eight columns of a row, or of two.
+  constexpr int rows_at_once = some_threads(Normed) / 8;
+  const int column = int(threadIdx.x) % 8 * 8, row = int(threadIdx.x) / 8;
+  const int first_row = block.part * Block::own_rows;
+  float bias[8] = {}, take[8] = {}, prior[8] = {}, sum[16] = {};
+  SomeEight<T>(p, 0, block.first + column).read_bias(bias);
+  if (Split > 1) wait_for_cluster();
+  if constexpr (Normed) {
+    if (multiplies) {
+      barrier_wait(block.weights_arrived(), 0);
+      block.norm_weights();
+    }
+    __syncthreads();
+  }
+  wait_for_previous();
+  if (threadIdx.x % 32 == 0 && warp < p.panels) block.copy_rows(warp);
+  const auto read_prior = [&](int r) {
+    if (r < Block::own_rows) SomeEight<T>(p, first_row + r, block.first + column).read_prior(prior);
+  };
+  read_prior(row);
+  if constexpr (Normed) {
+    barrier_wait(block.terms_arrived(), 0);
+    block.column_terms(take, bias, column);
+    if (!multiplies) block.sum_rows();
+  }
+  if (multiplies) {
+    block.multiply(sum);
+    named_sync(1, 256);  // all are done with w
+    block.send_sums(sum);
+  }
+  __syncthreads();
+  barrier_wait(block.sums_arrived(), 0);
+#pragma unroll 1
+  for (int r = row; r < Block::own_rows; r += rows_at_once) {
+    const SomeEight<T> eight(p, first_row + r, block.first + column);
+    if (eight.count <= 0) break;
+    if (r > row) read_prior(r);
+    float x[8] = {};
+    block.join(x, r, column);
+    if constexpr (Normed) {
+      const float2 stats = block.row_stats(r);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) x[e] = fmaf(-stats.x, take[e], x[e]) * stats.y;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) x[e] += bias[e];
+    eight.finish(x, prior);
+  }
+}
+
+struct SomePlan {
+  int split = 0, panels = 0;  // 0: it does not fit
+  int shared = 0;
+};
+
+// As few parts of K as let two blocks be on a processor at once; or one, where K is long.
+SomePlan some_plan(const Card& card, int64_t K, bool normed) {
+  constexpr int64_t half = 113 * 1024;  // of a processor's memory, less what a block costs
+  for (const int64_t most : {std::min(half, card.shared_bytes), card.shared_bytes})
+    for (int split = 1; split <= some_cluster; split *= 2) {
+      const auto panels = int(ceil_div(ceil_div(K, split), some_panel));
+      const int bytes = SomeShared(panels, split, normed).end + 1024;
+      if (panels <= some_panels && bytes <= most) return {split, panels, bytes};
+    }
+  return {};
+}
+
+template <class T>
+CUtensorMap some_map(const Tensor& m) {
+  const auto type = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return tensor_map({.data = m.data,
+                     .type = type,
+                     .dims = 2,
+                     .size = {cuuint64_t(m.cols()), cuuint64_t(m.rows())},
+                     .stride = {cuuint64_t(m.cols()) * 2},
+                     .box = {some_panel, some_rows}});
+}
+
+template <class T>
+SomeArgs<T> some_args(const SomePlan& plan, const Tensor& c, const Tensor& aux, const Tensor& a,
+                      const Tensor& b, const Tensor& bias, const Tensor& prior,
+                      const GemmSpec& spec) {
+  return {.a = some_map<T>(a),
+          .w = some_map<T>(b),
+          .bias = as<T>(bias),
+          .prior = prior.data,
+          .c = c.data,
+          .aux = aux.data,
+          .M = int(a.rows()),
+          .N = int(c.cols()),
+          .K = int(a.cols()),
+          .panels = plan.panels,
+          .alpha = spec.alpha,
+          .act = spec.act,
+          .weight = spec.weight,
+          .wide = c.dtype == DType::f32,
+          .eights = c.cols() % 8 == 0 && packs_fit(c.cols(), c, aux, bias, prior)};
+}
+
+template <bool Normed, class T>
+void launch_some(CudaStream& s, const SomePlan& plan, const SomeArgs<T>& args) {
+  const DependentLaunch shape{.blocks = dim3(unsigned(ceil_div(args.N, some_columns) * plan.split)),
+                              .threads = some_threads(Normed),
+                              .cluster = unsigned(plan.split),
+                              .shared = plan.shared};
+  const auto launch = [&]<int Split>(Number<Split>) {
+    launch_dependent(s, multiply_some<T, Split, Normed>, shape, args);
+  };
+  switch (plan.split) {
+    case 1:
+      return launch(Number<1>{});
+    case 2:
+      return launch(Number<2>{});
+    case 4:
+      return launch(Number<4>{});
+    default:
+      return launch(Number<8>{});
+  }
+}
+
+bool some_sixteen(DType d) { return d == DType::bf16 || d == DType::f16; }
+
+// Calls f with a pointer of the type of a.
+template <class F>
+void some_types(const Tensor& a, F f) {
+  a.dtype == DType::bf16 ? f(static_cast<__nv_bfloat16*>(nullptr))
+                         : f(static_cast<__half*>(nullptr));
+}
+
+constexpr int64_t some_widest = 8192;  // columns of c: beyond them cuBLASLt has enough to do
+
+bool some_takes(const CudaStream& s, int64_t M, int64_t N, int64_t K, DType dtype) {
+  return s.some_rows && s.hopper_kernels && M > 16 && M <= some_rows && some_sixteen(dtype) &&
+         K % 8 == 0 && N <= some_widest && some_plan(s.card, K, true).split;
+}
+
+}  // namespace
+
+bool gemm_rows64_takes(const CudaStream& s, const Tensor& c, const Tensor& a, const Tensor& b,
+                       const GemmSpec& spec) {
+  return some_takes(s, a.rows(), c.cols(), a.cols(), a.dtype) && !spec.ta && spec.tb &&
+         !spec.act_slope && (c.dtype == a.dtype || c.dtype == DType::f32) &&
+         packs_fit(a.cols(), a, b);
+}
+
+void gemm_rows64(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
+                 const GemmSpec& spec) {
+  const SomePlan plan = some_plan(s.card, a.cols(), false);
+  some_types(a, [&]<class T>(T*) {
+    launch_some<false>(s, plan, some_args<T>(plan, c, aux, a, b, bias, prior, spec));
+  });
+  check_launch("gemm");
+}
+
+bool norm_gemm_rows64_takes(const CudaStream& s, int64_t rows, int64_t width, int64_t columns,
+                            DType dtype) {
+  return some_takes(s, rows, columns, width, dtype);
+}
+
+void norm_gemm_rows64(CudaStream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b,
+                      Tensor bias, Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
+  const SomePlan plan = some_plan(s.card, x.cols(), true);
+  some_types(x, [&]<class T>(T*) {
+    SomeArgs<T> args = some_args<T>(plan, c, {}, x, b, bias, prior, spec);
+    args.gain = as<T>(gain), args.shift = as<T>(shift);
+    args.eps = norm.eps, args.layer = norm.kind == Norm::layer, args.each = 1 / float(x.cols());
+    launch_some<true>(s, plan, args);
+  });
+  check_launch("norm_gemm");
+}
+
+}  // namespace hearth::cuda

@@ -1,0 +1,20 @@
+// Products of some rows (17 to 64), for decoding many sequences at once: a kernel of our own for
+// Hopper.
+#pragma once
+
+#include "cuda/device/stream.h"
+
+namespace hearth::cuda {
+
+// Whether it is for this product: 16-bit elements, 17 to 64 rows of a, b transposed (a weight).
+bool gemm_rows64_takes(const CudaStream&, const Tensor& c, const Tensor& a, const Tensor& b,
+                       const GemmSpec&);
+void gemm_rows64(CudaStream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
+                 const GemmSpec&);
+
+// With a the normed x, not rounded: gain is multiplied into b instead, and rounded there.
+bool norm_gemm_rows64_takes(const CudaStream&, int64_t rows, int64_t width, int64_t columns, DType);
+void norm_gemm_rows64(CudaStream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b,
+                      Tensor bias, Tensor prior, const NormSpec&, const GemmSpec&);
+
+}  // namespace hearth::cuda

@@ -1,0 +1,334 @@
+// Draws the next token of each row of logits on the card: blocks that read a stretch of a row each
+// find its likeliest, and, where rows are many, weigh it; then a block a row draws. Weights are
+// whole numbers (shares of 2^40), so their sums are exact in any order and a draw depends on its
+// row alone.
+#include "cuda/kernels.h"
+#include "cuda/loss/row_sum.cuh"
+#include "cuda/loss/sample_scan.cuh"
+
+namespace hearth::cuda {
+namespace {
+
+constexpr int threads = row_threads, warps = threads / 32;
+constexpr int digit = 4, bins = 1 << digit;
+constexpr int64_t most_rows_unweighed = 64;  // more than fill the card with a block each
+
+// Which tokens are left: those above `key`, and the first `ties` (by id) of those equal to it.
+struct Kept {
+  uint32_t key = 0;
+  Mass ties = ~Mass(0);
+};
+
+struct SampleShared {
+  Mass parts[warps][bins], histogram[bins];
+  Mass sums[warps];
+  float floats[32], sums_of_exp[32];
+  uint32_t key;
+  Mass before;  // what lies above the bin chosen
+};
+
+struct Row {
+  const float* x;
+  int V;
+  float top, scale;  // weight of x: 2^40 exp((x - top) * scale)
+
+  __device__ Mass weight(float v) const { return Mass(exp2f((v - top) * scale) * 0x1p40f); }
+};
+
+// Calls f(id, logit) for this thread's share of a row, read four at a time and sixteen ahead.
+template <class F>
+__device__ __forceinline__ void each_logit(const float* x, int V, F&& f) {
+  constexpr int under_way = 4;
+  const int packs = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0 ? V / 4 : 0;
+  for (int i = int(threadIdx.x); i < packs; i += under_way * threads) {
+    float4 v[under_way];
+#pragma unroll
+    for (int u = 0; u < under_way; ++u)
+      if (i + u * threads < packs) v[u] = reinterpret_cast<const float4*>(x)[i + u * threads];
+#pragma unroll
+    for (int u = 0; u < under_way; ++u) {
+      const int id = 4 * (i + u * threads);
+      if (id < 4 * packs) f(id, v[u].x), f(id + 1, v[u].y), f(id + 2, v[u].z), f(id + 3, v[u].w);
+    }
+  }
+  for (int i = 4 * packs + int(threadIdx.x); i < V; i += threads) f(i, x[i]);
+}
+
+// Fills s.histogram: what keys that begin with `prefix` have of each next digit.
+template <class Amount>
+__device__ void count_digits(const Row& r, uint32_t prefix, int shift, SampleShared& s,
+                             const Amount& amount) {
+  const uint32_t mask = shift + digit == 32 ? 0 : ~0u << (shift + digit);
+  Mass mine[bins] = {};
+  each_logit(r.x, r.V, [&](int, float v) {
+    const uint32_t k = key_of(v);
+    if ((k & mask) != prefix) return;
+    const Mass a = amount(k, v);
+#pragma unroll
+    for (int b = 0; b < bins; ++b) mine[b] += int(k >> shift & (bins - 1)) == b ? a : 0;
+  });
+#pragma unroll
+  for (int b = 0; b < bins; ++b) {
+    mine[b] = warp_sum(mine[b]);
+    if (threadIdx.x % 32 == 0) s.parts[threadIdx.x / 32][b] = mine[b];
+  }
+  __syncthreads();
+  if (threadIdx.x < bins) {
+    Mass sum = 0;
+    for (int w = 0; w < warps; ++w) sum += s.parts[w][threadIdx.x];
+    s.histogram[threadIdx.x] = sum;
+  }
+  __syncthreads();
+}
+
+// The key at which what lies at or above it, counted by `amount`, reaches `target`, and how many of
+// those equal to it that takes.
+template <class Amount>
+__device__ Kept select(const Row& r, Mass target, SampleShared& s, const Amount& amount) {
+  uint32_t prefix = 0;
+  Mass above = 0;
+  for (int shift = 32 - digit; shift >= 0; shift -= digit) {
+    count_digits(r, prefix, shift, s, amount);
+    if (threadIdx.x == 0) {
+      int b = bins - 1;
+      while (b > 0 && above + s.histogram[b] < target) above += s.histogram[b--];
+      s.before = above, s.key = prefix | uint32_t(b) << shift;
+    }
+    __syncthreads();
+    prefix = s.key, above = s.before;
+  }
+  const Mass each = amount(prefix, number_of(prefix));
+  return {prefix, each ? (target - above + each - 1) / each : 0};
+}
+
+// Of two rules the stricter one.
+__device__ Kept both(const Kept& a, const Kept& b) {
+  if (a.key != b.key) return a.key > b.key ? a : b;
+  return {a.key, a.ties < b.ties ? a.ties : b.ties};
+}
+
+__device__ Mass block_total(Mass x, SampleShared& s) {
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) s.sums[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = 0;
+  for (int w = 0; w < warps; ++w) x += s.sums[w];
+  __syncthreads();
+  return x;
+}
+
+// The likeliest of what is kept that together have the share p of it.
+__device__ Kept nucleus(const Row& r, const Kept& kept, float p, SampleShared& s) {
+  const auto mass = [&](uint32_t k, float v) { return k >= kept.key ? r.weight(v) : Mass(0); };
+  Mass all = 0, equal = 0;
+  each_logit(r.x, r.V, [&](int, float v) {
+    const uint32_t k = key_of(v);
+    all += mass(k, v), equal += k == kept.key;
+  });
+  all = block_total(all, s), equal = block_total(equal, s);
+  if (equal > kept.ties) all -= (equal - kept.ties) * r.weight(number_of(kept.key));
+  const Mass target = Mass(double(all) * double(p));
+  return select(r, target > 0 ? target : 1, s, mass);
+}
+
+// Adds x over the lanes before this one and this one.
+__device__ Mass scanned(Mass x) {
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const Mass other = __shfl_up_sync(~0u, x, offset);
+    if (int(threadIdx.x) % 32 >= offset) x += other;
+  }
+  return x;
+}
+
+// Walks ids [begin, end) by a warp: calls each(id, weight or 0) for 32 at a time. `ties` equal ones
+// lie before begin.
+template <class Each>
+__device__ void walk(const Row& r, const Kept& kept, int begin, int end, Mass ties, Each&& each) {
+  const int lane = int(threadIdx.x) % 32;
+  for (int i = begin; i < end; i += 32) {
+    const int id = i + lane;
+    const float v = id < end ? r.x[id] : 0;
+    const uint32_t k = id < end ? key_of(v) : 0;
+    const bool tie = id < end && k == kept.key;
+    const Mass number = ties + scanned(tie);
+    const bool in = id < end && (k > kept.key || (tie && number <= kept.ties));
+    ties = __shfl_sync(~0u, number, 31);
+    if (each(id, in ? r.weight(v) : 0)) return;
+  }
+}
+
+// A draw among `ids`, of which the warps have equal shares: u chooses among `total`, and `ahead` of
+// it lies before them. Without a total it is theirs.
+struct Lot {
+  Ids ids;
+  Mass u, ahead, total;
+};
+__device__ void draw(const Row& r, const Kept& kept, Lot lot, SampleShared& s, int fallback,
+                     int32_t* token) {
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  const int length = (lot.ids.end - lot.ids.begin + warps * 32 - 1) / (warps * 32) * 32;
+  const int begin = min(lot.ids.end, lot.ids.begin + warp * length);
+  const int end = min(lot.ids.end, begin + length);
+  Mass ties = 0, before = 0, sum = 0;
+  if (kept.key) {
+    for (int i = begin + lane; i < end; i += 32) ties += key_of(r.x[i]) == kept.key;
+    ties = warp_sum(ties);
+    if (lane == 0) s.sums[warp] = ties;
+    __syncthreads();
+    for (int w = 0; w < warp; ++w) before += s.sums[w];
+    __syncthreads();
+    walk(r, kept, begin, end, before, [&](int, Mass w) {
+      sum += w;
+      return false;
+    });
+  } else {
+#pragma unroll 8
+    for (int i = begin + lane; i < end; i += 32) sum += r.weight(r.x[i]);
+  }
+  sum = warp_sum(sum);
+  if (lane == 0) s.sums[warp] = sum;
+  if (threadIdx.x == 0) *token = fallback;
+  __syncthreads();
+  Mass all = 0, ahead = 0;
+  for (int w = 0; w < warps; ++w) {
+    if (w == warp) ahead = lot.ahead + all;
+    all += s.sums[w];
+  }
+  const Mass target = __umul64hi(lot.total ? lot.total : all, lot.u);
+  if (target < ahead || target >= ahead + sum) return;
+  walk(r, kept, begin, end, before, [&](int id, Mass w) {
+    const Mass through = ahead + scanned(w);
+    if (w && target < through && target >= through - w) *token = id;
+    ahead = __shfl_sync(~0u, through, 31);
+    return ahead > target;
+  });
+}
+
+constexpr float log2_e = 1.4426950408889634f;
+
+// Whether every token of a row may be drawn.
+__device__ bool draws_from_all(const SampleControls& c, int V) {
+  return c.temperature > 0 && !(c.min_p > 0) && !(c.top_k > 0 && c.top_k < V) && !(c.top_p < 1);
+}
+
+// What a stretch of a row weighs, by a block each; nothing is said of rows that draw otherwise.
+__global__ void __launch_bounds__(scan_threads)
+    weigh_rows(Mass* masses, const Stretch* parts, const float* logits,
+               const SampleControls* controls, int V, int64_t stride) {
+  constexpr int under_way = 8;
+  __shared__ Mass sums[scan_warps];
+  const SampleControls c = controls[blockIdx.y];  // the host's
+  let_next_start();
+  wait_for_previous();
+  if (!draws_from_all(c, V)) return;
+  const float* x = logits + blockIdx.y * stride;
+  float z;
+  const int best = likeliest(parts + blockIdx.y * stretches, &z);
+  const Row r{x, V, x[best], log2_e / c.temperature};
+  const auto [begin, end] = ids_of(int(blockIdx.x), V);
+  const bool whole = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0;
+  const int packed = whole ? begin + (end - begin) / 4 * 4 : begin;
+  Mass sum = 0;
+  for (int i = begin + 4 * int(threadIdx.x); i < packed; i += 4 * under_way * scan_threads) {
+    float4 v[under_way];
+#pragma unroll
+    for (int u = 0; u < under_way; ++u) {
+      const int at = i + 4 * u * scan_threads;
+      if (at < packed) v[u] = *reinterpret_cast<const float4*>(x + at);
+    }
+#pragma unroll
+    for (int u = 0; u < under_way; ++u)
+      if (i + 4 * u * scan_threads < packed)
+        sum += r.weight(v[u].x) + r.weight(v[u].y) + r.weight(v[u].z) + r.weight(v[u].w);
+  }
+  for (int i = packed + int(threadIdx.x); i < end; i += scan_threads) sum += r.weight(x[i]);
+  sum = warp_sum(sum);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+#pragma unroll
+  for (int w = 1; w < scan_warps; ++w) sum += sums[w];
+  masses[blockIdx.y * stretches + blockIdx.x] = sum;
+}
+
+// The stretch that a draw of u falls into.
+__device__ Lot weighed_lot(const Mass* masses, Mass u, int V) {
+  Mass total = 0, ahead = 0;
+  for (int n = 0; n < stretches; ++n) total += masses[n];
+  const Mass target = __umul64hi(total, u);
+  int n = 0;
+  while (n + 1 < stretches && ahead + masses[n] <= target) ahead += masses[n++];
+  return {ids_of(n, V), u, ahead, total};
+}
+
+__global__ void __launch_bounds__(threads)
+    sample_rows(Drawn* drawn, int32_t* tokens, const Stretch* parts, const Mass* masses,
+                const float* logits, const SampleControls* controls, int V, int64_t stride,
+                int vocab) {
+  __shared__ SampleShared s;
+  const SampleControls c = controls[blockIdx.x];  // the host's
+  wait_for_previous();
+  const float* x = logits + blockIdx.x * stride;
+  float z = 0;
+  const int best = likeliest(parts + blockIdx.x * stretches, &z);
+  const float top = x[best];
+  Drawn& out = drawn[blockIdx.x];
+  if (c.temperature > 0) {
+    const Row r{x, V, top, log2_e / c.temperature};
+    const Mass u = Mass(c.uniform_high) << 32 | c.uniform_low;
+    Kept kept;
+    // Weights fall with logits: a floor of min_p is a floor of the logit.
+    if (c.min_p > 0) kept = {key_of(top + logf(c.min_p) * c.temperature), ~Mass(0)};
+    if (c.top_k > 0 && c.top_k < V)
+      kept = both(kept, select(r, Mass(c.top_k), s, [](uint32_t, float) { return Mass(1); }));
+    if (c.top_p < 1) kept = both(kept, nucleus(r, kept, c.top_p, s));
+    const bool weighed = masses && draws_from_all(c, V);
+    draw(r, kept,
+         weighed ? weighed_lot(masses + blockIdx.x * stretches, u, V) : Lot{{0, V}, u, 0, 0}, s,
+         best, &out.token);
+  } else if (threadIdx.x == 0) {
+    out.token = best;
+  }
+  __syncthreads();
+  const SampleControls& again = controls[blockIdx.x];  // not held meanwhile
+  const bool as_trained = again.as_trained;
+  const LogitLevel level{as_trained ? 1 / again.temperature : 1, 0};
+  float highest = top;
+  if (as_trained) {
+    for (int i = V + int(threadIdx.x); i < vocab; i += threads) highest = fmaxf(highest, x[i]);
+    if (vocab > V) highest = block_max(highest, s.floats);
+    z = exp_sum(x, vocab, level(highest), level, s.sums_of_exp);
+  }
+  if (threadIdx.x == 0) {
+    const float log_z = logf(z);
+    out.logprob = level(x[out.token]) - level(highest) - log_z;
+    out.likeliest = best, out.likeliest_logprob = level(top) - level(highest) - log_z;
+    if (tokens) tokens[blockIdx.x] = out.token;
+  }
+}
+
+}  // namespace
+
+void sample(Stream& stream, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls,
+            int64_t drawable, int64_t vocab) {
+  expect_dtypes("sample", DType::f32, logits);
+  CudaStream& s = on(stream);
+  const int64_t rows = logits.rows();
+  const bool weighs = rows > most_rows_unweighed;
+  auto* parts = static_cast<Stretch*>(
+      s.scratch(rows * stretches * int64_t(sizeof(Stretch) + (weighs ? sizeof(Mass) : 0))));
+  auto* masses = weighs ? reinterpret_cast<Mass*>(parts + rows * stretches) : nullptr;
+  const dim3 blocks(stretches, unsigned(rows));
+  launch_dependent(s, scan_rows, blocks, scan_threads, parts, as<float>(logits), int(drawable),
+                   logits.cols());
+  if (weighs)
+    launch_dependent(s, weigh_rows, blocks, scan_threads, masses, parts, as<float>(logits),
+                     as<SampleControls>(controls), int(drawable), logits.cols());
+  launch_dependent(s, sample_rows, unsigned(rows), threads, as<Drawn>(drawn), as<int32_t>(tokens),
+                   parts, masses, as<float>(logits), as<SampleControls>(controls), int(drawable),
+                   logits.cols(), int(vocab));
+  check_launch("sample");
+}
+
+}  // namespace hearth::cuda

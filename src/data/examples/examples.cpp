@@ -1,0 +1,319 @@
+#include "data/examples/examples.h"
+
+#include <algorithm>
+
+#include "data/documents.h"
+#include "data/examples/templates.h"
+#include "data/shards.h"
+#include "formats/json.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+const std::string& text_of(const ordered_json& row, const char* key, const std::string& where) {
+  if (!row[key].is_string())
+    fail(where, "expected a string in \"{}\", got {}", key, row[key].type_name());
+  return row[key].get_ref<const std::string&>();
+}
+
+[[noreturn]] void refuse_keys(const ordered_json& row, const std::string& where,
+                              std::string_view wanted) {
+  std::string keys;
+  for (const auto& [key, value] : row.items()) keys += (keys.empty() ? "" : ", ") + in_quotes(key);
+  fail(where, "expected {}, got keys: {}", wanted, keys.empty() ? "none" : keys);
+}
+
+// How many messages two conversations begin with alike.
+size_t common_start(const ordered_json& a, const ordered_json& b) {
+  size_t n = 0;
+  while (n < a.size() && n < b.size() && a[n] == b[n]) ++n;
+  return n;
+}
+
+ordered_json messages_from(const ordered_json& list, size_t begin, size_t end) {
+  ordered_json part = ordered_json::array();
+  for (size_t i = begin; i < end; ++i) part.push_back(list[i]);
+  return part;
+}
+
+// The keys a row must have, for errors.
+constexpr std::string_view example_keys =
+    "messages, prompt + completion, instruction + output or text";
+constexpr std::string_view preference_keys =
+    "prompt + chosen + rejected, or instruction + chosen + rejected";
+
+// body(row, where) for every row of every file; a text is the row {"text"}.
+template <class Body>
+void each_row(const std::vector<std::string>& patterns, std::string_view keys, Body body) {
+  for (const fs::path& file : expand_globs(patterns)) {
+    refuse_table(file, keys);
+    if (file.extension() == ".json") {
+      const ordered_json all =
+          parse_ordered_json(read_file(file, JsonLimits{}.max_bytes), file.string());
+      if (!all.is_array()) fail(file.string(), "expected a list of rows, got {}", all.type_name());
+      for (size_t i = 0; i < all.size(); ++i)
+        body(all[i], fmt::format("{}: row {}", file.string(), i));
+      continue;
+    }
+    const DocumentSpec spec{.inputs = {file}};
+    DocumentReader reader(spec);
+    for (Document d; reader.next(d);) {
+      const std::string where = document_place(spec, d.file, d.line);
+      if (d.json)
+        body(parse_ordered_json(d.raw, where), where);
+      else
+        body(ordered_json{{"text", d.raw}}, where);
+    }
+  }
+}
+
+template <class T>
+void note_spelled(Examples<T>& all, bool spelled, const std::string& where) {
+  if (spelled && all.spelled++ == 0) all.spelled_in = where;
+}
+
+void expect_object(const ordered_json& row, const std::string& where) {
+  if (!row.is_object()) fail(where, "expected a JSON object, got {}", row.type_name());
+}
+
+// Templates of models know these; the last three are turns of programs.
+constexpr std::string_view message_roles[] = {"system", "developer", "user",   "assistant",
+                                              "tool",   "function",  "ipython"};
+
+// The role that was probably meant by one that no template knows; empty: nobody can say.
+std::string meant_role(std::string role) {
+  for (char& c : role)
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+  if (std::ranges::find(message_roles, role) != std::end(message_roles)) return role;
+  if (role == "human") return "user";
+  for (const char* name : {"gpt", "bot", "model", "ai", "chatgpt"})
+    if (role == name) return "assistant";
+  return {};
+}
+
+void expect_roles(const ordered_json& messages, const std::string& where) {
+  for (const ordered_json& m : messages) {
+    const std::string& role = m["role"].get_ref<const std::string&>();
+    if (std::ranges::find(message_roles, role) != std::end(message_roles)) continue;
+    const std::string meant = meant_role(role);
+    fail(where, "expected a role system, user or assistant, got {}{}", in_quotes(role),
+         meant.empty() ? "" : fmt::format("; did you mean {}?", meant));
+  }
+}
+
+}  // namespace
+
+void expect_messages(const ordered_json& list, const char* key, const std::string& where) {
+  bool good = list.is_array() && !list.empty();
+  for (size_t i = 0; good && i < list.size(); ++i)
+    good = list[i].is_object() && list[i].contains("role") && list[i]["role"].is_string() &&
+           list[i].contains("content");
+  if (!good) fail(where, "expected messages with a role and a content in \"{}\"", key);
+  expect_roles(list, where);
+}
+
+ExampleEncoder::ExampleEncoder(Tokenizer tokenizer, ChatTemplate chat, int64_t max_length,
+                               std::optional<std::time_t> now, TextTokens special)
+    : tokenizer_(std::move(tokenizer)),
+      chat_(std::move(chat)),
+      max_length_(size_t(max_length)),
+      now_(now),
+      text_mark_(special == TextTokens::special ? 0 : mark::content | mark::foreign),
+      opens_with_bos_(puts_bos_first(tokenizer_)),
+      turn_end_(turn_end(chat_, tokenizer_)) {}
+
+// Data that was written for other tools says itself where a text ends: that is the end of text,
+// which is appended where there is none.
+std::string_view ExampleEncoder::without_end(std::string_view text) const {
+  if (tokenizer_.eos() < 0) return text;
+  const std::string_view end = tokenizer_.bytes_of(tokenizer_.eos());
+  if (!end.empty() && text.ends_with(end)) text.remove_suffix(end.size());
+  return text;
+}
+
+// Text of a row, the `last` of it or not.
+MarkedText ExampleEncoder::outside(std::string_view text, bool last) const {
+  return MarkedText(last && text_mark_ ? without_end(text) : text, text_mark_);
+}
+
+void ExampleEncoder::add(Example& e, const MarkedText& text, bool learned, bool rendered) const {
+  EncodedChat encoded = encode_chat(tokenizer_, text);
+  std::vector<int32_t>& ids = encoded.ids;
+  e.spelled |= encoded.spelled && !rendered;
+  e.rendered |= rendered;
+  const bool has_bos = !ids.empty() && tokenizer_.bos() >= 0 && ids[0] == tokenizer_.bos();
+  // A template writes what opens a conversation itself, as it will when it is asked.
+  if (e.tokens.empty() && opens_with_bos_ && !has_bos && !rendered)
+    ids.insert(ids.begin(), tokenizer_.bos());
+  // Some tokenizers open every text they encode, this one is a part.
+  if (!e.tokens.empty() && has_bos) ids.erase(ids.begin());
+  e.tokens.insert(e.tokens.end(), ids.begin(), ids.end());
+  e.learned.resize(e.tokens.size(), learned);
+}
+
+// Ends what is learned last, which begins with token `last_answer`, with an eos if it has none. A
+// turn that its template closes is ended: what would follow is not the assistant's to say.
+Example ExampleEncoder::ended(Example e, size_t last_answer) const {
+  const int32_t eos = tokenizer_.eos();
+  const auto begin = e.tokens.begin() + ptrdiff_t(std::min(last_answer, e.tokens.size()));
+  const auto ends = [&](int32_t id) { return id == eos || id == turn_end_; };
+  if (eos >= 0 && std::none_of(begin, e.tokens.end(), ends)) {
+    e.tokens.push_back(eos);
+    e.learned.push_back(true);
+  }
+  return within_length(std::move(e));
+}
+
+Example ExampleEncoder::within_length(Example e) const {
+  e.cut = e.tokens.size() > max_length_;
+  if (e.cut) e.tokens.resize(max_length_), e.learned.resize(max_length_);
+  return e;
+}
+
+Example ExampleEncoder::learned_after(const Prompted& p) const {
+  Example e;
+  add(e, p.prompt, false, p.rendered);
+  const size_t answer = e.tokens.size();
+  add(e, p.completion, true, p.rendered);
+  return ended(std::move(e), answer);
+}
+
+// Prompt and completion are encoded apart: a prompt has the tokens it will have when it is asked.
+ExampleEncoder::Prompted ExampleEncoder::joined(const ordered_json& prompt,
+                                                const ordered_json& answer,
+                                                const std::string& where) const {
+  if (prompt.is_string() && answer.is_string())
+    return {outside(prompt.get_ref<const std::string&>(), false),
+            outside(answer.get_ref<const std::string&>(), true), false};
+  if (!prompt.is_array() || !answer.is_array())
+    fail(where, "expected a prompt and its answer as two strings or as two lists of messages");
+  return rendered(prompt, answer, where);
+}
+
+ExampleEncoder::Prompted ExampleEncoder::rendered(const ordered_json& prompt,
+                                                  const ordered_json& answer,
+                                                  const std::string& where) const {
+  expect_messages(prompt, "prompt", where);
+  expect_messages(answer, "completion", where);
+  ordered_json all = prompt;
+  for (const ordered_json& m : answer) all.push_back(m);
+  const MarkedText before =
+      chat_.render({.messages = prompt, .add_generation_prompt = true, .now = now_});
+  const MarkedText whole = chat_.render({.messages = all, .now = now_});
+  if (!whole.bytes.starts_with(before.bytes))
+    fail(where,
+         "expected a chat template that writes a prompt the same with and without its answer");
+  return {before, whole.part(before.size()), true};
+}
+
+// An instruction as the user's message, `answer` (a key of the row) as the assistant's.
+ExampleEncoder::Prompted ExampleEncoder::instructed(const ordered_json& row, const char* answer,
+                                                    const std::string& where) const {
+  const bool has_input = row.contains("input") && !row["input"].is_null();
+  const std::string input = has_input ? text_of(row, "input", where) : std::string();
+  const std::string said(without_end(text_of(row, answer, where)));
+  const ordered_json asked = instruction_message(text_of(row, "instruction", where), input);
+  return rendered(ordered_json::array({asked}),
+                  ordered_json::array({{{"role", "assistant"}, {"content", said}}}), where);
+}
+
+Example ExampleEncoder::conversation(const ordered_json& messages, const std::string& where) const {
+  expect_messages(messages, "messages", where);
+  EncodedChat chat =
+      encode_chat(tokenizer_, chat_.render_answers({.messages = messages, .now = now_}));
+  Example e{.tokens = std::move(chat.ids), .learned = std::move(chat.answer), .rendered = true};
+  size_t last = e.tokens.size();  // where the last answer begins
+  while (last > 0 && !e.learned[last - 1]) --last;
+  while (last > 0 && e.learned[last - 1]) --last;
+  // What the user says last is nobody's to end.
+  const bool answered = messages.back()["role"] == "assistant";
+  return answered ? ended(std::move(e), last) : within_length(std::move(e));
+}
+
+Example ExampleEncoder::example(const ordered_json& row, const std::string& where) const {
+  expect_object(row, where);
+  const auto has = [&](const char* key) { return row.contains(key); };
+  if (has("messages")) return conversation(row["messages"], where);
+  if (has("prompt") && has("completion"))
+    return learned_after(joined(row["prompt"], row["completion"], where));
+  if (has("instruction") && has("output")) return learned_after(instructed(row, "output", where));
+  if (!has("text")) refuse_keys(row, where, example_keys);
+  Example e;
+  add(e, outside(text_of(row, "text", where), true), true);
+  const size_t last = e.tokens.empty() ? 0 : e.tokens.size() - 1;
+  return ended(std::move(e), last);
+}
+
+Preference ExampleEncoder::preference(const ordered_json& row, const std::string& where) const {
+  expect_object(row, where);
+  const auto has = [&](const char* key) { return row.contains(key); };
+  if (!has("chosen") || !has("rejected")) refuse_keys(row, where, preference_keys);
+  const ordered_json &chosen = row["chosen"], &rejected = row["rejected"];
+  if (has("prompt"))
+    return {learned_after(joined(row["prompt"], chosen, where)),
+            learned_after(joined(row["prompt"], rejected, where))};
+  if (has("instruction"))
+    return {learned_after(instructed(row, "chosen", where)),
+            learned_after(instructed(row, "rejected", where))};
+  if (!chosen.is_array() || !rejected.is_array())
+    fail(where, "expected a prompt beside chosen and rejected, got none");
+  // An answer is left of each, also where they are the same or one begins the other.
+  const size_t shorter = std::min(chosen.size(), rejected.size());
+  const size_t n = std::min(common_start(chosen, rejected), shorter ? shorter - 1 : 0);
+  const ordered_json prompt = messages_from(chosen, 0, n);
+  return {learned_after(joined(prompt, messages_from(chosen, n, chosen.size()), where)),
+          learned_after(joined(prompt, messages_from(rejected, n, rejected.size()), where))};
+}
+
+int64_t learned_tokens(const Example& e) {
+  int64_t n = 0;
+  for (size_t i = 1; i < e.learned.size(); ++i) n += e.learned[i];
+  return n;
+}
+
+void add_to(Sha256& hash, const Example& e) {
+  const int64_t size = int64_t(e.tokens.size());
+  hash.update(std::as_bytes(std::span(&size, 1)));
+  hash.update(std::as_bytes(std::span(e.tokens)));
+  std::string learned;
+  for (const bool l : e.learned) learned += l ? '1' : '0';
+  hash.update(to_bytes(learned));
+}
+
+Examples<Example> read_examples(const std::vector<std::string>& files, const ExampleEncoder& enc) {
+  Examples<Example> all;
+  each_row(files, example_keys, [&](const ordered_json& row, const std::string& where) {
+    Example e = enc.example(row, where);
+    ++all.read, all.cut += e.cut, all.rendered += e.rendered;
+    note_spelled(all, e.spelled, where);
+    if (learned_tokens(e) == 0)
+      ++(e.cut ? all.cut_off : e.rendered ? all.unanswered : all.blank);
+    else
+      all.kept.push_back(std::move(e));
+  });
+  return all;
+}
+
+Examples<Preference> read_preferences(const std::vector<std::string>& files,
+                                      const ExampleEncoder& enc) {
+  Examples<Preference> all;
+  each_row(files, preference_keys, [&](const ordered_json& row, const std::string& where) {
+    Preference p = enc.preference(row, where);
+    ++all.read, all.cut += p.chosen.cut || p.rejected.cut, all.rendered += p.chosen.rendered;
+    note_spelled(all, p.chosen.spelled || p.rejected.spelled, where);
+    if (learned_tokens(p.chosen) == 0 || learned_tokens(p.rejected) == 0)
+      ++(p.chosen.cut || p.rejected.cut ? all.cut_off : all.blank);
+    else if (p.chosen.tokens == p.rejected.tokens)
+      ++all.equal;
+    else
+      all.kept.push_back(std::move(p));
+  });
+  return all;
+}
+
+}  // namespace hearth

@@ -1,0 +1,102 @@
+// Rows of alignment data as tokens with a mask of what is learned. A row is a JSON object of one of
+// these forms, or a document of a text or Parquet file:
+//   SFT   {"messages": [..]}                        every assistant turn is learned
+//         {"prompt", "completion"}                  strings, or lists of messages: the completion
+//         {"instruction", "input"?, "output"}       a user's message and its answer: the output
+//         {"text"}                                  everything
+//   DPO   {"prompt"?, "chosen", "rejected"}         strings or lists of messages
+//         {"instruction", "input"?, "chosen", "rejected"}
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "sys/hash/hash.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace hearth {
+
+struct Example {
+  std::vector<int32_t> tokens;
+  std::vector<bool> learned;  // of each token; nothing predicts the first
+  bool cut = false;           // there was more of it
+  bool spelled = false;       // a special token's text in it was taken for characters
+  bool rendered = false;      // by the chat template
+};
+
+// Its tokens and what is learned of them.
+void add_to(Sha256&, const Example&);
+
+struct Preference {
+  Example chosen, rejected;  // the same prompt, then what is learned
+};
+
+// What the text of a special token becomes in a row that no chat template renders: characters, as
+// all that comes from outside, or the token. A text that ends in the end of text means that either
+// way.
+enum class TextTokens { none, special };
+
+// How text becomes tokens.
+class ExampleEncoder {
+ public:
+  // `chat` renders conversations and instructions (data/examples/templates.h); `now` is for
+  // templates that print a date, the clock's where absent.
+  ExampleEncoder(Tokenizer, ChatTemplate chat, int64_t max_length,
+                 std::optional<std::time_t> now = {}, TextTokens = TextTokens::none);
+
+  // `where` names the row in errors. EOS is appended where it is missing, then the example is cut
+  // to max_length.
+  Example example(const nlohmann::ordered_json& row, const std::string& where) const;
+  Preference preference(const nlohmann::ordered_json& row, const std::string& where) const;
+
+ private:
+  struct Prompted {
+    MarkedText prompt, completion;
+    bool rendered = false;  // by the chat template
+  };
+  Prompted joined(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer,
+                  const std::string& where) const;
+  Prompted rendered(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer,
+                    const std::string& where) const;
+  Prompted instructed(const nlohmann::ordered_json& row, const char* answer,
+                      const std::string& where) const;
+  Example learned_after(const Prompted&) const;
+  Example conversation(const nlohmann::ordered_json& messages, const std::string& where) const;
+  std::string_view without_end(std::string_view text) const;
+  MarkedText outside(std::string_view text, bool last) const;
+  void add(Example&, const MarkedText&, bool learned, bool rendered = false) const;
+  Example ended(Example, size_t last_answer) const;
+  Example within_length(Example) const;
+
+  Tokenizer tokenizer_;
+  ChatTemplate chat_;
+  size_t max_length_;
+  std::optional<std::time_t> now_;
+  char text_mark_;  // of rows that are no conversations
+  bool opens_with_bos_;
+  int32_t turn_end_;
+};
+
+// An error unless it is a list of messages with known roles; `key` is its name in the row.
+void expect_messages(const nlohmann::ordered_json&, const char* key, const std::string& where);
+
+// What reading has left: examples with something to learn.
+template <class T>
+struct Examples {
+  std::vector<T> kept;
+  int64_t read = 0, cut = 0;  // rows; cut at max_length
+  // Rows left out: no turn of the assistant; no text to learn; the answer lies beyond max_length;
+  // two equal answers.
+  int64_t unanswered = 0, blank = 0, cut_off = 0, equal = 0;
+  int64_t rendered = 0;    // rows that went through the chat template
+  int64_t spelled = 0;     // rows that spell a special token
+  std::string spelled_in;  // the first of them
+};
+Examples<Example> read_examples(const std::vector<std::string>& files, const ExampleEncoder&);
+Examples<Preference> read_preferences(const std::vector<std::string>& files, const ExampleEncoder&);
+
+int64_t learned_tokens(const Example&);  // that something predicts
+
+}  // namespace hearth

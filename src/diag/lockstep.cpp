@@ -1,0 +1,189 @@
+#include "diag/lockstep.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <set>
+
+#include "sys/error.h"
+#include "sys/threads.h"
+
+namespace hearth {
+namespace {
+
+// Of an output in a program over `program`: sums kept in f32 are of products that rounded alike.
+double tolerance_of(DType output, DType program) {
+  if (output == DType::bf16) return 2e-2;
+  if (output == DType::f16) return 4e-3;
+  return program == DType::f32 ? 2e-4 : 2e-3;
+}
+
+float number_at(const std::byte* data, DType d, int64_t i) {
+  if (d == DType::bf16) return float(reinterpret_cast<const bf16*>(data)[i]);
+  if (d == DType::f16) return float(reinterpret_cast<const f16*>(data)[i]);
+  return reinterpret_cast<const float*>(data)[i];  // u8, too: the update's state by another name
+}
+
+// What is far away is read a piece at a time, into memory that is touched once: models of a billion
+// parameters pass through here several times over.
+class Reading {
+ public:
+  static constexpr int64_t piece_bytes = int64_t(64) << 20;
+
+  // Bytes [from, from + size) of a tensor.
+  const std::byte* read(Backend& b, const Tensor& t, int64_t from, int64_t size) {
+    if (!b.has_host_offload()) return t.data + from;
+    if (buffer_.empty()) buffer_.resize(size_t(piece_bytes));
+    b.download(buffer_.data(), t.data + from, size);
+    return buffer_.data();
+  }
+
+ private:
+  std::vector<std::byte> buffer_;
+};
+
+// The largest difference over the largest number wanted.
+class Comparison {
+ public:
+  double error(Backend& a, const Tensor& got, Backend& b, const Tensor& want) {
+    const int64_t each = want.dtype == DType::u8 ? 4 : size_of(want.dtype);
+    double top = 0, worst = 0;
+    for (int64_t at = 0; at < want.bytes(); at += Reading::piece_bytes) {
+      const int64_t size = std::min(Reading::piece_bytes, want.bytes() - at);
+      const auto [t, w] =
+          of_piece(a_.read(a, got, at, size), b_.read(b, want, at, size), want.dtype, size / each);
+      top = std::max(top, t), worst = std::max(worst, w);
+    }
+    return top < 1e-12 ? worst : worst / top;
+  }
+
+ private:
+  struct Found {
+    double top = 0, worst = 0;
+  };
+  Found of_piece(const std::byte* got, const std::byte* want, DType d, int64_t count) {
+    constexpr int64_t grain = int64_t(1) << 18;
+    std::vector<Found> found(size_t((count + grain - 1) / grain));
+    threads_.ranges(count, grain, [&](int64_t begin, int64_t end) {
+      Found f;
+      for (int64_t i = begin; i < end; ++i) {
+        const double w = number_at(want, d, i), e = std::abs(double(number_at(got, d, i)) - w);
+        f.top = std::max(f.top, std::abs(w));
+        f.worst = std::max(f.worst, std::isnan(e) ? std::numeric_limits<double>::infinity() : e);
+      }
+      found[size_t(begin / grain)] = f;
+    });
+    Found all;
+    for (const Found& f : found) all = {std::max(all.top, f.top), std::max(all.worst, f.worst)};
+    return all;
+  }
+
+  Threads threads_;
+  Reading a_, b_;
+};
+
+// One side: the weights of a model and its programs on a backend.
+struct Side {
+  Side(const ProgramSpec& s, Backend& b, uint64_t seed)
+      : backend(b), store(b, decoder_params(s.model), s.dtype), memory(b, &store) {
+    store.initialise(seed);
+    make_training_buffers(store, s.update);
+    programs = std::make_unique<Programs>(s, memory);
+    programs->update().set_state({});
+  }
+  Backend& backend;
+  ParamStore store;
+  Memory memory;
+  std::unique_ptr<Programs> programs;
+};
+
+void copy(Side& from, Side& to, std::span<const Tensor> a, std::span<const Tensor> b,
+          Reading& reading) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] && !to.backend.has_host_offload())
+      from.backend.download(b[i].data, a[i].data, a[i].bytes());
+    for (int64_t at = 0; a[i] && to.backend.has_host_offload() && at < a[i].bytes();
+         at += Reading::piece_bytes) {
+      const int64_t size = std::min(Reading::piece_bytes, a[i].bytes() - at);
+      to.backend.upload(b[i].data + at, reading.read(from.backend, a[i], at, size), size);
+    }
+  }
+}
+
+// Values some node reads, or that outlast the program: what is neither is a kernel's own scratch.
+std::set<int> values_that_matter(const Tape& t) {
+  std::set<int> r;
+  for (const Node& n : t.nodes)
+    for (Var v : n.in)
+      if (v) r.insert(t[v].storage);
+  for (size_t i = 0; i < t.values.size(); ++i)
+    if (t.values[i].role != Role::temp) r.insert(int(i));
+  return r;
+}
+
+void compare(Exec& tried, Exec& trusted, Side& a, Side& b, LockstepResult& r) {
+  Comparison comparison;
+  Reading reading;
+  const std::set<int> matters = values_that_matter(tried.tape());
+  if (tried.size() != trusted.size())
+    fail("lockstep", "expected the same nodes on both, got {} and {}", tried.size(),
+         trusted.size());
+  for (size_t i = 0, n = tried.size(); i < n; ++i) {
+    const Exec::Step x = tried.step(i), y = trusted.step(i);
+    copy(a, b, x.in, y.in, reading);
+    copy(a, b, x.out, y.out, reading);  // what a node adds to, or does not touch
+    tried.run_step(i);
+    trusted.run_step(i);
+    ++r.nodes;
+    for (size_t k = 0; k < x.out.size(); ++k) {
+      const Var v = x.node.out[k];
+      const bool numbers = is_float(x.out[k].dtype) || x.out[k].bytes() == sizeof(UpdateState);
+      if (!v || !numbers || !matters.contains(tried.tape()[v].storage)) continue;
+      const std::string& name = tried.tape()[v].name;
+      LockstepNode found{.op = x.node.op->name,
+                         .where = x.node.where,
+                         .output = name.empty() ? std::to_string(k) : name,
+                         .shape = x.out[k].shape,
+                         .error = comparison.error(a.backend, x.out[k], b.backend, y.out[k]),
+                         .tolerance = tolerance_of(x.out[k].dtype, a.store.dtype())};
+      ++r.outputs;
+      if (found.differs() && !r.first) r.first = found;
+      LockstepNode& worst = r.worst[found.op];
+      if (worst.op.empty() || !(found.error <= worst.error)) worst = found;
+    }
+  }
+}
+
+}  // namespace
+
+Batch random_batch(const ProgramSpec& s, uint64_t seed) {
+  std::mt19937 random{uint32_t(seed)};
+  Batch b;
+  b.count = s.B * s.T;
+  for (int64_t i = 0; i < b.count; ++i) {
+    b.tokens.push_back(int32_t(random() % uint32_t(s.model.vocab)));
+    b.targets.push_back(int32_t(random() % uint32_t(s.model.vocab)));
+    const int64_t t = i % s.T, start = t < s.T / 3 ? 0 : s.T / 3;
+    b.positions.push_back(int32_t(s.documents ? t - start : t));
+    b.documents.push_back(int32_t(start > 0));
+  }
+  return b;
+}
+
+LockstepResult lockstep(const ProgramSpec& spec, Backend& tried, Backend& trusted, uint64_t seed) {
+  Side a(spec, tried, seed), b(spec, trusted, seed);
+  const Batch batch = random_batch(spec, seed);
+  Scalars s;
+  s.lr = 1e-3f, s.clip = 1, s.inv_targets = 1 / float(batch.count);
+  s.seed_lo = uint32_t(seed), s.step = 1;
+  if (spec.dtype == DType::f16) s.loss_scale = 1024;  // as a run would: gradients it can hold
+  LockstepResult r;
+  for (Side* side : {&a, &b}) side->programs->feed(batch, s);
+  compare(a.programs->first_program(), b.programs->first_program(), a, b, r);
+  if (Exec* next = a.programs->next_program()) compare(*next, *b.programs->next_program(), a, b, r);
+  compare(a.programs->update_program(), b.programs->update_program(), a, b, r);
+  return r;
+}
+
+}  // namespace hearth

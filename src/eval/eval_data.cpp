@@ -1,0 +1,222 @@
+// Readers of evaluation files.
+#include <algorithm>
+
+#include "data/documents.h"
+#include "data/jsonl.h"
+#include "eval/eval.h"
+#include "formats/json.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
+#include "text/tokenizer/encode.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+template <class F>  // f(line, "file:number")
+void each_line(const fs::path& path, F f) {
+  const std::string file = read_file(path, rows_file_limit);
+  std::string_view rest = file;
+  for (size_t number = 1; !rest.empty(); ++number) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    std::string_view line = rest.substr(0, end);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    f(line, fmt::format("{}:{}", path.string(), number));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+}
+
+template <class F>  // f(object, where)
+void each_object(const fs::path& path, F f) {
+  each_line(path, [&](std::string_view line, const std::string& where) {
+    if (line.empty()) return;
+    const json j = parse_json(line, where);
+    if (!j.is_object()) fail(where, "expected an object, got {}", j.type_name());
+    f(j, where);
+  });
+}
+
+const json& member_of(const json& j, const char* key, const std::string& where) {
+  const auto it = j.is_object() ? j.find(key) : j.end();
+  if (!j.is_object() || it == j.end()) fail(where, "expected the key {}, got none", key);
+  return *it;
+}
+
+std::string text_of(const json& j, const char* key, const std::string& where) {
+  const json& v = member_of(j, key, where);
+  if (!v.is_string()) fail(where, "expected {} to be a text, got {}", key, v.type_name());
+  return v.get<std::string>();
+}
+
+std::vector<std::string> texts_of(const json& list, const std::string& where) {
+  std::vector<std::string> out;
+  if (!list.is_array()) fail(where, "expected a list of texts, got {}", list.type_name());
+  for (const json& v : list) {
+    if (!v.is_string()) fail(where, "expected a list of texts, got {} in it", v.type_name());
+    out.push_back(v.get<std::string>());
+  }
+  return out;
+}
+
+// A number, or a number as text.
+size_t label_of(const json& v, const std::string& where) {
+  const std::string text = v.is_string() ? v.get<std::string>() : v.dump();
+  if (text.empty() || text.size() > 4 || text.find_first_not_of("0123456789") != text.npos)
+    fail(where, "expected the number of the right choice, got {}", in_quotes(text));
+  return size_t(std::stoi(text));
+}
+
+void check_choices(const Choices& c, const std::string& where) {
+  if (c.choices.size() < 2 || c.gold >= c.choices.size())
+    fail(where, "expected two choices or more and one of them right, got {} and number {}",
+         c.choices.size(), c.gold);
+  for (const std::string& choice : c.choices)
+    if (choice.empty()) fail(where, "expected choices that are not empty, got one");
+}
+
+// Python's capitalize(), of ASCII letters.
+std::string capitalised(std::string s) {
+  for (char& c : s)
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+  if (!s.empty() && s[0] >= 'a' && s[0] <= 'z') s[0] = char(s[0] - 'a' + 'A');
+  return s;
+}
+
+std::string with_each(std::string text, std::string_view from, std::string_view to) {
+  replace_all(text, from, to);
+  return text;
+}
+
+Choices hellaswag_row(const json& j, const std::string& where) {
+  Choices c;
+  c.context =
+      hellaswag_text(text_of(j, "activity_label", where) + ": " + text_of(j, "ctx_a", where) + " " +
+                     capitalised(text_of(j, "ctx_b", where)));
+  for (const std::string& e : texts_of(member_of(j, "endings", where), where))
+    c.choices.push_back(hellaswag_text(e));
+  c.gold = label_of(member_of(j, "label", where), where);
+  check_choices(c, where);
+  return c;
+}
+
+// {"question": {"stem", "choices": [{"text", "label"}]}} of AI2's files, or
+// {"question", "choices": {"text": [..], "label": [..]}} of the hub's.
+Choices arc_row(const json& j, const std::string& where) {
+  const json& question = member_of(j, "question", where);
+  const bool own = question.is_object();
+  const std::string stem = own ? text_of(question, "stem", where) : text_of(j, "question", where);
+  const json& list = member_of(own ? question : j, "choices", where);
+  Choices c{.context = "Question: " + stem + "\nAnswer:", .choices = {}};
+  std::vector<std::string> labels;
+  if (list.is_array()) {
+    for (const json& choice : list) {
+      c.choices.push_back(text_of(choice, "text", where));
+      labels.push_back(text_of(choice, "label", where));
+    }
+  } else {
+    c.choices = texts_of(member_of(list, "text", where), where);
+    labels = texts_of(member_of(list, "label", where), where);
+  }
+  const std::string key = text_of(j, "answerKey", where);
+  c.gold = size_t(std::find(labels.begin(), labels.end(), key) - labels.begin());
+  check_choices(c, where);
+  return c;
+}
+
+template <class T>
+std::vector<T> not_empty(std::vector<T> items, const fs::path& path) {
+  if (items.empty()) fail(path.string(), "expected items to evaluate, got none");
+  return items;
+}
+
+}  // namespace
+
+std::string hellaswag_text(std::string_view text) {
+  const auto white = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+  while (!text.empty() && white(text.front())) text.remove_prefix(1);
+  while (!text.empty() && white(text.back())) text.remove_suffix(1);
+  const std::string whole = with_each(std::string(text), " [title]", ". ");
+  // Without "[..]" on one line: what a line has from its first '[' to the next ']', again and
+  // again.
+  std::string s;
+  for (size_t at = 0; at < whole.size();) {
+    const size_t open = whole.find('[', at);
+    s.append(whole, at, open == whole.npos ? open : open - at);
+    if (open == whole.npos) break;
+    const size_t stop = whole.find_first_of("]\n", open);
+    if (stop != whole.npos && whole[stop] == ']') {
+      at = stop + 1;
+    } else {  // the rest of this line has no ']'
+      const size_t end = stop == whole.npos ? whole.size() : stop;
+      s.append(whole, open, end - open);
+      at = end;
+    }
+  }
+  return with_each(std::move(s), "  ", " ");
+}
+
+std::vector<Choices> read_hellaswag(const fs::path& path) {
+  std::vector<Choices> items;
+  if (path.extension() == ".jsonl") {
+    each_object(path, [&](const json& j, const std::string& where) {
+      items.push_back(hellaswag_row(j, where));
+    });
+    return not_empty(std::move(items), path);
+  }
+  Choices item;
+  size_t line_of = 0;  // within the item
+  each_line(path, [&](std::string_view line, const std::string& where) {
+    if (line_of == 0)
+      item = {.context = hellaswag_text(line), .choices = {}};
+    else if (line_of == 1)
+      item.gold = label_of(json(line), where);
+    else
+      item.choices.push_back(hellaswag_text(line));
+    if (++line_of < 6) return;
+    check_choices(item, where);
+    items.push_back(std::move(item));
+    line_of = 0;
+  });
+  if (line_of != 0) fail(path.string(), "expected six lines an item, got {} at the end", line_of);
+  return not_empty(std::move(items), path);
+}
+
+std::vector<Choices> read_choices(const fs::path& path) {
+  std::vector<Choices> items;
+  each_object(path, [&](const json& j, const std::string& where) {
+    if (j.contains("question")) {
+      items.push_back(arc_row(j, where));
+      return;
+    }
+    items.push_back({.context = text_of(j, "context", where),
+                     .choices = texts_of(member_of(j, "choices", where), where),
+                     .gold = label_of(member_of(j, "gold", where), where)});
+    check_choices(items.back(), where);
+  });
+  return not_empty(std::move(items), path);
+}
+
+std::vector<LastWord> read_lambada(const fs::path& path) {
+  std::vector<LastWord> items;
+  each_object(path, [&](const json& j, const std::string& where) {
+    const std::string text = text_of(j, "text", where);
+    const size_t gap = text.rfind(' ');
+    if (gap == std::string::npos) fail(where, "expected a text of several words, got one");
+    items.push_back({text.substr(0, gap), text.substr(gap)});
+  });
+  return not_empty(std::move(items), path);
+}
+
+std::vector<std::string> read_documents(const fs::path& path) {
+  const DocumentSpec spec{.inputs = {path}};
+  DocumentReader reader(spec);
+  std::vector<std::string> texts;
+  for (Document d; reader.next(d);)
+    texts.push_back(d.json ? jsonl_text(d.raw, document_place(spec, d.file, d.line))
+                           : std::string(d.raw));
+  return not_empty(std::move(texts), path);
+}
+
+}  // namespace hearth

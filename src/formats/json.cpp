@@ -1,0 +1,198 @@
+#include "formats/json.h"
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "sys/error.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::json;
+
+// Builds the value as nlohmann's own reader does, and refuses duplicate keys and deep nesting,
+// which that one takes. Returning false stops the parser.
+template <class Json>
+class StrictReader : public nlohmann::json_sax<Json> {
+ public:
+  using typename nlohmann::json_sax<Json>::number_integer_t;
+  using typename nlohmann::json_sax<Json>::number_unsigned_t;
+  using typename nlohmann::json_sax<Json>::number_float_t;
+  using typename nlohmann::json_sax<Json>::string_t;
+  using typename nlohmann::json_sax<Json>::binary_t;
+
+  explicit StrictReader(size_t max_depth) : max_depth_(max_depth) {}
+
+  bool null() override { return put(nullptr); }
+  bool boolean(bool v) override { return put(v); }
+  bool number_integer(number_integer_t v) override { return put(v); }
+  bool number_unsigned(number_unsigned_t v) override { return put(v); }
+  bool number_float(number_float_t v, const string_t&) override { return put(v); }
+  bool string(string_t& v) override { return put(std::move(v)); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& k) override {
+    const bool is_new = add_member(open_.back()->template get_ref<typename Json::object_t&>(), k);
+    if (!is_new) problem_ = fmt::format("expected every key once, got {} twice", in_quotes(k));
+    return is_new;
+  }
+
+  // `byte` counts from 1 and is the last one read.
+  bool parse_error(size_t byte, const std::string&, const json::exception& e) override {
+    byte_ = byte;
+    problem_ = "expected valid JSON, got: " + reason(e.what());
+    return false;
+  }
+
+  Json take() { return std::move(root_); }
+  const std::string& problem() const { return problem_; }
+  size_t error_byte() const { return byte_; }  // 0 when the parser did not say
+
+ private:
+  bool add_member(json::object_t& object, const std::string& key) {
+    const auto [at, is_new] = object.emplace(key, nullptr);
+    member_ = &at->second;
+    return is_new;
+  }
+  // An ordered object is a list: what it holds is remembered beside it, or a long one would take a
+  // time that grows with its square.
+  bool add_member(nlohmann::ordered_json::object_t& object, const std::string& key) {
+    if (!keys_.back().insert(key).second) return false;
+    object.push_back({key, nullptr});
+    member_ = &object.back().second;
+    return true;
+  }
+
+  Json* place(Json&& v) {
+    if (open_.empty()) return &(root_ = std::move(v));
+    if (open_.back()->is_object()) return &(*member_ = std::move(v));
+    auto& array = open_.back()->template get_ref<typename Json::array_t&>();
+    array.push_back(std::move(v));
+    return &array.back();
+  }
+  bool put(Json&& v) {
+    place(std::move(v));
+    return true;
+  }
+  bool open(Json&& v) {
+    if (open_.size() == max_depth_) {
+      problem_ = fmt::format("expected nesting of at most {}, got more", max_depth_);
+      return false;
+    }
+    open_.push_back(place(std::move(v)));
+    keys_.emplace_back();
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    keys_.pop_back();
+    return true;
+  }
+
+  // nlohmann's text without its prefix and without the input it quotes, which may be long or
+  // binary.
+  static std::string reason(std::string text) {
+    if (const size_t colon = text.find(": "); colon != text.npos) text.erase(0, colon + 2);
+    const size_t quote = text.find("; last read: '");
+    if (quote != text.npos) text.erase(quote, text.rfind('\'') + 1 - quote);
+    for (char& c : text)
+      if (c >= 0 && c < ' ') c = ' ';  // an error is one line
+    return text;
+  }
+
+  size_t max_depth_;
+  Json root_;
+  std::vector<Json*> open_;
+  std::vector<std::unordered_set<std::string>>
+      keys_;  // of each open one, where members are ordered
+  Json* member_ = nullptr;
+  std::string problem_;
+  size_t byte_ = 0;
+};
+
+struct Neighbour {
+  std::string_view text;
+  size_t distance = std::string_view::npos;
+};
+
+template <class S>
+Neighbour nearest_of(std::string_view key, std::span<const S> candidates) {
+  constexpr size_t longest = 64;  // a key may be megabytes of a stranger's request
+  key = key.substr(0, longest);
+  Neighbour best;
+  for (const std::string_view c : candidates) {
+    // Three rows of the table of distances between prefixes; the oldest serves swaps.
+    std::vector<size_t> older(c.size() + 1), old(c.size() + 1), row(c.size() + 1);
+    std::iota(row.begin(), row.end(), size_t(0));
+    for (size_t i = 1; i <= key.size(); ++i) {
+      std::swap(older, old);
+      std::swap(old, row);
+      row[0] = i;
+      for (size_t j = 1; j <= c.size(); ++j) {
+        row[j] = std::min({old[j] + 1, row[j - 1] + 1, old[j - 1] + (key[i - 1] != c[j - 1])});
+        if (i > 1 && j > 1 && key[i - 1] == c[j - 2] && key[i - 2] == c[j - 1]) {
+          row[j] = std::min(row[j], older[j - 2] + 1);
+        }
+      }
+    }
+    if (row.back() < best.distance) best = {c, row.back()};
+  }
+  return best;
+}
+
+template <class Json>
+Json parse_strictly(std::string_view text, std::string_view where, JsonLimits limits) {
+  if (text.size() > limits.max_bytes) {
+    fail(where, "expected at most {} bytes of JSON, got {}", limits.max_bytes, text.size());
+  }
+  StrictReader<Json> reader(limits.max_depth);
+  if (Json::sax_parse(text.begin(), text.end(), &reader)) return reader.take();
+  if (reader.error_byte() == 0) fail(where, "{}", reader.problem());
+  const std::string_view before = text.substr(0, reader.error_byte() - 1);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
+  fail(fmt::format("{}:{}:{}", where, line, column), "{}", reader.problem());
+}
+
+}  // namespace
+
+json parse_json(std::string_view text, std::string_view where, JsonLimits limits) {
+  return parse_strictly<json>(text, where, limits);
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where,
+                                          JsonLimits limits) {
+  return parse_strictly<nlohmann::ordered_json>(text, where, limits);
+}
+
+json read_json(const std::filesystem::path& path, JsonLimits limits) {
+  return parse_json(read_file(path, limits.max_bytes), path.string(), limits);
+}
+
+std::string in_quotes(std::string_view s) {
+  constexpr size_t longest = 80;
+  std::string text = json(std::string(s.substr(0, longest)))
+                         .dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  return s.size() > longest ? text + "..." : text;
+}
+
+std::string nearest(std::string_view key, std::span<const std::string_view> candidates) {
+  return std::string(nearest_of(key, candidates).text);
+}
+std::string nearest(std::string_view key, std::span<const std::string> candidates) {
+  return std::string(nearest_of(key, candidates).text);
+}
+
+std::string near(std::string_view key, std::span<const std::string> candidates) {
+  const Neighbour best = nearest_of(key, candidates);
+  return best.distance <= std::max<size_t>(1, key.size() / 3) ? std::string(best.text) : "";
+}
+
+}  // namespace hearth

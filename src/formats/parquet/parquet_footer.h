@@ -1,0 +1,30 @@
+// The footer of a Parquet file: where the pieces of one column lie.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "formats/parquet/parquet.h"
+
+namespace hearth {
+
+enum class ParquetCodec { plain = 0, snappy = 1, gzip = 2, zstd = 6 };
+
+// The part of the column in one row group: pages one after the other.
+struct ParquetChunk {
+  int64_t begin = 0, end = 0;  // bytes of the file
+  int64_t rows = 0;
+  ParquetCodec codec = ParquetCodec::plain;
+};
+
+struct ParquetColumn {
+  bool optional = false;  // rows may be null
+  int64_t rows = 0;
+  std::vector<ParquetChunk> chunks;
+};
+
+ParquetColumn read_parquet_footer(Bytes file, const std::string& column, const std::string& where,
+                                  const ParquetLimits&);
+
+}  // namespace hearth

@@ -1,0 +1,30 @@
+// StoredTensor: a tensor as a file holds it, the common result of every model reader.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "sys/files/files.h"
+
+namespace hearth {
+
+struct StoredTensor {
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  Bytes bytes;  // row-major, little-endian, of any alignment: copy it out with memcpy
+
+  int64_t numel() const { return int64_t(bytes.size()) / size_of(dtype); }
+  StoredTensor slice(int64_t i) const;  // [i] along the first axis
+};
+
+using StoredTensors = std::map<std::string, StoredTensor, std::less<>>;
+
+// The product of dims and the element's size; nothing when a dim is negative or it leaves 63 bits.
+std::optional<int64_t> checked_bytes(const std::vector<int64_t>& shape, int64_t element_size);
+
+}  // namespace hearth

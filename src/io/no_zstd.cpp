@@ -1,9 +1,0 @@
-// A build without libzstd.
-#include "io/packed.h"
-
-namespace hearth {
-
-std::unique_ptr<Unpacker> make_zstd() { return nullptr; }
-const char* zstd_library() { return ""; }
-
-}  // namespace hearth

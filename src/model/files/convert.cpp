@@ -1,0 +1,197 @@
+#include "model/files/convert.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "formats/fields.h"
+#include "formats/json.h"
+#include "model/decoder.h"
+#include "model/files/adapter.h"
+#include "model/files/folder.h"
+#include "model/files/gguf_model.h"
+#include "sys/error.h"
+#include "text/tokenizer/gguf_vocabulary.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+struct NamedType {
+  std::string_view name;
+  GgmlType ggml;
+  DType dtype;
+};
+constexpr NamedType named_types[] = {{"fp32", GgmlType::f32, DType::f32},
+                                     {"bf16", GgmlType::bf16, DType::bf16},
+                                     {"fp16", GgmlType::f16, DType::f16},
+                                     {"q8_0", GgmlType::q8_0, DType::f32},
+                                     {"q4_0", GgmlType::q4_0, DType::f32}};
+
+NamedType type_of(const ConvertSpec& spec, DType source) {
+  std::string name = spec.dtype;
+  if (name.empty()) name = source == DType::bf16 ? "bf16" : source == DType::f16 ? "fp16" : "fp32";
+  const auto it = std::ranges::find(named_types, name, &NamedType::name);
+  if (it == std::end(named_types))
+    fail_usage("--dtype", "expected fp32, bf16, fp16, q8_0 or q4_0, got {}", in_quotes(name));
+  if (is_quantised(it->ggml) && !spec.to.empty())
+    fail_usage("--dtype", "expected fp32, bf16 or fp16 for a folder, got {}", name);
+  return *it;
+}
+
+// A folder that appears under its name when whole.
+class NewFolder {
+ public:
+  explicit NewFolder(const fs::path& path) : path_(fs::absolute(path).lexically_normal()) {
+    if (path_.filename().empty()) path_ = path_.parent_path();  // a slash at the end
+    std::error_code ignored;
+    if (fs::exists(path_) && !fs::is_empty(path_, ignored))
+      fail(path_.string(), "expected a folder that is new or empty, got one with files");
+    make_dirs(path_.parent_path());
+    dir_ = path_.parent_path() / fmt::format(".{}.{}", path_.filename().string(), getpid());
+    make_dirs(dir_);
+  }
+  ~NewFolder() {
+    std::error_code ignored;
+    fs::remove_all(dir_, ignored);
+  }
+  const fs::path& dir() const { return dir_; }
+  void commit() {
+    fsync_dir(dir_);
+    fs::rename(dir_, path_);
+    fsync_dir(path_.parent_path());
+  }
+
+ private:
+  fs::path path_, dir_;
+};
+
+bool is_carried(const std::string& name) {
+  static constexpr std::array<std::string_view, 11> names{"tokenizer.json",
+                                                          "tokenizer_config.json",
+                                                          "special_tokens_map.json",
+                                                          "added_tokens.json",
+                                                          "vocab.json",
+                                                          "merges.txt",
+                                                          "vocab.bpe",
+                                                          "tokenizer.model",
+                                                          "chat_template.jinja",
+                                                          "chat_template.json",
+                                                          "generation_config.json"};
+  return std::ranges::find(names, name) != names.end() || name.ends_with(".tiktoken") ||
+         (name.starts_with("tok") && name.ends_with(".bin"));
+}
+
+void copy_whole(const fs::path& from, const fs::path& to) {
+  write_file_atomic(to, MappedFile(from).bytes());
+}
+
+// The template a GGUF file holds, or a folder has beside its tokenizer; empty: none.
+std::string chat_template_of(const ModelSource& source) {
+  const fs::path& path = fs::is_directory(source.tokenizer()) ? source.tokenizer() : source.path();
+  if (path.extension() == ".gguf") {
+    const GgufFile file(path);
+    return file.has("tokenizer.chat_template") ? std::string(file.text("tokenizer.chat_template"))
+                                               : "";
+  }
+  if (!fs::is_directory(path)) return {};
+  if (const fs::path own = path / "chat_template.jinja"; fs::exists(own)) return read_file(own);
+  const fs::path config = path / "tokenizer_config.json";
+  if (!fs::exists(config)) return {};
+  const json j = read_json(config, {.max_bytes = 16 << 20});
+  const json value = j.is_object() ? j.value("chat_template", json()) : json();
+  return value.is_string() ? value.get<std::string>() : "";
+}
+
+void write_tokenizer(const fs::path& dir, const ModelSource& source) {
+  const fs::path& tokenizer = source.tokenizer();
+  const auto carry = [&](const fs::path& from) {
+    for (const auto& entry : fs::directory_iterator(from))
+      if (entry.is_regular_file() && is_carried(entry.path().filename()))
+        copy_whole(entry.path(), dir / entry.path().filename());
+  };
+  const bool adapters_own = fs::is_directory(tokenizer) && tokenizer != source.path();
+  if (fs::is_directory(source.path()) || adapters_own) {
+    if (fs::is_directory(source.path())) carry(source.path());
+    if (adapters_own) carry(tokenizer);
+  } else if (tokenizer.extension() == ".gguf") {
+    save_gguf_vocabulary(GgufFile(tokenizer), dir);
+  } else if (!tokenizer.empty()) {
+    copy_whole(tokenizer, dir / tokenizer.filename());
+  }
+  if (const std::string text = chat_template_of(source);
+      !text.empty() && !fs::exists(dir / "chat_template.jinja"))
+    write_file_atomic(dir / "chat_template.jinja", text);
+}
+
+// The ids of special tokens as the source's own config.json gives them (eos may be a list), else
+// the tokenizer's.
+std::string config_text(const ModelSource& source, DType dtype, int32_t bos, int32_t eos) {
+  std::string text = hf_config_json(source.config(), dtype, bos, eos);
+  const fs::path own = source.path() / "config.json";
+  if (!fs::is_directory(source.path())) return text;
+  ordered_json j = ordered_json::parse(text);
+  const json from = read_json(own, {.max_bytes = 16 << 20});
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (from.contains(key)) j[key] = from.at(key);
+  return j.dump(2) + "\n";
+}
+
+void write_folder(const fs::path& to, const ModelSource& source, ParamStore& params, DType dtype,
+                  int64_t shard_bytes) {
+  NewFolder folder(to);
+  int32_t bos = -1, eos = -1;
+  if (!source.tokenizer().empty()) {
+    const Tokenizer tokenizer = Tokenizer::load(source.tokenizer());
+    bos = tokenizer.bos(), eos = tokenizer.eos();
+  }
+  write_tokenizer(folder.dir(), source);
+  write_file_atomic(folder.dir() / "config.json", config_text(source, dtype, bos, eos));
+  if (!fs::exists(folder.dir() / "generation_config.json"))
+    write_file_atomic(folder.dir() / "generation_config.json", hf_generation_config_json(bos, eos));
+  write_safetensors_model(folder.dir(), hf_tensors(source.config(), params, dtype), shard_bytes);
+  folder.commit();
+}
+
+fs::path base_of(const ConvertSpec& spec) {
+  if (!spec.from.empty()) return spec.from;
+  if (spec.adapter.empty()) fail_usage("convert", "expected --from MODEL, got none");
+  return find_base(spec.adapter);
+}
+
+}  // namespace
+
+Converted convert_model(const ConvertSpec& spec, Backend& backend) {
+  if (spec.to.empty() && spec.gguf.empty())
+    fail_usage("convert", "expected --to DIR or --gguf FILE, got neither");
+  if (spec.shard_bytes < 1)
+    fail_usage("--shard-bytes", "expected 1 or more, got {}", spec.shard_bytes);
+  const fs::path from = base_of(spec);
+  const ModelSource source = ModelSource::open(from, spec.adapter);
+  const NamedType type = type_of(spec, source.dtype());
+  ParamStore params(backend, decoder_params(source.config()), DType::f32);
+  source.load(params);
+  ModelConfig merged = source.config();
+  if (merged.lora) merge_adapters(merged, params);
+  merged.lora = {};
+  Converted done{.from = from.string(),
+                 .model_type = std::string(enum_name(hf_type(source.config()))),
+                 .dtype = std::string(type.name),
+                 .params = count_params(merged),
+                 .tokenizer = !source.tokenizer().empty()};
+  if (!spec.to.empty()) write_folder(spec.to, source, params, type.dtype, spec.shard_bytes);
+  if (!spec.gguf.empty())
+    done.widened = write_gguf_model(spec.gguf, source.config(), params,
+                                    {.type = type.ggml,
+                                     .name = source.path().stem().string(),
+                                     .tokenizer = source.tokenizer(),
+                                     .chat_template = chat_template_of(source)});
+  return done;
+}
+
+}  // namespace hearth

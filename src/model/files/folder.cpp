@@ -1,0 +1,433 @@
+#include "model/files/folder.h"
+
+#include <algorithm>
+#include <set>
+#include <span>
+
+#include "cpu/backend.h"
+#include "formats/checkpoint_dir.h"
+#include "formats/json.h"
+#include "formats/llama2c.h"
+#include "formats/mingpt_json.h"
+#include "model/decoder.h"
+#include "model/files/adapter.h"
+#include "model/files/gguf_model.h"
+#include "model/files/hf_names.h"
+#include "model/files/model_file.h"
+#include "model/files/tensor_rows.h"
+#include "sys/error.h"
+#include "sys/hash/hash.h"
+#include "sys/terminal.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+// --- a file's tensors, whatever the file ---
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string s;
+  for (const int64_t dim : shape) s += (s.empty() ? "" : ", ") + std::to_string(dim);
+  return "(" + s + ")";
+}
+
+const StoredTensor& checked(const ModelFile& f, const FileTensor& want) {
+  const auto it = f.tensors.find(want.name);
+  if (it == f.tensors.end()) {
+    if (const auto other = f.foreign.find(want.name); other != f.foreign.end())
+      fail(f.where, "expected {} in a float type, got {}", want.name, other->second);
+    fail(f.where, "expected tensor {} {}, got none of that name", want.name,
+         shape_text(want.shape));
+  }
+  if (it->second.shape != want.shape)
+    fail(f.where, "expected {} to be {}, got {}", want.name, shape_text(want.shape),
+         shape_text(it->second.shape));
+  if (!is_float(it->second.dtype))
+    fail(f.where, "expected {} in a float type, got {}", want.name, to_string(it->second.dtype));
+  return it->second;
+}
+
+// Files of a bare model leave out the prefix: give it back.
+void restore_prefix(ModelFile& f, const std::string& first) {
+  const std::string prefix(name_prefix(f.layout.type));
+  if (f.tensors.contains(first) || !f.tensors.contains(first.substr(prefix.size()))) return;
+  StoredTensors renamed;
+  for (auto& [name, tensor] : f.tensors)
+    renamed.emplace(name.starts_with("lm_head.") ? name : prefix + name, tensor);
+  f.tensors = std::move(renamed);
+}
+
+void refuse_surplus(const ModelFile& f, const ModelConfig& c,
+                    const std::vector<FileTensor>& wanted) {
+  std::set<std::string_view> known;
+  for (const FileTensor& t : wanted) known.insert(t.name);
+  const auto check = [&](const std::string& name) {
+    if (known.contains(name) || is_buffer(f.layout.type, name)) return;
+    if (c.tied && name == "lm_head.weight" && f.layout.type != HfType::hearth) {
+      const auto head = f.tensors.find(name);
+      const StoredTensor& embed = f.tensors.at(wanted.front().name);
+      if (head != f.tensors.end() && head->second.shape == embed.shape &&
+          to_floats(head->second) == to_floats(embed))
+        return;
+      fail(f.where, "expected lm_head.weight to equal {}, as tie_word_embeddings says, got another",
+           wanted.front().name);
+    }
+    fail(f.where, "expected only the tensors of its config, got {} too", in_quotes(name));
+  };
+  for (const auto& [name, tensor] : f.tensors) check(name);
+  for (const auto& [name, type] : f.foreign) check(name);
+}
+
+std::vector<FileTensor> checked_tensors(ModelFile& f, const ModelConfig& c) {
+  // Before the list is made: a config may promise any number of layers.
+  if (c.layers > int64_t(f.tensors.size()))
+    fail(f.where, "expected tensors for {} layers, got {}", c.layers, f.tensors.size());
+  std::vector<FileTensor> wanted = file_tensors(c, f.layout);
+  restore_prefix(f, wanted.front().name);
+  for (const FileTensor& t : wanted) checked(f, t);
+  refuse_surplus(f, c, wanted);
+  return wanted;
+}
+
+void require_zeros(const ModelFile& f, const FileTensor& t) {
+  for (const float x : to_floats(checked(f, t)))
+    if (x != 0)
+      fail(f.where, "expected {} to be zeros, as hearth_config says there is no such bias, got {}",
+           t.name, x);
+}
+
+int64_t numel(const FileTensor& t) {
+  int64_t n = 1;
+  for (const int64_t dim : t.shape) n *= dim;
+  return n;
+}
+
+// Sets the rows that one tensor of the file holds. Those that lie there as they do here go from the
+// mapping into the store without a copy in between.
+void load_rows(ParamStore& store, const FileTensor& t, const StoredTensor& stored) {
+  const int64_t first = t.row * (numel(t) / t.shape[0]);
+  if (!t.transposed && !t.head_dim) return store.set(t.param, first, stored.dtype, stored.bytes);
+  const std::vector<float> rows = to_rows(t, to_floats(stored));
+  store.set(t.param, first, DType::f32, std::as_bytes(std::span(rows)));
+}
+
+// Weights that are quantised are so from all their numbers at once.
+void load_quantised(ParamStore& store, const ModelFile& f, const ParamSpec& p,
+                    const std::vector<const FileTensor*>& tensors) {
+  std::vector<float> values;
+  for (const FileTensor* t : tensors) {
+    const std::vector<float> rows = to_rows(*t, to_floats(checked(f, *t)));
+    values.insert(values.end(), rows.begin(), rows.end());
+  }
+  store.set(p.name, values);
+}
+
+void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTensor>& tensors) {
+  std::map<std::string_view, std::vector<const FileTensor*>> parts;
+  for (const FileTensor& t : tensors) {
+    if (t.param.empty())
+      require_zeros(f, t);
+    else
+      parts[t.param].push_back(&t);
+  }
+  for (const ParamSpec& p : store.specs()) {
+    if (is_adapter(p.name)) continue;  // it has files of its own
+    const auto it = parts.find(p.name);
+    if (it == parts.end()) fail(f.where, "expected a model with parameter {}, got none", p.name);
+    int64_t numbers = 0;
+    for (const FileTensor* t : it->second) numbers += numel(*t);
+    if (numbers != p.shape.numel())
+      fail("params", "expected {} numbers for {} {}, got {}", p.shape.numel(), p.name,
+           to_string(p.shape), numbers);
+    if (p.format == WeightFormat::plain)
+      for (const FileTensor* t : it->second) load_rows(store, *t, checked(f, *t));
+    else
+      load_quantised(store, f, p, it->second);
+    parts.erase(it);
+  }
+  if (!parts.empty())
+    fail(f.where, "expected a model without parameter {}, got one", parts.begin()->first);
+}
+
+// --- kinds of files ---
+
+bool has_tokenizer(const fs::path& dir) {
+  for (const char* name : {"tokenizer.json", "vocab.json", "vocab.bpe"})
+    if (fs::exists(dir / name)) return true;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.path().extension() == ".tiktoken") return true;
+    if (name.starts_with("tok") && name.ends_with(".bin")) return true;
+  }
+  return false;
+}
+
+std::vector<fs::path> files_of_model(const fs::path& path) {
+  if (!fs::is_directory(path)) return {path};
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    const fs::path name = entry.path().filename();
+    if (name.extension() == ".safetensors" || name == "config.json" ||
+        name == "adapter_config.json")
+      files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+std::string digest_of(std::span<const fs::path> files) {
+  Sha256 hash;
+  for (const fs::path& file : files)
+    hash.update(to_bytes(digest_file(file.parent_path(), file.filename().string()).sha256));
+  return hash.hex();
+}
+
+OpenedModel open_hf(const fs::path& dir) {
+  const std::string where = (dir / "config.json").string();
+  const nlohmann::json json = read_json(dir / "config.json", {.max_bytes = 16 << 20});
+  OpenedModel o{config_from_hf_json(json, where), {}, dir, has_tokenizer(dir) ? dir : fs::path()};
+  const auto weights = std::make_shared<const Safetensors>(dir);
+  o.file = {dir.string(),
+            weights,
+            weights->tensors(),
+            weights->foreign(),
+            {.type = hf_type_from_json(json, where)}};
+  return o;
+}
+
+OpenedModel open_checkpoint(const fs::path& dir) {
+  if (const auto problem = verify_checkpoint(dir, CheckpointFiles::model))
+    fail(dir.string(), "expected a whole checkpoint, got: {}", *problem);
+  return open_hf(dir);
+}
+
+// The stacks of the file, cut into layers under llama's names.
+StoredTensors named_as_llama(const Llama2cTable& table) {
+  static constexpr std::pair<const char*, const char*> layer_names[] = {
+      {"rms_att", "input_layernorm"}, {"wq", "self_attn.q_proj"},
+      {"wk", "self_attn.k_proj"},     {"wv", "self_attn.v_proj"},
+      {"wo", "self_attn.o_proj"},     {"rms_ffn", "post_attention_layernorm"},
+      {"w1", "mlp.gate_proj"},        {"w2", "mlp.down_proj"},
+      {"w3", "mlp.up_proj"}};
+  StoredTensors out;
+  for (int64_t i = 0; i < table.header.layers; ++i)
+    for (const auto& [stack, name] : layer_names)
+      out[fmt::format("model.layers.{}.{}.weight", i, name)] = table.tensors.at(stack).slice(i);
+  out["model.embed_tokens.weight"] = table.tensors.at("tok_emb");
+  out["model.norm.weight"] = table.tensors.at("rms_final");
+  if (!table.header.tied) out["lm_head.weight"] = table.tensors.at("wcls");
+  return out;
+}
+
+// tok<vocab>.bin beside the model, else the only tok*.bin there.
+fs::path llama2c_tokenizer(const fs::path& model, int64_t vocab) {
+  const fs::path dir = model.has_parent_path() ? model.parent_path() : fs::path(".");
+  if (const fs::path own = dir / fmt::format("tok{}.bin", vocab); fs::exists(own)) return own;
+  std::vector<fs::path> all;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("tok") && name.ends_with(".bin") && entry.path() != model)
+      all.push_back(entry.path());
+  }
+  return all.size() == 1 ? all[0] : fs::path();
+}
+
+OpenedModel open_llama2c(const fs::path& path) {
+  const auto file = std::make_shared<const Llama2cFile>(path);
+  const Llama2cHeader& h = file->header;
+  ModelConfig c;
+  c.vocab = h.vocab, c.context = h.seq, c.layers = h.layers, c.dim = h.dim;
+  c.heads = h.heads, c.kv_heads = h.kv_heads, c.hidden = h.hidden;
+  c.rope_pairs = RopePairs::interleaved;
+  c.norm_eps = 1e-5f;
+  c.tied = h.tied;
+  return {c.resolve(),
+          {path.string(),
+           file,
+           named_as_llama(*file),
+           {},
+           {.type = HfType::llama, .pairs = std::nullopt}},
+          path,
+          llama2c_tokenizer(path, h.vocab)};
+}
+
+// GPT-2's names and shape, but matrices (out, in) and a head of its own.
+OpenedModel open_mingpt(const fs::path& path) {
+  const auto file = std::make_shared<const MingptJson>(read_mingpt_json(path));
+  nlohmann::json keys = file->config;
+  if (!keys.contains("block_size"))
+    fail(path.string(), "expected the key block_size in config, got none");
+  keys["n_positions"] = keys["block_size"];
+  keys["model_type"] = "gpt2";
+  keys["tie_word_embeddings"] = false;
+  const ModelConfig config = config_from_hf_json(keys, path.string() + ": config");
+  StoredTensors tensors;
+  for (const auto& [name, t] : file->tensors) tensors[name] = t.view();
+  return {config,
+          {path.string(), file, std::move(tensors), {}, {.type = HfType::gpt2, .conv1d = false}},
+          path,
+          {}};
+}
+
+// Of a run its newest whole checkpoint, else the path itself.
+fs::path model_path(const fs::path& path) {
+  return fs::is_directory(path / "checkpoints") ? newest_checkpoint_of(path) : path;
+}
+
+bool is_adapter_alone(const fs::path& path) {
+  return is_adapter_folder(path) && !fs::exists(path / "config.json");
+}
+
+OpenedModel open_any(const fs::path& path) {
+  if (fs::is_directory(path)) {
+    if (is_adapter_alone(path))
+      fail(path.string(), "expected a base model, got an adapter: merge it by hearth convert");
+    if (fs::exists(path / "manifest.json") && !fs::exists(path / "adapter_config.json"))
+      return open_checkpoint(path);
+    if (fs::exists(path / "config.json")) return open_hf(path);
+    fail(path.string(),
+         "expected a run folder with checkpoints or a model folder with config.json");
+  }
+  if (path.extension() == ".bin") return open_llama2c(path);
+  if (path.extension() == ".json") return open_mingpt(path);
+  if (path.extension() == ".gguf") return open_gguf(path);
+  fail(path.string(), "expected a folder, a llama2.c .bin, a minGPT .json or a .gguf, got {}",
+       fs::exists(path) ? "another file" : "nothing there");
+}
+
+}  // namespace
+
+ModelSource ModelSource::open(const fs::path& path, const fs::path& adapter) {
+  const fs::path model = model_path(path);
+  if (is_adapter_alone(model)) {
+    if (!adapter.empty())
+      fail(path.string(), "expected a base model beside the adapter {}, got another adapter",
+           adapter.string());
+    return open(find_base(model), model);
+  }
+  OpenedModel o = open_any(model);
+  ModelSource source;
+  source.config_ = o.config;
+  source.path_ = o.path;
+  source.tokenizer_ = o.tokenizer;
+  const auto tensors = checked_tensors(o.file, o.config);
+  source.dtype_ = o.file.tensors.at(tensors.front().name).dtype;
+  source.load_ = [file = std::make_shared<const ModelFile>(std::move(o.file)),
+                  tensors](ParamStore& store) { load_params(store, *file, tensors); };
+  if (adapter.empty()) return source;
+  const AdapterSource own = AdapterSource::open(adapter, source.config_);
+  source.config_.lora = own.spec();
+  source.adapter_ = own.path();
+  if (has_tokenizer(own.path())) source.tokenizer_ = own.path();
+  source.load_ = [base = std::move(source.load_), own](ParamStore& store) {
+    base(store);
+    own.load(store);
+  };
+  return source;
+}
+
+// On the host and in fp32, as `convert --merge` does it: the same bits on every device.
+ModelSource ModelSource::merged() const {
+  ModelSource whole = *this;
+  if (!config_.lora) return whole;
+  whole.config_.lora = {};
+  whole.load_ = [load = load_, config = config_](ParamStore& store) {
+    const auto host = make_cpu_backend(0);
+    ParamStore both(*host, decoder_params(config), DType::f32);
+    load(both);
+    merge_adapters(config, both);
+    for (const ParamSpec& p : store.specs())
+      if (!is_adapter(p.name)) store.set(p.name, both.values(Part::weight, p.name));
+  };
+  return whole;
+}
+
+void ModelSource::load(ParamStore& store) const { load_(store); }
+
+std::string model_digest(const ModelSource& source) {
+  std::vector<fs::path> files = files_of_model(source.path());
+  if (!source.adapter().empty())
+    for (const fs::path& file : files_of_model(source.adapter())) files.push_back(file);
+  return digest_of(files);
+}
+
+fs::path find_base(const fs::path& adapter) {
+  const std::string name = AdapterSource::base_of(adapter);
+  const fs::path dir = fs::canonical(model_path(adapter));
+  const fs::path run = dir.parent_path().parent_path();  // of run/checkpoints/step-N
+  const fs::path state_file = dir / "state" / "trainer.json";
+  const nlohmann::json noted =
+      fs::exists(state_file) ? read_json(state_file) : nlohmann::json::object();
+  const auto note = [&](const char* key) {
+    return noted.is_object() && noted.contains(key) && noted.at(key).is_string()
+               ? noted.at(key).get<std::string>()
+               : std::string();
+  };
+  std::vector<fs::path> places;
+  if (!name.empty()) places = {name, dir / name, run / name};
+  if (const std::string path = note("base_path"); !path.empty()) places.push_back(run / path);
+  std::erase_if(places, [](const fs::path& p) { return !fs::exists(p); });
+  if (places.empty())
+    fail(adapter.string(),
+         "the base model of this adapter, {}, is not there: give its path by --model (convert: "
+         "--from) and this folder by --adapter",
+         in_quotes(name));
+  const std::string digest = note("base");
+  for (const fs::path& p : places) {
+    if (digest.empty()) return p;
+    const std::vector<fs::path> files = files_of_model(model_path(p));
+    uintmax_t bytes = 0;
+    for (const fs::path& file : files) bytes += fs::file_size(file);
+    if (bytes > 1 << 30) say("hearth: checking the base model {}\n", p.string());  // takes seconds
+    if (digest_of(files) == digest) return p;
+  }
+  fail(adapter.string(),
+       "the base model at {} is not the one this adapter was trained on, its files have another "
+       "SHA-256: give the right one by --model (convert: --from) and this folder by --adapter",
+       places.front().string());
+}
+
+namespace {
+
+// The rows of a parameter that one tensor of the file holds, as `dtype`.
+void stream_rows(const ByteSink& sink, const FileTensor& t, ParamStore& store, Part part,
+                 DType dtype) {
+  const Tensor param = store.get(part, t.param);
+  const int64_t n = numel(t), first = t.row * (n / t.shape[0]);
+  if (!t.transposed && !t.head_dim)
+    return stream_elements(sink, store.backend(), param, first, n, dtype);
+  std::vector<std::byte> bytes;
+  bytes.reserve(size_t(n) * sizeof(float));
+  stream_elements([&](Bytes b) { bytes.insert(bytes.end(), b.begin(), b.end()); }, store.backend(),
+                  param, first, n, DType::f32);
+  FileTensor rows = t;
+  rows.row = 0;
+  sink(from_floats(from_rows(rows, {reinterpret_cast<const float*>(bytes.data()), size_t(n)}),
+                   dtype));
+}
+
+}  // namespace
+
+std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& store, DType dtype) {
+  if (!is_float(dtype)) fail("weights", "expected a float type, got {}", to_string(dtype));
+  const ModelConfig c = config.resolve();
+  // Where training keeps finer weights than it computes with, those are the model.
+  const auto part_of = [&store](const std::string& param) {
+    return store.made(Part::master) && store.trainable(param) ? Part::master : Part::weight;
+  };
+  std::vector<TensorToWrite> out;
+  for (FileTensor& t : file_tensors(c, {.type = hf_type(c)})) {
+    std::string name = t.name;
+    std::vector<int64_t> shape = t.shape;
+    out.push_back({std::move(name), dtype, std::move(shape),
+                   [t = std::move(t), &store, dtype, part_of](const ByteSink& sink) {
+                     if (t.param.empty())
+                       return sink(from_floats(std::vector<float>(size_t(t.shape[0])), dtype));
+                     stream_rows(sink, t, store, part_of(t.param), dtype);
+                   }});
+  }
+  return out;
+}
+
+}  // namespace hearth

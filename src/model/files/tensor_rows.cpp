@@ -1,0 +1,160 @@
+#include "model/files/tensor_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "sys/error.h"
+
+namespace hearth {
+namespace {
+
+template <class T>
+void widen(std::span<float> out, const std::byte* in) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    T x;
+    std::memcpy(&x, in + i * sizeof x, sizeof x);
+    out[i] = float(x);
+  }
+}
+
+// Numbers too large for T are looked for behind the loop, so that the loop can be vectorised.
+template <class T>
+void narrow(std::byte* out, std::span<const float> in) {
+  const auto is_lost = [](float x) { return std::isfinite(x) && !std::isfinite(float(T(x))); };
+  bool lost = false;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const T x = T(in[i]);
+    if constexpr (sizeof x < sizeof(float)) lost |= is_lost(in[i]);
+    std::memcpy(out + i * sizeof x, &x, sizeof x);
+  }
+  if (lost)
+    fail("weights", "expected numbers that the dtype asked for can hold, got {}",
+         *std::ranges::find_if(in, is_lost));
+}
+
+// (rows, cols) to (cols, rows), by tiles that stay in the cache.
+std::vector<float> transpose(std::span<const float> in, int64_t rows, int64_t cols) {
+  constexpr int64_t tile = 32;
+  std::vector<float> out(in.size());
+  for (int64_t r0 = 0; r0 < rows; r0 += tile)
+    for (int64_t c0 = 0; c0 < cols; c0 += tile)
+      for (int64_t r = r0; r < std::min(rows, r0 + tile); ++r)
+        for (int64_t c = c0; c < std::min(cols, c0 + tile); ++c)
+          out[size_t(c * rows + r)] = in[size_t(r * cols + c)];
+  return out;
+}
+
+// Where row i of a half-split head lies when its pairs are interleaved: i and i + D/2 are
+// neighbours.
+int64_t interleaved_row(int64_t i, int64_t head_dim) {
+  const int64_t half = head_dim / 2, d = i % head_dim;
+  return i - d + (d < half ? 2 * d : 2 * (d - half) + 1);
+}
+
+// Calls copy(row in the file, row here) for each row of a tensor whose heads are regrouped.
+template <class F>
+void each_row(const FileTensor& t, int64_t rows, F copy) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t moved = interleaved_row(i, t.head_dim);
+    t.interleaved ? copy(moved, i) : copy(i, moved);
+  }
+}
+
+}  // namespace
+
+namespace {
+
+void widen(std::span<float> out, DType d, const std::byte* in) {
+  switch (d) {
+    case DType::f32:
+      return widen<float>(out, in);
+    case DType::f64:
+      return widen<double>(out, in);
+    case DType::bf16:
+      return widen<bf16>(out, in);
+    case DType::f16:
+      return widen<f16>(out, in);
+    default:
+      fail("weights", "expected a float type, got {}", to_string(d));
+  }
+}
+
+void narrow(std::byte* out, DType d, std::span<const float> in) {
+  switch (d) {
+    case DType::f32:
+      return narrow<float>(out, in);
+    case DType::f64:
+      return narrow<double>(out, in);
+    case DType::bf16:
+      return narrow<bf16>(out, in);
+    case DType::f16:
+      return narrow<f16>(out, in);
+    default:
+      fail("weights", "expected a float type, got {}", to_string(d));
+  }
+}
+
+}  // namespace
+
+std::vector<float> to_floats(const StoredTensor& t) {
+  std::vector<float> out(size_t(t.numel()));
+  widen(out, t.dtype, t.bytes.data());
+  return out;
+}
+
+std::vector<std::byte> from_floats(std::span<const float> in, DType d) {
+  std::vector<std::byte> out(in.size() * size_t(size_of(d)));
+  narrow(out.data(), d, in);
+  return out;
+}
+
+void stream_elements(const ByteSink& sink, Backend& backend, const Tensor& t, int64_t first,
+                     int64_t count, DType to) {
+  constexpr int64_t piece = 1 << 20;  // elements
+  const size_t most = size_t(std::min(count, piece));
+  const int64_t size = size_of(t.dtype);
+  std::vector<std::byte> raw(most * size_t(size));
+  std::vector<float> floats(to == t.dtype ? 0 : most);
+  std::vector<std::byte> converted(to == t.dtype ? 0 : most * size_t(size_of(to)));
+  backend.enter_thread();  // the thread may be one that writes a single shard
+  for (int64_t i = 0; i < count; i += piece) {
+    const size_t n = size_t(std::min(piece, count - i));
+    backend.download(raw.data(), t.data + (first + i) * size, int64_t(n) * size);
+    if (to == t.dtype) {
+      sink(Bytes(raw).first(n * size_t(size)));
+      continue;
+    }
+    const std::span<float> part = std::span(floats).first(n);
+    widen(part, t.dtype, raw.data());
+    narrow(converted.data(), to, part);
+    sink(Bytes(converted).first(n * size_t(size_of(to))));
+  }
+}
+
+std::vector<float> to_rows(const FileTensor& t, std::vector<float> file) {
+  if (t.transposed) return transpose(file, t.shape[0], t.shape[1]);
+  if (!t.head_dim) return file;
+  const int64_t rows = t.shape[0], cols = int64_t(file.size()) / rows;
+  std::vector<float> out(file.size());
+  each_row(t, rows, [&](int64_t there, int64_t here) {
+    std::copy_n(file.begin() + there * cols, cols, out.begin() + here * cols);
+  });
+  return out;
+}
+
+std::vector<float> from_rows(const FileTensor& t, std::span<const float> param) {
+  int64_t n = 1;
+  for (const int64_t dim : t.shape) n *= dim;
+  if (t.transposed) return transpose(param, t.shape[1], t.shape[0]);
+  const int64_t rows = t.shape[0], cols = n / rows;
+  param = param.subspan(size_t(t.row * cols), size_t(n));
+  std::vector<float> out(param.begin(), param.end());
+  if (t.head_dim)
+    each_row(t, rows, [&](int64_t there, int64_t here) {
+      std::copy_n(param.begin() + here * cols, cols, out.begin() + there * cols);
+    });
+  return out;
+}
+
+}  // namespace hearth

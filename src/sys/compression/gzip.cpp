@@ -1,0 +1,57 @@
+// gzip by zlib.
+#include <zlib.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "sys/compression/compression.h"
+#include "sys/error.h"
+
+namespace hearth {
+namespace {
+
+class Gzip : public Unpacker {
+ public:
+  Gzip() {
+    constexpr int gzip_only = 16;  // added to the window's bits
+    if (inflateInit2(&z_, MAX_WBITS + gzip_only) != Z_OK)
+      fail("gzip", "expected memory to unpack with, got none");
+  }
+  ~Gzip() override { inflateEnd(&z_); }
+  Gzip(const Gzip&) = delete;
+  Gzip& operator=(const Gzip&) = delete;
+
+  Step step(Bytes in, std::span<std::byte> out) override {
+    const uInt room = uInt(std::min<size_t>(out.size(), UINT_MAX));
+    const uInt given = uInt(std::min<size_t>(in.size(), UINT_MAX));
+    z_.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(in.data()));
+    z_.avail_in = given;
+    z_.next_out = reinterpret_cast<Bytef*>(out.data());
+    z_.avail_out = room;
+    const char* problem = nullptr;
+    while (z_.avail_out > 0 && !problem) {
+      if (ended_) {  // another member, if there is anything
+        if (z_.avail_in == 0) break;
+        inflateReset(&z_);
+        ended_ = false;
+      }
+      const int code = inflate(&z_, Z_NO_FLUSH);
+      ended_ = code == Z_STREAM_END;
+      if (code == Z_BUF_ERROR) break;  // wants more
+      if (code != Z_OK && code != Z_STREAM_END) problem = z_.msg ? z_.msg : "damaged data";
+    }
+    return {given - z_.avail_in, room - z_.avail_out, problem};
+  }
+  bool complete() const override { return ended_; }
+
+ private:
+  z_stream z_{};
+  bool ended_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Unpacker> make_gzip() { return std::make_unique<Gzip>(); }
+const char* gzip_library() { return "zlib " ZLIB_VERSION; }
+
+}  // namespace hearth

@@ -1,0 +1,9 @@
+// A build without libzstd.
+#include "sys/compression/compression.h"
+
+namespace hearth {
+
+std::unique_ptr<Unpacker> make_zstd() { return nullptr; }
+const char* zstd_library() { return ""; }
+
+}  // namespace hearth

@@ -1,0 +1,261 @@
+#include "sys/files/files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "sys/error.h"
+#include "sys/files/lost_mapping.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* kind_of(mode_t mode) {
+  return S_ISDIR(mode)    ? "a folder"
+         : S_ISFIFO(mode) ? "a FIFO"
+         : S_ISSOCK(mode) ? "a socket"
+                          : "a device";
+}
+
+// Without an error of its own: errno tells.
+Fd try_open(const fs::path& path, int flags) {
+  for (;;) {
+    Fd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
+    if (fd || errno != EINTR) return fd;  // EINTR: a signal, while a pipe waits
+  }
+}
+
+struct stat stat_of(const Fd& fd, const fs::path& path) {
+  struct stat st {};
+  if (fstat(fd.get(), &st) != 0) fail_errno(path, "its size");
+  if (S_ISDIR(st.st_mode)) fail(path.string(), "expected a file, got a folder");
+  return st;
+}
+
+void sync(const Fd& fd, const fs::path& path) {
+  while (fsync(fd.get()) != 0)
+    if (errno != EINTR) fail_errno(path, "to sync it to the disk");
+}
+
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+// Where the last whole line within the first `size` bytes ends.
+uint64_t end_of_last_line(const Fd& fd, uint64_t size, const fs::path& path) {
+  char buffer[4096];
+  while (size > 0) {
+    const uint64_t begin = size - std::min<uint64_t>(size, sizeof buffer);
+    const ssize_t n = pread(fd.get(), buffer, size - begin, off_t(begin));
+    if (n != ssize_t(size - begin)) fail_errno(path, "to read its last line");
+    const std::string_view piece(buffer, size_t(n));
+    if (const size_t at = piece.rfind('\n'); at != piece.npos) return begin + at + 1;
+    size = begin;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Fd::~Fd() {
+  if (fd_ >= 0) close(fd_);
+}
+
+Fd& Fd::operator=(Fd&& o) noexcept {
+  if (this != &o) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = o.release();
+  }
+  return *this;
+}
+
+void fail_errno(const fs::path& path, std::string_view wanted) { fail_errno(path, wanted, errno); }
+
+void fail_errno(const fs::path& path, std::string_view wanted, int error) {
+  fail(path.string(), "expected {}, got: {}", wanted, std::generic_category().message(error));
+}
+
+Fd open_file(const fs::path& path, int flags, std::string_view wanted) {
+  Fd fd = try_open(path, flags);
+  if (!fd) fail_errno(path, wanted);
+  return fd;
+}
+
+Fd open_regular(const fs::path& path) {
+  // O_NONBLOCK: a FIFO without a writer would make open() wait. EWOULDBLOCK then means that another
+  // process holds a lease on the file, which only a regular file can have: that is worth the wait.
+  Fd fd = try_open(path, O_RDONLY | O_NONBLOCK);
+  if (!fd && errno == EWOULDBLOCK) fd = try_open(path, O_RDONLY);
+  if (!fd && errno == ENXIO) fail(path.string(), "expected a regular file, got a socket");
+  if (!fd) fail_errno(path, "to read it");
+  struct stat st {};
+  if (fstat(fd.get(), &st) != 0) fail_errno(path, "its size");
+  if (!S_ISREG(st.st_mode))
+    fail(path.string(), "expected a regular file, got {}", kind_of(st.st_mode));
+  return fd;
+}
+
+Fd create_file(const fs::path& path, int access, std::string_view wanted) {
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) fail_errno(path, "to remove what stands there");
+  return open_file(path, access | O_CREAT | O_EXCL | O_NOFOLLOW, wanted);
+}
+
+void write_all(const Fd& fd, Bytes bytes, const fs::path& path) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = write(fd.get(), bytes.data() + done, bytes.size() - done);
+    if (n >= 0) {
+      done += size_t(n);
+    } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
+      fail_errno(path, fmt::format("room for {} more bytes", bytes.size() - done));
+    } else if (errno != EINTR) {
+      fail_errno(path, fmt::format("to write {} bytes", bytes.size() - done));
+    }
+  }
+}
+
+void append_whole(const Fd& fd, Bytes bytes, uint64_t size, const fs::path& path) {
+  try {
+    write_all(fd, bytes, path);
+  } catch (...) {
+    [[maybe_unused]] const int ignored = ftruncate(fd.get(), off_t(size));
+    throw;
+  }
+}
+
+std::string read_file(const fs::path& path, size_t limit) {
+  const Fd fd = open_regular(path);
+  const auto refuse = [&](const std::string& got) {
+    fail(path.string(), "expected a file of at most {} bytes, got {}", limit, got);
+  };
+  const auto hint = uint64_t(stat_of(fd, path).st_size);
+  if (hint > limit) refuse(fmt::format("{}", hint));
+  std::string text;
+  // The size is a hint: files of /proc have none. One byte more finds the end in the same pass.
+  text.resize(size_t(hint) + 1);
+  size_t size = 0;
+  for (;;) {
+    const ssize_t n = read(fd.get(), text.data() + size, text.size() - size);
+    if (n == 0) break;
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno(path, "to read it");
+    size += size_t(n);
+    if (size > limit) refuse("more");
+    if (size == text.size()) text.resize(std::min(size * 2, limit + 1));
+  }
+  text.resize(size);
+  return text;
+}
+
+MappedFile::MappedFile(const fs::path& path) : MappedFile(open_regular(path), path) {}
+
+MappedFile::MappedFile(const Fd& fd, const fs::path& path) {
+  const size_t size = size_t(stat_of(fd, path).st_size);
+  if (size == 0) return;  // mmap refuses a length of 0
+  void* p = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (p == MAP_FAILED) fail_errno(path, "to map it into memory");
+  bytes_ = {static_cast<const std::byte*>(p), size};
+  note_mapping(bytes_.data(), size, path);
+}
+
+MappedFile::~MappedFile() {
+  if (bytes_.empty()) return;
+  drop_mapping(bytes_.data());
+  munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+void MappedFile::forget(size_t end) const {
+  const size_t page = size_t(sysconf(_SC_PAGESIZE)), whole = std::min(end, bytes_.size()) / page;
+  if (whole > 0) madvise(const_cast<std::byte*>(bytes_.data()), whole * page, MADV_DONTNEED);
+}
+
+MappedFile& MappedFile::operator=(MappedFile&& o) noexcept {
+  std::swap(bytes_, o.bytes_);
+  return *this;
+}
+
+AtomicFile::AtomicFile(fs::path path)
+    : path_(std::move(path)),
+      tmp_(folder_of(path_) / fmt::format(".tmp-{}-{}", path_.filename().string(), getpid())),
+      fd_(create_file(tmp_, O_WRONLY, "to create it")) {}
+
+AtomicFile::~AtomicFile() {
+  if (fd_) unlink(tmp_.c_str());
+}
+
+void AtomicFile::write(Bytes bytes) {
+  write_all(fd_, bytes, path_);
+  size_ += bytes.size();
+}
+
+void AtomicFile::start_writeback(uint64_t bytes) {
+  // A hint: some file systems do not have it, and commit() syncs in any case.
+  sync_file_range(fd_.get(), off_t(size_ - bytes), off_t(bytes), SYNC_FILE_RANGE_WRITE);
+}
+
+void AtomicFile::commit() {
+  sync(fd_, path_);
+  if (rename(tmp_.c_str(), path_.c_str()) != 0) fail_errno(path_, "to rename a file to it");
+  fd_ = Fd();
+  fsync_dir(folder_of(path_));
+}
+
+void write_file_atomic(const fs::path& path, Bytes bytes) {
+  AtomicFile file(path);
+  file.write(bytes);
+  file.commit();
+}
+
+void fsync_file(const fs::path& path) { sync(open_file(path, O_RDONLY, "to open it"), path); }
+
+void fsync_dir(const fs::path& path) {
+  sync(open_file(path, O_RDONLY | O_DIRECTORY, "to open the folder"), path);
+}
+
+void make_dirs(const fs::path& path) {
+  std::error_code ignored;
+  if (path.empty() || fs::is_directory(path, ignored)) return;
+  make_dirs(path.parent_path());
+  if (mkdir(path.c_str(), 0777) == 0) {
+    fsync_dir(folder_of(path));
+  } else if (errno != EEXIST || !fs::is_directory(path, ignored)) {
+    fail_errno(path, "to make the folder");
+  }
+}
+
+void make_new_dir(const fs::path& path) {
+  make_dirs(path.parent_path());
+  if (mkdir(path.c_str(), 0777) != 0) fail_errno(path, "to make a new folder");
+  fsync_dir(folder_of(path));
+}
+
+AppendLog::AppendLog(fs::path path, uint64_t keep)
+    : path_(std::move(path)),
+      fd_(open_file(path_, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK,
+                    "to append to it")),
+      size_(uint64_t(stat_of(fd_, path_).st_size)) {
+  if (S_ISFIFO(stat_of(fd_, path_).st_mode))
+    fail(path_.string(), "expected a file to append to, got a named pipe");
+  const uint64_t end = end_of_last_line(fd_, std::min(size_, keep), path_);
+  if (end == size_) return;
+  if (ftruncate(fd_.get(), off_t(end)) != 0) fail_errno(path_, "to shorten it");
+  size_ = end;
+}
+
+void AppendLog::append(std::string_view line) {
+  if (line.find('\n') != line.npos) fail(path_.string(), "expected one line, got several");
+  const std::string whole = std::string(line) + '\n';
+  append_whole(fd_, to_bytes(whole), size_, path_);
+  size_ += whole.size();
+}
+
+void AppendLog::sync() { hearth::sync(fd_, path_); }
+
+}  // namespace hearth

@@ -1,0 +1,29 @@
+// A file that appears whole or not at all, with its SHA-256. Hashing and writing overlap, and the
+// disk starts to write before the file is complete.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sys/files/files.h"
+#include "sys/hash/hash.h"
+
+namespace hearth {
+
+class HashedFile {
+ public:
+  explicit HashedFile(const std::filesystem::path& path) : file_(path) {}
+  void write(Bytes);
+  std::string commit();  // gives the SHA-256
+  uint64_t size() const { return file_.size() + held_.size(); }
+
+ private:
+  void put(Bytes);
+  void flush();
+
+  AtomicFile file_;
+  Sha256 hash_;
+  std::vector<std::byte> held_;  // small pieces, until they are worth a write
+};
+
+}  // namespace hearth

@@ -1,0 +1,242 @@
+#include "text/chat/chat_template.h"
+
+#include <algorithm>
+#include <array>
+
+#include "formats/gguf/gguf.h"
+#include "formats/json.h"
+#include "sys/files/files.h"
+#include "text/chat/request.h"
+#include "text/chat/text.h"
+
+namespace hearth {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+struct ChatTemplate::Parsed {
+  std::string name, where;
+  jinja::Block block;
+  bool tags = false;  // it says itself what the assistant's answers are
+};
+
+namespace {
+
+constexpr std::array token_names = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                    "pad_token", "cls_token", "mask_token"};
+
+bool has_generation(const jinja::Block& block) {
+  return std::ranges::any_of(block, [](const jinja::Stmt& s) {
+    return s.kind == jinja::Stmt::Kind::generation || has_generation(s.body) ||
+           has_generation(s.otherwise) ||
+           std::ranges::any_of(s.branches, [](auto& b) { return has_generation(b.second); });
+  });
+}
+
+bool all_marked(const MarkedText& t, size_t from, size_t count, char bits, bool set) {
+  return std::ranges::all_of(std::string_view(t.marks).substr(from, count),
+                             [&](char m) { return ((m & bits) != 0) == set; });
+}
+
+// The template's own text at the end of a conversation, without the whitespace that follows it.
+std::string closing_text(const MarkedText& t) {
+  const MarkedText kept = jinja::strip(t, jinja::Side::right);
+  size_t begin = kept.size();
+  while (begin > 0 && !(kept.marks[begin - 1] & mark::content)) --begin;
+  return kept.bytes.substr(begin);
+}
+
+// `text` at or after `from`, where the template wrote it.
+size_t find_own(const MarkedText& in, std::string_view text, size_t from) {
+  size_t at = in.bytes.find(text, from);
+  while (at != std::string::npos && !all_marked(in, at, text.size(), mark::content, false))
+    at = in.bytes.find(text, at + 1);
+  return at;
+}
+
+// Where an answer that begins at `begin` ends, `after` being the conversation up to and with it;
+// npos where that cannot be told.
+size_t end_of_answer(const MarkedText& whole, const MarkedText& after, size_t begin) {
+  if (whole.bytes.starts_with(after.bytes))
+    return std::max(begin, jinja::strip(after, jinja::Side::right).size());
+  const std::string closing = closing_text(after);
+  const size_t at = closing.empty() ? std::string::npos : find_own(whole, closing, begin);
+  return at == std::string::npos ? at : at + closing.size();
+}
+
+}  // namespace
+
+ordered_json special_tokens(const ordered_json& config) {
+  ordered_json tokens = ordered_json::object();
+  for (const char* name : token_names) {
+    const auto it = config.find(name);
+    if (it == config.end() || it->is_null()) continue;
+    const ordered_json text = it->is_object() ? it->value("content", ordered_json()) : *it;
+    if (text.is_string()) tokens[name] = text;
+  }
+  return tokens;
+}
+
+ChatTemplate::ChatTemplate(std::string_view source, std::string_view where,
+                           const ordered_json& tokens)
+    : tokens_(tokens) {
+  add("default", source, where);
+}
+
+void ChatTemplate::add(std::string_view name, std::string_view source, std::string_view where) {
+  auto p = std::make_shared<Parsed>();
+  p->name = name;
+  p->where = where;
+  p->block = jinja::parse_template(source, where, jinja::Limits());
+  p->tags = has_generation(p->block);
+  parsed_.push_back(std::move(p));
+}
+
+namespace {
+
+constexpr const char* gguf_template = "tokenizer.chat_template";
+
+// With the special tokens that templates name.
+ChatTemplate of_gguf(const fs::path& path) {
+  const GgufFile f(path);
+  ordered_json tokens = ordered_json::object();
+  if (f.has("tokenizer.ggml.tokens"))
+    for (const char* name : {"bos", "eos"}) {
+      const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
+      const std::vector<std::string_view> all = f.texts("tokenizer.ggml.tokens");
+      if (!f.has(key)) continue;
+      const int64_t id = f.whole(key);
+      if (id < 0 || id >= int64_t(all.size()))
+        fail(path.string(), "expected {} below {}, got {}", key, all.size(), id);
+      tokens[fmt::format("{}_token", name)] = std::string(all[size_t(id)]);
+    }
+  return ChatTemplate(f.text(gguf_template), path.string(), tokens);
+}
+
+}  // namespace
+
+bool ChatTemplate::exists(const fs::path& dir) {
+  if (dir.extension() == ".gguf") return GgufFile(dir).has(gguf_template);
+  if (fs::exists(dir / "chat_template.jinja")) return true;
+  const fs::path config = dir / "tokenizer_config.json";
+  if (!fs::exists(config)) return false;
+  const nlohmann::json j = read_json(config);
+  return j.contains("chat_template") && !j["chat_template"].is_null();
+}
+
+ChatTemplate ChatTemplate::load(const fs::path& dir) {
+  if (dir.extension() == ".gguf") return of_gguf(dir);
+  const fs::path file = dir / "chat_template.jinja", config_file = dir / "tokenizer_config.json";
+  const ordered_json config =
+      fs::exists(config_file) ? ordered_json(read_json(config_file)) : ordered_json::object();
+  const ordered_json tokens = special_tokens(config);
+  if (fs::exists(file)) return ChatTemplate(read_file(file), file.string(), tokens);
+  const ordered_json source = config.value("chat_template", ordered_json());
+  const std::string where = config_file.string() + " chat_template";
+  if (source.is_string()) return ChatTemplate(source.get<std::string>(), where, tokens);
+  if (!source.is_array() || source.empty())
+    fail(dir.string(),
+         "expected chat_template.jinja or a chat_template in tokenizer_config.json, got neither");
+  ChatTemplate all;
+  all.tokens_ = tokens;
+  for (const ordered_json& entry : source) {
+    const bool whole = entry.is_object() && entry.value("name", ordered_json()).is_string() &&
+                       entry.value("template", ordered_json()).is_string();
+    if (!whole) fail(where, "expected entries with a name and a template, got one without");
+    const std::string name = entry["name"], text = entry["template"];
+    all.add(name, text, where + " " + name);
+  }
+  return all;
+}
+
+const ChatTemplate::Parsed& ChatTemplate::choose(const ChatRequest& request) const {
+  const ordered_json& v = request.variables;
+  const bool tools = v.is_object() && v.contains("tools") && !v["tools"].is_null();
+  for (const std::string_view name : {tools ? "tool_use" : "default", "default"})
+    for (const auto& p : parsed_)
+      if (p->name == name) return *p;
+  fail(parsed_[0]->where, "expected a template named default, got none");
+}
+
+MarkedText ChatTemplate::render(const ChatRequest& request) const {
+  const Parsed& parsed = choose(request);
+  jinja::Workspace w(jinja::Limits(), parsed.where);
+  if (request.now) w.now = *request.now;
+  return jinja::Renderer(w, jinja::request_scope(w, request, tokens_)).render(parsed.block);
+}
+
+MarkedText ChatTemplate::render_answers(const ChatRequest& request) const {
+  const Parsed& parsed = choose(request);
+  MarkedText whole = render(request);
+  if (parsed.tags) return whole;
+  ChatRequest part = request;
+  part.messages = ordered_json::array();
+  for (size_t i = 0; i < request.messages.size(); ++i) {
+    const bool assistant = request.messages[i].value("role", "") == "assistant";
+    if (assistant) part.add_generation_prompt = true;
+    const MarkedText before = assistant ? render(part) : MarkedText();
+    part.messages.push_back(request.messages[i]);
+    if (!assistant) continue;
+    part.add_generation_prompt = false;
+    const size_t end = end_of_answer(whole, render(part), before.size());
+    if (!whole.bytes.starts_with(before.bytes) || end == std::string::npos)
+      fail(parsed.where,
+           "expected message {} after the same text in every conversation, got another text: mark "
+           "its answers with {{% generation %}}",
+           i);
+    for (size_t k = before.size(); k < end; ++k) whole.marks[k] |= mark::answer;
+  }
+  return whole;
+}
+
+std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tokenizer& tokenizer) {
+  const std::filesystem::path file = dir / "generation_config.json";
+  if (!std::filesystem::exists(file)) return {};
+  nlohmann::json config;
+  try {  // a broken file names none; whoever takes its sampling defaults says what is wrong
+    config = read_json(file, {.max_bytes = 1 << 20});
+  } catch (const Error&) { return {}; }
+  if (!config.is_object()) return {};
+  const nlohmann::json ends = config.value("eos_token_id", nlohmann::json());
+  std::vector<int32_t> ids;
+  for (const nlohmann::json& id : ends.is_array() ? ends : nlohmann::json::array({ends}))
+    if (id.is_number_integer() && id >= 0 && id < tokenizer.vocab_size())
+      ids.push_back(id.get<int32_t>());
+  return ids;
+}
+
+int32_t turn_end(const ChatTemplate& chat, const Tokenizer& tokenizer) {
+  ordered_json turns = ordered_json::array();
+  turns.push_back({{"role", "user"}, {"content", "a"}});
+  turns.push_back({{"role", "assistant"}, {"content", "b"}});
+  EncodedChat said;
+  try {
+    said = encode_chat(tokenizer, chat.render_answers({.messages = turns}));
+  } catch (const Error&) { return -1; }  // it wants more than two turns to say anything
+  for (size_t i = said.ids.size(); i-- > 0;) {
+    const int32_t id = said.ids[i];
+    const bool blank =
+        tokenizer.bytes_of(id).find_first_not_of(" \t\r\n") == std::string_view::npos;
+    if (!said.answer[i] || blank) continue;
+    return tokenizer.special(tokenizer.bytes_of(id)) == id ? id : -1;
+  }
+  return -1;
+}
+
+std::vector<int32_t> answer_ends(const fs::path& dir, const ChatTemplate& chat,
+                                 const Tokenizer& tokenizer) {
+  std::vector<int32_t> ends = generation_ends(dir, tokenizer);
+  const int32_t turn = turn_end(chat, tokenizer);
+  if (turn >= 0 && std::ranges::find(ends, turn) == ends.end()) ends.push_back(turn);
+  return ends;
+}
+
+nlohmann::ordered_json written_chat_template(const std::filesystem::path& dir) {
+  if (!ChatTemplate::exists(dir)) return {};
+  if (dir.extension() == ".gguf") return std::string(GgufFile(dir).text("tokenizer.chat_template"));
+  if (fs::exists(dir / "chat_template.jinja")) return read_file(dir / "chat_template.jinja");
+  const std::filesystem::path config = dir / "tokenizer_config.json";
+  return parse_ordered_json(read_file(config), config.string()).at("chat_template");
+}
+
+}  // namespace hearth

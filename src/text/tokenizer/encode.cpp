@@ -1,0 +1,274 @@
+#include "text/tokenizer/encode.h"
+
+#include <algorithm>
+
+#include "text/tokenizer/nfc.h"
+#include "text/tokenizer/unicode.h"
+
+namespace hearth {
+namespace {
+
+// Merges one word that is no single token, by way of the cache where it is short.
+void encode_word(const Vocabulary& v, std::string_view word, const WordKey* key,
+                 std::vector<int32_t>& out) {
+  if (key) {
+    std::array<int32_t, WordCache::most_ids> ids;
+    if (const size_t n = v.cache.find(*key, ids)) {
+      out.insert(out.end(), ids.begin(), ids.begin() + n);
+      return;
+    }
+  }
+  if (word.size() > WordTable::longest) {
+    if (const auto it = v.long_words.find(word); it != v.long_words.end()) {
+      out.push_back(it->second);
+      return;
+    }
+  }
+  const size_t start = out.size();
+  spell(v, word, out);
+  const std::span<int32_t> symbols(out.data() + start, out.size() - start);
+  const size_t n = merge_word(symbols, v.pairs);
+  out.resize(start + n);
+  if (key && n > 0 && n <= WordCache::most_ids) v.cache.put(*key, symbols.first(n));
+}
+
+// `limit` is the end of the readable text.
+inline void add_word(const Vocabulary& v, std::string_view word, const char* limit,
+                     std::vector<int32_t>& out) {
+  if (word.size() > WordKey::longest) return encode_word(v, word, nullptr, out);
+  const WordKey key(word, limit);
+  const int32_t id = word.size() <= WordTable::longest ? v.words.find(key) : -1;
+  if (id >= 0)
+    out.push_back(id);
+  else
+    encode_word(v, word, &key, out);
+}
+
+struct LastWord {
+  size_t begin = 0;  // in the text
+  size_t ids = 0;    // where its ids begin
+};
+
+LastWord encode_words(const Vocabulary& v, std::string_view text, std::vector<int32_t>& out) {
+  const Scanner scan = scanner_of(v.text.pattern);
+  const char *p = text.data(), *end = p + text.size();
+  LastWord last{0, out.size()};
+  while (p < end) {
+    const char* q = scan(p, end);
+    last = {size_t(p - text.data()), out.size()};
+    add_word(v, {p, size_t(q - p)}, end, out);
+    p = q;
+  }
+  return last;
+}
+
+bool all_blank(std::string_view bytes) {
+  return bytes.find_first_not_of(" \n\t") == std::string_view::npos;
+}
+
+// From the first byte that is not UTF-8 on there are no words to find. As tiktoken does, the last
+// word before it (and blank tokens before that, where it begins with one) and all the rest are
+// merged as one word.
+void encode_bytes(const Vocabulary& v, std::string_view text, size_t valid,
+                  std::vector<int32_t>& out) {
+  const size_t start = out.size();
+  auto [begin, ids] = encode_words(v, text.substr(0, valid), out);
+  const auto bytes = [&](size_t i) -> std::string_view { return v.bytes[size_t(out[i])]; };
+  if (ids < out.size() && all_blank(bytes(ids)))
+    for (; ids > start && all_blank(bytes(ids - 1)); --ids) begin -= bytes(ids - 1).size();
+  out.resize(ids);
+  add_word(v, text.substr(begin), text.data() + text.size(), out);
+}
+
+constexpr int32_t first_byte_piece = 3;  // llama2.c: <unk>, <s>, </s>, then the 256 bytes
+
+bool continues(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
+
+// As encode() of llama2.c: bos, a dummy space, then each character that is a piece, or its bytes;
+// and merging over the whole text.
+void encode_llama2c(const Vocabulary& v, std::string_view text, std::vector<int32_t>& out) {
+  out.push_back(v.bos);
+  if (text.empty()) return;
+  const size_t start = out.size();
+  out.push_back(v.pieces.find(std::string_view(" "))->second);
+  for (size_t i = 0; i < text.size();) {
+    size_t n = 1;
+    while (n < 4 && i + n < text.size() && continues(text[i + n])) ++n;
+    const auto it = v.pieces.find(text.substr(i, n));
+    if (it != v.pieces.end())
+      out.push_back(it->second);
+    else
+      for (const char c : text.substr(i, n)) out.push_back(first_byte_piece + uint8_t(c));
+    i += n;
+  }
+  out.resize(start + merge_word(std::span(out).subspan(start), v.pairs));
+}
+
+// The normaliser's work, without a copy where it changes nothing.
+std::string_view normalise(const Vocabulary& v, std::string_view text, std::string& storage) {
+  std::string copy;
+  if (v.text.nfc) text = nfc(text, v.text.pieces ? copy : storage);
+  if (!v.text.pieces || text.empty()) return text;
+  const bool lead = v.text.leading == LeadingSpace::always;
+  if (!lead && text.find(space_mark) == std::string_view::npos && text.data() != copy.data())
+    return text;
+  storage = lead ? " " : "";
+  storage += text;
+  replace_all(storage, space_mark, " ");
+  return storage;
+}
+
+// A normalised text between added tokens; `first` where it is the beginning of the whole.
+void encode_between(const Vocabulary& v, std::string_view text, bool first,
+                    std::vector<int32_t>& out) {
+  if (text.empty()) return;
+  std::string storage;
+  const bool may_lead = v.text.leading == LeadingSpace::missing ||
+                        (v.text.leading == LeadingSpace::missing_first && first);
+  if (may_lead && text[0] != ' ') {
+    storage = " ";
+    text = storage += text;
+  }
+  const size_t valid = v.text.pieces ? text.size() : valid_prefix(text);
+  if (valid == text.size())
+    encode_words(v, text, out);
+  else
+    encode_bytes(v, text, valid, out);
+}
+
+bool is_word(const Utf8Char& c) { return in_ranges(word_ranges, c.code); }
+
+// The character that ends at `at`; a byte that ends none is one by itself.
+Utf8Char char_before(std::string_view text, size_t at) {
+  const char* end = text.data() + at;
+  for (int n = 2; n <= 4 && size_t(n) <= at; ++n)
+    if (const Utf8Char c = read_utf8(end - n, end); c.length == n) return c;
+  return read_utf8(end - 1, end);
+}
+
+Utf8Char char_after(std::string_view text, size_t at) {
+  return read_utf8(text.data() + at, text.data() + text.size());
+}
+
+bool is_blank(const Utf8Char& c) { return char_class(c.code) == CharClass::space; }
+
+// Cuts added tokens out of a text. Calls between(text, begin) for what lies between them.
+template <class F>
+void cut_added(const AddedTokens& added, std::string_view text, std::vector<int32_t>& out,
+               F between) {
+  size_t done = 0;
+  for (const FoundToken& f : find_added(added, text)) {
+    between(text.substr(done, f.begin - done), done);
+    out.push_back(f.id);
+    done = f.end;
+  }
+  between(text.substr(done), done);
+}
+
+}  // namespace
+
+std::vector<FoundToken> find_added(const AddedTokens& added, std::string_view text,
+                                   const Admits& admits) {
+  std::vector<FoundToken> found;
+  size_t done = 0;
+  for (size_t i = 0; i < text.size();) {
+    const auto starts_here = [&](const AddedToken& t) {
+      return text.substr(i).starts_with(t.sought) &&
+             (!admits || admits(i, i + t.sought.size(), t.special));
+    };
+    const auto it = added.starts[uint8_t(text[i])] ? std::ranges::find_if(added.tokens, starts_here)
+                                                   : added.tokens.end();
+    if (it == added.tokens.end()) {
+      ++i;
+      continue;
+    }
+    size_t begin = i, end = i + it->sought.size();
+    i = end;
+    if (it->single_word && ((begin > 0 && is_word(char_before(text, begin))) ||
+                            (end < text.size() && is_word(char_after(text, end)))))
+      continue;
+    if (it->lstrip)
+      while (begin > done && is_blank(char_before(text, begin)))
+        begin -= size_t(char_before(text, begin).length);
+    if (it->rstrip)
+      while (end < text.size() && is_blank(char_after(text, end)))
+        end += size_t(char_after(text, end).length);
+    found.push_back({begin, end, it->id});
+    done = i = end;
+  }
+  return found;
+}
+
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  size_t at = text.find(from);
+  if (at == std::string::npos) return;
+  std::string made = text.substr(0, at);
+  while (at != std::string::npos) {
+    made += to;
+    const size_t begin = at + from.size();
+    at = text.find(from, begin);
+    made += std::string_view(text).substr(begin, at == std::string::npos ? at : at - begin);
+  }
+  text = std::move(made);
+}
+
+std::string normalised(const Vocabulary& v, std::string_view text) {
+  std::string storage;
+  return std::string(normalise(v, text, storage));
+}
+
+void spell(const Vocabulary& v, std::string_view word, std::vector<int32_t>& out) {
+  const TextRules& rules = v.text;
+  if (!rules.pieces && rules.unk < 0) {  // every byte is a token
+    const size_t start = out.size();
+    out.resize(start + word.size());
+    std::ranges::transform(word, out.begin() + long(start),
+                           [&](char c) { return v.byte_ids[uint8_t(c)]; });
+    return;
+  }
+  bool unknown = false;  // the symbol before
+  const auto add_unknown = [&] {
+    if (!(unknown && rules.fuse_unk)) out.push_back(rules.unk);
+    unknown = true;
+  };
+  const auto add = [&](int32_t id) {
+    if (id < 0) return add_unknown();
+    out.push_back(id);
+    unknown = false;
+  };
+  if (!rules.pieces) {
+    for (const char c : word) add(v.byte_ids[uint8_t(c)]);
+    return;
+  }
+  const auto byte_id = [&](char c) { return v.byte_ids[uint8_t(c)]; };
+  const char *p = word.data(), *end = p + word.size();
+  while (p < end) {
+    const std::string_view c(p, size_t(read_utf8(p, end).length));
+    p += c.size();
+    if (const auto it = v.pieces.find(c); it != v.pieces.end())
+      add(it->second);
+    else if (rules.byte_fallback && std::ranges::all_of(c, [&](char b) { return byte_id(b) >= 0; }))
+      for (const char b : c) add(byte_id(b));
+    else
+      add_unknown();
+  }
+}
+
+void encode_plain(const Vocabulary& v, std::string_view text, std::vector<int32_t>& out) {
+  if (v.rule == MergeRule::llama2c) return encode_llama2c(v, text, out);
+  std::string storage;
+  encode_between(v, normalise(v, text, storage), true, out);
+}
+
+void encode_with_added(const Vocabulary& v, std::string_view text, std::vector<int32_t>& out) {
+  if (v.rule == MergeRule::llama2c) return encode_llama2c(v, text, out);  // has none in text
+  cut_added(v.raw, text, out, [&](std::string_view part, size_t at) {
+    std::string storage;
+    const std::string_view whole = normalise(v, part, storage);
+    cut_added(v.normalized, whole, out, [&](std::string_view rest, size_t inside) {
+      encode_between(v, rest, at + inside == 0, out);
+    });
+  });
+}
+
+}  // namespace hearth

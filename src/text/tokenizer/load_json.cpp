@@ -1,0 +1,184 @@
+// Hugging Face files: tokenizer.json with its tokenizer_config.json, and vocab.json + merges.txt.
+// A part of tokenizer.json that would change ids and that we do not have is an error by its path.
+#include "text/tokenizer/load_json.h"
+
+#include <map>
+
+#include "formats/json.h"
+#include "text/tokenizer/encode.h"
+#include "text/tokenizer/load.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+json parse(const fs::path& path, const std::string& text) {
+  return parse_json(text, path.string());
+}
+
+void read_model(VocabularyParts& parts, const json& model) {
+  if (json_type(model) != "BPE")
+    fail(parts.where, "expected BPE at model, got {}", json_type(model));
+  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
+    if (const json v = model.value(key, json()); !v.is_null() && v != "" && v != 0.0)
+      fail(parts.where, "expected no {0} at model.{0}, got {1}", key, v.dump());
+  parts.rule =
+      json_flag(model, "ignore_merges", false) ? MergeRule::listed_whole : MergeRule::listed;
+  TextRules& rules = parts.text;
+  rules.byte_fallback = json_flag(model, "byte_fallback", false);
+  rules.fuse_unk = json_flag(model, "fuse_unk", false);
+  const json unk = model.value("unk_token", json());
+  if (unk.is_string()) {
+    const std::string token = unk;
+    const json& vocab = json_member(parts.where, model, "vocab", &json::is_object, "an object");
+    if (!vocab.contains(token))
+      fail(parts.where, "expected model.unk_token to be a token of the vocabulary, got \"{}\"",
+           token);
+    rules.unk = json_id(parts.where, vocab[token], token);
+  }
+  if (rules.pieces && !rules.byte_fallback && rules.unk < 0)
+    fail(parts.where, "expected unk_token or byte_fallback at model, got neither");
+}
+
+std::vector<AddedToken> read_added(const std::string& where, const json& file) {
+  std::vector<AddedToken> added;
+  for (const json& t : file.value("added_tokens", json::array())) {
+    AddedToken token;
+    token.text = json_member(where, t, "content", &json::is_string, "text").get<std::string>();
+    token.id = json_id(where, json_member(where, t, "id", &json::is_number_integer, "a number"),
+                       token.text);
+    token.special = json_flag(t, "special", false);
+    token.lstrip = json_flag(t, "lstrip", false);
+    token.rstrip = json_flag(t, "rstrip", false);
+    token.single_word = json_flag(t, "single_word", false);
+    token.normalized = json_flag(t, "normalized", !token.special);
+    added.push_back(std::move(token));
+  }
+  return added;
+}
+
+// A token of the vocabulary as encoding sees it.
+std::string token_bytes(const VocabularyParts& parts, const std::string& text, int32_t id) {
+  std::string bytes = text;
+  if (parts.text.pieces) {
+    if (text.find(' ') != std::string::npos)
+      fail(parts.where, "expected tokens with \u2581 for a space, got \"{}\" (id {})", text, id);
+    replace_all(bytes, space_mark, " ");
+  } else if (!bytes_of_letters(text, bytes)) {
+    fail(parts.where, "expected tokens in byte-level letters, got \"{}\" (id {})", text, id);
+  }
+  return bytes;
+}
+
+// Tokens as they are written in the vocabulary, for looking up the two sides of a merge.
+TextIds read_vocab(VocabularyParts& parts, const json& vocab) {
+  TextIds written;
+  std::map<std::pair<std::string_view, int32_t>, bool*> added;
+  for (AddedToken& t : parts.added)
+    added.emplace(std::pair(std::string_view(t.text), t.id), &t.in_vocab);
+  for (const auto& [text, value] : vocab.items()) {
+    const int32_t id = json_id(parts.where, value, text);
+    written.emplace(text, id);
+    if (const auto it = added.find({text, id}); it != added.end())
+      *it->second = true;
+    else
+      parts.tokens.push_back({token_bytes(parts, text, id), id});
+  }
+  return written;
+}
+
+Merge make_merge(const std::string& where, const TextIds& ids, std::string_view left,
+                 std::string_view right, std::string_view place, size_t index) {
+  const auto id = [&](std::string_view text) {
+    const auto it = ids.find(text);
+    if (it == ids.end())
+      fail(where, "expected merges of known tokens, got \"{}\" on {} {} (\"{}\" \"{}\")", text,
+           place, index, left, right);
+    return it->second;
+  };
+  return {id(left), id(right), id(std::string(left) + std::string(right))};
+}
+
+std::pair<std::string, std::string> sides_of(const std::string& where, const json& merge,
+                                             size_t index) {
+  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
+    return {merge[0], merge[1]};
+  if (merge.is_string()) {
+    const std::string text = merge;
+    const size_t gap = text.find(' ');
+    if (gap != std::string::npos && gap > 0 && gap + 1 < text.size())
+      return {text.substr(0, gap), text.substr(gap + 1)};
+  }
+  fail(where, "expected merge {} to be two tokens, got {}", index, merge.dump());
+}
+
+int32_t id_of_added(const std::vector<AddedToken>& added, std::string_view text) {
+  for (const AddedToken& t : added)
+    if (t.text == text) return t.id;
+  return -1;
+}
+
+// bos and eos as tokenizer_config.json names them; without that file they are <s> and </s>, or
+// <|endoftext|> is both.
+void read_ends(VocabularyParts& parts, const fs::path& config) {
+  parts.eos = parts.bos = id_of_added(parts.added, "<|endoftext|>");
+  if (parts.eos < 0) {
+    parts.bos = id_of_added(parts.added, "<s>");
+    parts.eos = id_of_added(parts.added, "</s>");
+  }
+  if (!fs::exists(config)) return;
+  parts.saved.config = read_file(config);
+  const json file = parse(config, parts.saved.config);
+  const auto named = [&](const char* key) {
+    const json v = file.is_object() ? file.value(key, json()) : json();
+    const json text = v.is_object() ? v.value("content", json()) : v;
+    if (text.is_null()) return -1;
+    const int32_t id = text.is_string() ? id_of_added(parts.added, text.get<std::string>()) : -1;
+    if (id < 0)
+      fail(config.string(), "expected {} to be an added token of {}, got {}", key, parts.where,
+           text.dump());
+    return id;
+  };
+  parts.bos = named("bos_token");
+  parts.eos = named("eos_token");
+}
+
+}  // namespace
+
+VocabularyParts read_tokenizer_json(const fs::path& path) try {
+  const json file = parse(path, read_file(path, tokenizer_file_limit));
+  VocabularyParts parts{.where = path.string()};
+  const json& model = json_member(parts.where, file, "model", &json::is_object, "an object");
+  read_components(parts, file);
+  read_model(parts, model);
+  parts.added = read_added(parts.where, file);
+  const TextIds ids =
+      read_vocab(parts, json_member(parts.where, model, "vocab", &json::is_object, "an object"));
+  const json& merges = json_member(parts.where, model, "merges", &json::is_array, "a list");
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const auto [left, right] = sides_of(parts.where, merges[i], i);
+    parts.merges.push_back(make_merge(parts.where, ids, left, right, "merge", i));
+  }
+  read_ends(parts, path.parent_path() / "tokenizer_config.json");
+  return parts;
+} catch (const json::exception& e) {  // a value of another kind than its place has
+  fail(path.string(), "expected a tokenizer.json, got: {}", e.what());
+}
+
+VocabularyParts read_vocab_and_merges(const fs::path& vocab_json, const fs::path& merges_txt) {
+  const json vocab = parse(vocab_json, read_file(vocab_json, tokenizer_file_limit));
+  VocabularyParts parts{.where = vocab_json.string()};
+  if (!vocab.is_object()) fail(parts.where, "expected an object, got {}", vocab.type_name());
+  const std::string end = "<|endoftext|>";
+  if (const auto it = vocab.find(end); it != vocab.end())
+    parts.added.push_back({end, json_id(parts.where, *it, end)});
+  const TextIds ids = read_vocab(parts, vocab);
+  for (const auto& [line, left, right] : read_merge_lines(merges_txt))
+    parts.merges.push_back(make_merge(merges_txt.string(), ids, left, right, "line", line));
+  read_ends(parts, vocab_json.parent_path() / "tokenizer_config.json");
+  return parts;
+}
+
+}  // namespace hearth

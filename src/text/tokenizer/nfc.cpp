@@ -1,0 +1,190 @@
+#include "text/tokenizer/nfc.h"
+
+#include <algorithm>
+#include <bitset>
+#include <unordered_map>
+#include <vector>
+
+#include "sys/utf8.h"
+#include "text/tokenizer/unicode.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t first_restless = 0x300;  // all before it is normalised and composes with nothing
+constexpr uint32_t table_end = 0x30000;     // nothing beyond is decomposed or combines
+
+// Hangul syllables are made of a leading consonant, a vowel and perhaps a trailing consonant.
+constexpr uint32_t hangul = 0xac00, leads = 0x1100, vowels = 0x1161, trails = 0x11a7;
+constexpr uint32_t lead_count = 19, vowel_count = 21, trail_count = 28;
+constexpr uint32_t hangul_count = lead_count * vowel_count * trail_count;
+
+struct Tables {
+  std::bitset<table_end> restless;  // not normalised by itself, or may join what is before it
+  std::unordered_map<uint64_t, uint32_t> pairs;
+
+  Tables() {
+    for (const CombiningRange& r : combining_ranges)
+      for (uint32_t c = r.first; c <= r.last; ++c) restless.set(c);
+    for (const Decomposition& d : decompositions) {
+      if (!d.composes) {
+        restless.set(d.code);
+        continue;
+      }
+      pairs.emplace(key(d.to[0], d.to[1]), d.code);
+      restless.set(d.to[1]);
+    }
+    for (uint32_t c = vowels; c < vowels + vowel_count; ++c) restless.set(c);
+    for (uint32_t c = trails + 1; c < trails + trail_count; ++c) restless.set(c);
+  }
+
+  static uint64_t key(uint32_t a, uint32_t b) { return uint64_t(a) << 32 | b; }
+};
+
+const Tables& tables() {
+  static const Tables t;
+  return t;
+}
+
+bool is_restless(uint32_t c) {
+  return c >= first_restless && c < table_end && tables().restless[c];
+}
+
+uint8_t combining_rank(uint32_t c) {
+  const auto it = std::ranges::lower_bound(combining_ranges, c, {}, &CombiningRange::last);
+  return it != combining_ranges.end() && it->first <= c ? it->rank : 0;
+}
+
+struct Ranked {
+  uint32_t code;
+  uint8_t rank;
+};
+
+void decompose(std::vector<Ranked>& out, uint32_t c) {
+  if (c - hangul < hangul_count) {
+    const uint32_t s = c - hangul;
+    out.push_back({leads + s / (vowel_count * trail_count), 0});
+    out.push_back({vowels + s / trail_count % vowel_count, 0});
+    if (s % trail_count) out.push_back({trails + s % trail_count, 0});
+    return;
+  }
+  const auto it = std::ranges::lower_bound(decompositions, c, {}, &Decomposition::code);
+  if (it == decompositions.end() || it->code != c) {
+    out.push_back({c, combining_rank(c)});
+    return;
+  }
+  for (const uint32_t part : it->to)
+    if (part) decompose(out, part);
+}
+
+// The character that two make, or 0.
+uint32_t composed(uint32_t a, uint32_t b) {
+  if (a - leads < lead_count && b - vowels < vowel_count)
+    return hangul + ((a - leads) * vowel_count + (b - vowels)) * trail_count;
+  if (a - hangul < hangul_count && (a - hangul) % trail_count == 0 &&
+      b - trails - 1 < trail_count - 1)
+    return a + (b - trails);
+  const auto it = tables().pairs.find(Tables::key(a, b));
+  return it == tables().pairs.end() ? 0 : it->second;
+}
+
+// Marks between two starters are put in the order of their ranks.
+void sort_marks(std::span<Ranked> chars) {
+  for (auto at = chars.begin(); at < chars.end();) {
+    const auto end = std::find_if(at, chars.end(), [](const Ranked& c) { return c.rank == 0; });
+    std::stable_sort(at, end, [](const Ranked& a, const Ranked& b) { return a.rank < b.rank; });
+    at = end == chars.end() ? end : end + 1;
+  }
+}
+
+// Each character joins the last starter where they make one and nothing of its rank or above (or
+// another starter) stands between them.
+void compose(std::vector<Ranked>& chars) {
+  size_t n = 0, starter = chars.size();
+  for (size_t i = 0; i < chars.size(); ++i) {
+    const Ranked c = chars[i];
+    if (starter < n) {
+      const bool next = starter + 1 == n;
+      const uint32_t made = next || (chars[n - 1].rank != 0 && chars[n - 1].rank < c.rank)
+                                ? composed(chars[starter].code, c.code)
+                                : 0;
+      if (made) {
+        chars[starter].code = made;
+        continue;
+      }
+    }
+    if (c.rank == 0) starter = n;
+    chars[n++] = c;
+  }
+  chars.resize(n);
+}
+
+// Where the first character of `text` that needs work is, from a starter before it on; its size
+// where there is none.
+size_t settled_prefix(std::string_view text) {
+  const char *begin = text.data(), *end = begin + text.size(), *p = begin, *before = begin;
+  while (p < end) {
+    if (const size_t n = ascii_prefix({p, size_t(end - p)})) {
+      p += n;
+      before = p - 1;
+      continue;
+    }
+    const Utf8Char c = read_utf8(p, end);
+    if (is_restless(c.code)) return size_t(before - begin);
+    before = p;
+    p += c.length;
+  }
+  return text.size();
+}
+
+// The end of a stretch that begins at p and can be normalised by itself: before the next character
+// that is settled, or before a byte that is none.
+const char* stretch_end(const char* p, const char* end) {
+  p += read_utf8(p, end).length;
+  while (p < end) {
+    const Utf8Char c = read_utf8(p, end);
+    if (!is_restless(c.code)) break;
+    p += c.length;
+  }
+  return p;
+}
+
+void normalise_stretch(std::string& out, std::string_view text, std::vector<Ranked>& chars) {
+  chars.clear();
+  const char *p = text.data(), *end = p + text.size();
+  if (const Utf8Char c = read_utf8(p, end); c.code == 0xfffd) {  // U+FFFD, or a byte as it is
+    out.append(p, size_t(c.length));
+    p += c.length;
+  }
+  while (p < end) {
+    const Utf8Char c = read_utf8(p, end);
+    decompose(chars, c.code);
+    p += c.length;
+  }
+  sort_marks(chars);
+  compose(chars);
+  for (const Ranked& c : chars) append_utf8(out, c.code);
+}
+
+}  // namespace
+
+std::string_view nfc(std::string_view text, std::string& storage) {
+  size_t done = settled_prefix(text);
+  if (done == text.size()) return text;
+  storage.clear();
+  storage.reserve(text.size());
+  std::vector<Ranked> chars;
+  std::string_view rest = text;
+  for (;;) {
+    storage += rest.substr(0, done);
+    rest.remove_prefix(done);
+    if (rest.empty()) return storage;
+    const char* end = rest.data() + rest.size();
+    const size_t n = size_t(stretch_end(rest.data(), end) - rest.data());
+    normalise_stretch(storage, rest.substr(0, n), chars);
+    rest.remove_prefix(n);
+    done = settled_prefix(rest);
+  }
+}
+
+}  // namespace hearth

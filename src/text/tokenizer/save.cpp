@@ -1,0 +1,157 @@
+// Writes a tokenizer as Hugging Face does: tokenizer.json and tokenizer_config.json, each put in
+// place whole (a temporary file, synced and renamed).
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "sys/error.h"
+#include "sys/files/files.h"
+#include "text/tokenizer/encode.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string json_text(std::string_view text) { return nlohmann::json(text).dump(); }
+
+// Tokens as the file writes them, by id; an added token as its text.
+std::vector<std::string> written_tokens(const Vocabulary& v) {
+  std::vector<std::string> written(v.bytes.size());
+  if (v.text.pieces) {
+    for (const auto& [text, id] : v.pieces) {
+      written[size_t(id)] = text;
+      replace_all(written[size_t(id)], " ", space_mark);
+    }
+  } else {
+    for (size_t id = 0; id < written.size(); ++id)
+      for (const char c : v.bytes[id]) written[id] += byte_letters()[uint8_t(c)];
+  }
+  for (const AddedToken& t : added_tokens(v)) written[size_t(t.id)] = t.text;
+  return written;
+}
+
+std::string added_json(const Vocabulary& v) {
+  std::string s;
+  for (const AddedToken& t : added_tokens(v))
+    s += fmt::format(
+        R"({}
+    {{"id": {}, "content": {}, "single_word": {}, "lstrip": {}, "rstrip": {}, "normalized": {}, "special": {}}})",
+        s.empty() ? "" : ",", t.id, json_text(t.text), t.single_word, t.lstrip, t.rstrip,
+        t.normalized, t.special);
+  return s;
+}
+
+// Hugging Face numbers the added tokens that the model does not have from the model's size on:
+// where that would give other ids, they all stand in the model.
+std::vector<bool> listed_tokens(const Vocabulary& v) {
+  const std::vector<AddedToken> added = added_tokens(v);
+  std::vector<bool> listed = v.known;
+  for (const AddedToken& t : added) listed[size_t(t.id)] = t.in_vocab;
+  auto next = int32_t(std::ranges::count(listed, true));
+  const auto fits = [&](const AddedToken& t) { return t.in_vocab || t.id == next++; };
+  return std::ranges::all_of(added, fits) ? listed : v.known;
+}
+
+std::string vocab_json(const Vocabulary& v, const std::vector<std::string>& written) {
+  const std::vector<bool> listed = listed_tokens(v);
+  std::string s;
+  for (size_t id = 0; id < written.size(); ++id)
+    if (listed[id])
+      s += fmt::format("{}\n      {}: {}", s.empty() ? "" : ",", json_text(written[id]), id);
+  return s;
+}
+
+std::string merges_json(const Vocabulary& v, const std::vector<std::string>& written) {
+  std::string s;
+  for (const Merge& m : v.merges)
+    s += fmt::format("{}\n      {}", s.empty() ? "" : ",",
+                     json_text(written[size_t(m.left)] + " " + written[size_t(m.right)]));
+  return s;
+}
+
+nlohmann::json byte_level_json(bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
+}
+
+nlohmann::json pre_tokenizer_json(Pattern pattern) {
+  if (pattern == Pattern::gpt2) return byte_level_json(true);
+  const nlohmann::json split = {{"type", "Split"},
+                                {"pattern", {{"Regex", pattern_regex(pattern)}}},
+                                {"behavior", "Isolated"},
+                                {"invert", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", {split, byte_level_json(false)}}};
+}
+
+std::string tokenizer_json(const Vocabulary& v) {
+  const std::vector<std::string> written = written_tokens(v);
+  const auto saved = [](const std::string& part, const nlohmann::json& otherwise) {
+    return part.empty() ? otherwise.dump() : part;
+  };
+  return fmt::format(
+      R"({{
+  "version": "1.0",
+  "truncation": null,
+  "padding": null,
+  "added_tokens": [{}
+  ],
+  "normalizer": {},
+  "pre_tokenizer": {},
+  "post_processor": {},
+  "decoder": {},
+  "model": {{
+    "type": "BPE",
+    "dropout": null,
+    "unk_token": {},
+    "continuing_subword_prefix": null,
+    "end_of_word_suffix": null,
+    "fuse_unk": {},
+    "byte_fallback": {},
+    "ignore_merges": {},
+    "vocab": {{{}
+    }},
+    "merges": [{}
+    ]
+  }}
+}}
+)",
+      added_json(v), saved(v.saved.normalizer, nullptr),
+      saved(v.saved.pre_tokenizer, pre_tokenizer_json(v.text.pattern)),
+      saved(v.saved.post_processor, nullptr), saved(v.saved.decoder, byte_level_json(true)),
+      v.text.unk < 0 ? "null" : json_text(written[size_t(v.text.unk)]), v.text.fuse_unk,
+      v.text.byte_fallback, v.rule != MergeRule::listed, vocab_json(v, written),
+      merges_json(v, written));
+}
+
+std::string config_json(const Vocabulary& v) {
+  if (!v.saved.config.empty()) return v.saved.config;
+  const auto named = [&](int32_t id) {
+    return id < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(v.bytes[size_t(id)]);
+  };
+  nlohmann::ordered_json config;
+  config["add_prefix_space"] = false;
+  config["bos_token"] = named(v.bos);
+  config["eos_token"] = named(v.eos);
+  config["unk_token"] = named(v.text.unk < 0 ? v.eos : v.text.unk);
+  config["clean_up_tokenization_spaces"] = false;
+  config["tokenizer_class"] =
+      v.text.pattern == Pattern::gpt2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast";
+  return config.dump(2) + "\n";
+}
+
+}  // namespace
+
+void Tokenizer::save(const fs::path& dir) const {
+  if (vocabulary_->rule == MergeRule::llama2c)
+    fail(dir.string(), "expected a BPE tokenizer to save, got a llama2.c vocabulary");
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (error) fail(dir.string(), "expected to create the folder, got: {}", error.message());
+  write_file_atomic(dir / "tokenizer_config.json", config_json(*vocabulary_));
+  write_file_atomic(dir / "tokenizer.json", tokenizer_json(*vocabulary_));
+}
+
+}  // namespace hearth

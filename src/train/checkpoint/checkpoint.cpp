@@ -1,0 +1,129 @@
+#include "train/checkpoint/checkpoint.h"
+
+#include <algorithm>
+
+#include "formats/checkpoint_dir.h"
+#include "formats/fields.h"
+#include "formats/safetensors.h"
+#include "model/files/adapter.h"
+#include "model/files/folder.h"
+#include "optim/saved_state.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
+#include "sys/parallel.h"
+#include "train/run_folder.h"
+
+namespace hearth {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+void expect_same_settings(const json& saved, const json& now,
+                          std::span<const std::string_view> free, const std::string& where) {
+  // What a checkpoint does not name is newer than its run, which went without.
+  const auto off = [](const json& v) {
+    return v.empty() || v == json(false) || v == json(0) || v == json("");
+  };
+  // A run may be extended.
+  const auto grew = [&](const std::string& key, const json& value) {
+    return (key == "steps" || key == "epochs") && saved.contains(key) && value > saved.at(key);
+  };
+  for (const auto& [key, value] : now.items())
+    if (std::ranges::find(free, key) == free.end() && !grew(key, value) &&
+        (saved.contains(key) ? saved.at(key) != value : !off(value)))
+      fail(where, "expected {} = {}, as the run began, got {}", key,
+           saved.contains(key) ? saved.at(key).dump() : "none", value.dump());
+}
+
+namespace {
+
+// One template is a file of its own; several go where they came from. Some readers prefer the key
+// of tokenizer_config.json, so one that is there says the same.
+void write_chat_template(const fs::path& dir, const nlohmann::ordered_json& chat) {
+  if (chat.is_null()) return;
+  const fs::path file = dir / "tokenizer_config.json";
+  nlohmann::ordered_json config;
+  if (fs::exists(file)) config = parse_ordered_json(read_file(file), file.string());
+  if (chat.is_string()) {
+    write_file_atomic(dir / "chat_template.jinja", chat.get<std::string>());
+    if (!config.contains("chat_template")) return;
+  }
+  config["chat_template"] = chat;
+  write_file_atomic(file, config.dump(1));
+}
+
+}  // namespace
+
+namespace {
+
+std::vector<FileDigest> write_weights(const fs::path& dir, const ModelCheckpoint& c,
+                                      ParamStore& store) {
+  store.backend().enter_thread();  // this may be a thread that in_parallel() started
+  return c.model.lora ? write_adapter(dir, c.model, store, c.base)
+                      : write_safetensors_model(dir, hf_tensors(c.model, store, store.dtype()));
+}
+
+std::vector<FileDigest> write_optimizer(const fs::path& dir,
+                                        const std::vector<TensorToWrite>& tensors,
+                                        int64_t shard_bytes) {
+  make_dirs(dir / "state");
+  auto digests = write_safetensors_shards(dir / "state", "optimizer", tensors, shard_bytes);
+  for (FileDigest& d : digests) d.file = "state/" + d.file;
+  return digests;
+}
+
+}  // namespace
+
+fs::path save_model_checkpoint(const fs::path& run, const ModelCheckpoint& c, ParamStore& store,
+                               int64_t shard_bytes) {
+  const fs::path parent = run / "checkpoints";
+  const std::string name = step_name(c.step);
+  make_dirs(parent);
+  CheckpointWriter w(parent, name);
+  if (c.tokenizer) {
+    c.tokenizer->save(w.dir());
+    write_chat_template(w.dir(), c.chat_template);
+  }
+  const int32_t bos = c.tokenizer ? c.tokenizer->bos() : -1;
+  const int32_t eos = c.tokenizer ? c.tokenizer->eos() : -1;
+  // Beside adapters too: where their answers end is what they learned, not their base.
+  write_file_atomic(w.path("generation_config.json"),
+                    hf_generation_config_json(bos, eos, c.ends, c.generation));
+  if (!c.model.lora)
+    write_file_atomic(w.path("config.json"), hf_config_json(c.model, store.dtype(), bos, eos));
+  // Before the threads start: the list makes the buffers that the store does not have yet.
+  const std::vector<TensorToWrite> optimizer = optimizer_tensors(store);
+  std::array<std::vector<FileDigest>, 2> digests;
+  in_parallel(digests.size(), [&](size_t i) {
+    digests[i] = i == 0 ? write_optimizer(w.dir(), optimizer, shard_bytes)
+                        : write_weights(w.dir(), c, store);
+  });
+  for (const auto& list : digests)
+    for (const FileDigest& d : list) w.add(d);
+  write_file_atomic(w.path("state/trainer.json"), c.trainer.dump(1));
+  const fs::path dir = w.commit();
+
+  reconcile(run, dir, c.keep);
+  return dir;
+}
+
+json load_model_checkpoint(const fs::path& dir, const ModelConfig& model, ParamStore& store) {
+  const fs::path file = dir / "state" / "trainer.json";
+  const json j = read_json(file);
+  trainer_fields(j, file.string());
+  if (has_dropped_files(dir))
+    fail(dir.string(),
+         "this checkpoint keeps only the weights of the best step, so a run cannot go on from it");
+  if (const LoraSpec& lora = model.lora; lora) {
+    const AdapterSource adapter = AdapterSource::open(dir, model);
+    if (adapter.spec().rank != lora.rank || adapter.spec().alpha != lora.alpha)
+      fail(file.string(), "expected adapters of rank {} and alpha {}, got {} and {}", lora.rank,
+           lora.alpha, adapter.spec().rank, adapter.spec().alpha);
+    adapter.load(store);
+  } else {
+    ModelSource::open(dir).load(store);
+  }
+  load_optimizer(dir / "state", store);
+  return j;
+}
+
+}  // namespace hearth

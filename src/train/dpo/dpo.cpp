@@ -1,0 +1,213 @@
+#include "train/dpo/dpo.h"
+
+#include "formats/fields.h"
+#include "sys/clock.h"
+#include "sys/files/files.h"
+#include "train/dpo/reference_sums.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using Pairs = std::vector<const Preference*>;
+
+// What is reported of pairs, in the order they come.
+struct DpoTotals {
+  double loss = 0, chosen = 0, rejected = 0, right = 0;
+  int64_t pairs = 0;
+
+  void add(const DpoPair& p) {
+    loss += p.loss, chosen += p.reward_chosen, rejected += p.reward_rejected, ++pairs;
+    // A tie is half right: before the first step every pair is one.
+    right += p.reward_chosen > p.reward_rejected    ? 1
+             : p.reward_chosen == p.reward_rejected ? 0.5
+                                                    : 0;
+  }
+  double mean(double sum) const { return sum / double(pairs); }
+  nlohmann::ordered_json json() const {
+    return {{"reward_chosen", mean(chosen)},
+            {"reward_rejected", mean(rejected)},
+            {"margin", mean(chosen - rejected)},
+            {"accuracy", mean(right)}};
+  }
+};
+
+class DpoTask : public ExampleTask {
+ public:
+  DpoTask(const DpoConfig& c, const RunSpec& spec, AlignModel& model,
+          const std::vector<Preference>& data, const Split& split)
+      : ExampleTask(c, model,
+                    {.items = split.rest.size(),
+                     .rows_per_item = 2,
+                     .reference = c.reference == DpoReference::live}),
+        config_(c),
+        spec_(spec),
+        data_(data),
+        held_(split.held),
+        train_(split.rest),
+        max_length_(model.max_length) {}
+
+  std::string_view kind() const override { return "dpo"; }
+
+  // The reference: a model that is asked beside the policy, or what it said once.
+  bool prepare() override {
+    const std::string key =
+        reference_key(open_base(config_.model, config_.lora), data_, to_dtype(config_.dtype));
+    ReferenceFile file(spec_.run / "reference.json", key, model_.resumed);
+    if (config_.reference == DpoReference::live) {
+      file.save();
+      live_ = live_reference();
+      return true;
+    }
+    if (file.sums.size() > data_.size())
+      fail("reference.json", "expected {} pairs, got {}", data_.size(), file.sums.size());
+    const bool complete = file.sums.size() == data_.size() || ask_reference(file);
+    reference_ = std::move(file.sums);
+    return complete;
+  }
+
+  std::optional<StepReport> step(StepContext& c) override {
+    const std::vector<size_t> places = chosen(c.data_step);
+    // Of a pair's gradient: its share of the mean, under fp16's loss scale.
+    const double share = double(c.scalars.loss_scale) / double(places.size());
+    StepReport r;
+    DpoTotals totals;
+    each_micro_batch(places.size(), [&](size_t begin, size_t end) {
+      std::vector<size_t> chosen;
+      for (size_t i = begin; i < end; ++i) chosen.push_back(train_[places[i]]);
+      const std::vector<PairSums> reference = reference_of(chosen);
+      const Pairs pairs = pairs_of(chosen);
+      const Logprobs policy = programs_.forward(lay_out_pairs(pairs, max_length_), begin == 0);
+      std::vector<float> d;
+      each_pair(pairs, policy, reference, [&](const Preference& p, const DpoPair& l) {
+        totals.add(l);
+        d.insert(d.end(), size_t(learned_tokens(p.chosen)), float(l.d_chosen * share));
+        d.insert(d.end(), size_t(learned_tokens(p.rejected)), float(l.d_rejected * share));
+        for (const Example* e : {&p.chosen, &p.rejected}) {
+          r.tokens += places_of(*e);
+          r.flops += double(places_of(*e)) * train_flops_per_token(model_.config, places_of(*e));
+        }
+      });
+      programs_.backward(d);
+    });
+    r.loss = totals.mean(totals.loss), r.examples = totals.pairs;
+    c.guard.update(update(), c.scalars, r.loss);
+    r.more = totals.json();
+    return r;
+  }
+
+  bool evaluates() const override { return !held_.empty(); }
+  std::optional<EvalReport> evaluate(const RunState&,
+                                     const std::function<void(const std::string&)>&) override {
+    DpoTotals totals;
+    each_micro_batch(held_.size(), [&](size_t begin, size_t end) {
+      const auto chosen = std::span(held_).subspan(begin, end - begin);
+      const std::vector<PairSums> reference = reference_of(chosen);
+      const Pairs pairs = pairs_of(chosen);
+      each_pair(pairs, programs_.score(lay_out_pairs(pairs, max_length_)), reference,
+                [&](const Preference&, const DpoPair& l) { totals.add(l); });
+    });
+    return loss_report(totals.mean(totals.loss), totals.json());
+  }
+
+ private:
+  std::unique_ptr<LiveReference> live_reference() {
+    const LogprobProgramsSpec spec = programs_spec(model_, config_);
+    if (model_.config.lora)
+      return std::make_unique<LiveReference>(model_.memory, spec, max_length_);
+    return std::make_unique<LiveReference>(open_base(config_.model, config_.lora),
+                                           model_.memory.backend, spec, max_length_);
+  }
+
+  // Asks it of the pairs that the file does not have. False: a signal came; the file keeps what was
+  // said by then.
+  bool ask_reference(ReferenceFile& file) {
+    constexpr double seconds_between_saves = 30;
+    const auto once = live_reference();
+    auto saved = Clock::now();
+    while (file.sums.size() < data_.size()) {
+      const bool stopped = spec_.stop && *spec_.stop;
+      if (stopped || seconds_since(saved) > seconds_between_saves)
+        file.save(), saved = Clock::now();
+      if (stopped) return false;
+      const size_t at = file.sums.size(), n = std::min(data_.size() - at, micro_batch());
+      Pairs pairs;
+      for (size_t i = at; i < at + n; ++i) pairs.push_back(&data_[i]);
+      for (const PairSums& p : once->sums(pairs)) file.sums.push_back(p);
+    }
+    file.save();
+    return true;
+  }
+
+  Pairs pairs_of(std::span<const size_t> chosen) const {
+    Pairs pairs;
+    for (const size_t i : chosen) pairs.push_back(&data_[i]);
+    return pairs;
+  }
+
+  // Before the policy's own pass: a live reference may share the card's scratch.
+  std::vector<PairSums> reference_of(std::span<const size_t> chosen) {
+    if (live_) return live_->sums(pairs_of(chosen));
+    std::vector<PairSums> sums;
+    for (const size_t i : chosen) sums.push_back(reference_[i]);
+    return sums;
+  }
+
+  template <class Use>
+  void each_pair(const Pairs& pairs, const Logprobs& policy, std::span<const PairSums> reference,
+                 Use use) const {
+    const std::vector<PairSums> sums = sums_of(pairs, policy.logprob);
+    const DpoSpec spec{config_.loss, config_.beta, config_.label_smoothing};
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      const Preference& p = *pairs[i];
+      use(p, dpo_pair({sums[i].chosen, reference[i].chosen, learned_tokens(p.chosen)},
+                      {sums[i].rejected, reference[i].rejected, learned_tokens(p.rejected)}, spec));
+    }
+  }
+
+  const DpoConfig& config_;
+  const RunSpec& spec_;
+  const std::vector<Preference>& data_;
+  std::vector<size_t> held_, train_;
+  int64_t max_length_;
+  std::vector<PairSums> reference_;  // of all data; empty with a live one
+  std::unique_ptr<LiveReference> live_;
+};
+
+void check_loss(const DpoConfig& c) {
+  if (!(c.beta > 0)) fail_usage("--beta", "expected a number above 0, got {}", c.beta);
+  const bool smoothed = c.loss == DpoLoss::cdpo || c.loss == DpoLoss::robust;
+  if (!(c.label_smoothing >= 0 && c.label_smoothing < 0.5))
+    fail_usage("--label-smoothing", "expected a share from 0 to below 0.5, got {}",
+               c.label_smoothing);
+  if (c.label_smoothing > 0 && !smoothed)
+    fail_usage("--label-smoothing", "expected it with --loss cdpo or robust, got {}",
+               enum_name(c.loss));
+}
+
+}  // namespace
+
+RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
+  const nlohmann::ordered_json settings = fields_to_json(c);
+  check_config(c, spec, settings);
+  check_loss(c);
+  expect_no_dropout(c.lora, "DPO");
+  AlignModel model(c, spec, backend);
+  const ExampleEncoder encoder = encoder_of(model, c);
+  Examples<Preference> data = read_preferences(c.data, encoder);
+  expect_examples(spec, data, "data", model.max_length);
+  model.carry_template(data.rendered > 0);
+  Split split = split_off(data.kept.size(), c.holdout, c.seed);
+  if (!c.val.empty()) {
+    const Examples<Preference> val = read_preferences(c.val, encoder);
+    expect_examples(spec, val, "val", model.max_length);
+    for (const Preference& p : val.kept) {
+      split.held.push_back(data.kept.size());
+      data.kept.push_back(p);
+    }
+  }
+  DpoTask task(c, spec, model, data.kept, split);
+  return run_task(spec, c, settings, model, task);
+}
+
+}  // namespace hearth

@@ -1,0 +1,97 @@
+#include "train/dpo/reference_sums.h"
+
+#include <cmath>
+
+#include "formats/json.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
+#include "train/trained_model.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+double next_sum(std::span<const float>& logprobs, const Example& e) {
+  const size_t n = size_t(learned_tokens(e));
+  double sum = 0;
+  for (const float x : logprobs.first(n)) sum += double(x);
+  logprobs = logprobs.subspan(n);
+  return sum;
+}
+
+}  // namespace
+
+TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length) {
+  std::vector<std::vector<const Example*>> rows;
+  for (const Preference* p : pairs) rows.push_back({&p->chosen}), rows.push_back({&p->rejected});
+  return lay_out(rows, common_length(rows, max_length), false);
+}
+
+std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
+                              std::span<const float> logprobs) {
+  std::vector<PairSums> all;
+  for (const Preference* p : pairs) {
+    const double chosen = next_sum(logprobs, p->chosen);
+    all.push_back({chosen, next_sum(logprobs, p->rejected)});
+  }
+  return all;
+}
+
+LiveReference::LiveReference(const ModelSource& source, Backend& backend, LogprobProgramsSpec spec,
+                             int64_t max_length)
+    : params_(std::make_unique<ParamStore>(backend, frozen(decoder_params(source.config())),
+                                           spec.dtype)),
+      memory_(std::make_unique<Memory>(backend, params_.get())),
+      programs_(std::make_unique<LogprobPrograms>(spec, *memory_)),
+      max_length_(max_length) {
+  source.load(*params_);
+}
+
+LiveReference::LiveReference(Memory& memory, LogprobProgramsSpec spec, int64_t max_length)
+    : max_length_(max_length) {
+  spec.name = "reference", spec.adapters = false;
+  programs_ = std::make_unique<LogprobPrograms>(spec, memory);
+}
+
+std::vector<PairSums> LiveReference::sums(std::span<const Preference* const> pairs) {
+  return sums_of(pairs, programs_->score(lay_out_pairs(pairs, max_length_)).logprob);
+}
+
+std::string reference_key(const ModelSource& source, std::span<const Preference> data,
+                          DType dtype) {
+  Sha256 hash;
+  hash.update(to_bytes(to_string(dtype)));
+  hash.update(to_bytes(model_digest(source)));
+  for (const Preference& p : data) add_to(hash, p.chosen), add_to(hash, p.rejected);
+  return hash.hex();
+}
+
+ReferenceFile::ReferenceFile(fs::path path, std::string for_key, bool begun)
+    : path_(std::move(path)), key_(std::move(for_key)) {
+  if (!fs::exists(path_)) return;
+  const json j = read_json(path_, {});  // grows with the data: two numbers a pair
+  if (!j.is_object() || !j.contains("key") || j["key"] != key_) {
+    if (!begun) return;
+    fail(path_.string(),
+         "expected the reference of this model and this data, got that of others: begin a new run "
+         "or give it what it began with");
+  }
+  if (!j.contains("sums")) return;
+  for (const json& p : j["sums"]) {
+    if (!p.is_array() || p.size() != 2 || !p[0].is_number() || !p[1].is_number() ||
+        !std::isfinite(p[0].get<double>()) || !std::isfinite(p[1].get<double>()))
+      fail(path_.string(), "expected sums[{}] to be two finite numbers, got {}", sums.size(),
+           in_quotes(p.dump(-1, ' ', true)));
+    sums.push_back({p[0].get<double>(), p[1].get<double>()});
+  }
+}
+
+void ReferenceFile::save() const {
+  json j{{"key", key_}};
+  for (const PairSums& p : sums) j["sums"].push_back({p.chosen, p.rejected});
+  write_file_atomic(path_, j.dump());
+}
+
+}  // namespace hearth

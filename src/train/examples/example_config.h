@@ -1,0 +1,103 @@
+// The settings of SFT and DPO. Defaults are those of the specification: AdamW (0.9, 0.999, 1e-8)
+// without weight decay, clipping at 1, linear decay of the learning rate to 0, no warmup.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/examples/templates.h"
+#include "model/lora.h"
+#include "train/config.h"
+
+namespace hearth {
+
+// The settings of SFT and DPO.
+struct AlignConfig : RunConfig {
+  AlignConfig() {
+    steps = 0, lr = 2e-5, schedule = Schedule::linear, lr_floor = 0;
+    beta2 = 0.999f, weight_decay = 0, eval_every = 0;
+  }
+  std::string model;
+  std::vector<std::string> data, val;
+  double holdout = 0;
+  int64_t max_length = 0;
+  int64_t batch = 8, accumulate = 1;
+  int64_t epochs = 3;
+  ChatForm chat_template = ChatForm::own;
+  int64_t clock = 0;
+  bool special_tokens = false;
+  double target_loss = 0;
+  LoraConfig lora;
+
+  // `data_help` says what rows the method takes.
+  template <class V>
+  void visit(V&& v, const char* data_help) {
+    v("model", model, "folder or file of the model to start from");
+    v("data", data, data_help);
+    v("val", val, "files of the same kind to validate on");
+    v("holdout", holdout, "share of the data kept from training, to validate on");
+    v("max_length", max_length, "tokens of an example; the rest is cut off; 0: 1024 at most");
+    v("batch", batch,
+      "examples, packed rows or pairs in a micro-batch; 0: steps of 8 times accumulate, in the "
+      "largest micro-batches that fit");
+    v("accumulate", accumulate, "micro-batches in an optimizer step");
+    v("epochs", epochs, "passes over the data");
+    visit_run(v, {.steps = "optimizer steps; 0: as many as the epochs have",
+                  .eval_every = "steps between validations; 0: at the start and the end",
+                  .seed = "seed of shuffling, the held-out share and dropout"});
+    v("target_loss", target_loss, "stop when the validation loss is no higher; 0: never");
+    v("chat_template", chat_template, chat_form_help);
+    v("clock", clock,
+      "seconds since 1970 that chat templates take the date from; 0: the time the run begins");
+    v("special_tokens", special_tokens,
+      "read special tokens spelled in prompts, completions or texts as tokens, not characters");
+    lora.visit(v);
+  }
+};
+
+enum class SftPacking : uint8_t { none, bfd };
+inline std::span<const std::string_view> names_of(SftPacking) {
+  static constexpr auto names = std::to_array<std::string_view>({"none", "bfd"});
+  return names;
+}
+
+struct SftConfig : AlignConfig {
+  SftPacking packing = SftPacking::bfd;
+
+  template <class V>
+  void visit(V&& v) {
+    AlignConfig::visit(v, "JSONL, a JSON list, Parquet or text to train on; patterns");
+    v("packing", packing, "bfd: whole examples into rows of max_length, best fit; or none");
+  }
+};
+
+enum class DpoLoss : uint8_t { sigmoid, hinge, ipo, cdpo, robust, sigmoid_norm };
+inline std::span<const std::string_view> names_of(DpoLoss) {
+  static constexpr auto names = std::to_array<std::string_view>(
+      {"sigmoid", "hinge", "ipo", "cdpo", "robust", "sigmoid_norm"});
+  return names;
+}
+
+enum class DpoReference : uint8_t { cached, live };
+inline std::span<const std::string_view> names_of(DpoReference) {
+  static constexpr auto names = std::to_array<std::string_view>({"cached", "live"});
+  return names;
+}
+
+struct DpoConfig : AlignConfig {
+  DpoConfig() { lr = 1e-6; }
+  DpoLoss loss = DpoLoss::sigmoid;
+  double beta = 0.1, label_smoothing = 0;
+  DpoReference reference = DpoReference::cached;
+
+  template <class V>
+  void visit(V&& v) {
+    AlignConfig::visit(v, "JSONL or a JSON list of prompts with two answers each; patterns");
+    v("loss", loss, "sigmoid, hinge, ipo, cdpo, robust or sigmoid_norm");
+    v("beta", beta, "weight of the KL penalty toward the reference model");
+    v("label_smoothing", label_smoothing, "share of labels taken for wrong: cdpo, robust");
+    v("reference", reference, "cached: its log-probabilities once, in a file; or live");
+  }
+};
+
+}  // namespace hearth

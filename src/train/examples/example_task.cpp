@@ -1,0 +1,134 @@
+#include "train/examples/example_task.h"
+
+#include "train/pretrain/pretrain.h"
+#include "train/run_folder.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t default_batch = 8;  // items of a step before accumulation
+
+// The digest of the examples knows the last three.
+constexpr std::string_view free_settings_of_examples[] = {
+    "model", "data", "val", "reference", "clock", "special_tokens", "chat_template"};
+
+ModelSource open_source(const AlignConfig& c, const RunSpec& spec) {
+  const auto checkpoint = resumed_checkpoint(spec.run, spec.resume, {});
+  return open_base(checkpoint && !c.lora.spec() ? *checkpoint : fs::path(c.model), c.lora);
+}
+
+int64_t checked_length(const AlignConfig& c, const ModelConfig& model) {
+  const int64_t length = c.max_length ? c.max_length : std::min<int64_t>(1024, model.context);
+  if (length < 2 || length > model.context)
+    fail_usage("--max-length", "expected 2 to the model's {} tokens, got {}", model.context,
+               length);
+  return length;
+}
+
+int64_t items_per_step(const AlignConfig& c) {
+  return (c.batch ? c.batch : default_batch) * c.accumulate;
+}
+
+RunTemplate open_template(TrainedModel& m, ChatForm form) {
+  m.tokenizer = tokenizer_beside(*m.source, m.config);
+  return run_template(form, m.source->tokenizer(), *m.tokenizer);
+}
+
+}  // namespace
+
+AlignModel::AlignModel(const AlignConfig& c, const RunSpec& spec, Backend& backend)
+    : TrainedModel(open_source(c, spec), c.lora, backend, to_dtype(c.dtype), c.offload),
+      chat(open_template(*this, c.chat_template)),
+      max_length(checked_length(c, config)),
+      resumed(resumed_checkpoint(spec.run, spec.resume, {}).has_value()) {
+  if (tokenizer->eos() < 0)
+    spec.tell("the tokenizer names no end of a text: none is appended to examples");
+}
+
+void AlignModel::carry_template(bool rendered) {
+  if (rendered) return carry(&chat.chat, chat.source);
+  if (!ChatTemplate::exists(source->tokenizer())) return carry(nullptr, {});
+  const RunTemplate own = run_template(ChatForm::own, source->tokenizer(), *tokenizer);
+  carry(&own.chat, own.source);
+}
+
+LogprobProgramsSpec programs_spec(const AlignModel& m, const AlignConfig& c) {
+  return {.model = m.config,
+          .name = "align",
+          .dtype = to_dtype(c.dtype),
+          .recompute = c.recompute,
+          .logits_bytes = m.memory.backend.logits_bytes(),
+          .keep_bytes = m.memory.backend.kept_logits_bytes()};
+}
+
+ExampleEncoder encoder_of(const AlignModel& m, const AlignConfig& c) {
+  return ExampleEncoder(*m.tokenizer, m.chat.chat, m.max_length, time_of(c.clock),
+                        c.special_tokens ? TextTokens::special : TextTokens::none);
+}
+
+void check_config(const AlignConfig& c, const RunSpec& spec,
+                  const nlohmann::ordered_json& settings) {
+  if (c.model.empty()) fail_usage("--model", "expected a model to start from, got none");
+  if (c.data.empty()) fail_usage("--data", "expected files to train on, got none");
+  const auto at_least = [](const char* flag, int64_t low, int64_t n) {
+    if (n < low) fail_usage(flag, "expected {} or more, got {}", low, n);
+  };
+  at_least("--batch", 0, c.batch), at_least("--accumulate", 1, c.accumulate);
+  at_least("--steps", 0, c.steps);
+  if (c.steps == 0) at_least("--epochs", 1, c.epochs);
+  if (!(c.holdout >= 0 && c.holdout < 1))
+    fail_usage("--holdout", "expected a share from 0 to below 1, got {}", c.holdout);
+  if (c.holdout > 0 && !c.val.empty())
+    fail_usage("--holdout", "expected a held-out share or --val, got both");
+  if (!(c.target_loss >= 0))
+    fail_usage("--target-loss", "expected 0 or more, got {}", c.target_loss);
+  c.check_run(c.steps ? c.steps : INT64_MAX);
+  expect_settings(spec, settings, free_settings_of_examples);
+}
+
+ExampleTask::ExampleTask(const AlignConfig& c, AlignModel& model, const Shape& shape)
+    : model_(model),
+      programs_(programs_spec(model, c), model.memory),
+      config_(c),
+      shape_(shape),
+      order_{shape.items, uint64_t(items_per_step(c)), c.seed} {
+  micro_ = c.batch ? c.batch : fitting_micro_batch();
+  const Room room = Room::of(model.memory.backend, &model.params);
+  expect_fit(
+      need(micro_), room.free_bytes,
+      fmt::format("{}--recompute block, a shorter --max-length, --dtype bf16, --lora{} needs "
+                  "less memory",
+                  micro_ > 1 ? "--batch 0 (the largest that fits), " : "",
+                  room.host_offload ? " or --offload" : ""));
+}
+
+std::span<const std::string_view> ExampleTask::free_settings() const {
+  return free_settings_of_examples;
+}
+
+// Of a micro-batch whose every place is asked about.
+MemoryNeed ExampleTask::need(int64_t micro) const {
+  const int64_t rows = micro * shape_.rows_per_item;
+  MemoryNeed n = LogprobPrograms::need(programs_spec(model_, config_),
+                                       {.B = rows,
+                                        .T = model_.max_length,
+                                        .rows = rows * model_.max_length,
+                                        .documents = shape_.documents,
+                                        .nll = shape_.nll},
+                                       config_.update_spec());
+  n.offload = config_.offload;
+  if (shape_.reference && !model_.config.lora) n.reference = n.weights;
+  return n;
+}
+
+// The most items that fit, so that a step is cut into few micro-batches.
+int64_t ExampleTask::fitting_micro_batch() const {
+  const int64_t bytes = Room::of(model_.memory.backend, &model_.params).free_bytes;
+  int64_t micro = items_per_step(config_);
+  while (micro > 1 && need(micro).total() > bytes) micro = (micro + 1) / 2;
+  return micro;
+}
+
+}  // namespace hearth

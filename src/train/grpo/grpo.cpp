@@ -1,0 +1,292 @@
+#include "train/grpo/grpo.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/fields.h"
+#include "sys/error.h"
+#include "sys/trimmed.h"
+#include "train/grpo/grpo_report.h"
+#include "train/grpo/prompt_set.h"
+#include "train/run_folder.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+// Settings that change nothing of what a run has computed so far; the digest of the prompts knows
+// of data, chat, chat_template and clock.
+constexpr std::string_view free_settings_of_grpo[] = {"model",          "data",
+                                                      "eval_write",     "eval_prompts",
+                                                      "eval_data",      "target_exact",
+                                                      "sample_every",   "reward_workers",
+                                                      "reward_timeout", "reward_failures",
+                                                      "rollout_batch",  "batch_invariant",
+                                                      "chat",           "clock",
+                                                      "reward_start",   "chat_template"};
+
+class GrpoTask : public Task {
+ public:
+  GrpoTask(const GrpoConfig& c, const RunSpec& spec, TrainedModel& model, Backend& backend)
+      : config_(c),
+        spec_(spec),
+        model_(model),
+        backend_(backend),
+        chat_{c.chat_template, model},
+        train_(c.data, 0, c, model, chat_, spec.warn),
+        rewards_(reward_spec()) {
+    if (!c.curriculum.empty()) train_.order_by(c.curriculum, c.seed);
+    // A template that asks says what closes its answers, and asks later, too.
+    const bool asked = chat_.opened.has_value();
+    model.carry(asked ? &chat_.opened->chat : nullptr,
+                asked ? chat_.opened->source : written_chat_template(model.source->tokenizer()));
+    asked_ = train_.tokens_digest(model.ends);
+    if (!c.eval_data.empty())
+      held_ = std::make_unique<PromptSet>(c.eval_data, c.eval_prompts, c, model, chat_, spec.warn);
+    rewards_.check(train_.rows());
+    if (held_) rewards_.check(held_->rows());
+  }
+
+  // False where a signal came. Programs are tried before there is a folder to clean up.
+  bool probe() { return rewards_.probe(train_.rows()[0], spec_.stop); }
+
+  std::string_view kind() const override { return "grpo"; }
+  int64_t steps() const override { return config_.steps; }
+  UpdateProgram& update() override { return stepper_->update(); }
+  std::span<const std::string_view> free_settings() const override { return free_settings_of_grpo; }
+  std::string data_digest() const override { return train_.rows_digest(); }
+  std::optional<MemoryNeed> memory_need() const override { return stepper_->memory_need(); }
+
+  // Checks the memory, too: before there is a folder.
+  void make_stepper() {
+    int64_t longest = train_.longest();
+    if (held_) longest = std::max(longest, held_->longest());
+    stepper_ = std::make_unique<GrpoStepper>(
+        GrpoStepSpec{.config = config_,
+                     .model = model_.config,
+                     .tokenizer = &*model_.tokenizer,
+                     .longest_prompt = longest,
+                     .stop_ids = model_.ends,
+                     .interrupt = spec_.stop,
+                     .load_reference = [this](ParamStore& to) { model_.source->load(to); }},
+        model_.params, backend_, rewards_);
+  }
+
+  void begin(RunState&) override {
+    state_.beta = config_.beta;
+    state_.micro_tokens = stepper_->micro_tokens();
+  }
+
+  void load(RunState& run, const StateFields& saved, bool) override {
+    if (saved.text("asked") != asked_)
+      saved.refuse("asked", "the tokenizer and the ends of texts that the run began with",
+                   "others");
+    state_ = GrpoState::from_json(saved);
+    if (state_.beta != 0 && config_.beta == 0)
+      saved.refuse("beta", "0, for this run has no reference model", state_.beta);
+    rewards_.count_on(state_.rewards, "state/trainer.json");
+    stepper_->set_micro_tokens(state_.micro_tokens);
+    stepper_->set_logits_bytes(run.logits_bytes);
+    stepper_->engine().forget();
+  }
+
+  nlohmann::json save() const override {
+    nlohmann::json j = state_.to_json();
+    j["asked"] = asked_;
+    return j;
+  }
+
+  std::optional<StepReport> step(StepContext& c) override {
+    const std::vector<EncodedPrompt> prompts = train_.of_step(c.data_step, config_);
+    RolloutBatch batch;
+    try {
+      batch = stepper_->roll_out(prompts, c.step, state_);
+    } catch (const Interrupted&) {
+      rewards_.abandon();
+      return {};
+    }
+    const StepFindings f = trained(std::move(batch), c);
+    state_.rewards = rewards_.counted();
+    if (std::ranges::count(f.advantages.rewarded, 1) > 0)
+      state_.last_reward = f.advantages.reward_mean;
+    measure(f);
+    sample_ = first_group(f, prompts[0].row->prompt, config_.group);
+    return StepReport{.loss = f.policy.loss,
+                      .tokens = f.batch.tokens,
+                      .flops = flops_of_step(f, model_.config),
+                      .lr = f.lr,
+                      .more = found_in_step(f, config_, state_, rewards_.names()),
+                      .more_perf = split_of_step(f, rewards_),
+                      .line = step_line(f, config_)};
+  }
+
+  bool evaluates() const override { return held_ != nullptr; }
+  bool evaluates_first() const override { return config_.eval_every > 0; }
+  // Greedy completions of the held-out prompts.
+  std::optional<EvalReport> evaluate(const RunState& run,
+                                     const std::function<void(const std::string&)>&) override {
+    const RolloutSpec spec = stepper_->rollout_spec(run.step);
+    std::vector<Rollout> made;
+    std::vector<GroupRewards> rewards;
+    try {
+      made = greedy_completions(stepper_->engine(), held_->prompts(), spec);
+      std::vector<std::future<GroupRewards>> scores;
+      for (const Rollout& r : made)
+        scores.push_back(
+            rewards_.submit(held_->rows()[r.prompt], {{r.text, r.completion_tokens()}}));
+      for (auto& s : scores) rewards.push_back(await_rewards(s, spec));
+    } catch (const Interrupted&) {
+      rewards_.abandon();
+      return {};
+    }
+    state_.rewards = rewards_.counted();
+    if (config_.eval_write) write_completions(made, run.step);
+    return report(made, rewards);
+  }
+  bool at_target(const RunState&) const override {
+    return config_.target_exact > 0 && state_.last_exact >= config_.target_exact;
+  }
+
+  int64_t sample_every() const override { return config_.sample_every; }
+  std::string sample() override { return sample_; }
+
+  // A run that was never told a reward, because every question failed, is no success, nor is one
+  // that ended with few.
+  void conclude(const std::string& reason, const fs::path& checkpoint) const override {
+    const std::vector<RewardFailures> failures = rewards_.failures();
+    for (const std::string& line : closing_warnings(state_, failures)) spec_.tell(line);
+    const bool some = state_.unrewarded < state_.completions || evaluations_rewarded_ > 0;
+    if (!some && rewards_.failed() > 0)
+      fail("grpo", "not one of {} completions had a reward, because the reward failed each time",
+           state_.completions);
+    if (reason != "stopped") expect_rewards_of_most(failures, checkpoint);
+  }
+
+  GrpoResult result(const RunResult& run) const {
+    GrpoResult r;
+    static_cast<RunResult&>(r) = run;
+    r.updates = int64_t(state_.version), r.completions = state_.completions;
+    r.unrewarded = state_.unrewarded, r.reward = state_.last_reward;
+    if (state_.last_exact >= 0) r.exact = state_.last_exact;
+    if (decode_s_ > 0) r.logprob_gap = gap_, r.rollout_tokens_per_s = double(decoded_) / decode_s_;
+    if (train_s_ > 0) r.train_tokens_per_s = double(fed_) / train_s_;
+    return r;
+  }
+
+ private:
+  RewardSpec reward_spec() const {
+    RewardSpec s = config_.rewards();
+    s.warn = spec_.warn;
+    return s;
+  }
+
+  // Where no update of a failed step was applied, the weights are still those of the step before.
+  StepFindings trained(RolloutBatch batch, const StepContext& c) {
+    const GrpoState before = state_;
+    try {
+      return stepper_->train_on(std::move(batch), c, state_);
+    } catch (const Error&) {
+      state_ = before;
+      throw;
+    }
+  }
+
+  void measure(const StepFindings& f) {
+    const StepSplit& s = f.seconds;
+    decode_s_ += s.decode, decoded_ += f.batch.tokens, train_s_ += s.train, fed_ += f.fed;
+    if (f.gap.most != 0 && gap_ == 0 && backend_.batch_invariant())
+      spec_.tell(fmt::format("sampler and trainer differ by up to {:.2g}, and should not on {}",
+                             f.gap.most, backend_.describe()));
+    gap_ = LogprobGap::worse(gap_, f.gap.most);
+  }
+
+  // Whether a completion has its row's answer: as the reward that knows answers says it, else by
+  // the text. Nothing where the row has none.
+  std::optional<bool> has_answer(const PromptRow& row, const Rollout& r,
+                                 const GroupRewards& rewards) const {
+    const auto answer = row.answer();
+    if (!answer) return std::nullopt;
+    const auto term = rewards_.answer_term();
+    if (!term) return trimmed(r.text) == trimmed(*answer);
+    const std::vector<double>& had = rewards.parts[*term];
+    return !had.empty() && had[0] == 1;
+  }
+
+  // The mean reward, and the share that has the answer.
+  EvalReport report(const std::vector<Rollout>& made, const std::vector<GroupRewards>& rewards) {
+    double reward = 0;
+    int64_t exact = 0, answers = 0, rewarded = 0;
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (const auto x = rewards[i].total[0]) reward += *x, ++rewarded;
+      if (const auto right = has_answer(held_->rows()[i], made[i], rewards[i]))
+        ++answers, exact += *right;
+    }
+    evaluations_rewarded_ += rewarded;
+    EvalReport r{.higher_is_better = true, .name = "eval reward"};
+    if (rewarded) r.value = reward / double(rewarded);
+    r.found = {{"eval_reward", r.value ? ordered_json(*r.value) : ordered_json()},
+               {"eval_prompts", made.size()},
+               {"eval_unrewarded", int64_t(made.size()) - rewarded}};
+    r.line =
+        fmt::format("evaluation: reward {}", r.value ? fmt::format("{:.4f}", *r.value) : "none");
+    if (answers == 0) return r;
+    state_.last_exact = double(exact) / double(answers);
+    r.found["eval_exact"] = state_.last_exact;
+    r.line += fmt::format(", exact {:.4f}", state_.last_exact);
+    return r;
+  }
+
+  // The rows with what the model made of them; a completion they had becomes the reference.
+  void write_completions(const std::vector<Rollout>& made, int64_t step) const {
+    AtomicFile file(spec_.run / fmt::format("eval-{}.jsonl", step));
+    for (const Rollout& r : made) {
+      const PromptRow& row = held_->rows()[r.prompt];
+      nlohmann::json out = row.row;
+      if (out.contains("completion") && !out.contains("reference"))
+        out["reference"] = out["completion"];
+      out["prompt"] = row.prompt, out["completion"] = r.text;
+      using Bad = nlohmann::json::error_handler_t;
+      file.write(to_bytes(out.dump(-1, ' ', false, Bad::replace) + "\n"));
+    }
+    file.commit();
+  }
+
+  const GrpoConfig& config_;
+  const RunSpec& spec_;
+  TrainedModel& model_;
+  Backend& backend_;
+  LazyTemplate chat_;
+  PromptSet train_;
+  std::unique_ptr<PromptSet> held_;  // null: no evaluation
+  Rewards rewards_;                  // after the rows it may still read: it goes first
+  std::unique_ptr<GrpoStepper> stepper_;
+  std::string asked_;  // digest of what the model is given
+  GrpoState state_;
+  std::string sample_;
+  double decode_s_ = 0, train_s_ = 0, gap_ = 0;  // of this process
+  int64_t decoded_ = 0, fed_ = 0, evaluations_rewarded_ = 0;
+};
+
+}  // namespace
+
+GrpoResult grpo(const GrpoConfig& c, const RunSpec& spec, Backend& backend) {
+  c.check();
+  const ordered_json settings = fields_to_json(c);
+  expect_settings(spec, settings, free_settings_of_grpo);
+  TrainedModel model(open_base(c.model, c.lora), c.lora, backend, to_dtype(c.dtype), c.offload);
+  model.tokenizer = tokenizer_beside(*model.source, model.config);
+  if (c.beta > 0) model.base = model_digest(*model.source);
+  GrpoTask task(c, spec, model, backend);
+  if (!task.probe()) {
+    RunResult nothing;
+    nothing.reason = "stopped";
+    return task.result(nothing);
+  }
+  task.make_stepper();
+  return task.result(run_task(spec, c, settings, model, task));
+}
+
+}  // namespace hearth

@@ -1,0 +1,245 @@
+#include "train/grpo/grpo_step.h"
+
+#include <algorithm>
+
+#include "data/permutation.h"
+#include "infer/block_pool.h"
+#include "infer/runner.h"
+#include "sys/clock.h"
+#include "sys/error.h"
+#include "train/pretrain/pretrain.h"
+
+namespace hearth {
+namespace {
+
+void add_update(StepFindings& f, const PolicyStep& p) {
+  f.policy.loss += p.loss, f.policy.entropy += p.entropy;
+  f.policy.kl += p.kl, f.policy.kl_old += p.kl_old;
+  f.policy.clip_low += p.clip_low, f.policy.clip_high += p.clip_high;
+  f.policy.tokens += p.tokens, f.fed += p.fed;
+  f.policy.update = p.update;
+  ++f.updates;
+}
+
+}  // namespace
+
+GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& backend,
+                         Rewards& rewards)
+    : spec_(spec),
+      config_(spec.config),
+      model_(spec.model),
+      store_(store),
+      backend_(backend),
+      rewards_(rewards),
+      memory_(backend, &store) {
+  programs_spec_ = {.model = model_,
+                    .name = "grpo",
+                    .dtype = store.dtype(),
+                    .recompute = config_.recompute,
+                    .temperature = config_.temperature,
+                    .entropy = true,
+                    .logits_bytes = backend_.logits_bytes(),
+                    .keep_bytes = backend_.kept_logits_bytes()};
+  programs_ = std::make_unique<LogprobPrograms>(programs_spec_, memory_);
+  if (config_.beta > 0) make_reference(programs_spec_);
+  micro_tokens_ = config_.micro_tokens ? config_.micro_tokens : fitting_micro_tokens();
+  expect_fit(need(micro_tokens_), room(),
+             fmt::format("{}a smaller --rollout-batch, --recompute block, a shorter "
+                         "--max-completion, --lora{} needs less memory",
+                         config_.micro_tokens ? "--micro-tokens 0 (the most that fit), " : "",
+                         backend_.has_host_offload() ? " or --offload" : ""));
+  make_engine();
+}
+
+// With adapters it is their base, in the same store; else it has weights of its own.
+void GrpoStepper::make_reference(LogprobProgramsSpec spec) {
+  spec.name = "reference", spec.entropy = false, spec.adapters = false;
+  if (!model_.lora) {
+    reference_store_ =
+        std::make_unique<ParamStore>(backend_, frozen(decoder_params(model_)), store_.dtype());
+    spec_.load_reference(*reference_store_);
+    reference_memory_ = std::make_unique<Memory>(backend_, reference_store_.get());
+  }
+  reference_ =
+      std::make_unique<LogprobPrograms>(spec, reference_memory_ ? *reference_memory_ : memory_);
+}
+
+// Room for every sequence of a batch at its longest: the rest of a card is for training.
+EngineSpec GrpoStepper::engine_spec() const {
+  EngineSpec s;
+  s.context = std::min(model_.context, spec_.longest_prompt + config_.max_completion);
+  s.max_batch = config_.rollout_batch ? config_.rollout_batch
+                                      : std::min<int64_t>(config_.prompts * config_.group, 512);
+  // All prompts at once, if they are not many: those that come in between others' tokens end after
+  // them, too, in steps of ever fewer rows.
+  s.step_tokens = std::clamp<int64_t>(config_.prompts * spec_.longest_prompt, 512, 8192);
+  s.step_tokens = std::max(s.step_tokens, s.max_batch);
+  const int64_t blocks = (s.max_batch + config_.prompts) * blocks_for(s.context);
+  s.cache_bytes = std::min(blocks * Runner::block_bytes(model_, store_.dtype()),
+                           int64_t(0.4 * double(backend_.free_bytes())));
+  s.tokenizer = spec_.tokenizer;
+  return s;
+}
+
+void GrpoStepper::make_engine() {
+  const EngineSpec s = engine_spec();
+  cache_bytes_ = s.cache_bytes;
+  engine_ = std::make_unique<Engine>(model_, store_, backend_, s);
+}
+
+// Of completions of full length.
+MemoryNeed GrpoStepper::need(int64_t micro_tokens) const {
+  const EngineSpec engine = engine_spec();
+  const int64_t B = std::max<int64_t>(1, micro_tokens / engine.context);
+  MemoryNeed n = LogprobPrograms::need(
+      programs_spec_,
+      {.B = B, .T = engine.context, .rows = B * std::min(config_.max_completion, engine.context)},
+      config_.update_spec());
+  n.offload = config_.offload;
+  if (reference_store_) n.reference = reference_store_->part_bytes(Part::weight);
+  n.cache = cache_bytes_ ? cache_bytes_ : engine.cache_bytes;
+  return n;
+}
+
+// For everything that need() counts: the weights are there already.
+int64_t GrpoStepper::room() const {
+  return Room::of(backend_, &store_).free_bytes +
+         (reference_store_ ? reference_store_->part_bytes(Part::weight) : 0);
+}
+
+UpdateProgram& GrpoStepper::update() {
+  if (!update_) update_ = std::make_unique<UpdateProgram>("grpo", memory_, config_.update_spec());
+  return *update_;
+}
+
+// The whole step at once, or as much of it as fits beside the engine.
+int64_t GrpoStepper::fitting_micro_tokens() const {
+  const EngineSpec engine = engine_spec();
+  int64_t tokens = config_.prompts * config_.group * engine.context;
+  while (tokens > engine.context && need(tokens).total() > room()) tokens /= 2;
+  return std::max(tokens, engine.context);
+}
+
+RolloutSpec GrpoStepper::rollout_spec(int64_t step) const {
+  return {.group = config_.group,
+          .max_tokens = config_.max_completion,
+          .temperature = config_.temperature,
+          .stop = config_.stop,
+          .stop_ids = spec_.ignore_eos ? std::vector<int32_t>() : spec_.stop_ids,
+          .ignore_eos = spec_.ignore_eos,
+          .seed = mix64(mix64(config_.seed) ^ uint64_t(step)),
+          .interrupt = spec_.interrupt};
+}
+
+RolloutBatch GrpoStepper::roll_out(std::span<const EncodedPrompt> prompts, int64_t step,
+                                   const GrpoState& state) {
+  return make_rollouts(*engine_, prompts, rewards_, rollout_spec(step), state.version);
+}
+
+StepFindings GrpoStepper::step(std::span<const EncodedPrompt> prompts, const StepContext& c,
+                               GrpoState& state) {
+  return train_on(roll_out(prompts, c.step, state), c, state);
+}
+
+StepFindings GrpoStepper::train_on(RolloutBatch batch, const StepContext& c, GrpoState& state) {
+  if (batch.version != state.version)
+    fail("grpo", "expected rollouts of the weights after {} updates, got those after {}",
+         state.version, batch.version);
+  const auto begin = Clock::now();
+  StepFindings f;
+  f.batch = std::move(batch);
+  f.seconds.decode = f.batch.decode_s, f.seconds.reward = f.batch.reward_s;
+  f.advantages = advantages(f.batch.rewards,
+                            {.scale = config_.scale,
+                             .baseline = config_.baseline,
+                             .group = config_.group,
+                             .ema_decay = config_.ema_decay},
+                            state.ema);
+  f.beta = state.beta;
+  f.lr = c.lr;
+  const auto scoring = Clock::now();
+  const std::vector<PolicySample> samples = samples_of(f, state);
+  f.seconds.score = seconds_since(scoring);
+  const auto training = Clock::now();
+  update_weights(f, samples, c, state);
+  f.seconds.train = seconds_since(training);
+  if (config_.kl_target > 0 && f.updates > 0)
+    state.beta = adapted_beta(state.beta, f.policy.kl, config_.kl_target);
+  state.completions += int64_t(f.batch.rollouts.size());
+  state.unrewarded += std::ranges::count(f.advantages.rewarded, 0);
+  f.seconds.total = f.seconds.decode + f.seconds.reward + seconds_since(begin);
+  return f;
+}
+
+// Completions that have a reward and something to teach, with what their loss needs.
+std::vector<PolicySample> GrpoStepper::samples_of(StepFindings& f, const GrpoState& state) {
+  const bool all = config_.train_equal || state.beta > 0;
+  std::vector<PolicySample> samples;
+  std::vector<const Rollout*> rollouts;
+  for (size_t i = 0; i < f.batch.rollouts.size(); ++i) {
+    if (!f.advantages.rewarded[i] || (!all && f.advantages.values[i] == 0)) continue;
+    rollouts.push_back(&f.batch.rollouts[i]);
+    samples.push_back({.rollout = rollouts.back(), .advantage = f.advantages.values[i]});
+  }
+  if (samples.empty()) return samples;
+  if (config_.importance_cap > 0) {
+    auto trainer = score_rollouts(*programs_, rollouts, micro_tokens_, model_.context);
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const std::vector<float>& sampler = rollouts[i]->logprobs;
+      f.gap.add(trainer[i], sampler);
+      samples[i].weights = importance_weights(
+          std::vector<double>(trainer[i].begin(), trainer[i].end()),
+          std::vector<double>(sampler.begin(), sampler.end()), config_.importance_cap);
+      samples[i].old = std::move(trainer[i]);
+    }
+  }
+  if (state.beta > 0) {
+    auto reference = score_rollouts(*reference_, rollouts, micro_tokens_, model_.context);
+    for (size_t i = 0; i < samples.size(); ++i) samples[i].reference = std::move(reference[i]);
+  }
+  return samples;
+}
+
+void GrpoStepper::update_weights(StepFindings& f, const std::vector<PolicySample>& samples,
+                                 const StepContext& c, GrpoState& state) {
+  if (samples.empty()) return;
+  const int64_t parts = std::min<int64_t>(config_.mini_batches, int64_t(samples.size()));
+  int64_t rewarded = 0, tokens = 0;
+  for (size_t i = 0; i < f.batch.rollouts.size(); ++i)
+    if (f.advantages.rewarded[i]) ++rewarded, tokens += f.batch.rollouts[i].completion_tokens();
+  const PolicySpec spec{.micro_tokens = micro_tokens_,
+                        .loss = config_.loss(f.beta),
+                        .generation_tokens = f.batch.tokens,
+                        .completions = double(rewarded) / double(parts),
+                        .tokens = double(tokens) / double(parts)};
+  for (int64_t pass = 0; pass < config_.mu; ++pass)
+    for (int64_t part = 0; part < parts; ++part) {
+      // At the first update the weights are still those that sampled.
+      LogprobGap* gap = f.updates == 0 && config_.importance_cap == 0 ? &f.gap : nullptr;
+      std::vector<PolicySample> some;
+      if (parts > 1) some = part_of(samples, c.step, pass, part, parts);
+      Scalars s = c.scalars;
+      s.step = uint32_t(state.version), s.loss_scale = c.guard.loss_scale();
+      add_update(f, policy_step(*programs_, update(), c.guard, parts > 1 ? some : samples, spec, s,
+                                model_.context, gap));
+      ++state.version;
+    }
+  engine_->forget();
+  for (double* x : {&f.policy.loss, &f.policy.entropy, &f.policy.kl, &f.policy.kl_old,
+                    &f.policy.clip_low, &f.policy.clip_high})
+    *x /= double(f.updates);
+}
+
+std::vector<PolicySample> GrpoStepper::part_of(const std::vector<PolicySample>& samples,
+                                               int64_t step, int64_t pass, int64_t part,
+                                               int64_t parts) const {
+  const uint64_t n = samples.size();
+  const Permutation order(n, config_.seed, mix64(uint64_t(step)) + uint64_t(pass));
+  std::vector<PolicySample> some;
+  for (uint64_t i = uint64_t(part) * n / uint64_t(parts);
+       i < uint64_t(part + 1) * n / uint64_t(parts); ++i)
+    some.push_back(samples[size_t(order(i))]);
+  return some;
+}
+
+}  // namespace hearth

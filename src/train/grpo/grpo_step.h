@@ -1,0 +1,91 @@
+// One step of GRPO: rollouts, rewards, advantages, updates; with all that a step finds. The engine
+// and the training programs stand on one ParamStore.
+#pragma once
+
+#include "train/grpo/grpo_config.h"
+#include "train/grpo/grpo_state.h"
+#include "train/grpo/policy.h"
+#include "train/task.h"
+
+namespace hearth {
+
+// Seconds of the parts of a step.
+struct StepSplit {
+  double decode = 0, reward = 0, score = 0, train = 0, total = 0;
+};
+
+// What a step found, for the log.
+struct StepFindings {
+  RolloutBatch batch;
+  Advantages advantages;
+  LogprobGap gap;
+  PolicyStep policy;  // means over the updates of the step
+  int64_t updates = 0, fed = 0;
+  double lr = 0, beta = 0;
+  StepSplit seconds;
+};
+
+struct GrpoStepSpec {
+  const GrpoConfig& config;
+  const ModelConfig& model;  // resolved
+  const Tokenizer* tokenizer = nullptr;
+  int64_t longest_prompt = 0;
+  std::vector<int32_t> stop_ids = {};  // tokens that end a completion, beside the end of text
+  bool ignore_eos = false;             // every completion runs to the limit: for measuring
+  const std::atomic<int>* interrupt = nullptr;  // not 0: rollouts under way end with Interrupted
+  // Fills the store of the reference, which only a beta above 0 makes, and adapters spare.
+  std::function<void(ParamStore&)> load_reference = {};
+};
+
+class GrpoStepper {
+ public:
+  GrpoStepper(const GrpoStepSpec&, ParamStore&, Backend&, Rewards&);
+
+  // Rollouts of step `step` with their rewards, stamped with the state's version of the weights.
+  RolloutBatch roll_out(std::span<const EncodedPrompt>, int64_t step, const GrpoState&);
+  // Updates the weights and counts in the state. Rollouts of other weights than the present ones
+  // are an error: they are never trained on.
+  StepFindings train_on(RolloutBatch, const StepContext&, GrpoState&);
+  StepFindings step(std::span<const EncodedPrompt>, const StepContext&, GrpoState&);  // both
+
+  Engine& engine() { return *engine_; }
+  UpdateProgram& update();  // made when first used: a plan counts its buffers as free
+  // Bytes by part of the whole: training in micro-batches of micro_tokens(), a reference, the
+  // cache.
+  MemoryNeed memory_need() const { return need(micro_tokens_); }
+  int64_t micro_tokens() const { return micro_tokens_; }
+  void set_micro_tokens(int64_t n) { micro_tokens_ = n; }
+  void set_logits_bytes(int64_t n) { programs_->set_logits_bytes(n); }
+  RolloutSpec rollout_spec(int64_t step) const;
+
+ private:
+  void make_reference(LogprobProgramsSpec);
+  void make_engine();
+  EngineSpec engine_spec() const;
+  MemoryNeed need(int64_t micro_tokens) const;
+  int64_t fitting_micro_tokens() const;
+  int64_t room() const;  // bytes
+  std::vector<PolicySample> samples_of(StepFindings&, const GrpoState&);
+  void update_weights(StepFindings&, const std::vector<PolicySample>&, const StepContext&,
+                      GrpoState&);
+  std::vector<PolicySample> part_of(const std::vector<PolicySample>&, int64_t step, int64_t pass,
+                                    int64_t part, int64_t parts) const;
+
+  GrpoStepSpec spec_;
+  LogprobProgramsSpec programs_spec_;
+  const GrpoConfig& config_;
+  const ModelConfig& model_;
+  ParamStore& store_;
+  Backend& backend_;
+  Rewards& rewards_;
+  Memory memory_;
+  std::unique_ptr<LogprobPrograms> programs_, reference_;
+  std::unique_ptr<UpdateProgram> update_;
+  std::unique_ptr<ParamStore> reference_store_;  // with beta and no adapters
+  std::unique_ptr<Memory> reference_memory_;
+  std::unique_ptr<Engine> engine_;
+  int64_t cache_bytes_ = 0;   // of the engine
+  int64_t micro_tokens_ = 0;  // through the model at a time in training
+};
+
+}  // namespace hearth

@@ -1,0 +1,167 @@
+#include "train/grpo/policy.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+namespace hearth {
+namespace {
+
+// What the model is fed of a completion: all but its last token.
+int64_t fed_length(const Rollout& r) { return int64_t(r.tokens.size()) - 1; }
+
+// Lengths in steps: few shapes of programs serve all, and little of a row is padding.
+int64_t padded_tokens(int64_t n, int64_t context) {
+  const int64_t step = n <= 16 ? 2 : n <= 32 ? 4 : n <= 64 ? 8 : n <= 256 ? 16 : 64;
+  return std::min((n + step - 1) / step * step, context);
+}
+
+// Numbers of sequences in steps too: how many completions have something to teach is another number
+// at every step, and each number met would be a program of its own.
+int64_t sequence_step(int64_t n) {
+  return std::max<int64_t>(1, int64_t(std::bit_ceil(uint64_t(n))) / 16);
+}
+int64_t padded_sequences(int64_t n) {
+  const int64_t step = sequence_step(n);
+  return (n + step - 1) / step * step;
+}
+
+// What the loss of a micro-batch needs beside its log-probabilities; `tokens` are those of the
+// step.
+PolicyBatch policy_batch(std::span<const PolicySample> samples, std::span<const size_t> micro,
+                         const PolicySpec& spec, int64_t tokens) {
+  PolicyBatch b;
+  b.step_completions = spec.completions > 0 ? spec.completions : double(samples.size());
+  b.step_tokens = spec.tokens > 0 ? spec.tokens : double(tokens);
+  b.generation_tokens = spec.generation_tokens;
+  const auto append = [](std::vector<double>& to, const auto& v) {
+    to.insert(to.end(), v.begin(), v.end());
+  };
+  for (const size_t i : micro) {
+    const PolicySample& s = samples[i];
+    b.lengths.push_back(s.rollout->completion_tokens());
+    b.advantages.push_back(s.advantage);
+    append(b.old, s.old.empty() ? s.rollout->logprobs : s.old);
+    append(b.reference, s.reference);
+    append(b.weights, s.weights);
+  }
+  b.now.resize(b.old.size());  // touched, so that the log-probabilities find it there
+  return b;
+}
+
+void add_gap(LogprobGap& gap, std::span<const float> trainer,
+             std::span<const Rollout* const> rollouts) {
+  size_t at = 0;
+  for (const Rollout* r : rollouts) {
+    gap.add(trainer.subspan(at, r->logprobs.size()), r->logprobs);
+    at += r->logprobs.size();
+  }
+}
+
+}  // namespace
+
+void LogprobGap::add(std::span<const float> trainer, std::span<const float> sampler) {
+  for (size_t i = 0; i < trainer.size(); ++i) {
+    const double gap = std::abs(double(trainer[i]) - double(sampler[i]));
+    most = worse(most, gap);
+    sum += gap, ++tokens;
+  }
+}
+
+std::vector<std::vector<size_t>> micro_batches(std::span<const Rollout* const> all, int64_t tokens,
+                                               int64_t context) {
+  std::vector<size_t> order(all.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return fed_length(*all[i]); });
+  std::vector<std::vector<size_t>> batches;
+  for (size_t at = 0; at < order.size();) {
+    const int64_t T = padded_tokens(fed_length(*all[order[at]]), context);
+    const int64_t most = std::max<int64_t>(1, tokens / T);
+    const size_t B = std::min(order.size() - at, size_t(most - most % sequence_step(most)));
+    batches.emplace_back(order.begin() + ptrdiff_t(at), order.begin() + ptrdiff_t(at + B));
+    at += B;
+  }
+  return batches;
+}
+
+TokenBatch token_batch(std::span<const Rollout* const> rollouts, int64_t context) {
+  TokenBatch b;
+  int64_t longest = 1;
+  for (const Rollout* r : rollouts) longest = std::max(longest, fed_length(*r));
+  b.B = padded_sequences(int64_t(rollouts.size())), b.T = padded_tokens(longest, context);
+  b.tokens.assign(size_t(b.B * b.T), 0);
+  int64_t asked = 0;
+  for (const Rollout* r : rollouts) asked += r->completion_tokens();
+  b.rows.reserve(size_t(asked)), b.targets.reserve(size_t(asked));
+  for (int64_t i = 0; i < int64_t(rollouts.size()); ++i) {
+    const Rollout& r = *rollouts[size_t(i)];
+    std::copy_n(r.tokens.begin(), fed_length(r), b.tokens.begin() + i * b.T);
+    b.targets.insert(b.targets.end(), r.tokens.begin() + r.prompt_tokens, r.tokens.end());
+    for (int64_t t = r.prompt_tokens; t < int64_t(r.tokens.size()); ++t)
+      b.rows.push_back(int32_t(i * b.T + t - 1));
+  }
+  return b;
+}
+
+std::vector<std::vector<float>> score_rollouts(LogprobPrograms& programs,
+                                               std::span<const Rollout* const> rollouts,
+                                               int64_t micro_tokens, int64_t context) {
+  std::vector<std::vector<float>> all(rollouts.size());
+  for (const std::vector<size_t>& micro : micro_batches(rollouts, micro_tokens, context)) {
+    std::vector<const Rollout*> of;
+    for (const size_t i : micro) of.push_back(rollouts[i]);
+    const Logprobs p = programs.score(token_batch(of, context));
+    auto next = p.logprob.begin();
+    for (const size_t i : micro) {
+      const auto end = next + ptrdiff_t(rollouts[i]->completion_tokens());
+      all[i].assign(next, end);
+      next = end;
+    }
+  }
+  return all;
+}
+
+PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update, StepGuard& guard,
+                       std::span<const PolicySample> samples, const PolicySpec& spec,
+                       const Scalars& scalars, int64_t context, LogprobGap* gap) {
+  std::vector<const Rollout*> rollouts;
+  PolicyStep step;
+  for (const PolicySample& s : samples) {
+    rollouts.push_back(s.rollout);
+    step.tokens += s.rollout->completion_tokens();
+  }
+  bool first = true;
+  for (const std::vector<size_t>& micro : micro_batches(rollouts, spec.micro_tokens, context)) {
+    std::vector<const Rollout*> of;
+    for (const size_t i : micro) of.push_back(rollouts[i]);
+    const TokenBatch tokens = token_batch(of, context);
+    programs.begin(tokens, first);
+    first = false;
+    // The device computes while the host does all that waits for no log-probability, and again,
+    // after backward(), all that no gradient waits for.
+    PolicyBatch b = policy_batch(samples, micro, spec, step.tokens);
+    std::vector<double> room(b.now.size());
+    const std::span<const float> now = programs.logprob();
+    b.now.assign(now.begin(), now.end());
+    PolicyLoss loss = policy_loss(b, spec.loss, std::move(room));
+    if (scalars.loss_scale != 1)  // fp16
+      for (double& d : loss.dnow) d *= double(scalars.loss_scale);
+    programs.backward(loss.dnow);
+
+    if (gap) add_gap(*gap, now, of);
+    const double share = double(b.now.size()) / double(step.tokens);
+    const double ratios = spec.loss.ratio == RatioLevel::sequence
+                              ? double(b.lengths.size()) / double(samples.size())
+                              : share;
+    step.loss += loss.loss;
+    step.kl += share * loss.kl, step.kl_old += share * kl_to_sampler(b);
+    step.clip_low += ratios * loss.clip_low, step.clip_high += ratios * loss.clip_high;
+    for (const float h : programs.entropy()) step.entropy += double(h) / double(step.tokens);
+    step.fed += tokens.B * tokens.T;
+  }
+  step.update = guard.update(update, scalars, step.loss);
+  return step;
+}
+
+}  // namespace hearth

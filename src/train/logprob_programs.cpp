@@ -1,0 +1,204 @@
+#include "train/logprob_programs.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "sys/error.h"
+
+namespace hearth {
+namespace {
+
+constexpr int32_t no_target = -100;
+// Of the room there is, for an arena with logits kept: the rest is kernels' scratch, and what the
+// arena of a reference may yet grow by.
+constexpr double arena_share = 0.75;
+constexpr int64_t row_step = 64;  // buffers of rows are of a multiple of it: few programs serve all
+
+// No branch in the loop, so that a batch of a hundred thousand takes microseconds.
+void expect_below(std::span<const int32_t> ids, int64_t limit, const char* what) {
+  bool outside = false;
+  for (const int32_t id : ids) outside |= id < 0 || id >= limit;
+  if (!outside) return;
+  const auto bad = std::ranges::find_if(ids, [&](int32_t id) { return id < 0 || id >= limit; });
+  fail("logprob", "expected {} below {}, got {}", what, limit, *bad);
+}
+
+void check(const TokenBatch& b, const ModelConfig& model) {
+  const size_t n = size_t(b.B * b.T);
+  const auto fits = [&](const std::vector<int32_t>& v) { return v.empty() || v.size() == n; };
+  if (n == 0 || b.tokens.size() != n || !fits(b.positions) || !fits(b.documents))
+    fail("logprob", "expected {} x {} tokens, got {}", b.B, b.T, b.tokens.size());
+  if (b.rows.empty() || b.rows.size() != b.targets.size())
+    fail("logprob", "expected a target for each row, got {} for {} rows", b.targets.size(),
+         b.rows.size());
+  expect_below(b.rows, int64_t(n), "rows");
+  expect_below(b.tokens, model.vocab, "tokens");
+  expect_below(b.targets, model.vocab, "tokens");
+}
+
+}  // namespace
+
+LogprobPrograms::LogprobPrograms(const LogprobProgramsSpec& spec, Memory& memory)
+    : spec_(spec), memory_(memory) {
+  spec_.model = spec.model.resolve();
+}
+
+// Logits are kept only where there is room for them: what fits without them runs.
+Tape LogprobPrograms::record(const std::string& name, const Key& key) const {
+  if (spec_.keep_bytes > 0 && (key.kind == Kind::first || key.kind == Kind::next)) {
+    Tape t = record(spec_, name, key, spec_.keep_bytes), planned = t;
+    prune(planned);
+    alias(planned);
+    if (double(plan(planned).arena_bytes) <= arena_share * double(memory_.room())) return t;
+  }
+  return record(spec_, name, key, 0);
+}
+
+Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string& name,
+                             const Key& key, int64_t keep_bytes) {
+  const bool nll = key.kind == Kind::nll_first || key.kind == Kind::nll_next;
+  Tape t(spec.dtype, name);
+  t.trains = key.kind != Kind::score;
+  t.accumulate = key.kind == Kind::next || key.kind == Kind::nll_next;
+  const DecoderInputs in = declare_inputs(t, key.B, key.T, key.documents);
+  const Var x = decoder(t, spec.model, in,
+                        {.recompute = spec.recompute, .dropout = nll, .adapters = spec.adapters});
+  const Var wanted = gather_rows(t, x, t.input("rows", {1, key.rows}, DType::i32));
+  const Var targets = t.input("targets", {1, key.rows}, DType::i32);
+  const Var w = head_weight(t, spec.model);
+  if (nll) {
+    head_loss(
+        t, wanted, w, targets,
+        {.softcap = spec.model.logit_softcap, .chunk_bytes = spec.logits_bytes, .grad = true});
+  } else {
+    const Var y = head_logprob(t, wanted, w, targets,
+                               {.softcap = spec.model.logit_softcap,
+                                .temperature = spec.temperature,
+                                .entropy = spec.entropy,
+                                .chunk_bytes = spec.logits_bytes,
+                                .keep_bytes = keep_bytes});
+    if (t.trains) t.host_grad(y, "dlogprob");
+  }
+  if (t.trains) differentiate(t);
+  return t;
+}
+
+MemoryNeed LogprobPrograms::need(const LogprobProgramsSpec& spec, const BatchSize& s,
+                                 const UpdateSpec& update) {
+  LogprobProgramsSpec resolved = spec;
+  resolved.model = spec.model.resolve();
+  const Key key{s.B, s.T, s.rows, s.documents, s.nll ? Kind::nll_first : Kind::first};
+  return memory_need(record(resolved, "need", key, 0), update);
+}
+
+// 0 .. T - 1 in each of B sequences.
+std::span<const int32_t> LogprobPrograms::counted_positions(int64_t B, int64_t T) {
+  if (counted_T_ != T) counted_.clear();
+  counted_T_ = T;
+  for (int64_t b = int64_t(counted_.size()) / T; b < B; ++b)
+    for (int64_t t = 0; t < T; ++t) counted_.push_back(int32_t(t));
+  return std::span(counted_).first(size_t(B * T));
+}
+
+// The program for a batch, with its inputs written.
+LogprobPrograms::Program& LogprobPrograms::prepare(const TokenBatch& b, Kind kind) {
+  check(b, spec_.model);
+  // Whole eighths of a power of two: rows of any number are met by few programs.
+  const int64_t n = int64_t(b.rows.size());
+  const int64_t step = std::max(row_step, int64_t(std::bit_ceil(uint64_t(n))) / 8);
+  const int64_t rows = (n + step - 1) / step * step;
+  const bool documents = !b.documents.empty();
+  const Key key{b.B, b.T, rows, documents, kind};
+  Program& p = programs_[key];
+  if (!p.exec) {
+    // Programs of one shape share their buffers.
+    const std::string name =
+        fmt::format("{} {}x{} {}{}", spec_.name, b.B, b.T, rows, documents ? " documents" : "");
+    p = {name + ".", std::make_unique<Exec>(record(name, key), memory_), rows};
+  }
+  const auto write = [&](const char* what, std::span<const int32_t> v) {
+    memory_.state.write<int32_t>(p.prefix + what, v);
+  };
+  write("tokens", b.tokens);
+  write("positions", b.positions.empty() ? counted_positions(b.B, b.T) : b.positions);
+  if (documents) write("documents", b.documents);
+  const auto write_padded = [&](const char* what, const std::vector<int32_t>& v, int32_t with) {
+    padded_ = v;
+    padded_.resize(size_t(rows), with);
+    write(what, padded_);
+  };
+  write_padded("rows", b.rows, -1);
+  write_padded("targets", b.targets, no_target);
+  return p;
+}
+
+std::vector<float> LogprobPrograms::read(const Program& p, const char* what, size_t rows) {
+  std::vector<float> v(size_t(p.rows));
+  memory_.state.read<float>(p.prefix + what, v);
+  v.resize(rows);
+  return v;
+}
+
+Logprobs LogprobPrograms::read(const Program& p, size_t rows) {
+  memory_.backend.synchronize();
+  return {read(p, "logprob", rows),
+          spec_.entropy ? read(p, "entropy", rows) : std::vector<float>()};
+}
+
+Logprobs LogprobPrograms::score(const TokenBatch& b) {
+  Program& p = prepare(b, Kind::score);
+  pending_ = nullptr;  // its activations are overwritten
+  p.exec->run();
+  return read(p, b.rows.size());
+}
+
+void LogprobPrograms::fetch(Arrival& a, const Program& p, const char* what, size_t rows) {
+  const int64_t most = p.rows * int64_t(sizeof(float));
+  if (a.bytes < most) a = {memory_.backend.make_transfer(most), most};
+  a.transfer->begin(memory_.state.find(p.prefix + what).data, int64_t(rows * sizeof(float)));
+}
+
+std::span<const float> LogprobPrograms::arrived(Arrival& a) const {
+  if (!a.transfer) fail("logprob", "expected a forward pass that finds this, got none");
+  return {reinterpret_cast<const float*>(a.transfer->wait()), begun_rows_};
+}
+
+void LogprobPrograms::begin(const TokenBatch& b, bool first) {
+  Program& p = prepare(b, first ? Kind::first : Kind::next);
+  p.exec->run_part(0);
+  pending_ = &p, begun_rows_ = b.rows.size();
+  fetch(logprob_, p, "logprob", begun_rows_);
+  if (spec_.entropy) fetch(entropy_, p, "entropy", begun_rows_);
+}
+
+Logprobs LogprobPrograms::forward(const TokenBatch& b, bool first) {
+  begin(b, first);
+  const auto copy = [](std::span<const float> v) { return std::vector<float>(v.begin(), v.end()); };
+  return {copy(logprob()), spec_.entropy ? copy(entropy()) : std::vector<float>()};
+}
+
+template <class T>
+void LogprobPrograms::backward_of(std::span<const T> dlogprob) {
+  if (!pending_ || dlogprob.size() != begun_rows_)
+    fail("logprob", "expected a gradient for each of {} rows of a forward pass, got {}",
+         pending_ ? begun_rows_ : 0, dlogprob.size());
+  dlogprob_.assign(dlogprob.begin(), dlogprob.end());
+  dlogprob_.resize(size_t(pending_->rows), 0);
+  memory_.state.write<float>(pending_->prefix + "dlogprob", dlogprob_);
+  pending_->exec->run_part(1);
+  pending_ = nullptr;
+}
+
+template void LogprobPrograms::backward_of(std::span<const float>);
+template void LogprobPrograms::backward_of(std::span<const double>);
+
+std::vector<float> LogprobPrograms::train(const TokenBatch& b, const Scalars& s, bool first) {
+  Program& p = prepare(b, first ? Kind::nll_first : Kind::nll_next);
+  pending_ = nullptr;
+  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  p.exec->run();
+  memory_.backend.synchronize();
+  return read(p, "nll", b.rows.size());
+}
+
+}  // namespace hearth

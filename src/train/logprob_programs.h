@@ -1,0 +1,127 @@
+// LogprobPrograms: log-probabilities of chosen tokens under the model, and gradients of whatever
+// the host makes of them. One program does both; it pauses in between, with what the backward pass
+// needs kept. What DPO and GRPO stand on.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/exec.h"
+#include "model/decoder.h"
+#include "train/pretrain/programs.h"
+
+namespace hearth {
+
+// B sequences of T tokens each, and which tokens of them are asked about: after row
+// rows[r] = b * T + t comes targets[r]. Rows differ. A shorter sequence is padded at its end.
+struct TokenBatch {
+  int64_t B = 0, T = 0;
+  std::vector<int32_t> tokens = {};     // (B, T)
+  std::vector<int32_t> positions = {};  // (B, T); empty: 0 .. T - 1 in each
+  std::vector<int32_t> documents = {};  // (B, T) for a document mask; empty: none
+  std::vector<int32_t> rows = {}, targets = {};
+};
+
+// Of each row asked about.
+struct Logprobs {
+  std::vector<float> logprob, entropy;  // entropy: where the spec asks for it
+};
+
+struct LogprobProgramsSpec {
+  ModelConfig model;
+  std::string name = "logprob";  // prefix of the programs' values
+  DType dtype = DType::f32;
+  Recompute recompute = Recompute::none;
+  float temperature = 1;  // divides the logits
+  bool entropy = false;
+  bool adapters = true;  // off: the base of the model alone
+  int64_t logits_bytes = HeadLogprobSpec{}.chunk_bytes;
+  int64_t keep_bytes = 0;  // as in HeadLogprobSpec, where the memory has the room
+};
+
+class LogprobPrograms {
+ public:
+  LogprobPrograms(const LogprobProgramsSpec&, Memory&);
+
+  // Bytes that training on such batches takes, without logits kept from forward to backward.
+  struct BatchSize {
+    int64_t B = 1, T = 1, rows = 1;
+    bool documents = false;
+    bool nll = false;  // by train(), else by begin() and backward()
+  };
+  static MemoryNeed need(const LogprobProgramsSpec&, const BatchSize&, const UpdateSpec&);
+
+  // How the head's gradient is added up: a resumed run keeps what it began with.
+  void set_logits_bytes(int64_t bytes) {
+    if (bytes == spec_.logits_bytes) return;
+    spec_.logits_bytes = bytes;
+    programs_.clear(), pending_ = nullptr;
+  }
+
+  // Nothing is kept and no gradient touched.
+  Logprobs score(const TokenBatch&);
+  // Launches a forward pass that keeps what backward() needs: nothing else may run on this memory
+  // before that. The backward pass overwrites the gradients after a `first` batch of a step, and
+  // adds to them after others.
+  void begin(const TokenBatch&, bool first);
+  // What it found, of each row; waits for it. They stay until the next begin().
+  std::span<const float> logprob() { return arrived(logprob_); }
+  // Empty unless the spec asks for it.
+  std::span<const float> entropy() {
+    return spec_.entropy ? arrived(entropy_) : std::span<const float>();
+  }
+  // All of this at once.
+  Logprobs forward(const TokenBatch&, bool first);
+  // d loss / d logprob of each row; under fp16's loss scale the caller has multiplied it.
+  void backward(std::span<const float> dlogprob) { backward_of(dlogprob); }
+  void backward(std::span<const double> dlogprob) { backward_of(dlogprob); }
+  // Gradients of inv_targets (of the scalars) * the sum of -logprob, in one pass and with the
+  // model's dropout; gives each -logprob. Temperature 1.
+  std::vector<float> train(const TokenBatch&, const Scalars&, bool first);
+
+ private:
+  enum class Kind : uint8_t { score, first, next, nll_first, nll_next };
+  struct Key {
+    int64_t B, T, rows;
+    bool documents;
+    Kind kind;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Program {
+    std::string prefix;
+    std::unique_ptr<Exec> exec;
+    int64_t rows = 0;  // of the buffers: those asked about, rounded up
+  };
+  // Results of begin() on their way to the host, behind no later launch.
+  struct Arrival {
+    std::unique_ptr<Transfer> transfer = {};
+    int64_t bytes = 0;  // at most
+  };
+  Tape record(const std::string& name, const Key&) const;
+  static Tape record(const LogprobProgramsSpec&, const std::string& name, const Key&,
+                     int64_t keep_bytes);
+  Program& prepare(const TokenBatch&, Kind);
+  void fetch(Arrival&, const Program&, const char* what, size_t rows);
+  std::span<const float> arrived(Arrival&) const;
+  template <class T>
+  void backward_of(std::span<const T> dlogprob);
+  std::span<const int32_t> counted_positions(int64_t B, int64_t T);
+  std::vector<float> read(const Program&, const char* what, size_t rows);
+  Logprobs read(const Program&, size_t rows);
+
+  LogprobProgramsSpec spec_;
+  Memory& memory_;
+  std::map<Key, Program> programs_;
+  Program* pending_ = nullptr;  // begin() ran, backward() has not
+  size_t begun_rows_ = 0;
+  Arrival logprob_, entropy_;
+  // What is written for a batch beside its own vectors; kept, since fresh pages are slow.
+  std::vector<float> dlogprob_;
+  std::vector<int32_t> padded_, counted_;
+  int64_t counted_T_ = 0;
+};
+
+}  // namespace hearth

@@ -1,0 +1,254 @@
+#include "train/pretrain/pretrain.h"
+
+#include <cmath>
+
+#include "data/shards.h"
+#include "formats/fields.h"
+#include "sys/error.h"
+#include "train/pretrain/cursor_state.h"
+#include "train/pretrain/validation.h"
+#include "train/run_folder.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t max_shapes = 1 << 20;
+
+// Settings that change nothing of what a run has computed so far.
+constexpr std::string_view free_settings_of_pretraining[] = {
+    "model",   "data",     "val",          "tokenizer",     "eval_tokens",  "eval_documents",
+    "workers", "prefetch", "sample_every", "sample_tokens", "sample_prompt"};
+
+class PretrainTask : public Task {
+ public:
+  PretrainTask(const PretrainSpec& spec, TrainedModel& model, Backend& backend)
+      : spec_(spec), config_(spec.train), model_(model), room_(Room::of(backend)) {
+    check_everything(backend);
+  }
+
+  std::string_view kind() const override { return "pretrain"; }
+  int64_t steps() const override { return config_.steps; }
+  UpdateProgram& update() override { return programs_->update(); }
+  std::span<const std::string_view> free_settings() const override {
+    return free_settings_of_pretraining;
+  }
+  std::optional<MemoryNeed> memory_need() const override {
+    return hearth::memory_need(programs_->spec());
+  }
+
+  void begin(RunState& state) override {
+    data_ = fingerprint_of(parse_sources(config_.data));
+    for (const BatchShape& s : shapes_) batches_.push_back(s.B);
+    state.logits_bytes = room_.logits_bytes;
+    make_loader(cursor_);
+    prepare_programs();
+  }
+
+  void load(RunState& state, const StateFields& saved, bool moves_on) override {
+    const std::string began = saved.text("data");
+    batches_ = saved.integers("batches", max_shapes, 1);
+    if (!moves_on) cursor_ = cursor_of(saved.object("cursor"));
+    expect_data(began);
+    room_.logits_bytes = state.logits_bytes;
+    shapes_ = batch_shapes(model_.config, config_, room_, batches_);
+    shape_ = shape_at(std::max<int64_t>(0, state.step - 1));  // the cursor counts in its terms
+    make_loader(cursor_);
+    prepare_programs();
+  }
+
+  nlohmann::json save() const override {
+    return {{"cursor", cursor_to_json(cursor_)}, {"data", data_}, {"batches", batches_}};
+  }
+
+  std::optional<StepReport> step(StepContext& c) override {
+    follow_schedules(c.step);
+    micro_batches_.resize(size_t(shape_.micro_batches));
+    int64_t targets = 0;
+    for (Batch& b : micro_batches_) {
+      loader_->next(b);
+      targets += b.count;
+    }
+    Scalars s = c.scalars;
+    s.inv_targets = 1 / float(targets);
+    for (size_t i = 0; i < micro_batches_.size(); ++i) {
+      s.micro = uint32_t(i);
+      programs_->micro(micro_batches_[i], s, i == 0);
+    }
+    c.guard.update(programs_->update(), s);
+    cursor_ = micro_batches_.back().next;  // a step that fails leaves it as it was
+    StepReport r;
+    r.loss = programs_->loss();
+    r.tokens = shape_.micro_batches * shape_.B * shape_.T;
+    r.flops = train_flops_per_token(model_.config, shape_.T) * double(r.tokens);
+    if (!cursor_.sources.empty()) {
+      std::vector<int64_t> tokens;
+      for (const SourceCursor& source : cursor_.sources) tokens.push_back(source.tokens);
+      r.more = {{"source_tokens", tokens}};
+    }
+    return r;
+  }
+
+  bool evaluates() const override { return !config_.val.empty(); }
+  bool evaluates_first() const override { return config_.eval_every > 0; }
+  std::optional<EvalReport> evaluate(
+      const RunState& state, const std::function<void(const std::string&)>& progress) override {
+    double sum = 0;
+    int64_t count = 0;
+    each_validation_batch(loader_spec(config_.val), config_, [&](const Batch& b) {
+      sum += programs_->evaluate(b) * double(b.count);
+      count += b.count;
+      progress(fmt::format("step {}  validating: {} tokens of at most {}", state.step, count,
+                           config_.eval_tokens));
+      return true;
+    });
+    return loss_report(sum / double(count));
+  }
+  bool at_target(const RunState& state) const override {
+    return config_.target_loss > 0 && state.last_eval && *state.last_eval <= config_.target_loss;
+  }
+
+  int64_t sample_every() const override { return spec_.sample ? config_.sample_every : 0; }
+  std::string sample() override { return spec_.sample(model_.params); }
+
+ private:
+  // What a run will need at any of its steps, checked before the first: a shape that does not fit,
+  // a damaged file or a missing tokenizer costs no training.
+  void check_everything(const Backend& backend) {
+    if (const std::string why =
+            backend.refuses_heads(model_.config.head_dim, to_dtype(config_.dtype));
+        !why.empty())
+      fail("model", "{}", why);
+    shapes_ = batch_shapes(model_.config, config_, room_);
+    for (const BatchShape& s : shapes_) {
+      shape_ = s;
+      make_loader(cursor_);
+      if (!config_.val.empty())
+        each_validation_batch(loader_spec(config_.val), config_,
+                              [](const Batch&) { return false; });
+      tokens_checked_ = true;
+    }
+    shape_ = shapes_.front();
+  }
+
+  const BatchShape& shape_at(int64_t step) const {
+    size_t i = shapes_.size() - 1;
+    while (shapes_[i].first_step > step) --i;
+    return shapes_[i];
+  }
+
+  // A run may go on with more data under the same name; it is then not the run that it would have
+  // been.
+  void expect_data(const std::string& began) {
+    data_ = fingerprint_of(parse_sources(config_.data));
+    if (data_ != began)
+      spec_.tell(
+          "the data is not what the run was trained on so far: it goes on at the same place "
+          "of other files");
+  }
+
+  void prepare_programs() {
+    programs_ = std::make_unique<Programs>(
+        program_spec(model_.config, config_, shape_, room_.logits_bytes), model_.memory);
+  }
+
+  LoaderSpec loader_spec(const std::vector<std::string>& patterns) const {
+    LoaderSpec s;
+    std::vector<LoaderSource> sources = parse_sources(patterns);
+    if (sources.size() == 1 && sources[0].name.empty())
+      s.files = std::move(sources[0].files);
+    else
+      s.mix = std::move(sources);
+    s.batch = shape_.B, s.seq = shape_.T;
+    s.workers = config_.workers, s.prefetch = config_.prefetch;
+    s.vocab = tokens_checked_ ? 0 : model_.config.vocab;
+    s.document_mask = config_.document_mask;
+    s.document_start = int32_t(config_.document_start);
+    return s;
+  }
+
+  void make_loader(const Cursor& from) {
+    LoaderSpec s = loader_spec(config_.data);
+    s.order = config_.order;
+    s.seed = config_.seed;
+    loader_.reset();
+    loader_ = std::make_unique<Loader>(s, from);
+  }
+
+  // Follows the batch and length schedules; a new length re-records the programs.
+  void follow_schedules(int64_t step) {
+    const BatchShape& next = shape_at(step);
+    if (next == shape_) return;
+    const bool same_batch = next.B == shape_.B && next.T == shape_.T;
+    const bool needs_next = next.micro_batches > 1 && !programs_->spec().accumulates;
+    Cursor from = cursor_;
+    if (next.T != shape_.T && config_.order == LoaderSpec::Order::shuffled)
+      from = from.next_epoch();  // other windows
+    shape_ = next;
+    if (!same_batch) make_loader(from);
+    if (same_batch && !needs_next) return;
+    const UpdateState kept = programs_->update().state();
+    prepare_programs();
+    programs_->update().set_state(kept);
+  }
+
+  const PretrainSpec& spec_;
+  const TrainConfig& config_;
+  TrainedModel& model_;
+  Room room_;
+  std::vector<BatchShape> shapes_;
+  BatchShape shape_;
+  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<Programs> programs_;
+  Cursor cursor_;
+  std::string data_;              // fingerprint of the files that the cursor is of
+  std::vector<int64_t> batches_;  // the micro-batch of each shape
+  std::vector<Batch> micro_batches_;
+  bool tokens_checked_ = false;  // every token of every file lies in the vocabulary
+};
+
+// The weights to begin from and what its checkpoints carry: those of --model, or of the checkpoint
+// that a continued run goes on from, since the model may be gone by then.
+std::optional<ModelSource> source_of(const PretrainSpec& spec) {
+  if (spec.train.model.empty()) return {};
+  const auto checkpoint = resumed_checkpoint(spec.run, spec.resume, {});
+  return open_base(checkpoint ? *checkpoint : fs::path(spec.train.model), {});
+}
+
+// The tokenizer of --tokenizer, or else of --model, whose chat template and generation settings go
+// into every checkpoint.
+void add_tokenizer(TrainedModel& m, const std::string& tokenizer) {
+  const fs::path beside = m.source ? m.source->tokenizer() : fs::path();
+  if (tokenizer.empty() && beside.empty()) return;
+  m.tokenizer = Tokenizer::load(tokenizer.empty() ? beside : fs::path(tokenizer));
+  if (beside.empty()) return;
+  std::optional<ChatTemplate> chat;
+  if (ChatTemplate::exists(beside)) chat = ChatTemplate::load(beside);
+  m.carry(chat ? &*chat : nullptr, written_chat_template(beside));
+}
+
+}  // namespace
+
+fs::path tokenizer_of(const PretrainSpec& spec) {
+  if (!spec.train.tokenizer.empty()) return spec.train.tokenizer;
+  const std::optional<ModelSource> source = source_of(spec);
+  return source ? source->tokenizer() : fs::path();
+}
+
+RunResult pretrain(const PretrainSpec& spec, Backend& backend) {
+  spec.train.check();
+  PretrainSpec whole = spec;  // config.toml keeps what was chosen here
+  if (whole.train.eval_tokens == 0)
+    whole.train.eval_tokens = default_eval_tokens(first_step_tokens(spec.model, spec.train));
+  nlohmann::ordered_json settings = fields_to_json(whole.train);
+  settings.update(fields_to_json(whole.model));
+  expect_settings(whole, settings, free_settings_of_pretraining);
+  TrainedModel model(whole.model, source_of(whole), backend, to_dtype(whole.train.dtype),
+                     whole.train.offload);
+  add_tokenizer(model, whole.train.tokenizer);
+  PretrainTask task(whole, model, backend);
+  return run_task(whole, whole.train, settings, model, task);
+}
+
+}  // namespace hearth

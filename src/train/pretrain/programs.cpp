@@ -1,0 +1,173 @@
+#include "train/pretrain/programs.h"
+
+#include "sys/error.h"
+
+namespace hearth {
+namespace {
+
+constexpr double gib = 1 << 30;
+
+// Programs of another batch shape have inputs of their own.
+std::string program_name(const char* what, const ProgramSpec& s) {
+  return fmt::format("{}.{}x{}", what, s.B, s.T);
+}
+
+Tape record_micro(const ProgramSpec& s, bool accumulate) {
+  Tape t(s.dtype, program_name("train", s));
+  t.accumulate = accumulate;
+  const DecoderInputs in = declare_inputs(t, s.B, s.T, s.documents);
+  const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
+  const Var x = decoder(t, s.model, in, {.recompute = s.recompute, .dropout = true});
+  head_loss(t, x, head_weight(t, s.model), targets,
+            {.softcap = s.model.logit_softcap, .chunk_bytes = s.logits_bytes, .grad = true});
+  differentiate(t);
+  return t;
+}
+
+Tape record_eval(const ProgramSpec& s) {
+  Tape t(s.dtype, program_name("eval", s));
+  t.trains = false;
+  const DecoderInputs in = declare_inputs(t, s.B, s.T, s.eval_documents);
+  const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
+  const Var x = decoder(t, s.model, in, {});
+  head_loss(t, x, head_weight(t, s.model), targets,
+            {.softcap = s.model.logit_softcap, .chunk_bytes = s.logits_bytes});
+  return t;
+}
+
+int64_t table_bytes(const Tape& t) {
+  int64_t bytes = 0;
+  for (const auto& [id, make] : t.tables)
+    bytes += t.values[size_t(id)].shape.numel() * size_of(t.values[size_t(id)].dtype);
+  return bytes;
+}
+
+}  // namespace
+
+MemoryNeed memory_need(const ProgramSpec& s) {
+  MemoryNeed need = memory_need(record_micro(s, false), s.update);
+  need.offload = s.offload;
+  return need;
+}
+
+MemoryNeed memory_need(Tape t, const UpdateSpec& update) {
+  int64_t elements = 0, trained = 0;
+  for (const ParamSpec& p : t.params) {
+    elements += padded_size(p);
+    if (p.trainable) trained += padded_size(p);
+  }
+  prune(t);
+  alias(t);
+  const Plan p = plan(t);
+  const int64_t acc = size_of(t.acc());
+  int64_t state = 0;
+  for (const SlotSpec& slot : slots_of(update)) state += slot_bytes(slot, t.params, t.acc());
+  return {.weights = elements * size_of(t.dtype()),
+          .masters = t.dtype() == t.acc() ? 0 : trained * acc,
+          .gradients = trained * acc,
+          .optimizer_state = state,
+          .activations = p.arena_bytes,
+          .tables = table_bytes(t),
+          .activation_bound = p.bound_bytes};
+}
+
+std::string describe(const MemoryNeed& m) {
+  std::string s = fmt::format("weights {:.2f}", double(m.weights) / gib);
+  const auto add = [&](const char* what, int64_t bytes) {
+    if (bytes) s += fmt::format(" + {} {:.2f}", what, double(bytes) / gib);
+  };
+  if (!m.offload) add("masters", m.masters);
+  add("gradients", m.gradients);
+  if (!m.offload) add("optimizer state", m.optimizer_state);
+  add("activations", m.activations);
+  add("reference model", m.reference);
+  add("KV cache", m.cache);
+  if (double(m.tables) >= 0.005 * gib) add("position tables", m.tables);
+  s += fmt::format(" = {:.2f} GiB", double(m.total()) / gib);
+  if (m.offload)
+    s += fmt::format(", and {:.2f} of the host", double(m.masters + m.optimizer_state) / gib);
+  return s;
+}
+
+int64_t largest_batch(ProgramSpec s, int64_t sequences, int64_t bytes) {
+  for (int64_t B = sequences; B >= 1; --B) {
+    if (sequences % B) continue;
+    s.B = B;
+    if (memory_need(s).total() <= bytes) return B;
+  }
+  return 0;
+}
+
+void expect_fit(const ProgramSpec& s, int64_t bytes, bool host_offload) {
+  const MemoryNeed need = memory_need(s);
+  if (need.total() <= bytes) return;
+  std::string remedies;
+  const auto remedy = [&](ProgramSpec other, const std::string& flag) {
+    if (memory_need(other).total() <= bytes)
+      remedies += (remedies.empty() ? "; what fits: " : ", ") + flag;
+  };
+  if (const int64_t B = largest_batch(s, s.B, bytes))
+    remedies = fmt::format("; what fits: --batch {}", B);
+  ProgramSpec other = s;
+  other.recompute = Recompute::block;
+  remedy(other, "--recompute block");
+  other = s, other.offload = true;
+  if (host_offload) remedy(other, "--offload");
+  other = s, other.dtype = DType::bf16;
+  remedy(other, "--dtype bf16");
+  other = s, other.T = std::max<int64_t>(1, s.T / 2);
+  if (remedies.empty()) remedy(other, fmt::format("--seq {}", other.T));
+  if (remedies.empty()) remedies = "; no batch fits: take a smaller model";
+  fail("memory", "expected a run within {:.2f} GiB, got {}{}", double(bytes) / gib, describe(need),
+       remedies);
+}
+
+void expect_fit(const MemoryNeed& need, int64_t bytes, const std::string& remedy) {
+  if (need.total() <= bytes) return;
+  fail("memory", "expected a run within {:.2f} GiB, got {}; {}", double(bytes) / gib,
+       describe(need), remedy);
+}
+
+Programs::Programs(const ProgramSpec& s, Memory& memory)
+    : spec_(s),
+      memory_(memory),
+      train_(program_name("train", s) + "."),
+      eval_name_(program_name("eval", s) + "."),
+      update_(program_name("train", s), memory, s.update) {
+  first_ = std::make_unique<Exec>(record_micro(s, false), memory);
+  if (s.accumulates) next_ = std::make_unique<Exec>(record_micro(s, true), memory);
+  eval_ = std::make_unique<Exec>(record_eval(s), memory);
+}
+
+void Programs::feed(const std::string& prefix, const Batch& b, bool documents) {
+  memory_.state.write<int32_t>(prefix + "tokens", b.tokens);
+  memory_.state.write<int32_t>(prefix + "targets", b.targets);
+  memory_.state.write<int32_t>(prefix + "positions", b.positions);
+  if (documents) memory_.state.write<int32_t>(prefix + "documents", b.documents);
+}
+
+void Programs::feed(const Batch& b, const Scalars& s) {
+  feed(train_, b, spec_.documents);
+  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+}
+
+void Programs::micro(const Batch& b, const Scalars& s, bool first) {
+  feed(b, s);
+  (first ? *first_ : *next_).run(profile_);
+}
+
+double Programs::evaluate(const Batch& b) {
+  feed(eval_name_, b, spec_.eval_documents);
+  Scalars s;
+  s.inv_targets = 1 / float(b.count);
+  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  eval_->run();
+  // Summed here in double over tokens: an evaluation is millions of them.
+  std::vector<float> nll(b.targets.size());
+  memory_.state.read<float>(eval_name_ + "nll", std::span(nll));
+  double sum = 0;
+  for (float x : nll) sum += x;
+  return sum / double(b.count);
+}
+
+}  // namespace hearth

@@ -1,0 +1,82 @@
+// The programs of a training run, recorded from a model and a batch shape: micro_first and
+// micro_next (forward and backward; the first overwrites gradients, the next add), update, eval.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "core/exec.h"
+#include "data/loader.h"
+#include "model/decoder.h"
+#include "optim/update.h"
+#include "train/update_program.h"
+
+namespace hearth {
+
+struct ProgramSpec {
+  ModelConfig model;
+  DType dtype = DType::f32;
+  int64_t B = 1, T = 1;
+  Recompute recompute = Recompute::none;
+  bool offload = false;         // optimizer state and masters in the host's memory
+  bool documents = false;       // training batches carry a document mask
+  bool eval_documents = false;  // evaluation batches do
+  bool accumulates = false;     // several micro-batches a step
+  UpdateSpec update = {};
+  int64_t logits_bytes = HeadSpec{}.chunk_bytes;  // of a chunk, as the backend likes them
+};
+
+// Bytes of a run by part, known before it starts.
+struct MemoryNeed {
+  int64_t weights = 0, masters = 0, gradients = 0, optimizer_state = 0, activations = 0;
+  int64_t tables = 0;            // of positions
+  int64_t reference = 0;         // weights of a reference model
+  int64_t cache = 0;             // keys and values of rollouts
+  int64_t activation_bound = 0;  // no plan can do with less
+  bool offload = false;          // masters and optimizer state are not on the device
+  int64_t total() const {
+    return weights + gradients + activations + tables + reference + cache +
+           (offload ? 0 : masters + optimizer_state);
+  }
+};
+MemoryNeed memory_need(const ProgramSpec&);
+MemoryNeed memory_need(Tape, const UpdateSpec&);  // of any program that trains
+std::string describe(const MemoryNeed&);
+
+// The largest micro-batch that divides `sequences` and fits `bytes`; 0 when not even one does.
+int64_t largest_batch(ProgramSpec, int64_t sequences, int64_t bytes);
+// Throws when the run cannot fit in `bytes`, by part, with the settings that would make it fit.
+void expect_fit(const ProgramSpec&, int64_t bytes, bool host_offload = false);
+// The same of a known need, with a remedy in words.
+void expect_fit(const MemoryNeed&, int64_t bytes, const std::string& remedy);
+
+class Programs {
+ public:
+  Programs(const ProgramSpec&, Memory&);
+
+  void micro(const Batch&, const Scalars&, bool first);
+  UpdateProgram& update() { return update_; }
+  double loss() const { return update_.loss(); }  // of the step so far
+
+  // Mean loss of a batch without touching gradients.
+  double evaluate(const Batch&);
+  const ProgramSpec& spec() const { return spec_; }
+  // For a look inside: what micro() and update() run, and their inputs alone.
+  Exec& first_program() { return *first_; }
+  Exec* next_program() { return next_.get(); }  // null unless the spec accumulates
+  Exec& update_program() { return update_.exec(); }
+  void feed(const Batch&, const Scalars&);
+  void profile(Profile* p) { profile_ = p; }
+
+ private:
+  void feed(const std::string& prefix, const Batch&, bool documents);
+
+  ProgramSpec spec_;
+  Memory& memory_;
+  std::string train_, eval_name_;  // prefixes of the programs' own values
+  UpdateProgram update_;
+  std::unique_ptr<Exec> first_, next_, eval_;
+  Profile* profile_ = nullptr;
+};
+
+}  // namespace hearth
