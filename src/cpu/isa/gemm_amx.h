@@ -2,6 +2,8 @@
 // a tile of b is 16 pairs of k by 16 columns, which is the panel of pairs that gemm_pack.h makes.
 #pragma once
 
+#include <algorithm>
+
 #include "cpu/isa/gemm_outer.h"
 
 namespace hearth::HEARTH_ISA {
@@ -133,6 +135,15 @@ inline int64_t few_bytes(int64_t rows, int64_t k) {
   return (rows + side - 1) / side * side * ((k + k_tile - 1) / k_tile * k_tile) * 2;
 }
 
+// Copies `rows` rows of b with `count` elements each into tiles of 64-byte rows, with zeros around
+// them.
+inline void copy_edge(char (&edge)[2][1024], const bf16* b, int64_t ldb, int64_t rows,
+                      int64_t count) {
+  std::memset(edge, 0, sizeof edge);
+  for (int64_t i = 0; i < rows; ++i) std::memcpy(edge[0] + i * 64, b + i * ldb, size_t(count) * 2);
+  asm volatile("" ::: "memory");
+}
+
 // R tiles of columns of c, C of its rows. The rows of b that come next are asked for meanwhile.
 template <int R, int C>
 inline void micro_few(float* acc, int64_t ld, const char* a, const bf16* b, int64_t ldb,
@@ -150,10 +161,7 @@ inline void micro_few(float* acc, int64_t ld, const char* a, const bf16* b, int6
                            reinterpret_cast<const char*>(b + 16 * ldb)};
     int64_t step = stride;
     if (left < k_tile || cols < 16 * R) {
-      std::memset(edge, 0, sizeof edge);
-      for (int64_t i = 0; i < 16 * R && i < cols; ++i)
-        std::memcpy(edge[0] + i * 64, b + i * ldb, size_t(left < k_tile ? left : k_tile) * 2);
-      asm volatile("" ::: "memory");
+      copy_edge(edge, b, ldb, std::min<int64_t>(16 * R, cols), std::min<int64_t>(left, k_tile));
       from[0] = edge[0], from[1] = edge[1], step = 64;
     }
     _tile_loadd(4, from[0], step);

@@ -6,8 +6,8 @@
 namespace hearth::HEARTH_ISA {
 
 // Each step is one shuffle instruction per vector: pairs of dwords, pairs of qwords, then halves.
-HEARTH_INLINE void transpose(vf (&m)[lanes]) {
 #if defined(__AVX512F__)
+HEARTH_INLINE void transpose(vf (&m)[lanes]) {
   vf t[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; i += 2) {
@@ -34,7 +34,9 @@ HEARTH_INLINE void transpose(vf (&m)[lanes]) {
   }
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) m[i] = t[i];
+}
 #elif defined(__AVX2__)
+HEARTH_INLINE void transpose(vf (&m)[lanes]) {
   vf t[8];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; i += 2) {
@@ -55,7 +57,9 @@ HEARTH_INLINE void transpose(vf (&m)[lanes]) {
   }
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) m[i] = t[i];
+}
 #else
+HEARTH_INLINE void transpose(vf (&m)[lanes]) {
   const vf t0 = __builtin_shufflevector(m[0], m[1], 0, 4, 1, 5);
   const vf t1 = __builtin_shufflevector(m[0], m[1], 2, 6, 3, 7);
   const vf t2 = __builtin_shufflevector(m[2], m[3], 0, 4, 1, 5);
@@ -64,8 +68,8 @@ HEARTH_INLINE void transpose(vf (&m)[lanes]) {
   m[1] = __builtin_shufflevector(t0, t2, 2, 3, 6, 7);
   m[2] = __builtin_shufflevector(t1, t3, 0, 1, 4, 5);
   m[3] = __builtin_shufflevector(t1, t3, 2, 3, 6, 7);
-#endif
 }
+#endif
 
 // Dwords of a row that turn() takes at a time.
 #if defined(__AVX512F__)

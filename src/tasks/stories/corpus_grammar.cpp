@@ -5,6 +5,9 @@
 namespace hearth {
 namespace {
 
+using Lists = std::map<std::string, WordList>;
+using Rules = std::map<std::string, std::vector<std::string>>;
+
 // A list with one column.
 WordList words(std::initializer_list<const char*> items) {
   WordList list{{"word"}, {}};
@@ -12,7 +15,8 @@ WordList words(std::initializer_list<const char*> items) {
   return list;
 }
 
-std::map<std::string, WordList> word_lists() {
+// Lists with several columns: a word and what goes with it.
+Lists characters() {
   const auto girl = [](const char* name) {
     return std::vector<std::string>{name, "girl", "she", "She", "her", "her"};
   };
@@ -63,6 +67,11 @@ std::map<std::string, WordList> word_lists() {
          {"map", "showed the way"},
          {"whistle", "shrilled"},
          {"mirror", "gleamed"}}}},
+  };
+}
+
+Lists places_and_people() {
+  return {
       {"place",
        {{"place", "at"},
         {{"the forest", "in the forest"},
@@ -81,6 +90,29 @@ std::map<std::string, WordList> word_lists() {
          {"the library", "in the library"},
          {"the station", "at the station"},
          {"the school", "at the school"}}}},
+      {"mood",
+       {{"a", "A"},
+        {{"a friendly", "A friendly"},
+         {"a wise", "A wise"},
+         {"a small", "A small"},
+         {"a fat", "A fat"},
+         {"a lost", "A lost"},
+         {"a merry", "A merry"},
+         {"a grumpy", "A grumpy"},
+         {"a timid", "A timid"},
+         {"a clever", "A clever"},
+         {"a young", "A young"},
+         {"a lonely", "A lonely"},
+         {"a fluffy", "A fluffy"},
+         {"a tired", "A tired"},
+         {"an old", "An old"}}}},
+      {"person", words({"mother", "father", "grandmother", "grandfather", "sister", "brother",
+                        "uncle", "aunt", "teacher", "neighbour"})},
+  };
+}
+
+Lists qualities() {
+  return {
       {"trait", words({"a little", "a brave", "a curious", "a quiet", "a kind", "a clever",
                        "a cheerful", "a shy", "a sleepy", "a happy", "a gentle", "a busy",
                        "a noisy", "an honest", "a dreamy", "a polite", "a funny", "a patient"})},
@@ -103,35 +135,27 @@ std::map<std::string, WordList> word_lists() {
       {"look",
        words({"a shiny", "a tiny", "a new", "an old", "a pretty", "a wooden", "a painted",
               "a lovely", "a strange", "a fine", "a heavy", "a round", "a broken", "a magic"})},
-      {"mood",
-       {{"a", "A"},
-        {{"a friendly", "A friendly"},
-         {"a wise", "A wise"},
-         {"a small", "A small"},
-         {"a fat", "A fat"},
-         {"a lost", "A lost"},
-         {"a merry", "A merry"},
-         {"a grumpy", "A grumpy"},
-         {"a timid", "A timid"},
-         {"a clever", "A clever"},
-         {"a young", "A young"},
-         {"a lonely", "A lonely"},
-         {"a fluffy", "A fluffy"},
-         {"a tired", "A tired"},
-         {"an old", "An old"}}}},
       {"glad", words({"happy", "proud", "glad", "calm", "merry", "thankful", "warm inside",
                       "cheerful", "full of joy", "very pleased", "delighted", "content"})},
       {"low", words({"sad", "worried", "afraid", "lonely", "cross", "upset", "gloomy", "nervous",
                      "puzzled", "tired"})},
-      {"food", words({"soup",     "bread", "cake",  "apples",  "cookies", "pancakes", "honey",
-                      "cheese",   "plums", "jam",   "rice",    "noodles", "pears",    "porridge",
-                      "cherries", "pie",   "salad", "muffins", "toast",   "grapes"})},
       {"taste", words({"warm", "fresh", "sweet", "cold", "tasty", "sour", "salty", "spicy", "soft",
                        "crisp", "simple", "leftover"})},
       {"smell", words({"rain", "flowers", "smoke", "salt", "hay", "mint", "snow", "pine", "roses",
                        "cinnamon", "grass", "oranges"})},
       {"weather", words({"bright", "misty", "still", "chilly", "mild", "stormy", "clear", "dusty",
                          "golden", "frosty"})},
+      {"manner", words({"quickly", "slowly", "softly", "gladly", "bravely", "quietly", "gently",
+                        "happily", "carefully", "kindly", "politely", "loudly", "calmly", "eagerly",
+                        "proudly", "sweetly", "firmly", "warmly"})},
+  };
+}
+
+Lists things_and_events() {
+  return {
+      {"food", words({"soup",     "bread", "cake",  "apples",  "cookies", "pancakes", "honey",
+                      "cheese",   "plums", "jam",   "rice",    "noodles", "pears",    "porridge",
+                      "cherries", "pie",   "salad", "muffins", "toast",   "grapes"})},
       {"wish", words({"see the sea", "fly like a bird", "ride a train", "find a treasure",
                       "meet a king", "sleep under the stars", "learn magic", "sail far away",
                       "catch a cloud", "touch the moon", "win a race", "play in a band",
@@ -141,11 +165,6 @@ std::map<std::string, WordList> word_lists() {
               "inside a box", "beneath the stairs", "between two stones", "up in a tree",
               "near the well", "around the corner", "below the window", "beside the fire",
               "over the gate", "against the wall", "among the reeds", "across the street"})},
-      {"manner", words({"quickly", "slowly", "softly", "gladly", "bravely", "quietly", "gently",
-                        "happily", "carefully", "kindly", "politely", "loudly", "calmly", "eagerly",
-                        "proudly", "sweetly", "firmly", "warmly"})},
-      {"person", words({"mother", "father", "grandmother", "grandfather", "sister", "brother",
-                        "uncle", "aunt", "teacher", "neighbour"})},
       {"number",
        words({"two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "twelve"})},
       {"plant", words({"rose", "bean", "pumpkin", "sunflower", "carrot", "melon", "lemon tree",
@@ -165,7 +184,7 @@ std::map<std::string, WordList> word_lists() {
   };
 }
 
-std::map<std::string, std::vector<std::string>> rules() {
+Rules beginnings_and_ends() {
   return {
       {"story", {"<open><likes><scene>{:when} {hero.he} <plot>"}},
       {"open",
@@ -211,6 +230,12 @@ std::map<std::string, std::vector<std::string>> rules() {
        {"{hero} learned that {:moral}.", "And so they knew that {:moral}.", "Remember: {:moral}."}},
 
       // Plots, each after "One morning NAME ".
+      {"meet_race", {"On the road lay {:mood} {animal=animal}, {:trouble}. "}},
+  };
+}
+
+Rules plots_of_need() {
+  return {
       {"lost",
        {"could not find {hero.his} {:colour} {thing=thing}. <low>{hero.He} looked {s=spot} and "
         "{:spot!s}, but it was gone. <meet>\"[Have you seen|Do you know who took] my {thing}?\" "
@@ -249,6 +274,11 @@ std::map<std::string, std::vector<std::string>> rules() {
         "{animal.spoke}. By evening there was {:look} {:colour} {thing=thing}, and it "
         "{thing.worked}. The "
         "{p} was {:glad}. <end_animal>"}},
+  };
+}
+
+Rules plots_of_chance() {
+  return {
       {"newcomer",
        {"saw a new child {place.at=place}. The new child was called {friend=name!hero} and looked "
         "{:low}. \"[Do you want to play|Shall we be friends|Can you {:hobby}]?\" asked the "
@@ -295,14 +325,24 @@ std::map<std::string, std::vector<std::string>> rules() {
         "{thing=thing} that "
         "{thing.worked} {:manner}. [When it was late|When the clock struck {:number}], {hero.he} "
         "went home and told {hero.his} {:person}. <end><moral>"}},
-      {"meet_race", {"On the road lay {:mood} {animal=animal}, {:trouble}. "}},
   };
+}
+
+// All parts as one; no two have a name in common.
+template <typename Map>
+Map joined(std::initializer_list<Map> parts) {
+  Map all;
+  for (Map part : parts) all.merge(part);
+  return all;
 }
 
 }  // namespace
 
 const Grammar& story_grammar() {
-  static const Grammar grammar({.lists = word_lists(), .rules = rules(), .start = "story"});
+  static const Grammar grammar(
+      {.lists = joined({characters(), places_and_people(), qualities(), things_and_events()}),
+       .rules = joined({beginnings_and_ends(), plots_of_need(), plots_of_chance()}),
+       .start = "story"});
   return grammar;
 }
 

@@ -69,13 +69,8 @@ Value Renderer::eval(const Expr& e) {
       const Value object = eval(*e.parts[0]), key = eval(*e.parts[1]);
       return item_of(w_, object, key);
     }
-    case Kind::slice: {
-      const Value object = eval(*e.parts[0]);
-      Value bounds[3] = {None(), None(), None()};
-      for (size_t i = 0; i < 3; ++i)
-        if (e.parts[i + 1]) bounds[i] = eval(*e.parts[i + 1]);
-      return slice_of(w_, object, bounds);
-    }
+    case Kind::slice:
+      return eval_slice(e);
     case Kind::call:
       return eval_call(e);
     case Kind::filter: {
@@ -94,6 +89,14 @@ Value Renderer::eval_name(const Expr& e) {
   if (const Value* v = scope_->find(w_, e.name)) return *v;
   if (Callable* f = function_named(w_, e.name)) return f;
   return Undefined{e.name};
+}
+
+Value Renderer::eval_slice(const Expr& e) {
+  const Value object = eval(*e.parts[0]);
+  Value bounds[3] = {None(), None(), None()};
+  for (size_t i = 0; i < 3; ++i)
+    if (e.parts[i + 1]) bounds[i] = eval(*e.parts[i + 1]);
+  return slice_of(w_, object, bounds);
 }
 
 Value Renderer::eval_map(const Expr& e) {

@@ -26,6 +26,7 @@ class Renderer {
 
   Value eval(const Expr&);
   Value eval_name(const Expr&);
+  Value eval_slice(const Expr&);
   Value eval_map(const Expr&);
   Value eval_compare(const Expr&);
   Value eval_attribute(const Expr&);
