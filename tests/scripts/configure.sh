@@ -30,6 +30,11 @@ configure -DHEARTH_CUDA=perhaps && complain "expected HEARTH_CUDA=perhaps to be 
 grep -q 'expected HEARTH_CUDA to be auto, on or off, got "perhaps"' "$scratch/said" ||
   complain "expected the words that HEARTH_CUDA takes, got: $(cat "$scratch/said")"
 
+for sanitizers in address,undefined thread; do  # with the tests, which have settings of their own for this
+  configure -DHEARTH_CUDA=OFF -DHEARTH_TESTS=ON -DHEARTH_SANITIZE=$sanitizers ||
+    { complain "expected a build with $sanitizers, got:"; tail -n 5 "$scratch/said"; }
+done
+
 # without LIBRARY FILE FLAG...: src/FILE is compiled where the library is missing
 without() {
   library=$1 file=$2
