@@ -225,12 +225,12 @@ class Chat {
 void run_conversation(ConversationFlags& flags) {
   const CacheFormat cache = cache_format(flags.kv);
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
-  const ModelSource source = ModelSource::open(flags.model, flags.adapter);
-  const ServedWeights weights{
+  ModelSource source = ModelSource::open(flags.model, flags.adapter);
+  const WeightsSpec weights{
       weights_dtype(flags.dtype, *backend, Workload::decoding, source.dtype()),
       weight_format(flags.weights, *backend)};
   apply_generation_config(flags.sampling, flags.generation_config, source, flags.given);
-  ServedModel model(source, *backend, weights,
+  ServedModel model(std::move(source), *backend, weights,
                     {.max_batch = 1, .context = flags.context, .cache = cache});
   if (!model.context_note().empty())
     say("hearth: {}; --context sets another\n", model.context_note());

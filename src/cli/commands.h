@@ -13,6 +13,7 @@
 #include "core/fp8.h"
 #include "core/quantised.h"
 #include "infer/generation_config.h"
+#include "infer/loaded_model.h"
 #include "train/auto_dtype.h"
 #include "train/config.h"
 
@@ -57,6 +58,12 @@ void add_batch_invariant(CLI::App&, bool& to);
 void add_dtype(CLI::App&, std::string& to);
 void check_dtype(const std::string& name, const Backend&);
 DType weights_dtype(const std::string& name, const Backend&, Workload, DType stored);
+
+// The flags that say which model a command runs, and how: --model, --adapter, --dtype, --weights.
+struct ModelFlags {
+  const std::string &model, &adapter, &dtype, &weights;
+};
+LoadedModel load_model(const ModelFlags&, Backend&, Workload);
 
 // --dtype of the commands that train: a config whose dtype is auto unless a flag says otherwise,
 // and the choice, so that the run records it and a resumed run keeps it (device.cpp).

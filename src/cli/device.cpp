@@ -83,6 +83,13 @@ DType weights_dtype(const std::string& name, const Backend& backend, Workload wo
   return name == "auto" ? chosen_dtype(work, backend, stored) : named_dtype(name, backend);
 }
 
+LoadedModel load_model(const ModelFlags& f, Backend& backend, Workload work) {
+  ModelSource source = ModelSource::open(f.model, f.adapter);
+  const WeightsSpec weights{weights_dtype(f.dtype, backend, work, source.dtype()),
+                            weight_format(f.weights, backend)};
+  return LoadedModel(std::move(source), backend, weights);
+}
+
 void resolve_dtype(TrainDType& dtype, const Backend& backend) {
   if (dtype != TrainDType::automatic) return;
   dtype = chosen_dtype(Workload::training, backend, DType::f32) == DType::bf16 ? TrainDType::bf16

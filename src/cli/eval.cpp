@@ -42,32 +42,21 @@ struct EvalResult {
 // A model ready to be asked.
 struct Examinee {
   std::unique_ptr<Backend> backend;
-  ModelSource source;
-  ParamStore params;
-  std::optional<Tokenizer> tokenizer;
+  LoadedModel model;
   int64_t longest;  // tokens the model sees at once
 
   explicit Examinee(const EvalFlags& f)
       : backend(make_backend(f.common)),
-        source(ModelSource::open(f.model, f.adapter)),
-        params(*backend, decoder_params(source.config(), weight_format(f.weights, *backend)),
-               weights_dtype(f.dtype, *backend, Workload::scoring, source.dtype())),
-        longest(f.context ? f.context : source.config().context) {
-    if (longest < 1 || longest > source.config().context)
-      fail_usage("--context", "expected 1 to {}, got {}", source.config().context, longest);
-    source.load(params);
-    if (!source.tokenizer().empty()) tokenizer = Tokenizer::load(source.tokenizer());
-  }
-  const Tokenizer& text() const {
-    if (!tokenizer)
-      fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
-    return *tokenizer;
+        model(load_model({f.model, f.adapter, f.dtype, f.weights}, *backend, Workload::scoring)),
+        longest(f.context ? f.context : model.config().context) {
+    if (longest < 1 || longest > model.config().context)
+      fail_usage("--context", "expected 1 to {}, got {}", model.config().context, longest);
   }
 };
 
 std::vector<Score> scored(Examinee& e, const EvalFlags& f, std::span<const ScoreItem> items,
                           bool greedy) {
-  Scorer scorer(e.source.config(), e.params, *e.backend,
+  Scorer scorer(e.model.config(), e.model.params(), *e.backend,
                 {.batch_tokens = f.batch_tokens,
                  .context = e.longest,
                  .greedy = greedy,
@@ -96,7 +85,7 @@ EvalResult eval_choices(Examinee& e, const EvalFlags& f, std::vector<Choices> it
   std::vector<ScoreItem> all;
   for (const Choices& item : items)
     for (const std::string& choice : item.choices)
-      all.push_back(encode_pair(e.text(), item.context, " " + choice, e.longest));
+      all.push_back(encode_pair(e.model.tokenizer(), item.context, " " + choice, e.longest));
   const auto scores = scored(e, f, all, false);
   return {choice_metrics(items, scores), int64_t(items.size()), tokens_in(scores)};
 }
@@ -106,7 +95,7 @@ EvalResult eval_lambada(Examinee& e, const EvalFlags& f) {
   keep_first(items, f.limit);
   std::vector<ScoreItem> all;
   for (const LastWord& item : items)
-    all.push_back(encode_pair(e.text(), item.context, item.word, e.longest));
+    all.push_back(encode_pair(e.model.tokenizer(), item.context, item.word, e.longest));
   const auto scores = scored(e, f, all, true);
   return {last_word_metrics(scores), int64_t(items.size()), tokens_in(scores)};
 }
@@ -119,7 +108,7 @@ EvalResult eval_tokens(Examinee& e, const EvalFlags& f) {
     const int64_t left = f.limit - int64_t(all.size());
     if (f.limit > 0 && left <= 0) break;
     const TokenFile file(path);
-    file.check_tokens(e.source.config().vocab);
+    file.check_tokens(e.model.config().vocab);
     // No more than the windows wanted: a shard may be larger than the memory for them.
     const int64_t needed = 1 + e.longest + (left - 1) * stride;
     const int64_t count = f.limit > 0 ? std::min(file.size(), needed) : file.size();
@@ -141,7 +130,8 @@ EvalResult eval_perplexity(Examinee& e, const EvalFlags& f) {
   int64_t words = 0, bytes = 0;
   for (const std::string& text : documents) {
     words += count_words(text), bytes += int64_t(text.size());
-    for (ScoreItem& w : rolling_windows(e.text(), text, e.longest, f.stride ? f.stride : e.longest))
+    for (ScoreItem& w :
+         rolling_windows(e.model.tokenizer(), text, e.longest, f.stride ? f.stride : e.longest))
       all.push_back(std::move(w));
   }
   if (all.empty()) fail(f.data, "expected some text, got none");
@@ -173,13 +163,13 @@ std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t voca
 // by the engine and its cache.
 void write_logits(Examinee& e, const EvalFlags& f) {
   if (f.out.empty()) fail_usage("--out", "expected a file for the logits, got none");
-  const ModelConfig& config = e.source.config();
+  const ModelConfig& config = e.model.config();
   const auto lists = read_ids(f.data, config.vocab);
   std::vector<TensorToWrite> tensors;
   const CacheFormat cache = cache_format(f.kv);
   int64_t longest = 1;
   for (const auto& ids : lists) longest = std::max(longest, int64_t(ids.size()));
-  Scorer scorer(config, e.params, *e.backend, {.context = longest, .cache = cache});
+  Scorer scorer(config, e.model.params(), *e.backend, {.context = longest, .cache = cache});
   for (size_t i = 0; i < lists.size(); ++i)
     tensors.push_back({fmt::format("logits.{}", i),
                        DType::f32,
@@ -198,7 +188,7 @@ void write_logits(Examinee& e, const EvalFlags& f) {
       requests.back().sampling.temperature = 0;
       requests.back().sampling.max_tokens = int(f.greedy);
     }
-    Engine engine(config, e.params, *e.backend,
+    Engine engine(config, e.model.params(), *e.backend,
                   {.context = std::min(room, config.context), .cache = cache});
     completions = engine.run(requests);
     for (size_t i = 0; i < lists.size(); ++i) {

@@ -114,18 +114,13 @@ void run_generate(const GenerateFlags& flags) {
   const std::string text = read_prompt(flags);
   const std::unique_ptr<Backend> backend =
       make_backend(flags.common, {.batch_invariant = flags.batch_invariant});
-  const ModelSource source = ModelSource::open(flags.model, flags.adapter);
-  if (source.tokenizer().empty())
-    fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
-  const Tokenizer tokenizer = Tokenizer::load(source.tokenizer());
-  const ModelConfig& config = source.config();
-  ParamStore params(*backend, decoder_params(config, weight_format(flags.weights, *backend)),
-                    weights_dtype(flags.dtype, *backend, Workload::decoding, source.dtype()));
-  source.load(params);
-  apply_generation_config(request.sampling, flags.generation_config, source, flags.given);
-  if (const auto dir = generation_folder(source); !dir.empty() && !request.sampling.ignore_eos)
-    for (const int32_t id : generation_ends(dir, tokenizer))
-      request.sampling.stop_ids.push_back(id);
+  LoadedModel model = load_model({flags.model, flags.adapter, flags.dtype, flags.weights}, *backend,
+                                 Workload::decoding);
+  const Tokenizer& tokenizer = model.tokenizer();
+  const ModelConfig& config = model.config();
+  apply_generation_config(request.sampling, flags.generation_config, model.source(), flags.given);
+  if (!request.sampling.ignore_eos)
+    for (const int32_t id : model.ends()) request.sampling.stop_ids.push_back(id);
 
   request.prompt = tokenizer.encode(text);
   if (!request.prompt.empty()) tokenizer.add_template(request.prompt);  // Llama's bos
@@ -138,7 +133,7 @@ void run_generate(const GenerateFlags& flags) {
                   .speculate = flags.speculate,
                   .cache = cache,
                   .tokenizer = &tokenizer};
-  Engine engine(config, params, *backend, spec);
+  Engine engine(config, model.params(), *backend, spec);
   if (asked < 0 && engine.context() < config.context)
     say("hearth: a context of {} tokens: the model's {} do not fit in memory\n", engine.context(),
         config.context);

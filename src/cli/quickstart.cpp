@@ -140,11 +140,9 @@ Floor make_data(const fs::path& run, int64_t vocab, int threads) {
 }
 
 std::string samples_of(const fs::path& checkpoint, Backend& backend) {
-  const ModelSource source = ModelSource::open(checkpoint);
-  ParamStore store(backend, decoder_params(source.config()), DType::f32);
-  source.load(store);
-  const Tokenizer t = Tokenizer::load(source.tokenizer());
-  Engine engine(source.config(), store, backend, {.max_batch = 2, .tokenizer = &t});
+  LoadedModel model(ModelSource::open(checkpoint), backend, {});
+  const Tokenizer& t = model.tokenizer();
+  Engine engine(model.config(), model.params(), backend, {.max_batch = 2, .tokenizer = &t});
   Request r;
   r.prompt.assign(1, t.eos());  // a document begins
   r.n = 2;

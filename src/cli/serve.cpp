@@ -25,13 +25,14 @@ std::string model_name(const std::string& path) {
   return p.has_filename() ? p.filename().string() : p.parent_path().filename().string();
 }
 
-std::unique_ptr<ServedModel> load_model(const ServeFlags& flags, Backend& backend,
-                                        WeightFormat format, const EngineSpec& spec) {
-  const ModelSource source = ModelSource::open(flags.model, flags.adapter);
+std::unique_ptr<ServedModel> load_served(const ServeFlags& flags, Backend& backend,
+                                         WeightFormat format, const EngineSpec& spec) {
+  ModelSource source = ModelSource::open(flags.model, flags.adapter);
   const DType dtype = weights_dtype(flags.dtype, backend, Workload::decoding, source.dtype());
   SamplingSpec defaults;
   apply_generation_config(defaults, flags.generation_config, source, {});
-  auto model = std::make_unique<ServedModel>(source, backend, ServedWeights{dtype, format}, spec);
+  auto model =
+      std::make_unique<ServedModel>(std::move(source), backend, WeightsSpec{dtype, format}, spec);
   model->set_defaults(defaults);
   return model;
 }
@@ -71,7 +72,7 @@ void run_serve(const ServeFlags& flags) {
   std::string url;
   const std::string name = config.name.empty() ? model_name(flags.model) : config.name;
   serve(config, {.name = name,
-                 .load = [&] { return load_model(flags, *backend, format, spec); },
+                 .load = [&] { return load_served(flags, *backend, format, spec); },
                  .listening =
                      [&](const std::string& at) {
                        url = at;

@@ -3,9 +3,6 @@
 #include <algorithm>
 
 #include "formats/json.h"
-#include "infer/generation_config.h"
-#include "model/decoder.h"
-#include "model/files/folder.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
 
@@ -14,12 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-Tokenizer tokenizer_of(const ModelSource& source) {
-  if (source.tokenizer().empty())
-    fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
-  return Tokenizer::load(source.tokenizer());
-}
 
 int64_t longest_of(const Tokenizer& t) {
   size_t longest = 1;
@@ -50,25 +41,22 @@ ordered_json describe_tokenizer(const fs::path& folder, const Tokenizer& t, int6
 
 }  // namespace
 
-ServedModel::ServedModel(const ModelPaths& paths, Backend& backend, const ServedWeights& weights,
+ServedModel::ServedModel(const ModelPaths& paths, Backend& backend, const WeightsSpec& weights,
                          EngineSpec spec)
     : ServedModel(ModelSource::open(paths.model, paths.adapter), backend, weights, spec) {}
 
-ServedModel::ServedModel(const ModelSource& source, Backend& backend, const ServedWeights& weights,
+ServedModel::ServedModel(ModelSource source, Backend& backend, const WeightsSpec& weights,
                          EngineSpec spec)
-    : tokenizer_(tokenizer_of(source)),
-      chat_(source.tokenizer(), tokenizer_),
-      longest_token_(longest_of(tokenizer_)),
-      params_(backend, decoder_params(source.config(), weights.format), weights.dtype) {
-  if (const fs::path dir = generation_folder(source); !dir.empty())
-    ends_ = generation_ends(dir, tokenizer_);
-  source.load(params_);
-  spec.tokenizer = &tokenizer_;
-  engine_ = std::make_unique<Engine>(source.config(), params_, backend, spec);
-  tokenizer_info_ = describe_tokenizer(source.tokenizer(), tokenizer_, context());
-  if (context() < source.config().context && spec.context == 0)
+    : model_(std::move(source), backend, weights),
+      chat_(model_.source().tokenizer(), tokenizer()),
+      longest_token_(longest_of(tokenizer())) {
+  const ModelConfig& config = model_.config();
+  spec.tokenizer = &tokenizer();
+  engine_ = std::make_unique<Engine>(config, model_.params(), backend, spec);
+  tokenizer_info_ = describe_tokenizer(model_.source().tokenizer(), tokenizer(), context());
+  if (context() < config.context && spec.context == 0)
     context_note_ = fmt::format("a context of {} tokens: the model's {} do not fit in memory",
-                                context(), source.config().context);
+                                context(), config.context);
 }
 
 }  // namespace hearth

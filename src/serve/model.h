@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "infer/engine.h"
+#include "infer/loaded_model.h"
 #include "serve/chat_prompt.h"
 
 namespace hearth {
@@ -12,25 +13,19 @@ struct ModelPaths {
   std::filesystem::path model, adapter = {};  // an empty adapter is none
 };
 
-// The type of weights and activations, and how matrices are kept.
-struct ServedWeights {
-  DType dtype = DType::f32;
-  WeightFormat format = WeightFormat::plain;
-};
-
 class ServedModel {
  public:
   // Of `spec` the tokenizer is set here. The backend must outlive the model.
-  ServedModel(const ModelPaths&, Backend&, const ServedWeights&, EngineSpec spec = {});
-  ServedModel(const class ModelSource&, Backend&, const ServedWeights&, EngineSpec);
+  ServedModel(const ModelPaths&, Backend&, const WeightsSpec&, EngineSpec spec = {});
+  ServedModel(ModelSource, Backend&, const WeightsSpec&, EngineSpec);
 
   // What a request that leaves a sampling field out is given for it.
   const SamplingSpec& defaults() const { return defaults_; }
   void set_defaults(const SamplingSpec& s) { defaults_ = s; }
   // Tokens that end a text by the model's generation_config.json, beside the end of text.
-  const std::vector<int32_t>& ends() const { return ends_; }
+  const std::vector<int32_t>& ends() const { return model_.ends(); }
 
-  const Tokenizer& tokenizer() const { return tokenizer_; }
+  const Tokenizer& tokenizer() const { return model_.tokenizer(); }
   const ChatPrompt& chat() const { return chat_; }
   Engine& engine() { return *engine_; }
   int64_t context() const { return engine_->context(); }  // tokens of a prompt and its completion
@@ -41,14 +36,12 @@ class ServedModel {
   const nlohmann::ordered_json& tokenizer_info() const { return tokenizer_info_; }
 
  private:
-  Tokenizer tokenizer_;
+  LoadedModel model_;
   ChatPrompt chat_;
   nlohmann::ordered_json tokenizer_info_;
   int64_t longest_token_;
   std::string context_note_;
   SamplingSpec defaults_ = {};
-  std::vector<int32_t> ends_;
-  ParamStore params_;
   std::unique_ptr<Engine> engine_;
 };
 

@@ -47,7 +47,7 @@ class Serving : public testing::Test {
     service_.reset();
     model_.reset();  // before its backend
     backend_ = std::move(backend);
-    model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, ServedWeights{},
+    model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, WeightsSpec{},
                                            EngineSpec{.max_batch = config.batch});
     const auto post = [this](std::function<void()> task) { tasks_.push_back(std::move(task)); };
     service_ = std::make_unique<Service>(config, post, post);

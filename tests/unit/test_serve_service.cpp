@@ -103,7 +103,7 @@ TEST_F(Serving, EndsTextsAsTheModelsConfigSays) {
   write_file_atomic(dir_ / "generation_config.json",
                     json{{"eos_token_id", {served_eos, end}}}.dump());
   service_.reset();
-  model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, ServedWeights{});
+  model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, WeightsSpec{});
   const auto post = [this](std::function<void()> task) { tasks_.push_back(std::move(task)); };
   service_ = std::make_unique<Service>(ServeConfig(), post, post);
   service_->open(*model_, "m");

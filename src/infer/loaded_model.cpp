@@ -1,0 +1,25 @@
+#include "infer/loaded_model.h"
+
+#include "infer/generation_config.h"
+#include "model/decoder.h"
+#include "sys/error.h"
+#include "text/chat/chat_template.h"
+
+namespace hearth {
+
+LoadedModel::LoadedModel(ModelSource source, Backend& backend, const WeightsSpec& weights)
+    : source_(std::move(source)),
+      params_(backend, frozen(decoder_params(source_.config(), weights.format)), weights.dtype) {
+  if (!source_.tokenizer().empty()) tokenizer_ = Tokenizer::load(source_.tokenizer());
+  if (const auto dir = generation_folder(source_); tokenizer_ && !dir.empty())
+    ends_ = generation_ends(dir, *tokenizer_);
+  source_.load(params_);
+}
+
+const Tokenizer& LoadedModel::tokenizer() const {
+  if (!tokenizer_)
+    fail(source_.path().string(), "expected a model with a tokenizer, got none beside it");
+  return *tokenizer_;
+}
+
+}  // namespace hearth

@@ -1,0 +1,41 @@
+// LoadedModel: a model that is only run. It holds the weights as inference reads them, without
+// masters, gradients or optimizer state, and what belongs to the model: its tokenizer and the
+// tokens that end a text. Every command that runs a model loads it here.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "core/params.h"
+#include "model/files/folder.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace hearth {
+
+// The type of weights and activations, and how matrices are stored.
+struct WeightsSpec {
+  DType dtype = DType::f32;
+  WeightFormat format = WeightFormat::plain;
+};
+
+class LoadedModel {
+ public:
+  // The backend must outlive the model.
+  LoadedModel(ModelSource, Backend&, const WeightsSpec&);
+
+  const ModelSource& source() const { return source_; }
+  const ModelConfig& config() const { return source_.config(); }
+  ParamStore& params() { return params_; }
+  // An error where the model has none.
+  const Tokenizer& tokenizer() const;
+  // Tokens that end a text by the model's generation_config.json, beside the tokenizer's own.
+  const std::vector<int32_t>& ends() const { return ends_; }
+
+ private:
+  ModelSource source_;
+  ParamStore params_;
+  std::optional<Tokenizer> tokenizer_;
+  std::vector<int32_t> ends_;
+};
+
+}  // namespace hearth
