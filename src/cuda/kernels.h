@@ -44,15 +44,12 @@ void sample(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls
             int64_t vocab);
 
 // logprob.cu
-void logprob(Stream&, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,
-             const LogprobSpec&);
-void logprob_bwd(Stream&, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor targets,
-                 const LogprobSpec&);
+void logprob(Stream&, const LogprobArgs&);
+void logprob_bwd(Stream&, const LogprobBwdArgs&);
 
 // loss.cu, update.cu
-void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
-                   const LossSpec&);
-void mean_loss(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add);
+void cross_entropy(Stream&, const CrossEntropyArgs&);
+void mean_loss(Stream&, const MeanLossArgs&);
 void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scalars);
 void update_weights(Stream&, const UpdateArgs&, const RuleSpec&);
 

@@ -82,11 +82,10 @@ Tape scorer(const ModelConfig& c, const RunnerSpec& spec, int64_t rows, int64_t 
   const Var logits = t.rows(t.state("engine.logits", {spec.logits, wide}, DType::f32), 0, rows);
   const Var targets = t.state("engine.targets", {spec.logits, 1}, DType::i32);
   const Var nll = t.state("engine.nll", {spec.logits, 1}, DType::f32);
-  t.push(kernel_op<&Kernels::cross_entropy>(
-             "cross_entropy",
-             [spec = LossSpec{.vocab = c.vocab}](auto* f, Stream& s, In in, Out out) {
-               f(s, out[0], in[0], in[1], {}, spec);
-             }),
+  const auto launch = [spec = LossSpec{.vocab = c.vocab}](auto* f, Stream& s, In in, Out out) {
+    f(s, {.nll = out[0], .logits = in[0], .targets = in[1], .spec = spec});
+  };
+  t.push(kernel_op<&Kernels::cross_entropy>("cross_entropy", launch),
          {logits, t.rows(targets, 0, rows)}, {t.rows(nll, 0, rows)});
   return t;
 }
@@ -96,12 +95,11 @@ Tape scorer(const ModelConfig& c, const RunnerSpec& spec, int64_t rows, int64_t 
 Tape tempered(const ModelConfig& c, const RunnerSpec& spec, int64_t wide, float temperature) {
   Tape t(DType::f32, "engine");
   const Var logits = t.state("engine.logits", {spec.logits, wide}, DType::f32);
-  t.push(kernel_op<&Kernels::logprob>(
-             "logprob",
-             [spec =
-                  LogprobSpec{
-                      .vocab = c.vocab, .softcap = c.logit_softcap, .temperature = temperature}](
-                 auto* f, Stream& s, In in, Out out) { f(s, out[0], {}, in[0], in[1], spec); }),
+  const LogprobSpec level{.vocab = c.vocab, .softcap = c.logit_softcap, .temperature = temperature};
+  const auto launch = [level](auto* f, Stream& s, In in, Out out) {
+    f(s, {.logprob = out[0], .logits = in[0], .targets = in[1], .spec = level});
+  };
+  t.push(kernel_op<&Kernels::logprob>("logprob", launch),
          {logits, t.state("engine.targets", {spec.logits, 1}, DType::i32)},
          {t.state("engine.nll", {spec.logits, 1}, DType::f32)});
   return t;

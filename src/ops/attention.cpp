@@ -42,11 +42,19 @@ void qk_backward(Tape& t, const Node& n, QkSpec spec) {
 void attention_backward(Tape& t, const Node& n, const AttnSpec& spec) {
   const Var qkv = n.in[0], dqkv = t.temp(t.shape(qkv));
   const Var delta = t.temp(t.shape(n.out[1]), t.acc());
-  Op op = kernel_op<&Kernels::attention_bwd>(
-      "attention_bwd", [spec](auto* f, Stream& s, In in, Out out) {
-        f(s, out[0], out[1], in[0], in[1], in[2], in[3], in[4], in[5], in[6], spec);
-      });
-  t.push(std::move(op),
+  const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
+    f(s, {.dqkv = out[0],
+          .delta = out[1],
+          .dy = in[0],
+          .y = in[1],
+          .lse = in[2],
+          .qkv = in[3],
+          .slopes = in[4],
+          .documents = in[5],
+          .scalars = in[6],
+          .spec = spec});
+  };
+  t.push(kernel_op<&Kernels::attention_bwd>("attention_bwd", launch),
          {t.grad(n.out[0]), t.saved(n.out[0]), t.saved(n.out[1]), t.saved(qkv), n.in[1], n.in[2],
           n.in[3]},
          {dqkv, delta});
@@ -83,7 +91,13 @@ Var attention(Tape& t, Var qkv, const Masks& masks, const AttnSpec& spec) {
   const Var y = t.temp({B, T, spec.heads, spec.head_dim});
   const Var lse = t.temp({B, spec.heads, T}, t.acc());
   Op op = kernel_op<&Kernels::attention>("attention", [spec](auto* f, Stream& s, In in, Out out) {
-    f(s, out[0], out[1], in[0], in[1], in[2], in[3], spec);
+    f(s, {.y = out[0],
+          .lse = out[1],
+          .qkv = in[0],
+          .slopes = in[1],
+          .documents = in[2],
+          .scalars = in[3],
+          .spec = spec});
   });
   op.backward = [spec](Tape& t, const Node& n) { attention_backward(t, n, spec); };
   t.push(std::move(op), {qkv, masks.slopes, masks.documents, spec.dropout > 0 ? scalars(t) : Var{}},
@@ -101,11 +115,17 @@ Var attention_cached(Tape& t, Var cache, Var qkv, const Paged& paged, Var slopes
     fail(t.where(), "expected rows (1, N, ..) and a cache (blocks, {}, {}, {}), got {} and {}",
          2 * spec.kv_heads, cache_block, wide, to_string(s), to_string(c));
   const Var y = t.temp({1, s[1], spec.heads, spec.head_dim});
-  t.push(kernel_op<&Kernels::attention_cached>("attention_cached",
-                                               [spec](auto* f, Stream& st, In in, Out out) {
-                                                 f(st, out[0], out[1], in[0], in[1], in[2], in[3],
-                                                   in[4], spec);
-                                               }),
+  const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
+    f(s, {.y = out[0],
+          .cache = out[1],
+          .qkv = in[0],
+          .positions = in[1],
+          .sequences = in[2],
+          .tables = in[3],
+          .slopes = in[4],
+          .spec = spec});
+  };
+  t.push(kernel_op<&Kernels::attention_cached>("attention_cached", launch),
          {qkv, paged.positions, paged.sequences, paged.tables, slopes, cache}, {y, cache});
   return y;
 }

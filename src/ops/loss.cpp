@@ -49,10 +49,10 @@ void head_logprob_backward(Tape& t, const Node& node, Chunks c) {
   const Var dx = grad_x ? t.temp(t.shape(x)) : Var{};
   c.for_each(t, [&](int64_t i, int64_t n, Var logits) {
     const Var dlogits = t.temp(t.shape(logits));
-    Op op = kernel_op<&Kernels::logprob_bwd>("logprob_bwd",
-                                             [spec = c.spec](auto* f, Stream& s, In in, Out out) {
-                                               f(s, out[0], in[0], in[1], in[2], spec);
-                                             });
+    const auto launch = [spec = c.spec](auto* f, Stream& s, In in, Out out) {
+      f(s, {.dlogits = out[0], .dlogprob = in[0], .logits = in[1], .targets = in[2], .spec = spec});
+    };
+    Op op = kernel_op<&Kernels::logprob_bwd>("logprob_bwd", launch);
     op.inplace = {{0, 1}};
     t.push(std::move(op), {t.rows(dlogprob, i, n), logits, t.rows(c.targets, i, n)}, {dlogits});
     if (grad_w) {
@@ -89,10 +89,10 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
     const Var xi = t.rows(flat_x, i, n), logits = t.temp({n, wide});
     record_gemm(t, logits, {}, xi, tiles, {}, {}, {.tb = true});
     const Var dlogits = t.rows(logits, 0, n);
-    t.push(kernel_op<&Kernels::cross_entropy>("cross_entropy",
-                                              [loss_spec](auto* f, Stream& s, In in, Out out) {
-                                                f(s, out[0], in[0], in[1], in[2], loss_spec);
-                                              }),
+    const auto launch = [loss_spec](auto* f, Stream& s, In in, Out out) {
+      f(s, {.nll = out[0], .logits = in[0], .targets = in[1], .scalars = in[2], .spec = loss_spec});
+    };
+    t.push(kernel_op<&Kernels::cross_entropy>("cross_entropy", launch),
            {logits, t.rows(flat_targets, i, n), scalars(t)}, {t.rows(nll, i, n), dlogits});
     if (grad_w) {
       const auto [dw, prior] = t.grad_sink(w);
@@ -103,11 +103,10 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
   }
   if (grad_x) t.add_grad(x, dx);
 
-  t.push(kernel_op<&Kernels::mean_loss>("mean_loss",
-                                        [adds = t.accumulate](auto* f, Stream& s, In in, Out out) {
-                                          f(s, out[0], in[0], in[1], adds);
-                                        }),
-         {nll, scalars(t)}, {loss});
+  const auto launch = [add = t.accumulate](auto* f, Stream& s, In in, Out out) {
+    f(s, {.loss = out[0], .nll = in[0], .scalars = in[1], .add = add});
+  };
+  t.push(kernel_op<&Kernels::mean_loss>("mean_loss", launch), {nll, scalars(t)}, {loss});
   return loss;
 }
 
@@ -132,11 +131,10 @@ Var head_logprob(Tape& t, Var x, Var w, Var targets, const HeadLogprobSpec& spec
   const Var logprob = t.result("logprob", {N, 1}, t.acc());
   const Var entropy = spec.entropy ? t.result("entropy", {N, 1}, t.acc()) : Var{};
   c.for_each(t, [&](int64_t i, int64_t n, Var logits) {
-    t.push(kernel_op<&Kernels::logprob>("logprob",
-                                        [spec = c.spec](auto* f, Stream& s, In in, Out out) {
-                                          f(s, out[0], out[1], in[0], in[1], spec);
-                                        }),
-           {logits, t.rows(c.targets, i, n)},
+    const auto launch = [spec = c.spec](auto* f, Stream& s, In in, Out out) {
+      f(s, {.logprob = out[0], .entropy = out[1], .logits = in[0], .targets = in[1], .spec = spec});
+    };
+    t.push(kernel_op<&Kernels::logprob>("logprob", launch), {logits, t.rows(c.targets, i, n)},
            {t.rows(logprob, i, n), entropy ? t.rows(entropy, i, n) : Var{}});
     if (keep) made.push_back(logits);
   });

@@ -44,7 +44,7 @@ struct Masks {
   Var documents = {};  // (B, T) i32
 };
 Var attention(Tape&, Var qkv, const Masks&, const AttnSpec&);
-// Which tokens the rows of a ragged batch are, as Kernels::attention_cached reads them.
+// Which tokens the rows of a ragged batch are, as AttentionCachedArgs describes them.
 struct Paged {
   Var positions, sequences;  // (1, N) i32
   Var tables;                // (sequences, blocks of each) i32

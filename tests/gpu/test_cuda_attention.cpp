@@ -49,8 +49,16 @@ Attended attended(Backend& b, DType dtype, const Shape3& s, const std::vector<fl
                       .window = s.window,
                       .scale = float(1 / std::sqrt(double(s.D))),
                       .softcap = s.softcap};
-  b.kernels().attention(b.stream(), y.t, lse.t, x.t, {}, mask, {}, spec);
-  b.kernels().attention_bwd(b.stream(), dx.t, delta.t, d.t, y.t, lse.t, x.t, {}, mask, {}, spec);
+  b.kernels().attention(b.stream(),
+                        {.y = y.t, .lse = lse.t, .qkv = x.t, .documents = mask, .spec = spec});
+  b.kernels().attention_bwd(b.stream(), {.dqkv = dx.t,
+                                         .delta = delta.t,
+                                         .dy = d.t,
+                                         .y = y.t,
+                                         .lse = lse.t,
+                                         .qkv = x.t,
+                                         .documents = mask,
+                                         .spec = spec});
   return {y.read(), lse.read(), dx.read()};
 }
 

@@ -102,9 +102,10 @@ struct TinyModel {
     const auto tensor = [](auto* p, int64_t n, DType d) {
       return Tensor{reinterpret_cast<std::byte*>(p), {1, n}, d};
     };
-    backend.kernels().cross_entropy(backend.stream(), tensor(&log, 1, DType::f32),
-                                    tensor(copy.data(), int64_t(row.size()), DType::f32),
-                                    tensor(&best, 1, DType::i32), {}, {});
+    backend.kernels().cross_entropy(backend.stream(),
+                                    {.nll = tensor(&log, 1, DType::f32),
+                                     .logits = tensor(copy.data(), int64_t(row.size()), DType::f32),
+                                     .targets = tensor(&best, 1, DType::i32)});
     return token_logprob(row, token, top, LogSum{row[size_t(best)], log});
   }
 

@@ -63,7 +63,13 @@ struct Problem {
   }
   Array forward(const Runner& r) const {
     Array y = r.out({B, T, H, D}), lse = r.sums({B, H, T});
-    r.k.attention(r.s, y, lse, qkv, slopes, documents, scalars, spec);
+    r.k.attention(r.s, {.y = y,
+                        .lse = lse,
+                        .qkv = qkv,
+                        .slopes = slopes,
+                        .documents = documents,
+                        .scalars = scalars,
+                        .spec = spec});
     return y;
   }
 };
@@ -71,16 +77,35 @@ struct Problem {
 void check_values(const Problem& p, const char* name) {
   const Array y = random({p.B, p.T, p.H, p.D}, p.d), dy = random({p.B, p.T, p.H, p.D}, p.d);
   Array lse({p.B, p.H, p.T}), exact({p.B, p.T, p.H, p.D});
-  reference_kernels().attention(Array::stream(), exact, lse, p.qkv, p.slopes, p.documents,
-                                p.scalars, p.spec);
+  reference_kernels().attention(Array::stream(), {.y = exact,
+                                                  .lse = lse,
+                                                  .qkv = p.qkv,
+                                                  .slopes = p.slopes,
+                                                  .documents = p.documents,
+                                                  .scalars = p.scalars,
+                                                  .spec = p.spec});
   const Array saved = lse.as(DType::f32), seen = exact.as(p.d);
   check(fmt::format("attention {} T {} H {} G {} D {}", name, p.T, p.H, p.G, p.D), p.d,
         [&](const Runner& r) {
           Array out = r.out({p.B, p.T, p.H, p.D}), l = r.sums({p.B, p.H, p.T});
           Array dqkv = r.out({p.B, p.T, p.H + 2 * p.G, p.D}), delta = r.sums({p.B, p.H, p.T});
-          r.k.attention(r.s, out, l, p.qkv, p.slopes, p.documents, p.scalars, p.spec);
-          r.k.attention_bwd(r.s, dqkv, delta, dy, seen, saved, p.qkv, p.slopes, p.documents,
-                            p.scalars, p.spec);
+          r.k.attention(r.s, {.y = out,
+                              .lse = l,
+                              .qkv = p.qkv,
+                              .slopes = p.slopes,
+                              .documents = p.documents,
+                              .scalars = p.scalars,
+                              .spec = p.spec});
+          r.k.attention_bwd(r.s, {.dqkv = dqkv,
+                                  .delta = delta,
+                                  .dy = dy,
+                                  .y = seen,
+                                  .lse = saved,
+                                  .qkv = p.qkv,
+                                  .slopes = p.slopes,
+                                  .documents = p.documents,
+                                  .scalars = p.scalars,
+                                  .spec = p.spec});
           return outputs(std::move(out), std::move(l), std::move(dqkv));
         });
 }
@@ -141,7 +166,12 @@ TEST(CpuAttention, RowsStandAlone) {
             Tensor documents = p.documents;
             if (documents) documents = {documents.data + 4 * b * p.T, {1, T}, DType::i32};
             Array y = r.out({1, T, p.H, p.D});
-            r.k.attention(r.s, y, none, qkv, p.slopes, documents, p.scalars, p.spec);
+            r.k.attention(r.s, {.y = y,
+                                .qkv = qkv,
+                                .slopes = p.slopes,
+                                .documents = documents,
+                                .scalars = p.scalars,
+                                .spec = p.spec});
             EXPECT_EQ(
                 std::memcmp(Tensor(y).data, Tensor(all).data + b * p.T * out, size_t(T * out)), 0)
                 << v.name << " " << name(isa) << " T " << T << " b " << b;
@@ -192,8 +222,14 @@ TEST(CpuAttention, CachedGivesTheSameBits) {
               for (int64_t i = 0; i < N; ++i)
                 at.push_back(int32_t(from + i % n)), of.push_back(int32_t(i / n));
               Array y = r.out({1, N, p.H, p.D});
-              r.k.attention_cached(r.s, y, cache, part_of(p.qkv, from, n), Array::ints({1, N}, at),
-                                   Array::ints({1, N}, of), paging.tables, p.slopes, p.spec);
+              r.k.attention_cached(r.s, {.y = y,
+                                         .cache = cache,
+                                         .qkv = part_of(p.qkv, from, n),
+                                         .positions = Array::ints({1, N}, at),
+                                         .sequences = Array::ints({1, N}, of),
+                                         .tables = paging.tables,
+                                         .slopes = p.slopes,
+                                         .spec = p.spec});
               ASSERT_TRUE(same_bytes(y, part_of(whole, from, n)))
                   << v.name << " " << name(isa) << " chunk " << chunk << " from " << from;
             }
@@ -220,14 +256,24 @@ TEST(CpuAttention, CachedTakesAnyMixOfRows) {
     rows(0, 63, 3), rows(1, 90, 1), rows(2, 0, 60), rows(0, -1, int(N) - 64);
     check("attention_cached", d, [&](const Runner& r) {
       Array y = r.out({1, N, p.H, p.D}), cache = r.in_place(start);
-      r.k.attention_cached(r.s, y, cache, p.qkv, Array::ints({1, N}, at), Array::ints({1, N}, of),
-                           tables, none, p.spec);
+      r.k.attention_cached(r.s, {.y = y,
+                                 .cache = cache,
+                                 .qkv = p.qkv,
+                                 .positions = Array::ints({1, N}, at),
+                                 .sequences = Array::ints({1, N}, of),
+                                 .tables = tables,
+                                 .spec = p.spec});
       return outputs(std::move(y), std::move(cache));
     });
     const Runner r = runner_of(best_isa(), 1, d);
     Array y = r.out({1, N, p.H, p.D}), cache = start.as(d);
-    r.k.attention_cached(r.s, y, cache, p.qkv, Array::ints({1, N}, at), Array::ints({1, N}, of),
-                         tables, none, p.spec);
+    r.k.attention_cached(r.s, {.y = y,
+                               .cache = cache,
+                               .qkv = p.qkv,
+                               .positions = Array::ints({1, N}, at),
+                               .sequences = Array::ints({1, N}, of),
+                               .tables = tables,
+                               .spec = p.spec});
     const int64_t bytes = p.H * p.D * size_of(d);
     for (int64_t i = 64 * bytes; i < N * bytes; ++i) ASSERT_EQ(int(Tensor(y).data[i]), 0);
   }

@@ -312,10 +312,18 @@ TEST(CpuKernels, CrossEntropy) {
         check("cross_entropy", d, [&](const Runner& r) {
           Array nll = r.sums({N}), same = r.sums({N}), loss = r.sums({1});
           Array kept = r.in_place(x), grad = r.in_place(x);
-          r.k.cross_entropy(r.s, nll, kept, targets, scalars, {.softcap = cap});
-          r.k.cross_entropy(r.s, same, grad, targets, scalars, {.softcap = cap, .grad = true});
-          r.k.mean_loss(r.s, loss, nll, scalars, false);
-          r.k.mean_loss(r.s, loss, same, scalars, true);
+          r.k.cross_entropy(r.s, {.nll = nll,
+                                  .logits = kept,
+                                  .targets = targets,
+                                  .scalars = scalars,
+                                  .spec = {.softcap = cap}});
+          r.k.cross_entropy(r.s, {.nll = same,
+                                  .logits = grad,
+                                  .targets = targets,
+                                  .scalars = scalars,
+                                  .spec = {.softcap = cap, .grad = true}});
+          r.k.mean_loss(r.s, {.loss = loss, .nll = nll, .scalars = scalars, .add = false});
+          r.k.mean_loss(r.s, {.loss = loss, .nll = same, .scalars = scalars, .add = true});
           return outputs(std::move(nll), std::move(same), std::move(loss), std::move(kept),
                          std::move(grad));
         });
@@ -331,11 +339,12 @@ TEST(CpuKernels, CrossEntropyRowsStandAlone) {
     for (Isa isa : usable_isas()) {
       const Runner run = runner_of(isa, 2, d);
       Array all = run.sums({N}), one = run.sums({1});
-      run.k.cross_entropy(run.s, all, x, targets, scalars, {});
+      run.k.cross_entropy(run.s, {.nll = all, .logits = x, .targets = targets, .scalars = scalars});
       for (int64_t i = 0; i < N; ++i) {
         const Tensor row{Tensor(x).data + i * V * size_of(d), {1, V}, d};
         const Tensor target{Tensor(targets).data + 4 * i, {1}, DType::i32};
-        run.k.cross_entropy(run.s, one, row, target, scalars, {});
+        run.k.cross_entropy(run.s,
+                            {.nll = one, .logits = row, .targets = target, .scalars = scalars});
         EXPECT_EQ(*Tensor(one).as<float>(), Tensor(all).as<float>()[i]) << i;
       }
     }
@@ -350,7 +359,11 @@ TEST(CpuKernels, CrossEntropySurvivesExtremes) {
     float* p = Tensor(x).as<float>();
     const float values[] = {1e4f, -1e4f, 0, NAN, 1, 2};
     std::copy(values, values + 6, p);
-    run.k.cross_entropy(run.s, nll, x, Array::ints({2}, {1, 1}), scalars, {.grad = true});
+    run.k.cross_entropy(run.s, {.nll = nll,
+                                .logits = x,
+                                .targets = Array::ints({2}, {1, 1}),
+                                .scalars = scalars,
+                                .spec = {.grad = true}});
     EXPECT_NEAR(Tensor(nll).as<float>()[0], 2e4f, 1);
     EXPECT_FLOAT_EQ(p[0], 1);
     EXPECT_FLOAT_EQ(p[1], -1);

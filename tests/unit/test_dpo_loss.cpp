@@ -230,10 +230,16 @@ TEST(DpoLosses, DumpForParity) {
       };
       const LogprobSpec spec{.vocab = V, .softcap = cap, .temperature = temperature};
       const Tensor x = tensor(logits, V, DType::f32), t = tensor(targets, 1, DType::i32);
-      cpu->kernels().logprob(cpu->stream(), tensor(logprob, 1, DType::f32),
-                             tensor(entropy, 1, DType::f32), x, t, spec);
-      cpu->kernels().logprob_bwd(cpu->stream(), tensor(dlogits, V, DType::f32),
-                                 tensor(d, 1, DType::f32), x, t, spec);
+      cpu->kernels().logprob(cpu->stream(), {.logprob = tensor(logprob, 1, DType::f32),
+                                             .entropy = tensor(entropy, 1, DType::f32),
+                                             .logits = x,
+                                             .targets = t,
+                                             .spec = spec});
+      cpu->kernels().logprob_bwd(cpu->stream(), {.dlogits = tensor(dlogits, V, DType::f32),
+                                                 .dlogprob = tensor(d, 1, DType::f32),
+                                                 .logits = x,
+                                                 .targets = t,
+                                                 .spec = spec});
       all["logprob"].push_back({{"softcap", cap},
                                 {"temperature", temperature},
                                 {"vocab", V},

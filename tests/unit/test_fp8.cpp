@@ -228,9 +228,14 @@ struct Problem {
     const Tensor rows{
         all.data + at(from, 0) * size_of(all.dtype), {1, n, v.H + 2 * v.G, v.D}, all.dtype};
     Array y = r.out({1, n, v.H, v.D});
-    r.k.attention_cached(r.s, y, cache, rows, Array::ints({1, n}, positions),
-                         Array::ints({1, n}, std::vector<int32_t>(size_t(n), 0)), tables, slopes,
-                         spec);
+    r.k.attention_cached(r.s, {.y = y,
+                               .cache = cache,
+                               .qkv = rows,
+                               .positions = Array::ints({1, n}, positions),
+                               .sequences = Array::ints({1, n}, std::vector<int32_t>(size_t(n), 0)),
+                               .tables = tables,
+                               .slopes = slopes,
+                               .spec = spec});
     return y;
   }
 };

@@ -33,8 +33,13 @@ TEST(Logprob, KernelHasTheBitsOfTheLoss) {
     for (float cap : {0.0f, 2.0f}) {
       const Runner run = runner_of(isa, 2, DType::f32);
       Array nll = run.sums({N}), logprob = run.sums({N});
-      run.k.cross_entropy(run.s, nll, x, targets, none, {.vocab = V, .softcap = cap});
-      run.k.logprob(run.s, logprob, none, x, targets, {.vocab = V, .softcap = cap});
+      run.k.cross_entropy(
+          run.s,
+          {.nll = nll, .logits = x, .targets = targets, .spec = {.vocab = V, .softcap = cap}});
+      run.k.logprob(run.s, {.logprob = logprob,
+                            .logits = x,
+                            .targets = targets,
+                            .spec = {.vocab = V, .softcap = cap}});
       for (int64_t i = 0; i < N; ++i)
         EXPECT_EQ(Tensor(logprob).as<float>()[i], -Tensor(nll).as<float>()[i]) << name(isa) << i;
     }
@@ -53,8 +58,16 @@ TEST(Logprob, KernelsAgainstTheReference) {
         const LogprobSpec spec{.vocab = V, .softcap = cap, .temperature = 0.7f};
         check("logprob", d, [&](const Runner& r) {
           Array logprob = r.sums({N}), entropy = r.sums({N}), dx = r.out({N, wide});
-          r.k.logprob(r.s, logprob, entropy, x.as(r.acc), targets, spec);
-          r.k.logprob_bwd(r.s, dx, dy.as(r.acc), x.as(r.acc), targets, spec);
+          r.k.logprob(r.s, {.logprob = logprob,
+                            .entropy = entropy,
+                            .logits = x.as(r.acc),
+                            .targets = targets,
+                            .spec = spec});
+          r.k.logprob_bwd(r.s, {.dlogits = dx,
+                                .dlogprob = dy.as(r.acc),
+                                .logits = x.as(r.acc),
+                                .targets = targets,
+                                .spec = spec});
           return outputs(std::move(logprob), std::move(entropy), std::move(dx));
         });
       }

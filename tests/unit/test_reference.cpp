@@ -257,11 +257,19 @@ TEST(Reference, CrossEntropyGradients) {
   for (float softcap : {0.f, 1.5f}) {
     const Array x = Array::random({N, V}, 3), nll({N}), mean({1}), dx = x.copy();
     const auto loss = [&] {
-      ops.cross_entropy(stream, nll, x, targets, scalars, {.softcap = softcap});
-      ops.mean_loss(stream, mean, nll, scalars, false);
+      ops.cross_entropy(stream, {.nll = nll,
+                                 .logits = x,
+                                 .targets = targets,
+                                 .scalars = scalars,
+                                 .spec = {.softcap = softcap}});
+      ops.mean_loss(stream, {.loss = mean, .nll = nll, .scalars = scalars, .add = false});
       return 8 * mean[0];
     };
-    ops.cross_entropy(stream, nll, dx, targets, scalars, {.softcap = softcap, .grad = true});
+    ops.cross_entropy(stream, {.nll = nll,
+                               .logits = dx,
+                               .targets = targets,
+                               .scalars = scalars,
+                               .spec = {.softcap = softcap, .grad = true}});
     EXPECT_EQ(nll[1], 0);
     for (int64_t j = 0; j < V; ++j) EXPECT_EQ(dx[V + j], 0);
     expect_gradient("logits", x, dx, loss);
@@ -271,11 +279,13 @@ TEST(Reference, CrossEntropyGradients) {
 TEST(Reference, CrossEntropyByHand) {
   const Array targets = Array::ints({2}, {1, 0}), nll({2}), loss(Shape{1}, {10.0});
   const Array x(Shape{2, 3}, {2, 2, 2, 0, 1e4, 1e4});
-  ops.cross_entropy(stream, nll, x, targets, none, {});
+  ops.cross_entropy(stream, {.nll = nll, .logits = x, .targets = targets});
   expect_near(nll, {std::log(3.0), 1e4 + std::log(2.0)});
-  ops.mean_loss(stream, loss, nll, Array::of(Scalars{.inv_targets = 0.5f}), true);
+  ops.mean_loss(
+      stream,
+      {.loss = loss, .nll = nll, .scalars = Array::of(Scalars{.inv_targets = 0.5f}), .add = true});
   expect_near(loss, {10 + (std::log(3.0) + 1e4 + std::log(2.0)) / 2});
-  ops.cross_entropy(stream, nll, x, targets, none, {.softcap = 1});
+  ops.cross_entropy(stream, {.nll = nll, .logits = x, .targets = targets, .spec = {.softcap = 1}});
   EXPECT_NEAR(nll[1], std::log(1 + 2 * std::exp(1.0)), 1e-12);
 }
 

@@ -80,7 +80,9 @@ TEST(ReferenceAttention, AttentionByHand) {
   // q, k, v of two tokens, one head of one dim
   const Array x(Shape{1, 2, 3, 1}, {1, 0.5, 3, 2, 1, 5}), slope(Shape{1}, {0.25});
   const Array y({1, 2, 1, 1}), lse({1, 1, 2});
-  ops.attention(stream, y, lse, x, slope, none, none, {.scale = 0.5f, .softcap = 2});
+  ops.attention(
+      stream,
+      {.y = y, .lse = lse, .qkv = x, .slopes = slope, .spec = {.scale = 0.5f, .softcap = 2}});
   const double s10 = 2 * std::tanh(0.25) - 0.25, s11 = 2 * std::tanh(0.5);
   const double sum = std::exp(s10) + std::exp(s11);
   expect_near(lse, {2 * std::tanh(0.125), std::log(sum)});
@@ -98,13 +100,13 @@ TEST(ReferenceAttention, AttentionMasksByHand) {
   }
   const AttnSpec spec{.heads = 2, .kv_heads = 2};
   const Array y({1, T, 2, 1}), documents = Array::ints({1, T}, {7, 7, 8, 8});
-  ops.attention(stream, y, none, x, none, none, none, spec);
+  ops.attention(stream, {.y = y, .qkv = x, .spec = spec});
   expect_near(y, {0, 0, 0.5, 5, 1, 10, 1.5, 15});
   AttnSpec windowed = spec;
   windowed.window = 2;
-  ops.attention(stream, y, none, x, none, none, none, windowed);
+  ops.attention(stream, {.y = y, .qkv = x, .spec = windowed});
   expect_near(y, {0, 0, 0.5, 5, 1.5, 15, 2.5, 25});
-  ops.attention(stream, y, none, x, none, documents, none, spec);
+  ops.attention(stream, {.y = y, .qkv = x, .documents = documents, .spec = spec});
   expect_near(y, {0, 0, 0.5, 5, 2, 20, 2.5, 25});
 }
 
@@ -114,8 +116,11 @@ TEST(ReferenceAttention, AttentionSharesKeysAndDropsByElement) {
   const int64_t B = 2, T = 8, H = 4, G = 2;
   const Array x = Array::random({B, T, H + 2 * G, 1}), y({B, T, H, 1});
   const Scalars s{.seed_lo = 5, .seed_hi = 6, .step = 7, .micro = 1};
-  ops.attention(stream, y, none, x, none, none, Array::of(s),
-                {.heads = H, .kv_heads = G, .window = 1, .dropout = 0.25f, .salt = 9});
+  ops.attention(stream,
+                {.y = y,
+                 .qkv = x,
+                 .scalars = Array::of(s),
+                 .spec = {.heads = H, .kv_heads = G, .window = 1, .dropout = 0.25f, .salt = 9}});
   int dropped = 0;
   for (int64_t b = 0; b < B; ++b)
     for (int64_t i = 0; i < T; ++i)
@@ -167,11 +172,26 @@ TEST(ReferenceAttention, AttentionGradients) {
         documents ? Array::ints({B, T}, {0, 0, 1, 1, 1, 2, 5, 5, 5, 5, 6, 6}) : Array();
     const Array scalars = Array::of(Scalars{.seed_lo = 1, .step = 3});
     const auto loss = [&, &spec = spec] {  // clang 14 captures a binding only when it is named
-      ops.attention(stream, y, lse, x, slopes, doc, scalars, spec);
+      ops.attention(stream, {.y = y,
+                             .lse = lse,
+                             .qkv = x,
+                             .slopes = slopes,
+                             .documents = doc,
+                             .scalars = scalars,
+                             .spec = spec});
       return inner(y, dy);
     };
     loss();
-    ops.attention_bwd(stream, dx, delta, dy, y, lse, x, slopes, doc, scalars, spec);
+    ops.attention_bwd(stream, {.dqkv = dx,
+                               .delta = delta,
+                               .dy = dy,
+                               .y = y,
+                               .lse = lse,
+                               .qkv = x,
+                               .slopes = slopes,
+                               .documents = doc,
+                               .scalars = scalars,
+                               .spec = spec});
     expect_gradient("qkv", x, dx, loss);
   }
 }
@@ -195,7 +215,7 @@ TEST(ReferenceAttention, AttentionCachedGivesTheBitsOfAttention) {
       const int64_t H = spec.heads, G = spec.kv_heads, D = spec.head_dim;
       const Array x = Array::random({B, T, H + 2 * G, D}), y({B, T, H, D}, dtype);
       const Array slopes = alibi ? Array::random({H}) : Array();
-      ops.attention(stream, y, none, x.as(dtype), slopes, none, none, spec);
+      ops.attention(stream, {.y = y, .qkv = x.as(dtype), .slopes = slopes, .spec = spec});
       const Array want = y.copy(), cache({5, 2 * G, cache_block, D}, dtype);
       const Array tables = Array::ints({2, 2}, {3, 0, 1, 4});
       for (auto [from, count] : {std::pair<int64_t, int64_t>{0, 3}, {3, 1}, {4, 66}}) {
@@ -204,8 +224,14 @@ TEST(ReferenceAttention, AttentionCachedGivesTheBitsOfAttention) {
           at.push_back(int32_t(from + i % count)), of.push_back(int32_t(i / count));
         const Shape rows{1, B * count};
         const Array got({1, B * count, H, D}, dtype);
-        ops.attention_cached(stream, got, cache, rows_of(x, from, count).as(dtype),
-                             Array::ints(rows, at), Array::ints(rows, of), tables, slopes, spec);
+        ops.attention_cached(stream, {.y = got,
+                                      .cache = cache,
+                                      .qkv = rows_of(x, from, count).as(dtype),
+                                      .positions = Array::ints(rows, at),
+                                      .sequences = Array::ints(rows, of),
+                                      .tables = tables,
+                                      .slopes = slopes,
+                                      .spec = spec});
         expect_same_bytes(got.copy(), rows_of(want, from, count));
       }
     }
@@ -217,7 +243,13 @@ TEST(ReferenceAttention, AttentionCachedSkipsPadding) {
   const Array x = Array::random({1, 3, 4, 2}), y = Array::random({1, 3, 2, 2});
   const Array cache({2, 2, cache_block, 2});
   const Array at = Array::ints({1, 3}, {-1, 0, -1}), of = Array::ints({1, 3}, {0, 1, 0});
-  ops.attention_cached(stream, y, cache, x, at, of, Array::ints({2, 1}, {0, 1}), none, spec);
+  ops.attention_cached(stream, {.y = y,
+                                .cache = cache,
+                                .qkv = x,
+                                .positions = at,
+                                .sequences = of,
+                                .tables = Array::ints({2, 1}, {0, 1}),
+                                .spec = spec});
   for (int i : {0, 2})
     for (int c = 0; c < 4; ++c) EXPECT_EQ(y[i * 4 + c], 0);
   for (int c = 0; c < 4; ++c) EXPECT_NEAR(y[4 + c], x[8 + 6 + c % 2], 1e-12);

@@ -145,18 +145,18 @@ void over_tiles(Stream& stream, const AttnShape& s, const int32_t* documents, co
 
 }  // namespace
 
-void attention(Stream& stream, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor documents,
-               Tensor scalars, const AttnSpec& spec) {
-  expect_dtypes("attention", qkv.dtype, y);
-  expect_dtypes("attention", DType::f32, lse, slopes);
-  const AttnShape s(qkv, spec);
-  const int32_t* docs = documents.as<const int32_t>();
-  by_dtype("attention", qkv, [&]<class T>(T*) {
-    over_tiles(stream, s, docs, slopes.as<const float>(),
+void attention(Stream& stream, const AttentionArgs& args) {
+  const AttnSpec& spec = args.spec;
+  expect_dtypes("attention", args.qkv.dtype, args.y);
+  expect_dtypes("attention", DType::f32, args.lse, args.slopes);
+  const AttnShape s(args.qkv, spec);
+  const int32_t* docs = args.documents.as<const int32_t>();
+  by_dtype("attention", args.qkv, [&]<class T>(T*) {
+    over_tiles(stream, s, docs, args.slopes.as<const float>(),
                [&](const TileRows& rows, const Work& w, int64_t b, int64_t g) {
-                 const Keys<T> keys = packed_keys(qkv.as<const T>(), docs, s, b, g);
-                 attend(w, y.as<T>(), lse.as<float>(), qkv.as<const T>(), keys, rows, s,
-                        bool(slopes), scalars.as<const Scalars>(), spec);
+                 const Keys<T> keys = packed_keys(args.qkv.as<const T>(), docs, s, b, g);
+                 attend(w, args.y.as<T>(), args.lse.as<float>(), args.qkv.as<const T>(), keys, rows,
+                        s, bool(args.slopes), args.scalars.as<const Scalars>(), spec);
                });
   });
 }
@@ -233,52 +233,51 @@ void by_cache(const Tensor& cache, F&& f) {
 
 }  // namespace
 
-void attention_cached(Stream& stream, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
-                      Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec& trained) {
-  AttnSpec spec = trained;
+void attention_cached(Stream& stream, const AttentionCachedArgs& args) {
+  AttnSpec spec = args.spec;
   spec.dropout = 0;  // it belongs to training
-  expect_dtypes("attention_cached", qkv.dtype, y);
-  expect_dtypes("attention_cached", DType::f32, slopes);
-  const AttnShape all(qkv, spec);
-  const int32_t *at = positions.as<const int32_t>(), *of = sequences.as<const int32_t>();
+  expect_dtypes("attention_cached", args.qkv.dtype, args.y);
+  expect_dtypes("attention_cached", DType::f32, args.slopes);
+  const AttnShape all(args.qkv, spec);
+  const int32_t *at = args.positions.as<const int32_t>(), *of = args.sequences.as<const int32_t>();
   const int64_t floats = Work::floats(all), most = all.T * round_up(all.R, row_tile) / row_tile;
   const int64_t work_bytes = floats * 4 * thread_count(cpu(stream).threads);
   std::byte* memory = cpu(stream).scratch.get(work_bytes + most * int64_t(sizeof(CachedTile)));
   auto* tiles = reinterpret_cast<CachedTile*>(memory + work_bytes);
   const int64_t count = cut_tiles(tiles, of, at, all.T, all.R);
   const auto run = [&]<class T, class K>(T*, K*) {
-    const int64_t panel = key_block * cache.shape[3];
-    store_keys<T>(stream, cache.as<K>(), panel, qkv, at, of, tables, all);
+    const int64_t panel = key_block * args.cache.shape[3];
+    store_keys<T>(stream, args.cache.as<K>(), panel, args.qkv, at, of, args.tables, all);
     parallel(cpu(stream).threads, count * all.G, [&](int64_t piece, int worker) {
       const CachedTile tile = tiles[piece / all.G];
       const int64_t g = piece % all.G;
       AttnShape s = all;
       s.T = tile.count;
       TileRows rows;
-      fill_rows(rows, s, 0, g, tile.first, at + tile.row, nullptr, slopes.as<const float>());
-      const K* k = cache.as<const K>() + g * panel;
+      fill_rows(rows, s, 0, g, tile.first, at + tile.row, nullptr, args.slopes.as<const float>());
+      const K* k = args.cache.as<const K>() + g * panel;
       const Keys<K> keys{k,
                          k + s.G * panel,
                          s.D,
                          nullptr,
-                         tables.as<const int32_t>() + of[tile.row] * tables.shape[1],
+                         args.tables.as<const int32_t>() + of[tile.row] * args.tables.shape[1],
                          2 * s.G * panel};
       const Work work(reinterpret_cast<float*>(memory) + worker * floats, s);
-      if (suits_single_rows(rows, spec, bool(slopes), nullptr)) {
+      if (suits_single_rows(rows, spec, bool(args.slopes), nullptr)) {
         for (int64_t i = 0; i < rows.n; ++i)
           attend_single({work.q, work.y, work.k, work.v},
-                        y.as<T>() + tile.row * s.H * s.D + rows.y[i],
-                        qkv.as<const T>() + tile.row * s.token() + rows.q[i], keys,
+                        args.y.as<T>() + tile.row * s.H * s.D + rows.y[i],
+                        args.qkv.as<const T>() + tile.row * s.token() + rows.q[i], keys,
                         rows.position[i], s, spec);
         return;
       }
-      attend(work, y.as<T>() + tile.row * s.H * s.D, static_cast<float*>(nullptr),
-             qkv.as<const T>() + tile.row * s.token(), keys, rows, s, bool(slopes),
+      attend(work, args.y.as<T>() + tile.row * s.H * s.D, static_cast<float*>(nullptr),
+             args.qkv.as<const T>() + tile.row * s.token(), keys, rows, s, bool(args.slopes),
              static_cast<const Scalars*>(nullptr), spec);
     });
   };
-  by_dtype("attention_cached", qkv,
-           [&]<class T>(T* t) { by_cache<T>(cache, [&]<class K>(K* k) { run(t, k); }); });
+  by_dtype("attention_cached", args.qkv,
+           [&]<class T>(T* t) { by_cache<T>(args.cache, [&]<class K>(K* k) { run(t, k); }); });
 }
 
 }  // namespace hearth::HEARTH_ISA

@@ -111,38 +111,34 @@ float dot(const T* a, const T* b, int64_t n) {
   return sum(total);
 }
 
-struct Inputs {
-  Tensor dqkv, dy, y, lse, qkv;
-};
-
 template <class T>
-void load_tile(const Work& w, RowSums& sums, const Inputs& in, const TileRows& rows,
-               const AttnShape& s, const AttnSpec& spec) {
-  const T* dy = in.dy.as<const T>();
-  load_rows(w.q, rows, s, in.qkv.as<const T>(), rows.q, spec.scale);
+void load_tile(const Work& w, RowSums& sums, const AttentionBwdArgs& args, const TileRows& rows,
+               const AttnShape& s) {
+  const T* dy = args.dy.as<const T>();
+  load_rows(w.q, rows, s, args.qkv.as<const T>(), rows.q, args.spec.scale);
   load_rows(w.dy, rows, s, dy, rows.y, 1);
   for (int64_t i = 0; i < rows.padded * s.ld; i += lanes) store(w.dq + i, zero());
   for (int64_t i = 0; i < rows.padded; ++i) {
     const bool real = i < rows.n;
-    sums.lse[i] = real ? in.lse.as<const float>()[rows.lse[i]] : 0;
-    sums.delta[i] = real ? dot(dy + rows.y[i], in.y.as<const T>() + rows.y[i], s.D) : 0;
+    sums.lse[i] = real ? args.lse.as<const float>()[rows.lse[i]] : 0;
+    sums.delta[i] = real ? dot(dy + rows.y[i], args.y.as<const T>() + rows.y[i], s.D) : 0;
   }
   transpose(w.qt, row_tile, w.q, s.ld, rows.padded, s.ld);
   transpose(w.dyt, row_tile, w.dy, s.ld, rows.padded, s.ld);
 }
 
 template <class T>
-void tile_bwd(const Work& w, const Sums& out, const Inputs& in, const Keys<T>& keys,
-              const TileRows& rows, const AttnShape& s, bool slopes, const Scalars* scalars,
-              const AttnSpec& spec) {
+void tile_bwd(const Work& w, const Sums& out, const AttentionBwdArgs& args, const Keys<T>& keys,
+              const TileRows& rows, const AttnShape& s) {
   RowSums sums;
-  load_tile<T>(w, sums, in, rows, s, spec);
-  const Scoring scoring(spec, keys, slopes);
-  over_blocks(w.k, w.v, keys, rows, s, spec, [&](int64_t begin, int64_t end) {
-    take_block(w, out, rows, sums, s, begin, end, scoring, scalars, spec);
+  load_tile<T>(w, sums, args, rows, s);
+  const Scoring scoring(args.spec, keys, bool(args.slopes));
+  over_blocks(w.k, w.v, keys, rows, s, args.spec, [&](int64_t begin, int64_t end) {
+    take_block(w, out, rows, sums, s, begin, end, scoring, args.scalars.as<const Scalars>(),
+               args.spec);
   });
   for (int64_t i = 0; i < rows.n; ++i)
-    store_row(in.dqkv.as<T>() + rows.q[i], w.dq + i * s.ld, s.D, spec.scale);
+    store_row(args.dqkv.as<T>() + rows.q[i], w.dq + i * s.ld, s.D, args.spec.scale);
 }
 
 // dk, dv of keys [begin, end) of head (b, g) = the sums of all parts, in order.
@@ -167,9 +163,9 @@ void store_keys(Tensor dqkv, const float* sums, int64_t parts, const AttnShape& 
 int64_t part_count(const AttnShape& s) { return larger(1, smaller(s.tiles(), 16 / (s.B * s.G))); }
 
 template <class T>
-void all_bwd(Stream& stream, const Inputs& in, const float* slopes, const int32_t* docs,
-             const Scalars* scalars, const AttnSpec& spec) {
-  const AttnShape s(in.qkv, spec);
+void all_bwd(Stream& stream, const AttentionBwdArgs& args) {
+  const AttnShape s(args.qkv, args.spec);
+  const int32_t* docs = args.documents.as<const int32_t>();
   const int64_t parts = part_count(s), tiles = s.tiles(), heads = s.B * s.G;
   const int64_t work = Work::floats(s), sums = 2 * s.T * s.ld;
   const int64_t workers = thread_count(cpu(stream).threads);
@@ -182,34 +178,30 @@ void all_bwd(Stream& stream, const Inputs& in, const float* slopes, const int32_
     const int64_t part = piece % parts, g = piece / parts % s.G, b = piece / (parts * s.G);
     float* area = all_sums + (parts == 1 ? int64_t(worker) : piece) * sums;
     for (int64_t i = 0; i < sums; i += lanes) store(area + i, zero());
-    const Keys<T> keys = packed_keys(in.qkv.as<const T>(), docs, s, b, g);
+    const Keys<T> keys = packed_keys(args.qkv.as<const T>(), docs, s, b, g);
     for (int64_t tile = tiles * part / parts; tile < tiles * (part + 1) / parts; ++tile) {
       TileRows rows;
-      fill_rows(rows, s, b, g, tile * row_tile, nullptr, keys.documents, slopes);
-      tile_bwd(Work(memory + worker * work, s), {area, area + s.T * s.ld}, in, keys, rows, s,
-               slopes != nullptr, scalars, spec);
+      fill_rows(rows, s, b, g, tile * row_tile, nullptr, keys.documents,
+                args.slopes.as<const float>());
+      tile_bwd(Work(memory + worker * work, s), {area, area + s.T * s.ld}, args, keys, rows, s);
     }
-    if (parts == 1) store_keys<T>(in.dqkv, area, 1, s, b, g, 0, s.T);
+    if (parts == 1) store_keys<T>(args.dqkv, area, 1, s, b, g, 0, s.T);
   });
   if (parts == 1) return;
   const int64_t blocks = (s.T + key_block - 1) / key_block;
   parallel(cpu(stream).threads, heads * blocks, [&](int64_t piece, int) {
     const int64_t head = piece / blocks, begin = piece % blocks * key_block;
-    store_keys<T>(in.dqkv, all_sums + head * parts * sums, parts, s, head / s.G, head % s.G, begin,
-                  smaller(s.T, begin + key_block));
+    store_keys<T>(args.dqkv, all_sums + head * parts * sums, parts, s, head / s.G, head % s.G,
+                  begin, smaller(s.T, begin + key_block));
   });
 }
 
 }  // namespace
 
-void attention_bwd(Stream& stream, Tensor dqkv, Tensor, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
-                   Tensor slopes, Tensor documents, Tensor scalars, const AttnSpec& spec) {
-  expect_dtypes("attention_bwd", qkv.dtype, dqkv, dy, y);
-  expect_dtypes("attention_bwd", DType::f32, lse, slopes);
-  by_dtype("attention_bwd", qkv, [&]<class T>(T*) {
-    all_bwd<T>(stream, {dqkv, dy, y, lse, qkv}, slopes.as<const float>(),
-               documents.as<const int32_t>(), scalars.as<const Scalars>(), spec);
-  });
+void attention_bwd(Stream& stream, const AttentionBwdArgs& args) {
+  expect_dtypes("attention_bwd", args.qkv.dtype, args.dqkv, args.dy, args.y);
+  expect_dtypes("attention_bwd", DType::f32, args.lse, args.slopes);
+  by_dtype("attention_bwd", args.qkv, [&]<class T>(T*) { all_bwd<T>(stream, args); });
 }
 
 }  // namespace hearth::HEARTH_ISA

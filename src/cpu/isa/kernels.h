@@ -28,12 +28,9 @@ void qk_norm_rope_bwd(Stream&, Tensor dqkv, Tensor dq_gain, Tensor dk_gain, Tens
                       Tensor qkv, Tensor stat, Tensor positions, Tensor rope, Tensor q_gain,
                       Tensor k_gain, const QkSpec&);
 
-void attention(Stream&, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor documents,
-               Tensor scalars, const AttnSpec&);
-void attention_bwd(Stream&, Tensor dqkv, Tensor delta, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
-                   Tensor slopes, Tensor documents, Tensor scalars, const AttnSpec&);
-void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
-                      Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec&);
+void attention(Stream&, const AttentionArgs&);
+void attention_bwd(Stream&, const AttentionBwdArgs&);
+void attention_cached(Stream&, const AttentionCachedArgs&);
 
 void activation(Stream&, Tensor y, Tensor x, Act);
 void activation_bwd(Stream&, Tensor dx, Tensor dy, Tensor x, Act);
@@ -43,13 +40,10 @@ void dropout(Stream&, Tensor y, Tensor x, Tensor scalars, float p, uint32_t salt
 void add(Stream&, Tensor y, Tensor a, Tensor b, float scale);
 void copy(Stream&, Tensor y, Tensor x);
 
-void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
-                   const LossSpec&);
-void logprob(Stream&, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,
-             const LogprobSpec&);
-void logprob_bwd(Stream&, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor targets,
-                 const LogprobSpec&);
-void mean_loss(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add);
+void cross_entropy(Stream&, const CrossEntropyArgs&);
+void logprob(Stream&, const LogprobArgs&);
+void logprob_bwd(Stream&, const LogprobBwdArgs&);
+void mean_loss(Stream&, const MeanLossArgs&);
 
 void sum_squares(Stream&, Tensor out, Tensor parts, Tensor x);
 void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scalars);

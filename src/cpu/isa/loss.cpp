@@ -89,77 +89,78 @@ void row_grad(T* out, const X* x, int64_t V, Row row, int64_t target, float scal
 
 }  // namespace
 
-void cross_entropy(Stream& s, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
-                   const LossSpec& spec) {
-  expect_dtypes("cross_entropy", DType::f32, nll);
-  const int64_t wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
+void cross_entropy(Stream& s, const CrossEntropyArgs& args) {
+  const LossSpec& spec = args.spec;
+  expect_dtypes("cross_entropy", DType::f32, args.nll);
+  const int64_t wide = args.logits.cols(), V = spec.vocab ? spec.vocab : wide;
   // Without grad there may be no scalars to read.
   const float scale =
-      spec.grad ? scalars_of(scalars).inv_targets * scalars_of(scalars).loss_scale : 0;
+      spec.grad ? scalars_of(args.scalars).inv_targets * scalars_of(args.scalars).loss_scale : 0;
   const Level level(spec.softcap, 1);
-  by_dtype("cross_entropy", logits, [&]<class T>(T*) {
-    over_rows(s, row_count(logits), V, [&](int64_t begin, int64_t end) {
+  by_dtype("cross_entropy", args.logits, [&]<class T>(T*) {
+    over_rows(s, row_count(args.logits), V, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        T* x = logits.as<T>() + row * wide;
+        T* x = args.logits.as<T>() + row * wide;
         if (spec.grad && wide > V)
           std::memset(static_cast<void*>(x + V), 0, size_t(wide - V) * sizeof(T));
-        const int32_t target = targets.as<int32_t>()[row];
+        const int32_t target = args.targets.as<int32_t>()[row];
         if (target == masked) {
-          nll.as<float>()[row] = 0;
+          args.nll.as<float>()[row] = 0;
           if (spec.grad) std::memset(static_cast<void*>(x), 0, size_t(V) * sizeof(T));
           continue;
         }
         const Row sums = row_sums(x, V, level);
-        nll.as<float>()[row] = row_nll(x, sums, target, level);
+        args.nll.as<float>()[row] = row_nll(x, sums, target, level);
         if (spec.grad) row_grad(x, x, V, sums, target, scale, level);
       }
     });
   });
 }
 
-void logprob(Stream& s, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,
-             const LogprobSpec& spec) {
-  expect_dtypes("logprob", DType::f32, logprob, entropy, logits);
-  const int64_t wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
+void logprob(Stream& s, const LogprobArgs& args) {
+  const LogprobSpec& spec = args.spec;
+  expect_dtypes("logprob", DType::f32, args.logprob, args.entropy, args.logits);
+  const int64_t wide = args.logits.cols(), V = spec.vocab ? spec.vocab : wide;
   const Level level(spec.softcap, spec.temperature);
-  over_rows(s, row_count(logits), V, [&](int64_t begin, int64_t end) {
+  over_rows(s, row_count(args.logits), V, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const float* x = logits.as<const float>() + row * wide;
-      const int32_t target = targets.as<int32_t>()[row];
+      const float* x = args.logits.as<const float>() + row * wide;
+      const int32_t target = args.targets.as<int32_t>()[row];
       const Row sums = target < 0 ? Row{0, 1} : row_sums(x, V, level);
-      logprob.as<float>()[row] = target < 0 ? 0 : -row_nll(x, sums, target, level);
-      if (entropy) entropy.as<float>()[row] = target < 0 ? 0 : row_entropy(x, V, sums, level);
+      args.logprob.as<float>()[row] = target < 0 ? 0 : -row_nll(x, sums, target, level);
+      if (args.entropy)
+        args.entropy.as<float>()[row] = target < 0 ? 0 : row_entropy(x, V, sums, level);
     }
   });
 }
 
-void logprob_bwd(Stream& s, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor targets,
-                 const LogprobSpec& spec) {
-  expect_dtypes("logprob_bwd", DType::f32, dlogprob, logits);
-  const int64_t wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
+void logprob_bwd(Stream& s, const LogprobBwdArgs& args) {
+  const LogprobSpec& spec = args.spec;
+  expect_dtypes("logprob_bwd", DType::f32, args.dlogprob, args.logits);
+  const int64_t wide = args.logits.cols(), V = spec.vocab ? spec.vocab : wide;
   const Level level(spec.softcap, spec.temperature);
-  by_dtype("logprob_bwd", dlogits, [&]<class T>(T*) {
-    over_rows(s, row_count(logits), V, [&](int64_t begin, int64_t end) {
+  by_dtype("logprob_bwd", args.dlogits, [&]<class T>(T*) {
+    over_rows(s, row_count(args.logits), V, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const float* x = logits.as<const float>() + row * wide;
-        T* out = dlogits.as<T>() + row * wide;
-        const int32_t target = targets.as<int32_t>()[row];
+        const float* x = args.logits.as<const float>() + row * wide;
+        T* out = args.dlogits.as<T>() + row * wide;
+        const int32_t target = args.targets.as<int32_t>()[row];
         const int64_t used = target < 0 ? 0 : V;  // the rest is 0
         if (used)
           row_grad(out, x, V, row_sums(x, V, level), target,
-                   -dlogprob.as<float>()[row] / spec.temperature, level);
+                   -args.dlogprob.as<float>()[row] / spec.temperature, level);
         std::memset(static_cast<void*>(out + used), 0, size_t(wide - used) * sizeof(T));
       }
     });
   });
 }
 
-void mean_loss(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add) {
-  expect_dtypes("mean_loss", DType::f32, loss, nll);
+void mean_loss(Stream&, const MeanLossArgs& args) {
+  expect_dtypes("mean_loss", DType::f32, args.loss, args.nll);
   double total = 0;
-  for (int64_t i = 0; i < count(nll); ++i) total += double(nll.as<float>()[i]);
-  const float mean = float(total * double(scalars_of(scalars).inv_targets));
-  *loss.as<float>() = add ? *loss.as<float>() + mean : mean;
+  for (int64_t i = 0; i < count(args.nll); ++i) total += double(args.nll.as<float>()[i]);
+  const float mean = float(total * double(scalars_of(args.scalars).inv_targets));
+  *args.loss.as<float>() = args.add ? *args.loss.as<float>() + mean : mean;
 }
 
 }  // namespace hearth::HEARTH_ISA

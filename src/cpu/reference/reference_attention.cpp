@@ -148,19 +148,20 @@ struct Packed {
 
 }  // namespace
 
-void attention(Stream&, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor documents,
-               Tensor scalars, const AttnSpec& spec) {
-  const Packed at(qkv, spec);
+void attention(Stream&, const AttentionArgs& args) {
+  const AttnSpec& spec = args.spec;
+  const Packed at(args.qkv, spec);
   const auto [B, T, H, G, D] = at;
-  const Doubles x = load(qkv), alibi = load(slopes);
-  const auto doc = load_ints(documents);
-  const Scalars s = load_scalars(scalars);
+  const Doubles x = load(args.qkv), alibi = load(args.slopes);
+  const auto doc = load_ints(args.documents);
+  const Scalars s = load_scalars(args.scalars);
   Doubles yv(size_t(B * T * H * D)), lsev(size_t(B * H * T));
   for (int64_t b = 0; b < B; ++b)
     for (int64_t h = 0; h < H; ++h)
       for (int64_t i = 0; i < T; ++i) {
-        const Row row = softmax_row(&x[at.q(b, i, h)], &x[at.k(b, 0, h)], at.stride(), i,
-                                    value_or(alibi, h, 0), documents ? &doc[b * T] : nullptr, spec);
+        const Row row =
+            softmax_row(&x[at.q(b, i, h)], &x[at.k(b, 0, h)], at.stride(), i, value_or(alibi, h, 0),
+                        args.documents ? &doc[b * T] : nullptr, spec);
         const int64_t line = (b * H + h) * T + i;
         for (int64_t j = 0; j <= i; ++j) {
           const double keep = keep_factor(s, spec.dropout, spec.salt, line * T + j);
@@ -168,23 +169,24 @@ void attention(Stream&, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor 
         }
         lsev[line] = row.lse;
       }
-  store(y, yv);
-  store(lse, lsev);
+  store(args.y, yv);
+  store(args.lse, lsev);
 }
 
-void attention_bwd(Stream&, Tensor dqkv, Tensor, Tensor dy, Tensor, Tensor, Tensor qkv,
-                   Tensor slopes, Tensor documents, Tensor scalars, const AttnSpec& spec) {
-  const Packed at(qkv, spec);
+void attention_bwd(Stream&, const AttentionBwdArgs& args) {
+  const AttnSpec& spec = args.spec;
+  const Packed at(args.qkv, spec);
   const auto [B, T, H, G, D] = at;
-  const Doubles x = load(qkv), dyv = load(dy), alibi = load(slopes);
-  const auto doc = load_ints(documents);
-  const Scalars s = load_scalars(scalars);
+  const Doubles x = load(args.qkv), dyv = load(args.dy), alibi = load(args.slopes);
+  const auto doc = load_ints(args.documents);
+  const Scalars s = load_scalars(args.scalars);
   Doubles dx(x.size());
   for (int64_t b = 0; b < B; ++b)
     for (int64_t h = 0; h < H; ++h)
       for (int64_t i = 0; i < T; ++i) {
-        const Row row = softmax_row(&x[at.q(b, i, h)], &x[at.k(b, 0, h)], at.stride(), i,
-                                    value_or(alibi, h, 0), documents ? &doc[b * T] : nullptr, spec);
+        const Row row =
+            softmax_row(&x[at.q(b, i, h)], &x[at.k(b, 0, h)], at.stride(), i, value_or(alibi, h, 0),
+                        args.documents ? &doc[b * T] : nullptr, spec);
         const double* g = &dyv[((b * T + i) * H + h) * D];
         Doubles dp(size_t(i + 1), 0.0);
         double mean_dp = 0;
@@ -201,7 +203,7 @@ void attention_bwd(Stream&, Tensor dqkv, Tensor, Tensor dy, Tensor, Tensor, Tens
           add_scaled(&dx[at.k(b, j, h)], ds, &x[at.q(b, i, h)], D);
         }
       }
-  store(dqkv, dx);
+  store(args.dqkv, dx);
 }
 
 namespace {
@@ -243,13 +245,13 @@ struct PagedCache {
 
 }  // namespace
 
-void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
-                      Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec& spec) {
-  const Packed at(qkv, spec);
+void attention_cached(Stream&, const AttentionCachedArgs& args) {
+  const AttnSpec& spec = args.spec;
+  const Packed at(args.qkv, spec);
   const auto [B, N, H, G, D] = at;
-  const Doubles x = load(qkv), alibi = load(slopes);
-  const auto position = load_ints(positions), sequence = load_ints(sequences);
-  const PagedCache paged{cache, load_ints(tables), tables.shape[1], D};
+  const Doubles x = load(args.qkv), alibi = load(args.slopes);
+  const auto position = load_ints(args.positions), sequence = load_ints(args.sequences);
+  const PagedCache paged{args.cache, load_ints(args.tables), args.tables.shape[1], D};
   for (int64_t n = 0; n < N; ++n)
     for (int64_t h = 0; h < 2 * G && position[n] >= 0; ++h) {
       const double* from = &x[at.q(0, n, H + h)];
@@ -271,7 +273,7 @@ void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positi
       for (int64_t j = 0; j <= i; ++j) add_scaled(&yv[(n * H + h) * D], row.p[j], &v[j * D], D);
     }
   }
-  store(y, yv);
+  store(args.y, yv);
 }
 
 }  // namespace hearth::reference

@@ -51,12 +51,9 @@ void qk_norm_rope(Stream&, Tensor y, Tensor stat, Tensor qkv, Tensor positions, 
 void qk_norm_rope_bwd(Stream&, Tensor dqkv, Tensor dq_gain, Tensor dk_gain, Tensor parts, Tensor dy,
                       Tensor qkv, Tensor stat, Tensor positions, Tensor rope, Tensor q_gain,
                       Tensor k_gain, const QkSpec&);
-void attention(Stream&, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor documents,
-               Tensor scalars, const AttnSpec&);
-void attention_bwd(Stream&, Tensor dqkv, Tensor delta, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
-                   Tensor slopes, Tensor documents, Tensor scalars, const AttnSpec&);
-void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
-                      Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec&);
+void attention(Stream&, const AttentionArgs&);
+void attention_bwd(Stream&, const AttentionBwdArgs&);
+void attention_cached(Stream&, const AttentionCachedArgs&);
 
 // reference_elements.cpp: element by element
 void activation(Stream&, Tensor y, Tensor x, Act);
@@ -68,13 +65,10 @@ void add(Stream&, Tensor y, Tensor a, Tensor b, float scale);
 void copy(Stream&, Tensor y, Tensor x);
 
 // reference_update.cpp: from logits to new weights
-void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
-                   const LossSpec&);
-void logprob(Stream&, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,
-             const LogprobSpec&);
-void logprob_bwd(Stream&, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor targets,
-                 const LogprobSpec&);
-void mean_loss(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add);
+void cross_entropy(Stream&, const CrossEntropyArgs&);
+void logprob(Stream&, const LogprobArgs&);
+void logprob_bwd(Stream&, const LogprobBwdArgs&);
+void mean_loss(Stream&, const MeanLossArgs&);
 void sum_squares(Stream&, Tensor out, Tensor parts, Tensor x);
 void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scalars);
 void update_weights(Stream&, const UpdateArgs&, const RuleSpec&);

@@ -34,12 +34,13 @@ SoftRow soft_row(const double* x, int64_t V, double softcap, double temperature)
 
 }  // namespace
 
-void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
-                   const LossSpec& spec) {
-  const int64_t N = logits.rows(), wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
-  const Scalars s = load_scalars(scalars);
-  const Doubles x = load(logits);
-  const auto target = load_ints(targets);
+void cross_entropy(Stream&, const CrossEntropyArgs& args) {
+  const LossSpec& spec = args.spec;
+  const int64_t N = args.logits.rows(), wide = args.logits.cols(),
+                V = spec.vocab ? spec.vocab : wide;
+  const Scalars s = load_scalars(args.scalars);
+  const Doubles x = load(args.logits);
+  const auto target = load_ints(args.targets);
   Doubles loss(size_t(N), 0.0), grad(size_t(N * wide));
   for (int64_t n = 0; n < N; ++n) {
     if (target[n] == -100) continue;
@@ -49,15 +50,16 @@ void cross_entropy(Stream&, Tensor nll, Tensor logits, Tensor targets, Tensor sc
       grad[n * wide + j] = (std::exp(r.z[j] - r.lse) - (j == target[n] ? 1 : 0)) * r.slope[j] *
                            s.inv_targets * s.loss_scale;
   }
-  store(nll, loss);
-  if (spec.grad) store(logits, grad);
+  store(args.nll, loss);
+  if (spec.grad) store(args.logits, grad);
 }
 
-void logprob(Stream&, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,
-             const LogprobSpec& spec) {
-  const int64_t N = logits.rows(), wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
-  const Doubles x = load(logits);
-  const auto target = load_ints(targets);
+void logprob(Stream&, const LogprobArgs& args) {
+  const LogprobSpec& spec = args.spec;
+  const int64_t N = args.logits.rows(), wide = args.logits.cols(),
+                V = spec.vocab ? spec.vocab : wide;
+  const Doubles x = load(args.logits);
+  const auto target = load_ints(args.targets);
   Doubles log(size_t(N), 0.0), spread(size_t(N), 0.0);
   for (int64_t n = 0; n < N; ++n) {
     if (target[n] < 0) continue;
@@ -65,15 +67,16 @@ void logprob(Stream&, Tensor logprob, Tensor entropy, Tensor logits, Tensor targ
     log[n] = r.z[target[n]] - r.lse;
     for (int64_t j = 0; j < V; ++j) spread[n] -= std::exp(r.z[j] - r.lse) * (r.z[j] - r.lse);
   }
-  store(logprob, log);
-  store(entropy, spread);
+  store(args.logprob, log);
+  store(args.entropy, spread);
 }
 
-void logprob_bwd(Stream&, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor targets,
-                 const LogprobSpec& spec) {
-  const int64_t N = logits.rows(), wide = logits.cols(), V = spec.vocab ? spec.vocab : wide;
-  const Doubles x = load(logits), d = load(dlogprob);
-  const auto target = load_ints(targets);
+void logprob_bwd(Stream&, const LogprobBwdArgs& args) {
+  const LogprobSpec& spec = args.spec;
+  const int64_t N = args.logits.rows(), wide = args.logits.cols(),
+                V = spec.vocab ? spec.vocab : wide;
+  const Doubles x = load(args.logits), d = load(args.dlogprob);
+  const auto target = load_ints(args.targets);
   Doubles grad(size_t(N * wide), 0.0);
   for (int64_t n = 0; n < N; ++n) {
     if (target[n] < 0) continue;
@@ -82,14 +85,14 @@ void logprob_bwd(Stream&, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor
       grad[n * wide + j] =
           d[n] * ((j == target[n] ? 1 : 0) - std::exp(r.z[j] - r.lse)) * r.slope[j];
   }
-  store(dlogits, grad);
+  store(args.dlogits, grad);
 }
 
-void mean_loss(Stream&, Tensor loss, Tensor nll, Tensor scalars, bool add) {
-  const Scalars s = load_scalars(scalars);
-  Doubles sum = start_from(loss, add);
-  for (double x : load(nll)) sum[0] += s.inv_targets * x;
-  store(loss, sum);
+void mean_loss(Stream&, const MeanLossArgs& args) {
+  const Scalars s = load_scalars(args.scalars);
+  Doubles sum = start_from(args.loss, args.add);
+  for (double x : load(args.nll)) sum[0] += s.inv_targets * x;
+  store(args.loss, sum);
 }
 
 void sum_squares(Stream&, Tensor out, Tensor, Tensor x) {

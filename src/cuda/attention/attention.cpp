@@ -11,14 +11,17 @@
 namespace hearth::cuda {
 namespace {
 
-AttnCall call_of(Tensor qkv, Tensor y, Tensor lse, Tensor slopes, Tensor documents, Tensor scalars,
-                 const AttnSpec& s) {
+// What the forward and the backward pass have in common.
+template <class Args>
+AttnCall call_of(const Args& args) {
+  const AttnSpec& s = args.spec;
   AttnCall c;
-  c.qkv = qkv.data, c.y = y.data, c.lse = lse.as<float>();
-  c.slopes = slopes.as<const float>(), c.documents = documents.as<const int32_t>();
-  c.scalars = scalars.as<const Scalars>();
-  c.dtype = qkv.dtype;
-  c.B = int(qkv.shape[0]), c.T = int(qkv.shape[1]);
+  c.qkv = args.qkv.data, c.y = args.y.data, c.lse = args.lse.template as<float>();
+  c.slopes = args.slopes.template as<const float>();
+  c.documents = args.documents.template as<const int32_t>();
+  c.scalars = args.scalars.template as<const Scalars>();
+  c.dtype = args.qkv.dtype;
+  c.B = int(args.qkv.shape[0]), c.T = int(args.qkv.shape[1]);
   c.H = int(s.heads), c.G = int(s.kv_heads), c.D = int(s.head_dim);
   c.window = int(s.window), c.scale = s.scale, c.softcap = s.softcap, c.dropout = s.dropout;
   c.salt = s.salt;
@@ -46,12 +49,11 @@ void check_head_size(const char* op, DType dtype, const AttnSpec& spec) {
     fail(op, "{}", why);
 }
 
-void attention(Stream& stream, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor documents,
-               Tensor scalars, const AttnSpec& spec) {
+void attention(Stream& stream, const AttentionArgs& args) {
   CudaStream& s = on(stream);
-  const AttnCall c = call_of(qkv, y, lse, slopes, documents, scalars, spec);
-  expect_dtype("attention", c.dtype, y);
-  check_head_size("attention", c.dtype, spec);
+  const AttnCall c = call_of(args);
+  expect_dtype("attention", c.dtype, args.y);
+  check_head_size("attention", c.dtype, args.spec);
   if (c.dtype == DType::f32)
     attention_f32(c, s);
   else if (hopper(s) && !s.invariant && flash_hopper_takes(c))
@@ -60,14 +62,12 @@ void attention(Stream& stream, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, 
     flash_mma(c, s);
 }
 
-void attention_bwd(Stream& stream, Tensor dqkv, Tensor delta, Tensor dy, Tensor y, Tensor lse,
-                   Tensor qkv, Tensor slopes, Tensor documents, Tensor scalars,
-                   const AttnSpec& spec) {
+void attention_bwd(Stream& stream, const AttentionBwdArgs& args) {
   CudaStream& s = on(stream);
-  AttnCall c = call_of(qkv, y, lse, slopes, documents, scalars, spec);
-  c.dy = dy.data, c.dqkv = dqkv.data, c.delta = delta.as<float>();
-  for (Tensor t : {dqkv, dy, y}) expect_dtype("attention_bwd", c.dtype, t);
-  check_head_size("attention_bwd", c.dtype, spec);
+  AttnCall c = call_of(args);
+  c.dy = args.dy.data, c.dqkv = args.dqkv.data, c.delta = args.delta.as<float>();
+  for (Tensor t : {args.dqkv, args.dy, args.y}) expect_dtype("attention_bwd", c.dtype, t);
+  check_head_size("attention_bwd", c.dtype, args.spec);
   if (c.dtype == DType::f32)
     attention_f32_bwd(c, s);
   else if (hopper(s) && flash_hopper_bwd_takes(c))

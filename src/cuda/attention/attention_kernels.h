@@ -10,12 +10,9 @@
 
 namespace hearth::cuda {
 
-void attention(Stream&, Tensor y, Tensor lse, Tensor qkv, Tensor slopes, Tensor documents,
-               Tensor scalars, const AttnSpec&);
-void attention_bwd(Stream&, Tensor dqkv, Tensor delta, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
-                   Tensor slopes, Tensor documents, Tensor scalars, const AttnSpec&);
-void attention_cached(Stream&, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
-                      Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec&);
+void attention(Stream&, const AttentionArgs&);
+void attention_bwd(Stream&, const AttentionBwdArgs&);
+void attention_cached(Stream&, const AttentionCachedArgs&);
 
 // Why there is no code for heads of this size and dtype, in words; empty: there is.
 std::string refused_heads(int64_t size, DType);

@@ -7,7 +7,7 @@
 namespace hearth::cuda {
 namespace {
 
-struct LogprobArgs {
+struct LogitRows {
   const float* logits;
   const int32_t* targets;
   int width, vocab;
@@ -22,7 +22,7 @@ struct RowSum {
   float top, sum;  // the highest level, and the sum of exp(level - top)
 };
 
-__device__ RowSum row_sum(const LogprobArgs& a, const float* x, LogprobShared& s) {
+__device__ RowSum row_sum(const LogitRows& a, const float* x, LogprobShared& s) {
   float top = -INFINITY;
   for (int i = int(threadIdx.x); i < a.vocab; i += row_threads) top = fmaxf(top, x[i]);
   top = a.level(block_max(top, s.max));  // a level rises with its logit
@@ -30,7 +30,7 @@ __device__ RowSum row_sum(const LogprobArgs& a, const float* x, LogprobShared& s
 }
 
 __global__ void __launch_bounds__(row_threads)
-    logprob_rows(float* logprob, float* entropy, LogprobArgs a) {
+    logprob_rows(float* logprob, float* entropy, LogitRows a) {
   __shared__ LogprobShared s;
   const float* x = a.logits + blockIdx.x * int64_t(a.width);
   const int target = a.targets[blockIdx.x];
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(row_threads)
 // dlogits may be logits' memory: an element is read by the thread that writes it.
 template <class T>
 __global__ void __launch_bounds__(row_threads)
-    logprob_grad_rows(T* dlogits, const float* dlogprob, LogprobArgs a, float inverse_temperature) {
+    logprob_grad_rows(T* dlogits, const float* dlogprob, LogitRows a, float inverse_temperature) {
   __shared__ LogprobShared s;
   const float* x = a.logits + blockIdx.x * int64_t(a.width);
   T* out = dlogits + blockIdx.x * int64_t(a.width);
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(row_threads)
   for (int i = used + int(threadIdx.x); i < a.width; i += row_threads) store_rounded(out + i, zero);
 }
 
-LogprobArgs args_of(Tensor logits, Tensor targets, const LogprobSpec& spec) {
+LogitRows rows_of(Tensor logits, Tensor targets, const LogprobSpec& spec) {
   const float cap = spec.softcap;
   return {.logits = as<float>(logits),
           .targets = as<int32_t>(targets),
@@ -88,22 +88,23 @@ LogprobArgs args_of(Tensor logits, Tensor targets, const LogprobSpec& spec) {
 
 }  // namespace
 
-void logprob(Stream& stream, Tensor logprob, Tensor entropy, Tensor logits, Tensor targets,
-             const LogprobSpec& spec) {
-  expect_dtypes("logprob", DType::f32, logprob, entropy, logits);
-  if (logits.numel() == 0) return;
-  logprob_rows<<<unsigned(logits.rows()), row_threads, 0, on(stream).handle>>>(
-      as<float>(logprob), as<float>(entropy), args_of(logits, targets, spec));
+void logprob(Stream& stream, const LogprobArgs& args) {
+  expect_dtypes("logprob", DType::f32, args.logprob, args.entropy, args.logits);
+  if (args.logits.numel() == 0) return;
+  logprob_rows<<<unsigned(args.logits.rows()), row_threads, 0, on(stream).handle>>>(
+      as<float>(args.logprob), as<float>(args.entropy),
+      rows_of(args.logits, args.targets, args.spec));
   check_launch("logprob");
 }
 
-void logprob_bwd(Stream& stream, Tensor dlogits, Tensor dlogprob, Tensor logits, Tensor targets,
-                 const LogprobSpec& spec) {
-  expect_dtypes("logprob_bwd", DType::f32, dlogprob, logits);
-  if (logits.numel() == 0) return;
-  by_dtype("logprob_bwd", dlogits, [&]<class T>(T*) {
-    logprob_grad_rows<T><<<unsigned(logits.rows()), row_threads, 0, on(stream).handle>>>(
-        as<T>(dlogits), as<float>(dlogprob), args_of(logits, targets, spec), 1 / spec.temperature);
+void logprob_bwd(Stream& stream, const LogprobBwdArgs& args) {
+  const LogprobSpec& spec = args.spec;
+  expect_dtypes("logprob_bwd", DType::f32, args.dlogprob, args.logits);
+  if (args.logits.numel() == 0) return;
+  by_dtype("logprob_bwd", args.dlogits, [&]<class T>(T*) {
+    logprob_grad_rows<T><<<unsigned(args.logits.rows()), row_threads, 0, on(stream).handle>>>(
+        as<T>(args.dlogits), as<float>(args.dlogprob), rows_of(args.logits, args.targets, spec),
+        1 / spec.temperature);
   });
   check_launch("logprob_bwd");
 }

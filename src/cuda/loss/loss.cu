@@ -208,34 +208,34 @@ __global__ void __launch_bounds__(1024)
 
 }  // namespace
 
-void cross_entropy(Stream& stream, Tensor nll, Tensor logits, Tensor targets, Tensor scalars,
-                   const LossSpec& spec) {
-  expect_dtypes("cross_entropy", DType::f32, nll);
-  if (logits.numel() == 0) return;
+void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
+  const LossSpec& spec = args.spec;
+  expect_dtypes("cross_entropy", DType::f32, args.nll);
+  if (args.logits.numel() == 0) return;
   CudaStream& s = on(stream);
   const float cap = spec.softcap > 0 ? spec.softcap : 1;
-  by_dtype("cross_entropy", logits, [&]<class T>(T*) {
-    const Args<T> a{.nll = as<float>(nll),
-                    .logits = as<T>(logits),
-                    .targets = as<int32_t>(targets),
-                    .scalars = as<Scalars>(scalars),
-                    .width = int(logits.cols()),
-                    .vocab = int(spec.vocab ? spec.vocab : logits.cols()),
+  by_dtype("cross_entropy", args.logits, [&]<class T>(T*) {
+    const Args<T> a{.nll = as<float>(args.nll),
+                    .logits = as<T>(args.logits),
+                    .targets = as<int32_t>(args.targets),
+                    .scalars = as<Scalars>(args.scalars),
+                    .width = int(args.logits.cols()),
+                    .vocab = int(spec.vocab ? spec.vocab : args.logits.cols()),
                     .cap = cap,
                     .squeeze = 2 * log2_e / cap,
                     .unit = cap * log2_e};
-    const bool packed = packs_fit(a.width, logits);
+    const bool packed = packs_fit(a.width, args.logits);
     if (spec.softcap > 0)
-      launch<T, true>(s, a, logits.rows(), packed, spec.grad);
+      launch<T, true>(s, a, args.logits.rows(), packed, spec.grad);
     else
-      launch<T, false>(s, a, logits.rows(), packed, spec.grad);
+      launch<T, false>(s, a, args.logits.rows(), packed, spec.grad);
   });
 }
 
-void mean_loss(Stream& stream, Tensor loss, Tensor nll, Tensor scalars, bool add) {
-  expect_dtypes("mean_loss", DType::f32, loss, nll);
-  mean_of<<<1, 1024, 0, on(stream).handle>>>(as<float>(loss), as<float>(nll), as<Scalars>(scalars),
-                                             nll.numel(), add);
+void mean_loss(Stream& stream, const MeanLossArgs& args) {
+  expect_dtypes("mean_loss", DType::f32, args.loss, args.nll);
+  mean_of<<<1, 1024, 0, on(stream).handle>>>(as<float>(args.loss), as<float>(args.nll),
+                                             as<Scalars>(args.scalars), args.nll.numel(), args.add);
   check_launch("mean_loss");
 }
 

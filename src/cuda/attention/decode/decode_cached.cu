@@ -97,58 +97,60 @@ void other_rows_invariant(const Decode& a, DType dtype, CudaStream& stream) {
 
 }  // namespace
 
-void attention_cached(Stream& on_stream, Tensor y, Tensor cache, Tensor qkv, Tensor positions,
-                      Tensor sequences, Tensor tables, Tensor slopes, const AttnSpec& spec) {
+void attention_cached(Stream& on_stream, const AttentionCachedArgs& args) {
+  const AttnSpec& spec = args.spec;
   CudaStream& stream = on(on_stream);
-  if (y.dtype != qkv.dtype) refuse_dtypes("attention_cached", qkv.dtype, y.dtype);
-  const bool fp8 = cache.dtype == DType::u8;
-  if (!fp8 && cache.dtype != qkv.dtype) refuse_dtypes("attention_cached", qkv.dtype, cache.dtype);
-  check_head_size("attention_cached", qkv.dtype, spec);
-  const int64_t N = qkv.shape[1];
-  const bool leaves_runs = qkv.dtype != DType::f32 && N > most_rows_by_pieces && !spec.apart;
-  if (stream.invariant && (fp8 || qkv.dtype == DType::f32))  // the backend says so beforehand
-    refuse_dtype("attention_cached", fp8 ? cache.dtype : qkv.dtype);
+  if (args.y.dtype != args.qkv.dtype)
+    refuse_dtypes("attention_cached", args.qkv.dtype, args.y.dtype);
+  const bool fp8 = args.cache.dtype == DType::u8;
+  if (!fp8 && args.cache.dtype != args.qkv.dtype)
+    refuse_dtypes("attention_cached", args.qkv.dtype, args.cache.dtype);
+  check_head_size("attention_cached", args.qkv.dtype, spec);
+  const int64_t N = args.qkv.shape[1];
+  const bool leaves_runs = args.qkv.dtype != DType::f32 && N > most_rows_by_pieces && !spec.apart;
+  if (stream.invariant && (fp8 || args.qkv.dtype == DType::f32))  // the backend says so beforehand
+    refuse_dtype("attention_cached", fp8 ? args.cache.dtype : args.qkv.dtype);
   const bool by_readers =
       !stream.invariant && (spec.apart || (N <= most_rows_stored && !leaves_runs));
-  const Decode a{.qkv = qkv.data,
-                 .cache = cache.data,
-                 .y = y.data,
-                 .new_cache = by_readers ? cache.data : nullptr,
+  const Decode a{.qkv = args.qkv.data,
+                 .cache = args.cache.data,
+                 .y = args.y.data,
+                 .new_cache = by_readers ? args.cache.data : nullptr,
                  .parts = nullptr,
                  .tickets = nullptr,
-                 .slopes = slopes.as<const float>(),
-                 .positions = positions.as<const int32_t>(),
-                 .sequences = sequences.as<const int32_t>(),
-                 .tables = tables.as<const int32_t>(),
+                 .slopes = args.slopes.as<const float>(),
+                 .positions = args.positions.as<const int32_t>(),
+                 .sequences = args.sequences.as<const int32_t>(),
+                 .tables = args.tables.as<const int32_t>(),
                  .N = int(N),
                  .H = int(spec.heads),
                  .G = int(spec.kv_heads),
                  .D = int(spec.head_dim),
                  .piece = 0,
                  .pieces = 0,
-                 .width = int(tables.shape[1]),
+                 .width = int(args.tables.shape[1]),
                  .window = spec.window > 0 ? int(spec.window) : INT_MAX,
                  .scale = spec.scale,
                  .softcap = spec.softcap,
                  .leaves_runs = leaves_runs,
                  .apart = spec.apart};
   const auto by_dtype = [&](const auto& f) {
-    if (qkv.dtype == DType::f32)
+    if (args.qkv.dtype == DType::f32)
       f(float());
-    else if (qkv.dtype == DType::bf16)
+    else if (args.qkv.dtype == DType::bf16)
       f(__nv_bfloat16());
     else
       f(__half());
   };
   // Otherwise each row's own keys are stored by the blocks that read them.
   if (!by_readers && fp8)
-    by_dtype([&]<class T>(T) { launch_store_codes<T>(a, cache, qkv, stream); });
-  else if (!by_readers && a.D * size_of(qkv.dtype) % 16 == 0)
-    launch_store<uint4>(a, cache, qkv, stream);
+    by_dtype([&]<class T>(T) { launch_store_codes<T>(a, args.cache, args.qkv, stream); });
+  else if (!by_readers && a.D * size_of(args.qkv.dtype) % 16 == 0)
+    launch_store<uint4>(a, args.cache, args.qkv, stream);
   else if (!by_readers)
-    launch_store<uint16_t>(a, cache, qkv, stream);
-  if (a.leaves_runs) long_runs(a, qkv.dtype, fp8, stream);
-  if (stream.invariant) return other_rows_invariant(a, qkv.dtype, stream);
+    launch_store<uint16_t>(a, args.cache, args.qkv, stream);
+  if (a.leaves_runs) long_runs(a, args.qkv.dtype, fp8, stream);
+  if (stream.invariant) return other_rows_invariant(a, args.qkv.dtype, stream);
   by_dtype([&]<class T>(T) { decode<T>(a, fp8, stream); });
 }
 
