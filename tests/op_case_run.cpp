@@ -66,7 +66,7 @@ std::vector<std::unique_ptr<Backend>> fast_backends(int threads) {
 
 Var Recorder::copied(Var from, Var to) {
   Op op = kernel_op<&Kernels::copy>(
-      "copy", [](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0]); });
+      "copy", [](auto* f, Stream& s, In in, Out out) { f(s, {.y = out[0], .x = in[0]}); });
   op.backward = [](Tape& t, const Node& n) { t.add_grad(n.in[0], t.grad(n.out[0])); };
   t.push(std::move(op), {from}, {to});
   return to;

@@ -226,8 +226,8 @@ void bench_attention(const BenchFlags& f) {
   t.add_grad(y, dy);
   differentiate(t);
   const Var dqkv = t.grad(qkv);  // a node whose output nobody reads would be dropped
-  t.push(kernel_op<&Kernels::copy>("copy",
-                                   [](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0]); }),
+  t.push(kernel_op<&Kernels::copy>(
+             "copy", [](auto* f, Stream& s, In in, Out out) { f(s, {.y = out[0], .x = in[0]}); }),
          {dqkv}, {t.result("dqkv", t.shape(dqkv), s.dtype)});
   Memory memory(*backend, nullptr);
   Exec program(std::move(t), memory);

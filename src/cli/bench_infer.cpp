@@ -84,7 +84,7 @@ double measure_bandwidth(Backend& backend) {
   double best = 0;
   for (int i = 0; i < 6; ++i) {
     const auto begin = Clock::now();
-    backend.kernels().copy(backend.stream(), y, x);
+    backend.kernels().copy(backend.stream(), {.y = y, .x = x});
     backend.synchronize();
     const double s = std::chrono::duration<double>(Clock::now() - begin).count();
     best = std::max(best, double(8 * n) / s);

@@ -102,7 +102,7 @@ class Backend {
   virtual int64_t kept_logits_bytes() const { return 0; }
   // Whether weights and activations may be of this type here.
   virtual bool runs(DType d) const { return d == DType::f32 || d == DType::bf16; }
-  // Whether products take weights kept so: see Kernels::gemm_quantised.
+  // Whether products take weights kept so: see GemmQuantisedArgs.
   virtual bool multiplies(WeightFormat f) const {
     return f == WeightFormat::plain || (f != WeightFormat::fp8 && kernels().gemm_quantised);
   }

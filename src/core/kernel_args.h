@@ -13,6 +13,141 @@
 
 namespace hearth {
 
+// --- products ---
+
+// c = alpha * act(op(a) op(b) + bias) + prior; GemmSpec has the details.
+struct GemmArgs {
+  Tensor c;           // (M, N); may be acc where a and b are bf16
+  Tensor aux = {};    // (M, N): receives the argument of act; an input with act_slope
+  Tensor a;           // op(a) is (M, K)
+  Tensor b;           // op(b) is (K, N)
+  Tensor bias = {};   // (N)
+  Tensor prior = {};  // (M, N)
+  GemmSpec spec = {};
+};
+
+// A gemm with a = norm(x) * gain + shift. Either that product of norm and gain is rounded as the
+// norm kernel rounds it, or b times gain is. Nothing is kept of the norm.
+struct NormGemmArgs {
+  Tensor c;           // (M, N)
+  Tensor x;           // (M, K)
+  Tensor gain = {};   // (K)
+  Tensor shift = {};  // (K)
+  Tensor b;           // (N, K), a weight: plain, or packed as gemm_quantised takes it
+  Tensor bias = {};   // (N)
+  Tensor prior = {};  // (M, N)
+  NormSpec norm = {};
+  GemmSpec gemm = {};
+};
+
+// c = alpha * act(round(a) w^T + bias) + prior, with weights that quantise() of core/quantised.h
+// packed. round() of a CPU takes each row of a to whole multiples of its largest element / 127; a
+// GPU takes a as it is.
+struct GemmQuantisedArgs {
+  Tensor c;            // (M, N)
+  Tensor a;            // (M, K)
+  Tensor w;            // bytes of dtype panels_of(format); rows beyond N are not read
+  Tensor bias = {};    // (N)
+  Tensor prior = {};   // (M, N)
+  GemmSpec spec = {};  // with tb, without act_slope
+};
+
+// out = [out +] alpha * column sums of x
+struct ColumnSumArgs {
+  Tensor out;    // (N) acc
+  Tensor parts;  // (row_parts, N) acc
+  Tensor x;      // (M, N)
+  float alpha = 1;
+  bool add = false;  // out adds to what is there
+};
+
+// --- embeddings and rows ---
+
+// y = w[ids] + pos_w[positions]. A negative position (padding) reads row 0, here and in
+// qk_norm_rope; a negative id gives zeros.
+struct EmbedArgs {
+  Tensor y;               // (B, T, C)
+  Tensor ids;             // (B, T) i32
+  Tensor w;               // (V, C)
+  Tensor positions = {};  // (B, T) i32; absent without pos_w
+  Tensor pos_w = {};      // (S, C)
+};
+
+// Unless the spec says to add, dw and dpos_w are overwritten whole.
+struct EmbedBwdArgs {
+  Tensor dw = {};         // (V, C) acc
+  Tensor dpos_w = {};     // (S, C) acc
+  Tensor dy;              // (B, T, C)
+  Tensor ids;             // (B, T) i32
+  Tensor positions = {};  // (B, T) i32; absent without dpos_w
+  EmbedSpec spec = {};
+};
+
+// dx = prior, or 0 where it is absent; then dx[ids[r]] += dy[r]. No two ids are equal, except for
+// negative ones, whose rows of dy are left out.
+struct ScatterRowsArgs {
+  Tensor dx;          // (N, C)
+  Tensor dy;          // (R, C)
+  Tensor ids;         // (R) i32
+  Tensor prior = {};  // (N, C); may be dx's memory
+};
+
+// --- norms ---
+
+// sum = x + residual; y = norm(sum) * gain + bias, over the last dim.
+struct NormArgs {
+  Tensor y;              // (.., C)
+  Tensor sum = {};       // (.., C); written when residual is given
+  Tensor stat = {};      // (rows, 2) acc: mean (0 for rms), 1 / deviation
+  Tensor x;              // (.., C)
+  Tensor residual = {};  // (.., C)
+  Tensor gain = {};      // (C)
+  Tensor bias = {};      // (C)
+  NormSpec spec = {};
+};
+
+// dx = prior + the gradient through the norm.
+struct NormBwdArgs {
+  Tensor dx;          // (.., C)
+  Tensor dgain = {};  // (C) acc
+  Tensor dbias = {};  // (C) acc
+  Tensor parts = {};  // (2 * row_parts, C) acc; absent without dgain and dbias
+  Tensor dy;          // (.., C)
+  Tensor x;           // (.., C): what was normalised, the sum where there was a residual
+  Tensor gain = {};   // (C)
+  Tensor stat;        // (rows, 2) acc, of the forward pass
+  Tensor prior = {};  // (.., C)
+  NormSpec spec = {};
+};
+
+// RMS norm over each head of q and k, and rotation of its leading dims by the row positions[b, t]
+// of rope. v is copied.
+struct QkNormRopeArgs {
+  Tensor y;               // (B, T, H + 2G, D); may be qkv's memory
+  Tensor stat = {};       // (B * T, H + G) acc: 1 / rms
+  Tensor qkv;             // (B, T, H + 2G, D) packed q | k | v
+  Tensor positions = {};  // (B, T) i32; absent without rope
+  Tensor rope = {};       // (S, rotary / 2, 2) f32: cos, sin
+  Tensor q_gain = {};     // (D)
+  Tensor k_gain = {};     // (D)
+  QkSpec spec = {};
+};
+
+struct QkNormRopeBwdArgs {
+  Tensor dqkv;            // (B, T, H + 2G, D); may be dy's memory
+  Tensor dq_gain = {};    // (D) acc
+  Tensor dk_gain = {};    // (D) acc
+  Tensor parts = {};      // (2 * row_parts, D) acc; absent without dq_gain and dk_gain
+  Tensor dy;              // (B, T, H + 2G, D)
+  Tensor qkv = {};        // (B, T, H + 2G, D); absent without a norm
+  Tensor stat = {};       // (B * T, H + G) acc, of the forward pass; absent without a norm
+  Tensor positions = {};  // (B, T) i32; absent without rope
+  Tensor rope = {};       // (S, rotary / 2, 2) f32: cos, sin
+  Tensor q_gain = {};     // (D)
+  Tensor k_gain = {};     // (D)
+  QkSpec spec = {};
+};
+
 // --- attention ---
 
 // Causal attention in O(T) memory.
@@ -59,6 +194,60 @@ struct AttentionCachedArgs {
   AttnSpec spec = {};
 };
 
+// --- elementwise ---
+
+// y = act(x); a GLU reads twice the columns.
+struct ActivationArgs {
+  Tensor y;  // (.., N)
+  Tensor x;  // (.., N), or (.., 2N) for a GLU
+  Act act = Act::none;
+};
+
+struct ActivationBwdArgs {
+  Tensor dx;  // shape of x
+  Tensor dy;  // (.., N)
+  Tensor x;   // (.., N), or (.., 2N) for a GLU
+  Act act = Act::none;
+};
+
+// y = x * sigmoid(g)
+struct OutputGateArgs {
+  Tensor y;  // (B, T, H, D)
+  Tensor x;  // (B, T, H, D)
+  Tensor g;  // (B, T, H, D) or (B, T, H)
+};
+
+struct OutputGateBwdArgs {
+  Tensor dx;  // (B, T, H, D)
+  Tensor dg;  // shape of g
+  Tensor dy;  // (B, T, H, D)
+  Tensor x;   // (B, T, H, D)
+  Tensor g;   // (B, T, H, D) or (B, T, H)
+};
+
+// y = x / (1 - p) where the element is kept, else 0. Its own backward.
+struct DropoutArgs {
+  Tensor y;
+  Tensor x;
+  Tensor scalars;  // Scalars
+  float p = 0;
+  uint32_t salt = 0;
+};
+
+// y = a + scale * b
+struct AddArgs {
+  Tensor y;
+  Tensor a = {};  // absent: 0
+  Tensor b;
+  float scale = 1;
+};
+
+// y = x, converted between float dtypes.
+struct CopyArgs {
+  Tensor y;
+  Tensor x;
+};
+
 // --- logits ---
 
 // nll = logsumexp - logit of the target, 0 where the target is -100. With spec.grad the logits
@@ -97,6 +286,47 @@ struct LogprobBwdArgs {
   Tensor logits;    // (N, wide) acc
   Tensor targets;   // (N) i32
   LogprobSpec spec = {};
+};
+
+// Draws the next token of each row. Log-probabilities are over the tokens that may be drawn, those
+// as_trained over the whole vocabulary. A draw depends on its row alone.
+struct SampleArgs {
+  Tensor drawn;          // (N) Drawn
+  Tensor tokens = {};    // (N) i32: the tokens drawn, for a step launched before the host knows
+  Tensor logits;         // (N, wide) acc
+  Tensor controls;       // (N) SampleControls
+  int64_t drawable = 0;  // leading columns that may be drawn
+  int64_t vocab = 0;     // leading columns that count
+};
+
+// --- the update ---
+
+// out = sum of squares of x, in fixed parts
+struct SumSquaresArgs {
+  Tensor out;    // (1) acc
+  Tensor parts;  // (row_parts) acc
+  Tensor x;
+};
+
+// Reads the squared gradient norm and the loss, and decides whether to clip or skip the update.
+struct GateUpdateArgs {
+  Tensor state;    // UpdateState, filled
+  Tensor squares;  // (1) acc
+  Tensor loss;     // (1) acc
+  Tensor scalars;  // Scalars
+};
+
+// One pass of an elementwise optimizer over a flat range of parameters: new weights and new state,
+// rounded to nearest even where they are stored in fewer bits. Changes nothing where the gate says
+// skip. All tensors but the last two have the same number of elements.
+struct UpdateArgs {
+  Tensor weight;                  // any float
+  Tensor master = {};             // acc; absent: the weight is its own master
+  Tensor slots[most_slots] = {};  // optimizer state, as many as the rule has; each acc or bf16
+  Tensor grad;                    // acc
+  Tensor gate;                    // UpdateState, as gate_update left it
+  Tensor scalars;                 // Scalars
+  RuleSpec spec = {};
 };
 
 }  // namespace hearth

@@ -154,8 +154,9 @@ void Tape::add_grad(Var v, Var dv) {
     return;
   }
   const Sink s = grad_sink(v);
-  Op op = kernel_op<&Kernels::add>(
-      "add_grad", [](auto* add, Stream& st, In in, Out out) { add(st, out[0], in[0], in[1], 1); });
+  Op op = kernel_op<&Kernels::add>("add_grad", [](auto* add, Stream& st, In in, Out out) {
+    add(st, {.y = out[0], .a = in[0], .b = in[1], .scale = 1});
+  });
   op.inplace = {{0, 0}, {0, 1}};
   push(std::move(op), {s.prior, dv}, {s.out});
 }
@@ -192,10 +193,10 @@ Var Tape::saved(Var v) {
       const Act act = (*this)[v].act;
       const Var y = temp(shape(v), (*this)[v].dtype);
       (*this)[v].again = y;
-      push(kernel_op<&Kernels::activation>(
-               "activation",
-               [act](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], act); }),
-           {x}, {y});
+      const auto launch = [act](auto* f, Stream& s, In in, Out out) {
+        f(s, {.y = out[0], .x = in[0], .act = act});
+      };
+      push(kernel_op<&Kernels::activation>("activation", launch), {x}, {y});
       return y;
     }
     Node n = nodes[size_t((*this)[v].producer)];
@@ -260,11 +261,19 @@ namespace {
 
 // c = act(norm(x) wᵀ + bias) + prior as one node, from the product and the norm it reads.
 Node normed_product(const Node& product, const Node& norm) {
-  Op op = kernel_op<&Kernels::norm_gemm>(
-      "norm_linear",
-      [norm_spec = *norm.op->norm, spec = *product.op->gemm](auto* f, Stream& s, In in, Out out) {
-        f(s, out[0], in[0], in[1], in[2], in[3], in[4], in[5], norm_spec, spec);
-      });
+  const auto launch = [norm_spec = *norm.op->norm, gemm_spec = *product.op->gemm](
+                          auto* f, Stream& s, In in, Out out) {
+    f(s, {.c = out[0],
+          .x = in[0],
+          .gain = in[1],
+          .shift = in[2],
+          .b = in[3],
+          .bias = in[4],
+          .prior = in[5],
+          .norm = norm_spec,
+          .gemm = gemm_spec});
+  };
+  Op op = kernel_op<&Kernels::norm_gemm>("norm_linear", launch);
   op.quantisable = product.op->quantisable < 0 ? -1 : 3;
   const std::vector<Var>& p = product.in;
   return {std::make_shared<const Op>(std::move(op)),

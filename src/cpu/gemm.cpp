@@ -71,7 +71,7 @@ struct Side {
 };
 
 struct Job {
-  const GemmArgs& g;
+  const GemmProblem& g;
   const GemmTable& table;
   const GemmKernel& kernel;
   Side along, across;  // the longer and the shorter side of c
@@ -189,7 +189,7 @@ int64_t few_stretch(int64_t n, int64_t threads) {
 }
 
 void run_few(Threads& threads, Scratch& scratch, const GemmTable& table, const GemmFew& few,
-             const GemmArgs& g) {
+             const GemmProblem& g) {
   const int64_t ld = few_strip + 16, acc_floats = round_up(g.m, few_tile) * ld;
   const int64_t packed = round_up(few.packed_bytes(g.m, g.k), 64);
   const int64_t stretch = few_stretch(g.n, threads.count());
@@ -209,7 +209,7 @@ void run_few(Threads& threads, Scratch& scratch, const GemmTable& table, const G
   threads.run(ceil_div(g.n, stretch), std::ref(task));
 }
 
-void check(const GemmArgs& g) {
+void check(const GemmProblem& g) {
   const auto fits = [](DType d) { return d == DType::f32 || d == DType::bf16; };
   if (!fits(g.c_type) || !fits(g.ab_type))
     fail("gemm", "expected f32 or bf16, got {} = {} x {}", to_string(g.c_type),
@@ -222,7 +222,7 @@ void check(const GemmArgs& g) {
 
 }  // namespace
 
-void gemm(Threads& threads, Scratch& scratch, const GemmTable& table, const GemmArgs& g) {
+void gemm(Threads& threads, Scratch& scratch, const GemmTable& table, const GemmProblem& g) {
   check(g);
   if (g.m == 0 || g.n == 0) return;
   const GemmKernel& kernel = g.ab_type == DType::bf16 ? table.bf16 : table.f32;
@@ -242,7 +242,7 @@ void gemm(Threads& threads, Scratch& scratch, const GemmTable& table, const Gemm
   job.run(threads, scratch);
 }
 
-void gemm(Threads& threads, Scratch& scratch, const GemmArgs& g) {
+void gemm(Threads& threads, Scratch& scratch, const GemmProblem& g) {
   gemm(threads, scratch, gemm_table(best_isa()), g);
 }
 

@@ -38,7 +38,7 @@ class Scratch {
 using GemmHook = void (*)(const void* state, float* x, int64_t row, int64_t col, int64_t count);
 
 // All matrices are row-major; a leading dimension counts elements from one stored row to the next.
-struct GemmArgs {
+struct GemmProblem {
   void* c = nullptr;        // (m, n), c_type
   const void* a = nullptr;  // (m, k), or (k, m) when ta; ab_type
   const void* b = nullptr;  // (k, n), or (n, k) when tb; ab_type
@@ -59,9 +59,9 @@ struct GemmTable;  // cpu/isa/gemm_table.h
 const GemmTable& gemm_table(Isa);
 const char* quantised_instructions(Isa);  // what multiplies whole numbers: "AVX512-VNNI"
 
-void gemm(Threads&, Scratch&, const GemmTable&, const GemmArgs&);
+void gemm(Threads&, Scratch&, const GemmTable&, const GemmProblem&);
 // The same with b as quantise() of core/quantised.h made it, and rows of a rounded to int8.
-void gemm_quantised(Threads&, Scratch&, const GemmTable&, const GemmArgs&);
-void gemm(Threads&, Scratch&, const GemmArgs&);  // with the table of best_isa()
+void gemm_quantised(Threads&, Scratch&, const GemmTable&, const GemmProblem&);
+void gemm(Threads&, Scratch&, const GemmProblem&);  // with the table of best_isa()
 
 }  // namespace hearth

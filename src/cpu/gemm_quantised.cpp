@@ -22,7 +22,8 @@ int64_t whole(int64_t n, int64_t size) { return pieces_of(n, size) * size; }
 
 const char* quantised_instructions(Isa isa) { return gemm_table(isa).quantised.name; }
 
-void gemm_quantised(Threads& threads, Scratch& scratch, const GemmTable& table, const GemmArgs& g) {
+void gemm_quantised(Threads& threads, Scratch& scratch, const GemmTable& table,
+                    const GemmProblem& g) {
   QuantHeader header;
   std::memcpy(&header, g.b, sizeof header);
   const QuantLayout l(header);

@@ -24,6 +24,7 @@ const Kernels& cuda_kernels() {
   static const Kernels table{
       .name = "cuda",
       .gemm = cuda::gemm,
+      .gemm_quantised = cuda::gemm_quantised,
       .norm_gemm = cuda::norm_gemm,
       .norm_gemm_takes = cuda::norm_gemm_takes,
       .column_sum = cuda::column_sum,
@@ -44,15 +45,14 @@ const Kernels& cuda_kernels() {
       .dropout = cuda::dropout,
       .add = cuda::add,
       .copy = cuda::copy,
-      .sample = cuda::sample,
       .cross_entropy = cuda::cross_entropy,
       .mean_loss = cuda::mean_loss,
       .logprob = cuda::logprob,
       .logprob_bwd = cuda::logprob_bwd,
+      .sample = cuda::sample,
       .sum_squares = cuda::sum_squares,
       .gate_update = cuda::gate_update,
       .update_weights = cuda::update_weights,
-      .gemm_quantised = cuda::gemm_quantised,
   };
   return table;
 }

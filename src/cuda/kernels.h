@@ -1,6 +1,6 @@
-// The CUDA kernels of the table in core/kernels.h that are neither products nor attention. Same
-// signatures, same meaning; f32, bf16 and f16, with f32 as acc. Each gives the same bits in every
-// run on one card, and may be captured into a graph.
+// The CUDA kernels of the table in core/kernels.h that are neither products nor attention, as
+// core/kernel_args.h documents them; f32, bf16 and f16, with f32 as acc. Each gives the same bits
+// in every run on one card, and may be captured into a graph.
 #pragma once
 
 #include "core/kernels.h"
@@ -8,40 +8,33 @@
 namespace hearth::cuda {
 
 // reduce.cu
-void column_sum(Stream&, Tensor out, Tensor parts, Tensor x, float alpha, bool add);
-void sum_squares(Stream&, Tensor out, Tensor parts, Tensor x);
+void column_sum(Stream&, const ColumnSumArgs&);
+void sum_squares(Stream&, const SumSquaresArgs&);
 
 // embed.cu, embed_bwd.cu, scatter.cu
-void embed(Stream&, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos_w);
-void embed_bwd(Stream&, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor positions,
-               const EmbedSpec&);
-void scatter_rows(Stream&, Tensor dx, Tensor dy, Tensor ids, Tensor prior);
+void embed(Stream&, const EmbedArgs&);
+void embed_bwd(Stream&, const EmbedBwdArgs&);
+void scatter_rows(Stream&, const ScatterRowsArgs&);
 
 // norm.cu, norm_bwd.cu
-void norm(Stream&, Tensor y, Tensor sum, Tensor stat, Tensor x, Tensor r, Tensor gain, Tensor bias,
-          const NormSpec&);
-void norm_bwd(Stream&, Tensor dx, Tensor dgain, Tensor dbias, Tensor parts, Tensor dy, Tensor x,
-              Tensor gain, Tensor stat, Tensor prior, const NormSpec&);
+void norm(Stream&, const NormArgs&);
+void norm_bwd(Stream&, const NormBwdArgs&);
 
 // qk_norm_rope.cu, qk_norm_rope_bwd.cu
-void qk_norm_rope(Stream&, Tensor y, Tensor stat, Tensor qkv, Tensor positions, Tensor rope,
-                  Tensor q_gain, Tensor k_gain, const QkSpec&);
-void qk_norm_rope_bwd(Stream&, Tensor dqkv, Tensor dq_gain, Tensor dk_gain, Tensor parts, Tensor dy,
-                      Tensor qkv, Tensor stat, Tensor positions, Tensor rope, Tensor q_gain,
-                      Tensor k_gain, const QkSpec&);
+void qk_norm_rope(Stream&, const QkNormRopeArgs&);
+void qk_norm_rope_bwd(Stream&, const QkNormRopeBwdArgs&);
 
 // activation.cu, gate.cu, pointwise.cu
-void activation(Stream&, Tensor y, Tensor x, Act);
-void activation_bwd(Stream&, Tensor dx, Tensor dy, Tensor x, Act);
-void output_gate(Stream&, Tensor y, Tensor x, Tensor g);
-void output_gate_bwd(Stream&, Tensor dx, Tensor dg, Tensor dy, Tensor x, Tensor g);
-void dropout(Stream&, Tensor y, Tensor x, Tensor scalars, float p, uint32_t salt);
-void add(Stream&, Tensor y, Tensor a, Tensor b, float scale);
-void copy(Stream&, Tensor y, Tensor x);
+void activation(Stream&, const ActivationArgs&);
+void activation_bwd(Stream&, const ActivationBwdArgs&);
+void output_gate(Stream&, const OutputGateArgs&);
+void output_gate_bwd(Stream&, const OutputGateBwdArgs&);
+void dropout(Stream&, const DropoutArgs&);
+void add(Stream&, const AddArgs&);
+void copy(Stream&, const CopyArgs&);
 
 // sample.cu
-void sample(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls, int64_t drawable,
-            int64_t vocab);
+void sample(Stream&, const SampleArgs&);
 
 // logprob.cu
 void logprob(Stream&, const LogprobArgs&);
@@ -50,7 +43,7 @@ void logprob_bwd(Stream&, const LogprobBwdArgs&);
 // loss.cu, update.cu
 void cross_entropy(Stream&, const CrossEntropyArgs&);
 void mean_loss(Stream&, const MeanLossArgs&);
-void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scalars);
-void update_weights(Stream&, const UpdateArgs&, const RuleSpec&);
+void gate_update(Stream&, const GateUpdateArgs&);
+void update_weights(Stream&, const UpdateArgs&);
 
 }  // namespace hearth::cuda

@@ -65,11 +65,15 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const St
   if (!draws) return t;
   const Var drawn = t.state(name_of("drawn", turn), {spec.logits, drawn_ints}, DType::i32);
   const Var next = t.state(name_of("inputs", (turn + 1) % turns), all_inputs, DType::i32);
-  t.push(kernel_op<&Kernels::sample>(
-             "sample",
-             [drawable = spec.vocab, vocab = c.vocab](auto* f, Stream& s, In in, Out out) {
-               f(s, out[0], out[1], in[0], in[1], drawable, vocab);
-             }),
+  const auto launch = [drawable = spec.vocab, vocab = c.vocab](auto* f, Stream& s, In in, Out out) {
+    f(s, {.drawn = out[0],
+          .tokens = out[1],
+          .logits = in[0],
+          .controls = in[1],
+          .drawable = drawable,
+          .vocab = vocab});
+  };
+  t.push(kernel_op<&Kernels::sample>("sample", launch),
          {own, part(in.controls(), {wanted, control_ints})},
          {t.rows(drawn, 0, wanted), t.rows(next, in.tokens(), wanted)});
   return t;

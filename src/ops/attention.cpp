@@ -27,10 +27,21 @@ void qk_backward(Tape& t, const Node& n, QkSpec spec) {
   }
   const bool normed =
       spec.norm != QkNorm::none;  // rotation alone needs nothing of the forward pass
-  Op op = kernel_op<&Kernels::qk_norm_rope_bwd>(
-      "qk_norm_rope_bwd", [spec](auto* f, Stream& s, In in, Out out) {
-        f(s, out[0], out[1], out[2], out[3], in[0], in[1], in[2], in[3], in[4], in[5], in[6], spec);
-      });
+  const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
+    f(s, {.dqkv = out[0],
+          .dq_gain = out[1],
+          .dk_gain = out[2],
+          .parts = out[3],
+          .dy = in[0],
+          .qkv = in[1],
+          .stat = in[2],
+          .positions = in[3],
+          .rope = in[4],
+          .q_gain = in[5],
+          .k_gain = in[6],
+          .spec = spec});
+  };
+  Op op = kernel_op<&Kernels::qk_norm_rope_bwd>("qk_norm_rope_bwd", launch);
   op.inplace = {{0, 0}};
   t.push(std::move(op),
          {dy, normed ? t.saved(qkv) : Var{}, normed ? t.saved(n.out[1]) : Var{}, positions, rope,
@@ -75,10 +86,17 @@ Var qk_norm_rope(Tape& t, Var qkv, Var positions, Var rope, Var q_gain, Var k_ga
   const Var stat = spec.norm == QkNorm::none
                        ? Var{}
                        : t.temp({s[0] * s[1], spec.heads + spec.kv_heads}, t.acc());
-  Op op = kernel_op<&Kernels::qk_norm_rope>(
-      "qk_norm_rope", [spec](auto* f, Stream& st, In in, Out out) {
-        f(st, out[0], out[1], in[0], in[1], in[2], in[3], in[4], spec);
-      });
+  const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
+    f(s, {.y = out[0],
+          .stat = out[1],
+          .qkv = in[0],
+          .positions = in[1],
+          .rope = in[2],
+          .q_gain = in[3],
+          .k_gain = in[4],
+          .spec = spec});
+  };
+  Op op = kernel_op<&Kernels::qk_norm_rope>("qk_norm_rope", launch);
   op.inplace = {{0, 0}};
   op.backward = [spec](Tape& t, const Node& n) { qk_backward(t, n, spec); };
   t.push(std::move(op), {qkv, positions, rope, q_gain, k_gain}, {y, stat});
@@ -132,14 +150,15 @@ Var attention_cached(Tape& t, Var cache, Var qkv, const Paged& paged, Var slopes
 
 Var output_gate(Tape& t, Var x, Var g) {
   const Var y = t.temp(t.shape(x));
-  Op op = kernel_op<&Kernels::output_gate>(
-      "output_gate", [](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], in[1]); });
+  Op op = kernel_op<&Kernels::output_gate>("output_gate", [](auto* f, Stream& s, In in, Out out) {
+    f(s, {.y = out[0], .x = in[0], .g = in[1]});
+  });
   op.backward = [](Tape& t, const Node& n) {
     const Var dx = t.temp(t.shape(n.in[0])), dg = t.temp(t.shape(n.in[1]));
-    t.push(kernel_op<&Kernels::output_gate_bwd>("output_gate_bwd",
-                                                [](auto* f, Stream& s, In in, Out out) {
-                                                  f(s, out[0], out[1], in[0], in[1], in[2]);
-                                                }),
+    const auto launch = [](auto* f, Stream& s, In in, Out out) {
+      f(s, {.dx = out[0], .dg = out[1], .dy = in[0], .x = in[1], .g = in[2]});
+    };
+    t.push(kernel_op<&Kernels::output_gate_bwd>("output_gate_bwd", launch),
            {t.grad(n.out[0]), t.saved(n.in[0]), t.saved(n.in[1])}, {dx, dg});
     t.add_grad(n.in[0], dx);
     t.add_grad(n.in[1], dg);

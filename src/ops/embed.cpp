@@ -11,16 +11,21 @@ void embed_backward(Tape& t, const Node& n) {
   if (t.needs_grad(w)) own = t.grad_sink(w);
   if (t.needs_grad(pos_w)) pos = t.grad_sink(pos_w);
   const EmbedSpec spec{.add = bool(own.prior), .add_pos = bool(pos.prior)};
-  t.push(kernel_op<&Kernels::embed_bwd>("embed_bwd",
-                                        [spec](auto* f, Stream& s, In in, Out out) {
-                                          f(s, out[0], out[1], in[0], in[1], in[2], spec);
-                                        }),
+  const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
+    f(s, {.dw = out[0],
+          .dpos_w = out[1],
+          .dy = in[0],
+          .ids = in[1],
+          .positions = in[2],
+          .spec = spec});
+  };
+  t.push(kernel_op<&Kernels::embed_bwd>("embed_bwd", launch),
          {t.grad(n.out[0]), ids, positions, own.prior, pos.prior}, {own.out, pos.out});
 }
 
 Op embed_op() {
   return kernel_op<&Kernels::embed>("embed", [](auto* f, Stream& s, In in, Out out) {
-    f(s, out[0], in[0], in[1], in[2], in[3]);
+    f(s, {.y = out[0], .ids = in[0], .w = in[1], .positions = in[2], .pos_w = in[3]});
   });
 }
 
@@ -29,7 +34,7 @@ void gather_backward(Tape& t, const Node& n) {
   if (!t.needs_grad(x)) return;
   const auto [dx, prior] = t.grad_sink(x);
   Op op = kernel_op<&Kernels::scatter_rows>("scatter_rows", [](auto* f, Stream& s, In in, Out out) {
-    f(s, out[0], in[0], in[1], in[2]);
+    f(s, {.dx = out[0], .dy = in[0], .ids = in[1], .prior = in[2]});
   });
   op.inplace = {{0, 2}};
   t.push(std::move(op), {t.grad(n.out[0]), ids, prior}, {dx});

@@ -12,9 +12,10 @@ void linear_backward(Tape& t, const Node& n, float scale) {
   if (pre && dy) {  // from readers that did not fold the slope into a product of their own
     const Act act = t[y].act;
     const Var d = t.temp(t.shape(pre));
-    Op op = kernel_op<&Kernels::activation_bwd>(
-        "activation_bwd",
-        [act](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], in[1], act); });
+    const auto launch = [act](auto* f, Stream& s, In in, Out out) {
+      f(s, {.dx = out[0], .dy = in[0], .x = in[1], .act = act});
+    };
+    Op op = kernel_op<&Kernels::activation_bwd>("activation_bwd", launch);
     op.inplace = {{0, 0}};
     t.push(std::move(op), {dy, t.saved(pre)}, {d});
     t.add_grad(pre, d);
@@ -49,9 +50,16 @@ Op product_op(const char* name, const GemmSpec& spec, bool trains, DType out) {
   op.available = [](const Kernels& k) { return k.gemm != nullptr; };
   op.launch = [=](const Kernels& k, Stream& s, In in, Out out) {
     if (is_panels(in[1].dtype))
-      k.gemm_quantised(s, out[0], in[0], in[1], in[2], in[3], spec);
+      k.gemm_quantised(
+          s, {.c = out[0], .a = in[0], .w = in[1], .bias = in[2], .prior = in[3], .spec = spec});
     else
-      k.gemm(s, out[0], out[1], in[0], in[1], in[2], in[3], spec);
+      k.gemm(s, {.c = out[0],
+                 .aux = out[1],
+                 .a = in[0],
+                 .b = in[1],
+                 .bias = in[2],
+                 .prior = in[3],
+                 .spec = spec});
   };
   op.quantisable = trains ? -1 : 1;  // whole numbers have no gradients
   op.gemm = spec;
@@ -74,7 +82,13 @@ void record_gemm(Tape& t, Var c, Var aux, Var a, Var b, Var bias, Var prior, con
     return t.push(std::move(op), {a, b, bias, prior}, {c, {}});
   }
   Op op = kernel_op<&Kernels::gemm>("gemm", [=](auto* gemm, Stream& s, In in, Out out) {
-    gemm(s, out[0], slope ? in[4] : out[1], in[0], in[1], in[2], in[3], spec);
+    gemm(s, {.c = out[0],
+             .aux = slope ? in[4] : out[1],
+             .a = in[0],
+             .b = in[1],
+             .bias = in[2],
+             .prior = in[3],
+             .spec = spec});
   });
   op.inplace = {{0, 3}};
   t.push(std::move(op), {a, b, bias, prior, slope ? aux : Var{}}, {c, slope ? Var{} : aux});
@@ -83,11 +97,10 @@ void record_gemm(Tape& t, Var c, Var aux, Var a, Var b, Var bias, Var prior, con
 void record_column_sum(Tape& t, Var param, Var dy, float scale) {
   const auto [out, prior] = t.grad_sink(param);
   const Var parts = t.temp({row_parts, t.shape(dy)[-1]}, t.acc());
-  const bool adds = bool(prior);
-  t.push(kernel_op<&Kernels::column_sum>(
-             "column_sum",
-             [=](auto* f, Stream& s, In in, Out out) { f(s, out[0], out[1], in[0], scale, adds); }),
-         {dy, prior}, {out, parts});
+  const auto launch = [scale, add = bool(prior)](auto* f, Stream& s, In in, Out out) {
+    f(s, {.out = out[0], .parts = out[1], .x = in[0], .alpha = scale, .add = add});
+  };
+  t.push(kernel_op<&Kernels::column_sum>("column_sum", launch), {dy, prior}, {out, parts});
 }
 
 Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {

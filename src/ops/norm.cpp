@@ -21,7 +21,16 @@ void norm_backward(Tape& t, const Node& n, NormSpec spec) {
   if (dgain.out || dbias.out) parts = t.temp({2 * row_parts, t.shape(x)[-1]}, t.acc());
   spec.add = bool(dgain.prior) || bool(dbias.prior);
   Op op = kernel_op<&Kernels::norm_bwd>("norm_bwd", [spec](auto* f, Stream& s, In in, Out out) {
-    f(s, out[0], out[1], out[2], out[3], in[0], in[1], in[2], in[3], in[4], spec);
+    f(s, {.dx = out[0],
+          .dgain = out[1],
+          .dbias = out[2],
+          .parts = out[3],
+          .dy = in[0],
+          .x = in[1],
+          .gain = in[2],
+          .stat = in[3],
+          .prior = in[4],
+          .spec = spec});
   });
   op.inplace = {{0, 4}, {0, 0}};
   t.push(std::move(op),
@@ -39,11 +48,18 @@ Normed norm(Tape& t, Var x, Var residual, Var gain, Var bias, const NormSpec& sp
   const Shape s = t.shape(x);
   const Var y = t.temp(s), stat = t.temp({s.numel() / s[-1], 2}, t.acc());
   const Var sum = residual ? t.temp(s) : Var{};
-  Op op =
-      kernel_op<&Kernels::norm>(spec.kind == Norm::layer ? "layer_norm" : "rms_norm",
-                                [spec](auto* f, Stream& st, In in, Out out) {
-                                  f(st, out[0], out[1], out[2], in[0], in[1], in[2], in[3], spec);
-                                });
+  const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
+    f(s, {.y = out[0],
+          .sum = out[1],
+          .stat = out[2],
+          .x = in[0],
+          .residual = in[1],
+          .gain = in[2],
+          .bias = in[3],
+          .spec = spec});
+  };
+  const char* name = spec.kind == Norm::layer ? "layer_norm" : "rms_norm";
+  Op op = kernel_op<&Kernels::norm>(name, launch);
   op.inplace = {{1, 1}, {1, 0}, {0, 0}};
   op.backward = [spec](Tape& t, const Node& n) { norm_backward(t, n, spec); };
   op.norm = spec;

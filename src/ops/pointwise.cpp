@@ -9,13 +9,15 @@ Var scalars(Tape& t) { return t.state("scalars", {int64_t(sizeof(Scalars))}, DTy
 Var activation(Tape& t, Var x, Act act) {
   const int64_t cols = t.shape(x)[-1];
   const Var y = t.temp(with_cols(t.shape(x), is_glu(act) ? cols / 2 : cols));
-  Op op = kernel_op<&Kernels::activation>(
-      "activation", [act](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], act); });
+  Op op = kernel_op<&Kernels::activation>("activation", [act](auto* f, Stream& s, In in, Out out) {
+    f(s, {.y = out[0], .x = in[0], .act = act});
+  });
   op.backward = [act](Tape& t, const Node& n) {
     const Var dx = t.temp(t.shape(n.in[0]));
-    t.push(kernel_op<&Kernels::activation_bwd>(
-               "activation_bwd",
-               [act](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], in[1], act); }),
+    const auto launch = [act](auto* f, Stream& s, In in, Out out) {
+      f(s, {.dx = out[0], .dy = in[0], .x = in[1], .act = act});
+    };
+    t.push(kernel_op<&Kernels::activation_bwd>("activation_bwd", launch),
            {t.grad(n.out[0]), t.saved(n.in[0])}, {dx});
     t.add_grad(n.in[0], dx);
   };
@@ -30,7 +32,7 @@ Var dropout(Tape& t, Var x, float p, const std::string& what) {
   const auto record = [p, salt](Tape& t, Var x) {
     const Var y = t.temp(t.shape(x));
     Op op = kernel_op<&Kernels::dropout>("dropout", [=](auto* f, Stream& s, In in, Out out) {
-      f(s, out[0], in[0], in[1], p, salt);
+      f(s, {.y = out[0], .x = in[0], .scalars = in[1], .p = p, .salt = salt});
     });
     op.inplace = {{0, 0}};
     return std::pair{std::move(op), y};
@@ -47,16 +49,17 @@ Var dropout(Tape& t, Var x, float p, const std::string& what) {
 
 Var add(Tape& t, Var a, Var b, float scale) {
   const Var y = t.temp(t.shape(a));
-  Op op = kernel_op<&Kernels::add>(
-      "add", [scale](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], in[1], scale); });
+  const auto launch = [scale](auto* f, Stream& s, In in, Out out) {
+    f(s, {.y = out[0], .a = in[0], .b = in[1], .scale = scale});
+  };
+  Op op = kernel_op<&Kernels::add>("add", launch);
   op.inplace = {{0, 0}, {0, 1}};
-  op.backward = [scale](Tape& t, const Node& n) {
+  op.backward = [scale, launch](Tape& t, const Node& n) {
     const Var dy = t.grad(n.out[0]);
     t.add_grad(n.in[0], dy);
     if (scale == 1) return t.add_grad(n.in[1], dy);
     const auto [db, prior] = t.grad_sink(n.in[1]);
-    Op back = kernel_op<&Kernels::add>(
-        "add", [scale](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0], in[1], scale); });
+    Op back = kernel_op<&Kernels::add>("add", launch);
     back.inplace = {{0, 0}};
     t.push(std::move(back), {prior, dy}, {db});
   };

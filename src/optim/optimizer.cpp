@@ -16,18 +16,17 @@ void record_group(Tape& t, const ParamStore& store, const UpdateVars& vars, Grou
   }
   const char* name = "";
   by_rule(rule.rule, [&]<class Rule>(Rule) { name = Rule::name; });
-  t.push(kernel_op<&Kernels::update_weights>(name,
-                                             [rule](auto* f, Stream& s, In in, Out out) {
-                                               UpdateArgs a{.weight = out[0],
-                                                            .master = out[1],
-                                                            .slots = {},
-                                                            .grad = in[0],
-                                                            .gate = in[1],
-                                                            .scalars = in[2]};
-                                               std::copy(out.begin() + 2, out.end(), a.slots);
-                                               f(s, a, rule);
-                                             }),
-         std::move(in), std::move(out));
+  const auto launch = [rule](auto* f, Stream& s, In in, Out out) {
+    UpdateArgs args{.weight = out[0],
+                    .master = out[1],
+                    .grad = in[0],
+                    .gate = in[1],
+                    .scalars = in[2],
+                    .spec = rule};
+    std::copy(out.begin() + 2, out.end(), args.slots);
+    f(s, args);
+  };
+  t.push(kernel_op<&Kernels::update_weights>(name, launch), std::move(in), std::move(out));
 }
 
 }  // namespace

@@ -53,8 +53,8 @@ inline Tape paged_tape(DType dtype, const PagedCase& c, const PagedRows& rows, S
                                   .softcap = c.softcap,
                                   .apart = rows.apart()});
   const Var out = t.result("y", t.shape(y), dtype);
-  t.push(kernel_op<&Kernels::copy>("copy",
-                                   [](auto* f, Stream& s, In in, Out o) { f(s, o[0], in[0]); }),
+  t.push(kernel_op<&Kernels::copy>(
+             "copy", [](auto* f, Stream& s, In in, Out o) { f(s, {.y = o[0], .x = in[0]}); }),
          {y}, {out});
   return t;
 }

@@ -18,7 +18,7 @@ TEST(CudaBits, NumbersThatCancelTellOrdersApart) {
     Held a(b, {M, K}, DType::bf16), w(b, {N, K}, DType::bf16), c(b, {M, N}, DType::bf16);
     cuda::fill_cancelling(cuda::on(b.stream()), a.t, 1, 1);
     cuda::fill_cancelling(cuda::on(b.stream()), w.t, 2, sign);
-    b.kernels().gemm(b.stream(), c.t, {}, a.t, w.t, {}, {}, {.tb = true});
+    b.kernels().gemm(b.stream(), {.c = c.t, .a = a.t, .b = w.t, .spec = {.tb = true}});
     return c.read();
   };
   const auto differ = [&](float sign) {

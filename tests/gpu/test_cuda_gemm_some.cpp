@@ -95,8 +95,14 @@ Wanted made(Backend& b, Operands& o, const Finish& f) {
   if (f.in_place) o.c.fill(o.prior.read());
   const Tensor prior = !f.prior ? Tensor{} : f.in_place ? o.c.t : o.prior.t;
   const Tensor bias = f.bias ? o.bias.t : Tensor{}, aux = f.aux ? o.aux.t : Tensor{};
-  b.kernels().gemm(b.stream(), o.c.t, aux, o.a.t, o.w.t, bias, prior,
-                   {.tb = true, .alpha = f.alpha, .act = f.act, .weight = true});
+  b.kernels().gemm(b.stream(),
+                   {.c = o.c.t,
+                    .aux = aux,
+                    .a = o.a.t,
+                    .b = o.w.t,
+                    .bias = bias,
+                    .prior = prior,
+                    .spec = {.tb = true, .alpha = f.alpha, .act = f.act, .weight = true}});
   return {doubles(o.c.read()), doubles(o.aux.read())};
 }
 
@@ -188,17 +194,24 @@ Numbers layers(Backend& b, int64_t rows, bool waits) {
   const GemmSpec plain{.tb = true, .weight = true};
   const Tensor attended{qkv.t.data, {rows, C}, d};  // any rows of that width do
   for (int layer = 0; layer < 24; ++layer) {
-    k.norm(s, y.t, {}, {}, x.t, {}, gain.t, shift.t, norm);
+    k.norm(s, {.y = y.t, .x = x.t, .gain = gain.t, .bias = shift.t, .spec = norm});
     done();
-    k.gemm(s, qkv.t, {}, y.t, wide.t, first(bias, 3 * C), {}, plain);
+    k.gemm(s, {.c = qkv.t, .a = y.t, .b = wide.t, .bias = first(bias, 3 * C), .spec = plain});
     done();
-    k.gemm(s, x.t, {}, attended, out.t, first(bias, C), x.t, plain);
+    k.gemm(
+        s,
+        {.c = x.t, .a = attended, .b = out.t, .bias = first(bias, C), .prior = x.t, .spec = plain});
     done();
-    k.norm(s, y.t, {}, {}, x.t, {}, gain.t, shift.t, norm);
+    k.norm(s, {.y = y.t, .x = x.t, .gain = gain.t, .bias = shift.t, .spec = norm});
     done();
-    k.gemm(s, h.t, {}, y.t, up.t, bias.t, {}, {.tb = true, .act = Act::gelu_tanh, .weight = true});
+    k.gemm(s, {.c = h.t,
+               .a = y.t,
+               .b = up.t,
+               .bias = bias.t,
+               .spec = {.tb = true, .act = Act::gelu_tanh, .weight = true}});
     done();
-    k.gemm(s, x.t, {}, h.t, down.t, first(bias, C), x.t, plain);
+    k.gemm(s,
+           {.c = x.t, .a = h.t, .b = down.t, .bias = first(bias, C), .prior = x.t, .spec = plain});
     done();
   }
   return doubles(x.read());

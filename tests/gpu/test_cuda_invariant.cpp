@@ -63,9 +63,14 @@ std::vector<float> product_rows(const Product& p, ProductOperands& from, DType d
   Held a(b, {M, p.K}, dtype), prior(b, {M, p.N}, out), c(b, {M, p.N}, out), aux(b, {M, p.N}, out);
   a.fill(first(from.a, M * p.K));
   if (p.prior) prior.fill(first(from.prior, M * p.N));
-  b.kernels().gemm(b.stream(), c.t, trains && p.act != Act::none ? aux.t : Tensor{}, a.t, from.w.t,
-                   p.bias ? from.bias.t : Tensor{}, p.prior ? prior.t : Tensor{},
-                   {.tb = true, .alpha = p.alpha, .act = p.act, .weight = true});
+  b.kernels().gemm(b.stream(),
+                   {.c = c.t,
+                    .aux = trains && p.act != Act::none ? aux.t : Tensor{},
+                    .a = a.t,
+                    .b = from.w.t,
+                    .bias = p.bias ? from.bias.t : Tensor{},
+                    .prior = p.prior ? prior.t : Tensor{},
+                    .spec = {.tb = true, .alpha = p.alpha, .act = p.act, .weight = true}});
   return c.read();
 }
 
@@ -89,7 +94,9 @@ TEST(CudaInvariant, ProductsOf16BitsDoNotAddInPlace) {
   HEARTH_NEEDS_A_CARD();
   Backend& b = invariant_card();
   Held a(b, {4, 64}, DType::bf16), w(b, {32, 64}, DType::bf16), c(b, {4, 32}, DType::bf16);
-  EXPECT_THROW(b.kernels().gemm(b.stream(), c.t, {}, a.t, w.t, {}, c.t, {.tb = true}), Error);
+  EXPECT_THROW(b.kernels().gemm(b.stream(),
+                                {.c = c.t, .a = a.t, .b = w.t, .prior = c.t, .spec = {.tb = true}}),
+               Error);
 }
 
 const PagedCase attention_cases[] = {
@@ -121,8 +128,8 @@ Numbers trained(const PagedCase& c, DType dtype, const Numbers& qkv) {
                            .scale = float(1 / std::sqrt(double(c.D))),
                            .softcap = c.softcap});
   const Var out = t.result("y", t.shape(y), dtype);
-  t.push(kernel_op<&Kernels::copy>("copy",
-                                   [](auto* f, Stream& s, In in, Out o) { f(s, o[0], in[0]); }),
+  t.push(kernel_op<&Kernels::copy>(
+             "copy", [](auto* f, Stream& s, In in, Out o) { f(s, {.y = o[0], .x = in[0]}); }),
          {y}, {out});
   Memory memory(b, nullptr);
   Exec exec(std::move(t), memory);

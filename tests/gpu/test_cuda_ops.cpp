@@ -135,8 +135,12 @@ std::vector<float> product(Backend& b, DType d, const Product& p, std::mt19937 r
   test::Held c(b, {p.M, p.N}, out), prior(b, {p.M, p.N}, out);
   for (test::Held* t : {&a, &w, &bias, &prior})
     t->fill(test::rounded(size_t(t->t.numel()), from, random));
-  b.kernels().gemm(b.stream(), c.t, {}, a.t, w.t, bias.t, p.joins ? prior.t : Tensor{},
-                   {.tb = true, .alpha = p.joins ? 0.5f : 1, .act = p.act});
+  b.kernels().gemm(b.stream(), {.c = c.t,
+                                .a = a.t,
+                                .b = w.t,
+                                .bias = bias.t,
+                                .prior = p.joins ? prior.t : Tensor{},
+                                .spec = {.tb = true, .alpha = p.joins ? 0.5f : 1, .act = p.act}});
   return c.read();
 }
 
@@ -183,10 +187,20 @@ std::vector<float> normed_product(Backend& b, DType d, const NormedProduct& p, s
   const GemmSpec spec{.tb = true, .act = p.joins ? Act::none : Act::gelu_tanh, .weight = true};
   b.synchronize();  // the weights are there, as they are in a step
   if (joined) {
-    b.kernels().norm_gemm(b.stream(), c.t, x.t, g, s, w.t, bias.t, before, norm, spec);
+    b.kernels().norm_gemm(b.stream(), {.c = c.t,
+                                       .x = x.t,
+                                       .gain = g,
+                                       .shift = s,
+                                       .b = w.t,
+                                       .bias = bias.t,
+                                       .prior = before,
+                                       .norm = norm,
+                                       .gemm = spec});
   } else {
-    b.kernels().norm(b.stream(), y.t, {}, stat.t, x.t, {}, g, s, norm);
-    b.kernels().gemm(b.stream(), c.t, {}, y.t, w.t, bias.t, before, spec);
+    b.kernels().norm(b.stream(),
+                     {.y = y.t, .stat = stat.t, .x = x.t, .gain = g, .bias = s, .spec = norm});
+    b.kernels().gemm(b.stream(),
+                     {.c = c.t, .a = y.t, .b = w.t, .bias = bias.t, .prior = before, .spec = spec});
   }
   return c.read();
 }

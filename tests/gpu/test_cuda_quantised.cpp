@@ -121,8 +121,13 @@ Numbers made(const Packed& w, const Held& a, Held& c, Held& bias, Held& prior, c
   Backend& b = card();
   if (f.in_place) c.fill(prior.read());
   const Tensor before = !f.prior ? Tensor{} : f.in_place ? c.t : prior.t;
-  b.kernels().gemm_quantised(b.stream(), c.t, a.t, w.t, f.bias ? bias.t : Tensor{}, before,
-                             {.tb = true, .alpha = f.alpha, .act = f.act, .weight = true});
+  b.kernels().gemm_quantised(
+      b.stream(), {.c = c.t,
+                   .a = a.t,
+                   .w = w.t,
+                   .bias = f.bias ? bias.t : Tensor{},
+                   .prior = before,
+                   .spec = {.tb = true, .alpha = f.alpha, .act = f.act, .weight = true}});
   return doubled(c.read());
 }
 
@@ -231,9 +236,16 @@ TEST(CudaQuantised, ProductsNormTheirRows) {
           x.fill(exact(M * K, 11)), gain.fill(exact(K, 12)), shift.fill(exact(K, 13));
           const NormSpec norm{.kind = kind, .eps = 1e-5f};
           const Tensor shifts = kind == Norm::layer ? shift.t : Tensor{};
-          b.kernels().norm(b.stream(), y.t, {}, {}, x.t, {}, gain.t, shifts, norm);
+          b.kernels().norm(b.stream(),
+                           {.y = y.t, .x = x.t, .gain = gain.t, .bias = shifts, .spec = norm});
           const GemmSpec spec{.tb = true, .weight = true};
-          b.kernels().norm_gemm(b.stream(), c.t, x.t, gain.t, shifts, w.t, {}, {}, norm, spec);
+          b.kernels().norm_gemm(b.stream(), {.c = c.t,
+                                             .x = x.t,
+                                             .gain = gain.t,
+                                             .shift = shifts,
+                                             .b = w.t,
+                                             .norm = norm,
+                                             .gemm = spec});
           const Numbers want = sums(doubled(y.read()), w.values(N), M, N, K);
           // The two may round an element of y to either side.
           EXPECT_LT(error_of(doubled(c.read()), want), dtype == DType::bf16 ? 2e-3 : 3e-4);
@@ -259,14 +271,15 @@ Numbers layers(WeightFormat f, int64_t rows, bool waits) {
   };
   for (int layer = 0; layer < 24; ++layer) {
     if (k.norm_gemm_takes(b.stream(), rows, C, H, d)) {
-      k.norm_gemm(b.stream(), h.t, x.t, gain.t, {}, up.t, {}, {}, norm, in);
+      k.norm_gemm(b.stream(),
+                  {.c = h.t, .x = x.t, .gain = gain.t, .b = up.t, .norm = norm, .gemm = in});
     } else {
-      k.norm(b.stream(), y.t, {}, {}, x.t, {}, gain.t, {}, norm);
+      k.norm(b.stream(), {.y = y.t, .x = x.t, .gain = gain.t, .spec = norm});
       done();
-      k.gemm_quantised(b.stream(), h.t, y.t, up.t, {}, {}, in);
+      k.gemm_quantised(b.stream(), {.c = h.t, .a = y.t, .w = up.t, .spec = in});
     }
     done();
-    k.gemm_quantised(b.stream(), x.t, h.t, down.t, {}, x.t, out);
+    k.gemm_quantised(b.stream(), {.c = x.t, .a = h.t, .w = down.t, .prior = x.t, .spec = out});
     done();
   }
   return doubled(x.read());

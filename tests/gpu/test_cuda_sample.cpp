@@ -45,9 +45,13 @@ std::vector<Drawn> drawn_by(Backend& b, const std::vector<float>& logits, int64_
   Buffer d(b, rows * int64_t(sizeof(Drawn)), "drawn"), t(b, rows * 4, "tokens");
   b.upload(x.data(), logits.data(), bytes(logits));
   b.upload(c.data(), controls.data(), bytes(controls));
-  b.kernels().sample(b.stream(), {d.data(), {rows, int64_t(sizeof(Drawn))}, DType::u8},
-                     {t.data(), {rows, 1}, DType::i32}, {x.data(), {rows, wide}, DType::f32},
-                     {c.data(), {rows, int64_t(sizeof(SampleControls))}, DType::u8}, V, V);
+  b.kernels().sample(b.stream(),
+                     {.drawn = {d.data(), {rows, int64_t(sizeof(Drawn))}, DType::u8},
+                      .tokens = {t.data(), {rows, 1}, DType::i32},
+                      .logits = {x.data(), {rows, wide}, DType::f32},
+                      .controls = {c.data(), {rows, int64_t(sizeof(SampleControls))}, DType::u8},
+                      .drawable = V,
+                      .vocab = V});
   std::vector<Drawn> r(cases.size());
   b.download(r.data(), d.data(), bytes(r));
   std::vector<int32_t> tokens(cases.size());

@@ -68,7 +68,7 @@ inline double tolerance(DType d) { return d == DType::bf16 ? 8e-3 : 2e-5; }
 inline void expect_close(Tensor got, const Array& want, double tol) {
   ASSERT_EQ(got.shape, Tensor(want).shape);
   Array g(got.shape);
-  reference_kernels().copy(Array::stream(), g, got);
+  reference_kernels().copy(Array::stream(), {.y = g, .x = got});
   double top = 0;
   for (double x : want) top = std::max(top, std::abs(x));
   for (int64_t i = 0; i < got.numel(); ++i) {

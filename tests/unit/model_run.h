@@ -84,7 +84,7 @@ class LogitsProgram {
     const Var y = linear(t, x, head_weight(t, model_.config));
     const Var logits = t.result("logits", t.shape(y), t.dtype());
     t.push(kernel_op<&Kernels::copy>(
-               "copy", [](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0]); }),
+               "copy", [](auto* f, Stream& s, In in, Out out) { f(s, {.y = out[0], .x = in[0]}); }),
            {y}, {logits});
     return t;
   }

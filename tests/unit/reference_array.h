@@ -57,7 +57,7 @@ class Array {
   }
   Array as(DType d) const {
     Array a(t_.shape, d);
-    ops.copy(stream(), a, *this);
+    ops.copy(stream(), {.y = a, .x = *this});
     return a;
   }
   Array copy() const { return as(DType::f64); }

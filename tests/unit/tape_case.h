@@ -6,8 +6,8 @@
 namespace hearth {
 
 inline Op copy_op() {
-  return kernel_op<&Kernels::copy>("copy",
-                                   [](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0]); });
+  return kernel_op<&Kernels::copy>(
+      "copy", [](auto* f, Stream& s, In in, Out out) { f(s, {.y = out[0], .x = in[0]}); });
 }
 
 }  // namespace hearth

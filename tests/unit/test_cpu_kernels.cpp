@@ -1,5 +1,6 @@
-// The fast CPU kernels other than attention, against the reference, for every usable instruction
-// set and dtype: values, equal bits at any thread count, all of an output written, in-place calls.
+// The fast CPU kernels of a model other than attention, against the reference, for every usable
+// instruction set and dtype: values, equal bits at any thread count, all of an output written,
+// in-place calls. test_cpu_update.cpp has the loss and the update.
 #include <set>
 
 #include "core/math.h"
@@ -56,10 +57,10 @@ TEST(CpuKernels, TablesAreFull) {
 TEST(CpuKernels, RefuseOtherDtypes) {
   const Runner run = runner_of(best_isa(), 1, DType::f32);
   const Array x({4, 4}, DType::f64), y({4, 4}, DType::f64), z({4, 4}, DType::f32);
-  EXPECT_THROW(run.k.activation(run.s, y, x, Act::relu2), Error);
-  EXPECT_THROW(run.k.activation(run.s, y, z, Act::relu2), Error);
-  EXPECT_THROW(run.k.norm(run.s, y, none, none, x, none, none, none, {}), Error);
-  EXPECT_THROW(run.k.copy(run.s, z, Array({4, 4}, DType::f16)), Error);
+  EXPECT_THROW(run.k.activation(run.s, {.y = y, .x = x, .act = Act::relu2}), Error);
+  EXPECT_THROW(run.k.activation(run.s, {.y = y, .x = z, .act = Act::relu2}), Error);
+  EXPECT_THROW(run.k.norm(run.s, {.y = y, .x = x}), Error);
+  EXPECT_THROW(run.k.copy(run.s, {.y = z, .x = Array({4, 4}, DType::f16)}), Error);
 }
 
 TEST(CpuKernels, Gemm) {
@@ -81,9 +82,20 @@ TEST(CpuKernels, Gemm) {
           check("gemm", d, [&](const Runner& r) {
             Array y = r.out({c.M, c.N}), aux = slope ? saved.as(d) : r.out({c.M, c.N});
             Array onto = r.in_place(prior), sum = r.in_place_acc(prior);
-            r.k.gemm(r.s, y, aux, a, b, bias, prior.as(r.dtype), spec);
-            r.k.gemm(r.s, onto, none, a, b, none, onto, {.ta = c.ta, .tb = c.tb});
-            r.k.gemm(r.s, sum, none, a, b, none, sum, {.ta = c.ta, .tb = c.tb, .alpha = 2});
+            r.k.gemm(r.s, {.c = y,
+                           .aux = aux,
+                           .a = a,
+                           .b = b,
+                           .bias = bias,
+                           .prior = prior.as(r.dtype),
+                           .spec = spec});
+            r.k.gemm(r.s,
+                     {.c = onto, .a = a, .b = b, .prior = onto, .spec = {.ta = c.ta, .tb = c.tb}});
+            r.k.gemm(r.s, {.c = sum,
+                           .a = a,
+                           .b = b,
+                           .prior = sum,
+                           .spec = {.ta = c.ta, .tb = c.tb, .alpha = 2}});
             return outputs(std::move(y), slope ? Array() : std::move(aux), std::move(onto),
                            std::move(sum));
           });
@@ -99,8 +111,8 @@ TEST(CpuKernels, ColumnSum) {
             "column_sum", d,
             [&](const Runner& r) {
               Array a = r.sums({C}), b = r.in_place_acc(start), parts = r.sums({row_parts, C});
-              r.k.column_sum(r.s, a, parts, x, 0.5f, false);
-              r.k.column_sum(r.s, b, parts, x, 1, true);
+              r.k.column_sum(r.s, {.out = a, .parts = parts, .x = x, .alpha = 0.5f, .add = false});
+              r.k.column_sum(r.s, {.out = b, .parts = parts, .x = x, .alpha = 1, .add = true});
               return outputs(std::move(a), std::move(b));
             },
             2e-5);
@@ -123,9 +135,12 @@ TEST(CpuKernels, Embed) {
         check("embed", d, [&](const Runner& r) {
           Array y = r.out({B, T, C}), dw = r.sums({V, C}), onto = r.in_place_acc(start);
           Array dpos = with_pos ? r.sums({S, C}) : Array();
-          r.k.embed(r.s, y, ids, w, positions, pos);
-          r.k.embed_bwd(r.s, dw, dpos, dy, ids, positions, {});
-          r.k.embed_bwd(r.s, onto, none, dy, ids, positions, {.add = true});
+          r.k.embed(r.s, {.y = y, .ids = ids, .w = w, .positions = positions, .pos_w = pos});
+          r.k.embed_bwd(r.s,
+                        {.dw = dw, .dpos_w = dpos, .dy = dy, .ids = ids, .positions = positions});
+          r.k.embed_bwd(
+              r.s,
+              {.dw = onto, .dy = dy, .ids = ids, .positions = positions, .spec = {.add = true}});
           return outputs(std::move(y), std::move(dw), std::move(onto), std::move(dpos));
         });
       }
@@ -147,8 +162,8 @@ TEST(CpuKernels, Norm) {
           const Array dy = random({rows, C}, d), prior = random({rows, C}, d);
           const Array start = Array::random({C}).as(DType::f32);
           Array stat({rows, 2});
-          reference_kernels().norm(Array::stream(), Array({rows, C}), none, stat, x, none, none,
-                                   none, spec);
+          reference_kernels().norm(Array::stream(),
+                                   {.y = Array({rows, C}), .stat = stat, .x = x, .spec = spec});
           const Array saved = stat.as(DType::f32);
           check("norm", d, [&](const Runner& r) {
             Array y = r.out({rows, C}), sum = r.out({rows, C}), st = r.sums({rows, 2});
@@ -156,13 +171,42 @@ TEST(CpuKernels, Norm) {
             Array parts = r.sums({2 * row_parts, C});
             Array dgain = bare ? Array() : r.sums({C}),
                   dbias = bare ? Array() : r.in_place_acc(start);
-            r.k.norm(r.s, y, sum, st, x, r0, gain, bias, spec);
-            r.k.norm(r.s, plain, none, none, x, none, gain, bias, spec);
-            r.k.norm_bwd(r.s, dx, none, none, parts, dy, x, gain, saved, none, spec);
+            r.k.norm(r.s, {.y = y,
+                           .sum = sum,
+                           .stat = st,
+                           .x = x,
+                           .residual = r0,
+                           .gain = gain,
+                           .bias = bias,
+                           .spec = spec});
+            r.k.norm(r.s, {.y = plain, .x = x, .gain = gain, .bias = bias, .spec = spec});
+            r.k.norm_bwd(r.s, {.dx = dx,
+                               .parts = parts,
+                               .dy = dy,
+                               .x = x,
+                               .gain = gain,
+                               .stat = saved,
+                               .spec = spec});
             NormSpec adding = spec;
-            r.k.norm_bwd(r.s, onto, dgain, none, parts, dy, x, gain, saved, onto, spec);
+            r.k.norm_bwd(r.s, {.dx = onto,
+                               .dgain = dgain,
+                               .parts = parts,
+                               .dy = dy,
+                               .x = x,
+                               .gain = gain,
+                               .stat = saved,
+                               .prior = onto,
+                               .spec = spec});
             adding.add = true;
-            if (!bare) r.k.norm_bwd(r.s, dx, none, dbias, parts, dy, x, gain, saved, none, adding);
+            if (!bare)
+              r.k.norm_bwd(r.s, {.dx = dx,
+                                 .dbias = dbias,
+                                 .parts = parts,
+                                 .dy = dy,
+                                 .x = x,
+                                 .gain = gain,
+                                 .stat = saved,
+                                 .spec = adding});
             return outputs(std::move(y), std::move(sum), std::move(st), std::move(plain),
                            std::move(dx), std::move(onto), std::move(dgain), std::move(dbias));
           });
@@ -177,8 +221,8 @@ TEST(CpuKernels, NormOfASumInPlace) {
       const Runner run = runner_of(isa, 2, d);
       Array y = run.out({rows, C}), sum = run.out({rows, C});
       Array y2 = run.out({rows, C}), x2 = x.as(d);
-      run.k.norm(run.s, y, sum, none, x, r0, none, none, {});
-      run.k.norm(run.s, y2, x2, none, x2, r0, none, none, {});  // the sum over x
+      run.k.norm(run.s, {.y = y, .sum = sum, .x = x, .residual = r0});
+      run.k.norm(run.s, {.y = y2, .sum = x2, .x = x2, .residual = r0});  // the sum over x
       EXPECT_TRUE(same_bytes(y, y2) && same_bytes(sum, x2));
     }
   }
@@ -211,8 +255,12 @@ TEST(CpuKernels, QkNormRope) {
           const Array qg = gains ? random({D}, d) : Array(), kg = gains ? random({D}, d) : Array();
           Array stat({B * T, H + G});
           if (kind != QkNorm::none)
-            reference_kernels().qk_norm_rope(Array::stream(), Array({B, T, all, D}), stat, x,
-                                             positions, rope, none, none, spec);
+            reference_kernels().qk_norm_rope(Array::stream(), {.y = Array({B, T, all, D}),
+                                                               .stat = stat,
+                                                               .qkv = x,
+                                                               .positions = positions,
+                                                               .rope = rope,
+                                                               .spec = spec});
           const Array saved = stat.as(DType::f32);
           check("qk_norm_rope", d, [&](const Runner& r) {
             Array y = r.out({B, T, all, D}),
@@ -220,14 +268,47 @@ TEST(CpuKernels, QkNormRope) {
             Array over = r.in_place(x), dx = r.out({B, T, all, D}), dover = r.in_place(dy);
             Array parts = r.sums({2 * row_parts, D});
             Array dq = gains ? r.sums({D}) : Array(), dk = gains ? r.sums({D}) : Array();
-            r.k.qk_norm_rope(r.s, y, st, x, positions, rope, qg, kg, spec);
-            r.k.qk_norm_rope(r.s, over, none, over, positions, rope, qg, kg, spec);
-            r.k.qk_norm_rope_bwd(r.s, dx, dq, dk, parts, dy, x, saved, positions, rope, qg, kg,
-                                 spec);
+            r.k.qk_norm_rope(r.s, {.y = y,
+                                   .stat = st,
+                                   .qkv = x,
+                                   .positions = positions,
+                                   .rope = rope,
+                                   .q_gain = qg,
+                                   .k_gain = kg,
+                                   .spec = spec});
+            r.k.qk_norm_rope(r.s, {.y = over,
+                                   .qkv = over,
+                                   .positions = positions,
+                                   .rope = rope,
+                                   .q_gain = qg,
+                                   .k_gain = kg,
+                                   .spec = spec});
+            r.k.qk_norm_rope_bwd(r.s, {.dqkv = dx,
+                                       .dq_gain = dq,
+                                       .dk_gain = dk,
+                                       .parts = parts,
+                                       .dy = dy,
+                                       .qkv = x,
+                                       .stat = saved,
+                                       .positions = positions,
+                                       .rope = rope,
+                                       .q_gain = qg,
+                                       .k_gain = kg,
+                                       .spec = spec});
             QkSpec adding = spec;
             adding.add = true;
-            r.k.qk_norm_rope_bwd(r.s, dover, dq, dk, parts, dover, x, saved, positions, rope, qg,
-                                 kg, adding);
+            r.k.qk_norm_rope_bwd(r.s, {.dqkv = dover,
+                                       .dq_gain = dq,
+                                       .dk_gain = dk,
+                                       .parts = parts,
+                                       .dy = dover,
+                                       .qkv = x,
+                                       .stat = saved,
+                                       .positions = positions,
+                                       .rope = rope,
+                                       .q_gain = qg,
+                                       .k_gain = kg,
+                                       .spec = adding});
             return outputs(std::move(y), std::move(st), std::move(over), std::move(dx),
                            std::move(dover), std::move(dq), std::move(dk));
           });
@@ -243,9 +324,9 @@ TEST(CpuKernels, Activation) {
         check("activation", d, [&](const Runner& r) {
           Array y = r.out({rows, C}), dx = r.out(Tensor(x).shape);
           Array over = is_glu(act) ? Array() : r.in_place(x);
-          r.k.activation(r.s, y, x, act);
-          r.k.activation_bwd(r.s, dx, dy, x, act);
-          if (!is_glu(act)) r.k.activation(r.s, over, over, act);
+          r.k.activation(r.s, {.y = y, .x = x, .act = act});
+          r.k.activation_bwd(r.s, {.dx = dx, .dy = dy, .x = x, .act = act});
+          if (!is_glu(act)) r.k.activation(r.s, {.y = over, .x = over, .act = act});
           return outputs(std::move(y), std::move(dx), std::move(over));
         });
       }
@@ -261,8 +342,8 @@ TEST(CpuKernels, OutputGate) {
         const Array g = random(gates, d, 3);
         check("output_gate", d, [&](const Runner& r) {
           Array y = r.out({B, T, H, D}), dx = r.out({B, T, H, D}), dg = r.out(gates);
-          r.k.output_gate(r.s, y, x, g);
-          r.k.output_gate_bwd(r.s, dx, dg, dy, x, g);
+          r.k.output_gate(r.s, {.y = y, .x = x, .g = g});
+          r.k.output_gate_bwd(r.s, {.dx = dx, .dg = dg, .dy = dy, .x = x, .g = g});
           return outputs(std::move(y), std::move(dx), std::move(dg));
         });
       }
@@ -275,8 +356,8 @@ TEST(CpuKernels, Dropout) {
       const Array x = random({n}, d);
       check("dropout", d, [&](const Runner& r) {
         Array y = r.out({n}), over = r.in_place(x);
-        r.k.dropout(r.s, y, x, scalars, 0.3f, 5);
-        r.k.dropout(r.s, over, over, scalars, 0.3f, 5);
+        r.k.dropout(r.s, {.y = y, .x = x, .scalars = scalars, .p = 0.3f, .salt = 5});
+        r.k.dropout(r.s, {.y = over, .x = over, .scalars = scalars, .p = 0.3f, .salt = 5});
         return outputs(std::move(y), std::move(over));
       });
     }
@@ -289,202 +370,15 @@ TEST(CpuKernels, AddAndCopy) {
       check("add", d, [&](const Runner& r) {
         Array y = r.out({n}), alone = r.out({n}), onto = r.in_place(a), c = r.out({n});
         Array back = r.sums({n});
-        r.k.add(r.s, y, a, b, 0.5f);
-        r.k.add(r.s, alone, none, b, -2);
-        r.k.add(r.s, onto, onto, b.as(r.dtype), 3);
-        r.k.copy(r.s, c, wide);
-        r.k.copy(r.s, back, a);
+        r.k.add(r.s, {.y = y, .a = a, .b = b, .scale = 0.5f});
+        r.k.add(r.s, {.y = alone, .b = b, .scale = -2});
+        r.k.add(r.s, {.y = onto, .a = onto, .b = b.as(r.dtype), .scale = 3});
+        r.k.copy(r.s, {.y = c, .x = wide});
+        r.k.copy(r.s, {.y = back, .x = a});
         return outputs(std::move(y), std::move(alone), std::move(onto), std::move(c),
                        std::move(back));
       });
     }
-}
-
-TEST(CpuKernels, CrossEntropy) {
-  const Array scalars = Array::of(Scalars{.inv_targets = 0.25f, .loss_scale = 2});
-  for (DType d : dtypes)
-    for (int64_t V : {2, 48, 257, 2500})
-      for (float cap : {0.0f, 3.0f}) {
-        const int64_t N = 5;
-        const Array x = random({N, V}, d, 6);
-        const int32_t last = int32_t(V) - 1;
-        const Array targets = Array::ints({N}, {0, last, -100, last / 2, 1});
-        check("cross_entropy", d, [&](const Runner& r) {
-          Array nll = r.sums({N}), same = r.sums({N}), loss = r.sums({1});
-          Array kept = r.in_place(x), grad = r.in_place(x);
-          r.k.cross_entropy(r.s, {.nll = nll,
-                                  .logits = kept,
-                                  .targets = targets,
-                                  .scalars = scalars,
-                                  .spec = {.softcap = cap}});
-          r.k.cross_entropy(r.s, {.nll = same,
-                                  .logits = grad,
-                                  .targets = targets,
-                                  .scalars = scalars,
-                                  .spec = {.softcap = cap, .grad = true}});
-          r.k.mean_loss(r.s, {.loss = loss, .nll = nll, .scalars = scalars, .add = false});
-          r.k.mean_loss(r.s, {.loss = loss, .nll = same, .scalars = scalars, .add = true});
-          return outputs(std::move(nll), std::move(same), std::move(loss), std::move(kept),
-                         std::move(grad));
-        });
-      }
-}
-
-// A row's loss has the same bits whichever rows are beside it.
-TEST(CpuKernels, CrossEntropyRowsStandAlone) {
-  const int64_t N = 6, V = 1500;
-  const Array scalars = Array::of(Scalars{});
-  for (DType d : dtypes) {
-    const Array x = random({N, V}, d, 6), targets = Array::ints({N}, {5, 1, 9, 1499, 0, 77});
-    for (Isa isa : usable_isas()) {
-      const Runner run = runner_of(isa, 2, d);
-      Array all = run.sums({N}), one = run.sums({1});
-      run.k.cross_entropy(run.s, {.nll = all, .logits = x, .targets = targets, .scalars = scalars});
-      for (int64_t i = 0; i < N; ++i) {
-        const Tensor row{Tensor(x).data + i * V * size_of(d), {1, V}, d};
-        const Tensor target{Tensor(targets).data + 4 * i, {1}, DType::i32};
-        run.k.cross_entropy(run.s,
-                            {.nll = one, .logits = row, .targets = target, .scalars = scalars});
-        EXPECT_EQ(*Tensor(one).as<float>(), Tensor(all).as<float>()[i]) << i;
-      }
-    }
-  }
-}
-
-TEST(CpuKernels, CrossEntropySurvivesExtremes) {
-  const Array scalars = Array::of(Scalars{});
-  for (Isa isa : usable_isas()) {
-    const Runner run = runner_of(isa, 1, DType::f32);
-    Array x({2, 3}, DType::f32), nll = run.sums({2});
-    float* p = Tensor(x).as<float>();
-    const float values[] = {1e4f, -1e4f, 0, NAN, 1, 2};
-    std::copy(values, values + 6, p);
-    run.k.cross_entropy(run.s, {.nll = nll,
-                                .logits = x,
-                                .targets = Array::ints({2}, {1, 1}),
-                                .scalars = scalars,
-                                .spec = {.grad = true}});
-    EXPECT_NEAR(Tensor(nll).as<float>()[0], 2e4f, 1);
-    EXPECT_FLOAT_EQ(p[0], 1);
-    EXPECT_FLOAT_EQ(p[1], -1);
-    EXPECT_TRUE(std::isnan(Tensor(nll).as<float>()[1])) << "a NaN must not be hidden";
-  }
-}
-
-TEST(CpuKernels, SumSquares) {
-  for (DType d : dtypes)
-    for (int64_t n : {1, 63, 5000, 70001}) {
-      const Array x = random({n}, d);
-      check(
-          "sum_squares", d,
-          [&](const Runner& r) {
-            Array out = r.sums({1}), parts = r.sums({64});
-            r.k.sum_squares(r.s, out, parts, x);
-            return outputs(std::move(out));
-          },
-          1e-6);
-    }
-}
-
-UpdateState gated(const Runner& r, float squares, float loss, const Scalars& sc,
-                  UpdateState start) {
-  const Array state = Array::of(start), scalars = Array::of(sc);
-  const Array sq = Array({1}, {squares}).as(r.acc), l = Array({1}, {loss}).as(r.acc);
-  r.k.gate_update(r.s, state, sq, l, scalars);
-  return state.to<UpdateState>();
-}
-
-TEST(CpuKernels, GateUpdate) {
-  const UpdateState start{.good_steps = 4, .skipped = 2, .streak = 1};
-  for (Isa isa : usable_isas()) {
-    const Runner r = runner_of(isa, 1, DType::f32);
-    UpdateState s = gated(r, 16, 2.5f, {.clip = 1, .loss_scale = 2}, start);
-    EXPECT_FLOAT_EQ(s.grad_norm, 2);
-    EXPECT_FLOAT_EQ(s.grad_scale, 1 / (2 + 1e-6f) / 2);
-    EXPECT_EQ(s.good_steps, 5);
-    EXPECT_EQ(s.skip, 0);
-    EXPECT_EQ(s.streak, 0);
-    EXPECT_EQ(s.skipped, 2);
-    EXPECT_EQ(s.loss, 2.5f);
-    EXPECT_EQ(gated(r, 0.25f, 1, {.clip = 1}, start).grad_scale, 1);
-    EXPECT_EQ(gated(r, 100, 1, {.clip = 0}, start).grad_scale, 1);
-    for (auto [squares, loss] : {std::pair{NAN, 1.0f}, std::pair{1.0f, NAN},
-                                 std::pair{INFINITY, 1.0f}, std::pair{1.0f, -INFINITY}}) {
-      s = gated(r, squares, loss, {.clip = 1}, start);
-      EXPECT_EQ(s.skip, 1);
-      EXPECT_EQ(s.grad_scale, 0);
-      EXPECT_EQ(s.good_steps, 4);
-      EXPECT_EQ(s.skipped, 3);
-      EXPECT_EQ(s.streak, 2);
-    }
-  }
-}
-
-// Every rule over odd sizes, with each slot in each dtype it may have: the reference's numbers, and
-// the same bits at any number of threads.
-void check_rule(UpdateRule rule, int slots, DType d, int64_t n, bool with_master) {
-  const Array scalars = Array::of(Scalars{.lr = 0.01f});
-  const Array gate = Array::of(UpdateState{.grad_scale = 0.5f, .good_steps = 3});
-  const Array skip = Array::of(UpdateState{.skip = 1});
-  const RuleSpec spec{.rule = rule, .decay = 0.1f};
-  const Array w = random({n}, d), exact = Array::random({n}), g = exact.as(DType::f32);
-  for (int halves = 0; halves < 1 << slots; ++halves) {
-    const auto dtype_of_slot = [&](int k) { return halves >> k & 1 ? DType::bf16 : DType::f32; };
-    std::vector<Array> start;
-    for (int k = 0; k < slots; ++k) {
-      Array x = Array::random({n}, 0.1);
-      // Momentum of the gradient's sign: where both cancel, a rounding decides the sign of Lion's
-      // step. A second moment is positive.
-      for (int64_t i = 0; i < n; ++i) x[i] = k == 0 ? std::copysign(x[i], exact[i]) : x[i] * x[i];
-      start.push_back(x.as(dtype_of_slot(k)));
-    }
-    const auto args = [&](Tensor weight, Tensor master, std::vector<Array>& state, Tensor at) {
-      UpdateArgs a{.weight = weight,
-                   .master = master,
-                   .slots = {},
-                   .grad = g,
-                   .gate = at,
-                   .scalars = scalars};
-      for (int k = 0; k < slots; ++k) a.slots[k] = state[size_t(k)];
-      return a;
-    };
-    // Rounding a slot to bf16 may go either way where float and double differ.
-    check(
-        "update_weights", d,
-        [&](const Runner& r) {
-          Array w1 = r.in_place(w), master = with_master ? r.in_place_acc(w) : Array();
-          std::vector<Array> state;
-          for (int k = 0; k < slots; ++k)
-            state.push_back(dtype_of_slot(k) == DType::bf16 ? start[size_t(k)].as(DType::bf16)
-                                                            : r.in_place_acc(start[size_t(k)]));
-          for (int step = 0; step < 2; ++step)
-            r.k.update_weights(r.s, args(w1, master, state, gate), spec);
-          Outputs all = outputs(std::move(w1), std::move(master));
-          for (Array& s : state) all.push_back(r.acc == DType::f64 ? s.copy() : std::move(s));
-          return all;
-        },
-        halves ? 8e-3 : 0);
-    for (Isa isa : usable_isas()) {
-      const Runner r = runner_of(isa, 2, d);
-      const Array w1 = w.as(d);
-      std::vector<Array> state;
-      for (const Array& x : start) state.push_back(x.as(Tensor(x).dtype));
-      r.k.update_weights(r.s, args(w1, none, state, skip), spec);
-      EXPECT_TRUE(same_bytes(w, w1));
-      for (int k = 0; k < slots; ++k)
-        EXPECT_TRUE(same_bytes(start[size_t(k)], state[size_t(k)])) << k;
-    }
-  }
-}
-
-TEST(CpuKernels, UpdateWeights) {
-  for (const UpdateRule rule : update_rules)
-    by_rule(rule, [&]<class Rule>(Rule) {
-      SCOPED_TRACE(Rule::name);
-      for (DType d : dtypes)
-        for (int64_t n : {1, 37, 40001})
-          for (bool with_master : {false, true}) check_rule(rule, Rule::slots, d, n, with_master);
-    });
 }
 
 }  // namespace

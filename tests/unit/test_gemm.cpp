@@ -391,7 +391,7 @@ TEST(gemm, refuses_what_it_cannot_do) {
   Threads threads(1);
   Scratch scratch;
   float x[4] = {};
-  GemmArgs g{.c = x, .a = x, .b = x, .m = 2, .n = 2, .k = 2, .lda = 2, .ldb = 2, .ldc = 2};
+  GemmProblem g{.c = x, .a = x, .b = x, .m = 2, .n = 2, .k = 2, .lda = 2, .ldb = 2, .ldc = 2};
   g.ab_type = DType::f16;
   EXPECT_THROW(gemm(threads, scratch, g), Error);
   g.ab_type = DType::f32;

@@ -92,7 +92,7 @@ TEST(Lora, SwitchedOffIsTheBase) {
     const Var x = decoder(t, m.config, declare_inputs(t, 1, T, false), {.adapters = adapters});
     const Var out = t.result("out", t.shape(x), DType::f32);
     t.push(kernel_op<&Kernels::copy>(
-               "copy", [](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0]); }),
+               "copy", [](auto* f, Stream& s, In in, Out out) { f(s, {.y = out[0], .x = in[0]}); }),
            {x}, {out});
     Exec exec(std::move(t), memory);
     std::vector<int32_t> positions{0, 1, 2, 3, 4, 5, 6, 7, 8};

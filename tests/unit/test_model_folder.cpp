@@ -238,8 +238,8 @@ std::vector<float> hidden_states(const ModelConfig& c, ParamStore& p) {
   Tape t;
   const Var y = decoder(t, c, declare_inputs(t, B, T, false), {});
   const Var out = t.result("out", t.shape(y), DType::f32);
-  t.push(kernel_op<&Kernels::copy>("copy",
-                                   [](auto* f, Stream& s, In in, Out o) { f(s, o[0], in[0]); }),
+  t.push(kernel_op<&Kernels::copy>(
+             "copy", [](auto* f, Stream& s, In in, Out o) { f(s, {.y = o[0], .x = in[0]}); }),
          {y}, {out});
   Exec exec(std::move(t), memory);
   std::vector<int32_t> tokens, positions;

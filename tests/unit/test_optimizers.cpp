@@ -417,7 +417,7 @@ TEST(Slots, OfOneMatrixAreValuesOfAProgram) {
     if (!store.has(slot_part(0), p)) continue;
     const Var w = t.of_param(store, Part::weight, p), m = t.of_param(store, slot_part(0), p);
     t.push(kernel_op<&Kernels::copy>(
-               "copy", [](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0]); }),
+               "copy", [](auto* f, Stream& s, In in, Out out) { f(s, {.y = out[0], .x = in[0]}); }),
            {w}, {m});
   }
   EXPECT_EQ(t.nodes.size(), 2u);

@@ -169,9 +169,12 @@ struct Product {
       return Tensor{v.data(), shape, type};
     };
     reference_kernels().gemm_quantised(
-        s, {reinterpret_cast<std::byte*>(c.data()), {M, N}, DType::f32}, tensor(xs, {M, K}),
-        {w.memory.data(), {w.layout.bytes()}, DType::u8}, tensor(bs, {N}), tensor(ps, {M, N}),
-        {.tb = true});
+        s, {.c = {reinterpret_cast<std::byte*>(c.data()), {M, N}, DType::f32},
+            .a = tensor(xs, {M, K}),
+            .w = {w.memory.data(), {w.layout.bytes()}, DType::u8},
+            .bias = tensor(bs, {N}),
+            .prior = tensor(ps, {M, N}),
+            .spec = {.tb = true}});
     return c;
   }
   void check(Threads& threads, Isa isa) {

@@ -42,18 +42,24 @@ TEST(Reference, CopyRoundsToTheNearest) {
   expect_near(x.as(DType::bf16).copy(), {1, 1, 1 + 0x1p-6, -0.10009765625}, 0);
   expect_near(x.as(DType::f16).copy(), {1, 1 + 0x1p-8, 1 + 0x3p-8, -0.0999755859375}, 0);
   expect_near(x.as(DType::f32).copy(), {1, 1 + 0x1p-8, 1 + 0x3p-8, double(-0.1f)}, 0);
-  EXPECT_THROW(ops.copy(stream, Array(Shape{4}, DType::i32), x), Error);
+  EXPECT_THROW(ops.copy(stream, {.y = Array(Shape{4}, DType::i32), .x = x}), Error);
 }
 
 TEST(Reference, GemmByHand) {
   const Array a(Shape{2, 2}, {1, 2, 3, 4}), b(Shape{2, 2}, {5, 6, 7, 8});
   const Array bias(Shape{2}, {-30, 1}), c(Shape{2, 2}), aux(Shape{2, 2});
-  ops.gemm(stream, c, aux, a, b, bias, b, {.alpha = 0.5f, .act = Act::relu2});
+  ops.gemm(stream, {.c = c,
+                    .aux = aux,
+                    .a = a,
+                    .b = b,
+                    .bias = bias,
+                    .prior = b,
+                    .spec = {.alpha = 0.5f, .act = Act::relu2}});
   expect_near(aux, {-11, 23, 13, 51});
   expect_near(c, {5, 6 + 264.5, 7 + 84.5, 8 + 1300.5});
-  ops.gemm(stream, c, none, a, b, none, none, {.ta = true, .tb = true});
+  ops.gemm(stream, {.c = c, .a = a, .b = b, .spec = {.ta = true, .tb = true}});
   expect_near(c, {1 * 5 + 3 * 6, 1 * 7 + 3 * 8, 2 * 5 + 4 * 6, 2 * 7 + 4 * 8});
-  ops.gemm(stream, c, none, a, b, none, c, {});  // onto itself
+  ops.gemm(stream, {.c = c, .a = a, .b = b, .prior = c});  // onto itself
   expect_near(c, {23 + 19, 31 + 22, 34 + 43, 46 + 50});
 }
 
@@ -70,27 +76,35 @@ TEST(Reference, GemmGradients) {
         const Array h({M, N}), aux({M, N}), y({M, P});
         const float alpha = 0.75f;
         const auto loss = [&] {
-          ops.gemm(stream, h, aux, a, b, bias, prior,
-                   {.ta = ta, .tb = tb, .alpha = alpha, .act = act});
-          ops.gemm(stream, y, none, h, w, none, none, {});
+          ops.gemm(stream, {.c = h,
+                            .aux = aux,
+                            .a = a,
+                            .b = b,
+                            .bias = bias,
+                            .prior = prior,
+                            .spec = {.ta = ta, .tb = tb, .alpha = alpha, .act = act}});
+          ops.gemm(stream, {.c = y, .a = h, .b = w});
           return inner(y, dy);
         };
         loss();
         const Array dprior({M, N}), dz({M, N}), da(Tensor(a).shape), db(Tensor(b).shape);
         const Array dbias({N}), dw({N, P});
-        ops.gemm(stream, dprior, none, dy, w, none, none, {.tb = true});
-        ops.gemm(stream, dz, aux, dy, w, none, none,
-                 {.tb = true, .alpha = alpha, .act = act, .act_slope = true});
+        ops.gemm(stream, {.c = dprior, .a = dy, .b = w, .spec = {.tb = true}});
+        ops.gemm(stream, {.c = dz,
+                          .aux = aux,
+                          .a = dy,
+                          .b = w,
+                          .spec = {.tb = true, .alpha = alpha, .act = act, .act_slope = true}});
         if (ta)
-          ops.gemm(stream, da, none, b, dz, none, none, {.ta = tb, .tb = true});
+          ops.gemm(stream, {.c = da, .a = b, .b = dz, .spec = {.ta = tb, .tb = true}});
         else
-          ops.gemm(stream, da, none, dz, b, none, none, {.tb = !tb});
+          ops.gemm(stream, {.c = da, .a = dz, .b = b, .spec = {.tb = !tb}});
         if (tb)
-          ops.gemm(stream, db, none, dz, a, none, none, {.ta = true, .tb = ta});
+          ops.gemm(stream, {.c = db, .a = dz, .b = a, .spec = {.ta = true, .tb = ta}});
         else
-          ops.gemm(stream, db, none, a, dz, none, none, {.ta = !ta});
-        ops.gemm(stream, dw, none, h, dy, none, none, {.ta = true});
-        ops.column_sum(stream, dbias, none, dz, 1, false);
+          ops.gemm(stream, {.c = db, .a = a, .b = dz, .spec = {.ta = !ta}});
+        ops.gemm(stream, {.c = dw, .a = h, .b = dy, .spec = {.ta = true}});
+        ops.column_sum(stream, {.out = dbias, .parts = none, .x = dz, .alpha = 1, .add = false});
         expect_gradient("a", a, da, loss);
         expect_gradient("b", b, db, loss);
         expect_gradient("bias", bias, dbias, loss);
@@ -101,15 +115,15 @@ TEST(Reference, GemmGradients) {
 
 TEST(Reference, ColumnSumAddAndSumSquares) {
   const Array x(Shape{3, 2}, {1, 2, 3, 4, 5, 6}), out(Shape{2}, {100, 200}), y({3, 2}), s({1});
-  ops.column_sum(stream, out, none, x, 2, true);
+  ops.column_sum(stream, {.out = out, .parts = none, .x = x, .alpha = 2, .add = true});
   expect_near(out, {118, 224});
-  ops.column_sum(stream, out, none, x, 2, false);
+  ops.column_sum(stream, {.out = out, .parts = none, .x = x, .alpha = 2, .add = false});
   expect_near(out, {18, 24});
-  ops.add(stream, y, x, x, -0.5f);
+  ops.add(stream, {.y = y, .a = x, .b = x, .scale = -0.5f});
   expect_near(y, {0.5, 1, 1.5, 2, 2.5, 3});
-  ops.add(stream, y, none, y, 2);
+  ops.add(stream, {.y = y, .b = y, .scale = 2});
   expect_near(y, {1, 2, 3, 4, 5, 6});
-  ops.sum_squares(stream, s, none, x);
+  ops.sum_squares(stream, {.out = s, .parts = none, .x = x});
   expect_near(s, {91});
 }
 
@@ -120,29 +134,41 @@ TEST(Reference, EmbedGradients) {
   const Array dy = Array::random({2, 3, 4}), y({2, 3, 4}), dw = Array::random({5, 4});
   const Array dpos_w = Array::random({3, 4}), before = dw.copy();
   const auto loss = [&] {
-    ops.embed(stream, y, ids, w, positions, pos_w);
+    ops.embed(stream, {.y = y, .ids = ids, .w = w, .positions = positions, .pos_w = pos_w});
     return inner(y, dy);
   };
   loss();
   for (int c = 0; c < 4; ++c) EXPECT_EQ(y[2 * 4 + c], w[4 * 4 + c] + pos_w[2 * 4 + c]);
-  ops.embed_bwd(stream, dw, dpos_w, dy, ids, positions, {});
+  ops.embed_bwd(stream, {.dw = dw, .dpos_w = dpos_w, .dy = dy, .ids = ids, .positions = positions});
   expect_gradient("w", w, dw, loss);
   expect_gradient("pos_w", pos_w, dpos_w, loss);
   const Array added = before.copy();
-  ops.embed_bwd(stream, added, dpos_w, dy, ids, positions, {.add = true});
+  ops.embed_bwd(stream, {.dw = added,
+                         .dpos_w = dpos_w,
+                         .dy = dy,
+                         .ids = ids,
+                         .positions = positions,
+                         .spec = {.add = true}});
   for (int i = 0; i < 20; ++i) EXPECT_NEAR(added[i], before[i] + dw[i], 1e-15);
-  ops.embed(stream, y, ids, w, none, none);
+  ops.embed(stream, {.y = y, .ids = ids, .w = w});
   for (int c = 0; c < 4; ++c) EXPECT_EQ(y[c], w[4 * 4 + c]);
 }
 
 TEST(Reference, NormByHand) {
   const Array x(Shape{1, 2}, {1, 2}), r(Shape{1, 2}, {2, 5}), gain(Shape{2}, {10, 100});
   const Array bias(Shape{2}, {1, 2}), y({1, 2}), sum({1, 2}), stat({1, 2});
-  ops.norm(stream, y, sum, stat, x, r, gain, bias, {.kind = Norm::layer, .eps = 0});
+  ops.norm(stream, {.y = y,
+                    .sum = sum,
+                    .stat = stat,
+                    .x = x,
+                    .residual = r,
+                    .gain = gain,
+                    .bias = bias,
+                    .spec = {.kind = Norm::layer, .eps = 0}});
   expect_near(sum, {3, 7});
   expect_near(stat, {5, 0.5});
   expect_near(y, {-9, 102});
-  ops.norm(stream, y, none, stat, x, none, none, none, {.kind = Norm::rms, .eps = 1.5f});
+  ops.norm(stream, {.y = y, .stat = stat, .x = x, .spec = {.kind = Norm::rms, .eps = 1.5f}});
   expect_near(stat, {0, 0.5});
   expect_near(y, {0.5, 1});
 }
@@ -161,14 +187,29 @@ TEST(Reference, NormGradients) {
       const Array dy = Array::random(shape), dsum = Array::random(shape);
       const NormSpec spec{.kind = kind, .eps = 1e-3f};
       const auto loss = [&] {
-        ops.norm(stream, y, sum, stat, x, r, gain, bias, spec);
+        ops.norm(stream, {.y = y,
+                          .sum = sum,
+                          .stat = stat,
+                          .x = x,
+                          .residual = r,
+                          .gain = gain,
+                          .bias = bias,
+                          .spec = spec});
         return inner(y, dy) + (residual ? inner(sum, dsum) : 0);
       };
       loss();
       const Array dx = residual ? dsum.copy() : Array(shape);  // the prior, overwritten
       const Array dgain = with & 1 ? Array({C}) : Array(), dbias = with & 2 ? Array({C}) : Array();
       const Tensor prior = residual ? Tensor(dx) : none, normed = residual ? sum : x;
-      ops.norm_bwd(stream, dx, dgain, dbias, none, dy, normed, gain, stat, prior, spec);
+      ops.norm_bwd(stream, {.dx = dx,
+                            .dgain = dgain,
+                            .dbias = dbias,
+                            .dy = dy,
+                            .x = normed,
+                            .gain = gain,
+                            .stat = stat,
+                            .prior = prior,
+                            .spec = spec});
       expect_gradient("x", x, dx, loss);
       if (residual) expect_gradient("r", r, dx, loss);
       if (with & 1) expect_gradient("gain", gain, dgain, loss);
@@ -176,8 +217,14 @@ TEST(Reference, NormGradients) {
       if (with == 3) {
         const Array twice = dgain.copy();
         loss();
-        ops.norm_bwd(stream, dx, twice, dbias, none, dy, x, gain, stat, none,
-                     {.kind = kind, .eps = 1e-3f, .add = true});
+        ops.norm_bwd(stream, {.dx = dx,
+                              .dgain = twice,
+                              .dbias = dbias,
+                              .dy = dy,
+                              .x = x,
+                              .gain = gain,
+                              .stat = stat,
+                              .spec = {.kind = kind, .eps = 1e-3f, .add = true}});
         for (int64_t c = 0; c < C; ++c) EXPECT_NEAR(twice[c], 2 * dgain[c], 1e-12);
       }
     }
@@ -189,10 +236,10 @@ TEST(Reference, ActivationGradients) {
     const Shape in{2, 3, is_glu(act) ? 10 : 5}, out{2, 3, 5};
     const Array x = Array::random(in, 3), dy = Array::random(out), y(out), dx(in);
     const auto loss = [&] {
-      ops.activation(stream, y, x, act);
+      ops.activation(stream, {.y = y, .x = x, .act = act});
       return inner(y, dy);
     };
-    ops.activation_bwd(stream, dx, dy, x, act);
+    ops.activation_bwd(stream, {.dx = dx, .dy = dy, .x = x, .act = act});
     expect_gradient("x", x, dx, loss);
   }
 }
@@ -200,7 +247,7 @@ TEST(Reference, ActivationGradients) {
 TEST(Reference, ActivationByHand) {
   const Array x(Shape{1, 2}, {1.0, -3.0}), plain({1, 2}), glu({1, 1});
   const auto value = [&](Act act) {
-    ops.activation(stream, is_glu(act) ? glu : plain, x, act);
+    ops.activation(stream, {.y = is_glu(act) ? glu : plain, .x = x, .act = act});
     return (is_glu(act) ? glu : plain)[0];
   };
   EXPECT_EQ(value(Act::none), 1);
@@ -219,13 +266,13 @@ TEST(Reference, OutputGateGradients) {
     const Array x = Array::random(shape), g = Array::random(gate), dy = Array::random(shape);
     const Array y(shape), dx(shape), dg(gate);
     const auto loss = [&] {
-      ops.output_gate(stream, y, x, g);
+      ops.output_gate(stream, {.y = y, .x = x, .g = g});
       return inner(y, dy);
     };
     loss();
     const int64_t last = gate.numel() - 1;
     EXPECT_NEAR(y[47], x[47] / (1 + std::exp(-g[last])), 1e-12);
-    ops.output_gate_bwd(stream, dx, dg, dy, x, g);
+    ops.output_gate_bwd(stream, {.dx = dx, .dg = dg, .dy = dy, .x = x, .g = g});
     expect_gradient("x", x, dx, loss);
     expect_gradient("g", g, dg, loss);
   }
@@ -235,7 +282,7 @@ TEST(Reference, DropoutIsItsOwnBackward) {
   const Scalars s{.seed_lo = 1, .seed_hi = 2, .step = 3, .micro = 4};
   const Array x = Array::random({4, 50}), dy = Array::random({4, 50}), y({4, 50}), dx({4, 50});
   const auto loss = [&] {
-    ops.dropout(stream, y, x, Array::of(s), 0.5f, 11);
+    ops.dropout(stream, {.y = y, .x = x, .scalars = Array::of(s), .p = 0.5f, .salt = 11});
     return inner(y, dy);
   };
   loss();
@@ -246,7 +293,7 @@ TEST(Reference, DropoutIsItsOwnBackward) {
     EXPECT_EQ(y[i], keep ? 2 * x[i] : 0);
   }
   EXPECT_NEAR(kept, 100, 35);
-  ops.dropout(stream, dx, dy, Array::of(s), 0.5f, 11);
+  ops.dropout(stream, {.y = dx, .x = dy, .scalars = Array::of(s), .p = 0.5f, .salt = 11});
   expect_gradient("x", x, dx, loss);
 }
 
@@ -292,8 +339,10 @@ TEST(Reference, CrossEntropyByHand) {
 TEST(Reference, GateUpdateClipsAndSkips) {
   const Array state = Array::of(UpdateState{.good_steps = 4, .skipped = 2, .streak = 1});
   const auto gate = [&](double squares, double loss, Scalars s) {
-    ops.gate_update(stream, state, Array(Shape{1}, {squares}), Array(Shape{1}, {loss}),
-                    Array::of(s));
+    ops.gate_update(stream, {.state = state,
+                             .squares = Array(Shape{1}, {squares}),
+                             .loss = Array(Shape{1}, {loss}),
+                             .scalars = Array::of(s)});
     return state.to<UpdateState>();
   };
   UpdateState u = gate(16, 3, {.clip = 5});
@@ -326,14 +375,13 @@ TEST(Reference, AdamWByHand) {
   const Array w(Shape{1}, DType::bf16), master(Shape{1}, {1.0}), m({1}), v({1});
   const auto step = [&](double g, UpdateState u) {
     const Array grad(Shape{1}, {g}), gate = Array::of(u);
-    ops.update_weights(stream,
-                       {.weight = w,
-                        .master = master,
-                        .slots = {m, v},
-                        .grad = grad,
-                        .gate = gate,
-                        .scalars = scalars},
-                       spec);
+    ops.update_weights(stream, {.weight = w,
+                                .master = master,
+                                .slots = {m, v},
+                                .grad = grad,
+                                .gate = gate,
+                                .scalars = scalars,
+                                .spec = spec});
   };
   step(1, {.grad_scale = 0.5f, .good_steps = 1});  // the gradient used is 0.5
   EXPECT_NEAR(m[0], 0.05, 1e-7);
@@ -354,10 +402,12 @@ TEST(Reference, AdamWWithoutMasterUpdatesTheWeight) {
   const Array w(Shape{2}, {1.0, -2.0}), m({2}), v({2}), g(Shape{2}, {0.25, 0.0});
   const Array gate = Array::of(UpdateState{.grad_scale = 1, .good_steps = 1});
   const Array scalars = Array::of(Scalars{.lr = 0.5f});
-  ops.update_weights(
-      stream,
-      {.weight = w, .master = none, .slots = {m, v}, .grad = g, .gate = gate, .scalars = scalars},
-      {.eps = 0.25f, .decay = 0.1f});
+  ops.update_weights(stream, {.weight = w,
+                              .slots = {m, v},
+                              .grad = g,
+                              .gate = gate,
+                              .scalars = scalars,
+                              .spec = {.eps = 0.25f, .decay = 0.1f}});
   expect_near(w, {0.95 - 0.5 * 0.25 / (0.25 + 0.25), -1.9}, 1e-7);
 }
 

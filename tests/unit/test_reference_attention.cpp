@@ -15,7 +15,8 @@ TEST(ReferenceAttention, RopeByHand) {
                                     1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
   const auto turned = [&](const QkSpec& spec) {
     Array y({1, 2, 3, 4});
-    ops.qk_norm_rope(stream, y, none, x, positions, rope, none, none, spec);
+    ops.qk_norm_rope(stream,
+                     {.y = y, .qkv = x, .positions = positions, .rope = rope, .spec = spec});
     for (int i = 0; i < 12; ++i) EXPECT_EQ(y[i], x[i]);
     for (int i = 0; i < 4; ++i) EXPECT_EQ(y[20 + i], x[20 + i]) << "v is copied";
     for (int i = 0; i < 4; ++i) EXPECT_EQ(y[12 + i], y[16 + i]);
@@ -59,19 +60,42 @@ TEST(ReferenceAttention, QkNormRopeGradients) {
         const Array dgq = gains ? Array({D}) : Array(), dgk = gains ? Array({D}) : Array();
         const Array stat({B * T, H + G});
         const auto loss = [&] {
-          ops.qk_norm_rope(stream, y, stat, x, positions, rope, gq, gk, spec);
+          ops.qk_norm_rope(stream, {.y = y,
+                                    .stat = stat,
+                                    .qkv = x,
+                                    .positions = positions,
+                                    .rope = rope,
+                                    .q_gain = gq,
+                                    .k_gain = gk,
+                                    .spec = spec});
           return inner(y, dy);
         };
         loss();
         const Array dx = dy.copy();  // in place
-        ops.qk_norm_rope_bwd(stream, dx, dgq, dgk, none, dx, x, stat, positions, rope, gq, gk,
-                             spec);
+        ops.qk_norm_rope_bwd(stream, {.dqkv = dx,
+                                      .dq_gain = dgq,
+                                      .dk_gain = dgk,
+                                      .dy = dx,
+                                      .qkv = x,
+                                      .stat = stat,
+                                      .positions = positions,
+                                      .rope = rope,
+                                      .q_gain = gq,
+                                      .k_gain = gk,
+                                      .spec = spec});
         expect_gradient("qkv", x, dx, loss);
         if (gains) expect_gradient("q_gain", gq, dgq, loss);
         if (gains) expect_gradient("k_gain", gk, dgk, loss);
         loss();
         const Array over = x.copy();
-        ops.qk_norm_rope(stream, over, stat, over, positions, rope, gq, gk, spec);
+        ops.qk_norm_rope(stream, {.y = over,
+                                  .stat = stat,
+                                  .qkv = over,
+                                  .positions = positions,
+                                  .rope = rope,
+                                  .q_gain = gq,
+                                  .k_gain = gk,
+                                  .spec = spec});
         expect_same_bytes(over, y);
       }
 }

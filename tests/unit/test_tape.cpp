@@ -193,8 +193,7 @@ TEST(Tape, PruneDropsWhatNobodyReads) {
 const Kernels& joining_kernels() {
   static const Kernels table = [] {
     Kernels k{};
-    k.norm_gemm = [](Stream&, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-                     const NormSpec&, const GemmSpec&) {};
+    k.norm_gemm = [](Stream&, const NormGemmArgs&) {};
     k.norm_gemm_takes = [](Stream&, int64_t rows, int64_t, int64_t columns, DType) {
       return rows <= 4 && columns <= 6;
     };

@@ -9,36 +9,36 @@ namespace hearth::HEARTH_ISA {
 namespace {
 
 template <Act A, class T>
-void act_rows(Stream& s, Tensor y, Tensor x) {
+void act_rows(Stream& s, const ActivationArgs& args) {
   if constexpr (is_glu(A)) {
-    const int64_t N = y.cols();
-    over_rows(s, row_count(y), N, [&](int64_t begin, int64_t end) {
+    const int64_t N = args.y.cols();
+    over_rows(s, row_count(args.y), N, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const T *gate = x.as<const T>() + row * 2 * N, *up = gate + N;
-        T* out = y.as<T>() + row * N;
+        const T *gate = args.x.as<const T>() + row * 2 * N, *up = gate + N;
+        T* out = args.y.as<T>() + row * N;
         vectors(N, [&](int64_t i, auto w) {
           w.put(out + i, act_value<A>(w.get(gate + i)) * w.get(up + i));
         });
       }
     });
   } else {
-    over_elements(s, count(y), [&](int64_t begin, int64_t end) {
-      const T* in = x.as<const T>() + begin;
-      T* out = y.as<T>() + begin;
+    over_elements(s, count(args.y), [&](int64_t begin, int64_t end) {
+      const T* in = args.x.as<const T>() + begin;
+      T* out = args.y.as<T>() + begin;
       vectors(end - begin, [&](int64_t i, auto w) { w.put(out + i, act_value<A>(w.get(in + i))); });
     });
   }
 }
 
 template <Act A, class T>
-void act_bwd_rows(Stream& s, Tensor dx, Tensor dy, Tensor x) {
+void act_bwd_rows(Stream& s, const ActivationBwdArgs& args) {
   if constexpr (is_glu(A)) {
-    const int64_t N = dy.cols();
-    over_rows(s, row_count(dy), N, [&](int64_t begin, int64_t end) {
+    const int64_t N = args.dy.cols();
+    over_rows(s, row_count(args.dy), N, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const T *gate = x.as<const T>() + row * 2 * N, *up = gate + N;
-        const T* d = dy.as<const T>() + row * N;
-        T *dgate = dx.as<T>() + row * 2 * N, *dup = dgate + N;
+        const T *gate = args.x.as<const T>() + row * 2 * N, *up = gate + N;
+        const T* d = args.dy.as<const T>() + row * N;
+        T *dgate = args.dx.as<T>() + row * 2 * N, *dup = dgate + N;
         vectors(N, [&](int64_t i, auto w) {
           const VSlope a = act_slope<A>(w.get(gate + i));
           const vf u = w.get(up + i), g = w.get(d + i);
@@ -48,9 +48,9 @@ void act_bwd_rows(Stream& s, Tensor dx, Tensor dy, Tensor x) {
       }
     });
   } else {
-    over_elements(s, count(dy), [&](int64_t begin, int64_t end) {
-      const T *in = x.as<const T>() + begin, *d = dy.as<const T>() + begin;
-      T* out = dx.as<T>() + begin;
+    over_elements(s, count(args.dy), [&](int64_t begin, int64_t end) {
+      const T *in = args.x.as<const T>() + begin, *d = args.dy.as<const T>() + begin;
+      T* out = args.dx.as<T>() + begin;
       vectors(end - begin, [&](int64_t i, auto w) {
         w.put(out + i, w.get(d + i) * act_slope<A>(w.get(in + i)).dy);
       });
@@ -60,16 +60,17 @@ void act_bwd_rows(Stream& s, Tensor dx, Tensor dy, Tensor x) {
 
 }  // namespace
 
-void activation(Stream& s, Tensor y, Tensor x, Act act) {
-  expect_dtypes("activation", x.dtype, y);
-  by_dtype("activation", x,
-           [&]<class T>(T*) { by_act(act, [&]<Act A>(ActTag<A>) { act_rows<A, T>(s, y, x); }); });
+void activation(Stream& s, const ActivationArgs& args) {
+  expect_dtypes("activation", args.x.dtype, args.y);
+  by_dtype("activation", args.x, [&]<class T>(T*) {
+    by_act(args.act, [&]<Act A>(ActTag<A>) { act_rows<A, T>(s, args); });
+  });
 }
 
-void activation_bwd(Stream& s, Tensor dx, Tensor dy, Tensor x, Act act) {
-  expect_dtypes("activation_bwd", x.dtype, dx, dy);
-  by_dtype("activation_bwd", x, [&]<class T>(T*) {
-    by_act(act, [&]<Act A>(ActTag<A>) { act_bwd_rows<A, T>(s, dx, dy, x); });
+void activation_bwd(Stream& s, const ActivationBwdArgs& args) {
+  expect_dtypes("activation_bwd", args.x.dtype, args.dx, args.dy);
+  by_dtype("activation_bwd", args.x, [&]<class T>(T*) {
+    by_act(args.act, [&]<Act A>(ActTag<A>) { act_bwd_rows<A, T>(s, args); });
   });
 }
 
@@ -85,15 +86,15 @@ float element(const T* p) {
 
 }  // namespace
 
-void output_gate(Stream& s, Tensor y, Tensor x, Tensor g) {
-  expect_dtypes("output_gate", x.dtype, y, g);
-  const int64_t D = x.cols();
-  by_dtype("output_gate", x, [&]<class T>(T*) {
-    over_rows(s, row_count(x), D, [&](int64_t begin, int64_t end) {
+void output_gate(Stream& s, const OutputGateArgs& args) {
+  expect_dtypes("output_gate", args.x.dtype, args.y, args.g);
+  const int64_t D = args.x.cols();
+  by_dtype("output_gate", args.x, [&]<class T>(T*) {
+    over_rows(s, row_count(args.x), D, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const T *in = x.as<const T>() + row * D, *gate = g.as<const T>();
-        T* out = y.as<T>() + row * D;
-        if (per_head(x, g)) {
+        const T *in = args.x.as<const T>() + row * D, *gate = args.g.as<const T>();
+        T* out = args.y.as<T>() + row * D;
+        if (per_head(args.x, args.g)) {
           const vf open = sigmoid(broadcast(element(gate + row)));
           vectors(D, [&](int64_t i, auto w) { w.put(out + i, w.get(in + i) * open); });
         } else {
@@ -106,16 +107,16 @@ void output_gate(Stream& s, Tensor y, Tensor x, Tensor g) {
   });
 }
 
-void output_gate_bwd(Stream& s, Tensor dx, Tensor dg, Tensor dy, Tensor x, Tensor g) {
-  expect_dtypes("output_gate_bwd", x.dtype, dx, dg, dy, g);
-  const int64_t D = x.cols();
-  by_dtype("output_gate_bwd", x, [&]<class T>(T*) {
-    over_rows(s, row_count(x), D, [&](int64_t begin, int64_t end) {
+void output_gate_bwd(Stream& s, const OutputGateBwdArgs& args) {
+  expect_dtypes("output_gate_bwd", args.x.dtype, args.dx, args.dg, args.dy, args.g);
+  const int64_t D = args.x.cols();
+  by_dtype("output_gate_bwd", args.x, [&]<class T>(T*) {
+    over_rows(s, row_count(args.x), D, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const T *in = x.as<const T>() + row * D, *d = dy.as<const T>() + row * D;
-        const T* gate = g.as<const T>();
-        T *out = dx.as<T>() + row * D, *dgate = dg.as<T>();
-        if (per_head(x, g)) {
+        const T *in = args.x.as<const T>() + row * D, *d = args.dy.as<const T>() + row * D;
+        const T* gate = args.g.as<const T>();
+        T *out = args.dx.as<T>() + row * D, *dgate = args.dg.as<T>();
+        if (per_head(args.x, args.g)) {
           const vf open = sigmoid(broadcast(element(gate + row)));
           vf total = zero();
           vectors(D, [&](int64_t i, auto w) {
@@ -137,32 +138,34 @@ void output_gate_bwd(Stream& s, Tensor dx, Tensor dg, Tensor dy, Tensor x, Tenso
   });
 }
 
-void dropout(Stream& s, Tensor y, Tensor x, Tensor scalars, float p, uint32_t salt) {
-  expect_dtypes("dropout", x.dtype, y);
-  const Scalars& sc = scalars_of(scalars);
-  const uint32_t limit = threshold_of(p);
-  const float kept = 1 / (1 - p);
-  by_dtype("dropout", x, [&]<class T>(T*) {
-    over_elements(s, count(x), [&](int64_t begin, int64_t end) {
+void dropout(Stream& s, const DropoutArgs& args) {
+  expect_dtypes("dropout", args.x.dtype, args.y);
+  const Scalars& sc = scalars_of(args.scalars);
+  const uint32_t limit = threshold_of(args.p);
+  const float kept = 1 / (1 - args.p);
+  by_dtype("dropout", args.x, [&]<class T>(T*) {
+    over_elements(s, count(args.x), [&](int64_t begin, int64_t end) {
       uint32_t words[random_span];
       for (int64_t at = begin; at < end; at += random_span) {
-        random_words(words, sc, salt, uint64_t(at) / 4);  // pieces begin at multiples of 4
+        random_words(words, sc, args.salt, uint64_t(at) / 4);  // pieces begin at multiples of 4
         vectors(smaller(random_span, end - at), [&](int64_t i, auto w) {
           const vu word = load_raw<vu>(words + i);
-          w.put(y.as<T>() + at + i,
-                select((vi)(word < limit), zero(), w.get(x.as<const T>() + at + i) * kept));
+          w.put(args.y.as<T>() + at + i,
+                select((vi)(word < limit), zero(), w.get(args.x.as<const T>() + at + i) * kept));
         });
       }
     });
   });
 }
 
-void add(Stream& s, Tensor y, Tensor a, Tensor b, float scale) {
-  expect_dtypes("add", b.dtype, y, a);
-  by_dtype("add", b, [&]<class T>(T*) {
-    over_elements(s, count(y), [&](int64_t begin, int64_t end) {
-      const T *first = a ? a.as<const T>() + begin : nullptr, *second = b.as<const T>() + begin;
-      T* out = y.as<T>() + begin;
+void add(Stream& s, const AddArgs& args) {
+  expect_dtypes("add", args.b.dtype, args.y, args.a);
+  by_dtype("add", args.b, [&]<class T>(T*) {
+    over_elements(s, count(args.y), [&](int64_t begin, int64_t end) {
+      const T *first = args.a ? args.a.as<const T>() + begin : nullptr,
+              *second = args.b.as<const T>() + begin;
+      T* out = args.y.as<T>() + begin;
+      const float scale = args.scale;
       vectors(end - begin, [&](int64_t i, auto w) {
         const vf v = w.get(second + i) * scale;
         w.put(out + i, first ? w.get(first + i) + v : v);
@@ -171,12 +174,12 @@ void add(Stream& s, Tensor y, Tensor a, Tensor b, float scale) {
   });
 }
 
-void copy(Stream& s, Tensor y, Tensor x) {
-  by_dtype("copy", y, [&]<class To>(To*) {
-    by_dtype("copy", x, [&]<class From>(From*) {
-      over_elements(s, count(y), [&](int64_t begin, int64_t end) {
-        const From* in = x.as<const From>() + begin;
-        To* out = y.as<To>() + begin;
+void copy(Stream& s, const CopyArgs& args) {
+  by_dtype("copy", args.y, [&]<class To>(To*) {
+    by_dtype("copy", args.x, [&]<class From>(From*) {
+      over_elements(s, count(args.y), [&](int64_t begin, int64_t end) {
+        const From* in = args.x.as<const From>() + begin;
+        To* out = args.y.as<To>() + begin;
         vectors(end - begin, [&](int64_t i, auto w) { w.put(out + i, w.get(in + i)); });
       });
     });

@@ -5,25 +5,25 @@
 
 namespace hearth::HEARTH_ISA {
 
-void embed(Stream& s, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos_w) {
-  expect_dtypes("embed", w.dtype, y, pos_w);
-  const int64_t C = w.cols();
-  by_dtype("embed", w, [&]<class T>(T*) {
-    over_rows(s, count(ids), C, [&](int64_t begin, int64_t end) {
+void embed(Stream& s, const EmbedArgs& args) {
+  expect_dtypes("embed", args.w.dtype, args.y, args.pos_w);
+  const int64_t C = args.w.cols();
+  by_dtype("embed", args.w, [&]<class T>(T*) {
+    over_rows(s, count(args.ids), C, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        const int64_t id = ids.as<int32_t>()[t];
-        const T* token = w.as<const T>() + id * C;
-        T* out = y.as<T>() + t * C;
+        const int64_t id = args.ids.as<int32_t>()[t];
+        const T* token = args.w.as<const T>() + id * C;
+        T* out = args.y.as<T>() + t * C;
         if (id < 0) {
           std::memset(static_cast<void*>(out), 0, size_t(C) * sizeof(T));
           continue;
         }
-        if (!pos_w) {
+        if (!args.pos_w) {
           std::memcpy(static_cast<void*>(out), token, size_t(C) * sizeof(T));
           continue;
         }
-        const int64_t at = larger(0, positions.as<int32_t>()[t]);
-        const T* place = pos_w.as<const T>() + at * C;
+        const int64_t at = larger(0, args.positions.as<int32_t>()[t]);
+        const T* place = args.pos_w.as<const T>() + at * C;
         vectors(C, [&](int64_t i, auto v) { v.put(out + i, v.get(token + i) + v.get(place + i)); });
       }
     });
@@ -56,36 +56,36 @@ void scatter(Stream& s, Tensor table, Tensor dy, Tensor index) {
 
 }  // namespace
 
-void embed_bwd(Stream& s, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor positions,
-               const EmbedSpec& spec) {
-  expect_dtypes("embed_bwd", DType::f32, dw, dpos_w);
-  if (dw && !spec.add) clear(s, dw);
-  if (dpos_w && !spec.add_pos) clear(s, dpos_w);
-  by_dtype("embed_bwd", dy, [&]<class T>(T*) {
-    if (dw) scatter<T>(s, dw, dy, ids);
-    if (dpos_w) scatter<T>(s, dpos_w, dy, positions);
+void embed_bwd(Stream& s, const EmbedBwdArgs& args) {
+  const EmbedSpec& spec = args.spec;
+  expect_dtypes("embed_bwd", DType::f32, args.dw, args.dpos_w);
+  if (args.dw && !spec.add) clear(s, args.dw);
+  if (args.dpos_w && !spec.add_pos) clear(s, args.dpos_w);
+  by_dtype("embed_bwd", args.dy, [&]<class T>(T*) {
+    if (args.dw) scatter<T>(s, args.dw, args.dy, args.ids);
+    if (args.dpos_w) scatter<T>(s, args.dpos_w, args.dy, args.positions);
   });
 }
 
-void scatter_rows(Stream& s, Tensor dx, Tensor dy, Tensor ids, Tensor prior) {
-  expect_dtypes("scatter_rows", dx.dtype, dy, prior);
-  const int64_t C = dx.cols();
-  by_dtype("scatter_rows", dx, [&]<class T>(T*) {
-    if (dx.data != prior.data)
-      over_elements(s, count(dx), [&](int64_t begin, int64_t end) {
-        void* to = static_cast<void*>(dx.as<T>() + begin);
+void scatter_rows(Stream& s, const ScatterRowsArgs& args) {
+  expect_dtypes("scatter_rows", args.dx.dtype, args.dy, args.prior);
+  const int64_t C = args.dx.cols();
+  by_dtype("scatter_rows", args.dx, [&]<class T>(T*) {
+    if (args.dx.data != args.prior.data)
+      over_elements(s, count(args.dx), [&](int64_t begin, int64_t end) {
+        void* to = static_cast<void*>(args.dx.as<T>() + begin);
         const size_t bytes = size_t(end - begin) * sizeof(T);
-        if (prior)
-          std::memcpy(to, prior.as<const T>() + begin, bytes);
+        if (args.prior)
+          std::memcpy(to, args.prior.as<const T>() + begin, bytes);
         else
           std::memset(to, 0, bytes);
       });
-    over_rows(s, count(ids), C, [&](int64_t begin, int64_t end) {
+    over_rows(s, count(args.ids), C, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const int64_t row = ids.as<int32_t>()[r];
+        const int64_t row = args.ids.as<int32_t>()[r];
         if (row < 0) continue;
-        T* out = dx.as<T>() + row * C;
-        const T* in = dy.as<const T>() + r * C;
+        T* out = args.dx.as<T>() + row * C;
+        const T* in = args.dy.as<const T>() + r * C;
         vectors(C, [&](int64_t i, auto v) { v.put(out + i, v.get(out + i) + v.get(in + i)); });
       }
     });

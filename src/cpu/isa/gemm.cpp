@@ -51,7 +51,7 @@ HEARTH_INLINE void add_and_store(C* c, const float* x, const C* residual, int64_
 }
 
 template <class C, class B>
-void finish_as(const GemmArgs& g, float* acc, int64_t ld, int64_t row, int64_t col, int64_t rows,
+void finish_as(const GemmProblem& g, float* acc, int64_t ld, int64_t row, int64_t col, int64_t rows,
                int64_t cols) {
   const B* bias = g.bias ? static_cast<const B*>(g.bias) + col : nullptr;
   for (int64_t i = 0; i < rows; ++i) {
@@ -64,7 +64,7 @@ void finish_as(const GemmArgs& g, float* acc, int64_t ld, int64_t row, int64_t c
   }
 }
 
-void finish(const GemmArgs& g, float* acc, int64_t ld, int64_t row, int64_t col, int64_t rows,
+void finish(const GemmProblem& g, float* acc, int64_t ld, int64_t row, int64_t col, int64_t rows,
             int64_t cols) {
   const bool c16 = g.c_type == DType::bf16, b16 = g.ab_type == DType::bf16;
   const auto as = c16 ? (b16 ? finish_as<bf16, bf16> : finish_as<bf16, float>)

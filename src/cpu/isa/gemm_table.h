@@ -8,7 +8,7 @@
 
 namespace hearth {
 
-struct GemmArgs;
+struct GemmProblem;
 
 // One operand as the packing sees it: `count` vectors (rows of op(a), columns of op(b)) of k
 // elements.
@@ -78,7 +78,7 @@ struct GemmTable {
   GemmKernel f32, bf16;
   QuantKernel quantised;
   // Writes rows [row, row + rows) and columns [col, col + cols) of c from their finished sums.
-  void (*finish)(const GemmArgs&, float* acc, int64_t ld, int64_t row, int64_t col, int64_t rows,
+  void (*finish)(const GemmProblem&, float* acc, int64_t ld, int64_t row, int64_t col, int64_t rows,
                  int64_t cols) = nullptr;
 };
 

@@ -52,72 +52,72 @@ GemmHook hook_of(const Tensor& c, const GemmSpec& spec) {
 
 namespace {
 
-// run(args) with the epilogue that spec asks for.
+// run(problem) with the epilogue that spec asks for.
 template <class Run>
-void with_epilogue(GemmArgs args, const Tensor& c, const Tensor& aux, const GemmSpec& spec,
+void with_epilogue(GemmProblem problem, const Tensor& c, const Tensor& aux, const GemmSpec& spec,
                    Run&& run) {
-  const Epilogue epilogue{aux.data, args.n, spec.alpha};
+  const Epilogue epilogue{aux.data, problem.n, spec.alpha};
   // Without activation or bias the product's own alpha does.
-  if (spec.act != Act::none || spec.act_slope || aux || (args.bias && spec.alpha != 1)) {
+  if (spec.act != Act::none || spec.act_slope || aux || (problem.bias && spec.alpha != 1)) {
     expect_dtypes("gemm aux", c.dtype, aux);
-    args.hook = hook_of(c, spec);
-    args.hook_state = &epilogue;
+    problem.hook = hook_of(c, spec);
+    problem.hook_state = &epilogue;
   } else {
-    args.alpha = spec.alpha;
+    problem.alpha = spec.alpha;
   }
-  run(args);
+  run(problem);
 }
 
 }  // namespace
 
-void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
-          const GemmSpec& spec) {
-  expect_dtypes("gemm", a.dtype, b, bias);
-  expect_dtypes("gemm prior", c.dtype, prior);
-  const int64_t N = c.cols();
-  const GemmArgs args{.c = c.data,
-                      .a = a.data,
-                      .b = b.data,
-                      .m = row_count(c),
-                      .n = N,
-                      .k = spec.ta ? row_count(a) : a.cols(),
-                      .lda = a.cols(),
-                      .ldb = b.cols(),
-                      .ldc = N,
-                      .ta = spec.ta,
-                      .tb = spec.tb,
-                      .c_type = c.dtype,
-                      .ab_type = a.dtype,
-                      .bias = bias.data,
-                      .residual = prior.data};
-  with_epilogue(args, c, aux, spec, [&](const GemmArgs& g) {
+void gemm(Stream& s, const GemmArgs& args) {
+  const GemmSpec& spec = args.spec;
+  expect_dtypes("gemm", args.a.dtype, args.b, args.bias);
+  expect_dtypes("gemm prior", args.c.dtype, args.prior);
+  const int64_t N = args.c.cols();
+  const GemmProblem problem{.c = args.c.data,
+                            .a = args.a.data,
+                            .b = args.b.data,
+                            .m = row_count(args.c),
+                            .n = N,
+                            .k = spec.ta ? row_count(args.a) : args.a.cols(),
+                            .lda = args.a.cols(),
+                            .ldb = args.b.cols(),
+                            .ldc = N,
+                            .ta = spec.ta,
+                            .tb = spec.tb,
+                            .c_type = args.c.dtype,
+                            .ab_type = args.a.dtype,
+                            .bias = args.bias.data,
+                            .residual = args.prior.data};
+  with_epilogue(problem, args.c, args.aux, spec, [&](const GemmProblem& g) {
     hearth::gemm(cpu(s).threads, cpu(s).scratch, cpu(s).gemm, g);
   });
 }
 
-void gemm_quantised(Stream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
-                    const GemmSpec& spec) {
-  if (w.dtype != DType::int4_panels) expect_dtypes("gemm_quantised weights", DType::int8_panels, w);
-  expect_dtypes("gemm_quantised", a.dtype, bias);
-  expect_dtypes("gemm_quantised prior", c.dtype, prior);
-  by_dtype("gemm_quantised", a, [](auto*) {});
-  by_dtype("gemm_quantised", c, [](auto*) {});
-  const int64_t N = c.cols(), K = a.cols();
-  const GemmArgs args{.c = c.data,
-                      .a = a.data,
-                      .b = w.data,
-                      .m = row_count(c),
-                      .n = N,
-                      .k = K,
-                      .lda = K,
-                      .ldb = K,
-                      .ldc = N,
-                      .tb = true,
-                      .c_type = c.dtype,
-                      .ab_type = a.dtype,
-                      .bias = bias.data,
-                      .residual = prior.data};
-  with_epilogue(args, c, {}, spec, [&](const GemmArgs& g) {
+void gemm_quantised(Stream& s, const GemmQuantisedArgs& args) {
+  if (args.w.dtype != DType::int4_panels)
+    expect_dtypes("gemm_quantised weights", DType::int8_panels, args.w);
+  expect_dtypes("gemm_quantised", args.a.dtype, args.bias);
+  expect_dtypes("gemm_quantised prior", args.c.dtype, args.prior);
+  by_dtype("gemm_quantised", args.a, [](auto*) {});
+  by_dtype("gemm_quantised", args.c, [](auto*) {});
+  const int64_t N = args.c.cols(), K = args.a.cols();
+  const GemmProblem problem{.c = args.c.data,
+                            .a = args.a.data,
+                            .b = args.w.data,
+                            .m = row_count(args.c),
+                            .n = N,
+                            .k = K,
+                            .lda = K,
+                            .ldb = K,
+                            .ldc = N,
+                            .tb = true,
+                            .c_type = args.c.dtype,
+                            .ab_type = args.a.dtype,
+                            .bias = args.bias.data,
+                            .residual = args.prior.data};
+  with_epilogue(problem, args.c, {}, args.spec, [&](const GemmProblem& g) {
     hearth::gemm_quantised(cpu(s).threads, cpu(s).scratch, cpu(s).gemm, g);
   });
 }

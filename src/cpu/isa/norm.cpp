@@ -58,24 +58,23 @@ void norm_row(T* y, const T* x, const T* gain, const T* bias, Stat stat, int64_t
 }
 
 template <class T>
-void norm_rows(Stream& s, Tensor y, Tensor sum, Tensor stat, Tensor x, Tensor r, Tensor gain,
-               Tensor bias, const NormSpec& spec) {
-  const int64_t C = x.cols();
-  over_rows(s, row_count(x), C, [&](int64_t begin, int64_t end) {
+void norm_rows(Stream& s, const NormArgs& args) {
+  const int64_t C = args.x.cols();
+  over_rows(s, row_count(args.x), C, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const T* in = x.as<T>() + row * C;
-      if (r) {
-        T* total = sum.as<T>() + row * C;
-        const T* other = r.as<T>() + row * C;
+      const T* in = args.x.as<T>() + row * C;
+      if (args.residual) {
+        T* total = args.sum.as<T>() + row * C;
+        const T* other = args.residual.as<T>() + row * C;
         vectors(C, [&](int64_t i, auto w) { w.put(total + i, w.get(in + i) + w.get(other + i)); });
         in = total;
       }
-      const Stat st = row_stat(in, C, spec);
-      if (stat) {
-        stat.as<float>()[2 * row] = st.mean;
-        stat.as<float>()[2 * row + 1] = st.inverse;
+      const Stat st = row_stat(in, C, args.spec);
+      if (args.stat) {
+        args.stat.as<float>()[2 * row] = st.mean;
+        args.stat.as<float>()[2 * row + 1] = st.inverse;
       }
-      norm_row(y.as<T>() + row * C, in, gain.as<T>(), bias.as<T>(), st, C);
+      norm_row(args.y.as<T>() + row * C, in, args.gain.as<T>(), args.bias.as<T>(), st, C);
     }
   });
 }
@@ -108,62 +107,59 @@ void clear(float* p, int64_t n) {
   vectors(n, [&](int64_t i, auto w) { w.put(p + i, zero()); });
 }
 
+// The sums for dgain and dbias go to (row_parts, C) each, where they are wanted.
 template <class T>
-void norm_bwd_rows(Stream& s, Tensor dx, float* dgain, float* dbias, Tensor dy, Tensor x,
-                   Tensor gain, Tensor stat, Tensor prior, const NormSpec& spec) {
-  const int64_t C = x.cols(), rows = row_count(x);
+void norm_bwd_rows(Stream& s, float* dgain, float* dbias, const NormBwdArgs& args) {
+  const int64_t C = args.x.cols(), rows = row_count(args.x);
   parallel(cpu(s).threads, row_parts, [&](int64_t part, int) {
     float* dg = dgain ? dgain + part * C : nullptr;
     float* db = dbias ? dbias + part * C : nullptr;
     if (dg) clear(dg, C);
     if (db) clear(db, C);
     for (int64_t row = part_begin(rows, part); row < part_begin(rows, part + 1); ++row) {
-      const float* st = stat.as<float>() + 2 * row;
-      norm_bwd_row(dx.as<T>() + row * C, dg, db, dy.as<T>() + row * C, x.as<T>() + row * C,
-                   gain.as<T>(), {st[0], st[1]}, prior ? prior.as<T>() + row * C : nullptr, C,
-                   spec);
+      const float* st = args.stat.as<float>() + 2 * row;
+      norm_bwd_row(args.dx.as<T>() + row * C, dg, db, args.dy.as<T>() + row * C,
+                   args.x.as<T>() + row * C, args.gain.as<T>(), {st[0], st[1]},
+                   args.prior ? args.prior.as<T>() + row * C : nullptr, C, args.spec);
     }
   });
 }
 
 }  // namespace
 
-void norm(Stream& s, Tensor y, Tensor sum, Tensor stat, Tensor x, Tensor r, Tensor gain,
-          Tensor bias, const NormSpec& spec) {
-  expect_dtypes("norm", x.dtype, y, r, gain, bias);
-  if (r) expect_dtypes("norm", x.dtype, sum);
-  expect_dtypes("norm stat", DType::f32, stat);
-  by_dtype("norm", x, [&]<class T>(T*) { norm_rows<T>(s, y, sum, stat, x, r, gain, bias, spec); });
+void norm(Stream& s, const NormArgs& args) {
+  expect_dtypes("norm", args.x.dtype, args.y, args.residual, args.gain, args.bias);
+  if (args.residual) expect_dtypes("norm", args.x.dtype, args.sum);
+  expect_dtypes("norm stat", DType::f32, args.stat);
+  by_dtype("norm", args.x, [&]<class T>(T*) { norm_rows<T>(s, args); });
 }
 
-void norm_bwd(Stream& s, Tensor dx, Tensor dgain, Tensor dbias, Tensor parts, Tensor dy, Tensor x,
-              Tensor gain, Tensor stat, Tensor prior, const NormSpec& spec) {
-  expect_dtypes("norm_bwd", x.dtype, dx, dy, gain, prior);
-  expect_dtypes("norm_bwd", DType::f32, dgain, dbias, parts, stat);
-  const int64_t C = x.cols();
-  float* dgain_parts = dgain ? parts.as<float>() : nullptr;
-  float* dbias_parts = dbias ? parts.as<float>() + row_parts * C : nullptr;
-  by_dtype("norm_bwd", x, [&]<class T>(T*) {
-    norm_bwd_rows<T>(s, dx, dgain_parts, dbias_parts, dy, x, gain, stat, prior, spec);
-  });
-  if (dgain) add_parts(s, dgain.as<float>(), dgain_parts, C, 1, spec.add);
-  if (dbias) add_parts(s, dbias.as<float>(), dbias_parts, C, 1, spec.add);
+void norm_bwd(Stream& s, const NormBwdArgs& args) {
+  expect_dtypes("norm_bwd", args.x.dtype, args.dx, args.dy, args.gain, args.prior);
+  expect_dtypes("norm_bwd", DType::f32, args.dgain, args.dbias, args.parts, args.stat);
+  const int64_t C = args.x.cols();
+  float* dgain_parts = args.dgain ? args.parts.as<float>() : nullptr;
+  float* dbias_parts = args.dbias ? args.parts.as<float>() + row_parts * C : nullptr;
+  by_dtype("norm_bwd", args.x,
+           [&]<class T>(T*) { norm_bwd_rows<T>(s, dgain_parts, dbias_parts, args); });
+  if (args.dgain) add_parts(s, args.dgain.as<float>(), dgain_parts, C, 1, args.spec.add);
+  if (args.dbias) add_parts(s, args.dbias.as<float>(), dbias_parts, C, 1, args.spec.add);
 }
 
-void column_sum(Stream& s, Tensor out, Tensor parts, Tensor x, float alpha, bool add) {
-  expect_dtypes("column_sum", DType::f32, out, parts);
-  const int64_t N = x.cols(), rows = row_count(x);
-  by_dtype("column_sum", x, [&]<class T>(T*) {
+void column_sum(Stream& s, const ColumnSumArgs& args) {
+  expect_dtypes("column_sum", DType::f32, args.out, args.parts);
+  const int64_t N = args.x.cols(), rows = row_count(args.x);
+  by_dtype("column_sum", args.x, [&]<class T>(T*) {
     parallel(cpu(s).threads, row_parts, [&](int64_t part, int) {
-      float* total = parts.as<float>() + part * N;
+      float* total = args.parts.as<float>() + part * N;
       clear(total, N);
       for (int64_t row = part_begin(rows, part); row < part_begin(rows, part + 1); ++row) {
-        const T* in = x.as<T>() + row * N;
+        const T* in = args.x.as<T>() + row * N;
         vectors(N, [&](int64_t i, auto w) { w.put(total + i, w.get(total + i) + w.get(in + i)); });
       }
     });
   });
-  add_parts(s, out.as<float>(), parts.as<float>(), N, alpha, add);
+  add_parts(s, args.out.as<float>(), args.parts.as<float>(), N, args.alpha, args.add);
 }
 
 }  // namespace hearth::HEARTH_ISA

@@ -33,28 +33,28 @@ bool finite(float x) { return __builtin_isfinite(x); }
 
 }  // namespace
 
-void sum_squares(Stream& s, Tensor out, Tensor parts, Tensor x) {
-  expect_dtypes("sum_squares", DType::f32, out, parts);
-  const int64_t n = count(x), P = count(parts);
-  by_dtype("sum_squares", x, [&]<class T>(T*) {
+void sum_squares(Stream& s, const SumSquaresArgs& args) {
+  expect_dtypes("sum_squares", DType::f32, args.out, args.parts);
+  const int64_t n = count(args.x), P = count(args.parts);
+  by_dtype("sum_squares", args.x, [&]<class T>(T*) {
     const int64_t size = round_up((n + P - 1) / P, 64);
     parallel(cpu(s).threads, P, [&](int64_t p, int) {
       const int64_t begin = smaller(n, p * size), end = smaller(n, begin + size);
-      parts.as<float>()[p] = float(squares(x.as<const T>() + begin, end - begin));
+      args.parts.as<float>()[p] = float(squares(args.x.as<const T>() + begin, end - begin));
     });
   });
   double total = 0;
-  for (int64_t p = 0; p < P; ++p) total += double(parts.as<float>()[p]);
-  *out.as<float>() = float(total);
+  for (int64_t p = 0; p < P; ++p) total += double(args.parts.as<float>()[p]);
+  *args.out.as<float>() = float(total);
 }
 
-void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scalars) {
-  expect_dtypes("gate_update", DType::f32, squares, loss);
-  UpdateState& st = *state.as<UpdateState>();
-  const Scalars& sc = scalars_of(scalars);
-  const float norm = __builtin_sqrtf(*squares.as<float>()) / sc.loss_scale;
+void gate_update(Stream&, const GateUpdateArgs& args) {
+  expect_dtypes("gate_update", DType::f32, args.squares, args.loss);
+  UpdateState& st = *args.state.as<UpdateState>();
+  const Scalars& sc = scalars_of(args.scalars);
+  const float norm = __builtin_sqrtf(*args.squares.as<float>()) / sc.loss_scale;
   st.grad_norm = norm;
-  st.loss = *loss.as<float>();
+  st.loss = *args.loss.as<float>();
   if (!finite(norm) || !finite(st.loss)) {
     st.skip = 1;
     st.streak += 1;
@@ -92,30 +92,30 @@ void update_range(T* w, float* master, const float* g, const typename Rule::Fact
 
 // f(pointers to the first `left` slots after those known), each of its own dtype.
 template <int left, class F, class... Slots>
-void by_slots(const char* op, const UpdateArgs& a, const F& f, Slots*... known) {
+void by_slots(const char* op, const UpdateArgs& args, const F& f, Slots*... known) {
   if constexpr (left == 0) {
     f(known...);
   } else {
-    const Tensor& t = a.slots[sizeof...(known)];
+    const Tensor& t = args.slots[sizeof...(known)];
     by_dtype(op, t,
-             [&]<class S>(S*) { by_slots<left - 1>(op, a, f, known..., t.template as<S>()); });
+             [&]<class S>(S*) { by_slots<left - 1>(op, args, f, known..., t.template as<S>()); });
   }
 }
 
 }  // namespace
 
-void update_weights(Stream& s, const UpdateArgs& a, const RuleSpec& spec) {
-  const UpdateState& st = *a.gate.as<const UpdateState>();
+void update_weights(Stream& s, const UpdateArgs& args) {
+  const UpdateState& st = *args.gate.as<const UpdateState>();
   if (st.skip != 0) return;
-  by_rule(spec.rule, [&]<class Rule>(Rule) {
-    expect_dtypes(Rule::name, DType::f32, a.master, a.grad);
-    const typename Rule::Factors factors = Rule::factors(st, scalars_of(a.scalars), spec);
-    by_dtype(Rule::name, a.weight, [&]<class T>(T*) {
-      by_slots<Rule::slots>(Rule::name, a, [&](auto*... slots) {
-        over_elements(s, count(a.weight), [&](int64_t begin, int64_t end) {
+  by_rule(args.spec.rule, [&]<class Rule>(Rule) {
+    expect_dtypes(Rule::name, DType::f32, args.master, args.grad);
+    const typename Rule::Factors factors = Rule::factors(st, scalars_of(args.scalars), args.spec);
+    by_dtype(Rule::name, args.weight, [&]<class T>(T*) {
+      by_slots<Rule::slots>(Rule::name, args, [&](auto*... slots) {
+        over_elements(s, count(args.weight), [&](int64_t begin, int64_t end) {
           update_range<Rule>(
-              a.weight.as<T>() + begin, a.master ? a.master.as<float>() + begin : nullptr,
-              a.grad.as<const float>() + begin, factors, end - begin, slots + begin...);
+              args.weight.as<T>() + begin, args.master ? args.master.as<float>() + begin : nullptr,
+              args.grad.as<const float>() + begin, factors, end - begin, slots + begin...);
         });
       });
     });

@@ -132,41 +132,42 @@ void copy_values(T* y, const T* x, const QkSpec& s) {
 
 }  // namespace
 
-void qk_norm_rope(Stream& stream, Tensor y, Tensor stat, Tensor qkv, Tensor positions, Tensor rope,
-                  Tensor q_gain, Tensor k_gain, const QkSpec& s) {
-  expect_dtypes("qk_norm_rope", qkv.dtype, y, q_gain, k_gain);
-  expect_dtypes("qk_norm_rope", DType::f32, stat, rope);
+void qk_norm_rope(Stream& stream, const QkNormRopeArgs& args) {
+  const QkSpec& s = args.spec;
+  expect_dtypes("qk_norm_rope", args.qkv.dtype, args.y, args.q_gain, args.k_gain);
+  expect_dtypes("qk_norm_rope", DType::f32, args.stat, args.rope);
   const int64_t H = s.heads, G = s.kv_heads, D = s.head_dim, token = (H + 2 * G) * D;
-  const int64_t rows = count(qkv) / token, grain = larger(1, 32768 / token);
+  const int64_t rows = count(args.qkv) / token, grain = larger(1, 32768 / token);
   float* memory = work_memory(stream, s);
-  by_dtype("qk_norm_rope", qkv, [&]<class T>(T*) {
+  by_dtype("qk_norm_rope", args.qkv, [&]<class T>(T*) {
     parallel(cpu(stream).threads, (rows + grain - 1) / grain, [&](int64_t piece, int worker) {
       const Work w(memory + worker * Work::floats(s), s);
       for (int64_t bt = piece * grain; bt < smaller(rows, (piece + 1) * grain); ++bt) {
-        if (s.rotary) load_angles(w, rope.as<float>(), positions.as<int32_t>()[bt], s);
-        const T* x = qkv.as<const T>() + bt * token;
-        T* out = y.as<T>() + bt * token;
+        if (s.rotary) load_angles(w, args.rope.as<float>(), args.positions.as<int32_t>()[bt], s);
+        const T* x = args.qkv.as<const T>() + bt * token;
+        T* out = args.y.as<T>() + bt * token;
         for (int64_t h = 0; h < H + G; ++h)
-          head_forward(w, out + h * D, stat ? stat.as<float>() + bt * (H + G) + h : nullptr,
-                       x + h * D, (h < H ? q_gain : k_gain).as<const T>(), s);
+          head_forward(w, out + h * D,
+                       args.stat ? args.stat.as<float>() + bt * (H + G) + h : nullptr, x + h * D,
+                       (h < H ? args.q_gain : args.k_gain).as<const T>(), s);
         copy_values(out, x, s);
       }
     });
   });
 }
 
-void qk_norm_rope_bwd(Stream& stream, Tensor dqkv, Tensor dq_gain, Tensor dk_gain, Tensor parts,
-                      Tensor dy, Tensor qkv, Tensor stat, Tensor positions, Tensor rope,
-                      Tensor q_gain, Tensor k_gain, const QkSpec& s) {
-  expect_dtypes("qk_norm_rope_bwd", dy.dtype, dqkv, q_gain, k_gain);
-  if (s.norm != QkNorm::none) expect_dtypes("qk_norm_rope_bwd", dy.dtype, qkv);
-  expect_dtypes("qk_norm_rope_bwd", DType::f32, dq_gain, dk_gain, parts, stat, rope);
+void qk_norm_rope_bwd(Stream& stream, const QkNormRopeBwdArgs& args) {
+  const QkSpec& s = args.spec;
+  expect_dtypes("qk_norm_rope_bwd", args.dy.dtype, args.dqkv, args.q_gain, args.k_gain);
+  if (s.norm != QkNorm::none) expect_dtypes("qk_norm_rope_bwd", args.dy.dtype, args.qkv);
+  expect_dtypes("qk_norm_rope_bwd", DType::f32, args.dq_gain, args.dk_gain, args.parts, args.stat,
+                args.rope);
   const int64_t H = s.heads, G = s.kv_heads, D = s.head_dim, token = (H + 2 * G) * D;
-  const int64_t rows = count(dy) / token;
+  const int64_t rows = count(args.dy) / token;
   float* memory = work_memory(stream, s);
-  float* q_parts = dq_gain ? parts.as<float>() : nullptr;
-  float* k_parts = dk_gain ? parts.as<float>() + row_parts * D : nullptr;
-  by_dtype("qk_norm_rope_bwd", dy, [&]<class T>(T*) {
+  float* q_parts = args.dq_gain ? args.parts.as<float>() : nullptr;
+  float* k_parts = args.dk_gain ? args.parts.as<float>() + row_parts * D : nullptr;
+  by_dtype("qk_norm_rope_bwd", args.dy, [&]<class T>(T*) {
     parallel(cpu(stream).threads, row_parts, [&](int64_t part, int worker) {
       const Work w(memory + worker * Work::floats(s), s);
       float* dq = q_parts ? q_parts + part * D : nullptr;
@@ -174,20 +175,21 @@ void qk_norm_rope_bwd(Stream& stream, Tensor dqkv, Tensor dq_gain, Tensor dk_gai
       for (int64_t i = 0; dq && i < D; ++i) dq[i] = 0;
       for (int64_t i = 0; dk && i < D; ++i) dk[i] = 0;
       for (int64_t bt = part_begin(rows, part); bt < part_begin(rows, part + 1); ++bt) {
-        if (s.rotary) load_angles(w, rope.as<float>(), positions.as<int32_t>()[bt], s);
-        const T* d = dy.as<const T>() + bt * token;
-        const T* x = s.norm == QkNorm::none ? nullptr : qkv.as<const T>() + bt * token;
-        const float* st = s.norm == QkNorm::none ? nullptr : stat.as<float>() + bt * (H + G);
-        T* out = dqkv.as<T>() + bt * token;
+        if (s.rotary) load_angles(w, args.rope.as<float>(), args.positions.as<int32_t>()[bt], s);
+        const T* d = args.dy.as<const T>() + bt * token;
+        const T* x = s.norm == QkNorm::none ? nullptr : args.qkv.as<const T>() + bt * token;
+        const float* st = s.norm == QkNorm::none ? nullptr : args.stat.as<float>() + bt * (H + G);
+        T* out = args.dqkv.as<T>() + bt * token;
         for (int64_t h = 0; h < H + G; ++h)
           head_backward(w, out + h * D, h < H ? dq : dk, d + h * D, x ? x + h * D : nullptr,
-                        st ? st + h : nullptr, (h < H ? q_gain : k_gain).as<const T>(), s);
+                        st ? st + h : nullptr, (h < H ? args.q_gain : args.k_gain).as<const T>(),
+                        s);
         copy_values(out, d, s);
       }
     });
   });
-  if (dq_gain) add_parts(stream, dq_gain.as<float>(), q_parts, D, 1, s.add);
-  if (dk_gain) add_parts(stream, dk_gain.as<float>(), k_parts, D, 1, s.add);
+  if (args.dq_gain) add_parts(stream, args.dq_gain.as<float>(), q_parts, D, 1, s.add);
+  if (args.dk_gain) add_parts(stream, args.dk_gain.as<float>(), k_parts, D, 1, s.add);
 }
 
 }  // namespace hearth::HEARTH_ISA

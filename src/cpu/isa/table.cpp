@@ -11,6 +11,7 @@ extern const Kernels kernels;
 const Kernels kernels = {
     .name = "cpu " HEARTH_NAME(HEARTH_ISA),
     .gemm = gemm,
+    .gemm_quantised = gemm_quantised,
     .column_sum = column_sum,
     .embed = embed,
     .embed_bwd = embed_bwd,
@@ -36,7 +37,6 @@ const Kernels kernels = {
     .sum_squares = sum_squares,
     .gate_update = gate_update,
     .update_weights = update_weights,
-    .gemm_quantised = gemm_quantised,
 };
 
 }  // namespace hearth::HEARTH_ISA

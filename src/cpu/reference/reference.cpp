@@ -151,6 +151,7 @@ const Kernels& reference_kernels() {
   static const Kernels table = {
       .name = "reference",
       .gemm = reference::gemm,
+      .gemm_quantised = reference::gemm_quantised,
       .column_sum = reference::column_sum,
       .embed = reference::embed,
       .embed_bwd = reference::embed_bwd,
@@ -176,7 +177,6 @@ const Kernels& reference_kernels() {
       .sum_squares = reference::sum_squares,
       .gate_update = reference::gate_update,
       .update_weights = reference::update_weights,
-      .gemm_quantised = reference::gemm_quantised,
   };
   return table;
 }

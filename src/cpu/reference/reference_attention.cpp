@@ -41,13 +41,13 @@ const double* rope_row(const Doubles& rope, const std::vector<int32_t>& position
 
 }  // namespace
 
-void qk_norm_rope(Stream&, Tensor y, Tensor stat, Tensor qkv, Tensor positions, Tensor rope,
-                  Tensor q_gain, Tensor k_gain, const QkSpec& spec) {
+void qk_norm_rope(Stream&, const QkNormRopeArgs& args) {
+  const QkSpec& spec = args.spec;
   const int64_t H = spec.heads, G = spec.kv_heads, D = spec.head_dim;
-  const int64_t rows = qkv.numel() / ((H + 2 * G) * D);
-  Doubles x = load(qkv), statv(size_t(rows * (H + G)));
-  const Doubles ropev = load(rope), gq = load(q_gain), gk = load(k_gain);
-  const auto at = load_ints(positions);
+  const int64_t rows = args.qkv.numel() / ((H + 2 * G) * D);
+  Doubles x = load(args.qkv), statv(size_t(rows * (H + G)));
+  const Doubles ropev = load(args.rope), gq = load(args.q_gain), gk = load(args.k_gain);
+  const auto at = load_ints(args.positions);
   for (int64_t bt = 0; bt < rows; ++bt)
     for (int64_t h = 0; h < H + G; ++h) {
       double* head = &x[(bt * (H + 2 * G) + h) * D];
@@ -60,21 +60,20 @@ void qk_norm_rope(Stream&, Tensor y, Tensor stat, Tensor qkv, Tensor positions, 
       }
       if (spec.norm == QkNorm::before_rope) rotate(head, angles, spec, spec.reverse);
     }
-  store(y, x);
-  if (spec.norm != QkNorm::none) store(stat, statv);
+  store(args.y, x);
+  if (spec.norm != QkNorm::none) store(args.stat, statv);
 }
 
-void qk_norm_rope_bwd(Stream&, Tensor dqkv, Tensor dq_gain, Tensor dk_gain, Tensor, Tensor dy,
-                      Tensor qkv, Tensor stat, Tensor positions, Tensor rope, Tensor q_gain,
-                      Tensor k_gain, const QkSpec& spec) {
+void qk_norm_rope_bwd(Stream&, const QkNormRopeBwdArgs& args) {
+  const QkSpec& spec = args.spec;
   const int64_t H = spec.heads, G = spec.kv_heads, D = spec.head_dim;
-  const int64_t rows = dy.numel() / ((H + 2 * G) * D);
+  const int64_t rows = args.dy.numel() / ((H + 2 * G) * D);
   const bool normed = spec.norm != QkNorm::none;
-  Doubles dx = load(dy), x = normed ? load(qkv) : Doubles();
-  const Doubles statv = normed ? load(stat) : Doubles();
-  const Doubles ropev = load(rope), gq = load(q_gain), gk = load(k_gain);
-  const auto at = load_ints(positions);
-  Doubles dgq = start_from(dq_gain, spec.add), dgk = start_from(dk_gain, spec.add);
+  Doubles dx = load(args.dy), x = normed ? load(args.qkv) : Doubles();
+  const Doubles statv = normed ? load(args.stat) : Doubles();
+  const Doubles ropev = load(args.rope), gq = load(args.q_gain), gk = load(args.k_gain);
+  const auto at = load_ints(args.positions);
+  Doubles dgq = start_from(args.dq_gain, spec.add), dgk = start_from(args.dk_gain, spec.add);
   for (int64_t bt = 0; bt < rows; ++bt)
     for (int64_t h = 0; h < H + G; ++h) {
       const int64_t offset = (bt * (H + 2 * G) + h) * D;
@@ -96,9 +95,9 @@ void qk_norm_rope_bwd(Stream&, Tensor dqkv, Tensor dq_gain, Tensor dk_gain, Tens
       }
       if (spec.norm == QkNorm::after_rope) rotate(d, angles, spec, !spec.reverse);
     }
-  store(dqkv, dx);
-  store(dq_gain, dgq);
-  store(dk_gain, dgk);
+  store(args.dqkv, dx);
+  store(args.dq_gain, dgq);
+  store(args.dk_gain, dgk);
 }
 
 namespace {

@@ -7,11 +7,12 @@
 
 namespace hearth::reference {
 
-void gemm(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
-          const GemmSpec& spec) {
-  const int64_t M = c.rows(), N = c.cols(), K = spec.ta ? a.rows() : a.cols();
-  const Doubles av = load(a), bv = load(b), biasv = load(bias), priorv = load(prior);
-  Doubles cv(size_t(M * N)), auxv = spec.act_slope ? load(aux) : Doubles(size_t(M * N));
+void gemm(Stream&, const GemmArgs& args) {
+  const GemmSpec& spec = args.spec;
+  const int64_t M = args.c.rows(), N = args.c.cols(), K = spec.ta ? args.a.rows() : args.a.cols();
+  const Doubles av = load(args.a), bv = load(args.b), biasv = load(args.bias),
+                priorv = load(args.prior);
+  Doubles cv(size_t(M * N)), auxv = spec.act_slope ? load(args.aux) : Doubles(size_t(M * N));
   for (int64_t i = 0; i < M; ++i)
     for (int64_t j = 0; j < N; ++j) {
       const int64_t ij = i * N + j;
@@ -22,20 +23,19 @@ void gemm(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor
       if (spec.act_slope) {
         value = dot * activate(spec.act, auxv[ij]).dy;
       } else {
-        auxv[ij] = as_stored(dot + value_or(biasv, j, 0), aux ? aux : c);
+        auxv[ij] = as_stored(dot + value_or(biasv, j, 0), args.aux ? args.aux : args.c);
         value = activate(spec.act, auxv[ij]).y;
       }
       cv[ij] = spec.alpha * value + value_or(priorv, ij, 0);
     }
-  store(c, cv);
-  if (!spec.act_slope) store(aux, auxv);
+  store(args.c, cv);
+  if (!spec.act_slope) store(args.aux, auxv);
 }
 
-void gemm_quantised(Stream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
-                    const GemmSpec& spec) {
-  const int64_t N = c.cols(), K = a.cols();
-  Doubles av = load(a), wv(size_t(N * K));
-  for (int64_t i = 0; i < a.rows(); ++i) {
+void gemm_quantised(Stream& s, const GemmQuantisedArgs& args) {
+  const int64_t N = args.c.cols(), K = args.a.cols();
+  Doubles av = load(args.a), wv(size_t(N * K));
+  for (int64_t i = 0; i < args.a.rows(); ++i) {
     float most = 0;  // what is rounded is decided in single precision, as everywhere
     for (int64_t k = 0; k < K; ++k) most = std::max(most, std::abs(float(av[i * K + k])));
     for (int64_t k = 0; k < K; ++k) {
@@ -44,65 +44,70 @@ void gemm_quantised(Stream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor
     }
   }
   for (int64_t n = 0; n < N; ++n)
-    for (int64_t k = 0; k < K; ++k) wv[n * K + k] = quantised_value(w.data, n, k);
+    for (int64_t k = 0; k < K; ++k) wv[n * K + k] = quantised_value(args.w.data, n, k);
   const auto tensor = [](Doubles& v, Shape shape) {
     return Tensor{reinterpret_cast<std::byte*>(v.data()), shape, DType::f64};
   };
-  gemm(s, c, {}, tensor(av, {a.rows(), K}), tensor(wv, {N, K}), bias, prior, spec);
+  gemm(s, {.c = args.c,
+           .a = tensor(av, {args.a.rows(), K}),
+           .b = tensor(wv, {N, K}),
+           .bias = args.bias,
+           .prior = args.prior,
+           .spec = args.spec});
 }
 
-void column_sum(Stream&, Tensor out, Tensor, Tensor x, float alpha, bool add) {
-  const int64_t N = x.cols();
-  const Doubles xv = load(x);
-  Doubles sum = start_from(out, add);
-  for (int64_t i = 0; i < x.numel(); ++i) sum[i % N] += alpha * xv[i];
-  store(out, sum);
+void column_sum(Stream&, const ColumnSumArgs& args) {
+  const int64_t N = args.x.cols();
+  const Doubles xv = load(args.x);
+  Doubles sum = start_from(args.out, args.add);
+  for (int64_t i = 0; i < args.x.numel(); ++i) sum[i % N] += args.alpha * xv[i];
+  store(args.out, sum);
 }
 
-void embed(Stream&, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos_w) {
-  const int64_t C = y.cols();
-  const Doubles wv = load(w), posv = load(pos_w);
-  const auto id = load_ints(ids), at = load_ints(positions);
-  Doubles yv(size_t(y.numel()));
-  for (int64_t r = 0; r < y.rows(); ++r)
+void embed(Stream&, const EmbedArgs& args) {
+  const int64_t C = args.y.cols();
+  const Doubles wv = load(args.w), posv = load(args.pos_w);
+  const auto id = load_ints(args.ids), at = load_ints(args.positions);
+  Doubles yv(size_t(args.y.numel()));
+  for (int64_t r = 0; r < args.y.rows(); ++r)
     for (int64_t c = 0; c < C; ++c) {
       yv[r * C + c] = id[r] < 0 ? 0 : wv[id[r] * C + c];
       // Padding has a negative position; what it yields is never used, row 0 will do.
-      if (pos_w && id[r] >= 0) yv[r * C + c] += posv[std::max(at[r], 0) * C + c];
+      if (args.pos_w && id[r] >= 0) yv[r * C + c] += posv[std::max(at[r], 0) * C + c];
     }
-  store(y, yv);
+  store(args.y, yv);
 }
 
-void embed_bwd(Stream&, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor positions,
-               const EmbedSpec& spec) {
-  const int64_t C = dy.cols();
-  const Doubles dyv = load(dy);
-  const auto id = load_ints(ids), at = load_ints(positions);
-  Doubles dwv = start_from(dw, spec.add), dposv = start_from(dpos_w, spec.add_pos);
-  for (int64_t r = 0; r < dy.rows(); ++r)
+void embed_bwd(Stream&, const EmbedBwdArgs& args) {
+  const EmbedSpec& spec = args.spec;
+  const int64_t C = args.dy.cols();
+  const Doubles dyv = load(args.dy);
+  const auto id = load_ints(args.ids), at = load_ints(args.positions);
+  Doubles dwv = start_from(args.dw, spec.add), dposv = start_from(args.dpos_w, spec.add_pos);
+  for (int64_t r = 0; r < args.dy.rows(); ++r)
     for (int64_t c = 0; c < C; ++c) {
-      if (dw && id[r] >= 0) dwv[id[r] * C + c] += dyv[r * C + c];
-      if (dpos_w) dposv[std::max(at[r], 0) * C + c] += dyv[r * C + c];
+      if (args.dw && id[r] >= 0) dwv[id[r] * C + c] += dyv[r * C + c];
+      if (args.dpos_w) dposv[std::max(at[r], 0) * C + c] += dyv[r * C + c];
     }
-  store(dw, dwv);
-  store(dpos_w, dposv);
+  store(args.dw, dwv);
+  store(args.dpos_w, dposv);
 }
 
-void scatter_rows(Stream&, Tensor dx, Tensor dy, Tensor ids, Tensor prior) {
-  const int64_t C = dy.cols();
-  const Doubles dyv = load(dy), priorv = load(prior);
-  const auto id = load_ints(ids);
-  Doubles dxv = prior ? priorv : Doubles(size_t(dx.numel()));
+void scatter_rows(Stream&, const ScatterRowsArgs& args) {
+  const int64_t C = args.dy.cols();
+  const Doubles dyv = load(args.dy), priorv = load(args.prior);
+  const auto id = load_ints(args.ids);
+  Doubles dxv = args.prior ? priorv : Doubles(size_t(args.dx.numel()));
   for (int64_t r = 0; r < int64_t(id.size()); ++r)
     for (int64_t c = 0; id[r] >= 0 && c < C; ++c) dxv[id[r] * C + c] += dyv[r * C + c];
-  store(dx, dxv);
+  store(args.dx, dxv);
 }
 
-void norm(Stream&, Tensor y, Tensor sum, Tensor stat, Tensor x, Tensor r, Tensor gain, Tensor bias,
-          const NormSpec& spec) {
-  const int64_t R = x.rows(), C = x.cols();
-  Doubles xv = load(x);
-  const Doubles rv = load(r), gainv = load(gain), biasv = load(bias);
+void norm(Stream&, const NormArgs& args) {
+  const NormSpec& spec = args.spec;
+  const int64_t R = args.x.rows(), C = args.x.cols();
+  Doubles xv = load(args.x);
+  const Doubles rv = load(args.residual), gainv = load(args.gain), biasv = load(args.bias);
   for (int64_t i = 0; i < R * C; ++i) xv[i] += value_or(rv, i, 0);
 
   Doubles yv(size_t(R * C)), statv(size_t(R * 2));
@@ -118,18 +123,19 @@ void norm(Stream&, Tensor y, Tensor sum, Tensor stat, Tensor x, Tensor r, Tensor
     statv[row * 2] = mean;
     statv[row * 2 + 1] = inverse;
   }
-  store(y, yv);
-  if (r) store(sum, xv);
-  store(stat, statv);
+  store(args.y, yv);
+  if (args.residual) store(args.sum, xv);
+  store(args.stat, statv);
 }
 
-void norm_bwd(Stream&, Tensor dx, Tensor dgain, Tensor dbias, Tensor, Tensor dy, Tensor x,
-              Tensor gain, Tensor stat, Tensor prior, const NormSpec& spec) {
-  const int64_t R = x.rows(), C = x.cols();
-  const Doubles dyv = load(dy), xv = load(x), gainv = load(gain), statv = load(stat);
-  const Doubles priorv = load(prior);
+void norm_bwd(Stream&, const NormBwdArgs& args) {
+  const NormSpec& spec = args.spec;
+  const int64_t R = args.x.rows(), C = args.x.cols();
+  const Doubles dyv = load(args.dy), xv = load(args.x), gainv = load(args.gain),
+                statv = load(args.stat);
+  const Doubles priorv = load(args.prior);
   Doubles dxv(size_t(R * C));
-  Doubles dgainv = start_from(dgain, spec.add), dbiasv = start_from(dbias, spec.add);
+  Doubles dgainv = start_from(args.dgain, spec.add), dbiasv = start_from(args.dbias, spec.add);
   for (int64_t row = 0; row < R; ++row) {
     const double mean = statv[row * 2], inverse = statv[row * 2 + 1];
     // n is the normalised row, dn its gradient
@@ -141,17 +147,17 @@ void norm_bwd(Stream&, Tensor dx, Tensor dgain, Tensor dbias, Tensor, Tensor dy,
       dn[c] = g * value_or(gainv, c, 1);
       mean_dn += dn[c] / double(C);
       mean_n_dn += n[c] * dn[c] / double(C);
-      if (dgain) dgainv[c] += g * n[c];
-      if (dbias) dbiasv[c] += g;
+      if (args.dgain) dgainv[c] += g * n[c];
+      if (args.dbias) dbiasv[c] += g;
     }
     if (spec.kind == Norm::rms) mean_dn = 0;
     for (int64_t c = 0; c < C; ++c)
       dxv[row * C + c] =
           inverse * (dn[c] - mean_dn - n[c] * mean_n_dn) + value_or(priorv, row * C + c, 0);
   }
-  store(dx, dxv);
-  store(dgain, dgainv);
-  store(dbias, dbiasv);
+  store(args.dx, dxv);
+  store(args.dgain, dgainv);
+  store(args.dbias, dbiasv);
 }
 
 }  // namespace hearth::reference

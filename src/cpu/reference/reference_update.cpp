@@ -95,17 +95,17 @@ void mean_loss(Stream&, const MeanLossArgs& args) {
   store(args.loss, sum);
 }
 
-void sum_squares(Stream&, Tensor out, Tensor, Tensor x) {
+void sum_squares(Stream&, const SumSquaresArgs& args) {
   double sum = 0;
-  for (double v : load(x)) sum += v * v;
-  store(out, {sum});
+  for (double v : load(args.x)) sum += v * v;
+  store(args.out, {sum});
 }
 
-void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scalars) {
-  const Scalars s = load_scalars(scalars);
-  const double norm = std::sqrt(load(squares)[0]) / s.loss_scale, l = load(loss)[0];
+void gate_update(Stream&, const GateUpdateArgs& args) {
+  const Scalars s = load_scalars(args.scalars);
+  const double norm = std::sqrt(load(args.squares)[0]) / s.loss_scale, l = load(args.loss)[0];
   UpdateState u;
-  std::memcpy(&u, state.data, sizeof u);
+  std::memcpy(&u, args.state.data, sizeof u);
   u.grad_norm = float(norm);
   u.loss = float(l);
   if (!std::isfinite(norm) || !std::isfinite(l)) {
@@ -120,27 +120,27 @@ void gate_update(Stream&, Tensor state, Tensor squares, Tensor loss, Tensor scal
     const double clip = s.clip > 0 && norm > s.clip ? s.clip / (norm + 1e-6) : 1;
     u.grad_scale = float(clip / s.loss_scale);
   }
-  std::memcpy(state.data, &u, sizeof u);
+  std::memcpy(args.state.data, &u, sizeof u);
 }
 
-void update_weights(Stream&, const UpdateArgs& a, const RuleSpec& spec) {
+void update_weights(Stream&, const UpdateArgs& args) {
   UpdateState u;
-  std::memcpy(&u, a.gate.data, sizeof u);
+  std::memcpy(&u, args.gate.data, sizeof u);
   if (u.skip != 0) return;
-  const double lr = load_scalars(a.scalars).lr;
-  by_rule(spec.rule, [&]<class Rule>(Rule) {
-    Doubles w = load(a.master ? a.master : a.weight), slots[Rule::slots];
-    for (int k = 0; k < Rule::slots; ++k) slots[k] = load(a.slots[k]);
-    const Doubles g = load(a.grad);
+  const double lr = load_scalars(args.scalars).lr;
+  by_rule(args.spec.rule, [&]<class Rule>(Rule) {
+    Doubles w = load(args.master ? args.master : args.weight), slots[Rule::slots];
+    for (int k = 0; k < Rule::slots; ++k) slots[k] = load(args.slots[k]);
+    const Doubles g = load(args.grad);
     for (size_t i = 0; i < w.size(); ++i) {
       double s[Rule::slots];
       for (int k = 0; k < Rule::slots; ++k) s[k] = slots[k][i];
-      w[i] = Rule::reference(w[i], g[i], s, u, lr, spec);
+      w[i] = Rule::reference(w[i], g[i], s, u, lr, args.spec);
       for (int k = 0; k < Rule::slots; ++k) slots[k][i] = s[k];
     }
-    store(a.master, w);
-    store(a.weight, w);
-    for (int k = 0; k < Rule::slots; ++k) store(a.slots[k], slots[k]);
+    store(args.master, w);
+    store(args.weight, w);
+    for (int k = 0; k < Rule::slots; ++k) store(args.slots[k], slots[k]);
   });
 }
 

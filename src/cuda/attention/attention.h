@@ -1,6 +1,6 @@
 // Flash attention on CUDA: what its implementations are called with. `flash_mma` runs on any card
 // from Ampere on (mma.sync, cp.async), `flash_hopper` on Hopper (wgmma, TMA), `attention_f32`
-// computes in plain float. Masks and numbering are those of Kernels::attention.
+// computes in plain float. Masks and numbering are those of AttentionArgs.
 #pragma once
 
 #include "cuda/device/stream.h"

@@ -1,4 +1,4 @@
-// The attention entries of the CUDA table; their contract is in core/kernels.h. On CUDA
+// The attention entries of the CUDA table; their contract is in core/kernel_args.h. On CUDA
 // attention_cached agrees with attention to rounding, not to the bit: decoding cuts the keys into
 // other pieces. Its own bits do not depend on the batch. In a batch-invariant stream both add up in
 // one order, and agree to the bit.

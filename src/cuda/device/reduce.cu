@@ -131,38 +131,38 @@ void add_two_parts(CudaStream& s, float* first, float* second, const float* part
   check_launch("add_parts");
 }
 
-void column_sum(Stream& stream, Tensor out, Tensor, Tensor x, float alpha, bool add) {
-  expect_dtypes("column_sum", DType::f32, out);
+void column_sum(Stream& stream, const ColumnSumArgs& args) {
+  expect_dtypes("column_sum", DType::f32, args.out);
   CudaStream& s = on(stream);
-  const int64_t width = out.numel(), rows = width ? x.numel() / width : 0;
+  const int64_t width = args.out.numel(), rows = width ? args.x.numel() / width : 0;
   if (width == 0) return;
-  by_dtype("column_sum", x, [&]<class T>(T*) {
-    by_width<T>(packs_fit(width, x), [&]<int N>(Number<N>) {
+  by_dtype("column_sum", args.x, [&]<class T>(T*) {
+    by_width<T>(packs_fit(width, args.x), [&]<int N>(Number<N>) {
       const int64_t across = ceil_div(width, sum_lanes * N);
       // Enough parts to fill the card, none shorter than 64 rows.
       const int64_t fill = ceil_div(int64_t(s.card.processors) * 8, across);
       const int64_t count = std::clamp<int64_t>(rows / 64, 1, std::min<int64_t>(fill, 65535));
       auto* parts = static_cast<float*>(s.scratch(count * width * 4));
       column_parts<T, N><<<dim3(unsigned(across), unsigned(count)), 256, 0, s.handle>>>(
-          parts, as<T>(x), rows, width);
+          parts, as<T>(args.x), rows, width);
       check_launch("column_sum");
-      add_parts(s, as<float>(out), parts, count, width, width, alpha, add);
+      add_parts(s, as<float>(args.out), parts, count, width, width, args.alpha, args.add);
     });
   });
 }
 
-void sum_squares(Stream& stream, Tensor out, Tensor, Tensor x) {
-  expect_dtypes("sum_squares", DType::f32, out);
+void sum_squares(Stream& stream, const SumSquaresArgs& args) {
+  expect_dtypes("sum_squares", DType::f32, args.out);
   CudaStream& s = on(stream);
-  const int64_t n = x.numel();
-  by_dtype("sum_squares", x, [&]<class T>(T*) {
-    by_width<T>(packs_fit(8, x), [&]<int N>(Number<N>) {
+  const int64_t n = args.x.numel();
+  by_dtype("sum_squares", args.x, [&]<class T>(T*) {
+    by_width<T>(packs_fit(8, args.x), [&]<int N>(Number<N>) {
       const int64_t need = ceil_div(n, 256 * N);
       const int blocks = int(std::clamp<int64_t>(need, 1, int64_t(s.card.processors) * 8));
       auto* parts = static_cast<double*>(s.scratch(blocks * 8));
-      square_parts<T, N><<<blocks, 256, 0, s.handle>>>(parts, as<T>(x), n);
+      square_parts<T, N><<<blocks, 256, 0, s.handle>>>(parts, as<T>(args.x), n);
       check_launch("sum_squares");
-      sum_doubles<<<1, 1024, 0, s.handle>>>(as<float>(out), parts, blocks);
+      sum_doubles<<<1, 1024, 0, s.handle>>>(as<float>(args.out), parts, blocks);
       check_launch("sum_squares");
     });
   });

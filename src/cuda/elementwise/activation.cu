@@ -108,36 +108,36 @@ struct GluGradient {
 
 }  // namespace
 
-void activation(Stream& stream, Tensor y, Tensor x, Act act) {
-  expect_dtypes("activation", x.dtype, y);
-  const int64_t n = y.numel();
-  by_dtype("activation", x, [&]<class T>(T*) {
-    by_act(act, [&]<Act A>(ActTag<A>) {
+void activation(Stream& stream, const ActivationArgs& args) {
+  expect_dtypes("activation", args.x.dtype, args.y);
+  const int64_t n = args.y.numel();
+  by_dtype("activation", args.x, [&]<class T>(T*) {
+    by_act(args.act, [&]<Act A>(ActTag<A>) {
       if constexpr (is_glu(A)) {
-        const GluValue<A, T> f{as<T>(y), as<T>(x), y.cols()};
-        by_width<T>(packs_fit(y.cols(), y, x),
+        const GluValue<A, T> f{as<T>(args.y), as<T>(args.x), args.y.cols()};
+        by_width<T>(packs_fit(args.y.cols(), args.y, args.x),
                     [&]<int N>(Number<N>) { for_each<N>(on(stream), "activation", f, n); });
       } else {
-        const Value<A, T> f{as<T>(y), as<T>(x)};
-        by_width<T>(packs_fit(8, y, x),
+        const Value<A, T> f{as<T>(args.y), as<T>(args.x)};
+        by_width<T>(packs_fit(8, args.y, args.x),
                     [&]<int N>(Number<N>) { for_each<N>(on(stream), "activation", f, n); });
       }
     });
   });
 }
 
-void activation_bwd(Stream& stream, Tensor dx, Tensor dy, Tensor x, Act act) {
-  expect_dtypes("activation_bwd", x.dtype, dx, dy);
-  const int64_t n = dy.numel();
-  by_dtype("activation_bwd", x, [&]<class T>(T*) {
-    by_act(act, [&]<Act A>(ActTag<A>) {
+void activation_bwd(Stream& stream, const ActivationBwdArgs& args) {
+  expect_dtypes("activation_bwd", args.x.dtype, args.dx, args.dy);
+  const int64_t n = args.dy.numel();
+  by_dtype("activation_bwd", args.x, [&]<class T>(T*) {
+    by_act(args.act, [&]<Act A>(ActTag<A>) {
       if constexpr (is_glu(A)) {
-        const GluGradient<A, T> f{as<T>(dx), as<T>(dy), as<T>(x), dy.cols()};
-        by_width<T>(packs_fit(dy.cols(), dx, dy, x),
+        const GluGradient<A, T> f{as<T>(args.dx), as<T>(args.dy), as<T>(args.x), args.dy.cols()};
+        by_width<T>(packs_fit(args.dy.cols(), args.dx, args.dy, args.x),
                     [&]<int N>(Number<N>) { for_each<N>(on(stream), "activation_bwd", f, n); });
       } else {
-        const Gradient<A, T> f{as<T>(dx), as<T>(dy), as<T>(x)};
-        by_width<T>(packs_fit(8, dx, dy, x),
+        const Gradient<A, T> f{as<T>(args.dx), as<T>(args.dy), as<T>(args.x)};
+        by_width<T>(packs_fit(8, args.dx, args.dy, args.x),
                     [&]<int N>(Number<N>) { for_each<N>(on(stream), "activation_bwd", f, n); });
       }
     });

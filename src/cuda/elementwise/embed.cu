@@ -35,15 +35,15 @@ __global__ void __launch_bounds__(256)
 
 }  // namespace
 
-void embed(Stream& stream, Tensor y, Tensor ids, Tensor w, Tensor positions, Tensor pos_w) {
-  expect_dtypes("embed", w.dtype, y, pos_w);
-  const int64_t rows = ids.numel(), C = w.cols();
+void embed(Stream& stream, const EmbedArgs& args) {
+  expect_dtypes("embed", args.w.dtype, args.y, args.pos_w);
+  const int64_t rows = args.ids.numel(), C = args.w.cols();
   if (rows == 0) return;
-  by_dtype("embed", w, [&]<class T>(T*) {
-    by_width<T>(packs_fit(C, y, w, pos_w), [&]<int N>(Number<N>) {
-      launch_dependent(on(stream), embed_rows<T, N>, unsigned(ceil_div(rows, 8)), 256, as<T>(y),
-                       as<int32_t>(ids), as<T>(w), as<int32_t>(positions), as<T>(pos_w), rows,
-                       int(C));
+  by_dtype("embed", args.w, [&]<class T>(T*) {
+    by_width<T>(packs_fit(C, args.y, args.w, args.pos_w), [&]<int N>(Number<N>) {
+      launch_dependent(on(stream), embed_rows<T, N>, unsigned(ceil_div(rows, 8)), 256,
+                       as<T>(args.y), as<int32_t>(args.ids), as<T>(args.w),
+                       as<int32_t>(args.positions), as<T>(args.pos_w), rows, int(C));
     });
   });
   check_launch("embed");

@@ -142,16 +142,16 @@ void scatter(CudaStream& stream, void* memory, Tensor table, Tensor dy, Tensor i
 
 }  // namespace
 
-void embed_bwd(Stream& stream, Tensor dw, Tensor dpos_w, Tensor dy, Tensor ids, Tensor positions,
-               const EmbedSpec& spec) {
-  expect_dtypes("embed_bwd", DType::f32, dw, dpos_w);
+void embed_bwd(Stream& stream, const EmbedBwdArgs& args) {
+  const EmbedSpec& spec = args.spec;
+  expect_dtypes("embed_bwd", DType::f32, args.dw, args.dpos_w);
   CudaStream& s = on(stream);
-  const int64_t n = ids.numel();
-  void* memory = s.scratch(std::max(scatter_bytes(n, dw), scatter_bytes(n, dpos_w)));
-  by_dtype("embed_bwd", dy, [&]<class T>(T*) {
-    by_width<T>(packs_fit(dy.cols(), dy, dw, dpos_w), [&]<int N>(Number<N>) {
-      if (dw) scatter<T, N>(s, memory, dw, dy, ids, spec.add);
-      if (dpos_w) scatter<T, N>(s, memory, dpos_w, dy, positions, spec.add_pos);
+  const int64_t n = args.ids.numel();
+  void* memory = s.scratch(std::max(scatter_bytes(n, args.dw), scatter_bytes(n, args.dpos_w)));
+  by_dtype("embed_bwd", args.dy, [&]<class T>(T*) {
+    by_width<T>(packs_fit(args.dy.cols(), args.dy, args.dw, args.dpos_w), [&]<int N>(Number<N>) {
+      if (args.dw) scatter<T, N>(s, memory, args.dw, args.dy, args.ids, spec.add);
+      if (args.dpos_w) scatter<T, N>(s, memory, args.dpos_w, args.dy, args.positions, spec.add_pos);
     });
   });
 }

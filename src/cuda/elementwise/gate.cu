@@ -110,44 +110,46 @@ __global__ void __launch_bounds__(256)
 }
 
 template <class T, int N, int lanes>
-void launch_head_bwd(CudaStream& s, Tensor dx, Tensor dg, Tensor dy, Tensor x, Tensor g) {
-  const int64_t heads = g.numel(), blocks = ceil_div(heads * lanes, 256);
+void launch_head_bwd(CudaStream& s, const OutputGateBwdArgs& args) {
+  const int64_t heads = args.g.numel(), blocks = ceil_div(heads * lanes, 256);
   head_gate_bwd<T, N, lanes><<<unsigned(blocks), 256, 0, s.handle>>>(
-      as<T>(dx), as<T>(dg), as<T>(dy), as<T>(x), as<T>(g), heads, int(x.cols()));
+      as<T>(args.dx), as<T>(args.dg), as<T>(args.dy), as<T>(args.x), as<T>(args.g), heads,
+      int(args.x.cols()));
   check_launch("output_gate_bwd");
 }
 
 }  // namespace
 
-void output_gate(Stream& stream, Tensor y, Tensor x, Tensor g) {
-  expect_dtypes("output_gate", x.dtype, y, g);
-  const int64_t n = x.numel(), D = x.cols();
-  by_dtype("output_gate", x, [&]<class T>(T*) {
-    if (g.numel() == n) {
-      const ElementGate<T> f{as<T>(y), as<T>(x), as<T>(g)};
-      by_width<T>(packs_fit(8, y, x, g),
+void output_gate(Stream& stream, const OutputGateArgs& args) {
+  expect_dtypes("output_gate", args.x.dtype, args.y, args.g);
+  const int64_t n = args.x.numel(), D = args.x.cols();
+  by_dtype("output_gate", args.x, [&]<class T>(T*) {
+    if (args.g.numel() == n) {
+      const ElementGate<T> f{as<T>(args.y), as<T>(args.x), as<T>(args.g)};
+      by_width<T>(packs_fit(8, args.y, args.x, args.g),
                   [&]<int N>(Number<N>) { for_each<N>(on(stream), "output_gate", f, n); });
     } else {
-      const HeadGate<T> f{as<T>(y), as<T>(x), as<T>(g), D};
-      by_width<T>(packs_fit(D, y, x),
+      const HeadGate<T> f{as<T>(args.y), as<T>(args.x), as<T>(args.g), D};
+      by_width<T>(packs_fit(D, args.y, args.x),
                   [&]<int N>(Number<N>) { for_each<N>(on(stream), "output_gate", f, n); });
     }
   });
 }
 
-void output_gate_bwd(Stream& stream, Tensor dx, Tensor dg, Tensor dy, Tensor x, Tensor g) {
-  expect_dtypes("output_gate_bwd", x.dtype, dx, dg, dy, g);
-  const int64_t n = x.numel(), D = x.cols();
+void output_gate_bwd(Stream& stream, const OutputGateBwdArgs& args) {
+  expect_dtypes("output_gate_bwd", args.x.dtype, args.dx, args.dg, args.dy, args.g);
+  const int64_t n = args.x.numel(), D = args.x.cols();
   if (n == 0) return;
-  by_dtype("output_gate_bwd", x, [&]<class T>(T*) {
-    if (g.numel() == n) {
-      const ElementGateBwd<T> f{as<T>(dx), as<T>(dg), as<T>(dy), as<T>(x), as<T>(g)};
-      by_width<T>(packs_fit(8, dx, dg, dy, x, g),
+  by_dtype("output_gate_bwd", args.x, [&]<class T>(T*) {
+    if (args.g.numel() == n) {
+      const ElementGateBwd<T> f{as<T>(args.dx), as<T>(args.dg), as<T>(args.dy), as<T>(args.x),
+                                as<T>(args.g)};
+      by_width<T>(packs_fit(8, args.dx, args.dg, args.dy, args.x, args.g),
                   [&]<int N>(Number<N>) { for_each<N>(on(stream), "output_gate_bwd", f, n); });
-    } else if (packs_fit(D, dx, dy, x)) {
-      launch_head_bwd<T, wide<T>, 8>(on(stream), dx, dg, dy, x, g);
+    } else if (packs_fit(D, args.dx, args.dy, args.x)) {
+      launch_head_bwd<T, wide<T>, 8>(on(stream), args);
     } else {
-      launch_head_bwd<T, 1, 32>(on(stream), dx, dg, dy, x, g);
+      launch_head_bwd<T, 1, 32>(on(stream), args);
     }
   });
 }

@@ -197,26 +197,27 @@ void launch(CudaStream& s, const Args<T>& a) {
 
 }  // namespace
 
-void norm(Stream& stream, Tensor y, Tensor sum, Tensor stat, Tensor x, Tensor r, Tensor gain,
-          Tensor bias, const NormSpec& spec) {
-  expect_dtypes("norm", x.dtype, y, r, gain, bias);
-  if (r) expect_dtypes("norm", x.dtype, sum);
-  expect_dtypes("norm stat", DType::f32, stat);
-  if (x.numel() == 0) return;
-  by_dtype("norm", x, [&]<class T>(T*) {
-    const Args<T> a{.y = as<T>(y),
-                    .sum = as<T>(sum),
-                    .stat = as<float>(stat),
-                    .x = as<T>(x),
-                    .r = as<T>(r),
-                    .gain = as<T>(gain),
-                    .bias = as<T>(bias),
-                    .rows = x.rows(),
-                    .width = int(x.cols()),
+void norm(Stream& stream, const NormArgs& args) {
+  const NormSpec& spec = args.spec;
+  expect_dtypes("norm", args.x.dtype, args.y, args.residual, args.gain, args.bias);
+  if (args.residual) expect_dtypes("norm", args.x.dtype, args.sum);
+  expect_dtypes("norm stat", DType::f32, args.stat);
+  if (args.x.numel() == 0) return;
+  by_dtype("norm", args.x, [&]<class T>(T*) {
+    const Args<T> a{.y = as<T>(args.y),
+                    .sum = as<T>(args.sum),
+                    .stat = as<float>(args.stat),
+                    .x = as<T>(args.x),
+                    .r = as<T>(args.residual),
+                    .gain = as<T>(args.gain),
+                    .bias = as<T>(args.bias),
+                    .rows = args.x.rows(),
+                    .width = int(args.x.cols()),
                     .eps = spec.eps,
                     .layer = spec.kind == Norm::layer};
-    by_width<T>(packs_fit(x.cols(), y, sum, x, r, gain, bias),
-                [&]<int N>(Number<N>) { launch<T, N>(on(stream), a); });
+    by_width<T>(
+        packs_fit(args.x.cols(), args.y, args.sum, args.x, args.residual, args.gain, args.bias),
+        [&]<int N>(Number<N>) { launch<T, N>(on(stream), a); });
   });
 }
 

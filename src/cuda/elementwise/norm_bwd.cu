@@ -291,31 +291,33 @@ void launch(CudaStream& s, const Args<T>& a, const Grid& g) {
 
 }  // namespace
 
-void norm_bwd(Stream& stream, Tensor dx, Tensor dgain, Tensor dbias, Tensor, Tensor dy, Tensor x,
-              Tensor gain, Tensor stat, Tensor prior, const NormSpec& spec) {
-  expect_dtypes("norm_bwd", x.dtype, dx, dy, gain, prior);
-  expect_dtypes("norm_bwd", DType::f32, dgain, dbias, stat);
-  if (x.numel() == 0) return;
+void norm_bwd(Stream& stream, const NormBwdArgs& args) {
+  const NormSpec& spec = args.spec;
+  expect_dtypes("norm_bwd", args.x.dtype, args.dx, args.dy, args.gain, args.prior);
+  expect_dtypes("norm_bwd", DType::f32, args.dgain, args.dbias, args.stat);
+  if (args.x.numel() == 0) return;
   CudaStream& s = on(stream);
-  const int64_t rows = x.rows(), C = x.cols();
-  const bool packed = packs_fit(C, dx, dy, x, gain, prior);
-  const int N = packed ? int(16 / size_of(x.dtype)) : 1;
+  const int64_t rows = args.x.rows(), C = args.x.cols();
+  const bool packed = packs_fit(C, args.dx, args.dy, args.x, args.gain, args.prior);
+  const int N = packed ? int(16 / size_of(args.x.dtype)) : 1;
   const Grid grid = grid_of(s, N, C / N, rows);
-  float* parts = dgain || dbias ? static_cast<float*>(s.scratch(grid.blocks * 2 * C * 4)) : nullptr;
-  by_dtype("norm_bwd", x, [&]<class T>(T*) {
-    const Args<T> a{.dx = as<T>(dx),
+  float* parts =
+      args.dgain || args.dbias ? static_cast<float*>(s.scratch(grid.blocks * 2 * C * 4)) : nullptr;
+  by_dtype("norm_bwd", args.x, [&]<class T>(T*) {
+    const Args<T> a{.dx = as<T>(args.dx),
                     .parts = parts,
-                    .dy = as<T>(dy),
-                    .x = as<T>(x),
-                    .gain = as<T>(gain),
-                    .prior = as<T>(prior),
-                    .stat = as<float>(stat),
+                    .dy = as<T>(args.dy),
+                    .x = as<T>(args.x),
+                    .gain = as<T>(args.gain),
+                    .prior = as<T>(args.prior),
+                    .stat = as<float>(args.stat),
                     .rows = rows,
                     .width = int(C),
                     .layer = spec.kind == Norm::layer};
     by_width<T>(packed, [&]<int N>(Number<N>) { launch<T, N>(s, a, grid); });
   });
-  if (parts) add_two_parts(s, as<float>(dgain), as<float>(dbias), parts, grid.blocks, C, spec.add);
+  if (parts)
+    add_two_parts(s, as<float>(args.dgain), as<float>(args.dbias), parts, grid.blocks, C, spec.add);
 }
 
 }  // namespace hearth::cuda

@@ -89,32 +89,34 @@ struct Convert {
 
 }  // namespace
 
-void dropout(Stream& stream, Tensor y, Tensor x, Tensor scalars, float p, uint32_t salt) {
-  expect_dtypes("dropout", x.dtype, y);
-  by_dtype("dropout", x, [&]<class T>(T*) {
-    const Drop<T> f{as<T>(y), as<T>(x), as<Scalars>(scalars), drop_threshold(p), salt, 1 / (1 - p)};
-    by_width<T>(packs_fit(8, y, x),
-                [&]<int N>(Number<N>) { for_each<N>(on(stream), "dropout", f, x.numel()); });
+void dropout(Stream& stream, const DropoutArgs& args) {
+  expect_dtypes("dropout", args.x.dtype, args.y);
+  by_dtype("dropout", args.x, [&]<class T>(T*) {
+    const Drop<T> f{as<T>(args.y),          as<T>(args.x), as<Scalars>(args.scalars),
+                    drop_threshold(args.p), args.salt,     1 / (1 - args.p)};
+    by_width<T>(packs_fit(8, args.y, args.x),
+                [&]<int N>(Number<N>) { for_each<N>(on(stream), "dropout", f, args.x.numel()); });
   });
 }
 
-void add(Stream& stream, Tensor y, Tensor a, Tensor b, float scale) {
-  expect_dtypes("add", b.dtype, y, a);
-  by_dtype("add", b, [&]<class T>(T*) {
-    const Sum<T> f{as<T>(y), as<T>(a), as<T>(b), scale};
-    by_width<T>(packs_fit(8, y, a, b),
-                [&]<int N>(Number<N>) { for_each<N>(on(stream), "add", f, y.numel()); });
+void add(Stream& stream, const AddArgs& args) {
+  expect_dtypes("add", args.b.dtype, args.y, args.a);
+  by_dtype("add", args.b, [&]<class T>(T*) {
+    const Sum<T> f{as<T>(args.y), as<T>(args.a), as<T>(args.b), args.scale};
+    by_width<T>(packs_fit(8, args.y, args.a, args.b),
+                [&]<int N>(Number<N>) { for_each<N>(on(stream), "add", f, args.y.numel()); });
   });
 }
 
-void copy(Stream& stream, Tensor y, Tensor x) {
-  by_dtype("copy", y, [&]<class To>(To*) {
-    by_dtype("copy", x, [&]<class From>(From*) {
-      const Convert<To, From> f{as<To>(y), as<From>(x)};
+void copy(Stream& stream, const CopyArgs& args) {
+  by_dtype("copy", args.y, [&]<class To>(To*) {
+    by_dtype("copy", args.x, [&]<class From>(From*) {
+      const Convert<To, From> f{as<To>(args.y), as<From>(args.x)};
       // As many as fill 16 bytes of the narrower type.
       using Narrow = std::conditional_t<sizeof(To) < sizeof(From), To, From>;
-      by_width<Narrow>(packs_fit(8, y, x),
-                       [&]<int N>(Number<N>) { for_each<N>(on(stream), "copy", f, y.numel()); });
+      by_width<Narrow>(packs_fit(8, args.y, args.x), [&]<int N>(Number<N>) {
+        for_each<N>(on(stream), "copy", f, args.y.numel());
+      });
     });
   });
 }

@@ -133,22 +133,23 @@ void launch_packs(CudaStream& s, const Args<T>& a, bool interleaved) {
 
 }  // namespace
 
-void qk_norm_rope(Stream& stream, Tensor y, Tensor stat, Tensor qkv, Tensor positions, Tensor rope,
-                  Tensor q_gain, Tensor k_gain, const QkSpec& spec) {
-  expect_dtypes("qk_norm_rope", qkv.dtype, y, q_gain, k_gain);
-  expect_dtypes("qk_norm_rope", DType::f32, stat, rope);
-  if (qkv.numel() == 0) return;
+void qk_norm_rope(Stream& stream, const QkNormRopeArgs& args) {
+  const QkSpec& spec = args.spec;
+  expect_dtypes("qk_norm_rope", args.qkv.dtype, args.y, args.q_gain, args.k_gain);
+  expect_dtypes("qk_norm_rope", DType::f32, args.stat, args.rope);
+  if (args.qkv.numel() == 0) return;
   CudaStream& s = on(stream);
-  by_dtype("qk_norm_rope", qkv, [&]<class T>(T*) {
-    const Args<T> a{.y = as<T>(y),
-                    .stat = as<float>(stat),
-                    .x = as<T>(qkv),
-                    .positions = as<int32_t>(positions),
-                    .rope = as<float>(rope),
-                    .q_gain = as<T>(q_gain),
-                    .k_gain = as<T>(k_gain),
-                    .q = qk_shape(spec, qkv.numel())};
-    if (packs_fit(spec.head_dim, y, qkv, q_gain, k_gain) && qk_packs_fit(spec, wide<T>)) {
+  by_dtype("qk_norm_rope", args.qkv, [&]<class T>(T*) {
+    const Args<T> a{.y = as<T>(args.y),
+                    .stat = as<float>(args.stat),
+                    .x = as<T>(args.qkv),
+                    .positions = as<int32_t>(args.positions),
+                    .rope = as<float>(args.rope),
+                    .q_gain = as<T>(args.q_gain),
+                    .k_gain = as<T>(args.k_gain),
+                    .q = qk_shape(spec, args.qkv.numel())};
+    if (packs_fit(spec.head_dim, args.y, args.qkv, args.q_gain, args.k_gain) &&
+        qk_packs_fit(spec, wide<T>)) {
       launch_packs<T, wide<T>>(s, a, spec.interleaved);
     } else {
       const int warps = spec.head_dim <= 1024 ? 4 : 1;

@@ -230,35 +230,36 @@ void launch(CudaStream& s, const Args<T>& a, const Grid& g, bool interleaved) {
 
 }  // namespace
 
-void qk_norm_rope_bwd(Stream& stream, Tensor dqkv, Tensor dq_gain, Tensor dk_gain, Tensor,
-                      Tensor dy, Tensor qkv, Tensor stat, Tensor positions, Tensor rope,
-                      Tensor q_gain, Tensor k_gain, const QkSpec& spec) {
+void qk_norm_rope_bwd(Stream& stream, const QkNormRopeBwdArgs& args) {
+  const QkSpec& spec = args.spec;
   const bool normed = spec.norm != QkNorm::none;
-  expect_dtypes("qk_norm_rope_bwd", dy.dtype, dqkv, q_gain, k_gain);
-  if (normed) expect_dtypes("qk_norm_rope_bwd", dy.dtype, qkv);
-  expect_dtypes("qk_norm_rope_bwd", DType::f32, dq_gain, dk_gain, stat, rope);
-  if (dy.numel() == 0) return;
+  expect_dtypes("qk_norm_rope_bwd", args.dy.dtype, args.dqkv, args.q_gain, args.k_gain);
+  if (normed) expect_dtypes("qk_norm_rope_bwd", args.dy.dtype, args.qkv);
+  expect_dtypes("qk_norm_rope_bwd", DType::f32, args.dq_gain, args.dk_gain, args.stat, args.rope);
+  if (args.dy.numel() == 0) return;
   CudaStream& s = on(stream);
   const int64_t D = spec.head_dim;
-  by_dtype("qk_norm_rope_bwd", dy, [&]<class T>(T*) {
-    const bool packs = packs_fit(D, dqkv, dy, normed ? qkv : Tensor{}, q_gain, k_gain) &&
-                       qk_packs_fit(spec, pack<T>);
-    Args<T> a{.dx = as<T>(dqkv),
+  by_dtype("qk_norm_rope_bwd", args.dy, [&]<class T>(T*) {
+    const bool packs =
+        packs_fit(D, args.dqkv, args.dy, normed ? args.qkv : Tensor{}, args.q_gain, args.k_gain) &&
+        qk_packs_fit(spec, pack<T>);
+    Args<T> a{.dx = as<T>(args.dqkv),
               .parts = nullptr,
-              .dy = as<T>(dy),
-              .x = as<T>(qkv),
-              .stat = as<float>(stat),
-              .positions = as<int32_t>(positions),
-              .rope = as<float>(rope),
-              .q_gain = as<T>(q_gain),
-              .k_gain = as<T>(k_gain),
-              .q = qk_shape(spec, dy.numel())};
-    const bool sums = dq_gain || dk_gain;
+              .dy = as<T>(args.dy),
+              .x = as<T>(args.qkv),
+              .stat = as<float>(args.stat),
+              .positions = as<int32_t>(args.positions),
+              .rope = as<float>(args.rope),
+              .q_gain = as<T>(args.q_gain),
+              .k_gain = as<T>(args.k_gain),
+              .q = qk_shape(spec, args.dy.numel())};
+    const bool sums = args.dq_gain || args.dk_gain;
     const Grid grid = grid_of(s, a.q, pack<T>, packs, sums);
     if (sums) a.parts = static_cast<float*>(s.scratch(grid.parts() * 2 * D * 4));
     launch(s, a, grid, spec.interleaved);
     if (a.parts)
-      add_two_parts(s, as<float>(dq_gain), as<float>(dk_gain), a.parts, grid.parts(), D, spec.add);
+      add_two_parts(s, as<float>(args.dq_gain), as<float>(args.dk_gain), a.parts, grid.parts(), D,
+                    spec.add);
   });
 }
 

@@ -23,20 +23,21 @@ __global__ void __launch_bounds__(256)
 
 }  // namespace
 
-void scatter_rows(Stream& stream, Tensor dx, Tensor dy, Tensor ids, Tensor prior) {
-  expect_dtypes("scatter_rows", dx.dtype, dy, prior);
-  const int64_t rows = ids.numel(), C = dx.cols();
+void scatter_rows(Stream& stream, const ScatterRowsArgs& args) {
+  expect_dtypes("scatter_rows", args.dx.dtype, args.dy, args.prior);
+  const int64_t rows = args.ids.numel(), C = args.dx.cols();
   const cudaStream_t s = on(stream).handle;
-  if (!prior)
-    check(cudaMemsetAsync(dx.data, 0, size_t(dx.bytes()), s), "clearing a gradient");
-  else if (prior.data != dx.data)
-    check(cudaMemcpyAsync(dx.data, prior.data, size_t(dx.bytes()), cudaMemcpyDeviceToDevice, s),
+  if (!args.prior)
+    check(cudaMemsetAsync(args.dx.data, 0, size_t(args.dx.bytes()), s), "clearing a gradient");
+  else if (args.prior.data != args.dx.data)
+    check(cudaMemcpyAsync(args.dx.data, args.prior.data, size_t(args.dx.bytes()),
+                          cudaMemcpyDeviceToDevice, s),
           "copying a gradient");
   if (rows == 0) return;
-  by_dtype("scatter_rows", dx, [&]<class T>(T*) {
-    by_width<T>(packs_fit(C, dx, dy), [&]<int N>(Number<N>) {
-      add_rows<T, N><<<unsigned(ceil_div(rows, 8)), 256, 0, s>>>(as<T>(dx), as<T>(dy),
-                                                                 as<int32_t>(ids), rows, int(C));
+  by_dtype("scatter_rows", args.dx, [&]<class T>(T*) {
+    by_width<T>(packs_fit(C, args.dx, args.dy), [&]<int N>(Number<N>) {
+      add_rows<T, N><<<unsigned(ceil_div(rows, 8)), 256, 0, s>>>(
+          as<T>(args.dx), as<T>(args.dy), as<int32_t>(args.ids), rows, int(C));
     });
   });
   check_launch("scatter_rows");

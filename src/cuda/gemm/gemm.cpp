@@ -76,19 +76,16 @@ struct Gemms::State {
 Gemms::Gemms(CudaStream& s, const GemmsSpec& spec) : state_(std::make_unique<State>(s, spec)) {}
 Gemms::~Gemms() = default;
 
-void Gemms::run(Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
-                const GemmSpec& spec) {
-  const GemmCall call{c, aux, a, b, bias, prior, spec};
+void Gemms::run(const GemmArgs& args) {
+  const GemmCall call{args};
   expect_lt(state_->products.execute(state_->plan_for(call), call), "a matrix product");
 }
 
-void gemm(Stream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
-          const GemmSpec& spec) {
-  if (on(s).invariant) return on(s).gemms->run(c, aux, a, b, bias, prior, spec);
-  if (gemm_rows16_takes(c, a, b, spec)) return gemm_rows16(on(s), c, aux, a, b, bias, prior, spec);
-  if (gemm_rows64_takes(on(s), c, a, b, spec))
-    return gemm_rows64(on(s), c, aux, a, b, bias, prior, spec);
-  on(s).gemms->run(c, aux, a, b, bias, prior, spec);
+void gemm(Stream& s, const GemmArgs& args) {
+  if (on(s).invariant) return on(s).gemms->run(args);
+  if (gemm_rows16_takes(args)) return gemm_rows16(on(s), args);
+  if (gemm_rows64_takes(on(s), args)) return gemm_rows64(on(s), args);
+  on(s).gemms->run(args);
 }
 
 // What some rows take, few rows at a time take too: weights may be packed.
@@ -98,18 +95,24 @@ bool norm_gemm_takes(Stream& s, int64_t rows, int64_t width, int64_t columns, DT
          (rows <= 16 || norm_gemm_rows64_takes(on(s), rows, width, columns, dtype));
 }
 
-void norm_gemm(Stream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
-               Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
-  const bool packed = is_panels(b.dtype);
-  for (const Tensor& t : {gain, shift, packed ? Tensor{} : b, bias})
-    if (t && t.dtype != x.dtype) refuse_dtypes("norm_gemm", t.dtype, x.dtype);
-  const FewNormed normed{gain, shift, norm};
-  if (packed)
-    gemm_rows16_quantised(on(s), c, x, b, bias, prior, spec, &normed);
-  else if (x.rows() <= 16)
-    norm_gemm_rows16(on(s), c, x, b, bias, prior, spec, normed);
-  else
-    norm_gemm_rows64(on(s), c, x, gain, shift, b, bias, prior, norm, spec);
+void norm_gemm(Stream& s, const NormGemmArgs& args) {
+  const bool packed = is_panels(args.b.dtype);
+  for (const Tensor& t : {args.gain, args.shift, packed ? Tensor{} : args.b, args.bias})
+    if (t && t.dtype != args.x.dtype) refuse_dtypes("norm_gemm", t.dtype, args.x.dtype);
+  if (packed) {
+    const FewNormed normed{args.gain, args.shift, args.norm};
+    const GemmQuantisedArgs product{.c = args.c,
+                                    .a = args.x,
+                                    .w = args.b,
+                                    .bias = args.bias,
+                                    .prior = args.prior,
+                                    .spec = args.gemm};
+    gemm_rows16_quantised(on(s), product, &normed);
+  } else if (args.x.rows() <= 16) {
+    norm_gemm_rows16(on(s), args);
+  } else {
+    norm_gemm_rows64(on(s), args);
+  }
 }
 
 }  // namespace hearth::cuda

@@ -18,7 +18,7 @@ class Gemms {
  public:
   Gemms(CudaStream&, const GemmsSpec&);
   ~Gemms();
-  void run(Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior, const GemmSpec&);
+  void run(const GemmArgs&);
 
  private:
   struct State;
@@ -26,16 +26,22 @@ class Gemms {
 };
 
 // Entries of the table.
-void gemm(Stream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
-          const GemmSpec&);
+void gemm(Stream&, const GemmArgs&);
 bool norm_gemm_takes(Stream&, int64_t rows, int64_t width, int64_t columns, DType);
-void norm_gemm(Stream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b, Tensor bias,
-               Tensor prior, const NormSpec&, const GemmSpec&);
+void norm_gemm(Stream&, const NormGemmArgs&);
 
-// What a product without a fused epilogue leaves to do, over n elements of one dtype:
-// c = alpha * act(x) + prior, or with slope c = alpha * x * act'(aux) + prior. c may be any of
-// them.
-void gemm_epilogue(CudaStream&, Tensor c, Tensor x, Tensor aux, Tensor prior, float alpha, Act,
-                   bool slope);
+// The product of a norm_gemm, whose a has still to be normed.
+inline GemmArgs product_of(const NormGemmArgs& args) {
+  return {.c = args.c,
+          .a = args.x,
+          .b = args.b,
+          .bias = args.bias,
+          .prior = args.prior,
+          .spec = args.gemm};
+}
+
+// What a product x without a fused epilogue leaves to do: c = alpha * act(x) + prior, or with
+// act_slope c = alpha * x * act'(aux) + prior. All have the dtype of c; c may be the memory of any.
+void gemm_epilogue(CudaStream&, const GemmArgs&, Tensor x);
 
 }  // namespace hearth::cuda

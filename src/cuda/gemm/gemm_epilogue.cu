@@ -40,21 +40,20 @@ struct Epilogue {
 
 }  // namespace
 
-void gemm_epilogue(CudaStream& s, Tensor c, Tensor x, Tensor aux, Tensor prior, float alpha,
-                   Act act, bool slope) {
-  by_dtype("gemm", c, [&]<class T>(T*) {
-    by_act(act, [&]<Act A>(ActTag<A>) {
+void gemm_epilogue(CudaStream& s, const GemmArgs& args, Tensor x) {
+  const bool slope = args.spec.act_slope;
+  const Tensor aux = slope ? args.aux : Tensor{};
+  by_dtype("gemm", args.c, [&]<class T>(T*) {
+    by_act(args.spec.act, [&]<Act A>(ActTag<A>) {
       if constexpr (!is_glu(A)) {  // a GLU is never an epilogue
-        by_width<T>(packs_fit(wide<T>, c, x, aux, prior), [&]<int N>(Number<N>) {
-          if (slope)
-            for_each<N>(s, "gemm_epilogue",
-                        Epilogue<A, true, T>{as<T>(c), as<T>(x), as<T>(aux), as<T>(prior), alpha},
-                        c.numel());
-          else
-            for_each<N>(s, "gemm_epilogue",
-                        Epilogue<A, false, T>{as<T>(c), as<T>(x), as<T>(aux), as<T>(prior), alpha},
-                        c.numel());
-        });
+        const auto run = [&]<bool Slope>(std::bool_constant<Slope>) {
+          const Epilogue<A, Slope, T> f{as<T>(args.c), as<T>(x), as<T>(aux), as<T>(args.prior),
+                                        args.spec.alpha};
+          by_width<T>(packs_fit(wide<T>, args.c, x, aux, args.prior), [&]<int N>(Number<N>) {
+            for_each<N>(s, "gemm_epilogue", f, args.c.numel());
+          });
+        };
+        slope ? run(std::true_type{}) : run(std::false_type{});
       }
     });
   });

@@ -90,7 +90,7 @@ class Operands {
  private:
   const Tensor& out() const { return writes_ ? call_.c : static_cast<const Tensor&>(c_); }
   GemmCall call_over(int64_t first, int64_t n, const Tensor& to) const {
-    GemmCall r{to, {}, rows_of(a_, first, n), b_, {}, {}, call_.spec};
+    GemmCall r{{.c = to, .a = rows_of(a_, first, n), .b = b_, .spec = call_.spec}};
     if (call_.bias) r.bias = bias_;
     if (call_.prior) r.prior = rows_of(prior_, first, n);
     return r;

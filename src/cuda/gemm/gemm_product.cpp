@@ -134,8 +134,7 @@ cublasStatus_t GemmProducts::execute(GemmPlan& p, const GemmCall& c) {
     place = static_cast<std::byte*>(stream.scratch(c.c.bytes()));
   const cublasStatus_t s = multiply(p.product, c, place, nullptr, 1, false);
   if (s != CUBLAS_STATUS_SUCCESS) return s;
-  gemm_epilogue(stream, c.c, {place, c.c.shape, c.c.dtype}, c.spec.act_slope ? c.aux : Tensor{},
-                c.prior, c.spec.alpha, c.spec.act, c.spec.act_slope);
+  gemm_epilogue(stream, c, {place, c.c.shape, c.c.dtype});
   return s;
 }
 

@@ -14,10 +14,7 @@
 namespace hearth::cuda {
 
 // What is asked of one call; the tensors may be null where a plan is only described.
-struct GemmCall {
-  Tensor c, aux, a, b, bias, prior;
-  GemmSpec spec;
-
+struct GemmCall : GemmArgs {
   int64_t M() const { return c.rows(); }
   int64_t N() const { return spec.tb ? b.rows() : b.cols(); }
   int64_t K() const { return spec.tb ? b.cols() : b.rows(); }

@@ -29,24 +29,30 @@ Tensor from_column(Tensor t, int64_t column) {
 constexpr int64_t most_unpacked = int64_t(64) << 20;  // bytes at once, where it can be cut
 constexpr int64_t slice_rows = 128;                   // so slices of c begin at 256 bytes
 
-void unpack_and_multiply(CudaStream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
-                         GemmSpec spec) {
-  const QuantLayout l = packed_layout(w, c.cols(), a.cols());
+void unpack_and_multiply(CudaStream& s, const GemmQuantisedArgs& args) {
+  const Tensor &c = args.c, &a = args.a;
+  const QuantLayout l = packed_layout(args.w, c.cols(), a.cols());
   const int64_t N = c.cols(), row_bytes = l.cols * size_of(a.dtype);
   // A slice is a product of its own only where nothing is left to do over all of c.
-  const bool cuts = spec.act == Act::none && (!bias || spec.alpha == 1);
+  const bool cuts = args.spec.act == Act::none && (!args.bias || args.spec.alpha == 1);
   const int64_t slices = cuts ? 1 + N * row_bytes / most_unpacked : 1;
   const int64_t each = slices > 1 ? rounded_up((N + slices - 1) / slices, slice_rows) : N;
   // The product itself may ask for scratch, and gets its beginning.
-  const int64_t before = !cuts && prior ? rounded_up(c.bytes(), 256) : 0;
+  const int64_t before = !cuts && args.prior ? rounded_up(c.bytes(), 256) : 0;
   std::byte* memory = static_cast<std::byte*>(s.scratch(before + each * row_bytes)) + before;
+  GemmSpec spec = args.spec;
   spec.weight = false;  // a kernel has just written it
   for (int64_t first = 0; first < N; first += each) {
     const Tensor b{memory, {std::min(each, N - first), l.cols}, a.dtype};
-    unpack_weights(s, b, w, l, first);
-    if (slices == 1) return gemm(s, c, {}, a, b, bias, prior, spec);
-    s.gemms->run(from_column(c, first), {}, a, b, from_column(bias, first),
-                 from_column(prior, first), spec);
+    unpack_weights(s, b, args.w, l, first);
+    const GemmArgs slice{.c = from_column(c, first),
+                         .a = a,
+                         .b = b,
+                         .bias = from_column(args.bias, first),
+                         .prior = from_column(args.prior, first),
+                         .spec = spec};
+    if (slices == 1) return gemm(s, slice);
+    s.gemms->run(slice);
   }
 }
 
@@ -64,23 +70,21 @@ QuantLayout packed_layout(const Tensor& w, int64_t rows, int64_t K) {
   return l;
 }
 
-void gemm_rows16_quantised(CudaStream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
-                           const GemmSpec& spec, const FewNormed* normed) {
-  const auto launch = w.dtype == DType::int8_panels   ? few_int8
-                      : w.dtype == DType::int4_panels ? few_int4
-                                                      : few_fp8;
-  launch(s, c, a, w, bias, prior, spec, normed);
+void gemm_rows16_quantised(CudaStream& s, const GemmQuantisedArgs& args, const FewNormed* normed) {
+  const auto launch = args.w.dtype == DType::int8_panels   ? few_int8
+                      : args.w.dtype == DType::int4_panels ? few_int4
+                                                           : few_fp8;
+  launch(s, args, normed);
 }
 
-void gemm_quantised(Stream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
-                    const GemmSpec& spec) {
-  if (!is_float(a.dtype) || a.dtype == DType::f64) refuse_dtype("gemm_quantised", a.dtype);
-  if (c.dtype != DType::f32) agree("gemm_quantised", a.dtype, c);
-  agree("gemm_quantised bias", a.dtype, bias);
-  agree("gemm_quantised prior", c.dtype, prior);
-  if (few_packed_takes(on(s), c, a))
-    return gemm_rows16_quantised(on(s), c, a, w, bias, prior, spec);
-  unpack_and_multiply(on(s), c, a, w, bias, prior, spec);
+void gemm_quantised(Stream& s, const GemmQuantisedArgs& args) {
+  const DType a = args.a.dtype;
+  if (!is_float(a) || a == DType::f64) refuse_dtype("gemm_quantised", a);
+  if (args.c.dtype != DType::f32) agree("gemm_quantised", a, args.c);
+  agree("gemm_quantised bias", a, args.bias);
+  agree("gemm_quantised prior", args.c.dtype, args.prior);
+  if (few_packed_takes(on(s), args.c, args.a)) return gemm_rows16_quantised(on(s), args);
+  unpack_and_multiply(on(s), args);
 }
 
 }  // namespace hearth::cuda

@@ -1,19 +1,21 @@
 // Products of few rows with plain weights.
+#include "cuda/gemm/gemm.h"
 #include "cuda/gemm/gemm_rows16.cuh"
 #include "cuda/gemm/gemm_rows16.h"
 
 namespace hearth::cuda {
 
-bool gemm_rows16_takes(const Tensor& c, const Tensor& a, const Tensor& b, const GemmSpec& spec) {
-  const bool sixteen = a.dtype == DType::bf16 || a.dtype == DType::f16;
-  return sixteen && !spec.ta && spec.tb && !spec.act_slope && a.rows() <= 16 && is_float(c.dtype) &&
-         packs_fit(a.cols(), a, b) && c.cols() <= INT32_MAX - few::tile;
+bool gemm_rows16_takes(const GemmArgs& args) {
+  const GemmSpec& spec = args.spec;
+  const bool sixteen = args.a.dtype == DType::bf16 || args.a.dtype == DType::f16;
+  return sixteen && !spec.ta && spec.tb && !spec.act_slope && args.a.rows() <= 16 &&
+         is_float(args.c.dtype) && packs_fit(args.a.cols(), args.a, args.b) &&
+         args.c.cols() <= INT32_MAX - few::tile;
 }
 
-void gemm_rows16(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
-                 const GemmSpec& spec) {
-  few_types(a, c, [&]<class T, class Out>(T*, Out*) {
-    few_launch<FewPlain<T>, false, Out>(s, few_args<T, Out>(c, aux, a, b, bias, prior, spec));
+void gemm_rows16(CudaStream& s, const GemmArgs& args) {
+  few_types(args.a, args.c, [&]<class T, class Out>(T*, Out*) {
+    few_launch<FewPlain<T>, false, Out>(s, few_args<T, Out>(args));
   });
   check_launch("gemm");
 }
@@ -24,12 +26,11 @@ bool norm_gemm_rows16_takes(int64_t rows, int64_t width, int64_t columns, DType 
          width <= 16 * few::ahead * few::stretch && columns <= 8192;
 }
 
-void norm_gemm_rows16(CudaStream& s, Tensor c, Tensor x, Tensor b, Tensor bias, Tensor prior,
-                      const GemmSpec& spec, const FewNormed& normed) {
-  few_types(x, c, [&]<class T, class Out>(T*, Out*) {
-    FewArgs<T, Out> args = few_args<T, Out>(c, {}, x, b, bias, prior, spec);
-    few_norm(args, normed);
-    few_launch<FewPlain<T>, true, Out>(s, args);
+void norm_gemm_rows16(CudaStream& s, const NormGemmArgs& args) {
+  few_types(args.x, args.c, [&]<class T, class Out>(T*, Out*) {
+    FewArgs<T, Out> few = few_args<T, Out>(product_of(args));
+    few_norm(few, {args.gain, args.shift, args.norm});
+    few_launch<FewPlain<T>, true, Out>(s, few);
   });
   check_launch("norm_gemm");
 }

@@ -312,20 +312,19 @@ void few_launch(CudaStream& s, const FewArgs<typename W::Element, Out>& args) {
 }
 
 template <class T, class Out>
-FewArgs<T, Out> few_args(Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
-                         const GemmSpec& spec) {
-  return {.a = as<T>(a),
-          .w = b.data,
-          .bias = as<T>(bias),
-          .prior = as<Out>(prior),
-          .c = as<Out>(c),
-          .aux = as<Out>(aux),
-          .M = int(a.rows()),
-          .N = int(c.cols()),
-          .K = int(a.cols()),
-          .alpha = spec.alpha,
-          .act = spec.act,
-          .weight = spec.weight};
+FewArgs<T, Out> few_args(const GemmArgs& args) {
+  return {.a = as<T>(args.a),
+          .w = args.b.data,
+          .bias = as<T>(args.bias),
+          .prior = as<Out>(args.prior),
+          .c = as<Out>(args.c),
+          .aux = as<Out>(args.aux),
+          .M = int(args.a.rows()),
+          .N = int(args.c.cols()),
+          .K = int(args.a.cols()),
+          .alpha = args.spec.alpha,
+          .act = args.spec.act,
+          .weight = args.spec.weight};
 }
 
 template <class T, class Out>

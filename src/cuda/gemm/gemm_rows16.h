@@ -6,9 +6,8 @@
 namespace hearth::cuda {
 
 // Whether it is for this product: 16-bit elements, up to 16 rows of a, b transposed (a weight).
-bool gemm_rows16_takes(const Tensor& c, const Tensor& a, const Tensor& b, const GemmSpec&);
-void gemm_rows16(CudaStream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
-                 const GemmSpec&);
+bool gemm_rows16_takes(const GemmArgs&);
+void gemm_rows16(CudaStream&, const GemmArgs&);
 
 // How the rows of a are normed on their way in.
 struct FewNormed {
@@ -18,12 +17,11 @@ struct FewNormed {
 
 // The same with packed weights (core/quantised.h), 16 rows of a at a time; K is a multiple of 8.
 // Without `normed` a is taken as it is.
-void gemm_rows16_quantised(CudaStream&, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
-                           const GemmSpec&, const FewNormed* normed = nullptr);
+void gemm_rows16_quantised(CudaStream&, const GemmQuantisedArgs&,
+                           const FewNormed* normed = nullptr);
 
 // With a the normed x, rounded as the norm's own kernel rounds it.
 bool norm_gemm_rows16_takes(int64_t rows, int64_t width, int64_t columns, DType);
-void norm_gemm_rows16(CudaStream&, Tensor c, Tensor x, Tensor b, Tensor bias, Tensor prior,
-                      const GemmSpec&, const FewNormed&);
+void norm_gemm_rows16(CudaStream&, const NormGemmArgs&);
 
 }  // namespace hearth::cuda

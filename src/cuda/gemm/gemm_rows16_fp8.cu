@@ -9,9 +9,8 @@ using FewFp8 = FewBytes<T, Fp8Code>;
 
 }  // namespace
 
-void few_fp8(CudaStream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
-             const GemmSpec& spec, const FewNormed* normed) {
-  few_packed_launch<FewFp8>(s, c, a, w, bias, prior, spec, normed);
+void few_fp8(CudaStream& s, const GemmQuantisedArgs& args, const FewNormed* normed) {
+  few_packed_launch<FewFp8>(s, args, normed);
 }
 
 }  // namespace hearth::cuda

@@ -3,9 +3,8 @@
 
 namespace hearth::cuda {
 
-void few_int4(CudaStream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
-              const GemmSpec& spec, const FewNormed* normed) {
-  few_packed_launch<FewHalfBytes>(s, c, a, w, bias, prior, spec, normed);
+void few_int4(CudaStream& s, const GemmQuantisedArgs& args, const FewNormed* normed) {
+  few_packed_launch<FewHalfBytes>(s, args, normed);
 }
 
 }  // namespace hearth::cuda

@@ -193,19 +193,24 @@ struct FewHalfBytes : FewPacked<T> {
 
 // What each kind's own file launches; W<T>: the kind. One kernel does for both types of c.
 template <template <class> class W>
-void few_packed_launch(CudaStream& s, Tensor c, Tensor a, Tensor w, Tensor bias, Tensor prior,
-                       const GemmSpec& spec, const FewNormed* normed) {
-  const QuantLayout l = packed_layout(w, c.cols(), a.cols());
-  by_dtype("gemm_quantised", a, [&]<class T>(T*) {
+void few_packed_launch(CudaStream& s, const GemmQuantisedArgs& args, const FewNormed* normed) {
+  const QuantLayout l = packed_layout(args.w, args.c.cols(), args.a.cols());
+  const GemmArgs product{.c = args.c,
+                         .a = args.a,
+                         .b = args.w,
+                         .bias = args.bias,
+                         .prior = args.prior,
+                         .spec = args.spec};
+  by_dtype("gemm_quantised", args.a, [&]<class T>(T*) {
     if constexpr (sizeof(T) == 2) {
-      FewArgs<T, T> args = few_args<T, T>(c, {}, a, w, bias, prior, spec);
-      args.w = w.data + l.first_panel();
-      args.scales = reinterpret_cast<const float*>(w.data + l.scales());
-      args.panel_bytes = int(l.panel_bytes()), args.factor_bytes = int(l.factor_bytes());
-      args.wide = c.dtype == DType::f32;
-      if (!normed) return few_launch<W<T>, false, T>(s, args);
-      few_norm(args, *normed);
-      few_launch<W<T>, true, T>(s, args);
+      FewArgs<T, T> few = few_args<T, T>(product);
+      few.w = args.w.data + l.first_panel();
+      few.scales = reinterpret_cast<const float*>(args.w.data + l.scales());
+      few.panel_bytes = int(l.panel_bytes()), few.factor_bytes = int(l.factor_bytes());
+      few.wide = args.c.dtype == DType::f32;
+      if (!normed) return few_launch<W<T>, false, T>(s, few);
+      few_norm(few, *normed);
+      few_launch<W<T>, true, T>(s, few);
     }
   });
   check_launch("gemm_quantised");

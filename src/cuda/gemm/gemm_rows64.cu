@@ -8,6 +8,7 @@
 // product with w is (x · (gain w) - mean Σ gain w) / deviation + Σ shift w: gain is multiplied into
 // w, and both sums are made, before a is there; sums over x and x² are made beside the product.
 #include "cuda/device/dependent_launch.cuh"
+#include "cuda/gemm/gemm.h"
 #include "cuda/gemm/gemm_rows64.h"
 #include "cuda/gemm/gemm_rows64_block.cuh"
 
@@ -110,24 +111,23 @@ CUtensorMap some_map(const Tensor& m) {
 }
 
 template <class T>
-SomeArgs<T> some_args(const SomePlan& plan, const Tensor& c, const Tensor& aux, const Tensor& a,
-                      const Tensor& b, const Tensor& bias, const Tensor& prior,
-                      const GemmSpec& spec) {
-  return {.a = some_map<T>(a),
-          .w = some_map<T>(b),
-          .bias = as<T>(bias),
-          .prior = prior.data,
-          .c = c.data,
-          .aux = aux.data,
-          .M = int(a.rows()),
-          .N = int(c.cols()),
-          .K = int(a.cols()),
+SomeArgs<T> some_args(const SomePlan& plan, const GemmArgs& args) {
+  return {.a = some_map<T>(args.a),
+          .w = some_map<T>(args.b),
+          .bias = as<T>(args.bias),
+          .prior = args.prior.data,
+          .c = args.c.data,
+          .aux = args.aux.data,
+          .M = int(args.a.rows()),
+          .N = int(args.c.cols()),
+          .K = int(args.a.cols()),
           .panels = plan.panels,
-          .alpha = spec.alpha,
-          .act = spec.act,
-          .weight = spec.weight,
-          .wide = c.dtype == DType::f32,
-          .eights = c.cols() % 8 == 0 && packs_fit(c.cols(), c, aux, bias, prior)};
+          .alpha = args.spec.alpha,
+          .act = args.spec.act,
+          .weight = args.spec.weight,
+          .wide = args.c.dtype == DType::f32,
+          .eights = args.c.cols() % 8 == 0 &&
+                    packs_fit(args.c.cols(), args.c, args.aux, args.bias, args.prior)};
 }
 
 template <bool Normed, class T>
@@ -169,19 +169,16 @@ bool some_takes(const CudaStream& s, int64_t M, int64_t N, int64_t K, DType dtyp
 
 }  // namespace
 
-bool gemm_rows64_takes(const CudaStream& s, const Tensor& c, const Tensor& a, const Tensor& b,
-                       const GemmSpec& spec) {
-  return some_takes(s, a.rows(), c.cols(), a.cols(), a.dtype) && !spec.ta && spec.tb &&
-         !spec.act_slope && (c.dtype == a.dtype || c.dtype == DType::f32) &&
-         packs_fit(a.cols(), a, b);
+bool gemm_rows64_takes(const CudaStream& s, const GemmArgs& args) {
+  const Tensor &c = args.c, &a = args.a;
+  return some_takes(s, a.rows(), c.cols(), a.cols(), a.dtype) && !args.spec.ta && args.spec.tb &&
+         !args.spec.act_slope && (c.dtype == a.dtype || c.dtype == DType::f32) &&
+         packs_fit(a.cols(), a, args.b);
 }
 
-void gemm_rows64(CudaStream& s, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
-                 const GemmSpec& spec) {
-  const SomePlan plan = some_plan(s.card, a.cols(), false);
-  some_types(a, [&]<class T>(T*) {
-    launch_some<false>(s, plan, some_args<T>(plan, c, aux, a, b, bias, prior, spec));
-  });
+void gemm_rows64(CudaStream& s, const GemmArgs& args) {
+  const SomePlan plan = some_plan(s.card, args.a.cols(), false);
+  some_types(args.a, [&]<class T>(T*) { launch_some<false>(s, plan, some_args<T>(plan, args)); });
   check_launch("gemm");
 }
 
@@ -190,14 +187,14 @@ bool norm_gemm_rows64_takes(const CudaStream& s, int64_t rows, int64_t width, in
   return some_takes(s, rows, columns, width, dtype);
 }
 
-void norm_gemm_rows64(CudaStream& s, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b,
-                      Tensor bias, Tensor prior, const NormSpec& norm, const GemmSpec& spec) {
-  const SomePlan plan = some_plan(s.card, x.cols(), true);
-  some_types(x, [&]<class T>(T*) {
-    SomeArgs<T> args = some_args<T>(plan, c, {}, x, b, bias, prior, spec);
-    args.gain = as<T>(gain), args.shift = as<T>(shift);
-    args.eps = norm.eps, args.layer = norm.kind == Norm::layer, args.each = 1 / float(x.cols());
-    launch_some<true>(s, plan, args);
+void norm_gemm_rows64(CudaStream& s, const NormGemmArgs& args) {
+  const SomePlan plan = some_plan(s.card, args.x.cols(), true);
+  some_types(args.x, [&]<class T>(T*) {
+    SomeArgs<T> some = some_args<T>(plan, product_of(args));
+    some.gain = as<T>(args.gain), some.shift = as<T>(args.shift);
+    some.eps = args.norm.eps, some.layer = args.norm.kind == Norm::layer;
+    some.each = 1 / float(args.x.cols());
+    launch_some<true>(s, plan, some);
   });
   check_launch("norm_gemm");
 }

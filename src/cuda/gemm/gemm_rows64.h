@@ -7,14 +7,11 @@
 namespace hearth::cuda {
 
 // Whether it is for this product: 16-bit elements, 17 to 64 rows of a, b transposed (a weight).
-bool gemm_rows64_takes(const CudaStream&, const Tensor& c, const Tensor& a, const Tensor& b,
-                       const GemmSpec&);
-void gemm_rows64(CudaStream&, Tensor c, Tensor aux, Tensor a, Tensor b, Tensor bias, Tensor prior,
-                 const GemmSpec&);
+bool gemm_rows64_takes(const CudaStream&, const GemmArgs&);
+void gemm_rows64(CudaStream&, const GemmArgs&);
 
 // With a the normed x, not rounded: gain is multiplied into b instead, and rounded there.
 bool norm_gemm_rows64_takes(const CudaStream&, int64_t rows, int64_t width, int64_t columns, DType);
-void norm_gemm_rows64(CudaStream&, Tensor c, Tensor x, Tensor gain, Tensor shift, Tensor b,
-                      Tensor bias, Tensor prior, const NormSpec&, const GemmSpec&);
+void norm_gemm_rows64(CudaStream&, const NormGemmArgs&);
 
 }  // namespace hearth::cuda

@@ -310,24 +310,24 @@ __global__ void __launch_bounds__(threads)
 
 }  // namespace
 
-void sample(Stream& stream, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls,
-            int64_t drawable, int64_t vocab) {
-  expect_dtypes("sample", DType::f32, logits);
+void sample(Stream& stream, const SampleArgs& args) {
+  expect_dtypes("sample", DType::f32, args.logits);
   CudaStream& s = on(stream);
-  const int64_t rows = logits.rows();
+  const int64_t rows = args.logits.rows();
   const bool weighs = rows > most_rows_unweighed;
   auto* parts = static_cast<Stretch*>(
       s.scratch(rows * stretches * int64_t(sizeof(Stretch) + (weighs ? sizeof(Mass) : 0))));
   auto* masses = weighs ? reinterpret_cast<Mass*>(parts + rows * stretches) : nullptr;
   const dim3 blocks(stretches, unsigned(rows));
-  launch_dependent(s, scan_rows, blocks, scan_threads, parts, as<float>(logits), int(drawable),
-                   logits.cols());
+  launch_dependent(s, scan_rows, blocks, scan_threads, parts, as<float>(args.logits),
+                   int(args.drawable), args.logits.cols());
   if (weighs)
-    launch_dependent(s, weigh_rows, blocks, scan_threads, masses, parts, as<float>(logits),
-                     as<SampleControls>(controls), int(drawable), logits.cols());
-  launch_dependent(s, sample_rows, unsigned(rows), threads, as<Drawn>(drawn), as<int32_t>(tokens),
-                   parts, masses, as<float>(logits), as<SampleControls>(controls), int(drawable),
-                   logits.cols(), int(vocab));
+    launch_dependent(s, weigh_rows, blocks, scan_threads, masses, parts, as<float>(args.logits),
+                     as<SampleControls>(args.controls), int(args.drawable), args.logits.cols());
+  launch_dependent(s, sample_rows, unsigned(rows), threads, as<Drawn>(args.drawn),
+                   as<int32_t>(args.tokens), parts, masses, as<float>(args.logits),
+                   as<SampleControls>(args.controls), int(args.drawable), args.logits.cols(),
+                   int(args.vocab));
   check_launch("sample");
 }
 

@@ -108,14 +108,14 @@ void by_slots(const char* op, const UpdateArgs& a, const F& f, Slots*... known) 
 
 // The range in device memory, or with its state in the host's.
 template <class Rule, class T, class... Slots>
-void update_all(CudaStream& s, const UpdateArgs& args, const RuleSpec& spec, Slots*... slots) {
+void update_all(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
   const int64_t n = args.weight.numel();
   bool packs = packs_fit(8, args.weight, args.master, args.grad);
   for (const Tensor& t : args.slots) packs = packs && packs_fit(8, t);
   const auto launch = [&]<int N>(Number<N>, const Weights<T>& a, int64_t count, Slots*... at) {
     const int64_t blocks = std::min(ceil_div(count, 256 * N), int64_t(s.card.processors) * 8);
     update_range<Rule, N><<<unsigned(blocks), 256, 0, s.handle>>>(
-        a, as<UpdateState>(args.gate), as<Scalars>(args.scalars), spec, count, at...);
+        a, as<UpdateState>(args.gate), as<Scalars>(args.scalars), args.spec, count, at...);
   };
   const auto update = [&](const Weights<T>& a, int64_t count, Slots*... at) {
     packs ? launch(Number<4>{}, a, count, at...) : launch(Number<1>{}, a, count, at...);
@@ -139,20 +139,20 @@ void update_all(CudaStream& s, const UpdateArgs& args, const RuleSpec& spec, Slo
 
 }  // namespace
 
-void gate_update(Stream& stream, Tensor state, Tensor squares, Tensor loss, Tensor scalars) {
-  expect_dtypes("gate_update", DType::f32, squares, loss);
-  gate<<<1, 1, 0, on(stream).handle>>>(as<UpdateState>(state), as<float>(squares), as<float>(loss),
-                                       as<Scalars>(scalars));
+void gate_update(Stream& stream, const GateUpdateArgs& args) {
+  expect_dtypes("gate_update", DType::f32, args.squares, args.loss);
+  gate<<<1, 1, 0, on(stream).handle>>>(as<UpdateState>(args.state), as<float>(args.squares),
+                                       as<float>(args.loss), as<Scalars>(args.scalars));
   check_launch("gate_update");
 }
 
-void update_weights(Stream& stream, const UpdateArgs& a, const RuleSpec& spec) {
-  if (a.weight.numel() == 0) return;
-  by_rule(spec.rule, [&]<class Rule>(Rule) {
-    expect_dtypes(Rule::name, DType::f32, a.master, a.grad);
-    by_dtype(Rule::name, a.weight, [&]<class T>(T*) {
-      by_slots<Rule::slots>(Rule::name, a, [&]<class... Slots>(Slots*... slots) {
-        update_all<Rule, T>(on(stream), a, spec, slots...);
+void update_weights(Stream& stream, const UpdateArgs& args) {
+  if (args.weight.numel() == 0) return;
+  by_rule(args.spec.rule, [&]<class Rule>(Rule) {
+    expect_dtypes(Rule::name, DType::f32, args.master, args.grad);
+    by_dtype(Rule::name, args.weight, [&]<class T>(T*) {
+      by_slots<Rule::slots>(Rule::name, args, [&]<class... Slots>(Slots*... slots) {
+        update_all<Rule, T>(on(stream), args, slots...);
       });
     });
     check_launch(Rule::name);

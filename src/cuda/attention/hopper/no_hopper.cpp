@@ -14,16 +14,10 @@ void flash_hopper_bwd(const AttnCall&, CudaStream&) {
   fail("cuda", "expected no call of flash_hopper_bwd");
 }
 
-bool gemm_rows64_takes(const CudaStream&, const Tensor&, const Tensor&, const Tensor&,
-                       const GemmSpec&) {
-  return false;
-}
-void gemm_rows64(CudaStream&, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, const GemmSpec&) {
-  fail("cuda", "expected no call of gemm_rows64");
-}
+bool gemm_rows64_takes(const CudaStream&, const GemmArgs&) { return false; }
+void gemm_rows64(CudaStream&, const GemmArgs&) { fail("cuda", "expected no call of gemm_rows64"); }
 bool norm_gemm_rows64_takes(const CudaStream&, int64_t, int64_t, int64_t, DType) { return false; }
-void norm_gemm_rows64(CudaStream&, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-                      const NormSpec&, const GemmSpec&) {
+void norm_gemm_rows64(CudaStream&, const NormGemmArgs&) {
   fail("cuda", "expected no call of norm_gemm_rows64");
 }
 
