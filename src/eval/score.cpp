@@ -75,8 +75,10 @@ Exec& Scorer::program(const Key& key) {
   head_loss(t, x, head, targets,
             {.softcap = config_.logit_softcap, .chunk_bytes = memory_.backend.logits_bytes()});
   if (key.logits)
-    record_gemm(t, t.result("logits", {key.rows, config_.vocab}, DType::f32), {},
-                t.view(x, {key.rows, config_.dim}), head, {}, {}, {.tb = true});
+    record_gemm(t, {.c = t.result("logits", {key.rows, config_.vocab}, DType::f32),
+                    .a = t.view(x, {key.rows, config_.dim}),
+                    .b = head,
+                    .spec = {.tb = true}});
   program = std::make_unique<Exec>(std::move(t), memory_);
   return *program;
 }

@@ -24,17 +24,23 @@ void linear_backward(Tape& t, const Node& n, float scale) {
 
   if (t.needs_grad(w)) {
     const auto [dw, prior] = t.grad_sink(w);
-    record_gemm(t, dw, {}, dy, t.saved(x), {}, prior, {.ta = true, .alpha = scale});
+    record_gemm(
+        t,
+        {.c = dw, .a = dy, .b = t.saved(x), .prior = prior, .spec = {.ta = true, .alpha = scale}});
   }
   if (t.needs_grad(bias)) record_column_sum(t, bias, dy, scale);
   if (t.needs_grad(x)) {
     if (const Var before = t[x].before) {
       const auto [d, prior] = t.grad_sink(before);
-      record_gemm(t, d, t.saved(before), dy, t.saved(w), {}, prior,
-                  {.alpha = scale, .act = t[x].act, .act_slope = true});
+      record_gemm(t, {.c = d,
+                      .aux = t.saved(before),
+                      .a = dy,
+                      .b = t.saved(w),
+                      .prior = prior,
+                      .spec = {.alpha = scale, .act = t[x].act, .act_slope = true}});
     } else {
       const auto [dx, prior] = t.grad_sink(x);
-      record_gemm(t, dx, {}, dy, t.saved(w), {}, prior, {.alpha = scale});
+      record_gemm(t, {.c = dx, .a = dy, .b = t.saved(w), .prior = prior, .spec = {.alpha = scale}});
     }
   }
   if (residual) t.add_grad(residual, dy);
@@ -73,25 +79,27 @@ bool known_ahead(const Tape& t, Var weight, Var bias) {
 
 }  // namespace
 
-void record_gemm(Tape& t, Var c, Var aux, Var a, Var b, Var bias, Var prior, const GemmSpec& spec) {
-  const bool slope = spec.act_slope;
-  if (spec.tb && !spec.ta && !slope && !aux) {
-    GemmSpec own = spec;
-    own.weight = known_ahead(t, b, bias);
-    Op op = product_op("gemm", own, t.needs_grad(b), t[c].dtype);
-    return t.push(std::move(op), {a, b, bias, prior}, {c, {}});
+void record_gemm(Tape& t, const GemmVars& v) {
+  const bool slope = v.spec.act_slope;
+  if (v.spec.tb && !v.spec.ta && !slope && !v.aux) {
+    GemmSpec own = v.spec;
+    own.weight = known_ahead(t, v.b, v.bias);
+    Op op = product_op("gemm", own, t.needs_grad(v.b), t[v.c].dtype);
+    return t.push(std::move(op), {v.a, v.b, v.bias, v.prior}, {v.c, {}});
   }
-  Op op = kernel_op<&Kernels::gemm>("gemm", [=](auto* gemm, Stream& s, In in, Out out) {
-    gemm(s, {.c = out[0],
-             .aux = slope ? in[4] : out[1],
-             .a = in[0],
-             .b = in[1],
-             .bias = in[2],
-             .prior = in[3],
-             .spec = spec});
-  });
+  const auto launch = [slope, spec = v.spec](auto* f, Stream& s, In in, Out out) {
+    f(s, {.c = out[0],
+          .aux = slope ? in[4] : out[1],
+          .a = in[0],
+          .b = in[1],
+          .bias = in[2],
+          .prior = in[3],
+          .spec = spec});
+  };
+  Op op = kernel_op<&Kernels::gemm>("gemm", launch);
   op.inplace = {{0, 3}};
-  t.push(std::move(op), {a, b, bias, prior, slope ? aux : Var{}}, {c, slope ? Var{} : aux});
+  t.push(std::move(op), {v.a, v.b, v.bias, v.prior, slope ? v.aux : Var{}},
+         {v.c, slope ? Var{} : v.aux});
 }
 
 void record_column_sum(Tape& t, Var param, Var dy, float scale) {

@@ -36,7 +36,7 @@ struct Chunks {
       }
       // Not rounded to the weights' dtype: a log-probability is a small difference of large logits.
       const Var logits = t.temp({n, t.shape(w)[0]}, t.acc());
-      record_gemm(t, logits, {}, t.rows(x, i, n), w, {}, {}, {.tb = true});
+      record_gemm(t, {.c = logits, .a = t.rows(x, i, n), .b = w, .spec = {.tb = true}});
       use(i, n, logits);
     }
   }
@@ -57,10 +57,13 @@ void head_logprob_backward(Tape& t, const Node& node, Chunks c) {
     t.push(std::move(op), {t.rows(dlogprob, i, n), logits, t.rows(c.targets, i, n)}, {dlogits});
     if (grad_w) {
       const auto [dw, prior] = t.grad_sink(w);
-      record_gemm(t, t.whole_tiles(dw), {}, dlogits, t.rows(c.x, i, n), {},
-                  prior ? t.whole_tiles(prior) : Var{}, {.ta = true});
+      record_gemm(t, {.c = t.whole_tiles(dw),
+                      .a = dlogits,
+                      .b = t.rows(c.x, i, n),
+                      .prior = prior ? t.whole_tiles(prior) : Var{},
+                      .spec = {.ta = true}});
     }
-    if (grad_x) record_gemm(t, t.rows(dx, i, n), {}, dlogits, c.w, {}, {}, {});
+    if (grad_x) record_gemm(t, {.c = t.rows(dx, i, n), .a = dlogits, .b = c.w});
   });
   if (grad_x) t.add_grad(x, dx);
 }
@@ -87,7 +90,7 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
   for (int64_t i = 0; i < N; i += chunk) {
     const int64_t n = std::min(chunk, N - i);
     const Var xi = t.rows(flat_x, i, n), logits = t.temp({n, wide});
-    record_gemm(t, logits, {}, xi, tiles, {}, {}, {.tb = true});
+    record_gemm(t, {.c = logits, .a = xi, .b = tiles, .spec = {.tb = true}});
     const Var dlogits = t.rows(logits, 0, n);
     const auto launch = [loss_spec](auto* f, Stream& s, In in, Out out) {
       f(s, {.nll = out[0], .logits = in[0], .targets = in[1], .scalars = in[2], .spec = loss_spec});
@@ -96,10 +99,13 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
            {logits, t.rows(flat_targets, i, n), scalars(t)}, {t.rows(nll, i, n), dlogits});
     if (grad_w) {
       const auto [dw, prior] = t.grad_sink(w);
-      record_gemm(t, t.whole_tiles(dw), {}, dlogits, xi, {}, prior ? t.whole_tiles(prior) : Var{},
-                  {.ta = true});
+      record_gemm(t, {.c = t.whole_tiles(dw),
+                      .a = dlogits,
+                      .b = xi,
+                      .prior = prior ? t.whole_tiles(prior) : Var{},
+                      .spec = {.ta = true}});
     }
-    if (grad_x) record_gemm(t, t.rows(flat_dx, i, n), {}, dlogits, tiles, {}, {}, {});
+    if (grad_x) record_gemm(t, {.c = t.rows(flat_dx, i, n), .a = dlogits, .b = tiles});
   }
   if (grad_x) t.add_grad(x, dx);
 

@@ -10,8 +10,18 @@ inline Shape with_cols(Shape s, int64_t cols) {
   return s;
 }
 
-// c = alpha * op(a) op(b) .. + prior, as Kernels::gemm says. No gradient.
-void record_gemm(Tape&, Var c, Var aux, Var a, Var b, Var bias, Var prior, const GemmSpec&);
+// The values that a recorded product reads and writes, as GemmArgs documents them.
+struct GemmVars {
+  Var c;
+  Var aux = {};
+  Var a;
+  Var b;
+  Var bias = {};
+  Var prior = {};
+  GemmSpec spec = {};
+};
+// c = alpha * op(a) op(b) .. + prior. No gradient.
+void record_gemm(Tape&, const GemmVars&);
 
 // The gradient of a vector added to every row of what dy is the gradient of.
 void record_column_sum(Tape&, Var param, Var dy, float scale);

@@ -23,7 +23,7 @@ double measure_gemm(Backend& backend, DType d, const GemmShape& s, int repeats) 
   const Var a = t.param("a", {s.ta ? s.k : s.m, s.ta ? s.m : s.k}, Init::uniform(1), Group::matrix);
   const Var b = t.param("b", {s.tb ? s.n : s.k, s.tb ? s.k : s.n}, Init::uniform(1), Group::matrix);
   const Var c = t.result("c", {s.m, s.n}, d);
-  record_gemm(t, c, {}, a, b, {}, {}, {.ta = s.ta, .tb = s.tb});
+  record_gemm(t, {.c = c, .a = a, .b = b, .spec = {.ta = s.ta, .tb = s.tb}});
   ParamStore store(backend, t.params, d);
   fill_random(backend, store.flat(Part::weight));
   Memory memory(backend, &store);

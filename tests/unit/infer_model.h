@@ -73,8 +73,10 @@ struct TinyModel {
     t.trains = std::ranges::all_of(params.specs(), &ParamSpec::plain);
     const Var hidden = decoder(t, config, declare_inputs(t, 1, T, false), {});
     const Var out = t.result("logits", {T, config.vocab}, DType::f32);
-    record_gemm(t, out, {}, t.view(hidden, {T, config.dim}), head_weight(t, config), {}, {},
-                {.tb = true});
+    record_gemm(t, {.c = out,
+                    .a = t.view(hidden, {T, config.dim}),
+                    .b = head_weight(t, config),
+                    .spec = {.tb = true}});
     Exec exec(std::move(t), memory);
     std::vector<int32_t> positions(tokens.size());
     for (size_t i = 0; i < positions.size(); ++i) positions[i] = int32_t(i);
