@@ -1,7 +1,7 @@
 // Flash attention backward for Hopper: the pass over dY and Y before the main kernel, and launches.
 #include <algorithm>
 
-#include "cuda/attention/attention.h"
+#include "cuda/attention/documents.cuh"
 #include "cuda/attention/hopper/flash_hopper_bwd_kernel.cuh"
 
 namespace hearth::cuda {
@@ -86,13 +86,8 @@ __global__ void __launch_bounds__(1024)
   first += b * p.q_tiles;
   last += b * p.k_tiles;
   for (int tile = threadIdx.x / 32; tile < tiles; tile += 32) {
-    int2 range{INT_MAX, INT_MIN};
-    for (int t = tile * S::M + threadIdx.x % 32; t < min(p.T, tile * S::M + S::M); t += 32) {
-      const int document = p.documents[int64_t(b) * p.T + t];
-      range = {min(range.x, document), max(range.y, document)};
-    }
-    range.x = __reduce_min_sync(0xffffffff, range.x);
-    range.y = __reduce_max_sync(0xffffffff, range.y);
+    const int2 range =
+        document_range(p.documents + int64_t(b) * p.T, tile * S::M, min(p.T, tile * S::M + S::M));
     if (threadIdx.x % 32 == 0) ranges[tile] = range;
   }
   __syncthreads();

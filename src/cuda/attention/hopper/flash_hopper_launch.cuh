@@ -13,9 +13,6 @@ void flash_hopper_f16(const AttnCall&, CudaStream&);
 
 namespace flash_fwd {
 
-// (B, blocks of 64 tokens): the smallest and the largest document of each, in the stream's scratch.
-const int2* document_ranges(const AttnCall&, CudaStream&);
-
 template <class T, class S>
 void launch(const AttnCall& a, CudaStream& stream) {
   using L = Layout<S>;
@@ -41,7 +38,12 @@ void launch(const AttnCall& a, CudaStream& stream) {
   const int64_t kv = int64_t(a.T) * a.D * 4 * a.G / a.H;
   p.section =
       int(std::clamp<int64_t>(stream.card.l2_bytes / 3 / std::max<int64_t>(kv, 1), 1, p.heads));
-  if (S::documents && a.documents) p.ranges = document_ranges(a, stream);
+  if (S::documents && a.documents) {
+    const int64_t bytes = int64_t(a.B) * document_blocks(a.T) * int64_t(sizeof(int2));
+    auto* ranges = static_cast<int2*>(stream.scratch(bytes));
+    find_document_ranges(ranges, a, stream);
+    p.ranges = ranges;
+  }
   const auto kernel = flash_hopper_kernel<T, S>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, L::bytes),
         "giving flash_hopper its shared memory");

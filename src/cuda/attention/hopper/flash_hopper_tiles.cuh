@@ -4,6 +4,7 @@
 
 #include <climits>
 
+#include "cuda/attention/documents.cuh"
 #include "cuda/device/hopper.cuh"
 
 namespace hearth::cuda::flash_fwd {
@@ -27,7 +28,7 @@ struct Params {
   CUtensorMap q, kv, y;
   float* lse;                // (B, H, T)
   const int32_t* documents;  // (B, T)
-  const int2* ranges;        // (B, range_blocks): smallest and largest document of 64 tokens
+  const int2* ranges;        // (B, document_blocks(T)): as find_document_ranges fills it
   const float* slopes;       // (H)
   int T, H, G;
   int tiles;      // of query rows in a sequence
@@ -39,7 +40,6 @@ struct Params {
   float softcap;  // 0: off
 };
 
-constexpr int range_rows = 64;
 constexpr float log2e = 1.4426950408889634f;
 constexpr float ln2 = 0.6931471805599453f;
 constexpr float hidden = -__builtin_huge_valf();
@@ -101,9 +101,10 @@ struct Item {
   }
   // Smallest and largest document of `rows` tokens.
   __device__ int2 span(const Params& p, int first, int rows) const {
-    const int blocks = (p.T + range_rows - 1) / range_rows;
+    const int blocks = document_blocks(p.T);
     int2 range{INT_MAX, INT_MIN};
-    for (int i = max(0, first / range_rows); i < min(blocks, (first + rows) / range_rows); ++i) {
+    const int end = min(blocks, (first + rows) / document_block);
+    for (int i = max(0, first / document_block); i < end; ++i) {
       const int2 r = __ldg(p.ranges + b * blocks + i);
       range = {min(range.x, r.x), max(range.y, r.y)};
     }

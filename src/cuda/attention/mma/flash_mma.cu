@@ -3,24 +3,14 @@
 
 #include <climits>
 
+#include "cuda/attention/documents.cuh"
 #include "cuda/attention/mma/flash_mma_score.cuh"
 #include "cuda/device/mma.cuh"
 
 namespace hearth::cuda {
 namespace {
 
-// ranges (B, blocks): least and greatest document of a block of tokens. One warp each.
-__global__ void document_ranges(int2* ranges, const int32_t* documents, int T, int blocks) {
-  const int lane = int(threadIdx.x), block = int(blockIdx.x) % blocks;
-  const int64_t b = int(blockIdx.x) / blocks;
-  int least = INT_MAX, most = INT_MIN;
-  for (int i = lane; i < flash_block && block * flash_block + i < T; i += 32) {
-    const int d = documents[b * T + block * flash_block + i];
-    least = min(least, d), most = max(most, d);
-  }
-  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
-  if (lane == 0) ranges[blockIdx.x] = {least, most};
-}
+static_assert(flash_block == document_block);
 
 // first (B, blocks): the first block of keys whose documents a block of queries may see.
 __global__ void first_blocks(int32_t* first, const int2* ranges, int count, int blocks) {
@@ -61,12 +51,11 @@ __global__ void row_sums(float2* rows, const T* dy, const T* y, const float* lse
   }
 }
 
-void find_first_blocks(int32_t* first, int2* ranges, const int32_t* documents, int B, int T,
-                       CudaStream& stream) {
-  const int blocks = flash_blocks(T);
-  document_ranges<<<unsigned(B * blocks), 32, 0, stream.handle>>>(ranges, documents, T, blocks);
-  first_blocks<<<unsigned((B * blocks + 127) / 128), 128, 0, stream.handle>>>(first, ranges,
-                                                                              B * blocks, blocks);
+void find_first_blocks(int32_t* first, int2* ranges, const AttnCall& c, CudaStream& stream) {
+  const int blocks = flash_blocks(c.T), count = c.B * blocks;
+  find_document_ranges(ranges, c, stream);
+  first_blocks<<<unsigned((count + 127) / 128), 128, 0, stream.handle>>>(first, ranges, count,
+                                                                         blocks);
   check_launch("first_blocks");
 }
 
@@ -148,8 +137,7 @@ void flash_mma(const AttnCall& c, CudaStream& stream) {
     const int64_t first_at = pieces.take(blocks * 4), ranges_at = pieces.take(blocks * 8);
     char* memory = static_cast<char*>(stream.scratch(pieces.bytes));
     int32_t* first = reinterpret_cast<int32_t*>(memory + first_at);
-    find_first_blocks(first, reinterpret_cast<int2*>(memory + ranges_at), c.documents, c.B, c.T,
-                      stream);
+    find_first_blocks(first, reinterpret_cast<int2*>(memory + ranges_at), c, stream);
     a.first = first;
   }
   flash_mma_any(a, stream);
@@ -174,9 +162,7 @@ void flash_mma_bwd(const AttnCall& c, CudaStream& stream) {
     launch_row_sums<__nv_bfloat16>(rows, c, stream);
   else
     launch_row_sums<__half>(rows, c, stream);
-  if (first)
-    find_first_blocks(first, reinterpret_cast<int2*>(memory + ranges_at), c.documents, c.B, c.T,
-                      stream);
+  if (first) find_first_blocks(first, reinterpret_cast<int2*>(memory + ranges_at), c, stream);
   const FlashBackward a{.qkv = c.qkv,
                         .dy = c.dy,
                         .dqkv = c.dqkv,
