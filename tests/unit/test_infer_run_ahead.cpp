@@ -16,11 +16,11 @@ namespace {
 using Tokens = std::vector<int32_t>;
 
 // The likeliest token of each row, or one by the row's bits.
-void draw_rows(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor controls, int64_t vocab,
-               int64_t) {
+void draw_rows(Stream&, const SampleArgs& args) {
+  const Tensor& logits = args.logits;
   for (int64_t row = 0; row < logits.rows(); ++row) {
-    const SampleControls& c = controls.as<const SampleControls>()[row];
-    const std::span x(logits.as<const float>() + row * logits.cols(), size_t(vocab));
+    const SampleControls& c = args.controls.as<const SampleControls>()[row];
+    const std::span x(logits.as<const float>() + row * logits.cols(), size_t(args.drawable));
     const auto best = std::ranges::max_element(x);
     const auto weight = [&](float v, double temperature) {
       return std::exp((double(v) - double(*best)) / temperature);
@@ -35,8 +35,9 @@ void draw_rows(Stream&, Tensor drawn, Tensor tokens, Tensor logits, Tensor contr
         if ((passed += weight(x[token], double(c.temperature))) > u * tempered) break;
     }
     const auto log = [&](float v) { return float(double(v) - double(*best) - std::log(sum)); };
-    drawn.as<Drawn>()[row] = {int32_t(token), log(x[token]), int32_t(best - x.begin()), log(*best)};
-    tokens.as<int32_t>()[row] = int32_t(token);
+    args.drawn.as<Drawn>()[row] = {int32_t(token), log(x[token]), int32_t(best - x.begin()),
+                                   log(*best)};
+    args.tokens.as<int32_t>()[row] = int32_t(token);
   }
 }
 

@@ -22,12 +22,13 @@ namespace {
 int losses_made = 0;  // calls of mean_loss so far
 int first_bad = 0, bad_count = 0;
 float bad_loss = 0;
-void (*true_mean_loss)(Stream&, Tensor, Tensor, Tensor, bool) = nullptr;
+void (*true_mean_loss)(Stream&, const MeanLossArgs&) = nullptr;
 
-void poisoned_mean_loss(Stream& s, Tensor loss, Tensor nll, Tensor scalars, bool add) {
-  true_mean_loss(s, loss, nll, scalars, add);
+void poisoned_mean_loss(Stream& s, const MeanLossArgs& args) {
+  true_mean_loss(s, args);
   ++losses_made;
-  if (losses_made >= first_bad && losses_made < first_bad + bad_count) *loss.as<float>() = bad_loss;
+  if (losses_made >= first_bad && losses_made < first_bad + bad_count)
+    *args.loss.as<float>() = bad_loss;
 }
 
 // The CPU, but some losses are bad.
