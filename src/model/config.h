@@ -89,49 +89,55 @@ struct ModelConfig {
 
   template <class V>
   void visit(V&& v) {
-    v("vocab", vocab, "entries of the vocabulary");
-    v("context", context, "longest sequence the model is made for");
-    v("layers", layers, "blocks");
+    v("vocab", vocab, "vocabulary size");
+    v("context", context, "maximum sequence length");
+    v("layers", layers, "number of transformer blocks");
     v("dim", dim, "width of the residual stream");
     v("heads", heads, "query heads");
-    v("kv_heads", kv_heads, "key and value heads; 0: as many as query heads, 1: MQA");
+    v("kv_heads", kv_heads, "key and value heads; 0: same as heads, 1: MQA");
     v("head_dim", head_dim, "width of a head; 0: dim / heads");
     v("hidden", hidden, "width of the MLP; 0: 4 dim, or 8 dim / 3 rounded up to 256 for a GLU");
-    v("position", position, "learned, rope, alibi or none");
-    v("rope_theta", rope_theta, "base of the rope frequencies");
-    v("rotary", rotary, "fraction of each head that rope turns");
-    v("rope_pairs", rope_pairs, "half: dims i and i + n/2 turn together; interleaved: 2i and 2i+1");
-    v("rope_reverse", rope_reverse, "turn by minus the angle");
-    v("rope_scaling", rope_scaling, "none, linear, yarn or llama3: for contexts beyond training");
-    v("rope_factor", rope_factor, "how many times longer the context becomes");
+    v("position", position, "position encoding: learned, rope, alibi or none");
+    v("rope_theta", rope_theta, "RoPE base frequency");
+    v("rotary", rotary, "fraction of each head that RoPE rotates");
+    v("rope_pairs", rope_pairs,
+      "dims that RoPE rotates together: half (i and i + n/2) or interleaved (2i and 2i+1)");
+    v("rope_reverse", rope_reverse, "rotate by the negative angle");
+    v("rope_scaling", rope_scaling,
+      "RoPE scaling beyond the trained context: none, linear, yarn or llama3");
+    v("rope_factor", rope_factor, "context length divided by the trained context length");
     v("rope_low", rope_low, "llama3: low frequency factor; yarn: slow beta");
     v("rope_high", rope_high, "llama3: high frequency factor; yarn: fast beta");
-    v("rope_context", rope_context, "context before scaling");
-    v("norm", norm, "layer or rms");
+    v("rope_context", rope_context, "context length before RoPE scaling");
+    v("norm", norm, "normalisation: layer or rms");
     v("norm_gain", norm_gain, "norms have a gain");
     v("norm_bias", norm_bias, "norms have a bias");
-    v("norm_eps", norm_eps, "added to the variance");
-    v("norm_place", norm_place, "pre, post or sandwich");
-    v("final_norm", final_norm, "norm before the head");
-    v("qkv_bias", qkv_bias, "bias of the qkv projection");
-    v("out_bias", out_bias, "bias of the attention output projection");
-    v("mlp_bias", mlp_bias, "biases of the MLP");
-    v("qk_norm", qk_norm, "none, before_rope or after_rope: RMS norm of each q and k head");
-    v("qk_norm_gain", qk_norm_gain, "that norm has a gain");
-    v("window", window, "sliding window in tokens, itself included; 0: none");
-    v("window_pattern", window_pattern, "S: windowed, L: full; repeated over the layers");
-    v("attention_softcap", attention_softcap, "cap of attention scores; 0: none");
-    v("output_gate", output_gate, "none, elementwise or per_head: sigmoid gate after attention");
-    v("act", act, "gelu_tanh, gelu_erf, relu2, swiglu, geglu or reglu");
-    v("tied", tied, "the head is the token embedding");
-    v("logit_softcap", logit_softcap, "cap of the logits; 0: none");
-    v("attention_scale", attention_scale, "factor of the attention branch where it joins");
+    v("norm_eps", norm_eps, "epsilon added to the variance in norms");
+    v("norm_place", norm_place, "position of the norms in a block: pre, post or sandwich");
+    v("final_norm", final_norm, "apply a norm before the output head");
+    v("qkv_bias", qkv_bias, "bias in the qkv projection");
+    v("out_bias", out_bias, "bias in the attention output projection");
+    v("mlp_bias", mlp_bias, "biases in the MLP");
+    v("qk_norm", qk_norm, "RMS norm of each q and k head: none, before_rope or after_rope");
+    v("qk_norm_gain", qk_norm_gain, "the q and k norm has a gain");
+    v("window", window, "sliding attention window in tokens, the current one included; 0: none");
+    v("window_pattern", window_pattern,
+      "attention of the layers, repeated: S (sliding window) or L (full)");
+    v("attention_softcap", attention_softcap, "soft cap of the attention scores; 0: none");
+    v("output_gate", output_gate,
+      "sigmoid gate on the attention output: none, elementwise or per_head");
+    v("act", act, "MLP activation: gelu_tanh, gelu_erf, relu2, swiglu, geglu or reglu");
+    v("tied", tied, "the output head shares the token embedding");
+    v("logit_softcap", logit_softcap, "soft cap of the logits; 0: none");
+    v("attention_scale", attention_scale,
+      "factor on the attention branch where it is added to the residual stream");
     v("dropout_embed", dropout_embed, "dropout after the embedding");
-    v("dropout_attention", dropout_attention, "dropout of attention probabilities");
-    v("dropout_residual", dropout_residual, "dropout of what joins the residual stream");
-    v("dropout_mlp", dropout_mlp, "dropout of the MLP's hidden layer");
-    v("init", init, "normal or fan_in");
-    v("init_std", init_std, "deviation of the normal initialisation");
+    v("dropout_attention", dropout_attention, "dropout on the attention probabilities");
+    v("dropout_residual", dropout_residual,
+      "dropout on each branch before it is added to the residual stream");
+    v("dropout_mlp", dropout_mlp, "dropout on the MLP's hidden layer");
+    v("init", init, "weight initialisation: normal or fan_in");
+    v("init_std", init_std, "standard deviation of the normal initialisation");
   }
 
   // Fills what is derived and checks that the numbers fit together.

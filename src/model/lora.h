@@ -54,8 +54,9 @@ struct LoraConfig {
 
   template <class V>
   void visit(V&& v) {
-    v("lora", lora, "train adapters only: rank[,alpha[,dropout]]; alpha is 2 rank without");
-    v("lora_targets", lora_targets, "modules with adapters, as q_proj,v_proj, or all-linear");
+    v("lora", lora, "train only LoRA adapters: rank[,alpha[,dropout]]; alpha defaults to 2 rank");
+    v("lora_targets", lora_targets,
+      "modules that get adapters: names such as q_proj,v_proj, or all-linear");
   }
   LoraSpec spec() const;  // rank 0 when `lora` is empty
 };

@@ -17,16 +17,16 @@ struct UpdateSpec;  // its hyperparameters
 enum class OptimizerKind : uint8_t { adamw, adamw_bf16, lion };
 
 inline constexpr const char* optimizer_help =
-    "adamw: fp32 moments, 8 bytes a parameter; adamw_bf16: bf16 moments, rounded to nearest even, "
-    "4 bytes (a moment whose beta is above 0.98 stays fp32); lion: the sign of one fp32 momentum, "
-    "4 bytes; takes an --lr 3 to 10 times smaller than AdamW's and a --weight-decay as many times "
-    "larger";
+    "adamw: fp32 moments, 8 bytes per parameter; adamw_bf16: bf16 moments, rounded to nearest "
+    "even, 4 bytes (a moment whose beta is above 0.98 stays fp32); lion: sign of one fp32 "
+    "momentum, 4 bytes; lion needs an --lr 3 to 10 times smaller than AdamW's and a --weight-decay "
+    "larger by the same factor";
 
 inline constexpr const char* beta1_help =
-    "AdamW: decay rate of the first moment; Lion: weight of the momentum in the step, 0.9 if not "
-    "given";
+    "AdamW: decay rate of the first moment; Lion: weight of the momentum in the update, default "
+    "0.9";
 inline constexpr const char* beta2_help =
-    "AdamW: decay rate of the second moment; Lion: of the momentum, 0.99 if not given";
+    "AdamW: decay rate of the second moment; Lion: decay rate of the momentum, default 0.99";
 
 std::vector<Optimizer> adamw(const UpdateSpec&);
 std::vector<Optimizer> adamw_bf16(const UpdateSpec&);

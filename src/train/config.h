@@ -37,7 +37,7 @@ inline DType to_dtype(TrainDType d) {
 struct RunHelp {
   const char* steps = "optimizer steps";
   const char* eval_every = "steps between validations; 0: only at the end";
-  const char* seed = "seed of initialisation, shuffling and dropout";
+  const char* seed = "random seed for initialisation, shuffling and dropout";
 };
 
 // The settings of every command that trains: a config of a task inherits them.
@@ -63,28 +63,34 @@ struct RunConfig {
   template <class V>
   void visit_run(V&& v, const RunHelp& help = {}) {
     v("steps", steps, help.steps);
-    v("dtype", dtype, "auto, fp32, bf16 or, on a card, tf32 and fp16; master weights are fp32");
+    v("dtype", dtype,
+      "compute type: auto, fp32 or bf16; on a GPU also tf32 or fp16; master weights stay fp32");
     v("seed", seed, help.seed);
     v("optimizer", optimizer, optimizer_help);
     v("lr", lr, "peak learning rate");
-    v("schedule", schedule, "constant, cosine, linear, wsd (linear decay) or wsd_sqrt");
-    v("warmup", warmup, "steps of linear warmup");
-    v("decay_steps", decay_steps, "steps of the decay at the end of wsd, which needs some");
-    v("lr_floor", lr_floor, "fraction of the peak that cosine and linear end at");
+    v("schedule", schedule,
+      "learning-rate schedule: constant, cosine, linear, wsd (linear decay) or wsd_sqrt");
+    v("warmup", warmup, "linear warmup steps");
+    v("decay_steps", decay_steps, "wsd and wsd_sqrt: length of the final decay in steps; required");
+    v("lr_floor", lr_floor, "cosine and linear: final learning rate as a fraction of the peak");
     v("beta1", beta1, beta1_help);
     v("beta2", beta2, beta2_help);
-    v("adam_eps", adam_eps, "AdamW: added to the root of the second moment");
-    v("weight_decay", weight_decay, "weight decay of matrices");
+    v("adam_eps", adam_eps, "AdamW epsilon, added to the root of the second moment");
+    v("weight_decay", weight_decay, "weight decay of the weight matrices");
     v("decay_all", decay_all, "apply weight decay to norms, biases and embeddings too");
-    v("clip", clip, "largest gradient norm; 0: no clipping");
+    v("clip", clip, "maximum gradient norm; larger gradients are scaled down; 0: no clipping");
     v("spike_z", spike_z,
-      "skip a step whose loss is this many standard deviations above the last 128; 0: off");
-    v("recompute", recompute, "none, light (norms, activations) or block");
+      "skip a step whose loss is this many standard deviations above the last 128 losses; 0: off");
+    v("recompute", recompute,
+      "gradient checkpointing: none, light (recompute norms and activation functions) or block "
+      "(recompute whole blocks)");
     v("offload", offload,
-      "keep optimizer state and master weights in host memory, to save the card's");
+      "keep optimizer state and master weights in host memory to save GPU memory");
     v("eval_every", eval_every, help.eval_every);
     v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
-    v("keep", keep, "checkpoints to keep beside the best and the one that bad steps go back to");
+    v("keep", keep,
+      "number of checkpoints to keep, besides the best one and the one that bad steps roll back "
+      "to");
   }
 
   ScheduleSpec schedule_spec(int64_t total) const {
@@ -128,29 +134,33 @@ struct TrainConfig : RunConfig {
     v("model", model,
       "model to continue pretraining: a run, a checkpoint, a Hugging Face folder or a .gguf");
     v("data", data,
-      "token files to train on; patterns, also mixed by weight: a*.bin:0.7,b*.bin:0.3");
+      "token files to train on: paths or globs, optionally weighted: a*.bin:0.7,b*.bin:0.3");
     v("val", val, "token files to validate on");
     v("tokenizer", tokenizer,
-      "tokenizer to save beside the weights and to sample with; sets --vocab");
-    v("batch", batch, "sequences in a micro-batch; 0: the most that fit, up to tokens_per_step");
-    v("seq", seq, "tokens in a sequence; 0: the model's context; may change: 0:256,1000:1024");
+      "tokenizer to store with the checkpoints and to sample with; sets --vocab");
+    v("batch", batch,
+      "sequences per micro-batch; 0: as many as fit in memory, up to tokens_per_step");
+    v("seq", seq,
+      "tokens per sequence; 0: the model's context; or a schedule of STEP:TOKENS: 0:256,1000:1024");
     v("tokens_per_step", tokens_per_step,
-      "tokens in an optimizer step; 0: one micro-batch; may change: 0:65536,1000:131072");
+      "tokens per optimizer step; 0: one micro-batch; or a schedule: 0:65536,1000:131072");
     visit_run(v);
-    v("order", order, "read the files in sequential or shuffled order");
-    v("document_mask", document_mask, "no attention across documents; positions restart");
-    v("document_start", document_start, "token that opens a document; -1: the tokenizer's eos");
-    v("workers", workers, "loader threads");
-    v("prefetch", prefetch, "batches to prepare ahead");
+    v("order", order, "order of the training data: sequential or shuffled");
+    v("document_mask", document_mask,
+      "mask attention across documents and restart positions at each document");
+    v("document_start", document_start,
+      "id of the token that starts a document; -1: the tokenizer's eos");
+    v("workers", workers, "data loader threads");
+    v("prefetch", prefetch, "batches to prefetch");
     v("eval_tokens", eval_tokens,
-      "validation tokens, from the start of the files; 0: as many as 20 steps take time for, at "
-      "most 2^20");
+      "validation tokens, taken from the start of the files; 0: as many as take the time of 20 "
+      "steps, at most 2^20");
     v("eval_documents", eval_documents,
-      "validate on documents from their start; only one longer than seq is cut");
-    v("target_loss", target_loss, "stop when the validation loss is no higher; 0: never");
-    v("sample_every", sample_every, "steps between samples; 0: none");
-    v("sample_tokens", sample_tokens, "tokens of a sample");
-    v("sample_prompt", sample_prompt, "text that a sample continues");
+      "validate on separate documents; only documents longer than seq are cut");
+    v("target_loss", target_loss, "stop when the validation loss reaches this value; 0: never");
+    v("sample_every", sample_every, "steps between text samples; 0: none");
+    v("sample_tokens", sample_tokens, "tokens per sample");
+    v("sample_prompt", sample_prompt, "prompt of the samples");
   }
 
   // Names the flag of the first value that no run can use; what depends on files or on the model

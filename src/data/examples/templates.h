@@ -18,8 +18,8 @@ inline std::span<const std::string_view> names_of(ChatForm) {
   return names;
 }
 constexpr const char* chat_form_help =
-    "template of conversations and instructions: own (the model's, ChatML where it has none), "
-    "chatml or alpaca; checkpoints carry it";
+    "chat template of conversations and instructions: own (the model's, or ChatML if it has none), "
+    "chatml or alpaca; checkpoints store it";
 
 struct RunTemplate {
   nlohmann::ordered_json source;  // a text, or several as tokenizer_config.json lists them

@@ -32,25 +32,27 @@ struct AlignConfig : RunConfig {
   // `data_help` says what rows the method takes.
   template <class V>
   void visit(V&& v, const char* data_help) {
-    v("model", model, "folder or file of the model to start from");
+    v("model", model, "model folder or file to start from");
     v("data", data, data_help);
-    v("val", val, "files of the same kind to validate on");
-    v("holdout", holdout, "share of the data kept from training, to validate on");
-    v("max_length", max_length, "tokens of an example; the rest is cut off; 0: 1024 at most");
+    v("val", val, "validation files in the same format");
+    v("holdout", holdout, "fraction of the data to hold out for validation");
+    v("max_length", max_length,
+      "maximum tokens per example, longer ones are truncated; 0: the model's context, at most "
+      "1024");
     v("batch", batch,
-      "examples, packed rows or pairs in a micro-batch; 0: steps of 8 times accumulate, in the "
+      "examples, packed rows or pairs per micro-batch; 0: steps of 8 times accumulate, in the "
       "largest micro-batches that fit");
-    v("accumulate", accumulate, "micro-batches in an optimizer step");
+    v("accumulate", accumulate, "micro-batches per optimizer step");
     v("epochs", epochs, "passes over the data");
-    visit_run(v, {.steps = "optimizer steps; 0: as many as the epochs have",
-                  .eval_every = "steps between validations; 0: at the start and the end",
-                  .seed = "seed of shuffling, the held-out share and dropout"});
-    v("target_loss", target_loss, "stop when the validation loss is no higher; 0: never");
+    visit_run(v, {.steps = "optimizer steps; 0: as many as the epochs need",
+                  .eval_every = "steps between validations; 0: only at the start and the end",
+                  .seed = "random seed for shuffling, the held-out split and dropout"});
+    v("target_loss", target_loss, "stop when the validation loss reaches this value; 0: never");
     v("chat_template", chat_template, chat_form_help);
     v("clock", clock,
-      "seconds since 1970 that chat templates take the date from; 0: the time the run begins");
+      "date for chat templates, in seconds since 1970; 0: the time when the run starts");
     v("special_tokens", special_tokens,
-      "read special tokens spelled in prompts, completions or texts as tokens, not characters");
+      "parse special tokens spelled in prompts, completions or texts as tokens, not as characters");
     lora.visit(v);
   }
 };
@@ -66,8 +68,9 @@ struct SftConfig : AlignConfig {
 
   template <class V>
   void visit(V&& v) {
-    AlignConfig::visit(v, "JSONL, a JSON list, Parquet or text to train on; patterns");
-    v("packing", packing, "bfd: whole examples into rows of max_length, best fit; or none");
+    AlignConfig::visit(v, "training data: JSONL, a JSON list, Parquet or text; globs allowed");
+    v("packing", packing,
+      "bfd: pack whole examples into rows of max_length by best-fit decreasing; none: no packing");
   }
 };
 
@@ -92,11 +95,14 @@ struct DpoConfig : AlignConfig {
 
   template <class V>
   void visit(V&& v) {
-    AlignConfig::visit(v, "JSONL or a JSON list of prompts with two answers each; patterns");
-    v("loss", loss, "sigmoid, hinge, ipo, cdpo, robust or sigmoid_norm");
+    AlignConfig::visit(v,
+                       "preference pairs: JSONL or a JSON list, each row a prompt with a chosen "
+                       "and a rejected answer; globs allowed");
+    v("loss", loss, "DPO loss: sigmoid, hinge, ipo, cdpo, robust or sigmoid_norm");
     v("beta", beta, "weight of the KL penalty toward the reference model");
-    v("label_smoothing", label_smoothing, "share of labels taken for wrong: cdpo, robust");
-    v("reference", reference, "cached: its log-probabilities once, in a file; or live");
+    v("label_smoothing", label_smoothing, "cdpo and robust: assumed fraction of swapped labels");
+    v("reference", reference,
+      "reference log-probabilities: cached (computed once, kept in a file) or live");
   }
 };
 

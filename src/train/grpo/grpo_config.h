@@ -54,66 +54,73 @@ struct GrpoConfig : RunConfig {
 
   template <class V>
   void visit(V&& v) {
-    v("model", model, "run, checkpoint or Hugging Face folder to begin from");
-    v("data", data, "JSON lines of prompts, with answers where a reward wants them");
-    v("eval_data", eval_data, "the same, held out: greedy completions of them are scored");
-    v("prompt_form", prompt_form, "text around each prompt, which goes where {} stands");
+    v("model", model, "run, checkpoint or Hugging Face folder to start from");
+    v("data", data, "prompts as JSON lines, with answers if a reward needs them");
+    v("eval_data", eval_data, "held-out prompts in the same format; scored on greedy completions");
+    v("prompt_form", prompt_form, "template of each prompt; {} marks where the prompt goes");
     v("curriculum", curriculum,
-      "name of a number in every row, such as rating: the first pass over the prompts goes from "
-      "the "
-      "lowest number to the highest, later passes are in random order");
-    v("chat", chat, "each prompt is a user's message, in the template of --chat-template");
+      "numeric field of every row, such as rating: the first pass over the prompts goes from the "
+      "lowest value to the highest, later passes are shuffled");
+    v("chat", chat, "treat each prompt as a user message and apply --chat-template");
     v("chat_template", chat_template, chat_form_help);
     v("clock", clock,
-      "seconds since 1970 that chat templates take the date from; 0: those when the run begins");
-    visit_run(v, {.steps = "steps of rollouts, rewards and updates; 0: only an evaluation",
+      "date for chat templates, in seconds since 1970; 0: the time when the run starts");
+    visit_run(v, {.steps = "steps of rollout, reward and update; 0: only evaluate",
                   .eval_every = "steps between evaluations; 0: only at the end",
-                  .seed = "seed of the order of prompts and of sampling"});
+                  .seed = "random seed for the order of prompts and for sampling"});
     v("reward", reward,
-      "exact, numeric, near[:0.001], regex:P, length:N, chess, program:COMMAND; each may end in "
-      "@weight; repeat the flag to add up several");
-    v("stop", stop, "strings that end a completion, beside the end of text");
-    v("reward_workers", reward_workers, "threads that score, and processes of each program");
-    v("reward_timeout", reward_timeout, "seconds a program has for an answer");
+      "exact, numeric, near[:0.001], regex:P, length:N, chess or program:COMMAND, optionally "
+      "followed "
+      "by @weight; repeat the flag to sum several rewards");
+    v("stop", stop, "strings that end a completion, in addition to the end-of-text token");
+    v("reward_workers", reward_workers, "scoring threads, and processes per reward program");
+    v("reward_timeout", reward_timeout, "seconds a reward program may take for an answer");
     v("reward_start", reward_start,
-      "and for its first answer after it was started, if that is more");
+      "seconds a newly started reward program may take for its first answer, if larger");
     v("reward_failures", reward_failures,
-      "completions a reward may leave unscored before the run ends; -1: any number");
-    v("stockfish", stockfish, "path, auto or none: labels chess prompts that have no truth");
+      "completions that a reward may fail to score before the run stops; -1: no limit");
+    v("stockfish", stockfish,
+      "path, auto or none: Stockfish labels chess prompts that have no reference answer");
     v("stockfish_nodes", stockfish_nodes, "Stockfish nodes per position");
-    v("prompts", prompts, "prompts a step");
-    v("group", group, "completions of each prompt");
-    v("max_completion", max_completion, "tokens of a completion at most");
-    v("temperature", temperature, "sampling temperature; log-probabilities use it too");
-    v("scale", scale, "group, batch or none: whose deviation divides advantages");
+    v("prompts", prompts, "prompts per step");
+    v("group", group, "completions per prompt");
+    v("max_completion", max_completion, "maximum tokens per completion");
+    v("temperature", temperature,
+      "sampling temperature; also applied to the log-probabilities in training");
+    v("scale", scale, "standard deviation that divides the advantages: group, batch or none");
     v("baseline", baseline,
-      "mean, median, ema or leave_one_out: what rewards are measured against");
+      "value subtracted from the rewards: mean, median, ema or leave_one_out");
     v("ema_decay", ema_decay, "decay rate of the moving-average baseline");
-    v("reduction", reduction, "grpo, bnpo, dr_grpo or dapo: how token terms become a loss");
-    v("ratio", ratio, "token, or sequence (GSPO)");
-    v("epsilon", epsilon, "ratios are clipped below 1 - epsilon");
-    v("epsilon_high", epsilon_high,
-      "ratios are clipped above 1 + epsilon_high; 0: the same as epsilon");
+    v("reduction", reduction,
+      "how per-token terms are averaged into the loss: grpo, bnpo, dr_grpo or dapo");
+    v("ratio", ratio, "importance ratio per token, or per sequence (GSPO)");
+    v("epsilon", epsilon, "clip ratios below 1 - epsilon");
+    v("epsilon_high", epsilon_high, "clip ratios above 1 + epsilon_high; 0: same as epsilon");
     v("beta", beta, "weight of the KL penalty toward the reference model; 0: no reference model");
     v("kl_target", kl_target, "adapt beta so that the KL approaches this value; 0: fixed beta");
-    v("kl", kl, "k1, k2 or k3");
+    v("kl", kl, "estimator of the KL divergence: k1, k2 or k3");
     v("importance_cap", importance_cap,
-      "correct for the sampler by importance up to this; 0: the sampler's numbers are the old "
-      "ones");
+      "correct for the gap between sampler and trainer by importance weights up to this value; 0: "
+      "use the sampler's log-probabilities as the old policy's");
     v("batch_invariant", batch_invariant,
-      "of bf16 on a card, sample and train by kernels that give a token the same bits in any "
-      "batch: the log-probabilities of both are equal");
+      "bf16 on a GPU: sample and train with batch-invariant kernels, so that both compute equal "
+      "log-probabilities");
     v("mu", mu, "passes over the rollouts of a step");
-    v("mini_batches", mini_batches, "updates in a pass");
+    v("mini_batches", mini_batches, "optimizer updates per pass");
     v("train_equal", train_equal,
-      "also run completions whose advantage is 0 through the model: no gradient, whole statistics");
+      "also run completions with zero advantage through the model, for complete statistics; they "
+      "add no gradient");
     v("micro_tokens", micro_tokens,
-      "tokens through the model at a time in training; 0: the most that fit");
-    v("rollout_batch", rollout_batch, "sequences decoded at a time; 0: all, up to 512");
-    v("eval_prompts", eval_prompts, "of the held-out file, from its start; 0: all");
-    v("eval_write", eval_write, "their completions go to eval-STEP.jsonl, as chess score reads it");
-    v("target_exact", target_exact, "stop when so many of them are exact; 0: never");
-    v("sample_every", sample_every, "steps between groups written to samples.jsonl; 0: none");
+      "tokens per forward pass in training; 0: as many as fit in memory");
+    v("rollout_batch", rollout_batch, "sequences decoded in parallel; 0: all, up to 512");
+    v("eval_prompts", eval_prompts,
+      "number of held-out prompts to evaluate, from the start of the file; 0: all");
+    v("eval_write", eval_write,
+      "write the held-out completions to eval-STEP.jsonl, the input format of chess score");
+    v("target_exact", target_exact,
+      "stop when this fraction of the held-out prompts is answered exactly; 0: never");
+    v("sample_every", sample_every,
+      "steps between sampled groups written to samples.jsonl; 0: none");
     lora.visit(v);
   }
 
