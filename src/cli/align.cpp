@@ -1,4 +1,4 @@
-// hearth sft and hearth dpo: fine-tune a model on examples or on preferences.
+// hearth sft and hearth dpo: fine-tune a model on examples or on preference pairs.
 #include <fmt/format.h>
 
 #include "cli/commands.h"
@@ -26,7 +26,7 @@ template <class Config>
 void run_aligned(const AlignFlags<Config>& f, Align<Config> method) {
   Config config = with_auto_dtype<Config>();
   f.config.apply(config);
-  if (config.clock == 0) config.clock = int64_t(std::time(nullptr));  // kept with the run
+  if (config.clock == 0) config.clock = int64_t(std::time(nullptr));  // the run stores it
   const TrainDType d = config.dtype;
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});
@@ -50,10 +50,12 @@ void add_method(CLI::App& app, const char* name, const char* help, Align<Config>
 
 }  // namespace
 
-void add_sft(CLI::App& app) { add_method<SftConfig>(app, "sft", "teach a model by examples", sft); }
+void add_sft(CLI::App& app) {
+  add_method<SftConfig>(app, "sft", "fine-tune a model on examples", sft);
+}
 
 void add_dpo(CLI::App& app) {
-  add_method<DpoConfig>(app, "dpo", "teach a model by preferences", dpo);
+  add_method<DpoConfig>(app, "dpo", "fine-tune a model on preference pairs (DPO)", dpo);
 }
 
 }  // namespace hearth

@@ -21,7 +21,7 @@ std::vector<CLI::App*> subcommands(CLI::App& app) {
   return app.get_subcommands([](CLI::App*) { return true; });
 }
 
-// The command the arguments name, at any depth.
+// The command that the arguments name, at any depth of subcommands.
 CLI::App* find_command(CLI::App& app, const std::vector<std::string>& given) {
   CLI::App* at = &app;
   for (const std::string& a : given) {
@@ -63,7 +63,7 @@ std::string value_of(const std::vector<std::string>& args, const std::string& fl
   return {};
 }
 
-// `--resume` of a run reads the settings the run began with, unless --config says otherwise.
+// With --resume the run's stored config.toml is the config file, unless --config names another.
 struct ConfigFile {
   std::string path;  // empty: none
   bool of_run = false;
@@ -79,10 +79,12 @@ ConfigFile config_file(const CLI::App& command, const std::vector<std::string>& 
   if (!resumes || run.empty()) return {};
   const std::filesystem::path saved = std::filesystem::path(run) / "config.toml";
   if (std::filesystem::exists(saved)) return {saved.string(), true};
-  // With settings of its own a call can start the run: jobs that may be restarted always resume.
+  // With --data this call can start a new run: restartable jobs always pass --resume.
   if (value_of(given, "--data").empty())
-    fail(run, "there is no run to resume here: {} does not exist", saved.string());
-  say("hearth: there is no run in {} yet: a new one starts\n", run);
+    fail(run,
+         "there is no run to resume: {} does not exist; check --run, or give --data to start one",
+         saved.string());
+  say("hearth: {} contains no run yet; starting a new one\n", run);
   return {};
 }
 
@@ -91,7 +93,7 @@ bool is_switch(const CLI::App& command, const std::string& flag) {
   return o && o->get_expected_max() == 0;
 }
 
-// "true" or "false" from one of the ways to write it. `where` names who gave it.
+// Normalises a boolean to "true" or "false". `where` names the source of the value.
 std::string truth(const std::string& value, const std::string& where) {
   for (const char* yes : {"true", "1", "yes", "on"})
     if (value == yes) return "true";
@@ -100,7 +102,7 @@ std::string truth(const std::string& value, const std::string& where) {
   fail_usage(where, "expected true or false (or 1, yes, on, 0, no, off), got {}", in_quotes(value));
 }
 
-// `where` names the variable or the file that gives the values.
+// `where` names the environment variable or file that the values come from.
 void append(std::vector<std::string>& args, const CLI::App& command, const std::string& flag,
             const std::vector<std::string>& values, const std::string& where) {
   const CLI::Option* o = command.get_option_no_throw(flag);
@@ -117,7 +119,7 @@ void append(std::vector<std::string>& args, const CLI::App& command, const std::
 
 constexpr const char* trust_flag = "--trust-programs";
 
-// The program that a setting would have hearth run; empty: none.
+// The program that a setting would make hearth run; empty: none.
 std::string program_in(const std::string& flag, const std::string& value) {
   constexpr std::string_view prefix = "program:";
   if (flag == "--reward" && value.starts_with(prefix)) return value.substr(prefix.size());
@@ -125,8 +127,8 @@ std::string program_in(const std::string& flag, const std::string& value) {
   return {};
 }
 
-// A file of settings may come from a stranger, a run folder's own included: what programs it may
-// start is said on the command line.
+// A settings file, including the config.toml of a run folder, may come from a stranger, so the
+// programs it may start must be confirmed on the command line.
 void expect_trusted(const CLI::App& command, const std::string& file, const std::string& flag,
                     const std::vector<std::string>& values) {
   for (const std::string& value : values) {
@@ -134,15 +136,16 @@ void expect_trusted(const CLI::App& command, const std::string& file, const std:
     if (program.empty()) continue;
     const std::string shown =
         nlohmann::json(program).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-    // An error has one line: what does not fit there must not be trusted for the part that does.
+    // An error has one line. A command too long to show in full must not be trusted by its
+    // beginning.
     if (shown.size() > 200)
       fail_usage(file,
-                 "this file asks to run a program by a command of {} characters, too long to show "
-                 "here: read it there, then give {} on the command line",
+                 "this file asks to run a program whose command has {} characters, too long to "
+                 "show here: read it in the file, then pass {} on the command line",
                  program.size(), flag);
     const bool has_flag = command.get_option_no_throw(trust_flag) != nullptr;
-    fail_usage(file, "this file asks to run the program {}: {}give {} on the command line", shown,
-               has_flag ? std::string("allow it by ") + trust_flag + ", or " : "", flag);
+    fail_usage(file, "this file asks to run the program {}: {}pass {} on the command line", shown,
+               has_flag ? std::string("allow it with ") + trust_flag + ", or " : "", flag);
   }
 }
 
@@ -152,7 +155,7 @@ bool trusts_programs(const std::vector<std::string>& args) {
   });
 }
 
-// As a key of a file is written.
+// meant_flag() spelled as a key of a settings file.
 std::string meant_key(const std::string& flag, const CLI::App& command) {
   std::string meant = meant_flag(flag, command);
   if (meant.empty()) return meant;
@@ -169,7 +172,7 @@ std::string full_name(const CLI::App& command) {
   return path;
 }
 
-// The end of a complaint about an unknown flag: the one that was meant, or where all are listed.
+// The end of an error about an unknown flag: the most likely flag, or how to list all of them.
 std::string remedy(const std::string& meant, const CLI::App& command) {
   if (!meant.empty()) return fmt::format("did you mean {}?", meant);
   return fmt::format("{} --help lists them", full_name(command));
@@ -186,14 +189,14 @@ std::string quoted_for_shell(const std::string& word) {
   return text + "'";
 }
 
-// The flag that an argument without one most likely belongs to: a model, or a prompt for it.
+// The flag that a stray argument most likely belongs to: a model, or a prompt.
 std::string flag_for_stray(const CLI::App& command) {
   for (const char* flag : {"--model", "--prompt"})
     if (const CLI::Option* o = command.get_option_no_throw(flag); o && o->count() == 0) return flag;
   return {};
 }
 
-// Names the first argument of a command without subcommands that it has no place for.
+// Names the first argument that a command without subcommands cannot take.
 void explain_leftover(const CLI::App& command) {
   const std::vector<std::string> left = command.remaining();
   for (const std::string& a : left) {
@@ -211,7 +214,7 @@ void explain_leftover(const CLI::App& command) {
              remedy(flag.empty() ? flag : flag + " " + quoted_for_shell(left[0]), command));
 }
 
-// What is missing, from CLI11's "--model is required".
+// Names the missing flag, taken from CLI11's "--model is required".
 [[noreturn]] void explain_required(CLI::App& command, const std::string& text) {
   const std::string where = command.get_name();
   if (const std::vector<CLI::App*> subs = subcommands(command); !subs.empty()) {
@@ -224,8 +227,8 @@ void explain_leftover(const CLI::App& command) {
              text.substr(0, end), full_name(command));
 }
 
-// The command that the settings of a run are of: the one that can resume and knows them all.
-// Nothing where there is no such one, or more than one.
+// The command that a run's settings belong to: the one that can resume and has all of the flags.
+// Null if there is none or more than one.
 const CLI::App* command_of_run(const CLI::App& command, const std::vector<TomlItem>& settings) {
   const CLI::App* found = nullptr;
   const auto every = [](const CLI::App*) { return true; };
@@ -256,7 +259,7 @@ void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
   const std::string& file = config.path;
   const std::vector<std::string> known = flag_names(command);
   const bool trusted = trusts_programs(args);
-  // A preset that is given with --resume is compared to the run's model, not completed by it.
+  // With --resume, --preset is checked against the run's model instead of being filled in from it.
   const bool own_model = config.of_run && seen.contains("--preset");
   const std::vector<TomlItem> settings = read_toml(file);
   for (const TomlItem& item : settings) {
@@ -266,10 +269,10 @@ void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
     if (std::find(known.begin(), known.end(), flag) == known.end())
       refuse_setting(command, config, settings, item);
     if (own_model && command.get_option_no_throw(flag)->get_group() == model_group) continue;
-    // An empty list or string is what a flag holds that is not given.
+    // An empty list or string stands for a flag that was not given.
     if (item.values.empty() || (item.values.size() == 1 && item.values[0].empty())) continue;
     if (flag == trust_flag)
-      fail_usage(file, "expected {} on the command line alone, got it in a file", trust_flag);
+      fail_usage(file, "{} is allowed only on the command line, not in a file", trust_flag);
     if (!seen.insert(flag).second) continue;
     if (!trusted) expect_trusted(command, file, flag, item.values);
     append(args, command, flag, item.values, fmt::format("{}: {}", file, item.key));
@@ -282,7 +285,8 @@ void allow_config_files(CLI::App& app) {
   for (CLI::App* s : subcommands(app)) {
     allow_config_files(*s);
     if (subcommands(*s).empty())
-      s->add_option("--config", "TOML file of flags; the command line and HEARTH_* win over it");
+      s->add_option("--config",
+                    "TOML file with flags; the command line and HEARTH_* variables override it");
   }
 }
 
@@ -347,7 +351,8 @@ std::string resume_command(CLI::App& app, const std::vector<std::string>& given,
   const CLI::App* command = find_command(app, given);
   std::string text = quoted_for_shell(program) + " " + command->get_name();
   const bool resumes = command->get_option_no_throw("--resume");
-  // What the run's config.toml does not keep. A command without --resume goes on by itself.
+  // Flags that the run's config.toml does not store. A command without --resume continues by
+  // itself.
   const std::set<std::string> kept_by_caller{"--run", "--device", "--threads", "--memory-limit",
                                              "--json"};
   bool runs_programs = false;

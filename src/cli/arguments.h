@@ -1,5 +1,5 @@
-// Arguments from three places, made one list: the command line, the environment (HEARTH_*), and a
-// TOML file given by --config.
+// Merges arguments from the command line, the environment (HEARTH_*) and a TOML file (--config)
+// into one list.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,18 +8,19 @@
 
 namespace hearth {
 
-// Gives every command without subcommands a --config flag.
+// Adds a --config flag to every command without subcommands.
 void allow_config_files(CLI::App&);
 
-// The command line with what the environment and the file add: flags already there win, then the
-// environment. An unknown key of the file is an error that names the flag meant.
+// The command line plus the flags that the environment and the file add. The command line overrides
+// the environment, which overrides the file. An unknown key in the file is an error that names the
+// most similar flag.
 std::vector<std::string> merge_arguments(CLI::App&, const std::vector<std::string>& given);
 
-// Turns a parser's complaint into one line; an unknown flag with the one that was meant.
+// Turns a parser error into one line; for an unknown flag it names the most similar one.
 [[noreturn]] void explain_parse_error(CLI::App&, const std::vector<std::string>& given,
                                       const CLI::ParseError&);
 
-// The command line that goes on with the run that a command was stopped in.
+// The command line that continues the run of a stopped command.
 std::string resume_command(CLI::App&, const std::vector<std::string>& given,
                            const std::string& program);
 

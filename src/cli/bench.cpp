@@ -74,7 +74,7 @@ ProgramSpec spec_of(const BenchFlags& f, const Backend& backend) {
 }
 
 struct Timed {
-  double seconds;  // of the median step
+  double seconds;  // median step time
   Profile profile;
 };
 
@@ -92,7 +92,7 @@ Timed time_steps(const ProgramSpec& s, Backend& backend, int steps) {
     programs.update().run(scalars, profile);
     programs.update().state();  // waits for the step
   };
-  step();  // touches every page
+  step();  // so that every page is mapped before timing
   std::vector<double> times;
   for (int i = 0; i < steps; ++i) {
     const auto begin = std::chrono::steady_clock::now();
@@ -130,8 +130,8 @@ void bench_train(const BenchFlags& f) {
     for (const auto& [name, seconds] : t.profile) j["profile_ms"][name] = 1e3 * seconds;
   if (f.common.json) return print_json(j);
   fmt::print(
-      "{} {} batch {} x {}: {:.1f} tokens/s, {:.1f} ms a step, {:.1f} GFLOP/s, {:.0f}% of the "
-      "{:.0f} measured for a large product\n",
+      "{} {} batch {} x {}: {:.1f} tokens/s, {:.1f} ms per step, {:.1f} GFLOP/s, {:.0f}% of the "
+      "{:.0f} GFLOP/s measured for a large matrix product\n",
       f.preset, f.dtype, s.B, s.T, tokens, 1e3 * t.seconds, flops * 1e-9, 100 * flops / peak,
       peak * 1e-9);
   if (!f.profile) return;
@@ -172,7 +172,7 @@ void bench_fit(const BenchFlags& f) {
              100 * (double(need.activations) / double(need.activation_bound) - 1));
   fmt::print("largest micro-batch in {:.1f} GiB: {}\n", double(budget) / gib, best);
   if (f.measure)
-    fmt::print("process peak {:.3f} GiB, {:+.1f}% against the plan\n", measured / gib,
+    fmt::print("process peak {:.3f} GiB, {:+.1f}% relative to the plan\n", measured / gib,
                100 * (measured / double(need.total()) - 1));
 }
 
@@ -225,7 +225,7 @@ void bench_attention(const BenchFlags& f) {
   const Var dy = t.input("dy", t.shape(y), s.dtype);
   t.add_grad(y, dy);
   differentiate(t);
-  const Var dqkv = t.grad(qkv);  // a node whose output nobody reads would be dropped
+  const Var dqkv = t.grad(qkv);  // keeps the node: unused outputs are dropped
   t.push(kernel_op<&Kernels::copy>(
              "copy", [](auto* f, Stream& s, In in, Out out) { f(s, {.y = out[0], .x = in[0]}); }),
          {dqkv}, {t.result("dqkv", t.shape(dqkv), s.dtype)});
@@ -241,7 +241,7 @@ void bench_attention(const BenchFlags& f) {
     for (const auto& [name, seconds] : p)
       best[name] = best.contains(name) ? std::min(best[name], seconds) : seconds;
   }
-  // 2 products forward, 5 backward, over the keys that the causal mask and the window leave.
+  // 2 matrix products forward and 5 backward, over the keys inside the causal mask and the window.
   const double product =
       2.0 * double(s.B * c.heads * c.head_dim) * double(s.T) * mean_keys(s.T, c.window);
   for (auto [name, count] : {std::pair{"attention", 2}, {"attention_bwd", 5}}) {
@@ -279,16 +279,16 @@ void bench_data_loader(const BenchFlags& f) {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "measure this machine");
+  CLI::App* bench = app.add_subcommand("bench", "benchmark this machine");
   bench->require_subcommand(1);
   const auto command = [bench](const char* name, const char* help, void (*run)(const BenchFlags&)) {
     CLI::App* c = bench->add_subcommand(name, help);
     auto f = std::make_shared<BenchFlags>();
     add_common(*c, f->common);
-    c->add_option("--batch", f->batch, "sequences")
+    c->add_option("--batch", f->batch, "sequences per batch")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
-    c->add_option("--seq", f->seq, "tokens in a sequence")
+    c->add_option("--seq", f->seq, "tokens per sequence")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
     c->callback([f, run] { run(*f); });
@@ -296,32 +296,36 @@ void add_bench(CLI::App& app) {
   };
   const auto on_model = [&](const char* name, const char* help, void (*run)(const BenchFlags&)) {
     auto [c, f] = command(name, help, run);
-    c->add_option("--preset", f->preset, "model")->capture_default_str();
-    c->add_option("--dtype", f->dtype, "fp32, bf16; on a card also tf32 and fp16")
+    c->add_option("--preset", f->preset, "model preset")->capture_default_str();
+    c->add_option("--dtype", f->dtype, "compute type: fp32 or bf16; on a GPU also tf32 or fp16")
         ->capture_default_str();
-    c->add_option("--recompute", f->recompute, "none, light or block")->capture_default_str();
+    c->add_option("--recompute", f->recompute, "gradient checkpointing: none, light or block")
+        ->capture_default_str();
     c->add_option("--optimizer", f->optimizer, optimizer_help)->capture_default_str();
-    c->add_flag("--offload", f->offload, "optimizer state and master weights in the host's memory");
-    c->add_option("--steps", f->steps, "repetitions")
+    c->add_flag("--offload", f->offload, "keep optimizer state and master weights in host memory");
+    c->add_option("--steps", f->steps, "measured steps")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
     f->model.add(*c, ModelConfig{}, model_group);
     f->lora.add(*c, LoraConfig{}, "Adapters");
     return std::pair{c, f};
   };
-  auto [train, tf] = on_model("train", "whole training steps on random tokens", bench_train);
-  train->add_flag("--profile", tf->profile, "time of each kind of op");
-  auto [fit, ff] = on_model("fit", "memory of a run by part, and the largest batch", bench_fit);
-  fit->add_flag("--measure", ff->measure, "run a step and compare the process's peak");
-  on_model("gemm", "the matrix products of a model", bench_gemm);
-  on_model("attention", "attention forward and backward", bench_attention);
+  auto [train, tf] = on_model("train", "time training steps on random tokens", bench_train);
+  train->add_flag("--profile", tf->profile, "print the time spent in each kind of op");
+  auto [fit, ff] =
+      on_model("fit", "plan the memory of a run and find the largest batch", bench_fit);
+  fit->add_flag("--measure", ff->measure, "run a step and compare its peak memory with the plan");
+  on_model("gemm", "time the matrix products of a model", bench_gemm);
+  on_model("attention", "time attention, forward and backward", bench_attention);
   add_bench_infer(*bench);
   add_bench_grpo(*bench);
-  auto [loader, lf] = command("loader", "batches from token files", bench_data_loader);
-  loader->add_option("--data", lf->data, "token files")->required();
-  loader->add_option("--order", lf->order, "sequential or shuffled")->capture_default_str();
-  loader->add_option("--workers", lf->workers, "threads")->capture_default_str();
-  loader->add_option("--seconds", lf->seconds, "how long")->capture_default_str();
+  auto [loader, lf] = command("loader", "time loading batches from token files", bench_data_loader);
+  loader->add_option("--data", lf->data, "token files to read")->required();
+  loader->add_option("--order", lf->order, "order of the data: sequential or shuffled")
+      ->capture_default_str();
+  loader->add_option("--workers", lf->workers, "loader threads")->capture_default_str();
+  loader->add_option("--seconds", lf->seconds, "duration of the measurement in seconds")
+      ->capture_default_str();
 }
 
 }  // namespace hearth

@@ -1,15 +1,15 @@
-// What the benchmarks share: the line each prints with --json, and memory as it was used.
+// Shared by the benchmarks: the line each prints with --json, and the peak memory.
 #pragma once
 
 #include "cli/commands.h"
 
 namespace hearth {
 
-// bench, device, commit, shape, value and unit; more may be added.
+// A JSON object with bench, device, commit, shape, value and unit; callers add more fields.
 nlohmann::ordered_json bench_line(const Backend&, const std::string& what, const std::string& shape,
                                   double value, const std::string& unit);
 
-// What the process held at most: of the card, or of the machine.
+// Peak memory of the process: of the GPU for a GPU backend, else of the host.
 int64_t peak_bytes(const Backend&);
 
 void add_bench_infer(CLI::App& bench);

@@ -1,5 +1,5 @@
-// hearth bench grpo: steps of GRPO on random weights and prompts, every completion of full length:
-// how fast rollouts and training are, and how a step's time divides.
+// hearth bench grpo: GRPO steps on random weights and prompts with full-length completions. Prints
+// the speed of rollouts and training, and how the time of a step divides.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct BenchGrpoFlags {
   FieldFlags<ModelConfig> model;
 };
 
-// Rewards are equal, so nothing is learned; train_equal runs the whole of training all the same.
+// All rewards are equal, so the gradient is zero; train_equal makes training run in full anyway.
 GrpoConfig bench_grpo_config(const BenchGrpoFlags& f) {
   GrpoConfig c;
   c.model = c.data = "random";
@@ -107,7 +107,8 @@ void bench_grpo(const BenchGrpoFlags& f) {
   j["mfu"] = flops / measure_peak(*backend, to_dtype(c.dtype));
   if (f.common.json) return print_json(j);
   fmt::print(
-      "{}: {:.0f} ms a step: rollouts {:.0f} ms ({:.0f} tokens/s), rewards {:.0f}, scores {:.0f}, "
+      "{}: {:.0f} ms per step: rollouts {:.0f} ms ({:.0f} tokens/s), rewards {:.0f}, scores "
+      "{:.0f}, "
       "training {:.0f} ms ({:.0f} tokens/s); {:.1f} TFLOP/s, {:.0f}% of the measured peak; "
       "log-probabilities differ by at most {:.2g}\nmemory: {}\n",
       shape, 1e3 * t.total, 1e3 * t.decode, double(s.batch.tokens) / t.decode, 1e3 * t.reward,
@@ -118,20 +119,20 @@ void bench_grpo(const BenchGrpoFlags& f) {
 }  // namespace
 
 void add_bench_grpo(CLI::App& bench) {
-  CLI::App* c = bench.add_subcommand("grpo", "steps of GRPO on random weights and prompts");
+  CLI::App* c = bench.add_subcommand("grpo", "time GRPO steps on random weights and prompts");
   auto f = std::make_shared<BenchGrpoFlags>();
   add_common(*c, f->common);
-  c->add_option("--preset", f->preset, "model")->capture_default_str();
-  c->add_option("--prompt-tokens", f->prompt_tokens, "of each prompt")
+  c->add_option("--preset", f->preset, "model preset")->capture_default_str();
+  c->add_option("--prompt-tokens", f->prompt_tokens, "tokens per prompt")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  c->add_option("--warmup-steps", f->warmup, "before the measured ones")
+  c->add_option("--warmup-steps", f->warmup, "steps before the measurement")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  c->add_option("--repeats", f->repeats, "steps of which the median counts")
+  c->add_option("--repeats", f->repeats, "measured steps; the median is reported")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  f->config.add(*c, GrpoConfig{}, "GRPO; prompts 64, group 8, max-completion 128 unless given");
+  f->config.add(*c, GrpoConfig{}, "GRPO (defaults here: prompts 64, group 8, max-completion 128)");
   f->model.add(*c, ModelConfig{}, model_group);
   c->callback([f] { bench_grpo(*f); });
 }

@@ -1,5 +1,5 @@
-// hearth bench infer: the engine on random weights and tokens. A batch of equal requests beside the
-// time that reading weights and cache would take, or a workload of many unequal ones.
+// hearth bench infer: the engine on random weights and tokens. Either a batch of equal requests,
+// compared with the time to read weights and KV cache, or a workload of many unequal requests.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,10 +31,10 @@ struct InferFlags {
   FieldFlags<ModelConfig> model;
 };
 
-// When the tokens of a run came, in ms from its beginning.
+// Arrival times of a run's tokens, in ms since its start.
 struct Run {
   std::vector<double> first;  // of each request
-  std::vector<double> gaps;   // between two tokens of a request
+  std::vector<double> gaps;   // between consecutive tokens of a request
   double all_first = 0, end = 0;
   int64_t tokens = 0;
 };
@@ -76,7 +76,7 @@ Request random_request(std::mt19937_64& bits, int64_t vocab, int64_t prompt, int
   return r;
 }
 
-// Bytes per second of a large copy, read and write counted.
+// Bandwidth of a large copy in bytes per second, counting reads and writes.
 double measure_bandwidth(Backend& backend) {
   const int64_t n = int64_t(backend.has_host_offload() ? 256 : 32) << 20;
   const Buffer from(backend, n * 4, "bandwidth"), to(backend, n * 4, "bandwidth");
@@ -128,7 +128,7 @@ struct Bench {
     return all;
   }
 
-  // Of every matrix, and the head, as they are kept.
+  // Bytes of all matrices and the head in their stored format.
   int64_t streamed_bytes() const {
     int64_t bytes = matmul_params(config) * size_of(dtype);
     for (const ParamSpec& p : params.specs())
@@ -136,7 +136,7 @@ struct Bench {
         bytes += q.bytes() - p.shape.numel() * size_of(dtype);
     return bytes;
   }
-  // Of a token, in all layers.
+  // Cache bytes per token, over all layers.
   int64_t cached_bytes() const {
     return config.layers * 2 * config.kv_heads * cache_width(cache, config.head_dim) *
            size_of(cache_dtype(cache, dtype));
@@ -160,12 +160,12 @@ struct Bench {
   ParamStore params;
 };
 
-// Equal requests that begin together; the median of a few, each with its own prompts.
+// Equal requests that start together; reports the median of several runs with different prompts.
 void bench_batch(const InferFlags& f) {
   Bench b(f);
   Engine engine = b.engine(f.prompt + f.made);
   std::mt19937_64 bits(f.seed);
-  // Twice: programs run node by node first and are captured then.
+  // Twice: a program first runs node by node and is then captured as a graph.
   for (int i = 0; i < 2; ++i) engine.run(b.equal_requests(bits, std::min<int64_t>(f.made, 8)));
   std::vector<Run> runs;
   for (int i = 0; i < f.repeats; ++i)
@@ -176,7 +176,7 @@ void bench_batch(const InferFlags& f) {
   const double total = 1e3 * double(r.tokens) / r.end;
   const double decoded = double(r.tokens - f.batch), decode_ms = r.end - r.all_first;
   const double decode = f.made > 1 ? 1e3 * decoded / decode_ms : 0;
-  // A step of decoding reads every matrix once and the keys and values of every sequence.
+  // A decoding step reads every matrix once, plus the keys and values of every sequence.
   const double weights = double(b.streamed_bytes());
   const double cached =
       double(f.batch * b.cached_bytes()) * (double(f.prompt) + double(f.made) / 2);
@@ -200,12 +200,12 @@ void bench_batch(const InferFlags& f) {
   if (f.common.json) return print_json(j);
   fmt::print(
       "{} {} batch {}, prompt {} + {} new: {:.1f} tokens/s; first token after {:.1f} ms, then "
-      "{:.1f} tokens/s, {:.0f}% of the {:.0f} that {:.1f} GB/s allow; {:.2f} GiB\n",
+      "{:.1f} tokens/s, {:.0f}% of the {:.0f} that a bandwidth of {:.1f} GB/s allows; {:.2f} GiB\n",
       f.preset, b.weights_name(), f.batch, f.prompt, f.made, total, r.all_first, decode,
       100 * decode / bound, bound, bandwidth * 1e-9, double(peak_bytes(*b.backend)) / (1 << 30));
 }
 
-// Unequal requests, all there from the beginning.
+// Unequal requests, all submitted at the start.
 void bench_workload(const InferFlags& f) {
   Bench b(f);
   Engine engine = b.engine(2 * Bench::workload_longest);
@@ -241,8 +241,9 @@ void bench_workload(const InferFlags& f) {
   j["cache_bytes"] = s.cache_bytes;
   if (f.common.json) return print_json(j);
   fmt::print(
-      "{} {}, {} requests, at most {} at a time: {:.1f} tokens/s; first token {:.0f} ms (half), "
-      "{:.0f} ms (99%); between tokens {:.1f} ms (half), {:.1f} ms (99%)\n",
+      "{} {}, {} requests, at most {} at a time: {:.1f} tokens/s; time to first token {:.0f} ms "
+      "(median), "
+      "{:.0f} ms (p99); between tokens {:.1f} ms (median), {:.1f} ms (p99)\n",
       f.preset, b.weights_name(), f.workload, f.batch, rate, percentile(r.first, 0.5),
       percentile(r.first, 0.99), percentile(r.gaps, 0.5), percentile(r.gaps, 0.99));
 }
@@ -250,11 +251,11 @@ void bench_workload(const InferFlags& f) {
 }  // namespace
 
 void add_bench_infer(CLI::App& bench) {
-  CLI::App* c = bench.add_subcommand("infer", "the engine on random weights and tokens");
+  CLI::App* c = bench.add_subcommand("infer", "time inference on random weights and tokens");
   auto f = std::make_shared<InferFlags>();
   add_common(*c, f->common);
-  c->add_option("--preset", f->preset, "model")->capture_default_str();
-  c->add_option("--dtype", f->dtype, "fp32, bf16; on a card also tf32 and fp16")
+  c->add_option("--preset", f->preset, "model preset")->capture_default_str();
+  c->add_option("--dtype", f->dtype, "compute type: fp32 or bf16; on a GPU also tf32 or fp16")
       ->capture_default_str();
   add_weights(*c, f->weights);
   add_kv(*c, f->kv);
@@ -262,20 +263,21 @@ void add_bench_infer(CLI::App& bench) {
   const auto count = [&](const char* name, int64_t& to, const char* help) {
     c->add_option(name, to, help)->capture_default_str()->check(CLI::PositiveNumber);
   };
-  count("--batch", f->batch, "sequences at a time");
-  count("--prompt", f->prompt, "tokens of each prompt");
-  count("--new", f->made, "tokens made for each");
-  count("--step-tokens", f->step_tokens, "most tokens in a step");
+  count("--batch", f->batch, "sequences decoded in parallel");
+  count("--prompt", f->prompt, "tokens per prompt");
+  count("--new", f->made, "tokens generated per sequence");
+  count("--step-tokens", f->step_tokens, "maximum tokens per engine step");
   c->add_option("--workload", f->workload,
-                "so many requests with prompts and outputs of 100 to 1024 tokens instead")
+                "instead run this many requests with prompts and outputs of 100 to 1024 tokens")
       ->check(CLI::PositiveNumber);
-  c->add_option("--speculate", f->speculate, "guesses looked up and verified in a step")
+  c->add_option("--speculate", f->speculate, "draft tokens per step from prompt lookup")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  c->add_option("--repeats", f->repeats, "runs of which the median counts")
+  c->add_option("--repeats", f->repeats, "measured runs; the median is reported")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  c->add_option("--seed", f->seed, "of weights, tokens and lengths")->capture_default_str();
+  c->add_option("--seed", f->seed, "random seed for weights, tokens and lengths")
+      ->capture_default_str();
   f->model.add(*c, ModelConfig{}, model_group);
   c->callback([f] { f->workload ? bench_workload(*f) : bench_batch(*f); });
 }

@@ -1,4 +1,4 @@
-// hearth chat: a conversation in the terminal. Ctrl-C ends the answer, not the program.
+// hearth chat: a conversation in the terminal. Ctrl-C stops the answer, not the program.
 #include <unistd.h>
 
 #include <atomic>
@@ -22,24 +22,27 @@ using nlohmann::ordered_json;
 struct ConversationFlags {
   std::string model, adapter, system, dtype = "auto", weights = "plain", kv = "plain";
   std::string generation_config = "auto";
-  std::set<std::string> given = {};  // sampling fields that flags name
+  std::set<std::string> given = {};  // sampling fields set by flags
   SamplingSpec sampling = {};
   int64_t context = 0;
   bool seeded = false;
   Common common = {};
 };
 
-// Set by the signal, read between tokens.
+// Set by the signal handler, read between tokens.
 std::atomic<bool> interrupted = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void catch_interrupts() {
   struct sigaction action = {};
-  action.sa_handler = [](int) { interrupted = true; };  // without SA_RESTART: reading ends too
+  action.sa_handler = [](int) {
+    interrupted = true;
+  };  // without SA_RESTART, so that a read ends too
   sigaction(SIGINT, &action, nullptr);
 }
 
-// Lines of standard input. A terminal edits them; an interrupt drops the one being typed.
+// Reads lines from standard input. On a terminal the user can edit a line; an interrupt discards
+// it.
 class LineReader {
  public:
   enum class Got { line, interrupt, end };
@@ -56,7 +59,7 @@ class LineReader {
         held_.clear();
         return Got::interrupt;
       }
-      if (count < 0) fail("stdin", "expected to read a line, got an error");
+      if (count < 0) fail("stdin", "reading a line failed");
       if (count > 0) {
         held_.append(bytes, size_t(count));
         continue;
@@ -77,7 +80,7 @@ class Chat {
     reset();
   }
 
-  // How many lines failed: a message that was too long, a command that could not be obeyed.
+  // Returns the number of lines that failed: messages that are too long, commands that failed.
   int64_t run() {
     std::string line;
     for (;;) {
@@ -89,7 +92,7 @@ class Chat {
         return failed_;
       }
       if (got == LineReader::Got::interrupt) {
-        note("\n(/quit or Ctrl-D ends the program)\n");
+        note("\n(to end the program, type /quit or press Ctrl-D)\n");
         continue;
       }
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -102,7 +105,7 @@ class Chat {
   }
 
  private:
-  // To the person, not to whoever reads the answers.
+  // For the user at the terminal, not for a program that reads the answers.
   void note(std::string_view text) const {
     if (terminal_) say("{}", text);
   }
@@ -124,7 +127,7 @@ class Chat {
     const std::string rest = line.size() > word.size() ? line.substr(word.size() + 1) : "";
     if (word == "/reset") {
       reset();
-      note("(a new conversation)\n");
+      note("(started a new conversation)\n");
     } else if (word == "/save" && !rest.empty()) {
       save(rest);
     } else {
@@ -132,13 +135,13 @@ class Chat {
     }
   }
 
-  // The whole conversation as one line of JSONL, also the turns that the model no longer sees.
+  // Writes the whole conversation as one JSONL line, including turns that the model no longer sees.
   void save(const std::string& file) {
     try {
       write_file_atomic(file, ordered_json{{"messages", messages_}}.dump(
                                   -1, ' ', false, nlohmann::json::error_handler_t::replace) +
                                   "\n");
-      note(fmt::format("(saved {} messages in {})\n", messages_.size(), file));
+      note(fmt::format("(saved {} messages to {})\n", messages_.size(), file));
     } catch (const Error& e) { problem(e.what()); }
   }
 
@@ -154,15 +157,15 @@ class Chat {
   [[noreturn]] void fail_too_long(int64_t room, size_t tokens) const {
     const int64_t context = model_.context();
     const std::string why = context - room < context / 2
-                                ? fmt::format("the answer is given {} of them", context - room)
-                                : std::string("a message may take at most half of the context");
+                                ? fmt::format("{} are reserved for the answer", context - room)
+                                : std::string("a message may take at most half of them");
     fail("chat",
-         "expected a message of at most {} tokens, got {}, the chat template {}included; "
-         "the context holds {} tokens: {}",
+         "expected a message of at most {} tokens, got {} (chat template {}included); "
+         "the context holds {} tokens, and {}; shorten the message",
          room, tokens, flags_.system.empty() ? "" : "and the system prompt ", context, why);
   }
 
-  // The conversation as tokens. The oldest turns are left out until it and an answer fit; a
+  // The conversation as tokens. Drops the oldest turns until the conversation and an answer fit. A
   // message that does not fit alone is an error and changes nothing.
   std::vector<int32_t> prompt() {
     const int64_t wanted = std::max<int64_t>(flags_.sampling.max_tokens, 1);
@@ -173,13 +176,13 @@ class Chat {
       std::vector<int32_t> ids = model_.chat().encode(some);
       if (int64_t(ids.size()) <= room) {
         if (left_out > 0 && left_out_ == 0)
-          say("hearth: the context ({} tokens) is full: the oldest {} turns are no longer shown to "
-              "the model\n",
+          say("hearth: the context ({} tokens) is full; the model no longer sees the oldest {} "
+              "turns\n",
               model_.context(), left_out);
         left_out_ = left_out;
         return ids;
       }
-      const size_t least = flags_.system.empty() ? 1 : 2;  // the message itself
+      const size_t least = flags_.system.empty() ? 1 : 2;  // the system prompt and the message
       if (some.size() <= least) fail_too_long(room, ids.size());
     }
   }
@@ -217,8 +220,8 @@ class Chat {
   const ConversationFlags& flags_;
   const bool terminal_;
   LineReader lines_;
-  ordered_json messages_;  // all of them
-  size_t left_out_ = 0;    // the oldest turns, which the model no longer sees
+  ordered_json messages_;  // including the dropped turns
+  size_t left_out_ = 0;    // oldest turns that the model no longer sees
   int64_t failed_ = 0;
 };
 
@@ -233,17 +236,17 @@ void run_conversation(ConversationFlags& flags) {
   ServedModel model(std::move(source), *backend, weights,
                     {.max_batch = 1, .context = flags.context, .cache = cache});
   if (!model.context_note().empty())
-    say("hearth: {}; --context sets another\n", model.context_note());
+    say("hearth: {}; --context changes it\n", model.context_note());
   if (!model.chat().has_template())
-    say("hearth: this model has no chat template, so the conversation is written plainly as "
-        "User: and Assistant:. hearth generate continues a prompt; hearth sft on messages or "
-        "instructions teaches a template\n");
+    say("hearth: this model has no chat template; the conversation is formatted as User: and "
+        "Assistant: lines. Use hearth generate to continue a prompt, or hearth sft on messages or "
+        "instructions to train a template\n");
   if (isatty(STDIN_FILENO)) say("/reset, /save FILE, /quit; Ctrl-C stops an answer\n");
   catch_interrupts();
-  // A person has seen the errors; a script sees the exit code.
+  // A user has seen the errors; a script needs the exit code.
   const int64_t failed = Chat(model, flags).run();
   if (failed > 0 && !isatty(STDIN_FILENO))
-    fail("chat", "{} of the lines on standard input could not be followed", failed);
+    fail("chat", "{} lines of standard input failed; see the messages above", failed);
 }
 
 }  // namespace
@@ -252,28 +255,30 @@ void add_chat(CLI::App& app) {
   auto flags = std::make_shared<ConversationFlags>();
   ConversationFlags& f = *flags;
   f.sampling.max_tokens = 512;
-  CLI::App* c = app.add_subcommand("chat", "talk with a model");
+  CLI::App* c = app.add_subcommand("chat", "chat with a model in the terminal");
   c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
       ->required();
   add_adapter(*c, f.adapter);
-  c->add_option("--system", f.system, "what the conversation begins with");
+  c->add_option("--system", f.system, "system prompt");
   SamplingSpec& s = f.sampling;
   const std::map<std::string, CLI::Option*> sampling{
-      {"temperature", c->add_option("--temperature", s.temperature, "0: greedy")},
-      {"top_k", c->add_option("--top-k", s.top_k, "keep so many of the likeliest; 0: all")},
-      {"top_p",
-       c->add_option("--top-p", s.top_p, "keep the likeliest that together reach this share")},
-      {"min_p", c->add_option("--min-p", s.min_p, "drop those below this share of the likeliest")},
-      {"repetition_penalty",
-       c->add_option("--repetition-penalty", s.repetition_penalty, "of tokens already there")},
-      {"max_tokens",
-       c->add_option("--max-tokens", s.max_tokens, "of an answer; -1: to the context's end")}};
+      {"temperature",
+       c->add_option("--temperature", s.temperature, "sampling temperature; 0: greedy")},
+      {"top_k", c->add_option("--top-k", s.top_k, "sample from the k most likely tokens; 0: all")},
+      {"top_p", c->add_option("--top-p", s.top_p,
+                              "sample from the most likely tokens with this total probability")},
+      {"min_p", c->add_option("--min-p", s.min_p,
+                              "drop tokens less likely than this fraction of the most likely one")},
+      {"repetition_penalty", c->add_option("--repetition-penalty", s.repetition_penalty,
+                                           "penalty for tokens already in the text")},
+      {"max_tokens", c->add_option("--max-tokens", s.max_tokens,
+                                   "maximum tokens per answer; -1: until the context is full")}};
   for (const auto& [field, option] : sampling) option->capture_default_str();
   add_generation_config(*c, f.generation_config);
-  CLI::Option* seed =
-      c->add_option("--seed", f.sampling.seed, "of the answers; absent: chosen anew");
+  CLI::Option* seed = c->add_option(
+      "--seed", f.sampling.seed, "random seed of the answers; default: a new seed for each answer");
   c->add_option("--context", f.context,
-                "tokens of the conversation; 0: the model's, or what fits in memory")
+                "context length in tokens; 0: the model's, or what fits in memory")
       ->capture_default_str();
   add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);

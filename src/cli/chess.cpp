@@ -1,4 +1,4 @@
-// hearth chess: the rules on the command line, and scores of completions of the chess tasks.
+// hearth chess: chess rules on the command line, and scores for completions of the chess tasks.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -77,9 +77,9 @@ void run_score(const ScoreFlags& flags) {
       chess::open_stockfish(flags.stockfish, {.processes = flags.threads, .nodes = flags.nodes});
   const chess::ScoredFile scored = chess::score_file(flags.data, pool.get());
   if (scored.unlabelled > 0)
-    say("{} policy rows have neither reference nor best move, and {}: of their rewards only "
-        "the format is told\n",
-        scored.unlabelled, pool ? "Stockfish gave none" : "there is no Stockfish");
+    say("{} policy rows have neither a reference nor a best move, and {}; only their format is "
+        "scored\n",
+        scored.unlabelled, pool ? "Stockfish gave no answer" : "Stockfish is not available");
   ordered_json report = scored.scores.json();
   report["unlabelled"] = scored.unlabelled;
   report["stockfish"] = pool != nullptr;
@@ -92,43 +92,46 @@ CLI::App* add_position_command(CLI::App& app, const std::string& name, const std
   auto flags = std::make_shared<ChessFlags>();
   CLI::App* c = app.add_subcommand(name, what);
   c->add_option("--fen", flags->fen,
-                name == "legal" ? "position; - for one a line of standard input" : "position")
+                name == "legal" ? "position as FEN; -: read one per line from standard input"
+                                : "position as FEN")
       ->required();
   if (name == "perft")
-    c->add_option("--depth", flags->depth, "plies")->required()->check(CLI::Range(0, 30));
-  if (name == "move") c->add_option("--uci", flags->uci, "move, as e2e4 or e7e8q")->required();
-  c->add_flag("--json", flags->json, "result as one JSON object (a line each for several)");
+    c->add_option("--depth", flags->depth, "depth in plies")->required()->check(CLI::Range(0, 30));
+  if (name == "move")
+    c->add_option("--uci", flags->uci, "move in UCI notation, such as e2e4 or e7e8q")->required();
+  c->add_flag("--json", flags->json, "print the result as one JSON object per position");
   c->callback([flags, run] { run(*flags); });
   return c;
 }
 
 void add_score(CLI::App& app) {
   auto flags = std::make_shared<ScoreFlags>();
-  CLI::App* c = app.add_subcommand("score", "rates of completions: legal, best, exact");
+  CLI::App* c =
+      app.add_subcommand("score", "score completions: rates of legal, best and exact moves");
   c->add_option("--data", flags->data,
-                "JSON lines of prompt, completion and, for P:, reference or best")
+                "JSON lines with prompt, completion and, for P: rows, reference or best")
       ->required();
   c->add_option("--stockfish", flags->stockfish,
-                "path, auto or none: labels rows that have no truth")
+                "path, auto or none: Stockfish labels rows that have no reference answer")
       ->capture_default_str();
-  c->add_option("--nodes", flags->nodes, "searched a position")
+  c->add_option("--nodes", flags->nodes, "Stockfish nodes per position")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   c->add_option("--threads", flags->threads, "Stockfish processes; 0: one per core")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  c->add_flag("--json", flags->json, "the result is JSON in any case");
+  c->add_flag("--json", flags->json, "no effect: the result is always JSON");
   c->callback([flags] { run_score(*flags); });
 }
 
 }  // namespace
 
 void add_chess(CLI::App& app) {
-  CLI::App* c = app.add_subcommand("chess", "the rules of chess, and scores of the chess tasks");
+  CLI::App* c = app.add_subcommand("chess", "chess rules, and scores for the chess tasks");
   c->require_subcommand(1);
-  add_position_command(*c, "perft", "count the leaves of the tree of legal moves", run_perft);
-  add_position_command(*c, "legal", "the legal moves, sorted", run_legal);
-  add_position_command(*c, "move", "the position after a move", run_move);
+  add_position_command(*c, "perft", "count the leaf positions of the legal move tree", run_perft);
+  add_position_command(*c, "legal", "list the legal moves, sorted", run_legal);
+  add_position_command(*c, "move", "print the position after a move", run_move);
   add_score(*c);
 }
 

@@ -1,5 +1,5 @@
-// The command line: flags over environment over file over default. What the environment and the
-// --config file give is put among the arguments, so that one parser checks them all.
+// The command line. Flags override the environment, which overrides the --config file, which
+// overrides defaults. Values from environment and file become arguments, so one parser checks all.
 #include "cli/commands.h"
 
 #include <fmt/format.h>
@@ -23,26 +23,25 @@
 namespace hearth {
 
 void add_common(CLI::App& app, Common& c) {
-  app.add_option("--device", c.device, "auto, cpu or cuda[:i]")->capture_default_str();
+  app.add_option("--device", c.device, "device: auto, cpu or cuda[:i]")->capture_default_str();
   app.add_option("--threads", c.threads, "CPU threads; 0: one per core")->capture_default_str();
-  app.add_option("--memory-limit", c.memory_limit, "GiB of a card to use at most; 0: what is free")
+  app.add_option("--memory-limit", c.memory_limit, "maximum GPU memory in GiB; 0: all that is free")
       ->capture_default_str();
-  app.add_flag("--json", c.json, "one JSON object (or JSON lines) on stdout");
+  app.add_flag("--json", c.json, "print one JSON object (or JSON lines) on stdout");
 }
 
 void add_adapter(CLI::App& app, std::string& adapter) {
   app.add_option("--adapter", adapter,
-                 "adapter folder (PEFT's layout), checkpoint or run, beside the model's weights");
+                 "adapter to apply to the model: PEFT folder, checkpoint or run");
 }
 
-// A signal may interrupt a write to a slow terminal; what was not written is still to be written.
+// A signal may interrupt a write to a slow terminal; the loop writes the rest.
 void put(std::string_view text) {
   while (!text.empty()) {
     errno = 0;
     text.remove_prefix(std::fwrite(text.data(), 1, text.size(), stdout));
     if (text.empty()) return;
-    if (errno != EINTR)
-      fail("stdout", "expected to write {} more bytes, got an error", text.size());
+    if (errno != EINTR) fail("stdout", "writing the last {} bytes failed", text.size());
     std::clearerr(stdout);
   }
 }
@@ -50,7 +49,7 @@ void put(std::string_view text) {
 void flush() {
   const auto wrote = [] { return std::fflush(stdout) == 0 && !std::ferror(stdout); };
   for (errno = 0; !wrote(); errno = 0) {
-    if (errno != EINTR) fail("stdout", "expected to write all, got an error");
+    if (errno != EINTR) fail("stdout", "writing failed");
     std::clearerr(stdout);
   }
 }
@@ -83,8 +82,9 @@ std::string json_line(const nlohmann::ordered_json& j) {
 void print_json(const nlohmann::ordered_json& j) { put(json_line(j)); }
 
 int run_command_line(int argc, char** argv) {
-  CLI::App app("hearth trains, samples and measures small language models on the machine you own.",
-               "hearth");
+  CLI::App app(
+      "hearth trains, fine-tunes, evaluates and serves language models on your own machine.",
+      "hearth");
   app.require_subcommand(1);
   app.set_version_flag("--version", build_info().version);
   add_info(app);
@@ -106,20 +106,20 @@ int run_command_line(int argc, char** argv) {
   allow_config_files(app);
 
   const std::vector<std::string> given(argv + 1, argv + argc);
-  if (given.empty()) {  // the first call of many a user
+  if (given.empty()) {  // the first call of many users
     put(app.help());
     flush();
     return 2;
   }
   std::vector<std::string> args = merge_arguments(app, given);
-  std::reverse(args.begin(), args.end());  // as CLI11 wants them
+  std::reverse(args.begin(), args.end());  // CLI11 expects reverse order
   int code = 0;
   try {
     app.parse(args);
   } catch (const StoppedBySignal& s) {
     const std::string again = resume_command(app, given, argv[0]);
     say("hearth: stopped by SIG{}{}{}\n", sigabbrev_np(s.signal),
-        again.empty() ? " before the run began; nothing was saved" : "; to go on:\n  ", again);
+        again.empty() ? " before the run began; nothing was saved" : "; to continue:\n  ", again);
     code = 128 + s.signal;
   } catch (const CLI::CallForVersion&) {
     put(fmt::format("hearth {}\n", build_info().version));
@@ -127,7 +127,7 @@ int run_command_line(int argc, char** argv) {
     if (e.get_exit_code() != 0) explain_parse_error(app, given, e);
     app.exit(e);  // help
   }
-  flush();  // a full disk is an error, not less output
+  flush();  // a full disk is an error, not a shorter output
   return code;
 }
 

@@ -1,5 +1,5 @@
-// The commands of the program. Each add_* declares one subcommand with its flags on the app and
-// leaves a callback that runs it; one file per command.
+// The subcommands, one file each. Each add_* function adds a subcommand with its flags to the app
+// and sets the callback that runs it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -21,40 +21,40 @@ namespace hearth {
 
 struct Completion;
 
-// Flags most commands take.
+// Flags of most commands.
 struct Common {
   std::string device = "auto";  // auto | cpu | cuda[:i]
-  int threads = 0;              // 0: every core
-  double memory_limit = 0;      // GiB of a card; 0: what is free
+  int threads = 0;              // 0: one per core
+  double memory_limit = 0;      // GPU memory in GiB; 0: all that is free
   bool json = false;
 };
 void add_common(CLI::App&, Common&);
-// --adapter, of the commands that run a model.
+// --adapter, for commands that run a model.
 void add_adapter(CLI::App&, std::string& adapter);
 
-// What a command needs of its backend beyond the default.
+// Backend options beyond the defaults that a command needs.
 struct BackendWish {
   bool tf32 = false, fp16 = false;
-  bool batch_invariant = false;  // of a card; the CPU is
+  bool batch_invariant = false;  // for GPUs; the CPU always is
 };
-// The backend --device asks for; says in one sentence when there is none such (device.cpp).
+// The backend that --device names; an unavailable one is an error that says why (device.cpp).
 std::unique_ptr<Backend> make_backend(const Common&, const BackendWish& = {});
 
-// --weights: how the matrices of a model are kept while it runs; refuses what the backend cannot
-// multiply (device.cpp).
+// --weights: storage format of the model's matrices while it runs; a format that the backend cannot
+// multiply is an error (device.cpp).
 void add_weights(CLI::App&, std::string& to);
 WeightFormat weight_format(const std::string& name, const Backend&);
 
-// --kv: what the KV cache holds (device.cpp).
+// --kv: storage format of the KV cache (device.cpp).
 void add_kv(CLI::App&, std::string& to);
 CacheFormat cache_format(const std::string& name);
 
-// --batch-invariant of the commands that run a model (device.cpp).
+// --batch-invariant, for commands that run a model (device.cpp).
 void add_batch_invariant(CLI::App&, bool& to);
 
-// --dtype of the commands that run a model: its weights, activations and cache; refuses what the
-// backend has no kernels for. auto is resolved for the work and the type the weights are stored in,
-// and the choice goes to stderr (device.cpp).
+// --dtype of commands that run a model: type of weights, activations and cache. A type without
+// kernels on the backend is an error. auto depends on the workload and on the stored type of the
+// weights; the choice is printed on stderr (device.cpp).
 void add_dtype(CLI::App&, std::string& to);
 void check_dtype(const std::string& name, const Backend&);
 DType weights_dtype(const std::string& name, const Backend&, Workload, DType stored);
@@ -65,8 +65,8 @@ struct ModelFlags {
 };
 LoadedModel load_model(const ModelFlags&, Backend&, Workload);
 
-// --dtype of the commands that train: a config whose dtype is auto unless a flag says otherwise,
-// and the choice, so that the run records it and a resumed run keeps it (device.cpp).
+// --dtype of commands that train: a config whose dtype is auto unless a flag sets it. resolve_dtype
+// replaces auto, so that the run stores the choice and a resumed run keeps it (device.cpp).
 template <class Config>
 Config with_auto_dtype() {
   Config c;
@@ -75,28 +75,27 @@ Config with_auto_dtype() {
 }
 void resolve_dtype(TrainDType&, const Backend&);
 
-// --generation-config: whether the sampling defaults of a model's folder count; auto or none
+// --generation-config auto or none: whether to use the sampling defaults in the model's folder
 // (device.cpp).
 void add_generation_config(CLI::App&, std::string& to);
-// Lays them under what was given and says on stderr which values they are. `given` names fields.
+// Applies the folder's defaults to fields not in `given` and prints the applied values on stderr.
 void apply_generation_config(SamplingSpec&, const std::string& choice, const ModelSource&,
                              const std::set<std::string>& given);
 
-// Text on stdout as it is; flush() brings out what was put. An error where it cannot be written.
+// Writes text to stdout unchanged; flush() flushes it. Both fail if stdout cannot be written.
 void put(std::string_view);
 void flush();
 
-// What a model wrote: a pipe or a file gets the exact bytes, a terminal gets control characters
-// made visible.
+// Writes model output: exact bytes to a pipe or file, visible control characters to a terminal.
 void put_text(std::string_view);
 
-// The last words of a run, whose results lie in its folder: that nobody reads them is no error.
+// Writes the final result of a run. A closed stdout is no error: the run folder has the results.
 void put_result(std::string_view);
 
-// Says on stderr, and returns, whether the context ended a completion before `asked` tokens.
+// Prints a note on stderr and returns true if the context ended a completion before `asked` tokens.
 bool say_if_clipped(const Completion&, int64_t asked, int64_t context);
 
-// One JSON object as a line. JSON cannot carry bytes that are not UTF-8: they become U+FFFD.
+// One JSON object as a line. Bytes that are not valid UTF-8 become U+FFFD.
 std::string json_line(const nlohmann::ordered_json&);
 void print_json(const nlohmann::ordered_json&);  // on stdout
 template <class T>
@@ -120,8 +119,8 @@ void add_chess(CLI::App&);
 void add_grpo(CLI::App&);
 void add_sft(CLI::App&);
 void add_dpo(CLI::App&);
-void add_data_chess(CLI::App&);       // under data
-void add_data_arithmetic(CLI::App&);  // the same
+void add_data_chess(CLI::App&);       // hearth data chess
+void add_data_arithmetic(CLI::App&);  // hearth data arithmetic
 
 int run_command_line(int argc, char** argv);
 

@@ -1,4 +1,4 @@
-// hearth convert: a model from one format to another.
+// hearth convert: writes a model in another format.
 #include "model/files/convert.h"
 
 #include "cli/commands.h"
@@ -21,8 +21,9 @@ void run_convert(const ConvertFlags& flags) {
   spec.adapter = flags.adapter;
   const auto backend = make_cpu_backend(0);
   const Converted c = convert_model(spec, *backend);
-  if (c.widened) say("{} matrices are F16: their rows are not whole blocks of 32\n", c.widened);
-  if (!c.tokenizer) say("{} has no tokenizer beside it\n", c.from);
+  if (c.widened)
+    say("{} matrices stay F16 because their row length is not a multiple of 32\n", c.widened);
+  if (!c.tokenizer) say("{} has no tokenizer, so none was written\n", c.from);
   if (flags.json) {
     print_json({{"model_type", c.model_type},
                 {"params", c.params},
@@ -41,19 +42,21 @@ void run_convert(const ConvertFlags& flags) {
 
 void add_convert(CLI::App& app) {
   auto f = std::make_shared<ConvertFlags>();
-  CLI::App* c = app.add_subcommand("convert", "write a model in another format");
-  c->add_option(
-      "--from", f->from,
-      "run, checkpoint or Hugging Face folder, llama2.c .bin, minGPT .json or .gguf; of an "
-      "adapter the base it names without");
-  c->add_option("--adapter", f->adapter, "adapter folder (PEFT) or run to merge into the weights");
+  CLI::App* c = app.add_subcommand("convert", "convert a model to another format");
+  c->add_option("--from", f->from,
+                "run, checkpoint or Hugging Face folder, llama2.c .bin, minGPT .json or .gguf; "
+                "with --adapter the default is the adapter's base model");
+  c->add_option("--adapter", f->adapter,
+                "PEFT folder or run whose adapter is merged into the weights");
   c->add_option("--to,--merge", f->to, "Hugging Face folder to write");
   c->add_option("--gguf", f->gguf, "GGUF file to write");
-  c->add_option("--dtype", f->spec.dtype,
-                "fp32, bf16 or fp16; for --gguf alone also q8_0 or q4_0; as the source without");
-  c->add_option("--shard-bytes", f->spec.shard_bytes, "weights beyond this go into several files")
+  c->add_option(
+      "--dtype", f->spec.dtype,
+      "fp32, bf16 or fp16; with only --gguf also q8_0 or q4_0; default: the type of the source");
+  c->add_option("--shard-bytes", f->spec.shard_bytes,
+                "maximum bytes of weights per file; larger models are split")
       ->capture_default_str();
-  c->add_flag("--json", f->json, "result as one JSON object");
+  c->add_flag("--json", f->json, "print the result as one JSON object");
   c->callback([f] { run_convert(*f); });
 }
 

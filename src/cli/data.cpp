@@ -1,4 +1,4 @@
-// hearth data: prepare token files, describe and check them, write the embedded corpus.
+// hearth data: prepares, describes and checks token files, and writes the embedded corpus.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -31,7 +31,8 @@ struct PrepareFlags {
 };
 
 void use_tokenizer(PrepareSpec& spec, const Tokenizer& tokenizer, const std::string& path) {
-  // A llama2.c vocabulary puts bos before each text; here the format decides what opens a document.
+  // A llama2.c vocabulary adds bos to each text; here the file format decides how a document
+  // starts.
   const std::vector<int32_t> probe = tokenizer.encode("x");
   const bool adds_bos = probe.size() > 1 && probe[0] == tokenizer.bos();
   spec.encode = [tokenizer, adds_bos](std::string_view text, std::vector<int32_t>& out) {
@@ -47,16 +48,17 @@ void use_tokenizer(PrepareSpec& spec, const Tokenizer& tokenizer, const std::str
 }
 
 void warn_of_marks(const PrepareResult& r) {
-  constexpr size_t most = 5;  // files that are named
+  constexpr size_t most = 5;  // files to name
   for (size_t i = 0; i < std::min(most, r.marks_inside.size()); ++i) {
     const auto& [path, count] = r.marks_inside[i];
     say_problem(
-        fmt::format("{}: {} times <|endoftext|> inside a line was taken as ordinary characters; "
-                    "put it on a line of its own",
+        fmt::format("{}: <|endoftext|> occurs {} times inside a line and was read as plain text; "
+                    "put it on a separate line to end a document",
                     path == "-" ? "stdin" : path.string(), count));
   }
   if (r.marks_inside.size() > most)
-    say_problem(fmt::format("the same in {} more files", r.marks_inside.size() - most));
+    say_problem(
+        fmt::format("the same warning applies to {} more files", r.marks_inside.size() - most));
 }
 
 void run_prepare(const PrepareFlags& flags) {
@@ -103,45 +105,49 @@ void run_prepare(const PrepareFlags& flags) {
                  counts.documents, shards, flags.out);
   if (r.pieces)
     fmt::print(
-        "whole documents would all be on one side of --val-fraction, so texts were cut into pieces "
-        "of up to {} bytes\n",
+        "--val-fraction would have put all whole documents on one side, so texts were split into "
+        "pieces of up to {} bytes\n",
         side_piece_bytes);
 }
 
 void add_prepare(CLI::App& app) {
   auto flags = std::make_shared<PrepareFlags>();
-  CLI::App* c = app.add_subcommand("prepare", "text, JSONL and Parquet to token files");
+  CLI::App* c =
+      app.add_subcommand("prepare", "convert text, JSONL and Parquet files to token files");
   c->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder")->required();
-  c->add_option("--input", flags->spec.inputs,
-                "text (a line <|endoftext|> ends a document), .jsonl or Parquet, each also gzip or "
-                "zstd; globs; - for stdin")
+  c->add_option(
+       "--input", flags->spec.inputs,
+       "text (a line <|endoftext|> ends a document), .jsonl or Parquet files, optionally gzip or "
+       "zstd; globs; -: standard input")
       ->required();
-  c->add_option("--out", flags->out, "folder to write; a killed run goes on there")->required();
-  c->add_option("--format", flags->format, "llmc (header) or raw (with metadata.json)")
+  c->add_option("--out", flags->out, "output folder; an interrupted run resumes from it")
+      ->required();
+  c->add_option("--format", flags->format,
+                "format of the token files: llmc (with header) or raw (with metadata.json)")
       ->check(CLI::IsMember({"llmc", "raw"}))
       ->capture_default_str();
-  c->add_option("--source", flags->source, "kind of the inputs; auto goes by their names and bytes")
+  c->add_option("--source", flags->source, "input type; auto detects it from name and content")
       ->check(CLI::IsMember({"auto", "text", "jsonl", "parquet"}))
       ->capture_default_str();
-  c->add_option("--column", flags->spec.column, "column of Parquet files to take")
+  c->add_option("--column", flags->spec.column, "text column of Parquet files")
       ->capture_default_str();
   c->add_option("--shard-tokens", flags->spec.shard_tokens,
-                "tokens a file; 0: 100000000 for llmc, all in one for raw")
+                "tokens per file; 0: 100000000 for llmc, all in one file for raw")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   c->add_option("--val-fraction", flags->spec.val_fraction,
-                "share of documents for validation, chosen by a hash of their text; long texts are "
-                "cut where whole documents would leave one side empty")
+                "fraction of documents for validation, chosen by a hash of their text; if whole "
+                "documents would leave one side empty, long texts are split")
       ->capture_default_str();
   c->add_option("--max-document-bytes", flags->spec.max_document_bytes,
-                "longest document held in memory: a longer text is encoded in pieces, a longer "
+                "longest document held in memory; a longer text is encoded in pieces, a longer "
                 "JSONL line or Parquet row is an error")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  c->add_option("--threads", flags->spec.threads, "0: every core")
+  c->add_option("--threads", flags->spec.threads, "CPU threads; 0: one per core")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  c->add_flag("--json", flags->json, "result as one JSON object");
+  c->add_flag("--json", flags->json, "print the result as one JSON object");
   c->callback([flags] { run_prepare(*flags); });
 }
 
@@ -224,14 +230,16 @@ void run_stat(const StatFlags& flags) {
 void add_stat(CLI::App& app) {
   auto flags = std::make_shared<StatFlags>();
   CLI::App* c = app.add_subcommand("stat", "describe and check token files and evaluation files");
-  c->add_option("files", flags->input, "paths or globs")->required();
-  c->add_option("--vocab", flags->vocab, "check that every token is below this; 0: do not")
+  c->add_option("files", flags->input, "token files: paths or globs")->required();
+  c->add_option("--vocab", flags->vocab,
+                "check that every token id is below this value; 0: no check")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   c->add_option("--document-start", flags->document_start,
-                "id that opens a document; -1: as the files beside tell, else GPT-2's or Llama-3's")
+                "id of the token that starts a document; -1: from the metadata beside the files, "
+                "else GPT-2's or Llama-3's")
       ->capture_default_str();
-  c->add_flag("--json", flags->json, "one JSON object a file");
+  c->add_flag("--json", flags->json, "print one JSON object per file");
   c->callback([flags] { run_stat(*flags); });
 }
 
@@ -245,7 +253,7 @@ struct StoriesFlags {
   bool json = false;
 };
 
-// A file that appears when whole, or standard output.
+// Writes to standard output, or to a file that appears only when complete.
 class TextSink {
  public:
   explicit TextSink(const std::string& out) {
@@ -259,7 +267,7 @@ class TextSink {
 };
 
 struct StoriesWritten {
-  int64_t stories = 0, bytes = 0, chars = 0;  // chars: of the stories alone
+  int64_t stories = 0, bytes = 0, chars = 0;  // chars: without separators
   double nats = 0;
 };
 
@@ -299,14 +307,14 @@ StoriesWritten write_stories(TextSink& sink, const StoriesFlags& flags) {
 
 void run_stories(const StoriesFlags& flags) {
   if ((flags.bytes > 0) == (flags.stories > 0))
-    fail_usage("data stories", "expected either --bytes or --stories, got {}",
-               flags.bytes > 0 ? "both" : "none");
+    fail_usage("data stories", "expected exactly one of --bytes and --stories, got {}",
+               flags.bytes > 0 ? "both" : "neither");
   TextSink sink(flags.out);
   const StoriesWritten w = write_stories(sink, flags);
   sink.finish();
   const CorpusEntropy e = corpus_entropy();
   const double per_story = w.nats / double(w.stories), per_char = w.nats / double(w.chars);
-  std::FILE* to = flags.out == "-" ? stderr : stdout;  // the text itself took standard output
+  std::FILE* to = flags.out == "-" ? stderr : stdout;  // standard output holds the text
   if (flags.json) {
     const ordered_json report = {{"stories", w.stories},
                                  {"bytes", w.bytes},
@@ -318,34 +326,37 @@ void run_stories(const StoriesFlags& flags) {
                                  {"realised_nats_per_char", per_char}};
     fmt::print(to, "{}\n", report.dump());
   } else {
-    fmt::print(to,
-               "{} stories, {} bytes\nentropy: {:.4f} nats a story of {:.2f} characters, {:.6f} "
-               "nats a character\nthese stories: {:.4f} nats a story, {:.6f} nats a character\n",
-               w.stories, w.bytes, e.nats_per_story, e.chars_per_story, e.nats_per_char(),
-               per_story, per_char);
+    fmt::print(
+        to,
+        "{} stories, {} bytes\nentropy: {:.4f} nats per story of {:.2f} characters, {:.6f} nats "
+        "per character\nthese stories: {:.4f} nats per story, {:.6f} nats per character\n",
+        w.stories, w.bytes, e.nats_per_story, e.chars_per_story, e.nats_per_char(), per_story,
+        per_char);
   }
 }
 
 void add_stories(CLI::App& app) {
   auto flags = std::make_shared<StoriesFlags>();
   CLI::App* c = app.add_subcommand(
-      "stories", "write the embedded corpus: stories from a grammar whose entropy is known");
-  c->add_option("--out", flags->out, "text file; - for standard output")->required();
-  c->add_option("--bytes", flags->bytes, "write at least so much, in whole stories")
+      "stories", "write the embedded corpus: stories from a grammar with known entropy");
+  c->add_option("--out", flags->out, "text file to write; -: standard output")->required();
+  c->add_option("--bytes", flags->bytes, "write whole stories until there are this many bytes")
       ->check(CLI::NonNegativeNumber);
-  c->add_option("--stories", flags->stories, "write so many")->check(CLI::NonNegativeNumber);
-  c->add_option("--seed", flags->seed, "another seed is another corpus")->capture_default_str();
-  c->add_option("--threads", flags->threads, "0: every core")
+  c->add_option("--stories", flags->stories, "number of stories to write")
+      ->check(CLI::NonNegativeNumber);
+  c->add_option("--seed", flags->seed, "random seed of the corpus")->capture_default_str();
+  c->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  c->add_flag("--json", flags->json, "result as one JSON object");
+  c->add_flag("--json", flags->json, "print the result as one JSON object");
   c->callback([flags] { run_stories(*flags); });
 }
 
 }  // namespace
 
 void add_data(CLI::App& app) {
-  CLI::App* c = app.add_subcommand("data", "prepare, download, describe and make training data");
+  CLI::App* c =
+      app.add_subcommand("data", "prepare, download, describe and generate training data");
   c->require_subcommand(1);
   add_prepare(*c);
   add_data_get(*c);

@@ -1,4 +1,4 @@
-// hearth data arithmetic: generated sums and word problems to pretrain, fine-tune and reward on.
+// hearth data arithmetic: generated arithmetic problems for pretraining, fine-tuning and rewards.
 #include <fmt/format.h>
 
 #include "cli/commands.h"
@@ -28,19 +28,20 @@ void run_data_arithmetic(const ArithmeticFlags& flags) {
 void add_data_arithmetic(CLI::App& app) {
   auto flags = std::make_shared<ArithmeticFlags>();
   ArithmeticSpec& s = flags->spec;
-  CLI::App* c = app.add_subcommand("arithmetic", "generated sums and word problems");
+  CLI::App* c = app.add_subcommand("arithmetic", "generate arithmetic and word problems");
   c->add_option("--out", flags->out,
-                "folder for pretrain.txt, {sft,preferences,prompts}.jsonl, heldout.{txt,jsonl}")
+                "output folder: pretrain.txt, {sft,preferences,prompts}.jsonl, heldout.{txt,jsonl}")
       ->required();
-  c->add_option("--digits", s.digits, "of each operand")->capture_default_str();
-  c->add_option("--ops", s.ops, "any of + - *")->capture_default_str();
-  c->add_flag("--words", s.words, "word problems instead of 12+34=");
-  c->add_option("--problems", s.problems, "different ones; 0: all of up to 2 digits")
+  c->add_option("--digits", s.digits, "digits of each operand")->capture_default_str();
+  c->add_option("--ops", s.ops, "operators: any of + - *")->capture_default_str();
+  c->add_flag("--words", s.words, "write word problems instead of 12+34=");
+  c->add_option("--problems", s.problems, "number of distinct problems; 0: all (up to 2 digits)")
       ->capture_default_str();
-  c->add_option("--held-out", s.held_out, "share that only the heldout files have")
+  c->add_option("--held-out", s.held_out, "fraction that goes only to the heldout files")
       ->capture_default_str();
-  c->add_option("--seed", s.seed, "of choice, order and words")->capture_default_str();
-  c->add_flag("--json", flags->json, "result as one JSON object");
+  c->add_option("--seed", s.seed, "random seed for the choice, order and words of the problems")
+      ->capture_default_str();
+  c->add_flag("--json", flags->json, "print the result as one JSON object");
   c->callback([flags] { run_data_arithmetic(*flags); });
 }
 

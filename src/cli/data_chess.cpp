@@ -1,4 +1,4 @@
-// hearth data chess: self-played positions as rows of the chess tasks, and puzzles as prompts.
+// hearth data chess: rows of the chess tasks from self-play positions, and prompts from puzzles.
 #include "cli/commands.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
@@ -64,8 +64,9 @@ void run_data_chess(const DataChessFlags& flags) {
   if (has_task(flags, "P") && !pool) {
     if (!spec.environment)
       fail("data chess",
-           "expected Stockfish for the P: task, got none; install the package stockfish");
-    say("there is no Stockfish: the P: task is left out\n");
+           "the P: task needs Stockfish, which was not found; install the package stockfish or "
+           "pass --stockfish PATH");
+    say("Stockfish was not found: the P: task is left out\n");
   }
   Threads threads(flags.threads);
   const chess::ChessDataCounts n = chess::write_chess_data(flags.out, spec, threads, pool.get());
@@ -81,44 +82,48 @@ void run_data_chess(const DataChessFlags& flags) {
 
 void add_data_chess(CLI::App& app) {
   auto flags = std::make_shared<DataChessFlags>();
-  CLI::App* c = app.add_subcommand("chess", "rows of the chess tasks from self-play, or puzzles");
+  CLI::App* c =
+      app.add_subcommand("chess", "generate rows of the chess tasks from self-play or puzzles");
   chess::SelfPlaySpec& play = flags->spec.play;
   c->add_option("--out", flags->out, "file to write")->required();
-  c->add_option("--games", flags->spec.games, "to play")
+  c->add_option("--games", flags->spec.games, "number of games to play")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  c->add_option("--seed", play.seed, "another seed is another file")->capture_default_str();
-  c->add_option("--tasks", flags->tasks, "P, A or both")->capture_default_str();
-  c->add_option("--format", flags->format, "jsonl (prompt, completion) or text")
+  c->add_option("--seed", play.seed, "random seed of the games")->capture_default_str();
+  c->add_option("--tasks", flags->tasks, "tasks to write: P, A or P,A")->capture_default_str();
+  c->add_option("--format", flags->format, "format of the rows: jsonl (prompt, completion) or text")
       ->check(CLI::IsMember({"jsonl", "text"}))
       ->capture_default_str();
-  c->add_option("--temperature", play.temperature, "of the moves, in pawns")
+  c->add_option("--temperature", play.temperature, "temperature of the move choice, in pawns")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  c->add_option("--plies", play.max_plies, "of a game at most")
+  c->add_option("--plies", play.max_plies, "maximum plies per game")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  c->add_option("--openings", play.opening_share, "share of games from a known opening")
+  c->add_option("--openings", play.opening_share,
+                "fraction of games that start from a known opening")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  c->add_option("--illegal", flags->spec.illegal, "share of the rows of A: whose move is not legal")
+  c->add_option("--illegal", flags->spec.illegal, "fraction of A: rows with an illegal move")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  c->add_option("--keep", flags->spec.keep, "share of positions taken")
+  c->add_option("--keep", flags->spec.keep, "fraction of positions to keep")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  c->add_option("--stockfish", flags->stockfish, "path, auto or none")->capture_default_str();
-  c->add_option("--nodes", flags->nodes, "Stockfish searches a position")
+  c->add_option("--stockfish", flags->stockfish, "Stockfish program: a path, auto or none")
+      ->capture_default_str();
+  c->add_option("--nodes", flags->nodes, "Stockfish nodes per position")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  c->add_option("--threads", flags->threads, "and Stockfish processes; 0: one per core")
+  c->add_option("--threads", flags->threads, "CPU threads and Stockfish processes; 0: one per core")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   c->add_option("--puzzles", flags->puzzles.puzzles,
-                "JSON lines of fen, best, rating: write these as prompts, play no games");
-  c->add_option("--min-rating", flags->puzzles.min_rating, "of puzzles");
-  c->add_option("--max-rating", flags->puzzles.max_rating, "of puzzles");
-  c->add_flag("--json", flags->json, "result as one JSON object");
+                "JSON lines with fen, best and rating: write these puzzles as prompts instead of "
+                "playing games");
+  c->add_option("--min-rating", flags->puzzles.min_rating, "lowest rating of puzzles to use");
+  c->add_option("--max-rating", flags->puzzles.max_rating, "highest rating of puzzles to use");
+  c->add_flag("--json", flags->json, "print the result as one JSON object");
   c->callback([flags] { run_data_chess(*flags); });
 }
 

@@ -1,4 +1,4 @@
-// hearth data get: downloads known sets, checked and resumable.
+// hearth data get: downloads known data sets, with checksums and resume.
 #include "cli/data_get.h"
 
 #include <fmt/format.h>
@@ -34,12 +34,12 @@ void list_sets(const std::vector<CatalogueSet>& sets, bool json) {
     }
     const auto known = std::count_if(s.files.begin(), s.files.end(),
                                      [](const CatalogueFile& f) { return !f.sha256.empty(); });
-    fmt::print("{:<22}{}; {}; {} files, sha256 known of {}\n", s.name, s.about, s.licence,
+    fmt::print("{:<22}{}; {}; {} files, {} with a known sha256\n", s.name, s.about, s.licence,
                s.files.size(), known);
   }
 }
 
-// The same path on another server.
+// The same path on the server `base`.
 std::string moved(const std::string& url, const std::string& base) {
   const size_t path = url.find('/', url.find("://") + 3);
   return base.empty() || path == url.npos ? url : base + url.substr(path);
@@ -52,16 +52,16 @@ bool chosen(const CatalogueFile& f, const std::vector<std::string>& only) {
 }
 
 std::string describe(const Downloaded& d) {
-  const std::string how = d.was_there ? "was there" : "downloaded";
+  const std::string how = d.was_there ? "already present" : "downloaded";
   switch (d.checked) {
     case Downloaded::Checked::catalogue:
-      return how + ", sha256 as the catalogue has it";
+      return how + ", sha256 matches the catalogue";
     case Downloaded::Checked::earlier:
-      return how + ", sha256 as at the first download";
+      return how + ", sha256 matches the first download";
     default:
       return how +
              fmt::format(
-                 ", sha256 {} taken on trust (the catalogue has none) and kept to check next time",
+                 ", sha256 {} not verified (the catalogue has none); stored for the next check",
                  d.sha256);
   }
 }
@@ -70,7 +70,7 @@ void run_get(const GetFlags& flags) {
   const std::vector<CatalogueSet> sets =
       flags.catalogue.empty() ? built_in_catalogue() : read_catalogue(flags.catalogue);
   if (flags.list || flags.name.empty()) return list_sets(sets, flags.json);
-  if (flags.out.empty()) fail_usage("data get", "expected a folder by --out, got none");
+  if (flags.out.empty()) fail_usage("data get", "data get needs --out with the folder to write to");
   const CatalogueSet& set = find_set(sets, flags.name);
   DownloadSpec spec = flags.download;
   spec.folder = flags.out;
@@ -91,7 +91,8 @@ void run_get(const GetFlags& flags) {
       fmt::print("{}: {} bytes, {}\n", (spec.folder / f.name).string(), d.bytes, describe(d));
   }
   if (files.empty())
-    fail_usage("data get", "expected --only to choose files of {}, got none", set.name);
+    fail_usage("data get", "--only matches no file of {}; data get --list shows the sets",
+               set.name);
   if (flags.json)
     print_json({{"name", set.name}, {"licence", set.licence}, {"files", files}});
   else
@@ -103,28 +104,31 @@ void run_get(const GetFlags& flags) {
 void add_data_get(CLI::App& data) {
   auto f = std::make_shared<GetFlags>();
   CLI::App* c = data.add_subcommand("get", "download known data sets and models over HTTPS");
-  c->add_option("name", f->name, "set to download; without one the known ones are listed");
-  c->add_option("--out", f->out, "folder to put it in; an interrupted download goes on there");
-  c->add_flag("--list", f->list, "list what is known");
-  c->add_option("--only", f->only, "files of the set, by name or pattern");
-  c->add_option("--catalogue", f->catalogue, "JSON file with sets of your own instead");
+  c->add_option("name", f->name, "set to download; default: list the known sets");
+  c->add_option("--out", f->out, "output folder; an interrupted download resumes from it");
+  c->add_flag("--list", f->list, "list the known sets");
+  c->add_option("--only", f->only, "download only these files of the set: names or globs");
+  c->add_option("--catalogue", f->catalogue, "JSON file that replaces the built-in catalogue");
   c->add_option("--base-url", f->base_url,
-                "a mirror: https://host instead of the catalogue's hosts");
-  c->add_option("--ca", f->https.ca_file, "file of certificates to trust instead of the system's");
-  c->add_option("--stall", f->https.stall_seconds, "seconds without a byte before a new try")
+                "mirror to use in place of the catalogue's hosts: https://host");
+  c->add_option("--ca", f->https.ca_file,
+                "file of CA certificates to trust in place of the system's");
+  c->add_option("--stall", f->https.stall_seconds, "seconds without data before a retry")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  c->add_option("--retries", f->download.retries, "tries in a row without a new byte")
+  c->add_option("--retries", f->download.retries,
+                "consecutive retries without new data before giving up")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  c->add_option("--backoff", f->download.backoff, "seconds before the first new try; doubles")
+  c->add_option("--backoff", f->download.backoff,
+                "seconds before the first retry; doubles with each")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   c->add_option("--max-bytes", f->download.max_bytes,
-                "bytes to take of a file whose length neither catalogue nor server tells")
+                "maximum size of a file whose length neither catalogue nor server states")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  c->add_flag("--json", f->json, "result as one JSON object");
+  c->add_flag("--json", f->json, "print the result as one JSON object");
   c->callback([f] { run_get(*f); });
 }
 

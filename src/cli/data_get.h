@@ -1,4 +1,4 @@
-// `hearth data get`, a command of its own file.
+// The subcommand `hearth data get`.
 #pragma once
 
 #include <CLI/CLI.hpp>

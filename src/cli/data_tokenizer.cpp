@@ -14,8 +14,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Folders that versions without a vocabulary_id prepared tell only the digest of the files, which
-// is another one for tok/tokenizer.json than for tok.
+// Folders written by versions without vocabulary_id store only the digest of the tokenizer files,
+// which differs between tok/tokenizer.json and tok.
 bool same_files(const std::string& id, const fs::path& path) {
   if (id == tokenizer_digest(path)) return true;
   if (!fs::is_directory(path)) return id == tokenizer_digest(fs::absolute(path).parent_path());
@@ -25,7 +25,7 @@ bool same_files(const std::string& id, const fs::path& path) {
 
 bool same_tokenizer(const PreparedWith& with, const std::string& vocabulary, const fs::path& path) {
   if (!with.vocabulary_id.empty()) return with.vocabulary_id == vocabulary;
-  constexpr size_t digest_size = 64;  // another name tells nothing
+  constexpr size_t digest_size = 64;  // other names are not digests
   return with.tokenizer_id.size() != digest_size || same_files(with.tokenizer_id, path);
 }
 
@@ -69,8 +69,8 @@ std::string tokenizer_mismatch(std::span<const fs::path> files, const Tokenizer&
     const auto with = prepared_with(folder);
     if (with && !same_tokenizer(*with, vocabulary, path))
       return fmt::format(
-          "{}/ was prepared with another tokenizer ({} tokens) than {} ({} tokens): give the one "
-          "it was prepared with",
+          "{}/ was prepared with a different tokenizer ({} tokens) than {} ({} tokens): pass the "
+          "tokenizer it was prepared with",
           folder.empty() ? "." : folder.string(), with->vocab, path.string(),
           tokenizer.vocab_size());
   }

@@ -1,4 +1,4 @@
-// Whether token files and a tokenizer belong together.
+// Checks that token files and a tokenizer belong together.
 #pragma once
 
 #include <filesystem>
@@ -10,15 +10,15 @@
 
 namespace hearth {
 
-// The sha256 of the tokenizer's files: a prepare run goes on only with the same tokenizer.
+// SHA-256 of the tokenizer's files; an interrupted prepare resumes only with the same tokenizer.
 std::string tokenizer_digest(const std::filesystem::path&);
 
-// The sha256 of its tokens: the same for every copy of a tokenizer, as a file or as a folder, also
-// for the one that a checkpoint carries.
+// SHA-256 of the vocabulary: equal for every copy of a tokenizer, whether a file, a folder or part
+// of a checkpoint.
 std::string vocabulary_digest(const Tokenizer&);
 
-// What is wrong where one of the token files was prepared with another tokenizer than `tokenizer`,
-// which was loaded from `path`; else empty. Files whose folder does not tell are passed over.
+// An error message if a token file was prepared with a tokenizer other than `tokenizer`, which was
+// loaded from `path`; else empty. Files whose folder does not name a tokenizer are skipped.
 std::string tokenizer_mismatch(std::span<const std::filesystem::path> files,
                                const Tokenizer& tokenizer, const std::filesystem::path& path);
 

@@ -1,5 +1,5 @@
-// The backend --device asks for: a CUDA card where there is one that this build can use, the CPU
-// otherwise, and a sentence that says why.
+// The backend for --device: a CUDA GPU if this build can use one, otherwise the CPU, with a message
+// that says why.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -15,14 +15,14 @@
 namespace hearth {
 namespace {
 
-// Why no card is used; said once, however many backends a command makes.
+// Prints once per process why no GPU is used.
 void say_using_cpu(const std::string& why) {
   static std::atomic<bool> said = false;
   if (!said.exchange(true)) say("hearth: using the CPU: {}\n", why);
 }
 
-// The first card this build can use; -1 with a sentence on stderr where there is none. A build
-// without CUDA was never meant to use one: nothing is said.
+// The first GPU that this build can use, or -1 with a message on stderr. A build without CUDA
+// prints nothing.
 int first_usable_card() {
   const CudaDriver driver = cuda_driver();
   std::string why = driver.problem;
@@ -35,7 +35,7 @@ int first_usable_card() {
   return -1;
 }
 
-// "cuda" is cuda:0.
+// "cuda" means cuda:0.
 int card_number(const std::string& device) {
   if (device == "cuda") return 0;
   int n = -1;
@@ -49,7 +49,8 @@ int card_number(const std::string& device) {
 }  // namespace
 
 void add_dtype(CLI::App& c, std::string& to) {
-  c.add_option("--dtype", to, "auto, fp32 or bf16 weights; on a card also fp16")
+  c.add_option("--dtype", to,
+               "type of weights and activations: auto, fp32 or bf16; on a GPU also fp16")
       ->capture_default_str();
 }
 
@@ -60,7 +61,7 @@ DType named_dtype(const std::string& name, const Backend& backend) {
        {std::pair{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}}) {
     if (name != known) continue;
     if (!backend.runs(dtype))
-      fail_usage("--dtype", "expected fp32 or bf16 on {}, got {}, which needs a card",
+      fail_usage("--dtype", "expected fp32 or bf16 on {}, got {}, which needs a GPU",
                  backend.describe(), name);
     return dtype;
   }
@@ -97,8 +98,9 @@ void resolve_dtype(TrainDType& dtype, const Backend& backend) {
 }
 
 void add_generation_config(CLI::App& c, std::string& to) {
-  c.add_option("--generation-config", to,
-               "auto: sampling defaults of the model's generation_config.json; none: ignore it")
+  c.add_option(
+       "--generation-config", to,
+       "auto: use the sampling defaults in the model's generation_config.json; none: ignore them")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "none"}));
 }
@@ -108,9 +110,10 @@ void apply_generation_config(SamplingSpec& s, const std::string& choice, const M
   if (choice == "none") {
     if (const auto dir = generation_folder(source); !dir.empty()) try {
         if (const auto j = read_generation_config(dir); !j.is_object())
-          fail(dir.string(), "expected an object in generation_config.json, got {}", j.type_name());
+          fail(dir.string(), "expected a JSON object in generation_config.json, got {}",
+               j.type_name());
       } catch (const Error& e) {
-        say_problem(fmt::format("{}; no end tokens are taken from this file", e.what()));
+        say_problem(fmt::format("{}; its end tokens are ignored", e.what()));
       }
     return;
   }
@@ -122,7 +125,7 @@ void apply_generation_config(SamplingSpec& s, const std::string& choice, const M
 void add_weights(CLI::App& c, std::string& to) {
   c.add_option(
        "--weights", to,
-       "plain (as --dtype says), or matrices quantised when read: int8, int4, on a card also fp8")
+       "plain (the type of --dtype), or quantise matrices on load: int8, int4, on a GPU also fp8")
       ->capture_default_str();
 }
 
@@ -130,7 +133,7 @@ WeightFormat weight_format(const std::string& name, const Backend& backend) {
   for (const WeightFormat f : weight_formats) {
     if (name != to_string(f)) continue;
     if (!backend.multiplies(f))
-      fail_usage("--weights", "expected plain, int8 or int4 on {}, got {}, which needs a card",
+      fail_usage("--weights", "expected plain, int8 or int4 on {}, got {}, which needs a GPU",
                  backend.describe(), name);
     return f;
   }
@@ -139,7 +142,8 @@ WeightFormat weight_format(const std::string& name, const Backend& backend) {
 
 void add_kv(CLI::App& c, std::string& to) {
   c.add_option("--kv", to,
-               "KV cache: plain (as --dtype says), or fp8: half of bf16's memory, a little less "
+               "KV cache format: plain (the type of --dtype), or fp8: half the memory of bf16, "
+               "slightly less "
                "accurate")
       ->capture_default_str();
 }
@@ -153,15 +157,15 @@ CacheFormat cache_format(const std::string& name) {
 void add_batch_invariant(CLI::App& c, bool& to) {
   c.add_flag(
       "--batch-invariant", to,
-      "on a card, with --dtype bf16 or fp16, give a request the same tokens whatever else is in "
-      "the batch: slower");
+      "on a GPU with --dtype bf16 or fp16: make a request's tokens independent of the rest of the "
+      "batch; slower");
 }
 
 std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) {
   if (c.threads < 0 || c.threads > 4096)
     fail_usage("threads", "expected 0 to 4096 threads, got {}", c.threads);
   if (c.memory_limit < 0)
-    fail_usage("memory-limit", "expected GiB, 0 or more, got {}", c.memory_limit);
+    fail_usage("memory-limit", "expected a size in GiB of 0 or more, got {}", c.memory_limit);
   int card = -1;
   if (c.device == "auto")
     card = first_usable_card();

@@ -1,6 +1,6 @@
-// hearth doctor: is this machine's hearth sound? `lockstep` runs a model on two backends node by
-// node and names the first op that differs; without a subcommand the backends of this machine are
-// tried on a small model each.
+// hearth doctor: checks that the backends of this machine compute the same. `lockstep` runs a model
+// on two backends node by node and names the first op that differs; without a subcommand each
+// backend is checked on a small model.
 #include <fmt/format.h>
 
 #include "cli/commands.h"
@@ -37,7 +37,7 @@ nlohmann::ordered_json to_json(const LockstepNode& n) {
           {"error", n.error},   {"tolerance", n.tolerance}};
 }
 
-// Prints one model's result; true when every op agreed.
+// Prints one model's result; returns true if every op agreed.
 bool report(const std::string& what, const LockstepResult& r, bool json) {
   if (json) {
     nlohmann::ordered_json j{{"lockstep", what}, {"nodes", r.nodes}, {"outputs", r.outputs}};
@@ -50,12 +50,13 @@ bool report(const std::string& what, const LockstepResult& r, bool json) {
   for (const auto& [op, n] : r.worst)
     if (!worst || !(n.error <= worst->error)) worst = &n;
   if (r.first)
-    fmt::print("{}: {} of {} differs first: output {} {}, error {:.3g} over {:.3g}\n", what,
-               r.first->op, r.first->where.empty() ? "the update" : r.first->where, r.first->output,
-               to_string(r.first->shape), r.first->error, r.first->tolerance);
+    fmt::print(
+        "{}: {} of {} is the first to differ: output {} {}, error {:.3g}, tolerance {:.3g}\n", what,
+        r.first->op, r.first->where.empty() ? "the update" : r.first->where, r.first->output,
+        to_string(r.first->shape), r.first->error, r.first->tolerance);
   else
-    fmt::print("{}: {} nodes agree; worst {} with {:.3g} of {:.3g}\n", what, r.nodes, worst->op,
-               worst->error, worst->tolerance);
+    fmt::print("{}: {} nodes agree; worst: {}, error {:.3g}, tolerance {:.3g}\n", what, r.nodes,
+               worst->op, worst->error, worst->tolerance);
   return !r.first;
 }
 
@@ -88,9 +89,9 @@ void run_lockstep(const DoctorFlags& f) {
     const std::string what = fmt::format("{} {} {}x{}, {} against {}", name, f.dtype, s.B, s.T,
                                          tried->describe(), trusted->describe());
     agreed &= report(what, lockstep(s, *tried, *trusted, f.seed), f.common.json);
-    std::fflush(stdout);  // the next may take a minute
+    std::fflush(stdout);  // the next model may take a minute
   }
-  if (!agreed) fail("doctor", "expected every op to agree, got a difference (above)");
+  if (!agreed) fail("doctor", "an op differs between the backends; see the lines above");
 }
 
 TensorToWrite written(std::string name, std::span<const int32_t> ids, Shape s) {
@@ -99,7 +100,7 @@ TensorToWrite written(std::string name, std::span<const int32_t> ids, Shape s) {
           }};
 }
 
-// One step's tokens, weights, loss and gradients in a file another program can check.
+// Writes one step's tokens, weights, loss and gradients to a file that other programs can check.
 void run_gradients(const GradientFlags& g) {
   const DoctorFlags& f = g.at;
   const std::unique_ptr<Backend> backend = backend_of(f);
@@ -131,7 +132,7 @@ void run_gradients(const GradientFlags& g) {
   }
   const std::filesystem::path out = std::filesystem::absolute(g.out);
   write_safetensors(out.parent_path(), out.filename().string(), tensors);
-  fmt::print("loss {:.6f}; {} parameters with their gradients in {}\n", programs.loss(),
+  fmt::print("loss {:.6f}; wrote {} parameters with their gradients to {}\n", programs.loss(),
              store.count(), g.out);
 }
 
@@ -149,7 +150,7 @@ void run_all(const Common& common) {
   try_one(*cpu, *reference, "fp32");
   try_one(*cpu, *reference, "bf16");
   const CudaDriver driver = cuda_driver();
-  if (!common.json && !driver.problem.empty()) fmt::print("no card: {}\n", driver.problem);
+  if (!common.json && !driver.problem.empty()) fmt::print("no GPU: {}\n", driver.problem);
   for (const CudaCard& c : cuda_cards()) {
     if (!c.problem.empty()) {
       if (!common.json) fmt::print("{}: {}\n", c.name, c.problem);
@@ -159,36 +160,40 @@ void run_all(const Common& common) {
     try_one(*card, *cpu, "fp32");
     try_one(*card, *cpu, "bf16");
   }
-  if (!agreed) fail("doctor", "expected every op to agree, got a difference (above)");
+  if (!agreed) fail("doctor", "an op differs between the backends; see the lines above");
 }
 
 }  // namespace
 
 static void add_step_flags(CLI::App& c, DoctorFlags& f) {
   add_common(c, f.common);
-  c.add_option("--preset", f.presets, "one or more models")->capture_default_str();
-  c.add_option("--dtype", f.dtype, "fp32 or bf16")->capture_default_str();
-  c.add_option("--batch", f.batch, "sequences")->capture_default_str();
-  c.add_option("--seq", f.seq, "tokens in a sequence")->capture_default_str();
-  c.add_option("--seed", f.seed, "of weights and tokens")->capture_default_str();
-  c.add_option("--recompute", f.recompute, "none, light or block")->capture_default_str();
-  c.add_flag("--documents", f.documents, "with a document mask");
-  f.model.add(c, ModelConfig{}, "Model, over the presets");
+  c.add_option("--preset", f.presets, "one or more model presets")->capture_default_str();
+  c.add_option("--dtype", f.dtype, "compute type: fp32 or bf16")->capture_default_str();
+  c.add_option("--batch", f.batch, "sequences per batch")->capture_default_str();
+  c.add_option("--seq", f.seq, "tokens per sequence")->capture_default_str();
+  c.add_option("--seed", f.seed, "random seed for weights and tokens")->capture_default_str();
+  c.add_option("--recompute", f.recompute, "gradient checkpointing: none, light or block")
+      ->capture_default_str();
+  c.add_flag("--documents", f.documents, "use a document mask");
+  f.model.add(c, ModelConfig{}, "Model (overrides the presets)");
 }
 
 void add_doctor(CLI::App& app) {
-  CLI::App* doctor = app.add_subcommand("doctor", "check that every backend computes the same");
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "check that all backends compute the same results");
   auto common = std::make_shared<Common>();
   add_common(*doctor, *common);
-  CLI::App* c = doctor->add_subcommand("lockstep", "one training step on two backends, op by op");
+  CLI::App* c =
+      doctor->add_subcommand("lockstep", "compare one training step on two backends, op by op");
   auto f = std::make_shared<DoctorFlags>();
   f->presets = {"tiny"};
   add_step_flags(*c, *f);
-  c->add_option("--against", f->against, "cpu, or reference (double precision, slow)")
+  c->add_option("--against", f->against,
+                "backend to compare with: cpu, or reference (double precision, slow)")
       ->capture_default_str();
   c->callback([f] { run_lockstep(*f); });
   CLI::App* gradients =
-      doctor->add_subcommand("gradients", "write one step's weights and gradients to a file");
+      doctor->add_subcommand("gradients", "write the weights and gradients of one step to a file");
   auto g = std::make_shared<GradientFlags>();
   g->at.presets = {"gpt2"};
   add_step_flags(*gradients, g->at);

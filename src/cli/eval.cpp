@@ -1,5 +1,5 @@
-// hearth eval: a model's scores on perplexity, HellaSwag, LAMBADA and multiple choice; or its raw
-// logits, for checks against other programs.
+// hearth eval: scores a model on perplexity, HellaSwag, LAMBADA or multiple choice, or writes its
+// raw logits for comparison with other programs.
 #include "eval/eval.h"
 
 #include <charconv>
@@ -39,11 +39,11 @@ struct EvalResult {
   int64_t n = 0, tokens = 0;
 };
 
-// A model ready to be asked.
+// A loaded model with what the tasks need of it.
 struct Examinee {
   std::unique_ptr<Backend> backend;
   LoadedModel model;
-  int64_t longest;  // tokens the model sees at once
+  int64_t longest;  // context length in tokens
 
   explicit Examinee(const EvalFlags& f)
       : backend(make_backend(f.common)),
@@ -100,7 +100,7 @@ EvalResult eval_lambada(Examinee& e, const EvalFlags& f) {
   return {last_word_metrics(scores), int64_t(items.size()), tokens_in(scores)};
 }
 
-// Token files, as pretraining reads them: one text each, whatever documents are in it.
+// Token files are read as in pretraining: each file is one text, regardless of documents in it.
 EvalResult eval_tokens(Examinee& e, const EvalFlags& f) {
   const int64_t stride = f.stride ? f.stride : e.longest;
   std::vector<ScoreItem> all;
@@ -109,7 +109,7 @@ EvalResult eval_tokens(Examinee& e, const EvalFlags& f) {
     if (f.limit > 0 && left <= 0) break;
     const TokenFile file(path);
     file.check_tokens(e.model.config().vocab);
-    // No more than the windows wanted: a shard may be larger than the memory for them.
+    // Read only the tokens for the requested windows: a shard may be larger than memory.
     const int64_t needed = 1 + e.longest + (left - 1) * stride;
     const int64_t count = f.limit > 0 ? std::min(file.size(), needed) : file.size();
     std::vector<int32_t> tokens(static_cast<size_t>(count));
@@ -117,7 +117,7 @@ EvalResult eval_tokens(Examinee& e, const EvalFlags& f) {
     for (ScoreItem& w : rolling_windows(tokens, e.longest, stride)) all.push_back(std::move(w));
   }
   keep_first(all, f.limit);
-  if (all.empty()) fail(f.data, "expected two tokens at least, got fewer");
+  if (all.empty()) fail(f.data, "expected at least two tokens, got fewer");
   const auto scores = scored(e, f, all, false);
   return {perplexity_metrics(scores), int64_t(all.size()), tokens_in(scores)};
 }
@@ -134,12 +134,12 @@ EvalResult eval_perplexity(Examinee& e, const EvalFlags& f) {
          rolling_windows(e.model.tokenizer(), text, e.longest, f.stride ? f.stride : e.longest))
       all.push_back(std::move(w));
   }
-  if (all.empty()) fail(f.data, "expected some text, got none");
+  if (all.empty()) fail(f.data, "the files contain no text to score");
   const auto scores = scored(e, f, all, false);
   return {perplexity_metrics(scores, words, bytes), int64_t(documents.size()), tokens_in(scores)};
 }
 
-// Lines of ids.
+// Reads one list of token ids per line.
 std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t vocab) {
   std::istringstream in(read_file(path, rows_file_limit));
   std::vector<std::vector<int32_t>> lists;
@@ -150,19 +150,19 @@ std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t voca
       int32_t id = -1;
       const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
       if (error != std::errc() || end != word.data() + word.size() || id < 0 || id >= vocab)
-        fail(path, "expected ids below {}, got {}", vocab, in_quotes(word));
+        fail(path, "expected token ids below {}, got {}", vocab, in_quotes(word));
       ids.push_back(id);
     }
     if (!ids.empty()) lists.push_back(std::move(ids));
   }
-  if (lists.empty()) fail(path, "expected lines of ids, got none");
+  if (lists.empty()) fail(path, "expected lines of token ids, got an empty file");
   return lists;
 }
 
-// For line i: "logits.i" (tokens, V) by one pass, and "greedy.i", the likeliest tokens after them
-// by the engine and its cache.
+// For line i, writes "logits.i" (tokens, V) from one forward pass and "greedy.i", the greedy
+// continuation from the engine with its KV cache.
 void write_logits(Examinee& e, const EvalFlags& f) {
-  if (f.out.empty()) fail_usage("--out", "expected a file for the logits, got none");
+  if (f.out.empty()) fail_usage("--out", "the task logits needs --out with the file to write");
   const ModelConfig& config = e.model.config();
   const auto lists = read_ids(f.data, config.vocab);
   std::vector<TensorToWrite> tensors;
@@ -181,7 +181,7 @@ void write_logits(Examinee& e, const EvalFlags& f) {
   std::vector<std::vector<Completion>> completions;
   if (f.greedy > 0) {
     std::vector<Request> requests;
-    int64_t room = 0;  // no more cache than this call can fill
+    int64_t room = 0;  // allocate only the cache that this call can fill
     for (const auto& ids : lists) {
       room = std::max(room, int64_t(ids.size()) + f.greedy);
       requests.push_back({.prompt = ids});
@@ -201,7 +201,7 @@ void write_logits(Examinee& e, const EvalFlags& f) {
   }
   const std::filesystem::path out = std::filesystem::absolute(f.out);
   write_safetensors(out.parent_path(), out.filename().string(), tensors);
-  say("{}: logits of {} lines\n", f.out, lists.size());
+  say("{}: wrote the logits of {} lines\n", f.out, lists.size());
 }
 
 void print_result(const EvalFlags& f, const EvalResult& r) {
@@ -228,7 +228,7 @@ void print_result(const EvalFlags& f, const EvalResult& r) {
 
 void run_eval(const EvalFlags& f) {
   const EvalTask task = parse_enum<EvalTask>(f.task, "--task");
-  cache_format(f.kv);  // a wrong word is told before the model is read
+  cache_format(f.kv);  // reports a wrong name before the model is loaded
   Examinee e(f);
   switch (task) {
     case EvalTask::perplexity:
@@ -248,36 +248,37 @@ void run_eval(const EvalFlags& f) {
 
 void add_eval(CLI::App& app) {
   auto f = std::make_shared<EvalFlags>();
-  CLI::App* c = app.add_subcommand("eval", "score a model on a task");
+  CLI::App* c = app.add_subcommand("eval", "evaluate a model on a task");
   add_common(*c, f->common);
   c->add_option("--model", f->model, "run, checkpoint or Hugging Face folder, or a model file")
       ->required();
   add_adapter(*c, f->adapter);
   c->add_option("--task", f->task,
-                "perplexity, hellaswag, lambada, choices (ARC and the like), or logits")
+                "perplexity, hellaswag, lambada, choices (ARC and similar) or logits")
       ->required();
-  c->add_option(
-       "--data", f->data,
-       "texts, .jsonl or .bin of tokens; HellaSwag, LAMBADA, ARC files; for logits lines of ids")
+  c->add_option("--data", f->data,
+                "text, .jsonl or .bin token files; HellaSwag, LAMBADA or ARC files; for logits "
+                "lines of token ids")
       ->required();
   add_dtype(*c, f->dtype);
   add_weights(*c, f->weights);
   add_kv(*c, f->kv);
-  c->add_option("--limit", f->limit, "first so many items; 0: all")
+  c->add_option("--limit", f->limit, "use only the first N items; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  c->add_option("--context", f->context, "tokens the model sees at once; 0: all it can")
+  c->add_option("--context", f->context, "context length in tokens; 0: the model's")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   c->add_option("--stride", f->stride,
-                "perplexity: new tokens a window, the rest is context; 0: all of it")
+                "perplexity: tokens scored per window, the rest of the window is context; 0: the "
+                "whole window")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  c->add_option("--batch-tokens", f->batch_tokens, "tokens of a forward pass")
+  c->add_option("--batch-tokens", f->batch_tokens, "tokens per forward pass")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   c->add_option("--out", f->out, "logits: safetensors file to write");
-  c->add_option("--greedy", f->greedy, "logits: also so many likeliest tokens after each line")
+  c->add_option("--greedy", f->greedy, "logits: also write this many greedy tokens after each line")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   c->callback([f] { run_eval(*f); });

@@ -1,5 +1,5 @@
-// Flags from visited configs: one flag per field, with its help and default. Values are kept as
-// text until apply(), so that a preset can be laid beneath what was given.
+// Flags generated from visited configs: one per field, with its help and default. Values are kept
+// as text until apply(), so that they can be applied on top of a preset.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,7 +16,7 @@
 
 namespace hearth {
 
-inline constexpr const char* model_group = "Model, over the preset";
+inline constexpr const char* model_group = "Model (overrides the preset)";
 
 inline std::string flag_name(std::string field) {
   std::replace(field.begin(), field.end(), '_', '-');
@@ -46,14 +46,14 @@ void field_from_text(T& field, const std::vector<std::string>& text, const std::
 template <class C>
 class FieldFlags {
  public:
-  // Declares a flag for every field of `defaults`, whose values the help shows.
+  // Adds a flag for every field of `defaults`; the help shows the default values.
   void add(CLI::App& app, const C& defaults, const std::string& group) {
     const_cast<C&>(defaults).visit([&](const char* name, const auto& field, const char* help) {
       using T = std::decay_t<decltype(field)>;
       const std::string key = name;
       CLI::Option* o;
       if constexpr (std::is_same_v<T, bool>) {
-        // --flag, --flag=false; also --no-flag
+        // accepts --flag, --flag=false and --no-flag
         o = app.add_flag_function(
             flag_name(key) + "{true},!--no-" + flag_name(key).substr(2),
             [this, key](int64_t n) { given_[key] = {n > 0 ? "true" : "false"}; }, help);
@@ -62,10 +62,10 @@ class FieldFlags {
             flag_name(key), [this, key](const std::vector<std::string>& v) { given_[key] = v; },
             help);
         if constexpr (std::is_same_v<T, std::vector<std::string>>)
-          o->expected(1, 100000)->allow_extra_args(false);  // nor is "[END]" a list of one
+          o->expected(1, 100000)->allow_extra_args(false);  // "[END]" is a value, not a list
         else
           o->expected(1)
-              ->allow_extra_args(false)  // or CLI11 would take "[a, b]" for a list
+              ->allow_extra_args(false)  // CLI11 would parse "[a, b]" as a list
               ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
       }
       o->group(group)->default_str(default_text(field));
@@ -83,7 +83,7 @@ class FieldFlags {
   }
 
  private:
-  // An optimizer may have defaults of its own.
+  // Some optimizers have different default betas.
   void apply_betas(C& config) const {
     const auto& betas = known_optimizers[size_t(config.optimizer)].betas;
     if (betas && !given("beta1")) config.beta1 = (*betas)[0];

@@ -1,4 +1,4 @@
-// hearth generate: text that goes on from a prompt, streamed as it is made.
+// hearth generate: continues a prompt and streams the text as it is generated.
 #include <charconv>
 #include <iostream>
 #include <iterator>
@@ -28,7 +28,7 @@ struct GenerateFlags {
   bool echo = false;
   int64_t speculate = 0;
   std::string dtype = "auto", weights = "plain", kv = "plain", generation_config = "auto";
-  std::set<std::string> given = {};  // sampling fields that flags name
+  std::set<std::string> given = {};  // sampling fields set by flags
   bool batch_invariant = false;
   Common common = {};
 };
@@ -51,7 +51,7 @@ std::map<int32_t, float> parse_bias(const std::vector<std::string>& pairs) {
     if (!colon || added.ec != std::errc() || added.ptr != end)
       fail_usage("--logit-bias", "expected id:value, got \"{}\"", pair);
     if (!bias.emplace(id, value).second)
-      fail_usage("--logit-bias", "expected each id once, got {} again", id);
+      fail_usage("--logit-bias", "expected each id once, got {} twice", id);
   }
   return bias;
 }
@@ -71,7 +71,7 @@ ordered_json to_json(const Completion& c, const GenerateFlags& flags, const std:
   if (flags.request.beams > 1) j["score"] = c.score;
   if (flags.request.sampling.logprobs < 0) return j;
   ordered_json logprobs = ordered_json::array();
-  if (flags.echo && !prompt.empty()) {  // nothing predicts the first token
+  if (flags.echo && !prompt.empty()) {  // the first token has no log-probability
     logprobs.push_back({{"token", prompt[0]}, {"logprob", nullptr}, {"top", nullptr}});
     for (const TokenLogprob& p : c.prompt_logprobs) logprobs.push_back(to_json(p));
   }
@@ -103,7 +103,7 @@ Request complete(const GenerateFlags& flags) {
   r.sampling.logit_bias = parse_bias(flags.logit_bias);
   if (flags.greedy) r.sampling.temperature = 0;
   if (r.sampling.logprobs >= 0 && !flags.common.json)
-    fail_usage("--logprobs", "expected --json with it, got none");
+    fail_usage("--logprobs", "--logprobs needs --json");
   r.prompt_logprobs = flags.echo && r.sampling.logprobs >= 0;
   return r;
 }
@@ -124,7 +124,7 @@ void run_generate(const GenerateFlags& flags) {
 
   request.prompt = tokenizer.encode(text);
   if (!request.prompt.empty()) tokenizer.add_template(request.prompt);  // Llama's bos
-  // No more cache than this call can fill.
+  // Allocate only the cache that this call can fill.
   const int64_t asked = request.sampling.max_tokens;
   const int64_t room =
       int64_t(std::max<size_t>(request.prompt.size(), 1)) + std::max<int64_t>(asked, 0);
@@ -135,7 +135,7 @@ void run_generate(const GenerateFlags& flags) {
                   .tokenizer = &tokenizer};
   Engine engine(config, model.params(), *backend, spec);
   if (asked < 0 && engine.context() < config.context)
-    say("hearth: a context of {} tokens: the model's {} do not fit in memory\n", engine.context(),
+    say("hearth: the context is {} tokens: the model's {} do not fit in memory\n", engine.context(),
         config.context);
 
   const std::string echoed = flags.echo ? text : "";
@@ -158,45 +158,54 @@ void run_generate(const GenerateFlags& flags) {
   flush();
   for (const Completion& c : all)
     if (say_if_clipped(c, asked, config.context)) break;
-  say("{} tokens after {}: the first in {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache {}\n",
+  say("{} tokens after a prompt of {}: the first in {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV "
+      "cache {}\n",
       all[0].tokens.size(), request.prompt.size(), all[0].ttft_ms, all[0].tokens_per_s,
       all[0].finish_reason, backend->describe(), engine.stats().cache);
 }
 
-// The flags that generation_config.json has a field for, by that field.
+// Flags with a matching field in generation_config.json, keyed by that field.
 using SamplingFlags = std::map<std::string, CLI::Option*>;
 
 SamplingFlags add_sampling(CLI::App& c, GenerateFlags& f) {
   SamplingSpec& s = f.request.sampling;
   SamplingFlags flags;
   flags["temperature"] =
-      c.add_option("--temperature", s.temperature, "0: greedy")->capture_default_str();
-  c.add_flag("--greedy", f.greedy, "the likeliest token each time")->excludes(flags["temperature"]);
-  flags["top_k"] = c.add_option("--top-k", s.top_k, "keep so many of the likeliest; 0: all")
-                       ->capture_default_str();
-  flags["top_p"] =
-      c.add_option("--top-p", s.top_p, "keep the likeliest that together reach this share")
+      c.add_option("--temperature", s.temperature, "sampling temperature; 0: greedy")
           ->capture_default_str();
-  flags["min_p"] = c.add_option("--min-p", s.min_p, "drop those below this share of the likeliest")
+  c.add_flag("--greedy", f.greedy, "always take the most likely token")
+      ->excludes(flags["temperature"]);
+  flags["top_k"] = c.add_option("--top-k", s.top_k, "sample from the k most likely tokens; 0: all")
+                       ->capture_default_str();
+  flags["top_p"] = c.add_option("--top-p", s.top_p,
+                                "sample from the most likely tokens with this total probability")
+                       ->capture_default_str();
+  flags["min_p"] = c.add_option("--min-p", s.min_p,
+                                "drop tokens less likely than this fraction of the most likely one")
                        ->capture_default_str();
   flags["repetition_penalty"] = c.add_option("--repetition-penalty", s.repetition_penalty,
-                                             "of tokens in prompt and completion")
+                                             "penalty for tokens in the prompt and completion")
                                     ->capture_default_str();
-  c.add_option("--presence-penalty", s.presence_penalty, "of tokens the completion has")
+  c.add_option("--presence-penalty", s.presence_penalty,
+               "penalty for tokens already in the completion")
       ->capture_default_str();
-  c.add_option("--frequency-penalty", s.frequency_penalty, "for each time it has them")
+  c.add_option("--frequency-penalty", s.frequency_penalty,
+               "penalty per occurrence of a token in the completion")
       ->capture_default_str();
-  c.add_option("--logit-bias", f.logit_bias, "id:value,..., added to the logits")->delimiter(',');
-  flags["max_tokens"] = c.add_option("--max-tokens", s.max_tokens, "-1: to the end of the context")
+  c.add_option("--logit-bias", f.logit_bias, "values to add to the logits: id:value,...")
+      ->delimiter(',');
+  flags["max_tokens"] = c.add_option("--max-tokens", s.max_tokens,
+                                     "maximum tokens to generate; -1: until the context is full")
                             ->capture_default_str();
-  c.add_option("--min-tokens", s.min_tokens, "do not stop before so many")->capture_default_str();
-  c.add_option("--stop", s.stop, "string that ends the text; may be given again")
+  c.add_option("--min-tokens", s.min_tokens, "minimum tokens to generate before stopping")
+      ->capture_default_str();
+  c.add_option("--stop", s.stop, "string that ends the text; repeat the flag for several")
       ->allow_extra_args(false);
-  c.add_option("--stop-id", s.stop_ids, "token that ends the text; may be given again")
+  c.add_option("--stop-id", s.stop_ids, "token id that ends the text; repeat the flag for several")
       ->allow_extra_args(false);
-  c.add_flag("--ignore-eos", s.ignore_eos, "go on after the end of text");
+  c.add_flag("--ignore-eos", s.ignore_eos, "continue after the end-of-text token");
   c.add_option("--logprobs", s.logprobs,
-               "with --json: log-probabilities under the model, with so many alternatives");
+               "with --json: print log-probabilities, with this many alternatives per token");
   return flags;
 }
 
@@ -206,26 +215,27 @@ void add_generate(CLI::App& app) {
   auto flags = std::make_shared<GenerateFlags>();
   GenerateFlags& f = *flags;
   f.request.sampling.max_tokens = 128;
-  CLI::App* c = app.add_subcommand("generate", "go on from a prompt");
+  CLI::App* c = app.add_subcommand("generate", "continue a prompt");
   c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
       ->required();
   add_adapter(*c, f.adapter);
-  CLI::Option* prompt = c->add_option("--prompt", f.prompt, "text; empty: the start of a text");
-  c->add_option("--prompt-file", f.prompt_file, "file with the prompt; - for standard input")
+  CLI::Option* prompt = c->add_option("--prompt", f.prompt, "prompt; empty: start a new text");
+  c->add_option("--prompt-file", f.prompt_file, "file with the prompt; -: standard input")
       ->excludes(prompt);
   const SamplingFlags sampling = add_sampling(*c, f);
-  c->add_option("--n", f.request.n, "completions; with --beams the best so many")
+  c->add_option("--n", f.request.n, "number of completions; with --beams the best N beams")
       ->capture_default_str();
-  c->add_option("--beams", f.request.beams, "more than 1: beam search")->capture_default_str();
+  c->add_option("--beams", f.request.beams, "beam width; 1: no beam search")->capture_default_str();
   c->add_option("--length-penalty", f.request.length_penalty,
-                "beams are ranked by log-probability / tokens^this")
+                "rank beams by log-probability / tokens^PENALTY")
       ->capture_default_str();
   c->add_flag("--echo", f.echo, "print the prompt too");
   c->add_option("--speculate", f.speculate,
-                "guesses looked up in the text and verified in a step; the tokens stay the same")
+                "draft tokens per step from prompt lookup; does not change the output")
       ->capture_default_str()
       ->check(CLI::Range(0, 64));
-  c->add_option("--seed", f.request.sampling.seed, "of the samples")->capture_default_str();
+  c->add_option("--seed", f.request.sampling.seed, "random seed of the samples")
+      ->capture_default_str();
   add_generation_config(*c, f.generation_config);
   add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);

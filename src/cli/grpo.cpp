@@ -1,4 +1,4 @@
-// hearth grpo: trains a model on its own completions by verifiable rewards.
+// hearth grpo: trains a model on its own completions with verifiable rewards.
 #include "train/grpo/grpo.h"
 
 #include <fmt/format.h>
@@ -43,8 +43,8 @@ std::string grpo_line(const GrpoResult& r) {
   if (r.reward)
     text += fmt::format(", reward {:.4f}", *r.reward);
   else if (r.unrewarded == r.completions)
-    text += ", no reward";
-  if (r.unrewarded) text += fmt::format(", {} without", r.unrewarded);
+    text += ", no rewards";
+  if (r.unrewarded) text += fmt::format(", {} without a reward", r.unrewarded);
   if (r.exact) text += fmt::format(", exact {:.4f}", *r.exact);
   return text + fmt::format(", {:.1f} s; {}\n", r.train_seconds, r.checkpoint.string());
 }
@@ -52,17 +52,17 @@ std::string grpo_line(const GrpoResult& r) {
 void run_grpo(const GrpoFlags& f) {
   GrpoConfig config = with_auto_dtype<GrpoConfig>();
   f.config.apply(config);
-  if (config.clock == 0) config.clock = int64_t(std::time(nullptr));  // kept with the run
+  if (config.clock == 0) config.clock = int64_t(std::time(nullptr));  // the run stores it
   config.check();
   const TrainDType asked = config.dtype;
   const std::unique_ptr<Backend> backend = make_backend(
       f.common, {.tf32 = asked == TrainDType::tf32,
                  .fp16 = asked == TrainDType::fp16,
-                 // auto is bf16 on a card, where alone it matters
+                 // auto is bf16 on a GPU; elsewhere the flag has no effect
                  .batch_invariant = config.invariant() ||
                                     (config.batch_invariant && asked == TrainDType::automatic)});
   resolve_dtype(config.dtype, *backend);
-  // A resumed run reads the setting back from its folder: nobody asked for it now.
+  // A resumed run reads the setting from its folder, so the user did not ask for it now.
   if (!f.run.resume && f.config.given("batch_invariant") && config.batch_invariant &&
       !backend->batch_invariant())
     fail_usage("--batch-invariant", "expected --dtype bf16 on {}, got {}", backend->describe(),
@@ -77,13 +77,14 @@ void run_grpo(const GrpoFlags& f) {
 }  // namespace
 
 void add_grpo(CLI::App& app) {
-  CLI::App* c = app.add_subcommand("grpo", "train a model on its own completions by rewards");
+  CLI::App* c =
+      app.add_subcommand("grpo", "train a model with rewards on its own completions (GRPO)");
   auto f = std::make_shared<GrpoFlags>();
   add_common(*c, f->common);
   f->run.add(*c);
-  // Read where files of settings are (arguments.cpp).
+  // Read by arguments.cpp, which loads the settings files.
   c->add_flag("--trust-programs", f->trust_programs,
-              "run the programs that config.toml of a resumed run, or --config, names");
+              "run the programs named in the config.toml of a resumed run or in --config");
   f->config.add(*c, with_auto_dtype<GrpoConfig>(), "GRPO");
   c->callback([f] { run_grpo(*f); });
 }

@@ -1,4 +1,4 @@
-// hearth info: what this build is and what this machine gives it; a preset or model with its size.
+// hearth info: describes this build and machine; with a preset or model, also its size.
 #include <fmt/format.h>
 
 #include "cli/commands.h"
@@ -68,16 +68,17 @@ void print_text(const nlohmann::ordered_json& j) {
   fmt::print("hearth {} ({}, {}, {})\n", j["version"].get<std::string>(),
              j["commit"].get<std::string>(), j["build"].get<std::string>(),
              j["compiler"].get<std::string>());
-  fmt::print("cpu     {}; built and usable: {}\n", j["cpu"]["backend"].get<std::string>(),
+  fmt::print("cpu     {}; usable instruction sets: {}\n", j["cpu"]["backend"].get<std::string>(),
              fmt::join(j["cpu"]["usable"].get<std::vector<std::string>>(), ", "));
-  fmt::print("        products with int8 and int4 weights: {}\n",
+  fmt::print("        int8 and int4 matrix products: {}\n",
              j["cpu"]["integer_products"].get<std::string>());
   for (const auto& [what, choice] : j["cpu"]["auto_dtype"].items())
     fmt::print("        --dtype auto for {}: {} ({})\n", what, choice["dtype"].get<std::string>(),
                choice["why"].get<std::string>());
   fmt::print("memory  {:.1f} GiB free\n", j["cpu"]["free_bytes"].get<double>() / (1 << 30));
   for (const auto& [kind, library] : j["unpacks"].items())
-    if (library == "") fmt::print("data    no {} files: built without the library\n", kind);
+    if (library == "")
+      fmt::print("data    cannot read {} files: built without the library\n", kind);
   if (j["downloads"] == "") fmt::print("data    no downloads: built without libcurl\n");
   if (j["regex"] == "") fmt::print("rewards no regex: built without PCRE2\n");
   if (j["gpus"].empty()) fmt::print("gpu     none: {}\n", j["cuda"]["problem"].get<std::string>());
@@ -110,12 +111,13 @@ void run(const InfoFlags& f) {
 }  // namespace
 
 void add_info(CLI::App& app) {
-  CLI::App* c = app.add_subcommand("info", "what this build and this machine can do; model sizes");
+  CLI::App* c = app.add_subcommand("info", "describe this build, this machine or a model");
   auto f = std::make_shared<InfoFlags>();
   add_common(*c, f->common);
   CLI::Option* p = c->add_option("--preset", f->preset,
-                                 fmt::format("one of {}", fmt::join(preset_names(), ", ")));
-  c->add_option("--model", f->model, "run, checkpoint or Hugging Face folder")->excludes(p);
+                                 fmt::format("model preset: {}", fmt::join(preset_names(), ", ")));
+  c->add_option("--model", f->model, "run, checkpoint or Hugging Face folder to describe")
+      ->excludes(p);
   c->callback([f] { run(*f); });
 }
 

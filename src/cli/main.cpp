@@ -18,35 +18,34 @@
 
 namespace {
 
-// What the libraries below throw themselves, as if one of our checks had met it.
+// Turns an exception from a library into a message in our format.
 std::string explain_foreign_error(const std::exception& e) {
   if (const auto* f = dynamic_cast<const std::filesystem::filesystem_error*>(&e)) {
     std::string path = f->path1().string();
     if (!f->path2().empty()) path += " to " + f->path2().string();
-    return fmt::format("[{}] expected to use it, got {}", path, f->code().message());
+    return fmt::format("[{}] cannot be used: {}", path, f->code().message());
   }
   if (dynamic_cast<const nlohmann::json::exception*>(&e)) {
     const std::string text = e.what();  // "[json.exception.type_error.302] type must be .."
     const size_t end = text.find("] ");
-    return "[json] expected other contents, got: " + text.substr(end == text.npos ? 0 : end + 2);
+    return "[json] unexpected contents: " + text.substr(end == text.npos ? 0 : end + 2);
   }
   if (const auto* s = dynamic_cast<const std::system_error*>(&e)) {
-    if (std::ferror(stdout))
-      return fmt::format("[stdout] expected to write all, got {}", s->code().message());
-    return fmt::format("[system] expected a call to succeed, got {}", s->what());
+    if (std::ferror(stdout)) return fmt::format("[stdout] writing failed: {}", s->code().message());
+    return fmt::format("[system] a system call failed: {}", s->what());
   }
   return fmt::format("[internal] {}", e.what());
 }
 
-// The exit code of a failed command, which is said in one line, unless all that failed is that
-// nobody reads stdout any more.
+// The exit code of a failed command. Prints the error, unless the only failure is that the reader
+// of stdout is gone.
 int failed(const std::string& line, int code) {
   if (std::ferror(stdout) && hearth::reader_is_gone(STDOUT_FILENO)) return 128 + SIGPIPE;
   hearth::say_problem(line);
   return code;
 }
 
-// A file or socket that got the number of a closed stream would be written to as if it were it.
+// Otherwise a file or socket could get the number of a closed stream and receive its output.
 void keep_standard_streams() {
   for (const int fd : {0, 1, 2})
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd) _exit(1);
@@ -62,6 +61,6 @@ int main(int argc, char** argv) {
   } catch (const hearth::Error& e) {
     return failed(e.what(), e.usage() ? 2 : 1);
   } catch (const std::bad_alloc&) {
-    return failed("[memory] expected more free memory than this machine has left", 1);
+    return failed("[memory] out of memory; try a smaller model, batch or context", 1);
   } catch (const std::exception& e) { return failed(explain_foreign_error(e), 1); }
 }

@@ -13,8 +13,8 @@ ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelCon
     const int64_t shared = base.heads / base.kv_heads;  // query heads of a KV head
     if (c.heads % shared)
       fail_usage("--heads",
-                 "expected a multiple of {}, the query heads that share a KV head in {}, or "
-                 "--kv-heads with it, got {}",
+                 "expected a multiple of {} (query heads per KV head in {}), or --kv-heads as "
+                 "well, got {}",
                  shared, name, c.heads);
     c.kv_heads = c.heads / shared;
   }

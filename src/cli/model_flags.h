@@ -1,4 +1,4 @@
-// The model that a preset and the flags over it describe.
+// The model that a preset and the flags that override it describe.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace hearth {
 
-// Not resolved yet. With --heads alone the KV heads keep the preset's ratio, or an error says which
-// heads would, and the heads share the width of the model again.
+// The result is not resolved. With --heads alone, the number of KV heads keeps the preset's ratio
+// (an error names the multiple that --heads must be) and the head width is derived from dim again.
 ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelConfig>&);
 
 }  // namespace hearth

@@ -1,4 +1,4 @@
-// hearth pretrain: trains a model from token files into a run folder, or goes on with one.
+// hearth pretrain: trains a model on token files in a run folder, or continues such a run.
 #include "cli/pretrain.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ struct PretrainFlags {
   FieldFlags<TrainConfig> train;
 };
 
-// A run that goes on is only warned: its data or its tokenizer may have moved.
+// A resumed run only gets a warning: its data or tokenizer may have moved.
 void expect_tokenizer_of_data(const PretrainSpec& spec, const Tokenizer& tokenizer,
                               const std::string& path) {
   std::vector<std::filesystem::path> files;
@@ -39,7 +39,7 @@ void expect_tokenizer_of_data(const PretrainSpec& spec, const Tokenizer& tokeniz
   say_problem(problem);
 }
 
-// The vocabulary that the run in the folder began with; 0: there is no run.
+// The vocabulary size of the run in the folder; 0: there is no run.
 int64_t vocab_of_run(const std::filesystem::path& run) {
   const std::filesystem::path file = run / "config.toml";
   int64_t vocab = 0;
@@ -49,11 +49,11 @@ int64_t vocab_of_run(const std::filesystem::path& run) {
   return vocab;
 }
 
-// Without --vocab the model has a row of the embedding for each token.
+// Without --vocab the embedding has one row per token of the tokenizer.
 void fit_vocab(PretrainSpec& spec, bool given, int64_t tokens) {
   int64_t& vocab = spec.model.vocab;
   if (!given) {
-    // A run that began with the preset's keeps that.
+    // A run that started with the preset's vocabulary keeps it.
     if (!spec.resume || vocab_of_run(spec.run) != vocab) vocab = tokens;
     return;
   }
@@ -67,24 +67,24 @@ void fit_vocab(PretrainSpec& spec, bool given, int64_t tokens) {
         vocab, tokens, spec.train.tokenizer, vocab - tokens));
 }
 
-// The model of --preset and of the model's own flags, or the one that --model names.
+// The model that --preset and the model flags describe, or the one that --model names.
 ModelConfig model_of(const PretrainFlags& f, const TrainConfig& train) {
-  // A run that is there has all of its model in its config.toml.
+  // An existing run stores its model in config.toml.
   const bool goes_on =
       f.run.resume && std::filesystem::exists(std::filesystem::path(f.run.run) / "config.toml");
   if (!train.model.empty() && !goes_on) {
     if (!f.preset.empty() || f.model.any_given())
-      fail_usage(
-          "--model",
-          "expected a model to continue pretraining, or --preset and the flags of a new one, "
-          "got both");
+      fail_usage("--model",
+                 "--model continues pretraining of a model and cannot be combined with --preset or "
+                 "model flags; drop one of them");
     return open_base(train.model, {}).config();
   }
   if (!f.preset.empty()) return model_over_preset(f.preset, f.model);
   ModelConfig m;
   f.model.apply(m);
   if (!f.model.given("dim") && !f.run.resume)
-    fail_usage("pretrain", "expected --preset, --model or the model's own flags, got none");
+    fail_usage("pretrain",
+               "pretrain needs a model: --preset, --model or model flags such as --dim");
   return m;
 }
 
@@ -92,13 +92,13 @@ void check_tokenizer(PretrainSpec& spec, const PretrainFlags& f) {
   const std::filesystem::path path = tokenizer_of(spec);
   if (path.empty()) {
     spec.notes.push_back(
-        "without --tokenizer the checkpoints will have no tokenizer, so generate and chat will not "
-        "work with them");
+        "without --tokenizer the checkpoints will contain no tokenizer, and generate and chat "
+        "cannot use them");
     return;
   }
   const Tokenizer tokenizer = Tokenizer::load(path);
   expect_tokenizer_of_data(spec, tokenizer, path.string());
-  // The vocabulary of --model is what it is.
+  // A model from --model keeps its vocabulary.
   if (spec.train.model.empty()) fit_vocab(spec, f.model.given("vocab"), tokenizer.vocab_size());
 }
 
@@ -107,7 +107,7 @@ void run(const PretrainFlags& f) {
   spec.train = with_auto_dtype<TrainConfig>();
   f.train.apply(spec.train);
   spec.train.check();
-  if (spec.train.data.empty()) fail_usage("pretrain", "expected token files by --data, got none");
+  if (spec.train.data.empty()) fail_usage("pretrain", "pretrain needs token files: pass --data");
   spec.model = model_of(f, spec.train);
   spec.run = f.run.run, spec.resume = f.run.resume;
   spec.stop_after_step = f.run.stop_after_step;
@@ -121,7 +121,7 @@ void run(const PretrainFlags& f) {
   expect_not_signalled(r.reason);
 }
 
-// What the model under training makes of the sample prompt; a document begins where there is none.
+// Continues the sample prompt with the model in training; an empty prompt starts a document.
 std::string sample_text(const PretrainSpec& spec, const Tokenizer& t, ParamStore& store,
                         Backend& backend) {
   Request r;
@@ -130,7 +130,7 @@ std::string sample_text(const PretrainSpec& spec, const Tokenizer& t, ParamStore
   r.sampling.max_tokens = int(spec.train.sample_tokens);
   r.sampling.temperature = 0.8f;
   r.sampling.seed = spec.train.seed;
-  // No more cache than the sample can fill.
+  // Allocate only the cache that the sample can fill.
   const int64_t room = int64_t(std::max<size_t>(r.prompt.size(), 1)) + spec.train.sample_tokens;
   Engine engine(spec.model, store, backend,
                 {.max_batch = 1, .context = std::min(spec.model.context, room), .tokenizer = &t});
@@ -146,15 +146,13 @@ RunResult run_pretrain(PretrainSpec spec, Backend& backend) {
   if (by_document && spec.train.document_start < 0) {
     const std::filesystem::path tokenizer = tokenizer_of(spec);
     if (tokenizer.empty())
-      fail_usage(
-          "pretrain",
-          "expected --document-start or --tokenizer with --document-mask or --eval-documents");
+      fail_usage("pretrain",
+                 "--document-mask and --eval-documents need --document-start or --tokenizer");
     spec.train.document_start = Tokenizer::load(tokenizer).eos();
   }
   if (spec.train.sample_every > 0) {
     const std::filesystem::path tokenizer = tokenizer_of(spec);
-    if (tokenizer.empty())
-      fail_usage("pretrain", "expected --tokenizer with --sample-every, got none");
+    if (tokenizer.empty()) fail_usage("pretrain", "--sample-every needs --tokenizer");
     spec.sample = [&spec, &backend, t = Tokenizer::load(tokenizer)](ParamStore& store) {
       return sample_text(spec, t, store, backend);
     };
@@ -164,10 +162,11 @@ RunResult run_pretrain(PretrainSpec spec, Backend& backend) {
 }
 
 void add_pretrain(CLI::App& app) {
-  CLI::App* c = app.add_subcommand("pretrain", "train a model from token files");
+  CLI::App* c = app.add_subcommand("pretrain", "pretrain a model on token files");
   auto f = std::make_shared<PretrainFlags>();
   add_common(*c, f->common);
-  c->add_option("--preset", f->preset, fmt::format("one of {}", fmt::join(preset_names(), ", ")));
+  c->add_option("--preset", f->preset,
+                fmt::format("model preset: {}", fmt::join(preset_names(), ", ")));
   f->run.add(*c);
   f->train.add(*c, with_auto_dtype<TrainConfig>(), "Training");
   f->model.add(*c, ModelConfig{}, model_group);

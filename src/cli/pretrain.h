@@ -1,4 +1,4 @@
-// The pretraining run as commands start it: with signals, warnings, samples and MFU.
+// Starts a pretraining run as the commands do: with signals, warnings, samples and MFU.
 #pragma once
 
 #include "train/pretrain/pretrain.h"

@@ -1,6 +1,6 @@
-// hearth quickstart: from nothing to a model that tells stories, in minutes on a CPU. It makes the
-// embedded corpus, learns a tokenizer from it, trains the tiny preset until its loss is near the
-// corpus's known entropy, and samples. A finished run is recognised and only shown again.
+// hearth quickstart: trains a small story model from scratch, in minutes on a CPU. It generates the
+// embedded corpus, trains a tokenizer on it, trains the tiny preset until the loss is near the
+// corpus's known entropy, and samples. A finished run is detected and only shown again.
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -30,8 +30,8 @@ namespace hearth {
 namespace fs = std::filesystem;
 namespace {
 
-// More tokens than a run reads, so that none is read twice; and few enough to validate on them all,
-// against exactly what they are worth.
+// More training tokens than a run reads, so that none repeats; few enough validation stories to
+// validate on all of them, whose exact entropy is known.
 constexpr int64_t train_stories = 12000, val_stories = 256, tokenizer_stories = 4000;
 constexpr uint64_t train_seed = 1, val_seed = 2;
 constexpr double target_over_floor = 1.08;
@@ -44,12 +44,12 @@ struct QuickstartFlags {
   int64_t steps = 1200;
 };
 
-// What the corpus on disk is worth: nats a token no model can get below, and tokens a character.
+// The corpus on disk: lowest possible loss in nats per token, and tokens per character.
 struct Floor {
   double nats_per_token = 0, chars_per_token = 0;
 };
 
-// Writes stories separated as `data prepare` reads them; returns their exact -log p.
+// Writes stories in the input format of `data prepare`; returns their exact -log p.
 double write_stories(const fs::path& file, uint64_t seed, int64_t count) {
   AtomicFile out(file);
   double nats = 0;
@@ -73,9 +73,10 @@ PrepareResult prepare_stories(const fs::path& text, const fs::path& out, const T
   return prepare(p);
 }
 
-constexpr std::string_view unfinished = ".data-";  // and the number of the process that makes it
+constexpr std::string_view unfinished =
+    ".data-";  // followed by the id of the process that writes it
 
-// Folders that killed calls left; those of calls at work stay.
+// Removes folders that killed processes left; folders of running processes stay.
 void remove_leftovers(const fs::path& run) {
   for (const auto& entry : fs::directory_iterator(run)) {
     const std::string name = entry.path().filename().string();
@@ -90,11 +91,11 @@ void remove_leftovers(const fs::path& run) {
 }
 
 Floor write_data(const fs::path& dir, int64_t vocab, int threads) {
-  say("writing {} stories from the built-in grammar\n", train_stories);
+  say("generating {} stories from the built-in grammar\n", train_stories);
   write_stories(dir / "sample.txt", train_seed, tokenizer_stories);
   write_stories(dir / "train.txt", train_seed, train_stories);
   const double nats = write_stories(dir / "val.txt", val_seed, val_stories);
-  say("learning a tokenizer of {} entries\n", vocab);
+  say("training a tokenizer with {} tokens\n", vocab);
   Threads pool(threads);
   const fs::path sample = dir / "sample.txt";
   const Tokenizer t =
@@ -116,19 +117,22 @@ Floor read_floor(const fs::path& file) {
   const nlohmann::json j = read_json(file);
   const auto number = [&](const char* key) {
     if (!j.is_object() || !j.contains(key) || !j[key].is_number())
-      fail(file.string(), "expected a number {}, got none", key);
+      fail(file.string(),
+           "expected a number \"{}\", got none; delete the folder and run quickstart again", key);
     return j[key].get<double>();
   };
   return {number("nats_per_token"), number("chars_per_token")};
 }
 
-// Made beside its place and moved there whole: a folder of that name without the floor is not ours.
+// Written beside its final place and renamed when complete. A folder without the floor file is not
+// from a quickstart.
 Floor make_data(const fs::path& run, int64_t vocab, int threads) {
   const fs::path dir = run / "data";
   if (fs::exists(dir / floor_file)) return read_floor(dir / floor_file);
   if (fs::exists(fs::symlink_status(dir)))
     fail(dir.string(),
-         "expected nothing or the data of a quickstart, got no {}; give another --run", floor_file);
+         "this folder was not written by quickstart (it has no {}); choose another --run",
+         floor_file);
   make_dirs(run);
   remove_leftovers(run);
   const fs::path whole = run / fmt::format("{}{}", unfinished, getpid());
@@ -144,7 +148,7 @@ std::string samples_of(const fs::path& checkpoint, Backend& backend) {
   const Tokenizer& t = model.tokenizer();
   Engine engine(model.config(), model.params(), backend, {.max_batch = 2, .tokenizer = &t});
   Request r;
-  r.prompt.assign(1, t.eos());  // a document begins
+  r.prompt.assign(1, t.eos());  // starts a document
   r.n = 2;
   r.sampling.max_tokens = 200;
   r.sampling.temperature = 0.8f;
@@ -155,7 +159,7 @@ std::string samples_of(const fs::path& checkpoint, Backend& backend) {
   return text;
 }
 
-// A run that was begun keeps its type on whichever machine it goes on.
+// A run that was started keeps its dtype, even on another machine.
 TrainDType dtype_of_run(const fs::path& run, const std::string& asked) {
   if (asked == "auto" && fs::exists(run / "config.toml"))
     for (const TomlItem& item : read_toml(run / "config.toml"))
@@ -164,7 +168,7 @@ TrainDType dtype_of_run(const fs::path& run, const std::string& asked) {
   return parse_enum<TrainDType>(asked, "--dtype");
 }
 
-// What to type in this folder to call this program again.
+// How to call this program again from the current folder.
 std::string this_program() {
   const fs::path program = fs::read_symlink("/proc/self/exe");
   const fs::path near = fs::proximate(program);
@@ -186,14 +190,14 @@ void run(const QuickstartFlags& f) {
   c.lr = 3e-3, c.schedule = Schedule::linear, c.warmup = 30, c.lr_floor = 0.05;
   c.order = LoaderSpec::Order::shuffled;
   c.eval_every = 100, c.checkpoint_every = 0, c.keep = 1;
-  c.eval_tokens = 1 << 20;  // all of them: the floor is that of all
+  c.eval_tokens = 1 << 20;  // all of them, because the floor is computed over all
   c.sample_every = 200, c.sample_tokens = 60;
-  c.check();  // before anything is made
+  c.check();  // before any file is written
   const Floor floor = make_data(run, spec.model.vocab, f.common.threads);
   c.target_loss = target_over_floor * floor.nats_per_token;
   spec.run = run, spec.resume = true;
-  say("the corpus has {:.4f} nats a character: no model gets below {:.4f} nats a token; "
-      "training stops at {:.4f}\n",
+  say("the corpus has an entropy of {:.4f} nats per character: no model can get below {:.4f} nats "
+      "per token; training stops at {:.4f}\n",
       floor.nats_per_token / floor.chars_per_token, floor.nats_per_token, c.target_loss);
   const RunResult r = run_pretrain(spec, *backend);
 
@@ -201,7 +205,7 @@ void run(const QuickstartFlags& f) {
   const double over = 100 * (r.val_loss.value_or(0) / floor.nats_per_token - 1);
   std::string text = samples_of(r.checkpoint, *backend);
   text += fmt::format(
-      "\nvalidation loss {:.4f} nats a token, {:.1f}% above the corpus's entropy of {:.4f}; {} "
+      "\nvalidation loss {:.4f} nats per token, {:.1f}% above the corpus's entropy of {:.4f}; {} "
       "steps, {} tokens, {}{:.0f} s\n",
       r.val_loss.value_or(0), over, floor.nats_per_token, r.steps, r.tokens,
       r.tokens_per_s ? fmt::format("{:.0f} tokens/s, ", *r.tokens_per_s) : "", r.train_seconds);
@@ -222,8 +226,8 @@ void add_quickstart(CLI::App& app) {
   auto f = std::make_shared<QuickstartFlags>();
   add_common(*c, f->common);
   c->add_option("--run", f->run, "run folder")->capture_default_str();
-  c->add_option("--dtype", f->dtype, "auto, fp32 or bf16")->capture_default_str();
-  c->add_option("--steps", f->steps, "most optimizer steps")->capture_default_str();
+  c->add_option("--dtype", f->dtype, "compute type: auto, fp32 or bf16")->capture_default_str();
+  c->add_option("--steps", f->steps, "maximum optimizer steps")->capture_default_str();
   c->callback([f] { run(*f); });
 }
 

@@ -13,7 +13,7 @@ namespace hearth {
 void RunFlags::add(CLI::App& app) {
   app.add_option("--run", run, "run folder")->required();
   app.add_flag("--resume", resume,
-               "continue the run in the folder, to the bit; --steps or --epochs may be larger");
+               "continue the run in the folder bit for bit; --steps or --epochs may be larger");
   app.add_option("--stop-after-step", stop_after_step, "save and exit after this step");
 }
 

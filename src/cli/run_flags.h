@@ -14,15 +14,15 @@ struct RunFlags {
   int64_t stop_after_step = 0;
 
   void add(CLI::App&);
-  // With signals and warnings; `dtype` is what the machine's peak is measured in, for MFU.
+  // Also sets signals and warnings. The machine's peak, for MFU, is measured in `dtype`.
   void apply(RunSpec&, Backend&, TrainDType) const;
 };
 
-// Signals, warnings and the machine's peak for a run that a command starts.
+// Sets signals, warnings and the machine's peak for a run that a command starts.
 void watch(RunSpec&, Backend&, TrainDType);
 
 nlohmann::ordered_json result_json(const RunResult&, const Backend&);
-// A run's result in one line.
+// One line that summarises a run's result.
 std::string result_line(const RunResult&);
 
 }  // namespace hearth

@@ -1,4 +1,4 @@
-// hearth serve: a model behind an OpenAI-compatible HTTP interface (docs/serving.md).
+// hearth serve: serves a model over an OpenAI-compatible HTTP API (docs/serving.md).
 #include "serve/server.h"
 
 #include "cli/commands.h"
@@ -40,11 +40,12 @@ std::unique_ptr<ServedModel> load_served(const ServeFlags& flags, Backend& backe
 void say_ready(ServedModel& m, const std::string& name, const std::string& url,
                const Backend& backend) {
   if (!m.chat().has_template())
-    say("hearth: {} has no chat template, so chats are written plainly as User: and Assistant:. "
-        "/v1/completions continues a prompt; hearth sft on messages or instructions teaches a "
+    say("hearth: {} has no chat template; chats are formatted as User: and Assistant: lines. Use "
+        "/v1/completions to continue a prompt, or hearth sft on messages or instructions to train "
+        "a "
         "template\n",
         name);
-  if (!m.context_note().empty()) say("hearth: {}; --context sets another\n", m.context_note());
+  if (!m.context_note().empty()) say("hearth: {}; --context changes it\n", m.context_note());
   const EngineStats s = m.engine().stats();
   say("hearth: serving {} on {} ({}), KV cache {}: {} tokens in {:.2f} GiB\n", name, url,
       backend.describe(), s.cache, s.blocks * cache_block, double(s.cache_bytes) / (1 << 30));
@@ -55,11 +56,10 @@ void run_serve(const ServeFlags& flags) {
   flags.config.apply(config);
   config.check();
   if (flags.cache_gib < 0 || flags.cache_gib > 1e6)
-    fail_usage("--cache-gib", "expected GiB, 0 or more, got {}", flags.cache_gib);
-  // Before anyone is told of a port: the rest of the model is read while the port answers 503.
+    fail_usage("--cache-gib", "expected a size in GiB of 0 or more, got {}", flags.cache_gib);
+  // Check the paths before the port is announced: the model loads while the port answers 503.
   for (const std::string& path : {flags.model, flags.adapter})
-    if (!path.empty() && !std::filesystem::exists(path))
-      fail(path, "expected a model folder or file, got nothing there");
+    if (!path.empty() && !std::filesystem::exists(path)) fail(path, "no such model folder or file");
   const EngineSpec spec{.max_batch = config.batch,
                         .context = flags.context,
                         .speculate = config.speculate,
@@ -92,7 +92,7 @@ void run_serve(const ServeFlags& flags) {
 void add_serve(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   ServeFlags& f = *flags;
-  CLI::App* c = app.add_subcommand("serve", "answer requests over HTTP as OpenAI's API does");
+  CLI::App* c = app.add_subcommand("serve", "serve a model over an OpenAI-compatible HTTP API");
   c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
       ->required();
   add_adapter(*c, f.adapter);
@@ -101,10 +101,11 @@ void add_serve(CLI::App& app) {
   add_weights(*c, f.weights);
   add_kv(*c, f.kv);
   add_batch_invariant(*c, f.batch_invariant);
-  c->add_option("--context", f.context,
-                "tokens of a prompt and its completion; 0: the model's, or what fits in memory")
+  c->add_option(
+       "--context", f.context,
+       "maximum tokens of prompt and completion; 0: the model's context, or what fits in memory")
       ->capture_default_str();
-  c->add_option("--cache-gib", f.cache_gib, "GiB of KV cache; 0: by what memory is free")
+  c->add_option("--cache-gib", f.cache_gib, "KV cache size in GiB; 0: chosen from the free memory")
       ->capture_default_str();
   f.config.add(*c, ServeConfig(), "Server");
   add_common(*c, f.common);

@@ -12,12 +12,12 @@ namespace hearth {
 namespace {
 
 std::atomic<int> stop_signals{0};
-std::atomic<int> first_number{0};      // of the first of them; 0: none yet
-std::atomic<int64_t> first_signal{0};  // when, in nanoseconds of the monotonic clock; 0: none yet
+std::atomic<int> first_number{0};      // number of the first stop signal; 0: none yet
+std::atomic<int64_t> first_signal{0};  // its time in ns (monotonic clock); 0: none yet
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 constexpr int64_t second = 1'000'000'000;
 
-// Calls only what a signal handler may.
+// Calls only functions that are async-signal-safe.
 void on_stop_signal(int number) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);

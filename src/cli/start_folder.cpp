@@ -32,7 +32,7 @@ bool is_relative_text(const std::string& value) {
   return !value.empty() && value.size() < 4096 && fs::path(value).is_relative();
 }
 
-// Whether an argument other than the run names something in the current folder.
+// Whether an argument other than --run names something in the current folder.
 bool names_something_here(const std::vector<std::string>& args, const fs::path& run) {
   const auto flags = std::find_if(args.begin(), args.end(),
                                   [](const std::string& a) { return a.starts_with("--"); });
@@ -60,7 +60,8 @@ bool go_to_start_folder(const fs::path& run, std::vector<std::string>& args) {
         if (args[i].starts_with("--run=")) args[i] = "--run=" + absolute;
       }
       fs::current_path(start);
-      say("hearth: {} = {} is meant from {}, where the run was started: going on from there\n",
+      say("hearth: {} = {} is relative to {}, where the run was started; continuing from that "
+          "folder\n",
           item.key, value, start.string());
       return true;
     }

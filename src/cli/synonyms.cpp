@@ -9,13 +9,14 @@
 namespace hearth {
 namespace {
 
-// A name from elsewhere, and ours in the order of preference: the first that the command has.
+// A flag name from another program, and our names in order of preference: the first that the
+// command has is used.
 struct Synonym {
   std::string_view theirs;
   std::array<std::string_view, 2> ours;
 };
 
-// From transformers, TRL, nanoGPT, llama.cpp, vLLM and the command lines around them.
+// From transformers, TRL, nanoGPT, llama.cpp, vLLM and related command lines.
 constexpr Synonym synonyms[] = {
     {"learning-rate", {"lr"}},
     {"max-lr", {"lr"}},
@@ -125,7 +126,7 @@ constexpr Synonym synonyms[] = {
     {"random-seed", {"seed"}},
 };
 
-// Of one letter, from llama.cpp, curl and compilers.
+// One-letter flags from llama.cpp, curl and compilers.
 constexpr Synonym short_synonyms[] = {
     {"b", {"batch"}},
     {"c", {"context", "config"}},
@@ -165,7 +166,7 @@ std::string meant_flag(const std::string& flag, const CLI::App& command) {
 }
 
 std::string meant_by_short(const std::string& flag, const CLI::App& command) {
-  if (flag.size() > 2)  // a long name behind one dash
+  if (flag.size() > 2)  // a long name with one dash
     if (const std::string meant = meant_flag(flag, command); !meant.empty()) return meant;
   const std::string letter = flag.substr(1, 1);
   std::string meant = has(command, letter) ? "--" + letter : "";

@@ -1,4 +1,4 @@
-// Names that flags have in other programs.
+// Flag names that other programs use.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,12 +6,12 @@
 
 namespace hearth {
 
-// The flag of the command that somebody who wrote `flag` most likely meant: one that has the name
-// elsewhere, or one that is spelled nearly the same. Empty: none. Both with their dashes.
+// The flag of the command that a user who wrote `flag` most likely meant: one that has this name in
+// another program, or one with a similar spelling. Empty: none. Both include their dashes.
 std::string meant_flag(const std::string& flag, const CLI::App& command);
 
-// The same for a flag with one dash, as `-m` or `-n2`. Where two of ours are as likely it names
-// both: "--n or --max-tokens".
+// The same for a flag with one dash, such as `-m` or `-n2`. If two flags are equally likely it
+// names both: "--n or --max-tokens".
 std::string meant_by_short(const std::string& flag, const CLI::App& command);
 
 }  // namespace hearth

@@ -38,7 +38,7 @@ struct TrainFlags {
 void run_train(const TrainFlags& flags) {
   std::vector<fs::path> files = expand_globs(flags.input);
   refuse_folders(files, "*.txt");
-  std::ranges::sort(files);  // each once, so that the order given does not matter
+  std::ranges::sort(files);  // the result does not depend on the given order
   files.erase(std::unique(files.begin(), files.end()), files.end());
   const auto start = Clock::now();
   BpeTrainSpec spec = flags.spec;
@@ -47,11 +47,11 @@ void run_train(const TrainFlags& flags) {
   spec.progress = [&](std::string_view stage, int64_t done) {
     const bool counting = stage == "count";
     if (counting) bytes = done;
-    status.show(counting ? fmt::format("counted the words of {:.1f} MB", double(done) * 1e-6)
+    status.show(counting ? fmt::format("counted words in {:.1f} MB", double(done) * 1e-6)
                          : fmt::format("learned {} merges", done));
   };
   Threads threads(flags.threads);
-  constexpr size_t piece = 16 << 20;  // words are counted: a long text may come in pieces
+  constexpr size_t piece = 16 << 20;  // only words are counted, so long texts may be split
   const DocumentSpec documents{.inputs = files, .piece = piece};
   DocumentReader reader(documents);
   bool any_text = false;
@@ -65,14 +65,14 @@ void run_train(const TrainFlags& flags) {
   };
   const Tokenizer tokenizer = train_bpe(spec, next, threads);
   if (!any_text)
-    fail(flags.input.front(), "expected text to learn a tokenizer from, got none in {} {}",
+    fail(flags.input.front(), "expected text to train a tokenizer on, got none in {} {}",
          files.size(), files.size() == 1 ? "file" : "files");
-  status.finish(fmt::format("learned {} tokens from the words of {:.1f} MB", tokenizer.vocab_size(),
+  status.finish(fmt::format("learned {} tokens from {:.1f} MB of text", tokenizer.vocab_size(),
                             double(bytes) * 1e-6));
   tokenizer.save(flags.out);
   if (tokenizer.vocab_size() < spec.vocab)
     say_problem(fmt::format(
-        "the text gave only {} of the {} tokens asked for; use --vocab {} with pretrain",
+        "the text yields only {} of the {} requested tokens; use --vocab {} with pretrain",
         tokenizer.vocab_size(), spec.vocab, tokenizer.vocab_size()));
   const double seconds = seconds_since(start);
   if (flags.json)
@@ -97,7 +97,8 @@ struct TextFlags {
   bool json = false;
 };
 
-// The length of the next record of standard input: four bytes, the lowest first. False at the end.
+// Reads the length of the next record from standard input: four bytes, little-endian. False at the
+// end.
 bool read_length(uint32_t& length, size_t number) {
   std::array<char, 4> bytes;
   std::cin.read(bytes.data(), 4);
@@ -116,7 +117,7 @@ bool read_length(uint32_t& length, size_t number) {
 
 std::string all_of_stdin() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
-// Calls f for each line or record of standard input, or once with all of it.
+// Calls f for each line or record of standard input, or once for all of it.
 template <class F>
 void for_each_input(const TextFlags& flags, F f) {
   std::ios::sync_with_stdio(false);
@@ -190,11 +191,11 @@ struct TemplateFlags {
   bool json = false;
 };
 
-// The templates of a folder, or one file with the special tokens of the folder.
+// The templates of a folder, or one template file with the special tokens of the folder.
 ChatTemplate chat_template_of(const TemplateFlags& flags) {
   const bool encodes = flags.ids || flags.json;
   if (flags.tokenizer.empty() && (encodes || flags.chat_template.empty()))
-    fail_usage("tokenizer chat", "expected --tokenizer, got none");
+    fail_usage("tokenizer chat", "tokenizer chat needs --tokenizer");
   if (flags.chat_template.empty()) return ChatTemplate::load(flags.tokenizer);
   const fs::path config = fs::path(flags.tokenizer) / "tokenizer_config.json";
   const std::string source = read_file(flags.chat_template);
@@ -202,7 +203,7 @@ ChatTemplate chat_template_of(const TemplateFlags& flags) {
   return ChatTemplate(source, flags.chat_template, special_tokens(read_json(config)));
 }
 
-// Standard input: a list of messages, or an object of "messages" and further variables.
+// Reads from standard input a list of messages, or an object with "messages" and more variables.
 ChatRequest read_chat_request() {
   ordered_json input = parse_ordered_json(all_of_stdin(), "stdin");
   if (!input.is_object()) return {.messages = std::move(input)};
@@ -267,26 +268,29 @@ void run_encode_bench(const EncodeBenchFlags& flags) {
 
 void add_train(CLI::App& app) {
   auto flags = std::make_shared<TrainFlags>();
-  CLI::App* c = app.add_subcommand("train", "learn byte-level BPE, write tokenizer.json");
+  CLI::App* c =
+      app.add_subcommand("train", "train a byte-level BPE tokenizer and write tokenizer.json");
   c->add_option("--input", flags->input,
-                "text, JSONL or Parquet, plain or packed, as for data prepare; globs")
+                "text, JSONL or Parquet files, optionally compressed, as for data prepare; globs")
       ->required();
-  c->add_option("--vocab", flags->spec.vocab, "number of tokens, with bytes and special ones")
+  c->add_option("--vocab", flags->spec.vocab, "vocabulary size, including bytes and special tokens")
       ->capture_default_str();
-  c->add_option("--pattern", flags->spec.pattern, "how text is cut into words: " + pattern_names())
+  c->add_option("--pattern", flags->spec.pattern,
+                "pattern that splits text into words: " + pattern_names())
       ->capture_default_str();
-  c->add_option("--out", flags->out, "folder to write")->required();
-  c->add_option("--threads", flags->threads, "0: every core")
+  c->add_option("--out", flags->out, "output folder")->required();
+  c->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  c->add_flag("--json", flags->json, "result as one JSON object");
+  c->add_flag("--json", flags->json, "print the result as one JSON object");
   c->callback([flags] { run_train(*flags); });
 }
 
 void add_source(CLI::App& c, std::string& tokenizer, std::string& pattern) {
   c.add_option("--tokenizer", tokenizer, "tokenizer file or folder")->required();
-  c.add_option("--pattern", pattern,
-               "for a .tiktoken file of another name and size: " + pattern_names());
+  c.add_option(
+      "--pattern", pattern,
+      "split pattern of a .tiktoken file whose name and size are not known: " + pattern_names());
 }
 
 void add_text(CLI::App& app, const std::string& name, const std::string& what,
@@ -294,47 +298,51 @@ void add_text(CLI::App& app, const std::string& name, const std::string& what,
   auto flags = std::make_shared<TextFlags>();
   CLI::App* c = app.add_subcommand(name, what);
   add_source(*c, flags->tokenizer, flags->pattern);
-  CLI::Option* raw = c->add_flag("--raw", flags->raw, "take all of standard input as one text");
+  CLI::Option* raw = c->add_flag("--raw", flags->raw, "read all of standard input as one text");
   if (name == "encode") {
-    c->add_flag("--records", flags->records,
-                "texts of any bytes, each after its length in four bytes, the lowest first")
+    c->add_flag(
+         "--records", flags->records,
+         "read texts of arbitrary bytes, each preceded by its length in four bytes, little-endian")
         ->excludes(raw);
-    c->add_flag("--special", flags->special, "let special tokens in the text become their ids");
-    c->add_flag("--template", flags->frame, "add what the tokenizer's template has around a text");
+    c->add_flag("--special", flags->special, "encode special tokens in the text as their ids");
+    c->add_flag("--template", flags->frame,
+                "add the tokens that the tokenizer's template puts around a text");
   }
-  c->add_flag("--json", flags->json, "results as JSON lines");
+  c->add_flag("--json", flags->json, "print the results as JSON lines");
   c->callback([flags, run] { run(*flags); });
 }
 
 void add_template(CLI::App& app) {
   auto flags = std::make_shared<TemplateFlags>();
   CLI::App* c = app.add_subcommand(
-      "chat", "messages (JSON on standard input) to the text of the model's chat template");
+      "chat", "render messages (JSON on standard input) with the model's chat template");
   c->add_option("--tokenizer", flags->tokenizer, "tokenizer folder");
-  c->add_option("--template", flags->chat_template, "template file, in place of the folder's");
-  c->add_flag("--prompt", flags->prompt, "end with what opens the assistant's turn");
-  c->add_flag("--ids", flags->ids, "print ids; text of messages never becomes a special token");
-  c->add_flag("--json", flags->json, "text, ids and which of them are the assistant's, as JSON");
+  c->add_option("--template", flags->chat_template,
+                "template file to use in place of the folder's");
+  c->add_flag("--prompt", flags->prompt, "end with the opening of the assistant's turn");
+  c->add_flag("--ids", flags->ids, "print token ids; message text never becomes a special token");
+  c->add_flag("--json", flags->json, "print text, ids and the mask of assistant tokens as JSON");
   c->callback([flags] { run_template(*flags); });
 }
 
 void add_save(CLI::App& app) {
   auto flags = std::make_shared<SaveFlags>();
-  CLI::App* c = app.add_subcommand("save", "write a tokenizer of any kind as tokenizer.json");
+  CLI::App* c =
+      app.add_subcommand("save", "convert a tokenizer of any supported format to tokenizer.json");
   add_source(*c, flags->tokenizer, flags->pattern);
-  c->add_option("--out", flags->out, "folder to write")->required();
+  c->add_option("--out", flags->out, "output folder")->required();
   c->callback([flags] { run_save(*flags); });
 }
 
 void add_tokenizer_bench(CLI::App& app) {
   auto flags = std::make_shared<EncodeBenchFlags>();
-  CLI::App* c = app.add_subcommand("bench", "measure encoding on one core");
+  CLI::App* c = app.add_subcommand("bench", "time encoding on one core");
   add_source(*c, flags->tokenizer, flags->pattern);
-  c->add_option("--input", flags->input, "text file")->required();
-  c->add_option("--repeats", flags->repeats, "runs; the best counts")
+  c->add_option("--input", flags->input, "text file to encode")->required();
+  c->add_option("--repeats", flags->repeats, "measured runs; the best is reported")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  c->add_flag("--json", flags->json, "result as one JSON object");
+  c->add_flag("--json", flags->json, "print the result as one JSON object");
   c->callback([flags] { run_encode_bench(*flags); });
 }
 
@@ -344,8 +352,8 @@ void add_tokenizer(CLI::App& app) {
   CLI::App* c = app.add_subcommand("tokenizer", "train a tokenizer, encode and decode text");
   c->require_subcommand(1);
   add_train(*c);
-  add_text(*c, "encode", "standard input to ids, a line each", run_encode);
-  add_text(*c, "decode", "ids on standard input to text", run_decode);
+  add_text(*c, "encode", "encode standard input, one line of ids per line of text", run_encode);
+  add_text(*c, "decode", "decode token ids from standard input", run_decode);
   add_template(*c);
   add_save(*c);
   add_tokenizer_bench(*c);

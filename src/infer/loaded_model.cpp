@@ -18,7 +18,7 @@ LoadedModel::LoadedModel(ModelSource source, Backend& backend, const WeightsSpec
 
 const Tokenizer& LoadedModel::tokenizer() const {
   if (!tokenizer_)
-    fail(source_.path().string(), "expected a model with a tokenizer, got none beside it");
+    fail(source_.path().string(), "this model has no tokenizer; add its tokenizer.json to the folder");
   return *tokenizer_;
 }
 

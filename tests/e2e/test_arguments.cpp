@@ -167,13 +167,13 @@ TEST_F(Resume, AMissingRunIsSaid) {
   for (const char* command : {"pretrain", "sft", "dpo", "grpo"}) {
     SCOPED_TRACE(command);
     expect_error(run(folder, {command, "--run", folder / "none", "--resume"}), 1,
-                 "none] there is no run to resume here");
+                 "none] there is no run to resume: ");
   }
   EXPECT_FALSE(fs::exists(folder / "none"));
   // With everything a new run needs it starts, and says so.
   const Ran r = run(folder, over_preset({"--resume"}));
   EXPECT_EQ(r.status, 0) << r.err;
-  EXPECT_NE(r.err.find("there is no run in"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("contains no run yet; starting a new one"), std::string::npos) << r.err;
 }
 
 TEST_F(Resume, ValidatesOnTheSameTokens) {

@@ -101,11 +101,10 @@ TEST(Chat, AFullContextLeavesOutOldTurnsAndSavesAll) {
   for (int i = 0; i < 6; ++i)
     EXPECT_EQ(saved[size_t(2 * i)]["content"], "this is question number " + std::to_string(i));
   EXPECT_EQ(times(chat.err(),
-                  "the context (64 tokens) is full: the oldest 2 turns are no longer "
-                  "shown to the model\n"),
+                  "the context (64 tokens) is full; the model no longer sees the oldest 2 turns\n"),
             1u)
       << chat.err();
-  EXPECT_EQ(times(chat.err(), "no longer shown"), 1u) << chat.err();
+  EXPECT_EQ(times(chat.err(), "no longer sees"), 1u) << chat.err();
 }
 
 TEST(Chat, ATooLongMessageSaysTheLimitAndFailsAPipe) {
@@ -116,7 +115,9 @@ TEST(Chat, ATooLongMessageSaysTheLimitAndFailsAPipe) {
   EXPECT_EQ(chat.end(), 1) << chat.err();
   EXPECT_NE(chat.err().find("expected a message of at most 32 tokens, got "), std::string::npos)
       << chat.err();
-  EXPECT_NE(chat.err().find("a message may take at most half of the context"), std::string::npos)
+  EXPECT_NE(
+      chat.err().find("the context holds 64 tokens, and a message may take at most half of them"),
+      std::string::npos)
       << chat.err();
   EXPECT_EQ(json::parse(read_file(file))["messages"].size(), 2u);  // those before it stay
 }

@@ -75,7 +75,7 @@ class ChatTerminal : public testing::Test {
   json saved(const std::string& name, size_t messages) {
     const std::string file = folder_ / name;
     enter("/save " + file);
-    expect_on_screen(fmt::format("(saved {} messages in", messages));
+    expect_on_screen(fmt::format("(saved {} messages to", messages));
     return json::parse(read_file(file))["messages"];
   }
 
@@ -96,7 +96,7 @@ TEST_F(ChatTerminal, WideCharactersAndInterrupts) {
   expect_on_screen("(stopped)");
   type("never sent");
   press("C-c");
-  expect_on_screen("(/quit or Ctrl-D ends the program)");
+  expect_on_screen("(to end the program, type /quit or press Ctrl-D)");
   enter("und weiter");
   expect_answer_to("> und weiter");
   press("C-c");
@@ -133,7 +133,7 @@ TEST_F(ChatTerminal, RemembersForgetsAndSaves) {
   EXPECT_EQ(first[2]["content"], "And of a cat.");
   EXPECT_FALSE(first[1]["content"].get<std::string>().empty());
   enter("/reset");
-  expect_on_screen("(a new conversation)");
+  expect_on_screen("(started a new conversation)");
   EXPECT_EQ(saved("none.json", 0).size(), 0u);
   // The first answer again, since nothing stands before the question.
   enter("Tell me of a dog.");

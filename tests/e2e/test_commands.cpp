@@ -57,7 +57,7 @@ TEST(Commands, NameTheFileInTrouble) {
   const std::string name(300, 'a');
   const Ran r = run(folder, {"generate", "--model", folder / name, "--prompt", "x"});
   expect_error(r, 1, name);
-  expect_error(r, 1, "expected to use it, got File name too long");
+  expect_error(r, 1, "cannot be used: File name too long");
 }
 
 TEST(Quickstart, NamesADamagedFloor) {

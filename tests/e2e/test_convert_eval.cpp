@@ -128,7 +128,7 @@ TEST(ConvertEval, WrongCalls) {
                2, "expected plain, int8, int4 or fp8, got \"int3\"");
   expect_error(run(folder, {"eval", "--model", model, "--task", "perplexity", "--data", "x",
                             "--weights", "fp8", "--device", "cpu"}),
-               2, "got fp8, which needs a card");
+               2, "got fp8, which needs a GPU");
   for (const Arguments& command : {Arguments{"eval", "--task", "perplexity", "--data", "x"},
                                    {"generate"},
                                    {"chat"},

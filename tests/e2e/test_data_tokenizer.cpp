@@ -37,16 +37,17 @@ class DataTokenizer : public testing::Test {
 };
 
 TEST_F(DataTokenizer, AnotherThanTheDatasIsRefused) {
-  const std::string expected =
-      "[--tokenizer] " + text_of("toks") + "/ was prepared with another tokenizer (300 tokens) " +
-      "than " + text_of("other") + " (280 tokens): give the one it was prepared with";
+  const std::string expected = "[--tokenizer] " + text_of("toks") +
+                               "/ was prepared with a different tokenizer (300 tokens) " + "than " +
+                               text_of("other") +
+                               " (280 tokens): pass the tokenizer it was prepared with";
   expect_error(run(folder, pretrain("other", "run")), 1, expected);
   EXPECT_FALSE(fs::exists(folder / "run"));
   // The one of the validation data counts too.
   prepare("other", "others");
   expect_error(
       run(folder, pretrain("tok", "run") + Arguments{"--val", folder / "others/val_*.bin"}), 1,
-      text_of("others") + "/ was prepared with another tokenizer (280 tokens)");
+      text_of("others") + "/ was prepared with a different tokenizer (280 tokens)");
   // As versions wrote the state that told only the digest of the tokenizer's files.
   const fs::path state = folder / "toks/prepare.json";
   auto j = nlohmann::json::parse(read_file(state));
@@ -74,7 +75,7 @@ TEST_F(DataTokenizer, AResumedRunIsOnlyWarned) {
   train("tok", "290");  // over the one that the run began with
   const Ran r = run(folder, {"pretrain", "--run", folder / "run", "--resume", "--json"});
   EXPECT_EQ(json_of(r)["steps"], 4);
-  EXPECT_NE(r.err.find("was prepared with another tokenizer"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("was prepared with a different tokenizer"), std::string::npos) << r.err;
 }
 
 TEST_F(DataTokenizer, GivesTheModelItsVocabulary) {
@@ -108,11 +109,11 @@ TEST_F(DataTokenizer, TrainingSaysHowManyTokensTheTextGave) {
   const Ran few = train("few", "8192", "short.txt");
   const auto made = nlohmann::json::parse(read_file(folder / "few/tokenizer.json"));
   const std::string size = std::to_string(made["model"]["vocab"].size() + 1);  // and end-of-text
-  EXPECT_NE(few.err.find("hearth: the text gave only " + size +
-                         " of the 8192 tokens asked for; use --vocab " + size + " with pretrain\n"),
+  EXPECT_NE(few.err.find("hearth: the text yields only " + size +
+                         " of the 8192 requested tokens; use --vocab " + size + " with pretrain\n"),
             std::string::npos)
       << few.err;
-  EXPECT_EQ(train("all", "300").err.find("asked for"), std::string::npos);
+  EXPECT_EQ(train("all", "300").err.find("requested tokens"), std::string::npos);
   write_file_atomic(folder / "empty.txt", std::string_view(""));
   const Ran none = run(folder, {"tokenizer", "train", "--input", folder / "empty.txt", "--vocab",
                                 "300", "--out", folder / "none"});
@@ -174,8 +175,8 @@ TEST_F(DataTokenizer, PrepareTellsOfEndOfTextInsideLines) {
                              folder / "inline.txt", "--out", folder / "out", "--json"});
   json_of(r);
   EXPECT_NE(r.err.find("hearth: " + text_of("inline.txt") +
-                       ": 2 times <|endoftext|> inside a line was taken as ordinary characters; "
-                       "put it on a line of its own\n"),
+                       ": <|endoftext|> occurs 2 times inside a line and was read as plain text; "
+                       "put it on a separate line to end a document\n"),
             std::string::npos)
       << r.err;
 }

@@ -37,7 +37,7 @@ TEST(Device, HalvesNeedACard) {
   for (const Arguments& command : commands) {
     SCOPED_TRACE(command[0]);
     expect_error(run(folder, command + flags + Arguments{"--dtype", "fp16"}), 2,
-                 "1 thread, got fp16, which needs a card");
+                 "1 thread, got fp16, which needs a GPU");
     expect_error(run(folder, command + flags + Arguments{"--dtype", "fp8"}), 2,
                  "expected auto, fp32, bf16 or fp16, got \"fp8\"");
   }

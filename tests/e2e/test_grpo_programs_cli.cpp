@@ -166,7 +166,7 @@ TEST_F(GrpoPrograms, AFileThatNamesAProgramIsNotObeyedUnasked) {
   expect_error(with("reward = [\"exact\", \"program:" + judge + " -x\"]"), 2, judge + " -x");
   expect_error(with("reward = \"chess\"\nstockfish = \"" + judge + "\""), 2, judge);
   expect_error(with("trust_programs = true\nreward = \"program:" + judge + "\""), 2,
-               "on the command line alone");
+               "--trust-programs is allowed only on the command line");
   EXPECT_NE(with("stop = [\"--reward=program:" + judge + "\"]").status, 0);
   EXPECT_NE(with("prompt_form = \"{} --reward program:" + judge + "\"").status, 0);
   EXPECT_FALSE(fs::exists(judge + ".ran"));

@@ -239,7 +239,7 @@ TEST_F(Serve, DrainsOnSigterm) {
 
 TEST_F(Serve, AMissingModelIsNamedBeforeItListens) {
   const Ran r = run(folder_, {"serve", "--model", folder_ / "none", "--port", "0"});
-  expect_error(r, 1, "none] expected a model folder or file, got nothing there");
+  expect_error(r, 1, "none] no such model folder or file");
   EXPECT_EQ(r.err.find("listening"), r.err.npos) << r.err;
 }
 

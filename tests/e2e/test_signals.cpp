@@ -59,9 +59,9 @@ class Signals : public testing::Test {
   }
   // The command a stopped one prints, on a line of its own.
   static std::string resume_line(const std::string& err) {
-    const size_t at = err.find("to go on:\n  ");
+    const size_t at = err.find("to continue:\n  ");
     if (at == err.npos) return "";
-    const size_t begin = at + 12;
+    const size_t begin = at + 15;
     return err.substr(begin, err.find('\n', begin) - begin);
   }
 

@@ -46,7 +46,7 @@ TEST(LoadedModel, HasTheTokenizerAndTheEndsOfItsFolder) {
   fs::remove(dir.path() / "tokenizer.json");
   const LoadedModel bare(ModelSource::open(dir.path()), *backend, {});
   EXPECT_TRUE(bare.ends().empty());
-  expect_error(error_of([&] { (void)bare.tokenizer(); }), "expected a model with a tokenizer");
+  expect_error(error_of([&] { (void)bare.tokenizer(); }), "this model has no tokenizer");
 }
 
 }  // namespace
