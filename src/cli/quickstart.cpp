@@ -138,7 +138,7 @@ Floor make_data(const fs::path& run, int64_t vocab, int threads) {
   const fs::path whole = run / fmt::format("{}{}", unfinished, getpid());
   make_dirs(whole);
   const Floor f = write_data(whole, vocab, threads);
-  if (std::rename(whole.c_str(), dir.c_str()) != 0) fail_errno(dir, "to move the data there");
+  if (std::rename(whole.c_str(), dir.c_str()) != 0) fail_errno(dir, "move the data into place");
   fsync_dir(run);
   return f;
 }

@@ -202,7 +202,7 @@ Fd spool(ByteStream& stream, const fs::path& path, int64_t longest) {
   const fs::path folder = fs::temp_directory_path();
   std::string name = (folder / "hearth-parquet-XXXXXX").string();
   Fd fd(::mkostemp(name.data(), O_CLOEXEC));
-  if (!fd) fail_errno(folder, "to create a temporary file for unpacked Parquet");
+  if (!fd) fail_errno(folder, "create a temporary file for unpacked Parquet");
   ::unlink(name.c_str());
   std::vector<std::byte> piece(1 << 18);
   int64_t size = 0;

@@ -110,13 +110,13 @@ class Download {
       fail(part_.string(), "expected the part of an earlier download, got {}: remove it",
            kind == fs::file_type::symlink ? "a symbolic link" : "something else");
     if (!is_etag(etag_) || kind == fs::file_type::not_found) {
-      fd_ = create_file(part_, O_RDWR, "to write it");
+      fd_ = create_file(part_, O_RDWR, "write the file");
       return restart();
     }
-    fd_ = open_file(part_, O_RDWR | O_NOFOLLOW, "to write it");
+    fd_ = open_file(part_, O_RDWR | O_NOFOLLOW, "write the file");
     std::vector<std::byte> piece(1 << 20);
     for (ssize_t n; (n = ::read(fd_.get(), piece.data(), piece.size())) != 0; size_ += n) {
-      if (n < 0) fail_errno(part_, "to read it");
+      if (n < 0) fail_errno(part_, "read the file");
       sha_.update(Bytes(piece).first(size_t(n)));
     }
     resumed_from_ = size_;
@@ -124,7 +124,7 @@ class Download {
 
   void restart() {
     if (::ftruncate(fd_.get(), 0) != 0 || ::lseek(fd_.get(), 0, SEEK_SET) != 0)
-      fail_errno(part_, "to empty it");
+      fail_errno(part_, "truncate the file");
     std::error_code none;
     fs::remove(tag_, none);
     etag_.clear();
@@ -206,10 +206,11 @@ class Download {
       fail(file_.url, "expected {} sha256 {}, got {}: what came was thrown away",
            whose(expected_.by), expected_.sha256, digest);
     }
-    if (::fsync(fd_.get()) != 0) fail_errno(part_, "to bring it to the disk");
+    if (::fsync(fd_.get()) != 0) fail_errno(part_, "sync the file to disk");
     fd_ = Fd();
     if (expected_.sha256.empty()) remember(digest);
-    if (::rename(part_.c_str(), path_.c_str()) != 0) fail_errno(path_, "to rename a file to it");
+    if (::rename(part_.c_str(), path_.c_str()) != 0)
+      fail_errno(path_, "move the finished file into place");
     fsync_dir(spec_.folder);
     std::error_code none;
     fs::remove(tag_, none);

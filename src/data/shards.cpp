@@ -223,8 +223,8 @@ TokenWriter::TokenWriter(const fs::path& path, const Spec& spec)
   const bool go_on = spec.resume_tokens >= 0;
   // A file finished after the state was saved is opened again: its first tokens are the same.
   if (go_on && !fs::exists(temporary_) && fs::exists(path_)) fs::rename(path_, temporary_);
-  fd_ = go_on ? open_file(temporary_, O_RDWR | O_CREAT | O_NOFOLLOW, "to write it")
-              : create_file(temporary_, O_RDWR, "to write it");
+  fd_ = go_on ? open_file(temporary_, O_RDWR | O_CREAT | O_NOFOLLOW, "write the file")
+              : create_file(temporary_, O_RDWR, "write the file");
   if (go_on) {
     const int64_t want = head + spec.resume_tokens * spec.width;
     const int64_t have = ::lseek(fd_.get(), 0, SEEK_END);
@@ -234,7 +234,7 @@ TokenWriter::TokenWriter(const fs::path& path, const Spec& spec)
            "again",
            want, have);
     if (::ftruncate(fd_.get(), want) != 0 || ::lseek(fd_.get(), want, SEEK_SET) < 0)
-      fail_errno(temporary_, "to cut it back");
+      fail_errno(temporary_, "truncate the file");
     size_ = spec.resume_tokens;
   } else if (head) {
     const std::byte zeros[header_bytes] = {};
@@ -256,7 +256,7 @@ void TokenWriter::append(std::span<const int32_t> tokens) {
 }
 
 void TokenWriter::sync() {
-  if (::fsync(fd_.get()) != 0) fail_errno(temporary_, "to bring it to the disk");
+  if (::fsync(fd_.get()) != 0) fail_errno(temporary_, "sync the file to disk");
 }
 
 void TokenWriter::finish() {
@@ -267,11 +267,12 @@ void TokenWriter::finish() {
     const int32_t head[3] = {narrow ? magic_u16 : magic_u32, narrow ? version_u16 : version_u32,
                              int32_t(size_)};
     if (::pwrite(fd_.get(), head, sizeof head, 0) != ssize_t(sizeof head))
-      fail_errno(temporary_, "room to write");
+      fail_errno(temporary_, "write the file");
   }
   sync();
   fd_ = Fd();
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_errno(path_, "to rename a file to it");
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+    fail_errno(path_, "move the finished file into place");
   fsync_dir(path_.has_parent_path() ? path_.parent_path() : ".");
 }
 

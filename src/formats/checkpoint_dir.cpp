@@ -66,7 +66,7 @@ bool is_folder(const fs::path& path) {
 void remove_tree(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  if (error) fail_errno(path, "to delete it", error.value());
+  if (error) fail_errno(path, "delete it", error.value());
 }
 
 // The folder's entries, or none where it does not exist.
@@ -77,7 +77,7 @@ std::vector<fs::path> entries_of(const fs::path& dir) {
     paths.push_back(it->path());
   }
   if (error && error != std::errc::no_such_file_or_directory) {
-    fail_errno(dir, "to list the folder", error.value());
+    fail_errno(dir, "list the folder", error.value());
   }
   return paths;
 }
@@ -121,20 +121,21 @@ void take_name(const fs::path& from, const fs::path& to) {
       renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
     return;
   }
-  if (errno != EINVAL && errno != ENOSYS) fail_errno(to, "to rename a folder to it");
+  if (errno != EINVAL && errno != ENOSYS) fail_errno(to, "move the finished folder into place");
   const fs::path old =
       to.parent_path() / fmt::format("{}{}-{}", del_prefix, to.filename().string(), getpid());
   if (rename(to.c_str(), old.c_str()) != 0 && errno != ENOENT) {
-    fail_errno(to, "to rename it away");
+    fail_errno(to, "move the old folder away");
   }
-  if (rename(from.c_str(), to.c_str()) != 0) fail_errno(to, "to rename a folder to it");
+  if (rename(from.c_str(), to.c_str()) != 0) fail_errno(to, "move the finished folder into place");
   remove_tree(old);
 }
 
 void remove_checkpoint(const fs::path& dir) {
   const fs::path doomed = dir.parent_path() / (std::string(del_prefix) + dir.filename().string());
   remove_tree(doomed);  // of a killed rotation
-  if (rename(dir.c_str(), doomed.c_str()) != 0) fail_errno(dir, "to rename it away");
+  if (rename(dir.c_str(), doomed.c_str()) != 0)
+    fail_errno(dir, "rename the folder before its deletion");
   remove_tree(doomed);
 }
 
@@ -390,7 +391,7 @@ void drop_files(const fs::path& checkpoint, std::string_view prefix) {
   for (const std::string& file : m.dropped) {
     const fs::path path = checkpoint / file;
     if (fs::is_symlink(path.parent_path()) || !fs::exists(fs::symlink_status(path))) continue;
-    if (unlink(path.c_str()) != 0) fail_errno(path, "to delete it");
+    if (unlink(path.c_str()) != 0) fail_errno(path, "delete the file");
     changed.insert(path.parent_path());
   }
   for (const fs::path& folder : changed) fsync_dir(folder);
@@ -404,12 +405,12 @@ bool has_dropped_files(const fs::path& checkpoint) {
 
 void set_link(const fs::path& run_dir, const std::string& link, const fs::path& target) {
   const fs::path tmp = run_dir / fmt::format("{}{}-{}", tmp_prefix, link, getpid());
-  if (unlink(tmp.c_str()) != 0 && errno != ENOENT) fail_errno(tmp, "to delete it");
-  if (symlink(target.c_str(), tmp.c_str()) != 0) fail_errno(tmp, "to make a link");
+  if (unlink(tmp.c_str()) != 0 && errno != ENOENT) fail_errno(tmp, "delete the old link");
+  if (symlink(target.c_str(), tmp.c_str()) != 0) fail_errno(tmp, "create the link");
   if (rename(tmp.c_str(), (run_dir / link).c_str()) != 0) {
     const int error = errno;
     unlink(tmp.c_str());
-    fail_errno(run_dir / link, "to rename a link to it", error);
+    fail_errno(run_dir / link, "move the new link into place", error);
   }
   fsync_dir(run_dir);
 }

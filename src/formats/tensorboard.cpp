@@ -83,7 +83,7 @@ EventWriter::EventWriter(const std::filesystem::path& dir) {
     path_ = dir / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", int64_t(now), host_name(),
                               getpid(), number);
     fd_ = Fd(open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
-    if (!fd_ && errno != EEXIST) fail_errno(path_, "to create it");
+    if (!fd_ && errno != EEXIST) fail_errno(path_, "create the file");
   }
   std::string event;
   put_double(event, 1, now);

@@ -1,4 +1,4 @@
-// What this binary was built from.
+// The version, commit and compiler of this binary.
 #pragma once
 
 namespace hearth {

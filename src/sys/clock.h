@@ -1,4 +1,4 @@
-// The clock by which the program times itself.
+// The clock for timing measurements.
 #pragma once
 
 #include <chrono>

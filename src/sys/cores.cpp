@@ -23,9 +23,9 @@ std::vector<int> usable_cores() {
 
 std::optional<int> quota_cores(std::string_view cpu_max) {
   const char* end = cpu_max.data() + cpu_max.size();
-  int64_t quota = 0, period = 0;  // microseconds of CPU time in so many of the clock's
+  int64_t quota = 0, period = 0;  // CPU time per period, both in microseconds
   const auto [space, error] = std::from_chars(cpu_max.data(), end, quota);
-  // Also "max 100000" and, in the older groups, -1.
+  // No limit is "max 100000", or -1 in cgroups v1.
   if (error != std::errc{} || quota < 1 || space == end || *space != ' ') return {};
   if (std::from_chars(space + 1, end, period).ec != std::errc{} || period < 1) return {};
   const int64_t cores = quota / period + (quota % period != 0);
@@ -37,7 +37,7 @@ std::vector<ControlGroup> control_groups(std::string_view controller) {
   std::vector<ControlGroup> groups;
   std::ifstream f("/proc/self/cgroup");
   for (std::string line; std::getline(f, line);) {
-    // number:controllers,separated,so:path
+    // number:controller,controller:path
     const size_t names = line.find(':') + 1, end = line.find(':', names);
     if (names == 0 || end == line.npos) continue;
     const bool v2 = line.starts_with("0::");

@@ -1,4 +1,4 @@
-// How many cores this process may use, by its affinity and by the limits of its control groups.
+// The cores that this process may use, limited by its CPU affinity and its control groups.
 #pragma once
 
 #include <optional>
@@ -8,22 +8,20 @@
 
 namespace hearth {
 
-// Their numbers; empty where the system does not say.
+// Core numbers; empty if the system does not report them.
 std::vector<int> usable_cores();
-// One for each of those, but no more than the CPU time that the control groups grant; at least 1.
+// The number of usable cores, limited by the CPU quota of the control groups; at least 1.
 int usable_threads();
 
-// The cores' worth of a cpu.max of control groups ("150000 100000"), rounded up; none without a
-// limit.
+// The number of cores in a cgroup cpu.max value ("150000 100000"), rounded up; none if unlimited.
 std::optional<int> quota_cores(std::string_view cpu_max);
 
 struct ControlGroup {
   std::string folder;
-  bool v2;  // else of the controller's own, older hierarchy
+  bool v2;  // else cgroup v1, in the controller's hierarchy
 };
-// The groups that limit this process in what `controller` names, from its own up to the root. In a
-// container the group's path is often not visible from inside; the root of the mount is then the
-// group itself.
+// The groups that limit `controller` for this process, from its own group up to the root. Inside a
+// container the path of the group is often not visible; the root of the mount is then the group.
 std::vector<ControlGroup> control_groups(std::string_view controller);
 
 }  // namespace hearth

@@ -1,5 +1,6 @@
-// The one exception type. A message reads `[where] expected X, got Y`, with the remedy when known;
-// main() turns it into one line and an exit code.
+// The only exception type. A message for a value reads `[where] expected X, got Y`; a message for a
+// state is a sentence. Both add the remedy when it is known. main() prints one line and sets the
+// exit code.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,7 +13,7 @@ namespace hearth {
 
 class Error : public std::runtime_error {
  public:
-  // `usage` marks a wrong call (exit code 2) rather than a failed one (exit code 1).
+  // `usage` marks a wrong command line (exit code 2) instead of a failed command (exit code 1).
   Error(std::string_view where, std::string_view what, bool usage = false)
       : std::runtime_error(fmt::format("[{}] {}", where, what)), usage_(usage) {}
   bool usage() const { return usage_; }

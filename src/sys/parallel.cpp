@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-constexpr size_t most_threads = 16;  // more would only queue for the disk
+constexpr size_t most_threads = 16;  // more threads would only wait for the disk
 
 }  // namespace
 
@@ -34,7 +34,7 @@ void in_parallel(size_t count, const std::function<void(size_t)>& job) {
     const size_t threads = std::min({count, size_t(usable_threads()), most_threads});
     try {
       while (others.size() + 1 < threads) others.emplace_back(work);
-    } catch (const std::system_error&) {}  // no more threads to be had: fewer do the same work
+    } catch (const std::system_error&) {}  // no more threads available: fewer do the same work
     work();
   }
   for (const std::exception_ptr& e : errors)

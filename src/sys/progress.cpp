@@ -19,7 +19,7 @@ size_t terminal_width() {
 
 }  // namespace
 
-// A line that wraps could not be cleared by the next one.
+// A line that wraps could not be cleared when the next one is drawn.
 std::string fitted(std::string text, size_t width) {
   size_t end = 0;
   for (size_t columns = 0; end < text.size(); ++end)

@@ -1,5 +1,5 @@
-// How far a long command is, on stderr: a line that is redrawn on a terminal, else a new line every
-// few seconds.
+// Progress of a long command on stderr: one redrawn line on a terminal, else a new line every few
+// seconds.
 #pragma once
 
 #include <chrono>
@@ -8,21 +8,21 @@
 
 namespace hearth {
 
-// The text without what a terminal of `width` columns could not show on one line.
+// Truncates the text to one line of a terminal with `width` columns.
 std::string fitted(std::string text, size_t width);
 
-// Any text.
+// A status line of arbitrary text.
 class StatusLine {
  public:
   explicit StatusLine(bool on = true);
-  ~StatusLine();  // ends a line that is still open
+  ~StatusLine();  // ends an open line
   StatusLine(const StatusLine&) = delete;
 
-  bool due() const;                    // whether a line would be shown now
-  void show(const std::string& text);  // if it is due
+  bool due() const;                    // whether show() would print now
+  void show(const std::string& text);  // only if due()
   void show_now(const std::string& text);
-  void finish(const std::string& text);  // always, and ends the line
-  void clear();                          // takes an open line away
+  void finish(const std::string& text);  // always prints, and ends the line
+  void clear();                          // erases an open line
 
   bool on_terminal() const { return terminal_; }
 
@@ -32,11 +32,11 @@ class StatusLine {
   clock::time_point shown_;
 };
 
-// Bytes, with a bar, their rate and the time left.
+// A byte count with a progress bar, a rate and the remaining time.
 class ProgressLine {
  public:
-  // `total` of what is to be done, 0 where nobody knows, `done` before; `work` is what the rate
-  // counts, in bytes.
+  // `total` is the work to do (0 if unknown) and `done` the part done before; `work` is the byte
+  // count that the rate refers to.
   struct Start {
     int64_t total = 0, done = 0, work = 0;
   };
@@ -44,7 +44,8 @@ class ProgressLine {
 
   bool due() const { return status_.due(); }
   void show(int64_t done, int64_t work, const std::string& detail);
-  void finish(int64_t done, int64_t work, const std::string& detail);  // always, and ends the line
+  void finish(int64_t done, int64_t work,
+              const std::string& detail);  // always prints, and ends the line
 
  private:
   using clock = std::chrono::steady_clock;

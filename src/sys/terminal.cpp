@@ -33,7 +33,7 @@ std::string one_line(std::string_view text, size_t longest) {
   if (line.size() <= longest) return line;
   constexpr std::string_view gap = " ... ";
   const auto inside = [&](size_t at) { return at < line.size() && (line[at] & 0xc0) == 0x80; };
-  // The beginning says where, the end what was found and what to do.
+  // Keep the beginning, which says where, and the end, which has the value and the remedy.
   const size_t room = longest - std::min(longest, gap.size());
   size_t head = room * 3 / 5, tail = line.size() - (room - head);
   while (head > 0 && inside(head)) --head;

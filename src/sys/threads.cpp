@@ -24,26 +24,26 @@ void relax() {
 #endif
 }
 
-// A step is hundreds of short kernels: workers spin this long for the next one before they sleep.
+// A step is hundreds of short kernels, so workers spin this long for the next one before sleeping.
 constexpr int spin_rounds = 4000;
 
 }  // namespace
 
 struct Threads::Pool {
-  ~Pool() {  // also of a pool that could not start all its workers
+  ~Pool() {  // also for a pool that could not start all its workers
     {
       std::lock_guard lock(mutex);
       stop = true;
       ticket.store(UINT64_MAX, std::memory_order_release);
     }
     wake.notify_all();
-    workers.clear();  // joins, while what they wait on still exists
+    workers.clear();  // joins the workers while the members they wait on exist
   }
 
   std::vector<std::jthread> workers;
   std::mutex mutex;
   std::condition_variable wake;
-  std::atomic<uint64_t> ticket{0};  // one per run(); UINT64_MAX ends
+  std::atomic<uint64_t> ticket{0};  // one per run(); UINT64_MAX stops the workers
   bool stop = false;
 
   // The job of the current ticket.
@@ -88,7 +88,8 @@ Threads::Threads(int count) : pool_(std::make_unique<Pool>()) {
   try {
     for (int w = 1; w < n; ++w) pool_->workers.emplace_back([p = pool_.get(), w] { p->loop(w); });
   } catch (const std::system_error& e) {
-    fail("threads", "expected {} threads, got {}: {}", n, this->count(), e.code().message());
+    fail("threads", "expected {} threads, got {}: {}; pass a smaller --threads", n, this->count(),
+         e.code().message());
   }
 }
 
@@ -109,7 +110,7 @@ void Threads::run(int64_t pieces, const std::function<void(int64_t, int)>& body)
   p.next.store(0, std::memory_order_relaxed);
   p.busy.store(int(p.workers.size()), std::memory_order_relaxed);
   {
-    std::lock_guard lock(p.mutex);  // a worker between its check and its sleep must not miss this
+    std::lock_guard lock(p.mutex);  // a worker about to sleep must not miss this
     p.ticket.fetch_add(1, std::memory_order_release);
   }
   p.wake.notify_all();

@@ -1,5 +1,5 @@
-// Threads: a pool that lives as long as its owner. Work is cut into pieces by the problem's size
-// alone, never by the number of threads, so results are the same bits at any thread count.
+// A thread pool that lives as long as its owner. Work is split by problem size alone, never by the
+// number of threads, so results are bit-identical at any thread count.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace hearth {
 
 class Threads {
  public:
-  // count 0 takes one thread per core this process may use. The calling thread is one of them.
+  // count 0: one thread per usable core. The calling thread is one of them.
   explicit Threads(int count = 0);
   ~Threads();
   Threads(const Threads&) = delete;
@@ -18,12 +18,12 @@ class Threads {
 
   int count() const;
 
-  // Runs body(piece, worker) for piece in [0, pieces); worker is in [0, count()) and no two pieces
-  // run on one worker at a time. Returns when all are done; rethrows the first exception. One call
-  // at a time.
+  // Runs body(piece, worker) for piece in [0, pieces); worker is in [0, count()), and a worker runs
+  // one piece at a time. Returns when all are done; rethrows the first exception. Calls must not
+  // overlap.
   void run(int64_t pieces, const std::function<void(int64_t piece, int worker)>& body);
 
-  // Cuts [0, n) into pieces of `grain` (the last may be shorter): body(begin, end).
+  // Splits [0, n) into pieces of `grain` (the last may be shorter) and calls body(begin, end).
   void ranges(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
  private:

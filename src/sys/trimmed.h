@@ -1,4 +1,4 @@
-// White space off both ends of a text.
+// Removes white space from both ends of a text.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Code points as UTF-8.
+// UTF-8 encoding of code points.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace hearth {
 
-// Adds the code point, which is at most U+10FFFF.
+// Appends the code point, which must be at most U+10FFFF.
 inline void append_utf8(std::string& text, uint32_t code) {
   if (code < 0x80) {
     text += char(code);
@@ -18,7 +18,7 @@ inline void append_utf8(std::string& text, uint32_t code) {
   for (int i = n - 2; i >= 0; --i) text += char(0x80 | (code >> 6 * i & 0x3f));
 }
 
-// Bytes of the well-formed character that `text` begins with; 0: it begins with none.
+// The size in bytes of the well-formed character at the start of `text`; 0: there is none.
 inline size_t utf8_size(std::string_view text) {
   if (text.empty()) return 0;
   const auto byte = [&](size_t i) { return uint8_t(text[i]); };
@@ -28,7 +28,7 @@ inline size_t utf8_size(std::string_view text) {
   if (first < 0xc2 || first > 0xf4 || text.size() < n) return 0;
   for (size_t i = 1; i < n; ++i)
     if ((byte(i) & 0xc0) != 0x80) return 0;
-  // Overlong forms, surrogates, and what lies above U+10FFFF.
+  // Overlong forms, surrogates and code points above U+10FFFF.
   const bool wrong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
                      (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f);
   return wrong ? 0 : n;

@@ -39,7 +39,7 @@ void remove_link(const fs::path& run, const std::string& link) {
   if (unlink((run / link).c_str()) == 0)
     fsync_dir(run);
   else if (errno != ENOENT)
-    fail_errno(run / link, "to delete the link");
+    fail_errno(run / link, "delete the link");
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ void expect_settings_of_run(const fs::path& run, const std::string& config_toml,
 
 Fd lock_run(const fs::path& run) {
   const fs::path file = run / ".lock";
-  Fd fd = open_file(file, O_RDWR | O_CREAT | O_NOFOLLOW, "a writable run folder");
+  Fd fd = open_file(file, O_RDWR | O_CREAT | O_NOFOLLOW, "write to the run folder");
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
     fail(run.string(), "expected a run folder no other process trains in, got a locked one");
   return fd;

@@ -264,7 +264,7 @@ TEST_F(Serve, ASignalEndsLoading) {
   fs::create_directories(folder_ / "model");
   write_file_atomic(folder_ / "model/config.json", "{}");
   const auto handler = std::signal(SIGIO, SIG_IGN);  // the kernel asks for the lease by it
-  const Fd lease = open_file(folder_ / "model/config.json", O_RDWR, "to open it");
+  const Fd lease = open_file(folder_ / "model/config.json", O_RDWR, "open the file");
   if (fcntl(lease.get(), F_SETLEASE, F_WRLCK) != 0) GTEST_SKIP() << "needs file leases";
   for (const int signal : {SIGTERM, SIGINT}) {
     pid_ = start(folder_, {"serve", "--model", folder_ / "model", "--port", "0", "--device", "cpu"},

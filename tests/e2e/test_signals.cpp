@@ -169,7 +169,7 @@ TEST_F(Signals, AShardCutShortIsNamed) {
   fs::resize_file(data, 1024);
   EXPECT_EQ(wait_for(pid), 1);
   const std::string err = read_file(folder / "cut.err");
-  EXPECT_NE(err.find("hearth: [" + data.string() + "] the file was shortened"), std::string::npos)
+  EXPECT_NE(err.find("hearth: [" + data.string() + "] the file was truncated"), std::string::npos)
       << err;
 }
 

@@ -34,7 +34,7 @@ MemoryFolder::~MemoryFolder() {
 
 std::filesystem::path MemoryFolder::write(std::string_view name, std::string_view bytes) const {
   const std::filesystem::path path = path_ / name;
-  write_all(open_file(path, O_WRONLY | O_CREAT | O_TRUNC, "to write it"), to_bytes(bytes), path);
+  write_all(open_file(path, O_WRONLY | O_CREAT | O_TRUNC, "write the file"), to_bytes(bytes), path);
   return path;
 }
 

@@ -177,7 +177,7 @@ TEST(IoFiles, FullDeviceIsOneClearError) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "needs /dev/full";
   AppendLog log("/dev/full");
   expect_error(error_of([&] { log.append("0123456789"); }),
-               "[/dev/full] expected room for 11 more bytes, got: No space left on device");
+               "[/dev/full] could not write 11 more bytes: No space left on device");
 }
 
 TEST(IoFiles, FullDiskKeepsTheOldFile) {
@@ -209,7 +209,8 @@ TEST(IoFiles, FileSizeLimitKeepsTheOldFile) {
     const rlimit limit{1000, RLIM_INFINITY};
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
     const std::string big(1500, 'x');
-    expect_error(error_of([&] { write_file_atomic(dir / "f", big); }), "room for 500 more bytes");
+    expect_error(error_of([&] { write_file_atomic(dir / "f", big); }),
+                 "could not write 500 more bytes");
     expect_error(error_of([&] { log.append(big); }), "File too large");
     EXPECT_EQ(read_file(dir / "f"), "old");
     EXPECT_EQ(read_file(dir / "log"), "whole\n");

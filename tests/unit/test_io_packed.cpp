@@ -164,16 +164,16 @@ TEST(Snappy, Unpacks) {
 
 TEST(Snappy, RefusesDamage) {
   const std::string whole = from_hex(cat_snappy);
-  EXPECT_EQ(snappy(whole, 71), "another length than stated");
+  EXPECT_EQ(snappy(whole, 71), "a different length than stated");
   EXPECT_EQ(snappy("\x05\x08"
                    "ab",
                    5),
-            "an end that is cut off");
+            "truncated data");
   EXPECT_EQ(snappy(std::string("\x07\x08"
                                "abc\x0e\x04\0",
                                8),
                    7),
-            "a reference before the beginning");
+            "a back reference before the start");
   EXPECT_EQ(snappy(std::string("\xff\xff\xff\xff\x0f\x00", 6), 0xffffffff),
             "less data than stated");
   for (size_t cut = 0; cut < whole.size(); ++cut)

@@ -69,8 +69,8 @@ GemmChoice GemmChoices::put(const std::string& key, const GemmChoice& c) {
 GemmChoice GemmChoices::agree(const std::string& key, const GemmChoice& c) {
   if (path_.empty()) fail("cache", "expected HOME or HEARTH_CACHE to name a folder, got neither");
   make_dirs(path_.parent_path());
-  const Fd file = open_file(path_, O_WRONLY | O_CREAT | O_APPEND, "to append to it");
-  if (flock(file.get(), LOCK_EX) != 0) fail_errno(path_, "to lock it");
+  const Fd file = open_file(path_, O_WRONLY | O_CREAT | O_APPEND, "append to the file");
+  if (flock(file.get(), LOCK_EX) != 0) fail_errno(path_, "lock the file");
   const std::map<std::string, GemmChoice> others = read_choices(path_);
   if (const auto it = others.find(key); it != others.end()) return it->second;
   const std::string line = fmt::format("\n{} {} {:.1f} {:x}\n", key, int(c.fused), c.microseconds,

@@ -24,7 +24,7 @@ bool ByteStream::refill() {
   for (;;) {
     const ssize_t n = ::read(fd_, buffer_.data() + end_, buffer_.size() - end_);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_errno(where_, fmt::format("to read on at byte {}", packed_));
+    if (n < 0) fail_errno(where_, fmt::format("read at byte {}", packed_));
     packed_ += n;
     end_ += size_t(n);
     return n > 0;
@@ -57,12 +57,11 @@ size_t ByteStream::read_packed(std::span<std::byte> out) {
            s.problem);
     if (s.out > 0) return s.out;
     if (more && s.in == 0)
-      fail(where_, "expected {} data at byte {}, got some that leads nowhere", name(packing_),
+      fail(where_, "expected {} data at byte {}, got data that cannot be decoded", name(packing_),
            packed_position());
     if (more) continue;
     if (unpacker_->complete()) return 0;
-    fail(where_, "expected the rest of the {} data, got a file that ends at byte {}",
-         name(packing_), packed_);
+    fail(where_, "the {} data is truncated: the file ends at byte {}", name(packing_), packed_);
   }
 }
 
@@ -84,16 +83,16 @@ void ByteStream::skip(int64_t bytes) {
   for (int64_t left = bytes; left > 0;) {
     const size_t n = read(std::span(dropped).first(size_t(std::min<int64_t>(left, 1 << 18))));
     if (n == 0)
-      fail(where_, "expected the same input as before, got {} bytes less than the {} it had", left,
+      fail(where_, "expected the same input as before, got {} bytes fewer than the {} it had", left,
            bytes);
     left -= int64_t(n);
     if (packing_ != Packing::none || path_ == "-" || left <= int64_t(end_ - begin_)) continue;
-    // A plain file: the rest lies behind a seek.
+    // A plain file: seek to the rest.
     const off_t to = off_t(packed_position() + left);
     std::error_code none;
     if (to > off_t(std::filesystem::file_size(path_, none)))
-      continue;  // too short: reading on tells by how much
-    if (::lseek(fd_, to, SEEK_SET) != to) fail_errno(where_, "a file to seek in");
+      continue;  // too short: the next read reports by how much
+    if (::lseek(fd_, to, SEEK_SET) != to) fail_errno(where_, "seek in the file");
     packed_ = to, begin_ = end_ = 0, left = 0;
   }
 }

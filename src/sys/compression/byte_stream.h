@@ -1,5 +1,5 @@
-// A file or standard input read from front to end, unpacked on the way where its first bytes say it
-// is gzip or zstd, and the lines of one. Memory: a few buffers, whatever the length.
+// Reads a file or standard input sequentially, decompressing it if its first bytes are gzip or
+// zstd. LineStream reads its lines. Memory use is a few buffers, regardless of length.
 #pragma once
 
 #include <memory>
@@ -14,18 +14,18 @@ namespace hearth {
 
 class ByteStream {
  public:
-  // A regular file, or "-" for standard input, which may be anything.
+  // A regular file, or "-" for standard input, which may be of any kind.
   explicit ByteStream(const std::filesystem::path&);
 
-  size_t read(std::span<std::byte> out);  // 0: the end, and only there
-  void skip(int64_t bytes);               // as far as that; a shorter stream is an error
-  std::string_view peek();                // the first bytes of what comes next, a few at least
+  size_t read(std::span<std::byte> out);  // 0 only at the end
+  void skip(int64_t bytes);               // a shorter stream is an error
+  std::string_view peek();                // the next few bytes, without consuming them
 
   Packing packing() const { return packing_; }
   int64_t packed_position() const { return packed_ - int64_t(end_ - begin_); }
 
  private:
-  bool refill();  // false: the file has ended
+  bool refill();  // false: end of file
   size_t read_plain(std::span<std::byte>);
   size_t read_packed(std::span<std::byte>);
 
@@ -35,8 +35,8 @@ class ByteStream {
   int fd_ = -1;         // file_ or 0
   int64_t packed_ = 0;  // bytes read from fd_
   std::vector<std::byte> buffer_;
-  size_t begin_ = 0, end_ = 0;  // of what buffer_ still holds
-  std::string peeked_;          // read ahead of the caller
+  size_t begin_ = 0, end_ = 0;  // unread range of buffer_
+  std::string peeked_;          // returned by peek(), not yet read
   Packing packing_ = Packing::none;
   std::unique_ptr<Unpacker> unpacker_;
 };
@@ -44,15 +44,15 @@ class ByteStream {
 class LineReader {
  public:
   explicit LineReader(ByteStream& stream) : stream_(stream), buffer_(1 << 18) {}
-  // The next line with its line end (the last may lack one), until the next call. False at the end.
-  // A line beyond `longest` bytes is cut there; the rest comes as the next.
+  // The next line with its line end (the last may lack one), valid until the next call. False at
+  // the end. A line longer than `longest` bytes is split; the rest is the next line.
   bool next(std::string_view& line, size_t longest);
 
  private:
   ByteStream& stream_;
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;
-  std::string carry_;  // of a line that began in an earlier buffer
+  std::string carry_;  // start of a line from an earlier buffer
 };
 
 }  // namespace hearth

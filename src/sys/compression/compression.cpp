@@ -14,7 +14,8 @@ struct Magic {
   std::string_view bytes, name;
 };
 
-// What is not unpacked here, with the tool that does it. Longer than a chance in text allows.
+// Formats that hearth does not read, with the tool that unpacks them. Each magic is long enough
+// that text does not match it by chance.
 constexpr Magic foreign[] = {{"\xfd"
                               "7zXZ\0"sv,
                               "xz"},
@@ -32,12 +33,13 @@ Packing packing_of(Bytes head, const std::string& where) {
   const std::string_view text = to_text(head);
   for (const Magic& m : foreign)
     if (text.starts_with(m.bytes))
-      fail(where, "expected plain, gzip or zstd data, got {}: unpack it first, or pipe it in as -",
+      fail(where,
+           "expected plain, gzip or zstd data, got {}: unpack it first, or pipe it in with -",
            m.name);
   if (text.starts_with("\x1f\x8b"sv)) return Packing::gzip;
   if (text.starts_with("\x28\xb5\x2f\xfd"sv)) return Packing::zstd;
   const bool skippable = text.size() >= 4 && (text[0] & 0xf0) == 0x50 &&
-                         text.substr(1, 3) == "\x2a\x4d\x18"sv;  // zstd's frames of other data
+                         text.substr(1, 3) == "\x2a\x4d\x18"sv;  // zstd skippable frame
   return skippable ? Packing::zstd : Packing::none;
 }
 
@@ -45,7 +47,7 @@ std::unique_ptr<Unpacker> make_unpacker(Packing p, const std::string& where) {
   if (p == Packing::none) fail(where, "expected compressed data, got plain");
   std::unique_ptr<Unpacker> unpacker = p == Packing::gzip ? make_gzip() : make_zstd();
   if (!unpacker)
-    fail(where, "expected data this build can unpack, got {}: it was built without {}", name(p),
+    fail(where, "this build cannot read {} data, because it was built without {}", name(p),
          p == Packing::gzip ? "zlib (package zlib1g-dev)" : "libzstd (package libzstd-dev)");
   return unpacker;
 }
@@ -64,8 +66,7 @@ const char* unpack_whole(std::vector<std::byte>& out, Unpacker& unpacker, Bytes 
     in = in.subspan(s.in);
     made += s.out;
     if (made == size && in.empty() && unpacker.complete()) break;
-    if (s.in == 0 && s.out == 0)
-      return made < size ? "less data than stated" : "no end of the data";
+    if (s.in == 0 && s.out == 0) return made < size ? "less data than stated" : "no end marker";
   }
   out.resize(size);
   return nullptr;

@@ -1,4 +1,4 @@
-// gzip by zlib.
+// gzip decompression with zlib.
 #include <zlib.h>
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace {
 class Gzip : public Unpacker {
  public:
   Gzip() {
-    constexpr int gzip_only = 16;  // added to the window's bits
+    constexpr int gzip_only = 16;  // added to the window bits
     if (inflateInit2(&z_, MAX_WBITS + gzip_only) != Z_OK)
-      fail("gzip", "expected memory to unpack with, got none");
+      fail("gzip", "out of memory while unpacking");
   }
   ~Gzip() override { inflateEnd(&z_); }
   Gzip(const Gzip&) = delete;
@@ -30,14 +30,14 @@ class Gzip : public Unpacker {
     z_.avail_out = room;
     const char* problem = nullptr;
     while (z_.avail_out > 0 && !problem) {
-      if (ended_) {  // another member, if there is anything
+      if (ended_) {  // the start of another member, if there is more input
         if (z_.avail_in == 0) break;
         inflateReset(&z_);
         ended_ = false;
       }
       const int code = inflate(&z_, Z_NO_FLUSH);
       ended_ = code == Z_STREAM_END;
-      if (code == Z_BUF_ERROR) break;  // wants more
+      if (code == Z_BUF_ERROR) break;  // needs more input or output
       if (code != Z_OK && code != Z_STREAM_END) problem = z_.msg ? z_.msg : "damaged data";
     }
     return {given - z_.avail_in, room - z_.avail_out, problem};

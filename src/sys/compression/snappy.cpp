@@ -5,7 +5,7 @@
 namespace hearth {
 namespace {
 
-// A little-endian number of `bytes` bytes at the front of `in`, which holds them.
+// Reads a little-endian number of `bytes` bytes from the front of `in`, which is long enough.
 size_t take_number(Bytes& in, size_t bytes) {
   size_t n = 0;
   for (size_t i = 0; i < bytes; ++i) n |= size_t(in[i]) << (8 * i);
@@ -13,7 +13,7 @@ size_t take_number(Bytes& in, size_t bytes) {
   return n;
 }
 
-// Repeats what lies `back` bytes behind; it may overlap what it makes.
+// Copies `length` bytes from `back` bytes earlier; source and target may overlap.
 void repeat(std::byte* to, size_t back, size_t length) {
   const std::byte* from = to - back;
   if (back >= length) {
@@ -26,33 +26,33 @@ void repeat(std::byte* to, size_t back, size_t length) {
 }  // namespace
 
 const char* unpack_snappy(std::vector<std::byte>& out, Bytes in, size_t size) {
-  constexpr size_t most = 22;  // bytes one of the input can give: 64 from 3
+  constexpr size_t most = 22;  // maximum output bytes per input byte: 64 from 3
   size_t stated = 0;
   for (int shift = 0;; shift += 7) {
-    if (in.empty() || shift > 28) return "no length at the front";
+    if (in.empty() || shift > 28) return "no length field";
     const size_t b = take_number(in, 1);
     stated |= (b & 127) << shift;
     if (b < 128) break;
   }
-  if (stated != size) return "another length than stated";
+  if (stated != size) return "a different length than stated";
   if (size > most * in.size()) return "less data than stated";
   out.resize(size);
   size_t made = 0;
   while (!in.empty()) {
     const size_t tag = take_number(in, 1), kind = tag & 3;
     size_t length = tag >> 2, back = 0;
-    if (kind == 0) {  // bytes as they are; lengths of 60 and more stand in 1 to 4 bytes
+    if (kind == 0) {  // a literal; lengths of 60 and more follow in 1 to 4 bytes
       const size_t wide = length < 60 ? 0 : length - 59;
-      if (in.size() < wide) return "an end that is cut off";
+      if (in.size() < wide) return "truncated data";
       length = 1 + (wide ? take_number(in, wide) : length);
-      if (in.size() < length) return "an end that is cut off";
+      if (in.size() < length) return "truncated data";
     } else {
       const size_t wide = kind == 3 ? 4 : kind;
-      if (in.size() < wide) return "an end that is cut off";
+      if (in.size() < wide) return "truncated data";
       back = take_number(in, wide);
       if (kind == 1) back |= (tag >> 5) << 8;
       length = kind == 1 ? 4 + (length & 7) : length + 1;
-      if (back == 0 || back > made) return "a reference before the beginning";
+      if (back == 0 || back > made) return "a back reference before the start";
     }
     if (length > size - made) return "more data than stated";
     if (kind == 0) {

@@ -1,4 +1,4 @@
-// Snappy's raw format, as pages of Parquet files have it.
+// Snappy's raw format, used by pages of Parquet files.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace hearth {
 
-// All of `in` into `out`, which must come to `size` bytes: a message otherwise, nullptr when it
-// did.
+// Unpacks all of `in` into `out`, which must become `size` bytes. Returns an error message, or
+// nullptr on success.
 const char* unpack_snappy(std::vector<std::byte>& out, Bytes in, size_t size);
 
 }  // namespace hearth

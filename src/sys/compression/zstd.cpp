@@ -1,5 +1,5 @@
-// zstd by libzstd. A frame may ask for a window of up to 128 MiB, the library's own limit; one made
-// with --long=28 or more is an error.
+// zstd decompression with libzstd. A frame may use a window of up to 128 MiB, the library's default
+// limit; data compressed with --long=28 or more is an error.
 #include <zstd.h>
 #include <zstd_errors.h>
 
@@ -12,7 +12,7 @@ namespace {
 class Zstd : public Unpacker {
  public:
   Zstd() : z_(ZSTD_createDStream()) {
-    if (!z_) fail("zstd", "expected memory to unpack with, got none");
+    if (!z_) fail("zstd", "out of memory while unpacking");
   }
   ~Zstd() override { ZSTD_freeDStream(z_); }
   Zstd(const Zstd&) = delete;
@@ -28,12 +28,13 @@ class Zstd : public Unpacker {
       const size_t left = ZSTD_decompressStream(z_, &to, &from);
       if (ZSTD_isError(left)) {
         problem = ZSTD_getErrorCode(left) == ZSTD_error_frameParameter_windowTooLarge
-                      ? "a window of more than 128 MiB (--long=28 or more): pack it with less"
+                      ? "a window of more than 128 MiB (--long=28 or more): compress it with a "
+                        "smaller window"
                       : ZSTD_getErrorName(left);
         break;
       }
       ended_ = left == 0;
-      if (from.pos == in_before && to.pos == out_before) break;  // wants more
+      if (from.pos == in_before && to.pos == out_before) break;  // needs more input or output
     }
     return {from.pos, to.pos, problem};
   }

@@ -24,37 +24,37 @@ const char* kind_of(mode_t mode) {
                           : "a device";
 }
 
-// Without an error of its own: errno tells.
+// Returns an empty Fd on failure, with the error in errno.
 Fd try_open(const fs::path& path, int flags) {
   for (;;) {
     Fd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
-    if (fd || errno != EINTR) return fd;  // EINTR: a signal, while a pipe waits
+    if (fd || errno != EINTR) return fd;  // EINTR: a signal arrived while opening a pipe
   }
 }
 
 struct stat stat_of(const Fd& fd, const fs::path& path) {
   struct stat st {};
-  if (fstat(fd.get(), &st) != 0) fail_errno(path, "its size");
+  if (fstat(fd.get(), &st) != 0) fail_errno(path, "get the size of the file");
   if (S_ISDIR(st.st_mode)) fail(path.string(), "expected a file, got a folder");
   return st;
 }
 
 void sync(const Fd& fd, const fs::path& path) {
   while (fsync(fd.get()) != 0)
-    if (errno != EINTR) fail_errno(path, "to sync it to the disk");
+    if (errno != EINTR) fail_errno(path, "sync the file to disk");
 }
 
 fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-// Where the last whole line within the first `size` bytes ends.
+// The end of the last complete line within the first `size` bytes.
 uint64_t end_of_last_line(const Fd& fd, uint64_t size, const fs::path& path) {
   char buffer[4096];
   while (size > 0) {
     const uint64_t begin = size - std::min<uint64_t>(size, sizeof buffer);
     const ssize_t n = pread(fd.get(), buffer, size - begin, off_t(begin));
-    if (n != ssize_t(size - begin)) fail_errno(path, "to read its last line");
+    if (n != ssize_t(size - begin)) fail_errno(path, "read the last line");
     const std::string_view piece(buffer, size_t(n));
     if (const size_t at = piece.rfind('\n'); at != piece.npos) return begin + at + 1;
     size = begin;
@@ -76,35 +76,35 @@ Fd& Fd::operator=(Fd&& o) noexcept {
   return *this;
 }
 
-void fail_errno(const fs::path& path, std::string_view wanted) { fail_errno(path, wanted, errno); }
+void fail_errno(const fs::path& path, std::string_view action) { fail_errno(path, action, errno); }
 
-void fail_errno(const fs::path& path, std::string_view wanted, int error) {
-  fail(path.string(), "expected {}, got: {}", wanted, std::generic_category().message(error));
+void fail_errno(const fs::path& path, std::string_view action, int error) {
+  fail(path.string(), "could not {}: {}", action, std::generic_category().message(error));
 }
 
-Fd open_file(const fs::path& path, int flags, std::string_view wanted) {
+Fd open_file(const fs::path& path, int flags, std::string_view action) {
   Fd fd = try_open(path, flags);
-  if (!fd) fail_errno(path, wanted);
+  if (!fd) fail_errno(path, action);
   return fd;
 }
 
 Fd open_regular(const fs::path& path) {
-  // O_NONBLOCK: a FIFO without a writer would make open() wait. EWOULDBLOCK then means that another
-  // process holds a lease on the file, which only a regular file can have: that is worth the wait.
+  // O_NONBLOCK: opening a FIFO without a writer would block. EWOULDBLOCK means that another process
+  // holds a lease on the file; only regular files have leases, so waiting for it is fine.
   Fd fd = try_open(path, O_RDONLY | O_NONBLOCK);
   if (!fd && errno == EWOULDBLOCK) fd = try_open(path, O_RDONLY);
   if (!fd && errno == ENXIO) fail(path.string(), "expected a regular file, got a socket");
-  if (!fd) fail_errno(path, "to read it");
+  if (!fd) fail_errno(path, "read the file");
   struct stat st {};
-  if (fstat(fd.get(), &st) != 0) fail_errno(path, "its size");
+  if (fstat(fd.get(), &st) != 0) fail_errno(path, "get the size of the file");
   if (!S_ISREG(st.st_mode))
     fail(path.string(), "expected a regular file, got {}", kind_of(st.st_mode));
   return fd;
 }
 
-Fd create_file(const fs::path& path, int access, std::string_view wanted) {
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) fail_errno(path, "to remove what stands there");
-  return open_file(path, access | O_CREAT | O_EXCL | O_NOFOLLOW, wanted);
+Fd create_file(const fs::path& path, int access, std::string_view action) {
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) fail_errno(path, "remove the existing file");
+  return open_file(path, access | O_CREAT | O_EXCL | O_NOFOLLOW, action);
 }
 
 void write_all(const Fd& fd, Bytes bytes, const fs::path& path) {
@@ -114,9 +114,9 @@ void write_all(const Fd& fd, Bytes bytes, const fs::path& path) {
     if (n >= 0) {
       done += size_t(n);
     } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-      fail_errno(path, fmt::format("room for {} more bytes", bytes.size() - done));
+      fail_errno(path, fmt::format("write {} more bytes", bytes.size() - done));
     } else if (errno != EINTR) {
-      fail_errno(path, fmt::format("to write {} bytes", bytes.size() - done));
+      fail_errno(path, fmt::format("write {} bytes", bytes.size() - done));
     }
   }
 }
@@ -138,14 +138,14 @@ std::string read_file(const fs::path& path, size_t limit) {
   const auto hint = uint64_t(stat_of(fd, path).st_size);
   if (hint > limit) refuse(fmt::format("{}", hint));
   std::string text;
-  // The size is a hint: files of /proc have none. One byte more finds the end in the same pass.
+  // The size is only a hint: files in /proc report 0. One extra byte detects the end in one pass.
   text.resize(size_t(hint) + 1);
   size_t size = 0;
   for (;;) {
     const ssize_t n = read(fd.get(), text.data() + size, text.size() - size);
     if (n == 0) break;
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_errno(path, "to read it");
+    if (n < 0) fail_errno(path, "read the file");
     size += size_t(n);
     if (size > limit) refuse("more");
     if (size == text.size()) text.resize(std::min(size * 2, limit + 1));
@@ -158,9 +158,9 @@ MappedFile::MappedFile(const fs::path& path) : MappedFile(open_regular(path), pa
 
 MappedFile::MappedFile(const Fd& fd, const fs::path& path) {
   const size_t size = size_t(stat_of(fd, path).st_size);
-  if (size == 0) return;  // mmap refuses a length of 0
+  if (size == 0) return;  // mmap rejects length 0
   void* p = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (p == MAP_FAILED) fail_errno(path, "to map it into memory");
+  if (p == MAP_FAILED) fail_errno(path, "map the file into memory");
   bytes_ = {static_cast<const std::byte*>(p), size};
   note_mapping(bytes_.data(), size, path);
 }
@@ -184,7 +184,7 @@ MappedFile& MappedFile::operator=(MappedFile&& o) noexcept {
 AtomicFile::AtomicFile(fs::path path)
     : path_(std::move(path)),
       tmp_(folder_of(path_) / fmt::format(".tmp-{}-{}", path_.filename().string(), getpid())),
-      fd_(create_file(tmp_, O_WRONLY, "to create it")) {}
+      fd_(create_file(tmp_, O_WRONLY, "create the file")) {}
 
 AtomicFile::~AtomicFile() {
   if (fd_) unlink(tmp_.c_str());
@@ -196,13 +196,14 @@ void AtomicFile::write(Bytes bytes) {
 }
 
 void AtomicFile::start_writeback(uint64_t bytes) {
-  // A hint: some file systems do not have it, and commit() syncs in any case.
+  // Only a hint: some file systems do not support it, and commit() syncs anyway.
   sync_file_range(fd_.get(), off_t(size_ - bytes), off_t(bytes), SYNC_FILE_RANGE_WRITE);
 }
 
 void AtomicFile::commit() {
   sync(fd_, path_);
-  if (rename(tmp_.c_str(), path_.c_str()) != 0) fail_errno(path_, "to rename a file to it");
+  if (rename(tmp_.c_str(), path_.c_str()) != 0)
+    fail_errno(path_, "move the finished file into place");
   fd_ = Fd();
   fsync_dir(folder_of(path_));
 }
@@ -213,10 +214,10 @@ void write_file_atomic(const fs::path& path, Bytes bytes) {
   file.commit();
 }
 
-void fsync_file(const fs::path& path) { sync(open_file(path, O_RDONLY, "to open it"), path); }
+void fsync_file(const fs::path& path) { sync(open_file(path, O_RDONLY, "open the file"), path); }
 
 void fsync_dir(const fs::path& path) {
-  sync(open_file(path, O_RDONLY | O_DIRECTORY, "to open the folder"), path);
+  sync(open_file(path, O_RDONLY | O_DIRECTORY, "open the folder"), path);
 }
 
 void make_dirs(const fs::path& path) {
@@ -226,26 +227,26 @@ void make_dirs(const fs::path& path) {
   if (mkdir(path.c_str(), 0777) == 0) {
     fsync_dir(folder_of(path));
   } else if (errno != EEXIST || !fs::is_directory(path, ignored)) {
-    fail_errno(path, "to make the folder");
+    fail_errno(path, "create the folder");
   }
 }
 
 void make_new_dir(const fs::path& path) {
   make_dirs(path.parent_path());
-  if (mkdir(path.c_str(), 0777) != 0) fail_errno(path, "to make a new folder");
+  if (mkdir(path.c_str(), 0777) != 0) fail_errno(path, "create a new folder");
   fsync_dir(folder_of(path));
 }
 
 AppendLog::AppendLog(fs::path path, uint64_t keep)
     : path_(std::move(path)),
       fd_(open_file(path_, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK,
-                    "to append to it")),
+                    "append to the file")),
       size_(uint64_t(stat_of(fd_, path_).st_size)) {
   if (S_ISFIFO(stat_of(fd_, path_).st_mode))
     fail(path_.string(), "expected a file to append to, got a named pipe");
   const uint64_t end = end_of_last_line(fd_, std::min(size_, keep), path_);
   if (end == size_) return;
-  if (ftruncate(fd_.get(), off_t(end)) != 0) fail_errno(path_, "to shorten it");
+  if (ftruncate(fd_.get(), off_t(end)) != 0) fail_errno(path_, "truncate the file");
   size_ = end;
 }
 

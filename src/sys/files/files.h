@@ -1,5 +1,5 @@
-// Files and folders with errors that name them: whole reads, read-only maps, writes that are either
-// complete and on the disk or absent, and logs of whole lines.
+// Files and folders, with errors that name the path: whole-file reads, read-only maps, atomic and
+// durable writes, and logs of complete lines.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ inline std::string_view to_text(Bytes b) {
   return {reinterpret_cast<const char*>(b.data()), b.size()};
 }
 
-// An open file descriptor, closed with its owner.
+// An open file descriptor, closed by its owner's destructor.
 class Fd {
  public:
   Fd() = default;
@@ -36,30 +36,31 @@ class Fd {
   int fd_ = -1;
 };
 
-// Throws "[path] expected `wanted`, got <the text of errno>".
-[[noreturn]] void fail_errno(const std::filesystem::path&, std::string_view wanted);
-[[noreturn]] void fail_errno(const std::filesystem::path&, std::string_view wanted, int error);
+// Throws "[path] could not `action`: <errno message>"; `action` is a verb phrase such as "read the
+// file".
+[[noreturn]] void fail_errno(const std::filesystem::path&, std::string_view action);
+[[noreturn]] void fail_errno(const std::filesystem::path&, std::string_view action, int error);
 
-// Opens with O_CLOEXEC; what is created is readable by all, less the umask.
-Fd open_file(const std::filesystem::path&, int flags, std::string_view wanted);
-// Opens a regular file to read it. A folder, FIFO, socket or device is an error, never a wait.
+// Opens with O_CLOEXEC; new files have mode 0666 minus the umask. `action` is for fail_errno().
+Fd open_file(const std::filesystem::path&, int flags, std::string_view action);
+// Opens a regular file for reading. A folder, FIFO, socket or device is an error and never blocks.
 Fd open_regular(const std::filesystem::path&);
-// Creates a file for writing. Whatever stands under the name is unlinked first: nothing is opened
-// or followed that somebody else put there.
-Fd create_file(const std::filesystem::path&, int access, std::string_view wanted);
+// Creates a file for writing. An existing file or link is unlinked first, so nothing that another
+// user put there is opened or followed.
+Fd create_file(const std::filesystem::path&, int access, std::string_view action);
 void write_all(const Fd&, Bytes, const std::filesystem::path&);
-// Writes all at the end of a file of `size` bytes, or cuts it back to that and throws.
+// Appends all bytes to a file of `size` bytes; on failure truncates it to `size` again and throws.
 void append_whole(const Fd&, Bytes, uint64_t size, const std::filesystem::path&);
 
-// How large a file may be that is read whole. A larger one is refused before it is read.
+// Size limits of files that are read whole. A larger file is rejected before it is read.
 constexpr size_t small_file_limit = size_t(64) << 20;  // settings, state, templates
 constexpr size_t tokenizer_file_limit = size_t(256) << 20;
-constexpr size_t rows_file_limit = size_t(4) << 30;  // rows of data that are kept in memory
+constexpr size_t rows_file_limit = size_t(4) << 30;  // data rows kept in memory
 
-// A regular file of at most `limit` bytes.
+// Reads a regular file of at most `limit` bytes.
 std::string read_file(const std::filesystem::path&, size_t limit = small_file_limit);
 
-// A file's bytes, mapped read-only. The file must not be shortened while mapped.
+// A file's bytes, mapped read-only. The file must not be truncated while mapped.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -69,14 +70,14 @@ class MappedFile {
   MappedFile(MappedFile&& o) noexcept : bytes_(std::exchange(o.bytes_, {})) {}
   MappedFile& operator=(MappedFile&& o) noexcept;
   Bytes bytes() const { return bytes_; }
-  void forget(size_t end) const;  // the first bytes need not stay in memory: they can be read again
+  void forget(size_t end) const;  // drops the first `end` bytes from memory; they can be read again
 
  private:
   Bytes bytes_;
 };
 
-// A file that appears under its name only when whole: written beside it, synced, then renamed.
-// Destroyed before commit(), it leaves nothing behind.
+// A file that appears under its name only when complete: written under a temporary name, synced,
+// then renamed. Destroyed before commit(), it leaves nothing behind.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path);
@@ -84,7 +85,7 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   void write(Bytes);
-  // Asks the disk to write the last `bytes` now, without a wait, so that commit() finds them there.
+  // Asks the disk to start writing the last `bytes` without waiting, so that commit() waits less.
   void start_writeback(uint64_t bytes);
   void commit();
   uint64_t size() const { return size_; }
@@ -102,18 +103,18 @@ inline void write_file_atomic(const std::filesystem::path& path, std::string_vie
 
 void fsync_file(const std::filesystem::path&);
 void fsync_dir(const std::filesystem::path&);
-void make_dirs(const std::filesystem::path&);     // with parents, synced; one that exists is fine
+void make_dirs(const std::filesystem::path&);     // with parents, synced; may already exist
 void make_new_dir(const std::filesystem::path&);  // the same, but the last one must be new
 
-// A text file that only grows, by whole lines (JSONL). A line that cannot be written whole is taken
-// back, so that the file never ends inside one.
+// A text file that only grows, by complete lines (JSONL). A line that cannot be written completely
+// is removed again, so the file never ends inside a line.
 class AppendLog {
  public:
-  // Everything from byte `keep` on is dropped first: a resumed run continues the log at the offset
-  // its checkpoint remembers. So is an unfinished last line, which a power cut leaves. A file
-  // shorter than `keep` keeps its whole lines; size() tells.
+  // First drops everything from byte `keep` on: a resumed run continues the log at the offset
+  // stored in its checkpoint. Also drops an incomplete last line, which a power cut can leave. A
+  // file shorter than `keep` keeps its complete lines; see size().
   explicit AppendLog(std::filesystem::path, uint64_t keep = UINT64_MAX);
-  void append(std::string_view line);  // without its newline
+  void append(std::string_view line);  // without a newline
   void sync();
   uint64_t size() const { return size_; }
 

@@ -31,12 +31,12 @@ void HashedFile::flush() {
 }
 
 void HashedFile::put(Bytes bytes) {
-  if (bytes.size() < worth_a_write) {  // not worth a thread
+  if (bytes.size() < worth_a_write) {  // too small to hash on another thread
     hash_.update(bytes);
     if (!bytes.empty()) file_.write(bytes);
     return;
   }
-  // `deferred` too: where no thread can be had, get() hashes.
+  // With `deferred`, get() computes the hash if no thread can be started.
   auto hashed = std::async(std::launch::async | std::launch::deferred,
                            [this, bytes] { hash_.update(bytes); });
   file_.write(bytes);

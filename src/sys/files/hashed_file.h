@@ -1,5 +1,5 @@
-// A file that appears whole or not at all, with its SHA-256. Hashing and writing overlap, and the
-// disk starts to write before the file is complete.
+// An atomically written file with its SHA-256. Hashing and writing overlap, and the disk starts
+// writing before the file is complete.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class HashedFile {
  public:
   explicit HashedFile(const std::filesystem::path& path) : file_(path) {}
   void write(Bytes);
-  std::string commit();  // gives the SHA-256
+  std::string commit();  // returns the SHA-256
   uint64_t size() const { return file_.size() + held_.size(); }
 
  private:
@@ -23,7 +23,7 @@ class HashedFile {
 
   AtomicFile file_;
   Sha256 hash_;
-  std::vector<std::byte> held_;  // small pieces, until they are worth a write
+  std::vector<std::byte> held_;  // small pieces, collected into larger writes
 };
 
 }  // namespace hearth

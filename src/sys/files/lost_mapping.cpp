@@ -12,8 +12,8 @@
 namespace hearth {
 namespace {
 
-// Entries are reused, never freed: the handler may walk the list at any moment. `line` changes only
-// while `begin` is null.
+// Entries are reused, never freed, because the handler may walk the list at any moment. `line`
+// changes only while `begin` is null.
 struct Mapping {
   std::atomic<const std::byte*> begin{nullptr};
   size_t size = 0;
@@ -21,10 +21,10 @@ struct Mapping {
   Mapping* next = nullptr;
 };
 std::atomic<Mapping*> mappings{nullptr};
-std::mutex mappings_mutex;  // of those that write
+std::mutex mappings_mutex;  // held by writers only
 static_assert(std::atomic<Mapping*>::is_always_lock_free);
 
-// Calls only what a signal handler may.
+// Calls only functions that are async-signal-safe.
 void on_bus_error(int number, siginfo_t* info, void*) {
   const auto* at = static_cast<const std::byte*>(info->si_addr);
   for (const Mapping* m = mappings.load(); m; m = m->next) {
@@ -33,7 +33,7 @@ void on_bus_error(int number, siginfo_t* info, void*) {
     [[maybe_unused]] const ssize_t ignored = write(STDERR_FILENO, m->line.data(), m->line.size());
     _exit(1);
   }
-  signal(number, SIG_DFL);  // the same instruction raises it again
+  signal(number, SIG_DFL);  // the instruction is retried and raises the signal again
 }
 
 }  // namespace
@@ -46,9 +46,10 @@ void note_mapping(const std::byte* begin, size_t size, const std::filesystem::pa
   if (is_new) m = new Mapping;
   m->size = size;
   m->line = "hearth: " +
-            one_line(fmt::format("[{}] the file was shortened while it was in use, or its disk "
-                                 "failed; restore it and start again",
-                                 path.string())) +
+            one_line(fmt::format(
+                "[{}] the file was truncated while in use, or its disk failed; restore the "
+                "file and start again",
+                path.string())) +
             "\n";
   m->begin = begin;
   if (is_new) m->next = mappings.load(), mappings = m;

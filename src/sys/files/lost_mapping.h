@@ -1,5 +1,5 @@
-// What happens when a mapped file is shortened while it is in use: reading past its new end raises
-// SIGBUS. A table of mappings that a signal handler can read turns that into one line.
+// Reading a mapped file past its end after it was truncated raises SIGBUS. A table of mappings that
+// a signal handler can read turns this into a one-line error.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace hearth {
 void note_mapping(const std::byte* begin, size_t size, const std::filesystem::path&);
 void drop_mapping(const std::byte* begin);
 
-// From now on a SIGBUS in a noted mapping names its file on stderr and ends the process with exit
-// code 1. Any other SIGBUS is fatal as before.
+// Installs the handler: a SIGBUS in a registered mapping prints the file name on stderr and exits
+// with code 1. Any other SIGBUS stays fatal.
 void explain_lost_mappings();
 
 }  // namespace hearth

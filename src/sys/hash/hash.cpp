@@ -79,7 +79,7 @@ void Sha256::update(Bytes bytes) {
 
 std::string Sha256::hex() {
   const uint64_t bits = size_ * 8;
-  // A one bit, zeros up to 8 bytes before the end of a block, the length in bits.
+  // Padding: a one bit, zeros up to 8 bytes before the end of a block, then the length in bits.
   std::array<std::byte, 72> padding{std::byte(0x80)};
   const size_t zeros_end = 1 + (119 - size_ % 64) % 64;
   for (size_t i = 0; i < 8; ++i) padding[zeros_end + i] = std::byte(bits >> (56 - 8 * i));
@@ -98,7 +98,7 @@ std::string sha256_hex(Bytes bytes) {
 FileDigest digest_file(const std::filesystem::path& dir, const std::string& file) {
   const std::filesystem::path path = dir / file;
   const Fd fd = open_regular(path);
-  // read(), not a map: a file that shrinks or fails meanwhile is then an error, not a signal.
+  // read() instead of a map: a file that shrinks or fails meanwhile is an error, not a signal.
   std::vector<std::byte> buffer(size_t(1) << 20);
   posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);  // read ahead while this thread hashes
   Sha256 hash;
@@ -107,7 +107,7 @@ FileDigest digest_file(const std::filesystem::path& dir, const std::string& file
     const ssize_t n = read(fd.get(), buffer.data(), buffer.size());
     if (n == 0) break;
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_errno(path, "to read it");
+    if (n < 0) fail_errno(path, "read the file");
     hash.update(Bytes(buffer).first(size_t(n)));
     size += uint64_t(n);
   }

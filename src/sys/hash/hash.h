@@ -14,18 +14,18 @@ class Sha256 {
  public:
   Sha256();
   void update(Bytes);
-  std::string hex();  // 64 lowercase digits; ends the stream
+  std::string hex();  // 64 lowercase hex digits; ends the stream
 
  private:
   void (*blocks_)(uint32_t state[8], const std::byte* data, size_t blocks);
   std::array<uint32_t, 8> state_;
-  std::array<std::byte, 64> tail_;  // bytes not yet making a whole block
+  std::array<std::byte, 64> tail_;  // bytes of an incomplete block
   uint64_t size_ = 0;
 };
 
 std::string sha256_hex(Bytes);
 
-// A file of a folder with what is needed to recognise it: `file` is relative to the folder.
+// Size and SHA-256 of a file; `file` is relative to its folder.
 struct FileDigest {
   std::string file;
   uint64_t size = 0;

@@ -1,6 +1,6 @@
-// SHA-256 by the Armv8 cryptographic extension. CMakeLists.txt compiles this file with +crypto,
-// without which clang 14 does not declare the intrinsics; a processor that lacks it never gets
-// here.
+// SHA-256 with the Armv8 cryptographic extension. CMakeLists.txt compiles this file with +crypto,
+// which clang 14 needs to declare the intrinsics. It is called only on processors with the
+// extension.
 #if defined(__aarch64__)
 
 #include <arm_neon.h>
@@ -17,7 +17,7 @@ void blocks(uint32_t state[8], const std::byte* data, size_t count) {
   uint32x4_t abcd = vld1q_u32(state), efgh = vld1q_u32(state + 4);
   for (; count > 0; --count, data += 64) {
     const uint32x4_t abcd_before = abcd, efgh_before = efgh;
-    uint32x4_t w[4];  // the last 16 words of the schedule
+    uint32x4_t w[4];  // the last 16 words of the message schedule
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) {
       uint32x4_t& now = w[i % 4];

@@ -1,5 +1,4 @@
-// The compression function of SHA-256 in plain C++ and, where the processor has them, in its own
-// instructions.
+// The compression function of SHA-256, in plain C++ and with the processor's SHA instructions.
 #pragma once
 
 #include <array>
@@ -11,7 +10,7 @@ namespace hearth {
 using Sha256Blocks = void (*)(uint32_t state[8], const std::byte* data, size_t blocks);
 
 void sha256_blocks_plain(uint32_t state[8], const std::byte* data, size_t blocks);
-Sha256Blocks sha256_blocks_native();  // null where this processor lacks the instructions
+Sha256Blocks sha256_blocks_native();  // null if this processor lacks the instructions
 
 alignas(16) inline constexpr std::array<uint32_t, 64> sha256_k = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,

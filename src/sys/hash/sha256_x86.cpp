@@ -1,4 +1,4 @@
-// SHA-256 by the x86 SHA extensions.
+// SHA-256 with the x86 SHA extensions.
 #if defined(__x86_64__)
 
 #include <cpuid.h>
@@ -19,7 +19,7 @@ bool has_sha_instructions() {
 __attribute__((target("sha,sse4.1"))) void blocks(uint32_t state[8], const std::byte* data,
                                                   size_t count) {
   const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
-  // The instructions want the eight words as (f, e, b, a) and (h, g, d, c), lowest first.
+  // The instructions expect the eight words as (f, e, b, a) and (h, g, d, c), lowest first.
   const __m128i dcba = _mm_loadu_si128(reinterpret_cast<const __m128i*>(state));
   const __m128i hgfe = _mm_loadu_si128(reinterpret_cast<const __m128i*>(state + 4));
   const __m128i cdab = _mm_shuffle_epi32(dcba, 0xb1), efgh = _mm_shuffle_epi32(hgfe, 0x1b);
@@ -27,7 +27,7 @@ __attribute__((target("sha,sse4.1"))) void blocks(uint32_t state[8], const std::
 
   for (; count > 0; --count, data += 64) {
     const __m128i abef_before = abef, cdgh_before = cdgh;
-    __m128i w[4];  // the last 16 words of the schedule
+    __m128i w[4];  // the last 16 words of the message schedule
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) {
       __m128i& now = w[i % 4];

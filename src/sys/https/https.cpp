@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-// One transfer, as the callbacks see it.
+// The state of one transfer, shared with libcurl's callbacks.
 struct Transfer {
   const std::function<void(const HttpsHead&)>& begin;
   const std::function<void(Bytes)>& body;
@@ -26,10 +26,10 @@ size_t on_header(char* data, size_t, size_t n, void* transfer) {
   return n;
 }
 
-// An exception may not pass through C: it is kept, and the transfer ends.
+// Exceptions must not pass through C code: the callback stores them and ends the transfer.
 size_t on_body(char* data, size_t, size_t n, void* transfer) {
   Transfer& t = *static_cast<Transfer*>(transfer);
-  if (t.head.status != 200 && t.head.status != 206) return n;  // the text of an error page
+  if (t.head.status != 200 && t.head.status != 206) return n;  // ignore the text of an error page
   try {
     if (!t.began) t.begin(t.head);
     t.began = true;
@@ -39,7 +39,7 @@ size_t on_body(char* data, size_t, size_t n, void* transfer) {
   return 0;
 }
 
-// Errors that another attempt would meet again.
+// Errors that a retry would not fix.
 bool is_lasting(CURLcode code) {
   return code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_URL_MALFORMAT ||
          code == CURLE_WRITE_ERROR || code == CURLE_TOO_MANY_REDIRECTS ||
@@ -76,7 +76,7 @@ Https::Https(HttpsSpec spec) : curl_(std::make_unique<Curl>()) {
   if (!c.handle) fail("https", "libcurl could not be initialised");
   c.set(CURLOPT_PROTOCOLS_STR, "https");
   c.set(CURLOPT_REDIR_PROTOCOLS_STR, "https");
-  c.set(CURLOPT_SSLVERSION, long(CURL_SSLVERSION_TLSv1_2));  // or later
+  c.set(CURLOPT_SSLVERSION, long(CURL_SSLVERSION_TLSv1_2));  // minimum version
   c.set(CURLOPT_SSL_VERIFYPEER, 1L);
   c.set(CURLOPT_SSL_VERIFYHOST, 2L);
   c.set(CURLOPT_FOLLOWLOCATION, 1L);
@@ -88,7 +88,8 @@ Https::Https(HttpsSpec spec) : curl_(std::make_unique<Curl>()) {
   c.set(CURLOPT_WRITEFUNCTION, curl_write_callback(on_body));
   c.set(CURLOPT_HEADERFUNCTION, curl_write_callback(on_header));
   if (!spec.ca_file.empty()) c.set(CURLOPT_CAINFO, spec.ca_file.c_str());
-  c.set(CURLOPT_USERAGENT, fmt::format("hearth/{}", build_info().version).c_str());  // is copied
+  c.set(CURLOPT_USERAGENT,
+        fmt::format("hearth/{}", build_info().version).c_str());  // libcurl copies it
 }
 
 Https::~Https() = default;
@@ -123,7 +124,7 @@ HttpsResult Https::get(const HttpsRequest& request,
   } else if (status != 200 && status != 206) {
     r.problem = fmt::format("status {}", status);
     r.lasting = status >= 300 && status < 500 && status != 408 && status != 416 && status != 429;
-  } else if (!transfer.began) {  // a body of no bytes
+  } else if (!transfer.began) {  // an empty body
     begin(transfer.head);
   }
   return r;

@@ -1,5 +1,5 @@
-// HTTPS downloads by libcurl. Certificates are checked, redirects to other protocols are refused,
-// and a connection that receives nothing for some time is given up.
+// HTTPS downloads with libcurl. Certificates are verified, redirects to other protocols are
+// rejected, and a connection that receives nothing for some time is closed.
 #pragma once
 
 #include <cstdint>
@@ -13,43 +13,43 @@
 namespace hearth {
 
 struct HttpsSpec {
-  std::string ca_file;  // certificates to trust instead of the system's; empty: the system's
+  std::string ca_file;  // CA certificates to trust; empty: the system's
   int connect_seconds = 20;
-  int stall_seconds = 30;  // without a byte
+  int stall_seconds = 30;  // maximum time without received data
 };
 
 struct HttpsRequest {
   std::string url;
-  int64_t from = 0;    // first byte wanted
-  std::string unless;  // ETag: if the file changed since, it comes from byte 0
+  int64_t from = 0;    // first byte to request
+  std::string unless;  // ETag: if the file has changed, it is sent from byte 0
 };
 
-// What the headers of the last response said.
+// Headers of the last response.
 struct HttpsHead {
   int status = 0;
   int64_t from = 0;    // first byte of the body
-  int64_t total = -1;  // bytes of the whole file; -1: unknown
-  std::string etag;    // empty where there is none, or none that may be sent back
+  int64_t total = -1;  // size of the whole file; -1: unknown
+  std::string etag;    // empty: none, or not usable in a request
 };
-// Takes up one header line; the status line of a further response resets what was read before.
+// Processes one header line; the status line of a later response resets the fields.
 void read_header(HttpsHead&, std::string_view line);
 
-// Whether a text may be an ETag of a request: quoted, of visible ASCII, without control bytes.
+// Whether a text is a valid ETag for a request: quoted visible ASCII without control bytes.
 bool is_etag(std::string_view);
 
 struct HttpsResult {
   HttpsHead head;
-  std::string problem;   // empty: the body came whole
-  bool lasting = false;  // trying again would not help
+  std::string problem;   // empty: the body is complete
+  bool lasting = false;  // a retry would not help
 };
 
 class Https {
  public:
-  explicit Https(HttpsSpec);  // an error in a build without libcurl
+  explicit Https(HttpsSpec);  // throws in a build without libcurl
   ~Https();
 
-  // GETs; `begin` is called before the first byte of a body with status 200 or 206, then `body`
-  // with its pieces. What they throw comes out of here.
+  // Sends a GET request. For status 200 or 206 it calls `begin` before the first byte of the body
+  // and then `body` with each piece. Their exceptions are rethrown.
   HttpsResult get(const HttpsRequest&, const std::function<void(const HttpsHead&)>& begin,
                   const std::function<void(Bytes)>& body);
 

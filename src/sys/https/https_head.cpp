@@ -1,4 +1,4 @@
-// The headers of HTTP responses that a download depends on.
+// Parses the HTTP response headers that a download depends on.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -27,7 +27,7 @@ bool is_etag(std::string_view tag) {
 }
 
 void read_header(HttpsHead& head, std::string_view line) {
-  if (line.starts_with("HTTP/")) {  // a new response: the one that redirected is forgotten
+  if (line.starts_with("HTTP/")) {  // a new response replaces the redirect
     head = {};
     if (const size_t space = line.find(' '); space != line.npos)
       head.status = int(number_at(line.substr(space + 1)).value_or(0));

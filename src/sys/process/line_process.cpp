@@ -20,8 +20,8 @@ extern char** environ;
 namespace hearth {
 namespace {
 
-// The supervisor's file descriptors; a process group of its own, so that no signal from a terminal
-// reaches it; and no signal blocked or ignored.
+// File descriptors for the supervisor; a separate process group, so that terminal signals do not
+// reach it; and no blocked or ignored signals.
 struct SpawnSettings {
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_t files;
@@ -58,17 +58,17 @@ LineProcess::LineProcess(const std::filesystem::path& program, std::vector<std::
                          Stderr words) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    fail_errno(program, "a line to it");
+    fail_errno(program, "create a socket to the program");
   line_ = Fd(ends[0]);
   const Fd theirs(ends[1]);
   Fd their_words;
   if (words == Stderr::kept) {
-    if (pipe2(ends, O_CLOEXEC) != 0) fail_errno(program, "its stderr");
+    if (pipe2(ends, O_CLOEXEC) != 0) fail_errno(program, "create a pipe for its stderr");
     words_ = Fd(ends[0]), their_words = Fd(ends[1]);
     fcntl(words_.get(), F_SETFL, O_NONBLOCK);
   }
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    fail_errno(program, "a leash for its supervisor");
+    fail_errno(program, "create a socket to its supervisor");
   leash_ = Fd(ends[0]);
   Fd their_leash(ends[1]);
   std::vector<std::string> words_of_call = supervisor_arguments(program.string(), args);
@@ -78,50 +78,50 @@ LineProcess::LineProcess(const std::filesystem::path& program, std::vector<std::
   const SpawnSettings settings(theirs.get(), their_words.get(), their_leash.get());
   const int error = posix_spawn(&supervisor_, supervisor_executable(), &settings.files,
                                 &settings.attributes, argv.data(), environ);
-  if (error != 0) fail_errno(program, "to start its supervisor", error);
+  if (error != 0) fail_errno(program, "start its supervisor", error);
   their_leash = Fd();
-  SupervisedStart started{ECHILD, -1};  // a supervisor that ends without a word
+  SupervisedStart started{ECHILD, -1};  // if the supervisor exits without a report
   while (recv(leash_.get(), &started, sizeof started, MSG_WAITALL) < 0 && errno == EINTR) {}
   pid_ = started.pid;
   if (started.error == 0) return;
   end();
-  fail_errno(program, "to start it", started.error);
+  fail_errno(program, "start the program", started.error);
 }
 
 LineProcess::~LineProcess() { end(); }
 
-// The supervisor ends when everything it looks after has ended.
+// The supervisor exits when all processes it supervises have exited.
 void LineProcess::end() {
   leash_ = Fd();
   while (waitpid(supervisor_, nullptr, 0) < 0 && errno == EINTR) {}
 }
 
-// Waits until the line is ready for `events` or the deadline has passed.
+// Waits until the socket is ready for `events` or the deadline has passed.
 bool LineProcess::ready(short events, Deadline deadline) {
-  constexpr int64_t look_up = 100;  // milliseconds, where somebody may give up
+  constexpr int64_t look_up = 100;  // poll interval in ms if the wait may be abandoned
   for (;;) {
     if (abandoned_ && *abandoned_) return false;
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    pollfd p[] = {{line_.get(), events, 0}, {words_.get(), POLLIN, 0}};  // below 0: not looked at
+    pollfd p[] = {{line_.get(), events, 0}, {words_.get(), POLLIN, 0}};  // negative fds are ignored
     const int n =
         poll(p, 2, int(std::clamp<int64_t>(left.count(), 0, abandoned_ ? look_up : 1 << 30)));
     if (n < 0 && errno != EINTR) return false;
     if (n > 0 && p[1].revents) listen();
     if (n > 0 && p[0].revents) return true;
-    if (left.count() <= 0) return false;  // however much it has to say on stderr
+    if (left.count() <= 0) return false;  // even if stderr still has output
   }
 }
 
-// What lies in the pipe, of which the end is kept; not more than a pipe holds, since a program may
-// write as fast as this reads.
+// Reads from the stderr pipe and keeps the end. Reads at most one pipe capacity, because the
+// program may write as fast as this reads.
 void LineProcess::listen() {
   char buffer[4096];
   for (int reads = 0; words_.get() >= 0 && reads < 32; ++reads) {
     const ssize_t n = read(words_.get(), buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;
-    if (n <= 0) words_ = Fd();  // closed by all who could speak
+    if (n <= 0) words_ = Fd();  // all writers have closed it
     if (n > 0) said_.append(buffer, size_t(n));
     if (said_.size() > most_words) said_.erase(0, said_.size() - most_words);
   }

@@ -1,6 +1,6 @@
-// A program that speaks lines: started without a shell, written to and read from by a deadline. It
-// ends, with every process it has started, when its owner goes or this process dies in any way: a
-// supervisor (sys/process/supervisor.h) sees to that.
+// A child process that communicates by lines: started without a shell, with deadlines on reads and
+// writes. The process and all its descendants end when the owner is destroyed or this process dies
+// in any way; the supervisor (sys/process/supervisor.h) ensures that.
 #pragma once
 
 #include <sys/types.h>
@@ -24,19 +24,19 @@ class LineProcess {
 
   enum class Stderr { dropped, kept };
 
-  // An error where the program cannot be started.
+  // Throws if the program cannot be started.
   explicit LineProcess(const std::filesystem::path& program, std::vector<std::string> args = {},
                        Stderr = Stderr::dropped);
   ~LineProcess();
   LineProcess(const LineProcess&) = delete;
   LineProcess& operator=(const LineProcess&) = delete;
 
-  Heard say(std::string_view line, Deadline);  // without its newline; line: all was taken
-  Heard hear(std::string& line, Deadline);     // without its line end
-  // The end of what it has said on stderr so far, where that is kept.
+  Heard say(std::string_view line, Deadline);  // without a newline; Heard::line: all was written
+  Heard hear(std::string& line, Deadline);     // without the line end
+  // The end of its stderr output so far, if stderr is kept.
   std::string last_words();
   pid_t pid() const { return pid_; }  // of the program
-  // Once it is true, whoever waits is told that it is late, soon.
+  // When `abandoned` becomes true, a pending wait soon returns as late.
   void give_up_when(const std::atomic<bool>& abandoned) { abandoned_ = &abandoned; }
 
  private:
@@ -48,23 +48,23 @@ class LineProcess {
 
   pid_t supervisor_ = -1, pid_ = -1;
   const std::atomic<bool>* abandoned_ = nullptr;
-  Fd leash_;  // of the supervisor, which ends everything when it closes
-  Fd line_;   // one socket for both ways: a write to a program that died is an error, no signal
-  Fd words_;  // its stderr; read whenever it is waited for, so that it never blocks there for long
+  Fd leash_;  // to the supervisor, which ends everything when it closes
+  Fd line_;   // one socket for both directions: a write to a dead program is an error, not a signal
+  Fd words_;  // its stderr; read during every wait, so that the program does not block on it
   std::string heard_, said_;
 };
 
-// Of an answer that was asked for; missing: the program could not be started.
+// Outcome of a request to the program; missing: the program could not be started.
 enum class Trouble { none, missing, died, hung, rubbish };
 Trouble trouble_of(LineProcess::Heard);
 
-// As a shell would look for it: a name with a slash as it stands, another in PATH and then in
-// `last`.
+// Looks up a program like a shell: a name with a slash is used as is, another name is searched in
+// PATH and then in `last`.
 std::optional<std::filesystem::path> find_program(const std::string& name,
                                                   const std::filesystem::path& last = {});
 
 inline LineProcess::Deadline deadline_in(double seconds) {
-  constexpr double most = 1e9;  // within what the clock can say
+  constexpr double most = 1e9;  // within the range of the clock
   return std::chrono::steady_clock::now() +
          std::chrono::microseconds(int64_t((seconds < most ? seconds : most) * 1e6));
 }

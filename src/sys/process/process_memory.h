@@ -1,4 +1,4 @@
-// Bytes of memory this process holds now, and at most so far.
+// Current and peak memory of this process in bytes.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* supervisor_name = "hearth-supervisor";
 
-// The parent of a process as /proc has it; -1 where the process is gone.
+// The parent of a process according to /proc; -1 if the process is gone.
 pid_t parent_of(const char* pid) {
   char path[64], stat[512];
   std::snprintf(path, sizeof path, "/proc/%.20s/stat", pid);
@@ -30,14 +30,15 @@ pid_t parent_of(const char* pid) {
   close(fd);
   if (n <= 0) return -1;
   stat[n] = 0;
-  // "pid (name) state parent ..": the name may hold anything, so the last parenthesis ends it.
+  // "pid (name) state parent ..": the name may contain anything, so it ends at the last
+  // parenthesis.
   const char* name_end = std::strrchr(stat, ')');
   int parent = -1;
   if (!name_end || std::sscanf(name_end + 1, " %*c %d", &parent) != 1) return -1;
   return parent;
 }
 
-// Sends SIGKILL to every child of this process; returns how many could be sent it.
+// Sends SIGKILL to every child of this process; returns how many received it.
 int kill_children() {
   DIR* proc = opendir("/proc");
   if (!proc) return 0;
@@ -52,8 +53,8 @@ int kill_children() {
   return sent;
 }
 
-// Whether a child is left, dead ones aside. A child's id is not used again before this, so that
-// kill_children() cannot meet a stranger.
+// Whether any living child is left. Ids of dead children are released only here, so kill_children()
+// cannot hit an unrelated process.
 bool reap_children() {
   pid_t ended;
   do ended = waitpid(-1, nullptr, WNOHANG);
@@ -61,9 +62,9 @@ bool reap_children() {
   return ended == 0;
 }
 
-// Until no descendant is left. The children of a child that dies become ours, so that killing
-// children again and again reaches all of them. A child of another user, or one inside a call that
-// cannot be interrupted, is given up after some seconds.
+// Runs until no descendant is left. Children of a dying child become ours, so killing children
+// repeatedly reaches all descendants. A child of another user, or one in an uninterruptible call,
+// is abandoned after some seconds.
 void end_descendants() {
   constexpr int rounds = 5000;
   for (int i = 0; i < rounds; ++i) {
@@ -74,7 +75,7 @@ void end_descendants() {
   }
 }
 
-// The program in a process group of its own. It dies with the supervisor.
+// Starts the program in its own process group. It dies with the supervisor.
 SupervisedStart start_program(char** argv) {
   int status[2];
   if (pipe2(status, O_CLOEXEC) != 0) return {errno, -1};
@@ -91,7 +92,7 @@ SupervisedStart start_program(char** argv) {
   }
   if (s.pid < 0) s.error = errno;
   close(status[1]);
-  // exec closes the pipe: nothing arrives where it has worked.
+  // A successful exec closes the pipe, so nothing arrives.
   int error = 0;
   if (s.pid > 0 && read(status[0], &error, sizeof error) == ssize_t(sizeof error)) s.error = error;
   close(status[0]);
@@ -103,16 +104,16 @@ SupervisedStart start_program(char** argv) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   fcntl(supervisor_leash, F_SETFD, FD_CLOEXEC);
   const SupervisedStart started = start_program(argv);
-  // After the start: a program inherits what is ignored. A signal to the whole group is the owner's
-  // to answer.
+  // After the start, because a program inherits ignored signals. The owner handles signals that are
+  // sent to the whole group.
   for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) signal(s, SIG_IGN);
-  // The line and stderr are the program's alone, so that their end is seen when it ends.
+  // Only the program keeps the socket and stderr, so that they close when it ends.
   const int nothing = open("/dev/null", O_RDWR);
   for (const int fd : {0, 1, 2}) dup2(nothing, fd);
   bool owned = send(supervisor_leash, &started, sizeof started, MSG_NOSIGNAL) > 0;
   while (owned && started.error == 0) {
     pollfd leash{supervisor_leash, POLLIN, 0};
-    if (poll(&leash, 1, 1000) == 0) {  // detached children that have ended since
+    if (poll(&leash, 1, 1000) == 0) {  // reap detached children
       reap_children();
       continue;
     }
@@ -124,8 +125,8 @@ SupervisedStart start_program(char** argv) {
   _exit(0);
 }
 
-// Before main(), since every program that links this file, tests included, can be its own
-// supervisor, and one that did not know of it would run its main() again for each program.
+// Runs before main(): every program that links this file, tests included, can be its own
+// supervisor, and would otherwise run its main() again for each child program.
 __attribute__((constructor)) void supervise_if_named_so(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[0], supervisor_name) == 0) supervise(argv + 1);
 }
