@@ -155,8 +155,8 @@ class Download {
     if (total_ < 0 || ::statvfs(spec_.folder.c_str(), &disk) != 0) return;
     const int64_t room = int64_t(disk.f_bavail) * int64_t(disk.f_frsize);
     if (total_ - size_ > room)
-      fail(spec_.folder.string(), "expected room for {} more bytes of {}, got {}", total_ - size_,
-           file_.name, room);
+      fail(spec_.folder.string(), "expected {} more bytes of disk space for {}, got {}",
+           total_ - size_, file_.name, room);
   }
 
   void append(Bytes bytes) {

@@ -31,7 +31,7 @@ constexpr std::string_view step_prefix = "step-";
 constexpr std::string_view tmp_prefix = ".tmp-", del_prefix = ".del-";
 constexpr int64_t manifest_version = 1;
 
-// A path below a folder that no spelling leads out of.
+// Whether a relative path stays inside its folder.
 bool stays_inside(const std::string& file) {
   const fs::path path(file);
   return !file.empty() && path.is_relative() && file.find('\0') == file.npos &&
@@ -69,7 +69,7 @@ void remove_tree(const fs::path& path) {
   if (error) fail_errno(path, "delete it", error.value());
 }
 
-// The folder's entries, or none where it does not exist.
+// The folder's entries; empty if it does not exist.
 std::vector<fs::path> entries_of(const fs::path& dir) {
   std::error_code error;
   std::vector<fs::path> paths;
@@ -82,7 +82,7 @@ std::vector<fs::path> entries_of(const fs::path& dir) {
   return paths;
 }
 
-// Highest first.
+// Sorted with the highest step first.
 std::vector<std::pair<int64_t, fs::path>> steps_in(const fs::path& parent) {
   std::vector<std::pair<int64_t, fs::path>> steps;
   for (const fs::path& path : entries_of(parent)) {
@@ -93,7 +93,7 @@ std::vector<std::pair<int64_t, fs::path>> steps_in(const fs::path& parent) {
   return steps;
 }
 
-// Files (relative) and folders (absolute, deepest last) below `root`.
+// Files (relative paths) and folders (absolute, deepest last) below `root`.
 struct Tree {
   std::vector<std::string> files;
   std::vector<fs::path> folders;
@@ -112,9 +112,8 @@ Tree walk(const fs::path& root) {
   return tree;
 }
 
-// Gives `from` the name `to`. A folder there already ends up under the name `from`, in one step
-// where the file system can exchange names (not NFS: there a kill between the two renames loses
-// it).
+// Renames `from` to `to`. An existing folder `to` ends up under the name `from`, atomically if the
+// file system can exchange names (NFS cannot: a kill between the two renames loses the old folder).
 void take_name(const fs::path& from, const fs::path& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno == EEXIST &&
@@ -133,17 +132,18 @@ void take_name(const fs::path& from, const fs::path& to) {
 
 void remove_checkpoint(const fs::path& dir) {
   const fs::path doomed = dir.parent_path() / (std::string(del_prefix) + dir.filename().string());
-  remove_tree(doomed);  // of a killed rotation
+  remove_tree(doomed);  // left by a killed rotation
   if (rename(dir.c_str(), doomed.c_str()) != 0)
     fail_errno(dir, "rename the folder before its deletion");
   remove_tree(doomed);
 }
 
-// Files that were found to have their digest, each as it was then: a run that is resumed asks about
+// Files whose digest was verified, identified by their state at that time: a resumed run asks about
 // the same gigabytes several times.
 class KnownFiles {
  public:
-  // Of the file as it is now; empty where it changed so lately that another change would not show.
+  // Identifies the file's current state; empty if it changed so recently that another change might
+  // not be visible.
   static std::string name_of(const fs::path& path, const std::string& sha256) {
     constexpr int64_t settled_s = 2;
     struct stat s = {};
@@ -195,7 +195,7 @@ std::optional<std::string> problem_with(const FileDigest& wanted, const fs::path
 CheckpointWriter::CheckpointWriter(fs::path parent, std::string name)
     : parent_(std::move(parent)), name_(std::move(name)) {
   tmp_ = parent_ / fmt::format("{}{}-{}", tmp_prefix, name_, getpid());
-  remove_tree(tmp_);  // of a killed process that had our id
+  remove_tree(tmp_);  // left by a killed process with the same id
   make_new_dir(tmp_);
 }
 
@@ -230,7 +230,7 @@ fs::path CheckpointWriter::commit() {
   }
   for (const auto& [file, digest] : known_) {
     if (!files.contains(file))
-      fail((tmp_ / file).string(), "expected the announced file, got none");
+      fail((tmp_ / file).string(), "a file of the checkpoint was announced but not written");
   }
   Manifest manifest;
   for (auto& [file, digest] : files) manifest.files.push_back(std::move(digest));
@@ -241,7 +241,7 @@ fs::path CheckpointWriter::commit() {
   take_name(tmp_, final);
   committed_ = true;
   fsync_dir(parent_);
-  remove_tree(tmp_);  // holds the folder replaced, if there was one
+  remove_tree(tmp_);  // holds the replaced folder, if any
   return final;
 }
 
@@ -325,16 +325,16 @@ std::optional<fs::path> checkpoint_to_resume(const fs::path& parent,
   for (const auto& [dir, reason, thinned] : found.skipped) {
     damaged += !thinned;
     if (warn)
-      warn(fmt::format("checkpoint {} {}; falling back to the one before", dir.filename().string(),
+      warn(fmt::format("checkpoint {} {}; using the previous one", dir.filename().string(),
                        thinned ? "keeps only the weights of the best step"
                                : fmt::format("is damaged ({})", reason)));
   }
   if (found.dir || found.skipped.empty()) return std::move(found.dir);
   if (damaged == found.skipped.size())
-    fail(parent.string(), "expected a valid checkpoint to go on from, got {} damaged ones",
+    fail(parent.string(), "expected a valid checkpoint to resume from, got {} damaged ones",
          damaged);
   fail(parent.string(),
-       "expected a valid checkpoint to go on from, got {} damaged ones and {} that keep only the "
+       "expected a valid checkpoint to resume from, got {} damaged ones and {} that keep only the "
        "weights of the best step",
        damaged, found.skipped.size() - damaged);
 }
@@ -343,7 +343,7 @@ fs::path newest_checkpoint_of(const fs::path& run) {
   const FoundCheckpoint found = find_newest_valid(run / "checkpoints", CheckpointFiles::model);
   for (const auto& s : found.skipped) say("skipped {}: {}\n", s.dir.string(), s.reason);
   if (!found.dir)
-    fail(run.string(), "expected a whole checkpoint in checkpoints, got {}",
+    fail(run.string(), "expected a complete checkpoint in checkpoints, got {}",
          found.skipped.empty() ? "none" : "only damaged ones");
   return *found.dir;
 }
@@ -378,13 +378,13 @@ void drop_files(const fs::path& checkpoint, std::string_view prefix) {
   Manifest m;
   try {
     m = read_manifest(checkpoint);
-  } catch (const Error&) { return; }  // damaged: its files may help whoever mends it
+  } catch (const Error&) { return; }  // damaged: keep the files for a repair
   const size_t dropped_before = m.dropped.size();
   for (const FileDigest& f : m.files)
     if (f.file.starts_with(prefix)) m.dropped.push_back(f.file);
   std::erase_if(m.files, [&](const FileDigest& f) { return f.file.starts_with(prefix); });
   if (m.dropped.size() > dropped_before) {
-    clean_stale(checkpoint);  // a manifest that a killed call did not finish
+    clean_stale(checkpoint);  // removes a manifest that a killed call did not finish
     write_file_atomic(checkpoint / manifest_name, manifest_text(m));
   }
   std::set<fs::path> changed;
@@ -400,7 +400,7 @@ void drop_files(const fs::path& checkpoint, std::string_view prefix) {
 bool has_dropped_files(const fs::path& checkpoint) {
   try {
     return !read_manifest(checkpoint).dropped.empty();
-  } catch (const Error&) { return false; }  // verify_checkpoint() says what is wrong with it
+  } catch (const Error&) { return false; }  // verify_checkpoint() reports the problem
 }
 
 void set_link(const fs::path& run_dir, const std::string& link, const fs::path& target) {

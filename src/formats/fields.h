@@ -1,6 +1,6 @@
-// A config struct names its fields once, in a member `visit(v)` that calls v(name, field, help) for
-// each. JSON in and out, equality, flags and help all come from that visit. An enum takes part
-// through an overload `names_of(E)` that lists its enumerators' names in order.
+// A config struct lists its fields once, in a member `visit(v)` that calls v(name, field, help) for
+// each. JSON input and output, equality, flags and help are generated from it. An enum needs an
+// overload `names_of(E)` that lists its enumerators' names in order.
 #pragma once
 
 #include <algorithm>
@@ -33,14 +33,14 @@ std::optional<E> find_enum(std::string_view text) {
   return {};
 }
 
-// Of a flag: what is none of the names is a wrong call.
+// For a flag: an unknown name is a usage error.
 template <class E>
 E parse_enum(std::string_view text, std::string_view where) {
   if (const std::optional<E> found = find_enum<E>(text)) return *found;
   fail_usage(where, "expected one of {}, got {}", fmt::join(names_of(E{}), ", "), in_quotes(text));
 }
 
-// Of a file: the call was right.
+// For a file: an unknown name is an error in the file, not in the command line.
 template <class E>
 E enum_in_file(std::string_view text, std::string_view where) {
   if (const std::optional<E> found = find_enum<E>(text)) return *found;
@@ -87,7 +87,7 @@ void field_from_json(T& field, const nlohmann::json& j, const std::string& where
     if (!fits) fail(where, "expected a whole number in range, got {}", j.dump());
     field = j.get<T>();
   } else if constexpr (std::is_floating_point_v<T>) {
-    if (!j.is_number() || !std::isfinite(j.get<T>()))  // the latter: too large for T
+    if (!j.is_number() || !std::isfinite(j.get<T>()))  // not finite: too large for T
       fail(where, "expected a number, got {}", j.dump());
     field = j.get<T>();
   } else if constexpr (std::is_same_v<T, std::string>) {
@@ -99,7 +99,7 @@ void field_from_json(T& field, const nlohmann::json& j, const std::string& where
   }
 }
 
-// Sets the fields that `j` names; a key that is no field is an error with the nearest one.
+// Sets the fields named in `j`; an unknown key is an error that names the nearest field.
 template <class C>
 void fields_from_json(C& config, const nlohmann::json& j, const std::string& where) {
   if (!j.is_object()) fail(where, "expected an object, got {}", j.dump().substr(0, 40));

@@ -13,8 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-// Builds the value as nlohmann's own reader does, and refuses duplicate keys and deep nesting,
-// which that one takes. Returning false stops the parser.
+// Builds the value like nlohmann's own parser, but rejects duplicate keys and deep nesting.
+// Returning false stops the parser.
 template <class Json>
 class StrictReader : public nlohmann::json_sax<Json> {
  public:
@@ -44,7 +44,7 @@ class StrictReader : public nlohmann::json_sax<Json> {
     return is_new;
   }
 
-  // `byte` counts from 1 and is the last one read.
+  // `byte` is the 1-based position of the last byte read.
   bool parse_error(size_t byte, const std::string&, const json::exception& e) override {
     byte_ = byte;
     problem_ = "expected valid JSON, got: " + reason(e.what());
@@ -53,7 +53,7 @@ class StrictReader : public nlohmann::json_sax<Json> {
 
   Json take() { return std::move(root_); }
   const std::string& problem() const { return problem_; }
-  size_t error_byte() const { return byte_; }  // 0 when the parser did not say
+  size_t error_byte() const { return byte_; }  // 0: position unknown
 
  private:
   bool add_member(json::object_t& object, const std::string& key) {
@@ -61,8 +61,8 @@ class StrictReader : public nlohmann::json_sax<Json> {
     member_ = &at->second;
     return is_new;
   }
-  // An ordered object is a list: what it holds is remembered beside it, or a long one would take a
-  // time that grows with its square.
+  // An ordered object is a list without an index; a separate set of keys keeps long objects from
+  // taking quadratic time.
   bool add_member(nlohmann::ordered_json::object_t& object, const std::string& key) {
     if (!keys_.back().insert(key).second) return false;
     object.push_back({key, nullptr});
@@ -96,7 +96,7 @@ class StrictReader : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  // nlohmann's text without its prefix and without the input it quotes, which may be long or
+  // nlohmann's message without its prefix and without the quoted input, which may be long or
   // binary.
   static std::string reason(std::string text) {
     if (const size_t colon = text.find(": "); colon != text.npos) text.erase(0, colon + 2);
@@ -110,8 +110,7 @@ class StrictReader : public nlohmann::json_sax<Json> {
   size_t max_depth_;
   Json root_;
   std::vector<Json*> open_;
-  std::vector<std::unordered_set<std::string>>
-      keys_;  // of each open one, where members are ordered
+  std::vector<std::unordered_set<std::string>> keys_;  // keys of each open ordered object
   Json* member_ = nullptr;
   std::string problem_;
   size_t byte_ = 0;
@@ -124,11 +123,11 @@ struct Neighbour {
 
 template <class S>
 Neighbour nearest_of(std::string_view key, std::span<const S> candidates) {
-  constexpr size_t longest = 64;  // a key may be megabytes of a stranger's request
+  constexpr size_t longest = 64;  // a key in a request may be megabytes long
   key = key.substr(0, longest);
   Neighbour best;
   for (const std::string_view c : candidates) {
-    // Three rows of the table of distances between prefixes; the oldest serves swaps.
+    // Three rows of the edit-distance table; the oldest is needed for swaps.
     std::vector<size_t> older(c.size() + 1), old(c.size() + 1), row(c.size() + 1);
     std::iota(row.begin(), row.end(), size_t(0));
     for (size_t i = 1; i <= key.size(); ++i) {

@@ -1,5 +1,5 @@
-// JSON read strictly: one value, no duplicate keys, bounded size and depth; an error is one line
-// with its line and column.
+// Strict JSON parsing: one value, no duplicate keys, bounded size and depth. Errors are one line
+// with line and column.
 #pragma once
 
 #include <cstddef>
@@ -20,23 +20,24 @@ struct JsonLimits {
 
 // `where` names the source in errors, usually a path.
 nlohmann::json parse_json(std::string_view text, std::string_view where, JsonLimits limits = {});
-// The same with the members of objects in the order of the text.
+// The same, but objects keep the order of the text.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where,
                                           JsonLimits limits = {});
-// A file beyond the limit is refused before it is read.
+// A file larger than the limit is rejected before it is read.
 nlohmann::json read_json(const std::filesystem::path&,
                          JsonLimits limits = {.max_bytes = small_file_limit});
 
-// A name from a file as it may stand in a one-line message: quoted, escaped, clipped.
+// A name from a file for use in a one-line message: quoted, escaped and truncated.
 std::string in_quotes(std::string_view);
 
-// The candidate with the fewest edits (insert, delete, replace, swap neighbours) from `key`, the
-// first of equals; empty without candidates. Of a long key only the beginning is looked at.
+// The candidate with the smallest edit distance (insert, delete, replace, swap neighbours) from
+// `key`, the first among equals; empty without candidates. Only the start of a long key is
+// compared.
 std::string nearest(std::string_view key, std::span<const std::string_view> candidates);
 std::string nearest(std::string_view key, std::span<const std::string> candidates);
 
-// The same where it is near enough to be what was meant: no more than a third of the key's letters
-// differ, and one may; else empty.
+// nearest() if it is likely to be meant: at most a third of the key's letters differ, but one
+// always may; else empty.
 std::string near(std::string_view key, std::span<const std::string> candidates);
 
 }  // namespace hearth

@@ -18,7 +18,7 @@ Llama2cHeader parse_header(Bytes file, std::string_view where) {
   }
   std::memcpy(v.data(), file.data(), sizeof v);
   Llama2cHeader h{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[5] > 0};
-  if (v[5] == INT32_MIN) fail(where, "expected a vocabulary of 31 bits, got {}", v[5]);
+  if (v[5] == INT32_MIN) fail(where, "expected a vocabulary size below 2^31, got {}", v[5]);
   if (!h.tied) h.vocab = -h.vocab;
   if (h.dim <= 0 || h.hidden <= 0 || h.layers <= 0 || h.heads <= 0 || h.kv_heads <= 0 ||
       h.vocab <= 0 || h.seq <= 0) {
@@ -62,7 +62,7 @@ Llama2cTable parse_llama2c(Bytes file, std::string_view where) {
     const auto size = checked_bytes(shape, sizeof(float));
     if (!size || uint64_t(*size) > rest.size()) {
       fail(where, "expected {} bytes for {}, got {}: truncated?",
-           size ? std::to_string(*size) : "over 63 bits of", name, rest.size());
+           size ? std::to_string(*size) : "more than 2^63", name, rest.size());
     }
     table.tensors[name] = {DType::f32, std::move(shape), rest.first(size_t(*size))};
     rest = rest.subspan(size_t(*size));

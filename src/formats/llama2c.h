@@ -1,5 +1,5 @@
-// The llama2.c model file (version 0): seven int32, then fp32 weights, each kind stacked over the
-// layers.
+// The llama2.c model file (version 0): seven int32 values, then fp32 weights; each kind of weight
+// is stacked over the layers.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ bool decode_base64(std::span<std::byte> out, std::string_view text) {
     const int8_t v = values[uint8_t(text[i])];
     if (v < 0) return false;
     bits = bits << 6 | uint32_t(v);
-    // Of every four digits the last three each complete a byte.
+    // Of every four digits, each of the last three completes a byte.
     if (i % 4 != 0) out[at++] = std::byte(bits >> (6 - 2 * (i % 4)));
   }
   return true;
@@ -59,14 +59,14 @@ MingptTensor parse_tensor(const std::string& name, const json& v, std::string_vi
   MingptTensor t{v["shape"].get<std::vector<int64_t>>(), {}};
   const auto& data = v["data"].get_ref<const std::string&>();
   const auto size = checked_bytes(t.shape, sizeof(float));
-  // Before the allocation: the text bounds what may be asked for.
+  // Checked before the allocation: the text length bounds the size.
   if (!size || uint64_t(*size) > data.size()) {
     fail(where, "expected {} to have the data of its shape, got {} base64 digits", in_quotes(name),
          data.size());
   }
   t.data.resize(size_t(*size) / sizeof(float));
   if (!decode_base64(std::as_writable_bytes(std::span(t.data)), data)) {
-    fail(where, "expected {} to be the base64 of {} bytes, got {} digits that are not",
+    fail(where, "expected {} to be the base64 of {} bytes, got {} characters that are not",
          in_quotes(name), *size, data.size());
   }
   return t;

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-static_assert(std::endian::native == std::endian::little, "tensors are mapped as they are");
+static_assert(std::endian::native == std::endian::little, "tensors are mapped without conversion");
 
 constexpr uint64_t max_header = 100'000'000;
 constexpr std::string_view file_end = ".safetensors", index_end = ".safetensors.index.json";
@@ -40,10 +40,10 @@ std::string_view stored_name(DType d) {
   for (const StoredType& t : stored_types) {
     if (t.dtype == d) return t.name;
   }
-  fail("safetensors", "expected a type with a safetensors name, got {}", to_string(d));
+  fail("safetensors", "expected a type that safetensors can store, got {}", to_string(d));
 }
 
-// One entry of the header, its type and numbers checked but not yet its place among the others.
+// One entry of the header, with type and numbers checked but not yet its position.
 struct Entry {
   std::string_view name;
   const StoredType* type;
@@ -77,7 +77,7 @@ Entry parse_entry(const std::string& name, const json& v, std::string_view where
   }
   Entry e{name, type, shape.get<std::vector<int64_t>>(), offsets[0], offsets[1]};
   const auto size = checked_bytes(e.shape, type->size);
-  if (!size) bad("a size of 63 bits");
+  if (!size) bad("a size below 2^63 bytes");
   if (uint64_t(*size) != e.end - e.begin) {
     bad(fmt::format("{} bytes by its shape, got {} by its offsets", *size, e.end - e.begin));
   }
@@ -92,7 +92,7 @@ std::map<std::string, std::string> parse_metadata(const json& v, std::string_vie
   return v.get<std::map<std::string, std::string>>();
 }
 
-// The tensors must fill `data` from its first byte to its last.
+// The tensors must cover `data` from the first byte to the last.
 void place(SafetensorsTable& table, std::vector<Entry>& entries, Bytes data,
            std::string_view where) {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
@@ -102,7 +102,7 @@ void place(SafetensorsTable& table, std::vector<Entry>& entries, Bytes data,
   for (Entry& e : entries) {
     if (e.begin != at) {
       fail(where, "expected tensor {} to begin at byte {} of the data, got {} ({})",
-           in_quotes(e.name), at, e.begin, e.begin > at ? "a hole" : "an overlap");
+           in_quotes(e.name), at, e.begin, e.begin > at ? "a gap" : "an overlap");
     }
     if (e.end > data.size()) {
       fail(where, "expected at least {} bytes of data for tensor {}, got {}: truncated?", e.end,
@@ -121,7 +121,8 @@ void place(SafetensorsTable& table, std::vector<Entry>& entries, Bytes data,
 
 int64_t bytes_of(const TensorToWrite& t) {
   const auto size = checked_bytes(t.shape, size_of(t.dtype));
-  if (!size) fail("safetensors", "expected tensor {} to have a size of 63 bits", in_quotes(t.name));
+  if (!size)
+    fail("safetensors", "expected tensor {} to have a size below 2^63 bytes", in_quotes(t.name));
   return *size;
 }
 
@@ -132,10 +133,10 @@ std::string header_of(const std::vector<const TensorToWrite*>& tensors, std::str
   int64_t at = 0;
   for (const TensorToWrite* t : tensors) {
     if (!names.insert(t->name).second) {
-      fail(where, "expected every tensor name once, got {} again", in_quotes(t->name));
+      fail(where, "expected every tensor name once, got {} twice", in_quotes(t->name));
     }
     const int64_t end = at + bytes_of(*t);
-    // push_back, as ordered_json's operator[] searches all earlier keys
+    // ordered_json's operator[] would search all earlier keys
     header.get_ref<ordered_json::object_t&>().emplace_back(
         t->name,
         ordered_json{
@@ -153,7 +154,8 @@ std::string header_of(const std::vector<const TensorToWrite*>& tensors, std::str
   return text;
 }
 
-// Consecutive tensors of at most `shard_bytes` together; a larger one stands alone.
+// Groups of consecutive tensors of at most `shard_bytes` each; a larger tensor is a group by
+// itself.
 std::vector<std::vector<TensorToWrite>> split(const std::vector<TensorToWrite>& tensors,
                                               int64_t shard_bytes) {
   std::vector<std::vector<TensorToWrite>> shards(1);
@@ -220,7 +222,7 @@ void Safetensors::read_stem(const fs::path& dir, std::string_view stem) {
   std::error_code ignored;
   const fs::path single = dir / fmt::format("{}{}", stem, file_end);
   const fs::path index = dir / fmt::format("{}{}", stem, index_end);
-  if (fs::exists(single, ignored))  // as transformers does: the single file wins over an index
+  if (fs::exists(single, ignored))  // like transformers, prefer a single file to an index
     read_file(single);
   else if (fs::exists(index, ignored))
     read_index(index);
@@ -235,7 +237,7 @@ void Safetensors::read_file(const fs::path& path) {
   table_.tensors.merge(table.tensors);
   table_.foreign.merge(table.foreign);
   table_.metadata.merge(table.metadata);
-  // merge() leaves behind what an earlier shard had already.
+  // merge() leaves the tensors that an earlier shard already had.
   if (!table.tensors.empty() || !table.foreign.empty()) {
     fail(path.string(), "expected tensor {} in one shard only",
          in_quotes(table.tensors.empty() ? table.foreign.begin()->first
@@ -252,7 +254,7 @@ void Safetensors::read_index(const fs::path& path) {
   }
   std::set<std::string> shards;
   for (const auto& [name, shard] : map->get_ref<const json::object_t&>()) {
-    // A bare file name: an index must not reach outside its folder.
+    // Only a plain file name: an index must not name files outside its folder.
     if (!shard.is_string() || shard == ".." || shard == "." || shard == "" ||
         shard.get_ref<const std::string&>().find_first_of(std::string_view("/\0", 2)) !=
             std::string::npos) {
@@ -265,7 +267,8 @@ void Safetensors::read_index(const fs::path& path) {
   for (const auto& [name, shard] : map->get_ref<const json::object_t&>()) {
     if (!find(name) && !table_.foreign.contains(name)) {
       fail((path.parent_path() / shard.get<std::string>()).string(),
-           "expected tensor {} as {} says, got none", in_quotes(name), path.filename().string());
+           "this shard has no tensor {}, although {} lists it here", in_quotes(name),
+           path.filename().string());
     }
   }
 }
@@ -278,9 +281,9 @@ const StoredTensor* Safetensors::find(std::string_view name) const {
 const StoredTensor& Safetensors::at(std::string_view name) const {
   if (const StoredTensor* t = find(name)) return *t;
   if (const auto f = table_.foreign.find(name); f != table_.foreign.end()) {
-    fail(path_.string(), "expected tensor {} of a type in use here, got {}", name, f->second);
+    fail(path_.string(), "expected tensor {} to have a supported type, got {}", name, f->second);
   }
-  fail(path_.string(), "expected tensor {}, got none of that name", in_quotes(name));
+  fail(path_.string(), "there is no tensor {} in this file", in_quotes(name));
 }
 
 TensorToWrite tensor_to_write(std::string name, const StoredTensor& t) {
@@ -335,7 +338,7 @@ std::vector<FileDigest> write_safetensors_shards(const fs::path& dir, const std:
   for (size_t i = 0; i < shards.size(); ++i)
     for (const TensorToWrite& t : shards[i]) {
       if (!names.insert(t.name).second) {
-        fail((dir / file_of(i)).string(), "expected every tensor name once, got {} again",
+        fail((dir / file_of(i)).string(), "expected every tensor name once, got {} twice",
              in_quotes(t.name));
       }
       weight_map.get_ref<ordered_json::object_t&>().emplace_back(t.name, file_of(i));
@@ -348,7 +351,7 @@ std::vector<FileDigest> write_safetensors_shards(const fs::path& dir, const std:
   const std::string text = index.dump(2) + "\n";
   write_file_atomic(dir / index_name, text);
   digests.push_back({index_name, text.size(), sha256_hex(to_bytes(text))});
-  fs::remove(dir / single, ignored);  // it would win over the index
+  fs::remove(dir / single, ignored);  // readers would prefer it to the index
   return digests;
 }
 

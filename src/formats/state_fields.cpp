@@ -11,7 +11,7 @@ using nlohmann::json;
 
 namespace {
 
-// As it may stand in an error: one line, and short.
+// The value for an error message: one line, truncated.
 std::string shown(const json& j) {
   std::string text = j.dump(-1, ' ', /*ensure_ascii=*/true);
   return text.size() > 40 ? text.substr(0, 40) + ".." : text;
@@ -40,7 +40,7 @@ bool StateFields::has(const std::string& key) const {
 
 const json& StateFields::value(const std::string& key) const {
   const auto it = object_.find(key);
-  if (it == object_.end()) fail(where_, "expected a field {}, got none", named(key));
+  if (it == object_.end()) fail(where_, "the field {} is missing", named(key));
   return *it;
 }
 

@@ -1,5 +1,5 @@
-// The fields of a JSON state file, read one by one, each with the range it must lie in. An error
-// names the file, the field and the range: what passes is safe to go on with.
+// Reads the fields of a JSON state file one by one and checks the range of each. An error names the
+// file, the field and the range; values that pass are safe to use.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ namespace hearth {
 
 class StateFields {
  public:
-  static constexpr int64_t max_count = int64_t(1) << 53;  // far below what sums of counts overflow
+  static constexpr int64_t max_count = int64_t(1)
+                                       << 53;  // small enough that sums of counts cannot overflow
 
-  // `where` is the file; `name`, "run" say, stands before the names of the fields. The JSON must
-  // outlive this.
+  // `where` is the file; `name`, for example "run", is the prefix of field names in errors. The
+  // JSON must outlive this object.
   StateFields(const nlohmann::json&, std::string where, std::string name = {});
 
-  bool has(const std::string& key) const;  // present, and not null
+  bool has(const std::string& key) const;  // present and not null
   int64_t integer(const std::string& key, int64_t least = 0, int64_t most = max_count) const;
   double number(const std::string& key, double least = std::numeric_limits<double>::lowest(),
                 double most = std::numeric_limits<double>::max()) const;
@@ -27,9 +28,9 @@ class StateFields {
   std::string text(const std::string& key) const;
   std::string sha256(const std::string& key) const;  // 64 hexadecimal digits
   StateFields object(const std::string& key) const;
-  const nlohmann::json& value(const std::string& key) const;  // of any kind
+  const nlohmann::json& value(const std::string& key) const;  // of any type
 
-  // Lists of up to `size` entries.
+  // Lists of at most `size` entries.
   std::vector<int64_t> integers(const std::string& key, size_t size, int64_t least = 0,
                                 int64_t most = max_count) const;
   std::vector<double> numbers(const std::string& key, size_t size) const;

@@ -1,4 +1,4 @@
-// StoredTensor: a tensor as a file holds it, the common result of every model reader.
+// StoredTensor: a tensor as stored in a file; every model reader returns it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace hearth {
 struct StoredTensor {
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
-  Bytes bytes;  // row-major, little-endian, of any alignment: copy it out with memcpy
+  Bytes bytes;  // row-major, little-endian, unaligned: copy with memcpy
 
   int64_t numel() const { return int64_t(bytes.size()) / size_of(dtype); }
   StoredTensor slice(int64_t i) const;  // [i] along the first axis
@@ -24,7 +24,7 @@ struct StoredTensor {
 
 using StoredTensors = std::map<std::string, StoredTensor, std::less<>>;
 
-// The product of dims and the element's size; nothing when a dim is negative or it leaves 63 bits.
+// Size in bytes; nothing if a dimension is negative or the size exceeds 63 bits.
 std::optional<int64_t> checked_bytes(const std::vector<int64_t>& shape, int64_t element_size);
 
 }  // namespace hearth

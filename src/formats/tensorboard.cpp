@@ -23,7 +23,7 @@ void put_raw(std::string& out, T v) {
   out.append(bytes, sizeof v);
 }
 
-// The few protobuf encodings an event needs, by field number.
+// The protobuf encodings that events need, by field number.
 void put_varint(std::string& out, uint64_t v) {
   for (; v >= 0x80; v >>= 7) out += char(v | 0x80);
   out += char(v);
@@ -60,7 +60,7 @@ std::string summary_event(std::string_view value, int64_t step, double wall_time
   return event;
 }
 
-// A CRC over data that holds CRCs is weak, so TFRecord stores it rotated and shifted.
+// A CRC over data that contains CRCs is weak, so TFRecord stores it rotated and offset.
 uint32_t masked_crc(std::string_view data) {
   const uint32_t c = crc32c(to_bytes(data));
   return ((c >> 15) | (c << 17)) + 0xa282ead8u;
@@ -77,8 +77,8 @@ EventWriter::EventWriter(const std::filesystem::path& dir) {
   make_dirs(dir);
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  // TensorBoard reads the files of a folder in the order of their names, so time comes first. The
-  // number keeps two writers of one second and process apart.
+  // TensorBoard reads the files of a folder in name order, so the time comes first. The number
+  // separates two writers in the same second and process.
   for (int number = 0; !fd_; ++number) {
     path_ = dir / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", int64_t(now), host_name(),
                               getpid(), number);

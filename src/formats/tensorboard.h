@@ -1,5 +1,4 @@
-// TensorBoard event files: TFRecords of hand-encoded protobuf. A resumed run adds a file of its
-// own.
+// TensorBoard event files: TFRecords of hand-encoded protobuf. A resumed run adds another file.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@ namespace hearth {
 class EventWriter {
  public:
   explicit EventWriter(const std::filesystem::path& dir);
-  ~EventWriter();  // flushes; an error then is lost, so flush() first
+  ~EventWriter();  // flushes but ignores errors; call flush() to see them
   EventWriter(const EventWriter&) = delete;
   EventWriter& operator=(const EventWriter&) = delete;
 
@@ -29,7 +28,7 @@ class EventWriter {
 
   std::filesystem::path path_;
   Fd fd_;
-  uint64_t size_ = 0;  // written so far
+  uint64_t size_ = 0;  // bytes written so far
   std::string pending_;
 };
 

@@ -35,7 +35,7 @@ class TomlReader {
         skip_spaces();
         items.back().values = value();
         if (!seen.emplace(section, items.back().key).second)
-          error(fmt::format("each key once, got {} again,", items.back().key));
+          error(fmt::format("each key once, got {} twice,", items.back().key));
       }
       skip_spaces();
       if (at_ < text_.size() && peek() != '#' && peek() != '\n' && peek() != '\r')
@@ -118,7 +118,8 @@ class TomlReader {
 
   std::string literal_string() {
     const size_t end = text_.find('\'', at_ + 1);
-    if (end == text_.npos || end > text_.find('\n', at_)) error("a string that ends in its line");
+    if (end == text_.npos || end > text_.find('\n', at_))
+      error("the end of the string on the same line");
     std::string s(text_.substr(at_ + 1, end - at_ - 1));
     at_ = end + 1;
     return s;
@@ -127,7 +128,7 @@ class TomlReader {
   std::string basic_string() {
     std::string s;
     for (++at_; peek() != '"'; ++at_) {
-      if (at_ == text_.size() || peek() == '\n') error("a string that ends in its line");
+      if (at_ == text_.size() || peek() == '\n') error("the end of the string on the same line");
       if (peek() == '\\')
         escape(s);
       else
@@ -137,7 +138,7 @@ class TomlReader {
     return s;
   }
 
-  // From the backslash to the escape's last character.
+  // Reads an escape from its backslash to its last character.
   void escape(std::string& out) {
     constexpr std::string_view names = "btnfr\"\\", means = "\b\t\n\f\r\"\\";
     const char c = at_ + 1 < text_.size() ? text_[at_ + 1] : '\0';
@@ -153,7 +154,7 @@ class TomlReader {
     const bool surrogate = code >= 0xd800 && code < 0xe000;
     if (digits == 0 || hex.size() != digits || read.ptr != hex.data() + digits || surrogate ||
         code > 0x10ffff)
-      error("an escape that TOML knows");
+      error("a TOML escape sequence");
     append_utf8(out, code);
     at_ += 1 + digits;
   }

@@ -308,7 +308,8 @@ TEST_F(DataGet, TellsWhenTheDiskIsTooSmall) {
         mount("none", (folder / "out").c_str(), "tmpfs", 0, "size=65536") != 0)
       _exit(77);
     const Ran r = get(known());
-    const bool told = r.status == 1 && r.err.find("could not write 300000") != r.err.npos;
+    const bool told =
+        r.status == 1 && r.err.find("expected 300000 more bytes of disk space") != r.err.npos;
     _exit(told ? 0 : 1);
   }
   waitpid(child, &status, 0);

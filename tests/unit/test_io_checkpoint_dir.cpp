@@ -65,7 +65,7 @@ TEST(IoCheckpoint, AnnouncedFilesMustBeThere) {
   const TempDir dir;
   CheckpointWriter absent(dir.path(), "a"), shorter(dir.path(), "b");
   absent.add({"x", 1, std::string(64, '0')});
-  expect_error(error_of([&] { absent.commit(); }), "announced file");
+  expect_error(error_of([&] { absent.commit(); }), "announced but not written");
   write_file_atomic(shorter.path("x"), "12");
   shorter.add({"x", 3, std::string(64, '0')});
   expect_error(error_of([&] { shorter.commit(); }), "expected 3 bytes, got 2");
@@ -252,14 +252,15 @@ TEST(IoCheckpoint, ARunNeverGoesOnFromWeightsAlone) {
   flip_bit(dir / step_name(4) / "state/optimizer.bin", 7);
   EXPECT_EQ(checkpoint_to_resume(dir.path(), warn), dir / step_name(2));
   ASSERT_EQ(said.size(), 2u);
-  EXPECT_EQ(said[1],
-            "checkpoint step-00000003 keeps only the weights of the best step; falling back to the "
-            "one before");
+  EXPECT_EQ(
+      said[1],
+      "checkpoint step-00000003 keeps only the weights of the best step; using the previous one");
   EXPECT_EQ(find_newest_valid(dir.path(), CheckpointFiles::model).dir, dir / step_name(4));
   flip_bit(dir / step_name(2) / "state/optimizer.bin", 7);
-  expect_error(error_of([&] { checkpoint_to_resume(dir.path(), {}); }),
-               "expected a valid checkpoint to go on from, got 2 damaged ones and 2 that keep only "
-               "the weights of the best step");
+  expect_error(
+      error_of([&] { checkpoint_to_resume(dir.path(), {}); }),
+      "expected a valid checkpoint to resume from, got 2 damaged ones and 2 that keep only "
+      "the weights of the best step");
 }
 
 TEST(IoCheckpoint, RemovesThoseAfterAStep) {

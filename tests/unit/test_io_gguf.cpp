@@ -75,7 +75,7 @@ TEST(Gguf, AsksForTheKindItNeeds) {
   const GgufTable t = parse_gguf(to_bytes(file), "m.gguf");
   expect_error(error_of([&] { t.whole("a.number"); }), "expected a.number to be a whole number");
   expect_error(error_of([&] { t.text("a.texts"); }), "expected a.texts to be a text, got a list");
-  expect_error(error_of([&] { t.flag("gone"); }), "expected the key gone, got none");
+  expect_error(error_of([&] { t.flag("gone"); }), "the key gone is missing");
   expect_error(error_of([&] { t.wholes("a.numbers"); }), "a list of 32-bit whole numbers");
 }
 
@@ -120,7 +120,7 @@ TEST(Gguf, TypesKeepWhatTheyCan) {
   EXPECT_LT(error(GgmlType::q4_0), 0.12);
   EXPECT_GT(error(GgmlType::q4_0), 0.02);
   expect_error(error_of([] { to_ggml(std::vector<float>(33), GgmlType::q8_0); }),
-               "expected whole blocks of 32");
+               "expected a multiple of 32 values");
   expect_error(error_of([] { to_ggml(std::vector<float>(32, NAN), GgmlType::q4_0); }),
                "expected finite weights");
 }
@@ -143,10 +143,10 @@ TEST(Gguf, NamesWhatIsWrong) {
   bad = good, overwrite(bad, flag + 6, uint32_t(13));
   expect_error(parse_error(bad), "expected a value's kind of 0 to 12");
   bad = good, bad.replace(bad.find("a.texts"), 7, "a.whole");
-  expect_error(parse_error(bad), "expected every key once, got \"a.whole\" again");
+  expect_error(parse_error(bad), "expected every key once, got \"a.whole\" twice");
   const size_t texts = good.find("a.texts") + 7 + 4;
   bad = good, overwrite(bad, texts, uint32_t(GgufKind::list));
-  expect_error(parse_error(bad), "expected no list of lists");
+  expect_error(parse_error(bad), "expected no nested lists");
   bad = good, overwrite(bad, texts + 4, uint64_t(1) << 60);
   expect_error(parse_error(bad), "m.gguf");
   const size_t w = good.rfind("w\x02");  // the tensor's name, then its rank

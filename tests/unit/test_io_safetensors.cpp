@@ -120,7 +120,7 @@ TEST(IoSafetensors, WriterRefusesWhatCannotBeRead) {
   expect_error(error({floats("a", {1}, v), floats("a", {1}, v)}), "name once");
   expect_error(error({floats("__metadata__", {1}, v)}), "name once");
   expect_error(error({floats("\xff", {1}, v)}), "UTF-8");
-  expect_error(error({floats("a", {int64_t(1) << 62, 2}, v)}), "63 bits");
+  expect_error(error({floats("a", {int64_t(1) << 62, 2}, v)}), "2^63 bytes");
   EXPECT_EQ(names_in(dir.path()), 0);
 }
 
@@ -187,15 +187,15 @@ TEST(IoSafetensors, BadHeaderIsOneError) {
   expect_error(one("F32", "[2.0]", "[0,8]"), "whole numbers");
   expect_error(one("F32", "2", "[0,8]"), "whole numbers");
   expect_error(one("F32", "[9223372036854775808]", "[0,8]"), "whole numbers");
-  expect_error(one("F32", "[4294967296,4294967296]", "[0,8]"), "63 bits");
-  expect_error(one("F32", "[4611686018427387906]", "[0,8]"), "63 bits");  // 2^64 + 8 bytes
+  expect_error(one("F32", "[4294967296,4294967296]", "[0,8]"), "2^63 bytes");
+  expect_error(one("F32", "[4611686018427387906]", "[0,8]"), "2^63 bytes");  // 2^64 + 8 bytes
   expect_error(one("F32", "[2]", "[8,0]"), "data_offsets");
   expect_error(one("F32", "[2]", "[-8,0]"), "data_offsets");
   expect_error(one("F32", "[2]", "[0,4,8]"), "data_offsets");
-  expect_error(one("F32", "[1]", "[4,8]"), "a hole");
+  expect_error(one("F32", "[1]", "[4,8]"), "a gap");
   expect_error(one("F32", "[1]", "[0,4]"), "expected 4 bytes of data, got 8");
   expect_error(one("F32", "[3]", "[0,12]"), "truncated");
-  expect_error(one("F32", "[2]", "[9223372036854775799,9223372036854775807]"), "a hole");
+  expect_error(one("F32", "[2]", "[9223372036854775799,9223372036854775807]"), "a gap");
   expect_error(error_in("[]", ""), "a JSON object");
   expect_error(error_in("{\"a\":1}", ""), "exactly dtype, shape and data_offsets");
   expect_error(error_in(R"({"a":{"dtype":"U8","shape":[],"x":0,"data_offsets":[0,1]}})", "z"),
@@ -214,7 +214,7 @@ TEST(IoSafetensors, DuplicatesAndOverlapsAreErrors) {
   expect_error(error_in("{" + a + "," + entry("b", "U8", "[4]", "[0,4]") + "}", "0123"),
                "an overlap");
   expect_error(error_in("{" + a + "," + entry("b", "U8", "[4]", "[5,9]") + "}", "012345678"),
-               "a hole");
+               "a gap");
 }
 
 TEST(IoSafetensors, HugeHeaderLengthIsRefusedBeforeReading) {

@@ -59,9 +59,9 @@ TEST(IoToml, RefusesWithTheLine) {
   };
   refuses("a = 1\nb 2\n", {"[x.toml]", "=", "line 2", "\"2\""});
   refuses("a = 1 2\n", {"end of the line", "line 1", "\"2\""});
-  refuses("a = \"x\nb = 1\n", {"string that ends", "line 1"});
-  refuses("a = \"x", {"string that ends"});
-  refuses("a = 'x", {"string that ends"});
+  refuses("a = \"x\nb = 1\n", {"the end of the string on the same line", "line 1"});
+  refuses("a = \"x", {"the end of the string on the same line"});
+  refuses("a = 'x", {"the end of the string on the same line"});
   refuses(R"(a = "\x")", {"escape"});
   refuses(R"(a = "\ud800")", {"escape"});
   refuses(R"(a = "\u12)", {"escape"});

@@ -467,7 +467,8 @@ TEST(ModelFolder, OpensTheNewestWholeCheckpointOfARun) {
   std::string bytes = read_file(newest);
   bytes.back() = char(bytes.back() ^ 1);
   write_file_atomic(newest, bytes);
-  expect_error(error_of([&] { ModelSource::open(run / "latest"); }), "expected a whole checkpoint");
+  expect_error(error_of([&] { ModelSource::open(run / "latest"); }),
+               "expected a complete checkpoint");
   testing::internal::CaptureStderr();
   const ModelSource source = ModelSource::open(run.path());
   EXPECT_NE(testing::internal::GetCapturedStderr().find("skipped"), std::string::npos);
@@ -479,7 +480,8 @@ TEST(ModelFolder, OpensTheNewestWholeCheckpointOfARun) {
 
   TempDir empty;
   make_dirs(empty / "checkpoints");
-  expect_error(error_of([&] { ModelSource::open(empty.path()); }), "expected a whole checkpoint");
+  expect_error(error_of([&] { ModelSource::open(empty.path()); }),
+               "expected a complete checkpoint");
 }
 
 TEST(ModelFolder, SaysWhatItTakes) {

@@ -1,4 +1,4 @@
-// Rows of floats in ggml's element types and back.
+// Converts rows of floats to ggml's element types and back.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -34,8 +34,8 @@ void block_to_q8(std::byte*& out, const float* x) {
   for (int64_t i = 0; i < ggml_block; ++i) put_as(out, int8_t(std::round(x[i] * inverse)));
 }
 
-// x = scale * (q - 8), q from 0 to 15; the value farthest from zero is the one met exactly. The
-// first half of a block lies in the low nibbles, the second in the high ones.
+// x = scale * (q - 8), q from 0 to 15; the value with the largest magnitude is exact. The first
+// half of a block is in the low nibbles, the second half in the high nibbles.
 void block_to_q4(std::byte*& out, const float* x) {
   float farthest = 0;
   for (int64_t i = 0; i < ggml_block; ++i)
@@ -51,7 +51,7 @@ void block_to_q4(std::byte*& out, const float* x) {
 
 namespace {
 
-// By number; empty: given up by ggml, or never given.
+// Indexed by type number; empty: removed from ggml, or never assigned.
 constexpr std::string_view type_names[] = {
     "F32",      "F16",      "Q4_0",    "Q4_1",  "",       "",      "Q5_0",  "Q5_1",
     "Q8_0",     "Q8_1",     "Q2_K",    "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K",  "Q8_K",
@@ -92,8 +92,8 @@ std::vector<std::byte> to_ggml(std::span<const float> x, GgmlType type) {
   const size_t n = x.size();
   if (is_quantised(type)) {
     if (n % ggml_block != 0)
-      fail("gguf", "expected whole blocks of {} for {}, got {} numbers", ggml_block,
-           to_string(type), n);
+      fail("gguf", "expected a multiple of {} values for {}, got {}", ggml_block, to_string(type),
+           n);
     for (const float v : x)
       if (!std::isfinite(v))
         fail("gguf", "expected finite weights for {}, got {}", to_string(type), v);
@@ -107,7 +107,7 @@ std::vector<std::byte> to_ggml(std::span<const float> x, GgmlType type) {
     case GgmlType::f16:
       for (const float v : x) {
         if (std::isfinite(v) && !std::isfinite(float(f16(v))))
-          fail("gguf", "expected weights that F16 can hold, got {}", v);
+          fail("gguf", "expected weights within the range of F16, got {}", v);
         put_as(out, f16(v));
       }
       break;

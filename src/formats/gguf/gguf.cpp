@@ -12,19 +12,19 @@
 namespace hearth {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "values are copied as they are");
+static_assert(std::endian::native == std::endian::little, "values are copied without conversion");
 
 constexpr uint64_t gguf_align = 32, max_gguf_align = 1 << 16;
 constexpr uint32_t max_gguf_dims = 4;
 constexpr uint64_t max_gguf_key = 65535;
 
-// Bytes of one element; 0 for those of no fixed size.
+// Bytes per element; 0 for types without a fixed size.
 uint64_t kind_size(GgufKind k) {
   static constexpr uint8_t sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
   return sizes[size_t(k)];
 }
 
-// Takes values off the front of the file.
+// Reads values from the front of the file.
 struct GgufReader {
   Bytes rest;
   size_t size;
@@ -64,7 +64,7 @@ struct GgufReader {
       v.list = true;
       v.kind = kind();
       if (v.kind == GgufKind::list)
-        fail(where, "expected no list of lists, got one before byte {}", at());
+        fail(where, "expected no nested lists, got one before byte {}", at());
       v.count = number<uint64_t>("a list's length");
     }
     const Bytes begin = rest;
@@ -80,7 +80,7 @@ struct GgufReader {
   }
 };
 
-// A tensor's entry, its place among the others not yet checked.
+// A tensor's entry, before its position is checked.
 struct GgufEntry {
   std::string name;
   GgufTensor tensor;
@@ -91,7 +91,7 @@ GgmlType checked_type(uint32_t number, std::string_view name, std::string_view w
   for (const GgmlType t :
        {GgmlType::f32, GgmlType::f16, GgmlType::q4_0, GgmlType::q8_0, GgmlType::bf16})
     if (number == uint32_t(t)) return t;
-  fail(where, "expected tensor {} as F32, F16, BF16, Q8_0 or Q4_0, got {}", in_quotes(name),
+  fail(where, "expected tensor {} of type F32, F16, BF16, Q8_0 or Q4_0, got {}", in_quotes(name),
        ggml_type_name(number));
 }
 
@@ -105,22 +105,22 @@ GgufEntry read_tensor(GgufReader& r) {
   e.tensor.type = checked_type(r.number<uint32_t>("a tensor's type"), e.name, r.where);
   e.begin = r.number<uint64_t>("a tensor's offset");
 
-  std::vector<int64_t> blocks = e.tensor.shape;  // the first one runs fastest
+  std::vector<int64_t> blocks = e.tensor.shape;  // the first dimension varies fastest
   const int64_t in_block = block_elements(e.tensor.type);
   if (blocks[0] % in_block != 0)
-    fail(r.where, "expected rows of tensor {} to be whole blocks of {}, got {}", in_quotes(e.name),
-         in_block, blocks[0]);
+    fail(r.where, "expected the row length of tensor {} to be a multiple of {}, got {}",
+         in_quotes(e.name), in_block, blocks[0]);
   blocks[0] /= in_block;
   const auto size = checked_bytes(blocks, block_bytes(e.tensor.type));
-  // The number of elements is bounded too: a block holds more of them than it has bytes.
+  // The number of elements is bounded too: a block holds more elements than bytes.
   if (!size || *size == 0 || *size > std::numeric_limits<int64_t>::max() / ggml_block)
-    fail(r.where, "expected tensor {} to have a positive size of 58 bits", in_quotes(e.name));
+    fail(r.where, "expected tensor {} to have a positive size below 2^58 bytes", in_quotes(e.name));
   e.size = uint64_t(*size);
   std::reverse(e.tensor.shape.begin(), e.tensor.shape.end());
   return e;
 }
 
-// Each tensor within the data, aligned, none over another.
+// Checks that each tensor is inside the data, aligned, and does not overlap another.
 void place_tensors(GgufTable& table, std::vector<GgufEntry>& entries, Bytes data, uint64_t align) {
   std::sort(entries.begin(), entries.end(),
             [](const GgufEntry& a, const GgufEntry& b) { return a.begin < b.begin; });
@@ -129,13 +129,13 @@ void place_tensors(GgufTable& table, std::vector<GgufEntry>& entries, Bytes data
     if (e.begin % align != 0 || e.begin < end || e.begin > data.size() ||
         e.size > data.size() - e.begin)
       fail(table.where,
-           "expected tensor {} at a multiple of {} from byte {} on and {} bytes within {} of data, "
-           "got offset {}",
+           "expected tensor {} at a multiple of {}, at or after byte {}, with {} bytes inside the "
+           "{} bytes of data, got offset {}",
            in_quotes(e.name), align, end, e.size, data.size(), e.begin);
     end = e.begin + e.size;
     e.tensor.bytes = data.subspan(size_t(e.begin), size_t(e.size));
     if (!table.tensors.emplace(e.name, std::move(e.tensor)).second)
-      fail(table.where, "expected every tensor once, got {} again", in_quotes(e.name));
+      fail(table.where, "expected every tensor once, got {} twice", in_quotes(e.name));
   }
 }
 
@@ -160,7 +160,7 @@ T element(Bytes bytes, uint64_t i) {
 const GgufValue& value_of(const GgufTable& t, std::string_view key, std::string_view wanted,
                           bool list) {
   const auto it = t.values.find(key);
-  if (it == t.values.end()) fail(t.where, "expected the key {}, got none", key);
+  if (it == t.values.end()) fail(t.where, "the key {} is missing", key);
   if (it->second.list != list)
     fail(t.where, "expected {} to be {}, got {}", key, wanted,
          it->second.list ? "a list" : "a single value");
@@ -168,7 +168,7 @@ const GgufValue& value_of(const GgufTable& t, std::string_view key, std::string_
 }
 
 [[noreturn]] void wrong_kind(const GgufTable& t, std::string_view key, std::string_view wanted) {
-  fail(t.where, "expected {} to be {}, got another kind of value", key, wanted);
+  fail(t.where, "expected {} to be {}, got a value of another type", key, wanted);
 }
 
 std::vector<std::string_view> texts_in(const GgufValue& v) {
@@ -208,7 +208,7 @@ int64_t GgufTable::whole(std::string_view key) const {
     default:
       break;
   }
-  wrong_kind(*this, key, "a whole number of 63 bits");
+  wrong_kind(*this, key, "a whole number below 2^63");
 }
 
 double GgufTable::number(std::string_view key) const {
@@ -258,17 +258,17 @@ std::vector<int32_t> GgufTable::wholes(std::string_view key) const {
 GgufTable parse_gguf(Bytes file, std::string_view where) {
   GgufReader r{file, file.size(), where};
   if (file.size() < 4 || to_text(file.first(4)) != gguf_magic)
-    fail(where, "expected a GGUF file, got one that does not begin so");
+    fail(where, "expected a GGUF file, got a file without the magic GGUF");
   r.take(4, "the magic");
   if (const auto version = r.number<uint32_t>("the version"); version != gguf_version)
     fail(where, "expected GGUF version {}, got {}", gguf_version, version);
   const auto tensors = r.number<uint64_t>("the number of tensors");
   const auto keys = r.number<uint64_t>("the number of keys");
   GgufTable table{.where = std::string(where), .values = {}, .tensors = {}};
-  for (uint64_t i = 0; i < keys; ++i) {  // ends with the file at the latest
+  for (uint64_t i = 0; i < keys; ++i) {  // bounded: reading past the end of the file throws
     const std::string_view key = r.text("a key", max_gguf_key);
     if (!table.values.emplace(key, r.value()).second)
-      fail(where, "expected every key once, got {} again", in_quotes(key));
+      fail(where, "expected every key once, got {} twice", in_quotes(key));
   }
   std::vector<GgufEntry> entries;
   for (uint64_t i = 0; i < tensors; ++i) entries.push_back(read_tensor(r));

@@ -1,5 +1,5 @@
-// GGUF version 3, the model file of llama.cpp: keys and values, a table of tensors, then their
-// data. Parsing works on a span and points into it; writing streams.
+// GGUF version 3, the model format of llama.cpp: keys and values, a table of tensors, then their
+// data. The parser works on a span and points into it; the writer streams.
 #pragma once
 
 #include <filesystem>
@@ -14,17 +14,17 @@
 
 namespace hearth {
 
-// Element types of tensors, by ggml's numbers; those of other numbers are not read.
+// Tensor element types with ggml's numbers; other types are not supported.
 enum class GgmlType : uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q8_0 = 8, bf16 = 30 };
 std::string_view to_string(GgmlType);  // "F32", "Q8_0", ...
-// Of any number that llama.cpp gives a meaning, read here or not: "Q3_K"; else "type 99".
+// The name of any type number that llama.cpp defines, supported or not: "Q3_K"; else "type 99".
 std::string ggml_type_name(uint32_t number);
 
-// Rows of floats to the type and back. Quantised rows are cut into blocks of 32 with an f16 scale,
-// rounded as ggml's reference does; a row is a multiple of 32 long.
+// Converts rows of floats to the type and back. Quantised rows consist of blocks of 32 with an f16
+// scale, rounded like ggml's reference; the row length is a multiple of 32.
 constexpr int64_t ggml_block = 32;
 bool is_quantised(GgmlType);
-int64_t block_elements(GgmlType);  // 1 where there are no blocks
+int64_t block_elements(GgmlType);  // 1 for types without blocks
 int64_t block_bytes(GgmlType);
 std::vector<std::byte> to_ggml(std::span<const float>, GgmlType);
 std::vector<float> from_ggml(Bytes, GgmlType);
@@ -35,15 +35,15 @@ constexpr uint32_t gguf_version = 3;
 enum class GgufKind : uint32_t { u8, i8, u16, i16, u32, i32, f32, flag, text, list, u64, i64, f64 };
 
 struct GgufValue {
-  GgufKind kind = GgufKind::u8;  // of a list: of its elements
+  GgufKind kind = GgufKind::u8;  // for a list: type of its elements
   bool list = false;
   uint64_t count = 1;
-  Bytes bytes;  // the elements as the file has them
+  Bytes bytes;  // the elements as stored
 };
 
 struct GgufTensor {
   GgmlType type = GgmlType::f32;
-  std::vector<int64_t> shape;  // rows first, as everywhere here; the file has it the other way
+  std::vector<int64_t> shape;  // slowest dimension first; the file has the reverse order
   Bytes bytes;
 };
 
@@ -53,7 +53,7 @@ struct GgufTable {
   std::map<std::string, GgufTensor, std::less<>> tensors;
 
   bool has(std::string_view key) const { return values.contains(key); }
-  // An absent key, or a value of another kind or out of range, is an error that names it.
+  // A missing key, or a value of another type or out of range, throws an error that names the key.
   int64_t whole(std::string_view key) const;
   double number(std::string_view key) const;
   bool flag(std::string_view key) const;
@@ -63,7 +63,7 @@ struct GgufTable {
   std::vector<int32_t> wholes(std::string_view key) const;
 };
 
-// Checks everything but the tensors' values; the table's bytes point into `file`.
+// Checks everything except the tensors' values; the table's bytes point into `file`.
 GgufTable parse_gguf(Bytes file, std::string_view where);
 
 class GgufFile : public GgufTable {
@@ -74,13 +74,13 @@ class GgufFile : public GgufTable {
   MappedFile file_;
 };
 
-// Keys and values in the order set, encoded.
+// Encoded keys and values, in the order they were set.
 class GgufKeys {
  public:
   void set(std::string_view key, std::string_view);
   void set(std::string_view key, const char* text) { set(key, std::string_view(text)); }
   void set(std::string_view key, uint32_t);
-  void set(std::string_view key, int64_t);  // as u32, which it must fit
+  void set(std::string_view key, int64_t);  // stored as u32; must fit
   void set(std::string_view key, float);
   void set(std::string_view key, bool);
   void set(std::string_view key, std::span<const std::string>);
@@ -103,7 +103,7 @@ struct GgufTensorToWrite {
   std::function<std::vector<float>()> values;
 };
 
-// The file appears whole or not at all. Data is aligned to 32 bytes.
+// The file is written atomically. Data is aligned to 32 bytes.
 void write_gguf(const std::filesystem::path&, const GgufKeys&,
                 const std::vector<GgufTensorToWrite>&);
 

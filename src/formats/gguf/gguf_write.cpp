@@ -1,4 +1,4 @@
-// Writing GGUF files: keys are encoded as they are set, tensors as they are asked for.
+// Writes GGUF files: keys are encoded when they are set, tensors when they are written.
 #include <limits>
 #include <set>
 
@@ -41,7 +41,7 @@ void GgufKeys::set(std::string_view name, uint32_t x) {
 }
 void GgufKeys::set(std::string_view name, int64_t x) {
   if (x < 0 || x > int64_t(std::numeric_limits<uint32_t>::max()))
-    fail("gguf", "expected {} of 32 bits, got {}", name, x);
+    fail("gguf", "expected {} to fit 32 bits, got {}", name, x);
   set(name, uint32_t(x));
 }
 void GgufKeys::set(std::string_view name, float x) {
@@ -83,14 +83,15 @@ void write_gguf(const std::filesystem::path& path, const GgufKeys& keys,
   uint64_t at = 0;
   for (const GgufTensorToWrite& t : tensors) {
     if (!names.insert(t.name).second)
-      fail(path.string(), "expected every tensor once, got {} again", in_quotes(t.name));
+      fail(path.string(), "expected every tensor once, got {} twice", in_quotes(t.name));
     put_text(header, t.name);
     put_number(header, uint32_t(t.shape.size()));
     std::vector<int64_t> blocks = t.shape;
     for (size_t i = blocks.size(); i-- > 0;) put_number(header, blocks[i]);
     blocks.back() /= block_elements(t.type);
     const auto size = checked_bytes(blocks, block_bytes(t.type));
-    if (!size) fail(path.string(), "expected {} to have a size of 63 bits", in_quotes(t.name));
+    if (!size)
+      fail(path.string(), "expected {} to have a size below 2^63 bytes", in_quotes(t.name));
     sizes.push_back(uint64_t(*size));
     put_number(header, uint32_t(t.type));
     put_number(header, at);

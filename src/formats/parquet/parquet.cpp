@@ -16,9 +16,9 @@ namespace {
 enum class PageKind { data = 0, index = 1, dictionary = 2, data_v2 = 3 };
 
 struct PageHeader {
-  int64_t kind = -1, size = -1, packed = -1;  // bytes, unpacked and as they lie there
+  int64_t kind = -1, size = -1, packed = -1;  // size and packed: bytes unpacked and in the file
   int64_t values = -1, encoding = -1;
-  int64_t level_encoding = 3;            // v1: 3 is the hybrid of runs
+  int64_t level_encoding = 3;            // v1: 3 is RLE/bit-packing hybrid
   int64_t def_bytes = 0, rep_bytes = 0;  // v2
   bool compressed = true;                // v2
 };
@@ -75,9 +75,9 @@ struct ParquetText::State {
   ParquetLimits limits;
   ParquetColumn column;
 
-  size_t chunk = 0;        // the one being read
-  int64_t at = 0;          // byte of the next page
-  int64_t chunk_left = 0;  // rows of the chunk behind the page
+  size_t chunk = 0;        // index of the current chunk
+  int64_t at = 0;          // offset of the next page
+  int64_t chunk_left = 0;  // rows of the chunk after the current page
   int64_t row = 0;
 
   std::vector<std::byte> page, dictionary_page;
@@ -85,10 +85,10 @@ struct ParquetText::State {
   bool has_dictionary = false;
   std::unique_ptr<Unpacker> gzip, zstd;
 
-  int64_t page_begin = 0;  // byte of the file, for errors
-  int64_t page_left = 0;   // rows of the page
-  int64_t present = 0;     // rows in a row known not to be null
-  int64_t text_left = 0;   // bytes the page's strings may still have
+  int64_t page_begin = 0;  // file offset, for errors
+  int64_t page_left = 0;   // rows left in the page
+  int64_t present = 0;     // consecutive rows known not to be null
+  int64_t text_left = 0;   // remaining limit for the page's text in bytes
   RunReader levels;
   PageStrings strings;
 
@@ -107,7 +107,7 @@ struct ParquetText::State {
   void begin_page(const PageHeader&, Bytes body);
 };
 
-// True when a page, of data or not, was read; false at the end of the file.
+// True if a page of any kind was read; false at the end of the file.
 bool ParquetText::State::next_page() {
   while (chunk_left == 0) {
     if (++chunk >= column.chunks.size()) {
@@ -132,7 +132,7 @@ bool ParquetText::State::next_page() {
   } else if (kind == PageKind::data || kind == PageKind::data_v2) {
     begin_page(h, body);
   } else if (kind != PageKind::index) {
-    bad("another kind of page");
+    bad("a page of another kind");
   }
   return true;
 }
@@ -145,7 +145,7 @@ Bytes ParquetText::State::unpack(std::vector<std::byte>& to, Bytes from, int64_t
   const char* problem = nullptr;
   switch (column.chunks[chunk].codec) {
     case ParquetCodec::plain:
-      if (int64_t(from.size()) != size) bad("another size than stated");
+      if (int64_t(from.size()) != size) bad("a different size than stated");
       return from;
     case ParquetCodec::snappy:
       problem = unpack_snappy(to, from, size_t(size));
@@ -165,10 +165,10 @@ void ParquetText::State::read_dictionary(const PageHeader& h, Bytes body) {
   if (has_dictionary) bad("a second dictionary");
   if (h.encoding != 0 && h.encoding != 2) bad("a dictionary that is not PLAIN");
   Bytes rest = unpack(dictionary_page, body, h.size);
-  if (h.values < 0 || h.values > int64_t(rest.size()) / 4) bad("a dictionary that is cut off");
+  if (h.values < 0 || h.values > int64_t(rest.size()) / 4) bad("a truncated dictionary");
   dictionary.resize(size_t(h.values));
   for (std::string_view& word : dictionary)
-    if (!take_plain(word, rest)) bad("a dictionary that is cut off");
+    if (!take_plain(word, rest)) bad("a truncated dictionary");
   has_dictionary = true;
 }
 
@@ -187,21 +187,21 @@ void ParquetText::State::begin_page(const PageHeader& h, Bytes body) {
   if (indexed && !has_dictionary) bad("indices without a dictionary");
 
   Bytes values, defs;
-  if (PageKind(h.kind) == PageKind::data_v2) {  // levels come first and are never packed
+  if (PageKind(h.kind) == PageKind::data_v2) {  // levels come first and are never compressed
     if (h.rep_bytes != 0) bad("repetition levels in a flat column");
     if (h.def_bytes < 0 || h.def_bytes > int64_t(body.size()) || h.def_bytes > h.size)
-      bad("levels that are cut off");
+      bad("truncated levels");
     defs = body.first(size_t(h.def_bytes));
     values = body.subspan(size_t(h.def_bytes));
     const int64_t size = h.size - h.def_bytes;
-    if (!h.compressed && int64_t(values.size()) != size) bad("another size than stated");
+    if (!h.compressed && int64_t(values.size()) != size) bad("a different size than stated");
     if (h.compressed && !(values.empty() && size == 0)) values = unpack(page, values, size);
   } else {
     values = unpack(page, body, h.size);
     if (column.optional) {
-      if (h.level_encoding != 3) bad("levels in another encoding than RLE");
+      if (h.level_encoding != 3) bad("levels in an encoding other than RLE");
       std::string_view found;
-      if (!take_plain(found, values)) bad("levels that are cut off");
+      if (!take_plain(found, values)) bad("truncated levels");
       defs = to_bytes(found);
     }
   }
@@ -254,7 +254,7 @@ bool ParquetText::next(std::string_view& text) {
     ++s.row;
     if (const char* problem = s.strings.next(text)) s.bad(problem);
     s.text_left -= int64_t(text.size());
-    if (s.text_left < 0) s.bad("more text than a page may have");
+    if (s.text_left < 0) s.bad("more text than the limit of a page");
     return true;
   }
 }
@@ -270,7 +270,7 @@ void ParquetText::skip_to(int64_t row) {
   std::string_view dropped;
   while (s.row < row && next(dropped)) {}
   if (s.row != row)
-    fail(s.where, "expected the same file as before, got one whose row {} is not where it was",
+    fail(s.where, "expected the same file as before, got one whose row {} is at another position",
          row);
 }
 

@@ -1,8 +1,8 @@
-// One column of strings from a Parquet file in memory, row by row: what FineWeb's files and those
-// of the common writers need. Flat BYTE_ARRAY columns, required or optional; data pages of both
-// versions; PLAIN, dictionary, DELTA_LENGTH_BYTE_ARRAY and DELTA_BYTE_ARRAY; plain, SNAPPY, GZIP
-// and ZSTD. All else is an error that names it. Memory: one page, one dictionary and what the
-// footer lists.
+// Reads one column of strings from a Parquet file in memory, row by row, as FineWeb and the common
+// writers store it: flat BYTE_ARRAY columns, required or optional; data pages v1 and v2; PLAIN,
+// dictionary, DELTA_LENGTH_BYTE_ARRAY and DELTA_BYTE_ARRAY encodings; uncompressed, SNAPPY, GZIP
+// and ZSTD. Anything else is an error that names it. Memory: one page, one dictionary and the
+// footer's lists.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,27 @@
 
 namespace hearth {
 
-// What a file may ask for; far above what writers make.
+// Limits on what a file may request; far above what writers produce.
 struct ParquetLimits {
   int64_t footer = 256 << 20;            // bytes
-  int64_t page = 256 << 20;              // bytes of a page or dictionary, unpacked
-  int64_t page_values = 16 << 20;        // rows of a page
-  int64_t page_text = int64_t(1) << 30;  // bytes of the strings of a page
+  int64_t page = 256 << 20;              // uncompressed bytes of a page or dictionary
+  int64_t page_values = 16 << 20;        // rows per page
+  int64_t page_text = int64_t(1) << 30;  // text bytes per page
 };
 
 class ParquetText {
  public:
-  // `file` must outlive this; `where` names it in errors.
+  // `file` must outlive this object; `where` names it in errors.
   ParquetText(Bytes file, const std::string& column, std::string where, ParquetLimits = {});
   ~ParquetText();
   ParquetText(ParquetText&&) noexcept;
 
   int64_t rows() const;
-  // The next row that is not null, until the next call; false at the end.
+  // The next row that is not null, valid until the next call; false at the end.
   bool next(std::string_view& text);
-  int64_t row() const;   // rows up to and with the last one
-  int64_t byte() const;  // of the file, behind the page being read
-  // Goes forward to where an earlier reader's row() stood.
+  int64_t row() const;   // rows read so far, including the last one
+  int64_t byte() const;  // file offset after the current page
+  // Skips forward to the row() of an earlier reader.
   void skip_to(int64_t row);
 
  private:

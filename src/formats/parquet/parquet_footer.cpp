@@ -21,7 +21,7 @@ struct SchemaElement {
   int64_t repetition = 0, children = 0;
 };
 
-// What the footer says of the column in a row group, unchecked.
+// The footer's entry for the column in a row group, unchecked.
 struct ChunkFields {
   int64_t codec = 0, values = -1, packed = -1, data = -1, dictionary = 0;
   bool elsewhere = false, encrypted = false;
@@ -36,10 +36,11 @@ class FooterReader {
     const auto magic_at = [&](int64_t at) { return to_text(file.subspan(size_t(at), 4)); };
     if (size < 12 || magic_at(0) != "PAR1")
       fail(where, "expected a Parquet file, got {}",
-           size < 12 ? fmt::format("{} bytes", size) : "other bytes than PAR1 at byte 0");
-    if (magic_at(size - 4) == "PARE") fail(where, "expected a plain footer, got an encrypted one");
+           size < 12 ? fmt::format("{} bytes", size) : "a file that does not start with PAR1");
+    if (magic_at(size - 4) == "PARE")
+      fail(where, "the footer is encrypted, which is not supported");
     if (magic_at(size - 4) != "PAR1")
-      fail(where, "expected PAR1 at byte {}, got something else: the file is cut off", size - 4);
+      fail(where, "expected PAR1 at byte {}, got other bytes: the file is truncated", size - 4);
     uint32_t length = 0;
     std::memcpy(&length, file.data() + size - 8, 4);
     if (length > size - 12 || length > limits.footer)
@@ -89,7 +90,8 @@ class FooterReader {
     return e;
   }
 
-  // The schema is a tree in preorder; columns are its leaves. The one wanted hangs on the root.
+  // The schema is a tree in preorder whose leaves are the columns. The column must be at the top
+  // level.
   void find_leaf() {
     if (elements_.empty() || elements_[0].children <= 0)
       fail(where_, "expected a schema with columns in the footer at byte {}, got none", begin_);
@@ -101,10 +103,9 @@ class FooterReader {
       const SchemaElement& e = elements_[at];
       if (e.name == name_) return use_leaf(e, leaf);
       if (names.size() < 500) names += (names.empty() ? "" : ", ") + in_quotes(e.name);
-      // Over the whole branch, counting its leaves.
+      // Skip the whole branch, counting its leaves.
       for (int64_t open = 1; open > 0; ++at, --open) {
-        if (at >= elements_.size())
-          fail(where_, "expected a whole schema, got one that breaks off");
+        if (at >= elements_.size()) fail(where_, "the schema is truncated");
         const int64_t children = elements_[at].children;
         if (children < 0 || children > int64_t(elements_.size()))
           fail(where_, "expected a schema, got an element with {} children", children);
@@ -180,10 +181,10 @@ class FooterReader {
   void add_chunk(const ChunkFields& c, int64_t rows) {
     const size_t group = column_.chunks.size();
     if (c.elsewhere || c.encrypted)
-      fail(where_, "expected the column in the file and in the clear, got row group {} {}", group,
+      fail(where_, "expected an unencrypted column in this file, got row group {} {}", group,
            c.elsewhere ? "in another file" : "encrypted");
     if (c.codec != 0 && c.codec != 1 && c.codec != 2 && c.codec != 6)
-      fail(where_, "expected pages that are plain, SNAPPY, GZIP or ZSTD, got codec {}{}", c.codec,
+      fail(where_, "expected uncompressed, SNAPPY, GZIP or ZSTD pages, got codec {}{}", c.codec,
            c.codec == 3                   ? " (LZO)"
            : c.codec == 4                 ? " (BROTLI)"
            : c.codec == 5 || c.codec == 7 ? " (LZ4)"
@@ -191,7 +192,7 @@ class FooterReader {
     if (c.values != rows)
       fail(where_, "expected a value for each of the {} rows of row group {}, got {}", rows, group,
            c.values);
-    // A dictionary comes first; writers that have none may still put a 0 there.
+    // A dictionary comes first; writers without one may still store 0.
     const int64_t begin = c.dictionary > 0 && c.dictionary < c.data ? c.dictionary : c.data;
     if (begin < 4 || begin > begin_ || c.packed < 0 || c.packed > begin_ - begin)
       fail(where_, "expected the pages of row group {} before byte {}, got {} bytes at byte {}",
@@ -203,7 +204,7 @@ class FooterReader {
 
   Bytes file_, footer_;
   std::string name_, where_;
-  int64_t begin_ = 0;  // of the footer
+  int64_t begin_ = 0;  // offset of the footer
   std::vector<SchemaElement> elements_;
   size_t leaf_ = 0;
   ParquetColumn column_;

@@ -1,4 +1,4 @@
-// The footer of a Parquet file: where the pieces of one column lie.
+// The footer of a Parquet file: the location of one column's chunks.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ namespace hearth {
 
 enum class ParquetCodec { plain = 0, snappy = 1, gzip = 2, zstd = 6 };
 
-// The part of the column in one row group: pages one after the other.
+// The column's data in one row group: consecutive pages.
 struct ParquetChunk {
-  int64_t begin = 0, end = 0;  // bytes of the file
+  int64_t begin = 0, end = 0;  // file offsets
   int64_t rows = 0;
   ParquetCodec codec = ParquetCodec::plain;
 };

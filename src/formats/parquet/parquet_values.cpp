@@ -6,7 +6,7 @@
 namespace hearth {
 namespace {
 
-constexpr const char* cut_off = "values that are cut off";
+constexpr const char* cut_off = "truncated values";
 
 bool take_varint(uint64_t& n, Bytes& in) {
   n = 0;
@@ -19,7 +19,7 @@ bool take_varint(uint64_t& n, Bytes& in) {
   return false;
 }
 
-// `width` bits from bit `at` on, which lie within the bytes; width <= 64.
+// `width` bits starting at bit `at`, all inside the bytes; width <= 64.
 uint64_t bits_at(Bytes bytes, size_t at, int width) {
   uint64_t value = 0;
   int have = 0;
@@ -35,7 +35,7 @@ uint64_t bits_at(Bytes bytes, size_t at, int width) {
 bool RunReader::next_run() {
   uint64_t head;
   if (!take_varint(head, in_) || head >> 1 == 0 || head > UINT32_MAX) return false;
-  if (head & 1) {  // groups of 8 packed values; the last may be cut short
+  if (head & 1) {  // groups of 8 packed values; the last may be shorter
     const size_t bytes = std::min(size_t(head >> 1) * size_t(width_), in_.size());
     packed_ = width_ == 0 ? int64_t(head >> 1) * 8 : int64_t(bytes * 8 / size_t(width_));
     packed_bytes_ = in_.first(bytes);
@@ -72,10 +72,10 @@ const char* read_deltas(std::vector<int32_t>& out, Bytes& in, int64_t most) {
       !take_varint(first, in))
     return cut_off;
   if (minis < 1 || minis > 1024 || block > (1 << 20) || block % (8 * minis) != 0 || block == 0)
-    return "deltas in blocks of another size than writers use";
+    return "deltas in blocks of an unsupported size";
   if (total > uint64_t(most)) return "more deltas than the page has rows";
   out.clear();
-  uint64_t value = first >> 1 ^ -(first & 1);  // wraps, as the format has it
+  uint64_t value = first >> 1 ^ -(first & 1);  // wraps around, as the format specifies
   const uint64_t per_mini = block / minis;
   const auto put = [&] {
     if (value > INT32_MAX) return false;
@@ -126,7 +126,7 @@ const char* PageStrings::begin(Bytes values, ParquetEncoding encoding,
       return nullptr;
     case ParquetEncoding::plain_dictionary:
     case ParquetEncoding::rle_dictionary:
-      if (values.empty()) {  // a page of nulls alone
+      if (values.empty()) {  // a page with only nulls
         indices_ = {};
         return nullptr;
       }
@@ -169,7 +169,7 @@ const char* PageStrings::next_delta(std::string_view& out) {
   rest_ = rest_.subspan(tail.size());
   if (encoding_ == ParquetEncoding::delta_bytes) {
     if (at_ >= prefixes_.size() || size_t(prefixes_[at_]) > last_.size())
-      return "a prefix longer than the string before";
+      return "a prefix longer than the previous string";
     last_.resize(size_t(prefixes_[at_]));
     out = last_ += tail;
   } else {

@@ -1,5 +1,5 @@
-// Numbers as pages of Parquet files hold them (runs of levels and dictionary indices, packed
-// deltas) and the strings of one data page.
+// Decoders for Parquet pages: runs of levels and dictionary indices, packed deltas, and the strings
+// of one data page.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace hearth {
 
-// The hybrid of repeated and bit-packed runs. Methods return false where the input is bad.
+// The RLE/bit-packing hybrid. Methods return false on bad input.
 class RunReader {
  public:
   RunReader() = default;
   RunReader(Bytes bytes, int width) : in_(bytes), width_(width) {}  // width <= 32 bits
 
-  // The next value and how often, at most `most` times, it comes in a row. 0 times is bad input.
+  // The next value and its number of repetitions, at most `most`. 0 means bad input.
   int64_t next(uint32_t& value, int64_t most);
 
  private:
@@ -26,14 +26,14 @@ class RunReader {
 
   Bytes in_;
   int width_ = 0;
-  int64_t repeated_ = 0, packed_ = 0;  // values left of the run
-  uint32_t value_ = 0;                 // of a repeated run
-  size_t bit_ = 0;                     // of a packed run, which lies at packed_bytes_
+  int64_t repeated_ = 0, packed_ = 0;  // values left in the run
+  uint32_t value_ = 0;                 // value of a repeated run
+  size_t bit_ = 0;                     // bit position in packed_bytes_
   Bytes packed_bytes_;
 };
 
-// DELTA_BINARY_PACKED: at most `most` numbers, each in [0, 2^31). `in` is moved behind them. A
-// message where the input is bad.
+// DELTA_BINARY_PACKED: at most `most` numbers, each in [0, 2^31). Advances `in` past them. Returns
+// an error message for bad input.
 const char* read_deltas(std::vector<int32_t>& out, Bytes& in, int64_t most);
 
 enum class ParquetEncoding {
@@ -47,10 +47,10 @@ enum class ParquetEncoding {
 class PageStrings {
  public:
   PageStrings() = default;
-  // `values` and the dictionary must outlive this. A message where the input is bad.
+  // `values` and the dictionary must outlive this object. Returns an error message for bad input.
   const char* begin(Bytes values, ParquetEncoding, std::span<const std::string_view> dictionary,
                     int64_t most);
-  // The next string, until the next call.
+  // The next string, valid until the next call.
   const char* next(std::string_view&);
 
  private:
@@ -65,10 +65,11 @@ class PageStrings {
   int64_t repeats_ = 0, most_ = 0;
   std::vector<int32_t> lengths_, prefixes_;
   size_t at_ = 0;
-  std::string last_;  // delta_bytes builds on the string before
+  std::string last_;  // the previous string, for delta_bytes
 };
 
-// The front of `in` as PLAIN has it: 4 bytes of length, then the string. False where it is cut off.
+// Reads a PLAIN string from the front of `in`: 4 bytes of length, then the bytes. False if
+// truncated.
 bool take_plain(std::string_view& out, Bytes& in);
 
 }  // namespace hearth

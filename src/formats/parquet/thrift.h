@@ -1,5 +1,5 @@
-// Thrift's compact protocol, as far as the headers of Parquet need it: read from memory, every
-// length checked, what is not asked for skipped in time linear in its bytes.
+// The part of Thrift's compact protocol that Parquet headers need. Reads from memory, checks every
+// length, and skips unused fields in linear time.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ class ThriftReader {
     uuid
   };
 
-  // `begin` is where `bytes` lie in the file, for errors.
+  // `begin` is the file offset of `bytes`, for errors.
   ThriftReader(Bytes bytes, std::string_view where, int64_t begin)
       : all_(bytes), where_(where), begin_(begin) {}
 
   size_t position() const { return at_; }
 
-  // Calls field(id, type) for each field of a struct; what it does not read it must skip(type).
+  // Calls field(id, type) for each field of a struct; it must read the field or skip(type) it.
   template <class F>
   void fields(F field) {
     enter();
@@ -51,20 +51,20 @@ class ThriftReader {
     --depth_;
   }
 
-  // Calls element() for each element of a list of that type.
+  // Calls element() for each element of a list of the given element type.
   template <class F>
   void elements(Type given, Type wanted, F element) {
     expect(given, list);
     const uint8_t head = take();
     const size_t n = (head >> 4) == 15 ? size_t(number()) : head >> 4;
-    if (n > left()) bad("a list that fits into the rest");  // each element has a byte at least
+    if (n > left()) bad("a list that fits the remaining bytes");  // at least a byte per element
     if (n > 0) expect(Type(head & 15), wanted);
     enter();
     for (size_t i = 0; i < n; ++i) element();
     --depth_;
   }
 
-  // The value of a field of that type.
+  // The value of an integer field of the given type.
   int64_t integer(Type given) {
     if (given != i32 && given != i64 && given != i16) bad("a whole number");
     return signed_number();
@@ -116,7 +116,7 @@ class ThriftReader {
   }
 
   [[noreturn]] void bad(std::string_view wanted) const {
-    fail(where_, "expected {} in a Parquet header at byte {}, got something else", wanted,
+    fail(where_, "expected {} in a Parquet header at byte {}, got other data", wanted,
          begin_ + int64_t(at_));
   }
 
@@ -151,12 +151,12 @@ class ThriftReader {
     const uint64_t n = number();
     return int64_t(n >> 1) ^ -int64_t(n & 1);
   }
-  // Booleans in lists have a byte each, as in maps.
+  // Booleans in lists and maps take one byte each.
   void skip_element(Type type) { type == yes || type == no ? void(take()) : skip(type); }
   void skip_list() {
     const uint8_t head = take();
     const size_t n = (head >> 4) == 15 ? size_t(number()) : head >> 4;
-    if (n > left()) bad("a list that fits into the rest");
+    if (n > left()) bad("a list that fits the remaining bytes");
     enter();
     for (size_t i = 0; i < n; ++i) skip_element(Type(head & 15));
     --depth_;
@@ -165,7 +165,7 @@ class ThriftReader {
     const size_t n = size_t(number());
     if (n == 0) return;
     const uint8_t types = take();
-    if (n > left()) bad("a map that fits into the rest");
+    if (n > left()) bad("a map that fits the remaining bytes");
     enter();
     for (size_t i = 0; i < n; ++i) skip_element(Type(types >> 4)), skip_element(Type(types & 15));
     --depth_;
