@@ -230,40 +230,40 @@ TEST(ChatTemplate, Methods) {
 
 TEST(ChatTemplate, RefusesWithOneLine) {
   expect_error(refusal("x\n{{ raise_exception('roles must\nalternate') }}"),
-               "[t:2] expected messages the template takes, got: roles must alternate");
+               "[t:2] the chat template rejects the messages: roles must alternate");
   expect_error(refusal("{% if %}"), "[t:1] expected an expression, got %}");
   expect_error(refusal("a\n{% for x in y %}"),
                "expected {% endfor %}, got the end of the template");
-  expect_error(refusal("{{ 'abc }}"), "expected the end of the text");
-  expect_error(refusal("{{ 1"), "expected }} to end what begins here");
+  expect_error(refusal("{{ 'abc }}"), "expected the end of the string opened here");
+  expect_error(refusal("{{ 1"), "expected }} to close the tag opened here");
   expect_error(refusal("{# x"), "expected #}");
   expect_error(refusal("{% raw %}x"), "{% endraw %}");
-  expect_error(refusal("{% include 'x' %}"),
-               "expected a statement of chat templates, got \"include\"");
+  expect_error(refusal("{% include 'x' %}"), "expected a known statement, got \"include\"");
   expect_error(refusal("{% break %}"), "break inside a loop");
   expect_error(refusal("{% endif %}"), "got \"endif\"");
   expect_error(refusal("{{ x ? }}"), "expected an expression, got \"?\"");
   expect_error(refusal("{{ 1|nope }}"), "expected a known filter, got \"nope\"");
   expect_error(refusal("{{ 1 is nope }}"), "expected a known test, got \"nope\"");
   expect_error(refusal("{{ 'a'.nope() }}"), "expected a known method of text, got \"nope\"");
-  expect_error(refusal("{{ '{'.format(1) }}"), "braces in pairs");
-  expect_error(refusal("{{ '{:>4}'.format(1) }}"), "plain field of a format, got \":>4\"");
+  expect_error(refusal("{{ '{'.format(1) }}"), "matching braces");
+  expect_error(refusal("{{ '{:>4}'.format(1) }}"),
+               "format field without options that has a value, got \":>4\"");
   expect_error(refusal("{{ a.b.c }}"), "a is undefined");
   expect_error(refusal("{{ a['b'] }}"), "a is undefined");
   expect_error(refusal("{{ 'a' + x }}"), "x is undefined");
   expect_error(refusal("{{ nope() }}"), "got nope, which is undefined");
-  expect_error(refusal("{{ 'a' + 1 }}"), "expected operands that + takes, got text and an integer");
+  expect_error(refusal("{{ 'a' + 1 }}"), "+ cannot be applied to text and an integer");
   expect_error(refusal("{{ 1 // 0 }}"), "divisor other than 0");
-  expect_error(refusal("{{ 9223372036854775807 + 1 }}"), "integer of 64 bits");
-  expect_error(refusal("{{ 99999999999999999999 }}"), "integer of 64 bits");
-  expect_error(refusal("{{ 10 ** 100 }}"), "integer of 64 bits");
+  expect_error(refusal("{{ 9223372036854775807 + 1 }}"), "the result of + exceeds 64 bits");
+  expect_error(refusal("{{ 99999999999999999999 }}"), "a 64-bit integer");
+  expect_error(refusal("{{ 10 ** 100 }}"), "the result of ** exceeds 64 bits");
   expect_error(refusal("{{ '\\ud800' }}"), "a code point");
   expect_error(refusal("{% set a.b = 1 %}"), "expected a to be a namespace");
   expect_error(refusal("{% set a, b = [1] %}"), "expected 2 values to unpack, got 1");
   expect_error(refusal("{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}"),
                "at most 1 arguments for m, got 2");
   expect_error(refusal("{% macro m(a) %}{% endmacro %}{{ m(b=2) }}"), "parameter of m, got \"b\"");
-  expect_error(refusal("{{ namespace()|tojson }}"), "that JSON can hold");
+  expect_error(refusal("{{ namespace()|tojson }}"), "that JSON can represent");
   expect_error(refusal("{{ x|tojson }}"), "got an undefined value");
 }
 

@@ -149,7 +149,7 @@ TEST(EncodeChat, LoadsTheTemplateOfAFolder) {
       text({.messages = ordered_json::array(), .variables = {{"tools", ordered_json::array()}}}),
       "tools");
   write("tokenizer_config.json", R"({"chat_template": [{"name": "default"}]})");
-  expect_error(error_of([&] { text(); }), "expected entries with a name and a template");
+  expect_error(error_of([&] { text(); }), "expected a name and a template in every entry");
   write("chat_template.jinja", "{{ 'from the file' }}\n");
   EXPECT_EQ(text(), "from the file");
 }

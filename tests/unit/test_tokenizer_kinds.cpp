@@ -320,7 +320,7 @@ TEST(tokenizer_kinds, unsupported_parts_by_path) {
                                  f["post_processor"]["special_tokens"]["<s>"]["ids"] =
                                      json::array({9999});
                                }),
-                   "what the template adds to be a token of the vocabulary, got id 9999");
+                   "a token added by the template to be a token of the vocabulary, got id 9999");
   EXPECT_THAT_TEXT(error_after(pieces, [](json& f) { f["model"]["vocab"]["a b"] = 300; }),
                    "got \"a b\" (id 300)");
   EXPECT_THAT_TEXT(error_after(pieces, [](json& f) { f["added_tokens"] = 3; }), "got");

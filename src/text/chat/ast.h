@@ -1,5 +1,5 @@
-// A parsed template. Nodes are uniform (a kind and its parts) so that parser and evaluator stay
-// short.
+// The syntax tree of a template. All nodes have one form (a kind and its parts), which keeps parser
+// and evaluator short.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ using ExprPtr = std::unique_ptr<Expr>;
 
 struct Expr {
   enum class Kind {
-    literal,    // value, or text where it is one
+    literal,    // value, or text for a string
     name,       // name
     list,       // parts
     tuple,      // parts
@@ -60,14 +60,14 @@ struct Stmt {
     text,        // text
     print,       // value
     set,         // targets = value, or targets[0].attribute = value
-    set_block,   // targets[0] = body, through the filters of `value`
+    set_block,   // targets[0] = body after the filters of `value`
     loop,        // for targets in value if condition: body, else otherwise
     branch,      // the first of `branches` whose condition (null: else) holds
     macro,       // name(parameters): body
     call,        // value with body as caller(parameters)
-    filter,      // body through the filters of `value`
-    with,        // settings, then body, in a scope of its own
-    generation,  // body is the assistant's
+    filter,      // body after the filters of `value`
+    with,        // settings, then body, in a new scope
+    generation,  // body is the assistant's answer
     leave,       // break
     next,        // continue
   };
@@ -82,7 +82,7 @@ struct Stmt {
   Block body = {}, otherwise = {};
 };
 
-// In parser.cpp. The error of a template that cannot be read names its line.
+// Defined in parser.cpp. A syntax error names the line of the template.
 Block parse_template(std::string_view source, std::string_view where, const Limits&);
 
 }  // namespace hearth::jinja

@@ -17,7 +17,7 @@ using nlohmann::ordered_json;
 struct ChatTemplate::Parsed {
   std::string name, where;
   jinja::Block block;
-  bool tags = false;  // it says itself what the assistant's answers are
+  bool tags = false;  // it marks the assistant's answers itself
 };
 
 namespace {
@@ -38,7 +38,7 @@ bool all_marked(const MarkedText& t, size_t from, size_t count, char bits, bool 
                              [&](char m) { return ((m & bits) != 0) == set; });
 }
 
-// The template's own text at the end of a conversation, without the whitespace that follows it.
+// The template's text at the end of a conversation, without trailing whitespace.
 std::string closing_text(const MarkedText& t) {
   const MarkedText kept = jinja::strip(t, jinja::Side::right);
   size_t begin = kept.size();
@@ -46,7 +46,7 @@ std::string closing_text(const MarkedText& t) {
   return kept.bytes.substr(begin);
 }
 
-// `text` at or after `from`, where the template wrote it.
+// The first occurrence of `text` at or after `from` that the template wrote.
 size_t find_own(const MarkedText& in, std::string_view text, size_t from) {
   size_t at = in.bytes.find(text, from);
   while (at != std::string::npos && !all_marked(in, at, text.size(), mark::content, false))
@@ -54,8 +54,8 @@ size_t find_own(const MarkedText& in, std::string_view text, size_t from) {
   return at;
 }
 
-// Where an answer that begins at `begin` ends, `after` being the conversation up to and with it;
-// npos where that cannot be told.
+// The end of an answer that starts at `begin`; `after` is the conversation up to and including the
+// answer. npos if it cannot be determined.
 size_t end_of_answer(const MarkedText& whole, const MarkedText& after, size_t begin) {
   if (whole.bytes.starts_with(after.bytes))
     return std::max(begin, jinja::strip(after, jinja::Side::right).size());
@@ -96,7 +96,7 @@ namespace {
 
 constexpr const char* gguf_template = "tokenizer.chat_template";
 
-// With the special tokens that templates name.
+// With the special tokens that templates refer to.
 ChatTemplate of_gguf(const fs::path& path) {
   const GgufFile f(path);
   ordered_json tokens = ordered_json::object();
@@ -136,13 +136,14 @@ ChatTemplate ChatTemplate::load(const fs::path& dir) {
   if (source.is_string()) return ChatTemplate(source.get<std::string>(), where, tokens);
   if (!source.is_array() || source.empty())
     fail(dir.string(),
-         "expected chat_template.jinja or a chat_template in tokenizer_config.json, got neither");
+         "this folder has no chat template: expected chat_template.jinja, or chat_template in "
+         "tokenizer_config.json");
   ChatTemplate all;
   all.tokens_ = tokens;
   for (const ordered_json& entry : source) {
     const bool whole = entry.is_object() && entry.value("name", ordered_json()).is_string() &&
                        entry.value("template", ordered_json()).is_string();
-    if (!whole) fail(where, "expected entries with a name and a template, got one without");
+    if (!whole) fail(where, "expected a name and a template in every entry");
     const std::string name = entry["name"], text = entry["template"];
     all.add(name, text, where + " " + name);
   }
@@ -155,7 +156,7 @@ const ChatTemplate::Parsed& ChatTemplate::choose(const ChatRequest& request) con
   for (const std::string_view name : {tools ? "tool_use" : "default", "default"})
     for (const auto& p : parsed_)
       if (p->name == name) return *p;
-  fail(parsed_[0]->where, "expected a template named default, got none");
+  fail(parsed_[0]->where, "there is no template named default");
 }
 
 MarkedText ChatTemplate::render(const ChatRequest& request) const {
@@ -181,8 +182,9 @@ MarkedText ChatTemplate::render_answers(const ChatRequest& request) const {
     const size_t end = end_of_answer(whole, render(part), before.size());
     if (!whole.bytes.starts_with(before.bytes) || end == std::string::npos)
       fail(parsed.where,
-           "expected message {} after the same text in every conversation, got another text: mark "
-           "its answers with {{% generation %}}",
+           "the text before message {} depends on later messages, so the answers cannot be "
+           "located: mark "
+           "them in the template with {{% generation %}}",
            i);
     for (size_t k = before.size(); k < end; ++k) whole.marks[k] |= mark::answer;
   }
@@ -193,7 +195,7 @@ std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tok
   const std::filesystem::path file = dir / "generation_config.json";
   if (!std::filesystem::exists(file)) return {};
   nlohmann::json config;
-  try {  // a broken file names none; whoever takes its sampling defaults says what is wrong
+  try {  // a broken file has no ends here; apply_generation_config() reports the error
     config = read_json(file, {.max_bytes = 1 << 20});
   } catch (const Error&) { return {}; }
   if (!config.is_object()) return {};
@@ -212,7 +214,7 @@ int32_t turn_end(const ChatTemplate& chat, const Tokenizer& tokenizer) {
   EncodedChat said;
   try {
     said = encode_chat(tokenizer, chat.render_answers({.messages = turns}));
-  } catch (const Error&) { return -1; }  // it wants more than two turns to say anything
+  } catch (const Error&) { return -1; }  // the template rejects a conversation of two turns
   for (size_t i = said.ids.size(); i-- > 0;) {
     const int32_t id = said.ids[i];
     const bool blank =

@@ -1,6 +1,6 @@
-// ChatTemplate: a conversation as the text a model was trained on, by the Jinja template of its
-// folder. The text is marked: what came with the request never becomes a special token
-// (marked_text.h), and for training the assistant's answers are known.
+// ChatTemplate: renders a conversation to the text a model was trained on, with the Jinja template
+// of its folder. The text is marked: content of the request never becomes a special token
+// (marked_text.h), and the assistant's answers are known for training.
 #pragma once
 
 #include <ctime>
@@ -19,28 +19,28 @@ namespace hearth {
 
 struct ChatRequest {
   nlohmann::ordered_json messages;     // [{"role": ..., "content": ...}, ...]
-  bool add_generation_prompt = false;  // end with what opens the assistant's turn
+  bool add_generation_prompt = false;  // end with the opening of the assistant's turn
   nlohmann::ordered_json variables =
-      {};  // more of them by name: tools, documents, enable_thinking ...
-  std::optional<std::time_t> now = {};  // for strftime_now; the clock's where absent
+      {};  // further template variables: tools, documents, enable_thinking ...
+  std::optional<std::time_t> now = {};  // for strftime_now; default: the current time
 };
 
 class ChatTemplate {
  public:
-  // chat_template.jinja of a model folder, else "chat_template" of its tokenizer_config.json (one
-  // text, or a list of named ones: "tool_use" serves requests with tools, "default" all others).
-  // The special tokens of tokenizer_config.json become variables (bos_token ...).
+  // Loads chat_template.jinja of a model folder, else "chat_template" of its tokenizer_config.json:
+  // one text, or a list of named ones, where "tool_use" is for requests with tools and "default"
+  // for the others. The special tokens of tokenizer_config.json become variables (bos_token ...).
   static ChatTemplate load(const std::filesystem::path& dir);
-  // A template by itself; `tokens` maps names to special tokens.
+  // A template given as text; `tokens` maps names to special tokens.
   ChatTemplate(std::string_view source, std::string_view where,
                const nlohmann::ordered_json& tokens = {});
 
   MarkedText render(const ChatRequest&) const;
   // The same with the assistant's answers marked: by the template's {% generation %} blocks, else
-  // each is what follows the opening of its turn, up to and with the text that closes it.
+  // from the opening of each turn up to and including the text that closes it.
   MarkedText render_answers(const ChatRequest&) const;
 
-  // Whether dir has a template.
+  // Whether dir contains a template.
   static bool exists(const std::filesystem::path& dir);
 
  private:
@@ -52,32 +52,31 @@ class ChatTemplate {
   nlohmann::ordered_json tokens_;
 };
 
-// bos_token and its kin, as tokenizer_config.json names them.
+// bos_token and the other special tokens that tokenizer_config.json names.
 nlohmann::ordered_json special_tokens(const nlohmann::ordered_json& tokenizer_config);
 
-// The tokens that generation_config.json of a model's folder ends a text with, those that the
-// tokenizer has.
+// The end tokens in generation_config.json of a model's folder that the tokenizer has.
 std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tokenizer&);
 
-// The special token that closes the assistant's turn in a template; -1 where none does.
+// The special token that closes the assistant's turn in a template; -1: none.
 int32_t turn_end(const ChatTemplate&, const Tokenizer&);
 
-// What ends an answer of the model in `dir` that is asked by this template: generation_ends(), and
-// turn_end() where that is another.
+// The tokens that end an answer of the model in `dir` with this template: generation_ends() plus
+// turn_end() if it is different.
 std::vector<int32_t> answer_ends(const std::filesystem::path& dir, const ChatTemplate&,
                                  const Tokenizer&);
 
 struct EncodedChat {
   std::vector<int32_t> ids;
-  std::vector<bool> answer;  // for each id, whether any of its bytes is the assistant's
-  bool spelled = false;      // some text reads as a special token, and is none for where it is from
+  std::vector<bool> answer;  // for each id: any of its bytes belongs to an answer
+  bool spelled = false;      // text that spells a special token was encoded as plain text
 };
 
-// Special tokens are recognised in bytes that the template wrote, added tokens that are not special
-// also in what the assistant wrote; everything else is encoded as the plain text it is, undivided.
+// Special tokens are recognised only in bytes that the template wrote; added tokens that are not
+// special also in the assistant's text. Everything else is encoded as plain text.
 EncodedChat encode_chat(const Tokenizer&, const MarkedText&);
 
-// The template beside a tokenizer as it is written there; null where there is none.
+// The template stored beside a tokenizer, unchanged; null if there is none.
 nlohmann::ordered_json written_chat_template(const std::filesystem::path& tokenizer);
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
-// Marked text to ids. Special tokens cut the text; the stretches between them are encoded whole, so
-// that the words of the pre-tokeniser do not depend on who wrote which byte.
+// Encodes marked text. Special tokens split the text; each part between them is encoded as a whole,
+// so that the words of the pre-tokeniser do not depend on who wrote which byte.
 #include <algorithm>
 
 #include "text/chat/chat_template.h"
@@ -52,15 +52,15 @@ class ChatEncoder {
     }
   }
 
-  // Where the assistant's answers of a stretch lie in the text that its ids, from `first`, decode
-  // to.
+  // The positions of the assistant's answers within a part, in the text that its ids (from `first`)
+  // decode to.
   std::vector<std::pair<size_t, size_t>> answers(size_t begin, size_t end, size_t first) const {
     size_t decoded = 0;
     for (size_t i = first; i < out_.ids.size(); ++i)
       decoded += tokenizer_.bytes_of(out_.ids[i]).size();
     const auto place = [&](size_t at) {
       if (decoded == end - begin) return at - begin;
-      // The tokenizer normalises: what stands before decodes to another length than it has.
+      // The tokenizer normalises, so the text before may decode to a different length.
       return tokenizer_.decode(tokenizer_.encode(text_.bytes.substr(begin, at - begin))).size();
     };
     std::vector<std::pair<size_t, size_t>> spans;

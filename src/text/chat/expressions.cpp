@@ -207,11 +207,11 @@ ExprPtr ExpressionParser::literal() {
   }
   if (t.kind == Token::Kind::integer) {
     int64_t i = 0;
-    if (std::from_chars(begin, end, i).ec != std::errc()) complain("an integer of 64 bits");
+    if (std::from_chars(begin, end, i).ec != std::errc()) complain("a 64-bit integer");
     e->value = i;
   } else if (t.kind == Token::Kind::real) {
     double d = 0;
-    if (std::from_chars(begin, end, d).ec != std::errc()) complain("a float of 64 bits");
+    if (std::from_chars(begin, end, d).ec != std::errc()) complain("a 64-bit float");
     e->value = d;
   } else if (t.kind != Token::Kind::name) {
     complain("an expression");
@@ -285,7 +285,7 @@ ExprPtr ExpressionParser::postfix(ExprPtr e) {
   }
 }
 
-// After the bracket: an item, or a slice where a colon stands.
+// After the opening bracket: an item, or a slice if there is a colon.
 ExprPtr ExpressionParser::subscript(ExprPtr object) {
   ExprPtr bounds[3];
   size_t n = 0;
@@ -313,7 +313,7 @@ void ExpressionParser::arguments(Expr& call) {
     } else if (call.named.empty()) {
       add(call, expression());
     } else {
-      complain("arguments by place before those by name");
+      complain("positional arguments before named ones");
     }
     if (!take_op(",")) break;
   }
@@ -337,7 +337,7 @@ ExprPtr ExpressionParser::filters_and_tests(ExprPtr e) {
       e = filters(std::move(e), true);
     else if (take_name("is"))
       e = test(std::move(e));
-    else if (is_op("(")) {  // a filter's result, called
+    else if (is_op("(")) {  // a call of the filter's result
       e = make(Kind::call, std::move(e));
       arguments(*e);
     } else {

@@ -1,5 +1,5 @@
-// Reading expressions off the tokens of a template, with Jinja's precedences. The parser of
-// statements builds on it.
+// Parses expressions from the tokens of a template, with Jinja's precedence. The statement parser
+// builds on it.
 #pragma once
 
 #include "text/chat/ast.h"
@@ -16,8 +16,8 @@ class ExpressionParser {
   using Kind = Expr::Kind;
 
   ExprPtr expression();                            // with `a if b else c`
-  ExprPtr expression_or_tuple();                   // a, b without parentheses as well
-  ExprPtr disjunction();                           // without the conditional: what `for x in` takes
+  ExprPtr expression_or_tuple();                   // also `a, b` without parentheses
+  ExprPtr disjunction();                           // without the conditional, as after `for x in`
   ExprPtr filters(ExprPtr input, bool bar_first);  // | name(...) | name(...)
   void arguments(Expr& call);                      // (a, b, name=c)
 
@@ -29,10 +29,10 @@ class ExpressionParser {
   void need_op(std::string_view);
   std::string need_identifier();
   Token next() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
-  [[noreturn]] void complain(std::string_view expected) const;  // of the next token
+  [[noreturn]] void complain(std::string_view expected) const;  // reports the next token
   [[noreturn]] void refuse(int line, std::string_view expected, std::string_view got) const;
 
-  // Counts nesting while it lives.
+  // Counts the nesting level during its lifetime.
   struct Nested {
     explicit Nested(ExpressionParser& p);
     ~Nested() { --parser.nesting_; }

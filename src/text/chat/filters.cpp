@@ -1,4 +1,4 @@
-// The filters of a template: x | name(arguments).
+// Template filters: x | name(arguments).
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -17,11 +17,11 @@ bool flag_of(const Args& args, size_t place, std::string_view name, bool otherwi
   return v ? truth(*v) : otherwise;
 }
 
-// A path of keys and places ("function.name", "0") into a value.
+// Follows a path of keys and indices ("function.name", "0") into a value.
 Value attribute(Workspace& w, Value v, const Value& path) {
   if (as<int64_t>(path)) return item_of(w, v, path);
   const Text names = text_of(path);
-  if (!names) w.fail("expected an attribute's name, got {}", kind_of(path));
+  if (!names) w.fail("expected an attribute name, got {}", kind_of(path));
   for (const MarkedText& name : split(*names, ".", -1, Side::left)) {
     int64_t index = 0;
     const char *begin = name.bytes.data(), *end = begin + name.size();
@@ -31,7 +31,7 @@ Value attribute(Workspace& w, Value v, const Value& path) {
   return v;
 }
 
-// What is compared of an item: itself or an attribute, in lower case unless asked otherwise.
+// The sort key of an item: itself or an attribute, in lower case unless case-sensitive.
 Value sort_key(Workspace& w, const Value& item, const Value* path, bool case_sensitive) {
   const Value v = path ? attribute(w, item, *path) : item;
   const Text t = text_of(v);
@@ -117,9 +117,9 @@ Value filter_map(Workspace& w, const Value& v, const Args& args) {
   const Value* path = args.find(SIZE_MAX, "attribute");
   const Value* otherwise = args.find(SIZE_MAX, "default");
   const Text name = args.list.empty() ? nullptr : text_of(args.list[0]);
-  if (!path && !name) w.fail("expected map with a filter's name or attribute=, got neither");
+  if (!path && !name) w.fail("map needs a filter name or attribute=");
   const Args rest = path ? Args() : Args{{args.list.begin() + 1, args.list.end()}, args.named};
-  if (!truth(v)) return out;  // none as well
+  if (!truth(v)) return out;  // also for none
   for (const Value& item : elements(w, v)) {
     Value made = path ? attribute(w, item, *path) : call_filter(w, name->bytes, item, rest);
     if (path && otherwise && is_undefined(made)) made = *otherwise;
@@ -128,18 +128,19 @@ Value filter_map(Workspace& w, const Value& v, const Args& args) {
   return out;
 }
 
-// select, reject and their attr forms: keep what passes a test (or is true), or what does not.
+// select, reject and their attr forms: keep the items that pass a test (or are true), or the
+// others.
 template <bool keep, bool by_attribute>
 Value filter_choose(Workspace& w, const Value& v, const Args& args) {
-  if (by_attribute && args.list.empty()) w.fail("expected an attribute's name, got none");
+  if (by_attribute && args.list.empty()) w.fail("expected an attribute name, got none");
   const size_t test = by_attribute;
   Args rest{{}, args.named};
   if (args.list.size() > test) rest.list.assign(args.list.begin() + test + 1, args.list.end());
   const Text name = args.list.size() > test ? text_of(args.list[test]) : nullptr;
   if (args.list.size() > test && !name)
-    w.fail("expected a test's name, got {}", kind_of(args.list[test]));
+    w.fail("expected the name of a test, got {}", kind_of(args.list[test]));
   List* out = w.list();
-  if (!truth(v)) return out;  // none as well
+  if (!truth(v)) return out;  // also for none
   for (const Value& item : elements(w, v)) {
     const Value subject = by_attribute ? attribute(w, item, args.list[0]) : item;
     if ((name ? call_test(w, name->bytes, subject, rest) : truth(subject)) == keep)
@@ -202,7 +203,7 @@ Value filter_tojson(Workspace& w, const Value& v, const Args& args) {
   style.ascii = flag_of(args, SIZE_MAX, "ensure_ascii");
   style.sort_keys = flag_of(args, SIZE_MAX, "sort_keys");
   if (const Value* n = args.find(0, "indent"); n && !is_none(*n)) {
-    if (!as<int64_t>(*n)) w.fail("expected a whole number to indent by, got {}", kind_of(*n));
+    if (!as<int64_t>(*n)) w.fail("expected a whole number for indent, got {}", kind_of(*n));
     style.indent = int(std::clamp<int64_t>(*as<int64_t>(*n), 0, 64));
   }
   style.item_separator = style.indent >= 0 ? "," : ", ";
@@ -286,7 +287,7 @@ Value filter_round(Workspace& w, const Value& v, const Args& args) {
   if (method == "ceil") return std::ceil(d) / scale;
   if (method == "floor") return std::floor(d) / scale;
   if (method != "common") w.fail("expected common, ceil or floor, got {}", in_quotes(method));
-  return std::nearbyint(d) / scale;  // halves to even, as Python
+  return std::nearbyint(d) / scale;  // rounds half to even, like Python
 }
 
 Value filter_abs(Workspace& w, const Value& v, const Args&) {

@@ -69,7 +69,7 @@ class Lexer {
     while (at_ < text_.size() && is_space(char_code(text_, at_))) skip(char_bytes(text_, at_));
   }
 
-  // What stands before a tag, less what its sign or lstrip_blocks takes away.
+  // Emits the text before a tag, minus the whitespace that its sign or lstrip_blocks removes.
   void emit_text(std::string_view data, char sign, bool print) {
     if (sign == '-') {
       data = data.substr(0, strip(MarkedText(data), Side::right).size());
@@ -82,7 +82,7 @@ class Lexer {
     if (!data.empty()) emit(Kind::text, std::string(data));
   }
 
-  // The end of a tag: what `-` or trim_blocks takes of the text behind it goes too.
+  // Reads the end of a tag and the whitespace after it that `-` or trim_blocks removes.
   bool take_end(std::string_view mark, bool trim) {
     const bool minus = peek() == '-', sign = minus || (trim && peek() == '+');
     if (!text_.substr(std::min(at_ + sign, text_.size())).starts_with(mark)) return false;
@@ -129,7 +129,7 @@ class Lexer {
     take_end("#}", true);
   }
 
-  // {% raw %} ... {% endraw %}; false where the tag is another.
+  // {% raw %} ... {% endraw %}; false for any other tag.
   bool read_raw() {
     const size_t start = at_;
     const int line = line_;
@@ -167,7 +167,7 @@ class Lexer {
       skip_spaces();
       if (at_ >= text_.size()) {
         line_ = opened;
-        complain(fmt::format("{} to end what begins here", mark), "the end of the template");
+        complain(fmt::format("{} to close the tag opened here", mark), "the end of the template");
       }
       if (brackets == 0 && take_end(mark, end == Kind::block_end)) break;
       read_token(brackets);
@@ -230,7 +230,7 @@ class Lexer {
     while (peek() != quote || at_ >= text_.size()) {
       if (at_ >= text_.size()) {
         line_ = opened;
-        complain("the end of the text that begins here", "the end of the template");
+        complain("the end of the string opened here", "the end of the template");
       }
       if (peek() == '\\' && at_ + 1 < text_.size()) {
         skip(1);
@@ -244,7 +244,7 @@ class Lexer {
     tokens_.push_back({Kind::string, std::move(out), opened});
   }
 
-  // After the backslash, as Python reads its own; an escape it does not know stays as it is.
+  // Reads the escape after a backslash like Python; unknown escapes stay unchanged.
   void read_escape(std::string& out) {
     constexpr std::string_view letters = "nrtabfv\\'\"", values = "\n\r\t\a\b\f\v\\'\"";
     const char c = peek();
@@ -283,7 +283,7 @@ class Lexer {
   std::vector<Token> tokens_;
   size_t at_ = 0;
   int line_ = 1;
-  bool line_start_ = true;  // the text ahead is at the start of a line
+  bool line_start_ = true;  // the next text is at the start of a line
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The tokens of a template. Whitespace control is settled here, with trim_blocks and lstrip_blocks
-// on and one newline at the end dropped, as transformers sets Jinja.
+// The tokens of a template. Whitespace control is resolved here, with trim_blocks and lstrip_blocks
+// on and one final newline dropped, which are the settings that transformers uses for Jinja.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct Token {
     end
   };
   Kind kind;
-  std::string text;  // a string's own bytes, its escapes resolved
+  std::string text;  // for a string: its bytes with escapes resolved
   int line;
 };
 

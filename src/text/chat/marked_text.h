@@ -1,5 +1,5 @@
-// Text that knows where each of its bytes comes from. Every operation carries the marks along, so
-// that after a template has run it is still known what may become a special token.
+// Text that records the origin of each byte. Every operation preserves the marks, so that after
+// rendering it is still known which bytes may become a special token.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace hearth {
 
-// Bits of a mark. Zero is what the template itself wrote.
+// Bits of a mark. Zero: written by the template itself.
 namespace mark {
-constexpr char content = 1;  // came with the request: never a special token
-constexpr char foreign = 2;  // nor written by the assistant: never any added token (<think>)
-constexpr char answer = 4;   // what the assistant says and training learns
+constexpr char content = 1;  // from the request: never a special token
+constexpr char foreign = 2;  // not written by the assistant either: never an added token (<think>)
+constexpr char answer = 4;   // the assistant's answer, which training learns
 }  // namespace mark
 
 struct MarkedText {
   std::string bytes;
-  std::string marks;  // one for each byte
+  std::string marks;  // one per byte
 
   MarkedText() = default;
   explicit MarkedText(std::string_view text, char mark = 0)

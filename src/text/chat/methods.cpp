@@ -1,5 +1,4 @@
-// What values can be asked to do (text.split(), mapping.items()) and the functions a template
-// finds.
+// Methods of values (text.split(), mapping.items()) and the functions that templates can call.
 #include <algorithm>
 
 #include "formats/json.h"
@@ -39,8 +38,7 @@ Value split_text(Workspace& w, const MarkedText& t, Side side, const Args& args)
   const int64_t most = count_argument(w, args, 1, "maxsplit");
   w.charge_bytes(t.size());
   if (!separator || is_none(*separator)) {
-    if (side == Side::right && most >= 0)
-      w.fail("expected rsplit with a separator where it has a limit, got none");
+    if (side == Side::right && most >= 0) w.fail("rsplit with a limit needs a separator");
     return list_of_texts(w, split_words(t, most));
   }
   const std::string& by = text_argument(w, args, 0, "sep")->bytes;
@@ -62,13 +60,13 @@ Value replace_text(Workspace& w, const MarkedText& t, const Args& args) {
   return w.text(replace(t, old.bytes, by, most));
 }
 
-// startswith and endswith take one text or several.
+// startswith and endswith accept one text or several.
 template <class F>
 Value any_text(Workspace& w, const Args& args, F matches) {
   const Value* v = args.find(0, "prefix");
   if (v && list_of(*v))
     return std::ranges::any_of(list_of(*v)->items, [&](const Value& item) {
-      if (!text_of(item)) w.fail("expected texts to look for, got {}", kind_of(item));
+      if (!text_of(item)) w.fail("expected texts to search for, got {}", kind_of(item));
       return matches(text_of(item)->bytes);
     });
   return matches(text_argument(w, args, 0, "prefix")->bytes);
@@ -106,12 +104,13 @@ Value format_text(Workspace& w, const MarkedText& t, const Args& args) {
     }
     const size_t end = t.bytes.find('}', brace);
     if (t.bytes[brace] == '}' || end == std::string::npos)
-      w.fail("expected braces in pairs in a format, got a single one");
+      w.fail("expected matching braces in a format, got a single one");
     const std::string name = t.bytes.substr(brace + 1, end - brace - 1);
     const bool by_place = all_digits(name) && name.size() < 4;
     const size_t place = name.empty() ? automatic++ : by_place ? std::stoul(name) : SIZE_MAX;
     const Value* v = args.find(place, name);
-    if (!v) w.fail("expected a value for each plain field of a format, got {}", in_quotes(name));
+    if (!v)
+      w.fail("expected a format field without options that has a value, got {}", in_quotes(name));
     const MarkedText field = printed(w, *v);
     w.charge_bytes(field.size());
     out.add(field);
@@ -120,7 +119,7 @@ Value format_text(Workspace& w, const MarkedText& t, const Args& args) {
   return w.text(std::move(out));
 }
 
-// The methods of each kind give nothing for a name they do not know.
+// The method functions return nothing for an unknown name.
 const std::optional<Value> no_such_method = std::nullopt;
 
 std::optional<Value> text_method(Workspace& w, Text self, std::string_view name, const Args& args) {
@@ -185,20 +184,20 @@ std::optional<Value> list_method(Workspace& w, List& l, std::string_view name, c
     return None();
   }
   if (name == "index" || name == "count") {
-    if (args.list.size() != 1) w.fail("expected one item to look for, got {}", args.list.size());
+    if (args.list.size() != 1) w.fail("expected one item to search for, got {}", args.list.size());
     int64_t found = 0;
     for (size_t i = 0; i < l.items.size(); ++i) {
       if (!equal(w, l.items[i], args.list[0])) continue;
       if (name == "index") return int64_t(i);
       ++found;
     }
-    if (name == "index") w.fail("expected the item in the list, got a list without it");
+    if (name == "index") w.fail("the item is not in the list");
     return found;
   }
   return no_such_method;
 }
 
-// One line for a message, whatever a template put into it.
+// Collapses any text from a template to one line for a message.
 std::string one_line(std::string_view text) {
   constexpr size_t longest = 500;
   std::string line(text.substr(0, longest));
@@ -208,7 +207,7 @@ std::string one_line(std::string_view text) {
 }
 
 Value raise_exception(Workspace& w, const Args& args) {
-  w.fail("expected messages the template takes, got: {}",
+  w.fail("the chat template rejects the messages: {}",
          args.list.empty() ? "" : one_line(printed(w, args.list[0]).bytes));
 }
 
@@ -273,8 +272,7 @@ Value call_method(Workspace& w, const Value& object, std::string_view name, cons
   }
   if (result) return *result;
   if (const auto* u = as<Undefined>(object))
-    w.fail("expected something to call {} on, got nothing: {} is undefined", in_quotes(name),
-           u->name);
+    w.fail("cannot call {}: {} is undefined", in_quotes(name), u->name);
   w.fail("expected a known method of {}, got {}", kind_of(object), in_quotes(name));
 }
 

@@ -1,4 +1,4 @@
-// The operators of a template, subscripts and slices.
+// Template operators, subscripts and slices.
 #include <algorithm>
 #include <cmath>
 
@@ -14,10 +14,9 @@ constexpr std::string_view op_names[] = {"+",  "-",  "*", "/",  "//", "%",  "**"
 [[noreturn]] void refuse(Workspace& w, Op op, const Value& a, const Value& b) {
   if (is_undefined(a) || is_undefined(b)) {
     const std::string_view name = std::get<Undefined>(is_undefined(a) ? a : b).name;
-    w.fail("expected a value for {}, got nothing: {} is undefined", op_names[size_t(op)], name);
+    w.fail("cannot apply {}: {} is undefined", op_names[size_t(op)], name);
   }
-  w.fail("expected operands that {} takes, got {} and {}", op_names[size_t(op)], kind_of(a),
-         kind_of(b));
+  w.fail("{} cannot be applied to {} and {}", op_names[size_t(op)], kind_of(a), kind_of(b));
 }
 
 double real(const Value& v) {
@@ -30,8 +29,7 @@ int64_t int_power(Workspace& w, int64_t base, int64_t exponent) {
   int64_t result = 1;
   for (; exponent > 0; --exponent) {
     w.charge(1);
-    if (__builtin_mul_overflow(result, base, &result))
-      w.fail("expected an integer of 64 bits from **, got a larger one");
+    if (__builtin_mul_overflow(result, base, &result)) w.fail("the result of ** exceeds 64 bits");
     if (base == 0 || base == 1) break;
   }
   return result;
@@ -42,7 +40,7 @@ Value whole(Workspace& w, Op op, int64_t a, int64_t b) {
   bool overflow = false;
   if ((op == Op::floor_div || op == Op::mod) && b == 0)
     w.fail("expected a divisor other than 0, got 0");
-  if ((op == Op::floor_div || op == Op::mod) && b == -1) {  // whose quotient may not fit
+  if ((op == Op::floor_div || op == Op::mod) && b == -1) {  // the quotient may overflow
     if (op == Op::mod) return int64_t(0);
     overflow = __builtin_sub_overflow(int64_t(0), a, &r);
   } else if (op == Op::add) {
@@ -53,12 +51,11 @@ Value whole(Workspace& w, Op op, int64_t a, int64_t b) {
     overflow = __builtin_mul_overflow(a, b, &r);
   } else if (op == Op::pow) {
     r = int_power(w, a, b);
-  } else {  // rounded down, the remainder has the sign of the divisor
+  } else {  // rounds down; the remainder has the sign of the divisor
     const bool fix = a % b != 0 && (a < 0) != (b < 0);
     r = op == Op::floor_div ? a / b - fix : a % b + (fix ? b : 0);
   }
-  if (overflow)
-    w.fail("expected an integer of 64 bits from {}, got a larger one", op_names[size_t(op)]);
+  if (overflow) w.fail("the result of {} exceeds 64 bits", op_names[size_t(op)]);
   return r;
 }
 
@@ -90,7 +87,7 @@ Value calculate(Workspace& w, Op op, const Value& a, const Value& b) {
 }
 
 Value repeat(Workspace& w, const Value& v, int64_t times) {
-  const auto n = size_t(std::clamp<int64_t>(times, 0, int64_t(1) << 31));  // beyond any budget
+  const auto n = size_t(std::clamp<int64_t>(times, 0, int64_t(1) << 31));  // larger than any limit
   if (const List* l = list_of(v)) {
     std::vector<Value> items;
     w.charge(n * l->items.size());
@@ -110,7 +107,7 @@ Value join_two(Workspace& w, MarkedText a, const MarkedText& b) {
   return w.text(std::move(a));
 }
 
-// An index from the front or, negative, from the back; -1 where there is nothing.
+// An index from the front or, if negative, from the back; -1 if out of range.
 int64_t place(int64_t index, int64_t size) {
   if (index < 0) index += size;
   return index < 0 || index >= size ? -1 : index;
@@ -177,7 +174,7 @@ Value item_of(Workspace& w, const Value& object, const Value& key) {
     return w.text(t->part(at, char_bytes(t->bytes, at)));
   }
   if (const auto* u = as<Undefined>(object))
-    w.fail("expected something with items, got nothing: {} is undefined", u->name);
+    w.fail("cannot take an item: {} is undefined", u->name);
   return Undefined{text_of(key) ? std::string_view(text_of(key)->bytes) : "an item"};
 }
 

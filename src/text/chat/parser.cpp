@@ -1,4 +1,4 @@
-// Reading the statements of a template.
+// Parses the statements of a template.
 #include <algorithm>
 
 #include "formats/json.h"
@@ -22,7 +22,7 @@ class Parser : ExpressionParser {
   using Names = std::initializer_list<std::string_view>;
   using S = Stmt::Kind;
 
-  // Up to a block whose name is among `ends`, whose begin and name are read but nothing more.
+  // Parses up to a block tag named in `ends`; consumes the tag's start and name only.
   Block statements(Names ends) {
     const Nested nested(*this);
     Block block;
@@ -52,17 +52,18 @@ class Parser : ExpressionParser {
     if (peek().kind != Token::Kind::block_end) complain("%}");
     next();
   }
-  // The rest of the tag just read, then everything up to its end tag, which is read too.
+  // Parses the rest of the current tag and everything up to and including its end tag.
   Block body(std::string_view end) {
     block_end();
     Block block = statements({end});
     next();
-    if (end == "endmacro" && peek().kind == Token::Kind::name) next();  // which may be repeated
+    if (end == "endmacro" && peek().kind == Token::Kind::name)
+      next();  // the macro's name may follow
     block_end();
     return block;
   }
   Block macro_body(std::string_view end) {
-    const int loops = std::exchange(loops_, 0);  // a break does not leave a macro
+    const int loops = std::exchange(loops_, 0);  // break cannot leave a macro
     Block block = body(end);
     loops_ = loops;
     return block;
@@ -103,12 +104,12 @@ class Parser : ExpressionParser {
       s.kind = name == "break" ? S::leave : S::next;
       block_end();
     } else {
-      refuse(line, "a statement of chat templates", in_quotes(name));
+      refuse(line, "a known statement", in_quotes(name));
     }
     block.push_back(std::move(s));
   }
 
-  // What a filter over a body takes: the evaluator puts the body's text under the empty name.
+  // The input of a filter over a body: the evaluator stores the body's text under the empty name.
   static ExprPtr body_name(int line) {
     return std::make_unique<Expr>(Expr{.kind = Expr::Kind::name, .line = line});
   }

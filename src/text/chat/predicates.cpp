@@ -1,4 +1,4 @@
-// What may stand after `is`.
+// Template tests: x is name(arguments).
 #include <algorithm>
 
 #include "formats/json.h"

@@ -1,4 +1,4 @@
-// Values as text: str() of Python for what a template prints, and JSON as json.dumps writes it.
+// Converts values to text: Python's str() for printed values, and JSON like json.dumps.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -9,7 +9,8 @@
 namespace hearth::jinja {
 namespace {
 
-// repr() of a float: the fewest digits that read back the same, an exponent beyond 1e16 and 1e-4.
+// repr() of a float: the shortest digits that read back equal, with an exponent beyond 1e16 and
+// 1e-4.
 std::string float_text(double d, bool json) {
   if (std::isnan(d)) return json ? "NaN" : "nan";
   if (std::isinf(d)) return std::string(d < 0 ? "-" : "") + (json ? "Infinity" : "inf");
@@ -30,7 +31,7 @@ void add_scalar(MarkedText& out, const Value& v, bool json) {
   if (const auto* d = as<double>(v)) out.add(float_text(*d, json));
 }
 
-// How repr() writes a byte, or nothing where it stands for itself.
+// The escape that repr() writes for a byte; empty if it is written unchanged.
 std::string repr_escape(char c, char quote) {
   if (c == quote || c == '\\') return {'\\', c};
   if (c == '\n') return "\\n";
@@ -45,7 +46,7 @@ void add_repr(MarkedText& out, const MarkedText& t) {
   const bool single = t.bytes.find('\'') != std::string::npos;
   const std::string_view quote = single && t.bytes.find('"') == std::string::npos ? "\"" : "'";
   out.add(quote);
-  size_t plain = 0;  // where the stretch that stands for itself begins
+  size_t plain = 0;  // start of the text to copy unchanged
   for (size_t i = 0; i < t.size(); ++i) {
     const std::string escape = repr_escape(t.bytes[i], quote[0]);
     if (escape.empty()) continue;
@@ -57,7 +58,7 @@ void add_repr(MarkedText& out, const MarkedText& t) {
   out.add(quote);
 }
 
-// How JSON writes the character at i, or nothing where it stands for itself.
+// The JSON escape of the character at i; empty if it is written unchanged.
 std::string json_escape(const MarkedText& t, size_t i, bool ascii) {
   constexpr std::string_view letters = "\"\\\n\r\t\b\f", escapes = "\"\\nrtbf";
   const auto c = uint8_t(t.bytes[i]);
@@ -73,7 +74,7 @@ std::string json_escape(const MarkedText& t, size_t i, bool ascii) {
 void add_json_text(Workspace& w, MarkedText& out, const MarkedText& t, bool ascii) {
   w.charge_bytes(2 * t.size());
   out.add("\"");
-  size_t plain = 0;  // where the stretch that stands for itself begins
+  size_t plain = 0;  // start of the text to copy unchanged
   for (size_t i = 0; i < t.size();) {
     const size_t n = char_bytes(t.bytes, i);
     if (const std::string escape = json_escape(t, i, ascii); !escape.empty()) {
@@ -148,7 +149,7 @@ class JsonWriter {
         write(entry.second);
       });
     } else if (is_undefined(v) || as<Callable*>(v) || map_of(v)) {
-      w_.fail("expected a value that JSON can hold, got {}", kind_of(v));
+      w_.fail("expected a value that JSON can represent, got {}", kind_of(v));
     } else {
       add_scalar(out, v, true);
     }

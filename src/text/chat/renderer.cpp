@@ -1,4 +1,4 @@
-// The expressions; statements are in statements.cpp.
+// Evaluates expressions; statements.cpp runs statements.
 #include "text/chat/renderer.h"
 
 #include "formats/json.h"
@@ -128,7 +128,7 @@ Value Renderer::eval_attribute(const Expr& e) {
     return found ? *found : Value(Undefined{e.name});
   }
   if (const auto* u = as<Undefined>(object))
-    w_.fail("expected something with {}, got nothing: {} is undefined", in_quotes(e.name), u->name);
+    w_.fail("cannot read {}: {} is undefined", in_quotes(e.name), u->name);
   return Undefined{e.name};
 }
 

@@ -1,4 +1,4 @@
-// Running a parsed template: expressions to values, statements to marked text.
+// Runs a parsed template: evaluates expressions to values and statements to marked text.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace hearth::jinja {
 
-// Variables of one block, then those of the block around it. Macros keep theirs alive.
+// The variables of a block, with a link to the enclosing block. Macros keep their scope alive.
 struct Scope {
   std::shared_ptr<Scope> outer = {};
   std::vector<std::pair<std::string_view, Value>> names = {};
@@ -44,9 +44,9 @@ class Renderer {
   void assign(const std::vector<std::string>& targets, const Value&);
   void assign_attribute(const Stmt&, const Value&);
   void print(const MarkedText&);
-  MarkedText captured(const Block&, Flow&);  // what a body prints
+  MarkedText captured(const Block&, Flow&);  // the output of a body
 
-  // Makes a scope inside `outer` the current one for as long as it lives.
+  // Makes a new scope inside `outer` current during its lifetime.
   class Inside {
    public:
     Inside(Renderer& r, ScopePtr outer)

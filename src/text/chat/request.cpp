@@ -10,7 +10,7 @@ using nlohmann::ordered_json;
 
 constexpr char from_outside = mark::content | mark::foreign;
 
-// JSON as values; every text in it carries `mark`.
+// Converts JSON to values; all text in it gets `mark`.
 Value to_value(Workspace& w, const ordered_json& j, char mark) {
   const Deeper deeper(w);
   w.charge(1);
@@ -42,8 +42,8 @@ Value to_value(Workspace& w, const ordered_json& j, char mark) {
   }
 }
 
-// A role that everybody uses is a choice and not text of the sender's: templates make special
-// tokens of it ('<|' + role + '|>').
+// A well-known role is a choice, not text of the sender, because templates build special tokens
+// from it ('<|' + role + '|>').
 Value role_value(Workspace& w, const std::string& role) {
   constexpr std::array known = {"system",    "user",     "assistant", "tool",
                                 "developer", "function", "ipython",   "model"};

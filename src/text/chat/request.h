@@ -1,5 +1,4 @@
-// What a template finds of a request: its messages and variables as values, marked by who wrote
-// them.
+// The messages and variables of a request as template values, marked by their author.
 #pragma once
 
 #include "text/chat/chat_template.h"

@@ -6,7 +6,7 @@
 namespace hearth::jinja {
 namespace {
 
-// `loop` of a for statement. One mapping serves all rounds: entries are rewritten in place.
+// The `loop` variable of a for statement. One mapping is updated in place for every iteration.
 class LoopValues {
  public:
   LoopValues(Workspace& w, const std::vector<Value>& items) : items_(items), map_(w.map()) {
@@ -109,7 +109,7 @@ Renderer::Flow Renderer::exec_body(const Stmt& s) {
     return flow;
   }
   if (s.kind == Stmt::Kind::with) {
-    std::vector<Value> values;  // of the scope around
+    std::vector<Value> values;  // evaluated in the outer scope
     for (const Parameter& p : s.parameters) values.push_back(eval(*p.otherwise));
     const Inside inside(*this, scope_);
     for (size_t i = 0; i < values.size(); ++i) scope_->set(w_, s.parameters[i].name, values[i]);

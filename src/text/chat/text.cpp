@@ -34,13 +34,13 @@ void add_code(MarkedText& out, uint32_t c, char mark) {
   out.marks.resize(out.bytes.size(), mark);
 }
 
-// The C library's tables beyond ASCII: one code point for one.
+// Case mapping beyond ASCII from the C library: one code point to one.
 class CaseTable {
  public:
   uint32_t convert(uint32_t c, bool upper) {
     if (c < 0x80) return upper ? (c - 'a' < 26 ? c - 32 : c) : (c - 'A' < 26 ? c + 32 : c);
     if (!locale_ && !(locale_ = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr)))
-      fail("chat template", "expected the locale C.UTF-8 for upper and lower case, got none");
+      fail("chat template", "upper and lower case need the locale C.UTF-8, which is not installed");
     return upper ? towupper_l(wint_t(c), locale_) : towlower_l(wint_t(c), locale_);
   }
   bool is_letter(uint32_t c) { return convert(c, true) != c || convert(c, false) != c; }
@@ -156,7 +156,7 @@ MarkedText replace(const MarkedText& t, std::string_view old, const MarkedText& 
 MarkedText change_case(const MarkedText& t, Case wanted) {
   CaseTable table;
   MarkedText out;
-  bool start = true;  // of the text or, for a title, of a word
+  bool start = true;  // at the start of the text or, for title(), of a word
   for (size_t i = 0; i < t.size();) {
     const CharAt c = char_at(t.bytes, i);
     const bool upper = wanted == Case::upper || (wanted != Case::lower && start);

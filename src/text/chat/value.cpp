@@ -7,7 +7,7 @@
 namespace hearth::jinja {
 namespace {
 
-// Numbers and bools compare with each other; null for anything else.
+// The numeric value of a number or bool, which compare with each other; null for other values.
 const double* number_in(const Value& v, double& room) {
   if (const auto* b = as<bool>(v)) return &(room = *b);
   if (const auto* i = as<int64_t>(v)) return &(room = double(*i));
@@ -84,7 +84,7 @@ bool equal(Workspace& w, const Value& a, const Value& b) {
   if (Map* p = map_of(a), *q = map_of(b); p)
     return p == q || (!p->is_namespace && !q->is_namespace && equal_maps(w, *p, *q));
   if (const auto* f = as<Callable*>(a)) return *f == *as<Callable*>(b);
-  return true;  // undefined or none, both
+  return true;  // both undefined or both none
 }
 
 bool less(Workspace& w, const Value& a, const Value& b) {
@@ -110,7 +110,7 @@ bool less(Workspace& w, const Value& a, const Value& b) {
 bool contains(Workspace& w, const Value& container, const Value& item) {
   if (const Text t = text_of(container)) {
     const Text part = text_of(item);
-    if (!part) w.fail("expected text to look for in text, got {}", kind_of(item));
+    if (!part) w.fail("expected text to search for in text, got {}", kind_of(item));
     w.charge_bytes(t->size());
     return t->bytes.find(part->bytes) != std::string::npos;
   }
@@ -144,7 +144,7 @@ std::vector<Value> elements(Workspace& w, const Value& v) {
     return out;
   }
   if (is_undefined(v)) return out;
-  w.fail("expected a list, a mapping or text to go through, got {}", kind_of(v));
+  w.fail("expected a list, a mapping or text to iterate over, got {}", kind_of(v));
 }
 
 int64_t length(Workspace& w, const Value& v) {
@@ -155,7 +155,7 @@ int64_t length(Workspace& w, const Value& v) {
     return int64_t(char_count(t->bytes));
   }
   if (is_undefined(v)) return 0;
-  w.fail("expected a list, a mapping or text to measure, got {}", kind_of(v));
+  w.fail("expected a list, a mapping or text for length, got {}", kind_of(v));
 }
 
 }  // namespace hearth::jinja

@@ -1,5 +1,5 @@
-// The values of a template and the workspace of one rendering: what it allocates (all freed
-// together, so that values may be plain pointers and cycles are no trouble) and what it may spend.
+// Template values and the workspace of one rendering: its allocations (all freed together, so
+// values may be plain pointers and cycles are harmless) and its limits.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Map;
 struct Callable;
 
 struct Undefined {
-  std::string_view name;  // what was asked for, for errors
+  std::string_view name;  // the missing name, for errors
 };
 struct None {};
 using Text = const MarkedText*;
@@ -33,7 +33,7 @@ struct List {
   bool tuple = false;
 };
 
-// A mapping in the order of its making, or a namespace.
+// A mapping in insertion order, or a namespace.
 struct Map {
   std::vector<std::pair<Text, Value>> entries;
   bool is_namespace = false;
@@ -44,7 +44,7 @@ struct Map {
 struct Args {
   std::vector<Value> list;
   std::vector<std::pair<std::string_view, Value>> named;
-  // By place, else by name; null where it was not given.
+  // By position, else by name; null if not given.
   const Value* find(size_t place, std::string_view name) const;
 };
 
@@ -56,9 +56,9 @@ struct Callable {
 struct Limits {
   size_t template_bytes = 1 << 20;
   size_t output_bytes = 8 << 20;
-  size_t steps = 500'000;  // a node evaluated, an element visited, 32 bytes of text read or made
-  int nesting = 150;       // of the template's own brackets and blocks
-  int depth = 500;         // of evaluation: nesting and calls
+  size_t steps = 500'000;  // evaluated nodes, visited elements, 32-byte units of text
+  int nesting = 150;       // of brackets and blocks in the template
+  int depth = 500;         // of evaluation, including calls
 };
 
 template <class T>
@@ -78,7 +78,7 @@ class Workspace {
   Workspace(const Workspace&) = delete;
 
   const Limits limits;
-  int line = 0;                          // of the template, now being evaluated
+  int line = 0;                          // template line being evaluated
   int depth = 0;                         // of evaluation
   std::time_t now = std::time(nullptr);  // for strftime_now
 
@@ -118,7 +118,7 @@ class Workspace {
   std::deque<Callable> callables_;
 };
 
-// Counts one more level for as long as it lives.
+// Adds one level of depth during its lifetime.
 class Deeper {
  public:
   explicit Deeper(Workspace& w) : w_(w) {
@@ -134,25 +134,25 @@ class Deeper {
   Workspace& w_;
 };
 
-// As Python has them (value.cpp).
+// With Python's semantics (value.cpp).
 std::string_view kind_of(const Value&);  // "text", "a list", ...
 bool truth(const Value&);
 bool equal(Workspace&, const Value&, const Value&);
 bool less(Workspace&, const Value&, const Value&);
 bool contains(Workspace&, const Value& container, const Value& item);
-std::vector<Value> elements(Workspace&, const Value&);  // what a loop over the value gives
+std::vector<Value> elements(Workspace&, const Value&);  // the elements that a loop visits
 int64_t length(Workspace&, const Value&);
 
-// As text (print.cpp).
-MarkedText printed(Workspace&, const Value&);  // str() of Python; an undefined value is empty
+// Conversion to text (print.cpp).
+MarkedText printed(Workspace&, const Value&);  // Python's str(); an undefined value is empty
 struct JsonStyle {
-  int indent = -1;  // one line
+  int indent = -1;  // -1: one line
   bool ascii = false, sort_keys = false;
   std::string item_separator, key_separator = ": ";
 };
 MarkedText to_json(Workspace&, const Value&, const JsonStyle&);
 
-// Operators, filters, tests, methods and functions by name, each in its own file.
+// Operators, filters, tests, methods and functions by name; each group has its own file.
 enum class Op {
   add,
   sub,

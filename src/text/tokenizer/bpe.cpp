@@ -9,10 +9,10 @@
 namespace hearth {
 namespace {
 
-constexpr size_t short_word = 48;  // up to here a plain scan beats the heap
+constexpr size_t short_word = 48;  // up to this length a plain scan is faster than the heap
 
 size_t merge_short(std::span<int32_t> symbols, const PairTable& pairs) {
-  const PairTable::Entry* joins[short_word];  // joins[i]: of symbols i and i + 1
+  const PairTable::Entry* joins[short_word];  // joins[i]: merge of symbols i and i + 1
   size_t n = symbols.size();
   for (size_t i = 0; i + 1 < n; ++i) joins[i] = &pairs.find(symbols[i], symbols[i + 1]);
   while (n > 1) {
@@ -31,20 +31,21 @@ size_t merge_short(std::span<int32_t> symbols, const PairTable& pairs) {
   return n;
 }
 
-// A linked list of symbols and a heap of the pairs that may join, by rank and then position. An
-// entry of the heap is stale when the pair at its position has another rank by now.
+// A linked list of symbols and a heap of possible merges, ordered by rank and position. A heap
+// entry is stale if the pair at its position now has another rank.
 class LongWord {
  public:
   LongWord(std::span<int32_t> symbols, const PairTable& pairs) : symbols_(symbols), pairs_(pairs) {
     const size_t n = symbols.size();
-    if (n >= UINT32_MAX) fail("tokenizer", "expected words below 4 GiB, got one of {} bytes", n);
+    if (n >= UINT32_MAX)
+      fail("tokenizer", "expected words of less than 4 GiB, got one of {} bytes", n);
     next_.resize(n);
     previous_.resize(n);
     rank_.resize(n, PairTable::never);
     heap_.reserve(n);
     for (size_t i = 0; i < n; ++i) {
       next_[i] = uint32_t(i + 1);
-      previous_[i] = uint32_t(i) - 1;  // wraps at 0 and is not read there
+      previous_[i] = uint32_t(i) - 1;  // wraps at 0, where it is never read
       if (i + 1 == n) break;
       rank_[i] = pairs.find(symbols[i], symbols[i + 1]).rank;
       if (rank_[i] != PairTable::never) heap_.push_back(uint64_t(rank_[i]) << 32 | i);

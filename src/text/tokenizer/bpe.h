@@ -1,5 +1,5 @@
-// The merging half of byte-level BPE: which pairs of tokens join, in which order, and applying that
-// to one word. A word costs O(n log n) at worst, so a megabyte of one letter is no trouble.
+// The merge step of byte-level BPE: which token pairs merge, in which order, and merging one word.
+// A word takes O(n log n) at worst, so a megabyte of one letter is fine.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace hearth {
 
-// (left, right) -> the token they make and when (lower rank first). Open addressing in one array.
+// (left, right) -> merged token and rank (lower first). Open addressing in one array.
 class PairTable {
  public:
   static constexpr uint32_t never = UINT32_MAX;
@@ -21,7 +21,7 @@ class PairTable {
   explicit PairTable(size_t pairs = 0);
   void set(const Entry&);  // a later entry for the same pair replaces the earlier one
 
-  // The entry of the pair; its rank is `never` where there is none.
+  // The entry of the pair; its rank is `never` if there is none.
   const Entry& find(int32_t left, int32_t right) const {
     for (size_t i = slot(left, right);; i = (i + 1) & mask_) {
       const Entry& e = entries_[i];
@@ -39,8 +39,8 @@ class PairTable {
   int shift_ = 0;
 };
 
-// Merges the symbols of one word in place, lowest rank first and leftmost among equals, and returns
-// how many remain at its front.
+// Merges the symbols of one word in place, lowest rank first and leftmost among equals. Returns the
+// number of symbols left at the front.
 size_t merge_word(std::span<int32_t> symbols, const PairTable&);
 
 }  // namespace hearth

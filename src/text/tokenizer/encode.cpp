@@ -8,7 +8,7 @@
 namespace hearth {
 namespace {
 
-// Merges one word that is no single token, by way of the cache where it is short.
+// Merges one word that is not a single token; short words use the cache.
 void encode_word(const Vocabulary& v, std::string_view word, const WordKey* key,
                  std::vector<int32_t>& out) {
   if (key) {
@@ -45,8 +45,8 @@ inline void add_word(const Vocabulary& v, std::string_view word, const char* lim
 }
 
 struct LastWord {
-  size_t begin = 0;  // in the text
-  size_t ids = 0;    // where its ids begin
+  size_t begin = 0;  // offset in the text
+  size_t ids = 0;    // index of its first id
 };
 
 LastWord encode_words(const Vocabulary& v, std::string_view text, std::vector<int32_t>& out) {
@@ -66,9 +66,8 @@ bool all_blank(std::string_view bytes) {
   return bytes.find_first_not_of(" \n\t") == std::string_view::npos;
 }
 
-// From the first byte that is not UTF-8 on there are no words to find. As tiktoken does, the last
-// word before it (and blank tokens before that, where it begins with one) and all the rest are
-// merged as one word.
+// From the first invalid UTF-8 byte on the text has no words. Like tiktoken, merges the last word
+// before it (and blank tokens before that, if it starts with one) and all the rest as one word.
 void encode_bytes(const Vocabulary& v, std::string_view text, size_t valid,
                   std::vector<int32_t>& out) {
   const size_t start = out.size();
@@ -84,8 +83,8 @@ constexpr int32_t first_byte_piece = 3;  // llama2.c: <unk>, <s>, </s>, then the
 
 bool continues(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
 
-// As encode() of llama2.c: bos, a dummy space, then each character that is a piece, or its bytes;
-// and merging over the whole text.
+// Follows encode() of llama2.c: bos, a dummy space, then each character that is a piece, or its
+// bytes; merges over the whole text.
 void encode_llama2c(const Vocabulary& v, std::string_view text, std::vector<int32_t>& out) {
   out.push_back(v.bos);
   if (text.empty()) return;
@@ -104,7 +103,7 @@ void encode_llama2c(const Vocabulary& v, std::string_view text, std::vector<int3
   out.resize(start + merge_word(std::span(out).subspan(start), v.pairs));
 }
 
-// The normaliser's work, without a copy where it changes nothing.
+// Normalises the text; makes no copy if nothing changes.
 std::string_view normalise(const Vocabulary& v, std::string_view text, std::string& storage) {
   std::string copy;
   if (v.text.nfc) text = nfc(text, v.text.pieces ? copy : storage);
@@ -118,7 +117,7 @@ std::string_view normalise(const Vocabulary& v, std::string_view text, std::stri
   return storage;
 }
 
-// A normalised text between added tokens; `first` where it is the beginning of the whole.
+// Encodes normalised text between added tokens; `first`: it starts the whole text.
 void encode_between(const Vocabulary& v, std::string_view text, bool first,
                     std::vector<int32_t>& out) {
   if (text.empty()) return;
@@ -138,7 +137,7 @@ void encode_between(const Vocabulary& v, std::string_view text, bool first,
 
 bool is_word(const Utf8Char& c) { return in_ranges(word_ranges, c.code); }
 
-// The character that ends at `at`; a byte that ends none is one by itself.
+// The character that ends at `at`; a byte that ends no character counts as one.
 Utf8Char char_before(std::string_view text, size_t at) {
   const char* end = text.data() + at;
   for (int n = 2; n <= 4 && size_t(n) <= at; ++n)
@@ -152,7 +151,7 @@ Utf8Char char_after(std::string_view text, size_t at) {
 
 bool is_blank(const Utf8Char& c) { return char_class(c.code) == CharClass::space; }
 
-// Cuts added tokens out of a text. Calls between(text, begin) for what lies between them.
+// Splits a text at added tokens. Calls between(text, begin) for the parts between them.
 template <class F>
 void cut_added(const AddedTokens& added, std::string_view text, std::vector<int32_t>& out,
                F between) {
@@ -226,7 +225,7 @@ void spell(const Vocabulary& v, std::string_view word, std::vector<int32_t>& out
                            [&](char c) { return v.byte_ids[uint8_t(c)]; });
     return;
   }
-  bool unknown = false;  // the symbol before
+  bool unknown = false;  // the previous symbol was unknown
   const auto add_unknown = [&] {
     if (!(unknown && rules.fuse_unk)) out.push_back(rules.unk);
     unknown = true;
@@ -261,7 +260,8 @@ void encode_plain(const Vocabulary& v, std::string_view text, std::vector<int32_
 }
 
 void encode_with_added(const Vocabulary& v, std::string_view text, std::vector<int32_t>& out) {
-  if (v.rule == MergeRule::llama2c) return encode_llama2c(v, text, out);  // has none in text
+  if (v.rule == MergeRule::llama2c)
+    return encode_llama2c(v, text, out);  // llama2.c has no added tokens in text
   cut_added(v.raw, text, out, [&](std::string_view part, size_t at) {
     std::string storage;
     const std::string_view whole = normalise(v, part, storage);

@@ -1,5 +1,5 @@
-// The way from text to ids, in its stages: added tokens are cut out, what lies between them is
-// normalised, cut into words, and each word is spelled and merged.
+// The stages from text to ids: split at added tokens, normalise the parts between them, split them
+// into words, then spell and merge each word.
 #pragma once
 
 #include <string>
@@ -11,23 +11,23 @@
 
 namespace hearth {
 
-constexpr std::string_view space_mark = "\u2581";  // how pieces write a space
+constexpr std::string_view space_mark = "\u2581";  // a space in SentencePiece pieces
 
 void replace_all(std::string& text, std::string_view from, std::string_view to);
 
-// What the normaliser makes of a text.
+// The text after normalisation.
 std::string normalised(const Vocabulary&, std::string_view text);
 
-// The symbols of a word before any merge, appended to `out`.
+// Appends the symbols of a word before merging to `out`.
 void spell(const Vocabulary&, std::string_view word, std::vector<int32_t>& out);
 
-// Added tokens of a text, leftmost first, the longest among those, that `admits` (absent: all)
-// takes.
+// The added tokens in a text, leftmost first and longest among those, restricted to the ones that
+// `admits` accepts (empty: all).
 std::vector<FoundToken> find_added(const AddedTokens&, std::string_view text, const Admits& = {});
 
-// Appends the ids of a text, in which added tokens are text like any other.
+// Appends the ids of a text; added tokens in it are treated as plain text.
 void encode_plain(const Vocabulary&, std::string_view text, std::vector<int32_t>& out);
-// The same, but added tokens become their ids, as Hugging Face finds them.
+// The same, but added tokens become their ids, matched like Hugging Face.
 void encode_with_added(const Vocabulary&, std::string_view text, std::vector<int32_t>& out);
 
 }  // namespace hearth

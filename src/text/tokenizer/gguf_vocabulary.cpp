@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 enum TokenKind : int32_t { normal = 1, unknown, control, user_defined, unused, byte };
 
-// llama.cpp's names of the patterns; the first of a pattern is the one written.
+// llama.cpp's names of the patterns; for each pattern the first name is the one written.
 struct PreTokenizer {
   std::string_view name, pattern;
 };
@@ -26,7 +26,8 @@ constexpr PreTokenizer pre_tokenizers[] = {
 std::string_view pre_name(Pattern pattern) {
   const auto it = std::ranges::find(pre_tokenizers, pattern_name(pattern), &PreTokenizer::pattern);
   if (it == std::end(pre_tokenizers))
-    fail("gguf", "expected a pattern llama.cpp has a name for, got {}", pattern_name(pattern));
+    fail("gguf", "llama.cpp has no name for the pattern {}, so GGUF cannot store it",
+         pattern_name(pattern));
   return it->name;
 }
 
@@ -57,7 +58,7 @@ struct TokenLists {
 
   void fill(int64_t vocab) {
     if (int64_t(tokens.size()) > vocab)
-      fail("gguf", "expected a tokenizer of at most the model's {} tokens, got {}", vocab,
+      fail("gguf", "expected a tokenizer with at most the model's {} tokens, got {}", vocab,
            tokens.size());
     while (int64_t(tokens.size()) < vocab) add_unused();
   }
@@ -104,7 +105,7 @@ void put_bpe(GgufKeys& keys, const Vocabulary& v, int64_t vocab) {
   if ((!v.text.before.empty() && !adds_bos) || !v.text.after.empty() ||
       v.text.leading != LeadingSpace::none || v.text.unk >= 0)
     fail("gguf",
-         "expected a tokenizer that adds nothing but bos, got one that GGUF has no keys for");
+         "expected a tokenizer whose template adds only bos, got one that GGUF cannot represent");
   keys.set("tokenizer.ggml.add_bos_token", adds_bos);
 }
 
@@ -139,7 +140,7 @@ struct GgufTokens {
   explicit GgufTokens(const GgufTable& f)
       : tokens(f.texts("tokenizer.ggml.tokens")), kinds(f.wholes("tokenizer.ggml.token_type")) {
     if (tokens.empty() || tokens.size() != kinds.size())
-      fail(f.where, "expected a kind for each of some tokens, got {} for {}", kinds.size(),
+      fail(f.where, "expected a type for each token, got {} types for {} tokens", kinds.size(),
            tokens.size());
   }
 };
@@ -157,7 +158,7 @@ VocabularyParts read_bpe(const GgufTable& f) {
   VocabularyParts parts{.where = f.where};
   const std::string_view pre = f.text("tokenizer.ggml.pre");
   parts.text.pattern = pattern_of_pre(pre, f.where);
-  // llama.cpp ties this to the pattern, and so must we to give its ids.
+  // llama.cpp derives this from the pattern, so this code must do the same to get equal ids.
   if (parts.text.pattern != Pattern::gpt2 && pre != "qwen2") parts.rule = MergeRule::listed_whole;
   parts.bos = end_token(f, "tokenizer.ggml.bos_token_id", list.tokens.size());
   parts.eos = end_token(f, "tokenizer.ggml.eos_token_id", list.tokens.size());
@@ -176,7 +177,7 @@ VocabularyParts read_bpe(const GgufTable& f) {
     }
     Token token{.bytes = {}, .id = id};
     if (!bytes_of_letters(text, token.bytes))
-      fail(f.where, "expected tokens in byte-level letters, got {} (id {})", in_quotes(text), id);
+      fail(f.where, "expected tokens in byte-level encoding, got {} (id {})", in_quotes(text), id);
     parts.tokens.push_back(std::move(token));
   }
   for (const std::string_view merge : f.texts("tokenizer.ggml.merges")) {
@@ -191,14 +192,15 @@ VocabularyParts read_bpe(const GgufTable& f) {
   return parts;
 }
 
-// The vocabulary as a llama2.c file: int32 longest piece; a score, a length and the bytes of each.
+// The vocabulary as a llama2.c file: int32 longest piece, then score, length and bytes of each
+// piece.
 std::string llama2c_file(const GgufTable& f) {
   const GgufTokens list(f);
   const std::vector<float> scores = f.numbers("tokenizer.ggml.scores");
   const int32_t ends[] = {end_token(f, "tokenizer.ggml.bos_token_id", list.tokens.size()),
                           end_token(f, "tokenizer.ggml.eos_token_id", list.tokens.size())};
   if ((ends[0] >= 0 && ends[0] != 1) || (ends[1] >= 0 && ends[1] != 2))
-    fail(f.where, "expected bos 1 and eos 2 of a llama vocabulary, got {} and {}", ends[0],
+    fail(f.where, "expected bos 1 and eos 2 in a llama vocabulary, got {} and {}", ends[0],
          ends[1]);
   if (scores.size() != list.tokens.size())
     fail(f.where, "expected a score for each of {} tokens, got {}", list.tokens.size(),
@@ -209,7 +211,7 @@ std::string llama2c_file(const GgufTable& f) {
   put(longest);
   for (size_t i = 0; i < list.tokens.size(); ++i) {
     std::string piece = replaced(std::string(list.tokens[i]), spm_space, " ");
-    if (i == 1 || i == 2) piece = "\n" + piece + "\n";  // never met inside a text
+    if (i == 1 || i == 2) piece = "\n" + piece + "\n";  // cannot occur inside a text
     put(scores[i]);
     put(int32_t(piece.size()));
     out += piece;

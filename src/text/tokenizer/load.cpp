@@ -1,4 +1,4 @@
-// Which tokenizer file a path means.
+// Chooses the tokenizer file for a path.
 #include "text/tokenizer/load.h"
 
 #include <algorithm>
@@ -16,7 +16,8 @@ VocabularyParts read_any_file(const fs::path& path, std::string_view pattern) {
   const std::string name = path.filename().string(), extension = path.extension().string();
   if (extension == ".tiktoken" || name == "tokenizer.model") return read_tiktoken(path, pattern);
   if (!pattern.empty())
-    fail_usage(path.string(), "expected a pattern for .tiktoken files alone, got {}", pattern);
+    fail_usage(path.string(), "--pattern {} applies only to .tiktoken files; leave it out",
+               pattern);
   if (name == "vocab.json") return read_vocab_and_merges(path, path.parent_path() / "merges.txt");
   if (name == "merges.txt") {
     const fs::path vocab = path.parent_path() / "vocab.json";
@@ -32,14 +33,14 @@ VocabularyParts read_any_file(const fs::path& path, std::string_view pattern) {
        name);
 }
 
-// The only file of the folder that `wanted` accepts; empty where there is none.
+// The only file in the folder that `wanted` accepts; empty if there is none.
 template <class F>
 fs::path only_file(const fs::path& dir, F wanted) {
   fs::path found;
   for (const auto& entry : fs::directory_iterator(dir)) {
     if (!wanted(entry.path())) continue;
     if (!found.empty())
-      fail(dir.string(), "expected one tokenizer, got {} and {}: name one of them",
+      fail(dir.string(), "expected one tokenizer, got {} and {}: pass the path of one of them",
            found.filename().string(), entry.path().filename().string());
     found = entry.path();
   }
@@ -59,15 +60,14 @@ VocabularyParts read_folder(const fs::path& dir, std::string_view pattern) {
   };
   if (const fs::path p = only_file(dir, llama2c); !p.empty()) return read_any_file(p, pattern);
   fail(dir.string(),
-       "expected tokenizer.json, vocab.json, *.tiktoken, tokenizer.model, vocab.bpe or tok*.bin "
-       "in the folder, got none of them");
+       "this folder has no tokenizer: expected tokenizer.json, vocab.json, *.tiktoken, "
+       "tokenizer.model, vocab.bpe or tok*.bin");
 }
 
 }  // namespace
 
 VocabularyParts read_tokenizer(const fs::path& path, std::string_view pattern) {
-  if (!fs::exists(path))
-    fail(path.string(), "expected a tokenizer file or folder, got nothing there");
+  if (!fs::exists(path)) fail(path.string(), "no such tokenizer file or folder");
   return fs::is_directory(path) ? read_folder(path, pattern) : read_any_file(path, pattern);
 }
 

@@ -1,5 +1,5 @@
 // The components of tokenizer.json around the model: normalizer, pre_tokenizer, decoder and
-// post_processor. They come in two families: byte-level BPE, and SentencePiece's pieces.
+// post_processor. Two families are supported: byte-level BPE and SentencePiece.
 #include "text/tokenizer/encode.h"
 #include "text/tokenizer/load_json.h"
 
@@ -45,7 +45,7 @@ class ComponentReader {
     fail(parts_.where, "expected {} at {}, got {}", expected, path, got);
   }
 
-  // A component, or those of a Sequence in their order; nothing for null.
+  // The component, or the flattened components of a Sequence; empty for null.
   std::vector<Component> flat(const char* name, const char* members) const {
     std::vector<Component> list;
     flatten(list, part(name), name, members, 0);
@@ -61,7 +61,7 @@ class ComponentReader {
       return;
     }
     const json& inner = json_member(parts_.where, value, members, &json::is_array, "a list");
-    if (depth == 8) unsupported(path, "Sequences up to eight deep", "one more");
+    if (depth == 8) unsupported(path, "Sequences nested at most eight deep", "deeper nesting");
     for (size_t i = 0; i < inner.size(); ++i)
       flatten(list, inner[i], fmt::format("{}.{}[{}]", path, members, i), members, depth + 1);
   }
@@ -116,10 +116,11 @@ class ComponentReader {
 
   void byte_level(const Component& c, bool split) {
     const bool regex = json_flag(*c.value, "use_regex", true);
-    if (regex && split) unsupported(c.path, "ByteLevel after Split without use_regex", "it set");
+    if (regex && split) unsupported(c.path, "ByteLevel without use_regex after Split", "use_regex");
     if (regex) rules().pattern = Pattern::gpt2;
     if (!json_flag(*c.value, "add_prefix_space", true)) return;
-    if (split) unsupported(c.path, "ByteLevel after Split without add_prefix_space", "it set");
+    if (split)
+      unsupported(c.path, "ByteLevel without add_prefix_space after Split", "add_prefix_space");
     rules().leading = LeadingSpace::missing;
   }
 
@@ -127,11 +128,11 @@ class ComponentReader {
     const json pattern = c.value->value("pattern", json());
     const std::optional<Pattern> known = pattern_of_regex(json_string(pattern, "Regex"));
     if (!known) unsupported(c.path, "Split with the pattern of " + pattern_names(), pattern.dump());
-    // Our patterns match all of any text, so what lies between matches may as well be removed.
+    // Our patterns match all of any text, so removing the text between matches changes nothing.
     const std::string behavior = json_string(*c.value, "behavior");
     const bool invert = json_flag(*c.value, "invert", false);
     if (behavior != (invert ? "Removed" : "Isolated"))
-      unsupported(c.path, "Split as Isolated, or Removed and inverted", shown(c));
+      unsupported(c.path, "Split with behavior Isolated, or Removed with invert", shown(c));
     return *known;
   }
 
@@ -186,7 +187,7 @@ class ComponentReader {
   }
 
   void post_processor(const Component& c) {
-    if (c.type == "ByteLevel") return;  // changes offsets alone
+    if (c.type == "ByteLevel") return;  // changes only offsets
     if (c.type != "TemplateProcessing")
       unsupported(c.path, "ByteLevel or TemplateProcessing", c.type);
     const json& single = json_member(parts_.where, *c.value, "single", &json::is_array, "a list");
@@ -202,7 +203,7 @@ class ComponentReader {
       const json token = c.value->value("special_tokens", json()).value(name, json());
       const json ids = token.is_object() ? token.value("ids", json()) : json();
       if (!ids.is_array())
-        unsupported(c.path + ".single", "items that are Sequence or known SpecialTokens",
+        unsupported(c.path + ".single", "only Sequence and known SpecialToken items",
                     item.dump().substr(0, 200));
       for (const json& id : ids) (text ? after : before).push_back(json_id(parts_.where, id, name));
     }
@@ -213,7 +214,7 @@ class ComponentReader {
 
   VocabularyParts& parts_;
   const json& file_;
-  bool replaces_ = false;  // spaces by U+2581
+  bool replaces_ = false;  // a normaliser replaces spaces by U+2581
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Hugging Face files: tokenizer.json with its tokenizer_config.json, and vocab.json + merges.txt.
-// A part of tokenizer.json that would change ids and that we do not have is an error by its path.
+// Hugging Face files: tokenizer.json with tokenizer_config.json, and vocab.json with merges.txt. An
+// unsupported part of tokenizer.json that would change ids is an error that names its path.
 #include "text/tokenizer/load_json.h"
 
 #include <map>
@@ -59,20 +59,21 @@ std::vector<AddedToken> read_added(const std::string& where, const json& file) {
   return added;
 }
 
-// A token of the vocabulary as encoding sees it.
+// The bytes of a vocabulary token as encoding uses them.
 std::string token_bytes(const VocabularyParts& parts, const std::string& text, int32_t id) {
   std::string bytes = text;
   if (parts.text.pieces) {
     if (text.find(' ') != std::string::npos)
-      fail(parts.where, "expected tokens with \u2581 for a space, got \"{}\" (id {})", text, id);
+      fail(parts.where, "expected \u2581 instead of spaces in tokens, got \"{}\" (id {})", text,
+           id);
     replace_all(bytes, space_mark, " ");
   } else if (!bytes_of_letters(text, bytes)) {
-    fail(parts.where, "expected tokens in byte-level letters, got \"{}\" (id {})", text, id);
+    fail(parts.where, "expected tokens in byte-level encoding, got \"{}\" (id {})", text, id);
   }
   return bytes;
 }
 
-// Tokens as they are written in the vocabulary, for looking up the two sides of a merge.
+// Tokens as written in the vocabulary, to look up the two sides of a merge.
 TextIds read_vocab(VocabularyParts& parts, const json& vocab) {
   TextIds written;
   std::map<std::pair<std::string_view, int32_t>, bool*> added;
@@ -120,8 +121,8 @@ int32_t id_of_added(const std::vector<AddedToken>& added, std::string_view text)
   return -1;
 }
 
-// bos and eos as tokenizer_config.json names them; without that file they are <s> and </s>, or
-// <|endoftext|> is both.
+// bos and eos from tokenizer_config.json; without that file <s> and </s>, or <|endoftext|> for
+// both.
 void read_ends(VocabularyParts& parts, const fs::path& config) {
   parts.eos = parts.bos = id_of_added(parts.added, "<|endoftext|>");
   if (parts.eos < 0) {
@@ -163,8 +164,8 @@ VocabularyParts read_tokenizer_json(const fs::path& path) try {
   }
   read_ends(parts, path.parent_path() / "tokenizer_config.json");
   return parts;
-} catch (const json::exception& e) {  // a value of another kind than its place has
-  fail(path.string(), "expected a tokenizer.json, got: {}", e.what());
+} catch (const json::exception& e) {  // a value of an unexpected type
+  fail(path.string(), "this is not a valid tokenizer.json: {}", e.what());
 }
 
 VocabularyParts read_vocab_and_merges(const fs::path& vocab_json, const fs::path& merges_txt) {

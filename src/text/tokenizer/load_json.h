@@ -1,4 +1,4 @@
-// What the two readers of tokenizer.json share: looking into JSON, and naming what is not there.
+// Shared by the two readers of tokenizer.json: access to JSON members, with errors that name them.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,7 +9,7 @@
 
 namespace hearth {
 
-// A member that must be there, of a kind that must fit.
+// A required member of a required type.
 template <class F>
 const nlohmann::json& json_member(const std::string& where, const nlohmann::json& object,
                                   const char* key, F is, const char* kind) {
@@ -36,7 +36,7 @@ inline std::string json_string(const nlohmann::json& object, const char* key) {
   return it == object.end() || !it->is_string() ? std::string() : it->get<std::string>();
 }
 
-// An id, which must be a whole number that a vocabulary may have.
+// A token id: a whole number within the range of a vocabulary.
 inline int32_t json_id(const std::string& where, const nlohmann::json& id,
                        const std::string& token) {
   if (!id.is_number_integer())
@@ -47,8 +47,8 @@ inline int32_t json_id(const std::string& where, const nlohmann::json& id,
   return int32_t(value);
 }
 
-// Reads normalizer, pre_tokenizer, decoder and post_processor into parts.text and parts.saved. A
-// component that we do not have is an error with its path.
+// Reads normalizer, pre_tokenizer, decoder and post_processor into parts.text and parts.saved. An
+// unsupported component is an error that names its path.
 void read_components(VocabularyParts& parts, const nlohmann::json& file);
 
 }  // namespace hearth

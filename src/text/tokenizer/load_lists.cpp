@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Calls f(line, number from 1) for each line.
+// Calls f(line, 1-based number) for each line.
 template <class F>
 void for_each_line(std::string_view text, F f) {
   for (size_t number = 1; !text.empty(); ++number) {
@@ -50,8 +50,8 @@ bool from_base64(std::string_view text, std::string& bytes) {
   return true;
 }
 
-// A .tiktoken file holds neither pattern nor special tokens: they go by its name, or by how many
-// tokens it has where that is what is known.
+// A .tiktoken file contains neither pattern nor special tokens: they are derived from its name or,
+// if that is unknown, from its number of tokens.
 struct TiktokenKind {
   std::string_view name;
   size_t tokens;
@@ -111,8 +111,8 @@ void name_tiktoken(VocabularyParts& parts, const std::string& stem, std::string_
     std::string names;
     for (const TiktokenKind& k : kinds) (names += names.empty() ? "" : ", ") += k.name;
     fail(parts.where,
-         "expected the name of a known file ({}) or its number of tokens, got {} with {} tokens: "
-         "name the pattern",
+         "expected a known file name ({}) or a known number of tokens, got {} with {} tokens: pass "
+         "--pattern",
          names, stem, parts.tokens.size());
   }
   if (kind != kinds.end()) parts.added = kind->added;
@@ -130,7 +130,7 @@ T take(std::string_view& bytes) {
   return value;
 }
 
-// The bytes a llama2.c piece prints: <0xHH> is a byte, bos and eos are nothing.
+// The bytes that a llama2.c piece prints: <0xHH> is a byte, bos and eos print nothing.
 std::string printed(const std::string& piece, int32_t id) {
   unsigned byte = 0;
   if (id == 1 || id == 2) return {};
@@ -143,7 +143,7 @@ std::string printed(const std::string& piece, int32_t id) {
 void check_llama2c(const VocabularyParts& parts) {
   bool space = false;
   for (const Token& t : parts.tokens) space = space || t.bytes == " ";
-  if (!space) fail(parts.where, "expected a piece that is one space, got none");
+  if (!space) fail(parts.where, "there is no piece for a single space");
   for (int32_t b = 0; b < 256; ++b) {
     const size_t id = size_t(b) + 3;
     if (id >= parts.tokens.size() || parts.tokens[id].bytes != fmt::format("<0x{:02X}>", b))
@@ -162,7 +162,8 @@ std::vector<MergeLine> read_merge_lines(const fs::path& path) {
     const size_t gap = line.find(' ');
     if (gap == std::string_view::npos || gap == 0 || gap + 1 == line.size() ||
         line.find(' ', gap + 1) != std::string_view::npos)
-      fail(path.string(), "expected two tokens and a space on line {}, got \"{}\"", number, line);
+      fail(path.string(), "expected two tokens separated by a space on line {}, got \"{}\"", number,
+           line);
     merges.push_back({number, std::string(line.substr(0, gap)), std::string(line.substr(gap + 1))});
   });
   return merges;
@@ -216,7 +217,7 @@ VocabularyParts read_tiktoken(const fs::path& path, std::string_view pattern) {
   return parts;
 }
 
-// int32 longest piece; then for each piece a float score, an int32 length and its bytes.
+// int32 longest piece; then a float score, an int32 length and the bytes of each piece.
 VocabularyParts parse_llama2c_vocabulary(std::string_view file, const std::string& where) {
   VocabularyParts parts{.where = where, .rule = MergeRule::llama2c, .eos = 2, .bos = 1};
   std::string_view rest = file;

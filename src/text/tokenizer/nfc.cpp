@@ -11,16 +11,16 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t first_restless = 0x300;  // all before it is normalised and composes with nothing
-constexpr uint32_t table_end = 0x30000;     // nothing beyond is decomposed or combines
+constexpr uint32_t first_restless = 0x300;  // earlier characters are normalised and never compose
+constexpr uint32_t table_end = 0x30000;     // later characters neither decompose nor combine
 
-// Hangul syllables are made of a leading consonant, a vowel and perhaps a trailing consonant.
+// A Hangul syllable is a leading consonant, a vowel and optionally a trailing consonant.
 constexpr uint32_t hangul = 0xac00, leads = 0x1100, vowels = 0x1161, trails = 0x11a7;
 constexpr uint32_t lead_count = 19, vowel_count = 21, trail_count = 28;
 constexpr uint32_t hangul_count = lead_count * vowel_count * trail_count;
 
 struct Tables {
-  std::bitset<table_end> restless;  // not normalised by itself, or may join what is before it
+  std::bitset<table_end> restless;  // not normalised, or may compose with an earlier character
   std::unordered_map<uint64_t, uint32_t> pairs;
 
   Tables() {
@@ -77,7 +77,7 @@ void decompose(std::vector<Ranked>& out, uint32_t c) {
     if (part) decompose(out, part);
 }
 
-// The character that two make, or 0.
+// The composition of two characters, or 0.
 uint32_t composed(uint32_t a, uint32_t b) {
   if (a - leads < lead_count && b - vowels < vowel_count)
     return hangul + ((a - leads) * vowel_count + (b - vowels)) * trail_count;
@@ -88,7 +88,7 @@ uint32_t composed(uint32_t a, uint32_t b) {
   return it == tables().pairs.end() ? 0 : it->second;
 }
 
-// Marks between two starters are put in the order of their ranks.
+// Sorts the marks between two starters by rank.
 void sort_marks(std::span<Ranked> chars) {
   for (auto at = chars.begin(); at < chars.end();) {
     const auto end = std::find_if(at, chars.end(), [](const Ranked& c) { return c.rank == 0; });
@@ -97,8 +97,8 @@ void sort_marks(std::span<Ranked> chars) {
   }
 }
 
-// Each character joins the last starter where they make one and nothing of its rank or above (or
-// another starter) stands between them.
+// Each character composes with the last starter if the pair has a composition and no character of
+// equal or higher rank (or another starter) is between them.
 void compose(std::vector<Ranked>& chars) {
   size_t n = 0, starter = chars.size();
   for (size_t i = 0; i < chars.size(); ++i) {
@@ -119,8 +119,8 @@ void compose(std::vector<Ranked>& chars) {
   chars.resize(n);
 }
 
-// Where the first character of `text` that needs work is, from a starter before it on; its size
-// where there is none.
+// The offset of the starter before the first character of `text` that needs work; text.size() if
+// none does.
 size_t settled_prefix(std::string_view text) {
   const char *begin = text.data(), *end = begin + text.size(), *p = begin, *before = begin;
   while (p < end) {
@@ -137,8 +137,8 @@ size_t settled_prefix(std::string_view text) {
   return text.size();
 }
 
-// The end of a stretch that begins at p and can be normalised by itself: before the next character
-// that is settled, or before a byte that is none.
+// The end of the part from p that can be normalised by itself: before the next settled character or
+// the next invalid byte.
 const char* stretch_end(const char* p, const char* end) {
   p += read_utf8(p, end).length;
   while (p < end) {
@@ -152,7 +152,8 @@ const char* stretch_end(const char* p, const char* end) {
 void normalise_stretch(std::string& out, std::string_view text, std::vector<Ranked>& chars) {
   chars.clear();
   const char *p = text.data(), *end = p + text.size();
-  if (const Utf8Char c = read_utf8(p, end); c.code == 0xfffd) {  // U+FFFD, or a byte as it is
+  if (const Utf8Char c = read_utf8(p, end);
+      c.code == 0xfffd) {  // U+FFFD, or an invalid byte, copied unchanged
     out.append(p, size_t(c.length));
     p += c.length;
   }

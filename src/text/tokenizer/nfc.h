@@ -1,5 +1,5 @@
-// Unicode normalisation form C of any byte string: stretches of well-formed UTF-8 are normalised,
-// other bytes stay where they are and separate them.
+// Unicode normalisation form C for any byte string: parts of well-formed UTF-8 are normalised;
+// invalid bytes stay in place and separate the parts.
 #pragma once
 
 #include <array>
@@ -10,11 +10,12 @@
 
 namespace hearth {
 
-// The text itself where it is normalised already (the usual case, found by one quick pass), else
-// its normal form, which is put into `storage`.
+// Returns the text itself if it is already normalised (the common case, detected by one fast pass),
+// else its normal form, stored in `storage`.
 std::string_view nfc(std::string_view text, std::string& storage);
 
-// In nfc_tables.cpp. Combining classes are given as ranks, since only their order matters.
+// Defined in nfc_tables.cpp. Combining classes are stored as ranks, because only their order
+// matters.
 struct CombiningRange {
   uint32_t first, last;
   uint8_t rank;
@@ -22,7 +23,7 @@ struct CombiningRange {
 constexpr size_t longest_decomposition = 3;
 struct Decomposition {
   uint32_t code;
-  bool composes;  // its two characters make it again
+  bool composes;  // the two characters compose to it
   std::array<uint32_t, longest_decomposition> to;
 };
 extern const std::span<const CombiningRange> combining_ranges;

@@ -1,5 +1,5 @@
-// Writes a tokenizer as Hugging Face does: tokenizer.json and tokenizer_config.json, each put in
-// place whole (a temporary file, synced and renamed).
+// Writes a tokenizer in Hugging Face's format: tokenizer.json and tokenizer_config.json, each
+// written atomically.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 std::string json_text(std::string_view text) { return nlohmann::json(text).dump(); }
 
-// Tokens as the file writes them, by id; an added token as its text.
+// Tokens by id as the file writes them; an added token as its text.
 std::vector<std::string> written_tokens(const Vocabulary& v) {
   std::vector<std::string> written(v.bytes.size());
   if (v.text.pieces) {
@@ -42,8 +42,8 @@ std::string added_json(const Vocabulary& v) {
   return s;
 }
 
-// Hugging Face numbers the added tokens that the model does not have from the model's size on:
-// where that would give other ids, they all stand in the model.
+// Hugging Face numbers added tokens that the model lacks from the model's size on. If that would
+// change ids, all added tokens are listed in the model.
 std::vector<bool> listed_tokens(const Vocabulary& v) {
   const std::vector<AddedToken> added = added_tokens(v);
   std::vector<bool> listed = v.known;
@@ -146,10 +146,10 @@ std::string config_json(const Vocabulary& v) {
 
 void Tokenizer::save(const fs::path& dir) const {
   if (vocabulary_->rule == MergeRule::llama2c)
-    fail(dir.string(), "expected a BPE tokenizer to save, got a llama2.c vocabulary");
+    fail(dir.string(), "a llama2.c vocabulary cannot be saved as tokenizer.json");
   std::error_code error;
   fs::create_directories(dir, error);
-  if (error) fail(dir.string(), "expected to create the folder, got: {}", error.message());
+  if (error) fail(dir.string(), "could not create the folder: {}", error.message());
   write_file_atomic(dir / "tokenizer_config.json", config_json(*vocabulary_));
   write_file_atomic(dir / "tokenizer.json", tokenizer_json(*vocabulary_));
 }

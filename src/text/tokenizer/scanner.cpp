@@ -9,16 +9,17 @@
 namespace hearth {
 namespace {
 
-// A set of character classes, a bit each.
+// A set of character classes as bits.
 using Classes = uint32_t;
 constexpr Classes set_of(CharClass c) { return 1u << int(c); }
 constexpr Classes numbers = set_of(CharClass::number), blanks = set_of(CharClass::space);
 constexpr Classes marks = set_of(CharClass::mark), symbols = set_of(CharClass::other) | marks;
 constexpr Classes cased = set_of(CharClass::upper), small = set_of(CharClass::lower);
-constexpr Classes either = set_of(CharClass::caseless) | marks;  // o200k: upper as well as lower
+constexpr Classes either =
+    set_of(CharClass::caseless) | marks;  // o200k: counts as upper and as lower case
 constexpr Classes letters = cased | small | set_of(CharClass::caseless);
 
-// CharClass of the ASCII bytes; `beyond` sends the others to the Unicode tables.
+// CharClass of the ASCII bytes; `beyond` refers other bytes to the Unicode tables.
 constexpr uint8_t beyond = 7;
 constexpr std::array<uint8_t, 256> byte_class = [] {
   std::array<uint8_t, 256> t{};
@@ -43,18 +44,18 @@ inline uint64_t eight_bytes(const char* p) {
   return w;
 }
 
-// How many of the 8 bytes are ASCII letters before one that is not. One comparison of eight bytes
-// instead of a loop whose length the branch predictor cannot guess.
+// The number of leading ASCII letters in 8 bytes. One comparison of eight bytes instead of a loop
+// whose length the branch predictor cannot guess.
 inline int leading_letters(uint64_t w) {
   constexpr uint64_t high = 0x80 * ones;
   const uint64_t low = (w | 0x20 * ones) & ~high;
   const uint64_t from_a = low + (0x80 - 'a') * ones, beyond_z = low + (0x7f - 'z') * ones;
   const uint64_t other = (~from_a | beyond_z | w) & high;
-  return std::countr_zero(other) / 8;  // 8 where there is none
+  return std::countr_zero(other) / 8;  // 8 if all are letters
 }
 
-// Where most words end: a few ASCII letters and then another ASCII character. 0 sends the rest
-// (longer words, other scripts, no letter at all) to the general way.
+// The fast path for most words: a few ASCII letters followed by another ASCII character. 0 means
+// use the general path (longer words, other scripts, no letter).
 inline int ascii_word(const char* q, const char* end) {
   if (end - q <= 8) return 0;
   const int n = leading_letters(eight_bytes(q));
@@ -73,7 +74,7 @@ inline Char char_at(const char* p, const char* end) {
   return {set_of(char_class(c.code)), c.length};
 }
 
-// The end of the run of characters of some classes that goes on at p.
+// The end of the run of characters in the given classes that continues at p.
 template <Classes kinds>
 inline const char* run_end(const char* p, const char* end) {
   while (p < end) {
@@ -86,7 +87,7 @@ inline const char* run_end(const char* p, const char* end) {
 
 inline bool is_newline(char c) { return c == '\n' || c == '\r'; }
 
-// 's|'t|'re|'ve|'m|'ll|'d at an apostrophe: its length, or 0. With (?i:...) the letters have any
+// The length of 's|'t|'re|'ve|'m|'ll|'d at an apostrophe, or 0. With (?i:...) letters match in any
 // case, and the long s folds to s.
 template <bool any_case>
 inline int contraction(const char* p, const char* end) {
@@ -100,9 +101,9 @@ inline int contraction(const char* p, const char* end) {
   return ((a == 'r' || a == 'v') && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-// \s*[\r\n]+|\s+(?!\S)|\s+ : a run of spaces goes up to its last line break; one without keeps its
-// last character for the word that follows, unless that would leave nothing. Without `lines` line
-// breaks are spaces like others; with `at_end` a run that ends the text is one word (\s++$).
+// \s*[\r\n]+|\s+(?!\S)|\s+ : a run of spaces ends at its last line break; a run without one leaves
+// its last character for the next word, unless nothing would remain. Without `lines`, line breaks
+// are ordinary spaces; with `at_end`, a run at the end of the text is one word (\s++$).
 template <bool lines, bool at_end>
 const char* space_word(const char* p, const char* end) {
   const char *q = p, *last = p, *line = nullptr;
@@ -130,7 +131,7 @@ const char* scan_gpt2(const char* p, const char* end) {
   return space_word<false, false>(p, end);
 }
 
-// \p{N}{1,most} where the first is read already.
+// \p{N}{1,most} after the first digit was read.
 template <int most>
 inline const char* digits_end(const char* p, const char* end) {
   for (int n = 1; n < most && p < end; ++n) {
@@ -141,8 +142,8 @@ inline const char* digits_end(const char* p, const char* end) {
   return p;
 }
 
-// What cl100k and its kin have after words and numbers: ` ?[^\s\p{L}\p{N}]+[\r\n]*` and spaces.
-// `slash` belongs to the tail as well in o200k.
+// The patterns of cl100k and similar after words and numbers: ` ?[^\s\p{L}\p{N}]+[\r\n]*` and
+// spaces. In o200k `slash` also belongs to the tail.
 template <bool slash, bool at_end>
 const char* symbol_or_space(const char* p, const char* end) {
   const char* q = run_end<symbols>(p + (*p == ' '), end);
@@ -151,7 +152,7 @@ const char* symbol_or_space(const char* p, const char* end) {
   return q;
 }
 
-// A word of letters may take one character before it that is no letter, number or line break.
+// A word may include one preceding character that is not a letter, number or line break.
 inline bool may_lead(const Char& c, char byte) {
   return !(c.kind & (letters | numbers)) && !is_newline(byte);
 }
@@ -172,13 +173,13 @@ const char* scan_cl100k(const char* p, const char* end) {
   return symbol_or_space<false, at_end>(p, end);
 }
 
-// [upper]*[lower]+ and [upper]+ at p, where Lm, Lo and M belong to both; null where there is none.
+// [upper]*[lower]+ and [upper]+ at p, where Lm, Lo and M belong to both; null: no match.
 struct CasedWord {
   const char *mixed = nullptr, *upper = nullptr;
 };
 
-// The upper run is greedy: without a lower letter after it, it gives back characters until the
-// last that may be lower too, and the word ends with that one.
+// The upper run is greedy. If no lower-case letter follows, it backtracks to the last character
+// that may also be lower case, and the word ends with that one.
 inline CasedWord cased_word(const char* p, const char* end) {
   CasedWord word;
   const char* q = p;
@@ -196,7 +197,7 @@ inline CasedWord cased_word(const char* p, const char* end) {
   return word;
 }
 
-// The first part of o200k's words of a few ASCII letters: capitals, then small ones (bit 5 is set).
+// The fast path of o200k for short ASCII words: capitals, then lower-case letters (bit 5 is set).
 inline int ascii_cased_word(const char* q, const char* end) {
   const int n = ascii_word(q, end);
   if (n == 0) return 0;
@@ -218,7 +219,8 @@ const char* scan_o200k(const char* p, const char* end) {
   } else if (may_lead(c, *p)) {
     q = p + c.length;
     const CasedWord word = cased_word(q, end);
-    // A mark that leads no mixed word is one by itself, which comes before leading capitals.
+    // A mark that starts no mixed word is a word by itself; this takes precedence over leading
+    // capitals.
     found = word.mixed ? word.mixed : c.kind & marks ? q : word.upper;
   }
   if (found) return found + (found < end ? contraction<true>(found, end) : 0);
@@ -250,8 +252,8 @@ struct Known {
 #define HEARTH_O200K_LOWER R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])"
 #define HEARTH_LEAD R"([^\r\n\p{L}\p{N}]?)"
 
-// tiktoken's spelling of cl100k means something else to Hugging Face's engine (a quantifier after a
-// quantifier, $): the one here means to both what tiktoken's means to tiktoken.
+// tiktoken's spelling of cl100k has another meaning in Hugging Face's engine (a quantifier after a
+// quantifier, $). The spelling here has tiktoken's meaning in both.
 constexpr Known known_patterns[] = {
     {Pattern::gpt2, "gpt2",
      R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},

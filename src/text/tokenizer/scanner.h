@@ -1,6 +1,6 @@
-// The pre-tokeniser: cuts text into the words that BPE works on. One hand-written scanner for each
-// pattern, equal to its regular expression on any text. A byte that is not part of well-formed
-// UTF-8 is classed as U+FFFD (neither letter, number nor space) but stays the byte it is.
+// The pre-tokeniser: splits text into the words that BPE merges. Each pattern has a hand-written
+// scanner that equals its regular expression on any text. An invalid UTF-8 byte is classed like
+// U+FFFD (neither letter, number nor space) but stays unchanged.
 #pragma once
 
 #include <optional>
@@ -11,24 +11,24 @@ namespace hearth {
 
 enum class Pattern {
   gpt2,    // also r50k and p50k
-  cl100k,  // as tiktoken has it since 0.8: a run of spaces at the end of the text is one word
-  llama3,  // cl100k as it was first written
+  cl100k,  // tiktoken 0.8 and later: spaces at the end of the text are one word
+  llama3,  // the original cl100k
   o200k,
-  qwen2,  // llama3 with every digit by itself
-  whole,  // no cutting at all
-  runs,   // a word is a run of spaces and what follows it up to the next
-  spaces  // every space begins a word
+  qwen2,  // llama3 with single digits
+  whole,  // no splitting
+  runs,   // a word is a run of spaces and the text up to the next run
+  spaces  // every space starts a word
 };
 
-// By our name ("gpt2") or by the regular expression as tokenizer files spell it. Only the first
-// five have names and expressions.
+// Looks up a pattern by our name ("gpt2") or by its regular expression in tokenizer files. Only the
+// first five have names and expressions.
 std::optional<Pattern> pattern_named(std::string_view name);
 std::optional<Pattern> pattern_of_regex(std::string_view regex);
 std::string_view pattern_name(Pattern);
 std::string_view pattern_regex(Pattern);
 std::string pattern_names();  // for messages: "gpt2, cl100k, ..."
 
-// The end of the word that starts at p < end; words follow each other without gaps.
+// The end of the word that starts at p < end; words are contiguous.
 using Scanner = const char* (*)(const char* p, const char* end);
 Scanner scanner_of(Pattern);
 

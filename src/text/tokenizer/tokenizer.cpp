@@ -16,8 +16,8 @@ const std::string& bytes_in(const Vocabulary& v, int32_t id) {
   return v.bytes[size_t(id)];
 }
 
-// The text of a token after the one before it (-1: none). Pieces come with a space that encoding
-// put in front of the text: it goes at the beginning and after bos; llama2.c looks for bos alone.
+// The text of a token after `previous` (-1: none). Encoding puts a space before the text of pieces;
+// decoding drops it at the start and after bos. llama2.c drops it only after bos.
 std::string_view piece(const Vocabulary& v, int32_t previous, int32_t id) {
   std::string_view bytes = bytes_in(v, id);
   const bool after_bos = previous >= 0 && previous == v.bos;
@@ -27,7 +27,7 @@ std::string_view piece(const Vocabulary& v, int32_t previous, int32_t id) {
   return bytes;
 }
 
-// Where a UTF-8 character begins that the text does not finish; text.size() where there is none.
+// The start of an incomplete UTF-8 character at the end of the text; text.size() if there is none.
 size_t unfinished(std::string_view text) {
   const char* end = text.data() + text.size();
   for (size_t back = std::min<size_t>(3, text.size()); back > 0; --back)
@@ -58,7 +58,7 @@ std::vector<int32_t> Tokenizer::encode_with_special(std::string_view text) const
 
 std::vector<FoundToken> Tokenizer::find_special(std::string_view text, const Admits& admits) const {
   const Vocabulary& v = *vocabulary_;
-  if (v.rule == MergeRule::llama2c) return {};  // its format has none in text
+  if (v.rule == MergeRule::llama2c) return {};  // llama2.c has no added tokens in text
   std::vector<FoundToken> all;
   size_t done = 0;
   const auto between = [&](size_t begin, size_t end) {

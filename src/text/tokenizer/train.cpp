@@ -1,6 +1,6 @@
-// Two stages: the words of the text are counted (in parallel), then pairs of symbols are merged one
-// by one, each time touching only the words that hold the pair. Memory goes with the number of
-// different words, not with the text.
+// Two stages: count the words of the text in parallel, then merge pairs of symbols one by one,
+// touching only the words that contain the pair. Memory grows with the number of distinct words,
+// not with the text.
 #include "text/tokenizer/train.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace hearth {
 namespace {
 
-// A longer word is cut: a megabyte without a space is no word, and its merging would take over.
+// Longer words are split: a megabyte without a space is not a word, and merging it would dominate.
 constexpr size_t longest_word = 1024;
 constexpr size_t batch_bytes = 16 << 20;
 
@@ -108,15 +108,15 @@ WordCounts count_words(const TextSource& next, Scanner scan, const BpeTrainSpec&
 struct Pair {
   int32_t left, right;
   int64_t count = 0;
-  std::vector<uint32_t> words = {};  // that hold it, or once did
-  bool queued = false;               // to go on the heap after the current merge
+  std::vector<uint32_t> words = {};  // that contain it, or did earlier
+  bool queued = false;               // will be pushed after the current merge
 };
 
 struct Candidate {
   int64_t count;
   int32_t left, right;
   uint32_t pair;
-  // The heap's top is the largest: highest count, then lowest ids.
+  // The top of the heap is the largest: highest count, then lowest ids.
   bool operator<(const Candidate& o) const {
     return std::tuple(count, o.left, o.right) < std::tuple(o.count, left, right);
   }
@@ -164,12 +164,12 @@ class Trainer {
  private:
   static constexpr uint32_t none = UINT32_MAX;
   struct Word {
-    size_t begin;  // in symbols_
+    size_t begin;  // index in symbols_
     uint32_t length;
     int64_t count;
   };
 
-  // Two merges can make the same bytes ("ab"+"c", "a"+"bc"): they are one token.
+  // Two merges can produce the same bytes ("ab"+"c", "a"+"bc"): they are one token.
   int32_t add_token(const std::string& bytes) {
     const auto [it, fresh] = ids_.emplace(bytes, int32_t(tokens_.size()));
     if (fresh) tokens_.push_back({bytes, it->second});
@@ -220,7 +220,8 @@ class Trainer {
     changed_.clear();
   }
 
-  // Counts on the heap may be too high, never too low: an old one goes back with its true count.
+  // Counts on the heap may be too high, never too low: a stale one is pushed again with its true
+  // count.
   uint32_t take_best() {
     while (!heap_.empty()) {
       Candidate top = heap_.top();
@@ -275,7 +276,7 @@ class Trainer {
   std::vector<Word> words_;
   std::vector<int32_t> symbols_;
   std::vector<Pair> pairs_;
-  std::vector<uint32_t> index_;  // hash slots: place in pairs_, or none
+  std::vector<uint32_t> index_;  // hash slots: index in pairs_, or none
   std::vector<uint32_t> changed_;
   std::priority_queue<Candidate> heap_;
 };

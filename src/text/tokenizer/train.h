@@ -1,5 +1,5 @@
-// Learning a byte-level BPE vocabulary from text. Ids: the 256 bytes in GPT-2's order, then the
-// merges in the order learned, then the special tokens.
+// Trains a byte-level BPE vocabulary. Ids: the 256 bytes in GPT-2's order, then the merges in the
+// order learned, then the special tokens.
 #pragma once
 
 #include <filesystem>
@@ -14,22 +14,22 @@
 namespace hearth {
 
 struct BpeTrainSpec {
-  int vocab = 32768;             // with the bytes and the special tokens
+  int vocab = 32768;             // including bytes and special tokens
   std::string pattern = "gpt2";  // or cl100k, llama3, o200k, qwen2
   std::vector<std::string> special = {"<|endoftext|>"};
-  // Called now and then from the calling thread with a stage ("count": bytes read; "merge": merges
-  // learned) and how far it is.
+  // Called occasionally on the calling thread with a stage ("count": bytes read; "merge": merges
+  // learned) and its progress.
   std::function<void(std::string_view stage, int64_t done)> progress = {};
 };
 
-// Puts the next document into its argument, or returns false at the end.
+// Writes the next document to its argument, or returns false at the end.
 using TextSource = std::function<bool(std::string&)>;
 
-// The most frequent pair is merged first; among equals the one with the lowest ids, as Hugging Face
-// does. The result does not depend on the number of threads. Where the text has no pair left, the
-// vocabulary comes out smaller than asked.
+// Merges the most frequent pair first; among equals the one with the lowest ids, like Hugging Face.
+// The result does not depend on the number of threads. If no pair is left, the vocabulary is
+// smaller than requested.
 Tokenizer train_bpe(const BpeTrainSpec&, const TextSource&, Threads&);
-// Text files (a line that holds only `<|endoftext|>` ends a document) and .jsonl with "text".
+// Trains on text files (a line with only `<|endoftext|>` ends a document) and .jsonl with "text".
 Tokenizer train_bpe(const BpeTrainSpec&, std::span<const std::filesystem::path>, Threads&);
 
 }  // namespace hearth

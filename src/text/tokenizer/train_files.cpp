@@ -1,4 +1,4 @@
-// Documents out of text and JSON-lines files, one after the other, for the trainer.
+// Reads documents from text and JSON-lines files for the trainer.
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A document without an end is given out in parts of about this size, cut at ends of lines.
+// A document without an end is returned in parts of about this size, split at line ends.
 constexpr size_t longest_document = 4 << 20;
 
 class Documents {
@@ -21,7 +21,7 @@ class Documents {
     for (;;) {
       if (!in_.is_open() && !open()) return false;
       if (json_lines_ ? next_line(text) : next_text(text)) return true;
-      if (in_.bad()) fail(name(), "expected a readable file, got an error after line {}", line_);
+      if (in_.bad()) fail(name(), "could not read the file after line {}", line_);
       in_.close();
       ++file_;
     }
@@ -33,7 +33,7 @@ class Documents {
   bool open() {
     if (file_ == files_.size()) return false;
     in_ = std::ifstream(files_[file_], std::ios::binary);
-    if (!in_ || fs::is_directory(files_[file_])) fail(name(), "expected a readable file, got none");
+    if (!in_ || fs::is_directory(files_[file_])) fail(name(), "this file cannot be read");
     json_lines_ = files_[file_].extension() == ".jsonl";
     line_ = 0;
     return true;

@@ -1,5 +1,5 @@
-// Character classes as the pre-tokeniser patterns see them (Unicode 16.0, the version tiktoken
-// uses) and a UTF-8 reader that takes any byte string.
+// Character classes of the pre-tokeniser patterns (Unicode 16.0, the version tiktoken uses) and a
+// UTF-8 reader that accepts any byte string.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct ClassRanges {
   std::span<const CodeRange> ranges;
 };
 
-// Four bits a code point below `low_limit`, which holds all living scripts but the rarer
+// Four bits per code point below `low_limit`, which covers all living scripts except the rarer
 // ideographs.
 constexpr uint32_t low_limit = 0x20000;
 using ClassTable = std::array<uint8_t, low_limit / 2>;
@@ -36,7 +36,7 @@ constexpr ClassTable pack_classes(std::span<const ClassRanges> classes) {
   return table;
 }
 
-// In unicode_tables.cpp.
+// Defined in unicode_tables.cpp.
 extern const ClassTable low_classes;
 extern const std::span<const ClassRanges> class_ranges;
 extern const std::span<const CodeRange> word_ranges;  // \w
@@ -56,20 +56,19 @@ inline CharClass char_class(uint32_t p) {
 struct Utf8Char {
   uint32_t code;
   int length;      // in bytes
-  int needed = 0;  // bytes that a well-formed but unfinished sequence would have
+  int needed = 0;  // length of a well-formed but incomplete sequence
 };
 
-// The character at p < end. A byte that belongs to no well-formed sequence (stray continuation,
-// overlong form, surrogate, beyond U+10FFFF, cut short) is a character of its own: U+FFFD,
-// length 1. `needed` is set as well where the sequence is right as far as it goes but the text
-// ends.
+// The character at p < end. A byte outside any well-formed sequence (stray continuation, overlong
+// form, surrogate, beyond U+10FFFF, truncated) is returned as U+FFFD with length 1. `needed` is
+// also set if the sequence is valid so far but the text ends.
 inline Utf8Char read_utf8(const char* p, const char* end) {
   const auto byte = [&](int i) { return uint32_t(uint8_t(p[i])); };
   const uint32_t b = byte(0);
   if (b < 0x80) return {b, 1};
   const int n = b >= 0xf0 ? 4 : b >= 0xe0 ? 3 : 2;
   if (b < 0xc2 || b > 0xf4) return {0xfffd, 1};
-  // The second byte carries the limits against overlong forms, surrogates and too large values.
+  // The range of the second byte excludes overlong forms, surrogates and values that are too large.
   const uint32_t low = b == 0xe0 ? 0xa0 : b == 0xf0 ? 0x90 : 0x80;
   const uint32_t high = b == 0xed ? 0x9f : b == 0xf4 ? 0x8f : 0xbf;
   uint32_t code = b & (0x7fu >> n);
@@ -82,7 +81,7 @@ inline Utf8Char read_utf8(const char* p, const char* end) {
   return {code, n};
 }
 
-// How many bytes at the front of the text are ASCII.
+// The number of ASCII bytes at the start of the text.
 inline size_t ascii_prefix(std::string_view text) {
   size_t i = 0;
   for (uint64_t w; i + 8 <= text.size(); i += 8) {
@@ -93,7 +92,7 @@ inline size_t ascii_prefix(std::string_view text) {
   return i;
 }
 
-// How many bytes at the front of the text are well-formed UTF-8.
+// The number of well-formed UTF-8 bytes at the start of the text.
 inline size_t valid_prefix(std::string_view text) {
   const char *end = text.data() + text.size(), *p = text.data();
   while (p < end) {

@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-// Bytes that print as themselves; the others are written as U+0100 and on.
+// Bytes that are written as themselves; the others are written as U+0100 and up.
 constexpr bool prints(int b) {
   return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
 }
@@ -23,7 +23,7 @@ constexpr std::array<uint32_t, 256> letter_codes = [] {
   return t;
 }();
 
-// For messages: a token as text, cut where it is long.
+// A token as text for messages, truncated if long.
 std::string shown(std::string_view bytes) {
   std::string s;
   for (const char c : bytes.substr(0, 40)) s += byte_letters()[uint8_t(c)];
@@ -44,18 +44,19 @@ void place_tokens(Vocabulary& v, const VocabularyParts& parts) {
   v.known.resize(size_t(largest + 1));
   const auto place = [&](int32_t id, const std::string& bytes) {
     if (v.known[size_t(id)])
-      fail(parts.where, "expected one token for an id, got id {} for both \"{}\" and \"{}\"", id,
+      fail(parts.where, "expected one token per id, got id {} for both \"{}\" and \"{}\"", id,
            shown(v.bytes[size_t(id)]), shown(bytes));
     v.known[size_t(id)] = true;
     v.bytes[size_t(id)] = bytes;
   };
   for (const Token& t : parts.tokens) {
     if (t.bytes.empty())
-      fail(parts.where, "expected tokens of at least a byte, got id {} empty", t.id);
+      fail(parts.where, "expected tokens of at least one byte, got an empty token for id {}", t.id);
     place(t.id, t.bytes);
   }
   for (const AddedToken& t : parts.added) {
-    if (t.text.empty()) fail(parts.where, "expected added tokens with text, got id {} empty", t.id);
+    if (t.text.empty())
+      fail(parts.where, "expected added tokens with text, got an empty one for id {}", t.id);
     place(t.id, t.text);
   }
 }
@@ -70,23 +71,24 @@ void place_added(Vocabulary& v, std::vector<AddedToken> added) {
   }
 }
 
-// Ids that are not tokens of the list themselves must stand for something, too.
+// Ids that are used by other settings must be tokens, too.
 void check_ids(const Vocabulary& v, const VocabularyParts& parts) {
   const auto check = [&](int32_t id, const char* what) {
     if (id < 0 || size_t(id) >= v.known.size() || !v.known[size_t(id)])
       fail(parts.where, "expected {} to be a token of the vocabulary, got id {}", what, id);
   };
   if (parts.text.unk >= 0) check(parts.text.unk, "unk_token");
-  for (const int32_t id : parts.text.before) check(id, "what the template adds");
-  for (const int32_t id : parts.text.after) check(id, "what the template adds");
+  for (const int32_t id : parts.text.before) check(id, "a token added by the template");
+  for (const int32_t id : parts.text.after) check(id, "a token added by the template");
   for (const int32_t id : {parts.bos, parts.eos})
     if (id >= 0) check(id, "bos or eos");
 }
 
-// Trying every cut of a token takes the square of its length. The longest of o200k has 128 bytes.
+// Trying every split of a token is quadratic in its length. The longest token of o200k has 128
+// bytes.
 constexpr size_t longest_split = 4096;
 
-// Every way to cut a token into two tokens, in the order of the tokens made.
+// Every split of a token into two tokens, ordered by the resulting tokens.
 std::vector<Merge> all_splits(std::vector<Token> tokens, const TextIds& ids) {
   std::ranges::sort(tokens, {}, &Token::id);
   std::vector<Merge> merges;
@@ -117,7 +119,7 @@ TextIds ids_of_tokens(const VocabularyParts& parts) {
   return ids;
 }
 
-// Rank of each id when the highest score goes first; equal scores are equal ranks.
+// The rank of each id, highest score first; equal scores have equal ranks.
 std::vector<uint32_t> ranks_of_scores(const std::vector<float>& scores) {
   std::vector<uint32_t> order(scores.size()), ranks(scores.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -141,8 +143,7 @@ void place_pairs(Vocabulary& v, const VocabularyParts& parts) {
   }
 }
 
-// A word that is a token need not be merged, if merging would give that token (or is not asked
-// for).
+// A word that is a token needs no merging if merging would give that token (or is not required).
 void place_words(Vocabulary& v, const VocabularyParts& parts) {
   v.words = WordTable(parts.tokens.size());
   std::vector<int32_t> symbols;
@@ -172,8 +173,8 @@ void place_bytes(Vocabulary& v, const VocabularyParts& parts, const TextIds& ids
   }
 }
 
-// Without a pre-tokeniser the whole text is one word. Where no merge goes over the beginning of a
-// run of spaces, cutting there gives the same ids, and words of a size that tables know.
+// Without a pre-tokeniser the whole text is one word. If no merge crosses the start of a run of
+// spaces, splitting there gives the same ids with words short enough for the tables.
 bool cuts_at_runs(const Vocabulary& v) {
   if (v.rule != MergeRule::listed || !v.pieces.contains(" ")) return false;
   return std::ranges::none_of(v.merges, [&](const Merge& m) {

@@ -1,5 +1,5 @@
-// What a Tokenizer shares: the tokens, their merges and the tables made from them. Readers of the
-// file formats and the trainer fill a VocabularyParts; make_vocabulary() checks it and builds.
+// The shared state of a Tokenizer: tokens, merges and the tables built from them. File readers and
+// the trainer fill a VocabularyParts; make_vocabulary() checks it and builds the tables.
 #pragma once
 
 #include <array>
@@ -27,48 +27,48 @@ struct Merge {
   int32_t left, right, id;
 };
 
-// A token that is looked for in the text before it is cut into words.
+// A token that is searched in the text before it is split into words.
 struct AddedToken {
   std::string text;
   int32_t id;
   bool special = true;
-  bool lstrip = false, rstrip = false;  // takes the spaces before or after it
-  bool single_word = false;             // not next to a letter, digit or the like
-  bool normalized = false;              // looked for in the normalised text, else before that
-  bool in_vocab = false;                // the file has it among the model's tokens, too
-  std::string sought = {};              // the text, normalised where that is asked; set when placed
+  bool lstrip = false, rstrip = false;  // includes the spaces before or after it
+  bool single_word = false;             // matches only between word boundaries
+  bool normalized = false;              // searched after normalisation, else before
+  bool in_vocab = false;                // also listed among the model's tokens
+  std::string sought = {};              // the text to search, normalised if required
 };
 
 enum class MergeRule {
-  listed,        // Hugging Face: the merges listed, in that order
-  listed_whole,  // the same with ignore_merges: a word that is a token is that token
-  by_id,         // tiktoken: two tokens join where their bytes are a token; lowest id first
-  llama2c,       // as by_id, but highest score first, over the whole text
+  listed,        // Hugging Face: the listed merges, in order
+  listed_whole,  // with ignore_merges: a word that is a token is not merged
+  by_id,         // tiktoken: two tokens merge if their bytes are a token; lowest id first
+  llama2c,       // like by_id, but highest score first, over the whole text
 };
 
 enum class LeadingSpace {
   none,
-  missing,        // added to a text that does not begin with one (and to one after a special token)
+  missing,        // added if the text does not start with one (also after a special token)
   missing_first,  // the same, but never after a special token
-  always,         // added to every text that is not empty
+  always,         // added to every nonempty text
 };
 
-// How text becomes words and words become symbols, and what happens at both ends.
+// How text becomes words and words become symbols, and what is added at both ends.
 struct TextRules {
   Pattern pattern = Pattern::gpt2;
-  bool pieces = false;  // symbols are characters, a space counts as U+2581; else they are bytes
+  bool pieces = false;  // symbols are characters with U+2581 for a space; else bytes
   bool nfc = false;
   LeadingSpace leading = LeadingSpace::none;
-  bool byte_fallback = false;  // pieces: a character that is no token is its bytes' <0xHH>
-  int32_t unk = -1;            // what stands for a symbol that is no token
-  bool fuse_unk = false;       // one for several in a row
+  bool byte_fallback = false;  // pieces: an unknown character becomes <0xHH> bytes
+  int32_t unk = -1;            // the token for unknown symbols
+  bool fuse_unk = false;       // merges consecutive unknown tokens
   bool bytes_decode = false;   // pieces: <0xHH> decodes to its byte
-  bool strip_first = false;    // decoding: the first piece loses one space in front
-  std::vector<int32_t> before = {}, after = {};  // what the post-processor's template adds
+  bool strip_first = false;    // decoding: drops one space before the first piece
+  std::vector<int32_t> before = {}, after = {};  // added by the post-processor's template
 };
 
-// The parts of tokenizer.json as they were read, and the whole of tokenizer_config.json: saving
-// writes them back. Empty where the tokenizer did not come from such files.
+// The original parts of tokenizer.json and all of tokenizer_config.json, which saving writes back.
+// Empty if the tokenizer came from other files.
 struct SavedParts {
   std::string normalizer = {}, pre_tokenizer = {}, post_processor = {}, decoder = {}, config = {};
 };
@@ -77,11 +77,11 @@ struct VocabularyParts {
   std::string where = {};  // file, for errors
   MergeRule rule = MergeRule::listed;
   TextRules text = {};
-  std::vector<Token> tokens = {};  // without the added ones
+  std::vector<Token> tokens = {};  // without the added tokens
   std::vector<Merge> merges = {};  // for the listed rules
   std::vector<AddedToken> added = {};
   std::vector<float> scores = {};         // by id, for llama2c
-  std::vector<std::string> printed = {};  // by id, for llama2c: what a piece decodes to
+  std::vector<std::string> printed = {};  // by id, for llama2c: decoded text of a piece
   SavedParts saved = {};
   int32_t eos = -1, bos = -1;
 };
@@ -92,7 +92,7 @@ struct TextHash {
 };
 using TextIds = std::unordered_map<std::string, int32_t, TextHash, std::equal_to<>>;
 
-// Tokens to look for in a text, longest first, by their first byte.
+// Tokens to search in a text, by first byte, longest first.
 struct AddedTokens {
   std::vector<AddedToken> tokens;
   std::array<bool, 256> starts{};
@@ -101,15 +101,15 @@ struct AddedTokens {
 struct Vocabulary {
   MergeRule rule = MergeRule::listed;
   TextRules text;
-  std::vector<std::string> bytes;       // by id; what decoding gives
-  std::vector<bool> known;              // by id; false for ids that stand for nothing
-  std::array<int32_t, 256> byte_ids{};  // -1 where a byte has none
-  std::vector<Merge> merges;  // in order; for `by_id` derived, in the order of the tokens made
+  std::vector<std::string> bytes;       // by id; the decoded bytes
+  std::vector<bool> known;              // by id; false for unused ids
+  std::array<int32_t, 256> byte_ids{};  // -1: the byte has no token
+  std::vector<Merge> merges;            // in order; derived for `by_id`, ordered by resulting token
   PairTable pairs;
   WordTable words;
-  TextIds long_words;           // words that are one token and too long for `words`
+  TextIds long_words;           // single-token words too long for `words`
   TextIds pieces;               // llama2c and pieces: every token by its text
-  AddedTokens raw, normalized;  // by where they are looked for
+  AddedTokens raw, normalized;  // searched before or after normalisation
   SavedParts saved;
   int32_t eos = -1, bos = -1;
   mutable WordCache cache;  // safe to fill from any thread
@@ -120,11 +120,11 @@ std::shared_ptr<const Vocabulary> make_vocabulary(VocabularyParts);
 // Every added token, by id.
 std::vector<AddedToken> added_tokens(const Vocabulary&);
 
-// The printable stand-in that byte-level BPE files write for a byte, as UTF-8, and the order in
+// The printable character that byte-level BPE files write for each byte, as UTF-8, and the order in
 // which GPT-2 numbers the bytes.
 const std::array<std::string, 256>& byte_letters();
 const std::array<uint8_t, 256>& byte_order();
-// Back from stand-ins to bytes; false where the text has a character that stands for no byte.
+// Converts these characters back to bytes; false if one stands for no byte.
 bool bytes_of_letters(std::string_view letters, std::string& bytes);
 
 }  // namespace hearth

@@ -14,8 +14,8 @@ void WordTable::set(std::string_view word, int32_t id) {
   entries_[i] = {key.part[0], key.part[1], uint32_t(key.length), id};
 }
 
-// Every load of the payload acquires and every store of it releases: a reader that saw any word of
-// a later writer also sees that writer's odd version when it looks again.
+// All payload loads acquire and all stores release: a reader that saw any word of a later writer
+// also sees that writer's odd version when it checks again.
 size_t WordCache::find(const WordKey& key, std::array<int32_t, most_ids>& ids) const {
   constexpr auto acquire = std::memory_order_acquire;
   const Slot& slot = slots_[key.hash >> 8 & (slots - 1)];
@@ -39,7 +39,7 @@ void WordCache::put(const WordKey& key, std::span<const int32_t> ids) {
   uint64_t version = slot.version.load(std::memory_order_relaxed);
   if (version & 1 ||
       !slot.version.compare_exchange_strong(version, version + 1, std::memory_order_acq_rel))
-    return;  // another thread fills the slot
+    return;  // another thread is writing the slot
   slot.shape.store(uint64_t(key.length) << 8 | ids.size(), release);
   for (size_t i = 0; i < 4; ++i) slot.key[i].store(key.part[i], release);
   for (size_t i = 0; i < ids.size(); i += 2) {

@@ -1,5 +1,5 @@
-// Words to ids at once, without merging: WordTable holds the words that are one token (most of any
-// text), WordCache remembers the ids of others, in bounded memory, shared by all threads.
+// Maps words to ids without merging: WordTable holds the words that are one token (most of any
+// text); WordCache remembers the ids of others in bounded memory shared by all threads.
 #pragma once
 
 #include <array>
@@ -13,14 +13,14 @@
 
 namespace hearth {
 
-// The bytes of a short word as integers, zero-filled (so a key is unique only with its length).
+// The bytes of a short word as integers, zero-padded (so a key is unique only with its length).
 struct WordKey {
   static constexpr size_t longest = 32;
   std::array<uint64_t, 4> part{};
   size_t length;
   uint64_t hash;
 
-  // `limit` is the end of the readable text: beyond the word itself bytes are read and masked off.
+  // `limit` is the end of the readable text: bytes after the word are read and masked off.
   WordKey(std::string_view word, const char* limit) : length(word.size()) {
     const char* p = word.data();
     if (length <= 16 && limit - p >= 16) {
@@ -51,7 +51,7 @@ class WordTable {
   explicit WordTable(size_t words = 0);
   void set(std::string_view word, int32_t id);
 
-  // -1 where the word is not there. The key's length must be at most `longest`.
+  // -1: not found. The key's length must be at most `longest`.
   int32_t find(const WordKey& key) const {
     for (size_t i = key.hash & mask_;; i = (i + 1) & mask_) {
       const Entry& e = entries_[i];
@@ -70,21 +70,21 @@ class WordTable {
   size_t mask_ = 0;
 };
 
-// One slot for each hash, the newest word wins. A slot is a sequence lock made of atomics alone:
-// a reader that meets a writer sees a changed version and takes a miss.
+// One slot per hash; the newest word wins. A slot is a sequence lock made of atomics: a reader that
+// overlaps a writer sees a changed version and reports a miss.
 class WordCache {
  public:
   static constexpr size_t most_ids = 20;
   WordCache() : slots_(std::make_unique<Slot[]>(slots)) {}
 
-  // How many ids were put into `ids`; 0 is a miss.
+  // The number of ids written to `ids`; 0: a miss.
   size_t find(const WordKey&, std::array<int32_t, most_ids>& ids) const;
   void put(const WordKey&, std::span<const int32_t> ids);
 
  private:
   static constexpr size_t slots = 1 << 15;  // 4 MiB
   struct alignas(64) Slot {
-    std::atomic<uint64_t> version{0};  // odd while a writer is at it
+    std::atomic<uint64_t> version{0};  // odd while a writer is active
     std::atomic<uint64_t> shape{0};    // word length << 8 | number of ids
     std::array<std::atomic<uint64_t>, 4> key{};
     std::array<std::atomic<uint64_t>, most_ids / 2> ids{};
