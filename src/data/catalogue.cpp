@@ -12,12 +12,10 @@ using json = nlohmann::json;
 
 constexpr const char* hub = "https://huggingface.co/";
 
-// A revision names the very bytes, so that what was checked once stays what it was.
+// URLs name a fixed revision, so the files cannot change after they were checked.
 CatalogueSet fineweb_tokens() {
-  CatalogueSet s{"fineweb10b-gpt2",
-                 "FineWeb, 10B tokens of GPT-2's vocabulary in shards of 100M (20 GB)",
-                 "ODC-By 1.0",
-                 {}};
+  CatalogueSet s{
+      "fineweb10b-gpt2", "FineWeb, 10B GPT-2 tokens in shards of 100M (20 GB)", "ODC-By 1.0", {}};
   const std::string at = std::string(hub) +
                          "datasets/kjj0/fineweb10B-gpt2/resolve/"
                          "889765ea1f903759787add96995d81171b632d0c/";
@@ -34,7 +32,7 @@ CatalogueSet fineweb_tokens() {
 
 CatalogueSet fineweb_text() {
   CatalogueSet s{
-      "fineweb-sample-10bt", "FineWeb's sample of 10B tokens as Parquet (30 GB)", "ODC-By 1.0", {}};
+      "fineweb-sample-10bt", "FineWeb sample of 10B tokens as Parquet (30 GB)", "ODC-By 1.0", {}};
   for (int i = 0; i < 15; ++i) {
     const std::string name = fmt::format("{:03}_00000.parquet", i);
     s.files.push_back({name,
@@ -52,7 +50,7 @@ CatalogueSet tiny_stories() {
                          "datasets/roneneldan/TinyStories/resolve/"
                          "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64/";
   return {"tinystories",
-          "TinyStories by GPT-4, text (2.2 GB)",
+          "TinyStories written by GPT-4, text (2.2 GB)",
           "CDLA-Sharing-1.0",
           {{"TinyStoriesV2-GPT4-train.txt", at + "TinyStoriesV2-GPT4-train.txt",
             "6418d412de72888f52b5142c761ac21a582f7d1166f0bfbdb5f03ccfdec90443", 2227753162},
@@ -62,7 +60,7 @@ CatalogueSet tiny_stories() {
 
 CatalogueSet tiny_shakespeare() {
   return {"tinyshakespeare",
-          "Shakespeare's plays, 1.1 MB of text",
+          "Shakespeare's plays, text (1.1 MB)",
           "public domain",
           {{"input.txt",
             "https://raw.githubusercontent.com/karpathy/char-rnn/"
@@ -91,7 +89,7 @@ bool is_digest(const std::string& s) {
   return s.size() == 64 && s.find_first_not_of("0123456789abcdef") == s.npos;
 }
 
-// A name that stays in the folder it is put into.
+// Whether a file name stays inside its folder.
 bool is_plain_name(const std::string& s) {
   return !s.empty() && s.size() < 200 && s[0] != '.' && s.find_first_of("/\\") == s.npos &&
          std::all_of(s.begin(), s.end(), [](char c) { return c > ' ' && c < 127; });
@@ -100,7 +98,7 @@ bool is_plain_name(const std::string& s) {
 std::string text_of(const json& j, const char* key, const std::string& where, bool required) {
   if (!j.is_object()) fail(where, "expected an object, got {}", j.type_name());
   if (!j.contains(key) && !required) return "";
-  if (!j.contains(key) || !j[key].is_string()) fail(where, "expected a string \"{}\"", key);
+  if (!j.contains(key) || !j[key].is_string()) fail(where, "expected a string in \"{}\"", key);
   return j[key].get<std::string>();
 }
 
@@ -118,7 +116,8 @@ void expect_list(const json& j, const std::string& where) {
 
 std::vector<CatalogueSet> built_in_catalogue() {
   CatalogueSet gpt2{"gpt2", "GPT-2 124M: weights and tokenizer (550 MB)", "MIT", gpt2_files()};
-  CatalogueSet tokenizer{"gpt2-tokenizer", "GPT-2's tokenizer alone (3 MB)", "MIT", gpt2_files()};
+  CatalogueSet tokenizer{"gpt2-tokenizer", "GPT-2 tokenizer without the model (3 MB)", "MIT",
+                         gpt2_files()};
   std::erase_if(tokenizer.files, [](const CatalogueFile& f) {
     return f.name == "model.safetensors" || f.name == "config.json";
   });
@@ -143,7 +142,8 @@ std::vector<CatalogueSet> read_catalogue(const std::filesystem::path& path) {
       if (!is_plain_name(f.name))
         fail(where, "expected a plain file name, got {}", in_quotes(f.name));
       if (!f.sha256.empty() && !is_digest(f.sha256))
-        fail(where, "expected 64 digits of sha256 for {}, got {}", f.name, in_quotes(f.sha256));
+        fail(where, "expected a sha256 of 64 hex digits for {}, got {}", f.name,
+             in_quotes(f.sha256));
       s.files.push_back(std::move(f));
     }
     all.push_back(std::move(s));

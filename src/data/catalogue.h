@@ -1,4 +1,4 @@
-// Known data sets and models, with where their files lie and how to recognise them.
+// The catalogue of known data sets and models: URLs and checksums of their files.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace hearth {
 
 struct CatalogueFile {
   std::string name, url;
-  std::string sha256;  // empty: not known; the first download is trusted and remembered
-  int64_t bytes = -1;  // -1: not known
+  std::string sha256;  // empty: unknown; the first download is trusted and remembered
+  int64_t bytes = -1;  // -1: unknown
 };
 
 struct CatalogueSet {
@@ -21,11 +21,11 @@ struct CatalogueSet {
 
 std::vector<CatalogueSet> built_in_catalogue();
 
-// A user's own: [{"name", "about", "licence", "files": [{"name", "url", "sha256", "bytes"}]}],
-// where about, licence, sha256 and bytes may be missing.
+// A user's catalogue: [{"name", "about", "licence", "files": [{"name", "url", "sha256",
+// "bytes"}]}]; about, licence, sha256 and bytes are optional.
 std::vector<CatalogueSet> read_catalogue(const std::filesystem::path&);
 
-// The set of that name; an error names the nearest.
+// The set with this name; an unknown name is an error that names the nearest.
 const CatalogueSet& find_set(const std::vector<CatalogueSet>&, const std::string& name);
 
 }  // namespace hearth

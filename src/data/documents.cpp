@@ -14,13 +14,13 @@
 namespace hearth {
 namespace fs = std::filesystem;
 
-// The documents of one input. What next() leaves behind is where a new reader would go on.
+// The documents of one input. After next(), `at` is the position where a new reader can continue.
 struct DocumentReader::Source {
   virtual ~Source() = default;
-  virtual bool next(Document&) = 0;  // raw, begins and ends
+  virtual bool next(Document&) = 0;  // sets raw, begins and ends
   virtual int64_t packed_position() const = 0;
-  SourcePosition at;       // behind the last document; its file is the reader's to know
-  int64_t first_line = 0;  // of the last document, from 1
+  SourcePosition at;       // after the last document; the reader sets its file
+  int64_t first_line = 0;  // 1-based line of the last document
   int64_t bytes = 0;       // read by this source
   bool json = false;
 };
@@ -31,7 +31,7 @@ using Source = DocumentReader::Source;
 
 std::string shown(const fs::path& path) { return path == "-" ? "stdin" : path.string(); }
 
-// The name without what a packer added to it.
+// The file extension without a compression suffix.
 std::string kind_of_name(fs::path path) {
   for (const char* packed : {".gz", ".zst", ".zstd"})
     if (path.extension() == packed) return path.stem().extension().string();
@@ -43,17 +43,17 @@ SourceKind kind_of(const fs::path& path, std::string_view head, const DocumentSp
   const std::string ext = kind_of_name(path);
   if (head.starts_with("PAR1") || ext == ".parquet") return SourceKind::parquet;
   const std::string as_text =
-      spec.kind_flag ? fmt::format("give {} text", spec.kind_flag) : "call it .txt";
-  refuse_table(path, fmt::format("a \"text\" (or {} to take it as it is)", as_text));
+      spec.kind_flag ? fmt::format("pass {} text", spec.kind_flag) : "rename it to .txt";
+  refuse_table(path, fmt::format("a \"text\" (or {} to read it as plain text)", as_text));
   if (ext == ".json")
     fail(path.string(),
-         "expected text, JSONL or Parquet, got a .json file: write one object a line and call it "
-         ".jsonl, or {} to take it as it is",
+         "expected text, JSONL or Parquet, got a .json file: write one object per line and rename "
+         "it to .jsonl, or {} to read it as plain text",
          as_text);
   return ext == ".jsonl" || ext == ".ndjson" ? SourceKind::jsonl : SourceKind::text;
 }
 
-// Fails for a document that is longer than the limit.
+// Throws for a document that is longer than the limit.
 [[noreturn]] void refuse_length(const DocumentSpec& spec, const fs::path& path, int64_t line,
                                 const char* what, const char* remedy) {
   fail(fmt::format("{}:{}", shown(path), line),
@@ -73,7 +73,7 @@ class Lines : public Source {
   int64_t packed_position() const override { return stream_->packed_position(); }
 
  protected:
-  // The next line, or the first `most` bytes of it.
+  // Reads the next line, or its first `most` bytes.
   bool read_line(size_t most) {
     if (!lines_.next(line_, most)) return false;
     move(int64_t(line_.size()), line_.ends_with('\n'));
@@ -86,15 +86,15 @@ class Lines : public Source {
 
   const DocumentSpec& spec_;
   fs::path path_;
-  std::string_view line_;  // with its line end
+  std::string_view line_;  // including its line end
 
  private:
   std::unique_ptr<ByteStream> stream_;
   LineReader lines_;
 };
 
-// Where to cut a text that goes on behind its first `longest` bytes: after the last paragraph of
-// the second half, else after the last line, else before a character.
+// Where to split a text longer than `longest` bytes: after the last paragraph of the second half,
+// else after the last line, else before a character.
 size_t cut_of(std::string_view text, size_t longest) {
   const std::string_view window = text.substr(0, longest);
   if (const size_t p = window.rfind("\n\n"); p != window.npos && p + 2 > longest / 2) return p + 2;
@@ -102,7 +102,7 @@ size_t cut_of(std::string_view text, size_t longest) {
   const auto continues = [&](size_t i) { return (uint8_t(text[i]) & 0xc0) == 0x80; };
   size_t cut = longest;
   while (cut > 1 && longest - cut < 3 && continues(cut)) --cut;
-  return continues(cut) ? longest : cut;  // no UTF-8: anywhere
+  return continues(cut) ? longest : cut;  // invalid UTF-8: split anywhere
 }
 
 class TextSource : public Lines {
@@ -116,13 +116,13 @@ class TextSource : public Lines {
 
   bool next(Document& d) override {
     d.begins = !at.inside, d.ends = true;
-    if (!at.inside) at.in_first = at.offset == 0;  // else a separator lies before
+    if (!at.inside) at.in_first = at.offset == 0;  // otherwise a separator precedes it
     first_line = at.line + 1;
     text_ = std::exchange(held_, {});
     move(int64_t(text_.size()), lines_in(text_));
     for (;;) {
       if (text_.size() > most()) return cut(d);
-      // A line that is a separator is read whole, whatever room there is.
+      // A separator line is always read whole.
       if (!read_line(std::max(most() + 1 - text_.size(), separator.size() + 2))) break;
       const bool separates = !in_line_ && without_line_end(line_) == separator;
       in_line_ = !line_.ends_with('\n');
@@ -132,7 +132,7 @@ class TextSource : public Lines {
       }
       text_ += line_;
     }
-    end(d, !at.in_first);  // a file of one document keeps its last line end
+    end(d, !at.in_first);  // a file with one document keeps its last line end
     return !(d.begins && d.raw.empty());
   }
 
@@ -148,7 +148,7 @@ class TextSource : public Lines {
     if (line.ends_with("\r\n")) return line.substr(0, line.size() - 2);
     return line.substr(0, line.size() - line.ends_with('\n'));
   }
-  // A carriage return before the line end is the text's own where the separators have none.
+  // A carriage return before the line end belongs to the text if the separators have none.
   bool end(Document& d, bool drop_line_end) {
     if (drop_line_end && text_.ends_with('\n')) text_.pop_back();
     if (drop_line_end && at.windows && text_.ends_with('\r')) text_.pop_back();
@@ -161,7 +161,7 @@ class TextSource : public Lines {
       ++d.marks_inside;
     return true;
   }
-  // Gives out a piece and keeps the rest for the next one.
+  // Returns a piece and keeps the rest for the next one.
   bool cut(Document& d) {
     if (spec_.piece == 0)
       refuse_length(spec_, path_, first_line, "a document",
@@ -176,7 +176,7 @@ class TextSource : public Lines {
   }
 
   std::string text_, held_;
-  bool in_line_ = false;  // what is read next goes on with a line
+  bool in_line_ = false;  // the next read continues a line
 };
 
 class JsonlSource : public Lines {
@@ -196,8 +196,8 @@ class JsonlSource : public Lines {
   }
 };
 
-// A Parquet file is read from its end: what comes packed or through a pipe is laid down first, in a
-// file without a name, which goes when it is closed.
+// Parquet files are read from their end, so compressed or piped input is first written to an
+// unnamed temporary file, which disappears when closed.
 Fd spool(ByteStream& stream, const fs::path& path, int64_t longest) {
   const fs::path folder = fs::temp_directory_path();
   std::string name = (folder / "hearth-parquet-XXXXXX").string();
@@ -209,11 +209,11 @@ Fd spool(ByteStream& stream, const fs::path& path, int64_t longest) {
   while (const size_t n = stream.read(piece)) {
     size += int64_t(n);
     if (size > longest)
-      fail(
-          shown(path),
-          "expected at most {} bytes of Parquet in a packed file or a pipe, got more: unpack it to "
-          "a file and give that",
-          longest);
+      fail(shown(path),
+           "expected at most {} bytes of Parquet from a compressed file or a pipe, got more: "
+           "unpack it to a "
+           "file and pass that",
+           longest);
     write_all(fd, Bytes(piece).first(n), folder);
   }
   return fd;
@@ -238,7 +238,7 @@ class ParquetSource : public Source {
   bool next(Document& d) override {
     const int64_t before = column_.byte();
     if (!column_.next(d.raw)) return false;
-    if (column_.byte() - forgotten_ > (int64_t(8) << 20)) {  // read pages need not stay in memory
+    if (column_.byte() - forgotten_ > (int64_t(8) << 20)) {  // drop pages that were read
       map_.forget(size_t(before));
       forgotten_ = before;
     }
@@ -261,11 +261,11 @@ class ParquetSource : public Source {
   fs::path path_;
   MappedFile map_;
   ParquetText column_;
-  double packed_share_ = 1;  // bytes on disk for one of the Parquet file
+  double packed_share_ = 1;  // bytes on disk per byte of the Parquet file
   int64_t forgotten_ = 0;
 };
 
-// `spec` outlives the source.
+// `spec` must outlive the source.
 std::unique_ptr<Source> open_source(const DocumentSpec& spec, const SourcePosition& at) {
   const fs::path& path = spec.inputs[size_t(at.file)];
   auto stream = std::make_unique<ByteStream>(path);
@@ -290,7 +290,7 @@ void refuse_table(const fs::path& path, std::string_view keys) {
   const std::string ext = kind_of_name(path);
   if (ext == ".csv" || ext == ".tsv")
     fail(path.string(),
-         "expected JSONL, got a {} table: write each row as one JSON object a line into a .jsonl "
+         "expected JSONL, got a {} table: write each row as a JSON object on one line of a .jsonl "
          "file, with {}",
          ext, keys);
 }
@@ -301,7 +301,8 @@ std::string document_place(const DocumentSpec& spec, int64_t file, int64_t line)
 
 DocumentReader::DocumentReader(DocumentSpec spec, SourcePosition start)
     : spec_(std::move(spec)), at_(start) {
-  for (const fs::path& path : spec_.inputs) kind_of(path, {}, spec_);  // told at once
+  for (const fs::path& path : spec_.inputs)
+    kind_of(path, {}, spec_);  // report a wrong input before reading
   for (int64_t i = 0; i < at_.file; ++i)
     if (const fs::path& path = spec_.inputs[size_t(i)]; path != "-")
       packed_before_ += int64_t(fs::file_size(path));

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Checked = Downloaded::Checked;
 
-constexpr const char* remove_hint = "remove it to download it again";
+constexpr const char* remove_hint = "delete it to download it again";
 
 fs::path with_suffix(const fs::path& path, const char* suffix) {
   fs::path p = path;
@@ -28,9 +28,9 @@ fs::path with_suffix(const fs::path& path, const char* suffix) {
   return p;
 }
 
-// What a file must be: the catalogue's word, or that of an earlier download.
+// The expected checksum of a file, from the catalogue or from an earlier download.
 struct Expected {
-  std::string sha256;  // empty: nobody knows
+  std::string sha256;  // empty: unknown
   Checked by = Checked::first_use;
 };
 
@@ -40,7 +40,8 @@ Expected expected_of(const CatalogueFile& file, const fs::path& path) {
   if (!fs::exists(beside)) return {};
   const std::string text = read_file(beside, 4096);
   if (text.size() < 64 || text.find_first_not_of("0123456789abcdef") < 64)
-    fail(beside.string(), "expected the sha256 of an earlier download, got something else");
+    fail(beside.string(),
+         "expected the sha256 of an earlier download, got other contents; delete the file");
   return {text.substr(0, 64), Checked::earlier};
 }
 
@@ -72,13 +73,13 @@ class Download {
           {file_.url, size_, etag_}, [&](const HttpsHead& head) { begin(head); },
           [&](Bytes bytes) { append(bytes); });
       if (r.problem.empty() && (total_ < 0 || size_ == total_)) break;
-      if (r.head.status == 416 && size_ > 0) {  // the part is not of this file
+      if (r.head.status == 416 && size_ > 0) {  // the part belongs to another version
         restart();
         if (++failures <= spec_.retries) continue;
       }
       failures = size_ > before ? 1 : failures + 1;
       const std::string problem =
-          r.problem.empty() ? fmt::format("an end at byte {}", size_) : r.problem;
+          r.problem.empty() ? fmt::format("the connection ended at byte {}", size_) : r.problem;
       if (r.lasting || failures > spec_.retries) give_up(problem, r.lasting);
       wait(failures, problem);
     }
@@ -101,14 +102,14 @@ class Download {
             .checked = expected_.by};
   }
 
-  // Goes on with what an earlier run left, if its tag is known: without one it may be of another
-  // version. A link or anything else under the name is not what an earlier run left.
+  // Continues an earlier partial download if its ETag is known; without one it may be of another
+  // version. A link or anything other than a regular file was not left by an earlier run.
   void open_part() {
     if (fs::is_regular_file(fs::symlink_status(tag_))) etag_ = read_file(tag_, 4096);
     const auto kind = fs::symlink_status(part_).type();
     if (kind != fs::file_type::not_found && kind != fs::file_type::regular)
-      fail(part_.string(), "expected the part of an earlier download, got {}: remove it",
-           kind == fs::file_type::symlink ? "a symbolic link" : "something else");
+      fail(part_.string(), "expected a partial download, got {}: delete it",
+           kind == fs::file_type::symlink ? "a symbolic link" : "another kind of file");
     if (!is_etag(etag_) || kind == fs::file_type::not_found) {
       fd_ = create_file(part_, O_RDWR, "write the file");
       return restart();
@@ -132,11 +133,12 @@ class Download {
     size_ = resumed_from_ = 0;
   }
 
-  // The headers of a body that is about to come.
+  // Handles the headers before the body arrives.
   void begin(const HttpsHead& head) {
-    if (head.status == 200 && size_ > 0) restart();  // no ranges, or the file changed
+    if (head.status == 200 && size_ > 0)
+      restart();  // the server has no ranges, or the file changed
     if (head.status == 206 && head.from != size_)
-      fail(file_.url, "expected the file from byte {} on, got it from byte {}", size_, head.from);
+      fail(file_.url, "expected the file from byte {}, got it from byte {}", size_, head.from);
     if (file_.bytes >= 0 && head.total >= 0 && head.total != file_.bytes)
       fail(file_.url, "expected a file of {} bytes, got one of {}", file_.bytes, head.total);
     total_ = head.total >= 0 ? head.total : file_.bytes;
@@ -163,7 +165,7 @@ class Download {
     if (total_ < 0 && size_ + int64_t(bytes.size()) > spec_.max_bytes) {
       remove_part();
       fail(file_.url,
-           "expected at most {} bytes of a file whose length the server does not tell, got more: "
+           "expected at most {} bytes of a file whose length the server does not state, got more: "
            "raise --max-bytes",
            spec_.max_bytes);
     }
@@ -186,14 +188,15 @@ class Download {
     } else {
       ::fsync(fd_.get());
     }
-    fail(file_.url, "expected the file, got: {}{}{}", problem,
+    fail(file_.url, "the download failed: {}{}{}", problem,
          lasting ? "" : fmt::format(" ({} times in a row)", spec_.retries + 1),
-         size_ > 0 ? fmt::format("; {} bytes are kept, run it again to go on", size_) : "");
+         size_ > 0 ? fmt::format("; {} bytes are kept, run the command again to continue", size_)
+                   : "");
   }
 
   void wait(int failures, const std::string& problem) const {
     const double seconds = std::min(60.0, spec_.backoff * double(1 << std::min(failures - 1, 16)));
-    if (spec_.progress) say("{}: {}; trying again in {:.1f} s\n", file_.name, problem, seconds);
+    if (spec_.progress) say("{}: {}; retrying in {:.1f} s\n", file_.name, problem, seconds);
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   }
 
@@ -203,7 +206,7 @@ class Download {
     if (!expected_.sha256.empty() && digest != expected_.sha256) {
       fd_ = Fd();
       fs::remove(part_), fs::remove(tag_);
-      fail(file_.url, "expected {} sha256 {}, got {}: what came was thrown away",
+      fail(file_.url, "expected {} sha256 {}, got {}: the download was discarded",
            whose(expected_.by), expected_.sha256, digest);
     }
     if (::fsync(fd_.get()) != 0) fail_errno(part_, "sync the file to disk");
@@ -221,7 +224,7 @@ class Download {
             .checked = expected_.by};
   }
 
-  void remember(const std::string& digest) const {  // as sha256sum -c reads it
+  void remember(const std::string& digest) const {  // in the format of sha256sum -c
     write_file_atomic(with_suffix(path_, ".sha256"), digest + "  " + file_.name + "\n");
   }
 
@@ -231,7 +234,7 @@ class Download {
   fs::path path_, part_, tag_;
   Expected expected_;
   Fd fd_;
-  Sha256 sha_;  // of the first size_ bytes
+  Sha256 sha_;  // over the first size_ bytes
   int64_t size_ = 0, total_ = -1, resumed_from_ = 0;
   std::string etag_;
   std::optional<ProgressLine> progress_;

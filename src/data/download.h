@@ -1,7 +1,6 @@
-// `data get`: one file of the catalogue into a folder, whole and checked, or not at all. What has
-// come so far lies in NAME.part, with the server's tag for it in NAME.part.etag, so that a later
-// run goes on; a file whose sha256 the catalogue does not know is trusted the first time, and
-// remembered in NAME.sha256.
+// `data get`: downloads one file of the catalogue to a folder and checks it. Partial data is kept
+// in NAME.part and the server's ETag in NAME.part.etag, so that a later run continues. A file whose
+// sha256 the catalogue lacks is trusted the first time; its sha256 is stored in NAME.sha256.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +14,17 @@ namespace hearth {
 
 struct DownloadSpec {
   std::filesystem::path folder;
-  int retries = 6;     // in a row without a new byte
-  double backoff = 1;  // seconds before the first of them; doubles, up to a minute
-  int64_t max_bytes = int64_t(16) << 30;  // of a file whose length nobody tells
+  int retries = 6;                        // consecutive retries without new data
+  double backoff = 1;                     // seconds before the first retry; doubles, up to a minute
+  int64_t max_bytes = int64_t(16) << 30;  // for a file of unknown length
   bool progress = false;
 };
 
 struct Downloaded {
   int64_t bytes = 0, resumed_from = 0;
   std::string sha256;
-  bool was_there = false;  // nothing was downloaded
-  // By what the file was recognised.
+  bool was_there = false;  // already present, nothing was downloaded
+  // What the file was checked against.
   enum class Checked { catalogue, earlier, first_use } checked = Checked::catalogue;
 };
 const char* name(Downloaded::Checked);

@@ -1,6 +1,6 @@
 // llm.c's evaluation files: a header of 256 int32 (magic, version, examples, bytes of the longest),
-// then each example as uint16: 65535, bytes of the example, index, label, completions, and for the
-// context and every completion its length and tokens.
+// then each example as uint16: 65535, size in bytes, index, label, number of completions, then
+// length and tokens of the context and of every completion.
 #include <algorithm>
 #include <cstring>
 
@@ -22,8 +22,8 @@ class EvalFileReader {
   EvalStat read() {
     const int64_t bytes = int64_t(map_.bytes().size());
     if (bytes < eval_header_bytes)
-      fail(where_, "expected a header of {} bytes, got a file that ends at byte {}",
-           eval_header_bytes, bytes);
+      fail(where_, "expected a header of {} bytes, got a file of {} bytes", eval_header_bytes,
+           bytes);
     int32_t head[4];
     std::memcpy(head, map_.bytes().data(), sizeof head);
     if (head[0] != eval_magic)
@@ -32,7 +32,8 @@ class EvalFileReader {
       fail(where_, "expected version {} at byte 4, got {}", eval_version, head[1]);
     if (head[2] < 0) fail(where_, "expected a count of examples >= 0 at byte 8, got {}", head[2]);
     if (bytes % 2 != 0)
-      fail(where_, "expected whole uint16, got an odd byte at byte {}", bytes - 1);
+      fail(where_, "expected an even number of bytes (uint16), got an extra byte at byte {}",
+           bytes - 1);
     at_ = eval_header_bytes;
     int64_t longest_bytes = 0;
     for (stat_.examples = 0; stat_.examples < head[2]; ++stat_.examples)
@@ -74,7 +75,7 @@ class EvalFileReader {
     return count;
   }
 
-  // Its bytes.
+  // Reads one example; returns its size in bytes.
   int64_t example() {
     const int64_t begin = at_;
     const int64_t mark = next("the mark");
@@ -92,7 +93,7 @@ class EvalFileReader {
     }
     stat_.completions += completions;
     if (at_ - begin != bytes)
-      fail(where_, "expected the {} bytes of example {} that byte {} tells, got {}", bytes,
+      fail(where_, "expected {} bytes in example {} as stated at byte {}, got {}", bytes,
            stat_.examples, begin + 2, at_ - begin);
     return bytes;
   }

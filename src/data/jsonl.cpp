@@ -13,7 +13,7 @@ namespace {
 
 using json = nlohmann::json;
 
-// A string, or a list of messages whose contents are joined by line ends.
+// A string, or a list of messages whose contents are joined by newlines.
 std::string content_of(const json& value, std::string_view where, std::string_view key) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_array()) fail(where, "expected a string or a list of messages in \"{}\"", key);
@@ -27,14 +27,14 @@ std::string content_of(const json& value, std::string_view where, std::string_vi
   return all;
 }
 
-// True where one of 8 bytes is a quote, a backslash, a control or not ASCII: they end a plain run.
+// Whether any of 8 bytes is a quote, a backslash, a control character or not ASCII.
 bool has_special(uint64_t w) {
   constexpr uint64_t ones = 0x0101010101010101u, high = 0x8080808080808080u;
   const auto zero = [](uint64_t x) { return (x - ones) & ~x; };
   return ((w | (w - ones * 0x20) | zero(w ^ ones * '"') | zero(w ^ ones * '\\')) & high) != 0;
 }
 
-// Bytes of the well-formed UTF-8 character at p that is not ASCII; 0 where there is none.
+// Size of the well-formed non-ASCII UTF-8 character at p; 0: there is none.
 size_t character(const uint8_t* p, size_t room) {
   const auto tail = [&](size_t i) { return (p[i] & 0xc0) == 0x80; };
   if (room >= 2 && p[0] >= 0xc2 && p[0] <= 0xdf) return tail(1) ? 2 : 0;
@@ -49,7 +49,7 @@ size_t character(const uint8_t* p, size_t room) {
   return 0;
 }
 
-// Walks a line. Every method returns false, for good, at what it does not take.
+// Scans a line. After a method has returned false for unsupported input, all of them do.
 class FlatScanner {
  public:
   explicit FlatScanner(std::string_view line) : at_(line.data()), end_(at_ + line.size()) {}
@@ -102,7 +102,7 @@ class FlatScanner {
     return number();
   }
 
-  // Without an exponent and short: no such number can overflow.
+  // A short number without exponent, which cannot overflow.
   bool number() {
     const char* begin = at_;
     take('-');
@@ -117,19 +117,19 @@ class FlatScanner {
     return at_ > begin;
   }
 
-  // A string without escapes, as it stands in the line.
+  // A string without escapes, as written in the line.
   bool plain_string(std::string_view& out) {
     if (!take('"')) return false;
     const char* begin = at_;
     while (at_ < end_ && *at_ != '"') {
-      if (*at_ == '\\' || uint8_t(*at_ - 0x20) >= 0x60) return false;  // controls, not ASCII
+      if (*at_ == '\\' || uint8_t(*at_ - 0x20) >= 0x60) return false;  // control or non-ASCII
       ++at_;
     }
     out = {begin, size_t(at_ - begin)};
     return take('"');
   }
 
-  // Any string, unescaped into `out` where there is one.
+  // Any string, unescaped to `out` if it is not null.
   bool string(std::string* out) {
     if (!take('"')) return false;
     if (out) out->clear();
@@ -142,7 +142,7 @@ class FlatScanner {
     }
   }
 
-  // To the next quote or backslash.
+  // Skips to the next quote or backslash.
   bool skip_plain() {
     for (;;) {
       for (uint64_t w; end_ - at_ >= 8; at_ += 8) {

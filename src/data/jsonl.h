@@ -1,9 +1,9 @@
-// The text of one line of JSONL, whichever of the known forms it has; one object a line, the first
-// of these that fits, joined plainly:
+// The text of one JSONL line. The first of these forms that fits is used; its parts are joined
+// without a template:
 //   {"text"}                         the text
 //   {"messages": [{"content"}..]}    contents joined by "\n"
 //   {"prompt", "completion"}         prompt + completion
-//   {"prompt", "chosen", "rejected"} prompt + "\n" + chosen (what is rejected is not to be learned)
+//   {"prompt", "chosen", "rejected"} prompt + "\n" + chosen (rejected is not learned)
 //   {"instruction", "input", "output"}  instruction "\n" [input "\n"] output
 #pragma once
 
@@ -15,8 +15,8 @@ namespace hearth {
 // `where` names the file and line for the error.
 std::string jsonl_text(std::string_view line, std::string_view where);
 
-// The same for the common line, several times as fast: a flat object of plain values with a "text".
-// False where it is anything else, good or bad: then jsonl_text decides.
+// A fast path for the common case, several times as fast: a flat object of plain values with
+// "text". Returns false for anything else, valid or not; then jsonl_text() decides.
 bool flat_text(std::string& out, std::string_view line);
 
 }  // namespace hearth

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int most_workers = 256, most_prefetch = 4096;
 
-// Runs body(i) for i in [0, n) on a few threads; the files are checked before the workers exist.
+// Runs body(i) for i in [0, n) on a few threads; used to check the files before the workers start.
 template <class F>
 void for_each_file(size_t n, int threads, F body) {
   std::atomic<size_t> next{0};
@@ -36,11 +36,11 @@ void for_each_file(size_t n, int threads, F body) {
     std::vector<std::jthread> pool;
     try {
       for (int t = 1; t < std::min<int>(threads, int(n)); ++t) pool.emplace_back(work);
-    } catch (const std::system_error&) {}  // no more to be had: fewer do the same
+    } catch (const std::system_error&) {}  // no more threads available: fewer do the same work
     work();
   }
   for (const std::exception_ptr& e : errors)
-    if (e) std::rethrow_exception(e);  // the first file's, whoever found it first
+    if (e) std::rethrow_exception(e);  // always the error of the first file
 }
 
 // Document numbers and positions of one row.
@@ -60,45 +60,45 @@ void mark_documents(int32_t* positions, int32_t* documents, const int32_t* token
 }  // namespace
 
 struct Loader::State {
-  ~State() {  // also of a loader that could not start all its workers
+  ~State() {  // also for a loader that could not start all its workers
     {
       std::lock_guard lock(mutex);
       stop = true;
     }
     space.notify_all();
-    workers.clear();  // joins
+    workers.clear();  // joins the workers
   }
 
   // The files of one source.
   struct Stream {
     std::vector<TokenFile> files;
-    std::vector<int64_t> first_window;  // shuffled: of each file, and the total at the end
+    std::vector<int64_t> first_window;  // shuffled: first window of each file, then the total
     int64_t total = 0;                  // tokens
-    uint64_t seed = 0;                  // of its permutations
-    double share = 1;                   // of a mix
+    uint64_t seed = 0;                  // seed of its permutations
+    double share = 1;                   // share in a mix
     int64_t windows() const { return first_window.back(); }
   };
 
-  // One row of a batch of a mix.
+  // One row of a mixed batch.
   struct MixedRow {
     size_t source;
     SourceCursor at;
   };
 
   LoaderSpec spec;
-  std::vector<Stream> streams;  // one, or those of the mix
+  std::vector<Stream> streams;  // one, or one per source of the mix
 
   std::mutex mutex;
   std::condition_variable space, ready;
   bool stop = false;
-  int64_t planned = 0, taken = 0;  // batches handed to workers; delivered
-  Cursor plan, delivered;          // of the batch `planned`; of the batch `taken`
+  int64_t planned = 0, taken = 0;  // batches assigned to workers; batches delivered
+  Cursor plan, delivered;          // positions of batch `planned` and of batch `taken`
   struct Slot {
     Batch batch;
     bool full = false;
     std::exception_ptr error;
   };
-  std::vector<Slot> ring;  // batch n lies in slot n % prefetch
+  std::vector<Slot> ring;  // batch n is in slot n % prefetch
   int64_t stalls = 0;
   std::vector<std::jthread> workers;
 
@@ -127,7 +127,7 @@ struct Loader::State {
 void Loader::State::check_spec() const {
   if (spec.files.empty() == spec.mix.empty())
     fail("loader", "expected at least one token file, got {}",
-         spec.files.empty() ? "none" : "files both alone and in a mix");
+         spec.files.empty() ? "none" : "files both outside and inside a mix");
   for (const LoaderSource& s : spec.mix)
     if (s.files.empty() || !(s.weight > 0) || !std::isfinite(s.weight))
       fail("loader", "expected a positive weight and files for each source, got {} and {} of {}",
@@ -141,7 +141,7 @@ void Loader::State::check_spec() const {
   if (spec.world < 1 || spec.rank < 0 || spec.rank >= spec.world)
     fail("loader", "expected 0 <= rank < world, got rank {} of {}", spec.rank, spec.world);
   if (spec.document_mask && spec.document_start < 0)
-    fail("loader", "expected the id that opens a document for a document mask, got {}",
+    fail("loader", "a document mask needs the id that starts a document, got {}",
          spec.document_start);
 }
 
@@ -166,7 +166,7 @@ void Loader::State::open_files() {
     if (!sequential() && streams[0].windows() < spec.batch * spec.world)
       fail("loader",
            "expected at least {} windows of {} tokens for one step of {} ranks x {} rows, got {} "
-           "in {} tokens: take a smaller batch or sequence",
+           "in {} tokens: use a smaller batch or sequence",
            spec.batch * spec.world, spec.seq, spec.world, spec.batch, streams[0].windows(),
            total());
   }
@@ -186,14 +186,16 @@ Loader::State::Stream Loader::State::open_stream(
     const TokenFile& f = s.files.emplace_back(path);
     if (f.size() < need && by_step)
       fail(f.path().string(),
-           "expected at least {} tokens for one step of {} ranks x {} rows x {} tokens and one "
-           "more, got {}: take a smaller batch or sequence, or leave the file out",
+           "expected at least {} tokens for one step of {} ranks x {} rows x {} tokens plus one, "
+           "got {}: use "
+           "a smaller batch or sequence, or leave the file out",
            need, spec.world, spec.batch, spec.seq, f.size());
     if (f.size() < need)
-      fail(f.path().string(),
-           "expected at least {} tokens for one window of {} tokens and one more, got {}: take a "
-           "shorter sequence, or leave the file out",
-           need, spec.seq, f.size());
+      fail(
+          f.path().string(),
+          "expected at least {} tokens for one window of {} tokens plus one, got {}: use a shorter "
+          "sequence, or leave the file out",
+          need, spec.seq, f.size());
     s.total += f.size();
     s.first_window.push_back(s.windows() + (f.size() - 1) / spec.seq);
   }
@@ -215,14 +217,16 @@ void Loader::State::check_cursor() const {
     fits = at.tokens >= 0 && inside(streams[i], at.epoch, at.shard, at.position);
   }
   if (!fits)
-    fail("loader",
-         "expected a cursor within these files ({} sources, {} tokens), got epoch {}, shard {}, "
-         "position {} and {} mixed sources: the data or the order changed",
-         streams.size(), total(), c.epoch, c.shard, c.position, c.sources.size());
+    fail(
+        "loader",
+        "expected a data position within these files ({} sources, {} tokens), got epoch {}, shard "
+        "{}, "
+        "position {} and {} mixed sources: the data or its order has changed since the run started",
+        streams.size(), total(), c.epoch, c.shard, c.position, c.sources.size());
 }
 
-// Moves `at` behind the next step and returns where that step begins. A shard is left only here, so
-// that a cursor means the same for another world size.
+// Advances `at` past the next step and returns where that step starts. Moving to the next shard
+// happens only here, so a cursor has the same meaning for any world size.
 Cursor Loader::State::advance(Cursor& at) const {
   const std::vector<TokenFile>& files = streams[0].files;
   const int64_t windows = streams[0].windows();
@@ -258,8 +262,7 @@ size_t Loader::State::furthest_behind(const Cursor& at) const {
   return best;
 }
 
-// The same for a mix: rows are dealt out one by one over all ranks, of which this one keeps its
-// own.
+// The same for a mix: rows are distributed one by one over all ranks; this rank keeps its own.
 std::vector<Loader::State::MixedRow> Loader::State::advance_mix(Cursor& at) const {
   std::vector<MixedRow> rows;
   const int64_t mine = spec.rank * spec.batch;

@@ -1,4 +1,4 @@
-// How fast the loader is by itself.
+// Measures the speed of the loader alone.
 #include <chrono>
 
 #include "data/loader.h"

@@ -1,5 +1,5 @@
 // A keyed permutation of [0, n) without a table: a Feistel network over the next even power of two,
-// walked until it lands inside (four tries at most on average).
+// iterated until the result is below n (at most four tries on average).
 #pragma once
 
 #include <bit>
@@ -7,7 +7,7 @@
 
 namespace hearth {
 
-// The finaliser of splitmix64: a bijection of 64 bits that mixes well.
+// The finaliser of splitmix64: a well-mixing bijection of 64-bit numbers.
 constexpr uint64_t mix64(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -22,7 +22,7 @@ class Permutation {
     for (int r = 0; r < rounds; ++r) keys_[r] = mix64(mix64(mix64(seed) ^ epoch) + uint64_t(r));
   }
 
-  // i < n.
+  // Requires i < n.
   uint64_t operator()(uint64_t i) const {
     do i = encrypt(i);
     while (i >= n_);
@@ -44,7 +44,7 @@ class Permutation {
   }
 
   uint64_t n_;
-  int half_;  // bits of one half
+  int half_;  // bits per half
   uint64_t keys_[rounds];
 };
 

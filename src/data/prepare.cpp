@@ -36,7 +36,8 @@ void check_spec(const PrepareSpec& spec) {
   if (!(spec.val_fraction >= 0 && spec.val_fraction < 1))
     fail_usage("prepare", "expected a validation fraction in [0, 1), got {}", spec.val_fraction);
   if (spec.eos < 0 && (spec.format == TokenFormat::llmc || spec.bos < 0))
-    fail("prepare", "expected a tokenizer with an end-of-text token to part documents, got none");
+    fail("prepare",
+         "the tokenizer has no end-of-text token, which is needed to separate documents");
 }
 
 std::vector<fs::path> expand_inputs(const PrepareSpec& spec) {
@@ -52,7 +53,7 @@ std::vector<fs::path> expand_inputs(const PrepareSpec& spec) {
   return paths;
 }
 
-// All that decides the output: a run goes on only when none of it changed.
+// All settings that affect the output: a run resumes only if none of them changed.
 json fingerprint(const PrepareSpec& spec, const std::vector<fs::path>& inputs) {
   json files = json::array();
   for (const fs::path& p : inputs) {
@@ -61,7 +62,8 @@ json fingerprint(const PrepareSpec& spec, const std::vector<fs::path>& inputs) {
       continue;
     }
     if (!fs::is_regular_file(p))
-      fail(p.string(), "expected a regular file, got something else: give a stream as - (stdin)");
+      fail(p.string(),
+           "expected a regular file, got another kind: pass a stream as - (standard input)");
     files.push_back({{"path", fs::absolute(p).string()},
                      {"bytes", fs::file_size(p)},
                      {"changed", fs::last_write_time(p).time_since_epoch().count()}});
@@ -76,25 +78,25 @@ json fingerprint(const PrepareSpec& spec, const std::vector<fs::path>& inputs) {
               {"bos", spec.bos},
               {"eos", spec.eos},
               {"tokenizer", spec.tokenizer_id}};
-  // Left out at its default, so that the folders of versions without the setting stay good.
+  // Omitted at its default, so that folders from versions without the setting stay valid.
   if (spec.max_document_bytes != PrepareSpec().max_document_bytes)
     all["max_document_bytes"] = spec.max_document_bytes;
   return all;
 }
 
-// Documents to be encoded by one thread at a time, in order; few and long, so that their buffers
-// stay.
+// Documents that one thread encodes in order. Pieces are few and long, so that their buffers are
+// reused.
 struct Piece {
-  size_t first = 0, count = 0;  // of the block's documents
+  size_t first = 0, count = 0;  // range of the block's documents
   std::vector<int32_t> tokens;
   struct End {
     size_t tokens;
-    bool val, empty, begins, ends;  // begins, ends: as Document has them
+    bool val, empty, begins, ends;  // begins, ends: as in Document
   };
-  std::vector<End> ends;  // of each document, or piece of one, that is not dropped
+  std::vector<End> ends;  // of each kept document or piece of one
 };
 
-// Text read in one go, and what became of it.
+// Text that is read at once, with the result of encoding it.
 struct Block {
   std::string text;
   struct Entry {
@@ -103,11 +105,11 @@ struct Block {
     bool json, begins, ends;
   };
   std::vector<Entry> documents;
-  std::vector<Piece> pieces;  // the first `used` of these
+  std::vector<Piece> pieces;  // the first `used` are valid
   size_t used = 0;
   SourcePosition after;
-  int64_t bytes = 0, packed = 0;            // read by then
-  std::map<int64_t, int64_t> marks_inside;  // of each file, in this block
+  int64_t bytes = 0, packed = 0;            // read so far
+  std::map<int64_t, int64_t> marks_inside;  // per file, in this block
 };
 
 class Run {
@@ -139,8 +141,8 @@ class Run {
       Block now, ahead;
       bool more = read_block(now, reader);
       for (int64_t n = 0; more; ++n) {
-        // The next block is read while this one is encoded; the future waits where something
-        // throws.
+        // Read the next block while this one is encoded; if something throws, the future's
+        // destructor waits.
         auto reading = std::async(std::launch::async, [&] { return read_block(ahead, reader); });
         encode_block(now);
         write_block(now);
@@ -168,7 +170,7 @@ class Run {
         {spec_.out, name, first_index, spec_.format, token_width(spec_.vocab), shard});
   }
 
-  // Takes up the state an earlier run left; true when that run was complete.
+  // Loads the state of an earlier run; true if that run was complete.
   bool restore() {
     const fs::path path = spec_.out / state_name;
     if (!fs::exists(path)) return false;
@@ -176,8 +178,8 @@ class Run {
     const StateFields state(text, path.string());
     if (state.value("run") != fingerprint_)
       fail(path.string(),
-           "expected the state of this very run, got one with other inputs, tokenizer or "
-           "settings: choose another folder, or remove this one");
+           "this folder has the state of a run with other inputs, tokenizer or settings: choose "
+           "another folder, or delete this one");
     const int64_t inside = state.has("inside") ? state.integer("inside", 0, 31) : 0;  // bits
     at_ = {state.integer("file", 0, int64_t(sources_.inputs.size())),
            state.integer("offset"),
@@ -198,13 +200,14 @@ class Run {
     if (!state.boolean("done")) return false;
     if (std::find(sources_.inputs.begin(), sources_.inputs.end(), "-") != sources_.inputs.end())
       fail(path.string(),
-           "expected a new folder, got one with a finished run: standard input cannot be compared "
-           "with what that run read");
+           "this folder contains a finished run, and standard input cannot be compared with what "
+           "that run read: choose a new folder");
     for (const SplitWriter* s : {&train_, &val_})
       for (const auto& [p, tokens] : s->files())
         if (!fs::exists(p) || TokenFile(p).size() != tokens)
-          fail(p.string(), "expected the {} tokens a finished run wrote: remove {} to begin again",
-               tokens, path.string());
+          fail(p.string(),
+               "expected the {} tokens that a finished run wrote: delete {} to start again", tokens,
+               path.string());
     return true;
   }
 
@@ -215,7 +218,7 @@ class Run {
                   {"offset", at_.offset}, {"line", at_.line},       {"inside", inside},
                   {"bytes", bytes_},      {"pieces", rule_.pieces}, {"train", train_.save()},
                   {"val", val_.save()}};
-    // Beside "run", so that the folders of versions without it stay good.
+    // Stored beside "run", so that folders from versions without it stay valid.
     if (!spec_.vocabulary_id.empty()) state["vocabulary"] = spec_.vocabulary_id;
     if (std::ranges::any_of(marks_inside_, [](int64_t n) { return n > 0; }))
       state["marks_inside"] = marks_inside_;
@@ -228,7 +231,7 @@ class Run {
     b.used = 0;
     b.marks_inside.clear();
     const size_t piece_bytes = size_t(std::max<int64_t>(1, spec_.block_bytes / 64));
-    size_t piece_end = 0;  // of the text, before the next piece begins
+    size_t piece_end = 0;  // offset in the text where the current piece ends
     Document d;
     while (int64_t(b.text.size()) < spec_.block_bytes && reader.next(d)) {
       if (b.used == 0 || b.text.size() >= piece_end) {
@@ -256,7 +259,7 @@ class Run {
       } catch (...) { errors[size_t(i)] = std::current_exception(); }
     });
     for (const std::exception_ptr& e : errors)
-      if (e) std::rethrow_exception(e);  // the first document's, at any thread count
+      if (e) std::rethrow_exception(e);  // always the error of the first document
   }
 
   void encode(Piece& p, const Block& b, std::string& unescaped) const {
@@ -283,7 +286,7 @@ class Run {
     }
   }
 
-  // The ids around a document; -1: none.
+  // The ids that open and close a document; -1: none.
   int32_t opening() const { return spec_.format == TokenFormat::llmc ? spec_.eos : spec_.bos; }
   int32_t closing() const { return spec_.format == TokenFormat::llmc ? -1 : spec_.eos; }
 
@@ -304,10 +307,11 @@ class Run {
 
   void write(const Piece::End& end, std::span<const int32_t> tokens) {
     SplitWriter* side = end.val ? &val_ : &train_;
-    if (!end.begins && (!rule_.pieces || end.empty)) side = open_;  // stays with its document
+    if (!end.begins && (!rule_.pieces || end.empty))
+      side = open_;  // stays on the side of its document
     if (end.begins) {
       side->begin_document();
-    } else if (side != open_) {  // the rest of the document is one of its own
+    } else if (side != open_) {  // the rest becomes a separate document
       const int32_t close = closing(), open = opening();
       if (close >= 0) open_->append(std::span(&close, 1));
       open_->end_document();
@@ -333,11 +337,11 @@ class Run {
 
   void finish() {
     if (train_.counts.documents + val_.counts.documents == 0)
-      fail("prepare", "expected at least one document that is not empty, got none");
+      fail("prepare", "the inputs contain no text");
     if (spec_.val_fraction > 0 && (train_.counts.documents == 0 || val_.counts.documents == 0))
       fail("--val-fraction",
-           "all {} documents of standard input fell on one side: write them to a file and give "
-           "that, separate them by lines <|endoftext|>, or leave --val-fraction out",
+           "all {} documents of standard input fell on one side: write them to a file and pass "
+           "that, separate them by lines <|endoftext|>, or drop --val-fraction",
            train_.counts.documents + val_.counts.documents);
     train_.finish();
     val_.finish();
@@ -350,7 +354,7 @@ class Run {
     save(true);
   }
 
-  // What killed runs left behind. One may have been killed after it had saved that it was done.
+  // Removes leftovers of killed runs. One may have been killed after it had saved the final state.
   void remove_leftovers() const {
     for (const auto& entry : fs::directory_iterator(spec_.out))
       if (entry.path().filename().string().starts_with(fmt::format(".tmp-{}-", state_name)))
@@ -378,13 +382,13 @@ class Run {
   DocumentSpec sources_;
   json fingerprint_;
   Threads threads_;
-  std::vector<std::string> unescaped_;  // of each worker
+  std::vector<std::string> unescaped_;  // one per worker
   SideRule rule_;
   SplitWriter train_, val_;
-  SplitWriter* open_ = nullptr;  // the side that has the document inside which at_ lies
+  SplitWriter* open_ = nullptr;  // the side of the document that contains at_
   SourcePosition at_;
   int64_t bytes_ = 0;
-  // `<|endoftext|>` inside lines, of each input.
+  // Number of `<|endoftext|>` inside lines, per input.
   std::vector<int64_t> marks_inside_ = std::vector<int64_t>(sources_.inputs.size());
   bool resumed_ = false;
 };
@@ -407,7 +411,7 @@ std::optional<PreparedWith> prepared_with(const fs::path& folder) {
                         state.value("vocabulary", std::string()), run.at("vocab").get<int64_t>()};
   } catch (const Error&) { return {}; } catch (const json::exception&) {
     return {};
-  }  // another program's file of the same name
+  }  // a file of another program with the same name
 }
 
 }  // namespace hearth

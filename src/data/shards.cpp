@@ -27,8 +27,8 @@ fs::path with_tmp(const fs::path& path) {
   return p;
 }
 
-// A source of tokens by its name, or a text by its first bytes (ids leave zeros and controls
-// there).
+// Whether a file is a source of tokens rather than tokens: by its name, or as text by its first
+// bytes (token ids contain zeros and control bytes).
 bool is_source_of_tokens(const fs::path& path, Bytes bytes) {
   static constexpr std::string_view sources[] = {".txt", ".md",  ".json",    ".jsonl", ".ndjson",
                                                  ".csv", ".tsv", ".parquet", ".gz",    ".zst"};
@@ -39,7 +39,7 @@ bool is_source_of_tokens(const fs::path& path, Bytes bytes) {
   return head.size() >= 16 && std::none_of(head.begin(), head.end(), control);
 }
 
-// Blocks of a fixed size: the compiler turns the inner loop into vector code without -O3.
+// Blocks of fixed size, so that the compiler vectorises the inner loop without -O3.
 constexpr int64_t scan_block = 4096;
 
 template <class T>
@@ -80,9 +80,9 @@ std::vector<fs::path> expand_glob(const std::string& pattern) {
   std::vector<fs::path> paths;
   for (size_t i = 0; code == 0 && i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
   ::globfree(&found);
-  // A name with brackets or stars in it is still a name.
+  // A name that contains brackets or stars is still a name.
   if (paths.empty() && fs::exists(pattern)) paths.emplace_back(pattern);
-  if (paths.empty()) fail(pattern, "expected a file or a pattern that matches one, got no match");
+  if (paths.empty()) fail(pattern, "no file matches this path or pattern");
   return paths;
 }
 
@@ -97,14 +97,14 @@ void refuse_folders(std::span<const fs::path> paths, std::string_view files) {
   std::error_code unknown;
   for (const fs::path& path : paths)
     if (fs::is_directory(path, unknown))
-      fail(path.string(), "expected files, got a folder: give a pattern such as '{}'",
+      fail(path.string(), "expected files, got a folder: pass a pattern such as '{}'",
            (path / files).string());
 }
 
 TokenFile::TokenFile(const fs::path& path) : path_(path) {
-  std::error_code unknown;  // an absent file is for the map to tell
+  std::error_code unknown;  // the map reports a missing file
   if (fs::exists(path, unknown) && !fs::is_regular_file(path, unknown))
-    fail(path.string(), "expected a token file, got something that is not a plain file");
+    fail(path.string(), "expected a token file, got a path that is not a regular file");
   map_ = MappedFile(path);
   read_header();
 }
@@ -119,8 +119,7 @@ void TokenFile::read_header() {
   if (word[0] != magic_u16 && word[0] != magic_u32) return read_beside_metadata();
 
   if (bytes < header_bytes)
-    fail(where, "expected a header of {} bytes, got a file that ends at byte {}", header_bytes,
-         bytes);
+    fail(where, "expected a header of {} bytes, got a file of {} bytes", header_bytes, bytes);
   const int32_t version = word[0] == magic_u16 ? version_u16 : version_u32;
   if (word[1] != version)
     fail(where, "expected version {} at byte 4 after magic {}, got {}", version, word[0], word[1]);
@@ -130,7 +129,7 @@ void TokenFile::read_header() {
   offset_ = header_bytes;
   size_ = word[2];
   if (bytes != offset_ + size_ * width_)
-    fail(where, "expected {} bytes for the {} tokens that byte 8 tells, got {} bytes",
+    fail(where, "expected {} bytes for the {} tokens stated at byte 8, got {} bytes",
          offset_ + size_ * width_, size_, bytes);
 }
 
@@ -140,15 +139,16 @@ void TokenFile::read_beside_metadata() {
   const fs::path beside = path_.parent_path() / "metadata.json";
   if (is_source_of_tokens(path_, map_.bytes()))
     fail(where,
-         "expected a token file, got text or another source of tokens: make token files of it with "
-         "`hearth data prepare --tokenizer T --input {} --out DIR`",
+         "expected a token file, got text or another input format: convert it with `hearth data "
+         "prepare --tokenizer T --input {} --out DIR`",
          where);
   if (!fs::exists(beside)) {
     int32_t magic = 0;
     if (bytes >= 4) std::memcpy(&magic, map_.bytes().data(), 4);
     fail(where,
-         "expected magic {} or {} at byte 0, got {}: for a file of bare ids put a metadata.json "
-         "beside it that says {{\"vocab_size\": N, \"dtype\": \"uint16\"}} (or uint32)",
+         "expected magic {} or {} at byte 0, got {}: for a file of plain ids put a metadata.json "
+         "beside it "
+         "with {{\"vocab_size\": N, \"dtype\": \"uint16\"}} (or uint32)",
          magic_u16, magic_u32,
          bytes < 4 ? fmt::format("a file of {} bytes", bytes) : fmt::format("{}", magic));
   }
@@ -171,10 +171,10 @@ void TokenFile::read_beside_metadata() {
   offset_ = 0;
   size_ = bytes / width_;
   if (bytes % width_ != 0)
-    fail(where, "expected whole tokens of {} bytes, got {} spare at byte {}", width_,
+    fail(where, "expected whole tokens of {} bytes, got {} extra bytes at byte {}", width_,
          bytes % width_, size_ * width_);
 
-  // The count of this very file: ours by name, or tiny-lm's train.bin and val.bin.
+  // The token count of this file: listed by name, or tiny-lm's entries for train.bin and val.bin.
   const std::string file_name = path_.filename().string(), stem = path_.stem().string();
   const json* told = nullptr;
   if (meta.contains("files") && meta["files"].is_object() && meta["files"].contains(file_name))
@@ -182,7 +182,7 @@ void TokenFile::read_beside_metadata() {
   else if ((stem == "train" || stem == "val") && meta.contains(stem + "_tokens"))
     told = &meta[stem + "_tokens"];
   if (told && *told != size_)
-    fail(where, "expected the {} tokens that metadata.json tells, got {} ({} bytes)", told->dump(),
+    fail(where, "expected the {} tokens stated in metadata.json, got {} ({} bytes)", told->dump(),
          size_, bytes);
 }
 
@@ -221,7 +221,7 @@ TokenWriter::TokenWriter(const fs::path& path, const Spec& spec)
     : path_(path), temporary_(with_tmp(path)), spec_(spec) {
   const int64_t head = spec.format == TokenFormat::llmc ? header_bytes : 0;
   const bool go_on = spec.resume_tokens >= 0;
-  // A file finished after the state was saved is opened again: its first tokens are the same.
+  // A file that was finished after the state was saved is reopened: its first tokens are the same.
   if (go_on && !fs::exists(temporary_) && fs::exists(path_)) fs::rename(path_, temporary_);
   fd_ = go_on ? open_file(temporary_, O_RDWR | O_CREAT | O_NOFOLLOW, "write the file")
               : create_file(temporary_, O_RDWR, "write the file");
@@ -230,7 +230,8 @@ TokenWriter::TokenWriter(const fs::path& path, const Spec& spec)
     const int64_t have = ::lseek(fd_.get(), 0, SEEK_END);
     if (have < want)
       fail(temporary_.string(),
-           "expected the {} bytes an earlier run left, got {}: remove the output folder and begin "
+           "expected the {} bytes that an earlier run wrote, got {}: delete the output folder and "
+           "start "
            "again",
            want, have);
     if (::ftruncate(fd_.get(), want) != 0 || ::lseek(fd_.get(), want, SEEK_SET) < 0)

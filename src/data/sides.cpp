@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-// In [0, 1).
+// A hash in [0, 1).
 double hash_of(std::string_view text) {
   uint64_t hash = text.size();
   while (!text.empty()) {
@@ -31,13 +31,13 @@ struct Hashes {
   }
 };
 
-// Of the documents, or of every piece, up to the first that shows both sides.
+// Hashes of the documents, or of all pieces, up to the first that shows both sides.
 Hashes look(const DocumentSpec& spec, double threshold, bool pieces) {
   DocumentReader reader(spec);
   Hashes seen;
   std::string unescaped;
   for (Document d; !seen.both_sides_of(threshold) && reader.next(d);) {
-    if (!d.begins && !pieces) continue;  // goes where its document began
+    if (!d.begins && !pieces) continue;  // belongs to the side of its document
     std::string_view text = d.raw;
     if (d.json) {
       if (!flat_text(unescaped, text))
@@ -63,11 +63,11 @@ SideRule choose_sides(DocumentSpec spec, double fraction) {
     return {fraction, false};
   spec.piece = std::min(side_piece_bytes, spec.longest);
   const Hashes seen = look(spec, fraction, true);
-  if (seen.count == 0) return {fraction, false};  // there is nothing at all, which is said later
+  if (seen.count == 0) return {fraction, false};  // no text at all; reported later
   if (seen.lowest == seen.highest)
     fail("--val-fraction",
-         "expected text to divide into training and validation data, got one piece of at most {} "
-         "bytes: give more text, or leave --val-fraction out",
+         "expected text to split into training and validation data, got one piece of at most {} "
+         "bytes: provide more text, or drop --val-fraction",
          spec.piece);
   if (seen.both_sides_of(fraction)) return {fraction, true};
   const double moved = seen.lowest >= fraction ? std::nextafter(seen.lowest, 1.0) : seen.highest;

@@ -1,5 +1,6 @@
-// Which documents `data prepare` sends to validation: those whose hash lies below a threshold. The
-// text alone decides, so that copies of a document fall on the same side wherever they stand.
+// Chooses which documents `data prepare` sends to validation: those whose hash is below a
+// threshold. Only the text decides, so copies of a document fall on the same side wherever they
+// occur.
 #pragma once
 
 #include <string_view>
@@ -14,13 +15,13 @@ constexpr size_t side_piece_bytes = 4096;
 
 struct SideRule {
   double threshold = 0;
-  bool pieces = false;  // texts are cut into pieces of side_piece_bytes, and each has its own side
+  bool pieces = false;  // texts are split into pieces of side_piece_bytes with separate sides
 };
 
-// Whole documents and a threshold of `fraction`, where that leaves something for both sides. Else
-// texts are cut into pieces; and where all of those are still on one side, the threshold moves just
-// as far as it takes to bring one over. Less than two different pieces are an error. Reads the
-// inputs only until it has seen both sides; standard input cannot be read twice and stays whole.
+// Uses whole documents and the threshold `fraction` if both sides get something. Otherwise texts
+// are split into pieces; if all of those still fall on one side, the threshold moves just far
+// enough to bring one over. Fewer than two different pieces are an error. Reads the inputs only
+// until both sides are seen; standard input cannot be read twice and is not split.
 SideRule choose_sides(DocumentSpec, double fraction);
 
 }  // namespace hearth

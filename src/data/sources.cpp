@@ -1,4 +1,4 @@
-// `--data` as it is written: patterns, with or without weights.
+// Parses `--data`: patterns with or without weights.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -14,7 +14,7 @@
 namespace hearth {
 namespace {
 
-// Cut at commas that no brace of a pattern holds.
+// Splits at commas outside of braces.
 std::vector<std::string> cut_at_commas(const std::string& text) {
   std::vector<std::string> parts(1);
   int depth = 0;
@@ -28,7 +28,7 @@ std::vector<std::string> cut_at_commas(const std::string& text) {
   return parts;
 }
 
-// The pattern and its weight, where the text ends with a colon and a number.
+// The pattern and its weight, if the text ends with a colon and a number.
 std::optional<std::pair<std::string, double>> weighted(const std::string& text) {
   const size_t colon = text.rfind(':');
   if (colon == text.npos || colon + 1 == text.size()) return {};
@@ -48,7 +48,7 @@ std::vector<LoaderSource> parse_sources(std::span<const std::string> patterns) {
   for (const std::string& argument : patterns) {
     bool any = false;
     std::vector<std::string> parts = cut_at_commas(argument);
-    if (!std::filesystem::exists(argument))  // a name may hold anything
+    if (!std::filesystem::exists(argument))  // a file name may contain anything
       for (const std::string& part : parts) any |= weighted(part).has_value();
     if (!any) parts = {argument};
     for (const std::string& part : parts) {
@@ -72,7 +72,7 @@ std::vector<LoaderSource> parse_sources(std::span<const std::string> patterns) {
 }
 
 std::string fingerprint_of(std::span<const LoaderSource> sources) {
-  constexpr size_t looked_at = 64 << 10;  // at each end of a file
+  constexpr size_t looked_at = 64 << 10;  // bytes to hash at each end of a file
   Sha256 hash;
   const auto add = [&](const auto& value) { hash.update(std::as_bytes(std::span(&value, 1))); };
   for (const LoaderSource& s : sources) {

@@ -7,7 +7,7 @@
 namespace hearth {
 
 void SplitWriter::restore(const StateFields& saved) {
-  shard_ = saved.integer("shard", 0, 999'999);  // six digits of a file's name
+  shard_ = saved.integer("shard", 0, 999'999);  // six digits in a file name
   const int64_t most = spec_.shard_tokens > 0 ? spec_.shard_tokens : StateFields::max_count;
   const int64_t open_tokens = saved.integer("open_tokens", 0, most);
   counts = {.tokens = saved.integer("tokens"),

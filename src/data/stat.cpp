@@ -16,7 +16,7 @@ int32_t id_in(const json& object, const char* key) {
   return object[key].get<int32_t>();
 }
 
-// Calls f(index) for every token of the file that is `id`, in order.
+// Calls f(index) for every token of the file equal to `id`, in order.
 template <class F>
 void for_each(const TokenFile& file, int32_t id, F f) {
   if (id < 0) return;
@@ -52,7 +52,7 @@ TokenStat stat_tokens(const TokenFile& file, DocumentMarks marks) {
     if (begin < size) stat.counts.add_document(size - begin);
   } else {
     const bool also_closes = marks.open == marks.close;
-    int64_t begin = -1;  // of the open document
+    int64_t begin = -1;  // start of the open document
     for_each(file, marks.open, [&](int64_t i) {
       if (also_closes && (i + 1 == size || file[i + 1] == marks.open)) return;
       if (begin >= 0)

@@ -10,12 +10,12 @@ namespace {
 
 constexpr int32_t masked = -100;
 
-// Rows are filled one after the other; a batch is made when all of its rows are full.
+// Fills rows one after another; a batch is complete when all its rows are full.
 class Packer {
  public:
   explicit Packer(const WholeDocumentsSpec& s) : spec_(s) {}
 
-  // `ids` are a document's tokens; the target of the last is document_start.
+  // `ids` are a document's tokens; the target of the last one is document_start.
   void add(std::span<const int32_t> ids) {
     if (int64_t(ids.size()) > spec_.seq - used_) next_row();
     while (!ids.empty()) {
@@ -47,7 +47,7 @@ class Packer {
     put(spec_.document_start, masked, 0);
     next_row();
   }
-  // Masks what is left of the row; a batch of full rows is done.
+  // Masks the rest of the row and starts the next; completes the batch after its last row.
   void next_row() {
     if (used_ == 0) return;
     ++document_;
@@ -65,8 +65,8 @@ class Packer {
   int32_t document_ = 0;
 };
 
-// False when the next document would be more than is asked for. Of the mapped file, documents alone
-// are copied, one at a time.
+// False if the next document would exceed the limit. Copies only documents from the mapped file,
+// one at a time.
 bool add_documents(Packer& packer, const TokenFile& file, const WholeDocumentsSpec& spec) {
   std::vector<int32_t> ids;
   int64_t begin = file.find(spec.document_start, 0, file.size());
@@ -97,7 +97,7 @@ std::vector<Batch> whole_documents(std::span<const std::filesystem::path> files,
   std::vector<Batch> batches = packer.finish();
   if (batches.empty() || packer.tokens() == 0)
     fail(files.empty() ? "data" : files[0].string(),
-         "expected a document that opens with token {}, got none", spec.document_start);
+         "no document starts with token {}; check --document-start", spec.document_start);
   return batches;
 }
 

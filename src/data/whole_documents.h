@@ -1,5 +1,5 @@
-// Batches of whole documents, for a validation loss that can be held against what the documents are
-// worth: documents that fit a row are never cut, the rest of a row is masked.
+// Batches of whole documents, for a validation loss that can be compared with the documents'
+// entropy: documents that fit a row are never split; the rest of a row is masked.
 #pragma once
 
 #include <filesystem>
@@ -12,14 +12,14 @@ namespace hearth {
 
 struct WholeDocumentsSpec {
   int64_t batch = 1, seq = 1;
-  int32_t document_start = 0;  // the id that opens a document
-  int64_t max_tokens = 0;      // stop before the document that would be more; 0: all
-  int64_t vocab = 0;           // > 0: every token of the files read is checked against it
+  int32_t document_start = 0;  // the id that starts a document
+  int64_t max_tokens = 0;      // stop before the document that would exceed it; 0: all
+  int64_t vocab = 0;           // > 0: every token of the files is checked
 };
 
-// Documents in order, as many to a row as fit; one longer than a row is cut into rows. The target
-// of a document's last token is the next one's first. `documents` is filled. Files after the last
-// document that is taken are not opened.
+// Documents in order, as many per row as fit; one longer than a row is split over rows. The target
+// of a document's last token is the first token of the next. Fills `documents`. Files after the
+// last used document are not opened.
 std::vector<Batch> whole_documents(std::span<const std::filesystem::path>,
                                    const WholeDocumentsSpec&);
 

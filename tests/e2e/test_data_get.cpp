@@ -106,7 +106,7 @@ TEST_F(DataGet, DownloadsAndChecks) {
   EXPECT_EQ(f["was_there"], true);
   EXPECT_EQ(requests.size(), 1u);
   write_file_atomic(folder / "out/f.bin", "damaged");
-  expect_failure(get(known()), "remove it");
+  expect_failure(get(known()), "delete it to download it again");
 }
 
 TEST_F(DataGet, TrustsTheFirstUseAndRemembersIt) {
@@ -139,7 +139,7 @@ TEST_F(DataGet, ALaterRunGoesOn) {
     reply.cut_after = n == 1 ? 100000 : 0;
     return reply;
   };
-  expect_failure(get(known()), "run it again to go on");
+  expect_failure(get(known()), "run the command again to continue");
   EXPECT_FALSE(has("f.bin"));
   EXPECT_TRUE(has("f.bin.part"));
   answer = [this](const ServerRequest& r, int) { return ranged(r, file, "\"v1\""); };

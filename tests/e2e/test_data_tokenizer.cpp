@@ -143,7 +143,7 @@ TEST_F(DataTokenizer, ARunWithoutOneIsWarnedOnce) {
 TEST_F(DataTokenizer, AFolderIsRefusedWithThePatternToGive) {
   fs::create_directories(folder / "plain");
   const std::string texts =
-      "expected files, got a folder: give a pattern such as '" + text_of("plain") + "/*.txt'";
+      "expected files, got a folder: pass a pattern such as '" + text_of("plain") + "/*.txt'";
   expect_error(run(folder, {"data", "prepare", "--tokenizer", folder / "tok", "--input",
                             folder / "plain", "--out", folder / "out"}),
                1, texts);
@@ -161,11 +161,11 @@ TEST_F(DataTokenizer, ATableIsRefusedWithTheFlagThatTakesIt) {
     write_file_atomic(folder / name, std::string_view("text\nhello\n"));
     const Arguments prepare{"data",    "prepare",     "--tokenizer", folder / "tok",
                             "--input", folder / name, "--out",       folder / ("out-" + name)};
-    expect_error(run(folder, prepare), 1, "give --source text to take it as it is");
+    expect_error(run(folder, prepare), 1, "pass --source text to read it as plain text");
     EXPECT_EQ(run(folder, prepare + Arguments{"--source", "text"}).status, 0);
     expect_error(
         run(folder, {"tokenizer", "train", "--input", folder / name, "--out", folder / "none"}), 1,
-        "call it .txt to take it as it is");
+        "rename it to .txt to read it as plain text");
   }
 }
 

@@ -256,8 +256,8 @@ TEST(Loader, RefusesBadShapes) {
   spec.vocab = 110;
   EXPECT_TRUE(mentions(refused(spec), {"s_1.bin", "110", "byte 1064"}));
   spec = shards.spec(1, 8, Order::sequential);
-  EXPECT_TRUE(mentions(refused(spec, {.shard = 2}), {"cursor", "shard 2"}));
-  EXPECT_TRUE(mentions(refused(spec, {.position = 101}), {"cursor", "position 101"}));
+  EXPECT_TRUE(mentions(refused(spec, {.shard = 2}), {"data position", "shard 2"}));
+  EXPECT_TRUE(mentions(refused(spec, {.position = 101}), {"data position", "position 101"}));
   spec.rank = 1;
   EXPECT_TRUE(mentions(refused(spec), {"rank 1 of 1"}));
   spec = shards.spec(0, 8, Order::sequential);
@@ -389,9 +389,9 @@ TEST(Loader, RefusesBadMixes) {
   EXPECT_TRUE(mentions(refused([](auto& s) { s.files = s.mix[0].files; }), {"both"}));
   EXPECT_TRUE(mentions(refused([](auto& s) { s.seq = 31; }), {"a1.bin", "32"}));
   Cursor far{.tokens = 4};
-  EXPECT_TRUE(mentions(refused([](auto&) {}, far), {"cursor", "0 mixed"}));
+  EXPECT_TRUE(mentions(refused([](auto&) {}, far), {"data position", "0 mixed"}));
   far.sources = {{}, {.position = 44}};
-  EXPECT_TRUE(mentions(refused([](auto&) {}, far), {"cursor", "2 mixed"}));
+  EXPECT_TRUE(mentions(refused([](auto&) {}, far), {"data position", "2 mixed"}));
   const Cursor next = Cursor{0, 0, 0, 9, {{1, 1, 5, 6}, {0, 0, 2, 3}}}.next_epoch();
   EXPECT_EQ(next, (Cursor{0, 0, 0, 9, {{2, 0, 0, 6}, {1, 0, 0, 3}}}));
   EXPECT_EQ((Cursor{2, 1, 7, 9}.next_epoch()), (Cursor{3, 0, 0, 9}));
@@ -419,7 +419,7 @@ TEST(Sources, WeightsAreReadFromTheFlag) {
   EXPECT_TRUE(mentions(error_of([&] { parse({at + "a0.bin:1," + at + "b.bin"}); }), {"b.bin"}));
   EXPECT_TRUE(mentions(error_of([&] { parse({at + "a0.bin", at + "b.bin:1"}); }), {"a0.bin"}));
   EXPECT_TRUE(mentions(error_of([&] { parse({at + "a0.bin:0"}); }), {"above 0"}));
-  EXPECT_TRUE(mentions(error_of([&] { parse({at + "no*.bin:1"}); }), {"no match"}));
+  EXPECT_TRUE(mentions(error_of([&] { parse({at + "no*.bin:1"}); }), {"no file matches"}));
 }
 
 }  // namespace

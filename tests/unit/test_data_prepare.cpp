@@ -139,10 +139,10 @@ TEST(Prepare, RefusesBadCalls) {
     return error_of([&] { prepare(spec); });
   };
   const auto nothing = [](PrepareSpec&) {};
-  EXPECT_TRUE(mentions(refused("none.txt", nothing), {"none.txt", "no match"}));
+  EXPECT_TRUE(mentions(refused("none.txt", nothing), {"none.txt", "no file matches"}));
   EXPECT_TRUE(mentions(refused("a.json", nothing), {"a.json", "JSONL"}));
   EXPECT_TRUE(mentions(refused("a.xz", nothing), {"a.xz", "unpack"}));
-  EXPECT_TRUE(mentions(refused("empty.txt", nothing), {"document"}));
+  EXPECT_TRUE(mentions(refused("empty.txt", nothing), {"no text"}));
   EXPECT_TRUE(mentions(refused("a.txt", [](auto& s) { s.val_fraction = 1; }), {"[0, 1)"}));
   EXPECT_TRUE(mentions(refused("a.txt", [](auto& s) { s.eos = -1; }), {"end-of-text"}));
   EXPECT_TRUE(mentions(refused("a.txt",

@@ -124,7 +124,7 @@ TEST(TokenFile, RefusesBadMetadata) {
 TEST(TokenFile, RefusesWhatIsNoFile) {
   const TemporaryFolder dir;
   EXPECT_TRUE(mentions(error_of([&] { TokenFile f(dir / "absent.bin"); }), {"absent.bin"}));
-  EXPECT_TRUE(mentions(error_of([&] { TokenFile f(dir.path()); }), {"plain file"}));
+  EXPECT_TRUE(mentions(error_of([&] { TokenFile f(dir.path()); }), {"regular file"}));
 }
 
 TEST(TokenFile, NamesTheByteOfABadToken) {
@@ -190,7 +190,8 @@ TEST(ExpandGlob, SortsAndRefusesNothing) {
   EXPECT_EQ(expand_glob((dir / "{c,b_?}.bin").string()),
             (std::vector<fs::path>{dir / "c.bin", dir / "b_1.bin", dir / "b_2.bin"}));
   EXPECT_EQ(expand_glob((dir / "[x].bin").string()), (std::vector<fs::path>{dir / "[x].bin"}));
-  EXPECT_TRUE(mentions(error_of([&] { expand_glob((dir / "z*").string()); }), {"z*", "no match"}));
+  EXPECT_TRUE(
+      mentions(error_of([&] { expand_glob((dir / "z*").string()); }), {"z*", "no file matches"}));
 }
 
 TEST(TokenStat, CountsDocuments) {

@@ -28,7 +28,7 @@ const std::string& text_of(const ordered_json& row, const char* key, const std::
   fail(where, "expected {}, got keys: {}", wanted, keys.empty() ? "none" : keys);
 }
 
-// How many messages two conversations begin with alike.
+// The number of equal messages at the start of two conversations.
 size_t common_start(const ordered_json& a, const ordered_json& b) {
   size_t n = 0;
   while (n < a.size() && n < b.size() && a[n] == b[n]) ++n;
@@ -41,13 +41,13 @@ ordered_json messages_from(const ordered_json& list, size_t begin, size_t end) {
   return part;
 }
 
-// The keys a row must have, for errors.
+// The required keys of a row, for errors.
 constexpr std::string_view example_keys =
     "messages, prompt + completion, instruction + output or text";
 constexpr std::string_view preference_keys =
     "prompt + chosen + rejected, or instruction + chosen + rejected";
 
-// body(row, where) for every row of every file; a text is the row {"text"}.
+// Calls body(row, where) for every row of every file; a text becomes the row {"text"}.
 template <class Body>
 void each_row(const std::vector<std::string>& patterns, std::string_view keys, Body body) {
   for (const fs::path& file : expand_globs(patterns)) {
@@ -81,11 +81,11 @@ void expect_object(const ordered_json& row, const std::string& where) {
   if (!row.is_object()) fail(where, "expected a JSON object, got {}", row.type_name());
 }
 
-// Templates of models know these; the last three are turns of programs.
+// Roles that model templates know; the last three are turns of programs.
 constexpr std::string_view message_roles[] = {"system", "developer", "user",   "assistant",
                                               "tool",   "function",  "ipython"};
 
-// The role that was probably meant by one that no template knows; empty: nobody can say.
+// The role that an unknown role most likely means; empty: no guess.
 std::string meant_role(std::string role) {
   for (char& c : role)
     if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
@@ -127,8 +127,8 @@ ExampleEncoder::ExampleEncoder(Tokenizer tokenizer, ChatTemplate chat, int64_t m
       opens_with_bos_(puts_bos_first(tokenizer_)),
       turn_end_(turn_end(chat_, tokenizer_)) {}
 
-// Data that was written for other tools says itself where a text ends: that is the end of text,
-// which is appended where there is none.
+// Data written for other tools may end in the end-of-text token; it is removed here, because one is
+// appended to every text.
 std::string_view ExampleEncoder::without_end(std::string_view text) const {
   if (tokenizer_.eos() < 0) return text;
   const std::string_view end = tokenizer_.bytes_of(tokenizer_.eos());
@@ -136,7 +136,7 @@ std::string_view ExampleEncoder::without_end(std::string_view text) const {
   return text;
 }
 
-// Text of a row, the `last` of it or not.
+// Marks the text of a row; `last`: it is the end of the row.
 MarkedText ExampleEncoder::outside(std::string_view text, bool last) const {
   return MarkedText(last && text_mark_ ? without_end(text) : text, text_mark_);
 }
@@ -147,17 +147,17 @@ void ExampleEncoder::add(Example& e, const MarkedText& text, bool learned, bool 
   e.spelled |= encoded.spelled && !rendered;
   e.rendered |= rendered;
   const bool has_bos = !ids.empty() && tokenizer_.bos() >= 0 && ids[0] == tokenizer_.bos();
-  // A template writes what opens a conversation itself, as it will when it is asked.
+  // A template writes the opening of a conversation itself, in training as in inference.
   if (e.tokens.empty() && opens_with_bos_ && !has_bos && !rendered)
     ids.insert(ids.begin(), tokenizer_.bos());
-  // Some tokenizers open every text they encode, this one is a part.
+  // Some tokenizers add bos to every text they encode, but this one is a continuation.
   if (!e.tokens.empty() && has_bos) ids.erase(ids.begin());
   e.tokens.insert(e.tokens.end(), ids.begin(), ids.end());
   e.learned.resize(e.tokens.size(), learned);
 }
 
-// Ends what is learned last, which begins with token `last_answer`, with an eos if it has none. A
-// turn that its template closes is ended: what would follow is not the assistant's to say.
+// Appends eos to the last learned part, which starts at token `last_answer`, if it has none. A turn
+// that its template closes is already ended: the text after it is not the assistant's.
 Example ExampleEncoder::ended(Example e, size_t last_answer) const {
   const int32_t eos = tokenizer_.eos();
   const auto begin = e.tokens.begin() + ptrdiff_t(std::min(last_answer, e.tokens.size()));
@@ -183,7 +183,8 @@ Example ExampleEncoder::learned_after(const Prompted& p) const {
   return ended(std::move(e), answer);
 }
 
-// Prompt and completion are encoded apart: a prompt has the tokens it will have when it is asked.
+// Prompt and completion are encoded separately, so that a prompt has the same tokens as in
+// inference.
 ExampleEncoder::Prompted ExampleEncoder::joined(const ordered_json& prompt,
                                                 const ordered_json& answer,
                                                 const std::string& where) const {
@@ -191,7 +192,7 @@ ExampleEncoder::Prompted ExampleEncoder::joined(const ordered_json& prompt,
     return {outside(prompt.get_ref<const std::string&>(), false),
             outside(answer.get_ref<const std::string&>(), true), false};
   if (!prompt.is_array() || !answer.is_array())
-    fail(where, "expected a prompt and its answer as two strings or as two lists of messages");
+    fail(where, "expected prompt and answer to be two strings or two lists of messages");
   return rendered(prompt, answer, where);
 }
 
@@ -207,11 +208,12 @@ ExampleEncoder::Prompted ExampleEncoder::rendered(const ordered_json& prompt,
   const MarkedText whole = chat_.render({.messages = all, .now = now_});
   if (!whole.bytes.starts_with(before.bytes))
     fail(where,
-         "expected a chat template that writes a prompt the same with and without its answer");
+         "the chat template renders the prompt differently with and without its answer, so the "
+         "answer cannot be located");
   return {before, whole.part(before.size()), true};
 }
 
-// An instruction as the user's message, `answer` (a key of the row) as the assistant's.
+// The instruction as the user's message and `answer` (a key of the row) as the assistant's.
 ExampleEncoder::Prompted ExampleEncoder::instructed(const ordered_json& row, const char* answer,
                                                     const std::string& where) const {
   const bool has_input = row.contains("input") && !row["input"].is_null();
@@ -227,10 +229,10 @@ Example ExampleEncoder::conversation(const ordered_json& messages, const std::st
   EncodedChat chat =
       encode_chat(tokenizer_, chat_.render_answers({.messages = messages, .now = now_}));
   Example e{.tokens = std::move(chat.ids), .learned = std::move(chat.answer), .rendered = true};
-  size_t last = e.tokens.size();  // where the last answer begins
+  size_t last = e.tokens.size();  // start of the last answer
   while (last > 0 && !e.learned[last - 1]) --last;
   while (last > 0 && e.learned[last - 1]) --last;
-  // What the user says last is nobody's to end.
+  // A final message of the user gets no eos.
   const bool answered = messages.back()["role"] == "assistant";
   return answered ? ended(std::move(e), last) : within_length(std::move(e));
 }
@@ -261,8 +263,8 @@ Preference ExampleEncoder::preference(const ordered_json& row, const std::string
     return {learned_after(instructed(row, "chosen", where)),
             learned_after(instructed(row, "rejected", where))};
   if (!chosen.is_array() || !rejected.is_array())
-    fail(where, "expected a prompt beside chosen and rejected, got none");
-  // An answer is left of each, also where they are the same or one begins the other.
+    fail(where, "chosen and rejected need a prompt when they are not lists of messages");
+  // Each keeps at least one message as the answer, even if they are equal or one is a prefix.
   const size_t shorter = std::min(chosen.size(), rejected.size());
   const size_t n = std::min(common_start(chosen, rejected), shorter ? shorter - 1 : 0);
   const ordered_json prompt = messages_from(chosen, 0, n);

@@ -1,5 +1,5 @@
-// Rows of alignment data as tokens with a mask of what is learned. A row is a JSON object of one of
-// these forms, or a document of a text or Parquet file:
+// Rows of fine-tuning data as tokens with a mask of the learned ones. A row is a JSON object of one
+// of these forms, or a document of a text or Parquet file:
 //   SFT   {"messages": [..]}                        every assistant turn is learned
 //         {"prompt", "completion"}                  strings, or lists of messages: the completion
 //         {"instruction", "input"?, "output"}       a user's message and its answer: the output
@@ -20,34 +20,33 @@ namespace hearth {
 
 struct Example {
   std::vector<int32_t> tokens;
-  std::vector<bool> learned;  // of each token; nothing predicts the first
-  bool cut = false;           // there was more of it
-  bool spelled = false;       // a special token's text in it was taken for characters
+  std::vector<bool> learned;  // per token; the first is never predicted
+  bool cut = false;           // truncated at max_length
+  bool spelled = false;       // it spells a special token, which was read as characters
   bool rendered = false;      // by the chat template
 };
 
-// Its tokens and what is learned of them.
+// Hashes the tokens and the mask.
 void add_to(Sha256&, const Example&);
 
 struct Preference {
-  Example chosen, rejected;  // the same prompt, then what is learned
+  Example chosen, rejected;  // the same prompt, then the learned answer
 };
 
-// What the text of a special token becomes in a row that no chat template renders: characters, as
-// all that comes from outside, or the token. A text that ends in the end of text means that either
-// way.
+// How the spelling of a special token is read in a row that no chat template renders: as
+// characters, like all external text, or as the token. A final end-of-text token is always read as
+// the token.
 enum class TextTokens { none, special };
 
-// How text becomes tokens.
+// Encodes rows to examples.
 class ExampleEncoder {
  public:
-  // `chat` renders conversations and instructions (data/examples/templates.h); `now` is for
-  // templates that print a date, the clock's where absent.
+  // `chat` renders conversations and instructions (data/examples/templates.h); `now` is the date
+  // for templates, default: the current time.
   ExampleEncoder(Tokenizer, ChatTemplate chat, int64_t max_length,
                  std::optional<std::time_t> now = {}, TextTokens = TextTokens::none);
 
-  // `where` names the row in errors. EOS is appended where it is missing, then the example is cut
-  // to max_length.
+  // `where` names the row in errors. Appends EOS if it is missing, then truncates to max_length.
   Example example(const nlohmann::ordered_json& row, const std::string& where) const;
   Preference preference(const nlohmann::ordered_json& row, const std::string& where) const;
 
@@ -74,29 +73,29 @@ class ExampleEncoder {
   ChatTemplate chat_;
   size_t max_length_;
   std::optional<std::time_t> now_;
-  char text_mark_;  // of rows that are no conversations
+  char text_mark_;  // for rows that are not conversations
   bool opens_with_bos_;
   int32_t turn_end_;
 };
 
-// An error unless it is a list of messages with known roles; `key` is its name in the row.
+// Throws unless it is a list of messages with known roles; `key` is its name in the row.
 void expect_messages(const nlohmann::ordered_json&, const char* key, const std::string& where);
 
-// What reading has left: examples with something to learn.
+// The examples that have something to learn, with counts of the rows read.
 template <class T>
 struct Examples {
   std::vector<T> kept;
-  int64_t read = 0, cut = 0;  // rows; cut at max_length
-  // Rows left out: no turn of the assistant; no text to learn; the answer lies beyond max_length;
-  // two equal answers.
+  int64_t read = 0, cut = 0;  // rows read; rows truncated at max_length
+  // Rows left out: no assistant turn; no text to learn; the answer starts after max_length; two
+  // equal answers.
   int64_t unanswered = 0, blank = 0, cut_off = 0, equal = 0;
   int64_t rendered = 0;    // rows that went through the chat template
   int64_t spelled = 0;     // rows that spell a special token
-  std::string spelled_in;  // the first of them
+  std::string spelled_in;  // where the first of them is
 };
 Examples<Example> read_examples(const std::vector<std::string>& files, const ExampleEncoder&);
 Examples<Preference> read_preferences(const std::vector<std::string>& files, const ExampleEncoder&);
 
-int64_t learned_tokens(const Example&);  // that something predicts
+int64_t learned_tokens(const Example&);  // excluding the first token
 
 }  // namespace hearth

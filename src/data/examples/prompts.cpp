@@ -17,11 +17,11 @@ using nlohmann::json;
 
 const std::string& text_at(const json& row, const char* key, const std::string& where) {
   if (!row.at(key).is_string())
-    fail(where, "expected a text as \"{}\", got {}", key, row.at(key).dump().substr(0, 40));
+    fail(where, "expected a string in \"{}\", got {}", key, row.at(key).dump().substr(0, 40));
   return row.at(key).get_ref<const std::string&>();
 }
 
-// The key of a row's prompt: the first of those known.
+// The key of a row's prompt: the first known one.
 const char* prompt_key(const json& row, const std::string& where) {
   for (const char* key : {"prompt", "question", "original_text", "instruction"})
     if (row.contains(key)) return key;
@@ -49,7 +49,7 @@ PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
   MarkedText text;
   if (row.contains("prompt") && row["prompt"].is_array()) {
     if (!spec.chat || spec.form != "{}")
-      fail(where, "expected a text to put into the form, got messages");
+      fail(where, "expected a text for --prompt-form, got a list of messages");
     messages = nlohmann::ordered_json::parse(row["prompt"].dump());
     expect_messages(messages, "prompt", where);
   } else {
@@ -59,8 +59,8 @@ PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
                                          ? instruction_of(row, where)
                                          : instruction_message(text_at(row, key.data(), where), "");
     if (instruction && spec.form == "{}") {
-      // As SFT asks for the same row.
-      if (!spec.chat) fail(where, "expected a chat template for an instruction, got none");
+      // As in SFT of the same row.
+      if (!spec.chat) fail(where, "an instruction needs a chat template: pass --chat-template");
       messages = nlohmann::ordered_json::array({message});
     } else {
       text = in_form(spec.form, message["content"].get<std::string>());
@@ -71,7 +71,7 @@ PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
   if (rendered)
     text =
         spec.chat().render({.messages = messages, .add_generation_prompt = true, .now = spec.now});
-  if (text.empty()) fail(where, "expected a prompt of at least a byte, got an empty one");
+  if (text.empty()) fail(where, "expected a prompt with text, got an empty one");
   return {std::move(row), std::move(text.bytes), std::move(where), std::move(text.marks), rendered};
 }
 
@@ -117,18 +117,18 @@ std::vector<PromptRow> read_prompts(const std::filesystem::path& path, const Pro
       begin = end + 1;
     }
   }
-  if (rows.empty()) fail(name, "expected at least one prompt, got none");
+  if (rows.empty()) fail(name, "the file contains no prompts");
   return rows;
 }
 
 std::vector<int32_t> prompt_tokens(const PromptRow& row, const Tokenizer& tokenizer) {
   if (row.rendered) return encode_chat(tokenizer, row.marked()).ids;
-  const bool plain = row.marks.find('\0') == std::string::npos;  // nothing but the row's own
+  const bool plain = row.marks.find('\0') == std::string::npos;  // only text of the row
   std::vector<int32_t> ids =
       plain ? tokenizer.encode(row.prompt) : encode_chat(tokenizer, row.marked()).ids;
   std::vector<int32_t> around;
   tokenizer.add_template(around);
-  // A form may begin with what the tokenizer would put there.
+  // A form may already start with the tokens that the tokenizer adds.
   const bool opened = !plain && !around.empty() && !ids.empty() && ids[0] == around[0];
   if (!opened) tokenizer.add_template(ids);
   return ids;
@@ -139,7 +139,7 @@ std::string digest_of(std::span<const PromptRow> rows) {
   for (const PromptRow& r : rows)
     for (const std::string& text :
          {r.prompt, r.row.dump(-1, ' ', false, json::error_handler_t::replace)}) {
-      const uint64_t size = text.size();  // so that no two lists of texts are the same bytes
+      const uint64_t size = text.size();  // makes the hash of a list of texts unambiguous
       hash.update(std::as_bytes(std::span(&size, 1)));
       hash.update(to_bytes(text));
     }

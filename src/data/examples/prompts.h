@@ -1,4 +1,4 @@
-// Prompts to make completions of, with what their rewards need to know: rows of JSON.
+// Prompts for rollouts, as JSON rows that also carry what the rewards need.
 #pragma once
 
 #include <ctime>
@@ -15,36 +15,38 @@
 namespace hearth {
 
 struct PromptRow {
-  nlohmann::json row;  // an object, as it stands in the file
-  std::string prompt;  // its text, as the model is given it
+  nlohmann::json row;  // the row's JSON object
+  std::string prompt;  // the text given to the model
   std::string where;   // "file:row"
-  // Of the prompt's bytes, as in text/chat/marked_text.h; empty: all of them came with the row.
+  // Marks of the prompt's bytes, as in text/chat/marked_text.h; empty: all came with the row.
   std::string marks = {};
   bool rendered = false;  // by a chat template
   MarkedText marked() const;
-  // What the completion should come to: "answer", "ans", "completion" or "output", the first there
-  // is; a number as it is written.
+  // The expected answer: the first of "answer", "ans", "completion" and "output"; a number as
+  // written.
   std::optional<std::string> answer() const;
 };
 
 struct PromptSpec {
-  // Put around a text, whose place is its first {}. What it says itself may be special tokens.
+  // A text around the prompt, which replaces the first {}. The form itself may contain special
+  // tokens.
   std::string form = "{}";
-  // For prompts that are lists of messages or instructions, asked for with the first of them; none:
-  // refused.
+  // The template for prompts that are message lists or instructions, loaded on first use; none:
+  // such prompts are an error.
   std::function<const ChatTemplate&()> chat = {};
-  bool message = false;                 // every text is a user's message, through that template
-  std::optional<std::time_t> now = {};  // for templates that print a date; the clock's where absent
+  bool message = false;                 // treat every text as a user message and apply the template
+  std::optional<std::time_t> now = {};  // date for templates; default: the current time
 };
 
-// JSON lines, or one JSON list, of objects whose text is "prompt", "question", "original_text", or
-// "instruction" with "input", which without a form is a user's message in the chat template.
+// Reads JSON lines, or one JSON list, of objects with "prompt", "question", "original_text", or
+// "instruction" with "input"; without a form an instruction is a user message in the chat template.
 std::vector<PromptRow> read_prompts(const std::filesystem::path&, const PromptSpec& = {});
 
-// As the model is given it, with what the tokenizer puts around a text that no template wrote.
+// The ids given to the model, with the tokens that the tokenizer adds around a text without
+// template.
 std::vector<int32_t> prompt_tokens(const PromptRow&, const Tokenizer&);
 
-// SHA-256 over what the model and the rewards are given of the rows, in their order.
+// SHA-256 over everything of the rows that the model and the rewards see, in order.
 std::string digest_of(std::span<const PromptRow>);
 
 }  // namespace hearth

@@ -12,7 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-// A template of ours beside the special tokens it may name.
+// A built-in template with the special tokens it may refer to.
 RunTemplate built_in(const std::string& source, const char* name, const Tokenizer& t) {
   ordered_json tokens = ordered_json::object();
   if (t.eos() >= 0) tokens["eos_token"] = std::string(t.bytes_of(t.eos()));

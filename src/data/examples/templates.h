@@ -1,5 +1,5 @@
-// The chat template of an alignment run: the one its conversations and instructions are trained
-// through, and the one its checkpoints carry, so that chats are asked as the model was trained.
+// The chat template of a fine-tuning run: its conversations and instructions are trained through
+// it, and its checkpoints store it, so that inference uses the same template.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace hearth {
 
-// own: the model's, ChatML where it has none.
+// own: the model's template, or ChatML if it has none.
 enum class ChatForm : uint8_t { own, chatml, alpaca };
 inline std::span<const std::string_view> names_of(ChatForm) {
   static constexpr auto names = std::to_array<std::string_view>({"own", "chatml", "alpaca"});
@@ -22,22 +22,22 @@ constexpr const char* chat_form_help =
     "chatml or alpaca; checkpoints store it";
 
 struct RunTemplate {
-  nlohmann::ordered_json source;  // a text, or several as tokenizer_config.json lists them
+  nlohmann::ordered_json source;  // a text, or a list as in tokenizer_config.json
   ChatTemplate chat;
 };
-// `tokenizer` is the folder or file that the tokenizer was read from.
+// `tokenizer` is the folder or file that the tokenizer was loaded from.
 RunTemplate run_template(ChatForm, const std::filesystem::path& tokenizer, const Tokenizer&);
 
-// ChatML; a turn is closed by the tokenizer's eos where <|im_end|> is no special token of it.
+// ChatML; if <|im_end|> is not a special token, the tokenizer's eos closes a turn.
 std::string chatml(const Tokenizer&);
-// Alpaca's prompt as a template; a system message takes the place of its first sentence.
+// Alpaca's prompt as a template; a system message replaces its first sentence.
 std::string alpaca_template(const Tokenizer&);
 
-// Whether the tokenizer opens a text with bos.
+// Whether the tokenizer adds bos at the start of a text.
 bool puts_bos_first(const Tokenizer&);
 
-// The user's message that a row of instruction and input is. Templates read "content"; Alpaca's
-// reads the other two where there is an input.
+// The user message for an instruction with an input. Templates read "content"; Alpaca's template
+// reads the other two fields if there is an input.
 nlohmann::ordered_json instruction_message(const std::string& instruction,
                                            const std::string& input);
 
