@@ -92,7 +92,7 @@ TEST(ChessFen, WhatIsNoPositionIsRefusedByName) {
       {"k6P/8/8/8/8/8/8/K7 w - - 0 1", "no pawn"},
       {"k7/pppppppp/p7/8/8/8/8/K7 w - - 0 1", "at most 8 black pawns"},
       {"k7/8/8/8/8/QQQQ4/QQQQQQQQ/KQQQQQQQ b - - 0 1", "at most 16 white pieces"},
-      {"k6R/8/8/8/8/8/8/K7 w - - 0 1", "can be taken"},
+      {"k6R/8/8/8/8/8/8/K7 w - - 0 1", "could be captured"},
       {"k7/8/8/8/8/8/8/K7 x - - 0 1", "w or b"},
       {"k7/8/8/8/8/8/8/K7 w K - 0 1", "castling right K"},
       {"r3k2r/8/8/8/8/8/8/R3K2R w QK - 0 1", "castling rights as KQkq"},

@@ -207,7 +207,8 @@ TEST(ChessScores, BadRowsNameTheirLine) {
   EXPECT_TRUE(mentions(error(R"({"prompt": 3})"), {"rows.jsonl:2", "prompt"}));
   const std::string p = R"({"prompt": "P: )" + Board().fen() + R"(", "completion": "", )";
   EXPECT_TRUE(mentions(error(p + R"("best": "e2e5"})"), {"rows.jsonl:2", "legal"}));
-  EXPECT_TRUE(mentions(error(p + R"("reference": "M:"})"), {"rows.jsonl:2", "in form"}));
+  EXPECT_TRUE(
+      mentions(error(p + R"("reference": "M:"})"), {"rows.jsonl:2", "in the format of the task"}));
 }
 
 }  // namespace

@@ -19,13 +19,13 @@ struct Operation {
   int64_t result() const { return op == '+' ? a + b : op == '-' ? a - b : a * b; }
 };
 
-// Numbers from a counter: the same on every machine.
+// Random numbers from a counter: equal on every machine.
 struct Draws {
   uint64_t seed, count = 0;
   uint64_t below(uint64_t n) { return mix64(mix64(seed) ^ ++count) % n; }
 };
 
-// By both orders of what may be turned round: 34+12 answers 12+34.
+// Hashes both orders of commutative operations, because 34+12 answers 12+34.
 bool is_held_out(const Operation& o, double share) {
   const auto [low, high] = std::minmax(o.a, o.b);
   const uint64_t h = mix64(mix64(mix64(uint64_t(low)) ^ uint64_t(high)) ^ uint64_t(o.op));
@@ -48,8 +48,12 @@ std::vector<Operation> choose_operations(const ArithmeticSpec& s, Draws& draws) 
   std::set<Operation> chosen;
   const bool all = s.problems == 0;
   if (all && s.digits > 2)
-    fail_usage("problems", "expected how many problems of {} digits, got 0 (all)", s.digits);
-  // Half of all pairs at most: drawing stays quick. Differences of a and b are those of b and a.
+    fail_usage(
+        "problems",
+        "expected a number of problems for {} digits, got 0 (all), which is allowed up to 2 digits",
+        s.digits);
+  // At most half of all pairs, so that drawing stays fast. a - b and b - a give the same
+  // difference.
   if (!all && s.problems > span * span * ops / 4)
     fail_usage("problems", "expected at most {} (or 0: all), got {}", span * span * ops / 4,
                s.problems);
@@ -100,7 +104,7 @@ std::string question(const Operation& o, Draws& draws) {
                               o.a, o.b, what, what, who);
 }
 
-// One off, or a carry forgotten.
+// A wrong answer: off by one, or with a forgotten carry.
 std::string slip(const Operation& o, Draws& draws) {
   static constexpr int64_t offs[] = {-10, -1, 1, 10};
   const int64_t off = offs[draws.below(4)];
@@ -118,10 +122,10 @@ void check_arithmetic(const ArithmeticSpec& s) {
   if (s.digits < 1 || s.digits > 6) fail_usage("digits", "expected 1 to 6, got {}", s.digits);
   if (s.ops.empty() || s.ops.find_first_not_of("+-*") != s.ops.npos ||
       std::set<char>(s.ops.begin(), s.ops.end()).size() != s.ops.size())
-    fail_usage("ops", "expected some of + - *, each once, got \"{}\"", s.ops);
+    fail_usage("ops", "expected one or more of + - *, each once, got \"{}\"", s.ops);
   if (!(s.held_out >= 0 && s.held_out < 1))
-    fail_usage("held_out", "expected a share from 0 up to 1, got {}", s.held_out);
-  if (s.problems < 0) fail_usage("problems", "expected a count, got {}", s.problems);
+    fail_usage("held_out", "expected a fraction in [0, 1), got {}", s.held_out);
+  if (s.problems < 0) fail_usage("problems", "expected 0 or more, got {}", s.problems);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Generated arithmetic: sums and small word problems whose answers are known, as text to pretrain
-// on, rows for SFT and prompts for GRPO. A problem is in the training files or held out by a hash
-// of what it asks, so no form of it is on both sides, its operands turned round included.
+// Generated arithmetic: operations and small word problems with known answers, as pretraining text,
+// SFT rows and GRPO prompts. A hash of the question decides whether a problem is held out, so no
+// form of it (including swapped operands) is on both sides.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 namespace hearth {
 
 struct ArithmeticSpec {
-  int digits = 2;         // of each operand, 1 to 6; the first is no 0 beyond one digit
-  std::string ops = "+";  // any of + - *; a difference is never below 0
+  int digits = 2;         // per operand, 1 to 6; no leading zeros
+  std::string ops = "+";  // any of + - *; differences are never negative
   bool words = false;     // word problems instead of 12+34=
-  int64_t problems = 0;   // different ones; 0: all there are, for sums of up to 2 digits
-  double held_out = 0.1;  // share
-  uint64_t seed = 1;      // of which problems, their order and their words
+  int64_t problems = 0;   // number of distinct problems; 0: all, up to 2 digits
+  double held_out = 0.1;  // fraction
+  uint64_t seed = 1;      // chooses problems, order and words
 };
 
 struct Problem {
   std::string prompt;      // "12+34=", or a question that ends with "Answer:"
   std::string completion;  // "46", or " 46"
   std::string answer;      // "46"
-  std::string wrong;       // a completion that is not right, as slips are: " 36"
+  std::string wrong;       // a typical wrong completion: " 36"
 };
 
 struct ArithmeticSet {
@@ -31,10 +31,10 @@ struct ArithmeticSet {
 };
 ArithmeticSet make_arithmetic(const ArithmeticSpec&);
 
-// In a folder: pretrain.txt (documents of prompt and completion), sft.jsonl {"prompt",
+// Writes to a folder: pretrain.txt (documents of prompt and completion), sft.jsonl {"prompt",
 // "completion"}, preferences.jsonl {"prompt", "chosen", "rejected"}, prompts.jsonl {"prompt",
-// "answer"}, and of those held out heldout.txt, heldout.jsonl {"prompt", "completion", "answer"}.
-// Each file appears whole or not at all.
+// "answer"}, and for held-out problems heldout.txt and heldout.jsonl {"prompt", "completion",
+// "answer"}. Each file is written atomically.
 void write_arithmetic(const std::filesystem::path& folder, const ArithmeticSet&);
 
 }  // namespace hearth

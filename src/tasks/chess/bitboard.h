@@ -1,5 +1,5 @@
-// Sets of squares as 64 bits (a1 is bit 0, h8 bit 63) and what pieces attack on them. Sliders
-// attack by subtraction along a line and its mirror image, so that all tables are small constants.
+// Sets of squares as 64 bits (a1 is bit 0, h8 is bit 63) and piece attacks. Slider attacks are
+// computed by subtraction along a line and its mirror image, so all tables are small constants.
 #pragma once
 
 #include <array>
@@ -24,9 +24,10 @@ constexpr Square pop(Bitboard& b) {
 }
 
 struct AttackTables {
-  std::array<Bitboard, 64> knight{}, king{}, file{}, diagonal{}, antidiagonal{};  // lines without s
-  std::array<std::array<Bitboard, 64>, 2> pawn{};  // [colour][square]: what a pawn there attacks
-  std::array<std::array<uint8_t, 8>, 64> along{};  // [inner six of a rank][file]
+  std::array<Bitboard, 64> knight{}, king{}, file{}, diagonal{},
+      antidiagonal{};                                  // lines exclude the square
+  std::array<std::array<Bitboard, 64>, 2> pawn{};      // [colour][square]: attacked squares
+  std::array<std::array<uint8_t, 8>, 64> along{};      // [inner six of a rank][file]
   std::array<std::array<Bitboard, 64>, 64> between{};  // strictly between two aligned squares
   std::array<std::array<Bitboard, 64>, 64> line{};     // the whole line through both, or empty
 };
@@ -48,7 +49,7 @@ constexpr AttackTables make_attack_tables() {
     }
     t.pawn[0][s] = at(f - 1, r + 1) | at(f + 1, r + 1);
     t.pawn[1][s] = at(f - 1, r - 1) | at(f + 1, r - 1);
-    for (int d = 0; d < 4; ++d) {  // a direction and its opposite make a line
+    for (int d = 0; d < 4; ++d) {  // a direction and its opposite form a line
       Bitboard whole = bit(s);
       for (const int sign : {1, -1}) {
         for (int n = 1; n < 8; ++n)
@@ -86,7 +87,7 @@ constexpr AttackTables make_attack_tables() {
 
 inline constexpr AttackTables attack_tables = make_attack_tables();
 
-// `line` is a file or diagonal through s, without s.
+// `line` is a file or diagonal through s, excluding s.
 constexpr Bitboard line_attacks(Square s, Bitboard occupied, Bitboard line) {
   const Bitboard up = (occupied & line) - bit(s);
   const Bitboard down =

@@ -1,4 +1,4 @@
-// Pieces on squares: playing a move, what attacks what, the Zobrist key.
+// Board operations: playing a move, attacks, the Zobrist key.
 #include "tasks/chess/board.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ constexpr ZobristKeys make_zobrist_keys() {
 
 constexpr ZobristKeys zobrist = make_zobrist_keys();
 
-// Castling rights that outlast a move from or to a square.
+// The castling rights that remain after a move from or to a square.
 constexpr uint8_t rights_kept(Square s) {
   switch (s) {
     case 0:
@@ -48,7 +48,7 @@ constexpr uint8_t rights_kept(Square s) {
   }
 }
 
-constexpr std::string_view promotion_letters = "nbrq";  // from knight on
+constexpr std::string_view promotion_letters = "nbrq";  // starting with the knight
 
 }  // namespace
 
@@ -128,7 +128,7 @@ Bitboard Board::attackers(Square s, Color by, Bitboard occupied) const {
                        (rook_attacks(s, occupied) & (pieces(Piece::rook) | queens)));
 }
 
-// Two pawns leave their squares at once, which no pin tells: look at the king after it.
+// Two pawns leave their squares at once, which pins do not cover: check the king afterwards.
 bool Board::en_passant_is_legal(Square from, Square to) const {
   const Bitboard taken = bit(to ^ 8);
   const Bitboard left = (occupied() ^ bit(from) ^ taken) | bit(to);
@@ -154,8 +154,8 @@ bool Board::cannot_mate(Color c) const {
   constexpr Bitboard dark = 0xaa55aa55aa55aa55;
   const Bitboard own = pieces(c), bishops = pieces(Piece::bishop);
   if (own & (pieces(Piece::pawn) | pieces(Piece::rook) | pieces(Piece::queen))) return false;
-  // A lone knight mates only with the help of a piece that takes the king's squares; a queen is
-  // none.
+  // A lone knight mates only with the help of a piece that blocks the king's squares; a queen does
+  // not count.
   if (own & pieces(Piece::knight))
     return std::popcount(own) <= 2 &&
            !(pieces(other(c)) & ~pieces(Piece::king) & ~pieces(Piece::queen));

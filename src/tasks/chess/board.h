@@ -1,5 +1,5 @@
-// A chess position as a value: copied to try a move, compared by content. Rules and notation are
-// those of python-chess; the en passant square is kept only while such a capture is legal.
+// A chess position as a value: copied to try a move, compared by content. Rules and notation follow
+// python-chess; the en passant square is kept only while such a capture is legal.
 #pragma once
 
 #include <optional>
@@ -17,14 +17,14 @@ constexpr Color other(Color c) { return c == Color::white ? Color::black : Color
 
 struct Move {
   uint8_t from, to;
-  Piece promotion;  // none but for a promotion; castling is the king's move by two
+  Piece promotion;  // none unless promoting; castling is a king move by two
   bool operator==(const Move&) const = default;
 };
 
 std::string uci(Move);                            // e2e4, e7e8q, e1g1
-std::optional<Move> parse_uci(std::string_view);  // the form only: no board is asked
+std::optional<Move> parse_uci(std::string_view);  // checks only the notation
 
-// Legal moves in no particular order. No position of 16 pieces a side has more.
+// Legal moves in no particular order. The capacity covers any position with 16 pieces a side.
 class MoveList {
  public:
   void push(Move m) { moves_[size_++] = m; }
@@ -42,7 +42,7 @@ class MoveList {
 class Board {
  public:
   Board();  // the start position
-  // Six fields of a position that can stand on a board, or an error that says what is wrong.
+  // Parses six fields of a valid position; throws an error that names the problem.
   static Board from_fen(std::string_view);
   std::string fen() const;
 
@@ -54,19 +54,19 @@ class Board {
   Piece piece_at(Square) const;
   Square en_passant() const { return ep_; }
   int halfmove_clock() const { return halfmoves_; }
-  uint64_t key() const { return key_; }  // Zobrist: equal for positions that repeat one another
+  uint64_t key() const { return key_; }  // Zobrist key: equal for repeated positions
 
   Bitboard attackers(Square, Color by, Bitboard occupied) const;
   bool in_check() const { return attackers(king(turn_), other(turn_), occupied()) != 0; }
   MoveList legal_moves() const;
   bool is_legal(Move) const;
-  void play(Move);  // a legal one
+  void play(Move);  // must be legal
   Board after(Move m) const {
     Board next = *this;
     next.play(m);
     return next;
   }
-  bool insufficient_material() const;  // neither side can ever mate, as python-chess decides
+  bool insufficient_material() const;  // neither side can mate, as in python-chess
 
   bool operator==(const Board&) const = default;
 
@@ -96,7 +96,7 @@ class Board {
   int halfmoves_ = 0, fullmoves_ = 1;
 };
 
-// Leaves of the tree of legal moves.
+// The number of leaves in the tree of legal moves.
 uint64_t perft(const Board&, int depth);
 
 std::string square_name(Square);

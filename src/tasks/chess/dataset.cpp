@@ -18,11 +18,11 @@ constexpr int64_t games_a_block = 64;
 
 struct Row {
   std::string prompt, completion;
-  size_t label;  // index of the position to be labelled, or no_label
+  size_t label;  // index of the position to label, or no_label
 };
 constexpr size_t no_label = size_t(-1);
 
-// 64 bits of the prompt: a clash among a million rows, which loses one, has odds of 1 in 37
+// 64 bits of the prompt. Among a million rows a collision, which loses one row, has odds of 1 in 37
 // million.
 uint64_t fingerprint(std::string_view text) {
   uint64_t h = text.size();
@@ -91,14 +91,14 @@ class ChessDataWriter {
     counts_.draws += e != Ending::none && e != Ending::checkmate;
   }
 
-  // Of a move that was played, or now and then of one that could not be.
+  // Adds a row for a move that was played or, occasionally, for an illegal one.
   void add_environment(const Board& board, std::span<const Move> played, uint64_t draw) {
     std::vector<Move> moves(played.begin(), played.end());
     if (double(draw >> 11) * 0x1p-53 < spec_.illegal) moves.back() = illegal_move(board, draw);
     add(environment_prompt(board, moves), environment_completion(board, moves.back()), no_label);
   }
 
-  // From a square of the side to move, so that it is no more than the rules that are broken.
+  // Starts from a piece of the side to move, so that only the rules of movement are broken.
   static Move illegal_move(const Board& board, uint64_t draw) {
     for (;;) {
       draw = mix64(draw);

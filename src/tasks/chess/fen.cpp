@@ -1,5 +1,4 @@
-// FEN in and out. What is read must be a position that can stand on a board; what is written is
-// what python-chess writes.
+// Reads and writes FEN. Input must be a valid position; output equals that of python-chess.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +23,7 @@ int read_counter(std::string_view text, int least, std::string_view what) {
   return n;
 }
 
-// One rank as eight letters, a space where no piece stands.
+// One rank as eight letters, with spaces for empty squares.
 std::string read_rank(std::string_view text, int rank) {
   std::string row;
   bool after_digit = false;
@@ -33,7 +32,7 @@ std::string read_rank(std::string_view text, int rank) {
     if (!digit && piece_letters.find(c) == piece_letters.npos)
       fail("fen", "expected pieces and digits in rank {}, got {}", rank + 1, in_quotes(text));
     if (digit && after_digit)
-      fail("fen", "expected one digit for a gap in rank {}, got {}", rank + 1, in_quotes(text));
+      fail("fen", "expected one digit per gap in rank {}, got {}", rank + 1, in_quotes(text));
     row.append(digit ? size_t(c - '0') : 1, digit ? ' ' : c);
     after_digit = digit;
   }
@@ -47,7 +46,7 @@ std::string read_rank(std::string_view text, int rank) {
 
 void Board::read_placement(std::string_view text) {
   const auto slashes = std::count(text.begin(), text.end(), '/');
-  if (slashes != 7) fail("fen", "expected 8 ranks between /, got {}", slashes + 1);
+  if (slashes != 7) fail("fen", "expected 8 ranks separated by /, got {}", slashes + 1);
   for (int rank = 7; rank >= 0; --rank) {
     const size_t end = std::min(text.find('/'), text.size());
     const std::string row = read_rank(text.substr(0, end), rank);
@@ -74,7 +73,7 @@ void Board::check_pieces() const {
   if (pieces(Piece::pawn) & 0xff000000000000ff)
     fail("fen", "expected no pawn on the first or last rank, got one");
   if (attackers(king(other(turn_)), turn_, occupied()))
-    fail("fen", "expected the side to move not to be giving check, got a king that can be taken");
+    fail("fen", "the side to move gives check, so the other king could be captured");
 }
 
 void Board::read_castling(std::string_view text) {
@@ -85,7 +84,9 @@ void Board::read_castling(std::string_view text) {
     const Color c = i < 2 ? Color::white : Color::black;
     const Square home = c == Color::white ? 4 : 60, rook = i % 2 == 0 ? home + 3 : home - 4;
     if (!(pieces(c, Piece::king) & bit(home)) || !(pieces(c, Piece::rook) & bit(rook)))
-      fail("fen", "expected king and rook at home for the castling right {}, got them elsewhere",
+      fail("fen",
+           "expected king and rook on their home squares for the castling right {}, got other "
+           "squares",
            text[at]);
     castling_ |= uint8_t(1 << i);
     ++at;
@@ -103,7 +104,7 @@ void Board::read_en_passant(std::string_view text) {
          in_quotes(text));
   const Bitboard passed = bit(*s) | bit(white ? *s + 8 : *s - 8);
   if (!(pieces(other(turn_), Piece::pawn) & bit(*s ^ 8)) || (occupied() & passed))
-    fail("fen", "expected a pawn that has just passed {}, got none", text);
+    fail("fen", "expected a pawn that has just moved past {}, got none", text);
   set_en_passant(*s);
 }
 
@@ -120,7 +121,7 @@ Board Board::from_fen(std::string_view fen) {
   b.read_castling(fields[2]);
   b.read_en_passant(fields[3]);
   b.halfmoves_ = read_counter(fields[4], 0, "a halfmove clock");
-  // Some writers count moves from 0; python-chess, too, takes that for the first.
+  // Some writers number moves from 0; python-chess also reads that as the first move.
   b.fullmoves_ = std::max(read_counter(fields[5], 0, "a move number"), 1);
   b.key_ ^= b.state_key();
   return b;

@@ -42,15 +42,14 @@ void Game::push(Move m) {
 }
 
 void Game::pop() {
-  if (moves_.empty()) fail("chess", "expected a move to take back, got none");
+  if (moves_.empty()) fail("chess", "there is no move to take back");
   boards_.pop_back();
   moves_.pop_back();
 }
 
 int Game::repetitions() const {
   int count = 1;
-  // Nothing before the last capture or pawn move can come again; every second position has our
-  // turn.
+  // Positions before the last capture or pawn move cannot recur; every second one has our turn.
   const size_t last = boards_.size() - 1;
   const size_t reach = std::min(last, size_t(board().halfmove_clock()));
   for (size_t back = 2; back <= reach; back += 2)

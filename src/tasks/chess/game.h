@@ -1,4 +1,4 @@
-// A game: positions with their past, which decides repetitions. push and pop make and unmake a
+// A game: positions with their history, which decides repetitions. push and pop make and unmake a
 // move.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace hearth::chess {
 
-// How a game is over without anyone's claim, named as python-chess does.
+// Endings that need no claim, named as in python-chess.
 enum class Ending {
   none,
   checkmate,
@@ -19,7 +19,7 @@ enum class Ending {
 };
 std::string_view ending_name(Ending);
 
-Ending ending_of(const Board&);  // what the position alone tells: all but repetition
+Ending ending_of(const Board&);  // from the position alone: all endings except repetition
 bool fifty_moves(const Board&);  // a draw may be claimed
 
 class Game {
@@ -29,9 +29,9 @@ class Game {
   const Board& board() const { return boards_.back(); }
   const Board& board(size_t ply) const { return boards_.at(ply); }
   const std::vector<Move>& moves() const { return moves_; }
-  void push(Move);  // an error where it is not legal
+  void push(Move);  // throws if illegal
   void pop();
-  int repetitions() const;  // how often the position has stood, now included
+  int repetitions() const;  // occurrences of the position, including now
   bool threefold() const { return repetitions() >= 3; }  // a draw may be claimed
   Ending ending() const;
 

@@ -1,4 +1,4 @@
-// What is known of a position by an authority: its best move, and the candidates with evaluations.
+// The label of a position: its best move, and candidates with evaluations.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace hearth::chess {
 
-// Evaluations are pawns for the side to move, within this; a mate is the end of the scale.
+// Evaluations are in pawns for the side to move, limited to this; a mate is the end of the scale.
 constexpr double largest_evaluation = 10;
 
 struct Candidate {
@@ -17,7 +17,7 @@ struct Candidate {
   bool operator==(const Candidate&) const = default;
 };
 
-// A puzzle knows only the best move; Stockfish knows all of it; an empty label knows nothing.
+// A puzzle has only the best move; Stockfish gives all fields; an empty label has none.
 struct Label {
   std::optional<Move> best;
   std::vector<Candidate> candidates;  // best first

@@ -1,4 +1,4 @@
-// Legal moves without trial: checks bound where a piece may go, pins bound along which line.
+// Generates legal moves directly: checks limit target squares, pins limit lines of movement.
 #include "tasks/chess/board.h"
 
 namespace hearth::chess {
@@ -53,7 +53,8 @@ void Board::add_pawn_moves(MoveList& list, Bitboard targets, Bitboard pinned) co
   }
 }
 
-// Rights say that king and rook stand at home; the king is not in check here.
+// Castling rights imply that king and rook are on their home squares; the king is not in check
+// here.
 void Board::add_castling(MoveList& list) const {
   const int first = turn_ == Color::white ? 0 : 56;
   const int rights = turn_ == Color::white ? castling_ : castling_ >> 2;
@@ -78,12 +79,12 @@ MoveList Board::legal_moves() const {
     const Square to = pop(steps);
     if (!attackers(to, them, all ^ bit(k))) list.push({uint8_t(k), uint8_t(to), Piece::none});
   }
-  if (checkers & (checkers - 1)) return list;  // only the king answers two checks
+  if (checkers & (checkers - 1)) return list;  // in double check only the king can move
 
   Bitboard targets = ~own;
   if (checkers) targets = checkers | attack_tables.between[k][std::countr_zero(checkers)];
 
-  // A slider that would check through exactly one piece of ours pins it.
+  // A slider that would give check through exactly one of our pieces pins it.
   const Bitboard diagonal = pieces(Piece::bishop) | pieces(Piece::queen);
   const Bitboard straight = pieces(Piece::rook) | pieces(Piece::queen);
   Bitboard snipers =

@@ -8,7 +8,7 @@
 namespace hearth::chess {
 namespace {
 
-// The share of `known` that `named` has; a move named twice counts once.
+// The fraction of `known` that `named` contains; a move named twice counts once.
 double candidates_score(const std::vector<Candidate>& named, const std::vector<Candidate>& known) {
   const auto is_named = [&](const Candidate& k) {
     return std::any_of(named.begin(), named.end(),
@@ -54,7 +54,7 @@ std::optional<double> Reward::score(std::string_view name) const {
 }
 
 size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);  // distances of a's prefix to b's prefixes
+  std::vector<size_t> row(b.size() + 1);  // distances from a's prefix to b's prefixes
   std::iota(row.begin(), row.end(), size_t(0));
   for (size_t i = 1; i <= a.size(); ++i) {
     size_t diagonal = std::exchange(row[0], i);

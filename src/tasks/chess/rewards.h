@@ -1,5 +1,5 @@
-// Verifiable rewards of the two chess tasks: weighted terms in [0, 1], mapped to [-0.3, 1]. Any
-// completion has a reward; a term for which the truth is not known is left out, and says so.
+// Verifiable rewards of the two chess tasks: weighted terms in [0, 1], mapped to [-0.3, 1]. Every
+// completion gets a reward; a term without a known truth is left out and marked as such.
 #pragma once
 
 #include "tasks/chess/tasks.h"
@@ -9,25 +9,24 @@ namespace hearth::chess {
 struct RewardTerm {
   std::string_view name;
   double weight;
-  std::optional<double> score;  // nothing: left out
+  std::optional<double> score;  // empty: left out
 };
 
 struct Reward {
   std::vector<RewardTerm> terms;
-  double value() const;  // -0.3 + 1.3 * sum(weight * score) / sum(weight), of the terms that are in
+  double value() const;  // -0.3 + 1.3 * sum(weight * score) / sum(weight), without terms left out
   std::optional<double> score(std::string_view name) const;
 };
 
-// Text that is not exactly in form scores 0 in every term.
+// Text that does not match the format scores 0 in every term.
 //   best 4         the label's best move
-//   format 2       in form
-//   candidates 1.5 share of the label's candidates among those named
-//   evaluations 1  1 - MSE / 100, not below 0; each against the label's for the same move, or, for
-//   a
-//                  move the label lacks, for the same place
+//   format 2       matches the format
+//   candidates 1.5 fraction of the label's candidates that are named
+//   evaluations 1  1 - MSE / 100, at least 0; each against the label's value for the same move, or
+//                  for the same rank if the label lacks the move
 Reward policy_reward(const Board&, std::string_view completion, const Label&);
 
-//   format 4       in form
+//   format 4       matches the format
 //   fen 3          exact 1, else the square of 1 - edit distance / longer length
 //   flags 2        half each for terminated and truncated
 //   reward 1       equal

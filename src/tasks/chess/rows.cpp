@@ -24,7 +24,7 @@ void for_each_row(const std::filesystem::path& path,
 
 const std::string& text_in(const nlohmann::json& row, const char* key) {
   if (!row.contains(key) || !row[key].is_string())
-    fail("json", "expected the text \"{}\", got {}", key,
+    fail("json", "expected a string in \"{}\", got {}", key,
          row.contains(key) ? in_quotes(row[key].dump()) : "none");
   return row[key].get_ref<const std::string&>();
 }

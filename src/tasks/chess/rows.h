@@ -1,4 +1,4 @@
-// JSON lines, an object each: what goes wrong with one names its file and line.
+// Reads JSON lines with one object each; errors name the file and line.
 #pragma once
 
 #include <filesystem>
@@ -11,6 +11,6 @@ namespace hearth::chess {
 void for_each_row(const std::filesystem::path&,
                   const std::function<void(const nlohmann::json& row)>&);
 
-const std::string& text_in(const nlohmann::json& row, const char* key);  // an error where absent
+const std::string& text_in(const nlohmann::json& row, const char* key);  // throws if absent
 
 }  // namespace hearth::chess

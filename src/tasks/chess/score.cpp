@@ -25,7 +25,7 @@ std::vector<ScoredRow> read_rows(const std::filesystem::path& path) {
   return rows;
 }
 
-// The move that is played: what an answer ends with after "B:", whether or not the rest is in form.
+// The move after the final "B:" of an answer, even if the rest does not match the format.
 std::optional<Move> played_move(std::string_view completion) {
   const size_t at = completion.rfind(" B: ");
   if (at == std::string_view::npos) return {};
@@ -41,7 +41,8 @@ Label label_in(const nlohmann::json& row, const Board& board) {
   if (row.contains("reference")) {
     const std::string& text = text_in(row, "reference");
     const auto answer = parse_policy(text, candidates_in(board));
-    if (!answer) fail("reference", "expected a completion in form, got {}", in_quotes(text));
+    if (!answer)
+      fail("reference", "expected a completion in the format of the task, got {}", in_quotes(text));
     label = {answer->best, answer->candidates};
   } else if (row.contains("best")) {
     label.best = parse_uci(text_in(row, "best"));
@@ -49,7 +50,7 @@ Label label_in(const nlohmann::json& row, const Board& board) {
     return label;
   }
   if (!label.best || !board.is_legal(*label.best))
-    fail("best", "expected a legal move in {}, got another", board.fen());
+    fail("best", "expected a legal move in {}, got an illegal one", board.fen());
   return label;
 }
 

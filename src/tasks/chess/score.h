@@ -1,5 +1,5 @@
-// How well completions of the two tasks do: how often a legal move, the best move, an environment
-// that is exact.
+// Scores completions of the two tasks: rates of legal moves, best moves and exact environment
+// answers.
 #pragma once
 
 #include <filesystem>
@@ -10,11 +10,11 @@
 
 namespace hearth::chess {
 
-// Sums over rows; a rate is a sum over its own count. Labels decide which rows know a best move.
+// Sums over rows; each rate has its own count. Labels decide which rows have a known best move.
 class Scores {
  public:
   void add(const Prompt&, std::string_view completion, const Label& = {});
-  // {"policy": {..}, "environment": {..}}; a rate that no row tells is null.
+  // {"policy": {..}, "environment": {..}}; a rate without any row is null.
   nlohmann::ordered_json json() const;
 
  private:
@@ -32,17 +32,17 @@ class Scores {
   } environment_;
 };
 
-// What a row tells of a position's truth: all of it in "reference" (a completion) or the move in
-// "best"; empty where neither stands.
+// The label in a row: complete in "reference" (a completion) or the move in "best"; empty without
+// either.
 Label label_in(const nlohmann::json& row, const Board&);
 
 struct ScoredFile {
   Scores scores;
-  int64_t unlabelled = 0;  // policy rows whose best move nobody told: legality and form only
+  int64_t unlabelled = 0;  // policy rows without a known best move: only legality and format
 };
 
-// JSON lines {"prompt", "completion"}, for the policy task with the truth in "reference" (a
-// completion) or "best" (a move, as puzzles have it); where neither stands the pool is asked.
+// Reads JSON lines {"prompt", "completion"}, for the policy task with the truth in "reference" (a
+// completion) or "best" (a move, as in puzzles); rows without either are labelled by the pool.
 ScoredFile score_file(const std::filesystem::path&, StockfishPool*);
 
 }  // namespace hearth::chess

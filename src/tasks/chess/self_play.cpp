@@ -57,8 +57,8 @@ constexpr double pawns_of(Piece p) {
   return value[size_t(p)];
 }
 
-// What the mover stands to lose on its new square: all of it where nobody guards it, else what it
-// is worth more than the cheapest attacker.
+// The material that the moved piece risks on its new square: its full value if unguarded, else its
+// value minus that of the cheapest attacker.
 double pawns_at_risk(const Board& after, Square s) {
   const Color us = other(after.turn());
   Bitboard attackers = after.attackers(s, after.turn(), after.occupied());
@@ -70,7 +70,7 @@ double pawns_at_risk(const Board& after, Square s) {
   return worth - cheapest;
 }
 
-// Pawns won at once, with a taste for checks, the centre and mate.
+// Material gained by the move, plus bonuses for checks, the centre and mate.
 double move_score(const Board& board, Move m) {
   const Board after = board.after(m);
   double score = pawns_of(board.piece_at(m.to));

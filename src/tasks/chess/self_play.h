@@ -1,5 +1,5 @@
-// Games to learn from: moves drawn by a softmax over simple scores of all legal ones, some games
-// from a known opening. Game number and seed decide everything.
+// Self-play games: moves are drawn from a softmax over simple scores of all legal moves; some games
+// start from a known opening. Seed and game number determine everything.
 #pragma once
 
 #include "tasks/chess/game.h"
@@ -8,7 +8,7 @@ namespace hearth::chess {
 
 struct SelfPlaySpec {
   uint64_t seed = 1;
-  double temperature = 1;  // in pawns; a large one makes every legal move as likely
+  double temperature = 1;  // in pawns; a large value makes all legal moves equally likely
   int max_plies = 150;
   double opening_share = 0.3;
 };

@@ -1,4 +1,4 @@
-// Text cut at a character; what stands between two of them may be empty.
+// Splits text at a character; parts may be empty.
 #pragma once
 
 #include <algorithm>

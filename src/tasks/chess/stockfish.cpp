@@ -17,7 +17,7 @@ class StockfishPool::Engine {
     process_.give_up_when(abandoned);
   }
 
-  // Until it has said uciok an engine may print what it likes, within reason.
+  // Before uciok an engine may print anything, up to a limit.
   Trouble start() {
     const auto deadline = deadline_in(spec_.timeout_s);
     Trouble t = say({"uci"}, deadline);
@@ -62,7 +62,8 @@ class StockfishPool::Engine {
     return Trouble::none;
   }
 
-  // isready and its answer: all before it has been taken in. Stockfish may add an info string.
+  // Sends isready and waits for the answer, so that all earlier commands are processed. Stockfish
+  // may print an info string before it.
   Trouble settle(LineProcess::Deadline deadline) {
     Trouble t = say({"isready"}, deadline);
     std::string line;
@@ -78,7 +79,7 @@ class StockfishPool::Engine {
   LineProcess process_;
 };
 
-// A process and what was seen of it: by one worker at a time, counted by any.
+// A process and its statistics: used by one worker at a time, read by any thread.
 struct StockfishPool::Slot {
   std::unique_ptr<Engine> engine;
   std::atomic<int64_t> answered = 0, missing = 0, died = 0, hung = 0, rubbish = 0, replaced = 0;
@@ -95,7 +96,7 @@ StockfishPool::StockfishPool(StockfishSpec spec)
     slots_.push_back(std::make_unique<Slot>());
     slots_.back()->engine = std::make_unique<Engine>(spec_, abandoned_);
     if (slots_.back()->engine->start() != Trouble::none)
-      fail(spec_.program.string(), "expected a UCI engine that is ready within {} s, got none",
+      fail(spec_.program.string(), "this program did not answer as a UCI engine within {} s",
            spec_.timeout_s);
   }
 }
@@ -127,8 +128,8 @@ Label StockfishPool::label_one(Slot& slot, const Board& board) {
   if (spec_.max_failures >= 0 && failed > spec_.max_failures) {
     const StockfishCounts c = counts();
     fail(spec_.program.string(),
-         "expected answers, got {} positions without one: it was missing {} times, died {} times, "
-         "hung {} times, said rubbish {} times",
+         "Stockfish left {} positions without an answer: it could not be started {} times, died {} "
+         "times, hung {} times, gave invalid answers {} times",
          failed, c.missing, c.died, c.hung, c.rubbish);
   }
   return {};

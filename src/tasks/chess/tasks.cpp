@@ -14,13 +14,13 @@
 namespace hearth::chess {
 namespace {
 
-constexpr size_t longest_answer = 512;  // of characters; the longest right one has about 110
+constexpr size_t longest_answer = 512;  // in characters; the longest valid answer has about 110
 
 bool all_of(std::string_view text, std::string_view allowed) {
   return !text.empty() && text.find_first_not_of(allowed) == text.npos;
 }
 
-// Digits with an optional sign and an optional fraction: neither exponents nor inf nor nan.
+// Digits with an optional sign and fraction; no exponents, inf or nan.
 std::optional<double> read_decimal(std::string_view text) {
   if (!all_of(text, "-.0123456789") || text.size() > 10) return std::nullopt;
   double value = 0;
@@ -29,7 +29,7 @@ std::optional<double> read_decimal(std::string_view text) {
   return value;
 }
 
-// Six fields of the right letters; whether they make a position is for the score to tell.
+// Six fields of valid characters; the score checks whether they form a position.
 bool looks_like_fen(std::string_view text) {
   const auto f = split(text, ' ');
   return f.size() == 6 && all_of(f[0], "pnbrqkPNBRQK12345678/") && (f[1] == "w" || f[1] == "b") &&
@@ -59,7 +59,7 @@ std::string policy_completion(const Label& label) {
 }
 
 std::string environment_prompt(const Board& b, std::span<const Move> played) {
-  if (played.empty()) fail("chess", "expected the move that is played, got none");
+  if (played.empty()) fail("chess", "the prompt needs the move that was played");
   const auto last = played.last(std::min(played.size(), longest_history));
   return fmt::format("A: {}+{}+{}+", b.fen(), uci(played.back()), joined(last));
 }
@@ -82,7 +82,7 @@ Prompt parse_prompt(std::string_view text) {
   if (text.starts_with("P: "))
     return {Prompt::Task::policy, Board::from_fen(body), Move{0, 0, Piece::none}};
   if (!text.starts_with("A: "))
-    fail("prompt", "expected \"P: \" or \"A: \" at its beginning, got {}", in_quotes(text));
+    fail("prompt", "expected \"P: \" or \"A: \" at the start, got {}", in_quotes(text));
   const auto parts = split(body, '+');
   if (parts.size() != 4 || !parts[3].empty())
     fail("prompt", "expected \"A: FEN+move+history+\", got {}", in_quotes(text));

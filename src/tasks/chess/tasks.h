@@ -11,29 +11,29 @@ namespace hearth::chess {
 
 constexpr size_t most_candidates = 5, longest_history = 10;
 
-// Candidates a policy answer has in a position: five, or all legal moves where those are fewer.
+// The number of candidates in a policy answer: five, or all legal moves if there are fewer.
 size_t candidates_in(const Board&);
 
 std::string policy_prompt(const Board&);
-std::string policy_completion(const Label&);  // of a whole label; opens with the space that joins
-// `played` ends with the move that is asked about; of more than ten the last ten are told.
+std::string policy_completion(const Label&);  // of a complete label; starts with a space
+// `played` ends with the move in question; only the last ten moves are included.
 std::string environment_prompt(const Board&, std::span<const Move> played);
 std::string environment_completion(const Board&, Move);
 
 struct Prompt {
   enum class Task { policy, environment } task;
   Board board;
-  Move move;  // of the environment task; it need not be legal
+  Move move;  // environment task; may be illegal
 };
-// An error where the text is no prompt of either task: it is data, not a model's doing.
+// Throws if the text is not a prompt of either task.
 Prompt parse_prompt(std::string_view);
 
 struct PolicyAnswer {
-  std::vector<Candidate> candidates;  // evaluations as they stand, not clamped
+  std::vector<Candidate> candidates;  // evaluations as written, not clamped
   Move best;
 };
 
-// What the environment answers. After an illegal move the position stands and `truncated` is set.
+// The environment's answer. An illegal move leaves the position unchanged and sets `truncated`.
 struct EnvironmentAnswer {
   std::string fen;
   double reward;
@@ -42,8 +42,8 @@ struct EnvironmentAnswer {
 };
 EnvironmentAnswer environment_answer(const Board&, Move);
 
-// A model's text, taken only in the exact form (spaces and line ends around it are let pass); moves
-// need not be legal, nor the FEN a position. Any text at all may be given.
+// Parses a model's text, which must match the exact format (surrounding spaces and line ends are
+// ignored). Moves need not be legal, nor the FEN a valid position. Accepts any input.
 std::optional<PolicyAnswer> parse_policy(std::string_view completion, size_t candidates);
 std::optional<EnvironmentAnswer> parse_environment(std::string_view completion);
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t longest_reply_line = 1 << 16;
 
-// Words between single or repeated spaces; empty at the end.
+// The next word, separated by one or more spaces; empty at the end.
 std::string_view next_word(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
   const std::string_view word = text.substr(0, text.find_first_of(" \t"));
@@ -64,7 +64,7 @@ bool UciReply::read_info(std::string_view rest) {
       const auto move = parse_uci(next_word(rest));
       if (!pawns || !move || !board_.is_legal(*move)) return false;
       found_[int(rank)] = {*move, *pawns};
-      return true;  // the rest is the line the engine expects
+      return true;  // the rest is the expected line of play
     } else if (std::find(numbered.begin(), numbered.end(), word) == numbered.end() ||
                !read_whole(next_word(rest))) {
       return false;

@@ -1,6 +1,5 @@
-// What a UCI engine says while it searches one position, read strictly: info lines with a score per
-// candidate, then bestmove. Any text may be fed; what is no such reply is refused, never guessed
-// at.
+// Strict parser for a UCI engine's output during the search of one position: info lines with a
+// score per candidate, then bestmove. Accepts any text and rejects invalid replies.
 #pragma once
 
 #include <map>
@@ -14,11 +13,11 @@ class UciReply {
  public:
   enum class State { more, done, bad };
 
-  // `candidates` is MultiPV; a position with fewer legal moves has as many candidates.
+  // `candidates` is MultiPV; a position with fewer legal moves has fewer candidates.
   UciReply(const Board&, int candidates);
 
   State feed(std::string_view line);
-  const Label& label() const { return label_; }  // when done
+  const Label& label() const { return label_; }  // valid when done
 
  private:
   bool read_info(std::string_view rest);
@@ -26,7 +25,7 @@ class UciReply {
 
   Board board_;
   size_t wanted_;
-  std::map<int, Candidate> found_;  // by rank; the last line of a rank counts
+  std::map<int, Candidate> found_;  // by rank; the last line of a rank wins
   Label label_;
 };
 

@@ -5,11 +5,11 @@
 namespace hearth {
 
 Story make_story(uint64_t seed, uint64_t index) {
-  // A counter-based generator: story `index` needs nothing of the stories before it.
+  // A counter-based generator: story `index` does not depend on earlier stories.
   const uint64_t key = mix64(mix64(seed) ^ mix64(~index));
   uint64_t counter = 0;
   const auto pick = [&](uint32_t n) {
-    const uint64_t fair = UINT64_MAX - UINT64_MAX % n;  // above it the remainder is not uniform
+    const uint64_t fair = UINT64_MAX - UINT64_MAX % n;  // larger values would bias the remainder
     uint64_t x;
     do x = mix64(key + counter++);
     while (x >= fair);

@@ -1,5 +1,6 @@
-// The word lists and rules of the embedded corpus; the notation is told in grammar.h. Alternatives
-// part ways early, and no word of a list begins another: so a text shows which choices made it.
+// The word lists and rules of the embedded corpus, in the notation of grammar.h. Alternatives
+// differ early, and no word of a list is a prefix of another, so a text determines the choices that
+// made it.
 #include "tasks/stories/corpus.h"
 
 namespace hearth {
@@ -15,7 +16,7 @@ WordList words(std::initializer_list<const char*> items) {
   return list;
 }
 
-// Lists with several columns: a word and what goes with it.
+// Lists with several columns: a word and its related forms.
 Lists characters() {
   const auto girl = [](const char* name) {
     return std::vector<std::string>{name, "girl", "she", "She", "her", "her"};
@@ -204,7 +205,7 @@ Rules beginnings_and_ends() {
        {"<lost>", "<wish>", "<trapped>", "<shares>", "<storm>", "<present>", "<newcomer>",
         "<garden>", "<broken>", "<sound>", "<race>", "<door>"}},
 
-      // Sentences that several plots use.
+      // Sentences shared by several plots.
       {"low",
        {"{hero.He} felt {:low}. ", "This made {hero.him} {:low}. ",
         "\"Oh no!\" {hero.he} cried, feeling {:low}. "}},
@@ -328,7 +329,7 @@ Rules plots_of_chance() {
   };
 }
 
-// All parts as one; no two have a name in common.
+// Merges all parts, whose names are disjoint.
 template <typename Map>
 Map joined(std::initializer_list<Map> parts) {
   Map all;

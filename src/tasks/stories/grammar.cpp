@@ -23,7 +23,7 @@ struct Grammar::Node {
 };
 
 struct Grammar::Rules {
-  Source source;  // owns the lists the nodes point into
+  Source source;  // owns the lists that the nodes point to
   Node::Sequence start;
   size_t variables = 0;
 };
@@ -40,8 +40,8 @@ double mean_word_length(const WordList& list, size_t column) {
   return sum / double(list.rows.size());
 }
 
-// Turns templates into nodes; one pass over the text, left to right, which is also the order in
-// which variables are bound.
+// Turns templates into nodes in one pass from left to right, which is also the order in which
+// variables are bound.
 struct TemplateParser {
   const Grammar::Source& source;
   std::map<std::string, int> variables = {};
@@ -83,7 +83,7 @@ struct TemplateParser {
     return size_t(found - list.columns.begin());
   }
 
-  // Cuts "head<mark>tail": returns the tail ("" without a mark) and leaves the head.
+  // Splits "head<mark>tail": returns the tail (empty without a mark) and leaves the head.
   static std::string cut(std::string& text, char mark) {
     const size_t i = text.find(mark);
     if (i == text.npos) return "";
@@ -128,7 +128,7 @@ struct TemplateParser {
     return pick(inside.substr(0, equals), inside.substr(equals + 1));
   }
 
-  // After a choice only what every alternative binds is bound.
+  // After a choice, only variables that every alternative binds are bound.
   struct Branches {
     std::set<int> before, after;
     bool first = true;
@@ -155,7 +155,7 @@ struct TemplateParser {
     return {.kind = Node::Kind::choice, .alternatives = alternatives};
   }
 
-  // A rule may bind variables, so each use is expanded anew.
+  // A rule may bind variables, so each use is expanded separately.
   Node rule(const std::string& name) {
     const auto found = source.rules.find(name);
     if (found == source.rules.end() || found->second.empty()) error("a known rule");
@@ -232,8 +232,8 @@ struct Expectation {
   double nats = 0, length = 0;
 };
 
-// A variable's row is uniform over its list (an exclusion keeps that, by symmetry) and independent
-// of which alternatives are taken, so lengths add up too.
+// A variable's row is uniform over its list (an exclusion preserves that by symmetry) and
+// independent of the chosen alternatives, so lengths add up too.
 Expectation expect(const Sequence& nodes) {
   Expectation sum;
   for (const Node& n : nodes) {
@@ -263,8 +263,8 @@ Expectation expect(const Sequence& nodes) {
   return sum;
 }
 
-// Reads one sequence off the front of `text`. Every choice is a prefix code, so at most one
-// alternative fits and the first that does is the one.
+// Parses one sequence at the start of `text`. Every choice is a prefix code, so at most one
+// alternative fits, and the first that fits is the right one.
 std::optional<double> parse(const Sequence& nodes, Bindings& rows, std::string_view& text) {
   double nats = 0;
   const auto take = [&](const std::string& word) {
@@ -318,7 +318,8 @@ std::optional<double> parse(const Sequence& nodes, Bindings& rows, std::string_v
 
 using Openings = std::set<std::string>;
 
-// Every text the nodes may yield, cut at `depth`, and some they cannot: variables are let loose.
+// Every text that the nodes can produce, cut at `depth`, plus some that they cannot, because
+// variables are treated as free.
 Openings openings(const Sequence& nodes, size_t depth);
 
 Openings openings(const Node& n, size_t depth) {
@@ -352,13 +353,13 @@ Openings openings(const Sequence& nodes, size_t depth) {
   return all;
 }
 
-// Two texts, one of which begins the other, from different alternatives.
+// Two texts from different alternatives, one of which is a prefix of the other.
 std::optional<std::pair<std::string, std::string>> find_clash(const std::vector<Openings>& sets) {
   std::vector<std::pair<std::string, size_t>> sorted;
   for (size_t i = 0; i < sets.size(); ++i)
     for (const std::string& s : sets[i]) sorted.emplace_back(s, i);
   std::sort(sorted.begin(), sorted.end());
-  std::vector<const std::pair<std::string, size_t>*> begun;  // each begins the next
+  std::vector<const std::pair<std::string, size_t>*> begun;  // each is a prefix of the next
   for (const auto& item : sorted) {
     while (!begun.empty() && !item.first.starts_with(begun.back()->first)) begun.pop_back();
     for (const auto* b : begun)
@@ -382,7 +383,7 @@ std::optional<std::string> find_ambiguity_in(const Sequence& nodes, size_t depth
       std::vector<Openings> sets;
       for (const Sequence& a : *n.alternatives) sets.push_back(openings(a, d));
       clash = find_clash(sets);
-      // A clash of texts that are not cut is one at any depth.
+      // A clash of texts that are not cut is a clash at any depth.
       if (!clash || clash->first.size() < d || d == depth) break;
     }
     if (clash) return fmt::format("alternatives \"{}\" and \"{}\"", clash->first, clash->second);
@@ -400,7 +401,7 @@ Grammar::Grammar(Source source) {
   for (const auto& [name, list] : rules->source.lists)
     for (const auto& row : list.rows)
       if (row.size() != list.columns.size())
-        fail("grammar", "expected {} words a row in list {}, got {}", list.columns.size(), name,
+        fail("grammar", "expected {} words per row in list {}, got {}", list.columns.size(), name,
              row.size());
   TemplateParser parser{.source = rules->source};
   rules->start.push_back(parser.rule(rules->source.start));

@@ -1,4 +1,4 @@
-// A grammar of uniform choices over templates, whose samples carry their exact probability.
+// A grammar of uniform choices over templates; samples come with their exact probability.
 //
 // A template is text with
 //   {var=list}        picks a row of a word list, binds it to var, prints its first column
@@ -7,8 +7,8 @@
 //   {var} {var.col}   prints a column of a bound row
 //   {:list} {:list.col} {:list!other}  picks and prints without binding
 //   <rule>            expands one of the rule's alternatives
-//   [a|b|c]           one of these, nested at will
-// Variables decide words only, never which choices follow: so expectations are sums over the tree.
+//   [a|b|c]           one of these, may be nested
+// Variables affect only words, never which choices follow, so expectations are sums over the tree.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@
 namespace hearth {
 
 struct WordList {
-  std::vector<std::string> columns;            // names; the first is what {var} prints
-  std::vector<std::vector<std::string>> rows;  // each with a word per column
+  std::vector<std::string> columns;            // names; {var} prints the first
+  std::vector<std::vector<std::string>> rows;  // one word per column
 };
 
 class Grammar {
@@ -35,23 +35,23 @@ class Grammar {
     std::string start;
   };
   struct Node;  // of a parsed template
-  // Parses every template; throws on an unknown list, rule, column, or a variable used unbound.
+  // Parses every template; throws for an unknown list, rule or column, or an unbound variable.
   explicit Grammar(Source);
   ~Grammar();
   Grammar(const Grammar&) = delete;
 
-  // `pick(n)` returns a uniform number below n. Appends to text, returns -log p.
+  // `pick(n)` returns a uniform number below n. Appends to text and returns -log p.
   double sample(std::string& text, const std::function<uint32_t(uint32_t)>& pick) const;
-  // -log p of a text, by parsing; nothing when the grammar does not yield it.
+  // -log p of a text, by parsing; nothing if the grammar cannot produce it.
   std::optional<double> nats(std::string_view text) const;
   // Exact expectations over samples.
   double entropy() const;
   double mean_length() const;
 
-  // Shows that every choice is a prefix code: no text of one alternative begins a text of another,
-  // whatever the variables hold. Then a reader from left to right can tell each choice, and
-  // distinct choices make distinct texts. Returns the offending choice, or nothing when proven.
-  // Looks `depth` characters into the alternatives.
+  // Checks that every choice is a prefix code: no text of one alternative is a prefix of a text of
+  // another, for any values of the variables. Then a left-to-right reader can identify each choice,
+  // and distinct choices produce distinct texts. Returns the ambiguous choice, or nothing if
+  // proven. Looks `depth` characters into the alternatives.
   std::optional<std::string> find_ambiguity(size_t depth = 64) const;
 
  private:
