@@ -1,5 +1,4 @@
-// AdamW: two moments in fp32. The slots keep the names under which checkpoints have always stored
-// them.
+// AdamW with two fp32 moments. The slot names are part of the checkpoint format.
 #include "optim/optimizer.h"
 
 namespace hearth {

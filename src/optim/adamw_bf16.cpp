@@ -1,8 +1,8 @@
-// AdamW with its moments in bf16, rounded to nearest even: 4 bytes a parameter in place of 8. The
-// step itself is computed in fp32 from the moments before they are rounded.
+// AdamW with bf16 moments, rounded to nearest even: 4 instead of 8 bytes per parameter. The update
+// is computed in fp32 from the moments before rounding.
 //
-// bf16 has 8 significant bits, so a moment that changes by less than 1/512 to 1/256 of itself
-// rounds back to what it was, and a step changes it by 1 - beta of its distance to the gradient. At
+// bf16 has 8 significant bits, so a moment that changes by less than 1/512 to 1/256 of its value
+// rounds back to the old value; a step changes it by 1 - beta of its distance to the gradient. With
 // beta2 = 0.999 a second moment could grow but never decay. So a moment whose beta is above 0.98
 // stays fp32 (docs/optimizers.md has the figures).
 #include "optim/optimizer.h"

@@ -1,5 +1,5 @@
-// Lion: one momentum in fp32. Every weight moves by the whole learning rate, hence the smaller
-// rates that it takes.
+// Lion with one fp32 momentum. Every weight moves by the full learning rate, so Lion needs a
+// smaller learning rate.
 #include "optim/optimizer.h"
 
 namespace hearth {

@@ -53,7 +53,7 @@ std::vector<Optimizer> make_optimizers(const UpdateSpec& spec) {
     int takers = 0;
     for (const Optimizer& o : all) takers += o.groups.has(Group(g));
     if (takers != 1)
-      fail("optimizer", "expected one optimizer for group {} of the parameters, got {}", g, takers);
+      fail("optimizer", "expected one optimizer for parameter group {}, got {}", g, takers);
   }
   return all;
 }

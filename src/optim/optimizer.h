@@ -1,6 +1,6 @@
-// What an optimizer is: the parameters it takes, the state it declares beside them, and how it
-// records its update. ParamStore allocates what is declared, checkpoints store it by its names, and
-// the memory plan counts it.
+// An optimizer: the parameter groups it updates, the state it declares, and how it records its
+// update. ParamStore allocates the declared state, checkpoints store it by name, and the memory
+// plan counts it.
 #pragma once
 
 #include <functional>
@@ -16,16 +16,16 @@ struct UpdateSpec {
   OptimizerKind optimizer = OptimizerKind::adamw;
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float decay = 0.1f;
-  bool decay_all = false;  // tables and vectors too
+  bool decay_all = false;  // also decay embeddings and vectors
 
   float decay_of(Group g) const {
     return decay_all || g == Group::matrix || g == Group::head ? decay : 0;
   }
 };
 
-// What every optimizer reads: gradients come from the store.
+// The inputs of every optimizer; gradients come from the store.
 struct UpdateVars {
-  Var gate;     // UpdateState: whether to skip the step, what to multiply gradients by
+  Var gate;     // UpdateState: whether to skip the step, gradient scale
   Var scalars;  // Scalars
 };
 
@@ -35,14 +35,14 @@ struct Optimizer {
   std::function<void(Tape&, const ParamStore&, const UpdateVars&)> record;
 };
 
-// The optimizers of a run, which together take every group once.
+// The optimizers of a run, which together cover every group exactly once.
 std::vector<Optimizer> make_optimizers(const UpdateSpec&);
 
-// The slots of all of them, in the order in which a store has them and a checkpoint stores them.
+// Their slots, in the order used by the store and by checkpoints.
 std::vector<SlotSpec> slots_of(const UpdateSpec&);
 
-// An optimizer that changes each weight by its own gradient and state alone, one pass over each
-// group. Its slots are those of the rule, in order; `rule.decay` is set group by group.
+// An optimizer that updates each weight from its own gradient and state only, in one pass over each
+// group. Its slots are those of the rule, in order; `rule.decay` is set per group.
 Optimizer elementwise(const RuleSpec& rule, std::vector<SlotSpec> slots, const UpdateSpec&,
                       Groups = Groups::all());
 

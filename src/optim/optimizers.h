@@ -1,5 +1,5 @@
-// The optimizers a run can choose from. A new one has a line in each list of this file, a file of
-// its own in this folder and, if it is elementwise, a rule in core/update_rules.h.
+// The available optimizers. A new one needs a line in each list of this file, its own file in this
+// folder and, if it is elementwise, a rule in core/update_rules.h.
 #pragma once
 
 #include <array>

@@ -14,7 +14,7 @@ constexpr const char* master_name = "master";
 
 std::vector<int64_t> dims(const Shape& s) { return {s.dim.begin(), s.dim.begin() + s.rank}; }
 
-// visit(part, parameter, name on disk) of all that a checkpoint stores, in the order of the file.
+// Calls visit(part, parameter, name on disk) for everything a checkpoint stores, in file order.
 template <class F>
 void each_saved(const ParamStore& store, F&& visit) {
   std::vector<std::pair<Part, std::string>> parts;
@@ -26,7 +26,7 @@ void each_saved(const ParamStore& store, F&& visit) {
       if (p.trainable && store.has(part, p)) visit(part, p, name + "." + p.name);
 }
 
-// Says so when the tensors are the state of another optimizer.
+// Throws if the tensors are the state of another optimizer.
 void expect_same_slots(const std::filesystem::path& file, const Safetensors& saved,
                        const ParamStore& store) {
   std::set<std::string> want, got;
@@ -35,8 +35,9 @@ void expect_same_slots(const std::filesystem::path& file, const Safetensors& sav
   got.erase(master_name);
   if (want != got)
     fail(file.string(),
-         "expected the optimizer state {}, got {}: the checkpoint is of another optimizer; resume "
-         "with the --optimizer that the run began with",
+         "expected the optimizer state {}, got {}: the checkpoint was written by another "
+         "optimizer; resume "
+         "with the --optimizer that the run started with",
          fmt::join(want, ", "), got.empty() ? "none" : fmt::format("{}", fmt::join(got, ", ")));
 }
 
@@ -45,7 +46,7 @@ void expect_same_slots(const std::filesystem::path& file, const Safetensors& sav
 std::vector<TensorToWrite> optimizer_tensors(ParamStore& store) {
   std::vector<TensorToWrite> out;
   each_saved(store, [&](Part part, const ParamSpec& p, std::string name) {
-    const Tensor t = store.get(part, p.name);  // made now, by one thread
+    const Tensor t = store.get(part, p.name);  // allocated now, by one thread
     out.push_back({std::move(name), t.dtype, dims(t.shape),
                    [&backend = store.backend(), t](const ByteSink& sink) {
                      stream_elements(sink, backend, t, 0, t.numel(), t.dtype);
@@ -62,9 +63,9 @@ void load_optimizer(const std::filesystem::path& state, ParamStore& store) {
     const StoredTensor& got = saved.at(name);
     const Tensor t = store.get(part, p.name);
     if (got.dtype != t.dtype || got.shape != dims(t.shape))
-      fail(file.string(), "expected {} as {} {}, got {} ({}): the run began with another {}", name,
-           to_string(t.dtype), to_string(t.shape), to_string(got.dtype), fmt::join(got.shape, ", "),
-           got.dtype != t.dtype ? "--optimizer" : "model");
+      fail(file.string(), "expected {} as {} {}, got {} ({}): the run started with another {}",
+           name, to_string(t.dtype), to_string(t.shape), to_string(got.dtype),
+           fmt::join(got.shape, ", "), got.dtype != t.dtype ? "--optimizer" : "model");
     store.backend().upload(t.data, got.bytes.data(), t.bytes());
   });
 }

@@ -1,6 +1,5 @@
-// The optimizer's part of a checkpoint, state/optimizer.safetensors or its shards: every slot of
-// every parameter that has it as "slot.parameter", in the slot's own dtype, and master weights as
-// "master.parameter".
+// The optimizer's part of a checkpoint, state/optimizer.safetensors or its shards: each slot of
+// each parameter as "slot.parameter" in the slot's dtype, and master weights as "master.parameter".
 #pragma once
 
 #include <filesystem>
@@ -11,11 +10,11 @@
 
 namespace hearth {
 
-// What to write. The tensors read the store when they are written.
+// The tensors to write. They read the store when they are written.
 std::vector<TensorToWrite> optimizer_tensors(ParamStore&);
 
-// Reads the file in a checkpoint's folder `state`, or its shards, back to the bit. The store's
-// slots are declared; state that another optimizer wrote is an error.
+// Reads the file (or its shards) in a checkpoint's folder `state` bit for bit. The store's slots
+// must be declared; state of another optimizer is an error.
 void load_optimizer(const std::filesystem::path& state, ParamStore&);
 
 }  // namespace hearth

@@ -44,7 +44,7 @@ Steps Steps::parse(std::string_view text, std::string_view where) {
     int64_t n = 0;
     const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), n);
     if (error != std::errc{} || end != s.data() + s.size() || n < 0)
-      fail_usage(where, "expected N or step:N,step:N.., got '{}'", text);
+      fail_usage(where, "expected N or a schedule STEP:N,STEP:N,.., got '{}'", text);
     return n;
   };
   std::string_view rest = text;
@@ -60,7 +60,7 @@ Steps Steps::parse(std::string_view text, std::string_view where) {
   }
   for (size_t i = 0; i < r.changes_.size(); ++i)
     if (i == 0 ? r.changes_[0].first != 0 : r.changes_[i].first <= r.changes_[i - 1].first)
-      fail_usage(where, "expected steps that start at 0 and rise, got '{}'", text);
+      fail_usage(where, "expected increasing steps that start at 0, got '{}'", text);
   return r;
 }
 

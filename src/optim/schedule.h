@@ -1,4 +1,4 @@
-// Schedules: what changes with the step by rule, the learning rate above all.
+// Schedules: values that change with the step, mainly the learning rate.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace hearth {
 
-// wsd: warm up, stay, decay over the last `decay_steps`.
+// wsd: warm up, hold, then decay over the last `decay_steps`.
 enum class Schedule : uint8_t { constant, cosine, linear, wsd, wsd_sqrt };
 std::span<const std::string_view> names_of(Schedule);
 
@@ -18,10 +18,10 @@ struct ScheduleSpec {
   int64_t steps = 1;
   int64_t warmup = 0;       // lr * (it + 1) / warmup
   int64_t decay_steps = 0;  // wsd
-  double floor = 0;         // fraction of the peak that cosine and linear end at
+  double floor = 0;         // cosine and linear: final fraction of the peak
 };
 
-// Factor of the peak learning rate at step `it`, counted from 0.
+// The factor on the peak learning rate at the 0-based step `it`.
 double schedule_factor(const ScheduleSpec&, int64_t it);
 
 // A number that changes at given steps: "8192" or "0:8192,1000:65536".

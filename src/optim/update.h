@@ -1,17 +1,17 @@
 // The update program: gradient norm, clipping or skipping, and the optimizer's update of the flat
-// buffers, without a word from the host in between.
+// buffers, without host synchronisation in between.
 #pragma once
 
 #include "optim/optimizer.h"
 
 namespace hearth {
 
-// Declares the optimizer's state in the store and makes every buffer that training needs: before a
-// checkpoint is read into them, and so that a run that lacks memory fails before its first step.
+// Declares the optimizer's state in the store and allocates every buffer that training needs,
+// before a checkpoint is loaded into them and so that a lack of memory shows before the first step.
 void make_training_buffers(ParamStore&, const UpdateSpec&);
 
 // Reads the gradients, "scalars" and the loss `train.loss`; keeps UpdateState in "update". Declares
-// the optimizer's state in the store where that was not done before.
+// the optimizer's state in the store if that was not done before.
 void record_update(Tape&, ParamStore&, Var loss, const UpdateSpec&);
 
 }  // namespace hearth

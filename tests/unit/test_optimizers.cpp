@@ -317,8 +317,8 @@ TEST_F(SavedState, OfAnotherOptimizerIsAnError) {
   Update to(*backend, DType::f32, {});
   EXPECT_EQ(message_of([&] { load_optimizer(folder, to.store); }),
             fmt::format("[{}] expected the optimizer state moment1, moment2, got none: the "
-                        "checkpoint is of another optimizer; resume with the --optimizer that the "
-                        "run began with",
+                        "checkpoint was written by another optimizer; resume with the --optimizer "
+                        "that the run started with",
                         file().string()));
 }
 
