@@ -10,12 +10,12 @@
 namespace hearth {
 namespace {
 
-// White space as Python's str has it: Unicode's, and the four ASCII separators.
+// White space as in Python's str: Unicode's, plus the four ASCII separators.
 bool is_white(uint32_t code) {
   return char_class(code) == CharClass::space || (code >= 0x1c && code <= 0x1f);
 }
 
-// Where the white space that ends the text begins.
+// The size of the text without trailing white space.
 size_t trimmed_size(std::string_view text) {
   size_t end = 0;
   for (size_t at = 0; at < text.size();) {
@@ -28,11 +28,11 @@ size_t trimmed_size(std::string_view text) {
 
 int32_t prefix_token(const Tokenizer& t) {
   const int32_t id = t.bos() >= 0 ? t.bos() : t.eos();
-  if (id < 0) fail("eval", "expected a tokenizer with bos or eos to begin with, got neither");
+  if (id < 0) fail("eval", "the tokenizer has neither bos nor eos to start a text with");
   return id;
 }
 
-// Mean and its standard error, from the sample's deviation.
+// A mean and its standard error, from the sample's standard deviation.
 struct Mean {
   double value = 0;
   std::optional<double> error;
@@ -49,14 +49,14 @@ Metric share(std::string name, int64_t hits, int64_t n) {
   return {std::move(name), m.value, m.error};
 }
 
-// exp of a mean's negative; its error to first order.
+// exp(-mean); its error to first order.
 Metric perplexity(std::string name, const Mean& logprob) {
   const double value = std::exp(-logprob.value);
   return {std::move(name), value,
           logprob.error ? std::optional(value * *logprob.error) : std::nullopt};
 }
 
-// The first of the largest.
+// The index of the first maximum.
 template <class F>
 size_t best_of(std::span<const Score> scores, F value) {
   size_t best = 0;
@@ -101,14 +101,14 @@ ScoreItem encode_pair(const Tokenizer& t, std::string context, std::string conti
     context.resize(end);
     item.tokens = t.encode(context + continuation);
     item.first = int64_t(t.encode(context).size());
-    if (item.first == 0) {  // nothing but spaces
+    if (item.first == 0) {  // only spaces
       item.tokens.insert(item.tokens.begin(), prefix_token(t));
       item.first = 1;
     }
   }
   const int64_t n = int64_t(item.tokens.size());
   if (item.first >= n)
-    fail("eval", "expected a continuation of at least a token, got none in {}",
+    fail("eval", "expected a continuation of at least one token, got none in {}",
          in_quotes(continuation));
   if (const int64_t cut = n - (longest + 1); cut > 0) {
     item.tokens.erase(item.tokens.begin(), item.tokens.begin() + cut);
@@ -121,7 +121,7 @@ std::vector<ScoreItem> rolling_windows(const Tokenizer& t, std::string_view text
                                        int64_t stride) {
   std::vector<int32_t> tokens = t.encode(text);
   if (tokens.empty()) return {};
-  // A tokenizer that begins every text with bos has given the prefix itself.
+  // A tokenizer that adds bos to every text has already added the prefix.
   if (const int32_t prefix = prefix_token(t); tokens[0] != prefix)
     tokens.insert(tokens.begin(), prefix);
   return rolling_windows(tokens, longest, stride);
@@ -133,7 +133,7 @@ std::vector<ScoreItem> rolling_windows(std::span<const int32_t> tokens, int64_t 
     fail_usage("--stride", "expected 1 to {}, got {}", longest, stride);
   std::vector<ScoreItem> windows;
   const int64_t n = int64_t(tokens.size());
-  for (int64_t done = 1; done < n;) {  // tokens[0] is given
+  for (int64_t done = 1; done < n;) {  // tokens[0] is not predicted
     const int64_t end = std::min(n, done + (done == 1 ? longest : stride));
     const int64_t begin = std::max<int64_t>(0, end - longest - 1);
     windows.push_back({{tokens.begin() + begin, tokens.begin() + end}, done - begin});

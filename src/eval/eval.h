@@ -1,5 +1,5 @@
-// Evaluations as lm-evaluation-harness computes them: what is asked of the model, and what its
-// log-probabilities come to. No model is needed to read a task or to sum it up.
+// Evaluations as in lm-evaluation-harness: the items to score, and the metrics of their
+// log-probabilities. Reading a task and computing metrics needs no model.
 #pragma once
 
 #include <filesystem>
@@ -14,52 +14,53 @@
 
 namespace hearth {
 
-// A question with several answers, one of them right; each is scored after the context.
+// A question with several answers, one of them correct; each is scored after the context.
 struct Choices {
   std::string context;
   std::vector<std::string> choices;
   size_t gold = 0;
 };
 
-// HellaSwag as .jsonl of the dataset's rows, or six lines an item: context, label, four endings.
+// HellaSwag: .jsonl of the dataset's rows, or six lines per item: context, label, four endings.
 std::vector<Choices> read_hellaswag(const std::filesystem::path&);
-// ARC's rows, or {"context", "choices": [..], "gold"}, a JSON object a line.
+// ARC rows, or {"context", "choices": [..], "gold"}; one JSON object per line.
 std::vector<Choices> read_choices(const std::filesystem::path&);
-// LAMBADA: the text before the last word, and a space and that word.
+// LAMBADA: the text before the last word, and that word with a leading space.
 struct LastWord {
   std::string context, word;
 };
 std::vector<LastWord> read_lambada(const std::filesystem::path&);
 std::vector<std::string> read_documents(const std::filesystem::path&);
 
-// What HellaSwag's texts go through: the traces of WikiHow's markup removed.
+// HellaSwag's preprocessing: removes traces of WikiHow markup.
 std::string hellaswag_text(std::string_view);
 
-// Context and continuation as tokens: encoded together and cut where the context alone ends, spaces
-// that end it counted to the continuation. What is too long loses its front.
+// Context and continuation as tokens: encoded together and split where the context alone ends;
+// trailing spaces of the context belong to the continuation. A text that is too long loses its
+// start.
 ScoreItem encode_pair(const Tokenizer&, std::string context, std::string continuation,
                       int64_t longest);
-// Windows over a document that predict each token once, each but the first `stride` further.
+// Windows over a document that predict each token once; each starts `stride` tokens after the last.
 std::vector<ScoreItem> rolling_windows(const Tokenizer&, std::string_view text, int64_t longest,
                                        int64_t stride);
-// The same over tokens, of which the first is given.
+// The same over tokens; the first one is not predicted.
 std::vector<ScoreItem> rolling_windows(std::span<const int32_t> tokens, int64_t longest,
                                        int64_t stride);
 
 struct Metric {
   std::string name;
   double value = 0;
-  std::optional<double> error;  // standard, where it is defined
+  std::optional<double> error;  // standard error, if defined
 };
 
-// scores[i] are of all choices of items[i], in order.
+// scores[i] contains all choices of items[i], in order.
 std::vector<Metric> choice_metrics(std::span<const Choices>, std::span<const Score>);
 std::vector<Metric> last_word_metrics(std::span<const Score>);
-// Without words and bytes, as of token files, perplexity a token alone.
+// Without words and bytes, as for token files, only the perplexity per token.
 std::vector<Metric> perplexity_metrics(std::span<const Score>, int64_t words = 0,
                                        int64_t bytes = 0);
 
-int64_t count_words(std::string_view);  // as splitting at white space does, empty ends included
+int64_t count_words(std::string_view);  // counts like a split at white space, including empty ends
 int64_t count_chars(std::string_view);
 
 }  // namespace hearth

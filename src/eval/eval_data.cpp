@@ -40,43 +40,44 @@ void each_object(const fs::path& path, F f) {
 
 const json& member_of(const json& j, const char* key, const std::string& where) {
   const auto it = j.is_object() ? j.find(key) : j.end();
-  if (!j.is_object() || it == j.end()) fail(where, "expected the key {}, got none", key);
+  if (!j.is_object() || it == j.end()) fail(where, "the key {} is missing", key);
   return *it;
 }
 
 std::string text_of(const json& j, const char* key, const std::string& where) {
   const json& v = member_of(j, key, where);
-  if (!v.is_string()) fail(where, "expected {} to be a text, got {}", key, v.type_name());
+  if (!v.is_string()) fail(where, "expected {} to be a string, got {}", key, v.type_name());
   return v.get<std::string>();
 }
 
 std::vector<std::string> texts_of(const json& list, const std::string& where) {
   std::vector<std::string> out;
-  if (!list.is_array()) fail(where, "expected a list of texts, got {}", list.type_name());
+  if (!list.is_array()) fail(where, "expected a list of strings, got {}", list.type_name());
   for (const json& v : list) {
-    if (!v.is_string()) fail(where, "expected a list of texts, got {} in it", v.type_name());
+    if (!v.is_string())
+      fail(where, "expected a list of strings, got an element of type {}", v.type_name());
     out.push_back(v.get<std::string>());
   }
   return out;
 }
 
-// A number, or a number as text.
+// A number, or a number as a string.
 size_t label_of(const json& v, const std::string& where) {
   const std::string text = v.is_string() ? v.get<std::string>() : v.dump();
   if (text.empty() || text.size() > 4 || text.find_first_not_of("0123456789") != text.npos)
-    fail(where, "expected the number of the right choice, got {}", in_quotes(text));
+    fail(where, "expected the index of the correct choice, got {}", in_quotes(text));
   return size_t(std::stoi(text));
 }
 
 void check_choices(const Choices& c, const std::string& where) {
   if (c.choices.size() < 2 || c.gold >= c.choices.size())
-    fail(where, "expected two choices or more and one of them right, got {} and number {}",
+    fail(where, "expected at least two choices and a valid index, got {} choices and index {}",
          c.choices.size(), c.gold);
   for (const std::string& choice : c.choices)
-    if (choice.empty()) fail(where, "expected choices that are not empty, got one");
+    if (choice.empty()) fail(where, "expected nonempty choices, got an empty one");
 }
 
-// Python's capitalize(), of ASCII letters.
+// Python's capitalize() for ASCII letters.
 std::string capitalised(std::string s) {
   for (char& c : s)
     if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
@@ -101,8 +102,8 @@ Choices hellaswag_row(const json& j, const std::string& where) {
   return c;
 }
 
-// {"question": {"stem", "choices": [{"text", "label"}]}} of AI2's files, or
-// {"question", "choices": {"text": [..], "label": [..]}} of the hub's.
+// {"question": {"stem", "choices": [{"text", "label"}]}} in AI2's files, or
+// {"question", "choices": {"text": [..], "label": [..]}} in the hub's.
 Choices arc_row(const json& j, const std::string& where) {
   const json& question = member_of(j, "question", where);
   const bool own = question.is_object();
@@ -127,7 +128,7 @@ Choices arc_row(const json& j, const std::string& where) {
 
 template <class T>
 std::vector<T> not_empty(std::vector<T> items, const fs::path& path) {
-  if (items.empty()) fail(path.string(), "expected items to evaluate, got none");
+  if (items.empty()) fail(path.string(), "the file contains no items to evaluate");
   return items;
 }
 
@@ -138,8 +139,7 @@ std::string hellaswag_text(std::string_view text) {
   while (!text.empty() && white(text.front())) text.remove_prefix(1);
   while (!text.empty() && white(text.back())) text.remove_suffix(1);
   const std::string whole = with_each(std::string(text), " [title]", ". ");
-  // Without "[..]" on one line: what a line has from its first '[' to the next ']', again and
-  // again.
+  // Removes "[..]" within a line: repeatedly from the first '[' to the next ']'.
   std::string s;
   for (size_t at = 0; at < whole.size();) {
     const size_t open = whole.find('[', at);
@@ -166,7 +166,7 @@ std::vector<Choices> read_hellaswag(const fs::path& path) {
     return not_empty(std::move(items), path);
   }
   Choices item;
-  size_t line_of = 0;  // within the item
+  size_t line_of = 0;  // line within the item
   each_line(path, [&](std::string_view line, const std::string& where) {
     if (line_of == 0)
       item = {.context = hellaswag_text(line), .choices = {}};
@@ -179,7 +179,7 @@ std::vector<Choices> read_hellaswag(const fs::path& path) {
     items.push_back(std::move(item));
     line_of = 0;
   });
-  if (line_of != 0) fail(path.string(), "expected six lines an item, got {} at the end", line_of);
+  if (line_of != 0) fail(path.string(), "expected six lines per item, got {} at the end", line_of);
   return not_empty(std::move(items), path);
 }
 

@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-constexpr int32_t unscored = -100;  // as a target
+constexpr int32_t unscored = -100;  // target value
 constexpr int64_t length_step = 32, row_step = 64;
 
 int64_t round_to(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
@@ -21,7 +21,7 @@ std::string scoring_name(int64_t B, int64_t T, int64_t rows, bool logits) {
   return fmt::format("score {}x{} {}{}", B, T, rows, logits ? " logits" : "");
 }
 
-// The same batch as rows of sequences, each with blocks of a cache of its own.
+// The same batch as rows of sequences, each with its own cache blocks.
 DecoderInputs cached_inputs(Tape& t, int64_t B, int64_t T) {
   return {.tokens = t.input("tokens", {1, B * T}, DType::i32),
           .positions = t.input("positions", {1, B * T}, DType::i32),
@@ -34,7 +34,7 @@ ScorerSpec completed(ScorerSpec s, const ModelConfig& c) {
   return s;
 }
 
-// Of any batch: one sequence, or so many of the shortest.
+// The largest number of blocks for any batch: one long sequence, or many of the shortest.
 int64_t most_blocks(const ModelConfig& c, const ScorerSpec& s) {
   const int64_t longest = std::min(round_to(s.context, length_step), c.context);
   return std::max(blocks_for(longest), s.batch_tokens / std::min(length_step, c.context) + 1);
@@ -51,7 +51,7 @@ Scorer::Scorer(const ModelConfig& config, ParamStore& params, Backend& backend,
       rope_(config_, padded_length(spec_.context)) {
   if (dtype_ == DType::f64) fail("eval", "expected weights of at most 32 bits, got f64");
   if (spec.batch_tokens < 1)
-    fail("eval", "expected at least a token in a batch, got {}", spec.batch_tokens);
+    fail("eval", "expected at least 1 token per batch, got {}", spec.batch_tokens);
 }
 
 int64_t Scorer::padded_length(int64_t tokens) const {
@@ -83,7 +83,7 @@ Exec& Scorer::program(const Key& key) {
   return *program;
 }
 
-// With tokens_ (B, T), rows_ and targets_ (rows).
+// Uses tokens_ (B, T), rows_ and targets_ (rows).
 void Scorer::run(const Key& key) {
   if (const int64_t most = padded_length(spec_.context); key.T > most)
     fail("eval", "expected texts of at most {} tokens, got {}", most, key.T);
@@ -155,11 +155,12 @@ std::vector<Score> Scorer::score(std::span<const ScoreItem> items,
   for (const ScoreItem& item : items) {
     const int64_t n = int64_t(item.tokens.size());
     if (item.first < 1 || item.first >= n || n > config_.context + 1)
-      fail("eval", "expected tokens to score after some context and within {}, got {} of {}",
+      fail("eval",
+           "expected tokens to score after some context, within {} tokens, got {} scored of {}",
            config_.context + 1, n - item.first, n);
     for (const int32_t id : item.tokens)
       if (id < 0 || id >= config_.vocab)
-        fail("eval", "expected ids below the model's {}, got {}", config_.vocab, id);
+        fail("eval", "expected token ids below the model's {}, got {}", config_.vocab, id);
   }
   std::vector<size_t> order(items.size());
   std::iota(order.begin(), order.end(), 0);

@@ -1,6 +1,5 @@
-// Scorer: log-probabilities of continuations, many at a time, by whole forward passes; through a
-// cache only where it rounds. Texts of like length share a batch; only the scored rows reach the
-// head.
+// Scorer: log-probabilities of continuations in batches, by whole forward passes; a cache is used
+// only if it rounds (fp8). Texts of similar length share a batch; only scored rows reach the head.
 #pragma once
 
 #include <functional>
@@ -17,32 +16,32 @@
 namespace hearth {
 
 struct ScoreItem {
-  std::vector<int32_t> tokens;  // at most the model's context and one
-  int64_t first = 1;            // tokens from here on are scored, each after all before it
+  std::vector<int32_t> tokens;  // at most the model's context plus one
+  int64_t first = 1;            // tokens from this index on are scored
 };
 
 struct Score {
-  double logprob = 0;  // natural, the sum over the scored tokens
-  double squares = 0;  // of their log-probabilities, for the spread
+  double logprob = 0;  // sum over the scored tokens, natural log
+  double squares = 0;  // sum of squared log-probabilities, for the deviation
   int64_t tokens = 0;
-  bool greedy = true;  // each was the likeliest; only where asked for
+  bool greedy = true;  // all were the most likely token; only on request
 };
 
 struct ScorerSpec {
-  int64_t batch_tokens = 8192;  // of a pass, as far as one sequence allows
-  int64_t context = 0;          // most tokens of a sequence that are read; 0: the model's context
+  int64_t batch_tokens = 8192;  // tokens per pass; one sequence may exceed it
+  int64_t context = 0;          // maximum tokens per sequence; 0: the model's context
   bool greedy = false;
-  CacheFormat cache = CacheFormat::plain;  // fp8: as the engine with such a cache would score
+  CacheFormat cache = CacheFormat::plain;  // fp8: scores as the engine with an fp8 cache
 };
 
 class Scorer {
  public:
   Scorer(const ModelConfig&, ParamStore&, Backend&, const ScorerSpec& = {});
 
-  // `progress` is told how many items are done.
+  // `progress` receives the number of finished items.
   std::vector<Score> score(std::span<const ScoreItem>,
                            const std::function<void(size_t)>& progress = {});
-  // After each token, in one pass: (tokens, V).
+  // The logits after each token, in one pass: (tokens, V).
   std::vector<float> logits(std::span<const int32_t> tokens);
 
  private:
@@ -61,7 +60,7 @@ class Scorer {
   DType dtype_;
   ScorerSpec spec_;
   Memory memory_;
-  RopeRows rope_;  // of cached programs
+  RopeRows rope_;  // for programs with a cache
   std::map<Key, std::unique_ptr<Exec>> programs_;
   std::vector<int32_t> tokens_, rows_, targets_;
   std::vector<float> nll_, logits_;  // of the last run

@@ -101,7 +101,7 @@ TEST(Scorer, RefusesWhatItCannotScore) {
   expect_error(scoring({{1, 2}, 0}), "after some context");
   expect_error(scoring({{1, 2}, 2}), "after some context");
   expect_error(scoring({tiny_prompt(26), 1}), "within 25");
-  expect_error(scoring({{1, 23}, 1}), "expected ids below the model's 23, got 23");
+  expect_error(scoring({{1, 23}, 1}), "expected token ids below the model's 23, got 23");
 }
 
 Tokenizer word_tokenizer() {
@@ -135,7 +135,7 @@ TEST(Eval, SplitsPairsAsTheHarnessDoes) {
   const ScoreItem cut = encode_pair(t, "the dog and the fox", " saw", 4);
   EXPECT_EQ(cut.tokens, std::vector<int32_t>(all.tokens.end() - 5, all.tokens.end()));
   EXPECT_EQ(cut.first, all.first - int64_t(all.tokens.size() - 5));
-  expect_error(error_of([&] { encode_pair(t, "the fox", "", 1000); }), "at least a token");
+  expect_error(error_of([&] { encode_pair(t, "the fox", "", 1000); }), "at least one token");
 }
 
 TEST(Eval, WindowsPredictEachTokenOnce) {
@@ -259,14 +259,14 @@ TEST(Eval, NamesTheLineThatIsWrong) {
     write_file_atomic(dir / "c.jsonl", text);
     return error_of([&] { read_choices(dir / "c.jsonl"); });
   };
-  expect_error(choices(""), "expected items to evaluate, got none");
+  expect_error(choices(""), "no items to evaluate");
   expect_error(choices("{\"context\":\"a\",\"choices\":[\"x\"],\"gold\":0}"), "c.jsonl:1");
-  expect_error(choices("{\"context\":\"a\",\"choices\":[\"x\",\"y\"],\"gold\":2}"), "number 2");
+  expect_error(choices("{\"context\":\"a\",\"choices\":[\"x\",\"y\"],\"gold\":2}"), "index 2");
   expect_error(choices("{\"context\":\"a\",\"choices\":[\"x\",\"y\"],\"gold\":-1}"), "got \"-1\"");
-  expect_error(choices("{\"context\":3,\"choices\":[\"x\",\"y\"],\"gold\":0}"), "to be a text");
+  expect_error(choices("{\"context\":3,\"choices\":[\"x\",\"y\"],\"gold\":0}"), "to be a string");
   expect_error(choices("[1]"), "expected an object");
   write_file_atomic(dir / "h.txt", "context\n0\nan ending\n");
-  expect_error(error_of([&] { read_hellaswag(dir / "h.txt"); }), "expected six lines an item");
+  expect_error(error_of([&] { read_hellaswag(dir / "h.txt"); }), "expected six lines per item");
   write_file_atomic(dir / "l.jsonl", "{\"text\":\"word\"}");
   expect_error(error_of([&] { read_lambada(dir / "l.jsonl"); }), "of several words, got one");
 }
