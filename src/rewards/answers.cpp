@@ -17,7 +17,7 @@ bool letter(std::string_view s, size_t i) {
   return i < s.size() && std::isalpha(static_cast<unsigned char>(s[i]));
 }
 
-// The end of the whole part that begins with the digit at `i`: digits, and commas before three.
+// The end of the integer part that starts at digit `i`: digits, and commas before three digits.
 size_t whole_end(std::string_view s, size_t i) {
   while (digit(s, i) || (i < s.size() && s[i] == ',' && i > 0 && digit(s, i - 1) &&
                          digit(s, i + 1) && digit(s, i + 2) && digit(s, i + 3) && !digit(s, i + 4)))
@@ -25,7 +25,7 @@ size_t whole_end(std::string_view s, size_t i) {
   return i;
 }
 
-// A minus right before a number, unless it takes that number from another one.
+// Whether a minus directly precedes the number, unless it subtracts from another number.
 bool negative(std::string_view s, size_t begin) {
   if (begin > 0 && s[begin - 1] == '$') --begin;
   constexpr std::string_view long_minus = "\xe2\x88\x92";
@@ -39,7 +39,7 @@ bool negative(std::string_view s, size_t begin) {
   return before == 0 || !(digit(s, before - 1) || s[before - 1] == ')');
 }
 
-// Digits with the point moved `places` to the right, and no zeros that say nothing.
+// The digits with the decimal point moved `places` to the right, without redundant zeros.
 std::string plain(std::string_view whole, std::string_view fraction, int places, bool minus) {
   std::string digits;
   for (const char c : whole)
@@ -57,7 +57,7 @@ std::string plain(std::string_view whole, std::string_view fraction, int places,
   return minus && digits != "0" ? "-" + digits : digits;
 }
 
-// The power of ten behind a number that ends at `i` ("e-05"), which is moved behind it; else 0.
+// The power of ten after a number that ends at `i` ("e-05"), advancing `i` past it; else 0.
 int power_of_ten(std::string_view s, size_t& i) {
   constexpr int most = 400;
   if (i >= s.size() || (s[i] != 'e' && s[i] != 'E')) return 0;
@@ -72,13 +72,12 @@ int power_of_ten(std::string_view s, size_t& i) {
   return sign && s[i - (end - begin) - 1] == '-' ? -n : n;
 }
 
-// What a number that began at `begin` and ends at `i` is divided by ("/7"), which is moved behind
-// it; empty where nothing.
+// The denominator after a number from `begin` to `i` ("/7"), advancing `i` past it; empty: none.
 std::string divisor(std::string_view s, size_t begin, size_t& i) {
   if (i >= s.size() || s[i] != '/' || !digit(s, i + 1) || (begin > 0 && s[begin - 1] == '/'))
     return {};
   const size_t end = whole_end(s, i + 1);
-  // A date's slash, a decimal or a power of ten behind it: more than a fraction's denominator.
+  // A date's slash, a decimal point or an exponent follows: not the denominator of a fraction.
   if (end < s.size() && (s[end] == '/' || s[end] == '.' || s[end] == 'e' || s[end] == 'E') &&
       digit(s, end + 1))
     return {};
@@ -90,10 +89,10 @@ std::string divisor(std::string_view s, size_t begin, size_t& i) {
 
 struct Found {
   std::string number;
-  bool in_word = false;  // it ends a word, as the 2 of m2
+  bool in_word = false;  // it ends a word, like the 2 in m2
 };
 
-// The first number at or after `i`, which is moved behind it.
+// The first number at or after `i`; advances `i` past it.
 std::optional<Found> next_number(std::string_view s, size_t& i) {
   for (; i < s.size(); ++i) {
     const bool point = s[i] == '.' && digit(s, i + 1) && (i == 0 || !digit(s, i - 1));
@@ -123,14 +122,15 @@ std::optional<double> value_of(const std::optional<std::string>& number) {
   return x / by;
 }
 
-// The number after the first "####" that has one next to it, as GSM8K's own scorer looks for it.
+// The number after the first "####" that is followed by one, as in GSM8K's scorer.
 std::optional<std::string> marked_number(std::string_view text) {
   constexpr std::string_view sign = "####";
   for (size_t at = text.find(sign); at != text.npos; at = text.find(sign, at + 1)) {
     const size_t begin = at + sign.size();
     const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
     const size_t first = line.find_first_of("0123456789");
-    // Nothing but blanks, a sign or a currency's before it; the last is a long minus, byte by byte.
+    // Only blanks, a sign or a currency sign may precede it; the last three bytes are a Unicode
+    // minus.
     if (first == line.npos || line.find_first_not_of(" #$-.\xe2\x88\x92") != first) continue;
     size_t end = 0;
     if (const auto n = next_number(line, end)) return n->number;
@@ -153,7 +153,7 @@ bool equal_number(std::string_view completion, std::string_view answer) {
   const auto said = answer_number(completion), wanted = answer_number(answer);
   if (!said || !wanted) return false;
   if (said->find('/') == said->npos && wanted->find('/') == wanted->npos) return *said == *wanted;
-  // A fraction has many names: 2/6 is 1/3, and 1/4 is 0.25.
+  // Fractions have several spellings: 2/6 is 1/3, and 1/4 is 0.25.
   const auto x = value_of(said), y = value_of(wanted);
   return x && y && std::abs(*x - *y) <= 1e-12 * std::abs(*y);
 }

@@ -10,9 +10,9 @@
 namespace hearth {
 namespace {
 
-// Of a row as `hearth data chess` writes it: the truth of P: stands in "completion", "reference" or
-// "best"; where none of them does, Stockfish is asked, once a group by each worker that scores a
-// part of it, with an engine of its own.
+// Rewards rows written by `hearth data chess`. The truth of a P: row is in "completion",
+// "reference" or "best"; without any of them Stockfish labels the position, once per group for each
+// worker that scores part of it, with the worker's own engine.
 class ChessReward : public RewardSource {
  public:
   explicit ChessReward(const RewardSpec& spec) : most_(spec.max_failures) {
@@ -32,8 +32,9 @@ class ChessReward : public RewardSource {
       const chess::Prompt p = chess::parse_prompt(row.prompt);
       if (p.task != chess::Prompt::Task::policy || known(row, p).best || !engines_.empty()) return;
       if (!said_.exchange(true))
-        say("hearth: there is no Stockfish: of the P: prompts without a label the best move, the "
-            "candidates and the evaluations are left out of the reward\n");
+        say("hearth: Stockfish was not found: for P: prompts without a label, the reward leaves "
+            "out the best "
+            "move, the candidates and the evaluations\n");
     } catch (const Error& e) { fail(row.where, "{}", e.what()); }
   }
 
@@ -90,8 +91,8 @@ class ChessReward : public RewardSource {
     if (most_ >= 0 && failed > most_) {
       const chess::StockfishCounts c = counts();
       fail("stockfish",
-           "expected labels, got {} completions without one: it was missing {} times, died {} "
-           "times, hung {} times, said rubbish {} times",
+           "Stockfish left {} completions without a label: it could not be started {} times, died "
+           "{} times, hung {} times, gave invalid answers {} times",
            failed, c.missing, c.died, c.hung, c.rubbish);
     }
     return GroupScores(size_t(completions));
@@ -107,15 +108,15 @@ class ChessReward : public RewardSource {
     return sum;
   }
 
-  const int64_t most_;  // completions without a label before an error; -1: any number
-  // What a worker's engine said last: the completions of a group may come one by one.
+  const int64_t most_;  // completions without a label before an error; -1: no limit
+  // The last answer of a worker's engine: the completions of a group may arrive one by one.
   struct Asked {
     std::string prompt;
     chess::Label label;
   };
-  std::vector<std::unique_ptr<chess::StockfishPool>> engines_;  // one a worker, or none
-  std::vector<Asked> asked_;                                    // one an engine
-  std::atomic<int64_t> unlabelled_ = 0;  // completions, of earlier processes of the run too
+  std::vector<std::unique_ptr<chess::StockfishPool>> engines_;  // one per worker, or none
+  std::vector<Asked> asked_;                                    // one per engine
+  std::atomic<int64_t> unlabelled_ = 0;  // completions, including earlier processes of the run
   std::atomic<bool> abandoned_ = false;
   mutable std::atomic<bool> said_ = false;
 };

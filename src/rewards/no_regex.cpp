@@ -8,7 +8,7 @@ struct Regex::Compiled {};
 
 Regex::Regex(std::string_view) {
   fail_usage("reward",
-             "this build cannot search for regex: patterns, because PCRE2 was missing: install "
+             "this build cannot use regex: rewards, because PCRE2 was missing: install "
              "libpcre2-dev and build again");
 }
 

@@ -1,5 +1,5 @@
-// Regular expressions by PCRE2's interpreter. The JIT compiler is not used, because it counts its
-// work differently: whether a search reaches the limit would depend on the machine.
+// Regular expressions with PCRE2's interpreter. The JIT compiler is not used, because it counts its
+// work differently, so that the limit would depend on the machine.
 #include "rewards/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -18,12 +18,12 @@ namespace {
 constexpr uint32_t syntax =
     PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT;
 constexpr size_t max_pattern_bytes = size_t(1) << 16;
-constexpr int64_t max_steps = 20'000'000;  // of one search: about half a second
-constexpr uint32_t max_kib = 64 * 1024;    // of memory for backtracking
+constexpr int64_t max_steps = 20'000'000;  // per search: about half a second
+constexpr uint32_t max_kib = 64 * 1024;    // memory for backtracking
 
-// The steps of one search. PCRE2 counts its own limit from zero at every position where a match may
-// begin, which leaves n^2 and more to a text of n bytes. So the interpreter reports every item of
-// the pattern that it tries (PCRE2_AUTO_CALLOUT), and a step is an item or 16 bytes of text.
+// Counts the steps of one search. PCRE2 restarts its own limit at every start position, which
+// allows n^2 steps and more for a text of n bytes. So the interpreter reports every pattern item
+// that it tries (PCRE2_AUTO_CALLOUT); a step is an item or 16 bytes of text.
 struct Effort {
   int64_t left = max_steps;
   size_t at = 0;
@@ -51,7 +51,7 @@ struct Release {
     release(p);
   }
 };
-// Something that PCRE2 created: null where memory ran out.
+// Takes ownership of a PCRE2 object; null means out of memory.
 template <auto release, class T>
 std::unique_ptr<T, Release<release>> owned(T* created) {
   if (!created) throw std::bad_alloc();

@@ -1,5 +1,5 @@
-// Regex: the pattern of a `regex:` reward, searched for by PCRE2. Every search is bounded in steps
-// and memory, because the text is written by a model. A build without PCRE2 refuses every pattern.
+// Regex: the pattern of a `regex:` reward, searched with PCRE2. Every search is limited in steps
+// and memory, because a model writes the text. A build without PCRE2 rejects every pattern.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,13 @@ namespace hearth {
 
 class Regex {
  public:
-  // Perl's syntax on UTF-8, where \d, \w, \s, \b and (?i) know all of Unicode, as in Python's re.
-  // An invalid pattern is a usage error that names the place.
+  // Perl syntax on UTF-8; \d, \w, \s, \b and (?i) cover all of Unicode, as in Python's re. An
+  // invalid pattern is a usage error that names the position.
   explicit Regex(std::string_view pattern);
   ~Regex();
 
-  // Whether the pattern matches anywhere in the text; nothing where the search reached a limit.
-  // Bytes that are not UTF-8 match nothing. Several threads may search at once.
+  // Whether the pattern matches anywhere in the text; nothing if the search reached a limit.
+  // Invalid UTF-8 bytes match nothing. Thread-safe.
   std::optional<bool> found_in(std::string_view text) const;
 
  private:

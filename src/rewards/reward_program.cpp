@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// The last line that has something in it, fit for a log: plain ASCII, and short.
+// The last nonempty line for a log: plain ASCII and short.
 std::string last_line(std::string text) {
   constexpr size_t most = 200;
   const auto blank = [](char c) { return c == '\n' || c == '\r' || c == ' '; };
@@ -33,7 +33,7 @@ constexpr std::pair<const char*, int64_t RewardProgramCounts::*> program_counts[
     {"rubbish", &RewardProgramCounts::rubbish},     {"replaced", &RewardProgramCounts::replaced},
     {"other_id", &RewardProgramCounts::other_id}};
 
-// The end of what was said, on one line and with every odd byte escaped.
+// The end of a text on one line, with unprintable bytes escaped.
 std::string quoted_end(const std::string& text) {
   constexpr size_t most = 1000;
   const size_t end = text.find_last_not_of(" \t\r\n");
@@ -57,19 +57,19 @@ ProgramReply read_reply(std::string_view line, int64_t id) {
   } catch (const Error&) { return {}; }
 }
 
-// What one question came to.
+// The outcome of one question.
 struct RewardProgram::Asked {
   Trouble trouble = Trouble::none;
-  bool other_id = false;  // it answered another question
+  bool other_id = false;  // it answered a different question
   std::optional<double> reward = {};
-  std::string what = {};        // it did, as a sentence goes on; with trouble
-  std::string last_words = {};  // the end of it; with trouble
+  std::string what = {};        // what the program did, as a verb phrase; with trouble
+  std::string last_words = {};  // end of its stderr; with trouble
 };
 
-// A process and what was seen of it; one thread at a time.
+// A process and its state; used by one thread at a time.
 struct RewardProgram::Slot {
   std::unique_ptr<LineProcess> process;
-  bool started = false, greeted = false;  // ever; the process that runs has answered
+  bool started = false, greeted = false;  // ever started; the running process has answered
   int64_t asked = 0;
   std::atomic<int64_t> answered = 0, abstained = 0, missing = 0, died = 0, hung = 0, rubbish = 0,
                        replaced = 0, other_id = 0;
@@ -100,7 +100,7 @@ void RewardProgram::start(Slot& slot) {
   slot.process->give_up_when(abandoned_);
 }
 
-// A process that gives trouble is ended.
+// A process that fails is terminated.
 RewardProgram::Asked RewardProgram::ask(Slot& slot, const PromptRow& row,
                                         const std::string& completion) {
   try {
@@ -145,7 +145,7 @@ void RewardProgram::probe(const PromptRow& row) {
   }
   if (abandoned_) return;
   fail("reward program " + spec_.command,
-       "a first question before the run got no reward: the program {}{}", a.what,
+       "the program gave no reward to a test question before the run: it {}{}", a.what,
        a.last_words.empty() ? "" : "; its stderr ends with " + quoted_end(a.last_words));
 }
 
@@ -167,16 +167,17 @@ std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
     const RewardProgramCounts c = counts();
     const std::string said = said_last();
     fail("reward program " + spec_.command,
-         "expected rewards, got {} completions without one: it was missing {} times, died {} "
-         "times, hung {} times, said rubbish {} times{}",
+         "{} completions got no reward: the program could not be started {} times, died {} times, "
+         "hung {} "
+         "times, gave invalid answers {} times{}",
          failed, c.missing, c.died, c.hung, c.rubbish,
-         said.empty() ? "" : "; last on its stderr: " + said);
+         said.empty() ? "" : "; its stderr ends with: " + said);
   }
   return std::nullopt;
 }
 
 void RewardProgram::remember(const Asked& a) {
-  static_assert(int(Trouble::rubbish) == 4);  // the last; another id is a kind of its own
+  static_assert(int(Trouble::rubbish) == 4);  // the last value; a wrong id is counted separately
   const size_t kind = a.other_id ? 5 : size_t(a.trouble);
   if (!warned_.at(kind).exchange(true) && spec_.warn)
     spec_.warn(fmt::format(
@@ -221,7 +222,7 @@ json RewardProgram::counted() const {
 
 void RewardProgram::count_on(const StateFields& f) {
   for (const auto& [name, count] : program_counts)
-    if (count != &RewardProgramCounts::other_id || f.has(name))  // older ones lack it
+    if (count != &RewardProgramCounts::other_id || f.has(name))  // older checkpoints lack it
       before_.*count = f.integer(name);
   failed_ = before_.failed;
 }
@@ -230,7 +231,7 @@ RewardFailures RewardProgram::failures() const {
   const RewardProgramCounts c = counts();
   RewardFailures f{.asked = c.answered + c.abstained + c.failed, .failed = c.failed};
   f.kinds = {{"answers with another id", c.other_id},
-             {"answers that are no reward", c.rubbish - c.other_id},
+             {"answers without a valid reward", c.rubbish - c.other_id},
              {"died", c.died},
              {"no answer in time", c.hung},
              {"could not be run", c.missing},

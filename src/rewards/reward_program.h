@@ -1,7 +1,7 @@
-// A reward by any program that speaks JSON lines. It is asked, one line at a time,
+// A reward computed by any program that speaks JSON lines. It receives one line per question,
 //   {"id": 7, "prompt": "..", "completion": "..", "row": {..}}
-// and answers, one line each,
-//   {"id": 7, "reward": 0.5}        or a reward of null: it has none to give.
+// and answers with one line each,
+//   {"id": 7, "reward": 0.5}        or a reward of null if it has none to give.
 #pragma once
 
 #include <array>
@@ -16,31 +16,32 @@ namespace hearth {
 
 class LineProcess;
 
-// What a line of the program says about question `id`; a line of any other form is not understood.
+// The content of a program's line as an answer to question `id`; other lines are not understood.
 struct ProgramReply {
   bool understood = false;
-  bool other_id = false;              // a reward, but for another question: not understood
-  std::optional<double> reward = {};  // nothing: it has none to give
+  bool other_id = false;              // a reward for a different question: not understood
+  std::optional<double> reward = {};  // empty: the program has none to give
 };
 ProgramReply read_reply(std::string_view line, int64_t id);
 
 struct RewardProgramSpec {
-  std::string command;         // program and arguments, cut at spaces; looked for in PATH; no shell
-  int processes = 1;           // one for each thread that asks
-  double timeout_s = 10;       // for an answer
-  double start_s = 30;         // for the first of a process, where that is more: it has to start
-  int attempts = 2;            // at one completion, the second on a new process
-  int64_t max_failures = 100;  // completions left without a reward before an error; -1: no limit
-  // Told of the first failure of each kind, with the end of the program's stderr; by any thread.
+  std::string command;         // program and arguments, split at spaces; searched in PATH; no shell
+  int processes = 1;           // one per scoring thread
+  double timeout_s = 10;       // per answer
+  double start_s = 30;         // for a process's first answer, if larger: it has to start
+  int attempts = 2;            // per completion, the second on a new process
+  int64_t max_failures = 100;  // completions without a reward before an error; -1: no limit
+  // Called for the first failure of each kind, with the end of the program's stderr; from any
+  // thread.
   std::function<void(const std::string&)> warn = {};
 };
 
 struct RewardProgramCounts {
   int64_t answered = 0;
-  int64_t failed = 0;     // completions that got no reward
-  int64_t abstained = 0;  // of which the program said so itself; not counted as failed
-  int64_t missing = 0, died = 0, hung = 0, rubbish = 0;  // times
-  int64_t other_id = 0;  // of the rubbish: rewards for another question
+  int64_t failed = 0;     // completions without a reward
+  int64_t abstained = 0;  // answered with null; not counted as failed
+  int64_t missing = 0, died = 0, hung = 0, rubbish = 0;  // number of events
+  int64_t other_id = 0;  // part of rubbish: rewards for a different question
   int64_t replaced = 0;  // processes started after the first
 };
 
@@ -69,14 +70,14 @@ class RewardProgram : public RewardSource {
   std::string said_last() const;
 
   RewardProgramSpec spec_;
-  std::vector<std::string> words_;   // of the command
-  RewardProgramCounts before_;       // by earlier processes of the run
-  std::atomic<int64_t> failed_ = 0;  // theirs included
+  std::vector<std::string> words_;   // the command, split at spaces
+  RewardProgramCounts before_;       // from earlier processes of the run
+  std::atomic<int64_t> failed_ = 0;  // including those
   std::atomic<bool> abandoned_ = false;
-  std::array<std::atomic<bool>, 6> warned_ = {};  // of each kind of trouble
+  std::array<std::atomic<bool>, 6> warned_ = {};  // per kind of trouble
   std::vector<std::unique_ptr<Slot>> slots_;
   mutable std::mutex saying_;
-  std::string said_;  // on stderr, last, by one that failed
+  std::string said_;  // last stderr line of a failed process
 };
 
 }  // namespace hearth

@@ -14,7 +14,7 @@
 namespace hearth {
 namespace {
 
-// A rule that scores a completion alone, with the row's answer where it wants one.
+// A rule that scores a completion by itself or against the row's answer.
 class RuleReward : public RewardSource {
  public:
   using Rule = std::function<double(const RewardText&, const std::string& answer)>;
@@ -25,7 +25,7 @@ class RuleReward : public RewardSource {
   void check(const PromptRow& row) const override {
     if (wants_ == Wants::nothing) return;
     const auto answer = row.answer();
-    if (!answer) fail(row.where, "expected an \"answer\" for the reward {}, got none", name_);
+    if (!answer) fail(row.where, "the reward {} needs an \"answer\" in the row", name_);
     if (wants_ == Wants::number && !answer_number(*answer))
       fail(row.where, "expected a number in the answer for the reward {}, got {}", name_,
            in_quotes(*answer));
@@ -44,8 +44,8 @@ class RuleReward : public RewardSource {
   Rule rule_;
 };
 
-// 1 where the pattern is found. A search that reaches its limit gives no reward, as a program that
-// fails.
+// 1 if the pattern is found. A search that reaches its limit gives no reward, like a failed
+// program.
 class RegexReward : public RewardSource {
  public:
   RegexReward(std::string pattern, const RewardSpec& spec)
@@ -82,14 +82,16 @@ class RegexReward : public RewardSource {
   void count_failure(size_t bytes) {
     const int64_t failed = ++failed_;
     if (max_failures_ >= 0 && failed > max_failures_)
-      fail("reward", "the search for the pattern {} reached its limit on {} completions", shown(),
-           failed);
+      fail("reward",
+           "the search for the pattern {} reached its step limit on {} completions; simplify the "
+           "pattern",
+           shown(), failed);
     if (!warned_.exchange(true) && warn_)
-      warn_(
-          fmt::format("the search for the pattern {} reached its limit in a completion of {} "
-                      "bytes, which gets no reward; nested repeats such as (a+)+ and patterns "
-                      "that do not begin with ^ need the most steps",
-                      shown(), bytes));
+      warn_(fmt::format(
+          "the search for the pattern {} reached its step limit in a completion of {} bytes, "
+          "which gets no reward; nested repeats such as (a+)+ and patterns without a leading ^ "
+          "need the most steps",
+          shown(), bytes));
   }
   std::string shown() const { return in_quotes(pattern_); }
 
@@ -97,7 +99,7 @@ class RegexReward : public RewardSource {
   Regex regex_;
   int64_t max_failures_;
   std::function<void(const std::string&)> warn_;
-  std::atomic<int64_t> failed_ = 0;  // earlier processes of the run included
+  std::atomic<int64_t> failed_ = 0;  // including earlier processes of the run
   std::atomic<bool> abandoned_ = false, warned_ = false;
 };
 
@@ -121,7 +123,7 @@ ParsedReward parse_reward(const std::string& text) {
     const std::string_view tail = rest.substr(at + 1);
     double weight = 0;
     const auto r = std::from_chars(tail.data(), tail.data() + tail.size(), weight);
-    // What is no number after an @ belongs to the argument.
+    // After an @, text that is not a number belongs to the argument.
     if (r.ec == std::errc() && r.ptr == tail.data() + tail.size() && std::isfinite(weight))
       p.weight = weight, rest = rest.substr(0, at);
   }
@@ -152,7 +154,8 @@ std::unique_ptr<RewardSource> make_rule(const ParsedReward& p, const std::string
   }
   if (p.name == "length") {
     const double most = number_argument(p.argument, text);
-    if (most < 1) fail_usage("reward", "expected length:N with N from 1, got {}", in_quotes(text));
+    if (most < 1)
+      fail_usage("reward", "expected length:N with N of at least 1, got {}", in_quotes(text));
     return rule(Wants::nothing, [most](const RewardText& t, const std::string&) {
       return std::clamp(2 - double(t.tokens) / most, 0.0, 1.0);
     });
@@ -183,11 +186,11 @@ std::unique_ptr<RewardSource> make_reward(const ParsedReward& p, const std::stri
 }  // namespace
 
 Rewards::Rewards(const RewardSpec& spec) {
-  if (spec.rewards.empty()) fail_usage("reward", "expected at least one reward, got none");
+  if (spec.rewards.empty()) fail_usage("reward", "at least one --reward is needed");
   if (spec.workers < 1 || spec.workers > 1024)
     fail_usage("reward_workers", "expected 1 to 1024 threads, got {}", spec.workers);
   if (!(spec.timeout_s > 0))
-    fail_usage("reward_timeout", "expected seconds above 0, got {}", spec.timeout_s);
+    fail_usage("reward_timeout", "expected a time above 0 seconds, got {}", spec.timeout_s);
   for (const std::string& text : spec.rewards) {
     const ParsedReward p = parse_reward(text);
     terms_.push_back({p.name == "program" ? "program:" + p.argument : p.name, p.weight,
@@ -242,14 +245,13 @@ void Rewards::work(int worker, std::stop_token stop) {
   }
 }
 
-// A group in parts that threads score; the last of them puts the whole together, in the group's
-// order.
+// A group whose parts are scored by several threads; the last one assembles the result in order.
 struct Rewards::Parts {
   std::vector<RewardText> texts;
   std::vector<GroupRewards> parts;
   std::mutex mutex;
   size_t left = 0;
-  std::exception_ptr error;  // the first
+  std::exception_ptr error;  // the first error
   std::promise<GroupRewards> whole;
 
   bool failed() {

@@ -231,7 +231,7 @@ exit 1
   };
   const Ran stopped = run(s.folder, with("stopped", broken, "5"));
   EXPECT_EQ(stopped.status, 1);
-  EXPECT_NE(stopped.err.find("completions without one"), std::string::npos) << stopped.err;
+  EXPECT_NE(stopped.err.find("completions got no reward"), std::string::npos) << stopped.err;
   EXPECT_NE(stopped.err.find(broken), std::string::npos) << stopped.err;
   const Ran went_on = run(s.folder, with("goes_on", broken, "-1"));
   EXPECT_EQ(went_on.status, 1);  // a run without a reward is no success
@@ -254,7 +254,7 @@ exit 1
   fs::remove(broken + ".asked");
   const Ran second = run(s.folder, halves + Arguments{"--resume"});
   EXPECT_EQ(second.status, 1);
-  EXPECT_NE(second.err.find("completions without one"), std::string::npos) << second.err;
+  EXPECT_NE(second.err.find("completions got no reward"), std::string::npos) << second.err;
 }
 
 // A program that answers for a while, and then neither it nor the next ever again until it is
@@ -301,7 +301,7 @@ TEST(GrpoCommand, WhatWasLearnedOutlivesAJudgeThatHangs) {
   fs::remove(judge + ".asked");
   const Ran ended = run(s.folder, with("ended", judge, "2") + Arguments{"--reward-failures", "0"});
   EXPECT_EQ(ended.status, 1);
-  EXPECT_NE(ended.err.find("completions without one"), std::string::npos) << ended.err;
+  EXPECT_NE(ended.err.find("completions got no reward"), std::string::npos) << ended.err;
   EXPECT_EQ(fs::read_symlink(s.path("ended") + "/latest").filename(), "step-00000002");
 }
 

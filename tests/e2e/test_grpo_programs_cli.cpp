@@ -63,7 +63,8 @@ class GrpoPrograms : public testing::Test {
 
 TEST_F(GrpoPrograms, ABrokenOneIsFoundBeforeTheRun) {
   expect_error(run(folder, grpo("run", "/no/such/judge")), 1,
-               "[reward program /no/such/judge] a first question before the run got no reward");
+               "[reward program /no/such/judge] the program gave no reward to a test question "
+               "before the run: it ");
   const std::string dies = script("dies", "printf 'no table\\n\\033[31mred' >&2\nexit 3\n");
   const Ran died = run(folder, grpo("run", dies));
   expect_error(died, 1, "ended without an answer");

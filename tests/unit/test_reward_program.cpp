@@ -52,7 +52,7 @@ TEST(RewardProgram, WhatMisbehavesIsCountedNamedAndReplaced) {
   EXPECT_EQ(f.asked, 10);
   EXPECT_EQ(f.failed, 5);
   const std::vector<std::pair<std::string, int64_t>> kinds{{"answers with another id", 2},
-                                                           {"answers that are no reward", 4},
+                                                           {"answers without a valid reward", 4},
                                                            {"died", 2},
                                                            {"no answer in time", 2},
                                                            {"answers of null", 1}};
@@ -112,7 +112,7 @@ TEST(RewardProgram, WhatItSaysOnStderrIsHeard) {
   try {
     p.score(row, texts({"x"}), 0);
   } catch (const Error& e) { what = e.what(); }
-  EXPECT_NE(what.find("last on its stderr: no table ? there"), what.npos) << what;
+  EXPECT_NE(what.find("its stderr ends with: no table ? there"), what.npos) << what;
   EXPECT_EQ(p.troubles()["stderr"], "no table ? there");
   // More than a pipe holds, before and after each answer, holds nothing up.
   const std::string talks = folder.script("talks", R"(n=0
