@@ -1,4 +1,4 @@
-// In place of the server where Boost.Beast was not found when hearth was built.
+// Replaces the server in a build without Boost.Beast.
 #include "serve/server.h"
 #include "sys/error.h"
 
@@ -6,7 +6,7 @@ namespace hearth {
 
 void serve(const ServeConfig&, const ServeJob&) {
   fail("serve",
-       "expected a build with Boost.Beast, got one without: install libboost-dev (1.74 or "
+       "this build has no server, because Boost.Beast was missing: install libboost-dev (1.74 or "
        "later) and build again");
 }
 

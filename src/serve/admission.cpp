@@ -19,7 +19,7 @@ constexpr auto all_routes = std::to_array<Route>({
     {"POST", "/v1/chat/completions", Route::chat},
 });
 
-// Names and media types are compared in ASCII lower case, whatever the locale.
+// Names and media types are compared in ASCII lower case, independent of the locale.
 std::string lower_case(std::string_view s) {
   std::string lower(s);
   for (char& c : lower)
@@ -27,8 +27,8 @@ std::string lower_case(std::string_view s) {
   return lower;
 }
 
-// "name:80" and "[::1]:80" without the port. Anything else after the name stays, and so differs
-// from every name that is allowed.
+// Removes the port from "name:80" and "[::1]:80". Any other suffix stays, so that the result
+// matches no allowed name.
 std::string_view without_port(std::string_view host) {
   const size_t colon = host.rfind(':');
   if (colon == host.npos || host.find(']', colon) != host.npos) return host;
@@ -53,7 +53,7 @@ void check_body_type(const HttpRequest& r) {
                     "unsupported_media_type");
   if (!r.content_encoding.empty() && lower_case(r.content_encoding) != "identity")
     throw HttpError(415,
-                    fmt::format("[content-encoding] expected a body that is not compressed, got {}",
+                    fmt::format("[content-encoding] expected an uncompressed body, got {}",
                                 in_quotes(r.content_encoding)),
                     "unsupported_media_type");
 }
@@ -62,7 +62,7 @@ void check_body_type(const HttpRequest& r) {
 
 std::span<const Route> routes() { return all_routes; }
 
-// A server that other machines reach is called by names it cannot know, unless it is told them.
+// A server that other machines reach is called by names it cannot know unless they are configured.
 Admission::Admission(const ServeConfig& config, bool loopback)
     : config_(config), checks_host_(loopback || !config.allowed_host.empty()) {}
 
@@ -70,28 +70,30 @@ void Admission::check_browser(const HttpRequest& r) const {
   if (!checks_host_) return;
   check_host(r);
   if (r.origin.empty() || config_.cors_origin == "*" || r.origin == config_.cors_origin) return;
-  // A page of this server's own address is not foreign to it.
+  // A page served from this server's own address is not foreign.
   const std::string origin = lower_case(r.origin), host = lower_case(r.host);
   if (!host.empty() && (origin == "http://" + host || origin == "https://" + host)) return;
   throw HttpError(403,
-                  fmt::format("[origin] expected no web page but one of --cors-origin, got {}",
+                  fmt::format("[origin] requests from the web page {} are not allowed; "
+                              "--cors-origin permits one origin",
                               in_quotes(r.origin)),
                   "origin_not_allowed");
 }
 
 void Admission::check_host(const HttpRequest& r) const {
-  if (r.host.empty()) return;  // only HTTP/1.0 may send none, and no browser does
+  if (r.host.empty()) return;  // only HTTP/1.0 may omit it, and browsers do not use that
   const std::string name = lower_case(without_port(r.host));
   for (const char* own : {"localhost", "127.0.0.1", "[::1]"})
     if (name == own) return;
   if (name == lower_case(config_.host) || name == "[" + lower_case(config_.host) + "]") return;
   for (const std::string& allowed : config_.allowed_host)
     if (name == lower_case(allowed)) return;
-  throw HttpError(403,
-                  fmt::format("[host] expected localhost, 127.0.0.1, [::1] or a name of "
-                              "--allowed-host, got {}",
-                              in_quotes(r.host)),
-                  "host_not_allowed");
+  throw HttpError(
+      403,
+      fmt::format(
+          "[host] expected localhost, 127.0.0.1, [::1] or a name given with --allowed-host, got {}",
+          in_quotes(r.host)),
+      "host_not_allowed");
 }
 
 bool Admission::is_preflight(const HttpRequest& r) const {
@@ -104,12 +106,12 @@ void Admission::check_key(const HttpRequest& r) const {
   const bool bearer = r.authorization.starts_with(scheme);
   const std::string given = bearer ? r.authorization.substr(scheme.size()) : std::string();
   if (!same_secret(given, config_.api_key))
-    throw HttpError(401, "[authorization] expected the server's key as Bearer, got " +
-                             std::string(given.empty() ? "none" : "another"));
+    throw HttpError(401, "[authorization] expected the server's key as a Bearer token, got " +
+                             std::string(given.empty() ? "none" : "a different one"));
 }
 
 const Route& Admission::route(const HttpRequest& r) const {
-  check_key(r);  // first: without it a client does not learn which routes there are
+  check_key(r);  // first, so that clients without the key do not learn the routes
   std::string_view path = r.path;
   if (path.starts_with(model_prefix)) path = "/v1/models";
   const auto at = std::ranges::find(all_routes, path, &Route::path);

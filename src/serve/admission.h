@@ -1,5 +1,5 @@
-// Admission: which requests the server takes, judged by their heads alone: the Host and Origin that
-// a browser sends, the API key, the route, and the type of the body. No sockets, no state.
+// Admission: decides from the head of a request whether the server accepts it: the Host and Origin
+// that a browser sends, the API key, the route and the type of the body. No sockets, no state.
 #pragma once
 
 #include <span>
@@ -18,21 +18,20 @@ struct Route {
 };
 std::span<const Route> routes();
 
-// The routes below it name one model each.
+// Routes below this prefix name one model each.
 constexpr std::string_view model_prefix = "/v1/models/";
 
 class Admission {
  public:
-  // `loopback`: the server listens on an address of this machine only.
+  // `loopback`: the server listens only on a loopback address.
   Admission(const ServeConfig&, bool loopback);
 
-  // Against DNS rebinding: a page that reaches a local server through a name of its own sends that
-  // name as Host, and its address as Origin. 403.
+  // Protects against DNS rebinding: a page that reaches a local server through its own domain name
+  // sends that name as Host and its address as Origin. 403.
   void check_browser(const HttpRequest&) const;
-  // The question a browser asks before a request from the allowed origin. It comes without the key.
+  // The preflight that a browser sends before a request from the allowed origin. It has no key.
   bool is_preflight(const HttpRequest&) const;
-  // The route of a request, after its key and the type of its body have been checked. 401, 404,
-  // 405, 415.
+  // The route of a request, after checking its key and the type of its body. 401, 404, 405, 415.
   const Route& route(const HttpRequest&) const;
 
  private:

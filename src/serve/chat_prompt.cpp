@@ -25,8 +25,8 @@ std::string plain_conversation(const ordered_json& messages, bool generation_pro
 void check_size(const std::string& text, int64_t max_bytes) {
   if (int64_t(text.size()) > max_bytes)
     throw HttpError(400,
-                    fmt::format("[messages] expected at most {} bytes of text, which is as much as "
-                                "can fit the context, got {}",
+                    fmt::format("[messages] expected at most {} bytes of text, the most that can "
+                                "fit the context, got {}",
                                 max_bytes, text.size()),
                     "context_length_exceeded", "messages");
 }

@@ -1,5 +1,5 @@
-// ChatPrompt: a conversation as the tokens a model goes on from, by the template of its folder, or
-// plainly ("User: .. Assistant:") where it has none.
+// ChatPrompt: encodes a conversation as the prompt of a model, with the chat template of its
+// folder, or as plain "User: .. Assistant:" lines if it has none.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,17 @@ class ChatPrompt {
   ChatPrompt(std::optional<ChatTemplate>, Tokenizer, std::vector<int32_t> ends = {});
 
   bool has_template() const { return template_.has_value(); }
-  // A text of more than `max_bytes` is not worth encoding, since it cannot fit: HttpError, 400.
+  // Text of more than `max_bytes` cannot fit and is not encoded: HttpError 400.
   std::vector<int32_t> encode(const nlohmann::ordered_json& messages,
                               const nlohmann::ordered_json& variables = {},
                               bool generation_prompt = true, int64_t max_bytes = INT64_MAX) const;
-  // What ends an answer, beside what the request names.
+  // Adds the tokens that end an answer to those that the request names.
   void add_stops(SamplingSpec&) const;
 
  private:
   std::optional<ChatTemplate> template_;
   Tokenizer tokenizer_;
-  std::vector<int32_t> ends_;  // tokens that end an answer, beside the tokenizer's end of text
+  std::vector<int32_t> ends_;  // tokens that end an answer, besides eos
 };
 
 }  // namespace hearth

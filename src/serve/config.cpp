@@ -11,7 +11,7 @@ void ServeConfig::check() const {
   };
   const auto seconds = [](const char* flag, double value) {
     if (!(value > 0 && value <= 86400))
-      fail_usage(flag, "expected seconds above 0, up to 86400, got {}", value);
+      fail_usage(flag, "expected a time above 0 and up to 86400 seconds, got {}", value);
   };
   constexpr int64_t many = int64_t(1) << 31;
   whole("--port", port, 0, 65535);
@@ -21,7 +21,7 @@ void ServeConfig::check() const {
   whole("--max-connections", max_connections, 1, 1 << 20);
   whole("--max-header-bytes", max_header_bytes, 256, 1 << 20);
   whole("--max-body-bytes", max_body_bytes, 1, many);
-  if (max_pending_bytes != 0)  // or the longest body that is allowed would always be refused
+  if (max_pending_bytes != 0)  // otherwise the largest allowed body would always be rejected
     whole("--max-pending-bytes", max_pending_bytes, max_body_bytes, many * 16);
   whole("--workers", workers, 1, 64);
   whole("--max-messages", max_messages, 1, many);

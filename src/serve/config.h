@@ -1,4 +1,4 @@
-// ServeConfig: where the server listens and every limit it keeps, each a flag.
+// ServeConfig: the server's address and all its limits; each is a flag.
 #pragma once
 
 #include <cstdint>
@@ -27,47 +27,52 @@ struct ServeConfig {
 
   template <class V>
   void visit(V&& v) {
-    v("host", host, "address to listen on; 0.0.0.0 lets other machines in");
-    v("port", port, "0: any free one");
-    v("api_key", api_key, "asked of every route but /health; HEARTH_API_KEY keeps it off the list");
-    v("name", name, "what the model is called; empty: its folder's name");
-    v("cors_origin", cors_origin, "web origin that may call, or *; empty: none");
+    v("host", host, "address to listen on; 0.0.0.0 accepts connections from other machines");
+    v("port", port, "port to listen on; 0: any free port");
+    v("api_key", api_key,
+      "key required by every route except /health; set HEARTH_API_KEY to keep it out of the "
+      "process list");
+    v("name", name, "model name in the API; empty: the name of its folder");
+    v("cors_origin", cors_origin, "web origin that may send requests, or *; empty: none");
     v("allowed_host", allowed_host,
-      "further Host names to answer to, beside localhost and the address; repeat the flag");
+      "additional Host names to accept, besides localhost and the address; repeat the flag");
     v("log_requests", log_requests, "write a line about each request to stderr");
-    v("batch", batch, "sequences in one step of the model");
-    v("queue", queue, "sequences that may wait beyond them; more is 429");
-    v("speculate", speculate, "most guesses a sequence has verified in a step; 0: none");
-    v("max_connections", max_connections, "open at once; more is 503");
+    v("batch", batch, "maximum sequences per model step");
+    v("queue", queue, "maximum sequences waiting for the batch; more are rejected with 429");
+    v("speculate", speculate,
+      "draft tokens verified per sequence and step (prompt lookup); 0: no speculation");
+    v("max_connections", max_connections, "maximum open connections; more are rejected with 503");
     v("workers", workers, "threads that read request bodies and render long answers");
-    v("max_header_bytes", max_header_bytes, "of a request; more is 431");
-    v("max_body_bytes", max_body_bytes, "of a request; more is 413");
+    v("max_header_bytes", max_header_bytes, "maximum bytes of a request's header; more is 431");
+    v("max_body_bytes", max_body_bytes, "maximum bytes of a request's body; more is 413");
     v("max_pending_bytes", max_pending_bytes,
-      "of the bodies of all requests not yet started; more is 503; 0: 16 x max-body-bytes");
-    v("max_json_depth", max_json_depth, "of a request's body");
-    v("max_messages", max_messages, "of a chat, or of one request to /tokenize");
-    v("max_tokenize_bytes", max_tokenize_bytes, "of text in a request to /tokenize");
-    v("max_detokenize_ids", max_detokenize_ids, "of a request to /detokenize");
-    v("max_prompt_tokens", max_prompt_tokens, "of one prompt; 0: the model's context");
-    v("max_new_tokens", max_new_tokens, "prompts x n x max_tokens of a request");
-    v("max_choices", max_choices, "prompts x n of a request");
-    v("max_logprobs", max_logprobs, "alternatives for each token");
-    v("max_stop_strings", max_stop_strings, "of a request");
-    v("max_stop_bytes", max_stop_bytes, "of one stop string");
+      "maximum bytes in the bodies of requests not yet started; more is 503; 0: 16 x "
+      "max-body-bytes");
+    v("max_json_depth", max_json_depth, "maximum nesting of a request's JSON");
+    v("max_messages", max_messages, "maximum messages of a chat or of a request to /tokenize");
+    v("max_tokenize_bytes", max_tokenize_bytes, "maximum bytes of text in a request to /tokenize");
+    v("max_detokenize_ids", max_detokenize_ids, "maximum ids in a request to /detokenize");
+    v("max_prompt_tokens", max_prompt_tokens, "maximum tokens of a prompt; 0: the model's context");
+    v("max_new_tokens", max_new_tokens, "maximum of prompts x n x max_tokens in a request");
+    v("max_choices", max_choices, "maximum of prompts x n in a request");
+    v("max_logprobs", max_logprobs, "maximum alternatives per token");
+    v("max_stop_strings", max_stop_strings, "maximum stop strings of a request");
+    v("max_stop_bytes", max_stop_bytes, "maximum bytes of a stop string");
     v("max_answer_entries", max_answer_entries,
-      "tokens x (logprobs + 1) of a request's choices, echoed tokens too");
-    v("max_output_bytes", max_output_bytes, "of a stream that its client has not taken yet");
-    v("header_seconds", header_seconds, "for a request's head to arrive");
-    v("body_seconds", body_seconds, "for its body to arrive");
-    v("idle_seconds", idle_seconds, "between requests of a connection");
-    v("write_seconds", write_seconds, "for a client to take any of what is written to it");
-    v("drain_seconds", drain_seconds, "for running requests to end after SIGTERM");
+      "maximum of tokens x (logprobs + 1) over a request's choices, including echoed tokens");
+    v("max_output_bytes", max_output_bytes,
+      "maximum bytes of a stream that its client has not read; then the stream is closed");
+    v("header_seconds", header_seconds, "time limit for receiving a request's header");
+    v("body_seconds", body_seconds, "time limit for receiving a request's body");
+    v("idle_seconds", idle_seconds, "time limit between requests of a connection");
+    v("write_seconds", write_seconds, "time limit for a client that reads none of its answer");
+    v("drain_seconds", drain_seconds, "time for running requests to finish after SIGTERM");
   }
 
   int64_t pending_bytes() const {
     return max_pending_bytes ? max_pending_bytes : 16 * max_body_bytes;
   }
-  // Throws what is wrong with it.
+  // Throws a usage error for an invalid value.
   void check() const;
 };
 

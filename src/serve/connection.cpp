@@ -10,10 +10,10 @@ namespace {
 namespace net = boost::asio;
 namespace http = boost::beast::http;
 
-constexpr size_t read_size = 16 << 10;  // bytes asked of a socket at a time
-constexpr int send_buffer = 128 << 10;  // bytes the system holds for a slow reader
+constexpr size_t read_size = 16 << 10;  // bytes per socket read
+constexpr int send_buffer = 128 << 10;  // kernel buffer for a slow reader, in bytes
 constexpr auto watch_tick = std::chrono::milliseconds(250);
-constexpr int first_probe = 4, most_probes = 10;  // ticks until the first; how many at most
+constexpr int first_probe = 4, most_probes = 10;  // ticks until the first probe; maximum number
 
 std::chrono::steady_clock::duration as_duration(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
@@ -29,9 +29,9 @@ std::string address_of(const Connection::Socket& socket) {
 }
 
 HttpError too_many_bytes() {
-  return HttpError(503,
-                   "[body] the server holds as many bytes of requests as --max-pending-bytes "
-                   "allows; try again");
+  return HttpError(
+      503,
+      "[body] the server already holds --max-pending-bytes of request bodies; try again later");
 }
 
 bool is_gone(const boost::system::error_code& e) {
@@ -103,8 +103,7 @@ void Connection::on_head(ErrorCode e) {
   try {
     check_head();
   } catch (const HttpError& error) {
-    // Without a body all of the request is here, and the next one may follow; unless its end is in
-    // doubt.
+    // A request without a body is complete, so another may follow, unless its end is ambiguous.
     keep_alive_ = error.status != 400 && parser_->is_done() && parser_->get().keep_alive();
     respond(error_response(error));
   }
@@ -117,7 +116,7 @@ void Connection::check_head() {
   service_.admission.check_browser(request_);
   if (service_.admission.is_preflight(request_)) return respond_preflight();
   service_.check_head(request_);
-  // Told before it sends them; the bytes are counted as they come.
+  // Reject before the body is sent; the bytes are counted as they arrive.
   if (head.length && !service_.bodies.fits(*head.length)) throw too_many_bytes();
   if (head.expects_continue) send("HTTP/1.1 100 Continue\r\n\r\n");
   deadline(read_deadline_, config_.body_seconds);
@@ -149,7 +148,7 @@ void Connection::on_body() {
   });
 }
 
-// A worker gets all it needs, and gives this connection back to its own thread with the result.
+// A worker gets copies of all inputs and posts the result back to the connection's thread.
 void Connection::prepare(const Route& route) {
   struct Job {
     HttpRequest request;
@@ -169,7 +168,7 @@ void Connection::prepare(const Route& route) {
     } catch (const HttpError& e) { result = error_response(e); } catch (const std::exception& e) {
       result = error_response(HttpError(500, fmt::format("[server] {}", e.what())));
     }
-    job.reset();  // the body goes here, and not on the thread of the connections
+    job.reset();  // free the body here, not on the network thread
     net::post(executor, [self = std::move(self), result = std::move(result)]() mutable {
       if (!self->closed_) self->on_prepared(std::move(result));
     });
@@ -180,7 +179,7 @@ void Connection::on_prepared(Prepared result) {
   answer_with([&] { exchange_ = service_.begin(std::move(result), shared_from_this()); });
 }
 
-// The whole request has been read: an error is an answer like others, and the connection goes on.
+// The whole request was read: an error is a normal answer, and the connection stays open.
 template <class F>
 void Connection::answer_with(F f) {
   try {
@@ -190,7 +189,7 @@ void Connection::answer_with(F f) {
   }
 }
 
-// The rest of the request is not read: the connection ends with the answer.
+// The rest of the request is not read: the connection closes after the answer.
 void Connection::refuse(const HttpError& e) {
   read_deadline_.cancel();
   keep_alive_ = false;
@@ -207,9 +206,9 @@ void Connection::respond_preflight() {
 
 // --- while a request is answered ---
 
-// A client that leaves cancels its request. The end of its stream alone does not say that it has
-// left: it may have closed its half and wait for the answer. So after a second it is sent a few
-// bytes that mean nothing; the system of a client that has left answers them with a reset.
+// A client that disconnects cancels its request. The end of its stream alone does not mean that it
+// has left: it may have closed its sending half and wait for the answer. So after a second the
+// server sends a few meaningless bytes; the system of a client that has left answers with a reset.
 void Connection::watch() {
   socket_.async_wait(Socket::wait_read, guarded([this, answer = answers_](ErrorCode e) {
                        if (e || !answering_ || answer != answers_) return;
@@ -217,7 +216,7 @@ void Connection::watch() {
                        poll(&p, 1, 0);
                        if (p.revents & (POLLERR | POLLHUP | POLLNVAL)) return close();
                        if (p.revents & POLLRDHUP) probe();
-                       // More bytes are there, or their end: look again by the clock.
+                       // More bytes or the end of the stream are there: check again after a delay.
                        watch_.expires_after(watch_tick);
                        watch_.async_wait(guarded([this, answer](ErrorCode stopped) {
                          if (!stopped && answering_ && answer == answers_) watch();
@@ -225,7 +224,7 @@ void Connection::watch() {
                      }));
 }
 
-// Twice as long is waited before each probe as before the last. HTTP/1.0 has nothing to send.
+// The delay doubles with each probe. HTTP/1.0 has no bytes that can serve as a probe.
 void Connection::probe() {
   if (complete_ || !chunked_ || probes_ == most_probes || ++ticks_ < first_probe << probes_) return;
   ++probes_, ticks_ = 0;
@@ -264,7 +263,7 @@ void Connection::begin_events() {
   ++service_.metrics.responses[200];
   record_.status = 200;
   streams_ = true;
-  if (!chunked_) keep_alive_ = false;  // the end of the connection is the end of the stream
+  if (!chunked_) keep_alive_ = false;  // closing the connection ends the stream
   send(head(200, "text/event-stream; charset=utf-8") + "Cache-Control: no-cache\r\n" +
        (chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
 }
@@ -273,7 +272,7 @@ bool Connection::send_event(std::string_view data) {
   if (closed_) return false;
   const size_t held = out_.size() + writing_.size() - written_;
   if (held + data.size() > size_t(config_.max_output_bytes)) {
-    close();  // it reads more slowly than it is written to
+    close();  // the client reads too slowly
     return false;
   }
   const std::string event = fmt::format("data: {}\n\n", data);
@@ -322,7 +321,7 @@ void Connection::finished() {
   parser_.reset();
   body_ = {};
   watch_.cancel();
-  out_ = {}, writing_ = {};  // a long answer's memory goes back
+  out_ = {}, writing_ = {};  // frees the memory of a long answer
   if (!keep_alive_ || service_.closing()) return linger();
   next_request();
 }
@@ -337,7 +336,7 @@ void Connection::log_request() {
   place_.log.add(record_);
 }
 
-// Closing with bytes unread would take the answer back from a client that is still sending.
+// Closing with unread bytes would discard the answer for a client that is still sending.
 void Connection::linger() {
   ErrorCode ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);

@@ -1,5 +1,5 @@
-// Connection: one client's socket. It reads a request, has a worker prepare it, writes the answer,
-// and again; every wait has a deadline and every buffer a bound.
+// Connection: the socket of one client. It repeatedly reads a request, lets a worker prepare it and
+// writes the answer. Every wait has a deadline and every buffer a limit.
 #pragma once
 
 #include <utility>  // Boost 1.74 needs it and does not include it
@@ -18,7 +18,7 @@
 
 namespace hearth {
 
-// What all connections share; it outlives them.
+// Objects shared by all connections; they outlive the connections.
 struct ConnectionPlace {
   const ServeConfig& config;
   Service& service;
@@ -26,7 +26,7 @@ struct ConnectionPlace {
   RequestLog& log;
 };
 
-// A request goes through these in order; refuse() answers from any of them before answering:
+// A request passes these states in order; refuse() answers from any of them before answering:
 //   next_request -> read_head -> on_head -> read_body -> on_body -> prepare -> on_prepared
 //   -> respond, or begin_events .. end_events -> finished -> next_request or linger
 class Connection : public Client, public std::enable_shared_from_this<Connection> {
@@ -70,7 +70,7 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   void discard();
   void deadline(boost::asio::steady_timer&, double seconds);
   void close();
-  // A handler that keeps the connection alive and does nothing once it is closed.
+  // Wraps a handler: keeps the connection alive and does nothing once it is closed.
   template <class F>
   auto guarded(F f);
 
@@ -78,22 +78,22 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   const ConnectionPlace place_;
   Service& service_;
   const ServeConfig& config_;
-  // Apart, since a client may owe its body while it is sent "100 Continue".
+  // Separate, because a client may still owe its body while it is sent "100 Continue".
   boost::asio::steady_timer read_deadline_, write_deadline_;
   boost::asio::steady_timer watch_;
   boost::beast::flat_buffer buffer_;
   std::optional<RequestParser> parser_;
-  HttpRequest request_;        // its body stays in the parser
-  ByteBudget::Share body_;     // bytes of it that are here
-  std::stop_source departed_;  // of the request that is being prepared
+  HttpRequest request_;        // without the body, which stays in the parser
+  ByteBudget::Share body_;     // body bytes received so far
+  std::stop_source departed_;  // stops the preparation when the client leaves
   std::shared_ptr<Exchange> exchange_;
-  std::string out_, writing_;  // waits; goes out, from written_ on
+  std::string out_, writing_;  // pending output; output being written, from written_ on
   size_t written_ = 0;
-  RequestRecord record_;  // of this request, for the log
+  RequestRecord record_;  // log record of this request
   uint64_t answers_ = 0;
   int probes_ = 0, ticks_ = 0;                 // since the client closed its half; see watch()
-  bool answering_ = false, complete_ = false;  // a response is due; all of it is in out_
-  bool streams_ = false;                       // it is a stream of events, and has begun
+  bool answering_ = false, complete_ = false;  // a response is due; it is complete in out_
+  bool streams_ = false;                       // the response is an event stream that has started
   bool keep_alive_ = false, chunked_ = false, closed_ = false;
 };
 

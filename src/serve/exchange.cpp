@@ -10,8 +10,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Up to so many tokens and alternatives an answer is rendered where it is, in about a millisecond;
-// a longer one is rendered by a worker, and other connections do not wait for it.
+// An answer of up to this many tokens and alternatives is rendered directly, in about a
+// millisecond; a worker renders a longer one, so that other connections do not wait.
 constexpr int64_t few_entries = 1024;
 
 double seconds(std::chrono::steady_clock::duration d) {
@@ -161,10 +161,10 @@ void Exchange::end(End& e) {
 // --- the end ---
 
 void Exchange::finish() {
-  const auto self = shared_from_this();  // ended() may drop the last other reference
+  const auto self = shared_from_this();  // ended() may drop the last reference
   const bool whole = !error_ && !cancelled_ && !prepared_.call.stream;
   if (whole && !client_.expired() && entries() > few_entries) {
-    // The engine has ended, so the loop's thread changes nothing that render() reads.
+    // The engine has finished, so the network thread changes nothing that render() reads.
     place_.work([self] {
       self->place_.post([self, response = self->render()]() mutable {
         self->answer(std::move(response));
@@ -200,7 +200,7 @@ Usage Exchange::usage() const {
   return u;
 }
 
-// What the answer lists: tokens, and the alternatives to them.
+// The number of listed entries: tokens and their alternatives.
 int64_t Exchange::entries() const {
   const CompletionCall& call = prepared_.call;
   const Usage u = usage();
@@ -244,7 +244,7 @@ void Exchange::end_stream() {
   if (!client) return;
   const Usage u = usage();
   client->note_usage(u.prompt, u.completion);
-  // A completion of no tokens has told of none: its choice ends here.
+  // A completion without tokens had no token event: end its choice here.
   int64_t index = 0;
   for (const auto& completions : results_)
     for (const Completion& c : completions) {

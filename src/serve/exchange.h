@@ -1,5 +1,5 @@
-// Exchange: one completion request on its way through the engine. The engine's thread leaves
-// events in its mailbox; the loop's thread turns them into what the client reads.
+// Exchange: one completion request on its way through the engine. The engine's thread puts events
+// into its mailbox; the network thread turns them into output for the client.
 #pragma once
 
 #include <chrono>
@@ -12,23 +12,23 @@
 
 namespace hearth {
 
-using Post = std::function<void(std::function<void()>)>;  // runs a task, later, somewhere else
+using Post = std::function<void(std::function<void()>)>;  // runs a task later on another thread
 
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  struct Place {  // all of them outlive it
+  struct Place {  // all must outlive the exchange
     Engine& engine;
     const Tokenizer& tokenizer;
     Metrics& metrics;
-    Post post, work;  // to the loop's thread; to a worker
+    Post post, work;  // to the network thread; to a worker
     std::function<void(Exchange&)> ended;
   };
   Exchange(Place, ResponseHead, PreparedCall, std::weak_ptr<Client>);
 
-  // All of these by the loop's thread. start() throws what is wrong with the request.
+  // All called on the network thread. start() throws if the request is invalid.
   void start();
-  void leave();   // the client has gone: it hears nothing more
-  void cancel();  // it hears that the server ends
+  void leave();   // the client has left: send nothing more
+  void cancel();  // tell the client that the server is shutting down
   int64_t choices() const { return int64_t(states_.size()); }
 
  private:
@@ -47,7 +47,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   struct ChoiceState {
     bool begun = false;
     int64_t offset = 0;           // characters sent, for logprobs
-    Clock::time_point last = {};  // token
+    Clock::time_point last = {};  // time of the last token
   };
 
   void submit(size_t prompt);
@@ -73,8 +73,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::weak_ptr<Client> client_;
   std::vector<uint64_t> ids_;
   std::vector<ChoiceState> states_;
-  std::vector<std::vector<Completion>> results_;  // of each prompt
-  size_t left_;                                   // prompts without an end
+  std::vector<std::vector<Completion>> results_;  // per prompt
+  size_t left_;                                   // unfinished prompts
   std::exception_ptr error_;
   bool cancelled_ = false;
 

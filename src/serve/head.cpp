@@ -12,22 +12,22 @@ std::string as_string(boost::beast::string_view s) { return {s.data(), s.size()}
 
 [[noreturn]] void refuse_head(const std::string& message) { throw HttpError(400, message); }
 
-// Transfer-Encoding is "chunked" or absent. A proxy in front may read another coding, several
-// of them, or a length beside them, in another way than this server: what one takes for a body
-// would be the next request for the other.
+// Transfer-Encoding must be "chunked" or absent. A proxy in front may interpret other codings,
+// several codings, or an additional length differently: the body for one would be the next request
+// for the other.
 void check_framing(const http::fields& head, bool http11) {
   const size_t encodings = head.count(field::transfer_encoding);
   const size_t lengths = head.count(field::content_length);
   if (encodings > 0) {
-    if (!http11) refuse_head("[transfer-encoding] expected none with HTTP/1.0");
+    if (!http11) refuse_head("[transfer-encoding] HTTP/1.0 requests must not have one");
     if (encodings > 1 || !boost::beast::iequals(head[field::transfer_encoding], "chunked"))
-      refuse_head("[transfer-encoding] expected chunked alone, got another or several");
-    if (lengths > 0) refuse_head("[content-length] expected none beside Transfer-Encoding");
+      refuse_head("[transfer-encoding] expected only chunked, got another coding or several");
+    if (lengths > 0) refuse_head("[content-length] must not be combined with Transfer-Encoding");
   }
   const auto length = head[field::content_length];
   if (lengths > 1 ||
       std::any_of(length.begin(), length.end(), [](char c) { return c < '0' || c > '9'; }))
-    refuse_head("[content-length] expected one number, got several or another text");
+    refuse_head("[content-length] expected one number, got several or other text");
 }
 
 void check_host_field(const http::fields& head, bool http11) {
@@ -54,7 +54,8 @@ RequestHead read_head(const RequestParser& parser) {
   for (const field single : {field::origin, field::authorization, field::content_type})
     if (head.count(single) > 1)
       refuse_head(
-          "[http] expected Origin, Authorization and Content-Type once each, got one again");
+          "[http] expected Origin, Authorization and Content-Type at most once each, got one "
+          "twice");
   const std::string target = as_string(head.target());
   RequestHead h{
       .request = {.method = as_string(head.method_string()),
@@ -72,10 +73,10 @@ RequestHead read_head(const RequestParser& parser) {
 
 HttpError read_error(const boost::system::error_code& e) {
   if (e == http::error::body_limit)
-    return HttpError(413, "[body] expected fewer bytes than --max-body-bytes, got more");
+    return HttpError(413, "[body] the body exceeds the server's limit, --max-body-bytes");
   if (e == http::error::header_limit || e == http::error::buffer_overflow)
-    return HttpError(431, "[header] expected fewer bytes than --max-header-bytes, got more");
-  return HttpError(400, "[http] expected a request, got: " + e.message());
+    return HttpError(431, "[header] the header exceeds the server's limit, --max-header-bytes");
+  return HttpError(400, "[http] this is not a valid HTTP request: " + e.message());
 }
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
-// The head of an HTTP request, from Boost.Beast's parser to the fields the server looks at. Framing
-// that two readers could understand differently (request smuggling) is refused here.
+// Converts the head of an HTTP request from Boost.Beast's parser to the fields that the server
+// uses. Ambiguous framing (request smuggling) is rejected here.
 #pragma once
 
 #include <utility>  // Boost 1.74 needs it and does not include it
@@ -14,7 +14,7 @@
 
 namespace hearth {
 
-// A body that takes memory as it arrives: Beast's string_body reserves all that a head announces.
+// A body that allocates memory as it arrives; Beast's string_body reserves the announced size.
 struct ArrivingBody {
   using value_type = std::string;
   static uint64_t size(const value_type& body) { return body.size(); }
@@ -43,14 +43,14 @@ using RequestParser = boost::beast::http::request_parser<ArrivingBody>;
 
 struct RequestHead {
   HttpRequest request = {};             // without its body
-  std::optional<uint64_t> length = {};  // of the body; absent where it comes in chunks
+  std::optional<uint64_t> length = {};  // of the body; absent if chunked
   bool http11 = false, expects_continue = false;
 };
 
 void set_limits(RequestParser&, const ServeConfig&);
-// Of a parser that has read a head. Throws HttpError, 400.
+// For a parser that has read a head. Throws HttpError 400.
 RequestHead read_head(const RequestParser&);
-// The answer to a request that the parser refused.
+// The answer to a request that the parser rejected.
 HttpError read_error(const boost::system::error_code&);
 
 }  // namespace hearth

@@ -65,7 +65,7 @@ HttpResponse error_response(const HttpError& e) {
 }
 
 bool same_secret(std::string_view a, std::string_view b) {
-  // Of equal length whatever was sent, and unlike the secrets themselves in every digit.
+  // Hashes have equal length for any input and do not reveal how much of a secret matches.
   const std::string x = sha256_hex(to_bytes(a)), y = sha256_hex(to_bytes(b));
   unsigned char different = 0;
   for (size_t i = 0; i < x.size(); ++i) different |= static_cast<unsigned char>(x[i] ^ y[i]);

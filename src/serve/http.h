@@ -1,4 +1,4 @@
-// What the routes see of HTTP, and the one kind of error they answer with. No sockets here.
+// The view of HTTP for the routes, and their error type. No sockets.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace hearth {
 
 struct HttpRequest {
-  std::string method, path;  // the path without its query
+  std::string method, path;  // path without the query
   std::string body = {};
   std::string authorization = {}, host = {}, origin = {}, content_type = {}, content_encoding = {};
   std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();
@@ -40,7 +40,7 @@ class HttpError : public std::runtime_error {
   std::string code, param;  // empty: null
 };
 
-// A request that is wrong in its field `param`: 400.
+// A request with a wrong field `param`: 400.
 template <class... A>
 [[noreturn]] void refuse(std::string param, fmt::format_string<A...> what, A&&... args) {
   std::string message = fmt::format("[{}] {}", param, fmt::format(what, std::forward<A>(args)...));
@@ -50,19 +50,19 @@ template <class... A>
 HttpResponse error_response(const HttpError&);
 std::string error_body(const HttpError&);
 
-// Whether two secrets are equal, in a time that depends on neither.
+// Compares two secrets in a time that depends on neither.
 bool same_secret(std::string_view a, std::string_view b);
 
-// The way back to the client of one request. Used on the loop's thread.
+// The output to the client of one request. Used on the network thread.
 class Client {
  public:
   virtual ~Client() = default;
-  virtual void respond(HttpResponse) = 0;  // all of it at once
-  virtual void begin_events() = 0;         // or as server-sent events:
-  // False: the client has gone, or takes less than it is sent. Nothing more will reach it.
+  virtual void respond(HttpResponse) = 0;  // a complete response
+  virtual void begin_events() = 0;         // or a stream of server-sent events:
+  // False: the client has left or reads too slowly. Nothing more will reach it.
   virtual bool send_event(std::string_view data) = 0;
   virtual void end_events() = 0;
-  // Tokens of the request, for the log. Before the answer ends.
+  // Token counts of the request, for the log. Call before the answer ends.
   virtual void note_usage(int64_t prompt, int64_t completion) = 0;
 };
 

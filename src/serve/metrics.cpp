@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-// A label's value may hold anything; these three characters are escaped.
+// A label value may contain anything; these three characters are escaped.
 std::string escaped(const std::string& value) {
   std::string s;
   for (const char c : value)
@@ -54,27 +54,28 @@ std::string Metrics::text(const EngineStats& e, const std::string& model,
   const auto value = [&](const char* type, const std::string& name, const char* help, auto v) {
     s += heading(name, type, help) + fmt::format("{}{{{}}} {}\n", name, labels, v);
   };
-  value("gauge", "vllm:num_requests_running", "Sequences in the batch.", e.running);
-  value("gauge", "vllm:num_requests_waiting", "Sequences that wait for the batch.", e.waiting);
-  value("gauge", "vllm:kv_cache_usage_perc", "Share of the KV cache in use, 1 is all.",
+  value("gauge", "vllm:num_requests_running", "Sequences in the running batch.", e.running);
+  value("gauge", "vllm:num_requests_waiting", "Sequences waiting for the batch.", e.waiting);
+  value("gauge", "vllm:kv_cache_usage_perc", "Fraction of the KV cache in use (1: full).",
         e.blocks ? double(e.used_blocks) / double(e.blocks) : 0);
-  value("counter", "vllm:num_preemptions_total", "Sequences that gave their blocks back.",
-        e.preemptions);
-  value("counter", "vllm:prefix_cache_hits_total", "Tokens of prompts found in the cache.",
+  value("counter", "vllm:num_preemptions_total", "Preempted sequences.", e.preemptions);
+  value("counter", "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
         e.reused_tokens);
-  value("counter", "vllm:prompt_tokens_total", "Tokens of prompts of ended requests.",
+  value("counter", "vllm:prompt_tokens_total", "Prompt tokens of finished requests.",
         prompt_tokens);
-  value("counter", "vllm:generation_tokens_total", "Tokens made for ended requests.",
+  value("counter", "vllm:generation_tokens_total", "Generated tokens of finished requests.",
         generated_tokens);
-  s += heading("vllm:request_success_total", "counter", "Completions, by why they ended.");
+  s += heading("vllm:request_success_total", "counter", "Completions by finish reason.");
   for (const auto& [reason, count] : finished)
     s += fmt::format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", labels,
                      escaped(reason), count);
-  s += first_token.text("vllm:time_to_first_token_seconds", "From request to first token.", labels);
-  s += between_tokens.text("vllm:inter_token_latency_seconds", "Between tokens of a sequence.",
+  s += first_token.text("vllm:time_to_first_token_seconds", "Time from request to first token.",
+                        labels);
+  s += between_tokens.text("vllm:inter_token_latency_seconds", "Time between tokens of a sequence.",
                            labels);
-  s += whole_request.text("vllm:e2e_request_latency_seconds", "From request to its end.", labels);
-  s += heading("vllm:cache_config_info", "gauge", "What the KV cache is made of.") +
+  s += whole_request.text("vllm:e2e_request_latency_seconds", "Time from request to its end.",
+                          labels);
+  s += heading("vllm:cache_config_info", "gauge", "Block size, type and blocks of the KV cache.") +
        fmt::format(
            "vllm:cache_config_info{{{},block_size=\"{}\",cache_dtype=\"{}\",num_gpu_blocks=\"{}\"}}"
            " 1"
@@ -82,11 +83,11 @@ std::string Metrics::text(const EngineStats& e, const std::string& model,
            labels, cache_block, e.cache, e.blocks);
   value("gauge", "hearth:kv_cache_bytes", "Memory of the KV cache.", e.cache_bytes);
   value("gauge", "hearth:kv_blocks", "Blocks of the KV cache.", e.blocks);
-  value("gauge", "hearth:kv_blocks_used", "Those that sequences hold.", e.used_blocks);
+  value("gauge", "hearth:kv_blocks_used", "Blocks of the KV cache in use.", e.used_blocks);
   value("gauge", "hearth:connections", "Open connections.", connections);
-  value("gauge", "hearth:pending_body_bytes", "Bytes of bodies of requests not yet started.",
+  value("gauge", "hearth:pending_body_bytes", "Body bytes of requests not yet started.",
         body_bytes);
-  s += heading("hearth:http_responses_total", "counter", "Responses, by status.");
+  s += heading("hearth:http_responses_total", "counter", "Responses by status.");
   for (const auto& [status, count] : responses)
     s += fmt::format("hearth:http_responses_total{{{},status=\"{}\"}} {}\n", labels, status, count);
   s += heading("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.") +

@@ -1,4 +1,4 @@
-// Metrics: what the server counts and times, as Prometheus reads it. Kept by the loop's thread.
+// Metrics: the server's counters and latencies in Prometheus format. Updated by the network thread.
 #pragma once
 
 #include <map>
@@ -9,13 +9,13 @@
 
 namespace hearth {
 
-// Counts of values up to each bound, and beyond the last.
+// Counts values up to each bound and beyond the last.
 class Histogram {
  public:
   explicit Histogram(std::vector<double> bounds)
       : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
   void observe(double value);
-  // Lines of the exposition format, with their # HELP and # TYPE.
+  // Lines of the exposition format with # HELP and # TYPE.
   std::string text(const std::string& name, const std::string& help,
                    const std::string& labels) const;
 
@@ -27,14 +27,14 @@ class Histogram {
 
 struct Metrics {
   Metrics();
-  // Names are vLLM's where it has the same thing; `model` labels them.
+  // Uses vLLM's names for equivalent metrics; `model` is their label.
   std::string text(const EngineStats&, const std::string& model, int64_t body_bytes = 0) const;
 
   Histogram first_token, between_tokens, whole_request;  // seconds
   std::map<std::string, int64_t> finished;               // completions by reason
   std::map<int, int64_t> responses;                      // by status
-  int64_t prompt_tokens = 0, generated_tokens = 0;       // of requests that have ended
-  int64_t connections = 0;                               // now
+  int64_t prompt_tokens = 0, generated_tokens = 0;       // of finished requests
+  int64_t connections = 0;                               // currently open
 };
 
 }  // namespace hearth

@@ -16,7 +16,7 @@ int64_t longest_of(const Tokenizer& t) {
   size_t longest = 1;
   for (int32_t id = 0; id < t.vocab_size(); ++id) try {
       longest = std::max(longest, t.bytes_of(id).size());
-    } catch (const Error&) {}  // an id that stands for nothing
+    } catch (const Error&) {}  // an unused id
   return int64_t(longest);
 }
 
@@ -55,7 +55,7 @@ ServedModel::ServedModel(ModelSource source, Backend& backend, const WeightsSpec
   engine_ = std::make_unique<Engine>(config, model_.params(), backend, spec);
   tokenizer_info_ = describe_tokenizer(model_.source().tokenizer(), tokenizer(), context());
   if (context() < config.context && spec.context == 0)
-    context_note_ = fmt::format("a context of {} tokens: the model's {} do not fit in memory",
+    context_note_ = fmt::format("the context is {} tokens: the model's {} do not fit in memory",
                                 context(), config.context);
 }
 

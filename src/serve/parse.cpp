@@ -32,7 +32,7 @@ Tokens parse_ids(const ordered_json& list, const std::string& where) {
 }
 
 std::vector<Prompt> parse_prompts(const ordered_json* j, const ServeConfig& limits) {
-  if (!j) return {Prompt(std::string())};  // the start of a text
+  if (!j) return {Prompt(std::string())};  // empty: starts a new text
   if (j->is_string()) return {Prompt(j->get<std::string>())};
   if (!j->is_array() || j->empty())
     refuse("prompt", "expected text, token ids or a list of either, got {}",
@@ -82,7 +82,7 @@ std::map<int32_t, float> parse_logit_bias(const ordered_json* j) {
     if (read.ec != std::errc() || read.ptr != end || id < 0)
       refuse("logit_bias", "expected token ids as keys, got {}", in_quotes(key));
     if (!bias.emplace(id, float(Fields::real_number(value, "logit_bias", -100, 100))).second)
-      refuse("logit_bias", "expected each id once, got {} again", id);
+      refuse("logit_bias", "expected each id once, got {} twice", id);
   }
   return bias;
 }
@@ -93,7 +93,7 @@ SamplingSpec parse_sampling(Fields& f, const ServeConfig& limits, const Sampling
   s.top_p = float(f.number("top_p", s.top_p, 0, 1));
   s.min_p = float(f.number("min_p", s.min_p, 0, 1));
   s.top_k = f.integer("top_k", s.top_k, -1, most_ids);
-  if (s.top_k < 0) s.top_k = 0;  // elsewhere -1 keeps all
+  if (s.top_k < 0) s.top_k = 0;  // other servers use -1 for all
   s.presence_penalty = float(f.number("presence_penalty", 0, -2, 2));
   s.frequency_penalty = float(f.number("frequency_penalty", 0, -2, 2));
   s.repetition_penalty = float(f.number("repetition_penalty", s.repetition_penalty, 0.01, 100));
@@ -114,14 +114,14 @@ void parse_stream(CompletionCall& call, Fields& f) {
   call.stream = f.boolean("stream", false);
   const ordered_json* options = f.find("stream_options");
   if (!options) return;
-  if (!call.stream) refuse("stream_options", "expected stream to be true with it, got false");
+  if (!call.stream) refuse("stream_options", "stream_options needs stream to be true");
   Fields o(*options, "stream_options");
   call.include_usage = o.boolean("include_usage", false);
   o.ignore({"include_obfuscation"});
   o.refuse_others();
 }
 
-// What both kinds of completion share.
+// The fields that both kinds of completion share.
 void parse_shared(CompletionCall& call, Fields& f, const ServeConfig& limits,
                   const SamplingSpec& defaults) {
   call.model = f.string("model");
@@ -144,11 +144,11 @@ void check_totals(const CompletionCall& call, size_t prompts, const ServeConfig&
     refuse("min_tokens", "expected at most max_tokens, got {}", call.request.sampling.min_tokens);
 }
 
-// Fields that would change the answer and are not there, unless their value changes nothing.
+// Rejects unsupported fields that would change the answer, unless their value has no effect.
 void refuse_absent(Fields& f, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const ordered_json* j = f.find(name);
-    if (j && !j->empty()) refuse(name, "expected none: this server has no {}", name);
+    if (j && !j->empty()) refuse(name, "this server does not support {}", name);
   }
 }
 
@@ -181,9 +181,10 @@ ordered_json parse_messages(const ordered_json* j, const ServeConfig& limits) {
     const std::string where = fmt::format("messages[{}]", messages.size());
     Fields f(m, where);
     const std::string role = f.string("role");
-    if (role.empty() || role.size() > 64) refuse(where + ".role", "expected a role, got none");
+    if (role.empty() || role.size() > 64)
+      refuse(where + ".role", "expected a role of 1 to 64 bytes");
     if (role == "tool" || role == "function")
-      refuse(where + ".role", "expected no tools: this server has none, got {}", role);
+      refuse(where + ".role", "this server does not support tools, got the role {}", role);
     refuse_absent(f, {"tool_calls", "function_call", "audio"});
     const ordered_json* content = f.find("content");
     if (!content) refuse(where + ".content", "expected text, got none");
@@ -198,7 +199,7 @@ ordered_json parse_messages(const ordered_json* j, const ServeConfig& limits) {
 void parse_chat_logprobs(CompletionCall& call, Fields& f, const ServeConfig& limits) {
   const bool wanted = f.boolean("logprobs", false);
   const int64_t top = f.integer("top_logprobs", 0, 0, limits.max_logprobs);
-  if (top > 0 && !wanted) refuse("top_logprobs", "expected logprobs to be true with it, got false");
+  if (top > 0 && !wanted) refuse("top_logprobs", "top_logprobs needs logprobs to be true");
   if (wanted) call.request.sampling.logprobs = top;
 }
 
@@ -223,9 +224,10 @@ CompletionCall parse_completion_request(std::string_view body, const ServeConfig
   call.request.sampling.logprobs = f.integer("logprobs", -1, 0, limits.max_logprobs);
   call.request.prompt_logprobs = call.echo && call.logprobs();
   if (call.stream && call.request.prompt_logprobs)
-    refuse("stream", "expected false with echo and logprobs, got true");
+    refuse("stream", "streaming cannot be combined with echo and logprobs");
   if (f.integer("best_of", call.request.n, 1, limits.max_choices) != call.request.n)
-    refuse("best_of", "expected n, {}: this server ranks no completions", call.request.n);
+    refuse("best_of", "expected the value of n, {}: this server does not rank completions",
+           call.request.n);
   refuse_absent(f, {"suffix"});
   f.refuse_others();
   check_totals(call, call.prompts.size(), limits);
@@ -247,7 +249,7 @@ CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limi
   refuse_absent(f, {"tools", "functions", "audio", "modalities", "prediction", "web_search_options",
                     "reasoning_effort", "verbosity"});
   if (const ordered_json* choice = f.find("tool_choice"); choice && *choice != "none")
-    refuse("tool_choice", "expected none: this server has no tools");
+    refuse("tool_choice", "expected \"none\": this server does not support tools");
   if (const ordered_json* v = f.find("chat_template_kwargs")) {
     if (!v->is_object())
       refuse("chat_template_kwargs", "expected an object, got {}", v->type_name());
@@ -278,7 +280,7 @@ TokenizeCall parse_tokenize_request(std::string_view body, const ServeConfig& li
            limits.max_tokenize_bytes, bytes);
   call.special = f.boolean("parse_special", false);
   call.generation_prompt = f.boolean("add_generation_prompt", true);
-  f.ignore({"add_special_tokens"});  // encoding adds none
+  f.ignore({"add_special_tokens"});  // encoding adds no special tokens
   f.refuse_others();
   return call;
 }

@@ -1,5 +1,5 @@
-// Request bodies: pure functions from text to what was asked. Whatever the text, the result is
-// within the limits or an HttpError says which field is wrong.
+// Parses request bodies: pure functions from text to a call. For any input, the result is within
+// the limits or an HttpError names the wrong field.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,22 +17,22 @@ namespace hearth {
 using Tokens = std::vector<int32_t>;
 using Prompt = std::variant<std::string, Tokens>;
 
-// Of /v1/completions and /v1/chat/completions; one of `prompts` and `messages` is empty.
+// A request to /v1/completions or /v1/chat/completions; either `prompts` or `messages` is empty.
 struct CompletionCall {
   bool chat = false;
-  std::string model = {};             // empty: whichever is served
-  std::vector<Prompt> prompts = {};   // at least one of a completion
-  nlohmann::ordered_json messages;    // contents are text; at least one of a chat
+  std::string model = {};             // empty: the served model
+  std::vector<Prompt> prompts = {};   // for a completion: at least one
+  nlohmann::ordered_json messages;    // for a chat: at least one; contents are text
   nlohmann::ordered_json variables;   // for the chat template
   Request request = {};               // without its prompt
-  std::optional<int64_t> max_tokens;  // absent: request.sampling's, as far as there is room
-  std::optional<uint64_t> seed;       // absent: chosen anew
+  std::optional<int64_t> max_tokens;  // absent: that of request.sampling, if there is room
+  std::optional<uint64_t> seed;       // absent: random
   bool stream = false, include_usage = false, echo = false;
 
   bool logprobs() const { return request.sampling.logprobs >= 0; }
 };
 
-// A sampling field that the body leaves out is that of `defaults`.
+// `defaults` supplies sampling fields that the body omits.
 CompletionCall parse_completion_request(std::string_view body, const ServeConfig& limits = {},
                                         const SamplingSpec& defaults = {});
 CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limits = {},
@@ -41,9 +41,9 @@ CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limi
 struct TokenizeCall {
   std::string model = {};
   std::string prompt = {};
-  nlohmann::ordered_json messages;  // instead of the prompt
-  bool special = false;             // special tokens in the prompt become their ids
-  bool generation_prompt = true;    // of messages
+  nlohmann::ordered_json messages;  // in place of the prompt
+  bool special = false;             // encode special tokens in the prompt as their ids
+  bool generation_prompt = true;    // for messages
 };
 TokenizeCall parse_tokenize_request(std::string_view body, const ServeConfig& limits = {});
 

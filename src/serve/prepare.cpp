@@ -14,7 +14,7 @@ using nlohmann::ordered_json;
 HttpResponse json_response(const ordered_json& j) { return {.body = dump_json(j)}; }
 
 void check_stop(const std::stop_token& stop) {
-  if (stop.stop_requested()) throw HttpError(499, "the client has left");
+  if (stop.stop_requested()) throw HttpError(499, "the client has disconnected");
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ HttpResponse Preparer::tokenize(const HttpRequest& r) const {
   if (!call.messages.empty())
     ids = model_.chat().encode(call.messages, {}, call.generation_prompt);
   else if (const auto special = t.special(call.prompt))
-    ids = {*special};  // clients ask for the id of eos_token this way
+    ids = {*special};  // clients look up the id of eos_token this way
   else
     ids = call.special ? t.encode_with_special(call.prompt) : t.encode(call.prompt);
   return json_response(
@@ -89,7 +89,7 @@ PreparedCall Preparer::complete(CompletionCall call, const std::stop_token& stop
       echo = text ? *text : tokens_text(p.prompts.back());
     p.echoes.push_back(std::move(echo));
   }
-  call.prompts = {}, call.messages = {}, call.variables = {};  // a long text is held once
+  call.prompts = {}, call.messages = {}, call.variables = {};  // keep only one copy of a long text
   p.call = std::move(call);
   fit(p);
   return p;
@@ -100,14 +100,14 @@ Tokens Preparer::chat_tokens(const CompletionCall& call) const {
     return model_.chat().encode(call.messages, call.variables, true,
                                 most_prompt_tokens() * model_.longest_token());
   } catch (const Error& e) {
-    throw HttpError(400, e.what(), "invalid_value", "messages");  // the template refuses it
+    throw HttpError(400, e.what(), "invalid_value", "messages");  // the template rejects it
   }
 }
 
 Tokens Preparer::tokens_of(const Prompt& prompt) const {
   const Tokenizer& t = model_.tokenizer();
   const auto* text = std::get_if<std::string>(&prompt);
-  // What cannot fit is not worth encoding.
+  // Text that cannot fit is not encoded.
   if (text && int64_t(text->size()) > most_prompt_tokens() * model_.longest_token())
     throw HttpError(400,
                     fmt::format("[prompt] expected at most {} tokens, got {} bytes of text",
@@ -116,9 +116,11 @@ Tokens Preparer::tokens_of(const Prompt& prompt) const {
   Tokens ids = text ? t.encode(*text) : std::get<Tokens>(prompt);
   if (text && !ids.empty()) t.add_template(ids);  // Llama's bos
   if (!ids.empty()) return ids;
-  // Nothing is the start of a text.
+  // An empty prompt starts a new text.
   const int32_t start = t.bos() >= 0 ? t.bos() : t.eos();
-  if (start < 0) refuse("prompt", "expected at least one token, got none");
+  if (start < 0)
+    refuse("prompt",
+           "expected at least one token: this model has no bos or eos to start a text with");
   return {start};
 }
 
@@ -133,13 +135,13 @@ int64_t Preparer::most_prompt_tokens() const {
   return limit ? std::min(limit, context) : context;
 }
 
-// Each prompt and what it may become is within the context, all of them within the limits.
+// Checks that each prompt and its completion fit the context, and that all of them fit the limits.
 void Preparer::fit(PreparedCall& p) const {
   const int64_t context = model_.context(), most = most_prompt_tokens(), n = p.call.request.n;
-  // Of a call that leaves it open: the model's default, no less than it asks for, or the context.
+  // Without max_tokens: the model's default, at least min_tokens, or the rest of the context.
   SamplingSpec& s = p.call.request.sampling;
   const int64_t usual = s.max_tokens < 0 ? -1 : std::max(s.max_tokens, s.min_tokens);
-  int64_t made = 0, echoed = 0;  // tokens of all choices
+  int64_t made = 0, echoed = 0;  // tokens over all choices
   for (const Tokens& prompt : p.prompts) {
     const int64_t size = int64_t(prompt.size());
     if (size > most)
@@ -147,12 +149,11 @@ void Preparer::fit(PreparedCall& p) const {
                       "context_length_exceeded", p.call.chat ? "messages" : "prompt");
     const int64_t room = context - size;
     if (p.call.max_tokens.value_or(1) > room)
-      throw HttpError(
-          400,
-          fmt::format("[max_tokens] expected prompt and completion within the context of {} "
-                      "tokens, got {} and {}",
-                      context, size, p.call.max_tokens.value_or(1)),
-          "context_length_exceeded", "max_tokens");
+      throw HttpError(400,
+                      fmt::format("[max_tokens] expected prompt and completion within the context "
+                                  "of {} tokens, got {} and {}",
+                                  context, size, p.call.max_tokens.value_or(1)),
+                      "context_length_exceeded", "max_tokens");
     made += n * p.call.max_tokens.value_or(usual < 0 ? room : std::min(room, usual));
     if (p.call.echo) echoed += n * size;
   }
@@ -160,14 +161,14 @@ void Preparer::fit(PreparedCall& p) const {
   s.max_tokens = p.call.max_tokens.value_or(usual);
 }
 
-// An answer is made whole before any of it goes out, and of a stream the engine keeps as much: what
-// it lists, a token or an alternative to one, is bounded here.
+// An answer is rendered completely before it is sent, and for a stream the engine keeps as much. So
+// the number of listed entries, tokens and alternatives, is limited here.
 void Preparer::bound(CompletionCall& call, int64_t made, int64_t echoed) const {
   const int64_t each = 1 + std::max<int64_t>(call.request.sampling.logprobs, 0);
-  // New tokens there is room for.
+  // The number of new tokens that still fit.
   const int64_t listed = config_.max_answer_entries / each - echoed;
   const int64_t most = std::min(config_.max_new_tokens, listed), n = call.request.n;
-  // Only a chat that did not say how many is cut; what was asked for is refused.
+  // Only a chat without max_tokens is shortened; an explicit request beyond the limit is rejected.
   if (!call.max_tokens && made > most) {
     call.max_tokens = std::max<int64_t>(1, most / n);
     made = n * *call.max_tokens;

@@ -1,6 +1,6 @@
-// Preparer: from the body of a request to what the engine needs, or to the whole answer where no
-// engine is needed. This is the slow part of a request (JSON, chat template, tokenizer), so it is
-// made for worker threads: all of it is const.
+// Preparer: turns a request body into the engine's input, or into the complete answer if no engine
+// is needed. This is the slow part of a request (JSON, chat template, tokenizer), so it runs on
+// worker threads and is entirely const.
 #pragma once
 
 #include <stop_token>
@@ -12,23 +12,23 @@
 
 namespace hearth {
 
-// A call with its prompts as tokens, each within the context. The call's own prompts and messages
-// have been dropped.
+// A call with its prompts as tokens, each within the context. The call's prompts and messages are
+// dropped.
 struct PreparedCall {
   CompletionCall call;
   std::vector<Tokens> prompts = {};
-  std::vector<std::string> echoes = {};  // of each prompt; empty: none
+  std::vector<std::string> echoes = {};  // one per prompt; empty: no echo
   std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();
 };
 using Prepared = std::variant<PreparedCall, HttpResponse>;
 
 class Preparer {
  public:
-  // The model must outlive it.
+  // The model must outlive the preparer.
   Preparer(const ServeConfig&, const ServedModel&, std::string name);
 
-  // For the routes that read a body. Throws HttpError. A stop ends it early, as an error that
-  // nobody will read.
+  // For routes that read a body. Throws HttpError. A stop request ends it early with an error that
+  // is not sent.
   Prepared prepare(Route::Id, const HttpRequest&, const std::stop_token& = {}) const;
   void check_model(const std::string& asked) const;
 

@@ -16,7 +16,7 @@ using nlohmann::ordered_json;
 std::optional<std::string> token_bytes(const Tokenizer& tokenizer, int32_t token) {
   try {
     return std::string(tokenizer.bytes_of(token));
-  } catch (const Error&) { return {}; }  // the model has more ids than the vocabulary
+  } catch (const Error&) { return {}; }  // the model may have more ids than the tokenizer
 }
 
 bool whole_characters(std::string_view bytes) {
@@ -44,7 +44,7 @@ ordered_json completion_logprobs(const Tokenizer& tokenizer, const ChoicePart& p
     ordered_json likeliest;
     if (!std::isnan(p.logprob)) {
       likeliest = ordered_json::object();
-      // Of texts that are alike the likeliest stands; the token itself is always among them.
+      // For equal texts the most likely token is kept; the token itself is always listed.
       for (const auto& [token, logprob] : p.top)
         likeliest.emplace(token_text(tokenizer, token), logprob);
       likeliest.emplace(token_text(tokenizer, p.token), p.logprob);
@@ -79,7 +79,7 @@ ordered_json chat_logprobs(const Tokenizer& tokenizer, const std::vector<TokenLo
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-// The members of a choice that follow its text.
+// The members of a choice after its text.
 ordered_json& finish_choice(ordered_json& choice, const Tokenizer& tokenizer,
                             const ResponseHead& head, const ChoicePart& part) {
   choice["logprobs"] = nullptr;

@@ -1,5 +1,5 @@
-// Answers as OpenAI's clients read them: whole responses, the chunks of a stream, usage and
-// log-probabilities. Pure functions of what the engine gave.
+// Renders answers in OpenAI's format: complete responses, stream chunks, usage and
+// log-probabilities. Pure functions of the engine's output.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@
 
 namespace hearth {
 
-// What every part of one response says of it.
+// The fields that every part of a response repeats.
 struct ResponseHead {
   bool chat = false;
   std::string id, model;
@@ -22,32 +22,32 @@ struct Usage {
   int64_t prompt = 0, completion = 0;
 };
 
-// A choice, or the piece of one that a chunk carries.
+// A choice, or the part of one in a stream chunk.
 struct ChoicePart {
   int64_t index = 0;
   std::string text = {};
-  std::string finish_reason = {};  // empty: it goes on
+  std::string finish_reason = {};  // empty: not finished
   const std::vector<TokenLogprob>* logprobs = nullptr;
   int64_t offset = 0;  // characters before `logprobs`
-  bool opens = false;  // the first chunk of a chat's choice names its role
+  bool opens = false;  // first chunk of a chat's choice, which names the role
 };
 
-// A token nothing predicts, the first of a prompt: its log-probability prints as null.
+// A token without a prediction, the first of a prompt: its log-probability is printed as null.
 TokenLogprob unpredicted(int32_t token);
 
-// A token's text; "bytes:\x.." where its bytes are no whole characters, "token_id:N" where it has
-// none. No two tokens of a vocabulary whose bytes differ look alike.
+// A token's text; "bytes:\x.." if its bytes are not complete characters, "token_id:N" if it has no
+// text. Tokens with different bytes have different texts.
 std::string token_text(const Tokenizer&, int32_t token);
 int64_t characters(std::string_view utf8);
 
 nlohmann::ordered_json render_response(const Tokenizer&, const ResponseHead&,
                                        std::span<const ChoicePart>, const Usage&);
-// With `announces_usage` every chunk says that it has none: the last one will.
+// With `announces_usage` every chunk has a null usage; the last one has the values.
 nlohmann::ordered_json render_chunk(const Tokenizer&, const ResponseHead&, const ChoicePart&,
                                     bool announces_usage);
 nlohmann::ordered_json render_usage_chunk(const ResponseHead&, const Usage&);
 
-// JSON cannot carry bytes that are not UTF-8: they become U+FFFD.
+// Bytes that are not valid UTF-8 become U+FFFD.
 std::string dump_json(const nlohmann::ordered_json&);
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
-// Fields: the members of a request's JSON object, each taken once by name, type and range. What
-// nobody has taken at the end is an error.
+// Fields: the members of a request's JSON object, each read once by name, type and range. Members
+// that were not read are an error at the end.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,7 @@ class Fields {
       refuse(where_.empty() ? "body" : where_, "expected an object, got {}", object.type_name());
   }
 
-  // Null when the member is absent or null.
+  // Null if the member is absent or null.
   const Json* find(const std::string& name) {
     known_.insert(name);
     const auto it = object_.find(name);
@@ -56,7 +56,7 @@ class Fields {
   void ignore(std::initializer_list<const char*> names) {
     known_.insert(names.begin(), names.end());
   }
-  // What is no field of the request.
+  // Rejects members that are not fields of the request.
   void refuse_others() const {
     for (const auto& [key, value] : object_.items())
       if (!known_.contains(key))

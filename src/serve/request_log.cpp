@@ -39,7 +39,7 @@ std::string log_line(std::chrono::system_clock::time_point at, const RequestReco
                      r.milliseconds, known(r.prompt_tokens), known(r.completion_tokens));
 }
 
-// What waits is written first.
+// Writes the pending lines first.
 RequestLog::~RequestLog() {
   if (!enabled_) return;
   std::promise<void> written;
@@ -56,7 +56,7 @@ void RequestLog::add(const RequestRecord& r) {
   ++waiting_;
   writer_.post([this, line = log_line(std::chrono::system_clock::now(), r)] {
     if (const int64_t lost = dropped_.exchange(0); lost > 0)
-      say("hearth: dropped {} lines of the request log\n", lost);
+      say("hearth: dropped {} lines of the request log, because stderr is too slow\n", lost);
     put_stderr(line + "\n");
     --waiting_;
   });

@@ -1,5 +1,5 @@
-// RequestLog: one line on stderr for each request (--log-requests). It never holds a prompt, an
-// answer, a query or a key.
+// RequestLog: one line on stderr per request (--log-requests). It never contains a prompt, an
+// answer, a query string or a key.
 #pragma once
 
 #include <chrono>
@@ -15,21 +15,21 @@ struct RequestRecord {
   std::string client = {};  // address:port
   std::string method = {}, path = {};
   int status = 0;
-  int64_t bytes = 0;  // sent
+  int64_t bytes = 0;  // bytes sent
   double milliseconds = 0;
   int64_t prompt_tokens = -1, completion_tokens = -1;  // -1: unknown
 };
 
-// TIME CLIENT METHOD PATH STATUS BYTES MS PROMPT COMPLETION, with "-" for what is unknown. Bytes of
-// the request that are not printable ASCII are escaped.
+// TIME CLIENT METHOD PATH STATUS BYTES MS PROMPT COMPLETION, with "-" for unknown values. Request
+// bytes that are not printable ASCII are escaped.
 std::string log_line(std::chrono::system_clock::time_point, const RequestRecord&);
 
 class RequestLog {
  public:
   explicit RequestLog(bool enabled) : writer_(enabled ? 1 : 0), enabled_(enabled) {}
   ~RequestLog();
-  // Called by the network thread, which a reader of stderr that stops reading must not hold up: a
-  // thread of the log's own writes, and lines beyond what may wait for it are dropped and counted.
+  // Called on the network thread, which a blocked reader of stderr must not stall: a separate
+  // thread writes the lines, and lines beyond the limit are dropped and counted.
   void add(const RequestRecord&);
 
  private:

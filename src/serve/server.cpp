@@ -24,8 +24,9 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-constexpr auto last_words = std::chrono::seconds(2);  // for cancelled requests to say so
-constexpr int64_t most_turned_away = 64;              // at once; others wait to be accepted
+constexpr auto last_words =
+    std::chrono::seconds(2);              // time for cancelled requests to send their answer
+constexpr int64_t most_turned_away = 64;  // at once; further ones are not accepted yet
 
 tcp::endpoint resolve(const ServeConfig& c) {
   asio::io_context io;
@@ -36,9 +37,9 @@ tcp::endpoint resolve(const ServeConfig& c) {
   return found.begin()->endpoint();
 }
 
-// Connections the system lets this process have, at most `wanted`.
+// The number of connections that the system's limits allow, at most `wanted`.
 int64_t allowed_connections(int64_t wanted) {
-  constexpr int64_t others = 64 + most_turned_away;  // files, the loop's own descriptors
+  constexpr int64_t others = 64 + most_turned_away;  // files and the event loop's descriptors
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
   if (limit.rlim_cur < rlim_t(wanted + others)) {
@@ -47,13 +48,14 @@ int64_t allowed_connections(int64_t wanted) {
   }
   const int64_t allowed = std::max<int64_t>(1, int64_t(limit.rlim_cur) - others);
   if (allowed < wanted)
-    say("hearth: serving {} connections at once, not {}: see ulimit -n\n", allowed, wanted);
+    say("hearth: accepting at most {} connections instead of {}: raise ulimit -n\n", allowed,
+        wanted);
   return std::min(wanted, allowed);
 }
 
-// A connection beyond the limit: it is told so and closed. What it sends is read until it closes,
-// or for a second: closing with bytes unread would reset it, and the answer could be lost on the
-// way.
+// A connection beyond the limit gets an error and is closed. Its input is read until it closes, for
+// at most a second: closing with unread bytes would reset the connection, and the answer could be
+// lost.
 class TurnedAway : public std::enable_shared_from_this<TurnedAway> {
  public:
   TurnedAway(tcp::socket socket, std::function<void()> ended)
@@ -89,7 +91,7 @@ class TurnedAway : public std::enable_shared_from_this<TurnedAway> {
 
   tcp::socket socket_;
   asio::steady_timer deadline_;
-  std::function<void()> ended_;  // empty once it has been called
+  std::function<void()> ended_;  // empty after it was called
   std::string answer_;
   std::array<char, 4096> bytes_;
 };
@@ -127,11 +129,11 @@ class Server {
         io_.run();
         return;
       } catch (const std::exception& e) {
-        // One connection's trouble; the others go on.
+        // The error of one connection; the others continue.
         say_problem(fmt::format("[serve] {}", e.what()));
       }
   }
-  void stop() { io_.stop(); }  // by any thread, as are loaded() and open()
+  void stop() { io_.stop(); }  // thread-safe, as are loaded() and open()
   void loaded() { loading_ = false; }
   void open(ServedModel& model, const std::string& name) {
     asio::post(io_, [this, &model, name] { service_.open(model, name); });
@@ -145,24 +147,25 @@ class Server {
       acceptor_.bind(at);
       acceptor_.listen();
     } catch (const boost::system::system_error& e) {
-      fail("serve", "expected to listen on {} port {}, got: {}", config_.host, config_.port,
-           e.code().message());
+      fail("serve", "cannot listen on {} port {}: {}; choose another --port or --host",
+           config_.host, config_.port, e.code().message());
     }
   }
 
   void warn_if_open_to_all() const {
     if (address_.address().is_loopback() || !config_.api_key.empty()) return;
-    say("hearth: warning: listening on {} without a key: every machine that reaches this one, and "
+    say("hearth: warning: listening on {} without a key: every machine that can reach this one, "
+        "and "
         "every web page open on it, can use the model; set HEARTH_API_KEY, or listen on "
         "127.0.0.1\n",
         config_.host);
   }
 
   void accept() {
-    if (turned_away_ >= most_turned_away) return;  // goes on when one of them has gone
+    if (turned_away_ >= most_turned_away) return;  // resumes when one of them has closed
     acceptor_.async_accept([this](boost::system::error_code e, tcp::socket socket) {
       if (e == asio::error::operation_aborted) return;
-      if (e) {  // no descriptors left, say: try again when some may be
+      if (e) {  // for example no descriptors left: retry later
         pause_.expires_after(std::chrono::milliseconds(100));
         return pause_.async_wait([this](boost::system::error_code) { accept(); });
       }
@@ -184,7 +187,7 @@ class Server {
 
   void turn_away(tcp::socket socket) {
     const HttpResponse r = error_response(
-        HttpError(503, "[connections] the server has as many as --max-connections allows"));
+        HttpError(503, "[connections] the server has reached --max-connections; try again later"));
     ++service_.metrics.responses[r.status];
     boost::system::error_code ignored;
     const auto client = socket.remote_endpoint(ignored);
@@ -207,15 +210,15 @@ class Server {
       if (e) return;
       if (loading_) leave();
       const auto now = std::chrono::steady_clock::now();
-      // A launcher may pass on what the terminal has already sent: one wish, told twice.
+      // A launcher may forward a signal that the terminal already sent: both are one request.
       if (service_.closing())
         return now - asked_ > std::chrono::seconds(1) ? stop() : await_signal();
       service_.close();
       if (const auto running = service_.running(); running > 0)
-        say("hearth: stopping; {} running requests get {} s to end\n", running,
+        say("hearth: shutting down; {} running requests have {} s to finish\n", running,
             config_.drain_seconds);
       else
-        say("hearth: stopping\n");
+        say("hearth: shutting down\n");
       asked_ = now;
       end_ = now + std::chrono::milliseconds(int64_t(config_.drain_seconds * 1000));
       await_signal();
@@ -223,13 +226,13 @@ class Server {
     });
   }
 
-  // Loading cannot be told to stop, and nothing has been promised yet: all were answered by 503.
+  // Loading cannot be interrupted, and no request was accepted yet: all were answered with 503.
   [[noreturn]] void leave() {
-    say("hearth: stopping; the model was not loaded yet\n");
-    _exit(0);  // as after any other signal
+    say("hearth: shutting down before the model was loaded\n");
+    _exit(0);  // the exit code of any shutdown by signal
   }
 
-  // Looks again and again whether all has been said.
+  // Checks periodically whether all output has been sent.
   void drain() {
     const bool busy = service_.running() > 0 ||
                       std::any_of(connections_.begin(), connections_.end(), [](const auto& w) {
@@ -247,24 +250,25 @@ class Server {
   const int64_t most_connections_;
   const tcp::endpoint address_;
   RequestLog log_;
-  int64_t turned_away_ = 0;  // and not gone yet
-  Service service_;          // before the loop: what waits in it refers to the service
+  int64_t turned_away_ = 0;  // currently open
+  Service service_;          // before the event loop, whose pending handlers refer to it
   asio::io_context io_{1};
   tcp::acceptor acceptor_;
   asio::signal_set signals_;
   asio::steady_timer drain_, pause_;
   std::vector<std::weak_ptr<Connection>> connections_;
-  std::chrono::steady_clock::time_point asked_, end_;  // to stop; when all must have been said
+  std::chrono::steady_clock::time_point asked_,
+      end_;  // time of the stop request; deadline for all output
   bool cancelled_ = false;
   std::atomic<bool> loading_ = true;
-  Workers workers_;  // last: what they run refers to the rest
+  Workers workers_;  // last, because their tasks refer to other members
 };
 
 }  // namespace
 
 void serve(const ServeConfig& config, const ServeJob& job) {
   config.check();
-  std::unique_ptr<ServedModel> model;  // before the server, whose workers use it to their end
+  std::unique_ptr<ServedModel> model;  // before the server, whose workers use it until they end
   Server server(config);
   job.listening(server.url());
   std::thread loop([&] { server.run(); });

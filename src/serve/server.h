@@ -1,5 +1,5 @@
-// serve(): HTTP in front of a model. One thread runs every connection, one the engine, and a few
-// workers read the bodies of requests.
+// serve(): the HTTP server for a model. One thread handles all connections, one runs the engine,
+// and a few workers read request bodies.
 #pragma once
 
 #include <functional>
@@ -12,17 +12,16 @@
 namespace hearth {
 
 struct ServeJob {
-  std::string name;  // of the model
+  std::string name;  // model name
   std::function<std::unique_ptr<ServedModel>()> load;
-  // Told once each: it listens, and answers /health with 503; the model is there.
+  // Each called once: the server listens and answers /health with 503; the model is loaded.
   std::function<void(const std::string& url)> listening;
   std::function<void(ServedModel&)> ready;
 };
 
-// Returns after SIGTERM or SIGINT, when what was running has ended or drain_seconds have passed; a
-// second signal ends it at once. While the model is being loaded the first one ends the process,
-// with status 0: there is nothing to wait for. Throws when it cannot listen or load, and what the
-// job throws.
+// Returns after SIGTERM or SIGINT, when running requests have finished or drain_seconds have
+// passed; a second signal ends it at once. While the model is loading, the first signal ends the
+// process with status 0. Throws if it cannot listen or load, and rethrows errors of the job.
 void serve(const ServeConfig&, const ServeJob&);
 
 }  // namespace hearth

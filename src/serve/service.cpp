@@ -67,10 +67,11 @@ HttpResponse Service::answer(const Route& at, const HttpRequest& r) const {
 
 HttpResponse Service::health() const {
   if (const std::string failure = model_->engine().failure(); !failure.empty())
-    throw HttpError(503,
-                    "[engine] expected its last step to go well, got " +
-                        (config_.api_key.empty() ? failure : std::string("what stderr says")),
-                    "engine_failed");
+    throw HttpError(
+        503,
+        "[engine] the last step of the engine failed: " +
+            (config_.api_key.empty() ? failure : std::string("see the server's stderr")),
+        "engine_failed");
   return {.body = dump_json({{"status", "ok"}, {"model", name_}})};
 }
 
@@ -94,8 +95,11 @@ HttpResponse Service::models(const HttpRequest& r) const {
 void Service::refuse_full(int64_t wanted) const {
   const int64_t most = config_.batch + config_.queue;
   if (sequences_ + wanted > most)
-    throw HttpError(429, fmt::format("[queue] expected at most {} sequences at once, got {} more",
-                                     most, wanted));
+    throw HttpError(
+        429,
+        fmt::format(
+            "[queue] the queue is full: at most {} sequences at once, got {} more; try again later",
+            most, wanted));
 }
 
 void Service::check_queue(const Route& at) const {

@@ -1,5 +1,5 @@
-// Service: what the routes do. It answers at once, or prepares a request on a worker and hands it
-// to the engine. It knows no sockets.
+// Service: implements the routes. It answers directly, or prepares a request on a worker and
+// submits it to the engine. It has no sockets.
 #pragma once
 
 #include <optional>
@@ -11,27 +11,27 @@
 
 namespace hearth {
 
-// Everything but prepare() belongs to the loop's thread.
+// Everything except prepare() runs on the network thread.
 class Service {
  public:
-  // `work` runs a task on a worker. `loopback`: only this machine reaches the server.
+  // `work` runs a task on a worker. `loopback`: only this machine can reach the server.
   Service(const ServeConfig&, Post post, Post work, bool loopback = true);
 
-  // Until then every route but /metrics is 503.
+  // Before this call every route except /metrics answers 503.
   void open(ServedModel&, std::string name);
-  void close() { closing_ = true; }  // new requests are 503; what runs goes on
+  void close() { closing_ = true; }  // new requests get 503; running ones continue
   bool closing() const { return closing_; }
-  void cancel_all();  // and what is still being prepared will be 503
+  void cancel_all();  // requests still being prepared get 503
   int64_t running() const { return int64_t(exchanges_.size()); }
 
-  // What can be refused before the body is read: throws HttpError.
+  // Checks that need no body: throws HttpError.
   const Route& check_head(const HttpRequest&) const;
-  // For a route that reads a body, before a worker spends time on it: 429 when the queue is full.
+  // For a route that reads a body, before a worker spends time on it: 429 if the queue is full.
   void check_queue(const Route&) const;
-  // For a route that reads no body. Throws HttpError.
+  // For a route without a body. Throws HttpError.
   HttpResponse answer(const Route&, const HttpRequest&) const;
-  // For a route that reads its body: prepare() on any thread, then begin() with what it returned.
-  // Both throw HttpError. The client hears its answer now or later; without an exchange it has it.
+  // For a route with a body: prepare() on any thread, then begin() with its result. Both throw
+  // HttpError. Without an exchange the client already has its answer; else it gets it later.
   Prepared prepare(const Route&, const HttpRequest&, const std::stop_token& = {}) const;
   std::shared_ptr<Exchange> begin(Prepared, const std::shared_ptr<Client>&);
 
@@ -54,7 +54,7 @@ class Service {
   std::optional<Preparer> preparer_;
   bool closing_ = false, cancelled_ = false;
   std::set<std::shared_ptr<Exchange>> exchanges_;
-  int64_t sequences_ = 0;  // of exchanges_
+  int64_t sequences_ = 0;  // total over exchanges_
   uint64_t ids_ = 0;
 };
 

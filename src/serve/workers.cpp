@@ -11,7 +11,7 @@ Workers::Workers(int64_t threads) {
 
 Workers::~Workers() {
   for (std::jthread& t : threads_) t.request_stop();
-  threads_.clear();  // joins them, so that none is left to touch tasks_
+  threads_.clear();  // joins the threads before tasks_ is destroyed
 }
 
 void Workers::post(std::function<void()> task) {
@@ -23,8 +23,8 @@ void Workers::post(std::function<void()> task) {
 }
 
 void Workers::run(std::stop_token stop) {
-  // Where cores are scarce the network thread goes first: it has little to do and others wait for
-  // it. On Linux this is the priority of the calling thread alone.
+  // If cores are scarce, the network thread should run first: it has little to do and others wait
+  // for it. On Linux this sets the priority of the calling thread only.
   setpriority(PRIO_PROCESS, 0, 5);
   for (;;) {
     std::function<void()> task;

@@ -1,5 +1,5 @@
-// Workers: a few threads for work that would hold up the network thread (reading bodies, rendering
-// long answers). ByteBudget: how many bytes of bodies the server holds at once.
+// Workers: a few threads for work that would block the network thread (reading bodies, rendering
+// long answers). ByteBudget: the limit on body bytes that the server holds at once.
 #pragma once
 
 #include <atomic>
@@ -17,12 +17,12 @@ namespace hearth {
 class Workers {
  public:
   explicit Workers(int64_t threads);
-  // Waits for the tasks that run and drops those that wait.
+  // Waits for running tasks and drops waiting ones.
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // By any thread. Tasks start in the order in which they come, and must not throw.
+  // Thread-safe. Tasks start in order and must not throw.
   void post(std::function<void()>);
 
  private:
@@ -31,21 +31,21 @@ class Workers {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<std::function<void()>> tasks_;
-  std::vector<std::jthread> threads_;  // last: they use the rest
+  std::vector<std::jthread> threads_;  // last, because they use other members
 };
 
-// Safe to use from any thread.
+// Thread-safe.
 class ByteBudget {
  public:
   explicit ByteBudget(int64_t most) : most_(most) {}
   int64_t used() const { return used_; }
-  // Whether so many more bytes would fit now.
+  // Whether this many more bytes would fit now.
   bool fits(uint64_t bytes) const {
     const int64_t left = most_ - used_;
     return left >= 0 && bytes <= uint64_t(left);
   }
 
-  // What one request has taken; it gives the bytes back when it goes.
+  // The bytes taken by one request; its destructor returns them.
   class Share {
    public:
     Share() = default;
@@ -59,7 +59,7 @@ class ByteBudget {
     }
     ~Share() { give_back(); }
 
-    // False, and nothing changes, when the budget does not have the missing bytes.
+    // Returns false and changes nothing if the budget lacks the additional bytes.
     bool grow_to(int64_t bytes);
     void give_back();
 

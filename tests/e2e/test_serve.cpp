@@ -225,7 +225,7 @@ TEST_F(Serve, DrainsOnSigterm) {
   keeps.request("GET", "/metrics");
   EXPECT_EQ(keeps.reply().status, 200);
   kill(pid_, SIGTERM);
-  eventually([&] { return log().find("stopping") != std::string::npos; });
+  eventually([&] { return log().find("shutting down") != std::string::npos; });
   keeps.request("POST", "/v1/completions", body + "}");
   try {
     EXPECT_EQ(keeps.reply().status, 503);
@@ -246,7 +246,7 @@ TEST_F(Serve, AMissingModelIsNamedBeforeItListens) {
 TEST_F(Serve, StopsWithoutAWordOfRequestsWhereThereAreNone) {
   start_server();
   EXPECT_EQ(stop(SIGTERM), 0);
-  EXPECT_TRUE(log().ends_with("hearth: stopping\n")) << log();
+  EXPECT_TRUE(log().ends_with("hearth: shutting down\n")) << log();
 }
 
 TEST_F(Serve, EndsWhatDoesNotDrain) {
@@ -273,7 +273,7 @@ TEST_F(Serve, ASignalEndsLoading) {
     kill(pid_, signal);
     eventually([&] { return has_ended(pid_); });
     EXPECT_EQ(stop(SIGKILL), 0) << log();  // it has ended by itself
-    EXPECT_NE(log().find("not loaded yet"), std::string::npos) << log();
+    EXPECT_NE(log().find("before the model was loaded"), std::string::npos) << log();
     fs::remove(folder_ / "serve.err");
   }
   std::signal(SIGIO, handler);
@@ -297,7 +297,7 @@ TEST_F(Serve, SaysWhatItCannotDo) {
   const Arguments serve{"serve", "--model", folder_ / "model", "--threads", "1", "--device", "cpu"};
   const Ran taken = run(folder_, serve + Arguments{"--port", std::to_string(port_)});
   EXPECT_EQ(taken.status, 1);
-  EXPECT_NE(taken.err.find("[serve] expected to listen"), std::string::npos) << taken.err;
+  EXPECT_NE(taken.err.find("[serve] cannot listen on"), std::string::npos) << taken.err;
   expect_error(run(folder_, serve + Arguments{"--port", "70000"}), 2, "--port");
   expect_error(run(folder_, serve + Arguments{"--max-body-bytes", "0"}), 2, "--max-body-bytes");
   const Ran none = run(folder_, {"serve", "--model", folder_ / "none", "--port", "0"});
