@@ -10,7 +10,7 @@ namespace hearth {
 BeamSearch::BeamSearch(const Job& job)
     : job_(job), width_(size_t(job.request.beams)), scores_{0.0} {}
 
-// Ties go to the better parent, then to the lower id: the search is deterministic.
+// Ties go to the better parent, then to the lower id, so the search is deterministic.
 bool BeamSearch::better(const Candidate& a, const Candidate& b) {
   if (a.score != b.score) return a.score > b.score;
   return a.parent != b.parent ? a.parent < b.parent : a.token < b.token;
@@ -27,7 +27,7 @@ double BeamSearch::ranked(double score, int64_t tokens) const {
 }
 
 std::vector<BeamSearch::Candidate> BeamSearch::candidates(std::span<const Beam> beams) const {
-  // Enough for all beams to go on even if every stop id is among the best of each.
+  // Enough for all beams to continue even if every stop id is among the best tokens of each.
   const size_t wanted = width_ * (1 + std::max<size_t>(1, job_.stop_ids.size()));
   std::vector<Candidate> all, own;
   for (size_t i = 0; i < beams.size(); ++i) {
@@ -58,7 +58,7 @@ void BeamSearch::add_finished(Sequence s, double score) {
 }
 
 std::vector<BeamSearch::Child> BeamSearch::step(std::span<const Beam> beams) {
-  if (beams[0].sequence->finished()) {  // no room for a token
+  if (beams[0].sequence->finished()) {  // no room for another token
     finished_.assign(size_t(job_.request.n), beams[0].sequence->completion);
     return {};
   }
@@ -73,7 +73,7 @@ std::vector<BeamSearch::Child> BeamSearch::step(std::span<const Beam> beams) {
     if (!s.finished()) {
       next.push_back({c.parent, std::move(s)});
       scores.push_back(c.score);
-    } else if (rank < width_) {  // an end no better than that is no hypothesis of this width
+    } else if (rank < width_) {  // an end of lower rank is not a hypothesis of this width
       add_finished(std::move(s), c.score);
     }
   }
@@ -87,7 +87,7 @@ std::vector<BeamSearch::Child> BeamSearch::step(std::span<const Beam> beams) {
 
 std::vector<Completion> BeamSearch::best() {
   if (finished_.empty())
-    fail("beams", "expected a token that may follow, got none: all are barred");
+    fail("beams", "no token can follow: logit_bias or min_tokens excludes all of them");
   finished_.resize(std::min(finished_.size(), size_t(job_.request.n)));
   return std::move(finished_);
 }

@@ -1,11 +1,11 @@
-// Beam search: from the logits of all beams to the beams that follow them.
+// Beam search: computes the next beams from the logits of all beams.
 #pragma once
 
 #include "infer/sequence.h"
 
 namespace hearth {
 
-// Ends when no beam, were it to end now, would rank above the worst of as many finished ones.
+// Stops when no beam, if it ended now, would rank above the worst of `width` finished ones.
 class BeamSearch {
  public:
   explicit BeamSearch(const Job&);
@@ -16,13 +16,13 @@ class BeamSearch {
     std::optional<LogSum> sum;
   };
   struct Child {
-    size_t parent;  // index of the beam it goes on from
+    size_t parent;  // index of the beam it extends
     Sequence sequence;
   };
-  // The next beams, best first, from those of the last call (at first: the prompt alone). None: the
-  // search has ended.
+  // The next beams, best first, from the beams of the last call (at first only the prompt). Empty:
+  // the search has ended.
   std::vector<Child> step(std::span<const Beam>);
-  // The job's best n completions, best first; fewer when there are no more sequences.
+  // The job's best n completions, best first; fewer if there are not enough sequences.
   std::vector<Completion> best();
 
  private:
@@ -39,7 +39,7 @@ class BeamSearch {
 
   const Job& job_;
   size_t width_;
-  std::vector<double> scores_;        // of the beams: log-probability after bias and penalties
+  std::vector<double> scores_;        // per beam: log-probability after bias and penalties
   std::vector<Completion> finished_;  // best first, at most width_
 };
 

@@ -5,8 +5,8 @@
 namespace hearth {
 namespace {
 
-// A block's name stands for all tokens up to its end, so equal parents and equal tokens mean equal
-// prefixes: the hash only finds candidates.
+// A block's name identifies all tokens up to its end, so equal parents and equal tokens mean equal
+// prefixes. The hash only finds candidates.
 uint64_t hash_of(uint64_t parent, std::span<const int32_t> tokens) {
   uint64_t h = parent * 0x9E3779B97F4A7C15u;
   for (const int32_t t : tokens) {
@@ -109,7 +109,7 @@ void BlockPool::name_blocks(Pages& p, Tokens tokens) {
       std::ranges::copy(own, b.tokens.begin());
       by_hash_.emplace(b.hash, id);
     }
-    p.name = blocks_[size_t(id)].name;  // of an equal one, where that was first
+    p.name = blocks_[size_t(id)].name;  // an equal block may have been named first
   }
 }
 
@@ -128,7 +128,7 @@ void BlockPool::drop_before(Pages& p, int64_t position) {
   }
 }
 
-// The end first: a block without those before it could not be found.
+// Releases the last block first: a block can be found only through its predecessors.
 void BlockPool::release(Pages& p) {
   for (size_t i = p.blocks.size(); i-- > 0;)
     if (p.blocks[i] >= 0) give(p.blocks[i]);

@@ -6,7 +6,7 @@ namespace hearth {
 
 std::vector<int32_t> draft(std::span<const int32_t> tokens, int64_t count) {
   constexpr size_t longest = 4;
-  size_t best = 0, after = 0;  // how many tokens agree, and where the guess begins
+  size_t best = 0, after = 0;  // length of the match, and start of the draft
   for (size_t end = tokens.size() - 1; end > 0 && best < longest; --end) {
     size_t same = 0;
     while (same < std::min(end, longest) &&

@@ -15,21 +15,22 @@ namespace hearth {
 
 namespace {
 
-// Checked, without what is left to the model, the tokenizer and the memory.
+// Checks the spec and fills in values from the model; tokenizer and memory come later.
 EngineSpec completed(EngineSpec spec, const ModelConfig& config) {
   if (spec.max_batch < 1 || spec.step_tokens < 1 || spec.context < 0 ||
       spec.context > config.context || spec.speculate < 0)
     fail("engine",
-         "expected a batch, tokens in a step and a context from 1 (to {}), got {}, {} and {}",
+         "expected a batch, tokens per step and a context of at least 1 (context up to {}), got "
+         "{}, {} and {}",
          config.context, spec.max_batch, spec.step_tokens, spec.context);
-  // Every sequence of a batch can go on in every step.
+  // Every sequence of a batch must be able to continue in every step.
   spec.step_tokens = std::max(spec.step_tokens, spec.max_batch);
   if (spec.tokenizer && spec.bos < 0) spec.bos = spec.tokenizer->bos();
   if (spec.tokenizer && spec.eos < 0) spec.eos = spec.tokenizer->eos();
   return spec;
 }
 
-// How far back any layer looks; 0: to the beginning.
+// The widest attention window of any layer; 0: unlimited.
 int64_t widest_window(const ModelConfig& c) {
   int64_t widest = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
@@ -39,18 +40,18 @@ int64_t widest_window(const ModelConfig& c) {
   return widest;
 }
 
-// Tokens that have a text.
+// The number of tokens that have a text.
 int64_t drawable(const ModelConfig& c, const EngineSpec& s) {
   return s.tokenizer ? std::min<int64_t>(c.vocab, s.tokenizer->vocab_size()) : c.vocab;
 }
 
-// Blocks that the longest sequence takes.
+// Blocks needed by the longest sequence.
 int64_t least_blocks(const ModelConfig& config, const EngineSpec& s) {
   const int64_t least = blocks_for(s.context), window = widest_window(config);
   return window ? std::min(least, blocks_for(window + s.step_tokens) + 1) : least;
 }
 
-// The cache is sized by what memory the weights and a step of the model leave: maybe too little.
+// The cache gets the memory that weights and a model step leave, which may be too little.
 RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
                        const EngineSpec& s) {
   RunnerSpec r{.rows = s.step_tokens,
@@ -73,8 +74,8 @@ RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
   return r;
 }
 
-// Where nobody named a context: the model's, halved while a sequence of it does not fit in memory.
-// A config may promise millions of tokens. A short context is worth an error instead.
+// Without a requested context: the model's, halved until one sequence fits in memory, because a
+// config may promise millions of tokens. A very short context is an error.
 EngineSpec with_context(EngineSpec s, const ModelConfig& config, DType dtype, Backend& backend) {
   constexpr int64_t shortest = 4096;
   if (s.context) return s;
@@ -90,15 +91,16 @@ RunnerSpec checked_spec(const ModelConfig& config, DType dtype, Backend& backend
   const RunnerSpec r = runner_spec(config, dtype, backend, s);
   if (const int64_t least = least_blocks(config, s); r.blocks < least)
     fail("engine",
-         "expected room for {} blocks of {} tokens ({} KiB each) in the KV cache, got {}: give it "
-         "more memory or make the context shorter",
+         "expected memory for {} blocks of {} tokens ({} KiB each) in the KV cache, got {}: "
+         "provide more "
+         "memory or use a shorter --context",
          least, cache_block, Runner::block_bytes(config, dtype, s.cache) / 1024,
          std::max<int64_t>(r.blocks, 0));
   return r;
 }
 
 std::string reason_of(const std::exception_ptr& error) {
-  std::string reason = "something that is no std::exception";
+  std::string reason = "an unknown exception";
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& e) { reason = e.what(); } catch (...) {
@@ -107,7 +109,7 @@ std::string reason_of(const std::exception_ptr& error) {
   return reason;
 }
 
-constexpr size_t most_told = 64;  // failures that say something new each time would fill a disk
+constexpr size_t most_told = 64;  // different messages; an unlimited log could fill the disk
 
 }  // namespace
 
@@ -137,7 +139,7 @@ struct Engine::State {
   const RunnerSpec shape;
   Stepper stepper;
 
-  // What other threads leave for the next step, and what they may see of the last one.
+  // Input from other threads for the next step, and state of the last step that they may read.
   mutable std::mutex mutex;
   std::condition_variable_any arrived;
   std::vector<std::unique_ptr<ActiveRequest>> inbox;
@@ -145,7 +147,7 @@ struct Engine::State {
   bool cancels_all = false;
   uint64_t ids = 0;
   EngineStats shared;
-  std::string failure;  // of the last step
+  std::string failure;  // error of the last step
 };
 
 // --- requests ---
@@ -153,7 +155,7 @@ struct Engine::State {
 void Engine::State::check(const Request& r) const {
   r.sampling.check(shape.vocab);
   if (r.prompt.empty() && spec.bos < 0)
-    fail_usage("prompt", "expected at least one token, got none, and the model has no bos token");
+    fail_usage("prompt", "expected at least one token: the model has no bos token to start with");
   for (const int32_t id : r.prompt)
     if (id < 0 || id >= shape.vocab)
       fail_usage("prompt", "expected token ids below {}, got {}", shape.vocab, id);
@@ -161,14 +163,13 @@ void Engine::State::check(const Request& r) const {
     fail_usage("prompt", "expected at most {} tokens, got {}", spec.context, r.prompt.size());
   if (r.n < 1) fail_usage("n", "expected at least 1, got {}", r.n);
   if (r.beams < 1 || r.beams > spec.max_batch)
-    fail_usage("beams", "expected 1 to {}, the largest batch, got {}", spec.max_batch, r.beams);
+    fail_usage("beams", "expected 1 to {} (the maximum batch), got {}", spec.max_batch, r.beams);
   if (r.beams > 1 && r.n > r.beams)
-    fail_usage("n", "expected at most {}, the number of beams, got {}", r.beams, r.n);
+    fail_usage("n", "expected at most {} (the number of beams), got {}", r.beams, r.n);
   if (!std::isfinite(r.length_penalty))
     fail_usage("length_penalty", "expected a finite number, got {}", r.length_penalty);
   if (!r.sampling.stop.empty() && !spec.tokenizer)
-    fail_usage("stop", "expected no stop strings without a tokenizer, got {}",
-               r.sampling.stop.size());
+    fail_usage("stop", "stop strings need a tokenizer, got {} of them", r.sampling.stop.size());
 }
 
 Job Engine::State::job(const Request& r, Clock::time_point start) const {
@@ -227,7 +228,7 @@ void Engine::State::fail_all(const std::exception_ptr& error) {
   std::string reason = reason_of(error);
   {
     const std::lock_guard lock(mutex);
-    failure = std::move(reason);  // first, so that whoever is told and asks then finds it
+    failure = std::move(reason);  // set first, so that a notified listener finds it
   }
   stepper.fail_all(error);
   const std::lock_guard lock(mutex);
@@ -317,7 +318,7 @@ void EngineThread::run(std::stop_token stop) {
       if (!std::exchange(entered, true)) engine_.enter_thread();
       if (!engine_.step()) engine_.wait(stop);
     } catch (...) {
-      // Every listener has been told; the next request may fare better.
+      // Every listener was notified; the next request may succeed.
       tell(reason_of(std::current_exception()));
     }
 }

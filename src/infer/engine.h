@@ -1,5 +1,5 @@
-// Engine: requests in, completions out, any number at a time. Sequences share one paged KV cache
-// and every step of the model; a sequence's tokens do not depend on the others.
+// Engine: turns requests into completions, any number at a time. Sequences share one paged KV cache
+// and every model step; a sequence's tokens do not depend on the others.
 #pragma once
 
 #include <exception>
@@ -23,70 +23,69 @@ namespace hearth {
 struct Request {
   std::vector<int32_t> prompt = {};  // empty: bos
   SamplingSpec sampling = {};
-  int n = 1;  // completions; with beams, the best so many
-  // More than 1: beam search. Of the sampling controls it takes the logit bias and the penalties.
+  int n = 1;  // completions; with beams, the best n
+  // More than 1: beam search, which uses only the logit bias and the penalties of the sampling
+  // controls.
   int beams = 1;
-  float length_penalty = 1;  // beams are ranked by log-probability / tokens^length_penalty
+  float length_penalty = 1;  // rank beams by log-probability / tokens^length_penalty
   bool prompt_logprobs = false;
 };
 
 struct Completion {
-  std::vector<int32_t>
-      tokens;        // all that were made: a stop id, or those of a stop string, included
-  std::string text;  // without them; empty when the engine has no tokenizer
-  std::vector<TokenLogprob> logprobs;         // of tokens, when asked for
-  std::vector<TokenLogprob> prompt_logprobs;  // of prompt[1..]: nothing predicts the first
+  std::vector<int32_t> tokens;         // all generated tokens, including a stop id or stop string
+  std::string text;                    // without the stop; empty if the engine has no tokenizer
+  std::vector<TokenLogprob> logprobs;  // of the tokens, on request
+  std::vector<TokenLogprob> prompt_logprobs;  // of prompt[1..]; the first token is not predicted
   std::string finish_reason;                  // stop | length | cancelled
-  double score = 0;                           // beam search: what it was ranked by
+  double score = 0;                           // beam search: the ranking score
   double ttft_ms = 0;                         // from submit() or run() to the first token
-  double tokens_per_s = 0;  // after the first token; of a single token: 1 / time to it
+  double tokens_per_s = 0;                    // after the first token; for one token 1 / its time
 };
 
-// Told for each token as it is made; beam search tells of its tokens when it has ended.
+// Sent for each token when it is generated; beam search sends its tokens at the end.
 struct TokenEvent {
-  uint64_t request;  // its id, or its place in run()
+  uint64_t request;  // its id, or its index in run()
   int sample;
   int32_t token;
-  const TokenLogprob* logprob;     // null unless asked for
-  std::string_view text;           // what is certain now: may be empty, may span tokens
-  std::string_view finish_reason;  // empty until the sequence's last event
+  const TokenLogprob* logprob;     // null unless requested
+  std::string_view text;           // text that is final now: may be empty, may span tokens
+  std::string_view finish_reason;  // empty before the sequence's last event
 };
 using OnToken = std::function<bool(const TokenEvent&)>;  // false: cancel the request
 
-// Who waits for a request; called by the thread that steps the engine.
+// Receives the events of a request, on the thread that steps the engine.
 struct Listener {
   OnToken token = {};
-  // The last call: n completions, fewer of a beam search, or what went wrong.
+  // The last call: n completions (a beam search may have fewer), or the error.
   std::function<void(std::vector<Completion>, std::exception_ptr)> done = {};
 };
 
 struct EngineSpec {
-  int64_t max_batch = 8;  // sequences in a step
-  // Prompt and completion together; 0: the model's, or as much of it as memory holds.
+  int64_t max_batch = 8;  // maximum sequences per step
+  // Maximum tokens of prompt and completion; 0: the model's context, or as much as memory allows.
   int64_t context = 0;
-  int64_t step_tokens = 512;  // most tokens in a step, of prompts and completions together
-  int64_t speculate = 0;      // most guesses a sequence has verified in a step; 0: none
+  int64_t step_tokens = 512;  // maximum tokens per step, prompts and completions together
+  int64_t speculate = 0;      // maximum draft tokens per sequence and step; 0: none
   bool reuse_prefixes = true;
-  int64_t cache_bytes =
-      0;  // of the KV cache; 0: memory_share, and at most twice what a batch fills
-  CacheFormat cache = CacheFormat::plain;  // fp8: half of bf16's, at some accuracy
-  double memory_share = 0;  // of the free memory; 0: 0.9 of a card's, half of the machine's
-  const Tokenizer* tokenizer = nullptr;  // for text and stop strings; must outlive the engine
-  int32_t bos = -1, eos = -1;            // -1: the tokenizer's
+  int64_t cache_bytes = 0;  // KV cache size; 0: by memory_share, at most twice what a batch needs
+  CacheFormat cache = CacheFormat::plain;  // fp8: half the memory of bf16, less accurate
+  double memory_share = 0;                 // of the free memory; 0: 0.9 on a GPU, 0.5 on the CPU
+  const Tokenizer* tokenizer = nullptr;    // for text and stop strings; must outlive the engine
+  int32_t bos = -1, eos = -1;              // -1: the tokenizer's
 };
 
 struct EngineStats {
-  int64_t prompt_tokens = 0;  // run through the model: those found in the cache are not
+  int64_t prompt_tokens = 0;  // computed by the model; excludes tokens found in the cache
   int64_t generated_tokens = 0;
   int64_t steps = 0, preemptions = 0;
-  int64_t followed = 0;  // steps launched before the host had seen the tokens of the one before
-  int64_t reused_tokens = 0;            // of prompts, found in the cache
-  int64_t drafted = 0, accepted = 0;    // guesses
-  int64_t running = 0, waiting = 0;     // sequences, now
-  int64_t blocks = 0, used_blocks = 0;  // of the cache, now
+  int64_t followed = 0;                 // steps launched before the host saw the previous tokens
+  int64_t reused_tokens = 0;            // prompt tokens found in the cache
+  int64_t drafted = 0, accepted = 0;    // draft tokens
+  int64_t running = 0, waiting = 0;     // sequences, currently
+  int64_t blocks = 0, used_blocks = 0;  // of the cache, currently
   int64_t cache_bytes = 0;
-  std::string_view cache = "";  // what its numbers are: f32, bf16, f16 or fp8
-  double seconds = 0;           // of steps
+  std::string_view cache = "";  // element type: f32, bf16, f16 or fp8
+  double seconds = 0;           // total time of steps
 };
 
 class Engine {
@@ -94,29 +93,30 @@ class Engine {
   Engine(const ModelConfig&, ParamStore&, Backend&, EngineSpec = {});
   ~Engine();
 
-  // By any thread. A request that cannot run is an error here; otherwise it waits for step().
+  // Thread-safe. Throws for a request that cannot run; otherwise it waits for step().
   uint64_t submit(Request, Listener);
-  void cancel(uint64_t id);  // it ends as "cancelled" in the next step; one that has ended stays so
+  void cancel(uint64_t id);  // ends as "cancelled" in the next step, unless already finished
   void cancel_all();
   EngineStats stats() const;
-  int64_t context() const;  // in use: tokens of a prompt and its completion
-  // What the last step threw, on one line; empty when it went well. A step without work is none.
+  int64_t context() const;  // actual maximum tokens of prompt and completion
+  // The error of the last step on one line; empty if it succeeded. A call without work is not a
+  // step.
   std::string failure() const;
 
-  // By one thread at a time. One forward pass over what there is to do; false: there was nothing.
-  // What goes wrong with a request is told to its listener; what goes wrong with the model ends all
-  // of them and is thrown.
+  // Called by one thread at a time. Runs one forward pass over the pending work; false: there was
+  // none. An error of a request goes to its listener; an error of the model ends all requests and
+  // is thrown.
   bool step();
-  // Before the first step of a thread that did not make the backend.
+  // Call before the first step on a thread that did not create the backend.
   void enter_thread();
-  // Waits for a request or a cancellation, or the end of waiting.
+  // Waits for a request, a cancellation or the stop token.
   void wait(std::stop_token);
-  // Forgets cached prefixes: the weights have changed.
+  // Drops cached prefixes: the weights have changed.
   void forget();
 
-  // Completions of each request, n apiece, by steps of this thread. All requests are checked before
-  // anything runs. When on_token returns false, every sequence of that event's request ends there
-  // as "cancelled".
+  // Completions of each request, n per request, by steps on this thread. All requests are checked
+  // before anything runs. If on_token returns false, all sequences of that request end as
+  // "cancelled".
   std::vector<std::vector<Completion>> run(std::span<const Request>, const OnToken& on_token = {});
 
  private:
@@ -124,12 +124,12 @@ class Engine {
   std::unique_ptr<State> state_;
 };
 
-// An engine stepped by a thread of its own while there is work. What steps throw it says on stderr,
-// the same words once.
+// Steps an engine on its own thread while there is work. Prints errors of steps on stderr, each
+// message once.
 class EngineThread {
  public:
   explicit EngineThread(Engine&);
-  ~EngineThread();  // cancels what runs
+  ~EngineThread();  // cancels running requests
 
  private:
   void run(std::stop_token);
@@ -137,7 +137,7 @@ class EngineThread {
 
   Engine& engine_;
   std::set<std::string> told_;
-  std::jthread thread_;  // last: it uses the rest
+  std::jthread thread_;  // last, because it uses other members
 };
 
 }  // namespace hearth

@@ -63,10 +63,10 @@ GenerationDefaults GenerationDefaults::from_json(const json& j, const fs::path& 
   d.min_p = k.number("min_p", 0, 1);
   d.repetition_penalty = k.number("repetition_penalty", 0.01, 100);
   d.top_k = k.whole("top_k", -1, many);
-  if (d.top_k) d.top_k = std::max<int64_t>(*d.top_k, 0);  // -1 keeps all in other programs
+  if (d.top_k) d.top_k = std::max<int64_t>(*d.top_k, 0);  // -1 means all in other programs
   d.max_new_tokens = k.whole("max_new_tokens", 1, many);
-  // Greedy, whatever the other fields say. A file that does not say whether to sample is sampled
-  // from: Transformers itself would be greedy there, and servers are not.
+  // do_sample false means greedy, whatever the other fields say. If the field is missing, sample:
+  // Transformers would be greedy, but servers sample.
   if (!k.boolean("do_sample").value_or(true)) d.temperature = 0;
   return d;
 }

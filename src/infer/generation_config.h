@@ -1,5 +1,5 @@
-// generation_config.json of a model's folder: the values that its authors sample it with. They win
-// over our defaults; what a flag or a request says wins over them.
+// generation_config.json of a model's folder: the authors' sampling values. They override our
+// defaults; flags and requests override them.
 #pragma once
 
 #include <filesystem>
@@ -22,16 +22,16 @@ struct GenerationDefaults {
   static GenerationDefaults from_json(const nlohmann::json&, const std::filesystem::path& file);
   static GenerationDefaults read(const ModelSource&);
 
-  // Writes each value into its field of SamplingSpec, but for those whose names are in `given`.
-  // Says what it wrote: "temperature 0.6, top_k 20"; empty: nothing.
+  // Sets each field of SamplingSpec whose name is not in `given`. Returns a description of the
+  // applied values: "temperature 0.6, top_k 20"; empty: none.
   std::string apply(SamplingSpec&, const std::set<std::string>& given = {}) const;
 };
 
-// The folder whose generation_config.json counts: the adapter's where it has one, else the model's;
-// empty where neither has.
+// The folder whose generation_config.json is used: the adapter's if it has one, else the model's;
+// empty if neither has one.
 std::filesystem::path generation_folder(const ModelSource&);
 
-// The whole object in `dir`; null where there is no such file.
+// The whole object in `dir`; null if there is no such file.
 nlohmann::ordered_json read_generation_config(const std::filesystem::path& dir);
 
 }  // namespace hearth

@@ -1,6 +1,6 @@
-// RopeRows: the rope table of programs over a cache, filled as far as positions have come into use.
-// Its memory is part of the plan; what a long context promises costs neither time nor, on the CPU,
-// pages before a text gets there.
+// RopeRows: the rope table of programs with a cache, filled only up to the positions in use. Its
+// memory is part of the plan, but a long context costs neither time nor, on the CPU, pages before a
+// text gets that long.
 #pragma once
 
 #include "core/exec.h"
@@ -12,7 +12,7 @@ class RopeRows {
  public:
   // For programs recorded with DecoderMode::positions = `positions`.
   RopeRows(const ModelConfig&, int64_t positions);
-  // Before a launch with positions below `count`, once a program has been made.
+  // Call before a launch with positions below `count`, after a program was created.
   void cover(Memory&, int64_t count);
 
  private:

@@ -13,13 +13,13 @@
 namespace hearth {
 namespace {
 
-constexpr int32_t padding = -1;  // as a position
+constexpr int32_t padding = -1;  // position of a padding row
 constexpr int64_t control_ints = sizeof(SampleControls) / 4, drawn_ints = sizeof(Drawn) / 4;
 
-// All a step reads from the host lies in one buffer: one upload brings it. The tokens come first,
-// whatever the program: the device itself writes those of a step that follows.
+// All host inputs of a step are in one buffer and one upload. The tokens come first in every
+// program, because the device writes them for a step that follows another.
 struct Inputs {
-  int64_t rows, logits, sequences, width;  // width: blocks of a table
+  int64_t rows, logits, sequences, width;  // width: blocks per table
   Inputs(const RunnerSpec& s, int64_t rows, int64_t logits)
       : rows(rows), logits(logits), sequences(s.sequences), width(blocks_for(s.context)) {}
   explicit Inputs(const RunnerSpec& s) : Inputs(s, s.rows, s.logits) {}
@@ -37,7 +37,7 @@ std::string name_of(const char* what, size_t turn) {
   return fmt::format("engine.{}.{}", what, turn);
 }
 
-// Records the forward pass of a step; the logits of the rows wanted go to the state "logits".
+// Records the forward pass of a step; the logits of the wanted rows go to the state "logits".
 Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const StepShape& shape,
              bool draws, size_t turn) {
   const auto [rows, wanted, all, apart] = shape;
@@ -79,8 +79,8 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const St
   return t;
 }
 
-// The loss kernel of training over `rows` rows of logits, for targets that the host names: what it
-// makes of the likeliest token is the logarithm of the row's sum.
+// The training loss kernel over `rows` rows of logits, for targets chosen by the host: its value
+// for the most likely token gives the log-sum of the row.
 Tape scorer(const ModelConfig& c, const RunnerSpec& spec, int64_t rows, int64_t wide) {
   Tape t(DType::f32, "engine");
   const Var logits = t.rows(t.state("engine.logits", {spec.logits, wide}, DType::f32), 0, rows);
@@ -94,8 +94,7 @@ Tape scorer(const ModelConfig& c, const RunnerSpec& spec, int64_t rows, int64_t 
   return t;
 }
 
-// Log-probabilities as training takes them, over all rows of logits; without a target a row costs
-// nothing.
+// Log-probabilities as in training, over all rows of logits; a row without a target costs nothing.
 Tape tempered(const ModelConfig& c, const RunnerSpec& spec, int64_t wide, float temperature) {
   Tape t(DType::f32, "engine");
   const Var logits = t.state("engine.logits", {spec.logits, wide}, DType::f32);
@@ -109,7 +108,7 @@ Tape tempered(const ModelConfig& c, const RunnerSpec& spec, int64_t wide, float 
   return t;
 }
 
-// What a program of the largest size needs: temporaries, and what it keeps beside the cache.
+// Memory needed by the largest program: temporaries, and state besides the cache.
 struct Need {
   int64_t arena = 0, kept = 0;
 };
@@ -152,15 +151,15 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
           backend.refuses_cache(params.dtype(), cache_dtype(spec.cache, params.dtype()));
       !why.empty())
     fail("engine", "{}", why);
-  if (spec.logits > spec.rows)  // tokens drawn go where those of so many rows are read
+  if (spec.logits > spec.rows)  // drawn tokens are written to the input tokens of these rows
     fail("engine", "expected logits of at most {} rows, got {}", spec.rows, spec.logits);
-  // Once and for all: a larger arena later would undo every captured program.
+  // Reserved once: growing the arena later would invalidate every captured program.
   memory_.reserve(largest_need(config_, params.dtype(), spec_).arena);
   program({bucket(1, spec.rows), 1, true, true}, 0);
   wide_ = memory_.state.find("engine.logits").cols();
   inputs_.resize(size_t(Inputs(spec).size()));
   for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
-  backend.synchronize();  // inputs are zeroed before the first of them go ahead
+  backend.synchronize();  // inputs are zeroed before the first launch
 }
 
 int64_t Runner::block_bytes(const ModelConfig& config, DType dtype, CacheFormat cache) {
@@ -205,17 +204,18 @@ void Runner::upload(const Feed& f, const StepShape& shape, size_t turn) {
   const int64_t begin = f.follows ? in.positions() : in.tokens();
   const int64_t end = in.tables() + int64_t(f.tables.size()) * in.width;
   std::byte* const to = memory_.state.find(name_of("inputs", turn)).data + begin * 4;
-  arrivals_[turn]->wait();  // the last launch of this turn has ended, collected or not
+  arrivals_[turn]->wait();  // the last launch of this turn has finished, collected or not
   if (f.follows)
     memory_.backend.upload_ahead(to, inputs_.data() + begin, (end - begin) * 4);
-  else  // the launch before may still run, and draw into them
+  else  // the previous launch may still run and write to them
     memory_.backend.upload(to, inputs_.data() + begin, (end - begin) * 4);
 }
 
 StepShape Runner::shape_of(const Feed& f) const {
   const int64_t rows = bucket(int64_t(f.positions.size()), spec_.rows);
   const int64_t logits = bucket(std::max<int64_t>(int64_t(f.wanted.size()), 1), spec_.logits);
-  // Wanted rows count up: as many as there are rows are all of them. So do sequences.
+  // Wanted rows are increasing, so if there are as many as rows, they are all rows. Likewise
+  // sequences.
   return {rows, logits, rows == logits && f.wanted.size() == f.positions.size(),
           f.tables.size() == f.positions.size()};
 }
@@ -244,7 +244,7 @@ void Runner::collect(const Feed& f) {
     const auto* here = reinterpret_cast<const Drawn*>(arrivals_[turn]->wait());
     std::copy_n(here, wanted, drawn_.begin());
   }
-  for (size_t i = 0, end = 0; i < wanted; i = end + 1) {  // runs of rows that the host draws from
+  for (size_t i = 0, end = 0; i < wanted; i = end + 1) {  // runs of rows that the host samples from
     for (end = i; end < wanted && !f.draws[end];) ++end;
     if (end > i)
       memory_.backend.download(&logits_[i * size_t(wide_)], logits + int64_t(i) * wide_ * 4,

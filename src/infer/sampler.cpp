@@ -23,7 +23,7 @@ void check_tokens(const char* what, int64_t token, int64_t vocab) {
     fail_usage(what, "expected token ids below {}, got {}", vocab, token);
 }
 
-// The largest of numbers, in a form that compilers turn into vectors.
+// The maximum, in a form that compilers vectorise.
 float largest_of(std::span<const float> x) {
   constexpr size_t parts = 16;
   float most[parts];
@@ -56,7 +56,8 @@ double total_weight(std::span<const Sampler::Choice> choices) {
   return sum;
 }
 
-// How many of the likeliest reach the share p of all weight; sorts only about as many.
+// The number of most likely tokens needed to reach the fraction p of all weight; sorts only about
+// as many.
 size_t reach(std::vector<Sampler::Choice>& choices, double p) {
   const double target = p * total_weight(choices);
   double sum = 0;
@@ -90,12 +91,12 @@ void SamplingSpec::check(int64_t vocab) const {
   check_range("temperature", temperature, 0, 100);
   check_range("min_p", min_p, 0, 1);
   check_range("top_p", top_p, 0, 1);
-  if (top_k < 0) fail_usage("top_k", "expected 0 (off) or a count, got {}", top_k);
+  if (top_k < 0) fail_usage("top_k", "expected 0 (off) or more, got {}", top_k);
   if (max_tokens < -1)
-    fail_usage("max_tokens", "expected -1 (to the end of the context) or a count, got {}",
+    fail_usage("max_tokens", "expected -1 (until the context is full) or a count, got {}",
                max_tokens);
   if (min_tokens < 0 || (max_tokens >= 0 && min_tokens > max_tokens))
-    fail_usage("min_tokens", "expected a count up to max_tokens, got {}", min_tokens);
+    fail_usage("min_tokens", "expected 0 to max_tokens, got {}", min_tokens);
   if (logprobs < -1 || logprobs > vocab)
     fail_usage("logprobs", "expected -1 (none) or a count up to {}, got {}", vocab, logprobs);
   if (logprobs_at_temperature && logprobs > 0)
@@ -133,7 +134,8 @@ TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t
 }
 
 uint64_t sampling_bits(uint64_t seed, uint32_t sample, uint64_t position) {
-  constexpr uint32_t salt = 0x5a3791e5u;  // apart from the other uses of philox under this seed
+  constexpr uint32_t salt =
+      0x5a3791e5u;  // separates this use of philox from others with the same seed
   const Words r = philox({{uint32_t(position), uint32_t(position >> 32), sample, salt}},
                          uint32_t(seed), uint32_t(seed >> 32));
   return uint64_t(r.w[0]) << 32 | r.w[1];
@@ -167,9 +169,9 @@ std::span<const double> Sampler::adjusted(std::span<const float> logits,
 std::span<const Sampler::Choice> Sampler::choices(std::span<const float> logits,
                                                   std::span<const int32_t> barred) {
   adjusted(logits, barred);
-  const auto best = std::max_element(logits_.begin(), logits_.end());  // the first of equals
+  const auto best = std::max_element(logits_.begin(), logits_.end());  // the first among equals
   if (*best == nothing)
-    fail("sampler", "expected a token that may be drawn, got none: all are barred");
+    fail("sampler", "no token can be sampled: logit_bias or min_tokens excludes all of them");
   choices_.clear();
   if (spec_->temperature == 0) {
     choices_.push_back({int32_t(best - logits_.begin()), *best, 1});
@@ -177,7 +179,8 @@ std::span<const Sampler::Choice> Sampler::choices(std::span<const float> logits,
   }
   const double temperature = spec_->temperature;
   for (size_t i = 0; i < logits_.size(); ++i) {
-    const double weight = std::exp((logits_[i] - *best) / temperature);  // the likeliest has 1
+    const double weight =
+        std::exp((logits_[i] - *best) / temperature);  // the most likely token has weight 1
     if (weight > 0 && weight >= spec_->min_p)
       choices_.push_back({int32_t(i), logits_[i] / temperature, weight});
   }

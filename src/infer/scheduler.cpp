@@ -9,12 +9,12 @@
 namespace hearth {
 namespace {
 
-constexpr int64_t worth_cutting = 64;  // rows: below, a step's time is that of reading the weights
+constexpr int64_t worth_cutting = 64;  // rows: below this, reading the weights dominates a step
 
 }  // namespace
 
 int64_t Lane::first_wanted() const {
-  // Nothing predicts the first token, and the last one's logits are wanted anyway.
+  // The first token is not predicted, and the last one's logits are wanted anyway.
   const int64_t scored = int64_t(sequence.completion.prompt_logprobs.size());
   return sequence.scores_prompt(scored) ? scored : size() - 1;
 }
@@ -33,9 +33,9 @@ std::span<Lane* const> Scheduler::plan() {
   rows_left_ = spec_.rows, logits_left_ = spec_.logits, lanes_left_ = spec_.lanes;
   blocked_ = false;
   for (const auto& lane : active_) lane->rows = 0, lane->draft.clear();
-  oldest_ = 0;  // of those that have something to feed
+  oldest_ = 0;  // the oldest lane with something to feed
   while (oldest_ < active_.size() && active_[oldest_]->due() == 0) ++oldest_;
-  // Whoever is in the middle of its text goes on; what is left of the step is for prompts.
+  // Running sequences continue first; prompts get the rest of the step.
   for (size_t i = 0; i < active_.size(); ++i)
     if (active_[i]->due() == 1) feed(i, 1);
   for (size_t i = 0; i < active_.size(); ++i)
@@ -78,8 +78,8 @@ bool Scheduler::feed(size_t at, int64_t rows) {
   return true;
 }
 
-// A lane without blocks begins, or begins again, where all it has to feed finds room and somewhat
-// remains for the others to grow. The oldest need not ask: it can have everybody's.
+// Starts (or restarts) a lane without blocks if all its tokens fit and some blocks remain for the
+// others to grow. The oldest lane always starts, because it can preempt all others.
 bool Scheduler::admit(size_t at) {
   Lane& lane = *active_[at];
   if (blocked_) return false;
@@ -98,8 +98,8 @@ bool Scheduler::admit(size_t at) {
   return true;
 }
 
-// Takes the blocks of the youngest lane that has any and is younger than the one at `at`; the
-// oldest may also have those of beams that only wait for it.
+// Preempts the youngest lane with blocks that is younger than the one at `at`; the oldest lane may
+// also take the blocks of beams that only wait for it.
 bool Scheduler::preempt_for(size_t at) {
   for (size_t i = active_.size(); i-- > 0;) {
     if (i == at || (i < at && at != oldest_) || active_[i]->pages.blocks.empty()) continue;
@@ -120,8 +120,8 @@ void Scheduler::give_back(Lane& lane) {
   ++stats_.preemptions;
 }
 
-// A program runs a power of two of rows: when many of them would be padding, the last prompt is cut
-// so that the rest fills a smaller program, and goes on in the next step.
+// Programs run a power of two of rows. If many rows would be padding, the last prompt is shortened
+// so that a smaller program is filled; the rest of the prompt continues in the next step.
 void Scheduler::fit_bucket() {
   const int64_t rows = spec_.rows - rows_left_;
   if (rows == 0) return;
@@ -139,7 +139,7 @@ void Scheduler::fit_bucket() {
   }
 }
 
-// Guesses fill what the step has left of the bucket it runs in anyway, or make it larger.
+// Draft tokens fill the rest of the step's bucket, or enlarge it.
 void Scheduler::speculate() {
   if (spec_.drafts == 0) return;
   for (const auto& lane : active_) {

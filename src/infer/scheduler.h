@@ -1,6 +1,5 @@
-// Scheduler: which tokens of which sequences a step feeds. The oldest request goes first wherever
-// two want the same thing, so none waits forever; when blocks run out the youngest gives its own
-// back and is computed again later.
+// Scheduler: chooses which tokens of which sequences a step feeds. The oldest request has priority,
+// so none waits forever. If blocks run out, the youngest is preempted and recomputed later.
 #pragma once
 
 #include <deque>
@@ -11,41 +10,41 @@
 
 namespace hearth {
 
-struct ActiveRequest;  // a request while it runs: see stepper.h
+struct ActiveRequest;  // a running request: see stepper.h
 
-// One sequence on its way through the cache.
+// One sequence in the engine.
 struct Lane {
   ActiveRequest* task;
   int sample;
   Sequence sequence;
-  std::vector<int32_t> tokens;  // of the prompt, and of the completion so far
+  std::vector<int32_t> tokens;  // prompt and completion so far
   Pages pages = {};
-  std::vector<float> logits = {};  // a beam's, until the others have theirs
-  std::optional<LogSum> sum = {};  // of them
-  int64_t guesses = 0;             // how many tokens to draft next
+  std::vector<float> logits = {};  // a beam's logits, until the other beams have theirs
+  std::optional<LogSum> sum = {};  // log-sum of the logits
+  int64_t guesses = 0;             // number of tokens to draft next
   bool ended = false;
-  int under_way = 0;  // launches that feed it and have not been collected
-  // Tokens that its samples will feed, each for itself, once the rest is in the cache: 0 or 1.
+  int under_way = 0;  // launches with this lane that are not collected yet
+  // Tokens that each sample feeds separately, after the shared prompt is in the cache: 0 or 1.
   int64_t held_back = 0;
 
-  // This step:
-  int64_t rows = 0;                 // known tokens fed, from pages.cached on
-  std::vector<int32_t> draft = {};  // guesses fed after the last of them
+  // For the current step:
+  int64_t rows = 0;                 // known tokens to feed, from pages.cached on
+  std::vector<int32_t> draft = {};  // draft tokens fed after them
 
   int64_t size() const { return int64_t(tokens.size()); }
-  // Tokens to feed before the next can be drawn.
+  // Tokens to feed before the next one can be sampled.
   int64_t due() const { return logits.empty() ? size() - held_back - pages.cached : 0; }
-  // The first token whose logits are wanted: the last one, or where scoring the prompt goes on.
+  // The first token whose logits are needed: the last one, or the next unscored prompt token.
   int64_t first_wanted() const;
 };
 
 struct SchedulerSpec {
-  int64_t lanes = 1;   // most sequences of a step
-  int64_t rows = 1;    // most tokens of a step
-  int64_t logits = 1;  // most of them whose logits are wanted; at least `lanes`
-  int64_t drafts = 0;  // most guesses for one sequence; 0: no speculation
-  int64_t window = 0;  // tokens back that any layer looks; 0: all
-  bool reuse = true;   // of blocks with the same tokens
+  int64_t lanes = 1;   // maximum sequences per step
+  int64_t rows = 1;    // maximum tokens per step
+  int64_t logits = 1;  // maximum rows with logits; at least `lanes`
+  int64_t drafts = 0;  // maximum draft tokens per sequence; 0: no speculation
+  int64_t window = 0;  // widest attention window of any layer; 0: unlimited
+  bool reuse = true;   // reuse cached blocks with equal tokens
 };
 
 struct SchedulerStats {
@@ -57,22 +56,22 @@ class Scheduler {
   Scheduler(const SchedulerSpec&, BlockPool&);
 
   void add(std::unique_ptr<Lane>);  // as the youngest
-  // Beside `lane`, as old as it is.
+  // Adds a lane with the same age as `lane`.
   Lane& add_after(const Lane& lane, std::unique_ptr<Lane>);
-  // The lanes that this step feeds, by age, with their rows and drafts.
+  // The lanes that this step feeds, oldest first, with their rows and drafts.
   std::span<Lane* const> plan();
-  // Whether plan() would give a row each to the `left` of these `lanes` that go on after the token
-  // under way, and to no other.
+  // Whether plan() would give one row each to the `left` of these `lanes` that continue after the
+  // token in flight, and to no other lane.
   bool would_repeat(int64_t lanes, int64_t left) const;
-  // A place for the token after the one under way, where that costs nobody else's.
+  // Allocates a place for the token after the one in flight, without preempting others.
   bool make_room(Lane& lane) { return pool_.extend(lane.pages, lane.size() + 1); }
-  // After a step: the lane's rows are in the cache.
+  // After a step: records that the lane's rows are in the cache.
   void fed(Lane&);
-  void sweep();  // removes lanes that have ended, and are not under way
+  void sweep();  // removes lanes that have ended and are not in flight
   bool empty() const { return active_.empty() && waiting_.empty(); }
   int64_t active() const { return int64_t(active_.size()); }
   int64_t waiting() const { return int64_t(waiting_.size()); }
-  std::vector<Lane*> lanes_of(const ActiveRequest*);  // by age
+  std::vector<Lane*> lanes_of(const ActiveRequest*);  // oldest first
   const SchedulerStats& stats() const { return stats_; }
 
  private:
@@ -86,12 +85,12 @@ class Scheduler {
 
   SchedulerSpec spec_;
   BlockPool& pool_;
-  Lanes active_;  // by age: have been started, and may have been preempted since
+  Lanes active_;  // oldest first: started, possibly preempted since
   std::deque<std::unique_ptr<Lane>> waiting_;
   std::vector<Lane*> plan_;
-  int64_t rows_left_ = 0, logits_left_ = 0, lanes_left_ = 0;  // of this step
+  int64_t rows_left_ = 0, logits_left_ = 0, lanes_left_ = 0;  // remaining in this step
   size_t oldest_ = 0;
-  bool blocked_ = false;  // a lane did not get its blocks: none younger may begin
+  bool blocked_ = false;  // a lane did not get its blocks: no younger one may start
   SchedulerStats stats_;
 };
 

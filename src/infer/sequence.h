@@ -1,4 +1,4 @@
-// Job: a request once checked. Sequence: one completion of it while it is written.
+// Job: a checked request. Sequence: one completion of it while it is generated.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@ namespace hearth {
 struct Job {
   Request request = {};  // its prompt has at least one token
   std::vector<int32_t> stop_ids = {};
-  int64_t limit = 0;  // most tokens of a completion
-  int64_t vocab = 0;  // tokens that may be drawn: the model's that have a text
+  int64_t limit = 0;  // maximum tokens of a completion
+  int64_t vocab = 0;  // tokens that may be sampled: those with a text
   const Tokenizer* tokenizer = nullptr;
   Clock::time_point start = {};
 
@@ -21,27 +21,27 @@ struct Job {
   int64_t prompt_size() const { return int64_t(request.prompt.size()); }
 };
 
-// The token's log-probability under these logits, when the job wants it.
+// The token's log-probability under these logits, if the job requests it.
 std::optional<TokenLogprob> wanted_logprob(const Job&, std::span<const float> logits,
                                            std::optional<LogSum>, int32_t token);
 
 class Sequence {
  public:
-  Sequence(const Job&, int sample);  // the job must outlive it
+  Sequence(const Job&, int sample);  // the job must outlive the sequence
 
-  // The token that follows, by the job's sampling.
+  // Samples the next token with the job's sampling controls.
   int32_t draw(std::span<const float> logits);
-  // How a device draws the token `ahead` places after the next one; none where the host must.
+  // How a device samples the token `ahead` places after the next one; none: the host must.
   std::optional<SampleControls> controls(int64_t ahead) const;
-  // Tokens that may not come next.
+  // Tokens that must not come next.
   std::span<const int32_t> barred() const;
-  // Appends a token; the piece of text it has made certain.
+  // Appends a token; returns the text that is final now.
   std::string append(int32_t token, std::optional<TokenLogprob>);
   bool finished() const { return !completion.finish_reason.empty(); }
   void finish(const char* reason);
   int64_t size() const { return job_->prompt_size() + int64_t(completion.tokens.size()); }
   int64_t room() const { return job_->limit - int64_t(completion.tokens.size()); }
-  // Whether log-probabilities of the prompt are wanted beyond the first `scored`.
+  // Whether prompt log-probabilities beyond the first `scored` are requested.
   bool scores_prompt(int64_t scored) const {
     return job_->request.prompt_logprobs && scored < job_->prompt_size() - 1;
   }

@@ -22,12 +22,12 @@ Stepper::Stepper(const ModelConfig& config, ParamStore& params, Backend& backend
 bool Stepper::step() {
   const auto begin = Clock::now();
   abandon_unless_wanted(next_);
-  scheduler_.sweep();  // what was cancelled since the last step
+  scheduler_.sweep();  // removes lanes cancelled since the last step
   std::swap(now_, next_);
   if (now_.empty()) {
     const std::span<Lane* const> plan = scheduler_.plan();
     if (plan.empty() && !scheduler_.empty())
-      fail("engine", "expected a sequence that can go on, got none of {}", scheduler_.active());
+      fail("engine", "none of the {} active sequences can continue", scheduler_.active());
     launch(plan);
   }
   const bool works = !now_.empty();
@@ -54,7 +54,7 @@ void Stepper::start(std::unique_ptr<ActiveRequest> owned) {
                                           .guesses = t.search ? 0 : drafts_});
   if (lane->sequence.finished() && !lane->sequence.scores_prompt(0))
     return end(t, std::vector(t.results.size(), lane->sequence.completion));
-  // Many samples' first tokens are drawn faster by a device, from a row each, than by the host.
+  // For many samples, a device draws the first tokens from one row each faster than the host.
   if (t.job.request.n > 1 && !t.search && !t.job.request.prompt_logprobs && lane->size() > 1 &&
       draws_on_device(*lane))
     lane->held_back = 1;
@@ -87,14 +87,14 @@ void Stepper::launch(std::span<Lane* const> plan) {
   for (const Share& s : now_.shares) ++s.lane->under_way;
 }
 
-// The step after the one under way, where no token of that one can change what it feeds: row i is
-// what wanted row i draws. A lane whose last token is under way leaves its row to nobody.
+// Launches the next step early if no token in flight can change its input: its row i is the token
+// sampled from wanted row i. The row of a lane whose last token is in flight stays unused.
 bool Stepper::launch_behind() {
   if (now_.feed.wanted.size() != now_.shares.size()) return false;
   const auto goes_on = [](const Share& s) { return s.lane && !s.lane->ended; };
   const auto more = [&](const Share& s) { return goes_on(s) && s.lane->sequence.room() >= 2; };
   const int64_t rows = int64_t(now_.shares.size()), left = std::ranges::count_if(now_.shares, more);
-  // Fewer lanes may run in a smaller program, or let others begin.
+  // Fewer lanes may run in a smaller program or let others start.
   if (left == 0 || bucket(left, rows) < bucket(rows, rows) ||
       !scheduler_.would_repeat(std::ranges::count_if(now_.shares, goes_on), left))
     return false;
@@ -123,25 +123,26 @@ bool Stepper::launch_behind() {
   return true;
 }
 
-// Takes every lane of now_ one token further.
+// Advances every lane of now_ by one token.
 void Stepper::take_in() {
   runner_.collect(now_.feed);
   for (const Share& s : now_.shares)
     if (s.lane) --s.lane->under_way;
   for (const Share& s : now_.shares) {
-    if (!s.lane || s.lane->ended) continue;  // cancelled, perhaps by another lane's listener
+    if (!s.lane || s.lane->ended) continue;  // cancelled, possibly by another lane's listener
     ActiveRequest& t = *s.lane->task;
     try {
       advance(s);
     } catch (...) {
-      if (!tasks_.contains(t.id)) throw;  // by a listener who was told the end
+      if (!tasks_.contains(t.id))
+        throw;  // thrown by a listener that was already notified of the end
       end(t, {}, std::current_exception());
     }
   }
   now_.clear();
 }
 
-// A launch whose every lane has ended meanwhile: nobody waits for it.
+// Drops a launch if all its lanes have ended meanwhile.
 void Stepper::abandon_unless_wanted(Flight& f) {
   if (f.empty() ||
       std::ranges::any_of(f.shares, [](const Share& s) { return s.lane && !s.lane->ended; }))
@@ -152,24 +153,24 @@ void Stepper::abandon_unless_wanted(Flight& f) {
   f.clear();
 }
 
-// Whether the log-probability of a token that the host draws is the kernel of training's to tell:
-// at 1 the host's own is that, where the host is the device.
+// Whether the log-probability of a token that the host samples must come from the training kernel.
+// At temperature 1 on the CPU the sampler's log-probability already equals the trainer's.
 bool Stepper::tempers(const ActiveRequest& t) const {
   const SamplingSpec& s = t.job.sampling();
   return s.logprobs >= 0 && s.logprobs_at_temperature && s.temperature > 0 &&
          (s.temperature != 1 || runner_.softcaps() || runner_.draws());
 }
 
-// Whether the device can draw the tokens of the lane's sequence.
+// Whether the device can sample the tokens of the lane's sequence.
 bool Stepper::draws_on_device(const Lane& lane) const {
   const ActiveRequest& t = *lane.task;
-  // Log-probabilities are over every token of the model, also those that cannot be drawn.
+  // Log-probabilities cover every token of the model, including those that cannot be sampled.
   const bool tells = t.job.sampling().logprobs < 0 || runner_.draws_any_token() || tempers(t);
   return runner_.draws() && !t.search && tells && lane.sequence.controls(0);
 }
 
-// How the device draws what follows place p of the lane, where it does: scores of the prompt, beams
-// and samples that share a row want its logits.
+// How the device samples the token after place p of the lane; none if the logits are needed, for
+// prompt scores, beams and samples that share a row.
 std::optional<SampleControls> Stepper::device_draw(const Lane& lane, int64_t p) const {
   const ActiveRequest& t = *lane.task;
   const int64_t ahead = p + 1 - lane.size();
@@ -189,7 +190,7 @@ void Stepper::advance(const Share& share) {
   int64_t wanted = share.wanted + lane.size() - 1 - std::max(before, first);
   ready(lane, wanted);
   if (lane.draft.empty()) return;
-  // A guess that was right has been fed as what it turned out to be.
+  // An accepted draft token has already been fed.
   int64_t right = 0;
   for (; !lane.ended && right < int64_t(lane.draft.size()); ++right) {
     if (lane.tokens.back() != lane.draft[size_t(right)]) break;
@@ -213,7 +214,7 @@ void Stepper::score_prompt(const Share& share) {
                                      job.sampling().logprobs, runner_.log_sum(wanted)));
 }
 
-// All tokens of the lane have been fed: `row` is what follows.
+// All tokens of the lane have been fed; `row` has the logits of the next one.
 void Stepper::ready(Lane& lane, int64_t row) {
   ActiveRequest& t = *lane.task;
   if (t.search) {
@@ -227,7 +228,7 @@ void Stepper::ready(Lane& lane, int64_t row) {
     if (!l->ended) draw(*l, row);
 }
 
-// The samples of a prompt begin together, from the same blocks.
+// The samples of a prompt start together from the same blocks.
 std::vector<Lane*> Stepper::fork(Lane& lane) {
   ActiveRequest& t = *lane.task;
   t.forked = true;
@@ -248,14 +249,14 @@ std::vector<Lane*> Stepper::fork(Lane& lane) {
 
 void Stepper::draw(Lane& lane, int64_t row) {
   Sequence& s = lane.sequence;
-  if (s.finished()) return settle(lane);  // there was no more to do than to score the prompt
+  if (s.finished()) return settle(lane);  // only the prompt was to be scored
   ActiveRequest& t = *lane.task;
   int32_t token;
   std::optional<TokenLogprob> logprob;
   if (now_.feed.draws[size_t(row)]) {
     const Drawn& d = runner_.drawn(row);
     if (!std::isfinite(d.likeliest_logprob))
-      fail("sampler", "expected finite logits, got others: the weights may be damaged");
+      fail("sampler", "the logits are not finite: the weights may be damaged");
     token = d.token;
     if (const int64_t top = t.job.sampling().logprobs; top >= 0) {
       logprob = TokenLogprob{token, d.logprob, {}};
@@ -289,7 +290,7 @@ void Stepper::settle(Lane& lane) {
   if (--t.left == 0) end(t, std::move(t.results));
 }
 
-// Once every beam has its logits: the beams that follow, each from its parent's blocks.
+// When every beam has its logits: creates the next beams, each from its parent's blocks.
 void Stepper::search(ActiveRequest& t) {
   const std::vector<Lane*> lanes = scheduler_.lanes_of(&t);
   std::vector<BeamSearch::Beam> beams;
@@ -335,7 +336,7 @@ void Stepper::tell_search(ActiveRequest& t, const std::vector<Completion>& best)
 
 void Stepper::cancel(ActiveRequest& t) {
   for (Lane* lane : scheduler_.lanes_of(&t)) {
-    if (t.search) continue;  // what its beams hold is no result
+    if (t.search) continue;  // unfinished beams are not results
     lane->sequence.finish("cancelled");
     t.results[size_t(lane->sample)] = std::move(lane->sequence.completion);
   }

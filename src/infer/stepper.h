@@ -1,8 +1,7 @@
-// Stepper: the engine's one loop. Each step plans, runs the model over the planned rows and takes
-// every sequence that has its logits one token further. Where the device draws the tokens, the next
-// step is launched behind this one before the host has seen them, so the device need not wait for
-// the host; what it did for a sequence that turns out to have ended is thrown away. It knows no
-// other thread.
+// Stepper: the engine's main loop. Each step plans, runs the model over the planned rows and
+// advances every sequence that has its logits by one token. If the device samples, the next step is
+// launched before the host has seen the tokens, so the device does not wait for the host; work for
+// a sequence that turns out to have ended is discarded. It uses no other thread.
 #pragma once
 
 #include <map>
@@ -13,7 +12,7 @@
 
 namespace hearth {
 
-// A request while it runs.
+// A running request.
 struct ActiveRequest {
   ActiveRequest(uint64_t id, Job j, Listener l)
       : id(id), job(std::move(j)), listener(std::move(l)), left(job.request.n) {
@@ -23,8 +22,8 @@ struct ActiveRequest {
   Job job;
   Listener listener;
   std::vector<Completion> results;
-  int left;             // completions without an end
-  bool forked = false;  // its samples have lanes of their own
+  int left;             // unfinished completions
+  bool forked = false;  // its samples have separate lanes
   std::unique_ptr<BeamSearch> search = {};
 };
 
@@ -41,9 +40,9 @@ class Stepper {
   EngineStats stats() const;
 
  private:
-  // Rows of a lane in a launch; `wanted`: the first of those whose logits are read.
+  // Rows of a lane in a launch; `wanted`: index of the first row whose logits are needed.
   struct Share {
-    Lane* lane;  // null: nobody's row
+    Lane* lane;  // null: an unused row
     int64_t rows, wanted;
   };
   struct Flight {
@@ -61,7 +60,7 @@ class Stepper {
   bool tempers(const ActiveRequest&) const;
   bool draws_on_device(const Lane&) const;
   std::optional<SampleControls> device_draw(const Lane&, int64_t p) const;
-  // `row`: of the runner's wanted rows
+  // `row` is an index into the runner's wanted rows.
   void ready(Lane&, int64_t row);
   void draw(Lane&, int64_t row);
   std::vector<Lane*> fork(Lane&);
@@ -76,10 +75,10 @@ class Stepper {
   BlockPool pool_;
   Scheduler scheduler_;
   std::map<uint64_t, std::unique_ptr<ActiveRequest>> tasks_;
-  std::vector<std::unique_ptr<ActiveRequest>>
-      ended_;          // lanes of this step may still refer to them; a lane
-                       // that has ended is not asked for its task later
-  Flight now_, next_;  // what is taken in, and what was launched behind it
+  // Kept, because lanes of this step may still refer to them; the request of an ended lane is not
+  // accessed later.
+  std::vector<std::unique_ptr<ActiveRequest>> ended_;
+  Flight now_, next_;  // the launch being processed, and the one after it
   EngineStats stats_;
 };
 

@@ -5,7 +5,7 @@
 namespace hearth {
 namespace {
 
-// Length of the longest end of `text` that begins the string `stop` without being all of it.
+// Length of the longest suffix of `text` that is a proper prefix of `stop`.
 size_t overlap(std::string_view text, std::string_view stop) {
   for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n)
     if (text.ends_with(stop.substr(0, n))) return n;
@@ -48,7 +48,7 @@ TokenText::TokenText(const Tokenizer* tokenizer, std::vector<std::string> stops,
                      std::span<const int32_t> prompt)
     : text_(std::move(stops)) {
   if (!tokenizer) return;
-  // Some vocabularies write the first word, or that after bos, without its space.
+  // Some vocabularies write the first word, or the word after bos, without its space.
   decoder_.emplace(*tokenizer, prompt.empty() ? -1 : prompt.back());
 }
 
@@ -58,7 +58,7 @@ std::string TokenText::push(int32_t token, bool armed) {
 
 std::string TokenText::finish() {
   if (!decoder_) return {};
-  // The decoder's last bytes are no whole character: they still may end a stop string.
+  // The decoder's last bytes may be an incomplete character, but they can still end a stop string.
   return text_.push(decoder_->finish()) + text_.finish();
 }
 

@@ -1,5 +1,5 @@
-// StopText: text as tokens make it, up to the first stop string. What may yet become one is held
-// back, so nothing that is handed out is ever taken away again.
+// StopText: the text of a completion up to the first stop string. Text that may become a stop
+// string is held back, so text that was returned is never retracted.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,14 @@
 
 namespace hearth {
 
-// Finds the stop string that ends first (of several that end together, the longest), however the
-// text is cut into pieces.
+// Finds the stop string that ends first (the longest among several that end together), for any
+// split of the text into pieces.
 class StopText {
  public:
   explicit StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {}
-  // The text that is certain now. Not `armed`: all of it, and nothing in it can stop.
+  // Returns the text that is final now. Not `armed`: all of it, and nothing in it can stop.
   std::string push(std::string_view piece, bool armed = true);
-  std::string finish();  // what is held back; nothing after a stop
+  std::string finish();  // the text held back; empty after a stop
   bool stopped() const { return stopped_; }
 
  private:
@@ -28,7 +28,7 @@ class StopText {
   bool stopped_ = false;
 };
 
-// The same, fed with the tokens that follow a prompt. Without a tokenizer there is no text.
+// The same for the tokens that follow a prompt. Without a tokenizer there is no text.
 class TokenText {
  public:
   TokenText(const Tokenizer*, std::vector<std::string> stops, std::span<const int32_t> prompt);

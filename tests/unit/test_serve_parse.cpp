@@ -207,7 +207,8 @@ TEST(ParseChat, RefusesWhatItHasNot) {
     const HttpError e = chat_error(",\"" + std::string(field) + "\":[{\"type\":\"function\"}]");
     EXPECT_EQ(e.status, 400);
     EXPECT_EQ(e.param, field);
-    EXPECT_NE(std::string(e.what()).find("this server does not support"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("this server does not support"), std::string::npos)
+        << e.what();
   }
   EXPECT_EQ(chat_error(R"(,"tool_choice":"auto")").param, "tool_choice");
   EXPECT_EQ(chat_error(R"(,"response_format":{"type":"json_object"})").param, "response_format");
