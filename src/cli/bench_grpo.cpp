@@ -108,8 +108,7 @@ void bench_grpo(const BenchGrpoFlags& f) {
   if (f.common.json) return print_json(j);
   fmt::print(
       "{}: {:.0f} ms per step: rollouts {:.0f} ms ({:.0f} tokens/s), rewards {:.0f}, scores "
-      "{:.0f}, "
-      "training {:.0f} ms ({:.0f} tokens/s); {:.1f} TFLOP/s, {:.0f}% of the measured peak; "
+      "{:.0f}, training {:.0f} ms ({:.0f} tokens/s); {:.1f} TFLOP/s, {:.0f}% of the measured peak; "
       "log-probabilities differ by at most {:.2g}\nmemory: {}\n",
       shape, 1e3 * t.total, 1e3 * t.decode, double(s.batch.tokens) / t.decode, 1e3 * t.reward,
       1e3 * t.score, 1e3 * t.train, double(s.fed) / t.train, 1e-12 * flops,

@@ -18,7 +18,8 @@ LoadedModel::LoadedModel(ModelSource source, Backend& backend, const WeightsSpec
 
 const Tokenizer& LoadedModel::tokenizer() const {
   if (!tokenizer_)
-    fail(source_.path().string(), "this model has no tokenizer; add its tokenizer.json to the folder");
+    fail(source_.path().string(),
+         "this model has no tokenizer; add its tokenizer.json to the folder");
   return *tokenizer_;
 }
 
