@@ -197,7 +197,7 @@ TEST_F(AlignLoraCommands, ARunNamedAsAModelLoadsItsBase) {
   EXPECT_EQ(tokens({"--model", file("moved/run")}), unmerged);
   fs::remove_all(folder / "moved" / "model");
   expect_error(run(folder, {"generate", "--model", file("moved/run"), "--prompt", "a"}), 1,
-               "is not there: give its path by --model");
+               "was not found: pass its path with --model");
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ TEST(ConvertEval, WrongCalls) {
   const std::string model = story_run(folder);
   expect_error(run(folder, {"convert", "--from", model}), 2, "expected --to DIR or --gguf FILE");
   expect_error(run(folder, {"convert", "--from", folder / "gone", "--to", folder / "x"}), 1,
-               "nothing there");
+               "a path that does not exist");
   expect_error(run(folder, {"convert", "--from", model, "--to", folder / "tok"}), 1,
                "new or empty");
   expect_error(run(folder, {"eval", "--model", model, "--task", "perplexity", "--data", "x",

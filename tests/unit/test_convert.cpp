@@ -201,14 +201,13 @@ TEST(Convert, RefusesWhatItCannotSay) {
   expect_error(converting({.from = dir / "a", .to = dir / "b", .dtype = "q8_0"}),
                "expected fp32, bf16 or fp16 for a folder, got q8_0");
   expect_error(converting({.from = dir / "a", .to = dir / "b", .dtype = "f8"}), "got \"f8\"");
-  expect_error(converting({.from = dir / "a", .to = dir / "a"}),
-               "expected a folder that is new or empty");
+  expect_error(converting({.from = dir / "a", .to = dir / "a"}), "expected a new or empty folder");
   EXPECT_EQ(test::names_in(dir.path()), 1);
   ModelConfig own = small("nocap-d12");
   Model n(own);
   n.save(dir / "n");
   expect_error(converting({.from = dir / "n", .gguf = dir / "n.gguf"}),
-               "expected a model of the gpt2, llama or qwen3 shape");
+               "only models with the gpt2, llama or qwen3 architecture");
   EXPECT_FALSE(fs::exists(dir / "n.gguf"));
 }
 
@@ -225,7 +224,7 @@ TEST(Convert, NamesWhatIsWrongInAGguf) {
     return error_of([&] { ModelSource::open(dir / "bad.gguf"); });
   };
   expect_error(opening("blk.0.attn_k.weight", "blk.0.attn_x.weight"),
-               "expected tensor blk.0.attn_k.weight, got none");
+               "the tensor blk.0.attn_k.weight is missing");
   expect_error(opening("llama.block_count", "llama.block_cOunt"),
                "the key llama.block_count is missing");
   expect_error(opening("hearth.rope_context", "hearth.rope_cOntext"), "by Llama 3's rule");

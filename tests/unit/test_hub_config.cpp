@@ -89,8 +89,7 @@ TEST(HubConfig, RopeParametersStandForBothOldKeys) {
   j.erase("rope_scaling");
   EXPECT_TRUE(read(j) == old);
   j["rope_theta"] = 1e4;
-  expect_error(error_of([&] { read(j); }),
-               "expected the rope_theta 10000 given before, got 500000");
+  expect_error(error_of([&] { read(j); }), "expected the earlier rope_theta 10000, got 500000");
   j.erase("rope_theta");
   j["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
   expect_error(error_of([&] { read(j); }), "rope_parameters] expected the same as rope_scaling");
@@ -138,15 +137,15 @@ TEST(HubConfig, RefusesWhatWouldChangeTheNumbers) {
   refused(hub_llama, "hidden_size", "2048", "expected a whole number");
   refused(hub_llama, "model_type", "mamba", "expected model_type gpt2, llama, qwen3 or hearth");
   refused(hub_llama, "hearth_config", {{"norm_gain", false}},
-          "expected nothing that the keys of llama say otherwise");
+          "expected no contradiction to the keys of llama");
   refused(hub_llama, "hearth_config", {{"dropout_mlq", 0.5}}, "the nearest is dropout_mlp");
   json j = json::parse(hub_llama);
   j.erase("vocab_size");
-  expect_error(error_of([&] { read(j); }), "expected the key vocab_size, got none");
+  expect_error(error_of([&] { read(j); }), "the key vocab_size is missing");
   expect_error(error_of([&] {
                  read(json{{"model_type", "hearth"}});
                }),
-               "expected the key hearth_config");
+               "the key hearth_config is missing");
 }
 
 }  // namespace

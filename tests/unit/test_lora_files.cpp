@@ -167,19 +167,19 @@ TEST(LoraFiles, RefusesByNameWhatItDoesNotCompute) {
     return error_of([&] { adapter_from_json(j, "c"); });
   };
   expect_error(message("use_dora", true),
-               "[c] expected an adapter without \"use_dora\", got \"true\": not supported");
-  expect_error(message("bias", "all"), "without \"bias\"");
-  expect_error(message("modules_to_save", {"lm_head"}), "without \"modules_to_save\"");
-  expect_error(message("rank_pattern", {{"q_proj", 2}}), "without \"rank_pattern\"");
-  expect_error(message("layers_to_transform", {0}), "without \"layers_to_transform\"");
-  expect_error(message("init_lora_weights", "pissa"), "without \"init_lora_weights\"");
-  expect_error(message("some_new_key", 3), "without \"some_new_key\"");
+               "[c] adapters with \"use_dora\" (here \"true\") are not supported");
+  expect_error(message("bias", "all"), "adapters with \"bias\"");
+  expect_error(message("modules_to_save", {"lm_head"}), "adapters with \"modules_to_save\"");
+  expect_error(message("rank_pattern", {{"q_proj", 2}}), "adapters with \"rank_pattern\"");
+  expect_error(message("layers_to_transform", {0}), "adapters with \"layers_to_transform\"");
+  expect_error(message("init_lora_weights", "pissa"), "adapters with \"init_lora_weights\"");
+  expect_error(message("some_new_key", 3), "adapters with \"some_new_key\"");
   expect_error(message("peft_type", "IA3"), "[c] expected peft_type LORA, got \"\\\"IA3\\\"\"");
   expect_error(message("target_modules", ".*attn.*"), "target_modules to be a list of names");
   expect_error(message("target_modules", json::array()), "target_modules to be a list of names");
   expect_error(message("r", 0), "[c] expected a rank from 1 to 8192, got 0");
   expect_error(message("r", "4"), "[c.r] expected a whole number");
-  expect_error(message("r", json(json::value_t::discarded)), "[c] expected the key r, got none");
+  expect_error(message("r", json(json::value_t::discarded)), "[c] the key r is missing");
   expect_error(message("lora_dropout", 1), "expected a dropout in [0, 1), got 1");
   EXPECT_EQ(message("target_modules", "all-linear"), "");
   EXPECT_EQ(message("init_lora_weights", "gaussian"), "");
@@ -195,14 +195,14 @@ TEST(LoraFiles, DamagedFoldersAreOneLine) {
   moved["base_model_name_or_path"] = "no/such/model";
   write_file_atomic(dir / "adapter_config.json", moved.dump());
   expect_error(error_of([&] { ModelSource::open(dir); }),
-               "the base model of this adapter, \"no/such/model\", is not there");
+               "the base model of this adapter, \"no/such/model\", was not found");
   moved["base_model_name_or_path"] = "../base";  // from the adapter's folder
   write_file_atomic(dir / "adapter_config.json", moved.dump());
   EXPECT_EQ(ModelSource::open(dir).adapter(), dir);
   EXPECT_TRUE(ModelSource::open(dir).config().lora);
   EXPECT_FALSE(ModelSource::open(dir).merged().config().lora);
   expect_error(error_of([&] { ModelSource::open(dir, dir); }),
-               "expected a base model beside the adapter");
+               "expected a base model for the adapter");
   // One that names itself, with the digest of that, is no way to loop for ever.
   moved["base_model_name_or_path"] = ".";
   write_file_atomic(dir / "adapter_config.json", moved.dump());
@@ -213,7 +213,7 @@ TEST(LoraFiles, DamagedFoldersAreOneLine) {
   fs::remove_all(dir / "state");
   write_file_atomic(dir / "adapter_config.json", config);
   expect_error(error_of([&] { AdapterSource::open(f.dir / "base", base); }),
-               "expected an adapter's folder with adapter_config.json, got none there");
+               "this is not an adapter folder: it has no adapter_config.json");
   expect_error(error_of([&] { AdapterSource::open(dir, gpt2_shape()); }),
                "[lora] expected targets among c_attn, c_proj, c_fc or all-linear, got \"q_proj\"");
   ModelConfig narrow = base;
@@ -231,7 +231,7 @@ TEST(LoraFiles, DamagedFoldersAreOneLine) {
   };
   const std::string first = "base_model.model.model.layers.0.self_attn.q_proj.";
   write(first + "lora_A.weight", {4, 16}, DType::f32);
-  expect_error(message(), "expected tensor " + first + "lora_B.weight (16, 4), got none");
+  expect_error(message(), "the tensor " + first + "lora_B.weight (16, 4) is missing");
   write(first + "lora_B.weight", {16, 4}, DType::i32);
   expect_error(message(), "expected " + first + "lora_B.weight in a float type, got i32");
 
@@ -239,12 +239,12 @@ TEST(LoraFiles, DamagedFoldersAreOneLine) {
   json j = read_json(dir / "adapter_config.json");
   j["target_modules"] = {"q_proj", "lm_head"};  // PEFT lets a list name what is not there
   write_file_atomic(dir / "adapter_config.json", j.dump());
-  expect_error(message(), "expected only lora_A and lora_B of the targets, got");
+  expect_error(message(), "expected only lora_A and lora_B of the targets, but found");
   fs::remove(dir / "adapter_model.safetensors");
   write_file_atomic(dir / "adapter_model.bin", std::string_view("x"));
-  expect_error(message(), "got only adapter_model.bin, which is not read");
+  expect_error(message(), "got only adapter_model.bin, which is not supported");
   expect_error(error_of([&] { convert_model({.to = f.dir / "out", .adapter = dir}, *f.backend); }),
-               "the base model of this adapter, \"gone\", is not there");
+               "the base model of this adapter, \"gone\", was not found");
 }
 
 }  // namespace

@@ -399,13 +399,13 @@ TEST(ModelFolder, NamesAMissingTensor) {
   std::erase_if(s.tensors,
                 [](const auto& t) { return t.name == "model.layers.1.self_attn.k_proj.weight"; });
   expect_error(s.open_error(),
-               "expected tensor model.layers.1.self_attn.k_proj.weight (20, 24), got none");
+               "the tensor model.layers.1.self_attn.k_proj.weight (20, 24) is missing");
 }
 
 TEST(ModelFolder, NamesASurplusTensor) {
   Saved s(llama_like());
   s.add("model.layers.0.self_attn.q_norm.weight", {10});
-  expect_error(s.open_error(), "got \"model.layers.0.self_attn.q_norm.weight\" too");
+  expect_error(s.open_error(), "but found \"model.layers.0.self_attn.q_norm.weight\"");
 }
 
 TEST(ModelFolder, NamesAMisshapenTensor) {
@@ -431,7 +431,7 @@ TEST(ModelFolder, NamesABiasThatShouldBeZero) {
   const ModelSource source = ModelSource::open(s.write());
   Weights b(c);
   expect_error(error_of([&] { source.load(b.params); }),
-               "expected model.layers.1.self_attn.o_proj.bias to be zeros");
+               "expected model.layers.1.self_attn.o_proj.bias to be zero");
 }
 
 TEST(ModelFolder, RefusesAStoreOfAnotherModel) {
@@ -440,10 +440,11 @@ TEST(ModelFolder, RefusesAStoreOfAnotherModel) {
   ModelConfig other = llama_like();
   other.tied = false;
   Weights more(other);
-  expect_error(error_of([&] { source.load(more.params); }), "parameter head.weight, got none");
+  expect_error(error_of([&] { source.load(more.params); }),
+               "no tensor for the parameter head.weight");
   other = llama_like(), other.layers = 1;
   Weights fewer(other);
-  expect_error(error_of([&] { source.load(fewer.params); }), "without parameter blocks.1");
+  expect_error(error_of([&] { source.load(fewer.params); }), "the file has tensors for blocks.1");
 }
 
 // --- runs and checkpoints ---
@@ -486,10 +487,12 @@ TEST(ModelFolder, OpensTheNewestWholeCheckpointOfARun) {
 
 TEST(ModelFolder, SaysWhatItTakes) {
   TempDir dir;
-  expect_error(error_of([&] { ModelSource::open(dir / "absent"); }), "got nothing there");
+  expect_error(error_of([&] { ModelSource::open(dir / "absent"); }),
+               "got a path that does not exist");
   expect_error(error_of([&] { ModelSource::open(dir.path()); }), "config.json");
   write_file_atomic(dir / "model.pt", "x");
-  expect_error(error_of([&] { ModelSource::open(dir / "model.pt"); }), "got another file");
+  expect_error(error_of([&] { ModelSource::open(dir / "model.pt"); }),
+               "got a file of another kind");
 }
 
 }  // namespace

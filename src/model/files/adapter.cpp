@@ -18,14 +18,14 @@ constexpr const char *config_file = "adapter_config.json",
                      *weights_index = "adapter_model.safetensors.index.json";
 constexpr std::string_view peft_prefix = "base_model.model.";
 
-// The folder itself; of a run its newest whole checkpoint.
+// The folder itself; for a run its newest complete checkpoint.
 fs::path adapter_folder(const fs::path& path) {
   if (fs::is_directory(path / "checkpoints")) return newest_checkpoint_of(path);
   if (!fs::exists(path / config_file))
-    fail(path.string(), "expected an adapter's folder with {}, got none there", config_file);
+    fail(path.string(), "this is not an adapter folder: it has no {}", config_file);
   if (fs::exists(path / "manifest.json"))
     if (const auto problem = verify_checkpoint(path, CheckpointFiles::model))
-      fail(path.string(), "expected a whole checkpoint, got: {}", *problem);
+      fail(path.string(), "expected a complete checkpoint, got a damaged one: {}", *problem);
   return path;
 }
 
@@ -44,7 +44,7 @@ const StoredTensor& checked_tensor(const Safetensors& file, const std::string& w
   if (!t) {
     if (const auto other = file.foreign().find(name); other != file.foreign().end())
       fail(where, "expected {} in a float type, got {}", name, other->second);
-    fail(where, "expected tensor {} ({}, {}), got none of that name", name, rows, cols);
+    fail(where, "the tensor {} ({}, {}) is missing", name, rows, cols);
   }
   if (t->shape != std::vector<int64_t>{rows, cols}) {
     std::string shape;
@@ -56,7 +56,7 @@ const StoredTensor& checked_tensor(const Safetensors& file, const std::string& w
   return *t;
 }
 
-// Every tensor the modules need, and no other.
+// Checks that exactly the tensors of the adapted modules are present.
 void check_tensors(const Safetensors& file, const std::string& where, const LoraMatrices& matrices,
                    int64_t rank) {
   std::set<std::string> known;
@@ -67,7 +67,7 @@ void check_tensors(const Safetensors& file, const std::string& where, const Lora
     }
   const auto refuse_unknown = [&](const std::string& name) {
     if (!known.contains(name))
-      fail(where, "expected only lora_A and lora_B of the targets, got {} too", in_quotes(name));
+      fail(where, "expected only lora_A and lora_B of the targets, but found {}", in_quotes(name));
   };
   for (const auto& [name, tensor] : file.tensors()) refuse_unknown(name);
   for (const auto& [name, type] : file.foreign()) refuse_unknown(name);
@@ -79,7 +79,7 @@ std::vector<TensorToWrite> adapter_tensors(const ModelConfig& c, ParamStore& sto
   for (const auto& [matrix, modules] : lora_matrices(c))
     for (const LoraModule& m : modules) {
       const FileTensor a{.name = {}, .shape = {c.lora.rank, m.in}, .param = {}, .row = m.a_row};
-      // Clang 14 captures a structured binding only when it is named.
+      // Clang 14 captures a structured binding only if it is named.
       const auto add = [&, &matrix = matrix](const char* which, const FileTensor& t) {
         out.push_back(
             {tensor_name(m, which), dtype, t.shape,
@@ -106,7 +106,7 @@ AdapterSource AdapterSource::open(const fs::path& path, const ModelConfig& base)
   AdapterSource s;
   s.config_ = read_config(dir);
   s.model_ = base.resolve();
-  // A list may name modules that only other models have; those that matter have tensors.
+  // The list may name modules of other models; modules of this model have tensors.
   std::vector<std::string>& targets = s.config_.lora.targets;
   const std::vector<std::string> listed = targets;
   std::erase_if(targets, [&](const std::string& t) { return !is_lora_target(s.model_, t); });
@@ -116,8 +116,8 @@ AdapterSource AdapterSource::open(const fs::path& path, const ModelConfig& base)
   const fs::path file = fs::exists(index) ? index : dir / weights_file;
   if (!fs::exists(file))
     fail(dir.string(), "expected {}, got {}", weights_file,
-         fs::exists(dir / "adapter_model.bin") ? "only adapter_model.bin, which is not read"
-                                               : "none there");
+         fs::exists(dir / "adapter_model.bin") ? "only adapter_model.bin, which is not supported"
+                                               : "none");
   s.path_ = dir;
   s.file_ = std::make_shared<const Safetensors>(file);
   check_tensors(*s.file_, file.string(), lora_matrices(s.model_), s.model_.lora.rank);

@@ -1,4 +1,4 @@
-// adapter_config.json as PEFT writes it, in both directions.
+// Reads and writes PEFT's adapter_config.json.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,7 +16,7 @@ using nlohmann::ordered_json;
 constexpr size_t max_targets = 10'000;
 constexpr int64_t max_rank = 8192;
 
-// Keys that do not change what a trained adapter computes.
+// Keys that do not affect what a trained adapter computes.
 constexpr auto idle_keys = std::to_array<std::string_view>(
     {"auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "fan_in_fan_out",
      "inference_mode", "layers_pattern", "loftq_config", "lora_ga_config", "megatron_core",
@@ -24,7 +24,7 @@ constexpr auto idle_keys = std::to_array<std::string_view>(
 constexpr auto used_keys =
     std::to_array<std::string_view>({"bias", "init_lora_weights", "lora_alpha", "lora_dropout", "r",
                                      "target_modules", "use_rslora"});
-// Starts that leave the base as it is; others (pissa, olora, ...) have changed it.
+// Initialisations that leave the base unchanged; others (pissa, olora, ...) modify it.
 constexpr auto plain_starts = std::to_array<std::string_view>({"gaussian", "eva", "orthogonal"});
 
 template <class List>
@@ -37,7 +37,7 @@ bool says_nothing(const json& v) {
 }
 
 [[noreturn]] void refuse(const std::string& where, const std::string& key, const json& value) {
-  fail(where, "expected an adapter without {}, got {}: not supported", in_quotes(key),
+  fail(where, "adapters with {} (here {}) are not supported", in_quotes(key),
        in_quotes(value.dump(-1, ' ', false, json::error_handler_t::replace)));
 }
 
@@ -75,14 +75,14 @@ void check_lora(const LoraSpec& s, std::string_view where) {
 }
 
 AdapterConfig adapter_from_json(const json& j, const std::string& where) {
-  if (!j.is_object()) fail(where, "expected an object, got another value");
+  if (!j.is_object()) fail(where, "expected a JSON object");
   if (const json type = j.value("peft_type", json()); type != "LORA")
     fail(where, "expected peft_type LORA, got {}",
          in_quotes(type.dump(-1, ' ', false, json::error_handler_t::replace)));
   for (const auto& [key, value] : j.items())
     if (!among(idle_keys, key) && !among(used_keys, key) && !says_nothing(value))
       refuse(where, key, value);
-  if (!j.contains("r")) fail(where, "expected the key r, got none");
+  if (!j.contains("r")) fail(where, "the key r is missing");
   if (value_of<std::string>(j, "bias", "none", where) != "none")
     refuse(where, "bias", j.at("bias"));
   if (const json start = j.value("init_lora_weights", json());

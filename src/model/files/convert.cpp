@@ -44,14 +44,14 @@ NamedType type_of(const ConvertSpec& spec, DType source) {
   return *it;
 }
 
-// A folder that appears under its name when whole.
+// A folder that appears under its name only when complete.
 class NewFolder {
  public:
   explicit NewFolder(const fs::path& path) : path_(fs::absolute(path).lexically_normal()) {
-    if (path_.filename().empty()) path_ = path_.parent_path();  // a slash at the end
+    if (path_.filename().empty()) path_ = path_.parent_path();  // drop a trailing slash
     std::error_code ignored;
     if (fs::exists(path_) && !fs::is_empty(path_, ignored))
-      fail(path_.string(), "expected a folder that is new or empty, got one with files");
+      fail(path_.string(), "expected a new or empty folder, got one with files");
     make_dirs(path_.parent_path());
     dir_ = path_.parent_path() / fmt::format(".{}.{}", path_.filename().string(), getpid());
     make_dirs(dir_);
@@ -91,7 +91,7 @@ void copy_whole(const fs::path& from, const fs::path& to) {
   write_file_atomic(to, MappedFile(from).bytes());
 }
 
-// The template a GGUF file holds, or a folder has beside its tokenizer; empty: none.
+// The chat template in a GGUF file or beside a folder's tokenizer; empty: none.
 std::string chat_template_of(const ModelSource& source) {
   const fs::path& path = fs::is_directory(source.tokenizer()) ? source.tokenizer() : source.path();
   if (path.extension() == ".gguf") {
@@ -129,8 +129,8 @@ void write_tokenizer(const fs::path& dir, const ModelSource& source) {
     write_file_atomic(dir / "chat_template.jinja", text);
 }
 
-// The ids of special tokens as the source's own config.json gives them (eos may be a list), else
-// the tokenizer's.
+// The special token ids of the source's config.json (eos may be a list), else those of the
+// tokenizer.
 std::string config_text(const ModelSource& source, DType dtype, int32_t bos, int32_t eos) {
   std::string text = hf_config_json(source.config(), dtype, bos, eos);
   const fs::path own = source.path() / "config.json";
@@ -160,7 +160,7 @@ void write_folder(const fs::path& to, const ModelSource& source, ParamStore& par
 
 fs::path base_of(const ConvertSpec& spec) {
   if (!spec.from.empty()) return spec.from;
-  if (spec.adapter.empty()) fail_usage("convert", "expected --from MODEL, got none");
+  if (spec.adapter.empty()) fail_usage("convert", "convert needs --from MODEL or --adapter");
   return find_base(spec.adapter);
 }
 

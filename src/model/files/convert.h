@@ -1,5 +1,5 @@
-// A model from any file or folder that ModelSource opens, written as a Hugging Face folder, as a
-// GGUF file, or both, with what belongs to it: tokenizer, chat template, generation settings.
+// Converts any model that ModelSource opens to a Hugging Face folder, a GGUF file or both, with its
+// tokenizer, chat template and generation settings.
 #pragma once
 
 #include <filesystem>
@@ -12,9 +12,10 @@ namespace hearth {
 struct ConvertSpec {
   // An empty `to` or `gguf` is not written.
   std::filesystem::path from = {}, to = {}, gguf = {};
-  // An adapter to merge into the weights; `from` may then be empty: the base it names.
+  // An adapter to merge into the weights; then `from` may be empty and defaults to the adapter's
+  // base.
   std::filesystem::path adapter = {};
-  // fp32, bf16 or fp16; of a GGUF file also q8_0 or q4_0. Empty: as the source has it.
+  // fp32, bf16 or fp16; for a GGUF file also q8_0 or q4_0. Empty: the type of the source.
   std::string dtype = {};
   int64_t shard_bytes = 5'000'000'000;
 };
@@ -23,10 +24,10 @@ struct Converted {
   std::string from, model_type, dtype;
   int64_t params = 0;
   bool tokenizer = false;
-  int64_t widened = 0;  // matrices of a GGUF file that are F16 since their rows do not fit blocks
+  int64_t widened = 0;  // GGUF matrices stored as F16 because their rows do not fit blocks
 };
 
-// `to` must not hold anything yet.
+// `to` must be new or empty.
 Converted convert_model(const ConvertSpec&, Backend&);
 
 }  // namespace hearth

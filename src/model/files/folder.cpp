@@ -37,8 +37,7 @@ const StoredTensor& checked(const ModelFile& f, const FileTensor& want) {
   if (it == f.tensors.end()) {
     if (const auto other = f.foreign.find(want.name); other != f.foreign.end())
       fail(f.where, "expected {} in a float type, got {}", want.name, other->second);
-    fail(f.where, "expected tensor {} {}, got none of that name", want.name,
-         shape_text(want.shape));
+    fail(f.where, "the tensor {} {} is missing", want.name, shape_text(want.shape));
   }
   if (it->second.shape != want.shape)
     fail(f.where, "expected {} to be {}, got {}", want.name, shape_text(want.shape),
@@ -48,7 +47,7 @@ const StoredTensor& checked(const ModelFile& f, const FileTensor& want) {
   return it->second;
 }
 
-// Files of a bare model leave out the prefix: give it back.
+// Files of a bare model omit the name prefix: add it.
 void restore_prefix(ModelFile& f, const std::string& first) {
   const std::string prefix(name_prefix(f.layout.type));
   if (f.tensors.contains(first) || !f.tensors.contains(first.substr(prefix.size()))) return;
@@ -70,17 +69,19 @@ void refuse_surplus(const ModelFile& f, const ModelConfig& c,
       if (head != f.tensors.end() && head->second.shape == embed.shape &&
           to_floats(head->second) == to_floats(embed))
         return;
-      fail(f.where, "expected lm_head.weight to equal {}, as tie_word_embeddings says, got another",
+      fail(f.where,
+           "expected lm_head.weight to equal {}, because tie_word_embeddings is set, got other "
+           "values",
            wanted.front().name);
     }
-    fail(f.where, "expected only the tensors of its config, got {} too", in_quotes(name));
+    fail(f.where, "expected only the tensors of its config, but found {}", in_quotes(name));
   };
   for (const auto& [name, tensor] : f.tensors) check(name);
   for (const auto& [name, type] : f.foreign) check(name);
 }
 
 std::vector<FileTensor> checked_tensors(ModelFile& f, const ModelConfig& c) {
-  // Before the list is made: a config may promise any number of layers.
+  // Checked before the list is built: a config may claim any number of layers.
   if (c.layers > int64_t(f.tensors.size()))
     fail(f.where, "expected tensors for {} layers, got {}", c.layers, f.tensors.size());
   std::vector<FileTensor> wanted = file_tensors(c, f.layout);
@@ -93,7 +94,7 @@ std::vector<FileTensor> checked_tensors(ModelFile& f, const ModelConfig& c) {
 void require_zeros(const ModelFile& f, const FileTensor& t) {
   for (const float x : to_floats(checked(f, t)))
     if (x != 0)
-      fail(f.where, "expected {} to be zeros, as hearth_config says there is no such bias, got {}",
+      fail(f.where, "expected {} to be zero, because hearth_config has no such bias, got {}",
            t.name, x);
 }
 
@@ -103,8 +104,8 @@ int64_t numel(const FileTensor& t) {
   return n;
 }
 
-// Sets the rows that one tensor of the file holds. Those that lie there as they do here go from the
-// mapping into the store without a copy in between.
+// Sets the rows of a parameter that one file tensor holds. Rows with the same layout go directly
+// from the mapping to the store.
 void load_rows(ParamStore& store, const FileTensor& t, const StoredTensor& stored) {
   const int64_t first = t.row * (numel(t) / t.shape[0]);
   if (!t.transposed && !t.head_dim) return store.set(t.param, first, stored.dtype, stored.bytes);
@@ -112,7 +113,7 @@ void load_rows(ParamStore& store, const FileTensor& t, const StoredTensor& store
   store.set(t.param, first, DType::f32, std::as_bytes(std::span(rows)));
 }
 
-// Weights that are quantised are so from all their numbers at once.
+// Quantisation needs all values of a weight at once.
 void load_quantised(ParamStore& store, const ModelFile& f, const ParamSpec& p,
                     const std::vector<const FileTensor*>& tensors) {
   std::vector<float> values;
@@ -132,9 +133,9 @@ void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTe
       parts[t.param].push_back(&t);
   }
   for (const ParamSpec& p : store.specs()) {
-    if (is_adapter(p.name)) continue;  // it has files of its own
+    if (is_adapter(p.name)) continue;  // adapters have their own files
     const auto it = parts.find(p.name);
-    if (it == parts.end()) fail(f.where, "expected a model with parameter {}, got none", p.name);
+    if (it == parts.end()) fail(f.where, "the file has no tensor for the parameter {}", p.name);
     int64_t numbers = 0;
     for (const FileTensor* t : it->second) numbers += numel(*t);
     if (numbers != p.shape.numel())
@@ -147,7 +148,8 @@ void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTe
     parts.erase(it);
   }
   if (!parts.empty())
-    fail(f.where, "expected a model without parameter {}, got one", parts.begin()->first);
+    fail(f.where, "the file has tensors for {}, which the model does not have",
+         parts.begin()->first);
 }
 
 // --- kinds of files ---
@@ -198,11 +200,11 @@ OpenedModel open_hf(const fs::path& dir) {
 
 OpenedModel open_checkpoint(const fs::path& dir) {
   if (const auto problem = verify_checkpoint(dir, CheckpointFiles::model))
-    fail(dir.string(), "expected a whole checkpoint, got: {}", *problem);
+    fail(dir.string(), "expected a complete checkpoint, got a damaged one: {}", *problem);
   return open_hf(dir);
 }
 
-// The stacks of the file, cut into layers under llama's names.
+// The file's stacked tensors, split into layers with llama's names.
 StoredTensors named_as_llama(const Llama2cTable& table) {
   static constexpr std::pair<const char*, const char*> layer_names[] = {
       {"rms_att", "input_layernorm"}, {"wq", "self_attn.q_proj"},
@@ -220,7 +222,7 @@ StoredTensors named_as_llama(const Llama2cTable& table) {
   return out;
 }
 
-// tok<vocab>.bin beside the model, else the only tok*.bin there.
+// tok<vocab>.bin beside the model, else the only tok*.bin.
 fs::path llama2c_tokenizer(const fs::path& model, int64_t vocab) {
   const fs::path dir = model.has_parent_path() ? model.parent_path() : fs::path(".");
   if (const fs::path own = dir / fmt::format("tok{}.bin", vocab); fs::exists(own)) return own;
@@ -252,12 +254,11 @@ OpenedModel open_llama2c(const fs::path& path) {
           llama2c_tokenizer(path, h.vocab)};
 }
 
-// GPT-2's names and shape, but matrices (out, in) and a head of its own.
+// GPT-2's names and shapes, but with (out, in) matrices and a separate head.
 OpenedModel open_mingpt(const fs::path& path) {
   const auto file = std::make_shared<const MingptJson>(read_mingpt_json(path));
   nlohmann::json keys = file->config;
-  if (!keys.contains("block_size"))
-    fail(path.string(), "expected the key block_size in config, got none");
+  if (!keys.contains("block_size")) fail(path.string(), "the key block_size is missing in config");
   keys["n_positions"] = keys["block_size"];
   keys["model_type"] = "gpt2";
   keys["tie_word_embeddings"] = false;
@@ -270,7 +271,7 @@ OpenedModel open_mingpt(const fs::path& path) {
           {}};
 }
 
-// Of a run its newest whole checkpoint, else the path itself.
+// For a run its newest complete checkpoint, else the path itself.
 fs::path model_path(const fs::path& path) {
   return fs::is_directory(path / "checkpoints") ? newest_checkpoint_of(path) : path;
 }
@@ -282,7 +283,7 @@ bool is_adapter_alone(const fs::path& path) {
 OpenedModel open_any(const fs::path& path) {
   if (fs::is_directory(path)) {
     if (is_adapter_alone(path))
-      fail(path.string(), "expected a base model, got an adapter: merge it by hearth convert");
+      fail(path.string(), "expected a base model, got an adapter: merge it with hearth convert");
     if (fs::exists(path / "manifest.json") && !fs::exists(path / "adapter_config.json"))
       return open_checkpoint(path);
     if (fs::exists(path / "config.json")) return open_hf(path);
@@ -293,7 +294,7 @@ OpenedModel open_any(const fs::path& path) {
   if (path.extension() == ".json") return open_mingpt(path);
   if (path.extension() == ".gguf") return open_gguf(path);
   fail(path.string(), "expected a folder, a llama2.c .bin, a minGPT .json or a .gguf, got {}",
-       fs::exists(path) ? "another file" : "nothing there");
+       fs::exists(path) ? "a file of another kind" : "a path that does not exist");
 }
 
 }  // namespace
@@ -302,7 +303,7 @@ ModelSource ModelSource::open(const fs::path& path, const fs::path& adapter) {
   const fs::path model = model_path(path);
   if (is_adapter_alone(model)) {
     if (!adapter.empty())
-      fail(path.string(), "expected a base model beside the adapter {}, got another adapter",
+      fail(path.string(), "expected a base model for the adapter {}, got another adapter",
            adapter.string());
     return open(find_base(model), model);
   }
@@ -327,7 +328,7 @@ ModelSource ModelSource::open(const fs::path& path, const fs::path& adapter) {
   return source;
 }
 
-// On the host and in fp32, as `convert --merge` does it: the same bits on every device.
+// Merges on the host in fp32, like `convert --merge`, so the bits are equal on every device.
 ModelSource ModelSource::merged() const {
   ModelSource whole = *this;
   if (!config_.lora) return whole;
@@ -355,7 +356,7 @@ std::string model_digest(const ModelSource& source) {
 fs::path find_base(const fs::path& adapter) {
   const std::string name = AdapterSource::base_of(adapter);
   const fs::path dir = fs::canonical(model_path(adapter));
-  const fs::path run = dir.parent_path().parent_path();  // of run/checkpoints/step-N
+  const fs::path run = dir.parent_path().parent_path();  // the run of run/checkpoints/step-N
   const fs::path state_file = dir / "state" / "trainer.json";
   const nlohmann::json noted =
       fs::exists(state_file) ? read_json(state_file) : nlohmann::json::object();
@@ -370,8 +371,9 @@ fs::path find_base(const fs::path& adapter) {
   std::erase_if(places, [](const fs::path& p) { return !fs::exists(p); });
   if (places.empty())
     fail(adapter.string(),
-         "the base model of this adapter, {}, is not there: give its path by --model (convert: "
-         "--from) and this folder by --adapter",
+         "the base model of this adapter, {}, was not found: pass its path with --model (convert: "
+         "--from) and "
+         "this folder with --adapter",
          in_quotes(name));
   const std::string digest = note("base");
   for (const fs::path& p : places) {
@@ -383,14 +385,15 @@ fs::path find_base(const fs::path& adapter) {
     if (digest_of(files) == digest) return p;
   }
   fail(adapter.string(),
-       "the base model at {} is not the one this adapter was trained on, its files have another "
-       "SHA-256: give the right one by --model (convert: --from) and this folder by --adapter",
+       "the base model at {} is not the one this adapter was trained on (its files have another "
+       "SHA-256): "
+       "pass the right one with --model (convert: --from) and this folder with --adapter",
        places.front().string());
 }
 
 namespace {
 
-// The rows of a parameter that one tensor of the file holds, as `dtype`.
+// The rows of a parameter that one file tensor holds, converted to `dtype`.
 void stream_rows(const ByteSink& sink, const FileTensor& t, ParamStore& store, Part part,
                  DType dtype) {
   const Tensor param = store.get(part, t.param);
@@ -412,7 +415,7 @@ void stream_rows(const ByteSink& sink, const FileTensor& t, ParamStore& store, P
 std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& store, DType dtype) {
   if (!is_float(dtype)) fail("weights", "expected a float type, got {}", to_string(dtype));
   const ModelConfig c = config.resolve();
-  // Where training keeps finer weights than it computes with, those are the model.
+  // If training keeps master weights, they are the model.
   const auto part_of = [&store](const std::string& param) {
     return store.made(Part::master) && store.trainable(param) ? Part::master : Part::weight;
   };

@@ -1,6 +1,5 @@
-// Model folders: config, weights and tokenizer as files. A folder is a Hugging Face one (gpt2,
-// llama, qwen3 layouts, exact both ways); shapes those cannot express are written as model_type
-// "hearth".
+// Model folders: config, weights and tokenizer as files, in Hugging Face's layouts for gpt2, llama
+// and qwen3 (exact in both directions); other shapes are written as model_type "hearth".
 #pragma once
 
 #include <filesystem>
@@ -15,55 +14,55 @@
 
 namespace hearth {
 
-// A model on disk, ready to be read into a ParamStore made for config().
+// A model on disk that can be loaded into a ParamStore made for config().
 class ModelSource {
  public:
-  // A run folder (its newest valid checkpoint; says on stderr when it had to skip one), a
-  // checkpoint folder, a Hugging Face folder, a llama2.c .bin, a minGPT .json, or a .gguf. A
-  // missing, surplus or misshapen tensor is an error that names it. Of adapters (a run, a
-  // checkpoint or a PEFT folder) it is the base they name with them; see find_base().
+  // Opens a run folder (its newest valid checkpoint; prints skipped ones on stderr), a checkpoint
+  // folder, a Hugging Face folder, a llama2.c .bin, a minGPT .json or a .gguf. A missing,
+  // unexpected or misshapen tensor is an error that names it. For an adapter (a run, a checkpoint
+  // or a PEFT folder) it opens the base model with the adapter; see find_base().
   //
-  // With `adapter` (see AdapterSource), which goes beside a base: config().lora is its spec, and
-  // load() fills the adapters too. An empty path is none.
+  // With `adapter` (see AdapterSource), config().lora is its spec and load() also fills the
+  // adapters. An empty path means none.
   static ModelSource open(const std::filesystem::path&, const std::filesystem::path& adapter = {});
-  // The same model without adapters: load() adds them to the weights, in fp32.
+  // The same model without adapters: load() merges them into the weights, in fp32.
   ModelSource merged() const;
 
   const ModelConfig& config() const { return config_; }
-  DType dtype() const { return dtype_; }  // of the embedding; quantised weights count as f32
+  DType dtype() const { return dtype_; }  // type of the embedding; f32 for quantised weights
   // Fills every parameter.
   void load(ParamStore&) const;
-  // What Tokenizer::load takes: the folder (the adapter's when it has one), a llama2.c model's
-  // tok*.bin, or the .gguf; empty when there is none.
+  // The path for Tokenizer::load: the folder (the adapter's if it has a tokenizer), a llama2.c
+  // model's tok*.bin, or the .gguf; empty: none.
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
-  const std::filesystem::path& path() const { return path_; }  // of a run: the checkpoint chosen
+  const std::filesystem::path& path() const { return path_; }  // for a run: the chosen checkpoint
   const std::filesystem::path& adapter() const { return adapter_; }  // its folder; empty: none
 
  private:
   ModelConfig config_;
   DType dtype_ = DType::f32;
   std::filesystem::path path_, tokenizer_, adapter_;
-  std::function<void(ParamStore&)> load_;  // holds the mapped files
+  std::function<void(ParamStore&)> load_;  // owns the mapped files
 };
 
-// SHA-256 over the files that weights and shape are read from.
+// SHA-256 over the files that contain weights and config.
 std::string model_digest(const ModelSource&);
 
-// The base model of an adapter's folder: the path that adapter_config.json names, from the current
-// folder, from the adapter's or from its run's, else where the run last saw it. An error where it
-// is at none of them or, if the run has noted a digest, has other files now.
+// Finds the base model of an adapter folder: the path in adapter_config.json, relative to the
+// current folder, the adapter or its run, else where the run last found it. Throws if it is at none
+// of them or, if the run recorded a digest, if the files differ.
 std::filesystem::path find_base(const std::filesystem::path& adapter);
 
-// config.json and generation_config.json of a folder, as text; a token of -1 is none. The layout is
-// the first of gpt2, llama, qwen3 whose keys say all that the model computes, else "hearth".
+// config.json and generation_config.json as text; a token of -1 means none. The layout is the first
+// of gpt2, llama and qwen3 whose keys can express the whole model, else "hearth".
 std::string hf_config_json(const ModelConfig&, DType weights, int32_t bos, int32_t eos);
-// Of `base`, the object of a model that this one was made from, all fields but the tokens are kept.
+// Keeps all fields of `base`, the object of the model this one was made from, except the tokens.
 std::string hf_generation_config_json(int32_t bos, int32_t eos,
                                       const std::vector<int32_t>& more_ends = {},
                                       const nlohmann::ordered_json& base = {});
 ModelConfig config_from_hf_json(const nlohmann::json&, const std::string& where);
 
-// The weights under their Hugging Face names, in `dtype`, read from the store while written.
+// The weights with Hugging Face names, in `dtype`, read from the store while they are written.
 std::vector<TensorToWrite> hf_tensors(const ModelConfig&, ParamStore&, DType dtype);
 
 }  // namespace hearth

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::string_view rope_freqs = "rope_freqs.weight";
-// llama.cpp keeps only the factors that Llama 3's rule gives, not its bounds.
+// llama.cpp stores only the resulting factors of Llama 3's rule, not its bounds.
 constexpr const char *low_key = "hearth.rope_low", *high_key = "hearth.rope_high",
                      *context_key = "hearth.rope_context";
 
@@ -50,7 +50,7 @@ constexpr NamePair outer_names[] = {
 
 std::string_view renamed(std::string_view stem, std::span<const NamePair> names) {
   const auto it = std::ranges::find(names, stem, &NamePair::hub);
-  if (it == names.end()) fail("gguf", "expected a tensor with a GGUF name, got {}", stem);
+  if (it == names.end()) fail("gguf", "the tensor {} has no GGUF name", stem);
   return it->gguf;
 }
 
@@ -147,17 +147,17 @@ json read_llama_keys(const GgufTable& f, const std::string& arch) {
                                               : 0;
   const std::string rotary = arch + "rope.dimension_count";
   if (f.has(rotary) && f.whole(rotary) != head)
-    fail(f.where, "expected {} to be a head's {}, got {}", rotary, head, f.whole(rotary));
+    fail(f.where, "expected {} to be the head dimension {}, got {}", rotary, head, f.whole(rotary));
   return j;
 }
 
-// The keys as Hugging Face would spell them, so that one reader checks both.
+// Translates the keys to Hugging Face's names, so that one reader checks both formats.
 ModelConfig read_config(const GgufTable& f) {
   const std::string name(architecture_of(f)), arch = name + ".";
   json j = name == "gpt2" ? read_gpt2_keys(f, arch) : read_llama_keys(f, arch);
   const auto embed = f.tensors.find("token_embd.weight");
   if (embed == f.tensors.end() || embed->second.shape.size() != 2)
-    fail(f.where, "expected the matrix token_embd.weight, got none");
+    fail(f.where, "the matrix token_embd.weight is missing");
   j["vocab_size"] = embed->second.shape[0];
   j["model_type"] = name;
   j["tie_word_embeddings"] = !f.tensors.contains("output.weight");
@@ -168,13 +168,14 @@ void check_rope_factors(const GgufTable& f, const ModelConfig& c) {
   const auto it = f.tensors.find(rope_freqs);
   if (it == f.tensors.end()) return;
   const std::vector<float> got = from_ggml(it->second.bytes, it->second.type);
-  // A key alone must not decide how many are computed: the tensor's size goes first.
+  // The size comes from the tensor, not from a key, which could claim any size.
   const std::vector<float> want =
       int64_t(got.size()) == c.head_dim / 2 ? rope_factors(c) : std::vector<float>();
   for (size_t i = 0; i < std::max(got.size(), want.size()); ++i)
     if (got.size() != want.size() || !(std::abs(got[i] - want[i]) <= 1e-4f * want[i]))
       fail(f.where,
-           "expected {} by Llama 3's rule (factor {}, {} to {} turns of {} tokens), got others",
+           "expected {} by Llama 3's rule (factor {}, {} to {} turns of {} tokens), got other "
+           "values",
            rope_freqs, c.rope_factor, c.rope_low, c.rope_high, c.rope_context);
 }
 
@@ -230,7 +231,7 @@ void put_rope(GgufKeys& keys, const ModelConfig& c, const std::string& arch) {
 
 GgufKeys config_keys(const ModelConfig& c, HfType type, const GgufSpec& spec) {
   const std::string name(enum_name(type)), arch = name + ".";
-  const auto file_type = [&]() -> uint32_t {  // llama.cpp's numbers of whole files
+  const auto file_type = [&]() -> uint32_t {  // llama.cpp's file types
     switch (spec.type) {
       case GgmlType::f32:
         return 0;
@@ -270,21 +271,21 @@ GgufKeys config_keys(const ModelConfig& c, HfType type, const GgufSpec& spec) {
   return keys;
 }
 
-// What llama.cpp computes for these architectures is narrower than what their folders can say.
+// llama.cpp supports less for these architectures than their folders can express.
 HfType exportable(const ModelConfig& c) {
   const HfType type = hf_type(c);
   if (type == HfType::hearth)
-    fail("gguf",
-         "expected a model of the gpt2, llama or qwen3 shape, got one that has none of them");
+    fail("gguf", "only models with the gpt2, llama or qwen3 architecture can be written as GGUF");
   const Act act = type == HfType::gpt2 ? Act::gelu_tanh : Act::swiglu;
   if (c.act != act)
     fail("gguf", "expected act {} for {}, got {}", enum_name(act), enum_name(type),
          enum_name(c.act));
   if (type == HfType::qwen3 && (c.qkv_bias || c.out_bias))
-    fail("gguf", "expected qwen3 without biases, got some");
+    fail("gguf", "qwen3 in GGUF cannot have attention biases");
   if (type == HfType::qwen3 && c.rope_scaling == RopeScaling::llama3)
-    fail("gguf", "expected qwen3 with another rope_scaling, got llama3");
-  if (c.window > 0) fail("gguf", "expected no sliding window, got one of {}", c.window);
+    fail("gguf", "qwen3 in GGUF cannot use the rope_scaling llama3");
+  if (c.window > 0)
+    fail("gguf", "GGUF models cannot have a sliding window, got one of {} tokens", c.window);
   return type;
 }
 
@@ -305,12 +306,12 @@ OpenedModel open_gguf(const fs::path& path) {
   for (const FileTensor& t : file_tensors(config, o.file.layout)) {
     const std::string name = gguf_name(t.name);
     const auto it = left.find(name);
-    if (it == left.end()) fail(f.where, "expected tensor {}, got none of that name", name);
+    if (it == left.end()) fail(f.where, "the tensor {} is missing", name);
     o.file.tensors.emplace(t.name, stored(*owner, *it->second));
     left.erase(it);
   }
   if (!left.empty())
-    fail(f.where, "expected only the tensors of its keys, got {} too",
+    fail(f.where, "expected only the tensors of its keys, but found {}",
          in_quotes(left.begin()->first));
   if (has_vocabulary(f)) o.tokenizer = path;
   return o;

@@ -1,4 +1,5 @@
-// Models in GGUF files: llama.cpp's keys and tensor names for gpt2, llama and qwen3, both ways.
+// Models in GGUF files: reads and writes llama.cpp's keys and tensor names for gpt2, llama and
+// qwen3.
 #pragma once
 
 #include "core/params.h"
@@ -7,18 +8,18 @@
 
 namespace hearth {
 
-// Quantised tensors come out as f32.
+// Quantised tensors are read as f32.
 OpenedModel open_gguf(const std::filesystem::path&);
 
 struct GgufSpec {
-  GgmlType type = GgmlType::f32;  // of matrices; vectors and learned positions stay f32
+  GgmlType type = GgmlType::f32;  // for matrices; vectors and learned positions stay f32
   std::string name = {};
-  std::filesystem::path tokenizer = {};  // what Tokenizer::load takes; empty: none
+  std::filesystem::path tokenizer = {};  // path for Tokenizer::load; empty: none
   std::string chat_template = {};
 };
 
-// Returns how many matrices became F16 because their rows are not whole blocks. A model that
-// llama.cpp's gpt2, llama and qwen3 do not compute is an error.
+// Returns the number of matrices stored as F16 because their row length does not fit blocks. Throws
+// for a model that llama.cpp's gpt2, llama and qwen3 cannot compute.
 int64_t write_gguf_model(const std::filesystem::path&, const ModelConfig&, ParamStore&,
                          const GgufSpec&);
 

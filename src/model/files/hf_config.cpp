@@ -1,6 +1,6 @@
-// config.json in both directions. Each layout has one reader and one writer of its keys; a config
-// takes the first layout that gives back all of it that changes the model's numbers. What remains
-// (initialisation, dropouts, rope pairs) stands beside them under "hearth_config".
+// Reads and writes config.json. Each layout has one reader and one writer of its keys; a config
+// uses the first layout that reproduces everything that affects the model's output. The rest
+// (initialisation, dropouts, rope pairs) is stored under "hearth_config".
 #include <cmath>
 #include <optional>
 #include <tuple>
@@ -17,7 +17,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr const char* own_key = "hearth_config";
-// Bounds what a file's reader may be made to do before it has seen a tensor.
+// Limits the work that a file can cause before any tensor is read.
 constexpr int64_t max_layers = 10'000;
 
 // --- reading ---
@@ -29,7 +29,7 @@ struct Keys {
   bool has(const char* key) const { return j.contains(key) && !j.at(key).is_null(); }
   template <class T>
   T get(const char* key) const {
-    if (!has(key)) fail(where, "expected the key {}, got none", key);
+    if (!has(key)) fail(where, "the key {} is missing", key);
     T value{};
     field_from_json(value, j.at(key), where + "." + key);
     return value;
@@ -44,7 +44,7 @@ struct Keys {
       fail(where, "expected {} between 1 and {}, got {}", key, max_layers, n);
     return n;
   }
-  // For keys of which only one value is known here; any other would change the numbers.
+  // For keys with one supported value; any other would change the output.
   template <class T>
   void only(const char* key, T value) const {
     if (has(key) && get<T>(key) != value)
@@ -75,7 +75,7 @@ Act read_act(const Keys& k, const char* key, const char* otherwise,
   fail(k.where, "expected {} to be one of {}, got {}", key, known, in_quotes(name));
 }
 
-// The first name of an activation, or of the first one when this layout has none.
+// The first name of an activation, or of the first activation if this layout lacks it.
 std::string_view act_name(Act act, std::span<const NamedAct> acts) {
   for (const NamedAct& a : acts)
     if (a.act == act) return a.name;
@@ -106,7 +106,7 @@ ModelConfig read_gpt2(const Keys& k) {
   return c;
 }
 
-// YaRN's default stretch of q and k, the one rope_table() makes.
+// YaRN's default scale of q and k, which rope_table() applies.
 double yarn_magnitude(double factor) { return factor > 1 ? 0.1 * std::log(factor) + 1 : 1; }
 
 void read_rope_scaling(ModelConfig& c, const json& j, const std::string& where) {
@@ -139,7 +139,7 @@ void read_rope_scaling(ModelConfig& c, const json& j, const std::string& where) 
                        ? k.get<int64_t>("original_max_position_embeddings")
                        : k.get<int64_t>("original_max_position_embeddings", c.context);
   if (c.rope_context < 1 || c.rope_high <= c.rope_low)
-    fail(where, "expected a positive original context and rising bounds, got {}, {} and {}",
+    fail(where, "expected a positive original context and increasing bounds, got {}, {} and {}",
          c.rope_context, c.rope_low, c.rope_high);
   const double magnitude = yarn_magnitude(c.rope_factor);
   if (c.rope_scaling == RopeScaling::yarn &&
@@ -148,7 +148,7 @@ void read_rope_scaling(ModelConfig& c, const json& j, const std::string& where) 
          k.get<double>("attention_factor"));
 }
 
-// rope_theta and rope_scaling of old files, rope_parameters of new ones, or all three.
+// rope_theta and rope_scaling in old files, rope_parameters in new ones, or all three.
 void read_rope(ModelConfig& c, const Keys& k) {
   std::optional<double> theta;
   if (k.has("rope_theta")) theta = k.get<double>("rope_theta");
@@ -169,7 +169,7 @@ void read_rope(ModelConfig& c, const Keys& k) {
     const Keys inner{k.j.at(key), where};
     const double here = inner.get<double>("rope_theta", theta.value_or(1e4));
     if (theta && here != *theta)
-      fail(where, "expected the rope_theta {} given before, got {}", *theta, here);
+      fail(where, "expected the earlier rope_theta {}, got {}", *theta, here);
     if (inner.has("rope_theta")) theta = here;
   }
   c.rope_theta = theta.value_or(1e4);
@@ -198,10 +198,10 @@ ModelConfig read_llama(const Keys& k) {
   return c;
 }
 
-// The shortest text that repeats to `pattern`, cut at its end: what is left of it before the
-// longest text that both begins and ends it.
+// The shortest text whose repetition, cut to length, gives `pattern`: the pattern without the
+// longest proper prefix that is also its suffix.
 std::string shortest_period(const std::string& pattern) {
-  std::vector<size_t> both(pattern.size() + 1);  // of the first i letters: how long that text is
+  std::vector<size_t> both(pattern.size() + 1);  // length of that prefix for the first i letters
   for (size_t i = 1, k = 0; i < pattern.size(); ++i) {
     while (k && pattern[i] != pattern[k]) k = both[k];
     both[i + 1] = k += pattern[i] == pattern[k];
@@ -209,7 +209,7 @@ std::string shortest_period(const std::string& pattern) {
   return pattern.substr(0, pattern.size() - both.back());
 }
 
-// Which layers see a window: listed by name, or all from max_window_layers on.
+// The layers with a window: listed by name, or all from max_window_layers on.
 std::string read_window_pattern(const ModelConfig& c, const Keys& k) {
   std::string pattern;
   if (k.has("layer_types")) {
@@ -319,7 +319,7 @@ ordered_json write_qwen3(const ModelConfig& c) {
   j.erase("mlp_bias");
   j["use_sliding_window"] = c.window > 0;
   j["sliding_window"] = c.window > 0 ? ordered_json(c.window) : ordered_json();
-  int64_t full = 0;  // leading layers without a window: what versions without layer_types read
+  int64_t full = 0;  // leading layers without a window, for readers without layer_types
   while (full < c.layers && c.window_of(full) == 0) ++full;
   j["max_window_layers"] = full;
   for (int64_t i = 0; i < c.layers; ++i)
@@ -344,7 +344,9 @@ ordered_json write_keys(const ModelConfig& c, HfType type) {
 ModelConfig read_keys(const json& j, HfType type, const std::string& where) {
   const Keys k{j, where};
   if (k.has("quantization_config"))
-    fail(where, "expected weights in a float type, got the key quantization_config");
+    fail(where,
+         "quantised Hugging Face models (quantization_config) are not supported; use the original "
+         "float weights");
   switch (type) {
     case HfType::gpt2:
       return read_gpt2(k);
@@ -355,15 +357,15 @@ ModelConfig read_keys(const json& j, HfType type, const std::string& where) {
     case HfType::hearth:
       break;
   }
-  if (!k.has(own_key)) fail(where, "expected the key {}, got none", own_key);
+  if (!k.has(own_key)) fail(where, "the key {} is missing", own_key);
   return {};
 }
 
 // --- the choice of a layout ---
 
-// The config with everything at its default that cannot change what a Hugging Face folder computes:
-// training's fields, fields another choice makes idle, and what the order or the zeros of the
-// written rows make up for.
+// The config with defaults for everything that cannot change what a Hugging Face folder computes:
+// training fields, fields that another choice makes unused, and differences that the row order or
+// zero rows in the file compensate.
 ModelConfig numbers_of(ModelConfig c) {
   const ModelConfig d;
   c.init = d.init, c.init_std = d.init_std;
@@ -389,7 +391,7 @@ ModelConfig numbers_of(ModelConfig c) {
   return c;
 }
 
-// What a reader of this layout's keys makes of the config; nothing when it refuses them.
+// The config that a reader of this layout's keys would get; nothing if the reader rejects them.
 std::optional<ModelConfig> as_said(const ModelConfig& c, HfType type) {
   try {
     return read_keys(write_keys(c, type), type, "config").resolve();
@@ -465,14 +467,14 @@ HfType hf_type_from_json(const json& j, const std::string& where) {
 ModelConfig config_from_hf_json(const json& j, const std::string& where) {
   const HfType type = hf_type_from_json(j, where);
   ModelConfig said = read_keys(j, type, where);
-  if (type != HfType::hearth) said = said.resolve();  // whose fields all come below
+  if (type != HfType::hearth) said = said.resolve();  // hearth sets all fields below
   if (!j.contains(own_key)) return said;
   const std::string own = where + "." + own_key;
   ModelConfig c = said;
   fields_from_json(c, j.at(own_key), own);
   c = c.resolve();
   if (type != HfType::hearth && !(numbers_of(c) == numbers_of(said)))
-    fail(own, "expected nothing that the keys of {} say otherwise, got {}", enum_name(type),
+    fail(own, "expected no contradiction to the keys of {}, got {}", enum_name(type),
          in_quotes(j.at(own_key).dump()));
   return c;
 }

@@ -50,7 +50,7 @@ struct Names {
     vector("transformer.ln_f.bias", "final_norm.bias", c.dim);
   }
 
-  // q, k and v of one packed parameter, weight or bias.
+  // q, k and v of one packed parameter, weights or biases.
   void qkv(const std::string& file, const std::string& param, std::string_view kind) {
     const int64_t rows[3] = {c.heads * c.head_dim, c.kv_heads * c.head_dim,
                              c.kv_heads * c.head_dim};
@@ -81,7 +81,8 @@ struct Names {
 
   void llama_block(const std::string& file, const std::string& ours) {
     const std::string attn = file + "self_attn.", mlp = file + "mlp.";
-    const bool attention_bias = c.qkv_bias || c.out_bias;  // one switch for all four there
+    const bool attention_bias =
+        c.qkv_bias || c.out_bias;  // one setting for all four in that layout
     vector(file + "input_layernorm.weight", ours + "attn.norm.gain", c.dim);
     qkv(attn, ours + "attn.qkv.weight", "weight");
     if (attention_bias) qkv(attn, c.qkv_bias ? ours + "attn.qkv.bias" : "", "bias");

@@ -1,5 +1,5 @@
-// The tensors of a model file and the rows of hearth's packed parameters each of them holds: one
-// list, read from left to right to load and from right to left to save.
+// The tensors of a model file and the rows of hearth's packed parameters that each holds: one list,
+// used for both loading and saving.
 #pragma once
 
 #include <cstdint>
@@ -20,35 +20,35 @@ inline std::span<const std::string_view> names_of(HfType) {
   return names;
 }
 
-// The layout whose config.json can say all of this config that changes the model's numbers.
+// The layout whose config.json can express everything in this config that affects the output.
 HfType hf_type(const ModelConfig&);
 HfType hf_type_from_json(const nlohmann::json&, const std::string& where);
 
 struct FileTensor {
   std::string name;
   std::vector<int64_t> shape;
-  std::string param;        // empty: a bias the layout demands and this model has not, all zeros
-  int64_t row = 0;          // its first row in `param`
+  std::string param;        // empty: a bias required by the layout but absent here: zeros
+  int64_t row = 0;          // first row in `param`
   bool transposed = false;  // (in, out) in the file, (out, in) here
-  // Rows of heads of this size whose rotary pairs the file has the other way; 0: as is.
+  // Size of heads whose rotary pairs are stored in the other order in the file; 0: same order.
   int64_t head_dim = 0;
-  bool interleaved = false;  // so in the file, half-split here; else the reverse
+  bool interleaved = false;  // interleaved in the file, half-split here; else the reverse
 };
 
 struct FileLayout {
   HfType type = HfType::hearth;
   bool conv1d = true;  // gpt2: matrices are (in, out)
-  // Of q and k rows in the file, whatever the model's own are; nothing: those.
+  // The pair order of q and k rows in the file; nothing: the model's own order.
   std::optional<RopePairs> pairs = RopePairs::half;
 };
 
-// `config` is resolved. Tensors of one parameter follow each other.
+// `config` must be resolved. Tensors of one parameter are consecutive.
 std::vector<FileTensor> file_tensors(const ModelConfig& config, const FileLayout&);
 
-// Buffers that files of this layout carry and nobody needs: causal masks, rope frequencies.
+// Buffers in files of this layout that are not needed: causal masks, rope frequencies.
 bool is_buffer(HfType, std::string_view name);
 
-// What all names but the head's begin with; files of the bare model leave it out.
+// The prefix of all names except the head's; files of the bare model omit it.
 std::string_view name_prefix(HfType);
 
 }  // namespace hearth

@@ -1,4 +1,4 @@
-// A model's file once opened: what the readers of the several formats give to ModelSource.
+// An opened model file: the common result of all format readers, for ModelSource.
 #pragma once
 
 #include <filesystem>
@@ -13,9 +13,9 @@ namespace hearth {
 
 struct ModelFile {
   std::string where;
-  std::shared_ptr<const void> owner;  // of the bytes below
+  std::shared_ptr<const void> owner;  // owns the bytes below
   StoredTensors tensors;
-  std::map<std::string, std::string, std::less<>> foreign;  // name -> type we do not read
+  std::map<std::string, std::string, std::less<>> foreign;  // name -> unsupported type
   FileLayout layout;
 };
 

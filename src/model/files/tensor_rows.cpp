@@ -18,7 +18,7 @@ void widen(std::span<float> out, const std::byte* in) {
   }
 }
 
-// Numbers too large for T are looked for behind the loop, so that the loop can be vectorised.
+// Values too large for T are searched after the loop, so that the loop can be vectorised.
 template <class T>
 void narrow(std::byte* out, std::span<const float> in) {
   const auto is_lost = [](float x) { return std::isfinite(x) && !std::isfinite(float(T(x))); };
@@ -29,11 +29,11 @@ void narrow(std::byte* out, std::span<const float> in) {
     std::memcpy(out + i * sizeof x, &x, sizeof x);
   }
   if (lost)
-    fail("weights", "expected numbers that the dtype asked for can hold, got {}",
+    fail("weights", "expected values within the range of the requested dtype, got {}",
          *std::ranges::find_if(in, is_lost));
 }
 
-// (rows, cols) to (cols, rows), by tiles that stay in the cache.
+// Transposes (rows, cols) to (cols, rows) in cache-sized tiles.
 std::vector<float> transpose(std::span<const float> in, int64_t rows, int64_t cols) {
   constexpr int64_t tile = 32;
   std::vector<float> out(in.size());
@@ -45,14 +45,14 @@ std::vector<float> transpose(std::span<const float> in, int64_t rows, int64_t co
   return out;
 }
 
-// Where row i of a half-split head lies when its pairs are interleaved: i and i + D/2 are
+// The position of row i of a half-split head if pairs are interleaved: i and i + D/2 are
 // neighbours.
 int64_t interleaved_row(int64_t i, int64_t head_dim) {
   const int64_t half = head_dim / 2, d = i % head_dim;
   return i - d + (d < half ? 2 * d : 2 * (d - half) + 1);
 }
 
-// Calls copy(row in the file, row here) for each row of a tensor whose heads are regrouped.
+// Calls copy(row in the file, row here) for each row of a tensor whose heads are reordered.
 template <class F>
 void each_row(const FileTensor& t, int64_t rows, F copy) {
   for (int64_t i = 0; i < rows; ++i) {
@@ -117,7 +117,7 @@ void stream_elements(const ByteSink& sink, Backend& backend, const Tensor& t, in
   std::vector<std::byte> raw(most * size_t(size));
   std::vector<float> floats(to == t.dtype ? 0 : most);
   std::vector<std::byte> converted(to == t.dtype ? 0 : most * size_t(size_of(to)));
-  backend.enter_thread();  // the thread may be one that writes a single shard
+  backend.enter_thread();  // this may be a thread that writes one shard
   for (int64_t i = 0; i < count; i += piece) {
     const size_t n = size_t(std::min(piece, count - i));
     backend.download(raw.data(), t.data + (first + i) * size, int64_t(n) * size);
