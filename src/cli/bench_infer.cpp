@@ -242,8 +242,7 @@ void bench_workload(const InferFlags& f) {
   if (f.common.json) return print_json(j);
   fmt::print(
       "{} {}, {} requests, at most {} at a time: {:.1f} tokens/s; time to first token {:.0f} ms "
-      "(median), "
-      "{:.0f} ms (p99); between tokens {:.1f} ms (median), {:.1f} ms (p99)\n",
+      "(median), {:.0f} ms (p99); between tokens {:.1f} ms (median), {:.1f} ms (p99)\n",
       f.preset, b.weights_name(), f.workload, f.batch, rate, percentile(r.first, 0.5),
       percentile(r.first, 0.99), percentile(r.gaps, 0.5), percentile(r.gaps, 0.99));
 }

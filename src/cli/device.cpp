@@ -143,8 +143,7 @@ WeightFormat weight_format(const std::string& name, const Backend& backend) {
 void add_kv(CLI::App& c, std::string& to) {
   c.add_option("--kv", to,
                "KV cache format: plain (the type of --dtype), or fp8: half the memory of bf16, "
-               "slightly less "
-               "accurate")
+               "slightly less accurate")
       ->capture_default_str();
 }
 

@@ -158,8 +158,7 @@ void run_generate(const GenerateFlags& flags) {
   flush();
   for (const Completion& c : all)
     if (say_if_clipped(c, asked, config.context)) break;
-  say("{} tokens after a prompt of {}: the first in {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV "
-      "cache {}\n",
+  say("{} tokens, prompt {}: first token {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache {}\n",
       all[0].tokens.size(), request.prompt.size(), all[0].ttft_ms, all[0].tokens_per_s,
       all[0].finish_reason, backend->describe(), engine.stats().cache);
 }

@@ -73,8 +73,7 @@ PrepareResult prepare_stories(const fs::path& text, const fs::path& out, const T
   return prepare(p);
 }
 
-constexpr std::string_view unfinished =
-    ".data-";  // followed by the id of the process that writes it
+constexpr std::string_view unfinished = ".data-";  // + the id of the writing process
 
 // Removes folders that killed processes left; folders of running processes stay.
 void remove_leftovers(const fs::path& run) {

@@ -42,8 +42,7 @@ void say_ready(ServedModel& m, const std::string& name, const std::string& url,
   if (!m.chat().has_template())
     say("hearth: {} has no chat template; chats are formatted as User: and Assistant: lines. Use "
         "/v1/completions to continue a prompt, or hearth sft on messages or instructions to train "
-        "a "
-        "template\n",
+        "a template\n",
         name);
   if (!m.context_note().empty()) say("hearth: {}; --context changes it\n", m.context_note());
   const EngineStats s = m.engine().stats();

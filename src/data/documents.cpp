@@ -211,8 +211,7 @@ Fd spool(ByteStream& stream, const fs::path& path, int64_t longest) {
     if (size > longest)
       fail(shown(path),
            "expected at most {} bytes of Parquet from a compressed file or a pipe, got more: "
-           "unpack it to a "
-           "file and pass that",
+           "unpack it to a file and pass that",
            longest);
     write_all(fd, Bytes(piece).first(n), folder);
   }

@@ -187,8 +187,7 @@ Loader::State::Stream Loader::State::open_stream(
     if (f.size() < need && by_step)
       fail(f.path().string(),
            "expected at least {} tokens for one step of {} ranks x {} rows x {} tokens plus one, "
-           "got {}: use "
-           "a smaller batch or sequence, or leave the file out",
+           "got {}: use a smaller batch or sequence, or leave the file out",
            need, spec.world, spec.batch, spec.seq, f.size());
     if (f.size() < need)
       fail(
@@ -217,12 +216,11 @@ void Loader::State::check_cursor() const {
     fits = at.tokens >= 0 && inside(streams[i], at.epoch, at.shard, at.position);
   }
   if (!fits)
-    fail(
-        "loader",
-        "expected a data position within these files ({} sources, {} tokens), got epoch {}, shard "
-        "{}, "
-        "position {} and {} mixed sources: the data or its order has changed since the run started",
-        streams.size(), total(), c.epoch, c.shard, c.position, c.sources.size());
+    fail("loader",
+         "expected a data position within these files ({} sources, {} tokens), got epoch {}, shard "
+         "{}, position {} and {} mixed sources: the data or its order has changed since the run "
+         "started",
+         streams.size(), total(), c.epoch, c.shard, c.position, c.sources.size());
 }
 
 // Advances `at` past the next step and returns where that step starts. Moving to the next shard

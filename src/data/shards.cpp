@@ -147,8 +147,7 @@ void TokenFile::read_beside_metadata() {
     if (bytes >= 4) std::memcpy(&magic, map_.bytes().data(), 4);
     fail(where,
          "expected magic {} or {} at byte 0, got {}: for a file of plain ids put a metadata.json "
-         "beside it "
-         "with {{\"vocab_size\": N, \"dtype\": \"uint16\"}} (or uint32)",
+         "beside it with {{\"vocab_size\": N, \"dtype\": \"uint16\"}} (or uint32)",
          magic_u16, magic_u32,
          bytes < 4 ? fmt::format("a file of {} bytes", bytes) : fmt::format("{}", magic));
   }
@@ -231,8 +230,7 @@ TokenWriter::TokenWriter(const fs::path& path, const Spec& spec)
     if (have < want)
       fail(temporary_.string(),
            "expected the {} bytes that an earlier run wrote, got {}: delete the output folder and "
-           "start "
-           "again",
+           "start again",
            want, have);
     if (::ftruncate(fd_.get(), want) != 0 || ::lseek(fd_.get(), want, SEEK_SET) < 0)
       fail_errno(temporary_, "truncate the file");

@@ -92,8 +92,7 @@ RunnerSpec checked_spec(const ModelConfig& config, DType dtype, Backend& backend
   if (const int64_t least = least_blocks(config, s); r.blocks < least)
     fail("engine",
          "expected memory for {} blocks of {} tokens ({} KiB each) in the KV cache, got {}: "
-         "provide more "
-         "memory or use a shorter --context",
+         "provide more memory or use a shorter --context",
          least, cache_block, Runner::block_bytes(config, dtype, s.cache) / 1024,
          std::max<int64_t>(r.blocks, 0));
   return r;

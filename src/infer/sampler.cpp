@@ -134,8 +134,7 @@ TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t
 }
 
 uint64_t sampling_bits(uint64_t seed, uint32_t sample, uint64_t position) {
-  constexpr uint32_t salt =
-      0x5a3791e5u;  // separates this use of philox from others with the same seed
+  constexpr uint32_t salt = 0x5a3791e5u;  // separate from other philox uses of this seed
   const Words r = philox({{uint32_t(position), uint32_t(position >> 32), sample, salt}},
                          uint32_t(seed), uint32_t(seed >> 32));
   return uint64_t(r.w[0]) << 32 | r.w[1];

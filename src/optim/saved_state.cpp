@@ -36,8 +36,7 @@ void expect_same_slots(const std::filesystem::path& file, const Safetensors& sav
   if (want != got)
     fail(file.string(),
          "expected the optimizer state {}, got {}: the checkpoint was written by another "
-         "optimizer; resume "
-         "with the --optimizer that the run started with",
+         "optimizer; resume with the --optimizer that the run started with",
          fmt::join(want, ", "), got.empty() ? "none" : fmt::format("{}", fmt::join(got, ", ")));
 }
 

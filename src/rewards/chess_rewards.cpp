@@ -33,8 +33,7 @@ class ChessReward : public RewardSource {
       if (p.task != chess::Prompt::Task::policy || known(row, p).best || !engines_.empty()) return;
       if (!said_.exchange(true))
         say("hearth: Stockfish was not found: for P: prompts without a label, the reward leaves "
-            "out the best "
-            "move, the candidates and the evaluations\n");
+            "out the best move, the candidates and the evaluations\n");
     } catch (const Error& e) { fail(row.where, "{}", e.what()); }
   }
 

@@ -168,8 +168,7 @@ std::optional<double> RewardProgram::score_one(Slot& slot, const PromptRow& row,
     const std::string said = said_last();
     fail("reward program " + spec_.command,
          "{} completions got no reward: the program could not be started {} times, died {} times, "
-         "hung {} "
-         "times, gave invalid answers {} times{}",
+         "hung {} times, gave invalid answers {} times{}",
          failed, c.missing, c.died, c.hung, c.rubbish,
          said.empty() ? "" : "; its stderr ends with: " + said);
   }

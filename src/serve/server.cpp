@@ -24,9 +24,8 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-constexpr auto last_words =
-    std::chrono::seconds(2);              // time for cancelled requests to send their answer
-constexpr int64_t most_turned_away = 64;  // at once; further ones are not accepted yet
+constexpr auto last_words = std::chrono::seconds(2);  // for answers of cancelled requests
+constexpr int64_t most_turned_away = 64;              // at once; further ones are not accepted yet
 
 tcp::endpoint resolve(const ServeConfig& c) {
   asio::io_context io;
@@ -155,8 +154,7 @@ class Server {
   void warn_if_open_to_all() const {
     if (address_.address().is_loopback() || !config_.api_key.empty()) return;
     say("hearth: warning: listening on {} without a key: every machine that can reach this one, "
-        "and "
-        "every web page open on it, can use the model; set HEARTH_API_KEY, or listen on "
+        "and every web page open on it, can use the model; set HEARTH_API_KEY, or listen on "
         "127.0.0.1\n",
         config_.host);
   }

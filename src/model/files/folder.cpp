@@ -372,8 +372,7 @@ fs::path find_base(const fs::path& adapter) {
   if (places.empty())
     fail(adapter.string(),
          "the base model of this adapter, {}, was not found: pass its path with --model (convert: "
-         "--from) and "
-         "this folder with --adapter",
+         "--from) and this folder with --adapter",
          in_quotes(name));
   const std::string digest = note("base");
   for (const fs::path& p : places) {
@@ -386,8 +385,7 @@ fs::path find_base(const fs::path& adapter) {
   }
   fail(adapter.string(),
        "the base model at {} is not the one this adapter was trained on (its files have another "
-       "SHA-256): "
-       "pass the right one with --model (convert: --from) and this folder with --adapter",
+       "SHA-256): pass the right one with --model (convert: --from) and this folder with --adapter",
        places.front().string());
 }
 

@@ -183,8 +183,7 @@ MarkedText ChatTemplate::render_answers(const ChatRequest& request) const {
     if (!whole.bytes.starts_with(before.bytes) || end == std::string::npos)
       fail(parsed.where,
            "the text before message {} depends on later messages, so the answers cannot be "
-           "located: mark "
-           "them in the template with {{% generation %}}",
+           "located: mark them in the template with {{% generation %}}",
            i);
     for (size_t k = before.size(); k < end; ++k) whole.marks[k] |= mark::answer;
   }

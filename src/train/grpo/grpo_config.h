@@ -70,8 +70,7 @@ struct GrpoConfig : RunConfig {
                   .seed = "random seed for the order of prompts and for sampling"});
     v("reward", reward,
       "exact, numeric, near[:0.001], regex:P, length:N, chess or program:COMMAND, optionally "
-      "followed "
-      "by @weight; repeat the flag to sum several rewards");
+      "followed by @weight; repeat the flag to sum several rewards");
     v("stop", stop, "strings that end a completion, in addition to the end-of-text token");
     v("reward_workers", reward_workers, "scoring threads, and processes per reward program");
     v("reward_timeout", reward_timeout, "seconds a reward program may take for an answer");
