@@ -60,7 +60,7 @@ PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
                                          : instruction_message(text_at(row, key.data(), where), "");
     if (instruction && spec.form == "{}") {
       // As in SFT of the same row.
-      if (!spec.chat) fail(where, "an instruction needs a chat template: pass --chat-template");
+      if (!spec.chat) fail(where, "an instruction needs a chat template");
       messages = nlohmann::ordered_json::array({message});
     } else {
       text = in_form(spec.form, message["content"].get<std::string>());
