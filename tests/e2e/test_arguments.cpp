@@ -203,7 +203,7 @@ TEST_F(Resume, FromAnotherFolder) {
   fs::current_path(before);
   json_of(began);
   EXPECT_EQ(json_of(resumed)["steps"], 4);
-  EXPECT_NE(resumed.err.find("hearth: data = train*.bin is meant from " + folder.path().string()),
+  EXPECT_NE(resumed.err.find("hearth: data = train*.bin is relative to " + folder.path().string()),
             std::string::npos)
       << resumed.err;
   EXPECT_TRUE(fs::is_empty(folder / "else"));

@@ -118,14 +118,14 @@ TEST_F(DataTokenizer, TrainingSaysHowManyTokensTheTextGave) {
   const Ran none = run(folder, {"tokenizer", "train", "--input", folder / "empty.txt", "--vocab",
                                 "300", "--out", folder / "none"});
   EXPECT_EQ(none.status, 1) << none.err;
-  EXPECT_NE(none.err.find("empty.txt] expected text to learn a tokenizer from, got none"),
+  EXPECT_NE(none.err.find("empty.txt] expected text to train a tokenizer on, got none"),
             std::string::npos)
       << none.err;
   EXPECT_FALSE(fs::exists(folder / "none"));
 }
 
 TEST_F(DataTokenizer, ARunWithoutOneIsWarnedOnce) {
-  const std::string warning = "hearth: without --tokenizer the checkpoints will have no tokenizer";
+  const std::string warning = "hearth: without --tokenizer the checkpoints will contain no tokenizer";
   write_chain(folder / "chain.bin", 2000, 1);
   const Arguments words = tiny_run(folder / "chain.bin", folder / "run", 4);
   const Ran first = run(folder, words + Arguments{"--stop-after-step", "2"});

@@ -98,7 +98,7 @@ TEST(ChessFen, WhatIsNoPositionIsRefusedByName) {
       {"r3k2r/8/8/8/8/8/8/R3K2R w QK - 0 1", "castling rights as KQkq"},
       {"r3k2r/8/8/8/8/8/8/R3K2R w KK - 0 1", "castling rights as KQkq"},
       {"k7/8/8/8/8/8/8/K7 w - e4 0 1", "en passant square on rank 6"},
-      {"k7/8/8/8/8/8/8/K7 w - e6 0 1", "just passed e6"},
+      {"k7/8/8/8/8/8/8/K7 w - e6 0 1", "just moved past e6"},
       {"k7/8/8/8/8/8/8/K7 w - - -1 1", "halfmove clock"},
       {"k7/8/8/8/8/8/8/K7 w - - 0 -1", "move number"},
       {"k7/8/8/8/8/8/8/K7 w - - 0 99999999999", "move number"},

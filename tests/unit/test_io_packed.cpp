@@ -64,7 +64,7 @@ TEST_P(Packed, ReadsWhatWasPacked) {
     if (skip < 300000) { EXPECT_EQ(char(c[0]), text[size_t(skip)]) << skip; }
   }
   EXPECT_TRUE(
-      mentions(error_of([&] { ByteStream(dir / "f").skip(300003); }), {"f]", "3 bytes less"}));
+      mentions(error_of([&] { ByteStream(dir / "f").skip(300003); }), {"f]", "3 bytes fewer"}));
 }
 
 TEST_P(Packed, TakesMembersOneAfterTheOther) {
