@@ -125,7 +125,8 @@ TEST_F(DataTokenizer, TrainingSaysHowManyTokensTheTextGave) {
 }
 
 TEST_F(DataTokenizer, ARunWithoutOneIsWarnedOnce) {
-  const std::string warning = "hearth: without --tokenizer the checkpoints will contain no tokenizer";
+  const std::string warning =
+      "hearth: without --tokenizer the checkpoints will contain no tokenizer";
   write_chain(folder / "chain.bin", 2000, 1);
   const Arguments words = tiny_run(folder / "chain.bin", folder / "run", 4);
   const Ran first = run(folder, words + Arguments{"--stop-after-step", "2"});
