@@ -1,5 +1,5 @@
 // Reads a file or standard input sequentially, decompressing it if its first bytes are gzip or
-// zstd. LineStream reads its lines. Memory use is a few buffers, regardless of length.
+// zstd. LineReader reads its lines. Memory use is a few buffers, regardless of length.
 #pragma once
 
 #include <memory>
