@@ -9,6 +9,7 @@
 #include "cli/model_flags.h"
 #include "data/shards.h"
 #include "diag/lockstep.h"
+#include "model/layer_spec.h"
 #include "model/lora.h"
 #include "sys/build_info.h"
 #include "sys/error.h"
@@ -176,17 +177,23 @@ void bench_fit(const BenchFlags& f) {
                100 * (measured / double(need.total()) - 1));
 }
 
+// The layer whose kernels are measured: the first that has all of them.
+LayerSpec attending_layer(const ModelConfig& c) {
+  const std::vector<LayerSpec> layers = layer_specs(c);
+  return *std::ranges::find_if(layers, &LayerSpec::attends);
+}
+
 void bench_gemm(const BenchFlags& f) {
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, *backend);
   const ModelConfig& c = s.model;
-  const int64_t M = s.B * s.T, qkv = (c.heads + 2 * c.kv_heads) * c.head_dim;
-  const int64_t up = c.hidden * (is_glu(c.act) ? 2 : 1);
+  const LayerSpec l = attending_layer(c);
+  const int64_t M = s.B * s.T;
   const double peak = measure_peak(*backend, s.dtype);
-  for (auto [n, k] : {std::pair{qkv, c.dim},
-                      {c.dim, c.heads * c.head_dim},
-                      {up, c.dim},
-                      {c.dim, c.hidden},
+  for (auto [n, k] : {std::pair{l.qkv_size(), c.dim},
+                      {c.dim, l.y_size()},
+                      {l.up_size(), c.dim},
+                      {c.dim, l.hidden},
                       {c.vocab, c.dim}}) {
     // y = x wT; dx = dy w; dw = dyT x
     const std::array<std::pair<const char*, GemmShape>, 3> passes{{

@@ -11,6 +11,7 @@
 #include "cli/model_flags.h"
 #include "infer/engine.h"
 #include "model/decoder.h"
+#include "model/layer_spec.h"
 #include "sys/error.h"
 #include "train/config.h"
 #include "train/peak.h"
@@ -137,10 +138,7 @@ struct Bench {
     return bytes;
   }
   // Cache bytes per token, over all layers.
-  int64_t cached_bytes() const {
-    return config.layers * 2 * config.kv_heads * cache_width(cache, config.head_dim) *
-           size_of(cache_dtype(cache, dtype));
-  }
+  int64_t cached_bytes() const { return cache_block_bytes(config, cache, dtype) / cache_block; }
   std::string weights_name() const {
     std::string name = flags.dtype;
     if (format != WeightFormat::plain) name = fmt::format("{} {}", to_string(format), name);

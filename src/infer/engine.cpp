@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "infer/stepper.h"
+#include "model/layer_spec.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
 
@@ -28,16 +29,6 @@ EngineSpec completed(EngineSpec spec, const ModelConfig& config) {
   if (spec.tokenizer && spec.bos < 0) spec.bos = spec.tokenizer->bos();
   if (spec.tokenizer && spec.eos < 0) spec.eos = spec.tokenizer->eos();
   return spec;
-}
-
-// The widest attention window of any layer; 0: unlimited.
-int64_t widest_window(const ModelConfig& c) {
-  int64_t widest = 0;
-  for (int64_t layer = 0; layer < c.layers; ++layer) {
-    if (c.window_of(layer) == 0) return 0;
-    widest = std::max(widest, c.window_of(layer));
-  }
-  return widest;
 }
 
 // The number of tokens that have a text.

@@ -4,12 +4,14 @@
 #include <bit>
 #include <string>
 
+#include "model/layer_spec.h"
+
 namespace hearth {
 
 RopeRows::RopeRows(const ModelConfig& config, int64_t positions)
     : config_(config.resolve()),
       rows_(rope_rows(config_, positions)),
-      filled_(config_.position == Position::rope && config_.rotary > 0 ? 0 : rows_) {}
+      filled_(std::ranges::any_of(layer_specs(config_), &LayerSpec::rope) ? 0 : rows_) {}
 
 void RopeRows::cover(Memory& memory, int64_t count) {
   if (count <= filled_) return;

@@ -7,6 +7,7 @@
 
 #include "infer/block_pool.h"
 #include "model/decoder.h"
+#include "model/layer_spec.h"
 #include "ops/record.h"
 #include "sys/error.h"
 
@@ -151,6 +152,7 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
           backend.refuses_cache(params.dtype(), cache_dtype(spec.cache, params.dtype()));
       !why.empty())
     fail("engine", "{}", why);
+  check_layers_run(config_, backend, params.dtype());
   if (spec.logits > spec.rows)  // drawn tokens are written to the input tokens of these rows
     fail("engine", "expected logits of at most {} rows, got {}", spec.rows, spec.logits);
   // Reserved once: growing the arena later would invalidate every captured program.
@@ -163,9 +165,7 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
 }
 
 int64_t Runner::block_bytes(const ModelConfig& config, DType dtype, CacheFormat cache) {
-  const ModelConfig c = config.resolve();
-  return c.layers * 2 * c.kv_heads * cache_block * cache_width(cache, c.head_dim) *
-         size_of(cache_dtype(cache, dtype));
+  return cache_block_bytes(config, cache, dtype);
 }
 
 int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, const RunnerSpec& spec) {
@@ -298,7 +298,9 @@ void Runner::copy_block(int32_t from, int32_t to) {
 void Runner::copy_blocks() {
   std::vector<Copy> all;
   for (int64_t layer = 0; !copies_.empty() && layer < config_.layers; ++layer) {
-    const Tensor cache = memory_.state.find(fmt::format("cache.{}", layer));
+    const std::string name = fmt::format("cache.{}", layer);
+    if (!memory_.state.has(name)) continue;  // a layer that keeps nothing
+    const Tensor cache = memory_.state.find(name);
     const int64_t bytes = cache.bytes() / spec_.blocks;
     for (const auto& [from, to] : copies_)
       all.push_back({cache.data + to * bytes, cache.data + from * bytes, bytes});

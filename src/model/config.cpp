@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "formats/fields.h"
+#include "model/layer_spec.h"
 #include "sys/error.h"
 
 namespace hearth {
@@ -51,9 +52,7 @@ ModelConfig ModelConfig::resolve() const {
   if (c.position == Position::rope && int64_t(std::lround(c.rotary * float(c.head_dim))) % 2)
     fail(where, "expected rotary * head_dim to be even, got {} * {}", c.rotary, c.head_dim);
   if (c.norm_eps <= 0) fail(where, "expected norm_eps above 0, got {}", c.norm_eps);
-  if (c.window < 0) fail(where, "expected a window of 0 or more, got {}", c.window);
-  if (c.window_pattern.empty() || c.window_pattern.find_first_not_of("SL") != std::string::npos)
-    fail(where, "expected a window_pattern of S and L, got {}", in_quotes(c.window_pattern));
+  resolve_layers(c);
   for (float p : {c.dropout_embed, c.dropout_attention, c.dropout_residual, c.dropout_mlp})
     if (!(p >= 0 && p < 1)) fail(where, "expected dropouts in [0, 1), got {}", p);
   if (c.attention_softcap < 0 || c.logit_softcap < 0)
@@ -64,12 +63,13 @@ ModelConfig ModelConfig::resolve() const {
 
 int64_t matmul_params(const ModelConfig& config) {
   const ModelConfig c = config.resolve();
-  const int64_t inner = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-  int64_t block = c.dim * (inner + 2 * kv) + inner * c.dim;
-  block += c.dim * c.hidden * (is_glu(c.act) ? 3 : 2);
-  if (c.output_gate == OutputGate::elementwise) block += c.dim * inner;
-  if (c.output_gate == OutputGate::per_head) block += c.dim * c.heads;
-  return c.layers * block + c.vocab * c.dim;
+  int64_t columns = c.vocab;  // of matrices with `dim` rows, or rows of those with `dim` columns
+  for (const LayerSpec& l : layer_specs(c)) {
+    columns += l.qkv_size() + l.y_size() + l.up_size() + l.hidden;
+    if (c.output_gate == OutputGate::elementwise) columns += l.y_size();
+    if (c.output_gate == OutputGate::per_head) columns += l.heads;
+  }
+  return columns * c.dim;
 }
 
 double mean_keys(int64_t T, int64_t window) {
@@ -80,9 +80,10 @@ double mean_keys(int64_t T, int64_t window) {
 double train_flops_per_token(const ModelConfig& config, int64_t T) {
   const ModelConfig c = config.resolve();
   const double passes = c.lora ? 4 : 6;  // frozen matrices have no gradient of their own
-  double keys = 0;
-  for (int64_t layer = 0; layer < c.layers; ++layer) keys += mean_keys(T, c.window_of(layer));
-  return passes * double(matmul_params(c)) + 12.0 * keys * double(c.heads * c.head_dim);
+  double pairs = 0;                      // products of numbers that scores and sums of values take
+  for (const LayerSpec& l : layer_specs(c))
+    if (l.attends()) pairs += mean_keys(T, l.window) * double(l.heads * (l.qk_dim + l.v_dim));
+  return passes * double(matmul_params(c)) + 6.0 * pairs;
 }
 
 std::vector<double> rope_frequencies(const ModelConfig& config) {

@@ -143,9 +143,6 @@ struct ModelConfig {
   // Fills what is derived and checks that the numbers fit together.
   ModelConfig resolve() const;
   bool operator==(const ModelConfig&) const;  // of what is visited
-  int64_t window_of(int64_t layer) const {    // 0: no window
-    return window_pattern[size_t(layer) % window_pattern.size()] == 'S' ? window : 0;
-  }
 };
 
 // Parameters of matrix products a token passes through (the head is one, the look-up is not), and

@@ -1,8 +1,10 @@
 #include "model/decoder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "model/layer_spec.h"
 #include "model/lora.h"
 #include "sys/error.h"
 
@@ -15,6 +17,7 @@ struct Builder {
   const DecoderInputs& inputs;
   const DecoderMode& mode;
   Var rope, slopes;
+  std::vector<LayerSpec> layers = {};
   LoraMatrices adapters = {};  // by matrix; none when they are off
 
   // --- parameters ---
@@ -73,17 +76,18 @@ struct Builder {
   }
 
   Var attend(Var x, int64_t layer, Join join) const {
-    const int64_t B = t.shape(x)[0], T = t.shape(x)[1], H = c.heads, G = c.kv_heads, D = c.head_dim;
+    const LayerSpec& l = layers[size_t(layer)];
+    const int64_t B = t.shape(x)[0], T = t.shape(x)[1], H = l.heads, G = l.kv_heads, D = l.qk_dim;
     Var qkv;
     {
       const auto scope = t.scope("qkv");
-      qkv = product(x, weight((H + 2 * G) * D, c.dim), {.bias = bias(c.qkv_bias, (H + 2 * G) * D)});
+      qkv = product(x, weight(l.qkv_size(), c.dim), {.bias = bias(c.qkv_bias, l.qkv_size())});
     }
-    qkv = turned(t.view(qkv, {B, T, H + 2 * G, D}));
+    qkv = turned(t.view(qkv, {B, T, H + 2 * G, D}), l);
     const AttnSpec spec{.heads = H,
                         .kv_heads = G,
                         .head_dim = D,
-                        .window = c.window_of(layer),
+                        .window = l.window,
                         .scale = float(1 / std::sqrt(double(D))),
                         .softcap = c.attention_softcap,
                         .dropout = mode.dropout ? c.dropout_attention : 0,
@@ -94,24 +98,24 @@ struct Builder {
             ? attention_cached(t, cache(layer), qkv,
                                {inputs.positions, inputs.sequences, inputs.tables}, slopes, spec)
             : attention(t, qkv, {slopes, inputs.documents}, spec);
-    if (c.output_gate != OutputGate::none) y = gated(y, x);
+    if (c.output_gate != OutputGate::none) y = gated(y, x, l);
     const auto scope = t.scope("out");
-    return project(t.view(y, {B, T, H * D}), H * D, c.out_bias, join);
+    return project(t.view(y, {B, T, l.y_size()}), l.y_size(), c.out_bias, join);
   }
 
-  Var turned(Var qkv) const {
+  Var turned(Var qkv, const LayerSpec& l) const {
     const bool norms = c.qk_norm != QkNorm::none;
-    if (!rope && !norms) return qkv;
+    if (!l.rope && !norms) return qkv;
     Var q_gain, k_gain;
     if (norms && c.qk_norm_gain) {
-      q_gain = param("q_norm.gain", {c.head_dim}, Init::ones(), Group::vector);
-      k_gain = param("k_norm.gain", {c.head_dim}, Init::ones(), Group::vector);
+      q_gain = param("q_norm.gain", {l.qk_dim}, Init::ones(), Group::vector);
+      k_gain = param("k_norm.gain", {l.qk_dim}, Init::ones(), Group::vector);
     }
-    const Var y = qk_norm_rope(t, qkv, inputs.positions, rope, q_gain, k_gain,
-                               {.heads = c.heads,
-                                .kv_heads = c.kv_heads,
-                                .head_dim = c.head_dim,
-                                .rotary = rope ? 2 * t.shape(rope)[1] : 0,
+    const Var y = qk_norm_rope(t, qkv, inputs.positions, l.rope ? rope : Var{}, q_gain, k_gain,
+                               {.heads = l.heads,
+                                .kv_heads = l.kv_heads,
+                                .head_dim = l.qk_dim,
+                                .rotary = l.rope ? 2 * t.shape(rope)[1] : 0,
                                 .interleaved = c.rope_pairs == RopePairs::interleaved,
                                 .reverse = c.rope_reverse,
                                 .norm = c.qk_norm,
@@ -122,34 +126,31 @@ struct Builder {
 
   // A state and no result: programs of every batch size share its memory.
   Var cache(int64_t layer) const {
-    return t.state(
-        "cache." + std::to_string(layer),
-        {mode.cache_blocks, 2 * c.kv_heads, cache_block, cache_width(mode.cache, c.head_dim)},
-        cache_dtype(mode.cache, t.dtype()));
+    const CacheLayout own = layers[size_t(layer)].cache(mode.cache, t.dtype());
+    return t.state("cache." + std::to_string(layer), own.shape(mode.cache_blocks), own.dtype);
   }
 
-  Var gated(Var y, Var x) const {
+  Var gated(Var y, Var x, const LayerSpec& l) const {
     const auto scope = t.scope("gate");
-    const int64_t B = t.shape(x)[0], T = t.shape(x)[1], H = c.heads;
-    const int64_t n = c.output_gate == OutputGate::per_head ? H : H * c.head_dim;
+    const bool per_head = c.output_gate == OutputGate::per_head;
+    const int64_t n = per_head ? l.heads : l.y_size();
     const Var g = product(x, weight(n, c.dim), {.bias = bias(true, n, 2)});
-    return output_gate(t, y, n == H ? g : t.view(g, {B, T, H, c.head_dim}));
+    return output_gate(t, y, per_head ? g : t.view(g, t.shape(y)));
   }
 
-  Var feed(Var x, Join join) const {
+  Var feed(Var x, const LayerSpec& l, Join join) const {
     Var h;
     {
       const auto scope = t.scope("up");
-      const bool glu = is_glu(c.act);
-      const int64_t n = glu ? 2 * c.hidden : c.hidden;  // packed gate | up
-      h = product(x, weight(n, c.dim),
-                  {.bias = bias(c.mlp_bias, n), .act = glu ? Act::none : c.act});
-      if (glu) h = activation(t, h, c.act);
+      const bool glu = is_glu(l.act);
+      h = product(x, weight(l.up_size(), c.dim),
+                  {.bias = bias(c.mlp_bias, l.up_size()), .act = glu ? Act::none : l.act});
+      if (glu) h = activation(t, h, l.act);
       drop_light(h);
     }
     h = dropped(h, c.dropout_mlp, "hidden");
     const auto scope = t.scope("down");
-    return project(h, c.hidden, c.mlp_bias, join);
+    return project(h, l.hidden, c.mlp_bias, join);
   }
 
   // One half of a block: x joined by branch(norm(x)), in the config's norm placement.
@@ -168,12 +169,13 @@ struct Builder {
 
   Var block(Var x, int64_t layer) const {
     const auto scope = t.scope("blocks." + std::to_string(layer));
-    {
+    const LayerSpec& l = layers[size_t(layer)];
+    if (l.attends()) {
       const auto attn = t.scope("attn");
       x = joined(x, c.attention_scale, [&](Var in, Join j) { return attend(in, layer, j); });
     }
     const auto mlp = t.scope("mlp");
-    return joined(x, 1, [&](Var in, Join j) { return feed(in, j); });
+    return joined(x, 1, [&](Var in, Join j) { return feed(in, l, j); });
   }
 };
 
@@ -209,9 +211,9 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
   if (!mode.cache_blocks && t.shape(inputs.tokens)[1] > c.context)
     fail("model", "expected a sequence of at most {} tokens, got {}", c.context,
          t.shape(inputs.tokens)[1]);
-  Builder b{t, c, inputs, mode, {}, {}};
+  Builder b{t, c, inputs, mode, {}, {}, layer_specs(c)};
   if (c.lora && mode.adapters) b.adapters = lora_matrices(c);
-  if (c.position == Position::rope && c.rotary > 0) b.rope = rope_of(t, c, inputs, mode);
+  if (std::ranges::any_of(b.layers, &LayerSpec::rope)) b.rope = rope_of(t, c, inputs, mode);
   if (c.position == Position::alibi)
     b.slopes = t.table("alibi", {c.heads}, [c](int64_t first, int64_t count) {
       const std::vector<float> all = alibi_slopes(c.heads);

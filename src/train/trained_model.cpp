@@ -5,6 +5,7 @@
 #include "formats/json.h"
 #include "infer/generation_config.h"
 #include "model/decoder.h"
+#include "model/layer_spec.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
 #include "train/checkpoint/checkpoint.h"
@@ -46,6 +47,7 @@ TrainedModel::TrainedModel(ModelConfig c, std::optional<ModelSource> from, Backe
       memory(backend, &params) {
   if (offload && !backend.has_host_offload())
     fail_usage("--offload", "--offload needs a GPU; this run is on {}", backend.describe());
+  check_layers_run(config, backend, dtype);
   // Before anything else: the reference of DPO is this base. What a checkpoint holds comes later.
   if (config.lora) source->load(params), base = model_digest(*source);
 }

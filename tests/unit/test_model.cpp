@@ -6,6 +6,7 @@
 #include "cpu/reference/reference.h"
 #include "formats/fields.h"
 #include "model/decoder.h"
+#include "model/layer_spec.h"
 #include "model_cases.h"
 #include "sys/error.h"
 
@@ -132,9 +133,10 @@ TEST(ModelConfig, DerivesWhatIsLeftOut) {
   c.act = Act::relu2;
   EXPECT_EQ(c.resolve().hidden, 384);
   c.window = 5, c.window_pattern = "SSL";
-  EXPECT_EQ(c.window_of(0), 5);
-  EXPECT_EQ(c.window_of(2), 0);
-  EXPECT_EQ(c.window_of(4), 5);
+  const std::vector<LayerSpec> layers = layer_specs(c);
+  EXPECT_EQ(layers[0].window, 5);
+  EXPECT_EQ(layers[2].window, 0);
+  EXPECT_EQ(layers[4].window, 5);
 }
 
 TEST(Decoder, RefusesSequencesBeyondItsContext) {

@@ -8,6 +8,7 @@
 #include "formats/fields.h"
 #include "model/files/folder.h"
 #include "model/files/hf_names.h"
+#include "model/layer_spec.h"
 #include "sys/error.h"
 
 namespace hearth {
@@ -320,10 +321,11 @@ ordered_json write_qwen3(const ModelConfig& c) {
   j["use_sliding_window"] = c.window > 0;
   j["sliding_window"] = c.window > 0 ? ordered_json(c.window) : ordered_json();
   int64_t full = 0;  // leading layers without a window, for readers without layer_types
-  while (full < c.layers && c.window_of(full) == 0) ++full;
+  const std::vector<LayerSpec> layers = layer_specs(c);
+  while (full < c.layers && layers[size_t(full)].window == 0) ++full;
   j["max_window_layers"] = full;
-  for (int64_t i = 0; i < c.layers; ++i)
-    j["layer_types"].push_back(c.window_of(i) ? "sliding_attention" : "full_attention");
+  for (const LayerSpec& l : layers)
+    j["layer_types"].push_back(l.window ? "sliding_attention" : "full_attention");
   return j;
 }
 
@@ -385,7 +387,7 @@ ModelConfig numbers_of(ModelConfig c) {
   }
   if (c.qk_norm == QkNorm::none) c.qk_norm_gain = d.qk_norm_gain;
   std::string windows;
-  for (int64_t i = 0; i < c.layers; ++i) windows += c.window_of(i) ? 'S' : 'L';
+  for (const LayerSpec& l : layer_specs(c)) windows += l.window ? 'S' : 'L';
   if (windows.find('S') == windows.npos) c.window = 0;
   c.window_pattern = windows;
   return c;

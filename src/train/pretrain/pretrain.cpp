@@ -25,7 +25,7 @@ class PretrainTask : public Task {
  public:
   PretrainTask(const PretrainSpec& spec, TrainedModel& model, Backend& backend)
       : spec_(spec), config_(spec.train), model_(model), room_(Room::of(backend)) {
-    check_everything(backend);
+    check_everything();
   }
 
   std::string_view kind() const override { return "pretrain"; }
@@ -115,11 +115,7 @@ class PretrainTask : public Task {
  private:
   // What a run will need at any of its steps, checked before the first: a shape that does not fit,
   // a damaged file or a missing tokenizer costs no training.
-  void check_everything(const Backend& backend) {
-    if (const std::string why =
-            backend.refuses_heads(model_.config.head_dim, to_dtype(config_.dtype));
-        !why.empty())
-      fail("model", "{}", why);
+  void check_everything() {
     shapes_ = batch_shapes(model_.config, config_, room_);
     for (const BatchShape& s : shapes_) {
       shape_ = s;

@@ -1,0 +1,74 @@
+#include "model/layer_spec.h"
+
+#include <algorithm>
+
+#include "formats/json.h"
+#include "sys/error.h"
+
+namespace hearth {
+namespace {
+
+// A pattern has one letter per layer and is repeated over the layers.
+char letter_of(const std::string& pattern, int64_t layer) {
+  return pattern[size_t(layer) % pattern.size()];
+}
+
+void check_pattern(const std::string& pattern, const char* letters, const char* expected) {
+  if (pattern.empty() || pattern.find_first_not_of(letters) != std::string::npos)
+    fail("model", "expected {}, got {}", expected, in_quotes(pattern));
+}
+
+}  // namespace
+
+void resolve_layers(ModelConfig& c) {
+  if (c.window < 0) fail("model", "expected a window of 0 or more, got {}", c.window);
+  check_pattern(c.window_pattern, "SL", "a window_pattern of S and L");
+}
+
+std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
+  const ModelConfig c = config.resolve();
+  std::vector<LayerSpec> all;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    LayerSpec l{.act = c.act, .hidden = c.hidden};
+    l.mixer = Mixer::attention;
+    l.heads = c.heads, l.kv_heads = c.kv_heads, l.qk_dim = l.v_dim = c.head_dim;
+    l.window = letter_of(c.window_pattern, i) == 'S' ? c.window : 0;
+    l.rope = c.position == Position::rope && c.rotary > 0;
+    all.push_back(l);
+  }
+  return all;
+}
+
+CacheLayout LayerSpec::cache(CacheFormat format, DType plain) const {
+  if (!attends()) return {};
+  return {.heads = kv_heads,
+          .k_width = qk_dim,
+          .v_width = v_dim,
+          .format = format,
+          .dtype = cache_dtype(format, plain)};
+}
+
+int64_t cache_block_bytes(const ModelConfig& config, CacheFormat format, DType plain) {
+  int64_t bytes = 0;
+  for (const LayerSpec& l : layer_specs(config)) bytes += l.cache(format, plain).block_bytes();
+  return bytes;
+}
+
+int64_t widest_window(const ModelConfig& config) {
+  int64_t widest = 0;
+  for (const LayerSpec& l : layer_specs(config)) {
+    if (!l.attends()) continue;
+    if (l.window == 0) return 0;
+    widest = std::max(widest, l.window);
+  }
+  return widest;
+}
+
+void check_layers_run(const ModelConfig& config, const Backend& backend, DType dtype) {
+  for (const LayerSpec& l : layer_specs(config))
+    if (const std::string why = l.attends() ? backend.refuses_heads(l.qk_dim, dtype) : "";
+        !why.empty())
+      fail("model", "{}", why);
+}
+
+}  // namespace hearth

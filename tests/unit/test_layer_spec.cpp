@@ -1,0 +1,63 @@
+// What each layer of a model is, and everything that is counted from it: parameters, FLOPs, cache.
+#include <gtest/gtest.h>
+
+#include "model/decoder.h"
+#include "model/layer_spec.h"
+#include "model_cases.h"
+#include "unit/infer_model.h"
+
+namespace hearth {
+namespace {
+
+TEST(LayerSpecs, FollowTheConfig) {
+  ModelConfig c = tiny_config();
+  c.layers = 3, c.window = 5, c.window_pattern = "SL", c.act = Act::relu2;
+  const std::vector<LayerSpec> layers = layer_specs(c);
+  ASSERT_EQ(layers.size(), 3u);
+  EXPECT_EQ(layers[0], layers[2]);
+  EXPECT_EQ(layers[0].window, 5);
+  EXPECT_EQ(layers[1].window, 0);
+  EXPECT_TRUE(layers[0].rope);
+  EXPECT_EQ(layers[0].qkv_size(), (4 + 2 + 2) * 4);
+  EXPECT_EQ(layers[0].y_size(), 16);
+  EXPECT_EQ(layers[0].up_size(), 24);
+  EXPECT_EQ(widest_window(c), 0);
+  c.window_pattern = "S";
+  EXPECT_EQ(widest_window(c), 5);
+  c.position = Position::learned;
+  EXPECT_FALSE(layer_specs(c)[0].rope);
+}
+
+// A product of the model is a matrix, but the head may be the table of tokens.
+TEST(LayerSpecs, CountTheMatricesThatTheDecoderRecords) {
+  for (const cases::ModelCase& m : cases::model_cases()) {
+    ModelConfig c = m.config;
+    c.lora = {};
+    int64_t products = c.vocab * c.dim;
+    for (const ParamSpec& p : decoder_params(c))
+      if (p.group == Group::matrix) products += p.shape.numel();
+    EXPECT_EQ(matmul_params(c), products) << m.name;
+  }
+}
+
+// The blocks of a cache are what the states of a program hold.
+TEST(LayerSpecs, CountTheCacheThatTheDecoderRecords) {
+  for (const cases::ModelCase& m : cases::model_cases())
+    for (const CacheFormat format : {CacheFormat::plain, CacheFormat::fp8}) {
+      constexpr int64_t blocks = 3;
+      Tape t(DType::bf16);
+      t.trains = false;
+      DecoderInputs in = declare_inputs(t, 1, 4, false);
+      in.sequences = t.input("sequences", {1, 4}, DType::i32);
+      in.tables = t.input("tables", {1, 1}, DType::i32);
+      decoder(t, m.config, in, {.cache_blocks = blocks, .cache = format});
+      int64_t bytes = 0;
+      for (const Value& v : t.values)
+        if (v.name.starts_with("cache.")) bytes += v.shape.numel() * size_of(v.dtype);
+      EXPECT_EQ(bytes, blocks * cache_block_bytes(m.config, format, DType::bf16)) << m.name;
+      EXPECT_GT(bytes, 0) << m.name;
+    }
+}
+
+}  // namespace
+}  // namespace hearth
