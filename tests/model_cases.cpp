@@ -63,6 +63,12 @@ std::vector<ModelCase> make_cases() {
       variant("no_final_norm", [](C& c) { c.final_norm = false, c.norm = Norm::layer; }),
       variant("layer_norm_plain", [](C& c) { c.norm = Norm::layer, c.norm_gain = false; }),
       variant("window", [](C& c) { c.window = 2, c.window_pattern = "SL"; }),
+      variant("attention_free", [](C& c) { c.layers = 3, c.mixer_pattern = "NA", c.window = 4; }),
+      variant("attention_free_post",
+              [](C& c) {
+                gpt2_like(c), c.layers = 3, c.mixer_pattern = "ANN";
+                c.norm_place = NormPlace::post;
+              }),
       variant("softcaps", [](C& c) { c.attention_softcap = 1.5f, c.logit_softcap = 2; }),
       variant("gate", [](C& c) { c.output_gate = OutputGate::elementwise; }),
       variant("gate_per_head", [](C& c) { c.output_gate = OutputGate::per_head, c.kv_heads = 1; }),

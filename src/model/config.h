@@ -73,6 +73,8 @@ struct ModelConfig {
   bool mlp_bias = false;
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_gain = true;
+  // Patterns have one letter per layer and are repeated over the layers; see model/layer_spec.h.
+  std::string mixer_pattern = "A";
   int64_t window = 0;
   std::string window_pattern = "S";
   float attention_softcap = 0;
@@ -120,6 +122,8 @@ struct ModelConfig {
     v("mlp_bias", mlp_bias, "biases in the MLP");
     v("qk_norm", qk_norm, "RMS norm of each q and k head: none, before_rope or after_rope");
     v("qk_norm_gain", qk_norm_gain, "the q and k norm has a gain");
+    v("mixer_pattern", mixer_pattern,
+      "blocks of the layers, repeated: A (attention and an MLP) or N (an MLP only)");
     v("window", window, "sliding attention window in tokens, the current one included; 0: none");
     v("window_pattern", window_pattern,
       "attention of the layers, repeated: S (sliding window) or L (full)");

@@ -21,6 +21,13 @@ void check_pattern(const std::string& pattern, const char* letters, const char* 
 }  // namespace
 
 void resolve_layers(ModelConfig& c) {
+  check_pattern(c.mixer_pattern, "AN", "a mixer_pattern of A and N");
+  std::string mixers;  // in full: one spelling for one model
+  for (int64_t i = 0; i < c.layers; ++i) mixers += letter_of(c.mixer_pattern, i);
+  if (mixers.find('A') == mixers.npos)
+    fail("model", "expected a mixer_pattern with attention in one of {} layers, got {}", c.layers,
+         in_quotes(c.mixer_pattern));
+  c.mixer_pattern = mixers.find('N') == mixers.npos ? "A" : mixers;
   if (c.window < 0) fail("model", "expected a window of 0 or more, got {}", c.window);
   check_pattern(c.window_pattern, "SL", "a window_pattern of S and L");
 }
@@ -29,12 +36,12 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
   const ModelConfig c = config.resolve();
   std::vector<LayerSpec> all;
   for (int64_t i = 0; i < c.layers; ++i) {
-    LayerSpec l{.act = c.act, .hidden = c.hidden};
+    LayerSpec& l = all.emplace_back(LayerSpec{.act = c.act, .hidden = c.hidden});
+    if (letter_of(c.mixer_pattern, i) == 'N') continue;
     l.mixer = Mixer::attention;
     l.heads = c.heads, l.kv_heads = c.kv_heads, l.qk_dim = l.v_dim = c.head_dim;
     l.window = letter_of(c.window_pattern, i) == 'S' ? c.window : 0;
     l.rope = c.position == Position::rope && c.rotary > 0;
-    all.push_back(l);
   }
   return all;
 }

@@ -48,12 +48,14 @@ inline std::vector<ModelConfig> tiny_configs() {
   return all;
 }
 
-// The same with room for several blocks of the cache, and one whose layers all look through
-// windows.
+// The same with room for several blocks of the cache, one whose layers all look through windows,
+// and one with layers that keep nothing in the cache.
 inline std::vector<ModelConfig> long_configs() {
   std::vector<ModelConfig> all = tiny_configs();
   all.push_back(tiny_config());
   all[4].window = 70;
+  all.push_back(tiny_config());
+  all[5].layers = 3, all[5].mixer_pattern = "NA", all[5].window = 70;
   for (ModelConfig& c : all) c.context = 256;
   return all;
 }

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "infer/runner.h"
 #include "unit/infer_model.h"
 
 namespace hearth {
@@ -70,8 +71,7 @@ std::vector<Request> mixed(int count) {
 }
 
 int64_t blocks_bytes(const TinyModel& m, int64_t blocks) {
-  const ModelConfig& c = m.config;
-  return blocks * c.layers * 2 * c.kv_heads * cache_block * c.head_dim * 4;
+  return blocks * Runner::block_bytes(m.config, m.params.dtype());
 }
 
 TEST(Paged, TokensAndLogprobsAreThoseOfTheTrainingForward) {

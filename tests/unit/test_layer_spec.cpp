@@ -28,6 +28,27 @@ TEST(LayerSpecs, FollowTheConfig) {
   EXPECT_FALSE(layer_specs(c)[0].rope);
 }
 
+TEST(LayerSpecs, MayHaveNoAttention) {
+  ModelConfig c = tiny_config();
+  c.layers = 5, c.mixer_pattern = "NA", c.window = 7;
+  EXPECT_EQ(c.resolve().mixer_pattern, "NANAN");
+  const std::vector<LayerSpec> layers = layer_specs(c);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    EXPECT_EQ(layers[i].attends(), i % 2 == 1);
+    EXPECT_EQ(bool(layers[i].cache(CacheFormat::plain, DType::f32)), i % 2 == 1);
+    EXPECT_EQ(layers[i].hidden, 24);
+  }
+  EXPECT_EQ(widest_window(c), 7);  // layers without attention look nowhere
+  ModelConfig two = c;
+  two.layers = 2, two.mixer_pattern = "A";
+  EXPECT_EQ(cache_block_bytes(c, CacheFormat::plain, DType::f32),
+            cache_block_bytes(two, CacheFormat::plain, DType::f32));
+  const double attention = train_flops_per_token(c, 64) - 6.0 * double(matmul_params(c));
+  EXPECT_EQ(attention, train_flops_per_token(two, 64) - 6.0 * double(matmul_params(two)));
+  c.mixer_pattern = "AAA";
+  EXPECT_EQ(c.resolve().mixer_pattern, "A");
+}
+
 // A product of the model is a matrix, but the head may be the table of tokens.
 TEST(LayerSpecs, CountTheMatricesThatTheDecoderRecords) {
   for (const cases::ModelCase& m : cases::model_cases()) {

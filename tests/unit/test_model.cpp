@@ -118,6 +118,12 @@ TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
   EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = 1; }), "[model] expected dropouts in [0, 1), got 1");
   EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = NAN; }),
             "[model] expected dropouts in [0, 1), got nan");
+  EXPECT_EQ(refusal([](C& c) { c.mixer_pattern = "AX"; }),
+            "[model] expected a mixer_pattern of A and N, got \"AX\"");
+  EXPECT_EQ(refusal([](C& c) { c.mixer_pattern = ""; }),
+            "[model] expected a mixer_pattern of A and N, got \"\"");
+  EXPECT_EQ(refusal([](C& c) { c.layers = 2, c.mixer_pattern = "NNA"; }),
+            "[model] expected a mixer_pattern with attention in one of 2 layers, got \"NNA\"");
   EXPECT_EQ(refusal([](C& c) { c.logit_softcap = -1; }),
             "[model] expected softcaps of 0 or more, got 0 and -1");
   EXPECT_EQ(refusal([](C& c) { c.norm_eps = 0; }), "[model] expected norm_eps above 0, got 0");
