@@ -37,8 +37,11 @@ Work work_of(const OpCase& c, const Tape& t) {
         if (v) w.bytes += numel(v) * double(size_of(t[v].dtype));
     if (name == "linear" || name == "gemm")  // |a| |b| / |c| = K^2
       w.flops += 2 * numel(n.out[0]) * std::sqrt(numel(n.in[0]) * numel(n.in[1]) / numel(n.out[0]));
-    const double products = name == "attention" ? 2 : name == "attention_bwd" ? 5 : 0;
-    if (products > 0) w.flops += 2 * products * pairs(c) * double(c.large.H * c.large.D);
+    const bool forward = name == "attention";
+    if (forward || name == "attention_bwd") {
+      const int64_t D = c.large.D, V = c.v_width(D), columns = forward ? D + V : 3 * D + 2 * V;
+      w.flops += 2 * pairs(c) * double(c.large.H * columns);
+    }
   }
   return w;
 }

@@ -125,6 +125,7 @@ OpCase norm_case(const char* name, NormSpec spec, bool gain, bool bias, Joins jo
 struct Rope {
   double rotary = 1;  // fraction of a head
   bool interleaved = false, reverse = false;
+  int64_t v_dim = 0;  // width of a head of v; 0: as one of q and k
 };
 
 OpCase qk_case(const char* name, QkNorm norms, bool gains, int64_t kv_share, Rope rope) {
@@ -138,12 +139,13 @@ OpCase qk_case(const char* name, QkNorm norms, bool gains, int64_t kv_share, Rop
           table.push_back(float(std::sin(0.7 * double(i))));
     const Var turn = rotary ? r.t.constant("rope", {T, rotary / 2, 2}, table) : Var{};
     const Var at = r.ids("at", {B, T}, [T = T](int64_t i) { return (i * 3 + 1) % T; });
-    const Var qkv = r.x("qkv", {B, T, H + 2 * G, D});
+    const Var qkv = r.x("qkv", {B, T, (H + G) * D + G * (rope.v_dim ? rope.v_dim : D)});
     r.output(qk_norm_rope(r.t, qkv, at, turn, gains ? r.vector("q_gain", D) : Var{},
                           gains ? r.vector("k_gain", D) : Var{},
                           {.heads = H,
                            .kv_heads = G,
                            .head_dim = D,
+                           .v_dim = rope.v_dim,
                            .rotary = rotary,
                            .interleaved = rope.interleaved,
                            .reverse = rope.reverse,
@@ -157,15 +159,34 @@ OpCase qk_case(const char* name, QkNorm norms, bool gains, int64_t kv_share, Rop
           {.B = 4, .T = 256, .H = 12, .D = 64}};
 }
 
+// How q, k and v lie: in one tensor; in three; or q alone, and k and v head by head in one.
+enum class Lies { packed, apart, by_head };
+
 struct Attend {
-  int64_t kv_share = 1;  // query heads per kv head; 0: all
+  int64_t kv_share = 1;          // query heads per kv head; 0: all
+  int64_t v_num = 1, v_den = 1;  // a head of v is this many times as wide as one of q and k
+  Lies lies = Lies::packed;
   int64_t window = 0;
   float softcap = 0, dropout = 0;
   bool alibi = false, documents = false;
+
+  int64_t v_width(int64_t D) const { return std::max<int64_t>(1, D * v_num / v_den); }
 };
 
 // Documents of odd lengths that differ between rows.
 int64_t document_of(int64_t b, int64_t i) { return (i + b) / 5; }
+
+Qkv attended(Recorder& r, const Attend& a, int64_t G) {
+  const auto [B, T, C, N, H, D, V] = r.d;
+  const int64_t W = a.v_width(D);
+  const auto x = [&](const char* name, int64_t token) { return r.x(name, {B, T, token}, 1.5); };
+  if (a.lies == Lies::packed) return packed(x("qkv", (H + G) * D + G * W), packed_qkv(H, G, D, W));
+  const Heads q{x("q", H * D), {H, D, 0, H * D, D}};
+  if (a.lies == Lies::apart)
+    return {q, {x("k", G * D), {G, D, 0, G * D, D}}, {x("v", G * W), {G, W, 0, G * W, W}}};
+  const Var kv = x("kv", G * (D + W));
+  return {q, {kv, {G, D, 0, G * (D + W), D + W}}, {kv, {G, W, D, G * (D + W), D + W}}};
+}
 
 OpCase attention_case(const char* name, const Attend& a) {
   const auto record = [=](Recorder& r) {
@@ -180,11 +201,8 @@ OpCase attention_case(const char* name, const Attend& a) {
     if (a.documents)
       masks.documents =
           r.ids("documents", {B, T}, [T = T](int64_t i) { return document_of(i / T, i % T); });
-    r.output(attention(r.t, r.x("qkv", {B, T, H + 2 * G, D}, 1.5), masks,
-                       {.heads = H,
-                        .kv_heads = G,
-                        .head_dim = D,
-                        .window = a.window,
+    r.output(attention(r.t, attended(r, a, G), masks,
+                       {.window = a.window,
                         .scale = float(1 / std::sqrt(double(D))),
                         .softcap = a.softcap,
                         .dropout = a.dropout,
@@ -201,7 +219,9 @@ OpCase attention_case(const char* name, const Attend& a) {
            {.B = 1, .T = 37, .H = 2, .D = 20},
            {.B = 2, .T = 70, .H = 2, .D = 64}},
           {.B = 2, .T = 512, .H = 12, .D = 64},
-          sees};
+          sees,
+          [a](int64_t D) { return a.v_width(D); },
+          a.lies == Lies::packed};
 }
 
 OpCase gate_case(const char* name, bool per_head) {
@@ -302,6 +322,8 @@ std::vector<OpCase> make_cases() {
               {.rotary = 0.5, .interleaved = true, .reverse = true}),
       qk_case("qk_norm_after", QkNorm::after_rope, true, 4, {.interleaved = true}),
       qk_case("qk_norm_after_plain", QkNorm::after_rope, false, 2, {.rotary = 0.5}),
+      qk_case("qk_rope_wide_v", QkNorm::none, false, 2, {.v_dim = 24}),
+      qk_case("qk_norm_narrow_v", QkNorm::before_rope, true, 1, {.rotary = 0.5, .v_dim = 8}),
       attention_case("attention_mha", {}),
       attention_case("attention_gqa", {.kv_share = 2}),
       attention_case("attention_mqa", {.kv_share = 0}),
@@ -310,6 +332,17 @@ std::vector<OpCase> make_cases() {
       attention_case("attention_alibi", {.kv_share = 2, .alibi = true}),
       attention_case("attention_documents", {.documents = true}),
       attention_case("attention_dropout", {.kv_share = 2, .dropout = dropout_p}),
+      attention_case("attention_narrow_v", {.v_num = 3, .v_den = 4}),
+      attention_case("attention_wide_v", {.kv_share = 2, .v_num = 2}),
+      attention_case("attention_wide_v_window",
+                     {.kv_share = 0, .v_num = 3, .v_den = 2, .window = 3, .documents = true}),
+      attention_case("attention_apart", {.kv_share = 2, .v_den = 2, .lies = Lies::apart}),
+      attention_case("attention_by_head", {.kv_share = 2,
+                                           .v_num = 2,
+                                           .v_den = 3,
+                                           .lies = Lies::by_head,
+                                           .window = 20,
+                                           .dropout = dropout_p}),
       attention_case("attention_all", {.kv_share = 2,
                                        .window = 4,
                                        .softcap = 3,

@@ -61,6 +61,9 @@ struct OpCase {
   Dims large;               // and for speed
   // Attention: whether query i may see key j of row b, beyond causality.
   std::function<bool(int64_t b, int64_t i, int64_t j)> sees = {};
+  // Attention: a head of v for one of q and k of D, and whether all three lie in one tensor.
+  std::function<int64_t(int64_t D)> v_width = {};
+  bool packed = true;
 };
 
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }

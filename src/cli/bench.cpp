@@ -221,14 +221,11 @@ void bench_attention(const BenchFlags& f) {
   const ProgramSpec s = spec_of(f, *backend);
   const ModelConfig& c = s.model;
   Tape t(s.dtype, "attention");
-  const Var qkv = t.input("qkv", {s.B, s.T, c.heads + 2 * c.kv_heads, c.head_dim}, s.dtype);
+  const LayerSpec l = attending_layer(c);
+  const Var qkv = t.input("qkv", {s.B, s.T, l.qkv_size()}, s.dtype);
   t[qkv].needs_grad = true;
-  const Var y = attention(t, qkv, {},
-                          {.heads = c.heads,
-                           .kv_heads = c.kv_heads,
-                           .head_dim = c.head_dim,
-                           .window = c.window,
-                           .scale = float(1 / std::sqrt(double(c.head_dim)))});
+  const Var y = attention(t, packed(qkv, packed_qkv(l.heads, l.kv_heads, l.qk_dim, l.v_dim)), {},
+                          {.window = c.window, .scale = float(1 / std::sqrt(double(l.qk_dim)))});
   const Var dy = t.input("dy", t.shape(y), s.dtype);
   t.add_grad(y, dy);
   differentiate(t);
@@ -248,14 +245,17 @@ void bench_attention(const BenchFlags& f) {
     for (const auto& [name, seconds] : p)
       best[name] = best.contains(name) ? std::min(best[name], seconds) : seconds;
   }
-  // 2 matrix products forward and 5 backward, over the keys inside the causal mask and the window.
-  const double product =
-      2.0 * double(s.B * c.heads * c.head_dim) * double(s.T) * mean_keys(s.T, c.window);
-  for (auto [name, count] : {std::pair{"attention", 2}, {"attention_bwd", 5}}) {
-    const double rate = count * product / best.at(name);
+  // Products over the keys that the causal mask and the window leave: of q and k 1 forward and 3
+  // backward, of v 1 and 2.
+  const double pairs = double(s.B * l.heads * s.T) * mean_keys(s.T, c.window);
+  for (auto [name, columns] : {std::pair{"attention", l.qk_dim + l.v_dim},
+                               {"attention_bwd", 3 * l.qk_dim + 2 * l.v_dim}}) {
+    const double rate = 2 * pairs * double(columns) / best.at(name);
+    const std::string dim =
+        l.v_dim == l.qk_dim ? fmt::format("{}", l.qk_dim) : fmt::format("{}/{}", l.qk_dim, l.v_dim);
     const std::string shape =
-        fmt::format("{} {}x{} heads {}/{} dim {}{}", f.dtype, s.B, s.T, c.heads, c.kv_heads,
-                    c.head_dim, c.window ? fmt::format(" window {}", c.window) : "");
+        fmt::format("{} {}x{} heads {}/{} dim {}{}", f.dtype, s.B, s.T, l.heads, l.kv_heads, dim,
+                    c.window ? fmt::format(" window {}", c.window) : "");
     nlohmann::ordered_json j = bench_line(*backend, name, shape, rate * 1e-9, "GFLOP/s");
     j["ms"] = 1e3 * best.at(name);
     if (f.common.json)

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/kernels.h"
+#include "core/cache_layout.h"
 #include "core/quantised.h"
 
 namespace hearth {
@@ -108,10 +108,10 @@ class Backend {
   }
   // Whether a row of a forward pass has the same bits in any batch, and decoding those of training.
   virtual bool batch_invariant() const { return true; }
-  // Why attention over heads of this size cannot run here, in words; empty: it can.
-  virtual std::string refuses_heads(int64_t /*size*/, DType) const { return {}; }
-  // The same of decoding with weights of one type over a cache of another.
-  virtual std::string refuses_cache(DType /*weights*/, DType /*cache*/) const { return {}; }
+  // Why attention over heads of these widths cannot run here, in words; empty: it can.
+  virtual std::string refuses_heads(int64_t /*qk*/, int64_t /*v*/, DType) const { return {}; }
+  // The same of decoding with weights of this type over such a cache.
+  virtual std::string refuses_cache(DType /*weights*/, const CacheLayout&) const { return {}; }
   // What `launch` launches, recorded to be replayed as one; absent where that gains nothing.
   virtual std::unique_ptr<Replay> capture(const std::function<void()>& /*launch*/) { return {}; }
 };

@@ -16,15 +16,29 @@ struct CacheLayout {
   DType dtype = DType::f32;  // of an element
 
   explicit operator bool() const { return heads > 0; }
-  int64_t k_panel() const { return cache_block * cache_width(format, k_width); }  // elements
-  int64_t v_panel() const { return cache_block * cache_width(format, v_width); }
-  int64_t block() const { return heads * (k_panel() + v_panel()); }
+  // Elements of a panel of keys, of one of values, and of a block. Always inlined, as files
+  // compiled for several instruction sets call them.
+  [[gnu::always_inline]] int64_t k_panel() const {
+    return cache_block * (k_width + (format == CacheFormat::fp8));
+  }
+  [[gnu::always_inline]] int64_t v_panel() const {
+    return cache_block * (v_width + (format == CacheFormat::fp8));
+  }
+  [[gnu::always_inline]] int64_t block() const { return heads * (k_panel() + v_panel()); }
   int64_t block_bytes() const { return block() * size_of(dtype); }
   // Bytes that a decode step reads of each token in sight.
   int64_t token_bytes() const { return block_bytes() / cache_block; }
-  Shape shape(int64_t blocks) const {
-    return {blocks, 2 * heads, cache_block, cache_width(format, k_width)};
-  }
+  Shape shape(int64_t blocks) const { return {blocks, block()}; }
 };
+
+// That of a call of attention_cached: what it stores of every token.
+[[gnu::always_inline]] inline CacheLayout cache_layout(const HeadLayout& k, const HeadLayout& v,
+                                                       DType cache) {
+  return {.heads = k.heads,
+          .k_width = k.width,
+          .v_width = v.width,
+          .format = cache == DType::u8 ? CacheFormat::fp8 : CacheFormat::plain,
+          .dtype = cache};
+}
 
 }  // namespace hearth

@@ -18,16 +18,13 @@ struct e4m3 {
 };
 
 // What a paged cache holds: numbers as the model computes them, or e4m3. An fp8 cache is a tensor
-// (blocks, 2G, cache_block, D + 1) of bytes; each of its panels of cache_block * (D + 1) is codes
-// (cache_block, D), then exponents (cache_block). A block is one piece of memory either way.
+// of bytes; a panel of it for heads of width D (core/cache_layout.h) is cache_block * (D + 1) of
+// them: codes (cache_block, D), then exponents (cache_block).
 enum class CacheFormat : uint8_t { plain, fp8 };
 std::string_view to_string(CacheFormat);
 
 constexpr DType cache_dtype(CacheFormat f, DType plain) {
   return f == CacheFormat::fp8 ? DType::u8 : plain;
-}
-constexpr int64_t cache_width(CacheFormat f, int64_t D) {
-  return f == CacheFormat::fp8 ? D + 1 : D;
 }
 
 // The exponent of numbers of which the largest magnitude has these bits as a float: the least that

@@ -123,9 +123,9 @@ struct NormBwdArgs {
 // RMS norm over each head of q and k, and rotation of its leading dims by the row positions[b, t]
 // of rope. v is copied.
 struct QkNormRopeArgs {
-  Tensor y;               // (B, T, H + 2G, D); may be qkv's memory
+  Tensor y;               // (B, T, spec.token()); may be qkv's memory
   Tensor stat = {};       // (B * T, H + G) acc: 1 / rms
-  Tensor qkv;             // (B, T, H + 2G, D) packed q | k | v
+  Tensor qkv;             // (B, T, spec.token()) packed q | k | v
   Tensor positions = {};  // (B, T) i32; absent without rope
   Tensor rope = {};       // (S, rotary / 2, 2) f32: cos, sin
   Tensor q_gain = {};     // (D)
@@ -134,12 +134,12 @@ struct QkNormRopeArgs {
 };
 
 struct QkNormRopeBwdArgs {
-  Tensor dqkv;            // (B, T, H + 2G, D); may be dy's memory
+  Tensor dqkv;            // (B, T, spec.token()); may be dy's memory
   Tensor dq_gain = {};    // (D) acc
   Tensor dk_gain = {};    // (D) acc
   Tensor parts = {};      // (2 * row_parts, D) acc; absent without dq_gain and dk_gain
-  Tensor dy;              // (B, T, H + 2G, D)
-  Tensor qkv = {};        // (B, T, H + 2G, D); absent without a norm
+  Tensor dy;              // (B, T, spec.token())
+  Tensor qkv = {};        // (B, T, spec.token()); absent without a norm
   Tensor stat = {};       // (B * T, H + G) acc, of the forward pass; absent without a norm
   Tensor positions = {};  // (B, T) i32; absent without rope
   Tensor rope = {};       // (S, rotary / 2, 2) f32: cos, sin
@@ -150,11 +150,25 @@ struct QkNormRopeBwdArgs {
 
 // --- attention ---
 
-// Causal attention in O(T) memory.
+// Heads of q, k or v in a tensor whose leading dims are (B, T). Several views may share a tensor:
+// packed qkv is three of them.
+struct HeadView {
+  Tensor tensor;
+  HeadLayout layout;
+
+  // Head h of token n, counted over all sequences.
+  template <class T = float>
+  [[gnu::always_inline]] T* at(int64_t n, int64_t h) const {
+    return reinterpret_cast<T*>(tensor.data) + layout.at(n, h);
+  }
+};
+
+// Causal attention in O(T) memory. H heads of q share G heads of k and v, H / G to one. Heads of q
+// and k are D wide, those of v and y may have another width V.
 struct AttentionArgs {
-  Tensor y;               // (B, T, H, D)
-  Tensor lse = {};        // (B, H, T) acc: log of the sum of the exponentials of the scores
-  Tensor qkv;             // (B, T, H + 2G, D) packed q | k | v
+  Tensor y;         // (B, T, H, V)
+  Tensor lse = {};  // (B, H, T) acc: log of the sum of the exponentials of the scores
+  HeadView q, k, v;
   Tensor slopes = {};     // (H) f32: ALiBi adds -slope * (i - j) after the softcap
   Tensor documents = {};  // (B, T) i32: query i sees key j only if theirs are equal
   Tensor scalars = {};    // Scalars; read with dropout only
@@ -162,12 +176,12 @@ struct AttentionArgs {
 };
 
 struct AttentionBwdArgs {
-  Tensor dqkv;            // (B, T, H + 2G, D)
-  Tensor delta;           // (B, H, T) acc: scratch
-  Tensor dy;              // (B, T, H, D)
-  Tensor y;               // (B, T, H, D), of the forward pass
-  Tensor lse;             // (B, H, T) acc, of the forward pass
-  Tensor qkv;             // (B, T, H + 2G, D)
+  HeadView dq, dk, dv;  // together they cover their tensors
+  Tensor delta;         // (B, H, T) acc: scratch
+  Tensor dy;            // (B, T, H, V)
+  Tensor y;             // (B, T, H, V), of the forward pass
+  Tensor lse;           // (B, H, T) acc, of the forward pass
+  HeadView q, k, v;
   Tensor slopes = {};     // (H) f32
   Tensor documents = {};  // (B, T) i32
   Tensor scalars = {};    // Scalars; read with dropout only
@@ -181,12 +195,11 @@ struct AttentionBwdArgs {
 // Blocks that no query's window reaches are not touched. Except with an fp8 cache, rows have the
 // bits of `attention` for the same tokens.
 struct AttentionCachedArgs {
-  Tensor y;  // (1, N, H, D)
-  // (blocks, 2G, cache_block, D), the heads of k before those of v. As bytes it is (blocks, 2G,
-  // cache_block, D + 1) in fp8 (core/fp8.h), and every query, also that of the same token, sees
-  // keys and values as stored.
+  Tensor y;  // (1, N, H, V)
+  // (blocks, ..), each block as CacheLayout (core/cache_layout.h) says. As bytes it is in fp8
+  // (core/fp8.h), and every query, also that of the same token, sees keys and values as stored.
   Tensor cache;
-  Tensor qkv;          // (1, N, H + 2G, D)
+  HeadView q, k, v;    // of (1, N)
   Tensor positions;    // (1, N) i32
   Tensor sequences;    // (1, N) i32
   Tensor tables;       // (sequences, blocks of each) i32

@@ -42,16 +42,47 @@ enum class QkNorm : uint8_t { none, before_rope, after_rope };
 
 struct QkSpec {
   int64_t heads = 1, kv_heads = 1, head_dim = 1;
+  int64_t v_dim = 0;         // width of a head of v; 0: head_dim
   int64_t rotary = 0;        // leading dims of a head that turn; 0: no rope
   bool interleaved = false;  // pairs (2i, 2i+1) rather than (i, i + rotary/2)
   bool reverse = false;      // turn by minus the angle: y1 = x1 c + x2 s, y2 = x2 c - x1 s
   QkNorm norm = QkNorm::none;
   float eps = 1e-6f;
   bool add = false;  // backward: gain gradients add to what is there
+
+  // Elements of the heads of v, and of a token's packed q | k | v. Always inlined, as files
+  // compiled for several instruction sets call them.
+  [[gnu::always_inline]] int64_t v_size() const { return kv_heads * (v_dim ? v_dim : head_dim); }
+  [[gnu::always_inline]] int64_t token() const { return (heads + kv_heads) * head_dim + v_size(); }
 };
 
+// Where heads of q, k or v lie in a tensor of tokens: head h of token n is the `width` elements
+// from offset + n * token + h * head on.
+struct HeadLayout {
+  int64_t heads = 1, width = 1;
+  int64_t offset = 0;
+  int64_t token = 1, head = 1;  // elements from one token to the next, from one head to the next
+
+  // Always inlined, as files compiled for several instruction sets call it.
+  [[gnu::always_inline]] int64_t at(int64_t n, int64_t h) const {
+    return offset + n * token + h * head;
+  }
+  bool operator==(const HeadLayout&) const = default;
+};
+
+// The three layouts in one packed tensor, q | k | v side by side in every token.
+struct QkvLayout {
+  HeadLayout q, k, v;
+  bool operator==(const QkvLayout&) const = default;
+};
+constexpr QkvLayout packed_qkv(int64_t heads, int64_t kv_heads, int64_t qk_width, int64_t v_width) {
+  const int64_t k = heads * qk_width, v = k + kv_heads * qk_width, token = v + kv_heads * v_width;
+  return {{heads, qk_width, 0, token, qk_width},
+          {kv_heads, qk_width, k, token, qk_width},
+          {kv_heads, v_width, v, token, v_width}};
+}
+
 struct AttnSpec {
-  int64_t heads = 1, kv_heads = 1, head_dim = 1;
   int64_t window = 0;  // key j is seen by query i iff 0 <= i - j < window; 0: no limit
   float scale = 1;
   float softcap = 0;  // s = softcap * tanh(s / softcap); 0: off

@@ -271,12 +271,16 @@ class CudaBackend final : public Backend {
   int64_t free_bytes() const override { return memory_.free_bytes(); }
   bool runs(DType d) const override { return d == DType::f16 || Backend::runs(d); }
   bool multiplies(WeightFormat) const override { return true; }
-  std::string refuses_heads(int64_t size, DType d) const override {
-    return cuda::refused_heads(size, d);
+  std::string refuses_heads(int64_t qk, int64_t v, DType d) const override {
+    return cuda::refused_heads(qk, v, d);
   }
   bool batch_invariant() const override { return spec_.batch_invariant; }
-  std::string refuses_cache(DType weights, DType cache) const override {
-    if (!spec_.batch_invariant || (weights != DType::f32 && cache == weights)) return {};
+  std::string refuses_cache(DType weights, const CacheLayout& cache) const override {
+    const bool plain = cache.format == CacheFormat::plain;
+    if (!plain && cache.k_width != cache.v_width)
+      return fmt::format("expected a plain cache for keys of {} and values of {}, got one in fp8",
+                         cache.k_width, cache.v_width);
+    if (!spec_.batch_invariant || (weights != DType::f32 && plain)) return {};
     return fmt::format("expected bf16 or fp16 and a plain cache, to be batch-invariant, got {}",
                        weights == DType::f32 ? to_string(weights) : "a cache in fp8");
   }

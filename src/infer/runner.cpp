@@ -148,10 +148,12 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
       memory_(backend, &params),
       rope_(config_, spec.context) {
   if (params.dtype() == DType::f64) fail("engine", "expected weights of at most 32 bits, got f64");
-  if (const std::string why =
-          backend.refuses_cache(params.dtype(), cache_dtype(spec.cache, params.dtype()));
-      !why.empty())
-    fail("engine", "{}", why);
+  for (const LayerSpec& l : layer_specs(config_))
+    if (const std::string why =
+            l.attends() ? backend.refuses_cache(params.dtype(), l.cache(spec.cache, params.dtype()))
+                        : "";
+        !why.empty())
+      fail("engine", "{}", why);
   check_layers_run(config_, backend, params.dtype());
   if (spec.logits > spec.rows)  // drawn tokens are written to the input tokens of these rows
     fail("engine", "expected logits of at most {} rows, got {}", spec.rows, spec.logits);

@@ -77,27 +77,24 @@ struct Builder {
 
   Var attend(Var x, int64_t layer, Join join) const {
     const LayerSpec& l = layers[size_t(layer)];
-    const int64_t B = t.shape(x)[0], T = t.shape(x)[1], H = l.heads, G = l.kv_heads, D = l.qk_dim;
+    const int64_t B = t.shape(x)[0], T = t.shape(x)[1];
     Var qkv;
     {
       const auto scope = t.scope("qkv");
       qkv = product(x, weight(l.qkv_size(), c.dim), {.bias = bias(c.qkv_bias, l.qkv_size())});
     }
-    qkv = turned(t.view(qkv, {B, T, H + 2 * G, D}), l);
-    const AttnSpec spec{.heads = H,
-                        .kv_heads = G,
-                        .head_dim = D,
-                        .window = l.window,
-                        .scale = float(1 / std::sqrt(double(D))),
+    const Qkv heads = packed(turned(qkv, l), packed_qkv(l.heads, l.kv_heads, l.qk_dim, l.v_dim));
+    const AttnSpec spec{.window = l.window,
+                        .scale = float(1 / std::sqrt(double(l.qk_dim))),
                         .softcap = c.attention_softcap,
                         .dropout = mode.dropout ? c.dropout_attention : 0,
                         .salt = t.salt("attention"),
                         .apart = mode.apart};
     Var y =
         mode.cache_blocks
-            ? attention_cached(t, cache(layer), qkv,
+            ? attention_cached(t, cache(layer), heads,
                                {inputs.positions, inputs.sequences, inputs.tables}, slopes, spec)
-            : attention(t, qkv, {slopes, inputs.documents}, spec);
+            : attention(t, heads, {slopes, inputs.documents}, spec);
     if (c.output_gate != OutputGate::none) y = gated(y, x, l);
     const auto scope = t.scope("out");
     return project(t.view(y, {B, T, l.y_size()}), l.y_size(), c.out_bias, join);
@@ -115,6 +112,7 @@ struct Builder {
                                {.heads = l.heads,
                                 .kv_heads = l.kv_heads,
                                 .head_dim = l.qk_dim,
+                                .v_dim = l.v_dim,
                                 .rotary = l.rope ? 2 * t.shape(rope)[1] : 0,
                                 .interleaved = c.rope_pairs == RopePairs::interleaved,
                                 .reverse = c.rope_reverse,

@@ -73,7 +73,7 @@ int64_t widest_window(const ModelConfig& config) {
 
 void check_layers_run(const ModelConfig& config, const Backend& backend, DType dtype) {
   for (const LayerSpec& l : layer_specs(config))
-    if (const std::string why = l.attends() ? backend.refuses_heads(l.qk_dim, dtype) : "";
+    if (const std::string why = l.attends() ? backend.refuses_heads(l.qk_dim, l.v_dim, dtype) : "";
         !why.empty())
       fail("model", "{}", why);
 }

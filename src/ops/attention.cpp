@@ -1,17 +1,17 @@
-#include "core/fp8.h"
+#include <algorithm>
+#include <array>
+
+#include "core/cache_layout.h"
 #include "ops/ops.h"
 #include "sys/error.h"
 
 namespace hearth {
 namespace {
 
-void check_packed(Tape& t, Var qkv, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+void check_packed(Tape& t, Var qkv, const QkSpec& spec) {
   const Shape s = t.shape(qkv);
-  if (s.rank != 4 || s[2] != heads + 2 * kv_heads || s[3] != head_dim)
-    fail(t.where(), "expected qkv (B, T, {}, {}), got {}", heads + 2 * kv_heads, head_dim,
-         to_string(s));
-  if (kv_heads < 1 || heads % kv_heads)
-    fail(t.where(), "expected kv_heads to divide {} heads, got {}", heads, kv_heads);
+  if (s.rank < 3 || s.numel() != s[0] * s[1] * spec.token())
+    fail(t.where(), "expected qkv (B, T, {}), got {}", spec.token(), to_string(s));
 }
 
 void qk_backward(Tape& t, const Node& n, QkSpec spec) {
@@ -50,33 +50,95 @@ void qk_backward(Tape& t, const Node& n, QkSpec spec) {
   t.add_grad(qkv, dqkv);
 }
 
-void attention_backward(Tape& t, const Node& n, const AttnSpec& spec) {
-  const Var qkv = n.in[0], dqkv = t.temp(t.shape(qkv));
+// The views of a call as its kernel gets them. The first three inputs of a node (outputs, of the
+// backward one) are the tensors of q, k and v; one that several views share stands there once.
+struct QkvPlaces {
+  QkvLayout layout;
+  int k, v;  // whose tensor it is: 0 that of q, 1 that of k, 2 its own
+
+  explicit QkvPlaces(const Qkv& x)
+      : layout{x.q.layout, x.k.layout, x.v.layout},
+        k(x.k.x == x.q.x ? 0 : 1),
+        v(x.v.x == x.q.x   ? 0
+          : x.v.x == x.k.x ? k
+                           : 2) {}
+
+  // Of three Vars, one per view: absent where another stands for it.
+  std::vector<Var> once(Var q, Var own_k, Var own_v) const {
+    return {q, k == 1 ? own_k : Var{}, v == 2 ? own_v : Var{}};
+  }
+  HeadView q_of(std::span<const Tensor> t) const { return {t[0], layout.q}; }
+  HeadView k_of(std::span<const Tensor> t) const { return {t[size_t(k)], layout.k}; }
+  HeadView v_of(std::span<const Tensor> t) const { return {t[size_t(v)], layout.v}; }
+};
+
+void check_views(Tape& t, const Qkv& x) {
+  const HeadLayout &q = x.q.layout, &k = x.k.layout, &v = x.v.layout;
+  for (const Heads& h : {x.q, x.k, x.v}) {
+    const Shape s = t.shape(h.x), of_q = t.shape(x.q.x);
+    const HeadLayout& l = h.layout;
+    const int64_t tokens = s.rank > 2 ? s[0] * s[1] : 0;
+    if (!tokens || s[0] != of_q[0] || s[1] != of_q[1] || s.numel() != tokens * l.token ||
+        l.offset + (l.heads - 1) * l.head + l.width > l.token)
+      fail(t.where(), "expected {} heads of {} elements in tokens of {}, got {}", l.heads, l.width,
+           l.token, to_string(s));
+  }
+  if (k.heads < 1 || q.heads % k.heads)
+    fail(t.where(), "expected kv_heads to divide {} heads, got {}", q.heads, k.heads);
+  if (v.heads != k.heads)
+    fail(t.where(), "expected as many heads of v as of k, got {} and {}", v.heads, k.heads);
+  if (q.width != k.width)
+    fail(t.where(), "expected heads of q and k of one width, got {} and {}", q.width, k.width);
+}
+
+// What no view covers would have no gradient.
+void check_cover(Tape& t, const QkvPlaces& at) {
+  const std::pair<int, const HeadLayout*> views[] = {
+      {0, &at.layout.q}, {at.k, &at.layout.k}, {at.v, &at.layout.v}};
+  for (const auto& [tensor, first] : views) {
+    std::vector<int> covered(size_t(first->token));
+    for (const auto& [other, l] : views)
+      for (int64_t h = 0; other == tensor && h < l->heads; ++h)
+        for (int64_t i = 0; i < l->width; ++i) ++covered[size_t(l->at(0, h) + i)];
+    if (std::ranges::any_of(covered, [](int n) { return n != 1; }))
+      fail(t.where(), "expected views of q, k and v that cover each element of a token once");
+  }
+}
+
+void attention_backward(Tape& t, const Node& n, const QkvPlaces& at, const AttnSpec& spec) {
+  check_cover(t, at);
+  const auto same_shape = [&](Var x) { return x ? t.temp(t.shape(x)) : Var{}; };
+  const Var dq = same_shape(n.in[0]), dk = same_shape(n.in[1]), dv = same_shape(n.in[2]);
   const Var delta = t.temp(t.shape(n.out[1]), t.acc());
-  const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
-    f(s, {.dqkv = out[0],
-          .delta = out[1],
-          .dy = in[0],
-          .y = in[1],
-          .lse = in[2],
-          .qkv = in[3],
-          .slopes = in[4],
-          .documents = in[5],
-          .scalars = in[6],
+  const auto launch = [at, spec](auto* f, Stream& s, In in, Out out) {
+    f(s, {.dq = at.q_of(out),
+          .dk = at.k_of(out),
+          .dv = at.v_of(out),
+          .delta = out[3],
+          .dy = in[3],
+          .y = in[4],
+          .lse = in[5],
+          .q = at.q_of(in),
+          .k = at.k_of(in),
+          .v = at.v_of(in),
+          .slopes = in[6],
+          .documents = in[7],
+          .scalars = in[8],
           .spec = spec});
   };
   t.push(kernel_op<&Kernels::attention_bwd>("attention_bwd", launch),
-         {t.grad(n.out[0]), t.saved(n.out[0]), t.saved(n.out[1]), t.saved(qkv), n.in[1], n.in[2],
-          n.in[3]},
-         {dqkv, delta});
-  t.add_grad(qkv, dqkv);
+         {t.saved(n.in[0]), t.saved(n.in[1]), t.saved(n.in[2]), t.grad(n.out[0]), t.saved(n.out[0]),
+          t.saved(n.out[1]), n.in[3], n.in[4], n.in[5]},
+         {dq, dk, dv, delta});
+  for (int i = 0; i < 3; ++i)
+    if (const Var dx = std::array{dq, dk, dv}[size_t(i)]) t.add_grad(n.in[size_t(i)], dx);
 }
 
 }  // namespace
 
 Var qk_norm_rope(Tape& t, Var qkv, Var positions, Var rope, Var q_gain, Var k_gain,
                  const QkSpec& spec) {
-  check_packed(t, qkv, spec.heads, spec.kv_heads, spec.head_dim);
+  check_packed(t, qkv, spec);
   if (spec.rotary % 2 || spec.rotary > spec.head_dim || bool(rope) != (spec.rotary > 0))
     fail(t.where(), "expected an even rotary size up to {} with its table, got {}", spec.head_dim,
          spec.rotary);
@@ -103,48 +165,59 @@ Var qk_norm_rope(Tape& t, Var qkv, Var positions, Var rope, Var q_gain, Var k_ga
   return y;
 }
 
-Var attention(Tape& t, Var qkv, const Masks& masks, const AttnSpec& spec) {
-  check_packed(t, qkv, spec.heads, spec.kv_heads, spec.head_dim);
-  const int64_t B = t.shape(qkv)[0], T = t.shape(qkv)[1];
-  const Var y = t.temp({B, T, spec.heads, spec.head_dim});
-  const Var lse = t.temp({B, spec.heads, T}, t.acc());
-  Op op = kernel_op<&Kernels::attention>("attention", [spec](auto* f, Stream& s, In in, Out out) {
-    f(s, {.y = out[0],
-          .lse = out[1],
-          .qkv = in[0],
-          .slopes = in[1],
-          .documents = in[2],
-          .scalars = in[3],
-          .spec = spec});
-  });
-  op.backward = [spec](Tape& t, const Node& n) { attention_backward(t, n, spec); };
-  t.push(std::move(op), {qkv, masks.slopes, masks.documents, spec.dropout > 0 ? scalars(t) : Var{}},
-         {y, lse});
+Var attention(Tape& t, const Qkv& x, const Masks& masks, const AttnSpec& spec) {
+  check_views(t, x);
+  const QkvPlaces at(x);
+  const int64_t B = t.shape(x.q.x)[0], T = t.shape(x.q.x)[1], H = at.layout.q.heads;
+  const Var y = t.temp({B, T, H, at.layout.v.width});
+  const Var lse = t.temp({B, H, T}, t.acc());
+  Op op =
+      kernel_op<&Kernels::attention>("attention", [at, spec](auto* f, Stream& s, In in, Out out) {
+        f(s, {.y = out[0],
+              .lse = out[1],
+              .q = at.q_of(in),
+              .k = at.k_of(in),
+              .v = at.v_of(in),
+              .slopes = in[3],
+              .documents = in[4],
+              .scalars = in[5],
+              .spec = spec});
+      });
+  op.backward = [at, spec](Tape& t, const Node& n) { attention_backward(t, n, at, spec); };
+  std::vector<Var> in = at.once(x.q.x, x.k.x, x.v.x);
+  for (const Var v : {masks.slopes, masks.documents, spec.dropout > 0 ? scalars(t) : Var{}})
+    in.push_back(v);
+  t.push(std::move(op), std::move(in), {y, lse});
   return y;
 }
 
-Var attention_cached(Tape& t, Var cache, Var qkv, const Paged& paged, Var slopes,
+Var attention_cached(Tape& t, Var cache, const Qkv& x, const Paged& paged, Var slopes,
                      const AttnSpec& spec) {
-  check_packed(t, qkv, spec.heads, spec.kv_heads, spec.head_dim);
-  const Shape s = t.shape(qkv), c = t.shape(cache);
-  const CacheFormat format = t[cache].dtype == DType::u8 ? CacheFormat::fp8 : CacheFormat::plain;
-  const int64_t wide = cache_width(format, spec.head_dim);
-  if (s[0] != 1 || c[1] != 2 * spec.kv_heads || c[2] != cache_block || c[3] != wide)
-    fail(t.where(), "expected rows (1, N, ..) and a cache (blocks, {}, {}, {}), got {} and {}",
-         2 * spec.kv_heads, cache_block, wide, to_string(s), to_string(c));
-  const Var y = t.temp({1, s[1], spec.heads, spec.head_dim});
-  const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
+  check_views(t, x);
+  const QkvPlaces at(x);
+  const Shape s = t.shape(x.q.x), c = t.shape(cache);
+  const CacheLayout own = cache_layout(at.layout.k, at.layout.v, t[cache].dtype);
+  if (s[0] != 1 || c.numel() != c[0] * own.block())
+    fail(t.where(), "expected rows (1, N, ..) and blocks of {} elements, got {} and {}",
+         own.block(), to_string(s), to_string(c));
+  const Var y = t.temp({1, s[1], at.layout.q.heads, at.layout.v.width});
+  const auto launch = [at, spec](auto* f, Stream& s, In in, Out out) {
     f(s, {.y = out[0],
           .cache = out[1],
-          .qkv = in[0],
-          .positions = in[1],
-          .sequences = in[2],
-          .tables = in[3],
-          .slopes = in[4],
+          .q = at.q_of(in),
+          .k = at.k_of(in),
+          .v = at.v_of(in),
+          .positions = in[3],
+          .sequences = in[4],
+          .tables = in[5],
+          .slopes = in[6],
           .spec = spec});
   };
-  t.push(kernel_op<&Kernels::attention_cached>("attention_cached", launch),
-         {qkv, paged.positions, paged.sequences, paged.tables, slopes, cache}, {y, cache});
+  std::vector<Var> in = at.once(x.q.x, x.k.x, x.v.x);
+  for (const Var v : {paged.positions, paged.sequences, paged.tables, slopes, cache})
+    in.push_back(v);
+  t.push(kernel_op<&Kernels::attention_cached>("attention_cached", launch), std::move(in),
+         {y, cache});
   return y;
 }
 

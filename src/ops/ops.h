@@ -37,19 +37,29 @@ struct Normed {
 Normed norm(Tape&, Var x, Var residual, Var gain, Var bias, const NormSpec&);
 
 // --- attention.cpp ---
-// On packed (B, T, H + 2G, D).
+// On packed q | k | v (B, T, spec.token()).
 Var qk_norm_rope(Tape&, Var qkv, Var positions, Var rope, Var q_gain, Var k_gain, const QkSpec&);
 struct Masks {
   Var slopes = {};     // (H) ALiBi
   Var documents = {};  // (B, T) i32
 };
-Var attention(Tape&, Var qkv, const Masks&, const AttnSpec&);
+// Heads of q, k or v inside x (B, T, ..); see HeadLayout.
+struct Heads {
+  Var x;
+  HeadLayout layout;
+};
+struct Qkv {
+  Heads q, k, v;
+};
+inline Qkv packed(Var qkv, const QkvLayout& l) { return {{qkv, l.q}, {qkv, l.k}, {qkv, l.v}}; }
+// (B, T, H, width of v). The gradient needs views that together cover their tensors.
+Var attention(Tape&, const Qkv&, const Masks&, const AttnSpec&);
 // Which tokens the rows of a ragged batch are, as AttentionCachedArgs describes them.
 struct Paged {
   Var positions, sequences;  // (1, N) i32
   Var tables;                // (sequences, blocks of each) i32
 };
-Var attention_cached(Tape&, Var cache, Var qkv, const Paged&, Var slopes, const AttnSpec&);
+Var attention_cached(Tape&, Var cache, const Qkv&, const Paged&, Var slopes, const AttnSpec&);
 Var output_gate(Tape&, Var x, Var g);
 
 // --- pointwise.cpp ---

@@ -13,6 +13,10 @@ struct PagedCase {
   int64_t window = 0;
   float softcap = 0;
   bool alibi = false;
+  int64_t v_width = 0;  // of a head; 0: D
+
+  int64_t V() const { return v_width ? v_width : D; }
+  QkvLayout layout() const { return packed_qkv(H, G, D, V()); }
 };
 
 // Rows of sequences, each at its place; a negative place is padding.
@@ -38,17 +42,14 @@ inline Tape paged_tape(DType dtype, const PagedCase& c, const PagedRows& rows, S
                        DType cache_dtype, int64_t sequences, int64_t width) {
   const int64_t N = rows.size();
   Tape t(dtype, "paged");
-  const Var qkv = t.input("qkv", {1, N, c.H + 2 * c.G, c.D}, dtype);
+  const Var qkv = t.input("qkv", {1, N, c.layout().q.token}, dtype);
   const Var cache = t.state("cache", cache_shape, cache_dtype);
   const Paged paged{t.input("positions", {1, N}, DType::i32),
                     t.input("sequences", {1, N}, DType::i32),
                     t.input("tables", {sequences, width}, DType::i32)};
   const Var slopes = c.alibi ? t.constant("slopes", {c.H}, alibi_slopes(c.H)) : Var{};
-  const Var y = attention_cached(t, cache, qkv, paged, slopes,
-                                 {.heads = c.H,
-                                  .kv_heads = c.G,
-                                  .head_dim = c.D,
-                                  .window = c.window,
+  const Var y = attention_cached(t, cache, packed(qkv, c.layout()), paged, slopes,
+                                 {.window = c.window,
                                   .scale = float(1 / std::sqrt(double(c.D))),
                                   .softcap = c.softcap,
                                   .apart = rows.apart()});

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "cpu/backend.h"
+#include "head_views.h"
 #include "held.h"
 
 namespace hearth::cases {
@@ -20,15 +21,32 @@ struct Shape3 {
   int64_t B, T, H, G, D, window;
   bool documents;
   float softcap;
+  int64_t v_width = 0;  // of a head; 0: D
+
+  int64_t V() const { return v_width ? v_width : D; }
+  QkvLayout layout() const { return packed_qkv(H, G, D, V()); }
 };
 
 constexpr Shape3 shapes[] = {
-    {1, 300, 4, 2, 128, 0, false, 0}, {2, 257, 2, 2, 128, 150, true, 0},
-    {1, 520, 4, 1, 64, 0, false, 0},  {1, 520, 2, 2, 64, 150, true, 0},
-    {1, 200, 3, 3, 40, 0, false, 0},  {1, 200, 2, 1, 96, 90, false, 0},
-    {1, 200, 2, 2, 136, 0, true, 0},  {1, 130, 2, 1, 256, 0, false, 0},
-    {2, 200, 4, 4, 32, 0, false, 20}, {1, 300, 2, 1, 128, 0, false, 15},
-    {1, 150, 2, 2, 192, 70, true, 0}, {1, 1100, 2, 1, 64, 0, false, 0},
+    {1, 300, 4, 2, 128, 0, false, 0},
+    {2, 257, 2, 2, 128, 150, true, 0},
+    {1, 520, 4, 1, 64, 0, false, 0},
+    {1, 520, 2, 2, 64, 150, true, 0},
+    {1, 200, 3, 3, 40, 0, false, 0},
+    {1, 200, 2, 1, 96, 90, false, 0},
+    {1, 200, 2, 2, 136, 0, true, 0},
+    {1, 130, 2, 1, 256, 0, false, 0},
+    {2, 200, 4, 4, 32, 0, false, 20},
+    {1, 300, 2, 1, 128, 0, false, 15},
+    {1, 150, 2, 2, 192, 70, true, 0},
+    {1, 1100, 2, 1, 64, 0, false, 0},
+    // keys and values of two widths
+    {1, 300, 4, 2, 64, 0, false, 0, 128},
+    {2, 257, 4, 1, 128, 150, true, 0, 64},
+    {1, 200, 3, 3, 24, 0, false, 15, 40},
+    {1, 300, 2, 2, 192, 0, false, 0, 128},
+    {1, 130, 2, 1, 40, 0, true, 0, 256},
+    {1, 520, 2, 2, 64, 0, false, 0, 72},
 };
 
 struct Attended {
@@ -37,26 +55,28 @@ struct Attended {
 
 Attended attended(Backend& b, DType dtype, const Shape3& s, const std::vector<float>& qkv,
                   const std::vector<float>& dy, const std::vector<int32_t>& documents) {
-  const Shape packed{s.B, s.T, s.H + 2 * s.G, s.D}, out{s.B, s.T, s.H, s.D}, rows{s.B, s.H, s.T};
+  const Shape packed{s.B, s.T, s.layout().q.token}, out{s.B, s.T, s.H, s.V()}, rows{s.B, s.H, s.T};
   Held x(b, packed, dtype), y(b, out, dtype), d(b, out, dtype), dx(b, packed, dtype);
   Held lse(b, rows, DType::f32), delta(b, rows, DType::f32), ids(b, {s.B, s.T}, DType::i32);
   x.fill(qkv), d.fill(dy);
   b.upload(ids.t.data, documents.data(), ids.t.bytes());
   const Tensor mask = s.documents ? ids.t : Tensor{};
-  const AttnSpec spec{.heads = s.H,
-                      .kv_heads = s.G,
-                      .head_dim = s.D,
-                      .window = s.window,
-                      .scale = float(1 / std::sqrt(double(s.D))),
-                      .softcap = s.softcap};
-  b.kernels().attention(b.stream(),
-                        {.y = y.t, .lse = lse.t, .qkv = x.t, .documents = mask, .spec = spec});
-  b.kernels().attention_bwd(b.stream(), {.dqkv = dx.t,
+  const AttnSpec spec{
+      .window = s.window, .scale = float(1 / std::sqrt(double(s.D))), .softcap = s.softcap};
+  const QkvViews in = packed_views(x.t, s.layout()), grad = packed_views(dx.t, s.layout());
+  b.kernels().attention(
+      b.stream(),
+      {.y = y.t, .lse = lse.t, .q = in.q, .k = in.k, .v = in.v, .documents = mask, .spec = spec});
+  b.kernels().attention_bwd(b.stream(), {.dq = grad.q,
+                                         .dk = grad.k,
+                                         .dv = grad.v,
                                          .delta = delta.t,
                                          .dy = d.t,
                                          .y = y.t,
                                          .lse = lse.t,
-                                         .qkv = x.t,
+                                         .q = in.q,
+                                         .k = in.k,
+                                         .v = in.v,
                                          .documents = mask,
                                          .spec = spec});
   return {y.read(), lse.read(), dx.read()};
@@ -69,8 +89,8 @@ TEST(CudaAttention, FollowsTheCpuAtEverySizeOfHead) {
   for (const Shape3& s : shapes)
     for (const DType dtype : {DType::bf16, DType::f16}) {
       const auto rows = size_t(s.B * s.T);
-      const std::vector<float> qkv = rounded(rows * size_t((s.H + 2 * s.G) * s.D), dtype, random);
-      const std::vector<float> dy = rounded(rows * size_t(s.H * s.D), dtype, random);
+      const std::vector<float> qkv = rounded(rows * size_t(s.layout().q.token), dtype, random);
+      const std::vector<float> dy = rounded(rows * size_t(s.H * s.V()), dtype, random);
       std::vector<int32_t> documents(rows);
       for (size_t i = 0; i < rows; ++i) documents[i] = int32_t(i % size_t(s.T) / 90);
       const Attended want = attended(*cpu, DType::f32, s, qkv, dy, documents);
@@ -78,9 +98,9 @@ TEST(CudaAttention, FollowsTheCpuAtEverySizeOfHead) {
       const std::pair<const char*, Backend*> ways[] = {
           {"hopper", &card(true)}, {"mma", &card(false)}, {"consumer", &consumer_card()}};
       for (const auto& [name, backend] : ways) {
-        SCOPED_TRACE(fmt::format("{} {} B{} T{} H{} G{} D{} window {} documents {} cap {}", name,
-                                 to_string(dtype), s.B, s.T, s.H, s.G, s.D, s.window, s.documents,
-                                 s.softcap));
+        SCOPED_TRACE(fmt::format("{} {} B{} T{} H{} G{} D{} V{} window {} documents {} cap {}",
+                                 name, to_string(dtype), s.B, s.T, s.H, s.G, s.D, s.V(), s.window,
+                                 s.documents, s.softcap));
         const Attended got = attended(*backend, dtype, s, qkv, dy, documents);
         EXPECT_LT(distance(got.y, want.y), ulp);
         EXPECT_LT(distance(got.lse, want.lse), 1e-4);

@@ -25,6 +25,9 @@ const PagedCase paged_cases[] = {
     {.name = "window", .window = 100},
     {.name = "softcap", .softcap = 3},
     {.name = "alibi", .H = 4, .G = 2, .alibi = true},
+    {.name = "wide values", .H = 4, .G = 2, .v_width = 128},
+    {.name = "narrow values", .H = 3, .G = 1, .D = 96, .window = 90, .softcap = 4, .v_width = 40},
+    {.name = "values of 256", .H = 4, .G = 4, .D = 24, .alibi = true, .v_width = 256},
     {.name = "all", .G = 2, .D = 96, .window = 300, .softcap = 5, .alibi = true}};
 
 constexpr int64_t sequences = 160, width = 12;  // 768 tokens each
@@ -69,13 +72,14 @@ Numbers random_numbers(int64_t n, uint32_t seed, DType rounded_to) {
 Numbers run_paged(Backend& b, DType dtype, DType rounded_to, const PagedCase& c,
                   const PagedRows& rows, int times, const char* what = "paged.y") {
   const int64_t N = rows.size(), blocks = 1 + shared_blocks + sequences;
-  Tape t = paged_tape(dtype, c, rows, {blocks, 2 * c.G, cache_block, c.D}, dtype, sequences, width);
+  Tape t =
+      paged_tape(dtype, c, rows, {blocks, c.G, cache_block, c.D + c.V()}, dtype, sequences, width);
   Memory memory(b, nullptr);
   Exec exec(std::move(t), memory);
   StateStore& state = memory.state;
-  write(b, state.find("paged.qkv"), random_numbers(N * (c.H + 2 * c.G) * c.D, 1, rounded_to));
+  write(b, state.find("paged.qkv"), random_numbers(N * c.layout().q.token, 1, rounded_to));
   write(b, state.find("cache"),
-        random_numbers(blocks * 2 * c.G * cache_block * c.D, 2, rounded_to));
+        random_numbers(blocks * c.G * cache_block * (c.D + c.V()), 2, rounded_to));
   state.write<int32_t>("paged.positions", rows.positions);
   state.write<int32_t>("paged.sequences", rows.sequences);
   state.write<int32_t>("paged.tables", tables_of(rows));
@@ -135,7 +139,9 @@ std::vector<Request> greedy_requests(int count) {
 // a real start: 16 bits of a sharper model's logits are further apart than the bars below.
 std::vector<ModelConfig> card_configs(float init_std) {
   std::vector<ModelConfig> all = long_configs();
-  for (ModelConfig& c : all) c.head_dim = 32, c.dim = 128, c.hidden = 160, c.init_std = init_std;
+  for (ModelConfig& c : all) {
+    c.head_dim = 32, c.dim = 128, c.hidden = 160, c.init_std = init_std;
+  }
   return all;
 }
 

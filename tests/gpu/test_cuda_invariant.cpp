@@ -110,6 +110,8 @@ const PagedCase attention_cases[] = {
     {.name = "window", .window = 100},
     {.name = "softcap", .softcap = 3},
     {.name = "alibi", .H = 4, .G = 2, .alibi = true},
+    {.name = "wide values", .H = 4, .G = 2, .v_width = 128},
+    {.name = "narrow values", .H = 3, .G = 1, .D = 96, .window = 90, .v_width = 40},
     {.name = "all", .G = 2, .D = 96, .window = 130, .softcap = 5, .alibi = true}};
 
 constexpr int32_t tokens = 300;
@@ -118,15 +120,11 @@ constexpr int32_t tokens = 300;
 Numbers trained(const PagedCase& c, DType dtype, const Numbers& qkv) {
   Backend& b = invariant_card();
   Tape t(dtype, "trained");
-  const Var x = t.input("qkv", {1, tokens, c.H + 2 * c.G, c.D}, dtype);
+  const Var x = t.input("qkv", {1, tokens, c.layout().q.token}, dtype);
   const Var slopes = c.alibi ? t.constant("slopes", {c.H}, alibi_slopes(c.H)) : Var{};
-  const Var y = attention(t, x, {slopes, {}},
-                          {.heads = c.H,
-                           .kv_heads = c.G,
-                           .head_dim = c.D,
-                           .window = c.window,
-                           .scale = float(1 / std::sqrt(double(c.D))),
-                           .softcap = c.softcap});
+  const Var y = attention(
+      t, packed(x, c.layout()), {slopes, {}},
+      {.window = c.window, .scale = float(1 / std::sqrt(double(c.D))), .softcap = c.softcap});
   const Var out = t.result("y", t.shape(y), dtype);
   t.push(kernel_op<&Kernels::copy>(
              "copy", [](auto* f, Stream& s, In in, Out o) { f(s, {.y = o[0], .x = in[0]}); }),
@@ -145,7 +143,7 @@ Numbers decoded(const PagedCase& c, DType dtype, const Numbers& qkv, const std::
                 int others) {
   Backend& b = invariant_card();
   constexpr int64_t width = 5;
-  const int64_t row = (c.H + 2 * c.G) * c.D, sequences = 1 + others;
+  const int64_t row = c.layout().q.token, sequences = 1 + others;
   std::vector<int32_t> tables;
   for (int32_t i = 0; i < sequences * width; ++i) tables.push_back(1 + i * 7 % 5 + i / 5 * 5);
   Numbers all, cache;
@@ -156,8 +154,8 @@ Numbers decoded(const PagedCase& c, DType dtype, const Numbers& qkv, const std::
     for (int32_t s = 0; s < others; ++s) rows.add(1 + s, 7 * s % 200, 1);
     Memory memory(b, nullptr);
     StateStore& state = memory.state;
-    Exec exec(paged_tape(dtype, c, rows, {1 + sequences * width, 2 * c.G, cache_block, c.D}, dtype,
-                         sequences, width),
+    Exec exec(paged_tape(dtype, c, rows, {1 + sequences * width, c.G, cache_block, c.D + c.V()},
+                         dtype, sequences, width),
               memory);
     const auto from = qkv.begin() + at * row;
     Numbers fed(from, from + n * row);
@@ -171,7 +169,7 @@ Numbers decoded(const PagedCase& c, DType dtype, const Numbers& qkv, const std::
     b.synchronize();
     const Numbers y = read(b, state.find("paged.y"));
     cache = read(b, state.find("cache"));
-    all.insert(all.end(), y.begin(), y.begin() + n * c.H * c.D);
+    all.insert(all.end(), y.begin(), y.begin() + n * c.H * c.V());
     at += n;
   }
   return all;
@@ -179,7 +177,7 @@ Numbers decoded(const PagedCase& c, DType dtype, const Numbers& qkv, const std::
 
 Numbers random_qkv(const PagedCase& c, DType dtype) {
   std::mt19937 random{5};
-  const std::vector<float> x = test::rounded(size_t(tokens * (c.H + 2 * c.G) * c.D), dtype, random);
+  const std::vector<float> x = test::rounded(size_t(tokens * c.layout().q.token), dtype, random);
   return {x.begin(), x.end()};
 }
 
@@ -202,8 +200,9 @@ TEST(CudaInvariant, AttentionOverTheCacheHasTheBitsOfTraining) {
 // One of each kind of position, norm and mask, with heads that 16-bit attention takes.
 std::vector<ModelConfig> byte_configs() {
   std::vector<ModelConfig> all = long_configs();
-  for (ModelConfig& c : all)
+  for (ModelConfig& c : all) {
     c.vocab = 257, c.head_dim = 32, c.dim = 128, c.hidden = 160, c.init_std = 0.1f;
+  }
   return all;
 }
 

@@ -1,6 +1,7 @@
 // The fast attention kernels against the reference, and what they promise beyond values: a row's
 // bits depend on nothing it may not see, and the cached kernel gives the bits of the plain one.
 #include "core/math.h"
+#include "head_views.h"
 #include "unit/cpu_case.h"
 
 namespace hearth::cpu_test {
@@ -32,22 +33,20 @@ const Heads head_counts[] = {{1, 1}, {4, 4}, {4, 2}, {6, 1}};
 
 // One problem: its inputs in the dtype under test.
 struct Problem {
-  int64_t B, T, H, G, D;
+  int64_t B, T, H, G, D, V;  // V: width of a head of v
   DType d;
+  QkvLayout layout;
   AttnSpec spec;
   Array qkv, slopes, documents, scalars;
 
-  Problem(int64_t B_, int64_t T_, Heads heads, int64_t D_, DType d_, const Variant& v)
-      : B(B_), T(T_), H(heads.H), G(heads.G), D(D_), d(d_) {
-    spec = {.heads = H,
-            .kv_heads = G,
-            .head_dim = D,
-            .window = v.window,
+  Problem(int64_t B_, int64_t T_, Heads heads, int64_t D_, int64_t V_, DType d_, const Variant& v)
+      : B(B_), T(T_), H(heads.H), G(heads.G), D(D_), V(V_), d(d_), layout(packed_qkv(H, G, D, V)) {
+    spec = {.window = v.window,
             .scale = float(1 / std::sqrt(double(D))),
             .softcap = v.softcap,
             .dropout = v.dropout,
             .salt = 11};
-    qkv = random({B, T, H + 2 * G, D}, d, 2);
+    qkv = random({B, T, 1, token()}, d, 2);
     scalars = Array::of(Scalars{.seed_lo = 3, .seed_hi = 4, .step = 5, .micro = 1});
     if (v.alibi) {
       Array s({H});
@@ -61,11 +60,16 @@ struct Problem {
       documents = Array::ints({B, T}, of);
     }
   }
+  int64_t token() const { return layout.q.token; }  // elements
+  QkvViews views(const Tensor& x) const { return packed_views(x, layout); }
   Array forward(const Runner& r) const {
-    Array y = r.out({B, T, H, D}), lse = r.sums({B, H, T});
+    Array y = r.out({B, T, H, V}), lse = r.sums({B, H, T});
+    const QkvViews x = views(qkv);
     r.k.attention(r.s, {.y = y,
                         .lse = lse,
-                        .qkv = qkv,
+                        .q = x.q,
+                        .k = x.k,
+                        .v = x.v,
                         .slopes = slopes,
                         .documents = documents,
                         .scalars = scalars,
@@ -75,33 +79,43 @@ struct Problem {
 };
 
 void check_values(const Problem& p, const char* name) {
-  const Array y = random({p.B, p.T, p.H, p.D}, p.d), dy = random({p.B, p.T, p.H, p.D}, p.d);
-  Array lse({p.B, p.H, p.T}), exact({p.B, p.T, p.H, p.D});
+  const Array y = random({p.B, p.T, p.H, p.V}, p.d), dy = random({p.B, p.T, p.H, p.V}, p.d);
+  Array lse({p.B, p.H, p.T}), exact({p.B, p.T, p.H, p.V});
+  const QkvViews x = p.views(p.qkv);
   reference_kernels().attention(Array::stream(), {.y = exact,
                                                   .lse = lse,
-                                                  .qkv = p.qkv,
+                                                  .q = x.q,
+                                                  .k = x.k,
+                                                  .v = x.v,
                                                   .slopes = p.slopes,
                                                   .documents = p.documents,
                                                   .scalars = p.scalars,
                                                   .spec = p.spec});
   const Array saved = lse.as(DType::f32), seen = exact.as(p.d);
-  check(fmt::format("attention {} T {} H {} G {} D {}", name, p.T, p.H, p.G, p.D), p.d,
+  check(fmt::format("attention {} T {} H {} G {} D {} V {}", name, p.T, p.H, p.G, p.D, p.V), p.d,
         [&](const Runner& r) {
-          Array out = r.out({p.B, p.T, p.H, p.D}), l = r.sums({p.B, p.H, p.T});
-          Array dqkv = r.out({p.B, p.T, p.H + 2 * p.G, p.D}), delta = r.sums({p.B, p.H, p.T});
+          Array out = r.out({p.B, p.T, p.H, p.V}), l = r.sums({p.B, p.H, p.T});
+          Array dqkv = r.out({p.B, p.T, 1, p.token()}), delta = r.sums({p.B, p.H, p.T});
+          const QkvViews dx = p.views(dqkv);
           r.k.attention(r.s, {.y = out,
                               .lse = l,
-                              .qkv = p.qkv,
+                              .q = x.q,
+                              .k = x.k,
+                              .v = x.v,
                               .slopes = p.slopes,
                               .documents = p.documents,
                               .scalars = p.scalars,
                               .spec = p.spec});
-          r.k.attention_bwd(r.s, {.dqkv = dqkv,
+          r.k.attention_bwd(r.s, {.dq = dx.q,
+                                  .dk = dx.k,
+                                  .dv = dx.v,
                                   .delta = delta,
                                   .dy = dy,
                                   .y = seen,
                                   .lse = saved,
-                                  .qkv = p.qkv,
+                                  .q = x.q,
+                                  .k = x.k,
+                                  .v = x.v,
                                   .slopes = p.slopes,
                                   .documents = p.documents,
                                   .scalars = p.scalars,
@@ -116,16 +130,18 @@ TEST(CpuAttention, ValuesOverShapes) {
   for (DType d : dtypes)
     for (int64_t T : {1, 2, 5, 63, 64, 65, 130})
       for (const Heads& heads : head_counts) {
-        const int64_t D = dims[turn % 7];
+        const int64_t D = dims[turn % 7], V = turn % 3 ? dims[(turn * 3 + 1) % 7] : D;
         const Variant& v = variants[turn % 8];
-        check_values(Problem(T < 64 ? 3 : 1, T, heads, D, d, v), v.name);
+        check_values(Problem(T < 64 ? 3 : 1, T, heads, D, V, d, v), v.name);
         turn += 1;
       }
 }
 
 TEST(CpuAttention, ValuesOverVariants) {
   for (DType d : dtypes)
-    for (const Variant& v : variants) check_values(Problem(2, 100, {4, 2}, 24, d, v), v.name);
+    for (const Variant& v : variants)
+      for (const int64_t V : {24, 9, 40})
+        check_values(Problem(2, 100, {4, 2}, 24, V, d, v), v.name);
 }
 
 // Changing a later token, or one of another document, changes no bit of a row.
@@ -133,16 +149,16 @@ TEST(CpuAttention, SeesNoFuture) {
   for (DType d : dtypes)
     for (const Variant& v : variants)
       for (Isa isa : usable_isas()) {
-        Problem p(1, 130, {4, 2}, 24, d, v);
+        Problem p(1, 130, {4, 2}, 24, 40, d, v);
         const Runner r = runner_of(isa, 2, d);
         const Array before = p.forward(r);
         for (int64_t first : {129, 100, 65, 64, 63, 7}) {
-          const int64_t token = (p.H + 2 * p.G) * p.D;
+          const int64_t token = p.token();
           const Array other = random({p.T - first, token}, d, 30);
           std::memcpy(Tensor(p.qkv).data + first * token * size_of(d), Tensor(other).data,
                       size_t(Tensor(other).bytes()));
           const Array after = p.forward(r);
-          const int64_t bytes = p.H * p.D * size_of(d);
+          const int64_t bytes = p.H * p.V * size_of(d);
           EXPECT_EQ(std::memcmp(Tensor(before).data, Tensor(after).data, size_t(first * bytes)), 0)
               << v.name << " " << name(isa) << " from token " << first;
           EXPECT_FALSE(same_bytes(before, after));
@@ -156,18 +172,21 @@ TEST(CpuAttention, RowsStandAlone) {
     for (const Variant& v : variants) {
       if (v.dropout > 0) continue;  // its random numbers are counted by T
       for (Isa isa : usable_isas()) {
-        const Problem p(3, 130, {4, 2}, 16, d, v);
+        const Problem p(3, 130, {4, 2}, 16, 24, d, v);
         const Runner r = runner_of(isa, 2, d);
         const Array all = p.forward(r);
-        const int64_t token = (p.H + 2 * p.G) * p.D * size_of(d), out = p.H * p.D * size_of(d);
+        const int64_t token = p.token() * size_of(d), out = p.H * p.V * size_of(d);
         for (int64_t b = 0; b < p.B; ++b)
           for (int64_t T : {1, 5, 64, 65, 99}) {
-            const Tensor qkv{Tensor(p.qkv).data + b * p.T * token, {1, T, p.H + 2 * p.G, p.D}, d};
+            const Tensor qkv{Tensor(p.qkv).data + b * p.T * token, {1, T, 1, p.token()}, d};
+            const QkvViews x = p.views(qkv);
             Tensor documents = p.documents;
             if (documents) documents = {documents.data + 4 * b * p.T, {1, T}, DType::i32};
-            Array y = r.out({1, T, p.H, p.D});
+            Array y = r.out({1, T, p.H, p.V});
             r.k.attention(r.s, {.y = y,
-                                .qkv = qkv,
+                                .q = x.q,
+                                .k = x.k,
+                                .v = x.v,
                                 .slopes = p.slopes,
                                 .documents = documents,
                                 .scalars = p.scalars,
@@ -209,22 +228,26 @@ TEST(CpuAttention, CachedGivesTheSameBits) {
       if (v.dropout > 0 || v.documents) continue;
       for (const Heads& heads : head_counts)
         for (Isa isa : usable_isas()) {
-          const Problem p(2, 70, heads, 24, d, v);
+          const Problem p(2, 70, heads, 24, heads.H == heads.G ? 24 : 17, d, v);
           const Paging paging(p);
           const Runner r = runner_of(isa, 2, d);
           const Array whole = p.forward(r);
           for (int64_t chunk : {70, 37, 1}) {
             // slots not yet written hold NaN
-            Array cache = r.out({p.B * Paging::width, 2 * p.G, cache_block, p.D});
+            Array cache = r.out({p.B * Paging::width, p.G, cache_block, p.D + p.V});
             for (int64_t from = 0; from < p.T; from += chunk) {
               const int64_t n = std::min(chunk, p.T - from), N = p.B * n;
               std::vector<int32_t> at, of;
               for (int64_t i = 0; i < N; ++i)
                 at.push_back(int32_t(from + i % n)), of.push_back(int32_t(i / n));
-              Array y = r.out({1, N, p.H, p.D});
+              Array y = r.out({1, N, p.H, p.V});
+              const Array rows = part_of(p.qkv, from, n);
+              const QkvViews x = p.views(rows);
               r.k.attention_cached(r.s, {.y = y,
                                          .cache = cache,
-                                         .qkv = part_of(p.qkv, from, n),
+                                         .q = x.q,
+                                         .k = x.k,
+                                         .v = x.v,
                                          .positions = Array::ints({1, N}, at),
                                          .sequences = Array::ints({1, N}, of),
                                          .tables = paging.tables,
@@ -243,8 +266,9 @@ TEST(CpuAttention, CachedGivesTheSameBits) {
 TEST(CpuAttention, CachedTakesAnyMixOfRows) {
   const int64_t N = 75;
   for (DType d : dtypes) {
-    const Problem p(1, N, {4, 2}, 16, d, variants[0]);
-    const Array start = random({5, 2 * p.G, cache_block, p.D}, d);
+    const Problem p(1, N, {4, 2}, 16, 12, d, variants[0]);
+    const QkvViews x = p.views(p.qkv);
+    const Array start = random({5, p.G, cache_block, p.D + p.V}, d);
     const Array tables = Array::ints({3, 2}, {4, 1, 0, 3, 2, -1});
     std::vector<int32_t> at, of;
     const auto rows = [&](int32_t sequence, int32_t first, int count) {
@@ -255,10 +279,12 @@ TEST(CpuAttention, CachedTakesAnyMixOfRows) {
     };
     rows(0, 63, 3), rows(1, 90, 1), rows(2, 0, 60), rows(0, -1, int(N) - 64);
     check("attention_cached", d, [&](const Runner& r) {
-      Array y = r.out({1, N, p.H, p.D}), cache = r.in_place(start);
+      Array y = r.out({1, N, p.H, p.V}), cache = r.in_place(start);
       r.k.attention_cached(r.s, {.y = y,
                                  .cache = cache,
-                                 .qkv = p.qkv,
+                                 .q = x.q,
+                                 .k = x.k,
+                                 .v = x.v,
                                  .positions = Array::ints({1, N}, at),
                                  .sequences = Array::ints({1, N}, of),
                                  .tables = tables,
@@ -266,15 +292,17 @@ TEST(CpuAttention, CachedTakesAnyMixOfRows) {
       return outputs(std::move(y), std::move(cache));
     });
     const Runner r = runner_of(best_isa(), 1, d);
-    Array y = r.out({1, N, p.H, p.D}), cache = start.as(d);
+    Array y = r.out({1, N, p.H, p.V}), cache = start.as(d);
     r.k.attention_cached(r.s, {.y = y,
                                .cache = cache,
-                               .qkv = p.qkv,
+                               .q = x.q,
+                               .k = x.k,
+                               .v = x.v,
                                .positions = Array::ints({1, N}, at),
                                .sequences = Array::ints({1, N}, of),
                                .tables = tables,
                                .spec = p.spec});
-    const int64_t bytes = p.H * p.D * size_of(d);
+    const int64_t bytes = p.H * p.V * size_of(d);
     for (int64_t i = 64 * bytes; i < N * bytes; ++i) ASSERT_EQ(int(Tensor(y).data[i]), 0);
   }
 }

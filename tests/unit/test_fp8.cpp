@@ -7,6 +7,7 @@
 #include "core/fp8.h"
 #include "core/math.h"
 #include "cpu/isa/simd_math.h"
+#include "head_views.h"
 #include "unit/cpu_case.h"
 
 namespace hearth::cpu_test {
@@ -163,12 +164,7 @@ struct Problem {
   Array qkv, exact, slopes, tables;  // exact: qkv in double
 
   Problem(const Variant& variant, DType d) : v(variant) {
-    spec = {.heads = v.H,
-            .kv_heads = v.G,
-            .head_dim = v.D,
-            .window = v.window,
-            .scale = float(1 / std::sqrt(double(v.D))),
-            .softcap = v.softcap};
+    spec = {.window = v.window, .scale = float(1 / std::sqrt(double(v.D))), .softcap = v.softcap};
     qkv = random({1, T, v.H + 2 * v.G, v.D}, d, 2);
     exact = qkv.as(DType::f64);
     for (int64_t i = 0; i < v.D; ++i) exact[at(5, v.H) + i] = 0;  // a key of zeros
@@ -228,9 +224,12 @@ struct Problem {
     const Tensor rows{
         all.data + at(from, 0) * size_of(all.dtype), {1, n, v.H + 2 * v.G, v.D}, all.dtype};
     Array y = r.out({1, n, v.H, v.D});
+    const QkvViews x = packed_views(rows, packed_qkv(v.H, v.G, v.D, v.D));
     r.k.attention_cached(r.s, {.y = y,
                                .cache = cache,
-                               .qkv = rows,
+                               .q = x.q,
+                               .k = x.k,
+                               .v = x.v,
                                .positions = Array::ints({1, n}, positions),
                                .sequences = Array::ints({1, n}, std::vector<int32_t>(size_t(n), 0)),
                                .tables = tables,

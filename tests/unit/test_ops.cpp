@@ -5,10 +5,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
 
 #include "cpu/reference/reference.h"
 #include "op_cases.h"
 #include "optim/update.h"
+#include "sys/error.h"
 
 namespace hearth::cases {
 namespace {
@@ -129,13 +131,18 @@ class AttentionMask : public testing::TestWithParam<OpCase> {};
 void expect_masked(Backend& b, DType dtype, const OpCase& c, const Dims& d) {
   CaseRun run(b, dtype, c, d, dtype);
   run.run();
-  const Numbers before = run.outputs()[0].values, qkv = run.get("qkv");
-  const int64_t per_token = int64_t(qkv.size()) / (d.B * d.T), row = d.H * d.D;
+  const Numbers before = run.outputs()[0].values;
+  const int64_t row = int64_t(before.size()) / (d.B * d.T);
+  std::map<std::string, Numbers> inputs;
+  for (const std::string& name : run.inputs()) inputs[name] = run.get(name);
   for (int64_t j : {int64_t(0), d.T / 3, d.T - 1}) {
-    Numbers other = qkv;
-    for (int64_t i = 0; i < per_token; ++i)
-      other[size_t(j * per_token + i)] = 0.3 * double(i % 5) - 1;
-    run.set("qkv", other);
+    for (const auto& [name, x] : inputs) {
+      const int64_t per_token = int64_t(x.size()) / (d.B * d.T);
+      Numbers other = x;
+      for (int64_t i = 0; i < per_token; ++i)
+        other[size_t(j * per_token + i)] = 0.3 * double(i % 5) - 1;
+      run.set(name, other);
+    }
     run.run();
     const Numbers after = run.outputs()[0].values;
     bool moved = false;
@@ -147,7 +154,7 @@ void expect_masked(Backend& b, DType dtype, const OpCase& c, const Dims& d) {
       EXPECT_TRUE(same || sees) << "row " << r << " saw token " << j;
     }
     EXPECT_TRUE(moved) << "token " << j << " changed nothing: the test is void";
-    run.set("qkv", qkv);
+    for (const auto& [name, x] : inputs) run.set(name, x);
   }
 }
 
@@ -164,6 +171,31 @@ TEST_P(AttentionMask, HidesTheRest) {
 
 INSTANTIATE_TEST_SUITE_P(, AttentionMask, testing::ValuesIn(attention_cases()),
                          [](const auto& info) { return info.param.name; });
+
+// What no view reads would have no gradient, and what two read would lose one.
+TEST(AttentionViews, MustCoverWhatHasAGradient) {
+  const auto refusal = [](int64_t k_at, int64_t v_at) -> std::string {
+    Tape t;
+    const Var x = t.input("x", {1, 2, 9}, DType::f32);
+    t[x].needs_grad = true;
+    {
+      const auto scope = t.scope("here");
+      const Var y = attention(
+          t, {{x, {2, 2, 0, 9, 2}}, {x, {1, 2, k_at, 9, 2}}, {x, {1, 3, v_at, 9, 3}}}, {}, {});
+      t.add_grad(y, t.input("dy", t.shape(y), DType::f32));
+    }
+    try {
+      differentiate(t);
+    } catch (const Error& e) { return e.what(); }
+    return "";
+  };
+  EXPECT_EQ(refusal(4, 6), "");
+  EXPECT_EQ(refusal(7, 4), "");
+  const std::string refused =
+      "[here] expected views of q, k and v that cover each element of a token once";
+  EXPECT_EQ(refusal(4, 4), refused);
+  EXPECT_EQ(refusal(0, 6), refused);
+}
 
 // The update program over a store of odd sizes, three steps with the same random gradients.
 struct Update {

@@ -2,6 +2,7 @@
 // through the cache.
 #include <fmt/format.h>
 
+#include "head_views.h"
 #include "unit/reference_array.h"
 
 namespace hearth::reference {
@@ -104,9 +105,14 @@ TEST(ReferenceAttention, AttentionByHand) {
   // q, k, v of two tokens, one head of one dim
   const Array x(Shape{1, 2, 3, 1}, {1, 0.5, 3, 2, 1, 5}), slope(Shape{1}, {0.25});
   const Array y({1, 2, 1, 1}), lse({1, 1, 2});
-  ops.attention(
-      stream,
-      {.y = y, .lse = lse, .qkv = x, .slopes = slope, .spec = {.scale = 0.5f, .softcap = 2}});
+  const auto [q, k, v] = packed_views(x, packed_qkv(1, 1, 1, 1));
+  ops.attention(stream, {.y = y,
+                         .lse = lse,
+                         .q = q,
+                         .k = k,
+                         .v = v,
+                         .slopes = slope,
+                         .spec = {.scale = 0.5f, .softcap = 2}});
   const double s10 = 2 * std::tanh(0.25) - 0.25, s11 = 2 * std::tanh(0.5);
   const double sum = std::exp(s10) + std::exp(s11);
   expect_near(lse, {2 * std::tanh(0.125), std::log(sum)});
@@ -122,15 +128,13 @@ TEST(ReferenceAttention, AttentionMasksByHand) {
     x[t * 6 + 4] = double(t);
     x[t * 6 + 5] = double(10 * t);
   }
-  const AttnSpec spec{.heads = 2, .kv_heads = 2};
+  const auto [q, k, v] = packed_views(x, packed_qkv(2, 2, 1, 1));
   const Array y({1, T, 2, 1}), documents = Array::ints({1, T}, {7, 7, 8, 8});
-  ops.attention(stream, {.y = y, .qkv = x, .spec = spec});
+  ops.attention(stream, {.y = y, .q = q, .k = k, .v = v});
   expect_near(y, {0, 0, 0.5, 5, 1, 10, 1.5, 15});
-  AttnSpec windowed = spec;
-  windowed.window = 2;
-  ops.attention(stream, {.y = y, .qkv = x, .spec = windowed});
+  ops.attention(stream, {.y = y, .q = q, .k = k, .v = v, .spec = {.window = 2}});
   expect_near(y, {0, 0, 0.5, 5, 1.5, 15, 2.5, 25});
-  ops.attention(stream, {.y = y, .qkv = x, .documents = documents, .spec = spec});
+  ops.attention(stream, {.y = y, .q = q, .k = k, .v = v, .documents = documents});
   expect_near(y, {0, 0, 0.5, 5, 2, 20, 2.5, 25});
 }
 
@@ -140,65 +144,72 @@ TEST(ReferenceAttention, AttentionSharesKeysAndDropsByElement) {
   const int64_t B = 2, T = 8, H = 4, G = 2;
   const Array x = Array::random({B, T, H + 2 * G, 1}), y({B, T, H, 1});
   const Scalars s{.seed_lo = 5, .seed_hi = 6, .step = 7, .micro = 1};
-  ops.attention(stream,
-                {.y = y,
-                 .qkv = x,
-                 .scalars = Array::of(s),
-                 .spec = {.heads = H, .kv_heads = G, .window = 1, .dropout = 0.25f, .salt = 9}});
+  const auto [q, k, v] = packed_views(x, packed_qkv(H, G, 1, 1));
+  ops.attention(stream, {.y = y,
+                         .q = q,
+                         .k = k,
+                         .v = v,
+                         .scalars = Array::of(s),
+                         .spec = {.window = 1, .dropout = 0.25f, .salt = 9}});
   int dropped = 0;
   for (int64_t b = 0; b < B; ++b)
     for (int64_t i = 0; i < T; ++i)
       for (int64_t h = 0; h < H; ++h) {
         const bool drop = random_word(s, 9, uint64_t(((b * H + h) * T + i) * T + i)) < 1u << 30;
         dropped += drop;
-        const double v = x[(b * T + i) * (H + 2 * G) + H + G + h / 2];
-        EXPECT_NEAR(y[(b * T + i) * H + h], drop ? 0 : v / 0.75, 1e-12);
+        const double value = x[(b * T + i) * (H + 2 * G) + H + G + h / 2];
+        EXPECT_NEAR(y[(b * T + i) * H + h], drop ? 0 : value / 0.75, 1e-12);
       }
   EXPECT_GT(dropped, 4);
   EXPECT_LT(dropped, 32);
 }
 
 struct AttnCase {
+  int64_t H, G, D, V;  // V: width of a head of v
   AttnSpec spec;
   bool alibi = false, documents = false;
+  QkvLayout layout() const { return packed_qkv(H, G, D, V); }
 };
 
 const AttnCase attn_cases[] = {
-    {{.heads = 2, .kv_heads = 2, .head_dim = 3, .scale = 0.6f}},
-    {{.heads = 4, .kv_heads = 2, .head_dim = 3, .scale = 0.6f}},
-    {{.heads = 3, .kv_heads = 1, .head_dim = 2, .window = 3, .scale = 2}},
-    {{.heads = 2, .kv_heads = 1, .head_dim = 4, .scale = 1.5f, .softcap = 1.25f}},
-    {{.heads = 4, .kv_heads = 2, .head_dim = 2}, true},
-    {{.heads = 2, .kv_heads = 2, .head_dim = 3}, false, true},
-    {{.heads = 4, .kv_heads = 2, .head_dim = 3, .dropout = 0.3f, .salt = 4}},
-    {{.heads = 4,
-      .kv_heads = 2,
-      .head_dim = 2,
-      .window = 4,
-      .scale = 1.2f,
-      .softcap = 2,
-      .dropout = 0.2f,
-      .salt = 3},
+    {2, 2, 3, 3, {.scale = 0.6f}},
+    {4, 2, 3, 3, {.scale = 0.6f}},
+    {4, 2, 3, 5, {.scale = 0.6f}},
+    {3, 1, 2, 1, {.window = 3, .scale = 2}},
+    {2, 1, 4, 4, {.scale = 1.5f, .softcap = 1.25f}},
+    {4, 2, 2, 2, {}, true},
+    {2, 2, 3, 4, {}, false, true},
+    {4, 2, 3, 2, {.dropout = 0.3f, .salt = 4}},
+    {4,
+     2,
+     2,
+     3,
+     {.window = 4, .scale = 1.2f, .softcap = 2, .dropout = 0.2f, .salt = 3},
      true,
      true},
 };
 
 TEST(ReferenceAttention, AttentionGradients) {
   const int64_t B = 2, T = 6;
-  for (const auto& [spec, alibi, documents] : attn_cases) {
+  for (const AttnCase& c : attn_cases) {
+    const AttnSpec& spec = c.spec;
+    const auto [H, G, D, V] = std::tuple(c.H, c.G, c.D, c.V);
+    const int64_t token = c.layout().q.token;
     SCOPED_TRACE(
         fmt::format("window {} softcap {} dropout {}", spec.window, spec.softcap, spec.dropout));
-    const int64_t H = spec.heads, G = spec.kv_heads, D = spec.head_dim;
-    const Array x = Array::random({B, T, H + 2 * G, D}), dy = Array::random({B, T, H, D});
-    const Array y({B, T, H, D}), lse({B, H, T}), dx({B, T, H + 2 * G, D}), delta({B, H, T});
-    const Array slopes = alibi ? Array::random({H}) : Array();
+    const Array x = Array::random({B, T, 1, token}), dy = Array::random({B, T, H, V});
+    const Array y({B, T, H, V}), lse({B, H, T}), dx({B, T, 1, token}), delta({B, H, T});
+    const QkvViews in = packed_views(x, c.layout()), d = packed_views(dx, c.layout());
+    const Array slopes = c.alibi ? Array::random({H}) : Array();
     const Array doc =
-        documents ? Array::ints({B, T}, {0, 0, 1, 1, 1, 2, 5, 5, 5, 5, 6, 6}) : Array();
+        c.documents ? Array::ints({B, T}, {0, 0, 1, 1, 1, 2, 5, 5, 5, 5, 6, 6}) : Array();
     const Array scalars = Array::of(Scalars{.seed_lo = 1, .step = 3});
-    const auto loss = [&, &spec = spec] {  // clang 14 captures a binding only when it is named
+    const auto loss = [&] {
       ops.attention(stream, {.y = y,
                              .lse = lse,
-                             .qkv = x,
+                             .q = in.q,
+                             .k = in.k,
+                             .v = in.v,
                              .slopes = slopes,
                              .documents = doc,
                              .scalars = scalars,
@@ -206,12 +217,16 @@ TEST(ReferenceAttention, AttentionGradients) {
       return inner(y, dy);
     };
     loss();
-    ops.attention_bwd(stream, {.dqkv = dx,
+    ops.attention_bwd(stream, {.dq = d.q,
+                               .dk = d.k,
+                               .dv = d.v,
                                .delta = delta,
                                .dy = dy,
                                .y = y,
                                .lse = lse,
-                               .qkv = x,
+                               .q = in.q,
+                               .k = in.k,
+                               .v = in.v,
                                .slopes = slopes,
                                .documents = doc,
                                .scalars = scalars,
@@ -233,29 +248,33 @@ Array rows_of(const Array& x, int64_t from, int64_t count) {
 
 TEST(ReferenceAttention, AttentionCachedGivesTheBitsOfAttention) {
   const int64_t B = 2, T = 70;
-  for (const auto& [spec, alibi, documents] : attn_cases) {
-    if (documents || spec.dropout > 0) continue;
+  for (const AttnCase& c : attn_cases) {
+    if (c.documents || c.spec.dropout > 0) continue;
     for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
-      const int64_t H = spec.heads, G = spec.kv_heads, D = spec.head_dim;
-      const Array x = Array::random({B, T, H + 2 * G, D}), y({B, T, H, D}, dtype);
-      const Array slopes = alibi ? Array::random({H}) : Array();
-      ops.attention(stream, {.y = y, .qkv = x.as(dtype), .slopes = slopes, .spec = spec});
-      const Array want = y.copy(), cache({5, 2 * G, cache_block, D}, dtype);
+      const Array x = Array::random({B, T, 1, c.layout().q.token}), y({B, T, c.H, c.V}, dtype);
+      const Array slopes = c.alibi ? Array::random({c.H}) : Array(), typed = x.as(dtype);
+      const QkvViews all = packed_views(typed, c.layout());
+      ops.attention(stream,
+                    {.y = y, .q = all.q, .k = all.k, .v = all.v, .slopes = slopes, .spec = c.spec});
+      const Array want = y.copy(), cache({5, c.G, cache_block, c.D + c.V}, dtype);
       const Array tables = Array::ints({2, 2}, {3, 0, 1, 4});
       for (auto [from, count] : {std::pair<int64_t, int64_t>{0, 3}, {3, 1}, {4, 66}}) {
         std::vector<int32_t> at, of;
         for (int64_t i = 0; i < B * count; ++i)
           at.push_back(int32_t(from + i % count)), of.push_back(int32_t(i / count));
         const Shape rows{1, B * count};
-        const Array got({1, B * count, H, D}, dtype);
+        const Array got({1, B * count, c.H, c.V}, dtype), part = rows_of(x, from, count).as(dtype);
+        const QkvViews in = packed_views(part, c.layout());
         ops.attention_cached(stream, {.y = got,
                                       .cache = cache,
-                                      .qkv = rows_of(x, from, count).as(dtype),
+                                      .q = in.q,
+                                      .k = in.k,
+                                      .v = in.v,
                                       .positions = Array::ints(rows, at),
                                       .sequences = Array::ints(rows, of),
                                       .tables = tables,
                                       .slopes = slopes,
-                                      .spec = spec});
+                                      .spec = c.spec});
         expect_same_bytes(got.copy(), rows_of(want, from, count));
       }
     }
@@ -263,17 +282,18 @@ TEST(ReferenceAttention, AttentionCachedGivesTheBitsOfAttention) {
 }
 
 TEST(ReferenceAttention, AttentionCachedSkipsPadding) {
-  const AttnSpec spec{.heads = 2, .kv_heads = 1, .head_dim = 2};
   const Array x = Array::random({1, 3, 4, 2}), y = Array::random({1, 3, 2, 2});
   const Array cache({2, 2, cache_block, 2});
   const Array at = Array::ints({1, 3}, {-1, 0, -1}), of = Array::ints({1, 3}, {0, 1, 0});
+  const QkvViews in = packed_views(x, packed_qkv(2, 1, 2, 2));
   ops.attention_cached(stream, {.y = y,
                                 .cache = cache,
-                                .qkv = x,
+                                .q = in.q,
+                                .k = in.k,
+                                .v = in.v,
                                 .positions = at,
                                 .sequences = of,
-                                .tables = Array::ints({2, 1}, {0, 1}),
-                                .spec = spec});
+                                .tables = Array::ints({2, 1}, {0, 1})});
   for (int i : {0, 2})
     for (int c = 0; c < 4; ++c) EXPECT_EQ(y[i * 4 + c], 0);
   for (int c = 0; c < 4; ++c) EXPECT_NEAR(y[4 + c], x[8 + 6 + c % 2], 1e-12);

@@ -71,8 +71,20 @@ TEST(Tape, RefusesWhatDoesNotFit) {
               t.view(x, {2, 25});
             }),
             "[here] expected a view of 48 elements, got (2, 25)");
-  EXPECT_EQ(message_of([&] { attention(t, x, {}, {.heads = 2, .kv_heads = 1, .head_dim = 2}); }),
-            "[here] expected qkv (B, T, 4, 2), got (2, 3, 8)");
+  EXPECT_EQ(message_of([&] { attention(t, packed(x, packed_qkv(2, 1, 2, 3)), {}, {}); }),
+            "[here] expected 2 heads of 2 elements in tokens of 9, got (2, 3, 8)");
+  EXPECT_EQ(message_of([&] { attention(t, packed(x, packed_qkv(2, 3, 1, 1)), {}, {}); }),
+            "[here] expected kv_heads to divide 2 heads, got 3");
+  EXPECT_EQ(
+      message_of([&] {
+        attention(t, {{x, {2, 2, 0, 8, 2}}, {x, {1, 3, 4, 8, 3}}, {x, {1, 1, 7, 8, 1}}}, {}, {});
+      }),
+      "[here] expected heads of q and k of one width, got 2 and 3");
+  EXPECT_EQ(
+      message_of([&] {
+        attention(t, {{x, {2, 2, 0, 8, 2}}, {x, {1, 2, 4, 8, 2}}, {x, {2, 1, 6, 8, 1}}}, {}, {});
+      }),
+      "[here] expected as many heads of v as of k, got 2 and 1");
   EXPECT_EQ(message_of([&] { dropout(t, x, 1, "x"); }),
             "[here] expected a dropout in [0, 1), got 1");
   EXPECT_EQ(message_of([&] {

@@ -1,6 +1,7 @@
 // Causal attention, forward: one tile of query rows at a time against blocks of keys, with online
-// softmax. 4 * B * H * D * (visible pairs) FLOP. A row's bits depend only on its own query and the
-// keys it sees, so prefill, chunked prefill and decode agree with training.
+// softmax. 2 * B * H * (D + V) * (visible pairs) FLOP. A row's bits depend only on its own query
+// and the keys it sees, so prefill, chunked prefill and decode agree with training.
+#include "core/cache_layout.h"
 #include "cpu/isa/attention_row.h"
 #include "cpu/isa/attention_tile.h"
 #include "cpu/isa/kernels.h"
@@ -13,22 +14,23 @@ constexpr float hidden = -__builtin_inff();
 // One worker's memory.
 struct Work {
   float *q, *qt;  // (row_tile, ld), (ld, row_tile)
-  float *k, *v;   // (key_block, ld)
+  float* k;       // (key_block, ld)
+  float* v;       // (key_block, lv)
   float* p;       // (key_block, row_tile): scores, then probabilities
   float* keep;    // same
-  float* y;       // (row_tile, ld)
+  float* y;       // (row_tile, lv)
 
   static int64_t floats(const AttnShape& s) {
-    return 5 * row_tile * s.ld + 2 * key_block * row_tile;
+    return (2 * row_tile + key_block) * s.ld + (row_tile + key_block) * s.lv +
+           2 * key_block * row_tile;
   }
   Work(float* at, const AttnShape& s) {
-    const int64_t tile = row_tile * s.ld;
     q = at;
-    qt = q + tile;
-    k = qt + tile;
-    v = k + tile;
-    y = v + tile;
-    p = y + tile;
+    qt = q + row_tile * s.ld;
+    k = qt + row_tile * s.ld;
+    v = k + key_block * s.ld;
+    y = v + key_block * s.lv;
+    p = y + row_tile * s.lv;
     keep = p + key_block * row_tile;
   }
 };
@@ -95,22 +97,24 @@ void take_block(const Work& w, Online& on, const TileRows& rows, const AttnShape
         store(w.p + i, load(w.p + i) * load(w.keep + i));
   }
   product(
-      w.y, s.ld, {w.p, 1, row_tile}, w.v, s.ld, rows.n, on.fade, true,
+      w.y, s.lv, {w.p, 1, row_tile}, w.v, s.lv, rows.n, on.fade, true,
       [&](int64_t, int64_t) {
-        return Span{0, s.ld};
+        return Span{0, s.lv};
       },
       [&](int64_t i, int64_t e) {
         return Span{0, smaller(end, last_key(rows, i, e)) - begin};
       });
 }
 
+// Tokens of rows count from the first of q and y.
 template <class T, class K>
-void attend(const Work& w, T* y, float* lse, const T* qkv, const Keys<K>& keys,
+void attend(const Work& w, T* y, float* lse, const HeadView& q, const Keys<K>& keys,
             const TileRows& rows, const AttnShape& s, bool slopes, const Scalars* scalars,
             const AttnSpec& spec) {
-  load_rows(w.q, rows, s, qkv, rows.q, spec.scale);
+  load_rows(w.q, s.ld, rows, s.D, spec.scale,
+            [&](int64_t i) { return q.at<const T>(rows.token[i], rows.head[i]); });
   transpose(w.qt, row_tile, w.q, s.ld, rows.padded, s.ld);
-  for (int64_t i = 0; i < rows.padded * s.ld; i += lanes) store(w.y + i, zero());
+  for (int64_t i = 0; i < rows.padded * s.lv; i += lanes) store(w.y + i, zero());
   Online on;
   for (int64_t i = 0; i < row_tile; ++i) {
     on.max[i] = hidden;
@@ -122,7 +126,8 @@ void attend(const Work& w, T* y, float* lse, const T* qkv, const Keys<K>& keys,
   });
   for (int64_t i = 0; i < rows.n; ++i) {
     const float total = on.sum[i];
-    store_row(y + rows.y[i], w.y + i * s.ld, s.D, rows.position[i] < 0 ? 0 : 1 / total);
+    store_row(y + s.y(rows.token[i], rows.head[i]), w.y + i * s.lv, s.V,
+              rows.position[i] < 0 ? 0 : 1 / total);
     if (lse) lse[rows.lse[i]] = on.max[i] + log(broadcast(total))[0];
   }
 }
@@ -147,16 +152,16 @@ void over_tiles(Stream& stream, const AttnShape& s, const int32_t* documents, co
 
 void attention(Stream& stream, const AttentionArgs& args) {
   const AttnSpec& spec = args.spec;
-  expect_dtypes("attention", args.qkv.dtype, args.y);
+  expect_dtypes("attention", args.y.dtype, args.q.tensor, args.k.tensor, args.v.tensor);
   expect_dtypes("attention", DType::f32, args.lse, args.slopes);
-  const AttnShape s(args.qkv, spec);
+  const AttnShape s(args.y, args.q.layout, args.k.layout, args.v.layout);
   const int32_t* docs = args.documents.as<const int32_t>();
-  by_dtype("attention", args.qkv, [&]<class T>(T*) {
+  by_dtype("attention", args.y, [&]<class T>(T*) {
     over_tiles(stream, s, docs, args.slopes.as<const float>(),
                [&](const TileRows& rows, const Work& w, int64_t b, int64_t g) {
-                 const Keys<T> keys = packed_keys(args.qkv.as<const T>(), docs, s, b, g);
-                 attend(w, args.y.as<T>(), args.lse.as<float>(), args.qkv.as<const T>(), keys, rows,
-                        s, bool(args.slopes), args.scalars.as<const Scalars>(), spec);
+                 const Keys<T> keys = keys_of_head<T>(args.k, args.v, docs, s, b, g);
+                 attend(w, args.y.as<T>(), args.lse.as<float>(), args.q, keys, rows, s,
+                        bool(args.slopes), args.scalars.as<const Scalars>(), spec);
                });
   });
 }
@@ -208,17 +213,21 @@ void store_key(e4m3* panel, const T* from, int64_t at, int64_t D) {
 
 // K: what the cache is made of; a panel of it is a head's keys or values of one block.
 template <class T, class K>
-void store_keys(Stream& stream, K* cache, int64_t panel, Tensor qkv, const int32_t* positions,
-                const int32_t* sequences, Tensor tables, const AttnShape& s) {
-  over_rows(stream, s.T, 2 * s.G * s.D, [&](int64_t begin, int64_t end) {
+void store_keys(Stream& stream, const AttentionCachedArgs& args, const CacheLayout& cache,
+                const AttnShape& s) {
+  const Tensor tables = args.tables;
+  over_rows(stream, s.T, s.G * (s.D + s.V), [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const int64_t at = positions[n];
+      const int64_t at = args.positions.as<const int32_t>()[n];
       if (at < 0) continue;
-      const int64_t block =
-          tables.as<const int32_t>()[sequences[n] * tables.shape[1] + at / key_block];
-      const T* from = qkv.as<const T>() + n * s.token() + s.H * s.D;
-      for (int64_t g = 0; g < 2 * s.G; ++g)
-        store_key(cache + (block * 2 * s.G + g) * panel, from + g * s.D, at % key_block, s.D);
+      const int32_t sequence = args.sequences.as<const int32_t>()[n];
+      const int64_t block = tables.as<const int32_t>()[sequence * tables.shape[1] + at / key_block];
+      K* const keys = args.cache.as<K>() + block * cache.block();
+      K* const values = keys + s.G * cache.k_panel();
+      for (int64_t g = 0; g < s.G; ++g) {
+        store_key(keys + g * cache.k_panel(), args.k.at<const T>(n, g), at % key_block, s.D);
+        store_key(values + g * cache.v_panel(), args.v.at<const T>(n, g), at % key_block, s.V);
+      }
     }
   });
 }
@@ -236,9 +245,10 @@ void by_cache(const Tensor& cache, F&& f) {
 void attention_cached(Stream& stream, const AttentionCachedArgs& args) {
   AttnSpec spec = args.spec;
   spec.dropout = 0;  // it belongs to training
-  expect_dtypes("attention_cached", args.qkv.dtype, args.y);
+  expect_dtypes("attention_cached", args.y.dtype, args.q.tensor, args.k.tensor, args.v.tensor);
   expect_dtypes("attention_cached", DType::f32, args.slopes);
-  const AttnShape all(args.qkv, spec);
+  const AttnShape all(args.y, args.q.layout, args.k.layout, args.v.layout);
+  const CacheLayout cache = cache_layout(args.k.layout, args.v.layout, args.cache.dtype);
   const int32_t *at = args.positions.as<const int32_t>(), *of = args.sequences.as<const int32_t>();
   const int64_t floats = Work::floats(all), most = all.T * round_up(all.R, row_tile) / row_tile;
   const int64_t work_bytes = floats * 4 * thread_count(cpu(stream).threads);
@@ -246,8 +256,7 @@ void attention_cached(Stream& stream, const AttentionCachedArgs& args) {
   auto* tiles = reinterpret_cast<CachedTile*>(memory + work_bytes);
   const int64_t count = cut_tiles(tiles, of, at, all.T, all.R);
   const auto run = [&]<class T, class K>(T*, K*) {
-    const int64_t panel = key_block * args.cache.shape[3];
-    store_keys<T>(stream, args.cache.as<K>(), panel, args.qkv, at, of, args.tables, all);
+    store_keys<T, K>(stream, args, cache, all);
     parallel(cpu(stream).threads, count * all.G, [&](int64_t piece, int worker) {
       const CachedTile tile = tiles[piece / all.G];
       const int64_t g = piece % all.G;
@@ -255,28 +264,30 @@ void attention_cached(Stream& stream, const AttentionCachedArgs& args) {
       s.T = tile.count;
       TileRows rows;
       fill_rows(rows, s, 0, g, tile.first, at + tile.row, nullptr, args.slopes.as<const float>());
-      const K* k = args.cache.as<const K>() + g * panel;
-      const Keys<K> keys{k,
-                         k + s.G * panel,
+      const K* k = args.cache.as<const K>();
+      const Keys<K> keys{k + g * cache.k_panel(),
+                         k + s.G * cache.k_panel() + g * cache.v_panel(),
                          s.D,
+                         s.V,
                          nullptr,
                          args.tables.as<const int32_t>() + of[tile.row] * args.tables.shape[1],
-                         2 * s.G * panel};
+                         cache.block()};
+      HeadView q = args.q;
+      q.layout.offset = q.layout.at(tile.row, 0);
+      T* const y = args.y.as<T>() + s.y(tile.row, 0);
       const Work work(reinterpret_cast<float*>(memory) + worker * floats, s);
       if (suits_single_rows(rows, spec, bool(args.slopes), nullptr)) {
         for (int64_t i = 0; i < rows.n; ++i)
-          attend_single({work.q, work.y, work.k, work.v},
-                        args.y.as<T>() + tile.row * s.H * s.D + rows.y[i],
-                        args.qkv.as<const T>() + tile.row * s.token() + rows.q[i], keys,
-                        rows.position[i], s, spec);
+          attend_single({work.q, work.y, work.k, work.v}, y + s.y(rows.token[i], rows.head[i]),
+                        q.at<const T>(rows.token[i], rows.head[i]), keys, rows.position[i], s,
+                        spec);
         return;
       }
-      attend(work, args.y.as<T>() + tile.row * s.H * s.D, static_cast<float*>(nullptr),
-             args.qkv.as<const T>() + tile.row * s.token(), keys, rows, s, bool(args.slopes),
+      attend(work, y, static_cast<float*>(nullptr), q, keys, rows, s, bool(args.slopes),
              static_cast<const Scalars*>(nullptr), spec);
     });
   };
-  by_dtype("attention_cached", args.qkv,
+  by_dtype("attention_cached", args.y,
            [&]<class T>(T* t) { by_cache<T>(args.cache, [&]<class K>(K* k) { run(t, k); }); });
 }
 

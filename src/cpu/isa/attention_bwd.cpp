@@ -1,7 +1,7 @@
 // Causal attention, backward: probabilities are made again from the scores and lse, tile by tile
-// and block by block. 10 * B * H * D * (visible pairs) FLOP. dK and dV of a key head are summed in
-// fp32 over tiles in order; where there are few key heads the tiles are cut into a fixed number of
-// parts, each with sums of its own, which are then added in order.
+// and block by block. 2 * B * H * (3 D + 2 V) * (visible pairs) FLOP. dK and dV of a key head are
+// summed in fp32 over tiles in order; where there are few key heads the tiles are cut into a fixed
+// number of parts, each with sums of its own, which are then added in order.
 #include "cpu/isa/attention_tile.h"
 #include "cpu/isa/kernels.h"
 
@@ -10,29 +10,30 @@ namespace {
 
 // One worker's memory.
 struct Work {
-  float *q, *qt, *dy, *dyt, *dq;  // (row_tile, ld) or its transpose
-  float *k, *v;                   // (key_block, ld)
-  float *p, *ds, *keep;           // (key_block, row_tile)
+  float *q, *qt, *dq;    // (row_tile, ld) or its transpose
+  float *dy, *dyt;       // (row_tile, lv) or its transpose
+  float *k, *v;          // (key_block, ld), (key_block, lv)
+  float *p, *ds, *keep;  // (key_block, row_tile)
 
   static int64_t floats(const AttnShape& s) {
-    return 7 * row_tile * s.ld + 3 * key_block * row_tile;
+    return (3 * row_tile + key_block) * s.ld + (2 * row_tile + key_block) * s.lv +
+           3 * key_block * row_tile;
   }
   Work(float* at, const AttnShape& s) {
-    const int64_t tile = row_tile * s.ld;
     q = at;
-    qt = q + tile;
-    dy = qt + tile;
-    dyt = dy + tile;
-    dq = dyt + tile;
-    k = dq + tile;
-    v = k + tile;
-    p = v + tile;
+    qt = q + row_tile * s.ld;
+    dq = qt + row_tile * s.ld;
+    k = dq + row_tile * s.ld;
+    dy = k + key_block * s.ld;
+    dyt = dy + row_tile * s.lv;
+    v = dyt + row_tile * s.lv;
+    p = v + key_block * s.lv;
     ds = p + key_block * row_tile;
     keep = ds + key_block * row_tile;
   }
 };
 
-// Sums of dK and dV, (T, ld) each.
+// Sums of dK (T, ld) and dV (T, lv).
 struct Sums {
   float *dk, *dv;
 };
@@ -84,21 +85,21 @@ void take_block(const Work& w, const Sums& out, const TileRows& rows, const RowS
   const auto seeing = [&](int64_t j, int64_t) {
     return Span{first_row(rows, begin + j), rows.padded};
   };
-  const auto whole = [&](int64_t, int64_t) { return Span{0, s.ld}; };
-  const auto head = [&](int64_t, int64_t) { return Span{0, s.D}; };
-  product(w.p, row_tile, {w.k, s.ld, 1}, w.qt, row_tile, keys, nullptr, false, seeing, head);
-  product(w.ds, row_tile, {w.v, s.ld, 1}, w.dyt, row_tile, keys, nullptr, false, seeing, head);
+  const auto first = [](int64_t n) { return [n](int64_t, int64_t) { return Span{0, n}; }; };
+  product(w.p, row_tile, {w.k, s.ld, 1}, w.qt, row_tile, keys, nullptr, false, seeing, first(s.D));
+  product(w.ds, row_tile, {w.v, s.lv, 1}, w.dyt, row_tile, keys, nullptr, false, seeing,
+          first(s.V));
   if (spec.dropout > 0) fill_keep(w.keep, rows, s, begin, end, *scalars, spec);
   for (int64_t v = 0; v < rows.padded / lanes; ++v)
     slope_vector(w, rows, sums, v, begin, end, scoring, spec.dropout > 0);
   const auto from_seeing = [&](int64_t j, int64_t) {
     return Span{first_row(rows, begin + j), rows.n};
   };
-  product(out.dv + begin * s.ld, s.ld, {w.p, row_tile, 1}, w.dy, s.ld, keys, nullptr, true, whole,
-          from_seeing);
-  product(out.dk + begin * s.ld, s.ld, {w.ds, row_tile, 1}, w.q, s.ld, keys, nullptr, true, whole,
-          from_seeing);
-  product(w.dq, s.ld, {w.ds, 1, row_tile}, w.k, s.ld, rows.n, nullptr, true, whole,
+  product(out.dv + begin * s.lv, s.lv, {w.p, row_tile, 1}, w.dy, s.lv, keys, nullptr, true,
+          first(s.lv), from_seeing);
+  product(out.dk + begin * s.ld, s.ld, {w.ds, row_tile, 1}, w.q, s.ld, keys, nullptr, true,
+          first(s.ld), from_seeing);
+  product(w.dq, s.ld, {w.ds, 1, row_tile}, w.k, s.ld, rows.n, nullptr, true, first(s.ld),
           [&](int64_t i, int64_t e) {
             return Span{0, smaller(end, last_key(rows, i, e)) - begin};
           });
@@ -114,17 +115,20 @@ float dot(const T* a, const T* b, int64_t n) {
 template <class T>
 void load_tile(const Work& w, RowSums& sums, const AttentionBwdArgs& args, const TileRows& rows,
                const AttnShape& s) {
-  const T* dy = args.dy.as<const T>();
-  load_rows(w.q, rows, s, args.qkv.as<const T>(), rows.q, args.spec.scale);
-  load_rows(w.dy, rows, s, dy, rows.y, 1);
+  const auto y_of = [&](const Tensor& y, int64_t i) {
+    return y.as<const T>() + s.y(rows.token[i], rows.head[i]);
+  };
+  load_rows(w.q, s.ld, rows, s.D, args.spec.scale,
+            [&](int64_t i) { return args.q.at<const T>(rows.token[i], rows.head[i]); });
+  load_rows(w.dy, s.lv, rows, s.V, 1, [&](int64_t i) { return y_of(args.dy, i); });
   for (int64_t i = 0; i < rows.padded * s.ld; i += lanes) store(w.dq + i, zero());
   for (int64_t i = 0; i < rows.padded; ++i) {
     const bool real = i < rows.n;
     sums.lse[i] = real ? args.lse.as<const float>()[rows.lse[i]] : 0;
-    sums.delta[i] = real ? dot(dy + rows.y[i], args.y.as<const T>() + rows.y[i], s.D) : 0;
+    sums.delta[i] = real ? dot(y_of(args.dy, i), y_of(args.y, i), s.V) : 0;
   }
   transpose(w.qt, row_tile, w.q, s.ld, rows.padded, s.ld);
-  transpose(w.dyt, row_tile, w.dy, s.ld, rows.padded, s.ld);
+  transpose(w.dyt, row_tile, w.dy, s.lv, rows.padded, s.lv);
 }
 
 template <class T>
@@ -138,24 +142,28 @@ void tile_bwd(const Work& w, const Sums& out, const AttentionBwdArgs& args, cons
                args.spec);
   });
   for (int64_t i = 0; i < rows.n; ++i)
-    store_row(args.dqkv.as<T>() + rows.q[i], w.dq + i * s.ld, s.D, args.spec.scale);
+    store_row(args.dq.at<T>(rows.token[i], rows.head[i]), w.dq + i * s.ld, s.D, args.spec.scale);
 }
 
-// dk, dv of keys [begin, end) of head (b, g) = the sums of all parts, in order.
+// The gradient of a key or a value = the sums of all parts, in order; `step` is from one part's to
+// the next.
 template <class T>
-void store_keys(Tensor dqkv, const float* sums, int64_t parts, const AttnShape& s, int64_t b,
-                int64_t g, int64_t begin, int64_t end) {
-  const int64_t size = s.T * s.ld;
+void store_key(T* out, const float* sums, int64_t parts, int64_t step, int64_t width) {
+  vectors(width, [&](int64_t i, auto w) {
+    vf total = load(sums + i);
+    for (int64_t p = 1; p < parts; ++p) total += load(sums + p * step + i);
+    w.put(out + i, total);
+  });
+}
+
+// dk, dv of keys [begin, end) of head (b, g).
+template <class T>
+void store_keys(const AttentionBwdArgs& args, const float* sums, int64_t parts, const AttnShape& s,
+                int64_t b, int64_t g, int64_t begin, int64_t end) {
+  const int64_t step = s.T * (s.ld + s.lv);
   for (int64_t j = begin; j < end; ++j) {
-    T* dk = dqkv.as<T>() + (b * s.T + j) * s.token() + (s.H + g) * s.D;
-    T* out[2] = {dk, dk + s.G * s.D};
-    for (int64_t which = 0; which < 2; ++which)
-      vectors(s.D, [&](int64_t i, auto w) {
-        vf total = load(sums + which * size + j * s.ld + i);
-        for (int64_t p = 1; p < parts; ++p)
-          total += load(sums + (2 * p + which) * size + j * s.ld + i);
-        w.put(out[which] + i, total);
-      });
+    store_key(args.dk.at<T>(b * s.T + j, g), sums + j * s.ld, parts, step, s.D);
+    store_key(args.dv.at<T>(b * s.T + j, g), sums + s.T * s.ld + j * s.lv, parts, step, s.V);
   }
 }
 
@@ -164,10 +172,10 @@ int64_t part_count(const AttnShape& s) { return larger(1, smaller(s.tiles(), 16 
 
 template <class T>
 void all_bwd(Stream& stream, const AttentionBwdArgs& args) {
-  const AttnShape s(args.qkv, args.spec);
+  const AttnShape s(args.y, args.q.layout, args.k.layout, args.v.layout);
   const int32_t* docs = args.documents.as<const int32_t>();
   const int64_t parts = part_count(s), tiles = s.tiles(), heads = s.B * s.G;
-  const int64_t work = Work::floats(s), sums = 2 * s.T * s.ld;
+  const int64_t work = Work::floats(s), sums = s.T * (s.ld + s.lv);
   const int64_t workers = thread_count(cpu(stream).threads);
   // With one part a worker's sums are stored as soon as its piece is done.
   const int64_t areas = parts == 1 ? workers : heads * parts;
@@ -178,30 +186,31 @@ void all_bwd(Stream& stream, const AttentionBwdArgs& args) {
     const int64_t part = piece % parts, g = piece / parts % s.G, b = piece / (parts * s.G);
     float* area = all_sums + (parts == 1 ? int64_t(worker) : piece) * sums;
     for (int64_t i = 0; i < sums; i += lanes) store(area + i, zero());
-    const Keys<T> keys = packed_keys(args.qkv.as<const T>(), docs, s, b, g);
+    const Keys<T> keys = keys_of_head<T>(args.k, args.v, docs, s, b, g);
     for (int64_t tile = tiles * part / parts; tile < tiles * (part + 1) / parts; ++tile) {
       TileRows rows;
       fill_rows(rows, s, b, g, tile * row_tile, nullptr, keys.documents,
                 args.slopes.as<const float>());
       tile_bwd(Work(memory + worker * work, s), {area, area + s.T * s.ld}, args, keys, rows, s);
     }
-    if (parts == 1) store_keys<T>(args.dqkv, area, 1, s, b, g, 0, s.T);
+    if (parts == 1) store_keys<T>(args, area, 1, s, b, g, 0, s.T);
   });
   if (parts == 1) return;
   const int64_t blocks = (s.T + key_block - 1) / key_block;
   parallel(cpu(stream).threads, heads * blocks, [&](int64_t piece, int) {
     const int64_t head = piece / blocks, begin = piece % blocks * key_block;
-    store_keys<T>(args.dqkv, all_sums + head * parts * sums, parts, s, head / s.G, head % s.G,
-                  begin, smaller(s.T, begin + key_block));
+    store_keys<T>(args, all_sums + head * parts * sums, parts, s, head / s.G, head % s.G, begin,
+                  smaller(s.T, begin + key_block));
   });
 }
 
 }  // namespace
 
 void attention_bwd(Stream& stream, const AttentionBwdArgs& args) {
-  expect_dtypes("attention_bwd", args.qkv.dtype, args.dqkv, args.dy, args.y);
+  expect_dtypes("attention_bwd", args.y.dtype, args.dy, args.q.tensor, args.k.tensor, args.v.tensor,
+                args.dq.tensor, args.dk.tensor, args.dv.tensor);
   expect_dtypes("attention_bwd", DType::f32, args.lse, args.slopes);
-  by_dtype("attention_bwd", args.qkv, [&]<class T>(T*) { all_bwd<T>(stream, args); });
+  by_dtype("attention_bwd", args.y, [&]<class T>(T*) { all_bwd<T>(stream, args); });
 }
 
 }  // namespace hearth::HEARTH_ISA

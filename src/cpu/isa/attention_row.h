@@ -69,23 +69,24 @@ HEARTH_INLINE void single_values(float* y, const float* p, const T* v, int64_t s
 template <class K>
 struct BlockRows {
   const K *k, *v;
-  int64_t stride;
+  int64_t k_stride, v_stride;
 };
 template <class K>
-HEARTH_INLINE auto rows_of_block(float* k, float* v, const Keys<K>& keys, int64_t at, int64_t n,
+HEARTH_INLINE auto rows_of_block(float* k, float* v, const Keys<K>& keys, int64_t block, int64_t n,
                                  const AttnShape& s) {
+  const K *from_k = keys.keys_of(block), *from_v = keys.values_of(block);
   if constexpr (std::is_same_v<K, e4m3>) {
     for (int64_t j = 0; j < n; ++j) {
-      load_key(k + j * s.ld, s.ld, keys.k + at, keys.stride, j, s.D);
-      load_key(v + j * s.ld, s.ld, keys.v + at, keys.stride, j, s.D);
+      load_key(k + j * s.ld, s.ld, from_k, keys.k_stride, j, s.D);
+      load_key(v + j * s.lv, s.lv, from_v, keys.v_stride, j, s.V);
     }
-    return BlockRows<float>{k, v, s.ld};
+    return BlockRows<float>{k, v, s.ld, s.lv};
   } else {
-    return BlockRows<K>{keys.k + at, keys.v + at, keys.stride};
+    return BlockRows<K>{from_k, from_v, keys.k_stride, keys.v_stride};
   }
 }
 
-// Scratch of one row: of ld each, and of key_block rows of them.
+// Scratch of one row: q of ld, y of lv, and key_block rows of either.
 struct SingleWork {
   float *q, *y;
   float *k, *v;
@@ -99,23 +100,24 @@ inline void attend_single(const SingleWork& w, T* out, const T* query, const Key
   float *q = w.q, *y = w.y;
   const int64_t first = spec.window ? larger(0, position - spec.window + 1) : 0;
   load_row(q, s.ld, query, s.D, spec.scale);
-  for (int64_t i = 0; i < s.ld; i += lanes) store(y + i, zero());
+  for (int64_t i = 0; i < s.lv; i += lanes) store(y + i, zero());
   vf top = broadcast(none), sum = zero();
   float p[key_block];
   for (int64_t block = first / key_block; block * key_block <= position; ++block) {
-    const int64_t begin = block * key_block, at = keys.first_of(block);
+    const int64_t begin = block * key_block;
     const int64_t n = smaller(key_block, position + 1 - begin);
     if (begin + key_block <= position) {  // the next block is asked for meanwhile
-      const int64_t next = keys.first_of(block + 1);
+      const K *next_k = keys.keys_of(block + 1), *next_v = keys.values_of(block + 1);
       const int64_t count = smaller(key_block, position + 1 - begin - key_block);
-      for (int64_t j = 0; j < count; ++j)
-        for (int64_t i = 0; i < s.D; i += line) {
-          __builtin_prefetch(keys.k + next + j * keys.stride + i, 0, 2);
-          __builtin_prefetch(keys.v + next + j * keys.stride + i, 0, 2);
-        }
+      for (int64_t j = 0; j < count; ++j) {
+        for (int64_t i = 0; i < s.D; i += line)
+          __builtin_prefetch(next_k + j * keys.k_stride + i, 0, 2);
+        for (int64_t i = 0; i < s.V; i += line)
+          __builtin_prefetch(next_v + j * keys.v_stride + i, 0, 2);
+      }
     }
-    const auto rows = rows_of_block(w.k, w.v, keys, at, n, s);
-    single_scores(p, q, rows.k, rows.stride, n, s.D);
+    const auto rows = rows_of_block(w.k, w.v, keys, block, n, s);
+    single_scores(p, q, rows.k, rows.k_stride, n, s.D);
     for (int64_t j = 0; begin + j < first; ++j) p[j] = none;
     for (int64_t j = n; j % lanes; ++j) p[j] = none;
     vf most = top;
@@ -131,9 +133,9 @@ inline void attend_single(const SingleWork& w, T* out, const T* query, const Key
     for (int64_t j = 0; j < n; ++j) total += p[j];
     sum = fma(sum, fade, broadcast(total));
     top = broadcast(largest);
-    single_values(y, p, rows.v, rows.stride, n, s.D, fade[0]);
+    single_values(y, p, rows.v, rows.v_stride, n, s.V, fade[0]);
   }
-  store_row(out, y, s.D, position < 0 ? 0 : 1 / sum[0]);
+  store_row(out, y, s.V, position < 0 ? 0 : 1 / sum[0]);
 }
 
 }  // namespace hearth::HEARTH_ISA

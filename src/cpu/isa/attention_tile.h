@@ -131,34 +131,41 @@ HEARTH_INLINE void store_row(T* y, const float* x, int64_t D, float scale) {
 }
 
 struct AttnShape {
-  int64_t B, T, H, G, D;
-  int64_t R;   // query heads per key head
-  int64_t ld;  // D rounded up to whole vectors
-  AttnShape(const Tensor& qkv, const AttnSpec& s)
-      : B(qkv.shape[0]),
-        T(qkv.shape[1]),
-        H(s.heads),
-        G(s.kv_heads),
-        D(s.head_dim),
-        R(s.heads / s.kv_heads),
-        ld(round_up(s.head_dim, lanes)) {}
-  int64_t token() const { return (H + 2 * G) * D; }  // elements of one token's q | k | v
+  int64_t B, T, H, G;
+  int64_t D, V;    // width of a head of q and k, and of v
+  int64_t R;       // query heads per key head
+  int64_t ld, lv;  // D and V rounded up to whole vectors
+  AttnShape(const Tensor& y, const HeadLayout& q, const HeadLayout& k, const HeadLayout& v)
+      : B(y.shape[0]),
+        T(y.shape[1]),
+        H(q.heads),
+        G(k.heads),
+        D(q.width),
+        V(v.width),
+        R(q.heads / k.heads),
+        ld(round_up(q.width, lanes)),
+        lv(round_up(v.width, lanes)) {}
+  // Element of y at which head h of token n begins.
+  int64_t y(int64_t n, int64_t h) const { return (n * H + h) * V; }
   int64_t tiles() const { return (T * R + row_tile - 1) / row_tile; }
 };
 
-// Where keys come from: key j of a head is k[j * stride], its value v[j * stride]. In a paged cache
-// those of key block i begin at k[table[i] * block]. Keys of e4m3 have their exponents behind the
-// last of their block.
+// Where keys come from: key j of a head is k[j * k_stride], its value v[j * v_stride]. In a paged
+// cache those of key block i begin at k[table[i] * block] and v[table[i] * block]. Keys of e4m3
+// have their exponents behind the last of their block.
 template <class T>
 struct Keys {
   const T *k, *v;
-  int64_t stride;
+  int64_t k_stride, v_stride;
   const int32_t* documents;  // (T) of this sequence, or null
   const int32_t* table = nullptr;
   int64_t block = 0;
 
-  HEARTH_INLINE int64_t first_of(int64_t i) const {
-    return table ? table[i] * block : i * key_block * stride;
+  HEARTH_INLINE const T* keys_of(int64_t i) const {
+    return k + (table ? table[i] * block : i * key_block * k_stride);
+  }
+  HEARTH_INLINE const T* values_of(int64_t i) const {
+    return v + (table ? table[i] * block : i * key_block * v_stride);
   }
 };
 
@@ -185,7 +192,8 @@ struct TileRows {
   int64_t n, padded;  // padded: n rounded up to whole vectors
   int32_t position[row_tile], document[row_tile];
   float slope[row_tile];
-  int64_t q[row_tile], y[row_tile], lse[row_tile];                 // element offsets
+  int64_t token[row_tile], head[row_tile];                         // over all sequences; of q
+  int64_t lse[row_tile];                                           // element offset
   int32_t vec_min[row_tile / lanes], vec_max[row_tile / lanes];    // positions of each vector
   int32_t min_position, max_position, min_document, max_document;  // of rows that see anything
 };
@@ -206,8 +214,8 @@ inline void fill_rows(TileRows& rows, const AttnShape& s, int64_t b, int64_t g, 
     rows.position[i] = !real ? -1 : positions ? positions[t] : int32_t(t);
     rows.document[i] = documents ? documents[t] : 0;
     rows.slope[i] = slopes ? slopes[h] : 0;
-    rows.q[i] = (b * s.T + t) * s.token() + h * s.D;
-    rows.y[i] = ((b * s.T + t) * s.H + h) * s.D;
+    rows.token[i] = b * s.T + t;
+    rows.head[i] = h;
     rows.lse[i] = (b * s.H + h) * s.T + t;
     const int32_t p = rows.position[i];
     if (p >= 0) {
@@ -256,25 +264,25 @@ inline Span keys_met(const TileRows& rows, const int32_t* documents, int64_t beg
   return {begin, end};
 }
 
-// out (padded rows, ld) = scale * the rows of x at the given offsets, zeros beyond the last one.
-template <class T>
-inline void load_rows(float* out, const TileRows& rows, const AttnShape& s, const T* x,
-                      const int64_t* offsets, float scale) {
-  for (int64_t i = 0; i < rows.n; ++i) load_row(out + i * s.ld, s.ld, x + offsets[i], s.D, scale);
-  for (int64_t i = rows.n * s.ld; i < rows.padded * s.ld; i += lanes) store(out + i, zero());
+// out (padded rows, ld) = scale * the rows of heads of width D, zeros beyond the last one; at(i) is
+// where row i begins.
+template <class At>
+inline void load_rows(float* out, int64_t ld, const TileRows& rows, int64_t D, float scale, At at) {
+  for (int64_t i = 0; i < rows.n; ++i) load_row(out + i * ld, ld, at(i), D, scale);
+  for (int64_t i = rows.n * ld; i < rows.padded * ld; i += lanes) store(out + i, zero());
 }
 
-// Keys and values of head g in packed qkv; `documents` (B, T) or null.
+// Keys and values of head g of sequence b; `documents` (B, T) or null.
 template <class T>
-inline Keys<T> packed_keys(const T* qkv, const int32_t* documents, const AttnShape& s, int64_t b,
-                           int64_t g) {
-  const T* k = qkv + b * s.T * s.token() + (s.H + g) * s.D;
-  return {k, k + s.G * s.D, s.token(), documents ? documents + b * s.T : nullptr};
+inline Keys<T> keys_of_head(const HeadView& k, const HeadView& v, const int32_t* documents,
+                            const AttnShape& s, int64_t b, int64_t g) {
+  return {k.at<const T>(b * s.T, g), v.at<const T>(b * s.T, g), k.layout.token, v.layout.token,
+          documents ? documents + b * s.T : nullptr};
 }
 
-// take(begin, end) for each block with a key that a row may see, its keys and values in k and v
-// (key_block, ld). The lines of the next block are asked for meanwhile: a decode step waits for
-// little else.
+// take(begin, end) for each block with a key that a row may see, its keys in k (key_block, ld) and
+// values in v (key_block, lv). The lines of the next block are asked for meanwhile: a decode step
+// waits for little else.
 template <class T, class Take>
 inline void over_blocks(float* k, float* v, const Keys<T>& keys, const TileRows& rows,
                         const AttnShape& s, const AttnSpec& spec, Take&& take) {
@@ -282,18 +290,19 @@ inline void over_blocks(float* k, float* v, const Keys<T>& keys, const TileRows&
   const int64_t last = int64_t(rows.max_position) + 1;
   const Span blocks = blocks_seen(rows, spec);
   for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-    const int64_t first = block * key_block, at = keys.first_of(block);
-    const int64_t after = block + 1 < blocks.end ? keys.first_of(block + 1) : 0;
+    const int64_t first = block * key_block, after = block + 1 < blocks.end ? block + 1 : block;
+    const T *ks = keys.keys_of(block), *vs = keys.values_of(block);
+    const T *next_k = keys.keys_of(after), *next_v = keys.values_of(after);
     const auto [begin, end] =
         keys_met(rows, keys.documents, first, smaller(first + key_block, last));
     for (int64_t j = begin; j < end; ++j) {
-      const int64_t own = at + (j - first) * keys.stride, next = own - at + after;
-      for (int64_t i = 0; i < s.D && j + key_block < last; i += line) {
-        __builtin_prefetch(keys.k + next + i, 0, 2);
-        __builtin_prefetch(keys.v + next + i, 0, 2);
-      }
-      load_key(k + (j - begin) * s.ld, s.ld, keys.k + at, keys.stride, j - first, s.D);
-      load_key(v + (j - begin) * s.ld, s.ld, keys.v + at, keys.stride, j - first, s.D);
+      const bool more = j + key_block < last;
+      for (int64_t i = 0; i < s.D && more; i += line)
+        __builtin_prefetch(next_k + (j - first) * keys.k_stride + i, 0, 2);
+      for (int64_t i = 0; i < s.V && more; i += line)
+        __builtin_prefetch(next_v + (j - first) * keys.v_stride + i, 0, 2);
+      load_key(k + (j - begin) * s.ld, s.ld, ks, keys.k_stride, j - first, s.D);
+      load_key(v + (j - begin) * s.lv, s.lv, vs, keys.v_stride, j - first, s.V);
     }
     if (begin < end) take(begin, end);
   }

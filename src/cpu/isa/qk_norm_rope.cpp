@@ -127,7 +127,7 @@ template <class T>
 void copy_values(T* y, const T* x, const QkSpec& s) {
   if (y == x) return;
   const int64_t at = (s.heads + s.kv_heads) * s.head_dim;
-  std::memcpy(static_cast<void*>(y + at), x + at, size_t(s.kv_heads * s.head_dim) * sizeof(T));
+  std::memcpy(static_cast<void*>(y + at), x + at, size_t(s.v_size()) * sizeof(T));
 }
 
 }  // namespace
@@ -136,7 +136,7 @@ void qk_norm_rope(Stream& stream, const QkNormRopeArgs& args) {
   const QkSpec& s = args.spec;
   expect_dtypes("qk_norm_rope", args.qkv.dtype, args.y, args.q_gain, args.k_gain);
   expect_dtypes("qk_norm_rope", DType::f32, args.stat, args.rope);
-  const int64_t H = s.heads, G = s.kv_heads, D = s.head_dim, token = (H + 2 * G) * D;
+  const int64_t H = s.heads, G = s.kv_heads, D = s.head_dim, token = s.token();
   const int64_t rows = count(args.qkv) / token, grain = larger(1, 32768 / token);
   float* memory = work_memory(stream, s);
   by_dtype("qk_norm_rope", args.qkv, [&]<class T>(T*) {
@@ -162,7 +162,7 @@ void qk_norm_rope_bwd(Stream& stream, const QkNormRopeBwdArgs& args) {
   if (s.norm != QkNorm::none) expect_dtypes("qk_norm_rope_bwd", args.dy.dtype, args.qkv);
   expect_dtypes("qk_norm_rope_bwd", DType::f32, args.dq_gain, args.dk_gain, args.parts, args.stat,
                 args.rope);
-  const int64_t H = s.heads, G = s.kv_heads, D = s.head_dim, token = (H + 2 * G) * D;
+  const int64_t H = s.heads, G = s.kv_heads, D = s.head_dim, token = s.token();
   const int64_t rows = count(args.dy) / token;
   float* memory = work_memory(stream, s);
   float* q_parts = args.dq_gain ? args.parts.as<float>() : nullptr;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/fp8.h"
+#include "core/cache_layout.h"
 #include "cpu/reference/reference_kernels.h"
 
 namespace hearth::reference {
@@ -44,13 +44,13 @@ const double* rope_row(const Doubles& rope, const std::vector<int32_t>& position
 void qk_norm_rope(Stream&, const QkNormRopeArgs& args) {
   const QkSpec& spec = args.spec;
   const int64_t H = spec.heads, G = spec.kv_heads, D = spec.head_dim;
-  const int64_t rows = args.qkv.numel() / ((H + 2 * G) * D);
+  const int64_t rows = args.qkv.numel() / spec.token();
   Doubles x = load(args.qkv), statv(size_t(rows * (H + G)));
   const Doubles ropev = load(args.rope), gq = load(args.q_gain), gk = load(args.k_gain);
   const auto at = load_ints(args.positions);
   for (int64_t bt = 0; bt < rows; ++bt)
     for (int64_t h = 0; h < H + G; ++h) {
-      double* head = &x[(bt * (H + 2 * G) + h) * D];
+      double* head = &x[bt * spec.token() + h * D];
       const double* angles = rope_row(ropev, at, bt, spec);
       if (spec.norm != QkNorm::before_rope) rotate(head, angles, spec, spec.reverse);
       if (spec.norm != QkNorm::none) {
@@ -67,7 +67,7 @@ void qk_norm_rope(Stream&, const QkNormRopeArgs& args) {
 void qk_norm_rope_bwd(Stream&, const QkNormRopeBwdArgs& args) {
   const QkSpec& spec = args.spec;
   const int64_t H = spec.heads, G = spec.kv_heads, D = spec.head_dim;
-  const int64_t rows = args.dy.numel() / ((H + 2 * G) * D);
+  const int64_t rows = args.dy.numel() / spec.token();
   const bool normed = spec.norm != QkNorm::none;
   Doubles dx = load(args.dy), x = normed ? load(args.qkv) : Doubles();
   const Doubles statv = normed ? load(args.stat) : Doubles();
@@ -76,7 +76,7 @@ void qk_norm_rope_bwd(Stream&, const QkNormRopeBwdArgs& args) {
   Doubles dgq = start_from(args.dq_gain, spec.add), dgk = start_from(args.dk_gain, spec.add);
   for (int64_t bt = 0; bt < rows; ++bt)
     for (int64_t h = 0; h < H + G; ++h) {
-      const int64_t offset = (bt * (H + 2 * G) + h) * D;
+      const int64_t offset = bt * spec.token() + h * D;
       double* d = &dx[offset];
       const double* angles = rope_row(ropev, at, bt, spec);
       if (spec.norm != QkNorm::after_rope) rotate(d, angles, spec, !spec.reverse);
@@ -109,15 +109,15 @@ struct Row {
   double lse;
 };
 
-// Key j lies at k + j * stride. `documents` are those of the sequence, or null.
-Row softmax_row(const double* q, const double* k, int64_t stride, int64_t i, double alibi,
+// Key j lies at k + j * keys.token. `documents` are those of the sequence, or null.
+Row softmax_row(const double* q, const double* k, const HeadLayout& keys, int64_t i, double alibi,
                 const int32_t* documents, const AttnSpec& spec) {
   const double hidden = -std::numeric_limits<double>::infinity();
   Row row{Doubles(size_t(i + 1), hidden), Doubles(size_t(i + 1), 0.0), 0};
   for (int64_t j = 0; j <= i; ++j) {
     if (spec.window && i - j >= spec.window) continue;
     if (documents && documents[i] != documents[j]) continue;
-    double s = spec.scale * dot(q, k + j * stride, spec.head_dim);
+    double s = spec.scale * dot(q, k + j * keys.token, keys.width);
     row.slope[j] = spec.scale;
     if (spec.softcap > 0) {
       const double t = std::tanh(s / spec.softcap);
@@ -134,37 +134,70 @@ Row softmax_row(const double* q, const double* k, int64_t stride, int64_t i, dou
   return row;
 }
 
-// Where each head of packed (B, T, H + 2G, D) lies, and which key head serves a query head.
-struct Packed {
-  int64_t B, T, H, G, D;
-  Packed(Tensor qkv, const AttnSpec& s)
-      : B(qkv.shape[0]), T(qkv.shape[1]), H(s.heads), G(s.kv_heads), D(s.head_dim) {}
-  int64_t stride() const { return (H + 2 * G) * D; }  // from one token to the next
-  int64_t q(int64_t b, int64_t t, int64_t h) const { return (b * T + t) * stride() + h * D; }
-  int64_t k(int64_t b, int64_t t, int64_t h) const { return q(b, t, H + h / (H / G)); }
-  int64_t v(int64_t b, int64_t t, int64_t h) const { return q(b, t, H + G + h / (H / G)); }
+// A view of heads in double precision. Query heads `share` to one head of k and v.
+struct Heads {
+  Doubles x;
+  HeadLayout layout;
+  int64_t share = 1;
+
+  explicit Heads(const HeadView& v, int64_t share = 1)
+      : x(load(v.tensor)), layout(v.layout), share(share) {}
+  // Of query head h of token n, over all sequences.
+  const double* at(int64_t n, int64_t h) const { return &x[size_t(layout.at(n, h / share))]; }
+};
+
+struct Qkv {
+  Heads q, k, v;
+  template <class Args>
+  explicit Qkv(const Args& a)
+      : q(a.q),
+        k(a.k, a.q.layout.heads / a.k.layout.heads),
+        v(a.v, a.q.layout.heads / a.v.layout.heads) {}
+};
+
+// Gradients of views, several of which may lie in one tensor.
+class HeadSums {
+ public:
+  explicit HeadSums(std::initializer_list<HeadView> views) {
+    for (const HeadView& v : views)
+      if (find(v.tensor) == sums_.end())
+        sums_.emplace_back(v.tensor, Doubles(size_t(v.tensor.numel())));
+  }
+  double* at(const HeadView& v, int64_t n, int64_t h) {
+    return &find(v.tensor)->second[size_t(v.layout.at(n, h))];
+  }
+  void store_all() const {
+    for (const auto& [tensor, sums] : sums_) store(tensor, sums);
+  }
+
+ private:
+  std::vector<std::pair<Tensor, Doubles>>::iterator find(const Tensor& t) {
+    return std::ranges::find(sums_, t.data, [](const auto& s) { return s.first.data; });
+  }
+  std::vector<std::pair<Tensor, Doubles>> sums_;
 };
 
 }  // namespace
 
 void attention(Stream&, const AttentionArgs& args) {
   const AttnSpec& spec = args.spec;
-  const Packed at(args.qkv, spec);
-  const auto [B, T, H, G, D] = at;
-  const Doubles x = load(args.qkv), alibi = load(args.slopes);
+  const Qkv in(args);
+  const int64_t B = args.y.shape[0], T = args.y.shape[1], H = args.q.layout.heads;
+  const int64_t V = args.v.layout.width;
+  const Doubles alibi = load(args.slopes);
   const auto doc = load_ints(args.documents);
   const Scalars s = load_scalars(args.scalars);
-  Doubles yv(size_t(B * T * H * D)), lsev(size_t(B * H * T));
+  Doubles yv(size_t(B * T * H * V)), lsev(size_t(B * H * T));
   for (int64_t b = 0; b < B; ++b)
     for (int64_t h = 0; h < H; ++h)
       for (int64_t i = 0; i < T; ++i) {
         const Row row =
-            softmax_row(&x[at.q(b, i, h)], &x[at.k(b, 0, h)], at.stride(), i, value_or(alibi, h, 0),
-                        args.documents ? &doc[b * T] : nullptr, spec);
+            softmax_row(in.q.at(b * T + i, h), in.k.at(b * T, h), in.k.layout, i,
+                        value_or(alibi, h, 0), args.documents ? &doc[b * T] : nullptr, spec);
         const int64_t line = (b * H + h) * T + i;
         for (int64_t j = 0; j <= i; ++j) {
           const double keep = keep_factor(s, spec.dropout, spec.salt, line * T + j);
-          add_scaled(&yv[((b * T + i) * H + h) * D], row.p[j] * keep, &x[at.v(b, j, h)], D);
+          add_scaled(&yv[((b * T + i) * H + h) * V], row.p[j] * keep, in.v.at(b * T + j, h), V);
         }
         lsev[line] = row.lse;
       }
@@ -174,70 +207,81 @@ void attention(Stream&, const AttentionArgs& args) {
 
 void attention_bwd(Stream&, const AttentionBwdArgs& args) {
   const AttnSpec& spec = args.spec;
-  const Packed at(args.qkv, spec);
-  const auto [B, T, H, G, D] = at;
-  const Doubles x = load(args.qkv), dyv = load(args.dy), alibi = load(args.slopes);
+  const Qkv in(args);
+  const int64_t B = args.y.shape[0], T = args.y.shape[1], H = args.q.layout.heads;
+  const int64_t D = args.q.layout.width, V = args.v.layout.width, share = in.k.share;
+  const Doubles dyv = load(args.dy), alibi = load(args.slopes);
   const auto doc = load_ints(args.documents);
   const Scalars s = load_scalars(args.scalars);
-  Doubles dx(x.size());
+  HeadSums sums{args.dq, args.dk, args.dv};
   for (int64_t b = 0; b < B; ++b)
     for (int64_t h = 0; h < H; ++h)
       for (int64_t i = 0; i < T; ++i) {
-        const Row row =
-            softmax_row(&x[at.q(b, i, h)], &x[at.k(b, 0, h)], at.stride(), i, value_or(alibi, h, 0),
-                        args.documents ? &doc[b * T] : nullptr, spec);
-        const double* g = &dyv[((b * T + i) * H + h) * D];
+        const double* q = in.q.at(b * T + i, h);
+        const Row row = softmax_row(q, in.k.at(b * T, h), in.k.layout, i, value_or(alibi, h, 0),
+                                    args.documents ? &doc[b * T] : nullptr, spec);
+        const double* g = &dyv[((b * T + i) * H + h) * V];
         Doubles dp(size_t(i + 1), 0.0);
         double mean_dp = 0;
         for (int64_t j = 0; j <= i; ++j) {
           const int64_t element = ((b * H + h) * T + i) * T + j;
           const double keep = keep_factor(s, spec.dropout, spec.salt, element);
-          dp[j] = keep * dot(g, &x[at.v(b, j, h)], D);
+          dp[j] = keep * dot(g, in.v.at(b * T + j, h), V);
           mean_dp += row.p[j] * dp[j];
-          add_scaled(&dx[at.v(b, j, h)], row.p[j] * keep, g, D);
+          add_scaled(sums.at(args.dv, b * T + j, h / share), row.p[j] * keep, g, V);
         }
         for (int64_t j = 0; j <= i; ++j) {
           const double ds = row.p[j] * (dp[j] - mean_dp) * row.slope[j];
-          add_scaled(&dx[at.q(b, i, h)], ds, &x[at.k(b, j, h)], D);
-          add_scaled(&dx[at.k(b, j, h)], ds, &x[at.q(b, i, h)], D);
+          add_scaled(sums.at(args.dq, b * T + i, h), ds, in.k.at(b * T + j, h), D);
+          add_scaled(sums.at(args.dk, b * T + j, h / share), ds, q, D);
         }
       }
-  store(args.dqkv, dx);
+  sums.store_all();
 }
 
 namespace {
 
-// The k and v heads of tokens in the blocks of a paged cache.
+// The keys and values of tokens in the blocks of a paged cache.
 struct PagedCache {
   Tensor cache;
+  CacheLayout layout;
   std::vector<int32_t> tables;
   int64_t W;  // blocks of a table
-  int64_t D;
 
-  // Of head h of 2G at position p of a sequence: its panel, and its place there.
-  std::byte* panel(int64_t sequence, int64_t p, int64_t h) const {
-    const int64_t block = tables[size_t(sequence * W + p / cache_block)];
-    const int64_t bytes = cache_block * cache.shape[3] * size_of(cache.dtype);
-    return cache.data + (block * cache.shape[1] + h) * bytes;
+  // A head's panel of the block of position p, as bytes, and the width of its rows.
+  struct Panel {
+    std::byte* data;
+    int64_t width;
+  };
+  Panel keys(int64_t sequence, int64_t p, int64_t g) const {
+    return {block(sequence, p) + g * layout.k_panel() * size_of(cache.dtype), layout.k_width};
   }
-  Tensor row(std::byte* panel, int64_t p) const {
-    return {panel + p % cache_block * D * size_of(cache.dtype), {1, D}, cache.dtype};
+  Panel values(int64_t sequence, int64_t p, int64_t g) const {
+    const int64_t at = layout.heads * layout.k_panel() + g * layout.v_panel();
+    return {block(sequence, p) + at * size_of(cache.dtype), layout.v_width};
   }
-  uint8_t& exponent(std::byte* panel, int64_t p) const {
-    return reinterpret_cast<uint8_t*>(panel)[cache_block * D + p % cache_block];
+  std::byte* block(int64_t sequence, int64_t p) const {
+    const int64_t id = tables[size_t(sequence * W + p / cache_block)];
+    return cache.data + id * layout.block_bytes();
+  }
+  Tensor row(const Panel& panel, int64_t p) const {
+    return {panel.data + p % cache_block * panel.width * size_of(cache.dtype),
+            {1, panel.width},
+            cache.dtype};
+  }
+  uint8_t& exponent(const Panel& panel, int64_t p) const {
+    return reinterpret_cast<uint8_t*>(panel.data)[cache_block * panel.width + p % cache_block];
   }
 
-  void put(int64_t sequence, int64_t p, int64_t h, const Doubles& x) const {
-    std::byte* const at = panel(sequence, p, h);
-    if (cache.dtype != DType::u8) return store(row(at, p), x);
-    const std::vector<float> numbers(x.begin(), x.end());
-    exponent(at, p) = encode_cached(row(at, p).as<uint8_t>(), numbers.data(), D);
+  void put(const Panel& at, int64_t p, const double* x) const {
+    if (cache.dtype != DType::u8) return store(row(at, p), Doubles(x, x + at.width));
+    const std::vector<float> numbers(x, x + at.width);
+    exponent(at, p) = encode_cached(row(at, p).as<uint8_t>(), numbers.data(), at.width);
   }
-  Doubles get(int64_t sequence, int64_t p, int64_t h) const {
-    std::byte* const at = panel(sequence, p, h);
+  Doubles get(const Panel& at, int64_t p) const {
     if (cache.dtype != DType::u8) return load(row(at, p));
-    std::vector<float> numbers(static_cast<size_t>(D));
-    decode_cached(numbers.data(), row(at, p).as<const uint8_t>(), exponent(at, p), D);
+    std::vector<float> numbers(static_cast<size_t>(at.width));
+    decode_cached(numbers.data(), row(at, p).as<const uint8_t>(), exponent(at, p), at.width);
     return {numbers.begin(), numbers.end()};
   }
 };
@@ -246,30 +290,34 @@ struct PagedCache {
 
 void attention_cached(Stream&, const AttentionCachedArgs& args) {
   const AttnSpec& spec = args.spec;
-  const Packed at(args.qkv, spec);
-  const auto [B, N, H, G, D] = at;
-  const Doubles x = load(args.qkv), alibi = load(args.slopes);
+  const Qkv in(args);
+  const int64_t N = args.y.shape[1], H = args.q.layout.heads, G = args.k.layout.heads;
+  const int64_t D = args.q.layout.width, V = args.v.layout.width;
+  const Doubles alibi = load(args.slopes);
   const auto position = load_ints(args.positions), sequence = load_ints(args.sequences);
-  const PagedCache paged{args.cache, load_ints(args.tables), args.tables.shape[1], D};
+  const PagedCache paged{args.cache, cache_layout(args.k.layout, args.v.layout, args.cache.dtype),
+                         load_ints(args.tables), args.tables.shape[1]};
   for (int64_t n = 0; n < N; ++n)
-    for (int64_t h = 0; h < 2 * G && position[n] >= 0; ++h) {
-      const double* from = &x[at.q(0, n, H + h)];
-      paged.put(sequence[n], position[n], h, Doubles(from, from + D));
+    for (int64_t g = 0; g < G && position[n] >= 0; ++g) {
+      const int64_t p = position[n];
+      paged.put(paged.keys(sequence[n], p, g), p, in.k.at(n, g * in.k.share));
+      paged.put(paged.values(sequence[n], p, g), p, in.v.at(n, g * in.v.share));
     }
 
-  Doubles yv(size_t(N * H * D));
+  Doubles yv(size_t(N * H * V));
   for (int64_t n = 0; n < N; ++n) {
     const int64_t i = position[n];
     for (int64_t h = 0; h < H && i >= 0; ++h) {
       const int64_t first = spec.window ? std::max<int64_t>(0, i - spec.window + 1) : 0;
-      Doubles k(size_t((i + 1) * D)), v(k);
+      const int64_t g = h / (H / G);
+      Doubles k(size_t((i + 1) * D)), v(size_t((i + 1) * V));
       for (int64_t j = first; j <= i; ++j) {
-        std::ranges::copy(paged.get(sequence[n], j, h / (H / G)), &k[j * D]);
-        std::ranges::copy(paged.get(sequence[n], j, G + h / (H / G)), &v[j * D]);
+        std::ranges::copy(paged.get(paged.keys(sequence[n], j, g), j), &k[j * D]);
+        std::ranges::copy(paged.get(paged.values(sequence[n], j, g), j), &v[j * V]);
       }
-      const Row row =
-          softmax_row(&x[at.q(0, n, h)], k.data(), D, i, value_or(alibi, h, 0), nullptr, spec);
-      for (int64_t j = 0; j <= i; ++j) add_scaled(&yv[(n * H + h) * D], row.p[j], &v[j * D], D);
+      const Row row = softmax_row(in.q.at(n, h), k.data(), {.width = D, .token = D}, i,
+                                  value_or(alibi, h, 0), nullptr, spec);
+      for (int64_t j = 0; j <= i; ++j) add_scaled(&yv[(n * H + h) * V], row.p[j], &v[j * V], V);
     }
   }
   store(args.y, yv);

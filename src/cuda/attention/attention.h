@@ -8,7 +8,7 @@
 namespace hearth::cuda {
 
 struct AttnCall {
-  // qkv, dqkv (B, T, H + 2G, D) packed q | k | v; y, dy (B, T, H, D); lse, delta (B, H, T).
+  // qkv, dqkv (B, T, token) packed q | k | v; y, dy (B, T, H, V); lse, delta (B, H, T).
   const void* qkv = nullptr;
   void* y = nullptr;     // an input of the backward pass
   float* lse = nullptr;  // natural logarithm of the sum of exponentials of the scaled scores
@@ -19,7 +19,9 @@ struct AttnCall {
   const int32_t* documents = nullptr;  // (B, T), or absent
   const Scalars* scalars = nullptr;    // seeds of dropout
   DType dtype = DType::bf16;           // bf16 or f16; f32 for attention_f32
-  int B = 1, T = 1, H = 1, G = 1, D = 64;
+  int B = 1, T = 1, H = 1, G = 1;
+  int D = 64, V = 64;  // width of a head of q and k, and of v
+  int64_t token = 0;   // elements of a token's q | k | v
   int window = 0;
   float scale = 1, softcap = 0, dropout = 0;
   uint32_t salt = 0;

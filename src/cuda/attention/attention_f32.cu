@@ -1,6 +1,8 @@
 // Attention in plain float, for runs in fp32: blocks of 32 queries and keys through shared memory,
-// 256 threads as 16 x 16. Forward 4, backward 14 * B * H * D * (visible pairs) FLOP: dK and dV in
+// 256 threads as 16 x 16. Forward 4, backward 14 * B * H * D * (visible pairs) FLOP, D being the
+// wider of the heads of k and v, the other of which is padded with zeros. dK and dV in
 // one kernel, dQ in another, so that no sum depends on the order blocks run in.
+#include <algorithm>
 #include <climits>
 
 #include "cuda/attention/mma/flash_mma.h"
@@ -96,7 +98,7 @@ __global__ __launch_bounds__(threads) void forward_f32(FlashForward a) {
   const int tile = tiles - 1 - int(blockIdx.x) % tiles, head = int(blockIdx.x) / tiles;
   const int b = head / a.H, h = head % a.H, g = h / (a.H / a.G);
   const float* pk = static_cast<const float*>(a.k) + b * a.kv_batch + g * a.D;
-  const float* pv = static_cast<const float*>(a.v) + b * a.kv_batch + g * a.D;
+  const float* pv = static_cast<const float*>(a.v) + b * a.kv_batch + g * a.V;
   const float alibi = a.slopes ? a.slopes[h] : 0;
   const int32_t* documents = a.documents ? a.documents + int64_t(b) * a.T : nullptr;
   const Dropout dropout(a.scalars, a.salt, a.dropout);
@@ -148,7 +150,7 @@ __global__ __launch_bounds__(threads) void forward_f32(FlashForward a) {
         sum[r][c].x *= fade, sum[r][c].y *= fade, sum[r][c].z *= fade, sum[r][c].w *= fade;
     }
     __syncthreads();
-    kv.template load<BT>(pv, a.kv_token, n * BT, a.S, a.D);
+    kv.template load<BT>(pv, a.kv_token, n * BT, a.S, a.V);
     __syncthreads();
     add_rows<D, M>(
         sum, [&](int i, int j) { return p[i * (BT + 1) + j]; }, kv, y, x);
@@ -158,12 +160,12 @@ __global__ __launch_bounds__(threads) void forward_f32(FlashForward a) {
     const int i = tile * BT + y + side * r;
     if (i >= a.T) continue;
     const float inverse = total[r] > 0 ? 1 / total[r] : 0;
-    float* out = static_cast<float*>(a.y) + ((int64_t(b) * a.T + i) * a.H + h) * a.D;
+    float* out = static_cast<float*>(a.y) + ((int64_t(b) * a.T + i) * a.H + h) * a.V;
     for (int c = 0; c < D / 64; ++c) {
       const float4 v = sum[r][c];
       const float values[4] = {v.x, v.y, v.z, v.w};
       for (int e = 0; e < 4; ++e)
-        if (4 * x + 64 * c + e < a.D) out[4 * x + 64 * c + e] = values[e] * inverse;
+        if (4 * x + 64 * c + e < a.V) out[4 * x + 64 * c + e] = values[e] * inverse;
     }
     if (a.lse && x == 0) a.lse[(int64_t(b) * a.H + h) * a.T + i] = top[r] + logf(total[r]);
   }
@@ -173,10 +175,10 @@ __global__ __launch_bounds__(threads) void forward_f32(FlashForward a) {
 __global__ void row_deltas(AttnCall c) {
   const int64_t at = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32;  // (b, t, h)
   if (at >= int64_t(c.B) * c.T * c.H) return;
-  const float *dy = static_cast<const float*>(c.dy) + at * c.D,
-              *y = static_cast<const float*>(c.y) + at * c.D;
+  const float *dy = static_cast<const float*>(c.dy) + at * c.V,
+              *y = static_cast<const float*>(c.y) + at * c.V;
   float sum = 0;
-  for (int d = int(threadIdx.x) % 32; d < c.D; d += 32) sum = fmaf(dy[d], y[d], sum);
+  for (int d = int(threadIdx.x) % 32; d < c.V; d += 32) sum = fmaf(dy[d], y[d], sum);
   for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
   if (threadIdx.x % 32 == 0)
     c.delta[(at / c.H / c.T * c.H + at % c.H) * c.T + at / c.H % c.T] = sum;
@@ -244,11 +246,12 @@ struct Heads {
   float* out;  // of dqkv, this sequence
 
   __device__ Heads(const AttnCall& c, int b, int h) {
-    token = int64_t(c.H + 2 * c.G) * c.D, y_token = int64_t(c.H) * c.D;
+    token = c.token, y_token = int64_t(c.H) * c.V;
     const float* packed = static_cast<const float*>(c.qkv) + b * c.T * token;
     const int g = h / (c.H / c.G);
-    q = packed + h * c.D, k = packed + (c.H + g) * c.D, v = k + c.G * c.D;
-    dy = static_cast<const float*>(c.dy) + b * c.T * y_token + h * c.D;
+    q = packed + h * c.D, k = packed + (c.H + g) * c.D;
+    v = packed + (c.H + c.G) * c.D + g * c.V;
+    dy = static_cast<const float*>(c.dy) + b * c.T * y_token + h * c.V;
     out = static_cast<float*>(c.dqkv) + b * c.T * token;
   }
 };
@@ -264,7 +267,7 @@ __global__ __launch_bounds__(threads) void keys_bwd_f32(AttnCall c) {
   const int group = c.H / c.G;
   const Heads own(c, b, g * group);
   m.k.template load<BT>(own.k, own.token, n * BT, c.T, c.D);
-  m.v.template load<BT>(own.v, own.token, n * BT, c.T, c.D);
+  m.v.template load<BT>(own.v, own.token, n * BT, c.T, c.V);
   const int end = c.window ? min(tiles, (n * BT + BT - 2 + c.window) / BT + 1) : tiles;
   float4 dk[M][D / 64] = {}, dv[M][D / 64] = {};
   for (int h = g * group; h < (g + 1) * group; ++h)
@@ -272,7 +275,7 @@ __global__ __launch_bounds__(threads) void keys_bwd_f32(AttnCall c) {
       const Heads head(c, b, h);
       __syncthreads();
       m.q.template load<BT>(head.q, head.token, i * BT, c.T, c.D);
-      m.dy.template load<BT>(head.dy, head.y_token, i * BT, c.T, c.D);
+      m.dy.template load<BT>(head.dy, head.y_token, i * BT, c.T, c.V);
       __syncthreads();
       m.slopes(c, b, h, i * BT, n * BT);
       __syncthreads();
@@ -282,7 +285,7 @@ __global__ __launch_bounds__(threads) void keys_bwd_f32(AttnCall c) {
           dk, [&](int j, int q) { return m.ds[q * m.line + j]; }, m.q, y, x);
     }
   store_sums<D, M>(own.out + (c.H + g) * c.D, own.token, n * BT, c.T, c.D, dk, c.scale);
-  store_sums<D, M>(own.out + (c.H + c.G + g) * c.D, own.token, n * BT, c.T, c.D, dv, 1);
+  store_sums<D, M>(own.out + (c.H + c.G) * c.D + g * c.V, own.token, n * BT, c.T, c.V, dv, 1);
 }
 
 template <int D, int M>
@@ -295,13 +298,13 @@ __global__ __launch_bounds__(threads) void queries_bwd_f32(AttnCall c) {
   const int h = int(blockIdx.x) / tiles % c.H, b = int(blockIdx.x) / tiles / c.H;
   const Heads head(c, b, h);
   m.q.template load<BT>(head.q, head.token, tile * BT, c.T, c.D);
-  m.dy.template load<BT>(head.dy, head.y_token, tile * BT, c.T, c.D);
+  m.dy.template load<BT>(head.dy, head.y_token, tile * BT, c.T, c.V);
   float4 dq[M][D / 64] = {};
   const int begin = c.window ? max(0, tile * BT - c.window + 1) / BT : 0;
   for (int n = begin; n <= tile; ++n) {
     __syncthreads();
     m.k.template load<BT>(head.k, head.token, n * BT, c.T, c.D);
-    m.v.template load<BT>(head.v, head.token, n * BT, c.T, c.D);
+    m.v.template load<BT>(head.v, head.token, n * BT, c.T, c.V);
     __syncthreads();
     m.slopes(c, b, h, tile * BT, n * BT);
     __syncthreads();
@@ -338,9 +341,10 @@ void backward(const AttnCall& c, CudaStream& stream) {
 }  // namespace
 
 void attention_f32_any(const FlashForward& a, CudaStream& stream) {
-  if (a.D <= 64)
+  const int width = std::max(a.D, a.V);
+  if (width <= 64)
     forward<64>(a, stream);
-  else if (a.D <= 128)
+  else if (width <= 128)
     forward<128>(a, stream);
   else
     forward<256>(a, stream);
@@ -354,9 +358,10 @@ void attention_f32_bwd(const AttnCall& c, CudaStream& stream) {
   const int64_t rows = int64_t(c.B) * c.T * c.H;
   row_deltas<<<unsigned((rows * 32 + 255) / 256), 256, 0, stream.handle>>>(c);
   check_launch("row_deltas");
-  if (c.D <= 64)
+  const int width = std::max(c.D, c.V);
+  if (width <= 64)
     backward<64, 2>(c, stream);
-  else if (c.D <= 128)
+  else if (width <= 128)
     backward<128, 2>(c, stream);
   else
     backward<256, 1>(c, stream);

@@ -14,9 +14,12 @@ void attention(Stream&, const AttentionArgs&);
 void attention_bwd(Stream&, const AttentionBwdArgs&);
 void attention_cached(Stream&, const AttentionCachedArgs&);
 
-// Why there is no code for heads of this size and dtype, in words; empty: there is.
-std::string refused_heads(int64_t size, DType);
-// Throws unless there is code for heads of this size and dtype.
-void check_head_size(const char* op, DType, const AttnSpec&);
+// Why there is no code for heads of q and k and of v of these widths and dtype, in words; empty:
+// there is.
+std::string refused_heads(int64_t qk, int64_t v, DType);
+// Throws unless there is code for heads of these widths and dtype.
+void check_head_size(const char* op, DType, int64_t qk, int64_t v);
+// The one tensor that holds q, k and v side by side; other views throw.
+Tensor packed_qkv_of(const AttentionCachedArgs&);
 
 }  // namespace hearth::cuda

@@ -11,16 +11,31 @@ struct QkShape {
   bool reverse;
   QkNorm norm;
   float eps;
-  int64_t tokens;
+  int values;             // heads of v that pass through the kernels: those as wide as q's and k's
+  int64_t token, tokens;  // elements of a token; how many tokens
   __host__ __device__ int normed() const { return heads + kv_heads; }
-  __host__ __device__ int all() const { return heads + 2 * kv_heads; }
+  __host__ __device__ int all() const { return heads + kv_heads + values; }
 };
 
 inline QkShape qk_shape(const QkSpec& s, int64_t elements) {
-  QkShape q{int(s.heads), int(s.kv_heads), int(s.head_dim), int(s.rotary),
-            s.reverse,    s.norm,          s.eps,           0};
-  q.tokens = elements / (q.all() * s.head_dim);
-  return q;
+  const bool even = s.v_size() == s.kv_heads * s.head_dim;
+  return {int(s.heads),    int(s.kv_heads),
+          int(s.head_dim), int(s.rotary),
+          s.reverse,       s.norm,
+          s.eps,           even ? int(s.kv_heads) : 0,
+          s.token(),       elements / s.token()};
+}
+
+// Copies heads of v of another width than those of q and k, which the kernels leave out.
+inline void copy_values(void* y, const void* x, const QkSpec& s, const QkShape& q, DType dtype,
+                        CudaStream& stream) {
+  if (q.values > 0 || y == x) return;
+  const auto bytes = [&](int64_t elements) { return size_t(elements * size_of(dtype)); };
+  const size_t before = bytes(q.normed() * s.head_dim), token = bytes(q.token);
+  check(cudaMemcpy2DAsync(static_cast<char*>(y) + before, token,
+                          static_cast<const char*>(x) + before, token, bytes(s.v_size()),
+                          size_t(q.tokens), cudaMemcpyDeviceToDevice, stream.handle),
+        "copying values");
 }
 
 // The teams of lanes that share a token, about four heads each: some take heads of q, the others
@@ -33,7 +48,7 @@ struct QkTeams {
 };
 
 inline QkTeams qk_teams(const QkShape& q, bool in_place) {
-  QkTeams t{int(ceil_div(q.heads, 4)), 0, in_place ? q.kv_heads : 2 * q.kv_heads, 0};
+  QkTeams t{int(ceil_div(q.heads, 4)), 0, q.kv_heads + (in_place ? 0 : q.values), 0};
   t.of_kv = int(ceil_div(t.kv_count, 4));
   t.rounds = int(std::max(ceil_div(q.heads, t.of_q), ceil_div(t.kv_count, t.of_kv)));
   return t;
@@ -53,7 +68,8 @@ __device__ __forceinline__ QkHeads heads_of(int team, const QkTeams& t, const Qk
 // Whether heads can be held two packs of N a thread, a power of two of threads to a head.
 inline bool qk_packs_fit(const QkSpec& s, int N) {
   const int64_t lanes = s.head_dim / (2 * N);
-  return s.head_dim % (2 * N) == 0 && lanes <= 32 && (s.interleaved || s.rotary / 2 % N == 0);
+  return s.head_dim % (2 * N) == 0 && lanes <= 32 && (s.interleaved || s.rotary / 2 % N == 0) &&
+         s.token() % N == 0;
 }
 
 // The threads that share a head: the power of two that holds it.

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(128, normed ? 7 : 8)
   const int64_t token = team / uint32_t(teams.all());
   const QkHeads heads = heads_of(int(team % uint32_t(teams.all())), teams, q);
   const bool mine = lane * 2 * N < q.head_dim && token < q.tokens;
-  const int64_t first = token * q.all() * q.head_dim;
+  const int64_t first = token * q.token;
   const Columns at = columns_of<N, interleaved>(lane, q.rotary);
   const float sign = q.reverse ? -1.0f : 1.0f;
   const auto read = [&](int h) {
@@ -92,7 +92,8 @@ __global__ void qk_any_heads(Args<T> a, bool interleaved) {
   if (token >= q.tokens) return;
   const int h = int(index % q.all());
   float* x = memory + warp * q.head_dim;
-  const T* head = a.x + index * q.head_dim;
+  const int64_t first = token * q.token + h * q.head_dim;
+  const T* head = a.x + first;
   for (int i = lane; i < q.head_dim; i += 32) x[i] = get(load<1>(head + i), 0);
   if (h < q.normed()) {
     const int position = q.rotary ? a.positions[token] : 0;
@@ -111,7 +112,7 @@ __global__ void qk_any_heads(Args<T> a, bool interleaved) {
   }
   for (int i = lane; i < q.head_dim; i += 32) {
     const float out[1] = {x[i]};
-    store_rounded(a.y + index * q.head_dim + i, out);
+    store_rounded(a.y + first + i, out);
   }
 }
 
@@ -157,6 +158,7 @@ void qk_norm_rope(Stream& stream, const QkNormRopeArgs& args) {
       qk_any_heads<<<unsigned(blocks), warps * 32, size_t(warps * spec.head_dim) * 4, s.handle>>>(
           a, spec.interleaved);
     }
+    copy_values(a.y, a.x, spec, a.q, args.qkv.dtype, s);
   });
   check_launch("qk_norm_rope");
 }

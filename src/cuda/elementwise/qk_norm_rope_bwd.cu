@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(threads, resident)
   for (int64_t round = 0; round < rounds; ++round) {
     const int64_t token = first_token + round * at_once;
     const bool mine = holds && token < q.tokens;
-    const int64_t first = token * q.all() * q.head_dim;
+    const int64_t first = token * q.token;
     const auto read = [&](int h) {
       Head<T, N> r = {};
       if (!mine || h >= heads.end) return r;
@@ -151,16 +151,17 @@ __global__ void qk_any_heads_bwd(Args<T> a, bool interleaved) {
   for (int64_t index = own; index < q.tokens * q.all(); index += warps) {
     const int64_t token = index / q.all();
     const int h = int(index % q.all());
+    const int64_t first = token * q.token + h * D;
     const int position = q.rotary ? a.positions[token] : 0;
     __syncwarp();  // lanes move to another head together
-    for (int i = lane; i < D; i += 32) d[i] = get(load<1>(a.dy + index * D + i), 0);
+    for (int i = lane; i < D; i += 32) d[i] = get(load<1>(a.dy + first + i), 0);
     if (h < q.normed()) {
       if (q.norm != QkNorm::after_rope) rotate_shared(d, a.rope, position, q, interleaved, -sign);
       if (q.norm != QkNorm::none) {
         const T* gain = h < q.heads ? a.q_gain : a.k_gain;
         float* sum = h < q.heads ? sums : sums + D;
         const float inverse = a.stat[token * q.normed() + h];
-        for (int i = lane; i < D; i += 32) n[i] = get(load<1>(a.x + index * D + i), 0);
+        for (int i = lane; i < D; i += 32) n[i] = get(load<1>(a.x + first + i), 0);
         if (q.norm == QkNorm::after_rope) rotate_shared(n, a.rope, position, q, interleaved, sign);
         float total = 0;
         for (int i = lane; i < D; i += 32) {
@@ -176,7 +177,7 @@ __global__ void qk_any_heads_bwd(Args<T> a, bool interleaved) {
     }
     for (int i = lane; i < D; i += 32) {
       const float out[1] = {d[i]};
-      store_rounded(a.dx + index * D + i, out);
+      store_rounded(a.dx + first + i, out);
     }
   }
   __syncwarp();  // a sum may be another lane's
@@ -257,6 +258,7 @@ void qk_norm_rope_bwd(Stream& stream, const QkNormRopeBwdArgs& args) {
     const Grid grid = grid_of(s, a.q, pack<T>, packs, sums);
     if (sums) a.parts = static_cast<float*>(s.scratch(grid.parts() * 2 * D * 4));
     launch(s, a, grid, spec.interleaved);
+    copy_values(a.dx, a.dy, spec, a.q, args.dy.dtype, s);
     if (a.parts)
       add_two_parts(s, as<float>(args.dq_gain), as<float>(args.dk_gain), a.parts, grid.parts(), D,
                     spec.add);

@@ -1,7 +1,9 @@
 // Attention over a paged cache: which kernels a step takes. Few rows are decoded piece by piece
 // (decode_split_kv), many by a block each (decode_rows); rows of a long prompt share their keys
-// and go through flash_mma_paged. Nothing but device memory decides what a launch does, so one
-// graph serves every batch of its size.
+// and go through flash_mma_paged. Heads of v of another width than those of k go through
+// flash_mma's kernels alone, in fp32 through decode_f32 below. Nothing but device memory decides
+// what a launch does, so one graph serves every batch of its size.
+#include <algorithm>
 #include <climits>
 
 #include "cuda/attention/attention_kernels.h"
@@ -18,20 +20,56 @@ namespace {
 
 constexpr int most_rows_stored = 128;  // by the blocks that read them: no more than their threads
 
-// Units of a token's k and v, as they lie in qkv, to their block of the cache.
+// Units of a token's k and v, as they lie in qkv behind `before` units of q, to their block of the
+// cache: heads of k of `k_head` units, then as many of v of `v_head`.
 template <class Unit>
 __global__ void store_new(Unit* cache, const Unit* qkv, const int32_t* positions,
                           const int32_t* sequences, const int32_t* tables, int width, int before,
-                          int heads, int head) {
+                          int heads, int k_head, int v_head) {
   const int64_t row = blockIdx.x;
-  const int at = positions[row], units = heads * head;
+  const int at = positions[row], keys = heads * k_head, units = keys + heads * v_head;
   if (at < 0) return;
   const int64_t block = tables[int64_t(sequences[row]) * width + at / block_tokens];
   for (int i = int(threadIdx.x); i < units; i += int(blockDim.x)) {
-    const int64_t panel = block * heads + i / head;
-    cache[(panel * block_tokens + at % block_tokens) * head + i % head] =
-        qkv[row * (before + units) + before + i];
+    const bool of_v = i >= keys;
+    const int own = of_v ? i - keys : i, head = of_v ? v_head : k_head;
+    Unit* panel = cache + (block * units + (of_v ? keys : 0) + own / head * head) * block_tokens;
+    panel[at % block_tokens * head + own % head] = qkv[row * (before + units) + before + i];
   }
+}
+
+// Decoding in float with heads of k and v of two widths, of which nothing else here has code: a
+// warp for each row and head of queries walks the keys in order. Needs every key stored beforehand.
+__global__ void decode_f32(Decode a) {
+  constexpr int most = 256 / 32;  // columns of v that a lane has
+  const int lane = int(threadIdx.x), row = int(blockIdx.x), h = int(blockIdx.y);
+  const int g = h / (a.H / a.G), at = a.positions[row];
+  const int64_t k_panel = int64_t(block_tokens) * a.D, v_panel = int64_t(block_tokens) * a.V;
+  const int64_t block = a.G * (k_panel + v_panel), token = int64_t(a.H + a.G) * a.D + a.G * a.V;
+  const float* q = static_cast<const float*>(a.qkv) + row * token + h * a.D;
+  const float* cache = static_cast<const float*>(a.cache);
+  const int32_t* table = a.tables + int64_t(a.sequence_of(row)) * a.width;
+  float top = -INFINITY, sum = 0, y[most] = {};
+  for (int j = at < a.window ? 0 : at - a.window + 1; j <= at; ++j) {
+    const float* from = cache + table[j / block_tokens] * block;
+    const float* k = from + g * k_panel + j % block_tokens * a.D;
+    const float* v = from + a.G * k_panel + g * v_panel + j % block_tokens * a.V;
+    float s = 0;
+    for (int d = lane; d < a.D; d += 32) s = fmaf(q[d], k[d], s);
+    for (int step = 1; step < 32; step *= 2) s += __shfl_xor_sync(~0u, s, step);
+    s *= a.scale;
+    if (a.softcap > 0) s = a.softcap * tanhf(s / a.softcap);
+    if (a.slopes) s -= a.slopes[h] * float(at - j);
+    const float now = fmaxf(top, s), fade = expf(top - now), p = expf(s - now);
+    top = now, sum = fmaf(sum, fade, p);
+#pragma unroll
+    for (int i = 0; i < most; ++i)
+      if (lane + 32 * i < a.V) y[i] = fmaf(p, v[lane + 32 * i], y[i] * fade);
+  }
+  float* out = static_cast<float*>(a.y) + (int64_t(row) * a.H + h) * a.V;
+#pragma unroll
+  for (int i = 0; i < most; ++i)
+    if (lane + 32 * i < a.V) out[lane + 32 * i] = at < 0 ? 0 : y[i] / sum;
 }
 
 // Whether blocks of a row and all its keys are many enough to hide each other's waiting.
@@ -63,36 +101,47 @@ void launch_store_codes(const Decode& a, Tensor cache, Tensor qkv, CudaStream& s
 
 template <class Unit>
 void launch_store(const Decode& a, Tensor cache, Tensor qkv, CudaStream& stream) {
-  const int64_t size = size_of(qkv.dtype);
-  const int head = int(a.D * size / int64_t(sizeof(Unit))), units = 2 * a.G * head;
+  const auto units_of = [&](int64_t width) {
+    return int(width * size_of(qkv.dtype) / int64_t(sizeof(Unit)));
+  };
+  const int k = units_of(a.D), v = units_of(a.V), units = a.G * (k + v);
   store_new<<<unsigned(a.N), unsigned(std::min(256, (units + 31) / 32 * 32)), 0, stream.handle>>>(
-      cache.as<Unit>(), qkv.as<const Unit>(), a.positions, a.sequences, a.tables, a.width,
-      a.H * head, 2 * a.G, head);
+      cache.as<Unit>(), qkv.as<const Unit>(), a.positions, a.sequences, a.tables, a.width, a.H * k,
+      a.G, k, v);
   check_launch("attention_cached");
 }
 
 FlashPaged paged_call(const Decode& a, DType dtype, bool fp8) {
-  const int64_t size = fp8 ? 1 : size_of(dtype), panel = int64_t(block_tokens) * (a.D + fp8);
+  const int64_t size = fp8 ? 1 : size_of(dtype);
   FlashPaged p{};
-  p.call.q = a.qkv, p.call.q_token = int64_t(a.H + 2 * a.G) * a.D;
-  p.call.k = a.cache, p.call.v = static_cast<const char*>(a.cache) + a.G * panel * size;
+  p.k_head = int64_t(block_tokens) * (a.D + fp8), p.v_head = int64_t(block_tokens) * (a.V + fp8);
+  p.call.q = a.qkv, p.call.q_token = int64_t(a.H + a.G) * a.D + a.G * a.V;
+  p.call.k = a.cache, p.call.v = static_cast<const char*>(a.cache) + a.G * p.k_head * size;
   p.call.y = a.y, p.call.slopes = a.slopes;
-  p.call.B = 1, p.call.T = a.N, p.call.H = a.H, p.call.G = a.G, p.call.D = a.D;
+  p.call.B = 1, p.call.T = a.N, p.call.H = a.H, p.call.G = a.G;
+  p.call.D = a.D, p.call.V = a.V;
   p.call.window = a.window, p.call.scale = a.scale, p.call.softcap = a.softcap;
   p.call.dtype = dtype;
   p.positions = a.positions, p.sequences = a.sequences, p.tables = a.tables;
-  p.width = a.width, p.block = 2 * a.G * panel, p.head = panel, p.fp8 = fp8;
+  p.width = a.width, p.block = a.G * (p.k_head + p.v_head), p.fp8 = fp8;
   return p;
 }
 
 void long_runs(const Decode& a, DType dtype, bool fp8, CudaStream& stream) {
-  by_head_size(a.D, [&](auto D) { flash_mma_paged<D>(paged_call(a, dtype, fp8), stream); });
+  by_head_size(std::max(a.D, a.V),
+               [&](auto D) { flash_mma_paged<D>(paged_call(a, dtype, fp8), stream); });
 }
 
 // What is left, with the bits that training would have.
 void other_rows_invariant(const Decode& a, DType dtype, CudaStream& stream) {
-  by_head_size(
-      a.D, [&](auto D) { flash_mma_rows<D>(paged_call(a, dtype, false), !a.leaves_runs, stream); });
+  by_head_size(std::max(a.D, a.V), [&](auto D) {
+    flash_mma_rows<D>(paged_call(a, dtype, false), !a.leaves_runs, stream);
+  });
+}
+
+void other_rows_f32(const Decode& a, CudaStream& stream) {
+  decode_f32<<<dim3(unsigned(a.N), unsigned(a.H)), 32, 0, stream.handle>>>(a);
+  check_launch("attention_cached");
 }
 
 }  // namespace
@@ -100,19 +149,20 @@ void other_rows_invariant(const Decode& a, DType dtype, CudaStream& stream) {
 void attention_cached(Stream& on_stream, const AttentionCachedArgs& args) {
   const AttnSpec& spec = args.spec;
   CudaStream& stream = on(on_stream);
-  if (args.y.dtype != args.qkv.dtype)
-    refuse_dtypes("attention_cached", args.qkv.dtype, args.y.dtype);
+  const Tensor qkv = packed_qkv_of(args);
+  const DType dtype = qkv.dtype;
+  if (args.y.dtype != dtype) refuse_dtypes("attention_cached", dtype, args.y.dtype);
   const bool fp8 = args.cache.dtype == DType::u8;
-  if (!fp8 && args.cache.dtype != args.qkv.dtype)
-    refuse_dtypes("attention_cached", args.qkv.dtype, args.cache.dtype);
-  check_head_size("attention_cached", args.qkv.dtype, spec);
-  const int64_t N = args.qkv.shape[1];
-  const bool leaves_runs = args.qkv.dtype != DType::f32 && N > most_rows_by_pieces && !spec.apart;
-  if (stream.invariant && (fp8 || args.qkv.dtype == DType::f32))  // the backend says so beforehand
-    refuse_dtype("attention_cached", fp8 ? args.cache.dtype : args.qkv.dtype);
+  if (!fp8 && args.cache.dtype != dtype) refuse_dtypes("attention_cached", dtype, args.cache.dtype);
+  const int64_t N = args.y.shape[1], D = args.q.layout.width, V = args.v.layout.width;
+  check_head_size("attention_cached", dtype, D, V);
+  const bool leaves_runs = dtype != DType::f32 && N > most_rows_by_pieces && !spec.apart;
+  // The backend refuses these beforehand: Backend::refuses_cache.
+  if ((stream.invariant || D != V) && fp8) refuse_dtype("attention_cached", args.cache.dtype);
+  if (stream.invariant && dtype == DType::f32) refuse_dtype("attention_cached", dtype);
   const bool by_readers =
-      !stream.invariant && (spec.apart || (N <= most_rows_stored && !leaves_runs));
-  const Decode a{.qkv = args.qkv.data,
+      !stream.invariant && D == V && (spec.apart || (N <= most_rows_stored && !leaves_runs));
+  const Decode a{.qkv = qkv.data,
                  .cache = args.cache.data,
                  .y = args.y.data,
                  .new_cache = by_readers ? args.cache.data : nullptr,
@@ -123,34 +173,36 @@ void attention_cached(Stream& on_stream, const AttentionCachedArgs& args) {
                  .sequences = args.sequences.as<const int32_t>(),
                  .tables = args.tables.as<const int32_t>(),
                  .N = int(N),
-                 .H = int(spec.heads),
-                 .G = int(spec.kv_heads),
-                 .D = int(spec.head_dim),
+                 .H = int(args.q.layout.heads),
+                 .G = int(args.k.layout.heads),
+                 .D = int(D),
                  .piece = 0,
                  .pieces = 0,
                  .width = int(args.tables.shape[1]),
                  .window = spec.window > 0 ? int(spec.window) : INT_MAX,
+                 .V = int(V),
                  .scale = spec.scale,
                  .softcap = spec.softcap,
                  .leaves_runs = leaves_runs,
                  .apart = spec.apart};
   const auto by_dtype = [&](const auto& f) {
-    if (args.qkv.dtype == DType::f32)
+    if (dtype == DType::f32)
       f(float());
-    else if (args.qkv.dtype == DType::bf16)
+    else if (dtype == DType::bf16)
       f(__nv_bfloat16());
     else
       f(__half());
   };
   // Otherwise each row's own keys are stored by the blocks that read them.
   if (!by_readers && fp8)
-    by_dtype([&]<class T>(T) { launch_store_codes<T>(a, args.cache, args.qkv, stream); });
-  else if (!by_readers && a.D * size_of(args.qkv.dtype) % 16 == 0)
-    launch_store<uint4>(a, args.cache, args.qkv, stream);
+    by_dtype([&]<class T>(T) { launch_store_codes<T>(a, args.cache, qkv, stream); });
+  else if (!by_readers && D * size_of(dtype) % 16 == 0 && V * size_of(dtype) % 16 == 0)
+    launch_store<uint4>(a, args.cache, qkv, stream);
   else if (!by_readers)
-    launch_store<uint16_t>(a, args.cache, args.qkv, stream);
-  if (a.leaves_runs) long_runs(a, args.qkv.dtype, fp8, stream);
-  if (stream.invariant) return other_rows_invariant(a, args.qkv.dtype, stream);
+    launch_store<uint16_t>(a, args.cache, qkv, stream);
+  if (a.leaves_runs) long_runs(a, dtype, fp8, stream);
+  if (D != V && dtype == DType::f32) return other_rows_f32(a, stream);
+  if (stream.invariant || D != V) return other_rows_invariant(a, dtype, stream);
   by_dtype([&]<class T>(T) { decode<T>(a, fp8, stream); });
 }
 

@@ -20,6 +20,7 @@ struct Decode {
   const float* slopes;
   const int32_t *positions, *sequences, *tables;
   int N, H, G, D, piece, pieces, width, window;  // width: blocks of a table
+  int V;  // width of a head of v: D, but for the kernels that decode_cached.cu names
   float scale, softcap;
   bool leaves_runs;  // rows of long runs are another kernel's
   bool apart;        // row n is of sequence n

@@ -5,7 +5,7 @@ namespace hearth::cuda {
 bool flash_hopper_takes(const AttnCall& a) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return (a.dtype == DType::bf16 || a.dtype == DType::f16) && (a.D == 64 || a.D == 128) &&
-         a.dropout == 0 && a.scale > 0 && aligned(a.qkv) && aligned(a.y);
+         a.V == a.D && a.dropout == 0 && a.scale > 0 && aligned(a.qkv) && aligned(a.y);
 }
 
 void flash_hopper(const AttnCall& a, CudaStream& stream) {

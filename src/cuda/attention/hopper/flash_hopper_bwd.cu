@@ -216,8 +216,9 @@ void by_shape(const AttnCall& c, CudaStream& stream) {
 }  // namespace
 
 bool flash_hopper_bwd_takes(const AttnCall& c) {
-  return (c.D == 64 || c.D == 128) && (c.dtype == DType::bf16 || c.dtype == DType::f16) &&
-         c.softcap == 0 && c.dropout == 0 && !c.slopes && c.H % c.G == 0;
+  return (c.D == 64 || c.D == 128) && c.V == c.D &&
+         (c.dtype == DType::bf16 || c.dtype == DType::f16) && c.softcap == 0 && c.dropout == 0 &&
+         !c.slopes && c.H % c.G == 0;
 }
 
 void flash_hopper_bwd(const AttnCall& c, CudaStream& stream) {

@@ -1,6 +1,7 @@
 // Attention with mma.sync: what its kernels need made beforehand, and which of them is launched.
 #include "cuda/attention/mma/flash_mma.h"
 
+#include <algorithm>
 #include <climits>
 
 #include "cuda/attention/documents.cuh"
@@ -23,8 +24,8 @@ __global__ void first_blocks(int32_t* first, const int2* ranges, int count, int 
   first[at] = n;
 }
 
-// rows (B, H, padded T): lse in powers of two, and dy . y. Eight lanes a row; 4 * B * T * H * D
-// bytes are read.
+// rows (B, H, padded T): lse in powers of two, and dy . y, heads of width D. Eight lanes a row;
+// 4 * B * T * H * D bytes are read.
 template <class T>
 __global__ void row_sums(float2* rows, const T* dy, const T* y, const float* lse, int64_t count,
                          int T_, int padded, int H, int D) {
@@ -81,33 +82,32 @@ void launch_row_sums(float2* rows, const AttnCall& c, CudaStream& stream) {
   const int64_t count = int64_t(c.B) * padded * c.H;
   row_sums<T><<<unsigned((count * 8 + 255) / 256), 256, 0, stream.handle>>>(
       rows, static_cast<const T*>(c.dy), static_cast<const T*>(c.y), c.lse, count, c.T, padded, c.H,
-      c.D);
+      c.V);
   check_launch("row_sums");
 }
 
 }  // namespace
 
 bool flash_mma_takes(const AttnCall& c) {
-  return (c.dtype == DType::bf16 || c.dtype == DType::f16) && c.D % 8 == 0 && c.D >= 8 &&
-         c.D <= 256 && c.H % c.G == 0;
+  return (c.dtype == DType::bf16 || c.dtype == DType::f16) && c.D % 8 == 0 && c.V % 8 == 0 &&
+         std::min(c.D, c.V) >= 8 && std::max(c.D, c.V) <= 256 && c.H % c.G == 0;
 }
 
 void flash_mma_any(const FlashForward& a, CudaStream& stream) {
-  by_head_size(a.D, [&](auto D) { flash_mma_forward<D>(a, stream); });
+  by_head_size(std::max(a.D, a.V), [&](auto D) { flash_mma_forward<D>(a, stream); });
 }
 
 FlashForward packed_forward(const AttnCall& c) {
-  const int64_t token = int64_t(c.H + 2 * c.G) * c.D;
   const auto at = [&](int head) {
     return static_cast<const char*>(c.qkv) + int64_t(head) * c.D * size_of(c.dtype);
   };
   return {.q = at(0),
           .k = at(c.H),
           .v = at(c.H + c.G),
-          .q_token = token,
-          .q_batch = token * c.T,
-          .kv_token = token,
-          .kv_batch = token * c.T,
+          .q_token = c.token,
+          .q_batch = c.token * c.T,
+          .kv_token = c.token,
+          .kv_batch = c.token * c.T,
           .y = c.y,
           .lse = c.lse,
           .slopes = c.slopes,
@@ -120,6 +120,7 @@ FlashForward packed_forward(const AttnCall& c) {
           .H = c.H,
           .G = c.G,
           .D = c.D,
+          .V = c.V,
           .window = window_of(c),
           .scale = c.scale,
           .softcap = c.softcap,
@@ -150,7 +151,7 @@ void flash_mma_bwd(const AttnCall& c, CudaStream& stream) {
   // Turns are counted for blocks of as few as 16 queries; they and the ticket begin at 0.
   const int64_t counters = (1 + heads * padded / 16) * 4;
   const int64_t counters_at = pieces.take(counters), rows_at = pieces.take(heads * padded * 8),
-                dq_at = pieces.take(heads * padded * flash_padded(c.D) * 4),
+                dq_at = pieces.take(heads * padded * flash_padded(std::max(c.D, c.V)) * 4),
                 first_at = pieces.take(documents * 4), ranges_at = pieces.take(documents * 8);
   char* memory = static_cast<char*>(stream.scratch(pieces.bytes));
   int* ticket = reinterpret_cast<int*>(memory + counters_at);
@@ -181,6 +182,8 @@ void flash_mma_bwd(const AttnCall& c, CudaStream& stream) {
                         .H = c.H,
                         .G = c.G,
                         .D = c.D,
+                        .V = c.V,
+                        .token = c.token,
                         .window = window_of(c),
                         .scale = c.scale,
                         .softcap = c.softcap,
@@ -188,7 +191,7 @@ void flash_mma_bwd(const AttnCall& c, CudaStream& stream) {
                         .salt = c.salt,
                         .general = general(c),
                         .dtype = c.dtype};
-  by_head_size(c.D, [&](auto D) { flash_mma_backward<D>(a, stream); });
+  by_head_size(std::max(c.D, c.V), [&](auto D) { flash_mma_backward<D>(a, stream); });
 }
 
 }  // namespace hearth::cuda

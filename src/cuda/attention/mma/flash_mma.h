@@ -7,16 +7,17 @@
 namespace hearth::cuda {
 
 struct FlashForward {
-  const void *q, *k, *v;     // (.., T, H, D), (.., S, G, D) with the strides below, in elements
+  // (.., T, H, D), (.., S, G, D), (.., S, G, V) with the strides below, in elements
+  const void *q, *k, *v;
   int64_t q_token, q_batch;  // from one token to the next, from one sequence to the next
   int64_t kv_token, kv_batch;
-  void* y;                   // (B, T, H, D)
+  void* y;                   // (B, T, H, V)
   float* lse;                // (B, H, T), or absent
   const float* slopes;       // (H), or absent
   const int32_t* documents;  // (B, T), or absent
   const int32_t* first;      // (B, T / 64): first block of 64 keys a block of 64 queries meets
   const Scalars* scalars;
-  int B, T, S, H, G, D;
+  int B, T, S, H, G, D, V;
   int window;  // INT_MAX: no limit
   float scale, softcap, dropout;
   uint32_t salt;
@@ -36,7 +37,8 @@ struct FlashBackward {
   const int32_t* documents;
   const int32_t* first;  // as in FlashForward
   const Scalars* scalars;
-  int B, T, H, G, D;
+  int B, T, H, G, D, V;
+  int64_t token;  // elements of a token's q | k | v
   int window;
   float scale, softcap, dropout;
   uint32_t salt;
@@ -58,7 +60,8 @@ void flash_mma_forward(const FlashForward&, CudaStream&);
 template <int D>
 void flash_mma_backward(const FlashBackward&, CudaStream&);
 
-// f(std::integral_constant<int, D>) for the padded size of a head.
+// f(std::integral_constant<int, D>) for the padded size of a head: of the wider of k and v, the
+// other of which has zeros in the columns that it lacks.
 template <class F>
 void by_head_size(int D, F&& f) {
   switch (flash_padded(D)) {

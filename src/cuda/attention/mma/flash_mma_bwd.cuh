@@ -106,8 +106,7 @@ struct QuerySum {
     using T = typename Tile::Element;
     float c[Tile::q_rows][Tile::q_columns][4] = {};
     backward_queries<Tile>(c, m, pieces, warp, lane);
-    const int64_t token = int64_t(a.H + 2 * a.G) * a.D;
-    T* dq = static_cast<T*>(a.dqkv) + int64_t(b) * a.T * token + h * a.D;
+    T* dq = static_cast<T*>(a.dqkv) + int64_t(b) * a.T * a.token + h * a.D;
 #pragma unroll
     for (int r = 0; r < Tile::q_rows; ++r) {
 #pragma unroll
@@ -119,7 +118,7 @@ struct QuerySum {
                  float4{c[r][d][0], c[r][d][1], c[r][d][2], c[r][d][3]});
       }
       if (last)
-        store_rows(dq, token, first_query + (warp % Tile::QM * Tile::q_rows + r) * 16, a.T,
+        store_rows(dq, a.token, first_query + (warp % Tile::QM * Tile::q_rows + r) * 16, a.T,
                    warp / Tile::QM * Tile::q_columns * 8, a.D, c[r], a.scale, lane);
     }
   }
@@ -170,12 +169,12 @@ template <class Tile, class Shared>
 __device__ void load_queries(const FlashBackward& a, const BackwardWalk<Tile>& at, const Shared& m,
                              int stage) {
   using T = typename Tile::Element;
-  const int64_t token = int64_t(a.H + 2 * a.G) * a.D, y_token = int64_t(a.H) * a.D;
-  const T* q = static_cast<const T*>(a.qkv) + at.b * a.T * token + at.h * a.D;
-  const T* dy = static_cast<const T*>(a.dy) + at.b * a.T * y_token + at.h * a.D;
+  const int64_t y_token = int64_t(a.H) * a.V;
+  const T* q = static_cast<const T*>(a.qkv) + at.b * a.T * a.token + at.h * a.D;
+  const T* dy = static_cast<const T*>(a.dy) + at.b * a.T * y_token + at.h * a.V;
   const int first = at.m * Tile::BM;
-  m.q_of(stage).template load<Tile::BM, Tile::threads>(q, token, first, a.T, a.D);
-  m.dy_of(stage).template load<Tile::BM, Tile::threads>(dy, y_token, first, a.T, a.D);
+  m.q_of(stage).template load<Tile::BM, Tile::threads>(q, a.token, first, a.T, a.D);
+  m.dy_of(stage).template load<Tile::BM, Tile::threads>(dy, y_token, first, a.T, a.V);
   const int padded = flash_blocks(a.T) * flash_block;
   if (threadIdx.x < Tile::BM / 2)
     copy_async(m.rows_of(stage) + threadIdx.x * 16,
@@ -243,12 +242,13 @@ __global__ __launch_bounds__(Tile::threads, Tile::Blocks) void backward_kernel(F
   if constexpr (Tile::keys) order = take_ticket(a.ticket);
   const KeyBlock mine(order, (a.T + BN - 1) / BN, a.B * a.G, a.side_by_side);
   const int n = mine.n, g = mine.head % a.G, b = mine.head / a.G;
-  const int64_t token = int64_t(a.H + 2 * a.G) * a.D;
-  const T* pk = static_cast<const T*>(a.qkv) + b * a.T * token + (a.H + g) * a.D;
+  // Of this block's head of keys and of values in a token's q | k | v.
+  const int k_at = (a.H + g) * a.D, v_at = (a.H + a.G) * a.D + g * a.V;
+  const T* qkv = static_cast<const T*>(a.qkv) + b * a.T * a.token;
 
-  m.k.template load<BN, Tile::threads>(pk, token, n * BN, a.T, a.D);
+  m.k.template load<BN, Tile::threads>(qkv + k_at, a.token, n * BN, a.T, a.D);
   if constexpr (Tile::keys)
-    m.v.template load<BN, Tile::threads>(pk + a.G * a.D, token, n * BN, a.T, a.D);
+    m.v.template load<BN, Tile::threads>(qkv + v_at, a.token, n * BN, a.T, a.V);
   BackwardWalk<Tile> at(a, b, g, n);
   load_queries<Tile>(a, at, m, 0);
   commit_copies();
@@ -287,13 +287,14 @@ __global__ __launch_bounds__(Tile::threads, Tile::Blocks) void backward_kernel(F
   __syncthreads();
   if (threadIdx.x == 0 && done) pass_turn(done, next_turn);
 
-  T* out = static_cast<T*>(a.dqkv) + b * a.T * token + (a.H + g) * a.D;
+  T* out = static_cast<T*>(a.dqkv) + b * a.T * a.token;
 #pragma unroll
   for (int r = 0; r < R; ++r) {
     const int row = n * BN + key + r * 16;
-    if constexpr (Tile::keys) store_rows(out, token, row, a.T, column, a.D, dk[r], a.scale, lane);
+    if constexpr (Tile::keys)
+      store_rows(out + k_at, a.token, row, a.T, column, a.D, dk[r], a.scale, lane);
     if constexpr (Tile::values)
-      store_rows(out + a.G * a.D, token, row, a.T, column, a.D, dv[r], 1.0f, lane);
+      store_rows(out + v_at, a.token, row, a.T, column, a.V, dv[r], 1.0f, lane);
   }
 }
 

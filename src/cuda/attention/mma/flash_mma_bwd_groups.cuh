@@ -216,15 +216,14 @@ __device__ void grouped_queries(const FlashBackward& a, const BackwardWalk<Tile>
         add_in_memory(sum + i * Tile::threads, c[i / 4][i % 4]);
     return;
   }
-  const int64_t token = int64_t(a.H + 2 * a.G) * a.D;
-  T* dq = static_cast<T*>(a.dqkv) + int64_t(at.b) * a.T * token + at.h * a.D;
+  T* dq = static_cast<T*>(a.dqkv) + int64_t(at.b) * a.T * a.token + at.h * a.D;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll
     for (int d = 0; d < 4; ++d)
 #pragma unroll
       for (int e = 0; e < 4; ++e) c[r][d][e] += before[r][d][e];
-    store_rows(dq, token, at.m * Tile::BM + row + r * 16, a.T, column, a.D, c[r], a.scale, lane);
+    store_rows(dq, a.token, at.m * Tile::BM + row + r * 16, a.T, column, a.D, c[r], a.scale, lane);
   }
 }
 
@@ -268,12 +267,13 @@ __global__ __launch_bounds__(Tile::threads, 1) void grouped_backward_kernel(Flas
   const bool keeps_k = warp >= 4;  // its products come first, then its scores
   const KeyBlock mine(take_ticket(a.ticket), (a.T + BN - 1) / BN, a.B * a.G, a.side_by_side);
   const int n = mine.n, g = mine.head % a.G, b = mine.head / a.G;
-  const int64_t token = int64_t(a.H + 2 * a.G) * a.D;
-  const T* pk = static_cast<const T*>(a.qkv) + b * a.T * token + (a.H + g) * a.D;
+  // Of this block's head of keys and of values in a token's q | k | v.
+  const int k_at = (a.H + g) * a.D, v_at = (a.H + a.G) * a.D + g * a.V;
+  const T* qkv = static_cast<const T*>(a.qkv) + b * a.T * a.token;
 
   BackwardWalk<Tile> now(a, b, g, n), next = now, before = now;
-  m.k.template load<BN, Tile::threads>(pk, token, n * BN, a.T, a.D);
-  m.v.template load<BN, Tile::threads>(pk + a.G * a.D, token, n * BN, a.T, a.D);
+  m.k.template load<BN, Tile::threads>(qkv + k_at, a.token, n * BN, a.T, a.D);
+  m.v.template load<BN, Tile::threads>(qkv + v_at, a.token, n * BN, a.T, a.V);
   load_queries<Tile>(a, now, m, 0);
   commit_copies();
   wait_for_copies<0>();
@@ -327,10 +327,11 @@ __global__ __launch_bounds__(Tile::threads, 1) void grouped_backward_kernel(Flas
   if (threadIdx.x == 0 && done) pass_turn(done, next_turn);
 
   const int first_row = n * BN + key;
-  T* out = static_cast<T*>(a.dqkv) + (int64_t(b) * a.T + first_row) * token +
-           (a.H + g + (keeps_k ? 0 : a.G)) * a.D + column;
-  store_through(out, token, a.T - first_row, a.D - column, sum, keeps_k ? a.scale : 1.0f,
-                SharedTile<Tile::D / 2>{m.k.at + warp * 64 * Tile::D}, lane);
+  T* out = static_cast<T*>(a.dqkv) + (int64_t(b) * a.T + first_row) * a.token +
+           (keeps_k ? k_at : v_at) + column;
+  store_through(out, a.token, a.T - first_row, (keeps_k ? a.D : a.V) - column, sum,
+                keeps_k ? a.scale : 1.0f, SharedTile<Tile::D / 2>{m.k.at + warp * 64 * Tile::D},
+                lane);
 }
 
 template <class Tile>

@@ -1,5 +1,6 @@
 // Flash attention forward with mma.sync: a block of queries in registers and shared memory walks
-// its blocks of keys from the diagonal down. 4 * B * H * D * (visible pairs) FLOP.
+// its blocks of keys from the diagonal down. 4 * B * H * D * (visible pairs) FLOP; heads of q and
+// k, or those of v, may be narrower than D.
 #pragma once
 
 #include <climits>
@@ -267,7 +268,7 @@ __device__ void forward_store(const FlashForward& a, float (&y)[Tile::R][Tile::D
     }
   __syncwarp();
   constexpr int chunks = Tile::D / 8;
-  T* out = static_cast<T*>(a.y) + (int64_t(b) * a.T * a.H + h) * a.D;
+  T* out = static_cast<T*>(a.y) + (int64_t(b) * a.T * a.H + h) * a.V;
 #pragma unroll
   for (int at = lane; at < Tile::R * 16 * chunks; at += 32) {
     const int row = at / chunks, c = at % chunks, i = first_row + row;
@@ -276,7 +277,7 @@ __device__ void forward_store(const FlashForward& a, float (&y)[Tile::R][Tile::D
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "r"(q.chunk(warp * Tile::R * 16 + row, c))
                  : "memory");
-    if (i < a.T && c * 8 < a.D) *reinterpret_cast<uint4*>(out + int64_t(i) * a.H * a.D + c * 8) = v;
+    if (i < a.T && c * 8 < a.V) *reinterpret_cast<uint4*>(out + int64_t(i) * a.H * a.V + c * 8) = v;
   }
 }
 
@@ -294,7 +295,7 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
   const int b = head / a.H, h = head % a.H, g = h / (a.H / a.G);
   const T* pq = static_cast<const T*>(a.q) + b * a.q_batch + h * a.D;
   const T* pk = static_cast<const T*>(a.k) + b * a.kv_batch + g * a.D;
-  const T* pv = static_cast<const T*>(a.v) + b * a.kv_batch + g * a.D;
+  const T* pv = static_cast<const T*>(a.v) + b * a.kv_batch + g * a.V;
   const int first_row = tile * BM + warp * R * 16;
 
   q.template load<BM, Tile::threads>(pq, a.q_token, tile * BM, a.T, a.D);
@@ -302,7 +303,7 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
   if (span.end > span.begin) {
     keys.template load<BN, Tile::threads>(pk, a.kv_token, (span.end - 1) * BN, a.S, a.D);
     if (Tile::Stages == 2)
-      values.template load<BN, Tile::threads>(pv, a.kv_token, (span.end - 1) * BN, a.S, a.D);
+      values.template load<BN, Tile::threads>(pv, a.kv_token, (span.end - 1) * BN, a.S, a.V);
   }
   commit_copies();
 
@@ -337,10 +338,10 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
     wait_for_copies<0>();
     __syncthreads();
     if constexpr (Tile::Stages == 1) {
-      v.template load<BN, Tile::threads>(pv, a.kv_token, n * BN, a.S, a.D);
+      v.template load<BN, Tile::threads>(pv, a.kv_token, n * BN, a.S, a.V);
     } else if (n > span.begin) {
       next_k.template load<BN, Tile::threads>(pk, a.kv_token, (n - 1) * BN, a.S, a.D);
-      next_v.template load<BN, Tile::threads>(pv, a.kv_token, (n - 1) * BN, a.S, a.D);
+      next_v.template load<BN, Tile::threads>(pv, a.kv_token, (n - 1) * BN, a.S, a.V);
     }
     commit_copies();
     if (Tile::Held && n == last) held.load(q, warp, lane);

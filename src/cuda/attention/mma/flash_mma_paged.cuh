@@ -107,8 +107,8 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
   q.template load<BM, Tile::threads>(static_cast<const T*>(a.q) + h * a.D, a.q_token, first_row,
                                      a.T, a.D);
   using C = typename Panel::Element;
-  const C* pk = static_cast<const C*>(a.k) + g * p.head;
-  const C* pv = static_cast<const C*>(a.v) + g * p.head;
+  const C* pk = static_cast<const C*>(a.k) + g * p.k_head;
+  const C* pv = static_cast<const C*>(a.v) + g * p.v_head;
   Panel k_panel{k}, v_panel{v};
   const float unit = a.slopes || a.softcap > 0 ? log2_e : a.scale * log2_e;
   const float slope = a.slopes ? a.slopes[h] : 0;
@@ -128,8 +128,11 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
     const int least = p.positions[first_row + begin], most = p.positions[first_row + end - 1];
     const int first_block = least < a.window ? 0 : (least - a.window + 1) / BN;
     const int32_t* table = p.tables + int64_t(sequence) * p.width;
-    const auto load = [&](Panel& panel, const C* from, int n) {
-      panel.begin(from + table[n] * p.block, min(BN, most + 1 - n * BN), a.D);
+    const auto load_k = [&](int n) {
+      k_panel.begin(pk + table[n] * p.block, min(BN, most + 1 - n * BN), a.D);
+    };
+    const auto load_v = [&](int n) {
+      v_panel.begin(pv + table[n] * p.block, min(BN, most + 1 - n * BN), a.V);
     };
     // Rows of other sequences see nothing of this one.
 #pragma unroll
@@ -139,17 +142,17 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
         const int i = (warp * R + r) * 16 + half * 8 + lane / 4;
         rows.position[r][half] = i >= begin && i < end ? p.positions[first_row + i] : -1;
       }
-    load(k_panel, pk, most / BN);
+    load_k(most / BN);
     for (int n = most / BN; n >= first_block; --n) {
       wait_all_copies();  // of q, if nothing else
       k_panel.finish();
       __syncthreads();
-      load(v_panel, pv, n);
+      load_v(n);
       float s[R][BN / 8][4];
       forward_scores<Tile>(s, held, q, k, warp, lane);
       v_panel.finish();
       __syncthreads();
-      if (n > first_block) load(k_panel, pk, n - 1);  // while the rest of this block is computed
+      if (n > first_block) load_k(n - 1);  // while the rest of this block is computed
       forward_shape<Tile>(s, rows, a, n * BN, slope, lane);
       forward_mask<Tile>(s, rows, a, n * BN, nullptr, lane);
       forward_softmax<Tile>(s, y, rows, unit);
@@ -178,13 +181,17 @@ __global__ __launch_bounds__(Tile::threads) void row_kernel(FlashPaged p, int he
 
   FlashForward own = a;  // heads as rows
   own.T = min(heads, group - within), own.H = 1;
-  own.y = static_cast<T*>(a.y) + (int64_t(n) * a.H + h) * a.D;
+  own.y = static_cast<T*>(a.y) + (int64_t(n) * a.H + h) * a.V;
   q.template load<Tile::BM, Tile::threads>(static_cast<const T*>(a.q) + n * a.q_token + h * a.D,
                                            a.D, 0, own.T, a.D);
   const int32_t* table = p.tables + int64_t(p.sequences[n]) * p.width;
-  const auto load = [&](SharedTile<D> to, const void* panels, int block) {
-    const T* from = static_cast<const T*>(panels) + g * p.head + table[block] * p.block;
-    to.template load<BN, Tile::threads>(from, a.D, 0, min(BN, at + 1 - block * BN), a.D);
+  const auto load_k = [&](int block) {
+    const T* from = static_cast<const T*>(a.k) + g * p.k_head + table[block] * p.block;
+    k.template load<BN, Tile::threads>(from, a.D, 0, min(BN, at + 1 - block * BN), a.D);
+  };
+  const auto load_v = [&](int block) {
+    const T* from = static_cast<const T*>(a.v) + g * p.v_head + table[block] * p.block;
+    v.template load<BN, Tile::threads>(from, a.V, 0, min(BN, at + 1 - block * BN), a.V);
   };
   const float unit = a.slopes || a.softcap > 0 ? log2_e : a.scale * log2_e;
   const float slope = a.slopes ? a.slopes[h] : 0;
@@ -196,17 +203,17 @@ __global__ __launch_bounds__(Tile::threads) void row_kernel(FlashPaged p, int he
   HeldQueries<Tile> held;
 
   const int first = at < a.window ? 0 : (at - a.window + 1) / BN, last = at < 0 ? -1 : at / BN;
-  if (last >= 0) load(k, a.k, last);
+  if (last >= 0) load_k(last);
   commit_copies();
   for (int block = last; block >= first; --block) {
-    load(v, a.v, block);
+    load_v(block);
     commit_copies();
     wait_for_copies<1>();  // all but v
     __syncwarp();
     float s[1][BN / 8][4];
     forward_scores<Tile>(s, held, q, k, 0, lane);
     __syncwarp();
-    if (block > first) load(k, a.k, block - 1);
+    if (block > first) load_k(block - 1);
     commit_copies();
     forward_shape<Tile>(s, rows, a, block * BN, slope, lane);
     forward_mask<Tile>(s, rows, a, block * BN, nullptr, lane);

@@ -13,8 +13,9 @@ struct FlashPaged {
   const int32_t *positions, *sequences;  // (T)
   const int32_t* tables;                 // (sequences, width)
   int width;
-  int64_t block, head;  // elements from one block of the cache to the next, from one head's panel
-  bool fp8;             // elements of the cache are bytes, as core/fp8.h keeps them
+  int64_t block;           // elements from one block of the cache to the next
+  int64_t k_head, v_head;  // from one head's panel to the next
+  bool fp8;                // elements of the cache are bytes, as core/fp8.h keeps them
 };
 
 template <int D>
