@@ -63,6 +63,22 @@ std::vector<ModelCase> make_cases() {
       variant("no_final_norm", [](C& c) { c.final_norm = false, c.norm = Norm::layer; }),
       variant("layer_norm_plain", [](C& c) { c.norm = Norm::layer, c.norm_gain = false; }),
       variant("window", [](C& c) { c.window = 2, c.window_pattern = "SL"; }),
+      variant("wide_values", [](C& c) { c.v_head_dim = 7, c.qk_norm = QkNorm::before_rope; }),
+      variant("narrow_values",
+              [](C& c) {
+                gpt2_like(c), c.v_head_dim = 3, c.output_gate = OutputGate::elementwise;
+                c.dropout_attention = 0.2f;
+              }),
+      with_documents(variant("wide_values_documents",
+                             [](C& c) {
+                               c.v_head_dim = 9, c.kv_heads = 1, c.window = 3;
+                               c.layers = 3, c.mixer_pattern = "AN";
+                             })),
+      variant("lora_wide_values",
+              [](C& c) {
+                c.v_head_dim = 6, c.output_gate = OutputGate::per_head;
+                c.lora = {.rank = 2, .alpha = 3};
+              }),
       variant("attention_free", [](C& c) { c.layers = 3, c.mixer_pattern = "NA", c.window = 4; }),
       variant("attention_free_post",
               [](C& c) {

@@ -54,6 +54,7 @@ struct LoraSpec {
 struct ModelConfig {
   int64_t vocab = 50257, context = 1024, layers = 12, dim = 768, heads = 12;
   int64_t kv_heads = 0, head_dim = 0, hidden = 0;  // 0: derived, see resolve()
+  int64_t v_head_dim = 0;                          // 0: head_dim, also when resolved
   Position position = Position::rope;
   double rope_theta = 1e4;
   float rotary = 1;  // fraction of head_dim that turns
@@ -98,6 +99,7 @@ struct ModelConfig {
     v("heads", heads, "query heads");
     v("kv_heads", kv_heads, "key and value heads; 0: same as heads, 1: MQA");
     v("head_dim", head_dim, "width of a head; 0: dim / heads");
+    v("v_head_dim", v_head_dim, "width of a value head, if it differs from head_dim; 0: head_dim");
     v("hidden", hidden, "width of the MLP; 0: 4 dim, or 8 dim / 3 rounded up to 256 for a GLU");
     v("position", position, "position encoding: learned, rope, alibi or none");
     v("rope_theta", rope_theta, "RoPE base frequency");

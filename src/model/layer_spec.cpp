@@ -21,6 +21,11 @@ void check_pattern(const std::string& pattern, const char* letters, const char* 
 }  // namespace
 
 void resolve_layers(ModelConfig& c) {
+  if (c.v_head_dim < 0 || c.v_head_dim > (int64_t(1) << 31) / c.heads)
+    fail("model",
+         "expected a v_head_dim of 0 or more and heads * v_head_dim of at most 2^31, got {}",
+         c.v_head_dim);
+  if (c.v_head_dim == c.head_dim) c.v_head_dim = 0;  // one spelling for one model
   check_pattern(c.mixer_pattern, "AN", "a mixer_pattern of A and N");
   std::string mixers;  // in full: one spelling for one model
   for (int64_t i = 0; i < c.layers; ++i) mixers += letter_of(c.mixer_pattern, i);
@@ -39,7 +44,8 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
     LayerSpec& l = all.emplace_back(LayerSpec{.act = c.act, .hidden = c.hidden});
     if (letter_of(c.mixer_pattern, i) == 'N') continue;
     l.mixer = Mixer::attention;
-    l.heads = c.heads, l.kv_heads = c.kv_heads, l.qk_dim = l.v_dim = c.head_dim;
+    l.heads = c.heads, l.kv_heads = c.kv_heads, l.qk_dim = c.head_dim;
+    l.v_dim = c.v_head_dim ? c.v_head_dim : c.head_dim;
     l.window = letter_of(c.window_pattern, i) == 'S' ? c.window : 0;
     l.rope = c.position == Position::rope && c.rotary > 0;
   }

@@ -141,6 +141,7 @@ std::vector<ModelConfig> card_configs(float init_std) {
   std::vector<ModelConfig> all = long_configs();
   for (ModelConfig& c : all) {
     c.head_dim = 32, c.dim = 128, c.hidden = 160, c.init_std = init_std;
+    if (c.v_head_dim) c.v_head_dim = 48;
   }
   return all;
 }

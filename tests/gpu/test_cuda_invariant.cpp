@@ -202,6 +202,7 @@ std::vector<ModelConfig> byte_configs() {
   std::vector<ModelConfig> all = long_configs();
   for (ModelConfig& c : all) {
     c.vocab = 257, c.head_dim = 32, c.dim = 128, c.hidden = 160, c.init_std = 0.1f;
+    if (c.v_head_dim) c.v_head_dim = 48;
   }
   return all;
 }

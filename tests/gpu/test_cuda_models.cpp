@@ -28,6 +28,7 @@ constexpr float shift = 0.03f;
 ModelCase larger(ModelCase m) {
   ModelConfig& c = m.config;
   const int64_t times = 64 / c.resolve().head_dim + 1;
+  if (c.v_head_dim) c.v_head_dim = c.v_head_dim > c.resolve().head_dim ? 96 : 40;
   c.head_dim = 64, c.init_std = shift;
   c.dim *= times, c.hidden *= times;
   c.context = std::max<int64_t>(c.context, 67);

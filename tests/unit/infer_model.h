@@ -49,13 +49,15 @@ inline std::vector<ModelConfig> tiny_configs() {
 }
 
 // The same with room for several blocks of the cache, one whose layers all look through windows,
-// and one with layers that keep nothing in the cache.
+// one with layers that keep nothing in the cache, and one whose values are wider than its keys.
 inline std::vector<ModelConfig> long_configs() {
   std::vector<ModelConfig> all = tiny_configs();
   all.push_back(tiny_config());
   all[4].window = 70;
   all.push_back(tiny_config());
   all[5].layers = 3, all[5].mixer_pattern = "NA", all[5].window = 70;
+  all.push_back(tiny_config());
+  all[6].v_head_dim = 7, all[6].qk_norm = QkNorm::after_rope;
   for (ModelConfig& c : all) c.context = 256;
   return all;
 }

@@ -28,6 +28,22 @@ TEST(LayerSpecs, FollowTheConfig) {
   EXPECT_FALSE(layer_specs(c)[0].rope);
 }
 
+TEST(LayerSpecs, MayHaveValuesOfAnotherWidth) {
+  ModelConfig c = tiny_config();
+  c.v_head_dim = 7;
+  const LayerSpec l = layer_specs(c)[0];
+  EXPECT_EQ(l.qk_dim, 4);
+  EXPECT_EQ(l.v_dim, 7);
+  EXPECT_EQ(l.qkv_size(), (4 + 2) * 4 + 2 * 7);
+  EXPECT_EQ(l.y_size(), 4 * 7);
+  EXPECT_EQ(l.cache(CacheFormat::plain, DType::bf16).token_bytes(), 2 * (4 + 7) * 2);
+  EXPECT_EQ(l.cache(CacheFormat::fp8, DType::bf16).token_bytes(), 2 * (5 + 8));
+  EXPECT_EQ(train_flops_per_token(c, 64) - 6.0 * double(matmul_params(c)),
+            2 * 6.0 * mean_keys(64, 0) * 4 * (4 + 7));
+  c.v_head_dim = 4;
+  EXPECT_EQ(c.resolve().v_head_dim, 0);  // as head_dim
+}
+
 TEST(LayerSpecs, MayHaveNoAttention) {
   ModelConfig c = tiny_config();
   c.layers = 5, c.mixer_pattern = "NA", c.window = 7;

@@ -118,6 +118,10 @@ TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
   EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = 1; }), "[model] expected dropouts in [0, 1), got 1");
   EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = NAN; }),
             "[model] expected dropouts in [0, 1), got nan");
+  EXPECT_EQ(
+      refusal([](C& c) { c.v_head_dim = -1; }),
+      "[model] expected a v_head_dim of 0 or more and heads * v_head_dim of at most 2^31, got "
+      "-1");
   EXPECT_EQ(refusal([](C& c) { c.mixer_pattern = "AX"; }),
             "[model] expected a mixer_pattern of A and N, got \"AX\"");
   EXPECT_EQ(refusal([](C& c) { c.mixer_pattern = ""; }),

@@ -113,6 +113,8 @@ TEST(ModelFolder, RoundTripsHuggingFaceShapes) {
   c = qwen3_like();
   c.tied = false, c.layers = 3, c.window = 5, c.window_pattern = "SSL";
   expect_round_trip(c, "qwen3");
+  c.mixer_pattern = "AAA", c.v_head_dim = c.resolve().head_dim;  // what every layer is anyway
+  expect_round_trip(c.resolve(), "qwen3");
 }
 
 // What the layout has no key for comes back too: it only must not change the numbers.
@@ -149,6 +151,8 @@ TEST(ModelFolder, RoundTripsItsOwnShapes) {
            with(l, [](C c) { c.output_gate = OutputGate::per_head, c.attention_scale = 0.5f; }),
            with(l, [](C c) { c.rope_reverse = true, c.rotary = 0.4f, c.window = 3; }),
            with(l, [](C c) { c.window = 3; }),
+           with(l, [](C c) { c.v_head_dim = 7; }),
+           with(gpt2_like(), [](C c) { c.layers = 3, c.mixer_pattern = "NA"; }),
            with(qwen3_like(), [](C c) { c.mlp_bias = true; }),
            with(gpt2_like(), [](C c) { c.heads = 3, c.kv_heads = 3, c.head_dim = 7; }),
            with(gpt2_like(), [](C c) { c.kv_heads = 2; }),

@@ -274,6 +274,12 @@ GgufKeys config_keys(const ModelConfig& c, HfType type, const GgufSpec& spec) {
 // llama.cpp supports less for these architectures than their folders can express.
 HfType exportable(const ModelConfig& c) {
   const HfType type = hf_type(c);
+  if (c.v_head_dim > 0)
+    fail("gguf", "expected heads of values as wide as those of keys, got a v_head_dim of {}",
+         c.v_head_dim);
+  if (c.mixer_pattern != ModelConfig{}.mixer_pattern)
+    fail("gguf", "expected attention in every layer, got a mixer_pattern of {}",
+         in_quotes(c.mixer_pattern));
   if (type == HfType::hearth)
     fail("gguf", "only models with the gpt2, llama or qwen3 architecture can be written as GGUF");
   const Act act = type == HfType::gpt2 ? Act::gelu_tanh : Act::swiglu;

@@ -1,0 +1,85 @@
+// Models whose layers differ, and whose values have another width than their keys, through the
+// commands: training resumes to the bit, every task and the engine take them, files keep them or
+// refuse them in one line.
+#include "e2e/short_runs.h"
+
+namespace hearth {
+namespace {
+
+struct Choice {
+  const char* name;
+  Arguments flags;
+  const char* refusal;  // of GGUF
+};
+
+const Choice choices[] = {
+    {"attention-free",
+     {"--layers", "3", "--mixer-pattern", "NA", "--window", "4"},
+     "expected attention in every layer, got a mixer_pattern of \"NAN\""},
+    {"wide-values",
+     {"--v-head-dim", "12", "--output-gate", "elementwise"},
+     "expected heads of values as wide as those of keys, got a v_head_dim of 12"}};
+
+class LayerCommand : public testing::TestWithParam<Choice> {};
+
+TEST_P(LayerCommand, ResumesToTheBit) {
+  const ShortRuns runs;
+  const fs::path whole = runs.folder / "whole", parts = runs.folder / "parts";
+  const Ran all = run(runs.folder, runs.arguments("pretrain", whole) + GetParam().flags);
+  ASSERT_EQ(all.status, 0) << all.err;
+  ASSERT_EQ(run(runs.folder, runs.arguments("pretrain", parts) + GetParam().flags +
+                                 Arguments{"--stop-after-step", "3"})
+                .status,
+            0);
+  const Ran rest = run(runs.folder, {"pretrain", "--run", parts.string(), "--resume"});
+  ASSERT_EQ(rest.status, 0) << rest.err;
+  for (const char* file : {"log.jsonl", "samples.jsonl", "latest/config.json",
+                           "latest/model.safetensors", "latest/state/optimizer.safetensors"})
+    EXPECT_TRUE(read_file(whole / file) == read_file(parts / file)) << file;
+}
+
+TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
+  const ShortRuns runs;
+  const fs::path base = runs.folder / "base";
+  const Ran made = run(runs.folder, runs.arguments("pretrain", base) + GetParam().flags);
+  ASSERT_EQ(made.status, 0) << made.err;
+  const std::string common = " --model " + base.string() + " --steps 2 --warmup 0 --threads 1";
+  const auto file = [&](const char* name) { return " " + (runs.folder / name).string(); };
+  const Ran sft = run(runs.folder, words("sft --run" + file("sft") + common + " --data" +
+                                         file("rows.jsonl") + " --batch 2 --max-length 32"));
+  EXPECT_EQ(sft.status, 0) << sft.err;
+  const Ran lora =
+      run(runs.folder, words("dpo --run" + file("lora") + common + " --data" + file("pairs.jsonl") +
+                             " --batch 2 --max-length 32" + " --lora 2"));
+  EXPECT_EQ(lora.status, 0) << lora.err;
+  const Ran grpo = run(
+      runs.folder, words("grpo --run" + file("grpo") + common + " --data" + file("prompts.jsonl") +
+                         " --reward exact --prompts 2" + " --group 2 --max-completion 4"));
+  EXPECT_EQ(grpo.status, 0) << grpo.err;
+
+  const auto generated = [&](const fs::path& model) {
+    const Ran r = run(runs.folder, {"generate", "--model", model.string(), "--prompt", "ab",
+                                    "--max-tokens", "12", "--greedy", "--threads", "1"});
+    EXPECT_EQ(r.status, 0) << r.err;
+    return r.out;
+  };
+  const fs::path folder = runs.folder / "folder";
+  const Ran own = run(runs.folder, {"convert", "--from", base.string(), "--to", folder.string()});
+  ASSERT_EQ(own.status, 0) << own.err;
+  EXPECT_NE(read_file(folder / "config.json").find("\"model_type\": \"hearth\""),
+            std::string::npos);
+  EXPECT_EQ(generated(folder), generated(base));
+
+  const Ran gguf = run(runs.folder, {"convert", "--from", base.string(), "--gguf",
+                                     (runs.folder / "m.gguf").string()});
+  EXPECT_NE(gguf.status, 0);
+  EXPECT_NE(gguf.err.find(GetParam().refusal), std::string::npos) << gguf.err;
+  EXPECT_FALSE(fs::exists(runs.folder / "m.gguf"));
+}
+
+INSTANTIATE_TEST_SUITE_P(, LayerCommand, testing::ValuesIn(choices), [](const auto& info) {
+  return std::string(info.param.name).replace(std::string(info.param.name).find('-'), 1, "_");
+});
+
+}  // namespace
+}  // namespace hearth
