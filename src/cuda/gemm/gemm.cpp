@@ -31,7 +31,8 @@ struct Gemms::State {
       GemmPlan p = products.describe(c, fused);
       for (const cublasLtMatmulAlgo_t& algo : products.proposed(p.product)) {
         p.product.algo = algo;
-        choice = std::min(choice, choice_of(p, products.time(p, trial)),
+        const float ms = products.time(p, trial, choice.microseconds / 1e3f);
+        choice = std::min(choice, choice_of(p, ms),
                           [](auto& x, auto& y) { return x.microseconds < y.microseconds; });
       }
     }
@@ -46,6 +47,15 @@ struct Gemms::State {
     return p;
   }
 
+  // A product that adds to its result in place runs like the one that overwrites it: the second
+  // micro-batch of a step takes what was found for the first.
+  std::optional<GemmChoice> choice_without_prior(const GemmCall& c) {
+    if (!c.prior || c.prior.data != c.c.data || !c.plain()) return {};
+    GemmCall other = c;
+    other.prior = {};
+    return choices.find(other.key(products.tf32));
+  }
+
   GemmPlan& plan_for(const GemmCall& c) {
     const bool invariant = products.stream.invariant && c.forward();
     if (invariant && c.rounds_twice())  // recorded products do not, see ops/linear.cpp
@@ -58,6 +68,7 @@ struct Gemms::State {
              products.usable(chosen(c, known));
     };
     std::optional<GemmChoice> choice = choices.find(kept);
+    if ((!choice || !fits(*choice)) && !invariant) choice = choice_without_prior(c);
     if (!choice || !fits(*choice)) {
       const GemmChoice own = invariant ? tune_invariant(products, c) : tune(c);
       if (own.microseconds >= 1e3f * GemmProducts::never)

@@ -77,7 +77,8 @@ class GemmProducts {
   bool usable(const GemmPlan&) const;
   cublasStatus_t execute(GemmPlan&, const GemmCall&);
   // Best of a few runs in milliseconds; infinite where the algorithm refuses.
-  float time(GemmPlan&, const GemmCall&);
+  // Stops early at one that takes clearly longer than `to_beat` milliseconds.
+  float time(GemmPlan&, const GemmCall&, float to_beat = never);
 
   CudaStream& stream;
   const bool tf32;
