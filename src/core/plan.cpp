@@ -74,6 +74,7 @@ Plan plan(const Tape& t) {
     int id;
     int64_t bytes;
     Life life;
+    int64_t offset = 0;
   };
   const std::vector<Life> life = lives(t);
   Plan p;
@@ -93,21 +94,18 @@ Plan plan(const Tape& t) {
 
   std::stable_sort(todo.begin(), todo.end(),
                    [](const Block& a, const Block& b) { return a.bytes > b.bytes; });
-  std::vector<std::pair<int64_t, int64_t>> busy;
+  // `placed` is kept in the order of offsets, so that the gaps come one after another.
   for (const Block& b : todo) {
-    busy.clear();
-    for (const Block& q : placed)
-      if (q.life.first <= b.life.last && b.life.first <= q.life.last)
-        busy.emplace_back(p.offset[size_t(q.id)], p.offset[size_t(q.id)] + q.bytes);
-    std::sort(busy.begin(), busy.end());
     int64_t at = 0;
-    for (auto [begin, end] : busy) {
-      if (at + b.bytes <= begin) break;
-      at = std::max(at, end);
+    for (const Block& q : placed) {
+      if (q.life.first > b.life.last || b.life.first > q.life.last) continue;
+      if (at + b.bytes <= q.offset) break;
+      at = std::max(at, q.offset + q.bytes);
     }
     p.offset[size_t(b.id)] = at;
     p.arena_bytes = std::max(p.arena_bytes, at + b.bytes);
-    placed.push_back(b);
+    const auto place = std::ranges::upper_bound(placed, at, {}, &Block::offset);
+    placed.insert(place, b)->offset = at;
   }
   return p;
 }
