@@ -32,14 +32,18 @@ class Replay {
   virtual void run() = 0;
 };
 
+// Queues of one device that run beside each other. What is launched on one stream runs in order;
+// between streams only Backend::order() keeps an order.
+enum class StreamKind : uint8_t { compute, upload, download };
+
 // Bytes on their way from the device to the host while more is launched behind them.
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  // After what was launched before it.
+  // After what was launched before it on StreamKind::compute.
   virtual void begin(const std::byte* device, int64_t bytes) = 0;
-  // Until they are here; they stay until the next begin(). Before this nothing may write them
-  // there.
+  // Waits until the bytes are here; they stay until the next begin(). A transfer on another stream
+  // than compute runs beside later launches: before wait() nothing may overwrite what it reads.
   virtual const std::byte* wait() = 0;
 };
 
@@ -76,8 +80,12 @@ class Backend {
     upload(device, host, bytes);
   }
   virtual void download(void* host, const std::byte* device, int64_t bytes) = 0;
-  // Of at most so many bytes at a time.
-  virtual std::unique_ptr<Transfer> make_transfer(int64_t bytes);
+  // Of at most so many bytes at a time. On StreamKind::compute the copy keeps its place among the
+  // launches, so later ones may overwrite what it reads.
+  virtual std::unique_ptr<Transfer> make_transfer(int64_t bytes, StreamKind stream);
+  std::unique_ptr<Transfer> make_transfer(int64_t bytes) {
+    return make_transfer(bytes, StreamKind::download);
+  }
   // From one place of the device to another that it does not overlap, in order with what runs
   // there.
   virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) {
@@ -90,6 +98,18 @@ class Backend {
     for (const Copy& c : all) copy(c.to, c.from, c.bytes);
   }
   virtual void synchronize() = 0;
+
+  // Streams. A device that runs everything in the order it was asked has nothing to do for them.
+  // What is launched on `later` from here on waits for what was launched on `earlier` so far; may
+  // be captured.
+  virtual void order(StreamKind /*earlier*/, StreamKind /*later*/) {}
+  // Between memory of the device and memory that allocate_offloaded() gave, in order with what the
+  // stream runs.
+  virtual void copy_on(StreamKind, std::byte* to, const std::byte* from, int64_t bytes) {
+    copy(to, from, bytes);
+  }
+  // The host waits for what was launched on a stream so far.
+  virtual void finish(StreamKind) { synchronize(); }
   virtual int64_t free_bytes() const = 0;
 
   // Zeros where the device's memory is the process's own.
@@ -100,6 +120,9 @@ class Backend {
   // How much of it logits may hold from a forward pass to its backward pass, rather than be made
   // again.
   virtual int64_t kept_logits_bytes() const { return 0; }
+  // Whether a program costs more to make (kernels are timed, graphs captured) than padding costs to
+  // compute, so that few shapes are better than exact ones.
+  virtual bool prefers_few_programs() const { return false; }
   // Whether weights and activations may be of this type here.
   virtual bool runs(DType d) const { return d == DType::f32 || d == DType::bf16; }
   // Whether products take weights kept so: see GemmQuantisedArgs.
@@ -129,7 +152,7 @@ class ImmediateTransfer final : public Transfer {
   Backend& backend_;
   std::vector<std::byte> data_;
 };
-inline std::unique_ptr<Transfer> Backend::make_transfer(int64_t bytes) {
+inline std::unique_ptr<Transfer> Backend::make_transfer(int64_t bytes, StreamKind) {
   return std::make_unique<ImmediateTransfer>(*this, bytes);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "sys/error.h"
 
@@ -68,7 +69,8 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
         break;
       case Role::input:
       case Role::state:
-        t = memory_.state.get(v.name, v.shape, v.dtype);
+      case Role::host:
+        t = memory_.state.get(v.name, v.shape, v.dtype, v.role == Role::host);
         break;
       case Role::constant:
         if (!memory_.state.has(v.name)) {
@@ -129,7 +131,7 @@ void Exec::bind_anew() {
     return r;
   };
   for (const Node& n : tape_.nodes) {
-    if (n.op->launch) {
+    if (n.op->launch || n.op->copies) {
       calls_.push_back({&n, tensors(n.in), tensors(n.out)});
       if (const Tensor w = quantised(n, n.op->quantisable))
         calls_.back().in[size_t(n.op->quantisable)] = w;
@@ -137,6 +139,49 @@ void Exec::bind_anew() {
     parts_.back().end = calls_.size();
     if (n.op->pause) parts_.push_back({.begin = calls_.size(), .end = calls_.size()});
   }
+  for (Stretch& p : parts_) order_streams(p);
+}
+
+namespace {
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  return a && b && a.data < b.data + b.bytes() && b.data < a.data + a.bytes();
+}
+bool meet(const std::vector<Tensor>& written, const std::vector<Tensor>& touched) {
+  return std::ranges::any_of(written, [&](const Tensor& w) {
+    return std::ranges::any_of(touched, [&](const Tensor& t) { return overlap(w, t); });
+  });
+}
+
+}  // namespace
+
+// Which calls of a stretch wait for another stream: those that write what a call there touches, or
+// touch what it writes, unless they wait for it already.
+void Exec::order_streams(Stretch& p) {
+  const auto depend = [&](const Call& a, const Call& b) {
+    return meet(a.out, b.in) || meet(a.out, b.out) || meet(a.in, b.out);
+  };
+  std::map<std::pair<StreamKind, StreamKind>, size_t>
+      known;  // (of a stream, by a stream): calls before this one
+  for (size_t i = p.begin; i < p.end; ++i) {
+    const StreamKind stream = calls_[i].node->stream;
+    if (stream != StreamKind::compute &&
+        std::ranges::find(p.side_streams, stream) == p.side_streams.end())
+      p.side_streams.push_back(stream);
+  }
+  if (p.side_streams.empty()) return;
+  for (size_t i = p.begin; i < p.end; ++i) {
+    Call& c = calls_[i];
+    for (size_t j = i; j-- > p.begin;) {
+      const StreamKind other = calls_[j].node->stream;
+      size_t& upto = known.try_emplace({other, c.node->stream}, p.begin).first->second;
+      if (other == c.node->stream || j < upto || !depend(calls_[j], c)) continue;
+      c.waits_for.push_back(other);
+      upto = i;
+    }
+  }
+  // Their first calls come after what has been launched so far: memory is cleared, for one.
+  for (const StreamKind stream : p.side_streams) memory_.backend.order(StreamKind::compute, stream);
 }
 
 void Exec::run(Profile* profile) {
@@ -145,13 +190,11 @@ void Exec::run(Profile* profile) {
     for (size_t i = 0; i < parts_.size(); ++i) run_part(i);
     return;
   }
-  const Kernels& kernels = memory_.backend.kernels();
-  Stream& stream = memory_.backend.stream();
   using Clock = std::chrono::steady_clock;
   for (const Call& c : calls_) {
     const auto begin = Clock::now();
-    c.node->op->launch(kernels, stream, c.in, c.out);
-    memory_.backend.synchronize();
+    launch(c);
+    memory_.backend.finish(c.node->stream);
     (*profile)[c.node->op->name] += std::chrono::duration<double>(Clock::now() - begin).count();
   }
 }
@@ -159,9 +202,14 @@ void Exec::run(Profile* profile) {
 void Exec::run_part(size_t part) {
   bind();
   Stretch& p = parts_[part];
-  // The first run goes node by node: kernels choose their algorithms and grow their scratch.
-  if (++p.runs == 2) p.replay = memory_.backend.capture([&] { launch(p); });
+  // The first run goes node by node: kernels choose their algorithms and grow their scratch. What
+  // begins on another stream is never captured: a graph begins when all before it on
+  // StreamKind::compute has ended, and that stream need not wait for so long.
+  const bool captures = p.begin < p.end && calls_[p.begin].node->stream == StreamKind::compute;
+  if (++p.runs == 2 && captures) p.replay = memory_.backend.capture([&] { launch(p); });
   p.replay ? p.replay->run() : launch(p);
+  // What the next run copies on them may overwrite what this one reads.
+  for (const StreamKind stream : p.side_streams) memory_.backend.order(StreamKind::compute, stream);
 }
 
 size_t Exec::parts() {
@@ -170,10 +218,18 @@ size_t Exec::parts() {
 }
 
 void Exec::launch(const Stretch& p) {
-  for (size_t i = p.begin; i < p.end; ++i) {
-    const Call& c = calls_[i];
-    c.node->op->launch(memory_.backend.kernels(), memory_.backend.stream(), c.in, c.out);
-  }
+  for (size_t i = p.begin; i < p.end; ++i) launch(calls_[i]);
+  for (const StreamKind stream : p.side_streams) memory_.backend.order(stream, StreamKind::compute);
+}
+
+void Exec::launch(const Call& c) {
+  Backend& backend = memory_.backend;
+  const StreamKind stream = c.node->stream;
+  for (const StreamKind other : c.waits_for) backend.order(other, stream);
+  if (c.node->op->copies)
+    backend.copy_on(stream, c.out[0].data, c.in[0].data, c.in[0].bytes());
+  else
+    c.node->op->launch(backend.kernels(), backend.stream(), c.in, c.out);
 }
 
 size_t Exec::size() {
@@ -182,9 +238,8 @@ size_t Exec::size() {
 }
 
 void Exec::run_step(size_t i) {
-  const Call& c = calls_[i];
-  c.node->op->launch(memory_.backend.kernels(), memory_.backend.stream(), c.in, c.out);
-  memory_.backend.synchronize();
+  launch(calls_[i]);
+  memory_.backend.finish(calls_[i].node->stream);
 }
 
 void Exec::run(const Observer& observe) {

@@ -63,14 +63,19 @@ class Exec {
   struct Call {
     const Node* node;
     std::vector<Tensor> in, out;
+    std::vector<StreamKind> waits_for =
+        {};  // streams with earlier calls of its stretch that it depends on
   };
   struct Stretch {
     size_t begin = 0, end = 0;  // of calls_
     int64_t runs = 0;           // since they were bound
     std::unique_ptr<Replay> replay = {};
+    std::vector<StreamKind> side_streams = {};  // that it uses beside compute
   };
   void bind();
   void bind_anew();
+  void order_streams(Stretch&);
+  void launch(const Call&);
   Tensor quantised(const Node&, int input) const;
   void check_weights(const Node&) const;
   void launch(const Stretch&);

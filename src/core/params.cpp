@@ -367,10 +367,10 @@ void ParamStore::initialise(const std::string& name, uint64_t seed) {
   set(name, drawn(spec_of(name), seed, threads));
 }
 
-Tensor StateStore::get(const std::string& name, Shape s, DType d) {
+Tensor StateStore::get(const std::string& name, Shape s, DType d, bool host) {
   auto it = entries_.find(name);
   if (it == entries_.end()) {
-    Buffer memory(backend_, s.numel() * size_of(d), name);
+    Buffer memory(backend_, s.numel() * size_of(d), name, host);
     const Tensor t{memory.data(), s, d};
     it = entries_.emplace(name, Entry{std::move(memory), t}).first;
   }
@@ -387,10 +387,18 @@ Tensor StateStore::find(const std::string& name) const {
   return it->second.tensor;
 }
 
-int64_t StateStore::bytes() const {
+int64_t StateStore::bytes(const std::string& prefix) const {
   int64_t n = 0;
-  for (const auto& [name, e] : entries_) n += e.memory.bytes();
+  for (auto it = entries_.lower_bound(prefix); it != entries_.end(); ++it) {
+    if (!it->first.starts_with(prefix)) break;
+    n += it->second.memory.bytes();
+  }
   return n;
+}
+
+void StateStore::erase(const std::string& prefix) {
+  auto it = entries_.lower_bound(prefix);
+  while (it != entries_.end() && it->first.starts_with(prefix)) it = entries_.erase(it);
 }
 
 void StateStore::check_size(const std::string& name, const Tensor& t, int64_t bytes) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstring>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -201,11 +202,13 @@ void draw(std::span<float> out, const Init&, uint64_t seed, std::string_view nam
 class StateStore {
  public:
   explicit StateStore(Backend& b) : backend_(b) {}
-  // Made on first ask; later asks must agree in shape and dtype.
-  Tensor get(const std::string& name, Shape, DType);
+  // Made on first ask; later asks must agree in shape and dtype. `host`: memory of the host, which
+  // the host writes itself.
+  Tensor get(const std::string& name, Shape, DType, bool host = false);
   Tensor find(const std::string& name) const;  // an unknown name is an error
   bool has(const std::string& name) const { return entries_.contains(name); }
-  int64_t bytes() const;
+  int64_t bytes(const std::string& prefix = {}) const;  // of all values whose names begin so
+  void erase(const std::string& prefix);                // gives their memory back
   Backend& backend() const { return backend_; }
 
   template <class T>
@@ -213,6 +216,13 @@ class StateStore {
     const Tensor t = find(name);
     check_size(name, t, int64_t(v.size_bytes()));
     backend_.upload(t.data, v.data(), t.bytes());
+  }
+  // The same of memory of the host. The caller knows that no copy reads it any more.
+  template <class T>
+  void write_host(const std::string& name, std::span<const T> v) {
+    const Tensor t = find(name);
+    check_size(name, t, int64_t(v.size_bytes()));
+    std::memcpy(t.data, v.data(), v.size_bytes());
   }
   template <class T>
   void read(const std::string& name, std::span<T> v) const {

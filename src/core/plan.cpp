@@ -15,16 +15,24 @@ struct Life {
 
 std::vector<Life> lives(const Tape& t) {
   std::vector<Life> life(t.values.size());
+  std::vector<int> lasting;
   const auto touch = [&](Var v, int at) {
     if (!v) return;
     Life& l = life[size_t(t[v].storage)];
     if (l.first < 0) l.first = at;
     l.last = at;
   };
-  for (int i = 0; i < int(t.nodes.size()); ++i) {
-    for (Var v : t.nodes[size_t(i)].in) touch(v, i);
-    for (Var v : t.nodes[size_t(i)].out) touch(v, i);
+  const int end = int(t.nodes.size());
+  for (int i = 0; i < end; ++i) {
+    // A node of another stream may run as late as anything that follows.
+    const bool aside = t.nodes[size_t(i)].stream != StreamKind::compute;
+    for (const auto* vars : {&t.nodes[size_t(i)].in, &t.nodes[size_t(i)].out})
+      for (Var v : *vars) {
+        touch(v, i);
+        if (v && aside) lasting.push_back(t[v].storage);
+      }
   }
+  for (const int storage : lasting) life[size_t(storage)].last = end - 1;
   return life;
 }
 

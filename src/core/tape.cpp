@@ -46,6 +46,31 @@ Var Tape::named(Role role, const std::string& name, Shape s, DType d) {
   return v;
 }
 
+// Two buffers on the device, so that one is filled while the other is read.
+Var Tape::fed_input(const std::string& name, Shape s, DType d) {
+  const std::string full = program_ + "." + name;
+  const Var host = named(Role::host, full + host_suffix, s, d);
+  const Var arriving = named(Role::input, full + ".arriving", s, d);
+  const Var own = named(Role::input, full, s, d);
+  Op upload, receive;
+  upload.name = "upload", receive.name = "receive";
+  upload.copies = receive.copies = true;
+  push(std::move(upload), {host}, {arriving});
+  nodes.back().stream = StreamKind::upload;
+  push(std::move(receive), {arriving}, {own});
+  return own;
+}
+
+// A cut: what follows is a replay of its own, which the uploads of the next one do not wait for.
+void Tape::end_feed() {
+  if (nodes.empty()) return;
+  const Var last = nodes.back().out[0];
+  Op op;
+  op.name = "cut";
+  op.pause = true;
+  push(std::move(op), {last}, {last});
+}
+
 Var Tape::find(const std::string& name) const {
   const auto it = by_name_.find(name);
   return it == by_name_.end() ? Var{} : Var{it->second};

@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/backend.h"
 #include "core/kernels.h"
 #include "core/params.h"
 
@@ -29,11 +30,14 @@ struct Var {
   bool operator==(const Var&) const = default;
 };
 
-// temp lives in the arena; the others live in stores, by name, and outlast a replay.
-enum class Role : uint8_t { temp, input, param, grad, flat, state, constant };
+// temp lives in the arena; the others live in stores, by name, and outlast a replay. host is memory
+// of the host that copies of the device reach at full speed.
+enum class Role : uint8_t { temp, input, param, grad, flat, state, constant, host };
 
 // The gradient of parameter `w` is the value named `w` + this.
 constexpr const char* grad_suffix = ".grad";
+// What the host writes of a fed input `x` is the value named `x` + this.
+constexpr const char* host_suffix = ".host";
 
 struct Value {
   Shape shape;
@@ -70,7 +74,8 @@ struct Op {
   // What join_norms() knows a norm, and a product that takes weights, by.
   std::optional<NormSpec> norm = {};
   std::optional<GemmSpec> gemm = {};
-  bool pause = false;  // the host has its turn here: see Exec::run_part
+  bool pause = false;   // the host has its turn here: see Exec::run_part
+  bool copies = false;  // instead of a launch: the bytes of in[0] go to out[0]
   // The input that may be a parameter's quantised() instead; none: -1.
   int quantisable = -1;
 };
@@ -89,6 +94,9 @@ struct Node {
   std::shared_ptr<const Op> op;  // shared: a dropped value is made again by the same op
   std::vector<Var> in, out;      // an absent optional tensor is Var{}
   std::string where;             // scope it was recorded in: "blocks.3.attn"
+  // What it runs on. Exec orders nodes of different streams wherever one writes what another
+  // touches; so far only nodes that copy leave StreamKind::compute.
+  StreamKind stream = StreamKind::compute;
 };
 
 class Tape {
@@ -106,7 +114,18 @@ class Tape {
   Var temp(Shape s) { return temp(s, dtype_); }
   // A buffer of this program that the host writes before a replay: "program.name".
   Var input(const std::string& name, Shape s, DType d) {
-    return named(Role::input, program_ + "." + name, s, d);
+    return feeding_ ? fed_input(name, s, d) : named(Role::input, program_ + "." + name, s, d);
+  }
+  // Inputs that `declare` asks for are fed: the host writes them in its own memory ("program.name"
+  // + host_suffix), and they go to the device on StreamKind::upload while the replay before still
+  // computes. First of all in a program.
+  template <class F>
+  auto feed(F declare) {
+    feeding_ = true;
+    auto declared = declare();
+    feeding_ = false;
+    end_feed();
+    return declared;
   }
   // The same for a result the host reads after it.
   Var result(const std::string& name, Shape s, DType d) {
@@ -194,7 +213,10 @@ class Tape {
  private:
   Var named(Role, const std::string& name, Shape, DType);
   Var constant(const std::string& name, Shape, DType, std::span<const std::byte>);
+  Var fed_input(const std::string& name, Shape, DType);
+  void end_feed();
 
+  bool feeding_ = false;
   DType dtype_;
   std::string program_, scope_;
   std::unordered_map<std::string, int> by_name_;

@@ -1,10 +1,13 @@
 #include "cuda/backend.h"
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
 #include "cuda/attention/attention_kernels.h"
 #include "cuda/device/copies.h"
+#include "cuda/device/downloads.h"
+#include "cuda/device/host_offload.h"
 #include "cuda/device/nvml.h"
 #include "cuda/device/probe.h"
 #include "cuda/device/stream.h"
@@ -62,40 +65,6 @@ bool turned_off(const char* variable) {
   return v && std::strcmp(v, "0") == 0;
 }
 
-// Pinned memory that small uploads pass through, so that the host need not wait for them.
-class Staging {
- public:
-  Staging(cudaStream_t s, int64_t bytes) : stream_(s), size_(bytes) {
-    check(cudaMallocHost(&data_, size_t(size_)), "allocating pinned memory");
-  }
-  ~Staging() { cudaFreeHost(data_); }
-  Staging(const Staging&) = delete;
-
-  void upload(void* device, const void* host, int64_t bytes) {
-    while (bytes > 0) {
-      const int64_t n = std::min(bytes, size_);
-      if (at_ + n > size_) {  // once round: what lies there must have been read
-        check(cudaStreamSynchronize(stream_), "waiting for uploads");
-        at_ = 0;
-      }
-      std::memcpy(static_cast<char*>(data_) + at_, host, size_t(n));
-      check(cudaMemcpyAsync(device, static_cast<char*>(data_) + at_, size_t(n), cudaMemcpyDefault,
-                            stream_),
-            "an upload");
-      at_ += (n + 255) / 256 * 256;
-      bytes -= n;
-      host = static_cast<const char*>(host) + n;
-      device = static_cast<char*>(device) + n;
-    }
-  }
-
- private:
-  cudaStream_t stream_;
-  int64_t size_;
-  void* data_ = nullptr;
-  int64_t at_ = 0;
-};
-
 // A point in a stream that others, or the host, wait for.
 class Mark {
  public:
@@ -110,7 +79,45 @@ class Mark {
   cudaEvent_t event_ = nullptr;
 };
 
-// Copies in a stream of their own, which what is launched behind them does not wait for.
+// Pinned memory that uploads pass through, so that the host need not wait for them. It fills one
+// half while the card reads the other, and waits only where it would overwrite what was not read.
+class Staging {
+ public:
+  Staging(cudaStream_t s, int64_t bytes) : stream_(s), half_(bytes / 2) {
+    check(cudaMallocHost(&data_, size_t(2 * half_)), "allocating pinned memory");
+  }
+  ~Staging() { cudaFreeHost(data_); }
+  Staging(const Staging&) = delete;
+
+  void upload(void* device, const void* host, int64_t bytes) {
+    while (bytes > 0) {
+      const int64_t n = std::min(bytes, half_);
+      if (at_ + n > half_) {
+        filled_[turn_].set(stream_);
+        turn_ = 1 - turn_, at_ = 0;
+        filled_[turn_].wait();
+      }
+      char* const place = static_cast<char*>(data_) + int64_t(turn_) * half_ + at_;
+      std::memcpy(place, host, size_t(n));
+      check(cudaMemcpyAsync(device, place, size_t(n), cudaMemcpyDefault, stream_), "an upload");
+      at_ += (n + 255) / 256 * 256;
+      bytes -= n;
+      host = static_cast<const char*>(host) + n;
+      device = static_cast<char*>(device) + n;
+    }
+  }
+
+ private:
+  cudaStream_t stream_;
+  int64_t half_;
+  void* data_ = nullptr;
+  int turn_ = 0;    // the half that is filled
+  int64_t at_ = 0;  // so far
+  Mark filled_[2];  // where the last copy from each half stands in the stream
+};
+
+// Copies into pinned memory: in the work's own stream, or in one that what is launched behind them
+// does not wait for.
 class PinnedTransfer final : public Transfer {
  public:
   PinnedTransfer(cudaStream_t work, cudaStream_t copies, int64_t bytes)
@@ -122,8 +129,10 @@ class PinnedTransfer final : public Transfer {
     cudaFreeHost(data_);
   }
   void begin(const std::byte* device, int64_t bytes) override {
-    made_.set(work_);
-    made_.hold(copies_);
+    if (copies_ != work_) {
+      made_.set(work_);
+      made_.hold(copies_);
+    }
     check(cudaMemcpyAsync(data_, device, size_t(bytes), cudaMemcpyDefault, copies_), "a download");
     arrived_.set(copies_);
   }
@@ -182,6 +191,7 @@ class CudaBackend final : public Backend {
         memory_(spec.memory_limit),
         staging_(owned_.handle, 16 * mib),
         ahead_(uploads_.handle, mib),
+        large_(owned_.handle),
         stream_(memory_),
         nvml_(card.index) {
     stream_.handle = owned_.handle;
@@ -247,12 +257,13 @@ class CudaBackend final : public Backend {
     uploaded_.hold(owned_.handle);
   }
   void download(void* host, const std::byte* device, int64_t bytes) override {
+    if (bytes >= Downloads::worth_it && !is_offloaded(host)) return large_.run(host, device, bytes);
     check(cudaMemcpyAsync(host, device, size_t(bytes), cudaMemcpyDefault, owned_.handle),
           "a download");
     synchronize();
   }
-  std::unique_ptr<Transfer> make_transfer(int64_t bytes) override {
-    return std::make_unique<PinnedTransfer>(owned_.handle, downloads_.handle, bytes);
+  std::unique_ptr<Transfer> make_transfer(int64_t bytes, StreamKind stream) override {
+    return std::make_unique<PinnedTransfer>(owned_.handle, handle_of(stream), bytes);
   }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
     check(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToDevice, owned_.handle),
@@ -267,6 +278,18 @@ class CudaBackend final : public Backend {
   }
   void synchronize() override {
     check(cudaStreamSynchronize(owned_.handle), "the work on the card");
+  }
+  void order(StreamKind earlier, StreamKind later) override {
+    if (earlier == later) return;
+    Mark& mark = orders_[size_t(earlier)];
+    mark.set(handle_of(earlier));
+    mark.hold(handle_of(later));
+  }
+  void copy_on(StreamKind stream, std::byte* to, const std::byte* from, int64_t bytes) override {
+    check(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDefault, handle_of(stream)), "a copy");
+  }
+  void finish(StreamKind stream) override {
+    check(cudaStreamSynchronize(handle_of(stream)), "the work on the card");
   }
   int64_t free_bytes() const override { return memory_.free_bytes(); }
   bool runs(DType d) const override { return d == DType::f16 || Backend::runs(d); }
@@ -284,6 +307,7 @@ class CudaBackend final : public Backend {
     return fmt::format("expected bf16 or fp16 and a plain cache, to be batch-invariant, got {}",
                        weights == DType::f32 ? to_string(weights) : "a cache in fp8");
   }
+  bool prefers_few_programs() const override { return true; }
   int64_t logits_bytes() const override { return logits_bytes_; }
   int64_t kept_logits_bytes() const override { return kept_logits_bytes_; }
   std::unique_ptr<Replay> capture(const std::function<void()>& launch) override {
@@ -296,12 +320,20 @@ class CudaBackend final : public Backend {
   std::optional<DeviceState> device_state() override { return nvml_.state(); }
 
  private:
+  cudaStream_t handle_of(StreamKind stream) const {
+    return stream == StreamKind::compute  ? owned_.handle
+           : stream == StreamKind::upload ? uploads_.handle
+                                          : downloads_.handle;
+  }
+
   CudaSpec spec_;
   std::string name_;
   OwnedStream owned_, uploads_, downloads_;  // the work; what goes beside it
   DeviceMemory memory_;
   Staging staging_, ahead_;
+  Downloads large_;
   Mark uploaded_;
+  std::array<Mark, 3> orders_;  // by stream: as far as another waits for it
   CudaStream stream_;
   std::unique_ptr<Gemms> gemms_;
   Nvml nvml_;

@@ -62,7 +62,7 @@ class DrawingBackend final : public Backend {
   }
   void synchronize() override {}
   int64_t free_bytes() const override { return inner_->free_bytes(); }
-  std::unique_ptr<Transfer> make_transfer(int64_t bytes) override {
+  std::unique_ptr<Transfer> make_transfer(int64_t bytes, StreamKind) override {
     // Reads as late as it may: what was written there meanwhile shows.
     struct Late final : Transfer {
       explicit Late(int64_t bytes) : here(static_cast<size_t>(bytes)) {}

@@ -15,8 +15,10 @@ std::string program_name(const char* what, const ProgramSpec& s) {
 Tape record_micro(const ProgramSpec& s, bool accumulate) {
   Tape t(s.dtype, program_name("train", s));
   t.accumulate = accumulate;
-  const DecoderInputs in = declare_inputs(t, s.B, s.T, s.documents);
-  const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
+  const auto [in, targets] = t.feed([&] {
+    return std::pair(declare_inputs(t, s.B, s.T, s.documents),
+                     t.input("targets", {s.B, s.T}, DType::i32));
+  });
   const Var x = decoder(t, s.model, in, {.recompute = s.recompute, .dropout = true});
   head_loss(t, x, head_weight(t, s.model), targets,
             {.softcap = s.model.logit_softcap, .chunk_bytes = s.logits_bytes, .grad = true});
@@ -139,15 +141,23 @@ Programs::Programs(const ProgramSpec& s, Memory& memory)
   eval_ = std::make_unique<Exec>(record_eval(s), memory);
 }
 
-void Programs::feed(const std::string& prefix, const Batch& b, bool documents) {
-  memory_.state.write<int32_t>(prefix + "tokens", b.tokens);
-  memory_.state.write<int32_t>(prefix + "targets", b.targets);
-  memory_.state.write<int32_t>(prefix + "positions", b.positions);
-  if (documents) memory_.state.write<int32_t>(prefix + "documents", b.documents);
+namespace {
+
+template <class Write>
+void each_input(const Batch& b, bool documents, Write write) {
+  write("tokens", b.tokens), write("targets", b.targets), write("positions", b.positions);
+  if (documents) write("documents", b.documents);
 }
 
+}  // namespace
+
+// The batch before this one has left the host's buffers by the time the device begins to learn from
+// it, so that the host is never more than a batch ahead.
 void Programs::feed(const Batch& b, const Scalars& s) {
-  feed(train_, b, spec_.documents);
+  memory_.backend.finish(StreamKind::upload);
+  each_input(b, spec_.documents, [&](const char* name, const std::vector<int32_t>& v) {
+    memory_.state.write_host<int32_t>(train_ + name + host_suffix, v);
+  });
   memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
 }
 
@@ -157,7 +167,9 @@ void Programs::micro(const Batch& b, const Scalars& s, bool first) {
 }
 
 double Programs::evaluate(const Batch& b) {
-  feed(eval_name_, b, spec_.eval_documents);
+  each_input(b, spec_.eval_documents, [&](const char* name, const std::vector<int32_t>& v) {
+    memory_.state.write<int32_t>(eval_name_ + name, v);
+  });
   Scalars s;
   s.inv_targets = 1 / float(b.count);
   memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));

@@ -69,8 +69,6 @@ class Programs {
   void profile(Profile* p) { profile_ = p; }
 
  private:
-  void feed(const std::string& prefix, const Batch&, bool documents);
-
   ProgramSpec spec_;
   Memory& memory_;
   std::string train_, eval_name_;  // prefixes of the programs' own values

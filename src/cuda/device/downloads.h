@@ -1,0 +1,37 @@
+// Downloads into ordinary memory of the host, through pinned memory: the card copies into one half
+// of a block while the host empties the other. Several threads may download at once.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace hearth::cuda {
+
+class Downloads {
+ public:
+  explicit Downloads(cudaStream_t work);
+  ~Downloads();
+  Downloads(const Downloads&) = delete;
+
+  // Waits for what was launched before on the stream of the work, and for the bytes.
+  void run(void* host, const std::byte* device, int64_t bytes);
+
+  // What is smaller, or goes to pinned memory, is copied at once.
+  static constexpr int64_t worth_it = 1 << 20;
+
+ private:
+  struct Block;
+  std::unique_ptr<Block> take();
+  void give(std::unique_ptr<Block>);
+
+  cudaStream_t work_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Block>> free_;  // one for each thread that ever downloaded
+};
+
+}  // namespace hearth::cuda
