@@ -13,7 +13,8 @@ namespace hearth {
 namespace {
 
 constexpr int32_t unscored = -100;  // target value
-constexpr int64_t length_step = 32, row_step = 64;
+constexpr int64_t length_step = 32;
+constexpr BucketSpec row_buckets{.parts = 8, .least = 64};
 
 int64_t round_to(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
@@ -48,7 +49,8 @@ Scorer::Scorer(const ModelConfig& config, ParamStore& params, Backend& backend,
       dtype_(params.dtype()),
       spec_(completed(spec, config_)),
       memory_(backend, &params),
-      rope_(config_, padded_length(spec_.context)) {
+      rope_(config_, padded_length(spec_.context)),
+      programs_(memory_) {
   if (dtype_ == DType::f64) fail("eval", "expected weights of at most 32 bits, got f64");
   if (spec.batch_tokens < 1)
     fail("eval", "expected at least 1 token per batch, got {}", spec.batch_tokens);
@@ -58,10 +60,11 @@ int64_t Scorer::padded_length(int64_t tokens) const {
   return std::min(round_to(tokens, length_step), config_.context);
 }
 
-Exec& Scorer::program(const Key& key) {
-  std::unique_ptr<Exec>& program = programs_[key];
-  if (program) return *program;
-  Tape t(dtype_, scoring_name(key.B, key.T, key.rows, key.logits));
+ShapePrograms& Scorer::program(const Key& key) {
+  ShapePrograms& shape =
+      programs_.get(key, [&] { return scoring_name(key.B, key.T, key.rows, key.logits); });
+  if (!shape.kinds.empty()) return shape;
+  Tape t(dtype_, shape.name);
   t.trains = false;
   const bool cached = spec_.cache != CacheFormat::plain;
   const Var hidden = cached ? decoder(t, config_, cached_inputs(t, key.B, key.T),
@@ -79,16 +82,16 @@ Exec& Scorer::program(const Key& key) {
                     .a = t.view(x, {key.rows, config_.dim}),
                     .b = head,
                     .spec = {.tb = true}});
-  program = std::make_unique<Exec>(std::move(t), memory_);
-  return *program;
+  shape.kinds.push_back(std::make_unique<Exec>(std::move(t), memory_));
+  return shape;
 }
 
 // Uses tokens_ (B, T), rows_ and targets_ (rows).
 void Scorer::run(const Key& key) {
   if (const int64_t most = padded_length(spec_.context); key.T > most)
     fail("eval", "expected texts of at most {} tokens, got {}", most, key.T);
-  const std::string name = scoring_name(key.B, key.T, key.rows, key.logits);
-  Exec& exec = program(key);
+  const ShapePrograms& shape = program(key);
+  const std::string& name = shape.name;
   std::vector<int32_t> positions(size_t(key.B * key.T));
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = int32_t(int64_t(i) % key.T);
   StateStore& state = memory_.state;
@@ -106,7 +109,7 @@ void Scorer::run(const Key& key) {
   state.write<int32_t>(name + ".targets", targets_);
   const Scalars scalars;
   state.write<Scalars>("scalars", std::span(&scalars, 1));
-  exec.run();
+  shape.kinds[0]->run();
   memory_.backend.synchronize();
   nll_.resize(size_t(key.rows));
   state.read<float>(name + ".nll", nll_);
@@ -131,7 +134,7 @@ void Scorer::score_batch(std::span<const size_t> which, std::span<const ScoreIte
       targets_.push_back(item.tokens[size_t(i)]);
     }
   }
-  const int64_t rows = round_to(int64_t(rows_.size()), row_step);
+  const int64_t rows = bucket(int64_t(rows_.size()), row_buckets);
   rows_.resize(size_t(rows), 0), targets_.resize(size_t(rows), unscored);
   run({int64_t(which.size()), T, rows, spec_.greedy});
 

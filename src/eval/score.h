@@ -3,13 +3,11 @@
 #pragma once
 
 #include <functional>
-#include <map>
-#include <memory>
 #include <span>
 #include <vector>
 
-#include "core/exec.h"
 #include "core/fp8.h"
+#include "core/program_cache.h"
 #include "infer/rope_rows.h"
 #include "model/config.h"
 
@@ -51,7 +49,7 @@ class Scorer {
     bool logits;
     auto operator<=>(const Key&) const = default;
   };
-  Exec& program(const Key&);
+  ShapePrograms& program(const Key&);
   void run(const Key&);
   int64_t padded_length(int64_t tokens) const;
   void score_batch(std::span<const size_t> which, std::span<const ScoreItem>, std::span<Score>);
@@ -61,7 +59,7 @@ class Scorer {
   ScorerSpec spec_;
   Memory memory_;
   RopeRows rope_;  // for programs with a cache
-  std::map<Key, std::unique_ptr<Exec>> programs_;
+  ProgramCache<Key> programs_;
   std::vector<int32_t> tokens_, rows_, targets_;
   std::vector<float> nll_, logits_;  // of the last run
 };

@@ -1,10 +1,10 @@
 #include "infer/runner.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "core/program_cache.h"
 #include "infer/block_pool.h"
 #include "model/decoder.h"
 #include "model/layer_spec.h"
@@ -130,7 +130,7 @@ Need largest_need(const ModelConfig& c, DType dtype, RunnerSpec spec) {
 }  // namespace
 
 int64_t bucket(int64_t rows, int64_t most) {
-  return std::min(int64_t(std::bit_ceil(uint64_t(rows))), most);
+  return bucket(rows, BucketSpec{.parts = 1, .most = most});
 }
 
 void Feed::clear() {

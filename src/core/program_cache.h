@@ -1,0 +1,100 @@
+// ProgramCache: programs by the shape they were made for, and the rule by which numbers are rounded
+// up to few shapes. The programs used least recently are dropped when all of them together hold too
+// much.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/exec.h"
+
+namespace hearth {
+
+// Sizes of programs: whole parts of the next power of two, so that the padding is at most one part
+// of the size and the number of sizes grows with the logarithm.
+struct BucketSpec {
+  int64_t parts = 8;  // 1: powers of two
+  int64_t least = 1;  // every size is a multiple of it, unless it is `most`
+  int64_t most = std::numeric_limits<int64_t>::max();
+};
+inline int64_t bucket(int64_t n, const BucketSpec& s) {
+  const int64_t step = std::max(s.least, int64_t(std::bit_ceil(uint64_t(n))) / s.parts);
+  return std::min((n + step - 1) / step * step, s.most);
+}
+
+// The programs of one shape. Their inputs and results lie in the state under `name` alone.
+struct ShapePrograms {
+  std::string name;
+  std::vector<std::unique_ptr<Exec>> kinds;  // by what they compute; null: not recorded yet
+
+  // What they hold: a node is a kernel's launch in a graph and its record on the host.
+  int64_t bytes(const StateStore& state) const {
+    constexpr int64_t node_bytes = 4096;
+    int64_t n = state.bytes(name + ".");
+    for (const auto& exec : kinds)
+      if (exec) n += int64_t(exec->tape().nodes.size()) * node_bytes;
+    return n;
+  }
+};
+
+template <class Key>
+class ProgramCache {
+ public:
+  static constexpr int64_t default_bytes = int64_t(1) << 30;
+  explicit ProgramCache(Memory& memory, int64_t most_bytes = default_bytes)
+      : memory_(memory), most_bytes_(most_bytes) {}
+
+  // The programs of a shape, made empty under name() when they are first asked for. A reference
+  // holds until the next call.
+  template <class Name>
+  ShapePrograms& get(const Key& key, Name name) {
+    auto it = slots_.find(key);
+    if (it == slots_.end()) {
+      make_room();
+      it = slots_.emplace(key, Slot{{name(), {}}, 0}).first;
+    }
+    it->second.used = ++clock_;
+    return it->second.programs;
+  }
+  void clear() {
+    while (!slots_.empty()) drop(slots_.begin());
+  }
+  size_t size() const { return slots_.size(); }
+
+ private:
+  struct Slot {
+    ShapePrograms programs;
+    uint64_t used = 0;  // by the clock: when it was last asked for
+  };
+  using Slots = std::map<Key, Slot>;
+
+  void drop(typename Slots::iterator it) {
+    memory_.backend.synchronize();  // it may be running
+    const std::string prefix = it->second.programs.name + ".";
+    slots_.erase(it);
+    memory_.state.erase(prefix);
+  }
+  void make_room() {
+    int64_t held = 0;
+    for (const auto& [key, slot] : slots_) held += slot.programs.bytes(memory_.state);
+    while (held > most_bytes_ && slots_.size() > 1) {
+      const auto oldest =
+          std::ranges::min_element(slots_, {}, [](const auto& entry) { return entry.second.used; });
+      held -= oldest->second.programs.bytes(memory_.state);
+      drop(oldest);
+    }
+  }
+
+  Memory& memory_;
+  int64_t most_bytes_;
+  uint64_t clock_ = 0;
+  Slots slots_;
+};
+
+}  // namespace hearth
