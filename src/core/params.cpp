@@ -315,10 +315,21 @@ void ParamStore::set(Part p, const std::string& name, std::span<const float> v) 
   backend_.upload(t.data, host.data(), t.bytes());
 }
 
+// Where a weight has a master, one of the two may have the dtype of the file: that is uploaded, and
+// the device converts it to the other.
 void ParamStore::set(const std::string& name, int64_t first, DType from,
                      std::span<const std::byte> bytes) {
-  set(Part::weight, name, first, from, bytes);
-  if (has_master() && trainable(name)) set(Part::master, name, first, from, bytes);
+  if (!has_master() || !trainable(name)) return set(Part::weight, name, first, from, bytes);
+  const bool narrow = from == dtype_;
+  set(narrow ? Part::weight : Part::master, name, first, from, bytes);
+  const int64_t n = int64_t(bytes.size()) / size_of(from);
+  const auto given = [&](Part p) {
+    const Tensor t = get(p, name);
+    return Tensor{t.data + first * size_of(t.dtype), {n}, t.dtype};
+  };
+  const Tensor weight = given(Part::weight), master = given(Part::master);
+  if (n)
+    backend_.kernels().copy(backend_.stream(), narrow ? master : weight, narrow ? weight : master);
 }
 
 void ParamStore::set(Part p, const std::string& name, int64_t first, DType from,

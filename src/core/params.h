@@ -144,7 +144,8 @@ class ParamStore {
   void set(Part, const std::string& name, std::span<const float>);
   // From the bytes of a file, of any alignment: straight into place where `from` is the dtype here,
   // else converted in pieces. `first` is the element of the parameter that they begin with. The
-  // first sets a weight and its master; neither takes weights that are kept quantised.
+  // first sets a weight and its master, of which the device makes one from the other; neither takes
+  // weights that are kept quantised.
   void set(const std::string& name, int64_t first, DType from, std::span<const std::byte>);
   void set(Part, const std::string& name, int64_t first, DType from, std::span<const std::byte>);
   std::vector<float> values(Part, const std::string& name);

@@ -1,6 +1,7 @@
 #include "train/trained_model.h"
 
 #include <algorithm>
+#include <future>
 
 #include "formats/json.h"
 #include "infer/generation_config.h"
@@ -48,8 +49,13 @@ TrainedModel::TrainedModel(ModelConfig c, std::optional<ModelSource> from, Backe
   if (offload && !backend.has_host_offload())
     fail_usage("--offload", "--offload needs a GPU; this run is on {}", backend.describe());
   check_layers_run(config, backend, dtype);
+  if (!config.lora) return;
   // Before anything else: the reference of DPO is this base. What a checkpoint holds comes later.
-  if (config.lora) source->load(params), base = model_digest(*source);
+  // Files are hashed while they are loaded.
+  auto digest = std::async(std::launch::async | std::launch::deferred,
+                           [this] { return model_digest(*source); });
+  source->load(params);
+  base = digest.get();
 }
 
 TrainedModel::TrainedModel(const ModelSource& source, const LoraConfig& lora, Backend& backend,
