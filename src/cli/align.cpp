@@ -28,10 +28,11 @@ void run_aligned(const AlignFlags<Config>& f, Align<Config> method) {
   f.config.apply(config);
   if (config.clock == 0) config.clock = int64_t(std::time(nullptr));  // the run stores it
   const TrainDType d = config.dtype;
+  RunSpec spec;
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});
   resolve_dtype(config.dtype, *backend);
-  RunSpec spec;
+  spec.phases->mark("device");
   f.run.apply(spec, *backend, config.dtype);
   const RunResult r = method(config, spec, *backend);
   put_result(f.common.json ? json_line(result_json(r, *backend)) : result_line(r));

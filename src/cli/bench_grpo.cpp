@@ -73,7 +73,7 @@ void bench_grpo(const BenchGrpoFlags& f) {
   GrpoState state;
   state.beta = c.beta;
   RunState run;
-  StepGuard guard(run, {});
+  StepGuard guard(run, *backend, {});
   const PromptRow row{nlohmann::json::object(), "", "bench"};
   std::mt19937_64 bits(c.seed);
   std::vector<StepFindings> steps;

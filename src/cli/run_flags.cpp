@@ -26,6 +26,7 @@ void watch(RunSpec& spec, Backend& backend, TrainDType dtype) {
   spec.stop = count_stop_signals();
   spec.warn = [](const std::string& line) { say_problem(line); };
   spec.peak_flops = measure_peak(backend, to_dtype(dtype));
+  spec.phases->mark("measure_peak");
 }
 
 nlohmann::ordered_json result_json(const RunResult& r, const Backend& backend) {
@@ -36,6 +37,7 @@ nlohmann::ordered_json result_json(const RunResult& r, const Backend& backend) {
           {"val_step", json_or_null(r.val_step)},
           {"tokens_per_s", json_or_null(r.tokens_per_s)},
           {"train_seconds", r.train_seconds},
+          {"seconds", r.seconds},
           {"skipped", r.skipped},
           {"reloads", r.reloads},
           {"reason", r.reason},

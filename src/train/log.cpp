@@ -123,6 +123,10 @@ void RunLog::sample(int64_t step, const std::string& text) {
   note(fmt::format("step {}  sample: {}", step, text));
 }
 
+void RunLog::phases(int64_t step, const nlohmann::ordered_json& seconds) {
+  perf_.append(nlohmann::ordered_json{{"step", step}, {"seconds", seconds}}.dump());
+}
+
 void RunLog::note(const std::string& line) { status_.finish(line); }
 
 void RunLog::sync() {

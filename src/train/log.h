@@ -46,6 +46,8 @@ class RunLog {
   void evaluation(int64_t step, const EvalReport&, double seconds);
   void progress(const std::string& line);  // of something that takes long
   void sample(int64_t step, const std::string& text);
+  // What the wall time went to, at the end of the run.
+  void phases(int64_t step, const nlohmann::ordered_json& seconds);
   void note(const std::string& line);  // to stderr, above the progress line
 
   void sync();

@@ -1,7 +1,7 @@
 #include "train/logprob_programs.h"
 
 #include <algorithm>
-#include <bit>
+#include <tuple>
 
 #include "sys/error.h"
 
@@ -12,7 +12,7 @@ constexpr int32_t no_target = -100;
 // Of the room there is, for an arena with logits kept: the rest is kernels' scratch, and what the
 // arena of a reference may yet grow by.
 constexpr double arena_share = 0.75;
-constexpr int64_t row_step = 64;  // buffers of rows are of a multiple of it: few programs serve all
+constexpr BucketSpec row_buckets{.parts = 8, .least = 64};
 
 // No branch in the loop, so that a batch of a hundred thousand takes microseconds.
 void expect_below(std::span<const int32_t> ids, int64_t limit, const char* what) {
@@ -39,32 +39,36 @@ void check(const TokenBatch& b, const ModelConfig& model) {
 }  // namespace
 
 LogprobPrograms::LogprobPrograms(const LogprobProgramsSpec& spec, Memory& memory)
-    : spec_(spec), memory_(memory) {
+    : spec_(spec), memory_(memory), programs_(memory), nll_(memory.backend) {
   spec_.model = spec.model.resolve();
 }
 
 // Logits are kept only where there is room for them: what fits without them runs.
-Tape LogprobPrograms::record(const std::string& name, const Key& key) const {
-  if (spec_.keep_bytes > 0 && (key.kind == Kind::first || key.kind == Kind::next)) {
-    Tape t = record(spec_, name, key, spec_.keep_bytes), planned = t;
+Tape LogprobPrograms::record(const std::string& name, const Key& key, Kind kind) const {
+  if (spec_.keep_bytes > 0 && (kind == Kind::first || kind == Kind::next)) {
+    Tape t = record(spec_, name, key, kind, spec_.keep_bytes), planned = t;
     prune(planned);
     alias(planned);
     if (double(plan(planned).arena_bytes) <= arena_share * double(memory_.room())) return t;
   }
-  return record(spec_, name, key, 0);
+  return record(spec_, name, key, kind, 0);
 }
 
 Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string& name,
-                             const Key& key, int64_t keep_bytes) {
-  const bool nll = key.kind == Kind::nll_first || key.kind == Kind::nll_next;
+                             const Key& key, Kind kind, int64_t keep_bytes) {
+  const bool nll = kind == Kind::nll_first || kind == Kind::nll_next;
   Tape t(spec.dtype, name);
-  t.trains = key.kind != Kind::score;
-  t.accumulate = key.kind == Kind::next || key.kind == Kind::nll_next;
-  const DecoderInputs in = declare_inputs(t, key.B, key.T, key.documents);
+  t.trains = kind != Kind::score;
+  t.accumulate = kind == Kind::next || kind == Kind::nll_next;
+  const auto declare = [&] {
+    return std::tuple(declare_inputs(t, key.B, key.T, key.documents),
+                      t.input("rows", {1, key.rows}, DType::i32),
+                      t.input("targets", {1, key.rows}, DType::i32));
+  };
+  const auto [in, rows, targets] = nll ? t.feed(declare) : declare();
   const Var x = decoder(t, spec.model, in,
                         {.recompute = spec.recompute, .dropout = nll, .adapters = spec.adapters});
-  const Var wanted = gather_rows(t, x, t.input("rows", {1, key.rows}, DType::i32));
-  const Var targets = t.input("targets", {1, key.rows}, DType::i32);
+  const Var wanted = gather_rows(t, x, rows);
   const Var w = head_weight(t, spec.model);
   if (nll) {
     head_loss(
@@ -87,8 +91,9 @@ MemoryNeed LogprobPrograms::need(const LogprobProgramsSpec& spec, const BatchSiz
                                  const UpdateSpec& update) {
   LogprobProgramsSpec resolved = spec;
   resolved.model = spec.model.resolve();
-  const Key key{s.B, s.T, s.rows, s.documents, s.nll ? Kind::nll_first : Kind::first};
-  return memory_need(record(resolved, "need", key, 0), update);
+  const Key key{s.B, s.T, s.rows, s.documents};
+  const Kind kind = s.nll ? Kind::nll_first : Kind::first;
+  return memory_need(record(resolved, "need", key, kind, 0), update);
 }
 
 // 0 .. T - 1 in each of B sequences.
@@ -101,23 +106,26 @@ std::span<const int32_t> LogprobPrograms::counted_positions(int64_t B, int64_t T
 }
 
 // The program for a batch, with its inputs written.
-LogprobPrograms::Program& LogprobPrograms::prepare(const TokenBatch& b, Kind kind) {
+LogprobPrograms::Program LogprobPrograms::prepare(const TokenBatch& b, Kind kind) {
   check(b, spec_.model);
-  // Whole eighths of a power of two: rows of any number are met by few programs.
-  const int64_t n = int64_t(b.rows.size());
-  const int64_t step = std::max(row_step, int64_t(std::bit_ceil(uint64_t(n))) / 8);
-  const int64_t rows = (n + step - 1) / step * step;
+  const int64_t rows = bucket(std::max(int64_t(b.rows.size()), spec_.rows), row_buckets);
   const bool documents = !b.documents.empty();
-  const Key key{b.B, b.T, rows, documents, kind};
-  Program& p = programs_[key];
-  if (!p.exec) {
-    // Programs of one shape share their buffers.
-    const std::string name =
-        fmt::format("{} {}x{} {}{}", spec_.name, b.B, b.T, rows, documents ? " documents" : "");
-    p = {name + ".", std::make_unique<Exec>(record(name, key), memory_), rows};
-  }
+  const Key key{b.B, b.T, rows, documents};
+  // Programs of one shape share their buffers.
+  ShapePrograms& shape = programs_.get(key, [&] {
+    return fmt::format("{} {}x{} {}{}", spec_.name, b.B, b.T, rows, documents ? " documents" : "");
+  });
+  shape.kinds.resize(kinds);
+  std::unique_ptr<Exec>& exec = shape.kinds[size_t(kind)];
+  if (!exec) exec = std::make_unique<Exec>(record(shape.name, key, kind), memory_);
+  const Program p{shape.name + ".", exec.get(), rows};
+  const bool fed = kind == Kind::nll_first || kind == Kind::nll_next;
+  if (fed) memory_.backend.finish(StreamKind::upload);
   const auto write = [&](const char* what, std::span<const int32_t> v) {
-    memory_.state.write<int32_t>(p.prefix + what, v);
+    if (fed)
+      memory_.state.write_host<int32_t>(p.prefix + what + host_suffix, v);
+    else
+      memory_.state.write<int32_t>(p.prefix + what, v);
   };
   write("tokens", b.tokens);
   write("positions", b.positions.empty() ? counted_positions(b.B, b.T) : b.positions);
@@ -146,8 +154,8 @@ Logprobs LogprobPrograms::read(const Program& p, size_t rows) {
 }
 
 Logprobs LogprobPrograms::score(const TokenBatch& b) {
-  Program& p = prepare(b, Kind::score);
-  pending_ = nullptr;  // its activations are overwritten
+  const Program p = prepare(b, Kind::score);
+  pending_.reset();  // its activations are overwritten
   p.exec->run();
   return read(p, b.rows.size());
 }
@@ -164,9 +172,9 @@ std::span<const float> LogprobPrograms::arrived(Arrival& a) const {
 }
 
 void LogprobPrograms::begin(const TokenBatch& b, bool first) {
-  Program& p = prepare(b, first ? Kind::first : Kind::next);
+  const Program p = prepare(b, first ? Kind::first : Kind::next);
   p.exec->run_part(0);
-  pending_ = &p, begun_rows_ = b.rows.size();
+  pending_ = p, begun_rows_ = b.rows.size();
   fetch(logprob_, p, "logprob", begun_rows_);
   if (spec_.entropy) fetch(entropy_, p, "entropy", begun_rows_);
 }
@@ -186,19 +194,30 @@ void LogprobPrograms::backward_of(std::span<const T> dlogprob) {
   dlogprob_.resize(size_t(pending_->rows), 0);
   memory_.state.write<float>(pending_->prefix + "dlogprob", dlogprob_);
   pending_->exec->run_part(1);
-  pending_ = nullptr;
+  pending_.reset();
 }
 
 template void LogprobPrograms::backward_of(std::span<const float>);
 template void LogprobPrograms::backward_of(std::span<const double>);
 
-std::vector<float> LogprobPrograms::train(const TokenBatch& b, const Scalars& s, bool first) {
-  Program& p = prepare(b, first ? Kind::nll_first : Kind::nll_next);
-  pending_ = nullptr;
+// A step may be made of programs of several shapes, each with a loss of its own: the sum so far
+// goes from one to the next.
+void LogprobPrograms::launch_train(const TokenBatch& b, const Scalars& s, bool first) {
+  const Program p = prepare(b, first ? Kind::nll_first : Kind::nll_next);
+  pending_.reset();
   memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  const Tensor own = memory_.state.find(p.prefix + "loss");
+  const Tensor shared = memory_.state.get(spec_.name + ".loss", own.shape, own.dtype);
+  if (!first) memory_.backend.copy(own.data, shared.data, own.bytes());
   p.exec->run();
-  memory_.backend.synchronize();
-  return read(p, "nll", b.rows.size());
+  memory_.backend.copy(shared.data, own.data, own.bytes());
+  nll_.send(memory_.state.find(p.prefix + "nll"), int64_t(b.rows.size()));
+}
+
+std::vector<float> LogprobPrograms::train(const TokenBatch& b, const Scalars& s, bool first) {
+  launch_train(b, s, first);
+  const std::span<const float> nll = take_nll();
+  return {nll.begin(), nll.end()};
 }
 
 }  // namespace hearth

@@ -3,13 +3,14 @@
 // needs kept. What DPO and GRPO stand on.
 #pragma once
 
-#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "core/exec.h"
+#include "core/program_cache.h"
+#include "core/read_queue.h"
 #include "model/decoder.h"
 #include "train/pretrain/programs.h"
 
@@ -40,6 +41,9 @@ struct LogprobProgramsSpec {
   bool adapters = true;  // off: the base of the model alone
   int64_t logits_bytes = HeadLogprobSpec{}.chunk_bytes;
   int64_t keep_bytes = 0;  // as in HeadLogprobSpec, where the memory has the room
+  // Rows asked about that every program is made for, so that one serves batches which ask about
+  // fewer; 0: as many as the batch has, in steps.
+  int64_t rows = 0;
 };
 
 class LogprobPrograms {
@@ -58,8 +62,11 @@ class LogprobPrograms {
   void set_logits_bytes(int64_t bytes) {
     if (bytes == spec_.logits_bytes) return;
     spec_.logits_bytes = bytes;
-    programs_.clear(), pending_ = nullptr;
+    programs_.clear(), pending_.reset();
   }
+
+  // What LogprobProgramsSpec::rows says, for programs made from now on.
+  void set_rows(int64_t rows) { spec_.rows = rows; }
 
   // Nothing is kept and no gradient touched.
   Logprobs score(const TokenBatch&);
@@ -79,20 +86,26 @@ class LogprobPrograms {
   void backward(std::span<const float> dlogprob) { backward_of(dlogprob); }
   void backward(std::span<const double> dlogprob) { backward_of(dlogprob); }
   // Gradients of inv_targets (of the scalars) * the sum of -logprob, in one pass and with the
-  // model's dropout; gives each -logprob. Temperature 1.
+  // model's dropout. Temperature 1. Waits for nothing: the mean over the step so far is left in
+  // "<name>.loss" for an UpdateProgram of this name, and each -logprob is sent to the host.
+  void launch_train(const TokenBatch&, const Scalars&, bool first);
+  // The -logprobs of the oldest launch that was not asked about; waits for them. They stay until
+  // the next call.
+  std::span<const float> take_nll() { return nll_.take_as<float>(); }
+  // Both at once.
   std::vector<float> train(const TokenBatch&, const Scalars&, bool first);
 
  private:
   enum class Kind : uint8_t { score, first, next, nll_first, nll_next };
+  static constexpr size_t kinds = 5;
   struct Key {
     int64_t B, T, rows;
     bool documents;
-    Kind kind;
     auto operator<=>(const Key&) const = default;
   };
   struct Program {
     std::string prefix;
-    std::unique_ptr<Exec> exec;
+    Exec* exec = nullptr;
     int64_t rows = 0;  // of the buffers: those asked about, rounded up
   };
   // Results of begin() on their way to the host, behind no later launch.
@@ -100,10 +113,10 @@ class LogprobPrograms {
     std::unique_ptr<Transfer> transfer = {};
     int64_t bytes = 0;  // at most
   };
-  Tape record(const std::string& name, const Key&) const;
-  static Tape record(const LogprobProgramsSpec&, const std::string& name, const Key&,
+  Tape record(const std::string& name, const Key&, Kind) const;
+  static Tape record(const LogprobProgramsSpec&, const std::string& name, const Key&, Kind,
                      int64_t keep_bytes);
-  Program& prepare(const TokenBatch&, Kind);
+  Program prepare(const TokenBatch&, Kind);
   void fetch(Arrival&, const Program&, const char* what, size_t rows);
   std::span<const float> arrived(Arrival&) const;
   template <class T>
@@ -114,10 +127,11 @@ class LogprobPrograms {
 
   LogprobProgramsSpec spec_;
   Memory& memory_;
-  std::map<Key, Program> programs_;
-  Program* pending_ = nullptr;  // begin() ran, backward() has not
+  ProgramCache<Key> programs_;
+  std::optional<Program> pending_;  // begin() ran, backward() has not
   size_t begun_rows_ = 0;
   Arrival logprob_, entropy_;
+  ReadQueue nll_;
   // What is written for a batch beside its own vectors; kept, since fresh pages are slow.
   std::vector<float> dlogprob_;
   std::vector<int32_t> padded_, counted_;

@@ -19,6 +19,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr int64_t most_reloads = 10;  // in one run
+constexpr int64_t first_steps = 3;    // which make programs: timed as a phase of their own
 
 std::string toml_of(const ordered_json& settings) {
   return "# Written when the run began; `--resume` reads it back.\n" + toml_lines(settings);
@@ -41,7 +42,8 @@ class Run {
         task_(task),
         backend_(model.memory.backend),
         steps_(task.steps()),
-        guard_(state_, {.spike_z = config.spike_z, .fp16 = config.dtype == TrainDType::fp16}),
+        guard_(state_, model.memory.backend,
+               {.spike_z = config.spike_z, .fp16 = config.dtype == TrainDType::fp16}),
         saver_(spec.run, {.warn = spec.warn}) {
     free_ = all_free(task.free_settings());
   }
@@ -49,20 +51,27 @@ class Run {
   RunResult run() {
     config_.check_run(steps_);
     open_folder();
-    if (!task_.prepare()) return result("stopped");
+    const bool prepared = task_.prepare();
+    phase("prepare");
+    if (!prepared) return result("stopped");
     begin();
+    phase("load");
     introduce();
     log_ = std::make_unique<RunLog>(spec_.run, state_.log, state_.samples, steps_, spec_.quiet,
                                     spec_.warn);
+    phase("plan");
     const bool finished = last_checkpoint_ && !evaluation_is_due() && is_over();
     evaluate();
     if (finished) spec_.tell(finished_already(spec_.run, state_.step, steps_));
     std::string reason = at_target() ? "target" : evaluation_is_due() ? "stopped" : "steps";
     if (improved_) checkpoint(Last::no);  // of a run that was stopped in this evaluation
     if (saves_on_the_way()) saver_.reserve(model_.config, model_.params);
+    phase("snapshot_memory");
     while (state_.step < steps_ && reason == "steps") reason = advance();
     saver_.finish();
     log_->sync();
+    phase("save");
+    log_->phases(state_.step, spec_.phases->to_json());
     if (!finished) task_.conclude(reason, checkpoint_path());
     return result(reason);
   }
@@ -160,6 +169,9 @@ class Run {
     if (const auto need = task_.memory_need()) say("memory: {}\n", describe(*need));
   }
 
+  // The time since the last call was spent on this.
+  void phase(std::string_view name) { spec_.phases->mark(name); }
+
   // One step and what is due after it; why the run ends, or "steps".
   std::string advance() {
     if (!step()) {  // one that was undone, or none: a signal came first
@@ -170,6 +182,7 @@ class Run {
     if (due(task_.sample_every())) sample();  // first: an evaluation may fail, and be made again
     evaluate();
     const std::string reason = at_target() ? "target" : at_stop() ? "stopped" : "steps";
+    if (reason != "steps") collect();
     const bool good = state_.update.streak == 0, done = state_.step == steps_;
     // In a row of bad steps the next evaluation finds the best, if there is to be one.
     improved_ = improved_ && (good || done || reason == "target");
@@ -180,31 +193,93 @@ class Run {
     return reason;
   }
 
-  // False where the run went back to a checkpoint, or a signal came first.
+  // A step whose results are on their way to the host. The device makes it, or has made it already.
+  struct Pending {
+    StepReport report;
+    int64_t step = 0, tokens = 0;  // of the run, with this one
+    double lr = 0;
+    int64_t updates = 0;    // that it made
+    int64_t in_flight = 0;  // of those: the guard has yet to settle them
+    Clock::time_point begun;
+  };
+
+  // Launches a step and then reads the results of the one before, while this one runs. False where
+  // the run went back to a checkpoint, or a signal came first.
   bool step() {
     const auto begin = Clock::now();
     guard_.begin_step();
     StepContext c = step_context(config_, steps_, state_, guard_);
-    const std::optional<StepReport> r = attempt(c);
+    const int64_t earlier = guard_.in_flight();
+    std::optional<StepReport> r = attempt(c);
     if (!r) return false;
     ++state_.step, ++state_.data_step, state_.tokens += r->tokens;
-    record(*r, c, seconds_since(begin));
+    const int64_t in_flight = guard_.in_flight() - earlier;
+    const double lr = r->lr.value_or(double(c.scalars.lr));
+    collect();
+    pending_ = Pending{.report = std::move(*r),
+                       .step = state_.step,
+                       .tokens = state_.tokens,
+                       .lr = lr,
+                       .updates = guard_.updates(),
+                       .in_flight = in_flight,
+                       .begun = begin};
+    if (in_flight == 0 || guard_.may_fail() || something_is_due()) collect();
     if (!guard_.has_failed()) return true;
     go_back();
     return false;
   }
 
+  // What follows a step and reads the run's state, or weights that are to be those of this step.
+  bool something_is_due() const {
+    return due(task_.sample_every()) || evaluation_is_due() || checkpoint_is_due() || is_over() ||
+           at_stop();
+  }
+
+  // Waits for the results of the step that was launched last and logs them.
+  void collect() {
+    if (!pending_) return;
+    Pending p = std::move(*pending_);
+    pending_.reset();
+    guard_.settle(p.in_flight);
+    if (p.report.complete) {
+      p.report.complete(p.report);
+      state_.update.loss = float(*p.report.loss);
+    }
+    const auto now = Clock::now();
+    // While a step ran another was launched: each took as long as from one end to the next.
+    const std::chrono::duration<double> took = now - std::max(p.begun, collected_);
+    collected_ = now;
+    record(p, took.count());
+    phase(++own_steps_ <= first_steps ? "first_steps" : "steps");
+  }
+
   // An error in a step costs nothing that was learned before it, as long as the step has not
   // touched the weights.
   std::optional<StepReport> attempt(StepContext& c) {
-    const RunState before = state_;
+    RunState before = state_;
     try {
       return task_.step(c);
     } catch (const Error&) {
+      if (settle_before_error(before)) checkpoint_before_error();
+      throw;
+    }
+  }
+
+  // Brings the state to the end of the step before the one that failed. Whether the weights are
+  // those of that step.
+  bool settle_before_error(RunState& before) {
+    try {
+      if (pending_) {
+        collect();
+        before = state_;
+      }
+      guard_.settle();
       const bool touched = state_.update.good_steps != before.update.good_steps;
       state_ = before;
-      if (!touched) checkpoint_before_error();
-      throw;
+      return !touched;
+    } catch (const Error& e) {  // the first error is the one that is thrown on
+      spec_.tell(e.what());
+      return false;
     }
   }
 
@@ -217,15 +292,17 @@ class Run {
     }
   }
 
-  void record(const StepReport& r, const StepContext& c, double seconds) {
-    own_seconds_ += seconds, own_tokens_ += r.tokens, loss_ = r.loss;
+  void record(const Pending& p, double seconds) {
+    const StepReport& r = p.report;
+    const double loss = r.loss.value_or(double(state_.update.loss));
+    own_seconds_ += seconds, own_tokens_ += r.tokens, loss_ = loss;
     state_.train_seconds += seconds;
     const MemoryUse held = backend_.memory_use();
-    StepRecord out{.step = state_.step,
-                   .tokens = state_.tokens,
-                   .loss = r.loss,
-                   .lr = r.lr.value_or(c.scalars.lr),
-                   .skipped = guard_.updates() > 0 && state_.update.skip != 0,
+    StepRecord out{.step = p.step,
+                   .tokens = p.tokens,
+                   .loss = loss,
+                   .lr = p.lr,
+                   .skipped = p.updates > 0 && state_.update.skip != 0,
                    .spike = guard_.spike(),
                    .seconds = seconds,
                    .tokens_per_s = double(r.tokens) / seconds,
@@ -236,7 +313,7 @@ class Run {
                    .more = r.more,
                    .more_perf = r.more_perf,
                    .line = r.line};
-    if (!guard_.spike()) out.grad_norm = guard_.updates() ? double(state_.update.grad_norm) : 0;
+    if (!guard_.spike()) out.grad_norm = p.updates ? double(state_.update.grad_norm) : 0;
     if (r.examples) out.more_perf["examples_per_s"] = double(r.examples) / seconds;
     if (spec_.peak_flops > 0) out.mfu = out.flops / spec_.peak_flops;
     log_->step(out);
@@ -277,6 +354,7 @@ class Run {
       return spec_.tell(fmt::format("no sample at step {}: {}", state_.step, e.what()));
     }
     log_->sample(state_.step, text);
+    phase("sample");
   }
 
   void evaluate() {
@@ -289,6 +367,7 @@ class Run {
       checkpoint_before_error();
       throw;
     }
+    phase("evaluate");
     if (!r) return;  // a signal came
     log_->evaluation(state_.step, *r, seconds_since(begin));
     state_.evaluated = state_.step;
@@ -305,8 +384,8 @@ class Run {
   // turned out to be the best: then it is written again, with this in its state. The last
   // checkpoint of a run is there when this returns; others are written beside training.
   void checkpoint(Last last) {
+    collect();
     if (state_.step == saved_ && !improved_) return;
-    log_->sync();
     state_.log = log_->log_mark(), state_.samples = log_->samples_mark();
     if (improved_) state_.best_eval = state_.last_eval, state_.best_step = state_.step;
     if (state_.update.streak == 0) state_.good_step = state_.step;
@@ -316,6 +395,7 @@ class Run {
       saver_.save(contents(), model_.params);
     last_checkpoint_ = spec_.run / "checkpoints" / step_name(state_.step);
     saved_ = state_.step, improved_ = false;
+    phase("save");
   }
 
   ModelCheckpoint contents() const {
@@ -338,7 +418,8 @@ class Run {
             .generation = model_.generation,
             .trainer = std::move(trainer),
             .step = state_.step,
-            .keep = config_.keep};
+            .keep = config_.keep,
+            .logs = {spec_.run / "log.jsonl", spec_.run / "samples.jsonl"}};
   }
 
   fs::path checkpoint_path() const { return last_checkpoint_.value_or(fs::path()); }
@@ -353,6 +434,7 @@ class Run {
     if (own_seconds_ > 0) r.tokens_per_s = double(own_tokens_) / own_seconds_;
     r.skipped = int64_t(state_.update.skipped), r.reloads = state_.reloads;
     r.reason = reason, r.checkpoint = checkpoint_path();
+    r.seconds = spec_.phases->to_json();
     return r;
   }
 
@@ -373,9 +455,11 @@ class Run {
   int64_t saved_ = 0;      // the step of it
   bool improved_ = false;  // the evaluation was the best so far, of weights not saved yet
   std::optional<Clock::time_point> sensed_at_;
-  std::optional<double> loss_;  // of the last step
-  double own_seconds_ = 0;      // of this process
-  int64_t own_tokens_ = 0;
+  std::optional<Pending> pending_;
+  Clock::time_point collected_ = {};  // when the results of a step were last read
+  std::optional<double> loss_;        // of the last step
+  double own_seconds_ = 0;            // of this process
+  int64_t own_tokens_ = 0, own_steps_ = 0;
 };
 
 }  // namespace

@@ -6,12 +6,14 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "train/config.h"
+#include "train/phases.h"
 #include "train/task.h"
 #include "train/trained_model.h"
 
@@ -27,6 +29,8 @@ struct RunSpec {
   const std::atomic<int>* stop = nullptr;  // set by a signal handler
   std::vector<std::string> notes = {};     // for `warn`, when the run is new
   std::function<void(const std::string&)> warn = {};  // a damaged checkpoint, a fallback
+  // What the command has spent its time on so far; the run goes on with it.
+  std::shared_ptr<Phases> phases = std::make_shared<Phases>();
 
   bool stopped() const { return stop && *stop; }
   void tell(const std::string& line) const {
@@ -44,6 +48,7 @@ struct RunResult {
   int64_t skipped = 0, reloads = 0;
   std::string reason;  // "steps", "target", "stopped"
   std::filesystem::path checkpoint;
+  nlohmann::ordered_json seconds;  // wall time by phase
 };
 
 // An error where the folder has a run that is not to be resumed, or was begun with other settings,

@@ -47,7 +47,7 @@ class SftTask : public ExampleTask {
   std::optional<StepReport> step(StepContext& c) override {
     std::vector<Row> rows;
     for (const size_t i : chosen(c.data_step)) rows.push_back(rows_[i]);
-    const std::vector<TokenBatch> batches = batches_of(rows);
+    const std::vector<TokenBatch> batches = batches_of(rows, rows_.size());
     StepReport r;
     int64_t targets = 0, examples = 0;
     for (const TokenBatch& b : batches) targets += int64_t(b.rows.size());
@@ -60,12 +60,23 @@ class SftTask : public ExampleTask {
     s.inv_targets = 1 / float(targets);
     for (size_t i = 0; i < batches.size(); ++i) {
       s.micro = uint32_t(i);
-      for (const float nll : programs_.train(batches[i], s, i == 0)) r.loss += double(nll);
+      programs_.launch_train(batches[i], s, i == 0);
     }
-    r.loss /= double(targets);
-    c.guard.update(update(), c.scalars, r.loss);
     r.examples = examples;
     r.more = {{"examples", examples}, {"targets", targets}};
+    const auto read_loss = [this, launches = batches.size(), targets](StepReport& report) {
+      double sum = 0;
+      for (size_t i = 0; i < launches; ++i)
+        for (const float nll : programs_.take_nll()) sum += double(nll);
+      report.loss = sum / double(targets);
+    };
+    if (c.guard.waits()) {
+      read_loss(r);
+      c.guard.update(update(), c.scalars, r.loss);
+    } else {
+      c.guard.update(update(), c.scalars);
+      r.complete = read_loss;
+    }
     return r;
   }
 
@@ -74,7 +85,7 @@ class SftTask : public ExampleTask {
                                      const std::function<void(const std::string&)>&) override {
     double sum = 0;
     int64_t targets = 0;
-    for (const TokenBatch& b : batches_of(held_)) {
+    for (const TokenBatch& b : batches_of(held_, held_.size())) {
       for (const float logprob : programs_.score(b).logprob) sum -= double(logprob);
       targets += int64_t(b.rows.size());
     }
@@ -84,19 +95,51 @@ class SftTask : public ExampleTask {
  private:
   static bool packs(const SftConfig& c) { return c.packing != SftPacking::none; }
 
-  std::vector<TokenBatch> batches_of(std::span<const Row> rows) const {
-    std::vector<TokenBatch> all;
+  // Micro-batches of `rows`, which are some or all of `all`. Where programs are dear, a short batch
+  // is filled up with empty rows, and one program serves batches that learn different numbers of
+  // tokens.
+  std::vector<TokenBatch> batches_of(std::span<const Row> rows, size_t all) {
+    const bool few = model_.memory.backend.prefers_few_programs();
+    if (few) programs_.set_rows(most_targets());
+    std::vector<TokenBatch> batches;
     each_micro_batch(rows.size(), [&](size_t begin, size_t end) {
       const auto part = rows.subspan(begin, end - begin);
-      all.push_back(lay_out(
-          part, packed_ ? model_.max_length : common_length(part, model_.max_length), packed_));
+      batches.push_back(
+          lay_out(part, packed_ ? model_.max_length : common_length(part, model_.max_length),
+                  packed_, int64_t(few ? std::min(micro_batch(), all) : part.size())));
     });
-    return all;
+    return batches;
+  }
+
+  // The most tokens that a micro-batch of the first epochs learns. It follows from the data, the
+  // seed and the size of a micro-batch alone, so that a resumed run has the same programs.
+  int64_t most_targets() {
+    constexpr int64_t epochs = 4;
+    constexpr uint64_t most_rows = 1 << 20;
+    if (most_targets_) return most_targets_;
+    std::vector<int64_t> targets;
+    for (const Row& row : rows_) {
+      int64_t n = 0;
+      for (const Example* e : row) n += learned_tokens(*e);
+      targets.push_back(n);
+    }
+    uint64_t seen = 0;
+    for (int64_t step = 0; step < epochs * steps_per_epoch() && seen < most_rows; ++step) {
+      const std::vector<size_t> rows = chosen(step);
+      each_micro_batch(rows.size(), [&](size_t begin, size_t end) {
+        int64_t n = 0;
+        for (size_t i = begin; i < end; ++i) n += targets[rows[i]];
+        most_targets_ = std::max(most_targets_, n);
+      });
+      seen += rows.size();
+    }
+    return most_targets_;
   }
 
   bool packed_;
   std::vector<Row> rows_, held_;
   std::string digest_;
+  int64_t most_targets_ = 0;  // 0: not known yet
 };
 
 }  // namespace
@@ -105,6 +148,7 @@ RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
   const nlohmann::ordered_json settings = fields_to_json(c);
   check_config(c, spec, settings);
   AlignModel model(c, spec, backend);
+  spec.phases->mark("model");
   const ExampleEncoder encoder = encoder_of(model, c);
   const Examples<Example> data = read_examples(c.data, encoder);
   expect_examples(spec, data, "data", model.max_length);
@@ -119,8 +163,10 @@ RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
   for (const size_t i : split.rest) train.push_back(&data.kept[i]);
   for (const size_t i : split.held) held.push_back(&data.kept[i]);
   for (const Example& e : val.kept) held.push_back(&e);
+  spec.phases->mark("data");
   SftTask task(c, model, rows_of(train, c.packing, model.max_length),
                rows_of(held, c.packing, model.max_length));
+  spec.phases->mark("plan");
   return run_task(spec, c, settings, model, task);
 }
 

@@ -4,29 +4,46 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 namespace hearth {
 
-UpdateState StepGuard::update(UpdateProgram& program, const Scalars& s,
-                              std::optional<double> loss) {
+void StepGuard::update(UpdateProgram& program, const Scalars& s, std::optional<double> loss) {
+  ++updates_;
   if (loss) program.set_loss(*loss);
-  const auto loss_now = [&] { return loss ? *loss : program.loss(); };
-  spike_ = spec_.spike_z > 0 && is_spike(loss_now());
+  if (waits()) return update_and_wait(program, s, loss);
+  program.run(s);
+  sent_.send(program.state_tensor());
+}
+
+void StepGuard::update_and_wait(UpdateProgram& program, const Scalars& s,
+                                std::optional<double> loss) {
+  const double loss_now = loss ? *loss : program.loss();
+  spike_ = spec_.spike_z > 0 && is_spike(loss_now);
   if (spike_) {
     UpdateState u = program.state();
-    u.loss = float(loss_now()), u.skip = 1, u.skipped += 1, u.streak += 1;
+    u.loss = float(loss_now), u.skip = 1, u.skipped += 1, u.streak += 1;
     program.set_state(u);
   } else {
     program.run(s);
   }
-  ++updates_;
-  state_.update = program.state();
-  state_.spikes =
-      state_.update.streak == 0 ? 0 : std::min<int64_t>(state_.spikes + spike_, max_bad_steps);
-  if (spec_.fp16 && !spike_ && follow_scale(loss_now())) program.set_state(state_.update);
-  if (spec_.spike_z > 0 && state_.update.skip == 0) remember(loss_now());
-  return state_.update;
+  accept(program.state());
+  if (spec_.fp16 && !spike_ && follow_scale(loss_now)) program.set_state(state_.update);
+  if (spec_.spike_z > 0 && state_.update.skip == 0) remember(loss_now);
+}
+
+void StepGuard::settle(int64_t count) {
+  for (; count > 0; --count) {
+    UpdateState u;
+    std::memcpy(&u, sent_.take().data(), sizeof u);
+    accept(u);
+  }
+}
+
+void StepGuard::accept(const UpdateState& u) {
+  state_.update = u;
+  state_.spikes = u.streak == 0 ? 0 : std::min<int64_t>(state_.spikes + spike_, max_bad_steps);
 }
 
 // Never while there are fewer losses than the window holds.

@@ -30,7 +30,7 @@ struct StepContext {
 StepContext step_context(const RunConfig&, int64_t total, const RunState& state, StepGuard&);
 
 struct StepReport {
-  double loss = 0;
+  std::optional<double> loss = {};   // nothing: the one that the update read on the device
   int64_t tokens = 0;                // learned from; padding not counted
   int64_t examples = 0;              // 0: the task does not count them
   double flops = 0;                  // of the model; 0: not known
@@ -38,6 +38,9 @@ struct StepReport {
   nlohmann::ordered_json more = {};  // logged beside the loss
   nlohmann::ordered_json more_perf = {};
   std::string line = {};  // for the progress line, in the place of the loss
+  // Fills in what the host learns when the device has made the step: the loss, for one. Called once
+  // for every report, in their order, as a rule while the next step runs.
+  std::function<void(StepReport&)> complete = {};
 };
 
 struct EvalReport {
@@ -73,8 +76,8 @@ class Task {
   virtual void load(RunState&, const StateFields& /*saved*/, bool /*moves_on*/) {}
   virtual nlohmann::json save() const { return nlohmann::json::object(); }
 
-  // One optimizer step. Nothing: a signal came before the weights were touched. A step that throws
-  // leaves what save() gives as it was.
+  // Launches one optimizer step; it need not wait for its end. Nothing: a signal came before the
+  // weights were touched. A step that throws leaves what save() gives as it was.
   virtual std::optional<StepReport> step(StepContext&) = 0;
 
   virtual bool evaluates() const = 0;        // there is something to evaluate on

@@ -18,8 +18,9 @@ class UpdateProgram {
   // An update is skipped where the loss or the gradient is not finite.
   void run(const Scalars&, Profile* = nullptr);
   double loss() const;
-  void set_loss(double);  // for a loss that the host computes
-  UpdateState state() const;
+  void set_loss(double);      // for a loss that the host computes
+  UpdateState state() const;  // waits for what was launched
+  Tensor state_tensor() const { return memory_.state.find("update"); }  // sizeof(UpdateState) bytes
   void set_state(const UpdateState&);
   Exec& exec() { return *exec_; }
 

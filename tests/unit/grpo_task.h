@@ -20,7 +20,7 @@ struct GrpoSize {
 struct GrpoTask {
   GrpoTask(Backend& b, GrpoConfig given, ModelConfig c, DType dtype = DType::f32,
            const GrpoSize& size = {})
-      : config(std::move(given)) {
+      : config(std::move(given)), guard(run, b, {}) {
     c.lora = config.lora.spec();
     model = std::make_unique<TinyModel>(b, c, 3, dtype);
     if (config.reward.empty()) config.reward = {"regex:[a-z]@2", "length:6"}, config.group = 4;
@@ -62,7 +62,7 @@ struct GrpoTask {
   std::unique_ptr<GrpoStepper> stepper;
   GrpoState state;
   RunState run;
-  StepGuard guard{run, {}};
+  StepGuard guard;
 };
 
 }  // namespace hearth

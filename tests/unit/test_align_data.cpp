@@ -382,6 +382,42 @@ TEST(Packing, ChangesNothing) {
   }
 }
 
+// Empty rows, and buffers for more targets than there are, change no loss and no gradient by more
+// than rounding; what is launched leaves the mean loss of the step on the device.
+TEST(Packing, PaddingChangesNothing) {
+  const auto backend = make_cpu_backend(2);
+  const Example a{{1, 2, 3, 4, 5, 6}, {false, false, true, true, true, true}};
+  const Example b{{7, 8, 9}, {false, true, true}}, c{{3, 1, 4, 1}, {false, false, false, true}};
+  const std::vector<std::vector<const Example*>> rows{{&a, &b}, {&c}};
+  for (const ModelConfig& config : tiny_configs()) {
+    TinyModel m(*backend, config);
+    Memory memory(*backend, &m.params);
+    LogprobPrograms programs({.model = config}, memory);
+    const Scalars s{.inv_targets = 1 / 7.0f};
+    const auto trained = [&](int64_t B) {
+      programs.launch_train(lay_out({rows.data(), 1}, 8, true, B), s, true);
+      programs.launch_train(lay_out({rows.data() + 1, 1}, 8, true, B), s, false);
+      std::vector<float> nll;
+      for (int i = 0; i < 2; ++i)
+        for (const float x : programs.take_nll()) nll.push_back(x);
+      std::vector<float> grads;
+      for (const ParamSpec& p : m.params.specs())
+        for (const float x : m.params.values(Part::grad, p.name)) grads.push_back(x);
+      float loss = 0;
+      memory.state.read<float>("logprob.loss", std::span(&loss, 1));
+      EXPECT_NEAR(loss, std::accumulate(nll.begin(), nll.end(), 0.0) / 7, 1e-5);
+      return std::pair{nll, grads};
+    };
+    const auto [want, want_grads] = trained(0);
+    EXPECT_EQ(want.size(), 7u);
+    programs.set_rows(200);
+    const auto [got, got_grads] = trained(3);
+    EXPECT_EQ(got, want);
+    for (size_t i = 0; i < got_grads.size(); ++i)
+      ASSERT_NEAR(got_grads[i], want_grads[i], 2e-6f * std::max(1.0f, std::abs(want_grads[i])));
+  }
+}
+
 // The loss of a step of two micro-batches, sum / learned tokens, and its gradients, against the
 // whole of it in double on the reference backend.
 TEST(Packing, LossAndGradientsAreThoseInDouble) {

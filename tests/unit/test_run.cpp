@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "cpu/backend.h"
@@ -32,8 +33,18 @@ class ChosenLosses : public Task {
   std::optional<StepReport> step(StepContext& c) override {
     data_steps.push_back(c.data_step);
     if (fails_at && c.step == *fails_at) fail("task", "the program broke");
-    StepReport r{.loss = loss(c.data_step), .tokens = 10, .flops = 1e6};
-    c.guard.update(update_, c.scalars, r.loss);
+    StepReport r{.tokens = 10, .flops = 1e6};
+    const double x = loss(c.data_step);
+    c.guard.update(update_, c.scalars, x);
+    tell(fmt::format("launched {}", c.step + 1));
+    const auto read = [this, x, step = c.step + 1](StepReport& report) {
+      report.loss = x;
+      tell(fmt::format("read {}", step));
+    };
+    if (late)
+      r.complete = read;
+    else
+      read(r);
     rates.push_back(c.lr);
     return r;
   }
@@ -48,6 +59,8 @@ class ChosenLosses : public Task {
   int64_t total = 20;
   std::function<double(int64_t)> loss = [](int64_t) { return 1.0; };
   std::function<double(int64_t)> evaluation;
+  std::function<void(const std::string&)> tell = [](const std::string&) {};
+  bool late = false;  // the loss is read when the step has been made
   std::optional<int64_t> fails_at;
   std::vector<int64_t> data_steps;
   std::vector<double> rates;
@@ -100,6 +113,40 @@ TEST_F(RunTest, GoesBackPastBadDataInAnyTask) {
   EXPECT_NE(said.find("going back to step-00000010, past the data that did it"), said.npos) << said;
 }
 
+// While one step runs the next is launched; what reads the state of a step waits for its results.
+TEST_F(RunTest, ReadsTheResultsOfAStepWhileTheNextOneRuns) {
+  std::vector<std::string> happened;
+  go([&](ChosenLosses& t) {
+    t.total = 7, t.late = true;
+    t.tell = [&](const std::string& what) { happened.push_back(what); };
+  });
+  const std::vector<std::string> want{"launched 1", "launched 2", "read 1", "launched 3",
+                                      "read 2",     "launched 4", "read 3", "launched 5",
+                                      "read 4",
+                                      "read 5",  // a checkpoint is due
+                                      "launched 6", "launched 7", "read 6", "read 7"};
+  EXPECT_EQ(happened, want);
+}
+
+// The log has the same bytes whenever the host reads a loss.
+TEST_F(RunTest, ALateLossIsLoggedAsAnyOther) {
+  const auto lossy = [](bool late) {
+    return [late](ChosenLosses& t) {
+      t.late = late;
+      t.loss = [](int64_t s) { return s == 6 || s == 11 ? NAN : 2 + 0.1 * std::sin(double(s)); };
+    };
+  };
+  const RunResult now = go(lossy(false));
+  const std::string log = read_file(spec.run / "log.jsonl");
+  EXPECT_EQ(std::ranges::count(log, '\n'), 20);
+  spec.run = dir / "late";
+  const RunResult late = go(lossy(true));
+  EXPECT_EQ(read_file(spec.run / "log.jsonl"), log);
+  EXPECT_EQ(late.skipped, 2);
+  EXPECT_EQ(late.train_loss, now.train_loss);
+  EXPECT_GT(late.seconds.value("steps", 0.0), 0);
+}
+
 TEST_F(RunTest, SkipsASpikeInAnyTask) {
   config.spike_z = 6;
   const RunResult r = go([](ChosenLosses& t) {
@@ -116,7 +163,8 @@ TEST_F(RunTest, WithoutACheckpointBadStepsAreAnError) {
 }
 
 TEST_F(RunTest, AnErrorInAStepCostsNothingLearnedBefore) {
-  expect_error(error_of([&] { go([](ChosenLosses& t) { t.fails_at = 7; }); }), "the program broke");
+  expect_error(error_of([&] { go([](ChosenLosses& t) { t.fails_at = 7, t.late = true; }); }),
+               "the program broke");
   EXPECT_EQ(linked_step(spec.run, "latest"), 7);
   spec.resume = true;
   EXPECT_EQ(go().steps, 20);
@@ -158,8 +206,9 @@ TEST_F(RunTest, AnEvaluationWithoutANumberIsNotTheResult) {
 
 // fp16: every update of a step uses the scale that the one before left.
 TEST(StepGuardTest, TheLossScaleFollowsEachUpdate) {
+  const auto backend = make_cpu_backend(1);
   RunState state;
-  const StepGuard plain(state, {}), scaled(state, {.fp16 = true});
+  const StepGuard plain(state, *backend, {}), scaled(state, *backend, {.fp16 = true});
   EXPECT_EQ(plain.loss_scale(), 1);
   EXPECT_EQ(scaled.loss_scale(), 65536);
   state.loss_scale = 1024;

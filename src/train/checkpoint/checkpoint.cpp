@@ -78,6 +78,7 @@ fs::path save_model_checkpoint(const fs::path& run, const ModelCheckpoint& c, Pa
   const fs::path parent = run / "checkpoints";
   const std::string name = step_name(c.step);
   make_dirs(parent);
+  for (const fs::path& log : c.logs) fsync_file(log);
   CheckpointWriter w(parent, name);
   if (c.tokenizer) {
     c.tokenizer->save(w.dir());

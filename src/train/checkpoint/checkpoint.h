@@ -26,6 +26,9 @@ struct ModelCheckpoint {
   nlohmann::json trainer = {};
   int64_t step = 0;
   int keep = 3;
+  // Files that `trainer` refers to and that are appended to meanwhile: on the disk before the
+  // checkpoint is.
+  std::vector<std::filesystem::path> logs = {};
 };
 // Writes run/checkpoints/step-N whole or not at all, then reconciles the folder with it
 // (train/run_folder.h). Returns its path. Files are written and hashed several at a time; an

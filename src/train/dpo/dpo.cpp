@@ -193,6 +193,7 @@ RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
   check_loss(c);
   expect_no_dropout(c.lora, "DPO");
   AlignModel model(c, spec, backend);
+  spec.phases->mark("model");
   const ExampleEncoder encoder = encoder_of(model, c);
   Examples<Preference> data = read_preferences(c.data, encoder);
   expect_examples(spec, data, "data", model.max_length);
@@ -206,7 +207,9 @@ RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
       data.kept.push_back(p);
     }
   }
+  spec.phases->mark("data");
   DpoTask task(c, spec, model, data.kept, split);
+  spec.phases->mark("plan");
   return run_task(spec, c, settings, model, task);
 }
 

@@ -33,8 +33,9 @@ std::vector<std::vector<size_t>> pack_best_fit(std::span<const int64_t> sizes, i
   return rows;
 }
 
-TokenBatch lay_out(std::span<const std::vector<const Example*>> rows, int64_t T, bool documents) {
-  TokenBatch b{.B = int64_t(rows.size()), .T = T};
+TokenBatch lay_out(std::span<const std::vector<const Example*>> rows, int64_t T, bool documents,
+                   int64_t B) {
+  TokenBatch b{.B = std::max(int64_t(rows.size()), B), .T = T};
   const size_t n = size_t(b.B * T);
   b.tokens.assign(n, 0), b.positions.assign(n, 0);
   if (documents) b.documents.assign(n, 0);

@@ -18,8 +18,10 @@ std::vector<std::vector<size_t>> pack_best_fit(std::span<const int64_t> sizes, i
 inline int64_t places_of(const Example& e) { return int64_t(e.tokens.size()) - 1; }
 
 // Rows of T places with the examples of each side by side: positions restart, and with `documents`
-// none sees another. A row is asked about what its examples learn, in order.
-TokenBatch lay_out(std::span<const std::vector<const Example*>> rows, int64_t T, bool documents);
+// none sees another. A row is asked about what its examples learn, in order. `B` rows or as many as
+// there are examples for: further ones are empty, and nothing is asked about them.
+TokenBatch lay_out(std::span<const std::vector<const Example*>> rows, int64_t T, bool documents,
+                   int64_t B = 0);
 // The length for rows of single examples: the longest of them, rounded up so that few differ.
 int64_t common_length(std::span<const std::vector<const Example*>> rows, int64_t max_length);
 

@@ -95,9 +95,10 @@ ExampleTask::ExampleTask(const AlignConfig& c, AlignModel& model, const Shape& s
       shape_(shape),
       order_{shape.items, uint64_t(items_per_step(c)), c.seed} {
   micro_ = c.batch ? c.batch : fitting_micro_batch();
+  planned_micro_ = micro_, planned_ = need(micro_);
   const Room room = Room::of(model.memory.backend, &model.params);
   expect_fit(
-      need(micro_), room.free_bytes,
+      planned_, room.free_bytes,
       fmt::format("{}--recompute block, a shorter --max-length, --dtype bf16, --lora{} needs "
                   "less memory",
                   micro_ > 1 ? "--batch 0 (the largest that fits), " : "",

@@ -52,7 +52,9 @@ class ExampleTask : public Task {
     return *update_;
   }
   std::span<const std::string_view> free_settings() const override;
-  std::optional<MemoryNeed> memory_need() const override { return need(micro_); }
+  std::optional<MemoryNeed> memory_need() const override {
+    return micro_ == planned_micro_ ? planned_ : need(micro_);
+  }
   void load(RunState& state, const StateFields& saved, bool) override {
     micro_ = saved.integer("micro_batch", 1);
     programs_.set_logits_bytes(state.logits_bytes);
@@ -67,6 +69,7 @@ class ExampleTask : public Task {
  protected:
   // Places in the items of the data that step `data_step` trains on.
   std::vector<size_t> chosen(int64_t data_step) const { return order_.of(data_step); }
+  int64_t steps_per_epoch() const { return order_.steps_per_epoch(); }
   size_t micro_batch() const { return size_t(micro_); }
   // Calls use(begin, end) for each micro-batch of n items.
   template <class Use>
@@ -85,7 +88,9 @@ class ExampleTask : public Task {
   Shape shape_;
   std::optional<UpdateProgram> update_;  // made when first used: a plan counts its buffers as free
   StepOrder order_;
-  int64_t micro_ = 1;  // items of a micro-batch
+  int64_t micro_ = 1;          // items of a micro-batch
+  int64_t planned_micro_ = 0;  // what `planned_` is of
+  MemoryNeed planned_;
 };
 
 // An error where no row is left to learn from; what was cut or left out is said, and why.

@@ -17,7 +17,6 @@ void add_update(StepFindings& f, const PolicyStep& p) {
   f.policy.kl += p.kl, f.policy.kl_old += p.kl_old;
   f.policy.clip_low += p.clip_low, f.policy.clip_high += p.clip_high;
   f.policy.tokens += p.tokens, f.fed += p.fed;
-  f.policy.update = p.update;
   ++f.updates;
 }
 

@@ -1,7 +1,6 @@
 #include "train/grpo/policy.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -19,12 +18,13 @@ int64_t padded_tokens(int64_t n, int64_t context) {
 
 // Numbers of sequences in steps too: how many completions have something to teach is another number
 // at every step, and each number met would be a program of its own.
-int64_t sequence_step(int64_t n) {
-  return std::max<int64_t>(1, int64_t(std::bit_ceil(uint64_t(n))) / 16);
-}
-int64_t padded_sequences(int64_t n) {
-  const int64_t step = sequence_step(n);
-  return (n + step - 1) / step * step;
+constexpr BucketSpec sequence_buckets{.parts = 16};
+int64_t padded_sequences(int64_t n) { return bucket(n, sequence_buckets); }
+// The largest such number that is at most n.
+int64_t whole_sequences(int64_t n) {
+  int64_t m = n;
+  while (padded_sequences(m) > n) --m;
+  return m;
 }
 
 // What the loss of a micro-batch needs beside its log-probabilities; `tokens` are those of the
@@ -78,7 +78,7 @@ std::vector<std::vector<size_t>> micro_batches(std::span<const Rollout* const> a
   for (size_t at = 0; at < order.size();) {
     const int64_t T = padded_tokens(fed_length(*all[order[at]]), context);
     const int64_t most = std::max<int64_t>(1, tokens / T);
-    const size_t B = std::min(order.size() - at, size_t(most - most % sequence_step(most)));
+    const size_t B = std::min(order.size() - at, size_t(whole_sequences(most)));
     batches.emplace_back(order.begin() + ptrdiff_t(at), order.begin() + ptrdiff_t(at + B));
     at += B;
   }
@@ -160,7 +160,8 @@ PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update, StepGua
     for (const float h : programs.entropy()) step.entropy += double(h) / double(step.tokens);
     step.fed += tokens.B * tokens.T;
   }
-  step.update = guard.update(update, scalars, step.loss);
+  guard.update(update, scalars, step.loss);
+  guard.settle();  // rollouts follow, which wait for the new weights in any case
   return step;
 }
 

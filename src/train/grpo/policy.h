@@ -33,7 +33,6 @@ struct PolicyStep {
   double loss = 0, entropy = 0, kl = 0, kl_old = 0, clip_low = 0, clip_high = 0;
   int64_t tokens = 0;  // of completions
   int64_t fed = 0;     // through the model, padding included
-  UpdateState update = {};
 };
 
 struct PolicySpec {

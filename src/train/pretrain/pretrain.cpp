@@ -78,8 +78,7 @@ class PretrainTask : public Task {
     }
     c.guard.update(programs_->update(), s);
     cursor_ = micro_batches_.back().next;  // a step that fails leaves it as it was
-    StepReport r;
-    r.loss = programs_->loss();
+    StepReport r;                          // the loss comes with the update
     r.tokens = shape_.micro_batches * shape_.B * shape_.T;
     r.flops = train_flops_per_token(model_.config, shape_.T) * double(r.tokens);
     if (!cursor_.sources.empty()) {
@@ -243,7 +242,9 @@ RunResult pretrain(const PretrainSpec& spec, Backend& backend) {
   TrainedModel model(whole.model, source_of(whole), backend, to_dtype(whole.train.dtype),
                      whole.train.offload);
   add_tokenizer(model, whole.train.tokenizer);
+  spec.phases->mark("model");
   PretrainTask task(whole, model, backend);
+  spec.phases->mark("data");
   return run_task(whole, whole.train, settings, model, task);
 }
 

@@ -1,0 +1,41 @@
+// Phases: wall seconds of a training command by what it was doing, for its result and for
+// perf.jsonl.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "sys/clock.h"
+
+namespace hearth {
+
+class Phases {
+ public:
+  void add(std::string_view name, double seconds) {
+    for (auto& [known, sum] : all_)
+      if (known == name) return void(sum += seconds);
+    all_.emplace_back(name, seconds);
+  }
+  // Adds the time since the last mark, or since this was made, to a phase.
+  void mark(std::string_view name) {
+    const auto now = Clock::now();
+    add(name, std::chrono::duration<double>(now - marked_).count());
+    marked_ = now;
+  }
+  // By phase in the order they were met, then all of the time since this was made.
+  nlohmann::ordered_json to_json() const {
+    nlohmann::ordered_json j = nlohmann::ordered_json::object();
+    for (const auto& [name, seconds] : all_) j[name] = seconds;
+    j["total"] = seconds_since(begun_);
+    return j;
+  }
+
+ private:
+  Clock::time_point begun_ = Clock::now(), marked_ = begun_;
+  std::vector<std::pair<std::string, double>> all_;
+};
+
+}  // namespace hearth

@@ -1,0 +1,91 @@
+// SFT where programs are dear: one shape serves the whole run, and what is learned is what a
+// program for each shape learns.
+#include "train/sft.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <sstream>
+
+#include "cpu/backend.h"
+#include "served_folder.h"
+#include "sys/files/files.h"
+#include "test_io_support.h"
+
+namespace hearth {
+namespace {
+
+using namespace test;
+using nlohmann::json;
+
+// A CPU that says what a card would, and counts the inputs of programs that it makes.
+class FewPrograms final : public Backend {
+ public:
+  const Kernels& kernels() const override { return inner_->kernels(); }
+  Stream& stream() override { return inner_->stream(); }
+  std::string describe() const override { return "few programs"; }
+  std::byte* allocate(int64_t n, const std::string& what) override {
+    if (what.starts_with("align ") && what.ends_with(".tokens")) shapes.insert(what);
+    return inner_->allocate(n, what);
+  }
+  void release(std::byte* p, int64_t n) override { inner_->release(p, n); }
+  void upload(std::byte* to, const void* from, int64_t n) override { inner_->upload(to, from, n); }
+  void download(void* to, const std::byte* from, int64_t n) override {
+    inner_->download(to, from, n);
+  }
+  void synchronize() override {}
+  int64_t free_bytes() const override { return inner_->free_bytes(); }
+  bool prefers_few_programs() const override { return few; }
+
+  bool few = true;
+  std::set<std::string> shapes;
+
+ private:
+  const std::unique_ptr<Backend> inner_ = make_cpu_backend(2);
+};
+
+std::vector<json> lines_of(const std::filesystem::path& file) {
+  std::vector<json> lines;
+  std::istringstream in(read_file(file));
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+TEST(Sft, OneShapeServesARunWhereProgramsAreDear) {
+  const TempDir dir;
+  write_served_folder(dir / "model");
+  std::string data;
+  for (int i = 0; i < 23; ++i)  // of many lengths, and not a whole number of batches
+    data += json{{"prompt", std::string(size_t(1 + i % 5), 'q')},
+                 {"completion", std::string(size_t(2 + 5 * i % 37), char('a' + i % 26))}}
+                .dump() +
+            "\n";
+  write_file_atomic(dir / "data.jsonl", data);
+  SftConfig c;
+  c.model = (dir / "model").string(), c.data = {(dir / "data.jsonl").string()};
+  c.max_length = 48, c.batch = 3, c.accumulate = 2, c.epochs = 2, c.lr = 1e-3, c.clock = 1;
+  const auto trained = [&](const char* name, bool few) {
+    FewPrograms backend;
+    backend.few = few;
+    RunSpec spec;
+    spec.run = dir / name, spec.quiet = true;
+    const RunResult r = sft(c, spec, backend);
+    EXPECT_GT(r.seconds.value("first_steps", 0.0), 0);
+    EXPECT_GE(r.seconds.value("total", 0.0), r.seconds.value("save", 0.0));
+    return backend.shapes.size();
+  };
+  EXPECT_EQ(trained("few", true), 1u);
+  EXPECT_GT(trained("exact", false), 1u);
+  const std::vector<json> few = lines_of(dir / "few" / "log.jsonl");
+  const std::vector<json> exact = lines_of(dir / "exact" / "log.jsonl");
+  ASSERT_EQ(few.size(), exact.size());
+  ASSERT_GT(few.size(), 4u);
+  for (size_t i = 0; i < few.size(); ++i) {
+    EXPECT_EQ(few[i]["targets"], exact[i]["targets"]);
+    EXPECT_NEAR(few[i]["loss"].get<double>(), exact[i]["loss"].get<double>(), 1e-4) << i;
+    EXPECT_NEAR(few[i]["grad_norm"].get<double>(), exact[i]["grad_norm"].get<double>(), 1e-3) << i;
+  }
+}
+
+}  // namespace
+}  // namespace hearth
