@@ -161,8 +161,8 @@ void Exec::order_streams(Stretch& p) {
   const auto depend = [&](const Call& a, const Call& b) {
     return meet(a.out, b.in) || meet(a.out, b.out) || meet(a.in, b.out);
   };
-  std::map<std::pair<StreamKind, StreamKind>, size_t>
-      known;  // (of a stream, by a stream): calls before this one
+  // (of a stream, by another): calls before this one are waited for already.
+  std::map<std::pair<StreamKind, StreamKind>, size_t> known;
   for (size_t i = p.begin; i < p.end; ++i) {
     const StreamKind stream = calls_[i].node->stream;
     if (stream != StreamKind::compute &&

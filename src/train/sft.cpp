@@ -105,7 +105,7 @@ class SftTask : public ExampleTask {
     each_micro_batch(rows.size(), [&](size_t begin, size_t end) {
       const auto part = rows.subspan(begin, end - begin);
       batches.push_back(
-          lay_out(part, packed_ ? model_.max_length : common_length(part, model_.max_length),
+          lay_out(part, packed_ ? model_.max_length : common_length(part, model_.max_length, few),
                   packed_, int64_t(few ? std::min(micro_batch(), all) : part.size())));
     });
     return batches;

@@ -40,7 +40,7 @@ class CacheTest : public testing::Test {
 
   const std::unique_ptr<Backend> backend = make_cpu_backend(1);
   Memory memory{*backend, nullptr};
-  ProgramCache<int64_t> cache{memory, 3 * (2 * 4000 + 4096)};  // three programs of 1000 numbers
+  ProgramCache<int64_t> cache{memory, 42000};  // more than three programs of 1000 numbers hold
   int recorded = 0;
 };
 
@@ -49,7 +49,7 @@ TEST_F(CacheTest, DropsTheLeastRecentlyUsed) {
   EXPECT_EQ(run(1000, 2), 2);
   EXPECT_EQ(recorded, 4);
   EXPECT_EQ(cache.size(), 4u);
-  EXPECT_EQ(run(1004, 3), 3);  // more than three: 1001, then the oldest, is gone
+  EXPECT_EQ(run(1004, 3), 3);  // four are too many: 1001, the oldest, is gone
   EXPECT_FALSE(memory.state.has("copy 1001.x"));
   EXPECT_TRUE(memory.state.has("copy 1000.x"));
   EXPECT_EQ(run(1000, 4), 4);

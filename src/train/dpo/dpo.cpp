@@ -77,7 +77,7 @@ class DpoTask : public ExampleTask {
       for (size_t i = begin; i < end; ++i) chosen.push_back(train_[places[i]]);
       const std::vector<PairSums> reference = reference_of(chosen);
       const Pairs pairs = pairs_of(chosen);
-      const Logprobs policy = programs_.forward(lay_out_pairs(pairs, max_length_), begin == 0);
+      const Logprobs policy = programs_.forward(lay_out(pairs), begin == 0);
       std::vector<float> d;
       each_pair(pairs, policy, reference, [&](const Preference& p, const DpoPair& l) {
         totals.add(l);
@@ -104,7 +104,7 @@ class DpoTask : public ExampleTask {
       const auto chosen = std::span(held_).subspan(begin, end - begin);
       const std::vector<PairSums> reference = reference_of(chosen);
       const Pairs pairs = pairs_of(chosen);
-      each_pair(pairs, programs_.score(lay_out_pairs(pairs, max_length_)), reference,
+      each_pair(pairs, programs_.score(lay_out(pairs)), reference,
                 [&](const Preference&, const DpoPair& l) { totals.add(l); });
     });
     return loss_report(totals.mean(totals.loss), totals.json());
@@ -137,6 +137,10 @@ class DpoTask : public ExampleTask {
     }
     file.save();
     return true;
+  }
+
+  TokenBatch lay_out(const Pairs& pairs) const {
+    return lay_out_pairs(pairs, max_length_, model_.memory.backend.prefers_few_programs());
   }
 
   Pairs pairs_of(std::span<const size_t> chosen) const {

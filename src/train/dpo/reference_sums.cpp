@@ -23,10 +23,10 @@ double next_sum(std::span<const float>& logprobs, const Example& e) {
 
 }  // namespace
 
-TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length) {
+TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length, bool few) {
   std::vector<std::vector<const Example*>> rows;
   for (const Preference* p : pairs) rows.push_back({&p->chosen}), rows.push_back({&p->rejected});
-  return lay_out(rows, common_length(rows, max_length), false);
+  return lay_out(rows, common_length(rows, max_length, few), false);
 }
 
 std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
@@ -45,18 +45,19 @@ LiveReference::LiveReference(const ModelSource& source, Backend& backend, Logpro
                                            spec.dtype)),
       memory_(std::make_unique<Memory>(backend, params_.get())),
       programs_(std::make_unique<LogprobPrograms>(spec, *memory_)),
-      max_length_(max_length) {
+      max_length_(max_length),
+      few_(backend.prefers_few_programs()) {
   source.load(*params_);
 }
 
 LiveReference::LiveReference(Memory& memory, LogprobProgramsSpec spec, int64_t max_length)
-    : max_length_(max_length) {
+    : max_length_(max_length), few_(memory.backend.prefers_few_programs()) {
   spec.name = "reference", spec.adapters = false;
   programs_ = std::make_unique<LogprobPrograms>(spec, memory);
 }
 
 std::vector<PairSums> LiveReference::sums(std::span<const Preference* const> pairs) {
-  return sums_of(pairs, programs_->score(lay_out_pairs(pairs, max_length_)).logprob);
+  return sums_of(pairs, programs_->score(lay_out_pairs(pairs, max_length_, few_)).logprob);
 }
 
 std::string reference_key(const ModelSource& source, std::span<const Preference> data,

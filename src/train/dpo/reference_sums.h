@@ -20,7 +20,8 @@ struct PairSums {
 
 // A batch of pairs, chosen and rejected in rows of their own, and the sums of what came back for
 // it.
-TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length);
+TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length,
+                         bool few = false);
 std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
                               std::span<const float> logprobs);
 
@@ -37,6 +38,7 @@ class LiveReference {
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<LogprobPrograms> programs_;
   int64_t max_length_;
+  bool few_;  // as common_length() takes it
 };
 
 // What the sums are of: the files of the model, the tokens, and the dtype they were computed in.

@@ -23,7 +23,9 @@ inline int64_t places_of(const Example& e) { return int64_t(e.tokens.size()) - 1
 TokenBatch lay_out(std::span<const std::vector<const Example*>> rows, int64_t T, bool documents,
                    int64_t B = 0);
 // The length for rows of single examples: the longest of them, rounded up so that few differ.
-int64_t common_length(std::span<const std::vector<const Example*>> rows, int64_t max_length);
+// `few`: to still fewer lengths, for a device that prefers few programs.
+int64_t common_length(std::span<const std::vector<const Example*>> rows, int64_t max_length,
+                      bool few = false);
 
 // Which items a step trains on: each epoch goes through all of them once, in an order of its own
 // that follows from the seed alone, so that a resumed run needs no more than its step.
