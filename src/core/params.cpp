@@ -329,7 +329,8 @@ void ParamStore::set(const std::string& name, int64_t first, DType from,
   };
   const Tensor weight = given(Part::weight), master = given(Part::master);
   if (n)
-    backend_.kernels().copy(backend_.stream(), narrow ? master : weight, narrow ? weight : master);
+    backend_.kernels().copy(backend_.stream(),
+                            {.y = narrow ? master : weight, .x = narrow ? weight : master});
 }
 
 void ParamStore::set(Part p, const std::string& name, int64_t first, DType from,
