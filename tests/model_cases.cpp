@@ -218,7 +218,7 @@ void ModelRun::run() {
   backend_.synchronize();
 }
 
-double ModelRun::loss() { return read(backend_, memory_.state.find("model.loss"))[0]; }
+double ModelRun::loss() { return read(backend_, memory_.state.find("model.losses"))[0]; }
 Numbers ModelRun::nll() { return read(backend_, memory_.state.find("model.nll")); }
 
 Named ModelRun::gradient(const std::string& param) {

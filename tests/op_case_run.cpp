@@ -107,9 +107,7 @@ void Recorder::output(Var y) {
   copied(y, t.result(name, s, t.acc()));
 }
 
-void Recorder::loss(Var y) {
-  outputs_.push_back(t[y].name.substr(t[y].name.rfind('.') + 1)), has_loss_ = true;
-}
+void Recorder::losses() { terms_ = t.losses; }
 
 void Recorder::finish() {
   for (const Input& x : inputs_)
@@ -164,6 +162,10 @@ std::vector<Named> CaseRun::outputs() {
   std::vector<Named> r;
   for (const std::string& name : recorder_->outputs_)
     r.push_back({name, read(backend_, memory_->state.find("case." + name))});
+  if (recorder_->terms_.empty()) return r;
+  const Numbers values = read(backend_, memory_->state.find("case.losses"));
+  for (size_t i = 0; i < recorder_->terms_.size(); ++i)
+    r.push_back({recorder_->terms_[i].name, {values[i]}});
   return r;
 }
 
@@ -195,8 +197,10 @@ std::vector<Named> CaseRun::gradients() {
 
 double CaseRun::objective() {
   double sum = 0;
+  const std::vector<LossTerm>& terms = recorder_->terms_;
   for (const Named& y : outputs()) {
-    if (recorder_->has_loss_) return y.values[0];
+    for (const LossTerm& term : terms)
+      if (term.name == y.name) sum += double(term.weight) * y.values[0];
     if (!memory_->state.has("case.d" + y.name)) continue;
     const Numbers dy = get("d" + y.name);
     for (size_t i = 0; i < dy.size(); ++i) sum += y.values[i] * dy[i];

@@ -33,7 +33,7 @@ class Recorder {
   Var vector(const std::string& name, int64_t n);                // U(+-1)
   Var ids(const std::string& name, Shape, const std::function<int64_t(int64_t)>&);
   void output(Var);  // compared; its gradient is random
-  void loss(Var);    // compared; its gradient was recorded with it
+  void losses();     // the terms of the tape are compared; their gradients were recorded with them
 
   Tape& t;
   const Dims d;
@@ -51,7 +51,7 @@ class Recorder {
   std::vector<Input> inputs_;  // activations and output gradients
   std::map<std::string, std::vector<int32_t>> ids_;
   std::vector<std::string> outputs_;
-  bool has_loss_ = false;
+  std::vector<LossTerm> terms_;
 };
 
 struct OpCase {
@@ -82,7 +82,8 @@ class CaseRun {
   CaseRun(Backend&, DType, const OpCase&, const Dims&, DType rounded);
   void run();
 
-  // The number whose gradient was asked for: sum of outputs times their gradients, or the loss.
+  // The number whose gradient was asked for: sum of outputs times their gradients, or the weighted
+  // sum of the loss terms.
   double objective();
   std::vector<Named> outputs();
   std::vector<Named> gradients();

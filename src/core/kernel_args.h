@@ -263,10 +263,12 @@ struct CopyArgs {
 
 // --- logits ---
 
-// nll = logsumexp - logit of the target, 0 where the target is -100. With spec.grad the logits
-// become (softmax - onehot) * inv_targets * loss_scale, 0 in masked rows.
+// nll = logsumexp - logit of the target; z = logsumexp^2, the z-loss of a row. Both are 0 where the
+// target is -100. With spec.grad the logits become (weight * (softmax - onehot) + z_loss * 2 *
+// logsumexp * softmax) * inv_targets * loss_scale, 0 in masked rows.
 struct CrossEntropyArgs {
   Tensor nll;           // (N) acc
+  Tensor z = {};        // (N) acc
   Tensor logits;        // (N, V)
   Tensor targets;       // (N) i32
   Tensor scalars = {};  // Scalars; read with spec.grad only

@@ -96,7 +96,9 @@ constexpr int64_t cache_block = 64;  // tokens in a block of a paged cache
 struct LossSpec {
   int64_t vocab = 0;  // columns that count; the logits after them become 0 with grad. 0: all
   float softcap = 0;
-  bool grad = false;  // overwrite the logits with d loss / d logits
+  bool grad = false;  // overwrite the logits with the gradient of the loss terms
+  float weight = 1;   // of the cross-entropy in that gradient
+  float z_loss = 0;   // of the z-loss in that gradient
 };
 
 struct LogprobSpec {

@@ -83,6 +83,13 @@ struct Scalars {
   uint32_t step = 0, micro = 0;
 };
 
+// How a gradient enters a program: g times the loss scale. Every loss does this here, whether a
+// kernel or the host computes its gradient; gate_update divides by the scale again.
+template <class T>
+HEARTH_HD inline T scaled_gradient(const Scalars& s, T g) {
+  return g * T(s.loss_scale);
+}
+
 // What the update program keeps between steps, beside the optimizer's state.
 struct UpdateState {
   float grad_norm = 0;   // of this step, before clipping

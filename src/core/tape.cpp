@@ -71,6 +71,16 @@ void Tape::end_feed() {
   push(std::move(op), {last}, {last});
 }
 
+Var Tape::add_loss(LossTerm term) {
+  for (const LossTerm& l : losses)
+    if (l.name == term.name) fail(where(), "the tape has a loss term \"{}\" already", term.name);
+  if (int64_t(losses.size()) == most_loss_terms)
+    fail(where(), "expected at most {} loss terms, got {} as one more", most_loss_terms, term.name);
+  term.value = rows(loss_values(), int64_t(losses.size()), 1);
+  losses.push_back(std::move(term));
+  return losses.back().value;
+}
+
 Var Tape::find(const std::string& name) const {
   const auto it = by_name_.find(name);
   return it == by_name_.end() ? Var{} : Var{it->second};

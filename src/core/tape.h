@@ -34,6 +34,16 @@ struct Var {
 // of the host that copies of the device reach at full speed.
 enum class Role : uint8_t { temp, input, param, grad, flat, state, constant, host };
 
+// One term of what a program minimises. The objective is the sum of weight * value over the terms
+// of its tape, and the gradients are those of the objective.
+struct LossTerm {
+  std::string name;      // as logs name it: "next_token", "z_loss"
+  float weight = 1;      // the op that computes the term multiplies its gradient by it
+  bool validate = true;  // validation reports the term too
+  Var value = {};        // (1, 1) acc: mean over the targets of the step so far, without the weight
+};
+constexpr int64_t most_loss_terms = 8;  // of one tape
+
 // The gradient of parameter `w` is the value named `w` + this.
 constexpr const char* grad_suffix = ".grad";
 // What the host writes of a fed input `x` is the value named `x` + this.
@@ -106,7 +116,7 @@ class Tape {
   // `program` is the prefix of the values that belong to this program alone: its inputs and
   // results.
   explicit Tape(DType params = DType::f32, std::string program = "main")
-      : dtype_(params), program_(std::move(program)) {}
+      : loss_buffer(program + ".losses"), dtype_(params), program_(std::move(program)) {}
   DType dtype() const { return dtype_; }
   DType acc() const { return dtype_ == DType::f64 ? DType::f64 : DType::f32; }
 
@@ -176,11 +186,21 @@ class Tape {
   // The gradient of y, a result, is what the host makes of it: the program pauses, and goes on from
   // the input `name` (shape of y, acc) that the host has written meanwhile.
   void host_grad(Var y, const std::string& name);
-  // Parameter gradients add to what the buffers hold rather than overwrite: the second and later
-  // micro-batches of a step.
+  // Gradients of parameters and values of loss terms add to what the buffers hold rather than
+  // overwrite: the second and later micro-batches of a step.
   bool accumulate = false;
   // Whether parameters have gradients; off in programs that only run forward.
   bool trains = true;
+
+  // --- losses ---
+  // Adds a term and gives it its value, one row of loss_values(). The op that computes the term
+  // writes the value and records the term's gradient.
+  Var add_loss(LossTerm);
+  std::vector<LossTerm> losses;  // the first one is the loss of logs and of the step guard
+  // The values of all terms, (most_loss_terms, 1) acc, so that the host reads them in one transfer.
+  Var loss_values() { return state(loss_buffer, {most_loss_terms, 1}, acc()); }
+  // Programs that accumulate one step name the same buffer; by default each program has its own.
+  std::string loss_buffer;
 
   // What a backward rule reads of the forward pass: v itself, or its second making.
   Var saved(Var v);

@@ -70,33 +70,57 @@ void head_logprob_backward(Tape& t, const Node& node, Chunks c) {
 
 }  // namespace
 
+Var mean_loss(Tape& t, Var rows, LossTerm term) {
+  const Var value = t.add_loss(std::move(term));
+  const auto launch = [add = t.accumulate](auto* f, Stream& s, In in, Out out) {
+    f(s, {.loss = out[0], .nll = in[0], .scalars = in[1], .add = add});
+  };
+  t.push(kernel_op<&Kernels::mean_loss>("mean_loss", launch), {rows, scalars(t)}, {value});
+  return value;
+}
+
 Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
   const int64_t N = t.shape(targets).numel(), C = t.shape(w)[1], V = t.shape(w)[0];
   if (t.shape(x).numel() != N * C)
     fail(t.where(), "expected {} rows of {} for the head, got {}", N, C, to_string(t.shape(x)));
+  if (spec.grad && spec.acc_logits)
+    fail(t.where(), "logits in acc have no gradient here: head_logprob has one");
   // The vocabulary in whole tiles: products of an odd width run at a fraction of the speed.
   const Var tiles = t.whole_tiles(w);
   const int64_t wide = t.shape(tiles)[0];
+  const DType dtype = spec.acc_logits ? t.acc() : t.dtype();
   const int64_t chunk = spec.chunk_rows
                             ? spec.chunk_rows
-                            : rows_per_chunk(N, wide * size_of(t.dtype()), spec.chunk_bytes);
-  const Var nll = t.result("nll", {N, 1}, t.acc()), loss = t.result("loss", {1}, t.acc());
+                            : rows_per_chunk(N, wide * size_of(dtype), spec.chunk_bytes);
+  const std::string prefix = t.losses.empty() ? "" : spec.term.name + ".";
+  const Var nll = t.result(prefix + "nll", {N, 1}, t.acc());
+  const Var z = spec.z_loss > 0 ? t.temp({N, 1}, t.acc()) : Var{};
   const Var flat_x = t.view(x, {N, C}), flat_targets = t.view(targets, {N, 1});
   const bool grad_x = spec.grad && t.needs_grad(x), grad_w = spec.grad && t.needs_grad(w);
   const Var dx = grad_x ? t.temp(t.shape(x)) : Var{};
   const Var flat_dx = grad_x ? t.view(dx, {N, C}) : Var{};
-  const LossSpec loss_spec{.vocab = V, .softcap = spec.softcap, .grad = spec.grad};
+  const LossSpec loss_spec{.vocab = V,
+                           .softcap = spec.softcap,
+                           .grad = spec.grad,
+                           .weight = spec.term.weight,
+                           .z_loss = spec.z_loss};
 
   for (int64_t i = 0; i < N; i += chunk) {
     const int64_t n = std::min(chunk, N - i);
-    const Var xi = t.rows(flat_x, i, n), logits = t.temp({n, wide});
+    const Var xi = t.rows(flat_x, i, n), logits = t.temp({n, wide}, dtype);
     record_gemm(t, {.c = logits, .a = xi, .b = tiles, .spec = {.tb = true}});
     const Var dlogits = t.rows(logits, 0, n);
     const auto launch = [loss_spec](auto* f, Stream& s, In in, Out out) {
-      f(s, {.nll = out[0], .logits = in[0], .targets = in[1], .scalars = in[2], .spec = loss_spec});
+      f(s, {.nll = out[0],
+            .z = out[1],
+            .logits = in[0],
+            .targets = in[1],
+            .scalars = in[2],
+            .spec = loss_spec});
     };
     t.push(kernel_op<&Kernels::cross_entropy>("cross_entropy", launch),
-           {logits, t.rows(flat_targets, i, n), scalars(t)}, {t.rows(nll, i, n), dlogits});
+           {logits, t.rows(flat_targets, i, n), scalars(t)},
+           {t.rows(nll, i, n), z ? t.rows(z, i, n) : Var{}, dlogits});
     if (grad_w) {
       const auto [dw, prior] = t.grad_sink(w);
       record_gemm(t, {.c = t.whole_tiles(dw),
@@ -109,10 +133,8 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
   }
   if (grad_x) t.add_grad(x, dx);
 
-  const auto launch = [add = t.accumulate](auto* f, Stream& s, In in, Out out) {
-    f(s, {.loss = out[0], .nll = in[0], .scalars = in[1], .add = add});
-  };
-  t.push(kernel_op<&Kernels::mean_loss>("mean_loss", launch), {nll, scalars(t)}, {loss});
+  const Var loss = mean_loss(t, nll, spec.term);
+  if (z) mean_loss(t, z, {.name = "z_loss", .weight = spec.z_loss});
   return loss;
 }
 

@@ -68,15 +68,24 @@ Var dropout(Tape&, Var x, float p, const std::string& salt);
 Var add(Tape&, Var a, Var b, float scale = 1);  // a + scale * b
 
 // --- loss.cpp ---
+// A loss term whose value is the mean of `rows` (N, 1) acc over the targets of the step. The op
+// that computes the rows records their gradient itself, with scaled_gradient() and the term's
+// weight.
+Var mean_loss(Tape&, Var rows, LossTerm);
+
 struct HeadSpec {
   float softcap = 0;
   int64_t chunk_rows = 0;  // of logits at a time; 0: as many as make about chunk_bytes
   int64_t chunk_bytes = int64_t(64) << 20;
-  bool grad = false;  // training: also record the gradients of x and w
+  bool grad = false;        // training: also record the gradients of x and w
+  bool acc_logits = false;  // logits in acc, as in head_logprob; not with grad
+  LossTerm term = {.name = "next_token"};
+  float z_loss = 0;  // weight of a second term, "z_loss": the mean square of logsumexp(logits)
 };
-// Mean negative log-likelihood of targets (B, T) under softmax(x wᵀ): the result "loss" (1), with
-// "nll" (B * T, 1) beside it. Only a chunk of logits exists at a time, and with `grad` its gradient
-// is used up before the next chunk is made: the head has no second pass.
+// Mean negative log-likelihood of targets (B, T) under softmax(x wᵀ), as a loss term of the tape.
+// The result "nll" (B * T, 1) has it by token ("<term>.nll" after the first term of a tape). Only a
+// chunk of logits exists at a time, and with `grad` its gradient is used up before the next chunk
+// is made: the head has no second pass.
 Var head_loss(Tape&, Var x, Var w, Var targets, const HeadSpec&);
 
 struct HeadLogprobSpec {

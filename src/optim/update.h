@@ -10,8 +10,8 @@ namespace hearth {
 // before a checkpoint is loaded into them and so that a lack of memory shows before the first step.
 void make_training_buffers(ParamStore&, const UpdateSpec&);
 
-// Reads the gradients, "scalars" and the loss `train.loss`; keeps UpdateState in "update". Declares
-// the optimizer's state in the store if that was not done before.
+// Reads the gradients, "scalars" and `loss`, and keeps UpdateState in "update". Declares the
+// optimizer's state in the store where that was not done before.
 void record_update(Tape&, ParamStore&, Var loss, const UpdateSpec&);
 
 }  // namespace hearth

@@ -67,6 +67,7 @@ ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const B
           .eval_documents = c.document_mask || c.eval_documents,
           .accumulates = s.micro_batches > 1,
           .update = c.update_spec(),
+          .losses = c.losses,
           .logits_bytes = logits_bytes};
 }
 

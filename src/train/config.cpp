@@ -43,6 +43,7 @@ void RunConfig::check_run(int64_t total) const {
 void TrainConfig::check() const {
   expect_at_least<int64_t>(1, "--steps", steps);
   check_run(steps);
+  losses.check();
   expect_at_least(0.0, "--target-loss", target_loss);
   expect_at_least<int64_t>(-1, "--document-start", document_start);
   expect_at_least<int64_t>(0, "--eval-tokens", eval_tokens);

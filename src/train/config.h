@@ -10,6 +10,7 @@
 #include "optim/schedule.h"
 #include "optim/update.h"
 #include "sys/error.h"
+#include "train/losses.h"
 
 namespace hearth {
 
@@ -126,6 +127,7 @@ struct TrainConfig : RunConfig {
   int64_t eval_tokens = 0;
   bool eval_documents = false;
   double target_loss = 0;
+  LossConfig losses;
   int64_t sample_every = 0, sample_tokens = 100;
   std::string sample_prompt;
 
@@ -145,6 +147,7 @@ struct TrainConfig : RunConfig {
     v("tokens_per_step", tokens_per_step,
       "tokens per optimizer step; 0: one micro-batch; or a schedule: 0:65536,1000:131072");
     visit_run(v);
+    losses.visit(v);
     v("order", order, "order of the training data: sequential or shuffled");
     v("document_mask", document_mask,
       "mask attention across documents and restart positions at each document");

@@ -17,11 +17,21 @@ std::string clock_text(double seconds) {
   return fmt::format("{}m{:02}s", s / 60, s % 60);
 }
 
+constexpr std::string_view val_prefix = "val_";  // of validation's terms in log.jsonl
+
+std::string text_of(const std::vector<LossValue>& terms) {
+  std::string text;
+  for (const LossValue& l : terms) text += fmt::format("  {} {:.4g}", l.name, l.value);
+  return text;
+}
+
 }  // namespace
 
-EvalReport loss_report(double loss, const nlohmann::ordered_json& more) {
+EvalReport loss_report(double loss, const std::vector<LossValue>& terms,
+                       const nlohmann::ordered_json& more) {
   EvalReport r{.value = loss, .found = {{"val_loss", loss}}};
-  r.line = fmt::format("validation loss {:.4f}", loss);
+  r.line = fmt::format("validation loss {:.4f}{}", loss, text_of(terms));
+  for (const LossValue& l : terms) r.found[fmt::format("{}{}", val_prefix, l.name)] = l.value;
   if (!more.is_object()) return r;
   r.found.update(more);
   for (const auto& [name, value] : more.items())
@@ -42,7 +52,9 @@ RunLog::RunLog(const std::filesystem::path& run, const LogMark& log, const LogMa
 }
 
 void RunLog::step(const StepRecord& r) {
-  nlohmann::ordered_json j{{"step", r.step}, {"tokens", r.tokens}, {"loss", r.loss}, {"lr", r.lr}};
+  nlohmann::ordered_json j{{"step", r.step}, {"tokens", r.tokens}, {"loss", r.loss}};
+  for (const LossValue& l : r.terms) j[l.name] = l.value;
+  j["lr"] = r.lr;
   if (r.grad_norm) j["grad_norm"] = *r.grad_norm;
   if (r.skipped) j["skipped"] = true;
   if (r.spike) j["spike"] = true;
@@ -61,6 +73,7 @@ void RunLog::step(const StepRecord& r) {
   perf_.append(p.dump());
   const double now = wall_time();
   events_.scalar("train/loss", r.step, float(r.loss), now);
+  for (const LossValue& l : r.terms) events_.scalar("train/" + l.name, r.step, float(l.value), now);
   events_.scalar("train/lr", r.step, float(r.lr), now);
   if (r.grad_norm) events_.scalar("train/grad_norm", r.step, float(*r.grad_norm), now);
   for (const auto& [name, value] : r.more.items())
@@ -85,7 +98,8 @@ void RunLog::progress_of(const StepRecord& r) {
   average_ = first ? r.seconds : 0.9 * average_ + 0.1 * r.seconds;
   if (!first && !last && !status_.due()) return;
   std::string line = fmt::format("step {}/{}  {}", r.step, total_steps_,
-                                 r.line.empty() ? fmt::format("loss {:.4f}", r.loss) : r.line);
+                                 r.line.empty() ? fmt::format("loss {:.4f}", r.loss) : r.line) +
+                     text_of(r.terms);
   if (!last_eval_.empty()) line += "  " + last_eval_;
   line += fmt::format("  lr {:.2e}", r.lr);
   if (r.grad_norm) line += fmt::format("  |g| {:.2f}", *r.grad_norm);
@@ -107,7 +121,7 @@ void RunLog::evaluation(int64_t step, const EvalReport& r, double seconds) {
   perf_.append(nlohmann::ordered_json{{"step", step}, {"eval_ms", 1e3 * seconds}}.dump());
   for (const auto& [name, value] : r.found.items())
     if (value.is_number()) {
-      const std::string tag = name == "val_loss" ? "loss" : name;
+      const std::string tag = name.starts_with(val_prefix) ? name.substr(val_prefix.size()) : name;
       events_.scalar(fmt::format("{}/{}", r.higher_is_better ? "eval" : "val", tag), step,
                      value.get<float>(), wall_time());
     }

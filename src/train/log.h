@@ -22,7 +22,9 @@ namespace hearth {
 
 struct StepRecord {
   int64_t step = 0, tokens = 0;
-  double loss = 0, lr = 0;
+  double loss = 0;
+  std::vector<LossValue> terms = {};  // the other terms of what is minimised
+  double lr = 0;
   std::optional<double> grad_norm = {};  // nothing where the gradient was not looked at
   bool skipped = false;
   bool spike = false;  // skipped for its loss alone

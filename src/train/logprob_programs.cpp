@@ -39,7 +39,7 @@ void check(const TokenBatch& b, const ModelConfig& model) {
 }  // namespace
 
 LogprobPrograms::LogprobPrograms(const LogprobProgramsSpec& spec, Memory& memory)
-    : spec_(spec), memory_(memory), programs_(memory), nll_(memory.backend) {
+    : spec_(spec), memory_(memory), programs_(memory), nll_(memory.backend), terms_(memory.backend) {
   spec_.model = spec.model.resolve();
 }
 
@@ -56,26 +56,28 @@ Tape LogprobPrograms::record(const std::string& name, const Key& key, Kind kind)
 
 Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string& name,
                              const Key& key, Kind kind, int64_t keep_bytes) {
-  const bool nll = kind == Kind::nll_first || kind == Kind::nll_next;
+  const bool learns = kind == Kind::nll_first || kind == Kind::nll_next;
+  const bool evaluates = kind == Kind::nll_eval;
   Tape t(spec.dtype, name);
-  t.trains = kind != Kind::score;
+  t.trains = kind != Kind::score && !evaluates;
+  // Batches of any shape add to the terms of one step.
+  t.loss_buffer = spec.name + (evaluates ? ".eval.losses" : ".losses");
   t.accumulate = kind == Kind::next || kind == Kind::nll_next;
   const auto declare = [&] {
     return std::tuple(declare_inputs(t, key.B, key.T, key.documents),
                       t.input("rows", {1, key.rows}, DType::i32),
                       t.input("targets", {1, key.rows}, DType::i32));
   };
-  const auto [in, rows, targets] = nll ? t.feed(declare) : declare();
-  const Var x = decoder(t, spec.model, in,
-                        {.recompute = spec.recompute, .dropout = nll, .adapters = spec.adapters});
+  const auto [in, rows, targets] = learns ? t.feed(declare) : declare();
+  const Var x =
+      decoder(t, spec.model, in,
+              {.recompute = spec.recompute, .dropout = learns, .adapters = spec.adapters});
   const Var wanted = gather_rows(t, x, rows);
-  const Var w = head_weight(t, spec.model);
-  if (nll) {
-    head_loss(
-        t, wanted, w, targets,
-        {.softcap = spec.model.logit_softcap, .chunk_bytes = spec.logits_bytes, .grad = true});
+  if (learns || evaluates) {
+    record_losses(t, spec.model, wanted, targets, spec.losses,
+                  {.chunk_bytes = spec.logits_bytes, .grad = learns, .acc_logits = evaluates});
   } else {
-    const Var y = head_logprob(t, wanted, w, targets,
+    const Var y = head_logprob(t, wanted, head_weight(t, spec.model), targets,
                                {.softcap = spec.model.logit_softcap,
                                 .temperature = spec.temperature,
                                 .entropy = spec.entropy,
@@ -186,31 +188,26 @@ Logprobs LogprobPrograms::forward(const TokenBatch& b, bool first) {
 }
 
 template <class T>
-void LogprobPrograms::backward_of(std::span<const T> dlogprob) {
+void LogprobPrograms::backward_of(std::span<const T> dlogprob, const Scalars& s) {
   if (!pending_ || dlogprob.size() != begun_rows_)
     fail("logprob", "expected a gradient for each of {} rows of a forward pass, got {}",
          pending_ ? begun_rows_ : 0, dlogprob.size());
-  dlogprob_.assign(dlogprob.begin(), dlogprob.end());
-  dlogprob_.resize(size_t(pending_->rows), 0);
+  dlogprob_.assign(size_t(pending_->rows), 0);
+  for (size_t i = 0; i < dlogprob.size(); ++i)
+    dlogprob_[i] = float(scaled_gradient(s, dlogprob[i]));
   memory_.state.write<float>(pending_->prefix + "dlogprob", dlogprob_);
   pending_->exec->run_part(1);
   pending_.reset();
 }
 
-template void LogprobPrograms::backward_of(std::span<const float>);
-template void LogprobPrograms::backward_of(std::span<const double>);
+template void LogprobPrograms::backward_of(std::span<const float>, const Scalars&);
+template void LogprobPrograms::backward_of(std::span<const double>, const Scalars&);
 
-// A step may be made of programs of several shapes, each with a loss of its own: the sum so far
-// goes from one to the next.
 void LogprobPrograms::launch_train(const TokenBatch& b, const Scalars& s, bool first) {
   const Program p = prepare(b, first ? Kind::nll_first : Kind::nll_next);
-  pending_.reset();
+  pending_.reset(), trained_ = &p.exec->tape();
   memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
-  const Tensor own = memory_.state.find(p.prefix + "loss");
-  const Tensor shared = memory_.state.get(spec_.name + ".loss", own.shape, own.dtype);
-  if (!first) memory_.backend.copy(own.data, shared.data, own.bytes());
   p.exec->run();
-  memory_.backend.copy(shared.data, own.data, own.bytes());
   nll_.send(memory_.state.find(p.prefix + "nll"), int64_t(b.rows.size()));
 }
 
@@ -218,6 +215,22 @@ std::vector<float> LogprobPrograms::train(const TokenBatch& b, const Scalars& s,
   launch_train(b, s, first);
   const std::span<const float> nll = take_nll();
   return {nll.begin(), nll.end()};
+}
+
+void LogprobPrograms::send_terms() {
+  if (!trained_) fail("logprob", "terms of a loss need a batch that was trained on");
+  terms_.send(memory_.state, *trained_);
+}
+
+std::vector<float> LogprobPrograms::evaluate(const TokenBatch& b) {
+  const Program p = prepare(b, Kind::nll_eval);
+  pending_.reset();
+  const Scalars s{.inv_targets = 1 / float(b.rows.size())};
+  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  p.exec->run();
+  memory_.backend.synchronize();
+  evaluated_ = read_losses(memory_.state, p.exec->tape(), LossTerms::validated);
+  return read(p, "nll", b.rows.size());
 }
 
 }  // namespace hearth

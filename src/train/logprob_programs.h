@@ -1,6 +1,6 @@
 // LogprobPrograms: log-probabilities of chosen tokens under the model, and gradients of whatever
 // the host makes of them. One program does both; it pauses in between, with what the backward pass
-// needs kept. What DPO and GRPO stand on.
+// needs kept. DPO and GRPO are built on it, and SFT on train(), whose loss needs no pause.
 #pragma once
 
 #include <memory>
@@ -38,7 +38,8 @@ struct LogprobProgramsSpec {
   Recompute recompute = Recompute::none;
   float temperature = 1;  // divides the logits
   bool entropy = false;
-  bool adapters = true;  // off: the base of the model alone
+  bool adapters = true;    // off: the base of the model alone
+  LossConfig losses = {};  // of train() and evaluate()
   int64_t logits_bytes = HeadLogprobSpec{}.chunk_bytes;
   int64_t keep_bytes = 0;  // as in HeadLogprobSpec, where the memory has the room
   // Rows asked about that every program is made for, so that one serves batches which ask about
@@ -62,7 +63,7 @@ class LogprobPrograms {
   void set_logits_bytes(int64_t bytes) {
     if (bytes == spec_.logits_bytes) return;
     spec_.logits_bytes = bytes;
-    programs_.clear(), pending_.reset();
+    programs_.clear(), pending_.reset(), trained_ = nullptr;
   }
 
   // What LogprobProgramsSpec::rows says, for programs made from now on.
@@ -82,22 +83,37 @@ class LogprobPrograms {
   }
   // All of this at once.
   Logprobs forward(const TokenBatch&, bool first);
-  // d loss / d logprob of each row; under fp16's loss scale the caller has multiplied it.
-  void backward(std::span<const float> dlogprob) { backward_of(dlogprob); }
-  void backward(std::span<const double> dlogprob) { backward_of(dlogprob); }
-  // Gradients of inv_targets (of the scalars) * the sum of -logprob, in one pass and with the
-  // model's dropout. Temperature 1. Waits for nothing: the mean over the step so far is left in
-  // "<name>.loss" for an UpdateProgram of this name, and each -logprob is sent to the host.
+  // d loss / d logprob of each row, without the loss scale, which is taken from the scalars.
+  void backward(std::span<const float> dlogprob, const Scalars& s = {}) {
+    backward_of(dlogprob, s);
+  }
+  void backward(std::span<const double> dlogprob, const Scalars& s = {}) {
+    backward_of(dlogprob, s);
+  }
+  // Gradients of inv_targets (of the scalars) * the sum of -logprob, and of the other terms of the
+  // loss, in one pass and with the model's dropout. Temperature 1. Waits for nothing: the terms of
+  // the step so far are left in "<name>.losses" for an UpdateProgram of this name, and each
+  // -logprob is sent to the host.
   void launch_train(const TokenBatch&, const Scalars&, bool first);
   // The -logprobs of the oldest launch that was not asked about; waits for them. They stay until
   // the next call.
   std::span<const float> take_nll() { return nll_.take_as<float>(); }
   // Both at once.
   std::vector<float> train(const TokenBatch&, const Scalars&, bool first);
+  // Each -logprob to the bits of score(), and values of the terms, without gradients and dropout.
+  // Temperature 1.
+  std::vector<float> evaluate(const TokenBatch&);
+  // The terms of the loss but the first. Of the batch that was evaluated last:
+  const std::vector<LossValue>& evaluated_terms() const { return evaluated_; }
+  // Of all batches since the `first` one that was trained on: sent after the last launch of a step,
+  // taken when the host wants them.
+  void send_terms();
+  std::vector<LossValue> take_terms() { return terms_.take(); }
+  std::vector<LossValue> terms() { return send_terms(), take_terms(); }  // both at once
 
  private:
-  enum class Kind : uint8_t { score, first, next, nll_first, nll_next };
-  static constexpr size_t kinds = 5;
+  enum class Kind : uint8_t { score, first, next, nll_first, nll_next, nll_eval };
+  static constexpr size_t kinds = 6;
   struct Key {
     int64_t B, T, rows;
     bool documents;
@@ -120,7 +136,7 @@ class LogprobPrograms {
   void fetch(Arrival&, const Program&, const char* what, size_t rows);
   std::span<const float> arrived(Arrival&) const;
   template <class T>
-  void backward_of(std::span<const T> dlogprob);
+  void backward_of(std::span<const T> dlogprob, const Scalars&);
   std::span<const int32_t> counted_positions(int64_t B, int64_t T);
   std::vector<float> read(const Program&, const char* what, size_t rows);
   Logprobs read(const Program&, size_t rows);
@@ -132,6 +148,9 @@ class LogprobPrograms {
   size_t begun_rows_ = 0;
   Arrival logprob_, entropy_;
   ReadQueue nll_;
+  LossQueue terms_;
+  const Tape* trained_ = nullptr;  // of the last launch_train()
+  std::vector<LossValue> evaluated_;
   // What is written for a batch beside its own vectors; kept, since fresh pages are slow.
   std::vector<float> dlogprob_;
   std::vector<int32_t> padded_, counted_;

@@ -243,7 +243,7 @@ class Run {
     guard_.settle(p.in_flight);
     if (p.report.complete) {
       p.report.complete(p.report);
-      state_.update.loss = float(*p.report.loss);
+      if (p.report.loss) state_.update.loss = float(*p.report.loss);
     }
     const auto now = Clock::now();
     // While a step ran another was launched: each took as long as from one end to the next.
@@ -301,6 +301,7 @@ class Run {
     StepRecord out{.step = p.step,
                    .tokens = p.tokens,
                    .loss = loss,
+                   .terms = r.terms,
                    .lr = p.lr,
                    .skipped = p.updates > 0 && state_.update.skip != 0,
                    .spike = guard_.spike(),

@@ -30,7 +30,9 @@ std::vector<Row> rows_of(const std::vector<const Example*>& examples, SftPacking
 class SftTask : public ExampleTask {
  public:
   SftTask(const SftConfig& c, AlignModel& model, std::vector<Row> train, std::vector<Row> held)
-      : ExampleTask(c, model, {.items = train.size(), .documents = packs(c), .nll = true}),
+      : ExampleTask(
+            c, model,
+            {.items = train.size(), .documents = packs(c), .nll = true, .losses = c.losses}),
         packed_(packs(c)),
         rows_(std::move(train)),
         held_(std::move(held)) {
@@ -62,13 +64,14 @@ class SftTask : public ExampleTask {
       s.micro = uint32_t(i);
       programs_.launch_train(batches[i], s, i == 0);
     }
+    programs_.send_terms();
     r.examples = examples;
     r.more = {{"examples", examples}, {"targets", targets}};
     const auto read_loss = [this, launches = batches.size(), targets](StepReport& report) {
       double sum = 0;
       for (size_t i = 0; i < launches; ++i)
         for (const float nll : programs_.take_nll()) sum += double(nll);
-      report.loss = sum / double(targets);
+      report.loss = sum / double(targets), report.terms = programs_.take_terms();
     };
     if (c.guard.waits()) {
       read_loss(r);
@@ -85,11 +88,13 @@ class SftTask : public ExampleTask {
                                      const std::function<void(const std::string&)>&) override {
     double sum = 0;
     int64_t targets = 0;
+    LossMeans terms;
     for (const TokenBatch& b : batches_of(held_, held_.size())) {
-      for (const float logprob : programs_.score(b).logprob) sum -= double(logprob);
+      for (const float nll : programs_.evaluate(b)) sum += double(nll);
       targets += int64_t(b.rows.size());
+      terms.add(programs_.evaluated_terms(), int64_t(b.rows.size()));
     }
-    return loss_report(sum / double(targets));
+    return loss_report(sum / double(targets), terms.means());
   }
 
  private:
@@ -147,6 +152,7 @@ class SftTask : public ExampleTask {
 RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
   const nlohmann::ordered_json settings = fields_to_json(c);
   check_config(c, spec, settings);
+  c.losses.check();
   AlignModel model(c, spec, backend);
   spec.phases->mark("model");
   const ExampleEncoder encoder = encoder_of(model, c);

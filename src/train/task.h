@@ -30,12 +30,13 @@ struct StepContext {
 StepContext step_context(const RunConfig&, int64_t total, const RunState& state, StepGuard&);
 
 struct StepReport {
-  std::optional<double> loss = {};   // nothing: the one that the update read on the device
-  int64_t tokens = 0;                // learned from; padding not counted
-  int64_t examples = 0;              // 0: the task does not count them
-  double flops = 0;                  // of the model; 0: not known
-  std::optional<double> lr = {};     // as logged; nothing: the scalar
-  nlohmann::ordered_json more = {};  // logged beside the loss
+  std::optional<double> loss = {};    // nothing: the one that the update read on the device
+  std::vector<LossValue> terms = {};  // the other terms of what is minimised
+  int64_t tokens = 0;                 // learned from; padding not counted
+  int64_t examples = 0;               // 0: the task does not count them
+  double flops = 0;                   // of the model; 0: not known
+  std::optional<double> lr = {};      // as logged; nothing: the scalar
+  nlohmann::ordered_json more = {};   // logged beside the loss
   nlohmann::ordered_json more_perf = {};
   std::string line = {};  // for the progress line, in the place of the loss
   // Fills in what the host learns when the device has made the step: the loss, for one. Called once
@@ -50,8 +51,10 @@ struct EvalReport {
   nlohmann::ordered_json found = {};  // logged
   std::string line = {};              // for the terminal
 };
-// The usual one: a validation loss and what was found beside it.
-EvalReport loss_report(double loss, const nlohmann::ordered_json& more = {});
+// The usual one: a validation loss, the other terms of the loss ("val_<name>"), and what was found
+// beside them.
+EvalReport loss_report(double loss, const std::vector<LossValue>& terms = {},
+                       const nlohmann::ordered_json& more = {});
 
 class Task {
  public:

@@ -3,9 +3,10 @@
 namespace hearth {
 
 UpdateProgram::UpdateProgram(const std::string& name, Memory& memory, const UpdateSpec& spec)
-    : memory_(memory), loss_(name + ".loss") {
+    : memory_(memory) {
   Tape t(memory.params->dtype(), name);
-  record_update(t, *memory.params, t.result("loss", {1}, t.acc()), spec);
+  losses_ = t.loss_buffer;
+  record_update(t, *memory.params, t.rows(t.loss_values(), 0, 1), spec);
   exec_ = std::make_unique<Exec>(std::move(t), memory);
 }
 
@@ -16,13 +17,13 @@ void UpdateProgram::run(const Scalars& s, Profile* profile) {
 
 double UpdateProgram::loss() const {
   float x = 0;
-  memory_.state.read<float>(loss_, std::span(&x, 1));
+  memory_.backend.download(&x, memory_.state.find(losses_).data, sizeof x);
   return x;
 }
 
 void UpdateProgram::set_loss(double loss) {
   const float x = float(loss);
-  memory_.state.write<float>(loss_, std::span(&x, 1));
+  memory_.backend.upload(memory_.state.find(losses_).data, &x, sizeof x);
 }
 
 UpdateState UpdateProgram::state() const {

@@ -12,7 +12,7 @@ namespace hearth {
 
 class UpdateProgram {
  public:
-  // Reads the loss that programs of this name leave in "<name>.loss".
+  // Reads the first of the loss terms that programs leave in "<name>.losses".
   UpdateProgram(const std::string& name, Memory&, const UpdateSpec&);
 
   // An update is skipped where the loss or the gradient is not finite.
@@ -26,7 +26,7 @@ class UpdateProgram {
 
  private:
   Memory& memory_;
-  std::string loss_;
+  std::string losses_;
   std::unique_ptr<Exec> exec_;
 };
 

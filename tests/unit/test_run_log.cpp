@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "data_files.h"
+#include "sys/files/files.h"
 #include "train/log.h"
 
 namespace hearth {
@@ -38,6 +39,26 @@ TEST(RunLog, SyncFlushesTheEvents) {
   log.step({.step = 1, .loss = 1});
   log.sync();
   EXPECT_GT(event_bytes(run.path()), before);
+}
+
+// Every term of the loss stands under its name, in training and in validation.
+TEST(RunLog, NamesTheTermsOfTheLoss) {
+  const TemporaryFolder run;
+  RunLog log(run.path(), {}, {}, 10, true);
+  log.step({.step = 1, .loss = 2, .terms = {{"z_loss", 12.5}, {"router_balance", 0.25}}, .lr = 1});
+  log.evaluation(1, loss_report(3, {{"z_loss", 9}}, {{"accuracy", 0.5}}), 0);
+  log.sync();
+  EXPECT_EQ(read_file(run / "log.jsonl"),
+            "{\"step\":1,\"tokens\":0,\"loss\":2.0,\"z_loss\":12.5,\"router_balance\":0.25,"
+            "\"lr\":1.0}\n"
+            "{\"step\":1,\"val_loss\":3.0,\"val_z_loss\":9.0,\"accuracy\":0.5}\n");
+  std::string events;
+  for (const auto& entry : fs::directory_iterator(run / "tensorboard"))
+    events += read_file(entry.path());
+  for (const char* tag : {"train/loss", "train/z_loss", "train/router_balance", "val/loss",
+                          "val/z_loss", "val/accuracy"})
+    EXPECT_NE(events.find(tag), std::string::npos) << tag;
+  EXPECT_EQ(loss_report(3, {{"z_loss", 9}}).line, "validation loss 3.0000  z_loss 9");
 }
 
 }  // namespace

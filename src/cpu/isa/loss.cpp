@@ -47,6 +47,8 @@ Row row_sums(const T* x, int64_t V, const Level& level) {
   return row;
 }
 
+float row_lse(Row row) { return row.max + log(broadcast(row.sum))[0]; }
+
 template <class T>
 float row_nll(const T* x, Row row, int64_t target, const Level& level) {
   const float hit = level.of(load_partial(x + target, 1))[0];
@@ -63,11 +65,17 @@ float row_entropy(const T* x, int64_t V, Row row, const Level& level) {
   return log(broadcast(row.sum))[0] - sum(total) / row.sum;
 }
 
-// out = scale * (softmax - onehot), times the slope of the softcap; it may be x.
+// What a row's gradient is made of: factors of the softmax and of the target's 1.
+struct Factors {
+  float softmax, onehot;
+};
+
+// out = factors.softmax * softmax - factors.onehot * onehot, times the slope of the softcap; it may
+// be x.
 template <class T, class X>
-void row_grad(T* out, const X* x, int64_t V, Row row, int64_t target, float scale,
+void row_grad(T* out, const X* x, int64_t V, Row row, int64_t target, Factors factors,
               const Level& level) {
-  const float share = scale / row.sum;
+  const float share = factors.softmax / row.sum;
   const float hit = load_partial(x + target, 1)[0];
   vectors(V, [&](int64_t i, auto w) {
     const vf a = w.get(x + i);
@@ -79,7 +87,7 @@ void row_grad(T* out, const X* x, int64_t V, Row row, int64_t target, float scal
     }
   });
   // The target's element again, with its 1 subtracted before rounding.
-  vf p = exp_down(level.of(broadcast(hit)) - row.max) * share - scale;
+  vf p = exp_down(level.of(broadcast(hit)) - row.max) * share - factors.onehot;
   if (level.capped()) {
     const vf t = tanh(broadcast(hit) * level.inverse);
     p *= 1.0f - t * t;
@@ -91,11 +99,13 @@ void row_grad(T* out, const X* x, int64_t V, Row row, int64_t target, float scal
 
 void cross_entropy(Stream& s, const CrossEntropyArgs& args) {
   const LossSpec& spec = args.spec;
-  expect_dtypes("cross_entropy", DType::f32, args.nll);
+  expect_dtypes("cross_entropy", DType::f32, args.nll, args.z);
   const int64_t wide = args.logits.cols(), V = spec.vocab ? spec.vocab : wide;
   // Without grad there may be no scalars to read.
-  const float scale =
-      spec.grad ? scalars_of(args.scalars).inv_targets * scalars_of(args.scalars).loss_scale : 0;
+  const float share =
+      spec.grad ? scaled_gradient(scalars_of(args.scalars), scalars_of(args.scalars).inv_targets)
+                : 0;
+  const float scale = share * spec.weight, z_scale = share * spec.z_loss * 2;
   const Level level(spec.softcap, 1);
   by_dtype("cross_entropy", args.logits, [&]<class T>(T*) {
     over_rows(s, row_count(args.logits), V, [&](int64_t begin, int64_t end) {
@@ -106,12 +116,17 @@ void cross_entropy(Stream& s, const CrossEntropyArgs& args) {
         const int32_t target = args.targets.as<int32_t>()[row];
         if (target == masked) {
           args.nll.as<float>()[row] = 0;
+          if (args.z) args.z.as<float>()[row] = 0;
           if (spec.grad) std::memset(static_cast<void*>(x), 0, size_t(V) * sizeof(T));
           continue;
         }
         const Row sums = row_sums(x, V, level);
         args.nll.as<float>()[row] = row_nll(x, sums, target, level);
-        if (spec.grad) row_grad(x, x, V, sums, target, scale, level);
+        const bool needs_lse = args.z || spec.z_loss > 0;
+        const float lse = needs_lse ? row_lse(sums) : 0;
+        if (args.z) args.z.as<float>()[row] = lse * lse;
+        const float softmax = spec.z_loss > 0 ? scale + z_scale * lse : scale;
+        if (spec.grad) row_grad(x, x, V, sums, target, {softmax, scale}, level);
       }
     });
   });
@@ -146,9 +161,8 @@ void logprob_bwd(Stream& s, const LogprobBwdArgs& args) {
         T* out = args.dlogits.as<T>() + row * wide;
         const int32_t target = args.targets.as<int32_t>()[row];
         const int64_t used = target < 0 ? 0 : V;  // the rest is 0
-        if (used)
-          row_grad(out, x, V, row_sums(x, V, level), target,
-                   -args.dlogprob.as<float>()[row] / spec.temperature, level);
+        const float g = -args.dlogprob.as<float>()[row] / spec.temperature;
+        if (used) row_grad(out, x, V, row_sums(x, V, level), target, {g, g}, level);
         std::memset(static_cast<void*>(out + used), 0, size_t(wide - used) * sizeof(T));
       }
     });

@@ -41,16 +41,20 @@ void cross_entropy(Stream&, const CrossEntropyArgs& args) {
   const Scalars s = load_scalars(args.scalars);
   const Doubles x = load(args.logits);
   const auto target = load_ints(args.targets);
-  Doubles loss(size_t(N), 0.0), grad(size_t(N * wide));
+  const double share = scaled_gradient(s, double(s.inv_targets));
+  Doubles loss(size_t(N), 0.0), z(size_t(N), 0.0), grad(size_t(N * wide));
   for (int64_t n = 0; n < N; ++n) {
     if (target[n] == -100) continue;
     const SoftRow r = soft_row(&x[n * wide], V, spec.softcap, 1);
-    loss[n] = r.lse - r.z[target[n]];
-    for (int64_t j = 0; j < V; ++j)
-      grad[n * wide + j] = (std::exp(r.z[j] - r.lse) - (j == target[n] ? 1 : 0)) * r.slope[j] *
-                           s.inv_targets * s.loss_scale;
+    loss[n] = r.lse - r.z[target[n]], z[n] = r.lse * r.lse;
+    for (int64_t j = 0; j < V; ++j) {
+      const double p = std::exp(r.z[j] - r.lse), hit = j == target[n] ? 1 : 0;
+      grad[n * wide + j] =
+          (spec.weight * (p - hit) + spec.z_loss * 2 * r.lse * p) * r.slope[j] * share;
+    }
   }
   store(args.nll, loss);
+  store(args.z, z);
   if (spec.grad) store(args.logits, grad);
 }
 

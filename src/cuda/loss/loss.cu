@@ -14,6 +14,7 @@ constexpr float log2_e = 1.44269504f;
 template <class T>
 struct Args {
   float* nll;
+  float* z;  // may be absent
   T* logits;
   const int32_t* targets;
   const Scalars* scalars;  // read with gradients only
@@ -21,6 +22,7 @@ struct Args {
   float cap;               // the softcap, or 1
   float squeeze;           // 2 log2(e) / cap
   float unit;              // cap * log2(e)
+  float weight, z_loss;    // of the two terms in the gradient
 };
 
 // 2^x by the hardware, within 2^-22 of itself; below 2^-126 it is 0.
@@ -84,27 +86,40 @@ __device__ __forceinline__ float nll_of(const Args<T>& a, const Sums& s, float l
   return fmaf(s.base, 0x1.62e4p-1f, -z) + fmaf(s.base, 1.42860677e-6f, logf(s.sum));
 }
 
+// log(sum * 2^base), in the same two parts.
+__device__ __forceinline__ float lse_of(const Sums& s) {
+  return fmaf(s.base, 0x1.62e4p-1f, fmaf(s.base, 1.42860677e-6f, logf(s.sum)));
+}
+
+// What the gradient of a row is made of: factors of the exponentials and of the target's 1.
+struct Factors {
+  float exponentials, onehot;
+};
+
 template <class T>
-__device__ __forceinline__ float scale_of(const Args<T>& a) {
-  return a.scalars->inv_targets * a.scalars->loss_scale;
+__device__ __forceinline__ Factors factors_of(const Args<T>& a, const Sums& row) {
+  const float share = scaled_gradient(*a.scalars, a.scalars->inv_targets);
+  const float scale = share * a.weight;
+  float softmax = scale;
+  if (a.z_loss > 0) softmax = fmaf(share * a.z_loss * 2, lse_of(row), scale);
+  return {__fdividef(softmax, row.sum), scale};
 }
 
 // Gradients of the logits i .. i + N - 1.
 template <bool capped, int N, class T>
 __device__ __forceinline__ void grads_of(float (&out)[N], const Args<T>& a, const Pack<T, N>& in,
-                                         int i, const Sums& row, float scale, int target) {
-  const float share = __fdividef(scale, row.sum);
+                                         int i, const Sums& row, Factors factors, int target) {
   float slope[N];
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     const float v = level<capped>(a, get(in, k));
-    out[k] = quick_exp2(fmaf(v, a.unit, -row.base)) * share;
+    out[k] = quick_exp2(fmaf(v, a.unit, -row.base)) * factors.exponentials;
     slope[k] = 1.0f - v * v;
   }
   if (unsigned(target - i) < unsigned(N)) {
 #pragma unroll
     for (int k = 0; k < N; ++k)
-      if (i + k == target) out[k] -= scale;
+      if (i + k == target) out[k] -= factors.onehot;
   }
   if constexpr (capped)
 #pragma unroll
@@ -122,6 +137,7 @@ __global__ void __launch_bounds__(512, 2) cross_entropy_rows(Args<T> a) {
   const int target = a.targets[blockIdx.x];
   if (target == masked) {
     if (threadIdx.x == 0) a.nll[blockIdx.x] = 0;
+    if (threadIdx.x == 0 && a.z) a.z[blockIdx.x] = 0;
     const float zeros[N] = {};
     if constexpr (grad)
       for (int i = first; i < a.width; i += step) store_rounded(row + i, zeros);
@@ -154,12 +170,13 @@ __global__ void __launch_bounds__(512, 2) cross_entropy_rows(Args<T> a) {
   }
   sums = joined(sums, shared);
   if (threadIdx.x == 0) a.nll[blockIdx.x] = nll_of<capped>(a, sums, hit);
+  if (threadIdx.x == 0 && a.z) a.z[blockIdx.x] = lse_of(sums) * lse_of(sums);
   if constexpr (grad) {
-    const float scale = scale_of(a);
+    const Factors factors = factors_of(a, sums);
 #pragma unroll 4
     for (i = first; i < a.width; i += step) {
       float out[N];
-      grads_of<capped>(out, a, load_logits<N>(a, kept, i), i, sums, scale, target);
+      grads_of<capped>(out, a, load_logits<N>(a, kept, i), i, sums, factors, target);
       store_rounded(row + i, out);
     }
   }
@@ -210,12 +227,13 @@ __global__ void __launch_bounds__(1024)
 
 void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
   const LossSpec& spec = args.spec;
-  expect_dtypes("cross_entropy", DType::f32, args.nll);
+  expect_dtypes("cross_entropy", DType::f32, args.nll, args.z);
   if (args.logits.numel() == 0) return;
   CudaStream& s = on(stream);
   const float cap = spec.softcap > 0 ? spec.softcap : 1;
   by_dtype("cross_entropy", args.logits, [&]<class T>(T*) {
     const Args<T> a{.nll = as<float>(args.nll),
+                    .z = as<float>(args.z),
                     .logits = as<T>(args.logits),
                     .targets = as<int32_t>(args.targets),
                     .scalars = as<Scalars>(args.scalars),
@@ -223,7 +241,9 @@ void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
                     .vocab = int(spec.vocab ? spec.vocab : args.logits.cols()),
                     .cap = cap,
                     .squeeze = 2 * log2_e / cap,
-                    .unit = cap * log2_e};
+                    .unit = cap * log2_e,
+                    .weight = spec.weight,
+                    .z_loss = spec.z_loss};
     const bool packed = packs_fit(a.width, args.logits);
     if (spec.softcap > 0)
       launch<T, true>(s, a, args.logits.rows(), packed, spec.grad);

@@ -68,8 +68,7 @@ class DpoTask : public ExampleTask {
 
   std::optional<StepReport> step(StepContext& c) override {
     const std::vector<size_t> places = chosen(c.data_step);
-    // Of a pair's gradient: its share of the mean, under fp16's loss scale.
-    const double share = double(c.scalars.loss_scale) / double(places.size());
+    const double share = 1 / double(places.size());  // of a pair in the mean
     StepReport r;
     DpoTotals totals;
     each_micro_batch(places.size(), [&](size_t begin, size_t end) {
@@ -88,7 +87,7 @@ class DpoTask : public ExampleTask {
           r.flops += double(places_of(*e)) * train_flops_per_token(model_.config, places_of(*e));
         }
       });
-      programs_.backward(d);
+      programs_.backward(d, c.scalars);
     });
     r.loss = totals.mean(totals.loss), r.examples = totals.pairs;
     c.guard.update(update(), c.scalars, r.loss);
@@ -107,7 +106,7 @@ class DpoTask : public ExampleTask {
       each_pair(pairs, programs_.score(lay_out(pairs)), reference,
                 [&](const Preference&, const DpoPair& l) { totals.add(l); });
     });
-    return loss_report(totals.mean(totals.loss), totals.json());
+    return loss_report(totals.mean(totals.loss), {}, totals.json());
   }
 
  private:

@@ -65,12 +65,14 @@ inline std::span<const std::string_view> names_of(SftPacking) {
 
 struct SftConfig : AlignConfig {
   SftPacking packing = SftPacking::bfd;
+  LossConfig losses;
 
   template <class V>
   void visit(V&& v) {
     AlignConfig::visit(v, "training data: JSONL, a JSON list, Parquet or text; globs allowed");
     v("packing", packing,
       "bfd: pack whole examples into rows of max_length by best-fit decreasing; none: no packing");
+    losses.visit(v);
   }
 };
 

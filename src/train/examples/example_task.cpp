@@ -54,11 +54,13 @@ void AlignModel::carry_template(bool rendered) {
   carry(&own.chat, own.source);
 }
 
-LogprobProgramsSpec programs_spec(const AlignModel& m, const AlignConfig& c) {
+LogprobProgramsSpec programs_spec(const AlignModel& m, const AlignConfig& c,
+                                  const LossConfig& losses) {
   return {.model = m.config,
           .name = "align",
           .dtype = to_dtype(c.dtype),
           .recompute = c.recompute,
+          .losses = losses,
           .logits_bytes = m.memory.backend.logits_bytes(),
           .keep_bytes = m.memory.backend.kept_logits_bytes()};
 }
@@ -90,7 +92,7 @@ void check_config(const AlignConfig& c, const RunSpec& spec,
 
 ExampleTask::ExampleTask(const AlignConfig& c, AlignModel& model, const Shape& shape)
     : model_(model),
-      programs_(programs_spec(model, c), model.memory),
+      programs_(programs_spec(model, c, shape.losses), model.memory),
       config_(c),
       shape_(shape),
       order_{shape.items, uint64_t(items_per_step(c)), c.seed} {
@@ -112,7 +114,7 @@ std::span<const std::string_view> ExampleTask::free_settings() const {
 // Of a micro-batch whose every place is asked about.
 MemoryNeed ExampleTask::need(int64_t micro) const {
   const int64_t rows = micro * shape_.rows_per_item;
-  MemoryNeed n = LogprobPrograms::need(programs_spec(model_, config_),
+  MemoryNeed n = LogprobPrograms::need(programs_spec(model_, config_, shape_.losses),
                                        {.B = rows,
                                         .T = model_.max_length,
                                         .rows = rows * model_.max_length,

@@ -26,7 +26,7 @@ struct AlignModel : TrainedModel {
   bool resumed;        // there is a checkpoint to go on from
 };
 
-LogprobProgramsSpec programs_spec(const AlignModel&, const AlignConfig&);
+LogprobProgramsSpec programs_spec(const AlignModel&, const AlignConfig&, const LossConfig& = {});
 ExampleEncoder encoder_of(const AlignModel&, const AlignConfig&);
 
 // Checks what can be checked of a config without its model and its data.
@@ -40,6 +40,7 @@ class ExampleTask : public Task {
     int64_t rows_per_item = 1;
     bool documents = false;  // rows are packed
     bool nll = false;        // trained by nll programs, with dropout
+    LossConfig losses = {};  // of those
     bool reference = false;  // a reference model is asked at every step
   };
   ExampleTask(const AlignConfig&, AlignModel&, const Shape&);

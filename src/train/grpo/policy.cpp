@@ -144,10 +144,8 @@ PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update, StepGua
     std::vector<double> room(b.now.size());
     const std::span<const float> now = programs.logprob();
     b.now.assign(now.begin(), now.end());
-    PolicyLoss loss = policy_loss(b, spec.loss, std::move(room));
-    if (scalars.loss_scale != 1)  // fp16
-      for (double& d : loss.dnow) d *= double(scalars.loss_scale);
-    programs.backward(loss.dnow);
+    const PolicyLoss loss = policy_loss(b, spec.loss, std::move(room));
+    programs.backward(loss.dnow, scalars);
 
     if (gap) add_gap(*gap, now, of);
     const double share = double(b.now.size()) / double(step.tokens);

@@ -76,9 +76,11 @@ class PretrainTask : public Task {
       s.micro = uint32_t(i);
       programs_->micro(micro_batches_[i], s, i == 0);
     }
+    programs_->send_terms();
     c.guard.update(programs_->update(), s);
     cursor_ = micro_batches_.back().next;  // a step that fails leaves it as it was
     StepReport r;                          // the loss comes with the update
+    r.complete = [this](StepReport& report) { report.terms = programs_->take_terms(); };
     r.tokens = shape_.micro_batches * shape_.B * shape_.T;
     r.flops = train_flops_per_token(model_.config, shape_.T) * double(r.tokens);
     if (!cursor_.sources.empty()) {
@@ -95,14 +97,16 @@ class PretrainTask : public Task {
       const RunState& state, const std::function<void(const std::string&)>& progress) override {
     double sum = 0;
     int64_t count = 0;
+    LossMeans terms;
     each_validation_batch(loader_spec(config_.val), config_, [&](const Batch& b) {
       sum += programs_->evaluate(b) * double(b.count);
       count += b.count;
+      terms.add(programs_->evaluated_terms(), b.count);
       progress(fmt::format("step {}  validating: {} tokens of at most {}", state.step, count,
                            config_.eval_tokens));
       return true;
     });
-    return loss_report(sum / double(count));
+    return loss_report(sum / double(count), terms.means());
   }
   bool at_target(const RunState& state) const override {
     return config_.target_loss > 0 && state.last_eval && *state.last_eval <= config_.target_loss;

@@ -20,8 +20,7 @@ Tape record_micro(const ProgramSpec& s, bool accumulate) {
                      t.input("targets", {s.B, s.T}, DType::i32));
   });
   const Var x = decoder(t, s.model, in, {.recompute = s.recompute, .dropout = true});
-  head_loss(t, x, head_weight(t, s.model), targets,
-            {.softcap = s.model.logit_softcap, .chunk_bytes = s.logits_bytes, .grad = true});
+  record_losses(t, s.model, x, targets, s.losses, {.chunk_bytes = s.logits_bytes, .grad = true});
   differentiate(t);
   return t;
 }
@@ -32,8 +31,7 @@ Tape record_eval(const ProgramSpec& s) {
   const DecoderInputs in = declare_inputs(t, s.B, s.T, s.eval_documents);
   const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
   const Var x = decoder(t, s.model, in, {});
-  head_loss(t, x, head_weight(t, s.model), targets,
-            {.softcap = s.model.logit_softcap, .chunk_bytes = s.logits_bytes});
+  record_losses(t, s.model, x, targets, s.losses, {.chunk_bytes = s.logits_bytes});
   return t;
 }
 
@@ -135,7 +133,8 @@ Programs::Programs(const ProgramSpec& s, Memory& memory)
       memory_(memory),
       train_(program_name("train", s) + "."),
       eval_name_(program_name("eval", s) + "."),
-      update_(program_name("train", s), memory, s.update) {
+      update_(program_name("train", s), memory, s.update),
+      terms_(memory.backend) {
   first_ = std::make_unique<Exec>(record_micro(s, false), memory);
   if (s.accumulates) next_ = std::make_unique<Exec>(record_micro(s, true), memory);
   eval_ = std::make_unique<Exec>(record_eval(s), memory);

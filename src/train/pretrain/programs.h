@@ -9,6 +9,7 @@
 #include "data/loader.h"
 #include "model/decoder.h"
 #include "optim/update.h"
+#include "train/losses.h"
 #include "train/update_program.h"
 
 namespace hearth {
@@ -23,6 +24,7 @@ struct ProgramSpec {
   bool eval_documents = false;  // evaluation batches do
   bool accumulates = false;     // several micro-batches a step
   UpdateSpec update = {};
+  LossConfig losses = {};
   int64_t logits_bytes = HeadSpec{}.chunk_bytes;  // of a chunk, as the backend likes them
 };
 
@@ -56,10 +58,20 @@ class Programs {
 
   void micro(const Batch&, const Scalars&, bool first);
   UpdateProgram& update() { return update_; }
-  double loss() const { return update_.loss(); }  // of the step so far
+  // The first term of the loss of the step so far.
+  double loss() const { return update_.loss(); }
+  // The other terms: sent to the host after the last micro-batch of a step, taken when the host
+  // wants them.
+  void send_terms() { terms_.send(memory_.state, first_->tape()); }
+  std::vector<LossValue> take_terms() { return terms_.take(); }
+  std::vector<LossValue> terms() { return send_terms(), take_terms(); }  // both at once
 
   // Mean loss of a batch without touching gradients.
   double evaluate(const Batch&);
+  // The other terms of that batch, those that validation reports.
+  std::vector<LossValue> evaluated_terms() const {
+    return read_losses(memory_.state, eval_->tape(), LossTerms::validated);
+  }
   const ProgramSpec& spec() const { return spec_; }
   // For a look inside: what micro() and update() run, and their inputs alone.
   Exec& first_program() { return *first_; }
@@ -74,6 +86,7 @@ class Programs {
   std::string train_, eval_name_;  // prefixes of the programs' own values
   UpdateProgram update_;
   std::unique_ptr<Exec> first_, next_, eval_;
+  LossQueue terms_;
   Profile* profile_ = nullptr;
 };
 

@@ -1,0 +1,61 @@
+#include "train/losses.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "sys/error.h"
+
+namespace hearth {
+
+void LossConfig::check() const {
+  LossConfig(*this).visit([](const char* name, float weight, const char*) {
+    if (weight >= 0 && std::isfinite(weight)) return;
+    std::string flag = fmt::format("--{}", name);
+    std::ranges::replace(flag, '_', '-');
+    fail_usage(flag, "expected a weight of 0 or more, got {}", weight);
+  });
+}
+
+std::vector<LossValue> named_losses(std::span<const LossTerm> terms, std::span<const float> values,
+                                    LossTerms which) {
+  std::vector<LossValue> found;
+  for (size_t i = 1; i < terms.size(); ++i)
+    if (which == LossTerms::all || terms[i].validate)
+      found.push_back({terms[i].name, double(values[i])});
+  return found;
+}
+
+std::vector<LossValue> read_losses(const StateStore& state, const Tape& t, LossTerms which) {
+  if (t.losses.size() < 2) return {};
+  std::array<float, size_t(most_loss_terms)> values = {};
+  state.read<float>(t.loss_buffer, values);
+  return named_losses(t.losses, values, which);
+}
+
+void LossQueue::send(const StateStore& state, const Tape& t) {
+  terms_.push_back(t.losses);
+  if (t.losses.size() > 1) sent_.send(state.find(t.loss_buffer));
+}
+
+std::vector<LossValue> LossQueue::take() {
+  const std::vector<LossTerm> terms = std::move(terms_.front());
+  terms_.pop_front();
+  return terms.size() > 1 ? named_losses(terms, sent_.take_as<float>()) : std::vector<LossValue>();
+}
+
+void LossMeans::add(const std::vector<LossValue>& of_batch, int64_t targets) {
+  if (sums_.empty())
+    for (const LossValue& l : of_batch) sums_.push_back({l.name, 0});
+  for (size_t i = 0; i < of_batch.size(); ++i)
+    sums_[i].value += of_batch[i].value * double(targets);
+  targets_ += targets;
+}
+
+std::vector<LossValue> LossMeans::means() const {
+  std::vector<LossValue> all = sums_;
+  for (LossValue& l : all) l.value /= double(targets_);
+  return all;
+}
+
+}  // namespace hearth
