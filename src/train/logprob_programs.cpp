@@ -39,7 +39,11 @@ void check(const TokenBatch& b, const ModelConfig& model) {
 }  // namespace
 
 LogprobPrograms::LogprobPrograms(const LogprobProgramsSpec& spec, Memory& memory)
-    : spec_(spec), memory_(memory), programs_(memory), nll_(memory.backend), terms_(memory.backend) {
+    : spec_(spec),
+      memory_(memory),
+      programs_(memory),
+      nll_(memory.backend),
+      terms_(memory.backend) {
   spec_.model = spec.model.resolve();
 }
 

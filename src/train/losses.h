@@ -41,8 +41,8 @@ struct LossValue {
 
 enum class LossTerms : bool { all, validated };
 
-// Terms of a tape by name, all but the first, whose value is "the loss". `values` is what the program
-// left in the tape's loss_buffer.
+// Terms of a tape by name, all but the first, whose value is "the loss". `values` is what the
+// program left in the tape's loss_buffer.
 std::vector<LossValue> named_losses(std::span<const LossTerm>, std::span<const float> values,
                                     LossTerms = LossTerms::all);
 // The same, read here; waits for the program, unless the first term is the only one.

@@ -137,7 +137,7 @@ TEST(LossTerms, ShareABufferUnderTheirNames) {
   const std::vector<float> values{3, 4, 5};
   const auto names = [&](LossTerms which) {
     std::string text;
-    for (const LossValue& l : named_losses(t, values, which))
+    for (const LossValue& l : named_losses(t.losses, values, which))
       text += fmt::format("{} {} ", l.name, l.value);
     return text;
   };
