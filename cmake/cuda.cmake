@@ -21,7 +21,7 @@ if(NOT cuda_choice STREQUAL off AND NOT HEARTH_SANITIZE)
 endif()
 
 if(NOT hearth_cuda)
-  target_sources(hearth_lib PRIVATE src/cuda/absent.cpp)
+  target_sources(hearth_lib PRIVATE src/cuda/no_cuda.cpp)
   return()
 endif()
 
@@ -54,7 +54,7 @@ set(CMAKE_CUDA_STANDARD_DEFAULT "")
 find_package(CUDAToolkit REQUIRED)
 
 file(GLOB_RECURSE cuda_host CONFIGURE_DEPENDS src/cuda/*.cpp)
-list(FILTER cuda_host EXCLUDE REGEX "/(absent|no_hopper)\\.cpp$")
+list(FILTER cuda_host EXCLUDE REGEX "/(no_cuda|no_hopper)\\.cpp$")
 target_sources(hearth_lib PRIVATE ${cuda_host})
 target_include_directories(hearth_lib SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_definitions(hearth_lib PRIVATE HEARTH_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")

@@ -14,7 +14,7 @@
 #include "sys/build_info.h"
 #include "sys/error.h"
 #include "sys/process/process_memory.h"
-#include "train/peak.h"
+#include "train/peak_flops.h"
 #include "train/pretrain/pretrain.h"
 
 namespace hearth {

@@ -9,7 +9,7 @@
 #include "cli/model_flags.h"
 #include "sys/error.h"
 #include "train/grpo/grpo_report.h"
-#include "train/peak.h"
+#include "train/peak_flops.h"
 
 namespace hearth {
 namespace {

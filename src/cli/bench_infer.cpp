@@ -14,7 +14,7 @@
 #include "model/layer_spec.h"
 #include "sys/error.h"
 #include "train/config.h"
-#include "train/peak.h"
+#include "train/peak_flops.h"
 
 namespace hearth {
 namespace {

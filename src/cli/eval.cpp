@@ -1,6 +1,6 @@
 // hearth eval: scores a model on perplexity, HellaSwag, LAMBADA or multiple choice, or writes its
 // raw logits for comparison with other programs.
-#include "eval/eval.h"
+#include "eval/tasks.h"
 
 #include <charconv>
 #include <sstream>

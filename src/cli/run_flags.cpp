@@ -6,7 +6,7 @@
 #include "cli/flags.h"
 #include "cli/signals.h"
 #include "sys/terminal.h"
-#include "train/peak.h"
+#include "train/peak_flops.h"
 
 namespace hearth {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "data/stat.h"
+#include "data/token_stats.h"
 #include "sys/error.h"
 
 namespace hearth {

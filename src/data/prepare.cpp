@@ -6,9 +6,9 @@
 #include <map>
 #include <utility>
 
+#include "data/holdout.h"
 #include "data/jsonl.h"
-#include "data/sides.h"
-#include "data/split.h"
+#include "data/shard_writer.h"
 #include "formats/json.h"
 #include "sys/error.h"
 #include "sys/progress.h"

@@ -29,7 +29,7 @@ struct PrepareSpec {
   std::filesystem::path out;    // receives train_000001.bin .. and val_000000.bin ..
   TokenFormat format = TokenFormat::llmc;
   int64_t shard_tokens = 0;  // 0: 100M for llmc; one train.bin and val.bin for raw
-  double val_fraction = 0;   // fraction of documents, chosen by text hash (data/sides.h)
+  double val_fraction = 0;   // fraction of documents, chosen by text hash (data/holdout.h)
   // A longer text is read in pieces of this size; a longer JSONL line or Parquet row is an error.
   int64_t max_document_bytes = 16 << 20;
   int threads = 0;
@@ -52,7 +52,7 @@ struct PrepareResult {
   int64_t train_shards = 0, val_shards = 0;
   int64_t bytes = 0;     // bytes of text read
   bool resumed = false;  // continued from a state file
-  bool pieces = false;   // texts were split so that no side is empty (data/sides.h)
+  bool pieces = false;   // texts were split so that no side is empty (data/holdout.h)
   std::vector<std::filesystem::path> files;
   // Inputs with `<|endoftext|>` inside lines, where it does not separate documents, and their
   // counts.

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-#include "infer/stepper.h"
+#include "infer/engine_loop.h"
 #include "model/layer_spec.h"
 #include "sys/error.h"
 #include "sys/terminal.h"

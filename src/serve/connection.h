@@ -12,7 +12,7 @@
 #include <optional>
 #include <stop_token>
 
-#include "serve/head.h"
+#include "serve/http_head.h"
 #include "serve/request_log.h"
 #include "serve/service.h"
 

@@ -5,8 +5,8 @@
 #include <optional>
 #include <set>
 
-#include "serve/exchange.h"
-#include "serve/prepare.h"
+#include "serve/completion_stream.h"
+#include "serve/preparer.h"
 #include "serve/workers.h"
 
 namespace hearth {

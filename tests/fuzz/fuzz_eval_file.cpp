@@ -1,4 +1,4 @@
-#include "data/stat.h"
+#include "data/token_stats.h"
 #include "fuzz.h"
 
 int fuzz_eval_file(const uint8_t* data, size_t size) {

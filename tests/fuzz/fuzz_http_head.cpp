@@ -5,7 +5,7 @@
 #include <boost/asio/buffer.hpp>
 
 #include "serve/admission.h"
-#include "serve/head.h"
+#include "serve/http_head.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // The numbers that kernels are tried on. Needs the inside of the CUDA backend, so that a build
 // without a CUDA compiler leaves this file out.
-#include "cuda/device/bits.h"
+#include "cuda/device/same_bits.h"
 
 #include "held.h"
 

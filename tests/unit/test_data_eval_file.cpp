@@ -1,6 +1,6 @@
 // data stat of llm.c's evaluation files: the layout as write_evalfile makes it, and every way to be
 // wrong by one word.
-#include "data/stat.h"
+#include "data/token_stats.h"
 #include "unit/data_files.h"
 #include "unit/packed_bytes.h"
 

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "data/sides.h"
+#include "data/holdout.h"
 #include "unit/data_files.h"
 #include "unit/packed_bytes.h"
 #include "unit/parquet_file.h"

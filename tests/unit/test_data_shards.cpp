@@ -1,7 +1,7 @@
 // Token files: both formats there and back, and every way a file can be bad.
 #include <cstring>
 
-#include "data/stat.h"
+#include "data/token_stats.h"
 #include "test_data.h"
 #include "unit/data_files.h"
 

@@ -1,6 +1,6 @@
 // Long texts in pieces: how they are cut, that they stay one document, and how they are divided
 // between training and validation.
-#include "data/sides.h"
+#include "data/holdout.h"
 
 #include <map>
 #include <random>

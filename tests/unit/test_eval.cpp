@@ -1,6 +1,6 @@
 // Evaluation: the scorer against a plain softmax over plain logits, and the harness's rules and
 // formulas against their definitions written out.
-#include "eval/eval.h"
+#include "eval/tasks.h"
 
 #include <cmath>
 

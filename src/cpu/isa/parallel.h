@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "cpu/pieces.h"
+#include "cpu/isa_threads.h"
 
 namespace hearth::HEARTH_ISA {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "cuda/device/bits.h"
+#include "cuda/device/same_bits.h"
 
 namespace hearth::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "data/permutation.h"
-#include "tasks/chess/split.h"
+#include "tasks/chess/holdout.h"
 
 namespace hearth::chess {
 namespace {

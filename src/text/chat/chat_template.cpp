@@ -6,8 +6,8 @@
 #include "formats/gguf/gguf.h"
 #include "formats/json.h"
 #include "sys/files/files.h"
+#include "text/chat/python_str.h"
 #include "text/chat/request.h"
-#include "text/chat/text.h"
 
 namespace hearth {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "formats/json.h"
-#include "text/chat/text.h"
+#include "text/chat/python_str.h"
 #include "text/chat/value.h"
 
 namespace hearth::jinja {

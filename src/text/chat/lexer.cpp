@@ -5,7 +5,7 @@
 
 #include "formats/json.h"
 #include "sys/error.h"
-#include "text/chat/text.h"
+#include "text/chat/python_str.h"
 
 namespace hearth::jinja {
 namespace {

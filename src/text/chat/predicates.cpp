@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "formats/json.h"
-#include "text/chat/text.h"
+#include "text/chat/python_str.h"
 #include "text/chat/value.h"
 
 namespace hearth::jinja {

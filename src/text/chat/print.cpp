@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "text/chat/text.h"
+#include "text/chat/python_str.h"
 #include "text/chat/value.h"
 
 namespace hearth::jinja {

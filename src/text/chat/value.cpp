@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "text/chat/text.h"
+#include "text/chat/python_str.h"
 
 namespace hearth::jinja {
 namespace {

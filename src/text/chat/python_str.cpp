@@ -1,4 +1,4 @@
-#include "text/chat/text.h"
+#include "text/chat/python_str.h"
 
 #include <wctype.h>
 

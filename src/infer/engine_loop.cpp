@@ -1,4 +1,4 @@
-#include "infer/stepper.h"
+#include "infer/engine_loop.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "serve/exchange.h"
+#include "serve/completion_stream.h"
 
 #include <algorithm>
 #include <iterator>

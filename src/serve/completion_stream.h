@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "serve/metrics.h"
-#include "serve/prepare.h"
+#include "serve/preparer.h"
 #include "serve/render.h"
 
 namespace hearth {

@@ -3,7 +3,7 @@
 
 #include "data/documents.h"
 #include "data/jsonl.h"
-#include "eval/eval.h"
+#include "eval/tasks.h"
 #include "formats/json.h"
 #include "sys/error.h"
 #include "sys/files/files.h"

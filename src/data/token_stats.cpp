@@ -1,4 +1,4 @@
-#include "data/stat.h"
+#include "data/token_stats.h"
 
 #include "formats/json.h"
 

@@ -1,4 +1,4 @@
-#include "serve/head.h"
+#include "serve/http_head.h"
 
 #include <algorithm>
 

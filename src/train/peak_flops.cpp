@@ -1,4 +1,4 @@
-#include "train/peak.h"
+#include "train/peak_flops.h"
 
 #include <algorithm>
 #include <chrono>

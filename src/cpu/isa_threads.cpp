@@ -1,4 +1,4 @@
-#include "cpu/pieces.h"
+#include "cpu/isa_threads.h"
 
 #include "sys/threads.h"
 

@@ -1,4 +1,4 @@
-#include "data/split.h"
+#include "data/shard_writer.h"
 
 #include <algorithm>
 

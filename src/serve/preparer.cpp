@@ -1,4 +1,4 @@
-#include "serve/prepare.h"
+#include "serve/preparer.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "eval/eval.h"
+#include "eval/tasks.h"
 
 #include <cmath>
 #include <numbers>

@@ -1,4 +1,4 @@
-#include "data/sides.h"
+#include "data/holdout.h"
 
 #include <algorithm>
 #include <cmath>

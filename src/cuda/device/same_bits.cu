@@ -1,4 +1,4 @@
-#include "cuda/device/bits.h"
+#include "cuda/device/same_bits.h"
 
 #include "cuda/device/device.cuh"
 
