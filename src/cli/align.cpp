@@ -9,7 +9,7 @@
 #include "train/dpo/dpo.h"
 #include "train/sft.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 template <class Config>
@@ -59,4 +59,4 @@ void add_dpo(CLI::App& app) {
   add_method<DpoConfig>(app, "dpo", "fine-tune a model on preference pairs (DPO)", dpo);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

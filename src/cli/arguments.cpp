@@ -14,7 +14,7 @@
 #include "sys/error.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 std::vector<CLI::App*> subcommands(CLI::App& app) {
@@ -370,4 +370,4 @@ std::string resume_command(CLI::App& app, const std::vector<std::string>& given,
   return std::filesystem::exists(run + "/config.toml") ? text + " --resume" : "";
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

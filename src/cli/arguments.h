@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline cli {
 
 // Adds a --config flag to every command without subcommands.
 void allow_config_files(CLI::App&);
@@ -24,4 +24,4 @@ std::vector<std::string> merge_arguments(CLI::App&, const std::vector<std::strin
 std::string resume_command(CLI::App&, const std::vector<std::string>& given,
                            const std::string& program);
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

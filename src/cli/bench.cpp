@@ -17,7 +17,7 @@
 #include "train/peak_flops.h"
 #include "train/pretrain/pretrain.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 nlohmann::ordered_json bench_line(const Backend& b, const std::string& what,
                                   const std::string& shape, double value, const std::string& unit) {
@@ -335,4 +335,4 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

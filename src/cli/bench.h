@@ -3,7 +3,7 @@
 
 #include "cli/commands.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 // A JSON object with bench, device, commit, shape, value and unit; callers add more fields.
 nlohmann::ordered_json bench_line(const Backend&, const std::string& what, const std::string& shape,
@@ -15,4 +15,4 @@ int64_t peak_bytes(const Backend&);
 void add_bench_infer(CLI::App& bench);
 void add_bench_grpo(CLI::App& bench);
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

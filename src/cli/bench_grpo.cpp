@@ -11,7 +11,7 @@
 #include "train/grpo/grpo_report.h"
 #include "train/peak_flops.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 struct BenchGrpoFlags {
@@ -136,4 +136,4 @@ void add_bench_grpo(CLI::App& bench) {
   c->callback([f] { bench_grpo(*f); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

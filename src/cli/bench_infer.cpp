@@ -16,7 +16,7 @@
 #include "train/config.h"
 #include "train/peak_flops.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -279,4 +279,4 @@ void add_bench_infer(CLI::App& bench) {
   c->callback([f] { f->workload ? bench_workload(*f) : bench_batch(*f); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -13,7 +13,7 @@
 #include "sys/files/files.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 namespace {
 
@@ -292,4 +292,4 @@ void add_chat(CLI::App& app) {
   });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

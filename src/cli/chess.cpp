@@ -9,7 +9,7 @@
 #include "tasks/chess/game.h"
 #include "tasks/chess/score.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 using chess::Board;
@@ -135,4 +135,4 @@ void add_chess(CLI::App& app) {
   add_score(*c);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -20,7 +20,7 @@
 #include "sys/error.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 void add_common(CLI::App& app, Common& c) {
   app.add_option("--device", c.device, "device: auto, cpu or cuda[:i]")->capture_default_str();
@@ -131,4 +131,4 @@ int run_command_line(int argc, char** argv) {
   return code;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

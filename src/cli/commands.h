@@ -17,7 +17,7 @@
 #include "train/auto_dtype.h"
 #include "train/config.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 struct Completion;
 
@@ -124,4 +124,4 @@ void add_data_arithmetic(CLI::App&);  // hearth data arithmetic
 
 int run_command_line(int argc, char** argv);
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

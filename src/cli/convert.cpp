@@ -6,7 +6,7 @@
 #include "sys/error.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 struct ConvertFlags {
@@ -60,4 +60,4 @@ void add_convert(CLI::App& app) {
   c->callback([f] { run_convert(*f); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -16,7 +16,7 @@
 #include "tasks/stories/corpus.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -366,4 +366,4 @@ void add_data(CLI::App& app) {
   add_data_arithmetic(*c);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

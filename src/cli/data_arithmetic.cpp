@@ -4,7 +4,7 @@
 #include "cli/commands.h"
 #include "tasks/arithmetic/arithmetic.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 struct ArithmeticFlags {
@@ -45,4 +45,4 @@ void add_data_arithmetic(CLI::App& app) {
   c->callback([flags] { run_data_arithmetic(*flags); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

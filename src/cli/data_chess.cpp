@@ -5,7 +5,7 @@
 #include "tasks/chess/dataset.h"
 #include "tasks/chess/holdout.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 using nlohmann::ordered_json;
@@ -127,4 +127,4 @@ void add_data_chess(CLI::App& app) {
   c->callback([flags] { run_data_chess(*flags); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -8,7 +8,7 @@
 #include "data/download.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 struct GetFlags {
@@ -132,4 +132,4 @@ void add_data_get(CLI::App& data) {
   c->callback([f] { run_get(*f); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

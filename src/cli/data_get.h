@@ -3,8 +3,8 @@
 
 #include <CLI/CLI.hpp>
 
-namespace hearth {
+namespace hearth::inline cli {
 
 void add_data_get(CLI::App& data);
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

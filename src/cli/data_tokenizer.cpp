@@ -9,7 +9,7 @@
 #include "sys/files/files.h"
 #include "sys/hash/hash.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace fs = std::filesystem;
 
 namespace {
@@ -77,4 +77,4 @@ std::string tokenizer_mismatch(std::span<const fs::path> files, const Tokenizer&
   return {};
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

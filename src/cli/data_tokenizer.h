@@ -8,7 +8,7 @@
 
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 // SHA-256 of the tokenizer's files; an interrupted prepare resumes only with the same tokenizer.
 std::string tokenizer_digest(const std::filesystem::path&);
@@ -22,4 +22,4 @@ std::string vocabulary_digest(const Tokenizer&);
 std::string tokenizer_mismatch(std::span<const std::filesystem::path> files,
                                const Tokenizer& tokenizer, const std::filesystem::path& path);
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -12,7 +12,7 @@
 #include "sys/error.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 // Prints once per process why no GPU is used.
@@ -186,4 +186,4 @@ std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) 
   return make_cpu_backend(c.threads);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

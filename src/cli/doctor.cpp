@@ -13,7 +13,7 @@
 #include "sys/error.h"
 #include "train/config.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 struct DoctorFlags {
@@ -204,4 +204,4 @@ void add_doctor(CLI::App& app) {
   });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -16,7 +16,7 @@
 #include "sys/progress.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 using nlohmann::ordered_json;
@@ -284,4 +284,4 @@ void add_eval(CLI::App& app) {
   c->callback([f] { run_eval(*f); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

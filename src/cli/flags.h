@@ -14,7 +14,7 @@
 #include "formats/fields.h"
 #include "optim/optimizers.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 inline constexpr const char* model_group = "Model (overrides the preset)";
 
@@ -107,4 +107,4 @@ class FieldFlags {
   std::map<std::string, std::vector<std::string>> given_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -14,7 +14,7 @@
 #include "text/chat/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 namespace {
 
@@ -249,4 +249,4 @@ void add_generate(CLI::App& app) {
   });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

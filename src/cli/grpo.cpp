@@ -10,7 +10,7 @@
 #include "sys/error.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 struct GrpoFlags {
@@ -89,4 +89,4 @@ void add_grpo(CLI::App& app) {
   c->callback([f] { run_grpo(*f); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

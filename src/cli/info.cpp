@@ -14,7 +14,7 @@
 #include "sys/compression/compression.h"
 #include "sys/https/https.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 struct InfoFlags {
@@ -121,4 +121,4 @@ void add_info(CLI::App& app) {
   c->callback([f] { run(*f); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -2,7 +2,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelConfig>& flags) {
   const ModelConfig base = preset(name);
@@ -22,4 +22,4 @@ ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelCon
   return c;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -6,10 +6,10 @@
 #include "cli/flags.h"
 #include "model/config.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 // The result is not resolved. With --heads alone, the number of KV heads keeps the preset's ratio
 // (an error names the multiple that --heads must be) and the head width is derived from dim again.
 ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelConfig>&);
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

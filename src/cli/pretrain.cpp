@@ -15,7 +15,7 @@
 #include "sys/terminal.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 struct PretrainFlags {
@@ -173,4 +173,4 @@ void add_pretrain(CLI::App& app) {
   c->callback([f] { run(*f); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

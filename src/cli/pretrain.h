@@ -3,8 +3,8 @@
 
 #include "train/pretrain/pretrain.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 RunResult run_pretrain(PretrainSpec, Backend&);
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -26,7 +26,7 @@
 #include "tasks/stories/corpus.h"
 #include "text/tokenizer/train.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace fs = std::filesystem;
 namespace {
 
@@ -230,4 +230,4 @@ void add_quickstart(CLI::App& app) {
   c->callback([f] { run(*f); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -8,7 +8,7 @@
 #include "sys/terminal.h"
 #include "train/peak_flops.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 void RunFlags::add(CLI::App& app) {
   app.add_option("--run", run, "run folder")->required();
@@ -55,4 +55,4 @@ std::string result_line(const RunResult& r) {
   return text + fmt::format(", {:.1f} s; {}\n", r.train_seconds, r.checkpoint.string());
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -6,7 +6,7 @@
 
 #include "train/run.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 struct RunFlags {
   std::string run;
@@ -25,4 +25,4 @@ nlohmann::ordered_json result_json(const RunResult&, const Backend&);
 // One line that summarises a run's result.
 std::string result_line(const RunResult&);
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

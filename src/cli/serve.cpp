@@ -6,7 +6,7 @@
 #include "sys/error.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 
 namespace {
 
@@ -111,4 +111,4 @@ void add_serve(CLI::App& app) {
   c->callback([flags] { run_serve(*flags); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -8,7 +8,7 @@
 
 #include "sys/files/lost_mapping.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 std::atomic<int> stop_signals{0};
@@ -59,4 +59,4 @@ void expect_not_signalled(std::string_view reason) {
   if (const int number = first_number; reason == "stopped" && number) throw StoppedBySignal{number};
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

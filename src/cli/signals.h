@@ -6,7 +6,7 @@
 #include <atomic>
 #include <string_view>
 
-namespace hearth {
+namespace hearth::inline cli {
 
 // Called at the start of every command. A write to a closed pipe or beyond the file size limit then
 // returns an error instead of ending the process, and a mapped file that shrinks is reported by
@@ -24,4 +24,4 @@ struct StoppedBySignal {
 // Throws StoppedBySignal if a run ended with the reason "stopped" because of a signal.
 void expect_not_signalled(std::string_view reason);
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

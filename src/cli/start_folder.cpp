@@ -8,7 +8,7 @@
 #include "sys/terminal.h"
 #include "train/run_folder.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -68,4 +68,4 @@ bool go_to_start_folder(const fs::path& run, std::vector<std::string>& args) {
   return false;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

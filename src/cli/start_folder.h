@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline cli {
 
 // If config.toml of `run` has a relative path that exists only from the folder where the run was
 // started: changes to that folder, makes --run in `args` absolute, prints a note and returns true.
@@ -13,4 +13,4 @@ namespace hearth {
 // so the run stays the same.
 bool go_to_start_folder(const std::filesystem::path& run, std::vector<std::string>& args);
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -6,7 +6,7 @@
 
 #include "formats/json.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 // A flag name from another program, and our names in order of preference: the first that the
@@ -179,4 +179,4 @@ std::string meant_by_short(const std::string& flag, const CLI::App& command) {
   return meant;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-namespace hearth {
+namespace hearth::inline cli {
 
 // The flag of the command that a user who wrote `flag` most likely meant: one that has this name in
 // another program, or one with a similar spelling. Empty: none. Both include their dashes.
@@ -14,4 +14,4 @@ std::string meant_flag(const std::string& flag, const CLI::App& command);
 // names both: "--n or --max-tokens".
 std::string meant_by_short(const std::string& flag, const CLI::App& command);
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

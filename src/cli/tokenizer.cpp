@@ -21,7 +21,7 @@
 #include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/train.h"
 
-namespace hearth {
+namespace hearth::inline cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -359,4 +359,4 @@ void add_tokenizer(CLI::App& app) {
   add_tokenizer_bench(*c);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cli

@@ -11,7 +11,7 @@
 #include "core/cache_layout.h"
 #include "core/quantised.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 // Bytes this process holds of a device, now and at most so far.
 struct MemoryUse {
@@ -189,4 +189,4 @@ class Buffer {
   bool offloaded_ = false;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -5,7 +5,7 @@
 #include "core/fp8.h"
 #include "core/kernels.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 // A block holds `cache_block` tokens: first the keys, then the values, each as one panel per head.
 // A panel is (cache_block, width) elements; an fp8 panel ends with the exponents of its rows.
@@ -41,4 +41,4 @@ struct CacheLayout {
           .dtype = cache};
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -2,7 +2,7 @@
 
 #include "core/tensor.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 std::string_view to_string(DType d) {
   switch (d) {
@@ -58,4 +58,4 @@ std::string to_string(const Shape& s) {
   return r + ")";
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <type_traits>
 
-namespace hearth {
+namespace hearth::inline core {
 
 // The last three are bytes of weights packed as core/quantised.h says.
 enum class DType : uint8_t { f32, f64, bf16, f16, i32, u8, int8_panels, int4_panels, fp8_panels };
@@ -80,4 +80,4 @@ constexpr DType dtype_of() {
     return DType::u8;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline core

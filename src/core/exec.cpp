@@ -6,7 +6,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline core {
 namespace {
 
 // A few MiB at a time, so that a large table is never held twice.
@@ -254,4 +254,4 @@ Tensor Exec::operator[](Var v) {
   return tensors_[size_t(v.id)];
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -6,7 +6,7 @@
 
 #include "core/plan.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 // What the programs of one model share: its parameters, named state, and one arena, since only one
 // program runs at a time. `params` may be absent for programs without any.
@@ -89,4 +89,4 @@ class Exec {
   std::vector<Stretch> parts_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-namespace hearth {
+namespace hearth::inline core {
 namespace {
 
 float power_of(uint8_t exponent) { return std::bit_cast<float>(uint32_t(exponent) << 23); }
@@ -53,4 +53,4 @@ void decode_cached(float* numbers, const uint8_t* codes, uint8_t exponent, int64
   }
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -8,7 +8,7 @@
 
 #include "core/dtype.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 struct e4m3 {
   uint8_t bits = 0;
@@ -41,4 +41,4 @@ constexpr DType cache_dtype(CacheFormat f, DType plain) {
 uint8_t encode_cached(uint8_t* codes, const float* numbers, int64_t D);
 void decode_cached(float* numbers, const uint8_t* codes, uint8_t exponent, int64_t D);
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -11,7 +11,7 @@
 #include "core/kernel_specs.h"
 #include "core/tensor.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 // --- products ---
 
@@ -344,4 +344,4 @@ struct UpdateArgs {
   RuleSpec spec = {};
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline core

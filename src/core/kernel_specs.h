@@ -5,7 +5,7 @@
 #include "core/math.h"
 #include "core/update_rules.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 struct GemmSpec {
   bool ta = false;
@@ -122,4 +122,4 @@ struct Drawn {
   float likeliest_logprob = 0;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline core

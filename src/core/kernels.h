@@ -8,7 +8,7 @@
 
 #include "core/kernel_args.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 // What a backend launches on: each derives its own (a thread pool, a CUDA stream) and casts back.
 struct Stream {};
@@ -57,4 +57,4 @@ struct Kernels {
   void (*update_weights)(Stream&, const UpdateArgs&);
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline core

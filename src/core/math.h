@@ -14,7 +14,7 @@
 #define HEARTH_FORMULA [[gnu::always_inline]] inline
 #endif
 
-namespace hearth {
+namespace hearth::inline core {
 
 enum class Act : uint8_t { none, gelu_tanh, gelu_erf, relu2, swiglu, geglu, reglu };
 
@@ -112,4 +112,4 @@ HEARTH_HD inline uint32_t random_word(const Scalars& s, uint32_t salt, uint64_t 
 
 HEARTH_HD inline uint32_t drop_threshold(float p) { return uint32_t(double(p) * 4294967296.0); }
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -8,7 +8,7 @@
 #include "sys/error.h"
 #include "sys/threads.h"
 
-namespace hearth {
+namespace hearth::inline core {
 namespace {
 
 constexpr int64_t pad = 64;  // elements: 256 bytes of f32
@@ -419,4 +419,4 @@ void StateStore::check_size(const std::string& name, const Tensor& t, int64_t by
          bytes);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -15,7 +15,7 @@
 #include "core/backend.h"
 #include "core/quantised.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 // How a parameter starts. Every draw is keyed by (seed, name, element).
 struct Init {
@@ -242,4 +242,4 @@ class StateStore {
   std::map<std::string, Entry> entries_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline core

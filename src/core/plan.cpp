@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace hearth {
+namespace hearth::inline core {
 namespace {
 
 int64_t aligned(int64_t n) { return (n + 255) / 256 * 256; }
@@ -118,4 +118,4 @@ Plan plan(const Tape& t) {
   return p;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -3,7 +3,7 @@
 
 #include "core/tape.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 // Lets outputs take over the memory of inputs that die in the same node, as each op allows.
 void alias(Tape&);
@@ -18,4 +18,4 @@ struct Plan {
 // Greedy by size: the largest buffers first, each at the lowest offset free over its whole life.
 Plan plan(const Tape&);
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -14,7 +14,7 @@
 
 #include "core/exec.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 // Sizes of programs: whole parts of the next power of two, so that the padding is at most one part
 // of the size and the number of sizes grows with the logarithm.
@@ -97,4 +97,4 @@ class ProgramCache {
   Slots slots_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -9,7 +9,7 @@
 #include "sys/error.h"
 #include "sys/threads.h"
 
-namespace hearth {
+namespace hearth::inline core {
 namespace {
 
 float largest(const float* x, int64_t n) {
@@ -211,4 +211,4 @@ double quantised_value(const std::byte* packed, int64_t n, int64_t k) {
   return scale * reinterpret_cast<const int8_t*>(panel)[g * quant_panel + row] * q;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline core

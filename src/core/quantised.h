@@ -16,9 +16,11 @@
 
 #include "core/dtype.h"
 
-namespace hearth {
-
+namespace hearth::inline sys {
 class Threads;
+}
+
+namespace hearth::inline core {
 
 enum class WeightFormat : uint8_t { plain, int8, int4, fp8 };
 constexpr WeightFormat weight_formats[] = {WeightFormat::plain, WeightFormat::int8,
@@ -93,4 +95,4 @@ void quantise(std::span<std::byte> out, const QuantLayout&, std::span<const floa
 // The weight a kernel takes element (n, k) for.
 double quantised_value(const std::byte* packed, int64_t n, int64_t k);
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -11,7 +11,7 @@
 
 #include "core/backend.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 class ReadQueue {
  public:
@@ -62,4 +62,4 @@ class ReadQueue {
   Slot taken_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -4,7 +4,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline core {
 namespace {
 
 std::string join(const std::string& scope, const std::string& name) {
@@ -353,4 +353,4 @@ void join_norms(Tape& t, const Kernels& k, Stream& stream) {
   t.nodes = std::move(joined);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -22,7 +22,7 @@
 #include "core/kernels.h"
 #include "core/params.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 struct Var {
   int id = -1;
@@ -253,4 +253,4 @@ void prune(Tape&);
 // many of them and nothing else reads the norm's result: prune() then drops the norm.
 void join_norms(Tape&, const Kernels&, Stream&);
 
-}  // namespace hearth
+}  // namespace hearth::inline core

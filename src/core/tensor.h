@@ -11,7 +11,7 @@
 
 #include "core/dtype.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 struct Shape {
   std::array<int64_t, 4> dim{};
@@ -49,4 +49,4 @@ struct Tensor {
   int64_t rows() const { return cols() ? numel() / cols() : 0; }
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -5,7 +5,7 @@
 
 #include "core/math.h"
 
-namespace hearth {
+namespace hearth::inline core {
 
 enum class UpdateRule : uint8_t { adamw, lion };
 inline constexpr UpdateRule update_rules[] = {UpdateRule::adamw, UpdateRule::lion};
@@ -116,4 +116,4 @@ template <class F>
   }
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline core

@@ -20,7 +20,7 @@
 #include "sys/error.h"
 #include "sys/threads.h"
 
-namespace hearth {
+namespace hearth::inline cpu {
 
 #define HEARTH_DECLARE(isa, base) \
   namespace base {                \
@@ -169,4 +169,4 @@ std::unique_ptr<Backend> make_cpu_backend(int threads, std::optional<Isa> isa) {
   return std::make_unique<CpuBackend>(threads, isa ? *isa : best_isa());
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

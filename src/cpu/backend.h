@@ -7,7 +7,7 @@
 #include "core/backend.h"
 #include "cpu/features.h"
 
-namespace hearth {
+namespace hearth::inline cpu {
 
 // threads 0: one per usable core. Without `isa` the best one this machine can run.
 std::unique_ptr<Backend> make_cpu_backend(int threads, std::optional<Isa> isa = {});
@@ -18,4 +18,4 @@ const Kernels& cpu_kernels(Isa);
 // Bytes this process may still take: what the system and its control groups leave.
 int64_t available_memory();
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

@@ -14,7 +14,7 @@
 #include <sys/auxv.h>
 #endif
 
-namespace hearth {
+namespace hearth::inline cpu {
 namespace {
 
 #if defined(__x86_64__)
@@ -129,4 +129,4 @@ Isa best_isa() {
              wanted);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

@@ -9,7 +9,7 @@
 
 #include "cpu/isa_list.h"
 
-namespace hearth {
+namespace hearth::inline cpu {
 
 // Only the sets built in are enumerators; later ones are better.
 enum class Isa : uint8_t {
@@ -26,4 +26,4 @@ std::vector<Isa> usable_isas();
 // The best usable one, or the one HEARTH_ISA names.
 Isa best_isa();
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

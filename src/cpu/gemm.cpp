@@ -10,7 +10,7 @@
 #include "sys/error.h"
 #include "sys/threads.h"
 
-namespace hearth {
+namespace hearth::inline cpu {
 
 #define HEARTH_DECLARE(isa)          \
   namespace isa {                    \
@@ -246,4 +246,4 @@ void gemm(Threads& threads, Scratch& scratch, const GemmProblem& g) {
   gemm(threads, scratch, gemm_table(best_isa()), g);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

@@ -9,9 +9,11 @@
 #include "core/dtype.h"
 #include "cpu/features.h"
 
-namespace hearth {
-
+namespace hearth::inline sys {
 class Threads;
+}
+
+namespace hearth::inline cpu {
 
 // Memory the CPU kernels pack into. It grows to the largest call seen and is then reused, so that a
 // step in steady state allocates nothing. One per caller; a call owns it while it runs.
@@ -64,4 +66,4 @@ void gemm(Threads&, Scratch&, const GemmTable&, const GemmProblem&);
 void gemm_quantised(Threads&, Scratch&, const GemmTable&, const GemmProblem&);
 void gemm(Threads&, Scratch&, const GemmProblem&);  // with the table of best_isa()
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

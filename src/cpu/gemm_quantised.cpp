@@ -8,7 +8,7 @@
 #include "sys/error.h"
 #include "sys/threads.h"
 
-namespace hearth {
+namespace hearth::inline cpu {
 namespace {
 
 constexpr int64_t strip_panels = 4;   // of a task
@@ -74,4 +74,4 @@ void gemm_quantised(Threads& threads, Scratch& scratch, const GemmTable& table,
   threads.run(strips * blocks, std::ref(multiply));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

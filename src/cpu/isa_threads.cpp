@@ -2,7 +2,7 @@
 
 #include "sys/threads.h"
 
-namespace hearth {
+namespace hearth::inline cpu {
 
 void run_pieces(Threads& threads, int64_t pieces, void (*body)(void*, int64_t, int), void* state) {
   threads.run(pieces, [=](int64_t piece, int worker) { body(state, piece, worker); });
@@ -10,4 +10,4 @@ void run_pieces(Threads& threads, int64_t pieces, void (*body)(void*, int64_t, i
 
 int thread_count(const Threads& threads) { return threads.count(); }
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

@@ -5,13 +5,15 @@
 
 #include <cstdint>
 
-namespace hearth {
-
+namespace hearth::inline sys {
 class Threads;
+}
+
+namespace hearth::inline cpu {
 
 // Threads::run with body(state, piece, worker).
 void run_pieces(Threads&, int64_t pieces, void (*body)(void* state, int64_t piece, int worker),
                 void* state);
 int thread_count(const Threads&);
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

@@ -4,7 +4,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline cpu {
 
 void refuse_dtype(const char* op, DType got) {
   fail(std::string("cpu ") + op, "expected f32 or bf16, got {}", to_string(got));
@@ -15,4 +15,4 @@ void refuse_dtypes(const char* op, DType a, DType b) {
        to_string(b));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

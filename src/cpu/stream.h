@@ -5,7 +5,7 @@
 #include "core/kernels.h"
 #include "cpu/gemm.h"
 
-namespace hearth {
+namespace hearth::inline cpu {
 
 struct CpuStream : Stream {
   Threads& threads;
@@ -18,4 +18,4 @@ CpuStream& cpu(Stream&);
 [[noreturn]] void refuse_dtype(const char* op, DType);
 [[noreturn]] void refuse_dtypes(const char* op, DType, DType);
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

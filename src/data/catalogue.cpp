@@ -5,7 +5,7 @@
 #include "formats/json.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 using json = nlohmann::json;
@@ -161,4 +161,4 @@ const CatalogueSet& find_set(const std::vector<CatalogueSet>& sets, const std::s
              in_quotes(name), nearest(name, names));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

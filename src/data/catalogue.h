@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline data {
 
 struct CatalogueFile {
   std::string name, url;
@@ -28,4 +28,4 @@ std::vector<CatalogueSet> read_catalogue(const std::filesystem::path&);
 // The set with this name; an unknown name is an error that names the nearest.
 const CatalogueSet& find_set(const std::vector<CatalogueSet>&, const std::string& name);
 
-}  // namespace hearth
+}  // namespace hearth::inline data

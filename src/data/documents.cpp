@@ -11,7 +11,7 @@
 #include "sys/compression/byte_stream.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace fs = std::filesystem;
 
 // The documents of one input. After next(), `at` is the position where a new reader can continue.
@@ -335,4 +335,4 @@ bool DocumentReader::next(Document& d) {
   return false;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

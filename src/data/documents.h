@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline data {
 
 // automatic: Parquet by its first bytes, JSONL by its extension (.jsonl, .ndjson), else text.
 enum class SourceKind { automatic, text, jsonl, parquet };
@@ -78,4 +78,4 @@ void refuse_table(const std::filesystem::path&, std::string_view keys);
 // "file:line" of a document, for errors.
 std::string document_place(const DocumentSpec&, int64_t file, int64_t line);
 
-}  // namespace hearth
+}  // namespace hearth::inline data

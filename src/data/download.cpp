@@ -14,7 +14,7 @@
 #include "sys/progress.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -250,4 +250,4 @@ Downloaded download(Https& https, const CatalogueFile& file, const DownloadSpec&
   return Download(https, file, spec).run();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

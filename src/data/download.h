@@ -10,7 +10,7 @@
 #include "data/catalogue.h"
 #include "sys/https/https.h"
 
-namespace hearth {
+namespace hearth::inline data {
 
 struct DownloadSpec {
   std::filesystem::path folder;
@@ -31,4 +31,4 @@ const char* name(Downloaded::Checked);
 
 Downloaded download(Https&, const CatalogueFile&, const DownloadSpec&);
 
-}  // namespace hearth
+}  // namespace hearth::inline data

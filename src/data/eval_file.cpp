@@ -7,7 +7,7 @@
 #include "data/token_stats.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 constexpr int64_t eval_header_bytes = 1024;
@@ -119,4 +119,4 @@ EvalStat stat_eval_file(const std::filesystem::path& path, int64_t vocab) {
   return EvalFileReader(path, vocab).read();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

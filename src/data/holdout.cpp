@@ -7,7 +7,7 @@
 #include "data/permutation.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 // A hash in [0, 1).
@@ -74,4 +74,4 @@ SideRule choose_sides(DocumentSpec spec, double fraction) {
   return {moved, true};
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -7,7 +7,7 @@
 
 #include "data/documents.h"
 
-namespace hearth {
+namespace hearth::inline data {
 
 bool is_validation(std::string_view text, double threshold);
 
@@ -24,4 +24,4 @@ struct SideRule {
 // until both sides are seen; standard input cannot be read twice and is not split.
 SideRule choose_sides(DocumentSpec, double fraction);
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -8,7 +8,7 @@
 #include "sys/error.h"
 #include "sys/utf8.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 using json = nlohmann::json;
@@ -223,4 +223,4 @@ bool flat_text(std::string& out, std::string_view line) {
   return line.size() <= JsonLimits{}.max_bytes && FlatScanner(line).run(out);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace hearth {
+namespace hearth::inline data {
 
 // `where` names the file and line for the error.
 std::string jsonl_text(std::string_view line, std::string_view where);
@@ -19,4 +19,4 @@ std::string jsonl_text(std::string_view line, std::string_view where);
 // "text". Returns false for anything else, valid or not; then jsonl_text() decides.
 bool flat_text(std::string& out, std::string_view line);
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -15,7 +15,7 @@
 #include "data/shards.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 constexpr int most_workers = 256, most_prefetch = 4096;
@@ -435,4 +435,4 @@ int64_t Loader::stalls() const {
   return state_->stalls;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline data {
 
 // Files that are read as one stream, and their share of the tokens.
 struct LoaderSource {
@@ -106,4 +106,4 @@ struct LoaderRate {
 // Takes batches for this many seconds, after one warm-up pass of the queue.
 LoaderRate bench_loader(const LoaderSpec&, double seconds);
 
-}  // namespace hearth
+}  // namespace hearth::inline data

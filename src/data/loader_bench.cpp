@@ -3,7 +3,7 @@
 
 #include "data/loader.h"
 
-namespace hearth {
+namespace hearth::inline data {
 
 LoaderRate bench_loader(const LoaderSpec& spec, double seconds) {
   using clock = std::chrono::steady_clock;
@@ -24,4 +24,4 @@ LoaderRate bench_loader(const LoaderSpec& spec, double seconds) {
   return rate;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

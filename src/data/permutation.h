@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace hearth {
+namespace hearth::inline data {
 
 // The finaliser of splitmix64: a well-mixing bijection of 64-bit numbers.
 constexpr uint64_t mix64(uint64_t x) {
@@ -48,4 +48,4 @@ class Permutation {
   uint64_t keys_[rounds];
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -14,7 +14,7 @@
 #include "sys/progress.h"
 #include "sys/threads.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -414,4 +414,4 @@ std::optional<PreparedWith> prepared_with(const fs::path& folder) {
   }  // a file of another program with the same name
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -20,7 +20,7 @@
 #include "data/documents.h"
 #include "data/shards.h"
 
-namespace hearth {
+namespace hearth::inline data {
 
 struct PrepareSpec {
   std::vector<std::string> inputs;  // paths or globs; "-" is standard input
@@ -70,4 +70,4 @@ struct PreparedWith {
 // Nothing if the folder has no readable state file of prepare.
 std::optional<PreparedWith> prepared_with(const std::filesystem::path& folder);
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -4,7 +4,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline data {
 
 void SplitWriter::restore(const StateFields& saved) {
   shard_ = saved.integer("shard", 0, 999'999);  // six digits in a file name
@@ -69,4 +69,4 @@ void SplitWriter::open(int64_t resume_tokens) {
                                                   .resume_tokens = resume_tokens});
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -10,7 +10,7 @@
 #include "data/shards.h"
 #include "formats/state_fields.h"
 
-namespace hearth {
+namespace hearth::inline data {
 
 struct SplitSpec {
   std::filesystem::path folder;
@@ -51,4 +51,4 @@ class SplitWriter {
   std::optional<TokenWriter> writer_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -10,7 +10,7 @@
 #include "formats/json.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -306,4 +306,4 @@ void write_metadata(const fs::path& folder, const TokenMetadata& m) {
   write_file_atomic(folder / "metadata.json", meta.dump(2) + "\n");
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -12,7 +12,7 @@
 
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline data {
 
 enum class TokenFormat { llmc, raw };
 const char* name(TokenFormat);
@@ -111,4 +111,4 @@ struct TokenMetadata {
 };
 void write_metadata(const std::filesystem::path& folder, const TokenMetadata&);
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -11,7 +11,7 @@
 #include "sys/files/files.h"
 #include "sys/hash/hash.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 // Splits at commas outside of braces.
@@ -89,4 +89,4 @@ std::string fingerprint_of(std::span<const LoaderSource> sources) {
   return hash.hex();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -2,7 +2,7 @@
 
 #include "formats/json.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 using json = nlohmann::json;
@@ -70,4 +70,4 @@ TokenStat stat_tokens(const TokenFile& file, DocumentMarks marks) {
   return stat;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -3,7 +3,7 @@
 
 #include "data/shards.h"
 
-namespace hearth {
+namespace hearth::inline data {
 
 // The ids that open and close documents in a file; -1: none.
 struct DocumentMarks {
@@ -42,4 +42,4 @@ bool is_eval_file(const std::filesystem::path&);  // by its magic
 // Reads the whole file; errors name the byte. vocab 0: tokens are not checked.
 EvalStat stat_eval_file(const std::filesystem::path&, int64_t vocab);
 
-}  // namespace hearth
+}  // namespace hearth::inline data

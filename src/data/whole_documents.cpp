@@ -5,7 +5,7 @@
 #include "data/shards.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 constexpr int32_t masked = -100;
@@ -101,4 +101,4 @@ std::vector<Batch> whole_documents(std::span<const std::filesystem::path> files,
   return batches;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

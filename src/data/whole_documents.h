@@ -8,7 +8,7 @@
 
 #include "data/loader.h"
 
-namespace hearth {
+namespace hearth::inline data {
 
 struct WholeDocumentsSpec {
   int64_t batch = 1, seq = 1;
@@ -23,4 +23,4 @@ struct WholeDocumentsSpec {
 std::vector<Batch> whole_documents(std::span<const std::filesystem::path>,
                                    const WholeDocumentsSpec&);
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -9,7 +9,7 @@
 #include "sys/error.h"
 #include "sys/threads.h"
 
-namespace hearth {
+namespace hearth::inline diag {
 namespace {
 
 // Of an output in a program over `program`: sums kept in f32 are of products that rounded alike.
@@ -186,4 +186,4 @@ LockstepResult lockstep(const ProgramSpec& spec, Backend& tried, Backend& truste
   return r;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline diag

@@ -6,7 +6,7 @@
 
 #include "train/pretrain/programs.h"
 
-namespace hearth {
+namespace hearth::inline diag {
 
 struct LockstepNode {
   std::string op, where;
@@ -29,4 +29,4 @@ Batch random_batch(const ProgramSpec&, uint64_t seed);
 // Runs forward, backward and update of the program on both, from the same weights and tokens.
 LockstepResult lockstep(const ProgramSpec&, Backend& tried, Backend& trusted, uint64_t seed);
 
-}  // namespace hearth
+}  // namespace hearth::inline diag

@@ -9,7 +9,7 @@
 #include "ops/record.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline eval {
 namespace {
 
 constexpr int32_t unscored = -100;  // target value
@@ -194,4 +194,4 @@ std::vector<float> Scorer::logits(std::span<const int32_t> tokens) {
   return {logits_.begin(), logits_.begin() + n * config_.vocab};
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline eval

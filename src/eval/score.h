@@ -11,7 +11,7 @@
 #include "infer/rope_rows.h"
 #include "model/config.h"
 
-namespace hearth {
+namespace hearth::inline eval {
 
 struct ScoreItem {
   std::vector<int32_t> tokens;  // at most the model's context plus one
@@ -64,4 +64,4 @@ class Scorer {
   std::vector<float> nll_, logits_;  // of the last run
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline eval

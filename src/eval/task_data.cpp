@@ -9,7 +9,7 @@
 #include "sys/files/files.h"
 #include "text/tokenizer/encode.h"
 
-namespace hearth {
+namespace hearth::inline eval {
 namespace {
 
 namespace fs = std::filesystem;
@@ -219,4 +219,4 @@ std::vector<std::string> read_documents(const fs::path& path) {
   return not_empty(std::move(texts), path);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline eval

@@ -7,7 +7,7 @@
 #include "sys/error.h"
 #include "text/tokenizer/unicode.h"
 
-namespace hearth {
+namespace hearth::inline eval {
 namespace {
 
 // White space as in Python's str: Unicode's, plus the four ASCII separators.
@@ -184,4 +184,4 @@ std::vector<Metric> perplexity_metrics(std::span<const Score> scores, int64_t wo
           {"bits_per_byte", -by_byte / std::numbers::ln2, {}}};
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline eval

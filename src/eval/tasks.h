@@ -12,7 +12,7 @@
 #include "eval/score.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline eval {
 
 // A question with several answers, one of them correct; each is scored after the context.
 struct Choices {
@@ -63,4 +63,4 @@ std::vector<Metric> perplexity_metrics(std::span<const Score>, int64_t words = 0
 int64_t count_words(std::string_view);  // counts like a split at white space, including empty ends
 int64_t count_chars(std::string_view);
 
-}  // namespace hearth
+}  // namespace hearth::inline eval

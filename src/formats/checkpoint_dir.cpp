@@ -20,7 +20,7 @@
 #include "sys/parallel.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 namespace fs = std::filesystem;
@@ -415,4 +415,4 @@ void set_link(const fs::path& run_dir, const std::string& link, const fs::path& 
   fsync_dir(run_dir);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -14,7 +14,7 @@
 
 #include "sys/hash/hash.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 class CheckpointWriter {
  public:
@@ -106,4 +106,4 @@ void remove_checkpoints_after(const std::filesystem::path& parent, int64_t step)
 void set_link(const std::filesystem::path& run_dir, const std::string& link,
               const std::filesystem::path& target);
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -18,7 +18,7 @@
 #include "formats/json.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 template <class E>
 std::string_view enum_name(E e) {
@@ -113,4 +113,4 @@ void fields_from_json(C& config, const nlohmann::json& j, const std::string& whe
   });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -8,7 +8,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 using nlohmann::json;
@@ -194,4 +194,4 @@ std::string near(std::string_view key, std::span<const std::string> candidates) 
   return best.distance <= std::max<size_t>(1, key.size() / 3) ? std::string(best.text) : "";
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

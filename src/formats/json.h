@@ -11,7 +11,7 @@
 
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 struct JsonLimits {
   size_t max_bytes = size_t(1) << 30;
@@ -40,4 +40,4 @@ std::string nearest(std::string_view key, std::span<const std::string> candidate
 // always may; else empty.
 std::string near(std::string_view key, std::span<const std::string> candidates);
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -8,7 +8,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 Llama2cHeader parse_header(Bytes file, std::string_view where) {
@@ -75,4 +75,4 @@ Llama2cFile::Llama2cFile(const std::filesystem::path& path) : file(path) {
   static_cast<Llama2cTable&>(*this) = parse_llama2c(file.bytes(), path.string());
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -9,7 +9,7 @@
 #include "formats/stored_tensor.h"
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 struct Llama2cHeader {
   int32_t dim = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, vocab = 0, seq = 0;
@@ -31,4 +31,4 @@ struct Llama2cFile : Llama2cTable {
   MappedFile file;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -8,7 +8,7 @@
 #include "formats/json.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 using nlohmann::json;
@@ -90,4 +90,4 @@ MingptJson read_mingpt_json(const std::filesystem::path& path) {
   return parse_mingpt_json(read_file(path, JsonLimits{}.max_bytes), path.string());
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

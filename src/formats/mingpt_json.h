@@ -13,7 +13,7 @@
 
 #include "formats/stored_tensor.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 struct MingptTensor {
   std::vector<int64_t> shape;
@@ -29,4 +29,4 @@ struct MingptJson {
 MingptJson parse_mingpt_json(std::string_view text, std::string_view where);
 MingptJson read_mingpt_json(const std::filesystem::path&);
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -11,7 +11,7 @@
 #include "sys/files/hashed_file.h"
 #include "sys/parallel.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 namespace fs = std::filesystem;
@@ -361,4 +361,4 @@ std::vector<FileDigest> write_safetensors_model(const fs::path& dir,
   return write_safetensors_shards(dir, "model", tensors, shard_bytes);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -14,7 +14,7 @@
 #include "sys/files/files.h"
 #include "sys/hash/hash.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 struct SafetensorsTable {
   StoredTensors tensors;
@@ -79,4 +79,4 @@ std::vector<FileDigest> write_safetensors_model(const std::filesystem::path& dir
                                                 const std::vector<TensorToWrite>&,
                                                 int64_t shard_bytes = 5'000'000'000);
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

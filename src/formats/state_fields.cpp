@@ -5,7 +5,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 using nlohmann::json;
 
@@ -121,4 +121,4 @@ std::vector<StateFields> StateFields::objects(const std::string& key, size_t siz
   return all;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline formats {
 
 class StateFields {
  public:
@@ -52,4 +52,4 @@ class StateFields {
   std::string where_, name_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

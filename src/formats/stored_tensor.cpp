@@ -2,7 +2,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 StoredTensor StoredTensor::slice(int64_t i) const {
   if (shape.empty() || i < 0 || i >= shape[0]) {
@@ -20,4 +20,4 @@ std::optional<int64_t> checked_bytes(const std::vector<int64_t>& shape, int64_t 
   return n;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

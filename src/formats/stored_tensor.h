@@ -11,7 +11,7 @@
 #include "core/dtype.h"
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 struct StoredTensor {
   DType dtype = DType::f32;
@@ -27,4 +27,4 @@ using StoredTensors = std::map<std::string, StoredTensor, std::less<>>;
 // Size in bytes; nothing if a dimension is negative or the size exceeds 63 bits.
 std::optional<int64_t> checked_bytes(const std::vector<int64_t>& shape, int64_t element_size);
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -13,7 +13,7 @@
 
 #include "sys/hash/hash.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 template <class T>
@@ -138,4 +138,4 @@ void EventWriter::flush() {
   size_ += out.size();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

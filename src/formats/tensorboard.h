@@ -8,7 +8,7 @@
 
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 class EventWriter {
  public:
@@ -32,4 +32,4 @@ class EventWriter {
   std::string pending_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -9,7 +9,7 @@
 #include "sys/files/files.h"
 #include "sys/utf8.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 bool is_bare(char c) {
@@ -173,4 +173,4 @@ std::vector<TomlItem> read_toml(const std::filesystem::path& path) {
   return parse_toml(read_file(path), path.string());
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

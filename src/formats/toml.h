@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline formats {
 
 struct TomlItem {
   std::string section;  // empty before the first heading
@@ -20,4 +20,4 @@ struct TomlItem {
 std::vector<TomlItem> parse_toml(std::string_view text, std::string_view where);
 std::vector<TomlItem> read_toml(const std::filesystem::path&);
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

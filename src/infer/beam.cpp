@@ -5,7 +5,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 BeamSearch::BeamSearch(const Job& job)
     : job_(job), width_(size_t(job.request.beams)), scores_{0.0} {}
@@ -92,4 +92,4 @@ std::vector<Completion> BeamSearch::best() {
   return std::move(finished_);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -3,7 +3,7 @@
 
 #include "infer/sequence.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 // Stops when no beam, if it ended now, would rank above the worst of `width` finished ones.
 class BeamSearch {
@@ -43,4 +43,4 @@ class BeamSearch {
   std::vector<Completion> finished_;  // best first, at most width_
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

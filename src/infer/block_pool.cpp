@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace hearth {
+namespace hearth::inline infer {
 namespace {
 
 // A block's name identifies all tokens up to its end, so equal parents and equal tokens mean equal
@@ -142,4 +142,4 @@ void BlockPool::forget() {
   for (Block& b : blocks_) b.name = 0;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -13,7 +13,7 @@
 
 #include "core/kernels.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 // One sequence's part of the cache.
 struct Pages {
@@ -68,4 +68,4 @@ class BlockPool {
   uint64_t names_ = 0, clock_ = 0;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace hearth {
+namespace hearth::inline infer {
 
 std::vector<int32_t> draft(std::span<const int32_t> tokens, int64_t count) {
   constexpr size_t longest = 4;
@@ -19,4 +19,4 @@ std::vector<int32_t> draft(std::span<const int32_t> tokens, int64_t count) {
   return {guess.begin(), guess.end()};
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline infer {
 
 // Up to `count` tokens that followed the latest earlier match of the end of `tokens`, for the
 // longest match of at most four tokens; empty if the last token has not occurred before.
 std::vector<int32_t> draft(std::span<const int32_t> tokens, int64_t count);
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -12,7 +12,7 @@
 #include "sys/error.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 namespace {
 
@@ -325,4 +325,4 @@ EngineThread::~EngineThread() {
   engine_.step();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -18,7 +18,7 @@
 #include "model/config.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 struct Request {
   std::vector<int32_t> prompt = {};  // empty: bos
@@ -140,4 +140,4 @@ class EngineThread {
   std::jthread thread_;  // last, because it uses other members
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -5,7 +5,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 Stepper::Stepper(const ModelConfig& config, ParamStore& params, Backend& backend,
                  const RunnerSpec& shape, const SchedulerSpec& spec)
@@ -383,4 +383,4 @@ EngineStats Stepper::stats() const {
   return s;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -10,7 +10,7 @@
 #include "infer/runner.h"
 #include "infer/scheduler.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 // A running request.
 struct ActiveRequest {
@@ -82,4 +82,4 @@ class Stepper {
   EngineStats stats_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -7,7 +7,7 @@
 #include "sys/error.h"
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 namespace {
 
 namespace fs = std::filesystem;
@@ -105,4 +105,4 @@ nlohmann::ordered_json read_generation_config(const fs::path& dir) {
   return parse_ordered_json(read_file(file, most_generation_bytes), file.string());
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

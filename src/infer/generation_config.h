@@ -11,7 +11,7 @@
 #include "infer/sampler.h"
 #include "model/files/folder.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 struct GenerationDefaults {
   std::filesystem::path file = {};  // empty: there is none
@@ -34,4 +34,4 @@ std::filesystem::path generation_folder(const ModelSource&);
 // The whole object in `dir`; null if there is no such file.
 nlohmann::ordered_json read_generation_config(const std::filesystem::path& dir);
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -5,7 +5,7 @@
 #include "sys/error.h"
 #include "text/chat/chat_template.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 LoadedModel::LoadedModel(ModelSource source, Backend& backend, const WeightsSpec& weights)
     : source_(std::move(source)),
@@ -23,4 +23,4 @@ const Tokenizer& LoadedModel::tokenizer() const {
   return *tokenizer_;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -10,7 +10,7 @@
 #include "model/files/folder.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 // The type of weights and activations, and how matrices are stored.
 struct WeightsSpec {
@@ -38,4 +38,4 @@ class LoadedModel {
   std::vector<int32_t> ends_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

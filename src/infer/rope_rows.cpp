@@ -6,7 +6,7 @@
 
 #include "model/layer_spec.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 RopeRows::RopeRows(const ModelConfig& config, int64_t positions)
     : config_(config.resolve()),
@@ -28,4 +28,4 @@ void RopeRows::cover(Memory& memory, int64_t count) {
   }
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -6,7 +6,7 @@
 #include "core/exec.h"
 #include "model/config.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 class RopeRows {
  public:
@@ -20,4 +20,4 @@ class RopeRows {
   int64_t rows_, filled_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

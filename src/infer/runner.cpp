@@ -11,7 +11,7 @@
 #include "ops/record.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 namespace {
 
 constexpr int32_t padding = -1;  // position of a padding row
@@ -311,4 +311,4 @@ void Runner::copy_blocks() {
   copies_.clear();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

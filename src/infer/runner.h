@@ -17,7 +17,7 @@
 #include "infer/sampler.h"
 #include "model/config.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 struct RunnerSpec {
   int64_t rows = 1;       // maximum tokens per step
@@ -109,4 +109,4 @@ class Runner {
 // The row count of the program that runs `rows` rows: powers of two, so that few programs suffice.
 int64_t bucket(int64_t rows, int64_t most);
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

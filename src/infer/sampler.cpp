@@ -8,7 +8,7 @@
 #include "core/math.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 namespace {
 
 constexpr double nothing = -std::numeric_limits<double>::infinity();
@@ -206,4 +206,4 @@ int32_t Sampler::draw(std::span<const float> logits, uint64_t position,
   return all.back().token;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline infer {
 
 // Sampling controls of one request. They apply in this order: logit bias; repetition, presence and
 // frequency penalty; temperature; min_p; top_k; top_p. Each filter sees the result of the previous
@@ -98,4 +98,4 @@ class Sampler {
   std::vector<Choice> choices_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -6,7 +6,7 @@
 #include "infer/draft.h"
 #include "infer/runner.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 namespace {
 
 constexpr int64_t worth_cutting = 64;  // rows: below this, reading the weights dominates a step
@@ -181,4 +181,4 @@ std::vector<Lane*> Scheduler::lanes_of(const ActiveRequest* task) {
   return all;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

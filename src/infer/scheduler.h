@@ -8,7 +8,7 @@
 #include "infer/block_pool.h"
 #include "infer/sequence.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 struct ActiveRequest;  // a running request: see stepper.h
 
@@ -94,4 +94,4 @@ class Scheduler {
   SchedulerStats stats_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

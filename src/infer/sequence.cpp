@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace hearth {
+namespace hearth::inline infer {
 
 std::optional<TokenLogprob> wanted_logprob(const Job& job, std::span<const float> logits,
                                            std::optional<LogSum> sum, int32_t token) {
@@ -74,4 +74,4 @@ void Sequence::finish(const char* reason) {
   completion.tokens_per_s = count > 1 ? double(count - 1) / seconds_since(first_) : 1 / to_first;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -7,7 +7,7 @@
 #include "infer/stop_text.h"
 #include "sys/clock.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 struct Job {
   Request request = {};  // its prompt has at least one token
@@ -56,4 +56,4 @@ class Sequence {
   Clock::time_point first_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace hearth {
+namespace hearth::inline infer {
 namespace {
 
 // Length of the longest suffix of `text` that is a proper prefix of `stop`.
@@ -62,4 +62,4 @@ std::string TokenText::finish() {
   return text_.push(decoder_->finish()) + text_.finish();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -10,7 +10,7 @@
 
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline infer {
 
 // Finds the stop string that ends first (the longest among several that end together), for any
 // split of the text into pieces.
@@ -41,4 +41,4 @@ class TokenText {
   StopText text_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline infer

@@ -9,7 +9,7 @@
 #include "model/layer_spec.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 constexpr std::string_view where = "model";
@@ -153,4 +153,4 @@ std::vector<float> alibi_slopes(int64_t heads) {
   return slopes;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

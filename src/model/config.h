@@ -11,7 +11,7 @@
 
 #include "core/kernels.h"
 
-namespace hearth {
+namespace hearth::inline model {
 
 enum class Position : uint8_t { learned, rope, alibi, none };
 enum class RopePairs : uint8_t { half, interleaved };
@@ -172,4 +172,4 @@ int64_t rope_rows(const ModelConfig&, int64_t positions);
 // ALiBi slopes of the heads, as the paper defines them.
 std::vector<float> alibi_slopes(int64_t heads);
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -8,7 +8,7 @@
 #include "model/lora.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 struct Builder {
@@ -260,4 +260,4 @@ int64_t count_params(const ModelConfig& config) {
   return n;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -6,7 +6,7 @@
 #include "model/config.h"
 #include "ops/ops.h"
 
-namespace hearth {
+namespace hearth::inline model {
 
 // What the backward pass makes again instead of keeping: nothing; norms, activations and rotated
 // heads; or whole blocks. Gradients are the same bits.
@@ -48,4 +48,4 @@ Var head_weight(Tape&, const ModelConfig&);
 std::vector<ParamSpec> decoder_params(const ModelConfig&, WeightFormat = WeightFormat::plain);
 int64_t count_params(const ModelConfig&);
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -5,7 +5,7 @@
 #include "formats/json.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 // A pattern has one letter per layer and is repeated over the layers.
@@ -84,4 +84,4 @@ void check_layers_run(const ModelConfig& config, const Backend& backend, DType d
       fail("model", "{}", why);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -9,7 +9,7 @@
 #include "core/cache_layout.h"
 #include "model/config.h"
 
-namespace hearth {
+namespace hearth::inline model {
 
 // How a layer moves information between tokens, before its MLP.
 enum class Mixer : uint8_t { attention, none };
@@ -52,4 +52,4 @@ void check_layers_run(const ModelConfig&, const Backend&, DType);
 // them. The sizes that they share are resolved already.
 void resolve_layers(ModelConfig&);
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -9,7 +9,7 @@
 #include "ops/ops.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 constexpr std::string_view lora_where = "lora", all_linear = "all-linear";
@@ -178,4 +178,4 @@ LoraSpec LoraConfig::spec() const {
   return s;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

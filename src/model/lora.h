@@ -12,7 +12,7 @@
 #include "core/tape.h"
 #include "model/files/hf_names.h"
 
-namespace hearth {
+namespace hearth::inline model {
 
 // One module as its file names it, for instance "model.layers.0.self_attn.q_proj".
 struct LoraModule {
@@ -61,4 +61,4 @@ struct LoraConfig {
   LoraSpec spec() const;  // rank 0 when `lora` is empty
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline model

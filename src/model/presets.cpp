@@ -7,7 +7,7 @@
 #include "model/config.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 struct Size {
@@ -105,4 +105,4 @@ ModelConfig preset(std::string_view name) {
   return it->second.resolve();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -5,7 +5,7 @@
 #include "ops/ops.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline ops {
 namespace {
 
 void check_packed(Tape& t, Var qkv, const QkSpec& spec) {
@@ -240,4 +240,4 @@ Var output_gate(Tape& t, Var x, Var g) {
   return y;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline ops

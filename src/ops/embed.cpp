@@ -2,7 +2,7 @@
 #include "ops/record.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline ops {
 namespace {
 
 void embed_backward(Tape& t, const Node& n) {
@@ -89,4 +89,4 @@ Var gather_rows(Tape& t, Var x, Var ids) {
   return y;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline ops

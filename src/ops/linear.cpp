@@ -2,7 +2,7 @@
 #include "ops/record.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline ops {
 namespace {
 
 void linear_backward(Tape& t, const Node& n, float scale) {
@@ -130,4 +130,4 @@ Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {
   return y;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline ops

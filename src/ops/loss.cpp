@@ -4,7 +4,7 @@
 #include "ops/record.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline ops {
 namespace {
 
 constexpr int64_t tile = 128;  // rows a matrix unit likes to have together
@@ -177,4 +177,4 @@ Var head_logprob(Tape& t, Var x, Var w, Var targets, const HeadLogprobSpec& spec
   return logprob;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline ops

@@ -1,6 +1,6 @@
 #include "ops/ops.h"
 
-namespace hearth {
+namespace hearth::inline ops {
 namespace {
 
 void norm_backward(Tape& t, const Node& n, NormSpec spec) {
@@ -67,4 +67,4 @@ Normed norm(Tape& t, Var x, Var residual, Var gain, Var bias, const NormSpec& sp
   return {y, sum ? sum : x};
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline ops

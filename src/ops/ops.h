@@ -4,7 +4,7 @@
 
 #include "core/tape.h"
 
-namespace hearth {
+namespace hearth::inline ops {
 
 // The buffer of Scalars every program reads.
 Var scalars(Tape&);
@@ -102,4 +102,4 @@ struct HeadLogprobSpec {
 // bits are the same.
 Var head_logprob(Tape&, Var x, Var w, Var targets, const HeadLogprobSpec&);
 
-}  // namespace hearth
+}  // namespace hearth::inline ops

@@ -2,7 +2,7 @@
 #include "ops/record.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline ops {
 
 Var scalars(Tape& t) { return t.state("scalars", {int64_t(sizeof(Scalars))}, DType::u8); }
 
@@ -67,4 +67,4 @@ Var add(Tape& t, Var a, Var b, float scale) {
   return y;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline ops

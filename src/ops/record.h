@@ -3,7 +3,7 @@
 
 #include "core/tape.h"
 
-namespace hearth {
+namespace hearth::inline ops {
 
 inline Shape with_cols(Shape s, int64_t cols) {
   s.dim[size_t(s.rank - 1)] = cols;
@@ -26,4 +26,4 @@ void record_gemm(Tape&, const GemmVars&);
 // The gradient of a vector added to every row of what dy is the gradient of.
 void record_column_sum(Tape&, Var param, Var dy, float scale);
 
-}  // namespace hearth
+}  // namespace hearth::inline ops

@@ -7,7 +7,7 @@
 // stays fp32 (docs/optimizers.md has the figures).
 #include "optim/optimizer.h"
 
-namespace hearth {
+namespace hearth::inline optim {
 
 std::vector<Optimizer> adamw_bf16(const UpdateSpec& s) {
   constexpr float largest_beta = 0.98f;
@@ -18,4 +18,4 @@ std::vector<Optimizer> adamw_bf16(const UpdateSpec& s) {
   return all;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline optim

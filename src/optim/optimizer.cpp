@@ -2,7 +2,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline optim {
 namespace {
 
 void record_group(Tape& t, const ParamStore& store, const UpdateVars& vars, Group g,
@@ -65,4 +65,4 @@ std::vector<SlotSpec> slots_of(const UpdateSpec& spec) {
   return slots;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline optim

@@ -10,7 +10,7 @@
 #include "core/tape.h"
 #include "optim/optimizers.h"
 
-namespace hearth {
+namespace hearth::inline optim {
 
 struct UpdateSpec {
   OptimizerKind optimizer = OptimizerKind::adamw;
@@ -46,4 +46,4 @@ std::vector<SlotSpec> slots_of(const UpdateSpec&);
 Optimizer elementwise(const RuleSpec& rule, std::vector<SlotSpec> slots, const UpdateSpec&,
                       Groups = Groups::all());
 
-}  // namespace hearth
+}  // namespace hearth::inline optim

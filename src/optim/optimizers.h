@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline optim {
 
 struct Optimizer;   // optim/optimizer.h
 struct UpdateSpec;  // its hyperparameters
@@ -55,4 +55,4 @@ inline std::span<const std::string_view> names_of(OptimizerKind) {
   return names;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline optim

@@ -7,7 +7,7 @@
 #include "model/files/tensor_rows.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline optim {
 namespace {
 
 constexpr const char* master_name = "master";
@@ -69,4 +69,4 @@ void load_optimizer(const std::filesystem::path& state, ParamStore& store) {
   });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline optim

@@ -8,7 +8,7 @@
 #include "core/params.h"
 #include "formats/safetensors.h"
 
-namespace hearth {
+namespace hearth::inline optim {
 
 // The tensors to write. They read the store when they are written.
 std::vector<TensorToWrite> optimizer_tensors(ParamStore&);
@@ -17,4 +17,4 @@ std::vector<TensorToWrite> optimizer_tensors(ParamStore&);
 // must be declared; state of another optimizer is an error.
 void load_optimizer(const std::filesystem::path& state, ParamStore&);
 
-}  // namespace hearth
+}  // namespace hearth::inline optim

@@ -8,7 +8,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline optim {
 
 std::span<const std::string_view> names_of(Schedule) {
   static constexpr auto names =
@@ -71,4 +71,4 @@ int64_t Steps::at(int64_t step) const {
   return value;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline optim

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline optim {
 
 // wsd: warm up, hold, then decay over the last `decay_steps`.
 enum class Schedule : uint8_t { constant, cosine, linear, wsd, wsd_sqrt };
@@ -35,4 +35,4 @@ class Steps {
   std::vector<std::pair<int64_t, int64_t>> changes_;  // (first step, value), ascending
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline optim

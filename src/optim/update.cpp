@@ -2,7 +2,7 @@
 
 #include "ops/ops.h"
 
-namespace hearth {
+namespace hearth::inline optim {
 
 void make_training_buffers(ParamStore& store, const UpdateSpec& spec) {
   store.declare(slots_of(spec));
@@ -27,4 +27,4 @@ void record_update(Tape& t, ParamStore& store, Var loss, const UpdateSpec& spec)
   for (const Optimizer& o : make_optimizers(spec)) o.record(t, store, {gate, values});
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline optim

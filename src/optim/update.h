@@ -4,7 +4,7 @@
 
 #include "optim/optimizer.h"
 
-namespace hearth {
+namespace hearth::inline optim {
 
 // Declares the optimizer's state in the store and allocates every buffer that training needs,
 // before a checkpoint is loaded into them and so that a lack of memory shows before the first step.
@@ -14,4 +14,4 @@ void make_training_buffers(ParamStore&, const UpdateSpec&);
 // optimizer's state in the store where that was not done before.
 void record_update(Tape&, ParamStore&, Var loss, const UpdateSpec&);
 
-}  // namespace hearth
+}  // namespace hearth::inline optim

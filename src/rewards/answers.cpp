@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace hearth {
+namespace hearth::inline rewards {
 namespace {
 
 bool digit(std::string_view s, size_t i) {
@@ -163,4 +163,4 @@ bool near_number(std::string_view completion, std::string_view answer, double to
   return said && wanted && std::abs(*said - *wanted) <= tolerance;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline rewards

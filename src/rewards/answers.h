@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace hearth {
+namespace hearth::inline rewards {
 
 // The number that a text answers with. With "####" it is the number after the first one that has a
 // number, as in GSM8K's scorer, and none if no number follows any. Else it is the last number; a
@@ -20,4 +20,4 @@ bool equal_number(std::string_view completion, std::string_view answer);
 // |x - y| <= tolerance, the scoring of MAWPS-style sets.
 bool near_number(std::string_view completion, std::string_view answer, double tolerance);
 
-}  // namespace hearth
+}  // namespace hearth::inline rewards

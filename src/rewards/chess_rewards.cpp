@@ -7,7 +7,7 @@
 #include "tasks/chess/rewards.h"
 #include "tasks/chess/score.h"
 
-namespace hearth {
+namespace hearth::inline rewards {
 namespace {
 
 // Rewards rows written by `hearth data chess`. The truth of a P: row is in "completion",
@@ -126,4 +126,4 @@ std::unique_ptr<RewardSource> make_chess_reward(const RewardSpec& spec) {
   return std::make_unique<ChessReward>(spec);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline rewards

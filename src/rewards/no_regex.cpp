@@ -2,7 +2,7 @@
 #include "rewards/regex.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline rewards {
 
 struct Regex::Compiled {};
 
@@ -16,4 +16,4 @@ Regex::~Regex() = default;
 std::optional<bool> Regex::found_in(std::string_view) const { return std::nullopt; }
 const char* regex_library() { return ""; }
 
-}  // namespace hearth
+}  // namespace hearth::inline rewards

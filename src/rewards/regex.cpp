@@ -12,7 +12,7 @@
 #include "formats/json.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline rewards {
 namespace {
 
 constexpr uint32_t syntax =
@@ -100,4 +100,4 @@ std::optional<bool> Regex::found_in(std::string_view text) const {
 #define HEARTH_VERSION_OF(major, minor) HEARTH_TEXT_OF(major) "." HEARTH_TEXT_OF(minor)
 const char* regex_library() { return "PCRE2 " HEARTH_VERSION_OF(PCRE2_MAJOR, PCRE2_MINOR); }
 
-}  // namespace hearth
+}  // namespace hearth::inline rewards

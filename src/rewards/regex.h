@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-namespace hearth {
+namespace hearth::inline rewards {
 
 class Regex {
  public:
@@ -26,4 +26,4 @@ class Regex {
 
 const char* regex_library();  // "PCRE2 10.42"; "" in a build without it
 
-}  // namespace hearth
+}  // namespace hearth::inline rewards

@@ -9,7 +9,7 @@
 #include "sys/error.h"
 #include "sys/process/line_process.h"
 
-namespace hearth {
+namespace hearth::inline rewards {
 namespace {
 
 using nlohmann::json;
@@ -249,4 +249,4 @@ nlohmann::ordered_json RewardProgram::troubles() const {
   return j;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline rewards

@@ -12,9 +12,11 @@
 
 #include "rewards/rewards.h"
 
-namespace hearth {
-
+namespace hearth::inline sys {
 class LineProcess;
+}
+
+namespace hearth::inline rewards {
 
 // The content of a program's line as an answer to question `id`; other lines are not understood.
 struct ProgramReply {
@@ -80,4 +82,4 @@ class RewardProgram : public RewardSource {
   std::string said_;  // last stderr line of a failed process
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline rewards

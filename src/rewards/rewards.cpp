@@ -11,7 +11,7 @@
 #include "sys/error.h"
 #include "sys/trimmed.h"
 
-namespace hearth {
+namespace hearth::inline rewards {
 namespace {
 
 // A rule that scores a completion by itself or against the row's answer.
@@ -360,4 +360,4 @@ void Rewards::count_on(const nlohmann::json& all, const std::string& where) {
     if (!all[i].is_null()) terms_[i].source->count_on({all[i], where, "run.rewards"});
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline rewards

@@ -15,7 +15,7 @@
 #include "data/examples/prompts.h"
 #include "formats/state_fields.h"
 
-namespace hearth {
+namespace hearth::inline rewards {
 
 struct RewardText {
   std::string text;
@@ -129,4 +129,4 @@ class Rewards {
 // says so.
 std::unique_ptr<RewardSource> make_chess_reward(const RewardSpec&);
 
-}  // namespace hearth
+}  // namespace hearth::inline rewards

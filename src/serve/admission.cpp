@@ -5,7 +5,7 @@
 
 #include "formats/json.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 constexpr auto all_routes = std::to_array<Route>({
@@ -125,4 +125,4 @@ const Route& Admission::route(const HttpRequest& r) const {
   return *at;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

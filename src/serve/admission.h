@@ -7,7 +7,7 @@
 #include "serve/config.h"
 #include "serve/http.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 struct Route {
   enum Id { health, metrics, models, tokenizer_info, tokenize, detokenize, completions, chat };
@@ -42,4 +42,4 @@ class Admission {
   const bool checks_host_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

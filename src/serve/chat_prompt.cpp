@@ -2,7 +2,7 @@
 
 #include "serve/http.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 using nlohmann::ordered_json;
@@ -62,4 +62,4 @@ void ChatPrompt::add_stops(SamplingSpec& s) const {
   if (!template_) s.stop.push_back("\nUser:");
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

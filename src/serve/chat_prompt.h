@@ -11,7 +11,7 @@
 #include "infer/sampler.h"
 #include "text/chat/chat_template.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 class ChatPrompt {
  public:
@@ -32,4 +32,4 @@ class ChatPrompt {
   std::vector<int32_t> ends_;  // tokens that end an answer, besides eos
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

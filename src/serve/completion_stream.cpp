@@ -5,7 +5,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 using nlohmann::ordered_json;
@@ -258,4 +258,4 @@ void Exchange::end_stream() {
   client->end_events();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -10,7 +10,7 @@
 #include "serve/preparer.h"
 #include "serve/render.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 using Post = std::function<void(std::function<void()>)>;  // runs a task later on another thread
 
@@ -83,4 +83,4 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::vector<End> ends_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

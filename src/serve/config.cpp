@@ -2,7 +2,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 void ServeConfig::check() const {
   const auto whole = [](const char* flag, int64_t value, int64_t low, int64_t high) {
@@ -43,4 +43,4 @@ void ServeConfig::check() const {
   seconds("--drain-seconds", drain_seconds);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

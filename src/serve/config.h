@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline serve {
 
 struct ServeConfig {
   std::string host = "127.0.0.1";
@@ -76,4 +76,4 @@ struct ServeConfig {
   void check() const;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

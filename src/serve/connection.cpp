@@ -4,7 +4,7 @@
 
 #include <boost/asio/post.hpp>
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 namespace net = boost::asio;
@@ -374,4 +374,4 @@ void Connection::close() {
   watch_.cancel();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -16,7 +16,7 @@
 #include "serve/request_log.h"
 #include "serve/service.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 // Objects shared by all connections; they outlive the connections.
 struct ConnectionPlace {
@@ -97,4 +97,4 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   bool keep_alive_ = false, chunked_ = false, closed_ = false;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

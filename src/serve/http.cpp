@@ -4,7 +4,7 @@
 
 #include "sys/hash/hash.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 const char* error_type(int status) {
@@ -72,4 +72,4 @@ bool same_secret(std::string_view a, std::string_view b) {
   return different == 0;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline serve {
 
 struct HttpRequest {
   std::string method, path;  // path without the query
@@ -66,4 +66,4 @@ class Client {
   virtual void note_usage(int64_t prompt, int64_t completion) = 0;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 namespace http = boost::beast::http;
@@ -79,4 +79,4 @@ HttpError read_error(const boost::system::error_code& e) {
   return HttpError(400, "[http] this is not a valid HTTP request: " + e.message());
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -12,7 +12,7 @@
 #include "serve/config.h"
 #include "serve/http.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 // A body that allocates memory as it arrives; Beast's string_body reserves the announced size.
 struct ArrivingBody {
@@ -53,4 +53,4 @@ RequestHead read_head(const RequestParser&);
 // The answer to a request that the parser rejected.
 HttpError read_error(const boost::system::error_code&);
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -6,7 +6,7 @@
 
 #include "sys/process/process_memory.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 // A label value may contain anything; these three characters are escaped.
@@ -95,4 +95,4 @@ std::string Metrics::text(const EngineStats& e, const std::string& model,
   return s;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -7,7 +7,7 @@
 
 #include "infer/engine.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 // Counts values up to each bound and beyond the last.
 class Histogram {
@@ -37,4 +37,4 @@ struct Metrics {
   int64_t connections = 0;                               // currently open
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

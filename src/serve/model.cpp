@@ -6,7 +6,7 @@
 #include "sys/error.h"
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 namespace fs = std::filesystem;
@@ -59,4 +59,4 @@ ServedModel::ServedModel(ModelSource source, Backend& backend, const WeightsSpec
                                 context(), config.context);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

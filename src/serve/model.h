@@ -7,7 +7,7 @@
 #include "infer/loaded_model.h"
 #include "serve/chat_prompt.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 struct ModelPaths {
   std::filesystem::path model, adapter = {};  // adapter may be empty
@@ -46,4 +46,4 @@ class ServedModel {
   std::unique_ptr<Engine> engine_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

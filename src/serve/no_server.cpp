@@ -2,7 +2,7 @@
 #include "serve/server.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 void serve(const ServeConfig&, const ServeJob&) {
   fail("serve",
@@ -10,4 +10,4 @@ void serve(const ServeConfig&, const ServeJob&) {
        "later) and build again");
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

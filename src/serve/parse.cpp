@@ -6,7 +6,7 @@
 #include "serve/request_fields.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 using nlohmann::ordered_json;
@@ -300,4 +300,4 @@ DetokenizeCall parse_detokenize_request(std::string_view body, const ServeConfig
   return call;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -12,7 +12,7 @@
 #include "serve/config.h"
 #include "serve/http.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 using Tokens = std::vector<int32_t>;
 using Prompt = std::variant<std::string, Tokens>;
@@ -53,4 +53,4 @@ struct DetokenizeCall {
 };
 DetokenizeCall parse_detokenize_request(std::string_view body, const ServeConfig& limits = {});
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

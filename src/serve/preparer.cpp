@@ -6,7 +6,7 @@
 #include "serve/render.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 using nlohmann::ordered_json;
@@ -191,4 +191,4 @@ void Preparer::check_model(const std::string& asked) const {
                   "model_not_found", "model");
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -10,7 +10,7 @@
 #include "serve/model.h"
 #include "serve/parse.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 // A call with its prompts as tokens, each within the context. The call's prompts and messages are
 // dropped.
@@ -49,4 +49,4 @@ class Preparer {
   const std::string name_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

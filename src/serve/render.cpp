@@ -8,7 +8,7 @@
 #include "sys/error.h"
 #include "text/tokenizer/unicode.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 using nlohmann::ordered_json;
@@ -165,4 +165,4 @@ std::string dump_json(const ordered_json& j) {
   return j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -9,7 +9,7 @@
 
 #include "infer/engine.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 // The fields that every part of a response repeats.
 struct ResponseHead {
@@ -50,4 +50,4 @@ nlohmann::ordered_json render_usage_chunk(const ResponseHead&, const Usage&);
 // Bytes that are not valid UTF-8 become U+FFFD.
 std::string dump_json(const nlohmann::ordered_json&);
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -10,7 +10,7 @@
 #include "formats/json.h"
 #include "serve/http.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 class Fields {
  public:
@@ -86,4 +86,4 @@ class Fields {
   std::set<std::string> known_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -7,7 +7,7 @@
 #include <ctime>
 #include <future>
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 constexpr int64_t most_waiting = 10000;  // lines
@@ -62,4 +62,4 @@ void RequestLog::add(const RequestRecord& r) {
   });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -9,7 +9,7 @@
 
 #include "serve/workers.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 struct RequestRecord {
   std::string client = {};  // address:port
@@ -39,4 +39,4 @@ class RequestLog {
   const bool enabled_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

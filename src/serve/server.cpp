@@ -18,7 +18,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/write.hpp>
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 namespace asio = boost::asio;
@@ -284,4 +284,4 @@ void serve(const ServeConfig& config, const ServeJob& job) {
   }
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

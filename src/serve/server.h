@@ -9,7 +9,7 @@
 #include "serve/config.h"
 #include "serve/model.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 struct ServeJob {
   std::string name;  // model name
@@ -24,4 +24,4 @@ struct ServeJob {
 // process with status 0. Throws if it cannot listen or load, and rethrows errors of the job.
 void serve(const ServeConfig&, const ServeJob&);
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -7,7 +7,7 @@
 #include "formats/json.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 namespace {
 
 using nlohmann::ordered_json;
@@ -146,4 +146,4 @@ std::shared_ptr<Exchange> Service::start(PreparedCall p, const std::shared_ptr<C
   return exchange;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

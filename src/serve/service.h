@@ -9,7 +9,7 @@
 #include "serve/preparer.h"
 #include "serve/workers.h"
 
-namespace hearth {
+namespace hearth::inline serve {
 
 // Everything except prepare() runs on the network thread.
 class Service {
@@ -58,4 +58,4 @@ class Service {
   uint64_t ids_ = 0;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -2,7 +2,7 @@
 
 #include <sys/resource.h>
 
-namespace hearth {
+namespace hearth::inline serve {
 
 Workers::Workers(int64_t threads) {
   for (int64_t i = 0; i < threads; ++i)
@@ -54,4 +54,4 @@ void ByteBudget::Share::give_back() {
   if (budget_) budget_->used_ -= std::exchange(bytes_, 0);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline serve {
 
 class Workers {
  public:
@@ -73,4 +73,4 @@ class ByteBudget {
   std::atomic<int64_t> used_ = 0;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline serve

@@ -2,10 +2,10 @@
 
 #include "sys/commit.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 
 BuildInfo build_info() {
   return {HEARTH_VERSION, HEARTH_COMMIT, HEARTH_BUILD_TYPE, "gcc " __VERSION__};
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -1,7 +1,7 @@
 // The version, commit and compiler of this binary.
 #pragma once
 
-namespace hearth {
+namespace hearth::inline sys {
 
 struct BuildInfo {
   const char* version;
@@ -11,4 +11,4 @@ struct BuildInfo {
 };
 BuildInfo build_info();
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

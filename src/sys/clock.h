@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 using Clock = std::chrono::steady_clock;
 
@@ -11,4 +11,4 @@ inline double seconds_since(Clock::time_point t) {
   return std::chrono::duration<double>(Clock::now() - t).count();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

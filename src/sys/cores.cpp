@@ -9,7 +9,7 @@
 #include <limits>
 #include <thread>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 std::vector<int> usable_cores() {
   cpu_set_t set;
@@ -72,4 +72,4 @@ int usable_threads() {
   return std::max(1, threads);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 // Core numbers; empty if the system does not report them.
 std::vector<int> usable_cores();
@@ -24,4 +24,4 @@ struct ControlGroup {
 // container the path of the group is often not visible; the root of the mount is then the group.
 std::vector<ControlGroup> control_groups(std::string_view controller);
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

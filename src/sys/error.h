@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 class Error : public std::runtime_error {
  public:
@@ -33,4 +33,4 @@ template <class... A>
   throw Error(where, fmt::format(what, std::forward<A>(args)...), true);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

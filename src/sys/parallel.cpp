@@ -9,7 +9,7 @@
 
 #include "sys/cores.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 constexpr size_t most_threads = 16;  // more threads would only wait for the disk
@@ -41,4 +41,4 @@ void in_parallel(size_t count, const std::function<void(size_t)>& job) {
     if (e) std::rethrow_exception(e);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

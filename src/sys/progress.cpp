@@ -8,7 +8,7 @@
 
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 
 namespace {
 
@@ -92,4 +92,4 @@ void ProgressLine::finish(int64_t done, int64_t work, const std::string& detail)
   status_.finish(line(done, work, detail));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 // Truncates the text to one line of a terminal with `width` columns.
 std::string fitted(std::string text, size_t width);
@@ -57,4 +57,4 @@ class ProgressLine {
   clock::time_point began_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -7,7 +7,7 @@
 
 #include "sys/utf8.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 
 std::string visible(std::string_view text) {
   std::string shown;
@@ -53,4 +53,4 @@ bool reader_is_gone(int fd) {
   return poll(&p, 1, 0) > 0 && (p.revents & (POLLERR | POLLHUP));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 // Writes control characters other than newline and tab as \x1b or \u009b, and invalid UTF-8 as
 // \xff, so that text from a model or file cannot move the cursor or rename the window.
@@ -32,4 +32,4 @@ void say_problem(std::string_view text);
 // Whether the reader of the pipe or socket `fd` is gone.
 bool reader_is_gone(int fd);
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -13,7 +13,7 @@
 #include "sys/cores.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 void relax() {
@@ -128,4 +128,4 @@ void Threads::ranges(int64_t n, int64_t grain, const std::function<void(int64_t,
       [&](int64_t i, int) { body(i * grain, std::min(n, (i + 1) * grain)); });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

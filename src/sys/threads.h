@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 class Threads {
  public:
@@ -31,4 +31,4 @@ class Threads {
   std::unique_ptr<Pool> pool_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

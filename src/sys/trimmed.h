@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 inline std::string_view trimmed(std::string_view text) {
   constexpr std::string_view space = " \t\n\v\f\r";
@@ -12,4 +12,4 @@ inline std::string_view trimmed(std::string_view text) {
   return text.substr(0, text.find_last_not_of(space) + 1);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

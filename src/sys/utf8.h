@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 // Appends the code point, which must be at most U+10FFFF.
 inline void append_utf8(std::string& text, uint32_t code) {
@@ -34,4 +34,4 @@ inline size_t utf8_size(std::string_view text) {
   return wrong ? 0 : n;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -4,7 +4,7 @@
 
 #include "cpu/features.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 DtypeChoice auto_dtype(Workload work, std::string_view isa, DType stored) {
   if (isa.empty()) return {DType::bf16, "which the card multiplies directly"};
@@ -24,4 +24,4 @@ DtypeChoice auto_dtype(Workload work, const Backend& backend, DType stored) {
                     stored);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -6,7 +6,7 @@
 
 #include "core/backend.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // What a command mostly does: training is bound by products, decoding by reading the weights, and
 // scoring whole texts by products again.
@@ -32,4 +32,4 @@ DtypeChoice auto_dtype(Workload, std::string_view isa, DType stored);
 // The same for a backend; on a CPU the instruction set in use, which HEARTH_ISA can force.
 DtypeChoice auto_dtype(Workload, const Backend&, DType stored);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -4,7 +4,7 @@
 #include "sys/error.h"
 #include "train/pretrain/pretrain.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 constexpr const char* where = "batch";
@@ -87,4 +87,4 @@ std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig
   return shapes;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

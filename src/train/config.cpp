@@ -5,7 +5,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 template <class T>
@@ -51,4 +51,4 @@ void TrainConfig::check() const {
   expect_at_least<int64_t>(1, "--sample-tokens", sample_tokens);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -12,7 +12,7 @@
 #include "sys/error.h"
 #include "train/losses.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 inline std::span<const std::string_view> names_of(LoaderSpec::Order) {
   static constexpr auto names = std::to_array<std::string_view>({"sequential", "shuffled"});
@@ -171,4 +171,4 @@ struct TrainConfig : RunConfig {
   void check() const;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

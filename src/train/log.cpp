@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 double wall_time() {
@@ -154,4 +154,4 @@ void RunLog::flush_events() {
   flushed_ = Clock::now();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

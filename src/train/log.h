@@ -18,7 +18,7 @@
 #include "train/marked_log.h"
 #include "train/task.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 struct StepRecord {
   int64_t step = 0, tokens = 0;
@@ -70,4 +70,4 @@ class RunLog {
   std::string last_eval_;                     // "val 2.3456 (step 100)"
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

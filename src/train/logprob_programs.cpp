@@ -5,7 +5,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 constexpr int32_t no_target = -100;
@@ -237,4 +237,4 @@ std::vector<float> LogprobPrograms::evaluate(const TokenBatch& b) {
   return read(p, "nll", b.rows.size());
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -14,7 +14,7 @@
 #include "model/decoder.h"
 #include "train/pretrain/programs.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // B sequences of T tokens each, and which tokens of them are asked about: after row
 // rows[r] = b * T + t comes targets[r]. Rows differ. A shorter sequence is padded at its end.
@@ -157,4 +157,4 @@ class LogprobPrograms {
   int64_t counted_T_ = 0;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -6,7 +6,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 void LossConfig::check() const {
   LossConfig(*this).visit([](const char* name, float weight, const char*) {
@@ -58,4 +58,4 @@ std::vector<LossValue> LossMeans::means() const {
   return all;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -11,7 +11,7 @@
 #include "core/read_queue.h"
 #include "model/decoder.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // Every field is the weight of a term; 0: the run has no such term.
 struct LossConfig {
@@ -73,4 +73,4 @@ class LossMeans {
   int64_t targets_ = 0;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -57,4 +57,4 @@ void MarkedLog::append(std::string_view line) {
 
 LogMark MarkedLog::mark() const { return {int64_t(log_.size()), Sha256(hash_).hex()}; }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

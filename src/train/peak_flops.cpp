@@ -6,7 +6,7 @@
 #include "core/exec.h"
 #include "ops/record.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 void fill_random(Backend& backend, Tensor all) {
   const int64_t block = std::min<int64_t>(all.numel(), 1 << 20), size = size_of(all.dtype);
@@ -51,4 +51,4 @@ double measure_peak(Backend& backend, DType d) {
   return rate;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -3,7 +3,7 @@
 
 #include "core/backend.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 struct GemmShape {
   int64_t m, n, k;
@@ -20,4 +20,4 @@ double measure_gemm(Backend&, DType, const GemmShape&, int repeats);
 // The rate of a product large enough to show the machine at its best.
 double measure_peak(Backend&, DType);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

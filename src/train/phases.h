@@ -10,7 +10,7 @@
 
 #include "sys/clock.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 class Phases {
  public:
@@ -38,4 +38,4 @@ class Phases {
   std::vector<std::pair<std::string, double>> all_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

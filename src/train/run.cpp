@@ -11,7 +11,7 @@
 #include "train/log.h"
 #include "train/run_folder.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -488,4 +488,4 @@ RunResult run_task(const RunSpec& spec, const RunConfig& config, const ordered_j
   return Run(spec, config, settings, model, task).run();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -17,7 +17,7 @@
 #include "train/task.h"
 #include "train/trained_model.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // How a command starts a run, beside the settings that the run keeps.
 struct RunSpec {
@@ -60,4 +60,4 @@ void expect_settings(const RunSpec&, const nlohmann::ordered_json& settings,
 RunResult run_task(const RunSpec&, const RunConfig&, const nlohmann::ordered_json& settings,
                    TrainedModel&, Task&);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

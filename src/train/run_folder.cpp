@@ -16,7 +16,7 @@
 #include "sys/error.h"
 #include "train/run_state.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace fs = std::filesystem;
 
 namespace {
@@ -219,4 +219,4 @@ std::string toml_lines(const nlohmann::ordered_json& settings) {
   return text;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -12,7 +12,7 @@
 
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // An error where there is a run already and it is not to be resumed. Without the lock this is only
 // an early word: open_run_folder() checks again.
@@ -64,4 +64,4 @@ int64_t linked_step(const std::filesystem::path& run, const std::string& link);
 // key = value lines, as config.toml holds them.
 std::string toml_lines(const nlohmann::ordered_json& settings);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

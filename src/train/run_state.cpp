@@ -8,7 +8,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 using nlohmann::json;
@@ -108,4 +108,4 @@ RunState RunState::from_json(const StateFields& f) {
   return s;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

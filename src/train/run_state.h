@@ -11,7 +11,7 @@
 #include "formats/state_fields.h"
 #include "train/marked_log.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 constexpr int max_bad_steps = 3;          // in a row, before a run goes back
 constexpr size_t spike_window = 128;      // losses that the spike guard compares with
@@ -59,4 +59,4 @@ struct KeptSteps {
 };
 KeptSteps kept_steps(const StateFields& run);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

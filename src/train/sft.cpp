@@ -5,7 +5,7 @@
 #include "formats/fields.h"
 #include "train/examples/batches.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 using Row = std::vector<const Example*>;  // examples that share a row of a batch
@@ -176,4 +176,4 @@ RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
   return run_task(spec, c, settings, model, task);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

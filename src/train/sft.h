@@ -4,8 +4,8 @@
 
 #include "train/examples/example_task.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 RunResult sft(const SftConfig&, const RunSpec&, Backend&);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

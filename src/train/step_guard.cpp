@@ -7,7 +7,7 @@
 #include <cstring>
 #include <numeric>
 
-namespace hearth {
+namespace hearth::inline train {
 
 void StepGuard::update(UpdateProgram& program, const Scalars& s, std::optional<double> loss) {
   ++updates_;
@@ -85,4 +85,4 @@ std::string StepGuard::why() const {
   return fmt::format("{} steps in a row {}", max_bad_steps, what);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

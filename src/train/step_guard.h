@@ -10,7 +10,7 @@
 #include "train/run_state.h"
 #include "train/update_program.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 struct GuardSpec {
   double spike_z = 0;  // standard deviations above the last 128 losses; 0: no guard
@@ -67,4 +67,4 @@ class StepGuard {
   bool spike_ = false;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -15,7 +15,7 @@
 #include "train/pretrain/programs.h"
 #include "train/step_guard.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // What a task is given for one step.
 struct StepContext {
@@ -99,4 +99,4 @@ class Task {
                         const std::filesystem::path& /*checkpoint*/) const {}
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -11,7 +11,7 @@
 #include "sys/files/files.h"
 #include "train/checkpoint/checkpoint.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -140,4 +140,4 @@ void expect_no_dropout(const LoraConfig& lora, std::string_view method) {
                dropout);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -12,7 +12,7 @@
 #include "text/chat/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 struct TrainedModel {
   // `source` is what the weights come from; nothing: they are drawn.
@@ -73,4 +73,4 @@ inline std::optional<std::time_t> time_of(int64_t seconds) {
 // For methods whose passes have no dropout: a LoraConfig that asks for some is an error.
 void expect_no_dropout(const LoraConfig&, std::string_view method);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -1,6 +1,6 @@
 #include "train/update_program.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 UpdateProgram::UpdateProgram(const std::string& name, Memory& memory, const UpdateSpec& spec)
     : memory_(memory) {
@@ -36,4 +36,4 @@ void UpdateProgram::set_state(const UpdateState& u) {
   memory_.state.write<UpdateState>("update", std::span<const UpdateState>(&u, 1));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -8,7 +8,7 @@
 #include "core/exec.h"
 #include "optim/update.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 class UpdateProgram {
  public:
@@ -30,4 +30,4 @@ class UpdateProgram {
   std::unique_ptr<Exec> exec_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -6,7 +6,7 @@
 
 #include "core/quantised.h"
 
-namespace hearth {
+namespace hearth::inline cpu {
 
 struct GemmProblem;
 
@@ -82,4 +82,4 @@ struct GemmTable {
                  int64_t cols) = nullptr;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

@@ -10,7 +10,7 @@
 #include "cpu/reference/reference_kernels.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline cpu {
 namespace reference {
 namespace {
 
@@ -183,4 +183,4 @@ const Kernels& reference_kernels() {
 
 std::unique_ptr<Backend> make_reference_backend() { return std::make_unique<ReferenceBackend>(); }
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

@@ -6,11 +6,11 @@
 
 #include "core/backend.h"
 
-namespace hearth {
+namespace hearth::inline cpu {
 
 // Takes any float dtype for each tensor; ignores the stream and all scratch.
 const Kernels& reference_kernels();
 
 std::unique_ptr<Backend> make_reference_backend();
 
-}  // namespace hearth
+}  // namespace hearth::inline cpu

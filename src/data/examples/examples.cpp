@@ -9,7 +9,7 @@
 #include "sys/error.h"
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -318,4 +318,4 @@ Examples<Preference> read_preferences(const std::vector<std::string>& files,
   return all;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -16,7 +16,7 @@
 #include "text/chat/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline data {
 
 struct Example {
   std::vector<int32_t> tokens;
@@ -98,4 +98,4 @@ Examples<Preference> read_preferences(const std::vector<std::string>& files, con
 
 int64_t learned_tokens(const Example&);  // excluding the first token
 
-}  // namespace hearth
+}  // namespace hearth::inline data

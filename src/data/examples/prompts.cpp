@@ -10,7 +10,7 @@
 #include "sys/files/files.h"
 #include "sys/hash/hash.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 using nlohmann::json;
@@ -146,4 +146,4 @@ std::string digest_of(std::span<const PromptRow> rows) {
   return hash.hex();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

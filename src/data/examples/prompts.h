@@ -12,7 +12,7 @@
 
 #include "text/chat/chat_template.h"
 
-namespace hearth {
+namespace hearth::inline data {
 
 struct PromptRow {
   nlohmann::json row;  // the row's JSON object
@@ -49,4 +49,4 @@ std::vector<int32_t> prompt_tokens(const PromptRow&, const Tokenizer&);
 // SHA-256 over everything of the rows that the model and the rewards see, in order.
 std::string digest_of(std::span<const PromptRow>);
 
-}  // namespace hearth
+}  // namespace hearth::inline data

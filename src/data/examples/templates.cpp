@@ -6,7 +6,7 @@
 #include "formats/json.h"
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -69,4 +69,4 @@ ordered_json instruction_message(const std::string& instruction, const std::stri
   return m;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -9,7 +9,7 @@
 
 #include "text/chat/chat_template.h"
 
-namespace hearth {
+namespace hearth::inline data {
 
 // own: the model's template, or ChatML if it has none.
 enum class ChatForm : uint8_t { own, chatml, alpaca };
@@ -41,4 +41,4 @@ bool puts_bos_first(const Tokenizer&);
 nlohmann::ordered_json instruction_message(const std::string& instruction,
                                            const std::string& input);
 
-}  // namespace hearth
+}  // namespace hearth::inline data

@@ -7,7 +7,7 @@
 #include "formats/gguf/gguf.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 constexpr int64_t half_block = ggml_block / 2;
@@ -158,4 +158,4 @@ std::vector<float> from_ggml(Bytes bytes, GgmlType type) {
   return out;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

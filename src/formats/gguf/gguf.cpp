@@ -9,7 +9,7 @@
 #include "formats/stored_tensor.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "values are copied without conversion");
@@ -282,4 +282,4 @@ GgufFile::GgufFile(const std::filesystem::path& path) : file_(path) {
   static_cast<GgufTable&>(*this) = parse_gguf(file_.bytes(), path.string());
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -12,7 +12,7 @@
 
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 // Tensor element types with ggml's numbers; other types are not supported.
 enum class GgmlType : uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q8_0 = 8, bf16 = 30 };
@@ -107,4 +107,4 @@ struct GgufTensorToWrite {
 void write_gguf(const std::filesystem::path&, const GgufKeys&,
                 const std::vector<GgufTensorToWrite>&);
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

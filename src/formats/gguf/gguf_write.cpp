@@ -7,7 +7,7 @@
 #include "formats/stored_tensor.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 constexpr uint64_t written_align = 32;
@@ -113,4 +113,4 @@ void write_gguf(const std::filesystem::path& path, const GgufKeys& keys,
   out.commit();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -10,7 +10,7 @@
 #include "sys/compression/snappy.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 enum class PageKind { data = 0, index = 1, dictionary = 2, data_v2 = 3 };
@@ -274,4 +274,4 @@ void ParquetText::skip_to(int64_t row) {
          row);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

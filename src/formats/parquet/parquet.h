@@ -12,7 +12,7 @@
 
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 // Limits on what a file may request; far above what writers produce.
 struct ParquetLimits {
@@ -42,4 +42,4 @@ class ParquetText {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

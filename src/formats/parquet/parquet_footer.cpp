@@ -7,7 +7,7 @@
 #include "formats/parquet/thrift.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 using Thrift = ThriftReader;
@@ -217,4 +217,4 @@ ParquetColumn read_parquet_footer(Bytes file, const std::string& column, const s
   return FooterReader(file, column, where, limits).read();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

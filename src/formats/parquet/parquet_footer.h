@@ -7,7 +7,7 @@
 
 #include "formats/parquet/parquet.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 enum class ParquetCodec { plain = 0, snappy = 1, gzip = 2, zstd = 6 };
 
@@ -27,4 +27,4 @@ struct ParquetColumn {
 ParquetColumn read_parquet_footer(Bytes file, const std::string& column, const std::string& where,
                                   const ParquetLimits&);
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

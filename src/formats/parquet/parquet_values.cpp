@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace hearth {
+namespace hearth::inline formats {
 namespace {
 
 constexpr const char* cut_off = "truncated values";
@@ -179,4 +179,4 @@ const char* PageStrings::next_delta(std::string_view& out) {
   return nullptr;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

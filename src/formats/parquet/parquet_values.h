@@ -10,7 +10,7 @@
 
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 // The RLE/bit-packing hybrid. Methods return false on bad input.
 class RunReader {
@@ -72,4 +72,4 @@ class PageStrings {
 // truncated.
 bool take_plain(std::string_view& out, Bytes& in);
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

@@ -9,7 +9,7 @@
 #include "sys/error.h"
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline formats {
 
 class ThriftReader {
  public:
@@ -178,4 +178,4 @@ class ThriftReader {
   int depth_ = 0;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline formats

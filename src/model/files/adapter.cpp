@@ -8,7 +8,7 @@
 #include "model/files/tensor_rows.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 namespace fs = std::filesystem;
@@ -150,4 +150,4 @@ std::vector<FileDigest> write_adapter(const fs::path& dir, const ModelConfig& co
           digest_file(dir, config_file)};
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -11,7 +11,7 @@
 #include "formats/safetensors.h"
 #include "model/lora.h"
 
-namespace hearth {
+namespace hearth::inline model {
 
 // The contents of adapter_config.json. An option that changes the computation in an unsupported way
 // (DoRA, biases, saved modules, ranks by pattern, ...) is an error that names it.
@@ -51,4 +51,4 @@ std::vector<FileDigest> write_adapter(const std::filesystem::path& dir, const Mo
                                       ParamStore&, const std::string& base,
                                       DType dtype = DType::f32);
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -7,7 +7,7 @@
 #include "model/files/adapter.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 using nlohmann::json;
@@ -125,4 +125,4 @@ std::string adapter_config_json(const AdapterConfig& c, bool conv1d) {
   return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -15,7 +15,7 @@
 #include "text/tokenizer/gguf_vocabulary.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 namespace fs = std::filesystem;
@@ -194,4 +194,4 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
   return done;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -7,7 +7,7 @@
 
 #include "core/backend.h"
 
-namespace hearth {
+namespace hearth::inline model {
 
 struct ConvertSpec {
   // An empty `to` or `gguf` is not written.
@@ -30,4 +30,4 @@ struct Converted {
 // `to` must be new or empty.
 Converted convert_model(const ConvertSpec&, Backend&);
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -19,7 +19,7 @@
 #include "sys/hash/hash.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 namespace fs = std::filesystem;
@@ -434,4 +434,4 @@ std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& sto
   return out;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

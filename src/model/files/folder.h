@@ -12,7 +12,7 @@
 #include "formats/safetensors.h"
 #include "model/config.h"
 
-namespace hearth {
+namespace hearth::inline model {
 
 // A model on disk that can be loaded into a ParamStore made for config().
 class ModelSource {
@@ -65,4 +65,4 @@ ModelConfig config_from_hf_json(const nlohmann::json&, const std::string& where)
 // The weights with Hugging Face names, in `dtype`, read from the store while they are written.
 std::vector<TensorToWrite> hf_tensors(const ModelConfig&, ParamStore&, DType dtype);
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -10,7 +10,7 @@
 #include "sys/error.h"
 #include "text/tokenizer/gguf_vocabulary.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 namespace fs = std::filesystem;
@@ -353,4 +353,4 @@ int64_t write_gguf_model(const fs::path& path, const ModelConfig& config, ParamS
   return widened;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -6,7 +6,7 @@
 #include "formats/gguf/gguf.h"
 #include "model/files/model_file.h"
 
-namespace hearth {
+namespace hearth::inline model {
 
 // Quantised tensors are read as f32.
 OpenedModel open_gguf(const std::filesystem::path&);
@@ -23,4 +23,4 @@ struct GgufSpec {
 int64_t write_gguf_model(const std::filesystem::path&, const ModelConfig&, ParamStore&,
                          const GgufSpec&);
 
-}  // namespace hearth
+}  // namespace hearth::inline model

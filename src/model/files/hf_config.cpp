@@ -11,7 +11,7 @@
 #include "model/layer_spec.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 using nlohmann::json;
@@ -481,4 +481,4 @@ ModelConfig config_from_hf_json(const json& j, const std::string& where) {
   return c;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

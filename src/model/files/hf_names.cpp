@@ -3,7 +3,7 @@
 #include "model/decoder.h"
 #include "model/layer_spec.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 struct Names {
@@ -170,4 +170,4 @@ std::string_view name_prefix(HfType type) {
   return "";
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

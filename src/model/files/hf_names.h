@@ -11,7 +11,7 @@
 
 #include "model/config.h"
 
-namespace hearth {
+namespace hearth::inline model {
 
 enum class HfType : uint8_t { gpt2, llama, qwen3, hearth };
 inline std::span<const std::string_view> names_of(HfType) {
@@ -51,4 +51,4 @@ bool is_buffer(HfType, std::string_view name);
 // The prefix of all names except the head's; files of the bare model omit it.
 std::string_view name_prefix(HfType);
 
-}  // namespace hearth
+}  // namespace hearth::inline model

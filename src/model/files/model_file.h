@@ -9,7 +9,7 @@
 #include "formats/stored_tensor.h"
 #include "model/files/hf_names.h"
 
-namespace hearth {
+namespace hearth::inline model {
 
 struct ModelFile {
   std::string where;
@@ -25,4 +25,4 @@ struct OpenedModel {
   std::filesystem::path path, tokenizer;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline model

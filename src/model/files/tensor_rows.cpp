@@ -6,7 +6,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline model {
 namespace {
 
 template <class T>
@@ -157,4 +157,4 @@ std::vector<float> from_rows(const FileTensor& t, std::span<const float> param) 
   return out;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline model

@@ -9,7 +9,7 @@
 #include "formats/stored_tensor.h"
 #include "model/files/hf_names.h"
 
-namespace hearth {
+namespace hearth::inline model {
 
 // Streams `count` elements of a backend tensor from element `first` on, converted to `to`, in
 // pieces of a few MiB, without a copy of the whole. Thread-safe while the tensor is not written.
@@ -24,4 +24,4 @@ std::vector<float> to_rows(const FileTensor&, std::vector<float> file);
 // The reverse, from all values of the parameter.
 std::vector<float> from_rows(const FileTensor&, std::span<const float> param);
 
-}  // namespace hearth
+}  // namespace hearth::inline model

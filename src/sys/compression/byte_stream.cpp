@@ -8,7 +8,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 
 ByteStream::ByteStream(const std::filesystem::path& path)
     : where_(path == "-" ? "stdin" : path.string()), path_(path), buffer_(1 << 18) {
@@ -119,4 +119,4 @@ bool LineReader::next(std::string_view& line, size_t longest) {
   }
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -10,7 +10,7 @@
 #include "sys/compression/compression.h"
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 
 class ByteStream {
  public:
@@ -55,4 +55,4 @@ class LineReader {
   std::string carry_;  // start of a line from an earlier buffer
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -5,7 +5,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 using namespace std::string_view_literals;
@@ -72,4 +72,4 @@ const char* unpack_whole(std::vector<std::byte>& out, Unpacker& unpacker, Bytes 
   return nullptr;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

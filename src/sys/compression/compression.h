@@ -9,7 +9,7 @@
 
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 
 enum class Packing { none, gzip, zstd };
 const char* name(Packing);
@@ -44,4 +44,4 @@ std::unique_ptr<Unpacker> make_zstd();
 const char* gzip_library();  // "zlib 1.2.13"; "" in a build without it
 const char* zstd_library();
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -7,7 +7,7 @@
 #include "sys/compression/compression.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 class Gzip : public Unpacker {
@@ -54,4 +54,4 @@ class Gzip : public Unpacker {
 std::unique_ptr<Unpacker> make_gzip() { return std::make_unique<Gzip>(); }
 const char* gzip_library() { return "zlib " ZLIB_VERSION; }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

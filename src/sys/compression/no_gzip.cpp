@@ -1,9 +1,9 @@
 // A build without zlib.
 #include "sys/compression/compression.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 
 std::unique_ptr<Unpacker> make_gzip() { return nullptr; }
 const char* gzip_library() { return ""; }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 // Reads a little-endian number of `bytes` bytes from the front of `in`, which is long enough.
@@ -66,4 +66,4 @@ const char* unpack_snappy(std::vector<std::byte>& out, Bytes in, size_t size) {
   return made == size ? nullptr : "less data than stated";
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

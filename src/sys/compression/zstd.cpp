@@ -6,7 +6,7 @@
 #include "sys/compression/compression.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 class Zstd : public Unpacker {
@@ -50,4 +50,4 @@ class Zstd : public Unpacker {
 std::unique_ptr<Unpacker> make_zstd() { return std::make_unique<Zstd>(); }
 const char* zstd_library() { return "libzstd " ZSTD_VERSION_STRING; }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -12,7 +12,7 @@
 #include "sys/error.h"
 #include "sys/files/lost_mapping.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 namespace fs = std::filesystem;
@@ -259,4 +259,4 @@ void AppendLog::append(std::string_view line) {
 
 void AppendLog::sync() { hearth::sync(fd_, path_); }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

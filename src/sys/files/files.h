@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 using Bytes = std::span<const std::byte>;
 
@@ -124,4 +124,4 @@ class AppendLog {
   uint64_t size_ = 0;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

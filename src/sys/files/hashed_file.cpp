@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <future>
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 constexpr size_t worth_a_write = size_t(1) << 20;
@@ -50,4 +50,4 @@ std::string HashedFile::commit() {
   return hash_.hex();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -8,7 +8,7 @@
 #include "sys/files/files.h"
 #include "sys/hash/hash.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 
 class HashedFile {
  public:
@@ -26,4 +26,4 @@ class HashedFile {
   std::vector<std::byte> held_;  // small pieces, collected into larger writes
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

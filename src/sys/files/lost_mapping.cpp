@@ -9,7 +9,7 @@
 
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 // Entries are reused, never freed, because the handler may walk the list at any moment. `line`
@@ -68,4 +68,4 @@ void explain_lost_mappings() {
   sigaction(SIGBUS, &action, nullptr);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <filesystem>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 void note_mapping(const std::byte* begin, size_t size, const std::filesystem::path&);
 void drop_mapping(const std::byte* begin);
@@ -14,4 +14,4 @@ void drop_mapping(const std::byte* begin);
 // with code 1. Any other SIGBUS stays fatal.
 void explain_lost_mappings();
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -12,7 +12,7 @@
 
 #include "sys/hash/sha256_blocks.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 uint32_t load_big_endian(const std::byte* p) {
@@ -121,4 +121,4 @@ uint32_t crc32c(Bytes bytes) {
   return ~c;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

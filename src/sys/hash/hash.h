@@ -8,7 +8,7 @@
 
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 
 class Sha256 {
  public:
@@ -35,4 +35,4 @@ FileDigest digest_file(const std::filesystem::path& dir, const std::string& file
 
 uint32_t crc32c(Bytes);
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -8,7 +8,7 @@
 
 #include "sys/hash/sha256_blocks.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 constexpr unsigned long hwcap_sha2 = 1ul << 6;  // HWCAP_SHA2 of <asm/hwcap.h>
@@ -46,6 +46,6 @@ Sha256Blocks sha256_blocks_native() {
   return (getauxval(AT_HWCAP) & hwcap_sha2) != 0 ? blocks : nullptr;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys
 
 #endif

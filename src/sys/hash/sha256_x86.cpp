@@ -6,7 +6,7 @@
 
 #include "sys/hash/sha256_blocks.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 bool has_sha_instructions() {
@@ -58,6 +58,6 @@ __attribute__((target("sha,sse4.1"))) void blocks(uint32_t state[8], const std::
 
 Sha256Blocks sha256_blocks_native() { return has_sha_instructions() ? blocks : nullptr; }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys
 
 #endif

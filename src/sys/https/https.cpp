@@ -9,7 +9,7 @@
 #include "sys/build_info.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 // The state of one transfer, shared with libcurl's callbacks.
@@ -132,4 +132,4 @@ HttpsResult Https::get(const HttpsRequest& request,
 
 const char* https_library() { return "libcurl " LIBCURL_VERSION; }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -10,7 +10,7 @@
 
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 
 struct HttpsSpec {
   std::string ca_file;  // CA certificates to trust; empty: the system's
@@ -60,4 +60,4 @@ class Https {
 
 const char* https_library();  // "libcurl 7.88.1"; "" in a build without it
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

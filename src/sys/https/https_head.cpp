@@ -7,7 +7,7 @@
 #include "sys/https/https.h"
 #include "sys/trimmed.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 std::optional<int64_t> number_at(std::string_view text) {
@@ -48,4 +48,4 @@ void read_header(HttpsHead& head, std::string_view line) {
   }
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

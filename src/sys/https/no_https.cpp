@@ -2,7 +2,7 @@
 #include "sys/error.h"
 #include "sys/https/https.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 
 struct Https::Curl {};
 
@@ -20,4 +20,4 @@ HttpsResult Https::get(const HttpsRequest&, const std::function<void(const Https
 
 const char* https_library() { return ""; }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -17,7 +17,7 @@
 
 extern char** environ;
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 // File descriptors for the supervisor; a separate process group, so that terminal signals do not
@@ -198,4 +198,4 @@ std::optional<std::filesystem::path> find_program(const std::string& name,
   return std::nullopt;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

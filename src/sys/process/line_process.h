@@ -15,7 +15,7 @@
 
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline sys {
 
 class LineProcess {
  public:
@@ -69,4 +69,4 @@ inline LineProcess::Deadline deadline_in(double seconds) {
          std::chrono::microseconds(int64_t((seconds < most ? seconds : most) * 1e6));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -5,7 +5,7 @@
 
 #include <fstream>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 int64_t resident_bytes() {
   std::ifstream f("/proc/self/statm");
@@ -20,4 +20,4 @@ int64_t peak_resident_bytes() {
   return int64_t(u.ru_maxrss) * 1024;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 int64_t resident_bytes();
 int64_t peak_resident_bytes();
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

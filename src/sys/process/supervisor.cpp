@@ -15,7 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 
-namespace hearth {
+namespace hearth::inline sys {
 namespace {
 
 constexpr const char* supervisor_name = "hearth-supervisor";
@@ -142,4 +142,4 @@ std::vector<std::string> supervisor_arguments(const std::string& program,
   return all;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline sys {
 
 // The supervisor is this executable, started under a special name; it never reaches main(). Its
 // file descriptors 0, 1 and 2 are passed on to the program; this one is the leash.
@@ -25,4 +25,4 @@ const char* supervisor_executable();
 std::vector<std::string> supervisor_arguments(const std::string& program,
                                               const std::vector<std::string>& args);
 
-}  // namespace hearth
+}  // namespace hearth::inline sys

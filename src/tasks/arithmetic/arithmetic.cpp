@@ -9,7 +9,7 @@
 #include "sys/error.h"
 #include "sys/files/files.h"
 
-namespace hearth {
+namespace hearth::inline tasks {
 namespace {
 
 struct Operation {
@@ -166,4 +166,4 @@ void write_arithmetic(const std::filesystem::path& folder, const ArithmeticSet& 
   });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline tasks

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline tasks {
 
 struct ArithmeticSpec {
   int digits = 2;         // per operand, 1 to 6; no leading zeros
@@ -37,4 +37,4 @@ ArithmeticSet make_arithmetic(const ArithmeticSpec&);
 // "answer"}. Each file is written atomically.
 void write_arithmetic(const std::filesystem::path& folder, const ArithmeticSet&);
 
-}  // namespace hearth
+}  // namespace hearth::inline tasks

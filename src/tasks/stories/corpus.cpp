@@ -2,7 +2,7 @@
 
 #include "data/permutation.h"
 
-namespace hearth {
+namespace hearth::inline tasks {
 
 Story make_story(uint64_t seed, uint64_t index) {
   // A counter-based generator: story `index` does not depend on earlier stories.
@@ -26,4 +26,4 @@ CorpusEntropy corpus_entropy() {
   return {story_grammar().entropy(), story_grammar().mean_length()};
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline tasks

@@ -11,7 +11,7 @@
 
 #include "tasks/stories/grammar.h"
 
-namespace hearth {
+namespace hearth::inline tasks {
 
 const Grammar& story_grammar();  // rules and word lists are in corpus_grammar.cpp
 
@@ -33,4 +33,4 @@ struct CorpusEntropy {
 };
 CorpusEntropy corpus_entropy();
 
-}  // namespace hearth
+}  // namespace hearth::inline tasks

@@ -3,7 +3,7 @@
 // made it.
 #include "tasks/stories/corpus.h"
 
-namespace hearth {
+namespace hearth::inline tasks {
 namespace {
 
 using Lists = std::map<std::string, WordList>;
@@ -347,4 +347,4 @@ const Grammar& story_grammar() {
   return grammar;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline tasks

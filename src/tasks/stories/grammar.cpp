@@ -7,7 +7,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline tasks {
 
 // text: literal. pick: a row of a list. refer: a column of a bound row. choice: an alternative.
 struct Grammar::Node {
@@ -429,4 +429,4 @@ std::optional<std::string> Grammar::find_ambiguity(size_t depth) const {
   return find_ambiguity_in(rules_->start, depth);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline tasks

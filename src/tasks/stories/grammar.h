@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline tasks {
 
 struct WordList {
   std::vector<std::string> columns;            // names; {var} prints the first
@@ -59,4 +59,4 @@ class Grammar {
   std::unique_ptr<const Rules> rules_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline tasks

@@ -9,7 +9,7 @@
 #include "text/chat/python_str.h"
 #include "text/chat/request.h"
 
-namespace hearth {
+namespace hearth::inline text {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
@@ -240,4 +240,4 @@ nlohmann::ordered_json written_chat_template(const std::filesystem::path& dir) {
   return parse_ordered_json(read_file(config), config.string()).at("chat_template");
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -15,7 +15,7 @@
 #include "text/chat/marked_text.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline text {
 
 struct ChatRequest {
   nlohmann::ordered_json messages;     // [{"role": ..., "content": ...}, ...]
@@ -79,4 +79,4 @@ EncodedChat encode_chat(const Tokenizer&, const MarkedText&);
 // The template stored beside a tokenizer, unchanged; null if there is none.
 nlohmann::ordered_json written_chat_template(const std::filesystem::path& tokenizer);
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -4,7 +4,7 @@
 
 #include "text/chat/chat_template.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 bool any_marked(const MarkedText& t, size_t begin, size_t end, char bits) {
@@ -85,4 +85,4 @@ EncodedChat encode_chat(const Tokenizer& tokenizer, const MarkedText& text) {
   return ChatEncoder(tokenizer, text).run();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace hearth {
+namespace hearth::inline text {
 
 // Bits of a mark. Zero: written by the template itself.
 namespace mark {
@@ -42,4 +42,4 @@ struct MarkedText {
   bool operator==(const MarkedText&) const = default;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline text

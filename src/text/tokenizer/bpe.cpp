@@ -6,7 +6,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 constexpr size_t short_word = 48;  // up to this length a plain scan is faster than the heap
@@ -112,4 +112,4 @@ size_t merge_word(std::span<int32_t> symbols, const PairTable& pairs) {
   return LongWord(symbols, pairs).merge();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

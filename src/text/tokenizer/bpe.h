@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline text {
 
 // (left, right) -> merged token and rank (lower first). Open addressing in one array.
 class PairTable {
@@ -43,4 +43,4 @@ class PairTable {
 // number of symbols left at the front.
 size_t merge_word(std::span<int32_t> symbols, const PairTable&);
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -5,7 +5,7 @@
 #include "text/tokenizer/nfc.h"
 #include "text/tokenizer/unicode.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 // Merges one word that is not a single token; short words use the cache.
@@ -271,4 +271,4 @@ void encode_with_added(const Vocabulary& v, std::string_view text, std::vector<i
   });
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -9,7 +9,7 @@
 #include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/vocabulary.h"
 
-namespace hearth {
+namespace hearth::inline text {
 
 constexpr std::string_view space_mark = "\u2581";  // a space in SentencePiece pieces
 
@@ -30,4 +30,4 @@ void encode_plain(const Vocabulary&, std::string_view text, std::vector<int32_t>
 // The same, but added tokens become their ids, matched like Hugging Face.
 void encode_with_added(const Vocabulary&, std::string_view text, std::vector<int32_t>& out);
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -8,7 +8,7 @@
 #include "text/tokenizer/load.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 namespace fs = std::filesystem;
@@ -266,4 +266,4 @@ void save_gguf_vocabulary(const GgufTable& f, const fs::path& dir) {
   write_file_atomic(dir / fmt::format("tok{}.bin", size), file);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

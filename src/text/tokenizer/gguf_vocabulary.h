@@ -7,7 +7,7 @@
 #include "formats/gguf/gguf.h"
 #include "text/tokenizer/vocabulary.h"
 
-namespace hearth {
+namespace hearth::inline text {
 
 // Writes the tokenizer's keys, padded to `vocab` tokens; an empty path writes that there is none.
 void put_vocabulary(GgufKeys&, const std::filesystem::path& tokenizer, int64_t vocab);
@@ -18,4 +18,4 @@ VocabularyParts read_gguf_vocabulary(const GgufTable&);
 // Writes tokenizer.json and tokenizer_config.json, or tok<size>.bin, to `dir`.
 void save_gguf_vocabulary(const GgufTable&, const std::filesystem::path& dir);
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -7,7 +7,7 @@
 #include "text/tokenizer/gguf_vocabulary.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 namespace fs = std::filesystem;
@@ -75,4 +75,4 @@ Tokenizer Tokenizer::load(const fs::path& path, std::string_view pattern) {
   return Tokenizer(make_vocabulary(read_tokenizer(path, pattern)));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

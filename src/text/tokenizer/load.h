@@ -7,7 +7,7 @@
 #include "sys/files/files.h"
 #include "text/tokenizer/vocabulary.h"
 
-namespace hearth {
+namespace hearth::inline text {
 
 VocabularyParts read_tokenizer_json(const std::filesystem::path&);
 VocabularyParts read_vocab_and_merges(const std::filesystem::path& vocab_json,
@@ -28,4 +28,4 @@ struct MergeLine {
 };
 std::vector<MergeLine> read_merge_lines(const std::filesystem::path&);
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -3,7 +3,7 @@
 #include "text/tokenizer/encode.h"
 #include "text/tokenizer/load_json.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 using nlohmann::json;
@@ -223,4 +223,4 @@ void read_components(VocabularyParts& parts, const json& file) {
   ComponentReader(parts, file).read();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

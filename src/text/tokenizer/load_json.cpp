@@ -8,7 +8,7 @@
 #include "text/tokenizer/encode.h"
 #include "text/tokenizer/load.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 namespace fs = std::filesystem;
@@ -182,4 +182,4 @@ VocabularyParts read_vocab_and_merges(const fs::path& vocab_json, const fs::path
   return parts;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -7,7 +7,7 @@
 #include "sys/error.h"
 #include "text/tokenizer/vocabulary.h"
 
-namespace hearth {
+namespace hearth::inline text {
 
 // A required member of a required type.
 template <class F>
@@ -51,4 +51,4 @@ inline int32_t json_id(const std::string& where, const nlohmann::json& id,
 // unsupported component is an error that names its path.
 void read_components(VocabularyParts& parts, const nlohmann::json& file);
 
-}  // namespace hearth
+}  // namespace hearth::inline text

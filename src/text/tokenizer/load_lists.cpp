@@ -8,7 +8,7 @@
 #include "sys/error.h"
 #include "text/tokenizer/load.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 namespace fs = std::filesystem;
@@ -246,4 +246,4 @@ VocabularyParts read_llama2c(const fs::path& path) {
   return parse_llama2c_vocabulary(read_file(path, tokenizer_file_limit), path.string());
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -8,7 +8,7 @@
 #include "sys/utf8.h"
 #include "text/tokenizer/unicode.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 constexpr uint32_t first_restless = 0x300;  // earlier characters are normalised and never compose
@@ -188,4 +188,4 @@ std::string_view nfc(std::string_view text, std::string& storage) {
   }
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

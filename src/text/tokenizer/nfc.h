@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace hearth {
+namespace hearth::inline text {
 
 // Returns the text itself if it is already normalised (the common case, detected by one fast pass),
 // else its normal form, stored in `storage`.
@@ -29,4 +29,4 @@ struct Decomposition {
 extern const std::span<const CombiningRange> combining_ranges;
 extern const std::span<const Decomposition> decompositions;
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -2,7 +2,7 @@
 // clang-format off
 #include "text/tokenizer/nfc.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 constexpr CombiningRange combining_table[] = {
@@ -606,4 +606,4 @@ constexpr Decomposition decomposition_table[] = {
 constinit const std::span<const CombiningRange> combining_ranges = combining_table;
 constinit const std::span<const Decomposition> decompositions = decomposition_table;
 
-}  // namespace hearth
+}  // namespace hearth::inline text

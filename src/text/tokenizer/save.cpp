@@ -8,7 +8,7 @@
 #include "text/tokenizer/encode.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 namespace fs = std::filesystem;
@@ -154,4 +154,4 @@ void Tokenizer::save(const fs::path& dir) const {
   write_file_atomic(dir / "tokenizer.json", tokenizer_json(*vocabulary_));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -6,7 +6,7 @@
 
 #include "text/tokenizer/unicode.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 // A set of character classes as bits.
@@ -345,4 +345,4 @@ Scanner scanner_of(Pattern p) {
   return nullptr;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

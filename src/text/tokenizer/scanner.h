@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace hearth {
+namespace hearth::inline text {
 
 enum class Pattern {
   gpt2,    // also r50k and p50k
@@ -32,4 +32,4 @@ std::string pattern_names();  // for messages: "gpt2, cl100k, ..."
 using Scanner = const char* (*)(const char* p, const char* end);
 Scanner scanner_of(Pattern);
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -7,7 +7,7 @@
 #include "text/tokenizer/encode.h"
 #include "text/tokenizer/unicode.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 const std::string& bytes_in(const Vocabulary& v, int32_t id) {
@@ -120,4 +120,4 @@ std::string StreamDecoder::push(int32_t id) {
 
 std::string StreamDecoder::finish() { return std::exchange(held_, {}); }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

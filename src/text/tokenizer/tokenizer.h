@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline text {
 
 struct Vocabulary;
 
@@ -81,4 +81,4 @@ class StreamDecoder {
   int32_t previous_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline text

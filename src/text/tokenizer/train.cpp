@@ -12,7 +12,7 @@
 #include "text/tokenizer/scanner.h"
 #include "text/tokenizer/vocabulary.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 // Longer words are split: a megabyte without a space is not a word, and merging it would dominate.
@@ -302,4 +302,4 @@ Tokenizer train_bpe(const BpeTrainSpec& spec, const TextSource& next, Threads& t
   return Tokenizer(make_vocabulary(std::move(parts)));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

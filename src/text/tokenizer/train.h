@@ -11,7 +11,7 @@
 #include "sys/threads.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace hearth {
+namespace hearth::inline text {
 
 struct BpeTrainSpec {
   int vocab = 32768;             // including bytes and special tokens
@@ -32,4 +32,4 @@ Tokenizer train_bpe(const BpeTrainSpec&, const TextSource&, Threads&);
 // Trains on text files (a line with only `<|endoftext|>` ends a document) and .jsonl with "text".
 Tokenizer train_bpe(const BpeTrainSpec&, std::span<const std::filesystem::path>, Threads&);
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -5,7 +5,7 @@
 #include "sys/error.h"
 #include "text/tokenizer/train.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 namespace fs = std::filesystem;
@@ -81,4 +81,4 @@ Tokenizer train_bpe(const BpeTrainSpec& spec, std::span<const fs::path> files, T
       spec, [&](std::string& text) { return documents.next(text); }, threads);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-namespace hearth {
+namespace hearth::inline text {
 
 // \p{M}, \p{N}, \s and the letters: [\p{Lu}\p{Lt}], \p{Ll}, [\p{Lm}\p{Lo}].
 enum class CharClass : uint8_t { other, mark, number, space, upper, lower, caseless };
@@ -106,4 +106,4 @@ inline size_t valid_prefix(std::string_view text) {
   return text.size();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

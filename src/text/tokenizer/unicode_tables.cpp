@@ -2,7 +2,7 @@
 // clang-format off
 #include "text/tokenizer/unicode.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 constexpr CodeRange mark_table[] = {
@@ -672,4 +672,4 @@ constinit const std::span<const ClassRanges> class_ranges = class_table;
 constinit const std::span<const CodeRange> word_ranges = word_table;
 constinit const ClassTable low_classes = pack_classes(class_table);
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -8,7 +8,7 @@
 #include "text/tokenizer/encode.h"
 #include "text/tokenizer/unicode.h"
 
-namespace hearth {
+namespace hearth::inline text {
 namespace {
 
 // Bytes that are written as themselves; the others are written as U+0100 and up.
@@ -262,4 +262,4 @@ std::shared_ptr<const Vocabulary> make_vocabulary(VocabularyParts parts) {
   return v;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -14,7 +14,7 @@
 #include "text/tokenizer/scanner.h"
 #include "text/tokenizer/words.h"
 
-namespace hearth {
+namespace hearth::inline text {
 
 constexpr int32_t most_ids = 1 << 24;  // a larger id is a broken file, not a vocabulary
 
@@ -127,4 +127,4 @@ const std::array<uint8_t, 256>& byte_order();
 // Converts these characters back to bytes; false if one stands for no byte.
 bool bytes_of_letters(std::string_view letters, std::string& bytes);
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -2,7 +2,7 @@
 
 #include <bit>
 
-namespace hearth {
+namespace hearth::inline text {
 
 WordTable::WordTable(size_t words)
     : entries_(std::bit_ceil(2 * words + 2)), mask_(entries_.size() - 1) {}
@@ -49,4 +49,4 @@ void WordCache::put(const WordKey& key, std::span<const int32_t> ids) {
   slot.version.store(version + 2, release);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline text

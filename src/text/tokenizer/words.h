@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline text {
 
 // The bytes of a short word as integers, zero-padded (so a key is unique only with its length).
 struct WordKey {
@@ -92,4 +92,4 @@ class WordCache {
   std::unique_ptr<Slot[]> slots_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline text

@@ -13,7 +13,7 @@
 #include "sys/parallel.h"
 #include "train/run_folder.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
@@ -127,4 +127,4 @@ json load_model_checkpoint(const fs::path& dir, const ModelConfig& model, ParamS
   return j;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

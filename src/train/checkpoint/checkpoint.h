@@ -13,7 +13,7 @@
 #include "text/tokenizer/tokenizer.h"
 #include "train/run_state.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // A checkpoint of any task. `trainer` is what the run continues from; its `run` is a RunState.
 struct ModelCheckpoint {
@@ -45,4 +45,4 @@ nlohmann::json load_model_checkpoint(const std::filesystem::path& dir, const Mod
 void expect_same_settings(const nlohmann::json& saved, const nlohmann::json& now,
                           std::span<const std::string_view> free, const std::string& where);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

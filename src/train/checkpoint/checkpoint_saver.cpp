@@ -8,7 +8,7 @@
 #include "sys/error.h"
 #include "sys/terminal.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace fs = std::filesystem;
 
 namespace {
@@ -181,4 +181,4 @@ std::optional<fs::path> CheckpointSaver::finish() {
   return newest_;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

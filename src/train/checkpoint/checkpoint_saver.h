@@ -12,7 +12,7 @@
 
 #include "train/checkpoint/checkpoint.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // The owner calls finish() before it reads, links or removes a checkpoint of the run. The saver
 // must not outlive the backend of the stores it saves.
@@ -68,4 +68,4 @@ class CheckpointSaver {
   std::future<std::filesystem::path> writing_;  // last: it reads the snapshot
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -5,7 +5,7 @@
 #include "sys/files/files.h"
 #include "train/dpo/reference_sums.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -216,4 +216,4 @@ RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
   return run_task(spec, c, settings, model, task);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -5,8 +5,8 @@
 #include "train/dpo/dpo_loss.h"
 #include "train/examples/example_task.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 RunResult dpo(const DpoConfig&, const RunSpec&, Backend&);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

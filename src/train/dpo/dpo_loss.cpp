@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 double logistic(double x) {
@@ -63,4 +63,4 @@ DpoPair dpo_pair(const CompletionSums& chosen, const CompletionSums& rejected, c
           .reward_rejected = s.beta * ratio_r};
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -6,7 +6,7 @@
 
 #include "train/examples/example_config.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // Sums of log-probabilities over the tokens of a completion, under the policy and the reference.
 struct CompletionSums {
@@ -28,4 +28,4 @@ struct DpoPair {
 
 DpoPair dpo_pair(const CompletionSums& chosen, const CompletionSums& rejected, const DpoSpec&);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

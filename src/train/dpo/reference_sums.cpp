@@ -7,7 +7,7 @@
 #include "sys/files/files.h"
 #include "train/trained_model.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -95,4 +95,4 @@ void ReferenceFile::save() const {
   write_file_atomic(path_, j.dump());
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -11,7 +11,7 @@
 #include "model/files/folder.h"
 #include "train/examples/batches.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // Of a pair, summed over the tokens of each completion.
 struct PairSums {
@@ -58,4 +58,4 @@ class ReferenceFile {
   std::string key_;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -8,7 +8,7 @@
 #include "data/permutation.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 std::vector<std::vector<size_t>> pack_best_fit(std::span<const int64_t> sizes, int64_t room) {
   std::vector<size_t> order(sizes.size());
@@ -95,4 +95,4 @@ Split split_off(size_t n, double share, uint64_t seed) {
   return s;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

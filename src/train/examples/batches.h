@@ -8,7 +8,7 @@
 #include "data/examples/examples.h"
 #include "train/logprob_programs.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // Best-fit-decreasing: from the largest to the smallest, each into the fullest row it still fits
 // in. Rows of at most `room`, as indices into `sizes`; none of those is larger.
@@ -41,4 +41,4 @@ struct Split {
 };
 Split split_off(size_t n, double share, uint64_t seed);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -9,7 +9,7 @@
 #include "model/lora.h"
 #include "train/config.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // The settings of SFT and DPO.
 struct AlignConfig : RunConfig {
@@ -108,4 +108,4 @@ struct DpoConfig : AlignConfig {
   }
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

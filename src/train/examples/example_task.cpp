@@ -3,7 +3,7 @@
 #include "train/pretrain/pretrain.h"
 #include "train/run_folder.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -134,4 +134,4 @@ int64_t ExampleTask::fitting_micro_batch() const {
   return micro;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -10,7 +10,7 @@
 #include "train/logprob_programs.h"
 #include "train/run.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // The model in training with the template that its examples go through.
 struct AlignModel : TrainedModel {
@@ -119,4 +119,4 @@ void expect_examples(const RunSpec& spec, const Examples<T>& e, const char* what
                     what, e.spelled, e.read, e.spelled_in));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

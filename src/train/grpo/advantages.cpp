@@ -5,7 +5,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 constexpr double std_floor = 1e-4;
@@ -82,4 +82,4 @@ Advantages advantages(std::span<const std::optional<double>> rewards, const Adva
   return a;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

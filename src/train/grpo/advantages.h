@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline train {
 
 enum class AdvantageScale : uint8_t { group, batch, none };
 enum class Baseline : uint8_t { mean, median, ema, leave_one_out };
@@ -50,4 +50,4 @@ struct Advantages {
 Advantages advantages(std::span<const std::optional<double>> rewards, const AdvantageSpec&,
                       EmaBaseline&);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

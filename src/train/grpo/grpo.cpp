@@ -11,7 +11,7 @@
 #include "train/grpo/prompt_set.h"
 #include "train/run_folder.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -289,4 +289,4 @@ GrpoResult grpo(const GrpoConfig& c, const RunSpec& spec, Backend& backend) {
   return task.result(run_task(spec, c, settings, model, task));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -5,7 +5,7 @@
 #include "train/grpo/grpo_config.h"
 #include "train/run.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 struct GrpoResult : RunResult {
   int64_t updates = 0, completions = 0;
@@ -19,4 +19,4 @@ struct GrpoResult : RunResult {
 
 GrpoResult grpo(const GrpoConfig&, const RunSpec&, Backend&);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

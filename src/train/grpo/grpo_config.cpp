@@ -3,7 +3,7 @@
 #include "sys/error.h"
 #include "train/trained_model.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 void GrpoConfig::check() const {
   const auto positive = [](const char* name, auto x) {
@@ -42,4 +42,4 @@ void GrpoConfig::check() const {
     fail_usage("target_exact", "expected --eval-data with it, got none");
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -13,7 +13,7 @@
 #include "train/grpo/advantages.h"
 #include "train/grpo/grpo_loss.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 struct GrpoConfig : RunConfig {
   GrpoConfig() {
@@ -146,4 +146,4 @@ struct GrpoConfig : RunConfig {
   bool invariant() const { return batch_invariant && dtype == TrainDType::bf16; }
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

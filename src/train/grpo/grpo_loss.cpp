@@ -6,7 +6,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 // The share of a completion's per-token terms in the loss.
@@ -162,4 +162,4 @@ double adapted_beta(double beta, double kl, double target) {
   return beta * (1 + 0.1 * std::clamp(kl / target - 1, -0.2, 0.2));
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hearth {
+namespace hearth::inline train {
 
 enum class Reduction : uint8_t { grpo, bnpo, dr_grpo, dapo };
 enum class RatioLevel : uint8_t { token, sequence };
@@ -86,4 +86,4 @@ std::vector<double> importance_weights(std::span<const double> trainer,
 // 1 + 0.1 * clamp(kl / target - 1, -0.2, 0.2).
 double adapted_beta(double beta, double kl, double target);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -6,7 +6,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 using nlohmann::ordered_json;
 
@@ -151,4 +151,4 @@ std::string first_group(const StepFindings& f, const std::string& prompt, int64_
   return text;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

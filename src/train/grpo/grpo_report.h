@@ -3,7 +3,7 @@
 
 #include "train/grpo/grpo_step.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // What the log says beside the loss; `rewards` are their names.
 nlohmann::ordered_json found_in_step(const StepFindings&, const GrpoConfig&, const GrpoState&,
@@ -23,4 +23,4 @@ void expect_rewards_of_most(std::span<const RewardFailures>,
 // The prompt and the completions of the step's first group, with their rewards.
 std::string first_group(const StepFindings&, const std::string& prompt, int64_t group);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

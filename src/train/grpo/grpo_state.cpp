@@ -1,6 +1,6 @@
 #include "train/grpo/grpo_state.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 using nlohmann::json;
 
@@ -27,4 +27,4 @@ GrpoState GrpoState::from_json(const StateFields& f) {
   return s;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -9,7 +9,7 @@
 #include "formats/state_fields.h"
 #include "train/grpo/advantages.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 struct GrpoState {
   uint64_t version = 0;     // of the weights: updates so far, skipped ones included
@@ -26,4 +26,4 @@ struct GrpoState {
   static GrpoState from_json(const StateFields& task);
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -9,7 +9,7 @@
 #include "sys/error.h"
 #include "train/pretrain/pretrain.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 void add_update(StepFindings& f, const PolicyStep& p) {
@@ -241,4 +241,4 @@ std::vector<PolicySample> GrpoStepper::part_of(const std::vector<PolicySample>& 
   return some;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -7,7 +7,7 @@
 #include "train/grpo/policy.h"
 #include "train/task.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // Seconds of the parts of a step.
 struct StepSplit {
@@ -88,4 +88,4 @@ class GrpoStepper {
   int64_t micro_tokens_ = 0;  // through the model at a time in training
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

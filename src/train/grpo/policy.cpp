@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 // What the model is fed of a completion: all but its last token.
@@ -163,4 +163,4 @@ PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update, StepGua
   return step;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -9,7 +9,7 @@
 #include "train/logprob_programs.h"
 #include "train/step_guard.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // A completion with what its loss needs beside the model.
 struct PolicySample {
@@ -58,4 +58,4 @@ std::vector<std::vector<float>> score_rollouts(LogprobPrograms&, std::span<const
 PolicyStep policy_step(LogprobPrograms&, UpdateProgram&, StepGuard&, std::span<const PolicySample>,
                        const PolicySpec&, const Scalars&, int64_t context, LogprobGap* gap);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

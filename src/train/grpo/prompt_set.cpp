@@ -7,7 +7,7 @@
 #include "sys/error.h"
 #include "sys/hash/hash.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 const ChatTemplate& LazyTemplate::get() {
   if (!opened) opened = run_template(form, model.source->tokenizer(), *model.tokenizer);
@@ -92,4 +92,4 @@ std::string PromptSet::tokens_digest(const std::vector<int32_t>& ends) const {
   return hash.hex();
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -11,7 +11,7 @@
 #include "train/grpo/rollouts.h"
 #include "train/trained_model.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // The chat template of a run: opened when the first prompt needs it.
 struct LazyTemplate {
@@ -53,4 +53,4 @@ class PromptSet {
   int64_t longest_ = 0;             // tokens
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -4,7 +4,7 @@
 #include "sys/clock.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 Request rollout_request(const EncodedPrompt& p, const RolloutSpec& spec, size_t place) {
@@ -121,4 +121,4 @@ std::vector<Rollout> greedy_completions(Engine& engine, std::span<const EncodedP
   return all;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -8,7 +8,7 @@
 #include "infer/engine.h"
 #include "rewards/rewards.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // A prompt as the model is given it, and the row its rewards read.
 struct EncodedPrompt {
@@ -57,4 +57,4 @@ GroupRewards await_rewards(std::future<GroupRewards>&, const RolloutSpec&);
 std::vector<Rollout> greedy_completions(Engine&, std::span<const EncodedPrompt>,
                                         const RolloutSpec&);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

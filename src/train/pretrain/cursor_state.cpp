@@ -1,6 +1,6 @@
 #include "train/pretrain/cursor_state.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 using nlohmann::json;
 
@@ -22,4 +22,4 @@ Cursor cursor_of(const StateFields& f) {
   return c;
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

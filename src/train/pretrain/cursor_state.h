@@ -4,10 +4,10 @@
 #include "data/loader.h"
 #include "formats/state_fields.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 nlohmann::json cursor_to_json(const Cursor&);
 // Whether it lies within the files is the loader's to check.
 Cursor cursor_of(const StateFields&);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

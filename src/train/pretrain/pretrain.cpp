@@ -9,7 +9,7 @@
 #include "train/pretrain/validation.h"
 #include "train/run_folder.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -252,4 +252,4 @@ RunResult pretrain(const PretrainSpec& spec, Backend& backend) {
   return run_task(whole, whole.train, settings, model, task);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

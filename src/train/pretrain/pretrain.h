@@ -9,7 +9,7 @@
 
 #include "train/run.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 struct PretrainSpec : RunSpec {
   ModelConfig model;  // resolved; of train.model where that names one
@@ -51,4 +51,4 @@ int64_t first_step_tokens(const ModelConfig&, const TrainConfig&);
 ProgramSpec program_spec(const ModelConfig&, const TrainConfig&, const BatchShape&,
                          int64_t logits_bytes);
 
-}  // namespace hearth
+}  // namespace hearth::inline train

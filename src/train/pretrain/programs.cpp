@@ -2,7 +2,7 @@
 
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 constexpr double gib = 1 << 30;
@@ -181,4 +181,4 @@ double Programs::evaluate(const Batch& b) {
   return sum / double(b.count);
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

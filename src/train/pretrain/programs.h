@@ -12,7 +12,7 @@
 #include "train/losses.h"
 #include "train/update_program.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 struct ProgramSpec {
   ModelConfig model;
@@ -90,4 +90,4 @@ class Programs {
   Profile* profile_ = nullptr;
 };
 
-}  // namespace hearth
+}  // namespace hearth::inline train

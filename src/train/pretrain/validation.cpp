@@ -8,7 +8,7 @@
 #include "data/whole_documents.h"
 #include "sys/error.h"
 
-namespace hearth {
+namespace hearth::inline train {
 namespace {
 
 // Whether the loader gets a full batch out of the files, and a full row out of each.
@@ -100,4 +100,4 @@ void each_validation_batch(const LoaderSpec& s, const TrainConfig& config,
   }
 }
 
-}  // namespace hearth
+}  // namespace hearth::inline train

@@ -6,7 +6,7 @@
 #include "data/loader.h"
 #include "train/config.h"
 
-namespace hearth {
+namespace hearth::inline train {
 
 // How many tokens a run validates on that was not told: forward passes over 64 steps' worth of them
 // cost as much as about 20 training steps, on any machine. A power of two, at most 2^20. The number
@@ -19,4 +19,4 @@ int64_t default_eval_tokens(int64_t tokens_per_step);
 void each_validation_batch(const LoaderSpec&, const TrainConfig&,
                            const std::function<bool(const Batch&)>& use);
 
-}  // namespace hearth
+}  // namespace hearth::inline train
