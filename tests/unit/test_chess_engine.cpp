@@ -239,7 +239,8 @@ TEST(StockfishPool, PositionsWithoutAnAnswerAreCountedAndEndInAnError) {
   EXPECT_EQ(pool.label(three_starts), std::vector<Label>(3));
   EXPECT_EQ(pool.counts().failed, 3);
   EXPECT_EQ(pool.counts().rubbish, 9);
-  EXPECT_TRUE(mentions(error_of([&] { pool.label(three_starts); }), {"4 positions", "rubbish"}));
+  EXPECT_TRUE(
+      mentions(error_of([&] { pool.label(three_starts); }), {"4 positions", "invalid answers"}));
 }
 
 TEST(StockfishPool, OneThatCannotBeStartedAgainIsCounted) {

@@ -37,7 +37,7 @@ TEST(IoFiles, ReadsWholeFiles) {
 TEST(IoFiles, ReadErrorsNameThePath) {
   const TempDir dir;
   const std::string missing = (dir / "missing").string();
-  expect_error(error_of([&] { read_file(missing); }), missing + "] expected");
+  expect_error(error_of([&] { read_file(missing); }), missing + "] could not read the file: ");
   expect_error(error_of([&] { MappedFile m(missing); }), "No such file");
   expect_error(error_of([&] { read_file(dir.path()); }), "got a folder");
   expect_error(error_of([&] { MappedFile m(dir.path()); }), "got a folder");

@@ -153,7 +153,7 @@ TEST(Gguf, NamesWhatIsWrong) {
   bad = good, overwrite(bad, w + 1, uint32_t(5));
   expect_error(parse_error(bad), "1 to 4 dimensions, got 5");
   bad = good, overwrite(bad, w + 5, int64_t(63));
-  expect_error(parse_error(bad), "whole blocks of 32, got 63");
+  expect_error(parse_error(bad), "to be a multiple of 32, got 63");
   bad = good, overwrite(bad, w + 13, int64_t(1) << 62);
   expect_error(parse_error(bad), "a positive size");
   bad = good, overwrite(bad, w + 13, int64_t(0));

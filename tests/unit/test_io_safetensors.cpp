@@ -90,7 +90,7 @@ TEST(IoSafetensors, RoundTripIsAlignedAndHashed) {
   EXPECT_EQ(to_text(file.at("v").bytes), to_text(std::as_bytes(std::span(v))));
   EXPECT_EQ(to_text(file.at("mask").bytes), to_text(std::as_bytes(std::span(mask))));
   EXPECT_EQ(file.find("x"), nullptr);
-  expect_error(error_of([&] { file.at("x"); }), "expected tensor \"x\"");
+  expect_error(error_of([&] { file.at("x"); }), "there is no tensor \"x\"");
 }
 
 TEST(IoSafetensors, ProducerMayStreamButMustFitItsShape) {
@@ -167,7 +167,8 @@ TEST(IoSafetensors, BadIndexIsOneError) {
   expect_error(error(R"({"weight_map":{"a":"../one.safetensors"}})"), "a file name");
   expect_error(error(R"({"weight_map":{"a":"/etc/passwd"}})"), "a file name");
   expect_error(error(R"({"weight_map":{"a":"one.safetensors\u0000"}})"), "a file name");
-  expect_error(error(R"({"weight_map":{"z":"one.safetensors"}})"), "expected tensor \"z\"");
+  expect_error(error(R"({"weight_map":{"z":"one.safetensors"}})"),
+               "this shard has no tensor \"z\"");
   expect_error(error(R"({"weight_map":{"a":"three.safetensors"}})"), "No such file");
   expect_error(error(R"({"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})"),
                "one shard only");

@@ -182,7 +182,7 @@ TEST(GptNanoSort, ConfigAndErrors) {
   j.erase("lm_head.weight");
   write_file_atomic(dir / "m.json", j.dump());
   test::expect_error(test::error_of([&] { ModelSource::open(dir / "m.json"); }),
-                     "expected tensor lm_head.weight (3, 48), got none");
+                     "the tensor lm_head.weight (3, 48) is missing");
   j["config"].erase("block_size");
   write_file_atomic(dir / "m.json", j.dump());
   test::expect_error(test::error_of([&] { ModelSource::open(dir / "m.json"); }), "block_size");

@@ -39,7 +39,7 @@ void expect_refused(const json& good, const std::vector<std::pair<std::string, j
     while (isdigit(name.back()) || name.back() == '.') name.pop_back();  // of an entry: the list
     SCOPED_TRACE(field + " = " + value.dump());
     const std::string error = error_in<State>(j);
-    expect_error(error, "[trainer.json] expected ");
+    expect_error(error, "[trainer.json] ");
     expect_error(error, name);
   }
 }

@@ -158,8 +158,7 @@ TEST(ParseCompletion, RangesAreChecked) {
     const HttpError e = completion_error("{\"prompt\":\"x\",\"" + field + "\":" + value + "}");
     EXPECT_EQ(e.status, 400) << field << " " << value;
     EXPECT_EQ(e.param, field) << value << ": " << e.what();
-    EXPECT_NE(std::string(e.what()).find("[" + field + "] expected"), std::string::npos)
-        << e.what();
+    EXPECT_NE(std::string(e.what()).find("[" + field + "] "), std::string::npos) << e.what();
   }
 }
 

@@ -89,7 +89,7 @@ TEST(StoreBytes, ANumberThatDoesNotFitIsNamed) {
   std::vector<float> v = some_numbers();
   EXPECT_EQ(error_of([&] { from_floats(v, DType::f16); }), "");
   v[1000] = 65520;
-  expect_error(error_of([&] { from_floats(v, DType::f16); }), "can hold, got 65520");
+  expect_error(error_of([&] { from_floats(v, DType::f16); }), "requested dtype, got 65520");
   v[1000] = INFINITY;
   EXPECT_EQ(error_of([&] { from_floats(v, DType::f16); }), "");
 }

@@ -332,7 +332,7 @@ TEST(tokenizer_kinds, unsupported_parts_by_path) {
           [](json& f) {
             f["post_processor"] = {{"type", "TemplateProcessing"}, {"single", json::array({3})}};
           }),
-      "got");
+      "this is not a valid tokenizer.json");
   EXPECT_EQ(error_after(pieces, [](json&) {}), "no error");
 }
 
