@@ -225,7 +225,7 @@ TEST(Progress, APipeGetsLines) {
                              "--out", folder / "tok"});
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_EQ(r.err.find('\r'), std::string::npos) << r.err;
-  EXPECT_TRUE(r.err.ends_with("MB\n")) << r.err;
+  EXPECT_TRUE(r.err.ends_with("MB of text\n")) << r.err;
   write_served_folder(folder / "model");
   const Ran scored = run(folder, {"eval", "--task", "perplexity", "--model", folder / "model",
                                   "--data", folder / "text.txt"});

@@ -71,7 +71,7 @@ TEST_F(GrpoPrograms, ABrokenOneIsFoundBeforeTheRun) {
   EXPECT_NE(died.err.find(R"(its stderr ends with "no table\n\u001b[31mred")"), std::string::npos)
       << died.err;
   const std::string says = script("says", "while read -r line; do echo yes; done\n");
-  expect_error(run(folder, grpo("run", says)), 1, "the program answered \"yes\" to question");
+  expect_error(run(folder, grpo("run", says)), 1, "it answered \"yes\" to question");
   EXPECT_FALSE(fs::exists(folder / "run"));
   const Ran good = run(folder, grpo("run", script("good", answers)));
   EXPECT_EQ(good.status, 0) << good.err;
