@@ -287,7 +287,7 @@ TEST_F(Serve, EndsWhereNobodyCanBeToldThatItIsReady) {
   EXPECT_EQ(r.status, 1) << r.err;
   const size_t at = r.err.find("hearth: [");
   ASSERT_NE(at, r.err.npos) << r.err;
-  EXPECT_TRUE(r.err.substr(at).starts_with("hearth: [stdout] expected")) << r.err;
+  EXPECT_TRUE(r.err.substr(at).starts_with("hearth: [stdout] writing failed")) << r.err;
   EXPECT_EQ(r.err.find('\n', at), r.err.size() - 1) << r.err;
 }
 
