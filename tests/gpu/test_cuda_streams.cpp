@@ -8,17 +8,12 @@
 #include "core/exec.h"
 #include "core/read_queue.h"
 #include "cuda_case.h"
-#include "ops/record.h"
+#include "unit/tape_case.h"
 
 namespace hearth {
 namespace {
 
 using test::card;
-
-Op copy_op() {
-  return kernel_op<&Kernels::copy>("copy",
-                                   [](auto* f, Stream& s, In in, Out out) { f(s, out[0], in[0]); });
-}
 
 // What was sent is what was there, although later work overwrites it before the host looks.
 TEST(CudaStreams, AReadKeepsItsPlaceAmongTheLaunches) {

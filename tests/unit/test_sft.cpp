@@ -63,8 +63,8 @@ TEST(Sft, OneShapeServesARunWhereProgramsAreDear) {
   write_file_atomic(dir / "data.jsonl", data);
   SftConfig c;
   c.model = (dir / "model").string(), c.data = {(dir / "data.jsonl").string()};
-  c.max_length = 48, c.batch = 3, c.accumulate = 2, c.epochs = 2, c.lr = 1e-3, c.clock = 1;
-  const auto trained = [&](const char* name, bool few) {
+  c.max_length = 48, c.batch = 5, c.accumulate = 2, c.epochs = 2, c.lr = 1e-3, c.clock = 1;
+  const auto trained = [&](const std::string& name, bool few) {
     FewPrograms backend;
     backend.few = few;
     RunSpec spec;
@@ -74,16 +74,22 @@ TEST(Sft, OneShapeServesARunWhereProgramsAreDear) {
     EXPECT_GE(r.seconds.value("total", 0.0), r.seconds.value("save", 0.0));
     return backend.shapes.size();
   };
-  EXPECT_EQ(trained("few", true), 1u);
-  EXPECT_GT(trained("exact", false), 1u);
-  const std::vector<json> few = lines_of(dir / "few" / "log.jsonl");
-  const std::vector<json> exact = lines_of(dir / "exact" / "log.jsonl");
-  ASSERT_EQ(few.size(), exact.size());
-  ASSERT_GT(few.size(), 4u);
-  for (size_t i = 0; i < few.size(); ++i) {
-    EXPECT_EQ(few[i]["targets"], exact[i]["targets"]);
-    EXPECT_NEAR(few[i]["loss"].get<double>(), exact[i]["loss"].get<double>(), 1e-4) << i;
-    EXPECT_NEAR(few[i]["grad_norm"].get<double>(), exact[i]["grad_norm"].get<double>(), 1e-3) << i;
+  for (const SftPacking packing : {SftPacking::bfd, SftPacking::none}) {
+    c.packing = packing;
+    const std::string name = packing == SftPacking::none ? "-none" : "-bfd";
+    EXPECT_EQ(trained("few" + name, true), 1u);
+    const size_t shapes = trained("exact" + name, false);
+    // Unpacked, the last batch is short, for one.
+    EXPECT_GE(shapes, packing == SftPacking::none ? 2u : 1u);
+    const std::vector<json> few = lines_of(dir / ("few" + name) / "log.jsonl");
+    const std::vector<json> exact = lines_of(dir / ("exact" + name) / "log.jsonl");
+    ASSERT_EQ(few.size(), exact.size());
+    ASSERT_GE(few.size(), 4u);
+    for (size_t i = 0; i < few.size(); ++i) {
+      EXPECT_EQ(few[i]["targets"], exact[i]["targets"]);
+      EXPECT_NEAR(few[i]["loss"].get<double>(), exact[i]["loss"].get<double>(), 1e-4) << i;
+      EXPECT_NEAR(few[i]["grad_norm"].get<double>(), exact[i]["grad_norm"].get<double>(), 1e-3);
+    }
   }
 }
 
