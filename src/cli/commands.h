@@ -17,9 +17,11 @@
 #include "train/auto_dtype.h"
 #include "train/config.h"
 
-namespace hearth::inline cli {
-
+namespace hearth::inline infer {
 struct Completion;
+}
+
+namespace hearth::inline cli {
 
 // Flags of most commands.
 struct Common {

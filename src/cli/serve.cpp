@@ -70,20 +70,20 @@ void run_serve(const ServeFlags& flags) {
   const WeightFormat format = weight_format(flags.weights, *backend);
   std::string url;
   const std::string name = config.name.empty() ? model_name(flags.model) : config.name;
-  serve(config, {.name = name,
-                 .load = [&] { return load_served(flags, *backend, format, spec); },
-                 .listening =
-                     [&](const std::string& at) {
-                       url = at;
-                       say("hearth: listening on {}, loading {}\n", url, flags.model);
-                     },
-                 .ready =
-                     [&](ServedModel& m) {
-                       say_ready(m, name, url, *backend);
-                       if (!flags.common.json) return;
-                       print_json({{"event", "ready"}, {"url", url}, {"model", name}});
-                       flush();
-                     }});
+  run_server(config, {.name = name,
+                      .load = [&] { return load_served(flags, *backend, format, spec); },
+                      .listening =
+                          [&](const std::string& at) {
+                            url = at;
+                            say("hearth: listening on {}, loading {}\n", url, flags.model);
+                          },
+                      .ready =
+                          [&](ServedModel& m) {
+                            say_ready(m, name, url, *backend);
+                            if (!flags.common.json) return;
+                            print_json({{"event", "ready"}, {"url", url}, {"model", name}});
+                            flush();
+                          }});
 }
 
 }  // namespace

@@ -161,7 +161,7 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-CpuStream& cpu(Stream& s) { return static_cast<CpuStream&>(s); }
+CpuStream& cpu_stream(Stream& s) { return static_cast<CpuStream&>(s); }
 
 int64_t available_memory() { return std::min(meminfo_available(), cgroup_available()); }
 

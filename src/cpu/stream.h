@@ -12,7 +12,7 @@ struct CpuStream : Stream {
   Scratch& scratch;
   const GemmTable& gemm;
 };
-CpuStream& cpu(Stream&);
+CpuStream& cpu_stream(Stream&);
 
 // Throw `[cpu <op>] expected .., got ..`.
 [[noreturn]] void refuse_dtype(const char* op, DType);

@@ -4,7 +4,7 @@
 
 namespace hearth::inline serve {
 
-void serve(const ServeConfig&, const ServeJob&) {
+void run_server(const ServeConfig&, const ServeJob&) {
   fail("serve",
        "this build has no server, because Boost.Beast was missing: install libboost-dev (1.74 or "
        "later) and build again");

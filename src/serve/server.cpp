@@ -264,7 +264,7 @@ class Server {
 
 }  // namespace
 
-void serve(const ServeConfig& config, const ServeJob& job) {
+void run_server(const ServeConfig& config, const ServeJob& job) {
   config.check();
   std::unique_ptr<ServedModel> model;  // before the server, whose workers use it until they end
   Server server(config);

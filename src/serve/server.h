@@ -1,5 +1,5 @@
-// serve(): the HTTP server for a model. One thread handles all connections, one runs the engine,
-// and a few workers read request bodies.
+// run_server(): the HTTP server for a model. One thread handles all connections, one runs the
+// engine, and a few workers read request bodies.
 #pragma once
 
 #include <functional>
@@ -22,6 +22,6 @@ struct ServeJob {
 // Returns after SIGTERM or SIGINT, when running requests have finished or drain_seconds have
 // passed; a second signal ends it at once. While the model is loading, the first signal ends the
 // process with status 0. Throws if it cannot listen or load, and rethrows errors of the job.
-void serve(const ServeConfig&, const ServeJob&);
+void run_server(const ServeConfig&, const ServeJob&);
 
 }  // namespace hearth::inline serve

@@ -138,8 +138,8 @@ void over_tiles(Stream& stream, const AttnShape& s, const int32_t* documents, co
                 Body&& body) {
   const int64_t floats = Work::floats(s), tiles = s.tiles();
   float* memory = reinterpret_cast<float*>(
-      cpu(stream).scratch.get(floats * 4 * thread_count(cpu(stream).threads)));
-  parallel(cpu(stream).threads, s.B * s.G * tiles, [&](int64_t piece, int worker) {
+      cpu_stream(stream).scratch.get(floats * 4 * thread_count(cpu_stream(stream).threads)));
+  parallel(cpu_stream(stream).threads, s.B * s.G * tiles, [&](int64_t piece, int worker) {
     const int64_t tile = piece % tiles, g = piece / tiles % s.G, b = piece / (tiles * s.G);
     TileRows rows;
     fill_rows(rows, s, b, g, tile * row_tile, nullptr, documents ? documents + b * s.T : nullptr,
@@ -251,13 +251,14 @@ void attention_cached(Stream& stream, const AttentionCachedArgs& args) {
   const CacheLayout cache = cache_layout(args.k.layout, args.v.layout, args.cache.dtype);
   const int32_t *at = args.positions.as<const int32_t>(), *of = args.sequences.as<const int32_t>();
   const int64_t floats = Work::floats(all), most = all.T * round_up(all.R, row_tile) / row_tile;
-  const int64_t work_bytes = floats * 4 * thread_count(cpu(stream).threads);
-  std::byte* memory = cpu(stream).scratch.get(work_bytes + most * int64_t(sizeof(CachedTile)));
+  const int64_t work_bytes = floats * 4 * thread_count(cpu_stream(stream).threads);
+  std::byte* memory =
+      cpu_stream(stream).scratch.get(work_bytes + most * int64_t(sizeof(CachedTile)));
   auto* tiles = reinterpret_cast<CachedTile*>(memory + work_bytes);
   const int64_t count = cut_tiles(tiles, of, at, all.T, all.R);
   const auto run = [&]<class T, class K>(T*, K*) {
     store_keys<T, K>(stream, args, cache, all);
-    parallel(cpu(stream).threads, count * all.G, [&](int64_t piece, int worker) {
+    parallel(cpu_stream(stream).threads, count * all.G, [&](int64_t piece, int worker) {
       const CachedTile tile = tiles[piece / all.G];
       const int64_t g = piece % all.G;
       AttnShape s = all;

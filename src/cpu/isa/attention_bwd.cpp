@@ -176,13 +176,13 @@ void all_bwd(Stream& stream, const AttentionBwdArgs& args) {
   const int32_t* docs = args.documents.as<const int32_t>();
   const int64_t parts = part_count(s), tiles = s.tiles(), heads = s.B * s.G;
   const int64_t work = Work::floats(s), sums = s.T * (s.ld + s.lv);
-  const int64_t workers = thread_count(cpu(stream).threads);
+  const int64_t workers = thread_count(cpu_stream(stream).threads);
   // With one part a worker's sums are stored as soon as its piece is done.
   const int64_t areas = parts == 1 ? workers : heads * parts;
   float* memory =
-      reinterpret_cast<float*>(cpu(stream).scratch.get((workers * work + areas * sums) * 4));
+      reinterpret_cast<float*>(cpu_stream(stream).scratch.get((workers * work + areas * sums) * 4));
   float* all_sums = memory + workers * work;
-  parallel(cpu(stream).threads, heads * parts, [&](int64_t piece, int worker) {
+  parallel(cpu_stream(stream).threads, heads * parts, [&](int64_t piece, int worker) {
     const int64_t part = piece % parts, g = piece / parts % s.G, b = piece / (parts * s.G);
     float* area = all_sums + (parts == 1 ? int64_t(worker) : piece) * sums;
     for (int64_t i = 0; i < sums; i += lanes) store(area + i, zero());
@@ -197,7 +197,7 @@ void all_bwd(Stream& stream, const AttentionBwdArgs& args) {
   });
   if (parts == 1) return;
   const int64_t blocks = (s.T + key_block - 1) / key_block;
-  parallel(cpu(stream).threads, heads * blocks, [&](int64_t piece, int) {
+  parallel(cpu_stream(stream).threads, heads * blocks, [&](int64_t piece, int) {
     const int64_t head = piece / blocks, begin = piece % blocks * key_block;
     store_keys<T>(args, all_sums + head * parts * sums, parts, s, head / s.G, head % s.G, begin,
                   smaller(s.T, begin + key_block));

@@ -42,7 +42,7 @@ void clear(Stream& s, Tensor t) {
 template <class T>
 void scatter(Stream& s, Tensor table, Tensor dy, Tensor index) {
   const int64_t C = table.cols(), n = count(index), width = 64;
-  parallel(cpu(s).threads, (C + width - 1) / width, [&](int64_t piece, int) {
+  parallel(cpu_stream(s).threads, (C + width - 1) / width, [&](int64_t piece, int) {
     const int64_t begin = piece * width, size = smaller(width, C - begin);
     for (int64_t t = 0; t < n; ++t) {
       const int32_t row = index.as<int32_t>()[t];

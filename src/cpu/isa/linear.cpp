@@ -91,7 +91,7 @@ void gemm(Stream& s, const GemmArgs& args) {
                             .bias = args.bias.data,
                             .residual = args.prior.data};
   with_epilogue(problem, args.c, args.aux, spec, [&](const GemmProblem& g) {
-    hearth::gemm(cpu(s).threads, cpu(s).scratch, cpu(s).gemm, g);
+    hearth::gemm(cpu_stream(s).threads, cpu_stream(s).scratch, cpu_stream(s).gemm, g);
   });
 }
 
@@ -118,7 +118,7 @@ void gemm_quantised(Stream& s, const GemmQuantisedArgs& args) {
                             .bias = args.bias.data,
                             .residual = args.prior.data};
   with_epilogue(problem, args.c, {}, args.spec, [&](const GemmProblem& g) {
-    hearth::gemm_quantised(cpu(s).threads, cpu(s).scratch, cpu(s).gemm, g);
+    hearth::gemm_quantised(cpu_stream(s).threads, cpu_stream(s).scratch, cpu_stream(s).gemm, g);
   });
 }
 

@@ -111,7 +111,7 @@ void clear(float* p, int64_t n) {
 template <class T>
 void norm_bwd_rows(Stream& s, float* dgain, float* dbias, const NormBwdArgs& args) {
   const int64_t C = args.x.cols(), rows = row_count(args.x);
-  parallel(cpu(s).threads, row_parts, [&](int64_t part, int) {
+  parallel(cpu_stream(s).threads, row_parts, [&](int64_t part, int) {
     float* dg = dgain ? dgain + part * C : nullptr;
     float* db = dbias ? dbias + part * C : nullptr;
     if (dg) clear(dg, C);
@@ -150,7 +150,7 @@ void column_sum(Stream& s, const ColumnSumArgs& args) {
   expect_dtypes("column_sum", DType::f32, args.out, args.parts);
   const int64_t N = args.x.cols(), rows = row_count(args.x);
   by_dtype("column_sum", args.x, [&]<class T>(T*) {
-    parallel(cpu(s).threads, row_parts, [&](int64_t part, int) {
+    parallel(cpu_stream(s).threads, row_parts, [&](int64_t part, int) {
       float* total = args.parts.as<float>() + part * N;
       clear(total, N);
       for (int64_t row = part_begin(rows, part); row < part_begin(rows, part + 1); ++row) {

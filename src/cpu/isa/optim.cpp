@@ -38,7 +38,7 @@ void sum_squares(Stream& s, const SumSquaresArgs& args) {
   const int64_t n = count(args.x), P = count(args.parts);
   by_dtype("sum_squares", args.x, [&]<class T>(T*) {
     const int64_t size = round_up((n + P - 1) / P, 64);
-    parallel(cpu(s).threads, P, [&](int64_t p, int) {
+    parallel(cpu_stream(s).threads, P, [&](int64_t p, int) {
       const int64_t begin = smaller(n, p * size), end = smaller(n, begin + size);
       args.parts.as<float>()[p] = float(squares(args.x.as<const T>() + begin, end - begin));
     });

@@ -119,8 +119,8 @@ void head_backward(const Work& w, T* dx, float* dgain, const T* dy, const T* x, 
 }
 
 float* work_memory(Stream& stream, const QkSpec& s) {
-  const int64_t bytes = Work::floats(s) * 4 * thread_count(cpu(stream).threads);
-  return reinterpret_cast<float*>(cpu(stream).scratch.get(bytes));
+  const int64_t bytes = Work::floats(s) * 4 * thread_count(cpu_stream(stream).threads);
+  return reinterpret_cast<float*>(cpu_stream(stream).scratch.get(bytes));
 }
 
 template <class T>
@@ -140,19 +140,21 @@ void qk_norm_rope(Stream& stream, const QkNormRopeArgs& args) {
   const int64_t rows = count(args.qkv) / token, grain = larger(1, 32768 / token);
   float* memory = work_memory(stream, s);
   by_dtype("qk_norm_rope", args.qkv, [&]<class T>(T*) {
-    parallel(cpu(stream).threads, (rows + grain - 1) / grain, [&](int64_t piece, int worker) {
-      const Work w(memory + worker * Work::floats(s), s);
-      for (int64_t bt = piece * grain; bt < smaller(rows, (piece + 1) * grain); ++bt) {
-        if (s.rotary) load_angles(w, args.rope.as<float>(), args.positions.as<int32_t>()[bt], s);
-        const T* x = args.qkv.as<const T>() + bt * token;
-        T* out = args.y.as<T>() + bt * token;
-        for (int64_t h = 0; h < H + G; ++h)
-          head_forward(w, out + h * D,
-                       args.stat ? args.stat.as<float>() + bt * (H + G) + h : nullptr, x + h * D,
-                       (h < H ? args.q_gain : args.k_gain).as<const T>(), s);
-        copy_values(out, x, s);
-      }
-    });
+    parallel(cpu_stream(stream).threads, (rows + grain - 1) / grain,
+             [&](int64_t piece, int worker) {
+               const Work w(memory + worker * Work::floats(s), s);
+               for (int64_t bt = piece * grain; bt < smaller(rows, (piece + 1) * grain); ++bt) {
+                 if (s.rotary)
+                   load_angles(w, args.rope.as<float>(), args.positions.as<int32_t>()[bt], s);
+                 const T* x = args.qkv.as<const T>() + bt * token;
+                 T* out = args.y.as<T>() + bt * token;
+                 for (int64_t h = 0; h < H + G; ++h)
+                   head_forward(w, out + h * D,
+                                args.stat ? args.stat.as<float>() + bt * (H + G) + h : nullptr,
+                                x + h * D, (h < H ? args.q_gain : args.k_gain).as<const T>(), s);
+                 copy_values(out, x, s);
+               }
+             });
   });
 }
 
@@ -168,7 +170,7 @@ void qk_norm_rope_bwd(Stream& stream, const QkNormRopeBwdArgs& args) {
   float* q_parts = args.dq_gain ? args.parts.as<float>() : nullptr;
   float* k_parts = args.dk_gain ? args.parts.as<float>() + row_parts * D : nullptr;
   by_dtype("qk_norm_rope_bwd", args.dy, [&]<class T>(T*) {
-    parallel(cpu(stream).threads, row_parts, [&](int64_t part, int worker) {
+    parallel(cpu_stream(stream).threads, row_parts, [&](int64_t part, int worker) {
       const Work w(memory + worker * Work::floats(s), s);
       float* dq = q_parts ? q_parts + part * D : nullptr;
       float* dk = k_parts ? k_parts + part * D : nullptr;

@@ -90,7 +90,7 @@ HEARTH_INLINE void vectors(int64_t n, F&& f) {
 template <class Body>
 void over_rows(Stream& s, int64_t rows, int64_t width, Body&& body) {
   const int64_t grain = larger(1, 32768 / larger(1, width));
-  parallel(cpu(s).threads, (rows + grain - 1) / grain,
+  parallel(cpu_stream(s).threads, (rows + grain - 1) / grain,
            [&](int64_t piece, int) { body(piece * grain, smaller(rows, (piece + 1) * grain)); });
 }
 
