@@ -320,6 +320,10 @@ void ParamStore::set(Part p, const std::string& name, std::span<const float> v) 
 void ParamStore::set(const std::string& name, int64_t first, DType from,
                      std::span<const std::byte> bytes) {
   if (!has_master() || !trainable(name)) return set(Part::weight, name, first, from, bytes);
+  if (!backend_.runs(dtype_)) {  // it has no kernel for this dtype
+    for (const Part p : {Part::weight, Part::master}) set(p, name, first, from, bytes);
+    return;
+  }
   const bool narrow = from == dtype_;
   set(narrow ? Part::weight : Part::master, name, first, from, bytes);
   const int64_t n = int64_t(bytes.size()) / size_of(from);
