@@ -20,7 +20,7 @@
 #include "sys/error.h"
 #include "sys/threads.h"
 
-namespace hearth::inline cpu {
+namespace hearth {
 
 #define HEARTH_DECLARE(isa, base) \
   namespace base {                \
@@ -28,6 +28,10 @@ namespace hearth::inline cpu {
   }
 HEARTH_FOR_EACH_KERNELS(HEARTH_DECLARE)
 #undef HEARTH_DECLARE
+
+}  // namespace hearth
+
+namespace hearth::inline cpu {
 
 const Kernels& cpu_kernels(Isa i) {
   switch (i) {

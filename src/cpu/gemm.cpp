@@ -10,7 +10,7 @@
 #include "sys/error.h"
 #include "sys/threads.h"
 
-namespace hearth::inline cpu {
+namespace hearth {
 
 #define HEARTH_DECLARE(isa)          \
   namespace isa {                    \
@@ -18,6 +18,10 @@ namespace hearth::inline cpu {
   }
 HEARTH_FOR_EACH_ISA(HEARTH_DECLARE)
 #undef HEARTH_DECLARE
+
+}  // namespace hearth
+
+namespace hearth::inline cpu {
 
 const GemmTable& gemm_table(Isa isa) {
   switch (isa) {

@@ -10,8 +10,7 @@
 #include "cpu/reference/reference_kernels.h"
 #include "sys/error.h"
 
-namespace hearth::inline cpu {
-namespace reference {
+namespace hearth::reference {
 namespace {
 
 template <class T>
@@ -107,7 +106,9 @@ double keep_factor(const Scalars& s, float p, uint32_t salt, int64_t i) {
   return random_word(s, salt, uint64_t(i)) < drop_threshold(p) ? 0 : 1 / (1 - double(p));
 }
 
-}  // namespace reference
+}  // namespace hearth::reference
+
+namespace hearth::inline cpu {
 
 namespace {
 
