@@ -123,6 +123,9 @@ class Backend {
   // Whether a program costs more to make (kernels are timed, graphs captured) than padding costs to
   // compute, so that few shapes are better than exact ones.
   virtual bool prefers_few_programs() const { return false; }
+  // Whether launches return before the device has run them, so that the host can prepare the next
+  // step meanwhile.
+  virtual bool runs_ahead() const { return false; }
   // Whether weights and activations may be of this type here.
   virtual bool runs(DType d) const { return d == DType::f32 || d == DType::bf16; }
   // Whether products take weights kept so: see GemmQuantisedArgs.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "sys/error.h"
 
 namespace hearth::inline core {
 
@@ -29,6 +30,7 @@ class ReadQueue {
   void send(const Tensor& t) { send(t, t.numel()); }
   // Waits for the oldest that was sent and not taken; its bytes stay until the next take().
   std::span<const std::byte> take() {
+    if (sent_.empty()) fail("read queue", "nothing was sent that has not been taken");
     if (taken_.transfer) free_.push_back(std::move(taken_));
     taken_ = std::move(sent_.front());
     sent_.pop_front();

@@ -308,6 +308,7 @@ class CudaBackend final : public Backend {
                        weights == DType::f32 ? to_string(weights) : "a cache in fp8");
   }
   bool prefers_few_programs() const override { return true; }
+  bool runs_ahead() const override { return true; }
   int64_t logits_bytes() const override { return logits_bytes_; }
   int64_t kept_logits_bytes() const override { return kept_logits_bytes_; }
   std::unique_ptr<Replay> capture(const std::function<void()>& launch) override {

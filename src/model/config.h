@@ -75,7 +75,7 @@ struct ModelConfig {
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_gain = true;
   // Patterns have one letter per layer and are repeated over the layers; see model/layer_spec.h.
-  std::string mixer_pattern = "A";
+  std::string mixer_pattern = "";
   int64_t window = 0;
   std::string window_pattern = "S";
   float attention_softcap = 0;
@@ -125,7 +125,7 @@ struct ModelConfig {
     v("qk_norm", qk_norm, "RMS norm of each q and k head: none, before_rope or after_rope");
     v("qk_norm_gain", qk_norm_gain, "the q and k norm has a gain");
     v("mixer_pattern", mixer_pattern,
-      "blocks of the layers, repeated: A (attention and an MLP) or N (an MLP only)");
+      "blocks of the layers, repeated: A (attention and an MLP) or N (an MLP only); empty: A");
     v("window", window, "sliding attention window in tokens, the current one included; 0: none");
     v("window_pattern", window_pattern,
       "attention of the layers, repeated: S (sliding window) or L (full)");

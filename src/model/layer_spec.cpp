@@ -26,13 +26,15 @@ void resolve_layers(ModelConfig& c) {
          "expected a v_head_dim of 0 or more and heads * v_head_dim of at most 2^31, got {}",
          c.v_head_dim);
   if (c.v_head_dim == c.head_dim) c.v_head_dim = 0;  // one spelling for one model
+  if (c.mixer_pattern.empty()) c.mixer_pattern = "A";
   check_pattern(c.mixer_pattern, "AN", "a mixer_pattern of A and N");
   std::string mixers;  // in full: one spelling for one model
   for (int64_t i = 0; i < c.layers; ++i) mixers += letter_of(c.mixer_pattern, i);
   if (mixers.find('A') == mixers.npos)
     fail("model", "expected a mixer_pattern with attention in one of {} layers, got {}", c.layers,
          in_quotes(c.mixer_pattern));
-  c.mixer_pattern = mixers.find('N') == mixers.npos ? "A" : mixers;
+  // Empty where every layer attends: runs that began before there was a choice have none.
+  c.mixer_pattern = mixers.find('N') == mixers.npos ? "" : mixers;
   if (c.window < 0) fail("model", "expected a window of 0 or more, got {}", c.window);
   check_pattern(c.window_pattern, "SL", "a window_pattern of S and L");
 }
@@ -42,7 +44,7 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
   std::vector<LayerSpec> all;
   for (int64_t i = 0; i < c.layers; ++i) {
     LayerSpec& l = all.emplace_back(LayerSpec{.act = c.act, .hidden = c.hidden});
-    if (letter_of(c.mixer_pattern, i) == 'N') continue;
+    if (!c.mixer_pattern.empty() && letter_of(c.mixer_pattern, i) == 'N') continue;
     l.mixer = Mixer::attention;
     l.heads = c.heads, l.kv_heads = c.kv_heads, l.qk_dim = c.head_dim;
     l.v_dim = c.v_head_dim ? c.v_head_dim : c.head_dim;

@@ -209,21 +209,19 @@ template void LogprobPrograms::backward_of(std::span<const double>, const Scalar
 
 void LogprobPrograms::launch_train(const TokenBatch& b, const Scalars& s, bool first) {
   const Program p = prepare(b, first ? Kind::nll_first : Kind::nll_next);
-  pending_.reset(), trained_ = &p.exec->tape();
+  pending_.reset();
   memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
   p.exec->run();
   nll_.send(memory_.state.find(p.prefix + "nll"), int64_t(b.rows.size()));
+  terms_.send(memory_.state, p.exec->tape());
 }
 
 std::vector<float> LogprobPrograms::train(const TokenBatch& b, const Scalars& s, bool first) {
+  if (nll_.size() > 0) fail("logprob", "a launched batch has to be read first");
   launch_train(b, s, first);
+  trained_ = terms_.take();
   const std::span<const float> nll = take_nll();
   return {nll.begin(), nll.end()};
-}
-
-void LogprobPrograms::send_terms() {
-  if (!trained_) fail("logprob", "terms of a loss need a batch that was trained on");
-  terms_.send(memory_.state, *trained_);
 }
 
 std::vector<float> LogprobPrograms::evaluate(const TokenBatch& b) {

@@ -63,7 +63,7 @@ class LogprobPrograms {
   void set_logits_bytes(int64_t bytes) {
     if (bytes == spec_.logits_bytes) return;
     spec_.logits_bytes = bytes;
-    programs_.clear(), pending_.reset(), trained_ = nullptr;
+    programs_.clear(), pending_.reset();
   }
 
   // What LogprobProgramsSpec::rows says, for programs made from now on.
@@ -105,11 +105,10 @@ class LogprobPrograms {
   std::vector<float> evaluate(const TokenBatch&);
   // The terms of the loss but the first. Of the batch that was evaluated last:
   const std::vector<LossValue>& evaluated_terms() const { return evaluated_; }
-  // Of all batches since the `first` one that was trained on: sent after the last launch of a step,
-  // taken when the host wants them.
-  void send_terms();
+  // Of all batches since the `first` one that was trained on: launch_train() sends them, so there
+  // is one take_terms() for each launch.
   std::vector<LossValue> take_terms() { return terms_.take(); }
-  std::vector<LossValue> terms() { return send_terms(), take_terms(); }  // both at once
+  const std::vector<LossValue>& trained_terms() const { return trained_; }  // after train()
 
  private:
   enum class Kind : uint8_t { score, first, next, nll_first, nll_next, nll_eval };
@@ -149,8 +148,7 @@ class LogprobPrograms {
   Arrival logprob_, entropy_;
   ReadQueue nll_;
   LossQueue terms_;
-  const Tape* trained_ = nullptr;  // of the last launch_train()
-  std::vector<LossValue> evaluated_;
+  std::vector<LossValue> trained_, evaluated_;  // of train() and of evaluate()
   // What is written for a batch beside its own vectors; kept, since fresh pages are slow.
   std::vector<float> dlogprob_;
   std::vector<int32_t> padded_, counted_;

@@ -39,6 +39,7 @@ void LossQueue::send(const StateStore& state, const Tape& t) {
 }
 
 std::vector<LossValue> LossQueue::take() {
+  if (terms_.empty()) fail("losses", "no terms of a loss were sent");
   const std::vector<LossTerm> terms = std::move(terms_.front());
   terms_.pop_front();
   return terms.size() > 1 ? named_losses(terms, sent_.take_as<float>()) : std::vector<LossValue>();

@@ -203,8 +203,9 @@ class Run {
     Clock::time_point begun;
   };
 
-  // Launches a step and then reads the results of the one before, while this one runs. False where
-  // the run went back to a checkpoint, or a signal came first.
+  // Launches a step and then reads the results of the one before, while this one runs; a device
+  // that does not run ahead of the host has the results of this one already. False where the run
+  // went back to a checkpoint, or a signal came first.
   bool step() {
     const auto begin = Clock::now();
     guard_.begin_step();
@@ -223,7 +224,8 @@ class Run {
                        .updates = guard_.updates(),
                        .in_flight = in_flight,
                        .begun = begin};
-    if (in_flight == 0 || guard_.may_fail() || something_is_due()) collect();
+    if (!backend_.runs_ahead() || in_flight == 0 || guard_.may_fail() || something_is_due())
+      collect();
     if (!guard_.has_failed()) return true;
     go_back();
     return false;

@@ -64,14 +64,15 @@ class SftTask : public ExampleTask {
       s.micro = uint32_t(i);
       programs_.launch_train(batches[i], s, i == 0);
     }
-    programs_.send_terms();
     r.examples = examples;
     r.more = {{"examples", examples}, {"targets", targets}};
     const auto read_loss = [this, launches = batches.size(), targets](StepReport& report) {
       double sum = 0;
-      for (size_t i = 0; i < launches; ++i)
+      for (size_t i = 0; i < launches; ++i) {
         for (const float nll : programs_.take_nll()) sum += double(nll);
-      report.loss = sum / double(targets), report.terms = programs_.take_terms();
+        report.terms = programs_.take_terms();  // the last ones are those of the whole step
+      }
+      report.loss = sum / double(targets);
     };
     if (c.guard.waits()) {
       read_loss(r);

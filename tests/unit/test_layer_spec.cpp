@@ -62,7 +62,7 @@ TEST(LayerSpecs, MayHaveNoAttention) {
   const double attention = train_flops_per_token(c, 64) - 6.0 * double(matmul_params(c));
   EXPECT_EQ(attention, train_flops_per_token(two, 64) - 6.0 * double(matmul_params(two)));
   c.mixer_pattern = "AAA";
-  EXPECT_EQ(c.resolve().mixer_pattern, "A");
+  EXPECT_EQ(c.resolve().mixer_pattern, "");
 }
 
 // A product of the model is a matrix, but the head may be the table of tokens.

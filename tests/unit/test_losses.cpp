@@ -258,7 +258,7 @@ TEST(LossTerms, OfExamplesAddUpOverShapes) {
       TinyModel m(*backend, c, 7, dtype);
       Memory memory(*backend, &m.params);
       LogprobPrograms programs({.model = c, .dtype = dtype, .losses = {.z_loss = 0.1f}}, memory);
-      EXPECT_THROW(programs.terms(), Error);
+      EXPECT_THROW(programs.take_terms(), Error);
       LossMeans means;
       for (const TokenBatch* batch : {&a, &b}) {
         // Validation's loss has the bits of the log-probabilities.
@@ -273,9 +273,10 @@ TEST(LossTerms, OfExamplesAddUpOverShapes) {
       const Scalars s{.inv_targets = 1 / float(a.rows.size() + b.rows.size())};
       programs.train(a, s, true);
       programs.train(b, s, false);
-      ASSERT_EQ(programs.terms().size(), 1u);
-      EXPECT_EQ(programs.terms()[0].name, "z_loss");
-      EXPECT_NEAR(programs.terms()[0].value, want, (dtype == DType::f32 ? 1e-5 : 2e-2) * want);
+      ASSERT_EQ(programs.trained_terms().size(), 1u);
+      EXPECT_EQ(programs.trained_terms()[0].name, "z_loss");
+      EXPECT_NEAR(programs.trained_terms()[0].value, want,
+                  (dtype == DType::f32 ? 1e-5 : 2e-2) * want);
     }
 }
 

@@ -124,8 +124,6 @@ TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
       "-1");
   EXPECT_EQ(refusal([](C& c) { c.mixer_pattern = "AX"; }),
             "[model] expected a mixer_pattern of A and N, got \"AX\"");
-  EXPECT_EQ(refusal([](C& c) { c.mixer_pattern = ""; }),
-            "[model] expected a mixer_pattern of A and N, got \"\"");
   EXPECT_EQ(refusal([](C& c) { c.layers = 2, c.mixer_pattern = "NNA"; }),
             "[model] expected a mixer_pattern with attention in one of 2 layers, got \"NNA\"");
   EXPECT_EQ(refusal([](C& c) { c.logit_softcap = -1; }),

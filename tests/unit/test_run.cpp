@@ -10,6 +10,7 @@
 #include "sys/files/files.h"
 #include "test_io_support.h"
 #include "train/run_folder.h"
+#include "unit/wrapped_backend.h"
 
 namespace hearth {
 namespace {
@@ -69,6 +70,16 @@ class ChosenLosses : public Task {
   UpdateProgram update_;
 };
 
+// A CPU that may run ahead of the host, as a GPU does.
+class Ahead final : public WrappedBackend {
+ public:
+  explicit Ahead(bool ahead) : ahead_(ahead) {}
+  bool runs_ahead() const override { return ahead_; }
+
+ private:
+  const bool ahead_;
+};
+
 class RunTest : public testing::Test {
  protected:
   RunTest() {
@@ -78,8 +89,8 @@ class RunTest : public testing::Test {
   }
   // One process: what `prepare` sets of the task, then the run.
   RunResult go(const std::function<void(ChosenLosses&)>& prepare = {}) {
-    const auto backend = make_cpu_backend(1);
-    TrainedModel model(small_model(), {}, *backend, DType::f32, false);
+    Ahead backend(runs_ahead);
+    TrainedModel model(small_model(), {}, backend, DType::f32, false);
     ChosenLosses task(model);
     if (prepare) prepare(task);
     const struct Keep {
@@ -96,6 +107,7 @@ class RunTest : public testing::Test {
   RunSpec spec;
   RunConfig config;
   std::string said;
+  bool runs_ahead = true;
   std::vector<int64_t> data_steps;
   std::vector<double> rates;
 };
@@ -125,6 +137,19 @@ TEST_F(RunTest, ReadsTheResultsOfAStepWhileTheNextOneRuns) {
                                       "read 4",
                                       "read 5",  // a checkpoint is due
                                       "launched 6", "launched 7", "read 6", "read 7"};
+  EXPECT_EQ(happened, want);
+}
+
+// A device that has made a step when it was launched has its results at once.
+TEST_F(RunTest, ReadsTheResultsOfAStepAtOnceWhereNothingRunsAhead) {
+  std::vector<std::string> happened;
+  runs_ahead = false;
+  go([&](ChosenLosses& t) {
+    t.total = 3, t.late = true;
+    t.tell = [&](const std::string& what) { happened.push_back(what); };
+  });
+  const std::vector<std::string> want{"launched 1", "read 1",     "launched 2",
+                                      "read 2",     "launched 3", "read 3"};
   EXPECT_EQ(happened, want);
 }
 

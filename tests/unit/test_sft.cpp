@@ -7,10 +7,10 @@
 #include <set>
 #include <sstream>
 
-#include "cpu/backend.h"
 #include "served_folder.h"
 #include "sys/files/files.h"
 #include "test_io_support.h"
+#include "unit/wrapped_backend.h"
 
 namespace hearth {
 namespace {
@@ -19,29 +19,18 @@ using namespace test;
 using nlohmann::json;
 
 // A CPU that says what a card would, and counts the inputs of programs that it makes.
-class FewPrograms final : public Backend {
+class FewPrograms final : public WrappedBackend {
  public:
-  const Kernels& kernels() const override { return inner_->kernels(); }
-  Stream& stream() override { return inner_->stream(); }
-  std::string describe() const override { return "few programs"; }
+  FewPrograms() : WrappedBackend(2) {}
   std::byte* allocate(int64_t n, const std::string& what) override {
     if (what.starts_with("align ") && what.ends_with(".tokens")) shapes.insert(what);
-    return inner_->allocate(n, what);
+    return WrappedBackend::allocate(n, what);
   }
-  void release(std::byte* p, int64_t n) override { inner_->release(p, n); }
-  void upload(std::byte* to, const void* from, int64_t n) override { inner_->upload(to, from, n); }
-  void download(void* to, const std::byte* from, int64_t n) override {
-    inner_->download(to, from, n);
-  }
-  void synchronize() override {}
-  int64_t free_bytes() const override { return inner_->free_bytes(); }
   bool prefers_few_programs() const override { return few; }
+  bool runs_ahead() const override { return true; }
 
   bool few = true;
   std::set<std::string> shapes;
-
- private:
-  const std::unique_ptr<Backend> inner_ = make_cpu_backend(2);
 };
 
 std::vector<json> lines_of(const std::filesystem::path& file) {

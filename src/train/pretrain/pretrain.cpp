@@ -24,7 +24,7 @@ constexpr std::string_view free_settings_of_pretraining[] = {
 class PretrainTask : public Task {
  public:
   PretrainTask(const PretrainSpec& spec, TrainedModel& model, Backend& backend)
-      : spec_(spec), config_(spec.train), model_(model), room_(Room::of(backend)) {
+      : spec_(spec), config_(spec.train), model_(model), room_(Room::of(backend)), terms_(backend) {
     check_everything();
   }
 
@@ -76,11 +76,11 @@ class PretrainTask : public Task {
       s.micro = uint32_t(i);
       programs_->micro(micro_batches_[i], s, i == 0);
     }
-    programs_->send_terms();
+    terms_.send(model_.memory.state, programs_->first_program().tape());
     c.guard.update(programs_->update(), s);
     cursor_ = micro_batches_.back().next;  // a step that fails leaves it as it was
     StepReport r;                          // the loss comes with the update
-    r.complete = [this](StepReport& report) { report.terms = programs_->take_terms(); };
+    r.complete = [this](StepReport& report) { report.terms = terms_.take(); };
     r.tokens = shape_.micro_batches * shape_.B * shape_.T;
     r.flops = train_flops_per_token(model_.config, shape_.T) * double(r.tokens);
     if (!cursor_.sources.empty()) {
@@ -200,6 +200,7 @@ class PretrainTask : public Task {
   BatchShape shape_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Programs> programs_;
+  LossQueue terms_;  // outlives the programs of one batch shape
   Cursor cursor_;
   std::string data_;              // fingerprint of the files that the cursor is of
   std::vector<int64_t> batches_;  // the micro-batch of each shape

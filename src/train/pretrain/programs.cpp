@@ -133,8 +133,7 @@ Programs::Programs(const ProgramSpec& s, Memory& memory)
       memory_(memory),
       train_(program_name("train", s) + "."),
       eval_name_(program_name("eval", s) + "."),
-      update_(program_name("train", s), memory, s.update),
-      terms_(memory.backend) {
+      update_(program_name("train", s), memory, s.update) {
   first_ = std::make_unique<Exec>(record_micro(s, false), memory);
   if (s.accumulates) next_ = std::make_unique<Exec>(record_micro(s, true), memory);
   eval_ = std::make_unique<Exec>(record_eval(s), memory);

@@ -60,11 +60,8 @@ class Programs {
   UpdateProgram& update() { return update_; }
   // The first term of the loss of the step so far.
   double loss() const { return update_.loss(); }
-  // The other terms: sent to the host after the last micro-batch of a step, taken when the host
-  // wants them.
-  void send_terms() { terms_.send(memory_.state, first_->tape()); }
-  std::vector<LossValue> take_terms() { return terms_.take(); }
-  std::vector<LossValue> terms() { return send_terms(), take_terms(); }  // both at once
+  // The other terms; waits for them. A LossQueue reads them later.
+  std::vector<LossValue> terms() const { return read_losses(memory_.state, first_->tape()); }
 
   // Mean loss of a batch without touching gradients.
   double evaluate(const Batch&);
@@ -86,7 +83,6 @@ class Programs {
   std::string train_, eval_name_;  // prefixes of the programs' own values
   UpdateProgram update_;
   std::unique_ptr<Exec> first_, next_, eval_;
-  LossQueue terms_;
   Profile* profile_ = nullptr;
 };
 
