@@ -32,7 +32,7 @@ TEST(PretrainAhead, LogsTheTermsOfEachStepAcrossSchedules) {
     spec.run = dir / (ahead ? "ahead" : "plain"), spec.quiet = true;
     spec.model =
         ModelConfig{.vocab = 64, .context = 16, .layers = 1, .dim = 16, .heads = 2}.resolve();
-    spec.train.data = (dir / "t.bin").string();
+    spec.train.data = {(dir / "t.bin").string()};
     spec.train.batch = 2, spec.train.steps = 9, spec.train.seq = "0:8,5:16";
     spec.train.tokens_per_step = "0:16,3:32,5:64";
     spec.train.losses.z_loss = 0.01f;
