@@ -114,6 +114,10 @@ void RunLog::progress(const std::string& line) {
   if (status_.due()) status_.show_now(line);
 }
 
+void RunLog::checkpoint(int64_t step, double seconds) {
+  perf_.append(nlohmann::ordered_json{{"step", step}, {"checkpoint_ms", 1e3 * seconds}}.dump());
+}
+
 void RunLog::evaluation(int64_t step, const EvalReport& r, double seconds) {
   nlohmann::ordered_json j{{"step", step}};
   j.update(r.found);

@@ -46,6 +46,8 @@ class RunLog {
 
   void step(const StepRecord&);
   void evaluation(int64_t step, const EvalReport&, double seconds);
+  // How long training waited for a checkpoint. What is written beside training does not count.
+  void checkpoint(int64_t step, double seconds);
   void progress(const std::string& line);  // of something that takes long
   void sample(int64_t step, const std::string& text);
   // What the wall time went to, at the end of the run.
