@@ -64,7 +64,8 @@ class Run {
     evaluate();
     if (finished) spec_.tell(finished_already(spec_.run, state_.step, steps_));
     std::string reason = at_target() ? "target" : evaluation_is_due() ? "stopped" : "steps";
-    if (improved_) checkpoint(Last::no);  // of a run that was stopped in this evaluation
+    // A run that ended within an evaluation has just made it up: its checkpoint is to know.
+    if (last_checkpoint_) checkpoint(Last::no);
     if (saves_on_the_way()) saver_.reserve(model_.config, model_.params);
     phase("snapshot_memory");
     while (state_.step < steps_ && reason == "steps") reason = advance();
@@ -142,7 +143,7 @@ class Run {
     }
     task_.load(state_, trainer.object("task"), moves_on);
     task_.update().set_state(state_.update);
-    last_checkpoint_ = dir, saved_ = state_.step;
+    last_checkpoint_ = dir, saved_ = state_.step, saved_evaluation_ = state_.evaluated;
   }
 
   // A run may be resumed with more steps than it began with; a schedule that ends with the run is
@@ -383,12 +384,13 @@ class Run {
 
   enum class Last : bool { no, yes };
 
-  // Nothing is written where nothing was learned since the last one, unless that one has just
-  // turned out to be the best: then it is written again, with this in its state. The last
-  // checkpoint of a run is there when this returns; others are written beside training.
+  // Nothing is written where nothing was learned since the last one, unless that one has been
+  // evaluated since: then it is written again, with the result in its state. The last checkpoint
+  // of a run is there when this returns; others are written beside training.
   void checkpoint(Last last) {
     collect();
-    if (state_.step == saved_ && !improved_) return;
+    const bool is_known = !last_checkpoint_ || state_.evaluated == saved_evaluation_;
+    if (state_.step == saved_ && is_known) return;
     state_.log = log_->log_mark(), state_.samples = log_->samples_mark();
     if (improved_) state_.best_eval = state_.last_eval, state_.best_step = state_.step;
     if (state_.update.streak == 0) state_.good_step = state_.step;
@@ -398,7 +400,7 @@ class Run {
     else
       saver_.save(contents(), model_.params);
     last_checkpoint_ = spec_.run / "checkpoints" / step_name(state_.step);
-    saved_ = state_.step, improved_ = false;
+    saved_ = state_.step, saved_evaluation_ = state_.evaluated, improved_ = false;
     log_->checkpoint(state_.step, seconds_since(begin));
     phase("save");
   }
@@ -457,8 +459,9 @@ class Run {
   CheckpointSaver saver_;  // after the lock, which it needs to the end
   std::unique_ptr<RunLog> log_;
   std::optional<fs::path> last_checkpoint_;
-  int64_t saved_ = 0;      // the step of it
-  bool improved_ = false;  // the evaluation was the best so far, of weights not saved yet
+  int64_t saved_ = 0;              // the step of it
+  int64_t saved_evaluation_ = -1;  // the step of the last evaluation it knows of
+  bool improved_ = false;          // the evaluation was the best so far, of weights not saved yet
   std::optional<Clock::time_point> sensed_at_;
   std::optional<Pending> pending_;
   Clock::time_point collected_ = {};  // when the results of a step were last read
