@@ -24,7 +24,7 @@ void RunConfig::check_run(int64_t total) const {
     fail_usage("--lr-floor", "expected a fraction from 0 to 1, got {}", lr_floor);
   for (const auto& [flag, beta] : {std::pair{"--beta1", beta1}, {"--beta2", beta2}})
     if (!(beta >= 0 && beta < 1)) fail_usage(flag, "expected 0 up to below 1, got {}", beta);
-  // At 0 a weight without a gradient would be moved by 0 / 0.
+  // With 0, a weight without a gradient would be updated by 0 / 0.
   if (!(adam_eps > 0) || !std::isfinite(adam_eps))
     fail_usage("--adam-eps", "expected more than 0, got {}", adam_eps);
   expect_at_least(0.0f, "--weight-decay", weight_decay);

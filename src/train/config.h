@@ -19,9 +19,8 @@ inline std::span<const std::string_view> names_of(LoaderSpec::Order) {
   return names;
 }
 
-// tf32: f32 everywhere, products rounded on the way into a card's matrix units.
-// automatic: not chosen yet; a command resolves it for its device before a run begins
-// (auto_dtype.h).
+// tf32: fp32 everywhere, but a GPU's tensor cores round the inputs of products. automatic: not
+// chosen yet; a command resolves it for its device before the run begins (auto_dtype.h).
 enum class TrainDType : uint8_t { fp32, tf32, bf16, fp16, automatic };
 inline std::span<const std::string_view> names_of(TrainDType) {
   static constexpr auto names =
@@ -34,14 +33,14 @@ inline DType to_dtype(TrainDType d) {
   return d == TrainDType::bf16 ? DType::bf16 : d == TrainDType::fp16 ? DType::f16 : DType::f32;
 }
 
-// What a setting means that differs from task to task, for its help text.
+// Help texts of settings whose meaning differs between tasks.
 struct RunHelp {
   const char* steps = "optimizer steps";
   const char* eval_every = "steps between validations; 0: only at the end";
   const char* seed = "random seed for initialisation, shuffling and dropout";
 };
 
-// The settings of every command that trains: a config of a task inherits them.
+// The settings that every training command shares; the config of each task inherits them.
 struct RunConfig {
   int64_t steps = 1000;
   TrainDType dtype = TrainDType::fp32;
@@ -105,12 +104,12 @@ struct RunConfig {
             .decay = weight_decay,
             .decay_all = decay_all};
   }
-  // Names the flag of the first setting that no run of so many steps can use.
+  // Throws an error that names the flag of the first setting that a run of `total` steps cannot
+  // use.
   void check_run(int64_t total) const;
 };
 
-// The settings that change nothing of what a run has computed so far, so that a resumed run may
-// have others.
+// Settings that do not affect what a run has computed so far, so a resumed run may change them.
 inline constexpr std::string_view free_run_settings[] = {
     "eval_every", "checkpoint_every", "keep", "recompute", "offload", "target_loss"};
 
@@ -166,8 +165,8 @@ struct TrainConfig : RunConfig {
     v("sample_prompt", sample_prompt, "prompt of the samples");
   }
 
-  // Names the flag of the first value that no run can use; what depends on files or on the model
-  // is checked with them.
+  // Throws an error that names the flag of the first invalid value. Settings that depend on files
+  // or on the model are checked when those are loaded.
   void check() const;
 };
 

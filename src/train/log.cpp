@@ -17,7 +17,7 @@ std::string clock_text(double seconds) {
   return fmt::format("{}m{:02}s", s / 60, s % 60);
 }
 
-constexpr std::string_view val_prefix = "val_";  // of validation's terms in log.jsonl
+constexpr std::string_view val_prefix = "val_";  // prefix of validation terms in log.jsonl
 
 std::string text_of(const std::vector<LossValue>& terms) {
   std::string text;
@@ -89,7 +89,7 @@ void RunLog::step(const StepRecord& r) {
   }
   for (const auto& [name, value] : r.more_perf.items())
     if (value.is_number()) events_.scalar("perf/" + name, r.step, value.get<float>(), now);
-  if (seconds_since(flushed_) > 1) flush_events();  // for who watches; steps may be many a second
+  if (seconds_since(flushed_) > 1) flush_events();  // at most once a second, for live viewers
   progress_of(r);
 }
 

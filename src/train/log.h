@@ -1,5 +1,5 @@
-// What a run tells: log.jsonl (what was computed: the same bytes in every run of one seed),
-// perf.jsonl (how fast, on this machine), TensorBoard events, and a progress line on stderr.
+// The logs of a run: log.jsonl (what was computed: the same bytes in every run of one seed),
+// perf.jsonl (how fast it was on this machine), TensorBoard events, and a progress line on stderr.
 #pragma once
 
 #include <filesystem>
@@ -23,34 +23,34 @@ namespace hearth::inline train {
 struct StepRecord {
   int64_t step = 0, tokens = 0;
   double loss = 0;
-  std::vector<LossValue> terms = {};  // the other terms of what is minimised
+  std::vector<LossValue> terms = {};  // the loss terms after the first
   double lr = 0;
-  std::optional<double> grad_norm = {};  // nothing where the gradient was not looked at
+  std::optional<double> grad_norm = {};  // nothing: the gradient norm was not computed
   bool skipped = false;
-  bool spike = false;  // skipped for its loss alone
+  bool spike = false;  // skipped only because its loss was a spike
   double seconds = 0, tokens_per_s = 0, flops = 0, mfu = 0;
-  int64_t memory = 0, peak_memory = 0;  // bytes of this process, on a card where it has one
+  int64_t memory = 0, peak_memory = 0;  // bytes used by this process, on the GPU if it uses one
   std::optional<DeviceState> device = {};
-  nlohmann::ordered_json more = {};       // numbers that go with the loss, by name
-  nlohmann::ordered_json more_perf = {};  // and with the speed
-  std::string line = {};                  // for the progress line, in the place of the loss
+  nlohmann::ordered_json more = {};       // further values for log.jsonl, by name
+  nlohmann::ordered_json more_perf = {};  // and for perf.jsonl
+  std::string line = {};                  // for the progress line, in place of the loss
 };
 
 class RunLog {
  public:
-  // Continues log.jsonl and samples.jsonl where a checkpoint has marked them, and tells `warn`
-  // where they are not what it recorded. perf.jsonl has no mark: the times of steps that are
-  // computed again are measured again. `quiet` leaves stderr alone.
+  // Continues log.jsonl and samples.jsonl at the marks of a checkpoint, and calls `warn` if their
+  // contents differ from what the checkpoint recorded. perf.jsonl has no mark: steps that are
+  // computed again are timed again. `quiet` suppresses output to stderr.
   RunLog(const std::filesystem::path& run, const LogMark& log, const LogMark& samples,
          int64_t total_steps, bool quiet, const std::function<void(const std::string&)>& warn = {});
 
   void step(const StepRecord&);
   void evaluation(int64_t step, const EvalReport&, double seconds);
-  // How long training waited for a checkpoint. What is written beside training does not count.
+  // How long training waited for a checkpoint, without the time spent writing in the background.
   void checkpoint(int64_t step, double seconds);
-  void progress(const std::string& line);  // of something that takes long
+  void progress(const std::string& line);  // for long operations, such as an evaluation
   void sample(int64_t step, const std::string& text);
-  // What the wall time went to, at the end of the run.
+  // Wall time by phase, written at the end of the run.
   void phases(int64_t step, const nlohmann::ordered_json& seconds);
   void note(const std::string& line);  // to stderr, above the progress line
 
@@ -67,8 +67,8 @@ class RunLog {
   EventWriter events_;
   int64_t total_steps_;
   StatusLine status_;
-  Clock::time_point flushed_ = Clock::now();  // the events
-  double average_ = 0;                        // seconds of a step; 0: none yet
+  Clock::time_point flushed_ = Clock::now();  // when the TensorBoard events were last flushed
+  double average_ = 0;                        // moving average of seconds per step; 0: none yet
   std::string last_eval_;                     // "val 2.3456 (step 100)"
 };
 

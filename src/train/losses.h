@@ -1,6 +1,6 @@
-// The losses of training by cross-entropy (pretraining, SFT): the settings of their terms, the one
-// function that records them, and the one that reads their values. A new term is a field of
-// LossConfig and a line of record_losses; nothing else names single terms.
+// The loss terms of cross-entropy training (pretraining and SFT): their settings, the function that
+// records them and the functions that read their values. A new term is a field of LossConfig and a
+// line in record_losses; no other code names single terms.
 #pragma once
 
 #include <deque>
@@ -13,7 +13,7 @@
 
 namespace hearth::inline train {
 
-// Every field is the weight of a term; 0: the run has no such term.
+// Every field is the weight of a term; 0 turns the term off.
 struct LossConfig {
   float z_loss = 0;
 
@@ -23,11 +23,11 @@ struct LossConfig {
       "weight of the z-loss, the mean square of the log-sum-exp of a token's logits, which keeps "
       "logits small (PaLM: 1e-4); 0: off");
   }
-  void check() const;  // names the flag of a weight that is negative or not finite
+  void check() const;  // throws if a weight is negative or not finite
 };
 
-// Records the mean cross-entropy of `targets`, "next_token", and the terms of the config. `x` is
-// what decoder() returned; the softcap is the model's.
+// Records the mean cross-entropy of `targets` (the term "next_token") and the terms of the config.
+// `x` is the result of decoder(); the softcap is the model's.
 inline void record_losses(Tape& t, const ModelConfig& model, Var x, Var targets,
                           const LossConfig& config, HeadSpec head) {
   head.softcap = model.logit_softcap, head.z_loss = config.z_loss;
@@ -41,28 +41,29 @@ struct LossValue {
 
 enum class LossTerms : bool { all, validated };
 
-// Terms of a tape by name, all but the first, whose value is "the loss". `values` is what the
-// program left in the tape's loss_buffer.
+// The named values of all terms of a tape except the first, which is "the loss". `values` is the
+// content of the tape's loss_buffer after the program ran.
 std::vector<LossValue> named_losses(std::span<const LossTerm>, std::span<const float> values,
                                     LossTerms = LossTerms::all);
-// The same, read here; waits for the program, unless the first term is the only one.
+// The same, with the values read from the device. Waits for the program, unless there is only one
+// term.
 std::vector<LossValue> read_losses(const StateStore&, const Tape&, LossTerms = LossTerms::all);
 
-// Terms that the host reads while later steps run.
+// Loss terms that the host reads while later steps run.
 class LossQueue {
  public:
   explicit LossQueue(Backend& b) : sent_(b) {}
-  // The values that are on the device after what has been launched so far.
+  // Queues a copy of the values as they will be after all work launched so far.
   void send(const StateStore&, const Tape&);
-  // Those of the oldest send() that was not taken; waits for them.
+  // Returns the values of the oldest send() that was not taken yet; waits for them.
   std::vector<LossValue> take();
 
  private:
-  std::deque<std::vector<LossTerm>> terms_;  // of the tapes, which may be gone by then
+  std::deque<std::vector<LossTerm>> terms_;  // copies, since the tapes may be destroyed first
   ReadQueue sent_;
 };
 
-// Means over batches of different sizes.
+// Means over batches of different sizes, weighted by their number of targets.
 class LossMeans {
  public:
   void add(const std::vector<LossValue>& of_batch, int64_t targets);

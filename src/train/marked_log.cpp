@@ -17,7 +17,7 @@ uint64_t size_on_disk(const fs::path& path) {
   return none ? 0 : uint64_t(size);
 }
 
-// "after step 12", by the last line; else "" where that names no step.
+// " after step 12", by the step in the last line; empty if that line has none.
 std::string after_last_step(std::string_view lines) {
   if (lines.empty()) return "";
   const size_t end = lines.rfind('\n', lines.size() - 2);

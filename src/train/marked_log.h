@@ -1,5 +1,5 @@
 // A log of lines whose length and SHA-256 go into every checkpoint, so that a resumed run can tell
-// whether the file still is what the run wrote.
+// whether the file is still what the run wrote.
 #pragma once
 
 #include <filesystem>
@@ -18,20 +18,20 @@ struct LogMark {
 
 class MarkedLog {
  public:
-  // Continues the file at the mark: later lines go. Where the file is shorter or has other bytes,
-  // what is there stays, and trouble() says so.
+  // Continues the file at the mark and cuts off later lines. If the file is shorter than the mark
+  // or its bytes have changed, what is there is kept, and trouble() says so.
   MarkedLog(const std::filesystem::path&, const LogMark&);
 
-  void append(std::string_view line);  // without its newline
+  void append(std::string_view line);  // `line` has no newline
   void sync() { log_.sync(); }
   LogMark mark() const;
-  const std::string& trouble() const { return trouble_; }  // a sentence; empty: none
+  const std::string& trouble() const { return trouble_; }  // one sentence; empty: none
 
  private:
-  MarkedLog(const std::filesystem::path&, const LogMark&, uint64_t found);  // bytes before
+  MarkedLog(const std::filesystem::path&, const LogMark&, uint64_t found);  // size on disk
 
   AppendLog log_;
-  Sha256 hash_;  // of all lines, as they are appended: a checkpoint costs no reading
+  Sha256 hash_;  // updated with every line, so that a mark does not read the file again
   std::string trouble_;
 };
 

@@ -28,7 +28,7 @@ double measure_gemm(Backend& backend, DType d, const GemmShape& s, int repeats) 
   fill_random(backend, store.flat(Part::weight));
   Memory memory(backend, &store);
   Exec product(std::move(t), memory);
-  product.run();  // touches the memory, grows the scratch, chooses the algorithm
+  product.run();  // warm-up: touches memory, grows scratch, selects the algorithm
   double best = 1e30;
   for (int i = 0; i < repeats; ++i) {
     const auto begin = std::chrono::steady_clock::now();
@@ -41,7 +41,7 @@ double measure_gemm(Backend& backend, DType d, const GemmShape& s, int repeats) 
 }
 
 double measure_peak(Backend& backend, DType d) {
-  constexpr double long_enough = 5e-4;  // seconds: what surrounds a product no longer shows
+  constexpr double long_enough = 5e-4;  // seconds; launch overhead is then negligible
   constexpr int64_t largest = 12288;
   double rate = 0;
   for (int64_t n = 768; n <= largest; n *= 2) {

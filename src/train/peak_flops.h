@@ -1,4 +1,4 @@
-// The matrix rate this machine reaches, measured: what MFU is a share of.
+// Measures the highest matrix-multiplication rate of this machine, the denominator of MFU.
 #pragma once
 
 #include "core/backend.h"
@@ -11,13 +11,13 @@ struct GemmShape {
   bool tb = true;
 };
 
-// Numbers without a pattern a kernel could profit from: one block of them, repeated.
+// Fills a tensor with one random block, repeated, without a pattern that a kernel could exploit.
 void fill_random(Backend&, Tensor);
 
 // Best rate of `repeats` products of random matrices, in FLOP/s.
 double measure_gemm(Backend&, DType, const GemmShape&, int repeats);
 
-// The rate of a product large enough to show the machine at its best.
+// The rate of a product that is large enough to reach the peak.
 double measure_peak(Backend&, DType);
 
 }  // namespace hearth::inline train

@@ -1,5 +1,4 @@
-// Phases: wall seconds of a training command by what it was doing, for its result and for
-// perf.jsonl.
+// Phases: the wall time of a training command by activity, for its result and for perf.jsonl.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,13 +18,13 @@ class Phases {
       if (known == name) return void(sum += seconds);
     all_.emplace_back(name, seconds);
   }
-  // Adds the time since the last mark, or since this was made, to a phase.
+  // Adds the time since the last mark() (or since construction) to a phase.
   void mark(std::string_view name) {
     const auto now = Clock::now();
     add(name, std::chrono::duration<double>(now - marked_).count());
     marked_ = now;
   }
-  // By phase in the order they were met, then all of the time since this was made.
+  // Seconds by phase in order of first use, then the total time since construction.
   nlohmann::ordered_json to_json() const {
     nlohmann::ordered_json j = nlohmann::ordered_json::object();
     for (const auto& [name, seconds] : all_) j[name] = seconds;

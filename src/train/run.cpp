@@ -19,7 +19,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr int64_t most_reloads = 10;  // in one run
-constexpr int64_t first_steps = 3;    // which make programs: timed as a phase of their own
+constexpr int64_t first_steps = 3;    // these build the programs: timed as a separate phase
 
 std::string toml_of(const ordered_json& settings) {
   return "# Written when the run began; `--resume` reads it back.\n" + toml_lines(settings);
@@ -64,7 +64,7 @@ class Run {
     evaluate();
     if (finished) spec_.tell(finished_already(spec_.run, state_.step, steps_));
     std::string reason = at_target() ? "target" : evaluation_is_due() ? "stopped" : "steps";
-    // A run that ended within an evaluation has just made it up: its checkpoint is to know.
+    // If the resumed run had ended before a due evaluation, that evaluation was just made; save it.
     if (last_checkpoint_) checkpoint(Last::no);
     if (saves_on_the_way()) saver_.reserve(model_.config, model_.params);
     phase("snapshot_memory");
@@ -89,27 +89,27 @@ class Run {
     if (state_.step == 0) return task_.evaluates_first() || steps_ == 0;
     return due(config_.eval_every) || state_.step == steps_;
   }
-  // A checkpoint that falls due in a row of bad steps waits for its end: nothing could go back to
-  // it.
+  // A checkpoint that falls due during a row of bad steps is delayed until the row ends, since the
+  // run could not roll back to it.
   bool checkpoint_is_due() const {
     const int64_t every = config_.checkpoint_every;
     return every > 0 && state_.step / every > std::max<int64_t>(0, state_.good_step) / every;
   }
 
-  // Whether training goes on after a checkpoint: then it is written beside it.
+  // Whether checkpoints will be written in the background while training continues.
   bool saves_on_the_way() const {
     const auto on_the_way = [&](int64_t every) { return every > 0 && every < steps_; };
     return state_.step < steps_ && (on_the_way(config_.checkpoint_every) ||
                                     (task_.evaluates() && on_the_way(config_.eval_every)));
   }
 
-  // Only after everything that can be checked without it: a bad call leaves no folder behind.
+  // Called after all checks that do not need the folder, so that a bad call leaves none behind.
   void open_folder() {
     expect_settings(spec_, settings_, task_.free_settings());
     lock_ = open_run_folder(spec_.run, spec_.resume, toml_of(settings_));
   }
 
-  // Fresh weights, or those of the newest valid checkpoint.
+  // Starts with fresh weights, or with the newest valid checkpoint.
   void begin() {
     make_training_buffers(model_.params, config_.update_spec());
     if (const auto found = resumed_checkpoint(spec_.run, spec_.resume, spec_.warn)) {
@@ -126,7 +126,7 @@ class Run {
     task_.update().set_state({});
   }
 
-  // `moves_on`: the run goes back after bad steps and past the data that caused them.
+  // `moves_on`: the run rolls back after bad steps and skips the data that caused them.
   void load(const fs::path& dir, bool moves_on) {
     const std::string where = expect_same_run(dir, {.kind = task_.kind(),
                                                     .settings = settings_,
@@ -146,8 +146,8 @@ class Run {
     last_checkpoint_ = dir, saved_ = state_.step, saved_evaluation_ = state_.evaluated;
   }
 
-  // A run may be resumed with more steps than it began with; a schedule that ends with the run is
-  // then another from here on.
+  // A run may be resumed with more steps than it began with. A schedule that depends on the total
+  // number of steps changes from here on.
   void extend() {
     const int64_t before = std::exchange(state_.total, steps_);
     if (steps_ < before)
@@ -170,22 +170,22 @@ class Run {
     if (const auto need = task_.memory_need()) say("memory: {}\n", describe(*need));
   }
 
-  // The time since the last call was spent on this.
+  // Attributes the time since the last call to this phase.
   void phase(std::string_view name) { spec_.phases->mark(name); }
 
-  // One step and what is due after it; why the run ends, or "steps".
+  // Makes one step and what is due after it. Returns why the run ends, or "steps" to continue.
   std::string advance() {
-    if (!step()) {  // one that was undone, or none: a signal came first
+    if (!step()) {  // the step was rolled back, or a signal came first
       if (!spec_.stopped()) return "steps";
       checkpoint(Last::yes);
       return "stopped";
     }
-    if (due(task_.sample_every())) sample();  // first: an evaluation may fail, and be made again
+    if (due(task_.sample_every())) sample();  // first: an evaluation may fail and be repeated
     evaluate();
     const std::string reason = at_target() ? "target" : at_stop() ? "stopped" : "steps";
     if (reason != "steps") collect();
     const bool good = state_.update.streak == 0, done = state_.step == steps_;
-    // In a row of bad steps the next evaluation finds the best, if there is to be one.
+    // During a row of bad steps no best checkpoint is saved; the next good evaluation decides.
     improved_ = improved_ && (good || done || reason == "target");
     if (done || reason != "steps")
       checkpoint(Last::yes);
@@ -194,19 +194,19 @@ class Run {
     return reason;
   }
 
-  // A step whose results are on their way to the host. The device makes it, or has made it already.
+  // A step that was launched and whose results the host has not read yet.
   struct Pending {
     StepReport report;
-    int64_t step = 0, tokens = 0;  // of the run, with this one
+    int64_t step = 0, tokens = 0;  // totals of the run, including this step
     double lr = 0;
-    int64_t updates = 0;    // that it made
-    int64_t in_flight = 0;  // of those: the guard has yet to settle them
+    int64_t updates = 0;    // made by this step
+    int64_t in_flight = 0;  // of those: not settled by the guard yet
     Clock::time_point begun;
   };
 
-  // Launches a step and then reads the results of the one before, while this one runs; a device
-  // that does not run ahead of the host has the results of this one already. False where the run
-  // went back to a checkpoint, or a signal came first.
+  // Launches a step and then reads the results of the previous one while this one runs. If the
+  // device does not run ahead of the host, the results of this step are read too. False: the run
+  // rolled back to a checkpoint, or a signal came first.
   bool step() {
     const auto begin = Clock::now();
     guard_.begin_step();
@@ -232,13 +232,13 @@ class Run {
     return false;
   }
 
-  // What follows a step and reads the run's state, or weights that are to be those of this step.
+  // Whether something follows that reads the run's state or the weights of exactly this step.
   bool something_is_due() const {
     return due(task_.sample_every()) || evaluation_is_due() || checkpoint_is_due() || is_over() ||
            at_stop();
   }
 
-  // Waits for the results of the step that was launched last and logs them.
+  // Waits for the results of the step that was launched last, and logs them.
   void collect() {
     if (!pending_) return;
     Pending p = std::move(*pending_);
@@ -249,15 +249,14 @@ class Run {
       if (p.report.loss) state_.update.loss = float(*p.report.loss);
     }
     const auto now = Clock::now();
-    // While a step ran another was launched: each took as long as from one end to the next.
+    // Steps overlap, so the duration of a step is the time between the ends of consecutive steps.
     const std::chrono::duration<double> took = now - std::max(p.begun, collected_);
     collected_ = now;
     record(p, took.count());
     phase(++own_steps_ <= first_steps ? "first_steps" : "steps");
   }
 
-  // An error in a step costs nothing that was learned before it, as long as the step has not
-  // touched the weights.
+  // If a step throws before it has changed the weights, saves a checkpoint of the steps before it.
   std::optional<StepReport> attempt(StepContext& c) {
     RunState before = state_;
     try {
@@ -268,8 +267,8 @@ class Run {
     }
   }
 
-  // Brings the state to the end of the step before the one that failed. Whether the weights are
-  // those of that step.
+  // Brings the state to the end of the step before the one that failed. Returns whether the weights
+  // are still those of that step.
   bool settle_before_error(RunState& before) {
     try {
       if (pending_) {
@@ -280,7 +279,7 @@ class Run {
       const bool touched = state_.update.good_steps != before.update.good_steps;
       state_ = before;
       return !touched;
-    } catch (const Error& e) {  // the first error is the one that is thrown on
+    } catch (const Error& e) {  // the error of the step is the one to rethrow
       spec_.tell(e.what());
       return false;
     }
@@ -290,7 +289,7 @@ class Run {
     if (state_.step == 0) return;
     try {
       checkpoint(Last::yes);
-    } catch (const Error& e) {  // the first error is the one that is thrown on
+    } catch (const Error& e) {  // the error of the step is the one to rethrow
       spec_.tell(e.what());
     }
   }
@@ -323,7 +322,7 @@ class Run {
     log_->step(out);
   }
 
-  // Sensors are slow to ask: once a second.
+  // Reading sensors is slow, so at most once a second.
   std::optional<DeviceState> sensed() {
     if (sensed_at_ && seconds_since(*sensed_at_) < 1) return {};
     sensed_at_ = Clock::now();
@@ -346,10 +345,10 @@ class Run {
     go_back_to(spec_.run, good, config_.keep);
     if (state_.reloads > most_reloads)
       fail("train", "gave up after {} reloads: {}", most_reloads, why);
-    saved_ = -1;  // the place in the data and the reloads are not on disk yet
+    saved_ = -1;  // the new data position and the reload count are not on disk yet
   }
 
-  // A sample is for somebody to read: where it fails, the run goes on without.
+  // Samples are informational: if one fails, the run continues without it.
   void sample() {
     std::string text;
     try {
@@ -372,7 +371,7 @@ class Run {
       throw;
     }
     phase("evaluate");
-    if (!r) return;  // a signal came
+    if (!r) return;  // interrupted by a signal
     log_->evaluation(state_.step, *r, seconds_since(begin));
     state_.evaluated = state_.step;
     if (!r->value || !std::isfinite(*r->value)) return;
@@ -384,9 +383,9 @@ class Run {
 
   enum class Last : bool { no, yes };
 
-  // Nothing is written where nothing was learned since the last one, unless that one has been
-  // evaluated since: then it is written again, with the result in its state. The last checkpoint
-  // of a run is there when this returns; others are written beside training.
+  // Skips the save if nothing was learned since the last checkpoint, unless that one has been
+  // evaluated since: then it is written again with the result in its state. The last checkpoint of
+  // a run is complete when this returns; others are written in the background.
   void checkpoint(Last last) {
     collect();
     const bool is_known = !last_checkpoint_ || state_.evaluated == saved_evaluation_;
@@ -456,12 +455,12 @@ class Run {
   RunState state_;
   StepGuard guard_;
   Fd lock_;
-  CheckpointSaver saver_;  // after the lock, which it needs to the end
+  CheckpointSaver saver_;  // declared after the lock, which it needs until it is destroyed
   std::unique_ptr<RunLog> log_;
   std::optional<fs::path> last_checkpoint_;
-  int64_t saved_ = 0;              // the step of it
-  int64_t saved_evaluation_ = -1;  // the step of the last evaluation it knows of
-  bool improved_ = false;          // the evaluation was the best so far, of weights not saved yet
+  int64_t saved_ = 0;              // the step of the last checkpoint
+  int64_t saved_evaluation_ = -1;  // the step of the last evaluation in its state
+  bool improved_ = false;          // the last evaluation is the best, and its weights are unsaved
   std::optional<Clock::time_point> sensed_at_;
   std::optional<Pending> pending_;
   Clock::time_point collected_ = {};  // when the results of a step were last read

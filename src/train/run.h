@@ -19,17 +19,17 @@
 
 namespace hearth::inline train {
 
-// How a command starts a run, beside the settings that the run keeps.
+// How a command starts a run. These options are not part of the settings that the run saves.
 struct RunSpec {
   std::filesystem::path run;
-  bool resume = false;                     // go on with the run in the folder, if there is one
+  bool resume = false;                     // continue the run in the folder, if there is one
   bool quiet = false;                      // nothing on stderr
-  int64_t stop_after_step = 0;             // save and end after that step; 0: do not
+  int64_t stop_after_step = 0;             // save and exit after this step; 0: off
   double peak_flops = 0;                   // of this machine, for MFU; 0: unknown
   const std::atomic<int>* stop = nullptr;  // set by a signal handler
-  std::vector<std::string> notes = {};     // for `warn`, when the run is new
-  std::function<void(const std::string&)> warn = {};  // a damaged checkpoint, a fallback
-  // What the command has spent its time on so far; the run goes on with it.
+  std::vector<std::string> notes = {};     // passed to `warn` when the run is new
+  std::function<void(const std::string&)> warn = {};  // called for a damaged checkpoint, a fallback
+  // How the command spent its time before the run; the run continues the count.
   std::shared_ptr<Phases> phases = std::make_shared<Phases>();
 
   bool stopped() const { return stop && *stop; }
@@ -42,7 +42,7 @@ struct RunResult {
   int64_t steps = 0, tokens = 0;
   std::optional<double> train_loss;    // of the last step; nothing: no step was made
   std::optional<double> val_loss;      // of the last evaluation
-  std::optional<int64_t> val_step;     // the step of it
+  std::optional<int64_t> val_step;     // the step of val_loss
   std::optional<double> tokens_per_s;  // nothing: this process made no step
   double train_seconds = 0;
   int64_t skipped = 0, reloads = 0;
@@ -51,8 +51,8 @@ struct RunResult {
   nlohmann::ordered_json seconds;  // wall time by phase
 };
 
-// An error where the folder has a run that is not to be resumed, or was begun with other settings,
-// `free` ones of the task aside. A task asks this before it loads anything.
+// Throws if the folder has a run and `resume` is off, or if that run was started with other
+// settings, except for the settings in `free`. Tasks call this before they load anything.
 void expect_settings(const RunSpec&, const nlohmann::ordered_json& settings,
                      std::span<const std::string_view> free);
 

@@ -21,10 +21,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Before the folder in config.toml; a comment, since it is no setting.
+// Prefix of the line in config.toml that records the start folder; a comment, since it is not a
+// setting.
 constexpr const char* start_mark = "# The run was started in ";
 
-// Empty where there is no such link.
+// Empty if there is no such link.
 fs::path target_of(const fs::path& run, const std::string& link) {
   std::error_code none;
   return fs::read_symlink(run / link, none);
@@ -65,7 +66,7 @@ std::optional<double> number_in(const std::string& text) {
   return x;
 }
 
-// A file may have been edited: 1e-2 is 0.01.
+// Compares numbers by value, since the file may have been edited: 1e-2 equals 0.01.
 bool same_value(const std::string& a, const std::string& b) {
   return a == b || (number_in(a) && number_in(a) == number_in(b));
 }
@@ -74,7 +75,7 @@ bool same_values(const std::vector<std::string>& a, const std::vector<std::strin
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_value);
 }
 
-// What sets the length of a run: a run may be extended.
+// The settings that determine the length of a run, which may be extended.
 bool is_length(const std::string& key) { return key == "steps" || key == "epochs"; }
 
 bool is_longer(const std::vector<std::string>& began, const std::vector<std::string>& now) {
@@ -120,7 +121,7 @@ Fd lock_run(const fs::path& run) {
 
 namespace {
 
-// A run folder may come from a stranger: what is written and removed in it stays in it.
+// A run folder may come from an untrusted source: nothing outside it may be written or removed.
 void expect_no_links(const fs::path& run) {
   for (const char* name : {"checkpoints", "tensorboard"})
     if (fs::is_symlink(run / name))

@@ -1,5 +1,5 @@
-// What every run folder has: a lock while a process trains in it, and config.toml, which says what
-// the run was started with.
+// The files that every run folder has: a lock while a process trains in it, and config.toml, the
+// settings that the run was started with.
 #pragma once
 
 #include <filesystem>
@@ -14,54 +14,55 @@
 
 namespace hearth::inline train {
 
-// An error where there is a run already and it is not to be resumed. Without the lock this is only
-// an early word: open_run_folder() checks again.
+// Throws if the folder has a run and it is not to be resumed. Called without the lock, this is only
+// an early check: open_run_folder() repeats it.
 void expect_new_or_resumed(const std::filesystem::path& run, bool resume);
 
-// An error where the run in the folder began with other settings than `config_toml`, the names in
-// `free` aside: a run keeps what it computes by. `steps` and `epochs` may grow: a run can be
-// extended.
+// Throws if the run in the folder was started with settings other than `config_toml`, except for
+// the names in `free`: a run keeps the settings that its results depend on. `steps` and `epochs`
+// may grow, which extends the run.
 void expect_settings_of_run(const std::filesystem::path& run, const std::string& config_toml,
                             std::span<const std::string_view> free);
 
-// Held while a process trains in a run folder: two would write over each other.
+// Held while a process trains in a run folder, so that no second one writes to it.
 Fd lock_run(const std::filesystem::path& run);
 
-// Makes the folder where there is none and locks it. Then expects no run in it, unless one is to be
-// resumed, removes what a killed process left half written, and writes config.toml unless it is
-// there. A last line of that file names the current folder.
+// Creates the folder if necessary and locks it. Then it throws if there is a run that is not to be
+// resumed, on resume removes partly written files of a killed process, and writes config.toml if
+// there is none. The last line of that file records the current folder.
 Fd open_run_folder(const std::filesystem::path& run, bool resume, const std::string& config_toml);
 
-// Lets config.toml of a run that was extended name the new length, where `config_toml` has more.
+// After a run was extended: writes the new length from `config_toml` into the run's config.toml.
 void write_length(const std::filesystem::path& run, const std::string& config_toml);
 
-// The folder that the relative paths in config.toml are meant from; empty where it is not known.
+// The folder that relative paths in config.toml start from; empty if unknown.
 std::filesystem::path started_in(const std::filesystem::path& run);
 
-// The checkpoint that the run in a locked folder goes on from; nothing: from the start. `warn` is
-// told of damaged ones.
+// The checkpoint from which the run in a locked folder continues; nothing: it starts from step 0.
+// `warn` is called for damaged checkpoints.
 std::optional<std::filesystem::path> resumed_checkpoint(
     const std::filesystem::path& run, bool resume,
     const std::function<void(const std::string&)>& warn);
 
-// A checkpoint that is committed is the only truth of a run; all else in the folder follows from
-// it. Points `latest` at `checkpoint`, the newest, and `best` at the one that its state names, and
-// removes older ones beyond `keep`, those two, and the one that bad steps go back to. A
-// checkpoint that stays only because it is the best loses its optimizer state.
-// Called after every commit and on resume, so that a kill in between loses nothing.
+// A committed checkpoint is the only truth of a run; everything else in the folder follows from it.
+// reconcile() points `latest` at `checkpoint`, the newest, and `best` at the checkpoint that its
+// state names. It then removes older checkpoints, except the last `keep`, those two, and the one
+// that bad steps roll back to. A checkpoint that is kept only because it is the best loses its
+// optimizer state. Called after every commit and on resume, so that a kill in between loses
+// nothing.
 void reconcile(const std::filesystem::path& run, const std::filesystem::path& checkpoint, int keep);
 
-// For a run that goes back to `checkpoint`: later ones go, for a resumed run takes the newest.
+// Rolls the folder back to `checkpoint`: removes later ones, since a resumed run takes the newest.
 void go_back_to(const std::filesystem::path& run, const std::filesystem::path& checkpoint,
                 int keep);
 
-// What a resumed run says that has no step left to make.
+// The message of a resumed run that has no steps left.
 std::string finished_already(const std::filesystem::path& run, int64_t step, int64_t steps);
 
-// The step that a link of the run points at; -1: there is none.
+// The step that a link of the run points at; -1: no such link.
 int64_t linked_step(const std::filesystem::path& run, const std::string& link);
 
-// key = value lines, as config.toml holds them.
+// "key = value" lines in the format of config.toml.
 std::string toml_lines(const nlohmann::ordered_json& settings);
 
 }  // namespace hearth::inline train

@@ -46,8 +46,8 @@ UpdateState update_of(const StateFields& run) {
     run.refuse("update", fmt::format("a list of {} words", bits.size()), run.value("update"));
   for (size_t i = 0; i < bits.size(); ++i) bits[i] = uint32_t(words[i]);
   const UpdateState u = std::bit_cast<UpdateState>(bits);
-  // Norm and loss of a skipped step need not be finite; the rest counts.
-  constexpr float whole_floats = 1 << 24;  // a count beyond stays where it is
+  // The norm and the loss of a skipped step need not be finite; the other fields must be valid.
+  constexpr float whole_floats = 1 << 24;  // float counters stop increasing here
   const auto is_count = [&](float x) { return x >= 0 && x <= whole_floats && x == std::floor(x); };
   if (!is_count(u.good_steps) || !is_count(u.skipped) || !is_count(u.streak) ||
       !(u.skip == 0 || u.skip == 1) || !(u.grad_scale >= 0) || !std::isfinite(u.grad_scale))

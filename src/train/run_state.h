@@ -1,5 +1,5 @@
-// RunState: what a training run continues from beside weights and optimizer state. A checkpoint
-// holds it as `run` in state/trainer.json; reading checks the range of every field.
+// RunState: what a training run continues from besides weights and optimizer state. A checkpoint
+// stores it as `run` in state/trainer.json; reading it checks the range of every field.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,27 +13,27 @@
 
 namespace hearth::inline train {
 
-constexpr int max_bad_steps = 3;          // in a row, before a run goes back
+constexpr int max_bad_steps = 3;          // in a row, before a run rolls back
 constexpr size_t spike_window = 128;      // losses that the spike guard compares with
-constexpr int64_t max_step = UINT32_MAX;  // what random draws are keyed by
+constexpr int64_t max_step = UINT32_MAX;  // random draws are keyed by a 32-bit step
 constexpr double max_loss_scale = 1 << 24;
 constexpr int64_t loss_scale_window = 1000;  // steps without overflow before the scale doubles
 
-// The part of a run's state that every task has; a task adds its own (Task::save).
+// The part of the state that every task has; each task adds its own (Task::save).
 struct RunState {
   int64_t step = 0;       // optimizer steps done
-  int64_t total = 0;      // steps of the whole run
-  int64_t data_step = 0;  // steps' worth of data used: steps that were undone count too
-  int64_t tokens = 0;     // trained on
+  int64_t total = 0;      // planned steps of the whole run
+  int64_t data_step = 0;  // steps' worth of data used, including steps that were rolled back
+  int64_t tokens = 0;     // tokens trained on
   UpdateState update;
-  int64_t reloads = 0;         // times the run went back to a checkpoint
-  int64_t good_step = -1;      // the checkpoint a row of bad steps goes back to; -1: none yet
-  int64_t spikes = 0;          // of the bad steps in a row, those skipped for their loss alone
+  int64_t reloads = 0;         // times the run rolled back to a checkpoint
+  int64_t good_step = -1;      // the checkpoint to roll back to after bad steps; -1: none yet
+  int64_t spikes = 0;          // how many of the current row of bad steps were skipped as spikes
   std::vector<double> losses;  // the spike guard's window
-  double loss_scale = 65536;   // fp16: what gradients are multiplied by
-  int64_t scale_steps = 0;     // steps since it last changed
-  int64_t logits_bytes = 0;    // of a chunk of logits: how the head's gradient is added up
-  std::optional<double> last_eval, best_eval;  // what the task's evaluations are judged by
+  double loss_scale = 65536;   // fp16: factor on the gradients
+  int64_t scale_steps = 0;     // good steps since it last changed
+  int64_t logits_bytes = 0;    // of a chunk of logits; sets the summation order in the head
+  std::optional<double> last_eval, best_eval;  // values of the task's evaluations
   int64_t evaluated = -1;                      // the last step that was evaluated; -1: none yet
   int64_t last_eval_step = -1;                 // the step of last_eval
   int64_t best_step = -1;                      // the checkpoint of best_eval; -1: none yet
@@ -46,14 +46,14 @@ struct RunState {
 
 constexpr int trainer_version = 2;
 
-// The whole of a trainer.json: an error unless it is an object of the version that this program
-// writes. The JSON must outlive the result.
+// The fields of a whole trainer.json. Throws unless it is an object of the version that this
+// program writes. The JSON must outlive the result.
 StateFields trainer_fields(const nlohmann::json& trainer, const std::string& where);
 
-nlohmann::json update_to_json(const UpdateState&);  // as bits, for JSON has no NaN
+nlohmann::json update_to_json(const UpdateState&);  // as bit patterns, since JSON has no NaN
 UpdateState update_of(const StateFields& run);
 
-// Which checkpoints stay beside the newest ones; -1: none.
+// Checkpoints to keep in addition to the newest ones; -1: none.
 struct KeptSteps {
   int64_t best = -1, good = -1;
 };

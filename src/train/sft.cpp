@@ -10,7 +10,7 @@ namespace {
 
 using Row = std::vector<const Example*>;  // examples that share a row of a batch
 
-// All of the data as rows: packed, or an example each.
+// All of the data as rows, either packed or one example per row.
 std::vector<Row> rows_of(const std::vector<const Example*>& examples, SftPacking packing,
                          int64_t room) {
   std::vector<Row> rows;
@@ -70,7 +70,7 @@ class SftTask : public ExampleTask {
       double sum = 0;
       for (size_t i = 0; i < launches; ++i) {
         for (const float nll : programs_.take_nll()) sum += double(nll);
-        report.terms = programs_.take_terms();  // the last ones are those of the whole step
+        report.terms = programs_.take_terms();  // the last launch has the terms of the whole step
       }
       report.loss = sum / double(targets);
     };
@@ -101,9 +101,9 @@ class SftTask : public ExampleTask {
  private:
   static bool packs(const SftConfig& c) { return c.packing != SftPacking::none; }
 
-  // Micro-batches of `rows`, which are some or all of `all`. Where programs are dear, a short batch
-  // is filled up with empty rows, and one program serves batches that learn different numbers of
-  // tokens.
+  // The micro-batches of `rows`, which are some or all of the `all` rows. On a backend that prefers
+  // few programs, a short batch is padded with empty rows, and one program serves batches with
+  // different numbers of learned tokens.
   std::vector<TokenBatch> batches_of(std::span<const Row> rows, size_t all) {
     const bool few = model_.memory.backend.prefers_few_programs();
     if (few) programs_.set_rows(most_targets());
@@ -117,8 +117,8 @@ class SftTask : public ExampleTask {
     return batches;
   }
 
-  // The most tokens that a micro-batch of the first epochs learns. It follows from the data, the
-  // seed and the size of a micro-batch alone, so that a resumed run has the same programs.
+  // The largest number of learned tokens in a micro-batch of the first epochs. It follows only from
+  // the data, the seed and the micro-batch size, so that a resumed run has the same programs.
   int64_t most_targets() {
     constexpr int64_t epochs = 4;
     constexpr uint64_t most_rows = 1 << 20;

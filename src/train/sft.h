@@ -1,5 +1,5 @@
-// Supervised fine-tuning: the model learns what its examples mark, by the sum of negative
-// log-likelihoods over the number of learned tokens of the whole step.
+// Supervised fine-tuning: the model learns the marked tokens of its examples. The loss is the sum
+// of their negative log-likelihoods divided by the number of learned tokens of the whole step.
 #pragma once
 
 #include "train/examples/example_task.h"

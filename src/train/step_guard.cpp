@@ -46,7 +46,7 @@ void StepGuard::accept(const UpdateState& u) {
   state_.spikes = u.streak == 0 ? 0 : std::min<int64_t>(state_.spikes + spike_, max_bad_steps);
 }
 
-// Never while there are fewer losses than the window holds.
+// False until the window is full.
 bool StepGuard::is_spike(double loss) const {
   const std::vector<double>& w = state_.losses;
   if (w.size() < spike_window || !std::isfinite(loss)) return false;
@@ -61,9 +61,9 @@ void StepGuard::remember(double loss) {
   if (state_.losses.size() > spike_window) state_.losses.erase(state_.losses.begin());
 }
 
-// Halves the scale when a gradient overflowed under it, and doubles it after long enough without.
-// Such a skip is how the scale is found, and no sign of a bad run: true where it was taken off the
-// row of bad updates.
+// Halves the scale when a gradient overflowed, and doubles it after enough steps without overflow.
+// An overflow is part of finding the scale and not a bad step: true if it was removed from the row
+// of bad updates.
 bool StepGuard::follow_scale(double loss) {
   const bool overflowed = state_.update.skip != 0 && std::isfinite(loss);
   if (overflowed && state_.loss_scale > 1) {

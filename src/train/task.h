@@ -1,5 +1,5 @@
 // Task: what a training run computes. Run (train/run.h) owns everything else: the folder, resume,
-// the schedule, the step guard, checkpoints, logs, signals. Pretraining, SFT, DPO and GRPO are
+// the schedule, the step guard, checkpoints, logs and signals. Pretraining, SFT, DPO and GRPO are
 // tasks.
 #pragma once
 
@@ -17,42 +17,41 @@
 
 namespace hearth::inline train {
 
-// What a task is given for one step.
+// The inputs of one step.
 struct StepContext {
   int64_t step = 0;       // from 0
-  int64_t data_step = 0;  // which data to use: the same, until a run goes back past bad data
+  int64_t data_step = 0;  // which data to use; equals `step` until a run rolls back past bad data
   double lr = 0;
   Scalars scalars = {};  // lr, clip, seed, step and loss scale are set
   StepGuard& guard;      // applies the update
 };
 
-// What step `state.step` of a run of `total` steps is given.
+// The context of step `state.step` in a run of `total` steps.
 StepContext step_context(const RunConfig&, int64_t total, const RunState& state, StepGuard&);
 
 struct StepReport {
-  std::optional<double> loss = {};    // nothing: the one that the update read on the device
-  std::vector<LossValue> terms = {};  // the other terms of what is minimised
-  int64_t tokens = 0;                 // learned from; padding not counted
+  std::optional<double> loss = {};    // nothing: the loss that the update read on the device
+  std::vector<LossValue> terms = {};  // the loss terms after the first
+  int64_t tokens = 0;                 // tokens learned from, without padding
   int64_t examples = 0;               // 0: the task does not count them
-  double flops = 0;                   // of the model; 0: not known
-  std::optional<double> lr = {};      // as logged; nothing: the scalar
+  double flops = 0;                   // of the model; 0: unknown
+  std::optional<double> lr = {};      // for the log; nothing: the value in the scalars
   nlohmann::ordered_json more = {};   // logged beside the loss
   nlohmann::ordered_json more_perf = {};
-  std::string line = {};  // for the progress line, in the place of the loss
-  // Fills in what the host learns when the device has made the step: the loss, for one. Called once
-  // for every report, in their order, as a rule while the next step runs.
+  std::string line = {};  // for the progress line, in place of the loss
+  // Fills in what the host learns when the device has finished the step, such as the loss. Called
+  // once per report, in order, usually while the next step runs.
   std::function<void(StepReport&)> complete = {};
 };
 
 struct EvalReport {
-  std::optional<double> value = {};  // what the best checkpoint is chosen by
+  std::optional<double> value = {};  // the best checkpoint is chosen by this value
   bool higher_is_better = false;
-  const char* name = "val";           // of the value, for the progress line
-  nlohmann::ordered_json found = {};  // logged
+  const char* name = "val";           // name of the value, for the progress line
+  nlohmann::ordered_json found = {};  // further values for the log
   std::string line = {};              // for the terminal
 };
-// The usual one: a validation loss, the other terms of the loss ("val_<name>"), and what was found
-// beside them.
+// The usual report: a validation loss, the other loss terms as "val_<name>", and further values.
 EvalReport loss_report(double loss, const std::vector<LossValue>& terms = {},
                        const nlohmann::ordered_json& more = {});
 
@@ -63,30 +62,30 @@ class Task {
   virtual int64_t steps() const = 0;          // of the whole run
   virtual UpdateProgram& update() = 0;        // the run saves and restores its state
 
-  // Settings that may change when a run is resumed, beside free_run_settings.
+  // Settings that may change when a run is resumed, in addition to free_run_settings.
   virtual std::span<const std::string_view> free_settings() const { return {}; }
-  // Identifies what the run learns from: a run that is resumed with other data is refused. Empty:
-  // the task sees to it.
+  // Digest of the training data; resuming with other data is an error. Empty: the task checks the
+  // data itself.
   virtual std::string data_digest() const { return {}; }
-  // Bytes by part, for the plan that is shown before the first step.
+  // Bytes by part, for the memory plan printed before the first step.
   virtual std::optional<MemoryNeed> memory_need() const { return {}; }
 
-  // Work that takes long and needs the run folder. False: a signal came.
+  // Long work that needs the run folder. False: interrupted by a signal.
   virtual bool prepare() { return true; }
-  // Before the first step of a new run, or with what save() gave. `moves_on`: the run goes back
-  // after bad steps, and keeps its place in the data.
+  // begin() is called before the first step of a new run, load() with what save() returned.
+  // `moves_on`: the run rolls back after bad steps and keeps its place in the data.
   virtual void begin(RunState&) {}
   virtual void load(RunState&, const StateFields& /*saved*/, bool /*moves_on*/) {}
   virtual nlohmann::json save() const { return nlohmann::json::object(); }
 
-  // Launches one optimizer step; it need not wait for its end. Nothing: a signal came before the
-  // weights were touched. A step that throws leaves what save() gives as it was.
+  // Launches one optimizer step; it may return before the step has finished. Nothing: a signal came
+  // before the weights were changed. A step that throws must leave the result of save() unchanged.
   virtual std::optional<StepReport> step(StepContext&) = 0;
 
-  virtual bool evaluates() const = 0;        // there is something to evaluate on
-  virtual bool evaluates_first() const = 0;  // also before the first step
-  // Nothing: a signal came; the evaluation is due again. `progress` takes lines about how far it
-  // is.
+  virtual bool evaluates() const = 0;        // there is held-out data
+  virtual bool evaluates_first() const = 0;  // also evaluate before the first step
+  // Nothing: interrupted by a signal; the evaluation will be repeated. `progress` takes progress
+  // lines.
   virtual std::optional<EvalReport> evaluate(
       const RunState&, const std::function<void(const std::string&)>& progress) = 0;
   virtual bool at_target(const RunState&) const { return false; }
@@ -94,7 +93,7 @@ class Task {
   virtual int64_t sample_every() const { return 0; }
   virtual std::string sample() { return {}; }  // text for the log
 
-  // At the end of a run that made steps: warnings, or an error where it was no success.
+  // At the end of a run that made steps: warns, or throws if the run was not successful.
   virtual void conclude(const std::string& /*reason*/,
                         const std::filesystem::path& /*checkpoint*/) const {}
 };

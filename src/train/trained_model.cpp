@@ -17,7 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// A tokenizer that cannot be saved would be found at the first checkpoint, after all the training.
+// Tests saving up front: a tokenizer that cannot be saved would otherwise fail at the first
+// checkpoint.
 void expect_savable(const Tokenizer& t) {
   std::string name = (fs::temp_directory_path() / "hearth-tokenizer-XXXXXX").string();
   if (!mkdtemp(name.data())) fail(name, "expected to make a temporary folder, got an error");
@@ -50,8 +51,8 @@ TrainedModel::TrainedModel(ModelConfig c, std::optional<ModelSource> from, Backe
     fail_usage("--offload", "--offload needs a GPU; this run is on {}", backend.describe());
   check_layers_run(config, backend, dtype);
   if (!config.lora) return;
-  // Before anything else: the reference of DPO is this base. What a checkpoint holds comes later.
-  // Files are hashed while they are loaded.
+  // Loads the base first, because DPO's reference is this base; a checkpoint's adapters are loaded
+  // later. The files are hashed while they are loaded.
   auto digest = std::async(std::launch::async | std::launch::deferred,
                            [this] { return model_digest(*source); });
   source->load(params);
@@ -91,9 +92,9 @@ std::vector<int32_t> answer_ends_of(const ModelSource& source, const ChatTemplat
     if (id >= 0 && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
   };
   for (const fs::path& dir : {source.path(), source.tokenizer()})
-    read_generation_config(dir);  // a broken file is an error here
+    read_generation_config(dir);  // throws if the file is broken
   for (const int32_t id : generation_ends(source.path(), t)) add(id);
-  // An adapter's own folder knows where its answers end.
+  // An adapter's own folder may name further tokens that end its answers.
   if (source.tokenizer() != source.path())
     for (const int32_t id : generation_ends(source.tokenizer(), t)) add(id);
   if (chat) add(turn_end(*chat, t));
@@ -107,7 +108,7 @@ std::string path_from_run(const fs::path& model, const fs::path& run) {
 std::string expect_same_run(const fs::path& checkpoint, const RunIdentity& now) {
   const std::string where = (checkpoint / "state" / "trainer.json").string();
   const json saved = read_json(where);
-  trainer_fields(saved, where);  // of this version
+  trainer_fields(saved, where);  // checks the version
   const std::string kind(now.kind);
   if (!saved.is_object() || !saved.contains(kind))
     fail(where, "expected a checkpoint of hearth {}, got one of another command", kind);

@@ -19,7 +19,7 @@ using nlohmann::json;
 
 void expect_same_settings(const json& saved, const json& now,
                           std::span<const std::string_view> free, const std::string& where) {
-  // What a checkpoint does not name is newer than its run, which went without.
+  // A setting that the checkpoint lacks is newer than its run, so the run had it off.
   const auto off = [](const json& v) {
     return v.empty() || v == json(false) || v == json(0) || v == json("");
   };
@@ -36,8 +36,8 @@ void expect_same_settings(const json& saved, const json& now,
 
 namespace {
 
-// One template is a file of its own; several go where they came from. Some readers prefer the key
-// of tokenizer_config.json, so one that is there says the same.
+// A single template gets its own file; a list goes back into tokenizer_config.json. Some readers
+// prefer the key in tokenizer_config.json, so if that key exists it is updated too.
 void write_chat_template(const fs::path& dir, const nlohmann::ordered_json& chat) {
   if (chat.is_null()) return;
   const fs::path file = dir / "tokenizer_config.json";
@@ -86,12 +86,13 @@ fs::path save_model_checkpoint(const fs::path& run, const ModelCheckpoint& c, Pa
   }
   const int32_t bos = c.tokenizer ? c.tokenizer->bos() : -1;
   const int32_t eos = c.tokenizer ? c.tokenizer->eos() : -1;
-  // Beside adapters too: where their answers end is what they learned, not their base.
+  // Written with adapters too: the end of an answer is something the adapters learned, not their
+  // base.
   write_file_atomic(w.path("generation_config.json"),
                     hf_generation_config_json(bos, eos, c.ends, c.generation));
   if (!c.model.lora)
     write_file_atomic(w.path("config.json"), hf_config_json(c.model, store.dtype(), bos, eos));
-  // Before the threads start: the list makes the buffers that the store does not have yet.
+  // Before the threads start, since building this list may allocate buffers of the store.
   const std::vector<TensorToWrite> optimizer = optimizer_tensors(store);
   std::array<std::vector<FileDigest>, 2> digests;
   in_parallel(digests.size(), [&](size_t i) {

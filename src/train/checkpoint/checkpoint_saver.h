@@ -1,5 +1,5 @@
-// CheckpointSaver: checkpoints that are written while training goes on. Training waits only for a
-// copy of the weights and the optimizer state into the host's memory.
+// CheckpointSaver: writes checkpoints while training continues. Training waits only until the
+// weights and the optimizer state are copied into host memory.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ namespace hearth::inline train {
 class CheckpointSaver {
  public:
   struct Spec {
-    // Is told once that there is no room for a snapshot; stderr if empty.
+    // Called once if there is not enough memory for a snapshot; empty: prints to stderr.
     std::function<void(const std::string&)> warn = {};
     int64_t snapshot_limit = -1;  // bytes; -1: half of the memory available to this process
   };
@@ -29,27 +29,27 @@ class CheckpointSaver {
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
-  // Makes the memory of the snapshot ahead of the first save(), for pinned memory takes a card a
-  // second per few GB. Whether there was room for it.
+  // Allocates the snapshot before the first save(), because allocating pinned memory takes a second
+  // per few GB. Returns whether there was enough memory.
   bool reserve(const ModelConfig&, ParamStore&);
 
-  // Waits for the checkpoint before this one, copies the store and returns; a thread of its own
-  // then does what save_model_checkpoint() does. Where there is no room for a snapshot, it is
-  // save_in_place(). A checkpoint before that could not be written is tried again, as in finish().
+  // Waits for the previous checkpoint, copies the store and returns; a background thread then does
+  // what save_model_checkpoint() does. Without memory for a snapshot this is save_in_place(). If
+  // the previous checkpoint could not be written, it is tried again, as in finish().
   void save(ModelCheckpoint, ParamStore&);
-  // Writes from the store and returns when the checkpoint is committed: faster and smaller where
-  // nothing is left to run beside it, as at the end of a run.
+  // Writes directly from the store and returns when the checkpoint is committed. Faster and smaller
+  // when there is nothing to overlap with, as at the end of a run.
   void save_in_place(const ModelCheckpoint&, ParamStore&);
 
-  // Whether a checkpoint is being written.
+  // Whether a checkpoint is being written in the background.
   bool busy() const {
     return writing_.valid() &&
            writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
   }
 
-  // Waits, and gives the newest checkpoint that was committed; nothing if none was. One that could
-  // not be written is tried once more from its snapshot, since later ones refer to it; an error of
-  // that is thrown.
+  // Waits, and returns the newest committed checkpoint; nothing if there is none. A checkpoint that
+  // could not be written is tried once more from its snapshot, since later ones refer to it; throws
+  // if that fails too.
   std::optional<std::filesystem::path> finish();
 
  private:
@@ -62,10 +62,10 @@ class CheckpointSaver {
   Spec spec_;
   bool no_room_ = false;
   std::unique_ptr<Snapshot> snapshot_;
-  ModelCheckpoint pending_ = {};  // what is being written of the snapshot
+  ModelCheckpoint pending_ = {};  // the checkpoint being written from the snapshot
   std::optional<Tokenizer> tokenizer_;
   std::optional<std::filesystem::path> newest_;
-  std::future<std::filesystem::path> writing_;  // last: it reads the snapshot
+  std::future<std::filesystem::path> writing_;  // last member, since the thread reads the snapshot
 };
 
 }  // namespace hearth::inline train

@@ -11,14 +11,14 @@ namespace {
 namespace fs = std::filesystem;
 using Pairs = std::vector<const Preference*>;
 
-// What is reported of pairs, in the order they come.
+// Sums over pairs, for the report.
 struct DpoTotals {
   double loss = 0, chosen = 0, rejected = 0, right = 0;
   int64_t pairs = 0;
 
   void add(const DpoPair& p) {
     loss += p.loss, chosen += p.reward_chosen, rejected += p.reward_rejected, ++pairs;
-    // A tie is half right: before the first step every pair is one.
+    // A tie counts as half right: before the first step every pair is a tie.
     right += p.reward_chosen > p.reward_rejected    ? 1
              : p.reward_chosen == p.reward_rejected ? 0.5
                                                     : 0;
@@ -49,7 +49,7 @@ class DpoTask : public ExampleTask {
 
   std::string_view kind() const override { return "dpo"; }
 
-  // The reference: a model that is asked beside the policy, or what it said once.
+  // Prepares the reference: a live model that runs beside the policy, or its cached sums.
   bool prepare() override {
     const std::string key =
         reference_key(open_base(config_.model, config_.lora), data_, to_dtype(config_.dtype));
@@ -68,7 +68,7 @@ class DpoTask : public ExampleTask {
 
   std::optional<StepReport> step(StepContext& c) override {
     const std::vector<size_t> places = chosen(c.data_step);
-    const double share = 1 / double(places.size());  // of a pair in the mean
+    const double share = 1 / double(places.size());  // weight of a pair in the mean
     StepReport r;
     DpoTotals totals;
     each_micro_batch(places.size(), [&](size_t begin, size_t end) {
@@ -118,8 +118,8 @@ class DpoTask : public ExampleTask {
                                            model_.memory.backend, spec, max_length_);
   }
 
-  // Asks it of the pairs that the file does not have. False: a signal came; the file keeps what was
-  // said by then.
+  // Computes the sums of the pairs that the file does not have yet. False: interrupted by a signal;
+  // the file keeps the sums computed so far.
   bool ask_reference(ReferenceFile& file) {
     constexpr double seconds_between_saves = 30;
     const auto once = live_reference();
@@ -148,7 +148,8 @@ class DpoTask : public ExampleTask {
     return pairs;
   }
 
-  // Before the policy's own pass: a live reference may share the card's scratch.
+  // Called before the policy's forward pass, because a live reference may share the GPU's scratch
+  // memory.
   std::vector<PairSums> reference_of(std::span<const size_t> chosen) {
     if (live_) return live_->sums(pairs_of(chosen));
     std::vector<PairSums> sums;
@@ -173,7 +174,7 @@ class DpoTask : public ExampleTask {
   const std::vector<Preference>& data_;
   std::vector<size_t> held_, train_;
   int64_t max_length_;
-  std::vector<PairSums> reference_;  // of all data; empty with a live one
+  std::vector<PairSums> reference_;  // of all data; empty with a live reference
   std::unique_ptr<LiveReference> live_;
 };
 

@@ -1,5 +1,5 @@
-// Direct preference optimisation: the policy learns to prefer what was chosen over what was
-// rejected, measured against a reference that stays as it was.
+// Direct preference optimisation: the policy learns to prefer chosen over rejected completions,
+// relative to a fixed reference model.
 #pragma once
 
 #include "train/dpo/dpo_loss.h"

@@ -13,7 +13,7 @@ double logistic(double x) {
 // log logistic(x) without overflow on either side.
 double log_logistic(double x) { return std::min(x, 0.0) - std::log1p(std::exp(-std::abs(x))); }
 
-// A loss as a function of delta, the difference of two log-ratios.
+// A loss as a function of delta, the difference of the two log-ratios.
 struct DeltaLoss {
   double value, slope;
 };
@@ -49,7 +49,7 @@ DeltaLoss loss_of(double delta, const DpoSpec& s) {
 }  // namespace
 
 DpoPair dpo_pair(const CompletionSums& chosen, const CompletionSums& rejected, const DpoSpec& s) {
-  // ipo and sigmoid_norm go by the mean of a completion's tokens, the others by their sum.
+  // ipo and sigmoid_norm use the mean over a completion's tokens, the others the sum.
   const bool means = s.loss == DpoLoss::ipo || s.loss == DpoLoss::sigmoid_norm;
   const double share_c = means ? 1 / double(chosen.tokens) : 1;
   const double share_r = means ? 1 / double(rejected.tokens) : 1;

@@ -1,5 +1,5 @@
-// The losses of direct preference optimisation, of one pair each, in double: from summed
-// log-probabilities to the loss, its slope, and what is reported.
+// The losses of direct preference optimisation for one pair, in double precision: from summed
+// log-probabilities to the loss, its gradient, and the values that are reported.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace hearth::inline train {
 
-// Sums of log-probabilities over the tokens of a completion, under the policy and the reference.
+// Sums of log-probabilities over the tokens of a completion, under the policy and the reference
+// model.
 struct CompletionSums {
   double policy = 0, reference = 0;
   int64_t tokens = 1;
@@ -21,7 +22,7 @@ struct DpoSpec {
 
 struct DpoPair {
   double loss = 0;
-  // d loss / d log-probability of each token of the completion.
+  // d loss / d log-probability, the same for every token of the completion.
   double d_chosen = 0, d_rejected = 0;
   double reward_chosen = 0, reward_rejected = 0;  // beta * (policy - reference)
 };

@@ -72,7 +72,7 @@ std::string reference_key(const ModelSource& source, std::span<const Preference>
 ReferenceFile::ReferenceFile(fs::path path, std::string for_key, bool begun)
     : path_(std::move(path)), key_(std::move(for_key)) {
   if (!fs::exists(path_)) return;
-  const json j = read_json(path_, {});  // grows with the data: two numbers a pair
+  const json j = read_json(path_, {});  // up to 1 GiB: two values per pair
   if (!j.is_object() || !j.contains("key") || j["key"] != key_) {
     if (!begun) return;
     fail(path_.string(),

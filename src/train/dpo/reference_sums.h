@@ -1,6 +1,6 @@
-// Log-probabilities of preferences under the reference model: computed once and kept in a file of
-// the run folder that knows which weights and which data it is of, or live: from a second set of
-// weights, or from those in training with their adapters off.
+// Log-probabilities of preference pairs under the reference model. They are either computed once
+// and cached in a file of the run folder, with a key of weights and data, or computed live: from a
+// second set of weights, or from the weights in training with their adapters off.
 #pragma once
 
 #include <filesystem>
@@ -13,13 +13,13 @@
 
 namespace hearth::inline train {
 
-// Of a pair, summed over the tokens of each completion.
+// Log-probabilities of a pair, summed over the tokens of each completion.
 struct PairSums {
   double chosen = 0, rejected = 0;
 };
 
-// A batch of pairs, chosen and rejected in rows of their own, and the sums of what came back for
-// it.
+// A batch of pairs, with the chosen and the rejected completion in separate rows, and the sums of
+// the log-probabilities that the model returned for such a batch.
 TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length,
                          bool few = false);
 std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
@@ -27,31 +27,31 @@ std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
 
 class LiveReference {
  public:
-  // Weights of its own.
+  // Loads separate weights.
   LiveReference(const ModelSource&, Backend&, LogprobProgramsSpec, int64_t max_length);
-  // The base of the model in training: that store, without its adapters.
+  // Uses the base of the model in training: the same store, without the adapters.
   LiveReference(Memory&, LogprobProgramsSpec, int64_t max_length);
   std::vector<PairSums> sums(std::span<const Preference* const> pairs);
 
  private:
-  std::unique_ptr<ParamStore> params_;  // none beside adapters
+  std::unique_ptr<ParamStore> params_;  // null with adapters
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<LogprobPrograms> programs_;
   int64_t max_length_;
-  bool few_;  // as common_length() takes it
+  bool few_;  // see common_length()
 };
 
-// What the sums are of: the files of the model, the tokens, and the dtype they were computed in.
+// Identifies the sums: a digest of the model's files, the tokens, and the dtype of the computation.
 std::string reference_key(const ModelSource&, std::span<const Preference> data, DType);
 
-// The file of a run that knows which reference it has, and what that said so far, pair by pair.
+// The file of a run that identifies its reference model and holds the sums computed so far.
 class ReferenceFile {
  public:
-  // A file of another model or other data is an error where the run has begun, and else nobody's.
+  // A file with another key is an error if the run has begun, and is ignored otherwise.
   ReferenceFile(std::filesystem::path, std::string key, bool begun);
   void save() const;
 
-  std::vector<PairSums> sums;  // of the first pairs
+  std::vector<PairSums> sums;  // of the first pairs of the data
 
  private:
   std::filesystem::path path_;

@@ -82,14 +82,14 @@ std::vector<size_t> StepOrder::of(int64_t step) const {
 }
 
 Split split_off(size_t n, double share, uint64_t seed) {
-  constexpr uint64_t salt = 0x8e1d0a7;  // no epoch has this number
+  constexpr uint64_t salt = 0x8e1d0a7;  // differs from every epoch number
   const size_t held = share > 0 ? std::max<size_t>(1, size_t(std::llround(share * double(n)))) : 0;
   if (held > 0 && held >= n)
     fail("holdout", "expected more than {} examples to hold {} of them out, got {}", held, held, n);
   const Permutation order(n, seed, salt);
   Split s;
   for (size_t i = 0; i < n; ++i) (i < held ? s.held : s.rest).push_back(size_t(order(i)));
-  // In the order of the data, which is what a reader of it would expect.
+  // Back to the order of the data, as a reader would expect.
   std::ranges::sort(s.held);
   std::ranges::sort(s.rest);
   return s;

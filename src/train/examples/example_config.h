@@ -11,7 +11,7 @@
 
 namespace hearth::inline train {
 
-// The settings of SFT and DPO.
+// The settings that SFT and DPO share.
 struct AlignConfig : RunConfig {
   AlignConfig() {
     steps = 0, lr = 2e-5, schedule = Schedule::linear, lr_floor = 0;
@@ -29,7 +29,7 @@ struct AlignConfig : RunConfig {
   double target_loss = 0;
   LoraConfig lora;
 
-  // `data_help` says what rows the method takes.
+  // `data_help` describes the rows that the method takes.
   template <class V>
   void visit(V&& v, const char* data_help) {
     v("model", model, "model folder or file to start from");

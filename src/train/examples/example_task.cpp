@@ -8,9 +8,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t default_batch = 8;  // items of a step before accumulation
+constexpr int64_t default_batch = 8;  // items per step, before accumulation
 
-// The digest of the examples knows the last three.
+// The digest of the examples covers the last three.
 constexpr std::string_view free_settings_of_examples[] = {
     "model", "data", "val", "reference", "clock", "special_tokens", "chat_template"};
 
@@ -111,7 +111,7 @@ std::span<const std::string_view> ExampleTask::free_settings() const {
   return free_settings_of_examples;
 }
 
-// Of a micro-batch whose every place is asked about.
+// For a micro-batch in which every position is learned.
 MemoryNeed ExampleTask::need(int64_t micro) const {
   const int64_t rows = micro * shape_.rows_per_item;
   MemoryNeed n = LogprobPrograms::need(programs_spec(model_, config_, shape_.losses),
@@ -126,7 +126,7 @@ MemoryNeed ExampleTask::need(int64_t micro) const {
   return n;
 }
 
-// The most items that fit, so that a step is cut into few micro-batches.
+// The largest micro-batch that fits, so that a step needs few of them.
 int64_t ExampleTask::fitting_micro_batch() const {
   const int64_t bytes = Room::of(model_.memory.backend, &model_.params).free_bytes;
   int64_t micro = items_per_step(config_);

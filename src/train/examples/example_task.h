@@ -1,5 +1,5 @@
-// ExampleTask: what SFT and DPO share. Both go through a fixed set of examples in epochs, validate
-// on a held-out share, and save the model with the chat template it was trained through.
+// ExampleTask: what SFT and DPO share. Both train for epochs over a fixed set of examples, validate
+// on held-out examples, and save the model with the chat template that it was trained with.
 #pragma once
 
 #include "data/examples/examples.h"
@@ -12,36 +12,36 @@
 
 namespace hearth::inline train {
 
-// The model in training with the template that its examples go through.
+// The model in training with the chat template that renders its examples.
 struct AlignModel : TrainedModel {
-  // The newest valid checkpoint of a run that is resumed, else what the config names; with adapters
-  // always that, their base.
+  // Opens the newest valid checkpoint of a resumed run, otherwise the model that the config names.
+  // With adapters it always opens the latter, their base.
   AlignModel(const AlignConfig&, const RunSpec&, Backend&);
-  // Lets checkpoints carry what the model is trained with: the run's template where any row that is
-  // trained on was `rendered` by it, else the model's own or none.
+  // Sets the template that checkpoints carry: the run's template if any training row was `rendered`
+  // with it, otherwise the model's own, if it has one.
   void carry_template(bool rendered);
 
   RunTemplate chat;
-  int64_t max_length;  // of an example
-  bool resumed;        // there is a checkpoint to go on from
+  int64_t max_length;  // tokens per example
+  bool resumed;        // there is a checkpoint to continue from
 };
 
 LogprobProgramsSpec programs_spec(const AlignModel&, const AlignConfig&, const LossConfig& = {});
 ExampleEncoder encoder_of(const AlignModel&, const AlignConfig&);
 
-// Checks what can be checked of a config without its model and its data.
+// Checks what can be checked of a config before its model and its data are loaded.
 void check_config(const AlignConfig&, const RunSpec&, const nlohmann::ordered_json& settings);
 
 class ExampleTask : public Task {
  public:
-  // `items` are what a batch is counted in: rows, or pairs.
+  // Batches are counted in `items`: rows (SFT) or pairs (DPO).
   struct Shape {
     size_t items = 0;
     int64_t rows_per_item = 1;
     bool documents = false;  // rows are packed
-    bool nll = false;        // trained by nll programs, with dropout
-    LossConfig losses = {};  // of those
-    bool reference = false;  // a reference model is asked at every step
+    bool nll = false;        // trained with the nll programs, with dropout
+    LossConfig losses = {};  // of the nll programs
+    bool reference = false;  // a reference model runs in every step
   };
   ExampleTask(const AlignConfig&, AlignModel&, const Shape&);
 
@@ -68,7 +68,7 @@ class ExampleTask : public Task {
   }
 
  protected:
-  // Places in the items of the data that step `data_step` trains on.
+  // Indices of the items that step `data_step` trains on.
   std::vector<size_t> chosen(int64_t data_step) const { return order_.of(data_step); }
   int64_t steps_per_epoch() const { return order_.steps_per_epoch(); }
   size_t micro_batch() const { return size_t(micro_); }
@@ -87,14 +87,15 @@ class ExampleTask : public Task {
 
   const AlignConfig& config_;
   Shape shape_;
-  std::optional<UpdateProgram> update_;  // made when first used: a plan counts its buffers as free
+  std::optional<UpdateProgram> update_;  // made on first use: the plan counts its buffers as free
   StepOrder order_;
-  int64_t micro_ = 1;          // items of a micro-batch
-  int64_t planned_micro_ = 0;  // what `planned_` is of
+  int64_t micro_ = 1;          // items per micro-batch
+  int64_t planned_micro_ = 0;  // the micro-batch that `planned_` is for
   MemoryNeed planned_;
 };
 
-// An error where no row is left to learn from; what was cut or left out is said, and why.
+// Throws if no row is left to learn from. Reports how many rows were truncated or left out, and
+// why.
 template <class T>
 void expect_examples(const RunSpec& spec, const Examples<T>& e, const char* what,
                      int64_t max_length) {

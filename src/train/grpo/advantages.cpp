@@ -30,7 +30,7 @@ double median_of(std::vector<double> x) {
   return x.size() % 2 ? x[half] : 0.5 * (x[half - 1] + x[half]);
 }
 
-// What the i-th reward of a group is measured against.
+// The value that is subtracted from the i-th reward of a group.
 double baseline_of(const std::vector<double>& group, size_t i, Baseline kind, double ema) {
   switch (kind) {
     case Baseline::mean:

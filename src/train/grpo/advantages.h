@@ -1,4 +1,4 @@
-// From rewards to advantages: groups of completions of one prompt, of which some may have no
+// From rewards to advantages, for groups of completions of one prompt. Some completions may have no
 // reward.
 #pragma once
 
@@ -26,27 +26,28 @@ inline std::span<const std::string_view> names_of(Baseline) {
 struct AdvantageSpec {
   AdvantageScale scale = AdvantageScale::group;
   Baseline baseline = Baseline::mean;
-  int64_t group = 8;       // completions of a prompt
+  int64_t group = 8;       // completions per prompt
   double ema_decay = 0.9;  // of the moving mean of rewards
 };
 
-// The moving mean of rewards over steps, for Baseline::ema. Begins with the first step's own mean.
+// The moving average of rewards over steps, for Baseline::ema. It starts at the mean of the first
+// step.
 struct EmaBaseline {
   std::optional<double> mean;
 };
 
 struct Advantages {
-  // One a completion; 0 where there is no reward, which `rewarded` tells apart.
+  // One value per completion; 0 if there is no reward, in which case `rewarded` is 0 too.
   std::vector<double> values;
   std::vector<uint8_t> rewarded;
-  int64_t groups = 0;                      // with two rewards or more
-  int64_t equal_groups = 0;                // of those: all rewards the same, advantages exactly 0
-  double reward_mean = 0, reward_std = 0;  // of all rewards, std by n - 1
+  int64_t groups = 0;                      // groups with two or more rewards
+  int64_t equal_groups = 0;                // of those: all rewards equal, all advantages exactly 0
+  double reward_mean = 0, reward_std = 0;  // over all rewards; std divides by n - 1
 };
 
-// (reward - baseline) / (std + 1e-4), std by n - 1 of the group or of the whole batch. A completion
-// without a reward is in no statistic. A group whose rewards are equal, or that has a single one,
-// teaches nothing: its advantages are 0 under every baseline.
+// (reward - baseline) / (std + 1e-4), with the std (n - 1) of the group or of the whole batch. A
+// completion without a reward enters no statistic. A group with equal rewards, or with only one,
+// carries no signal: its advantages are 0 for every baseline.
 Advantages advantages(std::span<const std::optional<double>> rewards, const AdvantageSpec&,
                       EmaBaseline&);
 

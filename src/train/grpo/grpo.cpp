@@ -17,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-// Settings that change nothing of what a run has computed so far; the digest of the prompts knows
-// of data, chat, chat_template and clock.
+// Settings that do not affect what a run has computed so far. The digests of the prompts cover
+// data, chat, chat_template and clock.
 constexpr std::string_view free_settings_of_grpo[] = {"model",          "data",
                                                       "eval_write",     "eval_prompts",
                                                       "eval_data",      "target_exact",
@@ -39,7 +39,8 @@ class GrpoTask : public Task {
         train_(c.data, 0, c, model, chat_, spec.warn),
         rewards_(reward_spec()) {
     if (!c.curriculum.empty()) train_.order_by(c.curriculum, c.seed);
-    // A template that asks says what closes its answers, and asks later, too.
+    // If the prompts used a chat template, it defines the end of an answer and is saved with the
+    // model.
     const bool asked = chat_.opened.has_value();
     model.carry(asked ? &chat_.opened->chat : nullptr,
                 asked ? chat_.opened->source : written_chat_template(model.source->tokenizer()));
@@ -50,7 +51,8 @@ class GrpoTask : public Task {
     if (held_) rewards_.check(held_->rows());
   }
 
-  // False where a signal came. Programs are tried before there is a folder to clean up.
+  // False: interrupted by a signal. Tests the reward programs before there is a run folder to clean
+  // up.
   bool probe() { return rewards_.probe(train_.rows()[0], spec_.stop); }
 
   std::string_view kind() const override { return "grpo"; }
@@ -60,7 +62,7 @@ class GrpoTask : public Task {
   std::string data_digest() const override { return train_.rows_digest(); }
   std::optional<MemoryNeed> memory_need() const override { return stepper_->memory_need(); }
 
-  // Checks the memory, too: before there is a folder.
+  // Also checks that everything fits in memory, before there is a run folder.
   void make_stepper() {
     int64_t longest = train_.longest();
     if (held_) longest = std::max(longest, held_->longest());
@@ -125,7 +127,7 @@ class GrpoTask : public Task {
 
   bool evaluates() const override { return held_ != nullptr; }
   bool evaluates_first() const override { return config_.eval_every > 0; }
-  // Greedy completions of the held-out prompts.
+  // Scores greedy completions of the held-out prompts.
   std::optional<EvalReport> evaluate(const RunState& run,
                                      const std::function<void(const std::string&)>&) override {
     const RolloutSpec spec = stepper_->rollout_spec(run.step);
@@ -153,8 +155,8 @@ class GrpoTask : public Task {
   int64_t sample_every() const override { return config_.sample_every; }
   std::string sample() override { return sample_; }
 
-  // A run that was never told a reward, because every question failed, is no success, nor is one
-  // that ended with few.
+  // A run fails if the rewards failed for every completion, or (in a finished run) for most of
+  // them.
   void conclude(const std::string& reason, const fs::path& checkpoint) const override {
     const std::vector<RewardFailures> failures = rewards_.failures();
     for (const std::string& line : closing_warnings(state_, failures)) spec_.tell(line);
@@ -183,7 +185,8 @@ class GrpoTask : public Task {
     return s;
   }
 
-  // Where no update of a failed step was applied, the weights are still those of the step before.
+  // A step that fails leaves the state as it was. If none of its updates was applied, the weights
+  // match that state, and the run saves both.
   StepFindings trained(RolloutBatch batch, const StepContext& c) {
     const GrpoState before = state_;
     try {
@@ -203,8 +206,8 @@ class GrpoTask : public Task {
     gap_ = LogprobGap::worse(gap_, f.gap.most);
   }
 
-  // Whether a completion has its row's answer: as the reward that knows answers says it, else by
-  // the text. Nothing where the row has none.
+  // Whether a completion has the answer of its row, judged by the reward term that knows answers,
+  // otherwise by comparing texts. Nothing if the row has no answer.
   std::optional<bool> has_answer(const PromptRow& row, const Rollout& r,
                                  const GroupRewards& rewards) const {
     const auto answer = row.answer();
@@ -215,7 +218,7 @@ class GrpoTask : public Task {
     return !had.empty() && had[0] == 1;
   }
 
-  // The mean reward, and the share that has the answer.
+  // The mean reward, and the fraction of correct answers.
   EvalReport report(const std::vector<Rollout>& made, const std::vector<GroupRewards>& rewards) {
     double reward = 0;
     int64_t exact = 0, answers = 0, rewarded = 0;
@@ -239,7 +242,8 @@ class GrpoTask : public Task {
     return r;
   }
 
-  // The rows with what the model made of them; a completion they had becomes the reference.
+  // Writes the rows with the model's completions. If a row had a completion, that becomes its
+  // reference.
   void write_completions(const std::vector<Rollout>& made, int64_t step) const {
     AtomicFile file(spec_.run / fmt::format("eval-{}.jsonl", step));
     for (const Rollout& r : made) {
@@ -261,9 +265,9 @@ class GrpoTask : public Task {
   LazyTemplate chat_;
   PromptSet train_;
   std::unique_ptr<PromptSet> held_;  // null: no evaluation
-  Rewards rewards_;                  // after the rows it may still read: it goes first
+  Rewards rewards_;                  // after the rows that it reads, to be destroyed first
   std::unique_ptr<GrpoStepper> stepper_;
-  std::string asked_;  // digest of what the model is given
+  std::string asked_;  // digest of the prompt tokens and of the tokens that end a completion
   GrpoState state_;
   std::string sample_;
   double decode_s_ = 0, train_s_ = 0, gap_ = 0;  // of this process

@@ -1,5 +1,5 @@
-// GRPO: the task of learning from the model's own completions by rewards. Rollouts live in memory
-// alone, so a resumed run never trains on those of older weights.
+// GRPO: reinforcement learning from rewards for the model's own completions. Rollouts exist only in
+// memory, so a resumed run never trains on rollouts of older weights.
 #pragma once
 
 #include "train/grpo/grpo_config.h"
@@ -12,8 +12,8 @@ struct GrpoResult : RunResult {
   int64_t unrewarded = 0;        // completions without a reward
   std::optional<double> reward;  // of the last step that had one
   std::optional<double> exact;   // of the last evaluation
-  // Of this process; nothing: it measured none.
-  std::optional<double> logprob_gap;  // the largest
+  // Measured by this process; nothing: not measured.
+  std::optional<double> logprob_gap;  // the largest |trainer - sampler|
   std::optional<double> rollout_tokens_per_s, train_tokens_per_s;
 };
 

@@ -142,7 +142,7 @@ struct GrpoConfig : RunConfig {
             .max_completion = max_completion};
   }
   void check() const;  // an error names the field
-  // Whether a card is asked to be batch-invariant: other types have no such kernels.
+  // Whether to ask a GPU for batch-invariant kernels, which exist for bf16 only.
   bool invariant() const { return batch_invariant && dtype == TrainDType::bf16; }
 };
 

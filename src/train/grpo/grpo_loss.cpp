@@ -9,7 +9,7 @@
 namespace hearth::inline train {
 namespace {
 
-// The share of a completion's per-token terms in the loss.
+// The weight of each token of a completion in the loss.
 double token_share(const PolicyBatch& b, const PolicyLossSpec& s, size_t completion) {
   const double all = b.step_completions > 0 ? b.step_completions : double(b.lengths.size());
   const double tokens = b.step_tokens > 0 ? b.step_tokens : double(b.now.size());
@@ -26,7 +26,8 @@ double token_share(const PolicyBatch& b, const PolicyLossSpec& s, size_t complet
   return 0;
 }
 
-// Where clipping of one completion's ratios begins: on one side, by the sign of its advantage.
+// Clipping bounds for the ratios of one completion. Only one side applies, by the sign of the
+// advantage.
 struct Clip {
   double advantage, low, high;
 
@@ -38,11 +39,11 @@ struct Clip {
   double value(double rho) const {
     return -(rho < low ? low : rho > high ? high : rho) * advantage;
   }
-  // What that is to rho, 0 where it is clipped.
+  // d value / d rho; 0 where it is clipped.
   double slope(double rho) const { return rho < low || rho > high ? 0 : -advantage; }
 };
 
-// Sums over what policy_loss() has seen.
+// Running sums of policy_loss().
 struct PolicySums {
   double loss = 0, kl = 0;
   int64_t low = 0, high = 0;  // ratios clipped
@@ -50,10 +51,10 @@ struct PolicySums {
   void count(const Clip& c, double rho) { low += rho<c.low, high += rho> c.high; }
 };
 
-// One completion's tokens of a batch.
+// The tokens of one completion in a batch.
 struct CompletionTokens {
   size_t begin, end;
-  std::span<const double> now, old, weights;  // of the batch; weights may be empty
+  std::span<const double> now, old, weights;  // of the whole batch; weights may be empty
 };
 
 void add_token_ratios(PolicySums& sums, std::span<double> dnow, const CompletionTokens& c,
@@ -67,7 +68,7 @@ void add_token_ratios(PolicySums& sums, std::span<double> dnow, const Completion
   }
 }
 
-// All tokens have one ratio, and each an equal part in its slope.
+// All tokens share one ratio, and each contributes equally to its gradient.
 void add_sequence_ratio(PolicySums& sums, std::span<double> dnow, const CompletionTokens& c,
                         const Clip& clip, double share) {
   const double n = double(c.end - c.begin);
@@ -109,7 +110,7 @@ KlTerm kl_term(KlForm form, double now, double reference) {
       return {d * d / 2, -d};
     case KlForm::k3: {
       const double e = std::expm1(d), value = e - d;
-      return {value < 0 ? 0 : value, -e};  // below 0 by rounding alone
+      return {value < 0 ? 0 : value, -e};  // rounding can give values below 0
     }
   }
   return {0, 0};

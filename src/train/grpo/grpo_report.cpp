@@ -20,7 +20,7 @@ ordered_json found_in_step(const StepFindings& f, const GrpoConfig& config, cons
     truncated += r.truncated;
   }
   const double n = double(b.rollouts.size());
-  // Of what was not measured there is no number: a zero would read as one.
+  // A value that was not measured is null: a zero would look like a measurement.
   const auto known = [](bool measured, double x) {
     return measured ? ordered_json(x) : ordered_json();
   };

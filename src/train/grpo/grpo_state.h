@@ -1,5 +1,4 @@
-// What GRPO continues from beside the state that every run has: `task` in state/trainer.json of a
-// checkpoint.
+// What GRPO continues from besides the RunState: `task` in state/trainer.json of a checkpoint.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,14 +11,14 @@
 namespace hearth::inline train {
 
 struct GrpoState {
-  uint64_t version = 0;     // of the weights: updates so far, skipped ones included
-  int64_t completions = 0;  // made so far
+  uint64_t version = 0;     // version of the weights: updates so far, including skipped ones
+  int64_t completions = 0;  // so far
   int64_t unrewarded = 0;   // completions without a reward so far
-  nlohmann::json rewards;   // what the rewards have counted; null: nothing yet
+  nlohmann::json rewards;   // the counters of the rewards; null: nothing counted yet
   EmaBaseline ema;
-  double beta = 0;                    // of the KL, where it follows a target
+  double beta = 0;                    // current weight of the KL, which may follow a target
   double last_exact = -1;             // of the last evaluation; below 0: none yet
-  std::optional<double> last_reward;  // of a step
+  std::optional<double> last_reward;  // of the last step that had rewards
   int64_t micro_tokens = 0;           // as chosen when the run began
 
   nlohmann::json to_json() const;

@@ -1,5 +1,5 @@
-// One step of GRPO: rollouts, rewards, advantages, updates; with all that a step finds. The engine
-// and the training programs stand on one ParamStore.
+// One GRPO step: rollouts, rewards, advantages, updates, and their statistics. The engine and the
+// training programs use the same ParamStore.
 #pragma once
 
 #include "train/grpo/grpo_config.h"
@@ -9,12 +9,12 @@
 
 namespace hearth::inline train {
 
-// Seconds of the parts of a step.
+// Seconds by part of a step.
 struct StepSplit {
   double decode = 0, reward = 0, score = 0, train = 0, total = 0;
 };
 
-// What a step found, for the log.
+// The results of a step, for the log.
 struct StepFindings {
   RolloutBatch batch;
   Advantages advantages;
@@ -30,10 +30,10 @@ struct GrpoStepSpec {
   const ModelConfig& model;  // resolved
   const Tokenizer* tokenizer = nullptr;
   int64_t longest_prompt = 0;
-  std::vector<int32_t> stop_ids = {};  // tokens that end a completion, beside the end of text
-  bool ignore_eos = false;             // every completion runs to the limit: for measuring
-  const std::atomic<int>* interrupt = nullptr;  // not 0: rollouts under way end with Interrupted
-  // Fills the store of the reference, which only a beta above 0 makes, and adapters spare.
+  std::vector<int32_t> stop_ids = {};  // tokens that end a completion, besides the end of text
+  bool ignore_eos = false;             // for benchmarks: every completion runs to the token limit
+  const std::atomic<int>* interrupt = nullptr;  // nonzero: rollouts in flight end with Interrupted
+  // Loads the weights of the reference model. Called only if beta > 0 and there are no adapters.
   std::function<void(ParamStore&)> load_reference = {};
 };
 
@@ -41,17 +41,17 @@ class GrpoStepper {
  public:
   GrpoStepper(const GrpoStepSpec&, ParamStore&, Backend&, Rewards&);
 
-  // Rollouts of step `step` with their rewards, stamped with the state's version of the weights.
+  // The rollouts of step `step` with their rewards, stamped with the version of the weights in the
+  // state.
   RolloutBatch roll_out(std::span<const EncodedPrompt>, int64_t step, const GrpoState&);
-  // Updates the weights and counts in the state. Rollouts of other weights than the present ones
-  // are an error: they are never trained on.
+  // Updates the weights and the counters in the state. Throws if the rollouts come from another
+  // version of the weights: such rollouts are never trained on.
   StepFindings train_on(RolloutBatch, const StepContext&, GrpoState&);
   StepFindings step(std::span<const EncodedPrompt>, const StepContext&, GrpoState&);  // both
 
   Engine& engine() { return *engine_; }
-  UpdateProgram& update();  // made when first used: a plan counts its buffers as free
-  // Bytes by part of the whole: training in micro-batches of micro_tokens(), a reference, the
-  // cache.
+  UpdateProgram& update();  // made on first use: the memory plan counts its buffers as free
+  // Bytes by part: training in micro-batches of micro_tokens(), the reference model, the KV cache.
   MemoryNeed memory_need() const { return need(micro_tokens_); }
   int64_t micro_tokens() const { return micro_tokens_; }
   void set_micro_tokens(int64_t n) { micro_tokens_ = n; }
@@ -81,11 +81,11 @@ class GrpoStepper {
   Memory memory_;
   std::unique_ptr<LogprobPrograms> programs_, reference_;
   std::unique_ptr<UpdateProgram> update_;
-  std::unique_ptr<ParamStore> reference_store_;  // with beta and no adapters
+  std::unique_ptr<ParamStore> reference_store_;  // null without beta or with adapters
   std::unique_ptr<Memory> reference_memory_;
   std::unique_ptr<Engine> engine_;
-  int64_t cache_bytes_ = 0;   // of the engine
-  int64_t micro_tokens_ = 0;  // through the model at a time in training
+  int64_t cache_bytes_ = 0;   // of the engine's KV cache
+  int64_t micro_tokens_ = 0;  // tokens per micro-batch in training
 };
 
 }  // namespace hearth::inline train

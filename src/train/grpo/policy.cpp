@@ -7,28 +7,28 @@
 namespace hearth::inline train {
 namespace {
 
-// What the model is fed of a completion: all but its last token.
+// Tokens of a completion that are fed to the model: all but the last.
 int64_t fed_length(const Rollout& r) { return int64_t(r.tokens.size()) - 1; }
 
-// Lengths in steps: few shapes of programs serve all, and little of a row is padding.
+// Rounds lengths up to a few sizes, so that few programs serve all batches and padding stays small.
 int64_t padded_tokens(int64_t n, int64_t context) {
   const int64_t step = n <= 16 ? 2 : n <= 32 ? 4 : n <= 64 ? 8 : n <= 256 ? 16 : 64;
   return std::min((n + step - 1) / step * step, context);
 }
 
-// Numbers of sequences in steps too: how many completions have something to teach is another number
-// at every step, and each number met would be a program of its own.
+// Rounds numbers of sequences up too: the number of completions with a nonzero advantage changes at
+// every step, and each new number would need its own program.
 constexpr BucketSpec sequence_buckets{.parts = 16};
 int64_t padded_sequences(int64_t n) { return bucket(n, sequence_buckets); }
-// The largest such number that is at most n.
+// The largest number that rounds up to at most n.
 int64_t whole_sequences(int64_t n) {
   int64_t m = n;
   while (padded_sequences(m) > n) --m;
   return m;
 }
 
-// What the loss of a micro-batch needs beside its log-probabilities; `tokens` are those of the
-// step.
+// What the loss of a micro-batch needs apart from its log-probabilities; `tokens` is the total of
+// the step.
 PolicyBatch policy_batch(std::span<const PolicySample> samples, std::span<const size_t> micro,
                          const PolicySpec& spec, int64_t tokens) {
   PolicyBatch b;
@@ -46,7 +46,7 @@ PolicyBatch policy_batch(std::span<const PolicySample> samples, std::span<const 
     append(b.reference, s.reference);
     append(b.weights, s.weights);
   }
-  b.now.resize(b.old.size());  // touched, so that the log-probabilities find it there
+  b.now.resize(b.old.size());  // touches the pages before the log-probabilities arrive
   return b;
 }
 
@@ -138,8 +138,8 @@ PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update, StepGua
     const TokenBatch tokens = token_batch(of, context);
     programs.begin(tokens, first);
     first = false;
-    // The device computes while the host does all that waits for no log-probability, and again,
-    // after backward(), all that no gradient waits for.
+    // While the device computes, the host does the work that does not need the log-probabilities,
+    // and after backward() the work that the gradient does not need.
     PolicyBatch b = policy_batch(samples, micro, spec, step.tokens);
     std::vector<double> room(b.now.size());
     const std::span<const float> now = programs.logprob();
@@ -159,7 +159,7 @@ PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update, StepGua
     step.fed += tokens.B * tokens.T;
   }
   guard.update(update, scalars, step.loss);
-  guard.settle();  // rollouts follow, which wait for the new weights in any case
+  guard.settle();  // the rollouts that follow need the new weights anyway
   return step;
 }
 

@@ -48,7 +48,7 @@ void PromptSet::encode(const std::string& file, const TrainedModel& model, const
   }
 }
 
-// Rows with the same number stay in the order of a pass.
+// Rows with equal values keep their order in the shuffled pass.
 void PromptSet::order_by(const std::string& curriculum, uint64_t seed) {
   const auto number = [&](size_t i) {
     const nlohmann::json& row = prompts_[i].row->row;

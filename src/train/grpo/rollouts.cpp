@@ -17,7 +17,7 @@ Request rollout_request(const EncodedPrompt& p, const RolloutSpec& spec, size_t 
   r.sampling.stop_ids = spec.stop_ids;
   r.sampling.ignore_eos = spec.ignore_eos;
   r.sampling.seed = mix64(mix64(spec.seed) ^ uint64_t(place));
-  r.sampling.logprobs = 0;  // its own alone
+  r.sampling.logprobs = 0;  // of the sampled token only
   r.sampling.logprobs_at_temperature = true;
   return r;
 }
@@ -42,7 +42,7 @@ std::vector<RewardText> texts_of(std::span<const Rollout> group) {
 
 bool asked_to_stop(const RolloutSpec& s) { return s.interrupt && *s.interrupt != 0; }
 
-// Decodes all groups; done(place) is called when the group of that prompt has ended.
+// Decodes all groups; calls done(place) when all completions of that prompt have finished.
 void decode_groups(Engine& engine, std::span<const EncodedPrompt> prompts, const RolloutSpec& spec,
                    const std::function<void(size_t)>& done, std::vector<Rollout>& rollouts) {
   size_t left = prompts.size();

@@ -1,6 +1,6 @@
-// Rollouts: completions sampled from the weights in training, by the engine over the very same
-// ParamStore, each stamped with the version of the weights that made it. Groups that are done are
-// scored while others still decode.
+// Rollouts: completions sampled from the weights in training. The engine uses the trainer's
+// ParamStore, and each batch is stamped with the version of the weights. Groups that are finished
+// are scored while others still decode.
 #pragma once
 
 #include <atomic>
@@ -10,19 +10,19 @@
 
 namespace hearth::inline train {
 
-// A prompt as the model is given it, and the row its rewards read.
+// A tokenized prompt, and the row that its rewards read.
 struct EncodedPrompt {
   const PromptRow* row;
   std::vector<int32_t> tokens;
 };
 
 struct Rollout {
-  size_t prompt = 0;            // of the batch
+  size_t prompt = 0;            // index of the prompt in the batch
   std::vector<int32_t> tokens;  // prompt and completion
   int64_t prompt_tokens = 0;
   std::vector<float> logprobs;  // of the completion's tokens, from the sampler
   std::string text;
-  bool truncated = false;  // it ran into the limit of tokens
+  bool truncated = false;  // stopped at the token limit
   int64_t completion_tokens() const { return int64_t(tokens.size()) - prompt_tokens; }
 };
 
@@ -30,22 +30,23 @@ struct RolloutSpec {
   int64_t group = 8, max_tokens = 512;
   float temperature = 1;
   std::vector<std::string> stop = {};
-  std::vector<int32_t> stop_ids = {};  // beside the end of text
+  std::vector<int32_t> stop_ids = {};  // in addition to the end of text
   bool ignore_eos = false;
   uint64_t seed = 1;                            // of this batch
-  const std::atomic<int>* interrupt = nullptr;  // not 0: what is below throws Interrupted
+  const std::atomic<int>* interrupt = nullptr;  // nonzero: the functions below throw Interrupted
 };
 
-// Somebody asked for an end before all was decoded and scored; the weights are untouched.
+// Thrown when a stop was requested before everything was decoded and scored. The weights are
+// unchanged.
 struct Interrupted {};
 
 struct RolloutBatch {
   uint64_t version = 0;                             // of the weights
-  std::vector<Rollout> rollouts;                    // group by group
-  GroupScores rewards;                              // one a rollout
-  std::vector<std::optional<double>> reward_parts;  // mean of each reward, where one was had
-  int64_t tokens = 0;                               // of completions
-  double decode_s = 0, reward_s = 0;  // until all were decoded; from then until all were scored
+  std::vector<Rollout> rollouts;                    // grouped by prompt
+  GroupScores rewards;                              // one per rollout
+  std::vector<std::optional<double>> reward_parts;  // mean of each term; nothing: none available
+  int64_t tokens = 0;                               // of all completions
+  double decode_s = 0, reward_s = 0;                // to decode all; from then until all are scored
 };
 
 RolloutBatch make_rollouts(Engine&, std::span<const EncodedPrompt>, Rewards&, const RolloutSpec&,
@@ -53,7 +54,7 @@ RolloutBatch make_rollouts(Engine&, std::span<const EncodedPrompt>, Rewards&, co
 
 GroupRewards await_rewards(std::future<GroupRewards>&, const RolloutSpec&);
 
-// Greedy completions of prompts, in their order.
+// Greedy completions of the prompts, in the same order.
 std::vector<Rollout> greedy_completions(Engine&, std::span<const EncodedPrompt>,
                                         const RolloutSpec&);
 

@@ -1,4 +1,4 @@
-// A loader's cursor as checkpoints hold it.
+// A loader's cursor in the form that checkpoints store.
 #pragma once
 
 #include "data/loader.h"
@@ -7,7 +7,7 @@
 namespace hearth::inline train {
 
 nlohmann::json cursor_to_json(const Cursor&);
-// Whether it lies within the files is the loader's to check.
+// The loader checks whether the cursor lies within the files.
 Cursor cursor_of(const StateFields&);
 
 }  // namespace hearth::inline train

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t max_shapes = 1 << 20;
 
-// Settings that change nothing of what a run has computed so far.
+// Settings that do not affect what a run has computed so far.
 constexpr std::string_view free_settings_of_pretraining[] = {
     "model",   "data",     "val",          "tokenizer",     "eval_tokens",  "eval_documents",
     "workers", "prefetch", "sample_every", "sample_tokens", "sample_prompt"};
@@ -53,7 +53,7 @@ class PretrainTask : public Task {
     expect_data(began);
     room_.logits_bytes = state.logits_bytes;
     shapes_ = batch_shapes(model_.config, config_, room_, batches_);
-    shape_ = shape_at(std::max<int64_t>(0, state.step - 1));  // the cursor counts in its terms
+    shape_ = shape_at(std::max<int64_t>(0, state.step - 1));  // the shape that the cursor refers to
     make_loader(cursor_);
     prepare_programs();
   }
@@ -78,8 +78,8 @@ class PretrainTask : public Task {
     }
     terms_.send(model_.memory.state, programs_->first_program().tape());
     c.guard.update(programs_->update(), s);
-    cursor_ = micro_batches_.back().next;  // a step that fails leaves it as it was
-    StepReport r;                          // the loss comes with the update
+    cursor_ = micro_batches_.back().next;  // last, so that a failed step leaves it unchanged
+    StepReport r;                          // the loss is read with the update
     r.complete = [this](StepReport& report) { report.terms = terms_.take(); };
     r.tokens = shape_.micro_batches * shape_.B * shape_.T;
     r.flops = train_flops_per_token(model_.config, shape_.T) * double(r.tokens);
@@ -116,8 +116,8 @@ class PretrainTask : public Task {
   std::string sample() override { return spec_.sample(model_.params); }
 
  private:
-  // What a run will need at any of its steps, checked before the first: a shape that does not fit,
-  // a damaged file or a missing tokenizer costs no training.
+  // Checks everything that the run will need before its first step, so that a shape that does not
+  // fit, a damaged file or a missing tokenizer costs no training.
   void check_everything() {
     shapes_ = batch_shapes(model_.config, config_, room_);
     for (const BatchShape& s : shapes_) {
@@ -137,8 +137,8 @@ class PretrainTask : public Task {
     return shapes_[i];
   }
 
-  // A run may go on with more data under the same name; it is then not the run that it would have
-  // been.
+  // Warns if the data has changed. A run may continue with other data, but its results are then not
+  // those of an uninterrupted run.
   void expect_data(const std::string& began) {
     data_ = fingerprint_of(parse_sources(config_.data));
     if (data_ != began)
@@ -175,7 +175,7 @@ class PretrainTask : public Task {
     loader_ = std::make_unique<Loader>(s, from);
   }
 
-  // Follows the batch and length schedules; a new length re-records the programs.
+  // Applies the batch and length schedules. A new batch shape re-records the programs.
   void follow_schedules(int64_t step) {
     const BatchShape& next = shape_at(step);
     if (next == shape_) return;
@@ -183,7 +183,7 @@ class PretrainTask : public Task {
     const bool needs_next = next.micro_batches > 1 && !programs_->spec().accumulates;
     Cursor from = cursor_;
     if (next.T != shape_.T && config_.order == LoaderSpec::Order::shuffled)
-      from = from.next_epoch();  // other windows
+      from = from.next_epoch();  // the windows of the new length differ
     shape_ = next;
     if (!same_batch) make_loader(from);
     if (same_batch && !needs_next) return;
@@ -200,24 +200,24 @@ class PretrainTask : public Task {
   BatchShape shape_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Programs> programs_;
-  LossQueue terms_;  // outlives the programs of one batch shape
+  LossQueue terms_;  // outlives the programs of a batch shape
   Cursor cursor_;
-  std::string data_;              // fingerprint of the files that the cursor is of
-  std::vector<int64_t> batches_;  // the micro-batch of each shape
+  std::string data_;              // fingerprint of the files that the cursor refers to
+  std::vector<int64_t> batches_;  // micro-batch size of each shape
   std::vector<Batch> micro_batches_;
-  bool tokens_checked_ = false;  // every token of every file lies in the vocabulary
+  bool tokens_checked_ = false;  // every token of every file was checked against the vocabulary
 };
 
-// The weights to begin from and what its checkpoints carry: those of --model, or of the checkpoint
-// that a continued run goes on from, since the model may be gone by then.
+// Source of the initial weights and of the files that checkpoints carry: --model, or the checkpoint
+// of a resumed run, since --model may no longer exist by then.
 std::optional<ModelSource> source_of(const PretrainSpec& spec) {
   if (spec.train.model.empty()) return {};
   const auto checkpoint = resumed_checkpoint(spec.run, spec.resume, {});
   return open_base(checkpoint ? *checkpoint : fs::path(spec.train.model), {});
 }
 
-// The tokenizer of --tokenizer, or else of --model, whose chat template and generation settings go
-// into every checkpoint.
+// Loads the tokenizer of --tokenizer, or else of --model. The chat template and generation settings
+// of --model go into every checkpoint.
 void add_tokenizer(TrainedModel& m, const std::string& tokenizer) {
   const fs::path beside = m.source ? m.source->tokenizer() : fs::path();
   if (tokenizer.empty() && beside.empty()) return;
@@ -238,7 +238,7 @@ fs::path tokenizer_of(const PretrainSpec& spec) {
 
 RunResult pretrain(const PretrainSpec& spec, Backend& backend) {
   spec.train.check();
-  PretrainSpec whole = spec;  // config.toml keeps what was chosen here
+  PretrainSpec whole = spec;  // with defaults filled in, for config.toml
   if (whole.train.eval_tokens == 0)
     whole.train.eval_tokens = default_eval_tokens(first_step_tokens(spec.model, spec.train));
   nlohmann::ordered_json settings = fields_to_json(whole.train);

@@ -1,5 +1,5 @@
-// Pretraining: the task of predicting the next token of token files, from fresh weights or from a
-// model (continued pretraining).
+// Pretraining: next-token prediction on token files, from random weights or from an existing model
+// (continued pretraining).
 #pragma once
 
 #include <functional>
@@ -12,40 +12,40 @@
 namespace hearth::inline train {
 
 struct PretrainSpec : RunSpec {
-  ModelConfig model;  // resolved; of train.model where that names one
+  ModelConfig model;  // resolved; the config of train.model if that is set
   TrainConfig train;
-  // A text by the model in training, for the log; absent: no samples.
+  // Generates a sample from the model in training, for the log; empty: no samples.
   std::function<std::string(ParamStore&)> sample = {};
 };
 
 RunResult pretrain(const PretrainSpec&, Backend&);
 
-// What Tokenizer::load takes: --tokenizer, or the tokenizer of --model; empty: none.
+// The path for Tokenizer::load: --tokenizer, or else the tokenizer of --model; empty: none.
 std::filesystem::path tokenizer_of(const PretrainSpec&);
 
-// How a step's tokens are cut into micro-batches, from `first_step` on.
+// How the tokens of a step are divided into micro-batches, from `first_step` on.
 struct BatchShape {
   int64_t first_step = 0;
   int64_t B = 1, T = 1, micro_batches = 1;
   bool operator==(const BatchShape&) const = default;
 };
 
-// What a backend offers a run.
+// What a backend offers to a run.
 struct Room {
   int64_t free_bytes = 0, logits_bytes = 0;
-  bool host_offload = false;  // there is host memory for optimizer state and masters
+  bool host_offload = false;  // host memory can hold optimizer state and master weights
 
-  // What `held` has of the memory already counts as free: a plan counts it too.
+  // Memory that `held` already occupies counts as free, because a memory plan counts it too.
   static Room of(const Backend&, const ParamStore* held = nullptr);
 };
 
-// Every shape the schedules of a run go through, checked before it starts: each fits in the room. A
-// batch of 0 is the largest that fits, or what `chosen` says: the choice the run made when it
-// began, for another would not be the same run.
+// All batch shapes in the schedules of a run, checked before it starts: each fits in the room. A
+// batch of 0 means the largest that fits, or the one in `chosen`: a resumed run keeps the choice
+// that it began with, since another one would change its results.
 std::vector<BatchShape> batch_shapes(const ModelConfig&, const TrainConfig&, const Room&,
                                      std::span<const int64_t> chosen = {});
 
-// Tokens of the first optimizer step, as the settings alone say.
+// Tokens of the first optimizer step, computed from the settings alone.
 int64_t first_step_tokens(const ModelConfig&, const TrainConfig&);
 
 ProgramSpec program_spec(const ModelConfig&, const TrainConfig&, const BatchShape&,

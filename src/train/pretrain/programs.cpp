@@ -7,7 +7,7 @@ namespace {
 
 constexpr double gib = 1 << 30;
 
-// Programs of another batch shape have inputs of their own.
+// The name includes the batch shape, so that each shape has its own inputs.
 std::string program_name(const char* what, const ProgramSpec& s) {
   return fmt::format("{}.{}x{}", what, s.B, s.T);
 }
@@ -149,8 +149,8 @@ void each_input(const Batch& b, bool documents, Write write) {
 
 }  // namespace
 
-// The batch before this one has left the host's buffers by the time the device begins to learn from
-// it, so that the host is never more than a batch ahead.
+// Waits until the previous batch has been copied from the host buffers, which then take this one.
+// This keeps the host at most one batch ahead.
 void Programs::feed(const Batch& b, const Scalars& s) {
   memory_.backend.finish(StreamKind::upload);
   each_input(b, spec_.documents, [&](const char* name, const std::vector<int32_t>& v) {
@@ -172,7 +172,7 @@ double Programs::evaluate(const Batch& b) {
   s.inv_targets = 1 / float(b.count);
   memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
   eval_->run();
-  // Summed here in double over tokens: an evaluation is millions of them.
+  // The host sums in double precision, since an evaluation has millions of tokens.
   std::vector<float> nll(b.targets.size());
   memory_.state.read<float>(eval_name_ + "nll", std::span(nll));
   double sum = 0;

@@ -1,5 +1,6 @@
-// The programs of a training run, recorded from a model and a batch shape: micro_first and
-// micro_next (forward and backward; the first overwrites gradients, the next add), update, eval.
+// The programs of a pretraining run, recorded from a model and a batch shape: micro_first and
+// micro_next (forward and backward; the first overwrites the gradients, the next add to them),
+// update and eval.
 #pragma once
 
 #include <memory>
@@ -19,37 +20,39 @@ struct ProgramSpec {
   DType dtype = DType::f32;
   int64_t B = 1, T = 1;
   Recompute recompute = Recompute::none;
-  bool offload = false;         // optimizer state and masters in the host's memory
+  bool offload = false;         // optimizer state and master weights in host memory
   bool documents = false;       // training batches carry a document mask
-  bool eval_documents = false;  // evaluation batches do
-  bool accumulates = false;     // several micro-batches a step
+  bool eval_documents = false;  // evaluation batches carry one
+  bool accumulates = false;     // several micro-batches per step
   UpdateSpec update = {};
   LossConfig losses = {};
-  int64_t logits_bytes = HeadSpec{}.chunk_bytes;  // of a chunk, as the backend likes them
+  int64_t logits_bytes = HeadSpec{}.chunk_bytes;  // of a chunk, as the backend prefers
 };
 
-// Bytes of a run by part, known before it starts.
+// Memory of a run by part in bytes, known before it starts.
 struct MemoryNeed {
   int64_t weights = 0, masters = 0, gradients = 0, optimizer_state = 0, activations = 0;
-  int64_t tables = 0;            // of positions
+  int64_t tables = 0;            // position tables: RoPE, ALiBi
   int64_t reference = 0;         // weights of a reference model
-  int64_t cache = 0;             // keys and values of rollouts
-  int64_t activation_bound = 0;  // no plan can do with less
-  bool offload = false;          // masters and optimizer state are not on the device
+  int64_t cache = 0;             // KV cache of rollouts
+  int64_t activation_bound = 0;  // lower bound of any plan
+  bool offload = false;          // master weights and optimizer state are not on the device
   int64_t total() const {
     return weights + gradients + activations + tables + reference + cache +
            (offload ? 0 : masters + optimizer_state);
   }
 };
 MemoryNeed memory_need(const ProgramSpec&);
-MemoryNeed memory_need(Tape, const UpdateSpec&);  // of any program that trains
+MemoryNeed memory_need(Tape, const UpdateSpec&);  // for any training program
 std::string describe(const MemoryNeed&);
 
-// The largest micro-batch that divides `sequences` and fits `bytes`; 0 when not even one does.
+// The largest micro-batch that divides `sequences` and fits in `bytes`; 0: not even one sequence
+// fits.
 int64_t largest_batch(ProgramSpec, int64_t sequences, int64_t bytes);
-// Throws when the run cannot fit in `bytes`, by part, with the settings that would make it fit.
+// Throws if the run does not fit in `bytes`. The error lists the memory by part and settings that
+// would make it fit.
 void expect_fit(const ProgramSpec&, int64_t bytes, bool host_offload = false);
-// The same of a known need, with a remedy in words.
+// The same for a known need, with the remedy as text.
 void expect_fit(const MemoryNeed&, int64_t bytes, const std::string& remedy);
 
 class Programs {
@@ -58,19 +61,19 @@ class Programs {
 
   void micro(const Batch&, const Scalars&, bool first);
   UpdateProgram& update() { return update_; }
-  // The first term of the loss of the step so far.
+  // The first loss term of the step so far.
   double loss() const { return update_.loss(); }
-  // The other terms; waits for them. A LossQueue reads them later.
+  // The other terms; waits for the device. A LossQueue reads them without waiting.
   std::vector<LossValue> terms() const { return read_losses(memory_.state, first_->tape()); }
 
-  // Mean loss of a batch without touching gradients.
+  // Mean loss of a batch; leaves the gradients unchanged.
   double evaluate(const Batch&);
-  // The other terms of that batch, those that validation reports.
+  // The other terms of that batch that validation reports.
   std::vector<LossValue> evaluated_terms() const {
     return read_losses(memory_.state, eval_->tape(), LossTerms::validated);
   }
   const ProgramSpec& spec() const { return spec_; }
-  // For a look inside: what micro() and update() run, and their inputs alone.
+  // For tests and profiling: the programs that micro() and update() run, and their inputs alone.
   Exec& first_program() { return *first_; }
   Exec* next_program() { return next_.get(); }  // null unless the spec accumulates
   Exec& update_program() { return update_.exec(); }
@@ -80,7 +83,7 @@ class Programs {
  private:
   ProgramSpec spec_;
   Memory& memory_;
-  std::string train_, eval_name_;  // prefixes of the programs' own values
+  std::string train_, eval_name_;  // prefixes of the names of the programs' values
   UpdateProgram update_;
   std::unique_ptr<Exec> first_, next_, eval_;
   Profile* profile_ = nullptr;

@@ -11,7 +11,7 @@
 namespace hearth::inline train {
 namespace {
 
-// Whether the loader gets a full batch out of the files, and a full row out of each.
+// Whether the files are long enough for a full batch, and each file for a full row.
 bool fills_a_batch(const LoaderSpec& s) {
   const bool by_step = s.order == LoaderSpec::Order::sequential;
   int64_t rows = 0;
@@ -23,7 +23,7 @@ bool fills_a_batch(const LoaderSpec& s) {
   return rows >= s.batch;
 }
 
-// Rows of short files, each file once, in batches whose missing rows and row ends are masked.
+// Splits short files into rows, each file once. Missing rows and the ends of short rows are masked.
 class PaddedRows {
  public:
   PaddedRows(const LoaderSpec& s, int64_t batches, const std::function<bool(const Batch&)>& use)
