@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view where = "model";
 constexpr int64_t most_layers =
-    10'000;  // a config's word alone must not make a program of any size
+    10'000;  // limits the size of the program that a bad config could cause
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -74,13 +74,13 @@ int64_t matmul_params(const ModelConfig& config) {
 
 double mean_keys(int64_t T, int64_t window) {
   const double w = double(window > 0 ? std::min(window, T) : T);
-  return w - w * w / (2 * double(T));  // the first w queries see w / 2 on average, the others w
+  return w - w * w / (2 * double(T));  // the first w queries see w / 2 keys on average, others w
 }
 
 double train_flops_per_token(const ModelConfig& config, int64_t T) {
   const ModelConfig c = config.resolve();
-  const double passes = c.lora ? 4 : 6;  // frozen matrices have no gradient of their own
-  double pairs = 0;                      // products of numbers that scores and sums of values take
+  const double passes = c.lora ? 4 : 6;  // frozen matrices have no weight gradient
+  double pairs = 0;                      // multiply-adds of scores and weighted values per token
   for (const LayerSpec& l : layer_specs(c))
     if (l.attends()) pairs += mean_keys(T, l.window) * double(l.heads * (l.qk_dim + l.v_dim));
   return passes * double(matmul_params(c)) + 6.0 * pairs;
@@ -107,7 +107,7 @@ std::vector<double> rope_frequencies(const ModelConfig& config) {
         break;
       }
       case RopeScaling::yarn: {
-        const auto dim_of = [&](double rotations) {  // the dim that makes so many turns
+        const auto dim_of = [&](double rotations) {  // the dim that makes this many rotations
           return double(half) * std::log(base / (rotations * 2 * std::numbers::pi)) /
                  std::log(c.rope_theta);
         };
@@ -142,7 +142,8 @@ int64_t rope_rows(const ModelConfig& config, int64_t positions) {
   return std::min(config.context, int64_t(std::bit_ceil(uint64_t(positions))));
 }
 
-// Heads that are a power of two take 2^(-8 i / n); others fill up from the next power's odd steps.
+// For n heads, a power of two, the slopes are 2^(-8 i / n). Further heads take the odd steps for 2n
+// heads.
 std::vector<float> alibi_slopes(int64_t heads) {
   int64_t n = 1;
   while (n * 2 <= heads) n *= 2;

@@ -37,13 +37,13 @@ HEARTH_NAMES(QkNorm, {"none", "before_rope", "after_rope"})
 HEARTH_NAMES(Act, {"none", "gelu_tanh", "gelu_erf", "relu2", "swiglu", "geglu", "reglu"})
 #undef HEARTH_NAMES
 
-// Low-rank adapters: every target W, frozen, computes W x + scale() B A x. See model/lora.h.
+// Low-rank adapters: every target W is frozen and computes W x + scale() B A x. See model/lora.h.
 struct LoraSpec {
   int64_t rank = 0;  // 0: no adapters
   float alpha = 0;
-  float dropout = 0;    // of what A reads, in training
+  float dropout = 0;    // on the input of A, in training
   bool rslora = false;  // scale by alpha / sqrt(rank)
-  // Names of modules as their files have them (q_proj, attn.c_proj), or "all-linear".
+  // Module names as in the model's files (q_proj, attn.c_proj), or "all-linear".
   std::vector<std::string> targets = {"all-linear"};
 
   explicit operator bool() const { return rank > 0; }
@@ -54,10 +54,10 @@ struct LoraSpec {
 struct ModelConfig {
   int64_t vocab = 50257, context = 1024, layers = 12, dim = 768, heads = 12;
   int64_t kv_heads = 0, head_dim = 0, hidden = 0;  // 0: derived, see resolve()
-  int64_t v_head_dim = 0;                          // 0: head_dim, also when resolved
+  int64_t v_head_dim = 0;                          // 0: head_dim; stays 0 when resolved
   Position position = Position::rope;
   double rope_theta = 1e4;
-  float rotary = 1;  // fraction of head_dim that turns
+  float rotary = 1;  // fraction of head_dim that is rotated
   RopePairs rope_pairs = RopePairs::half;
   bool rope_reverse = false;
   RopeScaling rope_scaling = RopeScaling::none;
@@ -87,7 +87,7 @@ struct ModelConfig {
   float dropout_embed = 0, dropout_attention = 0, dropout_residual = 0, dropout_mlp = 0;
   WeightInit init = WeightInit::normal;
   float init_std = 0.02f;
-  // Not visited: adapters come with a run or a folder of their own, not with the model's config.
+  // Not visited: adapters belong to a run or to their own folder, not to the model's config.
   LoraSpec lora = {};
 
   template <class V>
@@ -146,28 +146,30 @@ struct ModelConfig {
     v("init_std", init_std, "standard deviation of the normal initialisation");
   }
 
-  // Fills what is derived and checks that the numbers fit together.
+  // Fills in derived fields and checks that all fields are consistent.
   ModelConfig resolve() const;
-  bool operator==(const ModelConfig&) const;  // of what is visited
+  bool operator==(const ModelConfig&) const;  // of the visited fields
 };
 
-// Parameters of matrix products a token passes through (the head is one, the look-up is not), and
-// model FLOPs per trained token at sequence length T: 6 per such parameter plus causal attention.
+// Parameters of the matrix products that a token passes through (including the head, not the
+// embedding lookup), and model FLOPs per trained token at sequence length T: 6 per such parameter
+// plus causal attention.
 int64_t matmul_params(const ModelConfig&);
-// Keys a query of a sequence of T attends to on average, causally within a window; 0: no window.
+// Mean number of keys that a query attends to in a causal sequence of T tokens; `window` 0:
+// unlimited.
 double mean_keys(int64_t T, int64_t window);
 double train_flops_per_token(const ModelConfig&, int64_t T);
 
 std::span<const std::string_view> preset_names();
-ModelConfig preset(std::string_view name);  // an unknown name is an error with the nearest one
+ModelConfig preset(std::string_view name);  // an unknown name is an error that suggests another
 
-// Radians a position turns each pair by, scaled as the config says: (rotary dims / 2).
+// Radians per position for each rotated pair, with the config's scaling: (rotary dims / 2).
 std::vector<double> rope_frequencies(const ModelConfig&);
 // cos and sin of `count` positions from `first` on, for every frequency: (count, rotary dims / 2,
-// 2). YaRN also stretches q and k by them.
+// 2). For YaRN they include its scale of q and k.
 std::vector<float> rope_table(const ModelConfig&, int64_t first, int64_t count);
-// Positions that the rope table of a program has rows for when it uses `positions` of them: powers
-// of two up to the model's context, so that programs of similar lengths share one table.
+// Number of rows of the rope table of a program that uses `positions` positions: a power of two, at
+// most the model's context, so that programs of similar lengths share one table.
 int64_t rope_rows(const ModelConfig&, int64_t positions);
 // ALiBi slopes of the heads, as the paper defines them.
 std::vector<float> alibi_slopes(int64_t heads);

@@ -18,7 +18,7 @@ struct Builder {
   const DecoderMode& mode;
   Var rope, slopes;
   std::vector<LayerSpec> layers = {};
-  LoraMatrices adapters = {};  // by matrix; none when they are off
+  LoraMatrices adapters = {};  // by matrix; empty if they are off
 
   // --- parameters ---
   Var param(const char* name, Shape s, Init init, Group group) const {
@@ -43,7 +43,7 @@ struct Builder {
     if (mode.recompute == Recompute::light) t.drop(v);
   }
 
-  // The product with the matrix of the current scope, and what its adapters add.
+  // The product with the matrix of the current scope, plus its adapters.
   Var product(Var x, Var w, LinearSpec spec) const {
     const auto own = adapters.find(t.where());
     if (own == adapters.end()) return linear(t, x, w, spec);
@@ -54,7 +54,7 @@ struct Builder {
     return act == Act::none ? y : activation(t, y, act);
   }
 
-  // --- pieces of a block ---
+  // --- parts of a block ---
   Normed normed(const char* name, Var x, Var residual = {}) const {
     const auto scope = t.scope(name);
     const Var gain = c.norm_gain ? param("gain", {c.dim}, Init::ones(), Group::vector) : Var{};
@@ -64,7 +64,7 @@ struct Builder {
     return n;
   }
 
-  // A branch's last product: with the residual added in its epilogue when nothing stands between.
+  // The last product of a branch. If nothing follows it, its epilogue adds the residual.
   struct Join {
     Var residual;
     float scale;
@@ -118,11 +118,11 @@ struct Builder {
                                 .reverse = c.rope_reverse,
                                 .norm = c.qk_norm,
                                 .eps = c.norm_eps});
-    if (norms) drop_light(y);  // rotation alone happens in place: nothing to save by dropping it
+    if (norms) drop_light(y);  // rotation alone is in place, so dropping saves nothing
     return y;
   }
 
-  // A state and no result: programs of every batch size share its memory.
+  // A state, so that programs of every batch size share its memory.
   Var cache(int64_t layer) const {
     const CacheLayout own = layers[size_t(layer)].cache(mode.cache, t.dtype());
     return t.state("cache." + std::to_string(layer), own.shape(mode.cache_blocks), own.dtype);
@@ -151,7 +151,7 @@ struct Builder {
     return project(h, l.hidden, c.mlp_bias, join);
   }
 
-  // One half of a block: x joined by branch(norm(x)), in the config's norm placement.
+  // One half of a block: x plus branch(norm(x)), with the norm where the config places it.
   template <class F>
   Var joined(Var x, float scale, F branch) const {
     const bool fused = c.norm_place == NormPlace::pre && !(mode.dropout && c.dropout_residual > 0);
@@ -177,8 +177,9 @@ struct Builder {
   }
 };
 
-// Rows for the positions in use alone: a config may promise a context that no memory holds. Over a
-// cache the table is a state that its owner fills as texts grow (infer/rope_rows.h).
+// The table has rows only for the positions in use, since a config may claim a context that does
+// not fit in memory. With a cache the table is a state that its owner extends as sequences grow
+// (infer/rope_rows.h).
 Var rope_of(Tape& t, const ModelConfig& c, const DecoderInputs& inputs, const DecoderMode& mode) {
   const int64_t cached = mode.positions ? mode.positions : c.context;
   const int64_t rows = rope_rows(c, mode.cache_blocks ? cached : t.shape(inputs.tokens)[1]);
@@ -247,7 +248,7 @@ std::vector<ParamSpec> decoder_params(const ModelConfig& config, WeightFormat fo
   const Var head = head_weight(t, config);
   if (format == WeightFormat::plain) return t.params;
   for (ParamSpec& p : t.params) {
-    const bool adapter = config.lora && p.trainable;  // small, and never worth rounding
+    const bool adapter = config.lora && p.trainable;  // small, so not worth quantising
     if (p.group == Group::matrix && !adapter) p.format = format;
     if (p.name == t[head].name) p.format = WeightFormat::int8;
   }

@@ -25,15 +25,15 @@ void resolve_layers(ModelConfig& c) {
     fail("model",
          "expected a v_head_dim of 0 or more and heads * v_head_dim of at most 2^31, got {}",
          c.v_head_dim);
-  if (c.v_head_dim == c.head_dim) c.v_head_dim = 0;  // one spelling for one model
+  if (c.v_head_dim == c.head_dim) c.v_head_dim = 0;  // canonical: one config per model
   if (c.mixer_pattern.empty()) c.mixer_pattern = "A";
   check_pattern(c.mixer_pattern, "AN", "a mixer_pattern of A and N");
-  std::string mixers;  // in full: one spelling for one model
+  std::string mixers;  // expanded to all layers, which is canonical
   for (int64_t i = 0; i < c.layers; ++i) mixers += letter_of(c.mixer_pattern, i);
   if (mixers.find('A') == mixers.npos)
     fail("model", "expected a mixer_pattern with attention in one of {} layers, got {}", c.layers,
          in_quotes(c.mixer_pattern));
-  // Empty where every layer attends: runs that began before there was a choice have none.
+  // Empty if every layer has attention, as in configs written before this field existed.
   c.mixer_pattern = mixers.find('N') == mixers.npos ? "" : mixers;
   if (c.window < 0) fail("model", "expected a window of 0 or more, got {}", c.window);
   check_pattern(c.window_pattern, "SL", "a window_pattern of S and L");

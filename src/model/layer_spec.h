@@ -1,6 +1,6 @@
-// LayerSpec: what one layer of a model is. The list of them is made from the config once, and the
-// decoder, the FLOPs count, the KV cache, the memory plan and the tensors of files all follow it. A
-// choice that differs from layer to layer is decided in layer_specs() and nowhere else.
+// LayerSpec: what one layer of a model is. The list is built from the config once; the decoder, the
+// FLOPs count, the KV cache, the memory plan and the tensors of files all follow it. Any choice
+// that differs between layers is made in layer_specs() and nowhere else.
 #pragma once
 
 #include <vector>
@@ -16,17 +16,17 @@ enum class Mixer : uint8_t { attention, none };
 
 struct LayerSpec {
   Mixer mixer = Mixer::none;
-  // Of attention; all 0 without it.
+  // Attention; all 0 without it.
   int64_t heads = 0, kv_heads = 0;
   int64_t qk_dim = 0, v_dim = 0;  // width of a head of q and k, and of v
-  int64_t window = 0;             // tokens in sight, itself included; 0: all before it
+  int64_t window = 0;             // tokens a query attends to, including its own; 0: all previous
   bool rope = false;
-  // Of the MLP.
+  // The MLP.
   Act act = Act::none;
   int64_t hidden = 0;
 
   bool attends() const { return mixer == Mixer::attention; }
-  // Columns of the projections: of q, k and v, side by side, and of what attention returns.
+  // Columns of the projections: packed q, k and v, and the output of attention.
   int64_t q_size() const { return heads * qk_dim; }
   int64_t k_size() const { return kv_heads * qk_dim; }
   int64_t v_size() const { return kv_heads * v_dim; }
@@ -42,14 +42,14 @@ std::vector<LayerSpec> layer_specs(const ModelConfig&);
 
 // Bytes of one block of the KV cache over all layers.
 int64_t cache_block_bytes(const ModelConfig&, CacheFormat, DType plain);
-// How far back any layer looks; 0: to the beginning.
+// The widest attention window of any layer; 0: unlimited.
 int64_t widest_window(const ModelConfig&);
 
-// Fails with one line if the backend has no attention kernels for a layer.
+// Throws if the backend has no attention kernels for a layer.
 void check_layers_run(const ModelConfig&, const Backend&, DType);
 
-// The part of ModelConfig::resolve() that is about layers: fills and checks what differs between
-// them. The sizes that they share are resolved already.
+// The part of ModelConfig::resolve() for layers: fills and checks what differs between them. The
+// sizes that they share must be resolved already.
 void resolve_layers(ModelConfig&);
 
 }  // namespace hearth::inline model

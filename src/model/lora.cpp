@@ -14,14 +14,14 @@ namespace {
 
 constexpr std::string_view lora_where = "lora", all_linear = "all-linear";
 
-// As PEFT matches: the module's own name, or the end of its path.
+// Like PEFT: a target matches the whole path of a module or its last components.
 bool names(std::string_view target, std::string_view path) {
   if (target == path) return true;
   return path.size() > target.size() && path.ends_with(target) &&
          path[path.size() - target.size() - 1] == '.';
 }
 
-// Every matrix of the blocks, by the modules of its file.
+// Every matrix of the blocks, as modules of the file layout.
 std::vector<LoraModule> all_modules(const ModelConfig& config) {
   constexpr std::string_view suffix = ".weight";
   ModelConfig c = config.resolve();
@@ -47,7 +47,7 @@ std::string joined_names(std::span<const std::string> list) {
   return s;
 }
 
-// Which rows of B a matrix row takes in each module's columns; -1: none.
+// For each row of the matrix and each module: the row of lora_B that applies; -1: none.
 std::vector<int32_t> places(std::span<const LoraModule> modules, int64_t rows) {
   const size_t k = modules.size();
   std::vector<int32_t> from(size_t(rows) * k, -1);
@@ -111,7 +111,7 @@ Var adapted(Tape& t, Var y, Var x, std::span<const LoraModule> modules, const Ad
   Var b = t.param("lora_B", {rows, s.rank}, Init::zeros(), Group::matrix);
   const Var h = linear(t, x, a);
   if (k > 1 ||
-      rows != out) {  // each module's B in columns of its own, so that one product does all
+      rows != out) {  // separate columns for each module's B, so that one product computes all
     std::string name = fmt::format("lora.rows.{}", out);
     for (const LoraModule& m : modules) name += fmt::format(".{}+{}", m.row, m.out);
     b = spread_rows(t, b, {out, k * s.rank}, name, places(modules, out));

@@ -35,7 +35,7 @@ ModelConfig nocap(Size s) {
   return c;
 }
 
-// kv heads: a quarter of the heads where that divides, else the nearest divisor.
+// kv heads: the divisor of the number of heads that is nearest to a quarter of it.
 ModelConfig modern(Size s) {
   ModelConfig c;
   c.vocab = 32768, c.context = 2048;
@@ -57,7 +57,7 @@ ModelConfig llama3_16k() {
   return c;
 }
 
-// Small enough that two CPU cores teach it the embedded stories in minutes.
+// Small enough to learn the embedded stories in minutes on two CPU cores.
 ModelConfig tiny() {
   ModelConfig c;
   c.vocab = 2048, c.context = 512;

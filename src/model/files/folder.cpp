@@ -413,8 +413,8 @@ void stream_rows(const ByteSink& sink, const FileTensor& t, ParamStore& store, P
 std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& store, DType dtype) {
   if (!is_float(dtype)) fail("weights", "expected a float type, got {}", to_string(dtype));
   const ModelConfig c = config.resolve();
-  // If training keeps master weights, they are the model. In bf16 the
-  // weights are the masters rounded to it already; a number too large for fp16 is to be an error.
+  // If training keeps master weights, they are the model. bf16 weights are already the rounded
+  // masters. For fp16 the masters are converted, so that a value too large for fp16 is an error.
   const bool rounded = store.made(Part::weight) && dtype == DType::bf16 && dtype == store.dtype();
   const auto part_of = [&store, rounded](const std::string& param) {
     const bool finer = store.made(Part::master) && store.trainable(param) && !rounded;

@@ -12,7 +12,7 @@
 namespace hearth::inline model {
 
 // Streams `count` elements of a backend tensor from element `first` on, converted to `to`, in
-// pieces of a few MiB, without a copy of the whole. Thread-safe while the tensor is not written.
+// chunks of a few MiB instead of one whole copy. Thread-safe while the tensor is not written.
 void stream_elements(const ByteSink&, Backend&, const Tensor&, int64_t first, int64_t count,
                      DType to);
 
