@@ -22,7 +22,7 @@ Stepper::Stepper(const ModelConfig& config, ParamStore& params, Backend& backend
 bool Stepper::step() {
   const auto begin = Clock::now();
   abandon_unless_wanted(next_);
-  scheduler_.sweep();  // removes lanes cancelled since the last step
+  scheduler_.sweep();  // removes sequences cancelled since the last step
   std::swap(now_, next_);
   if (now_.empty()) {
     const std::span<Lane* const> plan = scheduler_.plan();
@@ -87,14 +87,15 @@ void Stepper::launch(std::span<Lane* const> plan) {
   for (const Share& s : now_.shares) ++s.lane->under_way;
 }
 
-// Launches the next step early if no token in flight can change its input: its row i is the token
-// sampled from wanted row i. The row of a lane whose last token is in flight stays unused.
+// Launches the next step before the current one is collected, if no token in flight can change its
+// input: its row i is the token sampled from wanted row i. The slot of a sequence whose last token
+// is in flight stays unused.
 bool Stepper::launch_behind() {
   if (now_.feed.wanted.size() != now_.shares.size()) return false;
   const auto goes_on = [](const Share& s) { return s.lane && !s.lane->ended; };
   const auto more = [&](const Share& s) { return goes_on(s) && s.lane->sequence.room() >= 2; };
   const int64_t rows = int64_t(now_.shares.size()), left = std::ranges::count_if(now_.shares, more);
-  // Fewer lanes may run in a smaller program or let others start.
+  // Fewer sequences may run in a smaller program or let others start.
   if (left == 0 || bucket(left, rows) < bucket(rows, rows) ||
       !scheduler_.would_repeat(std::ranges::count_if(now_.shares, goes_on), left))
     return false;
@@ -123,13 +124,13 @@ bool Stepper::launch_behind() {
   return true;
 }
 
-// Advances every lane of now_ by one token.
+// Collects the launch in now_ and advances each of its sequences by one token.
 void Stepper::take_in() {
   runner_.collect(now_.feed);
   for (const Share& s : now_.shares)
     if (s.lane) --s.lane->under_way;
   for (const Share& s : now_.shares) {
-    if (!s.lane || s.lane->ended) continue;  // cancelled, possibly by another lane's listener
+    if (!s.lane || s.lane->ended) continue;  // cancelled, possibly by another sequence's listener
     ActiveRequest& t = *s.lane->task;
     try {
       advance(s);
@@ -142,7 +143,7 @@ void Stepper::take_in() {
   now_.clear();
 }
 
-// Drops a launch if all its lanes have ended meanwhile.
+// Drops a launch in flight if all its sequences have ended meanwhile.
 void Stepper::abandon_unless_wanted(Flight& f) {
   if (f.empty() ||
       std::ranges::any_of(f.shares, [](const Share& s) { return s.lane && !s.lane->ended; }))
@@ -161,7 +162,7 @@ bool Stepper::tempers(const ActiveRequest& t) const {
          (s.temperature != 1 || runner_.softcaps() || runner_.draws());
 }
 
-// Whether the device can sample the tokens of the lane's sequence.
+// Whether the device can sample the tokens of the sequence.
 bool Stepper::draws_on_device(const Lane& lane) const {
   const ActiveRequest& t = *lane.task;
   // Log-probabilities cover every token of the model, including those that cannot be sampled.
@@ -169,8 +170,8 @@ bool Stepper::draws_on_device(const Lane& lane) const {
   return runner_.draws() && !t.search && tells && lane.sequence.controls(0);
 }
 
-// How the device samples the token after place p of the lane; none if the logits are needed, for
-// prompt scores, beams and samples that share a row.
+// How the device samples the token after position p of the sequence; nothing if the host needs the
+// logits: for prompt scores, for beams, and for samples that share a row.
 std::optional<SampleControls> Stepper::device_draw(const Lane& lane, int64_t p) const {
   const ActiveRequest& t = *lane.task;
   const int64_t ahead = p + 1 - lane.size();
@@ -178,7 +179,7 @@ std::optional<SampleControls> Stepper::device_draw(const Lane& lane, int64_t p) 
   return lane.sequence.controls(ahead);
 }
 
-// The lane's rows are in the cache.
+// Called when the rows of the sequence are in the cache.
 void Stepper::advance(const Share& share) {
   Lane& lane = *share.lane;
   const int64_t before = lane.pages.cached, first = lane.first_wanted();
@@ -214,7 +215,7 @@ void Stepper::score_prompt(const Share& share) {
                                      job.sampling().logprobs, runner_.log_sum(wanted)));
 }
 
-// All tokens of the lane have been fed; `row` has the logits of the next one.
+// Called when all tokens of the sequence have been fed; `row` has the logits of the next one.
 void Stepper::ready(Lane& lane, int64_t row) {
   ActiveRequest& t = *lane.task;
   if (t.search) {

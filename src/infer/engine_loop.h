@@ -1,7 +1,6 @@
-// Stepper: the engine's main loop. Each step plans, runs the model over the planned rows and
-// advances every sequence that has its logits by one token. If the device samples, the next step is
-// launched before the host has seen the tokens, so the device does not wait for the host; work for
-// a sequence that turns out to have ended is discarded. It uses no other thread.
+// Stepper: the engine's main loop, without threads. Each step plans, runs the model and advances
+// every sequence by one token. If the device samples, the next step is launched before the host has
+// seen the tokens; work for a sequence that has ended by then is discarded.
 #pragma once
 
 #include <map>
@@ -23,7 +22,7 @@ struct ActiveRequest {
   Listener listener;
   std::vector<Completion> results;
   int left;             // unfinished completions
-  bool forked = false;  // its samples have separate lanes
+  bool forked = false;  // its samples are separate sequences
   std::unique_ptr<BeamSearch> search = {};
 };
 
@@ -40,11 +39,12 @@ class Stepper {
   EngineStats stats() const;
 
  private:
-  // Rows of a lane in a launch; `wanted`: index of the first row whose logits are needed.
+  // The rows of one sequence in a launch; `wanted`: index of the first row whose logits are needed.
   struct Share {
-    Lane* lane;  // null: an unused row
+    Lane* lane;  // null: a slot that stays unused
     int64_t rows, wanted;
   };
+  // A launch in flight: the tokens fed, and the rows of each sequence.
   struct Flight {
     Feed feed;
     std::vector<Share> shares;
@@ -52,7 +52,9 @@ class Stepper {
     void clear() { feed.clear(), shares.clear(); }
   };
   void launch(std::span<Lane* const>);
+  // Launches the next step before the current one is collected; false: not possible now.
   bool launch_behind();
+  // Collects the launch in now_.
   void take_in();
   void abandon_unless_wanted(Flight&);
   void advance(const Share&);
@@ -75,10 +77,10 @@ class Stepper {
   BlockPool pool_;
   Scheduler scheduler_;
   std::map<uint64_t, std::unique_ptr<ActiveRequest>> tasks_;
-  // Kept, because lanes of this step may still refer to them; the request of an ended lane is not
-  // accessed later.
+  // Kept until the step ends, because sequences of this step may still refer to them. The request
+  // of an ended sequence is not accessed later.
   std::vector<std::unique_ptr<ActiveRequest>> ended_;
-  Flight now_, next_;  // the launch being processed, and the one after it
+  Flight now_, next_;  // launches in flight: the one being processed, and the one after it
   EngineStats stats_;
 };
 

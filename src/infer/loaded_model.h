@@ -1,6 +1,6 @@
-// LoadedModel: a model that is only run. It holds the weights as inference reads them, without
-// masters, gradients or optimizer state, and what belongs to the model: its tokenizer and the
-// tokens that end a text. Every command that runs a model loads it here.
+// LoadedModel: a model for inference only. It holds the weights in the form that inference reads,
+// without masters, gradients or optimizer state, together with the tokenizer and the tokens that
+// end a text. Every command that runs a model loads it here.
 #pragma once
 
 #include <optional>
@@ -26,9 +26,9 @@ class LoadedModel {
   const ModelSource& source() const { return source_; }
   const ModelConfig& config() const { return source_.config(); }
   ParamStore& params() { return params_; }
-  // An error where the model has none.
+  // Throws if the model has none.
   const Tokenizer& tokenizer() const;
-  // Tokens that end a text by the model's generation_config.json, beside the tokenizer's own.
+  // Tokens that end a text according to generation_config.json, in addition to the tokenizer's own.
   const std::vector<int32_t>& ends() const { return ends_; }
 
  private:

@@ -33,7 +33,7 @@ std::span<Lane* const> Scheduler::plan() {
   rows_left_ = spec_.rows, logits_left_ = spec_.logits, lanes_left_ = spec_.lanes;
   blocked_ = false;
   for (const auto& lane : active_) lane->rows = 0, lane->draft.clear();
-  oldest_ = 0;  // the oldest lane with something to feed
+  oldest_ = 0;  // the oldest sequence with something to feed
   while (oldest_ < active_.size() && active_[oldest_]->due() == 0) ++oldest_;
   // Running sequences continue first; prompts get the rest of the step.
   for (size_t i = 0; i < active_.size(); ++i)
@@ -62,7 +62,7 @@ bool Scheduler::would_repeat(int64_t lanes, int64_t left) const {
   return spec_.drafts == 0 && going_on == lanes && (waiting_.empty() || left == spec_.lanes);
 }
 
-// Gives a lane up to `rows` rows of this step, with the blocks they need.
+// Gives a sequence up to `rows` rows of this step, with the blocks they need.
 bool Scheduler::feed(size_t at, int64_t rows) {
   Lane& lane = *active_[at];
   if (lanes_left_ == 0 || rows_left_ == 0) return false;
@@ -78,8 +78,8 @@ bool Scheduler::feed(size_t at, int64_t rows) {
   return true;
 }
 
-// Starts (or restarts) a lane without blocks if all its tokens fit and some blocks remain for the
-// others to grow. The oldest lane always starts, because it can preempt all others.
+// Starts (or restarts) a sequence without blocks if all its tokens fit and some blocks remain for
+// the others to grow. The oldest sequence always starts, because it can preempt all others.
 bool Scheduler::admit(size_t at) {
   Lane& lane = *active_[at];
   if (blocked_) return false;
@@ -98,8 +98,8 @@ bool Scheduler::admit(size_t at) {
   return true;
 }
 
-// Preempts the youngest lane with blocks that is younger than the one at `at`; the oldest lane may
-// also take the blocks of beams that only wait for it.
+// Preempts the youngest sequence with blocks that is younger than the one at `at`. The oldest one
+// may also take the blocks of beams that only wait for it.
 bool Scheduler::preempt_for(size_t at) {
   for (size_t i = active_.size(); i-- > 0;) {
     if (i == at || (i < at && at != oldest_) || active_[i]->pages.blocks.empty()) continue;

@@ -10,21 +10,21 @@
 
 namespace hearth::inline infer {
 
-struct ActiveRequest;  // a running request: see stepper.h
+struct ActiveRequest;  // a running request: see engine_loop.h
 
-// One sequence in the engine.
+// One sequence that occupies, or waits for, a slot of the engine.
 struct Lane {
   ActiveRequest* task;
   int sample;
   Sequence sequence;
   std::vector<int32_t> tokens;  // prompt and completion so far
   Pages pages = {};
-  std::vector<float> logits = {};  // a beam's logits, until the other beams have theirs
+  std::vector<float> logits = {};  // beam search: kept until all beams have theirs
   std::optional<LogSum> sum = {};  // log-sum of the logits
   int64_t guesses = 0;             // number of tokens to draft next
   bool ended = false;
-  int under_way = 0;  // launches with this lane that are not collected yet
-  // Tokens that each sample feeds separately, after the shared prompt is in the cache: 0 or 1.
+  int under_way = 0;  // launches in flight that contain this sequence
+  // Prompt tokens that each of several samples feeds itself, after the shared ones: 0 or 1.
   int64_t held_back = 0;
 
   // For the current step:
@@ -56,18 +56,18 @@ class Scheduler {
   Scheduler(const SchedulerSpec&, BlockPool&);
 
   void add(std::unique_ptr<Lane>);  // as the youngest
-  // Adds a lane with the same age as `lane`.
+  // Adds a sequence with the same age as `lane`.
   Lane& add_after(const Lane& lane, std::unique_ptr<Lane>);
-  // The lanes that this step feeds, oldest first, with their rows and drafts.
+  // The sequences that this step feeds, oldest first, with their rows and drafts.
   std::span<Lane* const> plan();
-  // Whether plan() would give one row each to the `left` of these `lanes` that continue after the
-  // token in flight, and to no other lane.
+  // Whether plan() would give one row each to the `left` of these `lanes` sequences that continue
+  // after the token in flight, and to no other sequence.
   bool would_repeat(int64_t lanes, int64_t left) const;
-  // Allocates a place for the token after the one in flight, without preempting others.
+  // Allocates cache space for the token after the one in flight, without preempting others.
   bool make_room(Lane& lane) { return pool_.extend(lane.pages, lane.size() + 1); }
-  // After a step: records that the lane's rows are in the cache.
+  // After a step: records that the rows of the sequence are in the cache.
   void fed(Lane&);
-  void sweep();  // removes lanes that have ended and are not in flight
+  void sweep();  // removes sequences that have ended and are not in flight
   bool empty() const { return active_.empty() && waiting_.empty(); }
   int64_t active() const { return int64_t(active_.size()); }
   int64_t waiting() const { return int64_t(waiting_.size()); }
@@ -90,7 +90,7 @@ class Scheduler {
   std::vector<Lane*> plan_;
   int64_t rows_left_ = 0, logits_left_ = 0, lanes_left_ = 0;  // remaining in this step
   size_t oldest_ = 0;
-  bool blocked_ = false;  // a lane did not get its blocks: no younger one may start
+  bool blocked_ = false;  // a sequence did not get its blocks, so no younger one may start
   SchedulerStats stats_;
 };
 
