@@ -39,7 +39,7 @@ struct EvalResult {
   int64_t n = 0, tokens = 0;
 };
 
-// A loaded model with what the tasks need of it.
+// A loaded model and the values that the tasks need.
 struct Examinee {
   std::unique_ptr<Backend> backend;
   LoadedModel model;

@@ -10,7 +10,7 @@ ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelCon
   flags.apply(c);
   if (!flags.given("heads")) return c;
   if (!flags.given("kv_heads")) {
-    const int64_t shared = base.heads / base.kv_heads;  // query heads of a KV head
+    const int64_t shared = base.heads / base.kv_heads;  // query heads per KV head
     if (c.heads % shared)
       fail_usage("--heads",
                  "expected a multiple of {} (query heads per KV head in {}), or --kv-heads as "

@@ -74,9 +74,8 @@ struct Batch {
   std::vector<int32_t> targets;    // (B, T) the next tokens; -100: masked
   std::vector<int32_t> positions;  // (B, T) 0..T-1, or restarting at each document
   std::vector<int32_t> documents;  // (B, T) 0, 1, .. within the row; empty without document_mask
-  int64_t count = 0;  // unmasked targets: all of them here, because the last token of a
-  // document predicts the first id of the next
-  Cursor next;  // the cursor after this batch
+  int64_t count = 0;  // unmasked targets; the loader masks none, not even at document ends
+  Cursor next;        // the cursor after this batch
 };
 
 class Loader {

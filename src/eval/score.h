@@ -29,7 +29,7 @@ struct ScorerSpec {
   int64_t batch_tokens = 8192;  // tokens per pass; one sequence may exceed it
   int64_t context = 0;          // maximum tokens per sequence; 0: the model's context
   bool greedy = false;
-  CacheFormat cache = CacheFormat::plain;  // fp8: scores as the engine with an fp8 cache
+  CacheFormat cache = CacheFormat::plain;  // fp8: scores like the engine with an fp8 cache
 };
 
 class Scorer {

@@ -63,7 +63,7 @@ struct RewardSpec {
   //   regex:PATTERN    found in the completion (rewards/regex.h)
   //   length:N         1 up to N tokens, falling to 0 at 2 N
   //   chess            rewards of the tasks P: and A: (docs/chess.md)
-  //   program:COMMAND  asked in JSON lines (rewards/reward_program.h)
+  //   program:COMMAND  queried with JSON lines (rewards/reward_program.h)
   std::vector<std::string> rewards;
   int workers = 2;             // threads, and processes per program
   double timeout_s = 10;       // per answer of a program

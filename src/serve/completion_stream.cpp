@@ -38,7 +38,7 @@ Exchange::Exchange(Place place, ResponseHead head, PreparedCall prepared,
       results_(prepared_.prompts.size()),
       left_(prepared_.prompts.size()) {}
 
-// --- the engine's side ---
+// --- on the engine's thread ---
 
 void Exchange::start() {
   try {
@@ -78,7 +78,7 @@ void Exchange::leave_in(std::vector<T>& box, T item) {
   box.push_back(std::move(item));
 }
 
-// --- the loop's side ---
+// --- on the network thread ---
 
 void Exchange::take() {
   std::vector<Event> events;

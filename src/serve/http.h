@@ -1,4 +1,4 @@
-// The view of HTTP for the routes, and their error type. No sockets.
+// HTTP requests and responses as the routes see them, and their error type. No sockets.
 #pragma once
 
 #include <fmt/format.h>

@@ -96,7 +96,7 @@ namespace {
 
 constexpr const char* gguf_template = "tokenizer.chat_template";
 
-// With the special tokens that templates refer to.
+// The template in a GGUF file, with the special tokens that it may refer to.
 ChatTemplate of_gguf(const fs::path& path) {
   const GgufFile f(path);
   ordered_json tokens = ordered_json::object();
