@@ -3,7 +3,7 @@
 #include "sys/error.h"
 #include "sys/terminal.h"
 #include "tasks/chess/dataset.h"
-#include "tasks/chess/holdout.h"
+#include "tasks/chess/split.h"
 
 namespace hearth::inline cli {
 namespace {

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "fuzz.h"
-#include "tasks/chess/holdout.h"
+#include "tasks/chess/split.h"
 #include "tasks/chess/uci_reply.h"
 
 using namespace hearth::chess;

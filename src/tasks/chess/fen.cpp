@@ -7,7 +7,7 @@
 #include "formats/json.h"
 #include "sys/error.h"
 #include "tasks/chess/board.h"
-#include "tasks/chess/holdout.h"
+#include "tasks/chess/split.h"
 
 namespace hearth::chess {
 namespace {

@@ -3,7 +3,7 @@
 #include "formats/json.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
-#include "tasks/chess/holdout.h"
+#include "tasks/chess/split.h"
 
 namespace hearth::chess {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "data/permutation.h"
-#include "tasks/chess/holdout.h"
+#include "tasks/chess/split.h"
 
 namespace hearth::chess {
 namespace {

@@ -9,7 +9,7 @@
 #include "sys/error.h"
 #include "sys/trimmed.h"
 #include "tasks/chess/game.h"
-#include "tasks/chess/holdout.h"
+#include "tasks/chess/split.h"
 
 namespace hearth::chess {
 namespace {

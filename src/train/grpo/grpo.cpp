@@ -173,7 +173,8 @@ class GrpoTask : public Task {
     r.updates = int64_t(state_.version), r.completions = state_.completions;
     r.unrewarded = state_.unrewarded, r.reward = state_.last_reward;
     if (state_.last_exact >= 0) r.exact = state_.last_exact;
-    if (decode_s_ > 0) r.logprob_gap = gap_, r.rollout_tokens_per_s = double(decoded_) / decode_s_;
+    if (decode_s_ > 0) r.rollout_tokens_per_s = double(decoded_) / decode_s_;
+    if (compared_ > 0) r.logprob_gap = gap_;
     if (train_s_ > 0) r.train_tokens_per_s = double(fed_) / train_s_;
     return r;
   }
@@ -203,7 +204,7 @@ class GrpoTask : public Task {
     if (f.gap.most != 0 && gap_ == 0 && backend_.batch_invariant())
       spec_.tell(fmt::format("sampler and trainer differ by up to {:.2g}, and should not on {}",
                              f.gap.most, backend_.describe()));
-    gap_ = LogprobGap::worse(gap_, f.gap.most);
+    gap_ = LogprobGap::worse(gap_, f.gap.most), compared_ += f.gap.tokens;
   }
 
   // Whether a completion has the answer of its row, judged by the reward term that knows answers,
@@ -270,8 +271,8 @@ class GrpoTask : public Task {
   std::string asked_;  // digest of the prompt tokens and of the tokens that end a completion
   GrpoState state_;
   std::string sample_;
-  double decode_s_ = 0, train_s_ = 0, gap_ = 0;  // of this process
-  int64_t decoded_ = 0, fed_ = 0, evaluations_rewarded_ = 0;
+  double decode_s_ = 0, train_s_ = 0, gap_ = 0;                              // of this process
+  int64_t decoded_ = 0, fed_ = 0, compared_ = 0, evaluations_rewarded_ = 0;  // tokens, but the last
 };
 
 }  // namespace
