@@ -11,13 +11,13 @@ namespace hearth::inline core {
 // A panel is (cache_block, width) elements; an fp8 panel ends with the exponents of its rows.
 struct CacheLayout {
   int64_t heads = 0;                 // of keys and of values; 0: the layer keeps nothing
-  int64_t k_width = 0, v_width = 0;  // numbers of a key, of a value
+  int64_t k_width = 0, v_width = 0;  // elements of a key and of a value
   CacheFormat format = CacheFormat::plain;
-  DType dtype = DType::f32;  // of an element
+  DType dtype = DType::f32;  // of one element
 
   explicit operator bool() const { return heads > 0; }
-  // Elements of a panel of keys, of one of values, and of a block. Always inlined, as files
-  // compiled for several instruction sets call them.
+  // Elements of a panel of keys, of a panel of values, and of a block. Always inlined, because
+  // files compiled for several instruction sets call them.
   [[gnu::always_inline]] int64_t k_panel() const {
     return cache_block * (k_width + (format == CacheFormat::fp8));
   }
@@ -26,12 +26,12 @@ struct CacheLayout {
   }
   [[gnu::always_inline]] int64_t block() const { return heads * (k_panel() + v_panel()); }
   int64_t block_bytes() const { return block() * size_of(dtype); }
-  // Bytes that a decode step reads of each token in sight.
+  // Bytes that a decode step reads of each visible token.
   int64_t token_bytes() const { return block_bytes() / cache_block; }
   Shape shape(int64_t blocks) const { return {blocks, block()}; }
 };
 
-// That of a call of attention_cached: what it stores of every token.
+// The layout of the cache that a call of attention_cached reads and writes.
 [[gnu::always_inline]] inline CacheLayout cache_layout(const HeadLayout& k, const HeadLayout& v,
                                                        DType cache) {
   return {.heads = k.heads,

@@ -9,7 +9,7 @@
 
 namespace hearth::inline core {
 
-// The last three are bytes of weights packed as core/quantised.h says.
+// The last three are bytes of weights packed in the layout of core/quantised.h.
 enum class DType : uint8_t { f32, f64, bf16, f16, i32, u8, int8_panels, int4_panels, fp8_panels };
 
 constexpr int64_t size_of(DType d) {

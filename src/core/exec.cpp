@@ -9,7 +9,7 @@
 namespace hearth::inline core {
 namespace {
 
-// A few MiB at a time, so that a large table is never held twice.
+// Uploads a few MiB at a time, so that a large table is never held twice.
 void fill_table(Backend& backend, const Tensor& t, const Tape::MakeRows& make) {
   const int64_t rows = t.shape[0], row = t.bytes() / std::max<int64_t>(rows, 1);
   const int64_t most = std::max<int64_t>(1, (int64_t(4) << 20) / std::max<int64_t>(row, 1));
@@ -26,7 +26,7 @@ void fill_table(Backend& backend, const Tensor& t, const Tape::MakeRows& make) {
 
 std::byte* Memory::arena() {
   if (arena_.bytes() < reserved_) {
-    arena_ = Buffer();  // give the old one back first
+    arena_ = Buffer();  // release the old one first
     arena_ = Buffer(backend, reserved_, "activations");
   }
   return arena_.data();
@@ -56,7 +56,7 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
       case Role::temp:
         break;
       case Role::param:
-        // What is kept quantised alone has no memory of its own: see bind().
+        // A parameter that is kept only quantised has no plain tensor: see bind_anew().
         if (memory_.params->plain(v.name)) t = memory_.params->get(Part::weight, v.name);
         break;
       case Role::grad:
@@ -89,7 +89,7 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
   }
 }
 
-// The quantised form of the parameter that an input is or is a view of, if there is one.
+// The quantised form of the parameter that an input is, or is a view of, if there is one.
 Tensor Exec::quantised(const Node& n, int input) const {
   if (input < 0 || !n.in[size_t(input)]) return {};
   const Value& v = tape_.values[size_t(tape_[n.in[size_t(input)]].storage)];
@@ -155,13 +155,13 @@ bool meet(const std::vector<Tensor>& written, const std::vector<Tensor>& touched
 
 }  // namespace
 
-// Which calls of a stretch wait for another stream: those that write what a call there touches, or
-// touch what it writes, unless they wait for it already.
+// Decides which calls of a stretch wait for another stream: those that write what a call there
+// reads or writes, or read what it writes, unless an earlier wait covers it.
 void Exec::order_streams(Stretch& p) {
   const auto depend = [&](const Call& a, const Call& b) {
     return meet(a.out, b.in) || meet(a.out, b.out) || meet(a.in, b.out);
   };
-  // (of a stream, by another): calls before this one are waited for already.
+  // (stream waited for, waiting stream): calls before this index are already waited for.
   std::map<std::pair<StreamKind, StreamKind>, size_t> known;
   for (size_t i = p.begin; i < p.end; ++i) {
     const StreamKind stream = calls_[i].node->stream;
@@ -180,7 +180,7 @@ void Exec::order_streams(Stretch& p) {
       upto = i;
     }
   }
-  // Their first calls come after what has been launched so far: memory is cleared, for one.
+  // Their first calls must follow what has been launched so far, such as clearing memory.
   for (const StreamKind stream : p.side_streams) memory_.backend.order(StreamKind::compute, stream);
 }
 
@@ -202,13 +202,13 @@ void Exec::run(Profile* profile) {
 void Exec::run_part(size_t part) {
   bind();
   Stretch& p = parts_[part];
-  // The first run goes node by node: kernels choose their algorithms and grow their scratch. What
-  // begins on another stream is never captured: a graph begins when all before it on
-  // StreamKind::compute has ended, and that stream need not wait for so long.
+  // The first run goes node by node: kernels choose their algorithms and grow their scratch. A part
+  // that starts on another stream is never captured: a graph starts only when everything before it
+  // on StreamKind::compute has finished, and the other stream need not wait that long.
   const bool captures = p.begin < p.end && calls_[p.begin].node->stream == StreamKind::compute;
   if (++p.runs == 2 && captures) p.replay = memory_.backend.capture([&] { launch(p); });
   p.replay ? p.replay->run() : launch(p);
-  // What the next run copies on them may overwrite what this one reads.
+  // The next run's copies on the side streams may overwrite what this run reads.
   for (const StreamKind stream : p.side_streams) memory_.backend.order(StreamKind::compute, stream);
 }
 

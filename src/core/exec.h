@@ -1,4 +1,4 @@
-// Exec: a recorded program given memory and bound to a backend. Nothing is allocated, looked up or
+// Exec: a recorded program with memory, bound to a backend. Nothing is allocated, looked up or
 // decided inside run().
 #pragma once
 
@@ -8,17 +8,17 @@
 
 namespace hearth::inline core {
 
-// What the programs of one model share: its parameters, named state, and one arena, since only one
-// program runs at a time. `params` may be absent for programs without any.
+// What the programs of one model share: its parameters, named state, and one arena, because only
+// one program runs at a time. `params` may be null for programs without parameters.
 class Memory {
  public:
   Memory(Backend& b, ParamStore* params) : backend(b), params(params), state(b) {}
 
-  // Programs reserve while they are made; the arena itself is made on the first run after that.
+  // Programs reserve their arena size when they are made; the arena is allocated on the next run.
   void reserve(int64_t bytes) { reserved_ = std::max(reserved_, bytes); }
   std::byte* arena();
   int64_t arena_bytes() const { return reserved_; }
-  // What an arena can have: a larger one takes the place of the one there is.
+  // Bytes that an arena could have: a larger one replaces the current one.
   int64_t room() const { return backend.free_bytes() + arena_.bytes(); }
 
   Backend& backend;
@@ -30,21 +30,21 @@ class Memory {
   Buffer arena_;
 };
 
-// Seconds spent per op name, filled by run() when asked.
+// Seconds per op name, filled by run() if given.
 using Profile = std::map<std::string, double>;
 
 class Exec {
  public:
   Exec(Tape, Memory&);
   void run(Profile* = nullptr);
-  // What lies between two pauses of the tape, from 0; run() is all parts in a row. Nothing else may
-  // run on this memory between the parts of one replay.
+  // Runs the nodes between two pauses of the tape; parts count from 0, and run() runs all of them.
+  // Nothing else may run on this memory between the parts of one replay.
   void run_part(size_t part);
   size_t parts();
 
-  // Memory of a value: of a temporary it is what the last node to use its place has left there.
+  // The memory of a value. That of a temporary holds whatever the last node to use its place wrote.
   Tensor operator[](Var v);
-  // Single nodes, for those who look on: lockstep runs, tests.
+  // Access to single nodes, for lockstep runs and tests.
   struct Step {
     const Node& node;
     std::span<const Tensor> in, out;
@@ -52,7 +52,7 @@ class Exec {
   size_t size();
   Step step(size_t i) const { return {*calls_[i].node, calls_[i].in, calls_[i].out}; }
   void run_step(size_t i);
-  // Runs node by node and shows each one's outputs as soon as they are written.
+  // Runs node by node and passes each node's outputs to the observer as soon as they are written.
   using Observer = std::function<void(const Node&, std::span<const Tensor> out)>;
   void run(const Observer&);
 
@@ -64,13 +64,13 @@ class Exec {
     const Node* node;
     std::vector<Tensor> in, out;
     std::vector<StreamKind> waits_for =
-        {};  // streams with earlier calls of its stretch that it depends on
+        {};  // streams of earlier calls in its stretch that it depends on
   };
   struct Stretch {
     size_t begin = 0, end = 0;  // of calls_
-    int64_t runs = 0;           // since they were bound
+    int64_t runs = 0;           // since it was bound
     std::unique_ptr<Replay> replay = {};
-    std::vector<StreamKind> side_streams = {};  // that it uses beside compute
+    std::vector<StreamKind> side_streams = {};  // streams it uses besides compute
   };
   void bind();
   void bind_anew();
@@ -83,7 +83,7 @@ class Exec {
   Tape tape_;
   Memory& memory_;
   Plan plan_;
-  std::byte* arena_ = nullptr;  // the one calls_ were bound to
+  std::byte* arena_ = nullptr;  // the arena that calls_ were bound to
   std::vector<Tensor> tensors_;
   std::vector<Call> calls_;
   std::vector<Stretch> parts_;

@@ -19,7 +19,7 @@ e4m3::e4m3(float f) {
   } else if (a >= 0x3c800000u) {  // normal: 2^-6 or more
     const uint32_t r = std::min(a, 0x43e00000u) - (120u << 23);
     code = (r + 0x7ffffu + ((r >> 20) & 1)) >> 20;
-  } else {  // adding 2^14 places multiples of 2^-9 at the bottom of the mantissa
+  } else {  // subnormal: adding 2^14 places multiples of 2^-9 at the bottom of the mantissa
     code = std::bit_cast<uint32_t>(std::bit_cast<float>(a) + 0x1p14f) - 0x46800000u;
   }
   bits = uint8_t(code | ((u >> 24) & 0x80));

@@ -4,8 +4,8 @@
 // Conventions. Outputs come first, then inputs, then the spec. A field with a default may be left
 // out: a Tensor without data is absent. A field without a default must be given; the compiler warns
 // where an initialiser leaves it out. All floats of one call share a dtype (f32, bf16, f16; f64 in
-// the reference) except where marked `acc`: f32, or f64 when the others are f64. `prior` is what an
-// output adds to; it may be the output's own memory. `parts` is scratch for sums in fixed parts.
+// the reference) except where marked `acc`: f32, or f64 when the others are f64. `prior` is added
+// to the output; it may be the output's own memory. `parts` is scratch for sums in fixed parts.
 #pragma once
 
 #include "core/kernel_specs.h"
@@ -26,8 +26,8 @@ struct GemmArgs {
   GemmSpec spec = {};
 };
 
-// A gemm with a = norm(x) * gain + shift. Either that product of norm and gain is rounded as the
-// norm kernel rounds it, or b times gain is. Nothing is kept of the norm.
+// A gemm with a = norm(x) * gain + shift. The kernel rounds either norm(x) * gain, as the norm
+// kernel does, or b * gain. It does not store the norm.
 struct NormGemmArgs {
   Tensor c;           // (M, N)
   Tensor x;           // (M, K)
@@ -40,9 +40,9 @@ struct NormGemmArgs {
   GemmSpec gemm = {};
 };
 
-// c = alpha * act(round(a) w^T + bias) + prior, with weights that quantise() of core/quantised.h
-// packed. round() of a CPU takes each row of a to whole multiples of its largest element / 127; a
-// GPU takes a as it is.
+// c = alpha * act(round(a) w^T + bias) + prior, with weights packed by quantise() of
+// core/quantised.h. On a CPU, round() turns each row of a into whole multiples of its largest
+// element / 127; a GPU uses a as it is.
 struct GemmQuantisedArgs {
   Tensor c;            // (M, N)
   Tensor a;            // (M, K)
@@ -58,7 +58,7 @@ struct ColumnSumArgs {
   Tensor parts;  // (row_parts, N) acc
   Tensor x;      // (M, N)
   float alpha = 1;
-  bool add = false;  // out adds to what is there
+  bool add = false;  // add to the current contents of out
 };
 
 // --- embeddings and rows ---
@@ -73,7 +73,7 @@ struct EmbedArgs {
   Tensor pos_w = {};      // (S, C)
 };
 
-// Unless the spec says to add, dw and dpos_w are overwritten whole.
+// Overwrites dw and dpos_w entirely, unless the spec says to add.
 struct EmbedBwdArgs {
   Tensor dw = {};         // (V, C) acc
   Tensor dpos_w = {};     // (S, C) acc
@@ -83,8 +83,8 @@ struct EmbedBwdArgs {
   EmbedSpec spec = {};
 };
 
-// dx = prior, or 0 where it is absent; then dx[ids[r]] += dy[r]. No two ids are equal, except for
-// negative ones, whose rows of dy are left out.
+// dx = prior, or 0 if it is absent; then dx[ids[r]] += dy[r]. Ids must be distinct, except for
+// negative ones, whose rows of dy are ignored.
 struct ScatterRowsArgs {
   Tensor dx;          // (N, C)
   Tensor dy;          // (R, C)
@@ -113,15 +113,15 @@ struct NormBwdArgs {
   Tensor dbias = {};  // (C) acc
   Tensor parts = {};  // (2 * row_parts, C) acc; absent without dgain and dbias
   Tensor dy;          // (.., C)
-  Tensor x;           // (.., C): what was normalised, the sum where there was a residual
+  Tensor x;           // (.., C): the input of the norm, which is the sum if there was a residual
   Tensor gain = {};   // (C)
   Tensor stat;        // (rows, 2) acc, of the forward pass
   Tensor prior = {};  // (.., C)
   NormSpec spec = {};
 };
 
-// RMS norm over each head of q and k, and rotation of its leading dims by the row positions[b, t]
-// of rope. v is copied.
+// RMS norm of each head of q and k, and rotation of the head's leading dims by the row positions[b,
+// t] of rope. v is copied.
 struct QkNormRopeArgs {
   Tensor y;               // (B, T, spec.token()); may be qkv's memory
   Tensor stat = {};       // (B * T, H + G) acc: 1 / rms
@@ -156,21 +156,21 @@ struct HeadView {
   Tensor tensor;
   HeadLayout layout;
 
-  // Head h of token n, counted over all sequences.
+  // Head h of token n; n counts tokens over all sequences.
   template <class T = float>
   [[gnu::always_inline]] T* at(int64_t n, int64_t h) const {
     return reinterpret_cast<T*>(tensor.data) + layout.at(n, h);
   }
 };
 
-// Causal attention in O(T) memory. H heads of q share G heads of k and v, H / G to one. Heads of q
-// and k are D wide, those of v and y may have another width V.
+// Causal attention in O(T) memory. H heads of q share G heads of k and v: H / G query heads per KV
+// head. Heads of q and k are D wide; those of v and y may have another width V.
 struct AttentionArgs {
   Tensor y;         // (B, T, H, V)
   Tensor lse = {};  // (B, H, T) acc: log of the sum of the exponentials of the scores
   HeadView q, k, v;
   Tensor slopes = {};     // (H) f32: ALiBi adds -slope * (i - j) after the softcap
-  Tensor documents = {};  // (B, T) i32: query i sees key j only if theirs are equal
+  Tensor documents = {};  // (B, T) i32: query i sees key j only if their documents are equal
   Tensor scalars = {};    // Scalars; read with dropout only
   AttnSpec spec = {};
 };
@@ -188,16 +188,16 @@ struct AttentionBwdArgs {
   AttnSpec spec = {};
 };
 
-// Decode and prefill over a paged cache. The rows are tokens of any sequences, those of one
-// sequence side by side: row n is at positions[n] of the sequence whose keys [64 i, 64 i + 64) lie
-// in block tables[sequences[n], i]. The kernel stores k and v of every row; then each query sees
-// the keys of its sequence up to its own. A negative position is padding: y = 0, nothing stored.
-// Blocks that no query's window reaches are not touched. Except with an fp8 cache, rows have the
-// bits of `attention` for the same tokens.
+// Decode and prefill over a paged cache. The rows are tokens of any number of sequences, those of
+// one sequence next to each other: row n is at positions[n] of the sequence whose keys [64 i, 64 i
+// + 64) lie in block tables[sequences[n], i]. The kernel stores k and v of every row; then each
+// query sees the keys of its sequence up to its own. A negative position is padding: y = 0, nothing
+// is stored. Blocks outside the windows of all queries are not touched. Except with an fp8 cache,
+// rows have the same bits as `attention` gives for the same tokens.
 struct AttentionCachedArgs {
   Tensor y;  // (1, N, H, V)
-  // (blocks, ..), each block as CacheLayout (core/cache_layout.h) says. As bytes it is in fp8
-  // (core/fp8.h), and every query, also that of the same token, sees keys and values as stored.
+  // (blocks, ..), each block laid out by CacheLayout (core/cache_layout.h). A cache of bytes is fp8
+  // (core/fp8.h): every query, even that of the same token, sees keys and values as rounded to fp8.
   Tensor cache;
   HeadView q, k, v;    // of (1, N)
   Tensor positions;    // (1, N) i32
@@ -209,7 +209,7 @@ struct AttentionCachedArgs {
 
 // --- elementwise ---
 
-// y = act(x); a GLU reads twice the columns.
+// y = act(x); a GLU has twice as many columns in x.
 struct ActivationArgs {
   Tensor y;  // (.., N)
   Tensor x;  // (.., N), or (.., 2N) for a GLU
@@ -238,7 +238,7 @@ struct OutputGateBwdArgs {
   Tensor g;   // (B, T, H, D) or (B, T, H)
 };
 
-// y = x / (1 - p) where the element is kept, else 0. Its own backward.
+// y = x / (1 - p) where the element is kept, else 0. The backward pass applies it to dy.
 struct DropoutArgs {
   Tensor y;
   Tensor x;
@@ -288,30 +288,31 @@ struct MeanLossArgs {
 struct LogprobArgs {
   Tensor logprob;       // (N) acc
   Tensor entropy = {};  // (N) acc
-  Tensor logits;        // (N, wide) acc, cut and scaled as the spec says
+  Tensor logits;        // (N, wide) acc, cut to the vocabulary and scaled by the spec
   Tensor targets;       // (N) i32
   LogprobSpec spec = {};
 };
 
-// dlogits = dlogprob times the slope of logprob; 0 past the vocabulary and in rows whose target is
+// dlogits = dlogprob * d logprob / d logits; 0 past the vocabulary and where the target is
 // negative.
 struct LogprobBwdArgs {
-  Tensor dlogits;   // (N, wide) of any float; may be logits' memory
+  Tensor dlogits;   // (N, wide), any float dtype; may be logits' memory
   Tensor dlogprob;  // (N) acc
   Tensor logits;    // (N, wide) acc
   Tensor targets;   // (N) i32
   LogprobSpec spec = {};
 };
 
-// Draws the next token of each row. Log-probabilities are over the tokens that may be drawn, those
-// as_trained over the whole vocabulary. A draw depends on its row alone.
+// Samples the next token of each row. Log-probabilities are normalised over the tokens that may be
+// drawn, or over the whole vocabulary with SampleControls::as_trained. A draw depends on its row
+// alone.
 struct SampleArgs {
-  Tensor drawn;          // (N) Drawn
-  Tensor tokens = {};    // (N) i32: the tokens drawn, for a step launched before the host knows
-  Tensor logits;         // (N, wide) acc
-  Tensor controls;       // (N) SampleControls
+  Tensor drawn;        // (N) Drawn
+  Tensor tokens = {};  // (N) i32: the drawn tokens, for a step launched before the host reads them
+  Tensor logits;       // (N, wide) acc
+  Tensor controls;     // (N) SampleControls
   int64_t drawable = 0;  // leading columns that may be drawn
-  int64_t vocab = 0;     // leading columns that count
+  int64_t vocab = 0;     // leading columns that belong to the vocabulary
 };
 
 // --- the update ---
@@ -325,21 +326,21 @@ struct SumSquaresArgs {
 
 // Reads the squared gradient norm and the loss, and decides whether to clip or skip the update.
 struct GateUpdateArgs {
-  Tensor state;    // UpdateState, filled
+  Tensor state;    // UpdateState, written
   Tensor squares;  // (1) acc
   Tensor loss;     // (1) acc
   Tensor scalars;  // Scalars
 };
 
 // One pass of an elementwise optimizer over a flat range of parameters: new weights and new state,
-// rounded to nearest even where they are stored in fewer bits. Changes nothing where the gate says
+// rounded to nearest even where the stored dtype is narrower. Changes nothing if the gate says
 // skip. All tensors but the last two have the same number of elements.
 struct UpdateArgs {
   Tensor weight;                  // any float
-  Tensor master = {};             // acc; absent: the weight is its own master
-  Tensor slots[most_slots] = {};  // optimizer state, as many as the rule has; each acc or bf16
+  Tensor master = {};             // acc; absent: the weight itself is updated
+  Tensor slots[most_slots] = {};  // optimizer state, one per slot of the rule; each acc or bf16
   Tensor grad;                    // acc
-  Tensor gate;                    // UpdateState, as gate_update left it
+  Tensor gate;                    // UpdateState, written by gate_update
   Tensor scalars;                 // Scalars
   RuleSpec spec = {};
 };

@@ -1,4 +1,4 @@
-// What a kernel is told beside its tensors: choices made when a program is recorded, and the
+// The parameters of kernels beside their tensors: choices made when a program is recorded, and the
 // structs that sampling reads and writes in device memory.
 #pragma once
 
@@ -14,16 +14,17 @@ struct GemmSpec {
   Act act = Act::none;  // never a GLU
   // false: c = alpha * act(op(a) op(b) + bias) + prior, aux receives the argument of act.
   // true:  c = alpha * (op(a) op(b)) * act'(aux) + prior, aux is an input; no bias.
-  // act is applied to its argument rounded to the dtype of c, stored or not: act(aux) can be made
-  // again to the bit, and evaluation sees what training saw.
+  // act is applied to its argument rounded to the dtype of c, even if aux is not stored. So
+  // act(aux) can be recomputed with the same bits, and evaluation computes what training computes.
   bool act_slope = false;
-  // b is a parameter: no kernel writes it, so a product may read it before those ahead have ended.
+  // b is a parameter, which no kernel of the program writes, so a product may read it before the
+  // preceding kernels have finished.
   bool weight = false;
 };
 
 struct EmbedSpec {
-  bool add = false;      // dw adds to what is there
-  bool add_pos = false;  // same for the position table
+  bool add = false;      // dw adds to its current contents
+  bool add_pos = false;  // same for dpos_w
 };
 
 enum class Norm : uint8_t { layer, rms };
@@ -31,11 +32,11 @@ enum class Norm : uint8_t { layer, rms };
 struct NormSpec {
   Norm kind = Norm::rms;
   float eps = 1e-6f;
-  bool add = false;  // backward: dgain and dbias add to what is there
+  bool add = false;  // backward: dgain and dbias add to their current contents
 };
 
-// Column sums over rows are made in this many fixed parts, then added in order: the same bits at
-// any thread count. The scratch for them is (row_parts, columns) acc.
+// Column sums over rows are computed in this many fixed parts, which are then added in order: the
+// same bits at any thread count. Their scratch is (row_parts, columns) acc.
 constexpr int64_t row_parts = 32;
 
 enum class QkNorm : uint8_t { none, before_rope, after_rope };
@@ -43,27 +44,27 @@ enum class QkNorm : uint8_t { none, before_rope, after_rope };
 struct QkSpec {
   int64_t heads = 1, kv_heads = 1, head_dim = 1;
   int64_t v_dim = 0;         // width of a head of v; 0: head_dim
-  int64_t rotary = 0;        // leading dims of a head that turn; 0: no rope
+  int64_t rotary = 0;        // leading dims of a head that rope rotates; 0: no rope
   bool interleaved = false;  // pairs (2i, 2i+1) rather than (i, i + rotary/2)
-  bool reverse = false;      // turn by minus the angle: y1 = x1 c + x2 s, y2 = x2 c - x1 s
+  bool reverse = false;      // rotate by minus the angle: y1 = x1 c + x2 s, y2 = x2 c - x1 s
   QkNorm norm = QkNorm::none;
   float eps = 1e-6f;
-  bool add = false;  // backward: gain gradients add to what is there
+  bool add = false;  // backward: gain gradients add to their current contents
 
-  // Elements of the heads of v, and of a token's packed q | k | v. Always inlined, as files
+  // Elements of the v heads of a token, and of its packed q | k | v. Always inlined, because files
   // compiled for several instruction sets call them.
   [[gnu::always_inline]] int64_t v_size() const { return kv_heads * (v_dim ? v_dim : head_dim); }
   [[gnu::always_inline]] int64_t token() const { return (heads + kv_heads) * head_dim + v_size(); }
 };
 
 // Where heads of q, k or v lie in a tensor of tokens: head h of token n is the `width` elements
-// from offset + n * token + h * head on.
+// that start at offset + n * token + h * head.
 struct HeadLayout {
   int64_t heads = 1, width = 1;
   int64_t offset = 0;
   int64_t token = 1, head = 1;  // elements from one token to the next, from one head to the next
 
-  // Always inlined, as files compiled for several instruction sets call it.
+  // Always inlined, because files compiled for several instruction sets call it.
   [[gnu::always_inline]] int64_t at(int64_t n, int64_t h) const {
     return offset + n * token + h * head;
   }
@@ -83,7 +84,7 @@ constexpr QkvLayout packed_qkv(int64_t heads, int64_t kv_heads, int64_t qk_width
 }
 
 struct AttnSpec {
-  int64_t window = 0;  // key j is seen by query i iff 0 <= i - j < window; 0: no limit
+  int64_t window = 0;  // query i sees key j iff 0 <= i - j < window; 0: no limit
   float scale = 1;
   float softcap = 0;  // s = softcap * tanh(s / softcap); 0: off
   float dropout = 0;  // of the probabilities; element ((b * heads + h) * T + i) * T + j
@@ -94,26 +95,26 @@ struct AttnSpec {
 constexpr int64_t cache_block = 64;  // tokens in a block of a paged cache
 
 struct LossSpec {
-  int64_t vocab = 0;  // columns that count; the logits after them become 0 with grad. 0: all
+  int64_t vocab = 0;  // columns of the vocabulary; with grad the logits after them become 0. 0: all
   float softcap = 0;
   bool grad = false;  // overwrite the logits with the gradient of the loss terms
-  float weight = 1;   // of the cross-entropy in that gradient
-  float z_loss = 0;   // of the z-loss in that gradient
+  float weight = 1;   // of the cross-entropy in the gradient
+  float z_loss = 0;   // of the z-loss in the gradient
 };
 
 struct LogprobSpec {
-  int64_t vocab = 0;  // columns that count; 0: all
+  int64_t vocab = 0;  // columns of the vocabulary; 0: all
   float softcap = 0;
   float temperature = 1;  // divides the logits, after the softcap
 };
 
-// How the next token of a row is drawn on the device; a row that wants more is drawn by the host.
+// How the device samples the next token of a row; the host samples rows that need other controls.
 struct SampleControls {
-  float temperature = 0;  // 0: the likeliest, the lowest id of equals
+  float temperature = 0;  // 0: the most likely token, the lowest id among equals
   float min_p = 0, top_p = 1;
   int32_t top_k = 0;
-  uint32_t uniform_low = 0, uniform_high = 0;  // of a number in [0, 1), as a share of 2^64
-  int32_t as_trained = 0;  // 1: log-probabilities are the logprob kernel's, at the temperature
+  uint32_t uniform_low = 0, uniform_high = 0;  // the uniform draw in [0, 1), times 2^64
+  int32_t as_trained = 0;  // 1: log-probabilities as the logprob kernel has them, at temperature
 };
 struct Drawn {
   int32_t token = 0;

@@ -17,9 +17,9 @@ struct Kernels {
   const char* name;
 
   void (*gemm)(Stream&, const GemmArgs&);
-  // Absent where only plain weights are multiplied; Backend::multiplies() says which formats are.
+  // Absent if the backend multiplies plain weights only; Backend::multiplies() gives the formats.
   void (*gemm_quantised)(Stream&, const GemmQuantisedArgs&) = nullptr;
-  // For the products that norm_gemm_takes() accepts, where joining a norm with them is faster.
+  // For products that norm_gemm_takes() accepts: those for which fusing the norm is faster.
   void (*norm_gemm)(Stream&, const NormGemmArgs&) = nullptr;
   bool (*norm_gemm_takes)(Stream&, int64_t rows, int64_t width, int64_t columns, DType) = nullptr;
   void (*column_sum)(Stream&, const ColumnSumArgs&);
@@ -49,7 +49,7 @@ struct Kernels {
   void (*mean_loss)(Stream&, const MeanLossArgs&);
   void (*logprob)(Stream&, const LogprobArgs&);
   void (*logprob_bwd)(Stream&, const LogprobBwdArgs&);
-  // Absent where the host draws as fast.
+  // Absent where the host samples as fast.
   void (*sample)(Stream&, const SampleArgs&) = nullptr;
 
   void (*sum_squares)(Stream&, const SumSquaresArgs&);

@@ -1,11 +1,11 @@
-// Scalar formulas written once for every backend: activations with their slopes, the counter-based
-// random generator, and the values a replay reads from its scalars buffer.
+// Scalar formulas shared by all backends: activations with their slopes, the counter-based random
+// generator, and the values that a replay reads from its scalars buffer.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
-// HEARTH_FORMULA: always inlined, so that the kernels of one instruction set may use it too.
+// HEARTH_FORMULA: always inlined, so that kernels compiled for one instruction set may use it too.
 #if defined(__CUDACC__)
 #define HEARTH_HD __host__ __device__
 #define HEARTH_FORMULA __host__ __device__ __forceinline__
@@ -21,7 +21,7 @@ enum class Act : uint8_t { none, gelu_tanh, gelu_erf, relu2, swiglu, geglu, regl
 // A GLU reads packed rows gate | up of twice the width and yields act(gate) * up.
 constexpr bool is_glu(Act a) { return a == Act::swiglu || a == Act::geglu || a == Act::reglu; }
 
-// Value and slope of an activation at x. For a GLU: of the function applied to its gate.
+// Value and slope of an activation at x; for a GLU, of the function applied to its gate.
 template <class T>
 struct Slope {
   T y, dy;
@@ -72,28 +72,28 @@ HEARTH_HD inline Words philox(Words c, uint32_t k0, uint32_t k1) {
   return c;
 }
 
-// What changes between replays. One such struct lies in the "scalars" buffer of a program: the host
-// writes it before a replay, kernels read it.
+// Values that change between replays. A program has one such struct in its "scalars" buffer: the
+// host writes it before a replay, kernels read it.
 struct Scalars {
   float lr = 0;
   float inv_targets = 1;  // 1 / unmasked targets of the whole optimizer step
   float clip = 0;         // largest gradient norm; 0: no clipping
-  float loss_scale = 1;   // fp16: gradients are this many times too large until the update
+  float loss_scale = 1;   // fp16: gradients carry this factor until the update
   uint32_t seed_lo = 0, seed_hi = 0;
   uint32_t step = 0, micro = 0;
 };
 
-// How a gradient enters a program: g times the loss scale. Every loss does this here, whether a
-// kernel or the host computes its gradient; gate_update divides by the scale again.
+// How a gradient enters a program: g times the loss scale. Every loss calls this, whether a kernel
+// or the host computes its gradient; gate_update divides by the scale again.
 template <class T>
 HEARTH_HD inline T scaled_gradient(const Scalars& s, T g) {
   return g * T(s.loss_scale);
 }
 
-// What the update program keeps between steps, beside the optimizer's state.
+// State of the update program between steps, besides the optimizer's state.
 struct UpdateState {
   float grad_norm = 0;   // of this step, before clipping
-  float grad_scale = 0;  // what the optimizer multiplies gradients by; 0 with `skip`
+  float grad_scale = 0;  // factor the optimizer applies to gradients; 0 with `skip`
   float good_steps = 0;  // updates applied so far: the t of Adam's bias correction
   float skip = 0;        // 1: this step's gradient or loss was not finite, the update is skipped
   float skipped = 0;     // updates skipped so far
@@ -102,7 +102,7 @@ struct UpdateState {
   float reserved = 0;
 };
 
-// The random word of element i of the op `salt` in this step: drop it when word < p * 2^32.
+// The random word of element i of the op `salt` in this step: dropped if word < p * 2^32.
 HEARTH_HD inline uint32_t random_word(const Scalars& s, uint32_t salt, uint64_t i) {
   const uint64_t block = i / 4;
   const Words r = philox({{uint32_t(block), salt, s.step, s.micro ^ (uint32_t(block >> 32) << 16)}},

@@ -22,7 +22,7 @@ uint64_t hash_name(std::string_view s) {  // FNV-1a
 
 float unit(uint32_t w) { return (float(w >> 8) + 0.5f) * 0x1p-24f; }  // in (0, 1)
 
-// `in` may be a mapped file, where numbers lie at any address.
+// `in` may be a mapped file, where elements can be unaligned.
 template <class From, class To>
 void convert(To* out, const std::byte* in, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
@@ -315,12 +315,12 @@ void ParamStore::set(Part p, const std::string& name, std::span<const float> v) 
   backend_.upload(t.data, host.data(), t.bytes());
 }
 
-// Where a weight has a master, one of the two may have the dtype of the file: that is uploaded, and
-// the device converts it to the other.
+// If a weight has a master, only one of the two is uploaded, preferably in the dtype of the file,
+// and the device converts it to the other.
 void ParamStore::set(const std::string& name, int64_t first, DType from,
                      std::span<const std::byte> bytes) {
   if (!has_master() || !trainable(name)) return set(Part::weight, name, first, from, bytes);
-  if (!backend_.runs(dtype_)) {  // it has no kernel for this dtype
+  if (!backend_.runs(dtype_)) {  // it has no conversion kernel for this dtype
     for (const Part p : {Part::weight, Part::master}) set(p, name, first, from, bytes);
     return;
   }
@@ -374,7 +374,7 @@ std::vector<float> ParamStore::values(Part p, const std::string& name) {
 }
 
 void ParamStore::initialise(uint64_t seed) {
-  Threads threads;  // a logarithm and a turn for every pair of normal numbers: seconds on one core
+  Threads threads;  // Box-Muller costs a log, a sin and a cos per pair: seconds on one core
   for (const ParamSpec& s : specs_) set(s.name, drawn(s, seed, threads));
 }
 

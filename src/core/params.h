@@ -1,5 +1,5 @@
-// ParamStore: every parameter of a model, and what training keeps beside it, as flat buffers of one
-// common order. The optimizer sees long ranges, programs see single tensors by name.
+// ParamStore: all parameters of a model, and what training keeps for each of them, as flat buffers
+// in one common order. The optimizer sees long ranges, programs see single tensors by name.
 #pragma once
 
 #include <array>
@@ -17,10 +17,10 @@
 
 namespace hearth::inline core {
 
-// How a parameter starts. Every draw is keyed by (seed, name, element).
+// How a parameter is initialised. Every draw is keyed by (seed, name, element).
 struct Init {
   enum class Kind : uint8_t { constant, normal, uniform } kind = Kind::constant;
-  float scale = 0;  // the constant, the deviation, or the half width
+  float scale = 0;  // the constant, the standard deviation, or the half width
 
   static Init zeros() { return {}; }
   static Init ones() { return {Kind::constant, 1}; }
@@ -30,12 +30,12 @@ struct Init {
   bool operator==(const Init&) const = default;
 };
 
-// What an optimizer tells apart: hidden matrices, an untied head, look-up tables (a tied head is
-// one), and vectors. By default the first two decay.
+// The groups that an optimizer distinguishes: hidden matrices, an untied head, look-up tables
+// (which include a tied head), and vectors. By default the first two have weight decay.
 enum class Group : uint8_t { matrix, head, embedding, vector };
 constexpr int group_count = 4;
 
-// A set of groups: what one optimizer takes.
+// A set of groups: those that one optimizer updates.
 class Groups {
  public:
   constexpr Groups(std::initializer_list<Group> groups) {
@@ -56,33 +56,33 @@ struct ParamSpec {
   Shape shape;
   Init init;
   Group group = Group::matrix;
-  bool trainable = true;  // else frozen: a weight and nothing beside it
-  // Other than plain: kept as quantised() for products, and a table plain as well for look-ups.
+  bool trainable = true;  // false: frozen, with a weight and nothing else
+  // If not plain, products read its quantised() form; a table is kept plain as well for look-ups.
   WeightFormat format = WeightFormat::plain;
   bool plain() const { return format == WeightFormat::plain || group == Group::embedding; }
 };
 
-// What a parameter takes of a flat buffer, in elements: whole tiles of 64 elements, and whole tiles
-// of rows of a table, so that a matrix unit may read and write past its last row (see
-// Tape::whole_tiles). What pads is zero and stays so.
+// The size of a parameter in a flat buffer, in elements: padded to a multiple of 64 elements, and a
+// table to a multiple of row_tile rows, so that a matrix unit may read and write past its last row
+// (see Tape::whole_tiles). The padding is zero and stays so.
 constexpr int64_t row_tile = 64;
 int64_t padded_rows(const ParamSpec&);  // of a matrix
 int64_t padded_size(const ParamSpec&);
 
-// A slot: one thing that an optimizer keeps for every trained parameter of some groups. It lies in
-// a flat buffer of its own, in the order of the weights.
+// A slot: one kind of state that an optimizer keeps for every trained parameter of some groups. It
+// lies in a flat buffer of its own, in the order of the weights.
 struct SlotSpec {
   std::string name;                 // a checkpoint stores "name.parameter"
-  std::optional<DType> dtype = {};  // absent: as gradients are kept
-  Groups groups = Groups::all();    // whose parameters have it
-  // The shape of one parameter's state; null: the parameter's own, padded as the weights are, so
-  // that an elementwise kernel sees a group as one range.
+  std::optional<DType> dtype = {};  // absent: the dtype of gradients
+  Groups groups = Groups::all();    // the parameters that have it
+  // The shape of one parameter's state; null: the parameter's own, padded like the weights, so that
+  // an elementwise kernel sees a group as one range.
   Shape (*shape)(const ParamSpec&) = nullptr;
   bool operator==(const SlotSpec&) const = default;
 };
-// What a parameter takes of a slot's buffer, in elements.
+// Elements that a parameter takes in a slot's buffer.
 int64_t slot_size(const SlotSpec&, const ParamSpec&);
-// What a slot takes beside these parameters, in bytes; `acc` is the dtype of gradients.
+// Bytes that a slot takes for these parameters; `acc` is the dtype of gradients.
 int64_t slot_bytes(const SlotSpec&, std::span<const ParamSpec>, DType acc);
 
 // The flat buffers of a store. Those from `slot` on are the slots, in the order of declaration.
@@ -91,9 +91,9 @@ constexpr Part slot_part(size_t i) { return Part(size_t(Part::slot) + i); }
 
 class ParamStore {
  public:
-  // The flat order goes by group, then by first use; each takes its padded_size(). Frozen ones lie
-  // behind all others, in the weights alone.
-  // `offload` keeps what only the optimizer reads (slots, masters) in the host's memory.
+  // Parameters are ordered by group, then by first use; each takes its padded_size(). Frozen ones
+  // follow all others and exist in the weights only. `offload` keeps what only the optimizer reads
+  // (slots, masters) in host memory.
   ParamStore(Backend&, std::vector<ParamSpec>, DType, bool offload = false);
 
   DType dtype() const { return dtype_; }
@@ -104,27 +104,27 @@ class ParamStore {
   int64_t trainable_count() const;
   bool trainable(const std::string& name) const;
 
-  // Says what the optimizer keeps. The same again changes nothing; anything else is an error.
+  // Declares the optimizer's slots. Declaring the same ones again is allowed; others are an error.
   void declare(const std::vector<SlotSpec>&);
   const std::vector<SlotSpec>& slots() const { return slot_specs_; }
-  // The slot of this name that the parameters of a group have; an error when there is none.
+  // The slot of this name that the parameters of a group have; an error if there is none.
   Part slot(std::string_view name, Group) const;
-  // Whether a parameter has this part: frozen ones have weights alone.
+  // Whether a parameter has this part: frozen ones have only weights.
   bool has(Part, const ParamSpec&) const;
   std::string name(Part) const;  // "weights", "moment1"
 
-  // Buffers are made when first asked for.
+  // Buffers are allocated on first use.
   Tensor flat(Part);
   int64_t flat_size(Part p = Part::weight) const {
     return p == Part::weight ? elements_ : begin_of(p).back();
   }
-  Tensor range(Part, Group);  // one group's stretch of the flat order, without frozen ones
+  Tensor range(Part, Group);  // one group's range of the flat order, without frozen parameters
   int64_t range_size(Group g, Part p = Part::weight) const {
     return begin_of(p)[size_t(g) + 1] - begin_of(p)[size_t(g)];
   }
   Tensor get(Part, const std::string& name);
-  Shape shape(Part, const ParamSpec&) const;  // of what get() gives
-  // What gemm_quantised takes for a parameter kept that way; absent for the others.
+  Shape shape(Part, const ParamSpec&) const;  // of the tensor that get() returns
+  // The weights that gemm_quantised reads; absent if the parameter is not quantised.
   Tensor quantised(const std::string& name) const;
   bool plain(const std::string& name) const {
     const auto it = index_.find(name);
@@ -132,20 +132,20 @@ class ParamStore {
   }
   bool has(const std::string& name) const { return index_.contains(name); }
   bool made(Part p) const { return buffers_[size_t(p)].data() != nullptr; }
-  // Makes all buffers that training needs.
+  // Allocates all buffers that training needs.
   void make_all();
   int64_t part_bytes(Part p) const { return flat_size(p) * size_of(dtype(p)); }
 
   void initialise(uint64_t seed);
   void initialise(const std::string& name, uint64_t seed);
-  // Host copies in float, for loading and saving. The first sets a weight and its master, and
-  // quantises what is kept so.
+  // Copies from the host in float, for loading and saving. The first sets a weight and its master,
+  // and quantises it if the parameter has a quantised form.
   void set(const std::string& name, std::span<const float>);
   void set(Part, const std::string& name, std::span<const float>);
-  // From the bytes of a file, of any alignment: straight into place where `from` is the dtype here,
-  // else converted in pieces. `first` is the element of the parameter that they begin with. The
-  // first sets a weight and its master, of which the device makes one from the other; neither takes
-  // weights that are kept quantised.
+  // From the bytes of a file, at any alignment: copied directly if `from` is the dtype here, else
+  // converted in blocks. `first` is the element of the parameter that the bytes start at. The first
+  // overload sets a weight and its master, of which the device computes one from the other; neither
+  // accepts weights that are kept quantised only.
   void set(const std::string& name, int64_t first, DType from, std::span<const std::byte>);
   void set(Part, const std::string& name, int64_t first, DType from, std::span<const std::byte>);
   std::vector<float> values(Part, const std::string& name);
@@ -173,7 +173,7 @@ class ParamStore {
   std::vector<int64_t> offset_;  // in elements, per spec
   std::unordered_map<std::string, size_t> index_;
   Begins begin_{};
-  int64_t elements_ = 0;  // frozen ones included
+  int64_t elements_ = 0;  // including frozen parameters
   std::vector<SlotSpec> slot_specs_;
   struct SlotLayout {
     Begins begin{};
@@ -188,13 +188,13 @@ class ParamStore {
   std::map<std::string, QuantisedParam> quantised_;
 };
 
-// The parameters of a model that is only run: weights, and no masters beside them.
+// The parameters of a model that only runs: weights without masters.
 inline std::vector<ParamSpec> frozen(std::vector<ParamSpec> all) {
   for (ParamSpec& p : all) p.trainable = false;
   return all;
 }
 
-// The values `init` gives elements [first, first + out.size()) of the parameter `name`; first is a
+// The initial values of elements [first, first + out.size()) of the parameter `name`; first is a
 // multiple of 4.
 void draw(std::span<float> out, const Init&, uint64_t seed, std::string_view name,
           int64_t first = 0);
@@ -203,13 +203,13 @@ void draw(std::span<float> out, const Init&, uint64_t seed, std::string_view nam
 class StateStore {
  public:
   explicit StateStore(Backend& b) : backend_(b) {}
-  // Made on first ask; later asks must agree in shape and dtype. `host`: memory of the host, which
-  // the host writes itself.
+  // Allocated by the first call; later calls must agree in shape and dtype. `host`: host memory,
+  // which the host writes directly.
   Tensor get(const std::string& name, Shape, DType, bool host = false);
   Tensor find(const std::string& name) const;  // an unknown name is an error
   bool has(const std::string& name) const { return entries_.contains(name); }
-  int64_t bytes(const std::string& prefix = {}) const;  // of all values whose names begin so
-  void erase(const std::string& prefix);                // gives their memory back
+  int64_t bytes(const std::string& prefix = {}) const;  // of all names with this prefix
+  void erase(const std::string& prefix);                // frees their memory
   Backend& backend() const { return backend_; }
 
   template <class T>
@@ -218,7 +218,7 @@ class StateStore {
     check_size(name, t, int64_t(v.size_bytes()));
     backend_.upload(t.data, v.data(), t.bytes());
   }
-  // The same of memory of the host. The caller knows that no copy reads it any more.
+  // Writes a buffer in host memory. The caller must know that no copy still reads it.
   template <class T>
   void write_host(const std::string& name, std::span<const T> v) {
     const Tensor t = find(name);

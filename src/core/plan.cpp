@@ -8,7 +8,7 @@ namespace {
 
 int64_t aligned(int64_t n) { return (n + 255) / 256 * 256; }
 
-// First and last node that touches each value's memory; -1 when none does.
+// First and last node that touch each value's memory; -1 if none does.
 struct Life {
   int first = -1, last = -1;
 };
@@ -24,7 +24,7 @@ std::vector<Life> lives(const Tape& t) {
   };
   const int end = int(t.nodes.size());
   for (int i = 0; i < end; ++i) {
-    // A node of another stream may run as late as anything that follows.
+    // A node on another stream may run as late as the end of the program.
     const bool aside = t.nodes[size_t(i)].stream != StreamKind::compute;
     for (const auto* vars : {&t.nodes[size_t(i)].in, &t.nodes[size_t(i)].out})
       for (Var v : *vars) {
@@ -46,7 +46,7 @@ bool owns_arena(const Tape& t, size_t id) {
 
 void alias(Tape& t) {
   std::vector<Life> life = lives(t);
-  std::vector<int> owner(t.values.size());  // of each storage, after merging
+  std::vector<int> owner(t.values.size());  // owner of each storage, after merging
   std::iota(owner.begin(), owner.end(), 0);
   const auto root = [&](int s) {
     while (owner[size_t(s)] != s) s = owner[size_t(s)];
@@ -68,7 +68,8 @@ void alias(Tape& t) {
       if (life[size_t(to)].last != i || life[size_t(from)].first != i) continue;
       if (bytes_of(t[out]) != bytes_of(t.values[size_t(to)])) continue;
       if (std::find(taken.begin(), taken.end(), to) != taken.end()) continue;
-      if (readers(to) > 1) continue;  // an operand twice: the op allows for one of them only
+      // The operand appears twice: the op allows only one of them to be overwritten.
+      if (readers(to) > 1) continue;
       owner[size_t(from)] = to;
       life[size_t(to)].last = life[size_t(from)].last;
       taken.push_back(to);
@@ -102,7 +103,7 @@ Plan plan(const Tape& t) {
 
   std::stable_sort(todo.begin(), todo.end(),
                    [](const Block& a, const Block& b) { return a.bytes > b.bytes; });
-  // `placed` is kept in the order of offsets, so that the gaps come one after another.
+  // `placed` is sorted by offset, so that the gaps are visited in order.
   for (const Block& b : todo) {
     int64_t at = 0;
     for (const Block& q : placed) {

@@ -1,6 +1,5 @@
-// ProgramCache: programs by the shape they were made for, and the rule by which numbers are rounded
-// up to few shapes. The programs used least recently are dropped when all of them together hold too
-// much.
+// ProgramCache: programs by the shape they were recorded for, and the rule that rounds sizes up to
+// a few shapes. The least recently used programs are dropped when all together hold too much.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +15,8 @@
 
 namespace hearth::inline core {
 
-// Sizes of programs: whole parts of the next power of two, so that the padding is at most one part
-// of the size and the number of sizes grows with the logarithm.
+// Sizes of programs: multiples of 1 / parts of the next power of two, so that the padding is at
+// most one such part and the number of sizes grows with the logarithm.
 struct BucketSpec {
   int64_t parts = 8;  // 1: powers of two
   int64_t least = 1;  // every size is a multiple of it, unless it is `most`
@@ -28,12 +27,12 @@ inline int64_t bucket(int64_t n, const BucketSpec& s) {
   return std::min((n + step - 1) / step * step, s.most);
 }
 
-// The programs of one shape. Their inputs and results lie in the state under `name` alone.
+// The programs of one shape. All their inputs and results have state names that start with `name`.
 struct ShapePrograms {
   std::string name;
-  std::vector<std::unique_ptr<Exec>> kinds;  // by what they compute; null: not recorded yet
+  std::vector<std::unique_ptr<Exec>> kinds;  // by purpose; null: not recorded yet
 
-  // What they hold: a node is a kernel's launch in a graph and its record on the host.
+  // Memory they hold: a node is a kernel launch in a graph plus its record on the host.
   int64_t bytes(const StateStore& state) const {
     constexpr int64_t node_bytes = 4096;
     int64_t n = state.bytes(name + ".");
@@ -50,8 +49,8 @@ class ProgramCache {
   explicit ProgramCache(Memory& memory, int64_t most_bytes = default_bytes)
       : memory_(memory), most_bytes_(most_bytes) {}
 
-  // The programs of a shape, made empty under name() when they are first asked for. A reference
-  // holds until the next call.
+  // The programs of a shape; an empty entry called name() is added on first use. A reference is
+  // valid until the next call.
   template <class Name>
   ShapePrograms& get(const Key& key, Name name) {
     auto it = slots_.find(key);
@@ -70,7 +69,7 @@ class ProgramCache {
  private:
   struct Slot {
     ShapePrograms programs;
-    uint64_t used = 0;  // by the clock: when it was last asked for
+    uint64_t used = 0;  // clock value of its last use
   };
   using Slots = std::map<Key, Slot>;
 

@@ -18,8 +18,8 @@ float largest(const float* x, int64_t n) {
   return m;
 }
 
-// To the nearest whole number, by the rounding of an addition; |x| < 2^22. Compilers turn it into
-// vectors, unlike a call.
+// Rounds to the nearest integer by way of a floating-point addition; |x| < 2^22. Unlike a library
+// call, compilers vectorise it.
 float nearest(float x) {
   constexpr float shift = 12582912;  // 1.5 * 2^23
   return (x + shift) - shift;
@@ -29,7 +29,7 @@ float rounded(float x, float low, float high) {
   return std::min(high, std::max(low, nearest(std::min(high + 1, std::max(low - 1, x)))));
 }
 
-// One row of a panel as bytes of the int8 layout.
+// Element k of a panel's row in the int8 layout.
 int8_t* quad_of(std::byte* panel, int64_t row, int64_t k) {
   return reinterpret_cast<int8_t*>(panel) + k / 4 * 64 + row * 4 + k % 4;
 }
@@ -52,7 +52,7 @@ RowTerms int8_row(std::byte* panel, int64_t row, const float* w, int64_t K) {
   return t;
 }
 
-// The largest becomes 448, the largest code; those above 2^-14 of it keep 4 significant bits.
+// The largest weight becomes 448, the largest code; above 2^-14 of it, 4 significant bits remain.
 float fp8_row(std::byte* panel, int64_t row, const float* w, int64_t K) {
   const float most = largest(w, K);
   if (!(most > 1e-30f)) return 0;
@@ -69,14 +69,14 @@ Four four_of(const float* p) {
   return v;
 }
 
-// Sum of squared errors of a group under one step.
+// Sum of squared errors of a group quantised with this step.
 float group_error(const float* w, float step) {
   constexpr float shift = 12582912;  // as in nearest()
   const float inverse = 1 / step;
   Four sum = {};
   for (int64_t k = 0; k < quant_group; k += 4) {
     const Four x = four_of(w + k);
-    Four q = x * inverse;  // small: the step is near the largest / 8
+    Four q = x * inverse;  // |q| is small: the step is near the largest weight / 8
     q = (q + shift) - shift;
     q = q > 7 ? Four{} + 7 : q;
     q = q < -8 ? Four{} - 8 : q;
@@ -91,8 +91,8 @@ struct Factor {
   float error = 0;
 };
 
-// The factor of one group of a row whose scale is given: those near the one that reaches the
-// largest weight, of either sign, since q reaches one further on one side.
+// The best factor of one group, given the row's scale: tries those nearest to the one that covers
+// the largest weight, with either sign, because q reaches one further on the negative side.
 Factor best_factor(const float* w, float scale) {
   const float most = largest(w, quant_group);
   Factor best;
@@ -174,7 +174,8 @@ void quantise(std::span<std::byte> out, const QuantLayout& l, std::span<const fl
       const int64_t n = p * quant_panel + row;
       std::byte* panel = out.data() + l.panel(p);
       if (n < N) std::copy_n(w.data() + n * K, K, padded.begin());
-      if (n >= N) std::fill(padded.begin(), padded.end(), 0.0f);  // q of 0 is not a byte of 0
+      // Zeros still have to be encoded: q = 0 is stored as 8 in int4.
+      if (n >= N) std::fill(padded.begin(), padded.end(), 0.0f);
       if (l.format == WeightFormat::int4) {
         scales[n] = int4_row(panel, l, row, padded.data());
         continue;

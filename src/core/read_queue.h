@@ -1,6 +1,5 @@
-// ReadQueue: results of the device that the host reads while later work runs there. Copies go into
-// pinned memory and keep their place among the launches, so that a later launch may overwrite what
-// was sent.
+// ReadQueue: results of the device that the host reads while later work runs. Copies go into pinned
+// memory in order with the launches, so a later launch may overwrite the source.
 #pragma once
 
 #include <deque>
@@ -18,17 +17,17 @@ class ReadQueue {
  public:
   explicit ReadQueue(Backend& b) : backend_(b) {}
 
-  // Begins to copy `count` elements of a tensor to the host, as it will be after what has been
+  // Starts copying `count` elements of a tensor to the host, as they will be after everything
   // launched so far.
   void send(const Tensor& t, int64_t count) {
     const int64_t bytes = count * size_of(t.dtype);
-    Slot slot = free_slot(t.bytes());  // of the whole, so that any part of it fits the next time
+    Slot slot = free_slot(t.bytes());  // of the whole tensor, so that any part fits next time
     slot.bytes = bytes;
     slot.transfer->begin(t.data, bytes);
     sent_.push_back(std::move(slot));
   }
   void send(const Tensor& t) { send(t, t.numel()); }
-  // Waits for the oldest that was sent and not taken; its bytes stay until the next take().
+  // Waits for the oldest result not yet taken; its bytes are valid until the next take().
   std::span<const std::byte> take() {
     if (sent_.empty()) fail("read queue", "nothing was sent that has not been taken");
     if (taken_.transfer) free_.push_back(std::move(taken_));
@@ -41,7 +40,7 @@ class ReadQueue {
     const std::span<const std::byte> bytes = take();
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
-  size_t size() const { return sent_.size(); }  // on their way
+  size_t size() const { return sent_.size(); }  // in flight
 
  private:
   struct Slot {

@@ -61,7 +61,7 @@ Var Tape::fed_input(const std::string& name, Shape s, DType d) {
   return own;
 }
 
-// A cut: what follows is a replay of its own, which the uploads of the next one do not wait for.
+// A pause: what follows is a separate replay, and the next run's uploads do not wait for it.
 void Tape::end_feed() {
   if (nodes.empty()) return;
   const Var last = nodes.back().out[0];
@@ -224,7 +224,8 @@ void Tape::host_grad(Var y, const std::string& name) {
 Var Tape::saved(Var v) {
   if (!v || !(*this)[v].dropped) return v;
   if (!(*this)[v].again) {
-    if (const Var x = (*this)[v].before; x && !(*this)[x].dropped) {  // cheaper than the whole node
+    // Cheaper than recomputing the whole node.
+    if (const Var x = (*this)[v].before; x && !(*this)[x].dropped) {
       const Act act = (*this)[v].act;
       const Var y = temp(shape(v), (*this)[v].dtype);
       (*this)[v].again = y;
@@ -240,7 +241,7 @@ Var Tape::saved(Var v) {
       if (!y) continue;
       const Value old = (*this)[y];
       const Var fresh = temp(old.shape, old.dtype);
-      if (old.storage != y.id) {  // a view: of the second making of what it viewed
+      if (old.storage != y.id) {  // a view of the recomputed base
         (*this)[fresh].storage = (*this)[n.in[0]].storage;
         (*this)[fresh].offset = old.offset;
       }
@@ -320,14 +321,14 @@ Node normed_product(const Node& product, const Node& norm) {
 }  // namespace
 
 void join_norms(Tape& t, const Kernels& k, Stream& stream) {
-  // Training has its norms apart, whatever is frozen: the same ops on every backend, step by step.
+  // Training programs keep their norms separate: the same ops on every backend, step by step.
   if (!k.norm_gemm || t.trains) return;
-  // Of each value in memory: how many nodes read it, and how many of them are products of it.
+  // Per value in memory: how many nodes read it, and how many of those are products with it.
   std::vector<int> readers(t.values.size()), products(t.values.size());
   std::vector<int64_t> widest(t.values.size());  // of those products
   const auto root = [&](Var v) { return size_t(t[v].storage); };
   for (const Node& n : t.nodes) {
-    if (!n.op->launch) continue;  // a view: those who read it count
+    if (!n.op->launch) continue;  // a view: its readers count instead
     for (Var v : n.in)
       if (v) ++readers[root(v)];
     if (!n.op->gemm || n.out[1] || (n.in[3] && root(n.in[3]) == root(n.in[0]))) continue;

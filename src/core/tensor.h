@@ -1,4 +1,4 @@
-// Tensor: a non-owning view of contiguous memory. The only type a kernel ever sees.
+// Tensor: a non-owning view of contiguous memory. The only type of data that kernels see.
 #pragma once
 
 #include <algorithm>

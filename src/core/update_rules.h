@@ -1,6 +1,6 @@
-// The formulas by which elementwise optimizers change a weight. A rule has two: `apply`, in the
-// numbers of a backend (a float, a vector of floats) with what is common to all weights computed
-// once, and `reference`, the published formula in double, which the reference backend runs.
+// The formulas of the elementwise optimizers. A rule has two: `apply`, in the arithmetic type of a
+// backend (a float, a vector of floats) with the factors common to all weights computed once, and
+// `reference`, the published formula in double precision, which the reference backend runs.
 #pragma once
 
 #include "core/math.h"
@@ -10,7 +10,7 @@ namespace hearth::inline core {
 enum class UpdateRule : uint8_t { adamw, lion };
 inline constexpr UpdateRule update_rules[] = {UpdateRule::adamw, UpdateRule::lion};
 
-constexpr int most_slots = 2;  // of any rule
+constexpr int most_slots = 2;  // the most that any rule has
 
 // A rule and its hyperparameters.
 struct RuleSpec {
@@ -48,7 +48,7 @@ struct AdamwRule {
             float(1 / std::sqrt(second))};
   }
 
-  // The new weight. `old` is the master where there is one; `s` becomes the new state.
+  // The new weight. `old` is the master if there is one; `s` is updated in place.
   template <class Math, class V>
   HEARTH_FORMULA static V apply(V old, V g, V (&s)[slots], const Factors& a) {
     const V grad = g * a.grad_scale;
@@ -72,7 +72,7 @@ struct AdamwRule {
 };
 
 // Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"): the sign of the
-// momentum interpolated with the gradient. Slots: the momentum.
+// momentum interpolated with the gradient. Slot: the momentum.
 struct LionRule {
   static constexpr const char* name = "lion";
   static constexpr int slots = 1;
@@ -105,7 +105,7 @@ struct LionRule {
   }
 };
 
-// f(AdamwRule{}), or the same with another rule.
+// Calls f with the type of the rule: f(AdamwRule{}) and so on.
 template <class F>
 [[gnu::always_inline]] inline void by_rule(UpdateRule r, F&& f) {
   switch (r) {
