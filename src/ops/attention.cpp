@@ -26,7 +26,7 @@ void qk_backward(Tape& t, const Node& n, QkSpec spec) {
     spec.add = bool(dq.prior);
   }
   const bool normed =
-      spec.norm != QkNorm::none;  // rotation alone needs nothing of the forward pass
+      spec.norm != QkNorm::none;  // rotation alone needs no values of the forward pass
   const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
     f(s, {.dqkv = out[0],
           .dq_gain = out[1],
@@ -50,11 +50,11 @@ void qk_backward(Tape& t, const Node& n, QkSpec spec) {
   t.add_grad(qkv, dqkv);
 }
 
-// The views of a call as its kernel gets them. The first three inputs of a node (outputs, of the
-// backward one) are the tensors of q, k and v; one that several views share stands there once.
+// The views of an attention call. The first three inputs of the forward node (outputs of the
+// backward node) are the tensors of q, k and v; a tensor that several views share is listed once.
 struct QkvPlaces {
   QkvLayout layout;
-  int k, v;  // whose tensor it is: 0 that of q, 1 that of k, 2 its own
+  int k, v;  // index of its tensor: 0 is q's, 1 is k's, 2 is v's own
 
   explicit QkvPlaces(const Qkv& x)
       : layout{x.q.layout, x.k.layout, x.v.layout},
@@ -63,7 +63,7 @@ struct QkvPlaces {
           : x.v.x == x.k.x ? k
                            : 2) {}
 
-  // Of three Vars, one per view: absent where another stands for it.
+  // Of three Vars, one per view: those of shared tensors are absent.
   std::vector<Var> once(Var q, Var own_k, Var own_v) const {
     return {q, k == 1 ? own_k : Var{}, v == 2 ? own_v : Var{}};
   }
@@ -91,7 +91,7 @@ void check_views(Tape& t, const Qkv& x) {
     fail(t.where(), "expected heads of q and k of one width, got {} and {}", q.width, k.width);
 }
 
-// What no view covers would have no gradient.
+// Elements that no view covers would get no gradient.
 void check_cover(Tape& t, const QkvPlaces& at) {
   const std::pair<int, const HeadLayout*> views[] = {
       {0, &at.layout.q}, {at.k, &at.layout.k}, {at.v, &at.layout.v}};

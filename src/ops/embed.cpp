@@ -73,7 +73,7 @@ Var spread_rows(Tape& t, Var w, Shape shape, const std::string& name,
   };
   t.push(std::move(op), {ids, w, {}, {}}, {rows});
   const Var y = t.view(rows, shape);
-  // The gradient is one of a parameter: kept as finely as those.
+  // This is the gradient of a parameter, so it is kept in the same precision as theirs.
   t[rows].grad_dtype = t[y].grad_dtype = t.acc();
   return y;
 }

@@ -9,7 +9,7 @@ void linear_backward(Tape& t, const Node& n, float scale) {
   const Var x = n.in[0], w = n.in[1], bias = n.in[2], residual = n.in[3], y = n.out[0];
   const Var pre = n.out[1];
   Var dy = t.grad(y);
-  if (pre && dy) {  // from readers that did not fold the slope into a product of their own
+  if (pre && dy) {  // from readers that did not fold the slope into their own product
     const Act act = t[y].act;
     const Var d = t.temp(t.shape(pre));
     const auto launch = [act](auto* f, Stream& s, In in, Out out) {
@@ -46,9 +46,9 @@ void linear_backward(Tape& t, const Node& n, float scale) {
   if (residual) t.add_grad(residual, dy);
 }
 
-// A product with weights (N, K), plain or quantised as the store has them. Of 16 bits it adds to
-// nothing in place: there a backend may round the product before it adds, and decoding, where an
-// input dies sooner, would differ from training.
+// A product with weights (N, K), plain or quantised, as the store has them. A 16-bit output never
+// adds in place: a backend may then round the product before it adds, and decoding, where inputs
+// die sooner, would differ from training.
 Op product_op(const char* name, const GemmSpec& spec, bool trains, DType out) {
   Op op;
   op.name = name;
@@ -67,12 +67,13 @@ Op product_op(const char* name, const GemmSpec& spec, bool trains, DType out) {
                  .prior = in[3],
                  .spec = spec});
   };
-  op.quantisable = trains ? -1 : 1;  // whole numbers have no gradients
+  op.quantisable = trains ? -1 : 1;  // integer weights have no gradients
   op.gemm = spec;
   return op;
 }
 
-// Whether no kernel writes what a product reads beside its rows: it may read it early.
+// Whether no kernel writes the weight and bias of a product, so that it may read them before the
+// preceding kernels finish.
 bool known_ahead(const Tape& t, Var weight, Var bias) {
   return t[weight].role == Role::param && (!bias || t[bias].role == Role::param);
 }

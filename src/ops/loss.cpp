@@ -7,24 +7,23 @@
 namespace hearth::inline ops {
 namespace {
 
-constexpr int64_t tile = 128;  // rows a matrix unit likes to have together
+constexpr int64_t tile = 128;  // rows for which matrix units are efficient
 
 int64_t rows_per_chunk(int64_t rows, int64_t row_bytes, int64_t chunk_bytes) {
   const int64_t fit = std::max<int64_t>(64, chunk_bytes / row_bytes);
   const int64_t least = (rows + fit - 1) / fit;
-  // Chunks of one size, and of whole tiles, where a few more of them can be.
+  // Prefer equal chunks of whole tiles, even if that takes up to twice as many chunks.
   for (int64_t chunks = least; chunks <= 2 * least; ++chunks)
     if (rows % (chunks * tile) == 0) return rows / chunks;
   return (rows + least - 1) / least;
 }
 
-// What head_logprob makes and its backward rule takes, or makes again: the logits of rows
-// [i, i + n).
+// The chunks of logits that head_logprob computes; its backward rule reads them or recomputes them.
 struct Chunks {
-  Var x, w, targets;  // (N, C), (V, C) in whole tiles, (N, 1)
+  Var x, w, targets;  // (N, C), (V, C) padded to whole tiles, (N, 1)
   int64_t rows = 0, each = 0;
   LogprobSpec spec = {};
-  std::vector<Var> kept = {};  // (n, V) of each chunk; empty: none
+  std::vector<Var> kept = {};  // (n, V) of each chunk; empty: not kept
 
   template <class F>
   void for_each(Tape& t, F use) const {
@@ -85,7 +84,7 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
     fail(t.where(), "expected {} rows of {} for the head, got {}", N, C, to_string(t.shape(x)));
   if (spec.grad && spec.acc_logits)
     fail(t.where(), "logits in acc have no gradient here: head_logprob has one");
-  // The vocabulary in whole tiles: products of an odd width run at a fraction of the speed.
+  // Pad the vocabulary to whole tiles: products of an odd width run at a fraction of the speed.
   const Var tiles = t.whole_tiles(w);
   const int64_t wide = t.shape(tiles)[0];
   const DType dtype = spec.acc_logits ? t.acc() : t.dtype();
@@ -167,7 +166,7 @@ Var head_logprob(Tape& t, Var x, Var w, Var targets, const HeadLogprobSpec& spec
     if (keep) made.push_back(logits);
   });
   c.kept = std::move(made);
-  // Launches nothing: it stands for the chunks when gradients are recorded.
+  // Launches nothing: this node stands for all chunks when gradients are recorded.
   Op op;
   op.name = "head_logprob";
   op.backward = [c](Tape& t, const Node& n) { head_logprob_backward(t, n, c); };

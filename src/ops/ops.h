@@ -1,12 +1,12 @@
-// What a model may say. Each function records nodes on the tape, with their backward rules, and
-// returns the output. Absent optional tensors are Var{}.
+// The ops a model is built from. Each function records nodes and their backward rules on the tape
+// and returns the output. An absent optional tensor is Var{}.
 #pragma once
 
 #include "core/tape.h"
 
 namespace hearth::inline ops {
 
-// The buffer of Scalars every program reads.
+// The buffer of Scalars that all programs read.
 Var scalars(Tape&);
 
 // --- linear.cpp ---
@@ -22,11 +22,11 @@ Var linear(Tape&, Var x, Var w, const LinearSpec& = {});
 // --- embed.cpp ---
 // w[ids] + pos_w[positions]
 Var embed(Tape&, Var ids, Var w, Var positions = {}, Var pos_w = {});
-// Rows of x (.., C) by number: (ids.., C). Negative ids are padding, whose rows nobody may use. For
-// a gradient the others must differ.
+// Rows of x (.., C) by index: (ids.., C). A negative id is padding: nothing may use its row. If x
+// needs a gradient, the other ids must be distinct.
 Var gather_rows(Tape&, Var x, Var ids);
-// The rows of w (R, C) at places of their own in y, read as (n, C): row i is w[from[i]], or zeros
-// where from[i] < 0. No row stands twice. `name` goes with `from`: it names the table of numbers.
+// Places rows of w (R, C) in y, read as (n, C): row i is w[from[i]], or zeros where from[i] < 0.
+// Each row of w appears at most once. `name` names the constant that holds `from`.
 Var spread_rows(Tape&, Var w, Shape y, const std::string& name, std::span<const int32_t> from);
 
 // --- norm.cpp ---
@@ -52,9 +52,9 @@ struct Qkv {
   Heads q, k, v;
 };
 inline Qkv packed(Var qkv, const QkvLayout& l) { return {{qkv, l.q}, {qkv, l.k}, {qkv, l.v}}; }
-// (B, T, H, width of v). The gradient needs views that together cover their tensors.
+// (B, T, H, width of v). For the gradient, the views must together cover their tensors.
 Var attention(Tape&, const Qkv&, const Masks&, const AttnSpec&);
-// Which tokens the rows of a ragged batch are, as AttentionCachedArgs describes them.
+// The tokens in the rows of a ragged batch, as AttentionCachedArgs describes them.
 struct Paged {
   Var positions, sequences;  // (1, N) i32
   Var tables;                // (sequences, blocks of each) i32
@@ -75,7 +75,7 @@ Var mean_loss(Tape&, Var rows, LossTerm);
 
 struct HeadSpec {
   float softcap = 0;
-  int64_t chunk_rows = 0;  // of logits at a time; 0: as many as make about chunk_bytes
+  int64_t chunk_rows = 0;  // rows of logits computed at a time; 0: about chunk_bytes of them
   int64_t chunk_bytes = int64_t(64) << 20;
   bool grad = false;        // training: also record the gradients of x and w
   bool acc_logits = false;  // logits in acc, as in head_logprob; not with grad
@@ -83,9 +83,9 @@ struct HeadSpec {
   float z_loss = 0;  // weight of a second term, "z_loss": the mean square of logsumexp(logits)
 };
 // Mean negative log-likelihood of targets (B, T) under softmax(x wᵀ), as a loss term of the tape.
-// The result "nll" (B * T, 1) has it by token ("<term>.nll" after the first term of a tape). Only a
-// chunk of logits exists at a time, and with `grad` its gradient is used up before the next chunk
-// is made: the head has no second pass.
+// The result "nll" (B * T, 1) holds it per token ("<term>.nll" after the first term of a tape).
+// Only one chunk of logits exists at a time; with `grad` its gradient is consumed before the next
+// chunk is computed, so the head has no second pass.
 Var head_loss(Tape&, Var x, Var w, Var targets, const HeadSpec&);
 
 struct HeadLogprobSpec {
@@ -94,12 +94,11 @@ struct HeadLogprobSpec {
   bool entropy = false;    // of each row, in the result "entropy" (N, 1)
   int64_t chunk_rows = 0;  // as in HeadSpec
   int64_t chunk_bytes = int64_t(64) << 20;
-  int64_t keep_bytes = 0;  // logits of all rows are kept for the backward rule if they fit
+  int64_t keep_bytes = 0;  // keep the logits of all rows for the backward rule if they fit
 };
 // Log-probability of each target (N elements; negative: 0, and no gradient) under softmax(x wᵀ):
-// the result "logprob" (N, 1) acc. What to make of a log-probability is not known before all of
-// them are: the backward rule reads logits that were kept, or makes each chunk a second time. The
-// bits are the same.
+// the result "logprob" (N, 1) acc. The gradient is known only after all log-probabilities are, so
+// the backward rule reads kept logits or recomputes each chunk, with the same bits.
 Var head_logprob(Tape&, Var x, Var w, Var targets, const HeadLogprobSpec&);
 
 }  // namespace hearth::inline ops

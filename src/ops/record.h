@@ -1,4 +1,4 @@
-// Pieces the ops share while recording.
+// Recording steps that several ops share.
 #pragma once
 
 #include "core/tape.h"
@@ -10,7 +10,7 @@ inline Shape with_cols(Shape s, int64_t cols) {
   return s;
 }
 
-// The values that a recorded product reads and writes, as GemmArgs documents them.
+// The values that a recorded product reads and writes; GemmArgs documents them.
 struct GemmVars {
   Var c;
   Var aux = {};
@@ -23,7 +23,8 @@ struct GemmVars {
 // c = alpha * op(a) op(b) .. + prior. No gradient.
 void record_gemm(Tape&, const GemmVars&);
 
-// The gradient of a vector added to every row of what dy is the gradient of.
+// Records the gradient of `param`, a vector added to every row of a value; dy is that value's
+// gradient.
 void record_column_sum(Tape&, Var param, Var dy, float scale);
 
 }  // namespace hearth::inline ops
