@@ -12,7 +12,8 @@
 namespace hearth::inline diag {
 namespace {
 
-// Of an output in a program over `program`: sums kept in f32 are of products that rounded alike.
+// Tolerance of an output in a program of dtype `program`. An f32 sum in a 16-bit program is between
+// the two: it adds products of inputs that both sides rounded alike.
 double tolerance_of(DType output, DType program) {
   if (output == DType::bf16) return 2e-2;
   if (output == DType::f16) return 4e-3;
@@ -22,11 +23,12 @@ double tolerance_of(DType output, DType program) {
 float number_at(const std::byte* data, DType d, int64_t i) {
   if (d == DType::bf16) return float(reinterpret_cast<const bf16*>(data)[i]);
   if (d == DType::f16) return float(reinterpret_cast<const f16*>(data)[i]);
-  return reinterpret_cast<const float*>(data)[i];  // u8, too: the update's state by another name
+  // Also for u8: the update's state is kept as bytes.
+  return reinterpret_cast<const float*>(data)[i];
 }
 
-// What is far away is read a piece at a time, into memory that is touched once: models of a billion
-// parameters pass through here several times over.
+// Reads device memory in pieces, into one buffer that is allocated once: models of a billion
+// parameters pass through here several times.
 class Reading {
  public:
   static constexpr int64_t piece_bytes = int64_t(64) << 20;
@@ -43,7 +45,7 @@ class Reading {
   std::vector<std::byte> buffer_;
 };
 
-// The largest difference over the largest number wanted.
+// The largest difference, divided by the largest expected magnitude.
 class Comparison {
  public:
   double error(Backend& a, const Tensor& got, Backend& b, const Tensor& want) {
@@ -83,7 +85,7 @@ class Comparison {
   Reading a_, b_;
 };
 
-// One side: the weights of a model and its programs on a backend.
+// One side of the comparison: the weights of a model and its programs on a backend.
 struct Side {
   Side(const ProgramSpec& s, Backend& b, uint64_t seed)
       : backend(b), store(b, decoder_params(s.model), s.dtype), memory(b, &store) {
@@ -111,7 +113,7 @@ void copy(Side& from, Side& to, std::span<const Tensor> a, std::span<const Tenso
   }
 }
 
-// Values some node reads, or that outlast the program: what is neither is a kernel's own scratch.
+// Values that some node reads or that outlast the program; all others are scratch of a kernel.
 std::set<int> values_that_matter(const Tape& t) {
   std::set<int> r;
   for (const Node& n : t.nodes)
@@ -132,7 +134,7 @@ void compare(Exec& tried, Exec& trusted, Side& a, Side& b, LockstepResult& r) {
   for (size_t i = 0, n = tried.size(); i < n; ++i) {
     const Exec::Step x = tried.step(i), y = trusted.step(i);
     copy(a, b, x.in, y.in, reading);
-    copy(a, b, x.out, y.out, reading);  // what a node adds to, or does not touch
+    copy(a, b, x.out, y.out, reading);  // for outputs that a node adds to or leaves unchanged
     tried.run_step(i);
     trusted.run_step(i);
     ++r.nodes;
@@ -177,7 +179,8 @@ LockstepResult lockstep(const ProgramSpec& spec, Backend& tried, Backend& truste
   Scalars s;
   s.lr = 1e-3f, s.clip = 1, s.inv_targets = 1 / float(batch.count);
   s.seed_lo = uint32_t(seed), s.step = 1;
-  if (spec.dtype == DType::f16) s.loss_scale = 1024;  // as a run would: gradients it can hold
+  // As in a training run, so that gradients fit fp16.
+  if (spec.dtype == DType::f16) s.loss_scale = 1024;
   LockstepResult r;
   for (Side* side : {&a, &b}) side->programs->feed(batch, s);
   compare(a.programs->first_program(), b.programs->first_program(), a, b, r);

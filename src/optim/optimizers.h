@@ -34,7 +34,7 @@ std::vector<Optimizer> lion(const UpdateSpec&);
 
 struct KnownOptimizer {
   std::string_view name;
-  // Usually one; several where each takes some groups of the parameters.
+  // Usually one; several if each updates some of the parameter groups.
   std::vector<Optimizer> (*make)(const UpdateSpec&);
   // Defaults of --beta1 and --beta2; absent: those of the command.
   std::optional<std::array<float, 2>> betas = {};
