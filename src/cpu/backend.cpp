@@ -49,7 +49,7 @@ namespace {
 constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
 constexpr int64_t huge_page = 2 << 20;
 
-// The number in a file that holds one; `unlimited` for "max", or where there is no such file.
+// The integer in a file; `unlimited` if the file says "max" or does not exist.
 int64_t number_in(const std::string& path) {
   std::ifstream f(path);
   int64_t n = 0;
@@ -67,7 +67,7 @@ int64_t meminfo_available() {
   return unlimited;
 }
 
-// What the page cache holds of a group's memory can be taken back, so it does not count as used.
+// The page cache of a group's memory can be reclaimed, so it does not count as used.
 int64_t reclaimable(const std::string& stat_path) {
   std::ifstream f(stat_path);
   std::string key;
@@ -94,9 +94,9 @@ int64_t cgroup_available() {
 
 std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / 1048576); }
 
-// A pool that takes every core stays put: each worker on a core of its own, so that none waits for
-// another at the end of a step. The calling thread may be anybody's and is left alone. With fewer
-// threads than cores the system knows better where there is room. HEARTH_PIN=off leaves all free.
+// If the pool uses every core, each worker is pinned to a core of its own, so that none waits for
+// another at the end of a step. The calling thread belongs to the caller and is not pinned. With
+// fewer threads than cores the scheduler places them better. HEARTH_PIN=off disables pinning.
 void pin_workers(Threads& threads) {
   const char* wish = std::getenv("HEARTH_PIN");
   if (wish && std::string_view(wish) != "off" && std::string_view(wish) != "on")
@@ -105,13 +105,13 @@ void pin_workers(Threads& threads) {
   if ((wish && std::string_view(wish) == "off") || int(cores.size()) != threads.count()) return;
   std::atomic<int> there{0};
   threads.run(threads.count(), [&](int64_t, int worker) {
-    ++there;  // nobody takes a second piece before all have their first
+    ++there;  // no worker takes a second piece before all have their first
     while (there.load() < threads.count()) std::this_thread::yield();
     if (worker == 0) return;
     cpu_set_t own;
     CPU_ZERO(&own);
     CPU_SET(cores[size_t(worker)], &own);
-    sched_setaffinity(0, sizeof own, &own);  // a wish: refusal costs speed only
+    sched_setaffinity(0, sizeof own, &own);  // best effort: failure only costs speed
   });
 }
 
@@ -140,7 +140,7 @@ class CpuBackend final : public Backend {
       fail("cpu", "expected memory for {} ({}), got: {}", what, mebibytes(bytes),
            std::strerror(errno));
     if (bytes >= huge_page)
-      madvise(p, size_t(bytes), MADV_HUGEPAGE);  // a wish: refusal costs speed only
+      madvise(p, size_t(bytes), MADV_HUGEPAGE);  // best effort: failure only costs speed
     return static_cast<std::byte*>(p);
   }
   void release(std::byte* p, int64_t bytes) override { munmap(p, size_t(bytes)); }

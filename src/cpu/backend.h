@@ -1,4 +1,4 @@
-// The CPU as a backend: pages of memory, a pool of threads, and the kernels of one instruction set.
+// The CPU as a backend: memory pages, a thread pool, and the kernels of one instruction set.
 #pragma once
 
 #include <memory>
@@ -9,13 +9,13 @@
 
 namespace hearth::inline cpu {
 
-// threads 0: one per usable core. Without `isa` the best one this machine can run.
+// threads 0: one per usable core. Without `isa`: the best one that this machine can run.
 std::unique_ptr<Backend> make_cpu_backend(int threads, std::optional<Isa> isa = {});
 
 // The table of kernels compiled for one instruction set.
 const Kernels& cpu_kernels(Isa);
 
-// Bytes this process may still take: what the system and its control groups leave.
+// Bytes that this process may still allocate: what the system and its control groups leave.
 int64_t available_memory();
 
 }  // namespace hearth::inline cpu

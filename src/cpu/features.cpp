@@ -19,15 +19,14 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Linux gives a process the 8 KiB of tile registers only when it asks; the grant covers all
-// threads.
+// Linux grants the 8 KiB of tile registers only on request; the grant covers all threads.
 bool tiles_granted() {
   constexpr int arch_req_xcomp_perm = 0x1023, xfeature_xtiledata = 18;
   static const bool granted = syscall(SYS_arch_prctl, arch_req_xcomp_perm, xfeature_xtiledata) == 0;
   return granted;
 }
 
-bool amx() {  // tiles, products of bf16 and of int8
+bool amx() {  // tiles, and products of bf16 and int8
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   return (d >> 22 & 1) && (d >> 24 & 1) && (d >> 25 & 1) && tiles_granted();
@@ -38,15 +37,14 @@ bool avx512_vnni() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c >> 11 & 1);
 }
 
-// Bits of the leaf that says more.
+// A bit of EAX of CPUID leaf 7, subleaf 1.
 bool has_more(int bit) {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> bit & 1);
 }
 constexpr int avx_vnni_bit = 4, avx512_bf16_bit = 5;
 
-// The rest of what compilers mean by x86-64-v3. Clang's __builtin_cpu_supports knows these names
-// only in later versions.
+// The rest of x86-64-v3. Clang's __builtin_cpu_supports knows these names only in later versions.
 bool f16c_movbe_lzcnt() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid(1, &a, &b, &c, &d)) return false;
@@ -55,7 +53,7 @@ bool f16c_movbe_lzcnt() {
 }
 
 bool runs(std::string_view isa) {
-  // __builtin_cpu_supports also checks that the system saves the wide registers.
+  // __builtin_cpu_supports also checks that the operating system saves the wide registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
                     f16c_movbe_lzcnt();

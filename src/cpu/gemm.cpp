@@ -1,4 +1,4 @@
-// Cutting a product into packed blocks and tasks. The operand on the longer side of c is packed by
+// Divides a product into packed blocks and tasks. The operand on the longer side of c is packed by
 // the task that uses it, the other one once for all; neither choice changes the order of any sum.
 #include "cpu/gemm.h"
 
@@ -58,13 +58,13 @@ namespace {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-// Bytes of the shared operand packed at a time: what L2 holds where the sums of c fit there as well
-// and cost nothing to come back to, else as much as is likely to need no second round.
+// Bytes of the shared operand packed at a time: as much as L2 holds if the sums of c fit there too,
+// so that several rounds cost little; else enough that a second round is seldom needed.
 constexpr int64_t shared_limit_small_c = 1 << 20, shared_limit = 24 << 20, small_c = 1 << 20;
-constexpr int64_t short_tile_limit = 1024;  // of the shorter side of c, per task
+constexpr int64_t short_tile_limit = 1024;  // extent of the shorter side of c per task, at most
 constexpr int64_t tasks_per_thread = 4;
 
-// One side of c: its operand, its extent and how tasks cut it.
+// One side of c: its operand, its extent and how tasks divide it.
 struct Side {
   GemmOperand operand;
   GemmPack pack = nullptr;
@@ -80,14 +80,14 @@ struct Job {
   const GemmKernel& kernel;
   Side along, across;  // the longer and the shorter side of c
   bool along_n = false;
-  int64_t super_k = 0;  // k is packed this much at a time, a multiple of k_block
+  int64_t super_k = 0;  // k packed per round, a multiple of k_block
   std::byte* shared = nullptr;
   std::byte* workers = nullptr;  // one private block per worker
-  float* sums = nullptr;         // accumulators of every task, when k takes several rounds
+  float* sums = nullptr;         // accumulators of all tasks, if k takes several rounds
   int64_t worker_bytes = 0, strip_bytes = 0;
 
   int64_t tasks() const { return along.tiles() * across.tiles(); }
-  // Rows of accumulators a power of two apart would share few sets of the cache.
+  // The padding avoids rows a power of two apart, which would share few cache sets.
   int64_t acc_ld() const { return (along_n ? along.tile : across.tile) + 16; }
   int64_t tile_elements() const { return (along_n ? across.tile : along.tile) * acc_ld(); }
   bool one_round() const { return super_k >= g.k; }
@@ -103,7 +103,7 @@ struct Job {
     return o;
   }
 
-  // The packed shared operand: blocks of k, each with every panel.
+  // The packed shared operand: blocks of k, each with all panels.
   std::byte* shared_block(int64_t block, int64_t at, int64_t k) const {
     return shared + block * packed_bytes(across.padded(), kernel.k_block) + packed_bytes(at, k);
   }
@@ -148,7 +148,7 @@ struct Job {
         kernel.tile / across.tile,
         kernel.strip / packed_bytes(1, std::clamp<int64_t>(g.k, 1, kernel.k_block)));
     int64_t strips = ceil_div(along.extent, std::max(along.panel, fit));
-    if (threads > 1) {  // enough tasks for all, and as many for each
+    if (threads > 1) {  // enough tasks for all threads, and equally many for each
       strips = std::max(strips, ceil_div(tasks_per_thread * threads, cuts));
       strips = round_up(strips, threads);
     }
@@ -180,12 +180,12 @@ struct Job {
   }
 };
 
-// Few rows, and b as (n, k): b is read where it lies. A task is a stretch of its rows, so that a
-// core reads memory in order, and is multiplied strip by strip, whose sums stay in the cache.
+// Few rows, and b as (n, k): b is read unpacked. A task is a range of its rows, so that a core
+// reads memory in order; it is multiplied strip by strip, so that the sums stay in the cache.
 constexpr int64_t few_strip = 64;
 
-// Rows of b in a task: as many for every thread, in at most tasks_per_thread turns of two tiles or
-// more, so that nobody waits long for a last one.
+// Rows of b in a task: equally many for every thread, in at most tasks_per_thread rounds of two
+// tiles or more, so that no thread waits long for the last task.
 int64_t few_stretch(int64_t n, int64_t threads) {
   const int64_t tiles = ceil_div(n, few_tile);
   const int64_t turns = std::clamp<int64_t>(tiles / (2 * threads), 1, tasks_per_thread);

@@ -15,8 +15,8 @@ class Threads;
 
 namespace hearth::inline cpu {
 
-// Memory the CPU kernels pack into. It grows to the largest call seen and is then reused, so that a
-// step in steady state allocates nothing. One per caller; a call owns it while it runs.
+// Memory that the CPU kernels pack into. It grows to the largest call so far and is then reused, so
+// a step in steady state allocates nothing. One per caller; a call owns it while it runs.
 class Scratch {
  public:
   Scratch() = default;
@@ -24,7 +24,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // At least `bytes`, 64-byte aligned, contents undefined; invalidates what get() gave before.
+  // At least `bytes`, 64-byte aligned, contents undefined; invalidates the result of earlier calls.
   std::byte* get(int64_t bytes);
   int64_t bytes() const { return bytes_; }
 
@@ -34,9 +34,9 @@ class Scratch {
 };
 
 // Called once for each row segment c[row, col .. col + count) after alpha and bias and before the
-// residual and the rounding to c_type, from any thread; x is fp32 and is changed in place. This is
-// where an activation goes (forward: keep x in an aux matrix, apply act; backward: multiply by
-// act'(aux)). Segments of one row are disjoint and cover it; their bounds are not promised.
+// residual and the rounding to c_type, from any thread; changes the fp32 values x in place. This is
+// where an activation goes (forward: store x in an aux matrix, apply act; backward: multiply by
+// act'(aux)). Segments of one row are disjoint and cover it; their bounds are unspecified.
 using GemmHook = void (*)(const void* state, float* x, int64_t row, int64_t col, int64_t count);
 
 // All matrices are row-major; a leading dimension counts elements from one stored row to the next.
@@ -59,10 +59,10 @@ struct GemmProblem {
 
 struct GemmTable;  // cpu/isa/gemm_table.h
 const GemmTable& gemm_table(Isa);
-const char* quantised_instructions(Isa);  // what multiplies whole numbers: "AVX512-VNNI"
+const char* quantised_instructions(Isa);  // the integer dot-product instructions: "AVX512-VNNI"
 
 void gemm(Threads&, Scratch&, const GemmTable&, const GemmProblem&);
-// The same with b as quantise() of core/quantised.h made it, and rows of a rounded to int8.
+// The same with b packed by quantise() of core/quantised.h, and rows of a rounded to int8.
 void gemm_quantised(Threads&, Scratch&, const GemmTable&, const GemmProblem&);
 void gemm(Threads&, Scratch&, const GemmProblem&);  // with the table of best_isa()
 

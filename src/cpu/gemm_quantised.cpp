@@ -1,4 +1,4 @@
-// Cutting a product with quantised weights into strips of panels and blocks of rows.
+// Divides a product with quantised weights into strips of panels and blocks of rows.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -11,9 +11,9 @@
 namespace hearth::inline cpu {
 namespace {
 
-constexpr int64_t strip_panels = 4;   // of a task
-constexpr int64_t block_rows = 512;   // of a task: widening int4 is paid once for as many
-constexpr int64_t rows_at_once = 16;  // quantised by a task; also what a tile holds
+constexpr int64_t strip_panels = 4;   // per task
+constexpr int64_t block_rows = 512;   // per task, so that widening int4 is paid once for this many
+constexpr int64_t rows_at_once = 16;  // quantised by one task; also the rows of a tile
 
 int64_t pieces_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
 int64_t whole(int64_t n, int64_t size) { return pieces_of(n, size) * size; }
@@ -35,7 +35,7 @@ void gemm_quantised(Threads& threads, Scratch& scratch, const GemmTable& table,
   const int64_t padded = l.padded_k(), block = std::min(g.m, block_rows);
   const bool few = g.m <= quant_few_rows;
   const int flip = few ? table.quantised.few_flip : table.quantised.flip;
-  // Rows a power of two apart would share few sets of the cache.
+  // The padding avoids rows a power of two apart, which would share few cache sets.
   QuantRows x{
       .ld = padded + 64, .k = g.k, .padded = padded, .flip = uint8_t(four ? 0 : flip), .few = few};
   const int64_t strip = strip_panels * quant_panel, ld = strip + 16;

@@ -1,6 +1,6 @@
 // Threads for code compiled per instruction set. std::function instantiates weak symbols of std,
-// which such code must not emit (cmake/check_isa_symbols.sh), so the body crosses as a plain
-// pointer.
+// which such code must not emit (cmake/check_isa_symbols.sh), so the body is passed as a plain
+// function pointer.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Stream of the CPU: the threads a kernel runs on and the memory it may use while it runs. What is
-// declared here is not inline, so that kernels compiled per instruction set may call it.
+// Stream of the CPU: the threads that a kernel runs on and the memory it may use while it runs. The
+// functions here are not inline, so that kernels compiled per instruction set may call them.
 #pragma once
 
 #include "core/kernels.h"

@@ -37,7 +37,7 @@ HEARTH_INLINE VSlope act_slope(vf x) {
 
 template <Act A>
 HEARTH_INLINE vf act_value(vf x) {
-  return act_slope<A>(x).y;  // what only the slope needs is dropped by the compiler
+  return act_slope<A>(x).y;  // the compiler drops what only the slope needs
 }
 
 template <Act A>

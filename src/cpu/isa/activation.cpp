@@ -76,7 +76,7 @@ void activation_bwd(Stream& s, const ActivationBwdArgs& args) {
 
 namespace {
 
-// A gate of one number per head when g has fewer elements than x.
+// g has one gate per head if it has fewer elements than x.
 HEARTH_INLINE bool per_head(const Tensor& x, const Tensor& g) { return count(g) != count(x); }
 
 template <class T>
@@ -147,7 +147,7 @@ void dropout(Stream& s, const DropoutArgs& args) {
     over_elements(s, count(args.x), [&](int64_t begin, int64_t end) {
       uint32_t words[random_span];
       for (int64_t at = begin; at < end; at += random_span) {
-        random_words(words, sc, args.salt, uint64_t(at) / 4);  // pieces begin at multiples of 4
+        random_words(words, sc, args.salt, uint64_t(at) / 4);  // pieces start at multiples of 4
         vectors(smaller(random_span, end - at), [&](int64_t i, auto w) {
           const vu word = load_raw<vu>(words + i);
           w.put(args.y.as<T>() + at + i,

@@ -38,7 +38,7 @@ struct Work {
 // Running softmax of the rows of a tile.
 struct Online {
   float max[row_tile], sum[row_tile];
-  float fade[row_tile];  // what the block just taken multiplies earlier sums by
+  float fade[row_tile];  // factor that the latest block applies to earlier sums
 };
 
 // Turns the scores of one vector of rows over keys [begin, end) into probabilities.
@@ -106,7 +106,7 @@ void take_block(const Work& w, Online& on, const TileRows& rows, const AttnShape
       });
 }
 
-// Tokens of rows count from the first of q and y.
+// The tokens in `rows` count from the first token of q and y.
 template <class T, class K>
 void attend(const Work& w, T* y, float* lse, const HeadView& q, const Keys<K>& keys,
             const TileRows& rows, const AttnShape& s, bool slopes, const Scalars* scalars,
@@ -173,7 +173,7 @@ struct CachedTile {
   int64_t row, count, first;
 };
 
-// Cuts the runs of rows with one sequence into tiles; returns how many there are.
+// Divides each run of rows of one sequence into tiles; returns the number of tiles.
 int64_t cut_tiles(CachedTile* tiles, const int32_t* sequences, const int32_t* positions, int64_t N,
                   int64_t R) {
   int64_t n = 0;
@@ -187,7 +187,7 @@ int64_t cut_tiles(CachedTile* tiles, const int32_t* sequences, const int32_t* po
   return n;
 }
 
-// One head's key or value of one token, at its place in a panel of the cache.
+// Stores one head's key or value of one token at its place in a panel of the cache.
 template <class T>
 void store_key(T* panel, const T* from, int64_t at, int64_t D) {
   std::memcpy(static_cast<void*>(panel + at * D), from, size_t(D) * sizeof(T));
@@ -211,7 +211,7 @@ void store_key(e4m3* panel, const T* from, int64_t at, int64_t D) {
   panel[key_block * D + at].bits = exponent;
 }
 
-// K: what the cache is made of; a panel of it is a head's keys or values of one block.
+// K is the element type of the cache; a panel holds one head's keys or values of one block.
 template <class T, class K>
 void store_keys(Stream& stream, const AttentionCachedArgs& args, const CacheLayout& cache,
                 const AttnShape& s) {
@@ -232,7 +232,7 @@ void store_keys(Stream& stream, const AttentionCachedArgs& args, const CacheLayo
   });
 }
 
-// f(static_cast<K*>(nullptr)) with what a cache for activations of T is made of.
+// Calls f(static_cast<K*>(nullptr)) with the element type of a cache for activations of type T.
 template <class T, class F>
 void by_cache(const Tensor& cache, F&& f) {
   if (cache.dtype == DType::u8) return f(static_cast<e4m3*>(nullptr));
@@ -244,7 +244,7 @@ void by_cache(const Tensor& cache, F&& f) {
 
 void attention_cached(Stream& stream, const AttentionCachedArgs& args) {
   AttnSpec spec = args.spec;
-  spec.dropout = 0;  // it belongs to training
+  spec.dropout = 0;  // dropout is for training only
   expect_dtypes("attention_cached", args.y.dtype, args.q.tensor, args.k.tensor, args.v.tensor);
   expect_dtypes("attention_cached", DType::f32, args.slopes);
   const AttnShape all(args.y, args.q.layout, args.k.layout, args.v.layout);

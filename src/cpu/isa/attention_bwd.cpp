@@ -1,7 +1,7 @@
-// Causal attention, backward: probabilities are made again from the scores and lse, tile by tile
-// and block by block. 2 * B * H * (3 D + 2 V) * (visible pairs) FLOP. dK and dV of a key head are
-// summed in fp32 over tiles in order; where there are few key heads the tiles are cut into a fixed
-// number of parts, each with sums of its own, which are then added in order.
+// Causal attention, backward: recomputes the probabilities from the scores and lse, tile by tile
+// and block by block. 2 * B * H * (3 D + 2 V) * (visible pairs) FLOP. dK and dV of a KV head are
+// summed in fp32 over tiles in order; if there are few KV heads, the tiles are divided into a fixed
+// number of parts with separate sums, which are then added in order.
 #include "cpu/isa/attention_tile.h"
 #include "cpu/isa/kernels.h"
 
@@ -42,8 +42,8 @@ struct RowSums {
   float lse[row_tile], delta[row_tile];  // delta: dy . y
 };
 
-// From scores (in p) and dy . v (in ds) of one vector of rows: the probabilities after dropout and
-// the gradient of q . k * scale. tanh' is 1 - t^2.
+// Turns scores (in p) and dy . v (in ds) of one vector of rows into the probabilities after dropout
+// and the gradient of q . k * scale. tanh' is 1 - t^2.
 HEARTH_INLINE void slope_vector(const Work& w, const TileRows& rows, const RowSums& sums, int64_t v,
                                 int64_t begin, int64_t end, const Scoring& scoring, bool dropped) {
   const int64_t seen = smaller(end, int64_t(rows.vec_max[v]) + 1) - begin;
@@ -66,7 +66,7 @@ HEARTH_INLINE void slope_vector(const Work& w, const TileRows& rows, const RowSu
     vf ds = p * (dp - delta);
     if (!plain) {
       ds *= 1.0f - t * t;
-      ds = select(sees, ds, zero());  // a hidden key gives nothing, not even 0 * inf
+      ds = select(sees, ds, zero());  // a hidden key contributes nothing, not even 0 * inf
     }
     store(w.p + at, after);
     store(w.ds + at, ds);
@@ -77,7 +77,7 @@ HEARTH_INLINE void slope_vector(const Work& w, const TileRows& rows, const RowSu
   }
 }
 
-// Adds what keys [begin, end) and the rows of a tile give each other.
+// Adds the contributions of keys [begin, end) and the rows of a tile to each other's gradients.
 void take_block(const Work& w, const Sums& out, const TileRows& rows, const RowSums& sums,
                 const AttnShape& s, int64_t begin, int64_t end, const Scoring& scoring,
                 const Scalars* scalars, const AttnSpec& spec) {
@@ -145,8 +145,7 @@ void tile_bwd(const Work& w, const Sums& out, const AttentionBwdArgs& args, cons
     store_row(args.dq.at<T>(rows.token[i], rows.head[i]), w.dq + i * s.ld, s.D, args.spec.scale);
 }
 
-// The gradient of a key or a value = the sums of all parts, in order; `step` is from one part's to
-// the next.
+// The gradient of a key or a value: the sums of all parts in order, `step` elements apart.
 template <class T>
 void store_key(T* out, const float* sums, int64_t parts, int64_t step, int64_t width) {
   vectors(width, [&](int64_t i, auto w) {
@@ -156,7 +155,7 @@ void store_key(T* out, const float* sums, int64_t parts, int64_t step, int64_t w
   });
 }
 
-// dk, dv of keys [begin, end) of head (b, g).
+// Stores dk and dv of keys [begin, end) of head (b, g).
 template <class T>
 void store_keys(const AttentionBwdArgs& args, const float* sums, int64_t parts, const AttnShape& s,
                 int64_t b, int64_t g, int64_t begin, int64_t end) {
@@ -167,7 +166,7 @@ void store_keys(const AttentionBwdArgs& args, const float* sums, int64_t parts, 
   }
 }
 
-// Parts the tiles of a key head are cut into, by shape: one where the heads alone fill a machine.
+// Parts that the tiles of a KV head are divided into, by shape: one if there are enough heads.
 int64_t part_count(const AttnShape& s) { return larger(1, smaller(s.tiles(), 16 / (s.B * s.G))); }
 
 template <class T>
@@ -177,7 +176,7 @@ void all_bwd(Stream& stream, const AttentionBwdArgs& args) {
   const int64_t parts = part_count(s), tiles = s.tiles(), heads = s.B * s.G;
   const int64_t work = Work::floats(s), sums = s.T * (s.ld + s.lv);
   const int64_t workers = thread_count(cpu_stream(stream).threads);
-  // With one part a worker's sums are stored as soon as its piece is done.
+  // With one part, a worker's sums are stored as soon as its piece is done.
   const int64_t areas = parts == 1 ? workers : heads * parts;
   float* memory =
       reinterpret_cast<float*>(cpu_stream(stream).scratch.get((workers * work + areas * sums) * 4));

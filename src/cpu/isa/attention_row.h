@@ -1,28 +1,28 @@
-// Attention of a single query row, as decoding asks for it: vectors run over keys and then over the
-// head's dims rather than over rows, of which there is one. Every sum goes in the order of the
-// tile's (attention.cpp), so the bits are the same.
+// Attention of a single query row, for decoding: vectors run over keys and then over the head's
+// dims, because there is only one row. Every sum has the same order as in a tile (attention.cpp),
+// so the bits are the same.
 #pragma once
 
 #include "cpu/isa/attention_tile.h"
 
 namespace hearth::HEARTH_ISA {
 
-constexpr int64_t few_query_rows = 4;  // of a tile that is not worth filling
+constexpr int64_t few_query_rows = 4;  // up to this many rows are computed one by one
 
-// Whether scores are plain products: what a single row knows how to do.
+// Whether scores are plain products, the only case that the single-row code handles.
 inline bool suits_single_rows(const TileRows& rows, const AttnSpec& spec, bool slopes,
                               const int32_t* documents) {
   return rows.n <= few_query_rows && !slopes && !documents && spec.softcap == 0 &&
          spec.dropout == 0;
 }
 
-// `lanes` elements of a row of D from i on, zeros beyond it.
+// `lanes` elements of a row of D, starting at i; zeros past its end.
 template <class T>
 HEARTH_INLINE vf load_dims(const T* x, int64_t i, int64_t D) {
   return i + lanes <= D ? load(x + i) : load_partial(x + i, D - i);
 }
 
-// p (n, up to whole vectors) = q . k of n keys; a square of keys is turned in registers.
+// p (n, padded to whole vectors) = q . k for n keys; squares of keys are transposed in registers.
 template <class T>
 HEARTH_INLINE void single_scores(float* p, const float* q, const T* k, int64_t stride, int64_t n,
                                  int64_t D) {
@@ -64,8 +64,8 @@ HEARTH_INLINE void single_values(float* y, const float* p, const T* v, int64_t s
   }
 }
 
-// The first n keys and values of a block as products read them: where they lie, or, of e4m3, in
-// scratch k and v (key_block, ld).
+// The first n keys and values of a block in the form that products read: in place, or, for e4m3,
+// converted into the scratch k and v (key_block, ld).
 template <class K>
 struct BlockRows {
   const K *k, *v;
@@ -86,7 +86,7 @@ HEARTH_INLINE auto rows_of_block(float* k, float* v, const Keys<K>& keys, int64_
   }
 }
 
-// Scratch of one row: q of ld, y of lv, and key_block rows of either.
+// Scratch of one row: q has ld elements, y has lv, and k and v have key_block rows each.
 struct SingleWork {
   float *q, *y;
   float *k, *v;
@@ -106,7 +106,7 @@ inline void attend_single(const SingleWork& w, T* out, const T* query, const Key
   for (int64_t block = first / key_block; block * key_block <= position; ++block) {
     const int64_t begin = block * key_block;
     const int64_t n = smaller(key_block, position + 1 - begin);
-    if (begin + key_block <= position) {  // the next block is asked for meanwhile
+    if (begin + key_block <= position) {  // prefetch the next block
       const K *next_k = keys.keys_of(block + 1), *next_v = keys.values_of(block + 1);
       const int64_t count = smaller(key_block, position + 1 - begin - key_block);
       for (int64_t j = 0; j < count; ++j) {

@@ -1,7 +1,7 @@
 // The parts of attention: a tile of query rows against a block of keys, both in fp32 scratch.
-// Scores lie transposed, (keys, rows): a vector holds one key's score for `lanes` rows, so softmax
-// needs no horizontal step and each row is computed by the same operations wherever it lies in its
-// tile.
+// Scores are transposed, (keys, rows): a vector holds one key's score for `lanes` rows, so softmax
+// needs no horizontal operation, and a row is computed by the same operations wherever it lies in
+// its tile.
 #pragma once
 
 #include "cpu/isa/random.h"
@@ -11,8 +11,8 @@
 namespace hearth::HEARTH_ISA {
 
 constexpr int64_t key_block =
-    cache_block;                  // block k holds keys [64 k, 64 k + 64) whatever the query
-constexpr int64_t row_tile = 64;  // query rows per tile: tokens x the heads that share a key head
+    cache_block;                  // block k holds keys [64 k, 64 k + 64) for any query position
+constexpr int64_t row_tile = 64;  // query rows per tile: tokens x the heads that share a KV head
 
 struct Span {
   int64_t begin, end;
@@ -83,7 +83,7 @@ inline SmallProduct small_product_of(int64_t rows, int64_t vectors) {
 }
 
 // c (rows, N) = [scale(m) * c +] a b. columns(m0, m1) and depth(m0, m1) bound N (whole vectors) and
-// k for those rows of c: what the mask leaves of them.
+// k for those rows of c, to skip what the mask hides.
 template <class Columns, class Depth>
 inline void product(float* c, int64_t ldc, Operand a, const float* b, int64_t ldb, int64_t rows,
                     const float* scale, bool add, Columns columns, Depth depth) {
@@ -94,7 +94,7 @@ inline void product(float* c, int64_t ldc, Operand a, const float* b, int64_t ld
     const Operand am{a.p + m * a.row, a.row, a.step};
     for (int64_t at = n.begin; at < n.end;) {
       const int64_t left = (n.end - at) / lanes;
-      // Two halves rather than a full strip and a thin one.
+      // Two halves instead of a full strip and a thin one.
       const int64_t take = left <= held_vectors      ? left
                            : left < 2 * held_vectors ? (left + 1) / 2
                                                      : held_vectors;
@@ -126,14 +126,14 @@ HEARTH_INLINE void load_row(float* out, int64_t ld, const T* x, int64_t D, float
 
 template <class T>
 HEARTH_INLINE void store_row(T* y, const float* x, int64_t D, float scale) {
-  // Adding 0 makes -0 into 0: whether a vanishing sum met a masked zero must not show.
+  // Adding 0 turns -0 into 0: whether a sum of zero included masked zeros must not show.
   vectors(D, [&](int64_t i, auto w) { w.put(y + i, w.get(x + i) * scale + 0.0f); });
 }
 
 struct AttnShape {
   int64_t B, T, H, G;
   int64_t D, V;    // width of a head of q and k, and of v
-  int64_t R;       // query heads per key head
+  int64_t R;       // query heads per KV head
   int64_t ld, lv;  // D and V rounded up to whole vectors
   AttnShape(const Tensor& y, const HeadLayout& q, const HeadLayout& k, const HeadLayout& v)
       : B(y.shape[0]),
@@ -145,14 +145,14 @@ struct AttnShape {
         R(q.heads / k.heads),
         ld(round_up(q.width, lanes)),
         lv(round_up(v.width, lanes)) {}
-  // Element of y at which head h of token n begins.
+  // Index of the first element of head h of token n in y.
   int64_t y(int64_t n, int64_t h) const { return (n * H + h) * V; }
   int64_t tiles() const { return (T * R + row_tile - 1) / row_tile; }
 };
 
-// Where keys come from: key j of a head is k[j * k_stride], its value v[j * v_stride]. In a paged
-// cache those of key block i begin at k[table[i] * block] and v[table[i] * block]. Keys of e4m3
-// have their exponents behind the last of their block.
+// Where keys and values are: key j of a head is k[j * k_stride], its value v[j * v_stride]. In a
+// paged cache those of key block i start at k[table[i] * block] and v[table[i] * block]. The
+// exponents of e4m3 keys follow the last key of their block.
 template <class T>
 struct Keys {
   const T *k, *v;
@@ -169,7 +169,7 @@ struct Keys {
   }
 };
 
-// 2^(exponent - 127), and what 255 stands for.
+// 2^(exponent - 127); infinity for exponent 255.
 HEARTH_INLINE float power_of_two(uint8_t exponent) {
   const uint32_t u = uint32_t(exponent) << 23;
   float f;
@@ -177,7 +177,7 @@ HEARTH_INLINE float power_of_two(uint8_t exponent) {
   return f;
 }
 
-// out (ld) = row j of a block of keys or of values.
+// out (ld) = row j of a block of keys or values.
 template <class T>
 HEARTH_INLINE void load_key(float* out, int64_t ld, const T* block, int64_t stride, int64_t j,
                             int64_t D) {
@@ -187,20 +187,20 @@ HEARTH_INLINE void load_key(float* out, int64_t ld, const T* block, int64_t stri
     load_row(out, ld, block + j * stride, D, 1);
 }
 
-// The query rows of one tile. Lanes beyond n have position -1: they see nothing.
+// The query rows of one tile. Lanes from n on have position -1 and see no key.
 struct TileRows {
   int64_t n, padded;  // padded: n rounded up to whole vectors
   int32_t position[row_tile], document[row_tile];
   float slope[row_tile];
-  int64_t token[row_tile], head[row_tile];                         // over all sequences; of q
-  int64_t lse[row_tile];                                           // element offset
+  int64_t token[row_tile], head[row_tile];  // token over all sequences; head of q
+  int64_t lse[row_tile];                    // element offset
   int32_t vec_min[row_tile / lanes], vec_max[row_tile / lanes];    // positions of each vector
-  int32_t min_position, max_position, min_document, max_document;  // of rows that see anything
+  int32_t min_position, max_position, min_document, max_document;  // of rows that see any key
 };
 
-// Rows [first, first + 64) of the group of heads that share key head g: row = token * R + head.
-// `positions` (T) and `documents` (T) are of this sequence; without positions a token's position is
-// its index.
+// Rows [first, first + 64) of the query heads that share KV head g: row = token * R + head.
+// `positions` (T) and `documents` (T) belong to this sequence; without positions a token's position
+// is its index.
 inline void fill_rows(TileRows& rows, const AttnShape& s, int64_t b, int64_t g, int64_t first,
                       const int32_t* positions, const int32_t* documents, const float* slopes) {
   rows.n = smaller(row_tile, s.T * s.R - first);
@@ -231,7 +231,7 @@ inline void fill_rows(TileRows& rows, const AttnShape& s, int64_t b, int64_t g, 
   }
 }
 
-// The first of `rows` that may see key j, or any later one: rows before it are all hidden from it.
+// The first row that may see key j or a later one, rounded down to a whole vector.
 HEARTH_INLINE int64_t first_row(const TileRows& rows, int64_t j) {
   int64_t v = 0;
   while (v * lanes < rows.padded && rows.vec_max[v] < j) ++v;
@@ -245,15 +245,15 @@ HEARTH_INLINE int64_t last_key(const TileRows& rows, int64_t begin, int64_t end)
   return last;
 }
 
-// The key blocks that hold a key some row sees, before documents are looked at.
+// The key blocks with a key that some row sees, documents ignored.
 inline Span blocks_seen(const TileRows& rows, const AttnSpec& spec) {
   if (rows.max_position < 0) return {0, 0};
   const int64_t first = spec.window ? larger(0, rows.min_position - spec.window + 1) : 0;
   return {first / key_block, rows.max_position / key_block + 1};
 }
 
-// [begin, end) without the keys at either end whose document no row could be of. A hidden key adds
-// nothing but zeros to a row that would meet it, so leaving it out changes no bits.
+// [begin, end) without the keys at either end whose document matches no row. A hidden key would add
+// only zeros to a row, so leaving it out changes no bits.
 inline Span keys_met(const TileRows& rows, const int32_t* documents, int64_t begin, int64_t end) {
   const auto apart = [&](int64_t j) {
     return documents[j] < rows.min_document || documents[j] > rows.max_document;
@@ -264,8 +264,8 @@ inline Span keys_met(const TileRows& rows, const int32_t* documents, int64_t beg
   return {begin, end};
 }
 
-// out (padded rows, ld) = scale * the rows of heads of width D, zeros beyond the last one; at(i) is
-// where row i begins.
+// out (padded rows, ld) = scale * the rows of heads of width D, zeros after the last one; at(i)
+// points to row i.
 template <class At>
 inline void load_rows(float* out, int64_t ld, const TileRows& rows, int64_t D, float scale, At at) {
   for (int64_t i = 0; i < rows.n; ++i) load_row(out + i * ld, ld, at(i), D, scale);
@@ -280,8 +280,8 @@ inline Keys<T> keys_of_head(const HeadView& k, const HeadView& v, const int32_t*
           documents ? documents + b * s.T : nullptr};
 }
 
-// take(begin, end) for each block with a key that a row may see, its keys in k (key_block, ld) and
-// values in v (key_block, lv). The lines of the next block are asked for meanwhile: a decode step
+// Calls take(begin, end) for each block with a key that a row may see, with its keys in k
+// (key_block, ld) and values in v (key_block, lv). Prefetches the next block, because a decode step
 // waits for little else.
 template <class T, class Take>
 inline void over_blocks(float* k, float* v, const Keys<T>& keys, const TileRows& rows,
@@ -308,7 +308,7 @@ inline void over_blocks(float* k, float* v, const Keys<T>& keys, const TileRows&
   }
 }
 
-// What changes a score q . k * scale, and whether all of a vector's rows see all of a block.
+// What modifies a score q . k * scale, and whether all of a vector's rows see all of a block.
 struct Scoring {
   float cap, inverse_cap;  // cap 0: off
   bool alibi;
@@ -355,7 +355,7 @@ struct RowVector {
   }
 };
 
-// keep (keys, row_tile): what dropout multiplies each probability by.
+// keep (keys, row_tile): the factor by which dropout multiplies each probability.
 inline void fill_keep(float* keep, const TileRows& rows, const AttnShape& s, int64_t begin,
                       int64_t end, const Scalars& scalars, const AttnSpec& spec) {
   const uint32_t limit = threshold_of(spec.dropout);

@@ -1,5 +1,5 @@
-// Token and position embeddings. The gradient is cut by columns: each piece walks all tokens in
-// order, so rows hit twice need no atomics and the bits are the same at any thread count.
+// Token and position embeddings. The gradient is divided by columns: each piece goes through all
+// tokens in order, so repeated ids need no atomics and the bits are the same at any thread count.
 #include "cpu/isa/kernels.h"
 #include "cpu/isa/rows.h"
 

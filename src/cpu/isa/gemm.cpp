@@ -1,5 +1,5 @@
-// The gemm table of one instruction set: fp32 by outer products; bf16 by the set's dot products, or
-// widened to fp32 while packing where it has none. finish() ends a tile of c.
+// The gemm table of one instruction set: fp32 by outer products; bf16 by its dot products, or
+// widened to fp32 while packing if it has none. finish() completes a tile of c.
 #include "cpu/gemm.h"
 
 #include "cpu/isa/gemm_outer.h"

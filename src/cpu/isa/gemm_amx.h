@@ -1,5 +1,5 @@
 // bf16 gemm() with TDPBF16PS: 32 x 32 of c in four tile registers. A tile of a is 16 rows of 32 k;
-// a tile of b is 16 pairs of k by 16 columns, which is the panel of pairs that gemm_pack.h makes.
+// a tile of b is 16 pairs of k by 16 columns, which is the panel of pairs that gemm_pack.h writes.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace hearth::HEARTH_ISA {
 namespace amx_tiles {
 
 constexpr int side = 32;    // rows of a panel of a, columns of a panel of b
-constexpr int k_tile = 32;  // k of a tile
+constexpr int k_tile = 32;  // k in a tile
 constexpr int pairs = k_tile / 2;
 static_assert(lanes == pairs && side == few_tile);
 
@@ -21,7 +21,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// 16 rows of 32 k, or the n and kn of them that are there, zeros elsewhere.
+// Packs 16 rows of 32 k, or the n rows of kn that exist, with zeros elsewhere.
 inline void pack_tile(float* dst, const bf16* from, const GemmOperand& operand, int64_t n,
                       int64_t kn) {
   const int64_t ld = operand.ld;
@@ -50,7 +50,7 @@ inline void pack_tile(float* dst, const bf16* from, const GemmOperand& operand, 
   for (int i = 0; i < lanes; ++i) store(dst + i * pairs, m[i]);
 }
 
-// Panels of 32 rows: for each 32 k, the rows one after the other, 64 bytes each.
+// Panels of 32 rows: for each 32 k, the rows in order, 64 bytes each.
 inline void pack_rows(void* packed, const GemmOperand& operand, int64_t count, int64_t k) {
   const bf16* src = static_cast<const bf16*>(operand.data);
   const int64_t k_tiles = (k + k_tile - 1) / k_tile, row_tiles = (count + side - 1) / side * 2;
@@ -69,7 +69,7 @@ inline void pack_rows(void* packed, const GemmOperand& operand, int64_t count, i
   }
 }
 
-// Tiles 0..3 hold c, 4 and 5 a, 6 and 7 b. R and C count tiles of 16 rows and 16 columns.
+// Tile registers 0..3 hold c, 4 and 5 hold a, 6 and 7 hold b. R, C: tiles of rows and columns.
 template <int R, int C>
 inline void micro(float* acc, int64_t ld, const char* a, const char* b, int64_t k_tiles,
                   bool first) {
@@ -109,7 +109,7 @@ inline void multiply(float* acc, int64_t ld, const void* a, const void* b, int64
                      int64_t cols, int64_t k, bool first) {
   const TileConfig config;
   _tile_loadconfig(&config);
-  asm volatile("" ::: "memory");  // the tile loads do not say that they read memory
+  asm volatile("" ::: "memory");  // the tile intrinsics do not declare that they read memory
   const int64_t k_tiles = (k + k_tile - 1) / k_tile, panel = side * k_tile * 2 * k_tiles;
   for (int64_t j = 0; j < cols; j += side) {
     const char* pb = static_cast<const char*>(b) + j / side * panel;
@@ -126,8 +126,8 @@ inline void multiply(float* acc, int64_t ld, const void* a, const void* b, int64
 }
 
 // --- few rows of c ---
-// A tile instruction multiplies in the same order whichever operand comes first, so that c may be
-// made transposed: tiles of b as it lies, 16 columns of c by 32 k, times packed rows of a.
+// A tile product sums in the same order whichever operand comes first, so c may be computed
+// transposed: unpacked tiles of b, 16 columns of c by 32 k, times packed rows of a.
 constexpr int few_rows = 64;
 constexpr int64_t ahead = 4;
 
@@ -135,8 +135,7 @@ inline int64_t few_bytes(int64_t rows, int64_t k) {
   return (rows + side - 1) / side * side * ((k + k_tile - 1) / k_tile * k_tile) * 2;
 }
 
-// Copies `rows` rows of b with `count` elements each into tiles of 64-byte rows, with zeros around
-// them.
+// Copies `rows` rows of b, `count` elements each, into tiles of 64-byte rows, padded with zeros.
 inline void copy_edge(char (&edge)[2][1024], const bf16* b, int64_t ldb, int64_t rows,
                       int64_t count) {
   std::memset(edge, 0, sizeof edge);
@@ -144,7 +143,7 @@ inline void copy_edge(char (&edge)[2][1024], const bf16* b, int64_t ldb, int64_t
   asm volatile("" ::: "memory");
 }
 
-// R tiles of columns of c, C of its rows. The rows of b that come next are asked for meanwhile.
+// R tiles of columns of c by C tiles of its rows. Prefetches the rows of b that come next.
 template <int R, int C>
 inline void micro_few(float* acc, int64_t ld, const char* a, const bf16* b, int64_t ldb,
                       int64_t cols, int64_t k) {
@@ -176,7 +175,7 @@ inline void micro_few(float* acc, int64_t ld, const char* a, const bf16* b, int6
       _tile_dpbf16ps(2, 5, 6);
       if (C == 2) _tile_dpbf16ps(3, 5, 7);
     }
-    // What comes so many tiles later, in these rows or the next ones.
+    // The data `ahead` tiles later, in these rows or the next ones.
     const int64_t later = left > ahead * k_tile ? ahead * k_tile : side * ldb - k + ahead * k_tile;
 #pragma GCC unroll 32
     for (int i = 0; i < 16 * R; ++i) prefetch(b, later + i * ldb);

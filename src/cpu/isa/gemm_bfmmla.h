@@ -1,5 +1,5 @@
 // bf16 gemm() with BFMMLA, which adds a (2 x 4) by (4 x 2) product to a 2 x 2 block of c. Panels
-// hold, for each 4 k, the 4 elements of every vector one after the other.
+// hold, for each 4 k, the 4 elements of each vector in turn.
 #pragma once
 
 #include "cpu/isa/gemm_outer.h"
@@ -11,7 +11,7 @@ namespace bfmmla {
 constexpr int mr = 8, nr = 12, quad = 4;
 constexpr int64_t k_block = 1024;  // 24 KiB of a panel of b
 
-// The 4 elements from k0 on of vectors p .. p + P, zeros where there is none.
+// 4 consecutive k of vectors p .. p + P, with zeros where there are none.
 template <int P>
 inline void pack_partial(uint16_t* dst, const bf16* src, const GemmOperand& operand, int64_t count,
                          int64_t kn) {
@@ -31,7 +31,7 @@ inline void pack_quad(uint16_t* dst, const bf16* src, const GemmOperand& operand
     return;
   }
 #pragma GCC unroll 3
-  for (int p = 0; p < P; p += 4) {  // four rows of k become four vectors of four
+  for (int p = 0; p < P; p += 4) {  // transposes four rows of k into four vectors of four
     const uint16_t* from = &src[p].bits;
     const uint16x4_t k0 = vld1_u16(from), k1 = vld1_u16(from + ld);
     const uint16x4_t k2 = vld1_u16(from + 2 * ld), k3 = vld1_u16(from + 3 * ld);
@@ -62,7 +62,7 @@ void pack_quads(void* packed, const GemmOperand& operand, int64_t count, int64_t
   }
 }
 
-// R pairs of rows of c and all its columns; a block of registers is {c00, c01, c10, c11}.
+// R pairs of rows of c by all its columns; a register is the block {c00, c01, c10, c11}.
 template <int R>
 void micro(float* acc, int64_t ld, const bfloat16_t* a, const bfloat16_t* b, int64_t quads,
            bool first) {
@@ -110,7 +110,7 @@ inline void multiply(float* acc, int64_t ld, const void* a, const void* b, int64
   }
 }
 
-// --- few rows of c, b as it lies ---
+// --- few rows of c, b unpacked ---
 inline int64_t few_bytes(int64_t, int64_t k) { return (k + quad - 1) / quad * quad * mr * 2; }
 
 // 8 k of two rows of b as two registers of two rows of 4.
@@ -123,7 +123,7 @@ HEARTH_INLINE Quads quads_of(const uint16_t* top, const uint16_t* bottom) {
   return {vreinterpretq_bf16_u64(vzip1q_u64(t, b)), vreinterpretq_bf16_u64(vzip2q_u64(t, b))};
 }
 
-// R pairs of rows and C pairs of columns of c: the chain of micro(), in its blocks of k.
+// R pairs of rows by C pairs of columns of c, summed in the same order and blocks of k as micro().
 template <int R, int C>
 struct FewTile {
   const bfloat16_t* a;
@@ -136,7 +136,7 @@ struct FewTile {
     for (int r = 0; r < R; ++r) c[r][j] = vbfmmlaq_f32(c[r][j], vld1q_bf16(pa + r * 8), q);
   }
 
-  // 8 k of all columns from k = at on.
+  // 8 k of all columns, starting at k = at.
   HEARTH_INLINE void whole(int64_t at) {
     const bfloat16_t* pa = a + at * mr;
 #pragma GCC unroll 8
@@ -148,7 +148,7 @@ struct FewTile {
     }
   }
 
-  // The same of fewer columns, or of n k.
+  // The same for fewer columns, or for only n k.
   [[gnu::noinline]] void edge(int64_t at, int64_t n) {
     const bfloat16_t* pa = a + at * mr;
     for (int j = 0; j < C && 2 * j < cols; ++j) {
@@ -186,7 +186,7 @@ struct FewTile {
   }
 };
 
-// A pair of rows alone has more columns: too few chains would wait for each other.
+// One or two pairs of rows take more columns: too few independent sums would wait for each other.
 template <int R>
 inline void columns_few(float* acc, int64_t ld, const bfloat16_t* a, const bf16* b, int64_t ldb,
                         int64_t cols, int64_t k) {

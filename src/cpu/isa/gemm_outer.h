@@ -1,6 +1,6 @@
 // The outer-product kernel of gemm(): R x V vectors of c stay in registers while k runs over packed
 // panels. Each element is a chain of fma over the block of k, then one addition to acc: the same
-// chain in every variant, so rows do not depend on how many were computed with them.
+// chain in every variant, so a row does not depend on how many were computed with it.
 #pragma once
 
 #include "cpu/isa/gemm_pack.h"
@@ -86,7 +86,7 @@ struct Outer {
   }
 };
 
-// Registers of the set: accumulators, one panel row of b, one broadcast of a.
+// What the registers hold: accumulators, one row of a panel of b, one broadcast of a.
 #if defined(__AVX512F__)
 constexpr int outer_rows = 14, outer_vectors = 2;
 #elif defined(__AVX2__)

@@ -1,5 +1,5 @@
-// Packing an operand of gemm() into panels of dwords: dst[k * P + p] for P vectors. A dword is one
-// float, or a pair of bf16 that follow each other in k, as the dot-product instructions take them.
+// Packs an operand of gemm() into panels of dwords: dst[k * P + p] for P vectors. A dword is one
+// float, or a pair of bf16 with consecutive k, as the dot-product instructions need them.
 #pragma once
 
 #include "cpu/isa/gemm_table.h"
@@ -9,7 +9,7 @@
 namespace hearth::HEARTH_ISA {
 
 // How `lanes` dwords are read, along k of one vector or across vectors at one k. The partial forms
-// take how many elements of the vector, or how many vectors and how many k of the pair, are there.
+// also take how many elements of the vector, or how many vectors and how many k of the pair, exist.
 template <class T>
 struct AsFloat {
   using Source = T;
@@ -46,18 +46,18 @@ struct AsPair {
   }
 };
 
-// Rows are too short for the hardware to follow, so the same place of the next panel is asked for;
-// it may lie beyond the matrix, where nothing is read.
+// Rows are too short for the hardware prefetcher, so callers prefetch the same place of the next
+// panel. The address may lie outside the matrix: a prefetch does not fault.
 template <class T>
 HEARTH_INLINE void prefetch(const T* p, int64_t offset) {
   __builtin_prefetch(reinterpret_cast<const void*>(uintptr_t(p) + uintptr_t(offset) * sizeof(T)));
 }
 
-// A k-major operand is read a few rows at a time along all its panels: long runs of memory.
+// A k-major operand is read a few rows at a time across all its panels, in long runs of memory.
 constexpr int64_t rows_at_a_time = 16;
 
 // A panel whose width is not a multiple of `lanes` is stored in whole vectors that run into the
-// next k, which is stored after; only the last k is stored in part.
+// next k, which is stored later; only the last k needs a partial store.
 template <int P>
 HEARTH_INLINE void store_row(float* dst, int o, vf v, bool last) {
   if (P % lanes != 0 && last)
@@ -66,7 +66,7 @@ HEARTH_INLINE void store_row(float* dst, int o, vf v, bool last) {
     store(dst + o, v);
 }
 
-// Steps [from, to) of one panel.
+// Packs steps [from, to) of one panel.
 template <int P, class Read>
 HEARTH_INLINE void pack_k_major(float* dst, const typename Read::Source* src, int64_t ld,
                                 int64_t count, int64_t k, int64_t from, int64_t to) {

@@ -1,6 +1,6 @@
-// Products with quantised weights (core/quantised.h): rows of x become int8 with a scale each, sums
-// are whole numbers, and one multiplication by both scales ends an element. Since sums are exact a
-// row's bits depend neither on the rows beside it nor on the kernel that took it.
+// Products with quantised weights (core/quantised.h): rows of x become int8 with one scale each,
+// sums are integers, and an element ends with one multiplication by both scales. Because sums are
+// exact, a row's bits depend neither on the rows beside it nor on the kernel that computed it.
 #pragma once
 
 #include "core/quantised.h"
@@ -10,8 +10,8 @@
 
 namespace hearth::HEARTH_ISA::quant {
 
-constexpr int row_vectors = int(quant_panel) / lanes;  // vectors that 4 k of a panel make
-constexpr int most_rows = int(quant_few_rows);         // of x in registers
+constexpr int row_vectors = int(quant_panel) / lanes;  // vectors that hold 4 k of a panel
+constexpr int most_rows = int(quant_few_rows);         // most rows of x in registers
 
 using Bytes [[gnu::vector_size(lanes)]] = int8_t;
 constexpr int dots_flip = biased ? 0x80 : 0;
@@ -33,7 +33,7 @@ inline void quantise_row(int8_t* q, float* scale, int32_t* offsets, const T* x, 
     const Bytes b = __builtin_convertvector(usable ? to_nearest(v * inverse) : vi{}, Bytes);
     std::memcpy(q + i, &b, sizeof b);
   }
-  if (offsets) {  // -8 times the sum of each group: what adding 8 to int4 weights costs
+  if (offsets) {  // -8 times the sum of each group: cancels the 8 that is added to int4 weights
     for (int64_t g = 0; g * quant_group < padded; ++g) {
       int32_t sum = 0;
       for (int64_t j = 0; j < quant_group; ++j) sum += q[g * quant_group + j];
@@ -66,7 +66,7 @@ using Sums = vi (&)[R][row_vectors];
 template <int R>
 HEARTH_INLINE void sum8(Sums<R> sums, const QuantRows& x, int64_t row, const int8_t* w) {
   constexpr int held = R * row_vectors;
-  constexpr int S = held >= 8 ? 1 : held >= 4 ? 2 : held >= 2 ? 4 : 8;  // chains of a sum
+  constexpr int S = held >= 8 ? 1 : held >= 4 ? 2 : held >= 2 ? 4 : 8;  // chains per sum
   constexpr int64_t ahead = 4096;
   vi part[S][R][row_vectors] = {};
   const int8_t* q = x.q + row * x.ld;

@@ -1,6 +1,6 @@
-// A few rows of c against b as it lies in memory, (n, k): nothing of b is copied, so that a product
-// whose time is the reading of b takes no longer than that. Rows of b are turned in registers and
-// meet the same chain of steps as in gemm_outer.h: the bits of a row of c are the same either way.
+// A few rows of c against b in its own layout, (n, k): b is not packed, so the product takes no
+// longer than reading b. Rows of b are transposed in registers and summed in the order of
+// gemm_outer.h, so a row of c has the same bits either way.
 #pragma once
 
 #include "cpu/isa/gemm_pack.h"
@@ -9,17 +9,17 @@
 
 namespace hearth::HEARTH_ISA {
 
-// What a dword of b becomes before it meets a: itself, once.
+// How a dword of b is multiplied with a: as it is, in one part.
 template <class Read>
 struct Plain {
   using Source = typename Read::Source;
   using ReadA = Read;
-  static constexpr int step = Read::step, parts = 1;  // k of a dword, dwords of a that meet it
+  static constexpr int step = Read::step, parts = 1;  // k per dword of b, dwords of a for each
   HEARTH_INLINE static vf part(vf pair, int) { return pair; }
 };
 
-// A pair of bf16 that becomes two floats. Turning pairs takes half the shuffles of turning floats,
-// and widening a pair afterwards takes a shift and a mask, which are no shuffles.
+// A pair of bf16 that is widened to two floats. Transposing pairs takes half the shuffles of
+// transposing floats, and widening a pair afterwards takes a shift and a mask but no shuffle.
 struct Widened {
   using Source = bf16;
   using ReadA = AsFloat<bf16>;
@@ -29,27 +29,27 @@ struct Widened {
   }
 };
 
-// Sums that stay in registers beside what is turned.
+// Sums that fit in registers beside the transposed slab.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int few_sums = 16;
 #else
 constexpr int few_sums = 8;
 #endif
 
-// Block is how many k are summed by themselves: what the outer-product kernel packs.
+// Block: how many k are summed separately, as in the outer-product kernel.
 template <class B, class Step, int Block>
 struct Few {
   using Source = typename B::Source;
   using ReadA = typename B::ReadA;
   static constexpr int most = 8;
-  static constexpr int line = 16;      // dwords of a cache line
-  static constexpr int64_t ahead = 4;  // cache lines of a row
+  static constexpr int line = 16;      // dwords in a cache line
+  static constexpr int64_t ahead = 4;  // prefetch distance, in cache lines of a row
   static constexpr int slabs = line / slab;
   static constexpr int slab_k = slab * B::step, line_k = line * B::step;
-  static constexpr int slab_a = slab * B::parts;  // dwords of a that meet a slab
+  static constexpr int slab_a = slab * B::parts;  // dwords of a that multiply a slab
   static_assert(Block % slab_k == 0);
 
-  // Rows of dwords, one after the other, each of whole vectors.
+  // Packed a: rows of dwords, each padded to whole vectors.
   static int64_t row_floats(int64_t k) {
     return (k + ReadA::step * lanes - 1) / (ReadA::step * lanes) * lanes;
   }
@@ -62,7 +62,7 @@ struct Few {
         store(dst, k - i >= vector ? ReadA::along(src + i) : ReadA::along_partial(src + i, k - i));
   }
 
-  // R rows of a and U vectors of columns; U gives the chains of one row something to overlap.
+  // R rows of a by U vectors of columns; U > 1 lets the sums of one row overlap.
   template <int R, int U>
   struct Tile {
     const float* a;
@@ -71,11 +71,11 @@ struct Few {
     int64_t ldb, cols, k;
     vf c[U][R];
 
-    // The slab of columns u that begins at k = at has been turned: n of its dwords meet a.
+    // Multiplies n dwords of the transposed slab of columns u that starts at k = at with a.
     HEARTH_INLINE void meet(int u, const vf (&m)[slab], int64_t at, int n) {
       const float* from = a + at / ReadA::step;
-      // The compiler would keep what it broadcast for the first u, which takes more registers than
-      // there are; where a load broadcasts, loading again costs nothing.
+      // Without this the compiler would keep the values it broadcast for the first u, which needs
+      // more registers than there are; where a load broadcasts, loading again is free.
       if constexpr (R > 1 && lanes > 4) asm volatile("" : "+r"(from));
 #pragma GCC unroll 16
       for (int i = 0; i < slab_a; ++i) {
@@ -87,7 +87,7 @@ struct Few {
       }
     }
 
-    // A cache line of every row. What comes `later` is asked for meanwhile.
+    // One cache line of every row; prefetches the lines at offset `later`.
     HEARTH_INLINE void whole_line(int64_t at, int64_t later) {
 #pragma GCC unroll 1
       for (int h = 0; h < slabs; ++h)
@@ -102,7 +102,7 @@ struct Few {
         }
     }
 
-    // One slab at an edge: of fewer columns, or of fewer k.
+    // One slab at an edge, with fewer columns or fewer k.
     [[gnu::noinline]] void edge(int64_t at) {
       const int64_t here = k - at < slab_k ? k - at : slab_k;
       const int n = int((here + ReadA::step - 1) / ReadA::step);
@@ -122,7 +122,7 @@ struct Few {
       int64_t at = begin;
       if (cols >= U * lanes)
         for (; at + line_k <= end; at += line_k) {
-          // A few lines on in these rows, or in the next ones.
+          // A few lines further on in these rows, or in the next ones.
           const int64_t on = ahead * line_k;
           whole_line(at, at + on < k ? on : U * lanes * ldb - k + on);
         }
@@ -141,7 +141,7 @@ struct Few {
     }
   };
 
-  // Of columns that are summed at a time: as many as registers hold the sums of, within few_tile.
+  // Vectors of columns summed at a time: as many as registers hold sums for, within few_tile.
   static constexpr int vectors(int rows) {
     int u = 1;
     while (2 * u * lanes <= few_tile && 2 * u * rows <= few_sums) u *= 2;

@@ -1,5 +1,5 @@
-// bf16 gemm() for sets without bf16 products: widened to fp32 while packing, or in registers where
-// the rows are few.
+// bf16 gemm() for instruction sets without bf16 products: widened to fp32 while packing, or in
+// registers if there are few rows.
 #pragma once
 
 #include "cpu/isa/gemm_outer.h"

@@ -1,5 +1,5 @@
-// The gemm entry of the table: matrix product with bias, activation (or its slope) and addition
-// where the tile leaves the registers. 2 * M * N * K FLOP.
+// The gemm entry of the table: matrix product with bias, activation (or its slope) and addition in
+// the epilogue of a tile. 2 * M * N * K FLOP.
 #include "cpu/isa/act.h"
 #include "cpu/isa/kernels.h"
 #include "cpu/isa/rows.h"
@@ -23,7 +23,7 @@ void apply(const void* state, float* x, int64_t row, int64_t col, int64_t n) {
     vf a = w.get(x + i);
     T* to = aux ? aux + i : rounded;
     if (aux || !std::is_same_v<T, float>) w.put(to, a);
-    if constexpr (!std::is_same_v<T, float>) a = w.get(to);  // as it is read back
+    if constexpr (!std::is_same_v<T, float>) a = w.get(to);  // as a reader of aux sees it
     w.put(x + i, act_value<A>(a) * e.alpha);
   });
 }
@@ -52,12 +52,12 @@ GemmHook hook_of(const Tensor& c, const GemmSpec& spec) {
 
 namespace {
 
-// run(problem) with the epilogue that spec asks for.
+// Calls run(problem) with the epilogue that the spec needs.
 template <class Run>
 void with_epilogue(GemmProblem problem, const Tensor& c, const Tensor& aux, const GemmSpec& spec,
                    Run&& run) {
   const Epilogue epilogue{aux.data, problem.n, spec.alpha};
-  // Without activation or bias the product's own alpha does.
+  // Without activation and bias the product's own alpha suffices.
   if (spec.act != Act::none || spec.act_slope || aux || (problem.bias && spec.alpha != 1)) {
     expect_dtypes("gemm aux", c.dtype, aux);
     problem.hook = hook_of(c, spec);

@@ -1,6 +1,6 @@
 // Cross entropy over rows of logits, with the gradient written over them, and log-probabilities at
 // a temperature. Memory bound: the first pass keeps a running maximum and sum over stretches of a
-// row, the second (with grad) finds the row in the second-level cache.
+// row, the second (with grad) finds the row in L2.
 #include "cpu/isa/kernels.h"
 #include "cpu/isa/rows.h"
 
@@ -10,9 +10,9 @@ namespace {
 constexpr int32_t masked = -100;
 constexpr int64_t stretch = 1024;
 
-// What a logit counts as: under the softcap, over the temperature.
+// The effective logit: after the softcap and the temperature.
 struct Level {
-  float scale;    // the softcap or 1, over the temperature
+  float scale;    // (softcap or 1) / temperature
   float inverse;  // 1 / softcap, or 0
 
   Level(float cap, float temperature)
@@ -22,10 +22,10 @@ struct Level {
 };
 
 struct Row {
-  float max, sum;  // of exp(x - max)
+  float max, sum;  // sum of exp(x - max)
 };
 
-// max and sum of exp over a row, each stretch folded into what came before.
+// Maximum and sum of exp over a row, stretch by stretch.
 template <class T>
 Row row_sums(const T* x, int64_t V, const Level& level) {
   const float low = -__builtin_inff();
@@ -35,7 +35,7 @@ Row row_sums(const T* x, int64_t V, const Level& level) {
     const int64_t n = smaller(stretch, V - at);
     vf top = broadcast(low);
     vectors(n, [&](int64_t i, auto w) { top = max(w.only(w.get(p + i), low), top); });
-    // A level rises with its argument: the maximum is that of the largest logit.
+    // The level increases with its argument, so the maximum is at the largest logit.
     const float best = level.of(broadcast(max_lane(top)))[0];
     const float base = best > row.max || best != best ? best : row.max;
     vf total = zero();
@@ -65,13 +65,13 @@ float row_entropy(const T* x, int64_t V, Row row, const Level& level) {
   return log(broadcast(row.sum))[0] - sum(total) / row.sum;
 }
 
-// What a row's gradient is made of: factors of the softmax and of the target's 1.
+// Factors of the softmax and of the target's one-hot vector in a row's gradient.
 struct Factors {
   float softmax, onehot;
 };
 
-// out = factors.softmax * softmax - factors.onehot * onehot, times the slope of the softcap; it may
-// be x.
+// out = factors.softmax * softmax - factors.onehot * onehot, times the slope of the softcap; out
+// may be x.
 template <class T, class X>
 void row_grad(T* out, const X* x, int64_t V, Row row, int64_t target, Factors factors,
               const Level& level) {
@@ -86,7 +86,7 @@ void row_grad(T* out, const X* x, int64_t V, Row row, int64_t target, Factors fa
       w.put(out + i, exp_down(a * level.scale - row.max) * share);
     }
   });
-  // The target's element again, with its 1 subtracted before rounding.
+  // Recomputes the target's element with its 1 subtracted before rounding.
   vf p = exp_down(level.of(broadcast(hit)) - row.max) * share - factors.onehot;
   if (level.capped()) {
     const vf t = tanh(broadcast(hit) * level.inverse);
@@ -101,7 +101,7 @@ void cross_entropy(Stream& s, const CrossEntropyArgs& args) {
   const LossSpec& spec = args.spec;
   expect_dtypes("cross_entropy", DType::f32, args.nll, args.z);
   const int64_t wide = args.logits.cols(), V = spec.vocab ? spec.vocab : wide;
-  // Without grad there may be no scalars to read.
+  // Without grad the scalars may be absent.
   const float share =
       spec.grad ? scaled_gradient(scalars_of(args.scalars), scalars_of(args.scalars).inv_targets)
                 : 0;
@@ -160,7 +160,7 @@ void logprob_bwd(Stream& s, const LogprobBwdArgs& args) {
         const float* x = args.logits.as<const float>() + row * wide;
         T* out = args.dlogits.as<T>() + row * wide;
         const int32_t target = args.targets.as<int32_t>()[row];
-        const int64_t used = target < 0 ? 0 : V;  // the rest is 0
+        const int64_t used = target < 0 ? 0 : V;  // the other columns become 0
         const float g = -args.dlogprob.as<float>()[row] / spec.temperature;
         if (used) row_grad(out, x, V, row_sums(x, V, level), target, {g, g}, level);
         std::memset(static_cast<void*>(out + used), 0, size_t(wide - used) * sizeof(T));

@@ -1,5 +1,5 @@
-// Layer and RMS norm over rows, with the residual addition in front, and column sums. Memory bound:
-// a row is read once from memory and then from the first-level cache.
+// Layer and RMS norm over rows, with the residual addition first, and column sums. Memory bound: a
+// row is read once from memory and then from L1.
 #include "cpu/isa/kernels.h"
 #include "cpu/isa/rows.h"
 
@@ -107,7 +107,7 @@ void clear(float* p, int64_t n) {
   vectors(n, [&](int64_t i, auto w) { w.put(p + i, zero()); });
 }
 
-// The sums for dgain and dbias go to (row_parts, C) each, where they are wanted.
+// Partial sums for dgain and dbias go to (row_parts, C) each, if they are needed.
 template <class T>
 void norm_bwd_rows(Stream& s, float* dgain, float* dbias, const NormBwdArgs& args) {
   const int64_t C = args.x.cols(), rows = row_count(args.x);

@@ -6,7 +6,7 @@
 namespace hearth::HEARTH_ISA {
 namespace {
 
-// Short stretches are summed in fp32, those sums in fp64.
+// Stretches are summed in fp32, their sums in fp64.
 template <class T>
 double squares(const T* x, int64_t n) {
   constexpr int64_t stretch = 4096;
@@ -71,7 +71,7 @@ void gate_update(Stream&, const GateUpdateArgs& args) {
 
 namespace {
 
-// What a rule asks of its numbers.
+// The functions that a rule needs for vectors.
 struct VectorMath {
   HEARTH_INLINE static vf sqrt(vf a) { return HEARTH_ISA::sqrt(a); }
 };
@@ -90,7 +90,7 @@ void update_range(T* w, float* master, const float* g, const typename Rule::Fact
   });
 }
 
-// f(pointers to the first `left` slots after those known), each of its own dtype.
+// Appends `left` more slots to the known ones, each in its own dtype, and calls f with all.
 template <int left, class F, class... Slots>
 void by_slots(const char* op, const UpdateArgs& args, const F& f, Slots*... known) {
   if constexpr (left == 0) {

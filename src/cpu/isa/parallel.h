@@ -7,7 +7,7 @@
 
 namespace hearth::HEARTH_ISA {
 
-// body(piece, worker) for piece in [0, pieces); see Threads::run for what is promised.
+// body(piece, worker) for piece in [0, pieces); see Threads::run for the guarantees.
 template <class Body>
 void parallel(Threads& threads, int64_t pieces, Body&& body) {
   run_pieces(

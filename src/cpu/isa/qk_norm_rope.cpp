@@ -18,7 +18,7 @@ struct Work {
   }
 };
 
-// The angles of a token; padding has a negative position, and what it yields is never used.
+// The angles of a token. Padding has a negative position, and its result is never used.
 void load_angles(const Work& w, const float* rope, int32_t position, const QkSpec& s) {
   const float* row = rope + (position < 0 ? 0 : int64_t(position)) * s.rotary;
   for (int64_t i = 0; i < s.rotary / 2; ++i) {
@@ -27,7 +27,7 @@ void load_angles(const Work& w, const float* rope, int32_t position, const QkSpe
   }
 }
 
-// Turns a head by the loaded angles, or by their opposites.
+// Rotates a head by the loaded angles, or by their negatives.
 void rotate(float* x, const Work& w, const QkSpec& s, bool reverse) {
   const int64_t half = s.rotary / 2;
   const float sign = reverse ? -1.0f : 1.0f;
@@ -87,7 +87,7 @@ void head_forward(const Work& w, T* y, float* stat, const T* x, const T* gain, c
   store_head(y, w.x, s.head_dim);
 }
 
-// d becomes the gradient of the head before its norm; n is what was normalised.
+// d becomes the gradient of the head before its norm; n is the input of the norm.
 template <class T>
 void norm_head_bwd(float* d, float* n, float* dgain, float inverse, const T* gain, int64_t D) {
   vf total = zero();

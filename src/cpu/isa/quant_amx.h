@@ -1,5 +1,5 @@
-// Quantised products of more rows than dot products serve well: TDPBSSD on 32 rows of x as they lie
-// and two panels of w, whose 64 k of 16 rows are a tile as they lie too. int4 is widened first.
+// Quantised products of too many rows for dot products: TDPBSSD on 32 unpacked rows of x and two
+// panels of w, in which 64 k of 16 rows already form a tile. int4 is widened to int8 first.
 #pragma once
 
 #include "cpu/isa/gemm_amx.h"
@@ -8,7 +8,8 @@ namespace hearth::HEARTH_ISA::quant {
 
 constexpr int64_t tile_rows = 16;
 
-// A panel of int4 as one of int8: factor * q fits a byte. Bytes are multiplied as halves of words.
+// Converts a panel of int4 to one of int8: factor * q fits a byte. Bytes are multiplied as halves
+// of 16-bit words.
 inline void widen(int8_t* to, const int8_t* panel, const QuantLayout& l) {
   const int8_t* w = panel + l.factor_bytes();
   const __m512i eight = _mm512_set1_epi8(8), four_bits = _mm512_set1_epi8(15);
@@ -31,7 +32,7 @@ inline void widen(int8_t* to, const int8_t* panel, const QuantLayout& l) {
   }
 }
 
-// R tiles of 16 rows of x by C panels.
+// R tiles of 16 rows of x by C panels of w.
 template <int R, int C>
 inline void tiles(int32_t (&out)[4][256], const int8_t* x, int64_t ldx, const int8_t* w0,
                   const int8_t* w1, int64_t k) {
@@ -52,7 +53,7 @@ inline void tiles(int32_t (&out)[4][256], const int8_t* x, int64_t ldx, const in
       _tile_dpbssd(2, 5, 6);
       if (C == 2) _tile_dpbssd(3, 5, 7);
     }
-    for (int j = 0; j < 1024; j += 64) {  // what the next panels begin with
+    for (int j = 0; j < 1024; j += 64) {  // the start of the next panels
       __builtin_prefetch(w0 + 4096 + j, 0, 2);
       if (C == 2) __builtin_prefetch(w1 + 4096 + j, 0, 2);
     }
@@ -78,7 +79,7 @@ inline void multiply_tiles(float* acc, int64_t ld, const QuantRows& x, const Mat
       panels[i] = to;
     }
     _tile_loadconfig(&config);
-    asm volatile("" ::: "memory");  // the tile loads do not say that they read memory
+    asm volatile("" ::: "memory");  // the tile intrinsics do not declare that they read memory
     for (int64_t r = 0; r < rows; r += 2 * tile_rows) {
       const bool tall = rows - r > tile_rows;
       const auto run =

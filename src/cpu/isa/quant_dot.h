@@ -1,5 +1,5 @@
-// Integer dot products of one instruction set: `lanes` sums of 4 products each. All of them are
-// exact, so every set gives the same numbers.
+// Integer dot products of one instruction set: `lanes` sums of 4 products each. All are exact, so
+// every instruction set gives the same results.
 #pragma once
 
 #include "cpu/isa/simd.h"
@@ -12,9 +12,9 @@ HEARTH_INLINE vi broadcast4(const int8_t* p) {
   return quad - vi{};
 }
 
-// dot8: acc + w . x of signed bytes, |w|, |x| <= 127. Where `biased`, x comes with 128 added to
-// each byte, and whoever calls takes 128 times the sum of w off again. dot4: acc + w . x with w in
-// [0, 15]. times: acc + d * f, where d and f fit 16 bits and sign.
+// dot8: acc + w . x of signed bytes, |w|, |x| <= 127. If `biased`, x has 128 added to each byte,
+// and the caller subtracts 128 times the sum of w. dot4: acc + w . x with w in [0, 15]. times: acc
+// + d * f, where d and f fit signed 16-bit integers.
 #if defined(__AVX512VNNI__)
 constexpr bool biased = true;
 constexpr const char* instructions = "AVX512-VNNI";

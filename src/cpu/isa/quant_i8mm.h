@@ -1,12 +1,12 @@
-// Quantised products of more rows than dot products serve well, with SMMLA: 2 rows of x by 2 rows
-// of w by 8 k at a time. int4 is widened to int8 first.
+// Quantised products of too many rows for dot products, with SMMLA: 2 rows of x by 2 rows of w by 8
+// k at a time. int4 is widened to int8 first.
 #pragma once
 
 #include "cpu/isa/simd.h"
 
 namespace hearth::HEARTH_ISA::quant {
 
-// A panel of int4 as one of int8: factor * q fits a byte.
+// Converts a panel of int4 to one of int8: factor * q fits a byte.
 inline void widen(int8_t* to, const int8_t* panel, const QuantLayout& l) {
   const int8_t* w = panel + l.factor_bytes();
   for (int64_t g = 0; g < l.groups(); ++g, to += quant_group * quant_panel) {
@@ -25,7 +25,7 @@ inline void widen(int8_t* to, const int8_t* panel, const QuantLayout& l) {
   }
 }
 
-// R pairs of rows by a panel; a register is {x0 w0, x0 w1, x1 w0, x1 w1}.
+// R pairs of rows of x by a panel; a register is {x0 w0, x0 w1, x1 w0, x1 w1}.
 template <int R>
 inline void panel_pairs(float* acc, int64_t ld, const QuantRows& x, int64_t row, int64_t rows,
                         const int8_t* w, const float* w_scales) {
@@ -38,7 +38,7 @@ inline void panel_pairs(float* acc, int64_t ld, const QuantRows& x, int64_t row,
     for (int r = 0; r < R; ++r)
       xv[r] = vcombine_s8(vld1_s8(q + 2 * r * x.ld + k), vld1_s8(q + (2 * r + 1) * x.ld + k));
 #pragma GCC unroll 4
-    for (int v = 0; v < C / 2; ++v) {  // 4 k of 4 rows, and their next 4
+    for (int v = 0; v < C / 2; ++v) {  // 4 k of 4 rows, and the next 4 k
       const int32x4_t near = (int32x4_t)vld1q_s8(w + v * 16),
                       far = (int32x4_t)vld1q_s8(w + 64 + v * 16);
       const int8x16_t left = (int8x16_t)vzip1q_s32(near, far);

@@ -8,7 +8,7 @@ namespace hearth::HEARTH_ISA {
 
 constexpr int random_span = 4 * lanes;  // elements per call: each counter yields four
 
-// Both halves of the 64-bit products of 32-bit lanes, even and odd lanes apart.
+// Both halves of the 64-bit products of 32-bit lanes; even and odd lanes are multiplied separately.
 struct Halves {
   vu high, low;
 };
@@ -44,7 +44,7 @@ inline void random_words(uint32_t* out, const Scalars& s, uint32_t salt, uint64_
   }
 }
 
-// The words of elements [first, first + n), n <= 64, whatever first is; out holds 64.
+// The words of elements [first, first + n), n <= 64, for any `first`; out has room for 64.
 inline void random_row(uint32_t* out, const Scalars& s, uint32_t salt, uint64_t first, int64_t n) {
   uint32_t words[64 + 2 * random_span];
   const uint64_t skip = first % 4;

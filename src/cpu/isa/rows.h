@@ -1,5 +1,5 @@
-// What every kernel of this folder is written with: dispatch on a tensor's dtype, loops over
-// vectors with their tail, and the cutting of rows into pieces (by shape alone).
+// What all kernels of this folder use: dispatch on a tensor's dtype, loops over vectors with their
+// tail, and the division of rows into pieces (by shape alone).
 #pragma once
 
 #include "core/kernels.h"
@@ -22,7 +22,7 @@ HEARTH_INLINE int64_t row_count(const Tensor& t) { return t.cols() ? count(t) / 
 
 HEARTH_INLINE const Scalars& scalars_of(const Tensor& t) { return *t.as<const Scalars>(); }
 
-// Absent tensors have no dtype to agree on.
+// Absent tensors are not checked.
 HEARTH_INLINE void expect_dtype(const char* op, DType want, const Tensor& t) {
   if (t && t.dtype != want) refuse_dtypes(op, want, t.dtype);
 }
@@ -31,7 +31,7 @@ HEARTH_INLINE void expect_dtypes(const char* op, DType want, const Ts&... ts) {
   (expect_dtype(op, want, ts), ...);
 }
 
-// f(static_cast<T*>(nullptr)) with the element type of t.
+// Calls f(static_cast<T*>(nullptr)) with the element type of t.
 template <class F>
 HEARTH_INLINE void by_dtype(const char* op, const Tensor& t, F&& f) {
   if (t.dtype == DType::f32) {
@@ -72,13 +72,13 @@ struct Part {
   HEARTH_INLINE void put(T* p, vf a) const {
     store_partial(p, a, n);
   }
-  // `other` in the lanes beyond the tail.
+  // Fills the lanes past the tail with `other`.
   HEARTH_INLINE vf only(vf a, float other) const {
     return select(lane_numbers() < int32_t(n), a, broadcast(other));
   }
 };
 
-// f(i, Whole) for every whole vector of [0, n), then f(i, Part) for what is left.
+// f(i, Whole) for every whole vector of [0, n), then f(i, Part) for the rest.
 template <class F>
 HEARTH_INLINE void vectors(int64_t n, F&& f) {
   int64_t i = 0;
@@ -94,19 +94,19 @@ void over_rows(Stream& s, int64_t rows, int64_t width, Body&& body) {
            [&](int64_t piece, int) { body(piece * grain, smaller(rows, (piece + 1) * grain)); });
 }
 
-// body(begin, end) over a flat range in pieces that begin at multiples of 32 Ki elements.
+// body(begin, end) over a flat range, in pieces that start at multiples of 32 Ki elements.
 template <class Body>
 void over_elements(Stream& s, int64_t n, Body&& body) {
   over_rows(s, n, 1, body);
 }
 
-// The rows of part p of row_parts.
+// First row of part p of row_parts.
 HEARTH_INLINE int64_t part_begin(int64_t rows, int64_t p) { return rows * p / row_parts; }
 
 // out (n) = [out +] scale * sum over parts (row_parts, n), in order.
 void add_parts(Stream&, float* out, const float* parts, int64_t n, float scale, bool add);
 
-// exp(x) for x <= 0. Below 2^-126 it is 0: denormals would cost an assist each.
+// exp(x) for x <= 0. Results below 2^-126 become 0: each denormal would cost a microcode assist.
 HEARTH_INLINE vf exp_down(vf x) {
   const vf magic = broadcast(0x1.8p23f);  // adding it leaves round(x / ln 2) in the low bits
   const vf c = select(x < broadcast(-87.0f), broadcast(-87.0f), x);

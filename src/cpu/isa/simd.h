@@ -1,6 +1,6 @@
 // vf: a vector of `lanes` floats, as wide as the instruction set this file is compiled for.
 // Arithmetic and comparisons are the compiler's own operators (a + b, a * s, a < b); this file adds
-// what it lacks.
+// the operations they lack.
 //
 // Rules for files in this folder: everything lives in namespace hearth::HEARTH_ISA; no std
 // containers, algorithms or other inline code of shared namespaces (see
@@ -11,7 +11,7 @@
 //   if (i < n) store_partial(y + i, fma(load_partial(x + i, n - i), scale, shift), n - i);
 //
 // x and y may be float, bf16, f16 or e4m3 pointers; conversions round to nearest even, to the same
-// bits as core/dtype.h. The preprocessor chooses instructions here and in the gemm kernels, nowhere
+// bits as core/dtype.h. The preprocessor selects instructions here and in the gemm kernels, nowhere
 // else.
 #pragma once
 
@@ -51,7 +51,7 @@ HEARTH_INLINE vf from_bits(vu a) { return (vf)a; }
 HEARTH_INLINE vf to_float(vi a) { return __builtin_convertvector(a, vf); }
 HEARTH_INLINE vi to_int(vf a) { return __builtin_convertvector(a, vi); }  // towards zero
 
-HEARTH_INLINE vi to_nearest(vf a) {  // to the nearest even of equals, as the mode is everywhere
+HEARTH_INLINE vi to_nearest(vf a) {  // rounds ties to even, the default rounding mode
 #if defined(__AVX512F__)
   return (vi)_mm512_cvtps_epi32((__m512)a);
 #elif defined(__AVX2__)
@@ -70,7 +70,7 @@ HEARTH_INLINE vi to_nearest(vf a) {  // to the nearest even of equals, as the mo
 HEARTH_INLINE vf broadcast(float a) { return a - vf{}; }  // keeps the sign of zero, unlike a + 0
 HEARTH_INLINE vf zero() { return vf{}; }
 
-// a * b + c; in one rounding wherever the hardware has it (everywhere but on `generic`).
+// a * b + c, rounded once wherever the hardware can (everywhere but on `generic`).
 HEARTH_INLINE vf fma(vf a, vf b, vf c) {
 #if defined(__AVX512F__)
   return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -109,7 +109,7 @@ HEARTH_INLINE vf sqrt(vf a) {
 #endif
 }
 
-// Horizontal sum and maximum, halves folded onto each other: a fixed order.
+// Horizontal sum and maximum: halves are folded onto each other, in a fixed order.
 HEARTH_INLINE float sum(vf a) {
   float t[lanes];
   std::memcpy(t, &a, sizeof a);
@@ -125,8 +125,8 @@ HEARTH_INLINE float max_lane(vf a) {
   return t[0];
 }
 
-// bf16 and f16 bits. VCVTNEPS2BF16 is not used: it flushes denormals, core/dtype.h does not.
-// GCC 12 widens halves of a vector by themselves and joins them: four shuffles where one does.
+// bf16 and f16 bits. VCVTNEPS2BF16 is not used: it flushes denormals, core/dtype.h does not. GCC 12
+// would widen the halves of a vector separately and join them: four shuffles instead of one.
 HEARTH_INLINE vf bf16_to_float(vh a) {
 #if defined(__AVX512F__)
   return from_bits((vu)_mm512_cvtepu16_epi32((__m256i)a) << 16);
@@ -163,7 +163,7 @@ HEARTH_INLINE vf f16_to_float(vh a) {
 #endif
 }
 HEARTH_INLINE vh float_to_f16(vf a) {
-  a = a == a ? a : copysign(from_bits(vu{} + 0x7fc00000u), a);  // one NaN, as core/dtype.h makes
+  a = a == a ? a : copysign(from_bits(vu{} + 0x7fc00000u), a);  // one NaN, as in core/dtype.h
 #if defined(__AVX512F__)
   return (vh)_mm512_cvtps_ph((__m512)a, _MM_FROUND_TO_NEAREST_INT);
 #elif defined(__F16C__)
@@ -177,7 +177,7 @@ HEARTH_INLINE vh float_to_f16(vf a) {
 #endif
 }
 
-// Bytes with their sign; the compiler would take them one by one.
+// Sign-extends bytes; the compiler would convert them one by one.
 HEARTH_INLINE vi widen_signed(vb a) {
 #if defined(__AVX512F__)
   return (vi)_mm512_cvtepi8_epi32((__m128i)a);
@@ -195,10 +195,11 @@ HEARTH_INLINE vi widen_signed(vb a) {
 #endif
 }
 
-// e4m3 bits. Both ways only what a cache holds: finite numbers.
+// e4m3 bits. Both directions handle only what a cache holds: finite values.
 HEARTH_INLINE vf e4m3_to_float(vb a) {
-  // Sign, exponent and mantissa where a float has them, but for the exponent's bias. Denormals
-  // among them cost an assist: codes below 8, seldom met next to a largest one near 448.
+  // Moves sign, exponent and mantissa to their places in a float; the multiplication corrects the
+  // exponent's bias. Codes below 8 become denormals, which cost a microcode assist, but they are
+  // rare because the largest code of a row is near 448.
   return from_bits((vu)(widen_signed(a) << 20) & 0x87f00000u) * 0x1p120f;
 }
 HEARTH_INLINE vb float_to_e4m3(vf a) {
@@ -210,7 +211,7 @@ HEARTH_INLINE vb float_to_e4m3(vf a) {
   return __builtin_convertvector(code | ((bits(a) >> 24) & 0x80u), vb);
 }
 
-// Loads and stores of `lanes` elements; no alignment is asked of the pointers.
+// Loads and stores of `lanes` elements; pointers need no alignment.
 template <class V, class T>
 HEARTH_INLINE V load_raw(const T* p) {
   V v;
@@ -235,7 +236,7 @@ HEARTH_INLINE void store(e4m3* p, vf a) {
   std::memcpy(static_cast<void*>(p), &b, sizeof b);
 }
 
-// The first n elements, 0 <= n <= lanes; memory beyond them is not touched, lanes beyond are zero.
+// The first n elements, 0 <= n <= lanes; memory past them is not touched, the other lanes are zero.
 HEARTH_INLINE vf load_partial(const float* p, int64_t n) {
 #if defined(__AVX512F__)
   return (vf)_mm512_maskz_loadu_ps(__mmask16((1u << n) - 1), p);

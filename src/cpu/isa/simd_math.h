@@ -1,4 +1,4 @@
-// exp, log, tanh, erf and sigmoid of a vector: relative error about 1e-7 (at most 1e-6), right at
+// exp, log, tanh, erf and sigmoid of a vector: relative error about 1e-7 (at most 1e-6), correct at
 // the infinities, NaN in gives NaN out.
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace hearth::HEARTH_ISA {
 
-// exp(x): x = n ln 2 + r with |r| <= ln 2 / 2. 2^n is applied in two factors so that results down
-// to the smallest denormal and up to the largest float come out.
+// exp(x): x = n ln 2 + r with |r| <= ln 2 / 2. 2^n is applied in two factors so that results reach
+// from the smallest denormal to the largest float.
 HEARTH_INLINE vf exp(vf x) {
   x = select(x > broadcast(89.0f), broadcast(89.0f), x);
   x = select(x < broadcast(-104.0f), broadcast(-104.0f), x);
@@ -30,7 +30,7 @@ HEARTH_INLINE vf exp(vf x) {
   return p * scale_a * scale_b;
 }
 
-// log(x): x = 2^e m with m in [sqrt(1/2), sqrt(2)). log(0) = -inf, of a negative number NaN.
+// log(x): x = 2^e m with m in [sqrt(1/2), sqrt(2)). log(0) = -inf; negative numbers give NaN.
 HEARTH_INLINE vf log(vf x) {
   const vf tiny = broadcast(0x1p-126f);
   const vi denormal = x < tiny;
@@ -60,7 +60,8 @@ HEARTH_INLINE vf log(vf x) {
 
 HEARTH_INLINE vf sigmoid(vf x) { return 1.0f / (1.0f + exp(-x)); }
 
-// tanh(x): an odd polynomial near zero, where 1 - 2 / (e^2x + 1) cancels; that form beyond.
+// tanh(x): an odd polynomial near zero, where 1 - 2 / (e^2x + 1) would cancel; that formula
+// elsewhere.
 HEARTH_INLINE vf tanh(vf x) {
   const vf a = abs(x), s = x * x;
   vf p = broadcast(-5.70498872745e-3f);
@@ -73,7 +74,7 @@ HEARTH_INLINE vf tanh(vf x) {
   return select(a < broadcast(0.625f), near, select(x != x, x, far));
 }
 
-// erf(x): an odd polynomial below 0.93, 1 - exp(polynomial) beyond; it is 1 in fp32 from 4 on.
+// erf(x): an odd polynomial below 0.93, 1 - exp(polynomial) above; it is 1 in fp32 from 4 on.
 HEARTH_INLINE vf erf(vf x) {
   vf t = abs(x);
   t = select(t > broadcast(4.0f), broadcast(4.0f), t);

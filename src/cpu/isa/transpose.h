@@ -1,4 +1,4 @@
-// transpose(): a square of lanes x lanes dwords, in registers. turn(): a slab of it from memory.
+// transpose(): a square of lanes x lanes dwords, in registers. turn(): loads a slab transposed.
 #pragma once
 
 #include "cpu/isa/simd.h"
@@ -71,20 +71,21 @@ HEARTH_INLINE void transpose(vf (&m)[lanes]) {
 }
 #endif
 
-// Dwords of a row that turn() takes at a time.
+// Dwords of a row that turn() reads at a time.
 #if defined(__AVX512F__)
 constexpr int slab = 8;
 #else
 constexpr int slab = 4;
 #endif
 
-// m[t] becomes dword t of `lanes` rows that lie `stride` bytes apart. Rows meet in one vector as
-// they are loaded, which leaves fewer shuffles than transpose() needs: they share one port.
+// m[t] becomes dword t of `lanes` rows that lie `stride` bytes apart. Rows are combined into
+// vectors by the loads, so fewer shuffles remain than in transpose(): shuffles compete for one
+// port.
 HEARTH_INLINE void turn(vf (&m)[slab], const void* rows, int64_t stride) {
   const char* p = static_cast<const char*>(rows);
 #if defined(__AVX512F__)
   const auto row = [&](int i) { return load_raw<__m256>(p + i * stride); };
-  const auto four = [&](vf(&v)[4], int first) {  // dwords 0 to 3 and 4 to 7, of 8 rows
+  const auto four = [&](vf(&v)[4], int first) {  // dwords 0 to 3 and 4 to 7 of 8 rows
     vf t[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i)

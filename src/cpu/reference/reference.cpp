@@ -1,4 +1,4 @@
-// The reference backend's table, its memory, and how tensors become vectors of double and return.
+// The reference backend's table, its memory, and conversions between tensors and vectors of double.
 #include "cpu/reference/reference.h"
 
 #include <unistd.h>
@@ -119,12 +119,12 @@ int64_t memory(int pages) { return int64_t(sysconf(pages)) * int64_t(sysconf(_SC
 class ReferenceBackend : public Backend {
  public:
   const Kernels& kernels() const override { return reference_kernels(); }
-  // Nothing is launched: the kernels never look at the stream, so any address will do.
+  // The kernels run at once and ignore the stream.
   Stream& stream() override { return stream_; }
   std::string describe() const override { return "reference, 1 thread"; }
 
   std::byte* allocate(int64_t bytes, const std::string& what) override {
-    // Asked first: the system promises more than it has, and kills whoever takes it at its word.
+    // Check first: Linux overcommits memory, and kills a process that uses more than there is.
     const int64_t have = memory(_SC_PHYS_PAGES);
     void* p = bytes > have ? nullptr : ::operator new(size_t(bytes), alignment, std::nothrow);
     if (!p)

@@ -1,5 +1,5 @@
-// The reference backend: every kernel as its formula, in double, on one thread. It is the oracle
-// the other backends are tested against, so it is written to be read and not to be fast.
+// The reference backend: every kernel as its formula, in double precision, on one thread. The other
+// backends are tested against it, so it is written for clarity, not speed.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace hearth::inline cpu {
 
-// Takes any float dtype for each tensor; ignores the stream and all scratch.
+// Accepts any float dtype for each tensor; ignores the stream and all scratch.
 const Kernels& reference_kernels();
 
 std::unique_ptr<Backend> make_reference_backend();

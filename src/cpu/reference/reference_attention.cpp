@@ -20,8 +20,8 @@ void add_scaled(double* y, double scale, const double* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += scale * x[i];
 }
 
-// Turns the pairs of one head by the angles of `row` (rotary / 2, 2): cos, sin. The gradient goes
-// through the transpose, which is the turn the other way.
+// Rotates the pairs of one head by the angles of `row` (rotary / 2, 2): cos, sin. The gradient goes
+// through the transpose, which is the rotation by the negative angles.
 void rotate(double* head, const double* row, const QkSpec& spec, bool reverse) {
   for (int64_t i = 0; i < spec.rotary / 2; ++i) {
     double& x1 = head[spec.interleaved ? 2 * i : i];
@@ -35,7 +35,7 @@ void rotate(double* head, const double* row, const QkSpec& spec, bool reverse) {
 
 const double* rope_row(const Doubles& rope, const std::vector<int32_t>& positions, int64_t bt,
                        const QkSpec& spec) {
-  // Padding has a negative position; what it yields is never used, row 0 will do.
+  // Padding has a negative position; its result is never used, so row 0 will do.
   return spec.rotary ? &rope[std::max(positions[bt], 0) * spec.rotary] : nullptr;
 }
 
@@ -102,14 +102,14 @@ void qk_norm_rope_bwd(Stream&, const QkNormRopeBwdArgs& args) {
 
 namespace {
 
-// One query's softmax over keys 0 .. i. Keys it may not see have probability 0.
+// One query's softmax over keys 0 .. i. Hidden keys have probability 0.
 struct Row {
   Doubles p;
   Doubles slope;  // d score / d (q . k)
   double lse;
 };
 
-// Key j lies at k + j * keys.token. `documents` are those of the sequence, or null.
+// Key j is at k + j * keys.token. `documents` belong to the sequence, or are null.
 Row softmax_row(const double* q, const double* k, const HeadLayout& keys, int64_t i, double alibi,
                 const int32_t* documents, const AttnSpec& spec) {
   const double hidden = -std::numeric_limits<double>::infinity();
@@ -134,7 +134,7 @@ Row softmax_row(const double* q, const double* k, const HeadLayout& keys, int64_
   return row;
 }
 
-// A view of heads in double precision. Query heads `share` to one head of k and v.
+// A view of heads in double precision. `share` query heads use one head of k and v.
 struct Heads {
   Doubles x;
   HeadLayout layout;
@@ -142,7 +142,7 @@ struct Heads {
 
   explicit Heads(const HeadView& v, int64_t share = 1)
       : x(load(v.tensor)), layout(v.layout), share(share) {}
-  // Of query head h of token n, over all sequences.
+  // The head that query head h of token n uses; n counts over all sequences.
   const double* at(int64_t n, int64_t h) const { return &x[size_t(layout.at(n, h / share))]; }
 };
 
@@ -155,7 +155,7 @@ struct Qkv {
         v(a.v, a.q.layout.heads / a.v.layout.heads) {}
 };
 
-// Gradients of views, several of which may lie in one tensor.
+// Gradients of views, several of which may share a tensor.
 class HeadSums {
  public:
   explicit HeadSums(std::initializer_list<HeadView> views) {
@@ -246,9 +246,9 @@ struct PagedCache {
   Tensor cache;
   CacheLayout layout;
   std::vector<int32_t> tables;
-  int64_t W;  // blocks of a table
+  int64_t W;  // blocks in a table
 
-  // A head's panel of the block of position p, as bytes, and the width of its rows.
+  // A head's panel in the block of position p, as bytes, and the width of its rows.
   struct Panel {
     std::byte* data;
     int64_t width;

@@ -38,7 +38,7 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 }  // namespace
 
 void output_gate(Stream&, const OutputGateArgs& args) {
-  const int64_t shared = args.x.numel() / args.g.numel();  // elements of x under one gate: 1 or D
+  const int64_t shared = args.x.numel() / args.g.numel();  // elements of x per gate: 1 or D
   const Doubles xv = load(args.x), gv = load(args.g);
   Doubles yv(size_t(args.x.numel()));
   for (int64_t i = 0; i < args.x.numel(); ++i) yv[i] = xv[i] * sigmoid(gv[i / shared]);

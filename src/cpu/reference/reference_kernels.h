@@ -1,6 +1,5 @@
-// What the reference kernels share: tensors as whole vectors of double, and their declarations.
-// Each kernel loads all its inputs before it stores anything, so any output may be any input's
-// memory.
+// What the reference kernels share: tensors as vectors of double, and the kernels' declarations.
+// Each kernel loads all inputs before it stores anything, so an output may be any input's memory.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +11,13 @@ namespace hearth::reference {
 
 using Doubles = std::vector<double>;
 
-Doubles load(Tensor);                    // empty when the tensor is absent
-void store(Tensor, const Doubles&);      // rounds to the tensor's dtype; nothing when it is absent
-double as_stored(double, Tensor);        // rounded to the tensor's dtype, if there is one
-std::vector<int32_t> load_ints(Tensor);  // empty when the tensor is absent
-Scalars load_scalars(Tensor);            // all defaults when the tensor is absent
+Doubles load(Tensor);                // empty if the tensor is absent
+void store(Tensor, const Doubles&);  // rounds to the tensor's dtype; does nothing if it is absent
+double as_stored(double, Tensor);    // rounded to the tensor's dtype, if there is a tensor
+std::vector<int32_t> load_ints(Tensor);  // empty if the tensor is absent
+Scalars load_scalars(Tensor);            // all defaults if the tensor is absent
 
-// What an output starts from: its old values when it adds to them, else zeros.
+// The initial value of an output: its old contents if it adds to them, else zeros.
 inline Doubles start_from(Tensor t, bool add) {
   return t && add ? load(t) : Doubles(t ? size_t(t.numel()) : 0);
 }
@@ -27,7 +26,7 @@ inline double value_or(const Doubles& x, int64_t i, double otherwise) {
   return x.empty() ? otherwise : x[size_t(i)];
 }
 
-// 1 / (1 - p) where element i of a dropout survives, else 0.
+// 1 / (1 - p) if dropout keeps element i, else 0.
 double keep_factor(const Scalars&, float p, uint32_t salt, int64_t i);
 
 // reference_rows.cpp: products and rows

@@ -36,7 +36,7 @@ void gemm_quantised(Stream& s, const GemmQuantisedArgs& args) {
   const int64_t N = args.c.cols(), K = args.a.cols();
   Doubles av = load(args.a), wv(size_t(N * K));
   for (int64_t i = 0; i < args.a.rows(); ++i) {
-    float most = 0;  // what is rounded is decided in single precision, as everywhere
+    float most = 0;  // rounding is decided in single precision, as in all backends
     for (int64_t k = 0; k < K; ++k) most = std::max(most, std::abs(float(av[i * K + k])));
     for (int64_t k = 0; k < K; ++k) {
       double& x = av[i * K + k];
@@ -72,7 +72,7 @@ void embed(Stream&, const EmbedArgs& args) {
   for (int64_t r = 0; r < args.y.rows(); ++r)
     for (int64_t c = 0; c < C; ++c) {
       yv[r * C + c] = id[r] < 0 ? 0 : wv[id[r] * C + c];
-      // Padding has a negative position; what it yields is never used, row 0 will do.
+      // Padding has a negative position; its result is never used, so row 0 will do.
       if (args.pos_w && id[r] >= 0) yv[r * C + c] += posv[std::max(at[r], 0) * C + c];
     }
   store(args.y, yv);

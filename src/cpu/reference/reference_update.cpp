@@ -9,7 +9,7 @@ namespace hearth::reference {
 
 namespace {
 
-// A row of logits after softcap and temperature, with slopes, and the logarithm of its sum.
+// A row of logits after softcap and temperature, with their slopes and its log-sum-exp.
 struct SoftRow {
   Doubles z, slope;
   double lse = 0;
