@@ -1,4 +1,4 @@
-// The views of q, k and v that kernels take, of one packed tensor.
+// Views of q, k and v in one packed tensor, as kernels take them.
 #pragma once
 
 #include "core/kernel_args.h"

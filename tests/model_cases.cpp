@@ -183,7 +183,7 @@ ModelRun::ModelRun(Backend& b, const ModelCase& m, const ModelRunSpec& s)
       memory_(b, &params_),
       loss_scale_(s.loss_scale) {
   params_.initialise(21);
-  for (const ParamSpec& p : params_.specs()) {  // no gain stays 1 and no bias 0
+  for (const ParamSpec& p : params_.specs()) {  // so that no gain is 1 and no bias is 0
     std::vector<float> x = params_.values(Part::weight, p.name), shift(x.size());
     draw(shift, Init::uniform(s.shift), 22, p.name);
     for (size_t i = 0; i < x.size(); ++i) x[i] += shift[i];

@@ -1,5 +1,5 @@
-// Small models that together make every choice a config offers, and one training pass over them
-// whose loss and gradients can be read in double.
+// Small models that together cover every choice of a config, and one training pass over them whose
+// loss and gradients can be read in double.
 #pragma once
 
 #include <ostream>
@@ -22,7 +22,7 @@ inline void PrintTo(const ModelCase& m, std::ostream* out) { *out << m.name; }
 
 const std::vector<ModelCase>& model_cases();
 
-// Tokens without a pattern, every fifth target masked; with documents, of uneven lengths.
+// Random-looking tokens with every fifth target masked; with documents, of uneven lengths.
 Batch make_batch(const ModelConfig&, int64_t B, int64_t T, bool documents, int32_t salt = 0);
 
 struct ModelRunSpec {
@@ -30,11 +30,11 @@ struct ModelRunSpec {
   int64_t B = 2, T = 6;
   Recompute recompute = Recompute::none;
   bool dropout = true;
-  float shift = 0.2f;    // half width of what is added to every weight
-  float loss_scale = 1;  // gradients are read without it
+  float shift = 0.2f;    // half width of the noise added to every weight
+  float loss_scale = 1;  // divided out of the gradients that are read
 };
 
-// Weights are larger than a real start and no vector is constant: nothing in a gradient is trivial.
+// Weights are larger than at a real start and no vector is constant, so no gradient is trivial.
 class ModelRun {
  public:
   ModelRun(Backend&, const ModelCase&, const ModelRunSpec&);
@@ -43,7 +43,7 @@ class ModelRun {
   double loss();
   Numbers nll();  // per token
   Named gradient(const std::string& param);
-  std::vector<Named> gradients();  // in the order of specs(), of those trained
+  std::vector<Named> gradients();  // of the trained parameters, in the order of specs()
 
   ParamStore& params() { return params_; }
   Memory& memory() { return memory_; }

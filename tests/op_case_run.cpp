@@ -1,4 +1,4 @@
-// Recorder and CaseRun: an op case given memory, random inputs, and a way to read its results.
+// Recorder and CaseRun: give an op case memory and random inputs, and read its results.
 #include <cmath>
 #include <limits>
 

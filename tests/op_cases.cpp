@@ -7,8 +7,7 @@ namespace {
 
 constexpr float dropout_p = 0.3f;
 
-// A head's table is padded to whole tiles: logits of these vocabularies have columns that do not
-// count.
+// The head's table is padded to whole tiles: these vocabularies give logits with padding columns.
 std::vector<Dims> head_sizes() {
   return {{.B = 2, .T = 5, .C = 12, .V = 11},
           {.B = 1, .T = 2, .C = 3, .V = 2},
@@ -39,7 +38,7 @@ OpCase linear_case(const char* name, Act act, bool with_bias, bool joins) {
           {.B = 4, .T = 256, .C = 768, .N = 3072}};
 }
 
-// The slope of `act` is folded into the product that makes the hidden layer's gradient.
+// The slope of `act` is folded into the product that computes the hidden layer's gradient.
 OpCase chain_case(const char* name, Act act) {
   const auto record = [=](Recorder& r) {
     const auto [B, T, C, N, H, D, V] = r.d;
@@ -53,7 +52,7 @@ OpCase chain_case(const char* name, Act act) {
           {.B = 4, .T = 256, .C = 768, .N = 3072}};
 }
 
-// One hidden value with three readers: two products, and one that cannot fold the slope.
+// One hidden value with three readers: two products, and an op that cannot fold the slope.
 void record_shared(Recorder& r) {
   const auto [B, T, C, N, H, D, V] = r.d;
   const Var x = r.x("x", {B, T, C});
@@ -63,7 +62,7 @@ void record_shared(Recorder& r) {
   r.output(add(r.t, h, r.x("z", {B, T, N}), 0.5f));
 }
 
-// A weight, its gradient and an activation used twice each.
+// Uses a weight, its gradient and an activation twice each.
 void record_twice(Recorder& r) {
   const auto [B, T, C, N, H, D, V] = r.d;
   const Var x = r.x("x", {B, T, C}), w = r.weight("w", {C, C}), b = r.vector("b", C);
@@ -75,7 +74,7 @@ void record_twice(Recorder& r) {
 OpCase embed_case(const char* name, bool positions) {
   const auto record = [=](Recorder& r) {
     const auto [B, T, C, N, H, D, V] = r.d;
-    const Var ids = r.ids("ids", {B, T}, [V = V](int64_t i) { return i * i % V; });  // repeats
+    const Var ids = r.ids("ids", {B, T}, [V = V](int64_t i) { return i * i % V; });  // with repeats
     Var at, table;
     if (positions) {
       at = r.ids("at", {B, T}, [T = T](int64_t i) { return i % T / 2; });
@@ -93,10 +92,10 @@ void record_gather(Recorder& r) {
   const auto [B, T, C, N, H, D, V] = r.d;
   const Var x = r.x("x", {B, T, C});
   r.output(gather_rows(r.t, x, r.ids("ids", {B, 2}, [n = B * T](int64_t i) { return n - 1 - i; })));
-  r.output(add(r.t, x, x, 0.5f));  // the rows join a gradient that is there already
+  r.output(add(r.t, x, x, 0.5f));  // so that the rows add to an existing gradient
 }
 
-// The rows that count, some of them padding, through the head.
+// Gathers the rows that count, some of them padding, and applies the head.
 OpCase logprob_case(const char* name, HeadLogprobSpec spec) {
   const auto record = [=](Recorder& r) {
     const auto [B, T, C, N, H, D, V] = r.d;
@@ -133,7 +132,7 @@ OpCase norm_case(const char* name, NormSpec spec, bool gain, bool bias, Joins jo
 struct Rope {
   double rotary = 1;  // fraction of a head
   bool interleaved = false, reverse = false;
-  int64_t v_dim = 0;  // width of a head of v; 0: as one of q and k
+  int64_t v_dim = 0;  // width of a v head; 0: that of q and k
 };
 
 OpCase qk_case(const char* name, QkNorm norms, bool gains, int64_t kv_share, Rope rope) {
@@ -141,7 +140,7 @@ OpCase qk_case(const char* name, QkNorm norms, bool gains, int64_t kv_share, Rop
     const auto [B, T, C, N, H, D, V] = r.d;
     const int64_t G = std::max<int64_t>(1, H / kv_share);
     const int64_t rotary = int64_t(rope.rotary * double(D)) / 2 * 2;
-    std::vector<float> table;  // cos and sin of any angles
+    std::vector<float> table;  // cos and sin of arbitrary angles
     for (int64_t i = 0; i < T * rotary / 2; ++i)
       table.push_back(float(std::cos(0.7 * double(i)))),
           table.push_back(float(std::sin(0.7 * double(i))));
@@ -167,12 +166,12 @@ OpCase qk_case(const char* name, QkNorm norms, bool gains, int64_t kv_share, Rop
           {.B = 4, .T = 256, .H = 12, .D = 64}};
 }
 
-// How q, k and v lie: in one tensor; in three; or q alone, and k and v head by head in one.
+// The layout of q, k and v: in one tensor; in three; or q alone, and k and v head by head in one.
 enum class Lies { packed, apart, by_head };
 
 struct Attend {
-  int64_t kv_share = 1;          // query heads per kv head; 0: all
-  int64_t v_num = 1, v_den = 1;  // a head of v is this many times as wide as one of q and k
+  int64_t kv_share = 1;          // query heads per KV head; 0: all
+  int64_t v_num = 1, v_den = 1;  // a v head is v_num / v_den times as wide as one of q and k
   Lies lies = Lies::packed;
   int64_t window = 0;
   float softcap = 0, dropout = 0;
@@ -286,7 +285,7 @@ OpCase loss_case(const char* name, HeadSpec spec, bool masked) {
   return {name, record, head_sizes(), large_head};
 }
 
-// Two heads on one tape: the gradients of what they share add up.
+// Two heads on one tape: the gradients of their shared inputs add up.
 void record_two_heads(Recorder& r) {
   const auto [B, T, C, N, H, D, V] = r.d;
   const auto shifted = [V = V](int64_t by) { return [=](int64_t i) { return (i + by) * 7 % V; }; };

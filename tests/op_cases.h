@@ -1,5 +1,5 @@
 // One op case, three uses: value, gradient, speed. A case records a small program; a CaseRun gives
-// it memory on a backend and the same random inputs everywhere, and reads back what it made.
+// it memory on a backend and the same random inputs everywhere, and reads its results.
 #pragma once
 
 #include <functional>
@@ -15,15 +15,15 @@
 
 namespace hearth::cases {
 
-// N: outputs of a product, or hidden width.
+// N: outputs of a product, or the hidden width.
 struct Dims {
   int64_t B = 2, T = 5, C = 12, N = 9, H = 4, D = 8, V = 11;
 };
 
 using Numbers = std::vector<double>;
 
-// What a case is written with. Activations pass through a copy, so that they are temporaries which
-// ops may overwrite, as in a model.
+// Records a case. Activations pass through a copy, so that they are temporaries that ops may
+// overwrite, as in a model.
 class Recorder {
  public:
   Recorder(Tape& t, const Dims& d) : t(t), d(d) {}
@@ -32,15 +32,15 @@ class Recorder {
   Var weight(const std::string& name, Shape);                    // U(+-1/sqrt(in))
   Var vector(const std::string& name, int64_t n);                // U(+-1)
   Var ids(const std::string& name, Shape, const std::function<int64_t(int64_t)>&);
-  void output(Var);  // compared; its gradient is random
-  void losses();     // the terms of the tape are compared; their gradients were recorded with them
+  void output(Var);  // compare this value; its gradient is random
+  void losses();     // compare the loss terms of the tape; their gradients are recorded with them
 
   Tape& t;
   const Dims d;
 
  private:
   friend class CaseRun;
-  void finish();  // after differentiate(): the gradients of activations become results
+  void finish();  // after differentiate(): makes the gradients of activations results
   Var copied(Var from, Var to);
 
   struct Input {
@@ -58,10 +58,10 @@ struct OpCase {
   std::string name;
   std::function<void(Recorder&)> record;
   std::vector<Dims> small;  // sizes for values and gradients
-  Dims large;               // and for speed
+  Dims large;               // size for speed
   // Attention: whether query i may see key j of row b, beyond causality.
   std::function<bool(int64_t b, int64_t i, int64_t j)> sees = {};
-  // Attention: a head of v for one of q and k of D, and whether all three lie in one tensor.
+  // Attention: the width of a v head for q and k heads of D, and whether all three share a tensor.
   std::function<int64_t(int64_t D)> v_width = {};
   bool packed = true;
 };
@@ -69,7 +69,7 @@ struct OpCase {
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }
 
 const std::vector<OpCase>& op_cases();
-std::vector<OpCase> attention_cases();  // those of op_cases() that attend
+std::vector<OpCase> attention_cases();  // the attention cases of op_cases()
 
 struct Named {
   std::string name;
@@ -78,16 +78,16 @@ struct Named {
 
 class CaseRun {
  public:
-  // Inputs are drawn in float and rounded to `rounded`, whatever the program's own dtype.
+  // Inputs are drawn in float and rounded to `rounded`, whatever the program's dtype is.
   CaseRun(Backend&, DType, const OpCase&, const Dims&, DType rounded);
   void run();
 
-  // The number whose gradient was asked for: sum of outputs times their gradients, or the weighted
+  // The scalar that is differentiated: the sum of outputs times their gradients, or the weighted
   // sum of the loss terms.
   double objective();
   std::vector<Named> outputs();
   std::vector<Named> gradients();
-  std::vector<std::string> inputs() const;  // of those gradients, in their order
+  std::vector<std::string> inputs() const;  // names for gradients(), in the same order
   Numbers get(const std::string& input);
   void set(const std::string& input, const Numbers&);
 
@@ -105,22 +105,22 @@ class CaseRun {
   std::unique_ptr<Exec> exec_;
 };
 
-// Host copies in double of a tensor of any float dtype.
+// A tensor of any float dtype, read and written as double.
 Numbers read(Backend&, Tensor);
 void write(Backend&, Tensor, const Numbers&);
 double rounded(double, DType);
 
-// Largest difference over the largest of `want`; infinite for a NaN or another size.
+// Largest difference / largest magnitude of `want`; infinite if there is a NaN or the sizes differ.
 double error_of(const Numbers& got, const Numbers& want);
 
-// How far a program may be from the one in f64 on the same inputs, over the largest element.
+// Allowed distance from the same program in f64, relative to the largest element.
 struct Tolerance {
   DType dtype;
   double value, gradient;
 };
 inline constexpr Tolerance tolerances[] = {{DType::f32, 1e-5, 2e-5}, {DType::bf16, 1.5e-2, 2.5e-2}};
 
-// The fast CPU backend with every instruction set this machine can run.
+// The fast CPU backend, once per instruction set that this machine can run.
 std::vector<std::unique_ptr<Backend>> fast_backends(int threads);
 
 }  // namespace hearth::cases

@@ -1,5 +1,5 @@
-// A strict reader of Prometheus' text format: what it takes, any scraper takes. Anything out of
-// order is a std::runtime_error with the line.
+// A strict parser of Prometheus' text format: what it accepts, any scraper accepts. A violation
+// throws a std::runtime_error with the line.
 #pragma once
 
 #include <cmath>

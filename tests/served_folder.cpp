@@ -34,7 +34,7 @@ void write_served_folder(const std::filesystem::path& dir, bool chat_template) {
 }
 
 void write_refrain_folder(const std::filesystem::path& dir) {
-  write_served_folder(dir);  // for its tokenizer and template
+  write_served_folder(dir);  // for the tokenizer and the template
   constexpr size_t V = 260;
   ModelConfig c;
   c.vocab = c.dim = V, c.context = refrain_context, c.layers = 1, c.heads = 10, c.kv_heads = 1;
@@ -42,7 +42,7 @@ void write_refrain_folder(const std::filesystem::path& dir) {
   c = c.resolve();
   const auto backend = make_cpu_backend(1);
   ParamStore params(*backend, decoder_params(c), DType::f32);
-  // Tokens are one-hot, no layer adds anything, and the head knows what follows.
+  // Embeddings are one-hot, the layer adds nothing, and the head maps each token to the next one.
   for (const ParamSpec& p : params.specs())
     params.set(p.name, std::vector<float>(size_t(p.shape.numel()), p.name.ends_with("gain")));
   std::vector<float> embed(V * V), head = embed;

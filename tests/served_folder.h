@@ -1,4 +1,4 @@
-// A model folder to serve in tests: one layer of random weights over bytes.
+// A model folder to serve in tests: one layer of random weights with a byte tokenizer.
 #pragma once
 
 #include <filesystem>
@@ -16,13 +16,13 @@ inline const char* served_template() {
          "{% if add_generation_prompt %}<|assistant|>{% endif %}";
 }
 
-// Every byte is a token; then come <|end|> (eos), <|user|>, <|assistant|>, <|system|>.
+// Every byte is a token, followed by <|end|> (eos), <|user|>, <|assistant|>, <|system|>.
 Tokenizer served_tokenizer();
 void write_served_folder(const std::filesystem::path&, bool chat_template = true);
 
-// A model that, at temperature 0, answers everything by the refrain, a byte a token, over and over
-// until its context ends: nothing a test does in between is too late.
-constexpr std::string_view refrain = "é日😀 ";  // no byte of it stands twice
+// A model that, at temperature 0, answers everything with the refrain, one byte per token, repeated
+// until its context ends, so a test has time to act during a generation.
+constexpr std::string_view refrain = "é日😀 ";  // all its bytes are distinct
 constexpr int64_t refrain_context = 1 << 18;
 void write_refrain_folder(const std::filesystem::path&);
 

@@ -1,5 +1,5 @@
-// Where tests find the files they read: the fixtures of tests/data, which the build unpacks. A
-// folder that HEARTH_TEST_DATA names, laid out the same way, is looked at first and may hold more.
+// Where tests find their input files: the fixtures of tests/data, which the build unpacks. A folder
+// with the same layout that HEARTH_TEST_DATA names is searched first and may hold more files.
 #pragma once
 
 #include <cstdlib>

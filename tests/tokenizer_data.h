@@ -1,4 +1,4 @@
-// What the tokenizer tests share: a folder that goes away, random bytes, the text of an error.
+// Shared by the tokenizer tests: a temporary folder, random bytes, the text of an error.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ inline void spill(const std::filesystem::path& path, std::string_view text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// Bytes of any value, or of one of the kinds that the pattern tells apart.
+// Arbitrary bytes, or bytes of one of the kinds that the pattern distinguishes.
 inline std::string random_bytes(std::mt19937& rng, size_t longest) {
   static const std::string kinds[] = {"abc",
                                       "XYZ ",

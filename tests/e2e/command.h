@@ -1,4 +1,4 @@
-// Runs the built program as a user would, with a folder of its own and small token files to read.
+// Runs the built program as a user would, in a temporary folder with small token files to read.
 #pragma once
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ struct Ran {
 
 using Arguments = std::vector<std::string>;
 
-// A folder that goes with the test.
+// A folder that is deleted with the object.
 class Folder {
  public:
   Folder() {
@@ -52,8 +52,8 @@ class Folder {
   fs::path path_;
 };
 
-// Starts `hearth args..` with stderr, and stdout where no file is given for it, in files of
-// `folder`; returns its process id.
+// Starts `hearth args..` with stderr, and stdout unless `to` is given, in files of `folder`;
+// returns its process id.
 inline pid_t start(const Folder& folder, const Arguments& args, const std::string& name = "run",
                    const std::string& to = {}) {
   const std::string out = to.empty() ? (folder / (name + ".out")).string() : to;
@@ -66,7 +66,8 @@ inline pid_t start(const Folder& folder, const Arguments& args, const std::strin
     for (auto [fd, path] : {std::pair{1, &out}, {2, &err}})
       dup2(open(path->c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), fd);
     dup2(open("/dev/null", O_RDONLY), 0);
-    setenv("HEARTH_DEVICE", "cpu", 0);  // and no word on stderr about a card there may not be
+    // So that stderr says nothing about a GPU that may be absent.
+    setenv("HEARTH_DEVICE", "cpu", 0);
     execv(HEARTH_BINARY, argv.data());
     _exit(127);
   }
@@ -79,7 +80,7 @@ inline bool has_ended(pid_t pid) {
   return info.si_pid == pid;
 }
 
-// Until the file is there, or the process has ended without it.
+// Waits until the file exists or the process has ended without it.
 inline void wait_for_file(const fs::path& file, pid_t pid) {
   while (!fs::exists(file) && !has_ended(pid))
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -98,7 +99,7 @@ inline Ran run(const Folder& folder, const Arguments& args, const std::string& n
   return r;
 }
 
-// Its stdout goes where no byte can be written.
+// Runs with a stdout to which no byte can be written.
 inline Ran run_into_full_disk(const Folder& folder, const Arguments& args) {
   Ran r;
   r.status = wait_for(start(folder, args, "full", "/dev/full"));
@@ -111,8 +112,8 @@ inline Arguments operator+(Arguments a, const Arguments& b) {
   return a;
 }
 
-// One line on stderr that names the trouble, after the one that says which dtype auto is, and the
-// wanted exit code.
+// Expects one error line on stderr, possibly after the line that reports the dtype chosen by auto,
+// and the given exit code.
 inline void expect_error(const Ran& r, int status, const std::string& part) {
   EXPECT_EQ(r.status, status) << r.err;
   const bool chosen = r.err.starts_with("hearth: computing in ");
@@ -124,7 +125,7 @@ inline void expect_error(const Ran& r, int status, const std::string& part) {
 
 constexpr int tiny_vocab = 64;
 
-// A token file of a Markov chain that a small model can learn.
+// A token file from a Markov chain that a small model can learn.
 inline void write_chain(const fs::path& file, int64_t tokens, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<int32_t> ids;
@@ -136,7 +137,7 @@ inline void write_chain(const fs::path& file, int64_t tokens, uint32_t seed) {
   write_tokens(file, TokenFormat::llmc, tiny_vocab, ids);
 }
 
-// Flags of a model of a few thousand parameters, trained on `data`.
+// Flags for a model of a few thousand parameters, trained on `data`.
 inline Arguments tiny_run(const fs::path& data, const fs::path& run, int64_t steps) {
   return {"pretrain",
           "--run",

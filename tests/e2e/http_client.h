@@ -1,4 +1,4 @@
-// A client of plain sockets, which can be as slow, as rude and as absent as a test wants.
+// A client on plain sockets, which can be slow, break the protocol or disconnect at will.
 #pragma once
 
 #include <arpa/inet.h>
@@ -44,14 +44,14 @@ class HttpClient {
   void leave() {
     if (fd_ >= 0) close(std::exchange(fd_, -1));
   }
-  // As a process that is killed with bytes unread leaves: a reset, and not the end of a stream.
+  // Closes with a reset instead of an end of stream, like a process killed with unread bytes.
   void resets() {
     const linger at_once{.l_onoff = 1, .l_linger = 0};
     setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     leave();
   }
   void says_no_more() { shutdown(fd_, SHUT_WR); }
-  // False: the server has reset the connection, as it may when it refuses a request.
+  // False: the server reset the connection, as it may when it rejects a request.
   bool send(const std::string& bytes) {
     for (size_t at = 0; at < bytes.size();) {
       const ssize_t n = ::send(fd_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
@@ -69,7 +69,7 @@ class HttpClient {
          "\r\n" + body);
   }
 
-  // More bytes into held_; false at the end of the stream or after 30 s of nothing.
+  // Reads more bytes into held_; false at the end of the stream or after 30 s without data.
   bool fill() {
     pollfd p{.fd = fd_, .events = POLLIN, .revents = 0};
     if (poll(&p, 1, 30000) <= 0) return false;
@@ -79,13 +79,13 @@ class HttpClient {
     held_.append(bytes, size_t(n));
     return true;
   }
-  // Whether the server ends the connection, whatever it still sends before.
+  // Whether the server closes the connection; data that it sends before that is ignored.
   bool ends() {
     while (fill()) held_.clear();
     char byte;
     return recv(fd_, &byte, 1, MSG_DONTWAIT) == 0 || errno == ECONNRESET;
   }
-  // All that still comes.
+  // All remaining data.
   std::string rest() {
     while (fill()) continue;
     return std::exchange(held_, {});

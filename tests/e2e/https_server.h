@@ -1,4 +1,4 @@
-// A small HTTPS server inside the test, whose answers the test decides, cuts and hangs included.
+// A small HTTPS server inside the test, which decides its replies, including cuts and hangs.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct ServerReply {
   int status = 200;
   std::vector<std::string> headers;
   std::string body;
-  int64_t cut_after = -1;  // bytes of the body, then the connection breaks
-  bool hang = false;       // after that: nothing more comes, and nothing ends
+  int64_t cut_after = -1;  // bytes of the body, then the connection is closed
+  bool hang = false;       // then send nothing more and keep the connection open
   bool tells_length = true;
 };
 
@@ -32,7 +32,7 @@ class HttpsServer {
 };
 
 // Listens on 127.0.0.1 with the certificate and key of a file; `answer` is called for one
-// connection at a time. nullptr where the tests were built without OpenSSL.
+// connection at a time. nullptr if the tests were built without OpenSSL.
 std::unique_ptr<HttpsServer> start_https_server(
     const std::filesystem::path& certificate,
     std::function<ServerReply(const ServerRequest&)> answer);

@@ -1,4 +1,4 @@
-// A server process for tests, on a port of its own, and what they ask of it.
+// A server process for tests, on its own port, and the requests they send to it.
 #pragma once
 
 #include <chrono>
@@ -41,7 +41,7 @@ class Serve : public testing::Test {
     kill(pid_, signal);
     return wait_for(std::exchange(pid_, 0));
   }
-  // For what another process does in its own time. Half a minute without it is a failure.
+  // Waits for something that another process does asynchronously; fails after half a minute.
   template <class F>
   void eventually(F done) {
     for (int i = 0; i < 3000; ++i) {
@@ -60,7 +60,7 @@ class Serve : public testing::Test {
   Reply complete(const std::string& fields) const {
     return ask("POST", "/v1/completions", "{" + fields + "}");
   }
-  // False too where the server, or its limits of time on a starved machine, ends the connection.
+  // Also false if the connection is closed, by the server or by its timeouts on a slow machine.
   bool healthy() const {
     try {
       return ask("GET", "/health").status == 200;
@@ -70,7 +70,7 @@ class Serve : public testing::Test {
   Prometheus metrics_with(const std::string& headers) const {
     return Prometheus(ask("GET", "/metrics", "", headers).body);
   }
-  // The series is there once a request has ended so.
+  // The series exists once a request has been aborted.
   bool some_aborted() const {
     return ask("GET", "/metrics").body.find("finished_reason=\"abort\"") != std::string::npos;
   }

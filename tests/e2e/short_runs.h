@@ -1,5 +1,5 @@
-// Runs of a few steps of every task, small enough to be made hundreds of times, and the data they
-// read. Each step has an evaluation and a checkpoint; the learning rate is so high that the best
+// Runs of a few steps of every task, small enough to run hundreds of times, and the data they read.
+// Each step has an evaluation and a checkpoint; the learning rate is so high that the best
 // checkpoint is not among the last.
 #pragma once
 
@@ -36,7 +36,7 @@ struct ShortRuns {
     write_file_atomic(folder / "prompts.jsonl", prompts);
   }
 
-  // Whether this build has the reward that the task grpo uses.
+  // Whether this build has the reward that the grpo task uses.
   static bool can_run(const std::string& task) { return task != "grpo" || *regex_library(); }
 
   // Without --resume.

@@ -1,6 +1,6 @@
-// Parsers under random input: what libFuzzer (scripts/fuzz) and the unit suite both call. A target
-// takes any bytes and says whether the parser took them; an Error is a refusal, and anything else
-// that is thrown, any sanitizer's complaint or a broken promise is a finding.
+// Fuzz targets for the parsers, called by libFuzzer (scripts/fuzz) and by the unit suite. A target
+// takes any bytes and returns whether the parser accepted them. An Error is a rejection; any other
+// exception, a sanitizer report or a failed require() is a finding.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ using Seeds = std::vector<std::string>;
 
 struct Target {
   std::string_view name;
-  int (*run)(const uint8_t*, size_t);  // 1: taken, 0: refused
-  Seeds (*seeds)();                    // small inputs that are taken
+  int (*run)(const uint8_t*, size_t);  // 1: accepted, 0: rejected
+  Seeds (*seeds)();                    // small inputs that are accepted
 };
 std::span<const Target> targets();
 
@@ -28,7 +28,7 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-// What holds for everything a parser takes.
+// Checks a property of everything that a parser accepts.
 inline void require(bool holds) {
   if (!holds) std::abort();
 }
@@ -44,7 +44,7 @@ int taken(F parse) {
   }
 }
 
-// A file in memory for parsers that take a path: one folder for the process, gone with it.
+// A file in memory for parsers that take a path: one folder per process, deleted at its end.
 class MemoryFolder {
  public:
   MemoryFolder();
@@ -62,8 +62,8 @@ std::string bytes_of(T value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-// Changes an input in one to four places, the same way for the same seed: bits, numbers at the
-// edges of their range, stretches removed, repeated, or taken from `other`.
+// Changes an input in one to four places, the same way for the same seed: flips bits, writes
+// numbers at the edges of their range, removes or repeats ranges, or copies them from `other`.
 std::string mutated(std::string input, std::string_view other, uint64_t seed);
 
 }  // namespace hearth::fuzz

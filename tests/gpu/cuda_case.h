@@ -1,4 +1,4 @@
-// What the GPU tests share: the card of this machine, or a skip that says why there is none.
+// Shared by the GPU tests: the GPU of this machine, or a skip that says why there is none.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace hearth::test {
 
-// Empty, or why the GPU tests cannot run: a reason that scripts/check-skips knows.
+// Empty, or why the GPU tests cannot run: a reason that scripts/check-skips accepts.
 inline std::string no_card() {
   static const std::string why = []() -> std::string {
     if (!HEARTH_CUDA_BUILT) return "built without CUDA";
@@ -25,7 +25,7 @@ inline std::string no_card() {
 #define HEARTH_NEEDS_A_CARD() \
   if (const std::string why = ::hearth::test::no_card(); !why.empty()) GTEST_SKIP() << why
 
-// One backend per way of running, made once: starting a card takes longer than a test.
+// One backend per configuration, created once: starting a GPU takes longer than a test.
 inline Backend& card(bool hopper_kernels = true, bool graphs = true) {
   static std::unique_ptr<Backend> made[2][2];
   std::unique_ptr<Backend>& b = made[hopper_kernels][graphs];
@@ -33,7 +33,7 @@ inline Backend& card(bool hopper_kernels = true, bool graphs = true) {
   return *b;
 }
 
-// As a consumer card would run it: mma.sync, and 99 KiB of shared memory to a block.
+// Like a consumer GPU: mma.sync, and 99 KiB of shared memory per block.
 inline Backend& consumer_card() {
   static const std::unique_ptr<Backend> made =
       make_cuda_backend({.hopper_kernels = false, .shared_limit = 99 << 10});
@@ -43,7 +43,7 @@ inline Backend& consumer_card() {
 inline constexpr cases::Tolerance card_tolerances[] = {
     {DType::f32, 1e-5, 2e-5}, {DType::bf16, 1.5e-2, 2.5e-2}, {DType::f16, 2e-3, 4e-3}};
 
-// As for the CPU's backends: over the largest element, or nothing but rounding.
+// The error is relative to the largest element, or absolute if all expected values are near zero.
 inline void expect_close(const std::vector<cases::Named>& got,
                          const std::vector<cases::Named>& want, double tolerance) {
   ASSERT_EQ(got.size(), want.size());

@@ -1,4 +1,4 @@
-// Tensors of a backend for tests that call single kernels, filled from and read as floats.
+// Tensors on a backend for tests that call single kernels, written and read as floats.
 #pragma once
 
 #include <random>
@@ -13,7 +13,7 @@ inline void put_as(std::vector<std::byte>& to, const std::vector<float>& x) {
   for (size_t i = 0; i < x.size(); ++i) reinterpret_cast<T*>(to.data())[i] = T(x[i]);
 }
 
-// A tensor of a backend, filled from and read as floats.
+// A tensor on a backend, written and read as floats.
 struct Held {
   Held(Backend& b, Shape s, DType d) : backend(b), memory(b, s.numel() * size_of(d), "a tensor") {
     t = {memory.data(), s, d};
@@ -41,7 +41,7 @@ struct Held {
   Tensor t;
 };
 
-// Over the size of what is wanted.
+// L2 norm of the difference, relative to that of `want`.
 inline double distance(const std::vector<float>& got, const std::vector<float>& want) {
   double difference = 0, size = 0;
   for (size_t i = 0; i < want.size(); ++i) {
@@ -51,7 +51,7 @@ inline double distance(const std::vector<float>& got, const std::vector<float>& 
   return std::sqrt(difference / size);
 }
 
-// Random numbers that the dtype can hold.
+// Random values that are exact in the dtype.
 inline std::vector<float> rounded(size_t n, DType d, std::mt19937& random) {
   std::normal_distribution<float> normal(0, 1);
   std::vector<float> x(n);

@@ -1,5 +1,5 @@
-// What the tests of paged attention share: a model's heads, the rows of a step, and the program
-// that runs attention_cached over them.
+// Shared by the tests of paged attention: a model's heads, the rows of a step, and the program that
+// runs attention_cached over them.
 #pragma once
 
 #include "cuda_case.h"
@@ -13,13 +13,13 @@ struct PagedCase {
   int64_t window = 0;
   float softcap = 0;
   bool alibi = false;
-  int64_t v_width = 0;  // of a head; 0: D
+  int64_t v_width = 0;  // width of a v head; 0: D
 
   int64_t V() const { return v_width ? v_width : D; }
   QkvLayout layout() const { return packed_qkv(H, G, D, V()); }
 };
 
-// Rows of sequences, each at its place; a negative place is padding.
+// Rows of sequences with their positions; a negative position is padding.
 struct PagedRows {
   std::vector<int32_t> positions, sequences;
   void add(int32_t sequence, int32_t first, int count) {
@@ -36,8 +36,8 @@ struct PagedRows {
   }
 };
 
-// The inputs are "paged.qkv", .positions, .sequences and .tables (sequences, width), the result
-// "paged.y"; the state "cache" has the shape and type given.
+// The inputs are "paged.qkv", .positions, .sequences and .tables (sequences, width), the result is
+// "paged.y"; the state "cache" has the given shape and dtype.
 inline Tape paged_tape(DType dtype, const PagedCase& c, const PagedRows& rows, Shape cache_shape,
                        DType cache_dtype, int64_t sequences, int64_t width) {
   const int64_t N = rows.size();

@@ -1,5 +1,5 @@
-// What the tests of the fast CPU kernels share: a kernel call is run by the reference in double and
-// by every usable instruction set at one, two and three threads, into poisoned memory.
+// Shared by the tests of the fast CPU kernels: a kernel call runs on the reference in double and on
+// every usable instruction set with one, two and three threads, into poisoned memory.
 #pragma once
 
 #include <map>
@@ -25,13 +25,13 @@ inline Stream& stream_of(int threads, Isa isa) {
   return b->stream();
 }
 
-// Who runs a case: the table, its stream, and the dtypes it takes for outputs.
+// What runs a case: the table, its stream, and the dtypes of its outputs.
 struct Runner {
   const Kernels& k;
   Stream& s;
   DType dtype, acc;
 
-  // Memory of NaNs: an element that is not written shows.
+  // Memory filled with NaNs, so that an element that is not written shows.
   Array out(Shape shape, DType d) const {
     Array a(shape, d);
     std::memset(Tensor(a).data, 0xff, size_t(Tensor(a).bytes()));
@@ -39,7 +39,7 @@ struct Runner {
   }
   Array out(Shape shape) const { return out(shape, dtype); }
   Array sums(Shape shape) const { return out(shape, acc); }
-  // A copy of an input to be changed in place.
+  // A copy of an input, to be overwritten.
   Array in_place(const Array& x) const { return x.as(dtype); }
   Array in_place_acc(const Array& x) const { return x.as(acc); }
 };
@@ -60,7 +60,7 @@ inline Runner runner_of(Isa isa, int threads, DType d) {
   return {cpu_kernels(isa), stream_of(threads, isa), d, DType::f32};
 }
 
-// Random values that both dtypes hold exactly as the kernels will see them.
+// Random values that are exact in dtype d, so that the reference sees the same inputs.
 inline Array random(Shape s, DType d, double scale = 1) { return Array::random(s, scale).as(d); }
 
 inline double tolerance(DType d) { return d == DType::bf16 ? 8e-3 : 2e-5; }
@@ -86,7 +86,7 @@ inline bool same_bytes(Tensor a, Tensor b) {
   return a.bytes() == b.bytes() && std::memcmp(a.data, b.data, size_t(a.bytes())) == 0;
 }
 
-// body(Runner) gives the outputs of one call.
+// body(Runner) returns the outputs of one call.
 template <class Body>
 void check(const std::string& what, DType d, Body body, double tol = 0) {
   if (tol == 0) tol = tolerance(d);
@@ -99,7 +99,7 @@ void check(const std::string& what, DType d, Body body, double tol = 0) {
     for (size_t i = 0; i < first.size(); ++i) {
       SCOPED_TRACE("output " + std::to_string(i));
       ASSERT_EQ(bool(Tensor(first[i])), bool(Tensor(want[i])));
-      if (!Tensor(first[i])) continue;  // an output that this call does not ask for
+      if (!Tensor(first[i])) continue;  // an output that this call leaves absent
       expect_close(first[i], want[i], tol);
       ++compared;
     }

@@ -74,7 +74,7 @@ inline bool mentions(const std::string& text, std::initializer_list<const char*>
   return true;
 }
 
-// Bytes as tokens; 256 opens, 257 ends.
+// Bytes as tokens; 256 is bos, 257 is eos.
 inline PrepareSpec byte_spec(const std::filesystem::path& out, std::vector<std::string> inputs) {
   PrepareSpec spec;
   spec.inputs = std::move(inputs);

@@ -1,4 +1,4 @@
-// A task of GRPO for tiny models that speak bytes: end the text early, and use small letters.
+// A GRPO task for tiny byte-level models: end the text early, and use lower-case letters.
 #pragma once
 
 #include "infer_model.h"
@@ -13,8 +13,8 @@ inline ModelConfig byte_config(float softcap = 0) {
 }
 
 struct GrpoSize {
-  std::vector<size_t> prompts = {3, 8, 13};  // bytes of each
-  int64_t completion = 12;                   // tokens at most
+  std::vector<size_t> prompts = {3, 8, 13};  // bytes of each prompt
+  int64_t completion = 12;                   // most tokens of a completion
 };
 
 struct GrpoTask {

@@ -1,4 +1,4 @@
-// Tiny random models for the tests of the infer room, and their next logits without any cache.
+// Tiny random models for the tests of infer/, and their next logits computed without a cache.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 
 namespace hearth {
 
-// Backends on which a sequence's logits may not depend on its batch or its chunks, to the bit.
+// Backends on which a sequence's logits must have the same bits in any batch and any chunks.
 inline std::vector<std::unique_ptr<Backend>> exact_backends() {
   std::vector<std::unique_ptr<Backend>> all;
   all.push_back(make_reference_backend());
@@ -31,11 +31,12 @@ inline ModelConfig tiny_config() {
   ModelConfig c;
   c.vocab = 23, c.context = 24, c.layers = 2, c.dim = 16, c.heads = 4, c.kv_heads = 2,
   c.hidden = 24;
-  c.tied = false, c.init_std = 0.4f;  // far from uniform: greedy paths wander and gaps are wide
+  // Far from uniform: greedy paths vary and log-probability gaps are wide.
+  c.tied = false, c.init_std = 0.4f;
   return c;
 }
 
-// One of each kind of position, norm and mask that the cache has to get right.
+// One of each kind of position, norm and mask that the cache must support.
 inline std::vector<ModelConfig> tiny_configs() {
   std::vector<ModelConfig> all(4, tiny_config());
   all[1].position = Position::learned, all[1].norm = Norm::layer, all[1].norm_bias = true;
@@ -48,8 +49,8 @@ inline std::vector<ModelConfig> tiny_configs() {
   return all;
 }
 
-// The same with room for several blocks of the cache, one whose layers all look through windows,
-// one with layers that keep nothing in the cache, and one whose values are wider than its keys.
+// The same with room for several cache blocks, one with windows in all layers, one with layers that
+// keep nothing in the cache, and one whose values are wider than its keys.
 inline std::vector<ModelConfig> long_configs() {
   std::vector<ModelConfig> all = tiny_configs();
   all.push_back(tiny_config());
@@ -69,7 +70,7 @@ struct TinyModel {
     params.initialise(seed);
   }
 
-  // Logits after each of `tokens` (T, V), from the forward pass of training, which keeps nothing.
+  // Logits after each of `tokens` (T, V), from the forward pass of training, without a cache.
   std::vector<float> all_logits(const std::vector<int32_t>& tokens) {
     const int64_t T = int64_t(tokens.size());
     Memory memory(backend, &params);
@@ -94,12 +95,12 @@ struct TinyModel {
       for (float& x : all) x = float(cap * std::tanh(double(x) / cap));
     return all;
   }
-  std::vector<float> logits(const std::vector<int32_t>& tokens) {  // after the last of them
+  std::vector<float> logits(const std::vector<int32_t>& tokens) {  // after the last token
     const std::vector<float> all = all_logits(tokens);
     return {all.end() - config.vocab, all.end()};
   }
 
-  // What the engine says of a token after this row of logits, which has no other in its batch.
+  // The log-probability that the engine reports for a token after this row, alone in its batch.
   TokenLogprob logprob(std::span<const float> row, int32_t token, int64_t top) {
     if (config.logit_softcap > 0) return token_logprob(row, token, top);
     int32_t best = int32_t(std::ranges::max_element(row) - row.begin());

@@ -1,4 +1,4 @@
-// Small models with adapters, in the shapes whose files differ.
+// Small models with adapters, one for each layout of files.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ inline ModelConfig qwen3_shape() {
   c.qk_norm = QkNorm::before_rope, c.head_dim = 6;
   return c;
 }
-inline ModelConfig interleaved_shape() {  // as llama2.c has them: files hold q and k the other way
+inline ModelConfig interleaved_shape() {  // as in llama2.c; files store q and k permuted
   ModelConfig c = tiny_config();
   c.rope_pairs = RopePairs::interleaved;
   return c;
@@ -42,7 +42,7 @@ inline std::vector<NamedShape> shapes() {
           {"hearth", with_lora(tiny_configs()[3], all)}};
 }
 
-// A model whose adapters do something.
+// A model whose adapters have an effect.
 struct Adapted : TinyModel {
   Adapted(Backend& b, const ModelConfig& c, DType dtype = DType::f32) : TinyModel(b, c, 7, dtype) {
     for (const ParamSpec& p : params.specs()) {
@@ -59,7 +59,7 @@ inline ModelConfig base_of(ModelConfig c) {
   return c;
 }
 
-// The base of `m` alone, in a store of its own.
+// The base model of `m` alone, in a separate store.
 inline std::unique_ptr<TinyModel> base_of(TinyModel& m) {
   auto base = std::make_unique<TinyModel>(m.backend, base_of(m.config), 7, m.params.dtype());
   for (const ParamSpec& p : base->params.specs())
@@ -67,7 +67,7 @@ inline std::unique_ptr<TinyModel> base_of(TinyModel& m) {
   return base;
 }
 
-// Infinite for a NaN or another size.
+// Infinite if there is a NaN or the sizes differ.
 inline double worst_difference(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return INFINITY;
   double worst = 0;

@@ -1,5 +1,4 @@
-// A model run whole by a test: logits of given tokens on a chosen backend, with every node's
-// outputs on show.
+// Runs a whole model: logits of given tokens on a chosen backend, and every node's outputs.
 #pragma once
 
 #include <functional>
@@ -22,7 +21,7 @@ struct BackendCase {
   DType dtype;
 };
 
-// What a real model is run on.
+// The backends that real models are tested on.
 inline std::vector<BackendCase> backend_cases() {
   return {{"reference f32", make_reference_backend, DType::f32},
           {"reference f64", make_reference_backend, DType::f64},
@@ -43,7 +42,7 @@ inline std::vector<float> floats_of(Backend& b, const Tensor& t) {
   return out;
 }
 
-// The weights of a model on a backend of its own.
+// The weights of a model on their own backend.
 struct LoadedModel {
   LoadedModel(const ModelSource& source, const BackendCase& where)
       : config(source.config()),
@@ -62,7 +61,7 @@ struct LoadedModel {
   Memory memory;
 };
 
-// Logits (B, T, V) of tokens (B, T), recorded once for its shape.
+// Logits (B, T, V) of tokens (B, T); recorded once per shape.
 class LogitsProgram {
  public:
   LogitsProgram(LoadedModel& m, int64_t B, int64_t T)

@@ -1,4 +1,4 @@
-// gzip and zstd made by hand, without compression, so that tests need no library to write them.
+// Writes gzip and zstd by hand, without compression, so that tests need no library for it.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ inline uint32_t crc32_of(std::string_view text) {
   return ~crc;
 }
 
-// One member of stored blocks.
+// One gzip member of stored blocks.
 inline std::string gzip_of(std::string_view text) {
   std::string out("\x1f\x8b\x08\0\0\0\0\0\0\xff", 10);
   const std::string tail = little(crc32_of(text), 4) + little(text.size(), 4);
@@ -38,7 +38,7 @@ inline std::string gzip_of(std::string_view text) {
   return out + tail;
 }
 
-// One frame of raw blocks.
+// One zstd frame of raw blocks.
 inline std::string zstd_of(std::string_view text) {
   std::string out = "\x28\xb5\x2f\xfd\xa0" + little(text.size(), 4);
   do {

@@ -1,5 +1,4 @@
-// A small writer of Parquet files with one column of strings, for tests: every encoding and page
-// layout the reader takes.
+// Writes small Parquet files with one column of strings, in every layout that the reader supports.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +20,10 @@ struct ParquetShape {
       0;  // 0 PLAIN, 2 PLAIN_DICTIONARY, 6 DELTA_LENGTH, 7 DELTA_BYTE_ARRAY, 8 RLE_DICTIONARY
   int codec = 0;  // 0 plain, 1 SNAPPY, 2 GZIP, 6 ZSTD
   size_t page_rows = 7, group_rows = 20;
-  bool packed_runs = false;  // levels and indices bit-packed rather than repeated
+  bool packed_runs = false;  // levels and indices bit-packed instead of repeated
   std::string column = "text";
   int repetition = -1, type = 6;  // of the column; -1: by `optional`
-  bool statistics = false;        // a string before what matters in page headers
+  bool statistics = false;        // adds a string before the required fields of page headers
 };
 
 class CompactWriter {
@@ -123,7 +122,7 @@ class ParquetWriter {
     leaf.number(1, s_.type);
     leaf.number(3, s_.repetition >= 0 ? s_.repetition : s_.optional);
     leaf.text(4, s_.column);
-    CompactWriter other;  // a column before it
+    CompactWriter other;  // another column before it
     other.number(1, 2), other.number(3, 0), other.text(4, "id");
     meta.number(1, 1);
     meta.list(2, 3, 12), meta.out += root.done() + other.done() + leaf.done();
@@ -208,7 +207,7 @@ class ParquetWriter {
       const std::string whole = s_.optional ? little(defs.size(), 4) + defs + body : body;
       return page(0, whole, pack(whole), 5, w.done());
     }
-    const bool packs = begin % 2 == 0;  // v2 may leave a page as it is
+    const bool packs = begin % 2 == 0;  // v2 pages may stay uncompressed
     w.number(1, n), w.number(2, n - int64_t(values.size())), w.number(3, n);
     w.number(4, s_.encoding), w.number(5, int64_t(defs.size())), w.number(6, 0);
     w.boolean(7, packs && s_.codec != 0);

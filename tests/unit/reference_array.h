@@ -1,5 +1,5 @@
-// What the tests of the reference kernels share: tensors that own their memory, and central
-// differences.
+// Shared by the tests of the reference kernels: tensors that own their memory, and gradient checks
+// by central differences.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace hearth::reference {
 
 inline const Kernels& ops = reference_kernels();
 
-// A tensor with its memory, f64 unless told otherwise.
+// A tensor that owns its memory; f64 by default.
 class Array {
  public:
   Array() = default;  // absent
@@ -42,7 +42,7 @@ class Array {
     for (double& x : a) x = scale * (double(bits()) / 2147483648.0 - 1);
     return a;
   }
-  Array(Array&&) = default;  // the memory stays where it is
+  Array(Array&&) = default;  // moving keeps the memory's address
   Array& operator=(Array&&) = default;
 
   operator Tensor() const { return t_; }
@@ -80,7 +80,7 @@ inline double inner(const Array& a, const Array& b) {
   return s;
 }
 
-// dx must be d loss / dx, within 1e-6 of its largest element.
+// Checks that dx is d loss / dx, within 1e-6 of its largest element.
 inline void expect_gradient(const char* what, const Array& x, const Array& dx,
                             const std::function<double()>& loss) {
   const double h = 1e-5;

@@ -1,5 +1,4 @@
-// What the tests of rewards and prompts share: a folder for files and programs in sh, rows and
-// texts.
+// Shared by the tests of rewards and prompts: a folder for files and shell programs, rows, texts.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@ struct RewardFolder {
     path = mkdtemp(name.data());
   }
   ~RewardFolder() { std::filesystem::remove_all(path); }
-  // A program in sh.
+  // Writes a program in sh and returns its path.
   std::string script(const std::string& name, const std::string& body) const {
     const std::filesystem::path file = path / name;
     std::ofstream(file) << "#!/bin/sh\n" << body;

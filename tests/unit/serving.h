@@ -1,5 +1,5 @@
-// A model folder behind a Service without sockets: the test itself is the service's loop, and a
-// fake client records what it is sent.
+// A model folder behind a Service without sockets: the test runs the service's loop, and a fake
+// client records what it is sent.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ struct FakeClient : Client {
   bool streams = false, done = false;
 };
 
-// The engine is stepped by the test, so every order of events can be had.
+// The test steps the engine, so it can produce any order of events.
 class Serving : public testing::Test {
  protected:
   void open(ServeConfig config = {}, bool chat_template = true,

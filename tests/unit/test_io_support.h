@@ -1,4 +1,4 @@
-// What the tests of src/io share: a folder of their own, forked children, and the text of an Error.
+// Shared by many unit tests: a temporary folder, forked children, and the text of an Error.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,12 +37,12 @@ class TempDir {
   std::filesystem::path path_;
 };
 
-// A base for tests that write much and do not care for the disk.
+// A folder for tests that write a lot and need no disk.
 inline std::filesystem::path memory_dir() {
   return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
 }
 
-// The message of the Error that `f` throws, or "" when it throws none.
+// The message of the Error that `f` throws, or "" if it throws none.
 inline std::string error_of(const std::function<void()>& f) {
   try {
     f();
@@ -61,7 +61,7 @@ inline int names_in(const std::filesystem::path& dir) {
   return n;
 }
 
-// The exit code of a child that runs `f`; its non-fatal failures count as 1.
+// The exit code of a child process that runs `f`; non-fatal test failures give 1.
 inline int run_in_child(const std::function<int()>& f) {
   const pid_t child = fork();
   if (child == 0) {
@@ -76,9 +76,9 @@ inline int run_in_child(const std::function<int()>& f) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
-constexpr int no_mount = 42;  // exit code: this process may not mount
+constexpr int no_mount = 42;  // exit code: this process is not allowed to mount
 
-// Mounts a tmpfs with these options on `dir`, seen by this process only.
+// Mounts a tmpfs with these options on `dir`, visible to this process only.
 inline bool mount_tmpfs(const std::filesystem::path& dir, unsigned long flags,
                         const char* options) {
   return unshare(CLONE_NEWNS) == 0 &&

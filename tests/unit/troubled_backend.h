@@ -1,5 +1,5 @@
-// A CPU that fails on demand, and that a thread has to enter before it uses it, as it has to choose
-// a card.
+// A CPU backend that fails on demand, and that a thread must enter before it uses it, as it must
+// select a GPU.
 #pragma once
 
 #include <mutex>
@@ -16,7 +16,7 @@ class TroubledBackend final : public Backend {
  public:
   TroubledBackend() { enter_thread(); }
 
-  void fail_with(const std::string& trouble) {  // empty: no more
+  void fail_with(const std::string& trouble) {  // empty: stop failing
     const std::lock_guard lock(mutex_);
     trouble_ = trouble;
   }
@@ -25,7 +25,7 @@ class TroubledBackend final : public Backend {
     const std::lock_guard lock(mutex_);
     entered_.insert(std::this_thread::get_id());
   }
-  // Every step of a model begins with one.
+  // Every step of a model starts with an upload.
   void upload(std::byte* device, const void* host, int64_t bytes) override {
     {
       const std::lock_guard lock(mutex_);

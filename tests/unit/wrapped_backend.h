@@ -1,4 +1,4 @@
-// A CPU backend that tests derive from to change one answer of it.
+// A CPU backend that tests derive from to override one function.
 #pragma once
 
 #include "cpu/backend.h"
