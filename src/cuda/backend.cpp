@@ -65,7 +65,7 @@ bool turned_off(const char* variable) {
   return v && std::strcmp(v, "0") == 0;
 }
 
-// A point in a stream that others, or the host, wait for.
+// A point in a stream that other streams, or the host, wait for.
 class Mark {
  public:
   Mark() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); }
@@ -79,8 +79,8 @@ class Mark {
   cudaEvent_t event_ = nullptr;
 };
 
-// Pinned memory that uploads pass through, so that the host need not wait for them. It fills one
-// half while the card reads the other, and waits only where it would overwrite what was not read.
+// Pinned memory that uploads pass through, so that the host need not wait for them. The host fills
+// one half while the GPU reads the other, and waits only before it overwrites unread data.
 class Staging {
  public:
   Staging(cudaStream_t s, int64_t bytes) : stream_(s), half_(bytes / 2) {
@@ -111,13 +111,13 @@ class Staging {
   cudaStream_t stream_;
   int64_t half_;
   void* data_ = nullptr;
-  int turn_ = 0;    // the half that is filled
-  int64_t at_ = 0;  // so far
-  Mark filled_[2];  // where the last copy from each half stands in the stream
+  int turn_ = 0;    // the half being filled
+  int64_t at_ = 0;  // bytes of that half used so far
+  Mark filled_[2];  // the last copy out of each half
 };
 
-// Copies into pinned memory: in the work's own stream, or in one that what is launched behind them
-// does not wait for.
+// Copies into pinned memory, either in the compute stream or in a second stream, where later
+// launches do not wait for them.
 class PinnedTransfer final : public Transfer {
  public:
   PinnedTransfer(cudaStream_t work, cudaStream_t copies, int64_t bytes)
@@ -173,7 +173,7 @@ class Graph final : public Replay {
   cudaGraphExec_t exec_ = nullptr;
 };
 
-// The stream outlives what is made on it and is made before it.
+// Owns a stream. Declared before everything that uses the stream, so that it is destroyed last.
 struct OwnedStream {
   OwnedStream() {
     check(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking), "making a stream");
@@ -229,7 +229,7 @@ class CudaBackend final : public Backend {
     return static_cast<std::byte*>(p);
   }
   void release(std::byte* p, int64_t bytes) override {
-    cudaStreamSynchronize(owned_.handle);  // it may still be in use
+    cudaStreamSynchronize(owned_.handle);  // the memory may still be in use
     memory_.release(p, bytes);
   }
   bool has_host_offload() const override { return true; }
@@ -242,7 +242,7 @@ class CudaBackend final : public Backend {
            cudaGetErrorString(e));
     }
     std::memset(p, 0, size_t(bytes));
-    return static_cast<std::byte*>(p);  // one address space: the card uses the same
+    return static_cast<std::byte*>(p);  // unified addressing: the GPU uses the same pointer
   }
   void release_offloaded(std::byte* p, int64_t) override {
     cudaStreamSynchronize(owned_.handle);
@@ -329,12 +329,12 @@ class CudaBackend final : public Backend {
 
   CudaSpec spec_;
   std::string name_;
-  OwnedStream owned_, uploads_, downloads_;  // the work; what goes beside it
+  OwnedStream owned_, uploads_, downloads_;  // compute; copies that overlap it
   DeviceMemory memory_;
   Staging staging_, ahead_;
   Downloads large_;
   Mark uploaded_;
-  std::array<Mark, 3> orders_;  // by stream: as far as another waits for it
+  std::array<Mark, 3> orders_;  // by stream: the point up to which another stream waits for it
   CudaStream stream_;
   std::unique_ptr<Gemms> gemms_;
   Nvml nvml_;

@@ -1,6 +1,6 @@
-// The CUDA kernels of the table in core/kernels.h that are neither products nor attention, as
-// core/kernel_args.h documents them; f32, bf16 and f16, with f32 as acc. Each gives the same bits
-// in every run on one card, and may be captured into a graph.
+// The CUDA kernels of the table in core/kernels.h, except products and attention. Arguments are
+// documented in core/kernel_args.h. Tensors are f32, bf16 or f16; accumulation is in f32. Each
+// kernel gives the same bits in every run on one GPU and can be captured into a graph.
 #pragma once
 
 #include "core/kernels.h"

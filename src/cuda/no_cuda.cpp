@@ -1,4 +1,4 @@
-// The CUDA backend of a build without a CUDA compiler: it says that it is not there.
+// The CUDA backend of a build without a CUDA compiler: every function reports that it is missing.
 #include "cuda/backend.h"
 #include "sys/error.h"
 

@@ -1,6 +1,6 @@
-// Attention entries of the table: which implementation runs a call. f32 has one; of the 16-bit
-// ones the Hopper kernels are preferred where they have code for the call. Where rows are to have
-// the bits of decoding, the forward pass is flash_mma's, which adds up in the same order.
+// Chooses the implementation of an attention call. f32 has one. 16-bit calls use the Hopper kernels
+// where they support the call, else flash_mma. In batch-invariant mode the forward pass is always
+// flash_mma, which adds in the same order as decoding.
 #include "cuda/attention/attention.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 namespace hearth::cuda {
 namespace {
 
-// The kernels read q, k and v from one packed tensor: other views have no code here.
+// The kernels read q, k and v from one packed tensor; other views are refused.
 Tensor packed_tensor(const char* op, const HeadView& q, const HeadView& k, const HeadView& v) {
   const QkvLayout packed =
       packed_qkv(q.layout.heads, k.layout.heads, q.layout.width, v.layout.width);
@@ -21,7 +21,7 @@ Tensor packed_tensor(const char* op, const HeadView& q, const HeadView& k, const
   return q.tensor;
 }
 
-// What the forward and the backward pass have in common.
+// The part of a call that the forward and the backward pass share.
 template <class Args>
 AttnCall call_of(const char* op, const Args& args) {
   const AttnSpec& s = args.spec;

@@ -1,6 +1,6 @@
-// Flash attention on CUDA: what its implementations are called with. `flash_mma` runs on any card
-// from Ampere on (mma.sync, cp.async), `flash_hopper` on Hopper (wgmma, TMA), `attention_f32`
-// computes in plain float. Masks and numbering are those of AttentionArgs.
+// Flash attention on CUDA: the call its implementations share. `flash_mma` runs on any GPU from
+// Ampere on (mma.sync, cp.async), `flash_hopper` on Hopper (wgmma, TMA); `attention_f32` computes
+// in plain fp32. Masks and positions are those of AttentionArgs.
 #pragma once
 
 #include "cuda/device/stream.h"
@@ -11,13 +11,13 @@ struct AttnCall {
   // qkv, dqkv (B, T, token) packed q | k | v; y, dy (B, T, H, V); lse, delta (B, H, T).
   const void* qkv = nullptr;
   void* y = nullptr;     // an input of the backward pass
-  float* lse = nullptr;  // natural logarithm of the sum of exponentials of the scaled scores
+  float* lse = nullptr;  // log-sum-exp of the scaled scores, natural logarithm
   const void* dy = nullptr;
   void* dqkv = nullptr;
   float* delta = nullptr;
   const float* slopes = nullptr;       // (H): ALiBi, or absent
   const int32_t* documents = nullptr;  // (B, T), or absent
-  const Scalars* scalars = nullptr;    // seeds of dropout
+  const Scalars* scalars = nullptr;    // seeds for dropout
   DType dtype = DType::bf16;           // bf16 or f16; f32 for attention_f32
   int B = 1, T = 1, H = 1, G = 1;
   int D = 64, V = 64;  // width of a head of q and k, and of v
@@ -27,7 +27,7 @@ struct AttnCall {
   uint32_t salt = 0;
 };
 
-// Whether an implementation has code for this call; a call it does not take must not be made.
+// Whether an implementation supports this call; it must not be called otherwise.
 bool flash_mma_takes(const AttnCall&);
 bool flash_hopper_takes(const AttnCall&);
 bool flash_hopper_bwd_takes(const AttnCall&);

@@ -1,7 +1,7 @@
-// Attention in plain float, for runs in fp32: blocks of 32 queries and keys through shared memory,
-// 256 threads as 16 x 16. Forward 4, backward 14 * B * H * D * (visible pairs) FLOP, D being the
-// wider of the heads of k and v, the other of which is padded with zeros. dK and dV in
-// one kernel, dQ in another, so that no sum depends on the order blocks run in.
+// Attention in fp32: tiles of 32 queries and keys in shared memory, 256 threads as 16 x 16. Forward
+// 4, backward 14 * B * H * D * (visible pairs) FLOP, where D is the wider of the heads of k and v;
+// the other is padded with zeros. dK and dV are computed in one kernel and dQ in another, so that
+// no sum depends on the order in which blocks run.
 #include <algorithm>
 #include <climits>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int threads = 256, side = 16;
 
-// Rows of up to D floats in shared memory; the pad spreads a column over the banks.
+// Rows of up to D floats in shared memory; the padding spreads a column over the banks.
 template <int D>
 struct Rows {
   static constexpr int stride = D + 4;
@@ -72,7 +72,7 @@ __device__ void add_rows(float4 (&sum)[M][D / 64], P p, Rows<D> v, int y, int x)
     }
 }
 
-// A score with its softcap and ALiBi, and the softcap's slope there.
+// A score with softcap and ALiBi applied, and the slope of the softcap there.
 struct Scored {
   float x, slope;
 };
@@ -171,7 +171,7 @@ __global__ __launch_bounds__(threads) void forward_f32(FlashForward a) {
   }
 }
 
-// delta (B, H, T) = dy . y. One warp a row.
+// delta (B, H, T) = dy . y. One warp per row.
 __global__ void row_deltas(AttnCall c) {
   const int64_t at = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32;  // (b, t, h)
   if (at >= int64_t(c.B) * c.T * c.H) return;
@@ -184,8 +184,8 @@ __global__ void row_deltas(AttnCall c) {
     c.delta[(at / c.H / c.T * c.H + at % c.H) * c.T + at / c.H % c.T] = sum;
 }
 
-// One block of queries with one block of keys, both in shared memory: probabilities after dropout
-// and gradients of q . k * scale, as (queries, keys).
+// One tile of queries with one tile of keys, both in shared memory: probabilities after dropout and
+// gradients of q . k * scale, as (queries, keys).
 template <int D, int M>
 struct Pair {
   static constexpr int BT = M * side, line = BT + 1;
@@ -239,11 +239,11 @@ __device__ void store_sums(float* to, int64_t token, int first, int limit, int w
     }
 }
 
-// Pointers of one head.
+// Pointers for one head.
 struct Heads {
   int64_t token, y_token;
   const float *q, *dy, *k, *v;
-  float* out;  // of dqkv, this sequence
+  float* out;  // dqkv of this sequence
 
   __device__ Heads(const AttnCall& c, int b, int h) {
     token = c.token, y_token = int64_t(c.H) * c.V;
@@ -329,7 +329,7 @@ void forward(const FlashForward& a, CudaStream& stream) {
          (2 * BT * Rows<D>::stride + BT * (BT + 1)) * 4, a, "attention_f32", stream);
 }
 
-// M: rows of a thread. Four blocks of 32 heads of 256 would not fit in shared memory.
+// M: rows per thread. With heads of 256, four tiles of 32 rows would not fit in shared memory.
 template <int D, int M>
 void backward(const AttnCall& c, CudaStream& stream) {
   const int64_t tiles = (c.T + M * side - 1) / (M * side);

@@ -1,4 +1,4 @@
-// Ranges of documents, one warp for a block of tokens.
+// Document ranges, one warp per block of tokens.
 #include "cuda/attention/documents.cuh"
 
 namespace hearth::cuda {

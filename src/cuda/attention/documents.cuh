@@ -1,5 +1,5 @@
-// The documents of blocks of tokens, by which the flash kernels skip blocks of keys that no query
-// of a block may see.
+// The range of document ids in each block of tokens. The flash kernels use it to skip blocks of
+// keys that no query of a block may see.
 #pragma once
 
 #include <climits>
@@ -11,7 +11,7 @@ namespace hearth::cuda {
 constexpr int document_block = 64;  // tokens
 constexpr int document_blocks(int T) { return (T + document_block - 1) / document_block; }
 
-// The smallest and the largest of documents[begin, end), computed by a whole warp.
+// The smallest and the largest value of documents[begin, end), computed by a whole warp.
 __device__ __forceinline__ int2 document_range(const int32_t* documents, int begin, int end) {
   int2 range{INT_MAX, INT_MIN};
   for (int t = begin + int(threadIdx.x) % 32; t < end; t += 32)

@@ -1,5 +1,5 @@
-// Blocks of a cluster (Hopper and later): they run at once, wait for one another, and write to each
-// other's shared memory.
+// Thread block clusters (Hopper and later): blocks that run at the same time, wait for each other
+// and write to each other's shared memory.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ __device__ __forceinline__ int cluster_rank() {
   return int(r);
 }
 
-// Says that this thread is here, and nothing of what it wrote: that is enough to know that a
-// block has begun, and its memory may be written to.
+// Arrives without releasing this thread's writes. Enough to tell the other blocks that this block
+// has started and that its shared memory may be written.
 __device__ __forceinline__ void arrive_begun() {
 #if __CUDA_ARCH__ >= 900
   __syncwarp();
@@ -23,7 +23,7 @@ __device__ __forceinline__ void arrive_begun() {
 #endif
 }
 
-// Until every thread of the cluster has arrived. Each wait belongs to one arrival before it.
+// Waits until every thread of the cluster has arrived. Each wait pairs with one earlier arrival.
 __device__ __forceinline__ void wait_for_cluster() {
 #if __CUDA_ARCH__ >= 900
   __syncwarp();
@@ -31,7 +31,7 @@ __device__ __forceinline__ void wait_for_cluster() {
 #endif
 }
 
-// Where block `rank` of the cluster has what this block has at `at` of its shared memory.
+// The address in block `rank` of the cluster that corresponds to `at` in this block.
 __device__ __forceinline__ uint32_t in_block(uint32_t at, int rank) {
   uint32_t r = at;
 #if __CUDA_ARCH__ >= 900
@@ -40,7 +40,7 @@ __device__ __forceinline__ uint32_t in_block(uint32_t at, int rank) {
   return r;
 }
 
-// To an address that in_block() gave; the barrier at `bar`, of the same block, counts the bytes.
+// Stores to an address from in_block(); the mbarrier at `bar`, in the same block, counts the bytes.
 __device__ __forceinline__ void put_in_block(uint32_t at, uint32_t bar, const float2& v) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

@@ -5,7 +5,7 @@
 namespace hearth::cuda {
 namespace {
 
-// A block to a copy.
+// One thread block per copy.
 __global__ void __launch_bounds__(256) copy_listed(const Copy* list) {
   const Copy c = list[blockIdx.x];
   auto* to = reinterpret_cast<uint4*>(c.to);

@@ -1,5 +1,5 @@
-// Many copies on the card as one launch: blocks of a cache that samples of a prompt shared until
-// one of them wrote.
+// Many device-to-device copies in one launch. Used for cache blocks that samples of one prompt
+// shared until one of them wrote.
 #pragma once
 
 #include <span>
@@ -9,9 +9,9 @@
 
 namespace hearth::cuda {
 
-// Whether they are worth a kernel, and all in whole 16 bytes.
+// Whether there are enough copies for a kernel, and all are aligned to 16 bytes.
 bool copies_fit(std::span<const Copy>);
-// `list` lies on the card.
+// `list` is in device memory.
 void launch_copies(CudaStream&, const Copy* list, int64_t count);
 
 }  // namespace hearth::cuda

@@ -1,5 +1,5 @@
-// 16 bytes from global into shared memory without passing through registers (Ampere and later):
-// they are there once the group they were committed with has been waited for.
+// Asynchronous copies of 16 bytes from global to shared memory that bypass the registers (Ampere
+// and later). The bytes are there once the group they were committed with has been waited for.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
                : "memory");
 }
 
-// Or 16 zeros: then nothing is read.
+// If not `real`, writes 16 zero bytes and reads nothing.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool real) {
   const int bytes = real ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
@@ -24,7 +24,7 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool r
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 
-// All groups but the last `left`.
+// Waits for all groups except the last `left`.
 template <int left>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");

@@ -1,8 +1,8 @@
-// Kernels that begin before those ahead of them on the stream have ended (Hopper and later): what
-// they read of weights, and of what the host sent, does not wait. The rule that keeps this safe: a
-// kernel lets the next one start at once, but waits before it writes anything or reads what a
-// kernel wrote, in at least one block whatever the others do. Who waits for the one ahead thereby
-// waits for all of them.
+// Programmatic dependent launch (Hopper and later): a kernel starts before the kernels ahead of it
+// have ended, so reads of weights and of uploaded inputs need not wait. The rule that keeps this
+// safe: a kernel calls wait_for_previous() before it writes anything or reads what a kernel wrote,
+// and at least one of its blocks always calls it. No kernel can then end before its predecessor, so
+// waiting for one kernel waits for all before it.
 #pragma once
 
 #include <type_traits>
@@ -11,35 +11,35 @@
 
 namespace hearth::cuda {
 
-// Until everything ahead is done and its writes are seen.
+// Waits until all previous kernels have ended and their writes are visible.
 __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// The next kernel's blocks may start where there is room.
+// Lets the blocks of the next kernel start where there is room.
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-// Whether this card has clusters of blocks, and this code was made for such cards: code translated
-// from older cards' has no word for them, nor for waiting.
+// Whether this GPU has thread block clusters and the kernel was compiled for such GPUs: code
+// compiled from PTX of an older architecture can use neither clusters nor griddepcontrol.
 bool has_clusters(const Card&, const void* kernel);
 
 struct DependentLaunch {
   dim3 blocks = 1;
   unsigned threads = 1;
-  unsigned cluster = 1;  // blocks that run at once and see each other's memory; divides blocks.x
-  int shared = 0;        // bytes of dynamic memory to a block
+  unsigned cluster = 1;  // blocks per cluster; divides blocks.x
+  int shared = 0;        // bytes of dynamic shared memory per block
 };
 
 // Launches a kernel that calls wait_for_previous() before it touches what others write.
-// HEARTH_DEPENDENT_LAUNCH=0 launches one after the other, for tools that cannot follow. Kernels
-// that start early share their processors: where two divide the memory there differently, the later
-// one waits until the first is gone, so all of them ask for as much shared memory as there is.
+// HEARTH_DEPENDENT_LAUNCH=0 turns the overlap off, for tools that cannot follow it. Overlapping
+// kernels share multiprocessors: a kernel with a different shared-memory carveout would wait for
+// the first to finish, so all of them prefer the largest carveout.
 template <class... Args>
 void launch_dependent(CudaStream& s, void (*kernel)(Args...), const DependentLaunch& spec,
                       const std::type_identity_t<Args>&... args) {

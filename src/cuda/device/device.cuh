@@ -1,5 +1,5 @@
-// What the kernels of this folder are written with: packs of elements moved 16 bytes at a time,
-// conversions, sums over warps and blocks in a fixed order, dispatch on a tensor's dtype.
+// Building blocks of all kernels: packs of elements moved 16 bytes at a time, conversions, sums
+// over warps and blocks in a fixed order, dispatch on a tensor's dtype.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,7 +10,7 @@
 
 namespace hearth::cuda {
 
-// N elements that lie together; loads and stores of up to 16 bytes are one instruction.
+// N adjacent elements; a load or store of up to 16 bytes is one instruction.
 template <class T, int N>
 struct Pack {
   static constexpr int bytes = N * int(sizeof(T));
@@ -109,11 +109,11 @@ __device__ __forceinline__ void store_rounded(T* p, const float (&x)[N]) {
   store(p, r);
 }
 
-// Elements of T in 16 bytes.
+// Number of elements of T in 16 bytes.
 template <class T>
 constexpr int wide = 16 / int(sizeof(T));
 
-// All lanes of each group of `lanes` (a power of two) get the same bits: addition commutes.
+// All lanes of each group of `lanes` (a power of two) get the same bits, because addition commutes.
 template <int lanes = 32, class T>
 __device__ __forceinline__ T warp_sum(T x) {
 #pragma unroll
@@ -126,8 +126,8 @@ __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
-// Over a block of whole warps. `shared` holds 32 values; the caller lets no two calls in a row use
-// the same memory, so that one barrier each is enough.
+// Over a block of whole warps. `shared` holds 32 values. Consecutive calls must use different
+// memory, so that one barrier per call is enough.
 template <class T>
 __device__ __forceinline__ T block_sum(T x, T* shared) {
   const int warps = int(blockDim.x) / 32, lane = int(threadIdx.x) % 32;
@@ -146,13 +146,13 @@ __device__ __forceinline__ float block_max(float x, float* shared) {
 
 // ---- host ----
 
-// The element type of memory on the card, for `T*` of the dispatch below.
+// The data of a tensor as elements of T.
 template <class T>
 T* as(const Tensor& t) {
   return reinterpret_cast<T*>(t.data);
 }
 
-// Absent tensors have no dtype to agree on.
+// Checks the dtype of all tensors that are present.
 template <class... Ts>
 void expect_dtypes(const char* op, DType want, const Ts&... ts) {
   const auto expect = [&](const Tensor& t) {
@@ -161,7 +161,7 @@ void expect_dtypes(const char* op, DType want, const Ts&... ts) {
   (expect(ts), ...);
 }
 
-// f(static_cast<T*>(nullptr)) with the element type of t.
+// Calls f(static_cast<T*>(nullptr)) with the element type of t.
 template <class F>
 void by_dtype(const char* op, const Tensor& t, F&& f) {
   if (t.dtype == DType::f32) {
@@ -191,7 +191,7 @@ struct Number {
   static constexpr int value = n;
 };
 
-// f(Number<packs of 16 bytes or 1>): how many elements of T may be moved at once.
+// Calls f(Number<n>), where n is how many elements of T may be moved at once: 16 bytes' worth or 1.
 template <class T, class F>
 void by_width(bool packs, F&& f) {
   if (packs)
@@ -203,8 +203,8 @@ void by_width(bool packs, F&& f) {
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-// Elementwise work: f.load<N>(i) reads what elements i .. i + N - 1 need, f.finish<N>(i, that)
-// writes them. Each thread has `deep` packs under way at once.
+// Elementwise work: f.load<N>(i) reads the inputs of elements i .. i + N - 1, f.finish<N>(i, in)
+// writes the results. Each thread has `deep` packs in flight.
 template <int N, int deep, class F>
 __global__ void __launch_bounds__(256) each_pack(F f, int64_t n) {
   const int64_t first = (int64_t(blockIdx.x) * blockDim.x * deep + threadIdx.x) * N;
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(256) each_pack(F f, int64_t n) {
 #pragma unroll
   for (int d = 0; d < deep; ++d)
     if (first + d * step + N <= n) f.template finish<N>(first + d * step, in[d]);
-  if constexpr (N > 1) {  // the end of the range, one element a thread
+  if constexpr (N > 1) {  // the tail of the range, one element per thread
     const int64_t i = n / N * N + threadIdx.x;
     if (blockIdx.x == gridDim.x - 1 && i < n) f.template finish<1>(i, f.template load<1>(i));
   }

@@ -8,11 +8,11 @@
 namespace hearth::cuda {
 namespace {
 
-constexpr int64_t half = 2 << 20;  // bytes: enough for the bus's full speed
+constexpr int64_t half = 2 << 20;  // bytes: enough for the full bandwidth of the bus
 
 }  // namespace
 
-// Two halves of pinned memory, and a stream that copies into them.
+// Two halves of pinned memory, and the stream that copies into them.
 struct Downloads::Block {
   Block() {
     check(cudaMallocHost(&data, size_t(2 * half)), "allocating pinned memory");

@@ -1,5 +1,5 @@
-// Downloads into ordinary memory of the host, through pinned memory: the card copies into one half
-// of a block while the host empties the other. Several threads may download at once.
+// Downloads into pageable host memory, through pinned memory: the GPU copies into one half of a
+// block while the host empties the other. Several threads may download at once.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,10 +18,10 @@ class Downloads {
   ~Downloads();
   Downloads(const Downloads&) = delete;
 
-  // Waits for what was launched before on the stream of the work, and for the bytes.
+  // Waits for everything launched so far on the work stream, then for the bytes.
   void run(void* host, const std::byte* device, int64_t bytes);
 
-  // What is smaller, or goes to pinned memory, is copied at once.
+  // Smaller downloads, and those into pinned memory, are copied directly.
   static constexpr int64_t worth_it = 1 << 20;
 
  private:
@@ -31,7 +31,7 @@ class Downloads {
 
   cudaStream_t work_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Block>> free_;  // one for each thread that ever downloaded
+  std::vector<std::unique_ptr<Block>> free_;  // as many as were ever in use at once
 };
 
 }  // namespace hearth::cuda

@@ -1,4 +1,4 @@
-// Eight numbers of 16 bits, as they are read at once, as floats.
+// Converts eight 16-bit values, loaded as one 16-byte word, to floats.
 #pragma once
 
 #include "cuda/device/mma.cuh"

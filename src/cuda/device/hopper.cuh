@@ -1,6 +1,6 @@
-// Hopper's own instructions, one thin wrapper each: mbarrier, TMA, wgmma, setmaxnreg, named
-// barriers. Device parts need sm_90a. Shared addresses are 32-bit (shared_at); tiles of bf16 or f16
-// are stored as panels of 64 columns: rows of 128 bytes, swizzled by 128 bytes, 1024-byte aligned.
+// Thin wrappers of Hopper's instructions: mbarrier, TMA, wgmma, setmaxnreg, named barriers. Device
+// code needs sm_90a. Shared addresses are 32-bit (shared_at). Tiles of bf16 or f16 are stored as
+// panels of 64 columns: rows of 128 bytes with 128-byte swizzle, aligned to 1024 bytes.
 #pragma once
 
 #include <cuda.h>
@@ -18,7 +18,7 @@ namespace hearth::cuda::hopper {
 
 // ---- host: tensor maps ----
 
-// Dimensions innermost first. strides: bytes from one index to the next, of dimensions 1 and up.
+// Dimensions are innermost first. stride[i]: bytes between neighbouring indices of dimension i + 1.
 struct TensorMapSpec {
   const void* data = nullptr;
   CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -29,8 +29,8 @@ struct TensorMapSpec {
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
 };
 
-// Found through the runtime, so that nothing links libcuda. Elements outside read as zeros and are
-// not stored.
+// The driver function is looked up through the runtime, so that nothing links libcuda. Elements
+// outside the tensor read as zeros and are not stored.
 inline CUtensorMap tensor_map(const TensorMapSpec& s) {
   using Encode =
       CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
@@ -89,7 +89,7 @@ __device__ __forceinline__ void barrier_init_fence() {
 __device__ __forceinline__ void barrier_arrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-// Arrives, and makes the phase wait for `bytes` of TMA as well.
+// Arrives, and makes the phase wait for `bytes` of TMA transfers as well.
 __device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
                : "memory");
@@ -105,8 +105,8 @@ __device__ __forceinline__ bool barrier_try(uint32_t bar, uint32_t parity) {
       : "memory");
   return done;
 }
-// Until the phase of this parity is over. A fresh barrier is in phase 0, so waiting for parity 1
-// returns at once.
+// Waits until the phase of this parity has completed. A new barrier is in phase 0, so waiting for
+// parity 1 returns at once.
 __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
   while (!barrier_try(bar, parity)) {}
 }
@@ -128,7 +128,7 @@ __device__ __forceinline__ void registers_down() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// One thread of a converged warp.
+// True for one thread of a converged warp.
 __device__ __forceinline__ bool elect_one() {
   uint32_t chosen;
   asm volatile(
@@ -139,13 +139,13 @@ __device__ __forceinline__ bool elect_one() {
   return chosen;
 }
 
-// Orders this thread's ordinary accesses to shared memory before those of TMA and wgmma that a
-// barrier lets follow.
+// Orders this thread's ordinary accesses to shared memory before the TMA and wgmma accesses that
+// follow the next barrier.
 __device__ __forceinline__ void async_fence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// ---- TMA: one thread calls; coordinates innermost first ----
+// ---- TMA: called by one thread; coordinates are innermost first ----
 
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -175,7 +175,7 @@ __device__ __forceinline__ void tma_store(const CUtensorMap& map, uint32_t src, 
       "r"(src), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
-// Adds instead of storing: the order of several adders is not fixed.
+// Adds instead of storing; the order of several additions is not deterministic.
 __device__ __forceinline__ void tma_add(const CUtensorMap& map, uint32_t src, int c0, int c1,
                                         int c2, int c3, int c4) {
   asm volatile(
@@ -184,7 +184,7 @@ __device__ __forceinline__ void tma_add(const CUtensorMap& map, uint32_t src, in
       "r"(src), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
-// Plain bytes between global and shared memory, 16-byte aligned, a multiple of 16 bytes.
+// Plain bytes between global and shared memory: 16-byte aligned, a multiple of 16 bytes.
 __device__ __forceinline__ void bulk_load(uint32_t dst, const void* src, uint32_t bytes,
                                           uint32_t bar) {
   asm volatile(
@@ -208,7 +208,7 @@ __device__ __forceinline__ void bulk_add_f32(float* dst, uint32_t src, uint32_t 
 __device__ __forceinline__ void store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until at most N groups of this thread's stores still read shared memory.
+// Waits until at most N of this thread's store groups still read shared memory.
 template <int N>
 __device__ __forceinline__ void store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
@@ -258,28 +258,28 @@ __device__ __forceinline__ uint32_t pack2(float low, float high) {
 
 // ---- wgmma ----
 
-// Descriptor of a swizzled tile at a 1024-byte aligned address `at`.
-// K-major (the summed dimension runs along the rows of 128 bytes): 8-row groups are 1024 bytes
-// apart; the next 16 of K within a panel are 32 bytes further: desc + 2.
+// Descriptor of a swizzled tile at the 1024-byte aligned address `at`. K-major (the K dimension
+// runs along the rows of 128 bytes): groups of 8 rows are 1024 bytes apart. The next 16 of K within
+// a panel are 32 bytes further: desc + 2.
 __device__ __forceinline__ uint64_t desc_k_major(uint32_t at) {
   return uint64_t((at & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 |
          uint64_t(1) << 62;
 }
-// MN-major (transposed: the summed dimension runs down the rows): `panel` bytes from one panel of
-// 64 columns to the next; the next 16 of K are 16 rows further: desc + (2048 >> 4).
+// MN-major (transposed: the K dimension runs down the rows). Panels of 64 columns are `panel` bytes
+// apart. The next 16 of K are 16 rows further: desc + (2048 >> 4).
 __device__ __forceinline__ uint64_t desc_mn_major(uint32_t at, uint32_t panel) {
   return uint64_t((at & 0x3ffff) >> 4) | uint64_t(panel >> 4) << 16 | uint64_t(1024 >> 4) << 32 |
          uint64_t(1) << 62;
 }
 
-// Before the first wgmma of a batch, and after registers it uses were written.
+// Needed before the first wgmma of a batch, and after registers that it uses were written.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until at most N committed groups are under way.
+// Waits until at most N committed groups are in flight.
 template <int N>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
@@ -291,9 +291,9 @@ __device__ __forceinline__ void pin(float (&d)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// d (64, N) [+]= a (64, 16) b (16, N). Thread t of the warpgroup holds of d, in
-// d[4 j + 2 r + c], row 16 (t / 32) + 8 r + t % 32 / 4, column 8 j + 2 (t % 4) + c; and of a in
-// registers a[2 h + r], the pair of columns 8 h + 2 (t % 4) of the same rows.
+// d (64, N) [+]= a (64, 16) b (16, N). Thread t of the warp group holds, in d[4 j + 2 r + c], row
+// 16 (t / 32) + 8 r + t % 32 / 4, column 8 j + 2 (t % 4) + c of d. If a is in registers, a[2 h + r]
+// holds the pair of columns from 8 h + 2 (t % 4) on, of the same rows.
 template <class T, int N>
 struct Wgmma;
 
@@ -301,7 +301,7 @@ struct Wgmma;
 #define HEARTH_R10(a) "%" #a "0, %" #a "1, %" #a "2, %" #a "3, %" #a "4, %" #a "5, %" #a "6, %" #a "7, %" #a "8, %" #a "9"
 #define HEARTH_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define HEARTH_D16(i) HEARTH_D4(i), HEARTH_D4(i + 4), HEARTH_D4(i + 8), HEARTH_D4(i + 12)
-// Accumulators %0 .. of the first 16, 32, .. registers.
+// Operands %0 .. of the accumulators, for N = 32, 64, ..
 #define HEARTH_N32 HEARTH_R10() ", %10, %11, %12, %13, %14, %15"
 #define HEARTH_N64 HEARTH_R10() ", " HEARTH_R10(1) ", " HEARTH_R10(2) ", %30, %31"
 #define HEARTH_N96 HEARTH_R10() ", " HEARTH_R10(1) ", " HEARTH_R10(2) ", " HEARTH_R10(3) \
@@ -314,7 +314,7 @@ struct Wgmma;
 #define HEARTH_N256 HEARTH_N160 ", " HEARTH_R10(8) ", " HEARTH_R10(9) ", " HEARTH_R10(10) ", " \
   HEARTH_R10(11) ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-// o0 .. o6: the numbers of the operands after the accumulators.
+// o0 .. o6: operand numbers after the accumulators.
 #define HEARTH_WGMMA(type, name, n, regs, o0, o1, o2, o3, o4, o5, o6, ...)                         \
   template <>                                                                                      \
   struct Wgmma<type, n> {                                                                          \
@@ -368,7 +368,7 @@ HEARTH_WGMMAS(__half, "f16")
 #undef HEARTH_R10
 // clang-format on
 
-// Where a ring of buffers stands: which is next, and the parity its barriers wait for.
+// Position in a ring of buffers: the next stage, and the parity to wait for at its barriers.
 template <int stages>
 struct Ring {
   int stage = 0;

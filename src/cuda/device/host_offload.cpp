@@ -67,7 +67,7 @@ void OffloadLanes::stream(CudaStream& s, std::span<const Tensor> offloaded, int6
     }
     mark(stored_[slot], out_);
   }
-  wait(s.handle, stored_[size_t((number - 1) % slots)]);  // out_ keeps its order: the last is all
+  wait(s.handle, stored_[size_t((number - 1) % slots)]);  // out_ is in order: the last suffices
 }
 
 }  // namespace hearth::cuda

@@ -1,6 +1,5 @@
-// Arrays of the host's memory worked on by a kernel of the card: piece by piece they come into
-// device memory, are updated there and go back, in both directions at once and under the kernel's
-// work.
+// Runs a kernel over arrays in host memory: chunk by chunk they are copied to device memory,
+// updated and copied back. Both directions of copies overlap each other and the kernel.
 #pragma once
 
 #include <functional>
@@ -10,7 +9,7 @@
 
 namespace hearth::cuda {
 
-// Whether this pointer is pinned memory of the host.
+// Whether this pointer is pinned host memory.
 bool is_offloaded(const void*);
 
 class OffloadLanes {
@@ -19,15 +18,15 @@ class OffloadLanes {
   ~OffloadLanes();
   OffloadLanes(const OffloadLanes&) = delete;
 
-  // Calls work(begin, count, near) for each piece of [0, n): near[k] is where the elements of
-  // offloaded[k] from `begin` on now lie. An element has at most 4 bytes. Everything is queued
-  // behind `s`, and what follows on `s` waits for it; may be captured.
+  // Calls work(begin, count, near) for each chunk of [0, n). near[k] is the device address of the
+  // elements of offloaded[k] from `begin` on. An element has at most 4 bytes. Everything is ordered
+  // after earlier work on `s` and before later work on it; can be captured.
   using Work = std::function<void(int64_t begin, int64_t count, std::span<std::byte* const> near)>;
   void stream(CudaStream& s, std::span<const Tensor> offloaded, int64_t n, const Work& work);
 
  private:
   static constexpr int slots = 3;
-  static constexpr int64_t piece = 4 << 20;  // elements: enough for the bus's full speed
+  static constexpr int64_t piece = 4 << 20;  // elements: enough for the full bandwidth of the bus
   cudaStream_t in_ = nullptr, out_ = nullptr;
   cudaEvent_t begin_ = nullptr, here_[slots] = {}, done_[slots] = {}, stored_[slots] = {};
 };

@@ -1,5 +1,5 @@
-// Warp-level matrix products from Ampere on: mma.sync m16n8k16, ldmatrix, cp.async, and tiles of
-// rows in shared memory whose 16-byte chunks are swizzled so that ldmatrix meets no bank twice.
+// Warp-level matrix products for Ampere and later: mma.sync m16n8k16, ldmatrix, cp.async, and tiles
+// of rows in shared memory, swizzled by 16-byte chunks so that ldmatrix has no bank conflicts.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -43,7 +43,7 @@ __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Adds to four floats in memory, and waits for nothing. Cards before Hopper add them one by one.
+// Adds to four floats in memory without waiting. GPUs before Hopper add them one by one.
 __device__ inline void add_in_memory(float4* to, const float (&c)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(c[0]),
@@ -90,7 +90,7 @@ struct SharedTile {
   uint32_t at;
 
   static constexpr int bytes(int rows) { return rows * Columns * 2; }
-  // Bits of a chunk's index that the row turns: as many as make 8 rows fill the banks.
+  // Bits of a chunk's index that are swizzled by the row: enough for 8 rows to cover all banks.
   static constexpr int turned = Columns % 64 == 0 ? 7 : Columns % 32 == 0 ? 3 : 1;
   __device__ static int turn(int row) {
     return turned == 7 ? row & 7 : turned == 3 ? (row >> 1) & 3 : (row >> 2) & 1;
@@ -98,8 +98,8 @@ struct SharedTile {
   __device__ uint32_t chunk(int row, int c) const {
     return at + uint32_t(row * Columns * 2 + ((c ^ turn(row)) << 4));
   }
-  // chunk(row + lane_row, c + side) where row is a multiple of 8 and c is even: of constant row and
-  // c all but one exclusive or is the same for every call.
+  // chunk(row + lane_row, c + side), where row is a multiple of 8 and c is even. With constant row
+  // and c, everything except one exclusive or is the same in every call.
   __device__ uint32_t corner(int row, int c, int lane_row, int side) const {
     const uint32_t base = at + uint32_t(lane_row * Columns * 2 + ((side ^ turn(lane_row)) << 4));
     return (base ^ uint32_t((c & turned) << 4)) + uint32_t(row * Columns * 2 + (c & ~turned) * 16);

@@ -48,7 +48,7 @@ std::optional<DeviceState> Nvml::state() const {
   unsigned celsius = 0, milliwatts = 0;
   Utilisation use{};
   MemoryInfo memory{};
-  // A sensor that is not there (a laptop's power, a slice of a card) reads 0.
+  // A missing sensor (power on a laptop, a MIG slice) reads 0.
   const bool any[] = {
       call(library_, "nvmlDeviceGetTemperature", device_, temperature_gpu, &celsius),
       call(library_, "nvmlDeviceGetPowerUsage", device_, &milliwatts),

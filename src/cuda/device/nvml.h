@@ -1,5 +1,5 @@
-// The driver's management library, opened at run time: temperature, power, utilisation and memory
-// of a card. A machine without it has no such figures, and everything else works.
+// NVIDIA's management library (NVML), opened at run time: temperature, power, utilisation and
+// memory of a GPU. A machine without the library reports no sensors; everything else works.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@ namespace hearth::cuda {
 
 class Nvml {
  public:
-  explicit Nvml(int card);  // by CUDA's number
+  explicit Nvml(int card);  // CUDA's index of the GPU
   ~Nvml();
   Nvml(const Nvml&) = delete;
   std::optional<DeviceState> state() const;

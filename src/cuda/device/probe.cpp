@@ -30,7 +30,7 @@ namespace {
 
 std::string version(int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); }
 
-// Why nothing can be used, in words a user can act on.
+// Why no GPU can be used, in words a user can act on.
 std::string why(cudaError_t e, int driver, int runtime) {
   if (driver == 0 || e == cudaErrorNoDevice)
     return driver == 0 ? "there is no NVIDIA driver on this machine"
@@ -41,7 +41,7 @@ std::string why(cudaError_t e, int driver, int runtime) {
   return fmt::format("CUDA says: {}", cudaGetErrorString(e));
 }
 
-constexpr int64_t least_free = int64_t(512) << 20;  // what a backend needs before any model
+constexpr int64_t least_free = int64_t(512) << 20;  // memory a backend needs before any model
 
 }  // namespace
 
@@ -100,7 +100,7 @@ std::vector<CudaCard> cuda_cards() {
   int current = 0;
   const bool known = cudaGetDevice(&current) == cudaSuccess;
   for (int i = 0; i < cuda_driver().cards; ++i) r.push_back(cuda_card(i));
-  if (known) cudaSetDevice(current);  // a backend may be at work on it
+  if (known) cudaSetDevice(current);  // a backend may be using that GPU
   return r;
 }
 

@@ -1,4 +1,4 @@
-// A kernel that does nothing: whether it can be loaded says whether this build has code for a card.
+// An empty kernel. If it cannot be loaded, this build has no code for the GPU.
 #include "cuda/device/probe.h"
 
 namespace hearth::cuda {
@@ -8,7 +8,7 @@ __global__ void probe_kernel() {}
 bool has_code_for_this_card() {
   cudaFuncAttributes a;
   const bool ok = cudaFuncGetAttributes(&a, probe_kernel) == cudaSuccess;
-  if (!ok) cudaGetLastError();  // not an error of a later launch
+  if (!ok) cudaGetLastError();  // clear it, so that a later launch does not report it
   return ok;
 }
 

@@ -1,5 +1,5 @@
-// Sums over all rows of a matrix and over all elements. Memory bound: what is summed is read once.
-// Work is cut by shape and card, each part summed in a fixed order, then the parts.
+// Sums over the rows of a matrix and over all elements. Memory bound: the input is read once. The
+// split into parts depends only on the shape and the GPU, and parts are added in a fixed order.
 #include "cuda/device/reduce.h"
 
 #include "cuda/device/device.cuh"
@@ -8,7 +8,7 @@
 namespace hearth::cuda {
 namespace {
 
-// Where the sums of columns go: the first n to one output, the rest to another.
+// Where column sums go: the first n columns to one output, the rest to another.
 struct Outputs {
   float *first, *second;  // may be null
   int64_t n;
@@ -18,7 +18,7 @@ struct Outputs {
   }
 };
 
-// 32 columns by 32 shares of the parts.
+// A block sums 32 columns; each of its 32 warps adds up every 32nd part.
 __global__ void __launch_bounds__(1024)
     sum_parts(Outputs out, const float* parts, int64_t count, int64_t stride, int64_t columns,
               float scale, bool add) {
@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(1024)
 
 constexpr int sum_lanes = 32, sum_rows = 8;
 
-// A block sums one part of the rows of 32 packs: its eight warps take every eighth row.
+// A block sums one part of the rows over 32 packs of columns; each of its eight warps takes every
+// eighth row.
 template <class T, int N>
 __global__ void __launch_bounds__(256)
     column_parts(float* parts, const T* x, int64_t rows, int64_t width) {
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// A pack is summed in fp32, packs in fp64.
+// A thread sums four packs at a time in fp32; those sums are added in fp64.
 template <class T, int N>
 __global__ void __launch_bounds__(256) square_parts(double* parts, const T* x, int64_t n) {
   __shared__ double shared[32];
@@ -139,7 +140,7 @@ void column_sum(Stream& stream, const ColumnSumArgs& args) {
   by_dtype("column_sum", args.x, [&]<class T>(T*) {
     by_width<T>(packs_fit(width, args.x), [&]<int N>(Number<N>) {
       const int64_t across = ceil_div(width, sum_lanes * N);
-      // Enough parts to fill the card, none shorter than 64 rows.
+      // Enough parts to fill the GPU, none shorter than 64 rows.
       const int64_t fill = ceil_div(int64_t(s.card.processors) * 8, across);
       const int64_t count = std::clamp<int64_t>(rows / 64, 1, std::min<int64_t>(fill, 65535));
       auto* parts = static_cast<float*>(s.scratch(count * width * 4));

@@ -1,4 +1,4 @@
-// The second half of every sum over rows: partial sums become one, in a fixed order.
+// The second stage of every sum over rows: adds the partial sums in a fixed order.
 #pragma once
 
 #include "cuda/device/stream.h"
@@ -9,7 +9,7 @@ namespace hearth::cuda {
 void add_parts(CudaStream&, float* out, const float* parts, int64_t count, int64_t stride,
                int64_t n, float scale, bool add);
 
-// The same for two outputs at once: parts (count, 2, n). Either may be null.
+// The same for two outputs at once; parts is (count, 2, n). Either output may be null.
 void add_two_parts(CudaStream&, float* first, float* second, const float* parts, int64_t count,
                    int64_t n, bool add);
 

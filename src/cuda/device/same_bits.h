@@ -1,15 +1,14 @@
-// Numbers to try kernels on, and whether they gave the same bits.
+// Test data for choosing kernels, and a bitwise comparison of their results.
 #pragma once
 
 #include "cuda/device/stream.h"
 
 namespace hearth::cuda {
 
-// Random numbers in [-scale, scale).
+// Random values in [-scale, scale).
 void fill_random(CudaStream&, Tensor, uint32_t seed, float scale);
-// Random numbers in [-1, 1), of which each row has every one twice, the second time multiplied by
-// `sign`. The rows of one such matrix by those of another with the other sign cancel: their product
-// is 0 but for rounding.
+// Random values in [-1, 1); the second half of each row repeats the first, multiplied by `sign`.
+// The product of two such matrices with opposite signs cancels: it is 0 except for rounding.
 void fill_cancelling(CudaStream&, Tensor, uint32_t seed, float sign);
 
 // Whether tensors differ in any bit.
@@ -18,8 +17,8 @@ class Differences {
   explicit Differences(CudaStream&);
   ~Differences();
   Differences(const Differences&) = delete;
-  void add(const Tensor& a, const Tensor& b);  // as many bytes as b has
-  bool any();                                  // waits for the card
+  void add(const Tensor& a, const Tensor& b);  // compares as many bytes as b has
+  bool any();                                  // waits for the GPU
 
  private:
   CudaStream& stream_;

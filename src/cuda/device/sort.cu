@@ -1,6 +1,5 @@
-// Three kernels a pass: digits counted per tile, counts turned into places by one block, rows moved
-// to their places in order. Only integers are counted with atomics, so the order is always the
-// same.
+// Three kernels per pass: count the digits of each tile, turn the counts into positions (one
+// block), move the rows there. Only integer counts use atomics, so the result is deterministic.
 #include "cuda/device/sort.h"
 
 #include "cuda/device/device.cuh"
@@ -9,9 +8,9 @@ namespace hearth::cuda {
 namespace {
 
 constexpr int digits = 256, threads = 256, warps = threads / 32;
-constexpr int rounds = 8, tile = threads * rounds;  // a warp moves 32 neighbours a round
+constexpr int rounds = 8, tile = threads * rounds;  // a warp moves 32 neighbouring rows per round
 
-// Before the first pass rows are in their own order.
+// The input of a pass: the caller's keys in the first, the previous pass's output afterwards.
 struct Source {
   const int32_t* ids;
   const uint32_t *keys, *rows;
@@ -38,7 +37,7 @@ __global__ void __launch_bounds__(threads)
   counts[int64_t(threadIdx.x) * gridDim.x + blockIdx.x] = found[threadIdx.x];
 }
 
-// Each count becomes the sum of those before it. One block; each thread has a stretch.
+// Exclusive prefix sum of the counts, by one block; each thread handles a contiguous range.
 __global__ void __launch_bounds__(1024) place_digits(uint32_t* counts, int64_t n) {
   __shared__ uint32_t warp_totals[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -46,7 +45,7 @@ __global__ void __launch_bounds__(1024) place_digits(uint32_t* counts, int64_t n
   const int64_t begin = min(n, threadIdx.x * size), end = min(n, begin + size);
   uint32_t total = 0;
   for (int64_t i = begin; i < end; ++i) total += counts[i];
-  uint32_t upto = total;  // over the lanes so far
+  uint32_t upto = total;  // inclusive sum over the lanes
   for (int offset = 1; offset < 32; offset *= 2) {
     const uint32_t other = __shfl_up_sync(~0u, upto, offset);
     if (lane >= offset) upto += other;
@@ -65,7 +64,7 @@ __global__ void __launch_bounds__(1024) place_digits(uint32_t* counts, int64_t n
 __global__ void __launch_bounds__(threads)
     move_rows(uint32_t* keys, uint32_t* rows, const uint32_t* places, Source from, int64_t n,
               int shift) {
-  __shared__ uint32_t found[warps][digits];  // then: where each warp's first of a digit goes
+  __shared__ uint32_t found[warps][digits];  // counts, then each warp's first position of a digit
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int w = 0; w < warps; ++w) found[w][threadIdx.x] = 0;
   __syncthreads();

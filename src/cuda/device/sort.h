@@ -1,5 +1,4 @@
-// A stable order of rows by small integer keys, made on the card: a radix sort of eight bits a
-// pass.
+// Stable sort of rows by small integer keys on the GPU: a radix sort with eight bits per pass.
 #pragma once
 
 #include "cuda/device/stream.h"
@@ -8,12 +7,12 @@ namespace hearth::cuda {
 
 struct SortedRows {
   const uint32_t* keys;  // ascending
-  const uint32_t* rows;  // the row each came from; ascending among equal keys
+  const uint32_t* rows;  // the original row of each key; ascending among equal keys
 };
 
 int64_t sort_bytes(int64_t n);
 
-// Keys lie in [0, limit); a negative one counts as 0. `memory` holds sort_bytes(n) and the result.
+// Keys are in [0, limit); negative keys count as 0. The sort_bytes(n) of `memory` hold the result.
 SortedRows sort_rows(CudaStream&, void* memory, const int32_t* keys, int64_t n, int64_t limit);
 
 }  // namespace hearth::cuda

@@ -41,7 +41,7 @@ void* DeviceMemory::allocate(int64_t bytes, const std::string& what) {
   const bool allowed = !limit_ || used_ + bytes <= limit_;
   const cudaError_t e = allowed ? cudaMalloc(&p, size_t(bytes)) : cudaErrorMemoryAllocation;
   if (e == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it is no error of a launch
+    cudaGetLastError();  // clear it, so that a later launch does not report it
     fail("cuda", "expected {} MiB of card memory for {}, got {} MiB free (this process holds {})",
          (bytes + mib - 1) / mib, what, free_bytes() / mib, used_ / mib);
   }

@@ -1,5 +1,5 @@
-// Stream of CUDA: the queue kernels are launched on, the card's properties, and memory they may use
-// while they run. Also the checks every launch goes through.
+// The CUDA Stream: the queue kernels are launched on, the properties of the GPU, and scratch memory
+// for kernels. Also the error checks that every launch uses.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,19 +13,19 @@
 
 namespace hearth::cuda {
 
-class OffloadLanes;  // copies to and from the host's memory beside a kernel
-class Gemms;         // cuBLASLt, its plans and their tuning
+class OffloadLanes;  // copies to and from host memory, overlapped with a kernel
+class Gemms;         // matrix products by cuBLASLt and their tuning
 
 struct Card {
   int index = 0;
   int major = 0, minor = 0;  // compute capability
   int processors = 0;        // streaming multiprocessors
-  int64_t shared_bytes = 0;  // most shared memory a block may ask for
+  int64_t shared_bytes = 0;  // maximum shared memory per block
   int64_t l2_bytes = 0;
   bool hopper() const { return major == 9; }
 };
 
-// Memory of one card, counted.
+// Device memory of one GPU, with accounting.
 class DeviceMemory {
  public:
   explicit DeviceMemory(int64_t limit) : limit_(limit) {}
@@ -47,43 +47,43 @@ struct CudaStream : Stream {
   cudaStream_t handle = nullptr;
   Card card;
   Gemms* gemms = nullptr;
-  bool hopper_kernels = true;    // false: the mma.sync kernels even where wgmma would run
-  bool some_rows = false;        // products of 17 to 64 rows by a kernel of our own
-  bool dependent_launch = true;  // kernels may start before those ahead of them have ended
-  bool invariant = false;        // rows of a forward pass have the same bits in any batch
-  bool racecheck = false;        // barriers as compute-sanitizer's racecheck can follow them
+  bool hopper_kernels = true;    // false: use the mma.sync kernels even where wgmma would run
+  bool some_rows = false;        // use gemm_rows64 for products of 17 to 64 rows
+  bool dependent_launch = true;  // use programmatic dependent launch
+  bool invariant = false;        // batch-invariant mode (CudaSpec::batch_invariant)
+  bool racecheck = false;        // barriers that compute-sanitizer's racecheck can follow
   DeviceMemory& memory;
 
-  // Memory for the kernel being launched, good until the next one asks. Grows on first use, so a
-  // program runs once before it is captured.
+  // Scratch for the kernel being launched, valid until the next call. It grows on first use, so a
+  // program must run once before it is captured.
   void* scratch(int64_t bytes);
-  // Memory full of zeros, for kernels that leave it so. Grows as the scratch does.
+  // Zeroed memory, for kernels that leave it zeroed. Grows like scratch().
   void* zeros(int64_t bytes);
-  void captured();  // some graph now holds the addresses of both
-  // Whether this kernel may start before the one ahead of it has ended (dependent_launch.cuh). The
-  // first call for a kernel prepares it for that.
+  void captured();  // a graph now holds the addresses of both blocks
+  // Whether this kernel may use programmatic dependent launch (dependent_launch.cuh). The first
+  // call for a kernel prepares it.
   bool prepare_dependent(const void* kernel);
-  OffloadLanes& offload_lanes();  // made when first asked for
+  OffloadLanes& offload_lanes();  // created on first use
 
  private:
   struct Block {
     void* data = nullptr;
     int64_t bytes = 0;
-    bool held = false;  // by some graph
+    bool held = false;  // by a graph
   };
   void* grown(Block&, int64_t bytes);
 
   Block scratch_, zeros_;
-  std::vector<Block> retired_;  // what some graph still works with
+  std::vector<Block> retired_;  // outgrown blocks whose addresses graphs still hold
   std::unique_ptr<OffloadLanes> offload_lanes_;
   std::unordered_map<const void*, bool> dependent_kernels_;
 };
 
 inline CudaStream& on(Stream& s) { return static_cast<CudaStream&>(s); }
 
-// Throws `[cuda] expected <what> to work, got <CUDA's words>`.
+// Throws `[cuda] expected <what> to work, got <CUDA's message>`.
 void check(cudaError_t, const char* what);
-// After a launch: was it accepted?
+// Throws if the launch just made was not accepted.
 void check_launch(const char* kernel);
 // Throw `[cuda <op>] expected .., got ..`.
 [[noreturn]] void refuse_dtype(const char* op, DType);

@@ -1,6 +1,6 @@
 // The activations of core/math.h on the device. For bf16 and f16 the exponential and the reciprocal
-// are the hardware's (about 1e-6), far below the rounding of what is stored. For a GLU: the
-// function applied to its gate.
+// are the hardware's approximations (error about 1e-6), far below the rounding of the result. For a
+// GLU this is the function applied to its gate.
 #pragma once
 
 #include <type_traits>
@@ -18,7 +18,7 @@ __device__ __forceinline__ float sigmoid(float x) {
     return 1.0f / (1.0f + expf(-x));
 }
 
-// The normal distribution at x: cdf, and pdf.
+// The normal distribution at x.
 struct Normal {
   float cdf, pdf;
 };
@@ -26,7 +26,7 @@ struct Normal {
 template <bool quick>
 __device__ __forceinline__ Normal normal(float x) {
   if constexpr (quick) {
-    // Abramowitz and Stegun 7.1.26 for erfc(|x| / sqrt 2), within 1.5e-7 of 1; it shares its
+    // Abramowitz and Stegun 7.1.26 for erfc(|x| / sqrt 2), absolute error 1.5e-7; it shares its
     // exponential with the density.
     const float e = __expf(-0.5f * x * x);
     const float t = __fdividef(1.0f, fmaf(0.3275911f * 0.7071067811865476f, fabsf(x), 1.0f));
@@ -44,7 +44,7 @@ __device__ __forceinline__ Normal normal(float x) {
 template <Act A, bool quick>
 __device__ __forceinline__ Slope<float> act_slope(float x) {
   if constexpr (A == Act::gelu_tanh) {
-    // (1 + tanh u) / 2 is the sigmoid of 2u, which loses no digits where tanh nears -1.
+    // (1 + tanh u) / 2 is the sigmoid of 2u, which keeps its precision where tanh nears -1.
     const float c = 0.7978845608028654f, k = 0.044715f, xx = x * x;
     const float s = sigmoid<quick>(2 * c * x * fmaf(k, xx, 1.0f));
     return {x * s, s + x * (2 * c) * s * (1.0f - s) * fmaf(3 * k, xx, 1.0f)};
@@ -55,7 +55,7 @@ __device__ __forceinline__ Slope<float> act_slope(float x) {
     const float s = sigmoid<quick>(x);
     return {x * s, s * (1.0f + x * (1.0f - s))};
   } else {
-    // A NaN stays one: it must reach the loss to be seen.
+    // NaN is kept: it must reach the loss to be noticed.
     const float r = x > 0 || x != x ? x : 0.0f;
     if constexpr (A == Act::relu2) return {r * r, 2.0f * r};
     if constexpr (A == Act::reglu) return {r, x > 0 ? 1.0f : 0.0f};
@@ -69,7 +69,7 @@ __device__ __forceinline__ Slope<float> act_slope_for(float x) {
 }
 template <Act A, class T>
 __device__ __forceinline__ float act_value_for(float x) {
-  return act_slope_for<A, T>(x).y;  // what only the slope needs is dropped by the compiler
+  return act_slope_for<A, T>(x).y;  // the compiler removes what only the slope needs
 }
 
 template <Act A>

@@ -1,5 +1,5 @@
-// Activations and GLUs with their gradients. Memory bound: one pass; for N outputs of two bytes,
-// 4N bytes (GLU: 6N) forward and 6N (GLU: 10N) backward.
+// Activations and GLUs, forward and backward. Memory bound, one pass: for N two-byte outputs, 4N
+// bytes (GLU: 6N) forward and 6N (GLU: 10N) backward.
 #include "cuda/device/device.cuh"
 #include "cuda/elementwise/act.cuh"
 #include "cuda/kernels.h"
@@ -25,7 +25,7 @@ struct Value {
   }
 };
 
-// What a GLU reads for a pack of outputs.
+// Inputs of a GLU for a pack of outputs.
 template <class T, int N>
 struct GatePair {
   Pack<T, N> gate, up;

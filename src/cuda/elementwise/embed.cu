@@ -1,5 +1,4 @@
-// Token and position embeddings: a warp gathers a row. Memory bound: reads and writes each row
-// once.
+// Token and position embeddings, one warp per row. Memory bound: reads and writes each row once.
 #include "cuda/device/dependent_launch.cuh"
 #include "cuda/device/device.cuh"
 #include "cuda/kernels.h"
@@ -17,7 +16,7 @@ __global__ void __launch_bounds__(256)
   if (row >= rows) return;
   const int64_t id = ids[row];
   const T* token = w + id * width;
-  // Padding has a negative position; what it yields is never used.
+  // Padding has a negative position; its result is never used.
   const T* place = pos_w ? pos_w + int64_t(max(positions[row], 0)) * width : nullptr;
 #pragma unroll 4
   for (int i = int(threadIdx.x) % 32 * N; i < width; i += 32 * N) {

@@ -1,6 +1,7 @@
-// Gradients of embedding tables. Rows of dy are sorted by table row; blocks sum runs of 32 sorted
-// rows, write what begins and ends inside, and leave pieces of longer segments to a second kernel.
-// Memory bound: reads dy once, writes the table once (with add: reads it too).
+// Gradients of embedding tables. Rows of dy are sorted by table row. A block sums a run of 32
+// sorted rows: it writes segments that begin and end inside the run, and leaves partial sums of
+// longer ones to a second kernel. Memory bound: reads dy once, writes the table once (with add:
+// reads it too).
 #include "cuda/device/device.cuh"
 #include "cuda/device/sort.h"
 #include "cuda/kernels.h"
@@ -8,18 +9,18 @@
 namespace hearth::cuda {
 namespace {
 
-constexpr int run = 32;  // sorted rows a block sums
+constexpr int run = 32;  // sorted rows per block
 
 struct Scatter {
   float* table = nullptr;    // (limit, width)
-  float* pieces = nullptr;   // (runs, 2, width): of a segment begun before the run, or in it
+  float* pieces = nullptr;   // (runs, 2, width): sums of a segment begun before, or in, the run
   uint32_t* ends = nullptr;  // (limit): where a table row's segment ends; 0: it has none
   SortedRows sorted = {};
   int64_t n = 0, limit = 0;
   int width = 0;
   bool add = false;
 
-  // The key at i; none outside.
+  // The key at i, or ~0 outside.
   __device__ uint32_t key(int64_t i) const { return i >= 0 && i < n ? sorted.keys[i] : ~0u; }
 };
 
@@ -28,7 +29,7 @@ __global__ void mark_ends(Scatter s) {
   if (i < s.n && s.key(i) != s.key(i + 1)) s.ends[s.key(i)] = uint32_t(i + 1);
 }
 
-// Zeros where no row of dy goes; a warp a table row.
+// Zeros the table rows that no row of dy belongs to; one warp per table row.
 template <int N>
 __global__ void __launch_bounds__(256) clear_missing(Scatter s) {
   const int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
@@ -90,12 +91,12 @@ __global__ void __launch_bounds__(256) sum_runs(Scatter s, const T* dy) {
   }
 }
 
-// The run in which a long segment begins adds up its pieces, in order.
+// The run in which a long segment begins adds up its partial sums, in order.
 __global__ void __launch_bounds__(256) join_pieces(Scatter s) {
   const int64_t begin = int64_t(blockIdx.x) * run, next = begin + run;
   const uint32_t key = s.key(next - 1);
-  if (next >= s.n || s.key(next) != key) return;  // no segment goes on into the next run
-  const bool inside = s.key(begin) != key;        // it begins after the run's first row
+  if (next >= s.n || s.key(next) != key) return;  // no segment continues into the next run
+  const bool inside = s.key(begin) != key;        // the segment begins after the run's first row
   if (!inside && s.key(begin - 1) == key) return;
   const int column = int(blockIdx.y * blockDim.x + threadIdx.x);
   if (column >= s.width) return;
@@ -116,7 +117,7 @@ int64_t scatter_bytes(int64_t n, Tensor table) {
   return sort_bytes(n) + ends_bytes(table.rows()) + pieces;
 }
 
-// table[index[i]] += dy[i], over a table of zeros unless `add`.
+// table[index[i]] += dy[i], starting from zeros unless `add`.
 template <class T, int N>
 void scatter(CudaStream& stream, void* memory, Tensor table, Tensor dy, Tensor index, bool add) {
   const int64_t n = index.numel();

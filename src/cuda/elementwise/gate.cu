@@ -1,5 +1,5 @@
-// The output gate of attention, y = x * sigmoid(g), with one gate for each element or each head.
-// Memory bound: one pass.
+// The output gate of attention, y = x * sigmoid(g), with one gate per element or per head. Memory
+// bound: one pass.
 #include "cuda/device/device.cuh"
 #include "cuda/elementwise/act.cuh"
 #include "cuda/kernels.h"
@@ -86,7 +86,7 @@ struct HeadGate {
   }
 };
 
-// `lanes` threads of a warp share a head, a power of two: the sum for dg stays among them.
+// `lanes` threads of a warp (a power of two) share a head, so the sum for dg stays among them.
 template <class T, int N, int lanes>
 __global__ void __launch_bounds__(256)
     head_gate_bwd(T* dx, T* dg, const T* dy, const T* x, const T* g, int64_t heads, int width) {

@@ -1,6 +1,6 @@
-// Layer and RMS norm over rows, with the residual addition in front. Memory bound: a row stays in
-// the registers of one warp (up to 256 packs) or one block, so that of C elements of two bytes 4C
-// bytes move, or 8C with the addition.
+// Layer norm and RMS norm over rows, with an optional residual addition first. Memory bound: a row
+// stays in the registers of one warp (up to 256 packs) or one block, so a row of C two-byte
+// elements moves 4C bytes, or 8C with the addition.
 #include "cuda/device/dependent_launch.cuh"
 #include "cuda/device/device.cuh"
 #include "cuda/kernels.h"
@@ -19,7 +19,7 @@ struct Args {
   bool layer;
 };
 
-// The threads that hold a row: a warp, or the whole block.
+// The threads that share a row: a warp, or the whole block.
 template <bool block>
 struct Team {
   float* shared;  // 64 floats
@@ -85,7 +85,7 @@ __device__ __forceinline__ void put_stat(const Args<T>& a, int64_t row, float me
   if (a.stat) reinterpret_cast<float2*>(a.stat)[row] = make_float2(mean, inverse);
 }
 
-// P packs of a row in each thread.
+// Each thread holds P packs of a row.
 template <class T, int N, int P, bool block>
 __global__ void norm_rows(Args<T> a) {
   __shared__ float shared[64];
@@ -129,8 +129,8 @@ __global__ void norm_rows(Args<T> a) {
     if (column(p) < a.width) put_normed(a, a.y + at, v[p], column(p), mean, inverse);
 }
 
-// Rows too long for registers are read again. The sum may be x or r, and y may be x: a thread reads
-// what it wrote itself, and y is written last.
+// Rows too long for registers are read again. sum may alias x or r, and y may alias x: a thread
+// reads only what it wrote itself, and y is written last.
 template <class T, int N>
 __global__ void long_rows(Args<T> a) {
   __shared__ float shared[64];

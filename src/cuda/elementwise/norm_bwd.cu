@@ -1,6 +1,6 @@
-// Gradients of layer and RMS norm. Memory bound: of C elements of two bytes 6C bytes move, or 8C
-// with a prior. A warp (or block) walks rows and keeps its share of the gain's and bias's gradients
-// in registers; the shares are added in a fixed order.
+// Gradients of layer norm and RMS norm. Memory bound: a row of C two-byte elements moves 6C bytes,
+// or 8C with a prior. A warp (or block) iterates over rows and keeps its partial gradients of gain
+// and bias in registers; the partial sums are added in a fixed order.
 #include "cuda/device/device.cuh"
 #include "cuda/device/reduce.h"
 #include "cuda/kernels.h"
@@ -11,7 +11,7 @@ namespace {
 template <class T>
 struct Args {
   T* dx;
-  float* parts;                    // (blocks, 2, C): dgain, dbias; null when neither is wanted
+  float* parts;                    // (blocks, 2, C): dgain, dbias; null if neither is needed
   const T *dy, *x, *gain, *prior;  // gain and prior may be null
   const float* stat;
   int64_t rows;
@@ -39,7 +39,7 @@ __device__ __forceinline__ void put_dx(const Args<T>& a, T* dx, const Pack<T, N>
   store_rounded(dx, out);
 }
 
-// The threads that hold a row: a warp or the whole block.
+// The threads that share a row: a warp or the whole block.
 template <int N, bool block>
 struct Team {
   __device__ static int size() { return block ? int(blockDim.x) : 32; }
@@ -47,15 +47,15 @@ struct Team {
   __device__ static int column(int p) { return (p * size() + rank()) * N; }
 };
 
-// Two rows of each team, one in use and one on its way: a thread's packs of dy, x and prior wait in
-// shared memory of its own, so no barrier is needed. Single elements are read where they are,
-// twice.
+// Double-buffered rows of each team, one in use and one loading. A thread's packs of dy, x and
+// prior are in shared memory of its own, so no barrier is needed. With N = 1, elements are read
+// from global memory, twice.
 template <class Team, class T, int N, int P>
 struct Ring {
   uint4* memory;
   const Args<T>& a;
   int stage = 0;
-  int64_t at = 0;  // where the row now in front begins
+  int64_t at = 0;  // where the current row begins
 
   __device__ uint4* slot(int turn, int which, int p) const {
     return memory + ((turn * 3 + which) * P + p) * blockDim.x + threadIdx.x;
@@ -96,8 +96,8 @@ __device__ __forceinline__ float2 block_sums(float2 x, float2* shared) {
   return {warp_sum(other.x), warp_sum(other.y)};
 }
 
-// Adds up the sums of a block's warps, held as `of[p][k]`, into part (C). Each warp has a slot of
-// shared memory, written in an order without bank conflicts.
+// Adds the sums of a block's warps, held as `of[p][k]`, into part (C). Each warp has a slot of
+// shared memory, written without bank conflicts.
 template <int N, int P>
 __device__ __forceinline__ void put_sums(float* part, float* slots, const float (&of)[P][N],
                                          int width) {
@@ -116,7 +116,7 @@ __device__ __forceinline__ void put_sums(float* part, float* slots, const float 
   }
 }
 
-// P packs of a row in each thread of a warp (or block), which takes every so many-th row.
+// Each thread of a warp (or block) holds P packs of a row; the team takes every step-th row.
 template <class T, int N, int P, bool block, bool sums>
 __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_rows(Args<T> a) {
   using Team = Team<N, block>;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_ro
     ring.stage = turn;
     ring.fetch(row + step, turn ^ 1);
     ring.wait(row);
-    float2 e_sums = {};  // of e, of e * n
+    float2 e_sums = {};  // of e, and of e * n
 #pragma unroll
     for (int p = 0; p < P; ++p)
       if (Team::column(p) < a.width) {
@@ -193,8 +193,8 @@ __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_ro
   }
 }
 
-// Rows too long for registers: column sums first (dx may be dy), a thread a column, then dx with
-// each row read twice.
+// Rows too long for registers: column sums first (dx may alias dy), one thread per column; then dx,
+// with each row read twice.
 template <class T>
 __global__ void long_sums(Args<T> a) {
   const int column = int(blockIdx.x * blockDim.x + threadIdx.x);
@@ -241,16 +241,16 @@ __global__ void long_rows(Args<T> a) {
 struct Grid {
   int64_t blocks;
   unsigned threads;
-  bool in_flight;  // by the kernel of this name, else by those for long rows
+  bool in_flight;  // true: norm_bwd_rows; false: the kernels for long rows
 };
 
-// The most packs of a row whose sums a warp can hold, and a block with one pack (or four single
-// elements) a thread.
+// The most packs of a row whose sums fit in a warp, and in a block with one pack (or four single
+// elements) per thread.
 constexpr int64_t warp_packs(int N) { return N == 1 ? 128 : 96; }
 constexpr int64_t block_packs(int N) { return N == 1 ? 4096 : 1024; }
 
 Grid grid_of(const CudaStream& s, int N, int64_t packs, int64_t rows) {
-  const bool fits = packs * 96 + 1024 <= s.card.shared_bytes;  // two rows of three tensors
+  const bool fits = packs * 96 + 1024 <= s.card.shared_bytes;  // two buffers of three tensors
   if (packs > block_packs(N) || (N > 1 && !fits)) return {std::min<int64_t>(rows, 128), 512, false};
   if (packs <= warp_packs(N))
     return {std::min(ceil_div(rows, 8), int64_t(s.card.processors) * 2), 256, true};

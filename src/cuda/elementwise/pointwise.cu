@@ -1,5 +1,5 @@
-// Dropout, addition, conversion: one pass over memory. Of n elements of two bytes dropout moves 4n
-// bytes, an addition 6n.
+// Dropout, addition and conversion: one pass over memory. For n two-byte elements dropout moves 4n
+// bytes and an addition 6n.
 #include "cuda/device/device.cuh"
 #include "cuda/kernels.h"
 
@@ -112,7 +112,7 @@ void copy(Stream& stream, const CopyArgs& args) {
   by_dtype("copy", args.y, [&]<class To>(To*) {
     by_dtype("copy", args.x, [&]<class From>(From*) {
       const Convert<To, From> f{as<To>(args.y), as<From>(args.x)};
-      // As many as fill 16 bytes of the narrower type.
+      // As many elements as fill 16 bytes of the narrower type.
       using Narrow = std::conditional_t<sizeof(To) < sizeof(From), To, From>;
       by_width<Narrow>(packs_fit(8, args.y, args.x), [&]<int N>(Number<N>) {
         for_each<N>(on(stream), "copy", f, args.y.numel());

@@ -1,5 +1,5 @@
-// Rotation of heads of packed qkv, shared by the two directions. A thread holds two packs of a head
-// that turn together, so pairs never cross threads; `lanes` threads of a warp share a head.
+// Rotary embedding of heads in packed qkv, for forward and backward. A thread holds two packs of a
+// head that rotate together, so pairs never cross threads; `lanes` threads of a warp share a head.
 #pragma once
 
 #include "cuda/device/device.cuh"
@@ -11,8 +11,8 @@ struct QkShape {
   bool reverse;
   QkNorm norm;
   float eps;
-  int values;             // heads of v that pass through the kernels: those as wide as q's and k's
-  int64_t token, tokens;  // elements of a token; how many tokens
+  int values;             // heads of v in the kernels: 0 if not as wide as q's and k's
+  int64_t token, tokens;  // elements per token; number of tokens
   __host__ __device__ int normed() const { return heads + kv_heads; }
   __host__ __device__ int all() const { return heads + kv_heads + values; }
 };
@@ -26,7 +26,7 @@ inline QkShape qk_shape(const QkSpec& s, int64_t elements) {
           s.token(),       elements / s.token()};
 }
 
-// Copies heads of v of another width than those of q and k, which the kernels leave out.
+// Copies heads of v that are not as wide as those of q and k, which the kernels skip.
 inline void copy_values(void* y, const void* x, const QkSpec& s, const QkShape& q, DType dtype,
                         CudaStream& stream) {
   if (q.values > 0 || y == x) return;
@@ -38,12 +38,12 @@ inline void copy_values(void* y, const void* x, const QkSpec& s, const QkShape& 
         "copying values");
 }
 
-// The teams of lanes that share a token, about four heads each: some take heads of q, the others
-// those of k and v, so that a team has one gain.
+// The teams of lanes that share a token, about four heads each. A team has heads of q, or of k and
+// v, so that it needs only one gain.
 struct QkTeams {
   int of_q, of_kv;
-  int kv_count;  // heads of k and, unless it is in place already, v
-  int rounds;    // the most heads a team has
+  int kv_count;  // heads of k and, unless in place, of v
+  int rounds;    // the most heads of any team
   __host__ __device__ int all() const { return of_q + of_kv; }
 };
 
@@ -65,14 +65,14 @@ __device__ __forceinline__ QkHeads heads_of(int team, const QkTeams& t, const Qk
   return {q.heads + team - t.of_q, t.of_kv, q.heads + t.kv_count, false};
 }
 
-// Whether heads can be held two packs of N a thread, a power of two of threads to a head.
+// Whether a power of two of threads, with two packs of N each, can hold a head.
 inline bool qk_packs_fit(const QkSpec& s, int N) {
   const int64_t lanes = s.head_dim / (2 * N);
   return s.head_dim % (2 * N) == 0 && lanes <= 32 && (s.interleaved || s.rotary / 2 % N == 0) &&
          s.token() % N == 0;
 }
 
-// The threads that share a head: the power of two that holds it.
+// Threads that share a head: the smallest power of two that holds it.
 inline int qk_lanes(int64_t head_dim, int N) {
   int lanes = 1;
   while (lanes * 2 * N < head_dim) lanes *= 2;
@@ -84,8 +84,8 @@ __device__ __forceinline__ float team_sum(float x, int lanes) {
   return x;
 }
 
-// The two packs of one thread as columns of the head: partners of the turn, or neighbours where
-// pairs are neighbours or nothing turns.
+// The columns of a thread's two packs: rotation partners, or neighbours where pairs are interleaved
+// or nothing rotates.
 struct Columns {
   int a, b;
 };
@@ -96,7 +96,7 @@ __device__ __forceinline__ Columns columns_of(int lane, int rotary) {
   return {2 * first, 2 * first + N};
 }
 
-// Cosines and sines of the N pairs of a thread; pairs that stay have 1 and 0.
+// Cosines and sines of a thread's N pairs; pairs that do not rotate have 1 and 0.
 template <int N>
 struct Angles {
   float cos[N], sin[N];
@@ -109,7 +109,7 @@ __device__ __forceinline__ Angles<N> angles_of(const float* rope, int position, 
 #pragma unroll
   for (int k = 0; k < N; ++k) r.cos[k] = 1, r.sin[k] = 0;
   if (rotary == 0) return r;
-  // Padding has a negative position; what it yields is never used.
+  // Padding has a negative position; its result is never used.
   const float2* row = reinterpret_cast<const float2*>(rope + int64_t(max(position, 0)) * rotary);
   if (!interleaved && at.b == at.a + N && at.a >= rotary) return r;
 #pragma unroll
@@ -123,7 +123,7 @@ __device__ __forceinline__ Angles<N> angles_of(const float* rope, int position, 
   return r;
 }
 
-// Turns the 2N values x (those of pack a, then those of b) by the angles, or by their opposites.
+// Rotates the 2N values x (pack a, then pack b) by the angles times `sign`.
 template <int N, bool interleaved>
 __device__ __forceinline__ void rotate(float (&x)[2 * N], const Angles<N>& t, float sign) {
 #pragma unroll
@@ -135,7 +135,7 @@ __device__ __forceinline__ void rotate(float (&x)[2 * N], const Angles<N>& t, fl
   }
 }
 
-// The same one pair at a time on a head in shared memory, by the lanes of a warp.
+// The same for a head in shared memory, one pair per lane of a warp.
 __device__ inline void rotate_shared(float* x, const float* rope, int position, const QkShape& q,
                                      bool interleaved, float sign) {
   const int half = q.rotary / 2;

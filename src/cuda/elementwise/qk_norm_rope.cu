@@ -1,5 +1,5 @@
-// RMS norm and rotation of the heads of q and k in packed qkv. Memory bound: reads and writes qkv
-// once (in place: without v).
+// RMS norm and rotary embedding of the heads of q and k in packed qkv. Memory bound: reads and
+// writes qkv once (in place: without v).
 #include "cuda/elementwise/qk.cuh"
 
 #include "cuda/device/dependent_launch.cuh"
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(128, normed ? 7 : 8)
   wait_for_previous();
   const QkShape& q = a.q;
   const int lane = int(threadIdx.x) & (lanes - 1);
-  // 32 bits hold any team: each has at least 64 bytes.
+  // 32 bits are enough for a team index: each team has at least 64 bytes.
   const uint32_t team = uint32_t((uint64_t(blockIdx.x) * blockDim.x + threadIdx.x) / lanes);
   const int64_t token = team / uint32_t(teams.all());
   const QkHeads heads = heads_of(int(team % uint32_t(teams.all())), teams, q);
@@ -54,13 +54,13 @@ __global__ void __launch_bounds__(128, normed ? 7 : 8)
   const T* gains = heads.of_q ? a.q_gain : a.k_gain;
   if (normed && mine && gains) gain = load_pair<N>(gains, at);
 
-    // Teams of one warp may have one head more or less: all take part in every sum.
+    // Teams of one warp may have one head more or less; all take part in every sum.
 #pragma unroll 1
   for (int round = 0, h = heads.first; round < teams.rounds; ++round, h += heads.stride) {
     float x[2 * N];
     unpack_pair(x, next.a, next.b);
     next = read(h + heads.stride);
-    const bool live = h < q.normed(), turns = live && q.rotary;  // v stays as it is
+    const bool live = h < q.normed(), turns = live && q.rotary;  // v is unchanged
     if (q.norm != QkNorm::before_rope && turns) rotate<N, interleaved>(x, turn, sign);
     if constexpr (normed) {
       float squares = 0;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(128, normed ? 7 : 8)
   }
 }
 
-// Heads of any size: a warp a head, in shared memory.
+// Heads of any size: one warp per head, in shared memory.
 template <class T>
 __global__ void qk_any_heads(Args<T> a, bool interleaved) {
   extern __shared__ float memory[];

@@ -1,6 +1,6 @@
-// Gradients of the norm and rotation of q and k. Memory bound: reads dy (and with a norm qkv),
-// writes dqkv once. Teams of lanes walk tokens and keep their share of the gains' gradients in
-// registers; the shares are added in a fixed order.
+// Gradients of the norm and rotation of q and k. Memory bound: reads dy (and qkv if there is a
+// norm), writes dqkv once. Teams of lanes iterate over tokens and keep their partial gradients of
+// the gains in registers; the partial sums are added in a fixed order.
 #include "cuda/elementwise/qk.cuh"
 
 #include "cuda/device/reduce.h"
@@ -12,7 +12,7 @@ namespace {
 template <class T>
 struct Args {
   T* dx;
-  float* parts;  // (blocks or warps, 2, D): of q's gain, of k's; null when neither is wanted
+  float* parts;  // (blocks or warps, 2, D): of q's gain, of k's; null if neither is needed
   const T *dy, *x;
   const float* stat;
   const int32_t* positions;
@@ -21,13 +21,13 @@ struct Args {
   QkShape q;
 };
 
-constexpr int threads = 128, resident = 7;  // blocks on a processor
+constexpr int threads = 128, resident = 7;  // resident: blocks per multiprocessor
 
-// Packs of 8 bytes: with its sums a thread has room for no more.
+// Packs of 8 bytes: with its sums, a thread has no registers for more.
 template <class T>
 constexpr int pack = wide<T> / 2;
 
-// Adds up a block's sums over all its teams into part (2, D): over the warp, then warp by warp.
+// Adds the sums of all teams of a block into part (2, D): over the warp, then warp by warp.
 template <int N>
 __device__ void put_sums(float* part, const float (&dgain)[2 * N], bool of_q, Columns at, int lanes,
                          int head_dim) {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(threads, resident)
     qk_heads_bwd(Args<T> a, QkTeams teams, int lanes) {
   const QkShape& q = a.q;
   const int lane = int(threadIdx.x) & (lanes - 1);
-  // A team keeps its place among those of a token, so that its sums are of one gain.
+  // A team has the same heads in every token, so that its sums belong to one gain.
   const int64_t count = int64_t(gridDim.x) * blockDim.x / unsigned(lanes);
   const int64_t at_once = count / teams.all(),
                 own = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / unsigned(lanes);
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(threads, resident)
   if (normed && gains && holds) gain_a = load<N>(gains + at.a), gain_b = load<N>(gains + at.b);
   float dgain[2 * N] = {};
 
-  // Teams of one warp share its shuffles: all go round as often as the first one.
+  // Teams of one warp share its shuffles, so all run as many rounds as the first.
   const int64_t rounds = (q.tokens + at_once - 1) / at_once;
   for (int64_t round = 0; round < rounds; ++round) {
     const int64_t token = first_token + round * at_once;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(threads, resident)
     for (int i = 0, h = heads.first; i < teams.rounds; ++i, h += heads.stride) {
       const Head<T, N> now = next;
       next = read(h + heads.stride);
-      const bool live = h < q.normed(), turns = live && q.rotary;  // v's gradient stays as it is
+      const bool live = h < q.normed(), turns = live && q.rotary;  // v's gradient is unchanged
       float d[2 * N];
       unpack_pair(d, now.dy_a, now.dy_b);
       if (q.norm != QkNorm::after_rope && turns) rotate<N, interleaved>(d, turn, -sign);
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(threads, resident)
         if (after && turns) rotate<N, interleaved>(n, turn, sign);
 #pragma unroll
         for (int k = 0; k < 2 * N; ++k) {
-          n[k] *= now.inverse;  // 0 where there is no head
+          n[k] *= now.inverse;  // inverse is 0 where there is no head
           dgain[k] = fmaf(d[k], n[k], dgain[k]);
           if (gains && live) d[k] *= k < N ? get(gain_a, k % N) : get(gain_b, k % N);
           total = fmaf(d[k], n[k], total);
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(threads, resident)
                   q.head_dim);
 }
 
-// Heads of any size: a warp walks heads, held in shared memory with its sums.
+// Heads of any size: a warp iterates over heads, held in shared memory with its sums.
 template <class T>
 __global__ void qk_any_heads_bwd(Args<T> a, bool interleaved) {
   extern __shared__ float memory[];
@@ -153,7 +153,7 @@ __global__ void qk_any_heads_bwd(Args<T> a, bool interleaved) {
     const int h = int(index % q.all());
     const int64_t first = token * q.token + h * D;
     const int position = q.rotary ? a.positions[token] : 0;
-    __syncwarp();  // lanes move to another head together
+    __syncwarp();  // all lanes move to the next head together
     for (int i = lane; i < D; i += 32) d[i] = get(load<1>(a.dy + first + i), 0);
     if (h < q.normed()) {
       if (q.norm != QkNorm::after_rope) rotate_shared(d, a.rope, position, q, interleaved, -sign);
@@ -180,22 +180,22 @@ __global__ void qk_any_heads_bwd(Args<T> a, bool interleaved) {
       store_rounded(a.dx + first + i, out);
     }
   }
-  __syncwarp();  // a sum may be another lane's
+  __syncwarp();  // another lane may have written the sum
   if (a.parts)
     for (int i = lane; i < 2 * D; i += 32) a.parts[own * 2 * D + i] = sums[i];
 }
 
 struct Grid {
   bool packs;
-  int warps;       // of a block of any heads
-  int64_t blocks;  // packs: each leaves a part; else each of its warps does
+  int warps;       // per block, for heads of any size
+  int64_t blocks;  // if packs, each block has a part; else each of its warps
   int64_t parts() const { return packs ? blocks : blocks * warps; }
 };
 
 Grid grid_of(const CudaStream& s, const QkShape& q, int N, bool packs, bool sums) {
   if (packs) {
-    // All tokens at once, unless teams walk them to keep sums: then as many as the card holds, but
-    // no less than one.
+    // All tokens at once if no sums are needed. With sums, teams iterate over tokens: as many
+    // blocks as the GPU holds, but enough for one token.
     const int64_t per_token = qk_teams(q, false).all() * qk_lanes(q.head_dim, N);
     const int64_t need = ceil_div(q.tokens * per_token, threads);
     const int64_t most =

@@ -1,5 +1,5 @@
-// Rows added to rows of a larger table, each to one of its own. Memory bound: the table is written
-// once (with a prior elsewhere: that is read once), and a row that is hit read and written again.
+// Adds rows to distinct rows of a larger table. Memory bound: the table is written once (and read
+// once if prior is a different tensor), and each target row is read and written again.
 #include "cuda/device/device.cuh"
 #include "cuda/kernels.h"
 

@@ -12,8 +12,8 @@ namespace {
 CublasLt open_library() {
   const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
   void* library = nullptr;
-  // The folder of the toolkit it was built with comes second: a packaged one is on the loader's
-  // path.
+  // The loader's path comes first, for packaged libraries; then the folder of the toolkit used for
+  // the build.
   for (const std::string& path : {name, std::string(HEARTH_CUDA_LIBRARIES) + "/" + name})
     if (!library) library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library)

@@ -1,5 +1,5 @@
-// cuBLASLt, opened when a card is first used: commands that need no card start without it, and a
-// machine without it gets a sentence rather than a loader's error.
+// cuBLASLt, loaded when a GPU is first used: commands that need no GPU start without it, and a
+// machine without it gets a clear message instead of a loader error.
 #pragma once
 
 #include <cublasLt.h>
@@ -8,7 +8,7 @@ namespace hearth::cuda {
 
 struct CublasLt {
 #define HEARTH_LT(f) decltype(&cublasLt##f) f = nullptr;
-// The formatter would not agree with itself.
+// clang-format keeps changing this macro.
 // clang-format off
 #define HEARTH_LT_ALL(X) \
   X(Create) X(Destroy) X(GetVersion) X(GetStatusString) \
@@ -21,7 +21,7 @@ struct CublasLt {
 #undef HEARTH_LT
 };
 
-// Opened once for the process; throws a sentence when it cannot be.
+// Loaded once per process; throws with a message if it cannot be.
 const CublasLt& cublas_lt();
 
 }  // namespace hearth::cuda

@@ -17,8 +17,8 @@ struct Gemms::State {
       : products(s, spec.tf32),
         choices(GemmChoices::of(choices_file(spec.card, cublas_lt().GetVersion()))) {}
 
-  // Times the proposals on the product's own outputs, which the real run then writes. What it adds
-  // to is still needed: a product that adds in place is tried elsewhere.
+  // Times the proposals on the product's own outputs, which the real run then overwrites. If the
+  // product adds in place, c still holds the prior, so a temporary c is used.
   GemmChoice tune(const GemmCall& c) {
     CudaStream& stream = products.stream;
     GemmCall trial = c;
@@ -47,8 +47,8 @@ struct Gemms::State {
     return p;
   }
 
-  // A product that adds to its result in place runs like the one that overwrites it: the second
-  // micro-batch of a step takes what was found for the first.
+  // A product that adds to its result in place runs like the one that overwrites it, so the second
+  // micro-batch of a step uses the choice made for the first.
   std::optional<GemmChoice> choice_without_prior(const GemmCall& c) {
     if (!c.prior || c.prior.data != c.c.data || !c.plain()) return {};
     GemmCall other = c;
@@ -58,7 +58,7 @@ struct Gemms::State {
 
   GemmPlan& plan_for(const GemmCall& c) {
     const bool invariant = products.stream.invariant && c.forward();
-    if (invariant && c.rounds_twice())  // recorded products do not, see ops/linear.cpp
+    if (invariant && c.rounds_twice())  // ops/linear.cpp never records such a product
       fail("cuda gemm", "expected a batch-invariant product of 16 bits to add out of place");
     std::string key = c.key(products.tf32);
     if (const auto it = plans.find(key); it != plans.end()) return it->second;
@@ -99,7 +99,7 @@ void gemm(Stream& s, const GemmArgs& args) {
   on(s).gemms->run(args);
 }
 
-// What some rows take, few rows at a time take too: weights may be packed.
+// Above 16 rows both kernels must take it: packed weights use gemm_rows16, 16 rows at a time.
 bool norm_gemm_takes(Stream& s, int64_t rows, int64_t width, int64_t columns, DType dtype) {
   return !on(s).invariant &&
          norm_gemm_rows16_takes(std::min<int64_t>(rows, 16), width, columns, dtype) &&

@@ -1,5 +1,5 @@
-// Matrix products through cuBLASLt. Every new shape is timed once, over the algorithms the library
-// proposes and over its fused epilogues against kernels of our own, and the choice is kept on disk.
+// Matrix products. Each new shape of a cuBLASLt product is timed once, over the algorithms the
+// library proposes and its fused epilogues against our own kernels. The choice is kept on disk.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace hearth::cuda {
 
 struct GemmsSpec {
   bool tf32 = false;
-  std::string card;  // its name: choices are kept per card
+  std::string card;  // the GPU's name: choices are kept per GPU
 };
 
 class Gemms {
@@ -25,12 +25,12 @@ class Gemms {
   std::unique_ptr<State> state_;
 };
 
-// Entries of the table.
+// Entries of the kernel table.
 void gemm(Stream&, const GemmArgs&);
 bool norm_gemm_takes(Stream&, int64_t rows, int64_t width, int64_t columns, DType);
 void norm_gemm(Stream&, const NormGemmArgs&);
 
-// The product of a norm_gemm, whose a has still to be normed.
+// The product of a norm_gemm; its `a` is not yet normalised.
 inline GemmArgs product_of(const NormGemmArgs& args) {
   return {.c = args.c,
           .a = args.x,
@@ -40,8 +40,8 @@ inline GemmArgs product_of(const NormGemmArgs& args) {
           .spec = args.gemm};
 }
 
-// What a product x without a fused epilogue leaves to do: c = alpha * act(x) + prior, or with
-// act_slope c = alpha * x * act'(aux) + prior. All have the dtype of c; c may be the memory of any.
+// The rest of a product x computed without a fused epilogue: c = alpha * act(x) + prior, or with
+// act_slope c = alpha * x * act'(aux) + prior. All have the dtype of c; c may alias any input.
 void gemm_epilogue(CudaStream&, const GemmArgs&, Tensor x);
 
 }  // namespace hearth::cuda

@@ -39,7 +39,7 @@ GemmChoices::GemmChoices(fs::path path) : path_(std::move(path)), choices_(read_
 
 GemmChoices& GemmChoices::of(const fs::path& path) {
   static std::mutex mutex;
-  // Never destroyed: backends that outlive main() still save into it.
+  // Never destroyed: backends that outlive main() still write to it.
   static auto& all = *new std::map<fs::path, GemmChoices>;
   const std::lock_guard lock(mutex);
   return all.try_emplace(path, path).first->second;
@@ -65,7 +65,7 @@ GemmChoice GemmChoices::put(const std::string& key, const GemmChoice& c) {
   return kept;
 }
 
-// Lines are only ever added, one writer at a time; a line cut short by a crash reads as none.
+// Lines are only ever appended, by one writer at a time; a line cut short by a crash is ignored.
 GemmChoice GemmChoices::agree(const std::string& key, const GemmChoice& c) {
   if (path_.empty()) fail("cache", "expected HOME or HEARTH_CACHE to name a folder, got neither");
   make_dirs(path_.parent_path());
@@ -92,7 +92,7 @@ fs::path choices_file(const std::string& card, size_t library_version) {
   else if (const char* home = set("HOME"))
     folder = fs::path(home) / ".cache" / "hearth";
   else
-    return {};  // nowhere to keep them: put() says so
+    return {};  // no folder: put() reports it
   int driver = 0;
   cudaDriverGetVersion(&driver);
   std::string name = card;

@@ -1,5 +1,5 @@
-// Which algorithm was the fastest for each product on this card, kept in a file from run to run. A
-// run that finds its choices there also finds the bits it had before.
+// The fastest algorithm for each product on this GPU, kept in a file between runs. A run that finds
+// its choices there also reproduces its earlier bits.
 #pragma once
 
 #include <array>
@@ -14,21 +14,21 @@ namespace hearth::cuda {
 
 struct GemmChoice {
   bool fused = true;
-  std::array<uint64_t, 8> algo{};  // as cuBLASLt gave it
+  std::array<uint64_t, 8> algo{};  // cuBLASLt's opaque algorithm
   float microseconds = 0;
 };
 
 class GemmChoices {
  public:
-  // The choices of a file, shared by every backend of this process: two that tune for themselves
-  // would give two sets of bits.
+  // The choices of a file, shared by all backends of this process: two backends that tuned
+  // separately could get different bits.
   static GemmChoices& of(const std::filesystem::path&);
-  // Reads what is there; lines that make no sense are left out.
+  // Reads the file; malformed lines are ignored.
   explicit GemmChoices(std::filesystem::path);
   std::optional<GemmChoice> find(const std::string& key);
-  // Keeps a choice, in the file too, unless another process has kept one first: returns the one
-  // that all use from now on. A file that cannot be written is said once: the next run tunes again
-  // and may have other bits.
+  // Stores a choice, also in the file, unless another process has stored one first. Returns the
+  // choice that everyone uses from now on. A file that cannot be written is reported once; the next
+  // run then tunes again and may get different bits.
   GemmChoice put(const std::string& key, const GemmChoice&);
 
  private:
@@ -37,10 +37,10 @@ class GemmChoices {
   std::mutex mutex_;
   std::filesystem::path path_;
   std::map<std::string, GemmChoice> choices_;
-  bool keeps_ = true;  // the file can be written
+  bool keeps_ = true;  // false once the file could not be written
 };
 
-// $HEARTH_CACHE, $XDG_CACHE_HOME/hearth or ~/.cache/hearth; by card, driver and library.
+// In $HEARTH_CACHE, $XDG_CACHE_HOME/hearth or ~/.cache/hearth, by GPU, driver and library.
 std::filesystem::path choices_file(const std::string& card, size_t library_version);
 
 }  // namespace hearth::cuda

@@ -1,4 +1,4 @@
-// What is left of a product's epilogue where cuBLASLt has none, or a slower one. Memory bound.
+// The epilogue of a product where cuBLASLt has none, or a slower one. Memory bound.
 #include "cuda/device/device.cuh"
 #include "cuda/elementwise/act.cuh"
 #include "cuda/gemm/gemm.h"

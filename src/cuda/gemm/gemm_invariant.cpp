@@ -9,10 +9,10 @@
 namespace hearth::cuda {
 namespace {
 
-constexpr int64_t measure_rows = 1024;  // whose bits all have
-constexpr float small = 0x1p-20f;       // what is added to products that cancel
+constexpr int64_t measure_rows = 1024;  // rows of the reference product
+constexpr float small = 0x1p-20f;       // scale of bias and prior in the comparison
 
-// Memory of a tensor that goes with it.
+// A tensor that owns its memory.
 class OwnTensor {
  public:
   OwnTensor(CudaStream& s, Shape shape, DType dtype)
@@ -37,7 +37,7 @@ Tensor rows_of(const Tensor& t, int64_t first, int64_t n) {
   return {t.data + first * row, {n, t.cols()}, t.dtype};
 }
 
-// The product of a call, without what a kernel of ours makes of it then.
+// The product of a call, without the epilogue that our own kernel applies.
 GemmCall bare(GemmCall c) {
   if (c.plain()) return c;
   c.spec.act = Act::none, c.spec.alpha = 1;
@@ -45,7 +45,7 @@ GemmCall bare(GemmCall c) {
   return c;
 }
 
-// How the first `measure_rows` rows of a bare call are multiplied by the first proposal for them.
+// The reference: `measure_rows` rows of a bare call, multiplied by the first proposal for them.
 struct Measure {
   Measure(const GemmProducts& products, GemmCall c) {
     c.c.shape = {measure_rows, c.N()}, c.a.shape = {measure_rows, c.K()};
@@ -57,10 +57,10 @@ struct Measure {
   std::vector<cublasLtMatmulAlgo_t> proposals;
 };
 
-// Operands like a bare call's, of at least a stretch of rows.
+// Operands of a bare call, extended to at least `measure_rows` rows.
 class Operands {
  public:
-  // `writes`: results may go to the call's own c, which the real run then writes.
+  // `writes`: results may go to the call's own c, which the real run then overwrites.
   Operands(CudaStream& s, const GemmCall& c, bool writes)
       : call_(c),
         writes_(writes && c.c.cols() == c.N()),
@@ -77,14 +77,14 @@ class Operands {
     fill_random(s, prior_, 4, small);
   }
   GemmCall all() const { return call_over(0, call_.M(), out()); }
-  // Calls f with where each stretch begins; the last may overlap the one before it.
+  // Calls f with the first row of each stretch; the last may overlap the one before it.
   template <class F>
   void each_stretch(F f) const {
     for (int64_t at = 0; at < rows_; at += measure_rows) f(std::min(at, rows_ - measure_rows));
   }
   GemmCall stretch(int64_t at) const { return call_over(at, measure_rows, measure_); }
   const Tensor& measure() const { return measure_; }
-  // What the last run of all() made of a stretch.
+  // The rows of a stretch from the last run of all().
   Tensor made(int64_t at) const { return rows_of(out(), at, std::min(measure_rows, call_.M())); }
 
  private:
@@ -102,7 +102,7 @@ class Operands {
   OwnTensor a_, b_, bias_, prior_, c_, measure_;
 };
 
-// Whether the last run of all() gave what the measure gives.
+// Whether the last run of all() has the bits of the reference.
 bool keeps_bits(GemmProducts& products, GemmPlan& measure, const Operands& on) {
   Differences found(products.stream);
   on.each_stretch([&](int64_t at) {
@@ -137,7 +137,7 @@ GemmChoice tune_invariant(GemmProducts& products, const GemmCall& call) {
     if (now.microseconds < best.microseconds && keeps_bits(products, measure.plan, operands))
       best = now;
   }
-  // What follows a product is a kernel of ours, whether or not training keeps its argument.
+  // The epilogue is always our own kernel, whether or not training keeps its argument.
   best.fused = call.plain();
   return best;
 }

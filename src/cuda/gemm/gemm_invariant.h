@@ -1,18 +1,18 @@
-// Products whose rows have the same bits whatever else is in the batch: the choice of an algorithm
-// that adds up in the order of one fixed for all numbers of rows.
+// Batch-invariant products: a row has the same bits whatever else is in the batch. Achieved by
+// choosing an algorithm that adds in the order of one reference algorithm, for any number of rows.
 #pragma once
 
 #include "cuda/gemm/gemm_product.h"
 
 namespace hearth::cuda {
 
-// The measure below of a call, as a suffix for its name among the choices kept: one made by another
-// measure is none.
+// Names the reference algorithm of a call, as a suffix of its key among the stored choices: a
+// choice made against another reference does not count.
 std::string measure_name(const GemmProducts&, const GemmCall&);
 
-// For a call of the forward pass. Of what cuBLASLt proposes, the fastest by which every row comes
-// out as in a product of 1024 rows by the first proposal for that. Tried on random numbers whose
-// products cancel, so that nothing is left but the order of the additions.
+// For a product of the forward pass. Returns the fastest proposal of cuBLASLt whose rows equal
+// those of a product of 1024 rows by the library's first proposal for that size. They are compared
+// on random data whose products cancel, so that only the order of the additions remains.
 GemmChoice tune_invariant(GemmProducts&, const GemmCall&);
 
 }  // namespace hearth::cuda

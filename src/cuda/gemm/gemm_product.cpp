@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t workspace_bytes = int64_t(64) << 20;
 constexpr int proposals = 12;  // algorithms considered for a shape
-constexpr int repeats = 4;     // of each that is timed; the best counts
+constexpr int repeats = 4;     // of each timed algorithm; the best counts
 
 using LtPreference = LtOwned<cublasLtMatmulPreference_t, &CublasLt::MatmulPreferenceDestroy>;
 
@@ -112,7 +112,7 @@ GemmProducts::~GemmProducts() {
   cublas_lt().Destroy(handle_);
 }
 
-// The product alone, into `out`; with the epilogue the plan was described with.
+// The product alone, into `out`, with the epilogue of the plan.
 cublasStatus_t GemmProducts::multiply(LtProduct& p, const GemmCall& c, std::byte* out,
                                       std::byte* aux, float alpha, bool adds) {
   const float beta = adds ? 1 : 0;
@@ -127,8 +127,7 @@ cublasStatus_t GemmProducts::multiply(LtProduct& p, const GemmCall& c, std::byte
 cublasStatus_t GemmProducts::execute(GemmPlan& p, const GemmCall& c) {
   if (c.plain()) return multiply(p.product, c, c.c.data, nullptr, c.spec.alpha, bool(c.prior));
   if (p.fused) return multiply(p.product, c, c.c.data, c.aux.data, c.spec.alpha, false);
-  // The argument of act goes where it is kept; without such a place, to c, or aside when what c
-  // holds is still to be added.
+  // The argument of act goes to aux if it is kept; else to c, or to scratch if c holds the prior.
   std::byte* place = c.spec.act_slope || !c.aux ? c.c.data : c.aux.data;
   if (c.prior && c.prior.data == place)
     place = static_cast<std::byte*>(stream.scratch(c.c.bytes()));
@@ -166,7 +165,7 @@ std::vector<cublasLtMatmulAlgo_t> GemmProducts::proposed(const LtProduct& p, boo
 }
 
 float GemmProducts::time(GemmPlan& p, const GemmCall& c, float to_beat) {
-  constexpr float hopeless = 1.25;  // times as long as the best: no repeat will make up for it
+  constexpr float hopeless = 1.25;  // times the best so far: further runs will not make up for it
   float best = never;
   for (int i = 0; i <= repeats; ++i) {
     check(cudaEventRecord(timer_[0], stream.handle), "timing a product");

@@ -1,5 +1,5 @@
-// A product through cuBLASLt: what is asked, one way to compute it, and running and timing that.
-// Which way is taken is the choice of gemm.cpp, or of gemm_invariant.cpp.
+// A product through cuBLASLt: the call, a plan to compute it, and running and timing the plan. The
+// plan is chosen in gemm.cpp or gemm_invariant.cpp.
 #pragma once
 
 #include <array>
@@ -13,24 +13,24 @@
 
 namespace hearth::cuda {
 
-// What is asked of one call; the tensors may be null where a plan is only described.
+// The arguments of one product; data may be null where a plan is only described.
 struct GemmCall : GemmArgs {
   int64_t M() const { return c.rows(); }
   int64_t N() const { return spec.tb ? b.rows() : b.cols(); }
   int64_t K() const { return spec.tb ? b.cols() : b.rows(); }
-  // Whether cuBLASLt has an epilogue for all of it.
+  // Whether cuBLASLt has an epilogue for the whole call.
   bool fusible() const;
   bool plain() const { return spec.act == Act::none && !spec.act_slope && fusible(); }
-  // Rows of activations by a matrix of weights.
+  // Activations times a weight matrix, as in a forward pass.
   bool forward() const { return !spec.ta && spec.tb && !spec.act_slope; }
-  // As cuBLASLt adds to 16 bits in place, it rounds the product before.
+  // When cuBLASLt adds to a 16-bit matrix in place, it rounds the product first and then the sum.
   bool rounds_twice() const {
     return plain() && prior && prior.data == c.data && size_of(c.dtype) == 2;
   }
   std::string key(bool tf32) const;
 };
 
-// A handle of cuBLASLt with an owner.
+// An owned cuBLASLt handle.
 template <class T, auto Destroy>
 struct LtOwned {
   LtOwned() = default;
@@ -47,7 +47,7 @@ struct LtOwned {
 using LtDesc = LtOwned<cublasLtMatmulDesc_t, &CublasLt::MatmulDescDestroy>;
 using LtLayout = LtOwned<cublasLtMatrixLayout_t, &CublasLt::MatrixLayoutDestroy>;
 
-// One way to have cuBLASLt compute a product: row-major c = a b is column-major cT = bT aT.
+// A product as cuBLASLt sees it: row-major c = a b is column-major cT = bT aT.
 struct LtProduct {
   LtDesc desc;
   LtLayout a, b, c;
@@ -55,11 +55,11 @@ struct LtProduct {
 };
 
 struct GemmPlan {
-  bool fused = true;  // or a kernel of ours does what follows the product
+  bool fused = true;  // false: our own kernel runs the epilogue
   LtProduct product;
 };
 
-// A plan and how long it takes, as the choices keep it.
+// A plan and its time, in the form that is stored.
 GemmChoice choice_of(const GemmPlan&, float milliseconds);
 
 class GemmProducts {
@@ -68,16 +68,15 @@ class GemmProducts {
   ~GemmProducts();
   GemmProducts(const GemmProducts&) = delete;
 
-  // Without an algorithm yet.
+  // The plan without an algorithm.
   GemmPlan describe(const GemmCall&, bool fused) const;
-  // What cuBLASLt would take, the likely fastest first; `whole`: only what adds up all of K in one
-  // place.
+  // Algorithms that cuBLASLt proposes, likely fastest first. `whole`: only those without split-K.
   std::vector<cublasLtMatmulAlgo_t> proposed(const LtProduct&, bool whole = false) const;
-  // A choice kept on disk is for this library and card, yet may come from a damaged file.
+  // A stored choice is for this library and GPU, but the file may be damaged.
   bool usable(const GemmPlan&) const;
   cublasStatus_t execute(GemmPlan&, const GemmCall&);
-  // Best of a few runs in milliseconds; infinite where the algorithm refuses.
-  // Stops early at one that takes clearly longer than `to_beat` milliseconds.
+  // Best of a few runs, in milliseconds; `never` if the algorithm fails. Stops early if it is
+  // clearly slower than `to_beat` milliseconds.
   float time(GemmPlan&, const GemmCall&, float to_beat = never);
 
   CudaStream& stream;

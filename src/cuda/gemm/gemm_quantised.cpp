@@ -1,5 +1,5 @@
-// Products with packed weights: few rows by the kernel that reads them as they are, more rows by
-// the ordinary product, of weights that are first unpacked to the type of a.
+// Products with packed weights. Few rows: a kernel that reads the packed weights. More rows: the
+// weights are unpacked to the dtype of a, and an ordinary product follows.
 #include "cuda/gemm/gemm_quantised.h"
 
 #include "cuda/gemm/gemm.h"
@@ -9,8 +9,8 @@
 namespace hearth::cuda {
 namespace {
 
-// Each 16 rows of a read the weights, and each 16 rows of w read a: from the L2 cache, which has
-// enough to do with more than a few of both.
+// Every 16 rows of a read all of w again, and every 16 rows of w read all of a, from the L2 cache.
+// Its bandwidth limits how many of both are worth it.
 int64_t most_few_rows(int64_t columns) { return columns <= 8192 ? 64 : 32; }
 
 bool few_packed_takes(const CudaStream& s, const Tensor& c, const Tensor& a) {
@@ -26,22 +26,22 @@ Tensor from_column(Tensor t, int64_t column) {
   return t;
 }
 
-constexpr int64_t most_unpacked = int64_t(64) << 20;  // bytes at once, where it can be cut
-constexpr int64_t slice_rows = 128;                   // so slices of c begin at 256 bytes
+constexpr int64_t most_unpacked = int64_t(64) << 20;  // bytes at once, if it can be sliced
+constexpr int64_t slice_rows = 128;                   // slices of c begin at multiples of 256 bytes
 
 void unpack_and_multiply(CudaStream& s, const GemmQuantisedArgs& args) {
   const Tensor &c = args.c, &a = args.a;
   const QuantLayout l = packed_layout(args.w, c.cols(), a.cols());
   const int64_t N = c.cols(), row_bytes = l.cols * size_of(a.dtype);
-  // A slice is a product of its own only where nothing is left to do over all of c.
+  // The product can be sliced only if no epilogue runs over all of c.
   const bool cuts = args.spec.act == Act::none && (!args.bias || args.spec.alpha == 1);
   const int64_t slices = cuts ? 1 + N * row_bytes / most_unpacked : 1;
   const int64_t each = slices > 1 ? rounded_up((N + slices - 1) / slices, slice_rows) : N;
-  // The product itself may ask for scratch, and gets its beginning.
+  // The product itself may use scratch, from its beginning.
   const int64_t before = !cuts && args.prior ? rounded_up(c.bytes(), 256) : 0;
   std::byte* memory = static_cast<std::byte*>(s.scratch(before + each * row_bytes)) + before;
   GemmSpec spec = args.spec;
-  spec.weight = false;  // a kernel has just written it
+  spec.weight = false;  // a kernel has just written b
   for (int64_t first = 0; first < N; first += each) {
     const Tensor b{memory, {std::min(each, N - first), l.cols}, a.dtype};
     unpack_weights(s, b, args.w, l, first);

@@ -1,4 +1,4 @@
-// Products of few rows with plain weights.
+// Products of up to 16 rows with plain weights.
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/gemm_rows16.cuh"
 #include "cuda/gemm/gemm_rows16.h"
@@ -20,7 +20,7 @@ void gemm_rows16(CudaStream& s, const GemmArgs& args) {
   check_launch("gemm");
 }
 
-// Every block norms the rows again: more blocks than the card holds at once had better not.
+// Every block normalises the rows again, so there should be no more blocks than run at once.
 bool norm_gemm_rows16_takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
   return (dtype == DType::bf16 || dtype == DType::f16) && rows <= 16 && width % 8 == 0 &&
          width <= 16 * few::ahead * few::stretch && columns <= 8192;

@@ -1,10 +1,10 @@
-// The kernel of products of few rows (decoding): c (M, N) = act(a (M, K) wᵀ + bias), M up to 16.
-// Bound by reading w once. The tensor cores see w as their left operand and a as the right one; the
-// order of a sum over K is free, so each thread takes contiguous bytes of w where the instruction
-// would have scattered pairs: how, and of what kind of weights, is a class of its own (FewPlain,
-// and those of gemm_rows16_quantised.cuh). Warps of a block share rows of w and split K; their sums
-// are added in order. The rows of a may be normed on their way in: a block reads every element of
-// them once, and has them all in its registers when it does.
+// The kernel for products of few rows (decoding): c (M, N) = act(a (M, K) wᵀ + bias), M up to 16.
+// Bound by reading w once. For the tensor cores w is the left operand and a the right one. The
+// order of a sum over K is free, so each thread reads contiguous bytes of w where the instruction
+// expects scattered pairs. A class per weight format does this: FewPlain, and those of
+// gemm_rows16_quantised.cuh. The warps of a block share rows of w and split K; their sums are added
+// in order. The rows of a can be normalised as they are read: a block reads each element once and
+// holds whole rows in its registers.
 #pragma once
 
 #include "cuda/device/dependent_launch.cuh"
@@ -16,35 +16,35 @@
 namespace hearth::cuda {
 
 namespace few {
-constexpr int tile = 16;     // rows of w in a block
-constexpr int stretch = 32;  // of K: what a warp multiplies at a time
-constexpr int ahead = 4;     // stretches under way at once
+constexpr int tile = 16;     // rows of w per block
+constexpr int stretch = 32;  // k that a warp multiplies at a time
+constexpr int ahead = 4;     // stretches in flight
 }  // namespace few
 
 template <class T, class Out>
 struct FewArgs {
   const T* a;
-  const void* w;  // of packed ones the first panel
+  const void* w;  // if packed, the first panel
   const T* bias;
   const Out* prior;
   Out *c, *aux;
   int M, N, K;
   float alpha;
   Act act;
-  bool weight;                                // no kernel ahead writes w
+  bool weight;                                // no earlier kernel writes w: it need not wait
   const T *gain = nullptr, *shift = nullptr;  // of the norm; may be null
   float eps = 0;
   bool layer = false;
   const float* scales = nullptr;          // of the rows of packed w
-  int panel_bytes = 0, factor_bytes = 0;  // of packed w: see QuantLayout
-  bool wide = false;                      // with packed w: c and prior are f32, whatever Out is
+  int panel_bytes = 0, factor_bytes = 0;  // if w is packed: see QuantLayout
+  bool wide = false;                      // if w is packed: c and prior are f32, whatever Out is
 };
 
 template <class T>
 __device__ __forceinline__ float act_of_product(Act act, float x) {
   if (act == Act::gelu_tanh) return act_value_for<Act::gelu_tanh, T>(x);
   if (act == Act::gelu_erf) return act_value_for<Act::gelu_erf, T>(x);
-  return act_value_for<Act::relu2, T>(x);  // a GLU is no act of a product
+  return act_value_for<Act::relu2, T>(x);  // products take no GLU
 }
 
 // Eight elements of a row from column k on; zeros outside.
@@ -60,8 +60,8 @@ __device__ __forceinline__ uint2 few_four(const T* m, int row, int rows, int k, 
   return *reinterpret_cast<const uint2*>(m + int64_t(row) * K + k);
 }
 
-// The eight elements of a stretch that a lane multiplies, for the weights it has: from column(0) on
-// or, in two parts, four from column(0) and four from column(1) on.
+// The eight elements of a stretch that a lane multiplies, in the column order of W: eight from
+// column(0) on or, with two parts, four from column(0) and four from column(1) on.
 template <class W, class T>
 __device__ __forceinline__ uint4 few_own(const T* m, int row, int rows, int k, int K) {
   if constexpr (W::parts == 1) {
@@ -73,7 +73,7 @@ __device__ __forceinline__ uint4 few_own(const T* m, int row, int rows, int k, i
   }
 }
 
-// The same of a row of K in shared memory; any of it outside.
+// The same from a row in shared memory; arbitrary elements beyond K.
 template <class W>
 __device__ __forceinline__ uint4 few_own_shared(const uint4* row, int k, int K) {
   if constexpr (W::parts == 1) {
@@ -86,7 +86,7 @@ __device__ __forceinline__ uint4 few_own_shared(const uint4* row, int k, int K) 
   }
 }
 
-// Plain weights: 16 contiguous bytes of a row for each of the two that a lane has.
+// Plain weights: 16 contiguous bytes of each of a lane's two rows.
 template <class T>
 struct FewPlain {
   using Element = T;
@@ -94,11 +94,11 @@ struct FewPlain {
   static constexpr int parts = 1;
   uint4 w[few::ahead][2];
 
-  // The row of the block's that a lane's group has in either half of the tensor cores' tile.
+  // The row within the block's tile that a lane's group holds in either half of the MMA tile.
   __device__ static int row(int group, int half) { return group + 8 * half; }
   __device__ static int column(int) { return 8 * (int(threadIdx.x) % 4); }
 
-  // From the stretch at k on, and then every Step columns.
+  // Loads `ahead` stretches: the one at k, then one every Step columns.
   template <int Step, class Args>
   __device__ __forceinline__ void load(const Args& p, int k) {
     const int first = int(blockIdx.x) * few::tile + int(threadIdx.x) % 32 / 4;
@@ -122,7 +122,7 @@ struct FewPlain {
   }
 };
 
-// The normed eight, rounded as the norm's own kernel rounds them.
+// Eight normalised elements, rounded as the norm kernel rounds them.
 template <class T>
 __device__ __forceinline__ uint4 eight_normed(const uint4& x, const uint4& gain, const uint4& shift,
                                               bool gains, bool shifts, float mean, float inverse) {
@@ -138,15 +138,15 @@ __device__ __forceinline__ uint4 eight_normed(const uint4& x, const uint4& gain,
           pack(v[6], v[7], T())};
 }
 
-// What the warps of a block find out together about the rows they norm.
+// Shared memory of a block that normalises its rows.
 template <int Warps>
 struct FewNorm {
   float sums[2][Warps][16];
   uint4 gain[Warps * few::ahead * 4], shift[Warps * few::ahead * 4];
 };
 
-// The sum over whole rows of what the lanes have of them: each warp has some columns, the lanes of
-// a group of four have the same rows, group + 8 c. In a fixed order.
+// Sums over whole rows, in a fixed order. Each warp holds some columns; the lanes of a group of
+// four hold the same rows, group + 8 c.
 template <int Columns, int Warps>
 __device__ __forceinline__ void few_row_sums(float (&x)[Columns], float (&parts)[Warps][16]) {
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
@@ -165,8 +165,8 @@ __device__ __forceinline__ void few_row_sums(float (&x)[Columns], float (&parts)
   }
 }
 
-// Mean (0 without) and 1 / deviation of the rows group + 8 c, whose elements x the block holds,
-// this warp from the stretch at k on.
+// Mean (0 for RMSNorm) and 1 / standard deviation of the rows group + 8 c. x holds their elements,
+// spread over the block; those of this warp start with the stretch at k.
 template <class W, class Out, int Columns, int Warps>
 __device__ __forceinline__ void few_stats(const FewArgs<typename W::Element, Out>& p,
                                           const uint4 (&x)[few::ahead][Columns], int k,
@@ -195,7 +195,7 @@ __device__ __forceinline__ void few_stats(const FewArgs<typename W::Element, Out
     for (int i = 0; i < few::ahead; ++i)
 #pragma unroll
       for (int part = 0; part < W::parts; ++part) {
-        // zeros that are not of the row
+        // zero padding beyond the row
         if (k + i * Warps * few::stretch + W::column(part) >= p.K) continue;
         eight_floats<T>(f, x[i][c]);
         constexpr int each = 8 / W::parts;
@@ -208,19 +208,19 @@ __device__ __forceinline__ void few_stats(const FewArgs<typename W::Element, Out
   for (int c = 0; c < Columns; ++c) inverse[c] = rsqrtf(inverse[c] / float(p.K) + p.eps);
 }
 
-// What becomes of a sum; where it goes, and to whom its argument of act does.
+// The epilogue of one sum; aux, if present, gets the argument of act.
 template <class T, class Out, class Args>
 __device__ __forceinline__ void few_finish(const Args& p, Out* c, Out* aux, float x, float prior) {
   if (p.act != Act::none) {
-    const Out argument = Out(x);  // rounded, as everywhere: it can be made again to the bit
+    const Out argument = Out(x);  // rounded as everywhere: recomputation gives the same bits
     if (aux) *aux = argument;
     x = act_of_product<T>(p.act, float(argument));
   }
   *c = Out(p.prior ? fmaf(p.alpha, x, prior) : p.alpha * x);
 }
 
-// W: what a warp reads of the weights ahead of its multiplications, and how it multiplies by them.
-// Columns: rows of a by 8; with packed weights there may be more, those of blockIdx.y.
+// W: the weights a warp loads ahead of its multiplications, and how it multiplies by them. Columns:
+// groups of 8 rows of a per block; with packed weights blockIdx.y selects further rows.
 template <class W, class Out, int Columns, int Warps, bool Normed>
 __global__ void __launch_bounds__(32 * Warps, Normed&& Warps == 8 ? 2 : 1)
     few_rows(FewArgs<typename W::Element, Out> p) {
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(32 * Warps, Normed&& Warps == 8 ? 2 : 1)
   float prior = 0;
   if (writes && p.prior)
     prior = wide ? reinterpret_cast<const float*>(p.prior)[to] : float(p.prior[to]);
-  // One turn does for all of K where the rows are normed; warps beyond its end share in the sums.
+  // With normalisation one iteration covers all of K; warps beyond K still join the row sums.
   for (int k = warp * stretch; k < p.K || (Normed && k == warp * stretch);) {
     uint4 x[ahead][Columns];
 #pragma unroll
@@ -333,7 +333,7 @@ void few_norm(FewArgs<T, Out>& args, const FewNormed& n) {
   args.eps = n.norm.eps, args.layer = n.norm.kind == Norm::layer;
 }
 
-// Calls f with pointers of the types of a and c.
+// Calls f with null pointers of the types of a and c.
 template <class F>
 void few_types(const Tensor& a, const Tensor& c, F f) {
   by_dtype("gemm", a, [&]<class T>(T* t) {

@@ -1,4 +1,4 @@
-// Products of few rows with int8 weights.
+// Products of up to 16 rows with int8 weights.
 #include "cuda/gemm/gemm_rows16_quantised.cuh"
 
 namespace hearth::cuda {

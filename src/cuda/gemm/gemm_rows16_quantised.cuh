@@ -1,7 +1,7 @@
-// Packed weights (core/quantised.h) for the kernel of few rows: a block of it has a panel. Each
-// lane takes words of two rows that lie side by side, 8 bytes of 256 or 512 in a row that the warp
-// reads, and widens them in its registers to 16-bit numbers, which hold them exactly. Sums get the
-// scales of rows when they are complete, those of int4 the factors of groups every 32 of K.
+// Packed weights (core/quantised.h) for gemm_rows16.cuh; a block handles one panel. Each lane reads
+// the words of two adjacent rows (8 bytes), so that a warp reads 256 or 512 contiguous bytes. It
+// widens them in registers to 16-bit floats, which hold them exactly. The scales of rows are
+// applied to the complete sums; the group factors of int4 every 32 of K.
 #pragma once
 
 #include "core/quantised.h"
@@ -12,7 +12,7 @@ namespace hearth::cuda {
 
 static_assert(few::tile == quant_panel && few::stretch == quant_group);
 
-// Two numbers of 16 bits in a word.
+// Two 16-bit floats in a word.
 template <class T>
 using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
 
@@ -35,12 +35,13 @@ __device__ __forceinline__ uint32_t bytes_apart(uint32_t word, uint32_t high) {
   return __byte_perm(word, high, Pair == 0 ? 0x4140 : 0x4342);
 }
 
-// How four bytes of a word become two pairs of numbers. Whole numbers are written into the mantissa
-// of one whose last place is 1 (128 in bf16, 1024 in f16), which is then taken off.
+// Convert the four bytes of a word to two pairs of 16-bit floats. An integer is placed in the
+// mantissa of a float whose last bit is worth 1 (128 in bf16, 1024 in f16), which is then
+// subtracted.
 struct Int8Code {
   template <int Pair>
   __device__ static uint32_t pair(uint32_t word, __nv_bfloat16 t) {
-    // 7 bits have room below 128; the sign bit makes 256 of the 128 that is taken off.
+    // 7 bits fit below 128; the sign bit turns the 128 that is subtracted into 256.
     const uint32_t both = bytes_apart<Pair>(word, 0x43434343u);
     return minus(both & 0xff7fff7fu, both & 0xff80ff80u, t);
   }
@@ -50,7 +51,7 @@ struct Int8Code {
   }
 };
 
-// The bits of a code taken for those of a wider number are it but for a power of two.
+// The bits of a code, placed in a wider float, give its value up to a power of two.
 struct Fp8Code {
   template <int Pair>
   __device__ static uint32_t pair(uint32_t word, __nv_bfloat16 t) {
@@ -62,14 +63,14 @@ struct Fp8Code {
     const uint32_t both = upper<Pair>(word);
     return times((both & 0x80008000u) | ((both & 0x7f007f00u) >> 1), 0x5c005c00u, t);  // 2^8
   }
-  // The two bytes as the upper ones of halves.
+  // The two bytes as the upper bytes of two halves.
   template <int Pair>
   __device__ static uint32_t upper(uint32_t word) {
     return __byte_perm(word, 0, Pair == 0 ? 0x1404 : 0x3424);
   }
 };
 
-// Four bits, plus 8, each in a byte of its own.
+// Four bits, offset by 8, each in its own byte.
 struct Int4Code {
   template <int Pair>
   __device__ static uint32_t pair(uint32_t word, __nv_bfloat16 t) {
@@ -81,7 +82,7 @@ struct Int4Code {
   }
 };
 
-// Adds the products of four k of two rows of w, a word each, with those of the rows of a.
+// Adds the products of four k: two rows of w, one word each, with the rows of a.
 template <class Code, class T, int Columns>
 __device__ __forceinline__ void few_words(float (&sum)[Columns][4], uint32_t row0, uint32_t row1,
                                           const uint2 (&x)[Columns]) {
@@ -91,7 +92,7 @@ __device__ __forceinline__ void few_words(float (&sum)[Columns][4], uint32_t row
   for (int c = 0; c < Columns; ++c) multiply(sum[c], w, x[c].x, x[c].y, T());
 }
 
-// The first or second four of the elements of a that a lane has.
+// The first or second four of a lane's eight elements of a.
 template <int Half, int Columns>
 __device__ __forceinline__ void few_half(uint2 (&to)[Columns], const uint4 (&x)[Columns]) {
 #pragma unroll
@@ -99,7 +100,7 @@ __device__ __forceinline__ void few_half(uint2 (&to)[Columns], const uint4 (&x)[
     to[c] = Half == 0 ? make_uint2(x[c].x, x[c].y) : make_uint2(x[c].z, x[c].w);
 }
 
-// What packed weights of all kinds have alike.
+// What all packed formats share.
 template <class T>
 struct FewPacked {
   using Element = T;
@@ -113,7 +114,7 @@ struct FewPacked {
   }
 };
 
-// A byte a weight: a quad of k is 64 bytes, 4 of each row. A lane has two quads side by side.
+// One byte per weight: a quad of k takes 64 bytes, 4 per row. A lane has two adjacent quads.
 template <class T, class Code>
 struct FewBytes : FewPacked<T> {
   using Base = FewPacked<T>;
@@ -147,15 +148,15 @@ struct FewBytes : FewPacked<T> {
   }
 };
 
-// Half a byte a weight: a group of 32 k is 256 bytes, of which a lane has 4 of each of its rows: 4
-// k from 4 (lane % 4) on in the low halves, the 4 that lie 16 further on in the high ones.
+// Half a byte per weight: a group of 32 k takes 256 bytes, of which a lane has 4 for each of its
+// rows: 4 k from 4 (lane % 4) on in the low nibbles, the 4 that are 16 further in the high ones.
 template <class T>
 struct FewHalfBytes : FewPacked<T> {
   using Base = FewPacked<T>;
   static constexpr int parts = 2;
   static constexpr uint32_t zeros = 0x88888888u;
   uint2 w[few::ahead];
-  uint32_t factors[few::ahead];  // of rows 2 group, 2 group + 1: a byte each
+  uint32_t factors[few::ahead];  // of rows 2 group and 2 group + 1, one byte each
 
   __device__ static int column(int part) { return 4 * (Base::lane() % 4) + 16 * part; }
 
@@ -166,7 +167,7 @@ struct FewHalfBytes : FewPacked<T> {
     const unsigned char* own = all + p.factor_bytes + 64 * (Base::lane() % 4) + 8 * group;
 #pragma unroll
     for (int i = 0; i < few::ahead; ++i) {
-      const int at = (k + i * Step) / int(quant_group);  // k is a multiple of it
+      const int at = (k + i * Step) / int(quant_group);  // k is a multiple of the group size
       const bool inside = k + i * Step < p.K;
       w[i] = inside ? *reinterpret_cast<const uint2*>(own + int64_t(at) * 256)
                     : make_uint2(zeros, zeros);
@@ -191,7 +192,7 @@ struct FewHalfBytes : FewPacked<T> {
   }
 };
 
-// What each kind's own file launches; W<T>: the kind. One kernel does for both types of c.
+// The launcher of each format's file; W<T> is the format. One kernel serves both types of c.
 template <template <class> class W>
 void few_packed_launch(CudaStream& s, const GemmQuantisedArgs& args, const FewNormed* normed) {
   const QuantLayout l = packed_layout(args.w, args.c.cols(), args.a.cols());

@@ -1,12 +1,12 @@
-// Products of some rows (decoding many sequences) on Hopper: c (M, N) = act(a (M, K) wᵀ + bias), M
-// from 17 to 64. All is latency here. A block has all rows of c by 64 columns, and so much of K
-// that two blocks fit on a processor: the next kernel's blocks start beside this one's, and have
-// all of w that they need before this one has ended. The blocks of a cluster have the rest of K;
-// each adds up some rows of everybody's sums, in the order of the blocks.
+// Products of 17 to 64 rows (decoding many sequences) on Hopper: c (M, N) = act(a (M, K) wᵀ +
+// bias). Bound by latency. A block computes all rows of c by 64 columns over a part of K small
+// enough for two blocks per multiprocessor: blocks of the next kernel start next to this kernel's
+// and load their part of w before it has ended. The blocks of a cluster split K; each finishes some
+// of the rows, adding the sums of all blocks in block order.
 //
-// The rows of a may be normed. The norm of a row x is ((x - mean) / deviation) gain + shift, so its
-// product with w is (x · (gain w) - mean Σ gain w) / deviation + Σ shift w: gain is multiplied into
-// w, and both sums are made, before a is there; sums over x and x² are made beside the product.
+// The rows of a can be normalised. The norm of a row x is ((x - mean) / deviation) gain + shift, so
+// its product with w is (x · (gain w) - mean Σ gain w) / deviation + Σ shift w. Before a arrives,
+// gain is multiplied into w and both Σ are computed; the sums of x and x² run beside the product.
 #include "cuda/device/dependent_launch.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/gemm_rows64.h"
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(some_threads(Normed), 2)
   if (Split > 1) arrive_begun();
   if (!p.weight) wait_for_previous();
   if (threadIdx.x == 0) block.copy_weights();
-  // A thread finishes eight columns of a row, or of two.
+  // A thread finishes eight columns of one or two rows.
   constexpr int rows_at_once = some_threads(Normed) / 8;
   const int column = int(threadIdx.x) % 8 * 8, row = int(threadIdx.x) / 8;
   const int first_row = block.part * Block::own_rows;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(some_threads(Normed), 2)
   }
   if (multiplies) {
     block.multiply(sum);
-    named_sync(1, 256);  // all are done with w
+    named_sync(1, 256);  // all warps have read w, which the sums overwrite
     block.send_sums(sum);
   }
   __syncthreads();
@@ -86,9 +86,9 @@ struct SomePlan {
   int shared = 0;
 };
 
-// As few parts of K as let two blocks be on a processor at once; or one, where K is long.
+// The smallest split of K with which two blocks fit on a multiprocessor, or else one block.
 SomePlan some_plan(const Card& card, int64_t K, bool normed) {
-  constexpr int64_t half = 113 * 1024;  // of a processor's memory, less what a block costs
+  constexpr int64_t half = 113 * 1024;  // half a multiprocessor's memory, less a block's overhead
   for (const int64_t most : {std::min(half, card.shared_bytes), card.shared_bytes})
     for (int split = 1; split <= some_cluster; split *= 2) {
       const auto panels = int(ceil_div(ceil_div(K, split), some_panel));
@@ -153,14 +153,14 @@ void launch_some(CudaStream& s, const SomePlan& plan, const SomeArgs<T>& args) {
 
 bool some_sixteen(DType d) { return d == DType::bf16 || d == DType::f16; }
 
-// Calls f with a pointer of the type of a.
+// Calls f with a null pointer of the type of a.
 template <class F>
 void some_types(const Tensor& a, F f) {
   a.dtype == DType::bf16 ? f(static_cast<__nv_bfloat16*>(nullptr))
                          : f(static_cast<__half*>(nullptr));
 }
 
-constexpr int64_t some_widest = 8192;  // columns of c: beyond them cuBLASLt has enough to do
+constexpr int64_t some_widest = 8192;  // columns of c; beyond them cuBLASLt fills the GPU
 
 bool some_takes(const CudaStream& s, int64_t M, int64_t N, int64_t K, DType dtype) {
   return s.some_rows && s.hopper_kernels && M > 16 && M <= some_rows && some_sixteen(dtype) &&

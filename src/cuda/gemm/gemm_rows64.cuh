@@ -1,5 +1,4 @@
-// What a block of gemm_rows64.cu is told, where things lie in its shared memory, and what becomes
-// of the sums.
+// Arguments and shared-memory layout of gemm_rows64.cu, and the epilogue of its sums.
 #pragma once
 
 #include "cuda/device/device.cuh"
@@ -9,10 +8,10 @@
 
 namespace hearth::cuda {
 
-constexpr int some_rows = 64, some_columns = 64;  // of c in a block
-constexpr int some_panel = 64;                    // columns of a that arrive together
+constexpr int some_rows = 64, some_columns = 64;  // of c per block
+constexpr int some_panel = 64;                    // columns of a per TMA load
 constexpr int some_panel_bytes = some_rows * some_panel * 2;
-constexpr int some_panels = 8;   // of a block, at most
+constexpr int some_panels = 8;   // per block, at most
 constexpr int some_cluster = 8;  // blocks that split K, at most
 
 template <class T>
@@ -22,10 +21,10 @@ struct SomeArgs {
   const void* prior;
   void *c, *aux;  // f32 if wide, or T
   int M, N, K;
-  int panels;  // of a block
+  int panels;  // per block
   float alpha;
   Act act;
-  bool weight;  // no kernel ahead writes w and bias, gain and shift
+  bool weight;  // no earlier kernel writes w, bias, gain or shift: they may be read before the wait
   bool wide;
   bool eights;  // eight columns may be moved at once
   // Of the norm; gain and shift may be null.
@@ -34,14 +33,14 @@ struct SomeArgs {
   bool layer = false;
 };
 
-// Where things lie in a block's shared memory, in bytes from a multiple of 1024.
+// Layout of a block's shared memory, in bytes from a multiple of 1024.
 struct SomeShared {
   static constexpr int sum_pitch = some_columns + 4;  // floats
-  int w;      // panels of w, after those of a; this block's own sums lie over them in the end
+  int w;      // panels of w, after those of a; this block's own sums overwrite them at the end
   int sums;   // (split - 1, rows of this block, sum_pitch) floats, from the other blocks
-  int terms;  // (split, columns) pairs: what the norm takes from a column of sums, and adds to it
+  int terms;  // (split, columns) pairs: what the norm subtracts from a column's sum, and adds
   int rows;   // (split, rows of this block) pairs: sum and sum of squares of the elements
-  int gain, shift;  // of the norm, for these columns of a
+  int gain, shift;  // of the norm, for this block's part of K
   int barriers, end;
 
   __host__ __device__ SomeShared(int panels, int split, bool normed) {
@@ -57,7 +56,7 @@ struct SomeShared {
   }
 };
 
-// Eight columns of a row of memory, or as many as there are.
+// Reads eight columns of a row, or as many as there are.
 template <class T>
 __device__ __forceinline__ void some_read(float (&x)[8], const T* from, int count, bool eights) {
   if (eights) {
@@ -88,11 +87,11 @@ __device__ __forceinline__ void some_write(T* to, const float (&x)[8], int count
   }
 }
 
-// Of c, eight columns that one thread writes: it reads what they add to, and nobody else does.
+// Eight columns of c that one thread writes; only this thread reads the prior there.
 template <class T>
 struct SomeEight {
   const SomeArgs<T>& p;
-  int m, n, count;  // none if not positive
+  int m, n, count;  // count <= 0: none
 
   __device__ __forceinline__ SomeEight(const SomeArgs<T>& args, int row, int column)
       : p(args), m(row), n(column), count(m < args.M ? min(8, args.N - n) : 0) {}
@@ -118,10 +117,10 @@ struct SomeEight {
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] = act_value_for<act, T>(x[e]);
   }
-  // From the sum over K and the bias on.
+  // The epilogue, from the sum over K plus the bias.
   __device__ __forceinline__ void finish(float (&x)[8], const float (&prior)[8]) const {
     if (p.act != Act::none) {
-      if (!p.wide)  // rounded, as everywhere: it can be made again to the bit
+      if (!p.wide)  // rounded, as everywhere, so that recomputation gives the same bits
 #pragma unroll
         for (int e = 0; e < 8; ++e) x[e] = float(T(x[e]));
       if (p.aux) write(p.aux, x);
@@ -130,7 +129,7 @@ struct SomeEight {
       else if (p.act == Act::gelu_erf)
         apply<Act::gelu_erf>(x);
       else
-        apply<Act::relu2>(x);  // a GLU is no act of a product
+        apply<Act::relu2>(x);  // products take no GLU
     }
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] = p.prior ? fmaf(p.alpha, x[e], prior[e]) : p.alpha * x[e];

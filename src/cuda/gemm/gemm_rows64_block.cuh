@@ -1,5 +1,5 @@
-// A block of gemm_rows64.cu at work: what arrives when, what it multiplies, and what it and the
-// other blocks of its cluster tell each other.
+// The steps of a block of gemm_rows64.cu: its loads and barriers, its multiplications, and what it
+// exchanges with the other blocks of its cluster.
 #pragma once
 
 #include "cuda/device/cluster.cuh"
@@ -10,7 +10,7 @@ namespace hearth::cuda {
 
 using namespace hopper;
 
-// The sum over eight lanes side by side, in all of them.
+// The sum over eight adjacent lanes, in all of them.
 __device__ __forceinline__ float2 sum_of_eight(float2 x) {
 #pragma unroll
   for (int step = 1; step < 8; step *= 2) {
@@ -22,13 +22,13 @@ __device__ __forceinline__ float2 sum_of_eight(float2 x) {
 
 template <class T, int Split, bool Normed>
 struct SomeBlock {
-  static constexpr int own_rows = some_rows / Split;  // that a block finishes
+  static constexpr int own_rows = some_rows / Split;  // rows that a block finishes
   const SomeArgs<T>& p;
   const SomeShared lies;
   const uint32_t base;
   unsigned char* const memory;
-  const int part;          // of K
-  const int first, begin;  // of the columns of c; of a
+  const int part;          // which part of K
+  const int first, begin;  // first column of c; first column of a
 
   __device__ __forceinline__ SomeBlock(const SomeArgs<T>& args, unsigned char* aligned)
       : p(args),
@@ -54,14 +54,14 @@ struct SomeBlock {
     return rows_at(panel) + uint32_t(lies.w);
   }
 
-  // One thread.
+  // Called by one thread.
   __device__ __forceinline__ void prepare() const {
     for (int i = 0; i < some_panels + 3; ++i) barrier_init(rows_arrived(i), 1);
     barrier_init_fence();
   }
-  // One thread, as for the rows.
+  // Called by one thread. Also sets the byte counts of all barriers.
   __device__ __forceinline__ void copy_weights() const {
-    const int vector = 2 * min(max(p.K - begin, 0), p.panels * some_panel);  // bytes of a gain
+    const int vector = 2 * min(max(p.K - begin, 0), p.panels * some_panel);  // bytes of the gain
     int bytes = p.panels * some_panel_bytes;
     if constexpr (Normed) bytes += vector * ((p.gain != nullptr) + (p.shift != nullptr));
     barrier_expect(weights_arrived(), uint32_t(bytes));
@@ -84,7 +84,7 @@ struct SomeBlock {
     tma_load(rows_at(panel), p.a, rows_arrived(panel), begin + panel * some_panel, 0);
   }
 
-  // Of eight threads to a row of a panel, each has a chunk.
+  // Eight threads read a row of a panel, one chunk of eight elements each.
   static __device__ __forceinline__ int chunk() { return int(threadIdx.x) % 8; }
   __device__ __forceinline__ uint4 eight_of(int vector, bool real, int panel) const {
     const int k = panel * some_panel + 8 * chunk();
@@ -92,14 +92,14 @@ struct SomeBlock {
     return *reinterpret_cast<const uint4*>(memory + vector + 2 * k);
   }
 
-  // To this place of the block that has another part of K, and counted by its barrier there.
+  // Stores to the same place in the block of another part of K; its barrier counts the bytes.
   template <class V>
   __device__ __forceinline__ void send(int to_part, int place, uint32_t bar, const V& x) const {
     put_in_block(in_block(base + uint32_t(place), to_part), in_block(bar, to_part), x);
   }
 
-  // Multiplies gain into w; what the norm takes from each column, and adds to it, to every block
-  // that finishes rows of these columns. Two warpgroups: two columns to a thread.
+  // Multiplies gain into w. Sends what the norm subtracts from and adds to each column to every
+  // block that finishes rows of these columns. Two warp groups; a thread has two columns.
   __device__ __forceinline__ void norm_weights() const {
     const int column = int(threadIdx.x) / 8;
     float2 term[2] = {};
@@ -134,12 +134,12 @@ struct SomeBlock {
       if (chunk() == part) *reinterpret_cast<float2*>(memory + place) = sum;
       if (chunk() < Split && chunk() != part) send(chunk(), place, terms_arrived(), sum);
     }
-    async_fence();  // w is read by wgmma
+    async_fence();  // wgmma reads w
   }
 
-  // Sums over the elements of rows and over their squares, by a warpgroup beside those that
-  // multiply: products of sixteen rows of a warp with ones, and with themselves, eight at a time,
-  // of which the diagonal counts.
+  // Sums of the elements of rows and of their squares, by a third warp group beside the two that
+  // multiply. Each warp multiplies its sixteen rows by ones, and eight rows at a time by
+  // themselves; the diagonal of that product has the sums of squares.
   __device__ __forceinline__ void sum_rows() const {
     const int lane = int(threadIdx.x) % 32, first_row = int(threadIdx.x) % 128 / 32 * 16;
     const uint32_t one = pack(1.0f, 1.0f, T());
@@ -155,12 +155,12 @@ struct SomeBlock {
         cuda::multiply(lower, x, x[1], x[3], T());
       }
     }
-    const int group = lane / 4, odd = group % 2;  // a thread has columns 2 (lane % 4), and one more
+    const int group = lane / 4, odd = group % 2;  // a thread has columns 2 (lane % 4) and the next
     if (lane % 4 == group / 2) {
       send_row(first_row + group, {sum[0], odd ? upper[1] : upper[0]});
       send_row(first_row + 8 + group, {sum[2], odd ? lower[3] : lower[2]});
     }
-    __syncwarp();  // a warp comes to the next barrier as one
+    __syncwarp();  // reconverge before the next barrier
   }
   __device__ __forceinline__ void send_row(int row, float2 sums) const {
     const int owner = row / own_rows;
@@ -187,14 +187,14 @@ struct SomeBlock {
     pin(sum);
   }
 
-  // Where sums of a row lie in the block that finishes them, by the part of K they are of.
+  // Where the sums of a row lie in the block that finishes it, by the part of K they come from.
   __device__ __forceinline__ int sums_place(int from, int owner, int row, int column) const {
     const int slot = (from < owner ? from : from - 1) * own_rows;
     return (from == owner ? lies.w : lies.sums + slot * SomeShared::sum_pitch * 4) +
            (row * SomeShared::sum_pitch + column) * 4;
   }
-  // Of the sums a warpgroup has half of the columns, and a thread two rows and four pairs of
-  // columns: two threads side by side make fours of them.
+  // A warp group holds half of the columns, and a thread two rows by four pairs of columns; two
+  // adjacent threads exchange pairs to store four columns at a time.
   __device__ __forceinline__ void send_sums(const float (&sum)[16]) const {
     const int lane = int(threadIdx.x) % 32, odd = lane % 2;
     const int column = int(threadIdx.x) / 128 * 32 + lane % 4 / 2 * 4;
@@ -215,7 +215,7 @@ struct SomeBlock {
       }
     }
   }
-  // Of everybody, in the order of the parts.
+  // Adds the sums of all parts, in order.
   __device__ __forceinline__ void join(float (&x)[8], int row, int column) const {
 #pragma unroll
     for (int r = 0; r < Split; ++r) {
@@ -224,8 +224,8 @@ struct SomeBlock {
       x[4] += v[1].x, x[5] += v[1].y, x[6] += v[1].z, x[7] += v[1].w;
     }
   }
-  // Mean (0 without) and 1 / deviation, of sums of one pass: of a row whose mean is a hundred
-  // deviations they keep two digits, where its elements in bf16 have kept no more.
+  // Mean (0 for RMSNorm) and 1 / standard deviation, from single-pass sums. For a row whose mean is
+  // a hundred deviations they keep two digits; its bf16 elements have no more.
   __device__ __forceinline__ float2 row_stats(int row) const {
     float2 all = {0, 0};
 #pragma unroll
@@ -236,7 +236,7 @@ struct SomeBlock {
     const float mean = p.layer ? all.x * p.each : 0;
     return {mean, rsqrtf(fmaxf(fmaf(-mean, mean, all.y * p.each), 0) + p.eps)};
   }
-  // What the norm takes from eight columns, and adds to them.
+  // What the norm subtracts from eight columns, and what it adds.
   __device__ __forceinline__ void column_terms(float (&take)[8], float (&add)[8],
                                                int column) const {
 #pragma unroll

@@ -1,5 +1,5 @@
-// Packed weights (core/quantised.h) as plain ones, for products of many rows. Moves 0.5 or 1 byte a
-// weight in and 2 or 4 out.
+// Unpacks packed weights (core/quantised.h), for products of many rows. Reads 0.5 or 1 byte per
+// weight and writes 2 or 4.
 #include "cuda/device/device.cuh"
 #include "cuda/gemm/gemm_quantised.h"
 
@@ -13,7 +13,7 @@ struct UnpackArgs {
   int panel_bytes, factor_bytes;
 };
 
-// Four k of a row, which begin at a multiple of 4 in the panel, without the scale of the row.
+// Four consecutive k of a row, from a multiple of 4 on, without the scale of the row.
 template <WeightFormat F>
 __device__ __forceinline__ void unpack_four(float (&x)[4], const unsigned char* panel, int row,
                                             int k, int factor_bytes) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ void unpack_four(float (&x)[4], const unsigned char* 
       const uint32_t byte = (word >> (8 * e)) & 0xff;
       if constexpr (F == WeightFormat::int8)
         x[e] = float(int8_t(byte));
-      else  // the bits of a code are those of a float that is 2^120 too small
+      else  // a code's bits, placed in a float, give a value 2^120 too small
         x[e] = __uint_as_float((byte & 0x80) << 24 | (byte & 0x7f) << 20) * 0x1p120f;
     }
   }
@@ -40,7 +40,7 @@ __device__ __forceinline__ void unpack_four(float (&x)[4], const unsigned char* 
 
 constexpr int unpack_columns = 256;  // of a block: 4 times 64
 
-// to (rows, K). A warp has 8 rows by 16 k at a time: whole sectors of 32 bytes on either side.
+// to (rows, K). A warp unpacks 8 rows by 16 k at a time: whole 32-byte sectors on both sides.
 template <WeightFormat F, class T>
 __global__ void __launch_bounds__(256) unpack_panels(T* to, UnpackArgs p) {
   const unsigned char* panel = p.panels + int64_t(blockIdx.x) * p.panel_bytes;

@@ -1,6 +1,6 @@
-// Log-probabilities and entropies of rows of logits at a temperature, and their gradient. A block a
-// row. Memory bound: the row is read two to four times, after the first mostly from the
-// second-level cache; the gradient is written once.
+// Log-probabilities and entropies of rows of logits at a temperature, and their gradient. One block
+// per row. Memory bound: the row is read two to four times, after the first mostly from L2; the
+// gradient is written once.
 #include "cuda/kernels.h"
 #include "cuda/loss/row_sum.cuh"
 
@@ -19,13 +19,13 @@ struct LogprobShared {
 };
 
 struct RowSum {
-  float top, sum;  // the highest level, and the sum of exp(level - top)
+  float top, sum;  // the largest level, and the sum of exp(level - top)
 };
 
 __device__ RowSum row_sum(const LogitRows& a, const float* x, LogprobShared& s) {
   float top = -INFINITY;
   for (int i = int(threadIdx.x); i < a.vocab; i += row_threads) top = fmaxf(top, x[i]);
-  top = a.level(block_max(top, s.max));  // a level rises with its logit
+  top = a.level(block_max(top, s.max));  // level is monotonic
   return {top, exp_sum(x, a.vocab, top, a.level, s.sum)};
 }
 
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(row_threads)
   if (threadIdx.x == 0) entropy[blockIdx.x] = log_sum - below / row.sum;
 }
 
-// dlogits may be logits' memory: an element is read by the thread that writes it.
+// dlogits may alias logits: each element is read by the thread that writes it.
 template <class T>
 __global__ void __launch_bounds__(row_threads)
     logprob_grad_rows(T* dlogits, const float* dlogprob, LogitRows a, float inverse_temperature) {

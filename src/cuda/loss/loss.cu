@@ -1,7 +1,7 @@
-// Cross entropy over rows of logits, with the gradient written over them, and the mean loss. Memory
+// Cross-entropy over rows of logits, with the gradient written over them, and the mean loss. Memory
 // bound: a block keeps its row in shared memory, so that logits are read once and written once (a
-// row that does not fit is read again, mostly from the second-level cache). Which thread adds up
-// which elements depends on the width alone: a row has the same bits in any batch.
+// row that does not fit is read again, mostly from L2). Which thread adds which elements depends
+// only on the width, so a row has the same bits in any batch.
 #include "cuda/device/device.cuh"
 #include "cuda/kernels.h"
 
@@ -14,32 +14,32 @@ constexpr float log2_e = 1.44269504f;
 template <class T>
 struct Args {
   float* nll;
-  float* z;  // may be absent
+  float* z;  // may be null
   T* logits;
   const int32_t* targets;
-  const Scalars* scalars;  // read with gradients only
-  int width, vocab;        // of a row, and what of it counts
+  const Scalars* scalars;  // only read for gradients
+  int width, vocab;        // elements per row, and how many of them are used
   float cap;               // the softcap, or 1
   float squeeze;           // 2 log2(e) / cap
   float unit;              // cap * log2(e)
-  float weight, z_loss;    // of the two terms in the gradient
+  float weight, z_loss;    // of the two loss terms, in the gradient
 };
 
-// 2^x by the hardware, within 2^-22 of itself; below 2^-126 it is 0.
+// 2^x by the hardware, relative error 2^-22; results below 2^-126 are 0.
 __device__ __forceinline__ float quick_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// What a logit is as a multiple of `cap`: itself, or tanh(x / cap). That is wrong by 1e-7 of 1,
-// which is as much as an exponent feels.
+// A logit as a multiple of `cap`: x itself, or tanh(x / cap) with an absolute error of 1e-7, which
+// is below the precision of the exponent.
 template <bool capped, class T>
 __device__ __forceinline__ float level(const Args<T>& a, float x) {
   return capped ? 1.0f - __fdividef(2.0f, 1.0f + quick_exp2(x * a.squeeze)) : x;
 }
 
-// The logits from i on, -inf past the vocabulary: their exponentials and gradients are 0.
+// The logits from i on, -inf past the vocabulary, so that their exponentials and gradients are 0.
 template <int N, class T>
 __device__ __forceinline__ Pack<T, N> load_logits(const Args<T>& a, const T* row, int i) {
   Pack<T, N> p = load<N>(row + i);
@@ -52,8 +52,8 @@ __device__ __forceinline__ Pack<T, N> load_logits(const Args<T>& a, const T* row
   return p;
 }
 
-// What has been added up: the sum of exp(z) over capped logits z, as sum * 2^base. The base is a
-// whole number near the largest exponent so far, so that nothing is lost by taking it off.
+// The running sum of exp(z) over capped logits z, as sum * 2^base. base is an integer near the
+// largest exponent so far, so that subtracting it loses no precision.
 struct Sums {
   float base = -1e5f, sum = 0;
 };
@@ -73,25 +73,25 @@ __device__ __forceinline__ void fold(const Args<T>& a, Sums& s, float (&x)[M]) {
   s.base = base;
 }
 
-// The sums of all threads of a block. `shared` holds 64 floats.
+// The combined sums of all threads of a block. `shared` holds 64 floats.
 __device__ __forceinline__ Sums joined(const Sums& s, float* shared) {
   const float base = block_max(s.base, shared);
   return {base, block_sum(s.sum * quick_exp2(s.base - base), shared + 32)};
 }
 
-// log(sum * 2^base) - z with the logarithm of 2 in two parts, the first one exact under base.
+// log(sum * 2^base) - z, with ln 2 split in two parts; the product of base and the first is exact.
 template <bool capped, class T>
 __device__ __forceinline__ float nll_of(const Args<T>& a, const Sums& s, float logit) {
   const float z = level<capped>(a, logit) * a.cap;
   return fmaf(s.base, 0x1.62e4p-1f, -z) + fmaf(s.base, 1.42860677e-6f, logf(s.sum));
 }
 
-// log(sum * 2^base), in the same two parts.
+// log(sum * 2^base), with the same split.
 __device__ __forceinline__ float lse_of(const Sums& s) {
   return fmaf(s.base, 0x1.62e4p-1f, fmaf(s.base, 1.42860677e-6f, logf(s.sum)));
 }
 
-// What the gradient of a row is made of: factors of the exponentials and of the target's 1.
+// Factors of a row's gradient: of the exponentials, and of the target's one-hot.
 struct Factors {
   float exponentials, onehot;
 };
@@ -126,7 +126,7 @@ __device__ __forceinline__ void grads_of(float (&out)[N], const Args<T>& a, cons
     for (int k = 0; k < N; ++k) out[k] *= slope[k];
 }
 
-// A block a row that begins at a multiple of N elements. `keep`: it fits into shared memory.
+// One block per row; rows begin at multiples of N elements. `keep`: the row fits in shared memory.
 template <class T, int N, bool capped, bool grad, bool keep>
 __global__ void __launch_bounds__(512, 2) cross_entropy_rows(Args<T> a) {
   extern __shared__ uint4 memory[];
@@ -198,7 +198,7 @@ void launch(CudaStream& s, const Args<T>& a, int64_t rows, bool packed, bool gra
   constexpr int N = wide<T>;
   const int64_t packs = a.width / N;
   const int64_t bytes = round_up(a.width * int64_t(sizeof(T)), 16);
-  const bool fits = bytes + 1024 <= s.card.shared_bytes;  // the rest is what a block has besides
+  const bool fits = bytes + 1024 <= s.card.shared_bytes;  // 1024: the block's static shared memory
   if (packed && !grad)
     launch_kernel(s, cross_entropy_rows<T, N, capped, false, false>, a, rows, packs, 0);
   else if (packed && fits)

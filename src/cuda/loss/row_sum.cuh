@@ -1,5 +1,5 @@
-// The sum of the exponentials of a row of logits, by a block of 1024 threads. Who trains on a token
-// adds up in this order, and so does who draws it where log-probabilities are to have equal bits.
+// The sum of the exponentials of a row of logits, by a block of 1024 threads. Training uses this
+// order of additions, and so does the sampler where log-probabilities must have equal bits.
 #pragma once
 
 #include "cuda/device/device.cuh"
@@ -8,11 +8,11 @@ namespace hearth::cuda {
 
 constexpr int row_threads = 1024;
 
-// What a logit counts as: under the softcap, over the temperature.
+// The transformation of a logit: softcap, then division by the temperature.
 struct LogitLevel {
-  float scale, inverse;  // 1 / temperature, with the softcap in it; 1 / softcap or 0
+  float scale, inverse;  // scale: (softcap or 1) / temperature; inverse: 1 / softcap or 0
 
-  // Rounded, wherever it is inlined: not part of a fused addition.
+  // Rounded explicitly: must not be contracted into a fused multiply-add where it is inlined.
   __device__ float operator()(float x) const {
     return __fmul_rn(inverse > 0 ? tanhf(x * inverse) : x, scale);
   }

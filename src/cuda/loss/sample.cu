@@ -1,7 +1,7 @@
-// Draws the next token of each row of logits on the card: blocks that read a stretch of a row each
-// find its likeliest, and, where rows are many, weigh it; then a block a row draws. Weights are
-// whole numbers (shares of 2^40), so their sums are exact in any order and a draw depends on its
-// row alone.
+// Samples the next token of each row of logits on the GPU. First, blocks that each read a stretch
+// of a row find its likeliest token and, if there are many rows, its weight; then one block per row
+// draws. Weights are integers of at most 2^40, so their sums are exact in any order and a draw
+// depends only on its row.
 #include "cuda/kernels.h"
 #include "cuda/loss/row_sum.cuh"
 #include "cuda/loss/sample_scan.cuh"
@@ -11,9 +11,9 @@ namespace {
 
 constexpr int threads = row_threads, warps = threads / 32;
 constexpr int digit = 4, bins = 1 << digit;
-constexpr int64_t most_rows_unweighed = 64;  // more than fill the card with a block each
+constexpr int64_t most_rows_unweighed = 64;  // with more rows, stretches are weighed first
 
-// Which tokens are left: those above `key`, and the first `ties` (by id) of those equal to it.
+// Which tokens remain: those above `key`, and the first `ties` (by id) of those equal to it.
 struct Kept {
   uint32_t key = 0;
   Mass ties = ~Mass(0);
@@ -24,18 +24,18 @@ struct SampleShared {
   Mass sums[warps];
   float floats[32], sums_of_exp[32];
   uint32_t key;
-  Mass before;  // what lies above the bin chosen
+  Mass before;  // amount above the chosen bin
 };
 
 struct Row {
   const float* x;
   int V;
-  float top, scale;  // weight of x: 2^40 exp((x - top) * scale)
+  float top, scale;  // weight of x: 2^40 * 2^((x - top) * scale)
 
   __device__ Mass weight(float v) const { return Mass(exp2f((v - top) * scale) * 0x1p40f); }
 };
 
-// Calls f(id, logit) for this thread's share of a row, read four at a time and sixteen ahead.
+// Calls f(id, logit) for this thread's part of a row, with four loads of four logits in flight.
 template <class F>
 __device__ __forceinline__ void each_logit(const float* x, int V, F&& f) {
   constexpr int under_way = 4;
@@ -54,7 +54,7 @@ __device__ __forceinline__ void each_logit(const float* x, int V, F&& f) {
   for (int i = 4 * packs + int(threadIdx.x); i < V; i += threads) f(i, x[i]);
 }
 
-// Fills s.histogram: what keys that begin with `prefix` have of each next digit.
+// Fills s.histogram: the amount of keys beginning with `prefix`, by their next digit.
 template <class Amount>
 __device__ void count_digits(const Row& r, uint32_t prefix, int shift, SampleShared& s,
                              const Amount& amount) {
@@ -81,8 +81,8 @@ __device__ void count_digits(const Row& r, uint32_t prefix, int shift, SampleSha
   __syncthreads();
 }
 
-// The key at which what lies at or above it, counted by `amount`, reaches `target`, and how many of
-// those equal to it that takes.
+// The key at which the total amount at or above it reaches `target`, and how many of those equal to
+// it that takes.
 template <class Amount>
 __device__ Kept select(const Row& r, Mass target, SampleShared& s, const Amount& amount) {
   uint32_t prefix = 0;
@@ -101,7 +101,7 @@ __device__ Kept select(const Row& r, Mass target, SampleShared& s, const Amount&
   return {prefix, each ? (target - above + each - 1) / each : 0};
 }
 
-// Of two rules the stricter one.
+// The stricter of two rules.
 __device__ Kept both(const Kept& a, const Kept& b) {
   if (a.key != b.key) return a.key > b.key ? a : b;
   return {a.key, a.ties < b.ties ? a.ties : b.ties};
@@ -117,7 +117,7 @@ __device__ Mass block_total(Mass x, SampleShared& s) {
   return x;
 }
 
-// The likeliest of what is kept that together have the share p of it.
+// Top-p: the likeliest tokens that together have the fraction p of what is kept.
 __device__ Kept nucleus(const Row& r, const Kept& kept, float p, SampleShared& s) {
   const auto mass = [&](uint32_t k, float v) { return k >= kept.key ? r.weight(v) : Mass(0); };
   Mass all = 0, equal = 0;
@@ -131,7 +131,7 @@ __device__ Kept nucleus(const Row& r, const Kept& kept, float p, SampleShared& s
   return select(r, target > 0 ? target : 1, s, mass);
 }
 
-// Adds x over the lanes before this one and this one.
+// Inclusive prefix sum over the lanes of a warp.
 __device__ Mass scanned(Mass x) {
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
@@ -141,8 +141,8 @@ __device__ Mass scanned(Mass x) {
   return x;
 }
 
-// Walks ids [begin, end) by a warp: calls each(id, weight or 0) for 32 at a time. `ties` equal ones
-// lie before begin.
+// A warp iterates over ids [begin, end), 32 at a time, and calls each(id, weight or 0) until it
+// returns true. `ties` tokens equal to the key come before begin.
 template <class Each>
 __device__ void walk(const Row& r, const Kept& kept, int begin, int end, Mass ties, Each&& each) {
   const int lane = int(threadIdx.x) % 32;
@@ -158,8 +158,8 @@ __device__ void walk(const Row& r, const Kept& kept, int begin, int end, Mass ti
   }
 }
 
-// A draw among `ids`, of which the warps have equal shares: u chooses among `total`, and `ahead` of
-// it lies before them. Without a total it is theirs.
+// A draw among `ids`, divided equally between the warps: u selects a point in `total`, of which
+// `ahead` lies before these ids. If total is 0, it is the sum over these ids.
 struct Lot {
   Ids ids;
   Mass u, ahead, total;
@@ -207,18 +207,18 @@ __device__ void draw(const Row& r, const Kept& kept, Lot lot, SampleShared& s, i
 
 constexpr float log2_e = 1.4426950408889634f;
 
-// Whether every token of a row may be drawn.
+// Whether every token of a row can be drawn.
 __device__ bool draws_from_all(const SampleControls& c, int V) {
   return c.temperature > 0 && !(c.min_p > 0) && !(c.top_k > 0 && c.top_k < V) && !(c.top_p < 1);
 }
 
-// What a stretch of a row weighs, by a block each; nothing is said of rows that draw otherwise.
+// The weight of each stretch of a row, one block each; rows with top-k, top-p or min-p are skipped.
 __global__ void __launch_bounds__(scan_threads)
     weigh_rows(Mass* masses, const Stretch* parts, const float* logits,
                const SampleControls* controls, int V, int64_t stride) {
   constexpr int under_way = 8;
   __shared__ Mass sums[scan_warps];
-  const SampleControls c = controls[blockIdx.y];  // the host's
+  const SampleControls c = controls[blockIdx.y];  // written by the host
   let_next_start();
   wait_for_previous();
   if (!draws_from_all(c, V)) return;
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(threads)
                 const float* logits, const SampleControls* controls, int V, int64_t stride,
                 int vocab) {
   __shared__ SampleShared s;
-  const SampleControls c = controls[blockIdx.x];  // the host's
+  const SampleControls c = controls[blockIdx.x];  // written by the host
   wait_for_previous();
   const float* x = logits + blockIdx.x * stride;
   float z = 0;
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(threads)
     const Row r{x, V, top, log2_e / c.temperature};
     const Mass u = Mass(c.uniform_high) << 32 | c.uniform_low;
     Kept kept;
-    // Weights fall with logits: a floor of min_p is a floor of the logit.
+    // Weights grow with logits, so min_p is a lower bound on the logit.
     if (c.min_p > 0) kept = {key_of(top + logf(c.min_p) * c.temperature), ~Mass(0)};
     if (c.top_k > 0 && c.top_k < V)
       kept = both(kept, select(r, Mass(c.top_k), s, [](uint32_t, float) { return Mass(1); }));
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(threads)
     out.token = best;
   }
   __syncthreads();
-  const SampleControls& again = controls[blockIdx.x];  // not held meanwhile
+  const SampleControls& again = controls[blockIdx.x];  // read again, to save registers
   const bool as_trained = again.as_trained;
   const LogitLevel level{as_trained ? 1 / again.temperature : 1, 0};
   float highest = top;

@@ -1,5 +1,5 @@
-// The first reading of rows of logits: blocks that read a stretch of a row each find its likeliest
-// and the sum of its exponentials.
+// The first pass over rows of logits: each block reads a stretch of a row and finds its likeliest
+// token and the sum of its exponentials.
 #pragma once
 
 #include "cuda/device/dependent_launch.cuh"
@@ -9,7 +9,7 @@ namespace hearth::cuda {
 
 using Mass = unsigned long long;
 
-// Ascending as the number is.
+// An integer with the order of the float.
 __device__ __forceinline__ uint32_t key_of(float x) {
   const uint32_t b = __float_as_uint(x);
   return b & 0x80000000u ? ~b : b | 0x80000000u;
@@ -19,7 +19,7 @@ __device__ __forceinline__ float number_of(uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// What a thread has seen of a row: the likeliest as (key, ~id), and the sum of exp(x - top).
+// What a thread has seen of a row: the likeliest token as (key, ~id), and the sum of exp(x - top).
 struct RowSeen {
   Mass best = 0;
   float top = -INFINITY, sum = 0;
@@ -40,12 +40,12 @@ struct RowSeen {
   }
 };
 
-// What there is to say of a stretch of a row: the likeliest of it, and the sum of exp(x - that).
+// The result for a stretch of a row: its likeliest token, and the sum of exp(x - top).
 struct Stretch {
   Mass best;
   float top, sum;
 };
-constexpr int stretches = 16;  // of a row, however many rows there are
+constexpr int stretches = 16;  // per row, for any number of rows
 constexpr int scan_threads = 128, scan_warps = scan_threads / 32;
 
 struct Ids {
@@ -57,7 +57,7 @@ __device__ __forceinline__ Ids ids_of(int stretch, int V) {
   return {begin, min(V, begin + length)};
 }
 
-// Reads every stretch of every row once, by a block each.
+// Reads every stretch of every row once, one block each.
 static __global__ void __launch_bounds__(scan_threads)
     scan_rows(Stretch* parts, const float* logits, int V, int64_t stride) {
   constexpr int under_way = 4;
@@ -108,7 +108,7 @@ static __global__ void __launch_bounds__(scan_threads)
   parts[blockIdx.y * stretches + blockIdx.x] = {best, top, sum};
 }
 
-// The id of the largest logit (the lowest of equals), and the sum of exp(x - it).
+// The id of the largest logit (the lowest among equals), and the sum of exp(x - largest).
 __device__ __forceinline__ int likeliest(const Stretch* parts, float* sum) {
   const int lane = int(threadIdx.x) % stretches;
   const Stretch mine = parts[lane];

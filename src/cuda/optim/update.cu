@@ -1,6 +1,6 @@
-// The update: the decision to clip or skip, and one pass of an optimizer's rule
-// (core/update_rules.h). Memory bound: AdamW moves 28 bytes per fp32 parameter, 30 per bf16 or f16
-// one with its master. State in the host's memory streams through the card, bound by the bus.
+// The weight update: the decision to clip or skip, then one pass of an optimizer's rule
+// (core/update_rules.h). Memory bound: AdamW moves 28 bytes per fp32 parameter, and 30 per bf16 or
+// f16 parameter with its master. State in host memory streams through the GPU, bound by the bus.
 #include <array>
 #include <utility>
 
@@ -32,7 +32,7 @@ __global__ void gate(UpdateState* state, const float* squares, const float* loss
   st.grad_scale = clipped / sc.loss_scale;
 }
 
-// What a rule asks of its numbers.
+// The functions that a rule needs.
 struct FloatMath {
   __host__ __device__ __forceinline__ static float sqrt(float x) { return sqrtf(x); }
 };
@@ -40,7 +40,7 @@ struct FloatMath {
 template <class T>
 struct Weights {
   T* w;
-  float* master;  // may be null: w is its own
+  float* master;  // may be null: w is the master
   const float* grad;
 };
 
@@ -89,10 +89,10 @@ __global__ void __launch_bounds__(256)
   const int64_t step = int64_t(gridDim.x) * blockDim.x * N;
   int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   for (; i + N <= n; i += step) update<Rule, N>(a, i, factors, slots...);
-  for (; i < n; ++i) update<Rule, 1>(a, i, factors, slots...);  // of one thread, fewer than N
+  for (; i < n; ++i) update<Rule, 1>(a, i, factors, slots...);  // the tail, by one thread
 }
 
-// f(pointers to the first `left` slots after those known), each of its own dtype.
+// Calls f(pointers to all slots), each slot with its own dtype; `left` slots are still to be added.
 template <int left, class F, class... Slots>
 void by_slots(const char* op, const UpdateArgs& a, const F& f, Slots*... known) {
   if constexpr (left == 0) {
@@ -106,7 +106,7 @@ void by_slots(const char* op, const UpdateArgs& a, const F& f, Slots*... known) 
   }
 }
 
-// The range in device memory, or with its state in the host's.
+// Updates a range in device memory, or one whose state is in host memory.
 template <class Rule, class T, class... Slots>
 void update_all(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
   const int64_t n = args.weight.numel();

@@ -1,8 +1,8 @@
-// Attention over a paged cache: which kernels a step takes. Few rows are decoded piece by piece
-// (decode_split_kv), many by a block each (decode_rows); rows of a long prompt share their keys
-// and go through flash_mma_paged. Heads of v of another width than those of k go through
-// flash_mma's kernels alone, in fp32 through decode_f32 below. Nothing but device memory decides
-// what a launch does, so one graph serves every batch of its size.
+// Attention over a paged cache: chooses the kernels of a step. Few rows use split-KV
+// (decode_split_kv), many rows one block each (decode_rows); the rows of a long prompt share their
+// keys and use flash_mma_paged. If heads of v are not as wide as those of k, only flash_mma's
+// kernels run, or decode_f32 below in fp32. What a launch does depends only on device memory, so
+// one graph serves every batch of its size.
 #include <algorithm>
 #include <climits>
 
@@ -18,10 +18,10 @@
 namespace hearth::cuda {
 namespace {
 
-constexpr int most_rows_stored = 128;  // by the blocks that read them: no more than their threads
+constexpr int most_rows_stored = 128;  // rows that reading blocks store: at most their threads
 
-// Units of a token's k and v, as they lie in qkv behind `before` units of q, to their block of the
-// cache: heads of k of `k_head` units, then as many of v of `v_head`.
+// Copies a token's k and v from qkv, where they follow `before` units of q, to their block of the
+// cache: heads of k of `k_head` units each, then as many of v of `v_head`.
 template <class Unit>
 __global__ void store_new(Unit* cache, const Unit* qkv, const int32_t* positions,
                           const int32_t* sequences, const int32_t* tables, int width, int before,
@@ -38,10 +38,10 @@ __global__ void store_new(Unit* cache, const Unit* qkv, const int32_t* positions
   }
 }
 
-// Decoding in float with heads of k and v of two widths, of which nothing else here has code: a
-// warp for each row and head of queries walks the keys in order. Needs every key stored beforehand.
+// Decoding in fp32 with heads of k and v of different widths, which no other kernel supports. One
+// warp per row and query head iterates over the keys in order. All keys must already be stored.
 __global__ void decode_f32(Decode a) {
-  constexpr int most = 256 / 32;  // columns of v that a lane has
+  constexpr int most = 256 / 32;  // columns of v per lane
   const int lane = int(threadIdx.x), row = int(blockIdx.x), h = int(blockIdx.y);
   const int g = h / (a.H / a.G), at = a.positions[row];
   const int64_t k_panel = int64_t(block_tokens) * a.D, v_panel = int64_t(block_tokens) * a.V;
@@ -72,7 +72,7 @@ __global__ void decode_f32(Decode a) {
     if (lane + 32 * i < a.V) out[lane + 32 * i] = at < 0 ? 0 : y[i] / sum;
 }
 
-// Whether blocks of a row and all its keys are many enough to hide each other's waiting.
+// Whether one block per row, over all its keys, makes enough blocks to hide latency.
 bool rows_fill(const Card& card, const Decode& a) {
   return decode_rows_takes(a.D) &&
          a.N * a.G * ceil_div(a.H / a.G, decode_rows_heads) >= 2 * card.processors;
@@ -132,7 +132,7 @@ void long_runs(const Decode& a, DType dtype, bool fp8, CudaStream& stream) {
                [&](auto D) { flash_mma_paged<D>(paged_call(a, dtype, fp8), stream); });
 }
 
-// What is left, with the bits that training would have.
+// The remaining rows, with the bits of training.
 void other_rows_invariant(const Decode& a, DType dtype, CudaStream& stream) {
   by_head_size(std::max(a.D, a.V), [&](auto D) {
     flash_mma_rows<D>(paged_call(a, dtype, false), !a.leaves_runs, stream);
@@ -193,7 +193,7 @@ void attention_cached(Stream& on_stream, const AttentionCachedArgs& args) {
     else
       f(__half());
   };
-  // Otherwise each row's own keys are stored by the blocks that read them.
+  // If by_readers, the blocks that read a row also store its own keys.
   if (!by_readers && fp8)
     by_dtype([&]<class T>(T) { launch_store_codes<T>(a, args.cache, qkv, stream); });
   else if (!by_readers && D * size_of(dtype) % 16 == 0 && V * size_of(dtype) % 16 == 0)

@@ -1,5 +1,5 @@
-// How keys and values of a paged cache come to the threads that want them: where they lie, and
-// batches of them under way, in registers or through shared memory.
+// How keys and values of a paged cache reach the threads that use them: where they are, and
+// prefetched batches of them, in registers or in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace hearth::cuda {
 
-constexpr int batch = 4;  // keys a thread has on their way at once
+constexpr int batch = 4;  // keys that a thread has in flight
 constexpr int block_tokens = int(cache_block);
 
-// Eight elements as they lie in memory, and as floats.
+// Eight elements as stored, and as floats.
 template <class T>
 struct Eight {
   uint4 v[sizeof(T) / 2];
@@ -49,14 +49,14 @@ struct Eight {
   }
 };
 
-// Where a row's keys lie: those that came with this step in qkv, as far as this launch stores them,
-// the others in the cache, made of T or in fp8 of bytes.
+// Where a row's keys are: those of this step in qkv, if this launch stores them; all others in the
+// cache, whose elements are T or, in fp8, bytes.
 template <class T, class C = T>
 struct Keys {
-  const C* cache;  // of this head
-  const T* fresh;  // the same in the row at position 0, were it there
+  const C* cache;  // at this head
+  const T* fresh;  // this step's k of this head, offset so that it is indexed by position
   const int32_t* table;
-  int64_t block, to_v;  // of the cache: from block to block, from k to v
+  int64_t block, to_v;  // strides of the cache: between blocks, from k to v
   int64_t fresh_row, fresh_v;
   int first_fresh, D;
 
@@ -72,13 +72,13 @@ struct Keys {
   }
 };
 
-// A batch of keys and values under way to a thread: those of the cache need not wait for this
-// step's. Where blocks are few and large, in registers.
+// A batch of keys and values in flight to a thread; keys of the cache are loaded without waiting
+// for those of this step. In registers, for few and large blocks.
 template <class T, int Stride>
 struct InRegisters {
   static constexpr int size = 0;                  // shared memory
-  static constexpr int whole = 1;                 // batches begin anywhere
-  static constexpr int apart = 1, step = Stride;  // first keys of two groups; two keys of a thread
+  static constexpr int whole = 1;                 // a batch can begin at any key
+  static constexpr int apart = 1, step = Stride;  // strides: between groups, within a thread
   Eight<T> k[batch], v[batch];
 
   __device__ explicit InRegisters(uint4*) {}
@@ -92,7 +92,7 @@ struct InRegisters {
   __device__ void next(const Keys<T>&, int, int, int, int) {}
   __device__ void key(float (&x)[8], int, int u) const { k[u].floats(x); }
   __device__ void value(float (&x)[8], int, int u) const { v[u].floats(x); }
-  // What the numbers of a key, or of a value, are multiples of.
+  // The scale of the elements of a key, and of a value.
   __device__ static constexpr float key_unit(int) { return 1; }
   __device__ static constexpr float value_unit(int) { return 1; }
 
@@ -112,16 +112,16 @@ struct InRegisters {
   }
 };
 
-// Where blocks are many, two batches in shared memory: one comes while the other is used. A thread
-// reads what it has copied itself, so none waits for another. A batch lies in one block of the
-// cache.
+// For many blocks: two batches in shared memory, one loading while the other is used. A thread
+// reads only what it has copied itself, so threads need not wait for each other. A batch lies
+// within one block of the cache.
 template <class T, int Stride, int Threads>
 struct InShared {
-  static constexpr int whole = Stride * batch;  // keys: where batches begin
+  static constexpr int whole = Stride * batch;  // batches begin at its multiples
   static constexpr int apart = 1, step = Stride;
   static constexpr int slots = 2, slot = 2 * batch * Threads, size = slots * slot;
   uint4* memory;
-  bool late = false;  // some of the first batches came with this step
+  bool late = false;  // some of the first batches are from this step
 
   __device__ explicit InShared(uint4* m) : memory(m + threadIdx.x) {}
   __device__ void begin(const Keys<T>& keys, int j, int end, int d) {
@@ -140,7 +140,7 @@ struct InShared {
     commit_copies();
     late ? wait_for_copies<0>() : wait_for_copies<2>();
   }
-  // After batch `turn` at j has been used.
+  // Called after batch `turn` at j has been used.
   __device__ void next(const Keys<T>& keys, int turn, int j, int end, int d) {
     load<true, true>(keys, turn % slots, j + slots * Stride * batch, end, d);
     commit_copies();
@@ -156,7 +156,7 @@ struct InShared {
     v.v[0] = memory[turn % slots * slot + part * Threads];
     v.floats(x);
   }
-  // Keys of the cache, keys of this step, or both; zeros go with the former.
+  // Loads keys of the cache, keys of this step, or both; `old` also writes the zero padding.
   template <bool old, bool fresh>
   __device__ void load(const Keys<T>& keys, int n, int j, int end, int d) {
     uint4* const to = memory + n * slot;

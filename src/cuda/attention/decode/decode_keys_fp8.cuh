@@ -1,6 +1,6 @@
-// Keys and values kept in fp8 (core/fp8.h): how they come to the threads that want them, as in
-// decode_keys.cuh, and how they are made. Those of this step are rounded by whoever reads them
-// before they are in the cache, so a row sees the same whatever shares its step.
+// Keys and values stored in fp8 (core/fp8.h): loads as in decode_keys.cuh, and encoding. A kernel
+// that reads keys of this step before they are in the cache rounds them to fp8 too, so that a row
+// sees the same values whatever shares its step.
 #pragma once
 
 #include "core/fp8.h"
@@ -8,7 +8,8 @@
 
 namespace hearth::cuda {
 
-// Two codes in the lower half of a word. Cards before 8.9 take the bits for halves, 2^8 too small.
+// Decodes two codes in the lower half of a word. GPUs before compute capability 8.9 place the bits
+// in halves, which come out 2^8 too small.
 __device__ inline float2 e4m3_floats(uint32_t two) {
 #if __CUDA_ARCH__ >= 890
   uint32_t halves;
@@ -22,7 +23,7 @@ __device__ inline float2 e4m3_floats(uint32_t two) {
 #endif
 }
 
-// Of finite x and y of at most 448, x in the lower byte.
+// Encodes finite x and y of magnitude at most 448; x goes to the lower byte.
 __device__ inline uint32_t e4m3_codes(float x, float y) {
 #if __CUDA_ARCH__ >= 890
   uint16_t two;
@@ -75,7 +76,7 @@ struct EightCodes {
   }
 };
 
-// The same of numbers, by all of the Lanes threads that share them; their exponent.
+// Encodes eight values and returns their exponent; called by all Lanes threads of the vector.
 template <int Lanes, class T>
 __device__ uint32_t make_codes(EightCodes& codes, const T* from, int width) {
   const unsigned lane = threadIdx.x % 32;
@@ -97,7 +98,7 @@ __device__ uint32_t make_codes(EightCodes& codes, const T* from, int width) {
   return exponent;
 }
 
-// From numbers to a panel of the cache, at its place there.
+// Encodes a vector and stores it at its place in a panel of the cache.
 template <int Lanes, class T>
 __device__ void store_codes(uint8_t* panel, const T* from, int at, int d, int D) {
   EightCodes codes;
@@ -111,24 +112,24 @@ __device__ __forceinline__ void copy_eight_async(void* shared, const void* globa
                : "memory");
 }
 
-// The batch of a thread are `batch` keys in a row, so that their exponents are one word.
+// A thread's batch is `batch` consecutive keys, so that their exponents form one word.
 struct Fp8Batch {
-  static constexpr int apart = batch, step = 1;  // first keys of two groups; two keys of a thread
+  static constexpr int apart = batch, step = 1;  // strides: between groups, within a thread
   static constexpr int in_order = batch;         // batches begin at its multiples
 
-  // Of how many of the keys from j on the cache is to be asked.
+  // How many of the batch's keys from j on are in the cache.
   template <class T>
   __device__ static int old(const Keys<T, uint8_t>& keys, int j, int end) {
     return min(max(min(end, keys.first_fresh) - j, 0), batch);
   }
-  // Their exponents, zeros for the others.
+  // Their exponents, with zeros for the others.
   __device__ static uint32_t exponents(const uint8_t* panel, int row, int D, int n) {
     const uint32_t all = *reinterpret_cast<const uint32_t*>(panel + block_tokens * D + row);
     return n < batch ? all & ((1u << 8 * n) - 1) : all;
   }
 };
 
-// Where blocks are few and large.
+// For few and large blocks.
 template <class T, int Stride, int Lanes>
 struct Fp8InRegisters : Fp8Batch {
   static constexpr int size = 0;  // shared memory
@@ -167,13 +168,13 @@ struct Fp8InRegisters : Fp8Batch {
   __device__ float value_unit(int u) const { return power_of(v_exponents >> 8 * u & 255); }
 };
 
-// Where blocks are many, two batches in shared memory as in InShared; exponents in registers, those
+// For many blocks: two batches in shared memory, as in InShared. Exponents are in registers, those
 // of the batch in use first.
 template <class T, int Stride, int Threads, int Lanes>
 struct Fp8InShared : Fp8Batch {
   static constexpr int whole = Stride * batch;
-  static constexpr int slots = 2, slot = 2 * batch * Threads;  // of 8 bytes
-  static constexpr int size = slots * slot / 2;                // of 16
+  static constexpr int slots = 2, slot = 2 * batch * Threads;  // units of 8 bytes
+  static constexpr int size = slots * slot / 2;                // units of 16 bytes
   uint2* memory;
   uint32_t k_exponents[slots], v_exponents[slots];
 
@@ -191,7 +192,7 @@ struct Fp8InShared : Fp8Batch {
       for (int n = 0; n < slots; ++n) load_fresh(keys, n, n, j + n * Stride * batch, end, d);
     wait_for_copies<1>();
   }
-  // After batch `turn` at j has been used.
+  // Called after batch `turn` at j has been used.
   __device__ void next(const Keys<T, uint8_t>& keys, int turn, int j, int end, int d) {
     k_exponents[0] = k_exponents[1], v_exponents[0] = v_exponents[1];
     load_old(keys, turn % slots, 1, j + slots * Stride * batch, end, d);
@@ -207,7 +208,7 @@ struct Fp8InShared : Fp8Batch {
   __device__ void floats(float (&x)[8], int turn, int part) const {
     EightCodes{memory[turn % slots * slot + part * Threads]}.floats(x);
   }
-  // n: the slot; e: where its exponents are kept.
+  // n: the slot; e: index of its exponents.
   __device__ void load_old(const Keys<T, uint8_t>& keys, int n, int e, int j, int end, int d) {
     const int old_keys = old(keys, j, end), row = j % block_tokens;
     const uint8_t* panel =
@@ -227,7 +228,7 @@ struct Fp8InShared : Fp8Batch {
     }
   }
   __device__ void load_fresh(const Keys<T, uint8_t>& keys, int n, int e, int j, int end, int d) {
-#pragma unroll 1  // seldom, and long
+#pragma unroll 1  // rare and long
     for (int u = max(keys.first_fresh - j, 0); u < batch && j + u < end; ++u) {
       const T* own = keys.fresh + (j + u) * keys.fresh_row + d;
       EightCodes k, v;
@@ -239,7 +240,7 @@ struct Fp8InShared : Fp8Batch {
   }
 };
 
-// The k and v of every token to their blocks. Threads: 128.
+// Stores k and v of every token in the cache. Launched with 128 threads.
 template <class T, int Lanes>
 __global__ void store_new_codes(uint8_t* cache, const T* qkv, const int32_t* positions,
                                 const int32_t* sequences, const int32_t* tables, int width,

@@ -1,5 +1,5 @@
-// What kernels that decode over a paged cache have in common: a row, the keys it sees, and where
-// its own are stored.
+// What the kernels that decode over a paged cache share: a row, the keys it sees, and where its own
+// key and value are stored.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,16 +14,16 @@ namespace hearth::cuda {
 struct Decode {
   const void *qkv, *cache;
   void* y;
-  void* new_cache;    // the cache, where the rows' own keys and values are to be stored; or null
-  float* parts;       // (N * H, pieces, D + 2): values, largest score, sum of exponentials
-  uint32_t* tickets;  // of each row and group of heads: pieces that have ended
+  void* new_cache;    // the cache, if the kernel stores the rows' own keys and values; or null
+  float* parts;       // (N * H, splits, D + 2): values, largest score, sum of exponentials
+  uint32_t* tickets;  // per row and head group: splits that have finished
   const float* slopes;
   const int32_t *positions, *sequences, *tables;
-  int N, H, G, D, piece, pieces, width, window;  // width: blocks of a table
-  int V;  // width of a head of v: D, but for the kernels that decode_cached.cu names
+  int N, H, G, D, piece, pieces, width, window;  // width: blocks per table
+  int V;  // width of a head of v; equals D except in the kernels that decode_cached.cu names
   float scale, softcap;
-  bool leaves_runs;  // rows of long runs are another kernel's
-  bool apart;        // row n is of sequence n
+  bool leaves_runs;  // another kernel handles the rows of long runs
+  bool apart;        // row n belongs to sequence n
 
   __device__ int sequence_of(int row) const { return apart ? row : sequences[row]; }
   template <class T>
@@ -32,7 +32,7 @@ struct Decode {
   }
 };
 
-// Keys that row `at` sees, and the pieces they lie in.
+// The keys that row `at` sees, and the splits they lie in.
 struct Seen {
   int begin, end, first_piece, end_piece;
   __device__ Seen(int at, int window, int piece) {
@@ -52,7 +52,7 @@ __device__ void store_float(T* to, float v) {
     *to = __float2bfloat16_rn(v);
 }
 
-// The row's own k and v of one head group, to their block of the cache.
+// Stores the row's own k and v of one KV head in its cache block.
 template <int Threads, class T>
 __device__ void store_own(const Decode& a, const T* k, int64_t to_v, int64_t block, int g, int at) {
   T* panel = static_cast<T*>(a.new_cache) +
@@ -63,25 +63,25 @@ __device__ void store_own(const Decode& a, const T* k, int64_t to_v, int64_t blo
   }
 }
 
-// Whether this block has keys of the row to look at; if not, what there is to do is done.
+// Whether this block has keys of the row to process. If not, writes the zeros of a padding row.
 template <int Threads, class T>
 __device__ bool block_has_row(const Decode& a, const Seen& seen, int row, int heads, T* y) {
   const bool padding = seen.end <= 0 && blockIdx.y == 0;
   if (int(blockIdx.y) >= seen.first_piece && int(blockIdx.y) < seen.end_piece &&
       !(a.leaves_runs && block_in_long_run(a.sequences, a.positions, row, a.N)))
     return true;
-  // Some block of every launch waits, so that the next one cannot overtake the one ahead.
+  // At least one block of every launch waits, so that the kernels complete in order.
   if (padding || (blockIdx.x == 0 && blockIdx.y == 0)) wait_for_previous();
   for (int i = int(threadIdx.x); padding && i < heads * a.D; i += Threads) store_float(y + i, 0.0f);
   return false;
 }
 
-// All threads of a block call this.
+// Called by all threads of a block.
 template <class T, class C>
 __device__ Keys<T, C> keys_of_row(const Decode& a, int row, int g, int at, int sequence) {
   const int64_t panel = int64_t(block_tokens) * (a.D + std::is_same_v<C, uint8_t>);
   const int64_t token = int64_t(a.H + 2 * a.G) * a.D;
-  // Rows of one sequence lie side by side, in order.
+  // Rows of one sequence are adjacent and in order.
   const bool beside =
       a.new_cache && !a.apart && int(threadIdx.x) <= row && a.sequences[threadIdx.x] == sequence;
   const int fresh = !a.new_cache ? 0 : a.apart ? 1 : __syncthreads_count(beside);

@@ -1,9 +1,8 @@
-// Decoding of many rows over a paged cache of 16 bits, on the tensor cores. A block of a few warps
-// has a row and a head of keys; a warp takes sixteen keys at a time and multiplies them by up to
-// eight queries at once. What a warp reads it has copied itself, two batches ahead, so warps wait
-// for one another only at the end. A block spends most of its time waiting for one thing after
-// another (its position, its blocks, its keys): the more of them there are at once, the better, so
-// where they fill the card several times over a block has two warps.
+// Decoding of many rows over a 16-bit paged cache, on the tensor cores. A block of a few warps
+// handles a row and a KV head; a warp multiplies sixteen keys at a time by up to eight queries. A
+// warp reads only what it has copied itself, two batches ahead, so warps synchronise only at the
+// end. A block is mostly bound by a chain of latencies (position, table, keys), so high occupancy
+// helps: if there are more blocks than run at once, they have two warps each instead of four.
 #include "cuda/attention/decode/decode_rows.h"
 
 #include <climits>
@@ -14,18 +13,18 @@
 namespace hearth::cuda {
 namespace {
 
-constexpr int row_keys = 16;  // of a warp in a batch
+constexpr int row_keys = 16;  // keys per warp and batch
 constexpr int row_heads = decode_rows_heads;
-constexpr int row_slots = 2;  // batches on their way
+constexpr int row_slots = 2;  // batches in flight
 
-// The keys and values of one warp, under way through its part of shared memory.
+// A warp's keys and values, loaded through its part of shared memory.
 template <class T, int D>
 struct WarpKeys {
   static constexpr int tile = SharedTile<D>::bytes(row_keys), slot = 2 * tile;
   static constexpr int bytes = row_slots * slot;
   const Keys<T>& keys;
   uint32_t at;
-  int end, blocks;  // of keys; of the table
+  int end, blocks;  // end of the keys; blocks in the table
 
   __device__ SharedTile<D> key_tile(int turn) const {
     return {at + uint32_t(turn % row_slots * slot)};
@@ -33,8 +32,8 @@ struct WarpKeys {
   __device__ SharedTile<D> value_tile(int turn) const {
     return {at + uint32_t(turn % row_slots * slot + tile)};
   }
-  // Asks for keys and values of the cache beyond those on their way, blocks from key j on, without
-  // waiting for them: while the kernel ahead still runs, memory has nothing else to do.
+  // Prefetches keys and values of the cache beyond those in flight into L2, in blocks from key j
+  // on: while the previous kernel still runs, memory is idle.
   __device__ void ask_ahead(int j, int most_blocks) const {
 #if __CUDA_ARCH__ >= 900
     const int lane = int(threadIdx.x) % 32, block = j / block_tokens + lane / 2;
@@ -45,14 +44,13 @@ struct WarpKeys {
                  : "memory");
 #endif
   }
-  // Sixteen keys from j on: of the cache (zeros beyond the end go with them), of this step, or
-  // both.
+  // Loads sixteen keys from j on: of the cache (with zeros beyond the end), of this step, or both.
   template <bool old, bool fresh>
   __device__ void load(int turn, int j) const {
     constexpr int chunks = D / 8,
                   step = 32 / chunks;  // rows of the tile that a warp copies at once
     const int first = int(threadIdx.x) % 32 / chunks, column = int(threadIdx.x) % chunks;
-    // Read whether there is a key or not: what is there does not wait for the row's position.
+    // Reads the table even where there is no key, so as not to wait for the row's position.
     const int64_t block = old ? keys.table[min(j / block_tokens, blocks - 1)] : 0;
     const T* cached = keys.cache + block * keys.block + (j % block_tokens + first) * D + column * 8;
     const T* own = keys.fresh + (j + first) * keys.fresh_row + column * 8;
@@ -69,15 +67,15 @@ struct WarpKeys {
   }
 };
 
-// Turns an 8 x 8 matrix of 16-bit numbers over: a product's result becomes a factor of another.
+// Transposes an 8 x 8 matrix of 16-bit values: a result becomes a factor of the next product.
 __device__ uint32_t turned_over(uint32_t x) {
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
 }
 
-// Eight queries, a running softmax of each and its values. A thread has two of the queries: keys
-// and columns of values are the rows of products.
+// Eight queries, each with its online softmax and values. Keys and columns of values are the rows
+// of the products; a thread holds two of the queries.
 template <class T, int D>
 struct WarpQueries {
   uint32_t q[D / 16][2];
@@ -107,7 +105,7 @@ struct WarpQueries {
     }
   }
 
-  // Scores of sixteen keys from j on become probabilities over the largest so far.
+  // Online softmax over sixteen keys from j on: scores become probabilities in place.
   __device__ void weigh(float (&s)[4], const Decode& a, int at, int j, int begin, int end) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -142,7 +140,7 @@ struct WarpQueries {
     }
   }
 
-  // Values, largest score and sum of exponentials of each head, for the other warps.
+  // Writes values, largest score and sum of exponentials of each head, for the other warps.
   __device__ void write(float (*joined)[D + 2]) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -157,7 +155,7 @@ struct WarpQueries {
   }
 };
 
-// What a warp has of each head: values, largest score, sum of exponentials.
+// A warp's result for each head: values, largest score, sum of exponentials.
 template <int D>
 using Joined = float[row_heads][D + 2];
 
@@ -187,7 +185,7 @@ __global__ void __launch_bounds__(Warps * 32, (D == 64 ? 24 : 12) / Warps) decod
   const int row = int(blockIdx.x) / a.G, g = int(blockIdx.x) % a.G, share = a.H / a.G;
   const int first_head = int(blockIdx.z) * row_heads, heads = min(row_heads, share - first_head);
   let_next_start();
-  // Positions, sequences and tables are the host's: they are there before the launch ahead ends.
+  // Positions, sequences and tables come from the host, so reading them needs no wait.
   const int at = a.positions[row], sequence = a.sequence_of(row);
   const Seen seen(at, a.window, a.piece);
   T* y = static_cast<T*>(a.y) + (int64_t(row) * a.H + g * share + first_head) * D;
@@ -198,13 +196,13 @@ __global__ void __launch_bounds__(Warps * 32, (D == 64 ? 24 : 12) / Warps) decod
       keys, shared_address(row_memory) + uint32_t(warp * WarpKeys<T, D>::bytes), seen.end, a.width};
   const int first = a.window == INT_MAX ? 0 : seen.begin / batch_keys * batch_keys;
   const int from = first + warp * row_keys;
-  if (!a.new_cache) wait_for_previous();  // the kernel ahead has stored this step's keys
+  if (!a.new_cache) wait_for_previous();  // the previous kernel has stored this step's keys
 #pragma unroll
   for (int n = 0; n < row_slots; ++n) {
     under_way.template load<true, false>(n, from + n * batch_keys);
     commit_copies();
   }
-  // Not where there are many blocks: what they asked for would be gone before they came to it.
+  // Not with many blocks: prefetched lines would be evicted before they are used.
   if (Warps == 4 && warp == 0) under_way.ask_ahead(first + row_slots * batch_keys, 2);
   wait_for_previous();
   const T* own = a.own_of<T>(row);
@@ -220,7 +218,7 @@ __global__ void __launch_bounds__(Warps * 32, (D == 64 ? 24 : 12) / Warps) decod
     store_own<threads>(a, own + (a.H + g) * D, keys.fresh_v, keys.table[at / block_tokens], g, at);
 
   for (int j = from, turn = 0; j < seen.end; j += batch_keys, ++turn) {
-    // Of this step's keys those of the first batches came last.
+    // If the first batches contain keys of this step, those were copied last.
     if (turn == 0 && !late)
       wait_for_copies<row_slots>();
     else if (turn == 0)
@@ -237,7 +235,7 @@ __global__ void __launch_bounds__(Warps * 32, (D == 64 ? 24 : 12) / Warps) decod
     commit_copies();
   }
   wait_for_copies<0>();
-  __syncthreads();  // all are done with the tiles
+  __syncthreads();  // all warps are done with the tiles
   auto* joined = reinterpret_cast<Joined<D>*>(row_memory);
   queries.write(joined[warp]);
   __syncthreads();
@@ -255,7 +253,7 @@ void launch_rows(const Decode& a, dim3 blocks, CudaStream& stream) {
 template <class T, int D>
 void launch_rows(const Decode& a, CudaStream& stream) {
   const dim3 blocks(unsigned(a.N * a.G), 1, unsigned(ceil_div(a.H / a.G, row_heads)));
-  // As many as run at once with four warps each.
+  // As many blocks as run at once with four warps each.
   const int64_t at_once = int64_t(stream.card.processors) * (D == 64 ? 6 : 3);
   if (int64_t(blocks.x) * blocks.z > at_once)
     launch_rows<T, D, 2>(a, blocks, stream);

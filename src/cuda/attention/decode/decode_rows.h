@@ -1,4 +1,4 @@
-// Decoding of many rows over a paged cache of 16 bits, on the tensor cores.
+// Decoding of many rows over a 16-bit paged cache, on the tensor cores.
 #pragma once
 
 #include "cuda/device/stream.h"
@@ -7,10 +7,10 @@ namespace hearth::cuda {
 
 struct Decode;
 
-constexpr int decode_rows_heads = 8;  // of queries to a block, at most
+constexpr int decode_rows_heads = 8;  // query heads per block, at most
 constexpr bool decode_rows_takes(int D) { return D == 64 || D == 128; }
 
-// A block for each row, head of keys and eight heads of queries, over all of its keys.
+// One block per row, KV head and eight query heads, over all keys of the row.
 template <class T>
 void decode_rows(const Decode&, CudaStream&);
 

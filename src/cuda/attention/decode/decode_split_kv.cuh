@@ -1,7 +1,6 @@
-// Decoding over a paged cache, piece by piece: a block of threads has a row and a head of keys, or,
-// where that makes few blocks, a piece of the row's keys of a fixed size; the block that ends last
-// joins their results in order. Bound by reading the cache once, which begins before the queries
-// are there.
+// Split-KV decoding over a paged cache. A thread block handles a row and a KV head or, where that
+// makes few blocks, a split of the row's keys of fixed size; the block that finishes last combines
+// the results in order. Bound by reading the cache once, which begins before the queries are ready.
 #pragma once
 
 #include "cuda/attention/decode/decode_keys_fp8.cuh"
@@ -12,7 +11,7 @@ namespace hearth::cuda {
 
 constexpr int short_piece = 512;  // keys
 
-// A query's running softmax over the keys of one lane group; eight columns of its values.
+// Online softmax of one query over the keys of a lane group, with eight columns of its values.
 struct Running {
   float top = -INFINITY, sum = 0, y[8] = {};
 
@@ -22,7 +21,7 @@ struct Running {
 #pragma unroll
     for (int i = 0; i < 8; ++i) y[i] *= fade;
   }
-  // With the group of lanes `step` away.
+  // Combines with the group of lanes `step` away.
   __device__ void join(int step) {
     fade_to(fmaxf(top, __shfl_xor_sync(~0u, top, step)));
     sum += __shfl_xor_sync(~0u, sum, step);
@@ -31,7 +30,7 @@ struct Running {
   }
 };
 
-// The row's own k and v in fp8, by the first two groups of lanes.
+// Stores the row's own k and v in fp8, by the first two groups of lanes.
 template <int Lanes, class T>
 __device__ void store_own_codes(const Decode& a, const T* k, int64_t to_v, int64_t block, int g,
                                 int at) {
@@ -42,7 +41,7 @@ __device__ void store_own_codes(const Decode& a, const T* k, int64_t to_v, int64
   store_codes<Lanes>(panel, k + half * to_v, at % block_tokens, d, a.D);
 }
 
-// y of the heads of one row from their pieces, in order, by the whole block.
+// Combines the splits of one row's heads into y, in order, by the whole block.
 template <int Threads, class T>
 __device__ void join_pieces(const Decode& a, const Seen& seen, int64_t line, int heads, T* y) {
   for (int i = int(threadIdx.x); i < heads * a.D; i += Threads) {
@@ -65,8 +64,8 @@ constexpr bool through_shared(int lanes, int warps) {
   return warps == 4 && sizeof(T) == 2 && 32 / lanes * warps * batch <= block_tokens;
 }
 
-// C: what the cache is made of, T or bytes (fp8).
-// Lanes: threads that share a key, 8 columns each. Heads: of one row, sharing a key head.
+// C: the element type of the cache, T or bytes (fp8). Lanes: threads that share a key, 8 columns
+// each. Heads: query heads of one row that share a KV head.
 template <class T, class C, int Lanes, int Heads, int warps>
 __global__ __launch_bounds__(warps * 32,
                              through_shared<T>(Lanes, warps) ? 6 : 1) void decode_piece(Decode a) {
@@ -79,7 +78,7 @@ __global__ __launch_bounds__(warps * 32,
   const int row = int(blockIdx.x) / a.G, g = int(blockIdx.x) % a.G, share = a.H / a.G;
   const int first_head = int(blockIdx.z) * Heads, heads = min(Heads, share - first_head);
   let_next_start();
-  // Positions, sequences and tables are the host's: they are there before the launch ahead ends.
+  // Positions, sequences and tables come from the host, so reading them needs no wait.
   const int at = a.positions[row], sequence = a.sequence_of(row);
   const Seen seen(at, a.window, a.piece);
   T* y = static_cast<T*>(a.y) + (int64_t(row) * a.H + g * share + first_head) * a.D;
@@ -99,7 +98,7 @@ __global__ __launch_bounds__(warps * 32,
   __shared__ uint4 memory[Batch::size > 0 ? Batch::size : 1];
   Batch under_way(memory);
   const int from = begin / Batch::whole * Batch::whole;
-  if (!a.new_cache) wait_for_previous();  // the kernel ahead has stored this step's keys
+  if (!a.new_cache) wait_for_previous();  // the previous kernel has stored this step's keys
   const int first_key = group * Batch::apart;
   under_way.begin(keys, from + first_key, end, d);
   wait_for_previous();
@@ -204,7 +203,7 @@ __global__ __launch_bounds__(warps * 32,
   if (threadIdx.x == 0) {
     uint32_t* ticket = a.tickets + blockIdx.x + gridDim.x * blockIdx.z;
     last = atomicAdd(ticket, 1) + 1 == uint32_t(seen.pieces());
-    if (last) *ticket = 0;  // as the next launch wants it
+    if (last) *ticket = 0;  // reset for the next launch
     __threadfence();
   }
   __syncthreads();
@@ -224,7 +223,7 @@ void launch_pieces(Decode a, CudaStream& stream) {
     a.tickets = static_cast<uint32_t*>(stream.zeros(int64_t(x) * z * 4));
   }
   const dim3 blocks{x, unsigned(a.pieces), z};
-  // Blocks that are many hide each other's waiting; few of them had better be large.
+  // Many blocks hide each other's latency; few blocks should be large.
   constexpr int large = Lanes < 32 ? 16 : 8;
   if (share == 1 && !many)
     launch_dependent(stream, decode_piece<T, C, Lanes, 1, large>, blocks, large * 32, a);

@@ -1,4 +1,4 @@
-// Decoding over a paged cache by blocks of a row's keys: few rows, or heads of any size.
+// Split-KV decoding over a paged cache: for few rows, or heads of any size.
 #pragma once
 
 #include <type_traits>
@@ -9,7 +9,7 @@ namespace hearth::cuda {
 
 struct Decode;
 
-// f(std::integral_constant<int, Lanes>) for a head's size.
+// Calls f(std::integral_constant<int, Lanes>) with the lanes per key for a head size.
 template <class F>
 void by_lanes(int D, F&& f) {
   if (D <= 32)
@@ -22,7 +22,7 @@ void by_lanes(int D, F&& f) {
     f(std::integral_constant<int, 32>());
 }
 
-// C: what the cache is made of, T or bytes (fp8).
+// C: the element type of the cache, T or bytes (fp8).
 template <class T, class C>
 void decode_pieces(const Decode&, CudaStream&);
 

@@ -1,4 +1,4 @@
-// Decoding piece by piece in bf16.
+// Split-KV decoding in bf16.
 #include "cuda/attention/decode/decode_split_kv.cuh"
 
 namespace hearth::cuda {

@@ -1,4 +1,4 @@
-// Decoding piece by piece in fp16.
+// Split-KV decoding in fp16.
 #include "cuda/attention/decode/decode_split_kv.cuh"
 
 namespace hearth::cuda {

@@ -1,4 +1,4 @@
-// Decoding piece by piece in fp32 over a cache in fp8.
+// Split-KV decoding in fp32 over an fp8 cache.
 #include "cuda/attention/decode/decode_split_kv.cuh"
 
 namespace hearth::cuda {

@@ -1,4 +1,4 @@
-// Flash attention forward for Hopper: which calls it takes.
+// Flash attention forward for Hopper: which calls it supports.
 #include "cuda/attention/hopper/flash_hopper_launch.cuh"
 
 namespace hearth::cuda {

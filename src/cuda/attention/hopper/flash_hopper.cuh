@@ -1,5 +1,5 @@
-// Flash attention forward for Hopper: one warpgroup copies tiles by TMA, the others each own 64
-// query rows and keep scores, probabilities and output in registers (wgmma, online softmax).
+// Flash attention forward for Hopper: a producer warp loads tiles by TMA; each consumer warp group
+// owns 64 query rows, with scores, probabilities and output in registers (wgmma, online softmax).
 // 4 * B * H * D * (visible pairs) FLOP.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace hearth::cuda::flash_fwd {
 
-// A consumer warpgroup's 64 rows. A thread holds rows `row` and `row + 8` (wgmma's layout).
+// A consumer warp group's 64 rows. A thread holds rows `row` and `row + 8` (the layout of wgmma).
 template <class T, class S>
 struct Consumer {
   using L = Layout<S>;
@@ -18,18 +18,18 @@ struct Consumer {
   const int total;
   Ring<2> q;
   Ring<S::stages> k, v;
-  int index;                 // of the item
+  int index;                 // of the work item
   float s[S::N / 2];         // scores, then probabilities
-  uint32_t probs[S::N / 4];  // packed: the A operand
+  uint32_t probs[S::N / 4];  // packed: the A operand of wgmma
   float y[S::D / 2];
-  float top[2], sum[2];  // of raw scores; of this thread's columns
-  float c;               // exp2(c * score)
+  float top[2], sum[2];  // maximum of raw scores; sum over this thread's columns
+  float c;               // probabilities are exp2(c * score - base)
 
   __device__ Consumer(const Params& p, uint32_t smem, int total)
       : p(p),
         smem(smem),
         bars{smem + L::bars},
-        group(__shfl_sync(~0u, int(threadIdx.x) / 128, 0)),  // known to be uniform
+        group(__shfl_sync(~0u, int(threadIdx.x) / 128, 0)),  // tells the compiler it is uniform
         lane(int(threadIdx.x) % 32),
         warp(int(threadIdx.x) / 32 % 4),
         total(total),
@@ -39,11 +39,11 @@ struct Consumer {
   __device__ void release(uint32_t bar) {
     if (lane == 0) barrier_arrive(bar);
   }
-  // A token goes round the warpgroups: who holds it issues products, the others do softmax.
+  // A token goes round the warp groups: its holder issues products, the others compute softmax.
   __device__ void take_turn() { named_sync(1 + group, 256); }
   __device__ void pass_turn() { named_arrive(1 + (group + 1) % S::groups, 256); }
 
-  // N: S::N, or half of it where a warpgroup sees no more of a diagonal tile.
+  // N: S::N, or half of it where a warp group sees only the first half of a diagonal tile.
   template <int N>
   __device__ void issue_scores() {
     const uint64_t rows = desc_k_major(smem + L::q + (q.stage * S::groups + group) * L::q_bytes);
@@ -66,7 +66,7 @@ struct Consumer {
     wgmma_commit();
   }
 
-  // What the thread's row and column are of element 4 j + 2 r + e: row + 8 r, column + 8 j + e.
+  // Element 4 j + 2 r + e of a thread is at row + 8 r, column + 8 j + e.
   template <int N>
   __device__ void score(int h, int row, int column) {
     const float slope = p.slopes ? p.slopes[h] * log2e : 0;
@@ -113,10 +113,10 @@ struct Consumer {
     }
   }
 
-  // The running maximum takes in the scores; `fade` is what earlier sums are multiplied by.
+  // Updates the running maximum with the scores; `fade` is the factor for earlier sums.
   template <int N>
   __device__ void raise(float (&base)[2], float (&fade)[2]) {
-    float m[4] = {s[0], s[1], s[2], s[3]};  // two chains a row: half the latency
+    float m[4] = {s[0], s[1], s[2], s[3]};  // two chains per row halve the latency
 #pragma unroll
     for (int i = 4; i < N / 2; ++i) m[i % 4] = fmaxf(m[i % 4], s[i]);
 #pragma unroll
@@ -131,7 +131,7 @@ struct Consumer {
       sum[r] *= fade[r];
     }
   }
-  // Scores [begin, end) of this thread to probabilities.
+  // Turns scores [begin, end) of this thread into probabilities.
   template <int begin, int end>
   __device__ void exponentiate(const float (&base)[2]) {
 #pragma unroll
@@ -156,7 +156,7 @@ struct Consumer {
     }
   }
 
-  // Whether this warpgroup sees anything of the tile at hand, and no more than its first half.
+  // Whether this warp group sees any of the current tile, and whether only its first half.
   __device__ bool sees(const Item<S>& item) const {
     const int first = item.row + 64 * group, begin = item.n * S::N;
     return begin < first + 64 && begin + S::N > first - p.window + 1 && first >= 0;
@@ -177,7 +177,7 @@ struct Consumer {
     v.next();
   }
 
-  // On to the next item; false: there is none.
+  // Advances to the next work item; false: there is none.
   __device__ bool advance(Item<S>& item) {
     if (index >= total) return false;
     release(bars.q_empty(q.stage));
@@ -200,7 +200,7 @@ struct Consumer {
       free_values();
     }
   }
-  // Lets go of tiles until one is seen; false: there are no more.
+  // Releases tiles until one is seen; false: there are no more.
   __device__ bool seek(Item<S>& item) {
     for (;; item.next(p)) {
       while (!item.valid())
@@ -211,7 +211,7 @@ struct Consumer {
     }
   }
 
-  // A first tile, with nothing under way.
+  // The first tile, with no products in flight.
   template <int N>
   __device__ void begin(const Item<S>& item) {
     float base[2], fade[2];
@@ -230,9 +230,9 @@ struct Consumer {
     exponentiate<0, N / 2>(base);
     pack<N>();
   }
-  // Scores of the tile at hand, values of the one before it (add: not its item's first); if
-  // `fresh`, that was the last one of item `old`, and `owed` tiles of values in between are not
-  // seen.
+  // Scores of the current tile and values of the previous one (`add`: that tile was not the first
+  // of its item). If `fresh`, the previous tile was the last of item `old`, and the `owed` tiles of
+  // values in between are skipped.
   template <int N, bool fresh>
   __device__ void step(const Item<S>& item, const Item<S>& old, bool add, int owed = 0) {
     float base[2], fade[2];
@@ -252,7 +252,7 @@ struct Consumer {
     hide<N>(item);
     raise<N>(base, fade);
     exponentiate<0, N / 4>(base);
-    wgmma_wait<0>();  // halfway, so that what follows hides behind the exponentials
+    wgmma_wait<0>();  // halfway, so that what follows overlaps the exponentials
     pin(y);
     free_values();
     if constexpr (fresh) skip_values(owed);
@@ -274,7 +274,7 @@ struct Consumer {
     finish(old, top, sum);
   }
 
-  // y / sum to memory through shared memory; lse straight.
+  // Writes y / sum through shared memory, and lse directly.
   __device__ void finish(const Item<S>& item, const float (&top)[2], const float (&sum)[2]) {
     const int first = item.row + 64 * group, row = first + 16 * warp + lane / 4;
     float inverse[2];
@@ -312,8 +312,8 @@ struct Consumer {
     }
   }
 
-  // One stream of tiles through all items: the products of an item's first tile overlap with the
-  // last ones of the item before.
+  // One stream of tiles through all work items: the products of an item's first tile overlap the
+  // last products of the previous item.
   __device__ void run() {
     constexpr int H = S::halves ? S::N / 2 : S::N;
     if (group == S::groups - 1) pass_turn();

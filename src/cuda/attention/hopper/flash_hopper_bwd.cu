@@ -9,7 +9,7 @@ namespace {
 
 using namespace flash_bwd;
 
-constexpr int stat_tokens = 32;  // of a block of `row_stats`: 8 lanes each
+constexpr int stat_tokens = 32;  // per block of `row_stats`: 8 lanes each
 
 struct StatParams {
   const void *y, *dy;
@@ -41,8 +41,8 @@ __device__ __forceinline__ float dot8(const uint4& a, const uint4& b) {
   return sum;
 }
 
-// lse * log2(e) and delta = dy . y of each row, tile by tile; rows beyond T get an lse that makes
-// their probabilities 0. Reads 4 * B * T * H * D bytes.
+// lse * log2(e) and delta = dy . y of each row, tile by tile. Rows beyond T get an infinite lse,
+// which makes their probabilities 0. Reads 4 * B * T * H * D bytes.
 template <class T, class S>
 __global__ void __launch_bounds__(256) row_stats(const StatParams p) {
   constexpr int stats = Layout<S>::stats, chunks = S::D / 64;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(256) row_stats(const StatParams p) {
   }
 }
 
-// Fills the tables by which tiles of other documents are skipped. A block for each sequence.
+// Fills the tables used to skip tiles of other documents. One block per sequence.
 template <class S>
 __global__ void __launch_bounds__(1024)
     document_bounds(int2* ranges, int* first, int* last, const __grid_constant__ Params p) {
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-// As head_tile_map, with boxes of one panel of 64 columns.
+// Like head_tile_map, with boxes of one panel of 64 columns.
 CUtensorMap head_panel_map(const void* x, DType dtype, int B, int T, int heads, int D, int rows) {
   const auto type =
       dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -121,10 +121,10 @@ CUtensorMap head_panel_map(const void* x, DType dtype, int B, int T, int heads, 
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 int rounds(int64_t n, int64_t by) { return int((n + by - 1) / by); }
 
-// Parts of the scratch, by offset in bytes.
+// Parts of the scratch memory, as byte offsets.
 struct Scratch {
   int64_t stat, dq, turn, ranges, first, last, bytes;
-  int counters;  // turns, and then the next item
+  int counters;  // turns, followed by next_item
 };
 
 template <class S>
@@ -158,7 +158,7 @@ Params make_params(const AttnCall& c, const CudaStream& stream) {
   p.q_tiles = rounds(c.T, S::M);
   p.k_tiles = rounds(c.T, keys);
   p.items = c.B * c.G * p.k_tiles;
-  // Sums of dQ are kept for twice the heads that blocks work on at a time, so that they stay in L2.
+  // There are dQ sums for twice the heads that blocks work on at a time, so that they stay in L2.
   const int groups = std::min(c.B * c.G, 2 * (stream.card.processors / p.k_tiles + 2));
   p.slots = groups * p.R;
   p.window = c.window > 0 ? std::min(c.window, INT_MAX / 2) : INT_MAX / 2;

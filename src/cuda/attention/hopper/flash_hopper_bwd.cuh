@@ -1,5 +1,5 @@
 // Flash attention backward for Hopper: what its kernels share. A work item is one tile of 128 keys
-// of one key head against all query tiles that see it; dK and dV stay in registers. dQ is summed in
+// of one KV head against all query tiles that see it; dK and dV stay in registers. dQ is summed in
 // fp32 scratch, tile by tile, in an order fixed by counters (`turn`), so that bits never change.
 #pragma once
 
@@ -11,16 +11,16 @@ namespace hearth::cuda::flash_bwd {
 
 using namespace hopper;
 
-constexpr int keys = 128;  // of a tile: 64 for each of the two consumer warpgroups
+constexpr int keys = 128;  // per tile: 64 for each of the two consumer warp groups
 constexpr float log2e = 1.4426950408889634f;
 
 // The compile-time shape of a kernel.
 template <int D_, bool documents_>
 struct Shape {
   static constexpr int D = D_;        // head_dim: 64 or 128
-  static constexpr int M = 8192 / D;  // query rows of a tile; a warpgroup has 64 x 64 of its dQ
+  static constexpr int M = 8192 / D;  // query rows per tile; a warp group has 64 x 64 of its dQ
   static constexpr int stages = 2;    // tiles of Q and dY in flight
-  static constexpr int held = 4;      // of V, columns / 16 that stay in registers
+  static constexpr int held = 4;      // 16-column parts of V that stay in registers
   static constexpr bool documents = documents_;
 };
 
@@ -28,19 +28,19 @@ struct Params {
   CUtensorMap q, kv, dy;  // boxes of M, 128, M rows
   CUtensorMap out;        // dqkv, boxes of 64 rows and 64 columns
   const float* stat;      // (B, H, q_tiles, 2 or 3, M): lse * log2(e), delta, document
-  float* dq;              // (slots, q_tiles, 2, 64 * 64): sums under way, as registers lie
-  int* turn;              // (slots, q_tiles, 2): who may add next
+  float* dq;              // (slots, q_tiles, 2, 64 * 64): running sums, in register order
+  int* turn;              // (slots, q_tiles, 2): whose turn it is to add
   int* next_item;
   const int32_t* documents;  // (B, T)
   const int2* ranges;        // (B, q_tiles rounded up to whole key tiles): documents of M tokens
-  const int* first_tile;     // (B, q_tiles): first tile of keys a query tile meets
-  const int* last_query;     // (B, k_tiles): last query tile whose first tile is not after this one
+  const int* first_tile;     // (B, q_tiles): first tile of keys that a query tile sees
+  const int* last_query;     // (B, k_tiles): last query tile whose first_tile is not after this one
   int B, T, H, G, R;         // R = H / G
   int q_tiles, k_tiles, items, slots;
   int window;  // INT_MAX / 2: none
   float scale;
-  // Lanes that arrive at a barrier for their warp: the first does, after the warp has met. All of
-  // them under HEARTH_RACECHECK=1, since compute-sanitizer follows no order through __syncwarp.
+  // Lanes per warp that arrive at a barrier: 1, after __syncwarp. All 32 under HEARTH_RACECHECK=1,
+  // since compute-sanitizer does not see ordering through __syncwarp.
   int leaders;
 };
 
@@ -50,23 +50,23 @@ struct Layout {
   static constexpr int q_bytes = S::M * S::D * 2;
   static constexpr int kv_bytes = keys * S::D * 2;
   static constexpr int ds_bytes = S::M * keys * 2;
-  static constexpr int half_bytes = 64 * 64 * 4;  // a warpgroup's part of a tile of dQ
+  static constexpr int half_bytes = 64 * 64 * 4;  // a warp group's part of a tile of dQ
   static constexpr int stat_bytes = stats * S::M * 4;
-  static constexpr int k = 0;  // two of them
+  static constexpr int k = 0;  // two buffers
   static constexpr int v = k + 2 * kv_bytes;
   static constexpr int q = v + kv_bytes;
   static constexpr int dy = q + S::stages * q_bytes;
-  static constexpr int ds = dy + S::stages * q_bytes;  // two of them
+  static constexpr int ds = dy + S::stages * q_bytes;  // two buffers
   static constexpr int dq = ds + 2 * ds_bytes;
   static constexpr int stat = dq + 2 * half_bytes;
   static constexpr int steps = stat + S::stages * stat_bytes;
   static constexpr int items = steps + 8 * S::stages;
   static constexpr int bars = items + 8;
-  static constexpr int bytes = bars + 8 * (16 + 3 * S::stages) + 1024;  // 1024 to align
+  static constexpr int bytes = bars + 8 * (16 + 3 * S::stages) + 1024;  // 1024 for alignment
   static constexpr int threads = 384;
 };
 
-// Barriers in shared memory, by address.
+// Addresses of the mbarriers in shared memory.
 template <class S>
 struct Bars {
   uint32_t at;
@@ -84,18 +84,18 @@ struct Bars {
   __device__ uint32_t empty(int s) const { return q_full(2 * S::stages + s); }
 };
 
-// What consumers must know of a step; the producer writes it beside the tiles.
+// What consumers need to know about a step; the producer writes it next to the tiles.
 struct Step {
-  static constexpr int first = 1;  // of its item
-  static constexpr int ends = 2;   // its item
-  static constexpr int last = 4;   // to add to its tile of dQ
-  static constexpr int prior = 8;  // others have added to it
-  static constexpr int none = 16;  // all work is done
+  static constexpr int first = 1;  // first step of its item
+  static constexpr int ends = 2;   // last step of its item
+  static constexpr int last = 4;   // last to add to its tile of dQ
+  static constexpr int prior = 8;  // other steps have added to that tile
+  static constexpr int none = 16;  // no work is left
   int flags, distance;             // distance: first query - first key
   __device__ bool is(int flag) const { return flags & flag; }
 };
 
-// Whether some query of a tile and some key of another may be of one document.
+// Whether a query of one tile and a key of another can belong to the same document.
 template <class S>
 __device__ __forceinline__ bool documents_meet(const Params& p, int b, int i, int tile) {
   constexpr int per = keys / S::M;
@@ -109,15 +109,15 @@ __device__ __forceinline__ bool documents_meet(const Params& p, int b, int i, in
   return q.x <= k.y && k.x <= q.y;
 }
 
-// A walk over the steps of an item: heads that share the keys, and query tiles of each.
+// Iterates over the steps of an item: the heads that share the keys, and the query tiles of each.
 template <class S>
 struct Walk {
-  int b, g, tile;  // of keys
-  int lo, hi;      // query tiles
+  int b, g, tile;  // tile of keys
+  int lo, hi;      // range of query tiles
   int r, i;        // head within the group, query tile
 
-  // Keys from high to low: a query tile is met first by its own keys, and blocks that start
-  // together reach it one after the other, in the order in which they may add.
+  // Keys go from last to first: a query tile is first met by its diagonal keys, and blocks that
+  // start together reach it one after the other, in the order in which they may add.
   __device__ Walk(const Params& p, int index) {
     const int group = index / p.k_tiles;
     tile = p.k_tiles - 1 - index % p.k_tiles;
@@ -153,14 +153,14 @@ struct Walk {
   }
 };
 
-// A tile of keys' place among those that add to a query tile.
+// The position of a tile of keys among those that add to a query tile.
 template <class S>
 struct Visit {
-  int place;   // tiles of keys before this one
-  int places;  // before the last
-  int base;    // of the counter, for this use of the scratch
+  int place;   // number of tiles of keys before this one
+  int places;  // number before the last one
+  int base;    // counter value where this use of the scratch slot begins
   bool last;
-  int slot;  // in p.dq and p.turn, of halves
+  int slot;  // index in p.dq and p.turn, counted in halves
 
   __device__ Visit(const Params& p, const Walk<S>& at, int w) {
     const int own = min((at.i * S::M + S::M - 1) / keys, p.k_tiles - 1);

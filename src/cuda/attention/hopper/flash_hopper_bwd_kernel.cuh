@@ -1,14 +1,14 @@
-// The main kernel of the backward pass: 10 * B * H * D * (visible pairs) FLOP. One warp copies
-// tiles by TMA, two hand on sums of dQ, two warpgroups each own 64 keys of an item. Scores are
-// computed transposed (keys down), so that P and dS are operands in registers for dV and dK; only
-// dS goes through shared memory, for dQ.
+// The main kernel of the backward pass: 10 * B * H * D * (visible pairs) FLOP. One warp loads tiles
+// by TMA, two warps accumulate dQ in memory, and two warp groups each own 64 keys of an item.
+// Scores are computed transposed (keys as rows), so that P and dS are register operands for dV and
+// dK; only dS goes through shared memory, for dQ.
 #pragma once
 
 #include "cuda/attention/hopper/flash_hopper_bwd_step.cuh"
 
 namespace hearth::cuda::flash_bwd {
 
-// ---- warp 0 of the last warpgroup: loads ----
+// ---- warp 0 of the last warp group: loads ----
 
 template <class S>
 __device__ __forceinline__ void load_keys(const Params& p, const Walk<S>& at, uint32_t dst,
@@ -17,7 +17,7 @@ __device__ __forceinline__ void load_keys(const Params& p, const Walk<S>& at, ui
   tma_load(dst, p.kv, bar, 0, at.tile * keys, 0, head, at.b);
 }
 
-// Arrives for the step alone: the tiles that come with it arrive for themselves.
+// Arrives for the step only; the tile loads arrive separately.
 template <class S>
 __device__ __forceinline__ void write_step(uint32_t base, int stage, const Step& step) {
   asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(base + Layout<S>::steps + 8 * stage),
@@ -26,7 +26,7 @@ __device__ __forceinline__ void write_step(uint32_t base, int stage, const Step&
   barrier_arrive(Bars<S>{base + Layout<S>::bars}.q_full(stage));
 }
 
-// The tiles of one step.
+// Loads the tiles of one step.
 template <class S>
 __device__ __forceinline__ void load_rows(const Params& p, const Walk<S>& at, uint32_t base,
                                           int s) {
@@ -87,9 +87,9 @@ __device__ void produce(const Params& p, uint32_t base) {
   barrier_arrive(bars.q_full(ring.stage));
 }
 
-// ---- warps 1 and 2: sums of dQ, one half each ----
+// ---- warps 1 and 2: accumulation of dQ, one half each ----
 
-// An item that has been written, or -1. The caller then arrives at item_empty, once a warp.
+// The index of a published item, or -1. The caller then arrives at item_empty, once per warp.
 template <class S>
 __device__ __forceinline__ int read_item(uint32_t base, const Ring<2>& item) {
   int index;
@@ -115,7 +115,7 @@ __device__ void hand_on(const Params& p, uint32_t base, int w) {
     do {
       const Visit<S> visit(p, at, w);
       int* turn = p.turn + visit.slot;
-      if (!at.meets(p)) {  // tiles of keys before the last one that meets are not counted
+      if (!at.meets(p)) {  // pass the turn on, unless after the last tile that adds
         if (visit.place < visit.places) {
           turn_wait(turn, visit.before());
           turn_set(turn, visit.after(p));
@@ -149,9 +149,9 @@ __device__ void hand_on(const Params& p, uint32_t base, int w) {
   store_wait<0>();
 }
 
-// ---- two warpgroups: products ----
+// ---- two warp groups: products ----
 
-// By one lane for its warp: it is the one that says when the memory may be written again.
+// One lane reads for its warp: the same lane later signals that the memory may be overwritten.
 template <class S>
 __device__ __forceinline__ Step read_step(uint32_t base, const Ring<S::stages>& ring) {
   int2 x{};
@@ -159,15 +159,15 @@ __device__ __forceinline__ Step read_step(uint32_t base, const Ring<S::stages>& 
   return {__shfl_sync(~0u, x.x, 0), __shfl_sync(~0u, x.y, 0)};
 }
 
-// Stores dK and dV of an item's 64 keys. dS is free once both warpgroups have their dQ; where it
-// cannot hold all, dK goes where dQ was.
+// Stores dK and dV of an item's 64 keys. They are staged in dS, which is free once both warp groups
+// have computed dQ; where dS is too small for both, dK is staged in dQ's buffer.
 template <class T, class S>
 __device__ __forceinline__ void store_sums(const Params& p, const float (&dk)[S::D / 2],
                                            const float (&dv)[S::D / 2], uint32_t base, int w,
                                            uint32_t store_at, const Ring<2>& item, int dq_phase) {
   using L = Layout<S>;
   const Bars<S> bars{base + L::bars};
-  constexpr int part = L::ds_bytes;  // of the two buffers, for each warpgroup
+  constexpr int part = L::ds_bytes;  // per warp group, of the two dS buffers
   constexpr bool both = part >= 2 * 64 * S::D * 2;
   const uint32_t dv_at = base + L::ds + w * part;
   const uint32_t dk_at = both ? dv_at + 64 * S::D * 2 : base + L::dq + w * L::half_bytes;
@@ -194,7 +194,7 @@ __device__ void consume(const Params& p, uint32_t base, int w) {
   const Bars<S> bars{base + L::bars};
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const bool leader = lane < p.leaders;
-  // Of a matrix stored by stmatrix: this lane's row in 64, and its chunk.
+  // This lane's row among 64, and its chunk, for stmatrix.
   const int row = 16 * warp + (lane / 8 % 2) * 8 + lane % 8;
   const uint32_t store_at = row * 128 + ((lane / 16 ^ lane % 8) << 4);
   const uint32_t half = base + L::dq + w * L::half_bytes;
@@ -266,7 +266,7 @@ __device__ void consume(const Params& p, uint32_t base, int w) {
       slopes<T, S, true>(dpacked, packed, dp, stat);
     else
       slopes<T, S, false>(dpacked, packed, dp, stat);
-    if (first) {  // sums of the item before have left
+    if (first) {  // wait until the previous item's sums have left shared memory
       if (thread == 0) store_wait_read<0>();
       named_sync(1, 256);
     }
@@ -281,7 +281,7 @@ __device__ void consume(const Params& p, uint32_t base, int w) {
     if (ends) next_item.next();
     const uint32_t k_at = base + L::k + item.stage * L::kv_bytes;
     const uint32_t next_k = base + L::k + next_item.stage * L::kv_bytes + w * 64 * 128;
-    named_sync(1, 256);  // all of dS is there
+    named_sync(1, 256);  // all of dS is written
     wgmma_wait<0>();
     pin(dk);
     pin(dv);
@@ -289,8 +289,8 @@ __device__ void consume(const Params& p, uint32_t base, int w) {
     if (leader) barrier_arrive(bars.empty(ring.stage));
     wgmma_fence();
     dq_product<T, S>(dq, ds_at, k_at, w);
-    // The scores of the next step, computed for nothing after the last one: a branch around wgmma
-    // would make the compiler wait for each of them.
+    // The scores of the next step. After the last step they are wasted: a branch around wgmma would
+    // make the compiler serialise every wgmma.
     barrier_wait(bars.q_full(next_ring.stage), next_ring.phase);
     const Step next = read_step<S>(base, next_ring);
     if (ends && !next.is(Step::none)) barrier_wait(bars.k_full(next_item.stage), next_item.phase);

@@ -1,5 +1,5 @@
-// What a consumer warpgroup computes in a step of the backward pass: products of tiles, P and dS in
-// registers, and the ways of results into shared memory. A warpgroup has 64 keys (rows) against M
+// What a consumer warp group computes in a step of the backward pass: products of tiles, P and dS
+// in registers, and the stores of results to shared memory. A warp group has 64 keys (rows) by M
 // queries (columns).
 #pragma once
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ void times_rows(float (&x)[S::M / 2], uint32_t keys_a
   wgmma_commit();
 }
 
-// The same with the first columns of the keys in registers, as read by `load_rows_64`.
+// The same with the first columns of the keys in registers, as loaded by `load_rows_64`.
 template <class T, class S>
 __device__ __forceinline__ void times_rows(float (&x)[S::M / 2], const uint32_t (&v)[4 * S::held],
                                            uint32_t keys_at, uint32_t rows_at) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void times_rows(float (&x)[S::M / 2], const uint32_t 
   wgmma_commit();
 }
 
-// 64 rows of a tile of keys. `at`: as in store_panels.
+// Loads 64 rows of a tile of keys. `at`: as in store_panels.
 template <int n>
 __device__ __forceinline__ void load_rows_64(uint32_t (&x)[n], uint32_t at) {
 #pragma unroll
@@ -79,7 +79,7 @@ __device__ __forceinline__ void add_product(float (&sum)[S::D / 2], const uint32
   wgmma_commit();
 }
 
-// This warpgroup's 64 x 64 of dq = dS K.
+// This warp group's 64 x 64 part of dq = dS K.
 template <class T, class S>
 __device__ __forceinline__ void dq_product(float (&dq)[32], uint32_t ds, uint32_t k_at, int w) {
   const uint32_t part = w * keys * 128;
@@ -103,8 +103,8 @@ __device__ __forceinline__ float2 unpack2(uint32_t x) {
   }
 }
 
-// x (64 rows of this warpgroup, 4 * n columns) into panels `panel` bytes apart. `at`: the address
-// of this lane's row, with its chunk swizzled, in the first panel.
+// Stores x (64 rows of this warp group, 4 * n columns) into panels `panel` bytes apart. `at`: the
+// swizzled address of this lane's row and chunk in the first panel.
 template <int n>
 __device__ __forceinline__ void store_panels(uint32_t at, uint32_t panel, const uint32_t (&x)[n]) {
 #pragma unroll
@@ -113,14 +113,14 @@ __device__ __forceinline__ void store_panels(uint32_t at, uint32_t panel, const 
               x[4 * k + 3]);
 }
 
-// What a thread knows of the pairs it holds: key and query of its first element.
+// The positions of a thread's query-key pairs, relative to its first element.
 struct Pairs {
   int distance;  // query - key
   int window;
-  int document[2];  // of keys 8 apart
+  int document[2];  // of two keys, 8 apart
 };
 
-// Probabilities of scores.
+// Probabilities from scores, packed.
 template <class T, class S, bool masked>
 __device__ __forceinline__ void probabilities(uint32_t (&packed)[S::M / 4],
                                               const float (&s)[S::M / 2], uint32_t stat,
@@ -147,8 +147,8 @@ __device__ __forceinline__ void probabilities(uint32_t (&packed)[S::M / 4],
   }
 }
 
-// dS = P * (dP - delta), with P as rounded for dV: registers do not hold it in fp32 as well. A
-// hidden key gives nothing, not even 0 * inf.
+// dS = P * (dP - delta), with P as rounded for dV: there are no registers to keep it in fp32 as
+// well. A masked key gives exactly 0, even where dP is infinite.
 template <class T, class S, bool masked>
 __device__ __forceinline__ void slopes(uint32_t (&ds)[S::M / 4], const uint32_t (&packed)[S::M / 4],
                                        const float (&dp)[S::M / 2], uint32_t stat) {
@@ -168,7 +168,7 @@ __device__ __forceinline__ void slopes(uint32_t (&ds)[S::M / 4], const uint32_t 
   }
 }
 
-// 64 rows of a finished sum into panels, as 16-bit floats.
+// Rounds 64 rows of a finished sum to 16 bits and stores them in panels.
 template <class T, int n>
 __device__ __forceinline__ void stage_sum(const float (&x)[n], float scale, uint32_t at) {
   uint32_t y[n / 2];
@@ -177,7 +177,7 @@ __device__ __forceinline__ void stage_sum(const float (&x)[n], float scale, uint
   store_panels(at, 64 * 128, y);
 }
 
-// A part of dQ as it lies in registers, and what others have added up of it.
+// Stores a part of dQ in register order; add_prior adds the running sum in the same layout.
 __device__ __forceinline__ void stage_floats(const float (&x)[32], uint32_t at) {
 #pragma unroll
   for (int i = 0; i < 8; ++i)

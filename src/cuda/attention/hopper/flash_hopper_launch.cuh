@@ -34,7 +34,7 @@ void launch(const AttnCall& a, CudaStream& stream) {
            .window = a.window > 0 ? a.window : INT_MAX / 2,
            .scale = a.scale,
            .softcap = a.softcap};
-  // A third of L2: what is being read from, beside queries and outputs that pass through.
+  // K and V of a section may fill a third of L2; queries and outputs pass through the rest.
   const int64_t kv = int64_t(a.T) * a.D * 4 * a.G / a.H;
   p.section =
       int(std::clamp<int64_t>(stream.card.l2_bytes / 3 / std::max<int64_t>(kv, 1), 1, p.heads));
@@ -52,8 +52,8 @@ void launch(const AttnCall& a, CudaStream& stream) {
   check_launch("flash_hopper");
 }
 
-// Three warpgroups of 64 rows keep the tensor cores busiest; at head_dim 128, and with more to
-// compute per score, only two have the registers they need.
+// Three warp groups of 64 rows keep the tensor cores busiest. With head_dim 128, or more work per
+// score, there are only enough registers for two.
 template <class T, int D>
 void by_features(const AttnCall& a, CudaStream& stream) {
   constexpr int groups = D == 64 ? 3 : 2;

@@ -1,5 +1,5 @@
-// Flash attention forward for Hopper: what its blocks work through (tiles of queries, longest
-// first, and the tiles of keys each one meets) and the warp that copies those tiles in by TMA.
+// Flash attention forward for Hopper: the work items of its blocks (tiles of queries, longest
+// first, with the tiles of keys each one sees) and the producer that loads the tiles by TMA.
 #pragma once
 
 #include <climits>
@@ -16,23 +16,23 @@ template <int D_, int groups_, int N_, int stages_, bool documents_ = false, boo
           bool halves_ = true>
 struct Shape {
   static constexpr int D = D_;                   // head_dim: a multiple of 64
-  static constexpr int groups = groups_;         // consumer warpgroups, of 64 query rows each
-  static constexpr int N = N_;                   // keys of a tile
+  static constexpr int groups = groups_;         // consumer warp groups, of 64 query rows each
+  static constexpr int N = N_;                   // keys per tile
   static constexpr int stages = stages_;         // tiles of K, and of V, in flight
-  static constexpr bool documents = documents_;  // there may be some
-  static constexpr bool scored = scored_;        // softcap and ALiBi
-  static constexpr bool halves = halves_;  // only half of a diagonal tile where that is enough
+  static constexpr bool documents = documents_;  // the call may have documents
+  static constexpr bool scored = scored_;        // softcap or ALiBi
+  static constexpr bool halves = halves_;  // compute half of a diagonal tile where that is enough
 };
 
 struct Params {
   CUtensorMap q, kv, y;
   float* lse;                // (B, H, T)
   const int32_t* documents;  // (B, T)
-  const int2* ranges;        // (B, document_blocks(T)): as find_document_ranges fills it
+  const int2* ranges;        // (B, document_blocks(T)), from find_document_ranges
   const float* slopes;       // (H)
   int T, H, G;
-  int tiles;      // of query rows in a sequence
-  int shift;      // of the first one, <= 0: what is short of a whole tile is where least is seen
+  int tiles;      // tiles of query rows per sequence
+  int shift;      // row of the first tile, <= 0: the partial tile is first, where least is seen
   int heads;      // B * H
   int section;    // heads whose K and V stay in L2 together
   int window;     // INT_MAX / 2: none
@@ -47,19 +47,19 @@ constexpr float hidden = -__builtin_huge_valf();
 template <class S>
 struct Layout {
   static constexpr int rows = 64 * S::groups;
-  static constexpr int q_bytes = 64 * S::D * 2;  // of one warpgroup
+  static constexpr int q_bytes = 64 * S::D * 2;  // per warp group
   static constexpr int kv_bytes = S::N * S::D * 2;
   static constexpr int q = 0;
   static constexpr int y = q + 2 * S::groups * q_bytes;
   static constexpr int k = y + S::groups * q_bytes;
   static constexpr int v = k + S::stages * kv_bytes;
   static constexpr int bars = v + S::stages * kv_bytes;
-  static constexpr int bytes = bars + 8 * (4 + 4 * S::stages) + 1024;  // 1024 to align
+  static constexpr int bytes = bars + 8 * (4 + 4 * S::stages) + 1024;  // 1024 for alignment
   static constexpr int consumers = 128 * S::groups;
   static constexpr int threads = consumers + 128;
 };
 
-// Barriers in shared memory, by address.
+// Addresses of the mbarriers in shared memory.
 template <class S>
 struct Bars {
   uint32_t at;
@@ -71,14 +71,14 @@ struct Bars {
   __device__ uint32_t v_empty(int s) const { return k_full(3 * S::stages + s); }
 };
 
-// One tile of query rows of one head, and the tiles of keys it meets, from high to low.
+// One tile of query rows of one head, and the tiles of keys it sees, from last to first.
 template <class S>
 struct Item {
   int b, h, row;
-  int n, lo;       // the tile at hand, and the last one
-  int2 queries{};  // documents of the rows
+  int n, lo;       // the current tile of keys, and the last to visit
+  int2 queries{};  // document range of the rows
 
-  // Longest first within a section of heads: blocks end together, and K and V are re-read from L2.
+  // Longest first within a section of heads: blocks finish together, and L2 serves K and V again.
   __device__ Item(const Params& p, int index) {
     const int per = p.section * p.tiles, first = index / per * p.section;
     const int heads = min(p.section, p.heads - first), rest = index % per;
@@ -129,7 +129,7 @@ __device__ void produce(const Params& p, uint32_t smem, int total) {
     tma_load(smem + base + ring.stage * L::kv_bytes, p.kv, full, 0, n * S::N, 0, head, b);
     ring.next();
   };
-  int n = -1, head = 0, b = 0;  // V comes one tile behind K: it is needed a softmax later
+  int n = -1, head = 0, b = 0;  // V is loaded one tile behind K: it is needed a softmax later
   const auto load_values = [&] {
     if (n >= 0) load(v, bars.v_full(v.stage), bars.v_empty(v.stage), L::v, n, head, b);
   };

@@ -1,4 +1,4 @@
-// In place of the Hopper kernels in a build for other cards: it has code for no call.
+// Replaces the Hopper kernels in a build for other GPUs: supports no call.
 #include "cuda/attention/attention.h"
 #include "cuda/gemm/gemm_rows64.h"
 #include "sys/error.h"

@@ -1,4 +1,4 @@
-// Attention with mma.sync: what its kernels need made beforehand, and which of them is launched.
+// Attention with mma.sync: prepares the inputs of its kernels and launches them.
 #include "cuda/attention/mma/flash_mma.h"
 
 #include <algorithm>
@@ -13,19 +13,19 @@ namespace {
 
 static_assert(flash_block == document_block);
 
-// first (B, blocks): the first block of keys whose documents a block of queries may see.
+// first (B, blocks): the first block of keys with a document that a block of queries may see.
 __global__ void first_blocks(int32_t* first, const int2* ranges, int count, int blocks) {
   const int at = int(blockIdx.x * blockDim.x + threadIdx.x);
   if (at >= count) return;
   const int2 mine = ranges[at];
   const int2* keys = ranges + at / blocks * blocks;
   int n = 0;
-  while (keys[n].x > mine.y || keys[n].y < mine.x) ++n;  // ends at the block itself
+  while (keys[n].x > mine.y || keys[n].y < mine.x) ++n;  // stops at the block itself at the latest
   first[at] = n;
 }
 
-// rows (B, H, padded T): lse in powers of two, and dy . y, heads of width D. Eight lanes a row;
-// 4 * B * T * H * D bytes are read.
+// rows (B, H, padded T): lse in base 2, and dy . y over heads of width D. Eight lanes per row;
+// reads 4 * B * T * H * D bytes.
 template <class T>
 __global__ void row_sums(float2* rows, const T* dy, const T* y, const float* lse, int64_t count,
                          int T_, int padded, int H, int D) {
@@ -60,7 +60,7 @@ void find_first_blocks(int32_t* first, int2* ranges, const AttnCall& c, CudaStre
   check_launch("first_blocks");
 }
 
-// Pieces of one stretch of scratch, each at a multiple of 256 bytes.
+// Parts of one scratch allocation, each aligned to 256 bytes.
 struct Pieces {
   int64_t bytes = 0;
   int64_t take(int64_t n) {
@@ -148,7 +148,7 @@ void flash_mma_bwd(const AttnCall& c, CudaStream& stream) {
   Pieces pieces;
   const int64_t blocks = flash_blocks(c.T), padded = blocks * flash_block;
   const int64_t heads = int64_t(c.B) * c.H, documents = c.documents ? c.B * blocks : 0;
-  // Turns are counted for blocks of as few as 16 queries; they and the ticket begin at 0.
+  // There is a turn counter for every 16 queries, the smallest tile; turns and ticket start at 0.
   const int64_t counters = (1 + heads * padded / 16) * 4;
   const int64_t counters_at = pieces.take(counters), rows_at = pieces.take(heads * padded * 8),
                 dq_at = pieces.take(heads * padded * flash_padded(std::max(c.D, c.V)) * 4),
@@ -171,7 +171,7 @@ void flash_mma_bwd(const AttnCall& c, CudaStream& stream) {
                         .dq = reinterpret_cast<float*>(memory + dq_at),
                         .turns = ticket + 1,
                         .ticket = ticket,
-                        // half, should another stream's kernels hold some multiprocessors
+                        // half, in case kernels of another stream occupy some multiprocessors
                         .side_by_side = stream.card.processors / 2,
                         .slopes = c.slopes,
                         .documents = c.documents,

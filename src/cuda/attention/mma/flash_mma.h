@@ -1,4 +1,4 @@
-// What the mma.sync attention kernels (and the float ones, forward) are launched with. One .cu file
+// Launch arguments of the mma.sync attention kernels (and of the f32 forward kernel). One .cu file
 // per padded head size and direction instantiates them, so that they compile in parallel.
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace hearth::cuda {
 
 struct FlashForward {
-  // (.., T, H, D), (.., S, G, D), (.., S, G, V) with the strides below, in elements
+  // q (.., T, H, D), k (.., S, G, D), v (.., S, G, V) with the strides below, in elements
   const void *q, *k, *v;
   int64_t q_token, q_batch;  // from one token to the next, from one sequence to the next
   int64_t kv_token, kv_batch;
@@ -15,13 +15,13 @@ struct FlashForward {
   float* lse;                // (B, H, T), or absent
   const float* slopes;       // (H), or absent
   const int32_t* documents;  // (B, T), or absent
-  const int32_t* first;      // (B, T / 64): first block of 64 keys a block of 64 queries meets
+  const int32_t* first;      // (B, T / 64): first block of 64 keys that 64 queries may see
   const Scalars* scalars;
   int B, T, S, H, G, D, V;
   int window;  // INT_MAX: no limit
   float scale, softcap, dropout;
   uint32_t salt;
-  bool general;  // anything but causal and window
+  bool general;  // anything other than causal masking and a window
   DType dtype;
 };
 
@@ -29,10 +29,10 @@ struct FlashBackward {
   const void *qkv, *dy;
   void* dqkv;
   const float2* rows;  // (B, H, padded T): lse * log2(e), dy . y; 0 beyond T
-  float* dq;           // sums in the order of the threads that keep them
-  int* turns;          // (B, H, blocks of queries): how many blocks of keys were added to dq
-  int* ticket;         // how many blocks have begun
-  int side_by_side;    // blocks sure to run at the same time
+  float* dq;           // partial sums of dQ, laid out by the thread that owns them
+  int* turns;          // (B, H, blocks of queries): how many blocks of keys have been added to dq
+  int* ticket;         // how many blocks have started
+  int side_by_side;    // number of blocks guaranteed to run at the same time
   const float* slopes;
   const int32_t* documents;
   const int32_t* first;  // as in FlashForward
@@ -46,11 +46,11 @@ struct FlashBackward {
   DType dtype;
 };
 
-// Documents' block of tokens, and the unit of `first` and of padding.
+// Tokens per block: the unit of document ranges, of `first` and of padding.
 constexpr int flash_block = 64;
 constexpr int flash_blocks(int T) { return (T + flash_block - 1) / flash_block; }
 
-// Head sizes the kernels are made for; a smaller head is padded with zeros in shared memory.
+// Head sizes with a kernel; a smaller head is padded with zeros in shared memory.
 constexpr int flash_padded(int D) {
   return D <= 32 ? 32 : D <= 64 ? 64 : D <= 96 ? 96 : D <= 128 ? 128 : D <= 192 ? 192 : 256;
 }
@@ -60,8 +60,8 @@ void flash_mma_forward(const FlashForward&, CudaStream&);
 template <int D>
 void flash_mma_backward(const FlashBackward&, CudaStream&);
 
-// f(std::integral_constant<int, D>) for the padded size of a head: of the wider of k and v, the
-// other of which has zeros in the columns that it lacks.
+// Calls f(std::integral_constant<int, D>) with the padded size for a head width D. The caller
+// passes the wider of k and v; the narrower one is padded with zeros.
 template <class F>
 void by_head_size(int D, F&& f) {
   switch (flash_padded(D)) {
@@ -80,11 +80,11 @@ void by_head_size(int D, F&& f) {
   }
 }
 
-// Any forward call: 16-bit, f32.
+// Any forward call: 16-bit, then f32.
 void flash_mma_any(const FlashForward&, CudaStream&);
 void attention_f32_any(const FlashForward&, CudaStream&);
 
-// A call over packed qkv; `first` is left absent.
+// A call over packed qkv; `first` is not set.
 FlashForward packed_forward(const AttnCall&);
 
 }  // namespace hearth::cuda

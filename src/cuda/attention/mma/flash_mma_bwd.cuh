@@ -1,14 +1,14 @@
-// Flash attention backward with mma.sync: a block of keys, its dK and dV in registers, walks the
-// blocks of queries that see it. 10 * B * H * D * (visible pairs) FLOP. dQ of a block of queries is
-// summed in fp32 memory by one block of keys after the other, from the diagonal down: each waits
-// for its turn, so the order of the sum is fixed. The first stores, the last writes dq itself.
+// Flash attention backward with mma.sync: a block keeps dK and dV of a tile of keys in registers
+// and iterates over the tiles of queries that see it. 10 * B * H * D * (visible pairs) FLOP. dQ of
+// a tile of queries is summed in fp32 memory by one tile of keys after the other, from the diagonal
+// down, each in its turn, so the order is fixed. The first stores its part, the last writes dq.
 #pragma once
 
 #include "cuda/attention/mma/flash_mma_bwd_pair.cuh"
 
 namespace hearth::cuda {
 
-// c = ds (queries, keys) times k (keys, head), the part of this warp; over 16 * pieces keys.
+// c = ds (queries, keys) times k (keys, head), this warp's part; over 16 * pieces keys.
 template <class Tile>
 __device__ void backward_queries(float (&c)[Tile::q_rows][Tile::q_columns][4],
                                  const BackwardShared<Tile>& m, int pieces, int warp, int lane) {
@@ -42,22 +42,23 @@ __device__ inline void pass_turn(int* turn, int next) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
 }
 
-// Which keys a block takes by its place in the order they begin in. Of a head the keys nearest the
-// end go first, since the others wait for them. The last `side_by_side` blocks all run at once, so
-// they may wait for each other in any order: there the longest go first, for a short end.
+// Which tile of keys a block takes, by its place in the order in which blocks start. Within a head
+// the last keys go first, since the other tiles wait for them. The last `side_by_side` blocks all
+// run at once and may wait for each other in any order: among them the longest go first, which
+// shortens the tail.
 struct KeyBlock {
-  int n, head;  // block of keys; (b, g)
+  int n, head;  // tile of keys; (b, g)
 
   __device__ KeyBlock(int order, int tiles, int heads, int side_by_side) {
     n = tiles - 1 - order % tiles, head = order / tiles;
     const int together = min(heads, max(1, side_by_side / tiles));  // heads
-    const int low = min(tiles, side_by_side);                       // their first blocks of keys
+    const int low = min(tiles, side_by_side);                       // tiles per head among them
     const int place = order - (tiles * heads - together * low);
     if (place >= 0) n = place / together, head = heads - together + place % together;
   }
 };
 
-// A block's place in the order they began in: who waits for an earlier one waits for a running one.
+// A block's place in starting order: a block only waits for blocks that already run.
 __device__ inline int take_ticket(int* ticket) {
   __shared__ int mine;
   if (threadIdx.x == 0) mine = atomicAdd(ticket, 1);
@@ -65,7 +66,7 @@ __device__ inline int take_ticket(int* ticket) {
   return mine;
 }
 
-// Rows of 8-column pieces c, times `scale`, to `to` + row * stride.
+// Rounds 8-column fragments c, times `scale`, to `to` + row * stride.
 template <class T, int Columns>
 __device__ void store_rows(T* to, int64_t stride, int row, int limit, int first_column, int width,
                            const float (&c)[Columns][4], float scale, int lane) {
@@ -80,11 +81,11 @@ __device__ void store_rows(T* to, int64_t stride, int row, int limit, int first_
     }
 }
 
-// Adds this block's share of dQ to the sum of those before it, which is on its way from the start.
+// Adds this block's part of dQ to the sum of the blocks before it; the constructor loads that sum.
 template <class Tile>
 struct QuerySum {
   const FlashBackward& a;
-  float4* sum;  // of this block of queries, from this thread's first element
+  float4* sum;  // of this tile of queries, from this thread's first element
   bool first, last;
   float4 before[Tile::q_rows][Tile::q_columns];
 
@@ -124,11 +125,11 @@ struct QuerySum {
   }
 };
 
-// Blocks of queries that meet one block of keys, head after head.
+// The tiles of queries that see one tile of keys, head by head.
 template <class Tile>
 struct BackwardWalk {
   const FlashBackward& a;
-  int b, n, begin, end;  // blocks of queries
+  int b, n, begin, end;  // tiles of queries
   int h, last_head, m;
 
   __device__ BackwardWalk(const FlashBackward& a, int b, int g, int n) : a(a), b(b), n(n) {
@@ -139,7 +140,7 @@ struct BackwardWalk {
     m = begin - 1;
     next();
   }
-  // First and last block of keys to add to dQ: from the diagonal down to here.
+  // First and last tile of keys that add to dQ of tile m, from the diagonal down.
   __device__ int first_keys() const { return m * Tile::BM / Tile::BN; }
   __device__ int last_keys() const {
     int last = a.window < a.T ? max(0, m * Tile::BM - a.window + 1) / Tile::BN : 0;
@@ -181,7 +182,7 @@ __device__ void load_queries(const FlashBackward& a, const BackwardWalk<Tile>& a
                a.rows + (int64_t(at.b) * a.H + at.h) * padded + first + threadIdx.x * 2, true);
 }
 
-// Everything of one step but dQ: scores, their gradients, and (Split 1) dK and dV.
+// Everything of one step except dQ: scores, their gradients, and (Split 1) dK and dV.
 template <class Tile>
 __device__ void backward_pairs(float (&dk)[Tile::R][Tile::columns / 8][4],
                                float (&dv)[Tile::R][Tile::columns / 8][4], const FlashBackward& a,
@@ -198,7 +199,7 @@ __device__ void backward_pairs(float (&dk)[Tile::R][Tile::columns / 8][4],
     const SharedTile<Tile::D> q{m.q_of(stage).at + query * Tile::D * 2};
     const SharedTile<Tile::D> dy{m.dy_of(stage).at + query * Tile::D * 2};
     uint32_t p[R][BS / 16][4] = {}, ds[R][BS / 16][4] = {};
-    // All of these queries come before all of the warp's keys: nothing but zeros to share.
+    // All of these queries come before all of the warp's keys: only zeros are stored.
     const bool blind = at.n * Tile::BN + key >= at.m * Tile::BM + query + BS;
     if (!blind) {
       float s[R][BS / 8][4], dp[R][BS / 8][4];
@@ -242,7 +243,7 @@ __global__ __launch_bounds__(Tile::threads, Tile::Blocks) void backward_kernel(F
   if constexpr (Tile::keys) order = take_ticket(a.ticket);
   const KeyBlock mine(order, (a.T + BN - 1) / BN, a.B * a.G, a.side_by_side);
   const int n = mine.n, g = mine.head % a.G, b = mine.head / a.G;
-  // Of this block's head of keys and of values in a token's q | k | v.
+  // Offsets of this block's key head and value head in a token's q | k | v.
   const int k_at = (a.H + g) * a.D, v_at = (a.H + a.G) * a.D + g * a.V;
   const T* qkv = static_cast<const T*>(a.qkv) + b * a.T * a.token;
 
@@ -255,8 +256,8 @@ __global__ __launch_bounds__(Tile::threads, Tile::Blocks) void backward_kernel(F
 
   float dk[R][columns / 8][4] = {}, dv[R][columns / 8][4] = {};
   const int key = warp / Split * R * 16, column = warp % Split * columns;
-  // The turn that ends once this block's sums are seen by all. It is passed on when the stores have
-  // had half a step's time: a fence that has to wait for them would hold up the whole block.
+  // The turn to pass on once this block's sums are visible. It is passed half a step later, when
+  // the stores have completed: a fence that had to wait for them would stall the whole block.
   int* done = nullptr;
   int next_turn = 0;
   for (int stage = 0; at.more(); stage ^= Tile::Stages - 1) {

@@ -1,5 +1,5 @@
-// Flash attention backward, heads of up to 128. Cards with 227 KB of shared memory give the plain
-// masks two groups of warps; those with 99 KB take fewer queries at a time.
+// Flash attention backward, heads of up to 128. With plain masks, GPUs with 227 KB of shared memory
+// use two groups of warps; GPUs with 99 KB use smaller tiles of queries.
 #include "cuda/attention/mma/flash_mma_bwd_groups.cuh"
 
 namespace hearth::cuda {

@@ -1,5 +1,5 @@
-// Flash attention backward, heads of up to 256. Cards with 99 KB of shared memory take fewer
-// queries at a time.
+// Flash attention backward, heads of up to 256. GPUs with 99 KB of shared memory use smaller tiles
+// of queries.
 #include "cuda/attention/mma/flash_mma_bwd.cuh"
 
 namespace hearth::cuda {

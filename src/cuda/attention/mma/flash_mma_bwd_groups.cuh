@@ -1,8 +1,8 @@
-// Flash attention backward in two groups of four warps, for heads whose dK and dV fill the
+// Flash attention backward with two groups of four warps, for heads whose dK and dV fill the
 // registers of a multiprocessor: one group keeps dV, the other dK. Between two barriers a warp
-// makes scores of one block of queries and, of the block before, its part of dV or dK and of dQ;
-// the groups do so in opposite order, so that exponentials of one meet products of the other.
-// Causality and window only.
+// computes the scores of one tile of queries and, for the previous tile, its part of dV or dK and
+// of dQ. The groups do this in opposite order, so that exponentials of one overlap products of the
+// other. Supports causal masking and a window only.
 #pragma once
 
 #include "cuda/attention/mma/flash_mma_bwd.cuh"
@@ -14,12 +14,12 @@ struct GroupedTile {
   using Element = T;
   static constexpr bool General = false;
   static constexpr int D = D_, BM = 64, BN = 128, threads = 256;
-  static constexpr int R = 2, BS = 32;  // a warp makes scores of 16 R keys and BS queries
-  static constexpr int slots = 3;       // blocks of queries: of products, of scores, on the way
+  static constexpr int R = 2, BS = 32;  // a warp computes scores of 16 R keys and BS queries
+  static constexpr int slots = 3;       // tiles of queries: in products, in scores, and loading
   static constexpr int q_bytes = SharedTile<D>::bytes(BM), k_bytes = SharedTile<D>::bytes(BN);
   static constexpr int p_bytes = SharedTile<BM>::bytes(BN);
   static constexpr int shared = 2 * k_bytes + slots * (2 * q_bytes + BM * 8) + 4 * p_bytes;
-  static constexpr int needs = shared + 128;  // with the ticket
+  static constexpr int needs = shared + 128;  // including the ticket
 };
 
 template <class Tile>
@@ -41,8 +41,8 @@ struct GroupedShared {
   __device__ uint32_t rows_of(int slot) const { return rows + slot * Tile::BM * 8; }
 };
 
-// c += the 32 x 32 product of Steps pairs of fragments, or of half of them. fetch(x, y, i) reads
-// the i-th pair, while the products before it are made: ptxas does not move it there by itself.
+// c += the 32 x 32 product of Steps pairs of fragments, or of half of them. fetch(x, y, i) loads
+// pair i while the products before it run; ptxas does not schedule this by itself.
 template <class T, int Steps, class Fetch>
 __device__ void multiply_ahead(float (&c)[2][4][4], bool half, Fetch&& fetch) {
   uint32_t x[2][2][4], y[2][2][4];
@@ -78,7 +78,7 @@ __device__ void grouped_scores(float (&c)[2][4][4], SharedTile<Tile::D> x, int r
       });
 }
 
-// Probabilities from scores, in place. They are made before dy . v, whose products hide them.
+// Probabilities from scores, in place. Computed before dy . v, whose products hide the latency.
 template <class Tile>
 __device__ void grouped_probabilities(float (&s)[2][4][4], uint32_t row_sums,
                                       const FlashBackward& a, int first_query, int first_key,
@@ -132,11 +132,11 @@ __device__ void share_rounded(SharedTile<Tile::BM> to, const float (&c)[2][4][4]
   share<Tile>(to, p, key, query / 8, lane);
 }
 
-// Scores of one step and their gradients, to shared memory: 32 keys and 32 queries of this warp.
+// Scores of one step and their gradients, to shared memory: 32 keys by 32 queries per warp.
 template <class Tile>
 __device__ void grouped_pairs(const FlashBackward& a, const BackwardWalk<Tile>& at,
                               const GroupedShared<Tile>& m, int slot, int odd, int warp, int lane) {
-  // The keys that a first block of queries cannot see are those of one group.
+  // The keys that the first tile of queries cannot see all belong to one group.
   const int key = ((warp >> 2) * 2 + (warp & 1)) * 32, query = (warp >> 1 & 1) * 32;
   const int first_query = at.m * Tile::BM + query, first_key = at.n * Tile::BN + key;
   const uint32_t rows = m.rows_of(slot) + query * 8;
@@ -160,7 +160,7 @@ template <class Tile>
 __device__ void grouped_sums(float (&sum)[4][Tile::D / 16][4], SharedTile<Tile::BM> p, int key,
                              SharedTile<Tile::D> x, int column, int lane) {
   constexpr int parts = Tile::D / 32, steps = Tile::BM / 16 * parts;
-  static_assert(parts == 4);  // with each part one of the four pieces of p to come is read
+  static_assert(parts == 4);  // each part also loads one of the next four fragments of p
   uint32_t fp[2][4][4], fx[2][4];
 #pragma unroll
   for (int r = 0; r < 4; ++r) p.a(fp[0][r], key + r * 16, 0, lane);
@@ -180,8 +180,8 @@ __device__ void grouped_sums(float (&sum)[4][Tile::D / 16][4], SharedTile<Tile::
   }
 }
 
-// This step's share of dQ, 32 queries and 32 columns of this warp: stored, added to the sum in
-// memory, or as the last of it rounded to where dQ belongs.
+// This step's part of dQ, 32 queries by 32 columns per warp: the first tile of keys stores it,
+// later ones add to the sum in memory, and the last rounds the total to its place in dqkv.
 template <class Tile>
 __device__ void grouped_queries(const FlashBackward& a, const BackwardWalk<Tile>& at,
                                 const GroupedShared<Tile>& m, int odd, int warp, int lane) {
@@ -198,7 +198,7 @@ __device__ void grouped_queries(const FlashBackward& a, const BackwardWalk<Tile>
       float(&to)[4] = before[i / 4][i % 4];
       to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
     }
-  // Of the keys of a block the first of its two diagonal blocks of queries sees half.
+  // The first of the two tiles of queries on the diagonal sees only half of the keys.
   const bool half = at.m * Tile::BM == at.n * Tile::BN;
   multiply_ahead<T, Tile::BN / 16>(c, half, [&](uint32_t(&fs)[2][4], uint32_t(&fk)[2][4], int j) {
 #pragma unroll
@@ -227,8 +227,8 @@ __device__ void grouped_queries(const FlashBackward& a, const BackwardWalk<Tile>
   }
 }
 
-// 64 rows of half a head, times `scale`, to `to` + row * stride: by way of this warp's own shared
-// memory, so that 16 bytes a thread make whole lines.
+// Writes 64 rows of half a head, times `scale`, to `to` + row * stride. Goes through this warp's
+// own shared memory, so that 16-byte stores fill whole cache lines.
 template <class T, int Pieces>
 __device__ void store_through(T* to, int64_t stride, int rows, int width,
                               const float (&c)[4][Pieces][4], float scale,
@@ -264,10 +264,10 @@ __global__ __launch_bounds__(Tile::threads, 1) void grouped_backward_kernel(Flas
   extern __shared__ __align__(128) unsigned char shared[];
   const GroupedShared<Tile> m(shared_address(shared));
   const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0), lane = int(threadIdx.x) % 32;
-  const bool keeps_k = warp >= 4;  // its products come first, then its scores
+  const bool keeps_k = warp >= 4;  // between two barriers it runs products first, then scores
   const KeyBlock mine(take_ticket(a.ticket), (a.T + BN - 1) / BN, a.B * a.G, a.side_by_side);
   const int n = mine.n, g = mine.head % a.G, b = mine.head / a.G;
-  // Of this block's head of keys and of values in a token's q | k | v.
+  // Offsets of this block's key head and value head in a token's q | k | v.
   const int k_at = (a.H + g) * a.D, v_at = (a.H + a.G) * a.D + g * a.V;
   const T* qkv = static_cast<const T*>(a.qkv) + b * a.T * a.token;
 
@@ -284,13 +284,14 @@ __global__ __launch_bounds__(Tile::threads, 1) void grouped_backward_kernel(Flas
 
   float sum[4][Tile::D / 16][4] = {};  // of dV or dK
   const int key = (warp & 1) * 64, column = (warp >> 1 & 1) * (Tile::D / 2);
-  int* done = nullptr;  // the turn that ends once this block's sums are seen by all
+  int* done = nullptr;  // the turn to pass on once this block's sums are visible
   int next_turn = 0;
   for (int step = 0, slot = 0, slot_before = 0;; ++step) {
     const bool more = now.more();
     BackwardWalk<Tile> following = next;
     following.next();
-    // Here scores of this step and products of the one before end, and copies for the next are in.
+    // The point where scores of this step and products of the previous one are done, and the next
+    // queries have arrived.
     const auto meet = [&] {
       wait_for_copies<0>();
       asm volatile("bar.sync 1, %0;" ::"n"(Tile::threads) : "memory");
@@ -308,7 +309,7 @@ __global__ __launch_bounds__(Tile::threads, 1) void grouped_backward_kernel(Flas
       BackwardWalk<Tile> at = now;
       if (!keeps_k) at.go_to(before);
       const int from = keeps_k ? slot : slot_before, odd = (step ^ !keeps_k) & 1;
-      // The additions of two steps ago have had time: a fence that waits would hold up the block.
+      // The additions of two steps ago have completed; a fence that waited would stall the block.
       if (threadIdx.x == 0 && step > 1 && done) pass_turn(done, next_turn);
       __syncwarp();
       if (at.m * BM + BM > n * BN + key)

@@ -1,5 +1,5 @@
-// One block of keys with one block of queries of flash attention backward: sizes, shared memory,
-// and what a warp computes of scores and their gradients.
+// One tile of keys with one tile of queries in flash attention backward: tile sizes, shared memory,
+// and a warp's part of the scores and their gradients.
 #pragma once
 
 #include "cuda/attention/mma/flash_mma.h"
@@ -8,12 +8,12 @@
 
 namespace hearth::cuda {
 
-// Which gradients a pass computes: large heads need two, for want of registers.
+// Which gradients a pass computes: large heads need two passes, for lack of registers.
 enum class Pass { all, values, keys };  // values: dV; keys: dK and dQ
 
-// BM queries meet BN keys. A warp has 16 * R keys and takes BS queries at a time. With Split 2 two
-// warps share keys: each has half of the queries while scores are made and half of the head's
-// columns of dK and dV, and probabilities pass through shared memory.
+// A tile has BM queries and BN keys. A warp has 16 * R keys and processes BS queries at a time.
+// With Split 2, two warps share keys: each has half of the queries for the scores and half of the
+// columns of dK and dV, and probabilities go through shared memory.
 template <int BM_, int BS_, int BN_, int R_, int Split_, int QM_, int Stages_, int Blocks_>
 struct BackwardSizes {
   static constexpr int BM = BM_, BS = BS_, BN = BN_, R = R_, Split = Split_, QM = QM_;
@@ -27,8 +27,8 @@ struct BackwardTile : Sizes {
   static constexpr bool General = General_;
   static constexpr bool keys = P != Pass::values, values = P != Pass::keys;
   static constexpr int warps = BN / (16 * Sizes::R) * Split, threads = 32 * warps;
-  static constexpr int columns = D / Split;  // of dK and dV in a warp
-  // QM warps over the rows of dQ, the others over its columns; 16-row, 8-column pieces of one.
+  static constexpr int columns = D / Split;  // of dK and dV per warp
+  // QM warps over the rows of dQ, the others over its columns, in 16-row, 8-column fragments.
   static constexpr int q_rows = BM / (16 * Sizes::QM), q_columns = D * Sizes::QM / warps / 8;
   static constexpr int q_bytes = SharedTile<D>::bytes(BM), k_bytes = SharedTile<D>::bytes(BN);
   static constexpr int p_bytes = SharedTile<BM>::bytes(BN);
@@ -36,7 +36,7 @@ struct BackwardTile : Sizes {
       2 * k_bytes + Sizes::Stages * (2 * q_bytes + BM * 8) + Split * p_bytes;
 };
 
-// Where this block's memory lies.
+// Layout of a block's shared memory.
 template <class Tile>
 struct BackwardShared {
   SharedTile<Tile::D> k, v, q, dy;  // q, dy: of stage 0
@@ -111,14 +111,14 @@ __device__ void backward_add_shared(float (&sum)[Tile::R][Tile::columns / 8][4],
   }
 }
 
-// What of a step the element-wise part needs.
+// Inputs of the elementwise part of a step.
 struct BackwardStep {
   int b, h, first_query, first_key;  // first_key: of this thread's first row
   float slope;
 };
 
-// Scores of one accumulator in natural units, and the softcap's slope there; `away`: how far its
-// first query is from its first key.
+// Scaled scores of one accumulator with softcap and ALiBi, and the softcap's slope. `away`: its
+// first query minus its first key.
 __device__ inline void shape_scores(float (&s)[4], float (&slope)[4], const FlashBackward& a,
                                     float alibi, float away) {
   const Softcap softcap(a.softcap, a.scale);
@@ -136,7 +136,7 @@ __device__ inline void shape_scores(float (&s)[4], float (&slope)[4], const Flas
     for (int e = 0; e < 4; ++e) s[e] -= alibi * (away + float((e & 1) - (e >> 1) * 8));
 }
 
-// Two neighbouring queries' lse and delta.
+// lse and delta of two neighbouring queries.
 __device__ inline void load_row_sums(float (&lse)[2], float (&delta)[2], uint32_t at) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(lse[0]), "=f"(delta[0]), "=f"(lse[1]), "=f"(delta[1])
@@ -144,7 +144,7 @@ __device__ inline void load_row_sums(float (&lse)[2], float (&delta)[2], uint32_
                : "memory");
 }
 
-// From scores s and dp = dy . v: packed probabilities after dropout and gradients of q . k * scale.
+// From s and dp = dy . v: packed probabilities after dropout, and gradients of q . k * scale.
 template <class Tile, bool Masked>
 __device__ void backward_slopes(uint32_t (&p)[Tile::R][Tile::BS / 16][4],
                                 uint32_t (&ds)[Tile::R][Tile::BS / 16][4],
@@ -209,7 +209,7 @@ __device__ void backward_slopes(uint32_t (&p)[Tile::R][Tile::BS / 16][4],
   }
 }
 
-// Packed accumulators to rows from `row` (keys), chunks from `c` (queries).
+// Stores packed accumulators to rows from `row` (keys) on, chunks from `c` (queries) on.
 template <class Tile>
 __device__ void share(SharedTile<Tile::BM> to, const uint32_t (&p)[Tile::R][Tile::BS / 16][4],
                       int row, int c, int lane) {

@@ -1,6 +1,6 @@
-// Flash attention forward with mma.sync: a block of queries in registers and shared memory walks
-// its blocks of keys from the diagonal down. 4 * B * H * D * (visible pairs) FLOP; heads of q and
-// k, or those of v, may be narrower than D.
+// Flash attention forward with mma.sync: a block holds a tile of queries and iterates over tiles of
+// keys from the diagonal down. 4 * B * H * D * (visible pairs) FLOP. Heads of q and k, or of v, may
+// be narrower than D.
 #pragma once
 
 #include <climits>
@@ -11,24 +11,24 @@
 
 namespace hearth::cuda {
 
-// Stages: buffers of keys and values. Held: the queries stay in registers.
+// Stages: buffers for keys and values. Held: the queries stay in registers.
 template <class T, int D_, int BM_, int BN_, int Stages_, bool Held_, bool General_, int Warps_ = 4>
 struct ForwardTile {
   using Element = T;
   static constexpr int D = D_, BM = BM_, BN = BN_, Stages = Stages_;
   static constexpr bool Held = Held_, General = General_;
   static constexpr int warps = Warps_, threads = 32 * warps;
-  static constexpr int R = BM / (16 * warps);  // 16-row pieces of a warp
+  static constexpr int R = BM / (16 * warps);  // 16-row fragments per warp
   static constexpr int k_bytes = SharedTile<D>::bytes(BN);
   static constexpr int shared = SharedTile<D>::bytes(BM) + 2 * Stages * k_bytes;
 };
 
-// Rows of this thread: 16 * warp-piece + lane / 4 and 8 further, for each piece.
+// The rows of this thread: for each 16-row fragment, row lane / 4 and the row 8 further.
 template <class Tile>
 struct ForwardRows {
   float top[Tile::R][2], sum[Tile::R][2];
-  int first;                 // index of the first
-  int position[Tile::R][2];  // among the keys; only of a general kernel
+  int first;                 // index of the first row
+  int position[Tile::R][2];  // position among the keys; only in a general kernel
   int document[Tile::R][2];
 
   __device__ int at(int r, int half) const {
@@ -36,10 +36,10 @@ struct ForwardRows {
   }
 };
 
-// Where a block of queries begins and ends among the keys.
+// Which keys a tile of queries sees.
 struct ForwardSpan {
-  int least, most;  // positions of its queries
-  int begin, end;   // blocks of keys
+  int least, most;  // smallest and largest position of its queries
+  int begin, end;   // tiles of keys
 };
 
 template <class Tile>
@@ -60,7 +60,7 @@ __device__ ForwardSpan forward_span(const FlashForward& a, int b, int first_quer
   return s;
 }
 
-// The rows of a warp as operands, where registers hold them.
+// The queries of a warp as MMA operands, if registers hold them.
 template <class Tile>
 struct HeldQueries {
   uint32_t q[Tile::Held ? Tile::D / 16 : 1][Tile::R][4];
@@ -74,7 +74,7 @@ struct HeldQueries {
   }
 };
 
-// Scores of the rows of a warp with one block of keys.
+// Scores of a warp's rows with one tile of keys.
 template <class Tile>
 __device__ void forward_scores(float (&s)[Tile::R][Tile::BN / 8][4], HeldQueries<Tile>& held,
                                SharedTile<Tile::D> q, SharedTile<Tile::D> k, int warp, int lane) {
@@ -102,7 +102,7 @@ __device__ void forward_scores(float (&s)[Tile::R][Tile::BN / 8][4], HeldQueries
   }
 }
 
-// Softcap and ALiBi: from here on a score is in natural units rather than before the scale.
+// Softcap and ALiBi. With either, scores leave here already scaled.
 template <class Tile>
 __device__ void forward_shape(float (&s)[Tile::R][Tile::BN / 8][4], const ForwardRows<Tile>& rows,
                               const FlashForward& a, int first_key, float slope, int lane) {
@@ -157,7 +157,8 @@ __device__ void forward_mask(float (&s)[Tile::R][Tile::BN / 8][4], const Forward
     }
 }
 
-// Scores become probabilities against the running maximum; y fades where that grew.
+// Online softmax: scores become probabilities relative to the running maximum; y is rescaled where
+// the maximum grew.
 template <class Tile>
 __device__ void forward_softmax(float (&s)[Tile::R][Tile::BN / 8][4],
                                 float (&y)[Tile::R][Tile::D / 8][4], ForwardRows<Tile>& rows,
@@ -176,8 +177,8 @@ __device__ void forward_softmax(float (&s)[Tile::R][Tile::BN / 8][4],
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
       const float base = top == -INFINITY ? 0.0f : top * unit;
-      // Exactly 1 where nothing grew: what blocks without a visible key come first or last does not
-      // matter to a row.
+      // Exactly 1 where the maximum did not grow, so that tiles without a visible key change no bit
+      // of a row, wherever they come.
       fade[r][half] = top == before ? 1.0f : exp2_fast(fmaf(before, unit, -base));
       grew = grew || top > before;
       float total = 0;
@@ -240,7 +241,7 @@ __device__ void forward_values(float (&y)[Tile::R][Tile::D / 8][4],
   }
 }
 
-// Divides by the sums and writes y through the warp's own rows of shared memory, and lse.
+// Divides by the sums, writes y through the warp's own rows of shared memory, and writes lse.
 template <class Tile>
 __device__ void forward_store(const FlashForward& a, float (&y)[Tile::R][Tile::D / 8][4],
                               ForwardRows<Tile>& rows, SharedTile<Tile::D> q, int b, int h,
@@ -289,7 +290,7 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
   const SharedTile<D> q{shared_address(shared)}, keys{q.at + SharedTile<D>::bytes(BM)},
       values{keys.at + Tile::Stages * Tile::k_bytes};
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
-  // Heads of one group follow each other; of a head the longest blocks of queries go first.
+  // Heads of one group are adjacent; within a head the tiles with the most keys go first.
   const int tiles = (a.T + BM - 1) / BM;
   const int tile = tiles - 1 - int(blockIdx.x) % tiles, head = int(blockIdx.x) / tiles;
   const int b = head / a.H, h = head % a.H, g = h / (a.H / a.G);
@@ -345,7 +346,7 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
     }
     commit_copies();
     if (Tile::Held && n == last) held.load(q, warp, lane);
-    // The warp's queries all come before these keys: it only helps to load.
+    // All of the warp's queries come before these keys: it only helps with the loads.
     const bool blind = !Tile::General && n * BN >= first_row + R * 16;
     float s[R][BN / 8][4];
     if (!blind) forward_scores<Tile>(s, held, q, k, warp, lane);
@@ -359,7 +360,7 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
     }
     if (blind) continue;
     if constexpr (Tile::General) forward_shape<Tile>(s, rows, a, n * BN, slope, lane);
-    // Only blocks at the diagonal and at the far end of the window hide keys, or documents do.
+    // Keys need masking only at the diagonal, at the far end of the window, or with documents.
     if (documents || n * BN + BN - 1 > span.least || span.most - n * BN >= a.window)
       forward_mask<Tile>(s, rows, a, n * BN, documents, lane);
     forward_softmax<Tile>(s, y, rows, unit);
@@ -382,7 +383,7 @@ void launch_forward(const FlashForward& a, CudaStream& stream) {
   check_launch("flash_mma");
 }
 
-// Sizes of the plain kernel: queries, stages, whether queries are held, blocks per multiprocessor.
+// Sizes of the plain kernel: queries, stages, whether queries are held, blocks per SM.
 template <int D, int BM, int Stages, bool Held, int Blocks, class T>
 void forward_of(const FlashForward& a, CudaStream& stream) {
   if (a.general)

@@ -1,7 +1,7 @@
-// Flash attention over a paged cache, for rows that come in long runs of one sequence: prompts. As
-// the forward pass of training, but a tile of rows may be of several sequences, one after the
-// other, and a block of keys is a block of the cache. 4 * H * D * (visible pairs) FLOP. Rows can
-// also go one by one, their heads in the place of rows: then decoding has the bits of training.
+// Flash attention over a paged cache, for long runs of rows of one sequence: prompts. Like the
+// forward pass of training, except that a tile of rows may hold several sequences in turn and a
+// tile of keys is a block of the cache. 4 * H * D * (visible pairs) FLOP. Rows can also run one by
+// one, with their heads as the rows of a tile; decoding then has the bits of training.
 #pragma once
 
 #include "cuda/attention/decode/decode_keys_fp8.cuh"
@@ -12,8 +12,8 @@ namespace hearth::cuda {
 
 __device__ inline void wait_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// The first row from `at` on, of `rows` a multiple of 32, for which `is` holds; found by every warp
-// alike.
+// The first row from `at` on for which `is` holds, or `rows`, a multiple of 32. Every warp computes
+// the same result.
 template <class Is>
 __device__ int first_row_that(int at, int rows, Is is) {
   const int lane = int(threadIdx.x) % 32;
@@ -24,7 +24,7 @@ __device__ int first_row_that(int at, int rows, Is is) {
   return rows;
 }
 
-// A panel of keys or values on its way to shared memory. As it lies in the cache:
+// Loads a panel of keys or values to shared memory. From a plain cache:
 template <class Tile>
 struct CopiedPanel {
   using Element = typename Tile::Element;
@@ -37,7 +37,7 @@ struct CopiedPanel {
   __device__ void finish() { wait_all_copies(); }
 };
 
-// Kept in fp8: through registers. In bf16 nothing is rounded; in f16 what would be infinite is not.
+// From an fp8 cache, through registers. bf16 is exact; f16 saturates instead of overflowing.
 template <class Tile>
 struct DecodedPanel {
   using Element = uint8_t;
@@ -74,7 +74,7 @@ struct DecodedPanel {
     }
   }
   __device__ static uint32_t packed(float x, float y) {
-    if constexpr (std::is_same_v<T, __half>)  // NaN stays
+    if constexpr (std::is_same_v<T, __half>)  // NaN is kept
       x = fabsf(x) > 65504 ? copysignf(65504, x) : x,
       y = fabsf(y) > 65504 ? copysignf(65504, y) : y;
     return pack(x, y, T());
@@ -88,7 +88,7 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
   static_assert(BN == cache_block && Tile::General && !Tile::Held && Tile::Stages == 1);
   static_assert(BM <= Tile::threads && BM % 32 == 0);
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ int sequence_of[BM];  // -1: not this kernel's row
+  __shared__ int sequence_of[BM];  // -1: not a row of this kernel
   const FlashForward& a = p.call;
   const SharedTile<D> q{shared_address(shared)}, k{q.at + SharedTile<D>::bytes(BM)},
       v{k.at + Tile::k_bytes};
@@ -144,7 +144,7 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
       }
     load_k(most / BN);
     for (int n = most / BN; n >= first_block; --n) {
-      wait_all_copies();  // of q, if nothing else
+      wait_all_copies();  // q as well
       k_panel.finish();
       __syncthreads();
       load_v(n);
@@ -159,11 +159,11 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
       forward_values<Tile>(y, s, v, lane);
     }
   }
-  // Rows that are not this kernel's get zeros, and what belongs there from the kernel after it.
+  // Rows of the other kernel get zeros here; that kernel runs afterwards and overwrites them.
   forward_store<Tile>(a, y, rows, q, 0, h, first_row + warp * R * 16, warp, lane, unit);
 }
 
-// A row by a warp: the heads of one group of it, as rows of a tile.
+// One warp per row: the heads of one group are the rows of a tile.
 template <class Tile>
 __global__ __launch_bounds__(Tile::threads) void row_kernel(FlashPaged p, int heads, bool all) {
   using T = typename Tile::Element;
@@ -208,7 +208,7 @@ __global__ __launch_bounds__(Tile::threads) void row_kernel(FlashPaged p, int he
   for (int block = last; block >= first; --block) {
     load_v(block);
     commit_copies();
-    wait_for_copies<1>();  // all but v
+    wait_for_copies<1>();  // all except v
     __syncwarp();
     float s[1][BN / 8][4];
     forward_scores<Tile>(s, held, q, k, 0, lane);
@@ -234,7 +234,7 @@ void launch_rows(const FlashPaged& p, bool all, CudaStream& stream) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::shared),
         "shared memory of flash_mma_rows");
   const int group = p.call.H / p.call.G;
-  const int heads = p.call.slopes ? 1 : std::min(group, Tile::BM);  // a head has its own slope
+  const int heads = p.call.slopes ? 1 : std::min(group, Tile::BM);  // each head has its slope
   const dim3 blocks(unsigned(p.call.T), unsigned(p.call.G * ((group + heads - 1) / heads)));
   kernel<<<blocks, Tile::threads, Tile::shared, stream.handle>>>(p, heads, all);
   check_launch("flash_mma_rows");

@@ -1,4 +1,4 @@
-// Flash attention of long runs of rows over a paged cache: what its kernels are launched with.
+// Flash attention over a paged cache, for long runs of rows: launch arguments of its kernels.
 #pragma once
 
 #include "cuda/attention/mma/flash_mma.h"
@@ -6,26 +6,26 @@
 namespace hearth::cuda {
 
 constexpr int most_rows_by_pieces = 64;  // programs up to this size have no kernel for long runs
-constexpr int shortest_run = 17;         // rows of one sequence that make a run long
+constexpr int shortest_run = 17;         // rows of one sequence that count as a long run
 
 struct FlashPaged {
-  FlashForward call;  // of B = 1 and T rows; k and v begin with the first panel of block 0
+  FlashForward call;  // B = 1 and T rows; k and v point at the first panel of block 0
   const int32_t *positions, *sequences;  // (T)
   const int32_t* tables;                 // (sequences, width)
   int width;
   int64_t block;           // elements from one block of the cache to the next
   int64_t k_head, v_head;  // from one head's panel to the next
-  bool fp8;                // elements of the cache are bytes, as core/fp8.h keeps them
+  bool fp8;                // cache elements are bytes in the format of core/fp8.h
 };
 
 template <int D>
 void flash_mma_paged(const FlashPaged&, CudaStream&);
-// The other rows, one by one; `all`: whatever run they are of. With the same bits.
+// The remaining rows, one by one; `all`: rows of long runs as well. The bits are the same.
 template <int D>
 void flash_mma_rows(const FlashPaged&, bool all, CudaStream&);
 
 #ifdef __CUDACC__
-// Whether row n is one of at least `shortest_run` rows of its sequence, which lie together.
+// Whether row n belongs to a run of at least `shortest_run` adjacent rows of its sequence.
 __device__ inline bool in_long_run(const int32_t* sequences, const int32_t* positions, int n,
                                    int N) {
   if (positions[n] < 0) return false;
@@ -39,7 +39,7 @@ __device__ inline bool in_long_run(const int32_t* sequences, const int32_t* posi
   return same >= shortest_run;
 }
 
-// The same, by all threads of a block together.
+// The same, computed by all threads of a block together.
 __device__ inline bool block_in_long_run(const int32_t* sequences, const int32_t* positions, int n,
                                          int N) {
   const int i = int(threadIdx.x), at = n + 1 - shortest_run + i;

@@ -1,5 +1,5 @@
-// What happens to a score between q . k and the softmax: softcap, ALiBi, masks; and the dropout of
-// probabilities. Only the "general" kernels use it; the plain ones know causality and window.
+// Score modifications between q . k and the softmax (softcap, ALiBi), and dropout of probabilities.
+// Only the "general" kernels use it; the plain ones handle causal masking and a window.
 #pragma once
 
 #include "core/math.h"
@@ -20,8 +20,8 @@ __device__ inline float reciprocal_fast(float x) {
   return y;
 }
 
-// softcap * tanh(scale * s / softcap), with tanh x = 1 - 2 / (1 + e^2x): its absolute error of some
-// 1e-7 is the score's but for the factor softcap.
+// softcap * tanh(scale * s / softcap), with tanh x = 1 - 2 / (1 + e^2x). Its absolute error of
+// about 1e-7, times softcap, is the error of the score.
 struct Softcap {
   float cap, rate;
 
@@ -31,7 +31,7 @@ struct Softcap {
   __device__ float apply(float s) const {
     return fmaf(-2 * cap, reciprocal_fast(1 + exp2_fast(s * rate)), cap);
   }
-  // Also the slope there, 1 - tanh^2.
+  // Also returns the slope, 1 - tanh^2.
   __device__ float apply(float s, float& slope) const {
     const float r = reciprocal_fast(1 + exp2_fast(s * rate));
     slope = 4 * r * (1 - r);
@@ -39,7 +39,7 @@ struct Softcap {
   }
 };
 
-// Which probabilities op `salt` keeps, as factors 0 or 1 / (1 - p).
+// Dropout factors of op `salt`: 0 or 1 / (1 - p).
 struct Dropout {
   Scalars scalars;
   uint32_t salt = 0, threshold = 0;
@@ -63,7 +63,7 @@ struct Dropout {
     return factor(at == 0 ? w.w[0] : at == 1 ? w.w[1] : at == 2 ? w.w[2] : w.w[3]);
   }
   // Factors of one 8-column accumulator of (queries, keys): rows `row` and `row + 8` of T elements,
-  // columns from `column`. Four neighbours share a counter, so each lane draws one and they trade.
+  // columns from `column`. Four neighbours share a counter: each lane draws one and they swap.
   __device__ void accumulator(float (&keep)[4], uint64_t row, int T, int column, int lane) const {
     const int at = column + (lane & 3) * 2;
     if (T % 4) {
@@ -78,8 +78,8 @@ struct Dropout {
     keep[0] = factor(odd ? left : w.w[0]), keep[1] = factor(odd ? right : w.w[1]);
     keep[2] = factor(odd ? w.w[2] : left), keep[3] = factor(odd ? w.w[3] : right);
   }
-  // The same of (keys, queries): columns are queries from `query`, rows are keys from `key` (of
-  // lane 0) and `key + 8`. Of four lanes over four keys each draws for one of its four elements.
+  // The same for (keys, queries): columns are queries from `query`, rows are keys from `key` (of
+  // lane 0) and `key + 8`. Of four lanes over four keys, each draws for one of its four elements.
   __device__ void transposed(float (&keep)[4], uint64_t query, int T, int key, int lane) const {
     const uint64_t row = query + (lane & 3) * 2;
     if (T % 4) {
@@ -90,7 +90,7 @@ struct Dropout {
     }
     const int x = (lane >> 2) & 3;
     Words w = words((row + (x & 1)) * (T / 4) + (key + (x >> 1) * 8 + (lane >> 4) * 4) / 4);
-    // A transpose of 4 x 4 words over the lanes 4, then 8 apart.
+    // A 4 x 4 transpose of words over lanes 4 apart, then 8 apart.
 #pragma unroll
     for (int step = 1; step <= 2; step *= 2)
 #pragma unroll
