@@ -1,5 +1,5 @@
-// The speed of the op cases at the sizes of a model: forward and backward on the best kernels of
-// this machine, with the FLOPs of products and attention and the bytes every node reads and writes.
+// The speed of the op cases at model sizes: forward and backward with the best kernels of this
+// machine, with the FLOPs of products and attention and the bytes that every node reads and writes.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ struct Work {
   double flops = 0, bytes = 0;
 };
 
-// Pairs of query and key under the causal mask and the case's own.
+// Pairs of query and key that the causal mask and the case's own mask allow.
 double pairs(const OpCase& c) {
   double n = 0;
   for (int64_t b = 0; b < c.large.B; ++b)
@@ -77,7 +77,8 @@ void bench_update(benchmark::State& state, DType dtype, OptimizerKind kind) {
   UpdateState end;
   memory.state.read<UpdateState>("update", std::span(&end, 1));
   if (end.skipped > 0) state.SkipWithError("updates were skipped");
-  // The norm reads gradients; the optimizer reads them again and moves its state and the weights.
+  // The norm reads the gradients; the optimizer reads them again, and reads and writes its state
+  // and the weights.
   const double acc = double(store.part_bytes(Part::grad));
   const double weights = double(store.part_bytes(Part::weight));
   double slots = 0;

@@ -1,6 +1,6 @@
-// Writes JSONL of any length to standard output from a text file whose documents are parted by lines
-// <|endoftext|>: the documents over and over, each time with other numbers and words put in, so that
-// neither a compressor nor a tokenizer's memory sees the same line twice.
+// Writes JSONL of any length to standard output, from a text file whose documents are separated by
+// <|endoftext|> lines. The documents are repeated, each time with different numbers and words
+// inserted, so that neither a compressor nor a tokenizer's cache sees the same line twice.
 //   xz -dc wikipedia_12mb.txt.xz > wiki.txt
 //   node bench/make_jsonl.mjs wiki.txt 2000000000 | zstd -3 -o corpus.jsonl.zst
 import { readFileSync, writeSync } from 'node:fs';
@@ -10,7 +10,7 @@ const documents = readFileSync(file, 'utf8').split('\n<|endoftext|>\n');
 const words = [...new Set(documents.slice(0, 200).join(' ').split(/\s+/))];
 
 let state = 1;
-const random = (n) => {  // a linear congruence: the same bytes on every machine
+const random = (n) => {  // a linear congruential generator: the same bytes on every machine
   state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
   return Math.floor(state / 4294967296 * n);
 };

@@ -88,7 +88,7 @@ def timed(f, *args, **more):
     return result, time.perf_counter() - begin
 
 
-def late():  # past the budget: what has been measured must do
+def late():  # past the time budget: report what has been measured
     return time.perf_counter() - started > a.budget
 
 
