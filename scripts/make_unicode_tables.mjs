@@ -1,9 +1,9 @@
-// Writes the two generated files of src/tokenizer:
+// Writes the two generated files of src/text/tokenizer:
 //   node scripts/make_unicode_tables.mjs classes NODE_MODULES > src/text/tokenizer/unicode_tables.cpp
 //   node scripts/make_unicode_tables.mjs nfc > src/text/tokenizer/nfc_tables.cpp
-// The classes are those that the regular expressions of the npm package `tiktoken` see, so that ours
-// are theirs by construction (tiktoken 1.0.22: regex-syntax with Unicode 16.0). Normalisation is what
-// String.prototype.normalize does; it never changes for a character once that is assigned.
+// The character classes are those of the regular expressions in the npm package `tiktoken`, so that
+// ours agree by construction (tiktoken 1.0.22: regex-syntax with Unicode 16.0). Normalisation is
+// that of String.prototype.normalize; it never changes for an assigned character.
 import { createRequire } from "node:module";
 import { resolve } from "node:path";
 
@@ -16,7 +16,7 @@ function lines(list, n) {
 function* codePoints() {
   for (let c = 0; c < 0x110000; ++c) if (c < 0xd800 || c >= 0xe000) yield c;
 }
-// Neighbours of equal value as [first, last, value]; undefined is left out.
+// Runs of code points with equal values as [first, last, value]; undefined is left out.
 function runs(value) {
   const found = [];
   for (const c of codePoints()) {
@@ -33,7 +33,7 @@ function classes(modules) {
   const require = createRequire(modules + "/");
   const { Tiktoken } = require(modules + "/tiktoken");
   const version = require(modules + "/tiktoken/package.json").version;
-  // With the 256 bytes as its only tokens, encode() is empty exactly where the pattern does not match.
+  // With the 256 bytes as the only tokens, encode() is empty where the pattern does not match.
   const bytes = Array.from({ length: 256 }, (_, b) => `${Buffer.from([b]).toString("base64")} ${b}`);
   const matching = (pattern) => {
     const encoder = new Tiktoken(bytes.join("\n"), {}, pattern);
@@ -73,8 +73,8 @@ constinit const ClassTable low_classes = pack_classes(class_table);
 function nfc() {
   const nfd = (s) => [...s.normalize("NFD")], compose = (s) => [...s.normalize("NFC")];
   const code = (s) => s.codePointAt(0);
-  // Combining classes are only compared, so their order is enough: two marks of one class keep the
-  // order they are in, others are sorted.
+  // Combining classes are only compared, so their order is enough: two marks of one class keep
+  // their order, others are sorted.
   const swaps = (a, b) => nfd(a + b)[0] !== a;
   const low = "\u0334", high = "\u0345";  // classes 1 and 240, the lowest and the highest
   const marks = [];
@@ -89,10 +89,10 @@ function nfc() {
   order.forEach((s, i) => rank.set(code(s), i > 0 && !swaps(s, order[i - 1]) && !swaps(order[i - 1], s) ? r : ++r));
   const combining = runs((c) => rank.get(c)).map(([a, b, v]) => `{${hex(a)}, ${hex(b)}, ${v}}`);
 
-  // One step of decomposition: all but the last character composed again, and the last.
+  // One step of decomposition: everything except the last character, composed again, and the last.
   const steps = [];
   for (const c of codePoints()) {
-    if (c >= 0xac00 && c < 0xd7a4) continue;  // Hangul is arithmetic
+    if (c >= 0xac00 && c < 0xd7a4) continue;  // Hangul is computed
     const s = String.fromCodePoint(c), d = nfd(s);
     if (d.length === 1 && d[0] === s) continue;
     const kept = compose(s).length === 1 && compose(s)[0] === s;
@@ -103,7 +103,7 @@ function nfc() {
       if (!kept) first = d.slice(0, -1);
     }
     if (first.length > 1 && kept) throw new Error(`no single step for ${hex(c)}`);
-    // What is never composed may have several characters before its last: they are given in full.
+    // A character that is never composed may have several before the last: all are listed.
     steps.push([c, kept, ...first.map(code), ...(second ? [code(second)] : [])]);
   }
   const longest = Math.max(...steps.map((s) => s.length - 2));
