@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fails when BINARY is not hardened as cmake/hardening.cmake asks for.
+# Fails if BINARY lacks the hardening of cmake/hardening.cmake.
 # check_hardening.sh READELF BINARY
 readelf=$1
 binary=$2

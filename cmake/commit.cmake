@@ -1,4 +1,4 @@
-# Writes HEADER with the commit of SOURCE, if it is not there already.
+# Writes the commit of SOURCE to HEADER, unless it is already there.
 execute_process(COMMAND git -C ${SOURCE} rev-parse --short=12 HEAD
   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
 if(failed)

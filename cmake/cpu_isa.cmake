@@ -1,14 +1,14 @@
-# The kernels of src/cpu/isa are compiled once per instruction set, each time with its own flags and
-# into a namespace of its own (HEARTH_ISA). cpu/isa_list.h, generated here, names the sets built in,
-# worst to best; src/cpu/features.cpp chooses one of them at start. A set that differs from a plainer
-# one in its matrix instructions alone (base_<set>) has only the products of its own.
+# The kernels of src/cpu/isa are compiled once per instruction set, each with its own flags and namespace
+# (HEARTH_ISA). cpu/isa_list.h, generated here, lists the sets of this build, worst to best;
+# src/cpu/features.cpp chooses one at start. A set that only adds matrix instructions to a base set (base_<set>)
+# has only products of its own.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(hearth_isas generic avx2 avxvnni avx512 avx512vnni avx512bf16)
   set(flags_generic "")
   set(flags_avx2 -march=x86-64-v3)
   set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # GCC 12's own AVX-512 headers set the two warnings off; the other sets see the same sources.
+    # GCC 12's AVX-512 headers trigger these two warnings; the other sets keep them on.
     list(APPEND flags_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
   endif()
   set(flags_avxvnni ${flags_avx2} -mavxvnni)
@@ -32,11 +32,11 @@ else()
   set(flags_generic "")
 endif()
 
-if(HEARTH_SANITIZE MATCHES thread)  # a race does not depend on the width of a vector
+if(HEARTH_SANITIZE MATCHES thread)  # races do not depend on the vector width
   list(GET hearth_isas 0 hearth_isas)
 endif()
 
-# NaN and infinity keep their meaning: no -ffast-math.
+# NaN and infinity must keep their meaning: no -ffast-math.
 set(hearth_isa_flags -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-psabi)
 
 file(GLOB_RECURSE isa_sources CONFIGURE_DEPENDS src/cpu/isa/*.cpp)
@@ -57,7 +57,7 @@ foreach(isa ${hearth_isas})
   target_include_directories(hearth_isa_${isa} PRIVATE src ${CMAKE_BINARY_DIR}/generated)
   target_compile_definitions(hearth_isa_${isa} PRIVATE HEARTH_ISA=${isa})
   target_compile_options(hearth_isa_${isa} PRIVATE ${flags_${isa}} ${hearth_isa_flags})
-  # Each half of attention has a `Work` of its own, and takes long enough alone.
+  # Each half of attention defines its own `Work`, and takes long enough to compile alone.
   compile_by_folder(hearth_isa_${isa} ${attention_sources})
   target_sources(hearth_lib PRIVATE $<TARGET_OBJECTS:hearth_isa_${isa}>)
   list(APPEND isa_objects $<TARGET_OBJECTS:hearth_isa_${isa}>)
@@ -72,7 +72,7 @@ file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/cpu/isa_list.h CONTENT
 ")
 target_include_directories(hearth_lib PUBLIC ${CMAKE_BINARY_DIR}/generated)
 
-# A weak symbol shared by two of these objects could be taken by the linker from the wider set.
+# If two of these objects shared a weak symbol, the linker could take it from the wider set.
 if(HEARTH_TESTS AND NOT HEARTH_SANITIZE)
   add_test(NAME isa_symbols COMMAND ${CMAKE_SOURCE_DIR}/cmake/check_isa_symbols.sh
     ${CMAKE_NM} ${isa_objects} COMMAND_EXPAND_LISTS)

@@ -1,10 +1,10 @@
-# The CUDA backend (src/cuda), where there is a CUDA compiler. HEARTH_CUDA: auto, on or off.
-# HEARTH_CUDA_ARCHS: "auto" is the card of this machine, or without one code for Ampere (which every
-# later card can run or translate) and Hopper; "all" is code of its own for every card we know.
+# The CUDA backend (src/cuda), if there is a CUDA compiler. HEARTH_CUDA: auto, on or off. HEARTH_CUDA_ARCHS:
+# "auto" compiles for the GPUs of this machine; without one, PTX for Ampere (which every later GPU can compile)
+# and code for Hopper. "all" compiles code for every supported architecture.
 set(HEARTH_CUDA auto CACHE STRING "CUDA backend: auto, on or off")
 set(HEARTH_CUDA_ARCHS auto CACHE STRING "auto, all, or a list such as 80;90a")
 
-# CMake users write ON and OFF; any case of the three words counts.
+# CMake users write ON and OFF, so case does not matter.
 string(TOLOWER "${HEARTH_CUDA}" cuda_choice)
 if(NOT cuda_choice MATCHES "^(auto|on|off)$")
   message(FATAL_ERROR "expected HEARTH_CUDA to be auto, on or off, got \"${HEARTH_CUDA}\"")
@@ -46,8 +46,8 @@ else()
 endif()
 
 set(CMAKE_CUDA_COMPILER ${hearth_nvcc})
-set(CMAKE_CUDA_ARCHITECTURES 90a-real)  # for CMake's own test of the compiler
-# This CMake does not know C++20 of this nvcc, and would add -std=c++17 itself.
+set(CMAKE_CUDA_ARCHITECTURES 90a-real)  # for CMake's own compiler test
+# This CMake does not know that this nvcc supports C++20, and would add -std=c++17.
 set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -std=c++20")
 enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD_DEFAULT "")
@@ -60,7 +60,7 @@ target_include_directories(hearth_lib SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS}
 target_compile_definitions(hearth_lib PRIVATE HEARTH_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
 target_link_libraries(hearth_lib PUBLIC CUDA::cudart_static)
 
-# wgmma and TMA exist on Hopper alone; the rest is compiled for every card asked for.
+# wgmma and TMA exist only on Hopper; the other kernels are compiled for every requested architecture.
 file(GLOB_RECURSE cuda_kernels CONFIGURE_DEPENDS src/cuda/*.cu)
 set(hopper_kernels ${cuda_kernels})
 list(FILTER hopper_kernels INCLUDE REGEX "/(flash_hopper[^/]*|gemm_rows64)\\.cu$")

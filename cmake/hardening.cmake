@@ -1,6 +1,6 @@
-# Optimised builds of the program without sanitizers: stack protectors, checked libc calls, an executable
-# at a random address, and symbol tables that are read-only once it runs. The CPU kernels
-# (cmake/cpu_isa.cmake) go without the first two: they read no input, and their loops are where time goes.
+# Hardening of optimised builds without sanitizers: stack protectors, checked libc calls, a position-independent
+# executable, and relocations that are read-only after start. The CPU kernels (cmake/cpu_isa.cmake) go without
+# the first two: they read no input, and their loops take most of the time.
 if(HEARTH_SANITIZE OR NOT CMAKE_BUILD_TYPE MATCHES "^(Release|RelWithDebInfo|MinSizeRel)$")
   return()
 endif()
@@ -11,7 +11,7 @@ include(CheckLinkerFlag)
 check_cxx_compiler_flag(-fstack-protector-strong hearth_stack_protector)
 check_cxx_compiler_flag(-fPIE hearth_pie)
 check_linker_flag(CXX "-Wl,-z,relro,-z,now" hearth_relro)
-# Level 3 needs g++ 12 or clang 9, and a libc that knows it: an older one warns and takes 2.
+# Level 3 needs g++ 12 or clang 9, and a libc that supports it: an older one warns and uses 2.
 set(CMAKE_REQUIRED_FLAGS "-O2 -Werror -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")
 check_cxx_source_compiles("
   #include <cstring>
@@ -29,7 +29,7 @@ endif()
 foreach(target hearth_lib hearth)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${hardening}>")
 endforeach()
-foreach(isa ${hearth_isas})  # Ubuntu's g++ has both on by default
+foreach(isa ${hearth_isas})  # Ubuntu's g++ enables both by default
   target_compile_options(hearth_isa_${isa} PRIVATE -U_FORTIFY_SOURCE
     $<$<BOOL:${hearth_stack_protector}>:-fno-stack-protector>)
 endforeach()
@@ -53,7 +53,7 @@ if(hearth_relro)
   target_link_options(hearth PRIVATE "LINKER:-z,relro,-z,now")
 endif()
 
-# Where the compiler and the linker know all of it, the binary must show it.
+# If the compiler and the linker support all of it, a test checks the binary.
 if(HEARTH_TESTS AND hearth_stack_protector AND hearth_pie AND hearth_relro)
   find_program(hearth_readelf readelf)
   if(hearth_readelf)

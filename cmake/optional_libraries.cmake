@@ -1,6 +1,6 @@
-# Libraries that hearth can do without. One file of src/ uses each of them; where a library is missing, the file
-# named no_ beside it is compiled instead and says so when the feature is asked for.
-# HEARTH_WITHOUT leaves libraries out that are installed, for example zlib;pcre2.
+# Optional libraries. One file of src/ uses each of them; if a library is missing, the file no_<name> beside it
+# is compiled instead, which reports that when the feature is used. HEARTH_WITHOUT leaves out libraries that are
+# installed, for example zlib;pcre2.
 set(HEARTH_WITHOUT "" CACHE STRING "Libraries to leave out: zlib, zstd, curl, pcre2")
 
 # use_library(NAME FOLDER FILE LIBRARY MISSING [INCLUDE_FOLDER]): LIBRARY is a target or a path.
@@ -21,7 +21,7 @@ use_library(zlib sys/compression gzip ZLIB::ZLIB "gzip files cannot be read")
 find_path(ZSTD_INCLUDE_DIR zstd.h)
 find_library(ZSTD_LIBRARY zstd)
 use_library(zstd sys/compression zstd "${ZSTD_LIBRARY}" "zstd files cannot be read" ${ZSTD_INCLUDE_DIR})
-find_package(CURL 7.85 QUIET)  # the first with CURLOPT_PROTOCOLS_STR
+find_package(CURL 7.85 QUIET)  # the first version with CURLOPT_PROTOCOLS_STR
 use_library(curl sys/https https CURL::libcurl "hearth data get cannot download")
 find_path(PCRE2_INCLUDE_DIR pcre2.h)
 find_library(PCRE2_LIBRARY pcre2-8)

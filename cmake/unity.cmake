@@ -1,6 +1,6 @@
-# compile_by_folder(TARGET [SOURCE...]): the sources of one folder under src/ become one translation unit;
-# a subfolder is a unit of its own. The sources named stay alone. Most of what a short file costs is its
-# headers. The debug preset compiles file by file, which shows that each file includes what it uses.
+# compile_by_folder(TARGET [SOURCE...]): the sources of each folder under src/ become one translation unit,
+# since headers are most of the cost of a short file; a subfolder is a unit of its own. The named sources stay
+# separate. The debug preset compiles file by file, which checks that each file includes what it uses.
 function(compile_by_folder target)
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})

@@ -1,5 +1,5 @@
-# Facts of the build for `hearth info` and benchmark lines: version, type, and the commit, looked up
-# at every build and written only when it changed.
+# Build facts for `hearth info` and benchmark lines: version, build type and commit. The commit is looked up at
+# every build and written only when it has changed.
 target_compile_definitions(hearth_lib PRIVATE
   HEARTH_VERSION="${PROJECT_VERSION}" HEARTH_BUILD_TYPE="${CMAKE_BUILD_TYPE}")
 add_custom_target(hearth_commit BYPRODUCTS ${CMAKE_BINARY_DIR}/generated/sys/commit.h
