@@ -71,7 +71,7 @@ ProgramSpec spec_of(const BenchFlags& f, const Backend& backend) {
           .recompute = parse_enum<Recompute>(f.recompute, "--recompute"),
           .offload = f.offload,
           .update = {.optimizer = parse_enum<OptimizerKind>(f.optimizer, "--optimizer")},
-          .logits_bytes = backend.logits_bytes()};
+          .logits_bytes = logits_chunk_bytes(backend)};
 }
 
 struct Timed {
@@ -110,7 +110,7 @@ Timed time_steps(const ProgramSpec& s, Backend& backend, int steps) {
 void bench_train(const BenchFlags& f) {
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, *backend);
-  expect_fit(s, int64_t(0.9 * double(backend->free_bytes())), backend->has_host_offload());
+  expect_fit(s, MemoryBudget::for_run(*backend));
   const double peak = measure_peak(*backend, s.dtype);
   const Timed t = time_steps(s, *backend, f.steps);
   const double tokens = double(s.B * s.T) / t.seconds;
@@ -146,8 +146,8 @@ void bench_fit(const BenchFlags& f) {
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, *backend);
   const MemoryNeed need = memory_need(s);
-  const int64_t budget = int64_t(0.9 * double(backend->free_bytes()));
-  const int64_t best = largest_batch(s, 64 * s.B, budget);
+  const MemoryBudget budget = MemoryBudget::for_run(*backend);
+  const int64_t best = largest_batch(s, 64 * s.B, budget.bytes());
   nlohmann::ordered_json j =
       bench_line(*backend, "fit", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T),
                  double(need.total()), "bytes");
@@ -171,7 +171,7 @@ void bench_fit(const BenchFlags& f) {
   fmt::print("activation arena {:.3f} GiB, lower bound {:.3f} GiB, {:.2f}% above\n",
              double(need.activations) / gib, double(need.activation_bound) / gib,
              100 * (double(need.activations) / double(need.activation_bound) - 1));
-  fmt::print("largest micro-batch in {:.1f} GiB: {}\n", double(budget) / gib, best);
+  fmt::print("largest micro-batch in {:.1f} GiB: {}\n", double(budget.bytes()) / gib, best);
   if (f.measure)
     fmt::print("process peak {:.3f} GiB, {:+.1f}% relative to the plan\n", measured / gib,
                100 * (measured / double(need.total()) - 1));

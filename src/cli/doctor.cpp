@@ -74,7 +74,7 @@ ProgramSpec spec_of(const DoctorFlags& f, const std::string& name, const Backend
           .recompute = parse_enum<Recompute>(f.recompute, "--recompute"),
           .documents = f.documents,
           .accumulates = true,
-          .logits_bytes = backend.logits_bytes()};
+          .logits_bytes = logits_chunk_bytes(backend)};
 }
 
 void run_lockstep(const DoctorFlags& f) {

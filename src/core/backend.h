@@ -113,12 +113,11 @@ class Backend {
   // Zeros if the device uses the memory of the process itself.
   virtual MemoryUse memory_use() const { return {}; }
   virtual std::optional<DeviceState> device_state() { return {}; }
-  // The size of a chunk of logits: large products run faster on some devices.
-  virtual int64_t logits_bytes() const { return int64_t(64) << 20; }
-  // Bytes of logits to keep from a forward pass to its backward pass instead of recomputing them.
-  virtual int64_t kept_logits_bytes() const { return 0; }
-  // Whether making a program (timing kernels, capturing graphs) costs more than computing padding,
-  // so that a few padded shapes are better than exact ones.
+  // All memory of a device that has its own, as far as this process may use it; 0 where the device
+  // uses the host's.
+  virtual int64_t device_bytes() const { return 0; }
+  // Whether a program costs more to make (kernels are timed, graphs captured) than padding costs to
+  // compute, so that few shapes are better than exact ones.
   virtual bool prefers_few_programs() const { return false; }
   // Whether launches return before the device has run them, so that the host can prepare the next
   // step meanwhile.

@@ -18,8 +18,8 @@ class Memory {
   void reserve(int64_t bytes) { reserved_ = std::max(reserved_, bytes); }
   std::byte* arena();
   int64_t arena_bytes() const { return reserved_; }
-  // Bytes that an arena could have: a larger one replaces the current one.
-  int64_t room() const { return backend.free_bytes() + arena_.bytes(); }
+  // Of the arena that there is, which a larger one replaces.
+  int64_t allocated_arena_bytes() const { return arena_.bytes(); }
 
   Backend& backend;
   ParamStore* params;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/exec.h"
+#include "core/memory_budget.h"
 
 namespace hearth::inline core {
 
@@ -45,8 +46,7 @@ struct ShapePrograms {
 template <class Key>
 class ProgramCache {
  public:
-  static constexpr int64_t default_bytes = int64_t(1) << 30;
-  explicit ProgramCache(Memory& memory, int64_t most_bytes = default_bytes)
+  explicit ProgramCache(Memory& memory, int64_t most_bytes = program_cache_bytes)
       : memory_(memory), most_bytes_(most_bytes) {}
 
   // The programs of a shape; an empty entry called name() is added on first use. A reference is

@@ -207,9 +207,7 @@ class CudaBackend final : public Backend {
     graphs_ = spec.graphs && !turned_off("HEARTH_GRAPH");
     gemms_ = std::make_unique<Gemms>(stream_, GemmsSpec{.tf32 = spec.tf32, .card = card.name});
     stream_.gemms = gemms_.get();
-    const int64_t memory = spec.memory_limit ? spec.memory_limit : card.memory_bytes;
-    logits_bytes_ = std::clamp<int64_t>(memory / 96, 64 * mib, 1024 * mib);
-    kept_logits_bytes_ = memory / 8;
+    device_bytes_ = spec.memory_limit ? spec.memory_limit : card.memory_bytes;
   }
   ~CudaBackend() override {
     for (const OwnedStream* s : {&uploads_, &owned_, &downloads_}) cudaStreamSynchronize(s->handle);
@@ -309,8 +307,7 @@ class CudaBackend final : public Backend {
   }
   bool prefers_few_programs() const override { return true; }
   bool runs_ahead() const override { return true; }
-  int64_t logits_bytes() const override { return logits_bytes_; }
-  int64_t kept_logits_bytes() const override { return kept_logits_bytes_; }
+  int64_t device_bytes() const override { return device_bytes_; }
   std::unique_ptr<Replay> capture(const std::function<void()>& launch) override {
     if (!graphs_) return {};
     auto graph = std::make_unique<Graph>(owned_.handle, launch);
@@ -339,7 +336,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Gemms> gemms_;
   Nvml nvml_;
   bool graphs_ = true;
-  int64_t logits_bytes_ = 0, kept_logits_bytes_ = 0;
+  int64_t device_bytes_ = 0;
 };
 
 }  // namespace

@@ -76,7 +76,7 @@ ShapePrograms& Scorer::program(const Key& key) {
   const Var targets = t.input("targets", {1, key.rows}, DType::i32);
   const Var x = gather_rows(t, hidden, rows), head = head_weight(t, config_);
   head_loss(t, x, head, targets,
-            {.softcap = config_.logit_softcap, .chunk_bytes = memory_.backend.logits_bytes()});
+            {.softcap = config_.logit_softcap, .chunk_bytes = logits_chunk_bytes(memory_.backend)});
   if (key.logits)
     record_gemm(t, {.c = t.result("logits", {key.rows, config_.vocab}, DType::f32),
                     .a = t.view(x, {key.rows, config_.dim}),

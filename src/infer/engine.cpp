@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/memory_budget.h"
 #include "infer/engine_loop.h"
 #include "model/layer_spec.h"
 #include "sys/error.h"
@@ -42,8 +43,8 @@ int64_t least_blocks(const ModelConfig& config, const EngineSpec& s) {
   return window ? std::min(least, blocks_for(window + s.step_tokens) + 1) : least;
 }
 
-// The cache gets the memory that weights and a model step leave, which may be too little.
-RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
+// The cache gets the memory that a model step leaves of the budget, which may be too little.
+RunnerSpec runner_spec(const ModelConfig& config, DType dtype, MemoryBudget budget,
                        const EngineSpec& s) {
   RunnerSpec r{.rows = s.step_tokens,
                .logits = std::max(s.max_batch, std::min<int64_t>(s.step_tokens, 256)),
@@ -55,38 +56,37 @@ RunnerSpec runner_spec(const ModelConfig& config, DType dtype, Backend& backend,
   if (s.cache_bytes) {
     r.blocks = s.cache_bytes / block;
   } else {
-    const double share = s.memory_share > 0           ? s.memory_share
-                         : backend.has_host_offload() ? 0.9
-                                                      : 0.5;
-    const double bytes =
-        share * double(backend.free_bytes()) - double(Runner::step_bytes(config, dtype, r));
-    r.blocks = std::min(int64_t(bytes / double(block)), 2 * s.max_batch * blocks_for(s.context));
+    budget.reserve("model step", Runner::step_bytes(config, dtype, r));
+    r.blocks = std::min(budget.left() / block, 2 * s.max_batch * blocks_for(s.context));
   }
   return r;
 }
 
 // Without a requested context: the model's, halved until one sequence fits in memory, because a
 // config may promise millions of tokens. A very short context is an error.
-EngineSpec with_context(EngineSpec s, const ModelConfig& config, DType dtype, Backend& backend) {
+EngineSpec with_context(EngineSpec s, const ModelConfig& config, DType dtype,
+                        const MemoryBudget& budget) {
   constexpr int64_t shortest = 4096;
   if (s.context) return s;
   s.context = config.context;
   while (s.context > shortest &&
-         runner_spec(config, dtype, backend, s).blocks < least_blocks(config, s))
+         runner_spec(config, dtype, budget, s).blocks < least_blocks(config, s))
     s.context = std::max(shortest, s.context / 2);
   return s;
 }
 
-RunnerSpec checked_spec(const ModelConfig& config, DType dtype, Backend& backend,
+RunnerSpec checked_spec(const ModelConfig& config, DType dtype, MemoryBudget budget,
                         const EngineSpec& s) {
-  const RunnerSpec r = runner_spec(config, dtype, backend, s);
-  if (const int64_t least = least_blocks(config, s); r.blocks < least)
-    fail("engine",
-         "expected memory for {} blocks of {} tokens ({} KiB each) in the KV cache, got {}: "
-         "provide more memory or use a shorter --context",
-         least, cache_block, Runner::block_bytes(config, dtype, s.cache) / 1024,
-         std::max<int64_t>(r.blocks, 0));
-  return r;
+  const RunnerSpec r = runner_spec(config, dtype, budget, s);
+  const int64_t least = least_blocks(config, s);
+  if (r.blocks >= least) return r;
+  budget.reserve("model step", Runner::step_bytes(config, dtype, r));
+  fail("engine",
+       "expected memory for {} blocks of {} tokens ({} KiB each) in the KV cache, got {} ({}): "
+       "provide more memory or use a shorter --context",
+       least, cache_block, Runner::block_bytes(config, dtype, s.cache) / 1024,
+       std::max<int64_t>(r.blocks, 0),
+       s.cache_bytes ? fmt::format("a cache of {} KiB", s.cache_bytes / 1024) : budget.describe());
 }
 
 std::string reason_of(const std::exception_ptr& error) {
@@ -106,8 +106,9 @@ constexpr size_t most_told = 64;  // different messages; an unlimited log could 
 struct Engine::State {
   State(const ModelConfig& config, ParamStore& params, Backend& backend, const EngineSpec& s)
       : backend(backend),
-        spec(with_context(completed(s, config), config, params.dtype(), backend)),
-        shape(checked_spec(config, params.dtype(), backend, spec)),
+        budget(MemoryBudget::for_engine(backend)),
+        spec(with_context(completed(s, config), config, params.dtype(), budget)),
+        shape(checked_spec(config, params.dtype(), budget, spec)),
         stepper(config, params, backend, shape,
                 {.lanes = spec.max_batch,
                  .rows = shape.rows,
@@ -125,6 +126,7 @@ struct Engine::State {
   void fail_all(const std::exception_ptr&);
 
   Backend& backend;
+  const MemoryBudget budget;  // before the engine has allocated anything
   const EngineSpec spec;
   const RunnerSpec shape;
   Stepper stepper;

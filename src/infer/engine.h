@@ -67,9 +67,10 @@ struct EngineSpec {
   int64_t step_tokens = 512;  // maximum tokens per step, prompts and completions together
   int64_t speculate = 0;      // maximum draft tokens per sequence and step; 0: none
   bool reuse_prefixes = true;
-  int64_t cache_bytes = 0;  // KV cache size; 0: by memory_share, at most twice what a batch needs
+  // KV cache size; 0: what MemoryBudget::for_engine() leaves beside a model step, at most twice
+  // what a batch needs.
+  int64_t cache_bytes = 0;
   CacheFormat cache = CacheFormat::plain;  // fp8: half the memory of bf16, less accurate
-  double memory_share = 0;                 // of the free memory; 0: 0.9 on a GPU, 0.5 on the CPU
   const Tokenizer* tokenizer = nullptr;    // for text and stop strings; must outlive the engine
   int32_t bos = -1, eos = -1;              // -1: the tokenizer's
 };

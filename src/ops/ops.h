@@ -2,6 +2,7 @@
 // and returns the output. An absent optional tensor is Var{}.
 #pragma once
 
+#include "core/memory_budget.h"
 #include "core/tape.h"
 
 namespace hearth::inline ops {
@@ -75,8 +76,8 @@ Var mean_loss(Tape&, Var rows, LossTerm);
 
 struct HeadSpec {
   float softcap = 0;
-  int64_t chunk_rows = 0;  // rows of logits computed at a time; 0: about chunk_bytes of them
-  int64_t chunk_bytes = int64_t(64) << 20;
+  int64_t chunk_rows = 0;  // of logits at a time; 0: as many as make about chunk_bytes
+  int64_t chunk_bytes = least_logits_chunk_bytes;
   bool grad = false;        // training: also record the gradients of x and w
   bool acc_logits = false;  // logits in acc, as in head_logprob; not with grad
   LossTerm term = {.name = "next_token"};
@@ -93,8 +94,8 @@ struct HeadLogprobSpec {
   float temperature = 1;   // divides the logits, after the softcap
   bool entropy = false;    // of each row, in the result "entropy" (N, 1)
   int64_t chunk_rows = 0;  // as in HeadSpec
-  int64_t chunk_bytes = int64_t(64) << 20;
-  int64_t keep_bytes = 0;  // keep the logits of all rows for the backward rule if they fit
+  int64_t chunk_bytes = least_logits_chunk_bytes;
+  int64_t keep_bytes = 0;  // logits of all rows are kept for the backward rule if they fit
 };
 // Log-probability of each target (N elements; negative: 0, and no gradient) under softmax(x wᵀ):
 // the result "logprob" (N, 1) acc. The gradient is known only after all log-probabilities are, so

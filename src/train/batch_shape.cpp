@@ -9,8 +9,8 @@ namespace {
 
 constexpr const char* where = "batch";
 
-BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step, const Room& room,
-                    int64_t chosen) {
+BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step,
+                    const MemoryBudget& budget, int64_t logits_bytes, int64_t chosen) {
   const Steps lengths = Steps::parse(c.seq, "seq");
   const Steps totals = Steps::parse(c.tokens_per_step, "tokens_per_step");
   BatchShape s;
@@ -26,27 +26,19 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
   const int64_t sequences = tokens / s.T;
   s.B = c.batch ? c.batch : chosen;
   if (s.B == 0)
-    s.B = largest_batch(program_spec(model, c, s, room.logits_bytes), sequences, room.free_bytes);
+    s.B = largest_batch(program_spec(model, c, s, logits_bytes), sequences, budget.left());
   if (s.B == 0) s.B = 1;  // does not fit either: the check below says so, by part
   if (c.batch && lengths.at(0) && lengths.at(0) != s.T)
     s.B = std::max<int64_t>(1, c.batch * lengths.at(0) / s.T);  // keeps a micro-batch's tokens
   if (sequences % s.B)
     fail_usage(where, "expected --batch to divide the {} sequences of a step, got {}", sequences,
                s.B);
-  expect_fit(program_spec(model, c, s, room.logits_bytes), room.free_bytes, room.host_offload);
+  expect_fit(program_spec(model, c, s, logits_bytes), budget);
   s.micro_batches = sequences / s.B;
   return s;
 }
 
 }  // namespace
-
-Room Room::of(const Backend& b, const ParamStore* held) {
-  constexpr double memory_share = 0.9;  // of what is free, for a run to use
-  int64_t free = b.free_bytes();
-  // The weights alone can be there before a run begins.
-  if (held && held->made(Part::weight)) free += held->part_bytes(Part::weight);
-  return {int64_t(memory_share * double(free)), b.logits_bytes(), b.has_host_offload()};
-}
 
 int64_t first_step_tokens(const ModelConfig& model, const TrainConfig& c) {
   if (const int64_t tokens = Steps::parse(c.tokens_per_step, "tokens_per_step").at(0))
@@ -72,8 +64,9 @@ ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const B
 }
 
 std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig& c,
-                                     const Room& room, std::span<const int64_t> chosen) {
-  if (c.offload && !room.host_offload)
+                                     const MemoryBudget& budget, int64_t logits_bytes,
+                                     std::span<const int64_t> chosen) {
+  if (c.offload && !budget.host_offload())
     fail_usage(where, "--offload needs a GPU; this run is on the CPU");
   if (c.batch < 0) fail_usage(where, "expected --batch of 0 or more, got {}", c.batch);
   std::set<int64_t> steps;
@@ -82,8 +75,8 @@ std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig
     for (const auto& [first, value] : s.changes()) steps.insert(first);
   std::vector<BatchShape> shapes;
   for (int64_t step : steps)
-    shapes.push_back(
-        shape_at(model, c, step, room, shapes.size() < chosen.size() ? chosen[shapes.size()] : 0));
+    shapes.push_back(shape_at(model, c, step, budget, logits_bytes,
+                              shapes.size() < chosen.size() ? chosen[shapes.size()] : 0));
   return shapes;
 }
 

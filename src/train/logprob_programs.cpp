@@ -9,9 +9,6 @@ namespace hearth::inline train {
 namespace {
 
 constexpr int32_t no_target = -100;
-// Of the room there is, for an arena with logits kept: the rest is kernels' scratch, and what the
-// arena of a reference may yet grow by.
-constexpr double arena_share = 0.75;
 constexpr BucketSpec row_buckets{.parts = 8, .least = 64};
 
 // No branch in the loop, so that a batch of a hundred thousand takes microseconds.
@@ -47,13 +44,15 @@ LogprobPrograms::LogprobPrograms(const LogprobProgramsSpec& spec, Memory& memory
   spec_.model = spec.model.resolve();
 }
 
-// Logits are kept only where there is room for them: what fits without them runs.
+// Logits are kept only if the memory allows it: a program that fits without them runs.
 Tape LogprobPrograms::record(const std::string& name, const Key& key, Kind kind) const {
   if (spec_.keep_bytes > 0 && (kind == Kind::first || kind == Kind::next)) {
     Tape t = record(spec_, name, key, kind, spec_.keep_bytes), planned = t;
     prune(planned);
     alias(planned);
-    if (double(plan(planned).arena_bytes) <= arena_share * double(memory_.room())) return t;
+    if (MemoryBudget::for_kept_logits_arena(memory_.backend, memory_.allocated_arena_bytes())
+            .fits(plan(planned).arena_bytes))
+      return t;
   }
   return record(spec_, name, key, kind, 0);
 }

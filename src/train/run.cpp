@@ -121,7 +121,7 @@ class Run {
     write_length(spec_.run, toml_of(settings_));
     for (const std::string& note : spec_.notes) spec_.tell(note);
     model_.begin(config_.seed);
-    state_.total = steps_, state_.logits_bytes = backend_.logits_bytes();
+    state_.total = steps_, state_.logits_bytes = logits_chunk_bytes(backend_);
     task_.begin(state_);
     task_.update().set_state({});
   }

@@ -92,7 +92,7 @@ TEST_F(CudaPretrain, ChoosesAMicroBatchThatFits) {
         .total();
   };
   const auto chosen = [&](int64_t bytes) {
-    return batch_shapes(s.model, s.train, {bytes, int64_t(64) << 20, true}).front().B;
+    return batch_shapes(s.model, s.train, MemoryBudget(bytes, true), int64_t(64) << 20).front().B;
   };
   EXPECT_EQ(chosen(need(64)), 64);
   EXPECT_EQ(chosen(need(64) - 1), 32);

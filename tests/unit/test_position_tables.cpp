@@ -46,10 +46,10 @@ TEST(PositionTables, ArePartOfTheMemoryPlan) {
   ProgramSpec s{.model = offload_config(), .B = 2, .T = 48};
   EXPECT_EQ(memory_need(s).tables, 64 * 32 * 2 * 4);  // (64 positions, 32 pairs, cos and sin)
   const int64_t other = memory_need(s).total() - memory_need(s).tables;
-  EXPECT_THROW(expect_fit(s, other), Error);
+  EXPECT_THROW(expect_fit(s, MemoryBudget(other)), Error);
   s.B = 1, s.T = promised;  // planned, and refused, without making the table
   EXPECT_EQ(memory_need(s).tables, promised * 32 * 2 * 4);
-  EXPECT_THROW(expect_fit(s, int64_t(1) << 30), Error);
+  EXPECT_THROW(expect_fit(s, MemoryBudget(int64_t(1) << 30)), Error);
 }
 
 TEST(PositionTables, OfAScorerFollowItsTexts) {

@@ -93,8 +93,8 @@ TEST(MemoryNeed, LargestBatchFitsAndTheNextDoesNot) {
 TEST(MemoryNeed, SaysByPartWhatDoesNotFitAndWhatWould) {
   const ProgramSpec s{.model = preset("gpt2"), .B = 8, .T = 1024};
   const MemoryNeed need = memory_need(s);
-  expect_fit(s, need.total());
-  const std::string m = message_of([&] { expect_fit(s, int64_t(6) << 30); });
+  expect_fit(s, MemoryBudget(need.total()));
+  const std::string m = message_of([&] { expect_fit(s, MemoryBudget(int64_t(6) << 30)); });
   EXPECT_EQ(m.find("[memory] expected a run within 6.00 GiB, got weights 0.46 + gradients 0.46 + "
                    "optimizer state 0.93 + activations "),
             0u)
@@ -103,7 +103,8 @@ TEST(MemoryNeed, SaysByPartWhatDoesNotFitAndWhatWould) {
             std::string::npos)
       << m;
   EXPECT_NE(m.find("--recompute block"), std::string::npos) << m;
-  EXPECT_NE(message_of([&] { expect_fit(s, 1 << 20); }).find("no batch fits"), std::string::npos);
+  EXPECT_NE(message_of([&] { expect_fit(s, MemoryBudget(1 << 20)); }).find("no batch fits"),
+            std::string::npos);
 }
 
 TEST(Update, LowersTheLossOnAFixedBatch) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "core/memory_budget.h"
 #include "cpu/backend.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
@@ -12,8 +13,6 @@ namespace hearth::inline train {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr int64_t snapshot_share = 2;  // a snapshot may take 1 / this of the available memory
 
 // The host's memory as the device can best copy to it (pinned, on a card), in the shape of a
 // backend: a ParamStore on it is a snapshot that the writers read like any other store. Nothing is
@@ -123,12 +122,12 @@ bool CheckpointSaver::reserve(const ModelConfig& model, ParamStore& store) {
   finish();  // it may be reading the snapshot of another store
   snapshot_.reset();
   auto made = std::make_unique<Snapshot>(store, saved_of(store, bool(model.lora)));
-  const int64_t limit =
-      spec_.snapshot_limit >= 0 ? spec_.snapshot_limit : available_memory() / snapshot_share;
+  const MemoryBudget budget = spec_.snapshot_limit >= 0 ? MemoryBudget(spec_.snapshot_limit)
+                                                        : MemoryBudget::for_snapshot(*made->memory);
   std::string why;
-  if (made->bytes() > limit) {
+  if (!budget.fits(made->bytes())) {
     why = fmt::format("it needs {}, of which {} may be used", gibibytes(made->bytes()),
-                      gibibytes(limit));
+                      gibibytes(budget.bytes()));
   } else {
     try {
       made->make();

@@ -21,7 +21,7 @@ class CheckpointSaver {
   struct Spec {
     // Called once if there is not enough memory for a snapshot; empty: prints to stderr.
     std::function<void(const std::string&)> warn = {};
-    int64_t snapshot_limit = -1;  // bytes; -1: half of the memory available to this process
+    int64_t snapshot_limit = -1;  // bytes; -1: MemoryBudget::for_snapshot()
   };
   explicit CheckpointSaver(std::filesystem::path run) : CheckpointSaver(std::move(run), {}) {}
   CheckpointSaver(std::filesystem::path run, Spec);

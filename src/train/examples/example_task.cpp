@@ -61,8 +61,8 @@ LogprobProgramsSpec programs_spec(const AlignModel& m, const AlignConfig& c,
           .dtype = to_dtype(c.dtype),
           .recompute = c.recompute,
           .losses = losses,
-          .logits_bytes = m.memory.backend.logits_bytes(),
-          .keep_bytes = m.memory.backend.kept_logits_bytes()};
+          .logits_bytes = logits_chunk_bytes(m.memory.backend),
+          .keep_bytes = kept_logits_bytes(m.memory.backend)};
 }
 
 ExampleEncoder encoder_of(const AlignModel& m, const AlignConfig& c) {
@@ -96,15 +96,15 @@ ExampleTask::ExampleTask(const AlignConfig& c, AlignModel& model, const Shape& s
       config_(c),
       shape_(shape),
       order_{shape.items, uint64_t(items_per_step(c)), c.seed} {
-  micro_ = c.batch ? c.batch : fitting_micro_batch();
+  const MemoryBudget budget = MemoryBudget::for_run(model.memory.backend, &model.params);
+  micro_ = c.batch ? c.batch : fitting_micro_batch(budget);
   planned_micro_ = micro_, planned_ = need(micro_);
-  const Room room = Room::of(model.memory.backend, &model.params);
   expect_fit(
-      planned_, room.free_bytes,
+      planned_, budget,
       fmt::format("{}--recompute block, a shorter --max-length, --dtype bf16, --lora{} needs "
                   "less memory",
                   micro_ > 1 ? "--batch 0 (the largest that fits), " : "",
-                  room.host_offload ? " or --offload" : ""));
+                  budget.host_offload() ? " or --offload" : ""));
 }
 
 std::span<const std::string_view> ExampleTask::free_settings() const {
@@ -126,11 +126,10 @@ MemoryNeed ExampleTask::need(int64_t micro) const {
   return n;
 }
 
-// The largest micro-batch that fits, so that a step needs few of them.
-int64_t ExampleTask::fitting_micro_batch() const {
-  const int64_t bytes = Room::of(model_.memory.backend, &model_.params).free_bytes;
+// The most items that fit, so that a step is cut into few micro-batches.
+int64_t ExampleTask::fitting_micro_batch(const MemoryBudget& budget) const {
   int64_t micro = items_per_step(config_);
-  while (micro > 1 && need(micro).total() > bytes) micro = (micro + 1) / 2;
+  while (micro > 1 && !budget.fits(need(micro).total())) micro = (micro + 1) / 2;
   return micro;
 }
 

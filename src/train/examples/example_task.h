@@ -83,7 +83,7 @@ class ExampleTask : public Task {
 
  private:
   MemoryNeed need(int64_t micro) const;
-  int64_t fitting_micro_batch() const;
+  int64_t fitting_micro_batch(const MemoryBudget&) const;
 
   const AlignConfig& config_;
   Shape shape_;

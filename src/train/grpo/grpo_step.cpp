@@ -37,12 +37,12 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
                     .recompute = config_.recompute,
                     .temperature = config_.temperature,
                     .entropy = true,
-                    .logits_bytes = backend_.logits_bytes(),
-                    .keep_bytes = backend_.kept_logits_bytes()};
+                    .logits_bytes = logits_chunk_bytes(backend_),
+                    .keep_bytes = kept_logits_bytes(backend_)};
   programs_ = std::make_unique<LogprobPrograms>(programs_spec_, memory_);
   if (config_.beta > 0) make_reference(programs_spec_);
   micro_tokens_ = config_.micro_tokens ? config_.micro_tokens : fitting_micro_tokens();
-  expect_fit(need(micro_tokens_), room(),
+  expect_fit(need(micro_tokens_), budget(),
              fmt::format("{}a smaller --rollout-batch, --recompute block, a shorter "
                          "--max-completion, --lora{} needs less memory",
                          config_.micro_tokens ? "--micro-tokens 0 (the most that fit), " : "",
@@ -63,7 +63,7 @@ void GrpoStepper::make_reference(LogprobProgramsSpec spec) {
       std::make_unique<LogprobPrograms>(spec, reference_memory_ ? *reference_memory_ : memory_);
 }
 
-// Room for every sequence of a batch at its longest: the rest of a card is for training.
+// The cache holds every sequence of a batch at its longest, if the memory allows it.
 EngineSpec GrpoStepper::engine_spec() const {
   EngineSpec s;
   s.context = std::min(model_.context, spec_.longest_prompt + config_.max_completion);
@@ -74,8 +74,8 @@ EngineSpec GrpoStepper::engine_spec() const {
   s.step_tokens = std::clamp<int64_t>(config_.prompts * spec_.longest_prompt, 512, 8192);
   s.step_tokens = std::max(s.step_tokens, s.max_batch);
   const int64_t blocks = (s.max_batch + config_.prompts) * blocks_for(s.context);
-  s.cache_bytes = std::min(blocks * Runner::block_bytes(model_, store_.dtype()),
-                           int64_t(0.4 * double(backend_.free_bytes())));
+  s.cache_bytes = MemoryBudget::for_rollouts(backend_).reserve_up_to(
+      "KV cache", blocks * Runner::block_bytes(model_, store_.dtype()));
   s.tokenizer = spec_.tokenizer;
   return s;
 }
@@ -100,10 +100,11 @@ MemoryNeed GrpoStepper::need(int64_t micro_tokens) const {
   return n;
 }
 
-// For everything that need() counts: the weights are there already.
-int64_t GrpoStepper::room() const {
-  return Room::of(backend_, &store_).free_bytes +
-         (reference_store_ ? reference_store_->part_bytes(Part::weight) : 0);
+// For everything that need() counts, of which the weights are there already.
+MemoryBudget GrpoStepper::budget() const {
+  MemoryBudget b = MemoryBudget::for_run(backend_, &store_);
+  if (reference_store_) b.extend(reference_store_->part_bytes(Part::weight));
+  return b;
 }
 
 UpdateProgram& GrpoStepper::update() {
@@ -115,7 +116,7 @@ UpdateProgram& GrpoStepper::update() {
 int64_t GrpoStepper::fitting_micro_tokens() const {
   const EngineSpec engine = engine_spec();
   int64_t tokens = config_.prompts * config_.group * engine.context;
-  while (tokens > engine.context && need(tokens).total() > room()) tokens /= 2;
+  while (tokens > engine.context && !budget().fits(need(tokens).total())) tokens /= 2;
   return std::max(tokens, engine.context);
 }
 

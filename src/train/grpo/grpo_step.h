@@ -64,7 +64,7 @@ class GrpoStepper {
   EngineSpec engine_spec() const;
   MemoryNeed need(int64_t micro_tokens) const;
   int64_t fitting_micro_tokens() const;
-  int64_t room() const;  // bytes
+  MemoryBudget budget() const;
   std::vector<PolicySample> samples_of(StepFindings&, const GrpoState&);
   void update_weights(StepFindings&, const std::vector<PolicySample>&, const StepContext&,
                       GrpoState&);

@@ -24,7 +24,12 @@ constexpr std::string_view free_settings_of_pretraining[] = {
 class PretrainTask : public Task {
  public:
   PretrainTask(const PretrainSpec& spec, TrainedModel& model, Backend& backend)
-      : spec_(spec), config_(spec.train), model_(model), room_(Room::of(backend)), terms_(backend) {
+      : spec_(spec),
+        config_(spec.train),
+        model_(model),
+        budget_(MemoryBudget::for_run(backend)),
+        logits_bytes_(logits_chunk_bytes(backend)),
+        terms_(backend) {
     check_everything();
   }
 
@@ -41,7 +46,7 @@ class PretrainTask : public Task {
   void begin(RunState& state) override {
     data_ = fingerprint_of(parse_sources(config_.data));
     for (const BatchShape& s : shapes_) batches_.push_back(s.B);
-    state.logits_bytes = room_.logits_bytes;
+    state.logits_bytes = logits_bytes_;
     make_loader(cursor_);
     prepare_programs();
   }
@@ -51,9 +56,9 @@ class PretrainTask : public Task {
     batches_ = saved.integers("batches", max_shapes, 1);
     if (!moves_on) cursor_ = cursor_of(saved.object("cursor"));
     expect_data(began);
-    room_.logits_bytes = state.logits_bytes;
-    shapes_ = batch_shapes(model_.config, config_, room_, batches_);
-    shape_ = shape_at(std::max<int64_t>(0, state.step - 1));  // the shape that the cursor refers to
+    logits_bytes_ = state.logits_bytes;
+    shapes_ = batch_shapes(model_.config, config_, budget_, logits_bytes_, batches_);
+    shape_ = shape_at(std::max<int64_t>(0, state.step - 1));  // the cursor counts in its terms
     make_loader(cursor_);
     prepare_programs();
   }
@@ -119,7 +124,7 @@ class PretrainTask : public Task {
   // Checks everything that the run will need before its first step, so that a shape that does not
   // fit, a damaged file or a missing tokenizer costs no training.
   void check_everything() {
-    shapes_ = batch_shapes(model_.config, config_, room_);
+    shapes_ = batch_shapes(model_.config, config_, budget_, logits_bytes_);
     for (const BatchShape& s : shapes_) {
       shape_ = s;
       make_loader(cursor_);
@@ -149,7 +154,7 @@ class PretrainTask : public Task {
 
   void prepare_programs() {
     programs_ = std::make_unique<Programs>(
-        program_spec(model_.config, config_, shape_, room_.logits_bytes), model_.memory);
+        program_spec(model_.config, config_, shape_, logits_bytes_), model_.memory);
   }
 
   LoaderSpec loader_spec(const std::vector<std::string>& patterns) const {
@@ -195,7 +200,8 @@ class PretrainTask : public Task {
   const PretrainSpec& spec_;
   const TrainConfig& config_;
   TrainedModel& model_;
-  Room room_;
+  const MemoryBudget budget_;
+  int64_t logits_bytes_;  // of a chunk: a resumed run keeps what it began with
   std::vector<BatchShape> shapes_;
   BatchShape shape_;
   std::unique_ptr<Loader> loader_;

@@ -30,20 +30,11 @@ struct BatchShape {
   bool operator==(const BatchShape&) const = default;
 };
 
-// What a backend offers to a run.
-struct Room {
-  int64_t free_bytes = 0, logits_bytes = 0;
-  bool host_offload = false;  // host memory can hold optimizer state and master weights
-
-  // Memory that `held` already occupies counts as free, because a memory plan counts it too.
-  static Room of(const Backend&, const ParamStore* held = nullptr);
-};
-
-// All batch shapes in the schedules of a run, checked before it starts: each fits in the room. A
-// batch of 0 means the largest that fits, or the one in `chosen`: a resumed run keeps the choice
-// that it began with, since another one would change its results.
-std::vector<BatchShape> batch_shapes(const ModelConfig&, const TrainConfig&, const Room&,
-                                     std::span<const int64_t> chosen = {});
+// Every shape that the schedules of a run go through. All are checked before the run starts: each
+// has to fit in the budget. A batch of 0 is the largest that fits, or what `chosen` says: a resumed
+// run keeps the choices that it began with.
+std::vector<BatchShape> batch_shapes(const ModelConfig&, const TrainConfig&, const MemoryBudget&,
+                                     int64_t logits_bytes, std::span<const int64_t> chosen = {});
 
 // Tokens of the first optimizer step, computed from the settings alone.
 int64_t first_step_tokens(const ModelConfig&, const TrainConfig&);

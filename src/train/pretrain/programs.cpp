@@ -109,33 +109,33 @@ int64_t largest_batch(ProgramSpec s, int64_t sequences, int64_t bytes) {
   return low == 0 ? 0 : sizes[low - 1];
 }
 
-void expect_fit(const ProgramSpec& s, int64_t bytes, bool host_offload) {
+void expect_fit(const ProgramSpec& s, const MemoryBudget& budget) {
   const MemoryNeed need = memory_need(s);
-  if (need.total() <= bytes) return;
+  if (budget.fits(need.total())) return;
   std::string remedies;
   const auto remedy = [&](ProgramSpec other, const std::string& flag) {
-    if (memory_need(other).total() <= bytes)
+    if (budget.fits(memory_need(other).total()))
       remedies += (remedies.empty() ? "; what fits: " : ", ") + flag;
   };
-  if (const int64_t B = largest_batch(s, s.B, bytes))
+  if (const int64_t B = largest_batch(s, s.B, budget.left()))
     remedies = fmt::format("; what fits: --batch {}", B);
   ProgramSpec other = s;
   other.recompute = Recompute::block;
   remedy(other, "--recompute block");
   other = s, other.offload = true;
-  if (host_offload) remedy(other, "--offload");
+  if (budget.host_offload()) remedy(other, "--offload");
   other = s, other.dtype = DType::bf16;
   remedy(other, "--dtype bf16");
   other = s, other.T = std::max<int64_t>(1, s.T / 2);
   if (remedies.empty()) remedy(other, fmt::format("--seq {}", other.T));
   if (remedies.empty()) remedies = "; no batch fits: take a smaller model";
-  fail("memory", "expected a run within {:.2f} GiB, got {}{}", double(bytes) / gib, describe(need),
-       remedies);
+  fail("memory", "expected a run within {:.2f} GiB, got {}{}", double(budget.left()) / gib,
+       describe(need), remedies);
 }
 
-void expect_fit(const MemoryNeed& need, int64_t bytes, const std::string& remedy) {
-  if (need.total() <= bytes) return;
-  fail("memory", "expected a run within {:.2f} GiB, got {}; {}", double(bytes) / gib,
+void expect_fit(const MemoryNeed& need, const MemoryBudget& budget, const std::string& remedy) {
+  if (budget.fits(need.total())) return;
+  fail("memory", "expected a run within {:.2f} GiB, got {}; {}", double(budget.left()) / gib,
        describe(need), remedy);
 }
 

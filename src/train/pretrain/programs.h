@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/exec.h"
+#include "core/memory_budget.h"
 #include "data/loader.h"
 #include "model/decoder.h"
 #include "optim/update.h"
@@ -49,11 +50,11 @@ std::string describe(const MemoryNeed&);
 // The largest micro-batch that divides `sequences` and fits in `bytes`; 0: not even one sequence
 // fits.
 int64_t largest_batch(ProgramSpec, int64_t sequences, int64_t bytes);
-// Throws if the run does not fit in `bytes`. The error lists the memory by part and settings that
-// would make it fit.
-void expect_fit(const ProgramSpec&, int64_t bytes, bool host_offload = false);
-// The same for a known need, with the remedy as text.
-void expect_fit(const MemoryNeed&, int64_t bytes, const std::string& remedy);
+// Throws if the run does not fit in the budget. The error says what each part needs and which
+// settings would make the run fit.
+void expect_fit(const ProgramSpec&, const MemoryBudget&);
+// The same of a known need, with a remedy in words.
+void expect_fit(const MemoryNeed&, const MemoryBudget&, const std::string& remedy);
 
 class Programs {
  public:
