@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/plan.h"
+#include "core/state_store.h"
 
 namespace hearth::inline core {
 

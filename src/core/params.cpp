@@ -383,44 +383,4 @@ void ParamStore::initialise(const std::string& name, uint64_t seed) {
   set(name, drawn(spec_of(name), seed, threads));
 }
 
-Tensor StateStore::get(const std::string& name, Shape s, DType d, bool host) {
-  auto it = entries_.find(name);
-  if (it == entries_.end()) {
-    Buffer memory(backend_, s.numel() * size_of(d), name, host);
-    const Tensor t{memory.data(), s, d};
-    it = entries_.emplace(name, Entry{std::move(memory), t}).first;
-  }
-  const Tensor& t = it->second.tensor;
-  if (!(t.shape == s) || t.dtype != d)
-    fail("state", "expected {} to be {} {}, as another program has it, got {} {}", name,
-         to_string(t.dtype), to_string(t.shape), to_string(d), to_string(s));
-  return t;
-}
-
-Tensor StateStore::find(const std::string& name) const {
-  const auto it = entries_.find(name);
-  if (it == entries_.end()) fail("state", "expected a value some program declared, got {}", name);
-  return it->second.tensor;
-}
-
-int64_t StateStore::bytes(const std::string& prefix) const {
-  int64_t n = 0;
-  for (auto it = entries_.lower_bound(prefix); it != entries_.end(); ++it) {
-    if (!it->first.starts_with(prefix)) break;
-    n += it->second.memory.bytes();
-  }
-  return n;
-}
-
-void StateStore::erase(const std::string& prefix) {
-  auto it = entries_.lower_bound(prefix);
-  while (it != entries_.end() && it->first.starts_with(prefix)) it = entries_.erase(it);
-}
-
-void StateStore::check_size(const std::string& name, const Tensor& t, int64_t bytes) {
-  if (t.bytes() != bytes)
-    fail("state", "expected {} bytes for {} {}, got {}", t.bytes(), name, to_string(t.shape),
-         bytes);
-}
-
 }  // namespace hearth::inline core

@@ -199,47 +199,4 @@ inline std::vector<ParamSpec> frozen(std::vector<ParamSpec> all) {
 void draw(std::span<float> out, const Init&, uint64_t seed, std::string_view name,
           int64_t first = 0);
 
-// Named buffers that outlast a replay and are shared by programs: inputs, loss, scalars, caches.
-class StateStore {
- public:
-  explicit StateStore(Backend& b) : backend_(b) {}
-  // Allocated by the first call; later calls must agree in shape and dtype. `host`: host memory,
-  // which the host writes directly.
-  Tensor get(const std::string& name, Shape, DType, bool host = false);
-  Tensor find(const std::string& name) const;  // an unknown name is an error
-  bool has(const std::string& name) const { return entries_.contains(name); }
-  int64_t bytes(const std::string& prefix = {}) const;  // of all names with this prefix
-  void erase(const std::string& prefix);                // frees their memory
-  Backend& backend() const { return backend_; }
-
-  template <class T>
-  void write(const std::string& name, std::span<const T> v) {
-    const Tensor t = find(name);
-    check_size(name, t, int64_t(v.size_bytes()));
-    backend_.upload(t.data, v.data(), t.bytes());
-  }
-  // Writes a buffer in host memory. The caller must know that no copy still reads it.
-  template <class T>
-  void write_host(const std::string& name, std::span<const T> v) {
-    const Tensor t = find(name);
-    check_size(name, t, int64_t(v.size_bytes()));
-    std::memcpy(t.data, v.data(), v.size_bytes());
-  }
-  template <class T>
-  void read(const std::string& name, std::span<T> v) const {
-    const Tensor t = find(name);
-    check_size(name, t, int64_t(v.size_bytes()));
-    backend_.download(v.data(), t.data, t.bytes());
-  }
-
- private:
-  static void check_size(const std::string& name, const Tensor&, int64_t bytes);
-  struct Entry {
-    Buffer memory;
-    Tensor tensor;
-  };
-  Backend& backend_;
-  std::map<std::string, Entry> entries_;
-};
-
 }  // namespace hearth::inline core

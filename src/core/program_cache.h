@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -28,7 +29,9 @@ inline int64_t bucket(int64_t n, const BucketSpec& s) {
   return std::min((n + step - 1) / step * step, s.most);
 }
 
-// The programs of one shape. All their inputs and results have state names that start with `name`.
+// The programs of one shape. All their inputs and results have state names that start with `name`,
+// and are freed with the programs. A user that keeps handles of them derives from this struct and
+// keeps them here.
 struct ShapePrograms {
   std::string name;
   std::vector<std::unique_ptr<Exec>> kinds;  // by purpose; null: not recorded yet
@@ -43,7 +46,7 @@ struct ShapePrograms {
   }
 };
 
-template <class Key>
+template <class Key, std::derived_from<ShapePrograms> Programs = ShapePrograms>
 class ProgramCache {
  public:
   explicit ProgramCache(Memory& memory, int64_t most_bytes = program_cache_bytes)
@@ -52,11 +55,12 @@ class ProgramCache {
   // The programs of a shape; an empty entry called name() is added on first use. A reference is
   // valid until the next call.
   template <class Name>
-  ShapePrograms& get(const Key& key, Name name) {
+  Programs& get(const Key& key, Name name) {
     auto it = slots_.find(key);
     if (it == slots_.end()) {
       make_room();
-      it = slots_.emplace(key, Slot{{name(), {}}, 0}).first;
+      it = slots_.try_emplace(key).first;
+      it->second.programs.name = name();
     }
     it->second.used = ++clock_;
     return it->second.programs;
@@ -68,8 +72,8 @@ class ProgramCache {
 
  private:
   struct Slot {
-    ShapePrograms programs;
-    uint64_t used = 0;  // clock value of its last use
+    Programs programs;
+    uint64_t used = 0;  // by the clock: when it was last asked for
   };
   using Slots = std::map<Key, Slot>;
 

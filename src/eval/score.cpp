@@ -60,8 +60,8 @@ int64_t Scorer::padded_length(int64_t tokens) const {
   return std::min(round_to(tokens, length_step), config_.context);
 }
 
-ShapePrograms& Scorer::program(const Key& key) {
-  ShapePrograms& shape =
+const Scorer::BoundProgram& Scorer::program(const Key& key) {
+  BoundProgram& shape =
       programs_.get(key, [&] { return scoring_name(key.B, key.T, key.rows, key.logits); });
   if (!shape.kinds.empty()) return shape;
   Tape t(dtype_, shape.name);
@@ -82,7 +82,17 @@ ShapePrograms& Scorer::program(const Key& key) {
                     .a = t.view(x, {key.rows, config_.dim}),
                     .b = head,
                     .spec = {.tb = true}});
-  shape.kinds.push_back(std::make_unique<Exec>(std::move(t), memory_));
+  auto exec = std::make_unique<Exec>(std::move(t), memory_);
+  const auto input = [&](const char* what) {
+    return StateRef<int32_t>(memory_.state, shape.name + "." + what);
+  };
+  shape.tokens = input("tokens"), shape.positions = input("positions");
+  shape.rows = input("rows"), shape.targets = input("targets");
+  if (cached) shape.sequences = input("sequences"), shape.tables = input("tables");
+  shape.scalars = {memory_.state, "scalars"};
+  shape.nll = {memory_.state, shape.name + ".nll"};
+  if (key.logits) shape.logits = {memory_.state, shape.name + ".logits"};
+  shape.kinds.push_back(std::move(exec));
   return shape;
 }
 
@@ -90,32 +100,27 @@ ShapePrograms& Scorer::program(const Key& key) {
 void Scorer::run(const Key& key) {
   if (const int64_t most = padded_length(spec_.context); key.T > most)
     fail("eval", "expected texts of at most {} tokens, got {}", most, key.T);
-  const ShapePrograms& shape = program(key);
-  const std::string& name = shape.name;
+  const BoundProgram& shape = program(key);
   std::vector<int32_t> positions(size_t(key.B * key.T));
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = int32_t(int64_t(i) % key.T);
-  StateStore& state = memory_.state;
   if (spec_.cache != CacheFormat::plain) {
     std::vector<int32_t> sequences(positions.size()), blocks(size_t(key.B * blocks_for(key.T)));
     for (size_t i = 0; i < sequences.size(); ++i) sequences[i] = int32_t(int64_t(i) / key.T);
     std::iota(blocks.begin(), blocks.end(), 0);
     rope_.cover(memory_, key.T);
-    state.write<int32_t>(name + ".sequences", sequences);
-    state.write<int32_t>(name + ".tables", blocks);
+    shape.sequences.upload(sequences);
+    shape.tables.upload(blocks);
   }
-  state.write<int32_t>(name + ".tokens", tokens_);
-  state.write<int32_t>(name + ".positions", positions);
-  state.write<int32_t>(name + ".rows", rows_);
-  state.write<int32_t>(name + ".targets", targets_);
-  const Scalars scalars;
-  state.write<Scalars>("scalars", std::span(&scalars, 1));
+  shape.tokens.upload(tokens_), shape.positions.upload(positions);
+  shape.rows.upload(rows_), shape.targets.upload(targets_);
+  shape.scalars.upload(Scalars());
   shape.kinds[0]->run();
   memory_.backend.synchronize();
   nll_.resize(size_t(key.rows));
-  state.read<float>(name + ".nll", nll_);
+  shape.nll.download(nll_);
   if (!key.logits) return;
   logits_.resize(size_t(key.rows * config_.vocab));
-  state.read<float>(name + ".logits", logits_);
+  shape.logits.download(logits_);
   if (const double cap = config_.logit_softcap; cap > 0)
     for (float& x : logits_) x = float(cap * std::tanh(double(x) / cap));
 }

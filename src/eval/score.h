@@ -49,7 +49,13 @@ class Scorer {
     bool logits;
     auto operator<=>(const Key&) const = default;
   };
-  ShapePrograms& program(const Key&);
+  struct BoundProgram : ShapePrograms {
+    StateRef<int32_t> tokens, positions, rows, targets;
+    StateRef<int32_t> sequences, tables;  // with a cache
+    StateRef<Scalars> scalars;
+    StateRef<float> nll, logits;  // logits: if the key asks for them
+  };
+  const BoundProgram& program(const Key&);
   void run(const Key&);
   int64_t padded_length(int64_t tokens) const;
   void score_batch(std::span<const size_t> which, std::span<const ScoreItem>, std::span<Score>);
@@ -59,7 +65,7 @@ class Scorer {
   ScorerSpec spec_;
   Memory memory_;
   RopeRows rope_;  // for programs with a cache
-  ProgramCache<Key> programs_;
+  ProgramCache<Key, BoundProgram> programs_;
   std::vector<int32_t> tokens_, rows_, targets_;
   std::vector<float> nll_, logits_;  // of the last run
 };

@@ -18,6 +18,7 @@ class RopeRows {
  private:
   ModelConfig config_;
   int64_t rows_, filled_;
+  StateRef<float> table_;  // no program's own, so never erased
 };
 
 }  // namespace hearth::inline infer

@@ -82,7 +82,7 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const St
 
 // The training loss kernel over `rows` rows of logits, for targets chosen by the host: its value
 // for the most likely token gives the log-sum of the row.
-Tape scorer(const ModelConfig& c, const RunnerSpec& spec, int64_t rows, int64_t wide) {
+Tape record_scorer(const ModelConfig& c, const RunnerSpec& spec, int64_t rows, int64_t wide) {
   Tape t(DType::f32, "engine");
   const Var logits = t.rows(t.state("engine.logits", {spec.logits, wide}, DType::f32), 0, rows);
   const Var targets = t.state("engine.targets", {spec.logits, 1}, DType::i32);
@@ -96,7 +96,8 @@ Tape scorer(const ModelConfig& c, const RunnerSpec& spec, int64_t rows, int64_t 
 }
 
 // Log-probabilities as in training, over all rows of logits; a row without a target costs nothing.
-Tape tempered(const ModelConfig& c, const RunnerSpec& spec, int64_t wide, float temperature) {
+Tape record_tempered(const ModelConfig& c, const RunnerSpec& spec, int64_t wide,
+                     float temperature) {
   Tape t(DType::f32, "engine");
   const Var logits = t.state("engine.logits", {spec.logits, wide}, DType::f32);
   const LogprobSpec level{.vocab = c.vocab, .softcap = c.logit_softcap, .temperature = temperature};
@@ -160,7 +161,11 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
   // Reserved once: growing the arena later would invalidate every captured program.
   memory_.reserve(largest_need(config_, params.dtype(), spec_).arena);
   program({bucket(1, spec.rows), 1, true, true}, 0);
-  wide_ = memory_.state.find("engine.logits").cols();
+  device_logits_ = {memory_.state, "engine.logits"};
+  wide_ = device_logits_.tensor().cols();
+  for (int64_t layer = 0; layer < config_.layers; ++layer)
+    if (const std::string name = fmt::format("cache.{}", layer); memory_.state.has(name))
+      caches_.push_back(memory_.state.find(name));
   inputs_.resize(size_t(Inputs(spec).size()));
   for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
   backend.synchronize();  // inputs are zeroed before the first launch
@@ -177,9 +182,13 @@ int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, const RunnerS
 
 Exec& Runner::program(const StepShape& shape, size_t turn) {
   std::unique_ptr<Exec>& p = programs_[{shape, turn}];
-  if (!p)
-    p = std::make_unique<Exec>(
-        forward(config_, memory_.params->dtype(), spec_, shape, draws(), turn), memory_);
+  if (p) return *p;
+  p = std::make_unique<Exec>(forward(config_, memory_.params->dtype(), spec_, shape, draws(), turn),
+                             memory_);
+  if (Turn& t = turns_[turn]; !t.inputs) {
+    t.inputs = {memory_.state, name_of("inputs", turn)};
+    if (draws()) t.drawn = {memory_.state, name_of("drawn", turn)};
+  }
   return *p;
 }
 
@@ -205,12 +214,13 @@ void Runner::upload(const Feed& f, const StepShape& shape, size_t turn) {
     put(in.tables() + int64_t(i) * in.width, f.tables[i], in.width, 0);
   const int64_t begin = f.follows ? in.positions() : in.tokens();
   const int64_t end = in.tables() + int64_t(f.tables.size()) * in.width;
-  std::byte* const to = memory_.state.find(name_of("inputs", turn)).data + begin * 4;
+  const auto written =
+      std::span<const int32_t>(inputs_).subspan(size_t(begin), size_t(end - begin));
   arrivals_[turn]->wait();  // the last launch of this turn has finished, collected or not
   if (f.follows)
-    memory_.backend.upload_ahead(to, inputs_.data() + begin, (end - begin) * 4);
+    turns_[turn].inputs.upload_part_ahead(begin, written);
   else  // the previous launch may still run and write to them
-    memory_.backend.upload(to, inputs_.data() + begin, (end - begin) * 4);
+    turns_[turn].inputs.upload_part(begin, written);
 }
 
 StepShape Runner::shape_of(const Feed& f) const {
@@ -231,14 +241,12 @@ void Runner::launch(const Feed& f) {
   upload(f, shape, turn);
   exec.run();
   if (draws())
-    arrivals_[turn]->begin(memory_.state.find(name_of("drawn", turn)).data,
-                           shape.logits * int64_t(sizeof(Drawn)));
+    arrivals_[turn]->begin(turns_[turn].drawn.tensor().data, shape.logits * int64_t(sizeof(Drawn)));
   ++launched_;
 }
 
 void Runner::collect(const Feed& f) {
   const size_t wanted = f.wanted.size(), turn = collected_++ % arrivals_.size();
-  const std::byte* logits = memory_.state.find("engine.logits").data;
   if (!std::ranges::all_of(f.draws, [](const auto& d) { return bool(d); }))
     logits_.resize(wanted * size_t(wide_));
   drawn_.resize(wanted);
@@ -248,15 +256,24 @@ void Runner::collect(const Feed& f) {
   }
   for (size_t i = 0, end = 0; i < wanted; i = end + 1) {  // runs of rows that the host samples from
     for (end = i; end < wanted && !f.draws[end];) ++end;
-    if (end > i)
-      memory_.backend.download(&logits_[i * size_t(wide_)], logits + int64_t(i) * wide_ * 4,
-                               int64_t(end - i) * wide_ * 4);
+    if (const size_t wide = size_t(wide_); end > i)
+      device_logits_.download_part(int64_t(i * wide),
+                                   std::span(logits_).subspan(i * wide, (end - i) * wide));
   }
   sums_.assign(wanted, {});
   if (const double cap = config_.logit_softcap; cap > 0)
     for (float& x : logits_) x = float(cap * std::tanh(double(x) / cap));
   else if (std::ranges::find(f.scores, 1) != f.scores.end())
     score(f);
+}
+
+// Programs that score have these values in common.
+Exec& Runner::scorer(std::unique_ptr<Exec>& p, const std::function<Tape()>& record) {
+  if (p) return *p;
+  p = std::make_unique<Exec>(record(), memory_);
+  targets_ = {memory_.state, "engine.targets"};
+  nll_ = {memory_.state, "engine.nll"};
+  return *p;
 }
 
 void Runner::score(const Feed& f) {
@@ -266,26 +283,25 @@ void Runner::score(const Feed& f) {
   for (int64_t i = 0; i < wanted; ++i)
     if (f.scores[size_t(i)] && !f.draws[size_t(i)])
       likeliest[size_t(i)] = int32_t(std::ranges::max_element(logits(i)) - logits(i).begin());
-  std::unique_ptr<Exec>& p = scorers_[rows];
-  if (!p) p = std::make_unique<Exec>(scorer(config_, spec_, rows, wide_), memory_);
-  memory_.backend.upload(memory_.state.find("engine.targets").data, likeliest.data(), rows * 4);
-  p->run();
+  Exec& exec = scorer(scorers_[rows], [&] { return record_scorer(config_, spec_, rows, wide_); });
+  targets_.upload_part(0, likeliest);
+  exec.run();
   std::vector<float> logs(static_cast<size_t>(wanted));
-  memory_.backend.download(logs.data(), memory_.state.find("engine.nll").data, wanted * 4);
+  nll_.download_part(0, logs);
   for (int64_t i = 0; i < wanted; ++i)
     if (const int32_t best = likeliest[size_t(i)]; best != no_target)
       sums_[size_t(i)] = LogSum{logits(i)[size_t(best)], logs[size_t(i)]};
 }
 
 float Runner::logprob(int64_t i, int32_t token, float temperature) {
-  std::unique_ptr<Exec>& p = logprobs_[temperature];
-  if (!p) p = std::make_unique<Exec>(tempered(config_, spec_, wide_, temperature), memory_);
+  Exec& exec = scorer(logprobs_[temperature],
+                      [&] { return record_tempered(config_, spec_, wide_, temperature); });
   std::vector<int32_t> targets(size_t(spec_.logits), -1);
   targets[size_t(i)] = token;
-  memory_.state.write<int32_t>("engine.targets", targets);
-  p->run();
+  targets_.upload(targets);
+  exec.run();
   float logprob = 0;
-  memory_.backend.download(&logprob, memory_.state.find("engine.nll").data + i * 4, 4);
+  nll_.download_part(i, std::span(&logprob, 1));
   return logprob;
 }
 
@@ -299,10 +315,7 @@ void Runner::copy_block(int32_t from, int32_t to) {
 
 void Runner::copy_blocks() {
   std::vector<Copy> all;
-  for (int64_t layer = 0; !copies_.empty() && layer < config_.layers; ++layer) {
-    const std::string name = fmt::format("cache.{}", layer);
-    if (!memory_.state.has(name)) continue;  // a layer that keeps nothing
-    const Tensor cache = memory_.state.find(name);
+  for (const Tensor& cache : caches_) {
     const int64_t bytes = cache.bytes() / spec_.blocks;
     for (const auto& [from, to] : copies_)
       all.push_back({cache.data + to * bytes, cache.data + from * bytes, bytes});

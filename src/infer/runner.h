@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -88,12 +89,23 @@ class Runner {
   void copy_blocks();
   StepShape shape_of(const Feed&) const;
   void score(const Feed&);
+  Exec& scorer(std::unique_ptr<Exec>&, const std::function<Tape()>& record);
 
   ModelConfig config_;  // resolved
   RunnerSpec spec_;
   Memory memory_;
   RopeRows rope_;
   int64_t wide_;  // columns of the logits: vocabulary rounded up to tiles
+  // Values of the programs, each bound when the first program that has it is recorded. This
+  // memory's state is never erased.
+  struct Turn {
+    StateRef<int32_t> inputs;
+    StateRef<int32_t> drawn;  // if the device samples
+  };
+  std::array<Turn, 2> turns_;
+  StateRef<float> device_logits_, nll_;
+  StateRef<int32_t> targets_;
+  std::vector<Tensor> caches_;  // of the layers that keep something
   std::map<std::pair<StepShape, size_t>, std::unique_ptr<Exec>> programs_;  // by shape and turn
   std::vector<std::pair<int32_t, int32_t>> copies_;                         // pending block copies
   std::vector<int32_t> inputs_;

@@ -33,6 +33,12 @@ void check(const TokenBatch& b, const ModelConfig& model) {
   expect_below(b.targets, model.vocab, "tokens");
 }
 
+std::vector<float> first_of(const StateRef<float>& values, size_t rows) {
+  std::vector<float> v(rows);
+  values.download_part(0, v);
+  return v;
+}
+
 }  // namespace
 
 LogprobPrograms::LogprobPrograms(const LogprobProgramsSpec& spec, Memory& memory)
@@ -110,65 +116,83 @@ std::span<const int32_t> LogprobPrograms::counted_positions(int64_t B, int64_t T
   return std::span(counted_).first(size_t(B * T));
 }
 
-// The program for a batch, with its inputs written.
-LogprobPrograms::Program LogprobPrograms::prepare(const TokenBatch& b, Kind kind) {
-  check(b, spec_.model);
-  const int64_t rows = bucket(std::max(int64_t(b.rows.size()), spec_.rows), row_buckets);
-  const bool documents = !b.documents.empty();
-  const Key key{b.B, b.T, rows, documents};
-  // Programs of one shape share their buffers.
-  ShapePrograms& shape = programs_.get(key, [&] {
-    return fmt::format("{} {}x{} {}{}", spec_.name, b.B, b.T, rows, documents ? " documents" : "");
-  });
-  shape.kinds.resize(kinds);
-  std::unique_ptr<Exec>& exec = shape.kinds[size_t(kind)];
-  if (!exec) exec = std::make_unique<Exec>(record(shape.name, key, kind), memory_);
-  const Program p{shape.name + ".", exec.get(), rows};
-  const bool fed = kind == Kind::nll_first || kind == Kind::nll_next;
-  if (fed) memory_.backend.finish(StreamKind::upload);
-  const auto write = [&](const char* what, std::span<const int32_t> v) {
-    if (fed)
-      memory_.state.write_host<int32_t>(p.prefix + what + host_suffix, v);
-    else
-      memory_.state.write<int32_t>(p.prefix + what, v);
+LogprobPrograms::Program LogprobPrograms::bind(const std::string& name, Exec& exec, const Key& key,
+                                               Kind kind) const {
+  const bool learns = kind == Kind::nll_first || kind == Kind::nll_next;  // its inputs are fed
+  const auto input = [&](const char* what) {
+    return StateRef<int32_t>(memory_.state, name + "." + what + (learns ? host_suffix : ""));
   };
-  write("tokens", b.tokens);
-  write("positions", b.positions.empty() ? counted_positions(b.B, b.T) : b.positions);
-  if (documents) write("documents", b.documents);
-  const auto write_padded = [&](const char* what, const std::vector<int32_t>& v, int32_t with) {
-    padded_ = v;
-    padded_.resize(size_t(rows), with);
-    write(what, padded_);
+  const auto result = [&](const char* what) {
+    return StateRef<float>(memory_.state, name + "." + what);
   };
-  write_padded("rows", b.rows, -1);
-  write_padded("targets", b.targets, no_target);
+  Program p{.exec = &exec,
+            .rows = key.rows,
+            .tokens = input("tokens"),
+            .positions = input("positions"),
+            .asked = input("rows"),
+            .targets = input("targets")};
+  if (key.documents) p.documents = input("documents");
+  if (learns || kind == Kind::nll_eval) {
+    p.nll = result("nll");
+    p.losses = {memory_.state, exec.tape().loss_buffer};
+    p.scalars = {memory_.state, "scalars"};
+  } else {
+    p.logprob = result("logprob");
+    if (spec_.entropy) p.entropy = result("entropy");
+    if (kind != Kind::score) p.dlogprob = result("dlogprob");
+  }
   return p;
 }
 
-std::vector<float> LogprobPrograms::read(const Program& p, const char* what, size_t rows) {
-  std::vector<float> v(size_t(p.rows));
-  memory_.state.read<float>(p.prefix + what, v);
-  v.resize(rows);
-  return v;
+// Programs of one shape share their buffers.
+const LogprobPrograms::Program& LogprobPrograms::program(const Key& key, Kind kind) {
+  BoundPrograms& shape = programs_.get(key, [&] {
+    return fmt::format("{} {}x{} {}{}", spec_.name, key.B, key.T, key.rows,
+                       key.documents ? " documents" : "");
+  });
+  shape.kinds.resize(kinds);
+  Program& p = shape.bound[size_t(kind)];
+  if (!p.exec) {
+    auto exec = std::make_unique<Exec>(record(shape.name, key, kind), memory_);
+    p = bind(shape.name, *exec, key, kind);
+    shape.kinds[size_t(kind)] = std::move(exec);
+  }
+  return p;
 }
 
-Logprobs LogprobPrograms::read(const Program& p, size_t rows) {
-  memory_.backend.synchronize();
-  return {read(p, "logprob", rows),
-          spec_.entropy ? read(p, "entropy", rows) : std::vector<float>()};
+// The program for a batch, with its inputs written. A reference holds until the next call.
+const LogprobPrograms::Program& LogprobPrograms::prepare(const TokenBatch& b, Kind kind) {
+  check(b, spec_.model);
+  pending_ = nullptr;  // its activations are overwritten, and the cache may drop its program
+  const int64_t rows = bucket(std::max(int64_t(b.rows.size()), spec_.rows), row_buckets);
+  const Program& p = program({b.B, b.T, rows, !b.documents.empty()}, kind);
+  if (kind == Kind::nll_first || kind == Kind::nll_next) memory_.backend.finish(StreamKind::upload);
+  p.tokens.upload(b.tokens);
+  p.positions.upload(b.positions.empty() ? counted_positions(b.B, b.T) : b.positions);
+  if (p.documents) p.documents.upload(b.documents);
+  const auto upload_padded = [&](const StateRef<int32_t>& to, const std::vector<int32_t>& v,
+                                 int32_t with) {
+    padded_ = v;
+    padded_.resize(size_t(rows), with);
+    to.upload(padded_);
+  };
+  upload_padded(p.asked, b.rows, -1);
+  upload_padded(p.targets, b.targets, no_target);
+  return p;
 }
 
 Logprobs LogprobPrograms::score(const TokenBatch& b) {
-  const Program p = prepare(b, Kind::score);
-  pending_.reset();  // its activations are overwritten
+  const Program& p = prepare(b, Kind::score);
   p.exec->run();
-  return read(p, b.rows.size());
+  memory_.backend.synchronize();
+  return {first_of(p.logprob, b.rows.size()),
+          spec_.entropy ? first_of(p.entropy, b.rows.size()) : std::vector<float>()};
 }
 
-void LogprobPrograms::fetch(Arrival& a, const Program& p, const char* what, size_t rows) {
-  const int64_t most = p.rows * int64_t(sizeof(float));
+void LogprobPrograms::fetch(Arrival& a, const StateRef<float>& from) {
+  const int64_t most = from.tensor().bytes();
   if (a.bytes < most) a = {memory_.backend.make_transfer(most), most};
-  a.transfer->begin(memory_.state.find(p.prefix + what).data, int64_t(rows * sizeof(float)));
+  a.transfer->begin(from.tensor().data, int64_t(begun_rows_ * sizeof(float)));
 }
 
 std::span<const float> LogprobPrograms::arrived(Arrival& a) const {
@@ -177,11 +201,11 @@ std::span<const float> LogprobPrograms::arrived(Arrival& a) const {
 }
 
 void LogprobPrograms::begin(const TokenBatch& b, bool first) {
-  const Program p = prepare(b, first ? Kind::first : Kind::next);
+  const Program& p = prepare(b, first ? Kind::first : Kind::next);
   p.exec->run_part(0);
-  pending_ = p, begun_rows_ = b.rows.size();
-  fetch(logprob_, p, "logprob", begun_rows_);
-  if (spec_.entropy) fetch(entropy_, p, "entropy", begun_rows_);
+  pending_ = &p, begun_rows_ = b.rows.size();
+  fetch(logprob_, p.logprob);
+  if (spec_.entropy) fetch(entropy_, p.entropy);
 }
 
 Logprobs LogprobPrograms::forward(const TokenBatch& b, bool first) {
@@ -198,21 +222,20 @@ void LogprobPrograms::backward_of(std::span<const T> dlogprob, const Scalars& s)
   dlogprob_.assign(size_t(pending_->rows), 0);
   for (size_t i = 0; i < dlogprob.size(); ++i)
     dlogprob_[i] = float(scaled_gradient(s, dlogprob[i]));
-  memory_.state.write<float>(pending_->prefix + "dlogprob", dlogprob_);
+  pending_->dlogprob.upload(dlogprob_);
   pending_->exec->run_part(1);
-  pending_.reset();
+  pending_ = nullptr;
 }
 
 template void LogprobPrograms::backward_of(std::span<const float>, const Scalars&);
 template void LogprobPrograms::backward_of(std::span<const double>, const Scalars&);
 
 void LogprobPrograms::launch_train(const TokenBatch& b, const Scalars& s, bool first) {
-  const Program p = prepare(b, first ? Kind::nll_first : Kind::nll_next);
-  pending_.reset();
-  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  const Program& p = prepare(b, first ? Kind::nll_first : Kind::nll_next);
+  p.scalars.upload(s);
   p.exec->run();
-  nll_.send(memory_.state.find(p.prefix + "nll"), int64_t(b.rows.size()));
-  terms_.send(memory_.state, p.exec->tape());
+  nll_.send(p.nll.tensor(), int64_t(b.rows.size()));
+  terms_.send(p.losses, p.exec->tape().losses);
 }
 
 std::vector<float> LogprobPrograms::train(const TokenBatch& b, const Scalars& s, bool first) {
@@ -224,14 +247,13 @@ std::vector<float> LogprobPrograms::train(const TokenBatch& b, const Scalars& s,
 }
 
 std::vector<float> LogprobPrograms::evaluate(const TokenBatch& b) {
-  const Program p = prepare(b, Kind::nll_eval);
-  pending_.reset();
+  const Program& p = prepare(b, Kind::nll_eval);
   const Scalars s{.inv_targets = 1 / float(b.rows.size())};
-  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  p.scalars.upload(s);
   p.exec->run();
   memory_.backend.synchronize();
-  evaluated_ = read_losses(memory_.state, p.exec->tape(), LossTerms::validated);
-  return read(p, "nll", b.rows.size());
+  evaluated_ = read_losses(p.losses, p.exec->tape().losses, LossTerms::validated);
+  return first_of(p.nll, b.rows.size());
 }
 
 }  // namespace hearth::inline train

@@ -3,8 +3,8 @@
 // needs kept. DPO and GRPO are built on it, and SFT on train(), whose loss needs no pause.
 #pragma once
 
+#include <array>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -63,7 +63,7 @@ class LogprobPrograms {
   void set_logits_bytes(int64_t bytes) {
     if (bytes == spec_.logits_bytes) return;
     spec_.logits_bytes = bytes;
-    programs_.clear(), pending_.reset();
+    programs_.clear(), pending_ = nullptr;
   }
 
   // What LogprobProgramsSpec::rows says, for programs made from now on.
@@ -118,10 +118,16 @@ class LogprobPrograms {
     bool documents;
     auto operator<=>(const Key&) const = default;
   };
+  // A program with its values; what its kind does not have is absent.
   struct Program {
-    std::string prefix;
     Exec* exec = nullptr;
     int64_t rows = 0;  // of the buffers: those asked about, rounded up
+    StateRef<int32_t> tokens = {}, positions = {}, documents = {}, asked = {}, targets = {};
+    StateRef<float> logprob = {}, entropy = {}, dlogprob = {}, nll = {}, losses = {};
+    StateRef<Scalars> scalars = {};
+  };
+  struct BoundPrograms : ShapePrograms {
+    std::array<Program, LogprobPrograms::kinds> bound;  // by kind, as in ShapePrograms
   };
   // Results of begin() on their way to the host, behind no later launch.
   struct Arrival {
@@ -131,19 +137,19 @@ class LogprobPrograms {
   Tape record(const std::string& name, const Key&, Kind) const;
   static Tape record(const LogprobProgramsSpec&, const std::string& name, const Key&, Kind,
                      int64_t keep_bytes);
-  Program prepare(const TokenBatch&, Kind);
-  void fetch(Arrival&, const Program&, const char* what, size_t rows);
+  const Program& program(const Key&, Kind);
+  Program bind(const std::string& name, Exec&, const Key&, Kind) const;
+  const Program& prepare(const TokenBatch&, Kind);
+  void fetch(Arrival&, const StateRef<float>&);
   std::span<const float> arrived(Arrival&) const;
   template <class T>
   void backward_of(std::span<const T> dlogprob, const Scalars&);
   std::span<const int32_t> counted_positions(int64_t B, int64_t T);
-  std::vector<float> read(const Program&, const char* what, size_t rows);
-  Logprobs read(const Program&, size_t rows);
 
   LogprobProgramsSpec spec_;
   Memory& memory_;
-  ProgramCache<Key> programs_;
-  std::optional<Program> pending_;  // begin() ran, backward() has not
+  ProgramCache<Key, BoundPrograms> programs_;
+  const Program* pending_ = nullptr;  // begin() ran, backward() has not
   size_t begun_rows_ = 0;
   Arrival logprob_, entropy_;
   ReadQueue nll_;

@@ -26,16 +26,17 @@ std::vector<LossValue> named_losses(std::span<const LossTerm> terms, std::span<c
   return found;
 }
 
-std::vector<LossValue> read_losses(const StateStore& state, const Tape& t, LossTerms which) {
-  if (t.losses.size() < 2) return {};
-  std::array<float, size_t(most_loss_terms)> values = {};
-  state.read<float>(t.loss_buffer, values);
-  return named_losses(t.losses, values, which);
+std::vector<LossValue> read_losses(const StateRef<float>& values, std::span<const LossTerm> terms,
+                                   LossTerms which) {
+  if (terms.size() < 2) return {};
+  std::array<float, size_t(most_loss_terms)> read = {};
+  values.download(read);
+  return named_losses(terms, read, which);
 }
 
-void LossQueue::send(const StateStore& state, const Tape& t) {
-  terms_.push_back(t.losses);
-  if (t.losses.size() > 1) sent_.send(state.find(t.loss_buffer));
+void LossQueue::send(const StateRef<float>& values, std::span<const LossTerm> terms) {
+  terms_.emplace_back(terms.begin(), terms.end());
+  if (terms.size() > 1) sent_.send(values.tensor());
 }
 
 std::vector<LossValue> LossQueue::take() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/read_queue.h"
+#include "core/state_store.h"
 #include "model/decoder.h"
 
 namespace hearth::inline train {
@@ -47,14 +48,15 @@ std::vector<LossValue> named_losses(std::span<const LossTerm>, std::span<const f
                                     LossTerms = LossTerms::all);
 // The same, with the values read from the device. Waits for the program, unless there is only one
 // term.
-std::vector<LossValue> read_losses(const StateStore&, const Tape&, LossTerms = LossTerms::all);
+std::vector<LossValue> read_losses(const StateRef<float>& values, std::span<const LossTerm>,
+                                   LossTerms = LossTerms::all);
 
 // Loss terms that the host reads while later steps run.
 class LossQueue {
  public:
   explicit LossQueue(Backend& b) : sent_(b) {}
   // Queues a copy of the values as they will be after all work launched so far.
-  void send(const StateStore&, const Tape&);
+  void send(const StateRef<float>& values, std::span<const LossTerm>);
   // Returns the values of the oldest send() that was not taken yet; waits for them.
   std::vector<LossValue> take();
 

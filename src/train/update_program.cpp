@@ -2,38 +2,38 @@
 
 namespace hearth::inline train {
 
-UpdateProgram::UpdateProgram(const std::string& name, Memory& memory, const UpdateSpec& spec)
-    : memory_(memory) {
+UpdateProgram::UpdateProgram(const std::string& name, Memory& memory, const UpdateSpec& spec) {
   Tape t(memory.params->dtype(), name);
-  losses_ = t.loss_buffer;
+  const std::string losses = t.loss_buffer;
   record_update(t, *memory.params, t.rows(t.loss_values(), 0, 1), spec);
   exec_ = std::make_unique<Exec>(std::move(t), memory);
+  losses_ = {memory.state, losses};
+  scalars_ = {memory.state, "scalars"};
+  state_ = {memory.state, "update"};
 }
 
 void UpdateProgram::run(const Scalars& s, Profile* profile) {
-  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  scalars_.upload(s);
   exec_->run(profile);
 }
 
 double UpdateProgram::loss() const {
   float x = 0;
-  memory_.backend.download(&x, memory_.state.find(losses_).data, sizeof x);
+  losses_.download_part(0, std::span(&x, 1));
   return x;
 }
 
 void UpdateProgram::set_loss(double loss) {
   const float x = float(loss);
-  memory_.backend.upload(memory_.state.find(losses_).data, &x, sizeof x);
+  losses_.upload_part(0, std::span(&x, 1));
 }
 
 UpdateState UpdateProgram::state() const {
   UpdateState u;
-  memory_.state.read<UpdateState>("update", std::span(&u, 1));
+  state_.download(std::span(&u, 1));
   return u;
 }
 
-void UpdateProgram::set_state(const UpdateState& u) {
-  memory_.state.write<UpdateState>("update", std::span<const UpdateState>(&u, 1));
-}
+void UpdateProgram::set_state(const UpdateState& u) { state_.upload(u); }
 
 }  // namespace hearth::inline train

@@ -20,14 +20,15 @@ class UpdateProgram {
   double loss() const;
   void set_loss(double);      // for a loss that the host computes
   UpdateState state() const;  // waits for what was launched
-  Tensor state_tensor() const { return memory_.state.find("update"); }  // sizeof(UpdateState) bytes
+  const Tensor& state_tensor() const { return state_.tensor(); }  // sizeof(UpdateState) bytes
   void set_state(const UpdateState&);
   Exec& exec() { return *exec_; }
 
  private:
-  Memory& memory_;
-  std::string losses_;
   std::unique_ptr<Exec> exec_;
+  StateRef<float> losses_;  // the terms of the loss
+  StateRef<Scalars> scalars_;
+  StateRef<UpdateState> state_;
 };
 
 }  // namespace hearth::inline train

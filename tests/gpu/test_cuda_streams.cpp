@@ -56,7 +56,7 @@ TEST(CudaStreams, EveryRunReadsItsOwnInput) {
   for (int run = 0; run < runs; ++run) {
     std::vector<float> v(static_cast<size_t>(n), float(run));
     card().finish(StreamKind::upload);
-    memory.state.write_host<float>(std::string("streams.x") + host_suffix, v);
+    memory.state.write<float>(std::string("streams.x") + host_suffix, v);
     exec.run();
     first.send(memory.state.find("streams.first"));
     last.send(memory.state.find("streams.last"));

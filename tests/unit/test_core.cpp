@@ -316,30 +316,5 @@ TEST(ParamStore, SetsAndGivesValues) {
             "[params] expected one parameter named a, got two");
 }
 
-TEST(StateStore, NamesOneBufferForAll) {
-  const auto backend = make_reference_backend();
-  StateStore state(*backend);
-  const Tensor a = state.get("x", {2, 3}, DType::i32);
-  EXPECT_EQ(state.get("x", {2, 3}, DType::i32).data, a.data);
-  EXPECT_EQ(state.bytes(), 24);
-  EXPECT_EQ(message_of([&] {
-              state.get("x", {3, 2}, DType::i32);
-            }),
-            "[state] expected x to be i32 (2, 3), as another program has it, got i32 (3, 2)");
-  EXPECT_EQ(message_of([&] {
-              state.get("x", {2, 3}, DType::f32);
-            }),
-            "[state] expected x to be i32 (2, 3), as another program has it, got f32 (2, 3)");
-  EXPECT_EQ(message_of([&] { state.find("y"); }),
-            "[state] expected a value some program declared, got y");
-  const std::vector<int32_t> v{1, 2, 3, 4, 5, 6};
-  state.write<int32_t>("x", v);
-  std::vector<int32_t> back(6);
-  state.read<int32_t>("x", back);
-  EXPECT_EQ(back, v);
-  EXPECT_EQ(message_of([&] { state.write<int32_t>("x", std::span(v).first(5)); }),
-            "[state] expected 24 bytes for x (2, 3), got 20");
-}
-
 }  // namespace
 }  // namespace hearth

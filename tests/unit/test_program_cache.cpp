@@ -20,27 +20,34 @@ TEST(Bucket, RoundsToPartsOfAPowerOfTwo) {
   EXPECT_EQ(bucket(3, {.parts = 16}), 3);
 }
 
+struct CopyProgram : ShapePrograms {
+  StateRef<float> x, y;
+};
+
 class CacheTest : public testing::Test {
  protected:
   // y = x over n numbers, through the cache.
   float run(int64_t n, float x) {
-    ShapePrograms& shape = cache.get(n, [&] { return "copy " + std::to_string(n); });
+    CopyProgram& shape = cache.get(n, [&] { return "copy " + std::to_string(n); });
     if (shape.kinds.empty()) {
       ++recorded;
       Tape t(DType::f32, shape.name);
       t.push(copy_op(), {t.input("x", {n}, DType::f32)}, {t.result("y", {n}, DType::f32)});
       shape.kinds.push_back(std::make_unique<Exec>(std::move(t), memory));
+      shape.x = {memory.state, shape.name + ".x"};
+      shape.y = {memory.state, shape.name + ".y"};
     }
     std::vector<float> v(size_t(n), x);
-    memory.state.write<float>(shape.name + ".x", v);
+    shape.x.upload(v);
     shape.kinds[0]->run();
-    memory.state.read<float>(shape.name + ".y", v);
+    shape.y.download(v);
     return v.back();
   }
 
   const std::unique_ptr<Backend> backend = make_cpu_backend(1);
   Memory memory{*backend, nullptr};
-  ProgramCache<int64_t> cache{memory, 42000};  // more than three programs of 1000 numbers hold
+  ProgramCache<int64_t, CopyProgram> cache{memory,
+                                           42000};  // more than three programs of 1000 numbers hold
   int recorded = 0;
 };
 

@@ -70,7 +70,7 @@ TEST(Streams, AFedInputArrivesBeforeItIsRead) {
   for (const float first : {1.0f, 5.0f}) {
     const std::vector<float> x{first, first + 1, first + 2, first + 3};
     backend.finish(StreamKind::upload);
-    memory.state.write_host<float>(std::string("streams.x") + host_suffix, x);
+    memory.state.write<float>(std::string("streams.x") + host_suffix, x);
     exec.run();
     memory.state.read<float>("streams.y", got);
     EXPECT_EQ(got, x);

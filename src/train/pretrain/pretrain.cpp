@@ -81,7 +81,7 @@ class PretrainTask : public Task {
       s.micro = uint32_t(i);
       programs_->micro(micro_batches_[i], s, i == 0);
     }
-    terms_.send(model_.memory.state, programs_->first_program().tape());
+    programs_->send_terms(terms_);
     c.guard.update(programs_->update(), s);
     cursor_ = micro_batches_.back().next;  // last, so that a failed step leaves it unchanged
     StepReport r;                          // the loss is read with the update

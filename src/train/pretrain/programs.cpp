@@ -140,34 +140,40 @@ void expect_fit(const MemoryNeed& need, const MemoryBudget& budget, const std::s
 }
 
 Programs::Programs(const ProgramSpec& s, Memory& memory)
-    : spec_(s),
-      memory_(memory),
-      train_(program_name("train", s) + "."),
-      eval_name_(program_name("eval", s) + "."),
-      update_(program_name("train", s), memory, s.update) {
+    : spec_(s), backend_(memory.backend), update_(program_name("train", s), memory, s.update) {
   first_ = std::make_unique<Exec>(record_micro(s, false), memory);
   if (s.accumulates) next_ = std::make_unique<Exec>(record_micro(s, true), memory);
   eval_ = std::make_unique<Exec>(record_eval(s), memory);
+  const std::string eval = program_name("eval", s);
+  train_inputs_ = inputs_of(memory.state, program_name("train", s), host_suffix, s.documents);
+  eval_inputs_ = inputs_of(memory.state, eval, "", s.eval_documents);
+  scalars_ = {memory.state, "scalars"};
+  losses_ = {memory.state, first_->tape().loss_buffer};
+  eval_losses_ = {memory.state, eval_->tape().loss_buffer};
+  eval_nll_ = {memory.state, eval + ".nll"};
 }
 
-namespace {
-
-template <class Write>
-void each_input(const Batch& b, bool documents, Write write) {
-  write("tokens", b.tokens), write("targets", b.targets), write("positions", b.positions);
-  if (documents) write("documents", b.documents);
+Programs::Inputs Programs::inputs_of(const StateStore& state, const std::string& program,
+                                     const char* suffix, bool documents) {
+  const auto input = [&](const char* name) {
+    return StateRef<int32_t>(state, program + "." + name + suffix);
+  };
+  Inputs in{input("tokens"), input("targets"), input("positions")};
+  if (documents) in.documents = input("documents");
+  return in;
 }
 
-}  // namespace
+void Programs::Inputs::upload(const Batch& b) const {
+  tokens.upload(b.tokens), targets.upload(b.targets), positions.upload(b.positions);
+  if (documents) documents.upload(b.documents);
+}
 
 // Waits until the previous batch has been copied from the host buffers, which then take this one.
 // This keeps the host at most one batch ahead.
 void Programs::feed(const Batch& b, const Scalars& s) {
-  memory_.backend.finish(StreamKind::upload);
-  each_input(b, spec_.documents, [&](const char* name, const std::vector<int32_t>& v) {
-    memory_.state.write_host<int32_t>(train_ + name + host_suffix, v);
-  });
-  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  backend_.finish(StreamKind::upload);
+  train_inputs_.upload(b);
+  scalars_.upload(s);
 }
 
 void Programs::micro(const Batch& b, const Scalars& s, bool first) {
@@ -176,16 +182,14 @@ void Programs::micro(const Batch& b, const Scalars& s, bool first) {
 }
 
 double Programs::evaluate(const Batch& b) {
-  each_input(b, spec_.eval_documents, [&](const char* name, const std::vector<int32_t>& v) {
-    memory_.state.write<int32_t>(eval_name_ + name, v);
-  });
+  eval_inputs_.upload(b);
   Scalars s;
   s.inv_targets = 1 / float(b.count);
-  memory_.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+  scalars_.upload(s);
   eval_->run();
   // The host sums in double precision, since an evaluation has millions of tokens.
   std::vector<float> nll(b.targets.size());
-  memory_.state.read<float>(eval_name_ + "nll", std::span(nll));
+  eval_nll_.download(nll);
   double sum = 0;
   for (float x : nll) sum += x;
   return sum / double(b.count);

@@ -64,14 +64,15 @@ class Programs {
   UpdateProgram& update() { return update_; }
   // The first loss term of the step so far.
   double loss() const { return update_.loss(); }
-  // The other terms; waits for the device. A LossQueue reads them without waiting.
-  std::vector<LossValue> terms() const { return read_losses(memory_.state, first_->tape()); }
+  // The other terms; waits for them. A LossQueue reads them later.
+  std::vector<LossValue> terms() const { return read_losses(losses_, first_->tape().losses); }
+  void send_terms(LossQueue& to) const { to.send(losses_, first_->tape().losses); }
 
   // Mean loss of a batch; leaves the gradients unchanged.
   double evaluate(const Batch&);
   // The other terms of that batch that validation reports.
   std::vector<LossValue> evaluated_terms() const {
-    return read_losses(memory_.state, eval_->tape(), LossTerms::validated);
+    return read_losses(eval_losses_, eval_->tape().losses, LossTerms::validated);
   }
   const ProgramSpec& spec() const { return spec_; }
   // For tests and profiling: the programs that micro() and update() run, and their inputs alone.
@@ -82,11 +83,22 @@ class Programs {
   void profile(Profile* p) { profile_ = p; }
 
  private:
+  // The inputs of a program. The state is never erased, so its handles stay valid.
+  struct Inputs {
+    StateRef<int32_t> tokens, targets, positions;  // (B, T)
+    StateRef<int32_t> documents = {};              // absent without a document mask
+    void upload(const Batch&) const;
+  };
+  static Inputs inputs_of(const StateStore&, const std::string& program, const char* suffix,
+                          bool documents);
+
   ProgramSpec spec_;
-  Memory& memory_;
-  std::string train_, eval_name_;  // prefixes of the names of the programs' values
+  Backend& backend_;
   UpdateProgram update_;
   std::unique_ptr<Exec> first_, next_, eval_;
+  Inputs train_inputs_, eval_inputs_;  // those of training are in memory of the host
+  StateRef<Scalars> scalars_;
+  StateRef<float> losses_, eval_losses_, eval_nll_;
   Profile* profile_ = nullptr;
 };
 
