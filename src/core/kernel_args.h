@@ -345,4 +345,24 @@ struct UpdateArgs {
   RuleSpec spec = {};
 };
 
+// y = x / (1.02 |x| + 1e-6) with the Frobenius norm |x|, which no singular value exceeds: what the
+// iterations of Muon start from. The factor above 1 leaves room for their rounding.
+struct UnitMatrixArgs {
+  Tensor y;      // (R, C); may be x's memory
+  Tensor parts;  // (row_parts) acc
+  Tensor x;      // (R, C)
+};
+
+// NorMuon: y = x * f with one factor per row or, in a wide matrix (R < C), per column. The mean
+// squares of x by row or column enter their running mean, `moment`; f is 1 / sqrt(moment), times
+// what gives y the Frobenius norm of x. The moment is kept where the gate says skip.
+struct ScaleNeuronsArgs {
+  Tensor y;       // (R, C) acc; may be x's memory
+  Tensor moment;  // (R) or (C) acc
+  Tensor sums;    // (R) or (C) acc: scratch
+  Tensor x;       // (R, C) acc
+  Tensor gate;    // UpdateState
+  float beta2 = 0.9f;
+};
+
 }  // namespace hearth::inline core

@@ -55,6 +55,8 @@ struct Kernels {
   void (*sum_squares)(Stream&, const SumSquaresArgs&);
   void (*gate_update)(Stream&, const GateUpdateArgs&);
   void (*update_weights)(Stream&, const UpdateArgs&);
+  void (*unit_matrix)(Stream&, const UnitMatrixArgs&);
+  void (*scale_neurons)(Stream&, const ScaleNeuronsArgs&);
 };
 
 }  // namespace hearth::inline core

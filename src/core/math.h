@@ -81,6 +81,7 @@ struct Scalars {
   float loss_scale = 1;   // fp16: gradients carry this factor until the update
   uint32_t seed_lo = 0, seed_hi = 0;
   uint32_t step = 0, micro = 0;
+  float momentum = 0;  // of Muon, at this step
 };
 
 // How a gradient enters a program: g times the loss scale. Every loss calls this, whether a kernel

@@ -59,6 +59,9 @@ struct ParamSpec {
   bool trainable = true;  // false: frozen, with a weight and nothing else
   // If not plain, products read its quantised() form; a table is kept plain as well for look-ups.
   WeightFormat format = WeightFormat::plain;
+  // Rows of the matrices stacked in this one (q, k and v; gate and up); empty: it is one matrix. An
+  // optimizer of matrices takes them one by one.
+  std::vector<int64_t> stack = {};
   bool plain() const { return format == WeightFormat::plain || group == Group::embedding; }
 };
 

@@ -123,13 +123,19 @@ Var Tape::of_param(const ParamStore& store, Part p, const ParamSpec& s) {
   return v;
 }
 
-Var Tape::param(const std::string& name, Shape s, Init init, Group group, bool trainable) {
+Var Tape::param(const std::string& name, Shape s, Init init, Group group, bool trainable,
+                std::vector<int64_t> stack) {
   const std::string full = join(scope_, name);
   const bool known = bool(find(full));
   const Var v = named(Role::param, full, s, dtype_);
   if (!known) {
     (*this)[v].needs_grad = trains && trainable;
-    params.push_back({full, s, init, group, trainable});
+    params.push_back({.name = full,
+                      .shape = s,
+                      .init = init,
+                      .group = group,
+                      .trainable = trainable,
+                      .stack = std::move(stack)});
   }
   return v;
 }

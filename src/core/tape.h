@@ -152,7 +152,8 @@ class Tape {
   // The parameter `name` of the current scope; a second call with the same full name returns the
   // same Var. A parameter that is not trainable has no gradient, and values needed only for that
   // gradient are not computed.
-  Var param(const std::string& name, Shape, Init, Group, bool trainable = true);
+  Var param(const std::string& name, Shape, Init, Group, bool trainable = true,
+            std::vector<int64_t> stack = {});
   // One group's range of a flat buffer, or the whole buffer: what an elementwise optimizer updates
   // in one pass.
   Var flat(const ParamStore&, Part, std::optional<Group>);

@@ -7,8 +7,9 @@
 
 namespace hearth::inline core {
 
-enum class UpdateRule : uint8_t { adamw, lion };
-inline constexpr UpdateRule update_rules[] = {UpdateRule::adamw, UpdateRule::lion};
+enum class UpdateRule : uint8_t { adamw, lion, nesterov, descent };
+inline constexpr UpdateRule update_rules[] = {UpdateRule::adamw, UpdateRule::lion,
+                                              UpdateRule::nesterov, UpdateRule::descent};
 
 constexpr int most_slots = 2;  // the most that any rule has
 
@@ -16,6 +17,9 @@ constexpr int most_slots = 2;  // the most that any rule has
 struct RuleSpec {
   UpdateRule rule = UpdateRule::adamw;
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, decay = 0;
+  float rate = 1;         // factor on the learning rate, also that of the decay
+  float scale = 1;        // descent: factor on the update alone
+  bool cautious = false;  // descent: decay only the weights that the update moves toward 0
 };
 
 HEARTH_FORMULA double power(double x, int64_t n) {
@@ -43,14 +47,14 @@ struct AdamwRule {
             spec.beta1,
             spec.beta2,
             spec.eps,
-            float(1 - double(sc.lr) * double(spec.decay)),
-            float(double(sc.lr) / first),
+            float(1 - double(sc.lr) * double(spec.rate) * double(spec.decay)),
+            float(double(sc.lr) * double(spec.rate) / first),
             float(1 / std::sqrt(second))};
   }
 
   // The new weight. `old` is the master if there is one; `s` is updated in place.
   template <class Math, class V>
-  HEARTH_FORMULA static V apply(V old, V g, V (&s)[slots], const Factors& a) {
+  HEARTH_FORMULA static V apply(V old, V g, V* s, const Factors& a) {
     const V grad = g * a.grad_scale;
     const V m1 = s[0], v1 = s[1];
     const V m2 = m1 + (grad - m1) * (1 - a.beta1);
@@ -59,9 +63,10 @@ struct AdamwRule {
     return old * a.keep - a.step * m2 / (Math::sqrt(v2) * a.root + a.eps);
   }
 
-  static double reference(double w, double g, double (&s)[slots], const UpdateState& st, double lr,
+  static double reference(double w, double g, double* s, const UpdateState& st, const Scalars& sc,
                           const RuleSpec& spec) {
     const double b1 = spec.beta1, b2 = spec.beta2, grad = g * st.grad_scale;
+    const double lr = double(sc.lr) * spec.rate;
     w -= lr * spec.decay * w;
     s[0] = b1 * s[0] + (1 - b1) * grad;
     s[1] = b2 * s[1] + (1 - b2) * grad * grad;
@@ -83,12 +88,12 @@ struct LionRule {
 
   HEARTH_FORMULA static Factors factors(const UpdateState& st, const Scalars& sc,
                                         const RuleSpec& spec) {
-    return {st.grad_scale, spec.beta1, spec.beta2, float(1 - double(sc.lr) * double(spec.decay)),
-            sc.lr};
+    const double lr = double(sc.lr) * double(spec.rate);
+    return {st.grad_scale, spec.beta1, spec.beta2, float(1 - lr * double(spec.decay)), float(lr)};
   }
 
   template <class Math, class V>
-  HEARTH_FORMULA static V apply(V old, V g, V (&s)[slots], const Factors& a) {
+  HEARTH_FORMULA static V apply(V old, V g, V* s, const Factors& a) {
     const V grad = g * a.grad_scale, m = s[0], none = V{}, one = none + 1.0f;
     const V c = m + (grad - m) * (1 - a.beta1);
     s[0] = m + (grad - m) * (1 - a.beta2);
@@ -96,12 +101,74 @@ struct LionRule {
     return old * a.keep - sign * a.lr;
   }
 
-  static double reference(double w, double g, double (&s)[slots], const UpdateState& st, double lr,
+  static double reference(double w, double g, double* s, const UpdateState& st, const Scalars& sc,
                           const RuleSpec& spec) {
     const double b1 = spec.beta1, b2 = spec.beta2, grad = g * st.grad_scale;
+    const double lr = double(sc.lr) * spec.rate;
     const double c = b1 * s[0] + (1 - b1) * grad;
     s[0] = b2 * s[0] + (1 - b2) * grad;
     return w - lr * (double(c > 0) - double(c < 0) + spec.decay * w);
+  }
+};
+
+// The first step of Muon: the momentum takes up the gradient, and the "weight" receives the
+// Nesterov combination of both, which is then orthogonalised. Slots: the momentum.
+struct NesterovRule {
+  static constexpr const char* name = "nesterov";
+  static constexpr int slots = 1;
+
+  struct Factors {
+    float grad_scale, momentum;
+  };
+
+  HEARTH_FORMULA static Factors factors(const UpdateState& st, const Scalars& sc, const RuleSpec&) {
+    return {st.grad_scale, sc.momentum};
+  }
+
+  template <class Math, class V>
+  HEARTH_FORMULA static V apply(V, V g, V* s, const Factors& a) {
+    const V grad = g * a.grad_scale, m = s[0];
+    s[0] = m + (grad - m) * (1 - a.momentum);
+    return grad + (s[0] - grad) * a.momentum;
+  }
+
+  static double reference(double, double g, double* s, const UpdateState& st, const Scalars& sc,
+                          const RuleSpec&) {
+    const double mu = sc.momentum, grad = g * st.grad_scale;
+    s[0] = mu * s[0] + (1 - mu) * grad;
+    return mu * s[0] + (1 - mu) * grad;
+  }
+};
+
+// The last step of Muon: the weight moves against an update that is finished but for its scale,
+// which stands in the place of the gradient. No slots.
+struct DescentRule {
+  static constexpr const char* name = "descent";
+  static constexpr int slots = 0;
+
+  struct Factors {
+    float step, decay;  // both times the learning rate
+    bool cautious;
+  };
+
+  HEARTH_FORMULA static Factors factors(const UpdateState&, const Scalars& sc,
+                                        const RuleSpec& spec) {
+    const double lr = double(sc.lr) * double(spec.rate);
+    return {float(lr * double(spec.scale)), float(lr * double(spec.decay)), spec.cautious};
+  }
+
+  template <class Math, class V>
+  HEARTH_FORMULA static V apply(V old, V g, V*, const Factors& a) {
+    const V none = V{}, decay = old * a.decay;
+    const V taken = a.cautious ? (g * old >= none ? decay : none) : decay;
+    return old - taken - g * a.step;
+  }
+
+  static double reference(double w, double g, double*, const UpdateState&, const Scalars& sc,
+                          const RuleSpec& spec) {
+    const double lr = double(sc.lr) * spec.rate;
+    const double decay = spec.cautious && !(g * w >= 0) ? 0 : spec.decay;
+    return w - lr * (decay * w + spec.scale * g);
   }
 };
 
@@ -113,6 +180,10 @@ template <class F>
       return f(AdamwRule{});
     case UpdateRule::lion:
       return f(LionRule{});
+    case UpdateRule::nesterov:
+      return f(NesterovRule{});
+    case UpdateRule::descent:
+      return f(DescentRule{});
   }
 }
 

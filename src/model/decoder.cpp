@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "model/layer_spec.h"
@@ -21,8 +22,9 @@ struct Builder {
   LoraMatrices adapters = {};  // by matrix; empty if they are off
 
   // --- parameters ---
-  Var param(const char* name, Shape s, Init init, Group group) const {
-    return t.param(name, s, init, group, trains_base(c));
+  Var param(const char* name, Shape s, Init init, Group group,
+            std::vector<int64_t> stack = {}) const {
+    return t.param(name, s, init, group, trains_base(c), std::move(stack));
   }
   Init matrix_init(int64_t in, bool joins_residual) const {
     if (c.init == WeightInit::fan_in) return Init::uniform(float(1 / std::sqrt(double(in))));
@@ -31,6 +33,11 @@ struct Builder {
   }
   Var weight(int64_t out, int64_t in, bool joins_residual = false) const {
     return param("weight", {out, in}, matrix_init(in, joins_residual), Group::matrix);
+  }
+  // Several matrices of these rows, one below the other.
+  Var stacked(std::vector<int64_t> rows, int64_t in) const {
+    const int64_t out = std::reduce(rows.begin(), rows.end());
+    return param("weight", {out, in}, matrix_init(in, false), Group::matrix, std::move(rows));
   }
   Var bias(bool present, int64_t n, float value = 0) const {
     return present ? param("bias", {n}, Init::constant(value), Group::vector) : Var{};
@@ -81,7 +88,9 @@ struct Builder {
     Var qkv;
     {
       const auto scope = t.scope("qkv");
-      qkv = product(x, weight(l.qkv_size(), c.dim), {.bias = bias(c.qkv_bias, l.qkv_size())});
+      const int64_t k = l.kv_heads * l.qk_dim, v = l.kv_heads * l.v_dim;
+      qkv = product(x, stacked({l.heads * l.qk_dim, k, v}, c.dim),
+                    {.bias = bias(c.qkv_bias, l.qkv_size())});
     }
     const Qkv heads = packed(turned(qkv, l), packed_qkv(l.heads, l.kv_heads, l.qk_dim, l.v_dim));
     const AttnSpec spec{.window = l.window,
@@ -141,8 +150,8 @@ struct Builder {
     {
       const auto scope = t.scope("up");
       const bool glu = is_glu(l.act);
-      h = product(x, weight(l.up_size(), c.dim),
-                  {.bias = bias(c.mlp_bias, l.up_size()), .act = glu ? Act::none : l.act});
+      const Var w = glu ? stacked({l.hidden, l.hidden}, c.dim) : weight(l.up_size(), c.dim);
+      h = product(x, w, {.bias = bias(c.mlp_bias, l.up_size()), .act = glu ? Act::none : l.act});
       if (glu) h = activation(t, h, l.act);
       drop_light(h);
     }

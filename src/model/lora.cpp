@@ -106,9 +106,11 @@ LoraMatrices lora_matrices(const ModelConfig& c) {
 Var adapted(Tape& t, Var y, Var x, std::span<const LoraModule> modules, const AdapterScale& s) {
   const int64_t k = int64_t(modules.size()), in = t.shape(x)[-1], out = t.shape(y)[-1];
   const int64_t rows = modules.back().b_row + modules.back().out;
+  std::vector<int64_t> a_stack(size_t(k), s.rank), b_stack;
+  for (const LoraModule& m : modules) b_stack.push_back(m.out);
   const Var a = t.param("lora_A", {k * s.rank, in}, Init::uniform(float(1 / std::sqrt(double(in)))),
-                        Group::matrix);
-  Var b = t.param("lora_B", {rows, s.rank}, Init::zeros(), Group::matrix);
+                        Group::matrix, true, std::move(a_stack));
+  Var b = t.param("lora_B", {rows, s.rank}, Init::zeros(), Group::matrix, true, std::move(b_stack));
   const Var h = linear(t, x, a);
   if (k > 1 ||
       rows != out) {  // separate columns for each module's B, so that one product computes all

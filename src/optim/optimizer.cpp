@@ -1,5 +1,9 @@
 #include "optim/optimizer.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
 #include "sys/error.h"
 
 namespace hearth::inline optim {
@@ -7,13 +11,22 @@ namespace {
 
 void record_group(Tape& t, const ParamStore& store, const UpdateVars& vars, Group g,
                   const RuleSpec& rule, const std::vector<SlotSpec>& slots) {
-  const Var w = t.flat(store, Part::weight, g), grad = t.flat(store, Part::grad, g);
-  const Var master = store.has_master() ? t.flat(store, Part::master, g) : Var{};
-  std::vector<Var> in{grad, vars.gate, vars.scalars, w, master}, out{w, master};
-  for (const SlotSpec& s : slots) {
-    const Var slot = t.flat(store, store.slot(s.name, g), g);
-    in.push_back(slot), out.push_back(slot);
-  }
+  RuleVars v{.weight = t.flat(store, Part::weight, g), .grad = t.flat(store, Part::grad, g)};
+  if (store.has_master()) v.master = t.flat(store, Part::master, g);
+  for (const SlotSpec& s : slots) v.slots.push_back(t.flat(store, store.slot(s.name, g), g));
+  record_rule(t, rule, vars, v);
+}
+
+constexpr std::array<std::string_view, group_count> group_names{"matrix", "head", "embedding",
+                                                                "vector"};
+
+}  // namespace
+
+void record_rule(Tape& t, const RuleSpec& rule, const UpdateVars& vars, const RuleVars& v) {
+  std::vector<Var> in{v.grad, vars.gate, vars.scalars}, out{v.weight, v.master};
+  if (t[v.weight].role != Role::temp) in.insert(in.end(), {v.weight, v.master});
+  in.insert(in.end(), v.slots.begin(), v.slots.end());
+  out.insert(out.end(), v.slots.begin(), v.slots.end());
   const char* name = "";
   by_rule(rule.rule, [&]<class Rule>(Rule) { name = Rule::name; });
   const auto launch = [rule](auto* f, Stream& s, In in, Out out) {
@@ -29,7 +42,26 @@ void record_group(Tape& t, const ParamStore& store, const UpdateVars& vars, Grou
   t.push(kernel_op<&Kernels::update_weights>(name, launch), std::move(in), std::move(out));
 }
 
-}  // namespace
+GroupRates parse_rates(std::string_view text, std::string_view where) {
+  GroupRates rates = same_rates;
+  while (!text.empty()) {
+    const std::string_view item = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), item.size() + 1));
+    const size_t colon = std::min(item.find(':'), item.size());
+    const auto group = std::ranges::find(group_names, item.substr(0, colon));
+    const std::string_view number = item.substr(std::min(item.size(), colon + 1));
+    float rate = -1;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), rate);
+    if (group == group_names.end() || error != std::errc{} ||
+        end != number.data() + number.size() || !(rate >= 0) || !std::isfinite(rate))
+      fail_usage(where,
+                 "expected GROUP:FACTOR,.. with groups matrix, head, embedding and vector, "
+                 "such as embedding:10,vector:2, got '{}'",
+                 item);
+    rates[size_t(group - group_names.begin())] = rate;
+  }
+  return rates;
+}
 
 Optimizer elementwise(const RuleSpec& rule, std::vector<SlotSpec> slots, const UpdateSpec& spec,
                       Groups groups) {
@@ -41,7 +73,7 @@ Optimizer elementwise(const RuleSpec& rule, std::vector<SlotSpec> slots, const U
               const Group g = Group(i);
               if (!groups.has(g) || store.range_size(g) == 0) continue;
               RuleSpec of_group = rule;
-              of_group.decay = spec.decay_of(g);
+              of_group.decay = spec.decay_of(g), of_group.rate = spec.rate_of(g);
               record_group(t, store, vars, g, of_group, slots);
             }
           }};

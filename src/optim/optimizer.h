@@ -8,19 +8,30 @@
 
 #include "core/params.h"
 #include "core/tape.h"
+#include "optim/muon.h"
 #include "optim/optimizers.h"
 
 namespace hearth::inline optim {
+
+// Factors on the learning rate, by group.
+using GroupRates = std::array<float, group_count>;
+inline constexpr GroupRates same_rates{1, 1, 1, 1};
+// From "embedding:75,head:27.5": the groups are matrix, head, embedding and vector; those left out
+// keep 1. `where` names the setting in errors.
+GroupRates parse_rates(std::string_view text, std::string_view where);
 
 struct UpdateSpec {
   OptimizerKind optimizer = OptimizerKind::adamw;
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float decay = 0.1f;
   bool decay_all = false;  // also decay embeddings and vectors
+  GroupRates rates = same_rates;
+  MuonConfig muon = {};
 
   float decay_of(Group g) const {
     return decay_all || g == Group::matrix || g == Group::head ? decay : 0;
   }
+  float rate_of(Group g) const { return rates[size_t(g)]; }
 };
 
 // The inputs of every optimizer; gradients come from the store.
@@ -33,6 +44,7 @@ struct Optimizer {
   Groups groups = Groups::all();
   std::vector<SlotSpec> slots;
   std::function<void(Tape&, const ParamStore&, const UpdateVars&)> record;
+  bool (*available)(const Kernels&) = nullptr;  // null: on every backend
 };
 
 // The optimizers of a run, which together cover every group exactly once.
@@ -40,6 +52,15 @@ std::vector<Optimizer> make_optimizers(const UpdateSpec&);
 
 // Their slots, in the order used by the store and by checkpoints.
 std::vector<SlotSpec> slots_of(const UpdateSpec&);
+
+// What one pass of an elementwise rule reads and writes.
+struct RuleVars {
+  Var weight;  // only written where the rule does not read it
+  Var master = {};
+  std::vector<Var> slots = {};
+  Var grad;
+};
+void record_rule(Tape&, const RuleSpec&, const UpdateVars&, const RuleVars&);
 
 // An optimizer that updates each weight from its own gradient and state only, in one pass over each
 // group. Its slots are those of the rule, in order; `rule.decay` is set per group.

@@ -28,6 +28,8 @@ void RunConfig::check_run(int64_t total) const {
   if (!(adam_eps > 0) || !std::isfinite(adam_eps))
     fail_usage("--adam-eps", "expected more than 0, got {}", adam_eps);
   expect_at_least(0.0f, "--weight-decay", weight_decay);
+  parse_rates(lr_factors, "--lr-factors");
+  muon.check();
   expect_at_least(0.0f, "--clip", clip);
   const bool decays = schedule == Schedule::wsd || schedule == Schedule::wsd_sqrt;
   if (decays ? decay_steps < 1 || decay_steps > total : decay_steps < 0)

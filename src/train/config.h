@@ -53,6 +53,8 @@ struct RunConfig {
   float beta1 = 0.9f, beta2 = 0.95f, adam_eps = 1e-8f;
   float weight_decay = 0.1f;
   bool decay_all = false;
+  std::string lr_factors;
+  MuonConfig muon;
   float clip = 1;
   double spike_z = 0;
   Recompute recompute = Recompute::none;
@@ -78,6 +80,10 @@ struct RunConfig {
     v("adam_eps", adam_eps, "AdamW epsilon, added to the root of the second moment");
     v("weight_decay", weight_decay, "weight decay of the weight matrices");
     v("decay_all", decay_all, "apply weight decay to norms, biases and embeddings too");
+    v("lr_factors", lr_factors,
+      "factors on the learning rate by parameter group, such as embedding:10,vector:2; groups: "
+      "matrix, head (untied), embedding, vector");
+    muon.visit(v);
     v("clip", clip, "maximum gradient norm; larger gradients are scaled down; 0: no clipping");
     v("spike_z", spike_z,
       "skip a step whose loss is this many standard deviations above the last 128 losses; 0: off");
@@ -102,7 +108,9 @@ struct RunConfig {
             .beta2 = beta2,
             .eps = adam_eps,
             .decay = weight_decay,
-            .decay_all = decay_all};
+            .decay_all = decay_all,
+            .rates = parse_rates(lr_factors, "--lr-factors"),
+            .muon = muon};
   }
   // Throws an error that names the flag of the first setting that a run of `total` steps cannot
   // use.

@@ -480,6 +480,7 @@ StepContext step_context(const RunConfig& config, int64_t total, const RunState&
   c.scalars.seed_lo = uint32_t(config.seed);
   c.scalars.seed_hi = uint32_t(config.seed >> 32);
   c.scalars.step = uint32_t(state.step);
+  c.scalars.momentum = config.muon.momentum_at(state.step, total);
   return c;
 }
 

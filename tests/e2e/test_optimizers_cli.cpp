@@ -24,7 +24,8 @@ TEST_P(OptimizerCommand, ResumesToTheBit) {
   const ShortRuns runs;
   const std::string task = GetParam();
   for (const Choice& c : {Choice{"adamw_bf16", {"moment1", "moment2"}, ""},
-                          Choice{"lion", {"momentum"}, "beta2 = 0.990"}}) {
+                          Choice{"lion", {"momentum"}, "beta2 = 0.990"},
+                          Choice{"normuon", {"momentum", "neuron", "moment1", "moment2"}, ""}}) {
     SCOPED_TRACE(c.optimizer);
     const fs::path whole = runs.folder / (std::string("whole-") + c.optimizer);
     const fs::path parts = runs.folder / (std::string("parts-") + c.optimizer);

@@ -43,6 +43,12 @@ struct Update {
   Memory memory;
 };
 
+// Muon has no kernels on GPUs yet, and says so when its program is bound.
+bool runs_here(size_t i) {
+  return card().kernels().unit_matrix ||
+         (OptimizerKind(i) != OptimizerKind::muon && OptimizerKind(i) != OptimizerKind::normuon);
+}
+
 std::vector<Part> parts_of(const ParamStore& store) {
   std::vector<Part> parts{Part::weight};
   for (size_t i = 0; i < store.slots().size(); ++i) parts.push_back(slot_part(i));
@@ -53,6 +59,7 @@ TEST(CudaOptimizers, AgreeWithTheReference) {
   HEARTH_NEEDS_A_CARD();
   const auto reference = make_reference_backend();
   for (size_t i = 0; i < known_optimizers.size(); ++i) {
+    if (!runs_here(i)) continue;
     Update want(*reference, DType::f64, OptimizerKind(i));
     for (const cases::Tolerance& tolerance : test::card_tolerances) {
       SCOPED_TRACE(fmt::format("{} {}", known_optimizers[i].name, to_string(tolerance.dtype)));
@@ -72,6 +79,7 @@ TEST(CudaOptimizers, GiveTheSameBitsFromTheHostsMemory) {
   HEARTH_NEEDS_A_CARD();
   for (size_t i = 0; i < known_optimizers.size(); ++i)
     for (const DType dtype : {DType::f32, DType::bf16}) {
+      if (!runs_here(i)) continue;
       SCOPED_TRACE(fmt::format("{} {}", known_optimizers[i].name, to_string(dtype)));
       Update near(card(), dtype, OptimizerKind(i)), far(card(), dtype, OptimizerKind(i), true);
       for (const Part p : parts_of(near.store))

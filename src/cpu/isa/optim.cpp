@@ -6,29 +6,6 @@
 namespace hearth::HEARTH_ISA {
 namespace {
 
-// Stretches are summed in fp32, their sums in fp64.
-template <class T>
-double squares(const T* x, int64_t n) {
-  constexpr int64_t stretch = 4096;
-  double total = 0;
-  for (int64_t at = 0; at < n; at += stretch) {
-    const int64_t size = smaller(stretch, n - at);
-    vf t[4] = {};
-    int64_t i = 0;
-    for (; i + 4 * lanes <= size; i += 4 * lanes)
-      for (int k = 0; k < 4; ++k) {
-        const vf a = load(x + at + i + k * lanes);
-        t[k] = fma(a, a, t[k]);
-      }
-    vectors(size - i, [&](int64_t j, auto w) {
-      const vf a = w.get(x + at + i + j);
-      t[0] = fma(a, a, t[0]);
-    });
-    total += double(sum((t[0] + t[1]) + (t[2] + t[3])));
-  }
-  return total;
-}
-
 bool finite(float x) { return __builtin_isfinite(x); }
 
 }  // namespace
@@ -80,10 +57,10 @@ template <class Rule, class T, class... Slots>
 void update_range(T* w, float* master, const float* g, const typename Rule::Factors& a, int64_t n,
                   Slots*... slots) {
   vectors(n, [&](int64_t i, auto part) {
-    vf s[] = {part.get(slots + i)...};
+    vf s[sizeof...(slots) + 1] = {part.get(slots + i)...};  // one to spare: none is no array
     const vf old = master ? part.get(master + i) : part.get(w + i);
     const vf fresh = Rule::template apply<VectorMath>(old, part.get(g + i), s, a);
-    int k = 0;
+    [[maybe_unused]] int k = 0;
     (part.put(slots + i, s[k++]), ...);
     if (master) part.put(master + i, fresh);
     part.put(w + i, fresh);

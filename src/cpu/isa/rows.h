@@ -103,6 +103,29 @@ void over_elements(Stream& s, int64_t n, Body&& body) {
 // First row of part p of row_parts.
 HEARTH_INLINE int64_t part_begin(int64_t rows, int64_t p) { return rows * p / row_parts; }
 
+// The sum of squares of n elements: short stretches in fp32, their sums in fp64.
+template <class T>
+double squares(const T* x, int64_t n) {
+  constexpr int64_t stretch = 4096;
+  double total = 0;
+  for (int64_t at = 0; at < n; at += stretch) {
+    const int64_t size = smaller(stretch, n - at);
+    vf t[4] = {};
+    int64_t i = 0;
+    for (; i + 4 * lanes <= size; i += 4 * lanes)
+      for (int k = 0; k < 4; ++k) {
+        const vf a = load(x + at + i + k * lanes);
+        t[k] = fma(a, a, t[k]);
+      }
+    vectors(size - i, [&](int64_t j, auto w) {
+      const vf a = w.get(x + at + i + j);
+      t[0] = fma(a, a, t[0]);
+    });
+    total += double(sum((t[0] + t[1]) + (t[2] + t[3])));
+  }
+  return total;
+}
+
 // out (n) = [out +] scale * sum over parts (row_parts, n), in order.
 void add_parts(Stream&, float* out, const float* parts, int64_t n, float scale, bool add);
 

@@ -37,6 +37,8 @@ const Kernels kernels = {
     .sum_squares = sum_squares,
     .gate_update = gate_update,
     .update_weights = update_weights,
+    .unit_matrix = unit_matrix,
+    .scale_neurons = scale_neurons,
 };
 
 }  // namespace hearth::HEARTH_ISA

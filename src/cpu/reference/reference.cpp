@@ -178,6 +178,8 @@ const Kernels& reference_kernels() {
       .sum_squares = reference::sum_squares,
       .gate_update = reference::gate_update,
       .update_weights = reference::update_weights,
+      .unit_matrix = reference::unit_matrix,
+      .scale_neurons = reference::scale_neurons,
   };
   return table;
 }

@@ -63,5 +63,7 @@ void mean_loss(Stream&, const MeanLossArgs&);
 void sum_squares(Stream&, const SumSquaresArgs&);
 void gate_update(Stream&, const GateUpdateArgs&);
 void update_weights(Stream&, const UpdateArgs&);
+void unit_matrix(Stream&, const UnitMatrixArgs&);
+void scale_neurons(Stream&, const ScaleNeuronsArgs&);
 
 }  // namespace hearth::reference

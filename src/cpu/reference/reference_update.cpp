@@ -131,21 +131,50 @@ void update_weights(Stream&, const UpdateArgs& args) {
   UpdateState u;
   std::memcpy(&u, args.gate.data, sizeof u);
   if (u.skip != 0) return;
-  const double lr = load_scalars(args.scalars).lr;
+  const Scalars sc = load_scalars(args.scalars);
   by_rule(args.spec.rule, [&]<class Rule>(Rule) {
-    Doubles w = load(args.master ? args.master : args.weight), slots[Rule::slots];
+    Doubles w = load(args.master ? args.master : args.weight), slots[most_slots];
     for (int k = 0; k < Rule::slots; ++k) slots[k] = load(args.slots[k]);
     const Doubles g = load(args.grad);
     for (size_t i = 0; i < w.size(); ++i) {
-      double s[Rule::slots];
+      double s[most_slots] = {};
       for (int k = 0; k < Rule::slots; ++k) s[k] = slots[k][i];
-      w[i] = Rule::reference(w[i], g[i], s, u, lr, args.spec);
+      w[i] = Rule::reference(w[i], g[i], s, u, sc, args.spec);
       for (int k = 0; k < Rule::slots; ++k) slots[k][i] = s[k];
     }
     store(args.master, w);
     store(args.weight, w);
     for (int k = 0; k < Rule::slots; ++k) store(args.slots[k], slots[k]);
   });
+}
+
+void unit_matrix(Stream&, const UnitMatrixArgs& args) {
+  Doubles x = load(args.x);
+  double sum = 0;
+  for (double v : x) sum += v * v;
+  for (double& v : x) v /= 1.02 * std::sqrt(sum) + 1e-6;
+  store(args.y, x);
+}
+
+void scale_neurons(Stream&, const ScaleNeuronsArgs& args) {
+  Doubles x = load(args.x), moment = load(args.moment);
+  UpdateState u;
+  std::memcpy(&u, args.gate.data, sizeof u);
+  const size_t C = size_t(args.x.cols()), R = x.size() / C, n = moment.size();
+  const bool columns = R < C;
+  Doubles sums(n);
+  for (size_t i = 0; i < x.size(); ++i) sums[columns ? i % C : i / C] += x[i] * x[i];
+  double before = 0, after = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const double mean = sums[i] / double(columns ? R : C), beta = args.beta2;
+    if (u.skip == 0) moment[i] = beta * moment[i] + (1 - beta) * mean;
+    before += sums[i], after += sums[i] / std::max(moment[i], 1e-10);
+  }
+  const double rescale = after > 0 ? std::sqrt(before / after) : 1;
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] *= rescale / std::sqrt(std::max(moment[columns ? i % C : i / C], 1e-10));
+  store(args.moment, moment);
+  store(args.y, x);
 }
 
 }  // namespace hearth::reference

@@ -54,9 +54,9 @@ __device__ __forceinline__ void load_floats(float (&x)[N], const M* p) {
 template <class Rule, int N, class T, class... Slots>
 __device__ __forceinline__ void update(const Weights<T>& a, int64_t i,
                                        const typename Rule::Factors& factors, Slots*... slots) {
-  float grad[N], w[N], state[Rule::slots][N];
+  float grad[N], w[N], state[Rule::slots + 1][N];  // one to spare: none is no array
   load_floats(grad, a.grad + i);
-  int slot = 0;
+  [[maybe_unused]] int slot = 0;
   (load_floats(state[slot++], slots + i), ...);
   if (a.master)
     load_floats(w, a.master + i);
@@ -64,7 +64,7 @@ __device__ __forceinline__ void update(const Weights<T>& a, int64_t i,
     load_floats(w, a.w + i);
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    float s[Rule::slots];
+    float s[Rule::slots + 1];
 #pragma unroll
     for (int j = 0; j < Rule::slots; ++j) s[j] = state[j][k];
     w[k] = Rule::template apply<FloatMath>(w[k], grad[k], s, factors);
@@ -121,7 +121,8 @@ void update_all(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
     packs ? launch(Number<4>{}, a, count, at...) : launch(Number<1>{}, a, count, at...);
   };
   const Weights<T> all{as<T>(args.weight), as<float>(args.master), as<float>(args.grad)};
-  if (!is_offloaded(args.slots[0].data)) return update(all, n, slots...);
+  const Tensor& kept = Rule::slots ? args.slots[0] : args.master;  // in the host's memory, or not
+  if (!is_offloaded(kept.data)) return update(all, n, slots...);
   std::array<Tensor, Rule::slots + 1> offloaded;
   for (int k = 0; k < Rule::slots; ++k) offloaded[size_t(k)] = args.slots[k];
   offloaded[Rule::slots] = args.master;

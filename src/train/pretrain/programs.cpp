@@ -1,5 +1,6 @@
 #include "train/pretrain/programs.h"
 
+#include "cpu/reference/reference.h"
 #include "sys/error.h"
 
 namespace hearth::inline train {
@@ -42,6 +43,18 @@ int64_t table_bytes(const Tape& t) {
   return bytes;
 }
 
+// What the update program needs of the arena: next to nothing for an elementwise optimizer, several
+// matrices for Muon.
+int64_t update_arena(const Tape& t, const UpdateSpec& update) {
+  const auto backend = make_reference_backend();  // allocates nothing: no buffer is asked for
+  ParamStore store(*backend, t.params, t.dtype());
+  Tape u(t.dtype(), "update");
+  record_update(u, store, u.rows(u.loss_values(), 0, 1), update);
+  prune(u);
+  alias(u);
+  return plan(u).arena_bytes;
+}
+
 }  // namespace
 
 MemoryNeed memory_need(const ProgramSpec& s) {
@@ -66,7 +79,7 @@ MemoryNeed memory_need(Tape t, const UpdateSpec& update) {
           .masters = t.dtype() == t.acc() ? 0 : trained * acc,
           .gradients = trained * acc,
           .optimizer_state = state,
-          .activations = p.arena_bytes,
+          .activations = std::max(p.arena_bytes, update_arena(t, update)),
           .tables = table_bytes(t),
           .activation_bound = p.bound_bytes};
 }

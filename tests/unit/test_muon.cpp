@@ -1,0 +1,334 @@
+// Muon and NorMuon: the step of the published formulas in double, with matrices that are tall, wide
+// and stacked; how far five iterations come; the schedule of the momentum; factors by group.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cpu/reference/reference.h"
+#include "op_cases.h"
+#include "optim/update.h"
+#include "sys/error.h"
+
+namespace hearth {
+namespace {
+
+// A matrix in double, and what the formulas need of it.
+struct Matrix {
+  int64_t R = 0, C = 0;
+  std::vector<double> x;
+
+  double& at(int64_t r, int64_t c) { return x[size_t(r * C + c)]; }
+  double at(int64_t r, int64_t c) const { return x[size_t(r * C + c)]; }
+  double norm() const {
+    double s = 0;
+    for (const double v : x) s += v * v;
+    return std::sqrt(s);
+  }
+  Matrix transposed() const {
+    Matrix t{C, R, std::vector<double>(x.size())};
+    for (int64_t r = 0; r < R; ++r)
+      for (int64_t c = 0; c < C; ++c) t.at(c, r) = at(r, c);
+    return t;
+  }
+  Matrix times(const Matrix& b) const {
+    Matrix y{R, b.C, std::vector<double>(size_t(R * b.C))};
+    for (int64_t r = 0; r < R; ++r)
+      for (int64_t k = 0; k < C; ++k)
+        for (int64_t c = 0; c < b.C; ++c) y.at(r, c) += at(r, k) * b.at(k, c);
+    return y;
+  }
+  Matrix plus(double a, const Matrix& b, double scale) const {
+    Matrix y = *this;
+    for (size_t i = 0; i < x.size(); ++i) y.x[i] = a * x[i] + scale * b.x[i];
+    return y;
+  }
+};
+
+// The published iteration, as written there.
+Matrix polar_express(Matrix x) {
+  static constexpr double abc[5][3] = {
+      {8.156554524902461, -22.48329292557795, 15.878769915207462},
+      {4.042929935166739, -2.808917465908714, 0.5000178451051316},
+      {3.8916678022926607, -2.772484153217685, 0.5060648178503393},
+      {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
+      {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}};
+  const bool tall = x.R > x.C;
+  if (tall) x = x.transposed();
+  const double norm = 1.02 * x.norm() + 1e-6;
+  for (double& v : x.x) v /= norm;
+  for (const auto& [a, b, c] : abc) {
+    const Matrix A = x.times(x.transposed());
+    x = x.plus(a, A.plus(b, A.times(A), c).times(x), 1);
+  }
+  return tall ? x.transposed() : x;
+}
+
+// The nearest orthogonal matrix, by Newton's iteration for the polar factor of a square one.
+Matrix inverse(Matrix a) {
+  const int64_t n = a.R;
+  Matrix inv{n, n, std::vector<double>(size_t(n * n))};
+  for (int64_t i = 0; i < n; ++i) inv.at(i, i) = 1;
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t pivot = i;
+    for (int64_t r = i; r < n; ++r)
+      if (std::abs(a.at(r, i)) > std::abs(a.at(pivot, i))) pivot = r;
+    for (int64_t c = 0; c < n; ++c)
+      std::swap(a.at(i, c), a.at(pivot, c)), std::swap(inv.at(i, c), inv.at(pivot, c));
+    const double d = a.at(i, i);
+    for (int64_t c = 0; c < n; ++c) a.at(i, c) /= d, inv.at(i, c) /= d;
+    for (int64_t r = 0; r < n; ++r) {
+      const double f = a.at(r, i);
+      for (int64_t c = 0; c < n && r != i; ++c)
+        a.at(r, c) -= f * a.at(i, c), inv.at(r, c) -= f * inv.at(i, c);
+    }
+  }
+  return inv;
+}
+Matrix polar_factor(Matrix x) {
+  for (int i = 0; i < 60; ++i) x = x.plus(0.5, inverse(x).transposed(), 0.5);
+  return x;
+}
+
+std::vector<ParamSpec> params() {
+  return {{.name = "qkv", .shape = {20, 12}, .init = Init::uniform(1), .stack = {12, 5, 3}},
+          {.name = "wide", .shape = {3, 37}, .init = Init::uniform(1)},
+          {.name = "tall", .shape = {41, 4}, .init = Init::uniform(1)},
+          {.name = "h", .shape = {9, 5}, .init = Init::uniform(1), .group = Group::head},
+          {.name = "e", .shape = {5, 3}, .init = Init::uniform(1), .group = Group::embedding},
+          {.name = "v", .shape = {31}, .init = Init::uniform(1), .group = Group::vector}};
+}
+
+Matrix gradient(const ParamSpec& p, int step) {
+  std::vector<float> g(size_t(p.shape.numel()));
+  draw(g, Init::normal(1), uint64_t(100 + step), p.name);
+  return {p.shape[0], p.shape.rank > 1 ? p.shape[1] : 1, {g.begin(), g.end()}};
+}
+
+struct Update {
+  Update(Backend& b, DType dtype, const UpdateSpec& spec, std::vector<ParamSpec> specs = params())
+      : store(b, std::move(specs), dtype), memory(b, &store) {
+    store.initialise(3);
+    Tape t(dtype);
+    record_update(t, store, t.result("loss", {1}, t.acc()), spec);
+    exec = std::make_unique<Exec>(std::move(t), memory);
+  }
+  void run(int step, const Scalars& s) {
+    for (const ParamSpec& p : store.specs()) {
+      const Matrix g = gradient(p, step);
+      store.set(Part::grad, p.name, std::vector<float>(g.x.begin(), g.x.end()));
+    }
+    memory.state.write<Scalars>("scalars", std::span<const Scalars>(&s, 1));
+    exec->run();
+  }
+  std::vector<float> weights(const std::string& name) {
+    return store.values(store.has_master() ? Part::master : Part::weight, name);
+  }
+  ParamStore store;
+  Memory memory;
+  std::unique_ptr<Exec> exec;
+};
+
+constexpr Scalars scalars{.lr = 0.05f, .momentum = 0.9f};
+
+// One matrix of a parameter, step by step in double.
+struct Expected {
+  Matrix w, m;
+  std::vector<double> moment;
+
+  void step(const Matrix& g, const UpdateSpec& s) {
+    const double mu = scalars.momentum, lr = double(scalars.lr) * s.rate_of(Group::matrix);
+    m = m.plus(mu, g, 1 - mu);
+    Matrix u = polar_express(m.plus(mu, g, 1 - mu));
+    if (s.optimizer == OptimizerKind::normuon) scale_neurons(u);
+    const double R = double(w.R), C = double(w.C);
+    const double scale = s.muon.muon_scale == MuonScale::rms ? 0.2 * std::sqrt(std::max(R, C))
+                                                             : std::sqrt(std::max(1.0, R / C));
+    for (size_t i = 0; i < w.x.size(); ++i) {
+      const bool decays = !s.muon.cautious_decay || u.x[i] * w.x[i] >= 0;
+      w.x[i] -= lr * ((decays ? double(s.decay) * w.x[i] : 0) + scale * u.x[i]);
+    }
+  }
+  void scale_neurons(Matrix& u) {
+    const bool columns = u.R < u.C;
+    const Matrix rows = columns ? u.transposed() : u;  // a neuron is a row
+    moment.resize(size_t(rows.R));
+    Matrix y = rows;
+    for (int64_t r = 0; r < rows.R; ++r) {
+      double mean = 0;
+      for (int64_t c = 0; c < rows.C; ++c) mean += rows.at(r, c) * rows.at(r, c) / double(rows.C);
+      double& v = moment[size_t(r)];
+      v = 0.9 * v + 0.1 * mean;
+      for (int64_t c = 0; c < rows.C; ++c) y.at(r, c) /= std::sqrt(v);
+    }
+    const double rescale = rows.norm() / y.norm();
+    for (double& v : y.x) v *= rescale;
+    u = columns ? y.transposed() : y;
+  }
+};
+
+Matrix rows_of(const Matrix& all, int64_t begin, int64_t count) {
+  const auto at = all.x.begin() + begin * all.C;
+  return {count, all.C, {at, at + count * all.C}};
+}
+
+void expect_steps_of_the_formula(Backend& backend, DType dtype, const UpdateSpec& spec,
+                                 double limit) {
+  Update got(backend, dtype, spec);
+  std::map<std::string, Matrix> start;
+  for (const ParamSpec& p : params())
+    if (p.group == Group::matrix) {
+      const std::vector<float> w = got.weights(p.name);
+      start[p.name] = {p.shape[0], p.shape[1], {w.begin(), w.end()}};
+    }
+  for (int step = 0; step < 3; ++step) got.run(step, scalars);
+  for (const ParamSpec& p : params()) {
+    if (p.group != Group::matrix) continue;
+    const std::vector<float> w = got.weights(p.name);
+    int64_t row = 0;
+    for (const int64_t rows : p.stack.empty() ? std::vector{p.shape[0]} : p.stack) {
+      const Matrix begun = rows_of(start[p.name], row, rows);
+      Expected want{begun, {rows, p.shape[1], std::vector<double>(begun.x.size())}, {}};
+      for (int step = 0; step < 3; ++step) want.step(rows_of(gradient(p, step), row, rows), spec);
+      const Matrix end = rows_of({p.shape[0], p.shape[1], {w.begin(), w.end()}}, row, rows);
+      const double moved = want.w.plus(1, begun, -1).norm();
+      EXPECT_LT(end.plus(1, want.w, -1).norm(), limit * moved) << p.name << " row " << row;
+      row += rows;
+    }
+  }
+}
+
+TEST(Muon, StepIsTheFormulaInDouble) {
+  std::vector<std::unique_ptr<Backend>> backends = cases::fast_backends(2);
+  backends.push_back(make_reference_backend());
+  for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::normuon})
+    for (const auto& backend : backends)
+      for (const bool variant : {false, true}) {
+        UpdateSpec spec{.optimizer = kind, .decay = 0.3f};
+        if (variant) {
+          spec.rates[size_t(Group::matrix)] = 2;
+          spec.muon = {.muon_scale = MuonScale::spectral, .cautious_decay = true};
+        }
+        SCOPED_TRACE(fmt::format("{} {}", int(kind), backend->describe()));
+        expect_steps_of_the_formula(*backend, DType::f32, spec, 1e-4);
+        expect_steps_of_the_formula(*backend, DType::bf16, spec, 0.05);
+      }
+}
+
+// The other groups take AdamW's steps to the bit.
+TEST(Muon, LeavesTheRestToAdamw) {
+  const auto backend = make_cpu_backend(2);
+  for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::normuon}) {
+    Update got(*backend, DType::f32, {.optimizer = kind}), want(*backend, DType::f32, {});
+    for (int step = 0; step < 3; ++step) got.run(step, scalars), want.run(step, scalars);
+    for (const char* name : {"h", "e", "v"}) EXPECT_EQ(got.weights(name), want.weights(name));
+    EXPECT_NE(got.weights("tall"), want.weights("tall"));
+  }
+}
+
+// How far the update is from the nearest orthogonal matrix: five iterations move singular values
+// down to 0.001 of the largest close to 1, and leave smaller ones below it.
+TEST(Muon, UpdateIsNearlyOrthogonal) {
+  for (const int64_t n : {8, 32}) {
+    const ParamSpec p{.name = "m", .shape = {n, n}, .init = Init::zeros()};
+    const auto backend = make_cpu_backend(1);
+    UpdateSpec spec{.optimizer = OptimizerKind::muon, .decay = 0};
+    spec.muon.muon_scale = MuonScale::spectral;
+    for (const auto& [dtype, limit] : {std::pair{DType::f32, 0.08}, {DType::bf16, 0.08}}) {
+      Update got(*backend, dtype, spec, {p});
+      got.run(0, {.lr = 1, .momentum = 0});
+      const std::vector<float> w = got.weights("m");
+      const Matrix moved{n, n, {w.begin(), w.end()}}, polar = polar_factor(gradient(p, 0));
+      const double error = moved.plus(1, polar, 1).norm() / polar.norm();
+      RecordProperty(fmt::format("error_{}_{}", to_string(dtype), n), fmt::format("{:.4f}", error));
+      EXPECT_LT(error, limit) << to_string(dtype) << " " << n;
+    }
+  }
+}
+
+// A skipped update changes nothing, not even the state.
+TEST(Muon, SkipsAStepWithoutAFiniteGradient) {
+  const auto backend = make_cpu_backend(2);
+  Update u(*backend, DType::bf16, {.optimizer = OptimizerKind::normuon});
+  for (int step = 0; step < 2; ++step) u.run(step, scalars);
+  const auto bytes = [&] {
+    std::vector<std::byte> all;
+    for (const Part p : {Part::weight, Part::master, slot_part(0), slot_part(1), slot_part(2)}) {
+      const Tensor t = u.store.flat(p);
+      all.insert(all.end(), t.data, t.data + t.bytes());
+    }
+    return all;
+  };
+  const std::vector<std::byte> before = bytes();
+  for (const ParamSpec& p : u.store.specs())
+    u.store.set(Part::grad, p.name, std::vector<float>(size_t(p.shape.numel()), NAN));
+  u.exec->run();
+  EXPECT_EQ(bytes(), before);
+  u.run(2, scalars);
+  for (const ParamSpec& p : u.store.specs())
+    for (const float x : u.weights(p.name)) ASSERT_TRUE(std::isfinite(x)) << p.name;
+}
+
+TEST(Muon, SameBitsAtAnyNumberOfThreads) {
+  const auto one = make_cpu_backend(1), three = make_cpu_backend(3);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::vector<ParamSpec> large{
+        {.name = "m", .shape = {310, 200}, .init = Init::uniform(1), .stack = {100, 210}}};
+    const UpdateSpec spec{.optimizer = OptimizerKind::normuon};
+    Update a(*one, dtype, spec, large), b(*three, dtype, spec, large);
+    for (int step = 0; step < 2; ++step) a.run(step, scalars), b.run(step, scalars);
+    EXPECT_EQ(a.weights("m"), b.weights("m"));
+  }
+}
+
+TEST(Muon, MomentumWarmsUpAndCoolsDown) {
+  const MuonConfig c;
+  EXPECT_FLOAT_EQ(c.momentum_at(0, 1000), 0.85f);
+  EXPECT_FLOAT_EQ(c.momentum_at(150, 1000), 0.90f);
+  EXPECT_FLOAT_EQ(c.momentum_at(300, 1000), 0.95f);
+  EXPECT_FLOAT_EQ(c.momentum_at(950, 1000), 0.95f);
+  EXPECT_FLOAT_EQ(c.momentum_at(975, 1000), 0.90f);
+  EXPECT_FLOAT_EQ((MuonConfig{.momentum_warmup = 0, .momentum_cooldown = 0}.momentum_at(0, 9)),
+                  0.95f);
+  EXPECT_FLOAT_EQ((MuonConfig{.momentum = 0.5f}.momentum_at(0, 9)), 0.5f);
+}
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& e) { return e.what(); }
+  return "no error";
+}
+
+TEST(Muon, NeedsMatrices) {
+  const auto backend = make_reference_backend();
+  const std::vector<ParamSpec> none{
+      {.name = "v", .shape = {3}, .init = Init::zeros(), .group = Group::vector}};
+  EXPECT_EQ(
+      message_of([&] { Update u(*backend, DType::f32, {.optimizer = OptimizerKind::muon}, none); }),
+      "[--optimizer] Muon updates weight matrices, and this run trains none; choose adamw");
+}
+
+TEST(GroupRates, AreParsedAndScaleTheStepOfTheirGroup) {
+  EXPECT_EQ(parse_rates("", "x"), same_rates);
+  EXPECT_EQ(parse_rates("embedding:75,head:27.5", "x"), (GroupRates{1, 27.5f, 75, 1}));
+  for (const char* bad : {"embedding", "embedding:", "embeding:2", "vector:-1", "vector:2x",
+                          "vector:inf", ":", ",", "matrix:1,,"})
+    EXPECT_NE(message_of([&] { parse_rates(bad, "--lr-factors"); }).find("--lr-factors"),
+              std::string::npos)
+        << bad;
+  const auto backend = make_cpu_backend(1);
+  UpdateSpec spec;
+  spec.rates = parse_rates("vector:3", "x");
+  Update got(*backend, DType::f32, spec), tripled(*backend, DType::f32, {}),
+      same(*backend, DType::f32, {});
+  Scalars s = scalars;
+  got.run(0, s), same.run(0, s);
+  s.lr *= 3;
+  tripled.run(0, s);
+  EXPECT_EQ(got.weights("tall"), same.weights("tall"));
+  const std::vector<float> a = got.weights("v"), b = tripled.weights("v");
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-6);
+}
+
+}  // namespace
+}  // namespace hearth
