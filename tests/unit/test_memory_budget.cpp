@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "infer/runner.h"
+#include "infer_model.h"
+#include "sys/error.h"
 #include "wrapped_backend.h"
 
 namespace hearth {
@@ -73,6 +76,33 @@ TEST(MemoryBudget, ReservesByNameAndSaysWhatIsLeft) {
   EXPECT_NE(budget.describe().find("logits 1.00 + more 0.00 reserved, 1.00 too much"),
             std::string::npos)
       << budget.describe();
+}
+
+// The KV cache gets the engine's share less a model step, in whole blocks.
+TEST(MemoryBudget, LeavesTheEngineACacheBesideAModelStep) {
+  ModelConfig c = tiny_config();
+  c.context = 256;
+  const int64_t block = Runner::block_bytes(c, DType::f32), free = 400 * block;
+  const auto blocks = [&](int64_t free_bytes, int64_t own) {
+    Device d(free_bytes, own);
+    TinyModel m(d, c);
+    return Engine(m.config, m.params, d, {.max_batch = 64, .step_tokens = 64}).stats().blocks;
+  };
+  const int64_t host = blocks(free, 0), gpu = blocks(free, gib);
+  EXPECT_GT(host, 0);
+  EXPECT_LT(host, 200);
+  EXPECT_EQ(gpu - host, 160);
+  EXPECT_EQ(blocks(free + 20 * block, 0) - host, 10);
+  EXPECT_EQ(blocks(free + 20 * block, gib) - gpu, 18);
+  try {
+    blocks(1000, 0);
+    FAIL() << "expected an error";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("got 0 (0.00 GiB: model step 0.00 reserved, 0.00 too "
+                                         "much): provide more memory"),
+              std::string::npos)
+        << e.what();
+  }
 }
 
 }  // namespace
