@@ -31,7 +31,7 @@ std::vector<BeamSearch::Candidate> BeamSearch::candidates(std::span<const Beam> 
   const size_t wanted = width_ * (1 + std::max<size_t>(1, job_.stop_ids.size()));
   std::vector<Candidate> all, own;
   for (size_t i = 0; i < beams.size(); ++i) {
-    const Sequence& s = *beams[i].sequence;
+    const Generation& s = *beams[i].generation;
     Sampler sampler = s.sampler;
     const std::span<const double> x =
         sampler.adjusted(beams[i].logits.first(size_t(job_.vocab)), s.barred());
@@ -49,7 +49,7 @@ std::vector<BeamSearch::Candidate> BeamSearch::candidates(std::span<const Beam> 
   return all;
 }
 
-void BeamSearch::add_finished(Sequence s, double score) {
+void BeamSearch::add_finished(Generation s, double score) {
   s.completion.score = ranked(score, int64_t(s.completion.tokens.size()));
   const auto at = std::find_if(finished_.begin(), finished_.end(),
                                [&](const Completion& c) { return c.score < s.completion.score; });
@@ -58,8 +58,8 @@ void BeamSearch::add_finished(Sequence s, double score) {
 }
 
 std::vector<BeamSearch::Child> BeamSearch::step(std::span<const Beam> beams) {
-  if (beams[0].sequence->finished()) {  // no room for another token
-    finished_.assign(size_t(job_.request.n), beams[0].sequence->completion);
+  if (beams[0].generation->finished()) {  // no room for another token
+    finished_.assign(size_t(job_.request.n), beams[0].generation->completion);
     return {};
   }
   const std::vector<Candidate> best = candidates(beams);
@@ -68,7 +68,7 @@ std::vector<BeamSearch::Child> BeamSearch::step(std::span<const Beam> beams) {
   for (size_t rank = 0; rank < best.size() && next.size() < width_; ++rank) {
     const Candidate& c = best[rank];
     const Beam& parent = beams[c.parent];
-    Sequence s = *parent.sequence;
+    Generation s = *parent.generation;
     s.append(c.token, wanted_logprob(job_, parent.logits, parent.sum, c.token));
     if (!s.finished()) {
       next.push_back({c.parent, std::move(s)});
@@ -79,7 +79,7 @@ std::vector<BeamSearch::Child> BeamSearch::step(std::span<const Beam> beams) {
   }
   scores_ = std::move(scores);
   if (next.empty()) return {};
-  const int64_t made = int64_t(next[0].sequence.completion.tokens.size());
+  const int64_t made = int64_t(next[0].generation.completion.tokens.size());
   if (finished_.size() >= width_ && finished_.back().score >= ranked(best[0].score, made))
     return {};
   return next;

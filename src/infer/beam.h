@@ -1,7 +1,7 @@
 // Beam search: computes the next beams from the logits of all beams.
 #pragma once
 
-#include "infer/sequence.h"
+#include "infer/generation.h"
 
 namespace hearth::inline infer {
 
@@ -11,13 +11,13 @@ class BeamSearch {
   explicit BeamSearch(const Job&);
 
   struct Beam {
-    const Sequence* sequence;
+    const Generation* generation;
     std::span<const float> logits;
     std::optional<LogSum> sum;
   };
   struct Child {
     size_t parent;  // index of the beam it extends
-    Sequence sequence;
+    Generation generation;
   };
   // The next beams, best first, from the beams of the last call (at first only the prompt). Empty:
   // the search has ended.
@@ -34,7 +34,7 @@ class BeamSearch {
   static bool better(const Candidate&, const Candidate&);
   static void keep_best(std::vector<Candidate>&, size_t count);
   std::vector<Candidate> candidates(std::span<const Beam>) const;
-  void add_finished(Sequence, double score);
+  void add_finished(Generation, double score);
   double ranked(double score, int64_t tokens) const;
 
   const Job& job_;

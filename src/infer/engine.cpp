@@ -109,14 +109,14 @@ struct Engine::State {
         budget(MemoryBudget::for_engine(backend)),
         spec(with_context(completed(s, config), config, params.dtype(), budget)),
         shape(checked_spec(config, params.dtype(), budget, spec)),
-        stepper(config, params, backend, shape,
-                {.lanes = spec.max_batch,
-                 .rows = shape.rows,
-                 .logits = shape.logits,
-                 .drafts = spec.speculate,
-                 .window = widest_window(config),
-                 .reuse = spec.reuse_prefixes}),
-        shared(stepper.stats()) {}
+        loop(config, params, backend, shape,
+             {.sequences = spec.max_batch,
+              .rows = shape.rows,
+              .logits = shape.logits,
+              .drafts = spec.speculate,
+              .window = widest_window(config),
+              .reuse = spec.reuse_prefixes}),
+        shared(loop.stats()) {}
 
   void check(const Request&) const;
   Job job(const Request&, Clock::time_point start) const;
@@ -129,7 +129,7 @@ struct Engine::State {
   const MemoryBudget budget;  // before the engine has allocated anything
   const EngineSpec spec;
   const RunnerSpec shape;
-  Stepper stepper;
+  EngineLoop loop;
 
   // Input from other threads for the next step, and state of the last step that they may read.
   mutable std::mutex mutex;
@@ -188,26 +188,26 @@ uint64_t Engine::State::enqueue(Job job, Listener listener) {
 }
 
 void Engine::State::take_inbox() {
-  std::vector<std::unique_ptr<ActiveRequest>> tasks;
+  std::vector<std::unique_ptr<ActiveRequest>> requests;
   std::vector<uint64_t> ends;
   bool all = false;
   {
     const std::lock_guard lock(mutex);
-    tasks.swap(inbox);
+    requests.swap(inbox);
     ends.swap(cancelled);
     std::swap(all, cancels_all);
   }
-  for (auto& task : tasks) stepper.start(std::move(task));
-  for (const uint64_t id : ends) stepper.cancel(id);
-  if (all) stepper.cancel_all();
+  for (auto& request : requests) loop.start(std::move(request));
+  for (const uint64_t id : ends) loop.cancel(id);
+  if (all) loop.cancel_all();
 }
 
 bool Engine::State::step() {
   try {
     take_inbox();
-    const bool worked = stepper.step();
+    const bool worked = loop.step();
     const std::lock_guard lock(mutex);
-    shared = stepper.stats();
+    shared = loop.stats();
     if (worked) failure.clear();
     return worked;
   } catch (...) {
@@ -222,9 +222,9 @@ void Engine::State::fail_all(const std::exception_ptr& error) {
     const std::lock_guard lock(mutex);
     failure = std::move(reason);  // set first, so that a notified listener finds it
   }
-  stepper.fail_all(error);
+  loop.fail_all(error);
   const std::lock_guard lock(mutex);
-  shared = stepper.stats();
+  shared = loop.stats();
 }
 
 // --- the front ---
@@ -272,7 +272,7 @@ void Engine::wait(std::stop_token stop) {
   });
 }
 
-void Engine::forget() { state_->stepper.forget(); }
+void Engine::forget() { state_->loop.forget(); }
 
 std::vector<std::vector<Completion>> Engine::run(std::span<const Request> requests,
                                                  const OnToken& on_token) {

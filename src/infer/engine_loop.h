@@ -1,4 +1,4 @@
-// Stepper: the engine's main loop, without threads. Each step plans, runs the model and advances
+// EngineLoop: the engine's main loop, without threads. Each step plans, runs the model and advances
 // every sequence by one token. If the device samples, the next step is launched before the host has
 // seen the tokens; work for a sequence that has ended by then is discarded.
 #pragma once
@@ -26,9 +26,9 @@ struct ActiveRequest {
   std::unique_ptr<BeamSearch> search = {};
 };
 
-class Stepper {
+class EngineLoop {
  public:
-  Stepper(const ModelConfig&, ParamStore&, Backend&, const RunnerSpec&, const SchedulerSpec&);
+  EngineLoop(const ModelConfig&, ParamStore&, Backend&, const RunnerSpec&, const SchedulerSpec&);
 
   void start(std::unique_ptr<ActiveRequest>);
   void cancel(uint64_t id);
@@ -40,35 +40,35 @@ class Stepper {
 
  private:
   // The rows of one sequence in a launch; `wanted`: index of the first row whose logits are needed.
-  struct Share {
-    Lane* lane;  // null: a slot that stays unused
+  struct Slot {
+    Sequence* seq;  // null: a slot that stays unused
     int64_t rows, wanted;
   };
   // A launch in flight: the tokens fed, and the rows of each sequence.
   struct Flight {
     Feed feed;
-    std::vector<Share> shares;
-    bool empty() const { return shares.empty(); }
-    void clear() { feed.clear(), shares.clear(); }
+    std::vector<Slot> slots;
+    bool empty() const { return slots.empty(); }
+    void clear() { feed.clear(), slots.clear(); }
   };
-  void launch(std::span<Lane* const>);
+  void launch(std::span<Sequence* const>);
   // Launches the next step before the current one is collected; false: not possible now.
-  bool launch_behind();
+  bool launch_next();
   // Collects the launch in now_.
-  void take_in();
+  void collect();
   void abandon_unless_wanted(Flight&);
-  void advance(const Share&);
-  void score_prompt(const Share&);
+  void advance(const Slot&);
+  void score_prompt(const Slot&);
   bool tempers(const ActiveRequest&) const;
-  bool draws_on_device(const Lane&) const;
-  std::optional<SampleControls> device_draw(const Lane&, int64_t p) const;
+  bool draws_on_device(const Sequence&) const;
+  std::optional<SampleControls> device_draw(const Sequence&, int64_t p) const;
   // `row` is an index into the runner's wanted rows.
-  void ready(Lane&, int64_t row);
-  void draw(Lane&, int64_t row);
-  std::vector<Lane*> fork(Lane&);
+  void ready(Sequence&, int64_t row);
+  void draw(Sequence&, int64_t row);
+  std::vector<Sequence*> fork(Sequence&);
   void search(ActiveRequest&);
   void tell_search(ActiveRequest&, const std::vector<Completion>&);
-  void settle(Lane&);
+  void settle(Sequence&);
   void cancel(ActiveRequest&);
   void end(ActiveRequest&, std::vector<Completion>, std::exception_ptr = {});
 
@@ -76,7 +76,7 @@ class Stepper {
   Runner runner_;
   BlockPool pool_;
   Scheduler scheduler_;
-  std::map<uint64_t, std::unique_ptr<ActiveRequest>> tasks_;
+  std::map<uint64_t, std::unique_ptr<ActiveRequest>> requests_;
   // Kept until the step ends, because sequences of this step may still refer to them. The request
   // of an ended sequence is not accessed later.
   std::vector<std::unique_ptr<ActiveRequest>> ended_;

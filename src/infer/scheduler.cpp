@@ -13,26 +13,20 @@ constexpr int64_t worth_cutting = 64;  // rows: below this, reading the weights 
 
 }  // namespace
 
-int64_t Lane::first_wanted() const {
-  // The first token is not predicted, and the last one's logits are wanted anyway.
-  const int64_t scored = int64_t(sequence.completion.prompt_logprobs.size());
-  return sequence.scores_prompt(scored) ? scored : size() - 1;
-}
-
 Scheduler::Scheduler(const SchedulerSpec& spec, BlockPool& pool) : spec_(spec), pool_(pool) {}
 
-void Scheduler::add(std::unique_ptr<Lane> lane) { waiting_.push_back(std::move(lane)); }
+void Scheduler::add(std::unique_ptr<Sequence> seq) { waiting_.push_back(std::move(seq)); }
 
-Lane& Scheduler::add_after(const Lane& lane, std::unique_ptr<Lane> next) {
+Sequence& Scheduler::add_after(const Sequence& seq, std::unique_ptr<Sequence> next) {
   const auto at =
-      std::ranges::find(active_, &lane, [](const auto& l) -> const Lane* { return l.get(); });
+      std::ranges::find(active_, &seq, [](const auto& s) -> const Sequence* { return s.get(); });
   return **active_.insert(at + 1, std::move(next));
 }
 
-std::span<Lane* const> Scheduler::plan() {
-  rows_left_ = spec_.rows, logits_left_ = spec_.logits, lanes_left_ = spec_.lanes;
+std::span<Sequence* const> Scheduler::plan() {
+  rows_left_ = spec_.rows, logits_left_ = spec_.logits, slots_left_ = spec_.sequences;
   blocked_ = false;
-  for (const auto& lane : active_) lane->rows = 0, lane->draft.clear();
+  for (const auto& seq : active_) seq->rows = 0, seq->draft.clear();
   oldest_ = 0;  // the oldest sequence with something to feed
   while (oldest_ < active_.size() && active_[oldest_]->due() == 0) ++oldest_;
   // Running sequences continue first; prompts get the rest of the step.
@@ -40,7 +34,7 @@ std::span<Lane* const> Scheduler::plan() {
     if (active_[i]->due() == 1) feed(i, 1);
   for (size_t i = 0; i < active_.size(); ++i)
     if (active_[i]->due() > 1) feed(i, active_[i]->due());
-  while (!waiting_.empty() && active() < spec_.lanes && !blocked_ && rows_left_ > 0) {
+  while (!waiting_.empty() && active() < spec_.sequences && !blocked_ && rows_left_ > 0) {
     active_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
     if (feed(active_.size() - 1, active_.back()->due())) continue;
@@ -52,28 +46,29 @@ std::span<Lane* const> Scheduler::plan() {
   fit_bucket();
   speculate();
   plan_.clear();
-  for (const auto& lane : active_)
-    if (lane->rows > 0) plan_.push_back(lane.get());
+  for (const auto& seq : active_)
+    if (seq->rows > 0) plan_.push_back(seq.get());
   return plan_;
 }
 
-bool Scheduler::would_repeat(int64_t lanes, int64_t left) const {
-  const auto going_on = std::ranges::count_if(active_, [](const auto& l) { return !l->ended; });
-  return spec_.drafts == 0 && going_on == lanes && (waiting_.empty() || left == spec_.lanes);
+bool Scheduler::would_repeat(int64_t running, int64_t left) const {
+  const auto unfinished = std::ranges::count_if(active_, [](const auto& s) { return !s->ended; });
+  return spec_.drafts == 0 && unfinished == running &&
+         (waiting_.empty() || left == spec_.sequences);
 }
 
 // Gives a sequence up to `rows` rows of this step, with the blocks they need.
 bool Scheduler::feed(size_t at, int64_t rows) {
-  Lane& lane = *active_[at];
-  if (lanes_left_ == 0 || rows_left_ == 0) return false;
-  if (lane.pages.blocks.empty() && !admit(at)) return false;
-  const int64_t cached = lane.pages.cached, unscored = lane.first_wanted() - cached;
-  rows = std::min({rows, lane.due(), rows_left_, std::max<int64_t>(unscored, 0) + logits_left_});
+  Sequence& seq = *active_[at];
+  if (slots_left_ == 0 || rows_left_ == 0) return false;
+  if (seq.pages.blocks.empty() && !admit(at)) return false;
+  const int64_t cached = seq.pages.cached, unscored = seq.first_wanted() - cached;
+  rows = std::min({rows, seq.due(), rows_left_, std::max<int64_t>(unscored, 0) + logits_left_});
   if (rows <= 0) return false;
-  while (!pool_.extend(lane.pages, cached + rows))
+  while (!pool_.extend(seq.pages, cached + rows))
     if (!preempt_for(at)) return blocked_ = true, false;
-  lane.rows = rows;
-  rows_left_ -= rows, --lanes_left_;
+  seq.rows = rows;
+  rows_left_ -= rows, --slots_left_;
   logits_left_ -= std::max<int64_t>(0, rows - unscored);
   return true;
 }
@@ -81,16 +76,15 @@ bool Scheduler::feed(size_t at, int64_t rows) {
 // Starts (or restarts) a sequence without blocks if all its tokens fit and some blocks remain for
 // the others to grow. The oldest sequence always starts, because it can preempt all others.
 bool Scheduler::admit(size_t at) {
-  Lane& lane = *active_[at];
+  Sequence& seq = *active_[at];
   if (blocked_) return false;
-  if (spec_.reuse) pool_.adopt(lane.pages, lane.tokens, lane.first_wanted() - lane.held_back);
-  const int64_t adopted = lane.pages.cached;
+  if (spec_.reuse) pool_.adopt(seq.pages, seq.tokens, seq.first_wanted() - seq.held_back);
+  const int64_t adopted = seq.pages.cached;
   const int64_t most = spec_.window ? blocks_for(spec_.window + spec_.rows) + 1 : pool_.size();
-  const int64_t needed =
-      std::min(blocks_for(lane.size()) - int64_t(lane.pages.blocks.size()), most);
+  const int64_t needed = std::min(blocks_for(seq.size()) - int64_t(seq.pages.blocks.size()), most);
   const int64_t spare = int64_t(at) / 4;
   if (at != oldest_ && pool_.available() < needed + spare) {
-    pool_.release(lane.pages);
+    pool_.release(seq.pages);
     blocked_ = true;
     return false;
   }
@@ -103,20 +97,20 @@ bool Scheduler::admit(size_t at) {
 bool Scheduler::preempt_for(size_t at) {
   for (size_t i = active_.size(); i-- > 0;) {
     if (i == at || (i < at && at != oldest_) || active_[i]->pages.blocks.empty()) continue;
-    give_back(*active_[i]);
+    preempt(*active_[i]);
     return true;
   }
   return false;
 }
 
-void Scheduler::give_back(Lane& lane) {
-  if (lane.rows > 0) {
-    const int64_t unscored = lane.first_wanted() - lane.pages.cached;
-    logits_left_ += std::max<int64_t>(0, lane.rows - unscored);
-    rows_left_ += lane.rows, ++lanes_left_;
-    lane.rows = 0;
+void Scheduler::preempt(Sequence& seq) {
+  if (seq.rows > 0) {
+    const int64_t unscored = seq.first_wanted() - seq.pages.cached;
+    logits_left_ += std::max<int64_t>(0, seq.rows - unscored);
+    rows_left_ += seq.rows, ++slots_left_;
+    seq.rows = 0;
   }
-  pool_.release(lane.pages);
+  pool_.release(seq.pages);
   ++stats_.preemptions;
 }
 
@@ -128,12 +122,12 @@ void Scheduler::fit_bucket() {
   const int64_t less = int64_t(std::bit_floor(uint64_t(rows))), cut = rows - less;
   if (cut == 0 || less < worth_cutting || bucket(rows, spec_.rows) - rows <= rows / 8) return;
   for (size_t i = active_.size(); i-- > 0;) {
-    Lane& lane = *active_[i];
-    if (lane.rows <= cut || lane.rows == 1) continue;
-    const int64_t unscored = std::max<int64_t>(0, lane.first_wanted() - lane.pages.cached);
-    logits_left_ += std::max<int64_t>(0, lane.rows - unscored);
-    lane.rows -= cut;
-    logits_left_ -= std::max<int64_t>(0, lane.rows - unscored);
+    Sequence& seq = *active_[i];
+    if (seq.rows <= cut || seq.rows == 1) continue;
+    const int64_t unscored = std::max<int64_t>(0, seq.first_wanted() - seq.pages.cached);
+    logits_left_ += std::max<int64_t>(0, seq.rows - unscored);
+    seq.rows -= cut;
+    logits_left_ -= std::max<int64_t>(0, seq.rows - unscored);
     rows_left_ += cut;
     return;
   }
@@ -142,39 +136,39 @@ void Scheduler::fit_bucket() {
 // Draft tokens fill the rest of the step's bucket, or enlarge it.
 void Scheduler::speculate() {
   if (spec_.drafts == 0) return;
-  for (const auto& lane : active_) {
-    if (lane->rows != 1 || lane->due() != 1) continue;
+  for (const auto& seq : active_) {
+    if (seq->rows != 1 || seq->due() != 1) continue;
     const int64_t room =
-        std::min({rows_left_, logits_left_, lane->guesses, lane->sequence.room() - 1});
+        std::min({rows_left_, logits_left_, seq->guesses, seq->generation.room() - 1});
     if (room <= 0) continue;
-    std::vector<int32_t> guess = draft(lane->tokens, room);
-    if (guess.empty() || !pool_.extend(lane->pages, lane->size() + int64_t(guess.size()))) continue;
+    std::vector<int32_t> guess = draft(seq->tokens, room);
+    if (guess.empty() || !pool_.extend(seq->pages, seq->size() + int64_t(guess.size()))) continue;
     rows_left_ -= int64_t(guess.size()), logits_left_ -= int64_t(guess.size());
     stats_.drafted += int64_t(guess.size());
-    lane->draft = std::move(guess);
+    seq->draft = std::move(guess);
   }
 }
 
-void Scheduler::fed(Lane& lane) {
-  pool_.name_blocks(lane.pages, lane.tokens);
-  if (spec_.window) pool_.drop_before(lane.pages, lane.pages.cached - spec_.window + 1);
+void Scheduler::fed(Sequence& seq) {
+  pool_.name_blocks(seq.pages, seq.tokens);
+  if (spec_.window) pool_.drop_before(seq.pages, seq.pages.cached - spec_.window + 1);
 }
 
 void Scheduler::sweep() {
-  const auto gone = [this](std::unique_ptr<Lane>& lane) {
-    if (!lane->ended || lane->under_way > 0) return false;
-    pool_.release(lane->pages);
+  const auto gone = [this](std::unique_ptr<Sequence>& seq) {
+    if (!seq->ended || seq->in_flight > 0) return false;
+    pool_.release(seq->pages);
     return true;
   };
   std::erase_if(active_, gone);
   std::erase_if(waiting_, gone);
 }
 
-std::vector<Lane*> Scheduler::lanes_of(const ActiveRequest* task) {
-  std::vector<Lane*> all;
-  const auto look = [&](const auto& lanes) {
-    for (const auto& lane : lanes)
-      if (!lane->ended && lane->task == task) all.push_back(lane.get());
+std::vector<Sequence*> Scheduler::sequences_of(const ActiveRequest* request) {
+  std::vector<Sequence*> all;
+  const auto look = [&](const auto& sequences) {
+    for (const auto& seq : sequences)
+      if (!seq->ended && seq->request == request) all.push_back(seq.get());
   };
   look(active_);
   look(waiting_);

@@ -1,59 +1,41 @@
-// Job: a checked request. Sequence: one completion of it while it is generated.
+// Sequence: one sample of a request, with its tokens and cache blocks, from its start to its end.
 #pragma once
 
-#include <optional>
-
-#include "infer/engine.h"
-#include "infer/stop_text.h"
-#include "sys/clock.h"
+#include "infer/block_pool.h"
+#include "infer/generation.h"
 
 namespace hearth::inline infer {
 
-struct Job {
-  Request request = {};  // its prompt has at least one token
-  std::vector<int32_t> stop_ids = {};
-  int64_t limit = 0;  // maximum tokens of a completion
-  int64_t vocab = 0;  // tokens that may be sampled: those with a text
-  const Tokenizer* tokenizer = nullptr;
-  Clock::time_point start = {};
+struct ActiveRequest;  // a running request: see engine_loop.h
 
-  const SamplingSpec& sampling() const { return request.sampling; }
-  int64_t prompt_size() const { return int64_t(request.prompt.size()); }
-};
+// One sequence that occupies, or waits for, a slot of the engine.
+struct Sequence {
+  ActiveRequest* request;
+  int sample;
+  Generation generation;
+  std::vector<int32_t> tokens;  // prompt and completion so far
+  Pages pages = {};
+  std::vector<float> logits = {};  // beam search: kept until all beams have theirs
+  std::optional<LogSum> sum = {};  // log-sum of the logits
+  int64_t guesses = 0;             // number of tokens to draft next
+  bool ended = false;
+  int in_flight = 0;  // launches in flight that contain this sequence
+  // Prompt tokens that each of several samples feeds itself, after the shared ones: 0 or 1.
+  int64_t held_back = 0;
 
-// The token's log-probability under these logits, if the job requests it.
-std::optional<TokenLogprob> wanted_logprob(const Job&, std::span<const float> logits,
-                                           std::optional<LogSum>, int32_t token);
+  // For the current step:
+  int64_t rows = 0;                 // known tokens to feed, from pages.cached on
+  std::vector<int32_t> draft = {};  // draft tokens fed after them
 
-class Sequence {
- public:
-  Sequence(const Job&, int sample);  // the job must outlive the sequence
-
-  // Samples the next token with the job's sampling controls.
-  int32_t draw(std::span<const float> logits);
-  // How a device samples the token `ahead` places after the next one; none: the host must.
-  std::optional<SampleControls> controls(int64_t ahead) const;
-  // Tokens that must not come next.
-  std::span<const int32_t> barred() const;
-  // Appends a token; returns the text that is final now.
-  std::string append(int32_t token, std::optional<TokenLogprob>);
-  bool finished() const { return !completion.finish_reason.empty(); }
-  void finish(const char* reason);
-  int64_t size() const { return job_->prompt_size() + int64_t(completion.tokens.size()); }
-  int64_t room() const { return job_->limit - int64_t(completion.tokens.size()); }
-  // Whether prompt log-probabilities beyond the first `scored` are requested.
-  bool scores_prompt(int64_t scored) const {
-    return job_->request.prompt_logprobs && scored < job_->prompt_size() - 1;
+  int64_t size() const { return int64_t(tokens.size()); }
+  // Tokens to feed before the next one can be sampled.
+  int64_t due() const { return logits.empty() ? size() - held_back - pages.cached : 0; }
+  // The first token whose logits are needed: the last one, or the next unscored prompt token.
+  int64_t first_wanted() const {
+    // The first token is not predicted, and the last one's logits are wanted anyway.
+    const int64_t scored = int64_t(generation.completion.prompt_logprobs.size());
+    return generation.scores_prompt(scored) ? scored : size() - 1;
   }
-
-  Sampler sampler;
-  Completion completion;
-
- private:
-  const Job* job_;
-  uint32_t sample_;
-  TokenText text_;
-  Clock::time_point first_;
 };
 
 }  // namespace hearth::inline infer

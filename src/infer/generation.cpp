@@ -1,4 +1,4 @@
-#include "infer/sequence.h"
+#include "infer/generation.h"
 
 #include <algorithm>
 
@@ -10,7 +10,7 @@ std::optional<TokenLogprob> wanted_logprob(const Job& job, std::span<const float
   return token_logprob(logits, token, job.sampling().logprobs, sum);
 }
 
-Sequence::Sequence(const Job& job, int sample)
+Generation::Generation(const Job& job, int sample)
     : sampler(job.sampling(), job.request.prompt, uint32_t(sample)),
       job_(&job),
       sample_(uint32_t(sample)),
@@ -18,11 +18,11 @@ Sequence::Sequence(const Job& job, int sample)
   if (job.limit == 0) finish("length");
 }
 
-int32_t Sequence::draw(std::span<const float> logits) {
+int32_t Generation::draw(std::span<const float> logits) {
   return sampler.draw(logits.first(size_t(job_->vocab)), uint64_t(size()), barred());
 }
 
-std::optional<SampleControls> Sequence::controls(int64_t ahead) const {
+std::optional<SampleControls> Generation::controls(int64_t ahead) const {
   const SamplingSpec& s = job_->sampling();
   const bool barred = int64_t(completion.tokens.size()) + ahead < s.min_tokens;
   if (!s.by_row() || barred || s.logprobs > 1 || s.top_k > INT32_MAX) return {};
@@ -37,12 +37,12 @@ std::optional<SampleControls> Sequence::controls(int64_t ahead) const {
       .as_trained = s.logprobs >= 0 && s.logprobs_at_temperature && s.temperature > 0};
 }
 
-std::span<const int32_t> Sequence::barred() const {
+std::span<const int32_t> Generation::barred() const {
   if (int64_t(completion.tokens.size()) >= job_->sampling().min_tokens) return {};
   return job_->stop_ids;
 }
 
-std::string Sequence::append(int32_t token, std::optional<TokenLogprob> logprob) {
+std::string Generation::append(int32_t token, std::optional<TokenLogprob> logprob) {
   completion.tokens.push_back(token);
   sampler.accept(token);
   if (logprob) completion.logprobs.push_back(std::move(*logprob));
@@ -65,7 +65,7 @@ std::string Sequence::append(int32_t token, std::optional<TokenLogprob> logprob)
   return piece;
 }
 
-void Sequence::finish(const char* reason) {
+void Generation::finish(const char* reason) {
   completion.finish_reason = reason;
   const int64_t count = int64_t(completion.tokens.size());
   if (count == 0) return;

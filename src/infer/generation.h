@@ -1,0 +1,59 @@
+// Job: a checked request. Generation: one completion of it while it is generated.
+#pragma once
+
+#include <optional>
+
+#include "infer/engine.h"
+#include "infer/stop_text.h"
+#include "sys/clock.h"
+
+namespace hearth::inline infer {
+
+struct Job {
+  Request request = {};  // its prompt has at least one token
+  std::vector<int32_t> stop_ids = {};
+  int64_t limit = 0;  // maximum tokens of a completion
+  int64_t vocab = 0;  // tokens that may be sampled: those with a text
+  const Tokenizer* tokenizer = nullptr;
+  Clock::time_point start = {};
+
+  const SamplingSpec& sampling() const { return request.sampling; }
+  int64_t prompt_size() const { return int64_t(request.prompt.size()); }
+};
+
+// The token's log-probability under these logits, if the job requests it.
+std::optional<TokenLogprob> wanted_logprob(const Job&, std::span<const float> logits,
+                                           std::optional<LogSum>, int32_t token);
+
+class Generation {
+ public:
+  Generation(const Job&, int sample);  // the job must outlive it
+
+  // Samples the next token with the job's sampling controls.
+  int32_t draw(std::span<const float> logits);
+  // How a device samples the token `ahead` places after the next one; none: the host must.
+  std::optional<SampleControls> controls(int64_t ahead) const;
+  // Tokens that must not come next.
+  std::span<const int32_t> barred() const;
+  // Appends a token; returns the text that is final now.
+  std::string append(int32_t token, std::optional<TokenLogprob>);
+  bool finished() const { return !completion.finish_reason.empty(); }
+  void finish(const char* reason);
+  int64_t size() const { return job_->prompt_size() + int64_t(completion.tokens.size()); }
+  int64_t room() const { return job_->limit - int64_t(completion.tokens.size()); }
+  // Whether prompt log-probabilities beyond the first `scored` are requested.
+  bool scores_prompt(int64_t scored) const {
+    return job_->request.prompt_logprobs && scored < job_->prompt_size() - 1;
+  }
+
+  Sampler sampler;
+  Completion completion;
+
+ private:
+  const Job* job_;
+  uint32_t sample_;
+  TokenText text_;
+  Clock::time_point first_;
+};
+
+}  // namespace hearth::inline infer
