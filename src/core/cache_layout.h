@@ -26,8 +26,6 @@ struct CacheLayout {
   }
   [[gnu::always_inline]] int64_t block() const { return heads * (k_panel() + v_panel()); }
   int64_t block_bytes() const { return block() * size_of(dtype); }
-  // Bytes that a decode step reads of each visible token.
-  int64_t token_bytes() const { return block_bytes() / cache_block; }
   Shape shape(int64_t blocks) const { return {blocks, block()}; }
 };
 

@@ -36,8 +36,8 @@ TEST(LayerSpecs, MayHaveValuesOfAnotherWidth) {
   EXPECT_EQ(l.v_dim, 7);
   EXPECT_EQ(l.qkv_size(), (4 + 2) * 4 + 2 * 7);
   EXPECT_EQ(l.y_size(), 4 * 7);
-  EXPECT_EQ(l.cache(CacheFormat::plain, DType::bf16).token_bytes(), 2 * (4 + 7) * 2);
-  EXPECT_EQ(l.cache(CacheFormat::fp8, DType::bf16).token_bytes(), 2 * (5 + 8));
+  EXPECT_EQ(l.cache(CacheFormat::plain, DType::bf16).block_bytes(), cache_block * 2 * (4 + 7) * 2);
+  EXPECT_EQ(l.cache(CacheFormat::fp8, DType::bf16).block_bytes(), cache_block * 2 * (5 + 8));
   EXPECT_EQ(train_flops_per_token(c, 64) - 6.0 * double(matmul_params(c)),
             2 * 6.0 * mean_keys(64, 0) * 4 * (4 + 7));
   c.v_head_dim = 4;

@@ -28,7 +28,6 @@ struct AttnCall {
 };
 
 // Whether an implementation supports this call; it must not be called otherwise.
-bool flash_mma_takes(const AttnCall&);
 bool flash_hopper_takes(const AttnCall&);
 bool flash_hopper_bwd_takes(const AttnCall&);
 

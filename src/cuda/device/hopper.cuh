@@ -128,17 +128,6 @@ __device__ __forceinline__ void registers_down() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// True for one thread of a converged warp.
-__device__ __forceinline__ bool elect_one() {
-  uint32_t chosen;
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b32 lane;\n"
-      "elect.sync lane|p, 0xffffffff;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(chosen));
-  return chosen;
-}
-
 // Orders this thread's ordinary accesses to shared memory before the TMA and wgmma accesses that
 // follow the next barrier.
 __device__ __forceinline__ void async_fence() {
@@ -171,15 +160,6 @@ __device__ __forceinline__ void tma_store(const CUtensorMap& map, uint32_t src, 
                                           int c2, int c3, int c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group"
-      " [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
-      "r"(src), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
-      : "memory");
-}
-// Adds instead of storing; the order of several additions is not deterministic.
-__device__ __forceinline__ void tma_add(const CUtensorMap& map, uint32_t src, int c0, int c1,
-                                        int c2, int c3, int c4) {
-  asm volatile(
-      "cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group"
       " [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
       "r"(src), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
@@ -230,12 +210,6 @@ __device__ __forceinline__ void stmatrix4(uint32_t at, uint32_t a, uint32_t b, u
                                           uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a),
                "r"(b), "r"(c), "r"(d)
-               : "memory");
-}
-__device__ __forceinline__ void stmatrix4_trans(uint32_t at, uint32_t a, uint32_t b, uint32_t c,
-                                                uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
-               "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
 __device__ __forceinline__ void ldmatrix4(uint32_t (&r)[4], uint32_t at) {

@@ -52,7 +52,6 @@ class Board {
   Bitboard pieces(Color c, Piece p) const { return pieces(c) & pieces(p); }
   Bitboard occupied() const { return by_color_[0] | by_color_[1]; }
   Piece piece_at(Square) const;
-  Square en_passant() const { return ep_; }
   int halfmove_clock() const { return halfmoves_; }
   uint64_t key() const { return key_; }  // Zobrist key: equal for repeated positions
 

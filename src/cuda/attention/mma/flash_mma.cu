@@ -88,11 +88,6 @@ void launch_row_sums(float2* rows, const AttnCall& c, CudaStream& stream) {
 
 }  // namespace
 
-bool flash_mma_takes(const AttnCall& c) {
-  return (c.dtype == DType::bf16 || c.dtype == DType::f16) && c.D % 8 == 0 && c.V % 8 == 0 &&
-         std::min(c.D, c.V) >= 8 && std::max(c.D, c.V) <= 256 && c.H % c.G == 0;
-}
-
 void flash_mma_any(const FlashForward& a, CudaStream& stream) {
   by_head_size(std::max(a.D, a.V), [&](auto D) { flash_mma_forward<D>(a, stream); });
 }
