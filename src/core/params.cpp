@@ -190,12 +190,6 @@ int64_t ParamStore::count() const {
   return n;
 }
 
-int64_t ParamStore::trainable_count() const {
-  int64_t n = 0;
-  for (const ParamSpec& s : specs_) n += s.trainable ? s.shape.numel() : 0;
-  return n;
-}
-
 const ParamSpec& ParamStore::spec_of(const std::string& name) const {
   const auto it = index_.find(name);
   if (it == index_.end()) fail("params", "expected a parameter of this model, got {}", name);

@@ -104,7 +104,6 @@ class ParamStore {
   bool has_master() const { return dtype_ != acc_ && quantised_.empty(); }
   std::span<const ParamSpec> specs() const { return specs_; }
   int64_t count() const;  // parameters, padding not counted
-  int64_t trainable_count() const;
   bool trainable(const std::string& name) const;
 
   // Declares the optimizer's slots. Declaring the same ones again is allowed; others are an error.

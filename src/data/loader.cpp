@@ -92,7 +92,7 @@ struct Loader::State {
   std::condition_variable space, ready;
   bool stop = false;
   int64_t planned = 0, taken = 0;  // batches assigned to workers; batches delivered
-  Cursor plan, delivered;          // positions of batch `planned` and of batch `taken`
+  Cursor plan;                     // position of batch `planned`
   struct Slot {
     Batch batch;
     bool full = false;
@@ -110,7 +110,7 @@ struct Loader::State {
   void check_spec() const;
   void open_files();
   Stream open_stream(const std::vector<std::filesystem::path>& paths) const;
-  void check_cursor() const;
+  void check_cursor(const Cursor&) const;
   bool inside(const Stream&, int64_t epoch, int64_t shard, int64_t position) const;
   Cursor advance(Cursor& at) const;
   std::vector<MixedRow> advance_mix(Cursor& at) const;
@@ -207,8 +207,7 @@ bool Loader::State::inside(const Stream& s, int64_t epoch, int64_t shard, int64_
   return shard < int64_t(s.files.size()) && position <= s.files[size_t(shard)].size();
 }
 
-void Loader::State::check_cursor() const {
-  const Cursor& c = delivered;
+void Loader::State::check_cursor(const Cursor& c) const {
   bool fits = c.tokens >= 0 && c.sources.size() == (mixed() ? streams.size() : 0);
   if (!mixed()) fits = fits && inside(streams[0], c.epoch, c.shard, c.position);
   for (size_t i = 0; fits && i < c.sources.size(); ++i) {
@@ -387,8 +386,8 @@ Loader::Loader(LoaderSpec spec, Cursor start) : state_(std::make_unique<State>()
   s.check_spec();
   s.open_files();
   if (start.sources.empty() && start.tokens == 0) start.sources.resize(s.spec.mix.size());
-  s.plan = s.delivered = start;
-  s.check_cursor();
+  s.check_cursor(start);
+  s.plan = std::move(start);
   s.ring.resize(size_t(s.spec.prefetch));
   try {
     for (int w = 0; w < s.spec.workers; ++w) s.workers.emplace_back([&s] { s.work(); });
@@ -418,17 +417,9 @@ void Loader::next(Batch& out) {
   std::swap(out, slot.batch);
   slot.full = false;
   ++s.taken;
-  s.delivered = out.next;
   lock.unlock();
   s.space.notify_one();
 }
-
-Cursor Loader::cursor() const {
-  std::lock_guard lock(state_->mutex);
-  return state_->delivered;
-}
-
-int64_t Loader::total_tokens() const { return state_->total(); }
 
 int64_t Loader::stalls() const {
   std::lock_guard lock(state_->mutex);

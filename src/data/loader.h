@@ -89,9 +89,7 @@ class Loader {
   Batch next();
   void next(Batch& out);  // the same; reuses the buffers of `out`
 
-  Cursor cursor() const;         // position of the batch that next() will return
-  int64_t total_tokens() const;  // in all files
-  int64_t stalls() const;        // number of times next() waited for a worker
+  int64_t stalls() const;  // number of times next() waited for a worker
 
  private:
   struct State;

@@ -238,14 +238,6 @@ void LogprobPrograms::launch_train(const TokenBatch& b, const Scalars& s, bool f
   terms_.send(p.losses, p.exec->tape().losses);
 }
 
-std::vector<float> LogprobPrograms::train(const TokenBatch& b, const Scalars& s, bool first) {
-  if (nll_.size() > 0) fail("logprob", "a launched batch has to be read first");
-  launch_train(b, s, first);
-  trained_ = terms_.take();
-  const std::span<const float> nll = take_nll();
-  return {nll.begin(), nll.end()};
-}
-
 std::vector<float> LogprobPrograms::evaluate(const TokenBatch& b) {
   const Program& p = prepare(b, Kind::nll_eval);
   const Scalars s{.inv_targets = 1 / float(b.rows.size())};

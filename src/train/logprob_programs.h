@@ -1,6 +1,6 @@
 // LogprobPrograms: log-probabilities of chosen tokens under the model, and gradients of whatever
 // the host makes of them. One program does both; it pauses in between, with what the backward pass
-// needs kept. DPO and GRPO are built on it, and SFT on train(), whose loss needs no pause.
+// needs kept. DPO and GRPO are built on it, and SFT on launch_train(), whose loss needs no pause.
 #pragma once
 
 #include <array>
@@ -39,7 +39,7 @@ struct LogprobProgramsSpec {
   float temperature = 1;  // divides the logits
   bool entropy = false;
   bool adapters = true;    // off: the base of the model alone
-  LossConfig losses = {};  // of train() and evaluate()
+  LossConfig losses = {};  // of launch_train() and evaluate()
   int64_t logits_bytes = HeadLogprobSpec{}.chunk_bytes;
   int64_t keep_bytes = 0;  // as in HeadLogprobSpec, where the memory has the room
   // Rows asked about that every program is made for, so that one serves batches which ask about
@@ -55,7 +55,7 @@ class LogprobPrograms {
   struct BatchSize {
     int64_t B = 1, T = 1, rows = 1;
     bool documents = false;
-    bool nll = false;  // by train(), else by begin() and backward()
+    bool nll = false;  // by launch_train(), else by begin() and backward()
   };
   static MemoryNeed need(const LogprobProgramsSpec&, const BatchSize&, const UpdateSpec&);
 
@@ -98,8 +98,6 @@ class LogprobPrograms {
   // The -logprobs of the oldest launch that was not asked about; waits for them. They stay until
   // the next call.
   std::span<const float> take_nll() { return nll_.take_as<float>(); }
-  // Both at once.
-  std::vector<float> train(const TokenBatch&, const Scalars&, bool first);
   // Each -logprob to the bits of score(), and values of the terms, without gradients and dropout.
   // Temperature 1.
   std::vector<float> evaluate(const TokenBatch&);
@@ -108,7 +106,6 @@ class LogprobPrograms {
   // Of all batches since the `first` one that was trained on: launch_train() sends them, so there
   // is one take_terms() for each launch.
   std::vector<LossValue> take_terms() { return terms_.take(); }
-  const std::vector<LossValue>& trained_terms() const { return trained_; }  // after train()
 
  private:
   enum class Kind : uint8_t { score, first, next, nll_first, nll_next, nll_eval };
@@ -154,7 +151,7 @@ class LogprobPrograms {
   Arrival logprob_, entropy_;
   ReadQueue nll_;
   LossQueue terms_;
-  std::vector<LossValue> trained_, evaluated_;  // of train() and of evaluate()
+  std::vector<LossValue> evaluated_;  // of evaluate()
   // What is written for a batch beside its own vectors; kept, since fresh pages are slow.
   std::vector<float> dlogprob_;
   std::vector<int32_t> padded_, counted_;

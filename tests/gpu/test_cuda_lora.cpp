@@ -81,7 +81,8 @@ AdaptedSteps adapted_steps(Backend& backend, DType dtype, uint32_t steps, float 
       for (const float x : programs.forward(b, true).logprob) loss -= double(x);
       programs.backward(std::vector<float>(b.rows.size(), -s.inv_targets));
     } else {
-      for (const float nll : programs.train(b, s, true)) loss += double(nll);
+      programs.launch_train(b, s, true);
+      for (const float nll : programs.take_nll()) loss += double(nll);
     }
     r.losses.push_back(loss * double(s.inv_targets));
     if (step + 1 == steps)

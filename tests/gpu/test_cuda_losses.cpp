@@ -4,6 +4,7 @@
 
 #include "held.h"
 #include "model_cases.h"
+#include "train/losses.h"
 #include "train/pretrain/programs.h"
 #include "unit/reference_array.h"
 
@@ -111,7 +112,9 @@ TEST(CudaLosses, TermsOfAStepAreTheCpus) {
     const Scalars half{.inv_targets = 0.5f / float(batch.count)};
     for (int step = 0; step < 3; ++step)  // the later ones are replayed graphs
       programs.micro(batch, half, true), programs.micro(batch, half, false);
-    found.push_back(programs.terms().at(0).value);
+    LossQueue terms(*b);
+    programs.send_terms(terms);
+    found.push_back(terms.take().at(0).value);
     programs.evaluate(batch);
     found.push_back(programs.evaluated_terms().at(0).value);
   }

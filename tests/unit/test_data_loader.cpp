@@ -72,7 +72,6 @@ TEST(Loader, SequentialIsNoCap) {
     spec.workers = workers;
     Loader loader(spec);
     NaiveSequential naive{shards, 3, 4};
-    EXPECT_EQ(loader.total_tokens(), 410);
     for (int step = 0; step < 100; ++step) {
       const Batch b = loader.next();
       const auto [x, y] = naive.next();
@@ -82,7 +81,6 @@ TEST(Loader, SequentialIsNoCap) {
       EXPECT_EQ(b.positions, (std::vector<int32_t>{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3}));
       EXPECT_TRUE(b.documents.empty());
       EXPECT_EQ(b.next.tokens, 12 * (step + 1));
-      EXPECT_EQ(b.next, loader.cursor());
     }
   }
 }
@@ -321,7 +319,7 @@ TEST(Loader, MixesByWeight) {
   const Mix mix;
   for (const Order order : {Order::sequential, Order::shuffled}) {
     Loader loader(mix.spec(3, order));
-    int64_t rows = 0, from_a = 0;
+    int64_t rows = 0, from_a = 0, epoch_of_a = 0;
     std::vector<int32_t> starts_a, starts_b;
     for (int step = 0; step < 100; ++step) {
       const Batch b = loader.next();
@@ -338,12 +336,13 @@ TEST(Loader, MixesByWeight) {
       ASSERT_EQ(b.next.sources.size(), 2u);
       EXPECT_EQ(b.next.sources[0].tokens, 4 * from_a);
       EXPECT_EQ(b.next.sources[0].tokens + b.next.sources[1].tokens, b.next.tokens);
+      epoch_of_a = b.next.sources[0].epoch;
     }
     // Each window of a source once an epoch: 12 + 7 of a, 10 of b.
     EXPECT_EQ(std::set<int32_t>(starts_a.begin(), starts_a.begin() + 19).size(), 19u);
     EXPECT_EQ(std::set<int32_t>(starts_b.begin(), starts_b.begin() + 10).size(), 10u);
     EXPECT_EQ(std::is_sorted(starts_a.begin(), starts_a.begin() + 19), order == Order::sequential);
-    EXPECT_EQ(loader.cursor().sources[0].epoch, (225 - (order == Order::sequential)) / 19);
+    EXPECT_EQ(epoch_of_a, (225 - (order == Order::sequential)) / 19);
   }
 }
 

@@ -2,7 +2,6 @@
 // weights and the optimizer state are copied into host memory.
 #pragma once
 
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -40,12 +39,6 @@ class CheckpointSaver {
   // Writes directly from the store and returns when the checkpoint is committed. Faster and smaller
   // when there is nothing to overlap with, as at the end of a run.
   void save_in_place(const ModelCheckpoint&, ParamStore&);
-
-  // Whether a checkpoint is being written in the background.
-  bool busy() const {
-    return writing_.valid() &&
-           writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-  }
 
   // Waits, and returns the newest committed checkpoint; nothing if there is none. A checkpoint that
   // could not be written is tried once more from its snapshot, since later ones refer to it; throws

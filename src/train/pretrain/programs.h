@@ -64,8 +64,7 @@ class Programs {
   UpdateProgram& update() { return update_; }
   // The first loss term of the step so far.
   double loss() const { return update_.loss(); }
-  // The other terms; waits for them. A LossQueue reads them later.
-  std::vector<LossValue> terms() const { return read_losses(losses_, first_->tape().losses); }
+  // Queues the other terms of the step so far; take() of the queue waits for them.
   void send_terms(LossQueue& to) const { to.send(losses_, first_->tape().losses); }
 
   // Mean loss of a batch; leaves the gradients unchanged.
