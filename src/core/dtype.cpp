@@ -1,6 +1,9 @@
 #include "core/dtype.h"
 
+#include <cmath>
+
 #include "core/tensor.h"
+#include "sys/error.h"
 
 namespace hearth::inline core {
 
@@ -50,6 +53,65 @@ f16::operator float() const {
   if (e == 31) return std::bit_cast<float>(sign | 0x7f800000u | (m << 13));
   if (e == 0) return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(float(m) * 0x1p-24f));
   return std::bit_cast<float>(sign | ((e + 112) << 23) | (m << 13));
+}
+
+namespace {
+
+template <class T>
+void widen(std::span<float> out, const std::byte* in) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    T x;
+    std::memcpy(&x, in + i * sizeof x, sizeof x);
+    out[i] = float(x);
+  }
+}
+
+// All bits of the exponent are set in infinity and NaN, and in nothing else.
+constexpr bool is_finite(bf16 x) { return (x.bits & 0x7f80) != 0x7f80; }
+constexpr bool is_finite(f16 x) { return (x.bits & 0x7c00) != 0x7c00; }
+
+// Does not stop at a value out of range, so that the loop can be vectorised.
+template <class T>
+bool narrow(std::byte* out, std::span<const float> in) {
+  bool lost = false;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const T x = T(in[i]);
+    if constexpr (sizeof x < sizeof(float)) lost |= std::isfinite(in[i]) && !is_finite(x);
+    std::memcpy(out + i * sizeof x, &x, sizeof x);
+  }
+  return !lost;
+}
+
+}  // namespace
+
+void convert_to_floats(std::span<float> out, DType d, const std::byte* in) {
+  switch (d) {
+    case DType::f32:
+      return widen<float>(out, in);
+    case DType::f64:
+      return widen<double>(out, in);
+    case DType::bf16:
+      return widen<bf16>(out, in);
+    case DType::f16:
+      return widen<f16>(out, in);
+    default:
+      fail("weights", "expected a float type, got {}", to_string(d));
+  }
+}
+
+bool convert_from_floats(std::byte* out, DType d, std::span<const float> in) {
+  switch (d) {
+    case DType::f32:
+      return narrow<float>(out, in);
+    case DType::f64:
+      return narrow<double>(out, in);
+    case DType::bf16:
+      return narrow<bf16>(out, in);
+    case DType::f16:
+      return narrow<f16>(out, in);
+    default:
+      fail("weights", "expected a float type, got {}", to_string(d));
+  }
 }
 
 std::string to_string(const Shape& s) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <type_traits>
 
@@ -63,6 +65,12 @@ struct f16 {
   explicit f16(float f);
   explicit operator float() const;
 };
+
+// Converts elements of a float dtype to floats. `in` may be unaligned, as in a mapped file.
+void convert_to_floats(std::span<float> out, DType, const std::byte* in);
+// Converts floats to a float dtype, rounded to nearest even; `out` may be unaligned. Returns
+// whether all values were in range: a finite value beyond it becomes infinite.
+bool convert_from_floats(std::byte* out, DType, std::span<const float> in);
 
 template <class T>
 constexpr DType dtype_of() {

@@ -1,5 +1,5 @@
-// Scalar formulas shared by all backends: activations with their slopes, the counter-based random
-// generator, and the values that a replay reads from its scalars buffer.
+// Scalar formulas shared by all backends: divisions that round up, activations with their slopes,
+// the counter-based random generator, and the values that a replay reads from its scalars buffer.
 #pragma once
 
 #include <cmath>
@@ -15,6 +15,12 @@
 #endif
 
 namespace hearth::inline core {
+
+HEARTH_FORMULA constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// The least multiple of `step` that is at least n.
+HEARTH_FORMULA constexpr int64_t round_up(int64_t n, int64_t step) {
+  return ceil_div(n, step) * step;
+}
 
 enum class Act : uint8_t { none, gelu_tanh, gelu_erf, relu2, swiglu, geglu, reglu };
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numbers>
 
+#include "core/math.h"
 #include "sys/error.h"
 #include "sys/threads.h"
 
@@ -12,7 +12,6 @@ namespace hearth::inline core {
 namespace {
 
 constexpr int64_t pad = 64;  // elements: 256 bytes of f32
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 uint64_t hash_name(std::string_view s) {  // FNV-1a
   uint64_t h = 0xcbf29ce484222325u;
@@ -21,57 +20,6 @@ uint64_t hash_name(std::string_view s) {  // FNV-1a
 }
 
 float unit(uint32_t w) { return (float(w >> 8) + 0.5f) * 0x1p-24f; }  // in (0, 1)
-
-// `in` may be a mapped file, where elements can be unaligned.
-template <class From, class To>
-void convert(To* out, const std::byte* in, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    From x;
-    std::memcpy(&x, in + size_t(i) * sizeof x, sizeof x);
-    out[i] = To(float(x));
-  }
-}
-
-void from_float(std::byte* out, DType d, std::span<const float> in) {
-  const int64_t n = int64_t(in.size());
-  const std::byte* bytes = std::as_bytes(in).data();
-  switch (d) {
-    case DType::f32:
-      convert<float>(reinterpret_cast<float*>(out), bytes, n);
-      return;
-    case DType::f64:
-      convert<float>(reinterpret_cast<double*>(out), bytes, n);
-      return;
-    case DType::bf16:
-      convert<float>(reinterpret_cast<bf16*>(out), bytes, n);
-      return;
-    case DType::f16:
-      convert<float>(reinterpret_cast<f16*>(out), bytes, n);
-      return;
-    default:
-      fail("params", "expected a float dtype, got {}", to_string(d));
-  }
-}
-
-void to_float(std::span<float> out, DType d, const std::byte* in) {
-  const int64_t n = int64_t(out.size());
-  switch (d) {
-    case DType::f32:
-      convert<float>(out.data(), in, n);
-      return;
-    case DType::f64:
-      convert<double>(out.data(), in, n);
-      return;
-    case DType::bf16:
-      convert<bf16>(out.data(), in, n);
-      return;
-    case DType::f16:
-      convert<f16>(out.data(), in, n);
-      return;
-    default:
-      fail("params", "expected a float dtype, got {}", to_string(d));
-  }
-}
 
 }  // namespace
 
@@ -305,7 +253,8 @@ void ParamStore::set(Part p, const std::string& name, std::span<const float> v) 
          v.size());
   if (t.dtype == DType::f32) return backend_.upload(t.data, v.data(), t.bytes());
   std::vector<std::byte> host(size_t(t.bytes()));
-  from_float(host.data(), t.dtype, v);
+  // A value out of range becomes infinite, as when the device converts a master.
+  convert_from_floats(host.data(), t.dtype, v);
   backend_.upload(t.data, host.data(), t.bytes());
 }
 
@@ -346,8 +295,8 @@ void ParamStore::set(Part p, const std::string& name, int64_t first, DType from,
       t.dtype == DType::f32 ? 0 : floats.size() * size_t(size_of(t.dtype)));
   for (int64_t i = 0; i < n; i += piece) {
     const std::span<float> part = std::span(floats).first(size_t(std::min(piece, n - i)));
-    to_float(part, from, bytes.data() + i * size_of(from));
-    if (t.dtype != DType::f32) from_float(converted.data(), t.dtype, part);
+    convert_to_floats(part, from, bytes.data() + i * size_of(from));
+    if (t.dtype != DType::f32) convert_from_floats(converted.data(), t.dtype, part);
     const void* source = t.dtype == DType::f32 ? static_cast<const void*>(part.data())
                                                : static_cast<const void*>(converted.data());
     backend_.upload(to + i * size_of(t.dtype), source, int64_t(part.size()) * size_of(t.dtype));
@@ -363,7 +312,7 @@ std::vector<float> ParamStore::values(Part p, const std::string& name) {
   }
   std::vector<std::byte> host(size_t(t.bytes()));
   backend_.download(host.data(), t.data, t.bytes());
-  to_float(out, t.dtype, host.data());
+  convert_to_floats(out, t.dtype, host.data());
   return out;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/exec.h"
+#include "core/math.h"
 #include "core/memory_budget.h"
 
 namespace hearth::inline core {
@@ -26,7 +27,7 @@ struct BucketSpec {
 };
 inline int64_t bucket(int64_t n, const BucketSpec& s) {
   const int64_t step = std::max(s.least, int64_t(std::bit_ceil(uint64_t(n))) / s.parts);
-  return std::min((n + step - 1) / step * step, s.most);
+  return std::min(round_up(n, step), s.most);
 }
 
 // The programs of one shape. All their inputs and results have state names that start with `name`,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <new>
 
+#include "core/math.h"
 #include "cpu/isa/gemm_table.h"
 #include "sys/error.h"
 #include "sys/threads.h"
@@ -54,9 +55,6 @@ std::byte* Scratch::get(int64_t bytes) {
 }
 
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 // Bytes of the shared operand packed at a time: as much as L2 holds if the sums of c fit there too,
 // so that several rounds cost little; else enough that a second round is seldom needed.

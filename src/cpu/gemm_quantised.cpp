@@ -3,6 +3,7 @@
 #include <cstring>
 #include <functional>
 
+#include "core/math.h"
 #include "cpu/gemm.h"
 #include "cpu/isa/gemm_table.h"
 #include "sys/error.h"
@@ -14,9 +15,6 @@ namespace {
 constexpr int64_t strip_panels = 4;   // per task
 constexpr int64_t block_rows = 512;   // per task, so that widening int4 is paid once for this many
 constexpr int64_t rows_at_once = 16;  // quantised by one task; also the rows of a tile
-
-int64_t pieces_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
-int64_t whole(int64_t n, int64_t size) { return pieces_of(n, size) * size; }
 
 }  // namespace
 
@@ -39,9 +37,9 @@ void gemm_quantised(Threads& threads, Scratch& scratch, const GemmTable& table,
   QuantRows x{
       .ld = padded + 64, .k = g.k, .padded = padded, .flip = uint8_t(four ? 0 : flip), .few = few};
   const int64_t strip = strip_panels * quant_panel, ld = strip + 16;
-  const int64_t q_bytes = whole(g.m, 32) * x.ld, scale_bytes = whole(g.m * 4, 64);
-  const int64_t offset_bytes = four ? whole(g.m * l.groups() * 4, 64) : 0;
-  const int64_t acc_bytes = whole(block, 32) * ld * 4, worker_bytes = acc_bytes + 32 * padded;
+  const int64_t q_bytes = round_up(g.m, 32) * x.ld, scale_bytes = round_up(g.m * 4, 64);
+  const int64_t offset_bytes = four ? round_up(g.m * l.groups() * 4, 64) : 0;
+  const int64_t acc_bytes = round_up(block, 32) * ld * 4, worker_bytes = acc_bytes + 32 * padded;
   std::byte* memory =
       scratch.get(q_bytes + scale_bytes + offset_bytes + threads.count() * worker_bytes);
   x.q = reinterpret_cast<int8_t*>(memory);
@@ -53,14 +51,14 @@ void gemm_quantised(Threads& threads, Scratch& scratch, const GemmTable& table,
     const int64_t begin = piece * rows_at_once, end = std::min(g.m, begin + rows_at_once);
     table.quantised.quantise(x, g.a, g.ab_type == DType::bf16, g.lda, begin, end);
   };
-  threads.run(pieces_of(g.m, rows_at_once), std::ref(quantise));
+  threads.run(ceil_div(g.m, rows_at_once), std::ref(quantise));
 
-  const int64_t strips = pieces_of(g.n, strip), blocks = pieces_of(g.m, block);
+  const int64_t strips = ceil_div(g.n, strip), blocks = ceil_div(g.m, block);
   auto multiply = [&](int64_t piece, int worker) {
     const int64_t s = piece % strips, row = piece / strips * block;
     const int64_t rows = std::min(block, g.m - row), col = s * strip;
     const int64_t first = s * strip_panels;
-    const int64_t last = std::min(first + strip_panels, pieces_of(g.n, quant_panel));
+    const int64_t last = std::min(first + strip_panels, ceil_div(g.n, quant_panel));
     QuantRows part = x;
     part.q += row * x.ld;
     part.scales += row;

@@ -1,7 +1,6 @@
 #include "data/loader.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <condition_variable>
 #include <cstdlib>
@@ -14,34 +13,12 @@
 #include "data/permutation.h"
 #include "data/shards.h"
 #include "sys/error.h"
+#include "sys/parallel.h"
 
 namespace hearth::inline data {
 namespace {
 
 constexpr int most_workers = 256, most_prefetch = 4096;
-
-// Runs body(i) for i in [0, n) on a few threads; used to check the files before the workers start.
-template <class F>
-void for_each_file(size_t n, int threads, F body) {
-  std::atomic<size_t> next{0};
-  std::vector<std::exception_ptr> errors(n);
-  const auto work = [&] {
-    for (size_t i; (i = next.fetch_add(1)) < n;) {
-      try {
-        body(i);
-      } catch (...) { errors[i] = std::current_exception(); }
-    }
-  };
-  {
-    std::vector<std::jthread> pool;
-    try {
-      for (int t = 1; t < std::min<int>(threads, int(n)); ++t) pool.emplace_back(work);
-    } catch (const std::system_error&) {}  // no more threads available: fewer do the same work
-    work();
-  }
-  for (const std::exception_ptr& e : errors)
-    if (e) std::rethrow_exception(e);  // always the error of the first file
-}
 
 // Document numbers and positions of one row.
 void mark_documents(int32_t* positions, int32_t* documents, const int32_t* tokens, int64_t T,
@@ -172,8 +149,7 @@ void Loader::State::open_files() {
   }
   if (spec.vocab > 0)
     for (const Stream& s : streams)
-      for_each_file(s.files.size(), spec.workers,
-                    [&](size_t i) { s.files[i].check_tokens(spec.vocab); });
+      in_parallel(s.files.size(), [&](size_t i) { s.files[i].check_tokens(spec.vocab); });
 }
 
 Loader::State::Stream Loader::State::open_stream(

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/math.h"
 #include "infer/block_pool.h"
 #include "model/decoder.h"
 #include "ops/record.h"
@@ -15,8 +16,6 @@ namespace {
 constexpr int32_t unscored = -100;  // target value
 constexpr int64_t length_step = 32;
 constexpr BucketSpec row_buckets{.parts = 8, .least = 64};
-
-int64_t round_to(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 std::string scoring_name(int64_t B, int64_t T, int64_t rows, bool logits) {
   return fmt::format("score {}x{} {}{}", B, T, rows, logits ? " logits" : "");
@@ -37,7 +36,7 @@ ScorerSpec completed(ScorerSpec s, const ModelConfig& c) {
 
 // The largest number of blocks for any batch: one long sequence, or many of the shortest.
 int64_t most_blocks(const ModelConfig& c, const ScorerSpec& s) {
-  const int64_t longest = std::min(round_to(s.context, length_step), c.context);
+  const int64_t longest = std::min(round_up(s.context, length_step), c.context);
   return std::max(blocks_for(longest), s.batch_tokens / std::min(length_step, c.context) + 1);
 }
 
@@ -57,7 +56,7 @@ Scorer::Scorer(const ModelConfig& config, ParamStore& params, Backend& backend,
 }
 
 int64_t Scorer::padded_length(int64_t tokens) const {
-  return std::min(round_to(tokens, length_step), config_.context);
+  return std::min(round_up(tokens, length_step), config_.context);
 }
 
 const Scorer::BoundProgram& Scorer::program(const Key& key) {

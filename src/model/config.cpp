@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/math.h"
 #include "formats/fields.h"
 #include "model/layer_spec.h"
 #include "sys/error.h"
@@ -15,8 +16,6 @@ namespace {
 constexpr std::string_view where = "model";
 constexpr int64_t most_layers =
     10'000;  // limits the size of the program that a bad config could cause
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/math.h"
 #include "ops/ops.h"
 #include "ops/record.h"
 #include "sys/error.h"
@@ -11,11 +12,11 @@ constexpr int64_t tile = 128;  // rows for which matrix units are efficient
 
 int64_t rows_per_chunk(int64_t rows, int64_t row_bytes, int64_t chunk_bytes) {
   const int64_t fit = std::max<int64_t>(64, chunk_bytes / row_bytes);
-  const int64_t least = (rows + fit - 1) / fit;
+  const int64_t least = ceil_div(rows, fit);
   // Prefer equal chunks of whole tiles, even if that takes up to twice as many chunks.
   for (int64_t chunks = least; chunks <= 2 * least; ++chunks)
     if (rows % (chunks * tile) == 0) return rows / chunks;
-  return (rows + least - 1) / least;
+  return ceil_div(rows, least);
 }
 
 // The chunks of logits that head_logprob computes; its backward rule reads them or recomputes them.

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -98,6 +99,26 @@ TEST(DType, Bf16RoundsToNearestEven) {
   EXPECT_EQ(bf16(3.4e38f).bits, 0x7f80);  // beyond the largest by half a step
   // A NaN whose set bits would all be cut off must not become infinite.
   EXPECT_TRUE(std::isnan(float(bf16(std::bit_cast<float>(0x7f800001u)))));
+}
+
+TEST(DType, ConversionSaysWhetherValuesFit) {
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> fits{1, -0.0f, 65504, -65504, inf, -inf, NAN}, halves{65519, 65520};
+  std::vector<std::byte> bytes(1 + 8 * fits.size());
+  for (const DType d : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    std::byte* const unaligned = bytes.data() + 1;
+    EXPECT_TRUE(convert_from_floats(unaligned, d, fits)) << to_string(d);
+    std::vector<float> back(fits.size());
+    convert_to_floats(back, d, unaligned);
+    for (const size_t i : {0u, 1u, 4u, 5u}) EXPECT_EQ(back[i], fits[i]) << to_string(d);
+    EXPECT_TRUE(std::signbit(back[1]) && std::isnan(back[6])) << to_string(d);
+    EXPECT_EQ(back[2], d == DType::bf16 ? 65536 : 65504);
+    EXPECT_TRUE(convert_from_floats(unaligned, d, std::span(halves).first(1))) << to_string(d);
+    EXPECT_EQ(convert_from_floats(unaligned, d, halves), d != DType::f16);
+    for (const float x : {3.4e38f, -3.4e38f})
+      EXPECT_EQ(convert_from_floats(unaligned, d, {&x, 1}), size_of(d) > 2) << to_string(d);
+  }
+  EXPECT_THROW(convert_from_floats(bytes.data(), DType::i32, fits), Error);
 }
 
 TEST(DType, F16RoundsToNearestEven) {

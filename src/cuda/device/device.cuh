@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "core/math.h"
 #include "cuda/device/copy_async.cuh"
 #include "cuda/device/stream.h"
 
@@ -199,9 +200,6 @@ void by_width(bool packs, F&& f) {
   else
     f(Number<1>{});
 }
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 // Elementwise work: f.load<N>(i) reads the inputs of elements i .. i + N - 1, f.finish<N>(i, in)
 // writes the results. Each thread has `deep` packs in flight.

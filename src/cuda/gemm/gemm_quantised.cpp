@@ -2,6 +2,7 @@
 // weights are unpacked to the dtype of a, and an ordinary product follows.
 #include "cuda/gemm/gemm_quantised.h"
 
+#include "core/math.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/gemm_rows16.h"
 #include "sys/error.h"
@@ -19,8 +20,6 @@ bool few_packed_takes(const CudaStream& s, const Tensor& c, const Tensor& a) {
          c.cols() < INT32_MAX - quant_panel;
 }
 
-int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
 Tensor from_column(Tensor t, int64_t column) {
   if (t) t.data += column * size_of(t.dtype);
   return t;
@@ -36,9 +35,9 @@ void unpack_and_multiply(CudaStream& s, const GemmQuantisedArgs& args) {
   // The product can be sliced only if no epilogue runs over all of c.
   const bool cuts = args.spec.act == Act::none && (!args.bias || args.spec.alpha == 1);
   const int64_t slices = cuts ? 1 + N * row_bytes / most_unpacked : 1;
-  const int64_t each = slices > 1 ? rounded_up((N + slices - 1) / slices, slice_rows) : N;
+  const int64_t each = slices > 1 ? round_up(ceil_div(N, slices), slice_rows) : N;
   // The product itself may use scratch, from its beginning.
-  const int64_t before = !cuts && args.prior ? rounded_up(c.bytes(), 256) : 0;
+  const int64_t before = !cuts && args.prior ? round_up(c.bytes(), 256) : 0;
   std::byte* memory = static_cast<std::byte*>(s.scratch(before + each * row_bytes)) + before;
   GemmSpec spec = args.spec;
   spec.weight = false;  // a kernel has just written b

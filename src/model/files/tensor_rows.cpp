@@ -1,36 +1,18 @@
 #include "model/files/tensor_rows.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "sys/error.h"
 
 namespace hearth::inline model {
 namespace {
 
-template <class T>
-void widen(std::span<float> out, const std::byte* in) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    T x;
-    std::memcpy(&x, in + i * sizeof x, sizeof x);
-    out[i] = float(x);
-  }
-}
-
-// Values too large for T are searched after the loop, so that the loop can be vectorised.
-template <class T>
-void narrow(std::byte* out, std::span<const float> in) {
-  const auto is_lost = [](float x) { return std::isfinite(x) && !std::isfinite(float(T(x))); };
-  bool lost = false;
-  for (size_t i = 0; i < in.size(); ++i) {
-    const T x = T(in[i]);
-    if constexpr (sizeof x < sizeof(float)) lost |= is_lost(in[i]);
-    std::memcpy(out + i * sizeof x, &x, sizeof x);
-  }
-  if (lost)
-    fail("weights", "expected values within the range of the requested dtype, got {}",
-         *std::ranges::find_if(in, is_lost));
+// Converts weights for a file, which must not have infinite values where the model has none.
+void narrow(std::byte* out, DType d, std::span<const float> in) {
+  if (convert_from_floats(out, d, in)) return;
+  const auto is_lost = [&](const float& x) { return !convert_from_floats(out, d, {&x, 1}); };
+  fail("weights", "expected values within the range of the requested dtype, got {}",
+       *std::ranges::find_if(in, is_lost));
 }
 
 // Transposes (rows, cols) to (cols, rows) in cache-sized tiles.
@@ -63,43 +45,9 @@ void each_row(const FileTensor& t, int64_t rows, F copy) {
 
 }  // namespace
 
-namespace {
-
-void widen(std::span<float> out, DType d, const std::byte* in) {
-  switch (d) {
-    case DType::f32:
-      return widen<float>(out, in);
-    case DType::f64:
-      return widen<double>(out, in);
-    case DType::bf16:
-      return widen<bf16>(out, in);
-    case DType::f16:
-      return widen<f16>(out, in);
-    default:
-      fail("weights", "expected a float type, got {}", to_string(d));
-  }
-}
-
-void narrow(std::byte* out, DType d, std::span<const float> in) {
-  switch (d) {
-    case DType::f32:
-      return narrow<float>(out, in);
-    case DType::f64:
-      return narrow<double>(out, in);
-    case DType::bf16:
-      return narrow<bf16>(out, in);
-    case DType::f16:
-      return narrow<f16>(out, in);
-    default:
-      fail("weights", "expected a float type, got {}", to_string(d));
-  }
-}
-
-}  // namespace
-
 std::vector<float> to_floats(const StoredTensor& t) {
   std::vector<float> out(size_t(t.numel()));
-  widen(out, t.dtype, t.bytes.data());
+  convert_to_floats(out, t.dtype, t.bytes.data());
   return out;
 }
 
@@ -126,7 +74,7 @@ void stream_elements(const ByteSink& sink, Backend& backend, const Tensor& t, in
       continue;
     }
     const std::span<float> part = std::span(floats).first(n);
-    widen(part, t.dtype, raw.data());
+    convert_to_floats(part, t.dtype, raw.data());
     narrow(converted.data(), to, part);
     sink(Bytes(converted).first(n * size_t(size_of(to))));
   }
