@@ -1,5 +1,6 @@
 #include "cuda/backend.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -7,9 +8,13 @@
 #include "cuda/attention/attention_kernels.h"
 #include "cuda/device/copies.h"
 #include "cuda/device/downloads.h"
+#include "cuda/device/graph.h"
 #include "cuda/device/host_offload.h"
 #include "cuda/device/nvml.h"
+#include "cuda/device/owned_stream.h"
+#include "cuda/device/pinned_transfer.h"
 #include "cuda/device/probe.h"
+#include "cuda/device/staging.h"
 #include "cuda/device/stream.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/gemm_quantised.h"
@@ -66,124 +71,6 @@ bool turned_off(const char* variable) {
   const char* v = std::getenv(variable);
   return v && std::strcmp(v, "0") == 0;
 }
-
-// A point in a stream that other streams, or the host, wait for.
-class Mark {
- public:
-  Mark() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); }
-  ~Mark() { cudaEventDestroy(event_); }
-  Mark(const Mark&) = delete;
-  void set(cudaStream_t s) { check(cudaEventRecord(event_, s), "marking a stream"); }
-  void hold(cudaStream_t s) { check(cudaStreamWaitEvent(s, event_), "holding a stream"); }
-  void wait() { check(cudaEventSynchronize(event_), "the work on the card"); }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-// Pinned memory that uploads pass through, so that the host need not wait for them. The host fills
-// one half while the GPU reads the other, and waits only before it overwrites unread data.
-class Staging {
- public:
-  Staging(cudaStream_t s, int64_t bytes) : stream_(s), half_(bytes / 2) {
-    check(cudaMallocHost(&data_, size_t(2 * half_)), "allocating pinned memory");
-  }
-  ~Staging() { cudaFreeHost(data_); }
-  Staging(const Staging&) = delete;
-
-  void upload(void* device, const void* host, int64_t bytes) {
-    while (bytes > 0) {
-      const int64_t n = std::min(bytes, half_);
-      if (at_ + n > half_) {
-        filled_[turn_].set(stream_);
-        turn_ = 1 - turn_, at_ = 0;
-        filled_[turn_].wait();
-      }
-      char* const place = static_cast<char*>(data_) + int64_t(turn_) * half_ + at_;
-      std::memcpy(place, host, size_t(n));
-      check(cudaMemcpyAsync(device, place, size_t(n), cudaMemcpyDefault, stream_), "an upload");
-      at_ += (n + 255) / 256 * 256;
-      bytes -= n;
-      host = static_cast<const char*>(host) + n;
-      device = static_cast<char*>(device) + n;
-    }
-  }
-
- private:
-  cudaStream_t stream_;
-  int64_t half_;
-  void* data_ = nullptr;
-  int turn_ = 0;    // the half being filled
-  int64_t at_ = 0;  // bytes of that half used so far
-  Mark filled_[2];  // the last copy out of each half
-};
-
-// Copies into pinned memory, either in the compute stream or in a second stream, where later
-// launches do not wait for them.
-class PinnedTransfer final : public Transfer {
- public:
-  PinnedTransfer(cudaStream_t work, cudaStream_t copies, int64_t bytes)
-      : work_(work), copies_(copies) {
-    check(cudaMallocHost(&data_, size_t(bytes)), "allocating pinned memory");
-  }
-  ~PinnedTransfer() override {
-    cudaStreamSynchronize(copies_);
-    cudaFreeHost(data_);
-  }
-  void begin(const std::byte* device, int64_t bytes) override {
-    if (copies_ != work_) {
-      made_.set(work_);
-      made_.hold(copies_);
-    }
-    check(cudaMemcpyAsync(data_, device, size_t(bytes), cudaMemcpyDefault, copies_), "a download");
-    arrived_.set(copies_);
-  }
-  const std::byte* wait() override {
-    arrived_.wait();
-    return static_cast<const std::byte*>(data_);
-  }
-
- private:
-  cudaStream_t work_, copies_;
-  Mark made_, arrived_;
-  void* data_ = nullptr;
-};
-
-class Graph final : public Replay {
- public:
-  Graph(cudaStream_t s, const std::function<void()>& launch) : stream_(s) {
-    check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), "beginning a graph");
-    try {
-      launch();
-    } catch (...) {
-      cudaGraph_t broken = nullptr;
-      cudaStreamEndCapture(s, &broken);
-      if (broken) cudaGraphDestroy(broken);
-      throw;
-    }
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamEndCapture(s, &graph), "recording a graph");
-    const cudaError_t e = cudaGraphInstantiate(&exec_, graph, 0);
-    cudaGraphDestroy(graph);
-    check(e, "making a graph");
-  }
-  ~Graph() override { cudaGraphExecDestroy(exec_); }
-  void run() override { check(cudaGraphLaunch(exec_, stream_), "a graph"); }
-
- private:
-  cudaStream_t stream_;
-  cudaGraphExec_t exec_ = nullptr;
-};
-
-// Owns a stream. Declared before everything that uses the stream, so that it is destroyed last.
-struct OwnedStream {
-  OwnedStream() {
-    check(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking), "making a stream");
-  }
-  ~OwnedStream() { cudaStreamDestroy(handle); }
-  OwnedStream(const OwnedStream&) = delete;
-  cudaStream_t handle = nullptr;
-};
 
 class CudaBackend final : public Backend {
  public:
