@@ -1,4 +1,5 @@
 // How a run's steps are cut into micro-batches.
+#include <algorithm>
 #include <set>
 
 #include "sys/error.h"
@@ -19,6 +20,7 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
   if (s.T > model.context)
     fail_usage(where, "expected --seq up to the model's context {}, got {}", model.context, s.T);
   int64_t tokens = totals.at(step);
+  // Without either, one sequence: only runs that earlier versions began get here so.
   if (tokens == 0) tokens = (c.batch ? c.batch : 1) * s.T;
   if (tokens % s.T)
     fail_usage(where, "expected --tokens-per-step to be a multiple of --seq {}, got {}", s.T,
@@ -39,6 +41,12 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
 }
 
 }  // namespace
+
+bool has_step_size(const TrainConfig& c) {
+  const Steps totals = Steps::parse(c.tokens_per_step, "tokens_per_step");
+  return c.batch || std::ranges::all_of(totals.changes(),
+                                        [](const auto& change) { return change.second > 0; });
+}
 
 int64_t first_step_tokens(const ModelConfig& model, const TrainConfig& c) {
   if (const int64_t tokens = Steps::parse(c.tokens_per_step, "tokens_per_step").at(0))

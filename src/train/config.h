@@ -148,11 +148,14 @@ struct TrainConfig : RunConfig {
     v("tokenizer", tokenizer,
       "tokenizer to store with the checkpoints and to sample with; sets --vocab");
     v("batch", batch,
-      "sequences per micro-batch; 0: as many as fit in memory, up to tokens_per_step");
+      "sequences per micro-batch; 0: as many as fit in memory, up to tokens_per_step, which is "
+      "then "
+      "required");
     v("seq", seq,
       "tokens per sequence; 0: the model's context; or a schedule of STEP:TOKENS: 0:256,1000:1024");
     v("tokens_per_step", tokens_per_step,
-      "tokens per optimizer step; 0: one micro-batch; or a schedule: 0:65536,1000:131072");
+      "tokens per optimizer step; 0: one micro-batch of batch sequences; or a schedule: "
+      "0:65536,1000:131072");
     visit_run(v);
     losses.visit(v);
     v("order", order, "order of the training data: sequential or shuffled");

@@ -77,7 +77,8 @@ TEST(Arguments, ASwitchTakesTruthValues) {
   const Folder folder;
   const fs::path toml = folder / "flags.toml";
   write_file_atomic(toml, std::string_view("decay_all = \"maybe\"\n"));
-  const Arguments call{"pretrain", "--preset", "tiny", "--run", folder / "run", "--data", "x.bin"};
+  const Arguments call{"pretrain", "--preset", "tiny",    "--run", folder / "run",
+                       "--data",   "x.bin",    "--batch", "1"};
   expect_error(run(folder, call + Arguments{"--config", toml}), 2,
                "flags.toml: decay_all] expected true or false");
   expect_error(run(folder, call + Arguments{"--decay-all=maybe"}), 2,

@@ -254,6 +254,15 @@ TEST_F(Pretrain, ChoosesTheBatchOnce) {
   json_of(run(folder, {"pretrain", "--run", run_folder.string(), "--resume", "--json"}));
 }
 
+// The memory of a machine decides how a step is divided, never how large it is.
+TEST_F(Pretrain, NeedsAStepSize) {
+  const Arguments none{"--batch", "0", "--tokens-per-step", "0"};
+  const Ran r = run(folder, tiny_run(data, folder / "run", 4) + none);
+  expect_error(r, 2, "[--batch] the size of a step is not set");
+  EXPECT_NE(r.err.find("--tokens-per-step"), std::string::npos) << r.err;
+  EXPECT_FALSE(fs::exists(folder / "run"));
+}
+
 TEST_F(Pretrain, SamplesWhileItTrains) {
   write_file_atomic(folder / "text.txt",
                     std::string_view("once upon a time there was a cat. the cat sat."));

@@ -244,6 +244,12 @@ fs::path tokenizer_of(const PretrainSpec& spec) {
 
 RunResult pretrain(const PretrainSpec& spec, Backend& backend) {
   spec.train.check();
+  // A run of an earlier version may have begun without a step size; it continues as it began.
+  if (!has_step_size(spec.train) && !resumed_checkpoint(spec.run, spec.resume, {}))
+    fail_usage(
+        "--batch",
+        "the size of a step is not set: pass --batch (sequences per step) or "
+        "--tokens-per-step, which --batch 0 divides into the largest micro-batches that fit");
   PretrainSpec whole = spec;  // with defaults filled in, for config.toml
   if (whole.train.eval_tokens == 0)
     whole.train.eval_tokens = default_eval_tokens(first_step_tokens(spec.model, spec.train));

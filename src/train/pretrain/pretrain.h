@@ -36,6 +36,10 @@ struct BatchShape {
 std::vector<BatchShape> batch_shapes(const ModelConfig&, const TrainConfig&, const MemoryBudget&,
                                      int64_t logits_bytes, std::span<const int64_t> chosen = {});
 
+// Whether --batch or --tokens-per-step says how large every step is. The memory of a machine must
+// not decide it, because the results would then differ from machine to machine.
+bool has_step_size(const TrainConfig&);
+
 // Tokens of the first optimizer step, computed from the settings alone.
 int64_t first_step_tokens(const ModelConfig&, const TrainConfig&);
 

@@ -1,0 +1,40 @@
+// How the steps of a pretraining run are divided into micro-batches.
+#include <gtest/gtest.h>
+
+#include "sys/error.h"
+#include "train/pretrain/pretrain.h"
+
+namespace hearth {
+namespace {
+
+// Shapes of a run with these settings on a machine with plenty of memory.
+std::vector<BatchShape> shapes(int64_t batch, const std::string& seq, const std::string& tokens) {
+  TrainConfig c;
+  c.batch = batch, c.seq = seq, c.tokens_per_step = tokens;
+  const ModelConfig model =
+      ModelConfig{.vocab = 64, .context = 64, .layers = 1, .dim = 16, .heads = 2}.resolve();
+  return batch_shapes(model, c, MemoryBudget(int64_t(1) << 40), HeadSpec{}.chunk_bytes);
+}
+
+TEST(BatchShapes, KnowsWhetherAStepSizeIsSet) {
+  TrainConfig c;
+  EXPECT_FALSE(has_step_size(c));
+  c.tokens_per_step = "0:0,10:64";
+  EXPECT_FALSE(has_step_size(c));
+  c.tokens_per_step = "0:32,10:64";
+  EXPECT_TRUE(has_step_size(c));
+  c.tokens_per_step = "0", c.batch = 2;
+  EXPECT_TRUE(has_step_size(c));
+}
+
+TEST(BatchShapes, AStepIsOneMicroBatchOrItsTokens) {
+  EXPECT_EQ(shapes(2, "16", "0"), (std::vector<BatchShape>{{0, 2, 16, 1}}));
+  EXPECT_EQ(shapes(2, "0", "0"), (std::vector<BatchShape>{{0, 2, 64, 1}}));
+  EXPECT_EQ(shapes(2, "16", "64"), (std::vector<BatchShape>{{0, 2, 16, 2}}));
+  EXPECT_EQ(shapes(0, "16", "64"), (std::vector<BatchShape>{{0, 4, 16, 1}}));
+  // As runs of earlier versions began.
+  EXPECT_EQ(shapes(0, "16", "0"), (std::vector<BatchShape>{{0, 1, 16, 1}}));
+}
+
+}  // namespace
+}  // namespace hearth
