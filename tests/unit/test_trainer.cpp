@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -202,6 +203,61 @@ TEST_F(TrainerTest, ACheckpointDueInARowOfBadStepsWaitsForItsEnd) {
   for (const char* step : {"step-00000010", "step-00000021", "step-00000030", "step-00000040"})
     EXPECT_TRUE(has_checkpoint(step)) << step;
   EXPECT_FALSE(has_checkpoint("step-00000020"));
+}
+
+// Going back to steps of another length: the windows of the place in the data are not theirs.
+class LengthChangeTest : public TrainerTest {
+ protected:
+  void SetUp() override {
+    TrainerTest::SetUp();
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 200; ++i) ids.push_back((i * i + i / 7) % 32);
+    write_tokens(folder / "data.bin", TokenFormat::llmc, 32, ids);
+    spec.train.order = LoaderSpec::Order::shuffled, spec.train.tokens_per_step = "32";
+    first_bad = 27, bad_count = 3;  // the length changes at step 25, the last checkpoint is of 20
+  }
+  nlohmann::json cursor() const {
+    return nlohmann::json::parse(read("latest/state/trainer.json"))["task"]["cursor"];
+  }
+
+  // Goes back across the change, is stopped at once, and resumed.
+  void expect_same_when_stopped() {
+    Poisoned backend;
+    spec.run = folder / "unbroken";
+    const RunResult unbroken = pretrain(spec, backend);
+    EXPECT_EQ(unbroken.steps, 40);
+    EXPECT_EQ(unbroken.reloads, 1);
+    const std::string weights = read("latest/model.safetensors"), log = read("log.jsonl");
+
+    losses_made = 0;
+    spec.run = folder / "stopped";
+    std::atomic<int> stop = 0;
+    spec.stop = &stop;
+    spec.warn = [&](const std::string& line) {
+      if (line.find("going back") != std::string::npos) stop = 1;
+    };
+    EXPECT_EQ(pretrain(spec, backend).steps, 20);
+    stop = 0, spec.warn = {}, spec.resume = true;
+    const nlohmann::json before = cursor();
+    spec.stop_after_step = 21;
+    EXPECT_EQ(pretrain(spec, backend).steps, 21);
+    EXPECT_EQ(cursor()["epoch"], before["epoch"].get<int64_t>() + 1);
+    EXPECT_EQ(cursor()["position"], spec.train.batch);  // of the first step of that epoch
+    spec.stop_after_step = 0;
+    EXPECT_EQ(pretrain(spec, backend).reloads, 1);
+    EXPECT_EQ(read("latest/model.safetensors"), weights);
+    EXPECT_EQ(read("log.jsonl"), log);
+  }
+};
+
+TEST_F(LengthChangeTest, GoesBackFromShorterSequences) {
+  spec.train.batch = 2, spec.train.seq = "0:16,25:8";
+  expect_same_when_stopped();
+}
+
+TEST_F(LengthChangeTest, GoesBackFromLongerSequences) {
+  spec.train.batch = 4, spec.train.seq = "0:8,25:16";
+  expect_same_when_stopped();
 }
 
 // A run of 150 steps, which fill the guard's window of 128 losses, with some of them bad.

@@ -47,6 +47,7 @@ class PretrainTask : public Task {
     data_ = fingerprint_of(parse_sources(config_.data));
     for (const BatchShape& s : shapes_) batches_.push_back(s.B);
     state.logits_bytes = logits_bytes_;
+    cursor_seq_ = shape_.T;
     make_loader(cursor_);
     prepare_programs();
   }
@@ -54,17 +55,24 @@ class PretrainTask : public Task {
   void load(RunState& state, const StateFields& saved, bool moves_on) override {
     const std::string began = saved.text("data");
     batches_ = saved.integers("batches", max_shapes, 1);
-    if (!moves_on) cursor_ = cursor_of(saved.object("cursor"));
     expect_data(began);
     logits_bytes_ = state.logits_bytes;
     shapes_ = batch_shapes(model_.config, config_, budget_, logits_bytes_, batches_);
-    shape_ = shape_at(std::max<int64_t>(0, state.step - 1));  // the cursor counts in its terms
-    make_loader(cursor_);
+    shape_ = shape_at(std::max<int64_t>(0, state.step - 1));  // a due evaluation uses it
+    if (!moves_on) {
+      cursor_ = cursor_of(saved.object("cursor"));
+      // Earlier versions did not save the length; it was that of the last step.
+      cursor_seq_ = saved.has("cursor_seq") ? saved.integer("cursor_seq", 1) : shape_.T;
+    }
+    make_loader(cursor_for(shape_.T));
     prepare_programs();
   }
 
   nlohmann::json save() const override {
-    return {{"cursor", cursor_to_json(cursor_)}, {"data", data_}, {"batches", batches_}};
+    return {{"cursor", cursor_to_json(cursor_)},
+            {"cursor_seq", cursor_seq_},
+            {"data", data_},
+            {"batches", batches_}};
   }
 
   std::optional<StepReport> step(StepContext& c) override {
@@ -83,8 +91,9 @@ class PretrainTask : public Task {
     }
     programs_->send_terms(terms_);
     c.guard.update(programs_->update(), s);
-    cursor_ = micro_batches_.back().next;  // last, so that a failed step leaves it unchanged
-    StepReport r;                          // the loss is read with the update
+    // Last, so that a failed step leaves them unchanged.
+    cursor_ = micro_batches_.back().next, cursor_seq_ = shape_.T;
+    StepReport r;  // the loss is read with the update
     r.complete = [this](StepReport& report) { report.terms = terms_.take(); };
     r.tokens = shape_.micro_batches * shape_.B * shape_.T;
     r.flops = train_flops_per_token(model_.config, shape_.T) * double(r.tokens);
@@ -180,17 +189,21 @@ class PretrainTask : public Task {
     loader_ = std::make_unique<Loader>(s, from);
   }
 
+  // Where sequences of T tokens begin. The shuffled order counts windows, and windows of another
+  // length are others: it then begins the next epoch.
+  Cursor cursor_for(int64_t T) const {
+    const bool counts_others = config_.order == LoaderSpec::Order::shuffled && T != cursor_seq_;
+    return counts_others ? cursor_.next_epoch() : cursor_;
+  }
+
   // Applies the batch and length schedules. A new batch shape re-records the programs.
   void follow_schedules(int64_t step) {
     const BatchShape& next = shape_at(step);
     if (next == shape_) return;
     const bool same_batch = next.B == shape_.B && next.T == shape_.T;
     const bool needs_next = next.micro_batches > 1 && !programs_->spec().accumulates;
-    Cursor from = cursor_;
-    if (next.T != shape_.T && config_.order == LoaderSpec::Order::shuffled)
-      from = from.next_epoch();  // the windows of the new length differ
     shape_ = next;
-    if (!same_batch) make_loader(from);
+    if (!same_batch) make_loader(cursor_for(shape_.T));
     if (same_batch && !needs_next) return;
     const UpdateState kept = programs_->update().state();
     prepare_programs();
@@ -208,6 +221,7 @@ class PretrainTask : public Task {
   std::unique_ptr<Programs> programs_;
   LossQueue terms_;  // outlives the programs of a batch shape
   Cursor cursor_;
+  int64_t cursor_seq_ = 0;        // tokens per sequence of the step that the cursor follows
   std::string data_;              // fingerprint of the files that the cursor refers to
   std::vector<int64_t> batches_;  // micro-batch size of each shape
   std::vector<Batch> micro_batches_;
