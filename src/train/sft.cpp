@@ -49,7 +49,10 @@ class SftTask : public ExampleTask {
   std::optional<StepReport> step(StepContext& c) override {
     std::vector<Row> rows;
     for (const size_t i : chosen(c.data_step)) rows.push_back(rows_[i]);
-    const std::vector<TokenBatch> batches = batches_of(rows, rows_.size());
+    std::vector<TokenBatch> batches;
+    each_micro_batch(rows.size(), [&](size_t begin, size_t end) {
+      batches.push_back(batch_of(std::span(rows).subspan(begin, end - begin), rows_.size()));
+    });
     StepReport r;
     int64_t targets = 0, examples = 0;
     for (const TokenBatch& b : batches) targets += int64_t(b.rows.size());
@@ -90,31 +93,26 @@ class SftTask : public ExampleTask {
     double sum = 0;
     int64_t targets = 0;
     LossMeans terms;
-    for (const TokenBatch& b : batches_of(held_, held_.size())) {
+    each_micro_batch(held_.size(), [&](size_t begin, size_t end) {
+      const TokenBatch b = batch_of(std::span(held_).subspan(begin, end - begin), held_.size());
       for (const float nll : programs_.evaluate(b)) sum += double(nll);
       targets += int64_t(b.rows.size());
       terms.add(programs_.evaluated_terms(), int64_t(b.rows.size()));
-    }
+    });
     return loss_report(sum / double(targets), terms.means());
   }
 
  private:
   static bool packs(const SftConfig& c) { return c.packing != SftPacking::none; }
 
-  // The micro-batches of `rows`, which are some or all of the `all` rows. On a backend that prefers
-  // few programs, a short batch is padded with empty rows, and one program serves batches with
-  // different numbers of learned tokens.
-  std::vector<TokenBatch> batches_of(std::span<const Row> rows, size_t all) {
+  // A micro-batch of `rows` out of `all` rows. On a backend that prefers few programs, a short
+  // batch is padded with empty rows, and one program serves batches with different numbers of
+  // learned tokens.
+  TokenBatch batch_of(std::span<const Row> rows, size_t all) {
     const bool few = model_.memory.backend.prefers_few_programs();
     if (few) programs_.set_rows(most_targets());
-    std::vector<TokenBatch> batches;
-    each_micro_batch(rows.size(), [&](size_t begin, size_t end) {
-      const auto part = rows.subspan(begin, end - begin);
-      batches.push_back(
-          lay_out(part, packed_ ? model_.max_length : common_length(part, model_.max_length, few),
-                  packed_, int64_t(few ? std::min(micro_batch(), all) : part.size())));
-    });
-    return batches;
+    return lay_out(rows, packed_ ? model_.max_length : common_length(rows, model_.max_length, few),
+                   packed_, int64_t(few ? std::min(micro_batch(), all) : rows.size()));
   }
 
   // The largest number of learned tokens in a micro-batch of the first epochs. It follows only from
