@@ -29,9 +29,10 @@ std::vector<Row> rows_of(const std::vector<const Example*>& examples, SftPacking
 
 class SftTask : public ExampleTask {
  public:
-  SftTask(const SftConfig& c, AlignModel& model, std::vector<Row> train, std::vector<Row> held)
+  SftTask(const SftConfig& c, const RunSpec& spec, AlignModel& model, std::vector<Row> train,
+          std::vector<Row> held)
       : ExampleTask(
-            c, model,
+            c, spec, model,
             {.items = train.size(), .documents = packs(c), .nll = true, .losses = c.losses}),
         packed_(packs(c)),
         rows_(std::move(train)),
@@ -93,12 +94,14 @@ class SftTask : public ExampleTask {
     double sum = 0;
     int64_t targets = 0;
     LossMeans terms;
-    each_micro_batch(held_.size(), [&](size_t begin, size_t end) {
-      const TokenBatch b = batch_of(std::span(held_).subspan(begin, end - begin), held_.size());
-      for (const float nll : programs_.evaluate(b)) sum += double(nll);
-      targets += int64_t(b.rows.size());
-      terms.add(programs_.evaluated_terms(), int64_t(b.rows.size()));
-    });
+    const bool complete =
+        each_micro_batch_until_stopped(held_.size(), [&](size_t begin, size_t end) {
+          const TokenBatch b = batch_of(std::span(held_).subspan(begin, end - begin), held_.size());
+          for (const float nll : programs_.evaluate(b)) sum += double(nll);
+          targets += int64_t(b.rows.size());
+          terms.add(programs_.evaluated_terms(), int64_t(b.rows.size()));
+        });
+    if (!complete) return {};
     return loss_report(sum / double(targets), terms.means());
   }
 
@@ -169,7 +172,7 @@ RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
   for (const size_t i : split.held) held.push_back(&data.kept[i]);
   for (const Example& e : val.kept) held.push_back(&e);
   spec.phases->mark("data");
-  SftTask task(c, model, rows_of(train, c.packing, model.max_length),
+  SftTask task(c, spec, model, rows_of(train, c.packing, model.max_length),
                rows_of(held, c.packing, model.max_length));
   spec.phases->mark("plan");
   return run_task(spec, c, settings, model, task);

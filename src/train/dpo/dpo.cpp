@@ -36,12 +36,11 @@ class DpoTask : public ExampleTask {
  public:
   DpoTask(const DpoConfig& c, const RunSpec& spec, AlignModel& model,
           const std::vector<Preference>& data, const Split& split)
-      : ExampleTask(c, model,
+      : ExampleTask(c, spec, model,
                     {.items = split.rest.size(),
                      .rows_per_item = 2,
                      .reference = c.reference == DpoReference::live}),
         config_(c),
-        spec_(spec),
         data_(data),
         held_(split.held),
         train_(split.rest),
@@ -99,13 +98,15 @@ class DpoTask : public ExampleTask {
   std::optional<EvalReport> evaluate(const RunState&,
                                      const std::function<void(const std::string&)>&) override {
     DpoTotals totals;
-    each_micro_batch(held_.size(), [&](size_t begin, size_t end) {
-      const auto chosen = std::span(held_).subspan(begin, end - begin);
-      const std::vector<PairSums> reference = reference_of(chosen);
-      const Pairs pairs = pairs_of(chosen);
-      each_pair(pairs, programs_.score(lay_out(pairs)), reference,
-                [&](const Preference&, const DpoPair& l) { totals.add(l); });
-    });
+    const bool complete =
+        each_micro_batch_until_stopped(held_.size(), [&](size_t begin, size_t end) {
+          const auto chosen = std::span(held_).subspan(begin, end - begin);
+          const std::vector<PairSums> reference = reference_of(chosen);
+          const Pairs pairs = pairs_of(chosen);
+          each_pair(pairs, programs_.score(lay_out(pairs)), reference,
+                    [&](const Preference&, const DpoPair& l) { totals.add(l); });
+        });
+    if (!complete) return {};
     return loss_report(totals.mean(totals.loss), {}, totals.json());
   }
 
@@ -170,7 +171,6 @@ class DpoTask : public ExampleTask {
   }
 
   const DpoConfig& config_;
-  const RunSpec& spec_;
   const std::vector<Preference>& data_;
   std::vector<size_t> held_, train_;
   int64_t max_length_;

@@ -90,8 +90,10 @@ void check_config(const AlignConfig& c, const RunSpec& spec,
   expect_settings(spec, settings, free_settings_of_examples);
 }
 
-ExampleTask::ExampleTask(const AlignConfig& c, AlignModel& model, const Shape& shape)
-    : model_(model),
+ExampleTask::ExampleTask(const AlignConfig& c, const RunSpec& spec, AlignModel& model,
+                         const Shape& shape)
+    : spec_(spec),
+      model_(model),
       programs_(programs_spec(model, c, shape.losses), model.memory),
       config_(c),
       shape_(shape),

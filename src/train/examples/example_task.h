@@ -43,7 +43,7 @@ class ExampleTask : public Task {
     LossConfig losses = {};  // of the nll programs
     bool reference = false;  // a reference model runs in every step
   };
-  ExampleTask(const AlignConfig&, AlignModel&, const Shape&);
+  ExampleTask(const AlignConfig&, const RunSpec&, AlignModel&, const Shape&);
 
   int64_t steps() const override {
     return config_.steps ? config_.steps : config_.epochs * order_.steps_per_epoch();
@@ -77,7 +77,17 @@ class ExampleTask : public Task {
   void each_micro_batch(size_t n, Use use) const {
     for (size_t at = 0; at < n; at += size_t(micro_)) use(at, std::min(n, at + size_t(micro_)));
   }
+  // The same until a signal stops the run. Returns whether every micro-batch was used.
+  template <class Use>
+  bool each_micro_batch_until_stopped(size_t n, Use use) const {
+    for (size_t at = 0; at < n; at += size_t(micro_)) {
+      if (spec_.stopped()) return false;
+      use(at, std::min(n, at + size_t(micro_)));
+    }
+    return true;
+  }
 
+  const RunSpec& spec_;
   AlignModel& model_;
   LogprobPrograms programs_;
 

@@ -112,7 +112,9 @@ class PretrainTask : public Task {
     double sum = 0;
     int64_t count = 0;
     LossMeans terms;
+    bool stopped = false;
     each_validation_batch(loader_spec(config_.val), config_, [&](const Batch& b) {
+      if ((stopped = spec_.stopped())) return false;
       sum += programs_->evaluate(b) * double(b.count);
       count += b.count;
       terms.add(programs_->evaluated_terms(), b.count);
@@ -120,6 +122,7 @@ class PretrainTask : public Task {
                            config_.eval_tokens));
       return true;
     });
+    if (stopped) return {};
     return loss_report(sum / double(count), terms.means());
   }
   bool at_target(const RunState& state) const override {
