@@ -14,27 +14,32 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
                     const MemoryBudget& budget, int64_t logits_bytes, int64_t chosen) {
   const Steps lengths = Steps::parse(c.seq, "seq");
   const Steps totals = Steps::parse(c.tokens_per_step, "tokens_per_step");
+  const auto length_at = [&](int64_t at) {
+    return lengths.at(at) ? lengths.at(at) : model.context;
+  };
   BatchShape s;
   s.first_step = step;
-  s.T = lengths.at(step) ? lengths.at(step) : model.context;
+  s.T = length_at(step);
   if (s.T > model.context)
     fail_usage(where, "expected --seq up to the model's context {}, got {}", model.context, s.T);
+  // --batch counts sequences of the first length; other lengths keep a micro-batch's tokens.
+  if (c.batch) s.B = std::max<int64_t>(1, c.batch * length_at(0) / s.T);
   int64_t tokens = totals.at(step);
-  // Without either, one sequence: only runs that earlier versions began get here so.
-  if (tokens == 0) tokens = (c.batch ? c.batch : 1) * s.T;
+  // Of one micro-batch. If --batch is 0 too, it has one sequence: only runs that earlier versions
+  // began get here so.
+  if (tokens == 0) tokens = s.B * s.T;
   if (tokens % s.T)
     fail_usage(where, "expected --tokens-per-step to be a multiple of --seq {}, got {}", s.T,
                tokens);
   const int64_t sequences = tokens / s.T;
-  s.B = c.batch ? c.batch : chosen;
+  if (!c.batch) s.B = chosen;
   if (s.B == 0)
     s.B = largest_batch(program_spec(model, c, s, logits_bytes), sequences, budget.left());
   if (s.B == 0) s.B = 1;  // does not fit either: the check below says so, by part
-  if (c.batch && lengths.at(0) && lengths.at(0) != s.T)
-    s.B = std::max<int64_t>(1, c.batch * lengths.at(0) / s.T);  // keeps a micro-batch's tokens
   if (sequences % s.B)
-    fail_usage(where, "expected --batch to divide the {} sequences of a step, got {}", sequences,
-               s.B);
+    fail_usage(
+        where, "expected --batch to divide the {} sequences of a step, got {}{}", sequences, s.B,
+        c.batch && s.B != c.batch ? fmt::format(" (--batch {} at --seq {})", c.batch, s.T) : "");
   expect_fit(program_spec(model, c, s, logits_bytes), budget);
   s.micro_batches = sequences / s.B;
   return s;

@@ -148,7 +148,8 @@ struct TrainConfig : RunConfig {
     v("tokenizer", tokenizer,
       "tokenizer to store with the checkpoints and to sample with; sets --vocab");
     v("batch", batch,
-      "sequences per micro-batch; 0: as many as fit in memory, up to tokens_per_step, which is "
+      "sequences of the first seq per micro-batch; 0: as many as fit in memory, up to "
+      "tokens_per_step, which is "
       "then "
       "required");
     v("seq", seq,

@@ -36,5 +36,30 @@ TEST(BatchShapes, AStepIsOneMicroBatchOrItsTokens) {
   EXPECT_EQ(shapes(0, "16", "0"), (std::vector<BatchShape>{{0, 1, 16, 1}}));
 }
 
+// --batch counts sequences of the first length.
+TEST(BatchShapes, AChangeOfLengthKeepsTheTokensOfAStep) {
+  EXPECT_EQ(shapes(4, "0:16,5:64", "0"), (std::vector<BatchShape>{{0, 4, 16, 1}, {5, 1, 64, 1}}));
+  EXPECT_EQ(shapes(2, "0:32,125:16", "0"),
+            (std::vector<BatchShape>{{0, 2, 32, 1}, {125, 4, 16, 1}}));
+  EXPECT_EQ(shapes(2, "0:0,5:16", "0"), (std::vector<BatchShape>{{0, 2, 64, 1}, {5, 8, 16, 1}}));
+  EXPECT_EQ(shapes(4, "0:8,20:16", "0:32,10:64"),
+            (std::vector<BatchShape>{{0, 4, 8, 1}, {10, 4, 8, 2}, {20, 2, 16, 2}}));
+  EXPECT_EQ(shapes(1, "0:16,5:64", "0"), (std::vector<BatchShape>{{0, 1, 16, 1}, {5, 1, 64, 1}}));
+}
+
+TEST(BatchShapes, NamesTheBatchThatDoesNotDivideAStep) {
+  const auto message = [](int64_t batch, const std::string& seq, const std::string& tokens) {
+    try {
+      shapes(batch, seq, tokens);
+    } catch (const Error& e) { return std::string(e.what()); }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message(3, "16", "64"),
+            "[batch] expected --batch to divide the 4 sequences of a step, got 3");
+  EXPECT_EQ(message(3, "0:16,5:8", "0:48,5:64"),
+            "[batch] expected --batch to divide the 8 sequences of a step, got 6 (--batch 3 at "
+            "--seq 8)");
+}
+
 }  // namespace
 }  // namespace hearth
