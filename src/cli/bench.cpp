@@ -15,7 +15,7 @@
 #include "sys/error.h"
 #include "sys/process/process_memory.h"
 #include "train/peak_flops.h"
-#include "train/pretrain/pretrain.h"
+#include "train/pretrain/programs.h"
 
 namespace hearth::inline cli {
 

@@ -12,7 +12,8 @@
 #include "core/program_cache.h"
 #include "core/read_queue.h"
 #include "model/decoder.h"
-#include "train/pretrain/programs.h"
+#include "train/losses.h"
+#include "train/memory_plan.h"
 
 namespace hearth::inline train {
 

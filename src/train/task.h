@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "train/config.h"
-#include "train/pretrain/programs.h"
+#include "train/memory_plan.h"
 #include "train/step_guard.h"
 
 namespace hearth::inline train {

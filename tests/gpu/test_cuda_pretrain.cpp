@@ -6,6 +6,7 @@
 #include "cuda_case.h"
 #include "data/shards.h"
 #include "sys/files/files.h"
+#include "train/pretrain/batch_shape.h"
 #include "train/pretrain/pretrain.h"
 
 namespace hearth {

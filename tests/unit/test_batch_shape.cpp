@@ -1,8 +1,9 @@
 // How the steps of a pretraining run are divided into micro-batches.
+#include "train/pretrain/batch_shape.h"
+
 #include <gtest/gtest.h>
 
 #include "sys/error.h"
-#include "train/pretrain/pretrain.h"
 
 namespace hearth {
 namespace {

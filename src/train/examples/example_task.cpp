@@ -1,6 +1,5 @@
 #include "train/examples/example_task.h"
 
-#include "train/pretrain/pretrain.h"
 #include "train/run_folder.h"
 
 namespace hearth::inline train {

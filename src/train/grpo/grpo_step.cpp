@@ -7,7 +7,6 @@
 #include "infer/runner.h"
 #include "sys/clock.h"
 #include "sys/error.h"
-#include "train/pretrain/pretrain.h"
 
 namespace hearth::inline train {
 namespace {

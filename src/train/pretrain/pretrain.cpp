@@ -5,6 +5,7 @@
 #include "data/shards.h"
 #include "formats/fields.h"
 #include "sys/error.h"
+#include "train/pretrain/batch_shape.h"
 #include "train/pretrain/cursor_state.h"
 #include "train/pretrain/validation.h"
 #include "train/run_folder.h"

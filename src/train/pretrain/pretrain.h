@@ -3,9 +3,7 @@
 #pragma once
 
 #include <functional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "train/run.h"
 
@@ -22,28 +20,5 @@ RunResult pretrain(const PretrainSpec&, Backend&);
 
 // The path for Tokenizer::load: --tokenizer, or else the tokenizer of --model; empty: none.
 std::filesystem::path tokenizer_of(const PretrainSpec&);
-
-// How the tokens of a step are divided into micro-batches, from `first_step` on.
-struct BatchShape {
-  int64_t first_step = 0;
-  int64_t B = 1, T = 1, micro_batches = 1;
-  bool operator==(const BatchShape&) const = default;
-};
-
-// Every shape that the schedules of a run go through. All are checked before the run starts: each
-// has to fit in the budget. A batch of 0 is the largest that fits, or what `chosen` says: a resumed
-// run keeps the choices that it began with.
-std::vector<BatchShape> batch_shapes(const ModelConfig&, const TrainConfig&, const MemoryBudget&,
-                                     int64_t logits_bytes, std::span<const int64_t> chosen = {});
-
-// Whether --batch or --tokens-per-step says how large every step is. The memory of a machine must
-// not decide it, because the results would then differ from machine to machine.
-bool has_step_size(const TrainConfig&);
-
-// Tokens of the first optimizer step, computed from the settings alone.
-int64_t first_step_tokens(const ModelConfig&, const TrainConfig&);
-
-ProgramSpec program_spec(const ModelConfig&, const TrainConfig&, const BatchShape&,
-                         int64_t logits_bytes);
 
 }  // namespace hearth::inline train

@@ -1,12 +1,9 @@
 #include "train/pretrain/programs.h"
 
-#include "cpu/reference/reference.h"
 #include "sys/error.h"
 
 namespace hearth::inline train {
 namespace {
-
-constexpr double gib = 1 << 30;
 
 // The name includes the batch shape, so that each shape has its own inputs.
 std::string program_name(const char* what, const ProgramSpec& s) {
@@ -36,70 +33,12 @@ Tape record_eval(const ProgramSpec& s) {
   return t;
 }
 
-int64_t table_bytes(const Tape& t) {
-  int64_t bytes = 0;
-  for (const auto& [id, make] : t.tables)
-    bytes += t.values[size_t(id)].shape.numel() * size_of(t.values[size_t(id)].dtype);
-  return bytes;
-}
-
-// What the update program needs of the arena: next to nothing for an elementwise optimizer, several
-// matrices for Muon.
-int64_t update_arena(const Tape& t, const UpdateSpec& update) {
-  const auto backend = make_reference_backend();  // allocates nothing: no buffer is asked for
-  ParamStore store(*backend, t.params, t.dtype());
-  Tape u(t.dtype(), "update");
-  record_update(u, store, u.rows(u.loss_values(), 0, 1), update);
-  prune(u);
-  alias(u);
-  return plan(u).arena_bytes;
-}
-
 }  // namespace
 
 MemoryNeed memory_need(const ProgramSpec& s) {
   MemoryNeed need = memory_need(record_micro(s, false), s.update);
   need.offload = s.offload;
   return need;
-}
-
-MemoryNeed memory_need(Tape t, const UpdateSpec& update) {
-  int64_t elements = 0, trained = 0;
-  for (const ParamSpec& p : t.params) {
-    elements += padded_size(p);
-    if (p.trainable) trained += padded_size(p);
-  }
-  prune(t);
-  alias(t);
-  const Plan p = plan(t);
-  const int64_t acc = size_of(t.acc());
-  int64_t state = 0;
-  for (const SlotSpec& slot : slots_of(update)) state += slot_bytes(slot, t.params, t.acc());
-  return {.weights = elements * size_of(t.dtype()),
-          .masters = t.dtype() == t.acc() ? 0 : trained * acc,
-          .gradients = trained * acc,
-          .optimizer_state = state,
-          .activations = std::max(p.arena_bytes, update_arena(t, update)),
-          .tables = table_bytes(t),
-          .activation_bound = p.bound_bytes};
-}
-
-std::string describe(const MemoryNeed& m) {
-  std::string s = fmt::format("weights {:.2f}", double(m.weights) / gib);
-  const auto add = [&](const char* what, int64_t bytes) {
-    if (bytes) s += fmt::format(" + {} {:.2f}", what, double(bytes) / gib);
-  };
-  if (!m.offload) add("masters", m.masters);
-  add("gradients", m.gradients);
-  if (!m.offload) add("optimizer state", m.optimizer_state);
-  add("activations", m.activations);
-  add("reference model", m.reference);
-  add("KV cache", m.cache);
-  if (double(m.tables) >= 0.005 * gib) add("position tables", m.tables);
-  s += fmt::format(" = {:.2f} GiB", double(m.total()) / gib);
-  if (m.offload)
-    s += fmt::format(", and {:.2f} of the host", double(m.masters + m.optimizer_state) / gib);
-  return s;
 }
 
 // Goes up by doubling and then halves the gap: planning a batch takes time in proportion to it, so
@@ -128,10 +67,10 @@ void expect_fit(const ProgramSpec& s, const MemoryBudget& budget) {
   std::string remedies;
   const auto remedy = [&](ProgramSpec other, const std::string& flag) {
     if (budget.fits(memory_need(other).total()))
-      remedies += (remedies.empty() ? "; what fits: " : ", ") + flag;
+      remedies += (remedies.empty() ? "what fits: " : ", ") + flag;
   };
   if (const int64_t B = largest_batch(s, s.B, budget.left()))
-    remedies = fmt::format("; what fits: --batch {}", B);
+    remedies = fmt::format("what fits: --batch {}", B);
   ProgramSpec other = s;
   other.recompute = Recompute::block;
   remedy(other, "--recompute block");
@@ -141,15 +80,8 @@ void expect_fit(const ProgramSpec& s, const MemoryBudget& budget) {
   remedy(other, "--dtype bf16");
   other = s, other.T = std::max<int64_t>(1, s.T / 2);
   if (remedies.empty()) remedy(other, fmt::format("--seq {}", other.T));
-  if (remedies.empty()) remedies = "; no batch fits: take a smaller model";
-  fail("memory", "expected a run within {:.2f} GiB, got {}{}", double(budget.left()) / gib,
-       describe(need), remedies);
-}
-
-void expect_fit(const MemoryNeed& need, const MemoryBudget& budget, const std::string& remedy) {
-  if (budget.fits(need.total())) return;
-  fail("memory", "expected a run within {:.2f} GiB, got {}; {}", double(budget.left()) / gib,
-       describe(need), remedy);
+  if (remedies.empty()) remedies = "no batch fits: take a smaller model";
+  expect_fit(need, budget, remedies);
 }
 
 Programs::Programs(const ProgramSpec& s, Memory& memory)

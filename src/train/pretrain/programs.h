@@ -7,11 +7,10 @@
 #include <optional>
 
 #include "core/exec.h"
-#include "core/memory_budget.h"
 #include "data/loader.h"
 #include "model/decoder.h"
-#include "optim/update.h"
 #include "train/losses.h"
+#include "train/memory_plan.h"
 #include "train/update_program.h"
 
 namespace hearth::inline train {
@@ -30,31 +29,13 @@ struct ProgramSpec {
   int64_t logits_bytes = HeadSpec{}.chunk_bytes;  // of a chunk, as the backend prefers
 };
 
-// Memory of a run by part in bytes, known before it starts.
-struct MemoryNeed {
-  int64_t weights = 0, masters = 0, gradients = 0, optimizer_state = 0, activations = 0;
-  int64_t tables = 0;            // position tables: RoPE, ALiBi
-  int64_t reference = 0;         // weights of a reference model
-  int64_t cache = 0;             // KV cache of rollouts
-  int64_t activation_bound = 0;  // lower bound of any plan
-  bool offload = false;          // master weights and optimizer state are not on the device
-  int64_t total() const {
-    return weights + gradients + activations + tables + reference + cache +
-           (offload ? 0 : masters + optimizer_state);
-  }
-};
 MemoryNeed memory_need(const ProgramSpec&);
-MemoryNeed memory_need(Tape, const UpdateSpec&);  // for any training program
-std::string describe(const MemoryNeed&);
-
 // The largest micro-batch that divides `sequences` and fits in `bytes`; 0: not even one sequence
 // fits.
 int64_t largest_batch(ProgramSpec, int64_t sequences, int64_t bytes);
 // Throws if the run does not fit in the budget. The error says what each part needs and which
 // settings would make the run fit.
 void expect_fit(const ProgramSpec&, const MemoryBudget&);
-// The same of a known need, with a remedy in words.
-void expect_fit(const MemoryNeed&, const MemoryBudget&, const std::string& remedy);
 
 class Programs {
  public:

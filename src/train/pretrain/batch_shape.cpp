@@ -1,9 +1,9 @@
-// How a run's steps are cut into micro-batches.
+#include "train/pretrain/batch_shape.h"
+
 #include <algorithm>
 #include <set>
 
 #include "sys/error.h"
-#include "train/pretrain/pretrain.h"
 
 namespace hearth::inline train {
 namespace {
