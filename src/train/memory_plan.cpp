@@ -1,6 +1,7 @@
 #include "train/memory_plan.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "core/plan.h"
 #include "cpu/reference/reference.h"
@@ -75,6 +76,24 @@ void expect_fit(const MemoryNeed& need, const MemoryBudget& budget, const std::s
   if (budget.fits(need.total())) return;
   fail("memory", "expected a run within {:.2f} GiB, got {}; {}", double(budget.left()) / gib,
        describe(need), remedy);
+}
+
+// Goes up to the first divisor of at least twice the size until one does not fit, and then halves
+// the gap.
+int64_t largest_divisor(int64_t n, const std::function<bool(int64_t)>& fits) {
+  std::vector<int64_t> sizes;
+  for (int64_t size = 1; size <= n; ++size)
+    if (n % size == 0) sizes.push_back(size);
+  auto low = sizes.begin(), high = low;  // those before `low` fit; the one at `high` may not
+  while (high != sizes.end() && fits(*high)) {
+    low = high + 1;
+    high = std::lower_bound(low, sizes.end(), 2 * *high);
+  }
+  while (low < high) {
+    const auto middle = low + (high - low) / 2;
+    fits(*middle) ? low = middle + 1 : high = middle;
+  }
+  return low == sizes.begin() ? 0 : *(low - 1);
 }
 
 }  // namespace hearth::inline train

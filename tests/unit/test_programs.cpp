@@ -90,6 +90,25 @@ TEST(MemoryNeed, LargestBatchFitsAndTheNextDoesNot) {
   EXPECT_EQ(largest_batch(s, 12, need(1) - 1), 0);
 }
 
+// Planning takes time in proportion to the batch: nothing beyond the next size is planned.
+TEST(MemoryNeed, LargestDivisorAsksOnlyNearTheAnswer) {
+  for (const int64_t n : {1, 7, 12, 360, 32768})
+    for (const int64_t limit : {0, 1, 3, 9, 100, 40000}) {
+      int64_t expected = 0, next = n;  // next: the first divisor of at least twice that
+      for (int64_t d = n; d >= 1; --d)
+        if (n % d == 0 && d <= limit) expected = std::max(expected, d);
+      for (int64_t d = n; d >= std::max<int64_t>(1, 2 * expected); --d)
+        if (n % d == 0) next = d;
+      int64_t asked = 0;
+      const int64_t found = largest_divisor(n, [&](int64_t size) {
+        asked = std::max(asked, size);
+        return size <= limit;
+      });
+      EXPECT_EQ(found, expected) << n << " " << limit;
+      EXPECT_LE(asked, next) << n << " " << limit;
+    }
+}
+
 TEST(MemoryNeed, SaysByPartWhatDoesNotFitAndWhatWould) {
   const ProgramSpec s{.model = preset("gpt2"), .B = 8, .T = 1024};
   const MemoryNeed need = memory_need(s);

@@ -41,24 +41,11 @@ MemoryNeed memory_need(const ProgramSpec& s) {
   return need;
 }
 
-// Goes up by doubling and then halves the gap: planning a batch takes time in proportion to it, so
-// none far beyond the answer is planned.
 int64_t largest_batch(ProgramSpec s, int64_t sequences, int64_t bytes) {
-  std::vector<int64_t> sizes;
-  for (int64_t B = 1; B <= sequences; ++B)
-    if (sequences % B == 0) sizes.push_back(B);
-  const auto fits = [&](size_t i) {
-    s.B = sizes[i];
+  return largest_divisor(sequences, [&](int64_t B) {
+    s.B = B;
     return memory_need(s).total() <= bytes;
-  };
-  size_t low = 0, high = 0;  // of `sizes`: those below `low` fit, the one at `high` may not
-  while (high < sizes.size() && fits(high)) low = high + 1, high = 2 * high + 1;
-  high = std::min(high, sizes.size());
-  while (low < high) {
-    const size_t middle = (low + high) / 2;
-    fits(middle) ? low = middle + 1 : high = middle;
-  }
-  return low == 0 ? 0 : sizes[low - 1];
+  });
 }
 
 void expect_fit(const ProgramSpec& s, const MemoryBudget& budget) {
