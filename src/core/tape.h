@@ -1,7 +1,7 @@
 // Tape: a step, recorded once as a flat list of nodes, differentiated, given memory and replayed.
 //
 //   Tape t;                             // 1. record: shapes only, nothing runs
-//   Var loss = decoder_loss(t, config, ...);
+//   head_loss(t, decoder(t, config, inputs, {}), weight, targets, {.grad = true});
 //   differentiate(t);                   // 2. append the backward nodes
 //   Exec step(std::move(t), memory);    // 3. prune, alias, plan one arena, bind to a backend
 //   step.run();                         // 4. replay
@@ -244,7 +244,7 @@ class Tape {
 };
 
 // Walks the recorded nodes in reverse and lets each op append its backward. The loss ops have set
-// the first gradients themselves (see ops/loss.h).
+// the first gradients themselves (loss.cpp in ops/ops.h).
 void differentiate(Tape&);
 
 // Removes nodes that only write temporaries that no node reads.

@@ -56,7 +56,7 @@ struct RunIdentity {
   std::string_view kind;  // the key under which the settings are saved
   const nlohmann::json settings;
   std::span<const std::string_view> free;  // settings that may have changed since
-  const nlohmann::json base;               // as base_to_json
+  const nlohmann::json base;               // TrainedModel::base
   std::string data;                        // digest of the training data
 };
 // Throws if the checkpoint belongs to another run. Returns a name of the file for later errors.

@@ -11,6 +11,7 @@
 #include "cuda_case.h"
 #include "sys/files/files.h"
 #include "train/logprob_programs.h"
+#include "train/update_program.h"
 #include "unit/lora_model.h"
 
 namespace hearth {

@@ -7,6 +7,7 @@
 #include "train/dpo/reference_sums.h"
 #include "train/run_state.h"
 #include "train/trained_model.h"
+#include "train/update_program.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {
