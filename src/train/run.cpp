@@ -51,10 +51,12 @@ class Run {
   RunResult run() {
     config_.check_run(steps_);
     open_folder();
+    const auto found = resumed_checkpoint(spec_.run, spec_.resume, spec_.warn);
+    if (found) expect_this_run(*found);  // before prepare() writes anything
     const bool prepared = task_.prepare();
     phase("prepare");
     if (!prepared) return result("stopped");
-    begin();
+    begin(found);
     phase("load");
     introduce();
     log_ = std::make_unique<RunLog>(spec_.run, state_.log, state_.samples, steps_, spec_.quiet,
@@ -109,10 +111,19 @@ class Run {
     lock_ = open_run_folder(spec_.run, spec_.resume, toml_of(settings_));
   }
 
-  // Starts with fresh weights, or with the newest valid checkpoint.
-  void begin() {
+  // Throws if the checkpoint belongs to another run. Returns a name of its state for later errors.
+  std::string expect_this_run(const fs::path& dir) const {
+    return expect_same_run(dir, {.kind = task_.kind(),
+                                 .settings = settings_,
+                                 .free = free_,
+                                 .base = model_.base,
+                                 .data = task_.data_digest()});
+  }
+
+  // Starts with fresh weights, or with the checkpoint that was found.
+  void begin(const std::optional<fs::path>& found) {
     make_training_buffers(model_.params, config_.update_spec());
-    if (const auto found = resumed_checkpoint(spec_.run, spec_.resume, spec_.warn)) {
+    if (found) {
       load(*found, false);
       extend();
       write_length(spec_.run, toml_of(settings_));
@@ -128,11 +139,7 @@ class Run {
 
   // `moves_on`: the run rolls back after bad steps and skips the data that caused them.
   void load(const fs::path& dir, bool moves_on) {
-    const std::string where = expect_same_run(dir, {.kind = task_.kind(),
-                                                    .settings = settings_,
-                                                    .free = free_,
-                                                    .base = model_.base,
-                                                    .data = task_.data_digest()});
+    const std::string where = expect_this_run(dir);
     const json saved = load_model_checkpoint(dir, model_.config, model_.params);
     const StateFields trainer = trainer_fields(saved, where);
     const RunState now = std::exchange(state_, RunState::from_json(trainer.object("run")));
@@ -410,9 +417,9 @@ class Run {
                  {"run", state_.to_json()},
                  {"task", task_.save()}};
     std::string base;
-    if (!model_.base.is_null()) {
+    if (!model_.base.is_null()) trainer["base"] = model_.base;
+    if (model_.config.lora) {
       base = fs::absolute(model_.source->path()).string();
-      trainer["base"] = model_.base;
       trainer["base_path"] = path_from_run(model_.source->path(), spec_.run);
     }
     if (const std::string digest = task_.data_digest(); !digest.empty()) trainer["data"] = digest;

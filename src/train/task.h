@@ -64,8 +64,8 @@ class Task {
 
   // Settings that may change when a run is resumed, in addition to free_run_settings.
   virtual std::span<const std::string_view> free_settings() const { return {}; }
-  // Digest of the training data; resuming with other data is an error. Empty: the task checks the
-  // data itself.
+  // Digest of the training data, known before prepare(); resuming with other data is an error.
+  // Empty: the task checks the data itself.
   virtual std::string data_digest() const { return {}; }
   // Bytes by part, for the memory plan printed before the first step.
   virtual std::optional<MemoryNeed> memory_need() const { return {}; }

@@ -169,15 +169,58 @@ TEST_F(AlignCommands, DpoRefusesTheReferenceOfAnotherModelOrOtherData) {
                         dpo(run) + Arguments{"--stop-after-step", "2", "--reference", reference}));
     const Arguments resume{"dpo", "--run", run, "--resume", "--json"};
     write_file_atomic(model / "config.json", config + "\n");
-    expect_error(hearth::run(folder, resume), 1, "reference of this model");
+    expect_error(hearth::run(folder, resume), 1, "the model that the run began from");
     write_file_atomic(model / "config.json", config);
     write_file_atomic(preferences, pairs.substr(pairs.find('\n') + 1));
-    expect_error(hearth::run(folder, resume), 1, "reference of this model");
+    expect_error(hearth::run(folder, resume), 1, "the data that the run began with");
     write_file_atomic(preferences, pairs);
     // Either way of holding the reference may follow the other.
     json_of(hearth::run(folder, resume + Arguments{"--stop-after-step", "3", "--reference",
                                                    reference[0] == 'l' ? "cached" : "live"}));
   }
+}
+
+// Checkpoints identify the reference and the data. The file is a cache that may be lost.
+TEST_F(AlignCommands, DpoWithoutItsReferenceFileIsTheSameRun) {
+  const Arguments four{"--steps", "4"};
+  const fs::path run = folder / "run", file = run / "reference.json", other = folder / "other";
+  json_of(hearth::run(folder, dpo(folder / "whole") + four));
+  json_of(hearth::run(folder, dpo(run) + four + Arguments{"--stop-after-step", "2"}));
+  fs::remove(file);
+  write_served_folder(other);
+  write_file_atomic(other / "config.json", read_file(other / "config.json") + "\n");
+  const std::string pairs = read_file(preferences);
+  write_file_atomic(folder / "other.jsonl", pairs.substr(pairs.find('\n') + 1));
+  const Arguments resume{"dpo", "--run", run.string(), "--resume", "--json"};
+  expect_error(hearth::run(folder, resume + Arguments{"--data", (folder / "other.jsonl").string()}),
+               1, "the data that the run began with");
+  expect_error(hearth::run(folder, resume + Arguments{"--model", other.string()}), 1,
+               "the model that the run began from");
+  EXPECT_FALSE(fs::exists(file));  // a refused call leaves nothing behind
+  json_of(hearth::run(folder, resume));
+  EXPECT_EQ(read_file(file), read_file(folder / "whole/reference.json"));
+  EXPECT_EQ(files_of_newest(run), files_of_newest(folder / "whole"));
+}
+
+// The same pairs in the same order are other data if another part of them is held out.
+TEST_F(AlignCommands, DpoRefusesPairsThatMoveToTheHeldOutOnes) {
+  const std::string pairs = read_file(preferences);
+  const auto split_at = [&](size_t row) {
+    size_t at = 0;
+    for (size_t i = 0; i < row; ++i) at = pairs.find('\n', at) + 1;
+    write_file_atomic(folder / "first.jsonl", pairs.substr(0, at));
+    write_file_atomic(folder / "rest.jsonl", pairs.substr(at));
+  };
+  split_at(40);
+  Arguments call = dpo(folder / "run", folder / "first.jsonl");
+  *(std::find(call.begin(), call.end(), "--holdout") + 1) = "0";
+  json_of(hearth::run(folder, call + Arguments{"--val", (folder / "rest.jsonl").string(), "--steps",
+                                               "2", "--stop-after-step", "1"}));
+  const Arguments resume{"dpo", "--run", (folder / "run").string(), "--resume", "--json"};
+  split_at(39);
+  expect_error(hearth::run(folder, resume), 1, "the data that the run began with");
+  split_at(40);
+  json_of(hearth::run(folder, resume));
 }
 
 // A signal in the pass before the first step ends it, and the next start goes on from there.

@@ -3,6 +3,7 @@
 #include "formats/fields.h"
 #include "sys/clock.h"
 #include "sys/files/files.h"
+#include "sys/hash/hash.h"
 #include "train/dpo/reference_sums.h"
 
 namespace hearth::inline train {
@@ -32,6 +33,14 @@ struct DpoTotals {
   }
 };
 
+// `train`: how many of the pairs are trained on; the others are held out.
+std::string digest_of(const std::vector<Preference>& data, size_t train) {
+  Sha256 hash;
+  hash.update(to_bytes(fmt::format("{} ", train)));
+  for (const Preference& p : data) add_to(hash, p.chosen), add_to(hash, p.rejected);
+  return hash.hex();
+}
+
 class DpoTask : public ExampleTask {
  public:
   DpoTask(const DpoConfig& c, const RunSpec& spec, AlignModel& model,
@@ -44,15 +53,16 @@ class DpoTask : public ExampleTask {
         data_(data),
         held_(split.held),
         train_(split.rest),
+        digest_(digest_of(data, split.rest.size())),
         max_length_(model.max_length) {}
 
   std::string_view kind() const override { return "dpo"; }
+  std::string data_digest() const override { return digest_; }
 
   // Prepares the reference: a live model that runs beside the policy, or its cached sums.
   bool prepare() override {
-    const std::string key =
-        reference_key(open_base(config_.model, config_.lora), data_, to_dtype(config_.dtype));
-    ReferenceFile file(spec_.run / "reference.json", key, model_.resumed);
+    ReferenceFile file(spec_.run / "reference.json", reference_key(model_.base.get<std::string>(),
+                                                                   data_, to_dtype(config_.dtype)));
     if (config_.reference == DpoReference::live) {
       file.save();
       live_ = live_reference();
@@ -173,6 +183,7 @@ class DpoTask : public ExampleTask {
   const DpoConfig& config_;
   const std::vector<Preference>& data_;
   std::vector<size_t> held_, train_;
+  std::string digest_;  // of the data
   int64_t max_length_;
   std::vector<PairSums> reference_;  // of all data; empty with a live reference
   std::unique_ptr<LiveReference> live_;
@@ -197,6 +208,8 @@ RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
   check_loss(c);
   expect_no_dropout(c.lora, "DPO");
   AlignModel model(c, spec, backend);
+  // A checkpoint identifies its reference model by this. With adapters it is their base.
+  if (model.base.is_null()) model.base = model_digest(open_base(c.model, c.lora));
   spec.phases->mark("model");
   const ExampleEncoder encoder = encoder_of(model, c);
   Examples<Preference> data = read_preferences(c.data, encoder);

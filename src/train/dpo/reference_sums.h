@@ -41,14 +41,16 @@ class LiveReference {
   bool few_;  // see common_length()
 };
 
-// Identifies the sums: a digest of the model's files, the tokens, and the dtype of the computation.
-std::string reference_key(const ModelSource&, std::span<const Preference> data, DType);
+// Identifies the sums: the model_digest() of the reference, the tokens, and the dtype of the
+// computation.
+std::string reference_key(const std::string& model, std::span<const Preference> data, DType);
 
-// The file of a run that identifies its reference model and holds the sums computed so far.
+// The file of a run that holds the sums computed so far. It is a cache: sums that it lacks are
+// computed again. Checkpoints identify the reference model and the data of a run.
 class ReferenceFile {
  public:
-  // A file with another key is an error if the run has begun, and is ignored otherwise.
-  ReferenceFile(std::filesystem::path, std::string key, bool begun);
+  // A file with another key is ignored.
+  ReferenceFile(std::filesystem::path, std::string key);
   void save() const;
 
   std::vector<PairSums> sums;  // of the first pairs of the data

@@ -40,8 +40,7 @@ RunTemplate open_template(TrainedModel& m, ChatForm form) {
 AlignModel::AlignModel(const AlignConfig& c, const RunSpec& spec, Backend& backend)
     : TrainedModel(open_source(c, spec), c.lora, backend, to_dtype(c.dtype), c.offload),
       chat(open_template(*this, c.chat_template)),
-      max_length(checked_length(c, config)),
-      resumed(resumed_checkpoint(spec.run, spec.resume, {}).has_value()) {
+      max_length(checked_length(c, config)) {
   if (tokenizer->eos() < 0)
     spec.tell("the tokenizer names no end of a text: none is appended to examples");
 }

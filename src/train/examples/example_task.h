@@ -23,7 +23,6 @@ struct AlignModel : TrainedModel {
 
   RunTemplate chat;
   int64_t max_length;  // tokens per example
-  bool resumed;        // there is a checkpoint to continue from
 };
 
 LogprobProgramsSpec programs_spec(const AlignModel&, const AlignConfig&, const LossConfig& = {});
