@@ -66,8 +66,9 @@ class Run {
     evaluate();
     if (finished) spec_.tell(finished_already(spec_.run, state_.step, steps_));
     std::string reason = at_target() ? "target" : evaluation_is_due() ? "stopped" : "steps";
-    // If the resumed run had ended before a due evaluation, that evaluation was just made; save it.
-    if (last_checkpoint_) checkpoint(Last::no);
+    // A run that ends here still leaves a checkpoint. If a resumed run had ended before a due
+    // evaluation, that evaluation was just made and is saved.
+    if (last_checkpoint_ || reason != "steps") checkpoint(reason == "steps" ? Last::no : Last::yes);
     if (saves_on_the_way()) saver_.reserve(model_.config, model_.params);
     phase("snapshot_memory");
     while (state_.step < steps_ && reason == "steps") reason = advance();
@@ -395,8 +396,7 @@ class Run {
   // a run is complete when this returns; others are written in the background.
   void checkpoint(Last last) {
     collect();
-    const bool is_known = !last_checkpoint_ || state_.evaluated == saved_evaluation_;
-    if (state_.step == saved_ && is_known) return;
+    if (state_.step == saved_ && state_.evaluated == saved_evaluation_) return;
     state_.log = log_->log_mark(), state_.samples = log_->samples_mark();
     if (improved_) state_.best_eval = state_.last_eval, state_.best_step = state_.step;
     if (state_.update.streak == 0) state_.good_step = state_.step;
@@ -465,7 +465,7 @@ class Run {
   CheckpointSaver saver_;  // declared after the lock, which it needs until it is destroyed
   std::unique_ptr<RunLog> log_;
   std::optional<fs::path> last_checkpoint_;
-  int64_t saved_ = 0;              // the step of the last checkpoint
+  int64_t saved_ = -1;             // the step of the last checkpoint; -1: none
   int64_t saved_evaluation_ = -1;  // the step of the last evaluation in its state
   bool improved_ = false;          // the last evaluation is the best, and its weights are unsaved
   std::optional<Clock::time_point> sensed_at_;
@@ -477,19 +477,6 @@ class Run {
 };
 
 }  // namespace
-
-StepContext step_context(const RunConfig& config, int64_t total, const RunState& state,
-                         StepGuard& guard) {
-  StepContext c{.step = state.step, .data_step = state.data_step, .guard = guard};
-  c.lr = config.lr * schedule_factor(config.schedule_spec(total), state.step);
-  c.scalars.lr = float(c.lr), c.scalars.clip = config.clip;
-  if (config.dtype == TrainDType::fp16) c.scalars.loss_scale = float(state.loss_scale);
-  c.scalars.seed_lo = uint32_t(config.seed);
-  c.scalars.seed_hi = uint32_t(config.seed >> 32);
-  c.scalars.step = uint32_t(state.step);
-  c.scalars.momentum = config.muon.momentum_at(state.step, total);
-  return c;
-}
 
 void expect_settings(const RunSpec& spec, const ordered_json& settings,
                      std::span<const std::string_view> free) {

@@ -86,6 +86,16 @@ TEST_P(ExampleTasks, StopAtATargetLoss) {
   const json j = done(run(folder, call(folder / "run", "--json --target-loss 1000")));
   EXPECT_EQ(j["reason"], "target");
   EXPECT_EQ(j["steps"], 0);
+  EXPECT_EQ(j["checkpoint"], (folder / "run/checkpoints/step-00000000").string());
+  const std::string run_folder = (folder / "run").string();
+  const Ran again = run(folder, {task(), "--run", run_folder, "--resume", "--json"});
+  done(again);
+  EXPECT_NE(again.err.find("already finished (0 of 5 steps, it reached its target)"),
+            std::string::npos)
+      << again.err;
+  const Ran text = run(folder, {"generate", "--model", run_folder, "--prompt", "q1", "--max-tokens",
+                                "2", "--threads", "1"});
+  EXPECT_EQ(text.status, 0) << text.err;
 }
 
 // A run that was begun for epochs has as many steps as they have, and is not cut short by fewer.

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "cpu/backend.h"
+#include "formats/checkpoint_dir.h"
 #include "sys/files/files.h"
 #include "test_io_support.h"
 #include "train/run_folder.h"
@@ -50,7 +51,10 @@ class ChosenLosses : public Task {
     return r;
   }
   bool evaluates() const override { return bool(evaluation); }
-  bool evaluates_first() const override { return false; }
+  bool evaluates_first() const override { return first; }
+  bool at_target(const RunState& s) const override {
+    return target && s.last_eval && *s.last_eval <= *target;
+  }
   std::optional<EvalReport> evaluate(const RunState& s,
                                      const std::function<void(const std::string&)>&) override {
     return loss_report(evaluation(s.step));
@@ -61,7 +65,9 @@ class ChosenLosses : public Task {
   std::function<double(int64_t)> loss = [](int64_t) { return 1.0; };
   std::function<double(int64_t)> evaluation;
   std::function<void(const std::string&)> tell = [](const std::string&) {};
-  bool late = false;  // the loss is read when the step has been made
+  bool late = false;   // the loss is read when the step has been made
+  bool first = false;  // evaluates before the first step
+  std::optional<double> target;
   std::optional<int64_t> fails_at;
   std::vector<int64_t> data_steps;
   std::vector<double> rates;
@@ -249,6 +255,56 @@ TEST_F(RunTest, KeepsTheBestOfItsEvaluations) {
   EXPECT_EQ(linked_step(spec.run, "latest"), 20);
   EXPECT_EQ(*r.val_loss, 12);
   EXPECT_EQ(*r.val_step, 20);
+}
+
+// Such a run has its first weights to save. Whoever resumes it without the target goes on from them
+// as if it had never stopped.
+TEST_F(RunTest, ATargetReachedBeforeTheFirstStepLeavesACheckpoint) {
+  const auto evaluated = [](std::optional<double> target) {
+    return [target](ChosenLosses& t) {
+      t.evaluation = [](int64_t) { return 1.0; };
+      t.first = true, t.target = target;
+    };
+  };
+  config.keep = 1;
+  go(evaluated({}));
+  const std::string log = read_file(spec.run / "log.jsonl");
+
+  spec.run = dir / "target";
+  const RunResult r = go(evaluated(2));
+  EXPECT_EQ(r.reason, "target");
+  EXPECT_EQ(r.steps, 0);
+  EXPECT_EQ(r.checkpoint, spec.run / "checkpoints/step-00000000");
+  EXPECT_EQ(verify_checkpoint(r.checkpoint), std::nullopt);
+  EXPECT_EQ(linked_step(spec.run, "latest"), 0);
+  EXPECT_EQ(linked_step(spec.run, "best"), -1);
+
+  spec.resume = true;
+  EXPECT_EQ(go(evaluated(2)).reason, "target");
+  EXPECT_TRUE(data_steps.empty());
+  EXPECT_NE(said.find("already finished (0 of 20 steps, it reached its target)"), said.npos)
+      << said;
+  EXPECT_EQ(go(evaluated({})).steps, 20);
+  EXPECT_EQ(data_steps.front(), 0);
+  EXPECT_EQ(read_file(spec.run / "log.jsonl"), log);
+  EXPECT_EQ(linked_step(spec.run, "best"), 4);
+  EXPECT_FALSE(fs::exists(spec.run / "checkpoints/step-00000000"));
+}
+
+TEST_F(RunTest, GoesBackToTheFirstWeights) {
+  const auto begun = [](std::optional<double> target) {
+    return [target](ChosenLosses& t) {
+      t.loss = [](int64_t data_step) { return data_step < 3 ? NAN : 1.0; };
+      t.evaluation = [](int64_t) { return 1.0; };
+      t.first = true, t.target = target;
+    };
+  };
+  go(begun(2));
+  spec.resume = true;
+  const RunResult r = go(begun({}));
+  EXPECT_EQ(r.steps, 20);
+  EXPECT_EQ(r.reloads, 1);
+  EXPECT_NE(said.find("going back to step-00000000"), said.npos) << said;
 }
 
 TEST_F(RunTest, LogsSpeedForEveryTask) {
