@@ -65,7 +65,11 @@ class Run {
     const bool finished = last_checkpoint_ && !evaluation_is_due() && is_over();
     evaluate();
     if (finished) spec_.tell(finished_already(spec_.run, state_.step, steps_));
-    std::string reason = at_target() ? "target" : evaluation_is_due() ? "stopped" : "steps";
+    std::string reason = "steps";
+    if (at_target())
+      reason = "target";
+    else if (evaluation_is_due() || (state_.step < steps_ && at_stop()))
+      reason = "stopped";
     // A run that ends here still leaves a checkpoint. If a resumed run had ended before a due
     // evaluation, that evaluation was just made and is saved.
     if (last_checkpoint_ || reason != "steps") checkpoint(reason == "steps" ? Last::no : Last::yes);

@@ -291,6 +291,39 @@ TEST_F(RunTest, ATargetReachedBeforeTheFirstStepLeavesACheckpoint) {
   EXPECT_FALSE(fs::exists(spec.run / "checkpoints/step-00000000"));
 }
 
+TEST_F(RunTest, MakesNoStepPastTheOneItStopsAfter) {
+  spec.stop_after_step = 6;
+  EXPECT_EQ(go().steps, 6);
+  spec.resume = true;
+  for (const int64_t stop : {3, 6}) {
+    spec.stop_after_step = stop;
+    const RunResult r = go();
+    EXPECT_EQ(r.steps, 6);
+    EXPECT_EQ(r.reason, "stopped");
+    EXPECT_TRUE(data_steps.empty());
+  }
+  spec.stop_after_step = 0;
+  EXPECT_EQ(go().steps, 20);
+  EXPECT_EQ(data_steps.front(), 6);
+  // A finished run has ended by its steps, whatever it is told to stop after.
+  spec.stop_after_step = 3;
+  EXPECT_EQ(go().reason, "steps");
+}
+
+// A signal that comes before the first step: the checkpoint is that of a run that made none.
+TEST_F(RunTest, ASignalBeforeTheFirstStepSavesTheFirstWeights) {
+  std::atomic<int> stop = 1;
+  spec.stop = &stop;
+  const RunResult r = go();
+  EXPECT_EQ(r.reason, "stopped");
+  EXPECT_EQ(r.steps, 0);
+  EXPECT_TRUE(data_steps.empty());
+  EXPECT_EQ(linked_step(spec.run, "latest"), 0);
+  stop = 0, spec.resume = true;
+  EXPECT_EQ(go().steps, 20);
+  EXPECT_EQ(data_steps.front(), 0);
+}
+
 TEST_F(RunTest, GoesBackToTheFirstWeights) {
   const auto begun = [](std::optional<double> target) {
     return [target](ChosenLosses& t) {
