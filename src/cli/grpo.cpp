@@ -32,7 +32,7 @@ nlohmann::ordered_json grpo_json(const GrpoResult& r, const Backend& backend) {
           {"seconds", r.train_seconds},
           {"rollout_tokens_per_s", json_or_null(r.rollout_tokens_per_s)},
           {"train_tokens_per_s", json_or_null(r.train_tokens_per_s)},
-          {"reason", r.reason},
+          {"reason", enum_name(r.reason)},
           {"checkpoint", r.checkpoint.string()},
           {"device", backend.describe()}};
 }

@@ -40,7 +40,7 @@ nlohmann::ordered_json result_json(const RunResult& r, const Backend& backend) {
           {"seconds", r.seconds},
           {"skipped", r.skipped},
           {"reloads", r.reloads},
-          {"reason", r.reason},
+          {"reason", enum_name(r.reason)},
           {"checkpoint", r.checkpoint.string()},
           {"device", backend.describe()}};
 }

@@ -55,8 +55,9 @@ const std::atomic<int>* count_stop_signals() {
   return &stop_signals;
 }
 
-void expect_not_signalled(std::string_view reason) {
-  if (const int number = first_number; reason == "stopped" && number) throw StoppedBySignal{number};
+void expect_not_signalled(Ending ending) {
+  if (const int number = first_number; ending == Ending::stopped && number)
+    throw StoppedBySignal{number};
 }
 
 }  // namespace hearth::inline cli

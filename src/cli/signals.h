@@ -4,7 +4,8 @@
 #pragma once
 
 #include <atomic>
-#include <string_view>
+
+#include "train/ending.h"
 
 namespace hearth::inline cli {
 
@@ -21,7 +22,7 @@ struct StoppedBySignal {
   int signal;
 };
 
-// Throws StoppedBySignal if a run ended with the reason "stopped" because of a signal.
-void expect_not_signalled(std::string_view reason);
+// Throws StoppedBySignal if a run was stopped by a signal.
+void expect_not_signalled(Ending);
 
 }  // namespace hearth::inline cli

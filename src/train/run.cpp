@@ -21,10 +21,6 @@ using nlohmann::ordered_json;
 constexpr int64_t most_reloads = 10;  // in one run
 constexpr int64_t first_steps = 3;    // these build the programs: timed as a separate phase
 
-std::string toml_of(const ordered_json& settings) {
-  return "# Written when the run began; `--resume` reads it back.\n" + toml_lines(settings);
-}
-
 std::vector<std::string_view> all_free(std::span<const std::string_view> of_task) {
   std::vector<std::string_view> all(std::begin(free_run_settings), std::end(free_run_settings));
   all.insert(all.end(), of_task.begin(), of_task.end());
@@ -55,7 +51,7 @@ class Run {
     if (found) expect_this_run(*found);  // before prepare() writes anything
     const bool prepared = task_.prepare();
     phase("prepare");
-    if (!prepared) return result("stopped");
+    if (!prepared) return result(Ending::stopped);
     begin(found);
     phase("load");
     introduce();
@@ -65,23 +61,19 @@ class Run {
     const bool finished = last_checkpoint_ && !evaluation_is_due() && is_over();
     evaluate();
     if (finished) spec_.tell(finished_already(spec_.run, state_.step, steps_));
-    std::string reason = "steps";
-    if (at_target())
-      reason = "target";
-    else if (evaluation_is_due() || (state_.step < steps_ && at_stop()))
-      reason = "stopped";
-    // A run that ends here still leaves a checkpoint. If a resumed run had ended before a due
-    // evaluation, that evaluation was just made and is saved.
-    if (last_checkpoint_ || reason != "steps") checkpoint(reason == "steps" ? Last::no : Last::yes);
-    if (saves_on_the_way()) saver_.reserve(model_.config, model_.params);
+    std::optional<Ending> ending = ending_here();
+    // A run that ends here still leaves a checkpoint, unless it only evaluates. If a resumed run
+    // had ended before a due evaluation, that evaluation was just made and is saved.
+    if (last_checkpoint_ || (ending && steps_ > 0)) checkpoint(ending ? Last::yes : Last::no);
+    if (!ending && saves_on_the_way()) saver_.reserve(model_.config, model_.params);
     phase("snapshot_memory");
-    while (state_.step < steps_ && reason == "steps") reason = advance();
+    while (!ending) ending = advance();
     saver_.finish();
     log_->sync();
     phase("save");
     log_->phases(state_.step, spec_.phases->to_json());
-    if (!finished) task_.conclude(reason, checkpoint_path());
-    return result(reason);
+    if (!finished) task_.conclude(*ending, checkpoint_path());
+    return result(*ending);
   }
 
  private:
@@ -90,6 +82,15 @@ class Run {
   bool is_over() const { return at_target() || state_.step >= steps_; }
   bool at_stop() const {
     return spec_.stopped() || (spec_.stop_after_step > 0 && state_.step >= spec_.stop_after_step);
+  }
+  // Why the run ends at this step; nothing: it continues. An evaluation that is still due after
+  // evaluate() was interrupted by a signal.
+  std::optional<Ending> ending_here() const {
+    if (at_target()) return Ending::target;
+    if (evaluation_is_due()) return Ending::stopped;
+    if (state_.step >= steps_) return Ending::steps;
+    if (at_stop()) return Ending::stopped;
+    return {};
   }
   bool evaluation_is_due() const {
     if (!task_.evaluates() || state_.evaluated == state_.step) return false;
@@ -185,25 +186,25 @@ class Run {
   // Attributes the time since the last call to this phase.
   void phase(std::string_view name) { spec_.phases->mark(name); }
 
-  // Makes one step and what is due after it. Returns why the run ends, or "steps" to continue.
-  std::string advance() {
+  // Makes one step and what is due after it. Returns why the run ends; nothing: it continues.
+  std::optional<Ending> advance() {
     if (!step()) {  // the step was rolled back, or a signal came first
-      if (!spec_.stopped()) return "steps";
+      if (!spec_.stopped()) return {};
       checkpoint(Last::yes);
-      return "stopped";
+      return Ending::stopped;
     }
     if (due(task_.sample_every())) sample();  // first: an evaluation may fail and be repeated
     evaluate();
-    const std::string reason = at_target() ? "target" : at_stop() ? "stopped" : "steps";
-    if (reason != "steps") collect();
-    const bool good = state_.update.streak == 0, done = state_.step == steps_;
+    const std::optional<Ending> ending = ending_here();
+    if (ending) collect();
+    const bool good = state_.update.streak == 0, complete = ending && *ending != Ending::stopped;
     // During a row of bad steps no best checkpoint is saved; the next good evaluation decides.
-    improved_ = improved_ && (good || done || reason == "target");
-    if (done || reason != "steps")
+    improved_ = improved_ && (good || complete);
+    if (ending)
       checkpoint(Last::yes);
     else if (good && (improved_ || checkpoint_is_due()))
       checkpoint(Last::no);
-    return reason;
+    return ending;
   }
 
   // A step that was launched and whose results the host has not read yet.
@@ -441,7 +442,7 @@ class Run {
 
   fs::path checkpoint_path() const { return last_checkpoint_.value_or(fs::path()); }
 
-  RunResult result(const std::string& reason) const {
+  RunResult result(Ending reason) const {
     RunResult r;
     r.steps = state_.step, r.tokens = state_.tokens;
     if (state_.step > 0) r.train_loss = loss_.value_or(state_.update.loss);

@@ -46,7 +46,7 @@ struct RunResult {
   std::optional<double> tokens_per_s;  // nothing: this process made no step
   double train_seconds = 0;
   int64_t skipped = 0, reloads = 0;
-  std::string reason;  // "steps", "target", "stopped"
+  Ending reason = Ending::steps;
   std::filesystem::path checkpoint;
   nlohmann::ordered_json seconds;  // wall time by phase
 };

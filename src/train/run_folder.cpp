@@ -214,8 +214,8 @@ void go_back_to(const fs::path& run, const fs::path& checkpoint, int keep) {
   remove_checkpoints_after(run / "checkpoints", linked_step(run, "latest"));
 }
 
-std::string toml_lines(const nlohmann::ordered_json& settings) {
-  std::string text;
+std::string toml_of(const nlohmann::ordered_json& settings) {
+  std::string text = "# Written when the run began; `--resume` reads it back.\n";
   for (const auto& [key, value] : settings.items()) text += key + " = " + value.dump() + "\n";
   return text;
 }

@@ -62,7 +62,7 @@ std::string finished_already(const std::filesystem::path& run, int64_t step, int
 // The step that a link of the run points at; -1: no such link.
 int64_t linked_step(const std::filesystem::path& run, const std::string& link);
 
-// "key = value" lines in the format of config.toml.
-std::string toml_lines(const nlohmann::ordered_json& settings);
+// The text of config.toml: a comment, and a line "key = value" for each setting.
+std::string toml_of(const nlohmann::ordered_json& settings);
 
 }  // namespace hearth::inline train

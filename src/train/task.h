@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "train/config.h"
+#include "train/ending.h"
 #include "train/memory_plan.h"
 #include "train/step_guard.h"
 
@@ -94,8 +95,7 @@ class Task {
   virtual std::string sample() { return {}; }  // text for the log
 
   // At the end of a run that made steps: warns, or throws if the run was not successful.
-  virtual void conclude(const std::string& /*reason*/,
-                        const std::filesystem::path& /*checkpoint*/) const {}
+  virtual void conclude(Ending, const std::filesystem::path& /*checkpoint*/) const {}
 };
 
 }  // namespace hearth::inline train

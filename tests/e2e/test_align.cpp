@@ -231,7 +231,7 @@ TEST_F(AlignCommands, DpoGoesOnWithWhatTheReferenceSaid) {
   std::atomic<int> stop = 1;
   const RunResult stopped =
       hearth::dpo(c, {.run = folder / "cut", .quiet = true, .stop = &stop}, *backend);
-  EXPECT_EQ(stopped.reason, "stopped");
+  EXPECT_EQ(stopped.reason, Ending::stopped);
   EXPECT_EQ(stopped.steps, 0);
   json kept = read_json(folder / "cut/reference.json");
   EXPECT_FALSE(kept.contains("sums"));

@@ -62,7 +62,7 @@ TEST_F(CudaPretrain, ResumesToTheByte) {
     pretrain(spec("whole" + name, dtype), card());
     PretrainSpec part = spec("parts" + name, dtype);
     part.stop_after_step = 17;
-    EXPECT_EQ(pretrain(part, card()).reason, "stopped");
+    EXPECT_EQ(pretrain(part, card()).reason, Ending::stopped);
     part.stop_after_step = 0, part.resume = true;
     pretrain(part, card(true, false));  // and without graphs
     EXPECT_TRUE(trace(folder / ("whole" + name)) == trace(folder / ("parts" + name))) << name;

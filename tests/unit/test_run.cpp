@@ -204,7 +204,7 @@ TEST_F(RunTest, AnErrorInAStepCostsNothingLearnedBefore) {
 
 TEST_F(RunTest, IsExtendedAndSaysWhatTheScheduleDoes) {
   config.schedule = Schedule::linear, config.lr = 1, config.lr_floor = 0;
-  EXPECT_EQ(go([](ChosenLosses& t) { t.total = 10; }).reason, "steps");
+  EXPECT_EQ(go([](ChosenLosses& t) { t.total = 10; }).reason, Ending::steps);
   spec.resume = true;
   const RunResult r = go([](ChosenLosses& t) { t.total = 20; });
   EXPECT_EQ(r.steps, 20);
@@ -272,7 +272,7 @@ TEST_F(RunTest, ATargetReachedBeforeTheFirstStepLeavesACheckpoint) {
 
   spec.run = dir / "target";
   const RunResult r = go(evaluated(2));
-  EXPECT_EQ(r.reason, "target");
+  EXPECT_EQ(r.reason, Ending::target);
   EXPECT_EQ(r.steps, 0);
   EXPECT_EQ(r.checkpoint, spec.run / "checkpoints/step-00000000");
   EXPECT_EQ(verify_checkpoint(r.checkpoint), std::nullopt);
@@ -280,7 +280,7 @@ TEST_F(RunTest, ATargetReachedBeforeTheFirstStepLeavesACheckpoint) {
   EXPECT_EQ(linked_step(spec.run, "best"), -1);
 
   spec.resume = true;
-  EXPECT_EQ(go(evaluated(2)).reason, "target");
+  EXPECT_EQ(go(evaluated(2)).reason, Ending::target);
   EXPECT_TRUE(data_steps.empty());
   EXPECT_NE(said.find("already finished (0 of 20 steps, it reached its target)"), said.npos)
       << said;
@@ -291,6 +291,17 @@ TEST_F(RunTest, ATargetReachedBeforeTheFirstStepLeavesACheckpoint) {
   EXPECT_FALSE(fs::exists(spec.run / "checkpoints/step-00000000"));
 }
 
+TEST_F(RunTest, ARunThatOnlyEvaluatesLeavesNoCheckpoint) {
+  const RunResult r = go([](ChosenLosses& t) {
+    t.total = 0;
+    t.evaluation = [](int64_t) { return 1.5; };
+  });
+  EXPECT_EQ(r.reason, Ending::steps);
+  EXPECT_EQ(r.val_loss, 1.5);
+  EXPECT_EQ(r.checkpoint, "");
+  EXPECT_FALSE(fs::exists(spec.run / "checkpoints"));
+}
+
 TEST_F(RunTest, MakesNoStepPastTheOneItStopsAfter) {
   spec.stop_after_step = 6;
   EXPECT_EQ(go().steps, 6);
@@ -299,7 +310,7 @@ TEST_F(RunTest, MakesNoStepPastTheOneItStopsAfter) {
     spec.stop_after_step = stop;
     const RunResult r = go();
     EXPECT_EQ(r.steps, 6);
-    EXPECT_EQ(r.reason, "stopped");
+    EXPECT_EQ(r.reason, Ending::stopped);
     EXPECT_TRUE(data_steps.empty());
   }
   spec.stop_after_step = 0;
@@ -307,7 +318,7 @@ TEST_F(RunTest, MakesNoStepPastTheOneItStopsAfter) {
   EXPECT_EQ(data_steps.front(), 6);
   // A finished run has ended by its steps, whatever it is told to stop after.
   spec.stop_after_step = 3;
-  EXPECT_EQ(go().reason, "steps");
+  EXPECT_EQ(go().reason, Ending::steps);
 }
 
 // A signal that comes before the first step: the checkpoint is that of a run that made none.
@@ -315,7 +326,7 @@ TEST_F(RunTest, ASignalBeforeTheFirstStepSavesTheFirstWeights) {
   std::atomic<int> stop = 1;
   spec.stop = &stop;
   const RunResult r = go();
-  EXPECT_EQ(r.reason, "stopped");
+  EXPECT_EQ(r.reason, Ending::stopped);
   EXPECT_EQ(r.steps, 0);
   EXPECT_TRUE(data_steps.empty());
   EXPECT_EQ(linked_step(spec.run, "latest"), 0);

@@ -130,7 +130,7 @@ TEST_F(TrainerTest, ResumesFromACheckpointOfABadStep) {
   first_bad = 19, bad_count = 2;  // step 20 is bad and saved
   spec.stop_after_step = 20;
   Poisoned backend;
-  EXPECT_EQ(pretrain(spec, backend).reason, "stopped");
+  EXPECT_EQ(pretrain(spec, backend).reason, Ending::stopped);
   spec.stop_after_step = 0, spec.resume = true;
   const RunResult r = pretrain(spec, backend);
   EXPECT_EQ(r.steps, 40);
@@ -151,7 +151,7 @@ TEST_F(TrainerTest, ResumedInARowOfBadStepsItGoesBackAsIfUnbroken) {
   losses_made = 0;
   spec.run = folder / "stopped";
   spec.stop_after_step = 20;
-  EXPECT_EQ(pretrain(spec, backend).reason, "stopped");
+  EXPECT_EQ(pretrain(spec, backend).reason, Ending::stopped);
   EXPECT_TRUE(has_checkpoint("step-00000010"));
   EXPECT_TRUE(has_checkpoint("step-00000020"));
   spec.stop_after_step = 0, spec.resume = true;

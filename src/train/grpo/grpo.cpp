@@ -157,14 +157,14 @@ class GrpoTask : public Task {
 
   // A run fails if the rewards failed for every completion, or (in a finished run) for most of
   // them.
-  void conclude(const std::string& reason, const fs::path& checkpoint) const override {
+  void conclude(Ending ending, const fs::path& checkpoint) const override {
     const std::vector<RewardFailures> failures = rewards_.failures();
     for (const std::string& line : closing_warnings(state_, failures)) spec_.tell(line);
     const bool some = state_.unrewarded < state_.completions || evaluations_rewarded_ > 0;
     if (!some && rewards_.failed() > 0)
       fail("grpo", "not one of {} completions had a reward, because the reward failed each time",
            state_.completions);
-    if (reason != "stopped") expect_rewards_of_most(failures, checkpoint);
+    if (ending != Ending::stopped) expect_rewards_of_most(failures, checkpoint);
   }
 
   GrpoResult result(const RunResult& run) const {
@@ -287,7 +287,7 @@ GrpoResult grpo(const GrpoConfig& c, const RunSpec& spec, Backend& backend) {
   GrpoTask task(c, spec, model, backend);
   if (!task.probe()) {
     RunResult nothing;
-    nothing.reason = "stopped";
+    nothing.reason = Ending::stopped;
     return task.result(nothing);
   }
   task.make_stepper();
