@@ -20,21 +20,21 @@ struct GrpoFlags {
   FieldFlags<GrpoConfig> config;
 };
 
+// What every run reports, and GRPO's own values. An evaluation of GRPO has a reward, not a loss.
 nlohmann::ordered_json grpo_json(const GrpoResult& r, const Backend& backend) {
-  return {{"steps", r.steps},
-          {"updates", r.updates},
-          {"completions", r.completions},
-          {"unrewarded", r.unrewarded},
-          {"tokens", r.tokens},
-          {"reward", json_or_null(r.reward)},
-          {"exact", json_or_null(r.exact)},
-          {"logprob_gap_max", json_or_null(r.logprob_gap)},
-          {"seconds", r.train_seconds},
-          {"rollout_tokens_per_s", json_or_null(r.rollout_tokens_per_s)},
-          {"train_tokens_per_s", json_or_null(r.train_tokens_per_s)},
-          {"reason", enum_name(r.reason)},
-          {"checkpoint", r.checkpoint.string()},
-          {"device", backend.describe()}};
+  nlohmann::ordered_json j = result_json(r, backend);
+  j.erase("val_loss"), j.erase("val_step");
+  j.update({{"updates", r.updates},
+            {"completions", r.completions},
+            {"unrewarded", r.unrewarded},
+            {"reward", json_or_null(r.reward)},
+            {"eval_reward", json_or_null(r.val_loss)},
+            {"eval_step", json_or_null(r.val_step)},
+            {"exact", json_or_null(r.exact)},
+            {"logprob_gap_max", json_or_null(r.logprob_gap)},
+            {"rollout_tokens_per_s", json_or_null(r.rollout_tokens_per_s)},
+            {"train_tokens_per_s", json_or_null(r.train_tokens_per_s)}});
+  return j;
 }
 
 std::string grpo_line(const GrpoResult& r) {
@@ -55,6 +55,7 @@ void run_grpo(const GrpoFlags& f) {
   if (config.clock == 0) config.clock = int64_t(std::time(nullptr));  // the run stores it
   config.check();
   const TrainDType asked = config.dtype;
+  RunSpec spec;  // it starts to count the time
   const std::unique_ptr<Backend> backend = make_backend(
       f.common, {.tf32 = asked == TrainDType::tf32,
                  .fp16 = asked == TrainDType::fp16,
@@ -67,7 +68,7 @@ void run_grpo(const GrpoFlags& f) {
       !backend->batch_invariant())
     fail_usage("--batch-invariant", "expected --dtype bf16 on {}, got {}", backend->describe(),
                enum_name(config.dtype));
-  RunSpec spec;
+  spec.phases->mark("device");
   f.run.apply(spec, *backend, config.dtype);
   const GrpoResult r = grpo(config, spec, *backend);
   put_result(f.common.json ? json_line(grpo_json(r, *backend)) : grpo_line(r));

@@ -28,16 +28,24 @@ class EveryTask : public testing::TestWithParam<const char*> {
 
 TEST_P(EveryTask, LogsItsSpeedAndPlansItsMemory) {
   const Ran r = run(folder, call(folder / "run", "--json"));
-  done(r);
+  const json j = done(r);
+  for (const char* key :
+       {"steps", "tokens", "train_loss", "tokens_per_s", "train_seconds", "skipped", "reloads"})
+    EXPECT_TRUE(j.value(key, json()).is_number()) << key << " in " << r.out;
+  for (const char* phase : {"model", "data", "load", "first_steps", "save", "total"})
+    EXPECT_TRUE(j["seconds"].is_object() && j["seconds"].contains(phase)) << phase << r.out;
+  // What an evaluation found: a loss, or the reward of GRPO.
+  EXPECT_EQ(j.contains("val_loss"), task() != "grpo");
+  EXPECT_EQ(j.value(task() == "grpo" ? "eval_step" : "val_step", 0), 5);
   EXPECT_NE(r.err.find("memory: weights "), std::string::npos) << r.err;
   std::istringstream perf(read_file(folder / "run" / "perf.jsonl"));
   int steps = 0;
   for (std::string line; std::getline(perf, line);) {
-    const json j = json::parse(line);
-    if (!j.contains("ms")) continue;
+    const json step = json::parse(line);
+    if (!step.contains("ms")) continue;
     ++steps;
     for (const char* key : {"tflops", "mfu", "tokens_per_s", "memory_bytes", "peak_memory_bytes"})
-      EXPECT_GT(j.value(key, 0.0), 0) << key << " in " << line;
+      EXPECT_GT(step.value(key, 0.0), 0) << key << " in " << line;
   }
   EXPECT_EQ(steps, 5);
 }

@@ -284,13 +284,16 @@ GrpoResult grpo(const GrpoConfig& c, const RunSpec& spec, Backend& backend) {
   TrainedModel model(open_base(c.model, c.lora), c.lora, backend, to_dtype(c.dtype), c.offload);
   model.tokenizer = tokenizer_beside(*model.source, model.config);
   if (c.beta > 0) model.base = model_digest(*model.source);
+  spec.phases->mark("model");
   GrpoTask task(c, spec, model, backend);
+  spec.phases->mark("data");
   if (!task.probe()) {
     RunResult nothing;
     nothing.reason = Ending::stopped;
     return task.result(nothing);
   }
   task.make_stepper();
+  spec.phases->mark("plan");
   return task.result(run_task(spec, c, settings, model, task));
 }
 
