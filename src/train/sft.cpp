@@ -29,7 +29,7 @@ std::vector<Row> rows_of(const std::vector<const Example*>& examples, SftPacking
 
 class SftTask : public ExampleTask {
  public:
-  SftTask(const SftConfig& c, const RunSpec& spec, AlignModel& model, std::vector<Row> train,
+  SftTask(const SftConfig& c, const RunSpec& spec, ExampleModel& model, std::vector<Row> train,
           std::vector<Row> held)
       : ExampleTask(
             c, spec, model,
@@ -155,7 +155,7 @@ RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
   const nlohmann::ordered_json settings = fields_to_json(c);
   check_config(c, spec, settings);
   c.losses.check();
-  AlignModel model(c, spec, backend);
+  ExampleModel model(c, spec, backend);
   spec.phases->mark("model");
   const ExampleEncoder encoder = encoder_of(model, c);
   const Examples<Example> data = read_examples(c.data, encoder);

@@ -69,7 +69,7 @@ AdaptedSteps adapted_steps(Backend& backend, DType dtype, uint32_t steps, float 
   draw_both_halves(m.params);
   Memory memory(backend, &m.params);
   LogprobPrograms programs({.model = m.config, .dtype = dtype}, memory);
-  UpdateProgram update("align", memory, {});
+  UpdateProgram update("examples", memory, {});
   update.set_state({});
   const TokenBatch b = adapted_batch();
   AdaptedSteps r;

@@ -62,7 +62,7 @@ TEST(AlignLora, TrainingMovesAdaptersAndTheReferenceStaysTheBase) {
     LogprobPrograms policy({.model = m.config, .name = "policy"}, memory);
     LogprobPrograms off({.model = m.config, .name = "reference", .adapters = false}, memory);
     LogprobPrograms alone({.model = plain}, own);
-    UpdateProgram update("align", memory, {});
+    UpdateProgram update("examples", memory, {});
     update.set_state({});
 
     const TokenBatch batch = small_batch();
@@ -110,8 +110,8 @@ TEST(AlignLora, BothReferencesOfPreferencesAreOne) {
       }
     }
   const std::vector<const Preference*> asked{&pairs[0], &pairs[1], &pairs[2], &pairs[3], &pairs[4]};
-  LiveReference shared(model.memory, {.model = model.config, .name = "align"}, 32);
-  LiveReference own(source, *backend, {.model = source.config().resolve(), .name = "align"}, 32);
+  LiveReference shared(model.memory, {.model = model.config, .name = "examples"}, 32);
+  LiveReference own(source, *backend, {.model = source.config().resolve(), .name = "examples"}, 32);
   const std::vector<PairSums> a = shared.sums(asked), b = own.sums(asked);
   LogprobPrograms policy({.model = model.config}, model.memory);
   const std::vector<PairSums> adapted =
@@ -137,7 +137,7 @@ TEST(AlignLora, ABaseIsKnownAgain) {
   write_file_atomic(
       dir / "step" / "state" / "trainer.json",
       nlohmann::json{
-          {"version", trainer_version}, {"align", {{"lr", 1}}}, {"base", known}, {"data", "rows"}}
+          {"version", trainer_version}, {"sft", {{"lr", 1}}}, {"base", known}, {"data", "rows"}}
           .dump());
   const auto same = [&](const char* kind, int lr, const nlohmann::json& base, const char* data) {
     return error_of([&] {
@@ -146,14 +146,14 @@ TEST(AlignLora, ABaseIsKnownAgain) {
           {.kind = kind, .settings = {{"lr", lr}}, .free = {}, .base = base, .data = data});
     });
   };
-  EXPECT_EQ(same("align", 1, digest("same", {"4"}), "rows"), "");
+  EXPECT_EQ(same("sft", 1, digest("same", {"4"}), "rows"), "");
   expect_error(same("grpo", 1, known, "rows"), "expected a checkpoint of hearth grpo");
-  expect_error(same("align", 2, known, "rows"), "expected lr = 1");
-  expect_error(same("align", 1, known, "others"), "expected the data that the run began with");
+  expect_error(same("sft", 2, known, "rows"), "expected lr = 1");
+  expect_error(same("sft", 1, known, "others"), "expected the data that the run began with");
   std::string bytes = read_file(dir / "same" / "model.safetensors");
   bytes.back() = char(bytes.back() ^ 1);
   write_file_atomic(dir / "same" / "model.safetensors", bytes);
-  expect_error(same("align", 1, digest("same", {"4"}), "rows"),
+  expect_error(same("sft", 1, digest("same", {"4"}), "rows"),
                "expected the model that the run began from");
 }
 

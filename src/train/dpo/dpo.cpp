@@ -43,7 +43,7 @@ std::string digest_of(const std::vector<Preference>& data, size_t train) {
 
 class DpoTask : public ExampleTask {
  public:
-  DpoTask(const DpoConfig& c, const RunSpec& spec, AlignModel& model,
+  DpoTask(const DpoConfig& c, const RunSpec& spec, ExampleModel& model,
           const std::vector<Preference>& data, const Split& split)
       : ExampleTask(c, spec, model,
                     {.items = split.rest.size(),
@@ -207,7 +207,7 @@ RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
   check_config(c, spec, settings);
   check_loss(c);
   expect_no_dropout(c.lora, "DPO");
-  AlignModel model(c, spec, backend);
+  ExampleModel model(c, spec, backend);
   // A checkpoint identifies its reference model by this. With adapters it is their base.
   if (model.base.is_null()) model.base = model_digest(open_base(c.model, c.lora));
   spec.phases->mark("model");

@@ -12,8 +12,8 @@
 namespace hearth::inline train {
 
 // The settings that SFT and DPO share.
-struct AlignConfig : RunConfig {
-  AlignConfig() {
+struct ExampleConfig : RunConfig {
+  ExampleConfig() {
     steps = 0, lr = 2e-5, schedule = Schedule::linear, lr_floor = 0;
     beta2 = 0.999f, weight_decay = 0, eval_every = 0;
   }
@@ -63,13 +63,13 @@ inline std::span<const std::string_view> names_of(SftPacking) {
   return names;
 }
 
-struct SftConfig : AlignConfig {
+struct SftConfig : ExampleConfig {
   SftPacking packing = SftPacking::bfd;
   LossConfig losses;
 
   template <class V>
   void visit(V&& v) {
-    AlignConfig::visit(v, "training data: JSONL, a JSON list, Parquet or text; globs allowed");
+    ExampleConfig::visit(v, "training data: JSONL, a JSON list, Parquet or text; globs allowed");
     v("packing", packing,
       "bfd: pack whole examples into rows of max_length by best-fit decreasing; none: no packing");
     losses.visit(v);
@@ -89,7 +89,7 @@ inline std::span<const std::string_view> names_of(DpoReference) {
   return names;
 }
 
-struct DpoConfig : AlignConfig {
+struct DpoConfig : ExampleConfig {
   DpoConfig() { lr = 1e-6; }
   DpoLoss loss = DpoLoss::sigmoid;
   double beta = 0.1, label_smoothing = 0;
@@ -97,9 +97,9 @@ struct DpoConfig : AlignConfig {
 
   template <class V>
   void visit(V&& v) {
-    AlignConfig::visit(v,
-                       "preference pairs: JSONL or a JSON list, each row a prompt with a chosen "
-                       "and a rejected answer; globs allowed");
+    ExampleConfig::visit(v,
+                         "preference pairs: JSONL or a JSON list, each row a prompt with a chosen "
+                         "and a rejected answer; globs allowed");
     v("loss", loss, "DPO loss: sigmoid, hinge, ipo, cdpo, robust or sigmoid_norm");
     v("beta", beta, "weight of the KL penalty toward the reference model");
     v("label_smoothing", label_smoothing, "cdpo and robust: assumed fraction of swapped labels");

@@ -13,12 +13,12 @@ constexpr int64_t default_batch = 8;  // items per step, before accumulation
 constexpr std::string_view free_settings_of_examples[] = {
     "model", "data", "val", "reference", "clock", "special_tokens", "chat_template"};
 
-ModelSource open_source(const AlignConfig& c, const RunSpec& spec) {
+ModelSource open_source(const ExampleConfig& c, const RunSpec& spec) {
   const auto checkpoint = resumed_checkpoint(spec.run, spec.resume, {});
   return open_base(checkpoint && !c.lora.spec() ? *checkpoint : fs::path(c.model), c.lora);
 }
 
-int64_t checked_length(const AlignConfig& c, const ModelConfig& model) {
+int64_t checked_length(const ExampleConfig& c, const ModelConfig& model) {
   const int64_t length = c.max_length ? c.max_length : std::min<int64_t>(1024, model.context);
   if (length < 2 || length > model.context)
     fail_usage("--max-length", "expected 2 to the model's {} tokens, got {}", model.context,
@@ -26,7 +26,7 @@ int64_t checked_length(const AlignConfig& c, const ModelConfig& model) {
   return length;
 }
 
-int64_t items_per_step(const AlignConfig& c) {
+int64_t items_per_step(const ExampleConfig& c) {
   return (c.batch ? c.batch : default_batch) * c.accumulate;
 }
 
@@ -37,7 +37,7 @@ RunTemplate open_template(TrainedModel& m, ChatForm form) {
 
 }  // namespace
 
-AlignModel::AlignModel(const AlignConfig& c, const RunSpec& spec, Backend& backend)
+ExampleModel::ExampleModel(const ExampleConfig& c, const RunSpec& spec, Backend& backend)
     : TrainedModel(open_source(c, spec), c.lora, backend, to_dtype(c.dtype), c.offload),
       chat(open_template(*this, c.chat_template)),
       max_length(checked_length(c, config)) {
@@ -45,17 +45,17 @@ AlignModel::AlignModel(const AlignConfig& c, const RunSpec& spec, Backend& backe
     spec.tell("the tokenizer names no end of a text: none is appended to examples");
 }
 
-void AlignModel::carry_template(bool rendered) {
+void ExampleModel::carry_template(bool rendered) {
   if (rendered) return carry(&chat.chat, chat.source);
   if (!ChatTemplate::exists(source->tokenizer())) return carry(nullptr, {});
   const RunTemplate own = run_template(ChatForm::own, source->tokenizer(), *tokenizer);
   carry(&own.chat, own.source);
 }
 
-LogprobProgramsSpec programs_spec(const AlignModel& m, const AlignConfig& c,
+LogprobProgramsSpec programs_spec(const ExampleModel& m, const ExampleConfig& c,
                                   const LossConfig& losses) {
   return {.model = m.config,
-          .name = "align",
+          .name = "examples",
           .dtype = to_dtype(c.dtype),
           .recompute = c.recompute,
           .losses = losses,
@@ -63,12 +63,12 @@ LogprobProgramsSpec programs_spec(const AlignModel& m, const AlignConfig& c,
           .keep_bytes = kept_logits_bytes(m.memory.backend)};
 }
 
-ExampleEncoder encoder_of(const AlignModel& m, const AlignConfig& c) {
+ExampleEncoder encoder_of(const ExampleModel& m, const ExampleConfig& c) {
   return ExampleEncoder(*m.tokenizer, m.chat.chat, m.max_length, time_of(c.clock),
                         c.special_tokens ? TextTokens::special : TextTokens::none);
 }
 
-void check_config(const AlignConfig& c, const RunSpec& spec,
+void check_config(const ExampleConfig& c, const RunSpec& spec,
                   const nlohmann::ordered_json& settings) {
   if (c.model.empty()) fail_usage("--model", "expected a model to start from, got none");
   if (c.data.empty()) fail_usage("--data", "expected files to train on, got none");
@@ -88,7 +88,7 @@ void check_config(const AlignConfig& c, const RunSpec& spec,
   expect_settings(spec, settings, free_settings_of_examples);
 }
 
-ExampleTask::ExampleTask(const AlignConfig& c, const RunSpec& spec, AlignModel& model,
+ExampleTask::ExampleTask(const ExampleConfig& c, const RunSpec& spec, ExampleModel& model,
                          const Shape& shape)
     : spec_(spec),
       model_(model),

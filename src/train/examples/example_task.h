@@ -13,10 +13,10 @@
 namespace hearth::inline train {
 
 // The model in training with the chat template that renders its examples.
-struct AlignModel : TrainedModel {
+struct ExampleModel : TrainedModel {
   // Opens the newest valid checkpoint of a resumed run, otherwise the model that the config names.
   // With adapters it always opens the latter, their base.
-  AlignModel(const AlignConfig&, const RunSpec&, Backend&);
+  ExampleModel(const ExampleConfig&, const RunSpec&, Backend&);
   // Sets the template that checkpoints carry: the run's template if any training row was `rendered`
   // with it, otherwise the model's own, if it has one.
   void carry_template(bool rendered);
@@ -25,11 +25,12 @@ struct AlignModel : TrainedModel {
   int64_t max_length;  // tokens per example
 };
 
-LogprobProgramsSpec programs_spec(const AlignModel&, const AlignConfig&, const LossConfig& = {});
-ExampleEncoder encoder_of(const AlignModel&, const AlignConfig&);
+LogprobProgramsSpec programs_spec(const ExampleModel&, const ExampleConfig&,
+                                  const LossConfig& = {});
+ExampleEncoder encoder_of(const ExampleModel&, const ExampleConfig&);
 
 // Checks what can be checked of a config before its model and its data are loaded.
-void check_config(const AlignConfig&, const RunSpec&, const nlohmann::ordered_json& settings);
+void check_config(const ExampleConfig&, const RunSpec&, const nlohmann::ordered_json& settings);
 
 class ExampleTask : public Task {
  public:
@@ -42,13 +43,13 @@ class ExampleTask : public Task {
     LossConfig losses = {};  // of the nll programs
     bool reference = false;  // a reference model runs in every step
   };
-  ExampleTask(const AlignConfig&, const RunSpec&, AlignModel&, const Shape&);
+  ExampleTask(const ExampleConfig&, const RunSpec&, ExampleModel&, const Shape&);
 
   int64_t steps() const override {
     return config_.steps ? config_.steps : config_.epochs * order_.steps_per_epoch();
   }
   UpdateProgram& update() override {
-    if (!update_) update_.emplace("align", model_.memory, config_.update_spec());
+    if (!update_) update_.emplace("examples", model_.memory, config_.update_spec());
     return *update_;
   }
   std::span<const std::string_view> free_settings() const override;
@@ -87,14 +88,14 @@ class ExampleTask : public Task {
   }
 
   const RunSpec& spec_;
-  AlignModel& model_;
+  ExampleModel& model_;
   LogprobPrograms programs_;
 
  private:
   MemoryNeed need(int64_t micro) const;
   int64_t fitting_micro_batch(const MemoryBudget&) const;
 
-  const AlignConfig& config_;
+  const ExampleConfig& config_;
   Shape shape_;
   std::optional<UpdateProgram> update_;  // made on first use: the plan counts its buffers as free
   StepOrder order_;

@@ -13,17 +13,17 @@ namespace hearth::inline cli {
 namespace {
 
 template <class Config>
-struct AlignFlags {
+struct ExampleFlags {
   Common common;
   RunFlags run;
   FieldFlags<Config> config;
 };
 
 template <class Config>
-using Align = RunResult (*)(const Config&, const RunSpec&, Backend&);
+using Method = RunResult (*)(const Config&, const RunSpec&, Backend&);
 
 template <class Config>
-void run_aligned(const AlignFlags<Config>& f, Align<Config> method) {
+void run_method(const ExampleFlags<Config>& f, Method<Config> method) {
   Config config = with_auto_dtype<Config>();
   f.config.apply(config);
   if (config.clock == 0) config.clock = int64_t(std::time(nullptr));  // the run stores it
@@ -40,13 +40,13 @@ void run_aligned(const AlignFlags<Config>& f, Align<Config> method) {
 }
 
 template <class Config>
-void add_method(CLI::App& app, const char* name, const char* help, Align<Config> method) {
+void add_method(CLI::App& app, const char* name, const char* help, Method<Config> method) {
   CLI::App* c = app.add_subcommand(name, help);
-  auto f = std::make_shared<AlignFlags<Config>>();
+  auto f = std::make_shared<ExampleFlags<Config>>();
   add_common(*c, f->common);
   f->run.add(*c);
   f->config.add(*c, with_auto_dtype<Config>(), "Training");
-  c->callback([f, method] { run_aligned(*f, method); });
+  c->callback([f, method] { run_method(*f, method); });
 }
 
 }  // namespace
