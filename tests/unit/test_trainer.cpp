@@ -165,6 +165,24 @@ TEST_F(TrainerTest, ResumedInARowOfBadStepsItGoesBackAsIfUnbroken) {
   EXPECT_EQ(read("log.jsonl"), log);
 }
 
+// The checkpoint of step 0 holds everything that the first step needs.
+TEST_F(TrainerTest, StoppedBeforeItsFirstStepItGoesOnAsIfUnbroken) {
+  first_bad = 0, bad_count = 0;
+  Poisoned backend;
+  spec.run = folder / "unbroken";
+  pretrain(spec, backend);
+  const std::string weights = read("latest/model.safetensors"), log = read("log.jsonl");
+
+  std::atomic<int> stop = 1;
+  spec.run = folder / "stopped", spec.stop = &stop;
+  EXPECT_EQ(pretrain(spec, backend).steps, 0);
+  EXPECT_TRUE(has_checkpoint("step-00000000"));
+  stop = 0, spec.resume = true;
+  EXPECT_EQ(pretrain(spec, backend).steps, 40);
+  EXPECT_EQ(read("latest/model.safetensors"), weights);
+  EXPECT_EQ(read("log.jsonl"), log);
+}
+
 // What a run that went back has left behind is not what it goes on from when it stops again.
 TEST_F(TrainerTest, HavingGoneBackItForgetsTheCheckpointsOfTheOtherWay) {
   first_bad = 19, bad_count = 3;
