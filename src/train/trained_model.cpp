@@ -17,9 +17,17 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+ModelConfig config_in_training(const ModelSource& source, const LoraConfig& lora) {
+  ModelConfig c = source.config();
+  c.lora = lora.spec();
+  return c.resolve();
+}
+
+}  // namespace
+
 // Tests saving up front: a tokenizer that cannot be saved would otherwise fail at the first
 // checkpoint.
-void expect_savable(const Tokenizer& t) {
+void expect_savable(const Tokenizer& t, std::string_view remedy) {
   std::string name = (fs::temp_directory_path() / "hearth-tokenizer-XXXXXX").string();
   if (!mkdtemp(name.data())) fail(name, "expected to make a temporary folder, got an error");
   std::string problem;
@@ -30,16 +38,8 @@ void expect_savable(const Tokenizer& t) {
   fs::remove_all(name, none);
   if (problem.empty()) return;
   if (const size_t end = problem.find("] "); end != problem.npos) problem.erase(0, end + 2);
-  fail("tokenizer", "{}: its checkpoints could not carry it", problem);
+  fail("tokenizer", "{}, so the checkpoints could not carry it; {}", problem, remedy);
 }
-
-ModelConfig config_in_training(const ModelSource& source, const LoraConfig& lora) {
-  ModelConfig c = source.config();
-  c.lora = lora.spec();
-  return c.resolve();
-}
-
-}  // namespace
 
 TrainedModel::TrainedModel(ModelConfig c, std::optional<ModelSource> from, Backend& backend,
                            DType dtype, bool offload)
@@ -131,7 +131,7 @@ Tokenizer tokenizer_beside(const ModelSource& source, const ModelConfig& model) 
   if (t.vocab_size() > model.vocab)
     fail(source.path().string(), "expected a tokenizer of at most {} tokens, got {}", model.vocab,
          t.vocab_size());
-  expect_savable(t);
+  expect_savable(t, "choose a model with a tokenizer.json");
   return t;
 }
 

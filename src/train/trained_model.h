@@ -62,6 +62,9 @@ struct RunIdentity {
 // Throws if the checkpoint belongs to another run. Returns a name of the file for later errors.
 std::string expect_same_run(const std::filesystem::path& checkpoint, const RunIdentity&);
 
+// Throws if checkpoints could not carry the tokenizer. The error ends with `remedy`.
+void expect_savable(const Tokenizer&, std::string_view remedy);
+
 // The tokenizer of a model in training. Checks before training that it exists, fits the model and
 // can be saved with checkpoints.
 Tokenizer tokenizer_beside(const ModelSource&, const ModelConfig&);

@@ -1,4 +1,6 @@
 // Token files, the tokenizer they were prepared with, and the model that is trained on them.
+#include <fmt/format.h>
+
 #include "e2e/command.h"
 
 namespace hearth {
@@ -76,6 +78,37 @@ TEST_F(DataTokenizer, AResumedRunIsOnlyWarned) {
   const Ran r = run(folder, {"pretrain", "--run", folder / "run", "--resume", "--json"});
   EXPECT_EQ(json_of(r)["steps"], 4);
   EXPECT_NE(r.err.find("was prepared with a different tokenizer"), std::string::npos) << r.err;
+}
+
+// A llama2.c vocabulary: the three special pieces, the 256 bytes and a space.
+void write_llama2c(const fs::path& file) {
+  std::vector<std::string> pieces{"<unk>", "<s>", "</s>"};
+  for (int b = 0; b < 256; ++b) pieces.push_back(fmt::format("<0x{:02X}>", b));
+  pieces.push_back(" ");
+  std::string bytes;
+  const auto add = [&](auto x) { bytes.append(reinterpret_cast<const char*>(&x), sizeof x); };
+  add(int32_t(6));
+  for (const std::string& piece : pieces) {
+    add(0.0f), add(int32_t(piece.size()));
+    bytes += piece;
+  }
+  write_file_atomic(file, bytes);
+}
+
+// Otherwise the first checkpoint would fail, and every step before it would be lost.
+TEST_F(DataTokenizer, OneThatCheckpointsCannotCarryIsRefusedBeforeTheRun) {
+  write_llama2c(folder / "tok260.bin");
+  write_chain(folder / "chain.bin", 2000, 1);
+  Arguments call = tiny_run(folder / "chain.bin", folder / "run", 4);
+  *(std::find(call.begin(), call.end(), "--vocab") + 1) = "260";
+  const Ran r = run(folder, call + Arguments{"--tokenizer", folder / "tok260.bin"});
+  EXPECT_EQ(r.status, 1) << r.err;
+  EXPECT_NE(
+      r.err.find("[tokenizer] a llama2.c vocabulary cannot be saved as tokenizer.json, so the "
+                 "checkpoints could not carry it; give --tokenizer another kind"),
+      std::string::npos)
+      << r.err;
+  EXPECT_FALSE(fs::exists(folder / "run"));
 }
 
 TEST_F(DataTokenizer, GivesTheModelItsVocabulary) {

@@ -246,6 +246,8 @@ void add_tokenizer(TrainedModel& m, const std::string& tokenizer) {
   const fs::path beside = m.source ? m.source->tokenizer() : fs::path();
   if (tokenizer.empty() && beside.empty()) return;
   m.tokenizer = Tokenizer::load(tokenizer.empty() ? beside : fs::path(tokenizer));
+  expect_savable(*m.tokenizer,
+                 "give --tokenizer another kind, such as a Hugging Face folder or tokenizer.json");
   if (beside.empty()) return;
   std::optional<ChatTemplate> chat;
   if (ChatTemplate::exists(beside)) chat = ChatTemplate::load(beside);
