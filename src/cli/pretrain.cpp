@@ -14,6 +14,7 @@
 #include "sys/error.h"
 #include "sys/terminal.h"
 #include "text/tokenizer/tokenizer.h"
+#include "train/run_folder.h"
 
 namespace hearth::inline cli {
 namespace {
@@ -26,7 +27,6 @@ struct PretrainFlags {
   FieldFlags<TrainConfig> train;
 };
 
-// A resumed run only gets a warning: its data or tokenizer may have moved.
 void expect_tokenizer_of_data(const PretrainSpec& spec, const Tokenizer& tokenizer,
                               const std::string& path) {
   std::vector<std::filesystem::path> files;
@@ -34,19 +34,50 @@ void expect_tokenizer_of_data(const PretrainSpec& spec, const Tokenizer& tokeniz
     for (const LoaderSource& source : parse_sources(*patterns))
       files.insert(files.end(), source.files.begin(), source.files.end());
   const std::string problem = tokenizer_mismatch(files, tokenizer, path);
-  if (problem.empty()) return;
-  if (!spec.resume) fail("--tokenizer", "{}", problem);
-  say_problem(problem);
+  if (!problem.empty()) fail("--tokenizer", "{}", problem);
+}
+
+// Reads one setting of the run in the folder. Without such a run, `value` stays as it is.
+template <class T>
+T setting_of_run(const std::filesystem::path& run, std::string_view key, T value) {
+  const std::filesystem::path file = run / "config.toml";
+  if (std::filesystem::exists(file))
+    for (const TomlItem& item : read_toml(file))
+      if (item.key == key) field_from_text(value, item.values, file.string());
+  return value;
 }
 
 // The vocabulary size of the run in the folder; 0: there is no run.
 int64_t vocab_of_run(const std::filesystem::path& run) {
-  const std::filesystem::path file = run / "config.toml";
-  int64_t vocab = 0;
-  if (std::filesystem::exists(file))
-    for (const TomlItem& item : read_toml(file))
-      if (item.key == "vocab") field_from_text(vocab, item.values, file.string());
-  return vocab;
+  return setting_of_run(run, "vocab", int64_t(0));
+}
+
+// Where the run in the folder has its tokenizer: in its newest checkpoint, or where config.toml
+// says if there is no checkpoint yet. Empty: it has none.
+std::filesystem::path tokenizer_of_run(const std::filesystem::path& run) {
+  namespace fs = std::filesystem;
+  if (fs::exists(run / "latest"))  // its files are verified later, when the run loads them
+    return fs::exists(run / "latest" / "tokenizer.json") ? run / "latest" : fs::path();
+  const auto named = setting_of_run(run, "tokenizer", std::string());
+  const fs::path path = named.empty() ? fs::path() : started_in(run) / named;
+  return fs::exists(path) ? path : fs::path();
+}
+
+// A run keeps its tokenizer, since its weights know only the ids of that one. The tokenizer may be
+// in another place by now, so vocabularies are compared, not paths.
+void expect_tokenizer_of_run(const PretrainSpec& spec, const Tokenizer& tokenizer,
+                             const std::filesystem::path& path) {
+  const std::filesystem::path own = tokenizer_of_run(spec.run);
+  if (own.empty() || own == path) return;
+  std::optional<Tokenizer> began;
+  try {
+    began = Tokenizer::load(own);
+  } catch (const Error&) { return; }  // a damaged checkpoint: the run goes on from an earlier one
+  if (vocabulary_digest(*began) == vocabulary_digest(tokenizer)) return;
+  fail("--tokenizer",
+       "expected the tokenizer that the run began with ({} tokens), got another one ({} tokens) in "
+       "{}; the run's own is in {}",
+       began->vocab_size(), tokenizer.vocab_size(), path.string(), own.string());
 }
 
 // Without --vocab the embedding has one row per token of the tokenizer.
@@ -97,6 +128,7 @@ void check_tokenizer(PretrainSpec& spec, const PretrainFlags& f) {
     return;
   }
   const Tokenizer tokenizer = Tokenizer::load(path);
+  if (spec.resume) expect_tokenizer_of_run(spec, tokenizer, path);
   expect_tokenizer_of_data(spec, tokenizer, path.string());
   // A model from --model keeps its vocabulary.
   if (spec.train.model.empty()) fit_vocab(spec, f.model.given("vocab"), tokenizer.vocab_size());

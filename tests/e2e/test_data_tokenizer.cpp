@@ -72,12 +72,38 @@ TEST_F(DataTokenizer, ACopyOfTheDatasIsTaken) {
   json_of(run(folder, pretrain("tok/tokenizer.json", "file")));
 }
 
-TEST_F(DataTokenizer, AResumedRunIsOnlyWarned) {
+TEST_F(DataTokenizer, AResumedRunKeepsItsOwn) {
+  const auto resumed = [&](const Arguments& more) {
+    return run(folder, Arguments{"pretrain", "--run", folder / "run", "--resume", "--json"} + more);
+  };
   json_of(run(folder, pretrain("tok", "run") + Arguments{"--stop-after-step", "2"}));
-  train("tok", "290");  // over the one that the run began with
-  const Ran r = run(folder, {"pretrain", "--run", folder / "run", "--resume", "--json"});
-  EXPECT_EQ(json_of(r)["steps"], 4);
-  EXPECT_NE(r.err.find("was prepared with a different tokenizer"), std::string::npos) << r.err;
+  // The same one in another place is fine, and so is the data.
+  fs::rename(folder / "tok", folder / "moved");
+  fs::rename(folder / "toks", folder / "tokens");
+  const Arguments data{"--data", folder / "tokens/train_*.bin"};
+  json_of(resumed(data + Arguments{"--tokenizer", folder / "moved", "--stop-after-step", "3"}));
+  const std::string expected =
+      "[--tokenizer] expected the tokenizer that the run began with (300 tokens), got another one ";
+  expect_error(resumed(data + Arguments{"--tokenizer", folder / "other"}), 1,
+               expected + "(280 tokens) in " + text_of("other"));
+  train("tok", "290");  // where the one was that the run began with
+  expect_error(resumed(data), 1, expected + "(290 tokens) in " + text_of("tok"));
+  // Nor does it go on with data of another one.
+  prepare("other", "others");
+  const Arguments own{"--tokenizer", folder / "run/latest"};
+  expect_error(resumed(own + Arguments{"--data", folder / "others/train_*.bin"}), 1,
+               text_of("others") + "/ was prepared with a different tokenizer (280 tokens)");
+  EXPECT_EQ(json_of(resumed(own + data))["steps"], 4);
+}
+
+// Before the first checkpoint, config.toml names it.
+TEST_F(DataTokenizer, AResumedRunWithoutACheckpointKeepsItsOwn) {
+  json_of(run(folder, pretrain("tok", "run")));
+  fs::remove_all(folder / "run/checkpoints");
+  fs::remove(folder / "run/latest");
+  expect_error(run(folder, {"pretrain", "--run", folder / "run", "--resume", "--tokenizer",
+                            folder / "other"}),
+               1, "[--tokenizer] expected the tokenizer that the run began with (300 tokens)");
 }
 
 // A llama2.c vocabulary: the three special pieces, the 256 bytes and a space.
