@@ -111,6 +111,26 @@ void expect_settings_of_run(const fs::path& run, const std::string& config_toml,
        fmt::join(others, "; "), more);
 }
 
+void expect_model_of_run(const fs::path& run, const std::string& model) {
+  const fs::path file = run / "config.toml";
+  if (!fs::exists(file)) return;
+  for (const TomlItem& item : read_toml(file)) {
+    if (item.key != "model" || item.values.size() != 1 || item.values[0] == model) continue;
+    const std::string& began = item.values[0];
+    std::error_code none;  // one of them may not exist any more
+    const auto place = [&](const fs::path& p) {
+      return fs::weakly_canonical(fs::absolute(p), none);
+    };
+    if (!began.empty() && !model.empty() && place(started_in(run) / began) == place(model)) return;
+    const auto shown = [](const std::string& path) { return path.empty() ? "none" : path; };
+    fail(
+        file.string(),
+        "a run keeps the model it began with: model = {}, not {}; leave out --model, since the run "
+        "continues from its own checkpoint, or start a new run",
+        shown(began), shown(model));
+  }
+}
+
 Fd lock_run(const fs::path& run) {
   const fs::path file = run / ".lock";
   Fd fd = open_file(file, O_RDWR | O_CREAT | O_NOFOLLOW, "write to the run folder");

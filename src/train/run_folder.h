@@ -24,6 +24,11 @@ void expect_new_or_resumed(const std::filesystem::path& run, bool resume);
 void expect_settings_of_run(const std::filesystem::path& run, const std::string& config_toml,
                             std::span<const std::string_view> free);
 
+// Throws if the run in the folder began from a model in another place than `model`, which is empty
+// if the run began from random weights. For runs that take their weights from their checkpoints and
+// would ignore another model.
+void expect_model_of_run(const std::filesystem::path& run, const std::string& model);
+
 // Held while a process trains in a run folder, so that no second one writes to it.
 Fd lock_run(const std::filesystem::path& run);
 

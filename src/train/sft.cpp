@@ -4,6 +4,7 @@
 
 #include "formats/fields.h"
 #include "train/examples/batches.h"
+#include "train/run_folder.h"
 
 namespace hearth::inline train {
 namespace {
@@ -154,6 +155,8 @@ class SftTask : public ExampleTask {
 RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
   const nlohmann::ordered_json settings = fields_to_json(c);
   check_config(c, spec, settings);
+  // The digest of their base identifies adapters, so that their base may be moved.
+  if (spec.resume && !c.lora.spec()) expect_model_of_run(spec.run, c.model);
   c.losses.check();
   ExampleModel model(c, spec, backend);
   spec.phases->mark("model");

@@ -281,6 +281,17 @@ TEST_F(AlignCommands, CheckpointsKeepTheEndsOfAnswers) {
   EXPECT_EQ(ends(folder / "dpo"), wanted);
 }
 
+TEST_F(AlignCommands, AResumedSftRefusesAnotherModel) {
+  const fs::path run = folder / "run", other = folder / "other";
+  json_of(hearth::run(folder, sft(run) + Arguments{"--stop-after-step", "2"}));
+  write_served_folder(other);
+  const Arguments resume{"sft", "--run", run, "--resume", "--json", "--stop-after-step", "3"};
+  expect_error(hearth::run(folder, resume + Arguments{"--model", other}), 1,
+               "model = " + model.string() + ", not " + other.string());
+  fs::remove_all(model);
+  EXPECT_EQ(json_of(hearth::run(folder, resume + Arguments{"--model", model}))["steps"], 3);
+}
+
 TEST_F(AlignCommands, SftRefusesOtherData) {
   const std::string rows = read_file(data), run = (folder / "run").string();
   json_of(hearth::run(folder, sft(run) + Arguments{"--stop-after-step", "2"}));

@@ -235,6 +235,28 @@ TEST(RunFolder, MayBeExtended) {
   EXPECT_TRUE(text.starts_with("lr = 0.1\nsteps = 20\nepochs = 3\n# The run")) << text;
 }
 
+TEST(RunFolder, KeepsTheModelItBeganWith) {
+  const TempDir dir;
+  make_dirs(dir / "base");
+  make_dirs(dir / "other");
+  fs::create_directory_symlink(dir / "base", dir / "link");
+  const fs::path run = dir / "run", base = dir / "base";
+  open_run_folder(run, false, "model = \"" + base.string() + "\"\n");
+  for (const fs::path& same : {base, dir / "link", fs::relative(base)})
+    expect_model_of_run(run, same.string());
+  const std::string expected = "model = " + base.string() + ", not ";
+  const std::string other = (dir / "other").string();
+  expect_error(error_of([&] { expect_model_of_run(run, other); }), expected + other);
+  fs::remove_all(base);  // the run does not need it any more
+  expect_model_of_run(run, base.string());
+  expect_error(error_of([&] { expect_model_of_run(run, other); }), expected + other);
+
+  open_run_folder(dir / "random", false, "model = \"\"\n");
+  expect_model_of_run(dir / "random", "");
+  expect_error(error_of([&] { expect_model_of_run(dir / "random", other); }),
+               "model = none, not " + other);
+}
+
 TEST(RunFolder, HoldsItsCheckpointsItself) {
   const TempDir dir;
   make_dirs(dir / "elsewhere/.tmp-precious");

@@ -276,6 +276,7 @@ RunResult pretrain(const PretrainSpec& spec, Backend& backend) {
   nlohmann::ordered_json settings = fields_to_json(whole.train);
   settings.update(fields_to_json(whole.model));
   expect_settings(whole, settings, free_settings_of_pretraining);
+  if (whole.resume) expect_model_of_run(whole.run, whole.train.model);
   TrainedModel model(whole.model, source_of(whole), backend, to_dtype(whole.train.dtype),
                      whole.train.offload);
   add_tokenizer(model, whole.train.tokenizer);
