@@ -151,8 +151,7 @@ class Run {
     const RunState now = std::exchange(state_, RunState::from_json(trainer.object("run")));
     if (moves_on) {
       state_.data_step = now.data_step, state_.reloads = now.reloads + 1;
-      state_.total = now.total;
-      state_.log = now.log, state_.samples = now.samples;
+      state_.total = now.total, state_.log = now.log, state_.samples = now.samples;
     }
     task_.load(state_, trainer.object("task"), moves_on);
     task_.update().set_state(state_.update);
@@ -345,8 +344,11 @@ class Run {
   void go_back() {
     const std::string why = guard_.why();
     if (state_.good_step < 0)
-      fail("train", "{}, and there is no checkpoint to go back to; try a lower --lr {}", why,
-           state_.spikes ? "or a higher --spike-z" : "or a longer --warmup");
+      fail("train",
+           "{}, and there is no checkpoint to go back to; try a lower --lr {} in a new run: delete "
+           "{} or choose another --run",
+           why, state_.spikes ? "or a higher --spike-z" : "or a longer --warmup",
+           spec_.run.string());
     saver_.finish();
     const fs::path good = spec_.run / "checkpoints" / step_name(state_.good_step);
     if (const auto problem = verify_checkpoint(good))

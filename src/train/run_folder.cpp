@@ -43,17 +43,35 @@ void remove_link(const fs::path& run, const std::string& link) {
     fail_errno(run / link, "delete the link");
 }
 
-}  // namespace
+bool has_checkpoint(const fs::path& run) {
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints", none))
+    if (parse_step_name(entry.path().filename().string())) return true;
+  return false;
+}
 
-void expect_new_or_resumed(const fs::path& run, bool resume) {
-  if (resume) return;
+bool is_locked(const fs::path& run) {
+  const Fd fd(open((run / ".lock").c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+  return fd.get() >= 0 && flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
+}
+
+// `locked`: by another process.
+void expect_new(const fs::path& run, bool locked) {
+  const char* remedy =
+      has_checkpoint(run) ? "add --resume to go on with it"
+      : locked            ? "another process trains in it; choose another --run"
+               : "it has no checkpoint to resume from; delete it or choose another --run";
   for (const char* name :
        {"config.toml", "checkpoints", "log.jsonl", "samples.jsonl", "perf.jsonl"})
     if (fs::exists(run / name))
-      fail(run.string(),
-           "expected a new run folder, got one with a run in it ({}); add --resume to go on with "
-           "it",
-           name);
+      fail(run.string(), "expected a new run folder, got one with a run in it ({}); {}", name,
+           remedy);
+}
+
+}  // namespace
+
+void expect_new_or_resumed(const fs::path& run, bool resume) {
+  if (!resume) expect_new(run, is_locked(run));
 }
 
 namespace {
@@ -105,10 +123,17 @@ void expect_settings_of_run(const fs::path& run, const std::string& config_toml,
   const std::string more =
       others.size() > shown ? fmt::format(" and {} more", others.size() - shown) : "";
   others.resize(std::min(others.size(), shown));
+  const std::string empty =
+      has_checkpoint(run) || is_locked(run)
+          ? ""
+          : fmt::format(
+                "; this run has no checkpoint yet: delete {} or choose another --run to "
+                "start with other settings",
+                run.string());
   fail(file.string(),
        "a run keeps the settings it began with: {}{}; leave out the flags (or --preset) that say "
-       "otherwise, or start a new run; only the steps or epochs of a run may grow",
-       fmt::join(others, "; "), more);
+       "otherwise, or start a new run; only the steps or epochs of a run may grow{}",
+       fmt::join(others, "; "), more, empty);
 }
 
 void expect_model_of_run(const fs::path& run, const std::string& model) {
@@ -170,7 +195,7 @@ Fd open_run_folder(const fs::path& run, bool resume, const std::string& config_t
   make_dirs(run);
   Fd lock = lock_run(run);
   expect_no_links(run);
-  expect_new_or_resumed(run, resume);
+  if (!resume) expect_new(run, false);
   if (resume) clean_stale(run), clean_stale(run / "checkpoints");
   if (const fs::path toml = run / "config.toml"; !fs::exists(toml))
     write_file_atomic(toml, config_toml + start_mark +

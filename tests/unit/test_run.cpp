@@ -190,7 +190,9 @@ TEST_F(RunTest, SkipsASpikeInAnyTask) {
 
 TEST_F(RunTest, WithoutACheckpointBadStepsAreAnError) {
   expect_error(error_of([&] { go([](ChosenLosses& t) { t.loss = [](int64_t) { return NAN; }; }); }),
-               "no checkpoint to go back to; try a lower --lr or a longer --warmup");
+               "no checkpoint to go back to; try a lower --lr or a longer --warmup in a new run: "
+               "delete " +
+                   spec.run.string() + " or choose another --run");
 }
 
 TEST_F(RunTest, AnErrorInAStepCostsNothingLearnedBefore) {

@@ -212,13 +212,36 @@ TEST(RunFolder, IsCheckedUnderItsLock) {
     expect_error(error_of([&] { open_run_folder(run, true, "a = 2\n"); }), "locked");
   }
   // Who found it new before the other took the lock finds a run in it now.
-  expect_error(error_of([&] { open_run_folder(run, false, "a = 2\n"); }), "--resume");
+  expect_error(
+      error_of([&] { open_run_folder(run, false, "a = 2\n"); }),
+      "got one with a run in it (config.toml); it has no checkpoint to resume from; delete");
   const std::string began = read_file(run / "config.toml");
   EXPECT_TRUE(began.starts_with("a = 1\n")) << began;
   EXPECT_EQ(read_toml(run / "config.toml").size(), 1u);
   EXPECT_EQ(started_in(run), fs::current_path());
   open_run_folder(run, true, "a = 3\n");
   EXPECT_EQ(read_file(run / "config.toml"), began);
+}
+
+// A run that failed before its first checkpoint must not block its folder without a way out.
+TEST(RunFolder, TellsWhatToDoWithAnOldRun) {
+  const TempDir dir;
+  const fs::path run = dir / "run";
+  const auto again = [&] { return error_of([&] { expect_new_or_resumed(run, false); }); };
+  const auto with_other_settings = [&] {
+    return error_of([&] { expect_settings_of_run(run, "lr = 0.2\n", {}); });
+  };
+  {
+    const Fd lock = open_run_folder(run, false, "lr = 0.1\n");
+    expect_error(again(), "another process trains in it; choose another --run");
+    EXPECT_EQ(with_other_settings().find("delete"), std::string::npos);
+  }
+  expect_error(again(), "it has no checkpoint to resume from; delete it or choose another --run");
+  expect_error(with_other_settings(), "this run has no checkpoint yet: delete " + run.string() +
+                                          " or choose another --run");
+  make_dirs(run / "checkpoints/step-00000001");
+  expect_error(again(), "add --resume to go on with it");
+  EXPECT_EQ(with_other_settings().find("delete"), std::string::npos);
 }
 
 // Removing what a crash left would otherwise remove it somewhere else.
