@@ -1,5 +1,7 @@
 // hearth grpo from the outside: runs that say the same bytes again, runs killed at any point that
 // go on as if they had not been, reward programs that misbehave.
+#include <fmt/format.h>
+
 #include <chrono>
 #include <thread>
 
@@ -380,6 +382,25 @@ TEST(GrpoCommand, LeavesOutWhatDoesNotFitAndSaysSo) {
   EXPECT_NE(read_file(s.folder / "long/config.toml").find("stop = [\"[END]\"]"), std::string::npos);
 }
 
+TEST(GrpoCommand, RepeatedPromptsAreSaidOnce) {
+  const Sums& s = sums();
+  std::ofstream few(s.folder / "few.jsonl");
+  for (const nlohmann::json& row : lines_of(read_file(s.folder / "sums/prompts.jsonl")))
+    if (few.tellp() < 100) few << row.dump() << "\n";
+  few.close();
+  const size_t rows = lines_of(read_file(s.folder / "few.jsonl")).size();
+  const Arguments a = s.grpo("few", 2) + Arguments{"--data",       s.path("few.jsonl"),
+                                                   "--prompts",    std::to_string(rows + 1),
+                                                   "--eval-every", "0"};
+  const Ran r = run(s.folder, a);
+  EXPECT_EQ(r.status, 0) << r.err;
+  const std::string said =
+      fmt::format("--prompts {} is more than the {} prompts of ", rows + 1, rows);
+  const size_t at = r.err.find(said);
+  ASSERT_NE(at, std::string::npos) << r.err;
+  EXPECT_EQ(r.err.find(said, at + 1), std::string::npos) << r.err;
+}
+
 TEST(GrpoCommand, ACurriculumGoesFromEasyToHard) {
   const Sums& s = sums();
   std::ofstream rated(s.folder / "rated.jsonl");
@@ -428,6 +449,10 @@ TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {
   expect_error(run(s.folder, changed("exact", "chess")), 1, "prompts.jsonl:1");
   expect_error(run(s.folder, s.grpo("bad", 0) + Arguments{"--eval-data", ""}), 2,
                "expected 1 or more, or --eval-data");
+  // A step that no memory holds: 2^36 completions.
+  expect_error(
+      run(s.folder, s.grpo("bad", 2) + Arguments{"--prompts", "1048576", "--group", "65536"}), 2,
+      "lower --prompts, --group or --max-completion");
   EXPECT_FALSE(fs::exists(s.path("bad")));
   json_of(run(s.folder, s.grpo("other", 2)));
   expect_error(run(s.folder, s.grpo("other", 2)), 1, "--resume");

@@ -384,6 +384,13 @@ TEST_F(Pretrain, RefusesWhatCannotFit) {
                              "--data", data, "--run", folder / "r"});
   expect_error(r, 1, "activations");
   EXPECT_NE(r.err.find("--"), std::string::npos);  // a remedy
+  // The host could not hold the tokens of a step, whatever the micro-batch is.
+  for (const char* batch : {"2", "0"})
+    expect_error(
+        run(folder, tiny_run(data, folder / "r", 5) +
+                        Arguments{"--tokens-per-step", "1000000000000000", "--batch", batch}),
+        2, "[--tokens-per-step] expected a step whose tokens fit in the ");
+  EXPECT_FALSE(fs::exists(folder / "r"));
 }
 
 TEST_F(Pretrain, RefusesAnExistingRun) {

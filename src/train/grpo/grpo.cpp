@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cpu/backend.h"
 #include "formats/fields.h"
 #include "sys/error.h"
 #include "sys/trimmed.h"
@@ -27,6 +28,21 @@ constexpr std::string_view free_settings_of_grpo[] = {"model",          "data",
                                                       "rollout_batch",  "batch_invariant",
                                                       "chat",           "clock",
                                                       "reward_start",   "chat_template"};
+
+// The host holds every completion of a step: `context` tokens of prompt and completion each, with
+// log-probabilities and text.
+void expect_host_room(const GrpoConfig& c, int64_t context) {
+  constexpr double gib = 1 << 30;
+  const double completions = double(c.prompts) * double(c.group);
+  const double each = sizeof(Rollout) + double(context) * (sizeof(int32_t) + sizeof(float) + 4);
+  const double need = completions * each / gib, room = double(available_memory()) / gib;
+  if (need > room)
+    fail_usage("--prompts",
+               "expected a step whose completions fit in the {:.2f} GiB of free host memory, got "
+               "--prompts {} x --group {} completions of up to {} tokens, which take {:.2f} GiB; "
+               "lower --prompts, --group or --max-completion",
+               room, c.prompts, c.group, context, need);
+}
 
 class GrpoTask : public Task {
  public:
@@ -66,6 +82,7 @@ class GrpoTask : public Task {
   void make_stepper() {
     int64_t longest = train_.longest();
     if (held_) longest = std::max(longest, held_->longest());
+    expect_host_room(config_, std::min(model_.config.context, longest + config_.max_completion));
     stepper_ = std::make_unique<GrpoStepper>(
         GrpoStepSpec{.config = config_,
                      .model = model_.config,
@@ -78,6 +95,10 @@ class GrpoTask : public Task {
   }
 
   void begin(RunState&) override {
+    if (const size_t rows = train_.prompts().size(); size_t(config_.prompts) > rows)
+      spec_.tell(
+          fmt::format("--prompts {} is more than the {} prompts of {}: every step repeats some",
+                      config_.prompts, rows, config_.data));
     state_.beta = config_.beta;
     state_.micro_tokens = stepper_->micro_tokens();
   }

@@ -3,12 +3,27 @@
 #include <algorithm>
 #include <set>
 
+#include "cpu/backend.h"
 #include "sys/error.h"
 
 namespace hearth::inline train {
 namespace {
 
 constexpr const char* where = "batch";
+
+// The host holds all micro-batches of a step at once, because each of them is weighted by the
+// number of targets in the whole step.
+void expect_host_room(int64_t tokens, bool documents) {
+  constexpr double gib = 1 << 30;
+  const double arrays = documents ? 4 : 3;  // tokens, targets, positions and document numbers
+  const double need = double(tokens) * arrays * sizeof(int32_t) / gib;
+  const double room = double(available_memory()) / gib;
+  if (need > room)
+    fail_usage("--tokens-per-step",
+               "expected a step whose tokens fit in the {:.2f} GiB of free host memory, got {} "
+               "tokens, which take {:.2f} GiB",
+               room, tokens, need);
+}
 
 BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step,
                     const MemoryBudget& budget, int64_t logits_bytes, int64_t chosen) {
@@ -31,6 +46,7 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
   if (tokens % s.T)
     fail_usage(where, "expected --tokens-per-step to be a multiple of --seq {}, got {}", s.T,
                tokens);
+  expect_host_room(tokens, c.document_mask);
   const int64_t sequences = tokens / s.T;
   if (!c.batch) s.B = chosen;
   if (s.B == 0)
