@@ -42,6 +42,14 @@ void RunConfig::check_run(int64_t total) const {
   expect_at_least(0, "--keep", keep);
 }
 
+std::string RunConfig::oddity(int64_t total) const {
+  if (total == 0 || warmup <= total) return {};
+  return fmt::format(
+      "--warmup {} is longer than the run of {} steps: the learning rate ends at {:.3g} and never "
+      "reaches --lr {:.3g}",
+      warmup, total, lr * schedule_factor(schedule_spec(total), total - 1), lr);
+}
+
 void TrainConfig::check() const {
   expect_at_least<int64_t>(1, "--steps", steps);
   check_run(steps);

@@ -115,6 +115,8 @@ struct RunConfig {
   // Throws an error that names the flag of the first setting that a run of `total` steps cannot
   // use.
   void check_run(int64_t total) const;
+  // A warning about settings that a run of `total` steps can use but hardly means; empty: none.
+  std::string oddity(int64_t total) const;
 };
 
 // Settings that do not affect what a run has computed so far, so a resumed run may change them.

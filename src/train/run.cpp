@@ -137,6 +137,7 @@ class Run {
     }
     write_length(spec_.run, toml_of(settings_));
     for (const std::string& note : spec_.notes) spec_.tell(note);
+    if (const std::string odd = config_.oddity(steps_); !odd.empty()) spec_.tell(odd);
     model_.begin(config_.seed);
     state_.total = steps_, state_.logits_bytes = logits_chunk_bytes(backend_);
     task_.begin(state_);
@@ -453,8 +454,7 @@ class Run {
     r.train_seconds = state_.train_seconds;
     if (own_seconds_ > 0) r.tokens_per_s = double(own_tokens_) / own_seconds_;
     r.skipped = int64_t(state_.update.skipped), r.reloads = state_.reloads;
-    r.reason = reason, r.checkpoint = checkpoint_path();
-    r.seconds = spec_.phases->to_json();
+    r.reason = reason, r.checkpoint = checkpoint_path(), r.seconds = spec_.phases->to_json();
     return r;
   }
 

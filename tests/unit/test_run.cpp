@@ -188,6 +188,19 @@ TEST_F(RunTest, SkipsASpikeInAnyTask) {
   EXPECT_NE(read_file(spec.run / "log.jsonl").find("\"spike\":true"), std::string::npos);
 }
 
+TEST_F(RunTest, AWarmupLongerThanTheRunIsSaidOnce) {
+  config.lr = 1, config.warmup = 40;
+  go([](ChosenLosses& t) { t.total = 4; });
+  EXPECT_EQ(
+      said,
+      "--warmup 40 is longer than the run of 4 steps: the learning rate ends at 0.1 and never "
+      "reaches --lr 1\n");
+  said.clear();
+  spec.run = dir / "reached", config.warmup = 4;
+  go([](ChosenLosses& t) { t.total = 4; });
+  EXPECT_EQ(said, "");
+}
+
 TEST_F(RunTest, WithoutACheckpointBadStepsAreAnError) {
   expect_error(error_of([&] { go([](ChosenLosses& t) { t.loss = [](int64_t) { return NAN; }; }); }),
                "no checkpoint to go back to; try a lower --lr or a longer --warmup in a new run: "
