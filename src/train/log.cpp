@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace hearth::inline train {
@@ -37,6 +38,22 @@ EvalReport loss_report(double loss, const std::vector<LossValue>& terms,
   for (const auto& [name, value] : more.items())
     r.line += fmt::format("  {} {:.4f}", name, value.get<double>());
   return r;
+}
+
+std::string progress_line(const StepRecord& r, int64_t total_steps, double seconds_left,
+                          const std::string& last_eval) {
+  const std::string found = r.line.empty() ? fmt::format("loss {:.4f}", r.loss) : r.line;
+  const size_t first = std::min(found.find("  "), found.size());
+  std::string line = fmt::format("step {}/{}  {}  eta {}  {:.0f} tok/s{}", r.step, total_steps,
+                                 found.substr(0, first), clock_text(seconds_left), r.tokens_per_s,
+                                 found.substr(first)) +
+                     text_of(r.terms);
+  if (!last_eval.empty()) line += "  " + last_eval;
+  line += fmt::format("  lr {:.2e}", r.lr);
+  if (r.grad_norm) line += fmt::format("  |g| {:.2f}", *r.grad_norm);
+  if (r.flops > 0) line += fmt::format("  {:.1f} GFLOP/s", r.flops * 1e-9);
+  if (r.mfu > 0) line += fmt::format(" ({:.0f}% of measured peak)", 100 * r.mfu);
+  return line;
 }
 
 RunLog::RunLog(const std::filesystem::path& run, const LogMark& log, const LogMark& samples,
@@ -97,17 +114,8 @@ void RunLog::progress_of(const StepRecord& r) {
   const bool first = average_ == 0, last = r.step == total_steps_;
   average_ = first ? r.seconds : 0.9 * average_ + 0.1 * r.seconds;
   if (!first && !last && !status_.due()) return;
-  std::string line = fmt::format("step {}/{}  {}", r.step, total_steps_,
-                                 r.line.empty() ? fmt::format("loss {:.4f}", r.loss) : r.line) +
-                     text_of(r.terms);
-  if (!last_eval_.empty()) line += "  " + last_eval_;
-  line += fmt::format("  lr {:.2e}", r.lr);
-  if (r.grad_norm) line += fmt::format("  |g| {:.2f}", *r.grad_norm);
-  line += fmt::format("  {:.0f} tok/s", r.tokens_per_s);
-  if (r.flops > 0) line += fmt::format("  {:.1f} GFLOP/s", r.flops * 1e-9);
-  if (r.mfu > 0) line += fmt::format(" ({:.0f}% of measured peak)", 100 * r.mfu);
-  line += fmt::format("  eta {}", clock_text(average_ * double(total_steps_ - r.step)));
-  status_.show_now(line);
+  status_.show_now(
+      progress_line(r, total_steps_, average_ * double(total_steps_ - r.step), last_eval_));
 }
 
 void RunLog::progress(const std::string& line) {

@@ -33,8 +33,13 @@ struct StepRecord {
   std::optional<DeviceState> device = {};
   nlohmann::ordered_json more = {};       // further values for log.jsonl, by name
   nlohmann::ordered_json more_perf = {};  // and for perf.jsonl
-  std::string line = {};                  // for the progress line, in place of the loss
+  std::string line = {};  // for the progress line, in place of the loss; two spaces between items
 };
+
+// A narrow terminal cuts the line at its end, so the loss (or the first item of the task's line),
+// the time left and the speed come first.
+std::string progress_line(const StepRecord&, int64_t total_steps, double seconds_left,
+                          const std::string& last_eval);
 
 class RunLog {
  public:

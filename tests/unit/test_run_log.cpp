@@ -61,5 +61,19 @@ TEST(RunLog, NamesTheTermsOfTheLoss) {
   EXPECT_EQ(loss_report(3, {{"z_loss", 9}}).line, "validation loss 3.0000  z_loss 9");
 }
 
+TEST(RunLog, ANarrowTerminalShowsTheTimeLeft) {
+  StepRecord r{.step = 12345, .loss = 2.34567, .terms = {{"z_loss", 12.5}}, .lr = 6e-4};
+  r.grad_norm = 1.25, r.tokens_per_s = 123456, r.flops = 1e12, r.mfu = 0.41;
+  EXPECT_EQ(
+      progress_line(r, 100000, 7380, "val 2.3456 (step 100)"),
+      "step 12345/100000  loss 2.3457  eta 2h03m  123456 tok/s  z_loss 12.5  val 2.3456 (step "
+      "100)  lr 6.00e-04  |g| 1.25  1000.0 GFLOP/s (41% of measured peak)");
+  r.line = "reward 0.5000 +- 0.100  equal 50%";
+  EXPECT_TRUE(progress_line(r, 100000, 62, "")
+                  .starts_with("step 12345/100000  reward 0.5000 +- 0.100  eta 1m02s  123456 tok/s "
+                               " equal 50%  z_loss 12.5"))
+      << progress_line(r, 100000, 62, "");
+}
+
 }  // namespace
 }  // namespace hearth
