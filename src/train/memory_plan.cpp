@@ -55,9 +55,11 @@ MemoryNeed memory_need(Tape t, const UpdateSpec& update) {
 }
 
 std::string describe(const MemoryNeed& m) {
-  std::string s = fmt::format("weights {:.2f}", double(m.weights) / gib);
+  const bool small = double(m.total()) < gib;
+  const double unit = small ? 1 << 20 : gib;
+  std::string s = fmt::format("weights {:.2f}", double(m.weights) / unit);
   const auto add = [&](const char* what, int64_t bytes) {
-    if (bytes) s += fmt::format(" + {} {:.2f}", what, double(bytes) / gib);
+    if (bytes) s += fmt::format(" + {} {:.2f}", what, double(bytes) / unit);
   };
   if (!m.offload) add("masters", m.masters);
   add("gradients", m.gradients);
@@ -65,10 +67,10 @@ std::string describe(const MemoryNeed& m) {
   add("activations", m.activations);
   add("reference model", m.reference);
   add("KV cache", m.cache);
-  if (double(m.tables) >= 0.005 * gib) add("position tables", m.tables);
-  s += fmt::format(" = {:.2f} GiB", double(m.total()) / gib);
+  if (double(m.tables) >= 0.005 * unit) add("position tables", m.tables);
+  s += fmt::format(" = {:.2f} {}", double(m.total()) / unit, small ? "MiB" : "GiB");
   if (m.offload)
-    s += fmt::format(", and {:.2f} of the host", double(m.masters + m.optimizer_state) / gib);
+    s += fmt::format(", and {:.2f} of the host", double(m.masters + m.optimizer_state) / unit);
   return s;
 }
 

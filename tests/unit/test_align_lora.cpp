@@ -79,7 +79,8 @@ TEST(AlignLora, TrainingMovesAdaptersAndTheReferenceStaysTheBase) {
         for (const float logprob : policy.forward(batch, true).logprob) last -= double(logprob);
         policy.backward(std::vector<float>(batch.rows.size(), -s.inv_targets));
       } else {
-        for (const float nll : policy.train(batch, s, true)) last += double(nll);
+        policy.launch_train(batch, s, true);
+        for (const float nll : policy.take_nll()) last += double(nll);
       }
       if (step == 0) first = last;
       update.set_loss(last);

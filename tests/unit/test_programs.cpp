@@ -109,6 +109,13 @@ TEST(MemoryNeed, LargestDivisorAsksOnlyNearTheAnswer) {
     }
 }
 
+TEST(MemoryNeed, IsDescribedInAUnitThatShowsIt) {
+  MemoryNeed need{.weights = 3 << 20, .gradients = 3 << 20, .activations = 5 << 19};
+  EXPECT_EQ(describe(need), "weights 3.00 + gradients 3.00 + activations 2.50 = 8.50 MiB");
+  need.activations = int64_t(1) << 30;
+  EXPECT_EQ(describe(need), "weights 0.00 + gradients 0.00 + activations 1.00 = 1.01 GiB");
+}
+
 TEST(MemoryNeed, SaysByPartWhatDoesNotFitAndWhatWould) {
   const ProgramSpec s{.model = preset("gpt2"), .B = 8, .T = 1024};
   const MemoryNeed need = memory_need(s);
