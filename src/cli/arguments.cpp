@@ -20,6 +20,9 @@ namespace {
 std::vector<CLI::App*> subcommands(CLI::App& app) {
   return app.get_subcommands([](CLI::App*) { return true; });
 }
+std::vector<const CLI::App*> subcommands(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
 
 // The command that the arguments name, at any depth of subcommands.
 CLI::App* find_command(CLI::App& app, const std::vector<std::string>& given) {
@@ -231,8 +234,8 @@ void explain_leftover(const CLI::App& command) {
 // Null if there is none or more than one.
 const CLI::App* command_of_run(const CLI::App& command, const std::vector<TomlItem>& settings) {
   const CLI::App* found = nullptr;
-  const auto every = [](const CLI::App*) { return true; };
-  for (const CLI::App* c : command.get_parent()->get_subcommands(every)) {
+  const CLI::App& parent = *command.get_parent();
+  for (const CLI::App* c : subcommands(parent)) {
     const bool knows_all = std::ranges::all_of(settings, [&](const TomlItem& item) {
       return c->get_option_no_throw(flag_of(item.key)) != nullptr;
     });
@@ -254,6 +257,44 @@ const CLI::App* command_of_run(const CLI::App& command, const std::vector<TomlIt
              in_quotes(item.key), remedy(meant_key(flag_of(item.key), command), command));
 }
 
+// The table of a command in a settings file: "pretrain", "data.prepare".
+std::string table_name(const CLI::App& command) {
+  std::string name = command.get_name();
+  for (const CLI::App* at = command.get_parent(); at && at->get_parent(); at = at->get_parent())
+    name = at->get_name() + "." + name;
+  return name;
+}
+
+// Adds the tables of all commands below `app`.
+void add_tables(const CLI::App& app, std::vector<std::string>& names) {
+  for (const CLI::App* c : subcommands(app)) {
+    const size_t before = names.size();
+    add_tables(*c, names);
+    if (names.size() == before) names.push_back(table_name(*c));
+  }
+}
+
+// Whether the keys of a table are flags of this command. One file may serve several commands, so
+// the tables of the others are skipped. A table that belongs to no command is an error.
+bool is_table_of(const CLI::App& command, const std::string& table, const std::string& file) {
+  const auto names = [&](const std::string& full) {
+    return table == full || table == full.substr(full.rfind('.') + 1);
+  };
+  if (table.empty() || names(table_name(command))) return true;
+  const CLI::App* root = &command;
+  while (root->get_parent()) root = root->get_parent();
+  std::vector<std::string> tables;
+  add_tables(*root, tables);
+  if (std::ranges::any_of(tables, names)) return false;
+  if (const std::string meant = near(table, tables); !meant.empty())
+    fail_usage(file, "expected a table named after a command, got [{}]; did you mean [{}]?", table,
+               meant);
+  std::string all;  // "data.*" stands for the commands of a group
+  for (const CLI::App* c : subcommands(*root))
+    all += (all.empty() ? "" : ", ") + c->get_name() + (subcommands(*c).empty() ? "" : ".*");
+  fail_usage(file, "expected a table named after a command ({}), got [{}]", all, table);
+}
+
 void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
                  const CLI::App& command, const ConfigFile& config) {
   const std::string& file = config.path;
@@ -263,8 +304,7 @@ void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
   const bool own_model = config.of_run && seen.contains("--preset");
   const std::vector<TomlItem> settings = read_toml(file);
   for (const TomlItem& item : settings) {
-    const std::string heading = item.section.substr(item.section.rfind('.') + 1);
-    if (!heading.empty() && heading != command.get_name()) continue;
+    if (!is_table_of(command, item.section, file)) continue;
     const std::string flag = flag_of(item.key);
     if (std::find(known.begin(), known.end(), flag) == known.end())
       refuse_setting(command, config, settings, item);

@@ -92,6 +92,27 @@ TEST(Arguments, ASwitchTakesTruthValues) {
   expect_error(taken, 1, "x.bin");
 }
 
+TEST(Arguments, ATableOfAFileBelongsToACommand) {
+  const Folder folder;
+  const fs::path toml = folder / "flags.toml";
+  const auto info = [&](const std::string& text) {
+    write_file_atomic(toml, std::string_view(text));
+    return run(folder, {"info", "--preset", "tiny", "--config", toml});
+  };
+  // The tables of other commands are skipped, by their full and by their last name.
+  const Ran others = info("[pretrain]\nlr = 1\n[data.stat]\njson = true\n[stat]\njson = true\n");
+  EXPECT_EQ(others.status, 0) << others.err;
+  EXPECT_FALSE(others.out.starts_with("{")) << others.out;
+  const Ran own = info("[info]\njson = true\n");
+  EXPECT_EQ(own.status, 0) << own.err;
+  EXPECT_TRUE(own.out.starts_with("{")) << own.out;
+  expect_error(info("[info]\nprest = \"gpt2\"\n"), 2, "got \"prest\"; did you mean preset?");
+  expect_error(info("[model]\nlayers = 3\n"), 2,
+               "flags.toml] expected a table named after a command (info, tokenizer.*, data.*, ");
+  expect_error(info("[pretrian]\nlr = 1\n"), 2, "got [pretrian]; did you mean [pretrain]?");
+  expect_error(info("[hearth.info]\njson = true\n"), 2, "got [hearth.info]");
+}
+
 TEST(Arguments, HeadsOverAPresetStayConsistent) {
   const Folder folder;
   const auto shape = [&](const std::string& preset, const Arguments& flags) {
