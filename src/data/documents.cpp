@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
+#include "data/shards.h"
 #include "formats/parquet/parquet.h"
 #include "sys/compression/byte_stream.h"
 #include "sys/error.h"
@@ -51,6 +53,39 @@ SourceKind kind_of(const fs::path& path, std::string_view head, const DocumentSp
          "it to .jsonl, or {} to read it as plain text",
          as_text);
   return ext == ".jsonl" || ext == ".ndjson" ? SourceKind::jsonl : SourceKind::text;
+}
+
+// Whether bytes with zeros are UTF-16: a byte order mark, or every zero is the high half of an
+// ASCII character.
+bool is_utf16(std::string_view head) {
+  if (head.size() % 2 != 0) return false;
+  if (head.starts_with("\xff\xfe") || head.starts_with("\xfe\xff")) return true;
+  const auto ascii = [](uint8_t c) { return (c >= ' ' && c < 0x7f) || (c >= '\t' && c <= '\r'); };
+  for (const size_t high : {0, 1}) {
+    size_t characters = 0, of_ascii = 0;
+    bool possible = true;
+    for (size_t i = 0; possible && i + 1 < head.size(); i += 2, ++characters) {
+      const bool zero = head[i + high] == 0;
+      of_ascii += zero;
+      possible = !zero || ascii(uint8_t(head[i + 1 - high]));
+    }
+    if (possible && 2 * of_ascii > characters) return true;
+  }
+  return false;
+}
+
+// Throws if the first bytes of a file contain a zero, which text does not.
+void refuse_binary(const fs::path& path, std::string_view head, const DocumentSpec& spec) {
+  if (head.find('\0') == head.npos) return;
+  const std::string anyway =
+      spec.kind_flag ? fmt::format("; {} text reads its bytes as text", spec.kind_flag) : "";
+  if (const std::string_view kind = kind_of_tokens(head); !kind.empty())
+    fail(shown(path), "expected text, got {}: it already contains tokens{}", kind, anyway);
+  if (is_utf16(head))
+    fail(shown(path),
+         "expected text in UTF-8, got UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`{}", anyway);
+  fail(shown(path), "expected text, got a binary file (a zero byte at byte {}){}",
+       head.find('\0'), anyway);
 }
 
 // Throws for a document that is longer than the limit.
@@ -273,6 +308,13 @@ std::unique_ptr<Source> open_source(const DocumentSpec& spec, const SourcePositi
     auto source = std::make_unique<ParquetSource>(std::move(stream), path, spec);
     source->go_to(at.offset);
     return source;
+  }
+  if (spec.kind == SourceKind::automatic) {
+    constexpr size_t looked_at = 64 << 10;
+    // Looking through a second stream leaves the position of the first at the start.
+    std::optional<ByteStream> second;
+    ByteStream& look = path == "-" ? *stream : second.emplace(path);
+    refuse_binary(path, look.peek(looked_at), spec);
   }
   std::unique_ptr<Lines> source;
   if (kind == SourceKind::jsonl)

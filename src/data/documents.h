@@ -17,7 +17,8 @@
 
 namespace hearth::inline data {
 
-// automatic: Parquet by its first bytes, JSONL by its extension (.jsonl, .ndjson), else text.
+// automatic: Parquet by its first bytes, JSONL by its extension (.jsonl, .ndjson), else text. Text
+// and JSONL with a zero byte near the start are then refused as binary.
 enum class SourceKind { automatic, text, jsonl, parquet };
 
 struct SourcePosition {

@@ -101,6 +101,13 @@ void refuse_folders(std::span<const fs::path> paths, std::string_view files) {
            (path / files).string());
 }
 
+std::string_view kind_of_tokens(std::string_view head) {
+  int32_t magic = 0;
+  if (head.size() >= sizeof magic) std::memcpy(&magic, head.data(), sizeof magic);
+  if (magic == magic_u16 || magic == magic_u32) return "a token file";
+  return magic == magic_eval ? "an evaluation file" : "";
+}
+
 TokenFile::TokenFile(const fs::path& path) : path_(path) {
   std::error_code unknown;  // the map reports a missing file
   if (fs::exists(path, unknown) && !fs::is_regular_file(path, unknown))

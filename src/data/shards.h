@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sys/files/files.h"
@@ -27,6 +28,10 @@ void refuse_folders(std::span<const std::filesystem::path>, std::string_view fil
 
 // Bytes per token: 2 below 65536 ids, else 4.
 inline int token_width(int64_t vocab) { return vocab < 65536 ? 2 : 4; }
+
+// What a file is whose first bytes are these: "a token file", "an evaluation file", or empty for
+// neither. A headerless token file is not recognised.
+std::string_view kind_of_tokens(std::string_view head);
 
 class TokenFile {
  public:

@@ -27,10 +27,13 @@ std::vector<int32_t> llmc_tokens(std::initializer_list<std::string_view> documen
   return tokens;
 }
 
-std::vector<int32_t> prepared(const std::string& file, std::string_view bytes) {
+std::vector<int32_t> prepared(const std::string& file, std::string_view bytes,
+                              SourceKind kind = SourceKind::automatic) {
   const TemporaryFolder dir;
   put_file(dir / file, bytes);
-  prepare(byte_spec(dir / "out", {(dir / file).string()}));
+  PrepareSpec spec = byte_spec(dir / "out", {(dir / file).string()});
+  spec.source = kind;
+  prepare(spec);
   return all_tokens(TokenFile(dir / "out/train_000001.bin"));
 }
 
@@ -42,8 +45,38 @@ TEST(Prepare, PartsTextAtEndOfTextLines) {
             llmc_tokens({"one"}));
   EXPECT_EQ(prepared("a.txt", "a <|endoftext|>\n<|endoftext|> b"),
             llmc_tokens({"a <|endoftext|>\n<|endoftext|> b"}));
-  EXPECT_EQ(prepared("a.txt", std::string("x\0y\n<|endoftext|>\n\xff", 19)),
-            llmc_tokens({std::string_view("x\0y", 3), "\xff"}));
+  EXPECT_EQ(prepared("a.txt", "x\xfey\n<|endoftext|>\n\xff"), llmc_tokens({"x\xfey", "\xff"}));
+}
+
+TEST(Prepare, RefusesBinaryFilesByTheirFirstBytes) {
+  const auto refused = [](const std::string& file, std::string_view bytes) {
+    return error_of([&] { prepared(file, bytes); });
+  };
+  const std::string zeros(1000, '\0');
+  std::string tokens(4, '\0'), questions(4, '\0');
+  for (size_t i = 0; i < 4; ++i) {
+    tokens[i] = char(20240520 >> 8 * i);
+    questions[i] = char(20240522 >> 8 * i);
+  }
+  EXPECT_TRUE(mentions(refused("a.bin", tokens + zeros), {"a token file", "already", "--source"}));
+  EXPECT_TRUE(mentions(refused("a.bin", questions + zeros), {"an evaluation file"}));
+  EXPECT_TRUE(mentions(refused("a.bin", "abcd" + zeros), {"a binary file", "byte 4)"}));
+  EXPECT_TRUE(mentions(refused("a", "\x7f" "ELF\x02\x01\x01" + zeros), {"a binary file"}));
+  EXPECT_TRUE(mentions(refused("a.txt", std::string(60000, 'a') + zeros), {"byte 60000)"}));
+  if (can_unpack(Packing::gzip)) {
+    EXPECT_TRUE(mentions(refused("a.txt.gz", gzip_of("text" + zeros)), {"a binary file"}));
+  }
+  std::string wide, high_first;
+  for (const char c : std::string("Some text.\n")) {
+    wide += c, wide += '\0';
+    high_first += '\0', high_first += c;
+  }
+  for (const std::string& text : {wide, high_first, "\xff\xfe" + wide, "\xfe\xff" + high_first})
+    EXPECT_TRUE(mentions(refused("a.txt", text), {"UTF-16", "iconv"}));
+  EXPECT_TRUE(mentions(refused("a.jsonl", wide), {"UTF-16", "iconv"}));
+  // Whoever says that it is text gets its bytes.
+  EXPECT_EQ(prepared("a.txt", std::string_view("x\0y", 3), SourceKind::text),
+            llmc_tokens({std::string_view("x\0y", 3)}));
 }
 
 TEST(Prepare, PartsTextAtEndOfTextLinesOfWindows) {

@@ -65,14 +65,13 @@ size_t ByteStream::read_packed(std::span<std::byte> out) {
   }
 }
 
-std::string_view ByteStream::peek() {
-  constexpr size_t wanted = 16;
-  std::byte some[wanted];
+std::string_view ByteStream::peek(size_t wanted) {
+  std::vector<std::byte> some(wanted);
   while (peeked_.size() < wanted) {
-    const std::span<std::byte> rest(some, wanted - peeked_.size());
+    const std::span<std::byte> rest(some.data(), wanted - peeked_.size());
     const size_t n = packing_ == Packing::none ? read_plain(rest) : read_packed(rest);
     if (n == 0) break;
-    peeked_ += to_text(Bytes(some, n));
+    peeked_ += to_text(Bytes(some).first(n));
   }
   return peeked_;
 }

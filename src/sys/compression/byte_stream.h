@@ -19,7 +19,8 @@ class ByteStream {
 
   size_t read(std::span<std::byte> out);  // 0 only at the end
   void skip(int64_t bytes);               // a shorter stream is an error
-  std::string_view peek();                // the next few bytes, without consuming them
+  // The next bytes, without consuming them; fewer than `wanted` only at the end.
+  std::string_view peek(size_t wanted = 16);
 
   Packing packing() const { return packing_; }
   int64_t packed_position() const { return packed_ - int64_t(end_ - begin_); }
