@@ -215,6 +215,28 @@ TEST(AlignData, LongExamplesAreCutAndSaid) {
   EXPECT_EQ(learned_tokens(none), 0);
 }
 
+// Every token but the first of the text is predicted once, whatever the maximum.
+TEST(AlignData, LongTextsAreSplitAndLearnedWhole) {
+  const ordered_json row{{"text", "abcdefghij"}};
+  const Example whole = encoder().example(row, "row");
+  ASSERT_EQ(encoder(int64_t(whole.tokens.size())).examples(row, "row").size(), 1u);
+  for (size_t most = 2; most < whole.tokens.size(); ++most) {
+    SCOPED_TRACE(most);
+    std::vector<int32_t> learned{whole.tokens[0]};
+    for (const Example& e : encoder(int64_t(most)).examples(row, "row")) {
+      ASSERT_GE(e.tokens.size(), 2u);
+      EXPECT_LE(e.tokens.size(), most);
+      EXPECT_FALSE(e.cut);
+      EXPECT_EQ(e.tokens.size(), e.learned.size());
+      EXPECT_EQ(e.tokens[0], learned.back());  // the context of the first prediction
+      learned.insert(learned.end(), e.tokens.begin() + 1, e.tokens.end());
+    }
+    EXPECT_EQ(learned, whole.tokens);
+  }
+  const ordered_json asked{{"prompt", "abcd"}, {"completion", "efgh"}, {"text", "abcdefgh"}};
+  EXPECT_EQ(encoder(6).examples(asked, "row").size(), 1u);  // an answer is cut
+}
+
 TEST(AlignData, ChatmlClosesTurnsByWhatTheTokenizerKnows) {
   const Tokenizer t = served_tokenizer();
   EXPECT_NE(chatml(t).find("eos_token"), std::string::npos);
@@ -297,10 +319,12 @@ TEST(AlignData, ReadsListsAndLines) {
   const Examples<Example> all = read_examples(
       {(dir.path() / "a.json").string(), (dir.path() / "b.jsonl").string()}, encoder(5));
   EXPECT_EQ(all.read, 4);
-  EXPECT_EQ(all.cut, 2);
+  EXPECT_EQ(all.cut, 1);
   EXPECT_EQ(all.cut_off, 1);  // its prompt alone is too long
   EXPECT_EQ(all.unanswered, 0);
-  EXPECT_EQ(all.kept.size(), 3u);
+  EXPECT_EQ(all.split, 1);
+  EXPECT_EQ(all.pieces, 2);
+  EXPECT_EQ(all.kept.size(), 4u);
   write_file_atomic(dir.path() / "bad.jsonl", "{\"text\": \"abc\"}\n{\"text\": \n");
   try {
     read_examples({(dir.path() / "bad.jsonl").string()}, encoder());

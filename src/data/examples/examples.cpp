@@ -1,6 +1,7 @@
 #include "data/examples/examples.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "data/documents.h"
 #include "data/examples/templates.h"
@@ -79,6 +80,13 @@ void note_spelled(Examples<T>& all, bool spelled, const std::string& where) {
 
 void expect_object(const ordered_json& row, const std::string& where) {
   if (!row.is_object()) fail(where, "expected a JSON object, got {}", row.type_name());
+}
+
+// Whether a row is a text: it has "text" and none of the forms with an answer.
+bool is_text(const ordered_json& row) {
+  const auto has = [&](const char* key) { return row.contains(key); };
+  return has("text") && !has("messages") && !(has("prompt") && has("completion")) &&
+         !(has("instruction") && has("output"));
 }
 
 // Roles that model templates know; the last three are turns of programs.
@@ -166,7 +174,7 @@ Example ExampleEncoder::ended(Example e, size_t last_answer) const {
     e.tokens.push_back(eos);
     e.learned.push_back(true);
   }
-  return within_length(std::move(e));
+  return e;
 }
 
 Example ExampleEncoder::within_length(Example e) const {
@@ -180,7 +188,7 @@ Example ExampleEncoder::learned_after(const Prompted& p) const {
   add(e, p.prompt, false, p.rendered);
   const size_t answer = e.tokens.size();
   add(e, p.completion, true, p.rendered);
-  return ended(std::move(e), answer);
+  return within_length(ended(std::move(e), answer));
 }
 
 // Prompt and completion are encoded separately, so that a prompt has the same tokens as in
@@ -234,21 +242,48 @@ Example ExampleEncoder::conversation(const ordered_json& messages, const std::st
   while (last > 0 && e.learned[last - 1]) --last;
   // A final message of the user gets no eos.
   const bool answered = messages.back()["role"] == "assistant";
-  return answered ? ended(std::move(e), last) : within_length(std::move(e));
+  return within_length(answered ? ended(std::move(e), last) : std::move(e));
+}
+
+// A text with its eos, of any length.
+Example ExampleEncoder::whole_text(const ordered_json& row, const std::string& where) const {
+  Example e;
+  add(e, outside(text_of(row, "text", where), true), true);
+  const size_t last = e.tokens.empty() ? 0 : e.tokens.size() - 1;
+  return ended(std::move(e), last);
+}
+
+// Consecutive pieces of at most max_length tokens. A piece starts with the last token of the piece
+// before it: the first token of a row is never predicted, so every token is learned once.
+std::vector<Example> ExampleEncoder::pieces_of(Example e) const {
+  const size_t size = e.tokens.size();
+  if (size <= max_length_ || max_length_ < 2) return {within_length(std::move(e))};
+  std::vector<Example> pieces;
+  for (size_t begin = 0; begin + 1 < size; begin += max_length_ - 1) {
+    const auto from = ptrdiff_t(begin), to = ptrdiff_t(std::min(begin + max_length_, size));
+    Example& piece = pieces.emplace_back();
+    piece.tokens.assign(e.tokens.begin() + from, e.tokens.begin() + to);
+    piece.learned.assign(e.learned.begin() + from, e.learned.begin() + to);
+    piece.spelled = e.spelled;
+  }
+  return pieces;
+}
+
+std::vector<Example> ExampleEncoder::examples(const ordered_json& row,
+                                              const std::string& where) const {
+  if (is_text(row)) return pieces_of(whole_text(row, where));
+  return {example(row, where)};
 }
 
 Example ExampleEncoder::example(const ordered_json& row, const std::string& where) const {
   expect_object(row, where);
+  if (is_text(row)) return within_length(whole_text(row, where));
   const auto has = [&](const char* key) { return row.contains(key); };
   if (has("messages")) return conversation(row["messages"], where);
   if (has("prompt") && has("completion"))
     return learned_after(joined(row["prompt"], row["completion"], where));
   if (has("instruction") && has("output")) return learned_after(instructed(row, "output", where));
-  if (!has("text")) refuse_keys(row, where, example_keys);
-  Example e;
-  add(e, outside(text_of(row, "text", where), true), true);
-  const size_t last = e.tokens.empty() ? 0 : e.tokens.size() - 1;
-  return ended(std::move(e), last);
+  refuse_keys(row, where, example_keys);
 }
 
 Preference ExampleEncoder::preference(const ordered_json& row, const std::string& where) const {
@@ -290,13 +325,15 @@ void add_to(Sha256& hash, const Example& e) {
 Examples<Example> read_examples(const std::vector<std::string>& files, const ExampleEncoder& enc) {
   Examples<Example> all;
   each_row(files, example_keys, [&](const ordered_json& row, const std::string& where) {
-    Example e = enc.example(row, where);
+    std::vector<Example> pieces = enc.examples(row, where);
+    const Example& e = pieces.front();
     ++all.read, all.cut += e.cut, all.rendered += e.rendered;
     note_spelled(all, e.spelled, where);
+    if (pieces.size() > 1) ++all.split, all.pieces += int64_t(pieces.size());
     if (learned_tokens(e) == 0)
       ++(e.cut ? all.cut_off : e.rendered ? all.unanswered : all.blank);
     else
-      all.kept.push_back(std::move(e));
+      std::ranges::move(pieces, std::back_inserter(all.kept));
   });
   return all;
 }

@@ -48,6 +48,8 @@ class ExampleEncoder {
 
   // `where` names the row in errors. Appends EOS if it is missing, then truncates to max_length.
   Example example(const nlohmann::ordered_json& row, const std::string& where) const;
+  // The same, but a text longer than max_length becomes several examples that teach all of it.
+  std::vector<Example> examples(const nlohmann::ordered_json& row, const std::string& where) const;
   Preference preference(const nlohmann::ordered_json& row, const std::string& where) const;
 
  private:
@@ -67,6 +69,8 @@ class ExampleEncoder {
   MarkedText outside(std::string_view text, bool last) const;
   void add(Example&, const MarkedText&, bool learned, bool rendered = false) const;
   Example ended(Example, size_t last_answer) const;
+  Example whole_text(const nlohmann::ordered_json& row, const std::string& where) const;
+  std::vector<Example> pieces_of(Example) const;
   Example within_length(Example) const;
 
   Tokenizer tokenizer_;
@@ -85,7 +89,8 @@ void expect_messages(const nlohmann::ordered_json&, const char* key, const std::
 template <class T>
 struct Examples {
   std::vector<T> kept;
-  int64_t read = 0, cut = 0;  // rows read; rows truncated at max_length
+  int64_t read = 0, cut = 0;      // rows read; rows truncated at max_length
+  int64_t split = 0, pieces = 0;  // texts longer than max_length, and the examples made of them
   // Rows left out: no assistant turn; no text to learn; the answer starts after max_length; two
   // equal answers.
   int64_t unanswered = 0, blank = 0, cut_off = 0, equal = 0;

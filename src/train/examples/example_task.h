@@ -122,6 +122,9 @@ void expect_examples(const RunSpec& spec, const Examples<T>& e, const char* what
          lines.empty() ? "none" : fmt::format("{}", fmt::join(lines, "; ")));
   if (e.cut)
     lines.push_back(fmt::format("{} of {} rows cut at {} tokens", e.cut, e.read, max_length));
+  if (e.split)
+    lines.push_back(fmt::format("{} of {} rows split into {} of at most {} tokens", e.split, e.read,
+                                e.pieces, max_length));
   for (const std::string& line : lines) spec.tell(fmt::format("{}: {}", what, line));
   if (e.spelled)
     spec.tell(
