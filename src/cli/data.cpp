@@ -114,7 +114,7 @@ void add_prepare(CLI::App& app) {
   auto flags = std::make_shared<PrepareFlags>();
   CLI::App* c =
       app.add_subcommand("prepare", "convert text, JSONL and Parquet files to token files");
-  c->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder")->required();
+  c->add_option("--tokenizer", flags->tokenizer, "tokenizer file, model folder or run")->required();
   c->add_option(
        "--input", flags->spec.inputs,
        "text (a line <|endoftext|> ends a document), .jsonl or Parquet files, optionally gzip or "

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "data/prepare.h"
+#include "formats/checkpoint_dir.h"
 #include "sys/files/files.h"
 #include "sys/hash/hash.h"
 
@@ -44,6 +45,8 @@ std::string tokenizer_digest(const fs::path& path) {
         name.ends_with(".tiktoken"))
       files.push_back(entry.path());
   }
+  if (const fs::path folder = files.empty() ? model_path(path) : path; folder != path)
+    return tokenizer_digest(folder);  // of a run folder
   std::sort(files.begin(), files.end());
   Sha256 sha;
   for (const fs::path& f : files) sha.update(MappedFile(f).bytes());

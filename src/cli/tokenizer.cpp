@@ -10,6 +10,7 @@
 #include "data/documents.h"
 #include "data/jsonl.h"
 #include "data/shards.h"
+#include "formats/checkpoint_dir.h"
 #include "formats/json.h"
 #include "sys/clock.h"
 #include "sys/error.h"
@@ -214,7 +215,8 @@ ChatRequest read_chat_request() {
   return request;
 }
 
-void run_template(const TemplateFlags& flags) {
+void run_template(TemplateFlags flags) {
+  if (!flags.tokenizer.empty()) flags.tokenizer = model_path(flags.tokenizer).string();
   const ChatTemplate chat = chat_template_of(flags);
   ChatRequest request = read_chat_request();
   request.add_generation_prompt |= flags.prompt;
@@ -287,7 +289,7 @@ void add_train(CLI::App& app) {
 }
 
 void add_source(CLI::App& c, std::string& tokenizer, std::string& pattern) {
-  c.add_option("--tokenizer", tokenizer, "tokenizer file or folder")->required();
+  c.add_option("--tokenizer", tokenizer, "tokenizer file, model folder or run")->required();
   c.add_option(
       "--pattern", pattern,
       "split pattern of a .tiktoken file whose name and size are not known: " + pattern_names());
@@ -316,7 +318,7 @@ void add_template(CLI::App& app) {
   auto flags = std::make_shared<TemplateFlags>();
   CLI::App* c = app.add_subcommand(
       "chat", "render messages (JSON on standard input) with the model's chat template");
-  c->add_option("--tokenizer", flags->tokenizer, "tokenizer folder");
+  c->add_option("--tokenizer", flags->tokenizer, "model folder or run");
   c->add_option("--template", flags->chat_template,
                 "template file to use in place of the folder's");
   c->add_flag("--prompt", flags->prompt, "end with the opening of the assistant's turn");

@@ -348,6 +348,10 @@ fs::path newest_checkpoint_of(const fs::path& run) {
   return *found.dir;
 }
 
+fs::path model_path(const fs::path& path) {
+  return fs::is_directory(path / "checkpoints") ? newest_checkpoint_of(path) : path;
+}
+
 void clean_stale(const fs::path& parent) {
   for (const fs::path& path : entries_of(parent)) {
     const std::string name = path.filename().string();

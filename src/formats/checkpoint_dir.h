@@ -78,6 +78,8 @@ std::optional<std::filesystem::path> checkpoint_to_resume(
 // The checkpoint of a run's model: the newest in run/checkpoints whose model files are complete.
 // Prints skipped ones on stderr; throws if there is none.
 std::filesystem::path newest_checkpoint_of(const std::filesystem::path& run);
+// Where the files of a model are: for a run folder newest_checkpoint_of(), else the path itself.
+std::filesystem::path model_path(const std::filesystem::path&);
 
 // Removes leftovers of killed writers and rotations. No other process may be using `parent`.
 void clean_stale(const std::filesystem::path& parent);

@@ -55,7 +55,7 @@ class Folder {
 // Starts `hearth args..` with stderr, and stdout unless `to` is given, in files of `folder`;
 // returns its process id.
 inline pid_t start(const Folder& folder, const Arguments& args, const std::string& name = "run",
-                   const std::string& to = {}) {
+                   const std::string& to = {}, const std::string& from = "/dev/null") {
   const std::string out = to.empty() ? (folder / (name + ".out")).string() : to;
   const std::string err = folder / (name + ".err");
   std::vector<char*> argv{const_cast<char*>(HEARTH_BINARY)};
@@ -65,7 +65,7 @@ inline pid_t start(const Folder& folder, const Arguments& args, const std::strin
   if (pid == 0) {
     for (auto [fd, path] : {std::pair{1, &out}, {2, &err}})
       dup2(open(path->c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), fd);
-    dup2(open("/dev/null", O_RDONLY), 0);
+    dup2(open(from.c_str(), O_RDONLY), 0);
     // So that stderr says nothing about a GPU that may be absent.
     setenv("HEARTH_DEVICE", "cpu", 0);
     execv(HEARTH_BINARY, argv.data());
@@ -96,6 +96,15 @@ inline Ran run(const Folder& folder, const Arguments& args, const std::string& n
   Ran r;
   r.status = wait_for(start(folder, args, name));
   r.out = read_file(folder / (name + ".out")), r.err = read_file(folder / (name + ".err"));
+  return r;
+}
+
+// Runs with `input` on standard input.
+inline Ran run_on(const std::string& input, const Folder& folder, const Arguments& args) {
+  write_file_atomic(folder / "run.in", std::string_view(input));
+  Ran r;
+  r.status = wait_for(start(folder, args, "run", {}, folder / "run.in"));
+  r.out = read_file(folder / "run.out"), r.err = read_file(folder / "run.err");
   return r;
 }
 

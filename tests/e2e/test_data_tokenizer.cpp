@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "e2e/command.h"
+#include "served_folder.h"
 
 namespace hearth {
 namespace {
@@ -37,6 +38,34 @@ class DataTokenizer : public testing::Test {
 
   const Folder folder;
 };
+
+TEST_F(DataTokenizer, ARunFolderIsATokenizer) {
+  json_of(run(folder, pretrain("tok", "run")));
+  prepare("run", "again");
+  for (const char* file : {"train_000001.bin", "val_000001.bin"})
+    EXPECT_EQ(read_file(folder / "toks" / file), read_file(folder / "again" / file)) << file;
+  json_of(run(folder, pretrain("run", "next")));
+  // An interrupted prepare continues only with the same tokenizer.
+  expect_error(run(folder, {"data", "prepare", "--tokenizer", folder / "other", "--input",
+                            folder / "text.txt", "--out", folder / "again", "--val-fraction", "0.1"}),
+               1, "other inputs, tokenizer or settings");
+}
+
+TEST_F(DataTokenizer, ARunFolderHasAChatTemplate) {
+  write_served_folder(folder / "model");
+  const std::string_view row = R"({"messages": [{"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"}]})";
+  write_file_atomic(folder / "rows.json", "[" + std::string(row) + "]");
+  json_of(run(folder, {"sft", "--model", folder / "model", "--data", folder / "rows.json", "--run",
+                       folder / "sft", "--steps", "1", "--threads", "1", "--json"}));
+  const auto rendered = [&](const fs::path& of) {
+    return run_on(R"([{"role": "user", "content": "hello"}])", folder,
+                  {"tokenizer", "chat", "--tokenizer", of, "--ids"});
+  };
+  const Ran r = rendered(folder / "sft");
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(r.out, rendered(folder / "model").out);
+}
 
 TEST_F(DataTokenizer, AnotherThanTheDatasIsRefused) {
   const std::string expected = "[--tokenizer] " + text_of("toks") +

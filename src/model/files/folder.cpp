@@ -271,11 +271,6 @@ OpenedModel open_mingpt(const fs::path& path) {
           {}};
 }
 
-// For a run its newest complete checkpoint, else the path itself.
-fs::path model_path(const fs::path& path) {
-  return fs::is_directory(path / "checkpoints") ? newest_checkpoint_of(path) : path;
-}
-
 bool is_adapter_alone(const fs::path& path) {
   return is_adapter_folder(path) && !fs::exists(path / "config.json");
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "formats/checkpoint_dir.h"
 #include "sys/error.h"
 #include "text/tokenizer/gguf_vocabulary.h"
 #include "text/tokenizer/tokenizer.h"
@@ -59,6 +60,8 @@ VocabularyParts read_folder(const fs::path& dir, std::string_view pattern) {
     return f.extension() == ".bin" && f.filename().string().starts_with("tok");
   };
   if (const fs::path p = only_file(dir, llama2c); !p.empty()) return read_any_file(p, pattern);
+  if (const fs::path checkpoint = model_path(dir); checkpoint != dir)
+    return read_folder(checkpoint, pattern);
   fail(dir.string(),
        "this folder has no tokenizer: expected tokenizer.json, vocab.json, *.tiktoken, "
        "tokenizer.model, vocab.bpe or tok*.bin");
