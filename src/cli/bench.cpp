@@ -294,10 +294,10 @@ void add_bench(CLI::App& app) {
     add_common(*c, f->common);
     c->add_option("--batch", f->batch, "sequences per batch")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(at_least(1));
     c->add_option("--seq", f->seq, "tokens per sequence")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(at_least(1));
     c->callback([f, run] { run(*f); });
     return std::pair{c, f};
   };
@@ -312,7 +312,7 @@ void add_bench(CLI::App& app) {
     c->add_flag("--offload", f->offload, "keep optimizer state and master weights in host memory");
     c->add_option("--steps", f->steps, "measured steps")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(at_least(1));
     f->model.add(*c, ModelConfig{}, model_group);
     f->lora.add(*c, LoraConfig{}, "Adapters");
     return std::pair{c, f};

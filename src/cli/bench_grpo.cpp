@@ -124,13 +124,13 @@ void add_bench_grpo(CLI::App& bench) {
   c->add_option("--preset", f->preset, "model preset")->capture_default_str();
   c->add_option("--prompt-tokens", f->prompt_tokens, "tokens per prompt")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   c->add_option("--warmup-steps", f->warmup, "steps before the measurement")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   c->add_option("--repeats", f->repeats, "measured steps; the median is reported")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   f->config.add(*c, GrpoConfig{}, "GRPO (defaults here: prompts 64, group 8, max-completion 128)");
   f->model.add(*c, ModelConfig{}, model_group);
   c->callback([f] { bench_grpo(*f); });

@@ -258,7 +258,7 @@ void add_bench_infer(CLI::App& bench) {
   add_kv(*c, f->kv);
   add_batch_invariant(*c, f->batch_invariant);
   const auto count = [&](const char* name, int64_t& to, const char* help) {
-    c->add_option(name, to, help)->capture_default_str()->check(CLI::PositiveNumber);
+    c->add_option(name, to, help)->capture_default_str()->check(at_least(1));
   };
   count("--batch", f->batch, "sequences decoded in parallel");
   count("--prompt", f->prompt, "tokens per prompt");
@@ -266,13 +266,13 @@ void add_bench_infer(CLI::App& bench) {
   count("--step-tokens", f->step_tokens, "maximum tokens per engine step");
   c->add_option("--workload", f->workload,
                 "instead run this many requests with prompts and outputs of 100 to 1024 tokens")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   c->add_option("--speculate", f->speculate, "draft tokens per step from prompt lookup")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   c->add_option("--repeats", f->repeats, "measured runs; the median is reported")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   c->add_option("--seed", f->seed, "random seed for weights, tokens and lengths")
       ->capture_default_str();
   f->model.add(*c, ModelConfig{}, model_group);

@@ -229,6 +229,8 @@ void run_conversation(ConversationFlags& flags) {
   const CacheFormat cache = cache_format(flags.kv);
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
   ModelSource source = ModelSource::open(flags.model, flags.adapter);
+  if (flags.context > source.config().context)
+    fail_usage("--context", "expected 1 to {}, got {}", source.config().context, flags.context);
   const WeightsSpec weights{
       weights_dtype(flags.dtype, *backend, Workload::decoding, source.dtype()),
       weight_format(flags.weights, *backend)};
@@ -279,6 +281,7 @@ void add_chat(CLI::App& app) {
       "--seed", f.sampling.seed, "random seed of the answers; default: a new seed for each answer");
   c->add_option("--context", f.context,
                 "context length in tokens; 0: the model's, or what fits in memory")
+      ->check(at_least(0))
       ->capture_default_str();
   add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);

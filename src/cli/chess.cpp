@@ -96,7 +96,7 @@ CLI::App* add_position_command(CLI::App& app, const std::string& name, const std
                                 : "position as FEN")
       ->required();
   if (name == "perft")
-    c->add_option("--depth", flags->depth, "depth in plies")->required()->check(CLI::Range(0, 30));
+    c->add_option("--depth", flags->depth, "depth in plies")->required()->check(between(0, 30));
   if (name == "move")
     c->add_option("--uci", flags->uci, "move in UCI notation, such as e2e4 or e7e8q")->required();
   c->add_flag("--json", flags->json, "print the result as one JSON object per position");
@@ -115,10 +115,10 @@ void add_score(CLI::App& app) {
                 "path, auto or none: Stockfish labels rows that have no reference answer")
       ->capture_default_str();
   c->add_option("--nodes", flags->nodes, "Stockfish nodes per position")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   c->add_option("--threads", flags->threads, "Stockfish processes; 0: one per core")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_flag("--json", flags->json, "no effect: the result is always JSON");
   c->callback([flags] { run_score(*flags); });

@@ -22,6 +22,36 @@
 
 namespace hearth::inline cli {
 
+namespace {
+
+// `expected` describes the good values. A text that is no number passes: its conversion is what
+// fails, with an error of its own.
+template <class Good>
+CLI::Validator number_check(const std::string& expected, Good good) {
+  return {[=](std::string& text) -> std::string {
+            double value = 0;
+            if (!CLI::detail::lexical_cast(text, value) || good(value)) return {};
+            return fmt::format("expected {}, got {}", expected, text);
+          },
+          expected};
+}
+
+}  // namespace
+
+CLI::Validator at_least(int64_t least) {
+  return number_check(fmt::format("{} or more", least),
+                      [least](double x) { return x >= double(least); });
+}
+
+CLI::Validator above_zero() {
+  return number_check("a number above 0", [](double x) { return x > 0; });
+}
+
+CLI::Validator between(double least, double most) {
+  return number_check(fmt::format("{} to {}", least, most),
+                      [=](double x) { return x >= least && x <= most; });
+}
+
 void add_common(CLI::App& app, Common& c) {
   app.add_option("--device", c.device, "device: auto, cpu or cuda[:i]")->capture_default_str();
   app.add_option("--threads", c.threads, "CPU threads; 0: one per core")->capture_default_str();

@@ -34,6 +34,11 @@ void add_common(CLI::App&, Common&);
 // --adapter, for commands that run a model.
 void add_adapter(CLI::App&, std::string& adapter);
 
+// Checks of the number that a flag is given (commands.cpp).
+CLI::Validator at_least(int64_t least);
+CLI::Validator above_zero();
+CLI::Validator between(double least, double most);
+
 // Backend options beyond the defaults that a command needs.
 struct BackendWish {
   bool tf32 = false, fp16 = false;

@@ -133,7 +133,7 @@ void add_prepare(CLI::App& app) {
       ->capture_default_str();
   c->add_option("--shard-tokens", flags->spec.shard_tokens,
                 "tokens per file; 0: 100000000 for llmc, all in one file for raw")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_option("--val-fraction", flags->spec.val_fraction,
                 "fraction of documents for validation, chosen by a hash of their text; if whole "
@@ -142,10 +142,10 @@ void add_prepare(CLI::App& app) {
   c->add_option("--max-document-bytes", flags->spec.max_document_bytes,
                 "longest document held in memory; a longer text is encoded in pieces, a longer "
                 "JSONL line or Parquet row is an error")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   c->add_option("--threads", flags->spec.threads, "CPU threads; 0: one per core")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_flag("--json", flags->json, "print the result as one JSON object");
   c->callback([flags] { run_prepare(*flags); });
@@ -233,7 +233,7 @@ void add_stat(CLI::App& app) {
   c->add_option("files", flags->input, "token files: paths or globs")->required();
   c->add_option("--vocab", flags->vocab,
                 "check that every token id is below this value; 0: no check")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_option("--document-start", flags->document_start,
                 "id of the token that starts a document; -1: from the metadata beside the files, "
@@ -341,12 +341,12 @@ void add_stories(CLI::App& app) {
       "stories", "write the embedded corpus: stories from a grammar with known entropy");
   c->add_option("--out", flags->out, "text file to write; -: standard output")->required();
   c->add_option("--bytes", flags->bytes, "write whole stories until there are this many bytes")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   c->add_option("--stories", flags->stories, "number of stories to write")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   c->add_option("--seed", flags->seed, "random seed of the corpus")->capture_default_str();
   c->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_flag("--json", flags->json, "print the result as one JSON object");
   c->callback([flags] { run_stories(*flags); });

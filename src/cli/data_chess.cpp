@@ -87,7 +87,7 @@ void add_data_chess(CLI::App& app) {
   chess::SelfPlaySpec& play = flags->spec.play;
   c->add_option("--out", flags->out, "file to write")->required();
   c->add_option("--games", flags->spec.games, "number of games to play")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   c->add_option("--seed", play.seed, "random seed of the games")->capture_default_str();
   c->add_option("--tasks", flags->tasks, "tasks to write: P, A or P,A")->capture_default_str();
@@ -95,28 +95,28 @@ void add_data_chess(CLI::App& app) {
       ->check(CLI::IsMember({"jsonl", "text"}))
       ->capture_default_str();
   c->add_option("--temperature", play.temperature, "temperature of the move choice, in pawns")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   c->add_option("--plies", play.max_plies, "maximum plies per game")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   c->add_option("--openings", play.opening_share,
                 "fraction of games that start from a known opening")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(between(0.0, 1.0))
       ->capture_default_str();
   c->add_option("--illegal", flags->spec.illegal, "fraction of A: rows with an illegal move")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(between(0.0, 1.0))
       ->capture_default_str();
   c->add_option("--keep", flags->spec.keep, "fraction of positions to keep")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(between(0.0, 1.0))
       ->capture_default_str();
   c->add_option("--stockfish", flags->stockfish, "Stockfish program: a path, auto or none")
       ->capture_default_str();
   c->add_option("--nodes", flags->nodes, "Stockfish nodes per position")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   c->add_option("--threads", flags->threads, "CPU threads and Stockfish processes; 0: one per core")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_option("--puzzles", flags->puzzles.puzzles,
                 "JSON lines with fen, best and rating: write these puzzles as prompts instead of "

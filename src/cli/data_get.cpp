@@ -114,19 +114,19 @@ void add_data_get(CLI::App& data) {
   c->add_option("--ca", f->https.ca_file,
                 "file of CA certificates to trust in place of the system's");
   c->add_option("--stall", f->https.stall_seconds, "seconds without data before a retry")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   c->add_option("--retries", f->download.retries,
                 "consecutive retries without new data before giving up")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_option("--backoff", f->download.backoff,
                 "seconds before the first retry; doubles with each")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_option("--max-bytes", f->download.max_bytes,
                 "maximum size of a file whose length neither catalogue nor server states")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   c->add_flag("--json", f->json, "print the result as one JSON object");
   c->callback([f] { run_get(*f); });

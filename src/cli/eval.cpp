@@ -264,22 +264,22 @@ void add_eval(CLI::App& app) {
   add_weights(*c, f->weights);
   add_kv(*c, f->kv);
   c->add_option("--limit", f->limit, "use only the first N items; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_option("--context", f->context, "context length in tokens; 0: the model's")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_option("--stride", f->stride,
                 "perplexity: tokens scored per window, the rest of the window is context; 0: the "
                 "whole window")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_option("--batch-tokens", f->batch_tokens, "tokens per forward pass")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   c->add_option("--out", f->out, "logits: safetensors file to write");
   c->add_option("--greedy", f->greedy, "logits: also write this many greedy tokens after each line")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->callback([f] { run_eval(*f); });
 }

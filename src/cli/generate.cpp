@@ -232,7 +232,7 @@ void add_generate(CLI::App& app) {
   c->add_option("--speculate", f.speculate,
                 "draft tokens per step from prompt lookup; does not change the output")
       ->capture_default_str()
-      ->check(CLI::Range(0, 64));
+      ->check(between(0, 64));
   c->add_option("--seed", f.request.sampling.seed, "random seed of the samples")
       ->capture_default_str();
   add_generation_config(*c, f.generation_config);

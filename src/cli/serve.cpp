@@ -28,6 +28,8 @@ std::string model_name(const std::string& path) {
 std::unique_ptr<ServedModel> load_served(const ServeFlags& flags, Backend& backend,
                                          WeightFormat format, const EngineSpec& spec) {
   ModelSource source = ModelSource::open(flags.model, flags.adapter);
+  if (flags.context > source.config().context)
+    fail_usage("--context", "expected 1 to {}, got {}", source.config().context, flags.context);
   const DType dtype = weights_dtype(flags.dtype, backend, Workload::decoding, source.dtype());
   SamplingSpec defaults;
   apply_generation_config(defaults, flags.generation_config, source, {});
@@ -103,6 +105,7 @@ void add_serve(CLI::App& app) {
   c->add_option(
        "--context", f.context,
        "maximum tokens of prompt and completion; 0: the model's context, or what fits in memory")
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_option("--cache-gib", f.cache_gib, "KV cache size in GiB; 0: chosen from the free memory")
       ->capture_default_str();

@@ -282,7 +282,7 @@ void add_train(CLI::App& app) {
       ->capture_default_str();
   c->add_option("--out", flags->out, "output folder")->required();
   c->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   c->add_flag("--json", flags->json, "print the result as one JSON object");
   c->callback([flags] { run_train(*flags); });
@@ -342,7 +342,7 @@ void add_tokenizer_bench(CLI::App& app) {
   add_source(*c, flags->tokenizer, flags->pattern);
   c->add_option("--input", flags->input, "text file to encode")->required();
   c->add_option("--repeats", flags->repeats, "measured runs; the best is reported")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   c->add_flag("--json", flags->json, "print the result as one JSON object");
   c->callback([flags] { run_encode_bench(*flags); });

@@ -55,6 +55,10 @@ TEST(Arguments, WrongCallsAreExplained) {
       {{"generate", "-model", "X"}, "got -model; did you mean --model?"},
       {{"tokenizer"}, "hearth tokenizer needs a command: "},
       {{"generate", "--model", "X", "--n", "two"}, "two; hearth generate --help"},
+      {{"bench", "fit", "--batch", "-3"}, "--batch: expected 1 or more, got -3;"},
+      {{"bench", "fit", "--batch", "much"}, "much; hearth bench fit --help"},
+      {{"eval", "--limit", "-1"}, "--limit: expected 0 or more, got -1;"},
+      {{"generate", "--speculate", "65"}, "--speculate: expected 0 to 64, got 65;"},
   };
   for (const auto& [call, part] : calls) {
     SCOPED_TRACE(part);

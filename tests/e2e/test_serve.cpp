@@ -303,6 +303,10 @@ TEST_F(Serve, SaysWhatItCannotDo) {
   const Ran none = run(folder_, {"serve", "--model", folder_ / "none", "--port", "0"});
   EXPECT_EQ(none.status, 1);
   EXPECT_NE(none.err.find("none"), std::string::npos) << none.err;
+  const Ran wide = run(folder_, serve + Arguments{"--port", "0", "--context", "100000"});
+  EXPECT_EQ(wide.status, 2) << wide.err;
+  EXPECT_NE(wide.err.find("[--context] expected 1 to 256, got 100000"), std::string::npos)
+      << wide.err;
 }
 
 }  // namespace
