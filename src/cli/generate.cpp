@@ -1,4 +1,7 @@
 // hearth generate: continues a prompt and streams the text as it is generated.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <charconv>
 #include <iostream>
 #include <iterator>
@@ -24,6 +27,7 @@ struct GenerateFlags {
   std::string model, adapter, prompt, prompt_file;
   std::vector<std::string> logit_bias;  // "id:value"
   Request request = {};
+  bool prompt_given = false;
   bool greedy = false;
   bool echo = false;
   int64_t speculate = 0;
@@ -37,6 +41,15 @@ std::string read_prompt(const GenerateFlags& flags) {
   if (flags.prompt_file.empty()) return flags.prompt;
   if (flags.prompt_file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   return read_file(flags.prompt_file);
+}
+
+// Text that waits on standard input is read only on request, because a script may need it itself:
+// without a prompt the caller may have meant it.
+void say_if_stdin_is_ignored(const GenerateFlags& flags) {
+  int waiting = 0;
+  if (!flags.prompt_given && flags.prompt_file.empty() && !isatty(STDIN_FILENO) &&
+      ioctl(STDIN_FILENO, FIONREAD, &waiting) == 0 && waiting > 0)
+    say("hearth: standard input was not read; --prompt-file - takes the prompt from it\n");
 }
 
 std::map<int32_t, float> parse_bias(const std::vector<std::string>& pairs) {
@@ -138,6 +151,7 @@ void run_generate(const GenerateFlags& flags) {
     say("hearth: the context is {} tokens: the model's {} do not fit in memory\n", engine.context(),
         config.context);
 
+  say_if_stdin_is_ignored(flags);
   const std::string echoed = flags.echo ? text : "";
   const bool streams = !flags.common.json && request.n == 1 && request.beams == 1;
   const auto stream = [](std::string_view piece) {
@@ -241,7 +255,8 @@ void add_generate(CLI::App& app) {
   add_kv(*c, f.kv);
   add_batch_invariant(*c, f.batch_invariant);
   add_common(*c, f.common);
-  c->callback([flags, sampling] {
+  c->callback([flags, sampling, prompt] {
+    flags->prompt_given = prompt->count() > 0;
     for (const auto& [field, option] : sampling)
       if (option->count() > 0) flags->given.insert(field);
     if (flags->greedy) flags->given.insert("temperature");

@@ -307,6 +307,24 @@ TEST(Escapes, ErrorsAreOneVisibleLine) {
   EXPECT_NE(cut.err.find("File name too long"), std::string::npos) << cut.err;
 }
 
+TEST(Generate, SaysThatItDoesNotReadStandardInput) {
+  const Folder folder;
+  write_served_folder(folder / "model");
+  const Arguments generate{"generate", "--model",  folder / "model", "--max-tokens",
+                           "2",        "--greedy", "--threads",      "1"};
+  const std::string note = "standard input was not read; --prompt-file - takes the prompt from it";
+  const Ran ignored = run_on("abc", folder, generate), none = run(folder, generate);
+  EXPECT_NE(ignored.err.find(note), std::string::npos) << ignored.err;
+  EXPECT_EQ(ignored.out, none.out);
+  EXPECT_EQ(none.err.find(note), std::string::npos) << none.err;
+  for (const Arguments& prompt : {Arguments{"--prompt", "abc"}, Arguments{"--prompt-file", "-"}}) {
+    const Ran told = run_on("abc", folder, generate + prompt);
+    EXPECT_EQ(told.status, 0) << told.err;
+    EXPECT_EQ(told.err.find(note), std::string::npos) << told.err;
+    EXPECT_NE(told.err.find("prompt 3:"), std::string::npos) << told.err;
+  }
+}
+
 TEST(Clipped, MaxTokensSaysSo) {
   const Folder folder;
   write_served_folder(folder / "model");
