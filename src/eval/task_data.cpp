@@ -126,6 +126,22 @@ Choices arc_row(const json& j, const std::string& where) {
   return c;
 }
 
+// Throws unless a row has the keys of one of the two forms of multiple choice.
+void expect_choice_keys(const json& j, const std::string& where) {
+  const auto has = [&](const char* key) { return j.contains(key); };
+  const json* question = has("question") ? &j["question"] : nullptr;
+  const bool arc = question && has("answerKey") &&
+                   (question->is_object() ? question->contains("stem") && question->contains("choices")
+                                          : has("choices"));
+  if (arc || (!question && has("context") && has("choices") && has("gold"))) return;
+  std::string keys;
+  for (const auto& [key, value] : j.items()) keys += (keys.empty() ? "" : ", ") + in_quotes(key);
+  fail(where,
+       "expected context + choices (a list of texts) + gold (the index of the right one), or "
+       "question + choices + answerKey as in ARC, got keys: {}",
+       keys.empty() ? "none" : keys);
+}
+
 template <class T>
 std::vector<T> not_empty(std::vector<T> items, const fs::path& path) {
   if (items.empty()) fail(path.string(), "the file contains no items to evaluate");
@@ -186,6 +202,7 @@ std::vector<Choices> read_hellaswag(const fs::path& path) {
 std::vector<Choices> read_choices(const fs::path& path) {
   std::vector<Choices> items;
   each_object(path, [&](const json& j, const std::string& where) {
+    expect_choice_keys(j, where);
     if (j.contains("question")) {
       items.push_back(arc_row(j, where));
       return;

@@ -265,6 +265,12 @@ TEST(Eval, NamesTheLineThatIsWrong) {
   expect_error(choices("{\"context\":\"a\",\"choices\":[\"x\",\"y\"],\"gold\":-1}"), "got \"-1\"");
   expect_error(choices("{\"context\":3,\"choices\":[\"x\",\"y\"],\"gold\":0}"), "to be a string");
   expect_error(choices("[1]"), "expected an object");
+  for (const char* row :
+       {R"({"context":"a","choices":["x","y"],"answer":0})", R"({"question":"a","gold":0})", "{}",
+        R"({"question":{"stem":"a"},"choices":["x","y"],"answerKey":"A"})"})
+    expect_error(choices(row),
+                 "c.jsonl:1] expected context + choices (a list of texts) + gold (the index of the "
+                 "right one), or question + choices + answerKey as in ARC, got keys: ");
   write_file_atomic(dir / "h.txt", "context\n0\nan ending\n");
   expect_error(error_of([&] { read_hellaswag(dir / "h.txt"); }), "expected six lines per item");
   write_file_atomic(dir / "l.jsonl", "{\"text\":\"word\"}");
