@@ -37,7 +37,7 @@ void expect_tokenizer_of_data(const PretrainSpec& spec, const Tokenizer& tokeniz
   if (!problem.empty()) fail("--tokenizer", "{}", problem);
 }
 
-// Reads one setting of the run in the folder. Without such a run, `value` stays as it is.
+// One setting of the run in the folder, or `value` if there is no run.
 template <class T>
 T setting_of_run(const std::filesystem::path& run, std::string_view key, T value) {
   const std::filesystem::path file = run / "config.toml";

@@ -96,6 +96,15 @@ bool same_values(const std::vector<std::string>& a, const std::vector<std::strin
 // The settings that determine the length of a run, which may be extended.
 bool is_length(const std::string& key) { return key == "steps" || key == "epochs"; }
 
+// What else helps against refused settings, if the run has nothing to lose.
+std::string way_out(const fs::path& run) {
+  if (has_checkpoint(run) || is_locked(run)) return "";
+  return fmt::format(
+      "; this run has no checkpoint yet: delete {} or choose another --run to start with other "
+      "settings",
+      run.string());
+}
+
 bool is_longer(const std::vector<std::string>& began, const std::vector<std::string>& now) {
   if (began.size() != 1 || now.size() != 1) return false;
   return number_in(now[0]).value_or(0) > number_in(began[0]).value_or(0);
@@ -123,17 +132,10 @@ void expect_settings_of_run(const fs::path& run, const std::string& config_toml,
   const std::string more =
       others.size() > shown ? fmt::format(" and {} more", others.size() - shown) : "";
   others.resize(std::min(others.size(), shown));
-  const std::string empty =
-      has_checkpoint(run) || is_locked(run)
-          ? ""
-          : fmt::format(
-                "; this run has no checkpoint yet: delete {} or choose another --run to "
-                "start with other settings",
-                run.string());
   fail(file.string(),
        "a run keeps the settings it began with: {}{}; leave out the flags (or --preset) that say "
        "otherwise, or start a new run; only the steps or epochs of a run may grow{}",
-       fmt::join(others, "; "), more, empty);
+       fmt::join(others, "; "), more, way_out(run));
 }
 
 void expect_model_of_run(const fs::path& run, const std::string& model) {
@@ -146,13 +148,15 @@ void expect_model_of_run(const fs::path& run, const std::string& model) {
     const auto place = [&](const fs::path& p) {
       return fs::weakly_canonical(fs::absolute(p), none);
     };
-    if (!began.empty() && !model.empty() && place(started_in(run) / began) == place(model)) return;
+    if (!began.empty() && !model.empty()) {
+      const fs::path now = place(model);
+      if (!now.empty() && now == place(started_in(run) / began)) return;
+    }
     const auto shown = [](const std::string& path) { return path.empty() ? "none" : path; };
-    fail(
-        file.string(),
-        "a run keeps the model it began with: model = {}, not {}; leave out --model, since the run "
-        "continues from its own checkpoint, or start a new run",
-        shown(began), shown(model));
+    fail(file.string(),
+         "a run keeps the model it began with: model = {}, not {}; leave out --model or start a "
+         "new run{}",
+         shown(began), shown(model), way_out(run));
   }
 }
 
