@@ -9,6 +9,7 @@
 #include "cpu/reference/reference.h"
 #include "cuda/backend.h"
 #include "diag/lockstep.h"
+#include "formats/json.h"
 #include "formats/safetensors.h"
 #include "sys/error.h"
 #include "train/config.h"
@@ -19,7 +20,7 @@ namespace {
 struct DoctorFlags {
   Common common;
   std::vector<std::string> presets;
-  std::string dtype = "bf16", against = "cpu", recompute = "none";
+  std::string dtype = "bf16", against = "auto", recompute = "none";
   int64_t batch = 2, seq = 128;
   uint64_t seed = 1;
   bool documents = false;
@@ -78,11 +79,16 @@ ProgramSpec spec_of(const DoctorFlags& f, const std::string& name, const Backend
 }
 
 void run_lockstep(const DoctorFlags& f) {
-  if (f.against != "cpu" && f.against != "reference")
-    fail_usage("doctor", "expected --against cpu or reference, got {}", f.against);
+  if (f.against != "auto" && f.against != "cpu" && f.against != "reference")
+    fail_usage("--against", "expected auto, cpu or reference, got {}", in_quotes(f.against));
   const std::unique_ptr<Backend> tried = backend_of(f);
-  const std::unique_ptr<Backend> trusted =
-      f.against == "cpu" ? make_cpu_backend(f.common.threads) : make_reference_backend();
+  const bool on_gpu = tried->device_bytes() > 0;
+  if (f.against == "cpu" && !on_gpu)
+    fail_usage("--against",
+               "this step runs on the CPU, which would be compared with itself: use reference");
+  const std::unique_ptr<Backend> trusted = on_gpu && f.against != "reference"
+                                               ? make_cpu_backend(f.common.threads)
+                                               : make_reference_backend();
   bool agreed = true;
   for (const std::string& name : f.presets) {
     const ProgramSpec s = spec_of(f, name, *tried);
@@ -189,7 +195,8 @@ void add_doctor(CLI::App& app) {
   f->presets = {"tiny"};
   add_step_flags(*c, *f);
   c->add_option("--against", f->against,
-                "backend to compare with: cpu, or reference (double precision, slow)")
+                "backend to compare with: cpu, reference (double precision, slow), or auto: the CPU "
+                "for a GPU, the reference for the CPU")
       ->capture_default_str();
   c->callback([f] { run_lockstep(*f); });
   CLI::App* gradients =
