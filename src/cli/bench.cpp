@@ -310,9 +310,7 @@ void add_bench(CLI::App& app) {
         ->capture_default_str();
     c->add_option("--optimizer", f->optimizer, optimizer_help)->capture_default_str();
     c->add_flag("--offload", f->offload, "keep optimizer state and master weights in host memory");
-    c->add_option("--steps", f->steps, "measured steps")
-        ->capture_default_str()
-        ->check(at_least(1));
+    c->add_option("--steps", f->steps, "measured steps")->capture_default_str()->check(at_least(1));
     f->model.add(*c, ModelConfig{}, model_group);
     f->lora.add(*c, LoraConfig{}, "Adapters");
     return std::pair{c, f};

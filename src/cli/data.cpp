@@ -342,8 +342,7 @@ void add_stories(CLI::App& app) {
   c->add_option("--out", flags->out, "text file to write; -: standard output")->required();
   c->add_option("--bytes", flags->bytes, "write whole stories until there are this many bytes")
       ->check(at_least(0));
-  c->add_option("--stories", flags->stories, "number of stories to write")
-      ->check(at_least(0));
+  c->add_option("--stories", flags->stories, "number of stories to write")->check(at_least(0));
   c->add_option("--seed", flags->seed, "random seed of the corpus")->capture_default_str();
   c->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
       ->check(at_least(0))

@@ -256,9 +256,10 @@ void add_eval(CLI::App& app) {
   c->add_option("--task", f->task,
                 "perplexity, hellaswag, lambada, choices (ARC and similar) or logits")
       ->required();
-  c->add_option("--data", f->data,
-                "text, .jsonl or .bin token files; HellaSwag, LAMBADA or ARC files; for choices also "
-                "rows of context, choices and gold; for logits lines of token ids")
+  c->add_option(
+       "--data", f->data,
+       "text, .jsonl or .bin token files; HellaSwag, LAMBADA or ARC files; for choices also "
+       "rows of context, choices and gold; for logits lines of token ids")
       ->required();
   add_dtype(*c, f->dtype);
   add_weights(*c, f->weights);

@@ -83,9 +83,10 @@ void refuse_binary(const fs::path& path, std::string_view head, const DocumentSp
     fail(shown(path), "expected text, got {}: it already contains tokens{}", kind, anyway);
   if (is_utf16(head))
     fail(shown(path),
-         "expected text in UTF-8, got UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`{}", anyway);
-  fail(shown(path), "expected text, got a binary file (a zero byte at byte {}){}",
-       head.find('\0'), anyway);
+         "expected text in UTF-8, got UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`{}",
+         anyway);
+  fail(shown(path), "expected text, got a binary file (a zero byte at byte {}){}", head.find('\0'),
+       anyway);
 }
 
 // Throws for a document that is longer than the limit.

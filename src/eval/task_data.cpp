@@ -130,9 +130,10 @@ Choices arc_row(const json& j, const std::string& where) {
 void expect_choice_keys(const json& j, const std::string& where) {
   const auto has = [&](const char* key) { return j.contains(key); };
   const json* question = has("question") ? &j["question"] : nullptr;
-  const bool arc = question && has("answerKey") &&
-                   (question->is_object() ? question->contains("stem") && question->contains("choices")
-                                          : has("choices"));
+  const bool arc =
+      question && has("answerKey") &&
+      (question->is_object() ? question->contains("stem") && question->contains("choices")
+                             : has("choices"));
   if (arc || (!question && has("context") && has("choices") && has("gold"))) return;
   std::string keys;
   for (const auto& [key, value] : j.items()) keys += (keys.empty() ? "" : ", ") + in_quotes(key);

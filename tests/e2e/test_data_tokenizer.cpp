@@ -46,9 +46,10 @@ TEST_F(DataTokenizer, ARunFolderIsATokenizer) {
     EXPECT_EQ(read_file(folder / "toks" / file), read_file(folder / "again" / file)) << file;
   json_of(run(folder, pretrain("run", "next")));
   // An interrupted prepare continues only with the same tokenizer.
-  expect_error(run(folder, {"data", "prepare", "--tokenizer", folder / "other", "--input",
-                            folder / "text.txt", "--out", folder / "again", "--val-fraction", "0.1"}),
-               1, "other inputs, tokenizer or settings");
+  expect_error(
+      run(folder, {"data", "prepare", "--tokenizer", folder / "other", "--input",
+                   folder / "text.txt", "--out", folder / "again", "--val-fraction", "0.1"}),
+      1, "other inputs, tokenizer or settings");
 }
 
 TEST_F(DataTokenizer, ARunFolderHasAChatTemplate) {

@@ -61,7 +61,11 @@ TEST(Prepare, RefusesBinaryFilesByTheirFirstBytes) {
   EXPECT_TRUE(mentions(refused("a.bin", tokens + zeros), {"a token file", "already", "--source"}));
   EXPECT_TRUE(mentions(refused("a.bin", questions + zeros), {"an evaluation file"}));
   EXPECT_TRUE(mentions(refused("a.bin", "abcd" + zeros), {"a binary file", "byte 4)"}));
-  EXPECT_TRUE(mentions(refused("a", "\x7f" "ELF\x02\x01\x01" + zeros), {"a binary file"}));
+  EXPECT_TRUE(mentions(refused("a",
+                               "\x7f"
+                               "ELF\x02\x01\x01" +
+                                   zeros),
+                       {"a binary file"}));
   EXPECT_TRUE(mentions(refused("a.txt", std::string(60000, 'a') + zeros), {"byte 60000)"}));
   if (can_unpack(Packing::gzip)) {
     EXPECT_TRUE(mentions(refused("a.txt.gz", gzip_of("text" + zeros)), {"a binary file"}));
