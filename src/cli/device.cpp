@@ -65,7 +65,9 @@ DType named_dtype(const std::string& name, const Backend& backend) {
                  backend.describe(), name);
     return dtype;
   }
-  fail_usage("--dtype", "expected auto, fp32, bf16 or fp16, got {}", in_quotes(name));
+  const bool quantised = name == "int8" || name == "int4" || name == "fp8";
+  fail_usage("--dtype", "expected auto, fp32, bf16 or fp16, got {}{}", in_quotes(name),
+             quantised ? fmt::format("; --weights {} stores the matrices in it", name) : "");
 }
 
 DType chosen_dtype(Workload work, const Backend& backend, DType stored) {

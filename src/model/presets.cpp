@@ -99,10 +99,12 @@ std::span<const std::string_view> preset_names() {
 
 ModelConfig preset(std::string_view name) {
   const auto it = presets().find(name);
-  if (it == presets().end())
-    fail_usage("preset", "expected a known preset, got {}; the nearest is {}", in_quotes(name),
-               nearest(name, preset_names()));
-  return it->second.resolve();
+  if (it != presets().end()) return it->second.resolve();
+  // The start of a name means that name, although a shorter one may take fewer edits.
+  const auto longer = std::ranges::find_if(
+      preset_names(), [&](std::string_view p) { return name.size() > 1 && p.starts_with(name); });
+  fail_usage("preset", "expected a known preset, got {}; the nearest is {}", in_quotes(name),
+             longer != preset_names().end() ? std::string(*longer) : nearest(name, preset_names()));
 }
 
 }  // namespace hearth::inline model

@@ -51,7 +51,9 @@ TEST(Device, HalvesNeedACard) {
     expect_error(run(folder, command + flags + Arguments{"--dtype", "fp16"}), 2,
                  "1 thread, got fp16, which needs a GPU");
     expect_error(run(folder, command + flags + Arguments{"--dtype", "fp8"}), 2,
-                 "expected auto, fp32, bf16 or fp16, got \"fp8\"");
+                 "expected auto, fp32, bf16 or fp16, got \"fp8\"; --weights fp8 stores");
+    expect_error(run(folder, command + flags + Arguments{"--dtype", "int8"}), 2,
+                 "got \"int8\"; --weights int8 stores the matrices in it");
   }
 }
 

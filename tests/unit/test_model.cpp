@@ -44,6 +44,8 @@ TEST(Presets, CountMatricesApartFromVectors) {
 TEST(Presets, NameTheNearest) {
   EXPECT_EQ(message_of([] { preset("nocap-12"); }),
             "[preset] expected a known preset, got \"nocap-12\"; the nearest is nocap-d12");
+  EXPECT_EQ(message_of([] { preset("llama"); }),
+            "[preset] expected a known preset, got \"llama\"; the nearest is llama3-16k");
 }
 
 TEST(ModelConfig, SurvivesJson) {
