@@ -52,6 +52,15 @@ CLI::Validator between(double least, double most) {
                       [=](double x) { return x >= least && x <= most; });
 }
 
+void add_force(CLI::App& app, bool& to) {
+  app.add_flag("--force", to, "overwrite existing files");
+}
+
+void expect_new(const std::filesystem::path& file, bool force) {
+  if (!force && std::filesystem::exists(file))
+    fail(file.string(), "this file exists: choose another place, or --force to overwrite it");
+}
+
 void add_common(CLI::App& app, Common& c) {
   app.add_option("--device", c.device, "device: auto, cpu or cuda[:i]")->capture_default_str();
   app.add_option("--threads", c.threads, "CPU threads; 0: one per core")->capture_default_str();

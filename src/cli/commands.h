@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -38,6 +39,10 @@ void add_adapter(CLI::App&, std::string& adapter);
 CLI::Validator at_least(int64_t least);
 CLI::Validator above_zero();
 CLI::Validator between(double least, double most);
+
+// --force, and the error without it for a command that would overwrite `file` (commands.cpp).
+void add_force(CLI::App&, bool& to);
+void expect_new(const std::filesystem::path& file, bool force);
 
 // Backend options beyond the defaults that a command needs.
 struct BackendWish {

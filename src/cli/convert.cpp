@@ -12,13 +12,14 @@ namespace {
 struct ConvertFlags {
   std::string from, to, gguf, adapter;
   ConvertSpec spec = {};
-  bool json = false;
+  bool force = false, json = false;
 };
 
 void run_convert(const ConvertFlags& flags) {
   ConvertSpec spec = flags.spec;
   spec.from = flags.from, spec.to = flags.to, spec.gguf = flags.gguf;
   spec.adapter = flags.adapter;
+  if (!flags.gguf.empty()) expect_new(flags.gguf, flags.force);
   const auto backend = make_cpu_backend(0);
   const Converted c = convert_model(spec, *backend);
   if (c.widened)
@@ -50,6 +51,7 @@ void add_convert(CLI::App& app) {
                 "PEFT folder or run whose adapter is merged into the weights");
   c->add_option("--to,--merge", f->to, "Hugging Face folder to write");
   c->add_option("--gguf", f->gguf, "GGUF file to write");
+  c->add_flag("--force", f->force, "overwrite an existing GGUF file");
   c->add_option(
       "--dtype", f->spec.dtype,
       "fp32, bf16 or fp16; with only --gguf also q8_0 or q4_0; default: the type of the source");

@@ -10,10 +10,11 @@ namespace {
 struct ArithmeticFlags {
   std::string out;
   ArithmeticSpec spec;
-  bool json = false;
+  bool force = false, json = false;
 };
 
 void run_data_arithmetic(const ArithmeticFlags& flags) {
+  expect_new(std::filesystem::path(flags.out) / "pretrain.txt", flags.force);
   const ArithmeticSet set = make_arithmetic(flags.spec);
   write_arithmetic(flags.out, set);
   if (flags.json)
@@ -41,6 +42,7 @@ void add_data_arithmetic(CLI::App& app) {
       ->capture_default_str();
   c->add_option("--seed", s.seed, "random seed for the choice, order and words of the problems")
       ->capture_default_str();
+  add_force(*c, flags->force);
   c->add_flag("--json", flags->json, "print the result as one JSON object");
   c->callback([flags] { run_data_arithmetic(*flags); });
 }

@@ -33,10 +33,11 @@ struct TrainFlags {
   std::string out;
   BpeTrainSpec spec;
   int threads = 0;
-  bool json = false;
+  bool force = false, json = false;
 };
 
 void run_train(const TrainFlags& flags) {
+  expect_new(fs::path(flags.out) / "tokenizer.json", flags.force);
   std::vector<fs::path> files = expand_globs(flags.input);
   refuse_folders(files, "*.txt");
   std::ranges::sort(files);  // the result does not depend on the given order
@@ -281,6 +282,7 @@ void add_train(CLI::App& app) {
                 "pattern that splits text into words: " + pattern_names())
       ->capture_default_str();
   c->add_option("--out", flags->out, "output folder")->required();
+  add_force(*c, flags->force);
   c->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
       ->check(at_least(0))
       ->capture_default_str();

@@ -123,6 +123,12 @@ TEST(ConvertEval, WrongCalls) {
                "a path that does not exist");
   expect_error(run(folder, {"convert", "--from", model, "--to", folder / "tok"}), 1,
                "new or empty");
+  write_file_atomic(folder / "x.gguf", std::string_view("mine"));
+  const Arguments over{"convert", "--from", model, "--gguf", folder / "x.gguf"};
+  expect_error(run(folder, over), 1, "x.gguf] this file exists: choose another place, or --force");
+  EXPECT_EQ(read_file(folder / "x.gguf"), "mine");
+  EXPECT_EQ(run(folder, over + Arguments{"--force"}).status, 0);
+  EXPECT_TRUE(read_file(folder / "x.gguf").starts_with("GGUF"));
   expect_error(run(folder, {"eval", "--model", model, "--task", "perplexity", "--data", "x",
                             "--weights", "int3"}),
                2, "expected plain, int8, int4 or fp8, got \"int3\"");

@@ -9,6 +9,17 @@
 namespace hearth {
 namespace {
 
+TEST(DataArithmetic, IsOverwrittenOnlyOnRequest) {
+  const Folder folder;
+  const Arguments make{"data", "arithmetic", "--digits", "1", "--out", folder / "sums"};
+  EXPECT_EQ(run(folder, make).status, 0);
+  write_file_atomic(folder / "sums/pretrain.txt", std::string_view("mine"));
+  expect_error(run(folder, make), 1, "pretrain.txt] this file exists: choose another place");
+  EXPECT_EQ(read_file(folder / "sums/pretrain.txt"), "mine");
+  EXPECT_EQ(run(folder, make + Arguments{"--force"}).status, 0);
+  EXPECT_NE(read_file(folder / "sums/pretrain.txt"), "mine");
+}
+
 // Packed data that comes through standard input gives what the plain file gives.
 TEST(DataPrepare, TakesPackedDataFromAPipe) {
   const Folder folder;

@@ -39,6 +39,17 @@ class DataTokenizer : public testing::Test {
   const Folder folder;
 };
 
+TEST_F(DataTokenizer, IsOverwrittenOnlyOnRequest) {
+  const std::string before = read_file(folder / "tok/tokenizer.json");
+  const Arguments again{"tokenizer", "train", "--input", folder / "text.txt",
+                        "--vocab",   "290",   "--out",   folder / "tok"};
+  expect_error(run(folder, again), 1, "tokenizer.json] this file exists: choose another place");
+  EXPECT_EQ(read_file(folder / "tok/tokenizer.json"), before);
+  const Ran forced = run(folder, again + Arguments{"--force"});
+  EXPECT_EQ(forced.status, 0) << forced.err;
+  EXPECT_NE(read_file(folder / "tok/tokenizer.json"), before);
+}
+
 TEST_F(DataTokenizer, ARunFolderIsATokenizer) {
   json_of(run(folder, pretrain("tok", "run")));
   prepare("run", "again");

@@ -61,7 +61,7 @@ def compare(name, model, prompt, ids):
     """F32 greedy tokens, then the perplexity of each type in both programs."""
     row = {"model": name}
     f32 = WORK / "f32.gguf"
-    hearth("convert", "--from", model, "--gguf", f32, "--dtype", "fp32")
+    hearth("convert", "--from", model, "--gguf", f32, "--dtype", "fp32", "--force")
     ours = list(ask(model, [prompt], GREEDY)["greedy.0"][1])
     line = " ".join(map(str, prompt))
     theirs = list(map(int, run(ORACLE, "greedy", f32, GREEDY, stdin=line).split()))
@@ -73,7 +73,7 @@ def compare(name, model, prompt, ids):
     text = " ".join(map(str, ids))
     for dtype in ("fp32", "fp16", "bf16", "q8_0", "q4_0"):
         file, back = WORK / f"{dtype}.gguf", WORK / f"back-{dtype}"
-        hearth("convert", "--from", model, "--gguf", file, "--dtype", dtype)
+        hearth("convert", "--from", model, "--gguf", file, "--dtype", dtype, "--force")
         hearth("convert", "--from", file, "--to", back)  # dequantised
         theirs = math.exp(float(run(ORACLE, "nll", file, WINDOW, stdin=text)))
         ours = math.exp(nll(back, ids))
@@ -120,7 +120,7 @@ def tokenizers(rows, name, model):
     text = ("Once upon a time, there was a tiny café in the 1990s; it'll cost $12,345.67!\n\n"
             "\tTabs and  double spaces, don't they?   \nНедостаток света — 日本語のテキスト 🙂 end.")
     file = WORK / "t.gguf"
-    hearth("convert", "--from", model, "--gguf", file, "--dtype", "fp32")
+    hearth("convert", "--from", model, "--gguf", file, "--dtype", "fp32", "--force")
     ours = hearth("tokenizer", "encode", "--tokenizer", file, "--raw", stdin=text).split()
     theirs = run(ORACLE, "tokenize", file, stdin=text).split()
     rows.append({"tokenizer": name, "ids": len(ours), "ok": ours == theirs and len(ours) > 50})
