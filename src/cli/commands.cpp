@@ -52,9 +52,7 @@ CLI::Validator between(double least, double most) {
                       [=](double x) { return x >= least && x <= most; });
 }
 
-void add_force(CLI::App& app, bool& to) {
-  app.add_flag("--force", to, "overwrite existing files");
-}
+void add_force(CLI::App& app, bool& to) { app.add_flag("--force", to, "overwrite existing files"); }
 
 void expect_new(const std::filesystem::path& file, bool force) {
   if (!force && std::filesystem::exists(file))

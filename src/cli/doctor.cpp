@@ -194,9 +194,10 @@ void add_doctor(CLI::App& app) {
   auto f = std::make_shared<DoctorFlags>();
   f->presets = {"tiny"};
   add_step_flags(*c, *f);
-  c->add_option("--against", f->against,
-                "backend to compare with: cpu, reference (double precision, slow), or auto: the CPU "
-                "for a GPU, the reference for the CPU")
+  c->add_option(
+       "--against", f->against,
+       "backend to compare with: cpu, reference (double precision, slow), or auto: the CPU "
+       "for a GPU, the reference for the CPU")
       ->capture_default_str();
   c->callback([f] { run_lockstep(*f); });
   CLI::App* gradients =

@@ -27,8 +27,8 @@ TEST(Device, AnOldDriverIsOneSentence) {
 // Without a GPU the step is compared with the reference; the CPU beside itself would prove nothing.
 TEST(Device, LockstepNeverComparesTheCpuWithItself) {
   const Folder folder;
-  const Arguments step{"doctor", "lockstep", "--preset", "tiny", "--batch", "1", "--seq",
-                       "16",     "--device", "cpu",      "--threads", "1"};
+  const Arguments step{"doctor", "lockstep", "--preset", "tiny", "--batch",   "1",
+                       "--seq",  "16",       "--device", "cpu",  "--threads", "1"};
   const Ran r = run(folder, step);
   EXPECT_EQ(r.status, 0) << r.err << r.out;
   EXPECT_NE(r.out.find(" against reference"), std::string::npos) << r.out;

@@ -71,7 +71,7 @@ TEST(EvalSignals, PretrainingStopsWithinAValidation) {
     const RunResult r = pretrain(spec, backend);
     if (signal_at) {
       EXPECT_EQ(backend.batches, signal_at);
-      EXPECT_EQ(r.reason, "stopped");
+      EXPECT_EQ(r.reason, Ending::stopped);
     }
     return r.steps;
   };
@@ -115,7 +115,7 @@ TEST_F(ExampleSignals, SftStopsWithinAValidation) {
   Signalling backend;
   backend.signal_at = 2;
   const RunResult r = sft(c, run_in(dir / "run", backend), backend);
-  EXPECT_EQ(r.reason, "stopped");
+  EXPECT_EQ(r.reason, Ending::stopped);
   EXPECT_EQ(r.steps, 0);
   EXPECT_EQ(backend.batches, 2);  // of 6
 }
@@ -126,7 +126,7 @@ TEST_F(ExampleSignals, DpoStopsWithinAValidation) {
   Signalling backend;
   backend.signal_at = of_reference + 2;
   const RunResult r = dpo(c, run_in(dir / "run", backend), backend);
-  EXPECT_EQ(r.reason, "stopped");
+  EXPECT_EQ(r.reason, Ending::stopped);
   EXPECT_EQ(r.steps, 0);
   EXPECT_EQ(backend.batches, of_reference + 2);  // of 6 in the validation
 }
