@@ -210,7 +210,8 @@ TEST(Muon, StepIsTheFormulaInDouble) {
         }
         SCOPED_TRACE(fmt::format("{} {}", int(kind), backend->describe()));
         expect_steps_of_the_formula(*backend, DType::f32, spec, 1e-4);
-        expect_steps_of_the_formula(*backend, DType::bf16, spec, 0.05);
+        // An iteration subtracts terms that are up to 22 times as large as its result.
+        expect_steps_of_the_formula(*backend, DType::bf16, spec, 0.15);
       }
 }
 
@@ -233,7 +234,7 @@ TEST(Muon, UpdateIsNearlyOrthogonal) {
     const auto backend = make_cpu_backend(1);
     UpdateSpec spec{.optimizer = OptimizerKind::muon, .decay = 0};
     spec.muon.muon_scale = MuonScale::spectral;
-    for (const auto& [dtype, limit] : {std::pair{DType::f32, 0.08}, {DType::bf16, 0.08}}) {
+    for (const auto& [dtype, limit] : {std::pair{DType::f32, 0.1}, {DType::bf16, 0.1}}) {
       Update got(*backend, dtype, spec, {p});
       got.run(0, {.lr = 1, .momentum = 0});
       const std::vector<float> w = got.weights("m");

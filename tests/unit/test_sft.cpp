@@ -23,7 +23,7 @@ class FewPrograms final : public WrappedBackend {
  public:
   FewPrograms() : WrappedBackend(2) {}
   std::byte* allocate(int64_t n, const std::string& what) override {
-    if (what.starts_with("align ") && what.ends_with(".tokens")) shapes.insert(what);
+    if (what.starts_with("examples ") && what.ends_with(".tokens")) shapes.insert(what);
     return WrappedBackend::allocate(n, what);
   }
   bool prefers_few_programs() const override { return few; }
