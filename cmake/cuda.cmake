@@ -51,7 +51,12 @@ set(CMAKE_CUDA_ARCHITECTURES 90a-real)  # for CMake's own compiler test
 set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -std=c++20")
 enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD_DEFAULT "")
+# CMake 3.25.1, which Debian 12 has, marks CUDA::nvToolsExt as deprecated without asking whether it exists, and
+# CUDA 13 has no such library. It does so only for projects that require CMake 3.25.
+set(required ${CMAKE_MINIMUM_REQUIRED_VERSION})
+set(CMAKE_MINIMUM_REQUIRED_VERSION 3.24)
 find_package(CUDAToolkit REQUIRED)
+set(CMAKE_MINIMUM_REQUIRED_VERSION ${required})
 
 file(GLOB_RECURSE cuda_host CONFIGURE_DEPENDS src/cuda/*.cpp)
 list(FILTER cuda_host EXCLUDE REGEX "/(no_cuda|no_hopper)\\.cpp$")
