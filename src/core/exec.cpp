@@ -206,7 +206,12 @@ void Exec::run_part(size_t part) {
   // that starts on another stream is never captured: a graph starts only when everything before it
   // on StreamKind::compute has finished, and the other stream need not wait that long.
   const bool captures = p.begin < p.end && calls_[p.begin].node->stream == StreamKind::compute;
-  if (++p.runs == 2 && captures) p.replay = memory_.backend.capture([&] { launch(p); });
+  if (++p.runs == 2 && captures)
+    p.replay = memory_.backend.capture([&] {
+      // A side stream takes part in the capture only after it has waited for the captured stream.
+      for (const StreamKind s : p.side_streams) memory_.backend.order(StreamKind::compute, s);
+      launch(p);
+    });
   p.replay ? p.replay->run() : launch(p);
   // The next run's copies on the side streams may overwrite what this run reads.
   for (const StreamKind stream : p.side_streams) memory_.backend.order(StreamKind::compute, stream);

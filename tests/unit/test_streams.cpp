@@ -41,6 +41,12 @@ class LateStreams final : public Backend {
     said += std::string("[") + letter(earlier) + letter(later) + "]";
     finish(earlier);
   }
+  std::unique_ptr<Replay> capture(const std::function<void()>& launch) override {
+    said += "(";
+    launch();
+    said += ")";
+    return {};
+  }
   void finish(StreamKind stream) override {
     for (const auto& copy : waiting_[size_t(stream)]) copy();
     waiting_[size_t(stream)].clear();
@@ -106,6 +112,24 @@ TEST(Streams, AResultIsCopiedBesideWhatFollows) {
   memory.state.read<float>("streams.copied", got);
   EXPECT_EQ(got, in);
   EXPECT_NE(backend.said.find("[cd]d[dc]"), std::string::npos) << backend.said;
+}
+
+// A copy that depends on nothing computed before it: in a capture its stream first waits for the
+// captured one, or the copy would not belong to the graph.
+TEST(Streams, ACaptureIncludesEverySideStream) {
+  LateStreams backend;
+  Memory memory(backend, nullptr);
+  Tape t(DType::f32, "streams");
+  const Var x = t.input("x", {8}, DType::f32), z = t.input("z", {8}, DType::f32);
+  t.push(copy_op(), {x}, {t.result("y", {8}, DType::f32)});
+  Op out;
+  out.name = "out", out.copies = true;
+  t.push(std::move(out), {z}, {t.result("copied", {8}, DType::f32)});
+  t.nodes.back().stream = StreamKind::download;
+  Exec exec(std::move(t), memory);
+  exec.run();
+  exec.run();
+  EXPECT_NE(backend.said.find("([cd]d[dc])"), std::string::npos) << backend.said;
 }
 
 TEST(ReadQueue, GivesWhatWasThereWhenItWasSent) {

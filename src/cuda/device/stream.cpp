@@ -73,10 +73,14 @@ void CudaStream::captured() { scratch_.held = zeros_.held = true; }
 
 void* CudaStream::grown(Block& block, int64_t bytes) {
   check(cudaStreamSynchronize(handle), "waiting for the stream");
-  if (block.data && block.held)
+  // A captured graph may still use the old block, which is kept until the end. Growing by half at
+  // least bounds the sum of the kept blocks by twice the largest.
+  if (block.data && block.held) {
+    bytes = std::max(bytes, block.bytes + block.bytes / 2);
     retired_.push_back(block);
-  else if (block.data)
+  } else if (block.data) {
     memory.release(block.data, block.bytes);
+  }
   block = {};
   bytes = (bytes + mib - 1) / mib * mib;
   block.data = memory.allocate(bytes, "scratch of kernels");
