@@ -186,7 +186,9 @@ int64_t document_of(int64_t b, int64_t i) { return (i + b) / 5; }
 Qkv attended(Recorder& r, const Attend& a, int64_t G) {
   const auto [B, T, C, N, H, D, V] = r.d;
   const int64_t W = a.v_width(D);
-  const auto x = [&](const char* name, int64_t token) { return r.x(name, {B, T, token}, 1.5); };
+  const auto x = [&r, B = B, T = T](const char* name, int64_t token) {
+    return r.x(name, {B, T, token}, 1.5);
+  };
   if (a.lies == Lies::packed) return packed(x("qkv", (H + G) * D + G * W), packed_qkv(H, G, D, W));
   const Heads q{x("q", H * D), {H, D, 0, H * D, D}};
   if (a.lies == Lies::apart)
