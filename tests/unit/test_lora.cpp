@@ -133,7 +133,7 @@ TEST(Lora, MergedIsUnmergedWithinRounding) {
         continue;
       }
       EXPECT_GT(worst_difference(before, merged), 0.05 * size);  // they do matter
-      EXPECT_LT(worst_difference(unmerged, merged), 1e-5 * size);
+      EXPECT_LT(worst_difference(unmerged, merged), 3e-5 * size);
     }
   }
 }
