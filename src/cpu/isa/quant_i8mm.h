@@ -12,7 +12,7 @@ inline void widen(int8_t* to, const int8_t* panel, const QuantLayout& l) {
   for (int64_t g = 0; g < l.groups(); ++g, to += quant_group * quant_panel) {
     int8x16_t factors[row_vectors];
     for (int v = 0; v < row_vectors; ++v) {
-      const auto bytes = (uint32x4_t)load_factors(panel + g * quant_panel + v * lanes) & 0xffu;
+      const vu bytes = (vu)load_factors(panel + g * quant_panel + v * lanes) & 0xffu;
       factors[v] = (int8x16_t)(bytes * 0x01010101u);
     }
     for (int i = 0; i < 4; ++i, w += 64)
