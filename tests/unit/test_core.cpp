@@ -13,16 +13,10 @@
 #include "sys/cores.h"
 #include "sys/error.h"
 #include "sys/threads.h"
+#include "unit/message_of.h"
 
 namespace hearth {
 namespace {
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) { return e.what(); }
-  return "no error";
-}
 
 TEST(Shape, CountsAndIndexesFromBothEnds) {
   const Shape s{4, 6, 8};

@@ -9,16 +9,10 @@
 #include "model/layer_spec.h"
 #include "model_cases.h"
 #include "sys/error.h"
+#include "unit/message_of.h"
 
 namespace hearth {
 namespace {
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) { return e.what(); }
-  return "no error";
-}
 
 TEST(Presets, HaveTheirParameterCounts) {
   const std::pair<const char*, int64_t> counts[] = {

@@ -8,6 +8,7 @@
 #include "op_cases.h"
 #include "optim/update.h"
 #include "sys/error.h"
+#include "unit/message_of.h"
 
 namespace hearth {
 namespace {
@@ -291,13 +292,6 @@ TEST(Muon, MomentumWarmsUpAndCoolsDown) {
   EXPECT_FLOAT_EQ((MuonConfig{.momentum_warmup = 0, .momentum_cooldown = 0}.momentum_at(0, 9)),
                   0.95f);
   EXPECT_FLOAT_EQ((MuonConfig{.momentum = 0.5f}.momentum_at(0, 9)), 0.5f);
-}
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) { return e.what(); }
-  return "no error";
 }
 
 TEST(Muon, NeedsMatrices) {

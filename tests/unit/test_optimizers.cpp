@@ -14,18 +14,12 @@
 #include "sys/error.h"
 #include "sys/files/files.h"
 #include "train/pretrain/programs.h"
+#include "unit/message_of.h"
 
 namespace hearth {
 namespace {
 
 using cases::Numbers;
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) { return e.what(); }
-  return "no error";
-}
 
 std::vector<OptimizerKind> all_kinds() {
   std::vector<OptimizerKind> kinds;

@@ -8,19 +8,13 @@
 #include "model_cases.h"
 #include "sys/error.h"
 #include "train/pretrain/programs.h"
+#include "unit/message_of.h"
 
 namespace hearth {
 namespace {
 
 using cases::make_batch;
 using cases::model_cases;
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) { return e.what(); }
-  return "no error";
-}
 
 struct Training {
   Training(Backend& b, const ProgramSpec& s)

@@ -9,16 +9,10 @@
 #include "cpu/backend.h"
 #include "cpu/reference/reference.h"
 #include "sys/error.h"
+#include "unit/message_of.h"
 
 namespace hearth {
 namespace {
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) { return e.what(); }
-  return {};
-}
 
 TEST(StateStore, NamesOneBufferForAll) {
   const auto backend = make_reference_backend();

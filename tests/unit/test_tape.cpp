@@ -6,16 +6,10 @@
 #include "ops/record.h"
 #include "sys/error.h"
 #include "tape_case.h"
+#include "unit/message_of.h"
 
 namespace hearth {
 namespace {
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) { return e.what(); }
-  return "no error";
-}
 
 TEST(Tape, NamesParametersByScope) {
   Tape t;
