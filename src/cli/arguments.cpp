@@ -7,6 +7,7 @@
 #include <set>
 
 #include "cli/flags.h"
+#include "cli/recipes.h"
 #include "cli/start_folder.h"
 #include "cli/synonyms.h"
 #include "formats/json.h"
@@ -295,14 +296,15 @@ bool is_table_of(const CLI::App& command, const std::string& table, const std::s
   fail_usage(file, "expected a table named after a command ({}), got [{}]", all, table);
 }
 
-void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
-                 const CLI::App& command, const ConfigFile& config) {
+// Appends the settings that `seen` does not have yet; `config` says where they come from.
+void append_settings(std::vector<std::string>& args, std::set<std::string>& seen,
+                     const CLI::App& command, const ConfigFile& config,
+                     const std::vector<TomlItem>& settings) {
   const std::string& file = config.path;
   const std::vector<std::string> known = flag_names(command);
   const bool trusted = trusts_programs(args);
   // With --resume, --preset is checked against the run's model instead of being filled in from it.
   const bool own_model = config.of_run && seen.contains("--preset");
-  const std::vector<TomlItem> settings = read_toml(file);
   for (const TomlItem& item : settings) {
     if (!is_table_of(command, item.section, file)) continue;
     const std::string flag = flag_of(item.key);
@@ -317,6 +319,12 @@ void append_file(std::vector<std::string>& args, std::set<std::string>& seen,
     if (!trusted) expect_trusted(command, file, flag, item.values);
     append(args, command, flag, item.values, fmt::format("{}: {}", file, item.key));
   }
+}
+
+// The recipe that a command which takes one is given; empty: none.
+std::string recipe_in(const CLI::App& command, const std::vector<std::string>& args) {
+  const CLI::Option* o = command.get_option_no_throw("--recipe");
+  return o && o->get_group() == recipe_group ? value_of(args, "--recipe") : std::string();
 }
 
 }  // namespace
@@ -355,7 +363,12 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
   ConfigFile file = config_file(*command, args);
   if (file.of_run && go_to_start_folder(value_of(args, "--run"), args))
     file.path = (std::filesystem::path(value_of(args, "--run")) / "config.toml").string();
-  if (!file.path.empty()) append_file(args, seen, *command, file);
+  if (!file.path.empty()) append_settings(args, seen, *command, file, read_toml(file.path));
+  // A run that is resumed has the recipe's settings in its config.toml.
+  if (const std::string name = recipe_in(*command, args); !name.empty() && !file.of_run) {
+    const ConfigFile recipe{.path = "recipe " + name};
+    append_settings(args, seen, *command, recipe, parse_toml(recipe_named(name).toml, recipe.path));
+  }
   return args;
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/recipes.h"
 #include "cpu/backend.h"
 #include "cpu/features.h"
 #include "cpu/gemm.h"
@@ -19,7 +20,7 @@ namespace {
 
 struct InfoFlags {
   Common common;
-  std::string preset, model;
+  std::string preset, model, recipe;
 };
 
 nlohmann::ordered_json machine_json(const Backend& backend) {
@@ -96,6 +97,10 @@ void print_text(const nlohmann::ordered_json& j) {
 }
 
 void run(const InfoFlags& f) {
+  if (!f.recipe.empty()) {
+    fmt::print("{}", recipe_named(f.recipe).toml);
+    return;
+  }
   const std::unique_ptr<Backend> backend = make_cpu_backend(f.common.threads);
   nlohmann::ordered_json j = machine_json(*backend);
   if (!f.preset.empty()) {
@@ -117,6 +122,9 @@ void add_info(CLI::App& app) {
   CLI::Option* p = c->add_option("--preset", f->preset,
                                  fmt::format("model preset: {}", fmt::join(preset_names(), ", ")));
   c->add_option("--model", f->model, "run, checkpoint or Hugging Face folder to describe")
+      ->excludes(p);
+  c->add_option("--recipe", f->recipe,
+                fmt::format("recipe to print as a settings file: {}", recipe_names()))
       ->excludes(p);
   c->callback([f] { run(*f); });
 }

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/data_tokenizer.h"
 #include "cli/model_flags.h"
+#include "cli/recipes.h"
 #include "cli/run_flags.h"
 #include "cli/signals.h"
 #include "data/loader.h"
@@ -22,7 +23,7 @@ namespace {
 struct PretrainFlags {
   Common common;
   RunFlags run;
-  std::string preset;
+  std::string preset, recipe;
   FieldFlags<ModelConfig> model;
   FieldFlags<TrainConfig> train;
 };
@@ -199,6 +200,12 @@ void add_pretrain(CLI::App& app) {
   add_common(*c, f->common);
   c->add_option("--preset", f->preset,
                 fmt::format("model preset: {}", fmt::join(preset_names(), ", ")));
+  c->add_option("--recipe", f->recipe,
+                fmt::format("settings that are known to work well together: {}; flags, HEARTH_* "
+                            "variables and --config override them; hearth info --recipe NAME "
+                            "prints them",
+                            recipe_names()))
+      ->group(recipe_group);
   f->run.add(*c);
   f->train.add(*c, with_auto_dtype<TrainConfig>(), "Training");
   f->model.add(*c, ModelConfig{}, model_group);

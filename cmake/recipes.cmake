@@ -1,0 +1,12 @@
+# Embeds the settings files of recipes/ into the program, so that `--recipe NAME` needs no file beside it.
+file(GLOB recipe_files CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/recipes recipes/*.toml)
+list(SORT recipe_files)
+set(recipe_list "")
+foreach(file IN LISTS recipe_files)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/recipes/${file})
+  file(READ recipes/${file} text)
+  get_filename_component(name ${file} NAME_WE)
+  string(APPEND recipe_list "{\"${name}\", R\"toml(${text})toml\"},\n")
+endforeach()
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/cli/recipe_files.inc CONTENT "@recipe_list@" @ONLY)
+target_include_directories(hearth PRIVATE ${CMAKE_BINARY_DIR}/generated)

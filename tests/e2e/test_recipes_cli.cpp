@@ -1,0 +1,160 @@
+// Recipes: settings that are built into the program, and `bench nocap`, which times a run of one.
+#include "e2e/short_runs.h"
+#include "formats/toml.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* small =
+    "preset = \"tiny\"\nvocab = 260\ncontext = 32\nlayers = 1\ndim = 16\nheads = 2\nkv_heads = 2\n"
+    "hidden = 16\nbatch = 2\nseq = \"16\"\nsteps = 12\nlr = 0.02\neval_every = 4\n"
+    "eval_tokens = 64\ncheckpoint_every = 0\ndtype = \"fp32\"\n";
+
+std::vector<json> lines_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<json> all;
+  for (std::string line; std::getline(in, line);) all.push_back(json::parse(line));
+  return all;
+}
+
+// Every recipe of the source is in the program, and all its settings are flags of pretrain.
+TEST(Recipes, AreTheFilesOfTheSource) {
+  const Folder folder;
+  int found = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(HEARTH_SOURCE_DIR) / "recipes")) {
+    const std::string name = entry.path().stem();
+    const Ran shown = run(folder, {"info", "--recipe", name});
+    EXPECT_EQ(shown.status, 0) << shown.err;
+    EXPECT_EQ(shown.out, read_file(entry.path()));
+    // Data that is not there is refused only after every setting has been accepted.
+    const Ran used = run(folder, {"pretrain", "--recipe", name, "--data", "none.bin", "--run",
+                                  (folder / "r").string(), "--device", "cpu"});
+    EXPECT_NE(used.status, 0);
+    EXPECT_NE(used.err.find("none.bin"), used.err.npos) << used.err;
+    ++found;
+  }
+  EXPECT_GE(found, 2);
+}
+
+TEST(Recipes, FlagsOverrideThemAndTheRunKeepsThem) {
+  const ShortRuns runs;
+  const fs::path at = runs.folder / "run";
+  const std::string data = (runs.folder / "train.bin").string();
+  const Ran first = run(runs.folder, {"pretrain",
+                                      "--recipe",
+                                      "nocap-baseline",
+                                      "--layers",
+                                      "1",
+                                      "--dim",
+                                      "16",
+                                      "--heads",
+                                      "2",
+                                      "--vocab",
+                                      "260",
+                                      "--context",
+                                      "32",
+                                      "--batch",
+                                      "2",
+                                      "--seq",
+                                      "16",
+                                      "--tokens-per-step",
+                                      "32",
+                                      "--steps",
+                                      "4",
+                                      "--decay-steps",
+                                      "2",
+                                      "--warmup",
+                                      "1",
+                                      "--data",
+                                      data,
+                                      "--run",
+                                      at.string(),
+                                      "--dtype",
+                                      "fp32",
+                                      "--stop-after-step",
+                                      "2",
+                                      "--device",
+                                      "cpu"});
+  ASSERT_EQ(first.status, 0) << first.err;
+  const std::string config = read_file(at / "config.toml");
+  EXPECT_NE(config.find("steps = 4\n"), config.npos) << config;  // a flag
+  EXPECT_NE(config.find("decay_all = true\n"), config.npos);     // the recipe
+  const Ran rest = run(
+      runs.folder, {"pretrain", "--run", at.string(), "--resume", "--recipe", "nocap-baseline"});
+  EXPECT_EQ(rest.status, 0) << rest.err;
+}
+
+TEST(Recipes, AnUnknownOneIsALineThatListsThem) {
+  const Folder folder;
+  for (const Arguments& args : {Arguments{"pretrain", "--recipe", "fsat", "--data", "x"},
+                                Arguments{"info", "--recipe", "fsat"}}) {
+    const Ran r = run(folder, args);
+    EXPECT_NE(r.status, 0);
+    EXPECT_NE(r.err.find("nocap-fast"), r.err.npos) << r.err;
+    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+  }
+}
+
+TEST(BenchNocap, TimesEachSeedToItsTarget) {
+  const ShortRuns runs;
+  write_file_atomic(runs.folder / "small.toml", std::string_view(small));
+  const Arguments common{"bench",
+                         "nocap",
+                         "--json",
+                         "--device",
+                         "cpu",
+                         "--recipe",
+                         (runs.folder / "small.toml").string(),
+                         "--data",
+                         (runs.folder / "train.bin").string(),
+                         "--val",
+                         (runs.folder / "val.bin").string()};
+  const Ran whole = run(
+      runs.folder, common + Arguments{"--seeds", "2", "--run", (runs.folder / "kept").string()});
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  const std::vector<json> seeds = lines_of(whole.out);
+  ASSERT_EQ(seeds.size(), 2u) << whole.out;
+  for (const json& j : seeds) {
+    EXPECT_TRUE(j["reached"].get<bool>());
+    EXPECT_EQ(j["steps"], 12);
+    EXPECT_GT(j["value"].get<double>(), j["step_seconds"].get<double>());
+    ASSERT_EQ(j["curve"].size(), 4u) << j;  // before the first step and every fourth
+    EXPECT_EQ(j["curve"].back()["tokens"], 12 * 32);
+    EXPECT_EQ(j["curve"].back()["val_loss"], j["val_loss"]);
+  }
+  EXPECT_NE(seeds[0]["val_loss"], seeds[1]["val_loss"]);
+  EXPECT_TRUE(fs::exists(runs.folder / "kept" / "seed-2" / "log.jsonl"));
+
+  // A target between the first and the last validation ends the run early.
+  const double target = seeds[0]["curve"][1]["val_loss"].get<double>();
+  const Ran early = run(runs.folder, common + Arguments{"--target", std::to_string(target + 1e-4)});
+  ASSERT_EQ(early.status, 0) << early.err;
+  const json j = lines_of(early.out).at(0);
+  EXPECT_TRUE(j["reached"].get<bool>());
+  EXPECT_EQ(j["steps"], 4) << j;
+}
+
+TEST(BenchNocap, AFailedRunAndASpentBudgetAreSaid) {
+  const ShortRuns runs;
+  std::string text = small;
+  text.replace(text.find("steps = 12"), 10, "steps = 100000000");
+  write_file_atomic(runs.folder / "long.toml", std::string_view(text));
+  const auto with = [&](const std::string& data, const char* budget) {
+    return run(runs.folder, {"bench", "nocap", "--json", "--device", "cpu", "--recipe",
+                             (runs.folder / "long.toml").string(), "--data", data, "--val",
+                             (runs.folder / "val.bin").string(), "--budget", budget});
+  };
+  const Ran failed = with("none.bin", "60");
+  EXPECT_NE(failed.status, 0);
+  EXPECT_NE(failed.err.find("none.bin"), failed.err.npos) << failed.err;
+  const Ran spent = with((runs.folder / "train.bin").string(), "2");
+  ASSERT_EQ(spent.status, 0) << spent.err;
+  const json j = lines_of(spent.out).at(0);
+  EXPECT_EQ(j.count("steps"), 0u) << j;
+  EXPECT_GE(j["curve"].size(), 1u) << j;
+}
+
+}  // namespace
+}  // namespace hearth
