@@ -64,4 +64,12 @@ struct ShortRuns {
   Folder folder;
 };
 
+// The fixture of tests that run for several tasks: it skips a task that this build cannot run.
+class TaskTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!ShortRuns::can_run(GetParam())) GTEST_SKIP() << "built without PCRE2";
+  }
+};
+
 }  // namespace hearth

@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-class EveryTask : public testing::TestWithParam<const char*> {
+class EveryTask : public TaskTest {
  protected:
   std::string task() const { return GetParam(); }
   Arguments call(const fs::path& run, const std::string& more = "") const {

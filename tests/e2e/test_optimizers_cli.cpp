@@ -18,7 +18,7 @@ struct Choice {
   const char* beta2;  // in config.toml; empty: the command's own
 };
 
-class OptimizerCommand : public testing::TestWithParam<const char*> {};
+class OptimizerCommand : public TaskTest {};
 
 TEST_P(OptimizerCommand, ResumesToTheBit) {
   const ShortRuns runs;

@@ -25,12 +25,7 @@ void rewrite_state(const fs::path& checkpoint, const std::string& field, const j
   ASSERT_FALSE(verify_checkpoint(checkpoint));
 }
 
-class ResumedState : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (!ShortRuns::can_run(GetParam())) GTEST_SKIP() << "built without PCRE2";
-  }
-};
+class ResumedState : public TaskTest {};
 
 TEST_P(ResumedState, OutOfRangeIsOneLine) {
   const ShortRuns runs;
