@@ -86,6 +86,12 @@ std::vector<ModelCase> make_cases() {
                 c.norm_place = NormPlace::post;
               }),
       variant("softcaps", [](C& c) { c.attention_softcap = 1.5f, c.logit_softcap = 2; }),
+      variant("scales",
+              [](C& c) {
+                c.score_scale = 0.9f, c.logit_scale = 0.6f, c.logit_softcap = 2;
+                c.embed_norm = c.zero_projections = c.zero_head = true, c.tied = false;
+                c.embed_std = 0.7f;
+              }),
       variant("gate", [](C& c) { c.output_gate = OutputGate::elementwise; }),
       variant("gate_per_head", [](C& c) { c.output_gate = OutputGate::per_head, c.kv_heads = 1; }),
       variant("geglu", [](C& c) { c.act = Act::geglu, c.mlp_bias = true; }),
@@ -194,7 +200,10 @@ ModelRun::ModelRun(Backend& b, const ModelCase& m, const ModelRunSpec& s)
   const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
   const Var x = decoder(t, m.config, in, {.recompute = s.recompute, .dropout = s.dropout});
   head_loss(t, x, head_weight(t, m.config), targets,
-            {.softcap = m.config.logit_softcap, .chunk_rows = 5, .grad = true});
+            {.scale = m.config.logit_scale,
+             .softcap = m.config.logit_softcap,
+             .chunk_rows = 5,
+             .grad = true});
   differentiate(t);
   exec_ = std::make_unique<Exec>(std::move(t), memory_);
   feed(make_batch(m.config, s.B, s.T, m.documents));

@@ -379,6 +379,7 @@ std::vector<OpCase> make_cases() {
       add_case("add_itself", 0.25f, true),
       loss_case("head_loss", {}, false),
       loss_case("head_loss_softcap", {.softcap = 1.5f}, false),
+      loss_case("head_loss_scaled", {.scale = 0.3f, .softcap = 1.5f, .chunk_rows = 3}, true),
       loss_case("head_loss_chunked", {.chunk_rows = 3}, false),
       loss_case("head_loss_masked", {.softcap = 2, .chunk_rows = 4}, true),
       loss_case("head_loss_z", {.z_loss = 0.2f}, false),
@@ -393,6 +394,7 @@ std::vector<OpCase> make_cases() {
       logprob_case("head_logprob_warm", {.temperature = 1.7f, .entropy = true}),
       logprob_case("head_logprob_chunked", {.temperature = 0.6f, .chunk_rows = 3}),
       logprob_case("head_logprob_kept", {.chunk_rows = 3, .keep_bytes = int64_t(1) << 30}),
+      logprob_case("head_logprob_scaled", {.scale = 1.7f, .softcap = 1.5f, .chunk_rows = 3}),
       logprob_case("head_logprob_softcap", {.softcap = 1.5f, .temperature = 0.8f, .entropy = true}),
   };
 }

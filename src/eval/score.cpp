@@ -75,12 +75,14 @@ const Scorer::BoundProgram& Scorer::program(const Key& key) {
   const Var targets = t.input("targets", {1, key.rows}, DType::i32);
   const Var x = gather_rows(t, hidden, rows), head = head_weight(t, config_);
   head_loss(t, x, head, targets,
-            {.softcap = config_.logit_softcap, .chunk_bytes = logits_chunk_bytes(memory_.backend)});
+            {.scale = config_.logit_scale,
+             .softcap = config_.logit_softcap,
+             .chunk_bytes = logits_chunk_bytes(memory_.backend)});
   if (key.logits)
     record_gemm(t, {.c = t.result("logits", {key.rows, config_.vocab}, DType::f32),
                     .a = t.view(x, {key.rows, config_.dim}),
                     .b = head,
-                    .spec = {.tb = true}});
+                    .spec = {.tb = true, .alpha = config_.logit_scale}});
   auto exec = std::make_unique<Exec>(std::move(t), memory_);
   const auto input = [&](const char* what) {
     return StateRef<int32_t>(memory_.state, shape.name + "." + what);

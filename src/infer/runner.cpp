@@ -62,7 +62,10 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const St
   const Var head = t.whole_tiles(head_weight(t, c));
   const Var logits = t.state("engine.logits", {spec.logits, t.shape(head)[0]}, DType::f32);
   const Var own = t.rows(logits, 0, wanted);
-  record_gemm(t, {.c = own, .a = t.view(x, {wanted, c.dim}), .b = head, .spec = {.tb = true}});
+  record_gemm(t, {.c = own,
+                  .a = t.view(x, {wanted, c.dim}),
+                  .b = head,
+                  .spec = {.tb = true, .alpha = c.logit_scale}});
   if (!draws) return t;
   const Var drawn = t.state(name_of("drawn", turn), {spec.logits, drawn_ints}, DType::i32);
   const Var next = t.state(name_of("inputs", (turn + 1) % turns), all_inputs, DType::i32);

@@ -51,6 +51,14 @@ ModelConfig ModelConfig::resolve() const {
   if (c.position == Position::rope && int64_t(std::lround(c.rotary * float(c.head_dim))) % 2)
     fail(where, "expected rotary * head_dim to be even, got {} * {}", c.rotary, c.head_dim);
   if (c.norm_eps <= 0) fail(where, "expected norm_eps above 0, got {}", c.norm_eps);
+  if (!(c.score_scale >= 0 && std::isfinite(c.score_scale)))
+    fail(where, "expected a score_scale of 0 or more, got {}", c.score_scale);
+  if (!(c.logit_scale > 0 && std::isfinite(c.logit_scale)))
+    fail(where, "expected a logit_scale above 0, got {}", c.logit_scale);
+  if (!(c.embed_std >= 0 && std::isfinite(c.embed_std)))
+    fail(where, "expected an embed_std of 0 or more, got {}", c.embed_std);
+  if (c.zero_head && c.tied)
+    fail(where, "zero_head needs an untied head: a tied one is the embedding; set tied to false");
   resolve_layers(c);
   for (float p : {c.dropout_embed, c.dropout_attention, c.dropout_residual, c.dropout_mlp})
     if (!(p >= 0 && p < 1)) fail(where, "expected dropouts in [0, 1), got {}", p);

@@ -68,6 +68,7 @@ struct ModelConfig {
   bool norm_bias = false;
   float norm_eps = 1e-6f;
   NormPlace norm_place = NormPlace::pre;
+  bool embed_norm = false;
   bool final_norm = true;
   bool qkv_bias = false;
   bool out_bias = false;
@@ -78,15 +79,19 @@ struct ModelConfig {
   std::string mixer_pattern = "";
   int64_t window = 0;
   std::string window_pattern = "S";
+  float score_scale = 0;  // 0: 1 / sqrt(head_dim); stays 0 when resolved
   float attention_softcap = 0;
   OutputGate output_gate = OutputGate::none;
   Act act = Act::swiglu;
   bool tied = true;
+  float logit_scale = 1;
   float logit_softcap = 0;
   float attention_scale = 1;
   float dropout_embed = 0, dropout_attention = 0, dropout_residual = 0, dropout_mlp = 0;
   WeightInit init = WeightInit::normal;
   float init_std = 0.02f;
+  float embed_std = 0;  // 0: as the other weights
+  bool zero_projections = false, zero_head = false;
   // Not visited: adapters belong to a run or to their own folder, not to the model's config.
   LoraSpec lora = {};
 
@@ -118,6 +123,7 @@ struct ModelConfig {
     v("norm_bias", norm_bias, "norms have a bias");
     v("norm_eps", norm_eps, "epsilon added to the variance in norms");
     v("norm_place", norm_place, "position of the norms in a block: pre, post or sandwich");
+    v("embed_norm", embed_norm, "apply a norm to the embedding, before the first block");
     v("final_norm", final_norm, "apply a norm before the output head");
     v("qkv_bias", qkv_bias, "bias in the qkv projection");
     v("out_bias", out_bias, "bias in the attention output projection");
@@ -129,12 +135,14 @@ struct ModelConfig {
     v("window", window, "sliding attention window in tokens, the current one included; 0: none");
     v("window_pattern", window_pattern,
       "attention of the layers, repeated: S (sliding window) or L (full)");
+    v("score_scale", score_scale, "factor on the attention scores q . k; 0: 1 / sqrt(head_dim)");
     v("attention_softcap", attention_softcap, "soft cap of the attention scores; 0: none");
     v("output_gate", output_gate,
       "sigmoid gate on the attention output: none, elementwise or per_head");
     v("act", act, "MLP activation: gelu_tanh, gelu_erf, relu2, swiglu, geglu or reglu");
     v("tied", tied, "the output head shares the token embedding");
-    v("logit_softcap", logit_softcap, "soft cap of the logits; 0: none");
+    v("logit_scale", logit_scale, "factor on the logits, before their soft cap");
+    v("logit_softcap", logit_softcap, "soft cap c of the logits, c tanh(x / c); 0: none");
     v("attention_scale", attention_scale,
       "factor on the attention branch where it is added to the residual stream");
     v("dropout_embed", dropout_embed, "dropout after the embedding");
@@ -144,6 +152,12 @@ struct ModelConfig {
     v("dropout_mlp", dropout_mlp, "dropout on the MLP's hidden layer");
     v("init", init, "weight initialisation: normal or fan_in");
     v("init_std", init_std, "standard deviation of the normal initialisation");
+    v("embed_std", embed_std,
+      "standard deviation of the initial embeddings, normally distributed; 0: initialised as the "
+      "other weights");
+    v("zero_projections", zero_projections,
+      "the output projections of attention and of the MLP start at zero");
+    v("zero_head", zero_head, "an untied output head starts at zero");
   }
 
   // Fills in derived fields and checks that all fields are consistent.

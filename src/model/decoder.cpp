@@ -27,6 +27,7 @@ struct Builder {
     return t.param(name, s, init, group, trains_base(c), std::move(stack));
   }
   Init matrix_init(int64_t in, bool joins_residual) const {
+    if (joins_residual && c.zero_projections) return Init::zeros();
     if (c.init == WeightInit::fan_in) return Init::uniform(float(1 / std::sqrt(double(in))));
     return Init::normal(joins_residual ? float(c.init_std / std::sqrt(2.0 * double(c.layers)))
                                        : c.init_std);
@@ -94,7 +95,8 @@ struct Builder {
     }
     const Qkv heads = packed(turned(qkv, l), packed_qkv(l.heads, l.kv_heads, l.qk_dim, l.v_dim));
     const AttnSpec spec{.window = l.window,
-                        .scale = float(1 / std::sqrt(double(l.qk_dim))),
+                        .scale = c.score_scale > 0 ? c.score_scale
+                                                   : float(1 / std::sqrt(double(l.qk_dim))),
                         .softcap = c.attention_softcap,
                         .dropout = mode.dropout ? c.dropout_attention : 0,
                         .salt = t.salt("attention"),
@@ -199,10 +201,13 @@ Var rope_of(Tape& t, const ModelConfig& c, const DecoderInputs& inputs, const De
                  [c](int64_t first, int64_t count) { return rope_table(c, first, count); });
 }
 
+Init table_init(const ModelConfig& c) {
+  return c.init == WeightInit::fan_in ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
+                                      : Init::normal(c.init_std);
+}
+
 Var embedding(Tape& t, const ModelConfig& c) {
-  const Init init = c.init == WeightInit::fan_in
-                        ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
-                        : Init::normal(c.init_std);
+  const Init init = c.embed_std > 0 ? Init::normal(c.embed_std) : table_init(c);
   return t.param("embed.weight", {c.vocab, c.dim}, init, Group::embedding, trains_base(c));
 }
 
@@ -233,6 +238,7 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
     pos_w =
         b.param("positions.weight", {c.context, c.dim}, Init::normal(c.init_std), Group::embedding);
   Var x = embed(t, inputs.tokens, embedding(t, c), inputs.positions, pos_w);
+  if (c.embed_norm) x = b.normed("embed_norm", x).y;
   x = b.dropped(x, c.dropout_embed, "embed");
   for (int64_t i = 0; i < c.layers; ++i)
     x = mode.recompute == Recompute::block ? t.checkpoint([&] { return b.block(x, i); })
@@ -245,9 +251,7 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
 Var head_weight(Tape& t, const ModelConfig& config) {
   const ModelConfig c = config.resolve();
   if (c.tied) return embedding(t, c);
-  const Init init = c.init == WeightInit::fan_in
-                        ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
-                        : Init::normal(c.init_std);
+  const Init init = c.zero_head ? Init::zeros() : table_init(c);
   return t.param("head.weight", {c.vocab, c.dim}, init, Group::head, trains_base(c));
 }
 

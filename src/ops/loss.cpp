@@ -23,6 +23,7 @@ int64_t rows_per_chunk(int64_t rows, int64_t row_bytes, int64_t chunk_bytes) {
 struct Chunks {
   Var x, w, targets;  // (N, C), (V, C) padded to whole tiles, (N, 1)
   int64_t rows = 0, each = 0;
+  float scale = 1;  // of the logits
   LogprobSpec spec = {};
   std::vector<Var> kept = {};  // (n, V) of each chunk; empty: not kept
 
@@ -36,7 +37,10 @@ struct Chunks {
       }
       // Not rounded to the weights' dtype: a log-probability is a small difference of large logits.
       const Var logits = t.temp({n, t.shape(w)[0]}, t.acc());
-      record_gemm(t, {.c = logits, .a = t.rows(x, i, n), .b = w, .spec = {.tb = true}});
+      record_gemm(t, {.c = logits,
+                      .a = t.rows(x, i, n),
+                      .b = w,
+                      .spec = {.tb = true, .alpha = scale}});
       use(i, n, logits);
     }
   }
@@ -61,9 +65,11 @@ void head_logprob_backward(Tape& t, const Node& node, Chunks c) {
                       .a = dlogits,
                       .b = t.rows(c.x, i, n),
                       .prior = prior ? t.whole_tiles(prior) : Var{},
-                      .spec = {.ta = true}});
+                      .spec = {.ta = true, .alpha = c.scale}});
     }
-    if (grad_x) record_gemm(t, {.c = t.rows(dx, i, n), .a = dlogits, .b = c.w});
+    if (grad_x)
+      record_gemm(
+          t, {.c = t.rows(dx, i, n), .a = dlogits, .b = c.w, .spec = {.alpha = c.scale}});
   });
   if (grad_x) t.add_grad(x, dx);
 }
@@ -108,7 +114,7 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
   for (int64_t i = 0; i < N; i += chunk) {
     const int64_t n = std::min(chunk, N - i);
     const Var xi = t.rows(flat_x, i, n), logits = t.temp({n, wide}, dtype);
-    record_gemm(t, {.c = logits, .a = xi, .b = tiles, .spec = {.tb = true}});
+    record_gemm(t, {.c = logits, .a = xi, .b = tiles, .spec = {.tb = true, .alpha = spec.scale}});
     const Var dlogits = t.rows(logits, 0, n);
     const auto launch = [loss_spec](auto* f, Stream& s, In in, Out out) {
       f(s, {.nll = out[0],
@@ -127,9 +133,13 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
                       .a = dlogits,
                       .b = xi,
                       .prior = prior ? t.whole_tiles(prior) : Var{},
-                      .spec = {.ta = true}});
+                      .spec = {.ta = true, .alpha = spec.scale}});
     }
-    if (grad_x) record_gemm(t, {.c = t.rows(flat_dx, i, n), .a = dlogits, .b = tiles});
+    if (grad_x)
+      record_gemm(t, {.c = t.rows(flat_dx, i, n),
+                      .a = dlogits,
+                      .b = tiles,
+                      .spec = {.alpha = spec.scale}});
   }
   if (grad_x) t.add_grad(x, dx);
 
@@ -149,6 +159,7 @@ Var head_logprob(Tape& t, Var x, Var w, Var targets, const HeadLogprobSpec& spec
       .w = t.whole_tiles(w),
       .targets = t.view(targets, {N, 1}),
       .rows = N,
+      .scale = spec.scale,
       .spec = {.vocab = t.shape(w)[0], .softcap = spec.softcap, .temperature = spec.temperature}};
   c.each = spec.chunk_rows
                ? spec.chunk_rows

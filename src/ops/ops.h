@@ -75,6 +75,7 @@ Var add(Tape&, Var a, Var b, float scale = 1);  // a + scale * b
 Var mean_loss(Tape&, Var rows, LossTerm);
 
 struct HeadSpec {
+  float scale = 1;  // of the logits, before the softcap
   float softcap = 0;
   int64_t chunk_rows = 0;  // of logits at a time; 0: as many as make about chunk_bytes
   int64_t chunk_bytes = least_logits_chunk_bytes;
@@ -83,13 +84,14 @@ struct HeadSpec {
   LossTerm term = {.name = "next_token"};
   float z_loss = 0;  // weight of a second term, "z_loss": the mean square of logsumexp(logits)
 };
-// Mean negative log-likelihood of targets (B, T) under softmax(x wᵀ), as a loss term of the tape.
-// The result "nll" (B * T, 1) holds it per token ("<term>.nll" after the first term of a tape).
+// Mean negative log-likelihood of targets (B, T) under softmax(scale * x wᵀ), as a loss term of the
+// tape. The result "nll" (B * T, 1) holds it per token ("<term>.nll" after the first term of a tape).
 // Only one chunk of logits exists at a time; with `grad` its gradient is consumed before the next
 // chunk is computed, so the head has no second pass.
 Var head_loss(Tape&, Var x, Var w, Var targets, const HeadSpec&);
 
 struct HeadLogprobSpec {
+  float scale = 1;  // of the logits, before the softcap
   float softcap = 0;
   float temperature = 1;   // divides the logits, after the softcap
   bool entropy = false;    // of each row, in the result "entropy" (N, 1)
@@ -97,8 +99,8 @@ struct HeadLogprobSpec {
   int64_t chunk_bytes = least_logits_chunk_bytes;
   int64_t keep_bytes = 0;  // logits of all rows are kept for the backward rule if they fit
 };
-// Log-probability of each target (N elements; negative: 0, and no gradient) under softmax(x wᵀ):
-// the result "logprob" (N, 1) acc. The gradient is known only after all log-probabilities are, so
+// Log-probability of each target (N elements; negative: 0, and no gradient) under softmax(scale * x
+// wᵀ): the result "logprob" (N, 1) acc. The gradient is known only after all log-probabilities are, so
 // the backward rule reads kept logits or recomputes each chunk, with the same bits.
 Var head_logprob(Tape&, Var x, Var w, Var targets, const HeadLogprobSpec&);
 

@@ -87,7 +87,8 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
                   {.chunk_bytes = spec.logits_bytes, .grad = learns, .acc_logits = evaluates});
   } else {
     const Var y = head_logprob(t, wanted, head_weight(t, spec.model), targets,
-                               {.softcap = spec.model.logit_softcap,
+                               {.scale = spec.model.logit_scale,
+                                .softcap = spec.model.logit_softcap,
                                 .temperature = spec.temperature,
                                 .entropy = spec.entropy,
                                 .chunk_bytes = spec.logits_bytes,

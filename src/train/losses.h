@@ -28,10 +28,11 @@ struct LossConfig {
 };
 
 // Records the mean cross-entropy of `targets` (the term "next_token") and the terms of the config.
-// `x` is the result of decoder(); the softcap is the model's.
+// `x` is the result of decoder(); the scale and the softcap of the logits are the model's.
 inline void record_losses(Tape& t, const ModelConfig& model, Var x, Var targets,
                           const LossConfig& config, HeadSpec head) {
-  head.softcap = model.logit_softcap, head.z_loss = config.z_loss;
+  head.scale = model.logit_scale, head.softcap = model.logit_softcap;
+  head.z_loss = config.z_loss;
   head_loss(t, x, head_weight(t, model), targets, head);
 }
 

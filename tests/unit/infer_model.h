@@ -81,7 +81,7 @@ struct TinyModel {
     record_gemm(t, {.c = out,
                     .a = t.view(hidden, {T, config.dim}),
                     .b = head_weight(t, config),
-                    .spec = {.tb = true}});
+                    .spec = {.tb = true, .alpha = config.logit_scale}});
     Exec exec(std::move(t), memory);
     std::vector<int32_t> positions(tokens.size());
     for (size_t i = 0; i < positions.size(); ++i) positions[i] = int32_t(i);
@@ -123,7 +123,7 @@ struct TinyModel {
     Tape t(params.dtype());
     const Var hidden = decoder(t, config, declare_inputs(t, 1, T, false), {});
     head_loss(t, hidden, head_weight(t, config), t.input("targets", {1, T}, DType::i32),
-              {.softcap = config.logit_softcap});
+              {.scale = config.logit_scale, .softcap = config.logit_softcap});
     Exec exec(std::move(t), memory);
     std::vector<int32_t> positions;
     for (int32_t i = 0; i < T; ++i) positions.push_back(i);

@@ -115,7 +115,7 @@ std::vector<float> loss_gradients(TinyModel& m, const TokenBatch& b, bool accumu
   t.accumulate = accumulate;
   const Var x = decoder(t, m.config, declare_inputs(t, b.B, b.T, false), {});
   head_loss(t, x, head_weight(t, m.config), t.input("targets", {b.B, b.T}, DType::i32),
-            {.softcap = m.config.logit_softcap, .grad = true});
+            {.scale = m.config.logit_scale, .softcap = m.config.logit_softcap, .grad = true});
   differentiate(t);
   Exec exec(std::move(t), memory);
   Tokens targets(b.tokens.size(), -100), positions;

@@ -370,7 +370,8 @@ ModelConfig read_keys(const json& j, HfType type, const std::string& where) {
 // zero rows in the file compensate.
 ModelConfig numbers_of(ModelConfig c) {
   const ModelConfig d;
-  c.init = d.init, c.init_std = d.init_std;
+  c.init = d.init, c.init_std = d.init_std, c.embed_std = d.embed_std;
+  c.zero_projections = d.zero_projections, c.zero_head = d.zero_head;
   c.dropout_embed = c.dropout_attention = c.dropout_residual = c.dropout_mlp = 0;
   if (c.position != Position::rope) {
     c.rope_theta = d.rope_theta, c.rotary = d.rotary;

@@ -1,0 +1,102 @@
+// The architecture choices of fast recipes: what they start from and the formulas they stand for.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cpu/reference/reference.h"
+#include "model/decoder.h"
+#include "model/layer_spec.h"
+#include "model_cases.h"
+#include "unit/message_of.h"
+
+namespace hearth {
+namespace {
+
+const ParamSpec& param_of(const std::vector<ParamSpec>& all, const std::string& name) {
+  for (const ParamSpec& p : all)
+    if (p.name == name) return p;
+  throw std::runtime_error("no parameter " + name);
+}
+
+ModelConfig small() {
+  ModelConfig c;
+  c.vocab = 19, c.context = 12, c.layers = 2, c.dim = 16, c.heads = 4, c.hidden = 20;
+  c.tied = false;
+  return c;
+}
+
+TEST(Architecture, ProjectionsAndHeadMayStartAtZero) {
+  ModelConfig c = small();
+  c.zero_projections = true, c.embed_std = 1;
+  std::vector<ParamSpec> all = decoder_params(c);
+  for (const char* name : {"blocks.0.attn.out.weight", "blocks.1.mlp.down.weight"})
+    EXPECT_EQ(param_of(all, name).init, Init::zeros()) << name;
+  for (const char* name : {"blocks.0.attn.qkv.weight", "blocks.1.mlp.up.weight", "head.weight"})
+    EXPECT_EQ(param_of(all, name).init, Init::normal(0.02f)) << name;
+  EXPECT_EQ(param_of(all, "embed.weight").init, Init::normal(1));
+  c.zero_head = true;
+  all = decoder_params(c);
+  EXPECT_EQ(param_of(all, "head.weight").init, Init::zeros());
+  c.tied = true;
+  EXPECT_EQ(message_of([&] { c.resolve(); }),
+            "[model] zero_head needs an untied head: a tied one is the embedding; set tied to "
+            "false");
+}
+
+TEST(Architecture, RefusesScalesThatAreNoNumbers) {
+  ModelConfig c = small();
+  c.score_scale = -1;
+  EXPECT_EQ(message_of([&] { c.resolve(); }),
+            "[model] expected a score_scale of 0 or more, got -1");
+  c = small(), c.logit_scale = 0;
+  EXPECT_EQ(message_of([&] { c.resolve(); }), "[model] expected a logit_scale above 0, got 0");
+  c = small(), c.embed_std = NAN;
+  EXPECT_EQ(message_of([&] { c.resolve(); }),
+            "[model] expected an embed_std of 0 or more, got nan");
+}
+
+// The losses of a model with its head's scale and softcap are those of 30 sigmoid(x / (7.5 sqrt
+// d)): the two logits differ by the constant 15, which a softmax does not see.
+TEST(Architecture, ScaleAndSoftcapGiveTheSigmoidForm) {
+  const auto backend = make_reference_backend();
+  cases::ModelCase plain{"plain", small()}, capped = plain;
+  plain.config.init_std = capped.config.init_std = 0.5f;
+  capped.config.logit_softcap = 15;
+  capped.config.logit_scale = float(1 / std::sqrt(double(capped.config.dim)));
+  const int64_t B = 1, T = 6, V = plain.config.vocab;
+  const cases::ModelRunSpec spec{.dtype = DType::f64, .B = B, .T = T};
+  cases::ModelRun run(*backend, capped, spec);
+  const Batch batch = cases::make_batch(capped.config, B, T, false);
+  run.feed(batch);
+  run.run();
+  const cases::Numbers nll = run.nll();
+
+  // The plain logits, from the same weights.
+  Memory memory(*backend, &run.params());
+  Tape t(DType::f64);
+  const Var x = decoder(t, plain.config, declare_inputs(t, B, T, false), {});
+  const Var y = linear(t, t.view(x, {T, plain.config.dim}), head_weight(t, plain.config));
+  const Var out = t.result("logits", {T, V}, DType::f64);
+  t.push(kernel_op<&Kernels::copy>(
+             "copy", [](auto* f, Stream& s, In in, Out o) { f(s, {.y = o[0], .x = in[0]}); }),
+         {y}, {out});
+  Exec exec(std::move(t), memory);
+  memory.state.write<int32_t>("main.tokens", batch.tokens);
+  memory.state.write<int32_t>("main.positions", batch.positions);
+  exec.run();
+  const cases::Numbers logits = cases::read(*backend, memory.state.find("main.logits"));
+  const double slope = 7.5 * std::sqrt(double(plain.config.dim));
+  for (int64_t i = 0; i < T; ++i) {
+    const int32_t target = batch.targets[size_t(i)];
+    if (target < 0) continue;
+    const auto capped_at = [&](int64_t v) {
+      return 30 / (1 + std::exp(-logits[size_t(i * V + v)] / slope));
+    };
+    double sum = 0;
+    for (int64_t v = 0; v < V; ++v) sum += std::exp(capped_at(v));
+    EXPECT_NEAR(nll[size_t(i)], std::log(sum) - capped_at(target), 1e-6) << i;
+  }
+}
+
+}  // namespace
+}  // namespace hearth
