@@ -92,6 +92,22 @@ std::vector<ModelCase> make_cases() {
                 c.embed_norm = c.zero_projections = c.zero_head = true, c.tied = false;
                 c.embed_std = 0.7f;
               }),
+      variant("x0_skip", [](C& c) { c.x0_skip = true, c.layers = 3; }),
+      variant("u_skips",
+              [](C& c) {
+                c.u_skips = true, c.layers = 5, c.norm_place = NormPlace::post;
+                c.dropout_embed = 0.2f;
+              }),
+      with_documents(variant("skips",
+                             [](C& c) {
+                               c.x0_skip = c.u_skips = c.embed_norm = true, c.layers = 6;
+                               c.mixer_pattern = "AAANAA", c.norm_gain = false;
+                             })),
+      variant("lora_skips",
+              [](C& c) {
+                c.x0_skip = c.u_skips = true, c.layers = 4;
+                c.lora = {.rank = 2, .alpha = 3};
+              }),
       variant("gate", [](C& c) { c.output_gate = OutputGate::elementwise; }),
       variant("gate_per_head", [](C& c) { c.output_gate = OutputGate::per_head, c.kv_heads = 1; }),
       variant("geglu", [](C& c) { c.act = Act::geglu, c.mlp_bias = true; }),

@@ -273,6 +273,28 @@ OpCase add_case(const char* name, float scale, bool same) {
           {.B = 8, .T = 256, .C = 768}};
 }
 
+// The first term's gradient adds to that of another reader; `twice` uses the weights again.
+OpCase mix_case(const char* name, int terms, bool twice) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    std::vector<Weighted> all;
+    for (int i = 0; i < terms; ++i) {
+      const std::string n = std::to_string(i);
+      all.push_back({r.x("x" + n, {B, T, C}), r.vector("w" + n, 1)});
+    }
+    const Var y = mix(r.t, all);
+    r.output(y);
+    r.output(add(r.t, all[0].x, y, 0.5f));
+    if (!twice) return;
+    all[0].x = y;
+    r.output(mix(r.t, all));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 3, .C = 12}, {.B = 1, .T = 7, .C = 33}, {.B = 3, .T = 31, .C = 40}},
+          {.B = 8, .T = 256, .C = 768}};
+}
+
 OpCase loss_case(const char* name, HeadSpec spec, bool masked) {
   spec.grad = true;
   const auto record = [=](Recorder& r) {
@@ -377,6 +399,9 @@ std::vector<OpCase> make_cases() {
       add_case("add", 1, false),
       add_case("add_scaled", 0.25f, false),
       add_case("add_itself", 0.25f, true),
+      mix_case("mix_two", 2, false),
+      mix_case("mix_three", 3, false),
+      mix_case("mix_twice", 3, true),
       loss_case("head_loss", {}, false),
       loss_case("head_loss_softcap", {.softcap = 1.5f}, false),
       loss_case("head_loss_scaled", {.scale = 0.3f, .softcap = 1.5f, .chunk_rows = 3}, true),

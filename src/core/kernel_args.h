@@ -255,6 +255,28 @@ struct AddArgs {
   float scale = 1;
 };
 
+// y = sum of w[i] * x[i] over the terms that are present, which come first. Only the columns that
+// the spec names are read and written; y may be the memory of a term with the same columns.
+struct MixArgs {
+  Tensor y;
+  Tensor x[most_mixed];
+  Tensor w[most_mixed] = {};  // (1) each; absent: 1
+  MixSpec spec;
+};
+
+// dx[i] = prior[i] + w[i] * dy and dw[i] = the sum of dy * x[i], where they are present. dx[i] may
+// be the memory of prior[i], and that of dy if its columns are those of y.
+struct MixBwdArgs {
+  Tensor dx[most_mixed];          // laid out as x[i]
+  Tensor dw[most_mixed] = {};     // (1) acc each
+  Tensor parts = {};              // (row_parts, most_mixed) acc; absent without dw
+  Tensor dy;                      // laid out as y
+  Tensor x[most_mixed] = {};      // read with dw[i] only
+  Tensor w[most_mixed] = {};      // (1) each; absent: 1
+  Tensor prior[most_mixed] = {};  // laid out as x[i]
+  MixSpec spec;
+};
+
 // y = x, converted between float dtypes.
 struct CopyArgs {
   Tensor y;

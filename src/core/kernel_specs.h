@@ -83,6 +83,27 @@ constexpr QkvLayout packed_qkv(int64_t heads, int64_t kv_heads, int64_t qk_width
           {kv_heads, v_width, v, token, v_width}};
 }
 
+// A mix adds up to this many values, each times a weight.
+constexpr int most_mixed = 3;
+
+// Where one operand of a mix lies: in every row of `row` elements, from column `begin` on.
+struct Columns {
+  int64_t begin = 0, row = 0;
+};
+
+struct MixSpec {
+  int64_t width = 0;  // columns of every operand that are mixed
+  Columns y = {}, x[most_mixed] = {};
+  bool add[most_mixed] = {};  // backward: dw[i] adds to its current contents
+
+  // Whether every operand is a whole tensor. An absent one has rows of 0 elements.
+  [[gnu::always_inline]] bool dense() const {
+    bool all = y.row == width;
+    for (const Columns& c : x) all = all && (c.row == width || c.row == 0);
+    return all;
+  }
+};
+
 struct AttnSpec {
   int64_t window = 0;  // query i sees key j iff 0 <= i - j < window; 0: no limit
   float scale = 1;

@@ -43,6 +43,8 @@ struct Kernels {
   void (*output_gate_bwd)(Stream&, const OutputGateBwdArgs&);
   void (*dropout)(Stream&, const DropoutArgs&);
   void (*add)(Stream&, const AddArgs&);
+  void (*mix)(Stream&, const MixArgs&);
+  void (*mix_bwd)(Stream&, const MixBwdArgs&);
   void (*copy)(Stream&, const CopyArgs&);
 
   void (*cross_entropy)(Stream&, const CrossEntropyArgs&);

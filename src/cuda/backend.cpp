@@ -52,6 +52,8 @@ const Kernels& cuda_kernels() {
       .output_gate_bwd = cuda::output_gate_bwd,
       .dropout = cuda::dropout,
       .add = cuda::add,
+      .mix = cuda::mix,
+      .mix_bwd = cuda::mix_bwd,
       .copy = cuda::copy,
       .cross_entropy = cuda::cross_entropy,
       .mean_loss = cuda::mean_loss,

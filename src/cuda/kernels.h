@@ -24,13 +24,15 @@ void norm_bwd(Stream&, const NormBwdArgs&);
 void qk_norm_rope(Stream&, const QkNormRopeArgs&);
 void qk_norm_rope_bwd(Stream&, const QkNormRopeBwdArgs&);
 
-// activation.cu, gate.cu, pointwise.cu
+// activation.cu, gate.cu, mix.cu, pointwise.cu
 void activation(Stream&, const ActivationArgs&);
 void activation_bwd(Stream&, const ActivationBwdArgs&);
 void output_gate(Stream&, const OutputGateArgs&);
 void output_gate_bwd(Stream&, const OutputGateBwdArgs&);
 void dropout(Stream&, const DropoutArgs&);
 void add(Stream&, const AddArgs&);
+void mix(Stream&, const MixArgs&);
+void mix_bwd(Stream&, const MixBwdArgs&);
 void copy(Stream&, const CopyArgs&);
 
 // sample.cu

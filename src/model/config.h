@@ -77,6 +77,7 @@ struct ModelConfig {
   bool qk_norm_gain = true;
   // Patterns have one letter per layer and are repeated over the layers; see model/layer_spec.h.
   std::string mixer_pattern = "";
+  bool x0_skip = false, u_skips = false;
   int64_t window = 0;
   std::string window_pattern = "S";
   float score_scale = 0;  // 0: 1 / sqrt(head_dim); stays 0 when resolved
@@ -132,6 +133,11 @@ struct ModelConfig {
     v("qk_norm_gain", qk_norm_gain, "the q and k norm has a gain");
     v("mixer_pattern", mixer_pattern,
       "blocks of the layers, repeated: A (attention and an MLP) or N (an MLP only); empty: A");
+    v("x0_skip", x0_skip,
+      "every block but the first adds the embedding to its input, with learned weights");
+    v("u_skips", u_skips,
+      "blocks of the second half add the output of the mirrored block of the first half to their "
+      "input, with learned weights");
     v("window", window, "sliding attention window in tokens, the current one included; 0: none");
     v("window_pattern", window_pattern,
       "attention of the layers, repeated: S (sliding window) or L (full)");

@@ -20,6 +20,8 @@ struct Builder {
   Var rope, slopes;
   std::vector<LayerSpec> layers = {};
   LoraMatrices adapters = {};  // by matrix; empty if they are off
+  Var x0 = {};                 // the embedding, after its norm and dropout
+  std::vector<Var> outputs = {};  // of the blocks so far
 
   // --- parameters ---
   Var param(const char* name, Shape s, Init init, Group group,
@@ -176,9 +178,27 @@ struct Builder {
     return scale == 1 ? normed("norm", y, x).y : normed("norm", add(t, x, y, scale)).y;
   }
 
+  // A learned weight, which starts at `start`.
+  Var scalar(const char* name, float start) const {
+    return param(name, {1}, Init::constant(start), Group::vector);
+  }
+
+  // The input of a block: x, plus what skips to this layer.
+  Var joined_skips(Var x, const LayerSpec& l) const {
+    if (!l.x0 && l.skip < 0) return x;
+    const auto scope = t.scope("mix");
+    std::vector<Weighted> terms{{x, scalar("x", 1)}};
+    if (l.x0) terms.push_back({x0, scalar("x0", 0)});
+    if (l.skip >= 0) terms.push_back({outputs[size_t(l.skip)], scalar("skip", 1)});
+    const Var y = mix(t, terms);
+    drop_light(y);
+    return y;
+  }
+
   Var block(Var x, int64_t layer) const {
     const auto scope = t.scope("blocks." + std::to_string(layer));
     const LayerSpec& l = layers[size_t(layer)];
+    x = joined_skips(x, l);
     if (l.attends()) {
       const auto attn = t.scope("attn");
       x = joined(x, c.attention_scale, [&](Var in, Join j) { return attend(in, layer, j); });
@@ -240,9 +260,12 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
   Var x = embed(t, inputs.tokens, embedding(t, c), inputs.positions, pos_w);
   if (c.embed_norm) x = b.normed("embed_norm", x).y;
   x = b.dropped(x, c.dropout_embed, "embed");
-  for (int64_t i = 0; i < c.layers; ++i)
+  b.x0 = x;
+  for (int64_t i = 0; i < c.layers; ++i) {
     x = mode.recompute == Recompute::block ? t.checkpoint([&] { return b.block(x, i); })
                                            : b.block(x, i);
+    b.outputs.push_back(x);
+  }
   if (mode.wanted) x = gather_rows(t, x, mode.wanted);
   if (c.final_norm && c.norm_place != NormPlace::post) x = b.normed("final_norm", x).y;
   return x;

@@ -44,6 +44,8 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
   std::vector<LayerSpec> all;
   for (int64_t i = 0; i < c.layers; ++i) {
     LayerSpec& l = all.emplace_back(LayerSpec{.act = c.act, .hidden = c.hidden});
+    l.x0 = c.x0_skip && i > 0;  // the input of the first block is the embedding
+    if (const int64_t mirrored = c.layers - 1 - i; c.u_skips && mirrored < i - 1) l.skip = mirrored;
     if (!c.mixer_pattern.empty() && letter_of(c.mixer_pattern, i) == 'N') continue;
     l.mixer = Mixer::attention;
     l.heads = c.heads, l.kv_heads = c.kv_heads, l.qk_dim = c.head_dim;

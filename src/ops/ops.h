@@ -2,6 +2,8 @@
 // and returns the output. An absent optional tensor is Var{}.
 #pragma once
 
+#include <span>
+
 #include "core/memory_budget.h"
 #include "core/tape.h"
 
@@ -67,6 +69,14 @@ Var output_gate(Tape&, Var x, Var g);
 Var activation(Tape&, Var x, Act);
 Var dropout(Tape&, Var x, float p, const std::string& salt);
 Var add(Tape&, Var a, Var b, float scale = 1);  // a + scale * b
+
+// --- mix.cpp ---
+// A value and the parameter (1) that weighs it.
+struct Weighted {
+  Var x, weight;
+};
+// The weighted sum of 2 or 3 different values of one shape.
+Var mix(Tape&, std::span<const Weighted> terms);
 
 // --- loss.cpp ---
 // A loss term whose value is the mean of `rows` (N, 1) acc over the targets of the step. The op

@@ -43,6 +43,28 @@ TEST(Architecture, ProjectionsAndHeadMayStartAtZero) {
             "false");
 }
 
+TEST(Architecture, SkipsJoinMirroredLayers) {
+  ModelConfig c = small();
+  c.layers = 6, c.u_skips = true;
+  const auto skips = [&] {
+    std::vector<int64_t> all;
+    for (const LayerSpec& l : layer_specs(c)) all.push_back(l.skip);
+    return all;
+  };
+  // The middle of the U would be a layer's own input.
+  EXPECT_EQ(skips(), (std::vector<int64_t>{-1, -1, -1, -1, 1, 0}));
+  c.layers = 5;
+  EXPECT_EQ(skips(), (std::vector<int64_t>{-1, -1, -1, 1, 0}));
+  c.u_skips = false, c.x0_skip = true;
+  EXPECT_EQ(skips(), std::vector<int64_t>(5, -1));
+  EXPECT_FALSE(layer_specs(c)[0].x0);
+  EXPECT_TRUE(layer_specs(c)[1].x0);
+  const std::vector<ParamSpec> all = decoder_params(c);
+  EXPECT_EQ(param_of(all, "blocks.1.mix.x").init, Init::ones());
+  EXPECT_EQ(param_of(all, "blocks.1.mix.x0").init, Init::zeros());
+  EXPECT_EQ(param_of(all, "blocks.1.mix.x0").group, Group::vector);
+}
+
 TEST(Architecture, RefusesScalesThatAreNoNumbers) {
   ModelConfig c = small();
   c.score_scale = -1;

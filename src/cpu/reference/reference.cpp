@@ -170,6 +170,8 @@ const Kernels& reference_kernels() {
       .output_gate_bwd = reference::output_gate_bwd,
       .dropout = reference::dropout,
       .add = reference::add,
+      .mix = reference::mix,
+      .mix_bwd = reference::mix_bwd,
       .copy = reference::copy,
       .cross_entropy = reference::cross_entropy,
       .mean_loss = reference::mean_loss,

@@ -72,6 +72,40 @@ void add(Stream&, const AddArgs& args) {
   store(args.y, yv);
 }
 
+void mix(Stream&, const MixArgs& args) {
+  const MixSpec& s = args.spec;
+  Doubles yv = load(args.y);
+  Doubles x[most_mixed], w[most_mixed];
+  for (int k = 0; k < most_mixed; ++k) x[k] = load(args.x[k]), w[k] = load(args.w[k]);
+  for (int64_t r = 0; r < args.y.numel() / s.y.row; ++r)
+    for (int64_t i = 0; i < s.width; ++i) {
+      double sum = 0;
+      for (int k = 0; k < most_mixed; ++k)
+        if (args.x[k]) sum += value_or(w[k], 0, 1) * x[k][r * s.x[k].row + s.x[k].begin + i];
+      yv[r * s.y.row + s.y.begin + i] = sum;
+    }
+  store(args.y, yv);
+}
+
+void mix_bwd(Stream&, const MixBwdArgs& args) {
+  const MixSpec& s = args.spec;
+  const Doubles dyv = load(args.dy);
+  Doubles dx[most_mixed], dw[most_mixed];
+  for (int k = 0; k < most_mixed; ++k) {
+    const Doubles x = load(args.x[k]), w = load(args.w[k]), prior = load(args.prior[k]);
+    dx[k] = load(args.dx[k]);
+    dw[k] = start_from(args.dw[k], s.add[k]);
+    for (int64_t r = 0; r < args.dy.numel() / s.y.row; ++r)
+      for (int64_t i = 0; i < s.width; ++i) {
+        const double d = dyv[r * s.y.row + s.y.begin + i];
+        const int64_t at = r * s.x[k].row + s.x[k].begin + i;
+        if (args.dx[k]) dx[k][at] = value_or(prior, at, 0) + value_or(w, 0, 1) * d;
+        if (args.dw[k]) dw[k][0] += d * x[at];
+      }
+  }
+  for (int k = 0; k < most_mixed; ++k) store(args.dx[k], dx[k]), store(args.dw[k], dw[k]);
+}
+
 void copy(Stream&, const CopyArgs& args) { store(args.y, load(args.x)); }
 
 }  // namespace hearth::reference

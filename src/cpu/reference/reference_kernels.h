@@ -53,6 +53,8 @@ void output_gate(Stream&, const OutputGateArgs&);
 void output_gate_bwd(Stream&, const OutputGateBwdArgs&);
 void dropout(Stream&, const DropoutArgs&);
 void add(Stream&, const AddArgs&);
+void mix(Stream&, const MixArgs&);
+void mix_bwd(Stream&, const MixBwdArgs&);
 void copy(Stream&, const CopyArgs&);
 
 // reference_update.cpp: from logits to new weights
