@@ -108,6 +108,23 @@ std::vector<ModelCase> make_cases() {
                 c.x0_skip = c.u_skips = true, c.layers = 4;
                 c.lora = {.rank = 2, .alpha = 3};
               }),
+      variant("value_embeds",
+              [](C& c) { c.value_embeds = 2, c.layers = 5, c.qk_norm = QkNorm::before_rope; }),
+      variant("value_embeds_gpt2",
+              [](C& c) { gpt2_like(c), c.value_embeds = 1, c.v_head_dim = 3, c.embed_std = 0.5f; }),
+      variant("value_residual",
+              [](C& c) { c.value_residual = true, c.layers = 3, c.mixer_pattern = "NAA"; }),
+      with_documents(variant("all_values",
+                             [](C& c) {
+                               c.value_residual = c.x0_skip = c.u_skips = true, c.layers = 4;
+                               c.value_embeds = 2, c.qk_norm = QkNorm::after_rope, c.rotary = 0.5f;
+                               c.qk_norm_gain = c.norm_gain = false, c.act = Act::relu2;
+                             })),
+      variant("lora_values",
+              [](C& c) {
+                c.value_embeds = 1, c.value_residual = true;
+                c.lora = {.rank = 2, .alpha = 3};
+              }),
       variant("gate", [](C& c) { c.output_gate = OutputGate::elementwise; }),
       variant("gate_per_head", [](C& c) { c.output_gate = OutputGate::per_head, c.kv_heads = 1; }),
       variant("geglu", [](C& c) { c.act = Act::geglu, c.mlp_bias = true; }),

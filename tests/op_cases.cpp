@@ -295,6 +295,32 @@ OpCase mix_case(const char* name, int terms, bool twice) {
           {.B = 8, .T = 256, .C = 768}};
 }
 
+// Packed heads whose v mixes with one or two other values. The second one is a part of the packed
+// tensor itself, as the first layer's values are.
+OpCase mix_values_case(const char* name, int others, bool turns) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    const QkvLayout l = packed_qkv(H, H / 2, D, D);
+    const int64_t size = l.v.heads * l.v.width;
+    const Var qkv = r.x("qkv", {B, T, l.v.token});
+    std::vector<Weighted> all{{r.x("embed", {B, T, size}), r.vector("w_embed", 1)}};
+    if (others > 1)
+      all.push_back({columns(r.t, qkv, l.v.offset, size), r.vector("w_first", 1)});
+    const QkSpec spec{
+        .heads = H, .kv_heads = H / 2, .head_dim = D, .norm = QkNorm::before_rope, .eps = 1e-6f};
+    const Var turned = turns ? qk_norm_rope(r.t, qkv, {}, {}, {}, {}, spec) : qkv;
+    const Var y = mix_values(r.t, turned, qkv, r.vector("w_own", 1), all, l.v);
+    r.output(y);
+    r.output(add(r.t, all[0].x, all[0].x, 0.5f));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 3, .H = 4, .D = 8},
+           {.B = 1, .T = 7, .H = 2, .D = 5},
+           {.B = 3, .T = 31, .H = 2, .D = 12}},
+          {.B = 8, .T = 256, .H = 12, .D = 64}};
+}
+
 OpCase loss_case(const char* name, HeadSpec spec, bool masked) {
   spec.grad = true;
   const auto record = [=](Recorder& r) {
@@ -402,6 +428,9 @@ std::vector<OpCase> make_cases() {
       mix_case("mix_two", 2, false),
       mix_case("mix_three", 3, false),
       mix_case("mix_twice", 3, true),
+      mix_values_case("mix_values", 1, true),
+      mix_values_case("mix_values_first", 2, true),
+      mix_values_case("mix_values_unturned", 2, false),
       loss_case("head_loss", {}, false),
       loss_case("head_loss_softcap", {.softcap = 1.5f}, false),
       loss_case("head_loss_scaled", {.scale = 0.3f, .softcap = 1.5f, .chunk_rows = 3}, true),

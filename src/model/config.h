@@ -78,6 +78,8 @@ struct ModelConfig {
   // Patterns have one letter per layer and are repeated over the layers; see model/layer_spec.h.
   std::string mixer_pattern = "";
   bool x0_skip = false, u_skips = false;
+  int64_t value_embeds = 0;
+  bool value_residual = false;
   int64_t window = 0;
   std::string window_pattern = "S";
   float score_scale = 0;  // 0: 1 / sqrt(head_dim); stays 0 when resolved
@@ -138,6 +140,11 @@ struct ModelConfig {
     v("u_skips", u_skips,
       "blocks of the second half add the output of the mirrored block of the first half to their "
       "input, with learned weights");
+    v("value_embeds", value_embeds,
+      "extra embeddings of the tokens that are added to the attention values, with learned weights: "
+      "this many tables, each for one of the first and one of the last layers; 0: none");
+    v("value_residual", value_residual,
+      "later layers add the attention values of the first one to theirs, with learned weights");
     v("window", window, "sliding attention window in tokens, the current one included; 0: none");
     v("window_pattern", window_pattern,
       "attention of the layers, repeated: S (sliding window) or L (full)");

@@ -22,6 +22,8 @@ struct Builder {
   LoraMatrices adapters = {};  // by matrix; empty if they are off
   Var x0 = {};                 // the embedding, after its norm and dropout
   std::vector<Var> outputs = {};  // of the blocks so far
+  std::vector<Var> values = {};   // the tokens' rows of the value embeddings
+  Var first_values = {};          // of the first layer with attention, if later ones add them
 
   // --- parameters ---
   Var param(const char* name, Shape s, Init init, Group group,
@@ -44,6 +46,11 @@ struct Builder {
   }
   Var bias(bool present, int64_t n, float value = 0) const {
     return present ? param("bias", {n}, Init::constant(value), Group::vector) : Var{};
+  }
+
+  // A learned weight, which starts at `start`.
+  Var scalar(const char* name, float start) const {
+    return param(name, {1}, Init::constant(start), Group::vector);
   }
 
   Var dropped(Var x, float p, const char* what) const {
@@ -85,8 +92,9 @@ struct Builder {
     return product(x, weight(c.dim, in, true), spec);
   }
 
-  Var attend(Var x, int64_t layer, Join join) const {
+  Var attend(Var x, int64_t layer, Join join) {
     const LayerSpec& l = layers[size_t(layer)];
+    const QkvLayout layout = packed_qkv(l.heads, l.kv_heads, l.qk_dim, l.v_dim);
     const int64_t B = t.shape(x)[0], T = t.shape(x)[1];
     Var qkv;
     {
@@ -95,7 +103,9 @@ struct Builder {
       qkv = product(x, stacked({l.heads * l.qk_dim, k, v}, c.dim),
                     {.bias = bias(c.qkv_bias, l.qkv_size())});
     }
-    const Qkv heads = packed(turned(qkv, l), packed_qkv(l.heads, l.kv_heads, l.qk_dim, l.v_dim));
+    if (c.value_residual && !first_values)
+      first_values = columns(t, qkv, layout.v.offset, l.v_size());
+    const Qkv heads = packed(mixed_values(turned(qkv, l), qkv, l, layout.v), layout);
     const AttnSpec spec{.window = l.window,
                         .scale = c.score_scale > 0 ? c.score_scale
                                                    : float(1 / std::sqrt(double(l.qk_dim))),
@@ -111,6 +121,21 @@ struct Builder {
     if (c.output_gate != OutputGate::none) y = gated(y, x, l);
     const auto scope = t.scope("out");
     return project(t.view(y, {B, T, l.y_size()}), l.y_size(), c.out_bias, join);
+  }
+
+  // `qkv` with the layer's additions to v; `unturned` is qkv before turned().
+  Var mixed_values(Var qkv, Var unturned, const LayerSpec& l, const HeadLayout& v) const {
+    if (l.value_embed < 0 && !l.value_residual) return qkv;
+    const auto scope = t.scope("values");
+    const Var own = scalar("own", 0.5f);
+    std::vector<Weighted> others;
+    if (l.value_embed >= 0)
+      others.push_back({values[size_t(l.value_embed)], scalar("embed", 0.5f)});
+    if (l.value_residual) others.push_back({first_values, scalar("first", 0.5f)});
+    const Var y = mix_values(t, qkv, unturned, own, others, v);
+    // Recomputing y needs qkv, so dropping y saves memory only if qkv is dropped or kept anyway.
+    if (c.qk_norm != QkNorm::none || qkv == unturned) drop_light(y);
+    return y;
   }
 
   Var turned(Var qkv, const LayerSpec& l) const {
@@ -166,7 +191,7 @@ struct Builder {
 
   // One half of a block: x plus branch(norm(x)), with the norm where the config places it.
   template <class F>
-  Var joined(Var x, float scale, F branch) const {
+  Var joined(Var x, float scale, F branch) {
     const bool fused = c.norm_place == NormPlace::pre && !(mode.dropout && c.dropout_residual > 0);
     const Var in = c.norm_place == NormPlace::post ? x : normed("norm", x).y;
     const Join join = fused ? Join{x, scale} : Join{{}, 1};
@@ -176,11 +201,6 @@ struct Builder {
     if (c.norm_place == NormPlace::sandwich) y = normed("post_norm", y).y;
     if (c.norm_place != NormPlace::post) return add(t, x, y, scale);
     return scale == 1 ? normed("norm", y, x).y : normed("norm", add(t, x, y, scale)).y;
-  }
-
-  // A learned weight, which starts at `start`.
-  Var scalar(const char* name, float start) const {
-    return param(name, {1}, Init::constant(start), Group::vector);
   }
 
   // The input of a block: x, plus what skips to this layer.
@@ -195,7 +215,7 @@ struct Builder {
     return y;
   }
 
-  Var block(Var x, int64_t layer) const {
+  Var block(Var x, int64_t layer) {
     const auto scope = t.scope("blocks." + std::to_string(layer));
     const LayerSpec& l = layers[size_t(layer)];
     x = joined_skips(x, l);
@@ -226,9 +246,26 @@ Init table_init(const ModelConfig& c) {
                                       : Init::normal(c.init_std);
 }
 
+Init embed_init(const ModelConfig& c) {
+  return c.embed_std > 0 ? Init::normal(c.embed_std) : table_init(c);
+}
+
 Var embedding(Tape& t, const ModelConfig& c) {
-  const Init init = c.embed_std > 0 ? Init::normal(c.embed_std) : table_init(c);
-  return t.param("embed.weight", {c.vocab, c.dim}, init, Group::embedding, trains_base(c));
+  return t.param("embed.weight", {c.vocab, c.dim}, embed_init(c), Group::embedding, trains_base(c));
+}
+
+// The rows that value embeddings have for the tokens. Two layers share a table, so it is read once.
+std::vector<Var> value_rows(Tape& t, const ModelConfig& c, std::span<const LayerSpec> layers,
+                            Var tokens) {
+  std::vector<Var> rows(size_t(c.value_embeds));
+  for (const LayerSpec& l : layers) {
+    if (l.value_embed < 0 || rows[size_t(l.value_embed)]) continue;
+    const Var table = t.param(fmt::format("value_embeds.{}.weight", l.value_embed),
+                              {c.vocab, l.v_size()}, embed_init(c), Group::embedding,
+                              trains_base(c));
+    rows[size_t(l.value_embed)] = embed(t, tokens, table);
+  }
+  return rows;
 }
 
 }  // namespace
@@ -261,6 +298,7 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
   if (c.embed_norm) x = b.normed("embed_norm", x).y;
   x = b.dropped(x, c.dropout_embed, "embed");
   b.x0 = x;
+  b.values = value_rows(t, c, b.layers, inputs.tokens);
   for (int64_t i = 0; i < c.layers; ++i) {
     x = mode.recompute == Recompute::block ? t.checkpoint([&] { return b.block(x, i); })
                                            : b.block(x, i);

@@ -1,6 +1,7 @@
 #include "model/layer_spec.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "formats/json.h"
 #include "sys/error.h"
@@ -35,6 +36,9 @@ void resolve_layers(ModelConfig& c) {
          in_quotes(c.mixer_pattern));
   // Empty if every layer has attention, as in configs written before this field existed.
   c.mixer_pattern = mixers.find('N') == mixers.npos ? "" : mixers;
+  if (c.value_embeds < 0 || c.value_embeds > c.layers / 2)
+    fail("model", "expected value_embeds of 0 to half of the {} layers, got {}", c.layers,
+         c.value_embeds);
   if (c.window < 0) fail("model", "expected a window of 0 or more, got {}", c.window);
   check_pattern(c.window_pattern, "SL", "a window_pattern of S and L");
 }
@@ -42,6 +46,7 @@ void resolve_layers(ModelConfig& c) {
 std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
   const ModelConfig c = config.resolve();
   std::vector<LayerSpec> all;
+  bool attended = false;  // by an earlier layer
   for (int64_t i = 0; i < c.layers; ++i) {
     LayerSpec& l = all.emplace_back(LayerSpec{.act = c.act, .hidden = c.hidden});
     l.x0 = c.x0_skip && i > 0;  // the input of the first block is the embedding
@@ -52,6 +57,9 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
     l.v_dim = c.v_head_dim ? c.v_head_dim : c.head_dim;
     l.window = letter_of(c.window_pattern, i) == 'S' ? c.window : 0;
     l.rope = c.position == Position::rope && c.rotary > 0;
+    if (const int64_t last = i - (c.layers - c.value_embeds); c.value_embeds > 0)
+      l.value_embed = i < c.value_embeds ? i : last >= 0 ? last : -1;
+    l.value_residual = c.value_residual && std::exchange(attended, true);
   }
   return all;
 }

@@ -21,6 +21,9 @@ struct LayerSpec {
   int64_t qk_dim = 0, v_dim = 0;  // width of a head of q and k, and of v
   int64_t window = 0;             // tokens a query attends to, including its own; 0: all previous
   bool rope = false;
+  // What the layer adds to its values, with learned weights.
+  int64_t value_embed = -1;     // row of this table of embeddings; -1: none
+  bool value_residual = false;  // the values of the first layer with attention
   // What the layer adds to its input, with learned weights.
   bool x0 = false;    // the embedding
   int64_t skip = -1;  // the output of this earlier layer; -1: of none

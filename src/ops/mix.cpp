@@ -74,6 +74,42 @@ void mix_backward(Tape& t, const Node& n, const MixSpec& spec) {
   t.push(std::move(op), std::move(g.in), std::move(g.out));
 }
 
+// A gradient that only some columns of dy are mixed into: the others are copied.
+void mix_values_backward(Tape& t, const Node& n, const MixSpec& spec) {
+  MixGradient g(t, t.grad(n.out[0]), std::span(n.in).first(most), spec);
+  const Var dqkv = t.temp(t.shape(n.in[most]));
+  g.add_term(t, 0, n.in[most + 1], {dqkv, {}});
+  for (size_t i = 1; i < most; ++i)
+    if (const Var x = n.in[most + 1 + i])
+      g.add_term(t, i, x, t.needs_grad(x) ? t.grad_sink(x) : Tape::Sink{});
+  Op op;
+  op.name = "mix_values_bwd";
+  op.available = [](const Kernels& k) { return k.mix_bwd && k.copy; };
+  op.launch = [spec = g.spec](const Kernels& k, Stream& s, In in, Out out) {
+    if (out[0].data != in[0].data) k.copy(s, {.y = out[0], .x = in[0]});
+    k.mix_bwd(s, MixGradient::args(in, out, spec));
+  };
+  op.inplace = {{0, 0}};
+  for (int i = 1; i < most_mixed; ++i) op.inplace.push_back({i, int(MixGradient::prior) + i});
+  t.push(std::move(op), std::move(g.in), std::move(g.out));
+  t.add_grad(n.in[most], dqkv);
+}
+
+void columns_backward(Tape& t, const Node& n, const MixSpec& spec) {
+  const auto [dx, prior] = t.grad_sink(n.in[0]);
+  if (!prior) fail(t.where(), "expected a later reader of the value that columns() reads");
+  const MixSpec back{.width = spec.width, .y = spec.x[0], .x = {spec.x[0], spec.y}};
+  Op op;
+  op.name = "columns_bwd";
+  op.available = [](const Kernels& k) { return k.mix && k.copy; };
+  op.launch = [back](const Kernels& k, Stream& s, In in, Out out) {
+    if (out[0].data != in[0].data) k.copy(s, {.y = out[0], .x = in[0]});
+    k.mix(s, {.y = out[0], .x = {in[0], in[1], {}}, .w = {}, .spec = back});
+  };
+  op.inplace = {{0, 0}};
+  t.push(std::move(op), {prior, t.grad(n.out[0])}, {dx});
+}
+
 }  // namespace
 
 Var mix(Tape& t, std::span<const Weighted> terms) {
@@ -95,6 +131,55 @@ Var mix(Tape& t, std::span<const Weighted> terms) {
   for (int i = 0; i < most_mixed; ++i) op.inplace.push_back({0, most_mixed + i});
   op.backward = [spec](Tape& t, const Node& n) { mix_backward(t, n, spec); };
   const Var y = t.temp(shape);
+  t.push(std::move(op), std::move(in), {y});
+  return y;
+}
+
+Var columns(Tape& t, Var x, int64_t begin, int64_t width) {
+  Shape shape = t.shape(x);
+  const int64_t row = shape[-1];
+  if (begin < 0 || width < 1 || begin + width > row)
+    fail(t.where(), "expected columns of {}, got {} from {}", row, width, begin);
+  shape.dim[size_t(shape.rank - 1)] = width;
+  const MixSpec spec{.width = width, .y = {0, width}, .x = {{begin, row}}};
+  Op op = kernel_op<&Kernels::mix>("columns", [spec](auto* f, Stream& s, In in, Out out) {
+    f(s, {.y = out[0], .x = {in[0], {}, {}}, .w = {}, .spec = spec});
+  });
+  op.backward = [spec](Tape& t, const Node& n) { columns_backward(t, n, spec); };
+  const Var y = t.temp(shape);
+  t.push(std::move(op), {x}, {y});
+  return y;
+}
+
+Var mix_values(Tape& t, Var qkv, Var unturned, Var own, std::span<const Weighted> others,
+               const HeadLayout& v) {
+  const int64_t size = v.heads * v.width, tokens = t.shape(qkv).numel() / v.token;
+  if (others.empty() || others.size() >= most)
+    fail(t.where(), "expected 1 to {} values to mix with v, got {}", most - 1, others.size());
+  MixSpec spec{.width = size, .y = {v.offset, v.token}, .x = {{v.offset, v.token}}};
+  std::vector<Var> in(2 * most + 1);  // weights, qkv, terms
+  in[0] = own, in[most] = qkv, in[most + 1] = unturned;
+  for (size_t i = 0; i < others.size(); ++i) {
+    const Var x = others[i].x;
+    if (t.shape(x).numel() != tokens * size || (i > 0 && x == others[0].x))
+      fail(t.where(), "expected different values of {} rows of {} to mix with v, got {}", tokens,
+           size, to_string(t.shape(x)));
+    in[1 + i] = others[i].weight, in[most + 2 + i] = x;
+    spec.x[1 + i] = {0, size};
+  }
+  Op op;
+  op.name = "mix_values";
+  op.available = [](const Kernels& k) { return k.mix && k.copy; };
+  op.launch = [spec](const Kernels& k, Stream& s, In in, Out out) {
+    if (out[0].data != in[most].data) k.copy(s, {.y = out[0], .x = in[most]});
+    k.mix(s, {.y = out[0],
+              .x = {in[most + 1], in[most + 2], in[most + 3]},
+              .w = {in[0], in[1], in[2]},
+              .spec = spec});
+  };
+  op.inplace = {{0, most_mixed}};
+  op.backward = [spec](Tape& t, const Node& n) { mix_values_backward(t, n, spec); };
+  const Var y = t.temp(t.shape(qkv));
   t.push(std::move(op), std::move(in), {y});
   return y;
 }

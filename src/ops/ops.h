@@ -77,6 +77,14 @@ struct Weighted {
 };
 // The weighted sum of 2 or 3 different values of one shape.
 Var mix(Tape&, std::span<const Weighted> terms);
+// Columns [begin, begin + width) of x (.., C): (.., width). If x needs a gradient, another reader of
+// x must be recorded later: its gradient is what this one is added to.
+Var columns(Tape&, Var x, int64_t begin, int64_t width);
+// Packed q | k | v with the weighted sum of its v and of 1 or 2 `others` (B, T, size of v) in the
+// place of v. `unturned` is qkv before qk_norm_rope, which has the same v: the backward pass reads v
+// there, so that qkv need not be kept. `own` weighs v.
+Var mix_values(Tape&, Var qkv, Var unturned, Var own, std::span<const Weighted> others,
+               const HeadLayout& v);
 
 // --- loss.cpp ---
 // A loss term whose value is the mean of `rows` (N, 1) acc over the targets of the step. The op

@@ -50,7 +50,8 @@ inline std::vector<ModelConfig> tiny_configs() {
 }
 
 // The same with room for several cache blocks, one with windows in all layers, one with layers that
-// keep nothing in the cache, and one whose values are wider than its keys.
+// keep nothing in the cache, one whose values are wider than its keys, and one with the skips, value
+// embeddings and scales of fast recipes.
 inline std::vector<ModelConfig> long_configs() {
   std::vector<ModelConfig> all = tiny_configs();
   all.push_back(tiny_config());
@@ -59,6 +60,11 @@ inline std::vector<ModelConfig> long_configs() {
   all[5].layers = 3, all[5].mixer_pattern = "NA", all[5].window = 70;
   all.push_back(tiny_config());
   all[6].v_head_dim = 7, all[6].qk_norm = QkNorm::after_rope;
+  all.push_back(tiny_config());
+  all[7].layers = 4, all[7].value_embeds = 1, all[7].value_residual = true;
+  all[7].x0_skip = all[7].u_skips = all[7].embed_norm = true, all[7].norm_gain = false;
+  all[7].qk_norm = QkNorm::before_rope, all[7].qk_norm_gain = false, all[7].rotary = 0.5f;
+  all[7].act = Act::relu2, all[7].score_scale = 0.7f, all[7].logit_scale = 0.6f;
   for (ModelConfig& c : all) c.context = 256;
   return all;
 }

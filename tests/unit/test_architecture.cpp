@@ -65,6 +65,23 @@ TEST(Architecture, SkipsJoinMirroredLayers) {
   EXPECT_EQ(param_of(all, "blocks.1.mix.x0").group, Group::vector);
 }
 
+TEST(Architecture, ValueEmbeddingsAreSharedByTheFirstAndTheLastLayers) {
+  ModelConfig c = small();
+  c.layers = 5, c.value_embeds = 2, c.value_residual = true, c.mixer_pattern = "NAAAA";
+  std::vector<int64_t> tables;
+  std::vector<bool> first;
+  for (const LayerSpec& l : layer_specs(c))
+    tables.push_back(l.value_embed), first.push_back(l.value_residual);
+  EXPECT_EQ(tables, (std::vector<int64_t>{-1, 1, -1, 0, 1}));
+  EXPECT_EQ(first, (std::vector<bool>{false, false, true, true, true}));
+  const ParamSpec table = param_of(decoder_params(c), "value_embeds.1.weight");
+  EXPECT_EQ(table.shape, (Shape{19, 16}));
+  EXPECT_EQ(table.group, Group::embedding);
+  c.value_embeds = 3;
+  EXPECT_EQ(message_of([&] { c.resolve(); }),
+            "[model] expected value_embeds of 0 to half of the 5 layers, got 3");
+}
+
 TEST(Architecture, RefusesScalesThatAreNoNumbers) {
   ModelConfig c = small();
   c.score_scale = -1;

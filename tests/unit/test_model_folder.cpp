@@ -121,6 +121,7 @@ TEST(ModelFolder, RoundTripsHuggingFaceShapes) {
 TEST(ModelFolder, KeepsWhatTheLayoutHasNoKeyFor) {
   ModelConfig c = gpt2_like();
   c.init = WeightInit::fan_in, c.dropout_mlp = 0.25f, c.rope_theta = 77;
+  c.zero_projections = true, c.embed_std = 0.5f;
   expect_round_trip(c, "gpt2");
   c = llama_like();
   c.rope_pairs = RopePairs::interleaved;
@@ -152,6 +153,9 @@ TEST(ModelFolder, RoundTripsItsOwnShapes) {
            with(l, [](C c) { c.rope_reverse = true, c.rotary = 0.4f, c.window = 3; }),
            with(l, [](C c) { c.window = 3; }),
            with(l, [](C c) { c.v_head_dim = 7; }),
+           with(l, [](C c) { c.score_scale = 0.3f, c.embed_norm = true; }),
+           with(l, [](C c) { c.logit_scale = 0.5f, c.layers = 4, c.x0_skip = c.u_skips = true; }),
+           with(l, [](C c) { c.value_embeds = 1, c.value_residual = true; }),
            with(gpt2_like(), [](C c) { c.layers = 3, c.mixer_pattern = "NA"; }),
            with(qwen3_like(), [](C c) { c.mlp_bias = true; }),
            with(gpt2_like(), [](C c) { c.heads = 3, c.kv_heads = 3, c.head_dim = 7; }),
