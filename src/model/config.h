@@ -80,7 +80,7 @@ struct ModelConfig {
   bool x0_skip = false, u_skips = false;
   int64_t value_embeds = 0;
   bool value_residual = false;
-  int64_t window = 0;
+  int64_t window = 0, long_window = 0;
   std::string window_pattern = "S";
   float score_scale = 0;  // 0: 1 / sqrt(head_dim); stays 0 when resolved
   float attention_softcap = 0;
@@ -146,8 +146,9 @@ struct ModelConfig {
     v("value_residual", value_residual,
       "later layers add the attention values of the first one to theirs, with learned weights");
     v("window", window, "sliding attention window in tokens, the current one included; 0: none");
+    v("long_window", long_window, "sliding attention window of the layers L; 0: none");
     v("window_pattern", window_pattern,
-      "attention of the layers, repeated: S (sliding window) or L (full)");
+      "attention of the layers, repeated: S (sliding window) or L (full, or --long-window)");
     v("score_scale", score_scale, "factor on the attention scores q . k; 0: 1 / sqrt(head_dim)");
     v("attention_softcap", attention_softcap, "soft cap of the attention scores; 0: none");
     v("output_gate", output_gate,

@@ -40,6 +40,8 @@ void resolve_layers(ModelConfig& c) {
     fail("model", "expected value_embeds of 0 to half of the {} layers, got {}", c.layers,
          c.value_embeds);
   if (c.window < 0) fail("model", "expected a window of 0 or more, got {}", c.window);
+  if (c.long_window < 0)
+    fail("model", "expected a long_window of 0 or more, got {}", c.long_window);
   check_pattern(c.window_pattern, "SL", "a window_pattern of S and L");
 }
 
@@ -55,7 +57,7 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
     l.mixer = Mixer::attention;
     l.heads = c.heads, l.kv_heads = c.kv_heads, l.qk_dim = c.head_dim;
     l.v_dim = c.v_head_dim ? c.v_head_dim : c.head_dim;
-    l.window = letter_of(c.window_pattern, i) == 'S' ? c.window : 0;
+    l.window = letter_of(c.window_pattern, i) == 'S' ? c.window : c.long_window;
     l.rope = c.position == Position::rope && c.rotary > 0;
     if (const int64_t last = i - (c.layers - c.value_embeds); c.value_embeds > 0)
       l.value_embed = i < c.value_embeds ? i : last >= 0 ? last : -1;

@@ -129,6 +129,7 @@ struct TrainConfig : RunConfig {
   std::string tokenizer;
   int64_t batch = 0;
   std::string seq = "0", tokens_per_step = "0";
+  std::string window_schedule, long_window_schedule;
   LoaderSpec::Order order = LoaderSpec::Order::sequential;
   bool document_mask = false;
   int64_t document_start = -1;
@@ -159,6 +160,11 @@ struct TrainConfig : RunConfig {
     v("tokens_per_step", tokens_per_step,
       "tokens per optimizer step; 0: one micro-batch of batch sequences; or a schedule: "
       "0:65536,1000:131072");
+    v("window_schedule", window_schedule,
+      "the model's window by step, such as 0:128,500:256; ends at --window; empty: the same in all "
+      "steps");
+    v("long_window_schedule", long_window_schedule,
+      "the same for the layers L; ends at --long-window");
     visit_run(v);
     losses.visit(v);
     v("order", order, "order of the training data: sequential or shuffled");

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "sys/error.h"
+#include "unit/message_of.h"
 
 namespace hearth {
 namespace {
@@ -46,6 +47,36 @@ TEST(BatchShapes, AChangeOfLengthKeepsTheTokensOfAStep) {
   EXPECT_EQ(shapes(4, "0:8,20:16", "0:32,10:64"),
             (std::vector<BatchShape>{{0, 4, 8, 1}, {10, 4, 8, 2}, {20, 2, 16, 2}}));
   EXPECT_EQ(shapes(1, "0:16,5:64", "0"), (std::vector<BatchShape>{{0, 1, 16, 1}, {5, 1, 64, 1}}));
+}
+
+// Windows follow schedules of their own, which end at the model's.
+TEST(BatchShapes, WindowsFollowTheirSchedules) {
+  TrainConfig c;
+  c.batch = 2, c.seq = "0:16,4:32", c.window_schedule = "0:4,3:8";
+  c.long_window_schedule = "0:8,4:32,6:0";
+  ModelConfig model{.vocab = 64, .context = 64, .layers = 2, .dim = 16, .heads = 2};
+  model.window = 8;
+  const auto shapes = [&] {
+    return batch_shapes(model.resolve(), c, MemoryBudget(int64_t(1) << 40),
+                        HeadSpec{}.chunk_bytes);
+  };
+  const std::vector<BatchShape> all = shapes();
+  EXPECT_EQ(all, (std::vector<BatchShape>{{0, 2, 16, 1, 4, 8},
+                                          {3, 2, 16, 1, 8, 8},
+                                          {4, 1, 32, 1, 8, 32},
+                                          {6, 1, 32, 1, 8, 0}}));
+  const ModelConfig now = program_spec(model, c, all[2], HeadSpec{}.chunk_bytes).model;
+  EXPECT_EQ(now.window, 8);
+  EXPECT_EQ(now.long_window, 32);
+  EXPECT_EQ(program_spec(model, c, {0, 2, 16, 1}, HeadSpec{}.chunk_bytes).model.window, 8);
+
+  c.window_schedule = "0:4,3:6";
+  EXPECT_EQ(message_of(shapes),
+            "[--window-schedule] expected a schedule that ends at the model's window 8, got 6");
+  c.window_schedule = "0:20,3:8";
+  EXPECT_EQ(message_of(shapes),
+            "[--window-schedule] expected windows of at most the 16 tokens of a sequence, got 20 at "
+            "step 0");
 }
 
 TEST(BatchShapes, NamesTheBatchThatDoesNotDivideAStep) {

@@ -22,6 +22,9 @@ TEST(LayerSpecs, FollowTheConfig) {
   EXPECT_EQ(layers[0].y_size(), 16);
   EXPECT_EQ(layers[0].up_size(), 24);
   EXPECT_EQ(widest_window(c), 0);
+  c.long_window = 9;
+  EXPECT_EQ(layer_specs(c)[1].window, 9);
+  EXPECT_EQ(widest_window(c), 9);
   c.window_pattern = "S";
   EXPECT_EQ(widest_window(c), 5);
   c.position = Position::learned;

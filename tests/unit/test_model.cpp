@@ -111,6 +111,8 @@ TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
   EXPECT_EQ(refusal([](C& c) { c.window_pattern = ""; }),
             "[model] expected a window_pattern of S and L, got \"\"");
   EXPECT_EQ(refusal([](C& c) { c.window = -1; }), "[model] expected a window of 0 or more, got -1");
+  EXPECT_EQ(refusal([](C& c) { c.long_window = -1; }),
+            "[model] expected a long_window of 0 or more, got -1");
   EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = 1; }), "[model] expected dropouts in [0, 1), got 1");
   EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = NAN; }),
             "[model] expected dropouts in [0, 1), got nan");

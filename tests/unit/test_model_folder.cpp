@@ -153,6 +153,7 @@ TEST(ModelFolder, RoundTripsItsOwnShapes) {
            with(l, [](C c) { c.rope_reverse = true, c.rotary = 0.4f, c.window = 3; }),
            with(l, [](C c) { c.window = 3; }),
            with(l, [](C c) { c.v_head_dim = 7; }),
+           with(qwen3_like(), [](C c) { c.window = 3, c.long_window = 5, c.window_pattern = "SL"; }),
            with(l, [](C c) { c.score_scale = 0.3f, c.embed_norm = true; }),
            with(l, [](C c) { c.logit_scale = 0.5f, c.layers = 4, c.x0_skip = c.u_skips = true; }),
            with(l, [](C c) { c.value_embeds = 1, c.value_residual = true; }),

@@ -1,6 +1,7 @@
 #include "train/pretrain/batch_shape.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "cpu/backend.h"
@@ -25,6 +26,33 @@ void expect_host_room(const char* flag, int64_t tokens, bool documents) {
                room, tokens, need);
 }
 
+// A schedule of attention windows: the flag, its text and the model's own window.
+struct WindowSchedule {
+  const char* flag;
+  const std::string& text;
+  int64_t own;
+
+  Steps steps() const { return Steps::parse(text, flag); }
+  int64_t at(int64_t step, int64_t T) const {
+    if (text.empty()) return -1;
+    const int64_t window = steps().at(step);
+    if (window < 0 || window > T)
+      fail_usage(flag, "expected windows of at most the {} tokens of a sequence, got {} at step {}",
+                 T, window, step);
+    return window;
+  }
+  // Checkpoints store the model's own window, so that is what the run has to end with.
+  void check() const {
+    if (text.empty()) return;
+    if (const int64_t last = steps().changes().back().second; last != own)
+      fail_usage(flag, "expected a schedule that ends at the model's window {}, got {}", own, last);
+  }
+};
+std::array<WindowSchedule, 2> window_schedules(const ModelConfig& model, const TrainConfig& c) {
+  return {{{"--window-schedule", c.window_schedule, model.window},
+           {"--long-window-schedule", c.long_window_schedule, model.long_window}}};
+}
+
 BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step,
                     const MemoryBudget& budget, int64_t logits_bytes, int64_t chosen) {
   const Steps lengths = Steps::parse(c.seq, "seq");
@@ -37,6 +65,8 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
   s.T = length_at(step);
   if (s.T > model.context)
     fail_usage(where, "expected --seq up to the model's context {}, got {}", model.context, s.T);
+  const auto windows = window_schedules(model, c);
+  s.window = windows[0].at(step, s.T), s.long_window = windows[1].at(step, s.T);
   // --batch counts sequences of the first length; other lengths keep a micro-batch's tokens.
   if (c.batch) s.B = std::max<int64_t>(1, c.batch * length_at(0) / s.T);
   int64_t tokens = totals.at(step);
@@ -78,7 +108,10 @@ int64_t first_step_tokens(const ModelConfig& model, const TrainConfig& c) {
 
 ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const BatchShape& s,
                          int64_t logits_bytes) {
-  return {.model = model,
+  ModelConfig now = model;
+  if (s.window >= 0) now.window = s.window;
+  if (s.long_window >= 0) now.long_window = s.long_window;
+  return {.model = now,
           .dtype = to_dtype(c.dtype),
           .B = s.B,
           .T = s.T,
@@ -102,6 +135,12 @@ std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig
   for (const Steps& s :
        {Steps::parse(c.seq, "seq"), Steps::parse(c.tokens_per_step, "tokens_per_step")})
     for (const auto& [first, value] : s.changes()) steps.insert(first);
+  for (const WindowSchedule& w : window_schedules(model, c)) {
+    w.check();
+    if (w.text.empty()) continue;
+    const Steps changes = w.steps();
+    for (const auto& [first, value] : changes.changes()) steps.insert(first);
+  }
   std::vector<BatchShape> shapes;
   for (int64_t step : steps)
     shapes.push_back(shape_at(model, c, step, budget, logits_bytes,

@@ -1,4 +1,5 @@
-// How the steps of a pretraining run are divided into micro-batches.
+// How the steps of a pretraining run are divided into micro-batches, and what else changes from step
+// to step.
 #pragma once
 
 #include <span>
@@ -10,11 +11,16 @@
 
 namespace hearth::inline train {
 
-// How the tokens of a step are divided into micro-batches, from `first_step` on.
+// How the tokens of a step are divided into micro-batches, from `first_step` on, and the attention
+// windows of these steps.
 struct BatchShape {
   int64_t first_step = 0;
   int64_t B = 1, T = 1, micro_batches = 1;
+  int64_t window = -1, long_window = -1;  // -1: the model's
   bool operator==(const BatchShape&) const = default;
+  bool same_windows(const BatchShape& o) const {
+    return window == o.window && long_window == o.long_window;
+  }
 };
 
 // Every shape that the schedules of a run go through. All are checked before the run starts: each

@@ -97,7 +97,7 @@ class PretrainTask : public Task {
     StepReport r;  // the loss is read with the update
     r.complete = [this](StepReport& report) { report.terms = terms_.take(); };
     r.tokens = shape_.micro_batches * shape_.B * shape_.T;
-    r.flops = train_flops_per_token(model_.config, shape_.T) * double(r.tokens);
+    r.flops = train_flops_per_token(programs_->spec().model, shape_.T) * double(r.tokens);
     if (!cursor_.sources.empty()) {
       std::vector<int64_t> tokens;
       for (const SourceCursor& source : cursor_.sources) tokens.push_back(source.tokens);
@@ -200,15 +200,17 @@ class PretrainTask : public Task {
     return counts_others ? cursor_.next_epoch() : cursor_;
   }
 
-  // Applies the batch and length schedules. A new batch shape re-records the programs.
+  // Applies the schedules of batches, lengths and windows. A new shape or window re-records the
+  // programs.
   void follow_schedules(int64_t step) {
     const BatchShape& next = shape_at(step);
     if (next == shape_) return;
     const bool same_batch = next.B == shape_.B && next.T == shape_.T;
+    const bool same_windows = next.same_windows(shape_);
     const bool needs_next = next.micro_batches > 1 && !programs_->spec().accumulates;
     shape_ = next;
     if (!same_batch) make_loader(cursor_for(shape_.T));
-    if (same_batch && !needs_next) return;
+    if (same_batch && same_windows && !needs_next) return;
     const UpdateState kept = programs_->update().state();
     prepare_programs();
     programs_->update().set_state(kept);
