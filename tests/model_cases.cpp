@@ -63,10 +63,9 @@ std::vector<ModelCase> make_cases() {
       variant("no_final_norm", [](C& c) { c.final_norm = false, c.norm = Norm::layer; }),
       variant("layer_norm_plain", [](C& c) { c.norm = Norm::layer, c.norm_gain = false; }),
       variant("window", [](C& c) { c.window = 2, c.window_pattern = "SL"; }),
-      variant("long_window",
-              [](C& c) {
-                c.window = 2, c.long_window = 4, c.window_pattern = "LSS", c.layers = 3;
-              }),
+      variant(
+          "long_window",
+          [](C& c) { c.window = 2, c.long_window = 4, c.window_pattern = "LSS", c.layers = 3; }),
       variant("wide_values", [](C& c) { c.v_head_dim = 7, c.qk_norm = QkNorm::before_rope; }),
       variant("narrow_values",
               [](C& c) {

@@ -304,8 +304,7 @@ OpCase mix_values_case(const char* name, int others, bool turns) {
     const int64_t size = l.v.heads * l.v.width;
     const Var qkv = r.x("qkv", {B, T, l.v.token});
     std::vector<Weighted> all{{r.x("embed", {B, T, size}), r.vector("w_embed", 1)}};
-    if (others > 1)
-      all.push_back({columns(r.t, qkv, l.v.offset, size), r.vector("w_first", 1)});
+    if (others > 1) all.push_back({columns(r.t, qkv, l.v.offset, size), r.vector("w_first", 1)});
     const QkSpec spec{
         .heads = H, .kv_heads = H / 2, .head_dim = D, .norm = QkNorm::before_rope, .eps = 1e-6f};
     const Var turned = turns ? qk_norm_rope(r.t, qkv, {}, {}, {}, {}, spec) : qkv;

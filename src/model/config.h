@@ -141,7 +141,8 @@ struct ModelConfig {
       "blocks of the second half add the output of the mirrored block of the first half to their "
       "input, with learned weights");
     v("value_embeds", value_embeds,
-      "extra embeddings of the tokens that are added to the attention values, with learned weights: "
+      "extra embeddings of the tokens that are added to the attention values, with learned "
+      "weights: "
       "this many tables, each for one of the first and one of the last layers; 0: none");
     v("value_residual", value_residual,
       "later layers add the attention values of the first one to theirs, with learned weights");

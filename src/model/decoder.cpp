@@ -19,8 +19,8 @@ struct Builder {
   const DecoderMode& mode;
   Var rope, slopes;
   std::vector<LayerSpec> layers = {};
-  LoraMatrices adapters = {};  // by matrix; empty if they are off
-  Var x0 = {};                 // the embedding, after its norm and dropout
+  LoraMatrices adapters = {};     // by matrix; empty if they are off
+  Var x0 = {};                    // the embedding, after its norm and dropout
   std::vector<Var> outputs = {};  // of the blocks so far
   std::vector<Var> values = {};   // the tokens' rows of the value embeddings
   Var first_values = {};          // of the first layer with attention, if later ones add them
@@ -106,13 +106,13 @@ struct Builder {
     if (c.value_residual && !first_values)
       first_values = columns(t, qkv, layout.v.offset, l.v_size());
     const Qkv heads = packed(mixed_values(turned(qkv, l), qkv, l, layout.v), layout);
-    const AttnSpec spec{.window = l.window,
-                        .scale = c.score_scale > 0 ? c.score_scale
-                                                   : float(1 / std::sqrt(double(l.qk_dim))),
-                        .softcap = c.attention_softcap,
-                        .dropout = mode.dropout ? c.dropout_attention : 0,
-                        .salt = t.salt("attention"),
-                        .apart = mode.apart};
+    const AttnSpec spec{
+        .window = l.window,
+        .scale = c.score_scale > 0 ? c.score_scale : float(1 / std::sqrt(double(l.qk_dim))),
+        .softcap = c.attention_softcap,
+        .dropout = mode.dropout ? c.dropout_attention : 0,
+        .salt = t.salt("attention"),
+        .apart = mode.apart};
     Var y =
         mode.cache_blocks
             ? attention_cached(t, cache(layer), heads,
@@ -260,9 +260,9 @@ std::vector<Var> value_rows(Tape& t, const ModelConfig& c, std::span<const Layer
   std::vector<Var> rows(size_t(c.value_embeds));
   for (const LayerSpec& l : layers) {
     if (l.value_embed < 0 || rows[size_t(l.value_embed)]) continue;
-    const Var table = t.param(fmt::format("value_embeds.{}.weight", l.value_embed),
-                              {c.vocab, l.v_size()}, embed_init(c), Group::embedding,
-                              trains_base(c));
+    const Var table =
+        t.param(fmt::format("value_embeds.{}.weight", l.value_embed), {c.vocab, l.v_size()},
+                embed_init(c), Group::embedding, trains_base(c));
     rows[size_t(l.value_embed)] = embed(t, tokens, table);
   }
   return rows;

@@ -57,6 +57,34 @@ ModelConfig llama3_16k() {
   return c;
 }
 
+// The architecture of the fastest known recipes for small token budgets: rows of 65,536 tokens with
+// documents masked, windows that alternate between long and short, and no attention in one layer.
+// docs/train.md has the settings to train it with.
+ModelConfig speedrun() {
+  ModelConfig c;
+  c.context = 65536, c.layers = 12, c.dim = 768, c.heads = 6, c.hidden = 4 * 768;
+  c.rope_theta = 1024, c.rotary = 0.5f;
+  c.norm_gain = false, c.embed_norm = true;
+  c.qk_norm = QkNorm::before_rope, c.qk_norm_gain = false, c.score_scale = 0.12f;
+  c.act = Act::relu2;
+  c.x0_skip = c.u_skips = true, c.value_embeds = 3;
+  c.window = 896, c.long_window = 1792, c.window_pattern = "LSSSLSSLSSSL";
+  c.mixer_pattern = "AAAAAAANAAAA";
+  // 30 sigmoid(x / (7.5 sqrt(dim))), up to a constant that a softmax does not see.
+  c.logit_scale = float(1 / std::sqrt(double(c.dim))), c.logit_softcap = 15;
+  c.tied = false;
+  c.init = WeightInit::fan_in, c.embed_std = 1, c.zero_projections = c.zero_head = true;
+  return c;
+}
+
+// The same for rows of 1,024 tokens, which need no windows.
+ModelConfig nocap_fast() {
+  ModelConfig c = speedrun();
+  c.context = 1024;
+  c.window = c.long_window = 0, c.window_pattern = "S";
+  return c;
+}
+
 // Small enough to learn the embedded stories in minutes on two CPU cores.
 ModelConfig tiny() {
   ModelConfig c;
@@ -81,6 +109,8 @@ const std::map<std::string_view, ModelConfig>& presets() {
       {"modern-774m", modern({36, 20, 1280})},
       {"modern-1.5b", modern({48, 25, 1600})},
       {"llama3-16k", llama3_16k()},
+      {"speedrun-124m", speedrun()},
+      {"nocap-fast", nocap_fast()},
       {"tiny", tiny()},
   };
   return all;

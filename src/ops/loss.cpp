@@ -37,10 +37,8 @@ struct Chunks {
       }
       // Not rounded to the weights' dtype: a log-probability is a small difference of large logits.
       const Var logits = t.temp({n, t.shape(w)[0]}, t.acc());
-      record_gemm(t, {.c = logits,
-                      .a = t.rows(x, i, n),
-                      .b = w,
-                      .spec = {.tb = true, .alpha = scale}});
+      record_gemm(
+          t, {.c = logits, .a = t.rows(x, i, n), .b = w, .spec = {.tb = true, .alpha = scale}});
       use(i, n, logits);
     }
   }
@@ -68,8 +66,7 @@ void head_logprob_backward(Tape& t, const Node& node, Chunks c) {
                       .spec = {.ta = true, .alpha = c.scale}});
     }
     if (grad_x)
-      record_gemm(
-          t, {.c = t.rows(dx, i, n), .a = dlogits, .b = c.w, .spec = {.alpha = c.scale}});
+      record_gemm(t, {.c = t.rows(dx, i, n), .a = dlogits, .b = c.w, .spec = {.alpha = c.scale}});
   });
   if (grad_x) t.add_grad(x, dx);
 }
@@ -136,10 +133,8 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
                       .spec = {.ta = true, .alpha = spec.scale}});
     }
     if (grad_x)
-      record_gemm(t, {.c = t.rows(flat_dx, i, n),
-                      .a = dlogits,
-                      .b = tiles,
-                      .spec = {.alpha = spec.scale}});
+      record_gemm(
+          t, {.c = t.rows(flat_dx, i, n), .a = dlogits, .b = tiles, .spec = {.alpha = spec.scale}});
   }
   if (grad_x) t.add_grad(x, dx);
 

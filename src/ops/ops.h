@@ -77,12 +77,12 @@ struct Weighted {
 };
 // The weighted sum of 2 or 3 different values of one shape.
 Var mix(Tape&, std::span<const Weighted> terms);
-// Columns [begin, begin + width) of x (.., C): (.., width). If x needs a gradient, another reader of
-// x must be recorded later: its gradient is what this one is added to.
+// Columns [begin, begin + width) of x (.., C): (.., width). If x needs a gradient, another reader
+// of x must be recorded later: its gradient is what this one is added to.
 Var columns(Tape&, Var x, int64_t begin, int64_t width);
 // Packed q | k | v with the weighted sum of its v and of 1 or 2 `others` (B, T, size of v) in the
-// place of v. `unturned` is qkv before qk_norm_rope, which has the same v: the backward pass reads v
-// there, so that qkv need not be kept. `own` weighs v.
+// place of v. `unturned` is qkv before qk_norm_rope, which has the same v: the backward pass reads
+// v there, so that qkv need not be kept. `own` weighs v.
 Var mix_values(Tape&, Var qkv, Var unturned, Var own, std::span<const Weighted> others,
                const HeadLayout& v);
 
@@ -103,9 +103,9 @@ struct HeadSpec {
   float z_loss = 0;  // weight of a second term, "z_loss": the mean square of logsumexp(logits)
 };
 // Mean negative log-likelihood of targets (B, T) under softmax(scale * x wᵀ), as a loss term of the
-// tape. The result "nll" (B * T, 1) holds it per token ("<term>.nll" after the first term of a tape).
-// Only one chunk of logits exists at a time; with `grad` its gradient is consumed before the next
-// chunk is computed, so the head has no second pass.
+// tape. The result "nll" (B * T, 1) holds it per token ("<term>.nll" after the first term of a
+// tape). Only one chunk of logits exists at a time; with `grad` its gradient is consumed before the
+// next chunk is computed, so the head has no second pass.
 Var head_loss(Tape&, Var x, Var w, Var targets, const HeadSpec&);
 
 struct HeadLogprobSpec {
@@ -118,8 +118,8 @@ struct HeadLogprobSpec {
   int64_t keep_bytes = 0;  // logits of all rows are kept for the backward rule if they fit
 };
 // Log-probability of each target (N elements; negative: 0, and no gradient) under softmax(scale * x
-// wᵀ): the result "logprob" (N, 1) acc. The gradient is known only after all log-probabilities are, so
-// the backward rule reads kept logits or recomputes each chunk, with the same bits.
+// wᵀ): the result "logprob" (N, 1) acc. The gradient is known only after all log-probabilities are,
+// so the backward rule reads kept logits or recomputes each chunk, with the same bits.
 Var head_logprob(Tape&, Var x, Var w, Var targets, const HeadLogprobSpec&);
 
 }  // namespace hearth::inline ops

@@ -1,6 +1,6 @@
-// Models whose layers differ, and whose values have another width than their keys, through the
-// commands: training resumes to the bit, every task and the engine take them, files keep them or
-// refuse them in one line.
+// Models whose layers differ, whose values have another width than their keys, or that have the
+// choices of fast recipes, through the commands: training resumes to the bit, every task and the
+// engine take them, files keep them or refuse them in one line.
 #include "e2e/short_runs.h"
 
 namespace hearth {
@@ -18,7 +18,15 @@ const Choice choices[] = {
      "expected attention in every layer, got a mixer_pattern of \"NAN\""},
     {"wide-values",
      {"--v-head-dim", "12", "--output-gate", "elementwise"},
-     "expected heads of values as wide as those of keys, got a v_head_dim of 12"}};
+     "expected heads of values as wide as those of keys, got a v_head_dim of 12"},
+    {"recipe",
+     words("--layers 4 --act relu2 --norm-gain=false --embed-norm --qk-norm before_rope "
+           "--qk-norm-gain=false --rotary 0.5 --score-scale 0.3 --x0-skip --u-skips "
+           "--value-embeds 1 --value-residual --window 6 --long-window 12 --window-pattern LSS "
+           "--window-schedule 0:2,2:6 --long-window-schedule 0:4,3:12 --tied=false "
+           "--zero-projections --zero-head --embed-std 1 --logit-scale 0.25 --logit-softcap 15 "
+           "--lr-factors vector:5,embedding:2"),
+     "only models with the gpt2, llama or qwen3 architecture can be written as GGUF"}};
 
 class LayerCommand : public testing::TestWithParam<Choice> {};
 

@@ -50,8 +50,8 @@ inline std::vector<ModelConfig> tiny_configs() {
 }
 
 // The same with room for several cache blocks, one with windows in all layers, one with layers that
-// keep nothing in the cache, one whose values are wider than its keys, and one with the skips, value
-// embeddings and scales of fast recipes.
+// keep nothing in the cache, one whose values are wider than its keys, and one with the skips,
+// value embeddings and scales of fast recipes.
 inline std::vector<ModelConfig> long_configs() {
   std::vector<ModelConfig> all = tiny_configs();
   all.push_back(tiny_config());

@@ -57,14 +57,13 @@ TEST(BatchShapes, WindowsFollowTheirSchedules) {
   ModelConfig model{.vocab = 64, .context = 64, .layers = 2, .dim = 16, .heads = 2};
   model.window = 8;
   const auto shapes = [&] {
-    return batch_shapes(model.resolve(), c, MemoryBudget(int64_t(1) << 40),
-                        HeadSpec{}.chunk_bytes);
+    return batch_shapes(model.resolve(), c, MemoryBudget(int64_t(1) << 40), HeadSpec{}.chunk_bytes);
   };
   const std::vector<BatchShape> all = shapes();
-  EXPECT_EQ(all, (std::vector<BatchShape>{{0, 2, 16, 1, 4, 8},
-                                          {3, 2, 16, 1, 8, 8},
-                                          {4, 1, 32, 1, 8, 32},
-                                          {6, 1, 32, 1, 8, 0}}));
+  EXPECT_EQ(
+      all,
+      (std::vector<BatchShape>{
+          {0, 2, 16, 1, 4, 8}, {3, 2, 16, 1, 8, 8}, {4, 1, 32, 1, 8, 32}, {6, 1, 32, 1, 8, 0}}));
   const ModelConfig now = program_spec(model, c, all[2], HeadSpec{}.chunk_bytes).model;
   EXPECT_EQ(now.window, 8);
   EXPECT_EQ(now.long_window, 32);
@@ -74,9 +73,10 @@ TEST(BatchShapes, WindowsFollowTheirSchedules) {
   EXPECT_EQ(message_of(shapes),
             "[--window-schedule] expected a schedule that ends at the model's window 8, got 6");
   c.window_schedule = "0:20,3:8";
-  EXPECT_EQ(message_of(shapes),
-            "[--window-schedule] expected windows of at most the 16 tokens of a sequence, got 20 at "
-            "step 0");
+  EXPECT_EQ(
+      message_of(shapes),
+      "[--window-schedule] expected windows of at most the 16 tokens of a sequence, got 20 at "
+      "step 0");
 }
 
 TEST(BatchShapes, NamesTheBatchThatDoesNotDivideAStep) {

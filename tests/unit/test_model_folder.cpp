@@ -153,7 +153,8 @@ TEST(ModelFolder, RoundTripsItsOwnShapes) {
            with(l, [](C c) { c.rope_reverse = true, c.rotary = 0.4f, c.window = 3; }),
            with(l, [](C c) { c.window = 3; }),
            with(l, [](C c) { c.v_head_dim = 7; }),
-           with(qwen3_like(), [](C c) { c.window = 3, c.long_window = 5, c.window_pattern = "SL"; }),
+           with(qwen3_like(),
+                [](C c) { c.window = 3, c.long_window = 5, c.window_pattern = "SL"; }),
            with(l, [](C c) { c.score_scale = 0.3f, c.embed_norm = true; }),
            with(l, [](C c) { c.logit_scale = 0.5f, c.layers = 4, c.x0_skip = c.u_skips = true; }),
            with(l, [](C c) { c.value_embeds = 1, c.value_residual = true; }),
@@ -172,6 +173,7 @@ TEST(ModelFolder, TakesPresetsToTheLayoutTheyFit) {
   EXPECT_EQ(model_type_of(preset("modern-124m")), "qwen3");
   EXPECT_EQ(model_type_of(preset("tiny")), "qwen3");
   EXPECT_EQ(model_type_of(preset("llama3-16k")), "llama");
+  EXPECT_EQ(model_type_of(preset("speedrun-124m")), "hearth");
 }
 
 TEST(ModelFolder, WritesTheKeysOthersRead) {

@@ -86,8 +86,7 @@ void mix_bwd(Stream& s, const MixBwdArgs& args) {
       double totals[most_mixed] = {};
       for (int64_t r = part_begin(rows, part); r < part_begin(rows, part + 1); ++r)
         mix_bwd_row<T>(totals, args, weight, r);
-      for (int k = 0; parts && k < most_mixed; ++k)
-        parts[part * most_mixed + k] = float(totals[k]);
+      for (int k = 0; parts && k < most_mixed; ++k) parts[part * most_mixed + k] = float(totals[k]);
     });
   });
   for (int k = 0; k < most_mixed; ++k) {

@@ -177,12 +177,8 @@ void mix_bwd(Stream& stream, const MixBwdArgs& args) {
     sums = sums || args.dw[k];
   }
   by_dtype("mix_bwd", args.dy, [&]<class T>(T*) {
-    MixBwd<T> f{.dx = {},
-                .dy = as<T>(args.dy),
-                .x = {},
-                .w = {},
-                .prior = {},
-                .places = Places(spec, n)};
+    MixBwd<T> f{
+        .dx = {}, .dy = as<T>(args.dy), .x = {}, .w = {}, .prior = {}, .places = Places(spec, n)};
     for (int k = 0; k < most_mixed; ++k) {
       f.dx[k] = as<T>(args.dx[k]), f.prior[k] = as<T>(args.prior[k]), f.w[k] = as<T>(args.w[k]);
       f.x[k] = args.dw[k] ? as<T>(args.x[k]) : nullptr;
@@ -190,7 +186,8 @@ void mix_bwd(Stream& stream, const MixBwdArgs& args) {
     by_width<T>(packs, [&]<int N>(Number<N>) {
       const int64_t need = ceil_div(n, int64_t(256) * N);
       const int blocks = int(std::clamp<int64_t>(need, 1, int64_t(s.card.processors) * 8));
-      auto* parts = sums ? static_cast<float*>(s.scratch(int64_t(blocks) * most_mixed * 4)) : nullptr;
+      auto* parts =
+          sums ? static_cast<float*>(s.scratch(int64_t(blocks) * most_mixed * 4)) : nullptr;
       mix_bwd_blocks<T, N><<<unsigned(blocks), 256, 0, s.handle>>>(f, parts, n);
       check_launch("mix_bwd");
       if (!sums) return;

@@ -1,5 +1,5 @@
-// How the steps of a pretraining run are divided into micro-batches, and what else changes from step
-// to step.
+// How the steps of a pretraining run are divided into micro-batches, and what else changes from
+// step to step.
 #pragma once
 
 #include <span>
