@@ -128,6 +128,21 @@ std::vector<ModelCase> make_cases() {
                 c.value_embeds = 1, c.value_residual = true;
                 c.lora = {.rank = 2, .alpha = 3};
               }),
+      variant("smear", [](C& c) { c.smear = c.embed_norm = true; }),
+      with_documents(variant("smear_documents", [](C& c) { c.smear = true, c.tied = false; })),
+      with_documents(variant("bigrams", [](C& c) { c.bigram_embeds = 13; })),
+      variant("bigrams_gpt2", [](C& c) { gpt2_like(c), c.bigram_embeds = 40; }),
+      variant("lora_bigrams",
+              [](C& c) {
+                c.bigram_embeds = 7, c.smear = true;
+                c.lora = {.rank = 2, .alpha = 3};
+              }),
+      variant("small_gate", [](C& c) { c.output_gate = OutputGate::per_head, c.gate_inputs = 5; }),
+      variant("small_gate_post",
+              [](C& c) {
+                c.output_gate = OutputGate::elementwise, c.gate_inputs = 8;
+                c.norm_place = NormPlace::post, c.lora = {.rank = 2, .alpha = 3};
+              }),
       variant("gate", [](C& c) { c.output_gate = OutputGate::elementwise; }),
       variant("gate_per_head", [](C& c) { c.output_gate = OutputGate::per_head, c.kv_heads = 1; }),
       variant("geglu", [](C& c) { c.act = Act::geglu, c.mlp_bias = true; }),

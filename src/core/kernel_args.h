@@ -83,6 +83,21 @@ struct EmbedBwdArgs {
   EmbedSpec spec = {};
 };
 
+// Finds the token before each token of its sequence. A token at position 0, the first of a row, and
+// padding have none. With a cache, whose layout is that of AttentionCachedArgs, the kernel first
+// stores the tokens of all rows, then reads those before them.
+struct PreviousTokensArgs {
+  Tensor before = {};     // (B, T) i32: that token; -1: none
+  Tensor row = {};        // (B, T) i32: its row of B * T, without a cache; -1: none
+  Tensor bigram = {};     // (B, T) i32: bigram_bucket() of both tokens
+  Tensor cache = {};      // (blocks, cache_block) i32
+  Tensor tokens;          // (B, T) i32
+  Tensor positions;       // (B, T) i32; negative: padding
+  Tensor sequences = {};  // (1, N) i32, with a cache
+  Tensor tables = {};     // (sequences, blocks of each) i32, with a cache
+  int64_t buckets = 0;    // rows of the table that bigram indexes
+};
+
 // dx = prior, or 0 if it is absent; then dx[ids[r]] += dy[r]. Ids must be distinct, except for
 // negative ones, whose rows of dy are ignored.
 struct ScatterRowsArgs {

@@ -27,6 +27,7 @@ struct Kernels {
   void (*embed)(Stream&, const EmbedArgs&);
   void (*embed_bwd)(Stream&, const EmbedBwdArgs&);
   void (*scatter_rows)(Stream&, const ScatterRowsArgs&);
+  void (*previous_tokens)(Stream&, const PreviousTokensArgs&);
 
   void (*norm)(Stream&, const NormArgs&);
   void (*norm_bwd)(Stream&, const NormBwdArgs&);

@@ -22,6 +22,14 @@ HEARTH_FORMULA constexpr int64_t round_up(int64_t n, int64_t step) {
   return ceil_div(n, step) * step;
 }
 
+// The row of a table of `buckets` rows for a token and the one before it (negative: none, which has
+// the last row for itself).
+HEARTH_FORMULA int32_t bigram_bucket(int32_t before, int32_t token, int64_t buckets) {
+  if (before < 0) return int32_t(buckets - 1);
+  const uint32_t hash = uint32_t(token) * 36313u ^ uint32_t(before) * 27191u;
+  return int32_t(hash % uint32_t(buckets - 1));
+}
+
 enum class Act : uint8_t { none, gelu_tanh, gelu_erf, relu2, swiglu, geglu, reglu };
 
 // A GLU reads packed rows gate | up of twice the width and yields act(gate) * up.

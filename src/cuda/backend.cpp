@@ -39,6 +39,7 @@ const Kernels& cuda_kernels() {
       .embed = cuda::embed,
       .embed_bwd = cuda::embed_bwd,
       .scatter_rows = cuda::scatter_rows,
+      .previous_tokens = cuda::previous_tokens,
       .norm = cuda::norm,
       .norm_bwd = cuda::norm_bwd,
       .qk_norm_rope = cuda::qk_norm_rope,

@@ -11,10 +11,11 @@ namespace hearth::cuda {
 void column_sum(Stream&, const ColumnSumArgs&);
 void sum_squares(Stream&, const SumSquaresArgs&);
 
-// embed.cu, embed_bwd.cu, scatter.cu
+// embed.cu, embed_bwd.cu, scatter.cu, previous.cu
 void embed(Stream&, const EmbedArgs&);
 void embed_bwd(Stream&, const EmbedBwdArgs&);
 void scatter_rows(Stream&, const ScatterRowsArgs&);
+void previous_tokens(Stream&, const PreviousTokensArgs&);
 
 // norm.cu, norm_bwd.cu
 void norm(Stream&, const NormArgs&);

@@ -169,6 +169,7 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
   for (int64_t layer = 0; layer < config_.layers; ++layer)
     if (const std::string name = fmt::format("cache.{}", layer); memory_.state.has(name))
       caches_.push_back(memory_.state.find(name));
+  if (memory_.state.has("cache.tokens")) caches_.push_back(memory_.state.find("cache.tokens"));
   inputs_.resize(size_t(Inputs(spec).size()));
   for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
   backend.synchronize();  // inputs are zeroed before the first launch

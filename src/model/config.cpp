@@ -59,6 +59,15 @@ ModelConfig ModelConfig::resolve() const {
     fail(where, "expected an embed_std of 0 or more, got {}", c.embed_std);
   if (c.zero_head && c.tied)
     fail(where, "zero_head needs an untied head: a tied one is the embedding; set tied to false");
+  if (c.gate_inputs < 0 || c.gate_inputs > c.dim)
+    fail(where, "expected gate_inputs from 0 to dim {}, got {}", c.dim, c.gate_inputs);
+  if (c.gate_inputs == c.dim) c.gate_inputs = 0;  // canonical: one config per model
+  if (c.smear && c.position == Position::learned)
+    fail(where, "smear mixes token embeddings and does not work with learned positions");
+  if (c.bigram_embeds < 0 || c.bigram_embeds == 1 || c.bigram_embeds > (int64_t(1) << 31) - 1)
+    fail(where, "expected bigram_embeds of 0, or between 2 and 2^31 - 1, got {}", c.bigram_embeds);
+  if ((c.smear || c.bigram_embeds) && (c.window == 1 || c.long_window == 1))
+    fail(where, "smear and bigram_embeds need windows of at least 2 tokens, got 1");
   resolve_layers(c);
   for (float p : {c.dropout_embed, c.dropout_attention, c.dropout_residual, c.dropout_mlp})
     if (!(p >= 0 && p < 1)) fail(where, "expected dropouts in [0, 1), got {}", p);
@@ -73,6 +82,7 @@ int64_t matmul_params(const ModelConfig& config) {
   int64_t columns = c.vocab;  // of matrices with `dim` rows, or rows of those with `dim` columns
   for (const LayerSpec& l : layer_specs(c)) {
     columns += l.qkv_size() + l.y_size() + l.up_size() + l.hidden;
+    if (c.gate_inputs > 0) continue;  // a small gate is no matrix of the optimizer's
     if (c.output_gate == OutputGate::elementwise) columns += l.y_size();
     if (c.output_gate == OutputGate::per_head) columns += l.heads;
   }

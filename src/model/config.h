@@ -68,6 +68,8 @@ struct ModelConfig {
   bool norm_bias = false;
   float norm_eps = 1e-6f;
   NormPlace norm_place = NormPlace::pre;
+  bool smear = false;
+  int64_t bigram_embeds = 0;
   bool embed_norm = false;
   bool final_norm = true;
   bool qkv_bias = false;
@@ -85,6 +87,7 @@ struct ModelConfig {
   float score_scale = 0;  // 0: 1 / sqrt(head_dim); stays 0 when resolved
   float attention_softcap = 0;
   OutputGate output_gate = OutputGate::none;
+  int64_t gate_inputs = 0;  // 0: all; stays 0 when resolved
   Act act = Act::swiglu;
   bool tied = true;
   float logit_scale = 1;
@@ -126,6 +129,11 @@ struct ModelConfig {
     v("norm_bias", norm_bias, "norms have a bias");
     v("norm_eps", norm_eps, "epsilon added to the variance in norms");
     v("norm_place", norm_place, "position of the norms in a block: pre, post or sandwich");
+    v("smear", smear,
+      "add the embedding of the token before to each embedding, times a learned gate and weight");
+    v("bigram_embeds", bigram_embeds,
+      "rows of a table of embeddings of token pairs, found by a hash of each token and the one "
+      "before it; 0: none");
     v("embed_norm", embed_norm, "apply a norm to the embedding, before the first block");
     v("final_norm", final_norm, "apply a norm before the output head");
     v("qkv_bias", qkv_bias, "bias in the qkv projection");
@@ -154,6 +162,8 @@ struct ModelConfig {
     v("attention_softcap", attention_softcap, "soft cap of the attention scores; 0: none");
     v("output_gate", output_gate,
       "sigmoid gate on the attention output: none, elementwise or per_head");
+    v("gate_inputs", gate_inputs,
+      "leading dims of the attention input that the output gate reads; 0: all");
     v("act", act, "MLP activation: gelu_tanh, gelu_erf, relu2, swiglu, geglu or reglu");
     v("tied", tied, "the output head shares the token embedding");
     v("logit_scale", logit_scale, "factor on the logits, before their soft cap");

@@ -48,6 +48,10 @@ struct Builder {
     return present ? param("bias", {n}, Init::constant(value), Group::vector) : Var{};
   }
 
+  // The weights of a gate that reads few inputs: too small for an optimizer of matrices.
+  Var small_gate(int64_t out, int64_t in) const {
+    return param("weight", {out, in}, matrix_init(in, false), Group::vector);
+  }
   // A learned weight, which starts at `start`.
   Var scalar(const char* name, float start) const {
     return param(name, {1}, Init::constant(start), Group::vector);
@@ -94,6 +98,8 @@ struct Builder {
 
   Var attend(Var x, int64_t layer, Join join) {
     const LayerSpec& l = layers[size_t(layer)];
+    const bool gates = c.output_gate != OutputGate::none;
+    const Var gate_x = gates && c.gate_inputs ? columns(t, x, 0, c.gate_inputs) : x;
     const QkvLayout layout = packed_qkv(l.heads, l.kv_heads, l.qk_dim, l.v_dim);
     const int64_t B = t.shape(x)[0], T = t.shape(x)[1];
     Var qkv;
@@ -118,7 +124,7 @@ struct Builder {
             ? attention_cached(t, cache(layer), heads,
                                {inputs.positions, inputs.sequences, inputs.tables}, slopes, spec)
             : attention(t, heads, {slopes, inputs.documents}, spec);
-    if (c.output_gate != OutputGate::none) y = gated(y, x, l);
+    if (gates) y = gated(y, gate_x, l);
     const auto scope = t.scope("out");
     return project(t.view(y, {B, T, l.y_size()}), l.y_size(), c.out_bias, join);
   }
@@ -170,7 +176,8 @@ struct Builder {
     const auto scope = t.scope("gate");
     const bool per_head = c.output_gate == OutputGate::per_head;
     const int64_t n = per_head ? l.heads : l.y_size();
-    const Var g = product(x, weight(n, c.dim), {.bias = bias(true, n, 2)});
+    const Var w = c.gate_inputs ? small_gate(n, c.gate_inputs) : weight(n, c.dim);
+    const Var g = product(x, w, {.bias = bias(true, n, 2)});
     return output_gate(t, y, per_head ? g : t.view(g, t.shape(y)));
   }
 
@@ -246,12 +253,43 @@ Init table_init(const ModelConfig& c) {
                                       : Init::normal(c.init_std);
 }
 
+constexpr int64_t smear_inputs = 16;  // leading dims of an embedding that its smear gate reads
+
 Init embed_init(const ModelConfig& c) {
   return c.embed_std > 0 ? Init::normal(c.embed_std) : table_init(c);
 }
 
 Var embedding(Tape& t, const ModelConfig& c) {
   return t.param("embed.weight", {c.vocab, c.dim}, embed_init(c), Group::embedding, trains_base(c));
+}
+
+// What precedes every token. With a cache the tokens are a state of their own, in the same blocks
+// as keys and values.
+PreviousTokens previous_of(Tape& t, const ModelConfig& c, const DecoderInputs& inputs,
+                           const DecoderMode& mode) {
+  if (!reads_previous_tokens(c)) return {};
+  if (!mode.cache_blocks)
+    return previous_tokens(t, inputs.tokens, inputs.positions,
+                           {.row = c.smear, .buckets = c.bigram_embeds});
+  const Var cache = t.state("cache.tokens", {mode.cache_blocks, cache_block}, DType::i32);
+  return previous_tokens_cached(t, cache, inputs.tokens,
+                                {inputs.positions, inputs.sequences, inputs.tables},
+                                {.before = c.smear, .buckets = c.bigram_embeds});
+}
+
+// x plus the gated embedding of the token before, which is another row of x or, with a cache, may
+// be in none.
+Var smeared(Builder& b, Var x, Var table, const PreviousTokens& previous) {
+  Tape& t = b.t;
+  const auto scope = t.scope("smear");
+  const Shape s = t.shape(x);
+  const int64_t width = std::min(smear_inputs, s[2]);
+  const Var gate = linear(t, columns(t, x, 0, width), b.small_gate(1, width));
+  const Var before =
+      previous.row ? gather_rows(t, x, previous.row) : embed(t, previous.before, table);
+  const Var part = output_gate(t, t.view(before, {s[0], s[1], 1, s[2]}), gate);
+  const Weighted terms[] = {{x, {}}, {t.view(part, s), b.scalar("amount", 0)}};
+  return mix(t, terms);
 }
 
 // The rows that value embeddings have for the tokens. Two layers share a table, so it is read once.
@@ -294,7 +332,15 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
   if (c.position == Position::learned)
     pos_w =
         b.param("positions.weight", {c.context, c.dim}, Init::normal(c.init_std), Group::embedding);
-  Var x = embed(t, inputs.tokens, embedding(t, c), inputs.positions, pos_w);
+  const Var table = embedding(t, c);
+  const PreviousTokens previous = previous_of(t, c, inputs, mode);
+  Var x = embed(t, inputs.tokens, table, inputs.positions, pos_w);
+  if (c.smear) x = smeared(b, x, table, previous);
+  if (c.bigram_embeds)
+    x = add(t, x,
+            embed(t, previous.bigram,
+                  b.param("bigrams.weight", {c.bigram_embeds, c.dim}, Init::zeros(),
+                          Group::embedding)));
   if (c.embed_norm) x = b.normed("embed_norm", x).y;
   x = b.dropped(x, c.dropout_embed, "embed");
   b.x0 = x;

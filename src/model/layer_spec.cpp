@@ -75,8 +75,10 @@ CacheLayout LayerSpec::cache(CacheFormat format, DType plain) const {
           .dtype = cache_dtype(format, plain)};
 }
 
+bool reads_previous_tokens(const ModelConfig& c) { return c.smear || c.bigram_embeds > 0; }
+
 int64_t cache_block_bytes(const ModelConfig& config, CacheFormat format, DType plain) {
-  int64_t bytes = 0;
+  int64_t bytes = reads_previous_tokens(config) ? cache_block * size_of(DType::i32) : 0;
   for (const LayerSpec& l : layer_specs(config)) bytes += l.cache(format, plain).block_bytes();
   return bytes;
 }

@@ -46,6 +46,10 @@ struct LayerSpec {
 
 std::vector<LayerSpec> layer_specs(const ModelConfig&);
 
+// Whether the embedding of a token depends on the one before it. A cache then holds the tokens,
+// too.
+bool reads_previous_tokens(const ModelConfig&);
+
 // Bytes of one block of the KV cache over all layers.
 int64_t cache_block_bytes(const ModelConfig&, CacheFormat, DType plain);
 // The widest attention window of any layer; 0: unlimited.

@@ -40,7 +40,37 @@ void gather_backward(Tape& t, const Node& n) {
   t.push(std::move(op), {t.grad(n.out[0]), ids, prior}, {dx});
 }
 
+PreviousTokens record_previous(Tape& t, std::vector<Var> in, Var cache, const PreviousSpec& spec) {
+  const Shape shape = t.shape(in[0]);
+  const auto ids = [&](bool wanted) { return wanted ? t.temp(shape, DType::i32) : Var{}; };
+  const PreviousTokens y{ids(spec.before), ids(spec.row), ids(spec.buckets > 0)};
+  const auto launch = [buckets = spec.buckets](auto* f, Stream& s, In in, Out out) {
+    f(s, {.before = out[0],
+          .row = out[1],
+          .bigram = out[2],
+          .cache = out[3],
+          .tokens = in[0],
+          .positions = in[1],
+          .sequences = in[2],
+          .tables = in[3],
+          .buckets = buckets});
+  };
+  t.push(kernel_op<&Kernels::previous_tokens>("previous_tokens", launch), std::move(in),
+         {y.before, y.row, y.bigram, cache});
+  return y;
+}
+
 }  // namespace
+
+PreviousTokens previous_tokens(Tape& t, Var tokens, Var positions, const PreviousSpec& spec) {
+  return record_previous(t, {tokens, positions, {}, {}, {}}, {}, spec);
+}
+
+PreviousTokens previous_tokens_cached(Tape& t, Var cache, Var tokens, const Paged& paged,
+                                      const PreviousSpec& spec) {
+  return record_previous(t, {tokens, paged.positions, paged.sequences, paged.tables, cache}, cache,
+                         spec);
+}
 
 Var embed(Tape& t, Var ids, Var w, Var positions, Var pos_w) {
   const Shape si = t.shape(ids);

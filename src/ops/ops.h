@@ -28,6 +28,20 @@ Var embed(Tape&, Var ids, Var w, Var positions = {}, Var pos_w = {});
 // Rows of x (.., C) by index: (ids.., C). A negative id is padding: nothing may use its row. If x
 // needs a gradient, the other ids must be distinct.
 Var gather_rows(Tape&, Var x, Var ids);
+// The token before each token of its sequence, by PreviousTokensArgs; no gradient. Absent results
+// are not computed.
+struct PreviousTokens {
+  Var before, row, bigram;  // (B, T) i32; `row` only without a cache
+};
+struct PreviousSpec {
+  bool before = false, row = false;  // which results to compute
+  int64_t buckets = 0;               // more than 0: bigram, too
+};
+struct Paged;
+PreviousTokens previous_tokens(Tape&, Var tokens, Var positions, const PreviousSpec&);
+// With a paged cache of tokens, a state (blocks, cache_block) i32.
+PreviousTokens previous_tokens_cached(Tape&, Var cache, Var tokens, const Paged&,
+                                      const PreviousSpec&);
 // Places rows of w (R, C) in y, read as (n, C): row i is w[from[i]], or zeros where from[i] < 0.
 // Each row of w appears at most once. `name` names the constant that holds `from`.
 Var spread_rows(Tape&, Var w, Shape y, const std::string& name, std::span<const int32_t> from);

@@ -22,7 +22,8 @@ const Choice choices[] = {
     {"recipe",
      words("--layers 4 --act relu2 --norm-gain=false --embed-norm --qk-norm before_rope "
            "--qk-norm-gain=false --rotary 0.5 --score-scale 0.3 --x0-skip --u-skips "
-           "--value-embeds 1 --value-residual --window 6 --long-window 12 --window-pattern LSS "
+           "--value-embeds 1 --value-residual --smear --bigram-embeds 50 --output-gate per_head "
+           "--gate-inputs 8 --window 6 --long-window 12 --window-pattern LSS "
            "--window-schedule 0:2,2:6 --long-window-schedule 0:4,3:12 --tied=false "
            "--zero-projections --zero-head --embed-std 1 --logit-scale 0.25 --logit-softcap 15 "
            "--lr-factors vector:5,embedding:2"),

@@ -82,6 +82,38 @@ TEST(Architecture, ValueEmbeddingsAreSharedByTheFirstAndTheLastLayers) {
             "[model] expected value_embeds of 0 to half of the 5 layers, got 3");
 }
 
+TEST(Architecture, BigramsHaveBucketsOfTheirOwn) {
+  EXPECT_EQ(bigram_bucket(-1, 7, 100), 99);  // no token before
+  int distinct = 0;
+  std::vector<bool> seen(99);
+  for (int32_t before = 0; before < 20; ++before)
+    for (int32_t token = 0; token < 20; ++token) {
+      const int32_t bucket = bigram_bucket(before, token, 100);
+      ASSERT_GE(bucket, 0);
+      ASSERT_LT(bucket, 99);
+      distinct += !seen[size_t(bucket)], seen[size_t(bucket)] = true;
+    }
+  EXPECT_GT(distinct, 80);
+}
+
+TEST(Architecture, RefusesEmbeddingsThatCannotWork) {
+  ModelConfig c = small();
+  c.smear = true, c.position = Position::learned;
+  EXPECT_EQ(message_of([&] { c.resolve(); }),
+            "[model] smear mixes token embeddings and does not work with learned positions");
+  c = small(), c.bigram_embeds = 1;
+  EXPECT_EQ(message_of([&] { c.resolve(); }),
+            "[model] expected bigram_embeds of 0, or between 2 and 2^31 - 1, got 1");
+  c.bigram_embeds = 9, c.window = 1;
+  EXPECT_EQ(message_of([&] { c.resolve(); }),
+            "[model] smear and bigram_embeds need windows of at least 2 tokens, got 1");
+  c = small(), c.gate_inputs = 17;
+  EXPECT_EQ(message_of([&] { c.resolve(); }),
+            "[model] expected gate_inputs from 0 to dim 16, got 17");
+  c.gate_inputs = 16;
+  EXPECT_EQ(c.resolve().gate_inputs, 0);  // all of them
+}
+
 TEST(Architecture, RefusesScalesThatAreNoNumbers) {
   ModelConfig c = small();
   c.score_scale = -1;

@@ -13,6 +13,7 @@ void column_sum(Stream&, const ColumnSumArgs&);
 void embed(Stream&, const EmbedArgs&);
 void embed_bwd(Stream&, const EmbedBwdArgs&);
 void scatter_rows(Stream&, const ScatterRowsArgs&);
+void previous_tokens(Stream&, const PreviousTokensArgs&);
 
 void norm(Stream&, const NormArgs&);
 void norm_bwd(Stream&, const NormBwdArgs&);

@@ -16,6 +16,7 @@ const Kernels kernels = {
     .embed = embed,
     .embed_bwd = embed_bwd,
     .scatter_rows = scatter_rows,
+    .previous_tokens = previous_tokens,
     .norm = norm,
     .norm_bwd = norm_bwd,
     .qk_norm_rope = qk_norm_rope,

@@ -157,6 +157,7 @@ const Kernels& reference_kernels() {
       .embed = reference::embed,
       .embed_bwd = reference::embed_bwd,
       .scatter_rows = reference::scatter_rows,
+      .previous_tokens = reference::previous_tokens,
       .norm = reference::norm,
       .norm_bwd = reference::norm_bwd,
       .qk_norm_rope = reference::qk_norm_rope,

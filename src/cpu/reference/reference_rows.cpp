@@ -103,6 +103,26 @@ void scatter_rows(Stream&, const ScatterRowsArgs& args) {
   store(args.dx, dxv);
 }
 
+void previous_tokens(Stream&, const PreviousTokensArgs& args) {
+  const std::vector<int32_t> token = load_ints(args.tokens), at = load_ints(args.positions),
+                             sequence = load_ints(args.sequences), table = load_ints(args.tables);
+  const int64_t T = args.tokens.cols(), N = args.tokens.numel();
+  // The place in the cache of position p of row n's sequence.
+  const auto place = [&](int64_t n, int64_t p) {
+    const int64_t block = table[sequence[n] * args.tables.cols() + p / cache_block];
+    return args.cache.as<int32_t>() + block * cache_block + p % cache_block;
+  };
+  for (int64_t n = 0; args.cache && n < N; ++n)
+    if (at[n] >= 0) *place(n, at[n]) = token[n];
+  for (int64_t n = 0; n < N; ++n) {
+    const bool has = at[n] > 0 && (args.cache || n % T > 0);
+    const int32_t before = !has ? -1 : args.cache ? *place(n, at[n] - 1) : token[n - 1];
+    if (args.before) args.before.as<int32_t>()[n] = before;
+    if (args.row) args.row.as<int32_t>()[n] = has ? int32_t(n - 1) : -1;
+    if (args.bigram) args.bigram.as<int32_t>()[n] = bigram_bucket(before, token[n], args.buckets);
+  }
+}
+
 void norm(Stream&, const NormArgs& args) {
   const NormSpec& spec = args.spec;
   const int64_t R = args.x.rows(), C = args.x.cols();
