@@ -294,4 +294,16 @@ std::vector<Named> ModelRun::gradients() {
   return r;
 }
 
+std::vector<Named> ModelRun::joined_gradients() {
+  std::vector<Named> r;
+  Named scalars{"scalars", {}};
+  for (Named& g : gradients())
+    if (g.values.size() == 1)
+      scalars.values.push_back(g.values[0]);
+    else
+      r.push_back(std::move(g));
+  if (!scalars.values.empty()) r.push_back(std::move(scalars));
+  return r;
+}
+
 }  // namespace hearth::cases

@@ -44,6 +44,9 @@ class ModelRun {
   Numbers nll();  // per token
   Named gradient(const std::string& param);
   std::vector<Named> gradients();  // of the trained parameters, in the order of specs()
+  // The same, with those of parameters of one element joined into one, "scalars": a single sum may
+  // be so small that it is nothing but rounding.
+  std::vector<Named> joined_gradients();
 
   ParamStore& params() { return params_; }
   Memory& memory() { return memory_; }
