@@ -33,10 +33,13 @@ std::optional<E> find_enum(std::string_view text) {
   return {};
 }
 
-// For a flag: an unknown name is a usage error.
+// For a flag: '-' may stand for '_', as in the names of flags. An unknown name is a usage error.
 template <class E>
 E parse_enum(std::string_view text, std::string_view where) {
   if (const std::optional<E> found = find_enum<E>(text)) return *found;
+  std::string name(text);
+  std::ranges::replace(name, '-', '_');
+  if (const std::optional<E> found = find_enum<E>(name)) return *found;
   fail_usage(where, "expected one of {}, got {}", fmt::join(names_of(E{}), ", "), in_quotes(text));
 }
 
