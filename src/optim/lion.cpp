@@ -5,8 +5,7 @@
 namespace hearth::inline optim {
 
 std::vector<Optimizer> lion(const UpdateSpec& s) {
-  const RuleSpec rule{.rule = UpdateRule::lion, .beta1 = s.beta1, .beta2 = s.beta2};
-  return {elementwise(rule, {{.name = "momentum"}}, s)};
+  return {elementwise(UpdateRule::lion, {{.name = "momentum"}}, s)};
 }
 
 }  // namespace hearth::inline optim

@@ -118,11 +118,9 @@ void record_param(Tape& t, const ParamStore& store, const UpdateVars& vars, cons
     if (by_neuron)
       x = with_neurons_scaled(t, x, t.rows(slot(neuron_slot), neuron, neurons(rows, cols)),
                               vars.gate);
-    const RuleSpec rule{.rule = UpdateRule::descent,
-                        .decay = spec.decay_of(Group::matrix),
-                        .rate = spec.rate_of(Group::matrix),
-                        .scale = scale_of(spec.muon.muon_scale, rows, cols),
-                        .cautious = spec.muon.cautious_decay};
+    RuleSpec rule = spec.rule_of(UpdateRule::descent, Group::matrix);
+    rule.scale = scale_of(spec.muon.muon_scale, rows, cols);
+    rule.cautious = spec.muon.cautious_decay;
     record_rule(t, rule, vars,
                 {.weight = t.rows(weight, row, rows),
                  .master = master ? t.rows(master, row, rows) : Var{},
@@ -146,10 +144,9 @@ std::vector<Optimizer> make(const UpdateSpec& spec, bool by_neuron) {
     for (const ParamSpec& p : store.specs())
       if (p.trainable && p.group == Group::matrix) record_param(t, store, vars, p, spec, by_neuron);
   };
-  const RuleSpec rest{
-      .rule = UpdateRule::adamw, .beta1 = spec.beta1, .beta2 = spec.beta2, .eps = spec.eps};
-  return {std::move(muon), elementwise(rest, {{.name = "moment1"}, {.name = "moment2"}}, spec,
-                                       {Group::head, Group::embedding, Group::vector})};
+  return {std::move(muon),
+          elementwise(UpdateRule::adamw, {{.name = "moment1"}, {.name = "moment2"}}, spec,
+                      {Group::head, Group::embedding, Group::vector})};
 }
 
 }  // namespace

@@ -42,28 +42,28 @@ void record_rule(Tape& t, const RuleSpec& rule, const UpdateVars& vars, const Ru
   t.push(kernel_op<&Kernels::update_weights>(name, launch), std::move(in), std::move(out));
 }
 
-GroupRates parse_rates(std::string_view text, std::string_view where) {
-  GroupRates rates = same_rates;
+GroupNumbers parse_groups(std::string_view text, std::string_view where, float below) {
+  GroupNumbers numbers;
   while (!text.empty()) {
     const std::string_view item = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), item.size() + 1));
     const size_t colon = std::min(item.find(':'), item.size());
     const auto group = std::ranges::find(group_names, item.substr(0, colon));
     const std::string_view number = item.substr(std::min(item.size(), colon + 1));
-    float rate = -1;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), rate);
+    float x = -1;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), x);
     if (group == group_names.end() || error != std::errc{} ||
-        end != number.data() + number.size() || !(rate >= 0) || !std::isfinite(rate))
+        end != number.data() + number.size() || !(x >= 0 && x < below))
       fail_usage(where,
-                 "expected GROUP:FACTOR,.. with groups matrix, head, embedding and vector, "
-                 "such as embedding:10,vector:2, got '{}'",
-                 item);
-    rates[size_t(group - group_names.begin())] = rate;
+                 "expected GROUP:NUMBER,.. with groups matrix, head, embedding and vector and "
+                 "numbers of 0 {}, such as embedding:0.5,vector:0.9, got '{}'",
+                 std::isfinite(below) ? fmt::format("up to below {}", below) : "or more", item);
+    numbers[size_t(group - group_names.begin())] = x;
   }
-  return rates;
+  return numbers;
 }
 
-Optimizer elementwise(const RuleSpec& rule, std::vector<SlotSpec> slots, const UpdateSpec& spec,
+Optimizer elementwise(UpdateRule rule, std::vector<SlotSpec> slots, const UpdateSpec& spec,
                       Groups groups) {
   for (SlotSpec& s : slots) s.groups = groups;
   return {.groups = groups,
@@ -72,9 +72,7 @@ Optimizer elementwise(const RuleSpec& rule, std::vector<SlotSpec> slots, const U
             for (int i = 0; i < group_count; ++i) {
               const Group g = Group(i);
               if (!groups.has(g) || store.range_size(g) == 0) continue;
-              RuleSpec of_group = rule;
-              of_group.decay = spec.decay_of(g), of_group.rate = spec.rate_of(g);
-              record_group(t, store, vars, g, of_group, slots);
+              record_group(t, store, vars, g, spec.rule_of(rule, g), slots);
             }
           }};
 }

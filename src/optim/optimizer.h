@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "core/params.h"
@@ -13,25 +14,36 @@
 
 namespace hearth::inline optim {
 
-// Factors on the learning rate, by group.
-using GroupRates = std::array<float, group_count>;
-inline constexpr GroupRates same_rates{1, 1, 1, 1};
-// From "embedding:75,head:27.5": the groups are matrix, head, embedding and vector; those left out
-// keep 1. `where` names the setting in errors.
-GroupRates parse_rates(std::string_view text, std::string_view where);
+// Numbers of single parameter groups; absent: the group has the number of all groups.
+using GroupNumbers = std::array<std::optional<float>, group_count>;
+// From "embedding:75,head:27.5": the groups are matrix, head, embedding and vector; the numbers are
+// 0 or more and, with `below`, less than that. `where` names the setting in errors.
+GroupNumbers parse_groups(std::string_view text, std::string_view where,
+                          float below = std::numeric_limits<float>::infinity());
 
 struct UpdateSpec {
   OptimizerKind optimizer = OptimizerKind::adamw;
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float decay = 0.1f;
   bool decay_all = false;  // also decay embeddings and vectors
-  GroupRates rates = same_rates;
+  // What differs between groups: factors on the learning rate, and values that replace those above.
+  GroupNumbers rates = {}, beta1s = {}, beta2s = {}, decays = {};
   MuonConfig muon = {};
 
   float decay_of(Group g) const {
-    return decay_all || g == Group::matrix || g == Group::head ? decay : 0;
+    const bool decayed = decay_all || g == Group::matrix || g == Group::head;
+    return decays[size_t(g)].value_or(decayed ? decay : 0);
   }
-  float rate_of(Group g) const { return rates[size_t(g)]; }
+  float rate_of(Group g) const { return rates[size_t(g)].value_or(1); }
+  // A rule with the hyperparameters of a group.
+  RuleSpec rule_of(UpdateRule rule, Group g) const {
+    return {.rule = rule,
+            .beta1 = beta1s[size_t(g)].value_or(beta1),
+            .beta2 = beta2s[size_t(g)].value_or(beta2),
+            .eps = eps,
+            .decay = decay_of(g),
+            .rate = rate_of(g)};
+  }
 };
 
 // The inputs of every optimizer; gradients come from the store.
@@ -63,8 +75,8 @@ struct RuleVars {
 void record_rule(Tape&, const RuleSpec&, const UpdateVars&, const RuleVars&);
 
 // An optimizer that updates each weight from its own gradient and state only, in one pass over each
-// group. Its slots are those of the rule, in order; `rule.decay` is set per group.
-Optimizer elementwise(const RuleSpec& rule, std::vector<SlotSpec> slots, const UpdateSpec&,
+// group. Its slots are those of the rule, in order.
+Optimizer elementwise(UpdateRule, std::vector<SlotSpec> slots, const UpdateSpec&,
                       Groups = Groups::all());
 
 }  // namespace hearth::inline optim

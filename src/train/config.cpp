@@ -28,7 +28,13 @@ void RunConfig::check_run(int64_t total) const {
   if (!(adam_eps > 0) || !std::isfinite(adam_eps))
     fail_usage("--adam-eps", "expected more than 0, got {}", adam_eps);
   expect_at_least(0.0f, "--weight-decay", weight_decay);
-  parse_rates(lr_factors, "--lr-factors");
+  const UpdateSpec update = update_spec();  // parses the settings of groups
+  const bool orthogonal = optimizer == OptimizerKind::muon || optimizer == OptimizerKind::normuon;
+  for (const auto& [flag, betas] :
+       {std::pair{"--group-beta1", update.beta1s}, {"--group-beta2", update.beta2s}})
+    if (orthogonal && betas[size_t(Group::matrix)])
+      fail_usage(flag, "{} updates the group matrix with --momentum and has no betas for it",
+                 names_of(optimizer)[size_t(optimizer)]);
   muon.check();
   expect_at_least(0.0f, "--clip", clip);
   const bool decays = schedule == Schedule::wsd || schedule == Schedule::wsd_sqrt;

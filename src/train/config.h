@@ -53,7 +53,7 @@ struct RunConfig {
   float beta1 = 0.9f, beta2 = 0.95f, adam_eps = 1e-8f;
   float weight_decay = 0.1f;
   bool decay_all = false;
-  std::string lr_factors;
+  std::string lr_factors, group_beta1, group_beta2, group_weight_decay;
   MuonConfig muon;
   float clip = 1;
   double spike_z = 0;
@@ -83,6 +83,10 @@ struct RunConfig {
     v("lr_factors", lr_factors,
       "factors on the learning rate by parameter group, such as embedding:10,vector:2; groups: "
       "matrix, head (untied), embedding, vector");
+    v("group_beta1", group_beta1, "beta1 of single parameter groups, such as embedding:0.8");
+    v("group_beta2", group_beta2, "beta2 of single parameter groups, such as embedding:0.99");
+    v("group_weight_decay", group_weight_decay,
+      "weight decay of single parameter groups, such as embedding:0.01,head:0");
     muon.visit(v);
     v("clip", clip, "maximum gradient norm; larger gradients are scaled down; 0: no clipping");
     v("spike_z", spike_z,
@@ -109,7 +113,10 @@ struct RunConfig {
             .eps = adam_eps,
             .decay = weight_decay,
             .decay_all = decay_all,
-            .rates = parse_rates(lr_factors, "--lr-factors"),
+            .rates = parse_groups(lr_factors, "--lr-factors"),
+            .beta1s = parse_groups(group_beta1, "--group-beta1", 1),
+            .beta2s = parse_groups(group_beta2, "--group-beta2", 1),
+            .decays = parse_groups(group_weight_decay, "--group-weight-decay"),
             .muon = muon};
   }
   // Throws an error that names the flag of the first setting that a run of `total` steps cannot

@@ -66,6 +66,26 @@ TEST_P(OptimizerCommand, KeepsTheOneItBeganWith) {
   EXPECT_EQ(same.status, 0) << same.err;
 }
 
+// Settings of parameter groups are kept in the run, and a wrong one is a usage error of one line.
+TEST(ParamGroupFlags, AreKeptAndChecked) {
+  const ShortRuns runs;
+  const fs::path at = runs.folder / "run";
+  const Arguments args = runs.arguments("pretrain", at);
+  const Ran wrong = run(runs.folder, args + Arguments{"--group-beta1", "embeddings:0.8"});
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_NE(wrong.err.find("[--group-beta1] expected GROUP:NUMBER"), std::string::npos)
+      << wrong.err;
+  EXPECT_FALSE(fs::exists(at));
+  const Ran right =
+      run(runs.folder, args + Arguments{"--group-beta1", "embedding:0.8", "--group-weight-decay",
+                                        "embedding:0.01,vector:0.02", "--stop-after-step", "2"});
+  ASSERT_EQ(right.status, 0) << right.err;
+  const std::string config = read_file(at / "config.toml");
+  EXPECT_NE(config.find("group_beta1 = \"embedding:0.8\""), config.npos) << config;
+  EXPECT_NE(config.find("group_weight_decay = \"embedding:0.01,vector:0.02\""), config.npos);
+  EXPECT_EQ(run(runs.folder, args + Arguments{"--resume"}).status, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(, OptimizerCommand, testing::Values("pretrain", "sft", "dpo", "grpo"));
 
 }  // namespace

@@ -303,27 +303,5 @@ TEST(Muon, NeedsMatrices) {
       "[--optimizer] Muon updates weight matrices, and this run trains none; choose adamw");
 }
 
-TEST(GroupRates, AreParsedAndScaleTheStepOfTheirGroup) {
-  EXPECT_EQ(parse_rates("", "x"), same_rates);
-  EXPECT_EQ(parse_rates("embedding:75,head:27.5", "x"), (GroupRates{1, 27.5f, 75, 1}));
-  for (const char* bad : {"embedding", "embedding:", "embeding:2", "vector:-1", "vector:2x",
-                          "vector:inf", ":", ",", "matrix:1,,"})
-    EXPECT_NE(message_of([&] { parse_rates(bad, "--lr-factors"); }).find("--lr-factors"),
-              std::string::npos)
-        << bad;
-  const auto backend = make_cpu_backend(1);
-  UpdateSpec spec;
-  spec.rates = parse_rates("vector:3", "x");
-  Update got(*backend, DType::f32, spec), tripled(*backend, DType::f32, {}),
-      same(*backend, DType::f32, {});
-  Scalars s = scalars;
-  got.run(0, s), same.run(0, s);
-  s.lr *= 3;
-  tripled.run(0, s);
-  EXPECT_EQ(got.weights("tall"), same.weights("tall"));
-  const std::vector<float> a = got.weights("v"), b = tripled.weights("v");
-  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-6);
-}
-
 }  // namespace
 }  // namespace hearth
