@@ -26,6 +26,7 @@ Numbers read(Backend& b, Tensor t) {
   for (size_t i = 0; i < x.size(); ++i)
     x[i] = t.dtype == DType::f64    ? h.as<double>()[i]
            : t.dtype == DType::f32  ? h.as<float>()[i]
+           : t.dtype == DType::u8   ? h.as<uint8_t>()[i]
            : t.dtype == DType::bf16 ? float(h.as<bf16>()[i])
                                     : float(h.as<f16>()[i]);
   return x;

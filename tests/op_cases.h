@@ -105,7 +105,7 @@ class CaseRun {
   std::unique_ptr<Exec> exec_;
 };
 
-// A tensor of any float dtype, read and written as double.
+// A tensor of any float dtype, read and written as double; bytes can be read too.
 Numbers read(Backend&, Tensor);
 void write(Backend&, Tensor, const Numbers&);
 double rounded(double, DType);

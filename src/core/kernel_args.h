@@ -371,14 +371,19 @@ struct GateUpdateArgs {
 
 // One pass of an elementwise optimizer over a flat range of parameters: new weights and new state,
 // rounded to nearest even where the stored dtype is narrower. Changes nothing if the gate says
-// skip. All tensors but the last two have the same number of elements.
+// skip. All tensors but the scales and the last two have the same number of elements.
+//
+// AdamW's slots may both hold 8-bit codes (u8, core/dynamic_code.h), each with a scale per block of
+// code_block elements, counted from the start of the range. A step decodes a block, updates it in
+// acc, and encodes it relative to its new largest magnitude.
 struct UpdateArgs {
-  Tensor weight;                  // any float
-  Tensor master = {};             // acc; absent: the weight itself is updated
-  Tensor slots[most_slots] = {};  // optimizer state, one per slot of the rule; each acc or bf16
-  Tensor grad;                    // acc
-  Tensor gate;                    // UpdateState, written by gate_update
-  Tensor scalars;                 // Scalars
+  Tensor weight;                   // any float
+  Tensor master = {};              // acc; absent: the weight itself is updated
+  Tensor slots[most_slots] = {};   // optimizer state, one per slot of the rule; acc, bf16 or u8
+  Tensor scales[most_slots] = {};  // (blocks) f32: of slots in u8; else absent
+  Tensor grad;                     // acc
+  Tensor gate;                     // UpdateState, written by gate_update
+  Tensor scalars;                  // Scalars
   RuleSpec spec = {};
 };
 

@@ -3,6 +3,7 @@
 // `reference`, the published formula in double precision, which the reference backend runs.
 #pragma once
 
+#include "core/dynamic_code.h"
 #include "core/math.h"
 
 namespace hearth::inline core {
@@ -33,6 +34,7 @@ HEARTH_FORMULA double power(double x, int64_t n) {
 struct AdamwRule {
   static constexpr const char* name = "adamw";
   static constexpr int slots = 2;
+  static constexpr bool is_signed(int slot) { return slot == 0; }
 
   struct Factors {
     float grad_scale, beta1, beta2, eps, keep, step, root;  // root: 1 / sqrt(1 - beta2^t)

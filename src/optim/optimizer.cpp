@@ -25,18 +25,22 @@ constexpr std::array<std::string_view, group_count> group_names{"matrix", "head"
 void record_rule(Tape& t, const RuleSpec& rule, const UpdateVars& vars, const RuleVars& v) {
   std::vector<Var> in{v.grad, vars.gate, vars.scalars}, out{v.weight, v.master};
   if (t[v.weight].role != Role::temp) in.insert(in.end(), {v.weight, v.master});
-  in.insert(in.end(), v.slots.begin(), v.slots.end());
-  out.insert(out.end(), v.slots.begin(), v.slots.end());
+  for (const std::vector<Var>* state : {&v.slots, &v.scales}) {
+    in.insert(in.end(), state->begin(), state->end());
+    out.insert(out.end(), state->begin(), state->end());
+  }
   const char* name = "";
   by_rule(rule.rule, [&]<class Rule>(Rule) { name = Rule::name; });
-  const auto launch = [rule](auto* f, Stream& s, In in, Out out) {
+  const auto slots = std::ptrdiff_t(v.slots.size());
+  const auto launch = [rule, slots](auto* f, Stream& s, In in, Out out) {
     UpdateArgs args{.weight = out[0],
                     .master = out[1],
                     .grad = in[0],
                     .gate = in[1],
                     .scalars = in[2],
                     .spec = rule};
-    std::copy(out.begin() + 2, out.end(), args.slots);
+    std::copy_n(out.begin() + 2, slots, args.slots);
+    std::copy(out.begin() + 2 + slots, out.end(), args.scales);
     f(s, args);
   };
   t.push(kernel_op<&Kernels::update_weights>(name, launch), std::move(in), std::move(out));

@@ -70,6 +70,7 @@ struct RuleVars {
   Var weight;  // only written where the rule does not read it
   Var master = {};
   std::vector<Var> slots = {};
+  std::vector<Var> scales = {};  // of slots that hold 8-bit codes
   Var grad;
 };
 void record_rule(Tape&, const RuleSpec&, const UpdateVars&, const RuleVars&);

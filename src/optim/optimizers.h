@@ -14,11 +14,12 @@ namespace hearth::inline optim {
 struct Optimizer;   // optim/optimizer.h
 struct UpdateSpec;  // its hyperparameters
 
-enum class OptimizerKind : uint8_t { adamw, adamw_bf16, lion, muon, normuon };
+enum class OptimizerKind : uint8_t { adamw, adamw_bf16, adamw_8bit, lion, muon, normuon };
 
 inline constexpr const char* optimizer_help =
     "adamw: fp32 moments, 8 bytes per parameter; adamw_bf16: bf16 moments, rounded to nearest "
-    "even, 4 bytes (a moment whose beta is above 0.98 stays fp32); lion: sign of one fp32 "
+    "even, 4 bytes (a moment whose beta is above 0.98 stays fp32); adamw_8bit: 8-bit moments with "
+    "a scale per 256 parameters, 2 bytes; lion: sign of one fp32 "
     "momentum, 4 bytes; lion needs an --lr 3 to 10 times smaller than AdamW's and a --weight-decay "
     "larger by the same factor; muon: orthogonalised momentum for the matrices of the blocks, 4 "
     "bytes, AdamW for the rest; normuon: muon with a learning rate per neuron";
@@ -31,6 +32,7 @@ inline constexpr const char* beta2_help =
 
 std::vector<Optimizer> adamw(const UpdateSpec&);
 std::vector<Optimizer> adamw_bf16(const UpdateSpec&);
+std::vector<Optimizer> adamw_8bit(const UpdateSpec&);
 std::vector<Optimizer> lion(const UpdateSpec&);
 std::vector<Optimizer> muon(const UpdateSpec&);
 std::vector<Optimizer> normuon(const UpdateSpec&);
@@ -46,6 +48,7 @@ struct KnownOptimizer {
 inline constexpr std::array known_optimizers{
     KnownOptimizer{"adamw", adamw},
     KnownOptimizer{"adamw_bf16", adamw_bf16},
+    KnownOptimizer{"adamw_8bit", adamw_8bit},
     KnownOptimizer{"lion", lion, std::array{0.9f, 0.99f}},
     KnownOptimizer{"muon", muon},
     KnownOptimizer{"normuon", normuon},

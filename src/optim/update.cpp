@@ -28,7 +28,8 @@ void record_update(Tape& t, ParamStore& store, Var loss, const UpdateSpec& spec)
   for (const Optimizer& o : make_optimizers(spec)) {
     const Kernels& kernels = store.backend().kernels();
     if (o.available && !o.available(kernels))
-      fail_usage("--optimizer", "{} has no kernels for {} yet; choose adamw, adamw_bf16 or lion",
+      fail_usage("--optimizer",
+                 "{} has no kernels for {} yet; choose adamw, adamw_bf16, adamw_8bit or lion",
                  known_optimizers[size_t(spec.optimizer)].name, kernels.name);
     o.record(t, store, {gate, values});
   }

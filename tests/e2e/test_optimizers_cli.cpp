@@ -23,9 +23,11 @@ class OptimizerCommand : public TaskTest {};
 TEST_P(OptimizerCommand, ResumesToTheBit) {
   const ShortRuns runs;
   const std::string task = GetParam();
-  for (const Choice& c : {Choice{"adamw_bf16", {"moment1", "moment2"}, ""},
-                          Choice{"lion", {"momentum"}, "beta2 = 0.990"},
-                          Choice{"normuon", {"momentum", "neuron", "moment1", "moment2"}, ""}}) {
+  const std::set<std::string> coded{"moment1", "moment1_scale", "moment2", "moment2_scale"};
+  for (const Choice& c :
+       {Choice{"adamw_bf16", {"moment1", "moment2"}, ""}, Choice{"adamw_8bit", coded, ""},
+        Choice{"lion", {"momentum"}, "beta2 = 0.990"},
+        Choice{"normuon", {"momentum", "neuron", "moment1", "moment2"}, ""}}) {
     SCOPED_TRACE(c.optimizer);
     const fs::path whole = runs.folder / (std::string("whole-") + c.optimizer);
     const fs::path parts = runs.folder / (std::string("parts-") + c.optimizer);
@@ -62,6 +64,9 @@ TEST_P(OptimizerCommand, KeepsTheOneItBeganWith) {
   const Ran other = run(runs.folder, args + Arguments{"--resume", "--optimizer", "lion"});
   EXPECT_NE(other.status, 0);
   EXPECT_NE(other.err.find("optimizer = adamw, not lion"), std::string::npos) << other.err;
+  const Ran coded = run(runs.folder, args + Arguments{"--resume", "--optimizer", "adamw-8bit"});
+  EXPECT_NE(coded.status, 0);
+  EXPECT_NE(coded.err.find("optimizer = adamw, not adamw_8bit"), std::string::npos) << coded.err;
   const Ran same = run(runs.folder, args + Arguments{"--resume"});
   EXPECT_EQ(same.status, 0) << same.err;
 }

@@ -1,7 +1,8 @@
-// Every optimizer on the card: the reference's steps over odd sizes, and the same bits with its
-// state in the host's memory.
+// Every optimizer on the GPU: the reference's steps over odd sizes, and the same bits with its
+// state in host memory.
 #include <fmt/format.h>
 
+#include "cpu/backend.h"
 #include "cpu/reference/reference.h"
 #include "cuda_case.h"
 #include "formats/fields.h"
@@ -13,15 +14,19 @@ namespace {
 using cases::Numbers;
 using test::card;
 
+std::vector<ParamSpec> odd_sizes() {
+  return {{"m", {7, 13}, Init::uniform(1), Group::matrix},
+          {"large", {37, 129}, Init::uniform(1), Group::matrix},
+          {"blocks", {64, 64}, Init::uniform(1), Group::matrix},  // whole blocks of 8-bit codes
+          {"e", {5, 3}, Init::uniform(1), Group::embedding},
+          {"v", {131}, Init::uniform(1), Group::vector}};
+}
+
+// Three steps.
 struct Update {
-  Update(Backend& b, DType dtype, OptimizerKind kind, bool offload = false)
-      : store(b,
-              {{"m", {7, 13}, Init::uniform(1), Group::matrix},
-               {"large", {37, 129}, Init::uniform(1), Group::matrix},
-               {"e", {5, 3}, Init::uniform(1), Group::embedding},
-               {"v", {131}, Init::uniform(1), Group::vector}},
-              dtype, offload),
-        memory(b, &store) {
+  Update(Backend& b, DType dtype, OptimizerKind kind, bool offload = false,
+         std::vector<ParamSpec> params = odd_sizes())
+      : store(b, std::move(params), dtype, offload), memory(b, &store) {
     store.initialise(3);
     Tape t(dtype);
     record_update(t, store, t.result("loss", {1}, t.acc()), {.optimizer = kind});
@@ -55,6 +60,30 @@ std::vector<Part> parts_of(const ParamStore& store) {
   return parts;
 }
 
+// A slot of 8-bit codes: few codes differ, because float and double round differently; those that
+// do are neighbours.
+void expect_codes_agree(Update& got, Update& want, const std::string& name) {
+  const DynamicCode table = make_dynamic_code(name == "moment1");
+  for (const ParamSpec& p : got.store.specs()) {
+    if (p.group == Group::vector) continue;  // has fp32 moments
+    SCOPED_TRACE(name + " of " + p.name);
+    const auto slot = [&](Update& u, const std::string& of) {
+      return cases::read(u.store.backend(), u.store.get(u.store.slot(of, p.group), p.name));
+    };
+    const Numbers a = slot(got, name), b = slot(want, name);
+    const Numbers scales = slot(got, name + "_scale"), exact = slot(want, name + "_scale");
+    EXPECT_LT(cases::error_of(scales, exact), 1e-5) << "scales";
+    ASSERT_EQ(a.size(), b.size());
+    int other = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      other += a[i] != b[i];
+      ASSERT_NEAR(table.value[size_t(a[i])], table.value[size_t(b[i])], 0.0145)
+          << "element " << i << ", codes " << a[i] << " and " << b[i];
+    }
+    EXPECT_LE(other, 1 + int(a.size()) / 500) << "codes that differ, of " << a.size();
+  }
+}
+
 TEST(CudaOptimizers, AgreeWithTheReference) {
   HEARTH_NEEDS_A_CARD();
   const auto reference = make_reference_backend();
@@ -65,8 +94,14 @@ TEST(CudaOptimizers, AgreeWithTheReference) {
       SCOPED_TRACE(fmt::format("{} {}", known_optimizers[i].name, to_string(tolerance.dtype)));
       Update got(card(), tolerance.dtype, OptimizerKind(i));
       for (const Part p : parts_of(got.store)) {
+        if (got.store.dtype(p) == DType::u8) {
+          expect_codes_agree(got, want, got.store.name(p));
+          continue;
+        }
         const bool half = got.store.dtype(p) == DType::bf16;
-        const double limit = p == Part::weight ? std::max(tolerance.value, 1e-4)
+        // A code that differs changes the next step of its weight by up to a tenth.
+        const double least = OptimizerKind(i) == OptimizerKind::adamw_8bit ? 2e-3 : 1e-4;
+        const double limit = p == Part::weight ? std::max(tolerance.value, least)
                              : half            ? 8e-3
                                                : 1e-5;
         EXPECT_LT(cases::error_of(got.flat(p), want.flat(p)), limit) << got.store.name(p);
@@ -84,6 +119,48 @@ TEST(CudaOptimizers, GiveTheSameBitsFromTheHostsMemory) {
       Update near(card(), dtype, OptimizerKind(i)), far(card(), dtype, OptimizerKind(i), true);
       for (const Part p : parts_of(near.store))
         EXPECT_EQ(near.flat(p), far.flat(p)) << near.store.name(p);
+    }
+}
+
+// The same codes as the CPU's kernel: both compute in fp32, up to the contraction of products and
+// sums.
+TEST(CudaOptimizers, CodesAreThoseOfTheCpu) {
+  HEARTH_NEEDS_A_CARD();
+  const auto cpu = make_cpu_backend(2);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    SCOPED_TRACE(to_string(dtype));
+    Update got(card(), dtype, OptimizerKind::adamw_8bit);
+    Update want(*cpu, dtype, OptimizerKind::adamw_8bit);
+    for (const char* name : {"moment1", "moment2"}) expect_codes_agree(got, want, name);
+    const Numbers a = got.flat(Part::weight), b = want.flat(Part::weight);
+    EXPECT_LT(cases::error_of(a, b), dtype == DType::f32 ? 2e-3 : 8e-3);
+    if (dtype != DType::f32) continue;
+    int other = 0;
+    for (size_t k = 0; k < a.size(); ++k) other += std::abs(a[k] - b[k]) > 1e-5;
+    EXPECT_LE(other, 10) << "weights whose moments have other codes, of " << a.size();
+  }
+}
+
+// Host memory is streamed in chunks of 4 Mi elements: the second chunk has its own codes and
+// scales, and ends within a block. The second store has whole blocks, so one pass covers both
+// parameters.
+TEST(CudaOptimizers, CodesSpanSeveralChunksOfHostMemory) {
+  HEARTH_NEEDS_A_CARD();
+  const std::vector<std::vector<ParamSpec>> stores{
+      {{"w", {2049, 2100}, Init::uniform(1), Group::matrix}},
+      {{"w", {2048, 2176}, Init::uniform(1), Group::matrix},
+       {"next", {128, 128}, Init::uniform(1), Group::matrix}}};
+  for (const std::vector<ParamSpec>& large : stores)
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(fmt::format("{} parameters, {}", large.size(), to_string(dtype)));
+      Update near(card(), dtype, OptimizerKind::adamw_8bit, false, large);
+      Update far(card(), dtype, OptimizerKind::adamw_8bit, true, large);
+      for (const Part p : parts_of(near.store)) {
+        const Numbers a = near.flat(p), b = far.flat(p);
+        ASSERT_EQ(a.size(), b.size());
+        for (size_t i = 0; i < a.size(); ++i)
+          ASSERT_EQ(a[i], b[i]) << near.store.name(p) << ", element " << i;
+      }
     }
 }
 

@@ -193,5 +193,118 @@ TEST(CpuKernels, UpdateWeights) {
     });
 }
 
+// --- state in 8-bit codes ---
+
+// Weights with their master and AdamW's moments as codes and scales.
+struct Coded {
+  Coded(const Runner& r, const Array& w0, bool with_master)
+      : n(Tensor(w0).numel()), w(r.in_place(w0)) {
+    if (with_master) master = r.in_place_acc(w0);
+    for (int k = 0; k < 2; ++k) {
+      codes.emplace_back(Shape{n}, DType::u8);
+      scales.emplace_back(Shape{ceil_div(n, code_block)}, DType::f32);
+      for (int64_t i = 0; i < n; ++i) Tensor(codes[size_t(k)]).as<uint8_t>()[i] = uint8_t(i * 37);
+      for (int64_t b = 0; b < Tensor(scales[size_t(k)]).numel(); ++b)
+        Tensor(scales[size_t(k)]).as<float>()[b] = 0.1f * float(1 + b % 3);
+    }
+  }
+  void step(const Runner& r, const Array& g, const Array& gate) {
+    const Array scalars = Array::of(Scalars{.lr = 0.01f});
+    UpdateArgs a{.weight = w,
+                 .master = master,
+                 .grad = g,
+                 .gate = gate,
+                 .scalars = scalars,
+                 .spec = {.rule = UpdateRule::adamw, .decay = 0.1f}};
+    for (size_t k = 0; k < 2; ++k) a.slots[k] = codes[k], a.scales[k] = scales[k];
+    r.k.update_weights(r.s, a);
+  }
+  // The moments, in the arithmetic of the runner.
+  Array decoded(const Runner& r, size_t k) const {
+    const DynamicCode table = make_dynamic_code(k == 0);
+    Array x(Shape{n});
+    for (int64_t i = 0; i < n; ++i)
+      x[i] = double(table.value[Tensor(codes[k]).as<uint8_t>()[i]]) *
+             double(Tensor(scales[k]).as<float>()[i / code_block]);
+    return x.as(r.acc);
+  }
+  bool same_as(const Coded& other) const {
+    bool same = same_bytes(w, other.w) && same_bytes(master, other.master);
+    for (size_t k = 0; k < 2; ++k)
+      same = same && same_bytes(codes[k], other.codes[k]) && same_bytes(scales[k], other.scales[k]);
+    return same;
+  }
+  int64_t n;
+  Array w, master;
+  std::vector<Array> codes, scales;
+};
+
+TEST(CpuKernels, UpdateWeightsInBlocksOfCodes) {
+  const Array gate = Array::of(UpdateState{.grad_scale = 0.5f, .good_steps = 3});
+  for (DType d : dtypes)
+    for (int64_t n : {1, 255, 256, 257, 40001})
+      for (bool with_master : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} elements", n));
+        const Array w = random({n}, d), g = Array::random({n}).as(DType::f32);
+        // A weight is computed from moments that are not rounded yet.
+        check("weights", d, [&](const Runner& r) {
+          Coded c(r, w, with_master);
+          c.step(r, g, gate);
+          return outputs(std::move(c.w), std::move(c.master));
+        });
+        // Float and double may round to neighbouring codes, which are at most 0.015 apart.
+        check(
+            "moments", d,
+            [&](const Runner& r) {
+              Coded c(r, w, with_master);
+              for (int step = 0; step < 2; ++step) c.step(r, g, gate);
+              return outputs(c.decoded(r, 0), c.decoded(r, 1));
+            },
+            0.015);
+        Coded want(reference_runner(), w, with_master);
+        want.step(reference_runner(), g, gate);
+        for (Isa isa : usable_isas()) {
+          const Runner r = runner_of(isa, 2, d);
+          Coded got(r, w, with_master);
+          got.step(r, g, gate);
+          for (size_t k = 0; k < 2; ++k) {
+            int64_t other = 0;
+            for (int64_t i = 0; i < n; ++i)
+              other +=
+                  Tensor(got.codes[k]).as<uint8_t>()[i] != Tensor(want.codes[k]).as<uint8_t>()[i];
+            EXPECT_LE(other, n / 1000) << "codes of moment " << k + 1;
+          }
+        }
+      }
+}
+
+TEST(CpuKernels, BlocksOfCodesAreIndependentAndSkippedStepsChangeNothing) {
+  const int64_t n = 3 * code_block + 17;
+  const Array gate = Array::of(UpdateState{.grad_scale = 1, .good_steps = 1});
+  const Array skip = Array::of(UpdateState{.skip = 1});
+  const Array w = random({n}, DType::f32), g = Array::random({n}).as(DType::f32);
+  const Array other = g.as(DType::f32);
+  Tensor(other).as<float>()[code_block + 3] = 1000;  // in the second block
+  for (Isa isa : usable_isas()) {
+    const Runner r = runner_of(isa, 2, DType::f32);
+    Coded a(r, w, false), b(r, w, false), skipped(r, w, false);
+    const Coded start(r, w, false);
+    skipped.step(r, g, skip);
+    EXPECT_TRUE(skipped.same_as(start));
+    a.step(r, g, gate), b.step(r, other, gate);
+    EXPECT_FALSE(a.same_as(start));
+    for (size_t k = 0; k < 2; ++k) {
+      for (int64_t block = 0; block < 4; ++block)
+        EXPECT_EQ(Tensor(a.scales[k]).as<float>()[block] == Tensor(b.scales[k]).as<float>()[block],
+                  block != 1)
+            << block;
+      for (int64_t i = 0; i < n; ++i)
+        ASSERT_TRUE(i / code_block == 1 ||
+                    Tensor(a.codes[k]).as<uint8_t>()[i] == Tensor(b.codes[k]).as<uint8_t>()[i])
+            << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hearth::cpu_test

@@ -57,7 +57,8 @@ Expected expected(OptimizerKind kind) {
       return {adamw_formula, {"moment1", "moment2"}};
     case OptimizerKind::lion:
       return {lion_formula, {"momentum"}};
-    case OptimizerKind::muon:  // not elementwise: test_muon.cpp
+    case OptimizerKind::adamw_8bit:  // rounds a block at a time: test_adamw_8bit.cpp
+    case OptimizerKind::muon:        // not elementwise: test_muon.cpp
     case OptimizerKind::normuon:
       break;
   }

@@ -35,8 +35,8 @@ TEST(ParamGroups, ChangeTheStepsOfTheirGroupOnly) {
   one.beta2s[size_t(Group::embedding)] = 0.7f;
   one.decays[size_t(Group::embedding)] = 0.4f;
   for (const OptimizerKind kind :
-       {OptimizerKind::adamw, OptimizerKind::adamw_bf16, OptimizerKind::lion,
-        OptimizerKind::muon, OptimizerKind::normuon}) {
+       {OptimizerKind::adamw, OptimizerKind::adamw_bf16, OptimizerKind::adamw_8bit,
+        OptimizerKind::lion, OptimizerKind::muon, OptimizerKind::normuon}) {
     SCOPED_TRACE(known_optimizers[size_t(kind)].name);
     all.optimizer = one.optimizer = kind;
     Update got(*backend, DType::f32, one), want(*backend, DType::f32, all),

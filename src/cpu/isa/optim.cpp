@@ -1,5 +1,6 @@
 // The update: gradient norm, the decision to clip or skip, and one pass of an optimizer's rule
-// (core/update_rules.h). Memory bound: AdamW moves 28 bytes per fp32 parameter.
+// (core/update_rules.h). Memory bound: AdamW moves 28 bytes per fp32 parameter. State in 8-bit
+// codes moves less but costs two table lookups per element and slot.
 #include "cpu/isa/kernels.h"
 #include "cpu/isa/rows.h"
 
@@ -79,11 +80,86 @@ void by_slots(const char* op, const UpdateArgs& args, const F& f, Slots*... know
   }
 }
 
+constexpr DynamicCode code_tables[] = {make_dynamic_code(false), make_dynamic_code(true)};
+
+// A range whose slots are 8-bit codes, in blocks that share a scale.
+template <class Rule, class T>
+class CodedRange {
+ public:
+  CodedRange(const UpdateArgs& args, const UpdateState& st)
+      : args_(args), factors_(Rule::factors(st, scalars_of(args.scalars), args.spec)) {
+    expect_dtypes(Rule::name, DType::f32, args.master, args.grad);
+    for (int k = 0; k < Rule::slots; ++k) {
+      expect_dtype(Rule::name, DType::u8, args.slots[k]);
+      expect_dtype(Rule::name, DType::f32, args.scales[k]);
+    }
+  }
+
+  void update_block(int64_t block) const {
+    const int64_t begin = block * code_block;
+    const int64_t n = smaller(code_block, count(args_.weight) - begin);
+    float state[Rule::slots][code_block], most[Rule::slots];
+    for (int k = 0; k < Rule::slots; ++k) decode(state[k], k, block, n);
+    apply(state, most, begin, n);
+    for (int k = 0; k < Rule::slots; ++k) encode(state[k], most[k], k, block, n);
+  }
+
+ private:
+  static const DynamicCode& table(int k) { return code_tables[Rule::is_signed(k)]; }
+
+  void decode(float* state, int k, int64_t block, int64_t n) const {
+    const uint8_t* codes = args_.slots[k].template as<const uint8_t>() + block * code_block;
+    const float scale = args_.scales[k].template as<const float>()[block];
+    for (int64_t i = 0; i < n; ++i) state[i] = table(k).value[codes[i]] * scale;
+  }
+  // New weights and new state, and the largest magnitude of each slot.
+  void apply(float (&state)[Rule::slots][code_block], float (&most)[Rule::slots], int64_t begin,
+             int64_t n) const {
+    T* const w = args_.weight.template as<T>() + begin;
+    float* const master = args_.master ? args_.master.template as<float>() + begin : nullptr;
+    const float* const g = args_.grad.template as<const float>() + begin;
+    vf top[Rule::slots] = {};
+    vectors(n, [&](int64_t i, auto part) {
+      vf s[Rule::slots];
+      for (int k = 0; k < Rule::slots; ++k) s[k] = part.get(state[k] + i);
+      const vf old = master ? part.get(master + i) : part.get(w + i);
+      const vf fresh = Rule::template apply<VectorMath>(old, part.get(g + i), s, factors_);
+      for (int k = 0; k < Rule::slots; ++k) {
+        part.put(state[k] + i, s[k]);
+        top[k] = max(top[k], part.only(abs(s[k]), 0));
+      }
+      if (master) part.put(master + i, fresh);
+      part.put(w + i, fresh);
+    });
+    for (int k = 0; k < Rule::slots; ++k) most[k] = max_lane(top[k]);
+  }
+  void encode(const float* state, float most, int k, int64_t block, int64_t n) const {
+    uint8_t* codes = args_.slots[k].template as<uint8_t>() + block * code_block;
+    const BlockScale scale = block_scale(most);
+    args_.scales[k].template as<float>()[block] = scale.scale;
+    for (int64_t i = 0; i < n; ++i) codes[i] = table(k).encode(state[i] * scale.inverse);
+  }
+
+  const UpdateArgs& args_;
+  typename Rule::Factors factors_;
+};
+
+void update_coded(Stream& s, const UpdateArgs& args, const UpdateState& st) {
+  by_dtype(AdamwRule::name, args.weight, [&]<class T>(T*) {
+    const CodedRange<AdamwRule, T> range(args, st);
+    over_rows(s, ceil_div(count(args.weight), code_block), code_block,
+              [&](int64_t begin, int64_t end) {
+                for (int64_t block = begin; block < end; ++block) range.update_block(block);
+              });
+  });
+}
+
 }  // namespace
 
 void update_weights(Stream& s, const UpdateArgs& args) {
   const UpdateState& st = *args.gate.as<const UpdateState>();
   if (st.skip != 0) return;
+  if (args.scales[0]) return update_coded(s, args, st);
   by_rule(args.spec.rule, [&]<class Rule>(Rule) {
     expect_dtypes(Rule::name, DType::f32, args.master, args.grad);
     const typename Rule::Factors factors = Rule::factors(st, scalars_of(args.scalars), args.spec);

@@ -127,6 +127,45 @@ void gate_update(Stream&, const GateUpdateArgs& args) {
   std::memcpy(args.state.data, &u, sizeof u);
 }
 
+namespace {
+
+// A slot's state, decoded where it is 8-bit codes.
+Doubles load_slot(const UpdateArgs& args, int k) {
+  if (!args.scales[k]) return load(args.slots[k]);
+  const DynamicCode table = make_dynamic_code(AdamwRule::is_signed(k));
+  const Doubles scales = load(args.scales[k]);
+  Doubles x(size_t(args.slots[k].numel()));
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = double(table.value[args.slots[k].as<uint8_t>()[i]]) * scales[i / code_block];
+  return x;
+}
+
+// The code whose value is nearest, by comparison with all; but no positive x becomes 0 in a table
+// without signs.
+uint8_t nearest_code(const DynamicCode& table, double x) {
+  int best = 0;
+  const auto distance = [&](int code) { return std::abs(double(table.value[code]) - x); };
+  for (int code = 1; code < 256; ++code)
+    if (distance(code) < distance(best)) best = code;
+  return uint8_t(!table.has_sign && x > 0 ? std::max(best, 1) : best);
+}
+
+void store_slot(const UpdateArgs& args, int k, const Doubles& x) {
+  if (!args.scales[k]) return store(args.slots[k], x);
+  const DynamicCode table = make_dynamic_code(AdamwRule::is_signed(k));
+  for (size_t begin = 0; begin < x.size(); begin += code_block) {
+    const size_t end = std::min(x.size(), begin + code_block);
+    double most = 0;
+    for (size_t i = begin; i < end; ++i) most = std::max(most, std::abs(x[i]));
+    if (most < 0x1p-126) most = 0;
+    args.scales[k].as<float>()[begin / code_block] = float(most);
+    for (size_t i = begin; i < end; ++i)
+      args.slots[k].as<uint8_t>()[i] = nearest_code(table, most > 0 ? x[i] / most : 0);
+  }
+}
+
+}  // namespace
+
 void update_weights(Stream&, const UpdateArgs& args) {
   UpdateState u;
   std::memcpy(&u, args.gate.data, sizeof u);
@@ -134,7 +173,7 @@ void update_weights(Stream&, const UpdateArgs& args) {
   const Scalars sc = load_scalars(args.scalars);
   by_rule(args.spec.rule, [&]<class Rule>(Rule) {
     Doubles w = load(args.master ? args.master : args.weight), slots[most_slots];
-    for (int k = 0; k < Rule::slots; ++k) slots[k] = load(args.slots[k]);
+    for (int k = 0; k < Rule::slots; ++k) slots[k] = load_slot(args, k);
     const Doubles g = load(args.grad);
     for (size_t i = 0; i < w.size(); ++i) {
       double s[most_slots] = {};
@@ -144,7 +183,7 @@ void update_weights(Stream&, const UpdateArgs& args) {
     }
     store(args.master, w);
     store(args.weight, w);
-    for (int k = 0; k < Rule::slots; ++k) store(args.slots[k], slots[k]);
+    for (int k = 0; k < Rule::slots; ++k) store_slot(args, k, slots[k]);
   });
 }
 

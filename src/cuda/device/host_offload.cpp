@@ -37,32 +37,45 @@ OffloadLanes::~OffloadLanes() {
   cudaStreamDestroy(in_), cudaStreamDestroy(out_);
 }
 
-void OffloadLanes::stream(CudaStream& s, std::span<const Tensor> offloaded, int64_t n,
+void OffloadLanes::stream(CudaStream& s, std::span<const Array> arrays, int64_t n,
                           const Work& work) {
-  constexpr int64_t widest = 4;  // bytes of an element
-  const int64_t length = std::min(n, piece), arrays = int64_t(offloaded.size());
-  auto* room = static_cast<std::byte*>(s.scratch(slots * arrays * length * widest));
-  std::vector<std::byte*> near(offloaded.size());
+  const int64_t length = std::min(n, piece);
+  int64_t chunk = 0;  // bytes of a chunk of all arrays
+  std::vector<int64_t> place;
+  for (const Array& a : arrays) {
+    place.push_back(chunk);
+    chunk += round_up(ceil_div(length, a.per) * size_of(a.tensor.dtype), 256);
+  }
+  auto* room = static_cast<std::byte*>(s.scratch(slots * chunk));
+  std::vector<std::byte*> near(arrays.size());
+  // The bytes of an array that belong to `count` elements from `begin` on.
+  struct Bytes {
+    std::byte* data;
+    size_t size;
+  };
+  const auto bytes_of = [](const Array& a, int64_t begin, int64_t count) {
+    const int64_t size = size_of(a.tensor.dtype), first = begin / a.per;
+    return Bytes{a.tensor.data + first * size,
+                 size_t((ceil_div(begin + count, a.per) - first) * size)};
+  };
   mark(begin_, s.handle), wait(in_, begin_), wait(out_, begin_);
   int64_t number = 0;
   for (int64_t begin = 0; begin < n; begin += length, ++number) {
     const int64_t count = std::min(length, n - begin);
     const auto slot = size_t(number % slots);
     if (number >= slots) wait(in_, stored_[slot]);
-    for (size_t k = 0; k < offloaded.size(); ++k) {
-      const int64_t size = size_of(offloaded[k].dtype);
-      near[k] = room + (int64_t(slot) * arrays + int64_t(k)) * length * widest;
-      check(cudaMemcpyAsync(near[k], offloaded[k].data + begin * size, size_t(count * size),
-                            cudaMemcpyHostToDevice, in_),
+    for (size_t k = 0; k < arrays.size(); ++k) {
+      const Bytes far = bytes_of(arrays[k], begin, count);
+      near[k] = room + int64_t(slot) * chunk + place[k];
+      check(cudaMemcpyAsync(near[k], far.data, far.size, cudaMemcpyHostToDevice, in_),
             "bringing state from the host");
     }
     mark(here_[slot], in_), wait(s.handle, here_[slot]);
     work(begin, count, near);
     mark(done_[slot], s.handle), wait(out_, done_[slot]);
-    for (size_t k = 0; k < offloaded.size(); ++k) {
-      const int64_t size = size_of(offloaded[k].dtype);
-      check(cudaMemcpyAsync(offloaded[k].data + begin * size, near[k], size_t(count * size),
-                            cudaMemcpyDeviceToHost, out_),
+    for (size_t k = 0; k < arrays.size(); ++k) {
+      const Bytes far = bytes_of(arrays[k], begin, count);
+      check(cudaMemcpyAsync(far.data, near[k], far.size, cudaMemcpyDeviceToHost, out_),
             "storing state on the host");
     }
     mark(stored_[slot], out_);

@@ -4,9 +4,9 @@
 #include <array>
 #include <utility>
 
-#include "cuda/device/device.cuh"
 #include "cuda/device/host_offload.h"
 #include "cuda/kernels.h"
+#include "cuda/optim/update.cuh"
 
 namespace hearth::cuda {
 namespace {
@@ -30,25 +30,6 @@ __global__ void gate(UpdateState* state, const float* squares, const float* loss
   st.good_steps += 1;
   const float clipped = sc.clip > 0 && norm > sc.clip ? sc.clip / (norm + 1e-6f) : 1.0f;
   st.grad_scale = clipped / sc.loss_scale;
-}
-
-// The functions that a rule needs.
-struct FloatMath {
-  __host__ __device__ __forceinline__ static float sqrt(float x) { return sqrtf(x); }
-};
-
-template <class T>
-struct Weights {
-  T* w;
-  float* master;  // may be null: w is the master
-  const float* grad;
-};
-
-template <int N, class M>
-__device__ __forceinline__ void load_floats(float (&x)[N], const M* p) {
-  const Pack<M, N> pack = load<N>(p);
-#pragma unroll
-  for (int k = 0; k < N; ++k) x[k] = get(pack, k);
 }
 
 template <class Rule, int N, class T, class... Slots>
@@ -123,9 +104,9 @@ void update_all(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
   const Weights<T> all{as<T>(args.weight), as<float>(args.master), as<float>(args.grad)};
   const Tensor& kept = Rule::slots ? args.slots[0] : args.master;  // in the host's memory, or not
   if (!is_offloaded(kept.data)) return update(all, n, slots...);
-  std::array<Tensor, Rule::slots + 1> offloaded;
-  for (int k = 0; k < Rule::slots; ++k) offloaded[size_t(k)] = args.slots[k];
-  offloaded[Rule::slots] = args.master;
+  std::array<OffloadLanes::Array, Rule::slots + 1> offloaded;
+  for (int k = 0; k < Rule::slots; ++k) offloaded[size_t(k)] = {args.slots[k]};
+  offloaded[Rule::slots] = {args.master};
   s.offload_lanes().stream(
       s, std::span(offloaded).first(Rule::slots + (args.master ? 1 : 0)), n,
       [&](int64_t begin, int64_t count, std::span<std::byte* const> near) {
@@ -149,6 +130,7 @@ void gate_update(Stream& stream, const GateUpdateArgs& args) {
 
 void update_weights(Stream& stream, const UpdateArgs& args) {
   if (args.weight.numel() == 0) return;
+  if (args.scales[0]) return update_coded(on(stream), args);
   by_rule(args.spec.rule, [&]<class Rule>(Rule) {
     expect_dtypes(Rule::name, DType::f32, args.master, args.grad);
     by_dtype(Rule::name, args.weight, [&]<class T>(T*) {
