@@ -15,7 +15,8 @@ namespace hearth::inline core {
 
 // --- products ---
 
-// c = alpha * act(op(a) op(b) + bias) + prior; GemmSpec has the details.
+// c = alpha * act(op(a) op(b) + bias) + beta * prior; GemmSpec has the details. With a batch every
+// matrix has a leading dimension more.
 struct GemmArgs {
   Tensor c;           // (M, N); may be acc where a and b are bf16
   Tensor aux = {};    // (M, N): receives the argument of act; an input with act_slope

@@ -20,6 +20,13 @@ struct GemmSpec {
   // b is a parameter, which no kernel of the program writes, so a product may read it before the
   // preceding kernels have finished.
   bool weight = false;
+  float beta = 1;  // factor on prior; other than 1 only without act, bias and aux
+  // Independent products of one shape: a, b, c and prior hold this many matrices, one after
+  // another. More than one only without act, bias and aux.
+  int64_t batch = 1;
+
+  // Whether every kernel for products takes it.
+  bool single() const { return batch == 1 && beta == 1; }
 };
 
 struct EmbedSpec {

@@ -1,4 +1,5 @@
-// Matrix multiplication on the CPU: c = hook(alpha * op(a) op(b) + bias) + residual, 2*m*n*k FLOP.
+// Matrix multiplication on the CPU: c = hook(alpha * op(a) op(b) + bias) + beta * residual, 2*m*n*k
+// FLOP.
 // Row i of c has the same bits whatever m is and however many threads run: each element is summed
 // over k in blocks of fixed length, in order, by one thread.
 #pragma once
@@ -53,6 +54,7 @@ struct GemmProblem {
   float alpha = 1.0f;
   const void* bias = nullptr;      // (n), ab_type
   const void* residual = nullptr;  // (m, n) with stride ldc, c_type; may be c itself: accumulate
+  float beta = 1.0f;               // factor on the residual
   GemmHook hook = nullptr;
   const void* hook_state = nullptr;
 };

@@ -37,16 +37,18 @@ HEARTH_INLINE void scale_and_bias(float* x, float alpha, const B* bias, int64_t 
   }
 }
 
+// With beta = 1 the fused multiply-add gives the bits of an addition.
 template <class C>
-HEARTH_INLINE void add_and_store(C* c, const float* x, const C* residual, int64_t n) {
+HEARTH_INLINE void add_and_store(C* c, const float* x, const C* residual, float beta, int64_t n) {
   int64_t j = 0;
   for (; j + lanes <= n; j += lanes) {
     const vf v = load(x + j);
-    store(c + j, residual ? v + load(residual + j) : v);
+    store(c + j, residual ? fma(load(residual + j), broadcast(beta), v) : v);
   }
   if (j < n) {
     const vf v = load_partial(x + j, n - j);
-    store_partial(c + j, residual ? v + load_partial(residual + j, n - j) : v, n - j);
+    store_partial(c + j, residual ? fma(load_partial(residual + j, n - j), broadcast(beta), v) : v,
+                  n - j);
   }
 }
 
@@ -60,7 +62,7 @@ void finish_as(const GemmProblem& g, float* acc, int64_t ld, int64_t row, int64_
     if (bias || g.alpha != 1.0f) scale_and_bias(x, g.alpha, bias, cols);
     if (g.hook) g.hook(g.hook_state, x, row + i, col, cols);
     add_and_store(static_cast<C*>(g.c) + at, x,
-                  g.residual ? static_cast<const C*>(g.residual) + at : nullptr, cols);
+                  g.residual ? static_cast<const C*>(g.residual) + at : nullptr, g.beta, cols);
   }
 }
 

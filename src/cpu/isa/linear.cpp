@@ -52,6 +52,11 @@ GemmHook hook_of(const Tensor& c, const GemmSpec& spec) {
 
 namespace {
 
+// The i-th matrix of a batch; null where the tensor is absent.
+std::byte* matrix_of(const Tensor& t, int64_t i, int64_t batch) {
+  return t ? t.data + i * (count(t) / batch) * size_of(t.dtype) : nullptr;
+}
+
 // Calls run(problem) with the epilogue that the spec needs.
 template <class Run>
 void with_epilogue(GemmProblem problem, const Tensor& c, const Tensor& aux, const GemmSpec& spec,
@@ -74,13 +79,13 @@ void gemm(Stream& s, const GemmArgs& args) {
   const GemmSpec& spec = args.spec;
   expect_dtypes("gemm", args.a.dtype, args.b, args.bias);
   expect_dtypes("gemm prior", args.c.dtype, args.prior);
-  const int64_t N = args.c.cols();
+  const int64_t N = args.c.cols(), batch = spec.batch;
   const GemmProblem problem{.c = args.c.data,
                             .a = args.a.data,
                             .b = args.b.data,
-                            .m = row_count(args.c),
+                            .m = row_count(args.c) / batch,
                             .n = N,
-                            .k = spec.ta ? row_count(args.a) : args.a.cols(),
+                            .k = spec.ta ? row_count(args.a) / batch : args.a.cols(),
                             .lda = args.a.cols(),
                             .ldb = args.b.cols(),
                             .ldc = N,
@@ -89,9 +94,16 @@ void gemm(Stream& s, const GemmArgs& args) {
                             .c_type = args.c.dtype,
                             .ab_type = args.a.dtype,
                             .bias = args.bias.data,
-                            .residual = args.prior.data};
-  with_epilogue(problem, args.c, args.aux, spec, [&](const GemmProblem& g) {
-    hearth::gemm(cpu_stream(s).threads, cpu_stream(s).scratch, cpu_stream(s).gemm, g);
+                            .residual = args.prior.data,
+                            .beta = spec.beta};
+  with_epilogue(problem, args.c, args.aux, spec, [&](GemmProblem g) {
+    for (int64_t i = 0; i < batch; ++i) {
+      g.c = matrix_of(args.c, i, batch);
+      g.a = matrix_of(args.a, i, batch);
+      g.b = matrix_of(args.b, i, batch);
+      g.residual = matrix_of(args.prior, i, batch);
+      hearth::gemm(cpu_stream(s).threads, cpu_stream(s).scratch, cpu_stream(s).gemm, g);
+    }
   });
 }
 

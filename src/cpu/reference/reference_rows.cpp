@@ -9,16 +9,19 @@ namespace hearth::reference {
 
 void gemm(Stream&, const GemmArgs& args) {
   const GemmSpec& spec = args.spec;
-  const int64_t M = args.c.rows(), N = args.c.cols(), K = spec.ta ? args.a.rows() : args.a.cols();
+  const int64_t batch = spec.batch, M = args.c.rows() / batch, N = args.c.cols();
+  const int64_t K = spec.ta ? args.a.rows() / batch : args.a.cols();
   const Doubles av = load(args.a), bv = load(args.b), biasv = load(args.bias),
                 priorv = load(args.prior);
-  Doubles cv(size_t(M * N)), auxv = spec.act_slope ? load(args.aux) : Doubles(size_t(M * N));
-  for (int64_t i = 0; i < M; ++i)
+  Doubles cv(size_t(batch * M * N)),
+      auxv = spec.act_slope ? load(args.aux) : Doubles(size_t(batch * M * N));
+  for (int64_t row = 0; row < batch * M; ++row)
     for (int64_t j = 0; j < N; ++j) {
-      const int64_t ij = i * N + j;
+      const int64_t ij = row * N + j, i = row % M, a = row / M * M * K, b = row / M * K * N;
       double dot = 0;
       for (int64_t k = 0; k < K; ++k)
-        dot += av[spec.ta ? k * M + i : i * K + k] * bv[spec.tb ? j * K + k : k * N + j];
+        dot +=
+            av[a + (spec.ta ? k * M + i : i * K + k)] * bv[b + (spec.tb ? j * K + k : k * N + j)];
       double value;
       if (spec.act_slope) {
         value = dot * activate(spec.act, auxv[ij]).dy;
@@ -26,7 +29,7 @@ void gemm(Stream&, const GemmArgs& args) {
         auxv[ij] = as_stored(dot + value_or(biasv, j, 0), args.aux ? args.aux : args.c);
         value = activate(spec.act, auxv[ij]).y;
       }
-      cv[ij] = spec.alpha * value + value_or(priorv, ij, 0);
+      cv[ij] = spec.alpha * value + spec.beta * value_or(priorv, ij, 0);
     }
   store(args.c, cv);
   if (!spec.act_slope) store(args.aux, auxv);

@@ -14,7 +14,7 @@ struct CublasLt {
   X(Create) X(Destroy) X(GetVersion) X(GetStatusString) \
   X(Matmul) X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck) \
   X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
-  X(MatrixLayoutCreate) X(MatrixLayoutDestroy) \
+  X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatrixLayoutSetAttribute) \
   X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)
   // clang-format on
   HEARTH_LT_ALL(HEARTH_LT)

@@ -34,11 +34,21 @@ void set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what, const T& v
             "describing a product");
 }
 
-LtLayout make_layout(DType d, int64_t rows, int64_t cols, int64_t stride) {
+// A matrix, or `batch` of them one after another.
+LtLayout make_layout(DType d, int64_t rows, int64_t cols, int64_t stride, int64_t batch) {
   LtLayout l;
   expect_lt(
       cublas_lt().MatrixLayoutCreate(&l.handle, type_of(d), uint64_t(rows), uint64_t(cols), stride),
       "describing a matrix");
+  if (batch == 1) return l;
+  const auto count = int32_t(batch);
+  const int64_t next = cols * stride;
+  expect_lt(cublas_lt().MatrixLayoutSetAttribute(l.handle, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                 &count, sizeof count),
+            "describing a batch of matrices");
+  expect_lt(cublas_lt().MatrixLayoutSetAttribute(
+                l.handle, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &next, sizeof next),
+            "describing a batch of matrices");
   return l;
 }
 
@@ -65,10 +75,10 @@ LtProduct describe_product(const GemmCall& c, cublasLtEpilogue_t epilogue, bool 
     set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t(c.c.cols()));
     set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(c.aux.dtype));
   }
-  const int64_t M = c.M(), N = c.N(), K = c.K();
-  p.a = make_layout(c.b.dtype, c.spec.tb ? K : N, c.spec.tb ? N : K, c.b.cols());
-  p.b = make_layout(c.a.dtype, c.spec.ta ? M : K, c.spec.ta ? K : M, c.a.cols());
-  p.c = make_layout(c.c.dtype, N, M, c.c.cols());
+  const int64_t M = c.M(), N = c.N(), K = c.K(), batch = c.spec.batch;
+  p.a = make_layout(c.b.dtype, c.spec.tb ? K : N, c.spec.tb ? N : K, c.b.cols(), batch);
+  p.b = make_layout(c.a.dtype, c.spec.ta ? M : K, c.spec.ta ? K : M, c.a.cols(), batch);
+  p.c = make_layout(c.c.dtype, N, M, c.c.cols(), batch);
   return p;
 }
 
@@ -93,7 +103,9 @@ bool GemmCall::fusible() const {
 }
 
 std::string GemmCall::key(bool tf32) const {
-  return fmt::format("{}x{}x{}/{}/{}/{}{}{}:{}>{}{}{}{}{}:{}{}{}", M(), N(), K(), a.cols(),
+  // Factors other than 1 share a choice: they do not change how long a product takes.
+  const std::string batch = spec.batch == 1 ? "" : fmt::format("{}*", spec.batch);
+  return fmt::format("{}{}x{}x{}/{}/{}/{}{}{}:{}>{}{}{}{}{}:{}{}{}", batch, M(), N(), K(), a.cols(),
                      b.cols(), c.cols(), spec.ta ? 't' : 'n', spec.tb ? 't' : 'n',
                      to_string(a.dtype), to_string(c.dtype), tf32 ? "tf32" : "",
                      bias ? "+bias" : "", prior ? "+prior" : "", spec.alpha == 1 ? "" : "*alpha",
@@ -115,7 +127,7 @@ GemmProducts::~GemmProducts() {
 // The product alone, into `out`, with the epilogue of the plan.
 cublasStatus_t GemmProducts::multiply(LtProduct& p, const GemmCall& c, std::byte* out,
                                       std::byte* aux, float alpha, bool adds) {
-  const float beta = adds ? 1 : 0;
+  const float beta = adds ? c.spec.beta : 0;
   if (c.bias) set(p.desc.handle, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias.data);
   if (aux) set(p.desc.handle, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
   return cublas_lt().Matmul(handle_, p.desc.handle, &alpha, c.b.data, p.a.handle, c.a.data,

@@ -15,14 +15,15 @@ namespace hearth::cuda {
 
 // The arguments of one product; data may be null where a plan is only described.
 struct GemmCall : GemmArgs {
-  int64_t M() const { return c.rows(); }
-  int64_t N() const { return spec.tb ? b.rows() : b.cols(); }
-  int64_t K() const { return spec.tb ? b.cols() : b.rows(); }
+  // Of each product of a batch.
+  int64_t M() const { return c.rows() / spec.batch; }
+  int64_t N() const { return spec.tb ? b.rows() / spec.batch : b.cols(); }
+  int64_t K() const { return spec.tb ? b.cols() : b.rows() / spec.batch; }
   // Whether cuBLASLt has an epilogue for the whole call.
   bool fusible() const;
   bool plain() const { return spec.act == Act::none && !spec.act_slope && fusible(); }
   // Activations times a weight matrix, as in a forward pass.
-  bool forward() const { return !spec.ta && spec.tb && !spec.act_slope; }
+  bool forward() const { return !spec.ta && spec.tb && !spec.act_slope && spec.single(); }
   // When cuBLASLt adds to a 16-bit matrix in place, it rounds the product first and then the sum.
   bool rounds_twice() const {
     return plain() && prior && prior.data == c.data && size_of(c.dtype) == 2;
