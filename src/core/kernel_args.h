@@ -370,9 +370,19 @@ struct GateUpdateArgs {
   Tensor scalars;  // Scalars
 };
 
+// `count` ranges of `size` elements in flat buffers, all of which have the same order: range i
+// begins at element begin[i]. The array must live as long as the call. A pointer, because files
+// compiled for several instruction sets read it.
+struct Pieces {
+  const int64_t* begin = nullptr;
+  int64_t count = 0;  // 0: the whole buffers
+  int64_t size = 0;
+};
+
 // One pass of an elementwise optimizer over a flat range of parameters: new weights and new state,
 // rounded to nearest even where the stored dtype is narrower. Changes nothing if the gate says
-// skip. All tensors but the scales and the last two have the same number of elements.
+// skip. All tensors but the scales and the last two have the same number of elements, or share
+// their pieces.
 //
 // AdamW's slots may both hold 8-bit codes (u8, core/dynamic_code.h), each with a scale per block of
 // code_block elements, counted from the start of the range. A step decodes a block, updates it in
@@ -382,30 +392,49 @@ struct UpdateArgs {
   Tensor master = {};              // acc; absent: the weight itself is updated
   Tensor slots[most_slots] = {};   // optimizer state, one per slot of the rule; acc, bf16 or u8
   Tensor scales[most_slots] = {};  // (blocks) f32: of slots in u8; else absent
-  Tensor grad;                     // acc
+  Tensor grad;                     // acc; for descent also bf16
   Tensor gate;                     // UpdateState, written by gate_update
   Tensor scalars;                  // Scalars
   RuleSpec spec = {};
+  // The pieces of the buffers that are updated, for nesterov and descent. In the temporary of the
+  // rule (the weight of nesterov, the gradient of descent) they lie one after another.
+  Pieces pieces = {};
 };
+// The update of piece i alone.
+inline UpdateArgs piece_of(UpdateArgs args, int64_t i) {
+  const int64_t size = args.pieces.size, packed = i * size, at = args.pieces.begin[i];
+  const bool packs_weight = args.spec.rule == UpdateRule::nesterov;
+  const auto cut = [size](Tensor& t, int64_t begin) {
+    if (t) t = {t.data + begin * size_of(t.dtype), {size}, t.dtype};
+  };
+  cut(args.weight, packs_weight ? packed : at), cut(args.grad, packs_weight ? at : packed);
+  cut(args.master, at);
+  for (Tensor& slot : args.slots) cut(slot, at);
+  args.pieces = {};
+  return args;
+}
 
 // y = x / (1.02 |x| + 1e-6) with the Frobenius norm |x|, which no singular value exceeds: what the
-// iterations of Muon start from. The factor above 1 leaves room for their rounding.
+// iterations of Muon start from. The factor above 1 leaves room for their rounding. For each of n
+// matrices.
 struct UnitMatrixArgs {
-  Tensor y;      // (R, C); may be x's memory
-  Tensor parts;  // (row_parts) acc
-  Tensor x;      // (R, C)
+  Tensor y;      // (n, R, C); may be x's memory
+  Tensor parts;  // (n, row_parts) acc
+  Tensor x;      // (n, R, C)
 };
 
 // NorMuon: y = x * f with one factor per row or, in a wide matrix (R < C), per column. The mean
 // squares of x by row or column enter their running mean, `moment`; f is 1 / sqrt(moment), times
-// what gives y the Frobenius norm of x. The moment is kept where the gate says skip.
+// what gives y the Frobenius norm of x. The moment is kept where the gate says skip. For each of n
+// matrices.
 struct ScaleNeuronsArgs {
-  Tensor y;       // (R, C) acc; may be x's memory
-  Tensor moment;  // (R) or (C) acc
-  Tensor sums;    // (R) or (C) acc: scratch
-  Tensor x;       // (R, C) acc
+  Tensor y;       // (n, R, C) acc; may be x's memory if x is acc
+  Tensor moment;  // acc: max(R, C) elements for each matrix, at its piece
+  Tensor sums;    // (n, max(R, C)) acc: scratch
+  Tensor x;       // (n, R, C) acc or bf16
   Tensor gate;    // UpdateState
   float beta2 = 0.9f;
+  Pieces pieces;  // of moment
 };
 
 }  // namespace hearth::inline core

@@ -41,6 +41,12 @@ int64_t logits_chunk_bytes(const Backend&);
 // eighth of a GPU's memory. 0 on the CPU, whose memory is not the program's alone.
 int64_t kept_logits_bytes(const Backend&);
 
+// The matrices of one shape that Muon takes through its products together; with their temporaries
+// they need three to five times this. Enough matrices for every processor of a large GPU: those of
+// GPT-2 124M in one batch, 26 of 1600 x 1600. The same on every backend, because programs are
+// compared node by node (`doctor lockstep`), and the memory plan records them without a device.
+constexpr int64_t matrix_batch_bytes = int64_t(128) << 20;
+
 // The free memory is measured when the budget is made, so a holder (a run, an engine) makes its
 // budget once, when it decides. Parts that are planned but not yet allocated are reserved in it.
 class MemoryBudget {

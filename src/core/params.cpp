@@ -215,6 +215,13 @@ Tensor ParamStore::range(Part p, Group g) {
   return slice(p, begin_of(p)[size_t(g)], {range_size(g, p)});
 }
 
+int64_t ParamStore::begin(Part p, const ParamSpec& s) const {
+  const size_t i = index_.at(s.name);
+  const std::vector<int64_t>& offset =
+      p < Part::slot ? offset_ : slot_layouts_[size_t(p) - size_t(Part::slot)].offset;
+  return offset[i] - begin_of(p)[size_t(s.group)];
+}
+
 Tensor ParamStore::get(Part p, const std::string& name) {
   const ParamSpec& s = spec_of(name);
   if (p != Part::weight && !s.trainable)

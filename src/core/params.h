@@ -124,6 +124,8 @@ class ParamStore {
   int64_t range_size(Group g, Part p = Part::weight) const {
     return begin_of(p)[size_t(g) + 1] - begin_of(p)[size_t(g)];
   }
+  // The element of its group's range at which a trainable parameter begins.
+  int64_t begin(Part, const ParamSpec&) const;
   Tensor get(Part, const std::string& name);
   Shape shape(Part, const ParamSpec&) const;  // of the tensor that get() returns
   // The weights that gemm_quantised reads; absent if the parameter is not quantised.

@@ -64,8 +64,8 @@ const Kernels& cuda_kernels() {
       .sum_squares = cuda::sum_squares,
       .gate_update = cuda::gate_update,
       .update_weights = cuda::update_weights,
-      .unit_matrix = nullptr,  // Muon does not run on GPUs yet
-      .scale_neurons = nullptr,
+      .unit_matrix = cuda::unit_matrix,
+      .scale_neurons = cuda::scale_neurons,
   };
   return table;
 }

@@ -49,4 +49,8 @@ void mean_loss(Stream&, const MeanLossArgs&);
 void gate_update(Stream&, const GateUpdateArgs&);
 void update_weights(Stream&, const UpdateArgs&);
 
+// muon.cu
+void unit_matrix(Stream&, const UnitMatrixArgs&);
+void scale_neurons(Stream&, const ScaleNeuronsArgs&);
+
 }  // namespace hearth::cuda

@@ -1,12 +1,15 @@
-// Each matrix, and each of the matrices stacked in one (q, k and v; gate and up), on its own:
-// Nesterov momentum, five iterations of Polar Express (Amsel et al. 2025) toward the nearest
-// orthogonal matrix, in NorMuon (Li et al. 2025) a factor per neuron, and the step. The products
-// take 10 to 15 times (smaller side of the matrix) FLOPs per weight.
+// For each matrix, and each of the matrices stacked in one (q, k and v; gate and up): Nesterov
+// momentum, five iterations of Polar Express (Amsel et al. 2025) toward the nearest orthogonal
+// matrix, in NorMuon (Li et al. 2025) a factor per neuron, and the step. Matrices of one shape are
+// batched over the layers. The products take 20 to 30 times (smaller side of the matrix) FLOPs per
+// weight.
 #include "optim/muon.h"
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
+#include "core/memory_budget.h"
 #include "ops/record.h"
 #include "optim/optimizer.h"
 #include "sys/error.h"
@@ -43,52 +46,107 @@ Shape neuron_shape(const ParamSpec& p) {
   return {n, 1};
 }
 
-Var scaled(Tape& t, Var x, double factor) {
-  const Var y = t.temp(t.shape(x), t[x].dtype);
-  const auto launch = [factor](auto* f, Stream& s, In in, Out out) {
-    f(s, {.y = out[0], .b = in[0], .scale = float(factor)});
-  };
-  t.push(kernel_op<&Kernels::add>("scaled", launch), {x}, {y});
-  return y;
+// Matrices of one shape, from any parameters: they go through every kernel together.
+struct MatrixBatch {
+  int64_t R = 0, C = 0;
+  std::vector<int64_t> begin;         // of each, in the group's range of weights
+  std::vector<int64_t> neuron_begin;  // of its neurons, in the range of their slot; NorMuon only
+
+  int64_t size() const { return int64_t(begin.size()); }
+  MatrixBatch part(int64_t first, int64_t last) const {
+    MatrixBatch r{R, C, {begin.begin() + first, begin.begin() + last}, {}};
+    if (!neuron_begin.empty())
+      r.neuron_begin.assign(neuron_begin.begin() + first, neuron_begin.begin() + last);
+    return r;
+  }
+};
+
+// All matrices by shape, in the order of the parameters.
+std::vector<MatrixBatch> matrices_by_shape(const ParamStore& store, bool by_neuron) {
+  std::vector<MatrixBatch> all;
+  for (const ParamSpec& p : store.specs()) {
+    if (!p.trainable || p.group != Group::matrix) continue;
+    const int64_t C = p.shape[1];
+    int64_t at = store.begin(Part::weight, p);
+    int64_t neuron = by_neuron ? store.begin(store.slot(neuron_slot, Group::matrix), p) : 0;
+    for (const int64_t R : matrices_of(p)) {
+      const auto same = [&](const MatrixBatch& b) { return b.R == R && b.C == C; };
+      auto batch = std::ranges::find_if(all, same);
+      if (batch == all.end()) batch = all.insert(batch, {R, C, {}, {}});
+      batch->begin.push_back(at);
+      if (by_neuron) batch->neuron_begin.push_back(neuron);
+      at += R * C, neuron += neurons(R, C);
+    }
+  }
+  return all;
+}
+
+// The same with batches of at most matrix_batch_bytes (or one matrix), nearly equal in size.
+std::vector<MatrixBatch> bounded_batches(const std::vector<MatrixBatch>& by_shape, DType d) {
+  std::vector<MatrixBatch> all;
+  for (const MatrixBatch& b : by_shape) {
+    const int64_t most = std::max<int64_t>(1, matrix_batch_bytes / (b.R * b.C * size_of(d)));
+    const int64_t parts = ceil_div(b.size(), most);
+    for (int64_t i = 0; i < parts; ++i)
+      all.push_back(b.part(b.size() * i / parts, b.size() * (i + 1) / parts));
+  }
+  return all;
 }
 
 Var unit(Tape& t, Var x) {
-  const Var y = t.temp(t.shape(x), t[x].dtype), parts = t.temp({row_parts}, t.acc());
+  const Var y = t.temp(t.shape(x), t[x].dtype);
+  const Var parts = t.temp({t.shape(x)[0], row_parts}, t.acc());
   const auto launch = [](auto* f, Stream& s, In in, Out out) {
     f(s, {.y = out[0], .parts = out[1], .x = in[0]});
   };
-  t.push(kernel_op<&Kernels::unit_matrix>("unit_matrix", launch), {x}, {y, parts});
+  Op op = kernel_op<&Kernels::unit_matrix>("unit_matrix", launch);
+  op.inplace = {{0, 0}};
+  t.push(std::move(op), {x}, {y, parts});
   return y;
 }
 
-// The orthogonal matrix nearest to x, about: its singular values become 1.
+// The orthogonal matrices nearest to those of x (n, R, C), about: singular values become 1.
 Var orthogonalised(Tape& t, Var x) {
-  const int64_t R = t.shape(x)[0], C = t.shape(x)[1], r = std::min(R, C);
+  const int64_t n = t.shape(x)[0], R = t.shape(x)[1], C = t.shape(x)[2], r = std::min(R, C);
   const DType d = t[x].dtype;
   const bool tall = R > C;  // then A = x^T x, on the other side
   x = unit(t, x);
   for (const Iteration& i : polar_express) {
-    const Var A = t.temp({r, r}, d), B = t.temp({r, r}, d), y = t.temp({R, C}, d);
-    record_gemm(t, {.c = A, .a = x, .b = x, .spec = {.ta = tall, .tb = !tall}});
-    record_gemm(
-        t, {.c = B, .a = A, .b = A, .prior = scaled(t, A, i.b), .spec = {.alpha = float(i.c)}});
-    record_gemm(t, {.c = y, .a = tall ? x : B, .b = tall ? B : x, .prior = scaled(t, x, i.a)});
+    const Var A = t.temp({n, r, r}, d), B = t.temp({n, r, r}, d), y = t.temp({n, R, C}, d);
+    record_gemm(t, {.c = A, .a = x, .b = x, .spec = {.ta = tall, .tb = !tall, .batch = n}});
+    record_gemm(t, {.c = B,
+                    .a = A,
+                    .b = A,
+                    .prior = A,
+                    .spec = {.alpha = float(i.c), .beta = float(i.b), .batch = n}});
+    record_gemm(t, {.c = y,
+                    .a = tall ? x : B,
+                    .b = tall ? B : x,
+                    .prior = x,
+                    .spec = {.beta = float(i.a), .batch = n}});
     x = y;
   }
-  if (d == t.acc()) return x;
-  const Var wide = t.temp({R, C}, t.acc());
-  const auto launch = [](auto* f, Stream& s, In in, Out out) { f(s, {.y = out[0], .x = in[0]}); };
-  t.push(kernel_op<&Kernels::copy>("copy", launch), {x}, {wide});
-  return wide;
+  return x;
 }
 
-Var with_neurons_scaled(Tape& t, Var x, Var moment, Var gate) {
-  const Var y = t.temp(t.shape(x), t.acc()), sums = t.temp(t.shape(moment), t.acc());
-  const auto launch = [](auto* f, Stream& s, In in, Out out) {
-    f(s, {.y = out[0], .moment = out[1], .sums = out[2], .x = in[0], .gate = in[1]});
+double product_flops_of(const MatrixBatch& b) {
+  const double r = double(std::min(b.R, b.C)), c = double(std::max(b.R, b.C));
+  return double(b.size()) * double(std::size(polar_express)) * 2 * r * r * (2 * c + r);
+}
+
+Var with_neurons_scaled(Tape& t, Var x, Var moments, FlatPieces pieces, Var gate) {
+  const Shape s = t.shape(x);
+  const Var y = t.temp(s, t.acc()), sums = t.temp({s[0], neurons(s[1], s[2])}, t.acc());
+  const auto launch = [pieces = std::move(pieces)](auto* f, Stream& s, In in, Out out) {
+    f(s, {.y = out[0],
+          .moment = out[1],
+          .sums = out[2],
+          .x = in[0],
+          .gate = in[1],
+          .pieces = pieces.view()});
   };
-  t.push(kernel_op<&Kernels::scale_neurons>("scale_neurons", launch), {x, gate, moment},
-         {y, moment, sums});
+  t.push(kernel_op<&Kernels::scale_neurons>("scale_neurons", launch), {x, gate, moments},
+         {y, moments, sums});
   return y;
 }
 
@@ -98,35 +156,31 @@ float scale_of(MuonScale kind, int64_t rows, int64_t cols) {
                                       : std::sqrt(std::max(1.0, R / C)));
 }
 
-void record_param(Tape& t, const ParamStore& store, const UpdateVars& vars, const ParamSpec& p,
-                  const UpdateSpec& spec, bool by_neuron) {
-  const auto scope = t.scope(p.name);
-  const auto slot = [&](const char* name) {
-    return t.of_param(store, store.slot(name, Group::matrix), p);
-  };
-  const DType d = t.dtype() == DType::f16 ? t.acc() : t.dtype();
-  const Var all = t.temp(p.shape, d);
+// The iterations run in the dtype of the weights; for fp16, whose range they could leave, in bf16.
+DType product_dtype(DType weights) { return weights == DType::f16 ? DType::bf16 : weights; }
+
+void record_batch(Tape& t, const ParamStore& store, const UpdateVars& vars, const MatrixBatch& b,
+                  const UpdateSpec& spec) {
+  const auto scope = t.scope(fmt::format("{} of {} x {}", b.size(), b.R, b.C));
+  const auto all = [&](Part p) { return t.flat(store, p, Group::matrix); };
+  const auto slot = [&](const char* name) { return all(store.slot(name, Group::matrix)); };
+  const FlatPieces pieces{b.begin, b.R * b.C};
+  Var x = t.temp({b.size(), b.R, b.C}, product_dtype(t.dtype()));
   record_rule(
       t, {.rule = UpdateRule::nesterov}, vars,
-      {.weight = all, .slots = {slot(momentum_slot)}, .grad = t.of_param(store, Part::grad, p)});
-  const Var weight = t.of_param(store, Part::weight, p);
-  const Var master = store.has_master() ? t.of_param(store, Part::master, p) : Var{};
-  int64_t row = 0, neuron = 0;
-  for (const int64_t rows : matrices_of(p)) {
-    const int64_t cols = p.shape[1];
-    Var x = orthogonalised(t, t.rows(all, row, rows));
-    if (by_neuron)
-      x = with_neurons_scaled(t, x, t.rows(slot(neuron_slot), neuron, neurons(rows, cols)),
-                              vars.gate);
-    RuleSpec rule = spec.rule_of(UpdateRule::descent, Group::matrix);
-    rule.scale = scale_of(spec.muon.muon_scale, rows, cols);
-    rule.cautious = spec.muon.cautious_decay;
-    record_rule(t, rule, vars,
-                {.weight = t.rows(weight, row, rows),
-                 .master = master ? t.rows(master, row, rows) : Var{},
-                 .grad = x});
-    row += rows, neuron += neurons(rows, cols);
-  }
+      {.weight = x, .slots = {slot(momentum_slot)}, .grad = all(Part::grad), .pieces = pieces});
+  x = orthogonalised(t, x);
+  if (!b.neuron_begin.empty())
+    x = with_neurons_scaled(t, x, slot(neuron_slot), {b.neuron_begin, neurons(b.R, b.C)},
+                            vars.gate);
+  RuleSpec rule = spec.rule_of(UpdateRule::descent, Group::matrix);
+  rule.scale = scale_of(spec.muon.muon_scale, b.R, b.C);
+  rule.cautious = spec.muon.cautious_decay;
+  record_rule(t, rule, vars,
+              {.weight = all(Part::weight),
+               .master = store.has_master() ? all(Part::master) : Var{},
+               .grad = x,
+               .pieces = pieces});
 }
 
 std::vector<Optimizer> make(const UpdateSpec& spec, bool by_neuron) {
@@ -136,13 +190,18 @@ std::vector<Optimizer> make(const UpdateSpec& spec, bool by_neuron) {
   muon.slots = {{.name = momentum_slot, .groups = matrices}};
   if (by_neuron)
     muon.slots.push_back({.name = neuron_slot, .groups = matrices, .shape = neuron_shape});
-  muon.available = [](const Kernels& k) { return k.unit_matrix && k.scale_neurons; };
   muon.record = [=](Tape& t, const ParamStore& store, const UpdateVars& vars) {
-    if (store.range_size(Group::matrix) == 0)
+    const std::vector<MatrixBatch> all = matrices_by_shape(store, by_neuron);
+    if (all.empty())
       fail_usage("--optimizer",
                  "Muon updates weight matrices, and this run trains none; choose adamw");
-    for (const ParamSpec& p : store.specs())
-      if (p.trainable && p.group == Group::matrix) record_param(t, store, vars, p, spec, by_neuron);
+    for (const MatrixBatch& b : bounded_batches(all, product_dtype(t.dtype())))
+      record_batch(t, store, vars, b, spec);
+  };
+  muon.product_flops = [](const ParamStore& store) {
+    double flops = 0;
+    for (const MatrixBatch& b : matrices_by_shape(store, false)) flops += product_flops_of(b);
+    return flops;
   };
   return {std::move(muon),
           elementwise(UpdateRule::adamw, {{.name = "moment1"}, {.name = "moment2"}}, spec,

@@ -32,18 +32,25 @@ void record_rule(Tape& t, const RuleSpec& rule, const UpdateVars& vars, const Ru
   const char* name = "";
   by_rule(rule.rule, [&]<class Rule>(Rule) { name = Rule::name; });
   const auto slots = std::ptrdiff_t(v.slots.size());
-  const auto launch = [rule, slots](auto* f, Stream& s, In in, Out out) {
+  const auto launch = [rule, slots, pieces = v.pieces](auto* f, Stream& s, In in, Out out) {
     UpdateArgs args{.weight = out[0],
                     .master = out[1],
                     .grad = in[0],
                     .gate = in[1],
                     .scalars = in[2],
-                    .spec = rule};
+                    .spec = rule,
+                    .pieces = pieces.view()};
     std::copy_n(out.begin() + 2, slots, args.slots);
     std::copy(out.begin() + 2 + slots, out.end(), args.scales);
     f(s, args);
   };
   t.push(kernel_op<&Kernels::update_weights>(name, launch), std::move(in), std::move(out));
+}
+
+std::optional<Group> group_named(std::string_view name) {
+  const auto at = std::ranges::find(group_names, name);
+  if (at == group_names.end()) return {};
+  return Group(at - group_names.begin());
 }
 
 GroupNumbers parse_groups(std::string_view text, std::string_view where, float below) {
@@ -52,17 +59,17 @@ GroupNumbers parse_groups(std::string_view text, std::string_view where, float b
     const std::string_view item = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), item.size() + 1));
     const size_t colon = std::min(item.find(':'), item.size());
-    const auto group = std::ranges::find(group_names, item.substr(0, colon));
+    const std::optional<Group> group = group_named(item.substr(0, colon));
     const std::string_view number = item.substr(std::min(item.size(), colon + 1));
     float x = -1;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), x);
-    if (group == group_names.end() || error != std::errc{} ||
+    if (!group || error != std::errc{} ||
         end != number.data() + number.size() || !(x >= 0 && x < below))
       fail_usage(where,
                  "expected GROUP:NUMBER,.. with groups matrix, head, embedding and vector and "
                  "numbers of 0 {}, such as embedding:0.5,vector:0.9, got '{}'",
                  std::isfinite(below) ? fmt::format("up to below {}", below) : "or more", item);
-    numbers[size_t(group - group_names.begin())] = x;
+    numbers[size_t(*group)] = x;
   }
   return numbers;
 }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "core/params.h"
@@ -20,6 +21,8 @@ using GroupNumbers = std::array<std::optional<float>, group_count>;
 // 0 or more and, with `below`, less than that. `where` names the setting in errors.
 GroupNumbers parse_groups(std::string_view text, std::string_view where,
                           float below = std::numeric_limits<float>::infinity());
+// A group by that name; absent if there is none.
+std::optional<Group> group_named(std::string_view);
 
 struct UpdateSpec {
   OptimizerKind optimizer = OptimizerKind::adamw;
@@ -56,7 +59,8 @@ struct Optimizer {
   Groups groups = Groups::all();
   std::vector<SlotSpec> slots;
   std::function<void(Tape&, const ParamStore&, const UpdateVars&)> record;
-  bool (*available)(const Kernels&) = nullptr;  // null: on every backend
+  // FLOPs of the matrix products of one update; null: it has none.
+  std::function<double(const ParamStore&)> product_flops = {};
 };
 
 // The optimizers of a run, which together cover every group exactly once.
@@ -65,6 +69,15 @@ std::vector<Optimizer> make_optimizers(const UpdateSpec&);
 // Their slots, in the order used by the store and by checkpoints.
 std::vector<SlotSpec> slots_of(const UpdateSpec&);
 
+// Ranges of flat buffers; kernels see them as Pieces (core/kernel_args.h).
+struct FlatPieces {
+  std::vector<int64_t> begin;  // in elements
+  int64_t size = 0;            // of each
+
+  // Of this object's memory: an op that launches with it must own a copy.
+  Pieces view() const { return {begin.data(), int64_t(begin.size()), size}; }
+};
+
 // What one pass of an elementwise rule reads and writes.
 struct RuleVars {
   Var weight;  // only written where the rule does not read it
@@ -72,6 +85,7 @@ struct RuleVars {
   std::vector<Var> slots = {};
   std::vector<Var> scales = {};  // of slots that hold 8-bit codes
   Var grad;
+  FlatPieces pieces = {};  // empty: all elements
 };
 void record_rule(Tape&, const RuleSpec&, const UpdateVars&, const RuleVars&);
 

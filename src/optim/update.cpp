@@ -1,7 +1,6 @@
 #include "optim/update.h"
 
 #include "ops/ops.h"
-#include "sys/error.h"
 
 namespace hearth::inline optim {
 
@@ -25,14 +24,7 @@ void record_update(Tape& t, ParamStore& store, Var loss, const UpdateSpec& spec)
   };
   t.push(kernel_op<&Kernels::gate_update>("gate_update", decide), {squares, loss, values, gate},
          {gate});
-  for (const Optimizer& o : make_optimizers(spec)) {
-    const Kernels& kernels = store.backend().kernels();
-    if (o.available && !o.available(kernels))
-      fail_usage("--optimizer",
-                 "{} has no kernels for {} yet; choose adamw, adamw_bf16, adamw_8bit or lion",
-                 known_optimizers[size_t(spec.optimizer)].name, kernels.name);
-    o.record(t, store, {gate, values});
-  }
+  for (const Optimizer& o : make_optimizers(spec)) o.record(t, store, {gate, values});
 }
 
 }  // namespace hearth::inline optim

@@ -48,12 +48,6 @@ struct Update {
   Memory memory;
 };
 
-// Muon has no kernels on GPUs yet, and says so when its program is bound.
-bool runs_here(size_t i) {
-  return card().kernels().unit_matrix ||
-         (OptimizerKind(i) != OptimizerKind::muon && OptimizerKind(i) != OptimizerKind::normuon);
-}
-
 std::vector<Part> parts_of(const ParamStore& store) {
   std::vector<Part> parts{Part::weight};
   for (size_t i = 0; i < store.slots().size(); ++i) parts.push_back(slot_part(i));
@@ -88,7 +82,6 @@ TEST(CudaOptimizers, AgreeWithTheReference) {
   HEARTH_NEEDS_A_CARD();
   const auto reference = make_reference_backend();
   for (size_t i = 0; i < known_optimizers.size(); ++i) {
-    if (!runs_here(i)) continue;
     Update want(*reference, DType::f64, OptimizerKind(i));
     for (const cases::Tolerance& tolerance : test::card_tolerances) {
       SCOPED_TRACE(fmt::format("{} {}", known_optimizers[i].name, to_string(tolerance.dtype)));
@@ -99,10 +92,15 @@ TEST(CudaOptimizers, AgreeWithTheReference) {
           continue;
         }
         const bool half = got.store.dtype(p) == DType::bf16;
-        // A code that differs changes the next step of its weight by up to a tenth.
-        const double least = OptimizerKind(i) == OptimizerKind::adamw_8bit ? 2e-3 : 1e-4;
+        // A code that differs changes the next step of its weight by up to a tenth. Muon's products
+        // round to bf16; test_cuda_muon.cpp compares its steps more closely.
+        const bool coded = OptimizerKind(i) == OptimizerKind::adamw_8bit;
+        const bool muon = OptimizerKind(i) >= OptimizerKind::muon && tolerance.dtype != DType::f32;
+        const bool rounded = muon && got.store.name(p) == "neuron";
+        const double least = coded ? 2e-3 : muon ? 5e-3 : 1e-4;
         const double limit = p == Part::weight ? std::max(tolerance.value, least)
                              : half            ? 8e-3
+                             : rounded         ? 0.15
                                                : 1e-5;
         EXPECT_LT(cases::error_of(got.flat(p), want.flat(p)), limit) << got.store.name(p);
       }
@@ -114,7 +112,6 @@ TEST(CudaOptimizers, GiveTheSameBitsFromTheHostsMemory) {
   HEARTH_NEEDS_A_CARD();
   for (size_t i = 0; i < known_optimizers.size(); ++i)
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      if (!runs_here(i)) continue;
       SCOPED_TRACE(fmt::format("{} {}", known_optimizers[i].name, to_string(dtype)));
       Update near(card(), dtype, OptimizerKind(i)), far(card(), dtype, OptimizerKind(i), true);
       for (const Part p : parts_of(near.store))

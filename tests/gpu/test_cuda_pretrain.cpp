@@ -69,6 +69,25 @@ TEST_F(CudaPretrain, ResumesToTheByte) {
   }
 }
 
+TEST_F(CudaPretrain, ResumesMuonToTheByte) {
+  for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::normuon}) {
+    const std::string name = std::to_string(int(kind));
+    const auto with_muon = [&](const std::string& run) {
+      PretrainSpec s = spec(run + name, TrainDType::bf16);
+      s.train.optimizer = kind;
+      return s;
+    };
+    const RunResult whole = pretrain(with_muon("muon"), card());
+    EXPECT_EQ(whole.steps, 40);
+    PretrainSpec part = with_muon("muon-parts");
+    part.stop_after_step = 17;
+    EXPECT_EQ(pretrain(part, card()).reason, Ending::stopped);
+    part.stop_after_step = 0, part.resume = true;
+    pretrain(part, card(true, false));  // and without graphs
+    EXPECT_TRUE(trace(folder / ("muon" + name)) == trace(folder / ("muon-parts" + name))) << name;
+  }
+}
+
 TEST_F(CudaPretrain, FindsAScaleForFp16) {
   const RunResult fp16 = pretrain(spec("fp16", TrainDType::fp16), card());
   const RunResult fp32 = pretrain(spec("fp32", TrainDType::fp32), card());

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/plan.h"
 #include "cpu/reference/reference.h"
 #include "op_cases.h"
 #include "optim/update.h"
@@ -94,6 +95,10 @@ std::vector<ParamSpec> params() {
   return {{.name = "qkv", .shape = {20, 12}, .init = Init::uniform(1), .stack = {12, 5, 3}},
           {.name = "wide", .shape = {3, 37}, .init = Init::uniform(1)},
           {.name = "tall", .shape = {41, 4}, .init = Init::uniform(1)},
+          // Of shapes that there are already, so that matrices of different parameters are batched.
+          {.name = "square", .shape = {12, 12}, .init = Init::uniform(1)},
+          {.name = "large", .shape = {64, 64}, .init = Init::uniform(1)},
+          {.name = "gate_up", .shape = {82, 4}, .init = Init::uniform(1), .stack = {41, 41}},
           {.name = "h", .shape = {9, 5}, .init = Init::uniform(1), .group = Group::head},
           {.name = "e", .shape = {5, 3}, .init = Init::uniform(1), .group = Group::embedding},
           {.name = "v", .shape = {31}, .init = Init::uniform(1), .group = Group::vector}};
@@ -292,6 +297,51 @@ TEST(Muon, MomentumWarmsUpAndCoolsDown) {
   EXPECT_FLOAT_EQ((MuonConfig{.momentum_warmup = 0, .momentum_cooldown = 0}.momentum_at(0, 9)),
                   0.95f);
   EXPECT_FLOAT_EQ((MuonConfig{.momentum = 0.5f}.momentum_at(0, 9)), 0.5f);
+}
+
+// The hidden matrices of GPT-2 with this many layers.
+std::vector<ParamSpec> gpt2_matrices(int layers, int64_t C) {
+  std::vector<ParamSpec> all;
+  for (int i = 0; i < layers; ++i)
+    for (const ParamSpec& p :
+         {ParamSpec{.name = "qkv", .shape = {3 * C, C}, .init = {}, .stack = {C, C, C}},
+          ParamSpec{.name = "out", .shape = {C, C}, .init = {}},
+          ParamSpec{.name = "up", .shape = {4 * C, C}, .init = {}},
+          ParamSpec{.name = "down", .shape = {C, 4 * C}, .init = {}}}) {
+      all.push_back(p);
+      all.back().name += std::to_string(i);
+    }
+  return all;
+}
+
+struct RecordedUpdate {
+  std::map<std::string, int> nodes = {};  // by op
+  int64_t arena_bytes = 0;
+};
+RecordedUpdate recorded(std::vector<ParamSpec> specs, OptimizerKind kind) {
+  const auto backend = make_reference_backend();  // allocates nothing: nothing runs
+  ParamStore store(*backend, std::move(specs), DType::bf16);
+  Tape t(DType::bf16);
+  record_update(t, store, t.result("loss", {1}, t.acc()), {.optimizer = kind});
+  prune(t);
+  alias(t);
+  RecordedUpdate r{.arena_bytes = plan(t).arena_bytes};
+  for (const Node& n : t.nodes) ++r.nodes[n.op->name];
+  return r;
+}
+
+// All layers go through each kernel together, in batches of bounded memory.
+TEST(Muon, BatchesTheMatricesOfOneShape) {
+  const RecordedUpdate small = recorded(gpt2_matrices(12, 768), OptimizerKind::normuon);
+  for (const char* op : {"nesterov", "unit_matrix", "scale_neurons", "descent"})
+    EXPECT_EQ(small.nodes.at(op), 3) << op;
+  EXPECT_EQ(small.nodes.at("gemm"), 3 * 15);
+
+  // 192 matrices of 5 MB in batches of at most 26, and twice 48 of 20 MB in batches of at most 6.
+  const RecordedUpdate large = recorded(gpt2_matrices(48, 1600), OptimizerKind::muon);
+  EXPECT_EQ(large.nodes.at("nesterov"), 8 + 8 + 8);
+  EXPECT_EQ(large.nodes.at("gemm"), 24 * 15);
+  EXPECT_LE(large.arena_bytes, int64_t(512) << 20);
 }
 
 TEST(Muon, NeedsMatrices) {

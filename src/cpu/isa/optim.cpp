@@ -54,8 +54,8 @@ struct VectorMath {
   HEARTH_INLINE static vf sqrt(vf a) { return HEARTH_ISA::sqrt(a); }
 };
 
-template <class Rule, class T, class... Slots>
-void update_range(T* w, float* master, const float* g, const typename Rule::Factors& a, int64_t n,
+template <class Rule, class T, class G, class... Slots>
+void update_range(T* w, float* master, const G* g, const typename Rule::Factors& a, int64_t n,
                   Slots*... slots) {
   vectors(n, [&](int64_t i, auto part) {
     vf s[sizeof...(slots) + 1] = {part.get(slots + i)...};  // one to spare: none is no array
@@ -154,6 +154,25 @@ void update_coded(Stream& s, const UpdateArgs& args, const UpdateState& st) {
   });
 }
 
+// Calls f(static_cast<G*>(nullptr)) with the type of the gradient.
+template <class Rule, class F>
+void by_grad(const UpdateArgs& args, F&& f) {
+  if constexpr (std::is_same_v<Rule, DescentRule>) {
+    by_dtype(Rule::name, args.grad, f);
+  } else {
+    expect_dtypes(Rule::name, DType::f32, args.grad);
+    f(static_cast<float*>(nullptr));
+  }
+}
+
+// Calls f(begin in the temporary, begin in all other buffers, size) for every piece.
+template <class F>
+void each_piece(const UpdateArgs& args, F&& f) {
+  const Pieces& p = args.pieces;
+  if (!p.count) return f(0, 0, count(args.weight));
+  for (int64_t i = 0; i < p.count; ++i) f(i * p.size, p.begin[i], p.size);
+}
+
 }  // namespace
 
 void update_weights(Stream& s, const UpdateArgs& args) {
@@ -161,14 +180,21 @@ void update_weights(Stream& s, const UpdateArgs& args) {
   if (st.skip != 0) return;
   if (args.scales[0]) return update_coded(s, args, st);
   by_rule(args.spec.rule, [&]<class Rule>(Rule) {
-    expect_dtypes(Rule::name, DType::f32, args.master, args.grad);
+    expect_dtypes(Rule::name, DType::f32, args.master);
+    constexpr bool packs_weight = std::is_same_v<Rule, NesterovRule>;
     const typename Rule::Factors factors = Rule::factors(st, scalars_of(args.scalars), args.spec);
     by_dtype(Rule::name, args.weight, [&]<class T>(T*) {
       by_slots<Rule::slots>(Rule::name, args, [&](auto*... slots) {
-        over_elements(s, count(args.weight), [&](int64_t begin, int64_t end) {
-          update_range<Rule>(
-              args.weight.as<T>() + begin, args.master ? args.master.as<float>() + begin : nullptr,
-              args.grad.as<const float>() + begin, factors, end - begin, slots + begin...);
+        by_grad<Rule>(args, [&]<class G>(G*) {
+          each_piece(args, [&](int64_t packed, int64_t at, int64_t size) {
+            T* const w = args.weight.as<T>() + (packs_weight ? packed : at);
+            const G* const g = args.grad.as<const G>() + (packs_weight ? at : packed);
+            float* const master = args.master ? args.master.as<float>() + at : nullptr;
+            over_elements(s, size, [&](int64_t i, int64_t end) {
+              update_range<Rule>(w + i, master ? master + i : nullptr, g + i, factors, end - i,
+                                 slots + at + i...);
+            });
+          });
         });
       });
     });

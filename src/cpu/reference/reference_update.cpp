@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "cpu/reference/reference_kernels.h"
 
@@ -166,7 +167,9 @@ void store_slot(const UpdateArgs& args, int k, const Doubles& x) {
 
 }  // namespace
 
-void update_weights(Stream&, const UpdateArgs& args) {
+void update_weights(Stream& s, const UpdateArgs& args) {
+  for (int64_t i = 0; i < args.pieces.count; ++i) update_weights(s, piece_of(args, i));
+  if (args.pieces.count) return;
   UpdateState u;
   std::memcpy(&u, args.gate.data, sizeof u);
   if (u.skip != 0) return;
@@ -189,29 +192,46 @@ void update_weights(Stream&, const UpdateArgs& args) {
 
 void unit_matrix(Stream&, const UnitMatrixArgs& args) {
   Doubles x = load(args.x);
-  double sum = 0;
-  for (double v : x) sum += v * v;
-  for (double& v : x) v /= 1.02 * std::sqrt(sum) + 1e-6;
+  const size_t size = x.size() / size_t(args.x.shape[0]);
+  for (size_t begin = 0; begin < x.size(); begin += size) {
+    const std::span matrix(x.data() + begin, size);
+    double sum = 0;
+    for (const double v : matrix) sum += v * v;
+    for (double& v : matrix) v /= 1.02 * std::sqrt(sum) + 1e-6;
+  }
   store(args.y, x);
 }
 
-void scale_neurons(Stream&, const ScaleNeuronsArgs& args) {
-  Doubles x = load(args.x), moment = load(args.moment);
-  UpdateState u;
-  std::memcpy(&u, args.gate.data, sizeof u);
-  const size_t C = size_t(args.x.cols()), R = x.size() / C, n = moment.size();
+namespace {
+
+// Scales the neurons of one matrix (R, C) in place; `moment` has one element for each of them.
+void scale_neurons_of(std::span<double> x, std::span<double> moment, size_t R, size_t C,
+                      double beta2, bool skip) {
   const bool columns = R < C;
-  Doubles sums(n);
+  Doubles sums(moment.size());
   for (size_t i = 0; i < x.size(); ++i) sums[columns ? i % C : i / C] += x[i] * x[i];
   double before = 0, after = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const double mean = sums[i] / double(columns ? R : C), beta = args.beta2;
-    if (u.skip == 0) moment[i] = beta * moment[i] + (1 - beta) * mean;
+  for (size_t i = 0; i < moment.size(); ++i) {
+    const double mean = sums[i] / double(columns ? R : C);
+    if (!skip) moment[i] = beta2 * moment[i] + (1 - beta2) * mean;
     before += sums[i], after += sums[i] / std::max(moment[i], 1e-10);
   }
   const double rescale = after > 0 ? std::sqrt(before / after) : 1;
   for (size_t i = 0; i < x.size(); ++i)
     x[i] *= rescale / std::sqrt(std::max(moment[columns ? i % C : i / C], 1e-10));
+}
+
+}  // namespace
+
+void scale_neurons(Stream&, const ScaleNeuronsArgs& args) {
+  Doubles x = load(args.x), moment = load(args.moment);
+  UpdateState u;
+  std::memcpy(&u, args.gate.data, sizeof u);
+  const size_t R = size_t(args.x.shape[1]), C = size_t(args.x.shape[2]);
+  for (int64_t i = 0; i < args.pieces.count; ++i)
+    scale_neurons_of(std::span(x).subspan(size_t(i) * R * C, R * C),
+                     std::span(moment).subspan(size_t(args.pieces.begin[i]), std::max(R, C)), R, C,
+                     double(args.beta2), u.skip != 0);
   store(args.moment, moment);
   store(args.y, x);
 }

@@ -1,7 +1,9 @@
 // The weight update: the decision to clip or skip, then one pass of an optimizer's rule
 // (core/update_rules.h). Memory bound: AdamW moves 28 bytes per fp32 parameter, and 30 per bf16 or
 // f16 parameter with its master. State in host memory streams through the GPU, bound by the bus.
+#include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "cuda/device/host_offload.h"
@@ -32,8 +34,8 @@ __global__ void gate(UpdateState* state, const float* squares, const float* loss
   st.grad_scale = clipped / sc.loss_scale;
 }
 
-template <class Rule, int N, class T, class... Slots>
-__device__ __forceinline__ void update(const Weights<T>& a, int64_t i,
+template <class Rule, int N, class T, class G, class... Slots>
+__device__ __forceinline__ void update(const Weights<T, G>& a, int64_t i,
                                        const typename Rule::Factors& factors, Slots*... slots) {
   float grad[N], w[N], state[Rule::slots + 1][N];  // one to spare: none is no array
   load_floats(grad, a.grad + i);
@@ -58,19 +60,51 @@ __device__ __forceinline__ void update(const Weights<T>& a, int64_t i,
   store_rounded(a.w + i, w);
 }
 
-template <class Rule, int N, class T, class... Slots>
-__global__ void __launch_bounds__(256)
-    update_range(Weights<T> a, const UpdateState* gate, const Scalars* scalars, RuleSpec spec,
-                 int64_t n, Slots*... slots) {
+// What a block needs beside its memory.
+struct Settings {
+  const UpdateState* gate;
+  const Scalars* scalars;
+  RuleSpec spec;
+};
+
+// The blocks of grid.x share the elements [0, n).
+template <class Rule, int N, class T, class G, class... Slots>
+__device__ __forceinline__ void update_shared(const Weights<T, G>& a, const Settings& settings,
+                                              int64_t n, Slots*... slots) {
   __shared__ typename Rule::Factors shared;
-  if (gate->skip != 0) return;
-  if (threadIdx.x == 0) shared = Rule::factors(*gate, *scalars, spec);
+  if (settings.gate->skip != 0) return;
+  if (threadIdx.x == 0) shared = Rule::factors(*settings.gate, *settings.scalars, settings.spec);
   __syncthreads();
   const typename Rule::Factors factors = shared;
   const int64_t step = int64_t(gridDim.x) * blockDim.x * N;
   int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   for (; i + N <= n; i += step) update<Rule, N>(a, i, factors, slots...);
   for (; i < n; ++i) update<Rule, 1>(a, i, factors, slots...);  // the tail, by one thread
+}
+
+template <class Rule, int N, class T, class G, class... Slots>
+__global__ void __launch_bounds__(256)
+    update_range(Weights<T, G> a, Settings settings, int64_t n, Slots*... slots) {
+  update_shared<Rule, N>(a, settings, n, slots...);
+}
+
+// Where the pieces of one launch begin: a kernel's parameters hold at most 4 KiB.
+constexpr int64_t most_pieces = 256;
+struct PieceTable {
+  int64_t begin[most_pieces];
+};
+
+// Piece blockIdx.y of n elements. In the temporary of the rule the pieces lie one after another.
+template <class Rule, int N, class T, class G, class... Slots>
+__global__ void __launch_bounds__(256)
+    update_pieces(Weights<T, G> a, Settings settings, const __grid_constant__ PieceTable table,
+                  int64_t n, Slots*... slots) {
+  constexpr bool packs_weight = std::is_same_v<Rule, NesterovRule>;
+  const int64_t packed = int64_t(blockIdx.y) * n, at = table.begin[blockIdx.y];
+  a.w += packs_weight ? packed : at;
+  a.grad += packs_weight ? at : packed;
+  if (a.master) a.master += at;
+  update_shared<Rule, N>(a, settings, n, (slots + at)...);
 }
 
 // Calls f(pointers to all slots), each slot with its own dtype; `left` slots are still to be added.
@@ -87,21 +121,48 @@ void by_slots(const char* op, const UpdateArgs& a, const F& f, Slots*... known) 
   }
 }
 
+// Calls f(static_cast<G*>(nullptr)) with the type of the gradient.
+template <class Rule, class F>
+void by_grad(const UpdateArgs& args, const F& f) {
+  if constexpr (std::is_same_v<Rule, DescentRule>)
+    if (args.grad.dtype == DType::bf16) return f(static_cast<__nv_bfloat16*>(nullptr));
+  expect_dtypes(Rule::name, DType::f32, args.grad);
+  f(static_cast<float*>(nullptr));
+}
+
+constexpr int pack = 4;  // elements that a thread updates at once
+
+bool packs_fit_all(const UpdateArgs& args) {
+  bool fit = packs_fit(8, args.weight, args.master, args.grad);
+  for (const Tensor& t : args.slots) fit = fit && packs_fit(8, t);
+  const Pieces& p = args.pieces;
+  for (int64_t i = 0; i < p.count; ++i) fit = fit && p.begin[i] % pack == 0 && p.size % pack == 0;
+  return fit;
+}
+
+Settings settings_of(const UpdateArgs& args) {
+  return {as<UpdateState>(args.gate), as<Scalars>(args.scalars), args.spec};
+}
+
+// Blocks along x that fill the GPU where `rows` of them run side by side.
+unsigned blocks_for(const CudaStream& s, int64_t elements, int width, int64_t rows) {
+  const int64_t full = ceil_div(int64_t(s.card.processors) * 8, rows);
+  return unsigned(std::min(ceil_div(elements, 256 * width), full));
+}
+
 // Updates a range in device memory, or one whose state is in host memory.
-template <class Rule, class T, class... Slots>
+template <class Rule, class T, class G, class... Slots>
 void update_all(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
   const int64_t n = args.weight.numel();
-  bool packs = packs_fit(8, args.weight, args.master, args.grad);
-  for (const Tensor& t : args.slots) packs = packs && packs_fit(8, t);
-  const auto launch = [&]<int N>(Number<N>, const Weights<T>& a, int64_t count, Slots*... at) {
-    const int64_t blocks = std::min(ceil_div(count, 256 * N), int64_t(s.card.processors) * 8);
-    update_range<Rule, N><<<unsigned(blocks), 256, 0, s.handle>>>(
-        a, as<UpdateState>(args.gate), as<Scalars>(args.scalars), args.spec, count, at...);
+  const bool packs = packs_fit_all(args);
+  const auto launch = [&]<int N>(Number<N>, const Weights<T, G>& a, int64_t count, Slots*... at) {
+    update_range<Rule, N>
+        <<<blocks_for(s, count, N, 1), 256, 0, s.handle>>>(a, settings_of(args), count, at...);
   };
-  const auto update = [&](const Weights<T>& a, int64_t count, Slots*... at) {
-    packs ? launch(Number<4>{}, a, count, at...) : launch(Number<1>{}, a, count, at...);
+  const auto update = [&](const Weights<T, G>& a, int64_t count, Slots*... at) {
+    packs ? launch(Number<pack>{}, a, count, at...) : launch(Number<1>{}, a, count, at...);
   };
-  const Weights<T> all{as<T>(args.weight), as<float>(args.master), as<float>(args.grad)};
+  const Weights<T, G> all{as<T>(args.weight), as<float>(args.master), as<G>(args.grad)};
   const Tensor& kept = Rule::slots ? args.slots[0] : args.master;  // in the host's memory, or not
   if (!is_offloaded(kept.data)) return update(all, n, slots...);
   std::array<OffloadLanes::Array, Rule::slots + 1> offloaded;
@@ -119,6 +180,33 @@ void update_all(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
       });
 }
 
+// Updates all pieces by one launch, or piece by piece if their state is in host memory.
+template <class Rule, class T, class G, class... Slots>
+void update_all_pieces(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
+  const Pieces& p = args.pieces;
+  const Tensor& kept = Rule::slots ? args.slots[0] : args.master;
+  if (is_offloaded(kept.data)) {
+    for (int64_t i = 0; i < p.count; ++i)
+      update_all<Rule, T, G>(s, piece_of(args, i), (slots + p.begin[i])...);
+    return;
+  }
+  const bool packs = packs_fit_all(args);
+  constexpr bool packs_weight = std::is_same_v<Rule, NesterovRule>;
+  for (int64_t first = 0; first < p.count; first += most_pieces) {
+    const int64_t count = std::min(most_pieces, p.count - first), packed = first * p.size;
+    PieceTable table{};
+    std::copy_n(p.begin + first, count, table.begin);
+    const Weights<T, G> a{as<T>(args.weight) + (packs_weight ? packed : 0), as<float>(args.master),
+                          as<G>(args.grad) + (packs_weight ? 0 : packed)};
+    const auto launch = [&]<int N>(Number<N>) {
+      const dim3 grid(blocks_for(s, p.size, N, count), unsigned(count));
+      update_pieces<Rule, N>
+          <<<grid, 256, 0, s.handle>>>(a, settings_of(args), table, p.size, slots...);
+    };
+    packs ? launch(Number<pack>{}) : launch(Number<1>{});
+  }
+}
+
 }  // namespace
 
 void gate_update(Stream& stream, const GateUpdateArgs& args) {
@@ -132,10 +220,16 @@ void update_weights(Stream& stream, const UpdateArgs& args) {
   if (args.weight.numel() == 0) return;
   if (args.scales[0]) return update_coded(on(stream), args);
   by_rule(args.spec.rule, [&]<class Rule>(Rule) {
-    expect_dtypes(Rule::name, DType::f32, args.master, args.grad);
+    expect_dtypes(Rule::name, DType::f32, args.master);
+    constexpr bool takes_pieces =
+        std::is_same_v<Rule, NesterovRule> || std::is_same_v<Rule, DescentRule>;
     by_dtype(Rule::name, args.weight, [&]<class T>(T*) {
       by_slots<Rule::slots>(Rule::name, args, [&]<class... Slots>(Slots*... slots) {
-        update_all<Rule, T>(on(stream), args, slots...);
+        by_grad<Rule>(args, [&]<class G>(G*) {
+          if constexpr (takes_pieces)
+            if (args.pieces.count) return update_all_pieces<Rule, T, G>(on(stream), args, slots...);
+          update_all<Rule, T, G>(on(stream), args, slots...);
+        });
       });
     });
     check_launch(Rule::name);

@@ -10,11 +10,12 @@ struct FloatMath {
   __host__ __device__ __forceinline__ static float sqrt(float x) { return sqrtf(x); }
 };
 
-template <class T>
+// G: the type of the gradient, which for descent is that of Muon's products.
+template <class T, class G = float>
 struct Weights {
   T* w;
   float* master;  // may be null: w is the master
-  const float* grad;
+  const G* grad;
 };
 
 template <int N, class M>
