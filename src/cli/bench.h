@@ -15,5 +15,6 @@ int64_t peak_bytes(const Backend&);
 void add_bench_infer(CLI::App& bench);
 void add_bench_grpo(CLI::App& bench);
 void add_bench_nocap(CLI::App& bench);
+void add_bench_optimizer(CLI::App& bench);
 
 }  // namespace hearth::inline cli

@@ -77,22 +77,6 @@ Request random_request(std::mt19937_64& bits, int64_t vocab, int64_t prompt, int
   return r;
 }
 
-// Bandwidth of a large copy in bytes per second, counting reads and writes.
-double measure_bandwidth(Backend& backend) {
-  const int64_t n = int64_t(backend.has_host_offload() ? 256 : 32) << 20;
-  const Buffer from(backend, n * 4, "bandwidth"), to(backend, n * 4, "bandwidth");
-  const Tensor x{from.data(), {n}, DType::f32}, y{to.data(), {n}, DType::f32};
-  double best = 0;
-  for (int i = 0; i < 6; ++i) {
-    const auto begin = Clock::now();
-    backend.kernels().copy(backend.stream(), {.y = y, .x = x});
-    backend.synchronize();
-    const double s = std::chrono::duration<double>(Clock::now() - begin).count();
-    best = std::max(best, double(8 * n) / s);
-  }
-  return best;
-}
-
 struct Bench {
   explicit Bench(const InferFlags& f)
       : flags(f),

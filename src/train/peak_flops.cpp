@@ -51,4 +51,19 @@ double measure_peak(Backend& backend, DType d) {
   return rate;
 }
 
+double measure_bandwidth(Backend& backend) {
+  const int64_t n = int64_t(backend.has_host_offload() ? 256 : 32) << 20;
+  const Buffer from(backend, n * 4, "bandwidth"), to(backend, n * 4, "bandwidth");
+  const Tensor x{from.data(), {n}, DType::f32}, y{to.data(), {n}, DType::f32};
+  double best = 0;
+  for (int i = 0; i < 6; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    backend.kernels().copy(backend.stream(), {.y = y, .x = x});
+    backend.synchronize();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    best = std::max(best, double(8 * n) / took.count());
+  }
+  return best;
+}
+
 }  // namespace hearth::inline train

@@ -1,4 +1,5 @@
-// Measures the highest matrix-multiplication rate of this machine, the denominator of MFU.
+// Measures the limits of this machine: the highest matrix-multiplication rate, which is the
+// denominator of MFU, and the memory bandwidth.
 #pragma once
 
 #include "core/backend.h"
@@ -19,5 +20,8 @@ double measure_gemm(Backend&, DType, const GemmShape&, int repeats);
 
 // The rate of a product that is large enough to reach the peak.
 double measure_peak(Backend&, DType);
+
+// Bandwidth of a large copy in bytes per second, counting reads and writes.
+double measure_bandwidth(Backend&);
 
 }  // namespace hearth::inline train

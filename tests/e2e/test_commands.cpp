@@ -40,6 +40,27 @@ TEST(Bench, InferCountsEveryToken) {
   EXPECT_GE(mix["itl_ms"]["p99"].get<double>(), mix["itl_ms"]["p50"].get<double>());
 }
 
+TEST(Bench, OptimizerIsComparedWithItsLimit) {
+  const Folder folder;
+  const Arguments bench{"bench",   "optimizer", "--preset",   "tiny", "--layers", "2",
+                        "--dim",   "64",        "--heads",    "2",    "--hidden", "128",
+                        "--vocab", "300",       "--kv-heads", "1",    "--device", "cpu",
+                        "--steps", "2",         "--json"};
+  const auto adamw = json_of(run(folder, bench + Arguments{"--dtype", "fp32"}));
+  for (const char* key : {"device", "commit", "shape", "value", "unit", "floor_ms", "share"})
+    EXPECT_TRUE(adamw.contains(key)) << key;
+  EXPECT_EQ(adamw["shape"], "tiny fp32 adamw all");
+  EXPECT_FALSE(adamw.contains("tflops"));
+  const auto muon = json_of(run(
+      folder, bench + Arguments{"--dtype", "bf16", "--optimizer", "muon", "--group", "matrix"}));
+  EXPECT_EQ(muon["shape"], "tiny bf16 muon matrix");
+  EXPECT_LT(muon["parameters"].get<int64_t>(), adamw["parameters"].get<int64_t>());
+  EXPECT_GT(muon["product_tflop"].get<double>(), 0);
+  EXPECT_GT(muon["share"].get<double>(), 0);
+  expect_error(run(folder, bench + Arguments{"--group", "matrices"}), 2,
+               "expected all, matrix, head, embedding or vector, got 'matrices'");
+}
+
 TEST(Commands, SayThatTheyCouldNotWrite) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "needs /dev/full";
   const Folder folder;
