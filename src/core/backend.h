@@ -124,6 +124,8 @@ class Backend {
   virtual bool runs_ahead() const { return false; }
   // Whether weights and activations may have this type here.
   virtual bool runs(DType d) const { return d == DType::f32 || d == DType::bf16; }
+  // Why products of fp8 tensors cannot run here, as a sentence; empty: they can.
+  virtual std::string refuses_fp8() const { return {}; }
   // Whether products accept weights in this format: see GemmQuantisedArgs.
   virtual bool multiplies(WeightFormat f) const {
     return f == WeightFormat::plain || (f != WeightFormat::fp8 && kernels().gemm_quantised);

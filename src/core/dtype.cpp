@@ -27,6 +27,10 @@ std::string_view to_string(DType d) {
       return "int4 panels";
     case DType::fp8_panels:
       return "fp8 panels";
+    case DType::e4m3:
+      return "e4m3";
+    case DType::e5m2:
+      return "e5m2";
   }
   return "?";
 }

@@ -11,8 +11,21 @@
 
 namespace hearth::inline core {
 
-// The last three are bytes of weights packed in the layout of core/quantised.h.
-enum class DType : uint8_t { f32, f64, bf16, f16, i32, u8, int8_panels, int4_panels, fp8_panels };
+// The panels are bytes of weights packed in the layout of core/quantised.h. The last two are the
+// 8-bit floats of core/fp8.h, which only products take, each tensor with a scale.
+enum class DType : uint8_t {
+  f32,
+  f64,
+  bf16,
+  f16,
+  i32,
+  u8,
+  int8_panels,
+  int4_panels,
+  fp8_panels,
+  e4m3,
+  e5m2
+};
 
 constexpr int64_t size_of(DType d) {
   switch (d) {
@@ -28,6 +41,8 @@ constexpr int64_t size_of(DType d) {
     case DType::int8_panels:
     case DType::int4_panels:
     case DType::fp8_panels:
+    case DType::e4m3:
+    case DType::e5m2:
       return 1;
   }
   return 0;
@@ -40,6 +55,8 @@ constexpr bool is_float(DType d) {
 constexpr bool is_panels(DType d) {
   return d == DType::int8_panels || d == DType::int4_panels || d == DType::fp8_panels;
 }
+
+constexpr bool is_fp8(DType d) { return d == DType::e4m3 || d == DType::e5m2; }
 
 std::string_view to_string(DType);  // "f32", "bf16", ...
 

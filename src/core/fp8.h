@@ -1,11 +1,13 @@
-// e4m3: an 8-bit float (4 exponent bits, 3 mantissa bits, no infinity, at most 448), and its use in
-// the KV cache: a key or value is D codes with one exponent, value = code * 2^(exponent - 127).
+// 8-bit floats: e4m3 (4 exponent bits, 3 mantissa bits, no infinity, at most 448) and e5m2 (5 and 2
+// bits, at most 57344). In the KV cache a key or value is D codes of e4m3 with one exponent, value
+// = code * 2^(exponent - 127). In training a tensor is codes with one scale, which a site keeps.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 
 #include "core/dtype.h"
+#include "core/math.h"
 
 namespace hearth::inline core {
 
@@ -15,6 +17,43 @@ struct e4m3 {
   explicit e4m3(float);  // rounds to nearest even; clamps to 448; NaN stays NaN
   explicit operator float() const;
 };
+
+struct e5m2 {
+  uint8_t bits = 0;
+  e5m2() = default;
+  explicit e5m2(float);  // rounds to nearest even; clamps to 57344; NaN stays NaN
+  explicit operator float() const;
+};
+
+// --- training ---
+
+// A place in a model where a tensor is rounded to fp8, and the state of its scale on the device.
+struct Fp8Site {
+  float scale = 0;       // of the tensor rounded last: value = code * scale; a power of two
+  float previous = 0;    // max |v| of the last finished step; 0: not known
+  uint32_t largest = 0;  // max |v| of this step so far, as the bits of a float
+  uint32_t unused = 0;
+};
+constexpr int64_t most_fp8_sites = 4096;  // per model
+constexpr uint32_t fp8_measured_steps = 16;
+constexpr int64_t fp8_sum_rows = 128;  // rows of each partial column sum of quantise_fp8
+
+// Whether a scale comes from max |v| of the tensor itself: for weights (no scalars), while a run
+// begins and gradients change fast, and where the last step gave no value.
+HEARTH_FORMULA bool fp8_measures(const Fp8Site& s, const Scalars* scalars) {
+  return !scalars || scalars->step < fp8_measured_steps || s.previous == 0;
+}
+
+// The bits of a float that is the least power of two s with largest / s within the format's range;
+// twice that with `headroom`, which a value of the previous step needs. 1 for 0, inf and NaN. As a
+// power of two it costs no accuracy, and scaling and its inverse are exact.
+HEARTH_FORMULA uint32_t fp8_scale_bits(uint32_t largest_bits, bool is_e5m2, bool headroom) {
+  if (largest_bits == 0 || largest_bits >= 0x7f800000u) return 127u << 23;
+  // Carries from 1.75: the largest numbers are 1.75 * 2^8 and 1.75 * 2^15.
+  const int32_t exponent =
+      int32_t((largest_bits + 0x1fffffu) >> 23) + (headroom ? 1 : 0) - (is_e5m2 ? 15 : 8);
+  return uint32_t(exponent < 1 ? 1 : exponent > 253 ? 253 : exponent) << 23;
+}
 
 // The format of a paged cache: the model's own dtype, or e4m3. An fp8 cache is a tensor of bytes;
 // its panel for heads of width D (core/cache_layout.h) has cache_block * (D + 1) bytes: codes

@@ -16,7 +16,9 @@ namespace hearth::inline core {
 // --- products ---
 
 // c = alpha * act(op(a) op(b) + bias) + beta * prior; GemmSpec has the details. With a batch every
-// matrix has a leading dimension more.
+// matrix has a leading dimension more. a and b may be fp8 (e4m3 or e5m2, not both e5m2) with a
+// scale each: an element is its code times that scale. Then c is bf16 or f32, bias is bf16, the
+// spec has tb without ta and no batch, and K and N are multiples of 16.
 struct GemmArgs {
   Tensor c;           // (M, N); may be acc where a and b are bf16
   Tensor aux = {};    // (M, N): receives the argument of act; an input with act_slope
@@ -24,6 +26,8 @@ struct GemmArgs {
   Tensor b;           // op(b) is (K, N)
   Tensor bias = {};   // (N)
   Tensor prior = {};  // (M, N)
+  // fp8 only: an Fp8Site (core/fp8.h), whose first float is the scale, a power of two.
+  Tensor a_scale = {}, b_scale = {};
   GemmSpec spec = {};
 };
 
@@ -51,6 +55,29 @@ struct GemmQuantisedArgs {
   Tensor bias = {};    // (N)
   Tensor prior = {};   // (M, N)
   GemmSpec spec = {};  // with tb, without act_slope
+};
+
+// Rounds v to fp8: y = v / scale, where v is x, act(x) or x * act'(aux), itself rounded to bf16.
+// Finite values beyond the range of fp8 become the largest of its numbers; inf and NaN become NaN.
+// The kernel chooses the scale by fp8_scale_bits() of core/fp8.h and records max |v| in `site`. R
+// is any number of rows; C is a multiple of 16, with the slope of a GLU of 32.
+struct QuantiseFp8Args {
+  Tensor y;          // (.., C) e4m3 or e5m2
+  Tensor yt = {};    // (C, round_up(R, 16)), y transposed; columns from R on are 0
+  Tensor sums = {};  // (ceil_div(R, fp8_sum_rows), C) f32: sums of v over that many rows each
+  Tensor site;       // Fp8Site (core/fp8.h), updated
+  Tensor x;          // (.., C) bf16; of a GLU (.., 2C), with its slope (.., C / 2)
+  Tensor aux = {};   // (.., C) bf16: the argument of act, with act_slope
+  // Scalars. Present: after the first steps of a run the scale comes from max |v| of the previous
+  // step. Absent: always from max |v| of this step.
+  Tensor scalars = {};
+  QuantiseFp8Spec spec = {};
+};
+
+// Ends a step: every site's max |v| becomes the one that the next step scales by, unless it is 0 or
+// not finite.
+struct AdvanceFp8Args {
+  Tensor sites;  // (n, 16) u8: n times Fp8Site
 };
 
 // out = [out +] alpha * column sums of x

@@ -25,8 +25,17 @@ struct GemmSpec {
   // another. More than one only without act, bias and aux.
   int64_t batch = 1;
 
+  // fp8 only: the GPU may keep sums of products in fewer bits, which is faster.
+  bool fast_sums = false;
+
   // Whether every kernel for products takes it.
   bool single() const { return batch == 1 && beta == 1; }
+};
+
+// What quantise_fp8 applies to x before it rounds; see QuantiseFp8Args.
+struct QuantiseFp8Spec {
+  Act act = Act::none;
+  bool act_slope = false;  // v = x * act'(aux) instead of act(x), as activation_bwd has it
 };
 
 struct EmbedSpec {

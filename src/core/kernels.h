@@ -23,6 +23,9 @@ struct Kernels {
   void (*norm_gemm)(Stream&, const NormGemmArgs&) = nullptr;
   bool (*norm_gemm_takes)(Stream&, int64_t rows, int64_t width, int64_t columns, DType) = nullptr;
   void (*column_sum)(Stream&, const ColumnSumArgs&);
+  // Absent if the backend has no fp8 products.
+  void (*quantise_fp8)(Stream&, const QuantiseFp8Args&) = nullptr;
+  void (*advance_fp8)(Stream&, const AdvanceFp8Args&) = nullptr;
 
   void (*embed)(Stream&, const EmbedArgs&);
   void (*embed_bwd)(Stream&, const EmbedBwdArgs&);

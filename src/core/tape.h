@@ -69,6 +69,28 @@ struct Value {
   std::optional<DType> grad_dtype;  // if it differs from dtype
 };
 
+// A value rounded to fp8, as products read it.
+struct Fp8Copies {
+  Var y, yt;  // the value, and transposed: see QuantiseFp8Args; yt may be absent
+  Var sums;   // partial column sums of the value; may be absent
+  Var site;   // Fp8Site
+};
+
+// The state of a tape that records its products in fp8 (ops/fp8.cpp).
+struct Fp8Recording {
+  bool head = true;   // the products of the head too
+  bool wgrad = true;  // gradients of weights too; otherwise those are products of the tape's dtype
+  int64_t sites = 0;  // used so far
+  std::unordered_map<int, Fp8Copies> copies = {};  // by id of the value
+  // Values that are act(x) or the gradient x * act'(aux), by id. Their rounding computes them from
+  // x, so that the node that does is pruned unless something else reads the value.
+  struct Source {
+    Var x, aux = {};
+    QuantiseFp8Spec spec = {};
+  };
+  std::unordered_map<int, Source> sources = {};
+};
+
 class Tape;
 struct Node;
 using In = std::span<const Tensor>;
@@ -192,6 +214,9 @@ class Tape {
   bool accumulate = false;
   // Whether parameters have gradients; false in programs that only run forward.
   bool trains = true;
+
+  // Set: linear layers are recorded as fp8 products of values of dtype() bf16.
+  std::optional<Fp8Recording> fp8;
 
   // --- losses ---
   // Adds a term and returns its value, one row of loss_values(). The op that computes the term

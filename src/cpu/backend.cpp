@@ -118,7 +118,9 @@ void pin_workers(Threads& threads) {
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, Isa isa)
-      : isa_(isa), threads_(threads), stream_{{}, threads_, scratch_, gemm_table(isa)} {
+      : isa_(isa),
+        threads_(threads),
+        stream_{{}, threads_, scratch_, gemm_table(isa), fp8_scratch_} {
     pin_workers(threads_);
   }
 
@@ -159,7 +161,7 @@ class CpuBackend final : public Backend {
  private:
   Isa isa_;
   Threads threads_;
-  Scratch scratch_;
+  Scratch scratch_, fp8_scratch_;
   CpuStream stream_;
 };
 

@@ -11,6 +11,7 @@ struct CpuStream : Stream {
   Threads& threads;
   Scratch& scratch;
   const GemmTable& gemm;
+  Scratch& fp8_scratch;  // decoded operands, which a product packs into `scratch`
 };
 CpuStream& cpu_stream(Stream&);
 

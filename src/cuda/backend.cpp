@@ -36,6 +36,8 @@ const Kernels& cuda_kernels() {
       .norm_gemm = cuda::norm_gemm,
       .norm_gemm_takes = cuda::norm_gemm_takes,
       .column_sum = cuda::column_sum,
+      .quantise_fp8 = cuda::quantise_fp8,
+      .advance_fp8 = cuda::advance_fp8,
       .embed = cuda::embed,
       .embed_bwd = cuda::embed_bwd,
       .scatter_rows = cuda::scatter_rows,
@@ -183,6 +185,15 @@ class CudaBackend final : public Backend {
   }
   int64_t free_bytes() const override { return memory_.free_bytes(); }
   bool runs(DType d) const override { return d == DType::f16 || Backend::runs(d); }
+  std::string refuses_fp8() const override {
+    const Card& c = stream_.card;
+    if (c.major < 8 || (c.major == 8 && c.minor < 9))
+      return fmt::format(
+          "fp8 products need a GPU of compute capability 8.9 (Ada) or later; {} has {}.{}", name_,
+          c.major, c.minor);
+    if (spec_.batch_invariant) return "fp8 products are not batch-invariant";
+    return {};
+  }
   bool multiplies(WeightFormat) const override { return true; }
   std::string refuses_heads(int64_t qk, int64_t v, DType d) const override {
     return cuda::refused_heads(qk, v, d);

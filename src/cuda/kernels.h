@@ -25,6 +25,10 @@ void norm_bwd(Stream&, const NormBwdArgs&);
 void qk_norm_rope(Stream&, const QkNormRopeArgs&);
 void qk_norm_rope_bwd(Stream&, const QkNormRopeBwdArgs&);
 
+// quantise_fp8.cu
+void quantise_fp8(Stream&, const QuantiseFp8Args&);
+void advance_fp8(Stream&, const AdvanceFp8Args&);
+
 // activation.cu, gate.cu, mix.cu, pointwise.cu
 void activation(Stream&, const ActivationArgs&);
 void activation_bwd(Stream&, const ActivationBwdArgs&);

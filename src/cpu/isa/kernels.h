@@ -9,6 +9,7 @@ namespace hearth::HEARTH_ISA {
 void gemm(Stream&, const GemmArgs&);
 void gemm_quantised(Stream&, const GemmQuantisedArgs&);
 void column_sum(Stream&, const ColumnSumArgs&);
+void quantise_fp8(Stream&, const QuantiseFp8Args&);
 
 void embed(Stream&, const EmbedArgs&);
 void embed_bwd(Stream&, const EmbedBwdArgs&);

@@ -1,5 +1,6 @@
 // The gemm entry of the table: matrix product with bias, activation (or its slope) and addition in
 // the epilogue of a tile. 2 * M * N * K FLOP.
+#include "cpu/fp8.h"
 #include "cpu/isa/act.h"
 #include "cpu/isa/kernels.h"
 #include "cpu/isa/rows.h"
@@ -75,7 +76,19 @@ void with_epilogue(GemmProblem problem, const Tensor& c, const Tensor& aux, cons
 
 }  // namespace
 
+namespace {
+
+constexpr Fp8Parts fp8_parts{gemm, activation, activation_bwd};
+
+}  // namespace
+
+void quantise_fp8(Stream& s, const QuantiseFp8Args& args) {
+  hearth::quantise_fp8(s, args, fp8_parts);
+}
+
 void gemm(Stream& s, const GemmArgs& args) {
+  if (args.a.dtype == DType::e4m3 || args.a.dtype == DType::e5m2)
+    return hearth::gemm_fp8(s, args, fp8_parts);
   const GemmSpec& spec = args.spec;
   expect_dtypes("gemm", args.a.dtype, args.b, args.bias);
   expect_dtypes("gemm prior", args.c.dtype, args.prior);

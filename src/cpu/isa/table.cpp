@@ -1,4 +1,5 @@
 // The table of this instruction set's kernels.
+#include "cpu/fp8.h"
 #include "cpu/isa/kernels.h"
 
 #define HEARTH_NAME_OF(isa) #isa
@@ -13,6 +14,8 @@ const Kernels kernels = {
     .gemm = gemm,
     .gemm_quantised = gemm_quantised,
     .column_sum = column_sum,
+    .quantise_fp8 = quantise_fp8,
+    .advance_fp8 = hearth::advance_fp8,
     .embed = embed,
     .embed_bwd = embed_bwd,
     .scatter_rows = scatter_rows,

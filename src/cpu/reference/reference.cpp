@@ -7,6 +7,8 @@
 #include <cstring>
 #include <new>
 
+#include "core/fp8.h"
+#include "cpu/fp8.h"
 #include "cpu/reference/reference_kernels.h"
 #include "sys/error.h"
 
@@ -48,6 +50,10 @@ Doubles load(Tensor t) {
       return load_as<bf16>(t);
     case DType::f16:
       return load_as<f16>(t);
+    case DType::e4m3:
+      return load_as<e4m3>(t);
+    case DType::e5m2:
+      return load_as<e5m2>(t);
     default:
       break;
   }
@@ -154,6 +160,8 @@ const Kernels& reference_kernels() {
       .gemm = reference::gemm,
       .gemm_quantised = reference::gemm_quantised,
       .column_sum = reference::column_sum,
+      .quantise_fp8 = reference::quantise_fp8,
+      .advance_fp8 = advance_fp8,
       .embed = reference::embed,
       .embed_bwd = reference::embed_bwd,
       .scatter_rows = reference::scatter_rows,

@@ -33,6 +33,7 @@ double keep_factor(const Scalars&, float p, uint32_t salt, int64_t i);
 void gemm(Stream&, const GemmArgs&);
 void gemm_quantised(Stream&, const GemmQuantisedArgs&);
 void column_sum(Stream&, const ColumnSumArgs&);
+void quantise_fp8(Stream&, const QuantiseFp8Args&);
 void embed(Stream&, const EmbedArgs&);
 void embed_bwd(Stream&, const EmbedBwdArgs&);
 void scatter_rows(Stream&, const ScatterRowsArgs&);

@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "core/quantised.h"
+#include "cpu/fp8.h"
+#include "cpu/gemm.h"
 #include "cpu/reference/reference_kernels.h"
 
 namespace hearth::reference {
@@ -13,6 +15,8 @@ void gemm(Stream&, const GemmArgs& args) {
   const int64_t K = spec.ta ? args.a.rows() / batch : args.a.cols();
   const Doubles av = load(args.a), bv = load(args.b), biasv = load(args.bias),
                 priorv = load(args.prior);
+  const double scale =
+      args.a_scale ? double(*args.a_scale.as<float>()) * *args.b_scale.as<float>() : 1;
   Doubles cv(size_t(batch * M * N)),
       auxv = spec.act_slope ? load(args.aux) : Doubles(size_t(batch * M * N));
   for (int64_t row = 0; row < batch * M; ++row)
@@ -22,6 +26,7 @@ void gemm(Stream&, const GemmArgs& args) {
       for (int64_t k = 0; k < K; ++k)
         dot +=
             av[a + (spec.ta ? k * M + i : i * K + k)] * bv[b + (spec.tb ? j * K + k : k * N + j)];
+      dot *= scale;
       double value;
       if (spec.act_slope) {
         value = dot * activate(spec.act, auxv[ij]).dy;
@@ -57,6 +62,11 @@ void gemm_quantised(Stream& s, const GemmQuantisedArgs& args) {
            .bias = args.bias,
            .prior = args.prior,
            .spec = args.spec});
+}
+
+void quantise_fp8(Stream& s, const QuantiseFp8Args& args) {
+  Scratch scratch;
+  cpu::quantise_fp8(s, nullptr, scratch, args, {gemm, activation, activation_bwd});
 }
 
 void column_sum(Stream&, const ColumnSumArgs& args) {

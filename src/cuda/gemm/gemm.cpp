@@ -27,7 +27,8 @@ struct Gemms::State {
     if (place) trial.c.data = static_cast<std::byte*>(place);
     GemmChoice choice{.microseconds = 1e3f * GemmProducts::never};
     for (const bool fused : {true, false}) {
-      if (fused ? !c.fusible() : c.plain()) continue;
+      const bool found = choice.microseconds < 1e3f * GemmProducts::never;
+      if (fused ? !c.fusible() : c.plain() && (found || !c.separable())) continue;
       GemmPlan p = products.describe(c, fused);
       for (const cublasLtMatmulAlgo_t& algo : products.proposed(p.product)) {
         p.product.algo = algo;
@@ -64,7 +65,8 @@ struct Gemms::State {
     if (const auto it = plans.find(key); it != plans.end()) return it->second;
     const std::string kept = invariant ? key + measure_name(products, c) : key;
     const auto fits = [&](const GemmChoice& known) {
-      return (known.fused ? c.fusible() && (!invariant || c.plain()) : !c.plain()) &&
+      return (known.fused ? c.fusible() && (!invariant || c.plain())
+                          : !c.plain() || c.separable()) &&
              products.usable(chosen(c, known));
     };
     std::optional<GemmChoice> choice = choices.find(kept);
@@ -92,7 +94,26 @@ void Gemms::run(const GemmArgs& args) {
   expect_lt(state_->products.execute(state_->plan_for(call), call), "a matrix product");
 }
 
+namespace {
+
+void expect_fp8(const GemmArgs& args) {
+  if (!is_fp8(args.b.dtype) || !args.a_scale || !args.b_scale || args.spec.ta || !args.spec.tb)
+    fail("cuda gemm",
+         "expected two fp8 matrices with scales, the second one transposed, got {} x {}",
+         to_string(args.a.dtype), to_string(args.b.dtype));
+  if (args.b.rows() % 16 || args.b.cols() % 16)
+    fail("cuda gemm",
+         "expected an fp8 product with N and K that are multiples of 16, got {} and {}",
+         args.b.rows(), args.b.cols());
+}
+
+}  // namespace
+
 void gemm(Stream& s, const GemmArgs& args) {
+  if (is_fp8(args.a.dtype)) {
+    expect_fp8(args);
+    return on(s).gemms->run(args);
+  }
   if (on(s).invariant || !args.spec.single()) return on(s).gemms->run(args);
   if (gemm_rows16_takes(args)) return gemm_rows16(on(s), args);
   if (gemm_rows64_takes(on(s), args)) return gemm_rows64(on(s), args);

@@ -23,6 +23,10 @@ cudaDataType_t type_of(DType d) {
       return CUDA_R_16BF;
     case DType::f16:
       return CUDA_R_16F;
+    case DType::e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::e5m2:
+      return CUDA_R_8F_E5M2;
     default:
       refuse_dtype("gemm", d);
   }
@@ -32,6 +36,13 @@ template <class T>
 void set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what, const T& value) {
   expect_lt(cublas_lt().MatmulDescSetAttribute(d, what, &value, sizeof value),
             "describing a product");
+}
+
+// The factors by which fp8 operands are multiplied, read on the device. cuBLASLt's a is our b.
+void set_scales(cublasLtMatmulDesc_t d, const GemmCall& c) {
+  if (!is_fp8(c.a.dtype)) return;
+  set(d, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(c.b_scale.data));
+  set(d, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(c.a_scale.data));
 }
 
 // A matrix, or `batch` of them one after another.
@@ -70,6 +81,8 @@ LtProduct describe_product(const GemmCall& c, cublasLtEpilogue_t epilogue, bool 
   set(d, CUBLASLT_MATMUL_DESC_TRANSA, c.spec.tb ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(d, CUBLASLT_MATMUL_DESC_TRANSB, c.spec.ta ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+  if (is_fp8(c.a.dtype)) set(d, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(c.spec.fast_sums));
+  set_scales(d, c);
   if (c.bias) set(d, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(c.bias.dtype));
   if (c.aux && epilogue != CUBLASLT_EPILOGUE_BIAS && epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
     set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t(c.c.cols()));
@@ -105,9 +118,12 @@ bool GemmCall::fusible() const {
 std::string GemmCall::key(bool tf32) const {
   // Factors other than 1 share a choice: they do not change how long a product takes.
   const std::string batch = spec.batch == 1 ? "" : fmt::format("{}*", spec.batch);
-  return fmt::format("{}{}x{}x{}/{}/{}/{}{}{}:{}>{}{}{}{}{}:{}{}{}", batch, M(), N(), K(), a.cols(),
+  const std::string fp8 =
+      is_fp8(a.dtype) ? fmt::format("x{}{}", to_string(b.dtype), spec.fast_sums ? "+fast" : "")
+                      : "";
+  return fmt::format("{}{}x{}x{}/{}/{}/{}{}{}:{}{}>{}{}{}{}{}:{}{}{}", batch, M(), N(), K(), a.cols(),
                      b.cols(), c.cols(), spec.ta ? 't' : 'n', spec.tb ? 't' : 'n',
-                     to_string(a.dtype), to_string(c.dtype), tf32 ? "tf32" : "",
+                     to_string(a.dtype), fp8, to_string(c.dtype), tf32 ? "tf32" : "",
                      bias ? "+bias" : "", prior ? "+prior" : "", spec.alpha == 1 ? "" : "*alpha",
                      int(spec.act), spec.act_slope ? "'" : "", aux ? "+aux" : "");
 }
@@ -129,6 +145,7 @@ cublasStatus_t GemmProducts::multiply(LtProduct& p, const GemmCall& c, std::byte
                                       std::byte* aux, float alpha, bool adds) {
   const float beta = adds ? c.spec.beta : 0;
   if (c.bias) set(p.desc.handle, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias.data);
+  set_scales(p.desc.handle, c);
   if (aux) set(p.desc.handle, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
   return cublas_lt().Matmul(handle_, p.desc.handle, &alpha, c.b.data, p.a.handle, c.a.data,
                             p.b.handle, &beta, adds ? c.prior.data : out, p.c.handle, out,
@@ -137,7 +154,8 @@ cublasStatus_t GemmProducts::multiply(LtProduct& p, const GemmCall& c, std::byte
 }
 
 cublasStatus_t GemmProducts::execute(GemmPlan& p, const GemmCall& c) {
-  if (c.plain()) return multiply(p.product, c, c.c.data, nullptr, c.spec.alpha, bool(c.prior));
+  if (c.plain() && p.fused)
+    return multiply(p.product, c, c.c.data, nullptr, c.spec.alpha, bool(c.prior));
   if (p.fused) return multiply(p.product, c, c.c.data, c.aux.data, c.spec.alpha, false);
   // The argument of act goes to aux if it is kept; else to c, or to scratch if c holds the prior.
   std::byte* place = c.spec.act_slope || !c.aux ? c.c.data : c.aux.data;

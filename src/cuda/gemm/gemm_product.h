@@ -22,6 +22,11 @@ struct GemmCall : GemmArgs {
   // Whether cuBLASLt has an epilogue for the whole call.
   bool fusible() const;
   bool plain() const { return spec.act == Act::none && !spec.act_slope && fusible(); }
+  // An fp8 product whose bias and prior may have no common epilogue: our own kernel can add the
+  // prior.
+  bool separable() const {
+    return is_fp8(a.dtype) && plain() && bias && prior && prior.data != c.data;
+  }
   // Activations times a weight matrix, as in a forward pass.
   bool forward() const { return !spec.ta && spec.tb && !spec.act_slope && spec.single(); }
   // When cuBLASLt adds to a 16-bit matrix in place, it rounds the product first and then the sum.
