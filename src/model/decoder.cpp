@@ -177,7 +177,9 @@ struct Builder {
     const bool per_head = c.output_gate == OutputGate::per_head;
     const int64_t n = per_head ? l.heads : l.y_size();
     const Var w = c.gate_inputs ? small_gate(n, c.gate_inputs) : weight(n, c.dim);
-    const Var g = product(x, w, {.bias = bias(true, n, 2)});
+    // One output per head, or a few inputs: too narrow for fp8.
+    const bool fp8 = !per_head && !c.gate_inputs;
+    const Var g = product(x, w, {.bias = bias(true, n, 2), .fp8 = fp8});
     return output_gate(t, y, per_head ? g : t.view(g, t.shape(y)));
   }
 

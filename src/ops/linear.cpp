@@ -1,3 +1,4 @@
+#include "ops/fp8.h"
 #include "ops/ops.h"
 #include "ops/record.h"
 #include "sys/error.h"
@@ -119,6 +120,7 @@ Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {
          to_string(sx));
   if (spec.act != Act::none && (is_glu(spec.act) || spec.residual || spec.scale != 1))
     fail(t.where(), "expected a plain activation without residual or scale in linear");
+  if (t.fp8 && spec.fp8) return linear_fp8(t, x, w, spec);
   const Var y = t.temp(with_cols(sx, sw[0]));
   const bool keeps_pre = spec.act != Act::none && (t.needs_grad(x) || t.needs_grad(w));
   const Var pre = keeps_pre ? t.temp(t.shape(y)) : Var{};

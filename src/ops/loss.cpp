@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/math.h"
+#include "ops/fp8.h"
 #include "ops/ops.h"
 #include "ops/record.h"
 #include "sys/error.h"
@@ -108,10 +109,11 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
                            .weight = spec.term.weight,
                            .z_loss = spec.z_loss};
 
+  HeadProducts products(t, tiles, {.trains = spec.grad, .scale = spec.scale});
   for (int64_t i = 0; i < N; i += chunk) {
     const int64_t n = std::min(chunk, N - i);
-    const Var xi = t.rows(flat_x, i, n), logits = t.temp({n, wide}, dtype);
-    record_gemm(t, {.c = logits, .a = xi, .b = tiles, .spec = {.tb = true, .alpha = spec.scale}});
+    const Var logits = t.temp({n, wide}, dtype);
+    products.logits(t, logits, t.rows(flat_x, i, n));
     const Var dlogits = t.rows(logits, 0, n);
     const auto launch = [loss_spec](auto* f, Stream& s, In in, Out out) {
       f(s, {.nll = out[0],
@@ -124,17 +126,12 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
     t.push(kernel_op<&Kernels::cross_entropy>("cross_entropy", launch),
            {logits, t.rows(flat_targets, i, n), scalars(t)},
            {t.rows(nll, i, n), z ? t.rows(z, i, n) : Var{}, dlogits});
+    if (grad_w || grad_x) products.gradients(t, dlogits);
     if (grad_w) {
       const auto [dw, prior] = t.grad_sink(w);
-      record_gemm(t, {.c = t.whole_tiles(dw),
-                      .a = dlogits,
-                      .b = xi,
-                      .prior = prior ? t.whole_tiles(prior) : Var{},
-                      .spec = {.ta = true, .alpha = spec.scale}});
+      products.weight(t, t.whole_tiles(dw), prior ? t.whole_tiles(prior) : Var{});
     }
-    if (grad_x)
-      record_gemm(
-          t, {.c = t.rows(flat_dx, i, n), .a = dlogits, .b = tiles, .spec = {.alpha = spec.scale}});
+    if (grad_x) products.input(t, t.rows(flat_dx, i, n));
   }
   if (grad_x) t.add_grad(x, dx);
 

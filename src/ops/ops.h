@@ -18,9 +18,15 @@ struct LinearSpec {
   Var residual = {};
   Act act = Act::none;  // not a GLU; excludes residual and scale
   float scale = 1;
+  bool fp8 = true;  // in fp8, where the tape records products in it
 };
 // y = scale * act(x wᵀ + bias) + residual, w (out, in)
 Var linear(Tape&, Var x, Var w, const LinearSpec& = {});
+
+// --- fp8.cpp ---
+// The state of the scales of all tensors that the programs of a model round to fp8: an Fp8Site in
+// each row of (most_fp8_sites, 16) bytes.
+Var fp8_sites(Tape&);
 
 // --- embed.cpp ---
 // w[ids] + pos_w[positions]

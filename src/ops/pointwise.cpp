@@ -19,9 +19,14 @@ Var activation(Tape& t, Var x, Act act) {
     };
     t.push(kernel_op<&Kernels::activation_bwd>("activation_bwd", launch),
            {t.grad(n.out[0]), t.saved(n.in[0])}, {dx});
+    if (t.fp8) {
+      const QuantiseFp8Spec slope{.act = act, .act_slope = true};
+      t.fp8->sources[dx.id] = {t.grad(n.out[0]), t.saved(n.in[0]), slope};
+    }
     t.add_grad(n.in[0], dx);
   };
   t.push(std::move(op), {x}, {y});
+  if (t.fp8) t.fp8->sources[y.id] = {x, {}, {.act = act}};
   return y;
 }
 
