@@ -38,6 +38,7 @@ struct BenchFlags {
   Common common;
   std::string preset = "gpt2";
   std::string dtype = "fp32";
+  std::string fp8_head = "on", fp8_wgrad = "fp8";
   int64_t batch = 4, seq = 64;
   int steps = 10;
   bool profile = false;
@@ -64,14 +65,24 @@ ProgramSpec spec_of(const BenchFlags& f, const Backend& backend) {
   LoraConfig lora;
   f.lora.apply(lora);
   model.lora = lora.spec();
+  if (dtype_of(f) == TrainDType::fp8 && model.lora)
+    fail_usage("--lora", "adapters are not trained in fp8; choose --dtype bf16");
   return {.model = model.resolve(),
-          .dtype = to_dtype(dtype_of(f)),
+          .dtype = storage_dtype(dtype_of(f)),
+          .fp8 = Fp8Config{parse_enum<Fp8Head>(f.fp8_head, "--fp8-head"),
+                           parse_enum<Fp8Wgrad>(f.fp8_wgrad, "--fp8-wgrad")}
+                     .recording(dtype_of(f)),
           .B = f.batch,
           .T = f.seq,
           .recompute = parse_enum<Recompute>(f.recompute, "--recompute"),
           .offload = f.offload,
           .update = {.optimizer = parse_enum<OptimizerKind>(f.optimizer, "--optimizer")},
           .logits_bytes = logits_chunk_bytes(backend)};
+}
+
+void expect_not_fp8(const BenchFlags& f) {
+  if (dtype_of(f) == TrainDType::fp8)
+    fail_usage("--dtype", "fp8 is for bench train and bench fit; choose bf16");
 }
 
 struct Timed {
@@ -87,6 +98,7 @@ Timed time_steps(const ProgramSpec& s, Backend& backend, int steps) {
   const Batch batch = random_batch(s, 1);
   Scalars scalars;
   scalars.lr = 1e-4f, scalars.clip = 1, scalars.inv_targets = 1 / float(batch.count);
+  scalars.step = fp8_measured_steps;  // the first steps of a run are slower
   const auto step = [&](Profile* profile = nullptr) {
     programs.profile(profile);
     programs.micro(batch, scalars, true);
@@ -184,6 +196,7 @@ LayerSpec attending_layer(const ModelConfig& c) {
 }
 
 void bench_gemm(const BenchFlags& f) {
+  expect_not_fp8(f);
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, *backend);
   const ModelConfig& c = s.model;
@@ -217,6 +230,7 @@ void bench_gemm(const BenchFlags& f) {
 }
 
 void bench_attention(const BenchFlags& f) {
+  expect_not_fp8(f);
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, *backend);
   const ModelConfig& c = s.model;
@@ -304,7 +318,14 @@ void add_bench(CLI::App& app) {
   const auto on_model = [&](const char* name, const char* help, void (*run)(const BenchFlags&)) {
     auto [c, f] = command(name, help, run);
     c->add_option("--preset", f->preset, "model preset")->capture_default_str();
-    c->add_option("--dtype", f->dtype, "compute type: fp32 or bf16; on a GPU also tf32 or fp16")
+    c->add_option("--dtype", f->dtype,
+                  "compute type: fp32 or bf16; on a GPU also tf32 or fp16; fp8 for train and fit")
+        ->capture_default_str();
+    c->add_option("--fp8-head", f->fp8_head,
+                  "with --dtype fp8: on: the head's products are fp8 too")
+        ->capture_default_str();
+    c->add_option("--fp8-wgrad", f->fp8_wgrad,
+                  "with --dtype fp8: type of the products for weight gradients: fp8, bf16")
         ->capture_default_str();
     c->add_option("--recompute", f->recompute, "gradient checkpointing: none, light or block")
         ->capture_default_str();

@@ -69,7 +69,8 @@ std::unique_ptr<Backend> backend_of(const DoctorFlags& f) {
 ProgramSpec spec_of(const DoctorFlags& f, const std::string& name, const Backend& backend) {
   const ModelConfig model = model_over_preset(name, f.model).resolve();
   return {.model = model,
-          .dtype = to_dtype(parse_enum<TrainDType>(f.dtype, "--dtype")),
+          .dtype = storage_dtype(parse_enum<TrainDType>(f.dtype, "--dtype")),
+          .fp8 = Fp8Config{}.recording(parse_enum<TrainDType>(f.dtype, "--dtype")),
           .B = f.batch,
           .T = std::min(f.seq, model.context),
           .recompute = parse_enum<Recompute>(f.recompute, "--recompute"),
@@ -174,7 +175,7 @@ void run_all(const Common& common) {
 static void add_step_flags(CLI::App& c, DoctorFlags& f) {
   add_common(c, f.common);
   c.add_option("--preset", f.presets, "one or more model presets")->capture_default_str();
-  c.add_option("--dtype", f.dtype, "compute type: fp32 or bf16")->capture_default_str();
+  c.add_option("--dtype", f.dtype, "compute type: fp32, bf16 or fp8")->capture_default_str();
   c.add_option("--batch", f.batch, "sequences per batch")->capture_default_str();
   c.add_option("--seq", f.seq, "tokens per sequence")->capture_default_str();
   c.add_option("--seed", f.seed, "random seed for weights and tokens")->capture_default_str();

@@ -25,7 +25,7 @@ void RunFlags::apply(RunSpec& spec, Backend& backend, TrainDType dtype) const {
 void watch(RunSpec& spec, Backend& backend, TrainDType dtype) {
   spec.stop = count_stop_signals();
   spec.warn = [](const std::string& line) { say_problem(line); };
-  spec.peak_flops = measure_peak(backend, to_dtype(dtype));
+  spec.peak_flops = measure_peak(backend, storage_dtype(dtype));
   spec.phases->mark("measure_peak");
 }
 

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "core/fp8.h"
 #include "sys/error.h"
 #include "sys/threads.h"
 
@@ -17,12 +18,17 @@ namespace {
 double tolerance_of(DType output, DType program) {
   if (output == DType::bf16) return 2e-2;
   if (output == DType::f16) return 4e-3;
+  // One step between the largest numbers of the format, where the inputs differ in their last bit.
+  if (output == DType::e4m3) return 8e-2;
+  if (output == DType::e5m2) return 0.15;
   return program == DType::f32 ? 2e-4 : 2e-3;
 }
 
 float number_at(const std::byte* data, DType d, int64_t i) {
   if (d == DType::bf16) return float(reinterpret_cast<const bf16*>(data)[i]);
   if (d == DType::f16) return float(reinterpret_cast<const f16*>(data)[i]);
+  if (d == DType::e4m3) return float(reinterpret_cast<const e4m3*>(data)[i]);
+  if (d == DType::e5m2) return float(reinterpret_cast<const e5m2*>(data)[i]);
   // Also for u8: the update's state is kept as bytes.
   return reinterpret_cast<const float*>(data)[i];
 }
@@ -140,7 +146,9 @@ void compare(Exec& tried, Exec& trusted, Side& a, Side& b, LockstepResult& r) {
     ++r.nodes;
     for (size_t k = 0; k < x.out.size(); ++k) {
       const Var v = x.node.out[k];
-      const bool numbers = is_float(x.out[k].dtype) || x.out[k].bytes() == sizeof(UpdateState);
+      const DType type = x.out[k].dtype;
+      const bool numbers =
+          is_float(type) || is_fp8(type) || x.out[k].bytes() == sizeof(UpdateState);
       if (!v || !numbers || !matters.contains(tried.tape()[v].storage)) continue;
       const std::string& name = tried.tape()[v].name;
       LockstepNode found{.op = x.node.op->name,

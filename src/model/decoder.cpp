@@ -286,7 +286,7 @@ Var smeared(Builder& b, Var x, Var table, const PreviousTokens& previous) {
   const auto scope = t.scope("smear");
   const Shape s = t.shape(x);
   const int64_t width = std::min(smear_inputs, s[2]);
-  const Var gate = linear(t, columns(t, x, 0, width), b.small_gate(1, width));
+  const Var gate = linear(t, columns(t, x, 0, width), b.small_gate(1, width), {.fp8 = false});
   const Var before =
       previous.row ? gather_rows(t, x, previous.row) : embed(t, previous.before, table);
   const Var part = output_gate(t, t.view(before, {s[0], s[1], 1, s[2]}), gate);

@@ -60,6 +60,8 @@ void TrainConfig::check() const {
   expect_at_least<int64_t>(1, "--steps", steps);
   check_run(steps);
   losses.check();
+  if (dtype != TrainDType::fp8 && fp8 != Fp8Config{})
+    fail_usage(fp8.head == Fp8Head::on ? "--fp8-wgrad" : "--fp8-head", "needs --dtype fp8");
   expect_at_least(0.0, "--target-loss", target_loss);
   expect_at_least<int64_t>(-1, "--document-start", document_start);
   expect_at_least<int64_t>(0, "--eval-tokens", eval_tokens);

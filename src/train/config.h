@@ -2,6 +2,7 @@
 // as config.toml; a resumed run reads it back.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,19 +20,55 @@ inline std::span<const std::string_view> names_of(LoaderSpec::Order) {
   return names;
 }
 
-// tf32: fp32 everywhere, but a GPU's tensor cores round the inputs of products. automatic: not
-// chosen yet; a command resolves it for its device before the run begins (auto_dtype.h).
-enum class TrainDType : uint8_t { fp32, tf32, bf16, fp16, automatic };
+// tf32: fp32 everywhere, but a GPU's tensor cores round the inputs of products. fp8: bf16, but the
+// products of linear layers round their inputs to fp8 (docs/fp8.md). automatic: not chosen yet; a
+// command resolves it for its device before the run begins (auto_dtype.h).
+enum class TrainDType : uint8_t { fp32, tf32, bf16, fp16, fp8, automatic };
 inline std::span<const std::string_view> names_of(TrainDType) {
   static constexpr auto names =
-      std::to_array<std::string_view>({"fp32", "tf32", "bf16", "fp16", "auto"});
+      std::to_array<std::string_view>({"fp32", "tf32", "bf16", "fp16", "fp8", "auto"});
   return names;
 }
 inline DType to_dtype(TrainDType d) {
   if (d == TrainDType::automatic)
     fail_usage("--dtype", "expected fp32, tf32, bf16 or fp16 here, got auto");
+  if (d == TrainDType::fp8)
+    fail_usage("--dtype", "only pretrain trains in fp8 so far; choose bf16");
   return d == TrainDType::bf16 ? DType::bf16 : d == TrainDType::fp16 ? DType::f16 : DType::f32;
 }
+
+// The same for commands that train in fp8: weights and activations are then bf16.
+inline DType storage_dtype(TrainDType d) {
+  return d == TrainDType::fp8 ? DType::bf16 : to_dtype(d);
+}
+
+enum class Fp8Head : uint8_t { on, off };
+inline std::span<const std::string_view> names_of(Fp8Head) {
+  static constexpr auto names = std::to_array<std::string_view>({"on", "off"});
+  return names;
+}
+enum class Fp8Wgrad : uint8_t { fp8, bf16 };
+inline std::span<const std::string_view> names_of(Fp8Wgrad) {
+  static constexpr auto names = std::to_array<std::string_view>({"fp8", "bf16"});
+  return names;
+}
+// Which products run in fp8 beside those of the linear layers' forward pass and input gradients.
+struct Fp8Config {
+  Fp8Head head = Fp8Head::on;
+  Fp8Wgrad wgrad = Fp8Wgrad::fp8;
+
+  template <class V>
+  void visit(V&& v) {
+    v("fp8_head", head, "with --dtype fp8: on: the products of the head are fp8 too; off: bf16");
+    v("fp8_wgrad", wgrad, "with --dtype fp8: type of the products for weight gradients: fp8, bf16");
+  }
+  bool operator==(const Fp8Config&) const = default;
+  // What a program records; nothing: no fp8.
+  std::optional<Fp8Recording> recording(TrainDType d) const {
+    if (d != TrainDType::fp8) return {};
+    return Fp8Recording{.head = head == Fp8Head::on, .wgrad = wgrad == Fp8Wgrad::fp8};
+  }
+};
 
 // Help texts of settings whose meaning differs between tasks.
 struct RunHelp {
@@ -66,7 +103,8 @@ struct RunConfig {
   void visit_run(V&& v, const RunHelp& help = {}) {
     v("steps", steps, help.steps);
     v("dtype", dtype,
-      "compute type: auto, fp32 or bf16; on a GPU also tf32 or fp16; master weights stay fp32");
+      "compute type: auto, fp32 or bf16; on a GPU also tf32 or fp16; in pretrain also fp8; master "
+      "weights stay fp32");
     v("seed", seed, help.seed);
     v("optimizer", optimizer, optimizer_help);
     v("lr", lr, "peak learning rate");
@@ -145,6 +183,7 @@ struct TrainConfig : RunConfig {
   bool eval_documents = false;
   double target_loss = 0;
   LossConfig losses;
+  Fp8Config fp8;
   int64_t sample_every = 0, sample_tokens = 100;
   std::string sample_prompt;
 
@@ -174,6 +213,7 @@ struct TrainConfig : RunConfig {
       "the same for the layers L; ends at --long-window");
     visit_run(v);
     losses.visit(v);
+    fp8.visit(v);
     v("order", order, "order of the training data: sequential or shuffled");
     v("document_mask", document_mask,
       "mask attention across documents and restart positions at each document");

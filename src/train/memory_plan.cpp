@@ -19,6 +19,13 @@ int64_t table_bytes(const Tape& t) {
   return bytes;
 }
 
+int64_t fp8_bytes(const Tape& t) {
+  int64_t bytes = 0;
+  for (const Value& v : t.values)
+    if (v.role == Role::state && is_fp8(v.dtype)) bytes += v.shape.numel();
+  return bytes;
+}
+
 // What the update program needs of the arena: next to nothing for an elementwise optimizer, several
 // matrices for Muon.
 int64_t update_arena(const Tape& t, const UpdateSpec& update) {
@@ -50,6 +57,7 @@ MemoryNeed memory_need(Tape t, const UpdateSpec& update) {
           .gradients = trained * acc,
           .optimizer_state = state,
           .activations = std::max(p.arena_bytes, update_arena(t, update)),
+          .fp8_weights = fp8_bytes(t),
           .tables = table_bytes(t),
           .activation_bound = p.bound_bytes};
 }
@@ -62,6 +70,7 @@ std::string describe(const MemoryNeed& m) {
     if (bytes) s += fmt::format(" + {} {:.2f}", what, double(bytes) / unit);
   };
   if (!m.offload) add("masters", m.masters);
+  add("fp8 copies", m.fp8_weights);
   add("gradients", m.gradients);
   if (!m.offload) add("optimizer state", m.optimizer_state);
   add("activations", m.activations);

@@ -13,13 +13,14 @@ namespace hearth::inline train {
 // Memory of a run by part in bytes, known before it starts.
 struct MemoryNeed {
   int64_t weights = 0, masters = 0, gradients = 0, optimizer_state = 0, activations = 0;
+  int64_t fp8_weights = 0;       // copies of the weights in fp8, plain and transposed
   int64_t tables = 0;            // position tables: RoPE, ALiBi
   int64_t reference = 0;         // weights of a reference model
   int64_t cache = 0;             // KV cache of rollouts
   int64_t activation_bound = 0;  // lower bound of any plan
   bool offload = false;          // master weights and optimizer state are not on the device
   int64_t total() const {
-    return weights + gradients + activations + tables + reference + cache +
+    return weights + gradients + activations + fp8_weights + tables + reference + cache +
            (offload ? 0 : masters + optimizer_state);
   }
 };

@@ -12,8 +12,10 @@ namespace hearth::inline train {
 
 class UpdateProgram {
  public:
-  // Reads the first of the loss terms that programs leave in "<name>.losses".
-  UpdateProgram(const std::string& name, Memory&, const UpdateSpec&);
+  enum class Fp8 : bool { off, on };
+  // Reads the first of the loss terms that programs leave in "<name>.losses". With fp8 on, it also
+  // ends the step of the scales: see AdvanceFp8Args.
+  UpdateProgram(const std::string& name, Memory&, const UpdateSpec&, Fp8 = Fp8::off);
 
   // An update is skipped where the loss or the gradient is not finite.
   void run(const Scalars&, Profile* = nullptr);

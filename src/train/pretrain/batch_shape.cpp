@@ -112,7 +112,8 @@ ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const B
   if (s.window >= 0) now.window = s.window;
   if (s.long_window >= 0) now.long_window = s.long_window;
   return {.model = now,
-          .dtype = to_dtype(c.dtype),
+          .dtype = storage_dtype(c.dtype),
+          .fp8 = c.fp8.recording(c.dtype),
           .B = s.B,
           .T = s.T,
           .recompute = c.recompute,

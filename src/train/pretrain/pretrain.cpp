@@ -1,6 +1,8 @@
 #include "train/pretrain/pretrain.h"
 
+#include <bit>
 #include <cmath>
+#include <limits>
 
 #include "data/shards.h"
 #include "formats/fields.h"
@@ -21,6 +23,28 @@ constexpr size_t max_shapes = 1 << 20;
 constexpr std::string_view free_settings_of_pretraining[] = {
     "model",   "data",     "val",          "tokenizer",     "eval_tokens",  "eval_documents",
     "workers", "prefetch", "sample_every", "sample_tokens", "sample_prompt"};
+
+// Of each site two numbers, as bit patterns: max |v| of the previous step and of an unfinished one,
+// which a skipped update leaves.
+nlohmann::json to_json(std::span<const Fp8Site> sites) {
+  nlohmann::json j = nlohmann::json::array();
+  for (const Fp8Site& s : sites) {
+    j.push_back(std::bit_cast<uint32_t>(s.previous));
+    j.push_back(s.largest);
+  }
+  return j;
+}
+std::vector<Fp8Site> fp8_sites_of(const StateFields& saved) {
+  constexpr int64_t most = std::numeric_limits<uint32_t>::max();
+  const std::vector<int64_t> words =
+      saved.integers("fp8_scales", size_t(2 * most_fp8_sites), 0, most);
+  std::vector<Fp8Site> sites(words.size() / 2);
+  for (size_t i = 0; i < sites.size(); ++i) {
+    sites[i].previous = std::bit_cast<float>(uint32_t(words[2 * i]));
+    sites[i].largest = uint32_t(words[2 * i + 1]);
+  }
+  return sites;
+}
 
 class PretrainTask : public Task {
  public:
@@ -67,13 +91,16 @@ class PretrainTask : public Task {
     }
     make_loader(cursor_for(shape_.T));
     prepare_programs();
+    if (programs_->spec().fp8) programs_->set_fp8_sites(fp8_sites_of(saved));
   }
 
   nlohmann::json save() const override {
-    return {{"cursor", cursor_to_json(cursor_)},
-            {"cursor_seq", cursor_seq_},
-            {"data", data_},
-            {"batches", batches_}};
+    nlohmann::json j{{"cursor", cursor_to_json(cursor_)},
+                     {"cursor_seq", cursor_seq_},
+                     {"data", data_},
+                     {"batches", batches_}};
+    if (programs_->spec().fp8) j["fp8_scales"] = to_json(programs_->fp8_sites());
+    return j;
   }
 
   std::optional<StepReport> step(StepContext& c) override {
@@ -276,10 +303,13 @@ RunResult pretrain(const PretrainSpec& spec, Backend& backend) {
   if (whole.train.eval_tokens == 0)
     whole.train.eval_tokens = default_eval_tokens(first_step_tokens(spec.model, spec.train));
   nlohmann::ordered_json settings = fields_to_json(whole.train);
+  // Runs of other types, also those of earlier versions, have no such settings.
+  if (whole.train.dtype != TrainDType::fp8) settings.erase("fp8_head"), settings.erase("fp8_wgrad");
   settings.update(fields_to_json(whole.model));
   expect_settings(whole, settings, free_settings_of_pretraining);
   if (whole.resume) expect_model_of_run(whole.run, whole.train.model);
-  TrainedModel model(whole.model, source_of(whole), backend, to_dtype(whole.train.dtype),
+  if (whole.train.dtype == TrainDType::fp8) expect_fp8(backend);
+  TrainedModel model(whole.model, source_of(whole), backend, storage_dtype(whole.train.dtype),
                      whole.train.offload);
   add_tokenizer(model, whole.train.tokenizer);
   spec.phases->mark("model");

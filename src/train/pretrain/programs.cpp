@@ -13,6 +13,7 @@ std::string program_name(const char* what, const ProgramSpec& s) {
 Tape record_micro(const ProgramSpec& s, bool accumulate) {
   Tape t(s.dtype, program_name("train", s));
   t.accumulate = accumulate;
+  t.fp8 = s.fp8;
   const auto [in, targets] = t.feed([&] {
     return std::pair(declare_inputs(t, s.B, s.T, s.documents),
                      t.input("targets", {s.B, s.T}, DType::i32));
@@ -23,6 +24,7 @@ Tape record_micro(const ProgramSpec& s, bool accumulate) {
   return t;
 }
 
+// Validation computes in bf16, as the saved model will.
 Tape record_eval(const ProgramSpec& s) {
   Tape t(s.dtype, program_name("eval", s));
   t.trains = false;
@@ -64,15 +66,24 @@ void expect_fit(const ProgramSpec& s, const MemoryBudget& budget) {
   other = s, other.offload = true;
   if (budget.host_offload()) remedy(other, "--offload");
   other = s, other.dtype = DType::bf16;
-  remedy(other, "--dtype bf16");
+  if (s.dtype != DType::bf16) remedy(other, "--dtype bf16");
   other = s, other.T = std::max<int64_t>(1, s.T / 2);
   if (remedies.empty()) remedy(other, fmt::format("--seq {}", other.T));
   if (remedies.empty()) remedies = "no batch fits: take a smaller model";
   expect_fit(need, budget, remedies);
 }
 
+void expect_fp8(const Backend& backend) {
+  if (const std::string why = backend.refuses_fp8(); !why.empty())
+    fail_usage("--dtype", "{}; use --dtype bf16", why);
+}
+
 Programs::Programs(const ProgramSpec& s, Memory& memory)
-    : spec_(s), backend_(memory.backend), update_(program_name("train", s), memory, s.update) {
+    : spec_(s),
+      backend_(memory.backend),
+      update_(program_name("train", s), memory, s.update,
+              s.fp8 ? UpdateProgram::Fp8::on : UpdateProgram::Fp8::off) {
+  if (s.fp8) expect_fp8(backend_);
   first_ = std::make_unique<Exec>(record_micro(s, false), memory);
   if (s.accumulates) next_ = std::make_unique<Exec>(record_micro(s, true), memory);
   eval_ = std::make_unique<Exec>(record_eval(s), memory);
@@ -83,6 +94,20 @@ Programs::Programs(const ProgramSpec& s, Memory& memory)
   losses_ = {memory.state, first_->tape().loss_buffer};
   eval_losses_ = {memory.state, eval_->tape().loss_buffer};
   eval_nll_ = {memory.state, eval + ".nll"};
+  if (s.fp8) sites_ = {memory.state, "fp8.sites"};
+}
+
+std::vector<Fp8Site> Programs::fp8_sites() const {
+  std::vector<Fp8Site> sites(size_t(spec_.fp8 ? first_->tape().fp8->sites : 0));
+  if (spec_.fp8) sites_.download_part(0, sites);
+  return sites;
+}
+
+void Programs::set_fp8_sites(std::span<const Fp8Site> sites) {
+  const int64_t used = spec_.fp8 ? first_->tape().fp8->sites : 0;
+  if (int64_t(sites.size()) != used)
+    fail("fp8", "expected the scales of {} tensors, got {}", used, sites.size());
+  if (spec_.fp8) sites_.upload_part(0, sites);
 }
 
 Programs::Inputs Programs::inputs_of(const StateStore& state, const std::string& program,

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/exec.h"
+#include "core/fp8.h"
 #include "data/loader.h"
 #include "model/decoder.h"
 #include "train/losses.h"
@@ -18,6 +19,7 @@ namespace hearth::inline train {
 struct ProgramSpec {
   ModelConfig model;
   DType dtype = DType::f32;
+  std::optional<Fp8Recording> fp8 = {};  // training products in fp8; dtype is then bf16
   int64_t B = 1, T = 1;
   Recompute recompute = Recompute::none;
   bool offload = false;         // optimizer state and master weights in host memory
@@ -37,6 +39,9 @@ int64_t largest_batch(ProgramSpec, int64_t sequences, int64_t bytes);
 // settings would make the run fit.
 void expect_fit(const ProgramSpec&, const MemoryBudget&);
 
+// Throws, with the reason, if the backend has no fp8 products.
+void expect_fp8(const Backend&);
+
 class Programs {
  public:
   Programs(const ProgramSpec&, Memory&);
@@ -55,6 +60,9 @@ class Programs {
     return read_losses(eval_losses_, eval_->tape().losses, LossTerms::validated);
   }
   const ProgramSpec& spec() const { return spec_; }
+  // The state of all scales between two steps, for checkpoints; empty without fp8.
+  std::vector<Fp8Site> fp8_sites() const;
+  void set_fp8_sites(std::span<const Fp8Site>);  // as many as fp8_sites() gives
   // For tests and profiling: the programs that micro() and update() run, and their inputs alone.
   Exec& first_program() { return *first_; }
   Exec* next_program() { return next_.get(); }  // null unless the spec accumulates
@@ -79,6 +87,7 @@ class Programs {
   Inputs train_inputs_, eval_inputs_;  // those of training are in memory of the host
   StateRef<Scalars> scalars_;
   StateRef<float> losses_, eval_losses_, eval_nll_;
+  StateRef<Fp8Site> sites_;  // absent without fp8
   Profile* profile_ = nullptr;
 };
 
