@@ -43,8 +43,11 @@ struct Place {
   int group = int(threadIdx.x) % chunks;  // of 8 columns
   int band = int(threadIdx.x) / chunks;   // of 8 rows
   int64_t row, column;
-  __device__ Place(const Rounding& p, int64_t index)
-      : row(index / p.across() * tile + band * 8), column(index % p.across() * tile + group * 8) {}
+  __device__ Place(const Rounding& p, unsigned index) {
+    const unsigned across = unsigned(p.across());
+    row = int64_t(index / across) * tile + band * 8;
+    column = int64_t(index % across) * tile + group * 8;
+  }
 };
 
 // The inputs of one row of a thread. Elements outside of the tensor are 0.
@@ -115,7 +118,8 @@ template <Act A, bool slope>
 __global__ void __launch_bounds__(threads) measure(Rounding p) {
   if (!p.measures()) return;
   uint32_t largest = 0;
-  for (int64_t index = blockIdx.x; index < p.tiles(); index += gridDim.x) {
+  const unsigned tiles = unsigned(p.tiles());
+  for (unsigned index = blockIdx.x; index < tiles; index += gridDim.x) {
     const Place at(p, index);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
