@@ -21,6 +21,28 @@ uint64_t hash_name(std::string_view s) {  // FNV-1a
 
 float unit(uint32_t w) { return (float(w >> 8) + 0.5f) * 0x1p-24f; }  // in (0, 1)
 
+// Converts values of the parameter `name`. A finite value beyond the range of the dtype (65504 in
+// fp16) is an error, because it would silently become infinite.
+void convert_in_range(std::byte* out, DType d, std::span<const float> in, const std::string& name) {
+  if (convert_from_floats(out, d, in)) return;
+  const auto is_lost = [&](const float& x) { return !convert_from_floats(out, d, {&x, 1}); };
+  fail("weights", "expected values of {} within the range of {}, got {}; use bf16 or fp32", name,
+       to_string(d), *std::ranges::find_if(in, is_lost));
+}
+
+void expect_in_range(const std::string& name, DType to, DType from,
+                     std::span<const std::byte> bytes) {
+  constexpr size_t piece = 1 << 20;  // elements
+  const size_t size = size_t(size_of(from)), n = bytes.size() / size;
+  std::vector<float> floats(std::min(n, piece));
+  std::vector<std::byte> converted(floats.size() * size_t(size_of(to)));
+  for (size_t i = 0; i < n; i += piece) {
+    const std::span<float> part = std::span(floats).first(std::min(piece, n - i));
+    convert_to_floats(part, from, bytes.data() + i * size);
+    convert_in_range(converted.data(), to, part, name);
+  }
+}
+
 }  // namespace
 
 void draw(std::span<float> out, const Init& init, uint64_t seed, std::string_view name,
@@ -260,8 +282,7 @@ void ParamStore::set(Part p, const std::string& name, std::span<const float> v) 
          v.size());
   if (t.dtype == DType::f32) return backend_.upload(t.data, v.data(), t.bytes());
   std::vector<std::byte> host(size_t(t.bytes()));
-  // A value out of range becomes infinite, as when the device converts a master.
-  convert_from_floats(host.data(), t.dtype, v);
+  convert_in_range(host.data(), t.dtype, v, name);
   backend_.upload(t.data, host.data(), t.bytes());
 }
 
@@ -275,6 +296,8 @@ void ParamStore::set(const std::string& name, int64_t first, DType from,
     return;
   }
   const bool narrow = from == dtype_;
+  // The device rounds without a check. Every finite f32 of a model fits bf16.
+  if (!narrow && dtype_ == DType::f16) expect_in_range(name, dtype_, from, bytes);
   set(narrow ? Part::weight : Part::master, name, first, from, bytes);
   const int64_t n = int64_t(bytes.size()) / size_of(from);
   const auto given = [&](Part p) {
@@ -303,7 +326,7 @@ void ParamStore::set(Part p, const std::string& name, int64_t first, DType from,
   for (int64_t i = 0; i < n; i += piece) {
     const std::span<float> part = std::span(floats).first(size_t(std::min(piece, n - i)));
     convert_to_floats(part, from, bytes.data() + i * size_of(from));
-    if (t.dtype != DType::f32) convert_from_floats(converted.data(), t.dtype, part);
+    if (t.dtype != DType::f32) convert_in_range(converted.data(), t.dtype, part, name);
     const void* source = t.dtype == DType::f32 ? static_cast<const void*>(part.data())
                                                : static_cast<const void*>(converted.data());
     backend_.upload(to + i * size_of(t.dtype), source, int64_t(part.size()) * size_of(t.dtype));

@@ -6,6 +6,7 @@
 #include "cpu/backend.h"
 #include "model/files/tensor_rows.h"
 #include "unit/test_io_support.h"
+#include "unit/wrapped_backend.h"
 
 namespace hearth {
 namespace {
@@ -92,6 +93,26 @@ TEST(StoreBytes, ANumberThatDoesNotFitIsNamed) {
   expect_error(error_of([&] { from_floats(v, DType::f16); }), "requested dtype, got 65520");
   v[1000] = INFINITY;
   EXPECT_EQ(error_of([&] { from_floats(v, DType::f16); }), "");
+}
+
+// A checkpoint whose weights are beyond fp16 would otherwise be loaded with infinities.
+TEST(StoreBytes, AWeightBeyondFp16IsRefusedByName) {
+  class RunsF16 : public WrappedBackend {  // converts masters itself, as a GPU does
+   public:
+    bool runs(DType) const override { return true; }
+  };
+  const auto cpu = make_cpu_backend(1);
+  RunsF16 device;
+  std::vector<float> v = some_numbers();
+  v.back() = -7e4f;
+  const std::string expected =
+      "[weights] expected values of b within the range of f16, got -70000; use bf16 or fp32";
+  for (Backend* backend : {cpu.get(), static_cast<Backend*>(&device)}) {
+    ParamStore store(*backend, {{"b", {numbers}, {}}}, DType::f16);
+    EXPECT_EQ(error_of([&] { store.set("b", v); }), expected);
+    EXPECT_EQ(error_of([&] { store.set("b", 0, DType::f32, std::as_bytes(std::span(v))); }),
+              expected);
+  }
 }
 
 }  // namespace
