@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <set>
 
+#include "cli/environment.h"
 #include "cli/flags.h"
 #include "cli/recipes.h"
 #include "cli/start_folder.h"
@@ -48,12 +49,6 @@ std::vector<std::string> flag_names(const CLI::App& command) {
 std::string flag_of(std::string key) {
   std::replace(key.begin(), key.end(), '_', '-');
   return "--" + key;
-}
-
-std::string environment_name(const std::string& flag) {
-  std::string s = "HEARTH_" + flag.substr(2);
-  for (char& c : s) c = c == '-' ? '_' : char(std::toupper(static_cast<unsigned char>(c)));
-  return s;
 }
 
 std::string name_in(const std::string& argument) { return argument.substr(0, argument.find('=')); }

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "cli/arguments.h"
+#include "cli/environment.h"
 #include "cli/signals.h"
 #include "infer/engine.h"
 #include "sys/build_info.h"
@@ -148,6 +149,7 @@ int run_command_line(int argc, char** argv) {
     flush();
     return 2;
   }
+  warn_about_unknown_variables(app);
   std::vector<std::string> args = merge_arguments(app, given);
   std::reverse(args.begin(), args.end());  // CLI11 expects reverse order
   int code = 0;

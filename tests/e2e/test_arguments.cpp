@@ -96,6 +96,20 @@ TEST(Arguments, ASwitchTakesTruthValues) {
   expect_error(taken, 1, "x.bin");
 }
 
+// A misspelled variable is named once; those of flags, of kernels and of the build are known.
+TEST(Arguments, AnUnknownVariableIsNamed) {
+  const Folder folder;
+  const std::vector<std::pair<const char*, const char*>> variables{
+      {"HEARTH_TREADS", "2"}, {"HEARTH_LR", "1"}, {"HEARTH_PIN", "off"}, {"HEARTH_TEST_X", "1"}};
+  for (const auto& [name, value] : variables) setenv(name, value, 1);
+  const Ran r = run(folder, {"info"});
+  for (const auto& [name, value] : variables) unsetenv(name);
+  EXPECT_EQ(r.status, 0);
+  EXPECT_EQ(r.err,
+            "hearth: the environment variable HEARTH_TREADS is not known and has no effect; the "
+            "nearest is HEARTH_THREADS\n");
+}
+
 TEST(Arguments, ATableOfAFileBelongsToACommand) {
   const Folder folder;
   const fs::path toml = folder / "flags.toml";
