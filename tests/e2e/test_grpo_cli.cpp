@@ -478,6 +478,28 @@ TEST(GrpoCommand, IsNotResumedOnOtherPrompts) {
   EXPECT_EQ(json_of(with(prompts, {"--resume"}))["steps"], 4);
 }
 
+// The tokenizer of another model may be the same, so its prompts do not tell it apart.
+TEST(GrpoCommand, IsNotResumedOnAnotherModel) {
+  const Sums& s = sums();
+  const fs::path other = s.path("other-model"), moved = s.path("moved-model");
+  for (const fs::path& copy : {other, moved})
+    fs::copy(fs::canonical(fs::path(s.path("base")) / "latest"), copy, fs::copy_options::recursive);
+  const fs::path weights = other / "model.safetensors";
+  std::string bytes = read_file(weights);
+  bytes.back() = char(bytes.back() ^ 1);
+  std::ofstream(weights, std::ios::binary) << bytes;
+  fs::remove(other / "manifest.json");
+  json_of(run(s.folder, s.grpo("from-base", 4) + Arguments{"--stop-after-step", "2"}));
+  const auto resumed = [&](const fs::path& model) {
+    Arguments args = s.grpo("from-base", 4) + Arguments{"--resume"};
+    for (std::string& x : args)
+      if (x == s.path("base")) x = model.string();
+    return run(s.folder, args);
+  };
+  expect_error(resumed(other), 1, "expected the model that the run began from");
+  EXPECT_EQ(json_of(resumed(moved))["steps"], 4);
+}
+
 TEST(GrpoCommand, BenchPrintsItsSplit) {
   const Folder folder;
   const nlohmann::json r =

@@ -304,7 +304,8 @@ GrpoResult grpo(const GrpoConfig& c, const RunSpec& spec, Backend& backend) {
   expect_settings(spec, settings, free_settings_of_grpo);
   TrainedModel model(open_base(c.model, c.lora), c.lora, backend, to_dtype(c.dtype), c.offload);
   model.tokenizer = tokenizer_beside(*model.source, model.config);
-  if (c.beta > 0) model.base = model_digest(*model.source);
+  // Checkpoints name the model that the run began from. With adapters it is their base.
+  if (model.base.is_null()) model.base = model_digest(*model.source);
   spec.phases->mark("model");
   GrpoTask task(c, spec, model, backend);
   spec.phases->mark("data");
