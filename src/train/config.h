@@ -164,10 +164,6 @@ struct RunConfig {
   std::string oddity(int64_t total) const;
 };
 
-// Settings that do not affect what a run has computed so far, so a resumed run may change them.
-inline constexpr std::string_view free_run_settings[] = {
-    "eval_every", "checkpoint_every", "keep", "recompute", "offload", "target_loss"};
-
 struct TrainConfig : RunConfig {
   std::string model;
   std::vector<std::string> data, val;

@@ -16,20 +16,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-using nlohmann::ordered_json;
 
 constexpr int64_t most_reloads = 10;  // in one run
 constexpr int64_t first_steps = 3;    // these build the programs: timed as a separate phase
 
-std::vector<std::string_view> all_free(std::span<const std::string_view> of_task) {
-  std::vector<std::string_view> all(std::begin(free_run_settings), std::end(free_run_settings));
-  all.insert(all.end(), of_task.begin(), of_task.end());
-  return all;
-}
-
 class Run {
  public:
-  Run(const RunSpec& spec, const RunConfig& config, const ordered_json& settings,
+  Run(const RunSpec& spec, const RunConfig& config, const RunSettings& settings,
       TrainedModel& model, Task& task)
       : spec_(spec),
         config_(config),
@@ -40,9 +33,7 @@ class Run {
         steps_(task.steps()),
         guard_(state_, model.memory.backend,
                {.spike_z = config.spike_z, .fp16 = config.dtype == TrainDType::fp16}),
-        saver_(spec.run, {.warn = spec.warn}) {
-    free_ = all_free(task.free_settings());
-  }
+        saver_(spec.run, {.warn = spec.warn}) {}
 
   RunResult run() {
     config_.check_run(steps_);
@@ -113,15 +104,14 @@ class Run {
 
   // Called after all checks that do not need the folder, so that a bad call leaves none behind.
   void open_folder() {
-    expect_settings(spec_, settings_, task_.free_settings());
-    lock_ = open_run_folder(spec_.run, spec_.resume, toml_of(settings_));
+    expect_settings(spec_, settings_);
+    lock_ = open_run_folder(spec_.run, spec_.resume, settings_.toml());
   }
 
   // Throws if the checkpoint belongs to another run. Returns a name of its state for later errors.
   std::string expect_this_run(const fs::path& dir) const {
     return expect_same_run(dir, {.kind = task_.kind(),
                                  .settings = settings_,
-                                 .free = free_,
                                  .base = model_.base,
                                  .data = task_.data_digest()});
   }
@@ -132,10 +122,10 @@ class Run {
     if (found) {
       load(*found, false);
       extend();
-      write_length(spec_.run, toml_of(settings_));
+      write_length(spec_.run, settings_);
       return reconcile(spec_.run, *found, config_.keep);
     }
-    write_length(spec_.run, toml_of(settings_));
+    write_length(spec_.run, settings_);
     for (const std::string& note : spec_.notes) spec_.tell(note);
     if (const std::string odd = config_.oddity(steps_); !odd.empty()) spec_.tell(odd);
     model_.begin(config_.seed);
@@ -421,7 +411,7 @@ class Run {
 
   ModelCheckpoint contents() const {
     json trainer{{"version", trainer_version},
-                 {std::string(task_.kind()), settings_},
+                 {std::string(task_.kind()), settings_.values},
                  {"run", state_.to_json()},
                  {"task", task_.save()}};
     std::string base;
@@ -460,12 +450,11 @@ class Run {
 
   const RunSpec& spec_;
   const RunConfig& config_;
-  const ordered_json& settings_;
+  const RunSettings& settings_;
   TrainedModel& model_;
   Task& task_;
   Backend& backend_;
   const int64_t steps_;
-  std::vector<std::string_view> free_;
   RunState state_;
   StepGuard guard_;
   Fd lock_;
@@ -485,13 +474,12 @@ class Run {
 
 }  // namespace
 
-void expect_settings(const RunSpec& spec, const ordered_json& settings,
-                     std::span<const std::string_view> free) {
+void expect_settings(const RunSpec& spec, const RunSettings& settings) {
   expect_new_or_resumed(spec.run, spec.resume);
-  if (spec.resume) expect_settings_of_run(spec.run, toml_of(settings), all_free(free));
+  if (spec.resume) expect_settings_of_run(spec.run, settings);
 }
 
-RunResult run_task(const RunSpec& spec, const RunConfig& config, const ordered_json& settings,
+RunResult run_task(const RunSpec& spec, const RunConfig& config, const RunSettings& settings,
                    TrainedModel& model, Task& task) {
   return Run(spec, config, settings, model, task).run();
 }

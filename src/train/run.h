@@ -14,6 +14,7 @@
 
 #include "train/config.h"
 #include "train/phases.h"
+#include "train/run_settings.h"
 #include "train/task.h"
 #include "train/trained_model.h"
 
@@ -52,12 +53,9 @@ struct RunResult {
 };
 
 // Throws if the folder has a run and `resume` is off, or if that run was started with other
-// settings, except for the settings in `free`. Tasks call this before they load anything.
-void expect_settings(const RunSpec&, const nlohmann::ordered_json& settings,
-                     std::span<const std::string_view> free);
+// settings. Tasks call this before they load anything.
+void expect_settings(const RunSpec&, const RunSettings&);
 
-// `settings` is the whole config of the task, as config.toml and checkpoints hold it.
-RunResult run_task(const RunSpec&, const RunConfig&, const nlohmann::ordered_json& settings,
-                   TrainedModel&, Task&);
+RunResult run_task(const RunSpec&, const RunConfig&, const RunSettings&, TrainedModel&, Task&);
 
 }  // namespace hearth::inline train

@@ -4,15 +4,11 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <map>
 #include <set>
 
 #include "formats/checkpoint_dir.h"
 #include "formats/json.h"
-#include "formats/toml.h"
 #include "sys/error.h"
 #include "train/run_state.h"
 
@@ -74,90 +70,12 @@ void expect_new_or_resumed(const fs::path& run, bool resume) {
   if (!resume) expect_new(run, is_locked(run));
 }
 
-namespace {
-
-std::optional<double> number_in(const std::string& text) {
-  double x = 0;
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, x);
-  if (error != std::errc{} || at != end) return {};
-  return x;
-}
-
-// Compares numbers by value, since the file may have been edited: 1e-2 equals 0.01.
-bool same_value(const std::string& a, const std::string& b) {
-  return a == b || (number_in(a) && number_in(a) == number_in(b));
-}
-
-bool same_values(const std::vector<std::string>& a, const std::vector<std::string>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_value);
-}
-
-// The settings that determine the length of a run, which may be extended.
-bool is_length(const std::string& key) { return key == "steps" || key == "epochs"; }
-
-// What else helps against refused settings, if the run has nothing to lose.
 std::string way_out(const fs::path& run) {
   if (has_checkpoint(run) || is_locked(run)) return "";
   return fmt::format(
       "; this run has no checkpoint yet: delete {} or choose another --run to start with other "
       "settings",
       run.string());
-}
-
-bool is_longer(const std::vector<std::string>& began, const std::vector<std::string>& now) {
-  if (began.size() != 1 || now.size() != 1) return false;
-  return number_in(now[0]).value_or(0) > number_in(began[0]).value_or(0);
-}
-
-}  // namespace
-
-void expect_settings_of_run(const fs::path& run, const std::string& config_toml,
-                            std::span<const std::string_view> free) {
-  const fs::path file = run / "config.toml";
-  if (!fs::exists(file)) return;
-  std::map<std::string, std::vector<std::string>> began;
-  for (TomlItem& item : read_toml(file)) began[item.key] = std::move(item.values);
-  std::vector<std::string> others;
-  for (const TomlItem& item : parse_toml(config_toml, "settings")) {
-    const auto it = began.find(item.key);
-    if (it == began.end() || std::ranges::find(free, item.key) != free.end()) continue;
-    if (is_length(item.key) && is_longer(it->second, item.values)) continue;
-    if (!same_values(it->second, item.values))
-      others.push_back(fmt::format("{} = {}, not {}", item.key, fmt::join(it->second, ","),
-                                   fmt::join(item.values, ",")));
-  }
-  if (others.empty()) return;
-  constexpr size_t shown = 4;
-  const std::string more =
-      others.size() > shown ? fmt::format(" and {} more", others.size() - shown) : "";
-  others.resize(std::min(others.size(), shown));
-  fail(file.string(),
-       "a run keeps the settings it began with: {}{}; leave out the flags (or --preset) that say "
-       "otherwise, or start a new run; only the steps or epochs of a run may grow{}",
-       fmt::join(others, "; "), more, way_out(run));
-}
-
-void expect_model_of_run(const fs::path& run, const std::string& model) {
-  const fs::path file = run / "config.toml";
-  if (!fs::exists(file)) return;
-  for (const TomlItem& item : read_toml(file)) {
-    if (item.key != "model" || item.values.size() != 1 || item.values[0] == model) continue;
-    const std::string& began = item.values[0];
-    std::error_code none;  // one of them may not exist any more
-    const auto place = [&](const fs::path& p) {
-      return fs::weakly_canonical(fs::absolute(p), none);
-    };
-    if (!began.empty() && !model.empty()) {
-      const fs::path now = place(model);
-      if (!now.empty() && now == place(started_in(run) / began)) return;
-    }
-    const auto shown = [](const std::string& path) { return path.empty() ? "none" : path; };
-    fail(file.string(),
-         "a run keeps the model it began with: model = {}, not {}; leave out --model or start a "
-         "new run{}",
-         shown(began), shown(model), way_out(run));
-  }
 }
 
 Fd lock_run(const fs::path& run) {
@@ -180,20 +98,6 @@ void expect_no_links(const fs::path& run) {
 }
 
 }  // namespace
-
-void write_length(const fs::path& run, const std::string& config_toml) {
-  const fs::path file = run / "config.toml";
-  std::map<std::string, std::vector<std::string>> began;
-  for (TomlItem& item : read_toml(file)) began[item.key] = std::move(item.values);
-  std::string text = read_file(file);
-  for (const TomlItem& item : parse_toml(config_toml, "settings")) {
-    if (!is_length(item.key) || !is_longer(began[item.key], item.values)) continue;
-    const size_t at = ("\n" + text).find("\n" + item.key + " ");
-    if (at == text.npos) continue;
-    text.replace(at, text.find('\n', at) - at, item.key + " = " + item.values[0]);
-    write_file_atomic(file, text);
-  }
-}
 
 Fd open_run_folder(const fs::path& run, bool resume, const std::string& config_toml) {
   make_dirs(run);
@@ -261,12 +165,6 @@ void reconcile(const fs::path& run, const fs::path& checkpoint, int keep) {
 void go_back_to(const fs::path& run, const fs::path& checkpoint, int keep) {
   reconcile(run, checkpoint, keep);
   remove_checkpoints_after(run / "checkpoints", linked_step(run, "latest"));
-}
-
-std::string toml_of(const nlohmann::ordered_json& settings) {
-  std::string text = "# Written when the run began; `--resume` reads it back.\n";
-  for (const auto& [key, value] : settings.items()) text += key + " = " + value.dump() + "\n";
-  return text;
 }
 
 }  // namespace hearth::inline train

@@ -4,11 +4,8 @@
 
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "sys/files/files.h"
 
@@ -18,16 +15,8 @@ namespace hearth::inline train {
 // an early check: open_run_folder() repeats it.
 void expect_new_or_resumed(const std::filesystem::path& run, bool resume);
 
-// Throws if the run in the folder was started with settings other than `config_toml`, except for
-// the names in `free`: a run keeps the settings that its results depend on. `steps` and `epochs`
-// may grow, which extends the run.
-void expect_settings_of_run(const std::filesystem::path& run, const std::string& config_toml,
-                            std::span<const std::string_view> free);
-
-// Throws if the run in the folder began from a model in another place than `model`, which is empty
-// if the run began from random weights. For runs that take their weights from their checkpoints and
-// would ignore another model.
-void expect_model_of_run(const std::filesystem::path& run, const std::string& model);
+// What helps against refused settings if the run has nothing to lose; else empty.
+std::string way_out(const std::filesystem::path& run);
 
 // Held while a process trains in a run folder, so that no second one writes to it.
 Fd lock_run(const std::filesystem::path& run);
@@ -36,9 +25,6 @@ Fd lock_run(const std::filesystem::path& run);
 // resumed, on resume removes partly written files of a killed process, and writes config.toml if
 // there is none. The last line of that file records the current folder.
 Fd open_run_folder(const std::filesystem::path& run, bool resume, const std::string& config_toml);
-
-// After a run was extended: writes the new length from `config_toml` into the run's config.toml.
-void write_length(const std::filesystem::path& run, const std::string& config_toml);
 
 // The folder that relative paths in config.toml start from; empty if unknown.
 std::filesystem::path started_in(const std::filesystem::path& run);
@@ -66,8 +52,5 @@ std::string finished_already(const std::filesystem::path& run, int64_t step, int
 
 // The step that a link of the run points at; -1: no such link.
 int64_t linked_step(const std::filesystem::path& run, const std::string& link);
-
-// The text of config.toml: a comment, and a line "key = value" for each setting.
-std::string toml_of(const nlohmann::ordered_json& settings);
 
 }  // namespace hearth::inline train

@@ -2,7 +2,6 @@
 
 #include <numeric>
 
-#include "formats/fields.h"
 #include "train/examples/batches.h"
 #include "train/run_folder.h"
 
@@ -153,7 +152,7 @@ class SftTask : public ExampleTask {
 }  // namespace
 
 RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
-  const nlohmann::ordered_json settings = fields_to_json(c);
+  const auto settings = RunSettings::of(free_settings_of_examples, c);
   check_config(c, spec, settings);
   // The digest of their base identifies adapters, so that their base may be moved.
   if (spec.resume && !c.lora.spec()) expect_model_of_run(spec.run, c.model);

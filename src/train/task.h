@@ -63,8 +63,6 @@ class Task {
   virtual int64_t steps() const = 0;          // of the whole run
   virtual UpdateProgram& update() = 0;        // the run saves and restores its state
 
-  // Settings that may change when a run is resumed, in addition to free_run_settings.
-  virtual std::span<const std::string_view> free_settings() const { return {}; }
   // Digest of the training data, known before prepare(); resuming with other data is an error.
   // Empty: the task checks the data itself.
   virtual std::string data_digest() const { return {}; }

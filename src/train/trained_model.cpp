@@ -9,7 +9,6 @@
 #include "model/layer_spec.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
-#include "train/checkpoint/checkpoint.h"
 
 namespace hearth::inline train {
 namespace {
@@ -103,26 +102,6 @@ std::vector<int32_t> answer_ends_of(const ModelSource& source, const ChatTemplat
 
 std::string path_from_run(const fs::path& model, const fs::path& run) {
   return fs::relative(model, run).string();
-}
-
-std::string expect_same_run(const fs::path& checkpoint, const RunIdentity& now) {
-  const std::string where = (checkpoint / "state" / "trainer.json").string();
-  const json saved = read_json(where);
-  trainer_fields(saved, where);  // checks the version
-  const std::string kind(now.kind);
-  if (!saved.is_object() || !saved.contains(kind))
-    fail(where, "expected a checkpoint of hearth {}, got one of another command", kind);
-  expect_same_settings(saved[kind], now.settings, now.free, where);
-  // GRPO runs of earlier versions named their model only if it was a reference too.
-  if (saved.contains("base") && saved["base"] != now.base)
-    fail(where,
-         "expected the model that the run began from, got other weights or another shape: give it "
-         "that model by --model");
-  if (saved.contains("data") && saved["data"] != now.data)
-    fail(where,
-         "expected the data that the run began with, got other: give it that by --data (and "
-         "--val), or begin a new run");
-  return where;
 }
 
 Tokenizer tokenizer_beside(const ModelSource& source, const ModelConfig& model) {

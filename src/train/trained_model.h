@@ -1,6 +1,5 @@
 // TrainedModel: a model in training with everything that its checkpoints carry: tokenizer, chat
-// template, generation settings, and the base of adapters. This file also checks that a resumed run
-// is the same run.
+// template, generation settings, and the base of adapters.
 #pragma once
 
 #include <ctime>
@@ -50,17 +49,6 @@ std::vector<int32_t> answer_ends_of(const ModelSource&, const ChatTemplate* chat
 // The relative path from a run to a model, so that the base of adapters is still found after both
 // have been moved together.
 std::string path_from_run(const std::filesystem::path& model, const std::filesystem::path& run);
-
-// What identifies the run that a checkpoint belongs to.
-struct RunIdentity {
-  std::string_view kind;  // the key under which the settings are saved
-  const nlohmann::json settings;
-  std::span<const std::string_view> free;  // settings that may have changed since
-  const nlohmann::json base;               // TrainedModel::base
-  std::string data;                        // digest of the training data
-};
-// Throws if the checkpoint belongs to another run. Returns a name of the file for later errors.
-std::string expect_same_run(const std::filesystem::path& checkpoint, const RunIdentity&);
 
 // Throws if checkpoints could not carry the tokenizer. The error ends with `remedy`.
 void expect_savable(const Tokenizer&, std::string_view remedy);

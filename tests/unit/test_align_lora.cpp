@@ -5,6 +5,7 @@
 #include "infer_model.h"
 #include "served_folder.h"
 #include "train/dpo/reference_sums.h"
+#include "train/run_settings.h"
 #include "train/run_state.h"
 #include "train/trained_model.h"
 #include "train/update_program.h"
@@ -142,14 +143,14 @@ TEST(AlignLora, ABaseIsKnownAgain) {
           .dump());
   const auto same = [&](const char* kind, int lr, const nlohmann::json& base, const char* data) {
     return error_of([&] {
-      expect_same_run(
-          dir / "step",
-          {.kind = kind, .settings = {{"lr", lr}}, .free = {}, .base = base, .data = data});
+      const RunSettings settings{.values = {{"lr", lr}}};
+      expect_same_run(dir / "step",
+                      {.kind = kind, .settings = settings, .base = base, .data = data});
     });
   };
   EXPECT_EQ(same("sft", 1, digest("same", {"4"}), "rows"), "");
   expect_error(same("grpo", 1, known, "rows"), "expected a checkpoint of hearth grpo");
-  expect_error(same("sft", 2, known, "rows"), "expected lr = 1");
+  expect_error(same("sft", 2, known, "rows"), "lr = 1, not 2");
   expect_error(same("sft", 1, known, "others"), "expected the data that the run began with");
   std::string bytes = read_file(dir / "same" / "model.safetensors");
   bytes.back() = char(bytes.back() ^ 1);

@@ -105,7 +105,7 @@ class RunTest : public testing::Test {
       std::vector<int64_t>& to;
       std::vector<double>& rates;
     } keep{task, data_steps, rates};
-    const nlohmann::ordered_json settings{{"steps", task.total}, {"lr", config.lr}};
+    const RunSettings settings{.values = {{"steps", task.total}, {"lr", config.lr}}};
     return run_task(spec, config, settings, model, task);
   }
 

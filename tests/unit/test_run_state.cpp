@@ -14,6 +14,7 @@
 #include "train/log.h"
 #include "train/pretrain/cursor_state.h"
 #include "train/run_folder.h"
+#include "train/run_settings.h"
 
 namespace hearth {
 namespace {
@@ -229,7 +230,7 @@ TEST(RunFolder, TellsWhatToDoWithAnOldRun) {
   const fs::path run = dir / "run";
   const auto again = [&] { return error_of([&] { expect_new_or_resumed(run, false); }); };
   const auto with_other_settings = [&] {
-    return error_of([&] { expect_settings_of_run(run, "lr = 0.2\n", {}); });
+    return error_of([&] { expect_settings_of_run(run, {.values = {{"lr", 0.2}}}); });
   };
   {
     const Fd lock = open_run_folder(run, false, "lr = 0.1\n");
@@ -249,13 +250,58 @@ TEST(RunFolder, MayBeExtended) {
   const TempDir dir;
   const fs::path run = dir / "run";
   open_run_folder(run, false, "lr = 0.1\nsteps = 10\nepochs = 3\n");
-  const auto check = [&](const std::string& toml) { expect_settings_of_run(run, toml, {}); };
-  check("lr = 0.1\nsteps = 20\n");
-  expect_error(error_of([&] { check("steps = 9\n"); }), "steps = 10, not 9");
-  expect_error(error_of([&] { check("lr = 0.2\nsteps = 20\n"); }), "lr = 0.1, not 0.2");
-  write_length(run, "lr = 0.1\nsteps = 20\nepochs = 3\n");
+  const auto check = [&](const nlohmann::ordered_json& settings) {
+    return error_of([&] { expect_settings_of_run(run, {.values = settings}); });
+  };
+  EXPECT_EQ(check({{"lr", 0.1}, {"steps", 20}}), "");
+  expect_error(check({{"steps", 9}}), "steps = 10, not 9");
+  expect_error(check({{"lr", 0.2}, {"steps", 20}}), "lr = 0.1, not 0.2");
+  write_length(run, {.values = {{"lr", 0.1}, {"steps", 20}, {"epochs", 3}}});
   const std::string text = read_file(run / "config.toml");
   EXPECT_TRUE(text.starts_with("lr = 0.1\nsteps = 20\nepochs = 3\n# The run")) << text;
+}
+
+// One rule for config.toml, whose values are text, and for checkpoints.
+TEST(RunSettings, AreComparedByTypeAndValue) {
+  const TempDir dir;
+  open_run_folder(dir / "run", false,
+                  "lr = 1e-2\nseed = 18446744073709551615\nchat = true\nname = \"7\"\n"
+                  "data = [\"a\", \"b\"]\nkeep = 1\n");
+  const json saved{{"lr", 0.01},  {"seed", UINT64_MAX}, {"chat", true},
+                   {"name", "7"}, {"data", {"a", "b"}}, {"keep", 1}};
+  const RunSettings same{.values = {{"lr", 0.01},
+                                    {"seed", UINT64_MAX},
+                                    {"chat", true},
+                                    {"name", "7"},
+                                    {"data", {"a", "b"}},
+                                    {"keep", 9},
+                                    {"newer", 0.5}},
+                         .defaults = {{"newer", 0.5}, {"lr", 7}},
+                         .free = {"keep"}};
+  const auto expect = [&](const RunSettings& now, const std::string& error) {
+    for (const std::string& got :
+         {error_of([&] { expect_settings_of_run(dir / "run", now); }),
+          error_of([&] { expect_same_settings(saved, now, "trainer.json"); })}) {
+      if (error.empty())
+        EXPECT_EQ(got, "");
+      else
+        expect_error(got, error);
+    }
+  };
+  expect(same, "");
+  const std::vector<std::tuple<const char*, json, const char*>> others{
+      {"lr", 0.02, "lr = 0.01, not 0.02"},
+      {"seed", UINT64_MAX - 1, "seed = 18446744073709551615, not 18446744073709551614"},
+      {"chat", false, "chat = true, not false"},
+      {"name", "8", "name = 7, not 8"},
+      {"name", "", "name = 7, not none"},
+      {"data", {"a"}, "data = a,b, not a"},
+      {"newer", 0, "newer = 0.5, not 0"}};  // an older run did what the default does
+  for (const auto& [key, value, error] : others) {
+    RunSettings now = same;
+    now.values[key] = value;
+    expect(now, error);
+  }
 }
 
 TEST(RunFolder, KeepsTheModelItBeganWith) {

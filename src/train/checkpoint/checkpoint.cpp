@@ -17,23 +17,6 @@ namespace hearth::inline train {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-void expect_same_settings(const json& saved, const json& now,
-                          std::span<const std::string_view> free, const std::string& where) {
-  // A setting that the checkpoint lacks is newer than its run, so the run had it off.
-  const auto off = [](const json& v) {
-    return v.empty() || v == json(false) || v == json(0) || v == json("");
-  };
-  // A run may be extended.
-  const auto grew = [&](const std::string& key, const json& value) {
-    return (key == "steps" || key == "epochs") && saved.contains(key) && value > saved.at(key);
-  };
-  for (const auto& [key, value] : now.items())
-    if (std::ranges::find(free, key) == free.end() && !grew(key, value) &&
-        (saved.contains(key) ? saved.at(key) != value : !off(value)))
-      fail(where, "expected {} = {}, as the run began, got {}", key,
-           saved.contains(key) ? saved.at(key).dump() : "none", value.dump());
-}
-
 namespace {
 
 // A single template gets its own file; a list goes back into tokenizer_config.json. Some readers

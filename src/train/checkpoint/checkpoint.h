@@ -42,9 +42,4 @@ std::filesystem::path save_model_checkpoint(const std::filesystem::path& run,
 nlohmann::json load_model_checkpoint(const std::filesystem::path& dir, const ModelConfig&,
                                      ParamStore&);
 
-// Throws an error that names the first setting that has changed since the run began, except `free`
-// ones.
-void expect_same_settings(const nlohmann::json& saved, const nlohmann::json& now,
-                          std::span<const std::string_view> free, const std::string& where);
-
 }  // namespace hearth::inline train

@@ -1,6 +1,5 @@
 #include "train/dpo/dpo.h"
 
-#include "formats/fields.h"
 #include "sys/clock.h"
 #include "sys/files/files.h"
 #include "sys/hash/hash.h"
@@ -203,7 +202,7 @@ void check_loss(const DpoConfig& c) {
 }  // namespace
 
 RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
-  const nlohmann::ordered_json settings = fields_to_json(c);
+  const auto settings = RunSettings::of(free_settings_of_examples, c);
   check_config(c, spec, settings);
   check_loss(c);
   expect_no_dropout(c.lora, "DPO");

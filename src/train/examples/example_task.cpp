@@ -9,10 +9,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t default_batch = 8;  // items per step, before accumulation
 
-// The digest of the examples covers the last three.
-constexpr std::string_view free_settings_of_examples[] = {
-    "model", "data", "val", "reference", "clock", "special_tokens", "chat_template"};
-
 ModelSource open_source(const ExampleConfig& c, const RunSpec& spec) {
   const auto checkpoint = resumed_checkpoint(spec.run, spec.resume, {});
   return open_base(checkpoint && !c.lora.spec() ? *checkpoint : fs::path(c.model), c.lora);
@@ -68,8 +64,7 @@ ExampleEncoder encoder_of(const ExampleModel& m, const ExampleConfig& c) {
                         c.special_tokens ? TextTokens::special : TextTokens::none);
 }
 
-void check_config(const ExampleConfig& c, const RunSpec& spec,
-                  const nlohmann::ordered_json& settings) {
+void check_config(const ExampleConfig& c, const RunSpec& spec, const RunSettings& settings) {
   if (c.model.empty()) fail_usage("--model", "expected a model to start from, got none");
   if (c.data.empty()) fail_usage("--data", "expected files to train on, got none");
   const auto at_least = [](const char* flag, int64_t low, int64_t n) {
@@ -85,7 +80,7 @@ void check_config(const ExampleConfig& c, const RunSpec& spec,
   if (!(c.target_loss >= 0))
     fail_usage("--target-loss", "expected 0 or more, got {}", c.target_loss);
   c.check_run(c.steps ? c.steps : INT64_MAX);
-  expect_settings(spec, settings, free_settings_of_examples);
+  expect_settings(spec, settings);
 }
 
 ExampleTask::ExampleTask(const ExampleConfig& c, const RunSpec& spec, ExampleModel& model,
@@ -105,10 +100,6 @@ ExampleTask::ExampleTask(const ExampleConfig& c, const RunSpec& spec, ExampleMod
                   "less memory",
                   micro_ > 1 ? "--batch 0 (the largest that fits), " : "",
                   budget.host_offload() ? " or --offload" : ""));
-}
-
-std::span<const std::string_view> ExampleTask::free_settings() const {
-  return free_settings_of_examples;
 }
 
 // For a micro-batch in which every position is learned.

@@ -29,8 +29,12 @@ LogprobProgramsSpec programs_spec(const ExampleModel&, const ExampleConfig&,
                                   const LossConfig& = {});
 ExampleEncoder encoder_of(const ExampleModel&, const ExampleConfig&);
 
+// Settings that do not affect what a run has computed so far. The digest of the examples covers the
+// last three.
+inline constexpr std::string_view free_settings_of_examples[] = {
+    "model", "data", "val", "reference", "clock", "special_tokens", "chat_template"};
 // Checks what can be checked of a config before its model and its data are loaded.
-void check_config(const ExampleConfig&, const RunSpec&, const nlohmann::ordered_json& settings);
+void check_config(const ExampleConfig&, const RunSpec&, const RunSettings&);
 
 class ExampleTask : public Task {
  public:
@@ -52,7 +56,6 @@ class ExampleTask : public Task {
     if (!update_) update_.emplace("examples", model_.memory, config_.update_spec());
     return *update_;
   }
-  std::span<const std::string_view> free_settings() const override;
   std::optional<MemoryNeed> memory_need() const override {
     return micro_ == planned_micro_ ? planned_ : need(micro_);
   }

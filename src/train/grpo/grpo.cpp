@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "cpu/backend.h"
-#include "formats/fields.h"
 #include "sys/error.h"
 #include "sys/trimmed.h"
 #include "train/grpo/grpo_report.h"
@@ -74,7 +73,6 @@ class GrpoTask : public Task {
   std::string_view kind() const override { return "grpo"; }
   int64_t steps() const override { return config_.steps; }
   UpdateProgram& update() override { return stepper_->update(); }
-  std::span<const std::string_view> free_settings() const override { return free_settings_of_grpo; }
   std::string data_digest() const override { return train_.rows_digest(); }
   std::optional<MemoryNeed> memory_need() const override { return stepper_->memory_need(); }
 
@@ -300,8 +298,8 @@ class GrpoTask : public Task {
 
 GrpoResult grpo(const GrpoConfig& c, const RunSpec& spec, Backend& backend) {
   c.check();
-  const ordered_json settings = fields_to_json(c);
-  expect_settings(spec, settings, free_settings_of_grpo);
+  const auto settings = RunSettings::of(free_settings_of_grpo, c);
+  expect_settings(spec, settings);
   TrainedModel model(open_base(c.model, c.lora), c.lora, backend, to_dtype(c.dtype), c.offload);
   model.tokenizer = tokenizer_beside(*model.source, model.config);
   // Checkpoints name the model that the run began from. With adapters it is their base.

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "data/shards.h"
-#include "formats/fields.h"
 #include "sys/error.h"
 #include "train/pretrain/batch_shape.h"
 #include "train/pretrain/cursor_state.h"
@@ -61,9 +60,6 @@ class PretrainTask : public Task {
   std::string_view kind() const override { return "pretrain"; }
   int64_t steps() const override { return config_.steps; }
   UpdateProgram& update() override { return programs_->update(); }
-  std::span<const std::string_view> free_settings() const override {
-    return free_settings_of_pretraining;
-  }
   std::optional<MemoryNeed> memory_need() const override {
     return hearth::memory_need(programs_->spec());
   }
@@ -302,11 +298,8 @@ RunResult pretrain(const PretrainSpec& spec, Backend& backend) {
   PretrainSpec whole = spec;  // with defaults filled in, for config.toml
   if (whole.train.eval_tokens == 0)
     whole.train.eval_tokens = default_eval_tokens(first_step_tokens(spec.model, spec.train));
-  nlohmann::ordered_json settings = fields_to_json(whole.train);
-  // Runs of other types, also those of earlier versions, have no such settings.
-  if (whole.train.dtype != TrainDType::fp8) settings.erase("fp8_head"), settings.erase("fp8_wgrad");
-  settings.update(fields_to_json(whole.model));
-  expect_settings(whole, settings, free_settings_of_pretraining);
+  const auto settings = RunSettings::of(free_settings_of_pretraining, whole.train, whole.model);
+  expect_settings(whole, settings);
   if (whole.resume) expect_model_of_run(whole.run, whole.train.model);
   if (whole.train.dtype == TrainDType::fp8) expect_fp8(backend);
   TrainedModel model(whole.model, source_of(whole), backend, storage_dtype(whole.train.dtype),

@@ -1,0 +1,140 @@
+#include "train/run_settings.h"
+
+#include <algorithm>
+
+#include "formats/json.h"
+#include "formats/toml.h"
+#include "sys/error.h"
+#include "sys/files/files.h"
+#include "train/run_folder.h"
+#include "train/run_state.h"
+
+namespace hearth::inline train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// The settings that determine the length of a run.
+constexpr const char* lengths[] = {"steps", "epochs"};
+
+bool grew(const std::string& key, const json& began, const json& now) {
+  return std::ranges::find(lengths, key) != std::end(lengths) && began.is_number() && now > began;
+}
+
+std::string shown(const json& value) {
+  if (value.is_array())
+    return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), ","));
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  return text.empty() || value.is_null() ? "none" : text;
+}
+
+// The values of a file, with the types of those in `like`; a TOML value is text.
+json settings_in(const fs::path& file, const nlohmann::ordered_json& like) {
+  json found = json::object();
+  for (const TomlItem& item : read_toml(file)) {
+    if (!like.contains(item.key)) continue;
+    const auto& typed = like.at(item.key);
+    if (typed.is_array() || item.values.size() != 1) {
+      found[item.key] = item.values;
+      continue;
+    }
+    const json parsed = json::parse(item.values[0], nullptr, false);
+    found[item.key] = typed.is_string() || parsed.is_discarded() ? json(item.values[0]) : parsed;
+  }
+  return found;
+}
+
+}  // namespace
+
+// They do not affect what a run has computed so far.
+std::vector<std::string_view> RunSettings::free_in_every_run() {
+  return {"eval_every", "checkpoint_every", "keep", "recompute", "offload", "target_loss"};
+}
+
+std::string RunSettings::toml() const {
+  std::string text = "# Written when the run began; `--resume` reads it back.\n";
+  for (const auto& [key, value] : values.items()) text += key + " = " + value.dump() + "\n";
+  return text;
+}
+
+void expect_same_settings(const json& began, const RunSettings& now, const std::string& where,
+                          const std::string& remedy) {
+  std::vector<std::string> others;
+  for (const auto& [key, setting] : now.values.items()) {
+    if (std::ranges::find(now.free, key) != now.free.end()) continue;
+    const json value = setting, none;
+    const json before = began.contains(key)          ? began.at(key)
+                        : now.defaults.contains(key) ? json(now.defaults.at(key))
+                                                     : none;
+    if (before != value && !grew(key, before, value))
+      others.push_back(fmt::format("{} = {}, not {}", key, shown(before), shown(value)));
+  }
+  if (others.empty()) return;
+  constexpr size_t most = 4;
+  const std::string more =
+      others.size() > most ? fmt::format(" and {} more", others.size() - most) : "";
+  others.resize(std::min(others.size(), most));
+  fail(where,
+       "a run keeps the settings it began with: {}{}; leave out the flags (or --preset) that say "
+       "otherwise, or start a new run; only the steps or epochs of a run may grow{}",
+       fmt::join(others, "; "), more, remedy);
+}
+
+void expect_settings_of_run(const fs::path& run, const RunSettings& now) {
+  const fs::path file = run / "config.toml";
+  if (!fs::exists(file)) return;
+  expect_same_settings(settings_in(file, now.values), now, file.string(), way_out(run));
+}
+
+void expect_model_of_run(const fs::path& run, const std::string& model) {
+  const fs::path file = run / "config.toml";
+  if (!fs::exists(file)) return;
+  const std::string began = settings_in(file, {{"model", model}}).value("model", model);
+  std::error_code none;  // one of them may not exist any more
+  const auto place = [&](const fs::path& p) { return fs::weakly_canonical(fs::absolute(p), none); };
+  if (began == model) return;
+  if (!began.empty() && !model.empty()) {
+    const fs::path now = place(model);
+    if (!now.empty() && now == place(started_in(run) / began)) return;
+  }
+  fail(file.string(),
+       "a run keeps the model it began with: model = {}, not {}; leave out --model or start a new "
+       "run{}",
+       shown(began), shown(model), way_out(run));
+}
+
+void write_length(const fs::path& run, const RunSettings& now) {
+  const fs::path file = run / "config.toml";
+  const json began = settings_in(file, now.values);
+  std::string text = read_file(file);
+  for (const std::string key : lengths) {
+    if (!began.contains(key) || !grew(key, began[key], now.values.at(key))) continue;
+    const size_t at = ("\n" + text).find("\n" + key + " ");
+    if (at == text.npos) continue;
+    text.replace(at, text.find('\n', at) - at, key + " = " + now.values.at(key).dump());
+    write_file_atomic(file, text);
+  }
+}
+
+std::string expect_same_run(const fs::path& checkpoint, const RunIdentity& now) {
+  const std::string where = (checkpoint / "state" / "trainer.json").string();
+  const json saved = read_json(where);
+  trainer_fields(saved, where);  // checks the version
+  const std::string kind(now.kind);
+  if (!saved.is_object() || !saved.contains(kind))
+    fail(where, "expected a checkpoint of hearth {}, got one of another command", kind);
+  expect_same_settings(saved[kind], now.settings, where);
+  // GRPO runs of earlier versions named their model only if it was a reference too.
+  if (saved.contains("base") && saved["base"] != now.base)
+    fail(where,
+         "expected the model that the run began from, got other weights or another shape: give it "
+         "that model by --model");
+  if (saved.contains("data") && saved["data"] != now.data)
+    fail(where,
+         "expected the data that the run began with, got other: give it that by --data (and "
+         "--val), or begin a new run");
+  return where;
+}
+
+}  // namespace hearth::inline train

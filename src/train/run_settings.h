@@ -1,0 +1,68 @@
+// RunSettings: the settings of a run, and the one rule by which a resumed run has to agree with
+// those it began with. config.toml and every checkpoint hold them.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/fields.h"
+
+namespace hearth::inline train {
+
+struct RunSettings {
+  nlohmann::ordered_json values = {};       // the whole config of the task
+  nlohmann::ordered_json defaults = {};     // of the same settings
+  std::vector<std::string_view> free = {};  // settings that a resumed run may change
+
+  // The fields of some configs. `free` is added to the settings that every run may change.
+  template <class... Config>
+  static RunSettings of(std::span<const std::string_view> free, const Config&... configs) {
+    RunSettings s{.free = free_in_every_run()};
+    s.free.insert(s.free.end(), free.begin(), free.end());
+    (s.values.update(fields_to_json(configs)), ...);
+    (s.defaults.update(fields_to_json(Config{})), ...);
+    return s;
+  }
+
+  // The text of config.toml: a comment, and a line "key = value" for each setting.
+  std::string toml() const;
+
+ private:
+  static std::vector<std::string_view> free_in_every_run();
+};
+
+// Throws an error that names the settings in which `now` differs from those that a run began with:
+// - a free setting may change;
+// - `steps` and `epochs` may grow, which extends the run;
+// - a setting that the run lacks is newer than the run, which did what the default does;
+// - all others have to be equal; numbers are compared by value, since config.toml may be edited.
+// `remedy` ends the error.
+void expect_same_settings(const nlohmann::json& began, const RunSettings& now,
+                          const std::string& where, const std::string& remedy = {});
+
+// The same for the run in a folder, by its config.toml.
+void expect_settings_of_run(const std::filesystem::path& run, const RunSettings&);
+
+// Throws if the run in the folder began from a model in another place than `model`, which is empty
+// if the run began from random weights. For runs that take their weights from their checkpoints and
+// would ignore another model.
+void expect_model_of_run(const std::filesystem::path& run, const std::string& model);
+
+// After a run was extended: writes the new length into its config.toml.
+void write_length(const std::filesystem::path& run, const RunSettings&);
+
+// What identifies the run that a checkpoint belongs to.
+struct RunIdentity {
+  std::string_view kind;  // the key under which the settings are saved
+  const RunSettings& settings;
+  const nlohmann::json base;  // TrainedModel::base
+  std::string data;           // digest of the training data
+};
+// Throws if the checkpoint belongs to another run. Returns a name of the file for later errors.
+std::string expect_same_run(const std::filesystem::path& checkpoint, const RunIdentity&);
+
+}  // namespace hearth::inline train
