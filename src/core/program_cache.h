@@ -18,17 +18,34 @@
 
 namespace hearth::inline core {
 
-// Sizes of programs: multiples of 1 / parts of the next power of two, so that the padding is at
-// most one such part and the number of sizes grows with the logarithm.
+// The one rule that rounds sizes up: to multiples of 1 / parts of the next power of two, so that
+// the padding is at most one such part and the number of sizes grows with the logarithm.
 struct BucketSpec {
   int64_t parts = 8;  // 1: powers of two
-  int64_t least = 1;  // every size is a multiple of it, unless it is `most`
-  int64_t most = std::numeric_limits<int64_t>::max();
+  int64_t least = 1;  // every size is a multiple of it, unless it is the limit
+  int64_t widest = std::numeric_limits<int64_t>::max();  // between two sizes
 };
-inline int64_t bucket(int64_t n, const BucketSpec& s) {
-  const int64_t step = std::max(s.least, int64_t(std::bit_ceil(uint64_t(n))) / s.parts);
-  return std::min(round_up(n, step), s.most);
+inline int64_t bucket(int64_t n, const BucketSpec& s,
+                      int64_t limit = std::numeric_limits<int64_t>::max()) {
+  const int64_t part = int64_t(std::bit_ceil(uint64_t(n))) / s.parts;
+  return std::min(round_up(n, std::clamp(part, s.least, s.widest)), limit);
 }
+
+// Every size that programs are recorded for. A coarser rule makes fewer programs, a finer one less
+// padding.
+namespace buckets {
+// Rows of a step of the engine, and those of them with logits.
+inline constexpr BucketSpec engine_rows{.parts = 1};
+// Rows that reach the head, in scoring and in alignment.
+inline constexpr BucketSpec head_rows{.parts = 8, .least = 64};
+// Tokens per sequence: of scored texts and of examples, of examples where the device prefers few
+// programs, and of completions, many of which are short.
+inline constexpr BucketSpec text_tokens{.least = 32, .widest = 32};
+inline constexpr BucketSpec few_text_tokens{.parts = 4, .least = 64};
+inline constexpr BucketSpec completion_tokens{.parts = 8, .least = 2, .widest = 64};
+// Completions per batch: the number of those with an advantage changes at every step.
+inline constexpr BucketSpec completions{.parts = 16};
+}  // namespace buckets
 
 // The programs of one shape. All their inputs and results have state names that start with `name`,
 // and are freed with the programs. A user that keeps handles of them derives from this struct and

@@ -14,8 +14,6 @@ namespace hearth::inline eval {
 namespace {
 
 constexpr int32_t unscored = -100;  // target value
-constexpr int64_t length_step = 32;
-constexpr BucketSpec row_buckets{.parts = 8, .least = 64};
 
 std::string scoring_name(int64_t B, int64_t T, int64_t rows, bool logits) {
   return fmt::format("score {}x{} {}{}", B, T, rows, logits ? " logits" : "");
@@ -36,8 +34,9 @@ ScorerSpec completed(ScorerSpec s, const ModelConfig& c) {
 
 // The largest number of blocks for any batch: one long sequence, or many of the shortest.
 int64_t most_blocks(const ModelConfig& c, const ScorerSpec& s) {
-  const int64_t longest = std::min(round_up(s.context, length_step), c.context);
-  return std::max(blocks_for(longest), s.batch_tokens / std::min(length_step, c.context) + 1);
+  const int64_t longest = bucket(s.context, buckets::text_tokens, c.context);
+  const int64_t shortest = bucket(1, buckets::text_tokens, c.context);
+  return std::max(blocks_for(longest), s.batch_tokens / shortest + 1);
 }
 
 }  // namespace
@@ -56,7 +55,7 @@ Scorer::Scorer(const ModelConfig& config, ParamStore& params, Backend& backend,
 }
 
 int64_t Scorer::padded_length(int64_t tokens) const {
-  return std::min(round_up(tokens, length_step), config_.context);
+  return bucket(tokens, buckets::text_tokens, config_.context);
 }
 
 const Scorer::BoundProgram& Scorer::program(const Key& key) {
@@ -140,7 +139,7 @@ void Scorer::score_batch(std::span<const size_t> which, std::span<const ScoreIte
       targets_.push_back(item.tokens[size_t(i)]);
     }
   }
-  const int64_t rows = bucket(int64_t(rows_.size()), row_buckets);
+  const int64_t rows = bucket(int64_t(rows_.size()), buckets::head_rows);
   rows_.resize(size_t(rows), 0), targets_.resize(size_t(rows), unscored);
   run({int64_t(which.size()), T, rows, spec_.greedy});
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/program_cache.h"
 #include "infer/block_pool.h"
 #include "model/decoder.h"
 #include "model/layer_spec.h"
@@ -133,9 +132,7 @@ Need largest_need(const ModelConfig& c, DType dtype, RunnerSpec spec) {
 
 }  // namespace
 
-int64_t bucket(int64_t rows, int64_t most) {
-  return bucket(rows, BucketSpec{.parts = 1, .most = most});
-}
+int64_t bucket(int64_t rows, int64_t most) { return bucket(rows, buckets::engine_rows, most); }
 
 void Feed::clear() {
   follows = false;
@@ -150,7 +147,8 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
     : config_(config.resolve()),
       spec_(spec),
       memory_(backend, &params),
-      rope_(config_, spec.context) {
+      rope_(config_, spec.context),
+      programs_(memory_, spec.program_bytes) {
   if (params.dtype() == DType::f64) fail("engine", "expected weights of at most 32 bits, got f64");
   for (const LayerSpec& l : layer_specs(config_))
     if (const std::string why =
@@ -163,7 +161,7 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
     fail("engine", "expected logits of at most {} rows, got {}", spec.rows, spec.logits);
   // Reserved once: growing the arena later would invalidate every captured program.
   memory_.reserve(largest_need(config_, params.dtype(), spec_).arena);
-  program({bucket(1, spec.rows), 1, true, true}, 0);
+  program({Key::Kind::step, {bucket(1, spec.rows), 1, true, true}});
   device_logits_ = {memory_.state, "engine.logits"};
   wide_ = device_logits_.tensor().cols();
   for (int64_t layer = 0; layer < config_.layers; ++layer)
@@ -184,16 +182,35 @@ int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, const RunnerS
   return n.arena + n.kept;
 }
 
-Exec& Runner::program(const StepShape& shape, size_t turn) {
-  std::unique_ptr<Exec>& p = programs_[{shape, turn}];
-  if (p) return *p;
-  p = std::make_unique<Exec>(forward(config_, memory_.params->dtype(), spec_, shape, draws(), turn),
-                             memory_);
-  if (Turn& t = turns_[turn]; !t.inputs) {
-    t.inputs = {memory_.state, name_of("inputs", turn)};
-    if (draws()) t.drawn = {memory_.state, name_of("drawn", turn)};
+Tape Runner::record(const Key& key) const {
+  switch (key.kind) {
+    case Key::Kind::step:
+      return forward(config_, memory_.params->dtype(), spec_, key.shape, draws(), key.turn);
+    case Key::Kind::log_sums:
+      return record_scorer(config_, spec_, key.shape.logits, wide_);
+    case Key::Kind::logprobs:
+      break;
   }
-  return *p;
+  return record_tempered(config_, spec_, wide_, key.temperature);
+}
+
+// A reference is valid until the next call.
+Exec& Runner::program(const Key& key) {
+  ShapePrograms& found = programs_.get(key, [&] {
+    return fmt::format("engine {} {}x{}{}{} turn {} temperature {}", int(key.kind), key.shape.rows,
+                       key.shape.logits, key.shape.all ? " all" : "",
+                       key.shape.apart ? " apart" : "", key.turn, key.temperature);
+  });
+  if (!found.kinds.empty()) return *found.kinds[0];
+  found.kinds.push_back(std::make_unique<Exec>(record(key), memory_));
+  if (key.kind != Key::Kind::step) {
+    targets_ = {memory_.state, "engine.targets"};
+    nll_ = {memory_.state, "engine.nll"};
+  } else if (Turn& t = turns_[key.turn]; !t.inputs) {
+    t.inputs = {memory_.state, name_of("inputs", key.turn)};
+    if (draws()) t.drawn = {memory_.state, name_of("drawn", key.turn)};
+  }
+  return *found.kinds[0];
 }
 
 bool Runner::draws() const {
@@ -239,7 +256,7 @@ StepShape Runner::shape_of(const Feed& f) const {
 void Runner::launch(const Feed& f) {
   const StepShape shape = shape_of(f);
   const size_t turn = draws() ? launched_ % turns : 0;
-  Exec& exec = program(shape, turn);
+  Exec& exec = program({Key::Kind::step, shape, turn});
   copy_blocks();
   rope_.cover(memory_, 1 + *std::ranges::max_element(f.positions));
   upload(f, shape, turn);
@@ -271,15 +288,6 @@ void Runner::collect(const Feed& f) {
     score(f);
 }
 
-// Programs that score have these values in common.
-Exec& Runner::scorer(std::unique_ptr<Exec>& p, const std::function<Tape()>& record) {
-  if (p) return *p;
-  p = std::make_unique<Exec>(record(), memory_);
-  targets_ = {memory_.state, "engine.targets"};
-  nll_ = {memory_.state, "engine.nll"};
-  return *p;
-}
-
 void Runner::score(const Feed& f) {
   constexpr int32_t no_target = -100;
   const int64_t wanted = int64_t(f.wanted.size()), rows = bucket(wanted, spec_.logits);
@@ -287,7 +295,7 @@ void Runner::score(const Feed& f) {
   for (int64_t i = 0; i < wanted; ++i)
     if (f.scores[size_t(i)] && !f.draws[size_t(i)])
       likeliest[size_t(i)] = int32_t(std::ranges::max_element(logits(i)) - logits(i).begin());
-  Exec& exec = scorer(scorers_[rows], [&] { return record_scorer(config_, spec_, rows, wide_); });
+  Exec& exec = program({Key::Kind::log_sums, {.logits = rows}});
   targets_.upload_part(0, likeliest);
   exec.run();
   std::vector<float> logs(static_cast<size_t>(wanted));
@@ -298,8 +306,7 @@ void Runner::score(const Feed& f) {
 }
 
 float Runner::logprob(int64_t i, int32_t token, float temperature) {
-  Exec& exec = scorer(logprobs_[temperature],
-                      [&] { return record_tempered(config_, spec_, wide_, temperature); });
+  Exec& exec = program({.kind = Key::Kind::logprobs, .temperature = temperature});
   std::vector<int32_t> targets(size_t(spec_.logits), -1);
   targets[size_t(i)] = token;
   targets_.upload(targets);

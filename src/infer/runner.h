@@ -5,15 +5,13 @@
 #pragma once
 
 #include <array>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "core/exec.h"
 #include "core/fp8.h"
+#include "core/program_cache.h"
 #include "infer/rope_rows.h"
 #include "infer/sampler.h"
 #include "model/config.h"
@@ -27,7 +25,8 @@ struct RunnerSpec {
   int64_t context = 1;    // maximum tokens per sequence
   int64_t blocks = 1;     // number of cache blocks
   CacheFormat cache = CacheFormat::plain;
-  int64_t vocab = 0;  // tokens that may be sampled
+  int64_t vocab = 0;                            // tokens that may be sampled
+  int64_t program_bytes = program_cache_bytes;  // as in ProgramCache
 };
 
 // The input of a step. The rows of a sequence are consecutive, ordered by position.
@@ -45,9 +44,9 @@ struct Feed {
 
 // The shape that a program is recorded for.
 struct StepShape {
-  int64_t rows, logits;  // both rounded up: all rows, and rows with logits
-  bool all = false;      // every row has logits, in order
-  bool apart = false;    // row n belongs to sequence n
+  int64_t rows = 0, logits = 0;  // both rounded up: all rows, and rows with logits
+  bool all = false;              // every row has logits, in order
+  bool apart = false;            // row n belongs to sequence n
   auto operator<=>(const StepShape&) const = default;
 };
 
@@ -75,6 +74,7 @@ class Runner {
   // training.
   float logprob(int64_t i, int32_t token, float temperature);
   bool softcaps() const { return config_.logit_softcap > 0; }
+  size_t programs() const { return programs_.size(); }  // recorded and not dropped
   // Copies a block before the next launch.
   void copy_block(int32_t from, int32_t to);
 
@@ -84,20 +84,29 @@ class Runner {
   static int64_t step_bytes(const ModelConfig&, DType, const RunnerSpec&);
 
  private:
-  Exec& program(const StepShape&, size_t turn);
+  // What a program is recorded for: a step, the log-sums of rows of logits, or log-probabilities at
+  // a temperature.
+  struct Key {
+    enum class Kind : uint8_t { step, log_sums, logprobs } kind;
+    StepShape shape = {};  // log_sums: only its logits
+    size_t turn = 0;
+    float temperature = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  Exec& program(const Key&);
+  Tape record(const Key&) const;
   void upload(const Feed&, const StepShape&, size_t turn);
   void copy_blocks();
   StepShape shape_of(const Feed&) const;
   void score(const Feed&);
-  Exec& scorer(std::unique_ptr<Exec>&, const std::function<Tape()>& record);
 
   ModelConfig config_;  // resolved
   RunnerSpec spec_;
   Memory memory_;
   RopeRows rope_;
   int64_t wide_;  // columns of the logits: vocabulary rounded up to tiles
-  // Values of the programs, each bound when the first program that has it is recorded. This
-  // memory's state is never erased.
+  // Values that programs share, each bound when the first program that has it is recorded. They
+  // belong to no single program, so they stay when the cache drops one.
   struct Turn {
     StateRef<int32_t> inputs;
     StateRef<int32_t> drawn;  // if the device samples
@@ -106,16 +115,14 @@ class Runner {
   StateRef<float> device_logits_, nll_;
   StateRef<int32_t> targets_;
   std::vector<Tensor> caches_;  // of the layers that keep something
-  std::map<std::pair<StepShape, size_t>, std::unique_ptr<Exec>> programs_;  // by shape and turn
-  std::vector<std::pair<int32_t, int32_t>> copies_;                         // pending block copies
+  ProgramCache<Key> programs_;
+  std::vector<std::pair<int32_t, int32_t>> copies_;  // pending block copies
   std::vector<int32_t> inputs_;
   std::array<std::unique_ptr<Transfer>, 2> arrivals_;  // transfers of sampled tokens, by turn
   size_t launched_ = 0, collected_ = 0;
-  std::vector<float> logits_;                         // (wanted, wide) of the last collected launch
-  std::vector<Drawn> drawn_;                          // (wanted)
-  std::vector<std::optional<LogSum>> sums_;           // (wanted)
-  std::map<int64_t, std::unique_ptr<Exec>> scorers_;  // by rows
-  std::map<float, std::unique_ptr<Exec>> logprobs_;   // by temperature
+  std::vector<float> logits_;                // (wanted, wide) of the last collected launch
+  std::vector<Drawn> drawn_;                 // (wanted)
+  std::vector<std::optional<LogSum>> sums_;  // (wanted)
 };
 
 // The row count of the program that runs `rows` rows: powers of two, so that few programs suffice.

@@ -15,9 +15,11 @@ TEST(Bucket, RoundsToPartsOfAPowerOfTwo) {
   EXPECT_EQ(bucket(1025, {.parts = 8, .least = 64}), 1280);
   EXPECT_EQ(bucket(2048, {.parts = 8, .least = 64}), 2048);
   EXPECT_EQ(bucket(33, {.parts = 1}), 64);
-  EXPECT_EQ(bucket(33, {.parts = 1, .most = 48}), 48);
+  EXPECT_EQ(bucket(33, {.parts = 1}, 48), 48);
   EXPECT_EQ(bucket(33, {.parts = 16}), 36);
   EXPECT_EQ(bucket(3, {.parts = 16}), 3);
+  EXPECT_EQ(bucket(900, {.parts = 8, .widest = 64}), 960);
+  EXPECT_EQ(bucket(1, {.least = 32, .widest = 32}, 24), 24);
 }
 
 struct CopyProgram : ShapePrograms {

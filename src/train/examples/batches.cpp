@@ -63,12 +63,10 @@ TokenBatch lay_out(std::span<const std::vector<const Example*>> rows, int64_t T,
 
 int64_t common_length(std::span<const std::vector<const Example*>> rows, int64_t max_length,
                       bool few) {
-  constexpr int64_t step = 32;
   int64_t longest = 1;
   for (const auto& row : rows)
     for (const Example* e : row) longest = std::max(longest, places_of(*e));
-  if (few) return bucket(longest, {.parts = 4, .least = 2 * step, .most = max_length});
-  return std::min((longest + step - 1) / step * step, max_length);
+  return bucket(longest, few ? buckets::few_text_tokens : buckets::text_tokens, max_length);
 }
 
 std::vector<size_t> StepOrder::of(int64_t step) const {

@@ -10,20 +10,10 @@ namespace {
 // Tokens of a completion that are fed to the model: all but the last.
 int64_t fed_length(const Rollout& r) { return int64_t(r.tokens.size()) - 1; }
 
-// Rounds lengths up to a few sizes, so that few programs serve all batches and padding stays small.
-int64_t padded_tokens(int64_t n, int64_t context) {
-  const int64_t step = n <= 16 ? 2 : n <= 32 ? 4 : n <= 64 ? 8 : n <= 256 ? 16 : 64;
-  return std::min((n + step - 1) / step * step, context);
-}
-
-// Rounds numbers of sequences up too: the number of completions with a nonzero advantage changes at
-// every step, and each new number would need its own program.
-constexpr BucketSpec sequence_buckets{.parts = 16};
-int64_t padded_sequences(int64_t n) { return bucket(n, sequence_buckets); }
-// The largest number that rounds up to at most n.
+// The largest number of completions whose batch has at most n rows.
 int64_t whole_sequences(int64_t n) {
   int64_t m = n;
-  while (padded_sequences(m) > n) --m;
+  while (bucket(m, buckets::completions) > n) --m;
   return m;
 }
 
@@ -76,7 +66,7 @@ std::vector<std::vector<size_t>> micro_batches(std::span<const Rollout* const> a
   std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return fed_length(*all[i]); });
   std::vector<std::vector<size_t>> batches;
   for (size_t at = 0; at < order.size();) {
-    const int64_t T = padded_tokens(fed_length(*all[order[at]]), context);
+    const int64_t T = bucket(fed_length(*all[order[at]]), buckets::completion_tokens, context);
     const int64_t most = std::max<int64_t>(1, tokens / T);
     const size_t B = std::min(order.size() - at, size_t(whole_sequences(most)));
     batches.emplace_back(order.begin() + ptrdiff_t(at), order.begin() + ptrdiff_t(at + B));
@@ -89,7 +79,8 @@ TokenBatch token_batch(std::span<const Rollout* const> rollouts, int64_t context
   TokenBatch b;
   int64_t longest = 1;
   for (const Rollout* r : rollouts) longest = std::max(longest, fed_length(*r));
-  b.B = padded_sequences(int64_t(rollouts.size())), b.T = padded_tokens(longest, context);
+  b.B = bucket(int64_t(rollouts.size()), buckets::completions);
+  b.T = bucket(longest, buckets::completion_tokens, context);
   b.tokens.assign(size_t(b.B * b.T), 0);
   int64_t asked = 0;
   for (const Rollout* r : rollouts) asked += r->completion_tokens();
