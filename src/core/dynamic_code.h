@@ -22,17 +22,28 @@ struct DynamicCode {
   uint8_t cell[cells];
   bool has_sign;
 
-  // The nearest code of x, a fraction of the block's largest magnitude. In a table without signs a
-  // positive x never becomes 0: a second moment of 0 beside a first moment that is not would make
-  // the next step as large as the first moment over epsilon.
+  // The nearest code of x, a fraction of the block's largest magnitude, in three steps that a
+  // kernel may run over many elements one after the other: the first and the last vectorise.
   HEARTH_FORMULA uint8_t encode(float x) const {
-    const uint32_t bits = __builtin_bit_cast(uint32_t, x) & 0x7fffffffu, top = bits >> 16;
-    const float size = __builtin_bit_cast(float, bits);
-    int level = cell[top <= lowest ? 0 : (top < one ? top : one) - lowest];
-    level += size > middle[level];
-    if (!has_sign) return uint8_t(level == 0 && size > 0 ? 1 : level);
-    if (x < 0) return uint8_t(zero - (level < zero ? level : zero));  // no code stands for -1
-    return uint8_t(zero + level);
+    return uint8_t(code_of(level_of(cell_of(x), x), x));
+  }
+  HEARTH_FORMULA static uint32_t cell_of(float x) {
+    const uint32_t top = (__builtin_bit_cast(uint32_t, x) & 0x7fffffffu) >> 16;
+    return (top < lowest ? lowest : top < one ? top : one) - lowest;
+  }
+  HEARTH_FORMULA int level_of(uint32_t at, float x) const {
+    const int level = cell[at];
+    return level + (magnitude_of(x) > middle[level]);
+  }
+  // In a table without signs a positive x never becomes 0: a second moment of 0 beside a first
+  // moment that is not would make the next step as large as the first moment over epsilon.
+  HEARTH_FORMULA int code_of(int level, float x) const {
+    if (!has_sign) return level + (level == 0 && x > 0);
+    const int below = level < zero ? level : zero;  // no code stands for -1
+    return x < 0 ? zero - below : zero + level;
+  }
+  HEARTH_FORMULA static float magnitude_of(float x) {
+    return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, x) & 0x7fffffffu);
   }
 };
 

@@ -88,7 +88,8 @@ TEST(ParamGroupFlags, AreKeptAndChecked) {
   const std::string config = read_file(at / "config.toml");
   EXPECT_NE(config.find("group_beta1 = \"embedding:0.8\""), config.npos) << config;
   EXPECT_NE(config.find("group_weight_decay = \"embedding:0.01,vector:0.02\""), config.npos);
-  EXPECT_EQ(run(runs.folder, args + Arguments{"--resume"}).status, 0);
+  const Ran rest = run(runs.folder, {"pretrain", "--run", at.string(), "--resume"});
+  EXPECT_EQ(rest.status, 0) << rest.err;
 }
 
 INSTANTIATE_TEST_SUITE_P(, OptimizerCommand, testing::Values("pretrain", "sft", "dpo", "grpo"));

@@ -327,6 +327,8 @@ TEST_F(Pretrain, RefusesNumbersNoRunCanUse) {
       {"--beta2", {"1", "nan"}},
       {"--adam-eps", {"0", "-1e-8"}},
       {"--weight-decay", {"-0.1", "-inf"}},
+      {"--group-beta1", {"matrix:1", "embedding:-0.1", "0.9"}},
+      {"--group-weight-decay", {"vector:nan", "norm:0"}},
       {"--clip", {"nan", "-1"}},
       {"--warmup", {"-3"}},
       {"--lr-floor", {"-0.5", "1.5"}},

@@ -77,6 +77,13 @@ struct TinyModel {
             WeightFormat format = WeightFormat::plain)
       : backend(b), config(c.resolve()), params(b, decoder_params(c, format), dtype) {
     params.initialise(seed);
+    for (const ParamSpec& p : params.specs()) {  // so that what starts at zero takes part
+      if (!p.name.ends_with(".x0") && p.name != "smear.amount" && p.name != "bigrams.weight")
+        continue;
+      std::vector<float> x(size_t(p.shape.numel()));
+      draw(x, Init::uniform(0.5f), seed, p.name);
+      params.set(p.name, x);
+    }
   }
 
   // Logits after each of `tokens` (T, V), from the forward pass of training, without a cache.

@@ -137,7 +137,14 @@ class CodedRange {
     uint8_t* codes = args_.slots[k].template as<uint8_t>() + block * code_block;
     const BlockScale scale = block_scale(most);
     args_.scales[k].template as<float>()[block] = scale.scale;
-    for (int64_t i = 0; i < n; ++i) codes[i] = table(k).encode(state[i] * scale.inverse);
+    // The steps of DynamicCode::encode, each over the whole block: only the lookups are scalar.
+    const DynamicCode& t = table(k);
+    float x[code_block];
+    uint32_t cells[code_block];
+    int32_t levels[code_block];
+    for (int64_t i = 0; i < n; ++i) x[i] = state[i] * scale.inverse, cells[i] = t.cell_of(x[i]);
+    for (int64_t i = 0; i < n; ++i) levels[i] = t.level_of(cells[i], x[i]);
+    for (int64_t i = 0; i < n; ++i) codes[i] = uint8_t(t.code_of(levels[i], x[i]));
   }
 
   const UpdateArgs& args_;
