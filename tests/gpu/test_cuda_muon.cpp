@@ -205,6 +205,7 @@ void expect_pieces(const Range& z, DType d) {
   Array want({z.count, z.size}), want_momentum = momentum.as(DType::f64);
   oracle().update_weights(host(), {.weight = want,
                                    .slots = {want_momentum},
+                                   .scales = {},
                                    .grad = grad,
                                    .gate = gate,
                                    .scalars = scalars,
@@ -213,6 +214,7 @@ void expect_pieces(const Range& z, DType d) {
   const OnCard out({z.count, z.size}, d), near_momentum(momentum), near_grad(grad);
   kernels().update_weights(stream(), {.weight = out,
                                       .slots = {near_momentum},
+                                      .scales = {},
                                       .grad = near_grad,
                                       .gate = near_gate,
                                       .scalars = near_scalars,
