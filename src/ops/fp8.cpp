@@ -236,8 +236,7 @@ HeadProducts::HeadProducts(Tape& t, Var w, const Spec& spec)
 void HeadProducts::logits(Tape& t, Var logits, Var x) {
   x_ = x;
   if (!fp8_)
-    return record_gemm(t,
-                       {.c = logits, .a = x, .b = w_, .spec = {.tb = true, .alpha = scale_}});
+    return record_gemm(t, {.c = logits, .a = x, .b = w_, .spec = {.tb = true, .alpha = scale_}});
   rounded_x_ = rounded(t, x, {.site = x_site_, .transposed = t.fp8->wgrad});
   record_product(t, {.c = logits,
                      .a = rounded_x_.y,
@@ -257,11 +256,9 @@ void HeadProducts::gradients(Tape& t, Var dlogits) {
 
 void HeadProducts::weight(Tape& t, Var dw, Var prior) {
   if (!fp8_ || !t.fp8->wgrad)
-    return record_gemm(t, {.c = dw,
-                           .a = dlogits_,
-                           .b = x_,
-                           .prior = prior,
-                           .spec = {.ta = true, .alpha = scale_}});
+    return record_gemm(
+        t,
+        {.c = dw, .a = dlogits_, .b = x_, .prior = prior, .spec = {.ta = true, .alpha = scale_}});
   record_product(t, {.c = dw,
                      .a = rounded_d_.yt,
                      .a_site = d_site_,
@@ -272,8 +269,7 @@ void HeadProducts::weight(Tape& t, Var dw, Var prior) {
 }
 
 void HeadProducts::input(Tape& t, Var dx) {
-  if (!fp8_)
-    return record_gemm(t, {.c = dx, .a = dlogits_, .b = w_, .spec = {.alpha = scale_}});
+  if (!fp8_) return record_gemm(t, {.c = dx, .a = dlogits_, .b = w_, .spec = {.alpha = scale_}});
   record_product(t, {.c = dx,
                      .a = rounded_d_.y,
                      .a_site = d_site_,

@@ -63,8 +63,8 @@ GroupNumbers parse_groups(std::string_view text, std::string_view where, float b
     const std::string_view number = item.substr(std::min(item.size(), colon + 1));
     float x = -1;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), x);
-    if (!group || error != std::errc{} ||
-        end != number.data() + number.size() || !(x >= 0 && x < below))
+    if (!group || error != std::errc{} || end != number.data() + number.size() ||
+        !(x >= 0 && x < below))
       fail_usage(where,
                  "expected GROUP:NUMBER,.. with groups matrix, head, embedding and vector and "
                  "numbers of 0 {}, such as embedding:0.5,vector:0.9, got '{}'",

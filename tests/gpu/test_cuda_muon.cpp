@@ -203,23 +203,21 @@ void expect_pieces(const Range& z, DType d) {
   const Array grad = random({all}, DType::f32), momentum = random({all}, DType::f32);
   const RuleSpec nesterov{.rule = UpdateRule::nesterov};
   Array want({z.count, z.size}), want_momentum = momentum.as(DType::f64);
-  oracle().update_weights(host(), {.weight = want,
-                                   .slots = {want_momentum},
-                                   .scales = {},
-                                   .grad = grad,
-                                   .gate = gate,
-                                   .scalars = scalars,
-                                   .spec = nesterov,
-                                   .pieces = pieces});
+  oracle().update_weights(host(), UpdateArgs{.weight = want,
+                                             .slots = {want_momentum},
+                                             .grad = grad,
+                                             .gate = gate,
+                                             .scalars = scalars,
+                                             .spec = nesterov,
+                                             .pieces = pieces});
   const OnCard out({z.count, z.size}, d), near_momentum(momentum), near_grad(grad);
-  kernels().update_weights(stream(), {.weight = out,
-                                      .slots = {near_momentum},
-                                      .scales = {},
-                                      .grad = near_grad,
-                                      .gate = near_gate,
-                                      .scalars = near_scalars,
-                                      .spec = nesterov,
-                                      .pieces = pieces});
+  kernels().update_weights(stream(), UpdateArgs{.weight = out,
+                                                .slots = {near_momentum},
+                                                .grad = near_grad,
+                                                .gate = near_gate,
+                                                .scalars = near_scalars,
+                                                .spec = nesterov,
+                                                .pieces = pieces});
   expect_close(out.read(), want, tolerance_of(d));
   expect_close(near_momentum.read(), want_momentum, 1e-6);
 

@@ -59,13 +59,13 @@ TEST(CpuKernels, UpdateOfPieces) {
     const Array grad = random({all}, DType::f32), momentum = random({all}, DType::f32);
     check("nesterov", d, [&](const Runner& r) {
       Array out = r.out({n, size}), kept = r.in_place_acc(momentum), g = r.in_place_acc(grad);
-      r.k.update_weights(r.s, {.weight = out,
-                               .slots = {kept},
-                               .grad = g,
-                               .gate = gate,
-                               .scalars = scalars,
-                               .spec = {.rule = UpdateRule::nesterov},
-                               .pieces = {begin, n, size}});
+      r.k.update_weights(r.s, UpdateArgs{.weight = out,
+                                         .slots = {kept},
+                                         .grad = g,
+                                         .gate = gate,
+                                         .scalars = scalars,
+                                         .spec = {.rule = UpdateRule::nesterov},
+                                         .pieces = {begin, n, size}});
       return outputs(std::move(out), std::move(kept));
     });
     const Array update = random({n, size}, d), weight = random({all}, d);

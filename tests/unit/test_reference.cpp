@@ -375,13 +375,13 @@ TEST(Reference, AdamWByHand) {
   const Array w(Shape{1}, DType::bf16), master(Shape{1}, {1.0}), m({1}), v({1});
   const auto step = [&](double g, UpdateState u) {
     const Array grad(Shape{1}, {g}), gate = Array::of(u);
-    ops.update_weights(stream, {.weight = w,
-                                .master = master,
-                                .slots = {m, v},
-                                .grad = grad,
-                                .gate = gate,
-                                .scalars = scalars,
-                                .spec = spec});
+    ops.update_weights(stream, UpdateArgs{.weight = w,
+                                          .master = master,
+                                          .slots = {m, v},
+                                          .grad = grad,
+                                          .gate = gate,
+                                          .scalars = scalars,
+                                          .spec = spec});
   };
   step(1, {.grad_scale = 0.5f, .good_steps = 1});  // the gradient used is 0.5
   EXPECT_NEAR(m[0], 0.05, 1e-7);
@@ -402,12 +402,12 @@ TEST(Reference, AdamWWithoutMasterUpdatesTheWeight) {
   const Array w(Shape{2}, {1.0, -2.0}), m({2}), v({2}), g(Shape{2}, {0.25, 0.0});
   const Array gate = Array::of(UpdateState{.grad_scale = 1, .good_steps = 1});
   const Array scalars = Array::of(Scalars{.lr = 0.5f});
-  ops.update_weights(stream, {.weight = w,
-                              .slots = {m, v},
-                              .grad = g,
-                              .gate = gate,
-                              .scalars = scalars,
-                              .spec = {.eps = 0.25f, .decay = 0.1f}});
+  ops.update_weights(stream, UpdateArgs{.weight = w,
+                                        .slots = {m, v},
+                                        .grad = g,
+                                        .gate = gate,
+                                        .scalars = scalars,
+                                        .spec = {.eps = 0.25f, .decay = 0.1f}});
   expect_near(w, {0.95 - 0.5 * 0.25 / (0.25 + 0.25), -1.9}, 1e-7);
 }
 

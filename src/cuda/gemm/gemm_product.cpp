@@ -121,8 +121,8 @@ std::string GemmCall::key(bool tf32) const {
   const std::string fp8 =
       is_fp8(a.dtype) ? fmt::format("x{}{}", to_string(b.dtype), spec.fast_sums ? "+fast" : "")
                       : "";
-  return fmt::format("{}{}x{}x{}/{}/{}/{}{}{}:{}{}>{}{}{}{}{}:{}{}{}", batch, M(), N(), K(), a.cols(),
-                     b.cols(), c.cols(), spec.ta ? 't' : 'n', spec.tb ? 't' : 'n',
+  return fmt::format("{}{}x{}x{}/{}/{}/{}{}{}:{}{}>{}{}{}{}{}:{}{}{}", batch, M(), N(), K(),
+                     a.cols(), b.cols(), c.cols(), spec.ta ? 't' : 'n', spec.tb ? 't' : 'n',
                      to_string(a.dtype), fp8, to_string(c.dtype), tf32 ? "tf32" : "",
                      bias ? "+bias" : "", prior ? "+prior" : "", spec.alpha == 1 ? "" : "*alpha",
                      int(spec.act), spec.act_slope ? "'" : "", aux ? "+aux" : "");
