@@ -4,8 +4,8 @@
 
 #include <span>
 
+#include "http/access.h"
 #include "serve/config.h"
-#include "serve/http.h"
 
 namespace hearth::inline serve {
 
@@ -26,20 +26,14 @@ class Admission {
   // `loopback`: the server listens only on a loopback address.
   Admission(const ServeConfig&, bool loopback);
 
-  // Protects against DNS rebinding: a page that reaches a local server through its own domain name
-  // sends that name as Host and its address as Origin. 403.
-  void check_browser(const HttpRequest&) const;
-  // The preflight that a browser sends before a request from the allowed origin. It has no key.
-  bool is_preflight(const HttpRequest&) const;
+  const AccessCheck& access() const { return access_; }
+  void check_browser(const HttpRequest& r) const { access_.check_browser(r); }
+  bool is_preflight(const HttpRequest& r) const { return access_.is_preflight(r); }
   // The route of a request, after checking its key and the type of its body. 401, 404, 405, 415.
   const Route& route(const HttpRequest&) const;
 
  private:
-  void check_host(const HttpRequest&) const;
-  void check_key(const HttpRequest&) const;
-
-  const ServeConfig config_;
-  const bool checks_host_;
+  const AccessCheck access_;
 };
 
 }  // namespace hearth::inline serve

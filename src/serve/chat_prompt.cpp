@@ -1,6 +1,6 @@
 #include "serve/chat_prompt.h"
 
-#include "serve/http.h"
+#include "http/http.h"
 
 namespace hearth::inline serve {
 namespace {

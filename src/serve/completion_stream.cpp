@@ -115,7 +115,7 @@ void Exchange::time_token(const Event& e) {
 
 bool Exchange::send(const ordered_json& j) {
   const auto client = client_.lock();
-  if (client && client->send_event(dump_json(j))) return true;
+  if (client && client->send_event({.data = dump_json(j)})) return true;
   leave();
   return false;
 }
@@ -188,7 +188,7 @@ void Exchange::answer_error(const HttpError& e) {
   const auto client = client_.lock();
   if (!client) return;
   if (!prepared_.call.stream) return client->respond(error_response(e));
-  client->send_event(error_body(e));
+  client->send_event({.data = error_body(e)});
   client->end_events();
 }
 
@@ -254,7 +254,7 @@ void Exchange::end_stream() {
       if (!send(render_chunk(place_.tokenizer, head_, last, prepared_.call.include_usage))) return;
     }
   if (prepared_.call.include_usage && !send(render_usage_chunk(head_, u))) return;
-  client->send_event("[DONE]");
+  client->send_event({.data = "[DONE]"});
   client->end_events();
 }
 

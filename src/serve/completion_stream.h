@@ -6,15 +6,14 @@
 #include <memory>
 #include <mutex>
 
+#include "http/handler.h"
 #include "serve/metrics.h"
 #include "serve/preparer.h"
 #include "serve/render.h"
 
 namespace hearth::inline serve {
 
-using Post = std::function<void(std::function<void()>)>;  // runs a task later on another thread
-
-class Exchange : public std::enable_shared_from_this<Exchange> {
+class Exchange : public OpenAnswer, public std::enable_shared_from_this<Exchange> {
  public:
   struct Place {  // all must outlive the exchange
     Engine& engine;
@@ -27,7 +26,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   // All called on the network thread. start() throws if the request is invalid.
   void start();
-  void leave();   // the client has left: send nothing more
+  void leave() override;
   void cancel();  // tell the client that the server is shutting down
   int64_t choices() const { return int64_t(states_.size()); }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "http/handler.h"
 #include "infer/engine.h"
 
 namespace hearth::inline serve {
@@ -25,16 +26,14 @@ class Histogram {
   double sum_ = 0;
 };
 
-struct Metrics {
+struct Metrics : HttpCounters {
   Metrics();
   // Uses vLLM's names for equivalent metrics; `model` is their label.
   std::string text(const EngineStats&, const std::string& model, int64_t body_bytes = 0) const;
 
   Histogram first_token, between_tokens, whole_request;  // seconds
   std::map<std::string, int64_t> finished;               // completions by reason
-  std::map<int, int64_t> responses;                      // by status
   int64_t prompt_tokens = 0, generated_tokens = 0;       // of finished requests
-  int64_t connections = 0;                               // currently open
 };
 
 }  // namespace hearth::inline serve

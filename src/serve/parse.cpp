@@ -15,9 +15,9 @@ constexpr int64_t most_ids = std::numeric_limits<int32_t>::max();
 
 ordered_json parse_body(std::string_view body, const ServeConfig& limits) {
   try {
-    return parse_ordered_json(
-        body, "body",
-        {.max_bytes = size_t(limits.max_body_bytes), .max_depth = size_t(limits.max_json_depth)});
+    return parse_ordered_json(body, "body",
+                              {.max_bytes = size_t(limits.http.max_body_bytes),
+                               .max_depth = size_t(limits.max_json_depth)});
   } catch (const Error& e) { throw HttpError(400, e.what(), "invalid_json", "body"); }
 }
 

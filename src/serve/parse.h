@@ -8,9 +8,9 @@
 #include <variant>
 #include <vector>
 
+#include "http/http.h"
 #include "infer/engine.h"
 #include "serve/config.h"
-#include "serve/http.h"
 
 namespace hearth::inline serve {
 

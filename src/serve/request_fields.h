@@ -8,7 +8,7 @@
 #include <string>
 
 #include "formats/json.h"
-#include "serve/http.h"
+#include "http/http.h"
 
 namespace hearth::inline serve {
 

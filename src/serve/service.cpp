@@ -21,7 +21,7 @@ uint64_t fresh_seed() {
 
 Service::Service(const ServeConfig& config, Post post, Post work, bool loopback)
     : admission(config, loopback),
-      bodies(config.pending_bytes()),
+      bodies(config.http.pending_bytes()),
       config_(config),
       post_(std::move(post)),
       work_(std::move(work)),
@@ -70,7 +70,7 @@ HttpResponse Service::health() const {
     throw HttpError(
         503,
         "[engine] the last step of the engine failed: " +
-            (config_.api_key.empty() ? failure : std::string("see the server's stderr")),
+            (config_.http.api_key.empty() ? failure : std::string("see the server's stderr")),
         "engine_failed");
   return {.body = dump_json({{"status", "ok"}, {"model", name_}})};
 }

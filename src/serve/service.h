@@ -5,9 +5,9 @@
 #include <optional>
 #include <set>
 
+#include "http/workers.h"
 #include "serve/completion_stream.h"
 #include "serve/preparer.h"
-#include "serve/workers.h"
 
 namespace hearth::inline serve {
 

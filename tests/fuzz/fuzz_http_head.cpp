@@ -4,17 +4,17 @@
 
 #include <boost/asio/buffer.hpp>
 
+#include "http/http_head.h"
 #include "serve/admission.h"
-#include "serve/http_head.h"
 
 namespace {
 
 hearth::ServeConfig settings(uint8_t choice) {
   hearth::ServeConfig c;
-  c.max_header_bytes = 4096;
-  if (choice & 1) c.api_key = "sk-key";
-  if (choice & 2) c.cors_origin = choice & 4 ? "*" : "https://example.org";
-  if (choice & 8) c.allowed_host = {"model.example.org"};
+  c.http.max_header_bytes = 4096;
+  if (choice & 1) c.http.api_key = "sk-key";
+  if (choice & 2) c.http.cors_origin = choice & 4 ? "*" : "https://example.org";
+  if (choice & 8) c.http.allowed_host = {"model.example.org"};
   return c;
 }
 
@@ -23,7 +23,7 @@ hearth::ServeConfig settings(uint8_t choice) {
 const hearth::Route* decide(std::string_view bytes, const hearth::ServeConfig& config,
                             bool loopback) {
   hearth::RequestParser parser;
-  hearth::set_limits(parser, config);
+  hearth::set_limits(parser, config.http);
   boost::system::error_code e;
   parser.put(boost::asio::buffer(bytes.data(), bytes.size()), e);
   if (e && e != boost::beast::http::error::need_more) throw hearth::read_error(e);
@@ -43,13 +43,13 @@ const hearth::Route* decide(std::string_view bytes, const hearth::ServeConfig& c
   // A body has one length, whoever reads it.
   require(fields.count(field::transfer_encoding) + fields.count(field::content_length) <= 1);
   require(fields.count(field::transfer_encoding) == (parser.chunked() ? 1u : 0u));
-  require(!head.length || *head.length <= uint64_t(config.max_body_bytes));
+  require(!head.length || *head.length <= uint64_t(config.http.max_body_bytes));
   require(!head.http11 || fields.count(field::host) == 1);
   // No page of another site gets through, and a key that is asked for was given.
-  if (loopback && config.cors_origin.empty() && !r.origin.empty())
+  if (loopback && config.http.cors_origin.empty() && !r.origin.empty())
     require(r.origin.find(':') != std::string::npos && r.origin.size() > r.host.size());
-  if (!config.api_key.empty() && route.id != hearth::Route::health)
-    require(r.authorization == "Bearer " + config.api_key);
+  if (!config.http.api_key.empty() && route.id != hearth::Route::health)
+    require(r.authorization == "Bearer " + config.http.api_key);
   return &route;
 }
 

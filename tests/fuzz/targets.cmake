@@ -14,7 +14,7 @@ set(all_fuzz_targets
   adapter_json:fuzz_adapter_json:model/files/adapter.h
   reward_reply:fuzz_reward:rewards/reward_program.h
   uci:fuzz_chess:tasks/chess/uci_reply.h fen:fuzz_chess:tasks/chess/board.h http_body:fuzz_serve:serve/parse.h
-  http_head:fuzz_http_head:serve/http_head.h)
+  http_head:fuzz_http_head:http/http_head.h)
 if(NOT hearth_beast)  # whose parser it is
   list(FILTER all_fuzz_targets EXCLUDE REGEX "^http_head:")
 endif()

@@ -20,12 +20,14 @@ struct FakeClient : Client {
     done = true;
   }
   void begin_events() override { streams = true; }
-  bool send_event(std::string_view data) override {
+  bool send_event(const ServerEvent& e) override {
     if (room == 0) return false;
     --room;
-    events.emplace_back(data);
+    events.emplace_back(e.data);
     return true;
   }
+  bool send_comment() override { return room > 0; }
+  size_t unsent() const override { return 0; }
   void end_events() override { done = true; }
   void note_usage(int64_t prompt, int64_t completion) override {
     prompt_tokens = prompt, completion_tokens = completion;

@@ -33,7 +33,7 @@ TEST(Admission, OnLoopbackAnswersToItsOwnNamesOnly) {
     EXPECT_EQ(status_of_host(local, host), 403) << host;
 
   ServeConfig named;
-  named.allowed_host = {"Model.example.org", "[::2]"};
+  named.http.allowed_host = {"Model.example.org", "[::2]"};
   const Admission more(named, true);
   EXPECT_EQ(status_of_host(more, "model.EXAMPLE.org:443"), 200);
   EXPECT_EQ(status_of_host(more, "[::2]:1"), 200);
@@ -52,8 +52,8 @@ TEST(Admission, RefusesPagesOfOtherSites) {
     EXPECT_EQ(status_of_host(local, "localhost:8080", origin), 403) << origin;
   EXPECT_EQ(status_of_host(local, "", "http://"), 403);
   ServeConfig one, any;
-  one.cors_origin = "https://example.org";
-  any.cors_origin = "*";
+  one.http.cors_origin = "https://example.org";
+  any.http.cors_origin = "*";
   EXPECT_EQ(status_of_host(Admission(one, true), "localhost", "https://example.org"), 200);
   EXPECT_EQ(status_of_host(Admission(one, true), "localhost", "https://example.com"), 403);
   EXPECT_EQ(status_of_host(Admission(any, true), "localhost", "https://example.com"), 200);

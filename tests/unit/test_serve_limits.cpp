@@ -9,7 +9,7 @@ namespace {
 using nlohmann::json;
 
 TEST_F(Serving, AsksForItsKey) {
-  open({.api_key = "sk-secret"});
+  open({.http = {.api_key = "sk-secret"}});
   const auto status = [&](const std::string& path, const std::string& authorization) {
     try {
       service_->check_head({.method = "GET", .path = path, .authorization = authorization});

@@ -1,8 +1,8 @@
 // Answers as text: what OpenAI's clients and Prometheus read, to the field.
 #include <gtest/gtest.h>
 
+#include "http/http.h"
 #include "prometheus.h"
-#include "serve/http.h"
 #include "serve/metrics.h"
 #include "serve/render.h"
 #include "served_folder.h"

@@ -1,11 +1,11 @@
 // The worker threads of the server, the bytes of bodies it may hold, and the lines of its log.
-#include "serve/workers.h"
+#include "http/workers.h"
 
 #include <gtest/gtest.h>
 
 #include <future>
 
-#include "serve/request_log.h"
+#include "http/request_log.h"
 
 namespace hearth {
 namespace {

@@ -1,10 +1,10 @@
-#include "serve/http.h"
+#include "http/http.h"
 
 #include <nlohmann/json.hpp>
 
 #include "sys/hash/hash.h"
 
-namespace hearth::inline serve {
+namespace hearth::inline http {
 namespace {
 
 const char* error_type(int status) {
@@ -72,4 +72,4 @@ bool same_secret(std::string_view a, std::string_view b) {
   return different == 0;
 }
 
-}  // namespace hearth::inline serve
+}  // namespace hearth::inline http

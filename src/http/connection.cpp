@@ -1,14 +1,14 @@
-#include "serve/connection.h"
+#include "http/connection.h"
 
 #include <poll.h>
 
 #include <boost/asio/post.hpp>
 
-namespace hearth::inline serve {
+namespace hearth::inline http {
 namespace {
 
 namespace net = boost::asio;
-namespace http = boost::beast::http;
+namespace beast_http = boost::beast::http;
 
 constexpr size_t read_size = 16 << 10;  // bytes per socket read
 constexpr int send_buffer = 128 << 10;  // kernel buffer for a slow reader, in bytes
@@ -35,7 +35,7 @@ HttpError too_many_bytes() {
 }
 
 bool is_gone(const boost::system::error_code& e) {
-  return e == http::error::end_of_stream || e == http::error::partial_message ||
+  return e == beast_http::error::end_of_stream || e == beast_http::error::partial_message ||
          e == net::error::connection_reset;
 }
 
@@ -44,17 +44,17 @@ bool is_gone(const boost::system::error_code& e) {
 Connection::Connection(Socket socket, const ConnectionPlace& place)
     : socket_(std::move(socket)),
       place_(place),
-      service_(place.service),
+      handler_(place.handler),
       config_(place.config),
       read_deadline_(socket_.get_executor()),
       write_deadline_(socket_.get_executor()),
       watch_(socket_.get_executor()),
       buffer_(size_t(config_.max_header_bytes) + read_size) {
-  ++service_.metrics.connections;
+  ++handler_.counters().connections;
   record_.client = address_of(socket_);
 }
 
-Connection::~Connection() { --service_.metrics.connections; }
+Connection::~Connection() { --handler_.counters().connections; }
 
 template <class F>
 auto Connection::guarded(F f) {
@@ -86,13 +86,13 @@ void Connection::read_head() {
   parser_.emplace();
   set_limits(*parser_, config_);
   deadline(read_deadline_, config_.header_seconds);
-  http::async_read_header(socket_, buffer_, *parser_,
-                          guarded([this](ErrorCode e, size_t) { on_head(e); }));
+  beast_http::async_read_header(socket_, buffer_, *parser_,
+                                guarded([this](ErrorCode e, size_t) { on_head(e); }));
 }
 
 void Connection::on_head(ErrorCode e) {
   read_deadline_.cancel();
-  if (e == http::error::end_of_stream || e == net::error::connection_reset) return close();
+  if (e == beast_http::error::end_of_stream || e == net::error::connection_reset) return close();
   ++answers_;
   answering_ = true, complete_ = keep_alive_ = streams_ = false;
   probes_ = ticks_ = 0;
@@ -113,14 +113,14 @@ void Connection::check_head() {
   RequestHead head = hearth::read_head(*parser_);
   request_ = std::move(head.request);
   chunked_ = head.http11;
-  service_.admission.check_browser(request_);
-  if (service_.admission.is_preflight(request_)) return respond_preflight();
-  service_.check_head(request_);
+  handler_.access().check_browser(request_);
+  if (handler_.access().is_preflight(request_)) return respond_preflight();
+  handler_.check_head(request_);
   // Reject before the body is sent; the bytes are counted as they arrive.
-  if (head.length && !service_.bodies.fits(*head.length)) throw too_many_bytes();
+  if (head.length && !handler_.bodies().fits(*head.length)) throw too_many_bytes();
   if (head.expects_continue) send("HTTP/1.1 100 Continue\r\n\r\n");
   deadline(read_deadline_, config_.body_seconds);
-  body_ = ByteBudget::Share(service_.bodies);
+  body_ = ByteBudget::Share(handler_.bodies());
   parser_->eager(true);
   read_body();
 }
@@ -130,10 +130,10 @@ void Connection::read_body() {
   const size_t held = body.empty() ? 0 : body.capacity();
   if (!body_.grow_to(int64_t(held))) return refuse(too_many_bytes());
   if (parser_->is_done()) return on_body();
-  http::async_read_some(socket_, buffer_, *parser_, guarded([this](ErrorCode e, size_t) {
-                          if (is_gone(e)) return close();
-                          e ? refuse(read_error(e)) : read_body();
-                        }));
+  beast_http::async_read_some(socket_, buffer_, *parser_, guarded([this](ErrorCode e, size_t) {
+                                if (is_gone(e)) return close();
+                                e ? refuse(read_error(e)) : read_body();
+                              }));
 }
 
 void Connection::on_body() {
@@ -141,15 +141,14 @@ void Connection::on_body() {
   keep_alive_ = parser_->get().keep_alive();
   request_.arrived = std::chrono::steady_clock::now();
   answer_with([this] {
-    const Route& route = service_.check_head(request_);
-    if (!route.reads_body()) return respond(service_.answer(route, request_));
-    service_.check_queue(route);
-    prepare(route);
+    handler_.check_head(request_);
+    std::optional<HttpResponse> now = handler_.answer(request_);
+    now ? respond(std::move(*now)) : prepare();
   });
 }
 
 // A worker gets copies of all inputs and posts the result back to the connection's thread.
-void Connection::prepare(const Route& route) {
+void Connection::prepare() {
   struct Job {
     HttpRequest request;
     ByteBudget::Share bytes;
@@ -160,23 +159,29 @@ void Connection::prepare(const Route& route) {
   job->request.body = std::move(parser_->get().body());
   parser_.reset();
   watch();
-  place_.workers.post([self = shared_from_this(), job = std::move(job), &service = service_, &route,
+  place_.workers.post([self = shared_from_this(), job = std::move(job), &handler = handler_,
                        executor = socket_.get_executor()]() mutable {
-    Prepared result;
+    const auto told = [](const HttpError& e) -> BeginAnswer {
+      return [r = error_response(e)](const std::shared_ptr<Client>& client) {
+        client->respond(r);
+        return std::shared_ptr<OpenAnswer>();
+      };
+    };
+    BeginAnswer result;
     try {
-      result = service.prepare(route, job->request, job->departed);
-    } catch (const HttpError& e) { result = error_response(e); } catch (const std::exception& e) {
-      result = error_response(HttpError(500, fmt::format("[server] {}", e.what())));
+      result = handler.prepare(job->request, job->departed);
+    } catch (const HttpError& e) { result = told(e); } catch (const std::exception& e) {
+      result = told(HttpError(500, fmt::format("[server] {}", e.what())));
     }
     job.reset();  // free the body here, not on the network thread
     net::post(executor, [self = std::move(self), result = std::move(result)]() mutable {
-      if (!self->closed_) self->on_prepared(std::move(result));
+      if (!self->closed_) self->on_prepared(result);
     });
   });
 }
 
-void Connection::on_prepared(Prepared result) {
-  answer_with([&] { exchange_ = service_.begin(std::move(result), shared_from_this()); });
+void Connection::on_prepared(const BeginAnswer& begin) {
+  answer_with([&] { open_ = begin(shared_from_this()); });
 }
 
 // The whole request was read: an error is a normal answer, and the connection stays open.
@@ -228,9 +233,10 @@ void Connection::watch() {
 void Connection::probe() {
   if (complete_ || !chunked_ || probes_ == most_probes || ++ticks_ < first_probe << probes_) return;
   ++probes_, ticks_ = 0;
-  const std::string comment = ": waiting\n\n";
-  send(streams_ ? fmt::format("{:x}\r\n{}\r\n", comment.size(), comment)
-                : "HTTP/1.1 100 Continue\r\n\r\n");
+  if (streams_)
+    send_comment();
+  else
+    send("HTTP/1.1 100 Continue\r\n\r\n");
 }
 
 void Connection::note_usage(int64_t prompt, int64_t completion) {
@@ -240,27 +246,27 @@ void Connection::note_usage(int64_t prompt, int64_t completion) {
 // --- writing ---
 
 std::string Connection::head(int status, const std::string& type) const {
-  const auto reason = http::obsolete_reason(http::int_to_status(unsigned(status)));
+  const auto reason = beast_http::obsolete_reason(beast_http::int_to_status(unsigned(status)));
   std::string h = fmt::format("HTTP/1.1 {} {}\r\nServer: hearth\r\n", status,
                               std::string(reason.data(), reason.size()));
   if (!type.empty()) h += "Content-Type: " + type + "\r\n";
   if (!config_.cors_origin.empty())
     h += "Access-Control-Allow-Origin: " + config_.cors_origin + "\r\n";
-  return h + (keep_alive_ && !service_.closing() ? "" : "Connection: close\r\n");
+  return h + (keep_alive_ && !handler_.closing() ? "" : "Connection: close\r\n");
 }
 
 void Connection::respond(HttpResponse r) {
-  ++service_.metrics.responses[r.status];
+  ++handler_.counters().responses[r.status];
   record_.status = r.status;
   std::string h = head(r.status, r.body.empty() ? "" : r.type);
   for (const auto& [name, value] : r.headers) h += name + ": " + value + "\r\n";
-  if (r.status != 204) h += fmt::format("Content-Length: {}\r\n", r.body.size());
+  if (r.status != 204 && r.status != 304) h += fmt::format("Content-Length: {}\r\n", r.body.size());
   complete_ = true;
   send(h + "\r\n" + (request_.is_head() ? std::string() : r.body));
 }
 
 void Connection::begin_events() {
-  ++service_.metrics.responses[200];
+  ++handler_.counters().responses[200];
   record_.status = 200;
   streams_ = true;
   if (!chunked_) keep_alive_ = false;  // closing the connection ends the stream
@@ -268,15 +274,22 @@ void Connection::begin_events() {
        (chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
 }
 
-bool Connection::send_event(std::string_view data) {
+bool Connection::send_event(const ServerEvent& e) {
+  std::string text;
+  if (!e.id.empty()) text += fmt::format("id: {}\n", e.id);
+  if (!e.name.empty()) text += fmt::format("event: {}\n", e.name);
+  return send_chunk(text + fmt::format("data: {}\n\n", e.data));
+}
+
+bool Connection::send_comment() { return send_chunk(": waiting\n\n"); }
+
+bool Connection::send_chunk(std::string_view text) {
   if (closed_) return false;
-  const size_t held = out_.size() + writing_.size() - written_;
-  if (held + data.size() > size_t(config_.max_output_bytes)) {
+  if (unsent() + text.size() > size_t(config_.max_output_bytes)) {
     close();  // the client reads too slowly
     return false;
   }
-  const std::string event = fmt::format("data: {}\n\n", data);
-  send(chunked_ ? fmt::format("{:x}\r\n{}\r\n", event.size(), event) : event);
+  send(chunked_ ? fmt::format("{:x}\r\n{}\r\n", text.size(), text) : std::string(text));
   return true;
 }
 
@@ -317,12 +330,12 @@ void Connection::on_written(ErrorCode e, size_t count) {
 void Connection::finished() {
   log_request();
   answering_ = complete_ = false;
-  exchange_.reset();
+  open_.reset();
   parser_.reset();
   body_ = {};
   watch_.cancel();
   out_ = {}, writing_ = {};  // frees the memory of a long answer
-  if (!keep_alive_ || service_.closing()) return linger();
+  if (!keep_alive_ || handler_.closing()) return linger();
   next_request();
 }
 
@@ -366,7 +379,7 @@ void Connection::close() {
   answering_ = false;
   departed_.request_stop();
   body_ = {};
-  if (exchange_) std::exchange(exchange_, nullptr)->leave();
+  if (open_) std::exchange(open_, nullptr)->leave();
   ErrorCode ignored;
   socket_.close(ignored);
   read_deadline_.cancel();
@@ -374,4 +387,4 @@ void Connection::close() {
   watch_.cancel();
 }
 
-}  // namespace hearth::inline serve
+}  // namespace hearth::inline http

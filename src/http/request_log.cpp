@@ -1,4 +1,4 @@
-#include "serve/request_log.h"
+#include "http/request_log.h"
 #include "sys/terminal.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,7 @@
 #include <ctime>
 #include <future>
 
-namespace hearth::inline serve {
+namespace hearth::inline http {
 namespace {
 
 constexpr int64_t most_waiting = 10000;  // lines
@@ -62,4 +62,4 @@ void RequestLog::add(const RequestRecord& r) {
   });
 }
 
-}  // namespace hearth::inline serve
+}  // namespace hearth::inline http

@@ -12,16 +12,16 @@
 #include <optional>
 #include <stop_token>
 
-#include "serve/http_head.h"
-#include "serve/request_log.h"
-#include "serve/service.h"
+#include "http/handler.h"
+#include "http/http_head.h"
+#include "http/request_log.h"
 
-namespace hearth::inline serve {
+namespace hearth::inline http {
 
 // Objects shared by all connections; they outlive the connections.
 struct ConnectionPlace {
-  const ServeConfig& config;
-  Service& service;
+  const HttpConfig& config;
+  HttpHandler& handler;
   Workers& workers;
   RequestLog& log;
 };
@@ -41,8 +41,10 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
 
   void respond(HttpResponse) override;
   void begin_events() override;
-  bool send_event(std::string_view data) override;
+  bool send_event(const ServerEvent&) override;
+  bool send_comment() override;
   void end_events() override;
+  size_t unsent() const override { return out_.size() + writing_.size() - written_; }
   void note_usage(int64_t prompt, int64_t completion) override;
 
  private:
@@ -52,8 +54,8 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   void check_head();
   void read_body();
   void on_body();
-  void prepare(const Route&);
-  void on_prepared(Prepared);
+  void prepare();
+  void on_prepared(const BeginAnswer&);
   template <class F>
   void answer_with(F);
   void refuse(const HttpError&);
@@ -61,6 +63,7 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   void watch();
   void probe();
   std::string head(int status, const std::string& type) const;
+  bool send_chunk(std::string_view text);
   void send(std::string_view bytes);
   void write();
   void on_written(ErrorCode, size_t count);
@@ -76,18 +79,18 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
 
   Socket socket_;
   const ConnectionPlace place_;
-  Service& service_;
-  const ServeConfig& config_;
+  HttpHandler& handler_;
+  const HttpConfig& config_;
   // Separate, because a client may still owe its body while it is sent "100 Continue".
   boost::asio::steady_timer read_deadline_, write_deadline_;
   boost::asio::steady_timer watch_;
   boost::beast::flat_buffer buffer_;
   std::optional<RequestParser> parser_;
-  HttpRequest request_;        // without the body, which stays in the parser
-  ByteBudget::Share body_;     // body bytes received so far
-  std::stop_source departed_;  // stops the preparation when the client leaves
-  std::shared_ptr<Exchange> exchange_;
-  std::string out_, writing_;  // pending output; output being written, from written_ on
+  HttpRequest request_;               // without the body, which stays in the parser
+  ByteBudget::Share body_;            // body bytes received so far
+  std::stop_source departed_;         // stops the preparation when the client leaves
+  std::shared_ptr<OpenAnswer> open_;  // the answer being produced
+  std::string out_, writing_;         // pending output; output being written, from written_ on
   size_t written_ = 0;
   RequestRecord record_;  // log record of this request
   uint64_t answers_ = 0;
@@ -97,4 +100,4 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   bool keep_alive_ = false, chunked_ = false, closed_ = false;
 };
 
-}  // namespace hearth::inline serve
+}  // namespace hearth::inline http

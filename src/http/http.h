@@ -10,12 +10,14 @@
 #include <utility>
 #include <vector>
 
-namespace hearth::inline serve {
+namespace hearth::inline http {
 
 struct HttpRequest {
   std::string method, path;  // path without the query
+  std::string query = {};    // after the "?", still percent-encoded
   std::string body = {};
   std::string authorization = {}, host = {}, origin = {}, content_type = {}, content_encoding = {};
+  std::string if_none_match = {}, accept_encoding = {}, last_event_id = {};
   std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();
 
   bool is_head() const { return method == "HEAD"; }
@@ -53,6 +55,12 @@ std::string error_body(const HttpError&);
 // Compares two secrets in a time that depends on neither.
 bool same_secret(std::string_view a, std::string_view b);
 
+// One server-sent event. The data, the name and the id contain no line break.
+struct ServerEvent {
+  std::string_view data;
+  std::string_view name = {}, id = {};  // empty: the event has none
+};
+
 // The output to the client of one request. Used on the network thread.
 class Client {
  public:
@@ -60,10 +68,14 @@ class Client {
   virtual void respond(HttpResponse) = 0;  // a complete response
   virtual void begin_events() = 0;         // or a stream of server-sent events:
   // False: the client has left or reads too slowly. Nothing more will reach it.
-  virtual bool send_event(std::string_view data) = 0;
+  virtual bool send_event(const ServerEvent&) = 0;
+  // Sends a comment, which clients ignore: it shows proxies and clients that the stream is alive.
+  virtual bool send_comment() = 0;
   virtual void end_events() = 0;
+  // Bytes of the stream that were not sent to the client yet.
+  virtual size_t unsent() const = 0;
   // Token counts of the request, for the log. Call before the answer ends.
   virtual void note_usage(int64_t prompt, int64_t completion) = 0;
 };
 
-}  // namespace hearth::inline serve
+}  // namespace hearth::inline http

@@ -1,12 +1,12 @@
-#include "serve/http_head.h"
+#include "http/http_head.h"
 
 #include <algorithm>
 
-namespace hearth::inline serve {
+namespace hearth::inline http {
 namespace {
 
-namespace http = boost::beast::http;
-using http::field;
+namespace beast_http = boost::beast::http;
+using beast_http::field;
 
 std::string as_string(boost::beast::string_view s) { return {s.data(), s.size()}; }
 
@@ -15,7 +15,7 @@ std::string as_string(boost::beast::string_view s) { return {s.data(), s.size()}
 // Transfer-Encoding must be "chunked" or absent. A proxy in front may interpret other codings,
 // several codings, or an additional length differently: the body for one would be the next request
 // for the other.
-void check_framing(const http::fields& head, bool http11) {
+void check_framing(const beast_http::fields& head, bool http11) {
   const size_t encodings = head.count(field::transfer_encoding);
   const size_t lengths = head.count(field::content_length);
   if (encodings > 0) {
@@ -30,7 +30,7 @@ void check_framing(const http::fields& head, bool http11) {
     refuse_head("[content-length] expected one number, got several or other text");
 }
 
-void check_host_field(const http::fields& head, bool http11) {
+void check_host_field(const beast_http::fields& head, bool http11) {
   const size_t hosts = head.count(field::host);
   if (hosts > 1) refuse_head("[host] expected one Host header, got several");
   if (http11 && head[field::host].empty())
@@ -39,7 +39,7 @@ void check_host_field(const http::fields& head, bool http11) {
 
 }  // namespace
 
-void set_limits(RequestParser& parser, const ServeConfig& config) {
+void set_limits(RequestParser& parser, const HttpConfig& config) {
   parser.header_limit(uint32_t(config.max_header_bytes));
   parser.body_limit(uint64_t(config.max_body_bytes));
 }
@@ -57,14 +57,19 @@ RequestHead read_head(const RequestParser& parser) {
           "[http] expected Origin, Authorization and Content-Type at most once each, got one "
           "twice");
   const std::string target = as_string(head.target());
+  const size_t mark = target.find('?');
   RequestHead h{
       .request = {.method = as_string(head.method_string()),
-                  .path = target.substr(0, target.find('?')),
+                  .path = target.substr(0, mark),
+                  .query = mark == target.npos ? "" : target.substr(mark + 1),
                   .authorization = as_string(head[field::authorization]),
                   .host = as_string(head[field::host]),
                   .origin = as_string(head[field::origin]),
                   .content_type = as_string(head[field::content_type]),
-                  .content_encoding = as_string(head[field::content_encoding])},
+                  .content_encoding = as_string(head[field::content_encoding]),
+                  .if_none_match = as_string(head[field::if_none_match]),
+                  .accept_encoding = as_string(head[field::accept_encoding]),
+                  .last_event_id = as_string(head["Last-Event-ID"])},
       .http11 = http11,
       .expects_continue = http11 && boost::beast::iequals(head[field::expect], "100-continue")};
   if (const auto length = parser.content_length()) h.length = *length;
@@ -72,11 +77,11 @@ RequestHead read_head(const RequestParser& parser) {
 }
 
 HttpError read_error(const boost::system::error_code& e) {
-  if (e == http::error::body_limit)
+  if (e == beast_http::error::body_limit)
     return HttpError(413, "[body] the body exceeds the server's limit, --max-body-bytes");
-  if (e == http::error::header_limit || e == http::error::buffer_overflow)
+  if (e == beast_http::error::header_limit || e == beast_http::error::buffer_overflow)
     return HttpError(431, "[header] the header exceeds the server's limit, --max-header-bytes");
   return HttpError(400, "[http] this is not a valid HTTP request: " + e.message());
 }
 
-}  // namespace hearth::inline serve
+}  // namespace hearth::inline http

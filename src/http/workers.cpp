@@ -1,8 +1,8 @@
-#include "serve/workers.h"
+#include "http/workers.h"
 
 #include <sys/resource.h>
 
-namespace hearth::inline serve {
+namespace hearth::inline http {
 
 Workers::Workers(int64_t threads) {
   for (int64_t i = 0; i < threads; ++i)
@@ -54,4 +54,4 @@ void ByteBudget::Share::give_back() {
   if (budget_) budget_->used_ -= std::exchange(bytes_, 0);
 }
 
-}  // namespace hearth::inline serve
+}  // namespace hearth::inline http

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace hearth::inline serve {
+namespace hearth::inline http {
 
 class Workers {
  public:
@@ -73,4 +73,4 @@ class ByteBudget {
   std::atomic<int64_t> used_ = 0;
 };
 
-}  // namespace hearth::inline serve
+}  // namespace hearth::inline http

@@ -9,10 +9,10 @@
 #include <optional>
 #include <string>
 
-#include "serve/config.h"
-#include "serve/http.h"
+#include "http/config.h"
+#include "http/http.h"
 
-namespace hearth::inline serve {
+namespace hearth::inline http {
 
 // A body that allocates memory as it arrives; Beast's string_body reserves the announced size.
 struct ArrivingBody {
@@ -47,10 +47,10 @@ struct RequestHead {
   bool http11 = false, expects_continue = false;
 };
 
-void set_limits(RequestParser&, const ServeConfig&);
+void set_limits(RequestParser&, const HttpConfig&);
 // For a parser that has read a head. Throws HttpError 400.
 RequestHead read_head(const RequestParser&);
 // The answer to a request that the parser rejected.
 HttpError read_error(const boost::system::error_code&);
 
-}  // namespace hearth::inline serve
+}  // namespace hearth::inline http

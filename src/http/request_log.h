@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "serve/workers.h"
+#include "http/workers.h"
 
-namespace hearth::inline serve {
+namespace hearth::inline http {
 
 struct RequestRecord {
   std::string client = {};  // address:port
@@ -39,4 +39,4 @@ class RequestLog {
   const bool enabled_;
 };
 
-}  // namespace hearth::inline serve
+}  // namespace hearth::inline http
