@@ -57,10 +57,12 @@ std::string progress_line(const StepRecord& r, int64_t total_steps, double secon
 }
 
 RunLog::RunLog(const std::filesystem::path& run, const LogMark& log, const LogMark& samples,
-               int64_t total_steps, bool quiet, const std::function<void(const std::string&)>& warn)
+               int64_t total_steps, bool quiet, const std::function<void(const std::string&)>& warn,
+               int64_t done)
     : log_(run / "log.jsonl", log),
       samples_(run / "samples.jsonl", samples),
       perf_(run / "perf.jsonl"),
+      rollouts_(run / "rollouts.jsonl", done),
       events_(run / "tensorboard"),
       total_steps_(total_steps),
       status_(!quiet) {
@@ -76,6 +78,7 @@ void RunLog::step(const StepRecord& r) {
   if (r.skipped) j["skipped"] = true;
   if (r.spike) j["spike"] = true;
   if (r.more.is_object()) j.update(r.more);
+  for (const std::string& line : r.rollouts) rollouts_.append(line);
   log_.append(j.dump());
   nlohmann::ordered_json p{
       {"step", r.step}, {"ms", 1e3 * r.seconds}, {"tokens_per_s", r.tokens_per_s}};

@@ -16,6 +16,7 @@
 #include "sys/files/files.h"
 #include "sys/progress.h"
 #include "train/marked_log.h"
+#include "train/step_lines.h"
 #include "train/task.h"
 
 namespace hearth::inline train {
@@ -34,6 +35,7 @@ struct StepRecord {
   nlohmann::ordered_json more = {};       // further values for log.jsonl, by name
   nlohmann::ordered_json more_perf = {};  // and for perf.jsonl
   std::string line = {};  // for the progress line, in place of the loss; two spaces between items
+  std::vector<std::string> rollouts = {};  // lines for rollouts.jsonl
 };
 
 // A narrow terminal cuts the line at its end, so the loss (or the first item of the task's line),
@@ -45,9 +47,11 @@ class RunLog {
  public:
   // Continues log.jsonl and samples.jsonl at the marks of a checkpoint, and calls `warn` if their
   // contents differ from what the checkpoint recorded. perf.jsonl has no mark: steps that are
-  // computed again are timed again. `quiet` suppresses output to stderr.
+  // computed again are timed again. rollouts.jsonl continues after `done`, the steps done so far.
+  // `quiet` suppresses output to stderr.
   RunLog(const std::filesystem::path& run, const LogMark& log, const LogMark& samples,
-         int64_t total_steps, bool quiet, const std::function<void(const std::string&)>& warn = {});
+         int64_t total_steps, bool quiet, const std::function<void(const std::string&)>& warn = {},
+         int64_t done = 0);
 
   void step(const StepRecord&);
   void evaluation(int64_t step, const EvalReport&, double seconds);
@@ -69,6 +73,7 @@ class RunLog {
 
   MarkedLog log_, samples_;
   AppendLog perf_;
+  StepLines rollouts_;
   EventWriter events_;
   int64_t total_steps_;
   StatusLine status_;

@@ -47,7 +47,7 @@ class Run {
     phase("load");
     introduce();
     log_ = std::make_unique<RunLog>(spec_.run, state_.log, state_.samples, steps_, spec_.quiet,
-                                    spec_.warn);
+                                    spec_.warn, state_.step);
     phase("plan");
     const bool finished = last_checkpoint_ && !evaluation_is_due() && is_over();
     evaluate();
@@ -318,7 +318,8 @@ class Run {
                    .device = sensed(),
                    .more = r.more,
                    .more_perf = r.more_perf,
-                   .line = r.line};
+                   .line = r.line,
+                   .rollouts = r.rollouts};
     if (!guard_.spike()) out.grad_norm = p.updates ? double(state_.update.grad_norm) : 0;
     if (r.examples) out.more_perf["examples_per_s"] = double(r.examples) / seconds;
     if (spec_.peak_flops > 0) out.mfu = out.flops / spec_.peak_flops;

@@ -39,7 +39,8 @@ struct StepReport {
   std::optional<double> lr = {};      // for the log; nothing: the value in the scalars
   nlohmann::ordered_json more = {};   // logged beside the loss
   nlohmann::ordered_json more_perf = {};
-  std::string line = {};  // for the progress line, in place of the loss
+  std::string line = {};                   // for the progress line, in place of the loss
+  std::vector<std::string> rollouts = {};  // lines for rollouts.jsonl
   // Fills in what the host learns when the device has finished the step, such as the loss. Called
   // once per report, in order, usually while the next step runs.
   std::function<void(StepReport&)> complete = {};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <map>
 #include <thread>
 
 #include "command.h"
@@ -150,6 +151,31 @@ TEST(GrpoCommand, LogsEveryStepAndTheGapIsZero) {
       EXPECT_EQ(line.contains(key), line.contains("rollout_ms")) << key;
 }
 
+// Two groups of each step, with the log-probabilities of two completions of each.
+TEST(GrpoCommand, ShowsSomeOfItsRollouts) {
+  const Sums& s = sums();
+  json_of(run(s.folder, s.grpo("shown", 3)));
+  const auto lines = lines_of(read_file(s.path("shown") + "/rollouts.jsonl"));
+  ASSERT_EQ(lines.size(), 3u * 2 * 4);
+  std::map<int, int> of_step;
+  for (const nlohmann::json& r : lines) {
+    ++of_step[r.at("step")];
+    EXPECT_FALSE(r.at("prompt").get<std::string>().empty());
+    EXPECT_TRUE(r.at("reward") == 0 || r.at("reward") == 1) << r;
+    EXPECT_TRUE(r.at("advantage").is_number());
+    if (r.at("index") > 1) {
+      EXPECT_FALSE(r.contains("logprobs"));
+      continue;
+    }
+    ASSERT_EQ(r.at("logprobs").size(), r.at("tokens"));
+    std::string text;
+    for (const auto& t : r.at("token_texts")) text += t.get<std::string>();
+    EXPECT_TRUE(text.starts_with(r.at("completion").get<std::string>())) << r;
+    for (const double x : r.at("logprobs")) EXPECT_LE(x, 0);
+  }
+  EXPECT_EQ(of_step, (std::map<int, int>{{1, 8}, {2, 8}, {3, 8}}));
+}
+
 TEST(GrpoCommand, ThreadsAndBatchesOfRolloutsChangeNothing) {
   const Sums& s = sums();
   json_of(run(s.folder, s.grpo("two", 4)));
@@ -178,6 +204,8 @@ TEST(GrpoCommand, KilledAnywhereItGoesOnAsIfItHadNotBeen) {
   }
   EXPECT_GT(kills, 0);
   EXPECT_EQ(s.log("killed"), s.log("whole"));
+  EXPECT_EQ(read_file(s.path("killed") + "/rollouts.jsonl"),
+            read_file(s.path("whole") + "/rollouts.jsonl"));
   EXPECT_EQ(read_file(s.path("killed") + "/latest/model.safetensors"),
             read_file(s.path("whole") + "/latest/model.safetensors"));
 }

@@ -1,4 +1,5 @@
 // What a run tells while it runs.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -7,6 +8,7 @@
 #include "data_files.h"
 #include "sys/files/files.h"
 #include "train/log.h"
+#include "train/step_lines.h"
 
 namespace hearth {
 namespace {
@@ -39,6 +41,43 @@ TEST(RunLog, SyncFlushesTheEvents) {
   log.step({.step = 1, .loss = 1});
   log.sync();
   EXPECT_GT(event_bytes(run.path()), before);
+}
+
+// A resumed run writes the lines of the steps after its checkpoint again.
+TEST(StepLines, DropTheLinesOfLaterSteps) {
+  const TemporaryFolder run;
+  const fs::path file = run.path() / "rollouts.jsonl";
+  const auto line = [](int step) { return fmt::format(R"({{"step":{},"x":1}})", step); };
+  const auto text = [&](std::initializer_list<int> steps) {
+    std::string all;
+    for (const int s : steps) all += line(s) + "\n";
+    return all;
+  };
+  {
+    StepLines lines(file, 0);
+    EXPECT_FALSE(fs::exists(file)) << "a run without rollouts has no such file";
+    for (const int step : {1, 1, 2, 2, 3, 3}) lines.append(line(step));
+  }
+  { const StepLines lines(file, 3); }
+  EXPECT_EQ(read_file(file), text({1, 1, 2, 2, 3, 3}));
+  {
+    StepLines lines(file, 2);
+    EXPECT_EQ(read_file(file), text({1, 1, 2, 2}));
+    // A run that goes back repeats steps; what it wrote before stays.
+    for (const int step : {3, 4, 3}) lines.append(line(step));
+  }
+  { const StepLines lines(file, 3); }
+  EXPECT_EQ(read_file(file), text({1, 1, 2, 2, 3, 4, 3}));
+  { const StepLines lines(file, 2); }
+  EXPECT_EQ(read_file(file), text({1, 1, 2, 2}));
+  write_file_atomic(file, text({1}) + "other\n" + text({5}) + "{\"step\":6");
+  { const StepLines lines(file, 0); }
+  EXPECT_EQ(read_file(file), text({1}) + "other\n") << "an unknown line is kept";
+  { const StepLines lines(file, 0); }
+  fs::remove(file);
+  write_file_atomic(file, text({1, 2}));
+  { const StepLines lines(file, 0); }
+  EXPECT_EQ(read_file(file), "");
 }
 
 // Every term of the loss stands under its name, in training and in validation.

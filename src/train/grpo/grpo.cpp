@@ -135,13 +135,17 @@ class GrpoTask : public Task {
       state_.last_reward = f.advantages.reward_mean;
     measure(f);
     sample_ = first_group(f, prompts[0].row->prompt, config_.group);
+    std::vector<std::string> kept;
+    if (keeps_rollouts(c.step + 1, config_.steps))
+      kept = rollout_lines(f, prompts, *model_.tokenizer, c.step + 1, config_.group);
     return StepReport{.loss = f.policy.loss,
                       .tokens = f.batch.tokens,
                       .flops = flops_of_step(f, model_.config),
                       .lr = f.lr,
                       .more = found_in_step(f, config_, state_, rewards_.names()),
                       .more_perf = split_of_step(f, rewards_),
-                      .line = step_line(f, config_)};
+                      .line = step_line(f, config_),
+                      .rollouts = std::move(kept)};
   }
 
   bool evaluates() const override { return held_ != nullptr; }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "sys/error.h"
 
@@ -149,6 +150,65 @@ std::string first_group(const StepFindings& f, const std::string& prompt, int64_
                         f.batch.rollouts[i].text);
   }
   return text;
+}
+
+namespace {
+
+// Limits of what rollouts.jsonl keeps of a step.
+constexpr int64_t kept_steps_of_run = 200, kept_groups = 2, kept_completions = 8;
+constexpr int64_t with_tokens = 2;  // completions of a group
+constexpr size_t kept_text = 4096;  // bytes of a prompt or completion
+constexpr int64_t kept_tokens = 256;
+
+// The beginning of a text, without a part of a character at its end.
+std::string beginning(std::string_view text) {
+  if (text.size() <= kept_text) return std::string(text);
+  size_t end = kept_text;
+  while (end > 0 && (uint8_t(text[end]) & 0xC0) == 0x80) --end;
+  return std::string(text.substr(0, end));
+}
+
+double rounded(double x) { return std::round(x * 1e4) / 1e4; }
+
+}  // namespace
+
+bool keeps_rollouts(int64_t step, int64_t steps) {
+  const int64_t every = std::max<int64_t>(1, steps / kept_steps_of_run);
+  return step == 1 || step % every == 0;
+}
+
+std::vector<std::string> rollout_lines(const StepFindings& f,
+                                       std::span<const EncodedPrompt> prompts,
+                                       const Tokenizer& tokenizer, int64_t step, int64_t group) {
+  std::vector<std::string> lines;
+  const int64_t groups = std::min(kept_groups, int64_t(prompts.size()));
+  for (int64_t g = 0; g < groups; ++g)
+    for (int64_t k = 0; k < std::min(kept_completions, group); ++k) {
+      const size_t i = size_t(g * group + k);
+      const Rollout& r = f.batch.rollouts[i];
+      ordered_json j{{"step", step},
+                     {"group", g},
+                     {"index", k},
+                     {"prompt", beginning(prompts[size_t(g)].row->prompt)},
+                     {"completion", beginning(r.text)},
+                     {"tokens", r.completion_tokens()},
+                     {"truncated", r.truncated},
+                     {"reward", nullptr},
+                     {"advantage", f.advantages.values[i]}};
+      if (const auto& reward = f.batch.rewards[i]) j["reward"] = *reward;
+      if (k < with_tokens) {
+        ordered_json texts = ordered_json::array(), logprobs = ordered_json::array();
+        for (int64_t t = 0; t < std::min(kept_tokens, r.completion_tokens()); ++t) {
+          const int32_t id = r.tokens[size_t(r.prompt_tokens + t)];
+          // A model may have more rows than its tokenizer has tokens.
+          texts.push_back(id < tokenizer.vocab_size() ? std::string(tokenizer.bytes_of(id)) : "");
+          logprobs.push_back(rounded(double(r.logprobs[size_t(t)])));
+        }
+        j["token_texts"] = std::move(texts), j["logprobs"] = std::move(logprobs);
+      }
+      lines.push_back(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    }
+  return lines;
 }
 
 }  // namespace hearth::inline train
