@@ -132,6 +132,7 @@ int run_command_line(int argc, char** argv) {
   add_generate(app);
   add_chat(app);
   add_serve(app);
+  add_board(app);
   add_bench(app);
   add_quickstart(app);
   add_doctor(app);

@@ -122,6 +122,7 @@ void add_pretrain(CLI::App&);
 void add_generate(CLI::App&);
 void add_chat(CLI::App&);
 void add_serve(CLI::App&);
+void add_board(CLI::App&);
 void add_bench(CLI::App&);
 void add_quickstart(CLI::App&);
 void add_doctor(CLI::App&);

@@ -34,6 +34,7 @@ void run_method(const ExampleFlags<Config>& f, Method<Config> method) {
   resolve_dtype(config.dtype, *backend);
   spec.phases->mark("device");
   f.run.apply(spec, *backend, config.dtype);
+  const std::unique_ptr<BoardThread> board = f.run.open_board();
   const RunResult r = method(config, spec, *backend);
   put_result(f.common.json ? json_line(result_json(r, *backend)) : result_line(r));
   expect_not_signalled(r.reason);

@@ -70,6 +70,7 @@ void run_grpo(const GrpoFlags& f) {
                enum_name(config.dtype));
   spec.phases->mark("device");
   f.run.apply(spec, *backend, config.dtype);
+  const std::unique_ptr<BoardThread> board = f.run.open_board();
   const GrpoResult r = grpo(config, spec, *backend);
   put_result(f.common.json ? json_line(grpo_json(r, *backend)) : grpo_line(r));
   expect_not_signalled(r.reason);

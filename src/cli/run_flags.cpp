@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/signals.h"
@@ -15,6 +17,18 @@ void RunFlags::add(CLI::App& app) {
   app.add_flag("--resume", resume,
                "continue the run in the folder bit for bit; --steps or --epochs may be larger");
   app.add_option("--stop-after-step", stop_after_step, "save and exit after this step");
+  app.add_option("--board", board,
+                 "port on 127.0.0.1 for a dashboard of the run while it trains; 0: any free port")
+      ->check(between(0, 65535));
+}
+
+std::unique_ptr<BoardThread> RunFlags::open_board() const {
+  if (board < 0) return nullptr;
+  HttpConfig config{.port = board, .max_connections = 64, .drain_seconds = 1};
+  if (const char* key = std::getenv("HEARTH_API_KEY")) config.api_key = key;
+  auto thread = std::make_unique<BoardThread>(config, run);
+  say("hearth: the board of {} is on {}\n", run, thread->url());
+  return thread;
 }
 
 void RunFlags::apply(RunSpec& spec, Backend& backend, TrainDType dtype) const {

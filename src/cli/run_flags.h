@@ -2,8 +2,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <memory>
 #include <string>
 
+#include "board/board_server.h"
 #include "train/run.h"
 
 namespace hearth::inline cli {
@@ -12,8 +14,11 @@ struct RunFlags {
   std::string run;
   bool resume = false;
   int64_t stop_after_step = 0;
+  int64_t board = -1;  // port; -1: no board
 
   void add(CLI::App&);
+  // The dashboard of --board, for as long as the object lives; null without the flag.
+  std::unique_ptr<BoardThread> open_board() const;
   // Also sets signals and warnings. The machine's peak, for MFU, is measured in `dtype`.
   void apply(RunSpec&, Backend&, TrainDType) const;
 };

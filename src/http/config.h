@@ -29,8 +29,10 @@ struct HttpConfig {
       "maximum bytes in the bodies of requests not yet started; more is 503; 0: 16 x "
       "max-body-bytes");
     v("body_seconds", body_seconds, "time limit for receiving a request's body");
+    v("max_output_bytes", max_output_bytes,
+      "maximum bytes of a stream that its client has not read; then the stream is closed");
   }
-  // The fields that also matter to a server that reads no bodies.
+  // The fields that also matter to a server that reads no bodies and paces its streams.
   template <class V>
   void visit_address(V&& v) {
     v("host", host, "address to listen on; 0.0.0.0 accepts connections from other machines");
@@ -45,8 +47,6 @@ struct HttpConfig {
     v("max_connections", max_connections, "maximum open connections; more are rejected with 503");
     v("workers", workers, "threads that read request bodies and render long answers");
     v("max_header_bytes", max_header_bytes, "maximum bytes of a request's header; more is 431");
-    v("max_output_bytes", max_output_bytes,
-      "maximum bytes of a stream that its client has not read; then the stream is closed");
     v("header_seconds", header_seconds, "time limit for receiving a request's header");
     v("idle_seconds", idle_seconds, "time limit between requests of a connection");
     v("write_seconds", write_seconds, "time limit for a client that reads none of its answer");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "board/pages.h"
 #include "formats/json.h"
 
 namespace hearth::inline serve {
@@ -17,6 +18,10 @@ constexpr auto all_routes = std::to_array<Route>({
     {"POST", "/detokenize", Route::detokenize},
     {"POST", "/v1/completions", Route::completions},
     {"POST", "/v1/chat/completions", Route::chat},
+    {"GET", "/", Route::page},
+    {"GET", "/app.js", Route::page},
+    {"GET", "/app.css", Route::page},
+    {"GET", "/api/info", Route::info},
 });
 
 std::string_view media_type(std::string_view content_type) {
@@ -48,7 +53,8 @@ Admission::Admission(const ServeConfig& config, bool loopback) : access_(config.
 
 const Route& Admission::route(const HttpRequest& r) const {
   // Before the route is looked up, so that clients without the key do not learn the routes.
-  if (r.path != "/health") access_.check_key(r);
+  // The pages are the same for everybody and ask for the key themselves.
+  if (r.path != "/health" && !is_page(r.path)) access_.check_key(r);
   std::string_view path = r.path;
   if (path.starts_with(model_prefix)) path = "/v1/models";
   const auto at = std::ranges::find(all_routes, path, &Route::path);

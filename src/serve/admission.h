@@ -10,7 +10,18 @@
 namespace hearth::inline serve {
 
 struct Route {
-  enum Id { health, metrics, models, tokenizer_info, tokenize, detokenize, completions, chat };
+  enum Id {
+    health,
+    metrics,
+    models,
+    tokenizer_info,
+    tokenize,
+    detokenize,
+    completions,
+    chat,
+    page,  // a file of the web app
+    info
+  };
   const char *method, *path;
   Id id;
 

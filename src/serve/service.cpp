@@ -4,6 +4,7 @@
 #include <ctime>
 #include <random>
 
+#include "board/pages.h"
 #include "formats/json.h"
 #include "sys/error.h"
 
@@ -43,7 +44,7 @@ void Service::cancel_all() {
 const Route& Service::check_head(const HttpRequest& r) const {
   const Route& at = admission.route(r);
   if (closing_) throw HttpError(503, "[server] the server is shutting down");
-  if (!model_ && at.id != Route::metrics)
+  if (!model_ && at.id != Route::metrics && at.id != Route::page)
     throw HttpError(503, "[server] the model is still loading", "loading");
   return at;
 }
@@ -60,6 +61,10 @@ HttpResponse Service::answer(const Route& at, const HttpRequest& r) const {
       return models(r);
     case Route::tokenizer_info:
       return {.body = dump_json(model_->tokenizer_info())};
+    case Route::page:
+      return page_response(r);
+    case Route::info:
+      return info_response({"chat"}, name_);
     default:
       fail("serve", "expected a route without a body, got {}", at.path);
   }

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "formats/checkpoint_dir.h"
 #include "formats/json.h"
@@ -81,8 +83,12 @@ std::string way_out(const fs::path& run) {
 Fd lock_run(const fs::path& run) {
   const fs::path file = run / ".lock";
   Fd fd = open_file(file, O_RDWR | O_CREAT | O_NOFOLLOW, "write to the run folder");
-  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
-    fail(run.string(), "expected a run folder no other process trains in, got a locked one");
+  // A board that looks whether the run is being trained holds the lock for a moment.
+  for (int attempt = 0; flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++attempt) {
+    if (attempt == 20)
+      fail(run.string(), "expected a run folder no other process trains in, got a locked one");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   return fd;
 }
 

@@ -108,7 +108,7 @@ class HttpClient {
       r.body = exactly(std::stoul(r.headers["content-length"]));
     } else if (r.headers.contains("transfer-encoding")) {
       for (std::string piece; !(piece = chunk()).empty();) r.body += piece;
-    } else if (r.status != 204 && r.status != 100) {
+    } else if (r.status != 204 && r.status != 304 && r.status != 100) {
       while (fill()) continue;
       r.body = std::exchange(held_, {});
     }

@@ -142,6 +142,21 @@ TEST_F(Serve, BeyondItsConnectionsEveryClientIsTold) {
   eventually([&] { return healthy(); });
 }
 
+TEST_F(Serve, HasAPageForItsModel) {
+  start_server({"--api-key", "sk-page"});
+  const Reply page = ask("GET", "/");
+  EXPECT_EQ(page.status, 200) << "the page itself asks for the key";
+  EXPECT_EQ(page.headers.at("content-type"), "text/html; charset=utf-8");
+  EXPECT_NE(page.headers.at("content-security-policy").find("script-src 'self';"),
+            std::string::npos);
+  for (const char* path : {"/app.js", "/app.css"}) EXPECT_EQ(ask("GET", path).status, 200) << path;
+  EXPECT_EQ(ask("GET", "/api/info").status, 401);
+  const Reply info = ask("GET", "/api/info", "", "Authorization: Bearer sk-page\r\n");
+  EXPECT_EQ(info.json()["pages"], std::vector<std::string>{"chat"});
+  EXPECT_EQ(ask("GET", "/api/runs", "", "Authorization: Bearer sk-page\r\n").status, 404);
+  EXPECT_EQ(ask("POST", "/", "{}").status, 405);
+}
+
 TEST_F(Serve, RefusesPagesOfOtherSites) {
   start_server({"--allowed-host", "model.example.org"});
   const auto status = [&](const std::string& headers, const std::string& method = "GET") {

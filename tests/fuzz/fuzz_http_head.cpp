@@ -48,7 +48,8 @@ const hearth::Route* decide(std::string_view bytes, const hearth::ServeConfig& c
   // No page of another site gets through, and a key that is asked for was given.
   if (loopback && config.http.cors_origin.empty() && !r.origin.empty())
     require(r.origin.find(':') != std::string::npos && r.origin.size() > r.host.size());
-  if (!config.http.api_key.empty() && route.id != hearth::Route::health)
+  const bool open = route.id == hearth::Route::health || route.id == hearth::Route::page;
+  if (!config.http.api_key.empty() && !open)
     require(r.authorization == "Bearer " + config.http.api_key);
   return &route;
 }

@@ -38,6 +38,9 @@ std::unique_ptr<Unpacker> make_unpacker(Packing, const std::string& where);
 // nullptr on success. Memory grows with the actual data, not with `size`.
 const char* unpack_whole(std::vector<std::byte>& out, Unpacker&, Bytes in, size_t size);
 
+// The bytes as a gzip file; empty in a build without zlib.
+std::string gzip(Bytes);
+
 // Each library has one source file, and one for builds without it.
 std::unique_ptr<Unpacker> make_gzip();  // nullptr: built without zlib
 std::unique_ptr<Unpacker> make_zstd();

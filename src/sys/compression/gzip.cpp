@@ -1,4 +1,4 @@
-// gzip decompression with zlib.
+// gzip with zlib.
 #include <zlib.h>
 
 #include <algorithm>
@@ -50,6 +50,24 @@ class Gzip : public Unpacker {
 };
 
 }  // namespace
+
+std::string gzip(Bytes in) {
+  constexpr int gzip_format = 16, default_memory = 8;
+  z_stream z{};
+  if (deflateInit2(&z, Z_BEST_COMPRESSION, Z_DEFLATED, MAX_WBITS + gzip_format, default_memory,
+                   Z_DEFAULT_STRATEGY) != Z_OK)
+    fail("gzip", "out of memory while packing");
+  std::string out(deflateBound(&z, uLong(in.size())), '\0');
+  z.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(in.data()));
+  z.avail_in = uInt(in.size());
+  z.next_out = reinterpret_cast<Bytef*>(out.data());
+  z.avail_out = uInt(out.size());
+  const int code = deflate(&z, Z_FINISH);
+  out.resize(z.total_out);
+  deflateEnd(&z);
+  if (code != Z_STREAM_END) fail("gzip", "could not pack {} bytes", in.size());
+  return out;
+}
 
 std::unique_ptr<Unpacker> make_gzip() { return std::make_unique<Gzip>(); }
 const char* gzip_library() { return "zlib " ZLIB_VERSION; }

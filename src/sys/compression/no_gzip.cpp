@@ -3,6 +3,7 @@
 
 namespace hearth::inline sys {
 
+std::string gzip(Bytes) { return {}; }
 std::unique_ptr<Unpacker> make_gzip() { return nullptr; }
 const char* gzip_library() { return ""; }
 
