@@ -133,6 +133,7 @@ int run_command_line(int argc, char** argv) {
   add_chat(app);
   add_serve(app);
   add_board(app);
+  add_plot(app);
   add_bench(app);
   add_quickstart(app);
   add_doctor(app);

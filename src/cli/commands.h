@@ -123,6 +123,7 @@ void add_generate(CLI::App&);
 void add_chat(CLI::App&);
 void add_serve(CLI::App&);
 void add_board(CLI::App&);
+void add_plot(CLI::App&);
 void add_bench(CLI::App&);
 void add_quickstart(CLI::App&);
 void add_doctor(CLI::App&);

@@ -38,6 +38,7 @@ void run_method(const ExampleFlags<Config>& f, Method<Config> method) {
   const RunResult r = method(config, spec, *backend);
   put_result(f.common.json ? json_line(result_json(r, *backend)) : result_line(r));
   expect_not_signalled(r.reason);
+  show_curve(spec.run);
 }
 
 template <class Config>

@@ -74,6 +74,7 @@ void run_grpo(const GrpoFlags& f) {
   const GrpoResult r = grpo(config, spec, *backend);
   put_result(f.common.json ? json_line(grpo_json(r, *backend)) : grpo_line(r));
   expect_not_signalled(r.reason);
+  show_curve(spec.run);
 }
 
 }  // namespace

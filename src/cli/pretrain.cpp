@@ -153,6 +153,7 @@ void run(const PretrainFlags& f) {
   const RunResult r = run_pretrain(spec, *backend);
   put_result(f.common.json ? json_line(result_json(r, *backend)) : result_line(r));
   expect_not_signalled(r.reason);
+  show_curve(spec.run);
 }
 
 // Continues the sample prompt with the model in training; an empty prompt starts a document.

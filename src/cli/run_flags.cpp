@@ -1,12 +1,17 @@
 #include "cli/run_flags.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
+#include "board/plot.h"
+#include "board/run_store.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/signals.h"
+#include "sys/progress.h"
 #include "sys/terminal.h"
 #include "train/peak_flops.h"
 
@@ -29,6 +34,32 @@ std::unique_ptr<BoardThread> RunFlags::open_board() const {
   auto thread = std::make_unique<BoardThread>(config, run);
   say("hearth: the board of {} is on {}\n", run, thread->url());
   return thread;
+}
+
+namespace {
+
+// Whether the terminal shows characters beyond ASCII.
+bool shows_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"})
+    if (const char* value = std::getenv(name); value && *value) {
+      const std::string lower = CLI::detail::to_lower(value);
+      return lower.find("utf-8") != lower.npos || lower.find("utf8") != lower.npos;
+    }
+  return false;
+}
+
+}  // namespace
+
+void show_curve(const std::filesystem::path& run) {
+  if (!isatty(STDERR_FILENO) || !shows_utf8()) return;
+  constexpr int64_t widest = 100, rows = 6;
+  RunStore store(run);
+  for (const char* key : {"reward", "loss"}) {
+    const Series s = store.series(key, XAxis::step, {.points = 400});
+    if (s.x.empty()) continue;
+    put_stderr(terminal_curve(s, key, std::min(widest, int64_t(terminal_width())), rows));
+    return;
+  }
 }
 
 void RunFlags::apply(RunSpec& spec, Backend& backend, TrainDType dtype) const {

@@ -26,6 +26,9 @@ struct RunFlags {
 // Sets signals, warnings and the machine's peak for a run that a command starts.
 void watch(RunSpec&, Backend&, TrainDType);
 
+// On a terminal: draws the loss (or the reward) of a run that has ended.
+void show_curve(const std::filesystem::path& run);
+
 nlohmann::ordered_json result_json(const RunResult&, const Backend&);
 // One line that summarises a run's result.
 std::string result_line(const RunResult&);

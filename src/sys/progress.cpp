@@ -10,14 +10,10 @@
 
 namespace hearth::inline sys {
 
-namespace {
-
 size_t terminal_width() {
   winsize size{};
   return ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
 }
-
-}  // namespace
 
 // A line that wraps could not be cleared when the next one is drawn.
 std::string fitted(std::string text, size_t width) {

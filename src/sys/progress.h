@@ -11,6 +11,9 @@ namespace hearth::inline sys {
 // Truncates the text to one line of a terminal with `width` columns.
 std::string fitted(std::string text, size_t width);
 
+// Columns of the terminal at stderr; 80 if it is none.
+size_t terminal_width();
+
 // A status line of arbitrary text.
 class StatusLine {
  public:

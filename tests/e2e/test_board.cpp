@@ -1,5 +1,8 @@
 // hearth board and --board with the real program: a run is followed while it trains, browsers come,
-// sleep and come back, and nothing that lies in a folder breaks the answers.
+// sleep and come back, and nothing that lies in a folder breaks the answers. hearth plot.
+#include <fcntl.h>
+#include <stdlib.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -356,6 +359,71 @@ TEST_F(Board, SaysWhatItCannotDo) {
   const Ran r = run(folder_, tiny_run(folder_ / "none.bin", runs_ / "r", 1) +
                                  Arguments{"--board", std::to_string(port_)});
   EXPECT_NE(r.status, 0);
+}
+
+// --- plots ---
+
+TEST_F(Board, PlotsRuns) {
+  EXPECT_EQ(wait_for(train("a", 20)), 0);
+  EXPECT_EQ(wait_for(train("b", 20, {"--seed", "2"})), 0);
+  const std::string a = (runs_ / "a").string(), b = (runs_ / "b").string();
+  const fs::path file = folder_ / "x.svg";
+  Ran r = run(folder_, {"plot", a, b, "--out", file.string(), "--x", "tokens", "--log"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  const std::string svg = read_file(file);
+  EXPECT_TRUE(svg.starts_with("<svg"));
+  EXPECT_NE(svg.find("a: loss"), svg.npos);
+  EXPECT_NE(svg.find("b: loss"), svg.npos);
+  EXPECT_NE(svg.find(">tokens<"), svg.npos);
+  expect_error(run(folder_, {"plot", a, "--out", file.string()}), 1, "--force");
+  expect_error(run(folder_, {"plot", a, "--out", "x.png"}), 2, ".svg");
+  expect_error(run(folder_, {"plot", a, "--keys", "nothing"}), 1, "loss, lr");
+  expect_error(run(folder_, {"plot", a, "--x", "day"}), 2, "step, tokens or time");
+  expect_error(run(folder_, {"plot", folder_.path().string()}), 1, "log.jsonl");
+  r = run(folder_, {"plot", a, "--keys", "loss,grad_norm,ms", "--x", "time"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find(">grad_norm<"), r.out.npos);
+  EXPECT_NE(r.out.find(">ms<"), r.out.npos);
+  r = run(folder_, {"plot", a, "--terminal"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find("\xe2\xa0"), r.out.npos) << "braille";
+}
+
+// What a command writes to stderr if that is a terminal.
+std::string on_terminal(const Arguments& args) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  grantpt(terminal);
+  unlockpt(terminal);
+  const std::string name = ptsname(terminal);
+  std::vector<char*> argv{const_cast<char*>(HEARTH_BINARY)};
+  for (const std::string& a : args) argv.push_back(const_cast<char*>(a.c_str()));
+  argv.push_back(nullptr);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    dup2(open(name.c_str(), O_RDWR | O_NOCTTY), 2);
+    dup2(open("/dev/null", O_RDWR), 1);
+    setenv("HEARTH_DEVICE", "cpu", 0);
+    setenv("LC_ALL", "C.UTF-8", 1);
+    execv(HEARTH_BINARY, argv.data());
+    _exit(127);
+  }
+  std::string text;
+  char bytes[4096];
+  for (ssize_t n; (n = read(terminal, bytes, sizeof bytes)) > 0;) text.append(bytes, size_t(n));
+  close(terminal);
+  EXPECT_EQ(wait_for(pid), 0) << text;
+  return text;
+}
+
+TEST_F(Board, ARunEndsWithItsCurve) {
+  write_chain(folder_ / "train.bin", 20000, 1);
+  const Arguments args = tiny_run(folder_ / "train.bin", runs_ / "r", 30);
+  const std::string text = on_terminal(args);
+  EXPECT_NE(text.find("\xe2\xa0"), text.npos) << text;
+  EXPECT_NE(text.find("loss"), text.npos);
+  // Not where stderr is a file.
+  const Ran r = run(folder_, tiny_run(folder_ / "train.bin", runs_ / "s", 30));
+  EXPECT_EQ(r.err.find("\xe2\xa0"), r.err.npos);
 }
 
 }  // namespace
