@@ -163,9 +163,10 @@ export function parse_inline(text: string, depth = 0): Inline[] {
     return -1;
   };
 
+  let close = -1; // the bracket that was found last
   const read_link = (open: number): [Inline, number] | undefined => {
-    const close = absent.has(']') ? -1 : text.indexOf(']', open);
-    if (close < 0) return void absent.add(']');
+    if (close < open && !absent.has(']')) close = text.indexOf(']', open);
+    if (close < open) return void absent.add(']');
     if (text[close + 1] !== '(') return;
     address.lastIndex = close + 1;
     const found = address.exec(text);

@@ -2,7 +2,8 @@
 import { ApiError, error_text, get, is_abort } from '../lib/api';
 import { announce, prefs } from '../lib/prefs.svelte';
 import * as db from './db';
-import { stream, tokenize, type Chunk } from './stream';
+import type { Chunk } from './chunk';
+import { stream, tokenize } from './stream';
 import {
   add_message, change_message, mark_cut, new_conversation, new_id, path_to, request_messages, request_text, set_pane,
   type Conversation, type Message,

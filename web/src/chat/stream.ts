@@ -1,37 +1,7 @@
-// Streams of /v1/chat/completions and /v1/completions, in one form.
+// Requests of the chat page that stream.
 import { ApiError, post } from '../lib/api';
 import { events_of } from '../lib/sse';
-import type { Token } from '../lib/Tokens.svelte';
-
-export interface Chunk {
-  text: string;
-  tokens: Token[];
-  finish: string | null;
-  count: number | null; // tokens of the answer, in the last chunk
-}
-
-// A chunk of either route.
-export function read_chunk(json: any): Chunk {
-  const choice = json?.choices?.[0];
-  const logprobs = choice?.logprobs;
-  const tokens: Token[] = logprobs?.content
-    ? logprobs.content.map((t: any) => ({
-        text: t.token,
-        logprob: t.logprob,
-        top: (t.top_logprobs ?? []).map((a: any) => [a.token, a.logprob]),
-      }))
-    : (logprobs?.tokens ?? []).map((text: string, i: number) => ({
-        text,
-        logprob: logprobs.token_logprobs?.[i] ?? null,
-        top: Object.entries(logprobs.top_logprobs?.[i] ?? {}).sort((a: any, b: any) => b[1] - a[1]),
-      }));
-  return {
-    text: choice?.delta?.content ?? choice?.text ?? '',
-    tokens,
-    finish: choice?.finish_reason ?? null,
-    count: json?.usage?.completion_tokens ?? null,
-  };
-}
+import { read_chunk, type Chunk } from './chunk';
 
 // Ends normally only if the server said that the answer is complete.
 export async function* stream(path: string, body: object, signal: AbortSignal): AsyncGenerator<Chunk> {

@@ -1,0 +1,175 @@
+// The dashboard.
+import assert from 'node:assert/strict';
+import { after, test } from 'node:test';
+import { close_browser, find_run, last_of, log_of, needs_mock, no_browser, points_of, real, run_link, until, with_page } from './setup.mjs';
+
+after(close_browser);
+
+const is_live = (r) => r.state === 'running';
+const charted = (lines) => lines.filter((l) => l.lr !== undefined).length;
+
+test('a live run appears in the list and moves', { skip: no_browser }, async (t) => {
+  await with_page({ path: '/#/runs' }, async ({ page, server }) => {
+    const run = await find_run(server, is_live);
+    if (!run) return t.skip('needs a run that is being trained');
+    await page.locator(`[data-run="${run.id}"] .row`).click();
+    await page.locator('[data-link="live"]').waitFor();
+    const first = await last_of(page, 'lr');
+    await until(() => last_of(page, 'lr'), (v) => v >= first + 3, 'the newest point');
+    const step = page.locator('[data-figure="step"]');
+    const text = await step.innerText();
+    await until(() => step.innerText(), (v) => v !== text, 'the step');
+  });
+});
+
+test('a reload misses no point', { skip: no_browser }, async (t) => {
+  if (real && !process.env.HEARTH_RUNS) return t.skip('needs HEARTH_RUNS');
+  await with_page({ path: '/', live_ms: 30 }, async ({ page, server }) => {
+    const run = await find_run(server, is_live);
+    if (!run) return t.skip('needs a run that is being trained');
+    await page.goto(server.url + run_link(run.id));
+    await page.locator('[data-link="live"]').waitFor();
+    for (let i = 0; i < 3; ++i) {
+      await page.waitForTimeout(400);
+      await page.reload();
+      await page.locator('[data-link="live"]').waitFor();
+    }
+    await page.waitForTimeout(400);
+    if (server.live) server.live.steps = server.live.step; // the run ends
+    await until(async () => [await points_of(page, 'lr'), charted(log_of(server, run.id))], ([a, b]) => a === b, 'points in the chart and in the log');
+    assert.equal(await last_of(page, 'lr'), log_of(server, run.id).findLast((l) => l.lr !== undefined).step);
+  });
+});
+
+test('a lost connection misses no point, and the end of a run is shown', { skip: needs_mock }, async () => {
+  await with_page({ path: run_link('live'), live_ms: 30, allow: /ERR_INCOMPLETE_CHUNKED_ENCODING/ }, async ({ page, server }) => {
+    await page.locator('[data-link="live"]').waitFor();
+    for (let i = 0; i < 2; ++i) {
+      await page.waitForTimeout(300);
+      for (const s of server.state.sockets) s.destroy();
+      await page.locator('[data-link="waiting"]').waitFor();
+      await page.locator('[data-link="live"]').waitFor();
+    }
+    server.live.steps = server.live.step + 5;
+    await page.locator('.head .finished').waitFor();
+    await until(() => points_of(page, 'lr'), (v) => v === charted(log_of(server, 'live')), 'points');
+  });
+});
+
+test('two runs overlay, and their settings are compared', { skip: needs_mock }, async () => {
+  await with_page({ path: run_link('pretrain/base') }, async ({ page }) => {
+    await page.getByLabel('Overlay wide').check();
+    const legend = page.locator('[data-chart="loss"] .legend');
+    await until(() => legend.innerText(), (v) => v.includes('base loss') && v.includes('wide loss'), 'the legend');
+    assert.equal(await page.locator('table tbody tr').count(), 2);
+    await page.getByRole('tab', { name: 'Config and differences' }).click();
+    const rows = page.locator('#panel tbody tr');
+    await until(() => rows.count(), (n) => n === 3, 'settings that differ');
+    assert.match(await rows.filter({ hasText: 'lr' }).innerText(), /lr\s+0\.003\s+0\.001/);
+    await page.getByLabel('Overlay base').uncheck();
+    await page.locator('h1', { hasText: 'wide' }).waitFor();
+  });
+});
+
+test('a drag zooms, and the server sends that range in detail', { skip: needs_mock }, async () => {
+  await with_page({ path: run_link('long') }, async ({ page, server }) => {
+    const plot = page.locator('[data-chart="loss"] .u-over');
+    await plot.waitFor();
+    assert.ok((await points_of(page, 'lr')) <= 801);
+    const before = server.state.series.length;
+    const box = await plot.boundingBox();
+    await page.mouse.move(box.x + box.width * 0.5, box.y + 50);
+    await page.mouse.down();
+    await page.mouse.move(box.x + box.width * 0.505, box.y + 60, { steps: 4 });
+    await page.mouse.up();
+    const asked = await until(() => server.state.series.slice(before), (v) => v.length > 0, 'requests');
+    const query = new URLSearchParams(asked.at(-1));
+    assert.ok(Number(query.get('from')) > 25_000 && Number(query.get('to')) < 35_000, asked.at(-1));
+    // 300 of 60,000 steps are few enough to be sent one by one.
+    await until(() => points_of(page, 'lr'), (v) => v > 200 && v < 400, 'points in the range');
+    await page.getByRole('button', { name: 'Show all' }).click();
+    await until(() => points_of(page, 'lr'), (v) => v > 700, 'points of all');
+  });
+});
+
+test('a long run is sent decimated', { skip: needs_mock }, async () => {
+  await with_page({}, async ({ page, server }) => {
+    const sizes = [];
+    page.on('response', async (r) => r.url().includes('/series') && sizes.push((await r.body()).length));
+    await page.goto(server.url + run_link('long'));
+    await until(() => sizes.length, (n) => n > 0, 'series');
+    const lines = log_of(server, 'long');
+    assert.ok(sizes[0] < 1_000_000 && JSON.stringify(lines).length > 5_000_000, `${sizes[0]} bytes`);
+  });
+});
+
+test('axes, smoothing, marks and cost', { skip: needs_mock }, async () => {
+  await with_page({ path: run_link('pretrain/base') }, async ({ page, server }) => {
+    const legend = page.locator('[data-chart="loss"] .legend');
+    await until(() => legend.innerText(), (v) => /3 skipped/.test(v) && /3 spikes/.test(v), 'marks');
+    assert.match(await page.locator('[data-chart="grad_norm"] .legend').innerText(), /clipped/);
+    await page.getByLabel('Tokens', { exact: true }).check();
+    await until(() => last_of(page, 'lr'), (v) => v > 1e8, 'tokens on the axis');
+    await page.getByLabel('Time', { exact: true }).check();
+    await until(() => last_of(page, 'lr'), (v) => v > 800 && v < 900, 'seconds on the axis');
+    await page.getByLabel('Log loss').check();
+    await page.getByLabel('Log axis').check();
+    const canvas = () => page.locator('[data-chart="loss"] canvas').evaluate((c) => c.toDataURL());
+    const smooth = await canvas();
+    await page.getByLabel('Smoothing').fill('0.99');
+    await until(canvas, (v) => v !== smooth, 'the smoothed curve');
+    await page.getByLabel('Price per hour').fill('12');
+    await page.reload();
+    await until(() => page.locator('.tiles').innerText(), (v) => v.includes('3.00'), 'the cost of a quarter of an hour');
+    assert.ok(server.state.series.at(-1).includes('x=time'), 'the axis is kept');
+  });
+});
+
+test('cursors move together', { skip: needs_mock }, async () => {
+  await with_page({ path: run_link('pretrain/base') }, async ({ page }) => {
+    const plot = page.locator('[data-chart="loss"] .u-over');
+    await plot.waitFor();
+    const rate = page.locator('[data-chart="lr"] .legend');
+    await until(() => rate.innerText(), (v) => /lr/.test(v), 'the learning rate');
+    const before = await rate.innerText();
+    const box = await plot.boundingBox();
+    await page.mouse.move(box.x + box.width / 2, box.y + 40);
+    await until(() => rate.innerText(), (v) => v !== before && /step (999|1,00\d)/.test(v), 'the value at the cursor');
+  });
+});
+
+test('a GRPO run shows rewards and rollouts', { skip: no_browser }, async (t) => {
+  await with_page({}, async ({ page, server }) => {
+    const run = await find_run(server, (r) => r.task === 'grpo');
+    if (!run) return t.skip('needs a GRPO run');
+    await page.goto(server.url + run_link(run.id));
+    for (const chart of ['reward', 'equal_groups', 'entropy', 'clip', 'length', 'gap', 'kl'])
+      await until(() => points_of(page, chart), (v) => v > 0, chart);
+    if (!real) assert.match(await page.locator('[data-chart="parts"] .legend').innerText(), /exact .*format:<answer>@0.2/s);
+    await page.getByRole('tab', { name: 'Rollouts' }).click();
+    await page.locator('[data-rollout]').first().waitFor();
+    assert.ok((await page.locator('[data-rollout] [data-i]').count()) > 10, 'tokens');
+    if (real) return;
+    assert.ok((await page.locator('[data-rollout] .lp4, [data-rollout] .lp5').count()) > 0, 'unlikely tokens have a colour');
+    await page.getByRole('button', { name: 'Earlier' }).click();
+    await until(() => page.getByLabel('Step').inputValue(), (v) => v === '380', 'the step before');
+  });
+});
+
+test('samples, checkpoints and resources', { skip: needs_mock }, async () => {
+  await with_page({ path: run_link('pretrain/base') }, async ({ page }) => {
+    await page.getByRole('tab', { name: 'Samples' }).click();
+    await until(() => page.locator('[data-sample]').first().innerText(), (v) => v.includes('step 2000') && v.includes('<b>quietly</b>'), 'the newest sample');
+    await page.getByRole('tab', { name: 'Checkpoints' }).click();
+    await until(() => page.locator('#panel').innerText(), (v) => /best/.test(v) && /optimizer state/.test(v) && /first_steps/.test(v), 'checkpoints');
+  });
+});
+
+test('the filter finds runs', { skip: needs_mock }, async () => {
+  await with_page({ path: '/#/runs' }, async ({ page }) => {
+    await page.getByLabel('Filter runs').fill('grpo finished');
+    await until(() => page.locator('[data-run]').count(), (n) => n === 1, 'runs found');
+    await page.getByLabel('Filter runs').fill('no such run');
+    await page.getByText('No run matches.').waitFor();
+  });
+});

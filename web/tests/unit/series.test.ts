@@ -1,0 +1,54 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { charts_for, key_label } from '../../src/runs/catalogue';
+import { append, ema, empty_series, histogram, join, nearest, recent, tidy, values_of } from '../../src/runs/series';
+
+test('the moving average has no bias toward its start and skips gaps', () => {
+  assert.deepEqual(ema([2, 2, null, 2], 0.9).map((v) => v && Math.round(v * 1e9) / 1e9), [2, 2, null, 2]);
+  assert.deepEqual(ema([1, 3], 0), [1, 3]);
+  const [, second] = ema([0, 1], 0.5);
+  assert.ok(Math.abs(second! - 2 / 3) < 1e-12);
+});
+
+test('a live point is added once', () => {
+  const s = empty_series();
+  assert.ok(append(s, 1, 5));
+  assert.ok(!append(s, 1, 6));
+  assert.ok(!append(s, 0, 6));
+  assert.ok(append(s, 2, null));
+  assert.deepEqual(s, { x: [1, 2], mean: [5, null], decimated: false });
+  const d = { x: [1], mean: [5], min: [4], max: [6], decimated: true };
+  append(d, 2, 7);
+  assert.deepEqual(d, { x: [1, 2], mean: [5, 7], min: [4, 7], max: [6, 7], decimated: true });
+});
+
+test('values of a line', () => {
+  assert.deepEqual(values_of({ step: 1, loss: 2, kl: null, spike: true, source: {}, note: 'x' }), [['loss', 2], ['kl', null], ['spike', 1]]);
+});
+
+test('steps that are listed twice count once', () => {
+  const s = tidy({ x: [1, 2, 3, 2, 3, 4], mean: [1, 2, 3, 20, 30, 40], decimated: false });
+  assert.deepEqual([s.x, s.mean], [[1, 2, 3, 4], [1, 20, 30, 40]]);
+});
+
+test('curves of several runs share one axis', () => {
+  const x = [1, 2];
+  assert.deepEqual(join([{ x, y: [1, 2] }, { x, y: [3, 4] }]), [x, [1, 2], [3, 4]]);
+  assert.deepEqual(join([{ x: [1, 10], y: [1, 2] }, { x: [2, 10], y: [3, 4] }]), [[1, 2, 10], [1, null, 2], [null, 3, 4]]);
+});
+
+test('small helpers', () => {
+  assert.equal(nearest([null, 1, null, null], 3), 1);
+  assert.equal(nearest([null], 0), null);
+  assert.equal(recent({ x: [1, 2, 3], mean: [null, 2, 4], decimated: false }), 3);
+  assert.deepEqual(histogram([1, 1, 2, 5], 4).map((b) => b.count), [2, 1, 0, 1]);
+  assert.deepEqual(histogram([3, 3], 2).map((b) => b.count), [2, 0]);
+});
+
+test('every key has a chart, and rewards have names', () => {
+  const charts = charts_for(['loss', 'z_loss', 'reward', 'reward_1', 'reward_0', 'reward_std', 'step', 'watts']);
+  assert.deepEqual(charts.map((c) => c.id), ['reward', 'parts', 'loss', 'watts', 'key:z_loss']);
+  assert.deepEqual(charts[1]!.keys, ['reward_0', 'reward_1']);
+  assert.equal(key_label('reward_1', { reward: ['exact', 'length'] }), 'length');
+  assert.equal(key_label('loss', {}), 'loss');
+});
