@@ -57,6 +57,7 @@ class Run {
       const e = (salt) => noise(s, this.salt + salt);
       const line = { step: s, tokens: s * 65536, loss: 2.6 + 7.5 * Math.exp(-s / 180) + 0.12 * e(1) + 0.1 * this.salt, lr: this.lr * Math.min(1, s / 50) * (0.55 + 0.45 * Math.cos(Math.PI * t)), grad_norm: 0.6 + 3 * Math.exp(-s / 60) + 0.3 * Math.abs(e(2)) };
       if (s % 617 === 0) Object.assign(line, { skipped: true, spike: true, loss: line.loss + 3 });
+      if (s % 899 === 0) line.skipped = true;
       if (this.task === 'grpo') Object.assign(line, this.policy(s, e));
       this.put('log', line);
       const perf = { step: s, ms: 420 + 12 * e(3), tokens_per_s: 156000 + 4000 * e(4), tflops: 410 + 9 * e(4), mfu: 0.47 + 0.01 * e(4), memory_bytes: 41e9, peak_memory_bytes: 43e9, celsius: 58 + 3 * e(5), watts: 640 + 30 * e(6), utilisation: 97 + 2 * e(7), device_memory_bytes: 44e9 };

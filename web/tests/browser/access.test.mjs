@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { after, test } from 'node:test';
-import { close_browser, find_run, needs_mock, no_browser, points_of, run_link, until, with_page } from './setup.mjs';
+import { close_browser, find_run, needs_mock, no_browser, points_of, run_link, slow_answers, until, with_page } from './setup.mjs';
 
 after(close_browser);
 
@@ -41,6 +41,7 @@ for (const dark of [false, true])
         await page.keyboard.press('2');
         const draft = page.locator('#draft');
         if (!(await draft.waitFor({ timeout: 3000 }).then(() => true, () => false))) return;
+        await page.waitForFunction(() => document.querySelector('.pane select')?.value);
         await examine(page, 'empty chat');
         await draft.fill('some markdown');
         await draft.press('Enter');
@@ -98,8 +99,9 @@ test('the dashboard by keyboard', { skip: needs_mock }, async () => {
 test('the chat by keyboard', { skip: no_browser }, async () => {
   await with_page({ path: '/#/chat' }, async ({ page }) => {
     const answer = page.locator('[data-message="assistant"]');
+    await slow_answers(page);
     await page.locator('#draft').waitFor();
-    await page.locator('h1').waitFor();
+    await page.waitForFunction(() => document.querySelector('.pane select')?.value);
     await page.keyboard.press('/');
     await page.keyboard.type('a long');
     await page.keyboard.press('Shift+Enter');

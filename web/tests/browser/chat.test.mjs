@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { after, test } from 'node:test';
-import { close_browser, needs_mock, no_browser, real, until, with_page } from './setup.mjs';
+import { close_browser, needs_mock, no_browser, real, slow_answers, until, with_page } from './setup.mjs';
 
 after(close_browser);
 
@@ -12,6 +12,7 @@ const body = (page, i = -1) => answers(page).nth(i).locator('.body');
 const status = (page, i = -1) => answers(page).nth(i).getAttribute('data-status');
 
 async function send(page, text) {
+  await page.waitForFunction(() => document.querySelector('.pane select')?.value);
   await page.locator('#draft').fill(text);
   await page.locator('#draft').press('Enter');
 }
@@ -24,6 +25,7 @@ async function ask(page, text) {
 
 test('an answer streams and can be stopped', { skip: no_browser }, async () => {
   await with_page({ path }, async ({ page, server }) => {
+    await slow_answers(page);
     await send(page, 'Tell me a long story.');
     const first = await until(() => body(page).innerText(), (v) => v.length > 10, 'the first words');
     await until(() => body(page).innerText(), (v) => v.length > first.length, 'more words');
@@ -61,6 +63,7 @@ test('a question is edited and an answer regenerated, as branches', { skip: no_b
 
 test('a reload in mid-stream keeps the partial answer, which can be continued', { skip: no_browser }, async () => {
   await with_page({ path }, async ({ page, server }) => {
+    await slow_answers(page);
     await send(page, 'Tell me a long story.');
     await until(() => body(page).innerText(), (v) => v.length > 120, 'half an answer');
     await page.waitForTimeout(400);

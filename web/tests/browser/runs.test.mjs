@@ -106,7 +106,7 @@ test('a long run is sent decimated', { skip: needs_mock }, async () => {
 test('axes, smoothing, marks and cost', { skip: needs_mock }, async () => {
   await with_page({ path: run_link('pretrain/base') }, async ({ page, server }) => {
     const legend = page.locator('[data-chart="loss"] .legend');
-    await until(() => legend.innerText(), (v) => /3 skipped/.test(v) && /3 spikes/.test(v), 'marks');
+    await until(() => legend.innerText(), (v) => /2 skipped/.test(v) && /3 spikes/.test(v), 'marks');
     assert.match(await page.locator('[data-chart="grad_norm"] .legend').innerText(), /clipped/);
     await page.getByLabel('Tokens', { exact: true }).check();
     await until(() => last_of(page, 'lr'), (v) => v > 1e8, 'tokens on the axis');

@@ -20,7 +20,11 @@ async function check(page) {
 }
 
 test('hostile output of a model stays text', { skip: no_browser }, async () => {
-  await with_page({ path: '/#/chat' }, async ({ page }) => {
+  await with_page({}, async ({ page, server }) => {
+    await page.route('**/v1/models', (r) => r.fulfill({ status: 200, contentType: 'application/json', body: JSON.stringify({ data: [{ id: hostile, chat_template: true }] }) }));
+    await page.goto(`${server.url}/#/chat`);
+    await page.reload();
+    await page.waitForFunction(() => document.querySelector('.pane select')?.value);
     const chunk = (delta, finish_reason = null) => `data: ${JSON.stringify({ choices: [{ index: 0, delta, finish_reason, logprobs: { content: [{ token: hostile, logprob: -1, top_logprobs: [{ token: hostile + '!', logprob: -2 }] }] } }] })}\n\n`;
     await page.route('**/v1/chat/completions', (r) => r.fulfill({ status: 200, contentType: 'text/event-stream', body: chunk({ content: hostile }) + chunk({}, 'stop') + 'data: [DONE]\n\n' }));
     await page.locator('#draft').fill(hostile.replaceAll('\n', ' '));
@@ -48,6 +52,7 @@ test('hostile runs stay text', { skip: no_browser }, async () => {
     const json = (body) => (r) => r.fulfill({ status: 200, contentType: 'application/json', body: JSON.stringify(body) });
     const seen = [];
     page.on('request', (r) => seen.push(r.url()));
+    await page.route('**/api/info', json({ version: hostile, pages: ['runs', 'chat', hostile], root: hostile }));
     await page.route('**/api/runs', json({ runs: [run] }));
     await page.route('**/api/runs/**', json({ run, config: { [key]: hostile }, config_text: hostile, keys: { log: ['loss', key], perf: [] }, best: null, checkpoints: [], memory: { [key]: 5 }, seconds: null,
       series: { loss: { x: [1, 2], mean: [1, null], decimated: false }, [key]: { x: [1], mean: [2], decimated: false } }, offset: { log: 0, perf: 0 }, samples: [{ step: 1, text: hostile }] }));

@@ -65,9 +65,9 @@ export const api = async (server, path) => {
   return (await fetch(`${server.url}/api/${path}`, { headers })).json();
 };
 
-// The first run that `is` accepts.
+// The first run that `is` accepts; none if the server has only the chat page.
 export async function find_run(server, is) {
-  return (await api(server, 'runs')).runs.find(is);
+  return ((await api(server, 'runs')).runs ?? []).find(is);
 }
 
 // The lines of a run's log.jsonl.
@@ -79,3 +79,15 @@ export function log_of(server, id) {
 export const run_link = (...ids) => `/#/runs?${ids.map((id) => `r=${encodeURIComponent(id)}`).join('&')}`;
 export const points_of = async (page, chart) => Number(await page.locator(`[data-chart="${chart}"]`).getAttribute('data-points'));
 export const last_of = async (page, chart) => Number(await page.locator(`[data-chart="${chart}"]`).getAttribute('data-last'));
+
+// Makes the answers of a real model long and slow enough to be stopped and cut.
+export async function slow_answers(page) {
+  if (!real) return;
+  await page.route(/\/v1\/(chat\/)?completions$/, (route) => {
+    const body = route.request().postDataJSON();
+    return route.continue({ postData: { ...body, max_tokens: Math.min(body.max_tokens ?? 300, 300), ignore_eos: true } });
+  });
+  const session = await page.context().newCDPSession(page);
+  await session.send('Network.enable');
+  await session.send('Network.emulateNetworkConditions', { offline: false, latency: 0, downloadThroughput: 60_000, uploadThroughput: -1 });
+}
