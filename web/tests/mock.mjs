@@ -50,6 +50,15 @@ class Run {
     for (const tell of this.listeners) tell(file, line);
   }
 
+  // What a resumed run does: the log is cut back, and streams end with a reset.
+  cut(step) {
+    const kept = this.log.lines.filter((l) => l.step <= step);
+    this.log = new File();
+    for (const line of kept) this.log.append(line);
+    this.step = step;
+    for (const tell of this.listeners) tell('reset', {});
+  }
+
   advance(count = 1) {
     for (; count > 0 && this.step < this.steps; --count) {
       const s = ++this.step;
@@ -124,7 +133,7 @@ function make_rollouts(step, reward) {
     const group = Math.floor(i / 8);
     const right = noise(i, step) / 2 + 0.5 < reward;
     const tokens = `First I add the two numbers, then I check: the answer is ${right ? 42 : 17 + i}.`.match(/\s?\S+/g).slice(0, 8 + ((i * 7) % 12));
-    return { step, group, index: i % 8, prompt: `What is ${group + 20} plus ${22 - group}?`, text: tokens.join(''), tokens, logprobs: tokens.map((_, j) => -(Math.abs(noise(j, i + step)) ** 3) * 6), reward: right ? 1.2 : 0.2, rewards: [right ? 1 : 0, 0.2], advantage: right ? 0.8 : -0.9, truncated: i % 11 === 0 };
+    return { step, group, index: i % 8, prompt: `What is ${group + 20} plus ${22 - group}?`, completion: tokens.join(''), tokens: tokens.length, ...(i % 8 < 4 && { token_texts: tokens }), logprobs: tokens.map((_, j) => -(Math.abs(noise(j, i + step)) ** 3) * 6), reward: right ? 1.2 : 0.2, rewards: [right ? 1 : 0, 0.2], advantage: right ? 0.8 : -0.9, truncated: i % 11 === 0 };
   });
 }
 
@@ -234,6 +243,7 @@ function events(run, url, response, state) {
       if (end > at[file]) (at[file] = end), send(file, run[file].lines[i]);
     });
   const tell = (file, line) => {
+    if (file === 'reset') return void response.end('event: reset\ndata: {"file":"log"}\n\n');
     if (file === 'state') return void response.write(`event: state\ndata: ${JSON.stringify(line)}\n\n`);
     if (file in at) at[file] = run[file].bytes;
     send(file, line);
@@ -261,6 +271,7 @@ function api(runs, url, response, state) {
   }
   if (what === 'series') {
     state.series.push(url.search);
+    if (q.get('keys').split(',').length > 64) throw Object.assign(new Error('[keys] expected at most 64 keys'), { status: 400 });
     return json(run.series(q.get('keys').split(',').map(decodeURIComponent), { x: q.get('x') ?? 'step', from: Number(q.get('from') ?? 0), to: Number(q.get('to') ?? 1e18), points: Number(q.get('points') ?? 2000) }));
   }
   throw Object.assign(new Error('not found'), { status: 404 });

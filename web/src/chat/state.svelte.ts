@@ -94,7 +94,9 @@ class Chat {
       this.error = '';
     } catch (e) {
       this.error = error_text(e);
+      setTimeout(() => void this.load_models(), 3000);
     }
+    if (this.models.length > 0 && this.current.panes[0]?.model === '') await this.show('');
   }
 
   async load_list() {

@@ -53,9 +53,11 @@ const charts: ChartSpec[] = [
   { id: 'utilisation', title: 'Utilisation (%)', section: 'Machine', keys: ['utilisation'] },
 ];
 
-// Counters and keys that other charts use as bands or marks.
-const hidden = new Set(['step', 'tokens', 'skipped', 'spike', 'reward_std', 'length_min', 'length_max',
-  'version', 'updates', 'completions', 'logprob_gap_tokens', 'trained_tokens', 'tflops']);
+// Keys that other charts use as bands or marks, and counters, which nothing shows.
+const shown_elsewhere = new Set(['skipped', 'spike', 'reward_std', 'length_min', 'length_max']);
+const counters = new Set(['step', 'tokens', 'version', 'updates', 'completions', 'logprob_gap_tokens', 'trained_tokens', 'examples', 'targets', 'tflops']);
+
+export const is_charted = (key: string) => !counters.has(key);
 
 const part = /^reward_(\d+)$/; // the mean of one reward function
 
@@ -72,7 +74,7 @@ export function charts_for(keys: Iterable<string>): ChartSpec[] {
     found.splice(at, 0, { id: 'parts', title: 'Reward by function', section: 'Rewards', keys: parts, smooth: true });
   }
   for (const k of [...have].sort())
-    if (!named.has(k) && !hidden.has(k) && !part.test(k))
+    if (!named.has(k) && is_charted(k) && !shown_elsewhere.has(k) && !part.test(k))
       found.push({ id: `key:${k}`, title: k, section: 'More', keys: [k], unit: k.endsWith('_ms') ? 'milliseconds' : k.endsWith('_bytes') ? 'bytes' : 'number' });
   return found;
 }

@@ -3,6 +3,7 @@
 import { error_text, get, is_abort, request, run_path } from '../lib/api';
 import { prefs } from '../lib/prefs.svelte';
 import { events_of, type StreamEvent } from '../lib/sse';
+import { is_charted } from './catalogue';
 import { append, empty_series, tidy, values_of, type Series } from './series';
 import type { RunDetail, RunInfo, Sample } from './types';
 
@@ -10,6 +11,7 @@ import type { RunDetail, RunInfo, Sample } from './types';
 export const view = $state({ range: null as [number, number] | null });
 
 const points = 800; // buckets asked for: about one per pixel of a chart
+const most_keys = 60; // of a request; the server refuses more than 64
 const most_appended = 1500; // live points after which the server decimates again
 const most_streams = 3; // browsers allow six connections to a host
 const quiet_ms = 45_000; // the server writes a comment every 15 s
@@ -21,6 +23,11 @@ const pause = (ms: number, signal: AbortSignal) =>
     signal.addEventListener('abort', () => (clearTimeout(timer), resolve()), { once: true });
   });
 
+interface Offset {
+  log: number; // bytes
+  perf: number;
+}
+
 export class RunView {
   readonly id: string;
   info = $state.raw<RunInfo | null>(null);
@@ -31,7 +38,7 @@ export class RunView {
   version = $state(0); // increases when `series` has changed
   series = new Map<string, Series>();
 
-  private offset = { log: 0, perf: 0 };
+  private offset: Offset = { log: 0, perf: 0 };
   private appended = 0;
   private pending: Record<string, unknown>[] | null = null; // lines that came during a fetch
   private closing = new AbortController();
@@ -64,8 +71,7 @@ export class RunView {
     try {
       await this.load_detail();
       await this.load_series();
-      const { samples } = await get<{ samples: Sample[] }>(`${run_path(this.id)}/samples?last=200`, this.closing.signal);
-      this.samples = samples;
+      await this.load_samples();
       this.error = '';
     } catch (e) {
       if (!is_abort(e)) this.error = error_text(e);
@@ -85,14 +91,20 @@ export class RunView {
     const fetching = (this.fetching = new AbortController());
     this.pending = [];
     const { log, perf } = this.detail.keys;
-    const keys = new Set([...log, ...perf, ...this.series.keys()].filter((k) => !k.includes(',')));
-    const wanted = [...keys].slice(0, 200).map(encodeURIComponent).join(',');
+    const keys = [...new Set([...log, ...perf, ...this.series.keys()])].filter((k) => is_charted(k) && !k.includes(','));
     const range = view.range ? `&from=${view.range[0]}&to=${view.range[1]}` : '';
     try {
-      const found = await get<{ series: Record<string, Series>; offset: { log: number; perf: number } }>(
-        `${run_path(this.id)}/series?keys=${wanted}&x=${prefs.x}&points=${points}${range}`, fetching.signal);
-      this.series = new Map(Object.entries(found.series).map(([k, s]) => [k, tidy(s)]));
-      if (this.link !== 'live') this.offset = found.offset;
+      const series = new Map<string, Series>();
+      let offset: Offset | undefined; // of the first answer: later ones may have more lines
+      for (let i = 0; i === 0 || i < keys.length; i += most_keys) {
+        const wanted = keys.slice(i, i + most_keys).map(encodeURIComponent).join(',');
+        const found = await get<{ series: Record<string, Series>; offset: Offset }>(
+          `${run_path(this.id)}/series?keys=${wanted}&x=${prefs.x}&points=${points}${range}`, fetching.signal);
+        for (const [k, s] of Object.entries(found.series)) if (s.x.length > 0) series.set(k, tidy(s));
+        offset ??= found.offset;
+      }
+      this.series = series;
+      if (this.link !== 'live') this.offset = offset!;
       this.appended = 0;
       const pending = this.pending ?? [];
       this.pending = null;
@@ -101,6 +113,16 @@ export class RunView {
     } catch (e) {
       if (!is_abort(e)) throw e;
     }
+  }
+
+  // Samples have no offset: they are read after the stream has begun, and those that came in
+  // meanwhile are kept.
+  private async load_samples() {
+    const before = this.samples;
+    const { samples } = await get<{ samples: Sample[] }>(`${run_path(this.id)}/samples?last=200`, this.closing.signal);
+    const known = new Set(samples.map((s) => s.step));
+    const came = this.samples.filter((s) => !before.includes(s) && !known.has(s.step));
+    this.samples = [...samples, ...came].slice(-200);
   }
 
   private async reload() {
@@ -172,6 +194,7 @@ export class RunView {
       const response = await request(`${run_path(this.id)}/events?log=${log}&perf=${perf}`, { signal: abort.signal });
       this.link = 'live';
       this.error = '';
+      void this.load_samples().catch(() => {});
       for await (const events of events_of(response)) {
         heard = Date.now();
         for (const e of events) this.take(e);
@@ -195,7 +218,7 @@ export class RunView {
     }
     const data = JSON.parse(e.data);
     if (e.event === 'state') this.info = data;
-    else if (data.file === 'samples') this.samples = [...this.samples, data.line].slice(-200);
+    else if (data.file === 'samples') this.samples = [...this.samples.filter((s) => s.step !== data.line.step), data.line].slice(-200);
     else if (data.line && typeof data.line === 'object') {
       this.pending?.push(data.line);
       this.add(data.line);

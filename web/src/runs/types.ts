@@ -46,11 +46,12 @@ export interface Rollout {
   group: number;
   index: number;
   prompt?: string;
-  text: string;
+  completion: string; // long ones are cut
+  tokens: number; // of the whole completion
+  truncated?: boolean; // the model did not end it
   reward: number | null;
-  rewards?: (number | null)[];
+  rewards?: (number | null)[]; // by function
   advantage: number | null;
-  tokens?: string[];
+  token_texts?: string[]; // the first tokens of some completions
   logprobs?: (number | null)[];
-  truncated?: boolean;
 }

@@ -56,6 +56,40 @@ test('a lost connection misses no point, and the end of a run is shown', { skip:
   });
 });
 
+// A laptop that sleeps and a tab in the background are the same to the app: the stream ends, and
+// what was missed is fetched when it is seen again.
+test('a hidden tab closes its stream and catches up', { skip: needs_mock }, async () => {
+  await with_page({ path: run_link('live'), live_ms: 30 }, async ({ page, server }) => {
+    const show = (hidden) => page.evaluate((hidden) => {
+      Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
+      document.dispatchEvent(new Event('visibilitychange'));
+    }, hidden);
+    await page.locator('[data-link="live"]').waitFor();
+    await show(true);
+    await until(() => server.state.sockets.size, (n) => n === 0, 'open streams');
+    await page.waitForTimeout(300); // what has arrived is drawn
+    const before = await last_of(page, 'lr');
+    await page.waitForTimeout(900);
+    assert.equal(await last_of(page, 'lr'), before);
+    await show(false);
+    await page.locator('[data-link="live"]').waitFor();
+    server.live.steps = server.live.step;
+    await until(() => points_of(page, 'lr'), (v) => v === charted(log_of(server, 'live')), 'points');
+  });
+});
+
+test('a run that goes back to a checkpoint is read again', { skip: needs_mock }, async () => {
+  await with_page({ path: run_link('live'), live_ms: 30 }, async ({ page, server }) => {
+    await page.locator('[data-link="live"]').waitFor();
+    server.live.cut(50);
+    await until(() => points_of(page, 'lr'), (v) => v < 100, 'points after the cut');
+    await page.locator('[data-link="live"]').waitFor();
+    server.live.steps = server.live.step + 3;
+    await page.locator('.head .finished').waitFor();
+    await until(() => points_of(page, 'lr'), (v) => v === charted(log_of(server, 'live')), 'points');
+  });
+});
+
 test('two runs overlay, and their settings are compared', { skip: needs_mock }, async () => {
   await with_page({ path: run_link('pretrain/base') }, async ({ page }) => {
     await page.getByLabel('Overlay wide').check();
@@ -80,15 +114,15 @@ test('a drag zooms, and the server sends that range in detail', { skip: needs_mo
     const box = await plot.boundingBox();
     await page.mouse.move(box.x + box.width * 0.5, box.y + 50);
     await page.mouse.down();
-    await page.mouse.move(box.x + box.width * 0.505, box.y + 60, { steps: 4 });
+    await page.mouse.move(box.x + box.width * 0.51, box.y + 60, { steps: 4 });
     await page.mouse.up();
     const asked = await until(() => server.state.series.slice(before), (v) => v.length > 0, 'requests');
     const query = new URLSearchParams(asked.at(-1));
     assert.ok(Number(query.get('from')) > 25_000 && Number(query.get('to')) < 35_000, asked.at(-1));
-    // 300 of 60,000 steps are few enough to be sent one by one.
-    await until(() => points_of(page, 'lr'), (v) => v > 200 && v < 400, 'points in the range');
+    // 600 of 60,000 steps are few enough to be sent one by one.
+    await until(() => points_of(page, 'lr'), (v) => v > 400 && v < 750, 'points in the range');
     await page.getByRole('button', { name: 'Show all' }).click();
-    await until(() => points_of(page, 'lr'), (v) => v > 700, 'points of all');
+    await until(() => points_of(page, 'lr'), (v) => v > 760, 'points of all');
   });
 });
 
