@@ -280,7 +280,7 @@ class Chat {
         if (chunk.tokens.length) tokens = tokens.concat(chunk.tokens);
         count = chunk.count ?? count;
         if (chunk.finish) change = { status: chunk.finish === 'length' ? 'length' : 'done' };
-        if (performance.now() - drawn < draw_ms) continue;
+        if (performance.now() - drawn < Math.max(draw_ms, text.length / 500)) continue; // long texts take longer to draw
         drawn = performance.now();
         this.update(conversation, (c) => change_message(c, m.id, state()));
       }

@@ -73,9 +73,21 @@ export function charts_for(keys: Iterable<string>): ChartSpec[] {
     const at = found.findIndex((c) => c.id === 'reward') + 1;
     found.splice(at, 0, { id: 'parts', title: 'Reward by function', section: 'Rewards', keys: parts, smooth: true });
   }
-  for (const k of [...have].sort())
-    if (!named.has(k) && is_charted(k) && !shown_elsewhere.has(k) && !part.test(k))
-      found.push({ id: `key:${k}`, title: k, section: 'More', keys: [k], unit: k.endsWith('_ms') ? 'milliseconds' : k.endsWith('_bytes') ? 'bytes' : 'number' });
+  // Other keys; those that differ by a number only (the load of each expert) share a chart.
+  const others = new Map<string, string[]>();
+  for (const k of have)
+    if (!named.has(k) && is_charted(k) && !shown_elsewhere.has(k) && !part.test(k)) {
+      const title = k.replace(/_?\d+$/, '') || k;
+      others.set(title, [...(others.get(title) ?? []), k]);
+    }
+  for (const [title, keys] of [...others].sort(([a], [b]) => a.localeCompare(b)))
+    found.push({
+      id: `key:${title}`,
+      title,
+      section: 'More',
+      keys: keys.sort((a, b) => a.localeCompare(b, 'en', { numeric: true })),
+      unit: title.endsWith('_ms') ? 'milliseconds' : title.endsWith('_bytes') ? 'bytes' : 'number',
+    });
   return found;
 }
 

@@ -173,6 +173,20 @@ test('conversations are exported, deleted and imported', { skip: no_browser }, a
   });
 });
 
+test('a second tab sees the conversation', { skip: no_browser }, async () => {
+  await with_page({ path }, async ({ page, server, context }) => {
+    const other = await context.newPage();
+    await other.goto(server.url + path);
+    await other.getByText('Conversations stay in this browser.').waitFor();
+    await ask(page, 'from the first tab');
+    await other.getByRole('button', { name: 'from the first tab', exact: true }).click();
+    await until(() => body(other).innerText(), (v) => v.length > 0, 'the answer');
+    assert.equal(await body(other).innerText(), await body(page).innerText());
+    await ask(other, 'from the second tab');
+    await until(() => answers(page).count(), (n) => n === 2, 'answers in the first tab');
+  });
+});
+
 test('Markdown is shown, and code can be copied', { skip: needs_mock }, async () => {
   await with_page({ path }, async ({ page, context }) => {
     await context.grantPermissions(['clipboard-read', 'clipboard-write']);

@@ -142,12 +142,12 @@ test('axes, smoothing, marks and cost', { skip: needs_mock }, async () => {
     const legend = page.locator('[data-chart="loss"] .legend');
     await until(() => legend.innerText(), (v) => /2 skipped/.test(v) && /3 spikes/.test(v), 'marks');
     assert.match(await page.locator('[data-chart="grad_norm"] .legend').innerText(), /clipped/);
-    await page.getByLabel('Tokens', { exact: true }).check();
+    await page.getByRole('radio', { name: 'Tokens' }).check();
     await until(() => last_of(page, 'lr'), (v) => v > 1e8, 'tokens on the axis');
-    await page.getByLabel('Time', { exact: true }).check();
+    await page.getByRole('radio', { name: 'Time' }).check();
     await until(() => last_of(page, 'lr'), (v) => v > 800 && v < 900, 'seconds on the axis');
-    await page.getByLabel('Log loss').check();
-    await page.getByLabel('Log axis').check();
+    await page.getByLabel('Log loss axis').check();
+    await page.getByLabel('Log time axis').check();
     const canvas = () => page.locator('[data-chart="loss"] canvas').evaluate((c) => c.toDataURL());
     const smooth = await canvas();
     await page.getByLabel('Smoothing').fill('0.99');

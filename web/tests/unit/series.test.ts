@@ -46,8 +46,9 @@ test('small helpers', () => {
 });
 
 test('every key has a chart, and rewards have names', () => {
-  const charts = charts_for(['loss', 'z_loss', 'reward', 'reward_1', 'reward_0', 'reward_std', 'step', 'watts']);
-  assert.deepEqual(charts.map((c) => c.id), ['reward', 'parts', 'loss', 'watts', 'key:z_loss']);
+  const charts = charts_for(['loss', 'z_loss', 'reward', 'reward_1', 'reward_0', 'reward_std', 'step', 'watts', 'load_10', 'load_9']);
+  assert.deepEqual(charts.map((c) => c.id), ['reward', 'parts', 'loss', 'watts', 'key:load', 'key:z_loss']);
+  assert.deepEqual(charts[4]!.keys, ['load_9', 'load_10']);
   assert.deepEqual(charts[1]!.keys, ['reward_0', 'reward_1']);
   assert.equal(key_label('reward_1', { reward: ['exact', 'length'] }), 'length');
   assert.equal(key_label('loss', {}), 'loss');
