@@ -1,9 +1,12 @@
 import assert from 'node:assert/strict';
+import { webcrypto } from 'node:crypto';
 import { test } from 'node:test';
 import {
   add_message, change_message, children_of, mark_cut, new_conversation, newest_leaf, path_to, read_export, request_messages,
   set_pane, write_export, type Message,
 } from '../../src/chat/tree';
+
+(globalThis as any).crypto ??= webcrypto; // Node 18 has no global one
 
 const message = (id: string, parent: string | null, role: Message['role'], created: number): Message => ({ id, parent, role, text: id, created });
 
