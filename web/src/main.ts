@@ -4,4 +4,5 @@ import './app.css';
 import { mount } from 'svelte';
 import App from './App.svelte';
 
+document.getElementById('boot')?.remove(); // shown until the script has loaded
 mount(App, { target: document.body });
