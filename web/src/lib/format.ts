@@ -4,8 +4,8 @@ const none = '–';
 
 export function number(v: number | null | undefined, digits = 4): string {
   if (v == null || !Number.isFinite(v)) return none;
-  if (v === 0) return '0';
   const size = Math.abs(v);
+  if (size < 1e-14) return '0'; // a sum of numbers that cancel
   if (size >= 1e5) return compact(v);
   if (size < 1e-3) return v.toExponential(2);
   return String(Number(v.toPrecision(digits)));

@@ -88,8 +88,17 @@ export function nearest(y: ArrayLike<number | null | undefined>, i: number): num
   return null;
 }
 
+// The value axis of a chart: a tenth of room around the values, zero kept as a border, and a sensible
+// range for values that are all equal.
+export function value_range(low: number | null, high: number | null): [number, number] {
+  if (low === null || high === null) return [0, 1];
+  if (low === high) return low === 0 ? [0, 1] : [Math.min(0, 2 * low), Math.max(0, 2 * low)];
+  const room = (high - low) / 10;
+  return [low >= 0 ? Math.max(0, low - room) : low - room, high <= 0 ? Math.min(0, high + room) : high + room];
+}
+
 // Mean of the last values, for speeds that jitter.
-export function recent(s: Series | undefined, count = 20): number | null {
+export function recent(s: Series | undefined, count: number): number | null {
   const last = (s?.mean ?? []).filter((v): v is number => v !== null).slice(-count);
   return last.length === 0 ? null : last.reduce((a, b) => a + b, 0) / last.length;
 }

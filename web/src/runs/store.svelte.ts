@@ -4,7 +4,7 @@ import { error_text, get, is_abort, request, run_path } from '../lib/api';
 import { prefs } from '../lib/prefs.svelte';
 import { events_of, type StreamEvent } from '../lib/sse';
 import { is_charted } from './catalogue';
-import { append, empty_series, tidy, values_of, type Series } from './series';
+import { append, empty_series, recent, tidy, values_of, type Series } from './series';
 import type { RunDetail, RunInfo, Sample } from './types';
 
 // The part of the x axis that is shown; null: all of it.
@@ -36,6 +36,7 @@ export class RunView {
   error = $state('');
   link = $state<'none' | 'live' | 'waiting'>('none');
   version = $state(0); // increases when `series` has changed
+  step_ms = $state({ all: 0, recent: 0 }); // mean time of a step, whatever part is zoomed into; 0: unknown
   series = new Map<string, Series>();
 
   private offset: Offset = { log: 0, perf: 0 };
@@ -90,20 +91,23 @@ export class RunView {
     this.fetching?.abort();
     const fetching = (this.fetching = new AbortController());
     this.pending = [];
-    const { log, perf } = this.detail.keys;
-    const keys = [...new Set([...log, ...perf, ...this.series.keys()])].filter((k) => is_charted(k) && !k.includes(','));
+    const batches = this.key_batches();
     const range = view.range ? `&from=${view.range[0]}&to=${view.range[1]}` : '';
     try {
       const series = new Map<string, Series>();
       let offset: Offset | undefined; // of the first answer: later ones may have more lines
-      for (let i = 0; i === 0 || i < keys.length; i += most_keys) {
-        const wanted = keys.slice(i, i + most_keys).map(encodeURIComponent).join(',');
+      for (const keys of batches) {
+        const wanted = keys.map(encodeURIComponent).join(',');
         const found = await get<{ series: Record<string, Series>; offset: Offset }>(
           `${run_path(this.id)}/series?keys=${wanted}&x=${prefs.x}&points=${points}${range}`, fetching.signal);
         for (const [k, s] of Object.entries(found.series)) if (s.x.length > 0) series.set(k, tidy(s));
         offset ??= found.offset;
+        this.series = new Map([...this.series, ...series]);
+        this.changed();
       }
       this.series = series;
+      const ms = series.get('ms');
+      if (!view.range) this.step_ms = { all: recent(ms, Infinity) ?? 0, recent: recent(ms, 20) ?? 0 };
       if (this.link !== 'live') this.offset = offset!;
       this.appended = 0;
       const pending = this.pending ?? [];
@@ -111,8 +115,22 @@ export class RunView {
       for (const line of pending) this.add(line);
       this.changed();
     } catch (e) {
+      if (this.fetching === fetching) this.pending = null;
       if (!is_abort(e)) throw e;
     }
+  }
+
+  // The keys to ask for. Those of perf.jsonl come last: the server may have to read that file first,
+  // and the loss can be shown meanwhile.
+  private key_batches(): string[][] {
+    const { log, perf } = this.detail!.keys;
+    const wanted = (keys: Iterable<string>) => [...keys].filter((k) => is_charted(k) && !k.includes(','));
+    const slow = new Set(perf);
+    const quick = new Set([...log, ...this.series.keys()].filter((k) => !slow.has(k)));
+    const batches: string[][] = [];
+    for (const keys of [wanted(quick), wanted(slow)])
+      for (let i = 0; i < keys.length; i += most_keys) batches.push(keys.slice(i, i + most_keys));
+    return batches.length > 0 ? batches : [[]];
   }
 
   // Samples have no offset: they are read after the stream has begun, and those that came in
@@ -230,6 +248,7 @@ export class RunView {
     if (this.info && line.step > (this.info.step ?? -1)) this.info = { ...this.info, step: line.step };
     for (const name of ['loss', 'val_loss', 'reward', 'tokens_per_s', 'mfu'] as const)
       if (this.info && typeof line[name] === 'number') this.info = { ...this.info, [name]: line[name] };
+    if (typeof line.ms === 'number') this.step_ms.recent += (line.ms - this.step_ms.recent) * (this.step_ms.recent ? 0.05 : 1);
     if (prefs.x !== 'step') return this.reload_soon(2000); // only the server knows x of this line
     if (view.range && line.step > view.range[1]) return;
     for (const [name, v] of values_of(line)) {

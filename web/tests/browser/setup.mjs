@@ -1,5 +1,5 @@
 // Opens the app in Chromium, against the mock or the server that HEARTH_URL names. Every test also
-// checks that nothing was logged as an error and that no request left the server's origin.
+// checks that no error or warning was logged and that no request left the server's origin.
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -31,7 +31,7 @@ export async function with_page(options, body) {
   page.setDefaultTimeout(15_000);
   const errors = [];
   const foreign = [];
-  page.on('console', (m) => m.type() === 'error' && !allow.test(m.text()) && errors.push(m.text()));
+  page.on('console', (m) => ['error', 'warning'].includes(m.type()) && !allow.test(m.text()) && errors.push(m.text()));
   page.on('pageerror', (e) => errors.push(String(e)));
   page.on('dialog', (d) => d.accept());
   context.on('request', (r) => {

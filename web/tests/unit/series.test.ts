@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { charts_for, key_label } from '../../src/runs/catalogue';
-import { append, ema, empty_series, histogram, join, nearest, recent, tidy, values_of } from '../../src/runs/series';
+import { append, ema, empty_series, histogram, join, nearest, recent, tidy, value_range, values_of } from '../../src/runs/series';
 
 test('the moving average has no bias toward its start and skips gaps', () => {
   assert.deepEqual(ema([2, 2, null, 2], 0.9).map((v) => v && Math.round(v * 1e9) / 1e9), [2, 2, null, 2]);
@@ -40,9 +40,18 @@ test('curves of several runs share one axis', () => {
 test('small helpers', () => {
   assert.equal(nearest([null, 1, null, null], 3), 1);
   assert.equal(nearest([null], 0), null);
-  assert.equal(recent({ x: [1, 2, 3], mean: [null, 2, 4], decimated: false }), 3);
+  assert.equal(recent({ x: [1, 2, 3], mean: [null, 2, 4], decimated: false }, 20), 3);
   assert.deepEqual(histogram([1, 1, 2, 5], 4).map((b) => b.count), [2, 1, 0, 1]);
   assert.deepEqual(histogram([3, 3], 2).map((b) => b.count), [2, 0]);
+});
+
+test('the value axis', () => {
+  assert.deepEqual(value_range(null, null), [0, 1]);
+  assert.deepEqual(value_range(0, 0), [0, 1]);
+  assert.deepEqual(value_range(5, 5), [0, 10]);
+  assert.deepEqual(value_range(0, 10), [0, 11]);
+  assert.deepEqual(value_range(-10, 10), [-12, 12]);
+  assert.deepEqual(value_range(100, 110), [99, 111]);
 });
 
 test('every key has a chart, and rewards have names', () => {
