@@ -20,7 +20,7 @@ export async function close_browser() {
 
 export async function with_page(options, body) {
   const { phone = false, dark = false, path = '/', allow = /^$/, ...mock } = options;
-  browser ??= await chromium.launch({ executablePath: program, args: ['--no-sandbox'] });
+  if (!browser?.isConnected()) browser = await chromium.launch({ executablePath: program, args: ['--no-sandbox'] });
   const server = real ? { url: real } : await start(mock);
   const context = await browser.newContext({
     viewport: phone ? { width: 390, height: 780 } : { width: 1280, height: 860 },
@@ -40,13 +40,16 @@ export async function with_page(options, body) {
   if (real && process.env.HEARTH_API_KEY)
     await page.addInitScript((key) => sessionStorage.setItem('hearth-key', key), process.env.HEARTH_API_KEY);
   try {
+    // A browser that died must not keep the tests waiting.
+    const died = new Promise((_, reject) => browser.once('disconnected', () => reject(new Error('Chromium has ended'))));
+    died.catch(() => {});
     await page.goto(server.url + path);
-    await body({ page, server, context });
+    await Promise.race([body({ page, server, context }), died]);
     assert.deepEqual(errors, [], 'errors in the console');
     assert.deepEqual(foreign, [], 'requests to other origins');
   } finally {
-    await context.close();
     server.close?.();
+    if (browser.isConnected()) await context.close();
   }
 }
 
