@@ -36,7 +36,9 @@ const Product products[] = {{768, 768},
                             {.N = 16, .K = 768},
                             {.N = 768, .K = 16, .alpha = 2, .prior = true},
                             {.N = 200, .K = 72, .act = Act::relu2},
-                            {.N = 257, .K = 129}};
+                            {.N = 257, .K = 129},
+                            {.N = 1, .K = 16},
+                            {.N = 4, .K = 8, .bias = true}};
 
 // Weights of a product on the card, and rows for it, made once for all its sizes.
 struct ProductOperands {
