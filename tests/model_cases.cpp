@@ -98,7 +98,7 @@ std::vector<ModelCase> make_cases() {
       variant("x0_skip", [](C& c) { c.x0_skip = true, c.layers = 3; }),
       variant("u_skips",
               [](C& c) {
-                c.u_skips = true, c.layers = 5, c.norm_place = NormPlace::post;
+                c.u_skips = true, c.layers = 4, c.norm_place = NormPlace::post;
                 c.dropout_embed = 0.2f;
               }),
       with_documents(variant("skips",
@@ -129,7 +129,8 @@ std::vector<ModelCase> make_cases() {
                 c.lora = {.rank = 2, .alpha = 3};
               }),
       variant("smear", [](C& c) { c.smear = c.embed_norm = true; }),
-      with_documents(variant("smear_documents", [](C& c) { c.smear = true, c.tied = false; })),
+      with_documents(
+          variant("smear_documents", [](C& c) { c.smear = c.x0_skip = true, c.tied = false; })),
       with_documents(variant("bigrams", [](C& c) { c.bigram_embeds = 13; })),
       variant("bigrams_gpt2", [](C& c) { gpt2_like(c), c.bigram_embeds = 40; }),
       variant("lora_bigrams",
@@ -294,16 +295,6 @@ std::vector<Named> ModelRun::gradients() {
   return r;
 }
 
-std::vector<Named> ModelRun::joined_gradients() {
-  std::vector<Named> r;
-  Named scalars{"scalars", {}};
-  for (Named& g : gradients())
-    if (g.values.size() == 1)
-      scalars.values.push_back(g.values[0]);
-    else
-      r.push_back(std::move(g));
-  if (!scalars.values.empty()) r.push_back(std::move(scalars));
-  return r;
-}
+std::vector<Named> ModelRun::joined_gradients() { return with_numbers_joined(gradients()); }
 
 }  // namespace hearth::cases

@@ -43,10 +43,8 @@ class ModelRun {
   double loss();
   Numbers nll();  // per token
   Named gradient(const std::string& param);
-  std::vector<Named> gradients();  // of the trained parameters, in the order of specs()
-  // The same, with those of parameters of one element joined into one, "scalars": a single sum may
-  // be so small that it is nothing but rounding.
-  std::vector<Named> joined_gradients();
+  std::vector<Named> gradients();         // of the trained parameters, in the order of specs()
+  std::vector<Named> joined_gradients();  // the same, with_numbers_joined()
 
   ParamStore& params() { return params_; }
   Memory& memory() { return memory_; }

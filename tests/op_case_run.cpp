@@ -196,6 +196,18 @@ std::vector<Named> CaseRun::gradients() {
   return r;
 }
 
+std::vector<Named> with_numbers_joined(std::vector<Named> all) {
+  std::vector<Named> r;
+  Named numbers{"single numbers", {}};
+  for (Named& g : all)
+    if (g.values.size() == 1)
+      numbers.values.push_back(g.values[0]);
+    else
+      r.push_back(std::move(g));
+  if (!numbers.values.empty()) r.push_back(std::move(numbers));
+  return r;
+}
+
 double CaseRun::objective() {
   double sum = 0;
   const std::vector<LossTerm>& terms = recorder_->terms_;

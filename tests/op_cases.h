@@ -75,6 +75,9 @@ struct Named {
   std::string name;
   Numbers values;
 };
+// The same, with all single numbers joined into one entry at the end, for comparisons relative to
+// the size of an entry: one sum alone may be so small that it is nothing but rounding.
+std::vector<Named> with_numbers_joined(std::vector<Named>);
 
 class CaseRun {
  public:

@@ -87,7 +87,9 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, LayerCommand, testing::ValuesIn(choices), [](const auto& info) {
-  return std::string(info.param.name).replace(std::string(info.param.name).find('-'), 1, "_");
+  std::string name = info.param.name;
+  std::ranges::replace(name, '-', '_');
+  return name;
 });
 
 }  // namespace
