@@ -14,12 +14,13 @@ TEST(CpuKernels, UnitMatrix) {
     for (const auto& [R, C] : matrix_shapes)
       for (const int64_t n : {1, 3}) {
         const Array x = random({n, R, C}, d, 5);
-        check(fmt::format("unit_matrix {} of {}x{}", n, R, C), d, [&](const Runner& r) {
-          Array y = r.out({n, R, C}), parts = r.sums({n, row_parts}), same = r.in_place(x);
-          r.k.unit_matrix(r.s, {.y = y, .parts = parts, .x = x});
-          r.k.unit_matrix(r.s, {.y = same, .parts = parts, .x = same});
-          return outputs(std::move(y), std::move(same));
-        });
+        check(fmt::format("unit_matrix {} of {}x{}", n, R, C), d,
+              [&, R = R, C = C](const Runner& r) {
+                Array y = r.out({n, R, C}), parts = r.sums({n, row_parts}), same = r.in_place(x);
+                r.k.unit_matrix(r.s, {.y = y, .parts = parts, .x = x});
+                r.k.unit_matrix(r.s, {.y = same, .parts = parts, .x = same});
+                return outputs(std::move(y), std::move(same));
+              });
       }
 }
 
@@ -36,16 +37,18 @@ TEST(CpuKernels, ScaleNeurons) {
           for (double& v : m) v = 0.5 + std::abs(v);
           return m.as(DType::f32);
         }();
-        check(fmt::format("scale_neurons {}x{} skip {}", R, C, skip), d, [&](const Runner& r) {
-          Array y = r.sums({n, R, C}), sums = r.sums({n, neurons}), kept = r.in_place_acc(moment);
-          r.k.scale_neurons(r.s, {.y = y,
-                                  .moment = kept,
-                                  .sums = sums,
-                                  .x = x,
-                                  .gate = gate,
-                                  .pieces = {begin, n, neurons}});
-          return outputs(std::move(y), std::move(kept));
-        });
+        check(fmt::format("scale_neurons {}x{} skip {}", R, C, skip), d,
+              [&, R = R, C = C](const Runner& r) {
+                Array y = r.sums({n, R, C}), sums = r.sums({n, neurons}),
+                      kept = r.in_place_acc(moment);
+                r.k.scale_neurons(r.s, {.y = y,
+                                        .moment = kept,
+                                        .sums = sums,
+                                        .x = x,
+                                        .gate = gate,
+                                        .pieces = {begin, n, neurons}});
+                return outputs(std::move(y), std::move(kept));
+              });
       }
 }
 
