@@ -358,12 +358,17 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
   ConfigFile file = config_file(*command, args);
   if (file.of_run && go_to_start_folder(value_of(args, "--run"), args))
     file.path = (std::filesystem::path(value_of(args, "--run")) / "config.toml").string();
-  if (!file.path.empty()) append_settings(args, seen, *command, file, read_toml(file.path));
-  // A run that is resumed has the recipe's settings in its config.toml.
-  if (const std::string name = recipe_in(*command, args); !name.empty() && !file.of_run) {
+  const auto add_recipe = [&] {
+    const std::string name = recipe_in(*command, args);
+    if (name.empty()) return;
     const ConfigFile recipe{.path = "recipe " + name};
     append_settings(args, seen, *command, recipe, parse_toml(recipe_named(name).toml, recipe.path));
-  }
+  };
+  // The settings of a run that is resumed come last: those of a recipe have to agree with them, as
+  // flags do.
+  if (file.of_run) add_recipe();
+  if (!file.path.empty()) append_settings(args, seen, *command, file, read_toml(file.path));
+  if (!file.of_run) add_recipe();
   return args;
 }
 

@@ -9,7 +9,9 @@
 #include <sstream>
 
 #include "cli/bench.h"
+#include "cli/environment.h"
 #include "cli/recipes.h"
+#include "cli/signals.h"
 #include "formats/json.h"
 #include "sys/build_info.h"
 #include "sys/clock.h"
@@ -129,14 +131,19 @@ double phase(const nlohmann::ordered_json& run, const char* name) {
   return run["seconds"].value(name, 0.0);
 }
 
-SeedResult run_seed(const BenchNocapFlags& f, int64_t seed, const fs::path& folder) {
+SeedResult run_seed(const BenchNocapFlags& f, int64_t seed, const fs::path& folder,
+                    const std::atomic<int>* stop) {
   SeedResult r{.seed = uint64_t(seed)};
   const auto began = Clock::now();
   LineProcess child(supervisor_executable(), pretrain_arguments(f, seed, folder),
                     LineProcess::Stderr::kept);
   std::string line;
+  LineProcess::Heard heard = LineProcess::Heard::late;
   const double most = f.budget > 0 ? f.budget : 30 * 24 * 3600.0;
-  const LineProcess::Heard heard = child.hear(line, deadline_in(most));
+  while (heard == LineProcess::Heard::late && seconds_since(began) < most) {
+    if (*stop) expect_not_signalled(Ending::stopped);  // throws, which removes the runs
+    heard = child.hear(line, deadline_in(std::min(0.2, most - seconds_since(began))));
+  }
   r.from_start = seconds_since(began);
   r.curve = read_curve(folder);
   if (heard == LineProcess::Heard::late) return r;
@@ -194,13 +201,27 @@ void show(const BenchNocapFlags& f, const SeedResult& r) {
                r.from_start, r.step_seconds);
 }
 
+// A variable that sets a flag of pretrain would change what the recipe measures, without a trace.
+void expect_no_overrides(const CLI::App& command) {
+  const CLI::App* pretrain = command.get_parent()->get_parent()->get_subcommand("pretrain");
+  for (const CLI::Option* o : pretrain->get_options())
+    for (const std::string& name : o->get_lnames()) {
+      const std::string variable = environment_name("--" + name);
+      if (command.get_option_no_throw("--" + name) || !std::getenv(variable.c_str())) continue;
+      fail_usage(variable,
+                 "this variable would change the recipe: unset it, or copy the recipe, change the "
+                 "copy and pass it as --recipe my.toml");
+    }
+}
+
 void bench_nocap(const BenchNocapFlags& f) {
+  const std::atomic<int>* stop = count_stop_signals();
   const RunPlace place(f.run);
   double sum = 0, worst = 0;
   int64_t reached = 0;
   for (int64_t seed = f.seed; seed < f.seed + f.seeds; ++seed) {
     say("hearth: pretraining with seed {}\n", seed);
-    const SeedResult r = run_seed(f, seed, place.of_seed(seed));
+    const SeedResult r = run_seed(f, seed, place.of_seed(seed), stop);
     show(f, r);
     sum += r.from_start, worst = std::max(worst, r.from_start), reached += r.reached;
   }
@@ -231,7 +252,10 @@ void add_bench_nocap(CLI::App& bench) {
   c->add_option("--seed", f->seed, "seed of the first run")->capture_default_str();
   c->add_option("--steps", f->steps, "steps, instead of the recipe's")->check(at_least(0));
   c->add_option("--run", f->run, "folder to keep the runs in; without it they are deleted");
-  c->callback([f] { bench_nocap(*f); });
+  c->callback([f, c] {
+    expect_no_overrides(*c);
+    bench_nocap(*f);
+  });
 }
 
 }  // namespace hearth::inline cli

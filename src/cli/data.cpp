@@ -250,7 +250,7 @@ struct StoriesFlags {
   int64_t bytes = 0, stories = 0;
   uint64_t seed = 1;
   int threads = 0;
-  bool json = false;
+  bool json = false, force = false;
 };
 
 // Writes to standard output, or to a file that appears only when complete.
@@ -309,6 +309,7 @@ void run_stories(const StoriesFlags& flags) {
   if ((flags.bytes > 0) == (flags.stories > 0))
     fail_usage("data stories", "expected exactly one of --bytes and --stories, got {}",
                flags.bytes > 0 ? "both" : "neither");
+  if (flags.out != "-") expect_new(flags.out, flags.force);
   TextSink sink(flags.out);
   const StoriesWritten w = write_stories(sink, flags);
   sink.finish();
@@ -348,6 +349,7 @@ void add_stories(CLI::App& app) {
       ->check(at_least(0))
       ->capture_default_str();
   c->add_flag("--json", flags->json, "print the result as one JSON object");
+  add_force(*c, flags->force);
   c->callback([flags] { run_stories(*flags); });
 }
 

@@ -37,8 +37,12 @@ class Run {
 
   RunResult run() {
     config_.check_run(steps_);
+    const bool began = spec_.resume && std::filesystem::exists(spec_.run / "log.jsonl");
     open_folder();
     const auto found = resumed_checkpoint(spec_.run, spec_.resume, spec_.warn);
+    if (began && !found)
+      spec_.tell(fmt::format("{} has no checkpoint yet: the run starts again at its first step",
+                             spec_.run.string()));
     if (found) expect_this_run(*found);  // before prepare() writes anything
     const bool prepared = task_.prepare();
     phase("prepare");

@@ -41,49 +41,52 @@ TEST(Recipes, AreTheFilesOfTheSource) {
 TEST(Recipes, FlagsOverrideThemAndTheRunKeepsThem) {
   const ShortRuns runs;
   const fs::path at = runs.folder / "run";
-  const std::string data = (runs.folder / "train.bin").string();
-  const Ran first = run(runs.folder, {"pretrain",
-                                      "--recipe",
-                                      "nocap-baseline",
-                                      "--layers",
-                                      "1",
-                                      "--dim",
-                                      "16",
-                                      "--heads",
-                                      "2",
-                                      "--vocab",
-                                      "260",
-                                      "--context",
-                                      "32",
-                                      "--batch",
-                                      "2",
-                                      "--seq",
-                                      "16",
-                                      "--tokens-per-step",
-                                      "32",
-                                      "--steps",
-                                      "4",
-                                      "--decay-steps",
-                                      "2",
-                                      "--warmup",
-                                      "1",
-                                      "--data",
-                                      data,
-                                      "--run",
-                                      at.string(),
-                                      "--dtype",
-                                      "fp32",
-                                      "--stop-after-step",
-                                      "2",
-                                      "--device",
-                                      "cpu"});
+  const Arguments args{"pretrain",
+                       "--recipe",
+                       "nocap-baseline",
+                       "--layers",
+                       "1",
+                       "--dim",
+                       "16",
+                       "--heads",
+                       "2",
+                       "--vocab",
+                       "260",
+                       "--context",
+                       "32",
+                       "--batch",
+                       "2",
+                       "--seq",
+                       "16",
+                       "--tokens-per-step",
+                       "32",
+                       "--steps",
+                       "4",
+                       "--warmup",
+                       "1",
+                       "--decay-steps",
+                       "2",
+                       "--dtype",
+                       "fp32",
+                       "--device",
+                       "cpu",
+                       "--data",
+                       (runs.folder / "train.bin").string(),
+                       "--run",
+                       at.string()};
+  const Ran first = run(runs.folder, args + Arguments{"--stop-after-step", "2"});
   ASSERT_EQ(first.status, 0) << first.err;
   const std::string config = read_file(at / "config.toml");
   EXPECT_NE(config.find("steps = 4\n"), config.npos) << config;  // a flag
   EXPECT_NE(config.find("decay_all = true\n"), config.npos);     // the recipe
-  const Ran rest = run(
-      runs.folder, {"pretrain", "--run", at.string(), "--resume", "--recipe", "nocap-baseline"});
+  // A job that is restarted passes the same flags again. A recipe that contradicts the run is an
+  // error, as flags are.
+  const Ran rest = run(runs.folder, args + Arguments{"--resume"});
   EXPECT_EQ(rest.status, 0) << rest.err;
+  const Ran other =
+      run(runs.folder, {"pretrain", "--run", at.string(), "--resume", "--recipe", "nocap-fast"});
+  EXPECT_NE(other.status, 0);
+  EXPECT_NE(other.err.find("a run keeps the settings it began with"), other.err.npos) << other.err;
 }
 
 TEST(Recipes, AnUnknownOneIsALineThatListsThem) {
@@ -154,6 +157,44 @@ TEST(BenchNocap, AFailedRunAndASpentBudgetAreSaid) {
   const json j = lines_of(spent.out).at(0);
   EXPECT_EQ(j.count("steps"), 0u) << j;
   EXPECT_GE(j["curve"].size(), 1u) << j;
+}
+
+TEST(BenchNocap, AVariableThatChangesTheRecipeIsRefused) {
+  const ShortRuns runs;
+  write_file_atomic(runs.folder / "small.toml", std::string_view(small));
+  setenv("HEARTH_OPTIMIZER", "lion", 1);
+  const Ran r = run(runs.folder, {"bench", "nocap", "--device", "cpu", "--recipe",
+                                  (runs.folder / "small.toml").string(), "--data",
+                                  (runs.folder / "train.bin").string(), "--val",
+                                  (runs.folder / "val.bin").string()});
+  unsetenv("HEARTH_OPTIMIZER");
+  EXPECT_NE(r.status, 0);
+  EXPECT_NE(r.err.find("HEARTH_OPTIMIZER"), r.err.npos) << r.err;
+}
+
+// Ctrl-C ends the run that is being timed and removes its folder.
+TEST(BenchNocap, ASignalLeavesNothingBehind) {
+  const ShortRuns runs;
+  std::string text = small;
+  text.replace(text.find("steps = 12"), 10, "steps = 100000000");
+  write_file_atomic(runs.folder / "long.toml", std::string_view(text));
+  fs::create_directory(runs.folder / "tmp");
+  const char* before = std::getenv("TMPDIR");
+  const std::string kept = before ? before : "";
+  setenv("TMPDIR", (runs.folder / "tmp").c_str(), 1);
+  const pid_t bench = start(runs.folder, {"bench", "nocap", "--device", "cpu", "--recipe",
+                                          (runs.folder / "long.toml").string(), "--data",
+                                          (runs.folder / "train.bin").string(), "--val",
+                                          (runs.folder / "val.bin").string()});
+  before ? setenv("TMPDIR", kept.c_str(), 1) : unsetenv("TMPDIR");
+  for (int i = 0; i < 600 && fs::is_empty(runs.folder / "tmp"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(fs::is_empty(runs.folder / "tmp"));
+  kill(bench, SIGINT);
+  int status = 0;
+  waitpid(bench, &status, 0);
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : 0, 130);
+  EXPECT_TRUE(fs::is_empty(runs.folder / "tmp"));
 }
 
 }  // namespace

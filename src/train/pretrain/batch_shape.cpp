@@ -112,6 +112,7 @@ ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const B
   if (s.window >= 0) now.window = s.window;
   if (s.long_window >= 0) now.long_window = s.long_window;
   return {.model = now,
+          .eval_model = model,
           .dtype = storage_dtype(c.dtype),
           .fp8 = c.fp8.recording(c.dtype),
           .B = s.B,
@@ -140,7 +141,14 @@ std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig
     w.check();
     if (w.text.empty()) continue;
     const Steps changes = w.steps();
-    for (const auto& [first, value] : changes.changes()) steps.insert(first);
+    for (const auto& [first, value] : changes.changes()) {
+      if (first >= c.steps)
+        fail_usage(w.flag,
+                   "expected changes before the run ends at step {}, got one at step {}: the saved "
+                   "model would have a window that was never trained",
+                   c.steps, first);
+      steps.insert(first);
+    }
   }
   std::vector<BatchShape> shapes;
   for (int64_t step : steps)

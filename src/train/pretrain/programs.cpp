@@ -30,8 +30,9 @@ Tape record_eval(const ProgramSpec& s) {
   t.trains = false;
   const DecoderInputs in = declare_inputs(t, s.B, s.T, s.eval_documents);
   const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
-  const Var x = decoder(t, s.model, in, {});
-  record_losses(t, s.model, x, targets, s.losses, {.chunk_bytes = s.logits_bytes});
+  const ModelConfig& model = s.eval_model ? *s.eval_model : s.model;
+  const Var x = decoder(t, model, in, {});
+  record_losses(t, model, x, targets, s.losses, {.chunk_bytes = s.logits_bytes});
   return t;
 }
 

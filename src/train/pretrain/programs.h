@@ -18,6 +18,8 @@ namespace hearth::inline train {
 
 struct ProgramSpec {
   ModelConfig model;
+  // What evaluation runs, if its windows differ: the model as checkpoints store it.
+  std::optional<ModelConfig> eval_model = {};
   DType dtype = DType::f32;
   std::optional<Fp8Recording> fp8 = {};  // training products in fp8; dtype is then bf16
   int64_t B = 1, T = 1;
