@@ -269,7 +269,8 @@ std::string terminal_curve(const Series& s, const std::string& label, int64_t wi
   const int64_t rows = std::clamp<int64_t>(height, 2, 50);
   Braille grid(columns, rows);
   const auto place = [](double v, double from, double to, int64_t last) {
-    return to == from ? last : int64_t((v - from) / (to - from) * double(last) + 0.5);
+    const double share = (v / 2 - from / 2) / (to / 2 - from / 2);  // halves: no overflow
+    return share >= 0 && share <= 1 ? int64_t(share * double(last) + 0.5) : last;
   };
   for (size_t i = 0; i < s.x.size(); ++i)
     if (std::isfinite(s.mean[i]))

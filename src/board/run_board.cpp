@@ -199,6 +199,10 @@ std::string RunBoard::series(const FoundRun& run, const HttpRequest& r) {
   q.part.from = query_number(r.query, "from", -far, -far, far);
   q.part.to = query_number(r.query, "to", far, -far, far);
   q.part.points = size_t(query_number(r.query, "points", 2000, 1, 20000));
+  constexpr size_t most_points = 1 << 17;  // of all keys together: about 10 MB of JSON
+  if (q.keys.size() * q.part.points > most_points)
+    refuse("points", "expected at most {} points for {} keys, got {}", most_points / q.keys.size(),
+           q.keys.size(), q.part.points);
   return stores_.open(run.path)->series_json(q);
 }
 

@@ -53,8 +53,11 @@ void RunEvents::start() {
 void RunEvents::tick() {
   if (ended_) return;
   place_.http.work([self = shared_from_this()] {
-    const auto batch = std::make_shared<const Batch>(self->read());
-    self->place_.http.post([self, batch] { self->deliver(batch, 0); });
+    std::shared_ptr<const Batch> batch;  // none: a worker must not throw, so the stream ends
+    try {
+      batch = std::make_shared<const Batch>(self->read());
+    } catch (const std::exception&) {}
+    self->place_.http.post([self, batch] { batch ? self->deliver(batch, 0) : self->finish(); });
   });
 }
 

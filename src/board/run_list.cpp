@@ -56,18 +56,18 @@ struct Folder {
   int depth;
 };
 
-// The folders in a folder, by name. `left` is the number of entries that may still be read.
+// The folders in a folder, by name. `left` is the number of folders that may still be listed.
 std::vector<std::string> folders_in(const fs::path& dir, size_t& left) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> open(opendir(dir.c_str()), closedir);
   while (open && left > 0) {
     const dirent* entry = readdir(open.get());
     if (!entry) break;
-    --left;
     const std::string name = entry->d_name;
     if (name.starts_with('.')) continue;
     const bool known = entry->d_type != DT_UNKNOWN;
-    if (known ? entry->d_type == DT_DIR : is_plain_folder(dir / name)) names.push_back(name);
+    if (known ? entry->d_type == DT_DIR : is_plain_folder(dir / name))
+      names.push_back(name), --left;
   }
   std::ranges::sort(names);
   return names;
@@ -168,12 +168,13 @@ ordered_json checkpoints_of(const fs::path& run) {
   std::ranges::sort(found);
   const int64_t latest = step_of_link(run / "latest"), best = step_of_link(run / "best");
   ordered_json list = ordered_json::array();
-  int64_t files = 0;
-  for (const auto& [step, path] : found)
+  for (const auto& [step, path] : found) {
+    int64_t files = 0;
     list.push_back({{"step", step},
                     {"bytes", folder_bytes(path, 2, files)},
                     {"latest", step == latest},
                     {"best", step == best}});
+  }
   return list;
 }
 

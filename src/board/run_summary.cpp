@@ -1,6 +1,7 @@
 // RunSummary: what a run is and how far it is, from config.toml and the ends of its logs.
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -31,9 +32,12 @@ std::string small_file(const fs::path& path) {
   std::string text;
   const Fd fd = open_plainly(path);
   if (!fd) return text;
-  try {
-    text = read_file(path, config_limit);
-  } catch (const Error&) {}
+  // From this descriptor: the path might be a link by now.
+  text.resize(config_limit + 1);
+  size_t n = 0;
+  for (ssize_t k = 1; k > 0 && n < text.size(); n += size_t(std::max<ssize_t>(k, 0)))
+    k = pread(fd.get(), text.data() + n, text.size() - n, off_t(n));
+  text.resize(n > config_limit ? 0 : n);
   return text;
 }
 
@@ -89,7 +93,9 @@ void describe_model(RunSummary& r, const ordered_json& s) {
   const auto m = model_in(s);
   if (!m) return;
   if (r.model.empty()) r.model = fmt::format("{} layers of width {}", m->layers, m->dim);
-  r.params = count_params(*m);
+  try {
+    r.params = count_params(*m);
+  } catch (const Error&) {}  // resolve() accepts models that the decoder refuses
 }
 
 // The last value of each key in the lines at the end of a log.

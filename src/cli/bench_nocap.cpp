@@ -56,7 +56,7 @@ class RunPlace {
   explicit RunPlace(const std::string& named) : temporary_(named.empty()), path_(named) {
     if (!temporary_) return;
     std::string name = fs::temp_directory_path() / "hearth-nocap-XXXXXX";
-    if (!mkdtemp(name.data())) fail(name, "expected to make a temporary folder, got an error");
+    if (!mkdtemp(name.data())) fail_errno(name, "make a temporary folder");
     path_ = name;
   }
   ~RunPlace() {
@@ -226,8 +226,10 @@ void bench_nocap(const BenchNocapFlags& f) {
     sum += r.from_start, worst = std::max(worst, r.from_start), reached += r.reached;
   }
   if (f.seeds > 1 && !f.common.json)
-    fmt::print("{} of {} seeds reached the target; mean {:.2f} s, worst {:.2f} s\n", reached,
-               f.seeds, sum / double(f.seeds), worst);
+    fmt::print(
+        "{}mean {:.2f} s, worst {:.2f} s\n",
+        f.target > 0 ? fmt::format("{} of {} seeds reached the target; ", reached, f.seeds) : "",
+        sum / double(f.seeds), worst);
 }
 
 }  // namespace

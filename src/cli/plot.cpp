@@ -9,6 +9,7 @@
 #include "sys/error.h"
 #include "sys/files/files.h"
 #include "sys/progress.h"
+#include "sys/terminal.h"
 
 namespace hearth::inline cli {
 namespace {
@@ -54,12 +55,15 @@ std::vector<PlotLine> lines_of(const PlotFlags& f, const std::string& run, size_
   std::vector<PlotLine> lines;
   for (const std::string& key : f.keys.empty() ? default_keys(facts) : f.keys) {
     const Series s = store.series(key, axis_named(f.x), {.points = points});
-    if (!s.x.empty()) lines.push_back({f.runs.size() == 1 ? key : name_of(run) + ": " + key, s});
+    if (!s.x.empty())
+      lines.push_back({f.runs.size() == 1 ? key : name_of(run) + ": " + key, s});
+    else if (!f.keys.empty())
+      say("hearth: {} has not logged {}\n", run, key);
   }
   if (lines.empty())
-    fail(run, "expected one of the keys {}, got none; the run has logged {}",
+    fail(run, "expected one of the keys {}, got none; the run has logged {}, {}",
          fmt::join(f.keys.empty() ? default_keys(facts) : f.keys, ", "),
-         fmt::join(facts.log_keys, ", "));
+         fmt::join(facts.log_keys, ", "), fmt::join(facts.perf_keys, ", "));
   return lines;
 }
 

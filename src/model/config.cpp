@@ -48,8 +48,11 @@ ModelConfig ModelConfig::resolve() const {
     fail(where, "expected kv_heads to divide {} heads, got {}", c.heads, c.kv_heads);
   if (c.act == Act::none) fail(where, "expected an activation for the MLP, got none");
   if (c.rotary < 0 || c.rotary > 1) fail(where, "expected rotary in [0, 1], got {}", c.rotary);
-  if (c.position == Position::rope && int64_t(std::lround(c.rotary * float(c.head_dim))) % 2)
-    fail(where, "expected rotary * head_dim to be even, got {} * {}", c.rotary, c.head_dim);
+  const int64_t turned = std::lround(c.rotary * float(c.head_dim));
+  if (c.position == Position::rope && (turned % 2 || (turned == 0 && c.rotary > 0)))
+    fail(where,
+         "expected rotary * head_dim to be even and, unless rotary is 0, at least 2, got {} * {}",
+         c.rotary, c.head_dim);
   if (c.norm_eps <= 0) fail(where, "expected norm_eps above 0, got {}", c.norm_eps);
   if (!(c.score_scale >= 0 && std::isfinite(c.score_scale)))
     fail(where, "expected a score_scale of 0 or more, got {}", c.score_scale);

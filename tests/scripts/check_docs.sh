@@ -11,8 +11,9 @@ trap 'rm -rf "$copy"' EXIT
 
 fresh() {
   rm -rf "${copy:?}"/*
-  mkdir -p "$copy/bench" "$copy/scripts" "$copy/tests"
-  cp -r "$source"/{README.md,CONTRIBUTING.md,CHANGELOG.md,docs} "$copy"
+  mkdir -p "$copy/bench" "$copy/scripts" "$copy/tests" "$copy/web"
+  cp -r "$source"/{README.md,CONTRIBUTING.md,CHANGELOG.md,docs,recipes} "$copy"
+  cp "$source/web/README.md" "$copy/web"
   cp -r "$source/bench/results" "$copy/bench"
   cp -r "$source"/tests/{data,parity} "$copy/tests"
   cp "$source"/scripts/{figures,check-docs} "$copy/scripts"

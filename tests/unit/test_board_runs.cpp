@@ -108,6 +108,17 @@ TEST_F(Boards, KeepsToItsLimits) {
   EXPECT_LE(scan.runs.size(), 5u);
   EXPECT_TRUE(scan.truncated);
   EXPECT_FALSE(find_runs(dir_.path()).truncated);
+  // Files beside the runs do not count.
+  for (int i = 0; i < 50; ++i) write_file_atomic(dir_ / ("file" + std::to_string(i)), "x");
+  EXPECT_EQ(find_runs(dir_.path(), {.folders = 40}).runs.size(), 30u);
+}
+
+// A model that no decoder accepts hides neither its own run nor the others.
+TEST_F(Boards, ListsARunWhoseModelIsRefused) {
+  run("good", "{\"step\":1,\"loss\":1}\n");
+  run("odd", "{\"step\":1,\"loss\":1}\n", pretrain_toml + "position = \"rope\"\nrotary = 0.01\n");
+  const json j = ask("/api/runs");
+  EXPECT_EQ(j["runs"].size(), 2u) << j;
 }
 
 TEST_F(Boards, ARunIsItsOwnBoard) {
@@ -193,8 +204,8 @@ TEST_F(Boards, AnswersAboutARun) {
   EXPECT_TRUE(s["series"]["nothing"]["x"].empty());
   EXPECT_EQ(s["offset"]["log"], fs::file_size(at / "log.jsonl"));
   EXPECT_EQ(s["offset"]["perf"], fs::file_size(at / "perf.jsonl"));
-  for (const char* query :
-       {"x=other", "points=0", "points=x", "from=nan", "keys=%zz", "points=1e9"})
+  for (const char* query : {"x=other", "points=0", "points=x", "from=nan", "keys=%zz", "points=1e9",
+                            "points=20000&keys=a,b,c,d,e,f,g"})
     EXPECT_EQ(status("/api/runs/a%2Fb/series", query), 400) << query;
   for (const char* path : {"/api/runs/none", "/api/runs/..%2F..", "/api/runs/a%2Fb/other",
                            "/api/runs/", "/api/runs/a%00b", "/api/runs/a/b", "/api/other"})

@@ -107,7 +107,8 @@ TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
             "[model] expected an activation for the MLP, got none");
   EXPECT_EQ(refusal([](C& c) { c.rotary = 1.5f; }), "[model] expected rotary in [0, 1], got 1.5");
   EXPECT_EQ(refusal([](C& c) { c.head_dim = 9; }),
-            "[model] expected rotary * head_dim to be even, got 1 * 9");
+            "[model] expected rotary * head_dim to be even and, unless rotary is 0, at least 2, "
+            "got 1 * 9");
   EXPECT_EQ(refusal([](C& c) { c.window_pattern = "SX"; }),
             "[model] expected a window_pattern of S and L, got \"SX\"");
   EXPECT_EQ(refusal([](C& c) { c.window_pattern = ""; }),

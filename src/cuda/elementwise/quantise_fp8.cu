@@ -260,8 +260,8 @@ void quantise_fp8(Stream& stream, const QuantiseFp8Args& args) {
   expect_dtypes("quantise_fp8", DType::bf16, args.x, args.aux);
   const int64_t R = args.y.rows(), C = args.y.cols();
   const bool halves = is_glu(args.spec.act) && args.spec.act_slope;
-  if (C % (halves ? 32 : 16))
-    check(cudaErrorInvalidValue, "quantise_fp8 of a width that is a multiple of 16");
+  if (C % (halves ? 32 : 16))  // linear_fp8() refuses such widths with their names
+    check(cudaErrorInvalidValue, "rounding to fp8 a width that is not a multiple of 16, or of 32");
   if (R == 0 || C == 0) return;
   const Rounding p{.y = as<uint8_t>(args.y),
                    .yt = as<uint8_t>(args.yt),

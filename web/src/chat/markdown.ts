@@ -25,7 +25,7 @@ const heading = /^ {0,3}(#{1,6})(?:[ \t]+|$)/;
 const rule = /^ {0,3}([-*_])[ \t]*(?:\1[ \t]*){2,}$/;
 const quote = /^ {0,3}> ?/;
 const item = /^( {0,12})([-*+]|\d{1,9}[.)])(?:[ \t]+|$)/;
-const divider = /^[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+const divider = /^[ \t]*(?:\|[ \t]*)?:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*(?:\|[ \t]*)?$/;
 
 const starts_block = (line: string) =>
   fence.test(line) || heading.test(line) || quote.test(line) || rule.test(line) || item.test(line);

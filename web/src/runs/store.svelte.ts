@@ -163,8 +163,10 @@ export class RunView {
     const signal = this.closing.signal;
     for (let wait = 1000; !signal.aborted && this.info?.state === 'running'; ) {
       if (document.hidden) {
-        await new Promise<void>((resolve) =>
-          document.addEventListener('visibilitychange', () => resolve(), { once: true, signal }));
+        await new Promise<void>((resolve) => {
+          document.addEventListener('visibilitychange', () => resolve(), { once: true, signal });
+          signal.addEventListener('abort', () => resolve(), { once: true });
+        });
         await this.reload();
         continue;
       }
