@@ -30,7 +30,7 @@ TEST(Recipes, AreTheFilesOfTheSource) {
     EXPECT_EQ(shown.out, read_file(entry.path()));
     // Data that is not there is refused only after every setting has been accepted.
     const Ran used = run(folder, {"pretrain", "--recipe", name, "--data", "none.bin", "--run",
-                                  (folder / "r").string(), "--device", "cpu"});
+                                  (folder / "r").string(), "--device", "cpu", "--batch", "1"});
     EXPECT_NE(used.status, 0);
     EXPECT_NE(used.err.find("none.bin"), used.err.npos) << used.err;
     ++found;
