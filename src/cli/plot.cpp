@@ -53,17 +53,19 @@ std::vector<PlotLine> lines_of(const PlotFlags& f, const std::string& run, size_
   RunStore store(run);
   const LogFacts facts = store.facts();
   std::vector<PlotLine> lines;
+  std::vector<std::string> missing;
   for (const std::string& key : f.keys.empty() ? default_keys(facts) : f.keys) {
     const Series s = store.series(key, axis_named(f.x), {.points = points});
     if (!s.x.empty())
       lines.push_back({f.runs.size() == 1 ? key : name_of(run) + ": " + key, s});
     else if (!f.keys.empty())
-      say("hearth: {} has not logged {}\n", run, key);
+      missing.push_back(key);
   }
   if (lines.empty())
     fail(run, "expected one of the keys {}, got none; the run has logged {}, {}",
          fmt::join(f.keys.empty() ? default_keys(facts) : f.keys, ", "),
          fmt::join(facts.log_keys, ", "), fmt::join(facts.perf_keys, ", "));
+  if (!missing.empty()) say("hearth: {} has not logged {}\n", run, fmt::join(missing, ", "));
   return lines;
 }
 

@@ -380,6 +380,9 @@ TEST_F(Board, PlotsRuns) {
   expect_error(run(folder_, {"plot", a, "--keys", "nothing"}), 1, "loss, lr");
   expect_error(run(folder_, {"plot", a, "--x", "day"}), 2, "step, tokens or time");
   expect_error(run(folder_, {"plot", folder_.path().string()}), 1, "log.jsonl");
+  r = run(folder_, {"plot", a, "--keys", "loss,gradnorm"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.err.find("has not logged gradnorm"), r.err.npos) << r.err;
   r = run(folder_, {"plot", a, "--keys", "loss,grad_norm,ms", "--x", "time"});
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_NE(r.out.find(">grad_norm<"), r.out.npos);
