@@ -64,7 +64,9 @@ struct Builder {
     if (mode.recompute == Recompute::light) t.drop(v);
   }
 
-  // The product with the matrix of the current scope, plus its adapters.
+  // The product with the matrix of the current scope, plus its adapters. Callers declare weight and
+  // bias in statements of their own: parameters are stored in the order of their declarations, and
+  // C++ leaves the order of arguments open.
   Var product(Var x, Var w, LinearSpec spec) const {
     const auto own = adapters.find(t.where());
     if (own == adapters.end()) return linear(t, x, w, spec);
@@ -91,7 +93,7 @@ struct Builder {
     float scale;
   };
   Var project(Var x, int64_t in, bool with_bias, Join join) const {
-    LinearSpec spec{.bias = bias(with_bias, c.dim)};
+    LinearSpec spec{.bias = bias(with_bias, c.dim)};  // declared before the weight: file order
     if (join.residual) spec.residual = join.residual, spec.scale = join.scale;
     return product(x, weight(c.dim, in, true), spec);
   }
@@ -106,8 +108,8 @@ struct Builder {
     {
       const auto scope = t.scope("qkv");
       const int64_t k = l.kv_heads * l.qk_dim, v = l.kv_heads * l.v_dim;
-      qkv = product(x, stacked({l.heads * l.qk_dim, k, v}, c.dim),
-                    {.bias = bias(c.qkv_bias, l.qkv_size())});
+      const Var w = stacked({l.heads * l.qk_dim, k, v}, c.dim);
+      qkv = product(x, w, {.bias = bias(c.qkv_bias, l.qkv_size())});
     }
     if (c.value_residual && !first_values)
       first_values = columns(t, qkv, layout.v.offset, l.v_size());

@@ -80,6 +80,27 @@ TEST(LayerSpecs, CountTheMatricesThatTheDecoderRecords) {
   }
 }
 
+// Files hold parameters in this order, on every machine and with every compiler.
+TEST(LayerSpecs, ParametersAreDeclaredInOneOrder) {
+  ModelConfig c;
+  c.vocab = 32, c.dim = 16, c.layers = 1, c.heads = 2, c.context = 8;
+  c.position = Position::learned, c.norm = Norm::layer, c.act = Act::gelu_tanh;
+  c.norm_bias = c.qkv_bias = c.out_bias = c.mlp_bias = true;
+  c.output_gate = OutputGate::elementwise, c.tied = false;
+  std::string names;
+  for (const ParamSpec& p : decoder_params(c)) names += p.name + "\n";
+  EXPECT_EQ(names,
+            "positions.weight\nembed.weight\n"
+            "blocks.0.attn.norm.gain\nblocks.0.attn.norm.bias\n"
+            "blocks.0.attn.qkv.weight\nblocks.0.attn.qkv.bias\n"
+            "blocks.0.attn.gate.weight\nblocks.0.attn.gate.bias\n"
+            "blocks.0.attn.out.bias\nblocks.0.attn.out.weight\n"
+            "blocks.0.mlp.norm.gain\nblocks.0.mlp.norm.bias\n"
+            "blocks.0.mlp.up.weight\nblocks.0.mlp.up.bias\n"
+            "blocks.0.mlp.down.bias\nblocks.0.mlp.down.weight\n"
+            "final_norm.gain\nfinal_norm.bias\nhead.weight\n");
+}
+
 // The blocks of a cache are what the states of a program hold.
 TEST(LayerSpecs, CountTheCacheThatTheDecoderRecords) {
   for (const cases::ModelCase& m : cases::model_cases())
