@@ -6,6 +6,7 @@
 
 #include "cuda/gemm/gemm_choices.h"
 #include "cuda/gemm/gemm_invariant.h"
+#include "cuda/gemm/gemm_narrow.h"
 #include "cuda/gemm/gemm_rows16.h"
 #include "cuda/gemm/gemm_rows64.h"
 #include "sys/error.h"
@@ -114,6 +115,7 @@ void gemm(Stream& s, const GemmArgs& args) {
     expect_fp8(args);
     return on(s).gemms->run(args);
   }
+  if (on(s).invariant && gemm_narrow_takes(args)) return gemm_narrow(on(s), args);
   if (on(s).invariant || !args.spec.single()) return on(s).gemms->run(args);
   if (gemm_rows16_takes(args)) return gemm_rows16(on(s), args);
   if (gemm_rows64_takes(on(s), args)) return gemm_rows64(on(s), args);
