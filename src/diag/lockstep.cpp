@@ -192,8 +192,8 @@ LockstepResult lockstep(const ProgramSpec& spec, Backend& tried, Backend& truste
   LockstepResult r;
   for (Side* side : {&a, &b}) side->programs->feed(batch, s);
   compare(a.programs->first_program(), b.programs->first_program(), a, b, r);
-  if (Exec* next = a.programs->next_program()) compare(*next, *b.programs->next_program(), a, b, r);
-  compare(a.programs->update_program(), b.programs->update_program(), a, b, r);
+  if (spec.accumulates) compare(a.programs->next_program(), b.programs->next_program(), a, b, r);
+  compare(a.programs->update().exec(), b.programs->update().exec(), a, b, r);
   return r;
 }
 

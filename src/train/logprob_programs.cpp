@@ -9,7 +9,6 @@ namespace hearth::inline train {
 namespace {
 
 constexpr int32_t no_target = -100;
-constexpr BucketSpec row_buckets{.parts = 8, .least = 64};
 
 // No branch in the loop, so that a batch of a hundred thousand takes microseconds.
 void expect_below(std::span<const int32_t> ids, int64_t limit, const char* what) {
@@ -20,14 +19,15 @@ void expect_below(std::span<const int32_t> ids, int64_t limit, const char* what)
   fail("logprob", "expected {} below {}, got {}", what, limit, *bad);
 }
 
-void check(const TokenBatch& b, const ModelConfig& model) {
+void check(const BatchView& b, const ModelConfig& model) {
   const size_t n = size_t(b.B * b.T);
-  const auto fits = [&](const std::vector<int32_t>& v) { return v.empty() || v.size() == n; };
+  const auto fits = [&](std::span<const int32_t> v) { return v.empty() || v.size() == n; };
   if (n == 0 || b.tokens.size() != n || !fits(b.positions) || !fits(b.documents))
     fail("logprob", "expected {} x {} tokens, got {}", b.B, b.T, b.tokens.size());
-  if (b.rows.empty() || b.rows.size() != b.targets.size())
+  if (b.targets.size() != (b.asks_all() ? n : b.rows.size()))
     fail("logprob", "expected a target for each row, got {} for {} rows", b.targets.size(),
          b.rows.size());
+  if (b.asks_all()) return;  // the loader has checked its tokens
   expect_below(b.rows, int64_t(n), "rows");
   expect_below(b.tokens, model.vocab, "tokens");
   expect_below(b.targets, model.vocab, "tokens");
@@ -48,6 +48,7 @@ LogprobPrograms::LogprobPrograms(const LogprobProgramsSpec& spec, Memory& memory
       nll_(memory.backend),
       terms_(memory.backend) {
   spec_.model = spec.model.resolve();
+  if (spec.eval_model) spec_.eval_model = spec.eval_model->resolve();
 }
 
 // Logits are kept only if the memory allows it: a program that fits without them runs.
@@ -67,28 +68,31 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
                              const Key& key, Kind kind, int64_t keep_bytes) {
   const bool learns = kind == Kind::nll_first || kind == Kind::nll_next;
   const bool evaluates = kind == Kind::nll_eval;
+  const ModelConfig& model = evaluates ? spec.evaluated() : spec.model;
   Tape t(spec.dtype, name);
+  if (learns) t.fp8 = spec.fp8;  // evaluation computes in the dtype, as the saved model will
   t.trains = kind != Kind::score && !evaluates;
   // Batches of any shape add to the terms of one step.
   t.loss_buffer = spec.name + (evaluates ? ".eval.losses" : ".losses");
   t.accumulate = kind == Kind::next || kind == Kind::nll_next;
+  const Shape asked = key.rows ? Shape{1, key.rows} : Shape{key.B, key.T};
   const auto declare = [&] {
     return std::tuple(declare_inputs(t, key.B, key.T, key.documents),
-                      t.input("rows", {1, key.rows}, DType::i32),
-                      t.input("targets", {1, key.rows}, DType::i32));
+                      key.rows ? t.input("rows", asked, DType::i32) : Var{},
+                      t.input("targets", asked, DType::i32));
   };
   const auto [in, rows, targets] = learns ? t.feed(declare) : declare();
-  const Var x =
-      decoder(t, spec.model, in,
-              {.recompute = spec.recompute, .dropout = learns, .adapters = spec.adapters});
-  const Var wanted = gather_rows(t, x, rows);
+  const Var x = decoder(
+      t, model, in, {.recompute = spec.recompute, .dropout = learns, .adapters = spec.adapters});
+  const Var wanted = rows ? gather_rows(t, x, rows) : x;
   if (learns || evaluates) {
-    record_losses(t, spec.model, wanted, targets, spec.losses,
-                  {.chunk_bytes = spec.logits_bytes, .grad = learns, .acc_logits = evaluates});
+    record_losses(
+        t, model, wanted, targets, spec.losses,
+        {.chunk_bytes = spec.logits_bytes, .grad = learns, .acc_logits = evaluates && key.rows});
   } else {
-    const Var y = head_logprob(t, wanted, head_weight(t, spec.model), targets,
-                               {.scale = spec.model.logit_scale,
-                                .softcap = spec.model.logit_softcap,
+    const Var y = head_logprob(t, wanted, head_weight(t, model), targets,
+                               {.scale = model.logit_scale,
+                                .softcap = model.logit_softcap,
                                 .temperature = spec.temperature,
                                 .entropy = spec.entropy,
                                 .chunk_bytes = spec.logits_bytes,
@@ -99,12 +103,10 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
   return t;
 }
 
-MemoryNeed LogprobPrograms::need(const LogprobProgramsSpec& spec, const BatchSize& s,
+MemoryNeed LogprobPrograms::need(const LogprobProgramsSpec& spec, const Key& key, Kind kind,
                                  const UpdateSpec& update) {
   LogprobProgramsSpec resolved = spec;
   resolved.model = spec.model.resolve();
-  const Key key{s.B, s.T, s.rows, s.documents};
-  const Kind kind = s.nll ? Kind::nll_first : Kind::first;
   return memory_need(record(resolved, "need", key, kind, 0), update);
 }
 
@@ -130,8 +132,8 @@ LogprobPrograms::Program LogprobPrograms::bind(const std::string& name, Exec& ex
             .rows = key.rows,
             .tokens = input("tokens"),
             .positions = input("positions"),
-            .asked = input("rows"),
             .targets = input("targets")};
+  if (key.rows) p.asked = input("rows");
   if (key.documents) p.documents = input("documents");
   if (learns || kind == Kind::nll_eval) {
     p.nll = result("nll");
@@ -145,11 +147,16 @@ LogprobPrograms::Program LogprobPrograms::bind(const std::string& name, Exec& ex
   return p;
 }
 
-// Programs of one shape share their buffers.
-const LogprobPrograms::Program& LogprobPrograms::program(const Key& key, Kind kind) {
-  BoundPrograms& shape = programs_.get(key, [&] {
-    return fmt::format("{} {}x{} {}{}", spec_.name, key.B, key.T, key.rows,
-                       key.documents ? " documents" : "");
+// Programs of one shape and the same windows share their buffers, whose names begin alike.
+const LogprobPrograms::Program& LogprobPrograms::bound(const Key& key, Kind kind) {
+  const ModelConfig& model = kind == Kind::nll_eval ? spec_.evaluated() : spec_.model;
+  const int64_t window = model.window, long_window = model.long_window;
+  BoundPrograms& shape = programs_.get({key, window, long_window}, [&] {
+    std::string name = fmt::format("{} {}x{}", spec_.name, key.B, key.T);
+    if (key.rows) name += fmt::format(" {}", key.rows);
+    if (key.documents) name += " documents";
+    if (window || long_window) name += fmt::format(" windows {} {}", window, long_window);
+    return name;
   });
   shape.kinds.resize(kinds);
   Program& p = shape.bound[size_t(kind)];
@@ -162,18 +169,23 @@ const LogprobPrograms::Program& LogprobPrograms::program(const Key& key, Kind ki
 }
 
 // The program for a batch, with its inputs written. A reference holds until the next call.
-const LogprobPrograms::Program& LogprobPrograms::prepare(const TokenBatch& b, Kind kind) {
+const LogprobPrograms::Program& LogprobPrograms::prepare(const BatchView& b, Kind kind) {
   check(b, spec_.model);
   pending_ = nullptr;  // its activations are overwritten, and the cache may drop its program
-  const int64_t rows = bucket(std::max(int64_t(b.rows.size()), spec_.rows), row_buckets);
-  const Program& p = program({b.B, b.T, rows, !b.documents.empty()}, kind);
+  const int64_t rows =
+      b.asks_all() ? 0 : bucket(std::max(int64_t(b.rows.size()), spec_.rows), buckets::head_rows);
+  const Program& p = bound({b.B, b.T, rows, !b.documents.empty()}, kind);
   if (kind == Kind::nll_first || kind == Kind::nll_next) memory_.backend.finish(StreamKind::upload);
   p.tokens.upload(b.tokens);
   p.positions.upload(b.positions.empty() ? counted_positions(b.B, b.T) : b.positions);
   if (p.documents) p.documents.upload(b.documents);
-  const auto upload_padded = [&](const StateRef<int32_t>& to, const std::vector<int32_t>& v,
+  if (b.asks_all()) {
+    p.targets.upload(b.targets);
+    return p;
+  }
+  const auto upload_padded = [&](const StateRef<int32_t>& to, std::span<const int32_t> v,
                                  int32_t with) {
-    padded_ = v;
+    padded_.assign(v.begin(), v.end());
     padded_.resize(size_t(rows), with);
     to.upload(padded_);
   };
@@ -182,7 +194,7 @@ const LogprobPrograms::Program& LogprobPrograms::prepare(const TokenBatch& b, Ki
   return p;
 }
 
-Logprobs LogprobPrograms::score(const TokenBatch& b) {
+Logprobs LogprobPrograms::score(const BatchView& b) {
   const Program& p = prepare(b, Kind::score);
   p.exec->run();
   memory_.backend.synchronize();
@@ -201,7 +213,7 @@ std::span<const float> LogprobPrograms::arrived(Arrival& a) const {
   return {reinterpret_cast<const float*>(a.transfer->wait()), begun_rows_};
 }
 
-void LogprobPrograms::begin(const TokenBatch& b, bool first) {
+void LogprobPrograms::begin(const BatchView& b, bool first) {
   const Program& p = prepare(b, first ? Kind::first : Kind::next);
   p.exec->run_part(0);
   pending_ = &p, begun_rows_ = b.rows.size();
@@ -209,7 +221,7 @@ void LogprobPrograms::begin(const TokenBatch& b, bool first) {
   if (spec_.entropy) fetch(entropy_, p.entropy);
 }
 
-Logprobs LogprobPrograms::forward(const TokenBatch& b, bool first) {
+Logprobs LogprobPrograms::forward(const BatchView& b, bool first) {
   begin(b, first);
   const auto copy = [](std::span<const float> v) { return std::vector<float>(v.begin(), v.end()); };
   return {copy(logprob()), spec_.entropy ? copy(entropy()) : std::vector<float>()};
@@ -231,22 +243,28 @@ void LogprobPrograms::backward_of(std::span<const T> dlogprob, const Scalars& s)
 template void LogprobPrograms::backward_of(std::span<const float>, const Scalars&);
 template void LogprobPrograms::backward_of(std::span<const double>, const Scalars&);
 
-void LogprobPrograms::launch_train(const TokenBatch& b, const Scalars& s, bool first) {
-  const Program& p = prepare(b, first ? Kind::nll_first : Kind::nll_next);
-  p.scalars.upload(s);
-  p.exec->run();
-  nll_.send(p.nll.tensor(), int64_t(b.rows.size()));
-  terms_.send(p.losses, p.exec->tape().losses);
+void LogprobPrograms::feed(const BatchView& b, const Scalars& s, bool first) {
+  trained_ = &prepare(b, first ? Kind::nll_first : Kind::nll_next);
+  trained_->scalars.upload(s);
 }
 
-std::vector<float> LogprobPrograms::evaluate(const TokenBatch& b) {
+void LogprobPrograms::launch_train(const BatchView& b, const Scalars& s, bool first,
+                                   Profile* profile) {
+  feed(b, s, first);
+  trained_->exec->run(profile);
+  if (b.asks_all()) return;
+  nll_.send(trained_->nll.tensor(), b.count);
+  send_terms(terms_);
+}
+
+std::vector<float> LogprobPrograms::evaluate(const BatchView& b) {
   const Program& p = prepare(b, Kind::nll_eval);
-  const Scalars s{.inv_targets = 1 / float(b.rows.size())};
+  const Scalars s{.inv_targets = 1 / float(b.count)};
   p.scalars.upload(s);
   p.exec->run();
   memory_.backend.synchronize();
   evaluated_ = read_losses(p.losses, p.exec->tape().losses, LossTerms::validated);
-  return first_of(p.nll, b.rows.size());
+  return first_of(p.nll, b.targets.size());
 }
 
 }  // namespace hearth::inline train

@@ -1,16 +1,19 @@
-// LogprobPrograms: log-probabilities of chosen tokens under the model, and gradients of whatever
-// the host makes of them. One program does both; it pauses in between, with what the backward pass
-// needs kept. DPO and GRPO are built on it, and SFT on launch_train(), whose loss needs no pause.
+// LogprobPrograms: the programs of every task. They compute log-probabilities of chosen tokens, and
+// gradients of whatever the host makes of them: one program does both and pauses in between, with
+// the activations kept. DPO and GRPO are built on this, pretraining and SFT on launch_train(),
+// whose loss needs no pause.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/program_cache.h"
 #include "core/read_queue.h"
+#include "data/loader.h"
 #include "model/decoder.h"
 #include "train/losses.h"
 #include "train/memory_plan.h"
@@ -27,6 +30,29 @@ struct TokenBatch {
   std::vector<int32_t> rows = {}, targets = {};
 };
 
+// A batch as programs read it. Without `rows` every position is asked about: `targets` is (B, T),
+// and -100 where there is none.
+struct BatchView {
+  BatchView(const TokenBatch& b)
+      : B(b.B),
+        T(b.T),
+        tokens(b.tokens),
+        positions(b.positions),
+        documents(b.documents),
+        rows(b.rows),
+        targets(b.targets),
+        count(int64_t(b.rows.size())) {}
+  BatchView(const Batch& b, int64_t B, int64_t T, bool masks_documents)
+      : B(B), T(T), tokens(b.tokens), positions(b.positions), targets(b.targets), count(b.count) {
+    if (masks_documents) documents = b.documents;
+  }
+  bool asks_all() const { return rows.empty(); }
+
+  int64_t B, T;
+  std::span<const int32_t> tokens, positions, documents, rows, targets;
+  int64_t count;  // targets that count
+};
+
 // Of each row asked about.
 struct Logprobs {
   std::vector<float> logprob, entropy;  // entropy: where the spec asks for it
@@ -34,8 +60,12 @@ struct Logprobs {
 
 struct LogprobProgramsSpec {
   ModelConfig model;
+  // What evaluate() runs, if its windows differ: the model as checkpoints store it.
+  std::optional<ModelConfig> eval_model = {};
+  const ModelConfig& evaluated() const { return eval_model ? *eval_model : model; }
   std::string name = "logprob";  // prefix of the programs' values
   DType dtype = DType::f32;
+  std::optional<Fp8Recording> fp8 = {};  // products of launch_train() in fp8; dtype is then bf16
   Recompute recompute = Recompute::none;
   float temperature = 1;  // divides the logits
   bool entropy = false;
@@ -52,30 +82,43 @@ class LogprobPrograms {
  public:
   LogprobPrograms(const LogprobProgramsSpec&, Memory&);
 
-  // Bytes that training on such batches takes, without logits kept from forward to backward.
-  struct BatchSize {
-    int64_t B = 1, T = 1, rows = 1;
+  // What a program is for: score(); begin() and backward(), of the first batch of a step and of
+  // further ones, which add to its gradients; launch_train(), likewise; evaluate().
+  enum class Kind : uint8_t { score, first, next, nll_first, nll_next, nll_eval };
+  // The shape that a program is recorded for.
+  struct Key {
+    int64_t B = 1, T = 1;
+    int64_t rows = 0;  // asked about; 0: all positions
     bool documents = false;
-    bool nll = false;  // by launch_train(), else by begin() and backward()
+    auto operator<=>(const Key&) const = default;
   };
-  static MemoryNeed need(const LogprobProgramsSpec&, const BatchSize&, const UpdateSpec&);
+  // Bytes that training on such batches takes, without logits kept from forward to backward.
+  static MemoryNeed need(const LogprobProgramsSpec&, const Key&, Kind, const UpdateSpec&);
+  // Records a program ahead of its first batch. A reference is valid until the next call.
+  Exec& program(const Key& key, Kind kind) { return *bound(key, kind).exec; }
 
   // How the head's gradient is added up: a resumed run keeps what it began with.
   void set_logits_bytes(int64_t bytes) {
     if (bytes == spec_.logits_bytes) return;
     spec_.logits_bytes = bytes;
-    programs_.clear(), pending_ = nullptr;
+    programs_.clear(), pending_ = trained_ = nullptr;
   }
 
   // What LogprobProgramsSpec::rows says, for programs made from now on.
   void set_rows(int64_t rows) { spec_.rows = rows; }
 
+  // The attention windows of batches from now on, as in ModelConfig, except those of an eval_model.
+  // Programs for other windows stay in the cache.
+  void set_windows(int64_t window, int64_t long_window) {
+    spec_.model.window = window, spec_.model.long_window = long_window;
+  }
+
   // Nothing is kept and no gradient touched.
-  Logprobs score(const TokenBatch&);
+  Logprobs score(const BatchView&);
   // Launches a forward pass that keeps what backward() needs: nothing else may run on this memory
   // before that. The backward pass overwrites the gradients after a `first` batch of a step, and
   // adds to them after others.
-  void begin(const TokenBatch&, bool first);
+  void begin(const BatchView&, bool first);
   // What it found, of each row; waits for it. They stay until the next begin().
   std::span<const float> logprob() { return arrived(logprob_); }
   // Empty unless the spec asks for it.
@@ -83,7 +126,7 @@ class LogprobPrograms {
     return spec_.entropy ? arrived(entropy_) : std::span<const float>();
   }
   // All of this at once.
-  Logprobs forward(const TokenBatch&, bool first);
+  Logprobs forward(const BatchView&, bool first);
   // d loss / d logprob of each row, without the loss scale, which is taken from the scalars.
   void backward(std::span<const float> dlogprob, const Scalars& s = {}) {
     backward_of(dlogprob, s);
@@ -93,29 +136,28 @@ class LogprobPrograms {
   }
   // Gradients of inv_targets (of the scalars) * the sum of -logprob, and of the other terms of the
   // loss, in one pass and with the model's dropout. Temperature 1. Waits for nothing: the terms of
-  // the step so far are left in "<name>.losses" for an UpdateProgram of this name, and each
-  // -logprob is sent to the host.
-  void launch_train(const TokenBatch&, const Scalars&, bool first);
+  // the step so far are left in "<name>.losses" for an UpdateProgram of this name. For chosen rows,
+  // each -logprob and the terms are sent to the host.
+  void launch_train(const BatchView&, const Scalars&, bool first, Profile* = nullptr);
+  // What launch_train() does before it runs its program. Waits until the previous batch has been
+  // copied from the host buffers, so the host is at most one batch ahead.
+  void feed(const BatchView&, const Scalars&, bool first);
   // The -logprobs of the oldest launch that was not asked about; waits for them. They stay until
   // the next call.
   std::span<const float> take_nll() { return nll_.take_as<float>(); }
   // Each -logprob to the bits of score(), and values of the terms, without gradients and dropout.
   // Temperature 1.
-  std::vector<float> evaluate(const TokenBatch&);
+  std::vector<float> evaluate(const BatchView&);
   // The terms of the loss but the first. Of the batch that was evaluated last:
   const std::vector<LossValue>& evaluated_terms() const { return evaluated_; }
   // Of all batches since the `first` one that was trained on: launch_train() sends them, so there
   // is one take_terms() for each launch.
   std::vector<LossValue> take_terms() { return terms_.take(); }
+  // The same for a queue of the caller, after the last launch of a step.
+  void send_terms(LossQueue& to) const { to.send(trained_->losses, trained_->exec->tape().losses); }
 
  private:
-  enum class Kind : uint8_t { score, first, next, nll_first, nll_next, nll_eval };
   static constexpr size_t kinds = 6;
-  struct Key {
-    int64_t B, T, rows;
-    bool documents;
-    auto operator<=>(const Key&) const = default;
-  };
   // A program with its values; what its kind does not have is absent.
   struct Program {
     Exec* exec = nullptr;
@@ -123,6 +165,12 @@ class LogprobPrograms {
     StateRef<int32_t> tokens = {}, positions = {}, documents = {}, asked = {}, targets = {};
     StateRef<float> logprob = {}, entropy = {}, dlogprob = {}, nll = {}, losses = {};
     StateRef<Scalars> scalars = {};
+  };
+  // What a program is cached by: its shape and the model's attention windows.
+  struct CacheKey {
+    Key shape;
+    int64_t window = 0, long_window = 0;
+    auto operator<=>(const CacheKey&) const = default;
   };
   struct BoundPrograms : ShapePrograms {
     std::array<Program, LogprobPrograms::kinds> bound;  // by kind, as in ShapePrograms
@@ -135,9 +183,9 @@ class LogprobPrograms {
   Tape record(const std::string& name, const Key&, Kind) const;
   static Tape record(const LogprobProgramsSpec&, const std::string& name, const Key&, Kind,
                      int64_t keep_bytes);
-  const Program& program(const Key&, Kind);
+  const Program& bound(const Key&, Kind);
   Program bind(const std::string& name, Exec&, const Key&, Kind) const;
-  const Program& prepare(const TokenBatch&, Kind);
+  const Program& prepare(const BatchView&, Kind);
   void fetch(Arrival&, const StateRef<float>&);
   std::span<const float> arrived(Arrival&) const;
   template <class T>
@@ -146,8 +194,9 @@ class LogprobPrograms {
 
   LogprobProgramsSpec spec_;
   Memory& memory_;
-  ProgramCache<Key, BoundPrograms> programs_;
+  ProgramCache<CacheKey, BoundPrograms> programs_;
   const Program* pending_ = nullptr;  // begin() ran, backward() has not
+  const Program* trained_ = nullptr;  // of the last launch_train()
   size_t begun_rows_ = 0;
   Arrival logprob_, entropy_;
   ReadQueue nll_;

@@ -31,9 +31,11 @@ class SftTask : public ExampleTask {
  public:
   SftTask(const SftConfig& c, const RunSpec& spec, ExampleModel& model, std::vector<Row> train,
           std::vector<Row> held)
-      : ExampleTask(
-            c, spec, model,
-            {.items = train.size(), .documents = packs(c), .nll = true, .losses = c.losses}),
+      : ExampleTask(c, spec, model,
+                    {.items = train.size(),
+                     .documents = packs(c),
+                     .kind = LogprobPrograms::Kind::nll_first,
+                     .losses = c.losses}),
         packed_(packs(c)),
         rows_(std::move(train)),
         held_(std::move(held)) {

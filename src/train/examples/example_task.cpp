@@ -109,9 +109,8 @@ MemoryNeed ExampleTask::need(int64_t micro) const {
                                        {.B = rows,
                                         .T = model_.max_length,
                                         .rows = rows * model_.max_length,
-                                        .documents = shape_.documents,
-                                        .nll = shape_.nll},
-                                       config_.update_spec());
+                                        .documents = shape_.documents},
+                                       shape_.kind, config_.update_spec());
   n.offload = config_.offload;
   if (shape_.reference && !model_.config.lora) n.reference = n.weights;
   return n;

@@ -42,9 +42,9 @@ class ExampleTask : public Task {
   struct Shape {
     size_t items = 0;
     int64_t rows_per_item = 1;
-    bool documents = false;  // rows are packed
-    bool nll = false;        // trained with the nll programs, with dropout
-    LossConfig losses = {};  // of the nll programs
+    bool documents = false;                                     // rows are packed
+    LogprobPrograms::Kind kind = LogprobPrograms::Kind::first;  // of the programs that train
+    LossConfig losses = {};                                     // of nll_first
     bool reference = false;  // a reference model runs in every step
   };
   ExampleTask(const ExampleConfig&, const RunSpec&, ExampleModel&, const Shape&);

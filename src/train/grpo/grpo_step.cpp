@@ -92,7 +92,7 @@ MemoryNeed GrpoStepper::need(int64_t micro_tokens) const {
   MemoryNeed n = LogprobPrograms::need(
       programs_spec_,
       {.B = B, .T = engine.context, .rows = B * std::min(config_.max_completion, engine.context)},
-      config_.update_spec());
+      LogprobPrograms::Kind::first, config_.update_spec());
   n.offload = config_.offload;
   if (reference_store_) n.reference = reference_store_->part_bytes(Part::weight);
   n.cache = cache_bytes_ ? cache_bytes_ : engine.cache_bytes;

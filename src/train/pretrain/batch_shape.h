@@ -18,9 +18,6 @@ struct BatchShape {
   int64_t B = 1, T = 1, micro_batches = 1;
   int64_t window = -1, long_window = -1;  // -1: the model's
   bool operator==(const BatchShape&) const = default;
-  bool same_windows(const BatchShape& o) const {
-    return window == o.window && long_window == o.long_window;
-  }
 };
 
 // Every shape that the schedules of a run go through. All are checked before the run starts: each

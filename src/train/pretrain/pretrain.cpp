@@ -223,20 +223,14 @@ class PretrainTask : public Task {
     return counts_others ? cursor_.next_epoch() : cursor_;
   }
 
-  // Applies the schedules of batches, lengths and windows. A new shape or window re-records the
-  // programs.
+  // Applies the schedules of batches, lengths and windows.
   void follow_schedules(int64_t step) {
     const BatchShape& next = shape_at(step);
     if (next == shape_) return;
     const bool same_batch = next.B == shape_.B && next.T == shape_.T;
-    const bool same_windows = next.same_windows(shape_);
-    const bool needs_next = next.micro_batches > 1 && !programs_->spec().accumulates;
     shape_ = next;
     if (!same_batch) make_loader(cursor_for(shape_.T));
-    if (same_batch && same_windows && !needs_next) return;
-    const UpdateState kept = programs_->update().state();
-    prepare_programs();
-    programs_->update().set_state(kept);
+    programs_->reshape(program_spec(model_.config, config_, shape_, logits_bytes_));
   }
 
   const PretrainSpec& spec_;
@@ -248,7 +242,7 @@ class PretrainTask : public Task {
   BatchShape shape_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Programs> programs_;
-  LossQueue terms_;  // outlives the programs of a batch shape
+  LossQueue terms_;
   Cursor cursor_;
   int64_t cursor_seq_ = 0;        // tokens per sequence of the step that the cursor follows
   std::string data_;              // fingerprint of the files that the cursor refers to

@@ -5,41 +5,22 @@
 namespace hearth::inline train {
 namespace {
 
-// The name includes the batch shape, so that each shape has its own inputs.
-std::string program_name(const char* what, const ProgramSpec& s) {
-  return fmt::format("{}.{}x{}", what, s.B, s.T);
-}
-
-Tape record_micro(const ProgramSpec& s, bool accumulate) {
-  Tape t(s.dtype, program_name("train", s));
-  t.accumulate = accumulate;
-  t.fp8 = s.fp8;
-  const auto [in, targets] = t.feed([&] {
-    return std::pair(declare_inputs(t, s.B, s.T, s.documents),
-                     t.input("targets", {s.B, s.T}, DType::i32));
-  });
-  const Var x = decoder(t, s.model, in, {.recompute = s.recompute, .dropout = true});
-  record_losses(t, s.model, x, targets, s.losses, {.chunk_bytes = s.logits_bytes, .grad = true});
-  differentiate(t);
-  return t;
-}
-
-// Validation computes in bf16, as the saved model will.
-Tape record_eval(const ProgramSpec& s) {
-  Tape t(s.dtype, program_name("eval", s));
-  t.trains = false;
-  const DecoderInputs in = declare_inputs(t, s.B, s.T, s.eval_documents);
-  const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
-  const ModelConfig& model = s.eval_model ? *s.eval_model : s.model;
-  const Var x = decoder(t, model, in, {});
-  record_losses(t, model, x, targets, s.losses, {.chunk_bytes = s.logits_bytes});
-  return t;
+LogprobProgramsSpec programs_of(const ProgramSpec& s) {
+  return {.model = s.model,
+          .eval_model = s.eval_model,
+          .name = "train",
+          .dtype = s.dtype,
+          .fp8 = s.fp8,
+          .recompute = s.recompute,
+          .losses = s.losses,
+          .logits_bytes = s.logits_bytes};
 }
 
 }  // namespace
 
 MemoryNeed memory_need(const ProgramSpec& s) {
-  MemoryNeed need = memory_need(record_micro(s, false), s.update);
+  MemoryNeed need = LogprobPrograms::need(programs_of(s), {s.B, s.T, 0, s.documents},
+                                          LogprobPrograms::Kind::nll_first, s.update);
   need.offload = s.offload;
   return need;
 }
@@ -81,75 +62,39 @@ void expect_fp8(const Backend& backend) {
 
 Programs::Programs(const ProgramSpec& s, Memory& memory)
     : spec_(s),
-      backend_(memory.backend),
-      update_(program_name("train", s), memory, s.update,
-              s.fp8 ? UpdateProgram::Fp8::on : UpdateProgram::Fp8::off) {
-  if (s.fp8) expect_fp8(backend_);
-  first_ = std::make_unique<Exec>(record_micro(s, false), memory);
-  if (s.accumulates) next_ = std::make_unique<Exec>(record_micro(s, true), memory);
-  eval_ = std::make_unique<Exec>(record_eval(s), memory);
-  const std::string eval = program_name("eval", s);
-  train_inputs_ = inputs_of(memory.state, program_name("train", s), host_suffix, s.documents);
-  eval_inputs_ = inputs_of(memory.state, eval, "", s.eval_documents);
-  scalars_ = {memory.state, "scalars"};
-  losses_ = {memory.state, first_->tape().loss_buffer};
-  eval_losses_ = {memory.state, eval_->tape().loss_buffer};
-  eval_nll_ = {memory.state, eval + ".nll"};
+      programs_(programs_of(s), memory),
+      update_("train", memory, s.update, s.fp8 ? UpdateProgram::Fp8::on : UpdateProgram::Fp8::off) {
+  if (s.fp8) expect_fp8(memory.backend);
+  reshape(s);
   if (s.fp8) sites_ = {memory.state, "fp8.sites"};
 }
 
-std::vector<Fp8Site> Programs::fp8_sites() const {
-  std::vector<Fp8Site> sites(size_t(spec_.fp8 ? first_->tape().fp8->sites : 0));
+int64_t Programs::used_sites() { return spec_.fp8 ? first_program().tape().fp8->sites : 0; }
+
+std::vector<Fp8Site> Programs::fp8_sites() {
+  std::vector<Fp8Site> sites(static_cast<size_t>(used_sites()));
   if (spec_.fp8) sites_.download_part(0, sites);
   return sites;
 }
 
 void Programs::set_fp8_sites(std::span<const Fp8Site> sites) {
-  const int64_t used = spec_.fp8 ? first_->tape().fp8->sites : 0;
-  if (int64_t(sites.size()) != used)
-    fail("fp8", "expected the scales of {} tensors, got {}", used, sites.size());
+  if (int64_t(sites.size()) != used_sites())
+    fail("fp8", "expected the scales of {} tensors, got {}", used_sites(), sites.size());
   if (spec_.fp8) sites_.upload_part(0, sites);
 }
 
-Programs::Inputs Programs::inputs_of(const StateStore& state, const std::string& program,
-                                     const char* suffix, bool documents) {
-  const auto input = [&](const char* name) {
-    return StateRef<int32_t>(state, program + "." + name + suffix);
-  };
-  Inputs in{input("tokens"), input("targets"), input("positions")};
-  if (documents) in.documents = input("documents");
-  return in;
-}
-
-void Programs::Inputs::upload(const Batch& b) const {
-  tokens.upload(b.tokens), targets.upload(b.targets), positions.upload(b.positions);
-  if (documents) documents.upload(b.documents);
-}
-
-// Waits until the previous batch has been copied from the host buffers, which then take this one.
-// This keeps the host at most one batch ahead.
-void Programs::feed(const Batch& b, const Scalars& s) {
-  backend_.finish(StreamKind::upload);
-  train_inputs_.upload(b);
-  scalars_.upload(s);
-}
-
-void Programs::micro(const Batch& b, const Scalars& s, bool first) {
-  feed(b, s);
-  (first ? *first_ : *next_).run(profile_);
+void Programs::reshape(const ProgramSpec& s) {
+  spec_ = s;
+  programs_.set_windows(s.model.window, s.model.long_window);
+  first_program();
+  if (s.accumulates) next_program();
+  programs_.program({s.B, s.T, 0, s.eval_documents}, LogprobPrograms::Kind::nll_eval);
 }
 
 double Programs::evaluate(const Batch& b) {
-  eval_inputs_.upload(b);
-  Scalars s;
-  s.inv_targets = 1 / float(b.count);
-  scalars_.upload(s);
-  eval_->run();
   // The host sums in double precision, since an evaluation has millions of tokens.
-  std::vector<float> nll(b.targets.size());
-  eval_nll_.download(nll);
   double sum = 0;
-  for (float x : nll) sum += x;
+  for (const float x : programs_.evaluate(view(b, spec_.eval_documents))) sum += x;
   return sum / double(b.count);
 }
 

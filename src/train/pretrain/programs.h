@@ -1,17 +1,9 @@
-// The programs of a pretraining run, recorded from a model and a batch shape: micro_first and
-// micro_next (forward and backward; the first overwrites the gradients, the next add to them),
-// update and eval.
+// The programs of a pretraining run for its batch shapes: micro (forward and backward; the first of
+// a step overwrites the gradients, the next add to them), update and evaluate.
 #pragma once
 
-#include <memory>
-#include <optional>
-
-#include "core/exec.h"
 #include "core/fp8.h"
-#include "data/loader.h"
-#include "model/decoder.h"
-#include "train/losses.h"
-#include "train/memory_plan.h"
+#include "train/logprob_programs.h"
 #include "train/update_program.h"
 
 namespace hearth::inline train {
@@ -46,49 +38,43 @@ void expect_fp8(const Backend&);
 
 class Programs {
  public:
+  // Records the programs of the spec's batches.
   Programs(const ProgramSpec&, Memory&);
+  // The same for a spec with another batch shape or other attention windows and else the same.
+  // The programs of earlier shapes stay in the cache.
+  void reshape(const ProgramSpec&);
 
-  void micro(const Batch&, const Scalars&, bool first);
+  void micro(const Batch& b, const Scalars& s, bool first) {
+    programs_.launch_train(view(b, spec_.documents), s, first, profile_);
+  }
   UpdateProgram& update() { return update_; }
   // The first loss term of the step so far.
   double loss() const { return update_.loss(); }
   // Queues the other terms of the step so far; take() of the queue waits for them.
-  void send_terms(LossQueue& to) const { to.send(losses_, first_->tape().losses); }
+  void send_terms(LossQueue& to) const { programs_.send_terms(to); }
 
   // Mean loss of a batch; leaves the gradients unchanged.
   double evaluate(const Batch&);
   // The other terms of that batch that validation reports.
-  std::vector<LossValue> evaluated_terms() const {
-    return read_losses(eval_losses_, eval_->tape().losses, LossTerms::validated);
-  }
+  const std::vector<LossValue>& evaluated_terms() const { return programs_.evaluated_terms(); }
   const ProgramSpec& spec() const { return spec_; }
   // The state of all scales between two steps, for checkpoints; empty without fp8.
-  std::vector<Fp8Site> fp8_sites() const;
+  std::vector<Fp8Site> fp8_sites();
   void set_fp8_sites(std::span<const Fp8Site>);  // as many as fp8_sites() gives
   // For tests and profiling: the programs that micro() and update() run, and their inputs alone.
-  Exec& first_program() { return *first_; }
-  Exec* next_program() { return next_.get(); }  // null unless the spec accumulates
-  Exec& update_program() { return update_.exec(); }
-  void feed(const Batch&, const Scalars&);
+  Exec& first_program() { return programs_.program(shape(), LogprobPrograms::Kind::nll_first); }
+  Exec& next_program() { return programs_.program(shape(), LogprobPrograms::Kind::nll_next); }
+  void feed(const Batch& b, const Scalars& s) { programs_.feed(view(b, spec_.documents), s, true); }
   void profile(Profile* p) { profile_ = p; }
 
  private:
-  // The inputs of a program. The state is never erased, so its handles stay valid.
-  struct Inputs {
-    StateRef<int32_t> tokens, targets, positions;  // (B, T)
-    StateRef<int32_t> documents = {};              // absent without a document mask
-    void upload(const Batch&) const;
-  };
-  static Inputs inputs_of(const StateStore&, const std::string& program, const char* suffix,
-                          bool documents);
+  BatchView view(const Batch& b, bool documents) const { return {b, spec_.B, spec_.T, documents}; }
+  LogprobPrograms::Key shape() const { return {spec_.B, spec_.T, 0, spec_.documents}; }
+  int64_t used_sites();  // of fp8
 
   ProgramSpec spec_;
-  Backend& backend_;
+  LogprobPrograms programs_;
   UpdateProgram update_;
-  std::unique_ptr<Exec> first_, next_, eval_;
-  Inputs train_inputs_, eval_inputs_;  // those of training are in memory of the host
-  StateRef<Scalars> scalars_;
-  StateRef<float> losses_, eval_losses_, eval_nll_;
   StateRef<Fp8Site> sites_;  // absent without fp8
   Profile* profile_ = nullptr;
 };
