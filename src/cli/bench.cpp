@@ -9,12 +9,12 @@
 #include "cli/model_flags.h"
 #include "data/shards.h"
 #include "diag/lockstep.h"
+#include "diag/peak_flops.h"
 #include "model/layer_spec.h"
 #include "model/lora.h"
 #include "sys/build_info.h"
 #include "sys/error.h"
 #include "sys/process/process_memory.h"
-#include "train/peak_flops.h"
 #include "train/pretrain/programs.h"
 
 namespace hearth::inline cli {

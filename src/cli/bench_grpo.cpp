@@ -7,9 +7,9 @@
 
 #include "cli/bench.h"
 #include "cli/model_flags.h"
+#include "diag/peak_flops.h"
 #include "sys/error.h"
 #include "train/grpo/grpo_report.h"
-#include "train/peak_flops.h"
 
 namespace hearth::inline cli {
 namespace {

@@ -9,12 +9,12 @@
 
 #include "cli/bench.h"
 #include "cli/model_flags.h"
+#include "diag/peak_flops.h"
 #include "infer/engine.h"
 #include "model/decoder.h"
 #include "model/layer_spec.h"
 #include "sys/error.h"
 #include "train/config.h"
-#include "train/peak_flops.h"
 
 namespace hearth::inline cli {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "cli/bench.h"
 #include "cli/model_flags.h"
+#include "diag/peak_flops.h"
 #include "model/decoder.h"
 #include "sys/error.h"
-#include "train/peak_flops.h"
 #include "train/update_program.h"
 
 namespace hearth::inline cli {

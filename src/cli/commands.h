@@ -15,7 +15,7 @@
 #include "core/quantised.h"
 #include "infer/generation_config.h"
 #include "infer/loaded_model.h"
-#include "train/auto_dtype.h"
+#include "model/auto_dtype.h"
 #include "train/config.h"
 
 namespace hearth::inline infer {

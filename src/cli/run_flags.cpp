@@ -11,9 +11,9 @@
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/signals.h"
+#include "diag/peak_flops.h"
 #include "sys/progress.h"
 #include "sys/terminal.h"
-#include "train/peak_flops.h"
 
 namespace hearth::inline cli {
 

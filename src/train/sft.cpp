@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "train/examples/batches.h"
+#include "data/examples/batches.h"
 #include "train/run_folder.h"
 
 namespace hearth::inline train {

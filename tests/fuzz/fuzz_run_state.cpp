@@ -1,8 +1,8 @@
 // state/trainer.json: the state that every run has, and those of the tasks that add to it.
+#include "data/cursor_state.h"
 #include "formats/json.h"
 #include "fuzz.h"
 #include "train/grpo/grpo_state.h"
-#include "train/pretrain/cursor_state.h"
 #include "train/run_state.h"
 
 namespace {

@@ -5,11 +5,12 @@
 #include <numeric>
 #include <random>
 
+#include "data/examples/batches.h"
 #include "data/examples/prompts.h"
 #include "data/examples/templates.h"
 #include "served_folder.h"
 #include "sys/error.h"
-#include "train/examples/batches.h"
+#include "train/logprob_programs.h"
 #include "unit/infer_model.h"
 #include "unit/test_io_support.h"
 

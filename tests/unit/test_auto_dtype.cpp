@@ -1,5 +1,5 @@
 // The table of --dtype auto.
-#include "train/auto_dtype.h"
+#include "model/auto_dtype.h"
 
 #include <gtest/gtest.h>
 

@@ -7,12 +7,12 @@
 
 #include <fstream>
 
+#include "data/cursor_state.h"
 #include "formats/checkpoint_dir.h"
 #include "test_io_support.h"
 #include "train/dpo/reference_sums.h"
 #include "train/grpo/grpo_state.h"
 #include "train/log.h"
-#include "train/pretrain/cursor_state.h"
 #include "train/run_folder.h"
 #include "train/run_settings.h"
 

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "data/examples/batches.h"
 #include "model/files/folder.h"
-#include "train/examples/batches.h"
+#include "train/logprob_programs.h"
 
 namespace hearth::inline train {
 

@@ -2,10 +2,10 @@
 // on held-out examples, and save the model with the chat template that it was trained with.
 #pragma once
 
+#include "data/examples/batches.h"
 #include "data/examples/examples.h"
 #include "data/examples/templates.h"
 #include "sys/error.h"
-#include "train/examples/batches.h"
 #include "train/examples/example_config.h"
 #include "train/logprob_programs.h"
 #include "train/run.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <set>
 
 #include "cpu/backend.h"
@@ -104,6 +105,12 @@ int64_t first_step_tokens(const ModelConfig& model, const TrainConfig& c) {
     return tokens;
   const int64_t length = Steps::parse(c.seq, "seq").at(0);
   return std::max<int64_t>(c.batch, 1) * (length ? length : model.context);
+}
+
+int64_t default_eval_tokens(int64_t tokens_per_step) {
+  constexpr int64_t most = 1 << 20, steps = 64;
+  if (tokens_per_step >= most / steps) return most;
+  return int64_t(std::bit_floor(uint64_t(std::max<int64_t>(tokens_per_step, 1) * steps)));
 }
 
 ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const BatchShape& s,

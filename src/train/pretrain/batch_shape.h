@@ -33,6 +33,11 @@ bool has_step_size(const TrainConfig&);
 // Tokens of the first optimizer step, computed from the settings alone.
 int64_t first_step_tokens(const ModelConfig&, const TrainConfig&);
 
+// The default number of validation tokens: forward passes over 64 steps' worth of tokens cost about
+// as much as 20 training steps on any machine. A power of two, at most 2^20. It follows from the
+// settings alone and not from a measured speed, so that one command always gives one log.
+int64_t default_eval_tokens(int64_t tokens_per_step);
+
 ProgramSpec program_spec(const ModelConfig&, const TrainConfig&, const BatchShape&,
                          int64_t logits_bytes);
 

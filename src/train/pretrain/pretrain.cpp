@@ -4,11 +4,11 @@
 #include <cmath>
 #include <limits>
 
+#include "data/cursor_state.h"
 #include "data/shards.h"
+#include "data/validation_batches.h"
 #include "sys/error.h"
 #include "train/pretrain/batch_shape.h"
-#include "train/pretrain/cursor_state.h"
-#include "train/pretrain/validation.h"
 #include "train/run_folder.h"
 
 namespace hearth::inline train {
@@ -137,7 +137,7 @@ class PretrainTask : public Task {
     int64_t count = 0;
     LossMeans terms;
     bool stopped = false;
-    each_validation_batch(loader_spec(config_.val), config_, [&](const Batch& b) {
+    each_validation([&](const Batch& b) {
       if ((stopped = spec_.stopped())) return false;
       sum += programs_->evaluate(b) * double(b.count);
       count += b.count;
@@ -164,9 +164,7 @@ class PretrainTask : public Task {
     for (const BatchShape& s : shapes_) {
       shape_ = s;
       make_loader(cursor_);
-      if (!config_.val.empty())
-        each_validation_batch(loader_spec(config_.val), config_,
-                              [](const Batch&) { return false; });
+      if (!config_.val.empty()) each_validation([](const Batch&) { return false; });
       tokens_checked_ = true;
     }
     shape_ = shapes_.front();
@@ -206,6 +204,12 @@ class PretrainTask : public Task {
     s.document_mask = config_.document_mask;
     s.document_start = int32_t(config_.document_start);
     return s;
+  }
+
+  void each_validation(const std::function<bool(const Batch&)>& use) const {
+    each_validation_batch(
+        loader_spec(config_.val),
+        {.tokens = config_.eval_tokens, .whole_documents = config_.eval_documents}, use);
   }
 
   void make_loader(const Cursor& from) {

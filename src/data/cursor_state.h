@@ -4,10 +4,10 @@
 #include "data/loader.h"
 #include "formats/state_fields.h"
 
-namespace hearth::inline train {
+namespace hearth::inline data {
 
 nlohmann::json cursor_to_json(const Cursor&);
 // The loader checks whether the cursor lies within the files.
 Cursor cursor_of(const StateFields&);
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline data

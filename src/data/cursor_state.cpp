@@ -1,11 +1,10 @@
-#include "train/pretrain/cursor_state.h"
+#include "data/cursor_state.h"
 
-namespace hearth::inline train {
+namespace hearth::inline data {
 
-using nlohmann::json;
-
-json cursor_to_json(const Cursor& c) {
-  json j{{"epoch", c.epoch}, {"shard", c.shard}, {"position", c.position}, {"tokens", c.tokens}};
+nlohmann::json cursor_to_json(const Cursor& c) {
+  nlohmann::json j{
+      {"epoch", c.epoch}, {"shard", c.shard}, {"position", c.position}, {"tokens", c.tokens}};
   for (const SourceCursor& s : c.sources)
     j["sources"].push_back(
         {{"epoch", s.epoch}, {"shard", s.shard}, {"position", s.position}, {"tokens", s.tokens}});
@@ -22,4 +21,4 @@ Cursor cursor_of(const StateFields& f) {
   return c;
 }
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline data

@@ -1,10 +1,10 @@
-#include "train/auto_dtype.h"
+#include "model/auto_dtype.h"
 
 #include <fmt/format.h>
 
 #include "cpu/features.h"
 
-namespace hearth::inline train {
+namespace hearth::inline model {
 
 DtypeChoice auto_dtype(Workload work, std::string_view isa, DType stored) {
   if (isa.empty()) return {DType::bf16, "which the card multiplies directly"};
@@ -24,4 +24,4 @@ DtypeChoice auto_dtype(Workload work, const Backend& backend, DType stored) {
                     stored);
 }
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline model

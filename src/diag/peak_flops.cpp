@@ -1,4 +1,4 @@
-#include "train/peak_flops.h"
+#include "diag/peak_flops.h"
 
 #include <algorithm>
 #include <chrono>
@@ -6,7 +6,7 @@
 #include "core/exec.h"
 #include "ops/record.h"
 
-namespace hearth::inline train {
+namespace hearth::inline diag {
 
 void fill_random(Backend& backend, Tensor all) {
   const int64_t block = std::min<int64_t>(all.numel(), 1 << 20), size = size_of(all.dtype);
@@ -66,4 +66,4 @@ double measure_bandwidth(Backend& backend) {
   return best;
 }
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline diag

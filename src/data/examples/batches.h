@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "data/examples/examples.h"
-#include "train/logprob_programs.h"
+#include "data/token_batch.h"
 
-namespace hearth::inline train {
+namespace hearth::inline data {
 
 // Best-fit-decreasing bin packing: from the largest to the smallest, each item goes into the
 // fullest row in which it still fits. Returns rows of at most `room` as indices into `sizes`; no
@@ -42,4 +42,4 @@ struct Split {
 };
 Split split_off(size_t n, double share, uint64_t seed);
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline data

@@ -6,7 +6,7 @@
 
 #include "core/backend.h"
 
-namespace hearth::inline train {
+namespace hearth::inline model {
 
 // The kind of work that dominates a command. Training and scoring are bound by matrix products,
 // decoding by memory bandwidth, since it reads all weights for every token.
@@ -33,4 +33,4 @@ DtypeChoice auto_dtype(Workload, std::string_view isa, DType stored);
 // force.
 DtypeChoice auto_dtype(Workload, const Backend&, DType stored);
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline model

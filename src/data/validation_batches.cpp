@@ -1,14 +1,13 @@
-#include "train/pretrain/validation.h"
+#include "data/validation_batches.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "data/shards.h"
 #include "data/whole_documents.h"
 #include "sys/error.h"
 
-namespace hearth::inline train {
+namespace hearth::inline data {
 namespace {
 
 // Whether the files are long enough for a full batch, and each file for a full row.
@@ -68,24 +67,18 @@ class PaddedRows {
 
 }  // namespace
 
-int64_t default_eval_tokens(int64_t tokens_per_step) {
-  constexpr int64_t most = 1 << 20, steps = 64;
-  if (tokens_per_step >= most / steps) return most;
-  return int64_t(std::bit_floor(uint64_t(std::max<int64_t>(tokens_per_step, 1) * steps)));
-}
-
-void each_validation_batch(const LoaderSpec& s, const TrainConfig& config,
+void each_validation_batch(const LoaderSpec& s, const ValidationSpec& v,
                            const std::function<bool(const Batch&)>& use) {
   if (!s.mix.empty())
     fail_usage("--val", "expected files without weights, got {} weighted sources", s.mix.size());
-  const bool short_files = !config.eval_documents && !fills_a_batch(s);
-  if (config.eval_documents || (s.document_mask && short_files)) {
+  const bool short_files = !v.whole_documents && !fills_a_batch(s);
+  if (v.whole_documents || (s.document_mask && short_files)) {
     for (const Batch& b :
-         whole_documents(s.files, {s.batch, s.seq, s.document_start, config.eval_tokens, s.vocab}))
+         whole_documents(s.files, {s.batch, s.seq, s.document_start, v.tokens, s.vocab}))
       if (!use(b)) return;
     return;
   }
-  const int64_t batches = std::max<int64_t>(1, config.eval_tokens / (s.batch * s.seq));
+  const int64_t batches = std::max<int64_t>(1, v.tokens / (s.batch * s.seq));
   if (short_files) {
     PaddedRows rows(s, batches, use);
     for (const std::filesystem::path& path : s.files)
@@ -100,4 +93,4 @@ void each_validation_batch(const LoaderSpec& s, const TrainConfig& config,
   }
 }
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline data

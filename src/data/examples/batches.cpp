@@ -1,14 +1,15 @@
-#include "train/examples/batches.h"
+#include "data/examples/batches.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <set>
 
+#include "core/program_cache.h"
 #include "data/permutation.h"
 #include "sys/error.h"
 
-namespace hearth::inline train {
+namespace hearth::inline data {
 
 std::vector<std::vector<size_t>> pack_best_fit(std::span<const int64_t> sizes, int64_t room) {
   std::vector<size_t> order(sizes.size());
@@ -93,4 +94,4 @@ Split split_off(size_t n, double share, uint64_t seed) {
   return s;
 }
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline data

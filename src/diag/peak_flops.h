@@ -4,7 +4,7 @@
 
 #include "core/backend.h"
 
-namespace hearth::inline train {
+namespace hearth::inline diag {
 
 struct GemmShape {
   int64_t m, n, k;
@@ -24,4 +24,4 @@ double measure_peak(Backend&, DType);
 // Bandwidth of a large copy in bytes per second, counting reads and writes.
 double measure_bandwidth(Backend&);
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline diag

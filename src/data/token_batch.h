@@ -1,0 +1,46 @@
+// TokenBatch: sequences and the tokens of them that are asked about. BatchView: what programs read
+// of it, or of a batch of the loader.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "data/loader.h"
+
+namespace hearth::inline data {
+
+// B sequences of T tokens each, and which tokens of them are asked about: after row
+// rows[r] = b * T + t comes targets[r]. Rows differ. A shorter sequence is padded at its end.
+struct TokenBatch {
+  int64_t B = 0, T = 0;
+  std::vector<int32_t> tokens = {};     // (B, T)
+  std::vector<int32_t> positions = {};  // (B, T); empty: 0 .. T - 1 in each
+  std::vector<int32_t> documents = {};  // (B, T) for a document mask; empty: none
+  std::vector<int32_t> rows = {}, targets = {};
+};
+
+// A batch as programs read it. Without `rows` every position is asked about: `targets` is (B, T),
+// and -100 where there is none.
+struct BatchView {
+  BatchView(const TokenBatch& b)
+      : B(b.B),
+        T(b.T),
+        tokens(b.tokens),
+        positions(b.positions),
+        documents(b.documents),
+        rows(b.rows),
+        targets(b.targets),
+        count(int64_t(b.rows.size())) {}
+  BatchView(const Batch& b, int64_t B, int64_t T, bool masks_documents)
+      : B(B), T(T), tokens(b.tokens), positions(b.positions), targets(b.targets), count(b.count) {
+    if (masks_documents) documents = b.documents;
+  }
+  bool asks_all() const { return rows.empty(); }
+
+  int64_t B, T;
+  std::span<const int32_t> tokens, positions, documents, rows, targets;
+  int64_t count;  // targets that count
+};
+
+}  // namespace hearth::inline data

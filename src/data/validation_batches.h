@@ -1,0 +1,21 @@
+// The batches that a pretraining run validates on.
+#pragma once
+
+#include <functional>
+
+#include "data/loader.h"
+
+namespace hearth::inline data {
+
+struct ValidationSpec {
+  int64_t tokens = 0;            // at most
+  bool whole_documents = false;  // rows do not cross documents
+};
+
+// Calls use(batch) until it returns false or the requested number of tokens is reached, at most
+// once over the files. Files that are too short for a full batch come in batches with masked
+// targets.
+void each_validation_batch(const LoaderSpec&, const ValidationSpec&,
+                           const std::function<bool(const Batch&)>& use);
+
+}  // namespace hearth::inline data
