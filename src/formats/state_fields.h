@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace hearth::inline formats {
@@ -51,5 +53,49 @@ class StateFields {
   const nlohmann::json& object_;
   std::string where_, name_;
 };
+
+// A state struct lists its fields once, in `visit(state, v)`, which calls v(name, field, range...)
+// for each. The two functions below write a state and read it back. A range may depend on the
+// fields before it.
+struct StateReader {
+  const StateFields& from;
+  void operator()(const char* name, int64_t& x, int64_t least = 0,
+                  int64_t most = StateFields::max_count) const {
+    x = from.integer(name, least, most);
+  }
+  void operator()(const char* name, uint64_t& x) const { x = uint64_t(from.integer(name)); }
+  void operator()(const char* name, double& x, double least = std::numeric_limits<double>::lowest(),
+                  double most = std::numeric_limits<double>::max()) const {
+    x = from.number(name, least, most);
+  }
+  void operator()(const char* name, std::optional<double>& x) const {
+    if (from.has(name)) x = from.number(name);
+  }
+  void operator()(const char* name, std::vector<double>& x, size_t size) const {
+    x = from.numbers(name, size);
+  }
+  void operator()(const char* name, nlohmann::json& x) const {
+    if (from.has(name)) x = from.value(name);
+  }
+};
+
+template <class S>
+nlohmann::json state_to_json(const S& state) {
+  nlohmann::json j;
+  S::visit(state, [&](const char* name, const auto& field, auto...) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::optional<double>>)
+      j[name] = field ? nlohmann::json(*field) : nlohmann::json();
+    else
+      j[name] = field;
+  });
+  return j;
+}
+
+template <class S>
+S state_from_json(const StateFields& from) {
+  S state;
+  S::visit(state, StateReader{from});
+  return state;
+}
 
 }  // namespace hearth::inline formats

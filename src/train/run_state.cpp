@@ -61,50 +61,16 @@ KeptSteps kept_steps(const StateFields& run) {
 }
 
 json RunState::to_json() const {
-  const auto or_null = [](std::optional<double> x) { return x ? json(*x) : json(); };
-  json j{{"step", step},
-         {"total", total},
-         {"data_step", data_step},
-         {"tokens", tokens},
-         {"update", update_to_json(update)},
-         {"reloads", reloads},
-         {"good_step", good_step},
-         {"spikes", spikes},
-         {"losses", losses},
-         {"loss_scale", loss_scale},
-         {"scale_steps", scale_steps},
-         {"logits_bytes", logits_bytes},
-         {"last_eval", or_null(last_eval)},
-         {"best_eval", or_null(best_eval)},
-         {"evaluated", evaluated},
-         {"last_eval_step", last_eval_step},
-         {"best_step", best_step},
-         {"train_seconds", train_seconds}};
+  json j = state_to_json(*this);
+  j["update"] = update_to_json(update);
   put_mark(j, "log", log), put_mark(j, "samples", samples);
   return j;
 }
 
 RunState RunState::from_json(const StateFields& f) {
-  RunState s;
-  s.step = f.integer("step", 0, max_step);
-  s.total = f.integer("total", 0, max_step);
-  s.data_step = f.integer("data_step", s.step, max_step);
-  s.tokens = f.integer("tokens");
+  RunState s = state_from_json<RunState>(f);
   s.update = update_of(f);
-  s.reloads = f.integer("reloads");
-  s.spikes = f.integer("spikes", 0, max_bad_steps);
-  s.losses = f.numbers("losses", spike_window);
-  s.loss_scale = f.number("loss_scale", 0x1p-24, max_loss_scale);
-  s.scale_steps = f.integer("scale_steps", 0, loss_scale_window);
-  s.logits_bytes = f.integer("logits_bytes");
-  if (f.has("last_eval")) s.last_eval = f.number("last_eval");
-  if (f.has("best_eval")) s.best_eval = f.number("best_eval");
-  s.evaluated = f.integer("evaluated", -1, s.step);
-  s.last_eval_step = f.integer("last_eval_step", -1, s.evaluated);
-  const KeptSteps kept = kept_steps(f);
-  s.best_step = kept.best, s.good_step = kept.good;
   s.log = mark_of(f, "log"), s.samples = mark_of(f, "samples");
-  s.train_seconds = f.number("train_seconds", 0);
   return s;
 }
 

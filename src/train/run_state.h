@@ -42,6 +42,28 @@ struct RunState {
 
   nlohmann::json to_json() const;
   static RunState from_json(const StateFields& run);
+
+  // All but `update` and the marks of the logs.
+  template <class S, class V>
+  static void visit(S& s, V&& v) {
+    v("step", s.step, 0, max_step);
+    v("total", s.total, 0, max_step);
+    v("data_step", s.data_step, s.step, max_step);
+    v("tokens", s.tokens);
+    v("reloads", s.reloads);
+    v("good_step", s.good_step, -1, s.step);
+    v("spikes", s.spikes, 0, max_bad_steps);
+    v("losses", s.losses, spike_window);
+    v("loss_scale", s.loss_scale, 0x1p-24, max_loss_scale);
+    v("scale_steps", s.scale_steps, 0, loss_scale_window);
+    v("logits_bytes", s.logits_bytes);
+    v("last_eval", s.last_eval);
+    v("best_eval", s.best_eval);
+    v("evaluated", s.evaluated, -1, s.step);
+    v("last_eval_step", s.last_eval_step, -1, s.evaluated);
+    v("best_step", s.best_step, -1, s.step);
+    v("train_seconds", s.train_seconds, 0);
+  }
 };
 
 constexpr int trainer_version = 2;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-
 #include <optional>
 
 #include "formats/state_fields.h"
@@ -21,8 +20,20 @@ struct GrpoState {
   std::optional<double> last_reward;  // of the last step that had rewards
   int64_t micro_tokens = 0;           // as chosen when the run began
 
-  nlohmann::json to_json() const;
-  static GrpoState from_json(const StateFields& task);
+  nlohmann::json to_json() const { return state_to_json(*this); }
+  static GrpoState from_json(const StateFields& task) { return state_from_json<GrpoState>(task); }
+  template <class S, class V>
+  static void visit(S& s, V&& v) {
+    v("version", s.version);
+    v("completions", s.completions);
+    v("unrewarded", s.unrewarded, 0, s.completions);
+    v("rewards", s.rewards);
+    v("ema", s.ema.mean);
+    v("beta", s.beta, 0);
+    v("last_exact", s.last_exact, -1, 1);
+    v("last_reward", s.last_reward);
+    v("micro_tokens", s.micro_tokens, 1);
+  }
 };
 
 }  // namespace hearth::inline train
