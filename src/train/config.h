@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/loader.h"
+#include "formats/enum_names.h"
 #include "model/decoder.h"
 #include "optim/schedule.h"
 #include "optim/update.h"
@@ -15,20 +16,13 @@
 
 namespace hearth::inline train {
 
-inline std::span<const std::string_view> names_of(LoaderSpec::Order) {
-  static constexpr auto names = std::to_array<std::string_view>({"sequential", "shuffled"});
-  return names;
-}
+HEARTH_ENUM_NAMES(LoaderSpec::Order, {"sequential", "shuffled"})
 
 // tf32: fp32 everywhere, but a GPU's tensor cores round the inputs of products. fp8: bf16, but the
 // products of linear layers round their inputs to fp8 (docs/fp8.md). automatic: not chosen yet; a
 // command resolves it for its device before the run begins (auto_dtype.h).
 enum class TrainDType : uint8_t { fp32, tf32, bf16, fp16, fp8, automatic };
-inline std::span<const std::string_view> names_of(TrainDType) {
-  static constexpr auto names =
-      std::to_array<std::string_view>({"fp32", "tf32", "bf16", "fp16", "fp8", "auto"});
-  return names;
-}
+HEARTH_ENUM_NAMES(TrainDType, {"fp32", "tf32", "bf16", "fp16", "fp8", "auto"})
 inline DType to_dtype(TrainDType d) {
   if (d == TrainDType::automatic)
     fail_usage("--dtype", "expected fp32, tf32, bf16 or fp16 here, got auto");
@@ -43,15 +37,9 @@ inline DType storage_dtype(TrainDType d) {
 }
 
 enum class Fp8Head : uint8_t { on, off };
-inline std::span<const std::string_view> names_of(Fp8Head) {
-  static constexpr auto names = std::to_array<std::string_view>({"on", "off"});
-  return names;
-}
+HEARTH_ENUM_NAMES(Fp8Head, {"on", "off"})
 enum class Fp8Wgrad : uint8_t { fp8, bf16 };
-inline std::span<const std::string_view> names_of(Fp8Wgrad) {
-  static constexpr auto names = std::to_array<std::string_view>({"fp8", "bf16"});
-  return names;
-}
+HEARTH_ENUM_NAMES(Fp8Wgrad, {"fp8", "bf16"})
 // Which products run in fp8 beside those of the linear layers' forward pass and input gradients.
 struct Fp8Config {
   Fp8Head head = Fp8Head::on;

@@ -58,10 +58,7 @@ struct ExampleConfig : RunConfig {
 };
 
 enum class SftPacking : uint8_t { none, bfd };
-inline std::span<const std::string_view> names_of(SftPacking) {
-  static constexpr auto names = std::to_array<std::string_view>({"none", "bfd"});
-  return names;
-}
+HEARTH_ENUM_NAMES(SftPacking, {"none", "bfd"})
 
 struct SftConfig : ExampleConfig {
   SftPacking packing = SftPacking::bfd;
@@ -77,17 +74,10 @@ struct SftConfig : ExampleConfig {
 };
 
 enum class DpoLoss : uint8_t { sigmoid, hinge, ipo, cdpo, robust, sigmoid_norm };
-inline std::span<const std::string_view> names_of(DpoLoss) {
-  static constexpr auto names = std::to_array<std::string_view>(
-      {"sigmoid", "hinge", "ipo", "cdpo", "robust", "sigmoid_norm"});
-  return names;
-}
+HEARTH_ENUM_NAMES(DpoLoss, {"sigmoid", "hinge", "ipo", "cdpo", "robust", "sigmoid_norm"})
 
 enum class DpoReference : uint8_t { cached, live };
-inline std::span<const std::string_view> names_of(DpoReference) {
-  static constexpr auto names = std::to_array<std::string_view>({"cached", "live"});
-  return names;
-}
+HEARTH_ENUM_NAMES(DpoReference, {"cached", "live"})
 
 struct DpoConfig : ExampleConfig {
   DpoConfig() { lr = 1e-6; }

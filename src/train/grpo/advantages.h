@@ -2,26 +2,18 @@
 // reward.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <string_view>
 #include <vector>
+
+#include "formats/enum_names.h"
 
 namespace hearth::inline train {
 
 enum class AdvantageScale : uint8_t { group, batch, none };
 enum class Baseline : uint8_t { mean, median, ema, leave_one_out };
-inline std::span<const std::string_view> names_of(AdvantageScale) {
-  static constexpr auto names = std::to_array<std::string_view>({"group", "batch", "none"});
-  return names;
-}
-inline std::span<const std::string_view> names_of(Baseline) {
-  static constexpr auto names =
-      std::to_array<std::string_view>({"mean", "median", "ema", "leave_one_out"});
-  return names;
-}
+HEARTH_ENUM_NAMES(AdvantageScale, {"group", "batch", "none"})
+HEARTH_ENUM_NAMES(Baseline, {"mean", "median", "ema", "leave_one_out"})
 
 struct AdvantageSpec {
   AdvantageScale scale = AdvantageScale::group;

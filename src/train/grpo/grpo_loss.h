@@ -2,30 +2,19 @@
 // log-probabilities of the tokens to the loss and its gradient.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <span>
-#include <string_view>
 #include <vector>
+
+#include "formats/enum_names.h"
 
 namespace hearth::inline train {
 
 enum class Reduction : uint8_t { grpo, bnpo, dr_grpo, dapo };
 enum class RatioLevel : uint8_t { token, sequence };
 enum class KlForm : uint8_t { k1, k2, k3 };
-inline std::span<const std::string_view> names_of(Reduction) {
-  static constexpr auto names =
-      std::to_array<std::string_view>({"grpo", "bnpo", "dr_grpo", "dapo"});
-  return names;
-}
-inline std::span<const std::string_view> names_of(RatioLevel) {
-  static constexpr auto names = std::to_array<std::string_view>({"token", "sequence"});
-  return names;
-}
-inline std::span<const std::string_view> names_of(KlForm) {
-  static constexpr auto names = std::to_array<std::string_view>({"k1", "k2", "k3"});
-  return names;
-}
+HEARTH_ENUM_NAMES(Reduction, {"grpo", "bnpo", "dr_grpo", "dapo"})
+HEARTH_ENUM_NAMES(RatioLevel, {"token", "sequence"})
+HEARTH_ENUM_NAMES(KlForm, {"k1", "k2", "k3"})
 
 struct PolicyLossSpec {
   double epsilon = 0.2, epsilon_high = 0.2;  // rho is clipped to [1 - epsilon, 1 + epsilon_high]
