@@ -84,31 +84,29 @@ void RunLog::step(const StepRecord& r) {
       {"step", r.step}, {"ms", 1e3 * r.seconds}, {"tokens_per_s", r.tokens_per_s}};
   if (r.flops > 0) p["tflops"] = r.flops * 1e-12, p["mfu"] = r.mfu;
   p["memory_bytes"] = r.memory, p["peak_memory_bytes"] = r.peak_memory;
+  nlohmann::ordered_json device = nlohmann::ordered_json::object();
   if (r.device) {
-    p["celsius"] = r.device->celsius, p["watts"] = r.device->watts;
-    p["utilisation"] = r.device->utilisation;
-    p["device_memory_bytes"] = r.device->memory_bytes;
+    device = {{"celsius", r.device->celsius},
+              {"watts", r.device->watts},
+              {"utilisation", r.device->utilisation}};
+    p.update(device), p["device_memory_bytes"] = r.device->memory_bytes;
   }
   if (r.more_perf.is_object()) p.update(r.more_perf);
   perf_.append(p.dump());
   const double now = wall_time();
-  events_.scalar("train/loss", r.step, float(r.loss), now);
-  for (const LossValue& l : r.terms) events_.scalar("train/" + l.name, r.step, float(l.value), now);
-  events_.scalar("train/lr", r.step, float(r.lr), now);
-  if (r.grad_norm) events_.scalar("train/grad_norm", r.step, float(*r.grad_norm), now);
-  for (const auto& [name, value] : r.more.items())
-    if (value.is_number()) events_.scalar("train/" + name, r.step, value.get<float>(), now);
-  events_.scalar("perf/tokens_per_s", r.step, float(r.tokens_per_s), now);
-  if (r.flops > 0) events_.scalar("perf/tflops", r.step, float(r.flops * 1e-12), now);
-  if (r.mfu > 0) events_.scalar("perf/mfu", r.step, float(r.mfu), now);
+  const auto events_of = [&](const char* group, const nlohmann::ordered_json& values) {
+    constexpr std::string_view only_in_files[] = {
+        "step", "tokens", "ms", "memory_bytes", "peak_memory_bytes", "device_memory_bytes"};
+    for (const auto& [name, value] : values.items())
+      if (value.is_number() && std::ranges::find(only_in_files, name) == std::end(only_in_files) &&
+          !device.contains(name))
+        events_.scalar(fmt::format("{}/{}", group, name), r.step, value.get<float>(), now);
+  };
+  events_of("train", j);
+  events_of("perf", p);
   events_.scalar("perf/memory_gib", r.step, float(double(r.memory) / (1 << 30)), now);
-  if (r.device) {
-    events_.scalar("device/celsius", r.step, float(r.device->celsius), now);
-    events_.scalar("device/watts", r.step, float(r.device->watts), now);
-    events_.scalar("device/utilisation", r.step, float(r.device->utilisation), now);
-  }
-  for (const auto& [name, value] : r.more_perf.items())
-    if (value.is_number()) events_.scalar("perf/" + name, r.step, value.get<float>(), now);
+  for (const auto& [name, value] : device.items())
+    events_.scalar("device/" + name, r.step, value.get<float>(), now);
   if (seconds_since(flushed_) > 1) flush_events();  // at most once a second, for live viewers
   progress_of(r);
 }
