@@ -1,25 +1,15 @@
 #include "train/config.h"
 
-#include <cmath>
 #include <limits>
 
 #include "sys/error.h"
 
 namespace hearth::inline train {
-namespace {
-
-template <class T>
-void expect_at_least(T low, const char* flag, T x) {
-  if (!(x >= low) || !std::isfinite(double(x)))
-    fail_usage(flag, "expected {} or more, got {}", low, x);
-}
-
-}  // namespace
 
 void RunConfig::check_run(int64_t total) const {
   if (!(lr >= 0 && lr <= std::numeric_limits<float>::max()))
     fail_usage("--lr", "expected 0 or more that a float can hold, got {}", lr);
-  expect_at_least<int64_t>(0, "--warmup", warmup);
+  expect_at_least(0, "--warmup", warmup);
   if (!(lr_floor >= 0 && lr_floor <= 1))
     fail_usage("--lr-floor", "expected a fraction from 0 to 1, got {}", lr_floor);
   for (const auto& [flag, beta] : {std::pair{"--beta1", beta1}, {"--beta2", beta2}})
@@ -27,7 +17,7 @@ void RunConfig::check_run(int64_t total) const {
   // With 0, a weight without a gradient would be updated by 0 / 0.
   if (!(adam_eps > 0) || !std::isfinite(adam_eps))
     fail_usage("--adam-eps", "expected more than 0, got {}", adam_eps);
-  expect_at_least(0.0f, "--weight-decay", weight_decay);
+  expect_at_least(0, "--weight-decay", weight_decay);
   const UpdateSpec update = update_spec();  // parses the settings of groups
   const bool orthogonal = optimizer == OptimizerKind::muon || optimizer == OptimizerKind::normuon;
   for (const auto& [flag, betas] :
@@ -36,15 +26,15 @@ void RunConfig::check_run(int64_t total) const {
       fail_usage(flag, "{} updates the group matrix with --momentum and has no betas for it",
                  names_of(optimizer)[size_t(optimizer)]);
   muon.check();
-  expect_at_least(0.0f, "--clip", clip);
+  expect_at_least(0, "--clip", clip);
   const bool decays = schedule == Schedule::wsd || schedule == Schedule::wsd_sqrt;
   if (decays ? decay_steps < 1 || decay_steps > total : decay_steps < 0)
     fail_usage("--decay-steps", "expected {} with --schedule {}, got {}",
                decays ? fmt::format("1 to the {} steps", total) : "0 or more",
                names_of(schedule)[size_t(schedule)], decay_steps);
-  expect_at_least(0.0, "--spike-z", spike_z);
-  expect_at_least<int64_t>(0, "--eval-every", eval_every);
-  expect_at_least<int64_t>(0, "--checkpoint-every", checkpoint_every);
+  expect_at_least(0, "--spike-z", spike_z);
+  expect_at_least(0, "--eval-every", eval_every);
+  expect_at_least(0, "--checkpoint-every", checkpoint_every);
   expect_at_least(0, "--keep", keep);
 }
 
@@ -57,16 +47,16 @@ std::string RunConfig::oddity(int64_t total) const {
 }
 
 void TrainConfig::check() const {
-  expect_at_least<int64_t>(1, "--steps", steps);
+  expect_at_least(1, "--steps", steps);
   check_run(steps);
   losses.check();
   if (dtype != TrainDType::fp8 && fp8 != Fp8Config{})
     fail_usage(fp8.head == Fp8Head::on ? "--fp8-wgrad" : "--fp8-head", "needs --dtype fp8");
-  expect_at_least(0.0, "--target-loss", target_loss);
-  expect_at_least<int64_t>(-1, "--document-start", document_start);
-  expect_at_least<int64_t>(0, "--eval-tokens", eval_tokens);
-  expect_at_least<int64_t>(0, "--sample-every", sample_every);
-  expect_at_least<int64_t>(1, "--sample-tokens", sample_tokens);
+  expect_at_least(0, "--target-loss", target_loss);
+  expect_at_least(-1, "--document-start", document_start);
+  expect_at_least(0, "--eval-tokens", eval_tokens);
+  expect_at_least(0, "--sample-every", sample_every);
+  expect_at_least(1, "--sample-tokens", sample_tokens);
 }
 
 }  // namespace hearth::inline train

@@ -2,8 +2,10 @@
 // as config.toml; a resumed run reads it back.
 #pragma once
 
+#include <cmath>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "data/loader.h"
@@ -57,6 +59,13 @@ struct Fp8Config {
     return Fp8Recording{.head = head == Fp8Head::on, .wgrad = wgrad == Fp8Wgrad::fp8};
   }
 };
+
+// Throws a usage error unless a setting is finite and at least `low`.
+template <class T>
+void expect_at_least(std::type_identity_t<T> low, const char* flag, T x) {
+  if (!(x >= low) || !std::isfinite(double(x)))
+    fail_usage(flag, "expected {} or more, got {}", low, x);
+}
 
 // Help texts of settings whose meaning differs between tasks.
 struct RunHelp {

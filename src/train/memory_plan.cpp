@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/plan.h"
+#include "cpu/backend.h"
 #include "cpu/reference/reference.h"
 #include "sys/error.h"
 
@@ -87,6 +88,16 @@ void expect_fit(const MemoryNeed& need, const MemoryBudget& budget, const std::s
   if (budget.fits(need.total())) return;
   fail("memory", "expected a run within {:.2f} GiB, got {}; {}", double(budget.left()) / gib,
        describe(need), remedy);
+}
+
+void expect_host_room(const char* flag, double bytes, const char* what, const std::string& got,
+                      const std::string& remedy) {
+  const double room = double(available_memory());
+  if (bytes <= room) return;
+  fail_usage(flag,
+             "expected a step whose {} fit in the {:.2f} GiB of free host memory, got {}, which "
+             "take {:.2f} GiB{}",
+             what, room / gib, got, bytes / gib, remedy);
 }
 
 // Goes up to the first divisor of at least twice the size until one does not fit, and then halves

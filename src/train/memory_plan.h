@@ -33,6 +33,11 @@ std::string describe(const MemoryNeed&);
 // remedy in words.
 void expect_fit(const MemoryNeed&, const MemoryBudget&, const std::string& remedy);
 
+// Throws if the host has less free memory than `bytes`, which a step's `what` take: it holds all of
+// a step at once. `got` says how many there are; `remedy` ends the error.
+void expect_host_room(const char* flag, double bytes, const char* what, const std::string& got,
+                      const std::string& remedy = {});
+
 // The largest divisor of n that fits; 0: not even 1 does. If a size fits, so must every smaller
 // one. Planning a batch takes time in proportion to it, so `fits` is not asked about sizes far
 // beyond the answer.

@@ -423,7 +423,8 @@ class Run {
     if (!model_.base.is_null()) trainer["base"] = model_.base;
     if (model_.config.lora) {
       base = fs::absolute(model_.source->path()).string();
-      trainer["base_path"] = path_from_run(model_.source->path(), spec_.run);
+      // Relative, so that the base is still found after both have been moved together.
+      trainer["base_path"] = fs::relative(model_.source->path(), spec_.run).string();
     }
     if (const std::string digest = task_.data_digest(); !digest.empty()) trainer["data"] = digest;
     return {.model = model_.config,

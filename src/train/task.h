@@ -57,6 +57,9 @@ struct EvalReport {
 EvalReport loss_report(double loss, const std::vector<LossValue>& terms = {},
                        const nlohmann::ordered_json& more = {});
 
+// Shows a line of progress during an evaluation.
+using ShowProgress = std::function<void(const std::string&)>;
+
 class Task {
  public:
   virtual ~Task() = default;
@@ -84,10 +87,8 @@ class Task {
 
   virtual bool evaluates() const = 0;        // there is held-out data
   virtual bool evaluates_first() const = 0;  // also evaluate before the first step
-  // Nothing: interrupted by a signal; the evaluation will be repeated. `progress` takes progress
-  // lines.
-  virtual std::optional<EvalReport> evaluate(
-      const RunState&, const std::function<void(const std::string&)>& progress) = 0;
+  // Nothing: interrupted by a signal; the evaluation will be repeated.
+  virtual std::optional<EvalReport> evaluate(const RunState&, const ShowProgress&) = 0;
   virtual bool at_target(const RunState&) const { return false; }
 
   virtual int64_t sample_every() const { return 0; }

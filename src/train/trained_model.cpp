@@ -100,10 +100,6 @@ std::vector<int32_t> answer_ends_of(const ModelSource& source, const ChatTemplat
   return ends;
 }
 
-std::string path_from_run(const fs::path& model, const fs::path& run) {
-  return fs::relative(model, run).string();
-}
-
 Tokenizer tokenizer_beside(const ModelSource& source, const ModelConfig& model) {
   if (source.tokenizer().empty())
     fail(source.path().string(), "expected a model with a tokenizer, got none beside it");

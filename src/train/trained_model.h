@@ -46,10 +46,6 @@ ModelSource open_base(const std::filesystem::path& model, const LoraConfig&);
 // turn of `chat` if there is one.
 std::vector<int32_t> answer_ends_of(const ModelSource&, const ChatTemplate* chat, const Tokenizer&);
 
-// The relative path from a run to a model, so that the base of adapters is still found after both
-// have been moved together.
-std::string path_from_run(const std::filesystem::path& model, const std::filesystem::path& run);
-
 // Throws if checkpoints could not carry the tokenizer. The error ends with `remedy`.
 void expect_savable(const Tokenizer&, std::string_view remedy);
 

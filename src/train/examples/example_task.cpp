@@ -67,18 +67,14 @@ ExampleEncoder encoder_of(const ExampleModel& m, const ExampleConfig& c) {
 void check_config(const ExampleConfig& c, const RunSpec& spec, const RunSettings& settings) {
   if (c.model.empty()) fail_usage("--model", "expected a model to start from, got none");
   if (c.data.empty()) fail_usage("--data", "expected files to train on, got none");
-  const auto at_least = [](const char* flag, int64_t low, int64_t n) {
-    if (n < low) fail_usage(flag, "expected {} or more, got {}", low, n);
-  };
-  at_least("--batch", 0, c.batch), at_least("--accumulate", 1, c.accumulate);
-  at_least("--steps", 0, c.steps);
-  if (c.steps == 0) at_least("--epochs", 1, c.epochs);
+  expect_at_least(0, "--batch", c.batch), expect_at_least(1, "--accumulate", c.accumulate);
+  expect_at_least(0, "--steps", c.steps);
+  if (c.steps == 0) expect_at_least(1, "--epochs", c.epochs);
   if (!(c.holdout >= 0 && c.holdout < 1))
     fail_usage("--holdout", "expected a share from 0 to below 1, got {}", c.holdout);
   if (c.holdout > 0 && !c.val.empty())
     fail_usage("--holdout", "expected a held-out share or --val, got both");
-  if (!(c.target_loss >= 0))
-    fail_usage("--target-loss", "expected 0 or more, got {}", c.target_loss);
+  expect_at_least(0, "--target-loss", c.target_loss);
   c.check_run(c.steps ? c.steps : INT64_MAX);
   expect_settings(spec, settings);
 }

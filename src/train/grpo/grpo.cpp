@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "cpu/backend.h"
 #include "sys/error.h"
 #include "sys/trimmed.h"
 #include "train/grpo/grpo_report.h"
@@ -27,21 +26,6 @@ constexpr std::string_view free_settings_of_grpo[] = {"model",          "data",
                                                       "rollout_batch",  "batch_invariant",
                                                       "chat",           "clock",
                                                       "reward_start",   "chat_template"};
-
-// The host holds every completion of a step: `context` tokens of prompt and completion each, with
-// log-probabilities and text.
-void expect_host_room(const GrpoConfig& c, int64_t context) {
-  constexpr double gib = 1 << 30;
-  const double completions = double(c.prompts) * double(c.group);
-  const double each = sizeof(Rollout) + double(context) * (sizeof(int32_t) + sizeof(float) + 4);
-  const double need = completions * each / gib, room = double(available_memory()) / gib;
-  if (need > room)
-    fail_usage("--prompts",
-               "expected a step whose completions fit in the {:.2f} GiB of free host memory, got "
-               "--prompts {} x --group {} completions of up to {} tokens, which take {:.2f} GiB; "
-               "lower --prompts, --group or --max-completion",
-               room, c.prompts, c.group, context, need);
-}
 
 class GrpoTask : public Task {
  public:
@@ -80,7 +64,14 @@ class GrpoTask : public Task {
   void make_stepper() {
     int64_t longest = train_.longest();
     if (held_) longest = std::max(longest, held_->longest());
-    expect_host_room(config_, std::min(model_.config.context, longest + config_.max_completion));
+    const int64_t context = std::min(model_.config.context, longest + config_.max_completion);
+    // Tokens of prompt and completion, log-probabilities and text.
+    const double each = sizeof(Rollout) + double(context) * (sizeof(int32_t) + sizeof(float) + 4);
+    expect_host_room("--prompts", double(config_.prompts) * double(config_.group) * each,
+                     "completions",
+                     fmt::format("--prompts {} x --group {} completions of up to {} tokens",
+                                 config_.prompts, config_.group, context),
+                     "; lower --prompts, --group or --max-completion");
     stepper_ = std::make_unique<GrpoStepper>(
         GrpoStepSpec{.config = config_,
                      .model = model_.config,
@@ -151,8 +142,7 @@ class GrpoTask : public Task {
   bool evaluates() const override { return held_ != nullptr; }
   bool evaluates_first() const override { return config_.eval_every > 0; }
   // Scores greedy completions of the held-out prompts.
-  std::optional<EvalReport> evaluate(const RunState& run,
-                                     const std::function<void(const std::string&)>&) override {
+  std::optional<EvalReport> evaluate(const RunState& run, const ShowProgress&) override {
     const RolloutSpec spec = stepper_->rollout_spec(run.step);
     std::vector<Rollout> made;
     std::vector<GroupRewards> rewards;

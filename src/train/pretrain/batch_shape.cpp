@@ -5,27 +5,12 @@
 #include <bit>
 #include <set>
 
-#include "cpu/backend.h"
 #include "sys/error.h"
 
 namespace hearth::inline train {
 namespace {
 
 constexpr const char* where = "batch";
-
-// The host holds all micro-batches of a step at once, because each of them is weighted by the
-// number of targets in the whole step.
-void expect_host_room(const char* flag, int64_t tokens, bool documents) {
-  constexpr double gib = 1 << 30;
-  const double arrays = documents ? 4 : 3;  // tokens, targets, positions and document numbers
-  const double need = double(tokens) * arrays * sizeof(int32_t) / gib;
-  const double room = double(available_memory()) / gib;
-  if (need > room)
-    fail_usage(flag,
-               "expected a step whose tokens fit in the {:.2f} GiB of free host memory, got {} "
-               "tokens, which take {:.2f} GiB",
-               room, tokens, need);
-}
 
 // A schedule of attention windows: the flag, its text and the model's own window.
 struct WindowSchedule {
@@ -77,7 +62,11 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
   if (tokens % s.T)
     fail_usage(where, "expected --tokens-per-step to be a multiple of --seq {}, got {}", s.T,
                tokens);
-  expect_host_room(totals.at(step) ? "--tokens-per-step" : "--batch", tokens, c.document_mask);
+  // All micro-batches of a step, because each is weighted by the targets of the whole step. Tokens,
+  // targets, positions and document numbers.
+  expect_host_room(totals.at(step) ? "--tokens-per-step" : "--batch",
+                   double(tokens) * (c.document_mask ? 4 : 3) * sizeof(int32_t), "tokens",
+                   fmt::format("{} tokens", tokens));
   const int64_t sequences = tokens / s.T;
   if (!c.batch) s.B = chosen;
   if (s.B == 0)

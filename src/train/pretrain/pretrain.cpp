@@ -131,8 +131,7 @@ class PretrainTask : public Task {
 
   bool evaluates() const override { return !config_.val.empty(); }
   bool evaluates_first() const override { return config_.eval_every > 0; }
-  std::optional<EvalReport> evaluate(
-      const RunState& state, const std::function<void(const std::string&)>& progress) override {
+  std::optional<EvalReport> evaluate(const RunState& state, const ShowProgress& progress) override {
     double sum = 0;
     int64_t count = 0;
     LossMeans terms;
