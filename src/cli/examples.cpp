@@ -6,8 +6,7 @@
 #include "cli/run_flags.h"
 #include "cli/signals.h"
 #include "sys/terminal.h"
-#include "train/dpo/dpo.h"
-#include "train/sft.h"
+#include "train/examples/example_task.h"
 
 namespace hearth::inline cli {
 namespace {

@@ -7,7 +7,7 @@
 #include "formats/checkpoint_dir.h"
 #include "formats/json.h"
 #include "served_folder.h"
-#include "train/dpo/dpo.h"
+#include "train/examples/example_task.h"
 
 namespace hearth {
 namespace {

@@ -5,6 +5,7 @@
 #include "infer_model.h"
 #include "served_folder.h"
 #include "train/dpo/reference_sums.h"
+#include "train/reference_model.h"
 #include "train/run_settings.h"
 #include "train/run_state.h"
 #include "train/trained_model.h"
@@ -112,12 +113,17 @@ TEST(AlignLora, BothReferencesOfPreferencesAreOne) {
       }
     }
   const std::vector<const Preference*> asked{&pairs[0], &pairs[1], &pairs[2], &pairs[3], &pairs[4]};
-  LiveReference shared(model.memory, {.model = model.config, .name = "examples"}, 32);
-  LiveReference own(source, *backend, {.model = source.config().resolve(), .name = "examples"}, 32);
-  const std::vector<PairSums> a = shared.sums(asked), b = own.sums(asked);
+  const auto load = [&](ParamStore& to) { source.load(to); };
+  ReferenceModel shared({.model = model.config}, model.memory, load);
+  ReferenceModel own({.model = source.config().resolve()}, model.memory, load);
+  EXPECT_EQ(shared.bytes(), 0);
+  EXPECT_GT(own.bytes(), 0);
+  const auto sums = [&](LogprobPrograms& programs) {
+    return sums_of(asked, programs.score(lay_out_pairs(asked, 32)).logprob);
+  };
   LogprobPrograms policy({.model = model.config}, model.memory);
-  const std::vector<PairSums> adapted =
-      sums_of(asked, policy.score(lay_out_pairs(asked, 32)).logprob);
+  const std::vector<PairSums> a = sums(shared.programs()), b = sums(own.programs());
+  const std::vector<PairSums> adapted = sums(policy);
   for (size_t i = 0; i < asked.size(); ++i) {
     EXPECT_EQ(a[i].chosen, b[i].chosen);
     EXPECT_EQ(a[i].rejected, b[i].rejected);

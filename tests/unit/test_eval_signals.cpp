@@ -9,9 +9,8 @@
 #include "served_folder.h"
 #include "sys/files/files.h"
 #include "test_io_support.h"
-#include "train/dpo/dpo.h"
+#include "train/examples/example_task.h"
 #include "train/pretrain/pretrain.h"
-#include "train/sft.h"
 #include "unit/wrapped_backend.h"
 
 namespace hearth {

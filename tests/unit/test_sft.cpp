@@ -1,6 +1,5 @@
 // SFT where programs are dear: one shape serves the whole run, and what is learned is what a
 // program for each shape learns.
-#include "train/sft.h"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +9,7 @@
 #include "served_folder.h"
 #include "sys/files/files.h"
 #include "test_io_support.h"
+#include "train/examples/example_task.h"
 #include "unit/wrapped_backend.h"
 
 namespace hearth {

@@ -1,14 +1,15 @@
-#include "train/dpo/dpo.h"
+#include "train/dpo/dpo_loss.h"
 
 #include "sys/clock.h"
 #include "sys/files/files.h"
 #include "sys/hash/hash.h"
 #include "train/dpo/reference_sums.h"
+#include "train/examples/example_task.h"
+#include "train/reference_model.h"
 
 namespace hearth::inline train {
 namespace {
 
-namespace fs = std::filesystem;
 using Pairs = std::vector<const Preference*>;
 
 // Sums over pairs, for the report.
@@ -43,16 +44,16 @@ std::string digest_of(const std::vector<Preference>& data, size_t train) {
 class DpoTask : public ExampleTask {
  public:
   DpoTask(const DpoConfig& c, const RunSpec& spec, ExampleModel& model,
-          const std::vector<Preference>& data, const Split& split)
+          const ExampleData<Preference>& data)
       : ExampleTask(c, spec, model,
-                    {.items = split.rest.size(),
+                    {.items = data.split.rest.size(),
                      .rows_per_item = 2,
                      .reference = c.reference == DpoReference::live}),
         config_(c),
-        data_(data),
-        held_(split.held),
-        train_(split.rest),
-        digest_(digest_of(data, split.rest.size())),
+        data_(data.all),
+        held_(data.split.held),
+        train_(data.split.rest),
+        digest_(digest_of(data_, train_.size())),
         max_length_(model.max_length) {}
 
   std::string_view kind() const override { return "dpo"; }
@@ -64,7 +65,7 @@ class DpoTask : public ExampleTask {
                                                                    data_, to_dtype(config_.dtype)));
     if (config_.reference == DpoReference::live) {
       file.save();
-      live_ = live_reference();
+      live_.emplace(reference_model());
       return true;
     }
     if (file.sums.size() > data_.size())
@@ -90,10 +91,7 @@ class DpoTask : public ExampleTask {
         totals.add(l);
         d.insert(d.end(), size_t(learned_tokens(p.chosen)), float(l.d_chosen * share));
         d.insert(d.end(), size_t(learned_tokens(p.rejected)), float(l.d_rejected * share));
-        for (const Example* e : {&p.chosen, &p.rejected}) {
-          r.tokens += places_of(*e);
-          r.flops += double(places_of(*e)) * train_flops_per_token(model_.config, places_of(*e));
-        }
+        for (const Example* e : {&p.chosen, &p.rejected}) count(r, *e);
       });
       programs_.backward(d, c.scalars);
     });
@@ -104,8 +102,7 @@ class DpoTask : public ExampleTask {
   }
 
   bool evaluates() const override { return !held_.empty(); }
-  std::optional<EvalReport> evaluate(const RunState&,
-                                     const std::function<void(const std::string&)>&) override {
+  std::optional<EvalReport> evaluate(const RunState&, const ShowProgress&) override {
     DpoTotals totals;
     const bool complete =
         each_micro_batch_until_stopped(held_.size(), [&](size_t begin, size_t end) {
@@ -120,19 +117,19 @@ class DpoTask : public ExampleTask {
   }
 
  private:
-  std::unique_ptr<LiveReference> live_reference() {
-    const LogprobProgramsSpec spec = programs_spec(model_, config_);
-    if (model_.config.lora)
-      return std::make_unique<LiveReference>(model_.memory, spec, max_length_);
-    return std::make_unique<LiveReference>(open_base(config_.model, config_.lora),
-                                           model_.memory.backend, spec, max_length_);
+  ReferenceModel reference_model() {
+    return {programs_spec(model_, config_), model_.memory,
+            [this](ParamStore& to) { open_base(config_.model, config_.lora).load(to); }};
+  }
+  std::vector<PairSums> sums_by(ReferenceModel& reference, const Pairs& pairs) const {
+    return sums_of(pairs, reference.programs().score(lay_out(pairs)).logprob);
   }
 
   // Computes the sums of the pairs that the file does not have yet. False: interrupted by a signal;
   // the file keeps the sums computed so far.
   bool ask_reference(ReferenceFile& file) {
     constexpr double seconds_between_saves = 30;
-    const auto once = live_reference();
+    ReferenceModel once = reference_model();
     auto saved = Clock::now();
     while (file.sums.size() < data_.size()) {
       const bool stopped = spec_.stop && *spec_.stop;
@@ -142,7 +139,7 @@ class DpoTask : public ExampleTask {
       const size_t at = file.sums.size(), n = std::min(data_.size() - at, micro_batch());
       Pairs pairs;
       for (size_t i = at; i < at + n; ++i) pairs.push_back(&data_[i]);
-      for (const PairSums& p : once->sums(pairs)) file.sums.push_back(p);
+      for (const PairSums& p : sums_by(once, pairs)) file.sums.push_back(p);
     }
     file.save();
     return true;
@@ -161,7 +158,7 @@ class DpoTask : public ExampleTask {
   // Called before the policy's forward pass, because a live reference may share the GPU's scratch
   // memory.
   std::vector<PairSums> reference_of(std::span<const size_t> chosen) {
-    if (live_) return live_->sums(pairs_of(chosen));
+    if (live_) return sums_by(*live_, pairs_of(chosen));
     std::vector<PairSums> sums;
     for (const size_t i : chosen) sums.push_back(reference_[i]);
     return sums;
@@ -181,11 +178,11 @@ class DpoTask : public ExampleTask {
 
   const DpoConfig& config_;
   const std::vector<Preference>& data_;
-  std::vector<size_t> held_, train_;
-  std::string digest_;  // of the data
+  const std::vector<size_t>&held_, &train_;  // indices into it
+  std::string digest_;                       // of the data
   int64_t max_length_;
   std::vector<PairSums> reference_;  // of all data; empty with a live reference
-  std::unique_ptr<LiveReference> live_;
+  std::optional<ReferenceModel> live_;
 };
 
 void check_loss(const DpoConfig& c) {
@@ -210,21 +207,8 @@ RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
   // A checkpoint identifies its reference model by this. With adapters it is their base.
   if (model.base.is_null()) model.base = model_digest(open_base(c.model, c.lora));
   spec.phases->mark("model");
-  const ExampleEncoder encoder = encoder_of(model, c);
-  Examples<Preference> data = read_preferences(c.data, encoder);
-  expect_examples(spec, data, "data", model.max_length);
-  model.carry_template(data.rendered > 0);
-  Split split = split_off(data.kept.size(), c.holdout, c.seed);
-  if (!c.val.empty()) {
-    const Examples<Preference> val = read_preferences(c.val, encoder);
-    expect_examples(spec, val, "val", model.max_length);
-    for (const Preference& p : val.kept) {
-      split.held.push_back(data.kept.size());
-      data.kept.push_back(p);
-    }
-  }
-  spec.phases->mark("data");
-  DpoTask task(c, spec, model, data.kept, split);
+  const ExampleData<Preference> data = read_data(c, spec, model, read_preferences);
+  DpoTask task(c, spec, model, data);
   spec.phases->mark("plan");
   return run_task(spec, c, settings, model, task);
 }

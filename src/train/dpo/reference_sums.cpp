@@ -5,7 +5,6 @@
 #include "formats/json.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
-#include "train/trained_model.h"
 
 namespace hearth::inline train {
 namespace {
@@ -37,27 +36,6 @@ std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
     all.push_back({chosen, next_sum(logprobs, p->rejected)});
   }
   return all;
-}
-
-LiveReference::LiveReference(const ModelSource& source, Backend& backend, LogprobProgramsSpec spec,
-                             int64_t max_length)
-    : params_(std::make_unique<ParamStore>(backend, frozen(decoder_params(source.config())),
-                                           spec.dtype)),
-      memory_(std::make_unique<Memory>(backend, params_.get())),
-      programs_(std::make_unique<LogprobPrograms>(spec, *memory_)),
-      max_length_(max_length),
-      few_(backend.prefers_few_programs()) {
-  source.load(*params_);
-}
-
-LiveReference::LiveReference(Memory& memory, LogprobProgramsSpec spec, int64_t max_length)
-    : max_length_(max_length), few_(memory.backend.prefers_few_programs()) {
-  spec.name = "reference", spec.adapters = false;
-  programs_ = std::make_unique<LogprobPrograms>(spec, memory);
-}
-
-std::vector<PairSums> LiveReference::sums(std::span<const Preference* const> pairs) {
-  return sums_of(pairs, programs_->score(lay_out_pairs(pairs, max_length_, few_)).logprob);
 }
 
 std::string reference_key(const std::string& model, std::span<const Preference> data, DType dtype) {

@@ -1,6 +1,5 @@
-// Log-probabilities of preference pairs under the reference model. They are either computed once
-// and cached in a file of the run folder, with a key of weights and data, or computed live: from a
-// second set of weights, or from the weights in training with their adapters off.
+// Log-probabilities of preference pairs under the reference model, and the file of the run folder
+// that caches them, with a key of weights and data.
 #pragma once
 
 #include <filesystem>
@@ -8,9 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/dtype.h"
 #include "data/examples/batches.h"
-#include "model/files/folder.h"
-#include "train/logprob_programs.h"
 
 namespace hearth::inline train {
 
@@ -25,22 +23,6 @@ TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_l
                          bool few = false);
 std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
                               std::span<const float> logprobs);
-
-class LiveReference {
- public:
-  // Loads separate weights.
-  LiveReference(const ModelSource&, Backend&, LogprobProgramsSpec, int64_t max_length);
-  // Uses the base of the model in training: the same store, without the adapters.
-  LiveReference(Memory&, LogprobProgramsSpec, int64_t max_length);
-  std::vector<PairSums> sums(std::span<const Preference* const> pairs);
-
- private:
-  std::unique_ptr<ParamStore> params_;  // null with adapters
-  std::unique_ptr<Memory> memory_;
-  std::unique_ptr<LogprobPrograms> programs_;
-  int64_t max_length_;
-  bool few_;  // see common_length()
-};
 
 // Identifies the sums: the model_digest() of the reference, the tokens, and the dtype of the
 // computation.

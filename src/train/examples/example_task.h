@@ -1,5 +1,6 @@
-// ExampleTask: what SFT and DPO share. Both train for epochs over a fixed set of examples, validate
-// on held-out examples, and save the model with the chat template that it was trained with.
+// SFT and DPO, and ExampleTask, what they share. Both train for epochs over a fixed set of
+// examples, validate on held-out examples, and save the model with the chat template that it was
+// trained with.
 #pragma once
 
 #include "data/examples/batches.h"
@@ -11,6 +12,13 @@
 #include "train/run.h"
 
 namespace hearth::inline train {
+
+// Supervised fine-tuning: the model learns the marked tokens of its examples. The loss is the sum
+// of their negative log-likelihoods divided by the number of learned tokens of the whole step.
+RunResult sft(const SftConfig&, const RunSpec&, Backend&);
+// Direct preference optimisation: the policy learns to prefer chosen over rejected completions,
+// relative to a fixed reference model.
+RunResult dpo(const DpoConfig&, const RunSpec&, Backend&);
 
 // The model in training with the chat template that renders its examples.
 struct ExampleModel : TrainedModel {
@@ -83,11 +91,18 @@ class ExampleTask : public Task {
   // The same until a signal stops the run. Returns whether every micro-batch was used.
   template <class Use>
   bool each_micro_batch_until_stopped(size_t n, Use use) const {
-    for (size_t at = 0; at < n; at += size_t(micro_)) {
-      if (spec_.stopped()) return false;
-      use(at, std::min(n, at + size_t(micro_)));
-    }
-    return true;
+    bool stopped = false;
+    each_micro_batch(n, [&](size_t begin, size_t end) {
+      stopped = stopped || spec_.stopped();
+      if (!stopped) use(begin, end);
+    });
+    return !stopped;
+  }
+
+  // Adds an example to the tokens and FLOPs of a step.
+  void count(StepReport& r, const Example& e) const {
+    r.tokens += places_of(e);
+    r.flops += double(places_of(e)) * train_flops_per_token(model_.config, places_of(e));
   }
 
   const RunSpec& spec_;
@@ -134,6 +149,37 @@ void expect_examples(const RunSpec& spec, const Examples<T>& e, const char* what
         fmt::format("{}: {} of {} rows spell a special token, the first in {}: they are "
                     "learned as characters; --special-tokens takes them for the tokens",
                     what, e.spelled, e.read, e.spelled_in));
+}
+
+// The examples of a run: those of --data, split into trained and held-out ones, and those of --val,
+// which are held out too.
+template <class T>
+struct ExampleData {
+  std::vector<T> all;
+  Split split;  // indices into `all`
+};
+// Reads them with read(files, encoder), and gives the model the chat template that its checkpoints
+// carry.
+template <class T>
+ExampleData<T> read_data(const ExampleConfig& c, const RunSpec& spec, ExampleModel& model,
+                         Examples<T> (*read)(const std::vector<std::string>&,
+                                             const ExampleEncoder&)) {
+  const ExampleEncoder encoder = encoder_of(model, c);
+  Examples<T> data = read(c.data, encoder);
+  expect_examples(spec, data, "data", model.max_length);
+  model.carry_template(data.rendered > 0);
+  ExampleData<T> d{std::move(data.kept), {}};
+  d.split = split_off(d.all.size(), c.holdout, c.seed);
+  if (!c.val.empty()) {
+    Examples<T> val = read(c.val, encoder);
+    expect_examples(spec, val, "val", model.max_length);
+    for (T& e : val.kept) {
+      d.split.held.push_back(d.all.size());
+      d.all.push_back(std::move(e));
+    }
+  }
+  spec.phases->mark("data");
+  return d;
 }
 
 }  // namespace hearth::inline train

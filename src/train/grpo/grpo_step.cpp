@@ -39,7 +39,7 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
                     .logits_bytes = logits_chunk_bytes(backend_),
                     .keep_bytes = kept_logits_bytes(backend_)};
   programs_ = std::make_unique<LogprobPrograms>(programs_spec_, memory_);
-  if (config_.beta > 0) make_reference(programs_spec_);
+  if (config_.beta > 0) reference_.emplace(programs_spec_, memory_, spec.load_reference);
   micro_tokens_ = config_.micro_tokens ? config_.micro_tokens : fitting_micro_tokens();
   expect_fit(need(micro_tokens_), budget(),
              fmt::format("{}a smaller --rollout-batch, --recompute block, a shorter "
@@ -47,19 +47,6 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
                          config_.micro_tokens ? "--micro-tokens 0 (the most that fit), " : "",
                          backend_.has_host_offload() ? " or --offload" : ""));
   make_engine();
-}
-
-// With adapters it is their base, in the same store; else it has weights of its own.
-void GrpoStepper::make_reference(LogprobProgramsSpec spec) {
-  spec.name = "reference", spec.entropy = false, spec.adapters = false;
-  if (!model_.lora) {
-    reference_store_ =
-        std::make_unique<ParamStore>(backend_, frozen(decoder_params(model_)), store_.dtype());
-    spec_.load_reference(*reference_store_);
-    reference_memory_ = std::make_unique<Memory>(backend_, reference_store_.get());
-  }
-  reference_ =
-      std::make_unique<LogprobPrograms>(spec, reference_memory_ ? *reference_memory_ : memory_);
 }
 
 // The cache holds every sequence of a batch at its longest, if the memory allows it.
@@ -94,7 +81,7 @@ MemoryNeed GrpoStepper::need(int64_t micro_tokens) const {
       {.B = B, .T = engine.context, .rows = B * std::min(config_.max_completion, engine.context)},
       LogprobPrograms::Kind::first, config_.update_spec());
   n.offload = config_.offload;
-  if (reference_store_) n.reference = reference_store_->part_bytes(Part::weight);
+  if (reference_) n.reference = reference_->bytes();
   n.cache = cache_bytes_ ? cache_bytes_ : engine.cache_bytes;
   return n;
 }
@@ -102,7 +89,7 @@ MemoryNeed GrpoStepper::need(int64_t micro_tokens) const {
 // For everything that need() counts, of which the weights are there already.
 MemoryBudget GrpoStepper::budget() const {
   MemoryBudget b = MemoryBudget::for_run(backend_, &store_);
-  if (reference_store_) b.extend(reference_store_->part_bytes(Part::weight));
+  if (reference_) b.extend(reference_->bytes());
   return b;
 }
 
@@ -193,7 +180,8 @@ std::vector<PolicySample> GrpoStepper::samples_of(StepFindings& f, const GrpoSta
     }
   }
   if (state.beta > 0) {
-    auto reference = score_rollouts(*reference_, rollouts, micro_tokens_, model_.context);
+    auto reference =
+        score_rollouts(reference_->programs(), rollouts, micro_tokens_, model_.context);
     for (size_t i = 0; i < samples.size(); ++i) samples[i].reference = std::move(reference[i]);
   }
   return samples;

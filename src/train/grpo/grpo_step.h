@@ -5,6 +5,7 @@
 #include "train/grpo/grpo_config.h"
 #include "train/grpo/grpo_state.h"
 #include "train/grpo/policy.h"
+#include "train/reference_model.h"
 #include "train/task.h"
 
 namespace hearth::inline train {
@@ -59,7 +60,6 @@ class GrpoStepper {
   RolloutSpec rollout_spec(int64_t step) const;
 
  private:
-  void make_reference(LogprobProgramsSpec);
   void make_engine();
   EngineSpec engine_spec() const;
   MemoryNeed need(int64_t micro_tokens) const;
@@ -79,10 +79,9 @@ class GrpoStepper {
   Backend& backend_;
   Rewards& rewards_;
   Memory memory_;
-  std::unique_ptr<LogprobPrograms> programs_, reference_;
+  std::unique_ptr<LogprobPrograms> programs_;
+  std::optional<ReferenceModel> reference_;  // with a KL penalty
   std::unique_ptr<UpdateProgram> update_;
-  std::unique_ptr<ParamStore> reference_store_;  // null without beta or with adapters
-  std::unique_ptr<Memory> reference_memory_;
   std::unique_ptr<Engine> engine_;
   int64_t cache_bytes_ = 0;   // of the engine's KV cache
   int64_t micro_tokens_ = 0;  // tokens per micro-batch in training

@@ -1,4 +1,4 @@
-#include "train/sft.h"
+#include "train/examples/example_task.h"
 
 #include <numeric>
 
@@ -60,10 +60,7 @@ class SftTask : public ExampleTask {
     int64_t targets = 0, examples = 0;
     for (const TokenBatch& b : batches) targets += int64_t(b.rows.size());
     for (const Row& row : rows)
-      for (const Example* e : row) {
-        r.tokens += places_of(*e), ++examples;
-        r.flops += double(places_of(*e)) * train_flops_per_token(model_.config, places_of(*e));
-      }
+      for (const Example* e : row) count(r, *e), ++examples;
     Scalars s = c.scalars;
     s.inv_targets = 1 / float(targets);
     for (size_t i = 0; i < batches.size(); ++i) {
@@ -91,8 +88,7 @@ class SftTask : public ExampleTask {
   }
 
   bool evaluates() const override { return !held_.empty(); }
-  std::optional<EvalReport> evaluate(const RunState&,
-                                     const std::function<void(const std::string&)>&) override {
+  std::optional<EvalReport> evaluate(const RunState&, const ShowProgress&) override {
     double sum = 0;
     int64_t targets = 0;
     LossMeans terms;
@@ -161,23 +157,13 @@ RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
   c.losses.check();
   ExampleModel model(c, spec, backend);
   spec.phases->mark("model");
-  const ExampleEncoder encoder = encoder_of(model, c);
-  const Examples<Example> data = read_examples(c.data, encoder);
-  expect_examples(spec, data, "data", model.max_length);
-  model.carry_template(data.rendered > 0);
-  Examples<Example> val;
-  if (!c.val.empty()) {
-    val = read_examples(c.val, encoder);
-    expect_examples(spec, val, "val", model.max_length);
-  }
-  const Split split = split_off(data.kept.size(), c.holdout, c.seed);
-  std::vector<const Example*> train, held;
-  for (const size_t i : split.rest) train.push_back(&data.kept[i]);
-  for (const size_t i : split.held) held.push_back(&data.kept[i]);
-  for (const Example& e : val.kept) held.push_back(&e);
-  spec.phases->mark("data");
-  SftTask task(c, spec, model, rows_of(train, c.packing, model.max_length),
-               rows_of(held, c.packing, model.max_length));
+  const ExampleData<Example> data = read_data(c, spec, model, read_examples);
+  const auto rows = [&](const std::vector<size_t>& chosen) {
+    std::vector<const Example*> examples;
+    for (const size_t i : chosen) examples.push_back(&data.all[i]);
+    return rows_of(examples, c.packing, model.max_length);
+  };
+  SftTask task(c, spec, model, rows(data.split.rest), rows(data.split.held));
   spec.phases->mark("plan");
   return run_task(spec, c, settings, model, task);
 }
