@@ -45,14 +45,14 @@ class Run {
                              spec_.run.string()));
     if (found) expect_this_run(*found);  // before prepare() writes anything
     const bool prepared = task_.prepare();
-    phase("prepare");
+    spec_.phases->mark("prepare");
     if (!prepared) return result(Ending::stopped);
     begin(found);
-    phase("load");
+    spec_.phases->mark("load");
     introduce();
     log_ = std::make_unique<RunLog>(spec_.run, state_.log, state_.samples, steps_, spec_.quiet,
                                     spec_.warn, state_.step);
-    phase("plan");
+    spec_.phases->mark("plan");
     const bool finished = last_checkpoint_ && !evaluation_is_due() && is_over();
     evaluate();
     if (finished) spec_.tell(finished_already(spec_.run, state_.step, steps_));
@@ -61,11 +61,11 @@ class Run {
     // had ended before a due evaluation, that evaluation was just made and is saved.
     if (last_checkpoint_ || (ending && steps_ > 0)) checkpoint(ending ? Last::yes : Last::no);
     if (!ending && saves_on_the_way()) saver_.reserve(model_.config, model_.params);
-    phase("snapshot_memory");
+    spec_.phases->mark("snapshot_memory");
     while (!ending) ending = advance();
     saver_.finish();
     log_->sync();
-    phase("save");
+    spec_.phases->mark("save");
     log_->phases(state_.step, spec_.phases->to_json());
     if (!finished) task_.conclude(*ending, checkpoint_path());
     return result(*ending);
@@ -177,9 +177,6 @@ class Run {
     if (const auto need = task_.memory_need()) say("memory: {}\n", describe(*need));
   }
 
-  // Attributes the time since the last call to this phase.
-  void phase(std::string_view name) { spec_.phases->mark(name); }
-
   // Makes one step and what is due after it. Returns why the run ends; nothing: it continues.
   std::optional<Ending> advance() {
     if (!step()) {  // the step was rolled back, or a signal came first
@@ -260,7 +257,7 @@ class Run {
     const std::chrono::duration<double> took = now - std::max(p.begun, collected_);
     collected_ = now;
     record(p, took.count());
-    phase(++own_steps_ <= first_steps ? "first_steps" : "steps");
+    spec_.phases->mark(++own_steps_ <= first_steps ? "first_steps" : "steps");
   }
 
   // If a step throws before it has changed the weights, saves a checkpoint of the steps before it.
@@ -368,7 +365,7 @@ class Run {
       return spec_.tell(fmt::format("no sample at step {}: {}", state_.step, e.what()));
     }
     log_->sample(state_.step, text);
-    phase("sample");
+    spec_.phases->mark("sample");
   }
 
   void evaluate() {
@@ -381,7 +378,7 @@ class Run {
       checkpoint_before_error();
       throw;
     }
-    phase("evaluate");
+    spec_.phases->mark("evaluate");
     if (!r) return;  // interrupted by a signal
     log_->evaluation(state_.step, *r, seconds_since(begin));
     state_.evaluated = state_.step;
@@ -411,7 +408,7 @@ class Run {
     last_checkpoint_ = spec_.run / "checkpoints" / step_name(state_.step);
     saved_ = state_.step, saved_evaluation_ = state_.evaluated, improved_ = false;
     log_->checkpoint(state_.step, seconds_since(begin));
-    phase("save");
+    spec_.phases->mark("save");
   }
 
   ModelCheckpoint contents() const {

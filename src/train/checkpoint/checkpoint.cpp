@@ -34,10 +34,6 @@ void write_chat_template(const fs::path& dir, const nlohmann::ordered_json& chat
   write_file_atomic(file, config.dump(1));
 }
 
-}  // namespace
-
-namespace {
-
 std::vector<FileDigest> write_weights(const fs::path& dir, const ModelCheckpoint& c,
                                       ParamStore& store) {
   store.backend().enter_thread();  // this may be a thread that in_parallel() started

@@ -7,7 +7,6 @@
 #include "sys/error.h"
 #include "sys/trimmed.h"
 #include "train/grpo/grpo_report.h"
-#include "train/grpo/prompt_set.h"
 #include "train/run_folder.h"
 
 namespace hearth::inline train {
@@ -34,18 +33,19 @@ class GrpoTask : public Task {
         spec_(spec),
         model_(model),
         backend_(backend),
-        chat_{c.chat_template, model},
-        train_(c.data, 0, c, model, chat_, spec.warn),
+        train_(c.data, prompt_spec(), *model.tokenizer, {.context = model.config.context},
+               spec.warn),
         rewards_(reward_spec()) {
     if (!c.curriculum.empty()) train_.order_by(c.curriculum, c.seed);
     // If the prompts used a chat template, it defines the end of an answer and is saved with the
     // model.
-    const bool asked = chat_.opened.has_value();
-    model.carry(asked ? &chat_.opened->chat : nullptr,
-                asked ? chat_.opened->source : written_chat_template(model.source->tokenizer()));
+    model.carry(chat_ ? &chat_->chat : nullptr,
+                chat_ ? chat_->source : written_chat_template(model.source->tokenizer()));
     asked_ = train_.tokens_digest(model.ends);
     if (!c.eval_data.empty())
-      held_ = std::make_unique<PromptSet>(c.eval_data, c.eval_prompts, c, model, chat_, spec.warn);
+      held_ = std::make_unique<PromptSet>(
+          c.eval_data, prompt_spec(), *model.tokenizer,
+          PromptLimits{.rows = c.eval_prompts, .context = model.config.context}, spec.warn);
     rewards_.check(train_.rows());
     if (held_) rewards_.check(held_->rows());
   }
@@ -112,7 +112,8 @@ class GrpoTask : public Task {
   }
 
   std::optional<StepReport> step(StepContext& c) override {
-    const std::vector<EncodedPrompt> prompts = train_.of_step(c.data_step, config_);
+    const std::vector<EncodedPrompt> prompts =
+        train_.of_step(c.data_step, config_.prompts, config_.seed);
     RolloutBatch batch;
     try {
       batch = stepper_->roll_out(prompts, c.step, state_);
@@ -120,7 +121,9 @@ class GrpoTask : public Task {
       rewards_.abandon();
       return {};
     }
-    const StepFindings f = trained(std::move(batch), c);
+    GrpoState after = state_;  // a step that fails leaves the state as it was
+    const StepFindings f = stepper_->train_on(std::move(batch), c, after);
+    state_ = std::move(after);
     state_.rewards = rewards_.counted();
     if (std::ranges::count(f.advantages.rewarded, 1) > 0)
       state_.last_reward = f.advantages.reward_mean;
@@ -193,22 +196,21 @@ class GrpoTask : public Task {
   }
 
  private:
+  PromptSpec prompt_spec() {
+    return {.form = config_.prompt_form,
+            .chat = [this]() -> const ChatTemplate& { return chat_template(); },
+            .message = config_.chat,
+            .now = time_of(config_.clock)};
+  }
+  const ChatTemplate& chat_template() {
+    if (!chat_)
+      chat_ = run_template(config_.chat_template, model_.source->tokenizer(), *model_.tokenizer);
+    return chat_->chat;
+  }
   RewardSpec reward_spec() const {
     RewardSpec s = config_.rewards();
     s.warn = spec_.warn;
     return s;
-  }
-
-  // A step that fails leaves the state as it was. If none of its updates was applied, the weights
-  // match that state, and the run saves both.
-  StepFindings trained(RolloutBatch batch, const StepContext& c) {
-    const GrpoState before = state_;
-    try {
-      return stepper_->train_on(std::move(batch), c, state_);
-    } catch (const Error&) {
-      state_ = before;
-      throw;
-    }
   }
 
   void measure(const StepFindings& f) {
@@ -276,7 +278,7 @@ class GrpoTask : public Task {
   const RunSpec& spec_;
   TrainedModel& model_;
   Backend& backend_;
-  LazyTemplate chat_;
+  std::optional<RunTemplate> chat_;  // loaded when the first prompt needs it
   PromptSet train_;
   std::unique_ptr<PromptSet> held_;  // null: no evaluation
   Rewards rewards_;                  // after the rows that it reads, to be destroyed first

@@ -5,16 +5,11 @@
 
 #include <atomic>
 
+#include "data/examples/prompt_set.h"
 #include "infer/engine.h"
 #include "rewards/rewards.h"
 
 namespace hearth::inline train {
-
-// A tokenized prompt, and the row that its rewards read.
-struct EncodedPrompt {
-  const PromptRow* row;
-  std::vector<int32_t> tokens;
-};
 
 struct Rollout {
   size_t prompt = 0;            // index of the prompt in the batch

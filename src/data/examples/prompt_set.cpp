@@ -1,4 +1,4 @@
-#include "train/grpo/prompt_set.h"
+#include "data/examples/prompt_set.h"
 
 #include <algorithm>
 
@@ -7,36 +7,28 @@
 #include "sys/error.h"
 #include "sys/hash/hash.h"
 
-namespace hearth::inline train {
+namespace hearth::inline data {
 
-const ChatTemplate& LazyTemplate::get() {
-  if (!opened) opened = run_template(form, model.source->tokenizer(), *model.tokenizer);
-  return opened->chat;
+PromptSet::PromptSet(const std::string& file, const PromptSpec& spec, const Tokenizer& tokenizer,
+                     const PromptLimits& limits, const Warn& warn)
+    : rows_(read_prompts(file, spec)), rows_digest_(digest_of(rows_)) {
+  if (limits.rows > 0 && int64_t(rows_.size()) > limits.rows) rows_.resize(size_t(limits.rows));
+  encode(file, tokenizer, limits.context, warn);
 }
 
-PromptSet::PromptSet(const std::string& file, int64_t most, const GrpoConfig& c,
-                     const TrainedModel& model, LazyTemplate& chat, const Warn& warn)
-    : rows_(read_prompts(file, {.form = c.prompt_form,
-                                .chat = [&]() -> const ChatTemplate& { return chat.get(); },
-                                .message = c.chat,
-                                .now = time_of(c.clock)})),
-      rows_digest_(digest_of(rows_)) {
-  if (most > 0 && int64_t(rows_.size()) > most) rows_.resize(size_t(most));
-  encode(file, model, warn);
-}
-
-void PromptSet::encode(const std::string& file, const TrainedModel& model, const Warn& warn) {
+void PromptSet::encode(const std::string& file, const Tokenizer& tokenizer, int64_t context,
+                       const Warn& warn) {
   std::vector<std::vector<int32_t>> tokens;
   const size_t read = rows_.size();
   std::string first;
   std::erase_if(rows_, [&](const PromptRow& row) {
-    std::vector<int32_t> ids = prompt_tokens(row, *model.tokenizer);
-    const bool fits = !ids.empty() && int64_t(ids.size()) < model.config.context;
+    std::vector<int32_t> ids = prompt_tokens(row, tokenizer);
+    const bool fits = !ids.empty() && int64_t(ids.size()) < context;
     if (!fits && first.empty()) first = fmt::format("{}, has {}", row.where, ids.size());
     if (fits) tokens.push_back(std::move(ids));
     return !fits;
   });
-  const int64_t most = model.config.context - 1;
+  const int64_t most = context - 1;
   if (rows_.empty())
     fail(file, "expected a prompt of 1 to {} tokens, got none: the first, {}", most, first);
   if (rows_.size() < read && warn)
@@ -68,14 +60,15 @@ void PromptSet::order_by(const std::string& curriculum, uint64_t seed) {
   for (const auto& [value, place] : all) easy_first_.push_back(place);
 }
 
-std::vector<EncodedPrompt> PromptSet::of_step(int64_t data_step, const GrpoConfig& c) const {
+std::vector<EncodedPrompt> PromptSet::of_step(int64_t data_step, int64_t count,
+                                              uint64_t seed) const {
   std::vector<EncodedPrompt> chosen;
   const uint64_t n = prompts_.size();
-  for (int64_t i = 0; i < c.prompts; ++i) {
-    const uint64_t k = uint64_t(data_step * c.prompts + i);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t k = uint64_t(data_step * count + i);
     const bool by_curriculum = k < easy_first_.size();
     chosen.push_back(prompts_[by_curriculum ? easy_first_[size_t(k)]
-                                            : size_t(Permutation(n, c.seed, k / n)(k % n))]);
+                                            : size_t(Permutation(n, seed, k / n)(k % n))]);
   }
   return chosen;
 }
@@ -92,4 +85,4 @@ std::string PromptSet::tokens_digest(const std::vector<int32_t>& ends) const {
   return hash.hex();
 }
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline data

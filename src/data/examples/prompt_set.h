@@ -6,33 +6,32 @@
 #include <string>
 #include <vector>
 
-#include "data/examples/templates.h"
-#include "train/grpo/grpo_config.h"
-#include "train/grpo/rollouts.h"
-#include "train/trained_model.h"
+#include "data/examples/prompts.h"
 
-namespace hearth::inline train {
+namespace hearth::inline data {
 
-// The chat template of a run, loaded when the first prompt needs it.
-struct LazyTemplate {
-  ChatForm form;
-  const TrainedModel& model;
-  std::optional<RunTemplate> opened = {};
-  const ChatTemplate& get();
+// A tokenized prompt, and the row that its rewards read.
+struct EncodedPrompt {
+  const PromptRow* row;
+  std::vector<int32_t> tokens;
+};
+
+struct PromptLimits {
+  int64_t rows = 0;     // of the file, from its start; 0: all
+  int64_t context = 0;  // tokens that a prompt and its completion share
 };
 
 class PromptSet {
  public:
   using Warn = std::function<void(const std::string&)>;
-  // Leaves out prompts that leave no room for a completion, and calls `warn` about them. Reads at
-  // most `most` rows of the file; 0: all.
-  PromptSet(const std::string& file, int64_t most, const GrpoConfig&, const TrainedModel&,
-            LazyTemplate&, const Warn&);
+  // Leaves out prompts that leave no room for a completion, and calls `warn` about them.
+  PromptSet(const std::string& file, const PromptSpec&, const Tokenizer&, const PromptLimits&,
+            const Warn&);
   PromptSet(PromptSet&&) = delete;  // prompts point into rows_
 
-  // The prompts of a step. Every pass over the data has its own random order; with a curriculum,
-  // the first pass follows it.
-  std::vector<EncodedPrompt> of_step(int64_t data_step, const GrpoConfig&) const;
+  // The `count` prompts of a step. Every pass over the data has its own random order; with a
+  // curriculum, the first pass follows it.
+  std::vector<EncodedPrompt> of_step(int64_t data_step, int64_t count, uint64_t seed) const;
   // Sorts the first pass by a numeric field that every row must have.
   void order_by(const std::string& curriculum, uint64_t seed);
 
@@ -45,7 +44,7 @@ class PromptSet {
   std::string tokens_digest(const std::vector<int32_t>& ends) const;
 
  private:
-  void encode(const std::string& file, const TrainedModel&, const Warn&);
+  void encode(const std::string& file, const Tokenizer&, int64_t context, const Warn&);
 
   std::vector<PromptRow> rows_;
   std::vector<EncodedPrompt> prompts_;
@@ -54,4 +53,4 @@ class PromptSet {
   int64_t longest_ = 0;             // tokens
 };
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline data
