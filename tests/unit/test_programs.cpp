@@ -1,6 +1,7 @@
 // The programs of a training run: what memory they say they need, and what an update does.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -125,6 +126,69 @@ TEST(MemoryNeed, SaysByPartWhatDoesNotFitAndWhatWould) {
   EXPECT_NE(m.find("--recompute block"), std::string::npos) << m;
   EXPECT_NE(message_of([&] { expect_fit(s, MemoryBudget(1 << 20)); }).find("no batch fits"),
             std::string::npos);
+}
+
+// The programs of other windows replace those in use, and those of earlier windows come back.
+TEST(Reshape, WindowsChooseThePrograms) {
+  const auto backend = make_cpu_backend(2);
+  const ProgramSpec wide{.model = model_cases()[0].config, .B = 2, .T = 8};
+  ProgramSpec narrow = wide;
+  narrow.model.window = 2;
+  const Batch batch = make_batch(wide.model, wide.B, wide.T, false);
+  const auto found = [&](Training& run) {
+    run.programs->micro(batch, {.inv_targets = 1 / float(batch.count)}, true);
+    return std::pair(run.flat(Part::grad), run.programs->evaluate(batch));
+  };
+  Training run(*backend, wide), fresh(*backend, narrow);
+  const auto of_wide = found(run), of_narrow = found(fresh);
+  EXPECT_NE(of_wide.first, of_narrow.first);
+  EXPECT_NE(of_wide.second, of_narrow.second);
+  run.programs->reshape(narrow);
+  EXPECT_EQ(found(run), of_narrow);
+  EXPECT_EQ(run.programs->spec().model.window, 2);
+  run.programs->reshape(wide);
+  EXPECT_EQ(found(run), of_wide);
+}
+
+// Evaluation runs the model as checkpoints store it, whatever windows training has reached.
+TEST(Reshape, EvaluationKeepsTheWindowsOfTheStoredModel) {
+  const auto backend = make_cpu_backend(2);
+  const ProgramSpec stored{.model = model_cases()[0].config, .B = 2, .T = 8};
+  ProgramSpec scheduled = stored;
+  scheduled.model.window = 2, scheduled.eval_model = stored.model;
+  const Batch batch = make_batch(stored.model, stored.B, stored.T, false);
+  Training run(*backend, scheduled), fresh(*backend, stored);
+  const double loss = fresh.programs->evaluate(batch);
+  EXPECT_EQ(run.programs->evaluate(batch), loss);
+  scheduled.model.window = 3;
+  run.programs->reshape(scheduled);
+  EXPECT_EQ(run.programs->evaluate(batch), loss);
+  scheduled.eval_model.reset(), scheduled.model.window = 2;
+  Training follows(*backend, scheduled);
+  EXPECT_NE(follows.programs->evaluate(batch), loss);
+}
+
+// The scales of fp8 belong to the model and not to the programs of one shape.
+TEST(Reshape, KeepsTheScalesOfFp8) {
+  const auto backend = make_cpu_backend(2);
+  ProgramSpec s{.model = model_cases()[0].config, .dtype = DType::bf16, .fp8 = Fp8Recording{}};
+  s.model.dim = 32, s.model.hidden = 48, s.B = 2, s.T = 8;
+  Training run(*backend, s);
+  run.programs->update().set_state({});
+  const auto known = [&] {
+    std::vector<float> largest;
+    for (const Fp8Site& site : run.programs->fp8_sites()) largest.push_back(site.previous);
+    return largest;
+  };
+  run.step(make_batch(s.model, s.B, s.T, false), 0.01f);
+  const std::vector<float> before = known();
+  EXPECT_GT(*std::ranges::max_element(before), 0);
+  s.T = 6, s.model.window = 2;
+  run.programs->reshape(s);
+  EXPECT_EQ(known(), before);
+  run.step(make_batch(s.model, s.B, s.T, false), 0.01f);
+  EXPECT_EQ(known().size(), before.size());
+  EXPECT_NE(known(), before);
 }
 
 TEST(Update, LowersTheLossOnAFixedBatch) {
