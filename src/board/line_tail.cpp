@@ -22,13 +22,6 @@ std::string read_at(const Fd& fd, uint64_t from, uint64_t count) {
 
 }  // namespace
 
-Fd open_plainly(const std::filesystem::path& path) {
-  Fd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  struct stat s {};
-  if (fd && (fstat(fd.get(), &s) != 0 || !S_ISREG(s.st_mode))) return Fd();
-  return fd;
-}
-
 LineTail::LineTail(std::filesystem::path path, uint64_t offset)
     : path_(std::move(path)), offset_(offset) {}
 

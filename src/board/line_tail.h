@@ -16,9 +16,6 @@ namespace hearth::inline board {
 
 constexpr size_t max_line_bytes = 1 << 20;  // longer lines are skipped without being held
 
-// Opens a regular file for reading, without following a link at its end. Invalid if there is none.
-Fd open_plainly(const std::filesystem::path&);
-
 class LineTail {
  public:
   // Starts at `offset`; if that is inside a line, with the next one.

@@ -1,8 +1,6 @@
 #include "board/run_list.h"
 
 #include <dirent.h>
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -122,13 +120,6 @@ std::optional<fs::path> run_path(const fs::path& root, std::string_view id) {
     id.remove_prefix(std::min(end + 1, id.size()));
   }
   return is_run(at) ? std::optional(at) : std::nullopt;
-}
-
-// The lock is shared, so that several boards do not see each other; train/run_folder.cpp tries
-// again when it meets one.
-bool is_running(const fs::path& run) {
-  const Fd fd = open_plainly(run / ".lock");
-  return fd && flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 // --- parts of a run folder ---

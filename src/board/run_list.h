@@ -72,9 +72,6 @@ class RunSummaries {
   std::map<std::filesystem::path, Known> known_;
 };
 
-// Whether a process trains in the folder.
-bool is_running(const std::filesystem::path& run);
-
 nlohmann::ordered_json checkpoints_of(const std::filesystem::path& run);
 // The last lines of a JSONL file that are valid JSON, oldest first. Reads at most the last `bytes`.
 std::vector<std::string> last_lines(const std::filesystem::path&, size_t count, uint64_t bytes);

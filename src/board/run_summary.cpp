@@ -12,6 +12,7 @@
 #include "board/run_list.h"
 #include "formats/checkpoint_dir.h"
 #include "formats/fields.h"
+#include "formats/run_folder.h"
 #include "formats/toml.h"
 #include "model/decoder.h"
 #include "sys/error.h"

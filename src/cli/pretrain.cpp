@@ -10,12 +10,12 @@
 #include "cli/run_flags.h"
 #include "cli/signals.h"
 #include "data/loader.h"
+#include "formats/run_folder.h"
 #include "formats/toml.h"
 #include "infer/engine.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
 #include "text/tokenizer/tokenizer.h"
-#include "train/run_folder.h"
 
 namespace hearth::inline cli {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "formats/run_folder.h"
 #include "formats/toml.h"
 #include "sys/terminal.h"
-#include "train/run_folder.h"
 
 namespace hearth::inline cli {
 namespace {

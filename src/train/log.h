@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "formats/marked_log.h"
+#include "formats/step_lines.h"
 #include "formats/tensorboard.h"
 #include "sys/clock.h"
 #include "sys/files/files.h"
 #include "sys/progress.h"
-#include "train/marked_log.h"
-#include "train/step_lines.h"
 #include "train/task.h"
 
 namespace hearth::inline train {

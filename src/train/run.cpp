@@ -3,13 +3,13 @@
 #include <cmath>
 
 #include "formats/checkpoint_dir.h"
+#include "formats/run_folder.h"
 #include "sys/clock.h"
 #include "sys/error.h"
 #include "sys/process/process_memory.h"
 #include "sys/terminal.h"
 #include "train/checkpoint/checkpoint_saver.h"
 #include "train/log.h"
-#include "train/run_folder.h"
 
 namespace hearth::inline train {
 namespace {
@@ -55,7 +55,10 @@ class Run {
     spec_.phases->mark("plan");
     const bool finished = last_checkpoint_ && !evaluation_is_due() && is_over();
     evaluate();
-    if (finished) spec_.tell(finished_already(spec_.run, state_.step, steps_));
+    if (finished)
+      spec_.tell(fmt::format("{} is already finished ({} of {} steps{}); nothing was done",
+                             spec_.run.string(), state_.step, steps_,
+                             state_.step < steps_ ? ", it reached its target" : ""));
     std::optional<Ending> ending = ending_here();
     // A run that ends here still leaves a checkpoint, unless it only evaluates. If a resumed run
     // had ended before a due evaluation, that evaluation was just made and is saved.

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "sys/phases.h"
 #include "train/config.h"
-#include "train/phases.h"
 #include "train/run_settings.h"
 #include "train/task.h"
 #include "train/trained_model.h"

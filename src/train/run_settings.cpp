@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "formats/json.h"
+#include "formats/run_folder.h"
 #include "formats/toml.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
-#include "train/run_folder.h"
 #include "train/run_state.h"
 
 namespace hearth::inline train {

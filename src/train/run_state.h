@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/math.h"
+#include "formats/marked_log.h"
 #include "formats/state_fields.h"
-#include "train/marked_log.h"
 
 namespace hearth::inline train {
 

@@ -7,8 +7,8 @@
 
 #include "board/pages.h"
 #include "board/run_board.h"
+#include "formats/run_folder.h"
 #include "http/url.h"
-#include "train/run_folder.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {

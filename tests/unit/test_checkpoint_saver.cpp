@@ -12,13 +12,13 @@
 #include "cpu/backend.h"
 #include "formats/checkpoint_dir.h"
 #include "formats/json.h"
+#include "formats/run_folder.h"
 #include "lora_model.h"
 #include "model/decoder.h"
 #include "model/files/adapter.h"
 #include "model/files/folder.h"
 #include "model/files/hf_names.h"
 #include "model/files/tensor_rows.h"
-#include "train/run_folder.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {

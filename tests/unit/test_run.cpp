@@ -8,9 +8,9 @@
 
 #include "cpu/backend.h"
 #include "formats/checkpoint_dir.h"
+#include "formats/run_folder.h"
 #include "sys/files/files.h"
 #include "test_io_support.h"
-#include "train/run_folder.h"
 #include "unit/wrapped_backend.h"
 
 namespace hearth {

@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "data_files.h"
+#include "formats/step_lines.h"
 #include "sys/files/files.h"
 #include "train/log.h"
-#include "train/step_lines.h"
 
 namespace hearth {
 namespace {

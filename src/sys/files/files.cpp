@@ -102,6 +102,13 @@ Fd open_regular(const fs::path& path) {
   return fd;
 }
 
+Fd open_plainly(const std::filesystem::path& path) {
+  Fd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat s {};
+  if (fd && (fstat(fd.get(), &s) != 0 || !S_ISREG(s.st_mode))) return Fd();
+  return fd;
+}
+
 Fd create_file(const fs::path& path, int access, std::string_view action) {
   if (unlink(path.c_str()) != 0 && errno != ENOENT) fail_errno(path, "remove the existing file");
   return open_file(path, access | O_CREAT | O_EXCL | O_NOFOLLOW, action);

@@ -45,6 +45,8 @@ class Fd {
 Fd open_file(const std::filesystem::path&, int flags, std::string_view action);
 // Opens a regular file for reading. A folder, FIFO, socket or device is an error and never blocks.
 Fd open_regular(const std::filesystem::path&);
+// The same without following a link at the end of the path. Invalid if there is no such file.
+Fd open_plainly(const std::filesystem::path&);
 // Creates a file for writing. An existing file or link is unlinked first, so nothing that another
 // user put there is opened or followed.
 Fd create_file(const std::filesystem::path&, int access, std::string_view action);

@@ -1,9 +1,11 @@
 #include "train/checkpoint/checkpoint.h"
 
-#include <algorithm>
+#include <array>
+#include <set>
 
 #include "formats/checkpoint_dir.h"
-#include "formats/fields.h"
+#include "formats/json.h"
+#include "formats/run_folder.h"
 #include "formats/safetensors.h"
 #include "model/files/adapter.h"
 #include "model/files/folder.h"
@@ -11,7 +13,6 @@
 #include "sys/error.h"
 #include "sys/files/files.h"
 #include "sys/parallel.h"
-#include "train/run_folder.h"
 
 namespace hearth::inline train {
 namespace fs = std::filesystem;
@@ -105,6 +106,33 @@ json load_model_checkpoint(const fs::path& dir, const ModelConfig& model, ParamS
   }
   load_optimizer(dir / "state", store);
   return j;
+}
+
+void reconcile(const fs::path& run, const fs::path& checkpoint, int keep) {
+  const fs::path parent = run / "checkpoints", file = checkpoint / "state" / "trainer.json";
+  const nlohmann::json trainer = read_json(file);
+  const StateFields state = trainer_fields(trainer, file.string()).object("run");
+  const int64_t newest = state.integer("step", 0, max_step);
+  if (checkpoint.filename() != step_name(newest))
+    fail(file.string(), "expected run.step to be that of {}, got {}",
+         checkpoint.filename().string(), newest);
+  const KeptSteps kept = kept_steps(state);
+  point_link(run, "latest", newest);
+  if (kept.best < 0)
+    remove_link(run, "best");
+  else if (fs::exists(parent / step_name(kept.best)))
+    point_link(run, "best", kept.best);
+  std::set<std::string> resumable{step_name(newest)};
+  if (kept.good >= 0) resumable.insert(step_name(kept.good));
+  std::set<std::string> spared = resumable;
+  if (kept.best >= 0) spared.insert(step_name(kept.best));
+  for (const fs::path& dir : rotate_checkpoints(parent, keep, spared, newest))
+    if (!resumable.contains(dir.filename().string())) drop_files(dir, "state/optimizer");
+}
+
+void go_back_to(const fs::path& run, const fs::path& checkpoint, int keep) {
+  reconcile(run, checkpoint, keep);
+  remove_checkpoints_after(run / "checkpoints", linked_step(run, "latest"));
 }
 
 }  // namespace hearth::inline train

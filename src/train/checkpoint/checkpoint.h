@@ -31,9 +31,9 @@ struct ModelCheckpoint {
   // checkpoint is committed.
   std::vector<std::filesystem::path> logs = {};
 };
-// Writes run/checkpoints/step-N atomically, then reconciles the folder with it
-// (train/run_folder.h). Returns its path. Files are written and hashed in parallel; an optimizer
-// state above `shard_bytes` is split into shards for this.
+// Writes run/checkpoints/step-N atomically, then reconciles the folder with it. Returns its path.
+// Files are written and hashed in parallel; an optimizer state above `shard_bytes` is split into
+// shards for this.
 std::filesystem::path save_model_checkpoint(const std::filesystem::path& run,
                                             const ModelCheckpoint&, ParamStore&,
                                             int64_t shard_bytes = int64_t(512) << 20);
@@ -41,5 +41,17 @@ std::filesystem::path save_model_checkpoint(const std::filesystem::path& run,
 // state (one kept only as the best) is an error.
 nlohmann::json load_model_checkpoint(const std::filesystem::path& dir, const ModelConfig&,
                                      ParamStore&);
+
+// A committed checkpoint is the only truth of a run; everything else in the folder follows from it.
+// reconcile() points `latest` at `checkpoint`, the newest, and `best` at the checkpoint that its
+// state names. It then removes older checkpoints, except the last `keep`, those two, and the one
+// that bad steps roll back to. A checkpoint that is kept only because it is the best loses its
+// optimizer state. Called after every commit and on resume, so that a kill in between loses
+// nothing.
+void reconcile(const std::filesystem::path& run, const std::filesystem::path& checkpoint, int keep);
+
+// Rolls the folder back to `checkpoint`: removes later ones, since a resumed run takes the newest.
+void go_back_to(const std::filesystem::path& run, const std::filesystem::path& checkpoint,
+                int keep);
 
 }  // namespace hearth::inline train

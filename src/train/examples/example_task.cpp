@@ -1,6 +1,6 @@
 #include "train/examples/example_task.h"
 
-#include "train/run_folder.h"
+#include "formats/run_folder.h"
 
 namespace hearth::inline train {
 namespace {

@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "data/examples/batches.h"
-#include "train/run_folder.h"
 
 namespace hearth::inline train {
 namespace {

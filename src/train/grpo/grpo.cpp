@@ -7,7 +7,6 @@
 #include "sys/error.h"
 #include "sys/trimmed.h"
 #include "train/grpo/grpo_report.h"
-#include "train/run_folder.h"
 
 namespace hearth::inline train {
 namespace {

@@ -7,9 +7,9 @@
 #include "data/cursor_state.h"
 #include "data/shards.h"
 #include "data/validation_batches.h"
+#include "formats/run_folder.h"
 #include "sys/error.h"
 #include "train/pretrain/batch_shape.h"
-#include "train/run_folder.h"
 
 namespace hearth::inline train {
 namespace {

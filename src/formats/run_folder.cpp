@@ -1,4 +1,4 @@
-#include "train/run_folder.h"
+#include "formats/run_folder.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -6,15 +6,13 @@
 
 #include <cerrno>
 #include <chrono>
-#include <set>
 #include <thread>
 
 #include "formats/checkpoint_dir.h"
 #include "formats/json.h"
 #include "sys/error.h"
-#include "train/run_state.h"
 
-namespace hearth::inline train {
+namespace hearth::inline formats {
 namespace fs = std::filesystem;
 
 namespace {
@@ -29,28 +27,11 @@ fs::path target_of(const fs::path& run, const std::string& link) {
   return fs::read_symlink(run / link, none);
 }
 
-void point_link(const fs::path& run, const std::string& link, int64_t step) {
-  const fs::path target = fs::path("checkpoints") / step_name(step);
-  if (target_of(run, link) != target) set_link(run, link, target);
-}
-
-void remove_link(const fs::path& run, const std::string& link) {
-  if (unlink((run / link).c_str()) == 0)
-    fsync_dir(run);
-  else if (errno != ENOENT)
-    fail_errno(run / link, "delete the link");
-}
-
 bool has_checkpoint(const fs::path& run) {
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(run / "checkpoints", none))
     if (parse_step_name(entry.path().filename().string())) return true;
   return false;
-}
-
-bool is_locked(const fs::path& run) {
-  const Fd fd(open((run / ".lock").c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
-  return fd.get() >= 0 && flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
 }
 
 // `locked`: by another process.
@@ -69,11 +50,11 @@ void expect_new(const fs::path& run, bool locked) {
 }  // namespace
 
 void expect_new_or_resumed(const fs::path& run, bool resume) {
-  if (!resume) expect_new(run, is_locked(run));
+  if (!resume) expect_new(run, is_running(run));
 }
 
 std::string way_out(const fs::path& run) {
-  if (has_checkpoint(run) || is_locked(run)) return "";
+  if (has_checkpoint(run) || is_running(run)) return "";
   return fmt::format(
       "; this run has no checkpoint yet: delete {} or choose another --run to start with other "
       "settings",
@@ -83,13 +64,18 @@ std::string way_out(const fs::path& run) {
 Fd lock_run(const fs::path& run) {
   const fs::path file = run / ".lock";
   Fd fd = open_file(file, O_RDWR | O_CREAT | O_NOFOLLOW, "write to the run folder");
-  // A board that looks whether the run is being trained holds the lock for a moment.
+  // A reader that asks is_running() holds the lock for a moment.
   for (int attempt = 0; flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++attempt) {
     if (attempt == 20)
       fail(run.string(), "expected a run folder no other process trains in, got a locked one");
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return fd;
+}
+
+bool is_running(const fs::path& run) {
+  const Fd fd = open_plainly(run / ".lock");
+  return fd && flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 namespace {
@@ -137,40 +123,20 @@ std::optional<fs::path> resumed_checkpoint(const fs::path& run, bool resume,
   return checkpoint_to_resume(run / "checkpoints", warn);
 }
 
-std::string finished_already(const fs::path& run, int64_t step, int64_t steps) {
-  return fmt::format("{} is already finished ({} of {} steps{}); nothing was done", run.string(),
-                     step, steps, step < steps ? ", it reached its target" : "");
+void point_link(const fs::path& run, const std::string& link, int64_t step) {
+  const fs::path target = fs::path("checkpoints") / step_name(step);
+  if (target_of(run, link) != target) set_link(run, link, target);
+}
+
+void remove_link(const fs::path& run, const std::string& link) {
+  if (unlink((run / link).c_str()) == 0)
+    fsync_dir(run);
+  else if (errno != ENOENT)
+    fail_errno(run / link, "delete the link");
 }
 
 int64_t linked_step(const fs::path& run, const std::string& link) {
   return parse_step_name(target_of(run, link).filename().string()).value_or(-1);
 }
 
-void reconcile(const fs::path& run, const fs::path& checkpoint, int keep) {
-  const fs::path parent = run / "checkpoints", file = checkpoint / "state" / "trainer.json";
-  const nlohmann::json trainer = read_json(file);
-  const StateFields state = trainer_fields(trainer, file.string()).object("run");
-  const int64_t newest = state.integer("step", 0, max_step);
-  if (checkpoint.filename() != step_name(newest))
-    fail(file.string(), "expected run.step to be that of {}, got {}",
-         checkpoint.filename().string(), newest);
-  const KeptSteps kept = kept_steps(state);
-  point_link(run, "latest", newest);
-  if (kept.best < 0)
-    remove_link(run, "best");
-  else if (fs::exists(parent / step_name(kept.best)))
-    point_link(run, "best", kept.best);
-  std::set<std::string> resumable{step_name(newest)};
-  if (kept.good >= 0) resumable.insert(step_name(kept.good));
-  std::set<std::string> spared = resumable;
-  if (kept.best >= 0) spared.insert(step_name(kept.best));
-  for (const fs::path& dir : rotate_checkpoints(parent, keep, spared, newest))
-    if (!resumable.contains(dir.filename().string())) drop_files(dir, "state/optimizer");
-}
-
-void go_back_to(const fs::path& run, const fs::path& checkpoint, int keep) {
-  reconcile(run, checkpoint, keep);
-  remove_checkpoints_after(run / "checkpoints", linked_step(run, "latest"));
-}
-
-}  // namespace hearth::inline train
+}  // namespace hearth::inline formats

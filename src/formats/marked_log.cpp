@@ -1,11 +1,11 @@
-#include "train/marked_log.h"
+#include "formats/marked_log.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-namespace hearth::inline train {
+namespace hearth::inline formats {
 namespace {
 
 namespace fs = std::filesystem;
@@ -57,4 +57,4 @@ void MarkedLog::append(std::string_view line) {
 
 LogMark MarkedLog::mark() const { return {int64_t(log_.size()), Sha256(hash_).hex()}; }
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline formats

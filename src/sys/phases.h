@@ -9,7 +9,7 @@
 
 #include "sys/clock.h"
 
-namespace hearth::inline train {
+namespace hearth::inline sys {
 
 class Phases {
  public:
@@ -37,4 +37,4 @@ class Phases {
   std::vector<std::pair<std::string, double>> all_;
 };
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline sys

@@ -8,7 +8,7 @@
 
 #include "sys/files/files.h"
 
-namespace hearth::inline train {
+namespace hearth::inline formats {
 
 class StepLines {
  public:
@@ -21,4 +21,4 @@ class StepLines {
   std::optional<AppendLog> log_;
 };
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline formats

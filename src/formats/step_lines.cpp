@@ -1,8 +1,8 @@
-#include "train/step_lines.h"
+#include "formats/step_lines.h"
 
 #include <charconv>
 
-namespace hearth::inline train {
+namespace hearth::inline formats {
 namespace {
 
 // The length of the text without the lines of later steps at its end. A line of another form ends
@@ -41,4 +41,4 @@ void StepLines::append(std::string_view line) {
   log_->append(line);
 }
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline formats

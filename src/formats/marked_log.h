@@ -9,7 +9,7 @@
 #include "sys/files/files.h"
 #include "sys/hash/hash.h"
 
-namespace hearth::inline train {
+namespace hearth::inline formats {
 
 struct LogMark {
   int64_t bytes = 0;
@@ -35,4 +35,4 @@ class MarkedLog {
   std::string trouble_;
 };
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline formats
