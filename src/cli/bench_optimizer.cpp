@@ -9,8 +9,8 @@
 #include "cli/model_flags.h"
 #include "diag/peak_flops.h"
 #include "model/decoder.h"
+#include "optim/update_program.h"
 #include "sys/error.h"
-#include "train/update_program.h"
 
 namespace hearth::inline cli {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "core/read_queue.h"
+#include "optim/update_program.h"
 #include "train/run_state.h"
-#include "train/update_program.h"
 
 namespace hearth::inline train {
 

@@ -9,9 +9,9 @@
 #include <filesystem>
 
 #include "cuda_case.h"
+#include "optim/update_program.h"
 #include "sys/files/files.h"
 #include "train/logprob_programs.h"
-#include "train/update_program.h"
 #include "unit/lora_model.h"
 
 namespace hearth {

@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "infer_model.h"
+#include "optim/update_program.h"
 #include "served_folder.h"
 #include "train/dpo/reference_sums.h"
 #include "train/reference_model.h"
 #include "train/run_settings.h"
 #include "train/run_state.h"
 #include "train/trained_model.h"
-#include "train/update_program.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {

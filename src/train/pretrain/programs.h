@@ -3,8 +3,8 @@
 #pragma once
 
 #include "core/fp8.h"
+#include "optim/update_program.h"
 #include "train/logprob_programs.h"
-#include "train/update_program.h"
 
 namespace hearth::inline train {
 

@@ -8,7 +8,7 @@
 #include "core/exec.h"
 #include "optim/update.h"
 
-namespace hearth::inline train {
+namespace hearth::inline optim {
 
 class UpdateProgram {
  public:
@@ -33,4 +33,4 @@ class UpdateProgram {
   StateRef<UpdateState> state_;
 };
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline optim

@@ -1,8 +1,8 @@
-#include "train/update_program.h"
+#include "optim/update_program.h"
 
 #include "ops/ops.h"
 
-namespace hearth::inline train {
+namespace hearth::inline optim {
 
 UpdateProgram::UpdateProgram(const std::string& name, Memory& memory, const UpdateSpec& spec,
                              Fp8 fp8) {
@@ -44,4 +44,4 @@ UpdateState UpdateProgram::state() const {
 
 void UpdateProgram::set_state(const UpdateState& u) { state_.upload(u); }
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline optim
