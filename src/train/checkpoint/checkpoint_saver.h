@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "optim/snapshot.h"
 #include "train/checkpoint/checkpoint.h"
 
 namespace hearth::inline train {
@@ -46,15 +47,13 @@ class CheckpointSaver {
   std::optional<std::filesystem::path> finish();
 
  private:
-  struct Snapshot;
-
   std::filesystem::path write_pending() const;
   void warn(const std::string&) const;
 
   std::filesystem::path run_;
   Spec spec_;
   bool no_room_ = false;
-  std::unique_ptr<Snapshot> snapshot_;
+  std::unique_ptr<ParamSnapshot> snapshot_;
   ModelCheckpoint pending_ = {};  // the checkpoint being written from the snapshot
   std::optional<Tokenizer> tokenizer_;
   std::optional<std::filesystem::path> newest_;
