@@ -70,4 +70,22 @@ std::string MemoryBudget::describe() const {
                        : fmt::format(", {:.2f} left", double(rest) / gib));
 }
 
+// Goes up to the first divisor of at least twice the size until one does not fit, and then halves
+// the gap.
+int64_t largest_divisor(int64_t n, const std::function<bool(int64_t)>& fits) {
+  std::vector<int64_t> sizes;
+  for (int64_t size = 1; size <= n; ++size)
+    if (n % size == 0) sizes.push_back(size);
+  auto low = sizes.begin(), high = low;  // those before `low` fit; the one at `high` may not
+  while (high != sizes.end() && fits(*high)) {
+    low = high + 1;
+    high = std::lower_bound(low, sizes.end(), 2 * *high);
+  }
+  while (low < high) {
+    const auto middle = low + (high - low) / 2;
+    fits(*middle) ? low = middle + 1 : high = middle;
+  }
+  return low == sizes.begin() ? 0 : *(low - 1);
+}
+
 }  // namespace hearth::inline core

@@ -3,6 +3,7 @@
 // computes a share of its own.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -86,5 +87,10 @@ class MemoryBudget {
   bool host_offload_;
   std::vector<Reservation> reserved_;
 };
+
+// The largest divisor of n that fits; 0: not even 1 does. If a size fits, so must every smaller
+// one. Planning a batch takes time in proportion to it, so `fits` is not asked about sizes far
+// beyond the answer.
+int64_t largest_divisor(int64_t n, const std::function<bool(int64_t)>& fits);
 
 }  // namespace hearth::inline core

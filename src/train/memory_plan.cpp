@@ -1,7 +1,6 @@
 #include "train/memory_plan.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "core/plan.h"
 #include "cpu/backend.h"
@@ -98,24 +97,6 @@ void expect_host_room(const char* flag, double bytes, const char* what, const st
              "expected a step whose {} fit in the {:.2f} GiB of free host memory, got {}, which "
              "take {:.2f} GiB{}",
              what, room / gib, got, bytes / gib, remedy);
-}
-
-// Goes up to the first divisor of at least twice the size until one does not fit, and then halves
-// the gap.
-int64_t largest_divisor(int64_t n, const std::function<bool(int64_t)>& fits) {
-  std::vector<int64_t> sizes;
-  for (int64_t size = 1; size <= n; ++size)
-    if (n % size == 0) sizes.push_back(size);
-  auto low = sizes.begin(), high = low;  // those before `low` fit; the one at `high` may not
-  while (high != sizes.end() && fits(*high)) {
-    low = high + 1;
-    high = std::lower_bound(low, sizes.end(), 2 * *high);
-  }
-  while (low < high) {
-    const auto middle = low + (high - low) / 2;
-    fits(*middle) ? low = middle + 1 : high = middle;
-  }
-  return low == sizes.begin() ? 0 : *(low - 1);
 }
 
 }  // namespace hearth::inline train

@@ -1,7 +1,6 @@
 // The memory plan of a training run: what it needs by part, and whether that fits in the budget.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "core/memory_budget.h"
@@ -37,10 +36,5 @@ void expect_fit(const MemoryNeed&, const MemoryBudget&, const std::string& remed
 // a step at once. `got` says how many there are; `remedy` ends the error.
 void expect_host_room(const char* flag, double bytes, const char* what, const std::string& got,
                       const std::string& remedy = {});
-
-// The largest divisor of n that fits; 0: not even 1 does. If a size fits, so must every smaller
-// one. Planning a batch takes time in proportion to it, so `fits` is not asked about sizes far
-// beyond the answer.
-int64_t largest_divisor(int64_t n, const std::function<bool(int64_t)>& fits);
 
 }  // namespace hearth::inline train
