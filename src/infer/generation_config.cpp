@@ -1,5 +1,6 @@
 #include "infer/generation_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -103,6 +104,22 @@ nlohmann::ordered_json read_generation_config(const fs::path& dir) {
   const fs::path file = dir / generation_file;
   if (!fs::exists(file)) return {};
   return parse_ordered_json(read_file(file, most_generation_bytes), file.string());
+}
+
+std::vector<int32_t> answer_ends_of(const ModelSource& source, const ChatTemplate* chat,
+                                    const Tokenizer& t) {
+  std::vector<int32_t> ends;
+  const auto add = [&](int32_t id) {
+    if (id >= 0 && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+  };
+  for (const fs::path& dir : {source.path(), source.tokenizer()})
+    read_generation_config(dir);  // throws if the file is broken
+  for (const int32_t id : generation_ends(source.path(), t)) add(id);
+  // An adapter's own folder may name further tokens that end its answers.
+  if (source.tokenizer() != source.path())
+    for (const int32_t id : generation_ends(source.tokenizer(), t)) add(id);
+  if (chat) add(turn_end(*chat, t));
+  return ends;
 }
 
 }  // namespace hearth::inline infer

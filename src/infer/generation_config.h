@@ -7,9 +7,11 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "infer/sampler.h"
 #include "model/files/folder.h"
+#include "text/chat/chat_template.h"
 
 namespace hearth::inline infer {
 
@@ -33,5 +35,9 @@ std::filesystem::path generation_folder(const ModelSource&);
 
 // The whole object in `dir`; null if there is no such file.
 nlohmann::ordered_json read_generation_config(const std::filesystem::path& dir);
+
+// The tokens that end an answer: those named in the model's folders, and the token that closes a
+// turn of `chat` if there is one.
+std::vector<int32_t> answer_ends_of(const ModelSource&, const ChatTemplate* chat, const Tokenizer&);
 
 }  // namespace hearth::inline infer

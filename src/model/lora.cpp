@@ -180,4 +180,10 @@ LoraSpec LoraConfig::spec() const {
   return s;
 }
 
+void LoraConfig::expect_no_dropout(std::string_view method) const {
+  if (const float dropout = spec().dropout; dropout > 0)
+    fail_usage("--lora", "expected no dropout with {}, whose passes have none, got {}", method,
+               dropout);
+}
+
 }  // namespace hearth::inline model

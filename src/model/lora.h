@@ -60,6 +60,8 @@ struct LoraConfig {
       "modules that get adapters: names such as q_proj,v_proj, or all-linear");
   }
   LoraSpec spec() const;  // rank 0 when `lora` is empty
+  // For methods that train without dropout: throws if there is any.
+  void expect_no_dropout(std::string_view method) const;
 };
 
 }  // namespace hearth::inline model

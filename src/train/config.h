@@ -22,7 +22,7 @@ HEARTH_ENUM_NAMES(LoaderSpec::Order, {"sequential", "shuffled"})
 
 // tf32: fp32 everywhere, but a GPU's tensor cores round the inputs of products. fp8: bf16, but the
 // products of linear layers round their inputs to fp8 (docs/fp8.md). automatic: not chosen yet; a
-// command resolves it for its device before the run begins (auto_dtype.h).
+// command resolves it for its device before the run begins (model/auto_dtype.h).
 enum class TrainDType : uint8_t { fp32, tf32, bf16, fp16, fp8, automatic };
 HEARTH_ENUM_NAMES(TrainDType, {"fp32", "tf32", "bf16", "fp16", "fp8", "auto"})
 inline DType to_dtype(TrainDType d) {

@@ -1,20 +1,14 @@
 #include "train/trained_model.h"
 
-#include <algorithm>
 #include <future>
 
-#include "formats/json.h"
 #include "infer/generation_config.h"
 #include "model/decoder.h"
 #include "model/layer_spec.h"
 #include "sys/error.h"
-#include "sys/files/files.h"
 
 namespace hearth::inline train {
 namespace {
-
-namespace fs = std::filesystem;
-using nlohmann::json;
 
 ModelConfig config_in_training(const ModelSource& source, const LoraConfig& lora) {
   ModelConfig c = source.config();
@@ -24,20 +18,9 @@ ModelConfig config_in_training(const ModelSource& source, const LoraConfig& lora
 
 }  // namespace
 
-// Tests saving up front: a tokenizer that cannot be saved would otherwise fail at the first
-// checkpoint.
 void expect_savable(const Tokenizer& t, std::string_view remedy) {
-  std::string name = (fs::temp_directory_path() / "hearth-tokenizer-XXXXXX").string();
-  if (!mkdtemp(name.data())) fail(name, "expected to make a temporary folder, got an error");
-  std::string problem;
-  try {
-    t.save(name);
-  } catch (const Error& e) { problem = e.what(); }
-  std::error_code none;
-  fs::remove_all(name, none);
-  if (problem.empty()) return;
-  if (const size_t end = problem.find("] "); end != problem.npos) problem.erase(0, end + 2);
-  fail("tokenizer", "{}, so the checkpoints could not carry it; {}", problem, remedy);
+  if (const std::string problem = t.save_problem(); !problem.empty())
+    fail("tokenizer", "{}, so the checkpoints could not carry it; {}", problem, remedy);
 }
 
 TrainedModel::TrainedModel(ModelConfig c, std::optional<ModelSource> from, Backend& backend,
@@ -74,32 +57,6 @@ void TrainedModel::carry(const ChatTemplate* chat, nlohmann::ordered_json writte
   generation = read_generation_config(source->path());
 }
 
-ModelSource open_base(const fs::path& model, const LoraConfig& lora) {
-  ModelSource source = ModelSource::open(model);
-  if (source.config().lora && lora.spec())
-    fail_usage("--lora",
-               "{} is itself an adapter: merge it first (hearth convert --from {} --to DIR), or "
-               "train all weights without --lora",
-               model.string(), model.string());
-  return source.merged();
-}
-
-std::vector<int32_t> answer_ends_of(const ModelSource& source, const ChatTemplate* chat,
-                                    const Tokenizer& t) {
-  std::vector<int32_t> ends;
-  const auto add = [&](int32_t id) {
-    if (id >= 0 && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
-  };
-  for (const fs::path& dir : {source.path(), source.tokenizer()})
-    read_generation_config(dir);  // throws if the file is broken
-  for (const int32_t id : generation_ends(source.path(), t)) add(id);
-  // An adapter's own folder may name further tokens that end its answers.
-  if (source.tokenizer() != source.path())
-    for (const int32_t id : generation_ends(source.tokenizer(), t)) add(id);
-  if (chat) add(turn_end(*chat, t));
-  return ends;
-}
-
 Tokenizer tokenizer_beside(const ModelSource& source, const ModelConfig& model) {
   if (source.tokenizer().empty())
     fail(source.path().string(), "expected a model with a tokenizer, got none beside it");
@@ -109,12 +66,6 @@ Tokenizer tokenizer_beside(const ModelSource& source, const ModelConfig& model) 
          t.vocab_size());
   expect_savable(t, "choose a model with a tokenizer.json");
   return t;
-}
-
-void expect_no_dropout(const LoraConfig& lora, std::string_view method) {
-  if (const float dropout = lora.spec().dropout; dropout > 0)
-    fail_usage("--lora", "expected no dropout with {}, whose passes have none, got {}", method,
-               dropout);
 }
 
 }  // namespace hearth::inline train

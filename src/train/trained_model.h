@@ -2,12 +2,10 @@
 // template, generation settings, and the base of adapters.
 #pragma once
 
-#include <ctime>
 #include <optional>
 
 #include "core/exec.h"
 #include "model/files/folder.h"
-#include "model/lora.h"
 #include "text/chat/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -38,27 +36,11 @@ struct TrainedModel {
   Memory memory;
 };
 
-// The model that a run starts from. Adapters in it are merged into their base. New adapters on top
-// of merged ones are refused, since their base would not exist on disk.
-ModelSource open_base(const std::filesystem::path& model, const LoraConfig&);
-
-// The tokens that end an answer: those named in the model's folders, and the token that closes a
-// turn of `chat` if there is one.
-std::vector<int32_t> answer_ends_of(const ModelSource&, const ChatTemplate* chat, const Tokenizer&);
-
 // Throws if checkpoints could not carry the tokenizer. The error ends with `remedy`.
 void expect_savable(const Tokenizer&, std::string_view remedy);
 
 // The tokenizer of a model in training. Checks before training that it exists, fits the model and
 // can be saved with checkpoints.
 Tokenizer tokenizer_beside(const ModelSource&, const ModelConfig&);
-
-// A setting in seconds since 1970 as a time; 0: none.
-inline std::optional<std::time_t> time_of(int64_t seconds) {
-  return seconds ? std::optional(std::time_t(seconds)) : std::nullopt;
-}
-
-// For methods that train without dropout: throws if the LoraConfig has any.
-void expect_no_dropout(const LoraConfig&, std::string_view method);
 
 }  // namespace hearth::inline train

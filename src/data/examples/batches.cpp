@@ -70,6 +70,12 @@ int64_t common_length(std::span<const std::vector<const Example*>> rows, int64_t
   return bucket(longest, few ? buckets::few_text_tokens : buckets::text_tokens, max_length);
 }
 
+TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length, bool few) {
+  std::vector<std::vector<const Example*>> rows;
+  for (const Preference* p : pairs) rows.push_back({&p->chosen}), rows.push_back({&p->rejected});
+  return lay_out(rows, common_length(rows, max_length, few), false);
+}
+
 std::vector<size_t> StepOrder::of(int64_t step) const {
   const int64_t per_epoch = steps_per_epoch();
   const Permutation order(items, seed, uint64_t(step / per_epoch));

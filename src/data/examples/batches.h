@@ -28,6 +28,11 @@ TokenBatch lay_out(std::span<const std::vector<const Example*>> rows, int64_t T,
 int64_t common_length(std::span<const std::vector<const Example*>> rows, int64_t max_length,
                       bool few = false);
 
+// A batch of pairs, with the chosen and the rejected completion in separate rows of the
+// common_length().
+TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length,
+                         bool few = false);
+
 // Which items a step trains on. Each epoch visits all items once, in an order that follows from the
 // seed and the epoch, so that a resumed run needs only its step.
 struct StepOrder {

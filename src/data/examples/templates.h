@@ -2,24 +2,37 @@
 // it, and its checkpoints store it, so that inference uses the same template.
 #pragma once
 
-#include <array>
+#include <ctime>
 #include <filesystem>
-#include <span>
-#include <string_view>
+#include <optional>
 
+#include "formats/enum_names.h"
 #include "text/chat/chat_template.h"
 
 namespace hearth::inline data {
 
 // own: the model's template, or ChatML if it has none.
 enum class ChatForm : uint8_t { own, chatml, alpaca };
-inline std::span<const std::string_view> names_of(ChatForm) {
-  static constexpr auto names = std::to_array<std::string_view>({"own", "chatml", "alpaca"});
-  return names;
-}
-constexpr const char* chat_form_help =
-    "chat template of conversations and instructions: own (the model's, or ChatML if it has none), "
-    "chatml or alpaca; checkpoints store it";
+HEARTH_ENUM_NAMES(ChatForm, {"own", "chatml", "alpaca"})
+
+// The settings of templates in run configs.
+struct TemplateConfig {
+  ChatForm chat_template = ChatForm::own;
+  int64_t clock = 0;
+
+  template <class V>
+  void visit(V&& v) {
+    v("chat_template", chat_template,
+      "chat template of conversations and instructions: own (the model's, or ChatML if it has "
+      "none), chatml or alpaca; checkpoints store it");
+    v("clock", clock,
+      "date for chat templates, in seconds since 1970; 0: the time when the run starts");
+  }
+  // The date; nothing: none was set.
+  std::optional<std::time_t> now() const {
+    return clock ? std::optional(std::time_t(clock)) : std::nullopt;
+  }
+};
 
 struct RunTemplate {
   nlohmann::ordered_json source;  // a text, or a list as in tokenizer_config.json

@@ -341,6 +341,16 @@ ModelSource ModelSource::merged() const {
 
 void ModelSource::load(ParamStore& store) const { load_(store); }
 
+ModelSource open_base(const fs::path& model, const LoraConfig& lora) {
+  ModelSource source = ModelSource::open(model);
+  if (source.config().lora && lora.spec())
+    fail_usage("--lora",
+               "{} is itself an adapter: merge it first (hearth convert --from {} --to DIR), or "
+               "train all weights without --lora",
+               model.string(), model.string());
+  return source.merged();
+}
+
 std::string model_digest(const ModelSource& source) {
   std::vector<fs::path> files = files_of_model(source.path());
   if (!source.adapter().empty())

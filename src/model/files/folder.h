@@ -10,7 +10,7 @@
 
 #include "core/params.h"
 #include "formats/safetensors.h"
-#include "model/config.h"
+#include "model/lora.h"
 
 namespace hearth::inline model {
 
@@ -44,6 +44,10 @@ class ModelSource {
   std::filesystem::path path_, tokenizer_, adapter_;
   std::function<void(ParamStore&)> load_;  // owns the mapped files
 };
+
+// The model that training starts from. Adapters in it are merged into their base. New adapters on
+// top of merged ones are refused, since their base would not exist on disk.
+ModelSource open_base(const std::filesystem::path& model, const LoraConfig&);
 
 // SHA-256 over the files that contain weights and config.
 std::string model_digest(const ModelSource&);

@@ -240,4 +240,17 @@ nlohmann::ordered_json written_chat_template(const std::filesystem::path& dir) {
   return parse_ordered_json(read_file(config), config.string()).at("chat_template");
 }
 
+void write_chat_template(const fs::path& dir, const nlohmann::ordered_json& chat) {
+  if (chat.is_null()) return;
+  const fs::path file = dir / "tokenizer_config.json";
+  nlohmann::ordered_json config;
+  if (fs::exists(file)) config = parse_ordered_json(read_file(file), file.string());
+  if (chat.is_string()) {
+    write_file_atomic(dir / "chat_template.jinja", chat.get<std::string>());
+    if (!config.contains("chat_template")) return;
+  }
+  config["chat_template"] = chat;
+  write_file_atomic(file, config.dump(1));
+}
+
 }  // namespace hearth::inline text

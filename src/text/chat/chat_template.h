@@ -78,5 +78,9 @@ EncodedChat encode_chat(const Tokenizer&, const MarkedText&);
 
 // The template stored beside a tokenizer, unchanged; null if there is none.
 nlohmann::ordered_json written_chat_template(const std::filesystem::path& tokenizer);
+// Writes such a template into the folder of a saved tokenizer; null: nothing. A single template
+// gets its own file; a list goes back into tokenizer_config.json. Some readers prefer the key in
+// tokenizer_config.json, so if that key exists it is updated too.
+void write_chat_template(const std::filesystem::path& dir, const nlohmann::ordered_json& chat);
 
 }  // namespace hearth::inline text

@@ -142,16 +142,36 @@ std::string config_json(const Vocabulary& v) {
   return config.dump(2) + "\n";
 }
 
+struct SavedTexts {
+  std::string config, tokenizer;
+};
+
+SavedTexts saved_texts(const Vocabulary& v, const std::string& where) {
+  if (v.rule == MergeRule::llama2c)
+    fail(where, "a llama2.c vocabulary cannot be saved as tokenizer.json");
+  return {config_json(v), tokenizer_json(v)};
+}
+
 }  // namespace
 
+std::string Tokenizer::save_problem() const {
+  constexpr std::string_view where = "tokenizer";
+  try {
+    saved_texts(*vocabulary_, std::string(where));
+  } catch (const Error& e) {
+    const std::string problem = e.what(), begin = fmt::format("[{}] ", where);
+    return problem.starts_with(begin) ? problem.substr(begin.size()) : problem;
+  }
+  return {};
+}
+
 void Tokenizer::save(const fs::path& dir) const {
-  if (vocabulary_->rule == MergeRule::llama2c)
-    fail(dir.string(), "a llama2.c vocabulary cannot be saved as tokenizer.json");
+  const SavedTexts texts = saved_texts(*vocabulary_, dir.string());
   std::error_code error;
   fs::create_directories(dir, error);
   if (error) fail(dir.string(), "could not create the folder: {}", error.message());
-  write_file_atomic(dir / "tokenizer_config.json", config_json(*vocabulary_));
-  write_file_atomic(dir / "tokenizer.json", tokenizer_json(*vocabulary_));
+  write_file_atomic(dir / "tokenizer_config.json", texts.config);
+  write_file_atomic(dir / "tokenizer.json", texts.tokenizer);
 }
 
 }  // namespace hearth::inline text

@@ -60,6 +60,8 @@ class Tokenizer {
 
   // Writes tokenizer.json (which Hugging Face reads, with equal ids) and tokenizer_config.json.
   void save(const std::filesystem::path& dir) const;
+  // Why save() would refuse this tokenizer; empty: it can be saved. For a check before a long run.
+  std::string save_problem() const;
 
  private:
   friend class StreamDecoder;

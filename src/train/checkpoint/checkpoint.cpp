@@ -20,21 +20,6 @@ using nlohmann::json;
 
 namespace {
 
-// A single template gets its own file; a list goes back into tokenizer_config.json. Some readers
-// prefer the key in tokenizer_config.json, so if that key exists it is updated too.
-void write_chat_template(const fs::path& dir, const nlohmann::ordered_json& chat) {
-  if (chat.is_null()) return;
-  const fs::path file = dir / "tokenizer_config.json";
-  nlohmann::ordered_json config;
-  if (fs::exists(file)) config = parse_ordered_json(read_file(file), file.string());
-  if (chat.is_string()) {
-    write_file_atomic(dir / "chat_template.jinja", chat.get<std::string>());
-    if (!config.contains("chat_template")) return;
-  }
-  config["chat_template"] = chat;
-  write_file_atomic(file, config.dump(1));
-}
-
 std::vector<FileDigest> write_weights(const fs::path& dir, const ModelCheckpoint& c,
                                       ParamStore& store) {
   store.backend().enter_thread();  // this may be a thread that in_parallel() started

@@ -202,7 +202,7 @@ RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
   const auto settings = RunSettings::of(free_settings_of_examples, c);
   check_config(c, spec, settings);
   check_loss(c);
-  expect_no_dropout(c.lora, "DPO");
+  c.lora.expect_no_dropout("DPO");
   ExampleModel model(c, spec, backend);
   // A checkpoint identifies its reference model by this. With adapters it is their base.
   if (model.base.is_null()) model.base = model_digest(open_base(c.model, c.lora));

@@ -22,12 +22,6 @@ double next_sum(std::span<const float>& logprobs, const Example& e) {
 
 }  // namespace
 
-TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length, bool few) {
-  std::vector<std::vector<const Example*>> rows;
-  for (const Preference* p : pairs) rows.push_back({&p->chosen}), rows.push_back({&p->rejected});
-  return lay_out(rows, common_length(rows, max_length, few), false);
-}
-
 std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
                               std::span<const float> logprobs) {
   std::vector<PairSums> all;

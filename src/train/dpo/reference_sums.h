@@ -17,10 +17,7 @@ struct PairSums {
   double chosen = 0, rejected = 0;
 };
 
-// A batch of pairs, with the chosen and the rejected completion in separate rows, and the sums of
-// the log-probabilities that the model returned for such a batch.
-TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length,
-                         bool few = false);
+// The sums of the log-probabilities that the model returned for a batch of lay_out_pairs().
 std::vector<PairSums> sums_of(std::span<const Preference* const> pairs,
                               std::span<const float> logprobs);
 

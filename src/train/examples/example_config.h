@@ -12,7 +12,7 @@
 namespace hearth::inline train {
 
 // The settings that SFT and DPO share.
-struct ExampleConfig : RunConfig {
+struct ExampleConfig : RunConfig, TemplateConfig {
   ExampleConfig() {
     steps = 0, lr = 2e-5, schedule = Schedule::linear, lr_floor = 0;
     beta2 = 0.999f, weight_decay = 0, eval_every = 0;
@@ -23,8 +23,6 @@ struct ExampleConfig : RunConfig {
   int64_t max_length = 0;
   int64_t batch = 8, accumulate = 1;
   int64_t epochs = 3;
-  ChatForm chat_template = ChatForm::own;
-  int64_t clock = 0;
   bool special_tokens = false;
   double target_loss = 0;
   LoraConfig lora;
@@ -48,9 +46,7 @@ struct ExampleConfig : RunConfig {
                   .eval_every = "steps between validations; 0: only at the start and the end",
                   .seed = "random seed for shuffling, the held-out split and dropout"});
     v("target_loss", target_loss, "stop when the validation loss reaches this value; 0: never");
-    v("chat_template", chat_template, chat_form_help);
-    v("clock", clock,
-      "date for chat templates, in seconds since 1970; 0: the time when the run starts");
+    TemplateConfig::visit(v);
     v("special_tokens", special_tokens,
       "parse special tokens spelled in prompts, completions or texts as tokens, not as characters");
     lora.visit(v);

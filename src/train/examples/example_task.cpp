@@ -60,7 +60,7 @@ LogprobProgramsSpec programs_spec(const ExampleModel& m, const ExampleConfig& c,
 }
 
 ExampleEncoder encoder_of(const ExampleModel& m, const ExampleConfig& c) {
-  return ExampleEncoder(*m.tokenizer, m.chat.chat, m.max_length, time_of(c.clock),
+  return ExampleEncoder(*m.tokenizer, m.chat.chat, m.max_length, c.now(),
                         c.special_tokens ? TextTokens::special : TextTokens::none);
 }
 

@@ -199,7 +199,7 @@ class GrpoTask : public Task {
     return {.form = config_.prompt_form,
             .chat = [this]() -> const ChatTemplate& { return chat_template(); },
             .message = config_.chat,
-            .now = time_of(config_.clock)};
+            .now = config_.now()};
   }
   const ChatTemplate& chat_template() {
     if (!chat_)

@@ -1,7 +1,6 @@
 #include "train/grpo/grpo_config.h"
 
 #include "sys/error.h"
-#include "train/trained_model.h"
 
 namespace hearth::inline train {
 
@@ -37,7 +36,7 @@ void GrpoConfig::check() const {
   if (mini_batches > prompts * group)
     fail_usage("--mini-batches", "expected at most {}, a completion each, got {}", prompts * group,
                mini_batches);
-  expect_no_dropout(lora, "GRPO");
+  lora.expect_no_dropout("GRPO");
   if (target_exact > 0 && eval_data.empty())
     fail_usage("--target-exact", "expected --eval-data with it, got none");
 }

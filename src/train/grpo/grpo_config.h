@@ -15,7 +15,7 @@
 
 namespace hearth::inline train {
 
-struct GrpoConfig : RunConfig {
+struct GrpoConfig : RunConfig, TemplateConfig {
   GrpoConfig() {
     steps = 100, lr = 1e-6, schedule = Schedule::linear, lr_floor = 0;
     beta2 = 0.999f, weight_decay = 0, eval_every = 0, checkpoint_every = 50;
@@ -23,8 +23,6 @@ struct GrpoConfig : RunConfig {
   std::string model, data, eval_data;
   std::string prompt_form = "{}", curriculum;
   bool chat = false;
-  ChatForm chat_template = ChatForm::own;
-  int64_t clock = 0;
   std::vector<std::string> reward, stop;
   int reward_workers = 2;
   double reward_timeout = 10, reward_start = 30;
@@ -62,9 +60,7 @@ struct GrpoConfig : RunConfig {
       "numeric field of every row, such as rating: the first pass over the prompts goes from the "
       "lowest value to the highest, later passes are shuffled");
     v("chat", chat, "treat each prompt as a user message and apply --chat-template");
-    v("chat_template", chat_template, chat_form_help);
-    v("clock", clock,
-      "date for chat templates, in seconds since 1970; 0: the time when the run starts");
+    TemplateConfig::visit(v);
     visit_run(v, {.steps = "steps of rollout, reward and update; 0: only evaluate",
                   .eval_every = "steps between evaluations; 0: only at the end",
                   .seed = "random seed for the order of prompts and for sampling"});
