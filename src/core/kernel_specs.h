@@ -24,6 +24,10 @@ struct GemmSpec {
   // Independent products of one shape: a, b, c and prior hold this many matrices, one after
   // another. More than one only without act, bias and aux.
   int64_t batch = 1;
+  // Every product of the batch is symmetric, and so is its prior: a kernel may compute half of it
+  // and mirror it. a and b are then the same memory. With neither ta nor tb, or with both, a itself
+  // is symmetric.
+  bool symmetric = false;
 
   // fp8 only: the GPU may keep sums of products in fewer bits, which is faster.
   bool fast_sums = false;

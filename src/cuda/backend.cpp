@@ -93,6 +93,7 @@ class CudaBackend final : public Backend {
     if (spec.shared_limit)
       stream_.card.shared_bytes = std::min(stream_.card.shared_bytes, spec.shared_limit);
     stream_.hopper_kernels = spec.hopper_kernels && !turned_off("HEARTH_HOPPER");
+    stream_.own_batches = spec.own_batches;
     stream_.invariant = spec.batch_invariant;
     stream_.dependent_launch = !turned_off("HEARTH_DEPENDENT_LAUNCH");
     const char* racecheck = std::getenv("HEARTH_RACECHECK");

@@ -33,10 +33,14 @@ std::vector<CudaCard> cuda_cards();
 
 struct CudaSpec {
   int card = 0;
-  bool graphs = true;          // replay programs as graphs; HEARTH_GRAPH=0 turns it off
-  bool tf32 = false;           // f32 products round their inputs to TF32
-  bool hopper_kernels = true;  // false: mma.sync attention on Hopper too; HEARTH_HOPPER=0
-  bool some_rows = true;       // false: cuBLASLt from 17 rows on instead of 65; HEARTH_SOME=0
+  bool graphs = true;  // replay programs as graphs; HEARTH_GRAPH=0 turns it off
+  bool tf32 = false;   // f32 products round their inputs to TF32
+  // false: mma.sync attention and no gemm_batch on Hopper too; HEARTH_HOPPER=0
+  bool hopper_kernels = true;
+  bool some_rows = true;  // false: cuBLASLt from 17 rows on instead of 65; HEARTH_SOME=0
+  // Use our own kernel for every batch of products that it takes; otherwise for those where it was
+  // measured to be faster than cuBLASLt.
+  bool own_batches = false;
   // A row of a forward pass has the same bits in any batch, and decoding over a cache gives the
   // bits of training. Needs a 16-bit dtype and a plain cache.
   bool batch_invariant = false;

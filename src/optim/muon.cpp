@@ -113,12 +113,15 @@ Var orthogonalised(Tape& t, Var x) {
   x = unit(t, x);
   for (const Iteration& i : polar_express) {
     const Var A = t.temp({n, r, r}, d), B = t.temp({n, r, r}, d), y = t.temp({n, R, C}, d);
-    record_gemm(t, {.c = A, .a = x, .b = x, .spec = {.ta = tall, .tb = !tall, .batch = n}});
-    record_gemm(t, {.c = B,
-                    .a = A,
-                    .b = A,
-                    .prior = A,
-                    .spec = {.alpha = float(i.c), .beta = float(i.b), .batch = n}});
+    record_gemm(
+        t,
+        {.c = A, .a = x, .b = x, .spec = {.ta = tall, .tb = !tall, .batch = n, .symmetric = true}});
+    record_gemm(t,
+                {.c = B,
+                 .a = A,
+                 .b = A,
+                 .prior = A,
+                 .spec = {.alpha = float(i.c), .beta = float(i.b), .batch = n, .symmetric = true}});
     record_gemm(t, {.c = y,
                     .a = tall ? x : B,
                     .b = tall ? B : x,

@@ -177,7 +177,7 @@ TEST(CudaGemm, BatchOfSymmetricProducts) {
     for (const bool tall : {false, true}) {
       const int64_t batch = 5, R = tall ? 96 : 40, C = tall ? 40 : 96, r = 40;
       SCOPED_TRACE(fmt::format("{} tall {}", to_string(d), tall));
-      const GemmSpec spec{.ta = tall, .tb = !tall, .batch = batch};
+      const GemmSpec spec{.ta = tall, .tb = !tall, .batch = batch, .symmetric = true};
       const Array x = random({batch, R, C}, d);
       Array want({batch, r, r});
       oracle().gemm(host(), {.c = want, .a = x, .b = x, .spec = spec});
@@ -347,8 +347,9 @@ TEST(CudaMuon, StepsAreThoseOfTheReferenceAndTheCpu) {
     for (const auto& [dtype, limit] :
          {std::pair{DType::f32, 1e-3}, {DType::bf16, 0.2}, {DType::f16, 0.2}}) {
       SCOPED_TRACE(fmt::format("{} {}", int(kind), to_string(dtype)));
-      Steps got(card(), dtype, kind);
+      Steps got(card(), dtype, kind), own(test::own_batches_card(), dtype, kind);
       expect_same_way(got, want, limit);
+      expect_same_way(own, want, limit);
       if (dtype == DType::f16) continue;  // not a type of the CPU
       Steps beside(*cpu, dtype, kind);
       expect_same_way(got, beside, limit);
@@ -365,6 +366,8 @@ TEST(CudaMuon, SameBitsInEveryRunWithAndWithoutGraphs) {
       Steps eager(card(true, false), dtype, kind);
       EXPECT_TRUE(first.bytes() == again.bytes());
       EXPECT_TRUE(first.bytes() == eager.bytes());
+      Steps own(test::own_batches_card(), dtype, kind), same(test::own_batches_card(), dtype, kind);
+      EXPECT_TRUE(own.bytes() == same.bytes());
     }
 }
 

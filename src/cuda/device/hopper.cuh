@@ -156,6 +156,22 @@ __device__ __forceinline__ void tma_load(uint32_t dst, const CUtensorMap& map, u
       "l"(&map), "r"(bar), "r"(c0), "r"(c1)
       : "memory");
 }
+__device__ __forceinline__ void tma_load(uint32_t dst, const CUtensorMap& map, uint32_t bar, int c0,
+                                         int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
+      "l"(&map), "r"(bar), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+__device__ __forceinline__ void tma_store(const CUtensorMap& map, uint32_t src, int c0, int c1,
+                                          int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group"
+      " [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
+      "r"(src), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
 __device__ __forceinline__ void tma_store(const CUtensorMap& map, uint32_t src, int c0, int c1,
                                           int c2, int c3, int c4) {
   asm volatile(
@@ -210,6 +226,13 @@ __device__ __forceinline__ void stmatrix4(uint32_t at, uint32_t a, uint32_t b, u
                                           uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a),
                "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+// The same with each matrix transposed: lane l gives the address of column l % 8 of matrix l / 8.
+__device__ __forceinline__ void stmatrix4_transposed(uint32_t at, uint32_t a, uint32_t b,
+                                                     uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+               "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
 __device__ __forceinline__ void ldmatrix4(uint32_t (&r)[4], uint32_t at) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "cuda/gemm/gemm_batch.h"
 #include "cuda/gemm/gemm_choices.h"
 #include "cuda/gemm/gemm_invariant.h"
 #include "cuda/gemm/gemm_narrow.h"
@@ -27,23 +28,27 @@ struct Gemms::State {
     void* place = bytes ? stream.memory.allocate(bytes, "tuning of matrix products") : nullptr;
     if (place) trial.c.data = static_cast<std::byte*>(place);
     GemmChoice choice{.microseconds = 1e3f * GemmProducts::never};
+    const auto try_plan = [&](GemmPlan& p) {
+      const float ms = products.time(p, trial, choice.microseconds / 1e3f);
+      if (1e3f * ms < choice.microseconds) choice = choice_of(p, ms);
+    };
     for (const bool fused : {true, false}) {
       const bool found = choice.microseconds < 1e3f * GemmProducts::never;
       if (fused ? !c.fusible() : c.plain() && (found || !c.separable())) continue;
       GemmPlan p = products.describe(c, fused);
       for (const cublasLtMatmulAlgo_t& algo : products.proposed(p.product)) {
         p.product.algo = algo;
-        const float ms = products.time(p, trial, choice.microseconds / 1e3f);
-        choice = std::min(choice, choice_of(p, ms),
-                          [](auto& x, auto& y) { return x.microseconds < y.microseconds; });
+        try_plan(p);
       }
     }
+    if (GemmPlan own{.own = true}; gemm_batch_takes(stream, c)) try_plan(own);
     check(cudaStreamSynchronize(stream.handle), "tuning of matrix products");
     if (place) stream.memory.release(place, bytes);
     return choice;
   }
 
   GemmPlan chosen(const GemmCall& c, const GemmChoice& choice) const {
+    if (choice.own()) return {.own = true};
     GemmPlan p = products.describe(c, choice.fused);
     std::memcpy(&p.product.algo, choice.algo.data(), sizeof p.product.algo);
     return p;
@@ -62,10 +67,14 @@ struct Gemms::State {
     const bool invariant = products.stream.invariant && c.forward();
     if (invariant && c.rounds_twice())  // ops/linear.cpp never records such a product
       fail("cuda gemm", "expected a batch-invariant product of 16 bits to add out of place");
-    std::string key = c.key(products.tf32);
+    const bool own = gemm_batch_takes(products.stream, c);
+    std::string key = c.key(products.tf32) + (own ? "|own" : "");
     if (const auto it = plans.find(key); it != plans.end()) return it->second;
+    if (own && products.stream.own_batches)
+      return plans.emplace(std::move(key), GemmPlan{.own = true}).first->second;
     const std::string kept = invariant ? key + measure_name(products, c) : key;
     const auto fits = [&](const GemmChoice& known) {
+      if (known.own()) return own;
       return (known.fused ? c.fusible() && (!invariant || c.plain())
                           : !c.plain() || c.separable()) &&
              products.usable(chosen(c, known));

@@ -14,8 +14,9 @@ namespace hearth::cuda {
 
 struct GemmChoice {
   bool fused = true;
-  std::array<uint64_t, 8> algo{};  // cuBLASLt's opaque algorithm
+  std::array<uint64_t, 8> algo{};  // cuBLASLt's opaque algorithm; zeros: our own kernel gemm_batch
   float microseconds = 0;
+  bool own() const { return algo == decltype(algo){}; }
 };
 
 class GemmChoices {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cuda/gemm/gemm.h"
+#include "cuda/gemm/gemm_batch.h"
 #include "sys/error.h"
 
 namespace hearth::cuda {
@@ -121,11 +122,12 @@ std::string GemmCall::key(bool tf32) const {
   const std::string fp8 =
       is_fp8(a.dtype) ? fmt::format("x{}{}", to_string(b.dtype), spec.fast_sums ? "+fast" : "")
                       : "";
-  return fmt::format("{}{}x{}x{}/{}/{}/{}{}{}:{}{}>{}{}{}{}{}:{}{}{}", batch, M(), N(), K(),
+  return fmt::format("{}{}x{}x{}/{}/{}/{}{}{}:{}{}>{}{}{}{}{}:{}{}{}{}", batch, M(), N(), K(),
                      a.cols(), b.cols(), c.cols(), spec.ta ? 't' : 'n', spec.tb ? 't' : 'n',
                      to_string(a.dtype), fp8, to_string(c.dtype), tf32 ? "tf32" : "",
                      bias ? "+bias" : "", prior ? "+prior" : "", spec.alpha == 1 ? "" : "*alpha",
-                     int(spec.act), spec.act_slope ? "'" : "", aux ? "+aux" : "");
+                     int(spec.act), spec.act_slope ? "'" : "", aux ? "+aux" : "",
+                     spec.symmetric ? "+symmetric" : "");
 }
 
 GemmProducts::GemmProducts(CudaStream& s, bool tf32) : stream(s), tf32(tf32) {
@@ -154,6 +156,10 @@ cublasStatus_t GemmProducts::multiply(LtProduct& p, const GemmCall& c, std::byte
 }
 
 cublasStatus_t GemmProducts::execute(GemmPlan& p, const GemmCall& c) {
+  if (p.own) {
+    gemm_batch(stream, c);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   if (c.plain() && p.fused)
     return multiply(p.product, c, c.c.data, nullptr, c.spec.alpha, bool(c.prior));
   if (p.fused) return multiply(p.product, c, c.c.data, c.aux.data, c.spec.alpha, false);

@@ -62,7 +62,8 @@ struct LtProduct {
 
 struct GemmPlan {
   bool fused = true;  // false: our own kernel runs the epilogue
-  LtProduct product;
+  LtProduct product = {};
+  bool own = false;  // our own kernel gemm_batch runs the product
 };
 
 // A plan and its time, in the form that is stored.

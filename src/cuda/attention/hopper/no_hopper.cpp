@@ -1,5 +1,6 @@
 // Replaces the Hopper kernels in a build for other GPUs: supports no call.
 #include "cuda/attention/attention.h"
+#include "cuda/gemm/gemm_batch.h"
 #include "cuda/gemm/gemm_rows64.h"
 #include "sys/error.h"
 
@@ -13,6 +14,9 @@ void flash_hopper(const AttnCall&, CudaStream&) {
 void flash_hopper_bwd(const AttnCall&, CudaStream&) {
   fail("cuda", "expected no call of flash_hopper_bwd");
 }
+
+bool gemm_batch_takes(const CudaStream&, const GemmArgs&) { return false; }
+void gemm_batch(CudaStream&, const GemmArgs&) { fail("cuda", "expected no call of gemm_batch"); }
 
 bool gemm_rows64_takes(const CudaStream&, const GemmArgs&) { return false; }
 void gemm_rows64(CudaStream&, const GemmArgs&) { fail("cuda", "expected no call of gemm_rows64"); }
