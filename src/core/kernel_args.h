@@ -415,20 +415,27 @@ struct Pieces {
 // code_block elements, counted from the start of the range. A step decodes a block, updates it in
 // acc, and encodes it relative to its new largest magnitude.
 struct UpdateArgs {
-  Tensor weight;                   // any float
+  Tensor weight;  // any float
+  // (n, row_parts) acc, for nesterov of n pieces (n, R, C) only: receives the sums of squares of
+  // each piece's new weights, as they are stored, in fixed parts.
+  Tensor squares = {};
   Tensor master = {};              // acc; absent: the weight itself is updated
   Tensor slots[most_slots] = {};   // optimizer state, one per slot of the rule; acc, bf16 or u8
   Tensor scales[most_slots] = {};  // (blocks) f32: of slots in u8; else absent
   Tensor grad;                     // acc; for descent also bf16
-  Tensor gate;                     // UpdateState, written by gate_update
-  Tensor scalars;                  // Scalars
+  // Descent of pieces only, acc: (n, max(R, C)) factors on a gradient (n, R, C), one for each row
+  // or, where R < C, for each column.
+  Tensor factors = {};
+  Tensor gate;     // UpdateState, written by gate_update
+  Tensor scalars;  // Scalars
   RuleSpec spec = {};
   // The pieces of the buffers that are updated, for nesterov and descent. In the temporary of the
   // rule (the weight of nesterov, the gradient of descent) they lie one after another.
   Pieces pieces = {};
 };
-// The update of piece i alone.
+// The update of piece i alone, without its squares. With factors, its gradient is (R, C).
 inline UpdateArgs piece_of(UpdateArgs args, int64_t i) {
+  const Shape matrix = args.factors ? Shape{args.grad.shape[1], args.grad.shape[2]} : Shape{};
   const int64_t size = args.pieces.size, packed = i * size, at = args.pieces.begin[i];
   const bool packs_weight = args.spec.rule == UpdateRule::nesterov;
   const auto cut = [size](Tensor& t, int64_t begin) {
@@ -437,6 +444,13 @@ inline UpdateArgs piece_of(UpdateArgs args, int64_t i) {
   cut(args.weight, packs_weight ? packed : at), cut(args.grad, packs_weight ? at : packed);
   cut(args.master, at);
   for (Tensor& slot : args.slots) cut(slot, at);
+  if (args.factors) {
+    const int64_t n = args.factors.shape[1];
+    args.grad.shape = matrix;
+    args.factors = {
+        args.factors.data + i * n * size_of(args.factors.dtype), {n}, args.factors.dtype};
+  }
+  args.squares = {};
   args.pieces = {};
   return args;
 }
@@ -445,21 +459,20 @@ inline UpdateArgs piece_of(UpdateArgs args, int64_t i) {
 // iterations of Muon start from. The factor above 1 leaves room for their rounding. For each of n
 // matrices.
 struct UnitMatrixArgs {
-  Tensor y;      // (n, R, C); may be x's memory
-  Tensor parts;  // (n, row_parts) acc
-  Tensor x;      // (n, R, C)
+  Tensor y;        // (n, R, C); may be x's memory
+  Tensor x;        // (n, R, C)
+  Tensor squares;  // (n, row_parts) acc: the sums of squares of x that UpdateArgs receives
 };
 
-// NorMuon: y = x * f with one factor per row or, in a wide matrix (R < C), per column. The mean
-// squares of x by row or column enter their running mean, `moment`; f is 1 / sqrt(moment), times
-// what gives y the Frobenius norm of x. The moment is kept where the gate says skip. For each of n
-// matrices.
-struct ScaleNeuronsArgs {
-  Tensor y;       // (n, R, C) acc; may be x's memory if x is acc
-  Tensor moment;  // acc: max(R, C) elements for each matrix, at its piece
-  Tensor sums;    // (n, max(R, C)) acc: scratch
-  Tensor x;       // (n, R, C) acc or bf16
-  Tensor gate;    // UpdateState
+// NorMuon: one factor for each row of x or, in a wide matrix (R < C), for each column. The mean
+// squares of x by row or column enter their running mean, `moment`; a factor is 1 / sqrt(moment),
+// times what gives x with all factors the Frobenius norm that it has without. The moment is kept
+// where the gate says skip. For each of n matrices.
+struct NeuronFactorsArgs {
+  Tensor factors;  // (n, max(R, C)) acc: what UpdateArgs takes
+  Tensor moment;   // acc: max(R, C) elements for each matrix, at its piece
+  Tensor x;        // (n, R, C) acc or bf16
+  Tensor gate;     // UpdateState
   float beta2 = 0.9f;
   Pieces pieces;  // of moment
 };

@@ -67,7 +67,7 @@ const Kernels& cuda_kernels() {
       .gate_update = cuda::gate_update,
       .update_weights = cuda::update_weights,
       .unit_matrix = cuda::unit_matrix,
-      .scale_neurons = cuda::scale_neurons,
+      .neuron_factors = cuda::neuron_factors,
   };
   return table;
 }

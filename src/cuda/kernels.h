@@ -55,6 +55,6 @@ void update_weights(Stream&, const UpdateArgs&);
 
 // muon.cu
 void unit_matrix(Stream&, const UnitMatrixArgs&);
-void scale_neurons(Stream&, const ScaleNeuronsArgs&);
+void neuron_factors(Stream&, const NeuronFactorsArgs&);
 
 }  // namespace hearth::cuda

@@ -93,24 +93,23 @@ std::vector<MatrixBatch> bounded_batches(const std::vector<MatrixBatch>& by_shap
   return all;
 }
 
-Var unit(Tape& t, Var x) {
+Var unit(Tape& t, Var x, Var squares) {
   const Var y = t.temp(t.shape(x), t[x].dtype);
-  const Var parts = t.temp({t.shape(x)[0], row_parts}, t.acc());
   const auto launch = [](auto* f, Stream& s, In in, Out out) {
-    f(s, {.y = out[0], .parts = out[1], .x = in[0]});
+    f(s, {.y = out[0], .x = in[0], .squares = in[1]});
   };
   Op op = kernel_op<&Kernels::unit_matrix>("unit_matrix", launch);
   op.inplace = {{0, 0}};
-  t.push(std::move(op), {x}, {y, parts});
+  t.push(std::move(op), {x, squares}, {y});
   return y;
 }
 
-// The orthogonal matrices nearest to those of x (n, R, C), about: singular values become 1.
+// The orthogonal matrices nearest to those of x (n, R, C), whose norm is 1, about: singular values
+// become 1.
 Var orthogonalised(Tape& t, Var x) {
   const int64_t n = t.shape(x)[0], R = t.shape(x)[1], C = t.shape(x)[2], r = std::min(R, C);
   const DType d = t[x].dtype;
   const bool tall = R > C;  // then A = x^T x, on the other side
-  x = unit(t, x);
   for (const Iteration& i : polar_express) {
     const Var A = t.temp({n, r, r}, d), B = t.temp({n, r, r}, d), y = t.temp({n, R, C}, d);
     record_gemm(
@@ -137,20 +136,16 @@ double product_flops_of(const MatrixBatch& b) {
   return double(b.size()) * double(std::size(polar_express)) * 2 * r * r * (2 * c + r);
 }
 
-Var with_neurons_scaled(Tape& t, Var x, Var moments, FlatPieces pieces, Var gate) {
+// Factors on the neurons of the orthogonal matrices x.
+Var neuron_factors(Tape& t, Var x, Var moments, FlatPieces pieces, Var gate) {
   const Shape s = t.shape(x);
-  const Var y = t.temp(s, t.acc()), sums = t.temp({s[0], neurons(s[1], s[2])}, t.acc());
+  const Var factors = t.temp({s[0], neurons(s[1], s[2])}, t.acc());
   const auto launch = [pieces = std::move(pieces)](auto* f, Stream& s, In in, Out out) {
-    f(s, {.y = out[0],
-          .moment = out[1],
-          .sums = out[2],
-          .x = in[0],
-          .gate = in[1],
-          .pieces = pieces.view()});
+    f(s, {.factors = out[0], .moment = out[1], .x = in[0], .gate = in[1], .pieces = pieces.view()});
   };
-  t.push(kernel_op<&Kernels::scale_neurons>("scale_neurons", launch), {x, gate, moments},
-         {y, moments, sums});
-  return y;
+  t.push(kernel_op<&Kernels::neuron_factors>("neuron_factors", launch), {x, gate, moments},
+         {factors, moments});
+  return factors;
 }
 
 float scale_of(MuonScale kind, int64_t rows, int64_t cols) {
@@ -169,13 +164,18 @@ void record_batch(Tape& t, const ParamStore& store, const UpdateVars& vars, cons
   const auto slot = [&](const char* name) { return all(store.slot(name, Group::matrix)); };
   const FlatPieces pieces{b.begin, b.R * b.C};
   Var x = t.temp({b.size(), b.R, b.C}, product_dtype(t.dtype()));
-  record_rule(
-      t, {.rule = UpdateRule::nesterov}, vars,
-      {.weight = x, .slots = {slot(momentum_slot)}, .grad = all(Part::grad), .pieces = pieces});
-  x = orthogonalised(t, x);
+  const Var squares = t.temp({b.size(), row_parts}, t.acc());
+  record_rule(t, {.rule = UpdateRule::nesterov}, vars,
+              {.weight = x,
+               .squares = squares,
+               .slots = {slot(momentum_slot)},
+               .grad = all(Part::grad),
+               .pieces = pieces});
+  x = orthogonalised(t, unit(t, x, squares));
+  Var factors;
   if (!b.neuron_begin.empty())
-    x = with_neurons_scaled(t, x, slot(neuron_slot), {b.neuron_begin, neurons(b.R, b.C)},
-                            vars.gate);
+    factors =
+        neuron_factors(t, x, slot(neuron_slot), {b.neuron_begin, neurons(b.R, b.C)}, vars.gate);
   RuleSpec rule = spec.rule_of(UpdateRule::descent, Group::matrix);
   rule.scale = scale_of(spec.muon.muon_scale, b.R, b.C);
   rule.cautious = spec.muon.cautious_decay;
@@ -183,6 +183,7 @@ void record_batch(Tape& t, const ParamStore& store, const UpdateVars& vars, cons
               {.weight = all(Part::weight),
                .master = store.has_master() ? all(Part::master) : Var{},
                .grad = x,
+               .factors = factors,
                .pieces = pieces});
 }
 

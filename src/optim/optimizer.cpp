@@ -23,7 +23,8 @@ constexpr std::array<std::string_view, group_count> group_names{"matrix", "head"
 }  // namespace
 
 void record_rule(Tape& t, const RuleSpec& rule, const UpdateVars& vars, const RuleVars& v) {
-  std::vector<Var> in{v.grad, vars.gate, vars.scalars}, out{v.weight, v.master};
+  std::vector<Var> in{v.grad, vars.gate, vars.scalars, v.factors},
+      out{v.weight, v.master, v.squares};
   if (t[v.weight].role != Role::temp) in.insert(in.end(), {v.weight, v.master});
   for (const std::vector<Var>* state : {&v.slots, &v.scales}) {
     in.insert(in.end(), state->begin(), state->end());
@@ -34,14 +35,16 @@ void record_rule(Tape& t, const RuleSpec& rule, const UpdateVars& vars, const Ru
   const auto slots = std::ptrdiff_t(v.slots.size());
   const auto launch = [rule, slots, pieces = v.pieces](auto* f, Stream& s, In in, Out out) {
     UpdateArgs args{.weight = out[0],
+                    .squares = out[2],
                     .master = out[1],
                     .grad = in[0],
+                    .factors = in[3],
                     .gate = in[1],
                     .scalars = in[2],
                     .spec = rule,
                     .pieces = pieces.view()};
-    std::copy_n(out.begin() + 2, slots, args.slots);
-    std::copy(out.begin() + 2 + slots, out.end(), args.scales);
+    std::copy_n(out.begin() + 3, slots, args.slots);
+    std::copy(out.begin() + 3 + slots, out.end(), args.scales);
     f(s, args);
   };
   t.push(kernel_op<&Kernels::update_weights>(name, launch), std::move(in), std::move(out));

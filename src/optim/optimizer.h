@@ -80,11 +80,13 @@ struct FlatPieces {
 
 // What one pass of an elementwise rule reads and writes.
 struct RuleVars {
-  Var weight;  // only written where the rule does not read it
+  Var weight;        // only written where the rule does not read it
+  Var squares = {};  // of the weights of nesterov, as in UpdateArgs
   Var master = {};
   std::vector<Var> slots = {};
   std::vector<Var> scales = {};  // of slots that hold 8-bit codes
   Var grad;
+  Var factors = {};        // on the rows or columns of grad, as in UpdateArgs
   FlatPieces pieces = {};  // empty: all elements
 };
 void record_rule(Tape&, const RuleSpec&, const UpdateVars&, const RuleVars&);

@@ -55,32 +55,32 @@ constexpr std::pair<int64_t, int64_t> matrix_shapes[] = {
     {1, 1},   {1, 7},   {7, 1},   {3, 5},     {8, 8},     {13, 129},  {129, 13}, {16, 24},
     {64, 64}, {100, 8}, {8, 100}, {257, 511}, {511, 257}, {768, 320}, {40, 1000}};
 
+Array positive(Shape s) {
+  Array a = Array::random(s);
+  for (double& v : a) v = 0.01 + std::abs(v);
+  return a.as(DType::f32);
+}
+
 TEST(CudaMuon, UnitMatrix) {
   HEARTH_NEEDS_A_CARD();
   for (const DType d : all_dtypes)
     for (const auto& [R, C] : matrix_shapes)
       for (const int64_t n : {1, 2, 5}) {
         SCOPED_TRACE(fmt::format("{} {} of {}x{}", to_string(d), n, R, C));
-        const Array x = random({n, R, C}, d, 3);
-        Array want({n, R, C}), unused({n, row_parts});
-        oracle().unit_matrix(host(), {.y = want, .parts = unused, .x = x});
-        const OnCard from(x), y({n, R, C}, d), parts({n, row_parts}, DType::f32), same(x);
-        kernels().unit_matrix(stream(), {.y = y, .parts = parts, .x = from});
+        const Array x = random({n, R, C}, d, 3), squares = positive({n, row_parts});
+        Array want({n, R, C});
+        oracle().unit_matrix(host(), {.y = want, .x = x, .squares = squares});
+        const OnCard from(x), y({n, R, C}, d), near_squares(squares), same(x);
+        kernels().unit_matrix(stream(), {.y = y, .x = from, .squares = near_squares});
         const Array first = y.read();
         expect_close(first, want, tolerance_of(d));
-        kernels().unit_matrix(stream(), {.y = same, .parts = parts, .x = same});  // in place
+        kernels().unit_matrix(stream(), {.y = same, .x = same, .squares = near_squares});
         EXPECT_TRUE(same_bytes(same.read(), first));
       }
   // A matrix of zeros stays one.
-  const OnCard zeros(Array({1, 3, 5}).as(DType::bf16)), parts({1, row_parts}, DType::f32);
-  kernels().unit_matrix(stream(), {.y = zeros, .parts = parts, .x = zeros});
+  const OnCard zeros(Array({1, 3, 5}).as(DType::bf16)), none(Array({1, row_parts}).as(DType::f32));
+  kernels().unit_matrix(stream(), {.y = zeros, .x = zeros, .squares = none});
   EXPECT_TRUE(same_bytes(zeros.read(), Array({1, 3, 5}).as(DType::bf16)));
-}
-
-Array positive(Shape s) {
-  Array a = Array::random(s);
-  for (double& v : a) v = 0.01 + std::abs(v);
-  return a.as(DType::f32);
 }
 
 struct Neurons {
@@ -89,7 +89,7 @@ struct Neurons {
   float skip;
 };
 
-void expect_scaled(const Neurons& z) {
+void expect_factors(const Neurons& z) {
   SCOPED_TRACE(fmt::format("{} {} of {}x{} skip {}", to_string(z.d), z.n, z.R, z.C, z.skip));
   const int64_t each = std::max(z.R, z.C);
   std::vector<int64_t> begin;  // backwards, with gaps of 3
@@ -97,34 +97,119 @@ void expect_scaled(const Neurons& z) {
   const Pieces pieces{begin.data(), z.n, each};
   const Array x = random({z.n, z.R, z.C}, z.d, 0.2), moment = positive({z.n * (each + 3) + 1});
   const Array gate = Array::of(UpdateState{.skip = z.skip});
-  Array want({z.n, z.R, z.C}), want_moment = moment.as(DType::f64), unused({z.n, each});
-  oracle().scale_neurons(
-      host(),
-      {.y = want, .moment = want_moment, .sums = unused, .x = x, .gate = gate, .pieces = pieces});
-  const OnCard from(x), near_gate(gate), y({z.n, z.R, z.C}, DType::f32);
-  const OnCard sums({z.n, each}, DType::f32);
+  Array want({z.n, each}), want_moment = moment.as(DType::f64);
+  oracle().neuron_factors(
+      host(), {.factors = want, .moment = want_moment, .x = x, .gate = gate, .pieces = pieces});
+  const OnCard from(x), near_gate(gate), factors({z.n, each}, DType::f32);
   Array first;
   for (int run = 0; run < 2; ++run) {
     const OnCard kept(moment);
-    kernels().scale_neurons(
+    kernels().neuron_factors(
         stream(),
-        {.y = y, .moment = kept, .sums = sums, .x = from, .gate = near_gate, .pieces = pieces});
-    expect_close(y.read(), want, 2e-5);
+        {.factors = factors, .moment = kept, .x = from, .gate = near_gate, .pieces = pieces});
+    expect_close(factors.read(), want, 2e-5);
     expect_close(kept.read(), want_moment, 1e-6);
     EXPECT_TRUE(z.skip == 0 || same_bytes(kept.read(), moment));
-    if (run == 0) first = y.read();
-    EXPECT_TRUE(same_bytes(y.read(), first));
+    if (run == 0) first = factors.read();
+    EXPECT_TRUE(same_bytes(factors.read(), first));
   }
 }
 
-TEST(CudaMuon, ScaleNeurons) {
+TEST(CudaMuon, NeuronFactors) {
   HEARTH_NEEDS_A_CARD();
   for (const DType d : all_dtypes)
     for (const auto& [R, C] : matrix_shapes)
       for (const int64_t n : {1, 4})
-        for (const float skip : {0.0f, 1.0f}) expect_scaled({n, R, C, d, skip});
-  expect_scaled({300, 5, 3, DType::bf16, 0});  // more than one launch takes
-  expect_scaled({300, 4, 8, DType::f32, 0});
+        for (const float skip : {0.0f, 1.0f}) expect_factors({n, R, C, d, skip});
+  expect_factors({300, 5, 3, DType::bf16, 0});  // more than one launch takes
+  expect_factors({300, 4, 8, DType::f32, 0});
+}
+
+// With a factor for each row of the update, for each column of a wide one; d is that of the weight.
+void expect_descent(const Neurons& z) {
+  SCOPED_TRACE(fmt::format("{} {} of {}x{}", to_string(z.d), z.n, z.R, z.C));
+  const int64_t size = z.R * z.C, gap = size % 4 ? 3 : 4, all = z.n * (size + gap) + 8;
+  std::vector<int64_t> begin;  // backwards
+  for (int64_t i = z.n; i-- > 0;) begin.push_back(i * (size + gap) + gap);
+  const Array gate = Array::of(UpdateState{.good_steps = 1}), weight = random({all}, z.d);
+  const Array scalars = Array::of(Scalars{.lr = 0.1f}), master = random({all}, DType::f32);
+  const Array update = random({z.n, z.R, z.C}, z.d == DType::f32 ? DType::f32 : DType::bf16);
+  const Array factors = random({z.n, std::max(z.R, z.C)}, DType::f32, 2);
+  const OnCard near_gate(gate), near_scalars(scalars), near_update(update), near_factors(factors);
+  for (const bool cautious : {false, true}) {
+    Array want = weight.as(DType::f64), want_master = master.as(DType::f64);
+    const OnCard got(weight), got_master(master);
+    UpdateArgs args{.weight = want,
+                    .master = want_master,
+                    .grad = update,
+                    .factors = factors,
+                    .gate = gate,
+                    .scalars = scalars,
+                    .spec = {.rule = UpdateRule::descent,
+                             .decay = 0.3f,
+                             .rate = 2,
+                             .scale = 3,
+                             .cautious = cautious},
+                    .pieces = {begin.data(), z.n, size}};
+    oracle().update_weights(host(), args);
+    args.weight = got, args.master = got_master, args.grad = near_update;
+    args.factors = near_factors, args.gate = near_gate, args.scalars = near_scalars;
+    kernels().update_weights(stream(), args);
+    expect_close(got.read(), want, tolerance_of(z.d));
+    expect_close(got_master.read(), want_master, 1e-6);
+  }
+}
+
+// The momentum takes up the gradient, and the sums of squares are those of the rounded matrices.
+void expect_nesterov(const Neurons& z) {
+  SCOPED_TRACE(fmt::format("{} {} of {}x{}", to_string(z.d), z.n, z.R, z.C));
+  const int64_t size = z.R * z.C, gap = size % 4 ? 3 : 4, all = z.n * (size + gap) + 8;
+  std::vector<int64_t> begin;  // backwards
+  for (int64_t i = z.n; i-- > 0;) begin.push_back(i * (size + gap) + gap);
+  const Array gate = Array::of(UpdateState{.grad_scale = 0.5f, .good_steps = 1});
+  const Array scalars = Array::of(Scalars{.momentum = 0.9f}), grad = random({all}, DType::f32);
+  const Array momentum = random({all}, DType::f32);
+  Array want({z.n, z.R, z.C}), want_momentum = momentum.as(DType::f64);
+  UpdateArgs args{.weight = want,
+                  .slots = {want_momentum},
+                  .grad = grad,
+                  .gate = gate,
+                  .scalars = scalars,
+                  .spec = {.rule = UpdateRule::nesterov},
+                  .pieces = {begin.data(), z.n, size}};
+  oracle().update_weights(host(), args);
+  const OnCard near_gate(gate), near_scalars(scalars), near_grad(grad), got_momentum(momentum);
+  const OnCard got({z.n, z.R, z.C}, z.d), squares({z.n, row_parts}, DType::f32);
+  args.weight = got, args.squares = squares, args.slots[0] = got_momentum;
+  args.grad = near_grad, args.gate = near_gate, args.scalars = near_scalars;
+  kernels().update_weights(stream(), args);
+  expect_close(got.read(), want, tolerance_of(z.d));
+  expect_close(got_momentum.read(), want_momentum, 1e-6);
+  const Array stored = got.read().as(DType::f64), parts = squares.read().as(DType::f64);
+  for (int64_t i = 0; i < z.n; ++i) {
+    double sum = 0, in_parts = 0;
+    for (int64_t k = 0; k < size; ++k) sum += std::pow(stored[i * size + k], 2);
+    for (int64_t p = 0; p < row_parts; ++p) in_parts += parts[i * row_parts + p];
+    EXPECT_NEAR(in_parts, sum, 1e-5 * sum) << "matrix " << i;
+  }
+}
+
+TEST(CudaMuon, NesterovSumsSquares) {
+  HEARTH_NEEDS_A_CARD();
+  for (const DType d : all_dtypes)
+    for (const auto& [R, C] : matrix_shapes)
+      for (const int64_t n : {1, 5}) expect_nesterov({n, R, C, d, 0});
+  expect_nesterov({300, 5, 3, DType::bf16, 0});  // more than one launch takes
+  expect_nesterov({12, 512, 768, DType::bf16, 0});
+}
+
+TEST(CudaMuon, DescentWithFactors) {
+  HEARTH_NEEDS_A_CARD();
+  for (const DType d : all_dtypes)
+    for (const auto& [R, C] : matrix_shapes)
+      for (const int64_t n : {1, 3}) expect_descent({n, R, C, d, 0});
+  expect_descent({300, 5, 3, DType::bf16, 0});  // more than one launch takes
+  expect_descent({300, 4, 8, DType::f32, 0});
 }
 
 struct Product {

@@ -333,7 +333,7 @@ RecordedUpdate recorded(std::vector<ParamSpec> specs, OptimizerKind kind) {
 // All layers go through each kernel together, in batches of bounded memory.
 TEST(Muon, BatchesTheMatricesOfOneShape) {
   const RecordedUpdate small = recorded(gpt2_matrices(12, 768), OptimizerKind::normuon);
-  for (const char* op : {"nesterov", "unit_matrix", "scale_neurons", "descent"})
+  for (const char* op : {"nesterov", "unit_matrix", "neuron_factors", "descent"})
     EXPECT_EQ(small.nodes.at(op), 3) << op;
   EXPECT_EQ(small.nodes.at("gemm"), 3 * 15);
 

@@ -1,5 +1,5 @@
 // What Muon computes beside products and elementwise passes: a matrix of norm 1 to start from, and
-// NorMuon's factors per neuron. Memory bound: each reads the matrix twice and writes it once.
+// NorMuon's factors per neuron. Memory bound: each reads the matrix once, and the first writes it.
 #include "cpu/isa/kernels.h"
 #include "cpu/isa/rows.h"
 
@@ -25,7 +25,7 @@ void column_squares(float* sums, const T* x, int64_t R, int64_t C, int64_t begin
 }
 
 // Turns the sums of squares into factors. `width` elements enter each sum.
-void neuron_factors(float* sums, float* moment, int64_t n, int64_t width, float beta2, bool skip) {
+void factors_of(float* sums, float* moment, int64_t n, int64_t width, float beta2, bool skip) {
   double before = 0, after = 0;
   for (int64_t i = 0; i < n; ++i) {
     const float mean = sums[i] / float(width);
@@ -39,36 +39,29 @@ void neuron_factors(float* sums, float* moment, int64_t n, int64_t width, float 
   for (int64_t i = 0; i < n; ++i) sums[i] *= rescale;
 }
 
-// y = x / (1.02 |x| + 1e-6) for one matrix.
+// y = x / (1.02 |x| + 1e-6) for one matrix of n elements.
 template <class T>
-void unit_of(Stream& s, T* y, float* parts, const T* x, int64_t R, int64_t C) {
-  parallel(cpu_stream(s).threads, row_parts, [&](int64_t p, int) {
-    double total = 0;
-    for (int64_t r = part_begin(R, p); r < part_begin(R, p + 1); ++r)
-      total += squares(x + r * C, C);
-    parts[p] = float(total);
-  });
+void unit_of(Stream& s, T* y, const T* x, const float* squares, int64_t n) {
   double total = 0;
-  for (int64_t p = 0; p < row_parts; ++p) total += double(parts[p]);
+  for (int64_t p = 0; p < row_parts; ++p) total += double(squares[p]);
   const float factor = float(1 / (1.02 * __builtin_sqrt(total) + 1e-6));
-  over_elements(s, R * C, [&](int64_t begin, int64_t end) {
-    scaled(y + begin, x + begin, factor, end - begin);
-  });
+  over_elements(
+      s, n, [&](int64_t begin, int64_t end) { scaled(y + begin, x + begin, factor, end - begin); });
 }
 
-struct NeuronScale {
-  float *moment, *sums;
+struct NeuronMatrix {
+  float *moment, *factors;
   int64_t R, C;
   float beta2;
   bool skip;
 };
 
-// Scales the neurons of one matrix.
+// The factors of the neurons of one matrix, first their sums of squares.
 template <class T>
-void scale_neurons_of(Stream& s, float* y, const T* x, const NeuronScale& a) {
+void neuron_factors_of(Stream& s, const T* x, const NeuronMatrix& a) {
   const int64_t R = a.R, C = a.C;
   const bool columns = R < C;
-  float* const sums = a.sums;
+  float* const sums = a.factors;
   constexpr int64_t stretch = 16 * lanes;  // columns of one piece
   if (columns)
     parallel(cpu_stream(s).threads, (C + stretch - 1) / stretch, [&](int64_t p, int) {
@@ -78,42 +71,35 @@ void scale_neurons_of(Stream& s, float* y, const T* x, const NeuronScale& a) {
     over_rows(s, R, C, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) sums[r] = float(squares(x + r * C, C));
     });
-  neuron_factors(sums, a.moment, columns ? C : R, columns ? R : C, a.beta2, a.skip);
-  over_rows(s, R, C, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r)
-      vectors(C, [&](int64_t i, auto part) {
-        const vf factor = columns ? part.get(sums + i) : broadcast(sums[r]);
-        part.put(y + r * C + i, part.get(x + r * C + i) * factor);
-      });
-  });
+  factors_of(sums, a.moment, columns ? C : R, columns ? R : C, a.beta2, a.skip);
 }
 
 }  // namespace
 
 void unit_matrix(Stream& s, const UnitMatrixArgs& args) {
-  expect_dtypes("unit_matrix", DType::f32, args.parts);
-  const int64_t n = args.x.shape[0], R = args.x.shape[1], C = args.x.shape[2];
+  expect_dtypes("unit_matrix", DType::f32, args.squares);
+  const int64_t n = args.x.shape[0], size = args.x.shape[1] * args.x.shape[2];
   by_dtype("unit_matrix", args.x, [&]<class T>(T*) {
     expect_dtypes("unit_matrix", args.x.dtype, args.y);
     for (int64_t i = 0; i < n; ++i)
-      unit_of(s, args.y.as<T>() + i * R * C, args.parts.as<float>() + i * row_parts,
-              args.x.as<const T>() + i * R * C, R, C);
+      unit_of(s, args.y.as<T>() + i * size, args.x.as<const T>() + i * size,
+              args.squares.as<const float>() + i * row_parts, size);
   });
 }
 
-void scale_neurons(Stream& s, const ScaleNeuronsArgs& args) {
-  expect_dtypes("scale_neurons", DType::f32, args.y, args.moment, args.sums);
+void neuron_factors(Stream& s, const NeuronFactorsArgs& args) {
+  expect_dtypes("neuron_factors", DType::f32, args.factors, args.moment);
   const int64_t R = args.x.shape[1], C = args.x.shape[2];
   const bool skip = args.gate.as<const UpdateState>()->skip != 0;
-  by_dtype("scale_neurons", args.x, [&]<class T>(T*) {
+  by_dtype("neuron_factors", args.x, [&]<class T>(T*) {
     for (int64_t i = 0; i < args.pieces.count; ++i)
-      scale_neurons_of(s, args.y.as<float>() + i * R * C, args.x.as<const T>() + i * R * C,
-                       {.moment = args.moment.as<float>() + args.pieces.begin[i],
-                        .sums = args.sums.as<float>() + i * larger(R, C),
-                        .R = R,
-                        .C = C,
-                        .beta2 = args.beta2,
-                        .skip = skip});
+      neuron_factors_of(s, args.x.as<const T>() + i * R * C,
+                        {.moment = args.moment.as<float>() + args.pieces.begin[i],
+                         .factors = args.factors.as<float>() + i * larger(R, C),
+                         .R = R,
+                         .C = C,
+                         .beta2 = args.beta2,
+                         .skip = skip});
   });
 }
 

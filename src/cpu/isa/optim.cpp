@@ -54,13 +54,14 @@ struct VectorMath {
   HEARTH_INLINE static vf sqrt(vf a) { return HEARTH_ISA::sqrt(a); }
 };
 
+// gradient(i, part) gives the gradient of the elements from i on.
 template <class Rule, class T, class G, class... Slots>
-void update_range(T* w, float* master, const G* g, const typename Rule::Factors& a, int64_t n,
-                  Slots*... slots) {
+void update_range(T* w, float* master, const G& gradient, const typename Rule::Factors& a,
+                  int64_t n, Slots*... slots) {
   vectors(n, [&](int64_t i, auto part) {
     vf s[sizeof...(slots) + 1] = {part.get(slots + i)...};  // one to spare: none is no array
     const vf old = master ? part.get(master + i) : part.get(w + i);
-    const vf fresh = Rule::template apply<VectorMath>(old, part.get(g + i), s, a);
+    const vf fresh = Rule::template apply<VectorMath>(old, gradient(i, part), s, a);
     [[maybe_unused]] int k = 0;
     (part.put(slots + i, s[k++]), ...);
     if (master) part.put(master + i, fresh);
@@ -172,6 +173,36 @@ void by_grad(const UpdateArgs& args, F&& f) {
   }
 }
 
+// The descent of a matrix (R, C) with a factor for each row or column of its gradient.
+template <class T, class G>
+void descend_matrix(Stream& s, T* w, float* master, const G* g, const float* factors, int64_t R,
+                    int64_t C, const DescentRule::Factors& a) {
+  over_rows(s, R, C, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const auto gradient = [&](int64_t i, auto part) {
+        return part.get(g + r * C + i) * (R < C ? part.get(factors + i) : broadcast(factors[r]));
+      };
+      update_range<DescentRule>(w + r * C, master ? master + r * C : nullptr, gradient, a, C);
+    }
+  });
+}
+
+// The sums of squares of the matrices (n, R, C) that nesterov has written.
+void sum_new_weights(Stream& s, const UpdateArgs& args) {
+  expect_dtype(NesterovRule::name, DType::f32, args.squares);
+  const int64_t R = args.weight.shape[1], C = args.weight.shape[2];
+  by_dtype(NesterovRule::name, args.weight, [&]<class T>(T*) {
+    parallel(cpu_stream(s).threads, args.weight.shape[0] * row_parts, [&](int64_t i, int) {
+      const T* const x = args.weight.as<const T>() + i / row_parts * R * C;
+      const int64_t p = i % row_parts;
+      double total = 0;
+      for (int64_t r = part_begin(R, p); r < part_begin(R, p + 1); ++r)
+        total += squares(x + r * C, C);
+      args.squares.as<float>()[i] = float(total);
+    });
+  });
+}
+
 // Calls f(begin in the temporary, begin in all other buffers, size) for every piece.
 template <class F>
 void each_piece(const UpdateArgs& args, F&& f) {
@@ -180,12 +211,31 @@ void each_piece(const UpdateArgs& args, F&& f) {
   for (int64_t i = 0; i < p.count; ++i) f(i * p.size, p.begin[i], p.size);
 }
 
+// Descent with factors on the gradients of all pieces.
+void descend_matrices(Stream& s, const UpdateArgs& args, const UpdateState& st) {
+  expect_dtypes(DescentRule::name, DType::f32, args.master, args.factors);
+  const auto a = DescentRule::factors(st, scalars_of(args.scalars), args.spec);
+  const int64_t R = args.grad.shape[1], C = args.grad.shape[2];
+  by_dtype(DescentRule::name, args.weight, [&]<class T>(T*) {
+    by_dtype(DescentRule::name, args.grad, [&]<class G>(G*) {
+      for (int64_t i = 0; i < args.pieces.count; ++i) {
+        const int64_t at = args.pieces.begin[i];
+        descend_matrix(s, args.weight.as<T>() + at,
+                       args.master ? args.master.as<float>() + at : nullptr,
+                       args.grad.as<const G>() + i * R * C,
+                       args.factors.as<const float>() + i * larger(R, C), R, C, a);
+      }
+    });
+  });
+}
+
 }  // namespace
 
 void update_weights(Stream& s, const UpdateArgs& args) {
   const UpdateState& st = *args.gate.as<const UpdateState>();
   if (st.skip != 0) return;
   if (args.scales[0]) return update_coded(s, args, st);
+  if (args.factors) return descend_matrices(s, args, st);
   by_rule(args.spec.rule, [&]<class Rule>(Rule) {
     expect_dtypes(Rule::name, DType::f32, args.master);
     constexpr bool packs_weight = std::is_same_v<Rule, NesterovRule>;
@@ -198,7 +248,8 @@ void update_weights(Stream& s, const UpdateArgs& args) {
             const G* const g = args.grad.as<const G>() + (packs_weight ? at : packed);
             float* const master = args.master ? args.master.as<float>() + at : nullptr;
             over_elements(s, size, [&](int64_t i, int64_t end) {
-              update_range<Rule>(w + i, master ? master + i : nullptr, g + i, factors, end - i,
+              const auto gradient = [&](int64_t k, auto part) { return part.get(g + i + k); };
+              update_range<Rule>(w + i, master ? master + i : nullptr, gradient, factors, end - i,
                                  slots + at + i...);
             });
           });
@@ -206,6 +257,7 @@ void update_weights(Stream& s, const UpdateArgs& args) {
       });
     });
   });
+  if (args.squares) sum_new_weights(s, args);
 }
 
 }  // namespace hearth::HEARTH_ISA

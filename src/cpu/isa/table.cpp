@@ -44,7 +44,7 @@ const Kernels kernels = {
     .gate_update = gate_update,
     .update_weights = update_weights,
     .unit_matrix = unit_matrix,
-    .scale_neurons = scale_neurons,
+    .neuron_factors = neuron_factors,
 };
 
 }  // namespace hearth::HEARTH_ISA

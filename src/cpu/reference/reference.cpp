@@ -190,7 +190,7 @@ const Kernels& reference_kernels() {
       .gate_update = reference::gate_update,
       .update_weights = reference::update_weights,
       .unit_matrix = reference::unit_matrix,
-      .scale_neurons = reference::scale_neurons,
+      .neuron_factors = reference::neuron_factors,
   };
   return table;
 }

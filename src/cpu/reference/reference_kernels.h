@@ -68,6 +68,6 @@ void sum_squares(Stream&, const SumSquaresArgs&);
 void gate_update(Stream&, const GateUpdateArgs&);
 void update_weights(Stream&, const UpdateArgs&);
 void unit_matrix(Stream&, const UnitMatrixArgs&);
-void scale_neurons(Stream&, const ScaleNeuronsArgs&);
+void neuron_factors(Stream&, const NeuronFactorsArgs&);
 
 }  // namespace hearth::reference

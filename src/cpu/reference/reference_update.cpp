@@ -165,10 +165,30 @@ void store_slot(const UpdateArgs& args, int k, const Doubles& x) {
   }
 }
 
+// The gradient of a range or, with factors, of one piece.
+Doubles load_gradient(const UpdateArgs& args) {
+  Doubles g = load(args.grad);
+  if (!args.factors) return g;
+  const Doubles factors = load(args.factors);
+  const size_t R = size_t(args.grad.shape[0]), C = size_t(args.grad.shape[1]);
+  for (size_t i = 0; i < g.size(); ++i) g[i] *= factors[R < C ? i % C : i / C];
+  return g;
+}
+
+// The sums of squares of pieces in the first of their parts.
+void store_squares(const UpdateArgs& args) {
+  const Doubles x = load(args.weight);
+  Doubles parts(size_t(args.squares.numel()));
+  const size_t each = x.size() / size_t(args.pieces.count);
+  for (size_t i = 0; i < x.size(); ++i) parts[i / each * size_t(row_parts)] += x[i] * x[i];
+  store(args.squares, parts);
+}
+
 }  // namespace
 
 void update_weights(Stream& s, const UpdateArgs& args) {
   for (int64_t i = 0; i < args.pieces.count; ++i) update_weights(s, piece_of(args, i));
+  if (args.squares) store_squares(args);
   if (args.pieces.count) return;
   UpdateState u;
   std::memcpy(&u, args.gate.data, sizeof u);
@@ -177,7 +197,7 @@ void update_weights(Stream& s, const UpdateArgs& args) {
   by_rule(args.spec.rule, [&]<class Rule>(Rule) {
     Doubles w = load(args.master ? args.master : args.weight), slots[most_slots];
     for (int k = 0; k < Rule::slots; ++k) slots[k] = load_slot(args, k);
-    const Doubles g = load(args.grad);
+    const Doubles g = load_gradient(args);
     for (size_t i = 0; i < w.size(); ++i) {
       double s[most_slots] = {};
       for (int k = 0; k < Rule::slots; ++k) s[k] = slots[k][i];
@@ -192,23 +212,23 @@ void update_weights(Stream& s, const UpdateArgs& args) {
 
 void unit_matrix(Stream&, const UnitMatrixArgs& args) {
   Doubles x = load(args.x);
-  const size_t size = x.size() / size_t(args.x.shape[0]);
-  for (size_t begin = 0; begin < x.size(); begin += size) {
-    const std::span matrix(x.data() + begin, size);
+  const Doubles parts = load(args.squares);
+  const size_t n = size_t(args.x.shape[0]), size = x.size() / n, each = parts.size() / n;
+  for (size_t i = 0; i < n; ++i) {
     double sum = 0;
-    for (const double v : matrix) sum += v * v;
-    for (double& v : matrix) v /= 1.02 * std::sqrt(sum) + 1e-6;
+    for (const double v : std::span(parts).subspan(i * each, each)) sum += v;
+    for (double& v : std::span(x).subspan(i * size, size)) v /= 1.02 * std::sqrt(sum) + 1e-6;
   }
   store(args.y, x);
 }
 
 namespace {
 
-// Scales the neurons of one matrix (R, C) in place; `moment` has one element for each of them.
-void scale_neurons_of(std::span<double> x, std::span<double> moment, size_t R, size_t C,
-                      double beta2, bool skip) {
+// The factors of the neurons of one matrix (R, C); `moment` has one element for each of them.
+Doubles neuron_factors_of(std::span<const double> x, std::span<double> moment, size_t R, size_t C,
+                          double beta2, bool skip) {
   const bool columns = R < C;
-  Doubles sums(moment.size());
+  Doubles sums(moment.size()), factors;
   for (size_t i = 0; i < x.size(); ++i) sums[columns ? i % C : i / C] += x[i] * x[i];
   double before = 0, after = 0;
   for (size_t i = 0; i < moment.size(); ++i) {
@@ -217,23 +237,27 @@ void scale_neurons_of(std::span<double> x, std::span<double> moment, size_t R, s
     before += sums[i], after += sums[i] / std::max(moment[i], 1e-10);
   }
   const double rescale = after > 0 ? std::sqrt(before / after) : 1;
-  for (size_t i = 0; i < x.size(); ++i)
-    x[i] *= rescale / std::sqrt(std::max(moment[columns ? i % C : i / C], 1e-10));
+  for (const double v : moment) factors.push_back(rescale / std::sqrt(std::max(v, 1e-10)));
+  return factors;
 }
 
 }  // namespace
 
-void scale_neurons(Stream&, const ScaleNeuronsArgs& args) {
-  Doubles x = load(args.x), moment = load(args.moment);
+void neuron_factors(Stream&, const NeuronFactorsArgs& args) {
+  const Doubles x = load(args.x);
+  Doubles moment = load(args.moment), factors;
   UpdateState u;
   std::memcpy(&u, args.gate.data, sizeof u);
   const size_t R = size_t(args.x.shape[1]), C = size_t(args.x.shape[2]);
-  for (int64_t i = 0; i < args.pieces.count; ++i)
-    scale_neurons_of(std::span(x).subspan(size_t(i) * R * C, R * C),
-                     std::span(moment).subspan(size_t(args.pieces.begin[i]), std::max(R, C)), R, C,
-                     double(args.beta2), u.skip != 0);
+  for (int64_t i = 0; i < args.pieces.count; ++i) {
+    const Doubles own =
+        neuron_factors_of(std::span(x).subspan(size_t(i) * R * C, R * C),
+                          std::span(moment).subspan(size_t(args.pieces.begin[i]), std::max(R, C)),
+                          R, C, double(args.beta2), u.skip != 0);
+    factors.insert(factors.end(), own.begin(), own.end());
+  }
   store(args.moment, moment);
-  store(args.y, x);
+  store(args.factors, factors);
 }
 
 }  // namespace hearth::reference

@@ -1,10 +1,10 @@
 // What Muon computes beside products and elementwise passes: matrices of norm 1 to start from, and
 // NorMuon's factors per neuron, for all matrices of one shape at once. Memory bound: each reads the
-// matrices twice and writes them once. Sums have a fixed order; nothing is atomic.
+// matrices once, and the first writes them. Sums have a fixed order; nothing is atomic.
 #include <algorithm>
 
-#include "cuda/device/device.cuh"
 #include "cuda/kernels.h"
+#include "cuda/optim/update.cuh"
 
 namespace hearth::cuda {
 namespace {
@@ -15,9 +15,7 @@ constexpr int threads = 256, warps = threads / 32;
 template <int N, class T>
 __global__ void __launch_bounds__(threads) square_parts(float* parts, const T* x, int64_t size) {
   __shared__ float shared[32];
-  const int64_t stretch = round_up(ceil_div(size, int64_t(row_parts)), N);
-  const int64_t begin = min(size, int64_t(blockIdx.x) * stretch);
-  const int64_t end = min(size, begin + stretch);
+  const auto [begin, end] = part_of_row<N>(size);
   x += int64_t(blockIdx.y) * size;
   float total = 0;
 #pragma unroll 4
@@ -109,8 +107,9 @@ struct MomentTable {
 
 // Turns the sums of squares of matrix blockIdx.x into factors; `width` elements enter each sum.
 __global__ void __launch_bounds__(1024)
-    neuron_factors(float* sums, float* moments, const UpdateState* gate,
-                   const __grid_constant__ MomentTable table, int64_t n, float width, float beta2) {
+    factors_of_sums(float* sums, float* moments, const UpdateState* gate,
+                    const __grid_constant__ MomentTable table, int64_t n, float width,
+                    float beta2) {
   __shared__ double before_sums[32], after_sums[32];
   sums += int64_t(blockIdx.x) * n;
   float* const moment = moments + table.begin[blockIdx.x];
@@ -129,24 +128,6 @@ __global__ void __launch_bounds__(1024)
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sums[i] *= rescale;  // each thread its own
 }
 
-// A warp scales one row; `rows` counts those of all matrices.
-template <int N, bool columns, class T>
-__global__ void __launch_bounds__(threads)
-    scale_rows(float* y, const T* x, const float* factors, int64_t rows, int64_t R, int64_t C) {
-  const int64_t row = int64_t(blockIdx.x) * warps + threadIdx.x / 32;
-  if (row >= rows) return;
-  const float* const of_columns = factors + row / R * C;
-  const float of_row = columns ? 0 : factors[row];
-#pragma unroll 4
-  for (int64_t c = int64_t(threadIdx.x % 32) * N; c < C; c += 32 * N) {
-    const Pack<T, N> in = load<N>(x + row * C + c);
-    float out[N];
-#pragma unroll
-    for (int k = 0; k < N; ++k) out[k] = get(in, k) * (columns ? of_columns[c + k] : of_row);
-    store_rounded(y + row * C + c, out);
-  }
-}
-
 template <int N, class T>
 void sum_neurons(CudaStream& s, float* sums, const T* x, int64_t n, int64_t R, int64_t C) {
   if (R < C) {
@@ -157,61 +138,62 @@ void sum_neurons(CudaStream& s, float* sums, const T* x, int64_t n, int64_t R, i
   }
 }
 
-void make_factors(CudaStream& s, const ScaleNeuronsArgs& args, int64_t R, int64_t C) {
+void make_factors(CudaStream& s, const NeuronFactorsArgs& args, int64_t R, int64_t C) {
   const Pieces& p = args.pieces;
   const int64_t neurons = std::max(R, C);
   for (int64_t first = 0; first < p.count; first += most_matrices) {
     const int64_t count = std::min(most_matrices, p.count - first);
     MomentTable table{};
     std::copy_n(p.begin + first, count, table.begin);
-    neuron_factors<<<unsigned(count), 1024, 0, s.handle>>>(
-        as<float>(args.sums) + first * neurons, as<float>(args.moment), as<UpdateState>(args.gate),
-        table, neurons, float(std::min(R, C)), args.beta2);
+    factors_of_sums<<<unsigned(count), 1024, 0, s.handle>>>(
+        as<float>(args.factors) + first * neurons, as<float>(args.moment),
+        as<UpdateState>(args.gate), table, neurons, float(std::min(R, C)), args.beta2);
   }
 }
 
 }  // namespace
 
+void sum_squares_in_parts(CudaStream& s, const Tensor& squares, const Tensor& x) {
+  expect_dtypes("sum_squares_in_parts", DType::f32, squares);
+  const int64_t n = squares.shape[0], size = x.numel() / n;
+  by_dtype("sum_squares_in_parts", x, [&]<class T>(T*) {
+    by_width<T>(packs_fit(size, x), [&]<int N>(Number<N>) {
+      square_parts<N><<<dim3(unsigned(row_parts), unsigned(n)), threads, 0, s.handle>>>(
+          as<float>(squares), as<T>(x), size);
+    });
+  });
+  check_launch("sum_squares_in_parts");
+}
+
 void unit_matrix(Stream& stream, const UnitMatrixArgs& args) {
   CudaStream& s = on(stream);
-  expect_dtypes("unit_matrix", DType::f32, args.parts);
+  expect_dtypes("unit_matrix", DType::f32, args.squares);
   expect_dtypes("unit_matrix", args.x.dtype, args.y);
   const int64_t n = args.x.shape[0], size = args.x.shape[1] * args.x.shape[2];
   if (n * size == 0) return;
   by_dtype("unit_matrix", args.x, [&]<class T>(T*) {
     by_width<T>(packs_fit(size, args.x, args.y), [&]<int N>(Number<N>) {
-      square_parts<N><<<dim3(unsigned(row_parts), unsigned(n)), threads, 0, s.handle>>>(
-          as<float>(args.parts), as<T>(args.x), size);
       const int64_t full = ceil_div(int64_t(s.card.processors) * 8, n);
       const dim3 grid(unsigned(std::min(ceil_div(size, threads * N), full)), unsigned(n));
       divide_by_norm<N><<<grid, threads, 0, s.handle>>>(as<T>(args.y), as<T>(args.x),
-                                                        as<float>(args.parts), size);
+                                                        as<float>(args.squares), size);
     });
   });
   check_launch("unit_matrix");
 }
 
-void scale_neurons(Stream& stream, const ScaleNeuronsArgs& args) {
+void neuron_factors(Stream& stream, const NeuronFactorsArgs& args) {
   CudaStream& s = on(stream);
-  expect_dtypes("scale_neurons", DType::f32, args.y, args.moment, args.sums);
+  expect_dtypes("neuron_factors", DType::f32, args.factors, args.moment);
   const int64_t n = args.x.shape[0], R = args.x.shape[1], C = args.x.shape[2];
   if (n * R * C == 0) return;
-  by_dtype("scale_neurons", args.x, [&]<class T>(T*) {
-    by_width<T>(packs_fit(C, args.x, args.y), [&]<int width>(Number<width>) {
-      const T* const x = as<T>(args.x);
-      float* const sums = as<float>(args.sums);
-      sum_neurons<width>(s, sums, x, n, R, C);
-      make_factors(s, args, R, C);
-      const auto grid = unsigned(ceil_div(n * R, warps));
-      if (R < C)
-        scale_rows<width, true>
-            <<<grid, threads, 0, s.handle>>>(as<float>(args.y), x, sums, n * R, R, C);
-      else
-        scale_rows<width, false>
-            <<<grid, threads, 0, s.handle>>>(as<float>(args.y), x, sums, n * R, R, C);
+  by_dtype("neuron_factors", args.x, [&]<class T>(T*) {
+    by_width<T>(packs_fit(C, args.x), [&]<int width>(Number<width>) {
+      sum_neurons<width>(s, as<float>(args.factors), as<T>(args.x), n, R, C);
     });
   });
-  check_launch("scale_neurons");
+  make_factors(s, args, R, C);
+  check_launch("neuron_factors");
 }
 
 }  // namespace hearth::cuda

@@ -34,11 +34,14 @@ __global__ void gate(UpdateState* state, const float* squares, const float* loss
   st.grad_scale = clipped / sc.loss_scale;
 }
 
+// Returns the new weights as they are stored.
 template <class Rule, int N, class T, class G, class... Slots>
-__device__ __forceinline__ void update(const Weights<T, G>& a, int64_t i,
-                                       const typename Rule::Factors& factors, Slots*... slots) {
+__device__ __forceinline__ Pack<T, N> update(const Weights<T, G>& a, int64_t i,
+                                             const typename Rule::Factors& factors,
+                                             Slots*... slots) {
   float grad[N], w[N], state[Rule::slots + 1][N];  // one to spare: none is no array
   load_floats(grad, a.grad + i);
+  if constexpr (std::is_same_v<Rule, DescentRule>) a.factors.multiply(grad, i);
   [[maybe_unused]] int slot = 0;
   (load_floats(state[slot++], slots + i), ...);
   if (a.master)
@@ -57,7 +60,10 @@ __device__ __forceinline__ void update(const Weights<T, G>& a, int64_t i,
   slot = 0;
   (store_rounded(slots + i, state[slot++]), ...);
   if (a.master) store_rounded(a.master + i, w);
-  store_rounded(a.w + i, w);
+  Pack<T, N> stored;
+  round_to(stored, w);
+  store(a.w + i, stored);
+  return stored;
 }
 
 // What a block needs beside its memory.
@@ -67,15 +73,21 @@ struct Settings {
   RuleSpec spec;
 };
 
+// The factors of a rule, computed once per block.
+template <class Rule>
+__device__ __forceinline__ typename Rule::Factors block_factors(const Settings& settings) {
+  __shared__ typename Rule::Factors shared;
+  if (threadIdx.x == 0) shared = Rule::factors(*settings.gate, *settings.scalars, settings.spec);
+  __syncthreads();
+  return shared;
+}
+
 // The blocks of grid.x share the elements [0, n).
 template <class Rule, int N, class T, class G, class... Slots>
 __device__ __forceinline__ void update_shared(const Weights<T, G>& a, const Settings& settings,
                                               int64_t n, Slots*... slots) {
-  __shared__ typename Rule::Factors shared;
   if (settings.gate->skip != 0) return;
-  if (threadIdx.x == 0) shared = Rule::factors(*settings.gate, *settings.scalars, settings.spec);
-  __syncthreads();
-  const typename Rule::Factors factors = shared;
+  const typename Rule::Factors factors = block_factors<Rule>(settings);
   const int64_t step = int64_t(gridDim.x) * blockDim.x * N;
   int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   for (; i + N <= n; i += step) update<Rule, N>(a, i, factors, slots...);
@@ -94,17 +106,43 @@ struct PieceTable {
   int64_t begin[most_pieces];
 };
 
-// Piece blockIdx.y of n elements. In the temporary of the rule the pieces lie one after another.
+// Piece blockIdx.y of n elements, with this many factors. In the temporary of the rule the pieces
+// lie one after another.
 template <class Rule, int N, class T, class G, class... Slots>
 __global__ void __launch_bounds__(256)
     update_pieces(Weights<T, G> a, Settings settings, const __grid_constant__ PieceTable table,
-                  int64_t n, Slots*... slots) {
+                  int64_t n, int64_t factors, Slots*... slots) {
   constexpr bool packs_weight = std::is_same_v<Rule, NesterovRule>;
   const int64_t packed = int64_t(blockIdx.y) * n, at = table.begin[blockIdx.y];
   a.w += packs_weight ? packed : at;
   a.grad += packs_weight ? at : packed;
   if (a.master) a.master += at;
+  if (a.factors.data) a.factors.data += int64_t(blockIdx.y) * factors;
   update_shared<Rule, N>(a, settings, n, (slots + at)...);
+}
+
+// Blocks of this many threads, row_parts of them to a matrix, fill a large GPU with 12 matrices.
+constexpr int nesterov_threads = 512;
+
+// Nesterov's rule for matrix blockIdx.y of n elements: block p adds the squares of its part.
+template <int N, class T, class Slot>
+__global__ void __launch_bounds__(nesterov_threads)
+    nesterov_squares(float* squares, Weights<T> a, Settings settings,
+                     const __grid_constant__ PieceTable table, int64_t n, Slot* momentum) {
+  __shared__ float sums[32];
+  if (settings.gate->skip != 0) return;
+  const NesterovRule::Factors factors = block_factors<NesterovRule>(settings);
+  const int64_t at = table.begin[blockIdx.y];
+  a.w += int64_t(blockIdx.y) * n, a.grad += at, momentum += at;
+  const auto [begin, end] = part_of_row<N>(n);
+  float total = 0;
+  for (int64_t i = begin + int64_t(threadIdx.x) * N; i < end; i += nesterov_threads * N) {
+    const Pack<T, N> x = update<NesterovRule, N>(a, i, factors, momentum);
+#pragma unroll
+    for (int k = 0; k < N; ++k) total = fmaf(get(x, k), get(x, k), total);
+  }
+  total = block_sum(total, sums);
+  if (threadIdx.x == 0) squares[int64_t(blockIdx.y) * row_parts + blockIdx.x] = total;
 }
 
 // Calls f(pointers to all slots), each slot with its own dtype; `left` slots are still to be added.
@@ -135,9 +173,18 @@ constexpr int pack = 4;  // elements that a thread updates at once
 bool packs_fit_all(const UpdateArgs& args) {
   bool fit = packs_fit(8, args.weight, args.master, args.grad);
   for (const Tensor& t : args.slots) fit = fit && packs_fit(8, t);
+  if (args.factors) fit = fit && args.grad.shape[-1] % pack == 0 && packs_fit(pack, args.factors);
   const Pieces& p = args.pieces;
   for (int64_t i = 0; i < p.count; ++i) fit = fit && p.begin[i] % pack == 0 && p.size % pack == 0;
   return fit;
+}
+
+// Of the first matrix of a gradient (.., R, C).
+GradientFactors factors_of(const UpdateArgs& args) {
+  if (!args.factors) return {};
+  expect_dtypes(DescentRule::name, DType::f32, args.factors);
+  const int64_t R = args.grad.shape[-2], C = args.grad.shape[-1];
+  return {.data = as<float>(args.factors), .C = uint32_t(C), .columns = R < C};
 }
 
 Settings settings_of(const UpdateArgs& args) {
@@ -162,7 +209,8 @@ void update_all(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
   const auto update = [&](const Weights<T, G>& a, int64_t count, Slots*... at) {
     packs ? launch(Number<pack>{}, a, count, at...) : launch(Number<1>{}, a, count, at...);
   };
-  const Weights<T, G> all{as<T>(args.weight), as<float>(args.master), as<G>(args.grad)};
+  const Weights<T, G> all{as<T>(args.weight), as<float>(args.master), as<G>(args.grad),
+                          factors_of(args)};
   const Tensor& kept = Rule::slots ? args.slots[0] : args.master;  // in the host's memory, or not
   if (!is_offloaded(kept.data)) return update(all, n, slots...);
   std::array<OffloadLanes::Array, Rule::slots + 1> offloaded;
@@ -172,8 +220,10 @@ void update_all(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
       s, std::span(offloaded).first(Rule::slots + (args.master ? 1 : 0)), n,
       [&](int64_t begin, int64_t count, std::span<std::byte* const> near) {
         auto* const master = args.master ? reinterpret_cast<float*>(near[Rule::slots]) : nullptr;
+        GradientFactors factors = all.factors;
+        factors.first = uint32_t(begin);
         [&]<size_t... k>(std::index_sequence<k...>) {
-          update({all.w + begin, master, all.grad + begin}, count,
+          update({all.w + begin, master, all.grad + begin, factors}, count,
                  reinterpret_cast<Slots*>(near[k])...);
         }
         (std::index_sequence_for<Slots...>());
@@ -188,6 +238,7 @@ void update_all_pieces(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
   if (is_offloaded(kept.data)) {
     for (int64_t i = 0; i < p.count; ++i)
       update_all<Rule, T, G>(s, piece_of(args, i), (slots + p.begin[i])...);
+    if (args.squares) sum_squares_in_parts(s, args.squares, args.weight);
     return;
   }
   const bool packs = packs_fit_all(args);
@@ -196,12 +247,23 @@ void update_all_pieces(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
     const int64_t count = std::min(most_pieces, p.count - first), packed = first * p.size;
     PieceTable table{};
     std::copy_n(p.begin + first, count, table.begin);
-    const Weights<T, G> a{as<T>(args.weight) + (packs_weight ? packed : 0), as<float>(args.master),
-                          as<G>(args.grad) + (packs_weight ? 0 : packed)};
+    Weights<T, G> a{as<T>(args.weight) + (packs_weight ? packed : 0), as<float>(args.master),
+                    as<G>(args.grad) + (packs_weight ? 0 : packed), factors_of(args)};
+    const int64_t factors = args.factors ? args.factors.shape[-1] : 0;
+    if (factors) a.factors.data += first * factors;
     const auto launch = [&]<int N>(Number<N>) {
+      if constexpr (packs_weight) {
+        if (args.squares) {
+          nesterov_squares<N>
+              <<<dim3(unsigned(row_parts), unsigned(count)), nesterov_threads, 0, s.handle>>>(
+                  as<float>(args.squares) + first * row_parts, a, settings_of(args), table, p.size,
+                  slots...);
+          return;
+        }
+      }
       const dim3 grid(blocks_for(s, p.size, N, count), unsigned(count));
       update_pieces<Rule, N>
-          <<<grid, 256, 0, s.handle>>>(a, settings_of(args), table, p.size, slots...);
+          <<<grid, 256, 0, s.handle>>>(a, settings_of(args), table, p.size, factors, slots...);
     };
     packs ? launch(Number<pack>{}) : launch(Number<1>{});
   }
