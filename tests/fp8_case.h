@@ -81,13 +81,13 @@ inline RoundResult round_on(Backend& b, const RoundCase& c, const std::vector<bf
   const OnDevice<bf16> in(b, x, {c.R, round_width(c)}, DType::bf16);
   const OnDevice<bf16> in_aux(b, aux.empty() ? random_bf16(shape.numel(), 1) : aux, shape,
                               DType::bf16);
-  b.kernels().quantise_fp8(b.stream(), {.y = y,
-                                        .yt = yt,
-                                        .sums = sums,
-                                        .site = sites,
+  b.kernels().quantise_fp8(b.stream(), {.to = {.y = y,
+                                               .yt = yt,
+                                               .sums = sums,
+                                               .site = sites,
+                                               .scalars = c.delayed ? Tensor(values) : Tensor{}},
                                         .x = in,
                                         .aux = aux.empty() ? Tensor{} : Tensor(in_aux),
-                                        .scalars = c.delayed ? Tensor(values) : Tensor{},
                                         .spec = c.spec});
   b.synchronize();
   return {y.read(), yt.read(), sums.read(), sites.read()[0]};

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/dtype.h"
+#include "core/kernel_specs.h"
 #include "core/math.h"
 
 namespace hearth::inline core {
@@ -29,7 +30,9 @@ struct e5m2 {
 
 // A place in a model where a tensor is rounded to fp8, and the state of its scale on the device.
 struct Fp8Site {
-  float scale = 0;       // of the tensor rounded last: value = code * scale; a power of two
+  // Of the tensor rounded last: value = code * scale. A power of two, except for the gradient of
+  // the logits.
+  float scale = 0;
   float previous = 0;    // max |v| of the last finished step; 0: not known
   uint32_t largest = 0;  // max |v| of this step so far, as the bits of a float
   uint32_t unused = 0;
@@ -54,6 +57,16 @@ HEARTH_FORMULA uint32_t fp8_scale_bits(uint32_t largest_bits, bool is_e5m2, bool
       int32_t((largest_bits + 0x1fffffu) >> 23) + (headroom ? 1 : 0) - (is_e5m2 ? 15 : 8);
   return uint32_t(exponent < 1 ? 1 : exponent > 253 ? 253 : exponent) << 23;
 }
+
+// The gradient of the logits has a common factor, which the scale of its site contains: what is
+// rounded is softmax - onehot (z-loss aside), where the -1 of nearly all rows of an early step is
+// exact. Rounding -1 / targets instead would change all gradients of a step by one factor.
+HEARTH_FORMULA float fp8_logits_unit(const LossSpec& s) { return s.weight != 0 ? s.weight : 1; }
+HEARTH_FORMULA float fp8_logits_factor(const LossSpec& s, const Scalars& scalars) {
+  return scaled_gradient(scalars, scalars.inv_targets) * fp8_logits_unit(s);
+}
+// Of the codes: they reach 7, which only a large z-loss exceeds, and are precise above 2^-27.
+constexpr float fp8_logits_scale = 0x1p-13f;
 
 // The format of a paged cache: the model's own dtype, or e4m3. An fp8 cache is a tensor of bytes;
 // its panel for heads of width D (core/cache_layout.h) has cache_block * (D + 1) bytes: codes

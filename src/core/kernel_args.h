@@ -18,7 +18,8 @@ namespace hearth::inline core {
 // c = alpha * act(op(a) op(b) + bias) + beta * prior; GemmSpec has the details. With a batch every
 // matrix has a leading dimension more. a and b may be fp8 (e4m3 or e5m2, not both e5m2) with a
 // scale each: an element is its code times that scale. Then c is bf16 or f32, bias is bf16, the
-// spec has tb without ta and no batch, and K and N are multiples of 16.
+// spec has tb without ta and no batch, and K and N are multiples of 16. With a bias both scales are
+// powers of two.
 struct GemmArgs {
   Tensor c;           // (M, N); may be acc where a and b are bf16
   Tensor aux = {};    // (M, N): receives the argument of act; an input with act_slope
@@ -26,7 +27,7 @@ struct GemmArgs {
   Tensor b;           // op(b) is (K, N)
   Tensor bias = {};   // (N)
   Tensor prior = {};  // (M, N)
-  // fp8 only: an Fp8Site (core/fp8.h), whose first float is the scale, a power of two.
+  // fp8 only: an Fp8Site (core/fp8.h), whose first float is the scale.
   Tensor a_scale = {}, b_scale = {};
   GemmSpec spec = {};
 };
@@ -57,20 +58,30 @@ struct GemmQuantisedArgs {
   GemmSpec spec = {};  // with tb, without act_slope
 };
 
-// Rounds v to fp8: y = v / scale, where v is x, act(x) or x * act'(aux), itself rounded to bf16.
-// Finite values beyond the range of fp8 become the largest of its numbers; inf and NaN become NaN.
-// The kernel chooses the scale by fp8_scale_bits() of core/fp8.h and records max |v| in `site`. R
-// is any number of rows; C is a multiple of 16, with the slope of a GLU of 32.
-struct QuantiseFp8Args {
-  Tensor y;          // (.., C) e4m3 or e5m2
+// A value v of R rows, itself rounded to bf16, rounded to fp8: y = v / scale. quantise_fp8 writes
+// it, and so do kernels that have it as their result. Finite values beyond the range of fp8 become
+// the largest of its numbers; inf and NaN become NaN. The kernel chooses the scale by
+// fp8_scale_bits() of core/fp8.h and records max |v| in `site`. C is a multiple of 16.
+struct Fp8Output {
+  Tensor y = {};     // (.., C) e4m3 or e5m2; may be absent if yt is not
   Tensor yt = {};    // (C, round_up(R, 16)), y transposed; columns from R on are 0
   Tensor sums = {};  // (ceil_div(R, fp8_sum_rows), C) f32: sums of v over that many rows each
-  Tensor site;       // Fp8Site (core/fp8.h), updated
-  Tensor x;          // (.., C) bf16; of a GLU (.., 2C), with its slope (.., C / 2)
-  Tensor aux = {};   // (.., C) bf16: the argument of act, with act_slope
+  Tensor site = {};  // Fp8Site (core/fp8.h), updated
   // Scalars. Present: after the first steps of a run the scale comes from max |v| of the previous
   // step. Absent: always from max |v| of this step.
   Tensor scalars = {};
+
+  [[gnu::always_inline]] explicit operator bool() const { return y || yt; }
+  DType dtype() const { return y ? y.dtype : yt.dtype; }
+  int64_t cols() const { return y ? y.cols() : yt.rows(); }
+};
+
+// Rounds v to fp8, where v is x, act(x) or x * act'(aux). With the slope of a GLU, C is a multiple
+// of 32.
+struct QuantiseFp8Args {
+  Fp8Output to;
+  Tensor x;         // (.., C) bf16; of a GLU (.., 2C), with its slope (.., C / 2)
+  Tensor aux = {};  // (.., C) bf16: the argument of act, with act_slope
   QuantiseFp8Spec spec = {};
 };
 
@@ -139,27 +150,29 @@ struct ScatterRowsArgs {
 
 // sum = x + residual; y = norm(sum) * gain + bias, over the last dim.
 struct NormArgs {
-  Tensor y;              // (.., C)
+  Tensor y;              // (.., C); may be absent with fp8
   Tensor sum = {};       // (.., C); written when residual is given
   Tensor stat = {};      // (rows, 2) acc: mean (0 for rms), 1 / deviation
   Tensor x;              // (.., C)
   Tensor residual = {};  // (.., C)
   Tensor gain = {};      // (C)
   Tensor bias = {};      // (C)
+  Fp8Output fp8 = {};    // receives y, if that is bf16
   NormSpec spec = {};
 };
 
 // dx = prior + the gradient through the norm.
 struct NormBwdArgs {
-  Tensor dx;          // (.., C)
-  Tensor dgain = {};  // (C) acc
-  Tensor dbias = {};  // (C) acc
-  Tensor parts = {};  // (2 * row_parts, C) acc; absent without dgain and dbias
-  Tensor dy;          // (.., C)
-  Tensor x;           // (.., C): the input of the norm, which is the sum if there was a residual
-  Tensor gain = {};   // (C)
-  Tensor stat;        // (rows, 2) acc, of the forward pass
-  Tensor prior = {};  // (.., C)
+  Tensor dx;           // (.., C); may be absent with fp8
+  Tensor dgain = {};   // (C) acc
+  Tensor dbias = {};   // (C) acc
+  Tensor parts = {};   // (2 * row_parts, C) acc; absent without dgain and dbias
+  Tensor dy;           // (.., C)
+  Tensor x;            // (.., C): the input of the norm, which is the sum if there was a residual
+  Tensor gain = {};    // (C)
+  Tensor stat;         // (rows, 2) acc, of the forward pass
+  Tensor prior = {};   // (.., C)
+  Fp8Output fp8 = {};  // receives dx, if that is bf16
   NormSpec spec = {};
 };
 
@@ -331,12 +344,18 @@ struct CopyArgs {
 // nll = logsumexp - logit of the target; z = logsumexp^2, the z-loss of a row. Both are 0 where the
 // target is -100. With spec.grad the logits become (weight * (softmax - onehot) + z_loss * 2 *
 // logsumexp * softmax) * inv_targets * loss_scale, 0 in masked rows.
+//
+// fp8 receives the same gradient, divided by fp8_logits_factor() of core/fp8.h: softmax - onehot if
+// there is no z-loss. Its range is known, so the kernel measures nothing: codes have the scale
+// fp8_logits_scale, the scale of the site is that times the factor, and values are not rounded to
+// bf16 first.
 struct CrossEntropyArgs {
   Tensor nll;           // (N) acc
   Tensor z = {};        // (N) acc
   Tensor logits;        // (N, V)
   Tensor targets;       // (N) i32
-  Tensor scalars = {};  // Scalars; read with spec.grad only
+  Tensor scalars = {};  // Scalars; read for gradients only
+  Fp8Output fp8 = {};   // y or yt e5m2, without sums and scalars; the logits are bf16
   LossSpec spec = {};
 };
 

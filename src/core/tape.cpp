@@ -280,17 +280,34 @@ void differentiate(Tape& t) {
   }
 }
 
+namespace {
+
+// Leaves out what Op::fp8_result allows to leave out.
+template <class Live>
+void drop_unread(Node& n, Live live) {
+  Var& y = *(n.out.end() - 3);
+  Var& yt = *(n.out.end() - 2);
+  Var& sums = *(n.out.end() - 1);
+  if (!live(sums)) sums = {};
+  if (!live(yt)) yt = {};
+  if (!live(y) && !(sums && !yt)) y = {};  // sums alone are not written
+  if ((y || yt) && !live(n.out[0])) n.out[0] = {};
+}
+
+}  // namespace
+
 void prune(Tape& t) {
   std::vector<char> read(t.values.size());
+  const auto live = [&](Var v) {
+    if (!v) return false;
+    const int root = t[v].storage;
+    return t.values[size_t(root)].role != Role::temp || read[size_t(root)];
+  };
   std::vector<Node> kept;
   for (size_t i = t.nodes.size(); i-- > 0;) {
     Node& n = t.nodes[i];
-    const bool live = std::any_of(n.out.begin(), n.out.end(), [&](Var v) {
-      if (!v) return false;
-      const int root = t[v].storage;
-      return t.values[size_t(root)].role != Role::temp || read[size_t(root)];
-    });
-    if (!live) continue;
+    if (std::none_of(n.out.begin(), n.out.end(), live)) continue;
+    if (n.op->fp8_result) drop_unread(n, live);
     for (Var v : n.in)
       if (v) read[size_t(t[v].storage)] = 1;
     kept.push_back(std::move(n));

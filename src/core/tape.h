@@ -106,6 +106,11 @@ struct Op {
   // Set on norms and on products with a weight, so that join_norms() recognises them.
   std::optional<NormSpec> norm = {};
   std::optional<GemmSpec> gemm = {};
+  // The op can write its first output in fp8 too. Its last three outputs are then y, yt and sums of
+  // an Fp8Output, its last two inputs the site and the scalars; all are absent until something
+  // rounds the value. Outputs among these that no node reads are left out, and the first one as
+  // well if an fp8 copy is read.
+  bool fp8_result = false;
   bool pause = false;   // the host runs code here: see Exec::run_part
   bool copies = false;  // instead of a launch: copies the bytes of in[0] to out[0]
   // Index of the input that may be given as a parameter's quantised() form; -1: none.
@@ -272,7 +277,8 @@ class Tape {
 // the first gradients themselves (loss.cpp in ops/ops.h).
 void differentiate(Tape&);
 
-// Removes nodes that only write temporaries that no node reads.
+// Removes nodes that only write temporaries that no node reads, and outputs that no node reads
+// where the op can leave them out (Op::fp8_result).
 void prune(Tape&);
 
 // In a tape that does not train, fuses a norm into the products that read it, if nothing else reads

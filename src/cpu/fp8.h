@@ -18,13 +18,29 @@ struct Fp8Parts {
   void (*gemm)(Stream&, const GemmArgs&);
   void (*activation)(Stream&, const ActivationArgs&);
   void (*activation_bwd)(Stream&, const ActivationBwdArgs&);
+  void (*norm)(Stream&, const NormArgs&);
+  void (*norm_bwd)(Stream&, const NormBwdArgs&);
+  void (*cross_entropy)(Stream&, const CrossEntropyArgs&);
 };
 
+// What a call runs on. A stream of any kind; null threads: one.
+struct Fp8Run {
+  Stream& stream;
+  Threads* threads;
+  Scratch& scratch;
+  const Fp8Parts& parts;
+};
 // On the threads of a CPU stream.
-void gemm_fp8(Stream&, const GemmArgs&, const Fp8Parts&);
-void quantise_fp8(Stream&, const QuantiseFp8Args&, const Fp8Parts&);
+Fp8Run fp8_run(Stream&, const Fp8Parts&);
+
+void quantise_fp8(const Fp8Run&, const QuantiseFp8Args&);
+// The kernels of these names for calls with an Fp8Output.
+void norm_fp8(const Fp8Run&, const NormArgs&);
+void norm_bwd_fp8(const Fp8Run&, const NormBwdArgs&);
+void cross_entropy_fp8(const Fp8Run&, const CrossEntropyArgs&);
+
 void advance_fp8(Stream&, const AdvanceFp8Args&);
-// For a stream of any kind; null threads: one.
-void quantise_fp8(Stream&, Threads*, Scratch&, const QuantiseFp8Args&, const Fp8Parts&);
+// Products on a CPU stream.
+void gemm_fp8(Stream&, const GemmArgs&, const Fp8Parts&);
 
 }  // namespace hearth::inline cpu

@@ -23,23 +23,34 @@ struct RoundSpec {
   bool current = false;  // the scale always comes from the value itself
 };
 
+// Lets the op that computes v write the copies, if it can and does not write others yet.
+bool rounded_by_producer(Tape& t, Var v, const Fp8Copies& to, Var scalars) {
+  if (t[v].producer < 0 || t[v].storage != v.id) return false;
+  Node& n = t.nodes[size_t(t[v].producer)];
+  if (!n.op->fp8_result || n.out[0] != v || n.in[n.in.size() - 2]) return false;
+  n.in[n.in.size() - 2] = to.site;
+  n.in[n.in.size() - 1] = scalars;
+  size_t at = n.out.size() - 3;
+  for (const Var copy : {to.y, to.yt, to.sums}) {
+    n.out[at++] = copy;
+    if (copy) t[copy].producer = t[v].producer;
+  }
+  return true;
+}
+
 // Records the rounding of v into y and what the spec asks for.
 Fp8Copies record_rounding(Tape& t, Var v, const Fp8Copies& to, bool current) {
+  const Var numbers = current ? Var{} : scalars(t);
+  if (rounded_by_producer(t, v, to, numbers)) return to;
   const auto known = t.fp8->sources.find(v.id);
   const auto [x, aux, spec] =
       known != t.fp8->sources.end() ? known->second : Fp8Recording::Source{.x = v};
   const auto launch = [spec = spec](auto* f, Stream& s, In in, Out out) {
-    f(s, {.y = out[0],
-          .yt = out[1],
-          .sums = out[2],
-          .site = in[2],
-          .x = in[0],
-          .aux = in[1],
-          .scalars = in[3],
-          .spec = spec});
+    f(s, {.to = fp8_output(in, out), .x = in[0], .aux = in[1], .spec = spec});
   };
-  t.push(kernel_op<&Kernels::quantise_fp8>("quantise_fp8", launch),
-         {x, aux, to.site, current ? Var{} : scalars(t)}, {to.y, to.yt, to.sums});
+  Op op = kernel_op<&Kernels::quantise_fp8>("quantise_fp8", launch);
+  op.fp8_result = true;  // of a value that it does not write otherwise
+  t.push(std::move(op), {x, aux, to.site, numbers}, {{}, to.y, to.yt, to.sums});
   return to;
 }
 
@@ -229,15 +240,16 @@ HeadProducts::HeadProducts(Tape& t, Var w, const Spec& spec)
   if (t.shape(w)[0] % 16 || t.shape(w)[1] % 16)
     fail(t.where(), "expected widths that are multiples of 16 for fp8 products, got a head of {}",
          to_string(t.shape(w)));
+  fp8_wgrad_ = t.fp8->wgrad;
   rounded_w_ = rounded_weight(t, w);
   x_site_ = next_site(t), d_site_ = next_site(t);
 }
 
 void HeadProducts::logits(Tape& t, Var logits, Var x) {
-  x_ = x;
+  x_ = x, dlogits_ = logits;
   if (!fp8_)
     return record_gemm(t, {.c = logits, .a = x, .b = w_, .spec = {.tb = true, .alpha = scale_}});
-  rounded_x_ = rounded(t, x, {.site = x_site_, .transposed = t.fp8->wgrad});
+  rounded_x_ = rounded(t, x, {.site = x_site_, .transposed = fp8_wgrad_});
   record_product(t, {.c = logits,
                      .a = rounded_x_.y,
                      .a_site = x_site_,
@@ -247,15 +259,16 @@ void HeadProducts::logits(Tape& t, Var logits, Var x) {
                      .fast_sums = true});
 }
 
-void HeadProducts::gradients(Tape& t, Var dlogits) {
-  dlogits_ = dlogits;
-  if (fp8_)
-    rounded_d_ =
-        rounded(t, dlogits, {.format = DType::e5m2, .site = d_site_, .transposed = t.fp8->wgrad});
+Fp8Copies HeadProducts::rounded_gradient(Tape& t) {
+  if (!fp8_) return {};
+  const Shape s = t.shape(dlogits_);
+  rounded_d_ = {.y = t.temp(s, DType::e5m2), .yt = {}, .sums = {}, .site = d_site_};
+  if (fp8_wgrad_) rounded_d_.yt = t.temp(transposed_shape(s), DType::e5m2);
+  return rounded_d_;
 }
 
 void HeadProducts::weight(Tape& t, Var dw, Var prior) {
-  if (!fp8_ || !t.fp8->wgrad)
+  if (!fp8_wgrad_)
     return record_gemm(
         t,
         {.c = dw, .a = dlogits_, .b = x_, .prior = prior, .spec = {.ta = true, .alpha = scale_}});

@@ -21,16 +21,19 @@ class HeadProducts {
   };
   // `w` (V, C) padded to whole tiles.
   HeadProducts(Tape&, Var w, const Spec&);
+  // Whether weight() and input() read the gradient of the logits in the tape's dtype, which
+  // cross_entropy then writes over the logits.
+  bool read_plain_gradient() const { return !fp8_wgrad_; }
   // Begins a chunk: `logits` (n, V) receives the product with x (n, C).
   void logits(Tape&, Var logits, Var x);
-  // Of this chunk. The logits are overwritten with their gradient in between.
-  void gradients(Tape&, Var dlogits);
+  // Where cross_entropy writes the gradient of this chunk in fp8. Nothing if none reads it.
+  Fp8Copies rounded_gradient(Tape&);
   void weight(Tape&, Var dw, Var prior);  // dw = scale dlogitsT x [+ prior]
   void input(Tape&, Var dx);              // dx = scale dlogits w
 
  private:
   Var w_, x_, dlogits_;
-  bool fp8_;
+  bool fp8_, fp8_wgrad_ = false;
   float scale_;
   Fp8Copies rounded_w_, rounded_x_, rounded_d_;
   Var x_site_, d_site_;

@@ -72,6 +72,27 @@ void head_logprob_backward(Tape& t, const Node& node, Chunks c) {
   if (grad_x) t.add_grad(x, dx);
 }
 
+struct CrossEntropyVars {
+  Var nll, z, logits, targets;  // of a chunk of rows; z may be absent
+  Fp8Copies fp8;                // of the gradient
+};
+
+void record_cross_entropy(Tape& t, const CrossEntropyVars& v, const LossSpec& spec) {
+  const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
+    f(s, {.nll = out[0],
+          .z = out[1],
+          .logits = in[0],
+          .targets = in[1],
+          .scalars = in[2],
+          .fp8 = fp8_output(in, out),
+          .spec = spec});
+  };
+  const Var dlogits = spec.grad ? t.rows(v.logits, 0, t.shape(v.logits)[0]) : Var{};
+  t.push(kernel_op<&Kernels::cross_entropy>("cross_entropy", launch),
+         {v.logits, v.targets, scalars(t), v.fp8.site, {}},
+         {v.nll, v.z, dlogits, v.fp8.y, v.fp8.yt, v.fp8.sums});
+}
+
 }  // namespace
 
 Var mean_loss(Tape& t, Var rows, LossTerm term) {
@@ -103,30 +124,24 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
   const bool grad_x = spec.grad && t.needs_grad(x), grad_w = spec.grad && t.needs_grad(w);
   const Var dx = grad_x ? t.temp(t.shape(x)) : Var{};
   const Var flat_dx = grad_x ? t.view(dx, {N, C}) : Var{};
+  HeadProducts products(t, tiles, {.trains = spec.grad, .scale = spec.scale});
   const LossSpec loss_spec{.vocab = V,
                            .softcap = spec.softcap,
-                           .grad = spec.grad,
+                           .grad = spec.grad && products.read_plain_gradient(),
                            .weight = spec.term.weight,
                            .z_loss = spec.z_loss};
 
-  HeadProducts products(t, tiles, {.trains = spec.grad, .scale = spec.scale});
   for (int64_t i = 0; i < N; i += chunk) {
     const int64_t n = std::min(chunk, N - i);
     const Var logits = t.temp({n, wide}, dtype);
     products.logits(t, logits, t.rows(flat_x, i, n));
-    const Var dlogits = t.rows(logits, 0, n);
-    const auto launch = [loss_spec](auto* f, Stream& s, In in, Out out) {
-      f(s, {.nll = out[0],
-            .z = out[1],
-            .logits = in[0],
-            .targets = in[1],
-            .scalars = in[2],
-            .spec = loss_spec});
-    };
-    t.push(kernel_op<&Kernels::cross_entropy>("cross_entropy", launch),
-           {logits, t.rows(flat_targets, i, n), scalars(t)},
-           {t.rows(nll, i, n), z ? t.rows(z, i, n) : Var{}, dlogits});
-    if (grad_w || grad_x) products.gradients(t, dlogits);
+    record_cross_entropy(t,
+                         {.nll = t.rows(nll, i, n),
+                          .z = z ? t.rows(z, i, n) : Var{},
+                          .logits = logits,
+                          .targets = t.rows(flat_targets, i, n),
+                          .fp8 = grad_w || grad_x ? products.rounded_gradient(t) : Fp8Copies{}},
+                         loss_spec);
     if (grad_w) {
       const auto [dw, prior] = t.grad_sink(w);
       products.weight(t, t.whole_tiles(dw), prior ? t.whole_tiles(prior) : Var{});

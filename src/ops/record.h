@@ -10,6 +10,12 @@ inline Shape with_cols(Shape s, int64_t cols) {
   return s;
 }
 
+// The fp8 outputs of an op: its last three outputs and last two inputs (Op::fp8_result).
+inline Fp8Output fp8_output(In in, Out out) {
+  const auto o = out.last(3), i = in.last(2);
+  return {.y = o[0], .yt = o[1], .sums = o[2], .site = i[0], .scalars = i[1]};
+}
+
 // The values that a recorded product reads and writes; GemmArgs documents them.
 struct GemmVars {
   Var c;

@@ -338,9 +338,10 @@ TEST(Fp8Training, GradientsAreNearThoseOfBf16) {
     }
     EXPECT_GT(dot / std::sqrt(a * b), 0.97) << m.name;
     EXPECT_LT(dot / std::sqrt(a * b), 0.999999) << m.name << ": not rounded to fp8";
-    // At the start the gradients of all target logits are nearly one number, which e5m2 rounds one
-    // way, by up to an eighth: a factor common to all gradients.
-    EXPECT_NEAR(std::sqrt(a / b), 1, 0.125) << m.name;
+    // At the start the gradients of all target logits are nearly one number. Were it rounded, as -1
+    // over the targets would be, all gradients would have a common factor of up to an eighth. The
+    // rest is the probability of the target, 1 / 29 here, by which that number differs from -1.
+    EXPECT_NEAR(dot / b, 1, 0.04) << m.name;
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/kernels.h"
+#include "cpu/fp8.h"
 
 namespace hearth::HEARTH_ISA {
 
@@ -46,5 +47,7 @@ void gate_update(Stream&, const GateUpdateArgs&);
 void update_weights(Stream&, const UpdateArgs&);
 void unit_matrix(Stream&, const UnitMatrixArgs&);
 void neuron_factors(Stream&, const NeuronFactorsArgs&);
+
+constexpr Fp8Parts fp8_parts{gemm, activation, activation_bwd, norm, norm_bwd, cross_entropy};
 
 }  // namespace hearth::HEARTH_ISA

@@ -76,14 +76,8 @@ void with_epilogue(GemmProblem problem, const Tensor& c, const Tensor& aux, cons
 
 }  // namespace
 
-namespace {
-
-constexpr Fp8Parts fp8_parts{gemm, activation, activation_bwd};
-
-}  // namespace
-
 void quantise_fp8(Stream& s, const QuantiseFp8Args& args) {
-  hearth::quantise_fp8(s, args, fp8_parts);
+  hearth::quantise_fp8(fp8_run(s, fp8_parts), args);
 }
 
 void gemm(Stream& s, const GemmArgs& args) {

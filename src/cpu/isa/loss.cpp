@@ -98,6 +98,7 @@ void row_grad(T* out, const X* x, int64_t V, Row row, int64_t target, Factors fa
 }  // namespace
 
 void cross_entropy(Stream& s, const CrossEntropyArgs& args) {
+  if (args.fp8) return cross_entropy_fp8(fp8_run(s, fp8_parts), args);
   const LossSpec& spec = args.spec;
   expect_dtypes("cross_entropy", DType::f32, args.nll, args.z);
   const int64_t wide = args.logits.cols(), V = spec.vocab ? spec.vocab : wide;

@@ -128,6 +128,7 @@ void norm_bwd_rows(Stream& s, float* dgain, float* dbias, const NormBwdArgs& arg
 }  // namespace
 
 void norm(Stream& s, const NormArgs& args) {
+  if (args.fp8) return norm_fp8(fp8_run(s, fp8_parts), args);
   expect_dtypes("norm", args.x.dtype, args.y, args.residual, args.gain, args.bias);
   if (args.residual) expect_dtypes("norm", args.x.dtype, args.sum);
   expect_dtypes("norm stat", DType::f32, args.stat);
@@ -135,6 +136,7 @@ void norm(Stream& s, const NormArgs& args) {
 }
 
 void norm_bwd(Stream& s, const NormBwdArgs& args) {
+  if (args.fp8) return norm_bwd_fp8(fp8_run(s, fp8_parts), args);
   expect_dtypes("norm_bwd", args.x.dtype, args.dx, args.dy, args.gain, args.prior);
   expect_dtypes("norm_bwd", DType::f32, args.dgain, args.dbias, args.parts, args.stat);
   const int64_t C = args.x.cols();

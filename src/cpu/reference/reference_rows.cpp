@@ -66,7 +66,7 @@ void gemm_quantised(Stream& s, const GemmQuantisedArgs& args) {
 
 void quantise_fp8(Stream& s, const QuantiseFp8Args& args) {
   Scratch scratch;
-  cpu::quantise_fp8(s, nullptr, scratch, args, {gemm, activation, activation_bwd});
+  cpu::quantise_fp8({s, nullptr, scratch, fp8_parts}, args);
 }
 
 void column_sum(Stream&, const ColumnSumArgs& args) {
@@ -136,7 +136,8 @@ void previous_tokens(Stream&, const PreviousTokensArgs& args) {
   }
 }
 
-void norm(Stream&, const NormArgs& args) {
+void norm(Stream& s, const NormArgs& args) {
+  if (Scratch scratch; args.fp8) return norm_fp8({s, nullptr, scratch, fp8_parts}, args);
   const NormSpec& spec = args.spec;
   const int64_t R = args.x.rows(), C = args.x.cols();
   Doubles xv = load(args.x);
@@ -161,7 +162,8 @@ void norm(Stream&, const NormArgs& args) {
   store(args.stat, statv);
 }
 
-void norm_bwd(Stream&, const NormBwdArgs& args) {
+void norm_bwd(Stream& s, const NormBwdArgs& args) {
+  if (Scratch scratch; args.fp8) return norm_bwd_fp8({s, nullptr, scratch, fp8_parts}, args);
   const NormSpec& spec = args.spec;
   const int64_t R = args.x.rows(), C = args.x.cols();
   const Doubles dyv = load(args.dy), xv = load(args.x), gainv = load(args.gain),

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <span>
 
+#include "cpu/gemm.h"
 #include "cpu/reference/reference_kernels.h"
 
 namespace hearth::reference {
@@ -35,7 +36,9 @@ SoftRow soft_row(const double* x, int64_t V, double softcap, double temperature)
 
 }  // namespace
 
-void cross_entropy(Stream&, const CrossEntropyArgs& args) {
+void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
+  if (Scratch scratch; args.fp8)
+    return cross_entropy_fp8({stream, nullptr, scratch, fp8_parts}, args);
   const LossSpec& spec = args.spec;
   const int64_t N = args.logits.rows(), wide = args.logits.cols(),
                 V = spec.vocab ? spec.vocab : wide;

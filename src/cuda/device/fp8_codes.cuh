@@ -1,0 +1,140 @@
+// Rounding to fp8: codes of floats, the scale that a site gives, and tiles of codes written
+// transposed through shared memory. Every kernel with an Fp8Output uses these.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "core/fp8.h"
+#include "cuda/device/device.cuh"
+
+namespace hearth::cuda {
+
+// An Fp8Output as kernels see it.
+struct Fp8Target {
+  uint8_t* y;   // may be null
+  uint8_t* yt;  // may be null
+  float* sums;  // may be null
+  Fp8Site* site;
+  const Scalars* scalars;  // may be null
+  int64_t R, C, wide;      // wide: columns of yt
+
+  Fp8Target(const Fp8Output& to, int64_t rows)
+      : y(as<uint8_t>(to.y)),
+        yt(as<uint8_t>(to.yt)),
+        sums(as<float>(to.sums)),
+        site(as<Fp8Site>(to.site)),
+        scalars(as<Scalars>(to.scalars)),
+        R(rows),
+        C(to.cols()),
+        wide(round_up(rows, 16)) {}
+
+  __device__ bool measures() const {
+    Fp8Site s;
+    s.previous = site->previous;
+    return fp8_measures(s, scalars);
+  }
+  // 1 / scale. One thread of the grid stores the scale. Where it is measured, site->largest is
+  // final already.
+  __device__ float inverse_scale(bool measured, bool is_e5m2, bool stores) const {
+    const uint32_t from = measured ? site->largest : __float_as_uint(site->previous);
+    const uint32_t scale = fp8_scale_bits(from, is_e5m2, !measured);
+    if (stores) site->scale = __uint_as_float(scale);
+    return __uint_as_float((254u << 23) - scale);
+  }
+};
+
+__device__ __forceinline__ uint32_t magnitude(float v) { return __float_as_uint(v) & 0x7fffffffu; }
+
+// Raises site->largest to the largest value of a block. The order of blocks does not matter.
+template <int threads>
+__device__ void raise_largest(Fp8Site* site, uint32_t largest) {
+  __shared__ uint32_t of_warp[threads / 32];
+  largest = __reduce_max_sync(~0u, largest);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+#pragma unroll
+  for (int w = 1; w < threads / 32; ++w) largest = max(largest, of_warp[w]);
+  // Most blocks find a larger value there already; reading is cheaper than an atomic.
+  if (largest > *static_cast<volatile uint32_t*>(&site->largest))
+    atomicMax(&site->largest, largest);
+}
+
+// Saturates; inf and NaN become NaN, since inf * 0 is NaN.
+template <__nv_fp8_interpretation_t format>
+__device__ __forceinline__ uint32_t four_codes(const float* v, float inverse) {
+  float f[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) f[k] = __fmaf_rn(v[k], 0.0f, v[k] * inverse);
+  const uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(f[0], f[1]), __NV_SATFINITE, format);
+  const uint32_t high = __nv_cvt_float2_to_fp8x2(make_float2(f[2], f[3]), __NV_SATFINITE, format);
+  return low | high << 16;
+}
+template <__nv_fp8_interpretation_t format>
+__device__ __forceinline__ uint2 eight_codes(const float (&v)[8], float inverse) {
+  return make_uint2(four_codes<format>(v, inverse), four_codes<format>(v + 4, inverse));
+}
+
+// Byte k of word j of the result is byte j of word k.
+__device__ __forceinline__ void transpose(uint32_t (&to)[4], uint32_t a, uint32_t b, uint32_t c,
+                                          uint32_t d) {
+  const uint32_t ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);
+  const uint32_t ab2 = __byte_perm(a, b, 0x7362), cd2 = __byte_perm(c, d, 0x7362);
+  to[0] = __byte_perm(ab, cd, 0x5410), to[1] = __byte_perm(ab, cd, 0x7632);
+  to[2] = __byte_perm(ab2, cd2, 0x5410), to[3] = __byte_perm(ab2, cd2, 0x7632);
+}
+
+// --- square tiles ---
+
+// 256 threads round 128 rows and columns, 8 rows of 8 columns each.
+struct Fp8Tile {
+  static constexpr int side = 128, threads = 256, chunks = side / 8;
+  static_assert(side == fp8_sum_rows && chunks * chunks == threads);
+  // The transposed codes. Column c has 16 chunks of 8 rows; chunk b lies at position b ^ (c / 8),
+  // so that neither writing nor reading has bank conflicts.
+  using Codes = uint2[side * chunks];
+
+  int thread, group, band;  // group: of 8 columns; band: of 8 rows
+  int64_t row, column;      // of the thread's first element
+
+  // Of the tile that begins at (row0, column0).
+  __device__ Fp8Tile(int thread, int64_t row0, int64_t column0)
+      : thread(thread),
+        group(thread % chunks),
+        band(thread / chunks),
+        row(row0 + band * 8),
+        column(column0 + group * 8) {}
+
+  __device__ int64_t row0() const { return row - band * 8; }
+  __device__ int64_t column0() const { return column - group * 8; }
+  __device__ static uint2* chunk_of(uint2* codes, int column, int band) {
+    return codes + column * chunks + (band ^ (column / 8));
+  }
+
+  // Writes the tile to `yt`. All threads of the block call this.
+  __device__ void write_transposed(const Fp8Target& to, const uint2 (&rows)[8],
+                                   uint2* codes) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t w[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) w[i] = half ? rows[i].y : rows[i].x;
+      uint32_t top[4], bottom[4];
+      transpose(top, w[0], w[1], w[2], w[3]);
+      transpose(bottom, w[4], w[5], w[6], w[7]);
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        *chunk_of(codes, group * 8 + half * 4 + k, band) = make_uint2(top[k], bottom[k]);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < side * chunks / threads; ++j) {
+      const int index = thread + j * threads, of_column = index / chunks, of_band = index % chunks;
+      const int64_t c = column0() + of_column, r = row0() + of_band * 8;
+      if (c < to.C && r < to.wide)
+        *reinterpret_cast<uint2*>(to.yt + c * to.wide + r) = *chunk_of(codes, of_column, of_band);
+    }
+  }
+};
+
+}  // namespace hearth::cuda
