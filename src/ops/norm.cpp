@@ -1,4 +1,5 @@
 #include "ops/ops.h"
+#include "ops/record.h"
 
 namespace hearth::inline ops {
 namespace {
@@ -30,12 +31,15 @@ void norm_backward(Tape& t, const Node& n, NormSpec spec) {
           .gain = in[2],
           .stat = in[3],
           .prior = in[4],
+          .fp8 = fp8_output(in, out),
           .spec = spec});
   });
   op.inplace = {{0, 4}, {0, 0}};
-  t.push(std::move(op),
-         {dy, t.saved(sum ? sum : x), gain, t.saved(stat), dx.prior, dgain.prior, dbias.prior},
-         {dx.out, dgain.out, dbias.out, parts});
+  op.fp8_result = true;
+  t.push(
+      std::move(op),
+      {dy, t.saved(sum ? sum : x), gain, t.saved(stat), dx.prior, dgain.prior, dbias.prior, {}, {}},
+      {dx.out, dgain.out, dbias.out, parts, {}, {}, {}});
   if (residual) {
     t.add_grad(x, dx.out);
     t.add_grad(residual, dx.out);
@@ -56,6 +60,7 @@ Normed norm(Tape& t, Var x, Var residual, Var gain, Var bias, const NormSpec& sp
           .residual = in[1],
           .gain = in[2],
           .bias = in[3],
+          .fp8 = fp8_output(in, out),
           .spec = spec});
   };
   const char* name = spec.kind == Norm::layer ? "layer_norm" : "rms_norm";
@@ -63,7 +68,8 @@ Normed norm(Tape& t, Var x, Var residual, Var gain, Var bias, const NormSpec& sp
   op.inplace = {{1, 1}, {1, 0}, {0, 0}};
   op.backward = [spec](Tape& t, const Node& n) { norm_backward(t, n, spec); };
   op.norm = spec;
-  t.push(std::move(op), {x, residual, gain, bias}, {y, sum, stat});
+  op.fp8_result = true;
+  t.push(std::move(op), {x, residual, gain, bias, {}, {}}, {y, sum, stat, {}, {}, {}});
   return {y, sum ? sum : x};
 }
 

@@ -1,4 +1,5 @@
-// Kernels that write their result in fp8 on a GPU: cross-entropy against its formula.
+// Kernels that write their result in fp8 on a GPU: norms against a separate rounding to the bit,
+// cross-entropy against its formula.
 #include <fmt/format.h>
 
 #include "cuda_case.h"
@@ -15,10 +16,116 @@ using test::card;
   if (const std::string why = card().refuses_fp8(); !why.empty()) \
   GTEST_SKIP() << "needs a card: " << why
 
+// The first place where two sets of codes differ. Empty: none.
+std::string first_difference(const std::vector<uint8_t>& got, const std::vector<uint8_t>& want,
+                             int64_t width) {
+  for (size_t i = 0; i < want.size(); ++i)
+    if (got[i] != want[i])
+      return fmt::format("row {} column {}: {:#x}, not {:#x}", int64_t(i) / width,
+                         int64_t(i) % width, got[i], want[i]);
+  return {};
+}
+
+void expect_same(const NormCase& c, const RoundResult& got, const RoundResult& want) {
+  EXPECT_EQ(got.site.scale, want.site.scale);
+  EXPECT_EQ(got.site.largest, want.site.largest);
+  EXPECT_EQ(first_difference(got.y, want.y, c.out.C), "") << "y";
+  EXPECT_EQ(first_difference(got.yt, want.yt, round_up(c.out.R, 16)), "") << "yt";
+}
+
 bool same_bits(const std::vector<bf16>& a, const std::vector<bf16>& b) {
   for (size_t i = 0; i < a.size(); ++i)
     if (a[i].bits != b[i].bits) return false;
   return a.size() == b.size();
+}
+
+// All kinds of norms at one size.
+std::vector<NormCase> norm_cases(int64_t R, int64_t C, DType format) {
+  std::vector<NormCase> all;
+  for (const Norm kind : {Norm::rms, Norm::layer})
+    for (const bool delayed : {false, true})
+      for (const int extras : {0, 1, 2}) {  // 2: in place
+        NormCase c{.out = {.R = R, .C = C, .format = format, .delayed = delayed, .previous = 2.5f},
+                   .norm = {.kind = kind}};
+        c.gain = extras > 0 || kind == Norm::layer;
+        c.bias = kind == Norm::layer;
+        c.residual = extras > 0, c.in_place = extras == 2;
+        all.push_back(c);
+      }
+  return all;
+}
+
+std::string name_of(const NormCase& c) {
+  return fmt::format("{} {}x{}{}{}{}", c.norm.kind == Norm::rms ? "rms" : "layer", c.out.R, c.out.C,
+                     c.out.delayed ? " delayed" : "", c.residual ? " residual" : "",
+                     c.in_place ? " in place" : "");
+}
+
+constexpr int64_t norm_rows[] = {1, 15, 16, 32, 33, 100, 1000};
+
+TEST(CudaFp8Outputs, ANormGivesTheCodesOfASeparateRounding) {
+  HEARTH_NEEDS_FP8();
+  for (const int64_t R : norm_rows)
+    for (const int64_t C : {16, 48, 256, 272, 768, 1024, 1600, 2048, 4112})
+      for (const NormCase& c : norm_cases(R, C, DType::e4m3)) {
+        SCOPED_TRACE(name_of(c));
+        const NormResult want = norm_on(card(), c, Rounded::separately);
+        for (const Rounded how : {Rounded::by_kernel, Rounded::by_kernel_alone}) {
+          const NormResult got = norm_on(card(), c, how);
+          expect_same(c, got.fp8, want.fp8);
+          EXPECT_TRUE(got.stat == want.stat);
+          EXPECT_TRUE(same_bits(got.sum, want.sum));
+          if (how == Rounded::by_kernel) { EXPECT_TRUE(same_bits(got.y, want.y)); }
+        }
+      }
+}
+
+// Wider rows are summed by a block in the plain kernel and by a warp here, so the last bit of the
+// statistics may differ.
+TEST(CudaFp8Outputs, WideNormsAreNearTheCodesOfASeparateRounding) {
+  HEARTH_NEEDS_FP8();
+  for (const int64_t C : {2064, 3072, 4096})
+    for (const NormCase& c : norm_cases(77, C, DType::e4m3)) {
+      SCOPED_TRACE(name_of(c));
+      const NormResult want = norm_on(card(), c, Rounded::separately);
+      const NormResult got = norm_on(card(), c, Rounded::by_kernel_alone);
+      EXPECT_EQ(got.fp8.site.scale, want.fp8.site.scale);
+      int64_t others = 0;
+      for (size_t i = 0; i < want.fp8.y.size(); ++i) {
+        const float a = fp8_value(DType::e4m3, got.fp8.y[i]),
+                    b = fp8_value(DType::e4m3, want.fp8.y[i]);
+        ASSERT_LE(std::abs(a - b), 0.126f * std::abs(b) + 0.002f) << i;
+        others += a != b;
+      }
+      EXPECT_LT(others, c.out.R * C / 200);
+      for (int64_t r = 0; r < c.out.R; ++r)
+        for (int64_t j = 0; j < C; ++j)
+          ASSERT_EQ(got.fp8.yt[size_t(j * round_up(c.out.R, 16) + r)],
+                    got.fp8.y[size_t(r * C + j)]);
+    }
+}
+
+TEST(CudaFp8Outputs, TheGradientOfANormGivesTheCodesOfASeparateRounding) {
+  HEARTH_NEEDS_FP8();
+  for (const int64_t R : {1, 15, 16, 33, 127, 128, 129, 1000, 40000})
+    for (const int64_t C : {16, 48, 256, 272, 768, 784, 1600})
+      for (const NormCase& c : norm_cases(R, C, DType::e5m2)) {
+        if (R > 1000 && (C != 768 || !c.out.delayed)) continue;
+        SCOPED_TRACE(name_of(c));
+        const NormResult want = norm_bwd_on(card(), c, Rounded::separately);
+        for (const Rounded how : {Rounded::by_kernel, Rounded::by_kernel_alone}) {
+          const NormResult got = norm_bwd_on(card(), c, how);
+          expect_same(c, got.fp8, want.fp8);
+          if (how == Rounded::by_kernel) { EXPECT_TRUE(same_bits(got.y, want.y)); }
+          for (size_t i = 0; i < want.fp8.sums.size(); ++i)
+            ASSERT_NEAR(got.fp8.sums[i], want.fp8.sums[i], 1e-3) << "sum " << i;
+          for (size_t i = 0; i < want.dgain.size(); ++i) {
+            const float near = 1e-4f * std::sqrt(float(R));
+            ASSERT_NEAR(got.dgain[i], want.dgain[i], near + 1e-4f * std::abs(want.dgain[i])) << i;
+            ASSERT_NEAR(got.dbias[i], want.dbias[i], near + 1e-4f * std::abs(want.dbias[i])) << i;
+          }
+        }
+      }
 }
 
 void expect_gradient(const LossCase& c, const std::vector<bf16>& x, const LossResult& got) {

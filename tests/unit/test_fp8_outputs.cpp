@@ -5,6 +5,7 @@
 #include "cpu/backend.h"
 #include "cpu/reference/reference.h"
 #include "fp8_output_case.h"
+#include "train/pretrain/programs.h"
 
 namespace hearth {
 namespace {
@@ -104,6 +105,35 @@ TEST(Fp8Outputs, AProductTakesAnyScale) {
     const std::vector<float> got = product_on(*backend, p, a, b, bias, prior);
     for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want.c[i], 1e-6 * want.size[i]);
   }
+}
+
+// What only products in fp8 read is not written in bf16.
+TEST(Fp8Outputs, NormsInTheStepLeaveTheBf16CopyOut) {
+  const auto cpu = make_cpu_backend(1);
+  for (const ModelCase& m : fp8_models())
+    for (const bool wgrad : {true, false}) {
+      const ProgramSpec s{.model = m.config.resolve(),
+                          .dtype = DType::bf16,
+                          .fp8 = Fp8Recording{.wgrad = wgrad},
+                          .B = 2,
+                          .T = 11};
+      ParamStore params(*cpu, decoder_params(s.model), s.dtype);
+      Memory memory(*cpu, &params);
+      Programs programs(s, memory);
+      int fused = 0, alone = 0, separate = 0, losses = 0;
+      for (const Node& n : programs.first_program().tape().nodes) {
+        const std::string name = n.op->name;
+        const bool norm = name == "layer_norm" || name == "rms_norm";
+        const bool copied = norm && n.out[n.out.size() - 3];
+        fused += copied, alone += copied && !n.out[0];
+        separate += name == "quantise_fp8";
+        losses += name == "cross_entropy" && !n.out[2];
+      }
+      EXPECT_GT(fused, 0) << m.name;
+      EXPECT_GT(separate, 0) << m.name;
+      EXPECT_EQ(alone > 0, wgrad) << m.name;
+      EXPECT_EQ(losses > 0, wgrad) << m.name;  // without a gradient over the logits
+    }
 }
 
 }  // namespace

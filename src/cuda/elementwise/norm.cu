@@ -2,137 +2,37 @@
 // stays in the registers of one warp (up to 256 packs) or one block, so a row of C two-byte
 // elements moves 4C bytes, or 8C with the addition.
 #include "cuda/device/dependent_launch.cuh"
-#include "cuda/device/device.cuh"
+#include "cuda/elementwise/norm_rows.cuh"
 #include "cuda/kernels.h"
 
 namespace hearth::cuda {
 namespace {
 
-template <class T>
-struct Args {
-  T *y, *sum;
-  float* stat;
-  const T *x, *r, *gain, *bias;  // all but x may be null
-  int64_t rows;
-  int width;
-  float eps;
-  bool layer;
-};
-
-// The threads that share a row: a warp, or the whole block.
-template <bool block>
-struct Team {
-  float* shared;  // 64 floats
-  __device__ int size() const { return block ? int(blockDim.x) : 32; }
-  __device__ int rank() const { return block ? int(threadIdx.x) : int(threadIdx.x) % 32; }
-  __device__ int64_t row() const {
-    if constexpr (block) return blockIdx.x;
-    return int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  }
-  __device__ float sum(float x, int turn) const {
-    if constexpr (block) return block_sum(x, shared + 32 * turn);
-    return warp_sum(x);
-  }
-};
-
-template <class T, int N>
-__device__ __forceinline__ Pack<T, N> joined(const Pack<T, N>& a, const Pack<T, N>& b) {
-  float total[N];
-#pragma unroll
-  for (int k = 0; k < N; ++k) total[k] = get(a, k) + get(b, k);
-  Pack<T, N> r;
-  round_to(r, total);
-  return r;
-}
-
-template <class T, int N>
-__device__ __forceinline__ float summed(const Pack<T, N>& x) {
-  float total = 0;
-#pragma unroll
-  for (int k = 0; k < N; ++k) total += get(x, k);
-  return total;
-}
-
-template <class T, int N>
-__device__ __forceinline__ float squared(const Pack<T, N>& x, float mean) {
-  float total = 0;
-#pragma unroll
-  for (int k = 0; k < N; ++k) total = fmaf(get(x, k) - mean, get(x, k) - mean, total);
-  return total;
-}
-
-template <class T, int N>
-__device__ __forceinline__ void put_normed(const Args<T>& a, T* y, const Pack<T, N>& x, int column,
-                                           float mean, float inverse) {
-  float out[N];
-#pragma unroll
-  for (int k = 0; k < N; ++k) out[k] = (get(x, k) - mean) * inverse;
-  if (a.gain) {
-    const Pack<T, N> gain = load<N>(a.gain + column);
-#pragma unroll
-    for (int k = 0; k < N; ++k) out[k] *= get(gain, k);
-  }
-  if (a.bias) {
-    const Pack<T, N> bias = load<N>(a.bias + column);
-#pragma unroll
-    for (int k = 0; k < N; ++k) out[k] += get(bias, k);
-  }
-  store_rounded(y + column, out);
-}
-
-template <class T>
-__device__ __forceinline__ void put_stat(const Args<T>& a, int64_t row, float mean, float inverse) {
-  if (a.stat) reinterpret_cast<float2*>(a.stat)[row] = make_float2(mean, inverse);
-}
-
 // Each thread holds P packs of a row.
 template <class T, int N, int P, bool block>
-__global__ void norm_rows(Args<T> a) {
+__global__ void norm_rows(NormRows<T> a) {
   __shared__ float shared[64];
-  const Team<block> team{shared};
-  const int64_t row = team.row();
+  const NormTeam<block> team{shared};
+  const int64_t index = team.row();
   let_next_start();
   wait_for_previous();
-  if (row >= a.rows) return;
-  const int64_t at = row * a.width;
-  const auto column = [&](int p) { return (p * team.size() + team.rank()) * N; };
-  Pack<T, N> v[P];
+  if (index >= a.rows) return;
+  NormRow<T, N, P, block> row(a, team, index, true);
+  row.measure();
+  if (team.rank() == 0) put_stat(a, index, row.mean, row.inverse);
 #pragma unroll
   for (int p = 0; p < P; ++p)
-    if (column(p) < a.width) v[p] = load<N>(a.x + at + column(p));
-  if (a.r) {
-    Pack<T, N> r[P];
-#pragma unroll
-    for (int p = 0; p < P; ++p)
-      if (column(p) < a.width) r[p] = load<N>(a.r + at + column(p));
-#pragma unroll
-    for (int p = 0; p < P; ++p)
-      if (column(p) < a.width) {
-        v[p] = joined(v[p], r[p]);
-        store(a.sum + at + column(p), v[p]);
-      }
-  }
-  float mean = 0, squares = 0;
-  if (a.layer) {
-#pragma unroll
-    for (int p = 0; p < P; ++p)
-      if (column(p) < a.width) mean += summed(v[p]);
-    mean = team.sum(mean, 0) / float(a.width);
-  }
-#pragma unroll
-  for (int p = 0; p < P; ++p)
-    if (column(p) < a.width) squares += squared(v[p], mean);
-  const float inverse = rsqrtf(team.sum(squares, 1) / float(a.width) + a.eps);
-  if (team.rank() == 0) put_stat(a, row, mean, inverse);
-#pragma unroll
-  for (int p = 0; p < P; ++p)
-    if (column(p) < a.width) put_normed(a, a.y + at, v[p], column(p), mean, inverse);
+    if (row.column(p) < a.width) {
+      float out[N];
+      row.result(out, p);
+      store_rounded(a.y + row.at + row.column(p), out);
+    }
 }
 
 // Rows too long for registers are read again. sum may alias x or r, and y may alias x: a thread
 // reads only what it wrote itself, and y is written last.
 template <class T, int N>
-__global__ void long_rows(Args<T> a) {
+__global__ void long_rows(NormRows<T> a) {
   __shared__ float shared[64];
   const int64_t at = blockIdx.x * int64_t(a.width);
   const int first = int(threadIdx.x) * N, step = int(blockDim.x) * N;
@@ -150,18 +50,21 @@ __global__ void long_rows(Args<T> a) {
   for (int i = first; i < a.width; i += step) squares += squared(load<N>(x + i), mean);
   const float inverse = 1 / sqrtf(block_sum(squares, shared + 32) / float(a.width) + a.eps);
   if (threadIdx.x == 0) put_stat(a, blockIdx.x, mean, inverse);
-  for (int i = first; i < a.width; i += step)
-    put_normed(a, a.y + at, load<N>(x + i), i, mean, inverse);
+  for (int i = first; i < a.width; i += step) {
+    float out[N];
+    normed(out, a, load<N>(x + i), i, mean, inverse);
+    store_rounded(a.y + at + i, out);
+  }
 }
 
 template <class T, int N, int P>
-void launch_warps(CudaStream& s, const Args<T>& a) {
+void launch_warps(CudaStream& s, const NormRows<T>& a) {
   constexpr int warps = 4;
   launch_dependent(s, norm_rows<T, N, P, false>, unsigned(ceil_div(a.rows, warps)), warps * 32, a);
 }
 
 template <class T, int N>
-void launch(CudaStream& s, const Args<T>& a) {
+void launch(CudaStream& s, const NormRows<T>& a) {
   const int64_t packs = ceil_div(a.width, N);
   if (packs > 4096) {
     long_rows<T, N><<<unsigned(a.rows), 512, 0, s.handle>>>(a);
@@ -198,23 +101,13 @@ void launch(CudaStream& s, const Args<T>& a) {
 }  // namespace
 
 void norm(Stream& stream, const NormArgs& args) {
-  const NormSpec& spec = args.spec;
   expect_dtypes("norm", args.x.dtype, args.y, args.residual, args.gain, args.bias);
   if (args.residual) expect_dtypes("norm", args.x.dtype, args.sum);
   expect_dtypes("norm stat", DType::f32, args.stat);
   if (args.x.numel() == 0) return;
+  if (args.fp8) return norm_fp8(on(stream), args);
   by_dtype("norm", args.x, [&]<class T>(T*) {
-    const Args<T> a{.y = as<T>(args.y),
-                    .sum = as<T>(args.sum),
-                    .stat = as<float>(args.stat),
-                    .x = as<T>(args.x),
-                    .r = as<T>(args.residual),
-                    .gain = as<T>(args.gain),
-                    .bias = as<T>(args.bias),
-                    .rows = args.x.rows(),
-                    .width = int(args.x.cols()),
-                    .eps = spec.eps,
-                    .layer = spec.kind == Norm::layer};
+    const NormRows<T> a = norm_rows_of<T>(args);
     by_width<T>(
         packs_fit(args.x.cols(), args.y, args.sum, args.x, args.residual, args.gain, args.bias),
         [&]<int N>(Number<N>) { launch<T, N>(on(stream), a); });

@@ -291,7 +291,8 @@ void launch(CudaStream& s, const Args<T>& a, const Grid& g) {
 
 }  // namespace
 
-void norm_bwd(Stream& stream, const NormBwdArgs& args) {
+void norm_bwd(Stream& stream, const NormBwdArgs& given) {
+  NormBwdArgs args = given;
   const NormSpec& spec = args.spec;
   expect_dtypes("norm_bwd", args.x.dtype, args.dx, args.dy, args.gain, args.prior);
   expect_dtypes("norm_bwd", DType::f32, args.dgain, args.dbias, args.stat);
@@ -301,8 +302,11 @@ void norm_bwd(Stream& stream, const NormBwdArgs& args) {
   const bool packed = packs_fit(C, args.dx, args.dy, args.x, args.gain, args.prior);
   const int N = packed ? int(16 / size_of(args.x.dtype)) : 1;
   const Grid grid = grid_of(s, N, C / N, rows);
-  float* parts =
-      args.dgain || args.dbias ? static_cast<float*>(s.scratch(grid.blocks * 2 * C * 4)) : nullptr;
+  const int64_t part_bytes = args.dgain || args.dbias ? round_up(grid.blocks * 2 * C * 4, 256) : 0;
+  // Without dx only fp8 copies are needed, but they are rounded from it.
+  auto* scratch = static_cast<std::byte*>(s.scratch(part_bytes + (args.dx ? 0 : args.x.bytes())));
+  if (!args.dx) args.dx = {scratch + part_bytes, args.x.shape, args.x.dtype};
+  float* parts = part_bytes ? reinterpret_cast<float*>(scratch) : nullptr;
   by_dtype("norm_bwd", args.x, [&]<class T>(T*) {
     const Args<T> a{.dx = as<T>(args.dx),
                     .parts = parts,
@@ -318,6 +322,7 @@ void norm_bwd(Stream& stream, const NormBwdArgs& args) {
   });
   if (parts)
     add_two_parts(s, as<float>(args.dgain), as<float>(args.dbias), parts, grid.blocks, C, spec.add);
+  if (args.fp8) quantise_fp8(s, {.to = args.fp8, .x = args.dx});
 }
 
 }  // namespace hearth::cuda
