@@ -22,7 +22,9 @@ class Prometheus {
     for (std::string line; std::getline(in, line);)
       line.starts_with("#") ? heading(line) : sample(line);
     for (const auto& [name, type] : types_)
-      if (type == "histogram") check_histogram(name);
+      if (type == "histogram") require(buckets_.contains(name), "buckets", name);
+    for (const auto& [name, series] : buckets_)
+      for (const auto& [labels, buckets] : series) check_histogram(name, labels, buckets);
   }
 
   // The value of a series whose name is `name` and whose labels contain `part`.
@@ -74,33 +76,40 @@ class Prometheus {
     require(number == "+Inf" || used == number.size(), "a number", line);
     require(type == "gauge" || value >= 0, "a count of at least 0", line);
     require(values_.emplace(name + std::string(m[2]), value).second, "each series once", line);
-    if (name == family_ + "_bucket") buckets_[family_].emplace_back(bound(line), value);
+    if (name == family_ + "_bucket") bucket(line, m[2], value);
   }
 
-  static double bound(const std::string& line) {
-    static const std::regex le(R"re([{,]le="([^"]+)")re");
+  // The buckets of a series have its labels and `le`, the last.
+  void bucket(const std::string& line, const std::string& labels, double value) {
+    static const std::regex shape(R"re(\{((?:.|\n)*?),?le="([^"]+)"\})re");
     std::smatch m;
-    require(std::regex_search(line, m, le), "a bucket with le", line);
-    return m[1] == "+Inf" ? std::numeric_limits<double>::infinity() : std::stod(m[1]);
+    require(std::regex_match(labels, m, shape), "a bucket with le", line);
+    const double bound = m[2] == "+Inf" ? std::numeric_limits<double>::infinity() : std::stod(m[2]);
+    buckets_[family_][m[1].length() ? "{" + std::string(m[1]) + "}" : ""].emplace_back(bound,
+                                                                                       value);
   }
 
-  void check_histogram(const std::string& name) const {
-    const auto at = buckets_.find(name);
-    require(at != buckets_.end(), "buckets", name);
-    for (size_t i = 1; i < at->second.size(); ++i) {
-      require(at->second[i - 1].first < at->second[i].first, "bounds that grow", name);
-      require(at->second[i - 1].second <= at->second[i].second, "counts that add up", name);
+  using Buckets = std::vector<std::pair<double, double>>;  // bounds and counts
+  void check_histogram(const std::string& name, const std::string& labels,
+                       const Buckets& buckets) const {
+    for (size_t i = 1; i < buckets.size(); ++i) {
+      require(buckets[i - 1].first < buckets[i].first, "bounds that grow", name);
+      require(buckets[i - 1].second <= buckets[i].second, "counts that add up", name);
     }
-    require(std::isinf(at->second.back().first), "a last bucket of +Inf", name);
-    require(at->second.back().second == value(name + "_count"), "a count of all", name);
-    require(std::isfinite(value(name + "_sum")), "a sum", name);
+    require(std::isinf(buckets.back().first), "a last bucket of +Inf", name);
+    const auto found = [&](const std::string& series) {
+      require(values_.contains(series), "the series", series);
+      return values_.at(series);
+    };
+    require(buckets.back().second == found(name + "_count" + labels), "a count of all", name);
+    require(std::isfinite(found(name + "_sum" + labels)), "a sum", name);
   }
 
   std::string family_;
   std::set<std::string> helps_;
   std::map<std::string, std::string> types_;
   std::map<std::string, double> values_;
-  std::map<std::string, std::vector<std::pair<double, double>>> buckets_;
+  std::map<std::string, std::map<std::string, Buckets>> buckets_;  // by family and labels
 };
 
 }  // namespace hearth

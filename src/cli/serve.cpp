@@ -1,5 +1,7 @@
-// hearth serve: serves a model over an OpenAI-compatible HTTP API (docs/serving.md).
+// hearth serve: serves one or more models over an OpenAI-compatible HTTP API (docs/serving.md).
 #include "serve/server.h"
+
+#include <algorithm>
 
 #include "cli/commands.h"
 #include "cli/flags.h"
@@ -11,7 +13,8 @@ namespace hearth::inline cli {
 namespace {
 
 struct ServeFlags {
-  std::string model, adapter, dtype = "auto", weights = "plain", kv = "plain";
+  std::vector<std::string> models;
+  std::string adapter, dtype = "auto", weights = "plain", kv = "plain";
   std::string generation_config = "auto";
   bool batch_invariant = false;
   int64_t context = 0;
@@ -20,36 +23,94 @@ struct ServeFlags {
   Common common = {};
 };
 
-std::string model_name(const std::string& path) {
-  const std::filesystem::path p = std::filesystem::absolute(path).lexically_normal();
-  return p.has_filename() ? p.filename().string() : p.parent_path().filename().string();
+// The last `parts` parts of a path, such as "base/step-100".
+std::string end_of_path(const std::string& path, int parts) {
+  std::filesystem::path p = std::filesystem::absolute(path).lexically_normal(), name;
+  if (!p.has_filename()) p = p.parent_path();
+  for (; parts > 0 && p.has_filename(); --parts, p = p.parent_path())
+    name = name.empty() ? p.filename() : p.filename() / name;
+  return name.string();
 }
 
-std::unique_ptr<ServedModel> load_served(const ServeFlags& flags, Backend& backend,
-                                         WeightFormat format, const EngineSpec& spec) {
-  ModelSource source = ModelSource::open(flags.model, flags.adapter);
+std::string repeated(std::vector<std::string> list) {
+  std::ranges::sort(list);
+  const auto at = std::ranges::adjacent_find(list);
+  return at == list.end() ? "" : *at;
+}
+
+// The names that were given, or else those of the folders, with as many folders above them as it
+// takes to tell the models apart.
+std::vector<std::string> model_names(const std::vector<std::string>& models,
+                                     std::vector<std::string> given) {
+  if (given.empty()) {
+    constexpr int most = 64;
+    for (int parts = 1; parts <= most; ++parts) {
+      given.clear();
+      for (const std::string& path : models) given.push_back(end_of_path(path, parts));
+      if (repeated(given).empty()) return given;
+    }
+    fail_usage("--model", "expected different models, got {} twice; --name tells them apart",
+               repeated(given));
+  }
+  if (given.size() != models.size())
+    fail_usage("--name", "expected a name for each of {} models or none, got {}", models.size(),
+               given.size());
+  if (std::ranges::find(given, "") != given.end())
+    fail_usage("--name", "expected a name of at least one character");
+  if (const std::string twice = repeated(given); !twice.empty())
+    fail_usage("--name", "expected different names, got {} twice", twice);
+  return given;
+}
+
+std::unique_ptr<ServedModel> load_served(const ServeFlags& flags, const std::string& path,
+                                         Backend& backend, WeightFormat format) {
+  ModelSource source = ModelSource::open(path, flags.adapter);
   if (flags.context > source.config().context)
-    fail_usage("--context", "expected 1 to {}, got {}", source.config().context, flags.context);
+    fail_usage("--context", "expected 1 to {}, the context of {}, got {}", source.config().context,
+               path, flags.context);
   const DType dtype = weights_dtype(flags.dtype, backend, Workload::decoding, source.dtype());
   SamplingSpec defaults;
   apply_generation_config(defaults, flags.generation_config, source, {});
   auto model =
-      std::make_unique<ServedModel>(std::move(source), backend, WeightsSpec{dtype, format}, spec);
+      std::make_unique<ServedModel>(std::move(source), backend, WeightsSpec{dtype, format});
   model->set_defaults(defaults);
   return model;
 }
 
-void say_ready(ServedModel& m, const std::string& name, const std::string& url,
-               const Backend& backend) {
+// All weights first: the caches share what they leave.
+std::vector<NamedModel> load_all(const ServeFlags& flags, const std::vector<std::string>& names,
+                                 Backend& backend, WeightFormat format, const EngineSpec& spec) {
+  std::vector<NamedModel> models;
+  for (size_t i = 0; i < names.size(); ++i)
+    models.push_back({names[i], load_served(flags, flags.models[i], backend, format)});
+  const std::string plan = start_engines(models, backend, spec);
+  if (models.size() > 1 && !spec.cache_bytes)
+    say("hearth: memory for model steps and KV caches: {}\n", plan);
+  return models;
+}
+
+void say_ready(const NamedModel& named, const std::string& url, const Backend& backend) {
+  ServedModel& m = *named.model;
   if (!m.chat().has_template())
     say("hearth: {} has no chat template; chats are formatted as User: and Assistant: lines. Use "
         "/v1/completions to continue a prompt, or hearth sft on messages or instructions to train "
         "a template\n",
-        name);
+        named.name);
   if (!m.context_note().empty()) say("hearth: {}; --context changes it\n", m.context_note());
   const EngineStats s = m.engine().stats();
-  say("hearth: serving {} on {} ({}), KV cache {}: {} tokens in {:.2f} GiB\n", name, url,
+  say("hearth: serving {} on {} ({}), KV cache {}: {} tokens in {:.2f} GiB\n", named.name, url,
       backend.describe(), s.cache, s.blocks * cache_block, double(s.cache_bytes) / (1 << 30));
+}
+
+void check_paths(const ServeFlags& flags) {
+  if (!flags.adapter.empty() && flags.models.size() > 1)
+    fail_usage("--adapter",
+               "expected one --model beside it, got {}; a LoRA folder may be a --model",
+               flags.models.size());
+  for (const std::string& path : flags.models)
+    if (!std::filesystem::exists(path)) fail(path, "no such model folder or file");
+  if (!flags.adapter.empty() && !std::filesystem::exists(flags.adapter))
+    fail(flags.adapter, "no such model folder or file");
 }
 
 void run_serve(const ServeFlags& flags) {
@@ -58,9 +119,9 @@ void run_serve(const ServeFlags& flags) {
   config.check();
   if (flags.cache_gib < 0 || flags.cache_gib > 1e6)
     fail_usage("--cache-gib", "expected a size in GiB of 0 or more, got {}", flags.cache_gib);
-  // Check the paths before the port is announced: the model loads while the port answers 503.
-  for (const std::string& path : {flags.model, flags.adapter})
-    if (!path.empty() && !std::filesystem::exists(path)) fail(path, "no such model folder or file");
+  // Check the paths before the port is announced: models load while the port answers 503.
+  check_paths(flags);
+  const std::vector<std::string> names = model_names(flags.models, config.name);
   const EngineSpec spec{.max_batch = config.batch,
                         .context = flags.context,
                         .speculate = config.speculate,
@@ -71,21 +132,22 @@ void run_serve(const ServeFlags& flags) {
   check_dtype(flags.dtype, *backend);
   const WeightFormat format = weight_format(flags.weights, *backend);
   std::string url;
-  const std::string name = config.name.empty() ? model_name(flags.model) : config.name;
-  run_server(config, {.name = name,
-                      .load = [&] { return load_served(flags, *backend, format, spec); },
-                      .listening =
-                          [&](const std::string& at) {
-                            url = at;
-                            say("hearth: listening on {}, loading {}\n", url, flags.model);
-                          },
-                      .ready =
-                          [&](ServedModel& m) {
-                            say_ready(m, name, url, *backend);
-                            if (!flags.common.json) return;
-                            print_json({{"event", "ready"}, {"url", url}, {"model", name}});
-                            flush();
-                          }});
+  run_server(
+      config,
+      {.load = [&] { return load_all(flags, names, *backend, format, spec); },
+       .listening =
+           [&](const std::string& at) {
+             url = at;
+             say("hearth: listening on {}, loading {}\n", url, fmt::join(flags.models, ", "));
+           },
+       .ready =
+           [&](std::span<const NamedModel> models) {
+             for (const NamedModel& m : models) say_ready(m, url, *backend);
+             if (!flags.common.json) return;
+             print_json({{"event", "ready"}, {"url", url}, {"model", names[0]}, {"models", names}});
+             flush();
+           },
+       .sensors = [&] { return backend->device_state(); }});
 }
 
 }  // namespace
@@ -93,9 +155,13 @@ void run_serve(const ServeFlags& flags) {
 void add_serve(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   ServeFlags& f = *flags;
-  CLI::App* c = app.add_subcommand("serve", "serve a model over an OpenAI-compatible HTTP API");
-  c->add_option("--model", f.model, "run, checkpoint or Hugging Face folder, or model file")
-      ->required();
+  CLI::App* c = app.add_subcommand("serve", "serve models over an OpenAI-compatible HTTP API");
+  c->add_option("--model", f.models,
+                "run, checkpoint or Hugging Face folder, or model file; repeat the flag to serve "
+                "several models")
+      ->required()
+      ->expected(1, 100000)
+      ->allow_extra_args(false);
   add_adapter(*c, f.adapter);
   add_generation_config(*c, f.generation_config);
   add_dtype(*c, f.dtype);
@@ -107,7 +173,8 @@ void add_serve(CLI::App& app) {
        "maximum tokens of prompt and completion; 0: the model's context, or what fits in memory")
       ->check(at_least(0))
       ->capture_default_str();
-  c->add_option("--cache-gib", f.cache_gib, "KV cache size in GiB; 0: chosen from the free memory")
+  c->add_option("--cache-gib", f.cache_gib,
+                "KV cache size of each model in GiB; 0: chosen from the free memory")
       ->capture_default_str();
   f.config.add(*c, ServeConfig(), "Server");
   add_common(*c, f.common);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace hearth::inline core {
 namespace {
@@ -41,6 +42,19 @@ MemoryBudget MemoryBudget::for_kept_logits_arena(const Backend& b, int64_t held)
 
 MemoryBudget MemoryBudget::for_snapshot(const Backend& host) {
   return share_of(host, memory_share::snapshot);
+}
+
+std::vector<int64_t> fair_shares(int64_t bytes, std::span<const int64_t> wanted) {
+  std::vector<size_t> order(wanted.size());  // the most modest first
+  std::iota(order.begin(), order.end(), size_t(0));
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return wanted[i]; });
+  std::vector<int64_t> shares(wanted.size());
+  int64_t left = std::max<int64_t>(bytes, 0), holders = int64_t(wanted.size());
+  for (const size_t i : order) {
+    shares[i] = std::min(wanted[i], left / holders--);
+    left -= shares[i];
+  }
+  return shares;
 }
 
 void MemoryBudget::reserve(std::string part, int64_t bytes) {

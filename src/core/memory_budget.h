@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,11 @@ int64_t kept_logits_bytes(const Backend&);
 // GPT-2 124M in one batch, 26 of 1600 x 1600. The same on every backend, because programs are
 // compared node by node (`doctor lockstep`), and the memory plan records them without a device.
 constexpr int64_t matrix_batch_bytes = int64_t(128) << 20;
+
+// Divides memory among holders that can use `wanted` bytes each. Nobody gets more than he wants,
+// and who wants more than an equal part gets as much as every other such holder, so that a large
+// one cannot take what small ones need.
+std::vector<int64_t> fair_shares(int64_t bytes, std::span<const int64_t> wanted);
 
 // The free memory is measured when the budget is made, so a holder (a run, an engine) makes its
 // budget once, when it decides. Parts that are planned but not yet allocated are reserved in it.

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <condition_variable>
 #include <cstdio>
-#include <mutex>
 #include <utility>
 
 #include "core/memory_budget.h"
@@ -106,7 +104,8 @@ constexpr size_t most_told = 64;  // different messages; an unlimited log could 
 struct Engine::State {
   State(const ModelConfig& config, ParamStore& params, Backend& backend, const EngineSpec& s)
       : backend(backend),
-        budget(MemoryBudget::for_engine(backend)),
+        budget(s.memory_bytes ? MemoryBudget(s.memory_bytes, backend.has_host_offload())
+                              : MemoryBudget::for_engine(backend)),
         spec(with_context(completed(s, config), config, params.dtype(), budget)),
         shape(checked_spec(config, params.dtype(), budget, spec)),
         loop(config, params, backend, shape,
@@ -133,7 +132,7 @@ struct Engine::State {
 
   // Input from other threads for the next step, and state of the last step that they may read.
   mutable std::mutex mutex;
-  std::condition_variable_any arrived;
+  std::shared_ptr<WorkBell> bell;  // may be null
   std::vector<std::unique_ptr<ActiveRequest>> inbox;
   std::vector<uint64_t> cancelled;
   bool cancels_all = false;
@@ -183,7 +182,7 @@ uint64_t Engine::State::enqueue(Job job, Listener listener) {
   const std::lock_guard lock(mutex);
   const uint64_t id = ++ids;
   inbox.push_back(std::make_unique<ActiveRequest>(id, std::move(job), std::move(listener)));
-  arrived.notify_all();
+  if (bell) bell->ring();
   return id;
 }
 
@@ -229,6 +228,15 @@ void Engine::State::fail_all(const std::exception_ptr& error) {
 
 // --- the front ---
 
+int64_t Engine::wanted_bytes(const ModelConfig& model, DType dtype, const EngineSpec& wanted) {
+  const ModelConfig config = model.resolve();
+  EngineSpec s = completed(wanted, config);
+  if (!s.context) s.context = config.context;
+  const RunnerSpec r = runner_spec(config, dtype, MemoryBudget(INT64_MAX), s);
+  return Runner::step_bytes(config, dtype, r) +
+         r.blocks * Runner::block_bytes(config, dtype, s.cache);
+}
+
 Engine::Engine(const ModelConfig& config, ParamStore& params, Backend& backend, EngineSpec spec)
     : state_(std::make_unique<State>(config.resolve(), params, backend, spec)) {}
 Engine::~Engine() = default;
@@ -240,13 +248,13 @@ uint64_t Engine::submit(Request r, Listener listener) {
 void Engine::cancel(uint64_t id) {
   const std::lock_guard lock(state_->mutex);
   state_->cancelled.push_back(id);
-  state_->arrived.notify_all();
+  if (state_->bell) state_->bell->ring();
 }
 
 void Engine::cancel_all() {
   const std::lock_guard lock(state_->mutex);
   state_->cancels_all = true;
-  state_->arrived.notify_all();
+  if (state_->bell) state_->bell->ring();
 }
 
 int64_t Engine::context() const { return state_->spec.context; }
@@ -265,11 +273,9 @@ bool Engine::step() { return state_->step(); }
 
 void Engine::enter_thread() { state_->backend.enter_thread(); }
 
-void Engine::wait(std::stop_token stop) {
-  std::unique_lock lock(state_->mutex);
-  state_->arrived.wait(lock, stop, [this] {
-    return !state_->inbox.empty() || !state_->cancelled.empty() || state_->cancels_all;
-  });
+void Engine::set_bell(std::shared_ptr<WorkBell> bell) {
+  const std::lock_guard lock(state_->mutex);
+  state_->bell = std::move(bell);
 }
 
 void Engine::forget() { state_->loop.forget(); }
@@ -301,18 +307,51 @@ std::vector<std::vector<Completion>> Engine::run(std::span<const Request> reques
   return results;
 }
 
-EngineThread::EngineThread(Engine& engine)
-    : engine_(engine), thread_([this](std::stop_token stop) { run(stop); }) {}
+// --- threads ---
+
+void WorkBell::ring() {
+  const std::lock_guard lock(mutex_);
+  ++rung_;
+  changed_.notify_all();
+}
+
+uint64_t WorkBell::rung() const {
+  const std::lock_guard lock(mutex_);
+  return rung_;
+}
+
+void WorkBell::wait(uint64_t seen, std::stop_token stop) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, stop, [&] { return rung_ > seen; });
+}
+
+EngineThread::EngineThread(std::vector<Engine*> engines)
+    : engines_(std::move(engines)),
+      bell_(std::make_shared<WorkBell>()),
+      thread_([this](std::stop_token stop) { run(stop); }) {}
 
 void EngineThread::run(std::stop_token stop) {
-  bool entered = false;
-  while (!stop.stop_requested()) try {
-      if (!std::exchange(entered, true)) engine_.enter_thread();
-      if (!engine_.step()) engine_.wait(stop);
-    } catch (...) {
-      // Every listener was notified; the next request may succeed.
-      tell(reason_of(std::current_exception()));
-    }
+  for (Engine* engine : engines_) engine->set_bell(bell_);
+  try {
+    engines_.front()->enter_thread();
+  } catch (...) { tell(reason_of(std::current_exception())); }
+  while (!stop.stop_requested()) {
+    // Read first: what arrives during the steps is then seen by the wait.
+    const uint64_t seen = bell_->rung();
+    bool worked = false;
+    for (Engine* engine : engines_) worked |= step(*engine);
+    if (!worked) bell_->wait(seen, stop);
+  }
+}
+
+bool EngineThread::step(Engine& engine) {
+  try {
+    return engine.step();
+  } catch (...) {
+    // Every listener was notified; the next request may succeed.
+    tell(reason_of(std::current_exception()));
+    return true;
+  }
 }
 
 void EngineThread::tell(const std::string& trouble) {
@@ -323,8 +362,11 @@ void EngineThread::tell(const std::string& trouble) {
 EngineThread::~EngineThread() {
   thread_.request_stop();
   thread_.join();
-  engine_.cancel_all();
-  engine_.step();
+  for (Engine* engine : engines_) {
+    engine->set_bell(nullptr);
+    engine->cancel_all();
+    engine->step();
+  }
 }
 
 }  // namespace hearth::inline infer

@@ -2,9 +2,11 @@
 // and every model step; a sequence's tokens do not depend on the others.
 #pragma once
 
+#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <span>
 #include <stop_token>
@@ -67,8 +69,9 @@ struct EngineSpec {
   int64_t step_tokens = 512;  // maximum tokens per step, prompts and completions together
   int64_t speculate = 0;      // maximum draft tokens per sequence and step; 0: none
   bool reuse_prefixes = true;
-  // KV cache size; 0: what MemoryBudget::for_engine() leaves beside a model step, at most twice
-  // what a batch needs.
+  // Memory of a model step and the KV cache; 0: MemoryBudget::for_engine().
+  int64_t memory_bytes = 0;
+  // KV cache size; 0: what the memory leaves beside a model step, at most twice what a batch needs.
   int64_t cache_bytes = 0;
   CacheFormat cache = CacheFormat::plain;  // fp8: half the memory of bf16, less accurate
   const Tokenizer* tokenizer = nullptr;    // for text and stop strings; must outlive the engine
@@ -89,10 +92,27 @@ struct EngineStats {
   double seconds = 0;           // total time of steps
 };
 
+// Wakes the thread that steps engines when one of them has got something to do.
+class WorkBell {
+ public:
+  void ring();
+  uint64_t rung() const;  // how often
+  // Waits until it has been rung more than `seen` times, or for the stop token.
+  void wait(uint64_t seen, std::stop_token);
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  uint64_t rung_ = 0;
+};
+
 class Engine {
  public:
   Engine(const ModelConfig&, ParamStore&, Backend&, EngineSpec = {});
   ~Engine();
+
+  // The most memory that an engine with this spec and weights of this type could use.
+  static int64_t wanted_bytes(const ModelConfig&, DType, const EngineSpec&);
 
   // Thread-safe. Throws for a request that cannot run; otherwise it waits for step().
   uint64_t submit(Request, Listener);
@@ -110,8 +130,8 @@ class Engine {
   bool step();
   // Call before the first step on a thread that did not create the backend.
   void enter_thread();
-  // Waits for a request, a cancellation or the stop token.
-  void wait(std::stop_token);
+  // Rung for every request and cancellation from now on.
+  void set_bell(std::shared_ptr<WorkBell>);
   // Drops cached prefixes: the weights have changed.
   void forget();
 
@@ -125,18 +145,21 @@ class Engine {
   std::unique_ptr<State> state_;
 };
 
-// Steps an engine on its own thread while there is work. Prints errors of steps on stderr, each
-// message once.
+// Steps engines of one backend on its own thread while there is work, in turn, so that each of them
+// advances and only one uses the backend. Prints errors of steps on stderr, each message once.
 class EngineThread {
  public:
-  explicit EngineThread(Engine&);
+  explicit EngineThread(Engine& engine) : EngineThread(std::vector{&engine}) {}
+  explicit EngineThread(std::vector<Engine*>);
   ~EngineThread();  // cancels running requests
 
  private:
   void run(std::stop_token);
+  bool step(Engine&);
   void tell(const std::string& trouble);
 
-  Engine& engine_;
+  const std::vector<Engine*> engines_;
+  const std::shared_ptr<WorkBell> bell_;
   std::set<std::string> told_;
   std::jthread thread_;  // last, because it uses other members
 };

@@ -26,6 +26,7 @@ class LoadedModel {
   const ModelSource& source() const { return source_; }
   const ModelConfig& config() const { return source_.config(); }
   ParamStore& params() { return params_; }
+  DType dtype() const { return params_.dtype(); }
   // Throws if the model has none.
   const Tokenizer& tokenizer() const;
   // Tokens that end a text according to generation_config.json, in addition to the tokenizer's own.

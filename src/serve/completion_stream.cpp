@@ -144,7 +144,7 @@ void Exchange::stream(Event& e) {
 }
 
 void Exchange::end(End& e) {
-  Metrics& m = place_.metrics;
+  ModelMetrics& m = place_.metrics;
   results_[e.prompt] = std::move(e.completions);
   if (e.error && !error_) error_ = e.error;
   if (e.error) ++m.finished["error"];

@@ -18,7 +18,7 @@ class Exchange : public OpenAnswer, public std::enable_shared_from_this<Exchange
   struct Place {  // all must outlive the exchange
     Engine& engine;
     const Tokenizer& tokenizer;
-    Metrics& metrics;
+    ModelMetrics& metrics;
     Post post, work;  // to the network thread; to a worker
     std::function<void(Exchange&)> ended;
   };

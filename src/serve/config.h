@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "http/config.h"
 
@@ -10,7 +11,7 @@ namespace hearth::inline serve {
 
 struct ServeConfig {
   HttpConfig http = {};
-  std::string name = {};
+  std::vector<std::string> name = {};
 
   int64_t batch = 32, queue = 256, speculate = 0;
   int64_t max_json_depth = 32, max_messages = 4096;
@@ -22,9 +23,11 @@ struct ServeConfig {
   template <class V>
   void visit(V&& v) {
     http.visit(v);
-    v("name", name, "model name in the API; empty: the name of its folder");
-    v("batch", batch, "maximum sequences per model step");
-    v("queue", queue, "maximum sequences waiting for the batch; more are rejected with 429");
+    v("name", name,
+      "model name in the API, default: the name of its folder; repeat the flag for several models");
+    v("batch", batch, "maximum sequences per step of a model");
+    v("queue", queue,
+      "maximum sequences waiting for the batch of a model; more are rejected with 429");
     v("speculate", speculate,
       "draft tokens verified per sequence and step (prompt lookup); 0: no speculation");
     v("max_json_depth", max_json_depth, "maximum nesting of a request's JSON");

@@ -29,9 +29,8 @@ void Histogram::observe(double value) {
   sum_ += value;
 }
 
-std::string Histogram::text(const std::string& name, const std::string& help,
-                            const std::string& labels) const {
-  std::string s = heading(name, "histogram", help);
+std::string Histogram::text(const std::string& name, const std::string& labels) const {
+  std::string s;
   uint64_t below = 0;
   for (size_t i = 0; i < counts_.size(); ++i) {
     const std::string le = i < bounds_.size() ? fmt::format("{}", bounds_[i]) : "+Inf";
@@ -41,57 +40,115 @@ std::string Histogram::text(const std::string& name, const std::string& help,
   return s;
 }
 
-Metrics::Metrics()
+ModelMetrics::ModelMetrics()
     : first_token({0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}),
       between_tokens({0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                       0.5, 1, 2.5}),
       whole_request({0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}) {}
 
-std::string Metrics::text(const EngineStats& e, const std::string& model,
-                          int64_t body_bytes) const {
-  const std::string labels = fmt::format("model_name=\"{}\"", escaped(model));
-  std::string s;
-  const auto value = [&](const char* type, const std::string& name, const char* help, auto v) {
-    s += heading(name, type, help) + fmt::format("{}{{{}}} {}\n", name, labels, v);
+namespace {
+
+// Writes families one after another, each with a line for every model.
+class ModelLines {
+ public:
+  explicit ModelLines(std::span<const ModelReport> models) : models_(models) {}
+
+  // `get` gives the value of a model.
+  template <class Get>
+  void value(const char* type, const std::string& name, const char* help, Get get) {
+    family(type, name, help, [&](const ModelReport& m, const std::string& labels) {
+      return fmt::format("{}{{{}}} {}\n", name, labels, get(m));
+    });
+  }
+  void histogram(const std::string& name, const char* help, Histogram ModelMetrics::*which) {
+    family("histogram", name, help, [&](const ModelReport& m, const std::string& labels) {
+      return (m.requests->*which).text(name, labels);
+    });
+  }
+  // `lines` gives those of a model.
+  template <class Lines>
+  void family(const char* type, const std::string& name, const char* help, Lines lines) {
+    text += heading(name, type, help);
+    for (const ModelReport& m : models_)
+      text += lines(m, fmt::format("model_name=\"{}\"", escaped(m.name)));
+  }
+
+  std::string text;
+
+ private:
+  std::span<const ModelReport> models_;
+};
+
+std::string model_text(std::span<const ModelReport> models) {
+  ModelLines w(models);
+  using M = const ModelReport&;
+  w.value("gauge", "vllm:num_requests_running", "Sequences in the running batch.",
+          [](M m) { return m.engine.running; });
+  w.value("gauge", "vllm:num_requests_waiting", "Sequences waiting for the batch.",
+          [](M m) { return m.engine.waiting; });
+  w.value("gauge", "vllm:kv_cache_usage_perc", "Fraction of the KV cache in use (1: full).",
+          [](M m) {
+            const EngineStats& e = m.engine;
+            return e.blocks ? double(e.used_blocks) / double(e.blocks) : 0;
+          });
+  w.value("counter", "vllm:num_preemptions_total", "Preempted sequences.",
+          [](M m) { return m.engine.preemptions; });
+  w.value("counter", "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+          [](M m) { return m.engine.reused_tokens; });
+  w.value("counter", "vllm:prompt_tokens_total", "Prompt tokens of finished requests.",
+          [](M m) { return m.requests->prompt_tokens; });
+  w.value("counter", "vllm:generation_tokens_total", "Generated tokens of finished requests.",
+          [](M m) { return m.requests->generated_tokens; });
+  w.family("counter", "vllm:request_success_total", "Completions by finish reason.",
+           [](M m, const std::string& labels) {
+             std::string s;
+             for (const auto& [reason, count] : m.requests->finished)
+               s += fmt::format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n",
+                                labels, escaped(reason), count);
+             return s;
+           });
+  w.histogram("vllm:time_to_first_token_seconds", "Time from request to first token.",
+              &ModelMetrics::first_token);
+  w.histogram("vllm:inter_token_latency_seconds", "Time between tokens of a sequence.",
+              &ModelMetrics::between_tokens);
+  w.histogram("vllm:e2e_request_latency_seconds", "Time from request to its end.",
+              &ModelMetrics::whole_request);
+  w.family("gauge", "vllm:cache_config_info", "Block size, type and blocks of the KV cache.",
+           [](M m, const std::string& labels) {
+             return fmt::format(
+                 "vllm:cache_config_info{{{},block_size=\"{}\",cache_dtype=\"{}\","
+                 "num_gpu_blocks=\"{}\"}} 1\n",
+                 labels, cache_block, m.engine.cache, m.engine.blocks);
+           });
+  w.value("gauge", "hearth:kv_cache_bytes", "Memory of the KV cache.",
+          [](M m) { return m.engine.cache_bytes; });
+  w.value("gauge", "hearth:kv_blocks", "Blocks of the KV cache.",
+          [](M m) { return m.engine.blocks; });
+  w.value("gauge", "hearth:kv_blocks_used", "Blocks of the KV cache in use.",
+          [](M m) { return m.engine.used_blocks; });
+  return std::move(w.text);
+}
+
+}  // namespace
+
+std::string metrics_text(const ServerReport& r) {
+  std::string s = r.models.empty() ? "" : model_text(r.models);
+  const auto gauge = [&](const std::string& name, const char* help, auto v) {
+    s += heading(name, "gauge", help) + fmt::format("{} {}\n", name, v);
   };
-  value("gauge", "vllm:num_requests_running", "Sequences in the running batch.", e.running);
-  value("gauge", "vllm:num_requests_waiting", "Sequences waiting for the batch.", e.waiting);
-  value("gauge", "vllm:kv_cache_usage_perc", "Fraction of the KV cache in use (1: full).",
-        e.blocks ? double(e.used_blocks) / double(e.blocks) : 0);
-  value("counter", "vllm:num_preemptions_total", "Preempted sequences.", e.preemptions);
-  value("counter", "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
-        e.reused_tokens);
-  value("counter", "vllm:prompt_tokens_total", "Prompt tokens of finished requests.",
-        prompt_tokens);
-  value("counter", "vllm:generation_tokens_total", "Generated tokens of finished requests.",
-        generated_tokens);
-  s += heading("vllm:request_success_total", "counter", "Completions by finish reason.");
-  for (const auto& [reason, count] : finished)
-    s += fmt::format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", labels,
-                     escaped(reason), count);
-  s += first_token.text("vllm:time_to_first_token_seconds", "Time from request to first token.",
-                        labels);
-  s += between_tokens.text("vllm:inter_token_latency_seconds", "Time between tokens of a sequence.",
-                           labels);
-  s += whole_request.text("vllm:e2e_request_latency_seconds", "Time from request to its end.",
-                          labels);
-  s += heading("vllm:cache_config_info", "gauge", "Block size, type and blocks of the KV cache.") +
-       fmt::format(
-           "vllm:cache_config_info{{{},block_size=\"{}\",cache_dtype=\"{}\",num_gpu_blocks=\"{}\"}}"
-           " 1"
-           "\n",
-           labels, cache_block, e.cache, e.blocks);
-  value("gauge", "hearth:kv_cache_bytes", "Memory of the KV cache.", e.cache_bytes);
-  value("gauge", "hearth:kv_blocks", "Blocks of the KV cache.", e.blocks);
-  value("gauge", "hearth:kv_blocks_used", "Blocks of the KV cache in use.", e.used_blocks);
-  value("gauge", "hearth:connections", "Open connections.", connections);
-  value("gauge", "hearth:pending_body_bytes", "Body bytes of requests not yet started.",
-        body_bytes);
+  gauge("hearth:connections", "Open connections.", r.http->connections);
+  gauge("hearth:pending_body_bytes", "Body bytes of requests not yet started.", r.body_bytes);
   s += heading("hearth:http_responses_total", "counter", "Responses by status.");
-  for (const auto& [status, count] : responses)
-    s += fmt::format("hearth:http_responses_total{{{},status=\"{}\"}} {}\n", labels, status, count);
-  s += heading("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.") +
-       fmt::format("process_resident_memory_bytes {}\n", resident_bytes());
+  for (const auto& [status, count] : r.http->responses)
+    s += fmt::format("hearth:http_responses_total{{status=\"{}\"}} {}\n", status, count);
+  gauge("process_resident_memory_bytes", "Resident memory size in bytes.", resident_bytes());
+  if (!r.device) return s;
+  gauge("hearth:device_memory_bytes", "Memory of the GPU in use by all processes.",
+        r.device->memory_bytes);
+  gauge("hearth:device_watts", "Power that the GPU draws.", r.device->watts);
+  gauge("hearth:device_celsius", "Temperature of the GPU.", r.device->celsius);
+  gauge("hearth:device_utilisation", "Fraction of the time that the GPU was busy.",
+        r.device->utilisation);
   return s;
 }
 

@@ -1,10 +1,14 @@
-// Metrics: the server's counters and latencies in Prometheus format. Updated by the network thread.
+// Metrics: the counters and latencies of the server and its models in Prometheus format. Updated by
+// the network thread.
 #pragma once
 
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/backend.h"
 #include "http/handler.h"
 #include "infer/engine.h"
 
@@ -16,9 +20,8 @@ class Histogram {
   explicit Histogram(std::vector<double> bounds)
       : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
   void observe(double value);
-  // Lines of the exposition format with # HELP and # TYPE.
-  std::string text(const std::string& name, const std::string& help,
-                   const std::string& labels) const;
+  // Lines of the exposition format.
+  std::string text(const std::string& name, const std::string& labels) const;
 
  private:
   std::vector<double> bounds_;
@@ -26,14 +29,29 @@ class Histogram {
   double sum_ = 0;
 };
 
-struct Metrics : HttpCounters {
-  Metrics();
-  // Uses vLLM's names for equivalent metrics; `model` is their label.
-  std::string text(const EngineStats&, const std::string& model, int64_t body_bytes = 0) const;
+// Of one model.
+struct ModelMetrics {
+  ModelMetrics();
 
   Histogram first_token, between_tokens, whole_request;  // seconds
   std::map<std::string, int64_t> finished;               // completions by reason
   int64_t prompt_tokens = 0, generated_tokens = 0;       // of finished requests
 };
+
+struct ModelReport {
+  std::string name;  // the label of its metrics
+  EngineStats engine;
+  const ModelMetrics* requests;
+};
+
+struct ServerReport {
+  std::vector<ModelReport> models = {};  // none while they are loading
+  const HttpCounters* http;
+  int64_t body_bytes = 0;
+  std::optional<DeviceState> device = {};  // absent: no sensors
+};
+
+// Uses vLLM's names for equivalent metrics.
+std::string metrics_text(const ServerReport&);
 
 }  // namespace hearth::inline serve

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/memory_budget.h"
 #include "formats/json.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
@@ -47,16 +48,49 @@ ServedModel::ServedModel(const ModelPaths& paths, Backend& backend, const Weight
 
 ServedModel::ServedModel(ModelSource source, Backend& backend, const WeightsSpec& weights,
                          EngineSpec spec)
-    : model_(std::move(source), backend, weights),
+    : ServedModel(std::move(source), backend, weights) {
+  start(spec);
+}
+
+ServedModel::ServedModel(ModelSource source, Backend& backend, const WeightsSpec& weights)
+    : backend_(backend),
+      model_(std::move(source), backend, weights),
       chat_(model_.source().tokenizer(), tokenizer()),
-      longest_token_(longest_of(tokenizer())) {
+      longest_token_(longest_of(tokenizer())) {}
+
+int64_t ServedModel::wanted_bytes(const EngineSpec& spec) const {
+  return Engine::wanted_bytes(model_.config(), model_.dtype(), spec);
+}
+
+void ServedModel::start(EngineSpec spec) {
   const ModelConfig& config = model_.config();
   spec.tokenizer = &tokenizer();
-  engine_ = std::make_unique<Engine>(config, model_.params(), backend, spec);
+  engine_ = std::make_unique<Engine>(config, model_.params(), backend_, spec);
   tokenizer_info_ = describe_tokenizer(model_.source().tokenizer(), tokenizer(), context());
   if (context() < config.context && spec.context == 0)
     context_note_ = fmt::format("the context is {} tokens: the model's {} do not fit in memory",
                                 context(), config.context);
+}
+
+std::string start_engines(std::span<const NamedModel> models, const Backend& backend,
+                          const EngineSpec& spec) {
+  MemoryBudget budget =
+      spec.memory_bytes ? MemoryBudget(spec.memory_bytes) : MemoryBudget::for_engine(backend);
+  std::vector<int64_t> wanted;
+  for (const NamedModel& m : models) wanted.push_back(m.model->wanted_bytes(spec));
+  const std::vector<int64_t> shares = fair_shares(budget.bytes(), wanted);
+  for (size_t i = 0; i < models.size(); ++i) {
+    EngineSpec own = spec;
+    own.memory_bytes = std::max<int64_t>(shares[i], 1);
+    try {
+      models[i].model->start(own);
+    } catch (const Error& e) {
+      if (models.size() == 1) throw;
+      fail(models[i].name, "this model does not fit beside the others: {}", e.what());
+    }
+    budget.reserve(models[i].name, shares[i]);
+  }
+  return budget.describe();
 }
 
 }  // namespace hearth::inline serve

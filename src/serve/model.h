@@ -1,7 +1,10 @@
-// ServedModel: a model loaded from its folder, with the engine that runs it.
+// ServedModel: a model loaded from its folder, with the engine that runs it. Several models share
+// a backend and its memory.
 #pragma once
 
 #include <filesystem>
+#include <memory>
+#include <span>
 
 #include "infer/engine.h"
 #include "infer/loaded_model.h"
@@ -18,6 +21,11 @@ class ServedModel {
   // Sets the tokenizer of `spec`. The backend must outlive the model.
   ServedModel(const ModelPaths&, Backend&, const WeightsSpec&, EngineSpec spec = {});
   ServedModel(ModelSource, Backend&, const WeightsSpec&, EngineSpec);
+  // Loads the weights only; start() makes the engine.
+  ServedModel(ModelSource, Backend&, const WeightsSpec&);
+  void start(EngineSpec);
+  // The most memory that an engine with this spec could use.
+  int64_t wanted_bytes(const EngineSpec&) const;
 
   // Defaults for sampling fields that a request omits.
   const SamplingSpec& defaults() const { return defaults_; }
@@ -37,6 +45,7 @@ class ServedModel {
   const nlohmann::ordered_json& tokenizer_info() const { return tokenizer_info_; }
 
  private:
+  Backend& backend_;
   LoadedModel model_;
   ChatPrompt chat_;
   nlohmann::ordered_json tokenizer_info_;
@@ -45,5 +54,16 @@ class ServedModel {
   SamplingSpec defaults_ = {};
   std::unique_ptr<Engine> engine_;
 };
+
+// A model and its name in the API.
+struct NamedModel {
+  std::string name;
+  std::unique_ptr<ServedModel> model;
+};
+
+// Starts the engines of loaded models. They share the memory that one engine alone would get; the
+// caches are limited by spec.memory_bytes if that is given. Returns the plan in one sentence.
+// Throws if a model does not fit.
+std::string start_engines(std::span<const NamedModel>, const Backend&, const EngineSpec&);
 
 }  // namespace hearth::inline serve

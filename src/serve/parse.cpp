@@ -123,9 +123,10 @@ void parse_stream(CompletionCall& call, Fields& f) {
 
 // The fields that both kinds of completion share.
 void parse_shared(CompletionCall& call, Fields& f, const ServeConfig& limits,
-                  const SamplingSpec& defaults) {
+                  const DefaultsOf& defaults) {
   call.model = f.string("model");
-  call.request.sampling = parse_sampling(f, limits, defaults);
+  call.request.sampling =
+      parse_sampling(f, limits, defaults ? defaults(call.model) : SamplingSpec());
   call.request.n = int(f.integer("n", 1, 1, limits.max_choices));
   if (const ordered_json* seed = f.find("seed"))
     call.seed = uint64_t(Fields::whole_number(*seed, "seed", INT64_MIN, INT64_MAX));
@@ -213,7 +214,7 @@ void check_response_format(const ordered_json* format) {
 }  // namespace
 
 CompletionCall parse_completion_request(std::string_view body, const ServeConfig& limits,
-                                        const SamplingSpec& defaults) {
+                                        const DefaultsOf& defaults) {
   const ordered_json j = parse_body(body, limits);
   Fields f(j);
   CompletionCall call;
@@ -235,7 +236,7 @@ CompletionCall parse_completion_request(std::string_view body, const ServeConfig
 }
 
 CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limits,
-                                  const SamplingSpec& defaults) {
+                                  const DefaultsOf& defaults) {
   const ordered_json j = parse_body(body, limits);
   Fields f(j);
   CompletionCall call;

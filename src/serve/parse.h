@@ -2,6 +2,7 @@
 // the limits or an HttpError names the wrong field.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -20,7 +21,7 @@ using Prompt = std::variant<std::string, Tokens>;
 // A request to /v1/completions or /v1/chat/completions; either `prompts` or `messages` is empty.
 struct CompletionCall {
   bool chat = false;
-  std::string model = {};             // empty: the served model
+  std::string model = {};             // empty: the first model
   std::vector<Prompt> prompts = {};   // for a completion: at least one
   nlohmann::ordered_json messages;    // for a chat: at least one; contents are text
   nlohmann::ordered_json variables;   // for the chat template
@@ -32,11 +33,12 @@ struct CompletionCall {
   bool logprobs() const { return request.sampling.logprobs >= 0; }
 };
 
-// `defaults` supplies sampling fields that the body omits.
+// The sampling fields of a model, for those that a body omits. May throw for an unknown model.
+using DefaultsOf = std::function<SamplingSpec(const std::string& model)>;
 CompletionCall parse_completion_request(std::string_view body, const ServeConfig& limits = {},
-                                        const SamplingSpec& defaults = {});
+                                        const DefaultsOf& = {});
 CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limits = {},
-                                  const SamplingSpec& defaults = {});
+                                  const DefaultsOf& = {});
 
 struct TokenizeCall {
   std::string model = {};

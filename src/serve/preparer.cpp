@@ -13,14 +13,30 @@ using nlohmann::ordered_json;
 
 HttpResponse json_response(const ordered_json& j) { return {.body = dump_json(j)}; }
 
+std::string tokens_text(const ServedModel& model, const Tokens& ids) {
+  try {
+    return model.tokenizer().decode(ids);
+  } catch (const Error& e) { throw HttpError(400, e.what(), "invalid_value", "tokens"); }
+}
+
 void check_stop(const std::stop_token& stop) {
   if (stop.stop_requested()) throw HttpError(499, "the client has disconnected");
 }
 
 }  // namespace
 
-Preparer::Preparer(const ServeConfig& config, const ServedModel& model, std::string name)
-    : config_(config), model_(model), name_(std::move(name)) {}
+Preparer::Preparer(const ServeConfig& config, std::span<const NamedModel> models)
+    : config_(config), models_(models) {}
+
+size_t Preparer::find(const std::string& name) const {
+  if (name.empty()) return 0;
+  const auto at = std::ranges::find(models_, name, &NamedModel::name);
+  if (at != models_.end()) return size_t(at - models_.begin());
+  std::string known;
+  for (const NamedModel& m : models_) known += (known.empty() ? "" : " or ") + m.name;
+  throw HttpError(404, fmt::format("[model] expected {}, got {}", known, in_quotes(name)),
+                  "model_not_found", "model");
+}
 
 Prepared Preparer::prepare(Route::Id route, const HttpRequest& r,
                            const std::stop_token& stop) const {
@@ -39,7 +55,10 @@ Prepared Preparer::dispatch(Route::Id route, const HttpRequest& r,
   if (route == Route::tokenize) return tokenize(r);
   if (route == Route::detokenize) return detokenize(r);
   const auto parse = route == Route::chat ? parse_chat_request : parse_completion_request;
-  PreparedCall p = complete(parse(r.body, config_, model_.defaults()), stop);
+  const auto defaults = [this](const std::string& name) {
+    return models_[find(name)].model->defaults();
+  };
+  PreparedCall p = complete(parse(r.body, config_, defaults), stop);
   p.arrived = r.arrived;
   return p;
 }
@@ -48,70 +67,72 @@ Prepared Preparer::dispatch(Route::Id route, const HttpRequest& r,
 
 HttpResponse Preparer::tokenize(const HttpRequest& r) const {
   const TokenizeCall call = parse_tokenize_request(r.body, config_);
-  check_model(call.model);
-  const Tokenizer& t = model_.tokenizer();
+  const ServedModel& model = *models_[find(call.model)].model;
+  const Tokenizer& t = model.tokenizer();
   Tokens ids;
   if (!call.messages.empty())
-    ids = model_.chat().encode(call.messages, {}, call.generation_prompt);
+    ids = model.chat().encode(call.messages, {}, call.generation_prompt);
   else if (const auto special = t.special(call.prompt))
     ids = {*special};  // clients look up the id of eos_token this way
   else
     ids = call.special ? t.encode_with_special(call.prompt) : t.encode(call.prompt);
   return json_response(
-      {{"count", ids.size()}, {"max_model_len", model_.context()}, {"tokens", ids}});
+      {{"count", ids.size()}, {"max_model_len", model.context()}, {"tokens", ids}});
 }
 
 HttpResponse Preparer::detokenize(const HttpRequest& r) const {
   const DetokenizeCall call = parse_detokenize_request(r.body, config_);
-  check_model(call.model);
-  return json_response({{"prompt", tokens_text(call.tokens)}});
+  const ServedModel& model = *models_[find(call.model)].model;
+  return json_response({{"prompt", tokens_text(model, call.tokens)}});
 }
 
 // --- completions ---
 
 PreparedCall Preparer::complete(CompletionCall call, const std::stop_token& stop) const {
-  check_model(call.model);
   check_stop(stop);
   PreparedCall p;
+  p.model = find(call.model);
+  const ServedModel& model = *models_[p.model].model;
   SamplingSpec& s = call.request.sampling;
   if (!call.chat && !s.ignore_eos)
-    s.stop_ids.insert(s.stop_ids.end(), model_.ends().begin(), model_.ends().end());
+    s.stop_ids.insert(s.stop_ids.end(), model.ends().begin(), model.ends().end());
   if (call.chat) {
-    model_.chat().add_stops(s);
-    p.prompts.push_back(chat_tokens(call));
+    model.chat().add_stops(s);
+    p.prompts.push_back(chat_tokens(model, call));
     p.echoes.emplace_back();
   }
   for (const Prompt& prompt : call.prompts) {
     check_stop(stop);
-    p.prompts.push_back(tokens_of(prompt));
+    p.prompts.push_back(tokens_of(model, prompt));
     std::string echo;
     if (const auto* text = std::get_if<std::string>(&prompt); call.echo)
-      echo = text ? *text : tokens_text(p.prompts.back());
+      echo = text ? *text : tokens_text(model, p.prompts.back());
     p.echoes.push_back(std::move(echo));
   }
   call.prompts = {}, call.messages = {}, call.variables = {};  // keep only one copy of a long text
   p.call = std::move(call);
-  fit(p);
+  fit(model, p);
   return p;
 }
 
-Tokens Preparer::chat_tokens(const CompletionCall& call) const {
+Tokens Preparer::chat_tokens(const ServedModel& model, const CompletionCall& call) const {
   try {
-    return model_.chat().encode(call.messages, call.variables, true,
-                                most_prompt_tokens() * model_.longest_token());
+    return model.chat().encode(call.messages, call.variables, true,
+                               most_prompt_tokens(model) * model.longest_token());
   } catch (const Error& e) {
     throw HttpError(400, e.what(), "invalid_value", "messages");  // the template rejects it
   }
 }
 
-Tokens Preparer::tokens_of(const Prompt& prompt) const {
-  const Tokenizer& t = model_.tokenizer();
+Tokens Preparer::tokens_of(const ServedModel& model, const Prompt& prompt) const {
+  const Tokenizer& t = model.tokenizer();
+  const int64_t most = most_prompt_tokens(model);
   const auto* text = std::get_if<std::string>(&prompt);
   // Text that cannot fit is not encoded.
-  if (text && int64_t(text->size()) > most_prompt_tokens() * model_.longest_token())
+  if (text && int64_t(text->size()) > most * model.longest_token())
     throw HttpError(400,
-                    fmt::format("[prompt] expected at most {} tokens, got {} bytes of text",
-                                most_prompt_tokens(), text->size()),
+                    fmt::format("[prompt] expected at most {} tokens, got {} bytes of text", most,
+                                text->size()),
                     "context_length_exceeded", "prompt");
   Tokens ids = text ? t.encode(*text) : std::get<Tokens>(prompt);
   if (text && !ids.empty()) t.add_template(ids);  // Llama's bos
@@ -124,20 +145,15 @@ Tokens Preparer::tokens_of(const Prompt& prompt) const {
   return {start};
 }
 
-std::string Preparer::tokens_text(const Tokens& ids) const {
-  try {
-    return model_.tokenizer().decode(ids);
-  } catch (const Error& e) { throw HttpError(400, e.what(), "invalid_value", "tokens"); }
-}
-
-int64_t Preparer::most_prompt_tokens() const {
-  const int64_t context = model_.context(), limit = config_.max_prompt_tokens;
+int64_t Preparer::most_prompt_tokens(const ServedModel& model) const {
+  const int64_t context = model.context(), limit = config_.max_prompt_tokens;
   return limit ? std::min(limit, context) : context;
 }
 
 // Checks that each prompt and its completion fit the context, and that all of them fit the limits.
-void Preparer::fit(PreparedCall& p) const {
-  const int64_t context = model_.context(), most = most_prompt_tokens(), n = p.call.request.n;
+void Preparer::fit(const ServedModel& model, PreparedCall& p) const {
+  const int64_t context = model.context(), most = most_prompt_tokens(model);
+  const int64_t n = p.call.request.n;
   // Without max_tokens: the model's default, at least min_tokens, or the rest of the context.
   SamplingSpec& s = p.call.request.sampling;
   const int64_t usual = s.max_tokens < 0 ? -1 : std::max(s.max_tokens, s.min_tokens);
@@ -183,12 +199,6 @@ void Preparer::bound(CompletionCall& call, int64_t made, int64_t echoed) const {
            "expected (echoed + new tokens of all choices) x (logprobs + 1) of at most {}, got "
            "({} + {}) x {}",
            config_.max_answer_entries, echoed, made, each);
-}
-
-void Preparer::check_model(const std::string& asked) const {
-  if (asked.empty() || asked == name_) return;
-  throw HttpError(404, fmt::format("[model] expected {}, got {}", name_, in_quotes(asked)),
-                  "model_not_found", "model");
 }
 
 }  // namespace hearth::inline serve

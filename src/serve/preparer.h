@@ -16,6 +16,7 @@ namespace hearth::inline serve {
 // dropped.
 struct PreparedCall {
   CompletionCall call;
+  size_t model = 0;  // its place in the list of models
   std::vector<Tokens> prompts = {};
   std::vector<std::string> echoes = {};  // one per prompt; empty: no echo
   std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();
@@ -24,29 +25,28 @@ using Prepared = std::variant<PreparedCall, HttpResponse>;
 
 class Preparer {
  public:
-  // The model must outlive the preparer.
-  Preparer(const ServeConfig&, const ServedModel&, std::string name);
+  // The models, at least one, must outlive the preparer.
+  Preparer(const ServeConfig&, std::span<const NamedModel>);
 
   // For routes that read a body. Throws HttpError. A stop request ends it early with an error that
   // is not sent.
   Prepared prepare(Route::Id, const HttpRequest&, const std::stop_token& = {}) const;
-  void check_model(const std::string& asked) const;
+  // The place of a model in the list; an empty name is the first one. HttpError 404.
+  size_t find(const std::string& name) const;
 
  private:
   Prepared dispatch(Route::Id, const HttpRequest&, const std::stop_token&) const;
   HttpResponse tokenize(const HttpRequest&) const;
   HttpResponse detokenize(const HttpRequest&) const;
   PreparedCall complete(CompletionCall, const std::stop_token&) const;
-  Tokens chat_tokens(const CompletionCall&) const;
-  Tokens tokens_of(const Prompt&) const;
-  std::string tokens_text(const Tokens&) const;
-  int64_t most_prompt_tokens() const;
-  void fit(PreparedCall&) const;
+  Tokens chat_tokens(const ServedModel&, const CompletionCall&) const;
+  Tokens tokens_of(const ServedModel&, const Prompt&) const;
+  int64_t most_prompt_tokens(const ServedModel&) const;
+  void fit(const ServedModel&, PreparedCall&) const;
   void bound(CompletionCall&, int64_t made, int64_t echoed) const;
 
   const ServeConfig config_;
-  const ServedModel& model_;
-  const std::string name_;
+  const std::span<const NamedModel> models_;
 };
 
 }  // namespace hearth::inline serve

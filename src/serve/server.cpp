@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "http/http_server.h"
+#include "serve/sensor_watch.h"
 #include "serve/service.h"
 #include "sys/terminal.h"
 
@@ -21,7 +22,7 @@ class ServeHandler : public HttpHandler {
   Service& service() { return service_; }
 
   const AccessCheck& access() const override { return service_.admission.access(); }
-  HttpCounters& counters() override { return service_.metrics; }
+  HttpCounters& counters() override { return service_.counters; }
   ByteBudget& bodies() override { return service_.bodies; }
   void check_head(const HttpRequest& r) const override { service_.check_head(r); }
   std::optional<HttpResponse> answer(const HttpRequest& r) override {
@@ -55,7 +56,8 @@ class ServeHandler : public HttpHandler {
 
 void run_server(const ServeConfig& config, const ServeJob& job) {
   config.check();
-  std::unique_ptr<ServedModel> model;  // before the server, whose workers use it until they end
+  std::vector<NamedModel> models;  // before the server, whose workers use them until they end
+  const SensorWatch sensors(job.sensors);
   std::atomic<bool> loading = true;
   ServeHandler* handler = nullptr;
   HttpPlace place;
@@ -69,17 +71,20 @@ void run_server(const ServeConfig& config, const ServeJob& job) {
                     [&](const HttpPlace& at) {
                       place = at;
                       auto made = std::make_unique<ServeHandler>(config, at);
+                      made->service().set_sensors([&] { return sensors.last(); });
                       handler = made.get();
                       return made;
                     });
   job.listening(server.url());
   std::thread loop([&] { server.run(); });
   try {
-    model = job.load();
+    models = job.load();
     loading = false;
-    const EngineThread engine(model->engine());
-    job.ready(*model);
-    place.post([&] { handler->service().open(*model, job.name); });
+    std::vector<Engine*> engines;
+    for (const NamedModel& m : models) engines.push_back(&m.model->engine());
+    const EngineThread stepping(std::move(engines));
+    job.ready(models);
+    place.post([&] { handler->service().open(models); });
     loop.join();
   } catch (...) {
     server.stop();

@@ -1,7 +1,8 @@
 // Service: implements the routes. It answers directly, or prepares a request on a worker and
-// submits it to the engine. It has no sockets.
+// submits it to the engine of its model. It has no sockets.
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <set>
 
@@ -17,8 +18,11 @@ class Service {
   // `work` runs a task on a worker. `loopback`: only this machine can reach the server.
   Service(const ServeConfig&, Post post, Post work, bool loopback = true);
 
-  // Before this call every route except /metrics answers 503.
-  void open(ServedModel&, std::string name);
+  // Before this call every route except /metrics answers 503. The models, at least one, must
+  // outlive the service.
+  void open(std::span<const NamedModel>);
+  // The last reading of the device's sensors, for /metrics. Must return at once.
+  void set_sensors(std::function<std::optional<DeviceState>()> last) { sensors_ = std::move(last); }
   void close() { closing_ = true; }  // new requests get 503; running ones continue
   bool closing() const { return closing_; }
   void cancel_all();  // requests still being prepared get 503
@@ -37,24 +41,31 @@ class Service {
 
   const Admission admission;
   ByteBudget bodies;  // received, waiting for a worker, or being prepared
-  Metrics metrics;
+  HttpCounters counters;
 
  private:
+  struct Served {
+    const std::string& name;
+    ServedModel& model;
+    ModelMetrics metrics = {};
+    int64_t sequences = 0;  // of its exchanges
+  };
   HttpResponse health() const;
+  HttpResponse metrics() const;
   HttpResponse models(const HttpRequest&) const;
-  nlohmann::ordered_json model_json() const;
-  void refuse_full(int64_t wanted) const;
+  nlohmann::ordered_json model_json(const Served&) const;
+  std::string names() const;
+  void refuse_full(const Served&, int64_t wanted) const;
   std::shared_ptr<Exchange> start(PreparedCall, const std::shared_ptr<Client>&);
 
   const ServeConfig config_;
   const Post post_, work_;
   const int64_t created_;
-  ServedModel* model_ = nullptr;
-  std::string name_;
+  std::deque<Served> models_;  // empty while they are loading
   std::optional<Preparer> preparer_;
+  std::function<std::optional<DeviceState>()> sensors_;
   bool closing_ = false, cancelled_ = false;
   std::set<std::shared_ptr<Exchange>> exchanges_;
-  int64_t sequences_ = 0;  // total over exchanges_
   uint64_t ids_ = 0;
 };
 

@@ -305,8 +305,71 @@ TEST_F(Serve, SaysWhatItCannotDo) {
   EXPECT_NE(none.err.find("none"), std::string::npos) << none.err;
   const Ran wide = run(folder_, serve + Arguments{"--port", "0", "--context", "100000"});
   EXPECT_EQ(wide.status, 2) << wide.err;
-  EXPECT_NE(wide.err.find("[--context] expected 1 to 256, got 100000"), std::string::npos)
+  EXPECT_NE(wide.err.find("[--context] expected 1 to 256, the context of"), std::string::npos)
       << wide.err;
+}
+
+TEST_F(Serve, SeveralModelsFromOneProcess) {
+  // Two checkpoints of one name in different runs.
+  write_served_folder(folder_ / "a/step-1");
+  write_served_folder(folder_ / "b/step-1", false);
+  write_served_folder(folder_ / "model");
+  start_server({"--model", folder_ / "a/step-1", "--model", folder_ / "b/step-1"});
+  const json list = ask("GET", "/v1/models").json()["data"];
+  ASSERT_EQ(list.size(), 3u);
+  const std::string top = fs::path(folder_ / "model").parent_path().filename();
+  EXPECT_EQ(list[0]["id"], top + "/model");
+  EXPECT_EQ(list[1]["id"], "a/step-1");
+  EXPECT_EQ(list[2]["id"], "b/step-1");
+  EXPECT_EQ(list[1]["chat_template"], true);
+  EXPECT_EQ(list[2]["chat_template"], false);
+  EXPECT_EQ(ask("GET", "/v1/models/a%2Fstep-1").json()["id"], "a/step-1");
+  EXPECT_EQ(ask("GET", "/tokenizer_info?model=b%2Fstep-1").json()["eos_token"], "<|end|>");
+  EXPECT_EQ(ask("GET", "/tokenizer_info?model=c").status, 404);
+  EXPECT_EQ(complete(R"("model":"step-1","max_tokens":1)").error("code"), "model_not_found");
+  // They answer at the same time.
+  const std::string both[] = {"a/step-1", "b/step-1"};
+  HttpClient a(port_), b(port_);
+  for (HttpClient* c : {&a, &b})
+    c->request("POST", "/v1/completions",
+               "{" + std::string(endless) + R"(,"seed":1,"stream":true,"model":")" + both[c == &b] +
+                   "\"}");
+  for (HttpClient* c : {&a, &b}) {
+    const Reply r = c->reply();
+    EXPECT_EQ(r.status, 200);
+    EXPECT_NE(r.body.find("\"model\":\"" + both[c == &b] + "\""), r.body.npos);
+    EXPECT_TRUE(r.body.ends_with("data: [DONE]\n\n"));
+  }
+  for (const std::string& name : both)
+    EXPECT_EQ(metrics().value("vllm:generation_tokens_total", "model_name=\"" + name + "\""), 250);
+  EXPECT_EQ(metrics().types().contains("hearth:device_watts"), false) << "a CPU has no sensors";
+  EXPECT_NE(log().find("hearth: memory for model steps and KV caches: "), std::string::npos)
+      << log();
+  for (const std::string& name : both)
+    EXPECT_NE(log().find("hearth: serving " + name + " on "), std::string::npos) << log();
+  expect_all_free();
+  EXPECT_EQ(stop(SIGTERM), 0);
+}
+
+TEST_F(Serve, NamesOfSeveralModels) {
+  write_served_folder(folder_ / "a");
+  write_served_folder(folder_ / "b");
+  const Arguments two{"serve", "--model",   folder_ / "a", "--model",  folder_ / "b", "--port",
+                      "0",     "--threads", "1",           "--device", "cpu"};
+  expect_error(run(folder_, two + Arguments{"--name", "x"}), 2,
+               "[--name] expected a name for each of 2 models or none, got 1");
+  expect_error(run(folder_, two + Arguments{"--name", "x", "--name", "x"}), 2,
+               "[--name] expected different names, got x twice");
+  expect_error(run(folder_, two + Arguments{"--adapter", folder_ / "a"}), 2,
+               "[--adapter] expected one --model beside it, got 2");
+  expect_error(run(folder_, two + Arguments{"--model", folder_ / "a"}), 2,
+               "[--model] expected different models");
+  const Ran full = run(folder_, two + Arguments{"--cache-gib", "0.0000001"});
+  EXPECT_EQ(full.status, 1);
+  const size_t at =
+      full.err.find("hearth: [a] this model does not fit beside the others: [engine]");
+  ASSERT_NE(at, full.err.npos) << full.err;
+  EXPECT_EQ(full.err.find('\n', at), full.err.size() - 1) << full.err;
 }
 
 }  // namespace

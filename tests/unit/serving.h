@@ -47,13 +47,22 @@ class Serving : public testing::Test {
             std::unique_ptr<Backend> backend = make_cpu_backend(1)) {
     write_served_folder(dir_.path(), chat_template);
     service_.reset();
-    model_.reset();  // before its backend
+    models_.clear();  // before their backend
     backend_ = std::move(backend);
-    model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, WeightsSpec{},
-                                           EngineSpec{.max_batch = config.batch});
+    serve(config);
+  }
+  // Loads the folder again, under each of these names.
+  void serve(ServeConfig config, const std::vector<std::string>& names = {"m"}) {
+    service_.reset();
+    models_.clear();
+    for (const std::string& name : names)
+      models_.push_back(
+          {name, std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, WeightsSpec{},
+                                               EngineSpec{.max_batch = config.batch})});
+    model_ = models_[0].model.get();
     const auto post = [this](std::function<void()> task) { tasks_.push_back(std::move(task)); };
     service_ = std::make_unique<Service>(config, post, post);
-    service_->open(*model_, "m");
+    service_->open(models_);
   }
 
   void run_tasks() {
@@ -64,7 +73,12 @@ class Serving : public testing::Test {
     }
   }
   void settle() {
-    while (model_->engine().step() || !tasks_.empty()) run_tasks();
+    const auto step_all = [&] {
+      bool worked = false;
+      for (const NamedModel& m : models_) worked |= m.model->engine().step();
+      return worked;
+    };
+    while (step_all() || !tasks_.empty()) run_tasks();
   }
 
   std::shared_ptr<Exchange> begin(const std::string& path, const std::string& body,
@@ -98,7 +112,8 @@ class Serving : public testing::Test {
 
   test::TempDir dir_;
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<ServedModel> model_;
+  std::vector<NamedModel> models_;
+  ServedModel* model_ = nullptr;  // the first of them
   std::deque<std::function<void()>> tasks_;
   std::unique_ptr<Service> service_;
 };

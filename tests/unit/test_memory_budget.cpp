@@ -59,6 +59,18 @@ TEST(MemoryBudget, LogitsGrowWithTheMemoryOfTheDevice) {
   EXPECT_EQ(kept_logits_bytes(large), 6 * gib);
 }
 
+TEST(MemoryBudget, SharesAreFair) {
+  using Bytes = std::vector<int64_t>;
+  const auto shares = [](int64_t bytes, const Bytes& wanted) { return fair_shares(bytes, wanted); };
+  EXPECT_EQ(shares(100, {300}), Bytes{100});
+  EXPECT_EQ(shares(100, {30}), Bytes{30});
+  EXPECT_EQ(shares(100, {200, 300}), (Bytes{50, 50}));
+  EXPECT_EQ(shares(100, {300, 10, 300}), (Bytes{45, 10, 45})) << "the small one leaves some";
+  EXPECT_EQ(shares(100, {40, 45, 10}), (Bytes{40, 45, 10}));
+  EXPECT_EQ(shares(-5, {1, 2}), (Bytes{0, 0}));
+  EXPECT_EQ(shares(5, {}), Bytes{});
+}
+
 TEST(MemoryBudget, ReservesByNameAndSaysWhatIsLeft) {
   MemoryBudget budget(8 * gib);
   EXPECT_EQ(budget.describe(), "8.00 GiB: nothing reserved, 8.00 left");

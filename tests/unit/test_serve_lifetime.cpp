@@ -2,6 +2,7 @@
 // worker.
 #include <gtest/gtest.h>
 
+#include "serve/sensor_watch.h"
 #include "serving.h"
 #include "unit/troubled_backend.h"
 
@@ -116,6 +117,34 @@ TEST_F(Serving, CancelledAtTheEndSaysSo) {
   EXPECT_TRUE(json::parse(stream->events.back()).contains("error"));
 }
 
+TEST_F(Serving, MetricsHaveTheLastReadingOfTheSensors) {
+  open();
+  EXPECT_FALSE(metrics().types().contains("hearth:device_watts")) << "a CPU has none";
+  std::optional<DeviceState> reading = DeviceState{.watts = 300};
+  service_->set_sensors([&] { return reading; });
+  EXPECT_EQ(metrics().value("hearth:device_watts"), 300);
+  reading.reset();
+  EXPECT_FALSE(metrics().types().contains("hearth:device_watts"));
+}
+
+TEST(SensorWatch, ReadsAgainAndAgainWhereThereAreSensors) {
+  std::atomic<int> reads = 0;
+  {
+    const SensorWatch watch([&] { return DeviceState{.watts = double(++reads)}; },
+                            std::chrono::milliseconds(1));
+    EXPECT_TRUE(watch.last());
+    while (watch.last()->watts < 3) std::this_thread::yield();
+  }
+  int asked = 0;
+  const SensorWatch none([&]() -> std::optional<DeviceState> {
+    ++asked;
+    return {};
+  });
+  EXPECT_FALSE(none.last());
+  EXPECT_EQ(asked, 1);
+  EXPECT_FALSE(SensorWatch({}).last());
+}
+
 // Only a worker renders it, so the thread of the connections is free meanwhile.
 TEST_F(Serving, ALongAnswerIsRenderedByAWorker) {
   ServeConfig config;
@@ -124,7 +153,7 @@ TEST_F(Serving, ALongAnswerIsRenderedByAWorker) {
   service_ = std::make_unique<Service>(
       config, [this](std::function<void()> task) { tasks_.push_back(std::move(task)); },
       [&](std::function<void()> task) { work.push_back(std::move(task)); });
-  service_->open(*model_, "m");
+  service_->open(models_);
   const std::string fields = R"({"prompt":"abc","seed":1,"ignore_eos":true,"max_tokens":)";
   const auto brief = ask("/v1/completions", fields + "20}");
   EXPECT_TRUE(work.empty()) << "a short one is not worth the way";

@@ -67,9 +67,13 @@ TEST(ParseCompletion, DefaultsOfTheModelComeFirst) {
   SamplingSpec d;
   d.temperature = 0.6f, d.top_k = 20, d.top_p = 0.9f, d.min_p = 0.1f, d.repetition_penalty = 1.2f;
   d.max_tokens = 40;
+  const DefaultsOf defaults = [&](const std::string& model) {
+    EXPECT_EQ(model, "");
+    return d;
+  };
   const auto parsed = [&](const std::string& fields) {
     return parse_chat_request(R"({"messages":[{"role":"user","content":"x"}])" + fields + "}", {},
-                              d);
+                              defaults);
   };
   const SamplingSpec s = parsed("").request.sampling;
   EXPECT_EQ(s.temperature, 0.6f);
@@ -86,8 +90,9 @@ TEST(ParseCompletion, DefaultsOfTheModelComeFirst) {
   EXPECT_EQ(own.top_p, 1);
   EXPECT_EQ(own.min_p, 0);
   EXPECT_EQ(own.repetition_penalty, 1);
-  EXPECT_EQ(parse_completion_request(R"({"prompt":"x"})", {}, d).request.sampling.top_k, 20);
-  EXPECT_EQ(parse_completion_request(R"({"prompt":"x"})", {}, d).max_tokens, 16);  // OpenAI's
+  const CompletionCall c = parse_completion_request(R"({"prompt":"x"})", {}, defaults);
+  EXPECT_EQ(c.request.sampling.top_k, 20);
+  EXPECT_EQ(c.max_tokens, 16);  // OpenAI's
 }
 
 TEST(ParseCompletion, DefaultsAreOpenAis) {

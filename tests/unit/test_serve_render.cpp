@@ -105,17 +105,26 @@ TEST(Http, SecretsAreCompared) {
 }
 
 TEST(Metrics, ReadByAStrictReader) {
-  Metrics m;
+  ModelMetrics m, other;
+  HttpCounters http;
   for (const double seconds : {0.0005, 0.003, 0.003, 1000.0}) m.first_token.observe(seconds);
   m.finished["stop"] = 2, m.finished["abort"] = 1;
-  m.responses[200] = 3;
+  other.finished["stop"] = 7;
+  http.responses[200] = 3;
   const EngineStats e{.running = 2,
                       .waiting = 5,
                       .blocks = 8,
                       .used_blocks = 2,
                       .cache_bytes = 4096,
                       .cache = "fp8"};
-  const Prometheus p(m.text(e, "a \"model\\\n"));
+  const std::vector<ModelReport> models{{"a \"model\\\n", e, &m}, {"b", {.running = 9}, &other}};
+  const ServerReport report{.models = models, .http = &http, .body_bytes = 11};
+  const Prometheus p(metrics_text(report));
+  EXPECT_EQ(p.value("vllm:num_requests_running", "model_name=\"b\""), 9);
+  EXPECT_EQ(p.value("vllm:request_success_total", "model_name=\"b\""), 7);
+  EXPECT_EQ(p.value("vllm:time_to_first_token_seconds_count", "model_name=\"b\""), 0);
+  EXPECT_EQ(p.value("hearth:http_responses_total", "status=\"200\""), 3);
+  EXPECT_EQ(p.value("hearth:pending_body_bytes"), 11);
   EXPECT_EQ(p.value("vllm:num_requests_running"), 2);
   EXPECT_EQ(p.value("vllm:num_requests_waiting"), 5);
   EXPECT_EQ(p.value("vllm:kv_cache_usage_perc"), 0.25);
@@ -127,6 +136,20 @@ TEST(Metrics, ReadByAStrictReader) {
   EXPECT_EQ(p.value("vllm:time_to_first_token_seconds_bucket", "le=\"60\""), 3);
   EXPECT_EQ(p.value("vllm:inter_token_latency_seconds_count"), 0);
   EXPECT_GT(p.value("process_resident_memory_bytes"), 1e6);
+}
+
+TEST(Metrics, SensorsAreThereIfTheDeviceHasThem) {
+  const HttpCounters http;
+  ServerReport report{.http = &http};
+  EXPECT_FALSE(Prometheus(metrics_text(report)).types().contains("hearth:device_watts"));
+  report.device =
+      DeviceState{.celsius = 51, .watts = 312.5, .utilisation = 0.75, .memory_bytes = 8};
+  const Prometheus p(metrics_text(report));
+  EXPECT_EQ(p.value("hearth:device_celsius"), 51);
+  EXPECT_EQ(p.value("hearth:device_watts"), 312.5);
+  EXPECT_EQ(p.value("hearth:device_utilisation"), 0.75);
+  EXPECT_EQ(p.value("hearth:device_memory_bytes"), 8);
+  EXPECT_EQ(p.types().at("hearth:device_watts"), "gauge");
 }
 
 TEST(Metrics, TheReaderIsStrict) {

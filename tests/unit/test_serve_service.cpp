@@ -102,11 +102,7 @@ TEST_F(Serving, EndsTextsAsTheModelsConfigSays) {
   const int end = uint8_t(text.at(4));
   write_file_atomic(dir_ / "generation_config.json",
                     json{{"eos_token_id", {served_eos, end}}}.dump());
-  service_.reset();
-  model_ = std::make_unique<ServedModel>(ModelPaths{dir_.path()}, *backend_, WeightsSpec{});
-  const auto post = [this](std::function<void()> task) { tasks_.push_back(std::move(task)); };
-  service_ = std::make_unique<Service>(ServeConfig(), post, post);
-  service_->open(*model_, "m");
+  serve({});
   const json cut = greedy("");
   EXPECT_EQ(cut["choices"][0]["finish_reason"], "stop");
   EXPECT_LT(std::string(cut["choices"][0]["text"]).size(), 5u);
@@ -152,6 +148,101 @@ TEST_F(Serving, Tokenizes) {
   EXPECT_EQ(info["chat_template"], served_template());
   EXPECT_EQ(answer("/v1/models")["data"][0]["id"], "m");
   EXPECT_EQ(answer("/v1/models/m")["object"], "model");
+}
+
+TEST_F(Serving, SeveralModelsAnswerByName) {
+  open();
+  serve({.batch = 2, .queue = 0}, {"m", "group/b"});
+  const json list = answer("/v1/models")["data"];
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[1]["id"], "group/b");
+  for (const char* path : {"/v1/models/group/b", "/v1/models/group%2Fb"})
+    EXPECT_EQ(answer(path)["id"], "group/b");
+  SamplingSpec d;
+  d.temperature = 0;
+  models_[1].model->set_defaults(d);  // the defaults are those of the model that is asked
+  const auto text = [&](const std::string& fields) {
+    return answer("/v1/completions", R"({"prompt":"abc","max_tokens":8)" + fields + "}");
+  };
+  EXPECT_EQ(text(R"(,"seed":1,"model":"group/b")")["choices"],
+            text(R"(,"seed":2,"model":"group/b")")["choices"]);
+  EXPECT_NE(text(R"(,"seed":1,"model":"m")")["choices"],
+            text(R"(,"seed":2,"model":"m")")["choices"]);
+  EXPECT_EQ(text(R"(,"model":"group/b")")["model"], "group/b");
+  EXPECT_EQ(text("")["model"], "m") << "without a name the first one answers";
+  const HttpError e = error("/v1/completions", R"({"prompt":"a","model":"c"})");
+  EXPECT_EQ(e.status, 404);
+  EXPECT_EQ(e.code, "model_not_found");
+  EXPECT_STREQ(e.what(), "[model] expected m or group/b, got \"c\"");
+  EXPECT_EQ(error("/tokenize", R"({"model":"c","prompt":"a"})").status, 404);
+  EXPECT_EQ(error("/detokenize", R"({"model":"c","tokens":[1]})").status, 404);
+  EXPECT_EQ(answer("/tokenize", R"({"model":"group/b","prompt":"a"})")["tokens"], json{97});
+
+  const Prometheus p = metrics();
+  EXPECT_EQ(p.value("vllm:generation_tokens_total", "model_name=\"m\""), 24);
+  EXPECT_EQ(p.value("vllm:generation_tokens_total", "model_name=\"group/b\""), 24);
+  EXPECT_EQ(answer("/health")["model"], "m, group/b");
+}
+
+TEST_F(Serving, AModelWhoseQueueIsFullDoesNotBlockAnother) {
+  open();
+  serve({.batch = 2, .queue = 0}, {"a", "b"});
+  const std::string rest = R"("prompt":"a","max_tokens":50,"ignore_eos":true,"n":2})";
+  const auto first = std::make_shared<FakeClient>(), second = std::make_shared<FakeClient>();
+  begin("/v1/completions", R"({"model":"a",)" + rest, first);
+  const Route& route = service_->check_head(
+      {.method = "POST", .path = "/v1/completions", .content_type = "application/json"});
+  EXPECT_NO_THROW(service_->check_queue(route));
+  try {
+    begin("/v1/completions", R"({"model":"a",)" + rest, second);
+    FAIL();
+  } catch (const HttpError& e) { EXPECT_EQ(e.status, 429); }
+  begin("/v1/completions", R"({"model":"b",)" + rest, second);
+  EXPECT_THROW(service_->check_queue(route), HttpError) << "now both are full";
+  settle();
+  EXPECT_TRUE(first->done && second->done);
+  EXPECT_NO_THROW(service_->check_queue(route));
+}
+
+TEST_F(Serving, SharesMemoryAmongModels) {
+  open();
+  serve({}, {"a", "b"});
+  std::vector<NamedModel> loaded;
+  for (const char* name : {"a", "b"})
+    loaded.push_back({name, std::make_unique<ServedModel>(ModelSource::open(dir_.path(), ""),
+                                                          *backend_, WeightsSpec{})});
+  const EngineSpec spec{.max_batch = 4};
+  const int64_t wanted = loaded[0].model->wanted_bytes(spec);
+  EngineSpec half = spec;
+  const int64_t all_blocks = 2 * 4 * served_context / cache_block;
+  half.memory_bytes = 2 * wanted - (512 << 10);  // each lacks 16 blocks
+  const std::string plan = start_engines(loaded, *backend_, half);
+  EXPECT_NE(plan.find("a "), std::string::npos) << plan;
+  const int64_t blocks = loaded[0].model->engine().stats().blocks;
+  EXPECT_EQ(loaded[1].model->engine().stats().blocks, blocks);
+  EXPECT_EQ(blocks, all_blocks - 16);
+  half.memory_bytes = 2 * wanted;
+  start_engines(loaded, *backend_, half);
+  EXPECT_EQ(loaded[1].model->engine().stats().blocks, all_blocks);
+  half.memory_bytes = wanted / 1000;
+  try {
+    start_engines(loaded, *backend_, half);
+    FAIL();
+  } catch (const Error& e) {
+    const std::string what = e.what();
+    EXPECT_TRUE(what.starts_with("[a] this model does not fit beside the others: [engine]"))
+        << what;
+    EXPECT_EQ(what.find('\n'), what.npos);
+  }
+}
+
+TEST_F(Serving, SaysWhichModelsCanChat) {
+  open();
+  EXPECT_EQ(answer("/v1/models")["data"][0]["chat_template"], true);
+  EXPECT_EQ(answer("/v1/models/m")["chat_template"], true);
+  std::filesystem::remove(dir_ / "chat_template.jinja");
+  open({}, false);
+  EXPECT_EQ(answer("/v1/models")["data"][0]["chat_template"], false);
 }
 
 }  // namespace
