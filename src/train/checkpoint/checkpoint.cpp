@@ -13,6 +13,7 @@
 #include "sys/error.h"
 #include "sys/files/files.h"
 #include "sys/parallel.h"
+#include "text/chat/chat_template.h"
 
 namespace hearth::inline train {
 namespace fs = std::filesystem;
