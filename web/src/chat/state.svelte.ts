@@ -12,7 +12,7 @@ import {
 export interface Model {
   id: string;
   max_model_len?: number;
-  chat_template?: boolean;
+  chat_template?: boolean; // false: it was not taught to answer in turns
 }
 
 // Sampling fields; null leaves the choice to the model's defaults.
@@ -85,12 +85,7 @@ class Chat {
 
   async load_models() {
     try {
-      const models = (await get<{ data: Model[] }>('v1/models')).data;
-      if (models.some((m) => m.chat_template === undefined)) {
-        const info = await get<{ chat_template?: unknown }>('tokenizer_info').catch(() => null);
-        if (info) for (const m of models) m.chat_template ??= !!info.chat_template;
-      }
-      this.models = models;
+      this.models = (await get<{ data: Model[] }>('v1/models')).data;
       this.error = '';
     } catch (e) {
       this.error = error_text(e);

@@ -108,11 +108,12 @@ export function last_value(s: Series | undefined): number | null {
   return null;
 }
 
-// Counts of `values` in equal bins from their least to their greatest.
-export function histogram(values: number[], bins: number) {
+// Counts of whole numbers in bins of equal width, from their least to their greatest.
+export function histogram(values: number[], most_bins: number) {
   const low = Math.min(...values);
-  const width = (Math.max(...values) - low) / bins || 1;
-  const counts: number[] = new Array(bins).fill(0);
-  for (const v of values) counts[Math.min(bins - 1, Math.floor((v - low) / width))]! += 1;
-  return counts.map((count, i) => ({ from: low + i * width, to: low + (i + 1) * width, count }));
+  const range = Math.max(...values) - low + 1;
+  const width = Math.ceil(range / most_bins);
+  const counts: number[] = new Array(Math.ceil(range / width)).fill(0);
+  for (const v of values) counts[Math.floor((v - low) / width)]! += 1;
+  return counts.map((count, i) => ({ from: low + i * width, to: Math.min(low + (i + 1) * width, low + range) - 1, count }));
 }

@@ -41,8 +41,9 @@ test('small helpers', () => {
   assert.equal(nearest([null, 1, null, null], 3), 1);
   assert.equal(nearest([null], 0), null);
   assert.equal(recent({ x: [1, 2, 3], mean: [null, 2, 4], decimated: false }, 20), 3);
-  assert.deepEqual(histogram([1, 1, 2, 5], 4).map((b) => b.count), [2, 1, 0, 1]);
-  assert.deepEqual(histogram([3, 3], 2).map((b) => b.count), [2, 0]);
+  assert.deepEqual(histogram([1, 1, 2, 5], 4).map((b) => [b.from, b.to, b.count]), [[1, 2, 3], [3, 4, 0], [5, 5, 1]]);
+  assert.deepEqual(histogram([2, 3, 3], 16).map((b) => [b.from, b.to, b.count]), [[2, 2, 1], [3, 3, 2]]);
+  assert.deepEqual(histogram([3, 3], 2).map((b) => b.count), [2]);
 });
 
 test('the value axis', () => {
