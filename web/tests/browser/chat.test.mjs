@@ -2,30 +2,13 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { after, test } from 'node:test';
-import { close_browser, needs_mock, no_browser, real, slow_answers, until, with_page } from './setup.mjs';
+import { answers, ask, body, close_browser, no_browser, send, status, until, with_page } from './setup.mjs';
 
 after(close_browser);
 
 const path = '/#/chat';
-const answers = (page) => page.locator('[data-message="assistant"]');
-const body = (page, i = -1) => answers(page).nth(i).locator('.body');
-const status = (page, i = -1) => answers(page).nth(i).getAttribute('data-status');
-
-async function send(page, text) {
-  await page.waitForFunction(() => document.querySelector('.pane select')?.value);
-  await page.locator('#draft').fill(text);
-  await page.locator('#draft').press('Enter');
-}
-
-async function ask(page, text) {
-  await send(page, text);
-  await until(() => answers(page).count(), (n) => n > 0, 'an answer');
-  await until(() => status(page), (v) => v !== 'streaming', 'the status', 60_000);
-}
-
 test('an answer streams and can be stopped', { skip: no_browser }, async () => {
   await with_page({ path }, async ({ page, server }) => {
-    await slow_answers(page);
     await send(page, 'Tell me a long story.');
     const first = await until(() => body(page).innerText(), (v) => v.length > 10, 'the first words');
     await until(() => body(page).innerText(), (v) => v.length > first.length, 'more words');
@@ -35,7 +18,7 @@ test('an answer streams and can be stopped', { skip: no_browser }, async () => {
     await page.waitForTimeout(300);
     assert.equal(await body(page).innerText(), stopped);
     assert.match(await answers(page).locator('[data-stats]').innerText(), /tokens · [\d.]+ tokens\/s · first after/);
-    if (!real) await until(() => server.state.cancelled, (n) => n === 1, 'requests cancelled');
+    await until(() => server.state.cancelled, (n) => n === 1, 'requests cancelled');
   });
 });
 
@@ -63,7 +46,6 @@ test('a question is edited and an answer regenerated, as branches', { skip: no_b
 
 test('a reload in mid-stream keeps the partial answer, which can be continued', { skip: no_browser }, async () => {
   await with_page({ path }, async ({ page, server }) => {
-    await slow_answers(page);
     await send(page, 'Tell me a long story.');
     await until(() => body(page).innerText(), (v) => v.length > 120, 'half an answer');
     await page.waitForTimeout(400);
@@ -75,7 +57,6 @@ test('a reload in mid-stream keeps the partial answer, which can be continued', 
     await until(() => status(page), (v) => v === 'done' || v === 'length', 'the status', 60_000);
     const whole = await body(page).innerText();
     assert.ok(whole.startsWith(kept) && whole.length > kept.length);
-    if (real) return;
     assert.equal(whole.match(/hearth/g).length, 300 / 20); // nothing is missing, nothing doubled
     assert.ok(Array.isArray(server.state.requests.at(-1).prompt), 'sent as token ids');
   });
@@ -107,7 +88,7 @@ test('models answer side by side', { skip: no_browser }, async () => {
     await send(page, 'hello');
     for (const i of [0, 1])
       await until(async () => (await answers(panes.nth(i)).count()) && status(panes.nth(i)), (v) => v && v !== 'streaming', 'an answer', 60_000);
-    if (!real) assert.deepEqual(await panes.locator('select').evaluateAll((all) => all.map((s) => s.value)), ['ember', 'spark']);
+    assert.deepEqual(await panes.locator('select').evaluateAll((all) => all.map((s) => s.value)), ['ember', 'spark']);
     await send(page, 'and again');
     for (const i of [0, 1])
       await until(() => answers(panes.nth(i)).count(), (n) => n === 2, 'a second answer');
@@ -116,7 +97,7 @@ test('models answer side by side', { skip: no_browser }, async () => {
   });
 });
 
-test('a model without a chat template continues plain text', { skip: needs_mock }, async () => {
+test('a model without a chat template continues plain text', { skip: no_browser }, async () => {
   await with_page({ path }, async ({ page, server }) => {
     await page.getByLabel('Model').selectOption('base');
     await page.getByText('has no chat template').waitFor();
@@ -131,7 +112,7 @@ test('a model without a chat template continues plain text', { skip: needs_mock 
   });
 });
 
-test('system prompt and sampling are sent', { skip: needs_mock }, async () => {
+test('system prompt and sampling are sent', { skip: no_browser }, async () => {
   await with_page({ path }, async ({ page, server }) => {
     await page.getByRole('button', { name: 'Settings' }).click();
     await page.getByLabel('System prompt').fill('Be brief.');
@@ -150,7 +131,7 @@ test('system prompt and sampling are sent', { skip: needs_mock }, async () => {
   });
 });
 
-test('an error of the server is shown', { skip: needs_mock }, async () => {
+test('an error of the server is shown', { skip: no_browser }, async () => {
   await with_page({ path, allow: /400/ }, async ({ page }) => {
     await page.route('**/v1/chat/completions', (r) => r.fulfill({ status: 400, body: '{"error":{"message":"[max_tokens] too <b>many</b>"}}' }));
     await send(page, 'hello');
@@ -187,7 +168,7 @@ test('a second tab sees the conversation', { skip: no_browser }, async () => {
   });
 });
 
-test('Markdown is shown, and code can be copied', { skip: needs_mock }, async () => {
+test('Markdown is shown, and code can be copied', { skip: no_browser }, async () => {
   await with_page({ path }, async ({ page, context }) => {
     await context.grantPermissions(['clipboard-read', 'clipboard-write']);
     await ask(page, 'markdown please');

@@ -1,18 +1,15 @@
 // The dashboard.
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
-import { close_browser, find_run, last_of, log_of, needs_mock, no_browser, points_of, real, run_link, until, with_page } from './setup.mjs';
+import { close_browser, last_of, log_of, no_browser, points_of, run_link, until, with_page } from './setup.mjs';
 
 after(close_browser);
 
-const is_live = (r) => r.state === 'running';
 const charted = (lines) => lines.filter((l) => l.lr !== undefined).length;
 
-test('a live run appears in the list and moves', { skip: no_browser }, async (t) => {
-  await with_page({ path: '/#/runs' }, async ({ page, server }) => {
-    const run = await find_run(server, is_live);
-    if (!run) return t.skip('needs a run that is being trained');
-    await page.locator(`[data-run="${run.id}"] .row`).click();
+test('a live run appears in the list and moves', { skip: no_browser }, async () => {
+  await with_page({ path: '/#/runs' }, async ({ page }) => {
+    await page.locator('[data-run="live"] .row').click();
     await page.locator('[data-link="live"]').waitFor();
     const first = await last_of(page, 'lr');
     await until(() => last_of(page, 'lr'), (v) => v >= first + 3, 'the newest point');
@@ -22,13 +19,8 @@ test('a live run appears in the list and moves', { skip: no_browser }, async (t)
   });
 });
 
-test('a reload misses no point', { skip: no_browser }, async (t) => {
-  if (real && !process.env.HEARTH_RUNS) return t.skip('needs HEARTH_RUNS');
-  await with_page({ path: '/', live_ms: 30 }, async ({ page, server }) => {
-    const run = await find_run(server, is_live);
-    if (!run) return t.skip('needs a run that is being trained');
-    if (run.step > 600) return t.skip('needs a young run, all points of which are sent');
-    await page.goto(server.url + run_link(run.id));
+test('a reload misses no point', { skip: no_browser }, async () => {
+  await with_page({ path: run_link('live'), live_ms: 30 }, async ({ page, server }) => {
     await page.locator('[data-link="live"]').waitFor();
     for (let i = 0; i < 3; ++i) {
       await page.waitForTimeout(400);
@@ -38,13 +30,13 @@ test('a reload misses no point', { skip: no_browser }, async (t) => {
     for (let i = 0; i < 5; ++i) {
       await page.waitForTimeout(300);
       const { points, last } = await page.locator('[data-chart="lr"]').evaluate((e) => e.dataset);
-      const logged = log_of(server, run.id).filter((l) => l.step <= Number(last));
+      const logged = log_of(server, 'live').filter((l) => l.step <= Number(last));
       assert.equal(Number(points), charted(logged), `points up to step ${last}, in the chart and in the log`);
     }
   });
 });
 
-test('a lost connection misses no point, and the end of a run is shown', { skip: needs_mock }, async () => {
+test('a lost connection misses no point, and the end of a run is shown', { skip: no_browser }, async () => {
   await with_page({ path: run_link('live'), live_ms: 30, allow: /ERR_INCOMPLETE_CHUNKED_ENCODING/ }, async ({ page, server }) => {
     await page.locator('[data-link="live"]').waitFor();
     for (let i = 0; i < 2; ++i) {
@@ -61,7 +53,7 @@ test('a lost connection misses no point, and the end of a run is shown', { skip:
 
 // A laptop that sleeps and a tab in the background are the same to the app: the stream ends, and
 // what was missed is fetched when it is seen again.
-test('a hidden tab closes its stream and catches up', { skip: needs_mock }, async () => {
+test('a hidden tab closes its stream and catches up', { skip: no_browser }, async () => {
   await with_page({ path: run_link('live'), live_ms: 30 }, async ({ page, server }) => {
     const show = (hidden) => page.evaluate((hidden) => {
       Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
@@ -81,7 +73,7 @@ test('a hidden tab closes its stream and catches up', { skip: needs_mock }, asyn
   });
 });
 
-test('a run that goes back to a checkpoint is read again', { skip: needs_mock }, async () => {
+test('a run that goes back to a checkpoint is read again', { skip: no_browser }, async () => {
   await with_page({ path: run_link('live'), live_ms: 30 }, async ({ page, server }) => {
     await page.locator('[data-link="live"]').waitFor();
     server.live.cut(50);
@@ -93,10 +85,9 @@ test('a run that goes back to a checkpoint is read again', { skip: needs_mock },
   });
 });
 
-test('two runs overlay', { skip: no_browser }, async (t) => {
+test('two runs overlay', { skip: no_browser }, async () => {
   await with_page({ path: '/#/runs' }, async ({ page }) => {
     await page.locator('[data-run]').first().waitFor();
-    if ((await page.locator('[data-run]').count()) < 2) return t.skip('needs two runs');
     const [a, b] = await page.locator('[data-run] .name').allInnerTexts();
     for (const name of [a, b]) await page.getByLabel(`Overlay ${name}`, { exact: true }).check();
     await until(() => page.locator('[data-chart="loss"] .legend').innerText(), (v) => v.includes(`${a} `) && v.includes(`${b} `), 'the legend');
@@ -104,7 +95,7 @@ test('two runs overlay', { skip: no_browser }, async (t) => {
   });
 });
 
-test('settings of two runs are compared', { skip: needs_mock }, async () => {
+test('settings of two runs are compared', { skip: no_browser }, async () => {
   await with_page({ path: run_link('pretrain/base') }, async ({ page }) => {
     await page.getByLabel('Overlay wide').check();
     const legend = page.locator('[data-chart="loss"] .legend');
@@ -118,7 +109,7 @@ test('settings of two runs are compared', { skip: needs_mock }, async () => {
   });
 });
 
-test('a drag zooms, and the server sends that range in detail', { skip: needs_mock }, async () => {
+test('a drag zooms, and the server sends that range in detail', { skip: no_browser }, async () => {
   await with_page({ path: run_link('long') }, async ({ page, server }) => {
     const plot = page.locator('[data-chart="loss"] .u-over');
     await plot.waitFor();
@@ -139,7 +130,7 @@ test('a drag zooms, and the server sends that range in detail', { skip: needs_mo
   });
 });
 
-test('a long run is sent decimated', { skip: needs_mock }, async () => {
+test('a long run is sent decimated', { skip: no_browser }, async () => {
   await with_page({}, async ({ page, server }) => {
     const sizes = [];
     page.on('response', (r) => r.url().includes('/series') && r.body().then((b) => sizes.push(b.length), () => {}));
@@ -150,7 +141,7 @@ test('a long run is sent decimated', { skip: needs_mock }, async () => {
   });
 });
 
-test('axes, smoothing, marks and cost', { skip: needs_mock }, async () => {
+test('axes, smoothing, marks and cost', { skip: no_browser }, async () => {
   await with_page({ path: run_link('pretrain/base') }, async ({ page, server }) => {
     const legend = page.locator('[data-chart="loss"] .legend');
     await until(() => legend.innerText(), (v) => /2 skipped/.test(v) && /3 spikes/.test(v), 'marks');
@@ -172,7 +163,7 @@ test('axes, smoothing, marks and cost', { skip: needs_mock }, async () => {
   });
 });
 
-test('cursors move together', { skip: needs_mock }, async () => {
+test('cursors move together', { skip: no_browser }, async () => {
   await with_page({ path: run_link('pretrain/base') }, async ({ page }) => {
     const plot = page.locator('[data-chart="loss"] .u-over');
     await plot.waitFor();
@@ -185,25 +176,21 @@ test('cursors move together', { skip: needs_mock }, async () => {
   });
 });
 
-test('a GRPO run shows rewards and rollouts', { skip: no_browser }, async (t) => {
-  await with_page({}, async ({ page, server }) => {
-    const run = await find_run(server, (r) => r.task === 'grpo');
-    if (!run) return t.skip('needs a GRPO run');
-    await page.goto(server.url + run_link(run.id));
+test('a GRPO run shows rewards and rollouts', { skip: no_browser }, async () => {
+  await with_page({ path: run_link('grpo/arithmetic') }, async ({ page }) => {
     for (const chart of ['reward', 'equal_groups', 'entropy', 'clip', 'length', 'gap', 'kl'])
       await until(() => points_of(page, chart), (v) => v > 0, chart);
-    if (!real) assert.match(await page.locator('[data-chart="parts"] .legend').innerText(), /exact .*format:<answer>@0.2/s);
+    assert.match(await page.locator('[data-chart="parts"] .legend').innerText(), /exact .*format:<answer>@0.2/s);
     await page.getByRole('tab', { name: 'Rollouts' }).click();
     await page.locator('[data-rollout]').first().waitFor();
     assert.ok((await page.locator('[data-rollout] [data-i]').count()) > 1, 'tokens');
-    if (real) return;
     assert.ok((await page.locator('[data-rollout] .lp4, [data-rollout] .lp5').count()) > 0, 'unlikely tokens have a colour');
     await page.getByRole('button', { name: 'Earlier' }).click();
     await until(() => page.getByLabel('Step').inputValue(), (v) => v === '380', 'the step before');
   });
 });
 
-test('samples, checkpoints and resources', { skip: needs_mock }, async () => {
+test('samples, checkpoints and resources', { skip: no_browser }, async () => {
   await with_page({ path: run_link('pretrain/base') }, async ({ page }) => {
     await page.getByRole('tab', { name: 'Samples' }).click();
     await until(() => page.locator('[data-sample]').first().innerText(), (v) => v.includes('step 2000') && v.includes('<b>quietly</b>'), 'the newest sample');
@@ -212,7 +199,7 @@ test('samples, checkpoints and resources', { skip: needs_mock }, async () => {
   });
 });
 
-test('the filter finds runs', { skip: needs_mock }, async () => {
+test('the filter finds runs', { skip: no_browser }, async () => {
   await with_page({ path: '/#/runs' }, async ({ page }) => {
     await page.getByLabel('Filter runs').fill('grpo finished');
     await until(() => page.locator('[data-run]').count(), (n) => n === 1, 'runs found');

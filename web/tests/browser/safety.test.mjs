@@ -1,7 +1,7 @@
 // Hostile texts, other origins, keys.
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
-import { close_browser, needs_mock, no_browser, run_link, until, with_page } from './setup.mjs';
+import { close_browser, no_browser, run_link, stays_text, until, with_page } from './setup.mjs';
 
 after(close_browser);
 
@@ -12,12 +12,6 @@ const hostile = [
   '<svg onload=window.hacked=1> <iframe src=//evil.example> <a href="javascript:window.hacked=1">x</a> &lt;b&gt; {@html x} {{7*7}}',
   '<style>body{display:none}</style><base href="http://evil.example/">',
 ].join('\n\n');
-
-async function check(page) {
-  assert.equal(await page.evaluate(() => window.hacked), undefined);
-  const found = await page.evaluate(() => ['img', 'iframe', 'script:not([src])', 'base', 'style', 'main svg', 'main a', '[onerror]', '[onload]'].filter((s) => document.querySelector(s)));
-  assert.deepEqual(found, [], 'elements made of hostile text');
-}
 
 test('hostile output of a model stays text', { skip: no_browser }, async () => {
   await with_page({}, async ({ page, server }) => {
@@ -33,14 +27,14 @@ test('hostile output of a model stays text', { skip: no_browser }, async () => {
     await until(() => answer.getAttribute('data-status'), (v) => v === 'done', 'the status');
     assert.match(await answer.locator('.body').innerText(), /<img src="http:\/\/evil\.example\/a\.png" onerror="window\.hacked=1">/);
     assert.match(await answer.locator('.body').innerText(), /picture \(http:\/\/evil\.example\/b\.png\)/);
-    await check(page);
+    await stays_text(page);
     await answer.getByRole('button', { name: 'Tokens' }).click();
     await answer.locator('[data-i]').first().hover({ position: { x: 3, y: 3 } });
     await page.locator('.tip').waitFor();
-    await check(page);
+    await stays_text(page);
     await page.reload();
     await page.locator('[data-message="assistant"] .body').waitFor();
-    await check(page);
+    await stays_text(page);
   });
 });
 
@@ -63,7 +57,7 @@ test('hostile runs stay text', { skip: no_browser }, async () => {
     for (const tab of ['Samples', 'Config', 'Checkpoints']) {
       await page.getByRole('tab', { name: tab }).click();
       await page.waitForTimeout(100);
-      await check(page);
+      await stays_text(page);
     }
     assert.ok(seen.some((u) => u.endsWith(`/api/runs/${encodeURIComponent(id)}`)), 'the name is one segment of the path');
   });
@@ -91,7 +85,7 @@ test('the page is served with a strict policy and works under it', { skip: no_br
   });
 });
 
-test('a key is asked for, refused, and kept for the tab', { skip: needs_mock }, async () => {
+test('a key is asked for, refused, and kept for the tab', { skip: no_browser }, async () => {
   await with_page({ path: '/#/runs', key: 'secret', allow: /401/ }, async ({ page }) => {
     const dialog = page.getByRole('dialog', { name: 'This server needs a key' });
     await dialog.waitFor();
