@@ -107,7 +107,7 @@ on_page('a million steps open and zoom', { path: '/#/runs' }, async ({ page, url
   await page.locator('[data-run="long"]').waitFor();
   const answers = [];
   const note = (text) => text && answers.push(text);
-  page.on('response', (r) => r.url().includes('/series?') && r.text().then(note, () => {})); // one may be cancelled
+  page.on('response', (r) => r.url().includes('/runs/long/series?') && r.text().then(note, () => {})); // one may be cancelled
   let began = Date.now();
   await page.goto(url + run_link('long'));
   const points = await until(() => points_of(page, 'loss'), (v) => v > 100, 'points', 60_000);
