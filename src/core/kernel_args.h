@@ -8,6 +8,7 @@
 // to the output; it may be the output's own memory. `parts` is scratch for sums in fixed parts.
 #pragma once
 
+#include "core/draw.h"
 #include "core/kernel_specs.h"
 #include "core/tensor.h"
 
@@ -337,6 +338,16 @@ struct MixBwdArgs {
 struct CopyArgs {
   Tensor y;
   Tensor x;
+};
+
+// The initial values of a parameter, with the bits of draw() (core/draw.h). A device that cannot
+// decide the bits of an element adds the number of its four, element / 4, to the list `doubts`:
+// their count, then as many of them as there is room for. The host draws those again.
+struct DrawArgs {
+  Tensor y;       // (n) f32
+  Tensor doubts;  // (m) i32; the count is 0 at the start
+  Init init;
+  DrawKey key;
 };
 
 // --- logits ---

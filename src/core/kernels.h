@@ -50,6 +50,8 @@ struct Kernels {
   void (*mix)(Stream&, const MixArgs&);
   void (*mix_bwd)(Stream&, const MixBwdArgs&);
   void (*copy)(Stream&, const CopyArgs&);
+  // Absent where the host draws initial values.
+  void (*draw)(Stream&, const DrawArgs&) = nullptr;
 
   void (*cross_entropy)(Stream&, const CrossEntropyArgs&);
   void (*mean_loss)(Stream&, const MeanLossArgs&);

@@ -75,7 +75,7 @@ struct Words {
   uint32_t w[4];
 };
 
-HEARTH_HD inline Words philox(Words c, uint32_t k0, uint32_t k1) {
+HEARTH_FORMULA Words philox(Words c, uint32_t k0, uint32_t k1) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t(0xD2511F53u) * c.w[0], p1 = uint64_t(0xCD9E8D57u) * c.w[2];
     c = {{uint32_t(p1 >> 32) ^ c.w[1] ^ k0, uint32_t(p1), uint32_t(p0 >> 32) ^ c.w[3] ^ k1,

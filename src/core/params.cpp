@@ -13,14 +13,6 @@ namespace {
 
 constexpr int64_t pad = 64;  // elements: 256 bytes of f32
 
-uint64_t hash_name(std::string_view s) {  // FNV-1a
-  uint64_t h = 0xcbf29ce484222325u;
-  for (unsigned char c : s) h = (h ^ c) * 0x100000001b3u;
-  return h;
-}
-
-float unit(uint32_t w) { return (float(w >> 8) + 0.5f) * 0x1p-24f; }  // in (0, 1)
-
 // Converts values of the parameter `name`. A finite value beyond the range of the dtype (65504 in
 // fp16) is an error, because it would silently become infinite.
 void convert_in_range(std::byte* out, DType d, std::span<const float> in, const std::string& name) {
@@ -43,44 +35,13 @@ void expect_in_range(const std::string& name, DType to, DType from,
   }
 }
 
-}  // namespace
-
-void draw(std::span<float> out, const Init& init, uint64_t seed, std::string_view name,
-          int64_t first) {
-  const uint64_t h = hash_name(name);
-  const uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
-  for (size_t i = 0; i < out.size(); i += 4) {
-    const Words r = philox(
-        {{uint32_t((size_t(first) + i) / 4), uint32_t(h), uint32_t(h >> 32), 0x1417u}}, k0, k1);
-    float z[4];
-    switch (init.kind) {
-      case Init::Kind::constant:
-        std::fill(z, z + 4, init.scale);
-        break;
-      case Init::Kind::uniform:
-        for (int j = 0; j < 4; ++j) z[j] = init.scale * (2 * unit(r.w[j]) - 1);
-        break;
-      case Init::Kind::normal:  // Box-Muller in pairs
-        for (int j = 0; j < 4; j += 2) {
-          const double rho = init.scale * std::sqrt(-2 * std::log(double(unit(r.w[j]))));
-          const double phi = 2 * std::numbers::pi * unit(r.w[j + 1]);
-          z[j] = float(rho * std::cos(phi)), z[j + 1] = float(rho * std::sin(phi));
-        }
-        break;
-    }
-    for (size_t j = 0; j < 4 && i + j < out.size(); ++j) out[i + j] = z[j];
-  }
-}
-
-namespace {
-
-std::vector<float> drawn(const ParamSpec& s, uint64_t seed, Threads& threads) {
+// Draws elements from `first` on.
+void draw_in_parallel(std::span<float> out, const ParamSpec& s, uint64_t seed, int64_t first,
+                      Threads& threads) {
   constexpr int64_t stretch = 1 << 16;
-  std::vector<float> v(size_t(s.shape.numel()));
-  threads.ranges(s.shape.numel(), stretch, [&](int64_t begin, int64_t end) {
-    draw(std::span(v).subspan(size_t(begin), size_t(end - begin)), s.init, seed, s.name, begin);
+  threads.ranges(int64_t(out.size()), stretch, [&](int64_t begin, int64_t end) {
+    draw(out.subspan(size_t(begin), size_t(end - begin)), s.init, seed, s.name, first + begin);
   });
-  return v;
 }
 
 }  // namespace
@@ -347,13 +308,65 @@ std::vector<float> ParamStore::values(Part p, const std::string& name) {
 }
 
 void ParamStore::initialise(uint64_t seed) {
-  Threads threads;  // Box-Muller costs a log, a sin and a cos per pair: seconds on one core
-  for (const ParamSpec& s : specs_) set(s.name, drawn(s, seed, threads));
+  Threads threads;  // the host needs 30 ns for a normal draw
+  for (const ParamSpec& s : specs_) initialise(s, seed, threads);
 }
 
 void ParamStore::initialise(const std::string& name, uint64_t seed) {
   Threads threads(1);
-  set(name, drawn(spec_of(name), seed, threads));
+  initialise(spec_of(name), seed, threads);
+}
+
+void ParamStore::initialise(const ParamSpec& s, uint64_t seed, Threads& threads) {
+  const int64_t n = s.shape.numel();
+  if (s.format != WeightFormat::plain) {
+    std::vector<float> whole(static_cast<size_t>(n));
+    draw_in_parallel(whole, s, seed, 0, threads);
+    return set(s.name, whole);
+  }
+  const bool both = has_master() && s.trainable;
+  const Tensor first = get(both ? Part::master : Part::weight, s.name);
+  // fp16 goes through set(), which checks the range.
+  if (backend_.kernels().draw && first.dtype == DType::f32 &&
+      (!both || (backend_.runs(dtype_) && dtype_ != DType::f16))) {
+    draw_on_device(first, s.init, seed, s.name);
+    if (both)
+      backend_.kernels().copy(backend_.stream(), {.y = get(Part::weight, s.name), .x = first});
+    return;
+  }
+  constexpr int64_t piece = 4 << 20;  // elements: memory that is allocated once
+  std::vector<float> drawn(size_t(std::min(n, piece)));
+  for (int64_t at = 0; at < n; at += piece) {
+    const std::span<float> part = std::span(drawn).first(size_t(std::min(piece, n - at)));
+    draw_in_parallel(part, s, seed, at, threads);
+    set(s.name, at, DType::f32, std::as_bytes(part));
+  }
+}
+
+void ParamStore::draw_on_device(const Tensor& t, const Init& init, uint64_t seed,
+                                const std::string& name) {
+  constexpr int64_t room = 1 << 16;  // for one in 600,000 draws of a parameter
+  const bool normal = init.kind == Init::Kind::normal;
+  const Buffer doubts(backend_, normal ? room * 4 : 4, "draws that are in doubt");
+  backend_.kernels().draw(backend_.stream(),
+                          {.y = {t.data, {t.numel()}, t.dtype},
+                           .doubts = {doubts.data(), {doubts.bytes() / 4}, DType::i32},
+                           .init = init,
+                           .key = draw_key(seed, name)});
+  if (!normal) return;
+  uint32_t count = 0;
+  backend_.download(&count, doubts.data(), 4);
+  const int64_t n = t.numel();
+  std::vector<float> values;
+  const auto draw_again = [&](int64_t begin, int64_t end) {
+    values.resize(size_t(end - begin));
+    draw(values, init, seed, name, begin);
+    backend_.upload(t.data + begin * 4, values.data(), (end - begin) * 4);
+  };
+  if (int64_t(count) >= room) return draw_again(0, n);  // a deviation of 0, for example
+  std::vector<uint32_t> fours(count);
+  if (count) backend_.download(fours.data(), doubts.data() + 4, int64_t(count) * 4);
+  for (const uint32_t f : fours) draw_again(4 * int64_t(f), std::min(n, 4 * (int64_t(f) + 1)));
 }
 
 }  // namespace hearth::inline core

@@ -17,19 +17,6 @@
 
 namespace hearth::inline core {
 
-// How a parameter is initialised. Every draw is keyed by (seed, name, element).
-struct Init {
-  enum class Kind : uint8_t { constant, normal, uniform } kind = Kind::constant;
-  float scale = 0;  // the constant, the standard deviation, or the half width
-
-  static Init zeros() { return {}; }
-  static Init ones() { return {Kind::constant, 1}; }
-  static Init constant(float x) { return {Kind::constant, x}; }
-  static Init normal(float deviation) { return {Kind::normal, deviation}; }
-  static Init uniform(float half_width) { return {Kind::uniform, half_width}; }
-  bool operator==(const Init&) const = default;
-};
-
 // The groups that an optimizer distinguishes: hidden matrices, an untied head, look-up tables
 // (which include a tied head), and vectors. By default the first two have weight decay.
 enum class Group : uint8_t { matrix, head, embedding, vector };
@@ -168,6 +155,8 @@ class ParamStore {
   const ParamSpec& spec_of(const std::string& name) const;
   void place(const ParamSpec&, size_t index);
   void add_quantised(const ParamSpec&);
+  void initialise(const ParamSpec&, uint64_t seed, Threads&);
+  void draw_on_device(const Tensor&, const Init&, uint64_t seed, const std::string& name);
   void set_quantised(const ParamSpec&, std::span<const float>);
 
   Backend& backend_;
@@ -197,10 +186,5 @@ inline std::vector<ParamSpec> frozen(std::vector<ParamSpec> all) {
   for (ParamSpec& p : all) p.trainable = false;
   return all;
 }
-
-// The initial values of elements [first, first + out.size()) of the parameter `name`; first is a
-// multiple of 4.
-void draw(std::span<float> out, const Init&, uint64_t seed, std::string_view name,
-          int64_t first = 0);
 
 }  // namespace hearth::inline core

@@ -58,6 +58,7 @@ const Kernels& cuda_kernels() {
       .mix = cuda::mix,
       .mix_bwd = cuda::mix_bwd,
       .copy = cuda::copy,
+      .draw = cuda::draw,
       .cross_entropy = cuda::cross_entropy,
       .mean_loss = cuda::mean_loss,
       .logprob = cuda::logprob,

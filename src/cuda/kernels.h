@@ -40,6 +40,9 @@ void mix(Stream&, const MixArgs&);
 void mix_bwd(Stream&, const MixBwdArgs&);
 void copy(Stream&, const CopyArgs&);
 
+// draw.cu
+void draw(Stream&, const DrawArgs&);
+
 // sample.cu
 void sample(Stream&, const SampleArgs&);
 

@@ -36,6 +36,7 @@ void add(Stream&, const AddArgs&);
 void mix(Stream&, const MixArgs&);
 void mix_bwd(Stream&, const MixBwdArgs&);
 void copy(Stream&, const CopyArgs&);
+void draw(Stream&, const DrawArgs&);
 
 void cross_entropy(Stream&, const CrossEntropyArgs&);
 void logprob(Stream&, const LogprobArgs&);

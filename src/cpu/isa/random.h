@@ -19,14 +19,8 @@ HEARTH_INLINE Halves multiply_wide(vu a, uint32_t b) {
   return {(vu)((even >> 32) | (odd & ~low_half)), (vu)((even & low_half) | (odd << 32))};
 }
 
-// out[i] = random_word(s, salt, 4 * block + i) for i in [0, random_span).
-inline void random_words(uint32_t* out, const Scalars& s, uint32_t salt, uint64_t block) {
-  vu c0, c1 = vu{} + salt, c2 = vu{} + s.step, c3;
-  for (int i = 0; i < lanes; ++i) {
-    c0[i] = uint32_t(block + uint64_t(i));
-    c3[i] = s.micro ^ (uint32_t((block + uint64_t(i)) >> 32) << 16);
-  }
-  uint32_t k0 = s.seed_lo, k1 = s.seed_hi;
+// philox() of the counters (c0[i], c1[i], c2[i], c3[i]), four words each in out[4 i] and after.
+inline void philox_words(uint32_t* out, vu c0, vu c1, vu c2, vu c3, uint32_t k0, uint32_t k1) {
   for (int round = 0; round < 10; ++round) {
     const Halves p0 = multiply_wide(c0, 0xD2511F53u), p1 = multiply_wide(c2, 0xCD9E8D57u);
     c0 = p1.high ^ c1 ^ k0;
@@ -42,6 +36,16 @@ inline void random_words(uint32_t* out, const Scalars& s, uint32_t salt, uint64_
     out[4 * i + 2] = c2[i];
     out[4 * i + 3] = c3[i];
   }
+}
+
+// out[i] = random_word(s, salt, 4 * block + i) for i in [0, random_span).
+inline void random_words(uint32_t* out, const Scalars& s, uint32_t salt, uint64_t block) {
+  vu c0, c3;
+  for (int i = 0; i < lanes; ++i) {
+    c0[i] = uint32_t(block + uint64_t(i));
+    c3[i] = s.micro ^ (uint32_t((block + uint64_t(i)) >> 32) << 16);
+  }
+  philox_words(out, c0, vu{} + salt, vu{} + s.step, c3, s.seed_lo, s.seed_hi);
 }
 
 // The words of elements [first, first + n), n <= 64, for any `first`; out has room for 64.

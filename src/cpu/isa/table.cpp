@@ -36,6 +36,7 @@ const Kernels kernels = {
     .mix = mix,
     .mix_bwd = mix_bwd,
     .copy = copy,
+    .draw = draw,
     .cross_entropy = cross_entropy,
     .mean_loss = mean_loss,
     .logprob = logprob,
