@@ -149,6 +149,7 @@ void run(const PretrainFlags& f) {
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});
   resolve_dtype(spec.train.dtype, *backend);
+  spec.phases->mark("device");
   const std::unique_ptr<BoardThread> board = f.run.open_board();
   const RunResult r = run_pretrain(spec, *backend);
   put_result(f.common.json ? json_line(result_json(r, *backend)) : result_line(r));

@@ -42,9 +42,12 @@ double measure_gemm(Backend& backend, DType d, const GemmShape& s, int repeats) 
 
 double measure_peak(Backend& backend, DType d) {
   constexpr double long_enough = 5e-4;  // seconds; launch overhead is then negligible
-  constexpr int64_t largest = 12288;
+  constexpr int64_t largest = 12288, roomy = int64_t(4) << 30;
   double rate = 0;
-  for (int64_t n = 768; n <= largest; n *= 2) {
+  // A GPU starts at a size that is long enough even on a fast one: it tunes the product of each
+  // size, and a run waits for that.
+  const bool gpu = backend.device_bytes() > 0 && backend.free_bytes() > roomy;
+  for (int64_t n = gpu ? largest / 2 : 768; n <= largest; n *= 2) {
     rate = std::max(rate, measure_gemm(backend, d, {.m = n, .n = n, .k = n}, 5));
     if (2.0 * double(n) * double(n) * double(n) / rate > long_enough) break;
   }
