@@ -12,6 +12,7 @@
 #include "cuda/device/host_offload.h"
 #include "cuda/device/nvml.h"
 #include "cuda/device/owned_stream.h"
+#include "cuda/device/pinned_memory.h"
 #include "cuda/device/pinned_transfer.h"
 #include "cuda/device/probe.h"
 #include "cuda/device/staging.h"
@@ -84,6 +85,7 @@ class CudaBackend final : public Backend {
       : spec_(spec),
         name_(card.name),
         memory_(spec.memory_limit),
+        pinned_(spec.card),
         staging_(owned_.handle, 16 * mib),
         ahead_(uploads_.handle, mib),
         large_(owned_.handle),
@@ -128,19 +130,11 @@ class CudaBackend final : public Backend {
   }
   bool has_host_offload() const override { return true; }
   std::byte* allocate_offloaded(int64_t bytes, const std::string& what) override {
-    void* p = nullptr;
-    const cudaError_t e = cudaHostAlloc(&p, size_t(bytes), cudaHostAllocMapped);
-    if (e != cudaSuccess) {
-      cudaGetLastError();
-      fail("cuda", "expected {} MiB of pinned host memory for {}, got: {}", bytes / mib, what,
-           cudaGetErrorString(e));
-    }
-    std::memset(p, 0, size_t(bytes));
-    return static_cast<std::byte*>(p);  // unified addressing: the GPU uses the same pointer
+    return pinned_.allocate(bytes, what);  // unified addressing: the GPU uses the same pointer
   }
-  void release_offloaded(std::byte* p, int64_t) override {
+  void release_offloaded(std::byte* p, int64_t bytes) override {
     cudaStreamSynchronize(owned_.handle);
-    cudaFreeHost(p);
+    pinned_.release(p, bytes);
   }
   void upload(std::byte* device, const void* host, int64_t bytes) override {
     staging_.upload(device, host, bytes);
@@ -233,6 +227,7 @@ class CudaBackend final : public Backend {
   std::string name_;
   OwnedStream owned_, uploads_, downloads_;  // compute; copies that overlap it
   DeviceMemory memory_;
+  PinnedMemory pinned_;
   Staging staging_, ahead_;
   Downloads large_;
   Mark uploaded_;

@@ -1,5 +1,7 @@
 #include "train/config.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "sys/error.h"
@@ -36,6 +38,13 @@ void RunConfig::check_run(int64_t total) const {
   expect_at_least(0, "--eval-every", eval_every);
   expect_at_least(0, "--checkpoint-every", checkpoint_every);
   expect_at_least(0, "--keep", keep);
+}
+
+int64_t RunConfig::next_save(int64_t step, int64_t total, bool evaluates) const {
+  int64_t next = total;
+  for (const int64_t every : {checkpoint_every, save_best && evaluates ? eval_every : 0})
+    if (every > 0) next = std::min(next, (step / every + 1) * every);
+  return next;
 }
 
 std::string RunConfig::oddity(int64_t total) const {

@@ -94,6 +94,7 @@ struct RunConfig {
   Recompute recompute = Recompute::none;
   bool offload = false;
   int64_t eval_every = 250, checkpoint_every = 500;
+  bool save_best = true;
   int keep = 3;
 
   template <class V>
@@ -133,6 +134,8 @@ struct RunConfig {
       "keep optimizer state and master weights in host memory to save GPU memory");
     v("eval_every", eval_every, help.eval_every);
     v("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only at the end");
+    v("save_best", save_best,
+      "also save a checkpoint after each validation that is better than those before");
     v("keep", keep,
       "number of checkpoints to keep, besides the best one and the one that bad steps roll back "
       "to");
@@ -154,6 +157,9 @@ struct RunConfig {
             .decays = parse_groups(group_weight_decay, "--group-weight-decay"),
             .muon = muon};
   }
+  // The next step after `step` whose checkpoint may be written while training continues; `total`:
+  // there is only the last checkpoint.
+  int64_t next_save(int64_t step, int64_t total, bool evaluates) const;
   // Throws an error that names the flag of the first setting that a run of `total` steps cannot
   // use.
   void check_run(int64_t total) const;

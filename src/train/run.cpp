@@ -63,8 +63,7 @@ class Run {
     // A run that ends here still leaves a checkpoint, unless it only evaluates. If a resumed run
     // had ended before a due evaluation, that evaluation was just made and is saved.
     if (last_checkpoint_ || (ending && steps_ > 0)) checkpoint(ending ? Last::yes : Last::no);
-    if (!ending && saves_on_the_way()) saver_.reserve(model_.config, model_.params);
-    spec_.phases->mark("snapshot_memory");
+    if (!ending) plan_snapshot();
     while (!ending) ending = advance();
     saver_.finish();
     log_->sync();
@@ -102,11 +101,16 @@ class Run {
     return every > 0 && state_.step / every > std::max<int64_t>(0, state_.good_step) / every;
   }
 
-  // Whether checkpoints will be written in the background while training continues.
-  bool saves_on_the_way() const {
-    const auto on_the_way = [&](int64_t every) { return every > 0 && every < steps_; };
-    return state_.step < steps_ && (on_the_way(config_.checkpoint_every) ||
-                                    (task_.evaluates() && on_the_way(config_.eval_every)));
+  // Plans the memory for checkpoints that are written beside training. It is allocated when the
+  // programs are built and the duration of a step is known, or here if a checkpoint comes earlier.
+  void plan_snapshot() {
+    first_save_ = config_.next_save(state_.step, steps_, task_.evaluates());
+    if (first_save_ == steps_) return;  // save_in_place() needs none
+    saver_.plan(model_.config, model_.params);
+    if (first_save_ - state_.step <= first_steps + 1) prepare_snapshot(0);
+  }
+  void prepare_snapshot(double seconds) {
+    saver_.prepare(model_.config, model_.params, seconds), spec_.phases->mark("snapshot_memory");
   }
 
   // Called after all checks that do not need the folder, so that a bad call leaves none behind.
@@ -196,8 +200,9 @@ class Run {
     improved_ = improved_ && (good || complete);
     if (ending)
       checkpoint(Last::yes);
-    else if (good && (improved_ || checkpoint_is_due()))
+    else if (good && ((improved_ && config_.save_best) || checkpoint_is_due()))
       checkpoint(Last::no);
+    improved_ = false;  // if nothing was saved, these weights are lost
     return ending;
   }
 
@@ -261,6 +266,8 @@ class Run {
     collected_ = now;
     record(p, took.count());
     spec_.phases->mark(++own_steps_ <= first_steps ? "first_steps" : "steps");
+    if (own_steps_ == first_steps + 1 && first_save_ < steps_)
+      prepare_snapshot(double(first_save_ - p.step) * took.count());
   }
 
   // If a step throws before it has changed the weights, saves a checkpoint of the steps before it.
@@ -467,6 +474,7 @@ class Run {
   CheckpointSaver saver_;  // declared after the lock, which it needs until it is destroyed
   std::unique_ptr<RunLog> log_;
   std::optional<fs::path> last_checkpoint_;
+  int64_t first_save_ = 0;         // the first step that may be saved while training continues
   int64_t saved_ = -1;             // the step of the last checkpoint; -1: none
   int64_t saved_evaluation_ = -1;  // the step of the last evaluation in its state
   bool improved_ = false;          // the last evaluation is the best, and its weights are unsaved
@@ -474,7 +482,7 @@ class Run {
   std::optional<Pending> pending_;
   Clock::time_point collected_ = {};  // when the results of a step were last read
   std::optional<double> loss_;        // of the last step
-  double own_seconds_ = 0;            // of this process
+  double own_seconds_ = 0;            // of this process, as are the next two
   int64_t own_tokens_ = 0, own_steps_ = 0;
 };
 

@@ -49,7 +49,8 @@ json settings_in(const fs::path& file, const nlohmann::ordered_json& like) {
 
 // They do not affect what a run has computed so far.
 std::vector<std::string_view> RunSettings::free_in_every_run() {
-  return {"eval_every", "checkpoint_every", "keep", "recompute", "offload", "target_loss"};
+  return {"eval_every", "checkpoint_every", "save_best",  "keep",
+          "recompute",  "offload",          "target_loss"};
 }
 
 std::string RunSettings::toml() const {

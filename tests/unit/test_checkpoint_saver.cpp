@@ -306,6 +306,60 @@ TEST(CheckpointSaver, WithoutRoomItWritesInPlaceAndSaysSoOnce) {
   }
 }
 
+// The memory is planned first, and allocated beside training if there is time for that.
+TEST(CheckpointSaver, ASnapshotIsAllocatedBesideTraining) {
+  for (const double seconds : {0.0, 1e9}) {
+    const TempDir run, other;
+    Trained m(tiny_config(), DType::bf16);
+    CheckpointSaver saver(run.path()), plain(other.path());
+    EXPECT_TRUE(saver.plan(m.config, m.params));
+    EXPECT_EQ(m.backend.offloaded_buffers, 0) << "a plan allocates nothing";
+    saver.prepare(m.config, m.params, seconds);
+    saver.prepare(m.config, m.params, seconds);
+    if (seconds == 0) { EXPECT_EQ(m.backend.offloaded_buffers, 3) << "there was no time"; }
+    saver.save(m.at(1), m.params);
+    EXPECT_EQ(m.backend.offloaded_buffers, 3);
+    plain.save(m.at(1), m.params);
+    EXPECT_TRUE(files_in(saver.finish().value()) == files_in(plain.finish().value()));
+  }
+}
+
+TEST(CheckpointSaver, SaysBeforeTheFirstStepThatASnapshotDoesNotFit) {
+  const TempDir run;
+  Trained m(tiny_config(), DType::f32);
+  std::vector<std::string> lines;
+  CheckpointSaver saver(run.path(), {.warn = [&](const std::string& s) { lines.push_back(s); },
+                                     .snapshot_limit = 1000});
+  EXPECT_FALSE(saver.plan(m.config, m.params));
+  ASSERT_EQ(lines.size(), 1u);
+  expect_error(lines[0], "may be used");
+  saver.prepare(m.config, m.params, 1e9);
+  EXPECT_EQ(m.backend.offloaded_buffers, 0);
+  EXPECT_EQ(lines.size(), 1u);
+}
+
+// The allocation fails in the thread; the first save hears of it and writes in place.
+TEST(CheckpointSaver, AllocationThatFailsBesideTrainingIsReportedAtTheSave) {
+  const TempDir run;
+  Trained m(tiny_config(), DType::f32);
+  m.backend.refuse_offloaded = true;
+  std::vector<std::string> lines;
+  CheckpointSaver saver(run.path(), {.warn = [&](const std::string& s) { lines.push_back(s); }});
+  saver.prepare(m.config, m.params, 1e9);
+  EXPECT_TRUE(lines.empty());
+  saver.save(m.at(1), m.params);
+  EXPECT_EQ(linked_step(run.path(), "latest"), 1) << "before anything waits for it";
+  ASSERT_EQ(lines.size(), 1u);
+  expect_error(lines[0], "got none");
+}
+
+TEST(CheckpointSaver, ASaverMayGoWhileItsMemoryIsMade) {
+  const TempDir run;
+  Trained m(tiny_config(), DType::f32);
+  { CheckpointSaver(run.path()).prepare(m.config, m.params, 1e9); }
+  EXPECT_EQ(m.backend.offloaded_buffers, 3);
+}
+
 // What is too large for one file is cut into shards, which are loaded, verified and dropped alike.
 TEST(CheckpointSaver, ALargeOptimizerStateIsCutIntoShards) {
   const TempDir run;

@@ -272,6 +272,30 @@ TEST_F(RunTest, KeepsTheBestOfItsEvaluations) {
   EXPECT_EQ(*r.val_step, 20);
 }
 
+TEST_F(RunTest, WithoutSaveBestItKeepsTheBestOfItsOtherCheckpoints) {
+  config.save_best = false, config.checkpoint_every = 10;
+  config.eval_every = 2;
+  go([](ChosenLosses& t) {
+    t.evaluation = [](int64_t step) { return std::abs(double(step) - 8); };
+  });
+  EXPECT_EQ(linked_step(spec.run, "best"), 10);
+  EXPECT_EQ(linked_step(spec.run, "latest"), 20);
+  EXPECT_FALSE(std::filesystem::exists(spec.run / "checkpoints" / step_name(8)));
+}
+
+TEST(RunConfigTest, KnowsTheNextStepThatMayBeSaved) {
+  RunConfig c;
+  c.checkpoint_every = 30, c.eval_every = 20;
+  EXPECT_EQ(c.next_save(0, 100, true), 20);
+  EXPECT_EQ(c.next_save(20, 100, true), 30);
+  EXPECT_EQ(c.next_save(0, 100, false), 30);
+  EXPECT_EQ(c.next_save(95, 100, true), 100);
+  c.save_best = false;
+  EXPECT_EQ(c.next_save(0, 100, true), 30);
+  c.checkpoint_every = 0;
+  EXPECT_EQ(c.next_save(0, 100, true), 100);
+}
+
 // Such a run has its first weights to save. Whoever resumes it without the target goes on from them
 // as if it had never stopped.
 TEST_F(RunTest, ATargetReachedBeforeTheFirstStepLeavesACheckpoint) {

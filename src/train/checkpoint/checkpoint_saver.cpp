@@ -15,6 +15,15 @@ std::string gibibytes(int64_t bytes) {
   return fmt::format("{:.1f} GiB", double(bytes) / (1 << 30));
 }
 
+// Allocates the memory of a snapshot; returns why that failed, or nothing.
+std::string allocate(ParamSnapshot& s) {
+  try {
+    s.source().backend().enter_thread();
+    s.make();
+  } catch (const Error& e) { return e.what(); }
+  return {};
+}
+
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(fs::path run, Spec spec)
@@ -34,33 +43,54 @@ void CheckpointSaver::warn(const std::string& line) const {
   spec_.warn ? spec_.warn(line) : say_problem(line);
 }
 
-bool CheckpointSaver::reserve(const ModelConfig& model, ParamStore& store) {
-  if (snapshot_ && &snapshot_->source() == &store) return true;
-  if (no_room_) return false;
-  finish();  // it may be reading the snapshot of another store
-  snapshot_.reset();
-  auto made = std::make_unique<ParamSnapshot>(store, bool(model.lora));
-  const MemoryBudget budget = spec_.snapshot_limit >= 0
-                                  ? MemoryBudget(spec_.snapshot_limit)
-                                  : MemoryBudget::for_snapshot(made->memory());
-  std::string why;
-  if (!budget.fits(made->bytes())) {
-    why = fmt::format("it needs {}, of which {} may be used", gibibytes(made->bytes()),
-                      gibibytes(budget.bytes()));
-  } else {
-    try {
-      made->make();
-    } catch (const Error& e) { why = e.what(); }
-  }
-  if (why.empty()) {
-    snapshot_ = std::move(made);
-    return true;
-  }
+void CheckpointSaver::refuse_room(const std::string& why) {
   no_room_ = true;
   warn(
       fmt::format("no room in memory for a snapshot of a checkpoint: {}; training waits while one "
                   "is written",
                   why));
+}
+
+bool CheckpointSaver::plan(const ModelConfig& model, ParamStore& store) {
+  if (snapshot_ && &snapshot_->source() == &store) return true;
+  if (no_room_) return false;
+  finish();  // it may be reading the snapshot of another store
+  making_ = {};
+  snapshot_.reset();
+  auto planned = std::make_unique<ParamSnapshot>(store, bool(model.lora));
+  const MemoryBudget budget = spec_.snapshot_limit >= 0
+                                  ? MemoryBudget(spec_.snapshot_limit)
+                                  : MemoryBudget::for_snapshot(planned->memory());
+  if (!budget.fits(planned->bytes())) {
+    refuse_room(fmt::format("it needs {}, of which {} may be used", gibibytes(planned->bytes()),
+                            gibibytes(budget.bytes())));
+    return false;
+  }
+  snapshot_ = std::move(planned);
+  ready_ = false;
+  return true;
+}
+
+void CheckpointSaver::prepare(const ModelConfig& model, ParamStore& store, double seconds) {
+  if (!plan(model, store) || ready_ || making_.valid()) return;
+  constexpr double slowest = 5e8;  // bytes per second; 1.3e9 was measured for pinned memory
+  if (double(snapshot_->bytes()) <= slowest * seconds) {
+    try {
+      making_ = std::async(std::launch::async, [s = snapshot_.get()] { return allocate(*s); });
+      return;
+    } catch (const std::system_error&) {}  // no thread: allocated here
+  }
+  reserve(model, store);
+}
+
+bool CheckpointSaver::reserve(const ModelConfig& model, ParamStore& store) {
+  if (!plan(model, store)) return false;
+  if (ready_) return true;
+  const std::string why = making_.valid() ? making_.get() : allocate(*snapshot_);
+  ready_ = why.empty();
+  if (ready_) return true;
+  snapshot_.reset();
+  refuse_room(why);
   return false;
 }
 

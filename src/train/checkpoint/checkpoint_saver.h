@@ -29,8 +29,13 @@ class CheckpointSaver {
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
-  // Allocates the snapshot before the first save(), because allocating pinned memory takes a second
-  // per few GB. Returns whether there was enough memory.
+  // The memory of the snapshot, of which pinned memory takes a second per GB or so. plan() decides
+  // whether there is room and says so if there is not, but allocates nothing. prepare() allocates
+  // it beside training if the `seconds` that are left until the first save() suffice, and else
+  // before it returns. reserve() returns when it is allocated, or false without room; save() calls
+  // it.
+  bool plan(const ModelConfig&, ParamStore&);
+  void prepare(const ModelConfig&, ParamStore&, double seconds);
   bool reserve(const ModelConfig&, ParamStore&);
 
   // Waits for the previous checkpoint, copies the store and returns; a background thread then does
@@ -49,12 +54,15 @@ class CheckpointSaver {
  private:
   std::filesystem::path write_pending() const;
   void warn(const std::string&) const;
+  void refuse_room(const std::string& why);
 
   std::filesystem::path run_;
   Spec spec_;
   bool no_room_ = false;
   std::unique_ptr<ParamSnapshot> snapshot_;
-  ModelCheckpoint pending_ = {};  // the checkpoint being written from the snapshot
+  bool ready_ = false;               // the snapshot's memory is allocated
+  std::future<std::string> making_;  // its memory; gives why it could not be had, or nothing
+  ModelCheckpoint pending_ = {};     // the checkpoint being written from the snapshot
   std::optional<Tokenizer> tokenizer_;
   std::optional<std::filesystem::path> newest_;
   std::future<std::filesystem::path> writing_;  // last member, since the thread reads the snapshot
