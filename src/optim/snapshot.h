@@ -22,7 +22,7 @@ class ParamSnapshot {
   void make();
   // Copies the store.
   void take();
-  const ParamStore& source() const { return source_; }
+  ParamStore& source() { return source_; }
   ParamStore& params() { return params_; }  // as of the last take()
 
  private:

@@ -107,10 +107,11 @@ TEST(CudaFp8Outputs, WideNormsAreNearTheCodesOfASeparateRounding) {
 
 TEST(CudaFp8Outputs, TheGradientOfANormGivesTheCodesOfASeparateRounding) {
   HEARTH_NEEDS_FP8();
-  for (const int64_t R : {1, 15, 16, 33, 127, 128, 129, 1000, 40000})
+  // 3000 rows are rounded separately; 65531 are more groups of 128 than run at once.
+  for (const int64_t R : {1, 15, 16, 33, 127, 128, 129, 1000, 3000, 65531})
     for (const int64_t C : {16, 48, 256, 272, 768, 784, 1600})
       for (const NormCase& c : norm_cases(R, C, DType::e5m2)) {
-        if (R > 1000 && (C != 768 || !c.out.delayed)) continue;
+        if (R > 1000 && C != 48) continue;
         SCOPED_TRACE(name_of(c));
         const NormResult want = norm_bwd_on(card(), c, Rounded::separately);
         for (const Rounded how : {Rounded::by_kernel, Rounded::by_kernel_alone}) {

@@ -137,4 +137,43 @@ struct Fp8Tile {
   }
 };
 
+// --- whole rows ---
+
+// The codes of 32 rows in shared memory, one row after the other.
+struct Fp8Lines {
+  static constexpr int rows = 32;
+
+  // Where row r begins. The gap of 64 bytes puts rows r and r + 16 into different banks.
+  __host__ __device__ static constexpr int at(int r, int width) {
+    return r * width + (r >= rows / 2 ? 64 : 0);
+  }
+  static constexpr size_t bytes(int64_t width) { return size_t(at(rows, int(width))); }
+
+  // Writes the rows from row0 on to `yt`. Two threads share four columns: each takes 16 of the
+  // rows, and both write 32 adjacent bytes.
+  template <int threads>
+  __device__ static void write_transposed(const Fp8Target& to, const uint8_t* codes, int64_t row0) {
+    const int width = int(to.C);
+    for (int task = int(threadIdx.x); task < width / 2; task += threads) {
+      const int half = task % 2, column = task / 2 * 4;
+      const int64_t row = row0 + half * 16;
+      if (row >= to.wide) continue;
+      uint32_t t[4][4];  // of four rows each: a word for every column
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {
+        uint32_t w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          w[i] =
+              *reinterpret_cast<const uint32_t*>(codes + at(half * 16 + q * 4 + i, width) + column);
+        transpose(t[q], w[0], w[1], w[2], w[3]);
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        *reinterpret_cast<uint4*>(to.yt + (column + k) * to.wide + row) =
+            make_uint4(t[0][k], t[1][k], t[2][k], t[3][k]);
+    }
+  }
+};
+
 }  // namespace hearth::cuda

@@ -1,90 +1,12 @@
 // Gradients of layer norm and RMS norm. Memory bound: a row of C two-byte elements moves 6C bytes,
 // or 8C with a prior. A warp (or block) iterates over rows and keeps its partial gradients of gain
 // and bias in registers; the partial sums are added in a fixed order.
-#include "cuda/device/device.cuh"
 #include "cuda/device/reduce.h"
+#include "cuda/elementwise/norm_bwd_rows.cuh"
 #include "cuda/kernels.h"
 
 namespace hearth::cuda {
 namespace {
-
-template <class T>
-struct Args {
-  T* dx;
-  float* parts;                    // (blocks, 2, C): dgain, dbias; null if neither is needed
-  const T *dy, *x, *gain, *prior;  // gain and prior may be null
-  const float* stat;
-  int64_t rows;
-  int width;
-  bool layer;
-};
-
-// With n = (x - mean) * inverse and e = dy * gain: dx = inverse * (e - mean(e) - n * mean(e * n)).
-struct Row {
-  float mean, inverse, mean_e, mean_en;
-};
-
-template <class T, int N>
-__device__ __forceinline__ void put_dx(const Args<T>& a, T* dx, const Pack<T, N>& dy,
-                                       const Pack<T, N>& x, const Pack<T, N>& gain,
-                                       const Pack<T, N>& prior, const Row& row) {
-  float out[N];
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    const float n = (get(x, k) - row.mean) * row.inverse;
-    const float e = a.gain ? get(dy, k) * get(gain, k) : get(dy, k);
-    out[k] = (e - row.mean_e - n * row.mean_en) * row.inverse;
-    if (a.prior) out[k] += get(prior, k);
-  }
-  store_rounded(dx, out);
-}
-
-// The threads that share a row: a warp or the whole block.
-template <int N, bool block>
-struct Team {
-  __device__ static int size() { return block ? int(blockDim.x) : 32; }
-  __device__ static int rank() { return int(threadIdx.x) % size(); }
-  __device__ static int column(int p) { return (p * size() + rank()) * N; }
-};
-
-// Double-buffered rows of each team, one in use and one loading. A thread's packs of dy, x and
-// prior are in shared memory of its own, so no barrier is needed. With N = 1, elements are read
-// from global memory, twice.
-template <class Team, class T, int N, int P>
-struct Ring {
-  uint4* memory;
-  const Args<T>& a;
-  int stage = 0;
-  int64_t at = 0;  // where the current row begins
-
-  __device__ uint4* slot(int turn, int which, int p) const {
-    return memory + ((turn * 3 + which) * P + p) * blockDim.x + threadIdx.x;
-  }
-  __device__ void fetch(int64_t row, int turn) const {
-    if constexpr (N > 1) {
-      const int64_t from = row * a.width;
-#pragma unroll
-      for (int p = 0; p < P; ++p)
-        if (row < a.rows && Team::column(p) < a.width) {
-          copy_async(slot(turn, 0, p), a.dy + from + Team::column(p));
-          copy_async(slot(turn, 1, p), a.x + from + Team::column(p));
-          if (a.prior) copy_async(slot(turn, 2, p), a.prior + from + Team::column(p));
-        }
-      commit_copies();
-    }
-  }
-  __device__ void wait(int64_t row) {
-    at = row * a.width;
-    if constexpr (N > 1) wait_for_copies<1>();
-  }
-  __device__ Pack<T, N> get(int which, const T* global, int p) const {
-    if constexpr (N > 1) return load<N>(reinterpret_cast<const T*>(slot(stage, which, p)));
-    return load<N>(global + at + Team::column(p));
-  }
-  __device__ Pack<T, N> dy(int p) const { return get(0, a.dy, p); }
-  __device__ Pack<T, N> x(int p) const { return get(1, a.x, p); }
-  __device__ Pack<T, N> prior(int p) const { return a.prior ? get(2, a.prior, p) : Pack<T, N>{}; }
-};
 
 // Both sums over the block, with one barrier.
 __device__ __forceinline__ float2 block_sums(float2 x, float2* shared) {
@@ -96,30 +18,11 @@ __device__ __forceinline__ float2 block_sums(float2 x, float2* shared) {
   return {warp_sum(other.x), warp_sum(other.y)};
 }
 
-// Adds the sums of a block's warps, held as `of[p][k]`, into part (C). Each warp has a slot of
-// shared memory, written without bank conflicts.
-template <int N, int P>
-__device__ __forceinline__ void put_sums(float* part, float* slots, const float (&of)[P][N],
-                                         int width) {
-  constexpr int slot = P * N * 32;
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-#pragma unroll
-  for (int p = 0; p < P; ++p)
-#pragma unroll
-    for (int k = 0; k < N; ++k) slots[warp * slot + (p * N + k) * 32 + lane] = of[p][k];
-  __syncthreads();
-  for (int c = threadIdx.x; c < width; c += blockDim.x) {
-    const int at = (c / (32 * N) * N + c % N) * 32 + c / N % 32;
-    float total = 0;
-    for (int w = 0; w < int(blockDim.x) / 32; ++w) total += slots[w * slot + at];
-    part[c] = total;
-  }
-}
-
 // Each thread of a warp (or block) holds P packs of a row; the team takes every step-th row.
 template <class T, int N, int P, bool block, bool sums>
-__global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_rows(Args<T> a) {
-  using Team = Team<N, block>;
+__global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2)
+    norm_bwd_rows(NormBwdRows<T> a) {
+  using Team = NormBwdTeam<N, block>;
   __shared__ float2 shared[2][32];
   const int teams = int(blockDim.x) / Team::size();
   Pack<T, N> gain[P] = {};
@@ -130,7 +33,7 @@ __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_ro
       if (Team::column(p) < a.width) gain[p] = load<N>(a.gain + Team::column(p));
 
   extern __shared__ uint4 memory[];
-  Ring<Team, T, N, P> ring{memory, a};
+  NormBwdRing<Team, T, N, P> ring{memory, a};
   const int64_t step = int64_t(gridDim.x) * teams;
   int64_t row = int64_t(blockIdx.x) * teams + int(threadIdx.x) / Team::size();
   const auto stat_of = [&](int64_t row) {
@@ -147,30 +50,22 @@ __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_ro
     float2 e_sums = {};  // of e, and of e * n
 #pragma unroll
     for (int p = 0; p < P; ++p)
-      if (Team::column(p) < a.width) {
-        const Pack<T, N> dy = ring.dy(p), x = ring.x(p);
-#pragma unroll
-        for (int k = 0; k < N; ++k) {
-          const float n = (get(x, k) - stat.x) * stat.y, d = get(dy, k);
-          const float e = a.gain ? d * get(gain[p], k) : d;
-          e_sums.x += e;
-          e_sums.y = fmaf(e, n, e_sums.y);
-          if constexpr (sums) {
-            dgain[p][k] = fmaf(d, n, dgain[p][k]);
-            dbias[p][k] += d;
-          }
-        }
-      }
+      if (Team::column(p) < a.width)
+        add_pack<sums>(e_sums, dgain[p], dbias[p], ring.dy(p), ring.x(p), gain[p], a.gain, stat);
     if constexpr (block)
       e_sums = block_sums(e_sums, shared[turn]);
     else
       e_sums = {warp_sum(e_sums.x), warp_sum(e_sums.y)};
-    const Row r{stat.x, stat.y, a.layer ? e_sums.x / float(a.width) : 0, e_sums.y / float(a.width)};
+    const NormBwdStat r{stat.x, stat.y, a.layer ? e_sums.x / float(a.width) : 0,
+                        e_sums.y / float(a.width)};
     T* dx = a.dx + ring.at;
 #pragma unroll
     for (int p = 0; p < P; ++p)
-      if (Team::column(p) < a.width)
-        put_dx(a, dx + Team::column(p), ring.dy(p), ring.x(p), gain[p], ring.prior(p), r);
+      if (Team::column(p) < a.width) {
+        float out[N];
+        dx_of(out, a, ring.dy(p), ring.x(p), gain[p], ring.prior(p), r);
+        store_rounded(dx + Team::column(p), out);
+      }
   }
 
   if constexpr (sums) {
@@ -196,7 +91,7 @@ __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2) norm_bwd_ro
 // Rows too long for registers: column sums first (dx may alias dy), one thread per column; then dx,
 // with each row read twice.
 template <class T>
-__global__ void long_sums(Args<T> a) {
+__global__ void long_sums(NormBwdRows<T> a) {
   const int column = int(blockIdx.x * blockDim.x + threadIdx.x);
   if (column >= a.width) return;
   float dgain = 0, dbias = 0;
@@ -213,29 +108,28 @@ __global__ void long_sums(Args<T> a) {
 }
 
 template <class T, int N>
-__global__ void long_rows(Args<T> a) {
+__global__ void long_rows(NormBwdRows<T> a) {
   __shared__ float shared[64];
   const int64_t at = blockIdx.x * int64_t(a.width);
   const float2 stat = reinterpret_cast<const float2*>(a.stat)[blockIdx.x];
-  float e_sum = 0, en_sum = 0;
+  float2 sums = {};
   const int first = int(threadIdx.x) * N, step = int(blockDim.x) * N;
   for (int i = first; i < a.width; i += step) {
     const Pack<T, N> dy = load<N>(a.dy + at + i), x = load<N>(a.x + at + i);
     const Pack<T, N> gain = a.gain ? load<N>(a.gain + i) : Pack<T, N>{};
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const float e = a.gain ? get(dy, k) * get(gain, k) : get(dy, k);
-      e_sum += e;
-      en_sum = fmaf(e, (get(x, k) - stat.x) * stat.y, en_sum);
-    }
+    float none[N];
+    add_pack<false>(sums, none, none, dy, x, gain, a.gain, stat);
   }
-  e_sum = block_sum(e_sum, shared);
-  en_sum = block_sum(en_sum, shared + 32);
-  const Row row{stat.x, stat.y, a.layer ? e_sum / float(a.width) : 0, en_sum / float(a.width)};
-  for (int i = first; i < a.width; i += step)
-    put_dx(a, a.dx + at + i, load<N>(a.dy + at + i), load<N>(a.x + at + i),
-           a.gain ? load<N>(a.gain + i) : Pack<T, N>{},
-           a.prior ? load<N>(a.prior + at + i) : Pack<T, N>{}, row);
+  sums = {block_sum(sums.x, shared), block_sum(sums.y, shared + 32)};
+  const NormBwdStat row{stat.x, stat.y, a.layer ? sums.x / float(a.width) : 0,
+                        sums.y / float(a.width)};
+  for (int i = first; i < a.width; i += step) {
+    float out[N];
+    dx_of(out, a, load<N>(a.dy + at + i), load<N>(a.x + at + i),
+          a.gain ? load<N>(a.gain + i) : Pack<T, N>{},
+          a.prior ? load<N>(a.prior + at + i) : Pack<T, N>{}, row);
+    store_rounded(a.dx + at + i, out);
+  }
 }
 
 struct Grid {
@@ -260,7 +154,7 @@ Grid grid_of(const CudaStream& s, int N, int64_t packs, int64_t rows) {
 }
 
 template <class T, int N, int P, bool block>
-void launch_rows(CudaStream& s, const Args<T>& a, const Grid& g) {
+void launch_rows(CudaStream& s, const NormBwdRows<T>& a, const Grid& g) {
   auto* kernel =
       a.parts ? norm_bwd_rows<T, N, P, block, true> : norm_bwd_rows<T, N, P, block, false>;
   const size_t ring = N > 1 ? g.threads * P * 96 : 0, sums = block ? 0 : g.threads * P * N * 4;
@@ -271,7 +165,7 @@ void launch_rows(CudaStream& s, const Args<T>& a, const Grid& g) {
 }
 
 template <class T, int N>
-void launch(CudaStream& s, const Args<T>& a, const Grid& g) {
+void launch(CudaStream& s, const NormBwdRows<T>& a, const Grid& g) {
   const int64_t packs = ceil_div(a.width, N);
   if (!g.in_flight) {
     const dim3 sums(unsigned(ceil_div(a.width, 256)), unsigned(g.blocks));
@@ -302,27 +196,32 @@ void norm_bwd(Stream& stream, const NormBwdArgs& given) {
   const bool packed = packs_fit(C, args.dx, args.dy, args.x, args.gain, args.prior);
   const int N = packed ? int(16 / size_of(args.x.dtype)) : 1;
   const Grid grid = grid_of(s, N, C / N, rows);
-  const int64_t part_bytes = args.dgain || args.dbias ? round_up(grid.blocks * 2 * C * 4, 256) : 0;
-  // Without dx only fp8 copies are needed, but they are rounded from it.
-  auto* scratch = static_cast<std::byte*>(s.scratch(part_bytes + (args.dx ? 0 : args.x.bytes())));
-  if (!args.dx) args.dx = {scratch + part_bytes, args.x.shape, args.x.dtype};
+  const int64_t fused = args.fp8 && packed ? norm_bwd_fp8_blocks(s, rows, C) : 0;
+  const int64_t blocks = fused ? fused : grid.blocks;
+  const int64_t part_bytes = args.dgain || args.dbias ? round_up(blocks * 2 * C * 4, 256) : 0;
+  // The separate rounding reads dx, even if nothing else does.
+  const bool lacks_dx = !fused && !args.dx;
+  auto* scratch = static_cast<std::byte*>(s.scratch(part_bytes + (lacks_dx ? args.x.bytes() : 0)));
+  if (lacks_dx) args.dx = {scratch + part_bytes, args.x.shape, args.x.dtype};
   float* parts = part_bytes ? reinterpret_cast<float*>(scratch) : nullptr;
   by_dtype("norm_bwd", args.x, [&]<class T>(T*) {
-    const Args<T> a{.dx = as<T>(args.dx),
-                    .parts = parts,
-                    .dy = as<T>(args.dy),
-                    .x = as<T>(args.x),
-                    .gain = as<T>(args.gain),
-                    .prior = as<T>(args.prior),
-                    .stat = as<float>(args.stat),
-                    .rows = rows,
-                    .width = int(C),
-                    .layer = spec.kind == Norm::layer};
+    const NormBwdRows<T> a{.dx = as<T>(args.dx),
+                           .parts = parts,
+                           .dy = as<T>(args.dy),
+                           .x = as<T>(args.x),
+                           .gain = as<T>(args.gain),
+                           .prior = as<T>(args.prior),
+                           .stat = as<float>(args.stat),
+                           .rows = rows,
+                           .width = int(C),
+                           .layer = spec.kind == Norm::layer};
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+      if (fused) return norm_bwd_fp8(s, a, args.fp8);
     by_width<T>(packed, [&]<int N>(Number<N>) { launch<T, N>(s, a, grid); });
   });
   if (parts)
-    add_two_parts(s, as<float>(args.dgain), as<float>(args.dbias), parts, grid.blocks, C, spec.add);
-  if (args.fp8) quantise_fp8(s, {.to = args.fp8, .x = args.dx});
+    add_two_parts(s, as<float>(args.dgain), as<float>(args.dbias), parts, blocks, C, spec.add);
+  if (args.fp8 && !fused) quantise_fp8(s, {.to = args.fp8, .x = args.dx});
 }
 
 }  // namespace hearth::cuda

@@ -10,16 +10,11 @@
 namespace hearth::cuda {
 namespace {
 
-constexpr int rows = 32, threads = 256, warps = threads / 32;  // of a block
+constexpr int rows = Fp8Lines::rows, threads = 256, warps = threads / 32;  // of a block
 
 using Bf16 = __nv_bfloat16;
 template <int P>
 using Row = NormRow<Bf16, 8, P, false>;
-
-// Where row r of the codes begins. The gap of 64 bytes puts rows r and r + 16 into different banks.
-__host__ __device__ constexpr int line_of(int r, int width) {
-  return r * width + (r >= rows / 2 ? 64 : 0);
-}
 
 // Packs of the result, rounded to bf16.
 template <int P>
@@ -60,30 +55,6 @@ __global__ void __launch_bounds__(threads) measure_norm(NormRows<Bf16> a, Fp8Tar
   raise_largest<threads>(to.site, largest);
 }
 
-// Two threads share four columns: each takes 16 of the rows, and both write 32 adjacent bytes.
-__device__ void write_transposed(const Fp8Target& to, const uint8_t* codes, int64_t row0) {
-  const int width = int(to.C);
-  for (int task = int(threadIdx.x); task < width / 2; task += threads) {
-    const int half = task % 2, column = task / 2 * 4;
-    const int64_t row = row0 + half * 16;
-    if (row >= to.wide) continue;
-    uint32_t t[4][4];  // of four rows each: a word for every column
-#pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      uint32_t w[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        w[i] = *reinterpret_cast<const uint32_t*>(codes + line_of(half * 16 + q * 4 + i, width) +
-                                                  column);
-      transpose(t[q], w[0], w[1], w[2], w[3]);
-    }
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-      *reinterpret_cast<uint4*>(to.yt + (column + k) * to.wide + row) =
-          make_uint4(t[0][k], t[1][k], t[2][k], t[3][k]);
-  }
-}
-
 template <int P>
 __global__ void __launch_bounds__(threads)
     round_norm(NormRows<Bf16> a, Fp8Target to, bool wide_range) {
@@ -95,7 +66,7 @@ __global__ void __launch_bounds__(threads)
   const int64_t row0 = int64_t(blockIdx.x) * rows;
   uint32_t largest = 0;
   for (int r = int(threadIdx.x) / 32; r < rows; r += warps) {
-    uint8_t* line = codes + line_of(r, a.width);
+    uint8_t* line = codes + Fp8Lines::at(r, a.width);
     if (row0 + r >= a.rows) {  // zeros in the transposed copy
       for (int c = team.rank() * 8; c < a.width; c += 32 * 8)
         *reinterpret_cast<uint2*>(line + c) = make_uint2(0, 0);
@@ -120,19 +91,17 @@ __global__ void __launch_bounds__(threads)
   }
   if (to.yt) {
     __syncthreads();
-    write_transposed(to, codes, row0);
+    Fp8Lines::write_transposed<threads>(to, codes, row0);
   }
   if (!measured) raise_largest<threads>(to.site, largest);  // measure_norm() has done so otherwise
 }
-
-size_t shared_bytes(int64_t width) { return size_t(line_of(rows, int(width))); }
 
 template <int P>
 void launch(CudaStream& s, const NormRows<Bf16>& a, const Fp8Target& to, bool wide_range) {
   const int64_t some = std::min<int64_t>(ceil_div(a.rows, warps), 4 * s.card.processors);
   measure_norm<P><<<unsigned(some), threads, 0, s.handle>>>(a, to);
   check_launch("norm in fp8, measuring");
-  const size_t bytes = shared_bytes(a.width);
+  const size_t bytes = Fp8Lines::bytes(a.width);
   check(
       cudaFuncSetAttribute(round_norm<P>, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)),
       "asking for shared memory");
@@ -157,7 +126,7 @@ void norm_fp8(CudaStream& s, const NormArgs& args) {
   const int64_t R = args.x.rows(), C = args.x.cols();
   expect_dtypes("norm in fp8", DType::bf16, args.x);
   const bool fits = C % 16 == 0 && C <= 4096 && !args.fp8.sums &&
-                    int64_t(shared_bytes(C)) + 1024 <= s.card.shared_bytes &&
+                    int64_t(Fp8Lines::bytes(C)) + 1024 <= s.card.shared_bytes &&
                     packs_fit(C, args.y, args.sum, args.x, args.residual, args.gain, args.bias);
   if (fits) {
     if (!is_fp8(args.fp8.dtype())) refuse_dtype("norm in fp8", args.fp8.dtype());

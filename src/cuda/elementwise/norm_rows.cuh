@@ -60,20 +60,21 @@ __device__ __forceinline__ float squared(const Pack<T, N>& x, float mean) {
   return total;
 }
 
+// Rounds after every operation, so that all kernels that inline it have the same bits.
 template <class T, int N>
 __device__ __forceinline__ void normed(float (&out)[N], const NormRows<T>& a, const Pack<T, N>& x,
                                        int column, float mean, float inverse) {
 #pragma unroll
-  for (int k = 0; k < N; ++k) out[k] = (get(x, k) - mean) * inverse;
+  for (int k = 0; k < N; ++k) out[k] = __fmul_rn(get(x, k) - mean, inverse);
   if (a.gain) {
     const Pack<T, N> gain = load<N>(a.gain + column);
 #pragma unroll
-    for (int k = 0; k < N; ++k) out[k] *= get(gain, k);
+    for (int k = 0; k < N; ++k) out[k] = __fmul_rn(out[k], get(gain, k));
   }
   if (a.bias) {
     const Pack<T, N> bias = load<N>(a.bias + column);
 #pragma unroll
-    for (int k = 0; k < N; ++k) out[k] += get(bias, k);
+    for (int k = 0; k < N; ++k) out[k] = __fadd_rn(out[k], get(bias, k));
   }
 }
 
