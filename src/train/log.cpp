@@ -104,12 +104,11 @@ void RunLog::step(const StepRecord& r) {
   };
   events_of("train", j);
   events_of("perf", p);
-  events_.scalar("perf/memory_gib", r.step, float(double(r.memory) / (1 << 30)), now);
+  const auto gib = [](int64_t bytes) { return float(double(bytes) / (1 << 30)); };
+  events_.scalar("perf/memory_gib", r.step, gib(r.memory), now);
   for (const auto& [name, value] : device.items())
     events_.scalar("device/" + name, r.step, value.get<float>(), now);
-  if (r.device)
-    events_.scalar("device/memory_gib", r.step, float(double(r.device->memory_bytes) / (1 << 30)),
-                   now);
+  if (r.device) events_.scalar("device/memory_gib", r.step, gib(r.device->memory_bytes), now);
   if (seconds_since(flushed_) > 1) flush_events();  // at most once a second, for live viewers
   progress_of(r);
 }

@@ -411,10 +411,8 @@ class Run {
     if (improved_) state_.best_eval = state_.last_eval, state_.best_step = state_.step;
     if (state_.update.streak == 0) state_.good_step = state_.step;
     const auto begin = Clock::now();
-    if (last == Last::yes)
-      saver_.save_in_place(contents(), model_.params);
-    else
-      saver_.save(contents(), model_.params);
+    last == Last::yes ? saver_.save_in_place(contents(), model_.params)
+                      : saver_.save(contents(), model_.params);
     last_checkpoint_ = spec_.run / "checkpoints" / step_name(state_.step);
     saved_ = state_.step, saved_evaluation_ = state_.evaluated, improved_ = false;
     log_->checkpoint(state_.step, seconds_since(begin));

@@ -91,11 +91,12 @@ TEST(CudaInvariant, RowsOfProductsKeepTheirBits) {
     }
 }
 
-// As it rounds twice, and no recorded program asks for it.
+// As cuBLASLt rounds twice, and no recorded program asks for it. (The kernel for narrow weights
+// rounds once, so it may.)
 TEST(CudaInvariant, ProductsOf16BitsDoNotAddInPlace) {
   HEARTH_NEEDS_A_CARD();
   Backend& b = invariant_card();
-  Held a(b, {4, 64}, DType::bf16), w(b, {32, 64}, DType::bf16), c(b, {4, 32}, DType::bf16);
+  Held a(b, {4, 64}, DType::bf16), w(b, {80, 64}, DType::bf16), c(b, {4, 80}, DType::bf16);
   EXPECT_THROW(b.kernels().gemm(b.stream(),
                                 {.c = c.t, .a = a.t, .b = w.t, .prior = c.t, .spec = {.tb = true}}),
                Error);

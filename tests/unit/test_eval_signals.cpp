@@ -25,7 +25,8 @@ class Signalling final : public WrappedBackend {
  public:
   std::byte* allocate(int64_t n, const std::string& what) override {
     std::byte* p = WrappedBackend::allocate(n, what);
-    const bool evaluates = what.starts_with("train ") || what.starts_with("examples ");
+    const bool evaluates = what.starts_with("train ") || what.starts_with("examples ") ||
+                           what.starts_with("reference ");
     if (evaluates && what.ends_with(".tokens")) inputs_.insert(p);
     return p;
   }
