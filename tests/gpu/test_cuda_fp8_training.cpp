@@ -150,10 +150,10 @@ void expect_product(const Fp8ProductCase& p, DType format_a) {
 }
 
 TEST(CudaFp8Training, ProductsAreThoseOfTheCodes) {
-  HEARTH_NEEDS_FP8();
+  HEARTH_NEEDS_FP8();  // each product is tuned once, so few sizes
   for (const int64_t M : {5, 16, 33, 128, 300})
-    for (const int64_t N : {16, 48, 128, 192})
-      for (const int64_t K : {16, 48, 64, 256, 784})
+    for (const int64_t N : {16, 48, 192})
+      for (const int64_t K : {16, 48, 784})
         for (const DType format : {DType::e4m3, DType::e5m2}) {
           const bool forward = format == DType::e4m3;
           SCOPED_TRACE(fmt::format("{}x{}x{} {}", M, N, K, to_string(format)));
