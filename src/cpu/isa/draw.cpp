@@ -30,7 +30,7 @@ void draw_normal(float* z, const uint32_t* words, double deviation) {
   for (int i = 0; i < pairs; ++i) {
     const NormalPair p = normal_pair(deviation, u[i], v[i]);
     z[2 * i] = float(p.first), z[2 * i + 1] = float(p.second);
-    sure[i] = is_sure(p.first, p.doubt) & is_sure(p.second, p.doubt);
+    sure[i] = int(is_sure(p.first, p.doubt)) & int(is_sure(p.second, p.doubt));  // no branch
   }
   for (int i = 0; i < pairs; ++i)
     if (!sure[i]) draw_normal_pair(z + 2 * i, deviation, u[i], v[i]);
