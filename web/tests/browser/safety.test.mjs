@@ -16,8 +16,8 @@ const hostile = [
 test('hostile output of a model stays text', { skip: no_browser }, async () => {
   await with_page({}, async ({ page, server }) => {
     await page.route('**/v1/models', (r) => r.fulfill({ status: 200, contentType: 'application/json', body: JSON.stringify({ data: [{ id: hostile, chat_template: true }] }) }));
+    await page.goto('about:blank'); // so that the next one loads the page anew
     await page.goto(`${server.url}/#/chat`);
-    await page.reload();
     await page.waitForFunction(() => document.querySelector('.pane select')?.value);
     const chunk = (delta, finish_reason = null) => `data: ${JSON.stringify({ choices: [{ index: 0, delta, finish_reason, logprobs: { content: [{ token: hostile, logprob: -1, top_logprobs: [{ token: hostile + '!', logprob: -2 }] }] } }] })}\n\n`;
     await page.route('**/v1/chat/completions', (r) => r.fulfill({ status: 200, contentType: 'text/event-stream', body: chunk({ content: hostile }) + chunk({}, 'stop') + 'data: [DONE]\n\n' }));
