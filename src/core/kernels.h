@@ -1,12 +1,49 @@
 // Kernels: the whole contract between the core and a backend. One table per backend (and per CPU
-// ISA), filled by designated initialisers. What an entry computes, and the shapes of its tensors,
-// are documented at its argument struct in core/kernel_args.h.
+// ISA). What an entry computes, and the shapes of its tensors, are documented at its argument
+// struct in core/kernel_args.h.
 //
-// A null entry means "unsupported here" and is reported with the op's name when a program is bound
-// to the backend. Entries with a default are optional: no op needs them.
+// A new kernel is one line of the list below: the line adds the entry to the table, declares the
+// function in every backend, and puts the function into every backend's table.
 #pragma once
 
 #include "core/kernel_args.h"
+
+// The kernels that every backend has.
+#define HEARTH_KERNELS(KERNEL)                  \
+  KERNEL(gemm, GemmArgs)                        \
+  KERNEL(column_sum, ColumnSumArgs)             \
+  KERNEL(embed, EmbedArgs)                      \
+  KERNEL(embed_bwd, EmbedBwdArgs)               \
+  KERNEL(scatter_rows, ScatterRowsArgs)         \
+  KERNEL(previous_tokens, PreviousTokensArgs)   \
+  KERNEL(norm, NormArgs)                        \
+  KERNEL(norm_bwd, NormBwdArgs)                 \
+  KERNEL(qk_norm_rope, QkNormRopeArgs)          \
+  KERNEL(qk_norm_rope_bwd, QkNormRopeBwdArgs)   \
+  KERNEL(attention, AttentionArgs)              \
+  KERNEL(attention_bwd, AttentionBwdArgs)       \
+  KERNEL(attention_cached, AttentionCachedArgs) \
+  KERNEL(activation, ActivationArgs)            \
+  KERNEL(activation_bwd, ActivationBwdArgs)     \
+  KERNEL(output_gate, OutputGateArgs)           \
+  KERNEL(output_gate_bwd, OutputGateBwdArgs)    \
+  KERNEL(dropout, DropoutArgs)                  \
+  KERNEL(add, AddArgs)                          \
+  KERNEL(mix, MixArgs)                          \
+  KERNEL(mix_bwd, MixBwdArgs)                   \
+  KERNEL(copy, CopyArgs)                        \
+  KERNEL(cross_entropy, CrossEntropyArgs)       \
+  KERNEL(mean_loss, MeanLossArgs)               \
+  KERNEL(logprob, LogprobArgs)                  \
+  KERNEL(logprob_bwd, LogprobBwdArgs)           \
+  KERNEL(sum_squares, SumSquaresArgs)           \
+  KERNEL(gate_update, GateUpdateArgs)           \
+  KERNEL(update_weights, UpdateArgs)            \
+  KERNEL(unit_matrix, UnitMatrixArgs)           \
+  KERNEL(neuron_factors, NeuronFactorsArgs)
+
+#define HEARTH_DECLARE_KERNEL(name, Args) void name(Stream&, const Args&);
+#define HEARTH_KERNEL_POINTER(name, Args) void (*name)(Stream&, const Args&);
 
 namespace hearth::inline core {
 
@@ -16,55 +53,22 @@ struct Stream {};
 struct Kernels {
   const char* name;
 
-  void (*gemm)(Stream&, const GemmArgs&);
-  // Absent if the backend multiplies plain weights only; Backend::multiplies() gives the formats.
+  // These are null in a backend that has no such kernel. An op that needs one is reported by its
+  // name when a program is bound to that backend.
+  //
+  // Backend::multiplies() gives the formats of the weights.
   void (*gemm_quantised)(Stream&, const GemmQuantisedArgs&) = nullptr;
   // For products that norm_gemm_takes() accepts: those for which fusing the norm is faster.
   void (*norm_gemm)(Stream&, const NormGemmArgs&) = nullptr;
   bool (*norm_gemm_takes)(Stream&, int64_t rows, int64_t width, int64_t columns, DType) = nullptr;
-  void (*column_sum)(Stream&, const ColumnSumArgs&);
-  // Absent if the backend has no fp8 products.
   void (*quantise_fp8)(Stream&, const QuantiseFp8Args&) = nullptr;
   void (*advance_fp8)(Stream&, const AdvanceFp8Args&) = nullptr;
-
-  void (*embed)(Stream&, const EmbedArgs&);
-  void (*embed_bwd)(Stream&, const EmbedBwdArgs&);
-  void (*scatter_rows)(Stream&, const ScatterRowsArgs&);
-  void (*previous_tokens)(Stream&, const PreviousTokensArgs&);
-
-  void (*norm)(Stream&, const NormArgs&);
-  void (*norm_bwd)(Stream&, const NormBwdArgs&);
-  void (*qk_norm_rope)(Stream&, const QkNormRopeArgs&);
-  void (*qk_norm_rope_bwd)(Stream&, const QkNormRopeBwdArgs&);
-
-  void (*attention)(Stream&, const AttentionArgs&);
-  void (*attention_bwd)(Stream&, const AttentionBwdArgs&);
-  void (*attention_cached)(Stream&, const AttentionCachedArgs&);
-
-  void (*activation)(Stream&, const ActivationArgs&);
-  void (*activation_bwd)(Stream&, const ActivationBwdArgs&);
-  void (*output_gate)(Stream&, const OutputGateArgs&);
-  void (*output_gate_bwd)(Stream&, const OutputGateBwdArgs&);
-  void (*dropout)(Stream&, const DropoutArgs&);
-  void (*add)(Stream&, const AddArgs&);
-  void (*mix)(Stream&, const MixArgs&);
-  void (*mix_bwd)(Stream&, const MixBwdArgs&);
-  void (*copy)(Stream&, const CopyArgs&);
-  // Absent where the host draws initial values.
+  // Null where the host draws initial values.
   void (*draw)(Stream&, const DrawArgs&) = nullptr;
-
-  void (*cross_entropy)(Stream&, const CrossEntropyArgs&);
-  void (*mean_loss)(Stream&, const MeanLossArgs&);
-  void (*logprob)(Stream&, const LogprobArgs&);
-  void (*logprob_bwd)(Stream&, const LogprobBwdArgs&);
-  // Absent where the host samples as fast.
+  // Null where the host samples as fast.
   void (*sample)(Stream&, const SampleArgs&) = nullptr;
 
-  void (*sum_squares)(Stream&, const SumSquaresArgs&);
-  void (*gate_update)(Stream&, const GateUpdateArgs&);
-  void (*update_weights)(Stream&, const UpdateArgs&);
-  void (*unit_matrix)(Stream&, const UnitMatrixArgs&);
-  void (*neuron_factors)(Stream&, const NeuronFactorsArgs&);
+  HEARTH_KERNELS(HEARTH_KERNEL_POINTER)
 };
 
 }  // namespace hearth::inline core

@@ -30,47 +30,17 @@ using namespace cuda;
 constexpr int64_t mib = 1 << 20;
 
 const Kernels& cuda_kernels() {
-  static const Kernels table{
-      .name = "cuda",
-      .gemm = cuda::gemm,
-      .gemm_quantised = cuda::gemm_quantised,
-      .norm_gemm = cuda::norm_gemm,
-      .norm_gemm_takes = cuda::norm_gemm_takes,
-      .column_sum = cuda::column_sum,
-      .quantise_fp8 = cuda::quantise_fp8,
-      .advance_fp8 = cuda::advance_fp8,
-      .embed = cuda::embed,
-      .embed_bwd = cuda::embed_bwd,
-      .scatter_rows = cuda::scatter_rows,
-      .previous_tokens = cuda::previous_tokens,
-      .norm = cuda::norm,
-      .norm_bwd = cuda::norm_bwd,
-      .qk_norm_rope = cuda::qk_norm_rope,
-      .qk_norm_rope_bwd = cuda::qk_norm_rope_bwd,
-      .attention = cuda::attention,
-      .attention_bwd = cuda::attention_bwd,
-      .attention_cached = cuda::attention_cached,
-      .activation = cuda::activation,
-      .activation_bwd = cuda::activation_bwd,
-      .output_gate = cuda::output_gate,
-      .output_gate_bwd = cuda::output_gate_bwd,
-      .dropout = cuda::dropout,
-      .add = cuda::add,
-      .mix = cuda::mix,
-      .mix_bwd = cuda::mix_bwd,
-      .copy = cuda::copy,
-      .draw = cuda::draw,
-      .cross_entropy = cuda::cross_entropy,
-      .mean_loss = cuda::mean_loss,
-      .logprob = cuda::logprob,
-      .logprob_bwd = cuda::logprob_bwd,
-      .sample = cuda::sample,
-      .sum_squares = cuda::sum_squares,
-      .gate_update = cuda::gate_update,
-      .update_weights = cuda::update_weights,
-      .unit_matrix = cuda::unit_matrix,
-      .neuron_factors = cuda::neuron_factors,
-  };
+#define HEARTH_CUDA_KERNEL(name, Args) .name = cuda::name,
+  static const Kernels table{.name = "cuda",
+                             .gemm_quantised = cuda::gemm_quantised,
+                             .norm_gemm = cuda::norm_gemm,
+                             .norm_gemm_takes = cuda::norm_gemm_takes,
+                             .quantise_fp8 = cuda::quantise_fp8,
+                             .advance_fp8 = cuda::advance_fp8,
+                             .draw = cuda::draw,
+                             .sample = cuda::sample,
+                             HEARTH_KERNELS(HEARTH_CUDA_KERNEL)};
+#undef HEARTH_CUDA_KERNEL
   return table;
 }
 

@@ -155,43 +155,13 @@ class ReferenceBackend : public Backend {
 }  // namespace
 
 const Kernels& reference_kernels() {
-  static const Kernels table = {
-      .name = "reference",
-      .gemm = reference::gemm,
-      .gemm_quantised = reference::gemm_quantised,
-      .column_sum = reference::column_sum,
-      .quantise_fp8 = reference::quantise_fp8,
-      .advance_fp8 = advance_fp8,
-      .embed = reference::embed,
-      .embed_bwd = reference::embed_bwd,
-      .scatter_rows = reference::scatter_rows,
-      .previous_tokens = reference::previous_tokens,
-      .norm = reference::norm,
-      .norm_bwd = reference::norm_bwd,
-      .qk_norm_rope = reference::qk_norm_rope,
-      .qk_norm_rope_bwd = reference::qk_norm_rope_bwd,
-      .attention = reference::attention,
-      .attention_bwd = reference::attention_bwd,
-      .attention_cached = reference::attention_cached,
-      .activation = reference::activation,
-      .activation_bwd = reference::activation_bwd,
-      .output_gate = reference::output_gate,
-      .output_gate_bwd = reference::output_gate_bwd,
-      .dropout = reference::dropout,
-      .add = reference::add,
-      .mix = reference::mix,
-      .mix_bwd = reference::mix_bwd,
-      .copy = reference::copy,
-      .cross_entropy = reference::cross_entropy,
-      .mean_loss = reference::mean_loss,
-      .logprob = reference::logprob,
-      .logprob_bwd = reference::logprob_bwd,
-      .sum_squares = reference::sum_squares,
-      .gate_update = reference::gate_update,
-      .update_weights = reference::update_weights,
-      .unit_matrix = reference::unit_matrix,
-      .neuron_factors = reference::neuron_factors,
-  };
+#define HEARTH_REFERENCE_KERNEL(name, Args) .name = reference::name,
+  static const Kernels table{.name = "reference",
+                             .gemm_quantised = reference::gemm_quantised,
+                             .quantise_fp8 = reference::quantise_fp8,
+                             .advance_fp8 = advance_fp8,
+                             HEARTH_KERNELS(HEARTH_REFERENCE_KERNEL)};
+#undef HEARTH_REFERENCE_KERNEL
   return table;
 }
 
