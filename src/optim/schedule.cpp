@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "sys/error.h"
@@ -38,7 +39,39 @@ double schedule_factor(const ScheduleSpec& s, int64_t it) {
   return 1;
 }
 
-Steps Steps::parse(std::string_view text, std::string_view where) {
+ScheduleSpec RateConfig::schedule_spec(int64_t total) const {
+  const int64_t share = std::max<int64_t>(1, std::llround(decay_share * double(total)));
+  return {schedule, total, warmup, decay_share > 0 ? share : decay_steps, lr_floor};
+}
+
+void RateConfig::check_rate(int64_t total) const {
+  if (!(lr >= 0 && lr <= std::numeric_limits<float>::max()))
+    fail_usage("--lr", "expected 0 or more that a float can hold, got {}", lr);
+  if (warmup < 0) fail_usage("--warmup", "expected 0 or more, got {}", warmup);
+  if (!(lr_floor >= 0 && lr_floor <= 1))
+    fail_usage("--lr-floor", "expected a fraction from 0 to 1, got {}", lr_floor);
+  const bool decays = schedule == Schedule::wsd || schedule == Schedule::wsd_sqrt;
+  if (!(decay_share >= 0 && decay_share <= 1))
+    fail_usage("--decay-share", "expected a share of the run from 0 to 1, got {}", decay_share);
+  if (decay_share > 0 && decay_steps > 0)
+    fail_usage("--decay-share",
+               "expected either --decay-share or --decay-steps, got {} and {}: 0 turns one off",
+               decay_share, decay_steps);
+  if (decays && decay_share == 0 ? decay_steps < 1 || decay_steps > total : decay_steps < 0)
+    fail_usage("--decay-steps", "expected {} with --schedule {}, got {}",
+               decays ? fmt::format("1 to the {} steps", total) : "0 or more",
+               names_of(schedule)[size_t(schedule)], decay_steps);
+}
+
+std::string RateConfig::oddity(int64_t total) const {
+  if (total == 0 || warmup <= total) return {};
+  return fmt::format(
+      "--warmup {} is longer than the run of {} steps: the learning rate ends at {:.3g} and never "
+      "reaches --lr {:.3g}",
+      warmup, total, lr * schedule_factor(schedule_spec(total), total - 1), lr);
+}
+
+Steps Steps::parse(std::string_view text, std::string_view where, int64_t total) {
   Steps r;
   const auto number = [&](std::string_view s) {
     int64_t n = 0;
@@ -46,6 +79,12 @@ Steps Steps::parse(std::string_view text, std::string_view where) {
     if (error != std::errc{} || end != s.data() + s.size() || n < 0)
       fail_usage(where, "expected N or a schedule STEP:N,STEP:N,.., got '{}'", text);
     return n;
+  };
+  const auto step_of = [&](std::string_view s) {
+    if (!s.ends_with('%')) return number(s);
+    const int64_t percent = number(s.substr(0, s.size() - 1));
+    if (percent > 100) fail_usage(where, "expected steps of at most 100%, got '{}'", text);
+    return (percent * total + 50) / 100;
   };
   std::string_view rest = text;
   for (bool more = true; more;) {
@@ -55,7 +94,7 @@ Steps Steps::parse(std::string_view text, std::string_view where) {
     if (more) rest.remove_prefix(comma + 1);
     const size_t colon = item.find(':');
     const bool plain = colon == std::string_view::npos;
-    const int64_t step = plain ? 0 : number(item.substr(0, colon));
+    const int64_t step = plain ? 0 : step_of(item.substr(0, colon));
     r.changes_.emplace_back(step, number(plain ? item : item.substr(colon + 1)));
   }
   for (size_t i = 0; i < r.changes_.size(); ++i)

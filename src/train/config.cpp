@@ -9,11 +9,7 @@
 namespace hearth::inline train {
 
 void RunConfig::check_run(int64_t total) const {
-  if (!(lr >= 0 && lr <= std::numeric_limits<float>::max()))
-    fail_usage("--lr", "expected 0 or more that a float can hold, got {}", lr);
-  expect_at_least(0, "--warmup", warmup);
-  if (!(lr_floor >= 0 && lr_floor <= 1))
-    fail_usage("--lr-floor", "expected a fraction from 0 to 1, got {}", lr_floor);
+  check_rate(total);
   for (const auto& [flag, beta] : {std::pair{"--beta1", beta1}, {"--beta2", beta2}})
     if (!(beta >= 0 && beta < 1)) fail_usage(flag, "expected 0 up to below 1, got {}", beta);
   // With 0, a weight without a gradient would be updated by 0 / 0.
@@ -29,11 +25,6 @@ void RunConfig::check_run(int64_t total) const {
                  names_of(optimizer)[size_t(optimizer)]);
   muon.check();
   expect_at_least(0, "--clip", clip);
-  const bool decays = schedule == Schedule::wsd || schedule == Schedule::wsd_sqrt;
-  if (decays ? decay_steps < 1 || decay_steps > total : decay_steps < 0)
-    fail_usage("--decay-steps", "expected {} with --schedule {}, got {}",
-               decays ? fmt::format("1 to the {} steps", total) : "0 or more",
-               names_of(schedule)[size_t(schedule)], decay_steps);
   expect_at_least(0, "--spike-z", spike_z);
   expect_at_least(0, "--eval-every", eval_every);
   expect_at_least(0, "--checkpoint-every", checkpoint_every);
@@ -45,14 +36,6 @@ int64_t RunConfig::next_save(int64_t step, int64_t total, bool evaluates) const 
   for (const int64_t every : {checkpoint_every, save_best && evaluates ? eval_every : 0})
     if (every > 0) next = std::min(next, (step / every + 1) * every);
   return next;
-}
-
-std::string RunConfig::oddity(int64_t total) const {
-  if (total == 0 || warmup <= total) return {};
-  return fmt::format(
-      "--warmup {} is longer than the run of {} steps: the learning rate ends at {:.3g} and never "
-      "reaches --lr {:.3g}",
-      warmup, total, lr * schedule_factor(schedule_spec(total), total - 1), lr);
 }
 
 void TrainConfig::check() const {

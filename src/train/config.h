@@ -75,15 +75,11 @@ struct RunHelp {
 };
 
 // The settings that every training command shares; the config of each task inherits them.
-struct RunConfig {
+struct RunConfig : RateConfig {
   int64_t steps = 1000;
   TrainDType dtype = TrainDType::fp32;
   uint64_t seed = 1;
   OptimizerKind optimizer = OptimizerKind::adamw;
-  double lr = 6e-4;
-  Schedule schedule = Schedule::cosine;
-  int64_t warmup = 0, decay_steps = 0;
-  double lr_floor = 0.1;
   float beta1 = 0.9f, beta2 = 0.95f, adam_eps = 1e-8f;
   float weight_decay = 0.1f;
   bool decay_all = false;
@@ -105,12 +101,7 @@ struct RunConfig {
       "weights stay fp32");
     v("seed", seed, help.seed);
     v("optimizer", optimizer, optimizer_help);
-    v("lr", lr, "peak learning rate");
-    v("schedule", schedule,
-      "learning-rate schedule: constant, cosine, linear, wsd (linear decay) or wsd_sqrt");
-    v("warmup", warmup, "linear warmup steps");
-    v("decay_steps", decay_steps, "wsd and wsd_sqrt: length of the final decay in steps; required");
-    v("lr_floor", lr_floor, "cosine and linear: final learning rate as a fraction of the peak");
+    visit_rate(v);
     v("beta1", beta1, beta1_help);
     v("beta2", beta2, beta2_help);
     v("adam_eps", adam_eps, "AdamW epsilon, added to the root of the second moment");
@@ -141,9 +132,6 @@ struct RunConfig {
       "to");
   }
 
-  ScheduleSpec schedule_spec(int64_t total) const {
-    return {schedule, total, warmup, decay_steps, lr_floor};
-  }
   UpdateSpec update_spec() const {
     return {.optimizer = optimizer,
             .beta1 = beta1,
@@ -163,8 +151,6 @@ struct RunConfig {
   // Throws an error that names the flag of the first setting that a run of `total` steps cannot
   // use.
   void check_run(int64_t total) const;
-  // A warning about settings that a run of `total` steps can use but hardly means; empty: none.
-  std::string oddity(int64_t total) const;
 };
 
 struct TrainConfig : RunConfig {
@@ -201,13 +187,15 @@ struct TrainConfig : RunConfig {
       "then "
       "required");
     v("seq", seq,
-      "tokens per sequence; 0: the model's context; or a schedule of STEP:TOKENS: 0:256,1000:1024");
+      "tokens per sequence; 0: the model's context; or a schedule of STEP:TOKENS: 0:256,1000:1024, "
+      "where a step may be a share of the run: 0:256,50%:1024");
     v("tokens_per_step", tokens_per_step,
       "tokens per optimizer step; 0: one micro-batch of batch sequences; or a schedule: "
       "0:65536,1000:131072");
     v("window_schedule", window_schedule,
-      "the model's window by step, such as 0:128,500:256; ends at --window; empty: the same in all "
-      "steps");
+      "the model's window by step, such as 0:128,500:256 or 0:128,50%:256; ends at --window; "
+      "empty: "
+      "the same in all steps");
     v("long_window_schedule", long_window_schedule,
       "the same for the layers L; ends at --long-window");
     visit_run(v);

@@ -334,6 +334,7 @@ TEST_F(Pretrain, RefusesNumbersNoRunCanUse) {
       {"--lr-floor", {"-0.5", "1.5"}},
       {"--steps", {"-4", "0"}},
       {"--decay-steps", {"-1"}},
+      {"--decay-share", {"-0.1", "1.5"}},
       {"--spike-z", {"-2"}},
       {"--target-loss", {"nan"}},
       {"--eval-every", {"-1"}},

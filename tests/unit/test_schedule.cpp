@@ -33,14 +33,25 @@ TEST(Schedule, DecaysAsItsNameSays) {
 }
 
 TEST(Schedule, StepsChangeWhereTheySay) {
-  const Steps s = Steps::parse("0:8,10:16,20:4", "test");
+  const Steps s = Steps::parse("0:8,10:16,20:4", "test", 30);
   EXPECT_EQ(s.at(0), 8);
   EXPECT_EQ(s.at(9), 8);
   EXPECT_EQ(s.at(10), 16);
   EXPECT_EQ(s.at(1000), 4);
-  EXPECT_EQ(Steps::parse("64", "test").at(5), 64);
-  for (const char* bad : {"", "x", "5:1", "0:1,0:2", "0:1,", "0:-3", "1e3"})
-    EXPECT_THROW(Steps::parse(bad, "test"), Error) << bad;
+  EXPECT_EQ(Steps::parse("64", "test", 30).at(5), 64);
+  for (const char* bad :
+       {"", "x", "5:1", "0:1,0:2", "0:1,", "0:-3", "1e3", "0:1,101%:2", "0:1,%:2", "0:1,5%:2,1:3"})
+    EXPECT_THROW(Steps::parse(bad, "test", 30), Error) << bad;
+}
+
+TEST(Schedule, StepsMayBeSharesOfTheRun) {
+  for (const int64_t total : {340, 220, 50}) {
+    const Steps s = Steps::parse("0:1,20%:2,50%:3", "test", total);
+    EXPECT_EQ(s.at(total / 5 - 1), 1);
+    EXPECT_EQ(s.at(total / 5), 2);
+    EXPECT_EQ(s.at(total / 2 - 1), 2);
+    EXPECT_EQ(s.at(total / 2), 3);
+  }
 }
 
 }  // namespace

@@ -17,8 +17,9 @@ struct WindowSchedule {
   const char* flag;
   const std::string& text;
   int64_t own;
+  int64_t total;  // steps of the run
 
-  Steps steps() const { return Steps::parse(text, flag); }
+  Steps steps() const { return Steps::parse(text, flag, total); }
   int64_t at(int64_t step, int64_t T) const {
     if (text.empty()) return -1;
     const int64_t window = steps().at(step);
@@ -35,14 +36,18 @@ struct WindowSchedule {
   }
 };
 std::array<WindowSchedule, 2> window_schedules(const ModelConfig& model, const TrainConfig& c) {
-  return {{{"--window-schedule", c.window_schedule, model.window},
-           {"--long-window-schedule", c.long_window_schedule, model.long_window}}};
+  return {{{"--window-schedule", c.window_schedule, model.window, c.steps},
+           {"--long-window-schedule", c.long_window_schedule, model.long_window, c.steps}}};
+}
+
+Steps lengths_of(const TrainConfig& c) { return Steps::parse(c.seq, "--seq", c.steps); }
+Steps tokens_of(const TrainConfig& c) {
+  return Steps::parse(c.tokens_per_step, "--tokens-per-step", c.steps);
 }
 
 BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step,
                     const MemoryBudget& budget, int64_t logits_bytes, int64_t chosen) {
-  const Steps lengths = Steps::parse(c.seq, "seq");
-  const Steps totals = Steps::parse(c.tokens_per_step, "tokens_per_step");
+  const Steps lengths = lengths_of(c), totals = tokens_of(c);
   const auto length_at = [&](int64_t at) {
     return lengths.at(at) ? lengths.at(at) : model.context;
   };
@@ -84,15 +89,14 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
 }  // namespace
 
 bool has_step_size(const TrainConfig& c) {
-  const Steps totals = Steps::parse(c.tokens_per_step, "tokens_per_step");
+  const Steps totals = tokens_of(c);
   return c.batch || std::ranges::all_of(totals.changes(),
                                         [](const auto& change) { return change.second > 0; });
 }
 
 int64_t first_step_tokens(const ModelConfig& model, const TrainConfig& c) {
-  if (const int64_t tokens = Steps::parse(c.tokens_per_step, "tokens_per_step").at(0))
-    return tokens;
-  const int64_t length = Steps::parse(c.seq, "seq").at(0);
+  if (const int64_t tokens = tokens_of(c).at(0)) return tokens;
+  const int64_t length = lengths_of(c).at(0);
   return std::max<int64_t>(c.batch, 1) * (length ? length : model.context);
 }
 
@@ -130,8 +134,7 @@ std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig
     fail_usage(where, "--offload needs a GPU; this run is on the CPU");
   if (c.batch < 0) fail_usage(where, "expected --batch of 0 or more, got {}", c.batch);
   std::set<int64_t> steps;
-  for (const Steps& s :
-       {Steps::parse(c.seq, "seq"), Steps::parse(c.tokens_per_step, "tokens_per_step")})
+  for (const Steps& s : {lengths_of(c), tokens_of(c)})
     for (const auto& [first, value] : s.changes()) steps.insert(first);
   for (const WindowSchedule& w : window_schedules(model, c)) {
     w.check();
