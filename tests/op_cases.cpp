@@ -320,6 +320,17 @@ OpCase mix_values_case(const char* name, int others, bool turns) {
           {.B = 8, .T = 256, .H = 12, .D = 64}};
 }
 
+// Three parts of uneven widths, one of them with another reader, joined in another order.
+void record_parts(Recorder& r) {
+  const auto [B, T, C, N, H, D, V] = r.d;
+  const int64_t first = C / 2, widths[] = {first, 1, C - first - 1};
+  const std::vector<Var> parts = split_columns(r.t, r.x("x", {B, T, C}), widths);
+  const Var y =
+      join_columns(r.t, std::vector{parts[2], r.x("more", {B, T, 3}), parts[0], parts[1]});
+  r.output(y);
+  r.output(add(r.t, parts[0], parts[0], 0.5f));
+}
+
 OpCase loss_case(const char* name, HeadSpec spec, bool masked) {
   spec.grad = true;
   const auto record = [=](Recorder& r) {
@@ -420,6 +431,7 @@ std::vector<OpCase> make_cases() {
       activation_case("activation_swiglu", Act::swiglu),
       activation_case("activation_geglu", Act::geglu),
       activation_case("activation_reglu", Act::reglu),
+      activation_case("activation_geglu_tanh", Act::geglu_tanh),
       {"dropout", record_dropout, rows, wide},
       add_case("add", 1, false),
       add_case("add_scaled", 0.25f, false),
@@ -430,6 +442,7 @@ std::vector<OpCase> make_cases() {
       mix_values_case("mix_values", 1, true),
       mix_values_case("mix_values_first", 2, true),
       mix_values_case("mix_values_unturned", 2, false),
+      {"split_and_join_columns", record_parts, rows, wide},
       loss_case("head_loss", {}, false),
       loss_case("head_loss_softcap", {.softcap = 1.5f}, false),
       loss_case("head_loss_scaled", {.scale = 0.3f, .softcap = 1.5f, .chunk_rows = 3}, true),

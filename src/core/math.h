@@ -30,10 +30,10 @@ HEARTH_FORMULA int32_t bigram_bucket(int32_t before, int32_t token, int64_t buck
   return int32_t(hash % uint32_t(buckets - 1));
 }
 
-enum class Act : uint8_t { none, gelu_tanh, gelu_erf, relu2, swiglu, geglu, reglu };
+enum class Act : uint8_t { none, gelu_tanh, gelu_erf, relu2, swiglu, geglu, reglu, geglu_tanh };
 
 // A GLU reads packed rows gate | up of twice the width and yields act(gate) * up.
-constexpr bool is_glu(Act a) { return a == Act::swiglu || a == Act::geglu || a == Act::reglu; }
+constexpr bool is_glu(Act a) { return a >= Act::swiglu; }
 
 // Value and slope of an activation at x; for a GLU, of the function applied to its gate.
 template <class T>
@@ -46,6 +46,7 @@ HEARTH_HD inline Slope<T> activate(Act a, T x) {
   switch (a) {
     case Act::none:
       return {x, T(1)};
+    case Act::geglu_tanh:
     case Act::gelu_tanh: {
       const T c = T(0.7978845608028654), k = T(0.044715);
       const T t = std::tanh(c * (x + k * x * x * x));

@@ -1,10 +1,10 @@
-// RopeRows: the rope table of programs with a cache, filled only up to the positions in use. Its
+// RopeRows: the rope tables of programs with a cache, filled only up to the positions in use. Their
 // memory is part of the plan, but a long context costs neither time nor, on the CPU, pages before a
 // text gets that long.
 #pragma once
 
 #include "core/exec.h"
-#include "model/config.h"
+#include "model/layer_spec.h"
 
 namespace hearth::inline infer {
 
@@ -16,9 +16,12 @@ class RopeRows {
   void cover(Memory&, int64_t count);
 
  private:
-  ModelConfig config_;
   int64_t rows_, filled_;
-  StateRef<float> table_;  // no program's own, so never erased
+  struct Table {
+    LayerRopeTable made;
+    StateRef<float> ref = {};  // no program's own, so never erased
+  };
+  std::vector<Table> tables_;
 };
 
 }  // namespace hearth::inline infer

@@ -7,6 +7,7 @@
 
 #include "core/math.h"
 #include "formats/fields.h"
+#include "model/files/hf_names.h"
 #include "model/layer_spec.h"
 #include "sys/error.h"
 
@@ -16,6 +17,21 @@ namespace {
 constexpr std::string_view where = "model";
 constexpr int64_t most_layers =
     10'000;  // limits the size of the program that a bad config could cause
+
+// Choices of a block that exclude each other.
+void check_blocks(const ModelConfig& c) {
+  if (!(c.embed_scale > 0 && std::isfinite(c.embed_scale)))
+    fail(where, "expected an embed_scale above 0, got {}", c.embed_scale);
+  if (c.embed_scale != 1 && c.position == Position::learned)
+    fail(where, "embed_scale is for token embeddings and does not work with learned positions");
+  if (c.parallel_residual && c.norm_place == NormPlace::post)
+    fail(where, "parallel_residual does not work with norm_place post: use pre, sandwich or after");
+  if (c.qk_norm_whole && c.qk_norm != QkNorm::before_rope)
+    fail(where, "expected qk_norm before_rope with qk_norm_whole, got {}", enum_name(c.qk_norm));
+  if (!c.layout.empty() && !find_enum<HfType>(c.layout))
+    fail(where, "expected a layout among {}, got {}", fmt::join(names_of(HfType{}), ", "),
+         in_quotes(c.layout));
+}
 
 }  // namespace
 
@@ -71,6 +87,7 @@ ModelConfig ModelConfig::resolve() const {
     fail(where, "expected bigram_embeds of 0, or between 2 and 2^31 - 1, got {}", c.bigram_embeds);
   if ((c.smear || c.bigram_embeds) && (c.window == 1 || c.long_window == 1))
     fail(where, "smear and bigram_embeds need windows of at least 2 tokens, got 1");
+  check_blocks(c);
   resolve_layers(c);
   for (float p : {c.dropout_embed, c.dropout_attention, c.dropout_residual, c.dropout_mlp})
     if (!(p >= 0 && p < 1)) fail(where, "expected dropouts in [0, 1), got {}", p);

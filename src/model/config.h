@@ -16,7 +16,8 @@ namespace hearth::inline model {
 enum class Position : uint8_t { learned, rope, alibi, none };
 enum class RopePairs : uint8_t { half, interleaved };
 enum class RopeScaling : uint8_t { none, linear, yarn, llama3 };
-enum class NormPlace : uint8_t { pre, post, sandwich };
+// The norm of a branch: of its input; of the sum that it joins; of both its ends; of its output.
+enum class NormPlace : uint8_t { pre, post, sandwich, after };
 enum class OutputGate : uint8_t { none, elementwise, per_head };
 // normal: N(0, std), residual projections divided by sqrt(2 layers). fan_in: U(+-1/sqrt(in)).
 enum class WeightInit : uint8_t { normal, fan_in };
@@ -29,12 +30,13 @@ enum class WeightInit : uint8_t { normal, fan_in };
 HEARTH_NAMES(Position, {"learned", "rope", "alibi", "none"})
 HEARTH_NAMES(RopePairs, {"half", "interleaved"})
 HEARTH_NAMES(RopeScaling, {"none", "linear", "yarn", "llama3"})
-HEARTH_NAMES(NormPlace, {"pre", "post", "sandwich"})
+HEARTH_NAMES(NormPlace, {"pre", "post", "sandwich", "after"})
 HEARTH_NAMES(OutputGate, {"none", "elementwise", "per_head"})
 HEARTH_NAMES(WeightInit, {"normal", "fan_in"})
 HEARTH_NAMES(Norm, {"layer", "rms"})
 HEARTH_NAMES(QkNorm, {"none", "before_rope", "after_rope"})
-HEARTH_NAMES(Act, {"none", "gelu_tanh", "gelu_erf", "relu2", "swiglu", "geglu", "reglu"})
+HEARTH_NAMES(Act,
+             {"none", "gelu_tanh", "gelu_erf", "relu2", "swiglu", "geglu", "reglu", "geglu_tanh"})
 #undef HEARTH_NAMES
 
 // Low-rank adapters: every target W is frozen and computes W x + scale() B A x. See model/lora.h.
@@ -63,11 +65,15 @@ struct ModelConfig {
   RopeScaling rope_scaling = RopeScaling::none;
   float rope_factor = 1, rope_low = 1, rope_high = 4;
   int64_t rope_context = 0;
+  std::string rope_pattern = "";
+  double rope_local_theta = 1e4;
   Norm norm = Norm::rms;
   bool norm_gain = true;
   bool norm_bias = false;
   float norm_eps = 1e-6f;
   NormPlace norm_place = NormPlace::pre;
+  bool parallel_residual = false;
+  float embed_scale = 1;
   bool smear = false;
   int64_t bigram_embeds = 0;
   bool embed_norm = false;
@@ -77,6 +83,7 @@ struct ModelConfig {
   bool mlp_bias = false;
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_gain = true;
+  bool qk_norm_whole = false;
   // Patterns have one letter per layer and are repeated over the layers; see model/layer_spec.h.
   std::string mixer_pattern = "";
   bool x0_skip = false, u_skips = false;
@@ -98,6 +105,7 @@ struct ModelConfig {
   float init_std = 0.02f;
   float embed_std = 0;  // 0: as the other weights
   bool zero_projections = false, zero_head = false;
+  std::string layout = "";
   // Not visited: adapters belong to a run or to their own folder, not to the model's config.
   LoraSpec lora = {};
 
@@ -124,11 +132,20 @@ struct ModelConfig {
     v("rope_low", rope_low, "llama3: low frequency factor; yarn: slow beta");
     v("rope_high", rope_high, "llama3: high frequency factor; yarn: fast beta");
     v("rope_context", rope_context, "context length before RoPE scaling");
+    v("rope_pattern", rope_pattern,
+      "RoPE of the layers, repeated: R (--rope-theta, scaled), L (--rope-local-theta, not scaled) "
+      "or N (none); empty: R");
+    v("rope_local_theta", rope_local_theta, "RoPE base frequency of the layers L");
     v("norm", norm, "normalisation: layer or rms");
     v("norm_gain", norm_gain, "norms have a gain");
     v("norm_bias", norm_bias, "norms have a bias");
     v("norm_eps", norm_eps, "epsilon added to the variance in norms");
-    v("norm_place", norm_place, "position of the norms in a block: pre, post or sandwich");
+    v("norm_place", norm_place,
+      "position of the norms in a block: pre, post, sandwich, or after (of what a branch adds)");
+    v("parallel_residual", parallel_residual,
+      "attention and the MLP of a block read the same input, and both are added to it");
+    v("embed_scale", embed_scale,
+      "factor on the token embeddings where a model reads them, rounded to the dtype");
     v("smear", smear,
       "add the embedding of the token before to each embedding, times a learned gate and weight");
     v("bigram_embeds", bigram_embeds,
@@ -141,6 +158,8 @@ struct ModelConfig {
     v("mlp_bias", mlp_bias, "biases in the MLP");
     v("qk_norm", qk_norm, "RMS norm of each q and k head: none, before_rope or after_rope");
     v("qk_norm_gain", qk_norm_gain, "the q and k norm has a gain");
+    v("qk_norm_whole", qk_norm_whole,
+      "norm all heads of q together, and all heads of k, instead of each head; with before_rope");
     v("mixer_pattern", mixer_pattern,
       "blocks of the layers, repeated: A (attention and an MLP) or N (an MLP only); empty: A");
     v("x0_skip", x0_skip,
@@ -164,7 +183,8 @@ struct ModelConfig {
       "sigmoid gate on the attention output: none, elementwise or per_head");
     v("gate_inputs", gate_inputs,
       "leading dims of the attention input that the output gate reads; 0: all");
-    v("act", act, "MLP activation: gelu_tanh, gelu_erf, relu2, swiglu, geglu or reglu");
+    v("act", act,
+      "MLP activation: gelu_tanh, gelu_erf, relu2, swiglu, geglu (erf), geglu_tanh or reglu");
     v("tied", tied, "the output head shares the token embedding");
     v("logit_scale", logit_scale, "factor on the logits, before their soft cap");
     v("logit_softcap", logit_softcap, "soft cap c of the logits, c tanh(x / c); 0: none");
@@ -183,6 +203,9 @@ struct ModelConfig {
     v("zero_projections", zero_projections,
       "the output projections of attention and of the MLP start at zero");
     v("zero_head", zero_head, "an untied output head starts at zero");
+    v("layout", layout,
+      "model_type of the files that are written, if it can express the model (llama, phi3, ..); "
+      "empty: the first that can");
   }
 
   // Fills in derived fields and checks that all fields are consistent.

@@ -17,7 +17,7 @@ struct Builder {
   const ModelConfig& c;  // resolved
   const DecoderInputs& inputs;
   const DecoderMode& mode;
-  Var rope, slopes;
+  Var rope, local_rope, slopes;
   std::vector<LayerSpec> layers = {};
   LoraMatrices adapters = {};     // by matrix; empty if they are off
   Var x0 = {};                    // the embedding, after its norm and dropout
@@ -146,25 +146,44 @@ struct Builder {
     return y;
   }
 
+  // qkv with RMS norms of all heads of q together and of all heads of k together.
+  Var normed_whole(Var qkv, const LayerSpec& l) const {
+    const int64_t widths[] = {l.q_size(), l.k_size(), l.v_size()};
+    std::vector<Var> parts = split_columns(t, qkv, widths);
+    for (const size_t i : {0, 1}) {
+      const auto scope = t.scope(i == 0 ? "q_norm" : "k_norm");
+      const Var gain =
+          c.qk_norm_gain ? param("gain", {widths[i]}, Init::ones(), Group::vector) : Var{};
+      parts[i] = norm(t, parts[i], {}, gain, {}, {.kind = Norm::rms, .eps = c.norm_eps}).y;
+      drop_light(parts[i]);
+    }
+    const Var y = join_columns(t, parts);
+    drop_light(y);
+    return y;
+  }
+
   Var turned(Var qkv, const LayerSpec& l) const {
-    const bool norms = c.qk_norm != QkNorm::none;
+    if (c.qk_norm_whole) qkv = normed_whole(qkv, l);
+    const bool norms = c.qk_norm != QkNorm::none && !c.qk_norm_whole;
     if (!l.rope && !norms) return qkv;
+    const Var table = !l.rope ? Var{} : l.rope_local ? local_rope : rope;
     Var q_gain, k_gain;
     if (norms && c.qk_norm_gain) {
       q_gain = param("q_norm.gain", {l.qk_dim}, Init::ones(), Group::vector);
       k_gain = param("k_norm.gain", {l.qk_dim}, Init::ones(), Group::vector);
     }
-    const Var y = qk_norm_rope(t, qkv, inputs.positions, l.rope ? rope : Var{}, q_gain, k_gain,
+    const Var y = qk_norm_rope(t, qkv, inputs.positions, table, q_gain, k_gain,
                                {.heads = l.heads,
                                 .kv_heads = l.kv_heads,
                                 .head_dim = l.qk_dim,
                                 .v_dim = l.v_dim,
-                                .rotary = l.rope ? 2 * t.shape(rope)[1] : 0,
+                                .rotary = table ? 2 * t.shape(table)[1] : 0,
                                 .interleaved = c.rope_pairs == RopePairs::interleaved,
                                 .reverse = c.rope_reverse,
-                                .norm = c.qk_norm,
+                                .norm = norms ? c.qk_norm : QkNorm::none,
                                 .eps = c.norm_eps});
-    if (norms) drop_light(y);  // rotation alone is in place, so dropping saves nothing
+    // Rotation alone is in place, so dropping would save nothing.
+    if (c.qk_norm != QkNorm::none) drop_light(y);
     return y;
   }
 
@@ -200,18 +219,22 @@ struct Builder {
     return project(h, l.hidden, c.mlp_bias, join);
   }
 
-  // One half of a block: x plus branch(norm(x)), with the norm where the config places it.
+  // One half of a block: `to` plus branch(norm(x)), with the norm where the config places it. `to`
+  // is x, except in the second half of a block with parallel branches.
   template <class F>
-  Var joined(Var x, float scale, F branch) {
-    const bool fused = c.norm_place == NormPlace::pre && !(mode.dropout && c.dropout_residual > 0);
-    const Var in = c.norm_place == NormPlace::post ? x : normed("norm", x).y;
-    const Join join = fused ? Join{x, scale} : Join{{}, 1};
+  Var joined(Var x, Var to, float scale, F branch) {
+    const NormPlace place = c.norm_place;
+    const bool first = place == NormPlace::pre || place == NormPlace::sandwich;
+    const bool fused = place == NormPlace::pre && !(mode.dropout && c.dropout_residual > 0);
+    const Var in = first ? normed("norm", x).y : x;
+    const Join join = fused ? Join{to, scale} : Join{{}, 1};
     Var y = branch(in, join);
     if (fused) return y;
     y = dropped(y, c.dropout_residual, "residual");
-    if (c.norm_place == NormPlace::sandwich) y = normed("post_norm", y).y;
-    if (c.norm_place != NormPlace::post) return add(t, x, y, scale);
-    return scale == 1 ? normed("norm", y, x).y : normed("norm", add(t, x, y, scale)).y;
+    if (place == NormPlace::sandwich) y = normed("post_norm", y).y;
+    if (place == NormPlace::after) y = normed("norm", y).y;
+    if (place != NormPlace::post) return add(t, to, y, scale);
+    return scale == 1 ? normed("norm", y, to).y : normed("norm", add(t, to, y, scale)).y;
   }
 
   // The input of a block: x, plus what skips to this layer.
@@ -230,26 +253,43 @@ struct Builder {
     const auto scope = t.scope("blocks." + std::to_string(layer));
     const LayerSpec& l = layers[size_t(layer)];
     x = joined_skips(x, l);
+    Var sum = x;
     if (l.attends()) {
       const auto attn = t.scope("attn");
-      x = joined(x, c.attention_scale, [&](Var in, Join j) { return attend(in, layer, j); });
+      sum = joined(x, x, c.attention_scale, [&](Var in, Join j) { return attend(in, layer, j); });
     }
     const auto mlp = t.scope("mlp");
-    return joined(x, 1, [&](Var in, Join j) { return feed(in, l, j); });
+    return joined(c.parallel_residual ? x : sum, sum, 1,
+                  [&](Var in, Join j) { return feed(in, l, j); });
+  }
+
+  // The embeddings x of tokens, times the config's factor as it is in the tape's dtype.
+  Var scaled(Var x) const {
+    float scale = c.embed_scale;
+    if (scale == 1) return x;
+    if (t.dtype() == DType::bf16) scale = float(bf16(scale));
+    if (t.dtype() == DType::f16) scale = float(f16(scale));
+    return add(t, x, x, scale - 1);
   }
 };
 
 // The table has rows only for the positions in use, since a config may claim a context that does
 // not fit in memory. With a cache the table is a state that its owner extends as sequences grow
 // (infer/rope_rows.h).
-Var rope_of(Tape& t, const ModelConfig& c, const DecoderInputs& inputs, const DecoderMode& mode) {
-  const int64_t cached = mode.positions ? mode.positions : c.context;
-  const int64_t rows = rope_rows(c, mode.cache_blocks ? cached : t.shape(inputs.tokens)[1]);
-  const int64_t pairs = std::lround(c.rotary * float(c.head_dim)) / 2;
-  const std::string name = "rope." + std::to_string(rows);
-  if (mode.cache_blocks) return t.state(name, {rows, pairs, 2}, DType::f32);
-  return t.table(name, {rows, pairs, 2},
-                 [c](int64_t first, int64_t count) { return rope_table(c, first, count); });
+void declare_ropes(Builder& b) {
+  Tape& t = b.t;
+  const ModelConfig& c = b.c;
+  const int64_t cached = b.mode.positions ? b.mode.positions : c.context;
+  const int64_t rows = rope_rows(c, b.mode.cache_blocks ? cached : t.shape(b.inputs.tokens)[1]);
+  const Shape shape{rows, std::lround(c.rotary * float(c.head_dim)) / 2, 2};
+  for (const LayerRopeTable& r : layer_rope_tables(c, rows)) {
+    Var& table = r.local ? b.local_rope : b.rope;
+    table = b.mode.cache_blocks
+                ? t.state(r.name, shape, DType::f32)
+                : t.table(r.name, shape, [own = r.config](int64_t first, int64_t count) {
+                    return rope_table(own, first, count);
+                  });
+  }
 }
 
 Init table_init(const ModelConfig& c) {
@@ -290,7 +330,7 @@ Var smeared(Builder& b, Var x, Var table, const PreviousTokens& previous) {
   const int64_t width = std::min(smear_inputs, s[2]);
   const Var gate = linear(t, columns(t, x, 0, width), b.small_gate(1, width), {.fp8 = false});
   const Var before =
-      previous.row ? gather_rows(t, x, previous.row) : embed(t, previous.before, table);
+      previous.row ? gather_rows(t, x, previous.row) : b.scaled(embed(t, previous.before, table));
   const Var part = output_gate(t, t.view(before, {s[0], s[1], 1, s[2]}), gate);
   const Weighted terms[] = {{x, {}}, {t.view(part, s), b.scalar("amount", 0)}};
   return mix(t, terms);
@@ -323,9 +363,9 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
   if (!mode.cache_blocks && t.shape(inputs.tokens)[1] > c.context)
     fail("model", "expected a sequence of at most {} tokens, got {}", c.context,
          t.shape(inputs.tokens)[1]);
-  Builder b{t, c, inputs, mode, {}, {}, layer_specs(c)};
+  Builder b{t, c, inputs, mode, {}, {}, {}, layer_specs(c)};
   if (c.lora && mode.adapters) b.adapters = lora_matrices(c);
-  if (std::ranges::any_of(b.layers, &LayerSpec::rope)) b.rope = rope_of(t, c, inputs, mode);
+  declare_ropes(b);
   if (c.position == Position::alibi)
     b.slopes = t.table("alibi", {c.heads}, [c](int64_t first, int64_t count) {
       const std::vector<float> all = alibi_slopes(c.heads);
@@ -338,7 +378,7 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
         b.param("positions.weight", {c.context, c.dim}, Init::normal(c.init_std), Group::embedding);
   const Var table = embedding(t, c);
   const PreviousTokens previous = previous_of(t, c, inputs, mode);
-  Var x = embed(t, inputs.tokens, table, inputs.positions, pos_w);
+  Var x = b.scaled(embed(t, inputs.tokens, table, inputs.positions, pos_w));
   if (c.smear) x = smeared(b, x, table, previous);
   if (c.bigram_embeds)
     x = add(t, x,

@@ -1,8 +1,10 @@
 #include "model/layer_spec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "formats/fields.h"
 #include "formats/json.h"
 #include "sys/error.h"
 
@@ -17,6 +19,19 @@ char letter_of(const std::string& pattern, int64_t layer) {
 void check_pattern(const std::string& pattern, const char* letters, const char* expected) {
   if (pattern.empty() || pattern.find_first_not_of(letters) != std::string::npos)
     fail("model", "expected {}, got {}", expected, in_quotes(pattern));
+}
+
+// The pattern of all layers, which is canonical; empty if they all have the one rope.
+void resolve_ropes(ModelConfig& c) {
+  if (!(c.rope_local_theta > 1 && std::isfinite(c.rope_local_theta)))
+    fail("model", "expected a rope_local_theta above 1, got {}", c.rope_local_theta);
+  if (c.rope_pattern.empty()) return;
+  check_pattern(c.rope_pattern, "RLN", "a rope_pattern of R, L and N");
+  if (c.position != Position::rope)
+    fail("model", "expected position rope with a rope_pattern, got {}", enum_name(c.position));
+  std::string ropes;
+  for (int64_t i = 0; i < c.layers; ++i) ropes += letter_of(c.rope_pattern, i);
+  c.rope_pattern = ropes.find_first_not_of('R') == ropes.npos ? "" : ropes;
 }
 
 }  // namespace
@@ -43,6 +58,7 @@ void resolve_layers(ModelConfig& c) {
   if (c.long_window < 0)
     fail("model", "expected a long_window of 0 or more, got {}", c.long_window);
   check_pattern(c.window_pattern, "SL", "a window_pattern of S and L");
+  resolve_ropes(c);
 }
 
 std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
@@ -58,7 +74,9 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
     l.heads = c.heads, l.kv_heads = c.kv_heads, l.qk_dim = c.head_dim;
     l.v_dim = c.v_head_dim ? c.v_head_dim : c.head_dim;
     l.window = letter_of(c.window_pattern, i) == 'S' ? c.window : c.long_window;
-    l.rope = c.position == Position::rope && c.rotary > 0;
+    const char rope = c.rope_pattern.empty() ? 'R' : letter_of(c.rope_pattern, i);
+    l.rope = c.position == Position::rope && c.rotary > 0 && rope != 'N';
+    l.rope_local = l.rope && rope == 'L';
     if (const int64_t last = i - (c.layers - c.value_embeds); c.value_embeds > 0)
       l.value_embed = i < c.value_embeds ? i : last >= 0 ? last : -1;
     l.value_residual = c.value_residual && std::exchange(attended, true);
@@ -73,6 +91,20 @@ CacheLayout LayerSpec::cache(CacheFormat format, DType plain) const {
           .v_width = v_dim,
           .format = format,
           .dtype = cache_dtype(format, plain)};
+}
+
+std::vector<LayerRopeTable> layer_rope_tables(const ModelConfig& config, int64_t rows) {
+  bool global = false, local = false;
+  for (const LayerSpec& l : layer_specs(config))
+    if (l.rope) (l.rope_local ? local : global) = true;
+  std::vector<LayerRopeTable> tables;
+  if (global) tables.push_back({"rope." + std::to_string(rows), config, false});
+  if (local) {
+    tables.push_back({"rope_local." + std::to_string(rows), config, true});
+    ModelConfig& c = tables.back().config;
+    c.rope_theta = c.rope_local_theta, c.rope_scaling = RopeScaling::none;
+  }
+  return tables;
 }
 
 bool reads_previous_tokens(const ModelConfig& c) { return c.smear || c.bigram_embeds > 0; }

@@ -21,6 +21,7 @@ struct LayerSpec {
   int64_t qk_dim = 0, v_dim = 0;  // width of a head of q and k, and of v
   int64_t window = 0;             // tokens a query attends to, including its own; 0: all previous
   bool rope = false;
+  bool rope_local = false;  // with the base of local layers, not scaled
   // What the layer adds to its values, with learned weights.
   int64_t value_embed = -1;     // row of this table of embeddings; -1: none
   bool value_residual = false;  // the values of the first layer with attention
@@ -49,6 +50,16 @@ std::vector<LayerSpec> layer_specs(const ModelConfig&);
 // Whether the embedding of a token depends on the one before it. A cache then holds the tokens,
 // too.
 bool reads_previous_tokens(const ModelConfig&);
+
+// A table of rope that layers of a model read: its name, which is the same in all programs, and the
+// config whose rope_table() fills it.
+struct LayerRopeTable {
+  std::string name;
+  ModelConfig config;
+  bool local = false;
+};
+// The tables of a program with this many rows, global and local, as far as layers read them.
+std::vector<LayerRopeTable> layer_rope_tables(const ModelConfig&, int64_t rows);
 
 // Bytes of one block of the KV cache over all layers.
 int64_t cache_block_bytes(const ModelConfig&, CacheFormat, DType plain);

@@ -1,5 +1,6 @@
 // Weighted sums of values, with learned weights.
 #include <algorithm>
+#include <numeric>
 
 #include "ops/ops.h"
 #include "sys/error.h"
@@ -110,7 +111,77 @@ void columns_backward(Tape& t, const Node& n, const MixSpec& spec) {
   t.push(std::move(op), {prior, t.grad(n.out[0])}, {dx});
 }
 
+// Copies of columns between a whole and its consecutive parts.
+struct Parts {
+  std::vector<int64_t> widths;
+
+  int64_t row() const { return std::reduce(widths.begin(), widths.end()); }
+  Op op(const char* name, bool splits) const {
+    Op op;
+    op.name = name;
+    op.available = [](const Kernels& k) { return k.mix != nullptr; };
+    op.launch = [*this, splits](const Kernels& k, Stream& s, In in, Out out) {
+      int64_t begin = 0;
+      for (size_t i = 0; i < widths.size(); begin += widths[i++]) {
+        const Columns whole{begin, row()}, part{0, widths[i]};
+        const MixSpec spec{
+            .width = widths[i], .y = splits ? part : whole, .x = {splits ? whole : part}};
+        const Tensor& y = splits ? out[i] : out[0];
+        if (y) k.mix(s, {.y = y, .x = {splits ? in[0] : in[i], {}, {}}, .w = {}, .spec = spec});
+      }
+    };
+    return op;
+  }
+};
+
+void split_backward(Tape& t, const Node& n, const Parts& parts) {
+  std::vector<Var> grads;
+  for (const Var part : n.out) {
+    grads.push_back(t.grad(part));
+    if (!grads.back()) fail(t.where(), "expected a reader of every part of the columns");
+  }
+  const Var dx = t.temp(t.shape(n.in[0]));
+  t.push(parts.op("split_columns_bwd", false), std::move(grads), {dx});
+  t.add_grad(n.in[0], dx);
+}
+
+void join_backward(Tape& t, const Node& n, const Parts& parts) {
+  std::vector<Var> grads;
+  for (const Var part : n.in) grads.push_back(t.needs_grad(part) ? t.temp(t.shape(part)) : Var{});
+  t.push(parts.op("join_columns_bwd", true), {t.grad(n.out[0])}, grads);
+  for (size_t i = 0; i < grads.size(); ++i)
+    if (grads[i]) t.add_grad(n.in[i], grads[i]);
+}
+
+Shape with_width(Shape s, int64_t width) {
+  s.dim[size_t(s.rank - 1)] = width;
+  return s;
+}
+
 }  // namespace
+
+std::vector<Var> split_columns(Tape& t, Var x, std::span<const int64_t> widths) {
+  const Parts parts{{widths.begin(), widths.end()}};
+  const Shape shape = t.shape(x);
+  if (parts.row() != shape[-1])
+    fail(t.where(), "expected parts of {} columns together, got {}", shape[-1], parts.row());
+  std::vector<Var> out;
+  for (const int64_t width : widths) out.push_back(t.temp(with_width(shape, width)));
+  Op op = parts.op("split_columns", true);
+  op.backward = [parts](Tape& t, const Node& n) { split_backward(t, n, parts); };
+  t.push(std::move(op), {x}, out);
+  return out;
+}
+
+Var join_columns(Tape& t, std::span<const Var> all) {
+  Parts parts;
+  for (const Var x : all) parts.widths.push_back(t.shape(x)[-1]);
+  const Var y = t.temp(with_width(t.shape(all[0]), parts.row()));
+  Op op = parts.op("join_columns", false);
+  op.backward = [parts](Tape& t, const Node& n) { join_backward(t, n, parts); };
+  t.push(std::move(op), {all.begin(), all.end()}, {y});
+  return y;
+}
 
 Var mix(Tape& t, std::span<const Weighted> terms) {
   check_terms(t, terms);

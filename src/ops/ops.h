@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "core/memory_budget.h"
 #include "core/tape.h"
@@ -100,6 +101,10 @@ Var mix(Tape&, std::span<const Weighted> terms);
 // Columns [begin, begin + width) of x (.., C): (.., width). If x needs a gradient, another reader
 // of x must be recorded later: its gradient is what this one is added to.
 Var columns(Tape&, Var x, int64_t begin, int64_t width);
+// The columns of x (.., C) in consecutive parts of these widths, which add up to C; and the
+// reverse.
+std::vector<Var> split_columns(Tape&, Var x, std::span<const int64_t> widths);
+Var join_columns(Tape&, std::span<const Var> parts);
 // Packed q | k | v with the weighted sum of its v and of 1 or 2 `others` (B, T, size of v) in the
 // place of v. `unturned` is qkv before qk_norm_rope, which has the same v: the backward pass reads
 // v there, so that qkv need not be kept. `own` weighs v.

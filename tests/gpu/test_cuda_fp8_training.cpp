@@ -84,8 +84,8 @@ TEST(CudaFp8Training, RoundsEveryNumber) {
 TEST(CudaFp8Training, RoundsActivationsAndTheirSlopes) {
   HEARTH_NEEDS_FP8();
   const auto cpu = make_cpu_backend(0);
-  for (const Act act :
-       {Act::gelu_tanh, Act::gelu_erf, Act::relu2, Act::swiglu, Act::geglu, Act::reglu})
+  for (const Act act : {Act::gelu_tanh, Act::gelu_erf, Act::relu2, Act::swiglu, Act::geglu,
+                        Act::reglu, Act::geglu_tanh})
     for (const bool slope : {false, true})
       for (const int64_t R : {100, 256}) {
         SCOPED_TRACE(fmt::format("act {} slope {} rows {}", int(act), slope, R));

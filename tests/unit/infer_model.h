@@ -50,8 +50,8 @@ inline std::vector<ModelConfig> tiny_configs() {
 }
 
 // The same with room for several cache blocks, one with windows in all layers, one with layers that
-// keep nothing in the cache, one whose values are wider than its keys, and one with the skips,
-// value embeddings and scales of fast recipes.
+// keep nothing in the cache, one whose values are wider than its keys, one with the skips, value
+// embeddings and scales of fast recipes, and three with the choices of gpt_neox, olmo2 and gemma3.
 inline std::vector<ModelConfig> long_configs() {
   std::vector<ModelConfig> all = tiny_configs();
   all.push_back(tiny_config());
@@ -68,6 +68,17 @@ inline std::vector<ModelConfig> long_configs() {
   all[7].smear = true, all[7].bigram_embeds = 31;
   all[7].output_gate = OutputGate::per_head, all[7].gate_inputs = 8;
   all[7].act = Act::relu2, all[7].score_scale = 0.7f, all[7].logit_scale = 0.6f;
+  all.push_back(tiny_config());
+  all[8].norm = Norm::layer, all[8].norm_bias = all[8].mlp_bias = true, all[8].kv_heads = 0;
+  all[8].parallel_residual = true, all[8].rotary = 0.5f, all[8].act = Act::gelu_erf;
+  all.push_back(tiny_config());
+  all[9].norm_place = NormPlace::after;
+  all[9].qk_norm = QkNorm::before_rope, all[9].qk_norm_whole = true;
+  all.push_back(tiny_config());
+  all[10].embed_scale = 4, all[10].act = Act::geglu_tanh, all[10].norm_place = NormPlace::sandwich;
+  all[10].qk_norm = QkNorm::before_rope, all[10].head_dim = 6, all[10].score_scale = 0.3f;
+  all[10].layers = 3, all[10].window = 70, all[10].window_pattern = "SSL";
+  all[10].rope_pattern = "LNR", all[10].rope_local_theta = 100, all[10].smear = true;
   for (ModelConfig& c : all) c.context = 256;
   return all;
 }

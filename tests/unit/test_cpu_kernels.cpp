@@ -12,7 +12,7 @@ namespace {
 
 const int64_t widths[] = {1, 3, 48, 257};
 const Act acts[] = {Act::none,   Act::gelu_tanh, Act::gelu_erf, Act::relu2,
-                    Act::swiglu, Act::geglu,     Act::reglu};
+                    Act::swiglu, Act::geglu,     Act::reglu,    Act::geglu_tanh};
 
 TEST(CpuBackend, HasZeroedAlignedMemory) {
   const auto backend = make_cpu_backend(2);

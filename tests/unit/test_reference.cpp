@@ -9,7 +9,7 @@ namespace hearth::reference {
 namespace {
 
 const Act acts[] = {Act::none,   Act::gelu_tanh, Act::gelu_erf, Act::relu2,
-                    Act::swiglu, Act::geglu,     Act::reglu};
+                    Act::swiglu, Act::geglu,     Act::reglu,    Act::geglu_tanh};
 
 TEST(Reference, HasEveryKernel) {
   const auto* entry = reinterpret_cast<void* const*>(&ops);
@@ -258,6 +258,7 @@ TEST(Reference, ActivationByHand) {
   EXPECT_NEAR(value(Act::gelu_tanh), 0.8411919906082768, 1e-12);
   EXPECT_NEAR(value(Act::swiglu), -3 * 0.7310585786300049, 1e-12);
   EXPECT_NEAR(value(Act::geglu), -3 * 0.8413447460685429, 1e-12);
+  EXPECT_NEAR(value(Act::geglu_tanh), -3 * 0.8411919906082768, 1e-12);
   EXPECT_EQ(value(Act::reglu), -3);
 }
 

@@ -14,7 +14,7 @@ template <Act A>
 HEARTH_INLINE VSlope act_slope(vf x) {
   if constexpr (A == Act::none) {
     return {x, broadcast(1)};
-  } else if constexpr (A == Act::gelu_tanh) {
+  } else if constexpr (A == Act::gelu_tanh || A == Act::geglu_tanh) {
     const float c = 0.7978845608028654f, k = 0.044715f;
     const vf t = tanh((x + x * x * x * k) * c);
     const vf half = 0.5f * (1.0f + t);
@@ -60,6 +60,8 @@ HEARTH_INLINE void by_act(Act act, F&& f) {
       return f(ActTag<Act::geglu>{});
     case Act::reglu:
       return f(ActTag<Act::reglu>{});
+    case Act::geglu_tanh:
+      return f(ActTag<Act::geglu_tanh>{});
   }
 }
 

@@ -43,7 +43,7 @@ __device__ __forceinline__ Normal normal(float x) {
 
 template <Act A, bool quick>
 __device__ __forceinline__ Slope<float> act_slope(float x) {
-  if constexpr (A == Act::gelu_tanh) {
+  if constexpr (A == Act::gelu_tanh || A == Act::geglu_tanh) {
     // (1 + tanh u) / 2 is the sigmoid of 2u, which keeps its precision where tanh nears -1.
     const float c = 0.7978845608028654f, k = 0.044715f, xx = x * x;
     const float s = sigmoid<quick>(2 * c * x * fmaf(k, xx, 1.0f));
@@ -94,6 +94,8 @@ void by_act(Act act, F&& f) {
       return f(ActTag<Act::geglu>{});
     case Act::reglu:
       return f(ActTag<Act::reglu>{});
+    case Act::geglu_tanh:
+      return f(ActTag<Act::geglu_tanh>{});
   }
 }
 
