@@ -30,6 +30,22 @@ void gpt2_like(ModelConfig& c) {
   c.act = Act::gelu_tanh;
 }
 
+void neox_like(ModelConfig& c) {
+  c.norm = Norm::layer, c.norm_bias = true, c.norm_eps = 1e-5f, c.kv_heads = 0;
+  c.qkv_bias = c.out_bias = c.mlp_bias = c.parallel_residual = true;
+  c.act = Act::gelu_erf, c.rotary = 0.5f, c.tied = false;
+}
+
+void olmo2_like(ModelConfig& c) {
+  c.norm_place = NormPlace::after, c.qk_norm = QkNorm::before_rope, c.qk_norm_whole = true;
+}
+
+void gemma3_like(ModelConfig& c) {
+  c.embed_scale = 4, c.act = Act::geglu_tanh, c.norm_place = NormPlace::sandwich;
+  c.qk_norm = QkNorm::before_rope, c.head_dim = 6, c.score_scale = 0.5f, c.layers = 3;
+  c.window = 3, c.window_pattern = "SSL", c.rope_pattern = "LLR", c.rope_local_theta = 50;
+}
+
 std::vector<ModelCase> make_cases() {
   using C = ModelConfig;
   return {
@@ -54,6 +70,50 @@ std::vector<ModelCase> make_cases() {
       variant("qk_norm_after_gain", [](C& c) { c.qk_norm = QkNorm::after_rope, c.kv_heads = 4; }),
       variant("qk_norm_without_rope",
               [](C& c) { c.qk_norm = QkNorm::before_rope, c.position = Position::none; }),
+      variant(
+          "qk_norm_whole",
+          [](C& c) { c.qk_norm = QkNorm::before_rope, c.qk_norm_whole = true, c.qkv_bias = true; }),
+      with_documents(variant("qk_norm_whole_values",
+                             [](C& c) {
+                               c.qk_norm = QkNorm::before_rope, c.qk_norm_whole = true;
+                               c.qk_norm_gain = false, c.rope_pairs = RopePairs::interleaved;
+                               c.v_head_dim = 7, c.value_residual = true, c.layers = 3;
+                               c.rope_pattern = "RNR";
+                             })),
+      variant("rope_pattern",
+              [](C& c) {
+                c.layers = 4, c.rope_pattern = "RLN", c.rope_local_theta = 30;
+                c.rope_scaling = RopeScaling::linear, c.rope_factor = 2, c.rotary = 0.5f;
+              }),
+      variant("local_ropes",
+              [](C& c) { c.rope_pattern = "LN", c.window = 3, c.qk_norm = QkNorm::after_rope; }),
+      variant("gpt_neox", neox_like),
+      variant("parallel_sandwich",
+              [](C& c) {
+                c.parallel_residual = true, c.norm_place = NormPlace::sandwich;
+                c.attention_scale = 0.7f, c.dropout_residual = 0.2f;
+              }),
+      variant("parallel_attention_free",
+              [](C& c) {
+                c.parallel_residual = true, c.layers = 3, c.mixer_pattern = "AN";
+                c.dropout_residual = 0.2f;
+              }),
+      variant("olmo2", olmo2_like),
+      variant("after_parallel",
+              [](C& c) {
+                c.norm_place = NormPlace::after, c.parallel_residual = true;
+                c.attention_scale = 0.6f, c.dropout_residual = 0.2f;
+              }),
+      variant("gemma", [](C& c) { c.embed_scale = 4, c.act = Act::geglu_tanh, c.head_dim = 6; }),
+      variant("gemma2",
+              [](C& c) {
+                c.embed_scale = 4, c.act = Act::geglu_tanh, c.norm_place = NormPlace::sandwich;
+                c.attention_softcap = 1.5f, c.logit_softcap = 2, c.score_scale = 0.4f;
+                c.window = 3, c.window_pattern = "SL";
+              }),
+      with_documents(variant("gemma3", gemma3_like)),
+      variant("embed_scale_smear",
+              [](C& c) { c.embed_scale = 2.5f, c.smear = true, c.bigram_embeds = 13; }),
       variant("mqa", [](C& c) { c.kv_heads = 1; }),
       variant("post_norm", [](C& c) { gpt2_like(c), c.norm_place = NormPlace::post; }),
       variant("post_norm_scaled",
@@ -205,6 +265,14 @@ std::vector<ModelCase> make_cases() {
                 c.output_gate = OutputGate::elementwise, c.norm_place = NormPlace::sandwich;
                 c.attention_scale = 0.7f, c.act = Act::relu2, c.qkv_bias = true;
                 c.lora = {.rank = 2, .alpha = 6, .rslora = true};
+              }),
+      variant("lora_gpt_neox", [](C& c) { neox_like(c), c.lora = {.rank = 2, .alpha = 3}; }),
+      variant("lora_olmo2", [](C& c) { olmo2_like(c), c.lora = {.rank = 2, .alpha = 3}; }),
+      variant("lora_gemma3", [](C& c) { gemma3_like(c), c.lora = {.rank = 2, .alpha = 3}; }),
+      variant("lora_phi3",
+              [](C& c) {
+                c.layout = "phi3", c.rope_pairs = RopePairs::interleaved;
+                c.lora = {.rank = 2, .alpha = 3, .targets = {"qkv_proj", "gate_up_proj"}};
               }),
       variant("lora_post",
               [](C& c) {

@@ -35,7 +35,7 @@ std::vector<LoraModule> all_modules(const ModelConfig& config) {
     m.matrix = t.param.substr(0, t.param.size() - suffix.size());
     m.row = t.row;
     m.out = t.shape[t.transposed ? 1 : 0], m.in = t.shape[t.transposed ? 0 : 1];
-    m.b.head_dim = t.head_dim, m.b.interleaved = t.interleaved;
+    m.b.order = t.order;
     out.push_back(std::move(m));
   }
   return out;

@@ -25,6 +25,18 @@ inline ModelConfig interleaved_shape() {  // as in llama2.c; files store q and k
   return c;
 }
 
+inline ModelConfig neox_shape() {  // q, k and v of one head after another in files
+  ModelConfig c = tiny_config();
+  c.norm = Norm::layer, c.norm_bias = c.mlp_bias = c.qkv_bias = c.out_bias = true, c.kv_heads = 0;
+  c.parallel_residual = true, c.rotary = 0.5f, c.act = Act::gelu_erf;
+  return c;
+}
+inline ModelConfig phi3_shape() {  // packed q, k and v, and packed gate and up
+  ModelConfig c = interleaved_shape();
+  c.layout = "phi3";
+  return c;
+}
+
 struct NamedShape {
   const char* name;
   ModelConfig config;
@@ -39,6 +51,8 @@ inline std::vector<NamedShape> shapes() {
                      {.rank = 4, .alpha = 2, .rslora = true, .targets = {"q_proj", "v_proj"}})},
           {"qwen3", with_lora(qwen3_shape(), all)},
           {"interleaved", with_lora(interleaved_shape(), all)},
+          {"gpt_neox", with_lora(neox_shape(), all)},
+          {"phi3", with_lora(phi3_shape(), all)},
           {"hearth", with_lora(tiny_configs()[3], all)}};
 }
 

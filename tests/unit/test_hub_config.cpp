@@ -123,7 +123,7 @@ TEST(HubConfig, RefusesWhatWouldChangeTheNumbers) {
   refused(hub_gpt2, "scale_attn_by_inverse_layer_idx", true, "scale_attn_by_inverse_layer_idx");
   refused(hub_gpt2, "n_head", 7, "expected heads to divide dim 768, got 7");
   refused(hub_gpt2, "n_layer", 1'000'000'000, "expected n_layer between 1 and 10000");
-  refused(hub_llama, "hidden_act", "gelu_pytorch_tanh", "expected hidden_act to be one of");
+  refused(hub_llama, "hidden_act", "quick_gelu", "expected hidden_act to be one of");
   refused(hub_llama, "partial_rotary_factor", 0.5, "expected partial_rotary_factor to be 1.0");
   refused(hub_llama, "quantization_config", json::object(), "quantization_config");
   refused(hub_llama, "rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}},
@@ -135,7 +135,7 @@ TEST(HubConfig, RefusesWhatWouldChangeTheNumbers) {
   refused(hub_llama, "max_position_embeddings", (int64_t(1) << 31) + 1,
           "expected context between 1 and 2^31");
   refused(hub_llama, "hidden_size", "2048", "expected a whole number");
-  refused(hub_llama, "model_type", "mamba", "expected model_type gpt2, llama, qwen3 or hearth");
+  refused(hub_llama, "model_type", "mamba", "expected model_type to be one of gpt2, llama, qwen2");
   refused(hub_llama, "hearth_config", {{"norm_gain", false}},
           "expected no contradiction to the keys of llama");
   refused(hub_llama, "hearth_config", {{"dropout_mlq", 0.5}}, "the nearest is dropout_mlp");

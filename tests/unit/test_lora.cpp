@@ -23,6 +23,10 @@ TEST(Lora, TargetsAreTheFilesNames) {
   const Names llama{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
   EXPECT_EQ(lora_target_names(tiny_config()), llama);
   EXPECT_EQ(lora_target_names(qwen3_shape()), llama);
+  EXPECT_EQ(lora_target_names(neox_shape()),
+            (Names{"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}));
+  EXPECT_EQ(lora_target_names(phi3_shape()),
+            (Names{"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}));
   EXPECT_EQ(lora_target_names(tiny_configs()[3]), (Names{"qkv", "gate", "out", "up", "down"}));
 
   const auto matrices = [](const ModelConfig& c, Names targets) {

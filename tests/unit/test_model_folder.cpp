@@ -128,7 +128,10 @@ TEST(ModelFolder, KeepsWhatTheLayoutHasNoKeyFor) {
   c.dropout_embed = 0.125f;
   expect_round_trip(c, "llama");
   c.qkv_bias = true;
+  expect_round_trip(c, "qwen2");
+  c.mlp_bias = true;  // which qwen2 has not
   expect_round_trip(c, "llama");
+  c.mlp_bias = false;
   c.qkv_bias = false, c.out_bias = true;
   c.rope_scaling = RopeScaling::llama3, c.rope_factor = 4;  // of the context itself
   expect_round_trip(c, "llama");
@@ -151,7 +154,11 @@ TEST(ModelFolder, RoundTripsItsOwnShapes) {
            with(l, [](C c) { c.qk_norm = QkNorm::after_rope, c.qk_norm_gain = false; }),
            with(l, [](C c) { c.output_gate = OutputGate::per_head, c.attention_scale = 0.5f; }),
            with(l, [](C c) { c.rope_reverse = true, c.rotary = 0.4f, c.window = 3; }),
-           with(l, [](C c) { c.window = 3; }),
+           with(l, [](C c) { c.window = 3, c.mlp_bias = true; }),
+           with(l, [](C c) { c.rope_pattern = "NR", c.norm = Norm::layer; }),
+           with(l, [](C c) { c.parallel_residual = true, c.embed_scale = 3; }),
+           with(l, [](C c) { c.norm_place = NormPlace::after; }),
+           with(l, [](C c) { c.act = Act::geglu_tanh, c.embed_scale = 2; }),
            with(l, [](C c) { c.v_head_dim = 7; }),
            with(qwen3_like(),
                 [](C c) { c.window = 3, c.long_window = 5, c.window_pattern = "SL"; }),
@@ -436,7 +443,7 @@ TEST(ModelFolder, NamesATensorOfWholeNumbers) {
 
 TEST(ModelFolder, NamesABiasThatShouldBeZero) {
   ModelConfig c = llama_like();
-  c.qkv_bias = true;
+  c.qkv_bias = c.mlp_bias = true;
   Saved s(c);
   std::erase_if(s.tensors,
                 [](const auto& t) { return t.name == "model.layers.1.self_attn.o_proj.bias"; });

@@ -47,13 +47,19 @@ const StoredTensor& checked(const ModelFile& f, const FileTensor& want) {
   return it->second;
 }
 
-// Files of a bare model omit the name prefix: add it.
-void restore_prefix(ModelFile& f, const std::string& first) {
-  const std::string prefix(name_prefix(f.layout.type));
+// Files of a bare model omit the name prefix: add it. transformers 5 calls gpt_neox's head as it
+// calls all heads.
+void restore_names(ModelFile& f, const std::string& first) {
+  const std::string prefix(name_prefix(f.layout.type)), head(head_name(f.layout.type));
+  if (f.layout.type == HfType::gpt_neox && !f.tensors.contains(head))
+    if (auto other = f.tensors.extract("lm_head.weight")) {
+      other.key() = head;
+      f.tensors.insert(std::move(other));
+    }
   if (f.tensors.contains(first) || !f.tensors.contains(first.substr(prefix.size()))) return;
   StoredTensors renamed;
   for (auto& [name, tensor] : f.tensors)
-    renamed.emplace(name.starts_with("lm_head.") ? name : prefix + name, tensor);
+    renamed.emplace(name == head ? name : prefix + name, tensor);
   f.tensors = std::move(renamed);
 }
 
@@ -63,16 +69,14 @@ void refuse_surplus(const ModelFile& f, const ModelConfig& c,
   for (const FileTensor& t : wanted) known.insert(t.name);
   const auto check = [&](const std::string& name) {
     if (known.contains(name) || is_buffer(f.layout.type, name)) return;
-    if (c.tied && name == "lm_head.weight" && f.layout.type != HfType::hearth) {
+    if (c.tied && name == head_name(f.layout.type) && f.layout.type != HfType::hearth) {
       const auto head = f.tensors.find(name);
       const StoredTensor& embed = f.tensors.at(wanted.front().name);
       if (head != f.tensors.end() && head->second.shape == embed.shape &&
           to_floats(head->second) == to_floats(embed))
         return;
-      fail(f.where,
-           "expected lm_head.weight to equal {}, because tie_word_embeddings is set, got other "
-           "values",
-           wanted.front().name);
+      fail(f.where, "expected {} to equal {}, because tie_word_embeddings is set, got other values",
+           name, wanted.front().name);
     }
     fail(f.where, "expected only the tensors of its config, but found {}", in_quotes(name));
   };
@@ -85,7 +89,7 @@ std::vector<FileTensor> checked_tensors(ModelFile& f, const ModelConfig& c) {
   if (c.layers > int64_t(f.tensors.size()))
     fail(f.where, "expected tensors for {} layers, got {}", c.layers, f.tensors.size());
   std::vector<FileTensor> wanted = file_tensors(c, f.layout);
-  restore_prefix(f, wanted.front().name);
+  restore_names(f, wanted.front().name);
   for (const FileTensor& t : wanted) checked(f, t);
   refuse_surplus(f, c, wanted);
   return wanted;
@@ -108,7 +112,7 @@ int64_t numel(const FileTensor& t) {
 // from the mapping to the store.
 void load_rows(ParamStore& store, const FileTensor& t, const StoredTensor& stored) {
   const int64_t first = t.row * (numel(t) / t.shape[0]);
-  if (!t.transposed && !t.head_dim) return store.set(t.param, first, stored.dtype, stored.bytes);
+  if (t.same_layout()) return store.set(t.param, first, stored.dtype, stored.bytes);
   const std::vector<float> rows = to_rows(t, to_floats(stored));
   store.set(t.param, first, DType::f32, std::as_bytes(std::span(rows)));
 }
@@ -401,8 +405,7 @@ void stream_rows(const ByteSink& sink, const FileTensor& t, ParamStore& store, P
                  DType dtype) {
   const Tensor param = store.get(part, t.param);
   const int64_t n = numel(t), first = t.row * (n / t.shape[0]);
-  if (!t.transposed && !t.head_dim)
-    return stream_elements(sink, store.backend(), param, first, n, dtype);
+  if (t.same_layout()) return stream_elements(sink, store.backend(), param, first, n, dtype);
   std::vector<std::byte> bytes;
   bytes.reserve(size_t(n) * sizeof(float));
   stream_elements([&](Bytes b) { bytes.insert(bytes.end(), b.begin(), b.end()); }, store.backend(),

@@ -1,5 +1,5 @@
-// Model folders: config, weights and tokenizer as files, in Hugging Face's layouts for gpt2, llama
-// and qwen3 (exact in both directions); other shapes are written as model_type "hearth".
+// Model folders: config, weights and tokenizer as files, in Hugging Face's layouts (HfType,
+// exact in both directions); models that none of them has are written as model_type "hearth".
 #pragma once
 
 #include <filesystem>
@@ -57,8 +57,8 @@ std::string model_digest(const ModelSource&);
 // of them or, if the run recorded a digest, if the files differ.
 std::filesystem::path find_base(const std::filesystem::path& adapter);
 
-// config.json and generation_config.json as text; a token of -1 means none. The layout is the first
-// of gpt2, llama and qwen3 whose keys can express the whole model, else "hearth".
+// config.json and generation_config.json as text; a token of -1 means none. The layout is
+// hf_type().
 std::string hf_config_json(const ModelConfig&, DType weights, int32_t bos, int32_t eos);
 // Keeps all fields of `base`, the object of the model this one was made from, except the tokens.
 std::string hf_generation_config_json(int32_t bos, int32_t eos,

@@ -1,10 +1,16 @@
 #include "model/files/hf_names.h"
 
+#include <cmath>
+
 #include "model/decoder.h"
 #include "model/layer_spec.h"
 
 namespace hearth::inline model {
 namespace {
+
+bool is_gemma(HfType type) {
+  return type == HfType::gemma || type == HfType::gemma2 || type == HfType::gemma3_text;
+}
 
 struct Names {
   const ModelConfig& c;
@@ -12,8 +18,13 @@ struct Names {
   std::vector<LayerSpec> layers;
   std::vector<FileTensor> list = {};
 
+  // An empty parameter is a bias that the model lacks.
   void vector(std::string name, std::string param, int64_t n) {
     list.push_back({.name = std::move(name), .shape = {n}, .param = std::move(param)});
+  }
+  void gain(std::string name, std::string param, int64_t n) {
+    vector(std::move(name), std::move(param), n);
+    if (is_gemma(layout.type) && layout.gain_offset) list.back().offset = 1;
   }
   void matrix(std::string name, std::string param, int64_t out, int64_t in) {
     list.push_back({.name = std::move(name), .shape = {out, in}, .param = std::move(param)});
@@ -52,6 +63,46 @@ struct Names {
     vector("transformer.ln_f.bias", "final_norm.bias", c.dim);
   }
 
+  // --- the order of rows ---
+
+  bool regroups() const { return layout.pairs && *layout.pairs != c.rope_pairs; }
+
+  // The place here of row d of a head of q or k in the file. Its first dims are rotated in pairs,
+  // which are neighbours in one order and half of those dims apart in the other.
+  int64_t place_in_head(int64_t d, const LayerSpec& l) const {
+    const int64_t half = std::lround(c.rotary * float(l.qk_dim)) / 2;
+    if (!regroups() || d >= 2 * half) return d;
+    if (*layout.pairs == RopePairs::half) return d < half ? 2 * d : 2 * (d - half) + 1;
+    return d % 2 ? half + d / 2 : d / 2;
+  }
+  // Of `count` heads of q or k.
+  std::vector<int64_t> heads_order(int64_t count, const LayerSpec& l) const {
+    std::vector<int64_t> order;
+    if (!regroups()) return order;
+    for (int64_t h = 0; h < count; ++h)
+      for (int64_t d = 0; d < l.qk_dim; ++d) order.push_back(h * l.qk_dim + place_in_head(d, l));
+    return order;
+  }
+  // Of packed q | k | v in one tensor.
+  std::vector<int64_t> packed_order(const LayerSpec& l) const {
+    std::vector<int64_t> order = heads_order(l.heads + l.kv_heads, l);
+    if (order.empty()) return order;
+    for (int64_t i = int64_t(order.size()); i < l.qkv_size(); ++i) order.push_back(i);
+    return order;
+  }
+  // Of q, k and v of one head after another.
+  std::vector<int64_t> by_head_order(const LayerSpec& l) const {
+    if (!layout.by_head) return packed_order(l);
+    std::vector<int64_t> order;
+    for (int64_t h = 0; h < l.heads; ++h)
+      for (int64_t part = 0; part < 3; ++part)
+        for (int64_t d = 0; d < l.qk_dim; ++d)
+          order.push_back((part * l.heads + h) * l.qk_dim + (part < 2 ? place_in_head(d, l) : d));
+    return order;
+  }
+
+  // --- llama and its relatives ---
+
   // q, k and v of one packed parameter, weight or bias.
   void qkv(const std::string& file, const std::string& param, std::string_view kind,
            const LayerSpec& l) {
@@ -62,15 +113,10 @@ struct Names {
       FileTensor t{.name = file + names[i] + std::string(kind), .shape = {rows[i]}, .param = param};
       if (kind == "weight") t.shape.push_back(c.dim);
       t.row = row;
-      if (i < 2) regroup(t, l);
+      if (i < 2) t.order = heads_order(rows[i] / l.qk_dim, l);
       list.push_back(std::move(t));
       row += rows[i];
     }
-  }
-  void regroup(FileTensor& t, const LayerSpec& l) const {
-    if (!layout.pairs || *layout.pairs == c.rope_pairs) return;
-    t.head_dim = l.qk_dim;
-    t.interleaved = *layout.pairs == RopePairs::interleaved;
   }
   void gate_up(const std::string& file, const std::string& param, std::string_view kind,
                const LayerSpec& l) {
@@ -81,25 +127,48 @@ struct Names {
       list.push_back(std::move(t));
     }
   }
+  void qk_norms(const std::string& attn, const std::string& ours, const LayerSpec& l) {
+    if (c.qk_norm == QkNorm::none) return;
+    for (const char* which : {"q_norm.", "k_norm."}) {
+      const int64_t heads = !c.qk_norm_whole ? 1 : which[0] == 'q' ? l.heads : l.kv_heads;
+      gain(attn + which + "weight", ours + which + "gain", heads * l.qk_dim);
+      list.back().order = heads_order(heads, l);
+    }
+  }
+
+  // The norms of one half of a block. Their names depend on where the norms are.
+  void norm_gains(const std::string& file, const std::string& ours, bool mlp) {
+    const std::string own = ours + (mlp ? "mlp." : "attn.");
+    const char* before = mlp ? "post_attention_layernorm" : "input_layernorm";
+    const char* after = mlp ? "post_feedforward_layernorm" : "post_attention_layernorm";
+    const bool sandwich = c.norm_place == NormPlace::sandwich;
+    if (sandwich && mlp) before = "pre_feedforward_layernorm";
+    const char* norm = c.norm_place == NormPlace::after ? after : before;
+    gain(file + norm + ".weight", own + "norm.gain", c.dim);
+    if (sandwich) gain(file + after + ".weight", own + "post_norm.gain", c.dim);
+  }
 
   void llama_block(const std::string& file, const std::string& ours, const LayerSpec& l) {
     const std::string attn = file + "self_attn.", mlp = file + "mlp.";
-    const bool attention_bias =
-        c.qkv_bias || c.out_bias;  // one setting for all four in that layout
-    vector(file + "input_layernorm.weight", ours + "attn.norm.gain", c.dim);
-    qkv(attn, ours + "attn.qkv.weight", "weight", l);
-    if (attention_bias) qkv(attn, c.qkv_bias ? ours + "attn.qkv.bias" : "", "bias", l);
-    if (layout.type == HfType::qwen3) {
-      for (const char* which : {"q_norm.", "k_norm."}) {
-        vector(attn + which + "weight", ours + "attn." + which + "gain", l.qk_dim);
-        regroup(list.back(), l);
-      }
+    const bool fused = layout.type == HfType::phi3;
+    const bool qkv_bias = c.qkv_bias || c.out_bias;  // one setting for all four in most layouts
+    const bool out_bias = qkv_bias && layout.type != HfType::qwen2;
+    norm_gains(file, ours, false);
+    if (fused) {
+      matrix(attn + "qkv_proj.weight", ours + "attn.qkv.weight", l.qkv_size(), c.dim);
+      list.back().order = packed_order(l);
+    } else {
+      qkv(attn, ours + "attn.qkv.weight", "weight", l);
     }
+    if (qkv_bias) qkv(attn, c.qkv_bias ? ours + "attn.qkv.bias" : "", "bias", l);
+    qk_norms(attn, ours + "attn.", l);
     matrix(attn + "o_proj.weight", ours + "attn.out.weight", c.dim, l.y_size());
-    if (attention_bias)
-      vector(attn + "o_proj.bias", c.out_bias ? ours + "attn.out.bias" : "", c.dim);
-    vector(file + "post_attention_layernorm.weight", ours + "mlp.norm.gain", c.dim);
-    gate_up(mlp, ours + "mlp.up.weight", "weight", l);
+    if (out_bias) vector(attn + "o_proj.bias", c.out_bias ? ours + "attn.out.bias" : "", c.dim);
+    norm_gains(file, ours, true);
+    if (fused)
+      matrix(mlp + "gate_up_proj.weight", ours + "mlp.up.weight", l.up_size(), c.dim);
+    else
+      gate_up(mlp, ours + "mlp.up.weight", "weight", l);
     if (c.mlp_bias) gate_up(mlp, ours + "mlp.up.bias", "bias", l);
     matrix(mlp + "down_proj.weight", ours + "mlp.down.weight", c.dim, l.hidden);
     if (c.mlp_bias) vector(mlp + "down_proj.bias", ours + "mlp.down.bias", c.dim);
@@ -111,7 +180,44 @@ struct Names {
       const std::string n = std::to_string(i) + ".";
       llama_block("model.layers." + n, "blocks." + n, layers[i]);
     }
-    vector("model.norm.weight", "final_norm.gain", c.dim);
+    gain("model.norm.weight", "final_norm.gain", c.dim);
+  }
+
+  // --- gpt_neox ---
+
+  void neox_block(const std::string& file, const std::string& ours, const LayerSpec& l) {
+    const int64_t C = c.dim;
+    const std::string attn = file + "attention.", mlp = file + "mlp.";
+    const auto bias_of = [&](bool present, const char* param) {
+      return present ? ours + param : std::string();
+    };
+    const bool biases = c.qkv_bias || c.out_bias;
+    vector(file + "input_layernorm.weight", ours + "attn.norm.gain", C);
+    vector(file + "input_layernorm.bias", ours + "attn.norm.bias", C);
+    matrix(attn + "query_key_value.weight", ours + "attn.qkv.weight", l.qkv_size(), C);
+    list.back().order = by_head_order(l);
+    if (biases) {
+      vector(attn + "query_key_value.bias", bias_of(c.qkv_bias, "attn.qkv.bias"), l.qkv_size());
+      list.back().order = by_head_order(l);
+    }
+    matrix(attn + "dense.weight", ours + "attn.out.weight", C, l.y_size());
+    if (biases) vector(attn + "dense.bias", bias_of(c.out_bias, "attn.out.bias"), C);
+    vector(file + "post_attention_layernorm.weight", ours + "mlp.norm.gain", C);
+    vector(file + "post_attention_layernorm.bias", ours + "mlp.norm.bias", C);
+    matrix(mlp + "dense_h_to_4h.weight", ours + "mlp.up.weight", l.hidden, C);
+    vector(mlp + "dense_h_to_4h.bias", ours + "mlp.up.bias", l.hidden);
+    matrix(mlp + "dense_4h_to_h.weight", ours + "mlp.down.weight", C, l.hidden);
+    vector(mlp + "dense_4h_to_h.bias", ours + "mlp.down.bias", C);
+  }
+
+  void neox() {
+    matrix("gpt_neox.embed_in.weight", "embed.weight", c.vocab, c.dim);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const std::string n = std::to_string(i) + ".";
+      neox_block("gpt_neox.layers." + n, "blocks." + n, layers[i]);
+    }
+    vector("gpt_neox.final_layer_norm.weight", "final_norm.gain", c.dim);
+    vector("gpt_neox.final_layer_norm.bias", "final_norm.bias", c.dim);
   }
 
   void hearth() {
@@ -132,42 +238,51 @@ std::vector<FileTensor> file_tensors(const ModelConfig& config, const FileLayout
     case HfType::gpt2:
       names.gpt2();
       break;
-    case HfType::llama:
-    case HfType::qwen3:
-      names.llama();
+    case HfType::gpt_neox:
+      names.neox();
       break;
     case HfType::hearth:
       names.hearth();
       return std::move(names.list);
+    default:
+      names.llama();
+      break;
   }
-  if (!config.tied) names.matrix("lm_head.weight", "head.weight", config.vocab, config.dim);
+  if (!config.tied)
+    names.matrix(std::string(head_name(layout.type)), "head.weight", config.vocab, config.dim);
   return std::move(names.list);
 }
 
 bool is_buffer(HfType type, std::string_view name) {
+  const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
   switch (type) {
     case HfType::gpt2:
-      return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-    case HfType::llama:
-    case HfType::qwen3:
-      return name.ends_with("rotary_emb.inv_freq");
+      return ends(".attn.bias") || ends(".attn.masked_bias");
+    case HfType::gpt_neox:
+      return ends(".attention.bias") || ends(".attention.masked_bias") ||
+             ends("rotary_emb.inv_freq");
     case HfType::hearth:
       return false;
+    default:
+      return ends("rotary_emb.inv_freq");
   }
-  return false;
 }
 
 std::string_view name_prefix(HfType type) {
   switch (type) {
     case HfType::gpt2:
       return "transformer.";
-    case HfType::llama:
-    case HfType::qwen3:
-      return "model.";
+    case HfType::gpt_neox:
+      return "gpt_neox.";
     case HfType::hearth:
       return "";
+    default:
+      return "model.";
   }
-  return "";
+}
+
+std::string_view head_name(HfType type) {
+  return type == HfType::gpt_neox ? "embed_out.weight" : "lm_head.weight";
 }
 
 }  // namespace hearth::inline model

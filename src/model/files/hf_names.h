@@ -13,14 +13,31 @@
 
 namespace hearth::inline model {
 
-enum class HfType : uint8_t { gpt2, llama, qwen3, hearth };
+// Values of model_type, in the order in which a model tries them; hearth takes every model.
+enum class HfType : uint8_t {
+  gpt2,
+  llama,
+  qwen2,
+  qwen3,
+  mistral,
+  smollm3,
+  gpt_neox,
+  olmo2,
+  gemma,
+  gemma2,
+  gemma3_text,
+  phi3,
+  hearth
+};
 inline std::span<const std::string_view> names_of(HfType) {
-  static constexpr auto names =
-      std::to_array<std::string_view>({"gpt2", "llama", "qwen3", "hearth"});
+  static constexpr auto names = std::to_array<std::string_view>(
+      {"gpt2", "llama", "qwen2", "qwen3", "mistral", "smollm3", "gpt_neox", "olmo2", "gemma",
+       "gemma2", "gemma3_text", "phi3", "hearth"});
   return names;
 }
 
-// The layout whose config.json can express everything in this config that affects the output.
+// The layout whose config.json can express everything in this config that affects the output: the
+// one that the config names, else the first.
 HfType hf_type(const ModelConfig&);
 HfType hf_type_from_json(const nlohmann::json&, const std::string& where);
 
@@ -30,9 +47,12 @@ struct FileTensor {
   std::string param;        // empty: a bias required by the layout but absent here: zeros
   int64_t row = 0;          // first row in `param`
   bool transposed = false;  // (in, out) in the file, (out, in) here
-  // Size of heads whose rotary pairs are stored in the other order in the file; 0: same order.
-  int64_t head_dim = 0;
-  bool interleaved = false;  // interleaved in the file, half-split here; else the reverse
+  // The row of `param`, counted from `row` on, that each row of the file is; empty: the same.
+  std::vector<int64_t> order = {};
+  float offset = 0;  // added to the file's values
+
+  // Whether the bytes of the file are those of the parameter's rows.
+  bool same_layout() const { return !transposed && order.empty() && offset == 0; }
 };
 
 struct FileLayout {
@@ -40,6 +60,8 @@ struct FileLayout {
   bool conv1d = true;  // gpt2: matrices are (in, out)
   // The pair order of q and k rows in the file; nothing: the model's own order.
   std::optional<RopePairs> pairs = RopePairs::half;
+  bool gain_offset = true;  // gemma: the file's gains lack the 1 that the model adds to them
+  bool by_head = true;      // gpt_neox: q, k and v of one head after another
 };
 
 // `config` must be resolved. Tensors of one parameter are consecutive.
@@ -50,5 +72,6 @@ bool is_buffer(HfType, std::string_view name);
 
 // The prefix of all names except the head's; files of the bare model omit it.
 std::string_view name_prefix(HfType);
+std::string_view head_name(HfType);  // the tensor of an untied head
 
 }  // namespace hearth::inline model

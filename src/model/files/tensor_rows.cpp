@@ -27,22 +27,6 @@ std::vector<float> transpose(std::span<const float> in, int64_t rows, int64_t co
   return out;
 }
 
-// The position of row i of a half-split head if pairs are interleaved: i and i + D/2 are
-// neighbours.
-int64_t interleaved_row(int64_t i, int64_t head_dim) {
-  const int64_t half = head_dim / 2, d = i % head_dim;
-  return i - d + (d < half ? 2 * d : 2 * (d - half) + 1);
-}
-
-// Calls copy(row in the file, row here) for each row of a tensor whose heads are reordered.
-template <class F>
-void each_row(const FileTensor& t, int64_t rows, F copy) {
-  for (int64_t i = 0; i < rows; ++i) {
-    const int64_t moved = interleaved_row(i, t.head_dim);
-    t.interleaved ? copy(moved, i) : copy(i, moved);
-  }
-}
-
 }  // namespace
 
 std::vector<float> to_floats(const StoredTensor& t) {
@@ -81,13 +65,14 @@ void stream_elements(const ByteSink& sink, Backend& backend, const Tensor& t, in
 }
 
 std::vector<float> to_rows(const FileTensor& t, std::vector<float> file) {
+  if (t.offset != 0)  // adding 0 would change the sign of -0
+    for (float& x : file) x += t.offset;
   if (t.transposed) return transpose(file, t.shape[0], t.shape[1]);
-  if (!t.head_dim) return file;
+  if (t.order.empty()) return file;
   const int64_t rows = t.shape[0], cols = int64_t(file.size()) / rows;
   std::vector<float> out(file.size());
-  each_row(t, rows, [&](int64_t there, int64_t here) {
-    std::copy_n(file.begin() + there * cols, cols, out.begin() + here * cols);
-  });
+  for (int64_t i = 0; i < rows; ++i)
+    std::copy_n(file.begin() + i * cols, cols, out.begin() + t.order[size_t(i)] * cols);
   return out;
 }
 
@@ -98,10 +83,10 @@ std::vector<float> from_rows(const FileTensor& t, std::span<const float> param) 
   const int64_t rows = t.shape[0], cols = n / rows;
   param = param.subspan(size_t(t.row * cols), size_t(n));
   std::vector<float> out(param.begin(), param.end());
-  if (t.head_dim)
-    each_row(t, rows, [&](int64_t there, int64_t here) {
-      std::copy_n(param.begin() + here * cols, cols, out.begin() + there * cols);
-    });
+  for (int64_t i = 0; i < int64_t(t.order.size()); ++i)
+    std::copy_n(param.begin() + t.order[size_t(i)] * cols, cols, out.begin() + i * cols);
+  if (t.offset != 0)
+    for (float& x : out) x -= t.offset;
   return out;
 }
 

@@ -1,0 +1,147 @@
+// The keys of rotary positions: base, scaling, and the fraction of a head that is rotated.
+#include <cmath>
+#include <optional>
+#include <tuple>
+
+#include "model/files/hf_keys.h"
+
+namespace hearth::inline model {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+namespace {
+
+// YaRN's default scale of q and k, which rope_table() applies.
+double yarn_magnitude(double factor) { return factor > 1 ? 0.1 * std::log(factor) + 1 : 1; }
+
+// transformers rounds the number of rotated dims down.
+void set_rotary(ModelConfig& c, double factor, const std::string& where) {
+  if (!(factor > 0 && factor <= 1))
+    fail(where, "expected a partial_rotary_factor above 0 and of at most 1, got {}", factor);
+  c.rotary = float(factor);
+  const int64_t head = c.head_dim ? c.head_dim : c.heads > 0 ? c.dim / c.heads : 0;
+  const int64_t turned = int64_t(double(head) * factor);
+  if (std::lround(c.rotary * float(head)) != turned) c.rotary = float(turned) / float(head);
+}
+
+// Of an old key of the whole config and a new one of rope_parameters, which must agree.
+double read_rotary(const Keys& k, const RopeDefaults& defaults) {
+  std::optional<double> factor;
+  if (k.has("partial_rotary_factor")) factor = k.get<double>("partial_rotary_factor");
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!k.has(key)) continue;
+    const std::string where = k.where + "." + key;
+    const Keys inner{k.j.at(key), where};
+    if (!inner.j.is_object() || !inner.has("partial_rotary_factor")) continue;
+    const double here = inner.get<double>("partial_rotary_factor");
+    if (factor && here != *factor)
+      fail(where, "expected the earlier partial_rotary_factor {}, got {}", *factor, here);
+    factor = here;
+  }
+  if (!defaults.partial && factor.value_or(1) != 1)
+    fail(k.where, "expected partial_rotary_factor to be 1.0, got {}: not supported", *factor);
+  return factor.value_or(defaults.rotary);
+}
+
+}  // namespace
+
+void read_rope_scaling(ModelConfig& c, const json& j, const std::string& where) {
+  if (!j.is_object()) fail(where, "expected an object, got {}", in_quotes(j.dump()));
+  const Keys k{j, where};
+  const std::string type =
+      k.get<std::string>("rope_type", k.get<std::string>("type", std::string("default")));
+  if (type == "default") return;
+  if (type == "linear") {
+    c.rope_scaling = RopeScaling::linear;
+  } else if (type == "llama3") {
+    c.rope_scaling = RopeScaling::llama3;
+    c.rope_low = k.get<float>("low_freq_factor");
+    c.rope_high = k.get<float>("high_freq_factor");
+  } else if (type == "yarn") {
+    c.rope_scaling = RopeScaling::yarn;
+    c.rope_low = k.get<float>("beta_slow", 1);
+    c.rope_high = k.get<float>("beta_fast", 32);
+    k.only("truncate", true);
+    for (const char* key : {"mscale", "mscale_all_dim"}) k.only(key, 0.0);
+  } else {
+    fail(where, "expected rope_type to be default, linear, llama3 or yarn, got {}",
+         in_quotes(type));
+  }
+  c.rope_factor = k.get<float>("factor");
+  if (!(c.rope_factor >= 1)) fail(where, "expected a factor of 1 or more, got {}", c.rope_factor);
+  if (c.rope_scaling == RopeScaling::linear) return;
+  c.rope_context = c.rope_scaling == RopeScaling::llama3
+                       ? k.get<int64_t>("original_max_position_embeddings")
+                       : k.get<int64_t>("original_max_position_embeddings", c.context);
+  if (c.rope_context < 1 || c.rope_high <= c.rope_low)
+    fail(where, "expected a positive original context and increasing bounds, got {}, {} and {}",
+         c.rope_context, c.rope_low, c.rope_high);
+  const double magnitude = yarn_magnitude(c.rope_factor);
+  if (c.rope_scaling == RopeScaling::yarn &&
+      std::abs(k.get<double>("attention_factor", magnitude) - magnitude) > 1e-6)
+    fail(where, "expected attention_factor to be {}, got {}: not supported", magnitude,
+         k.get<double>("attention_factor"));
+}
+
+void read_rope(ModelConfig& c, const Keys& k, const RopeDefaults& defaults) {
+  std::optional<double> theta;
+  if (k.has("rope_theta")) theta = k.get<double>("rope_theta");
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!k.has(key)) continue;
+    const std::string where = k.where + "." + key;
+    ModelConfig fresh;
+    fresh.context = c.context;
+    read_rope_scaling(fresh, k.j.at(key), where);
+    const bool again = key[5] == 'p' && k.has("rope_scaling");
+    const auto scaling = [](const ModelConfig& x) {
+      return std::tuple(x.rope_scaling, x.rope_factor, x.rope_low, x.rope_high, x.rope_context);
+    };
+    if (again && scaling(fresh) != scaling(c))
+      fail(where, "expected the same as rope_scaling, got {}", in_quotes(k.j.at(key).dump()));
+    std::tie(c.rope_scaling, c.rope_factor, c.rope_low, c.rope_high, c.rope_context) =
+        scaling(fresh);
+    const Keys inner{k.j.at(key), where};
+    const double here = inner.get<double>("rope_theta", theta.value_or(defaults.theta));
+    if (theta && here != *theta)
+      fail(where, "expected the earlier rope_theta {}, got {}", *theta, here);
+    if (inner.has("rope_theta")) theta = here;
+  }
+  c.rope_theta = theta.value_or(defaults.theta);
+  if (!(c.rope_theta > 1)) fail(k.where, "expected rope_theta above 1, got {}", c.rope_theta);
+  const double rotary = read_rotary(k, defaults);
+  if (defaults.partial) set_rotary(c, rotary, k.where);
+}
+
+ordered_json write_rope_scaling(const ModelConfig& c) {
+  const int64_t original = c.rope_context ? c.rope_context : c.context;
+  switch (c.rope_scaling) {
+    case RopeScaling::none:
+      return {{"rope_type", "default"}};
+    case RopeScaling::linear:
+      return {{"rope_type", "linear"}, {"factor", plain(c.rope_factor)}};
+    case RopeScaling::llama3:
+      return {{"rope_type", "llama3"},
+              {"factor", plain(c.rope_factor)},
+              {"low_freq_factor", plain(c.rope_low)},
+              {"high_freq_factor", plain(c.rope_high)},
+              {"original_max_position_embeddings", original}};
+    case RopeScaling::yarn:
+      return {{"rope_type", "yarn"},
+              {"factor", plain(c.rope_factor)},
+              {"beta_slow", plain(c.rope_low)},
+              {"beta_fast", plain(c.rope_high)},
+              {"original_max_position_embeddings", original}};
+  }
+  return ordered_json::object({{"rope_type", "default"}});
+}
+
+void write_rope(ordered_json& j, const ModelConfig& c) {
+  const ordered_json scaling = write_rope_scaling(c);
+  j["rope_theta"] = c.rope_theta;
+  j["rope_scaling"] = c.rope_scaling == RopeScaling::none ? ordered_json() : scaling;
+  j["rope_parameters"] = scaling;
+  j["rope_parameters"]["rope_theta"] = c.rope_theta;
+}
+
+}  // namespace hearth::inline model

@@ -1,0 +1,291 @@
+// The models of Hugging Face's families by their published formulas, in double, one token after
+// another: the oracle for what hearth computes from the same folder. It shares no code with it. A
+// tensor is made, at random, when the formulas first ask for it by its name.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/params.h"
+#include "formats/safetensors.h"
+
+namespace hearth::test {
+
+using Vec = std::vector<double>;
+
+class FamilyReference {
+ public:
+  explicit FamilyReference(nlohmann::json config) : j(std::move(config)), type_(j["model_type"]) {}
+
+  // Logits after each token.
+  std::vector<Vec> logits(const std::vector<int32_t>& tokens) {
+    std::vector<Vec> x;
+    for (const int32_t id : tokens) x.push_back(row(embed_name(), id));
+    if (gemma())
+      for (Vec& v : x)
+        for (double& a : v) a *= float(std::sqrt(double(dim())));
+    for (int64_t i = 0; i < int64_t(j["num_hidden_layers"]); ++i) block(x, i);
+    std::vector<Vec> out;
+    for (const Vec& v : x) {
+      Vec y = matmul(head_name(), int64_t(j["vocab_size"]), norm(v, final_name()));
+      const nlohmann::json cap = j.value("final_logit_softcapping", nlohmann::json());
+      if (!cap.is_null())
+        for (double& a : y) a = double(cap) * std::tanh(a / double(cap));
+      out.push_back(std::move(y));
+    }
+    return out;
+  }
+
+  std::vector<TensorToWrite> tensors() const {
+    std::vector<TensorToWrite> out;
+    for (const auto& [name, t] : made_)
+      out.push_back({name, DType::f32, t.shape, [&values = t.values](const ByteSink& sink) {
+                       sink(std::as_bytes(std::span(values)));
+                     }});
+    return out;
+  }
+
+ private:
+  struct Made {
+    std::vector<int64_t> shape;
+    std::vector<float> values;
+  };
+
+  const Made& tensor(const std::string& name, std::vector<int64_t> shape) {
+    const auto [it, fresh] = made_.try_emplace(name);
+    if (!fresh) return it->second;
+    int64_t n = 1;
+    for (const int64_t d : shape) n *= d;
+    it->second = {shape, std::vector<float>(size_t(n))};
+    draw(it->second.values, Init::normal(shape.size() == 1 ? 0.2f : 0.25f), 31, name);
+    // Gains and biases in steps of 2^-10, so that 1 + w is exact.
+    if (shape.size() == 1)
+      for (float& x : it->second.values) x = std::round(x * 1024) / 1024;
+    return it->second;
+  }
+
+  // --- the config ---
+  int64_t dim() const { return j["hidden_size"]; }
+  int64_t heads() const { return j["num_attention_heads"]; }
+  int64_t kv_heads() const { return j.value("num_key_value_heads", heads()); }
+  int64_t head_dim() const { return j.value("head_dim", dim() / heads()); }
+  bool gemma() const { return type_.starts_with("gemma"); }
+  bool neox() const { return type_ == "gpt_neox"; }
+  bool sandwich() const { return type_ == "gemma2" || type_ == "gemma3_text"; }
+  bool has_biases() const { return j.value("attention_bias", neox()); }
+  std::string embed_name() const {
+    return neox() ? "gpt_neox.embed_in.weight" : "model.embed_tokens.weight";
+  }
+  std::string head_name() const {
+    if (j.value("tie_word_embeddings", false)) return embed_name();
+    return neox() ? "embed_out.weight" : "lm_head.weight";
+  }
+  std::string final_name() const { return neox() ? "gpt_neox.final_layer_norm" : "model.norm"; }
+  bool slides(int64_t layer) const {
+    if (j.contains("layer_types")) return j["layer_types"][size_t(layer)] == "sliding_attention";
+    return j.contains("sliding_window") && !j["sliding_window"].is_null();
+  }
+  double theta(int64_t layer) const {
+    if (type_ == "gemma3_text" && slides(layer)) return j["rope_local_base_freq"];
+    return j[neox() ? "rotary_emb_base" : "rope_theta"];
+  }
+  bool turns(int64_t layer) const {
+    return !j.contains("no_rope_layers") || j["no_rope_layers"][size_t(layer)] == 1;
+  }
+  int64_t rotary() const {
+    const char* key = neox() ? "rotary_pct" : "partial_rotary_factor";
+    return int64_t(double(head_dim()) * j.value(key, 1.0));
+  }
+
+  // --- parts ---
+  Vec row(const std::string& name, int64_t i) {
+    const Made& t = tensor(name, {j["vocab_size"], dim()});
+    return {t.values.begin() + i * dim(), t.values.begin() + (i + 1) * dim()};
+  }
+  Vec matmul(const std::string& name, int64_t out, const Vec& x) {
+    const int64_t in = int64_t(x.size());
+    const Made& w = tensor(name, {out, in});
+    Vec y(size_t(out), 0);
+    for (int64_t o = 0; o < out; ++o)
+      for (int64_t i = 0; i < in; ++i)
+        y[size_t(o)] += double(w.values[size_t(o * in + i)]) * x[size_t(i)];
+    return y;
+  }
+  Vec linear(const std::string& name, int64_t out, const Vec& x, bool bias) {
+    Vec y = matmul(name + ".weight", out, x);
+    if (!bias) return y;
+    const Made& b = tensor(name + ".bias", {out});
+    for (int64_t i = 0; i < out; ++i) y[size_t(i)] += b.values[size_t(i)];
+    return y;
+  }
+  Vec norm(Vec x, const std::string& name) {
+    const int64_t n = int64_t(x.size());
+    const double eps = j[neox() ? "layer_norm_eps" : "rms_norm_eps"];
+    double mean = 0, square = 0;
+    for (const double a : x) mean += a / double(n);
+    if (!neox()) mean = 0;
+    for (const double a : x) square += (a - mean) * (a - mean) / double(n);
+    const Made gain = tensor(name + ".weight", {n});
+    for (int64_t i = 0; i < n; ++i) {
+      double& a = x[size_t(i)];
+      a = (a - mean) / std::sqrt(square + eps) *
+          (double(gain.values[size_t(i)]) + (gemma() ? 1 : 0));
+      if (neox()) a += double(tensor(name + ".bias", {n}).values[size_t(i)]);
+    }
+    return x;
+  }
+  // Turns the first dims of a head: i with i + n / 2.
+  void turn(double* head, int64_t position, double base) {
+    const int64_t n = rotary();
+    for (int64_t i = 0; i < n / 2; ++i) {
+      const double angle = double(position) * std::pow(base, -2.0 * double(i) / double(n));
+      const double a = head[i], b = head[i + n / 2];
+      head[i] = a * std::cos(angle) - b * std::sin(angle);
+      head[i + n / 2] = b * std::cos(angle) + a * std::sin(angle);
+    }
+  }
+  static double act(const std::string& name, double x) {
+    if (name == "silu") return x / (1 + std::exp(-x));
+    if (name == "gelu") return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  }
+
+  struct Heads {
+    Vec q, k, v;
+  };
+  Heads project(const Vec& x, const std::string& at) {
+    const int64_t D = head_dim(), H = heads(), G = kv_heads();
+    if (neox()) {
+      const Vec all = linear(at + "query_key_value", 3 * H * D, x, has_biases());
+      Heads r;
+      for (int64_t h = 0; h < H; ++h)
+        for (int64_t part = 0; part < 3; ++part) {
+          const auto from = all.begin() + (3 * h + part) * D;
+          Vec& to = part == 0 ? r.q : part == 1 ? r.k : r.v;
+          to.insert(to.end(), from, from + D);
+        }
+      return r;
+    }
+    if (type_ == "phi3") {
+      const Vec all = linear(at + "qkv_proj", (H + 2 * G) * D, x, false);
+      const auto k = all.begin() + H * D, v = k + G * D;
+      return {{all.begin(), k}, {k, v}, {v, all.end()}};
+    }
+    const bool bias = has_biases() || type_ == "qwen2";
+    Heads r{linear(at + "q_proj", H * D, x, bias), linear(at + "k_proj", G * D, x, bias),
+            linear(at + "v_proj", G * D, x, bias)};
+    if (type_ == "olmo2") r.q = norm(r.q, at + "q_norm"), r.k = norm(r.k, at + "k_norm");
+    if (type_ == "qwen3" || type_ == "gemma3_text") {
+      r.q = norm_heads(r.q, at + "q_norm");
+      r.k = norm_heads(r.k, at + "k_norm");
+    }
+    return r;
+  }
+  Vec norm_heads(const Vec& x, const std::string& name) {
+    Vec y;
+    for (auto it = x.begin(); it != x.end(); it += head_dim()) {
+      const Vec head = norm({it, it + head_dim()}, name);
+      y.insert(y.end(), head.begin(), head.end());
+    }
+    return y;
+  }
+
+  std::vector<Vec> attention(const std::vector<Vec>& x, const std::string& at, int64_t layer) {
+    const int64_t D = head_dim(), H = heads(), G = kv_heads(), T = int64_t(x.size());
+    std::vector<Heads> all;
+    for (int64_t t = 0; t < T; ++t) {
+      all.push_back(project(x[size_t(t)], at));
+      if (!turns(layer)) continue;
+      for (int64_t h = 0; h < H; ++h) turn(&all.back().q[size_t(h * D)], t, theta(layer));
+      for (int64_t h = 0; h < G; ++h) turn(&all.back().k[size_t(h * D)], t, theta(layer));
+    }
+    const double scale = 1 / std::sqrt(double(j.value("query_pre_attn_scalar", D)));
+    const int64_t window = slides(layer) ? int64_t(j["sliding_window"]) : T;
+    const nlohmann::json cap = j.value("attn_logit_softcapping", nlohmann::json());
+    std::vector<Vec> out;
+    for (int64_t t = 0; t < T; ++t) {
+      Vec y(size_t(H * D), 0);
+      for (int64_t h = 0; h < H; ++h) {
+        const int64_t g = h / (H / G);
+        Vec weights;
+        double sum = 0;
+        const int64_t first = std::max<int64_t>(0, t - window + 1);
+        for (int64_t s = first; s <= t; ++s) {
+          double score = 0;
+          for (int64_t d = 0; d < D; ++d)
+            score += all[size_t(t)].q[size_t(h * D + d)] * all[size_t(s)].k[size_t(g * D + d)];
+          score *= scale;
+          if (!cap.is_null()) score = double(cap) * std::tanh(score / double(cap));
+          weights.push_back(std::exp(score));
+          sum += weights.back();
+        }
+        for (int64_t s = first; s <= t; ++s)
+          for (int64_t d = 0; d < D; ++d)
+            y[size_t(h * D + d)] +=
+                weights[size_t(s - first)] / sum * all[size_t(s)].v[size_t(g * D + d)];
+      }
+      const bool bias = has_biases();
+      out.push_back(linear(at + (neox() ? "dense" : "o_proj"), dim(), y, bias));
+    }
+    return out;
+  }
+
+  Vec mlp(const Vec& x, const std::string& at) {
+    const int64_t hidden = j["intermediate_size"];
+    const std::string name =
+        j.contains("hidden_activation") ? j["hidden_activation"] : j["hidden_act"];
+    if (neox()) {
+      Vec h = linear(at + "dense_h_to_4h", hidden, x, true);
+      for (double& a : h) a = act(name, a);
+      return linear(at + "dense_4h_to_h", dim(), h, true);
+    }
+    Vec gate, up;
+    if (type_ == "phi3") {
+      const Vec both = linear(at + "gate_up_proj", 2 * hidden, x, false);
+      gate = {both.begin(), both.begin() + hidden}, up = {both.begin() + hidden, both.end()};
+    } else {
+      gate = linear(at + "gate_proj", hidden, x, false);
+      up = linear(at + "up_proj", hidden, x, false);
+    }
+    for (size_t i = 0; i < gate.size(); ++i) gate[i] = act(name, gate[i]) * up[i];
+    return linear(at + "down_proj", dim(), gate, false);
+  }
+
+  static void add(Vec& to, const Vec& x) {
+    for (size_t i = 0; i < to.size(); ++i) to[i] += x[i];
+  }
+
+  void block(std::vector<Vec>& x, int64_t layer) {
+    const std::string at =
+        (neox() ? "gpt_neox.layers." : "model.layers.") + std::to_string(layer) + ".";
+    const bool after = type_ == "olmo2";
+    std::vector<Vec> in = x;
+    if (!after)
+      for (Vec& v : in) v = norm(v, at + "input_layernorm");
+    std::vector<Vec> branch = attention(in, at + (neox() ? "attention." : "self_attn."), layer);
+    for (size_t t = 0; t < x.size(); ++t) {
+      const Vec before = x[t];
+      if (after || sandwich()) branch[t] = norm(branch[t], at + "post_attention_layernorm");
+      add(x[t], branch[t]);
+      const bool parallel = neox() && j.value("use_parallel_residual", true);
+      Vec y = parallel ? before : x[t];
+      if (sandwich())
+        y = norm(y, at + "pre_feedforward_layernorm");
+      else if (!after)
+        y = norm(y, at + "post_attention_layernorm");
+      y = mlp(y, at + "mlp.");
+      if (after || sandwich()) y = norm(y, at + "post_feedforward_layernorm");
+      add(x[t], y);
+    }
+  }
+
+  const nlohmann::json j;
+  const std::string type_;
+  std::map<std::string, Made> made_;
+};
+
+}  // namespace hearth::test
