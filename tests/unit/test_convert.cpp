@@ -86,12 +86,16 @@ TEST(Convert, ThroughGgufToTheBit) {
   ModelConfig qwen = small("modern-124m"), yarn = small("modern-124m");
   yarn.rope_scaling = RopeScaling::yarn, yarn.rope_factor = 4, yarn.rope_context = 12;
   yarn.rope_low = 1, yarn.rope_high = 32;
-  for (const ModelConfig& c : {small("gpt2"), llama_shape(), qwen, yarn}) {
+  ModelConfig qwen2 = qwen, mistral = qwen;
+  qwen2.qk_norm = mistral.qk_norm = QkNorm::none;
+  qwen2.qkv_bias = true, mistral.layout = "mistral";
+  for (const ModelConfig& c : {small("gpt2"), llama_shape(), qwen, yarn, qwen2, mistral}) {
     TempDir dir;
     Model m(c);
     m.save(dir / "a");
     const Converted to = convert_model({.from = dir / "a", .gguf = dir / "m.gguf"}, *m.backend);
     EXPECT_EQ(to.params, count_params(c));
+    EXPECT_EQ(to.model_type == "qwen2", c.qkv_bias && !c.out_bias);
     convert_model({.from = dir / "m.gguf", .to = dir / "b"}, *m.backend);
     expect_same(dir / "b", m);
     const ModelConfig back = ModelSource::open(dir / "b").config();
@@ -207,8 +211,14 @@ TEST(Convert, RefusesWhatItCannotSay) {
   Model n(own);
   n.save(dir / "n");
   expect_error(converting({.from = dir / "n", .gguf = dir / "n.gguf"}),
-               "only models with the gpt2, llama or qwen3 architecture");
+               "only models with the gpt2, llama, qwen2, qwen3 or mistral architecture");
   EXPECT_FALSE(fs::exists(dir / "n.gguf"));
+  own = small("modern-124m");
+  own.qk_norm = QkNorm::none, own.window = 4;
+  Model window(own);
+  window.save(dir / "w");
+  expect_error(converting({.from = dir / "w", .gguf = dir / "w.gguf"}),
+               "GGUF models cannot have a sliding window, got one of 4 tokens");
 }
 
 TEST(Convert, NamesWhatIsWrongInAGguf) {
@@ -232,7 +242,7 @@ TEST(Convert, NamesWhatIsWrongInAGguf) {
   other.replace(other.find("llama"), 5, "mamba");
   write_file_atomic(dir / "bad.gguf", other);
   expect_error(error_of([&] { ModelSource::open(dir / "bad.gguf"); }),
-               "expected general.architecture gpt2, llama or qwen3, got \"mamba\"");
+               "expected general.architecture gpt2, llama, qwen2 or qwen3, got \"mamba\"");
 }
 
 }  // namespace

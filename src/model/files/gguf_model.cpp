@@ -78,8 +78,9 @@ FileLayout gguf_layout(HfType type) {
 
 std::string_view architecture_of(const GgufTable& f) {
   const std::string_view name = f.text("general.architecture");
-  if (name != "gpt2" && name != "llama" && name != "qwen3")
-    fail(f.where, "expected general.architecture gpt2, llama or qwen3, got {}", in_quotes(name));
+  if (name != "gpt2" && name != "llama" && name != "qwen2" && name != "qwen3")
+    fail(f.where, "expected general.architecture gpt2, llama, qwen2 or qwen3, got {}",
+         in_quotes(name));
   return name;
 }
 
@@ -271,25 +272,31 @@ GgufKeys config_keys(const ModelConfig& c, HfType type, const GgufSpec& spec) {
   return keys;
 }
 
-// llama.cpp supports less for these architectures than their folders can express.
+// llama.cpp has a mistral without a window as a llama, and supports less for its architectures than
+// their folders can express.
 HfType exportable(const ModelConfig& c) {
-  const HfType type = hf_type(c);
+  HfType type = hf_type(c);
+  if (type == HfType::mistral) type = HfType::llama;
   if (c.v_head_dim > 0)
     fail("gguf", "expected heads of values as wide as those of keys, got a v_head_dim of {}",
          c.v_head_dim);
   if (c.mixer_pattern != ModelConfig{}.mixer_pattern)
     fail("gguf", "expected attention in every layer, got a mixer_pattern of {}",
          in_quotes(c.mixer_pattern));
-  if (type == HfType::hearth)
-    fail("gguf", "only models with the gpt2, llama or qwen3 architecture can be written as GGUF");
+  if (type != HfType::gpt2 && type != HfType::llama && type != HfType::qwen2 &&
+      type != HfType::qwen3)
+    fail("gguf",
+         "only models with the gpt2, llama, qwen2, qwen3 or mistral architecture can be written as "
+         "GGUF, got {}",
+         enum_name(type));
   const Act act = type == HfType::gpt2 ? Act::gelu_tanh : Act::swiglu;
   if (c.act != act)
     fail("gguf", "expected act {} for {}, got {}", enum_name(act), enum_name(type),
          enum_name(c.act));
   if (type == HfType::qwen3 && (c.qkv_bias || c.out_bias))
     fail("gguf", "qwen3 in GGUF cannot have attention biases");
-  if (type == HfType::qwen3 && c.rope_scaling == RopeScaling::llama3)
-    fail("gguf", "qwen3 in GGUF cannot use the rope_scaling llama3");
+  if (type != HfType::llama && type != HfType::gpt2 && c.rope_scaling == RopeScaling::llama3)
+    fail("gguf", "{} in GGUF cannot use the rope_scaling llama3", enum_name(type));
   if (c.window > 0)
     fail("gguf", "GGUF models cannot have a sliding window, got one of {} tokens", c.window);
   return type;
