@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """hearth's model folders against transformers, both ways.
 
-Ten random models each of gpt2, llama and qwen3 in odd shapes are saved by transformers (float32,
-bfloat16 or float16, some in shards) and read by hearth; hearth converts each and transformers reads
-it back; and six models are trained by hearth for 20 steps and read by transformers. Logits in
-float32 must agree within 1e-4 and 64 greedy tokens must be equal.
+Ten random models of each model_type in odd shapes are saved by transformers (float32, bfloat16 or
+float16, some in shards) and read by hearth; hearth converts each and transformers reads it back; and
+some models are trained by hearth for 20 steps and read by transformers. Logits in float32 must agree
+within 1e-4 and 64 greedy tokens must be equal.
 
   python3 tests/parity/hf_models.py build/hearth tests/parity/results/hf_models.json
 
-Needs transformers 5 with PyTorch (CPU is enough); about half a minute on 16 cores.
+Needs transformers 5 with PyTorch (CPU is enough); about two minutes on 16 cores.
 """
 import json
 import multiprocessing
@@ -36,7 +36,7 @@ def llama(name, theta=1e4, rope={}, save={}, kind="llama", **k):
     base = dict(vocab_size=257, max_position_embeddings=160, hidden_size=64, num_hidden_layers=2,
                 num_attention_heads=4, num_key_value_heads=2, intermediate_size=172,
                 tie_word_embeddings=False)
-    if kind == "qwen3":
+    if kind in ("qwen3", "gemma", "gemma2", "gemma3_text"):
         base["head_dim"] = 16
     rope = {"rope_type": "default", **rope, "rope_theta": theta}
     return name, kind, {**base, **k, "rope_parameters": rope}, save
@@ -44,6 +44,46 @@ def llama(name, theta=1e4, rope={}, save={}, kind="llama", **k):
 
 def qwen3(name, **k):
     return llama(name, kind="qwen3", **k)
+
+
+def relatives(kind, extra={}, **special):
+    """Ten models of a llama-like type: shapes that all types have, and those that are given."""
+    shapes = {
+        "plain": {},
+        "one-kv": dict(num_key_value_heads=1),
+        "tied": dict(tie_word_embeddings=True),
+        "theta-5e5-vocab-50257": dict(theta=5e5, vocab_size=50257),
+        "bf16-shards": dict(num_hidden_layers=3, save=dict(dtype="bfloat16", shard="60KB")),
+        "f16-mha": dict(num_key_value_heads=4, save=dict(dtype="float16")),
+        "odd": dict(vocab_size=1003, hidden_size=90, num_attention_heads=5, num_key_value_heads=1,
+                    intermediate_size=77, rms_norm_eps=1e-5),
+        **special,
+    }
+    return [llama(name, kind=kind, **{**extra, **k}) for name, k in shapes.items()]
+
+
+def neox(name, rotary=0.25, theta=1e4, save={}, **k):
+    base = dict(vocab_size=257, max_position_embeddings=160, hidden_size=64, num_hidden_layers=2,
+                num_attention_heads=4, intermediate_size=172, tie_word_embeddings=False)
+    rope = dict(rope_type="default", rope_theta=theta, partial_rotary_factor=rotary)
+    return name, "gpt_neox", {**base, **k, "rope_parameters": rope}, save
+
+
+def gemma3(name, theta=1e6, local=1e4, rope={}, save={}, **k):
+    both = dict(full_attention={"rope_type": "default", **rope, "rope_theta": theta},
+                sliding_attention=dict(rope_type="default", rope_theta=local))
+    name, kind, keys, save = llama(name, kind="gemma3_text", save=save, **k)
+    keys["rope_parameters"] = both
+    usual = dict(sliding_window=9, tie_word_embeddings=True, num_hidden_layers=7)
+    return name, kind, {**keys, **usual, **k}, save
+
+
+def layers(pattern):
+    return ["sliding_attention" if c == "S" else "full_attention" for c in pattern]
+
+
+PARTIAL = dict(partial_rotary_factor=0.5)
+CAPPED = dict(sliding_window=9, query_pre_attn_scalar=16)
 
 
 MODELS = [
@@ -79,6 +119,53 @@ MODELS = [
     qwen3("f16-shards", num_hidden_layers=3, save=dict(dtype="float16", shard="60KB")),
     qwen3("odd", vocab_size=1003, hidden_size=90, num_attention_heads=6, num_key_value_heads=3,
           head_dim=34, intermediate_size=77),
+    *relatives("qwen2", **{
+        "window": dict(use_sliding_window=True, sliding_window=8, max_window_layers=1),
+        "yarn": dict(rope=YARN, theta=1e6), "linear": dict(rope=LINEAR)}),
+    *relatives("mistral", **{
+        "window": dict(sliding_window=8), "no-window": dict(sliding_window=None),
+        "head-80": dict(head_dim=80, sliding_window=30)}),
+    *relatives("smollm3", extra=dict(pad_token_id=None), **{
+        "every-second": dict(no_rope_layer_interval=2, num_hidden_layers=5),
+        "listed": dict(no_rope_layers=[0, 1, 1], num_hidden_layers=3),
+        "biases": dict(attention_bias=True, mlp_bias=True, num_hidden_layers=4)}),
+    *relatives("olmo2", extra=dict(pad_token_id=None), **{
+        "bias": dict(attention_bias=True), "linear": dict(rope=LINEAR),
+        "five-layers": dict(num_hidden_layers=5)}),
+    *relatives("phi3", extra=dict(pad_token_id=None), **{
+        "partial": dict(rope=PARTIAL), "window": dict(sliding_window=8),
+        "partial-odd": dict(rope=dict(partial_rotary_factor=0.75), num_attention_heads=2,
+                            num_key_value_heads=2)}),
+    neox("plain"),
+    neox("rotary-1", rotary=1.0),
+    neox("rotary-half", rotary=0.5, theta=1e5),
+    neox("sequential", use_parallel_residual=False),
+    neox("tied", tie_word_embeddings=True),
+    neox("no-attention-bias", attention_bias=False),
+    neox("tanh-gelu", hidden_act="gelu_new", vocab_size=50257),
+    neox("bf16", save=dict(dtype="bfloat16")),
+    neox("f16-shards", num_hidden_layers=3, save=dict(dtype="float16", shard="100KB")),
+    neox("odd", vocab_size=1003, hidden_size=80, num_attention_heads=5, intermediate_size=77,
+         layer_norm_eps=1e-6),
+    *relatives("gemma", extra=dict(tie_word_embeddings=True), **{
+        "head-34": dict(head_dim=34), "bias": dict(attention_bias=True),
+        "erf": dict(hidden_act="gelu")}),
+    *relatives("gemma2", extra=dict(tie_word_embeddings=True, **CAPPED), **{
+        "scalar": dict(query_pre_attn_scalar=23),
+        "uncapped": dict(attn_logit_softcapping=None, final_logit_softcapping=None),
+        "low-caps": dict(attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+                         num_hidden_layers=3, layer_types=layers("LSS"))}),
+    gemma3("plain"),
+    gemma3("one-kv-six-layers", num_hidden_layers=6, num_key_value_heads=1),
+    gemma3("layers", num_hidden_layers=3, layer_types=layers("SLS"), sliding_window=5),
+    gemma3("local-100", local=100.0),
+    gemma3("linear", rope=dict(rope_type="linear", factor=8.0)),
+    gemma3("scalar-capped", query_pre_attn_scalar=23, final_logit_softcapping=3.0),
+    gemma3("untied-vocab-50257", tie_word_embeddings=False, vocab_size=50257),
+    gemma3("bf16", save=dict(dtype="bfloat16")),
+    gemma3("f16-shards", save=dict(dtype="float16", shard="60KB")),
+    gemma3("odd", vocab_size=1003, hidden_size=90, num_attention_heads=6, num_key_value_heads=3,
+           head_dim=34, intermediate_size=77),
 ]
 
 SMALL = ["--layers", "2", "--dim", "64", "--heads", "4", "--vocab", "257", "--context", "160",
@@ -92,6 +179,21 @@ TRAINED = [
                              "llama3", "--rope-factor", "8", "--rope-context", "64",
                              "--head-dim", "80"]),
     ("qwen3", ["--preset", "modern-124m", *SMALL, "--kv-heads", "2"]),
+    ("qwen2", ["--preset", "modern-124m", *SMALL, "--qk-norm", "none", "--qkv-bias"]),
+    ("mistral", ["--preset", "modern-124m", *SMALL, "--qk-norm", "none", "--window", "9"]),
+    ("smollm3", ["--preset", "modern-124m", *SMALL, "--qk-norm", "none", "--rope-pattern", "RN"]),
+    ("phi3", ["--preset", "modern-124m", *SMALL, "--qk-norm", "none", "--rotary", "0.5",
+              "--no-tied"]),
+    ("olmo2", ["--preset", "modern-124m", *SMALL, "--qk-norm-whole", "--norm-place", "after",
+               "--no-tied"]),
+    ("gpt_neox", ["--preset", "gpt2", *SMALL, "--position", "rope", "--rotary", "0.25",
+                  "--parallel-residual", "--no-tied", "--act", "gelu_erf"]),
+    ("gemma2", ["--preset", "modern-124m", *SMALL, "--qk-norm", "none", "--norm-place", "sandwich",
+                "--embed-scale", "8", "--act", "geglu_tanh", "--logit-softcap", "30",
+                "--attention-softcap", "50", "--window", "9", "--window-pattern", "SL"]),
+    ("gemma3", ["--preset", "modern-124m", *SMALL, "--norm-place", "sandwich", "--embed-scale", "8",
+                "--act", "geglu_tanh", "--window", "9", "--window-pattern", "SL", "--rope-pattern",
+                "LR"]),
     ("qwen3 interleaved", ["--preset", "modern-124m", *SMALL, "--kv-heads", "1", "--head-dim",
                            "80", "--rope-pairs", "interleaved"]),
 ]
