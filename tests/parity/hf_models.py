@@ -286,6 +286,8 @@ def train(case):  # trained by hearth, read by transformers
         folder = os.path.realpath(work / "run" / "latest")
         prompts = prompts_of(257, 2)
         kind = json.load(open(os.path.join(folder, "config.json")))["model_type"]
+        if not kind.startswith(name.split()[0]):
+            raise RuntimeError(f"hearth wrote the model_type {kind}")
         result = differences(theirs(folder, prompts), ours(work / "run", prompts, work))
         return {"model": name, "model_type": kind, "steps": 20, "written": result}
 

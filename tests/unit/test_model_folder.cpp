@@ -109,6 +109,12 @@ TEST(ModelFolder, RoundTripsHuggingFaceShapes) {
   c.rope_scaling = RopeScaling::linear, c.rope_low = 1, c.rope_high = 4, c.rope_context = 0;
   expect_round_trip(c, "llama");
 
+  c = llama_like();
+  c.window = 3;
+  expect_round_trip(c, "mistral");
+  c.mlp_bias = true;
+  expect_round_trip(c, "smollm3");
+
   expect_round_trip(qwen3_like(), "qwen3");
   c = qwen3_like();
   c.tied = false, c.layers = 3, c.window = 5, c.window_pattern = "SSL";
@@ -154,7 +160,7 @@ TEST(ModelFolder, RoundTripsItsOwnShapes) {
            with(l, [](C c) { c.qk_norm = QkNorm::after_rope, c.qk_norm_gain = false; }),
            with(l, [](C c) { c.output_gate = OutputGate::per_head, c.attention_scale = 0.5f; }),
            with(l, [](C c) { c.rope_reverse = true, c.rotary = 0.4f, c.window = 3; }),
-           with(l, [](C c) { c.window = 3, c.mlp_bias = true; }),
+           with(l, [](C c) { c.window = 3, c.mlp_bias = true, c.long_window = 5; }),
            with(l, [](C c) { c.rope_pattern = "NR", c.norm = Norm::layer; }),
            with(l, [](C c) { c.parallel_residual = true, c.embed_scale = 3; }),
            with(l, [](C c) { c.norm_place = NormPlace::after; }),

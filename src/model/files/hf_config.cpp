@@ -85,6 +85,7 @@ ModelConfig read_keys(const json& j, HfType type, const std::string& where) {
     fail(where,
          "quantised Hugging Face models (quantization_config) are not supported; use the original "
          "float weights");
+  k.only("is_causal", true);  // transformers attends in both directions without it
   switch (type) {
     case HfType::gpt2:
       return read_gpt2(k);
@@ -230,6 +231,8 @@ std::string hf_config_json(const ModelConfig& config, DType weights, int32_t bos
   const auto token = [](int32_t id) { return id < 0 ? ordered_json() : ordered_json(id); };
   j["bos_token_id"] = token(bos);
   j["eos_token_id"] = token(eos);
+  // Some configs of transformers have a default that is beyond a small vocabulary.
+  j["pad_token_id"] = nullptr;
   j.update(write_keys(c, type));
 
   ordered_json own = fields_to_json(c);

@@ -125,7 +125,6 @@ void refuse_rope_types(const Keys& k) {
 }
 
 void read_phi3(ModelConfig& c, const Keys& k) {
-  refuse_rope_types(k);
   k.only("attention_bias", false);
   c.dropout_embed = k.get<float>("embd_pdrop", 0);
   c.dropout_residual = k.get<float>("resid_pdrop", 0);
@@ -146,6 +145,7 @@ LlamaDefaults defaults_of(HfType type) {
 ModelConfig read_llama_like(const Keys& k, HfType type) {
   const LlamaDefaults defaults = defaults_of(type);
   ModelConfig c = read_llama_sizes(k, defaults);
+  if (type == HfType::phi3) refuse_rope_types(k);
   read_rope(c, k, defaults.rope);
   if (type == HfType::llama || type == HfType::smollm3) c.mlp_bias = k.get<bool>("mlp_bias", false);
   switch (type) {
