@@ -27,7 +27,7 @@ const Choice choices[] = {
            "--window-schedule 0:2,2:6 --long-window-schedule 0:4,3:12 --tied=false "
            "--zero-projections --zero-head --embed-std 1 --logit-scale 0.25 --logit-softcap 15 "
            "--lr-factors vector:5,embedding:2"),
-     "only models with the gpt2, llama or qwen3 architecture can be written as GGUF"}};
+     "architecture can be written as GGUF, got hearth"}};
 
 class LayerCommand : public testing::TestWithParam<Choice> {};
 
