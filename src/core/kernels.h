@@ -7,6 +7,7 @@
 #pragma once
 
 #include "core/kernel_args.h"
+#include "core/moe_args.h"
 
 // The kernels that every backend has.
 #define HEARTH_KERNELS(KERNEL)                  \
@@ -67,6 +68,8 @@ struct Kernels {
   void (*draw)(Stream&, const DrawArgs&) = nullptr;
   // Null where the host samples as fast.
   void (*sample)(Stream&, const SampleArgs&) = nullptr;
+  void (*grouped_gemm)(Stream&, const GroupedGemmArgs&) = nullptr;
+  void (*grouped_gemm_weights)(Stream&, const GroupedGemmWeightsArgs&) = nullptr;
 
   HEARTH_KERNELS(HEARTH_KERNEL_POINTER)
 };
