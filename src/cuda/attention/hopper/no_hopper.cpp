@@ -1,6 +1,7 @@
 // Replaces the Hopper kernels in a build for other GPUs: supports no call.
 #include "cuda/attention/attention.h"
 #include "cuda/gemm/gemm_batch.h"
+#include "cuda/gemm/gemm_grouped.h"
 #include "cuda/gemm/gemm_rows64.h"
 #include "sys/error.h"
 
@@ -17,6 +18,11 @@ void flash_hopper_bwd(const AttnCall&, CudaStream&) {
 
 bool gemm_batch_takes(const CudaStream&, const GemmArgs&) { return false; }
 void gemm_batch(CudaStream&, const GemmArgs&) { fail("cuda", "expected no call of gemm_batch"); }
+
+bool gemm_grouped_hopper_takes(const CudaStream&, const GroupedCall&) { return false; }
+void gemm_grouped_hopper(CudaStream&, const GroupedCall&) {
+  fail("cuda", "expected no call of gemm_grouped_hopper");
+}
 
 bool gemm_rows64_takes(const CudaStream&, const GemmArgs&) { return false; }
 void gemm_rows64(CudaStream&, const GemmArgs&) { fail("cuda", "expected no call of gemm_rows64"); }

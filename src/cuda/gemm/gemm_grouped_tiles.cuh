@@ -1,0 +1,167 @@
+// Device code shared by the kernels of grouped products: which rows a tile has, and how a quad of
+// lanes gathers what it holds of a row into 16 adjacent bytes.
+#pragma once
+
+#include "cuda/device/device.cuh"
+
+namespace hearth::cuda::grouped {
+
+// Some rows of one group.
+struct RowTile {
+  int group, first, end;  // `end` is that of the group
+};
+
+// The bounds of all groups in shared memory, and how many tiles of `tile_rows` rows come before
+// each group.
+template <int tile_rows>
+class GroupTiles {
+ public:
+  static constexpr int bytes(int64_t groups) { return int(8 * (groups + 1)); }
+
+  __device__ GroupTiles(void* memory, int groups)
+      : offsets_(static_cast<int*>(memory)), starts_(offsets_ + groups + 1), groups_(groups) {}
+
+  // Called by the first warp of the block; a barrier of the block must follow.
+  __device__ void build(const int* offsets) const {
+    const int lane = int(threadIdx.x) % 32;
+    int before = 0;
+    for (int first = 0; first <= groups_; first += 32) {
+      const int g = first + lane;
+      const int begin = g <= groups_ ? offsets[g] : 0, end = g < groups_ ? offsets[g + 1] : begin;
+      const int tiles = (end - begin + tile_rows - 1) / tile_rows;
+      int sum = tiles;  // of this lane and those below
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(~0u, sum, step);
+        if (lane >= step) sum += other;
+      }
+      if (g <= groups_) offsets_[g] = begin, starts_[g] = before + sum - tiles;
+      before += __shfl_sync(~0u, sum, 31);
+    }
+  }
+
+  __device__ int count() const { return starts_[groups_]; }
+  __device__ RowTile at(int tile) const {
+    int low = 0, high = groups_;  // starts_[low] <= tile < starts_[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (starts_[middle] <= tile ? low : high) = middle;
+    }
+    return {low, offsets_[low] + (tile - starts_[low]) * tile_rows, offsets_[low + 1]};
+  }
+
+ private:
+  int* const offsets_;
+  int* const starts_;
+  const int groups_;
+};
+
+// The four lanes of a quad transpose a 4 x 4 matrix of words: word i of lane q becomes word q of
+// lane i.
+__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
+  const bool odd = lane & 1, upper = lane & 2;
+  const uint32_t x = __shfl_xor_sync(~0u, odd ? w[0] : w[1], 1);
+  const uint32_t y = __shfl_xor_sync(~0u, odd ? w[2] : w[3], 1);
+  const uint32_t a[2] = {odd ? x : w[0], odd ? w[1] : x};
+  const uint32_t b[2] = {odd ? y : w[2], odd ? w[3] : y};
+  const uint32_t s = __shfl_xor_sync(~0u, upper ? a[0] : b[0], 2);
+  const uint32_t t = __shfl_xor_sync(~0u, upper ? a[1] : b[1], 2);
+  w[0] = upper ? s : a[0], w[1] = upper ? t : a[1];
+  w[2] = upper ? b[0] : s, w[3] = upper ? b[1] : t;
+}
+
+// Accumulators of one row over 32 columns, as mma and wgmma hold them: lane q of a quad has columns
+// 8 j + 2 q and the next in x[2 j], x[2 j + 1]. This stores them all as 16-bit floats; `to` is the
+// address of the first column, and columns from `limit` (a multiple of 8) on are left out.
+template <class T>
+__device__ __forceinline__ void store_row32(T* to, const float (&x)[8], int lane, int limit) {
+  uint32_t w[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float two[2] = {x[2 * j], x[2 * j + 1]};
+    Pack<T, 2> pair;
+    round_to(pair, two);
+    w[j] = pair.w[0];
+  }
+  transpose_quad(w, lane);  // now this lane has columns 8 q .. 8 q + 7
+  const int column = lane % 4 * 8;
+  if (column < limit) *reinterpret_cast<uint4*>(to + column) = make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+// Where 32 columns of a row of a gradient of weights lie.
+struct Piece {
+  int64_t at;  // element of the first column
+  int limit;   // columns that exist, a multiple of 8; at most 0: none
+};
+
+// Stores or adds n pieces of a gradient in T or f32. All earlier contents are read before anything
+// is written, so that the reads are in flight together.
+template <class T, int n>
+__device__ __forceinline__ void store_pieces16(T* out, const Piece (&pieces)[n],
+                                               const float (&x)[n][8], int lane, bool add) {
+  const int column = lane % 4 * 8;
+  Pack<T, 8> prior[n];
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+    if (add && column < pieces[i].limit) prior[i] = load<8>(out + pieces[i].at + column);
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    uint32_t low[4], high[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      low[j] = __float_as_uint(x[i][2 * j]), high[j] = __float_as_uint(x[i][2 * j + 1]);
+    transpose_quad(low, lane);
+    transpose_quad(high, lane);
+    if (column >= pieces[i].limit) continue;
+    float sum[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      sum[j] = __uint_as_float(j % 2 ? high[j / 2] : low[j / 2]);
+      if (add) sum[j] += get(prior[i], j);
+    }
+    store_rounded(out + pieces[i].at + column, sum);
+  }
+}
+
+// In f32, the lanes of a pair exchange columns so that each stores four adjacent ones.
+template <int n>
+__device__ __forceinline__ void store_pieces32(float* out, const Piece (&pieces)[n],
+                                               const float (&x)[n][8], int lane, bool add) {
+  const bool odd = lane & 1;
+  const int column = 8 * int(odd) + 2 * (lane & 2);  // and 16 further
+  const auto place = [&](int i, int j) {
+    return reinterpret_cast<float4*>(out + pieces[i].at + column + 16 * j);
+  };
+  float4 prior[n][2];
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      if (add && column + 16 * j < pieces[i].limit) prior[i][j] = *place(i, j);
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float *left = x[i] + 4 * j, *right = left + 2;  // eight columns apart
+      const float a = __shfl_xor_sync(~0u, odd ? left[0] : right[0], 1);
+      const float b = __shfl_xor_sync(~0u, odd ? left[1] : right[1], 1);
+      float4 v = odd ? float4{a, b, right[0], right[1]} : float4{left[0], left[1], a, b};
+      if (column + 16 * j >= pieces[i].limit) continue;
+      if (add) {
+        const float4& p = prior[i][j];
+        v.x += p.x, v.y += p.y, v.z += p.z, v.w += p.w;
+      }
+      *place(i, j) = v;
+    }
+}
+
+template <class T, int n>
+__device__ __forceinline__ void store_pieces(void* out, bool wide, const Piece (&pieces)[n],
+                                             const float (&x)[n][8], int lane, bool add) {
+  if (wide)
+    store_pieces32(static_cast<float*>(out), pieces, x, lane, add);
+  else
+    store_pieces16(static_cast<T*>(out), pieces, x, lane, add);
+}
+
+}  // namespace hearth::cuda::grouped
