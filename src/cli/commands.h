@@ -48,6 +48,7 @@ void expect_new(const std::filesystem::path& file, bool force);
 struct BackendWish {
   bool tf32 = false, fp16 = false;
   bool batch_invariant = false;  // for GPUs; the CPU always is
+  bool hopper_kernels = true;    // false: the kernels for other GPUs on Hopper too
 };
 // The backend that --device names; an unavailable one is an error that says why (device.cpp).
 std::unique_ptr<Backend> make_backend(const Common&, const BackendWish& = {});

@@ -176,6 +176,7 @@ std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) 
     try {
       return make_cuda_backend({.card = card,
                                 .tf32 = wish.tf32,
+                                .hopper_kernels = wish.hopper_kernels,
                                 .batch_invariant = wish.batch_invariant,
                                 .memory_limit = int64_t(c.memory_limit * (1 << 30))});
     } catch (const Error& e) {
