@@ -192,7 +192,7 @@ struct QkNormRopeArgs {
 };
 
 struct QkNormRopeBwdArgs {
-  Tensor dqkv;            // (B, T, spec.token()); may be dy's memory
+  Tensor dqkv;            // (B, T, spec.token()); may be dy's memory; may be absent with fp8
   Tensor dq_gain = {};    // (D) acc
   Tensor dk_gain = {};    // (D) acc
   Tensor parts = {};      // (2 * row_parts, D) acc; absent without dq_gain and dk_gain
@@ -203,6 +203,7 @@ struct QkNormRopeBwdArgs {
   Tensor rope = {};       // (S, rotary / 2, 2) f32: cos, sin
   Tensor q_gain = {};     // (D)
   Tensor k_gain = {};     // (D)
+  Fp8Output fp8 = {};     // receives dqkv, if that is bf16
   QkSpec spec = {};
 };
 
@@ -234,7 +235,7 @@ struct AttentionArgs {
 };
 
 struct AttentionBwdArgs {
-  HeadView dq, dk, dv;  // together they cover their tensors
+  HeadView dq, dk, dv;  // together they cover their tensors, which may be absent with fp8
   Tensor delta;         // (B, H, T) acc: scratch
   Tensor dy;            // (B, T, H, V)
   Tensor y;             // (B, T, H, V), of the forward pass
@@ -243,6 +244,7 @@ struct AttentionBwdArgs {
   Tensor slopes = {};     // (H) f32
   Tensor documents = {};  // (B, T) i32
   Tensor scalars = {};    // Scalars; read with dropout only
+  Fp8Output fp8 = {};     // receives dq, dk and dv, if they share one tensor of bf16
   AttnSpec spec = {};
 };
 

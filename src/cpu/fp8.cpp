@@ -167,6 +167,23 @@ void norm_bwd_fp8(const Fp8Run& run, const NormBwdArgs& args) {
   round_to(run, args.fp8, plain.dx);
 }
 
+void qk_norm_rope_bwd_fp8(const Fp8Run& run, const QkNormRopeBwdArgs& args) {
+  QkNormRopeBwdArgs plain = args;
+  plain.fp8 = {};
+  plain.dqkv = in_bf16(run, args.dqkv, args.dy.shape);
+  run.parts.qk_norm_rope_bwd(run.stream, plain);
+  round_to(run, args.fp8, plain.dqkv);
+}
+
+void attention_bwd_fp8(const Fp8Run& run, const AttentionBwdArgs& args) {
+  AttentionBwdArgs plain = args;
+  plain.fp8 = {};
+  const Tensor dqkv = in_bf16(run, args.dq.tensor, args.q.tensor.shape);
+  plain.dq.tensor = plain.dk.tensor = plain.dv.tensor = dqkv;
+  run.parts.attention_bwd(run.stream, plain);
+  round_to(run, args.fp8, dqkv);
+}
+
 // Computes the gradient of a few rows at a time in f32, with the factor left out.
 void cross_entropy_fp8(const Fp8Run& run, const CrossEntropyArgs& args) {
   constexpr int64_t some = 64;

@@ -20,6 +20,8 @@ struct Fp8Parts {
   void (*activation_bwd)(Stream&, const ActivationBwdArgs&);
   void (*norm)(Stream&, const NormArgs&);
   void (*norm_bwd)(Stream&, const NormBwdArgs&);
+  void (*qk_norm_rope_bwd)(Stream&, const QkNormRopeBwdArgs&);
+  void (*attention_bwd)(Stream&, const AttentionBwdArgs&);
   void (*cross_entropy)(Stream&, const CrossEntropyArgs&);
 };
 
@@ -37,6 +39,8 @@ void quantise_fp8(const Fp8Run&, const QuantiseFp8Args&);
 // The kernels of these names for calls with an Fp8Output.
 void norm_fp8(const Fp8Run&, const NormArgs&);
 void norm_bwd_fp8(const Fp8Run&, const NormBwdArgs&);
+void qk_norm_rope_bwd_fp8(const Fp8Run&, const QkNormRopeBwdArgs&);
+void attention_bwd_fp8(const Fp8Run&, const AttentionBwdArgs&);
 void cross_entropy_fp8(const Fp8Run&, const CrossEntropyArgs&);
 
 void advance_fp8(Stream&, const AdvanceFp8Args&);

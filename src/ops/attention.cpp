@@ -3,6 +3,7 @@
 
 #include "core/cache_layout.h"
 #include "ops/ops.h"
+#include "ops/record.h"
 #include "sys/error.h"
 
 namespace hearth::inline ops {
@@ -39,14 +40,25 @@ void qk_backward(Tape& t, const Node& n, QkSpec spec) {
           .rope = in[4],
           .q_gain = in[5],
           .k_gain = in[6],
+          .fp8 = fp8_output(in, out),
           .spec = spec});
   };
   Op op = kernel_op<&Kernels::qk_norm_rope_bwd>("qk_norm_rope_bwd", launch);
   op.inplace = {{0, 0}};
+  op.fp8_result = true;
   t.push(std::move(op),
-         {dy, normed ? t.saved(qkv) : Var{}, normed ? t.saved(n.out[1]) : Var{}, positions, rope,
-          q_gain, k_gain, dq.prior, dk.prior},
-         {dqkv, dq.out, dk.out, parts});
+         {dy,
+          normed ? t.saved(qkv) : Var{},
+          normed ? t.saved(n.out[1]) : Var{},
+          positions,
+          rope,
+          q_gain,
+          k_gain,
+          dq.prior,
+          dk.prior,
+          {},
+          {}},
+         {dqkv, dq.out, dk.out, parts, {}, {}, {}});
   t.add_grad(qkv, dqkv);
 }
 
@@ -63,6 +75,7 @@ struct QkvPlaces {
           : x.v.x == x.k.x ? k
                            : 2) {}
 
+  bool packed() const { return k == 0 && v == 0; }  // all in one tensor
   // Of three Vars, one per view: those of shared tensors are absent.
   std::vector<Var> once(Var q, Var own_k, Var own_v) const {
     return {q, k == 1 ? own_k : Var{}, v == 2 ? own_v : Var{}};
@@ -124,12 +137,24 @@ void attention_backward(Tape& t, const Node& n, const QkvPlaces& at, const AttnS
           .slopes = in[6],
           .documents = in[7],
           .scalars = in[8],
+          .fp8 = fp8_output(in, out),
           .spec = spec});
   };
-  t.push(kernel_op<&Kernels::attention_bwd>("attention_bwd", launch),
-         {t.saved(n.in[0]), t.saved(n.in[1]), t.saved(n.in[2]), t.grad(n.out[0]), t.saved(n.out[0]),
-          t.saved(n.out[1]), n.in[3], n.in[4], n.in[5]},
-         {dq, dk, dv, delta});
+  Op op = kernel_op<&Kernels::attention_bwd>("attention_bwd", launch);
+  op.fp8_result = at.packed();
+  t.push(std::move(op),
+         {t.saved(n.in[0]),
+          t.saved(n.in[1]),
+          t.saved(n.in[2]),
+          t.grad(n.out[0]),
+          t.saved(n.out[0]),
+          t.saved(n.out[1]),
+          n.in[3],
+          n.in[4],
+          n.in[5],
+          {},
+          {}},
+         {dq, dk, dv, delta, {}, {}, {}});
   for (int i = 0; i < 3; ++i)
     if (const Var dx = std::array{dq, dk, dv}[size_t(i)]) t.add_grad(n.in[size_t(i)], dx);
 }

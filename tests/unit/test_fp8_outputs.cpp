@@ -4,7 +4,7 @@
 
 #include "cpu/backend.h"
 #include "cpu/reference/reference.h"
-#include "fp8_output_case.h"
+#include "fp8_heads_case.h"
 #include "train/pretrain/programs.h"
 
 namespace hearth {
@@ -43,6 +43,32 @@ TEST(Fp8Outputs, ANormGivesTheCodesOfASeparateRounding) {
             EXPECT_TRUE(got.dgain == back.dgain);
           }
         }
+}
+
+TEST(Fp8Outputs, TheGradientOfQkvHasTheCodesOfASeparateRounding) {
+  const auto cpu = make_cpu_backend(2), reference = make_reference_backend();
+  for (Backend* b : {cpu.get(), reference.get()})
+    for (const bool delayed : {false, true}) {
+      const AttnFp8Case a{.B = 2, .T = 33, .H = 4, .G = 2, .delayed = delayed, .previous = 2};
+      const QkFp8Case q{.tokens = 37,
+                        .spec = {.heads = 4,
+                                 .kv_heads = 2,
+                                 .head_dim = 16,
+                                 .rotary = 8,
+                                 .norm = delayed ? QkNorm::before_rope : QkNorm::none},
+                        .gains = true,
+                        .delayed = delayed,
+                        .previous = 2,
+                        .sums = true};
+      const HeadsResult attended = attention_bwd_on(*b, a, Rounded::separately);
+      const HeadsResult turned = qk_bwd_on(*b, q, Rounded::separately);
+      for (const Rounded how : {Rounded::by_kernel, Rounded::by_kernel_alone}) {
+        expect_same(attention_bwd_on(*b, a, how).fp8, attended.fp8);
+        const HeadsResult got = qk_bwd_on(*b, q, how);
+        expect_same(got.fp8, turned.fp8);
+        EXPECT_TRUE(got.dq_gain == turned.dq_gain);
+      }
+    }
 }
 
 TEST(Fp8Outputs, TheGradientOfTheLogitsIsRoundedWithoutItsFactor) {
@@ -120,19 +146,25 @@ TEST(Fp8Outputs, NormsInTheStepLeaveTheBf16CopyOut) {
       ParamStore params(*cpu, decoder_params(s.model), s.dtype);
       Memory memory(*cpu, &params);
       Programs programs(s, memory);
-      int fused = 0, alone = 0, separate = 0, losses = 0;
+      int fused = 0, alone = 0, separate = 0, losses = 0, qkv = 0;
       for (const Node& n : programs.first_program().tape().nodes) {
         const std::string name = n.op->name;
         const bool norm = name == "layer_norm" || name == "rms_norm";
         const bool copied = norm && n.out[n.out.size() - 3];
         fused += copied, alone += copied && !n.out[0];
         separate += name == "quantise_fp8";
+        const bool heads = name == "attention_bwd" || name == "qk_norm_rope_bwd";
+        qkv += heads && n.out[n.out.size() - 3] && !n.out[0];
         losses += name == "cross_entropy" && !n.out[2];
       }
       EXPECT_GT(fused, 0) << m.name;
       EXPECT_GT(separate, 0) << m.name;
       EXPECT_EQ(alone > 0, wgrad) << m.name;
       EXPECT_EQ(losses > 0, wgrad) << m.name;  // without a gradient over the logits
+      // Each layer's gradient of qkv, unless something else reads it.
+      if (m.name == "gpt2" || m.name == "llama") {
+        EXPECT_EQ(qkv, wgrad ? s.model.layers : 0) << m.name;
+      }
     }
 }
 

@@ -206,6 +206,7 @@ void all_bwd(Stream& stream, const AttentionBwdArgs& args) {
 }  // namespace
 
 void attention_bwd(Stream& stream, const AttentionBwdArgs& args) {
+  if (args.fp8) return attention_bwd_fp8(fp8_run(stream, fp8_parts), args);
   expect_dtypes("attention_bwd", args.y.dtype, args.dy, args.q.tensor, args.k.tensor, args.v.tensor,
                 args.dq.tensor, args.dk.tensor, args.dv.tensor);
   expect_dtypes("attention_bwd", DType::f32, args.lse, args.slopes);

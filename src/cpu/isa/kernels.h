@@ -13,6 +13,7 @@ void gemm_quantised(Stream&, const GemmQuantisedArgs&);
 void quantise_fp8(Stream&, const QuantiseFp8Args&);
 void draw(Stream&, const DrawArgs&);
 
-constexpr Fp8Parts fp8_parts{gemm, activation, activation_bwd, norm, norm_bwd, cross_entropy};
+constexpr Fp8Parts fp8_parts{gemm,     activation,       activation_bwd, norm,
+                             norm_bwd, qk_norm_rope_bwd, attention_bwd,  cross_entropy};
 
 }  // namespace hearth::HEARTH_ISA

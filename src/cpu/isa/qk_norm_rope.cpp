@@ -159,6 +159,7 @@ void qk_norm_rope(Stream& stream, const QkNormRopeArgs& args) {
 }
 
 void qk_norm_rope_bwd(Stream& stream, const QkNormRopeBwdArgs& args) {
+  if (args.fp8) return qk_norm_rope_bwd_fp8(fp8_run(stream, fp8_parts), args);
   const QkSpec& s = args.spec;
   expect_dtypes("qk_norm_rope_bwd", args.dy.dtype, args.dqkv, args.q_gain, args.k_gain);
   if (s.norm != QkNorm::none) expect_dtypes("qk_norm_rope_bwd", args.dy.dtype, args.qkv);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/cache_layout.h"
+#include "cpu/gemm.h"
 #include "cpu/reference/reference_kernels.h"
 
 namespace hearth::reference {
@@ -64,7 +65,9 @@ void qk_norm_rope(Stream&, const QkNormRopeArgs& args) {
   if (spec.norm != QkNorm::none) store(args.stat, statv);
 }
 
-void qk_norm_rope_bwd(Stream&, const QkNormRopeBwdArgs& args) {
+void qk_norm_rope_bwd(Stream& s, const QkNormRopeBwdArgs& args) {
+  if (Scratch scratch; args.fp8)
+    return qk_norm_rope_bwd_fp8({s, nullptr, scratch, fp8_parts}, args);
   const QkSpec& spec = args.spec;
   const int64_t H = spec.heads, G = spec.kv_heads, D = spec.head_dim;
   const int64_t rows = args.dy.numel() / spec.token();
@@ -205,7 +208,9 @@ void attention(Stream&, const AttentionArgs& args) {
   store(args.lse, lsev);
 }
 
-void attention_bwd(Stream&, const AttentionBwdArgs& args) {
+void attention_bwd(Stream& stream, const AttentionBwdArgs& args) {
+  if (Scratch scratch; args.fp8)
+    return attention_bwd_fp8({stream, nullptr, scratch, fp8_parts}, args);
   const AttnSpec& spec = args.spec;
   const Qkv in(args);
   const int64_t B = args.y.shape[0], T = args.y.shape[1], H = args.q.layout.heads;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "cuda/attention/attention_kernels.h"
+#include "cuda/kernels.h"
 #include "sys/error.h"
 
 namespace hearth::cuda {
@@ -83,15 +84,17 @@ void attention_bwd(Stream& stream, const AttentionBwdArgs& args) {
   CudaStream& s = on(stream);
   AttnCall c = call_of("attention_bwd", args);
   const Tensor dqkv = packed_tensor("attention_bwd", args.dq, args.dk, args.dv);
+  const Shape& qkv_shape = args.q.tensor.shape;
   c.dy = args.dy.data, c.dqkv = dqkv.data, c.delta = args.delta.as<float>();
   for (Tensor t : {dqkv, args.dy, args.y}) expect_dtype("attention_bwd", c.dtype, t);
   check_head_size("attention_bwd", c.dtype, c.D, c.V);
-  if (c.dtype == DType::f32)
-    attention_f32_bwd(c, s);
-  else if (hopper(s) && flash_hopper_bwd_takes(c))
-    flash_hopper_bwd(c, s);
-  else
-    flash_mma_bwd(c, s);
+  if (c.dtype == DType::f32) return attention_f32_bwd(c, s);
+  const bool wgmma = hopper(s) && flash_hopper_bwd_takes(c);
+  const bool rounds = wgmma && args.fp8 && flash_hopper_bwd_takes_fp8(c, args.fp8);
+  if (rounds) c.fp8 = &args.fp8;
+  wgmma ? flash_hopper_bwd(c, s) : flash_mma_bwd(c, s);
+  if (args.fp8 && !rounds)
+    quantise_fp8(s, {.to = args.fp8, .x = {static_cast<std::byte*>(c.dqkv), qkv_shape, c.dtype}});
 }
 
 }  // namespace hearth::cuda

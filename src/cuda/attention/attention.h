@@ -13,8 +13,9 @@ struct AttnCall {
   void* y = nullptr;     // an input of the backward pass
   float* lse = nullptr;  // log-sum-exp of the scaled scores, natural logarithm
   const void* dy = nullptr;
-  void* dqkv = nullptr;
+  void* dqkv = nullptr;  // backward_scratch() provides it if it is absent
   float* delta = nullptr;
+  const Fp8Output* fp8 = nullptr;      // receives dqkv instead: flash_hopper_bwd_takes_fp8()
   const float* slopes = nullptr;       // (H): ALiBi, or absent
   const int32_t* documents = nullptr;  // (B, T), or absent
   const Scalars* scalars = nullptr;    // seeds for dropout
@@ -27,14 +28,26 @@ struct AttnCall {
   uint32_t salt = 0;
 };
 
+// Scratch of the backward pass, with dqkv behind it if the call needs one and has none.
+inline char* backward_scratch(AttnCall& c, CudaStream& s, int64_t bytes) {
+  if (c.dqkv || c.fp8) return static_cast<char*>(s.scratch(bytes));
+  const int64_t own = round_up(bytes, 256);
+  char* memory =
+      static_cast<char*>(s.scratch(own + int64_t(c.B) * c.T * c.token * size_of(c.dtype)));
+  c.dqkv = memory + own;
+  return memory;
+}
+
 // Whether an implementation supports this call; it must not be called otherwise.
 bool flash_hopper_takes(const AttnCall&);
 bool flash_hopper_bwd_takes(const AttnCall&);
+// Whether it can write dqkv, which the call lacks, as fp8.
+bool flash_hopper_bwd_takes_fp8(const AttnCall&, const Fp8Output&);
 
 void flash_mma(const AttnCall&, CudaStream&);
-void flash_mma_bwd(const AttnCall&, CudaStream&);
+void flash_mma_bwd(AttnCall&, CudaStream&);
 void flash_hopper(const AttnCall&, CudaStream&);
-void flash_hopper_bwd(const AttnCall&, CudaStream&);
+void flash_hopper_bwd(AttnCall&, CudaStream&);
 void attention_f32(const AttnCall&, CudaStream&);
 void attention_f32_bwd(const AttnCall&, CudaStream&);
 

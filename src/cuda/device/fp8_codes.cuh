@@ -18,6 +18,7 @@ struct Fp8Target {
   const Scalars* scalars;  // may be null
   int64_t R, C, wide;      // wide: columns of yt
 
+  Fp8Target() = default;
   Fp8Target(const Fp8Output& to, int64_t rows)
       : y(as<uint8_t>(to.y)),
         yt(as<uint8_t>(to.yt)),

@@ -1,7 +1,7 @@
 // Gradients of the norm and rotation of q and k. Memory bound: reads dy (and qkv if there is a
 // norm), writes dqkv once. Teams of lanes iterate over tokens and keep their partial gradients of
 // the gains in registers; the partial sums are added in a fixed order.
-#include "cuda/elementwise/qk.cuh"
+#include "cuda/elementwise/qk_bwd.cuh"
 
 #include "cuda/device/reduce.h"
 #include "cuda/kernels.h"
@@ -9,61 +9,11 @@
 namespace hearth::cuda {
 namespace {
 
-template <class T>
-struct Args {
-  T* dx;
-  float* parts;  // (blocks or warps, 2, D): of q's gain, of k's; null if neither is needed
-  const T *dy, *x;
-  const float* stat;
-  const int32_t* positions;
-  const float* rope;
-  const T *q_gain, *k_gain;  // may be null
-  QkShape q;
-};
-
 constexpr int threads = 128, resident = 7;  // resident: blocks per multiprocessor
-
-// Packs of 8 bytes: with its sums, a thread has no registers for more.
-template <class T>
-constexpr int pack = wide<T> / 2;
-
-// Adds the sums of all teams of a block into part (2, D): over the warp, then warp by warp.
-template <int N>
-__device__ void put_sums(float* part, const float (&dgain)[2 * N], bool of_q, Columns at, int lanes,
-                         int head_dim) {
-  extern __shared__ float memory[];  // (warps, 2, D)
-  const int lane = int(threadIdx.x) & (lanes - 1), warp = int(threadIdx.x) / 32;
-  float* mine = memory + warp * 2 * head_dim;
-#pragma unroll
-  for (int k = 0; k < 2 * N; ++k) {
-    float dq = of_q ? dgain[k] : 0, dk = of_q ? 0 : dgain[k];
-    for (int offset = lanes; offset < 32; offset *= 2) {
-      dq += __shfl_xor_sync(~0u, dq, offset);
-      dk += __shfl_xor_sync(~0u, dk, offset);
-    }
-    const int column = k < N ? at.a + k : at.b + k - N;
-    if (int(threadIdx.x) % 32 < lanes && lane * 2 * N < head_dim) {
-      mine[column] = dq;
-      mine[head_dim + column] = dk;
-    }
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < 2 * head_dim; i += threads) {
-    float total = 0;
-    for (int w = 0; w < threads / 32; ++w) total += memory[w * 2 * head_dim + i];
-    part[i] = total;
-  }
-}
-
-template <class T, int N>
-struct Head {
-  Pack<T, N> dy_a, dy_b, x_a, x_b;
-  float inverse;
-};
 
 template <class T, int N, bool interleaved, bool normed>
 __global__ void __launch_bounds__(threads, resident)
-    qk_heads_bwd(Args<T> a, QkTeams teams, int lanes) {
+    qk_heads_bwd(QkBwd<T> a, QkTeams teams, int lanes) {
   const QkShape& q = a.q;
   const int lane = int(threadIdx.x) & (lanes - 1);
   // A team has the same heads in every token, so that its sums belong to one gain.
@@ -74,7 +24,6 @@ __global__ void __launch_bounds__(threads, resident)
   const QkHeads heads = heads_of(int(own - first_token * teams.all()), teams, q);
   const bool holds = lane * 2 * N < q.head_dim && first_token < at_once;
   const Columns at = columns_of<N, interleaved>(lane, q.rotary);
-  const float sign = q.reverse ? -1.0f : 1.0f;
   const T* gains = heads.of_q ? a.q_gain : a.k_gain;
   Pack<T, N> gain_a = {}, gain_b = {};
   if (normed && gains && holds) gain_a = load<N>(gains + at.a), gain_b = load<N>(gains + at.b);
@@ -87,59 +36,37 @@ __global__ void __launch_bounds__(threads, resident)
     const bool mine = holds && token < q.tokens;
     const int64_t first = token * q.token;
     const auto read = [&](int h) {
-      Head<T, N> r = {};
-      if (!mine || h >= heads.end) return r;
-      const int64_t offset = first + int64_t(h) * q.head_dim;
-      r.dy_a = load<N>(a.dy + offset + at.a), r.dy_b = load<N>(a.dy + offset + at.b);
-      if (normed && h < q.normed()) {
-        r.x_a = load<N>(a.x + offset + at.a), r.x_b = load<N>(a.x + offset + at.b);
-        r.inverse = a.stat[token * q.normed() + h];
-      }
-      return r;
+      return mine && h < heads.end ? QkBwdHead<T, N>(a, token, h, at, normed) : QkBwdHead<T, N>{};
     };
-    Head<T, N> next = read(heads.first);
+    QkBwdHead<T, N> next = read(heads.first);
     Angles<N> turn = {};
     if (mine && q.rotary)
       turn = angles_of<N, interleaved>(a.rope, a.positions[token], at, q.rotary);
 #pragma unroll 1
     for (int i = 0, h = heads.first; i < teams.rounds; ++i, h += heads.stride) {
-      const Head<T, N> now = next;
+      const QkBwdHead<T, N> now = next;
       next = read(h + heads.stride);
-      const bool live = h < q.normed(), turns = live && q.rotary;  // v's gradient is unchanged
       float d[2 * N];
-      unpack_pair(d, now.dy_a, now.dy_b);
-      if (q.norm != QkNorm::after_rope && turns) rotate<N, interleaved>(d, turn, -sign);
-      if constexpr (normed) {
-        const bool after = q.norm == QkNorm::after_rope;
-        float n[2 * N], total = 0;  // n becomes the normalised head
-        unpack_pair(n, now.x_a, now.x_b);
-        if (after && turns) rotate<N, interleaved>(n, turn, sign);
-#pragma unroll
-        for (int k = 0; k < 2 * N; ++k) {
-          n[k] *= now.inverse;  // inverse is 0 where there is no head
-          dgain[k] = fmaf(d[k], n[k], dgain[k]);
-          if (gains && live) d[k] *= k < N ? get(gain_a, k % N) : get(gain_b, k % N);
-          total = fmaf(d[k], n[k], total);
-        }
-        const float mean = team_sum(total, lanes) / float(q.head_dim);
-        if (live) {
-#pragma unroll
-          for (int k = 0; k < 2 * N; ++k) d[k] = (d[k] - n[k] * mean) * now.inverse;
-          if (after && turns) rotate<N, interleaved>(d, turn, -sign);
-        }
-      }
+      now.template gradient<interleaved, normed>(d, dgain, h, q, turn, gains, gain_a, gain_b,
+                                                 lanes);
       if (mine && h < heads.end) store_pair<N>(a.dx + first + int64_t(h) * q.head_dim, at, d);
     }
   }
   if constexpr (normed)
-    if (a.parts)
-      put_sums<N>(a.parts + blockIdx.x * int64_t(2 * q.head_dim), dgain, heads.of_q, at, lanes,
-                  q.head_dim);
+    if (a.parts) {
+      extern __shared__ float memory[];
+      float of_q[2 * N], of_k[2 * N];
+#pragma unroll
+      for (int k = 0; k < 2 * N; ++k)
+        of_q[k] = heads.of_q ? dgain[k] : 0, of_k[k] = heads.of_q ? 0 : dgain[k];
+      put_gain_sums<N, threads>(a.parts + blockIdx.x * int64_t(2 * q.head_dim), memory, of_q, of_k,
+                                at, lanes, q.head_dim);
+    }
 }
 
 // Heads of any size: a warp iterates over heads, held in shared memory with its sums.
 template <class T>
-__global__ void qk_any_heads_bwd(Args<T> a, bool interleaved) {
+__global__ void qk_any_heads_bwd(QkBwd<T> a, bool interleaved) {
   extern __shared__ float memory[];
   const QkShape& q = a.q;
   const int D = q.head_dim, lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
@@ -208,8 +135,8 @@ Grid grid_of(const CudaStream& s, const QkShape& q, int N, bool packs, bool sums
 }
 
 template <class T>
-void launch(CudaStream& s, const Args<T>& a, const Grid& g, bool interleaved) {
-  constexpr int N = pack<T>;
+void launch(CudaStream& s, const QkBwd<T>& a, const Grid& g, bool interleaved) {
+  constexpr int N = qk_bwd_pack<T>;
   const auto blocks = unsigned(g.blocks);
   const int lanes = qk_lanes(a.q.head_dim, N);
   const QkTeams teams = qk_teams(a.q, a.dx == a.dy);
@@ -243,25 +170,39 @@ void qk_norm_rope_bwd(Stream& stream, const QkNormRopeBwdArgs& args) {
   by_dtype("qk_norm_rope_bwd", args.dy, [&]<class T>(T*) {
     const bool packs =
         packs_fit(D, args.dqkv, args.dy, normed ? args.qkv : Tensor{}, args.q_gain, args.k_gain) &&
-        qk_packs_fit(spec, pack<T>);
-    Args<T> a{.dx = as<T>(args.dqkv),
-              .parts = nullptr,
-              .dy = as<T>(args.dy),
-              .x = as<T>(args.qkv),
-              .stat = as<float>(args.stat),
-              .positions = as<int32_t>(args.positions),
-              .rope = as<float>(args.rope),
-              .q_gain = as<T>(args.q_gain),
-              .k_gain = as<T>(args.k_gain),
-              .q = qk_shape(spec, args.dy.numel())};
+        qk_packs_fit(spec, qk_bwd_pack<T>);
+    QkBwd<T> a{.dx = as<T>(args.dqkv),
+               .parts = nullptr,
+               .dy = as<T>(args.dy),
+               .x = as<T>(args.qkv),
+               .stat = as<float>(args.stat),
+               .positions = as<int32_t>(args.positions),
+               .rope = as<float>(args.rope),
+               .q_gain = as<T>(args.q_gain),
+               .k_gain = as<T>(args.k_gain),
+               .q = qk_shape(spec, args.dy.numel())};
     const bool sums = args.dq_gain || args.dk_gain;
-    const Grid grid = grid_of(s, a.q, pack<T>, packs, sums);
-    if (sums) a.parts = static_cast<float*>(s.scratch(grid.parts() * 2 * D * 4));
-    launch(s, a, grid, spec.interleaved);
-    copy_values(a.dx, a.dy, spec, a.q, args.dy.dtype, s);
+    const int64_t fused = args.fp8 && packs ? qk_norm_rope_bwd_fp8_blocks(s, a.q, args.fp8) : 0;
+    const Grid grid = grid_of(s, a.q, qk_bwd_pack<T>, packs, sums);
+    const int64_t parts = fused ? fused : grid.parts();
+    const int64_t part_bytes = sums ? round_up(parts * 2 * D * 4, 256) : 0;
+    // The separate rounding reads dqkv, even if nothing else does.
+    const bool lacks = !fused && !args.dqkv;
+    auto* scratch = static_cast<std::byte*>(s.scratch(part_bytes + (lacks ? args.dy.bytes() : 0)));
+    if (sums) a.parts = reinterpret_cast<float*>(scratch);
+    if (lacks) a.dx = reinterpret_cast<T*>(scratch + part_bytes);
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+      if (fused) qk_norm_rope_bwd_fp8(s, a, args.fp8, spec.interleaved);
+    if (!fused) {
+      launch(s, a, grid, spec.interleaved);
+      copy_values(a.dx, a.dy, spec, a.q, args.dy.dtype, s);
+    }
     if (a.parts)
-      add_two_parts(s, as<float>(args.dq_gain), as<float>(args.dk_gain), a.parts, grid.parts(), D,
+      add_two_parts(s, as<float>(args.dq_gain), as<float>(args.dk_gain), a.parts, parts, D,
                     spec.add);
+    if (args.fp8 && !fused)
+      quantise_fp8(s, {.to = args.fp8,
+                       .x = {reinterpret_cast<std::byte*>(a.dx), args.dy.shape, args.dy.dtype}});
   });
 }
 

@@ -18,6 +18,8 @@ struct StatParams {
   float* stat;               // Params::stat
   int* zeros;                // counters to clear
   int zero_count;
+  float* sums;  // sums to clear; may be null
+  int64_t sum_count;
   int T, H, padded;  // T rounded up to whole query tiles
 };
 
@@ -51,6 +53,10 @@ __global__ void __launch_bounds__(256) row_stats(const StatParams p) {
   for (int i = (blockIdx.y * gridDim.x + b) * 256 + threadIdx.x; i < p.zero_count;
        i += gridDim.x * gridDim.y * 256)
     p.zeros[i] = 0;
+  if (p.sums)
+    for (int64_t i = (blockIdx.y * gridDim.x + b) * 256 + threadIdx.x; i < p.sum_count;
+         i += gridDim.x * gridDim.y * 256)
+      p.sums[i] = 0;
   const bool real = t < p.T;
   const int64_t row = int64_t(b) * p.T + (real ? t : 0);
   const uint4* y = static_cast<const uint4*>(p.y) + row * p.H * (S::D / 8) + lane;
@@ -127,6 +133,10 @@ struct Scratch {
   int counters;  // turns, followed by next_item
 };
 
+// With codes a pass before the main one measures the scale; each has its own counters.
+template <class S>
+constexpr int passes = S::codes ? 2 : 1;
+
 template <class S>
 Scratch plan(const Params& p) {
   Scratch s{};
@@ -134,7 +144,7 @@ Scratch plan(const Params& p) {
   s.counters = int(halves) + 1;
   s.dq = aligned(int64_t(p.B) * p.H * p.q_tiles * Layout<S>::stat_bytes);
   s.turn = s.dq + halves * Layout<S>::half_bytes;
-  s.ranges = s.turn + aligned(s.counters * 4);
+  s.ranges = s.turn + aligned(passes<S> * s.counters * 4);
   s.first = s.ranges + (S::documents ? aligned(int64_t(p.B) * p.k_tiles * (keys / S::M) * 8) : 0);
   s.last = s.first + (S::documents ? aligned(int64_t(p.B) * p.q_tiles * 4) : 0);
   s.bytes = s.last + (S::documents ? aligned(int64_t(p.B) * p.k_tiles * 4) : 0);
@@ -153,7 +163,6 @@ Params make_params(const AttnCall& c, const CudaStream& stream) {
   p.q = head_tile_map(c.qkv, c.dtype, c.B, c.T, heads, c.D, S::M);
   p.kv = head_tile_map(c.qkv, c.dtype, c.B, c.T, heads, c.D, keys);
   p.dy = head_tile_map(c.dy, c.dtype, c.B, c.T, c.H, c.D, S::M);
-  p.out = head_panel_map(c.dqkv, c.dtype, c.B, c.T, heads, c.D, 64);
   p.documents = c.documents;
   p.q_tiles = rounds(c.T, S::M);
   p.k_tiles = rounds(c.T, keys);
@@ -168,10 +177,14 @@ Params make_params(const AttnCall& c, const CudaStream& stream) {
 }
 
 template <class T, class S>
-void launch(const AttnCall& c, CudaStream& stream) {
+void launch(AttnCall& c, CudaStream& stream) {
   Params p = make_params<S>(c, stream);
   const Scratch parts = plan<S>(p);
-  char* memory = static_cast<char*>(stream.scratch(parts.bytes));
+  char* memory = backward_scratch(c, stream, parts.bytes);
+  if constexpr (S::codes)
+    p.to = Fp8Target(*c.fp8, int64_t(c.B) * c.T);
+  else
+    p.out = head_panel_map(c.dqkv, c.dtype, c.B, c.T, c.H + 2 * c.G, c.D, 64);
   float* stat = reinterpret_cast<float*>(memory);
   int2* ranges = reinterpret_cast<int2*>(memory + parts.ranges);
   int* first = reinterpret_cast<int*>(memory + parts.first);
@@ -179,14 +192,14 @@ void launch(const AttnCall& c, CudaStream& stream) {
   p.stat = stat;
   p.dq = reinterpret_cast<float*>(memory + parts.dq);
   p.turn = reinterpret_cast<int*>(memory + parts.turn);
-  p.next_item = p.turn + parts.counters - 1;
   p.ranges = ranges;
   p.first_tile = first;
   p.last_query = last;
 
   const int padded = p.q_tiles * S::M;
   row_stats<T, S><<<dim3(c.B, rounds(padded, stat_tokens)), 256, 0, stream.handle>>>(
-      {c.y, c.dy, c.lse, c.documents, stat, p.turn, parts.counters, c.T, c.H, padded});
+      {c.y, c.dy, c.lse, c.documents, stat, p.turn, passes<S> * parts.counters, p.to.sums,
+       S::codes ? ceil_div(p.to.R, fp8_sum_rows) * p.to.C : 0, c.T, c.H, padded});
   check_launch("flash_hopper_bwd: row_stats");
   if constexpr (S::documents) {
     document_bounds<S><<<c.B, 1024, 0, stream.handle>>>(ranges, first, last, p);
@@ -196,13 +209,21 @@ void launch(const AttnCall& c, CudaStream& stream) {
   constexpr int bytes = Layout<S>::bytes;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "flash_hopper_bwd: shared memory");
-  kernel<<<std::min(p.items, stream.card.processors), Layout<S>::threads, bytes, stream.handle>>>(
-      p);
-  check_launch("flash_hopper_bwd");
+  const int blocks = std::min(p.items, stream.card.processors);
+  for (int pass = 0; pass < passes<S>; ++pass, p.turn += parts.counters) {
+    p.next_item = p.turn + parts.counters - 1;
+    p.measure_only = pass + 1 < passes<S>;
+    kernel<<<blocks, Layout<S>::threads, bytes, stream.handle>>>(p);
+    check_launch("flash_hopper_bwd");
+  }
 }
 
 template <class T>
-void by_shape(const AttnCall& c, CudaStream& stream) {
+void by_shape(AttnCall& c, CudaStream& stream) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    if (c.fp8)
+      return c.documents ? launch<T, Shape<64, true, true>>(c, stream)
+                         : launch<T, Shape<64, false, true>>(c, stream);
   if (c.D == 64 && c.documents)
     launch<T, Shape<64, true>>(c, stream);
   else if (c.D == 64)
@@ -221,7 +242,12 @@ bool flash_hopper_bwd_takes(const AttnCall& c) {
          !c.slopes && c.H % c.G == 0;
 }
 
-void flash_hopper_bwd(const AttnCall& c, CudaStream& stream) {
+bool flash_hopper_bwd_takes_fp8(const AttnCall& c, const Fp8Output& to) {
+  return flash_hopper_bwd_takes(c) && c.dtype == DType::bf16 && c.D == 64 && !c.dqkv &&
+         c.T % fp8_sum_rows == 0 && to.dtype() == DType::e5m2;
+}
+
+void flash_hopper_bwd(AttnCall& c, CudaStream& stream) {
   if (c.dtype == DType::f16)
     by_shape<__half>(c, stream);
   else

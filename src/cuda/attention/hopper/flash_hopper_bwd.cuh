@@ -5,6 +5,7 @@
 
 #include <climits>
 
+#include "cuda/device/fp8_codes.cuh"
 #include "cuda/device/hopper.cuh"
 
 namespace hearth::cuda::flash_bwd {
@@ -15,18 +16,23 @@ constexpr int keys = 128;  // per tile: 64 for each of the two consumer warp gro
 constexpr float log2e = 1.4426950408889634f;
 
 // The compile-time shape of a kernel.
-template <int D_, bool documents_>
+template <int D_, bool documents_, bool codes_ = false>
 struct Shape {
   static constexpr int D = D_;        // head_dim: 64 or 128
   static constexpr int M = 8192 / D;  // query rows per tile; a warp group has 64 x 64 of its dQ
   static constexpr int stages = 2;    // tiles of Q and dY in flight
   static constexpr int held = 4;      // 16-column parts of V that stay in registers
   static constexpr bool documents = documents_;
+  // Writes dqkv as fp8 codes, whole tiles of one panel only: D is 64, T a multiple of 128.
+  static constexpr bool codes = codes_;
+  static_assert(!codes || D == 64);
 };
 
 struct Params {
   CUtensorMap q, kv, dy;  // boxes of M, 128, M rows
-  CUtensorMap out;        // dqkv, boxes of 64 rows and 64 columns
+  CUtensorMap out;        // dqkv, boxes of 64 rows and 64 columns; not with codes
+  Fp8Target to;           // with codes; its sums are 0
+  bool measure_only;      // only finds max |dqkv|, if the scale is measured
   const float* stat;      // (B, H, q_tiles, 2 or 3, M): lse * log2(e), delta, document
   float* dq;              // (slots, q_tiles, 2, 64 * 64): running sums, in register order
   int* turn;              // (slots, q_tiles, 2): whose turn it is to add
@@ -93,6 +99,23 @@ struct Step {
   static constexpr int none = 16;  // no work is left
   int flags, distance;             // distance: first query - first key
   __device__ bool is(int flag) const { return flags & flag; }
+  // The head within its group lies above the flags.
+  static constexpr int head_shift = 8;
+  __device__ int head() const { return flags >> head_shift; }
+};
+
+// The keys of a work item. They go from last to first: a query tile is first met by its diagonal
+// keys, and blocks that start together reach it one after the other, in the order in which they may
+// add.
+struct KeyTile {
+  int b, g, tile;
+
+  __device__ KeyTile(const Params& p, int index) {
+    const int group = index / p.k_tiles;
+    tile = p.k_tiles - 1 - index % p.k_tiles;
+    b = group / p.G;
+    g = group % p.G;
+  }
 };
 
 // Whether a query of one tile and a key of another can belong to the same document.
@@ -111,18 +134,11 @@ __device__ __forceinline__ bool documents_meet(const Params& p, int b, int i, in
 
 // Iterates over the steps of an item: the heads that share the keys, and the query tiles of each.
 template <class S>
-struct Walk {
-  int b, g, tile;  // tile of keys
-  int lo, hi;      // range of query tiles
-  int r, i;        // head within the group, query tile
+struct Walk : KeyTile {
+  int lo, hi;  // range of query tiles
+  int r, i;    // head within the group, query tile
 
-  // Keys go from last to first: a query tile is first met by its diagonal keys, and blocks that
-  // start together reach it one after the other, in the order in which they may add.
-  __device__ Walk(const Params& p, int index) {
-    const int group = index / p.k_tiles;
-    tile = p.k_tiles - 1 - index % p.k_tiles;
-    b = group / p.G;
-    g = group % p.G;
+  __device__ Walk(const Params& p, int index) : KeyTile(p, index) {
     const int key = tile * keys;
     lo = key / S::M;
     if constexpr (S::documents)

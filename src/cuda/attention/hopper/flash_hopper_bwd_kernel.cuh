@@ -4,7 +4,7 @@
 // dK; only dS goes through shared memory, for dQ.
 #pragma once
 
-#include "cuda/attention/hopper/flash_hopper_bwd_step.cuh"
+#include "cuda/attention/hopper/flash_hopper_bwd_codes.cuh"
 
 namespace hearth::cuda::flash_bwd {
 
@@ -67,10 +67,11 @@ __device__ void produce(const Params& p, uint32_t base) {
       Walk<S> following = at;
       ends = !following.next(p);
       barrier_wait(bars.empty(ring.stage), ring.phase ^ 1);
-      write_step<S>(base, ring.stage,
-                    {(first ? Step::first : 0) | (ends ? Step::ends : 0) |
-                         (visit.last ? Step::last : 0) | (visit.place > 0 ? Step::prior : 0),
-                     at.i * S::M - at.tile * keys});
+      write_step<S>(
+          base, ring.stage,
+          {(first ? Step::first : 0) | (ends ? Step::ends : 0) | (visit.last ? Step::last : 0) |
+               (visit.place > 0 ? Step::prior : 0) | at.r << Step::head_shift,
+           at.i * S::M - at.tile * keys});
       load_rows(p, at, base, ring.stage);
       if (first) {
         barrier_wait(bars.v_empty(), v_phase);
@@ -133,7 +134,7 @@ __device__ void hand_on(const Params& p, uint32_t base, int w) {
       phase ^= 1;
       if (visit.last) {
         const int row = at.i * S::M + (S::M == 128 ? 64 * w : 0), panel = S::M == 128 ? 0 : w;
-        tma_store(p.out, half, 0, row, panel, at.head(p), at.b);
+        if (!S::codes) tma_store(p.out, half, 0, row, panel, at.head(p), at.b);
       } else if (visit.place == 0) {
         bulk_store(sum, half, L::half_bytes);
       } else {
@@ -157,6 +158,32 @@ __device__ __forceinline__ Step read_step(uint32_t base, const Ring<S::stages>& 
   int2 x{};
   if (threadIdx.x % 32 == 0) x = shared_int2(base + Layout<S>::steps + 8 * ring.stage);
   return {__shfl_sync(~0u, x.x, 0), __shfl_sync(~0u, x.y, 0)};
+}
+
+// The keys of a consumer's item.
+template <class S>
+__device__ __forceinline__ KeyTile keys_of(const Params& p, uint32_t base, const Ring<2>& item) {
+  const int index = int(threadIdx.x % 32) < p.leaders ? read_item<S>(base, item) : 0;
+  return {p, __shfl_sync(~0u, index, 0)};
+}
+
+// Writes dK and dV of an item's 64 keys as codes, which are staged in dS like the sums below.
+template <class S>
+__device__ __forceinline__ void write_sums(const Params& p, Rounder& rounder,
+                                           const float (&dk)[S::D / 2], const float (&dv)[S::D / 2],
+                                           uint32_t base, int w, uint32_t store_at,
+                                           const Ring<2>& item) {
+  using L = Layout<S>;
+  static_assert(L::ds_bytes == 2 * codes_bytes);
+  const uint32_t dv_at = base + L::ds + w * L::ds_bytes, dk_at = dv_at + codes_bytes;
+  named_sync(1, 256);
+  stage_codes(p, rounder, dv, 1, dv_at, store_at);
+  stage_codes(p, rounder, dk, p.scale, dk_at, store_at);
+  named_sync(2 + w, 128);
+  const KeyTile at = keys_of<S>(p, base, item);
+  const int64_t row = int64_t(at.b) * p.T + at.tile * keys + 64 * w;
+  write_codes(p, rounder, dv_at, row, (p.H + p.G + at.g) * 64);
+  write_codes(p, rounder, dk_at, row, (p.H + at.g) * 64);
 }
 
 // Stores dK and dV of an item's 64 keys. They are staged in dS, which is free once both warp groups
@@ -205,6 +232,8 @@ __device__ void consume(const Params& p, uint32_t base, int w) {
   uint32_t v[4 * S::held];
   Ring<S::stages> ring;
   Ring<2> item;
+  Rounder rounder;
+  if constexpr (S::codes) rounder.start(p);
   uint32_t v_phase = 0, prior_phase = 0;
   int buffer = 0;  // of ds; also the phase of dq
 
@@ -238,8 +267,7 @@ __device__ void consume(const Params& p, uint32_t base, int w) {
         if (leader) barrier_arrive(bars.v_empty());
       }
       if constexpr (S::documents) {
-        const int index = leader ? read_item<S>(base, item) : 0;
-        const Walk<S> at(p, __shfl_sync(~0u, index, 0));
+        const KeyTile at = keys_of<S>(p, base, item);
         for (int r = 0; r < 2; ++r) {
           const int key = at.tile * keys + 64 * w + 16 * warp + lane / 4 + 8 * r;
           pairs.document[r] = p.documents[int64_t(at.b) * p.T + min(key, p.T - 1)];
@@ -307,7 +335,15 @@ __device__ void consume(const Params& p, uint32_t base, int w) {
         add_prior(dq, half + thread * 16);
         named_sync(2 + w, 128);
       }
-      stage_sum<T>(dq, p.scale, half + store_at);
+      if constexpr (S::codes) {
+        stage_codes(p, rounder, dq, p.scale, half, store_at);
+        named_sync(2 + w, 128);
+        const KeyTile at = keys_of<S>(p, base, item);
+        write_codes(p, rounder, half, int64_t(at.b) * p.T + at.tile * keys + step.distance + 64 * w,
+                    (at.g * p.R + step.head()) * 64);
+      } else {
+        stage_sum<T>(dq, p.scale, half + store_at);
+      }
     } else {
       stage_floats(dq, half + thread * 16);
     }
@@ -315,7 +351,10 @@ __device__ void consume(const Params& p, uint32_t base, int w) {
     __syncwarp();
     if (leader) barrier_arrive(bars.dq_full(w));
     if (ends) {
-      store_sums<T, S>(p, dk, dv, base, w, store_at, item, buffer);
+      if constexpr (S::codes)
+        write_sums<S>(p, rounder, dk, dv, base, w, store_at, item);
+      else
+        store_sums<T, S>(p, dk, dv, base, w, store_at, item, buffer);
       __syncwarp();
       if (leader) {
         barrier_arrive(bars.k_empty(item.stage));
@@ -331,12 +370,14 @@ __device__ void consume(const Params& p, uint32_t base, int w) {
     buffer ^= 1;
   }
   if (thread == 0) store_wait<0>();
+  if constexpr (S::codes) rounder.finish(p);
 }
 
 template <class T, class S>
 __global__ void __launch_bounds__(384, 1) flash_bwd_kernel(const __grid_constant__ Params p) {
   using L = Layout<S>;
   extern __shared__ char memory[];
+  if (S::codes && p.measure_only && !p.to.measures()) return;
   const uint32_t base = (shared_at(memory) + 1023) & ~1023u;
   const Bars<S> bars{base + L::bars};
   if (threadIdx.x == 0) {

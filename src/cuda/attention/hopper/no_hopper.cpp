@@ -9,10 +9,11 @@ namespace hearth::cuda {
 
 bool flash_hopper_takes(const AttnCall&) { return false; }
 bool flash_hopper_bwd_takes(const AttnCall&) { return false; }
+bool flash_hopper_bwd_takes_fp8(const AttnCall&, const Fp8Output&) { return false; }
 void flash_hopper(const AttnCall&, CudaStream&) {
   fail("cuda", "expected no call of flash_hopper");
 }
-void flash_hopper_bwd(const AttnCall&, CudaStream&) {
+void flash_hopper_bwd(AttnCall&, CudaStream&) {
   fail("cuda", "expected no call of flash_hopper_bwd");
 }
 

@@ -139,7 +139,7 @@ void flash_mma(const AttnCall& c, CudaStream& stream) {
   flash_mma_any(a, stream);
 }
 
-void flash_mma_bwd(const AttnCall& c, CudaStream& stream) {
+void flash_mma_bwd(AttnCall& c, CudaStream& stream) {
   Pieces pieces;
   const int64_t blocks = flash_blocks(c.T), padded = blocks * flash_block;
   const int64_t heads = int64_t(c.B) * c.H, documents = c.documents ? c.B * blocks : 0;
@@ -148,7 +148,7 @@ void flash_mma_bwd(const AttnCall& c, CudaStream& stream) {
   const int64_t counters_at = pieces.take(counters), rows_at = pieces.take(heads * padded * 8),
                 dq_at = pieces.take(heads * padded * flash_padded(std::max(c.D, c.V)) * 4),
                 first_at = pieces.take(documents * 4), ranges_at = pieces.take(documents * 8);
-  char* memory = static_cast<char*>(stream.scratch(pieces.bytes));
+  char* memory = backward_scratch(c, stream, pieces.bytes);
   int* ticket = reinterpret_cast<int*>(memory + counters_at);
   float2* rows = reinterpret_cast<float2*>(memory + rows_at);
   int32_t* first = c.documents ? reinterpret_cast<int32_t*>(memory + first_at) : nullptr;
