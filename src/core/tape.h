@@ -80,7 +80,11 @@ struct Fp8Copies {
 struct Fp8Recording {
   bool head = true;   // the products of the head too
   bool wgrad = true;  // gradients of weights too; otherwise those are products of the tape's dtype
-  int64_t sites = 0;  // used so far
+  // The forward products too; otherwise they are those of a tape without fp8, to the bit, and so is
+  // the head.
+  bool forward = true;
+  bool measured = false;  // every scale comes from the tensor itself, none from the previous step
+  int64_t sites = 0;      // used so far
   std::unordered_map<int, Fp8Copies> copies = {};  // by id of the value
   // Values that are act(x) or the gradient x * act'(aux), by id. Their rounding computes them from
   // x, so that the node that does is pruned unless something else reads the value.

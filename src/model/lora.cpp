@@ -111,14 +111,14 @@ Var adapted(Tape& t, Var y, Var x, std::span<const LoraModule> modules, const Ad
   const Var a = t.param("lora_A", {k * s.rank, in}, Init::uniform(float(1 / std::sqrt(double(in)))),
                         Group::matrix, true, std::move(a_stack));
   Var b = t.param("lora_B", {rows, s.rank}, Init::zeros(), Group::matrix, true, std::move(b_stack));
-  const Var h = linear(t, x, a);
+  const Var h = linear(t, x, a, {.fp8 = false});  // few columns
   if (k > 1 ||
       rows != out) {  // separate columns for each module's B, so that one product computes all
     std::string name = fmt::format("lora.rows.{}", out);
     for (const LoraModule& m : modules) name += fmt::format(".{}+{}", m.row, m.out);
     b = spread_rows(t, b, {out, k * s.rank}, name, places(modules, out));
   }
-  return linear(t, h, b, {.residual = y, .scale = s.scale});
+  return linear(t, h, b, {.residual = y, .scale = s.scale, .fp8 = false});
 }
 
 void start_adapters(ParamStore& store, uint64_t seed) {

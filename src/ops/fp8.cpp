@@ -38,19 +38,28 @@ bool rounded_by_producer(Tape& t, Var v, const Fp8Copies& to, Var scalars) {
   return true;
 }
 
-// Records the rounding of v into y and what the spec asks for.
-Fp8Copies record_rounding(Tape& t, Var v, const Fp8Copies& to, bool current) {
-  const Var numbers = current ? Var{} : scalars(t);
-  if (rounded_by_producer(t, v, to, numbers)) return to;
+// What the rounding of a value reads.
+Fp8Recording::Source source_of(const Tape& t, Var v) {
   const auto known = t.fp8->sources.find(v.id);
-  const auto [x, aux, spec] =
-      known != t.fp8->sources.end() ? known->second : Fp8Recording::Source{.x = v};
-  const auto launch = [spec = spec](auto* f, Stream& s, In in, Out out) {
+  return known != t.fp8->sources.end() ? known->second : Fp8Recording::Source{.x = v};
+}
+
+// The scalars that a rounding needs if its scale may come from the previous step.
+Var scale_scalars(Tape& t, bool current) { return current || t.fp8->measured ? Var{} : scalars(t); }
+
+void record_quantise(Tape& t, const Fp8Recording::Source& from, const Fp8Copies& to, Var numbers) {
+  const auto launch = [spec = from.spec](auto* f, Stream& s, In in, Out out) {
     f(s, {.to = fp8_output(in, out), .x = in[0], .aux = in[1], .spec = spec});
   };
   Op op = kernel_op<&Kernels::quantise_fp8>("quantise_fp8", launch);
   op.fp8_result = true;  // of a value that it does not write otherwise
-  t.push(std::move(op), {x, aux, to.site, numbers}, {{}, to.y, to.yt, to.sums});
+  t.push(std::move(op), {from.x, from.aux, to.site, numbers}, {{}, to.y, to.yt, to.sums});
+}
+
+// Records the rounding of v into y and what the spec asks for.
+Fp8Copies record_rounding(Tape& t, Var v, const Fp8Copies& to, bool current) {
+  const Var numbers = scale_scalars(t, current);
+  if (!rounded_by_producer(t, v, to, numbers)) record_quantise(t, source_of(t, v), to, numbers);
   return to;
 }
 
@@ -76,12 +85,26 @@ Fp8Copies rounded_input(Tape& t, Var x) {
   return c;
 }
 
+// The transposed copy of an input, recorded in the backward pass. A kernel of its own makes it: the
+// op that computes x belongs to a forward pass that must not change.
+Fp8Copies rounded_later(Tape& t, Var x, Var site) {
+  if (const auto known = t.fp8->copies.find(x.id); known != t.fp8->copies.end())
+    return known->second;
+  Fp8Recording::Source from = source_of(t, x);
+  from.x = t.saved(from.x);
+  const Fp8Copies c{
+      .y = {}, .yt = t.temp(transposed_shape(t.shape(x)), DType::e4m3), .sums = {}, .site = site};
+  record_quantise(t, from, c, scale_scalars(t, false));
+  t.fp8->copies.emplace(x.id, c);
+  return c;
+}
+
 // The copies of a weight are states: the first micro-batch of a step writes them, all read them.
 Fp8Copies rounded_weight(Tape& t, Var w) {
   if (const auto known = t.fp8->copies.find(w.id); known != t.fp8->copies.end())
     return known->second;
   const std::string name = t.values[size_t(t[w].storage)].name;  // a copy: states are values too
-  const Fp8Copies c{.y = t.state("fp8." + name, t.shape(w), DType::e4m3),
+  const Fp8Copies c{.y = t.fp8->forward ? t.state("fp8." + name, t.shape(w), DType::e4m3) : Var{},
                     .yt = t.state("fp8t." + name, transposed_shape(t.shape(w)), DType::e4m3),
                     .sums = {},
                     .site = next_site(t)};
@@ -125,7 +148,8 @@ void record_product(Tape& t, const Fp8Product& p) {
 
 struct LinearVars {
   Var x, w, bias, residual;
-  Fp8Copies rounded_x, rounded_w;
+  Fp8Copies rounded_x;  // only the site if the forward product is not in fp8
+  Fp8Copies rounded_w;
   Var dy_site;
   float scale = 1;
 };
@@ -152,8 +176,8 @@ void record_slope(Tape& t, Var x, Var dh) {
   t.push(kernel_op<&Kernels::add>("add_grad", sum), {prior, own}, {d});
 }
 
-void linear_fp8_backward(Tape& t, const Node& n, const LinearVars& l) {
-  const Var dy = t.grad(n.out[0]);
+// dy: the gradient of the product itself, before an activation.
+void linear_fp8_backward(Tape& t, Var dy, const LinearVars& l) {
   const bool grad_w = t.needs_grad(l.w), fp8_w = grad_w && t.fp8->wgrad;
   const Fp8Copies d = rounded(t, dy,
                               {.format = DType::e5m2,
@@ -162,20 +186,22 @@ void linear_fp8_backward(Tape& t, const Node& n, const LinearVars& l) {
                                .sums = t.needs_grad(l.bias)});
   if (grad_w) {
     const auto [dw, prior] = t.grad_sink(l.w);
-    if (fp8_w)
+    if (fp8_w) {
+      const Fp8Copies x = l.rounded_x.yt ? l.rounded_x : rounded_later(t, l.x, l.rounded_x.site);
       record_product(t, {.c = dw,
                          .a = d.yt,
                          .a_site = d.site,
-                         .b = t.saved(l.rounded_x.yt),
-                         .b_site = l.rounded_x.site,
+                         .b = t.saved(x.yt),
+                         .b_site = x.site,
                          .prior = prior,
                          .alpha = l.scale});
-    else
+    } else {
       record_gemm(t, {.c = dw,
                       .a = dy,
                       .b = t.saved(l.x),
                       .prior = prior,
                       .spec = {.ta = true, .alpha = l.scale}});
+    }
   }
   if (t.needs_grad(l.bias)) record_column_sum(t, l.bias, d.sums, l.scale);
   if (t.needs_grad(l.x)) {
@@ -198,6 +224,13 @@ void linear_fp8_backward(Tape& t, const Node& n, const LinearVars& l) {
   if (l.residual) t.add_grad(l.residual, dy);
 }
 
+void expect_width(const Tape& t, Var w) {
+  const Shape& s = t.shape(w);
+  if (s[0] % 16 || s[1] % 16)
+    fail(t.where(), "expected widths that are multiples of 16 for fp8 products, got weights {}",
+         to_string(s));
+}
+
 }  // namespace
 
 Var fp8_sites(Tape& t) {
@@ -205,14 +238,11 @@ Var fp8_sites(Tape& t) {
 }
 
 Var linear_fp8(Tape& t, Var x, Var w, const LinearSpec& spec) {
-  const Shape sw = t.shape(w);
-  if (sw[0] % 16 || sw[1] % 16)
-    fail(t.where(), "expected widths that are multiples of 16 for fp8 products, got weights {}",
-         to_string(sw));
+  expect_width(t, w);
   const Fp8Copies rounded_x = rounded_input(t, x), rounded_w = rounded_weight(t, w);
   const LinearVars l{x,         w,         spec.bias,    spec.residual,
                      rounded_x, rounded_w, next_site(t), spec.scale};
-  const Var y = t.temp(with_cols(t.shape(x), sw[0]));
+  const Var y = t.temp(with_cols(t.shape(x), t.shape(w)[0]));
   const Fp8Product p{.c = y,
                      .a = rounded_x.y,
                      .a_site = rounded_x.site,
@@ -223,7 +253,7 @@ Var linear_fp8(Tape& t, Var x, Var w, const LinearSpec& spec) {
                      .alpha = spec.scale,
                      .fast_sums = true};
   Op op = fp8_product_op("linear_fp8", t, p);
-  op.backward = [l](Tape& t, const Node& n) { linear_fp8_backward(t, n, l); };
+  op.backward = [l](Tape& t, const Node& n) { linear_fp8_backward(t, t.grad(n.out[0]), l); };
   record(t, std::move(op), p);
   // The node does not read x itself.
   t[y].needs_grad =
@@ -234,8 +264,19 @@ Var linear_fp8(Tape& t, Var x, Var w, const LinearSpec& spec) {
   return z;
 }
 
+std::function<void(Tape&, const Node&)> linear_gradients_fp8(Tape& t, Var x, Var w,
+                                                             const LinearSpec& spec) {
+  expect_width(t, w);
+  const Fp8Copies later{.y = {}, .yt = {}, .sums = {}, .site = next_site(t)};
+  const Fp8Copies rounded_w = rounded_weight(t, w);
+  const LinearVars l{x, w, spec.bias, spec.residual, later, rounded_w, next_site(t), spec.scale};
+  return [l](Tape& t, const Node& n) {
+    if (const Var dy = product_gradient(t, n)) linear_fp8_backward(t, dy, l);
+  };
+}
+
 HeadProducts::HeadProducts(Tape& t, Var w, const Spec& spec)
-    : w_(w), fp8_(spec.trains && t.fp8 && t.fp8->head), scale_(spec.scale) {
+    : w_(w), fp8_(spec.trains && t.fp8 && t.fp8->head && t.fp8->forward), scale_(spec.scale) {
   if (!fp8_) return;
   if (t.shape(w)[0] % 16 || t.shape(w)[1] % 16)
     fail(t.where(), "expected widths that are multiples of 16 for fp8 products, got a head of {}",

@@ -4,12 +4,17 @@
 // copy.
 #pragma once
 
+#include <functional>
+
 #include "ops/ops.h"
 
 namespace hearth::inline ops {
 
 // linear() in fp8.
 Var linear_fp8(Tape&, Var x, Var w, const LinearSpec&);
+// The backward rule of linear() with a forward product that is not in fp8 (Fp8Recording::forward).
+std::function<void(Tape&, const Node&)> linear_gradients_fp8(Tape&, Var x, Var w,
+                                                             const LinearSpec&);
 
 // The products of the head over one chunk of rows: logits = scale x wT, and the gradients. In fp8
 // if the tape says so, else in the tape's dtype.

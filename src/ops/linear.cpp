@@ -7,22 +7,8 @@ namespace hearth::inline ops {
 namespace {
 
 void linear_backward(Tape& t, const Node& n, float scale) {
-  const Var x = n.in[0], w = n.in[1], bias = n.in[2], residual = n.in[3], y = n.out[0];
-  const Var pre = n.out[1];
-  Var dy = t.grad(y);
-  if (pre && dy) {  // from readers that did not fold the slope into their own product
-    const Act act = t[y].act;
-    const Var d = t.temp(t.shape(pre));
-    const auto launch = [act](auto* f, Stream& s, In in, Out out) {
-      f(s, {.dx = out[0], .dy = in[0], .x = in[1], .act = act});
-    };
-    Op op = kernel_op<&Kernels::activation_bwd>("activation_bwd", launch);
-    op.inplace = {{0, 0}};
-    t.push(std::move(op), {dy, t.saved(pre)}, {d});
-    t.add_grad(pre, d);
-  }
-  if (pre) dy = t.grad(pre);
-
+  const Var x = n.in[0], w = n.in[1], bias = n.in[2], residual = n.in[3];
+  const Var dy = product_gradient(t, n);
   if (t.needs_grad(w)) {
     const auto [dw, prior] = t.grad_sink(w);
     record_gemm(
@@ -81,6 +67,23 @@ bool known_ahead(const Tape& t, Var weight, Var bias) {
 
 }  // namespace
 
+Var product_gradient(Tape& t, const Node& n) {
+  const Var y = n.out[0], pre = n.out[1], dy = t.grad(y);
+  if (!pre) return dy;
+  if (dy) {  // from readers that did not fold the slope into their own product
+    const Act act = t[y].act;
+    const Var d = t.temp(t.shape(pre));
+    const auto launch = [act](auto* f, Stream& s, In in, Out out) {
+      f(s, {.dx = out[0], .dy = in[0], .x = in[1], .act = act});
+    };
+    Op op = kernel_op<&Kernels::activation_bwd>("activation_bwd", launch);
+    op.inplace = {{0, 0}};
+    t.push(std::move(op), {dy, t.saved(pre)}, {d});
+    t.add_grad(pre, d);
+  }
+  return t.grad(pre);
+}
+
 void record_gemm(Tape& t, const GemmVars& v) {
   const bool slope = v.spec.act_slope;
   if (v.spec.tb && !v.spec.ta && !slope && !v.aux) {
@@ -120,14 +123,18 @@ Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {
          to_string(sx));
   if (spec.act != Act::none && (is_glu(spec.act) || spec.residual || spec.scale != 1))
     fail(t.where(), "expected a plain activation without residual or scale in linear");
-  if (t.fp8 && spec.fp8) return linear_fp8(t, x, w, spec);
+  const bool fp8 = t.fp8 && spec.fp8;
+  if (fp8 && t.fp8->forward) return linear_fp8(t, x, w, spec);
   const Var y = t.temp(with_cols(sx, sw[0]));
   const bool keeps_pre = spec.act != Act::none && (t.needs_grad(x) || t.needs_grad(w));
   const Var pre = keeps_pre ? t.temp(t.shape(y)) : Var{};
   const GemmSpec gemm_spec{
       .tb = true, .alpha = spec.scale, .act = spec.act, .weight = known_ahead(t, w, spec.bias)};
   Op op = product_op("linear", gemm_spec, t.needs_grad(w), t[y].dtype);
-  op.backward = [scale = spec.scale](Tape& t, const Node& n) { linear_backward(t, n, scale); };
+  if (fp8)
+    op.backward = linear_gradients_fp8(t, x, w, spec);
+  else
+    op.backward = [scale = spec.scale](Tape& t, const Node& n) { linear_backward(t, n, scale); };
   t.push(std::move(op), {x, w, spec.bias, spec.residual}, {y, pre});
   if (pre) t[y].before = pre, t[y].act = spec.act;
   return y;

@@ -29,6 +29,9 @@ struct GemmVars {
 // c = alpha * op(a) op(b) .. + prior. No gradient.
 void record_gemm(Tape&, const GemmVars&);
 
+// The gradient of the product of a node of linear(), before the node's activation.
+Var product_gradient(Tape&, const Node&);
+
 // Records the gradient of `param`, a vector added to every row of a value; dy is that value's
 // gradient.
 void record_column_sum(Tape&, Var param, Var dy, float scale);

@@ -29,11 +29,11 @@ inline DType to_dtype(TrainDType d) {
   if (d == TrainDType::automatic)
     fail_usage("--dtype", "expected fp32, tf32, bf16 or fp16 here, got auto");
   if (d == TrainDType::fp8)
-    fail_usage("--dtype", "only pretrain trains in fp8 so far; choose bf16");
+    fail_usage("--dtype", "fp8 is a type of training, which is not done here; choose bf16");
   return d == TrainDType::bf16 ? DType::bf16 : d == TrainDType::fp16 ? DType::f16 : DType::f32;
 }
 
-// The same for commands that train in fp8: weights and activations are then bf16.
+// The same for commands that train: weights and activations are then bf16.
 inline DType storage_dtype(TrainDType d) {
   return d == TrainDType::fp8 ? DType::bf16 : to_dtype(d);
 }
@@ -59,6 +59,12 @@ struct Fp8Config {
     return Fp8Recording{.head = head == Fp8Head::on, .wgrad = wgrad == Fp8Wgrad::fp8};
   }
 };
+// What the programs of fine-tuning record. Their batches differ in size, and with that the
+// gradients, so no scale comes from the previous step.
+inline std::optional<Fp8Recording> fine_tuning_fp8(TrainDType d) {
+  if (d != TrainDType::fp8) return {};
+  return Fp8Recording{.measured = true};
+}
 
 // Throws a usage error unless a setting is finite and at least `low`.
 template <class T>
@@ -97,8 +103,8 @@ struct RunConfig : RateConfig {
   void visit_run(V&& v, const RunHelp& help = {}) {
     v("steps", steps, help.steps);
     v("dtype", dtype,
-      "compute type: auto, fp32 or bf16; on a GPU also tf32 or fp16; in pretrain also fp8; master "
-      "weights stay fp32");
+      "compute type: auto, fp32, bf16 or fp8; on a GPU also tf32 or fp16; master weights stay "
+      "fp32");
     v("seed", seed, help.seed);
     v("optimizer", optimizer, optimizer_help);
     visit_rate(v);

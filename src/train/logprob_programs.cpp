@@ -70,8 +70,11 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
   const bool evaluates = kind == Kind::nll_eval;
   const ModelConfig& model = evaluates ? spec.evaluated() : spec.model;
   Tape t(spec.dtype, name);
-  if (learns) t.fp8 = spec.fp8;  // evaluation computes in the dtype, as the saved model will
   t.trains = kind != Kind::score && !evaluates;
+  if (t.trains) t.fp8 = spec.fp8;  // evaluation computes in the dtype, as the saved model will
+  // The host compares log-probabilities with those of the sampler or of a reference, so they are
+  // the same as without fp8. How large the gradients are depends on what the host makes of them.
+  if (t.fp8 && !learns) t.fp8->forward = false, t.fp8->measured = true;
   // Batches of any shape add to the terms of one step.
   t.loss_buffer = spec.name + (evaluates ? ".eval.losses" : ".losses");
   t.accumulate = kind == Kind::next || kind == Kind::nll_next;

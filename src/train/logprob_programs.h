@@ -32,7 +32,8 @@ struct LogprobProgramsSpec {
   const ModelConfig& evaluated() const { return eval_model ? *eval_model : model; }
   std::string name = "logprob";  // prefix of the programs' values
   DType dtype = DType::f32;
-  std::optional<Fp8Recording> fp8 = {};  // products of launch_train() in fp8; dtype is then bf16
+  // Products of launch_train(), and of backward() those for gradients, in fp8; dtype is then bf16.
+  std::optional<Fp8Recording> fp8 = {};
   Recompute recompute = Recompute::none;
   float temperature = 1;  // divides the logits
   bool entropy = false;

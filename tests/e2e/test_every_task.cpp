@@ -64,6 +64,21 @@ TEST_P(EveryTask, IsExtendedToTheSameWeights) {
                1, "steps = 8, not 6");
 }
 
+TEST_P(EveryTask, TrainsInFp8AndResumesToTheSameWeights) {
+  const std::string settings = "--dtype fp8 --json";
+  done(run(folder, call(folder / "whole", settings)));
+  done(run(folder, call(folder / "parts", settings + " --stop-after-step 3")));
+  const fs::path saved = folder / "parts" / "latest" / "state" / "trainer.json";
+  EXPECT_TRUE(json::parse(read_file(saved))["task"].contains("fp8_scales"));
+  done(run(folder,
+           {task(), "--run", (folder / "parts").string(), "--resume", "--json", "--threads", "1"}));
+  EXPECT_EQ(weights(folder / "whole"), weights(folder / "parts"));
+  std::string plain = settings;
+  plain.replace(plain.find("fp8"), 3, "bf16");
+  done(run(folder, call(folder / "plain", plain)));
+  EXPECT_NE(weights(folder / "whole"), weights(folder / "plain"));
+}
+
 TEST_P(EveryTask, TakesAnyScheduleAndTheSpikeGuard) {
   done(run(folder, call(folder / "run", "--schedule wsd --decay-steps 2 --spike-z 6 --json")));
   expect_error(run(folder, call(folder / "other", "--schedule wsd")), 2, "--decay-steps");

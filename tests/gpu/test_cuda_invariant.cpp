@@ -239,6 +239,34 @@ TEST(CudaInvariant, TheSamplersLogprobsAreTheTrainersToTheBit) {
       }
 }
 
+// With fp8 only gradients are computed in it.
+TEST(CudaInvariant, Fp8KeepsTheLogprobs) {
+  HEARTH_NEEDS_A_CARD();
+  if (const std::string why = test::card().refuses_fp8(); !why.empty())
+    GTEST_SKIP() << "needs a card: " << why;
+  const GrpoSize size{.prompts = {1, 3, 60, 64, 100, 131}, .completion = 90};
+  for (const char* lora : {"", "8,16"}) {
+    SCOPED_TRACE(lora);
+    GrpoConfig c;
+    c.train_equal = true, c.micro_tokens = 2048, c.dtype = TrainDType::fp8;
+    c.group = 8, c.reward = {"length:40"};
+    if (*lora) c.lora = {lora};
+    ModelConfig m = byte_configs()[0];
+    GrpoTask task(invariant_card(), c, m, DType::bf16, size);
+    c.dtype = TrainDType::bf16;
+    GrpoTask plain(invariant_card(), c, m, DType::bf16, size);
+    int64_t compared = 0;
+    for (int i = 0; i < 3; ++i) {
+      const StepFindings f = task.step();
+      EXPECT_EQ(f.gap.most, 0) << "mean " << f.gap.sum / double(f.gap.tokens);
+      compared += f.gap.tokens;
+      plain.step();
+    }
+    EXPECT_GT(compared, 3000);
+    if (!*lora) { EXPECT_FALSE(task.weights() == plain.weights()); }  // gradients were rounded
+  }
+}
+
 // What a request gets does not depend on those beside it, nor on how its prompt comes in.
 TEST(CudaInvariant, CompletionsDoNotDependOnTheBatch) {
   HEARTH_NEEDS_A_CARD();

@@ -27,7 +27,10 @@ struct GrpoTask {
     if (config.lr == GrpoConfig{}.lr) config.lr = c.lora ? 1e-2 : 1e-3;
     config.prompts = int64_t(size.prompts.size()), config.max_completion = size.completion;
     EXPECT_NE(dtype, DType::f16) << "GRPO has none";
-    config.dtype = dtype == DType::bf16 ? TrainDType::bf16 : TrainDType::fp32;
+    if (dtype != DType::bf16)
+      config.dtype = TrainDType::fp32;
+    else if (config.dtype != TrainDType::fp8)
+      config.dtype = TrainDType::bf16;
     for (size_t i = 0; i < size.prompts.size(); ++i)
       rows.push_back({{{"prompt", "p"}}, std::string(size.prompts[i], char('a' + i)), "test:1"});
     for (const PromptRow& r : rows) prompts.push_back({&r, tokenizer.encode(r.prompt)});

@@ -27,8 +27,11 @@ struct GemmCall : GemmArgs {
   bool separable() const {
     return is_fp8(a.dtype) && plain() && bias && prior && prior.data != c.data;
   }
-  // Activations times a weight matrix, as in a forward pass.
-  bool forward() const { return !spec.ta && spec.tb && !spec.act_slope && spec.single(); }
+  // Activations times a weight matrix, as in a forward pass. Products of a backward pass in fp8
+  // have this form too; no batch-invariant program has a forward pass in fp8.
+  bool forward() const {
+    return !spec.ta && spec.tb && !spec.act_slope && spec.single() && !is_fp8(a.dtype);
+  }
   // When cuBLASLt adds to a 16-bit matrix in place, it rounds the product first and then the sum.
   bool rounds_twice() const {
     return plain() && prior && prior.data == c.data && size_of(c.dtype) == 2;

@@ -61,8 +61,9 @@ class DpoTask : public ExampleTask {
 
   // Prepares the reference: a live model that runs beside the policy, or its cached sums.
   bool prepare() override {
-    ReferenceFile file(spec_.run / "reference.json", reference_key(model_.base.get<std::string>(),
-                                                                   data_, to_dtype(config_.dtype)));
+    ReferenceFile file(
+        spec_.run / "reference.json",
+        reference_key(model_.base.get<std::string>(), data_, storage_dtype(config_.dtype)));
     if (config_.reference == DpoReference::live) {
       file.save();
       live_.emplace(reference_model());
@@ -200,7 +201,7 @@ void check_loss(const DpoConfig& c) {
 
 RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
   const auto settings = RunSettings::of(free_settings_of_examples, c);
-  check_config(c, spec, settings);
+  check_config(c, spec, settings, backend);
   check_loss(c);
   c.lora.expect_no_dropout("DPO");
   ExampleModel model(c, spec, backend);

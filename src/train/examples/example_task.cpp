@@ -34,7 +34,7 @@ RunTemplate open_template(TrainedModel& m, ChatForm form) {
 }  // namespace
 
 ExampleModel::ExampleModel(const ExampleConfig& c, const RunSpec& spec, Backend& backend)
-    : TrainedModel(open_source(c, spec), c.lora, backend, to_dtype(c.dtype), c.offload),
+    : TrainedModel(open_source(c, spec), c.lora, backend, storage_dtype(c.dtype), c.offload),
       chat(open_template(*this, c.chat_template)),
       max_length(checked_length(c, config)) {
   if (tokenizer->eos() < 0)
@@ -52,7 +52,8 @@ LogprobProgramsSpec programs_spec(const ExampleModel& m, const ExampleConfig& c,
                                   const LossConfig& losses) {
   return {.model = m.config,
           .name = "examples",
-          .dtype = to_dtype(c.dtype),
+          .dtype = storage_dtype(c.dtype),
+          .fp8 = fine_tuning_fp8(c.dtype),
           .recompute = c.recompute,
           .losses = losses,
           .logits_bytes = logits_chunk_bytes(m.memory.backend),
@@ -64,7 +65,9 @@ ExampleEncoder encoder_of(const ExampleModel& m, const ExampleConfig& c) {
                         c.special_tokens ? TextTokens::special : TextTokens::none);
 }
 
-void check_config(const ExampleConfig& c, const RunSpec& spec, const RunSettings& settings) {
+void check_config(const ExampleConfig& c, const RunSpec& spec, const RunSettings& settings,
+                  const Backend& backend) {
+  if (c.dtype == TrainDType::fp8) expect_fp8(backend);
   if (c.model.empty()) fail_usage("--model", "expected a model to start from, got none");
   if (c.data.empty()) fail_usage("--data", "expected files to train on, got none");
   expect_at_least(0, "--batch", c.batch), expect_at_least(1, "--accumulate", c.accumulate);

@@ -8,6 +8,7 @@
 #include "data/examples/templates.h"
 #include "sys/error.h"
 #include "train/examples/example_config.h"
+#include "train/fp8_scales.h"
 #include "train/logprob_programs.h"
 #include "train/run.h"
 
@@ -42,7 +43,7 @@ ExampleEncoder encoder_of(const ExampleModel&, const ExampleConfig&);
 inline constexpr std::string_view free_settings_of_examples[] = {
     "model", "data", "val", "reference", "clock", "special_tokens", "chat_template"};
 // Checks what can be checked of a config before its model and its data are loaded.
-void check_config(const ExampleConfig&, const RunSpec&, const RunSettings&);
+void check_config(const ExampleConfig&, const RunSpec&, const RunSettings&, const Backend&);
 
 class ExampleTask : public Task {
  public:
@@ -61,7 +62,9 @@ class ExampleTask : public Task {
     return config_.steps ? config_.steps : config_.epochs * order_.steps_per_epoch();
   }
   UpdateProgram& update() override {
-    if (!update_) update_.emplace("examples", model_.memory, config_.update_spec());
+    if (!update_)
+      update_.emplace("examples", model_.memory, config_.update_spec(),
+                      fp8() ? UpdateProgram::Fp8::on : UpdateProgram::Fp8::off);
     return *update_;
   }
   std::optional<MemoryNeed> memory_need() const override {
@@ -70,8 +73,15 @@ class ExampleTask : public Task {
   void load(RunState& state, const StateFields& saved, bool) override {
     micro_ = saved.integer("micro_batch", 1);
     programs_.set_logits_bytes(state.logits_bytes);
+    if (!fp8()) return;
+    update();  // it has the scales
+    restore_fp8_scales(model_.memory, saved);
   }
-  nlohmann::json save() const override { return {{"micro_batch", micro_}}; }
+  nlohmann::json save() const override {
+    nlohmann::json j{{"micro_batch", micro_}};
+    if (fp8()) j["fp8_scales"] = saved_fp8_scales(model_.memory);
+    return j;
+  }
 
   bool evaluates_first() const override { return true; }
   bool at_target(const RunState& state) const override {
@@ -110,6 +120,7 @@ class ExampleTask : public Task {
   LogprobPrograms programs_;
 
  private:
+  bool fp8() const { return config_.dtype == TrainDType::fp8; }
   MemoryNeed need(int64_t micro) const;
   int64_t fitting_micro_batch(const MemoryBudget&) const;
 

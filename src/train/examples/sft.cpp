@@ -150,7 +150,7 @@ class SftTask : public ExampleTask {
 
 RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
   const auto settings = RunSettings::of(free_settings_of_examples, c);
-  check_config(c, spec, settings);
+  check_config(c, spec, settings, backend);
   // The digest of their base identifies adapters, so that their base may be moved.
   if (spec.resume && !c.lora.spec()) expect_model_of_run(spec.run, c.model);
   c.losses.check();

@@ -6,6 +6,7 @@
 
 #include "sys/error.h"
 #include "sys/trimmed.h"
+#include "train/fp8_scales.h"
 #include "train/grpo/grpo_report.h"
 
 namespace hearth::inline train {
@@ -102,11 +103,15 @@ class GrpoTask : public Task {
     stepper_->set_micro_tokens(state_.micro_tokens);
     stepper_->set_logits_bytes(run.logits_bytes);
     stepper_->engine().forget();
+    if (!fp8()) return;
+    update();  // it has the scales
+    restore_fp8_scales(stepper_->memory(), saved);
   }
 
   nlohmann::json save() const override {
     nlohmann::json j = state_.to_json();
     j["asked"] = asked_;
+    if (fp8()) j["fp8_scales"] = saved_fp8_scales(stepper_->memory());
     return j;
   }
 
@@ -195,6 +200,7 @@ class GrpoTask : public Task {
   }
 
  private:
+  bool fp8() const { return config_.dtype == TrainDType::fp8; }
   PromptSpec prompt_spec() {
     return {.form = config_.prompt_form,
             .chat = [this]() -> const ChatTemplate& { return chat_template(); },
@@ -293,9 +299,11 @@ class GrpoTask : public Task {
 
 GrpoResult grpo(const GrpoConfig& c, const RunSpec& spec, Backend& backend) {
   c.check();
+  if (c.dtype == TrainDType::fp8) expect_fp8(backend);
   const auto settings = RunSettings::of(free_settings_of_grpo, c);
   expect_settings(spec, settings);
-  TrainedModel model(open_base(c.model, c.lora), c.lora, backend, to_dtype(c.dtype), c.offload);
+  TrainedModel model(open_base(c.model, c.lora), c.lora, backend, storage_dtype(c.dtype),
+                     c.offload);
   model.tokenizer = tokenizer_beside(*model.source, model.config);
   // Checkpoints name the model that the run began from. With adapters it is their base.
   if (model.base.is_null()) model.base = model_digest(*model.source);

@@ -98,7 +98,8 @@ struct GrpoConfig : RunConfig, TemplateConfig {
       "correct for the gap between sampler and trainer by importance weights up to this value; 0: "
       "use the sampler's log-probabilities as the old policy's");
     v("batch_invariant", batch_invariant,
-      "bf16 on a GPU: sample and train with batch-invariant kernels, so that both compute equal "
+      "bf16 or fp8 on a GPU: sample and train with batch-invariant kernels, so that both compute "
+      "equal "
       "log-probabilities");
     v("mu", mu, "passes over the rollouts of a step");
     v("mini_batches", mini_batches, "optimizer updates per pass");
@@ -138,8 +139,11 @@ struct GrpoConfig : RunConfig, TemplateConfig {
             .max_completion = max_completion};
   }
   void check() const;  // an error names the field
-  // Whether to ask a GPU for batch-invariant kernels, which exist for bf16 only.
-  bool invariant() const { return batch_invariant && dtype == TrainDType::bf16; }
+  // Whether to ask a GPU for batch-invariant kernels, which exist for bf16 only: with fp8 the
+  // forward pass is bf16.
+  bool invariant() const {
+    return batch_invariant && (dtype == TrainDType::bf16 || dtype == TrainDType::fp8);
+  }
 };
 
 }  // namespace hearth::inline train

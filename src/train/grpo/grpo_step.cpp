@@ -33,6 +33,7 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
   programs_spec_ = {.model = model_,
                     .name = "grpo",
                     .dtype = store.dtype(),
+                    .fp8 = fine_tuning_fp8(config_.dtype),
                     .recompute = config_.recompute,
                     .temperature = config_.temperature,
                     .entropy = true,
@@ -94,7 +95,10 @@ MemoryBudget GrpoStepper::budget() const {
 }
 
 UpdateProgram& GrpoStepper::update() {
-  if (!update_) update_ = std::make_unique<UpdateProgram>("grpo", memory_, config_.update_spec());
+  if (!update_)
+    update_ = std::make_unique<UpdateProgram>(
+        "grpo", memory_, config_.update_spec(),
+        programs_spec_.fp8 ? UpdateProgram::Fp8::on : UpdateProgram::Fp8::off);
   return *update_;
 }
 

@@ -1,8 +1,6 @@
 #include "train/pretrain/pretrain.h"
 
-#include <bit>
 #include <cmath>
-#include <limits>
 
 #include "data/cursor_state.h"
 #include "data/shards.h"
@@ -22,28 +20,6 @@ constexpr size_t max_shapes = 1 << 20;
 constexpr std::string_view free_settings_of_pretraining[] = {
     "model",   "data",     "val",          "tokenizer",     "eval_tokens",  "eval_documents",
     "workers", "prefetch", "sample_every", "sample_tokens", "sample_prompt"};
-
-// Of each site two numbers, as bit patterns: max |v| of the previous step and of an unfinished one,
-// which a skipped update leaves.
-nlohmann::json to_json(std::span<const Fp8Site> sites) {
-  nlohmann::json j = nlohmann::json::array();
-  for (const Fp8Site& s : sites) {
-    j.push_back(std::bit_cast<uint32_t>(s.previous));
-    j.push_back(s.largest);
-  }
-  return j;
-}
-std::vector<Fp8Site> fp8_sites_of(const StateFields& saved) {
-  constexpr int64_t most = std::numeric_limits<uint32_t>::max();
-  const std::vector<int64_t> words =
-      saved.integers("fp8_scales", size_t(2 * most_fp8_sites), 0, most);
-  std::vector<Fp8Site> sites(words.size() / 2);
-  for (size_t i = 0; i < sites.size(); ++i) {
-    sites[i].previous = std::bit_cast<float>(uint32_t(words[2 * i]));
-    sites[i].largest = uint32_t(words[2 * i + 1]);
-  }
-  return sites;
-}
 
 class PretrainTask : public Task {
  public:

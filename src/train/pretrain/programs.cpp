@@ -55,11 +55,6 @@ void expect_fit(const ProgramSpec& s, const MemoryBudget& budget) {
   expect_fit(need, budget, remedies);
 }
 
-void expect_fp8(const Backend& backend) {
-  if (const std::string why = backend.refuses_fp8(); !why.empty())
-    fail_usage("--dtype", "{}; use --dtype bf16", why);
-}
-
 Programs::Programs(const ProgramSpec& s, Memory& memory)
     : spec_(s),
       programs_(programs_of(s), memory),

@@ -2,8 +2,8 @@
 // a step overwrites the gradients, the next add to them), update and evaluate.
 #pragma once
 
-#include "core/fp8.h"
 #include "optim/update_program.h"
+#include "train/fp8_scales.h"
 #include "train/logprob_programs.h"
 
 namespace hearth::inline train {
@@ -32,9 +32,6 @@ int64_t largest_batch(ProgramSpec, int64_t sequences, int64_t bytes);
 // Throws if the run does not fit in the budget. The error says what each part needs and which
 // settings would make the run fit.
 void expect_fit(const ProgramSpec&, const MemoryBudget&);
-
-// Throws, with the reason, if the backend has no fp8 products.
-void expect_fp8(const Backend&);
 
 class Programs {
  public:
