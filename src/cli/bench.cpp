@@ -1,6 +1,7 @@
 // hearth bench: measures on this machine and prints each figure beside its limit. With --json every
 // line carries device, commit, shape, value and unit.
 #include <fmt/format.h>
+#include <stdlib.h>
 
 #include <chrono>
 #include <cmath>
@@ -28,6 +29,21 @@ nlohmann::ordered_json bench_line(const Backend& b, const std::string& what,
 int64_t peak_bytes(const Backend& b) {
   const MemoryUse use = b.memory_use();
   return use.peak ? use.peak : peak_resident_bytes();
+}
+
+RunPlace::RunPlace(const std::string& named, const char* prefix)
+    : temporary_(named.empty()), path_(named) {
+  if (!temporary_) return;
+  std::string name = std::filesystem::temp_directory_path() / fmt::format("{}-XXXXXX", prefix);
+  if (!mkdtemp(name.data())) fail_errno(name, "make a temporary folder");
+  path_ = name;
+}
+
+RunPlace::~RunPlace() { done(path_); }
+
+void RunPlace::done(const std::filesystem::path& run) const {
+  std::error_code ignored;
+  if (temporary_) std::filesystem::remove_all(run, ignored);
 }
 
 namespace {
@@ -65,8 +81,6 @@ ProgramSpec spec_of(const BenchFlags& f, const Backend& backend) {
   LoraConfig lora;
   f.lora.apply(lora);
   model.lora = lora.spec();
-  if (dtype_of(f) == TrainDType::fp8 && model.lora)
-    fail_usage("--lora", "adapters are not trained in fp8; choose --dtype bf16");
   return {.model = model.resolve(),
           .dtype = storage_dtype(dtype_of(f)),
           .fp8 = Fp8Config{parse_enum<Fp8Head>(f.fp8_head, "--fp8-head"),
@@ -343,6 +357,7 @@ void add_bench(CLI::App& app) {
   fit->add_flag("--measure", ff->measure, "run a step and compare its peak memory with the plan");
   on_model("gemm", "time the matrix products of a model", bench_gemm);
   on_model("attention", "time attention, forward and backward", bench_attention);
+  add_bench_fp8(*bench);
   add_bench_infer(*bench);
   add_bench_grpo(*bench);
   add_bench_nocap(*bench);

@@ -1,6 +1,8 @@
 // Shared by the benchmarks: the line each prints with --json, and the peak memory.
 #pragma once
 
+#include <filesystem>
+
 #include "cli/commands.h"
 
 namespace hearth::inline cli {
@@ -12,6 +14,24 @@ nlohmann::ordered_json bench_line(const Backend&, const std::string& what, const
 // Peak memory of the process: of the GPU for a GPU backend, else of the host.
 int64_t peak_bytes(const Backend&);
 
+// The folder of a benchmark's runs: a named one, or a temporary one that is deleted at the end.
+class RunPlace {
+ public:
+  // `prefix` begins the name of a temporary folder; it is used if `named` is empty.
+  RunPlace(const std::string& named, const char* prefix);
+  ~RunPlace();
+  RunPlace(const RunPlace&) = delete;
+  RunPlace& operator=(const RunPlace&) = delete;
+  std::filesystem::path of(const std::string& run) const { return path_ / run; }
+  // A run is not needed any more: deletes it, unless the folder is kept.
+  void done(const std::filesystem::path& run) const;
+
+ private:
+  bool temporary_;
+  std::filesystem::path path_;
+};
+
+void add_bench_fp8(CLI::App& bench);
 void add_bench_infer(CLI::App& bench);
 void add_bench_grpo(CLI::App& bench);
 void add_bench_nocap(CLI::App& bench);

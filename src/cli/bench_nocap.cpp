@@ -2,7 +2,6 @@
 // a process of its own, so that the time from process start includes opening the device, tuning,
 // recording and loading. Validations and the final checkpoint are not counted.
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <map>
@@ -48,28 +47,6 @@ struct SeedResult {
   double step_seconds = 0;  // the part of it spent in training steps
   nlohmann::ordered_json run = {};  // what pretrain reported; null: it ran out of its budget
   std::vector<CurvePoint> curve = {};
-};
-
-// Deletes the folder at the end, if it is a temporary one.
-class RunPlace {
- public:
-  explicit RunPlace(const std::string& named) : temporary_(named.empty()), path_(named) {
-    if (!temporary_) return;
-    std::string name = fs::temp_directory_path() / "hearth-nocap-XXXXXX";
-    if (!mkdtemp(name.data())) fail_errno(name, "make a temporary folder");
-    path_ = name;
-  }
-  ~RunPlace() {
-    std::error_code ignored;
-    if (temporary_) fs::remove_all(path_, ignored);
-  }
-  RunPlace(const RunPlace&) = delete;
-  RunPlace& operator=(const RunPlace&) = delete;
-  fs::path of_seed(int64_t seed) const { return path_ / fmt::format("seed-{}", seed); }
-
- private:
-  bool temporary_;
-  fs::path path_;
 };
 
 std::vector<std::string> pretrain_arguments(const BenchNocapFlags& f, int64_t seed,
@@ -216,12 +193,12 @@ void expect_no_overrides(const CLI::App& command) {
 
 void bench_nocap(const BenchNocapFlags& f) {
   const std::atomic<int>* stop = count_stop_signals();
-  const RunPlace place(f.run);
+  const RunPlace place(f.run, "hearth-nocap");
   double sum = 0, worst = 0;
   int64_t reached = 0;
   for (int64_t seed = f.seed; seed < f.seed + f.seeds; ++seed) {
     say("hearth: pretraining with seed {}\n", seed);
-    const SeedResult r = run_seed(f, seed, place.of_seed(seed), stop);
+    const SeedResult r = run_seed(f, seed, place.of(fmt::format("seed-{}", seed)), stop);
     show(f, r);
     sum += r.from_start, worst = std::max(worst, r.from_start), reached += r.reached;
   }
