@@ -468,7 +468,11 @@ std::vector<OpCase> make_cases() {
 }  // namespace
 
 const std::vector<OpCase>& op_cases() {
-  static const std::vector<OpCase> all = make_cases();
+  static const std::vector<OpCase> all = [] {
+    std::vector<OpCase> cases = make_cases();
+    for (OpCase& c : moe_cases()) cases.push_back(std::move(c));
+    return cases;
+  }();
   return all;
 }
 

@@ -7,7 +7,6 @@
 #pragma once
 
 #include "core/kernel_args.h"
-#include "core/moe_args.h"
 
 // The kernels that every backend has.
 #define HEARTH_KERNELS(KERNEL)                  \
@@ -41,7 +40,8 @@
   KERNEL(gate_update, GateUpdateArgs)           \
   KERNEL(update_weights, UpdateArgs)            \
   KERNEL(unit_matrix, UnitMatrixArgs)           \
-  KERNEL(neuron_factors, NeuronFactorsArgs)
+  KERNEL(neuron_factors, NeuronFactorsArgs)     \
+  HEARTH_MOE_KERNELS(KERNEL)
 
 #define HEARTH_DECLARE_KERNEL(name, Args) void name(Stream&, const Args&);
 #define HEARTH_KERNEL_POINTER(name, Args) void (*name)(Stream&, const Args&);
@@ -68,8 +68,6 @@ struct Kernels {
   void (*draw)(Stream&, const DrawArgs&) = nullptr;
   // Null where the host samples as fast.
   void (*sample)(Stream&, const SampleArgs&) = nullptr;
-  void (*grouped_gemm)(Stream&, const GroupedGemmArgs&) = nullptr;
-  void (*grouped_gemm_weights)(Stream&, const GroupedGemmWeightsArgs&) = nullptr;
 
   HEARTH_KERNELS(HEARTH_KERNEL_POINTER)
 };

@@ -97,6 +97,7 @@ struct Scalars {
   uint32_t seed_lo = 0, seed_hi = 0;
   uint32_t step = 0, micro = 0;
   float momentum = 0;  // of Muon, at this step
+  float share = 1;     // of this micro-batch in the step: 1 / micro-batches
 };
 
 // How a gradient enters a program: g times the loss scale. Every loss calls this, whether a kernel

@@ -265,7 +265,8 @@ Var Tape::checkpoint(const std::function<Var()>& body) {
   const Var y = body();
   const int kept = (*this)[y].storage;
   for (size_t i = begin; i < values.size(); ++i)
-    if (values[i].role == Role::temp && values[i].storage != kept) values[i].dropped = true;
+    if (values[i].role == Role::temp && values[i].storage != kept && !values[i].kept)
+      values[i].dropped = true;
   return y;
 }
 

@@ -64,6 +64,7 @@ struct Value {
   Var before;  // this value is act(before), written by the same node
   Act act = Act::none;
   bool dropped = false;  // not kept for the backward pass: recomputed on demand
+  bool kept = false;     // not dropped by checkpoint(): small, and other values depend on it
   Var again;             // the recomputed value, once recorded
   Var grad;
   std::optional<DType> grad_dtype;  // if it differs from dtype
@@ -241,7 +242,9 @@ class Tape {
   Var saved(Var v);
   // Do not keep v for the backward pass.
   void drop(Var v) { (*this)[v].dropped = true; }
-  // Records `body` and drops all values it computes except its result.
+  // Keep v for the backward pass even inside a checkpoint().
+  void keep(Var v) { (*this)[v].kept = true; }
+  // Records `body` and drops all values it computes except its result and those of keep().
   Var checkpoint(const std::function<Var()>& body);
 
   class Scope {

@@ -18,7 +18,6 @@
 #include "cuda/device/staging.h"
 #include "cuda/device/stream.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/gemm/gemm_grouped.h"
 #include "cuda/gemm/gemm_quantised.h"
 #include "cuda/kernels.h"
 #include "sys/error.h"
@@ -40,8 +39,6 @@ const Kernels& cuda_kernels() {
                              .advance_fp8 = cuda::advance_fp8,
                              .draw = cuda::draw,
                              .sample = cuda::sample,
-                             .grouped_gemm = cuda::grouped_gemm,
-                             .grouped_gemm_weights = cuda::grouped_gemm_weights,
                              HEARTH_KERNELS(HEARTH_CUDA_KERNEL)};
 #undef HEARTH_CUDA_KERNEL
   return table;
