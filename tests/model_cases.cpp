@@ -240,6 +240,35 @@ std::vector<ModelCase> make_cases() {
               }),
       with_documents(variant("documents", [](C& c) { c.window = 3, c.window_pattern = "LS"; })),
       with_documents(variant("documents_learned", gpt2_like)),
+      variant("moe", [](C& c) { c.moe.experts = 4; }),
+      variant("moe_all", [](C& c) { c.moe.experts = c.moe.top_k = 3, c.moe.norm_topk = false; }),
+      variant("moe_shared",
+              [](C& c) {
+                c.layers = 3, c.moe.experts = 6, c.moe.shared_experts = 2, c.moe.expert_hidden = 10;
+                c.moe.first_dense_layers = 1, c.moe.router = Router::sigmoid;
+                c.moe.router_bias = true, c.moe.router_scale = 2.5f;
+                c.moe.expert_groups = 3, c.moe.top_groups = 2;
+              }),
+      variant("moe_switch",
+              [](C& c) {
+                c.moe.experts = 3, c.moe.top_k = 1, c.moe.router = Router::switch_top1;
+                c.act = Act::relu2, c.dropout_residual = 0.25f, c.tied = false;
+              }),
+      with_documents(variant("moe_pattern",
+                             [](C& c) {
+                               c.layers = 4, c.moe.experts = 5, c.moe.top_k = 3;
+                               c.moe.expert_pattern = "ED", c.moe.norm_topk = false, c.tied = false;
+                               c.norm_place = NormPlace::post, c.dropout_residual = 0.2f;
+                             })),
+      variant("moe_sandwich",
+              [](C& c) {
+                c.moe.experts = 4, c.norm_place = NormPlace::sandwich, c.act = Act::gelu_tanh;
+              }),
+      variant("lora_moe",
+              [](C& c) {
+                c.moe.experts = c.moe.top_k = 2, c.moe.shared_experts = 1;
+                c.lora = {.rank = 2, .alpha = 3};
+              }),
       variant("lora", [](C& c) { c.lora = {.rank = 3, .alpha = 4}; }),
       variant("lora_gpt2",
               [](C& c) {

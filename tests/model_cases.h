@@ -18,6 +18,17 @@ struct ModelCase {
   bool documents = false;
 };
 
+// Whether rounding may change which experts a token has, and with them the result.
+inline bool chooses_experts(const ModelCase& m) {
+  return m.config.moe.top_k < m.config.moe.experts;
+}
+
+// Elements of a parameter that a token passes through: of experts only those chosen for it.
+inline int64_t active_size(const ModelConfig& c, const ParamSpec& p) {
+  const bool routed = p.name.find(".experts.") != p.name.npos;
+  return routed ? p.shape.numel() / c.moe.experts * c.moe.top_k : p.shape.numel();
+}
+
 inline void PrintTo(const ModelCase& m, std::ostream* out) { *out << m.name; }
 
 const std::vector<ModelCase>& model_cases();

@@ -60,6 +60,7 @@ nlohmann::ordered_json machine_json(const Backend& backend) {
 
 void model_json(nlohmann::ordered_json& j, const ModelConfig& c) {
   j["params"] = count_params(c);
+  if (c.moe) j["active_params"] = count_active_params(c);
   j["matmul_params"] = matmul_params(c);
   j["train_flops_per_token"] = train_flops_per_token(c, c.context);
   j["config"] = fields_to_json(c);
@@ -92,7 +93,10 @@ void print_text(const nlohmann::ordered_json& j) {
                problem.empty() ? g["gets"].get<std::string>() : "not used: " + problem);
   }
   if (!j.contains("params")) return;
-  fmt::print("model   {} parameters\n", j["params"].get<int64_t>());
+  fmt::print("model   {} parameters", j["params"].get<int64_t>());
+  if (j.contains("active_params"))
+    fmt::print(", of which a token uses {}", j["active_params"].get<int64_t>());
+  fmt::print("\n");
   for (const auto& [key, value] : j["config"].items()) fmt::print("  {} = {}\n", key, value.dump());
 }
 

@@ -89,6 +89,7 @@ ModelConfig ModelConfig::resolve() const {
     fail(where, "smear and bigram_embeds need windows of at least 2 tokens, got 1");
   check_blocks(c);
   resolve_layers(c);
+  resolve_experts(c);
   for (float p : {c.dropout_embed, c.dropout_attention, c.dropout_residual, c.dropout_mlp})
     if (!(p >= 0 && p < 1)) fail(where, "expected dropouts in [0, 1), got {}", p);
   if (c.attention_softcap < 0 || c.logit_softcap < 0)
@@ -101,7 +102,7 @@ int64_t matmul_params(const ModelConfig& config) {
   const ModelConfig c = config.resolve();
   int64_t columns = c.vocab;  // of matrices with `dim` rows, or rows of those with `dim` columns
   for (const LayerSpec& l : layer_specs(c)) {
-    columns += l.qkv_size() + l.y_size() + l.up_size() + l.hidden;
+    columns += l.qkv_size() + l.y_size() + l.mlp_size();
     if (c.gate_inputs > 0) continue;  // a small gate is no matrix of the optimizer's
     if (c.output_gate == OutputGate::elementwise) columns += l.y_size();
     if (c.output_gate == OutputGate::per_head) columns += l.heads;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/kernels.h"
+#include "model/moe_config.h"
 
 namespace hearth::inline model {
 
@@ -96,6 +97,7 @@ struct ModelConfig {
   OutputGate output_gate = OutputGate::none;
   int64_t gate_inputs = 0;  // 0: all; stays 0 when resolved
   Act act = Act::swiglu;
+  MoeConfig moe = {};
   bool tied = true;
   float logit_scale = 1;
   float logit_softcap = 0;
@@ -185,6 +187,7 @@ struct ModelConfig {
       "leading dims of the attention input that the output gate reads; 0: all");
     v("act", act,
       "MLP activation: gelu_tanh, gelu_erf, relu2, swiglu, geglu (erf), geglu_tanh or reglu");
+    moe.visit(v);
     v("tied", tied, "the output head shares the token embedding");
     v("logit_scale", logit_scale, "factor on the logits, before their soft cap");
     v("logit_softcap", logit_softcap, "soft cap c of the logits, c tanh(x / c); 0: none");
@@ -213,9 +216,9 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const;  // of the visited fields
 };
 
-// Parameters of the matrix products that a token passes through (including the head, not the
-// embedding lookup), and model FLOPs per trained token at sequence length T: 6 per such parameter
-// plus causal attention.
+// Parameters of the matrix products that a token passes through (including the head and the experts
+// chosen for it, not the embedding lookup and routers), and model FLOPs per trained token at
+// sequence length T: 6 per such parameter plus causal attention.
 int64_t matmul_params(const ModelConfig&);
 // Mean number of keys that a query attends to in a causal sequence of T tokens; `window` 0:
 // unlimited.

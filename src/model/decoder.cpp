@@ -219,6 +219,52 @@ struct Builder {
     return project(h, l.hidden, c.mlp_bias, join);
   }
 
+  Routing routed(Var x, const LayerSpec& l) const {
+    const auto scope = t.scope("router");
+    const Var w = small_gate(l.experts, c.dim);
+    // Starts at 0, has no gradient and is moved by the update program (optim/update_program.h).
+    const Var choice = bias(c.moe.router_bias, l.experts);
+    RouteSpec spec = c.moe.route();
+    const auto layers_with = float(
+        std::ranges::count_if(layers, [](const LayerSpec& other) { return other.experts > 0; }));
+    spec.balance = mode.balance_loss / layers_with, spec.z = mode.router_z_loss / layers_with;
+    const Routing r = route(t, router_logits(t, x, w), choice, l.top_k, spec);
+    if (mode.routings) mode.routings->push_back(r);
+    return r;
+  }
+
+  // The weights of all experts, one below the other; each consists of matrices of `rows` rows.
+  Var expert_weights(const LayerSpec& l, const std::vector<int64_t>& rows, int64_t in,
+                     bool joins_residual) const {
+    std::vector<int64_t> stack;
+    for (int64_t e = 0; e < l.experts; ++e) stack.insert(stack.end(), rows.begin(), rows.end());
+    const int64_t out = std::reduce(stack.begin(), stack.end());
+    return param("weight", {out, in}, matrix_init(in, joins_residual), Group::matrix,
+                 std::move(stack));
+  }
+
+  Var feed_experts(Var x, const LayerSpec& l, Join join) const {
+    Var sum = join.residual;
+    if (l.shared_hidden) {
+      const auto scope = t.scope("shared");
+      LayerSpec shared = l;
+      shared.hidden = l.shared_hidden;
+      sum = feed(x, shared, join);
+    }
+    const Routing r = routed(x, l);
+    const auto scope = t.scope("experts");
+    Var h;
+    {
+      const auto up = t.scope("up");
+      const std::vector<int64_t> rows(is_glu(l.act) ? 2 : 1, l.hidden);
+      h = expert_linear(t, x, expert_weights(l, rows, c.dim, false), r);
+      h = expert_activation(t, h, r, l.act);
+      drop_light(h);
+    }
+    const auto down = t.scope("down");
+    return expert_join(t, h, expert_weights(l, {c.dim}, l.hidden, true), r, sum, t.shape(x));
+  }
+
   // One half of a block: `to` plus branch(norm(x)), with the norm where the config places it. `to`
   // is x, except in the second half of a block with parallel branches.
   template <class F>
@@ -260,7 +306,9 @@ struct Builder {
     }
     const auto mlp = t.scope("mlp");
     return joined(c.parallel_residual ? x : sum, sum, 1,
-                  [&](Var in, Join j) { return feed(in, l, j); });
+                  [&](Var in, Join j) {
+                    return l.experts ? feed_experts(in, l, j) : feed(in, l, j);
+                  });
   }
 
   // The embeddings x of tokens, times the config's factor as it is in the tape's dtype.
@@ -411,6 +459,8 @@ std::vector<ParamSpec> decoder_params(const ModelConfig& config, WeightFormat fo
   decoder(t, config, declare_inputs(t, 1, 1, false), {});
   const Var head = head_weight(t, config);
   if (format == WeightFormat::plain) return t.params;
+  if (config.moe)
+    fail("model", "models with experts cannot be quantised yet: run them with plain weights");
   for (ParamSpec& p : t.params) {
     const bool adapter = config.lora && p.trainable;  // small, so not worth quantising
     if (p.group == Group::matrix && !adapter) p.format = format;
@@ -422,6 +472,14 @@ std::vector<ParamSpec> decoder_params(const ModelConfig& config, WeightFormat fo
 int64_t count_params(const ModelConfig& config) {
   int64_t n = 0;
   for (const ParamSpec& p : decoder_params(config)) n += p.shape.numel();
+  return n;
+}
+
+int64_t count_active_params(const ModelConfig& config) {
+  const ModelConfig c = config.resolve();
+  int64_t n = count_params(c);
+  for (const LayerSpec& l : layer_specs(c))
+    n -= (l.experts - l.top_k) * (l.up_size() + l.hidden) * c.dim;
   return n;
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/fp8.h"
 #include "model/config.h"
+#include "ops/moe.h"
 #include "ops/ops.h"
 
 namespace hearth::inline model {
@@ -35,6 +36,9 @@ struct DecoderMode {
   bool apart = false;     // with a cache: row n belongs to sequence n
   Var wanted = {};        // (1, n) i32: rows whose final states are computed; absent: all
   bool adapters = true;   // of config.lora; off: the base model, as a reference
+  // Weights of the losses of routers, which router_losses() records; means over the layers.
+  float balance_loss = 0, router_z_loss = 0;
+  std::vector<Routing>* routings = nullptr;  // receives the routing of each layer with experts
 };
 
 // Final hidden states (B, T, C), after the final norm.
@@ -47,5 +51,7 @@ Var head_weight(Tape&, const ModelConfig&);
 // because every token depends on it.
 std::vector<ParamSpec> decoder_params(const ModelConfig&, WeightFormat = WeightFormat::plain);
 int64_t count_params(const ModelConfig&);
+// Without the experts that a token does not pass through.
+int64_t count_active_params(const ModelConfig&);
 
 }  // namespace hearth::inline model

@@ -67,6 +67,10 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
   bool attended = false;  // by an earlier layer
   for (int64_t i = 0; i < c.layers; ++i) {
     LayerSpec& l = all.emplace_back(LayerSpec{.act = c.act, .hidden = c.hidden});
+    if (is_expert_layer(c.moe, i)) {
+      l.hidden = c.moe.expert_hidden, l.experts = c.moe.experts, l.top_k = c.moe.top_k;
+      l.shared_hidden = c.moe.shared_experts * c.moe.expert_hidden;
+    }
     l.x0 = c.x0_skip && i > 0;  // the input of the first block is the embedding
     if (const int64_t mirrored = c.layers - 1 - i; c.u_skips && mirrored < i - 1) l.skip = mirrored;
     if (!c.mixer_pattern.empty() && letter_of(c.mixer_pattern, i) == 'N') continue;

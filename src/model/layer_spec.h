@@ -28,9 +28,11 @@ struct LayerSpec {
   // What the layer adds to its input, with learned weights.
   bool x0 = false;    // the embedding
   int64_t skip = -1;  // the output of this earlier layer; -1: of none
-  // The MLP.
+  // The MLP, or each of its experts.
   Act act = Act::none;
   int64_t hidden = 0;
+  int64_t experts = 0, top_k = 0;  // 0: a dense MLP
+  int64_t shared_hidden = 0;       // width of the experts that compute every token; 0: none
 
   bool attends() const { return mixer == Mixer::attention; }
   // Columns of the projections: packed q, k and v, and the output of attention.
@@ -40,6 +42,10 @@ struct LayerSpec {
   int64_t qkv_size() const { return q_size() + k_size() + v_size(); }
   int64_t y_size() const { return heads * v_dim; }
   int64_t up_size() const { return is_glu(act) ? 2 * hidden : hidden; }  // packed gate | up
+  // Columns of the first matrix and rows of the last one that a token passes through in the MLP.
+  int64_t mlp_size() const {
+    return (up_size() + hidden) * (experts ? top_k : 1) + shared_hidden * (is_glu(act) ? 3 : 2);
+  }
 
   CacheLayout cache(CacheFormat, DType plain) const;
   bool operator==(const LayerSpec&) const = default;
@@ -72,5 +78,9 @@ void check_layers_run(const ModelConfig&, const Backend&, DType);
 // The part of ModelConfig::resolve() for layers: fills and checks what differs between them. The
 // sizes that they share must be resolved already.
 void resolve_layers(ModelConfig&);
+// The same for experts; the layers must be resolved already.
+void resolve_experts(ModelConfig&);
+// Whether a layer has experts.
+bool is_expert_layer(const MoeConfig&, int64_t layer);
 
 }  // namespace hearth::inline model

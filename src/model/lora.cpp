@@ -21,7 +21,13 @@ bool names(std::string_view target, std::string_view path) {
          path[path.size() - target.size() - 1] == '.';
 }
 
-// Every matrix of the blocks, as modules of the file layout.
+// Whether a parameter belongs to experts or their router, which have no adapters: their products
+// are grouped by expert.
+bool is_routed(std::string_view param) {
+  return param.find(".experts.") != param.npos || param.find(".router.") != param.npos;
+}
+
+// Every matrix of the blocks that may have adapters, as modules of the file layout.
 std::vector<LoraModule> all_modules(const ModelConfig& config) {
   constexpr std::string_view suffix = ".weight";
   ModelConfig c = config.resolve();
@@ -30,6 +36,7 @@ std::vector<LoraModule> all_modules(const ModelConfig& config) {
   for (const FileTensor& t : file_tensors(c, {.type = hf_type(c)})) {
     if (t.shape.size() != 2 || !t.param.starts_with("blocks.") || !t.param.ends_with(suffix))
       continue;
+    if (is_routed(t.param)) continue;
     LoraModule m;
     m.path = t.name.substr(0, t.name.size() - suffix.size());
     m.matrix = t.param.substr(0, t.param.size() - suffix.size());

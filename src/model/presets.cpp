@@ -57,6 +57,22 @@ ModelConfig llama3_16k() {
   return c;
 }
 
+// modern-124m with eight experts of the MLP's own width.
+ModelConfig moe_8x124m() {
+  ModelConfig c = modern({12, 12, 768});
+  c.moe.experts = 8, c.moe.top_k = 2;
+  return c;
+}
+
+// Fine-grained experts: 64 of a quarter of the width, four of them and a shared one for each token,
+// balanced by selection biases.
+ModelConfig moe_64() {
+  ModelConfig c = modern({12, 12, 768});
+  c.moe.experts = 64, c.moe.top_k = 4, c.moe.expert_hidden = 512, c.moe.shared_experts = 1;
+  c.moe.router = Router::sigmoid, c.moe.router_bias = true;
+  return c;
+}
+
 // The architecture of the fastest known recipes for small token budgets: rows of 65,536 tokens with
 // documents masked, windows that alternate between long and short, and no attention in one layer.
 // docs/train.md has the settings to train it with.
@@ -109,6 +125,8 @@ const std::map<std::string_view, ModelConfig>& presets() {
       {"modern-774m", modern({36, 20, 1280})},
       {"modern-1.5b", modern({48, 25, 1600})},
       {"llama3-16k", llama3_16k()},
+      {"moe-8x124m", moe_8x124m()},
+      {"moe-64", moe_64()},
       {"speedrun-124m", speedrun()},
       {"nocap-fast", nocap_fast()},
       {"tiny", tiny()},

@@ -32,6 +32,8 @@ struct UpdateSpec {
   // What differs between groups: factors on the learning rate, and values that replace those above.
   GroupNumbers rates = {}, beta1s = {}, beta2s = {}, decays = {};
   MuonConfig muon = {};
+  // How far an update moves the selection biases of routers (BalanceBiasArgs); 0: not at all.
+  float balance_rate = 0;
 
   float decay_of(Group g) const {
     const bool decayed = decay_all || g == Group::matrix || g == Group::head;

@@ -1,8 +1,32 @@
 #include "optim/update.h"
 
+#include "ops/moe.h"
 #include "ops/ops.h"
 
 namespace hearth::inline optim {
+namespace {
+
+// Selection biases of routers have no gradient: they follow the loads that the programs of the step
+// have counted.
+void record_balance(Tape& t, ParamStore& store, Var gate, float rate) {
+  std::vector<const ParamSpec*> biases;
+  for (const ParamSpec& p : store.specs())
+    if (p.trainable && p.name.ends_with(".router.bias")) biases.push_back(&p);
+  if (biases.empty() || rate == 0) return;
+  const Var loads =
+      t.state(router_load_name(t), {int64_t(biases.size()), biases[0]->shape[0]}, DType::i32);
+  const auto launch = [rate](auto* f, Stream& s, In in, Out out) {
+    f(s, {.bias = out[0], .master = out[1], .load = in[0], .gate = in[1], .rate = rate});
+  };
+  for (size_t i = 0; i < biases.size(); ++i) {
+    const Var bias = t.of_param(store, Part::weight, *biases[i]);
+    const Var master = store.has_master() ? t.of_param(store, Part::master, *biases[i]) : Var{};
+    t.push(kernel_op<&Kernels::balance_bias>("balance_bias", launch),
+           {t.rows(loads, int64_t(i), 1), gate, bias, master}, {bias, master});
+  }
+}
+
+}  // namespace
 
 void make_training_buffers(ParamStore& store, const UpdateSpec& spec) {
   store.declare(slots_of(spec));
@@ -25,6 +49,7 @@ void record_update(Tape& t, ParamStore& store, Var loss, const UpdateSpec& spec)
   t.push(kernel_op<&Kernels::gate_update>("gate_update", decide), {squares, loss, values, gate},
          {gate});
   for (const Optimizer& o : make_optimizers(spec)) o.record(t, store, {gate, values});
+  record_balance(t, store, gate, spec.balance_rate);
 }
 
 }  // namespace hearth::inline optim

@@ -85,13 +85,26 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
                       t.input("targets", asked, DType::i32));
   };
   const auto [in, rows, targets] = learns ? t.feed(declare) : declare();
-  const Var x = decoder(
-      t, model, in, {.recompute = spec.recompute, .dropout = learns, .adapters = spec.adapters});
+  // Adapters leave routers alone, and so does training on what was sampled or compared before.
+  const bool balances = learns && !model.lora;
+  std::vector<Routing> routings;
+  const Var x = decoder(t, model, in,
+                        {.recompute = spec.recompute,
+                         .dropout = learns,
+                         .adapters = spec.adapters,
+                         .balance_loss = balances ? spec.losses.balance_loss : 0,
+                         .router_z_loss = balances ? spec.losses.router_z_loss : 0,
+                         .routings = &routings});
   const Var wanted = rows ? gather_rows(t, x, rows) : x;
   if (learns || evaluates) {
     record_losses(
         t, model, wanted, targets, spec.losses,
         {.chunk_bytes = spec.logits_bytes, .grad = learns, .acc_logits = evaluates && key.rows});
+    if (balances)
+      router_losses(t, routings,
+                    {.balance = spec.losses.balance_loss,
+                     .z = spec.losses.router_z_loss,
+                     .load = router_load_name(t)});
   } else {
     const Var y = head_logprob(t, wanted, head_weight(t, model), targets,
                                {.scale = model.logit_scale,
@@ -141,6 +154,8 @@ LogprobPrograms::Program LogprobPrograms::bind(const std::string& name, Exec& ex
   if (learns || kind == Kind::nll_eval) {
     p.nll = result("nll");
     p.losses = {memory_.state, exec.tape().loss_buffer};
+    if (const std::string load = router_load_name(exec.tape()); learns && exec.tape().find(load))
+      p.load = {memory_.state, load};
     p.scalars = {memory_.state, "scalars"};
   } else {
     p.logprob = result("logprob");

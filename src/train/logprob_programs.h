@@ -121,8 +121,12 @@ class LogprobPrograms {
   // Of all batches since the `first` one that was trained on: launch_train() sends them, so there
   // is one take_terms() for each launch.
   std::vector<LossValue> take_terms() { return terms_.take(); }
+  // The loads of experts of the same batches; empty without experts.
+  const std::vector<double>& expert_load() const { return terms_.expert_load(); }
   // The same for a queue of the caller, after the last launch of a step.
-  void send_terms(LossQueue& to) const { to.send(trained_->losses, trained_->exec->tape().losses); }
+  void send_terms(LossQueue& to) const {
+    to.send(trained_->losses, trained_->exec->tape().losses, trained_->load);
+  }
 
  private:
   static constexpr size_t kinds = 6;
@@ -132,6 +136,7 @@ class LogprobPrograms {
     int64_t rows = 0;  // of the buffers: those asked about, rounded up
     StateRef<int32_t> tokens = {}, positions = {}, documents = {}, asked = {}, targets = {};
     StateRef<float> logprob = {}, entropy = {}, dlogprob = {}, nll = {}, losses = {};
+    StateRef<int32_t> load = {};  // of experts
     StateRef<Scalars> scalars = {};
   };
   // What a program is cached by: its shape and the model's attention windows.

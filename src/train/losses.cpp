@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "sys/error.h"
 
@@ -34,16 +35,44 @@ std::vector<LossValue> read_losses(const StateRef<float>& values, std::span<cons
   return named_losses(terms, read, which);
 }
 
-void LossQueue::send(const StateRef<float>& values, std::span<const LossTerm> terms) {
-  terms_.emplace_back(terms.begin(), terms.end());
+double load_violation(std::span<const int32_t> load, int64_t experts) {
+  double most = 0;
+  for (size_t at = 0; at < load.size(); at += size_t(experts)) {
+    const auto layer = load.subspan(at, size_t(experts));
+    const double sum = std::accumulate(layer.begin(), layer.end(), 0.0);
+    if (sum > 0)
+      most = std::max(most, double(*std::ranges::max_element(layer)) * double(experts) / sum - 1);
+  }
+  return most;
+}
+
+std::vector<double> relative_loads(std::span<const int32_t> load, int64_t experts) {
+  std::vector<double> of(static_cast<size_t>(experts));
+  double sum = 0;
+  for (size_t i = 0; i < load.size(); ++i) of[i % of.size()] += load[i], sum += load[i];
+  for (double& x : of) x = sum > 0 ? std::round(x * double(experts) / sum * 1e4) / 1e4 : 0;
+  return of;
+}
+
+void LossQueue::send(const StateRef<float>& values, std::span<const LossTerm> terms,
+                     const StateRef<int32_t>& load) {
+  queue_.push_back({{terms.begin(), terms.end()}, load ? load.tensor().cols() : 0});
   if (terms.size() > 1) sent_.send(values.tensor());
+  if (load) loads_.send(load.tensor());
 }
 
 std::vector<LossValue> LossQueue::take() {
-  if (terms_.empty()) fail("losses", "no terms of a loss were sent");
-  const std::vector<LossTerm> terms = std::move(terms_.front());
-  terms_.pop_front();
-  return terms.size() > 1 ? named_losses(terms, sent_.take_as<float>()) : std::vector<LossValue>();
+  if (queue_.empty()) fail("losses", "no terms of a loss were sent");
+  const Sent sent = std::move(queue_.front());
+  queue_.pop_front();
+  std::vector<LossValue> found;
+  if (sent.terms.size() > 1) found = named_losses(sent.terms, sent_.take_as<float>());
+  expert_load_.clear();
+  if (!sent.experts) return found;
+  const std::span<const int32_t> load = loads_.take_as<int32_t>();
+  found.push_back({"expert_violation", load_violation(load, sent.experts)});
+  expert_load_ = relative_loads(load, sent.experts);
+  return found;
 }
 
 void LossMeans::add(const std::vector<LossValue>& of_batch, int64_t targets) {

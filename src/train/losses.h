@@ -14,15 +14,25 @@
 
 namespace hearth::inline train {
 
-// Every field is the weight of a term; 0 turns the term off.
+// Weights of terms, of which 0 turns a term off, and how fast selection biases move.
 struct LossConfig {
   float z_loss = 0;
+  // Models with experts only.
+  float balance_loss = 1e-3f, router_z_loss = 0, balance_rate = 1e-3f;
 
   template <class V>
   void visit(V&& v) {
     v("z_loss", z_loss,
       "weight of the z-loss, the mean square of the log-sum-exp of a token's logits, which keeps "
       "logits small (PaLM: 1e-4); 0: off");
+    v("balance_loss", balance_loss,
+      "experts: weight of the load balancing loss E sum(f p), where f are the shares of tokens and "
+      "p the mean scores of the experts; 0: off");
+    v("router_z_loss", router_z_loss,
+      "experts: weight of the mean square of the log-sum-exp of the router's logits; 0: off");
+    v("balance_rate", balance_rate,
+      "experts: how far a step moves each selection bias (--router-bias) toward equal loads; 0: "
+      "not at all");
   }
   void check() const;  // throws if a weight is negative or not finite
 };
@@ -52,18 +62,33 @@ std::vector<LossValue> named_losses(std::span<const LossTerm>, std::span<const f
 std::vector<LossValue> read_losses(const StateRef<float>& values, std::span<const LossTerm>,
                                    LossTerms = LossTerms::all);
 
+// How unequal the loads of experts are: the largest load / mean load - 1 of any layer.
+double load_violation(std::span<const int32_t> load, int64_t experts);
+// The load of each expert over all layers, divided by the mean.
+std::vector<double> relative_loads(std::span<const int32_t> load, int64_t experts);
+
 // Loss terms that the host reads while later steps run.
 class LossQueue {
  public:
-  explicit LossQueue(Backend& b) : sent_(b) {}
-  // Queues a copy of the values as they will be after all work launched so far.
-  void send(const StateRef<float>& values, std::span<const LossTerm>);
-  // Returns the values of the oldest send() that was not taken yet; waits for them.
+  explicit LossQueue(Backend& b) : sent_(b), loads_(b) {}
+  // Queues a copy of the values as they will be after all work launched so far, and of the loads of
+  // experts (layers, E), if there are any.
+  void send(const StateRef<float>& values, std::span<const LossTerm>,
+            const StateRef<int32_t>& load = {});
+  // Returns the values of the oldest send() that was not taken yet; waits for them. With experts,
+  // the last one is "expert_violation".
   std::vector<LossValue> take();
+  // relative_loads() of what take() returned last; empty without experts.
+  const std::vector<double>& expert_load() const { return expert_load_; }
 
  private:
-  std::deque<std::vector<LossTerm>> terms_;  // copies, since the tapes may be destroyed first
-  ReadQueue sent_;
+  struct Sent {
+    std::vector<LossTerm> terms;  // copies, since the tapes may be destroyed first
+    int64_t experts = 0;
+  };
+  std::deque<Sent> queue_;
+  ReadQueue sent_, loads_;
+  std::vector<double> expert_load_;
 };
 
 // Means over batches of different sizes, weighted by their number of targets.

@@ -51,7 +51,8 @@ inline std::vector<ModelConfig> tiny_configs() {
 
 // The same with room for several cache blocks, one with windows in all layers, one with layers that
 // keep nothing in the cache, one whose values are wider than its keys, one with the skips, value
-// embeddings and scales of fast recipes, and three with the choices of gpt_neox, olmo2 and gemma3.
+// embeddings and scales of fast recipes, three with the choices of gpt_neox, olmo2 and gemma3, and
+// one with experts.
 inline std::vector<ModelConfig> long_configs() {
   std::vector<ModelConfig> all = tiny_configs();
   all.push_back(tiny_config());
@@ -79,6 +80,10 @@ inline std::vector<ModelConfig> long_configs() {
   all[10].qk_norm = QkNorm::before_rope, all[10].head_dim = 6, all[10].score_scale = 0.3f;
   all[10].layers = 3, all[10].window = 70, all[10].window_pattern = "SSL";
   all[10].rope_pattern = "LNR", all[10].rope_local_theta = 100, all[10].smear = true;
+  all.push_back(tiny_config());
+  all[11].layers = 3, all[11].moe.experts = 6, all[11].moe.shared_experts = 1;
+  all[11].moe.first_dense_layers = 1, all[11].moe.router = Router::sigmoid;
+  all[11].moe.router_bias = true, all[11].moe.router_scale = 1.5f;
   for (ModelConfig& c : all) c.context = 256;
   return all;
 }
@@ -89,7 +94,8 @@ struct TinyModel {
       : backend(b), config(c.resolve()), params(b, decoder_params(c, format), dtype) {
     params.initialise(seed);
     for (const ParamSpec& p : params.specs()) {  // so that what starts at zero takes part
-      if (!p.name.ends_with(".x0") && p.name != "smear.amount" && p.name != "bigrams.weight")
+      if (!p.name.ends_with(".x0") && p.name != "smear.amount" && p.name != "bigrams.weight" &&
+          !p.name.ends_with(".router.bias"))
         continue;
       std::vector<float> x(size_t(p.shape.numel()));
       draw(x, Init::uniform(0.5f), seed, p.name);

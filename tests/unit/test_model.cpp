@@ -16,13 +16,20 @@ namespace {
 
 TEST(Presets, HaveTheirParameterCounts) {
   const std::pair<const char*, int64_t> counts[] = {
-      {"gpt2", 124439808},      {"gpt2-medium", 354823168},   {"gpt2-large", 774030080},
-      {"gpt2-xl", 1557611200},  {"nocap-d12", 123532032},     {"nocap-d24", 353453056},
-      {"nocap-d36", 772117760}, {"nocap-d48", 1554971200},    {"modern-124m", 99504384},
-      {"llama3-16k", 32257920}, {"speedrun-124m", 275562279}, {"nocap-fast", 275562279}};
+      {"gpt2", 124439808},       {"gpt2-medium", 354823168},   {"gpt2-large", 774030080},
+      {"gpt2-xl", 1557611200},   {"nocap-d12", 123532032},     {"nocap-d24", 353453056},
+      {"nocap-d36", 772117760},  {"nocap-d48", 1554971200},    {"modern-124m", 99504384},
+      {"llama3-16k", 32257920},  {"speedrun-124m", 275562279}, {"nocap-fast", 275562279},
+      {"moe-8x124m", 495939840}, {"moe-64", 963597312}};
   for (auto [name, n] : counts) EXPECT_EQ(count_params(preset(name)), n) << name;
   EXPECT_GE(count_params(preset("tiny")), 5'000'000);
   EXPECT_LE(count_params(preset("tiny")), 15'000'000);
+}
+
+TEST(Presets, HaveTheirActiveParameterCounts) {
+  EXPECT_EQ(count_active_params(preset("gpt2")), 124439808);  // all of a dense model
+  EXPECT_EQ(count_active_params(preset("moe-8x124m")), 156201216);
+  EXPECT_EQ(count_active_params(preset("moe-64")), 114250752);
 }
 
 TEST(Presets, CountMatricesApartFromVectors) {
@@ -30,9 +37,9 @@ TEST(Presets, CountMatricesApartFromVectors) {
     const ModelConfig c = preset(name);
     int64_t products = 0;
     for (const ParamSpec& p : decoder_params(c))
-      if (p.shape.rank == 2 && p.name != "positions.weight" &&
+      if (p.shape.rank == 2 && p.name != "positions.weight" && !p.name.ends_with("router.weight") &&
           (c.tied || p.group != Group::embedding))
-        products += p.shape.numel();
+        products += cases::active_size(c, p);
     EXPECT_EQ(matmul_params(c), products) << name;  // tied: the table counts once, as the head
   }
 }

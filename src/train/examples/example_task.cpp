@@ -109,7 +109,7 @@ MemoryNeed ExampleTask::need(int64_t micro) const {
                                         .T = model_.max_length,
                                         .rows = rows * model_.max_length,
                                         .documents = shape_.documents},
-                                       shape_.kind, config_.update_spec());
+                                       shape_.kind, update_spec());
   n.offload = config_.offload;
   if (shape_.reference && !model_.config.lora) n.reference = n.weights;
   return n;

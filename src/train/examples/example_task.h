@@ -63,7 +63,7 @@ class ExampleTask : public Task {
   }
   UpdateProgram& update() override {
     if (!update_)
-      update_.emplace("examples", model_.memory, config_.update_spec(),
+      update_.emplace("examples", model_.memory, update_spec(),
                       fp8() ? UpdateProgram::Fp8::on : UpdateProgram::Fp8::off);
     return *update_;
   }
@@ -121,6 +121,13 @@ class ExampleTask : public Task {
 
  private:
   bool fp8() const { return config_.dtype == TrainDType::fp8; }
+  // Selection biases of routers move in SFT only; DPO compares with a reference.
+  UpdateSpec update_spec() const {
+    UpdateSpec s = config_.update_spec();
+    if (shape_.kind == LogprobPrograms::Kind::nll_first)
+      s.balance_rate = shape_.losses.balance_rate;
+    return s;
+  }
   MemoryNeed need(int64_t micro) const;
   int64_t fitting_micro_batch(const MemoryBudget&) const;
 

@@ -62,6 +62,7 @@ class SftTask : public ExampleTask {
       for (const Example* e : row) count(r, *e), ++examples;
     Scalars s = c.scalars;
     s.inv_targets = 1 / float(targets);
+    s.share = 1 / float(batches.size());
     for (size_t i = 0; i < batches.size(); ++i) {
       s.micro = uint32_t(i);
       programs_.launch_train(batches[i], s, i == 0);
@@ -74,6 +75,7 @@ class SftTask : public ExampleTask {
         for (const float nll : programs_.take_nll()) sum += double(nll);
         report.terms = programs_.take_terms();  // the last launch has the terms of the whole step
       }
+      if (!programs_.expert_load().empty()) report.more["expert_load"] = programs_.expert_load();
       report.loss = sum / double(targets);
     };
     if (c.guard.waits()) {

@@ -85,6 +85,7 @@ class PretrainTask : public Task {
     }
     Scalars s = c.scalars;
     s.inv_targets = 1 / float(targets);
+    s.share = 1 / float(micro_batches_.size());
     for (size_t i = 0; i < micro_batches_.size(); ++i) {
       s.micro = uint32_t(i);
       programs_->micro(micro_batches_[i], s, i == 0);
@@ -94,7 +95,10 @@ class PretrainTask : public Task {
     // Last, so that a failed step leaves them unchanged.
     cursor_ = micro_batches_.back().next, cursor_seq_ = shape_.T;
     StepReport r;  // the loss is read with the update
-    r.complete = [this](StepReport& report) { report.terms = terms_.take(); };
+    r.complete = [this](StepReport& report) {
+      report.terms = terms_.take();
+      if (!terms_.expert_load().empty()) report.more["expert_load"] = terms_.expert_load();
+    };
     r.tokens = shape_.micro_batches * shape_.B * shape_.T;
     r.flops = train_flops_per_token(programs_->spec().model, shape_.T) * double(r.tokens);
     if (!cursor_.sources.empty()) {

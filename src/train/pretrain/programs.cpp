@@ -16,11 +16,17 @@ LogprobProgramsSpec programs_of(const ProgramSpec& s) {
           .logits_bytes = s.logits_bytes};
 }
 
+UpdateSpec update_of(const ProgramSpec& s) {
+  UpdateSpec update = s.update;
+  update.balance_rate = s.losses.balance_rate;
+  return update;
+}
+
 }  // namespace
 
 MemoryNeed memory_need(const ProgramSpec& s) {
   MemoryNeed need = LogprobPrograms::need(programs_of(s), {s.B, s.T, 0, s.documents},
-                                          LogprobPrograms::Kind::nll_first, s.update);
+                                          LogprobPrograms::Kind::nll_first, update_of(s));
   need.offload = s.offload;
   return need;
 }
@@ -58,7 +64,8 @@ void expect_fit(const ProgramSpec& s, const MemoryBudget& budget) {
 Programs::Programs(const ProgramSpec& s, Memory& memory)
     : spec_(s),
       programs_(programs_of(s), memory),
-      update_("train", memory, s.update, s.fp8 ? UpdateProgram::Fp8::on : UpdateProgram::Fp8::off) {
+      update_("train", memory, update_of(s),
+              s.fp8 ? UpdateProgram::Fp8::on : UpdateProgram::Fp8::off) {
   if (s.fp8) expect_fp8(memory.backend);
   reshape(s);
   if (s.fp8) sites_ = {memory.state, "fp8.sites"};
