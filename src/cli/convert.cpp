@@ -19,6 +19,8 @@ void run_convert(const ConvertFlags& flags) {
   ConvertSpec spec = flags.spec;
   spec.from = flags.from, spec.to = flags.to, spec.gguf = flags.gguf;
   spec.adapter = flags.adapter;
+  if (!spec.upcycle && (spec.upcycle.top_k || spec.upcycle.granularity != 1))
+    fail_usage("--upcycle-moe", "--top-k and --granularity need --upcycle-moe EXPERTS");
   if (!flags.gguf.empty()) expect_new(flags.gguf, flags.force);
   const auto backend = make_cpu_backend(0);
   const Converted c = convert_model(spec, *backend);
@@ -57,6 +59,16 @@ void add_convert(CLI::App& app) {
       "fp32, bf16 or fp16; with only --gguf also q8_0 or q4_0; default: the type of the source");
   c->add_option("--shard-bytes", f->spec.shard_bytes,
                 "maximum bytes of weights per file; larger models are split")
+      ->capture_default_str();
+  UpcycleSpec& upcycle = f->spec.upcycle;
+  c->add_option("--upcycle-moe", upcycle.experts,
+                "turn every MLP of a dense model into this many experts that compute the same");
+  c->add_option("--top-k", upcycle.top_k,
+                "with --upcycle-moe: experts per token; default: two copies of every shard");
+  c->add_option("--granularity", upcycle.granularity,
+                "with --upcycle-moe: shards that an MLP is split into")
+      ->capture_default_str();
+  c->add_option("--seed", upcycle.seed, "with --upcycle-moe: random seed of the router")
       ->capture_default_str();
   c->add_flag("--json", f->json, "print the result as one JSON object");
   c->callback([f] { run_convert(*f); });

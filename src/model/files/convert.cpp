@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "formats/fields.h"
 #include "formats/json.h"
@@ -131,8 +132,9 @@ void write_tokenizer(const fs::path& dir, const ModelSource& source) {
 
 // The special token ids of the source's config.json (eos may be a list), else those of the
 // tokenizer.
-std::string config_text(const ModelSource& source, DType dtype, int32_t bos, int32_t eos) {
-  std::string text = hf_config_json(source.config(), dtype, bos, eos);
+std::string config_text(const ModelSource& source, const ModelConfig& config, DType dtype,
+                        int32_t bos, int32_t eos) {
+  std::string text = hf_config_json(config, dtype, bos, eos);
   const fs::path own = source.path() / "config.json";
   if (!fs::is_directory(source.path())) return text;
   ordered_json j = ordered_json::parse(text);
@@ -142,8 +144,14 @@ std::string config_text(const ModelSource& source, DType dtype, int32_t bos, int
   return j.dump(2) + "\n";
 }
 
-void write_folder(const fs::path& to, const ModelSource& source, ParamStore& params, DType dtype,
-                  int64_t shard_bytes) {
+// What is written: the model of a source, after adapters were merged or experts made.
+struct ModelToWrite {
+  ModelConfig config;
+  ParamStore& params;
+};
+
+void write_folder(const fs::path& to, const ModelSource& source, const ModelToWrite& result,
+                  DType dtype, int64_t shard_bytes) {
   NewFolder folder(to);
   int32_t bos = -1, eos = -1;
   if (!source.tokenizer().empty()) {
@@ -151,10 +159,12 @@ void write_folder(const fs::path& to, const ModelSource& source, ParamStore& par
     bos = tokenizer.bos(), eos = tokenizer.eos();
   }
   write_tokenizer(folder.dir(), source);
-  write_file_atomic(folder.dir() / "config.json", config_text(source, dtype, bos, eos));
+  write_file_atomic(folder.dir() / "config.json",
+                    config_text(source, result.config, dtype, bos, eos));
   if (!fs::exists(folder.dir() / "generation_config.json"))
     write_file_atomic(folder.dir() / "generation_config.json", hf_generation_config_json(bos, eos));
-  write_safetensors_model(folder.dir(), hf_tensors(source.config(), params, dtype), shard_bytes);
+  write_safetensors_model(folder.dir(), hf_tensors(result.config, result.params, dtype),
+                          shard_bytes);
   folder.commit();
 }
 
@@ -179,14 +189,22 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
   ModelConfig merged = source.config();
   if (merged.lora) merge_adapters(merged, params);
   merged.lora = {};
+  std::optional<ParamStore> experts;
+  if (spec.upcycle) {
+    const ModelConfig dense = merged;
+    merged = upcycled_config(dense, spec.upcycle);
+    experts.emplace(backend, decoder_params(merged), DType::f32);
+    upcycle(*experts, params, dense, spec.upcycle);
+  }
+  const ModelToWrite result{merged, experts ? *experts : params};
   Converted done{.from = from.string(),
-                 .model_type = std::string(enum_name(hf_type(source.config()))),
+                 .model_type = std::string(enum_name(hf_type(merged))),
                  .dtype = std::string(type.name),
                  .params = count_params(merged),
                  .tokenizer = !source.tokenizer().empty()};
-  if (!spec.to.empty()) write_folder(spec.to, source, params, type.dtype, spec.shard_bytes);
+  if (!spec.to.empty()) write_folder(spec.to, source, result, type.dtype, spec.shard_bytes);
   if (!spec.gguf.empty())
-    done.widened = write_gguf_model(spec.gguf, source.config(), params,
+    done.widened = write_gguf_model(spec.gguf, result.config, result.params,
                                     {.type = type.ggml,
                                      .name = source.path().stem().string(),
                                      .tokenizer = source.tokenizer(),

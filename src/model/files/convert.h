@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/backend.h"
+#include "model/files/upcycle.h"
 
 namespace hearth::inline model {
 
@@ -18,6 +19,7 @@ struct ConvertSpec {
   // fp32, bf16 or fp16; for a GGUF file also q8_0 or q4_0. Empty: the type of the source.
   std::string dtype = {};
   int64_t shard_bytes = 5'000'000'000;
+  UpcycleSpec upcycle = {};
 };
 
 struct Converted {
