@@ -305,10 +305,9 @@ struct Builder {
       sum = joined(x, x, c.attention_scale, [&](Var in, Join j) { return attend(in, layer, j); });
     }
     const auto mlp = t.scope("mlp");
-    return joined(c.parallel_residual ? x : sum, sum, 1,
-                  [&](Var in, Join j) {
-                    return l.experts ? feed_experts(in, l, j) : feed(in, l, j);
-                  });
+    return joined(c.parallel_residual ? x : sum, sum, 1, [&](Var in, Join j) {
+      return l.experts ? feed_experts(in, l, j) : feed(in, l, j);
+    });
   }
 
   // The embeddings x of tokens, times the config's factor as it is in the tape's dtype.

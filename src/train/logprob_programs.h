@@ -15,8 +15,8 @@
 #include "core/read_queue.h"
 #include "data/token_batch.h"
 #include "model/decoder.h"
+#include "optim/memory_plan.h"
 #include "train/losses.h"
-#include "train/memory_plan.h"
 
 namespace hearth::inline train {
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <string_view>
 
+#include "optim/memory_plan.h"
 #include "train/config.h"
 #include "train/ending.h"
-#include "train/memory_plan.h"
 #include "train/step_guard.h"
 
 namespace hearth::inline train {

@@ -6,9 +6,9 @@
 #include "data/examples/batches.h"
 #include "data/examples/examples.h"
 #include "data/examples/templates.h"
+#include "optim/fp8_scales.h"
 #include "sys/error.h"
 #include "train/examples/example_config.h"
-#include "train/fp8_scales.h"
 #include "train/logprob_programs.h"
 #include "train/run.h"
 

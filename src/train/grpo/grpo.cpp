@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "optim/fp8_scales.h"
 #include "sys/error.h"
 #include "sys/trimmed.h"
-#include "train/fp8_scales.h"
 #include "train/grpo/grpo_report.h"
 
 namespace hearth::inline train {

@@ -2,8 +2,8 @@
 // a step overwrites the gradients, the next add to them), update and evaluate.
 #pragma once
 
+#include "optim/fp8_scales.h"
 #include "optim/update_program.h"
-#include "train/fp8_scales.h"
 #include "train/logprob_programs.h"
 
 namespace hearth::inline train {

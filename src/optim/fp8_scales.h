@@ -9,7 +9,7 @@
 #include "core/fp8.h"
 #include "formats/state_fields.h"
 
-namespace hearth::inline train {
+namespace hearth::inline optim {
 
 // Throws, with the reason, if the backend has no fp8 products.
 void expect_fp8(const Backend&);
@@ -24,4 +24,4 @@ std::vector<Fp8Site> fp8_sites_of(const StateFields& saved);
 nlohmann::json saved_fp8_scales(const Memory&);
 void restore_fp8_scales(const Memory&, const StateFields& saved);
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline optim

@@ -7,7 +7,7 @@
 #include "core/tape.h"
 #include "optim/update.h"
 
-namespace hearth::inline train {
+namespace hearth::inline optim {
 
 // Memory of a run by part in bytes, known before it starts.
 struct MemoryNeed {
@@ -37,4 +37,4 @@ void expect_fit(const MemoryNeed&, const MemoryBudget&, const std::string& remed
 void expect_host_room(const char* flag, double bytes, const char* what, const std::string& got,
                       const std::string& remedy = {});
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline optim

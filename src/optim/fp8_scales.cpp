@@ -1,11 +1,11 @@
-#include "train/fp8_scales.h"
+#include "optim/fp8_scales.h"
 
 #include <bit>
 #include <limits>
 
 #include "sys/error.h"
 
-namespace hearth::inline train {
+namespace hearth::inline optim {
 namespace {
 
 StateRef<Fp8Site> all_sites(const Memory& memory) { return {memory.state, "fp8.sites"}; }
@@ -52,4 +52,4 @@ void restore_fp8_scales(const Memory& memory, const StateFields& saved) {
   all_sites(memory).upload(sites);
 }
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline optim

@@ -1,4 +1,4 @@
-#include "train/memory_plan.h"
+#include "optim/memory_plan.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include "cpu/reference/reference.h"
 #include "sys/error.h"
 
-namespace hearth::inline train {
+namespace hearth::inline optim {
 namespace {
 
 constexpr double gib = 1 << 30;
@@ -99,4 +99,4 @@ void expect_host_room(const char* flag, double bytes, const char* what, const st
              what, room / gib, got, bytes / gib, remedy);
 }
 
-}  // namespace hearth::inline train
+}  // namespace hearth::inline optim
