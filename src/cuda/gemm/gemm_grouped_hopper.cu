@@ -3,7 +3,8 @@
 
 #include "core/math.h"
 #include "cuda/device/dependent_launch.cuh"
-#include "cuda/gemm/gemm_grouped_hopper.cuh"
+#include "cuda/gemm/gemm_grouped_loader.cuh"
+#include "cuda/gemm/gemm_grouped_worker.cuh"
 
 namespace hearth::cuda {
 namespace {
@@ -12,8 +13,8 @@ using namespace grouped_hopper;
 
 template <class F>
 __global__ void __launch_bounds__(threads, 1) multiply_groups(const __grid_constant__ Params p) {
-  extern __shared__ char memory[];
-  const uint32_t skip = (1024 - shared_at(memory) % 1024) % 1024, base = shared_at(memory) + skip;
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t base = shared_at(memory);
   let_next_start();
   if (threadIdx.x == 0) {
     prefetch_map(p.left);
@@ -21,15 +22,15 @@ __global__ void __launch_bounds__(threads, 1) multiply_groups(const __grid_const
     Bars{base + barriers}.init<F>();
   }
   wait_for_previous();
-  const Tiles<F> tiles{p, {memory + skip + bounds, p.groups}};
-  if (!F::weights && threadIdx.x < 32) tiles.rows.build(p.offsets);
+  const Tiles<F> tiles(p, memory + bounds);
+  tiles.build();
   __syncthreads();
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);  // tells that it is uniform
   if (group == workers) {
-    registers_down<56>();
+    registers_down<F::gathers ? 56 : 40>();
     if (F::gathers || threadIdx.x % 128 == 0) Loader<F>(p, base).run(tiles);
   } else {
-    registers_up<224>();
+    registers_up<F::gathers ? 224 : 232>();
     Worker<F>(p, base, group).run(tiles);
   }
 }
@@ -48,9 +49,10 @@ CUtensorMap map_of(const GroupedCall& c, const void* data, int64_t count, int64_
 
 template <class F>
 Params params_of(const GroupedCall& c) {
-  const int64_t columns = ceil_div(F::weights ? c.K : c.N, width);
+  const int64_t columns = ceil_div(F::weights ? c.K : c.N, F::width);
   Params p{.left = {},
            .right = {},
+           .stores = {},
            .gathered = F::weights ? c.right : c.left,
            .gather = c.gather,
            .offsets = c.offsets,
@@ -59,7 +61,7 @@ Params params_of(const GroupedCall& c) {
            .N = int(c.N),
            .K = int(c.K),
            .columns = int(columns),
-           .tiles = int(columns * ceil_div(c.N, height)),
+           .tiles = int(columns * ceil_div(c.N, F::height)),
            .wide = c.out_dtype == DType::f32,
            .add = c.add};
   // An operand that is gathered has no map: its place holds a copy of the other one.
@@ -69,8 +71,9 @@ Params params_of(const GroupedCall& c) {
   } else {
     const bool down = F::right_down;
     p.right =
-        map_of(c, c.right, c.groups, down ? c.K : c.N, down ? c.N : c.K, down ? depth : width);
-    p.left = F::gathers ? p.right : map_of(c, c.left, 0, c.rows, c.K, height);
+        map_of(c, c.right, c.groups, down ? c.K : c.N, down ? c.N : c.K, down ? depth : F::width);
+    p.left = F::gathers ? p.right : map_of(c, c.left, 0, c.rows, c.K, F::height);
+    p.stores = map_of(c, c.out, 0, c.rows, c.N, 64);
   }
   return p;
 }
@@ -79,7 +82,7 @@ template <class F>
 void launch_groups(CudaStream& s, const GroupedCall& c) {
   const Params p = params_of<F>(c);
   const int64_t tiles =
-      F::weights ? c.groups * p.tiles : (ceil_div(c.rows, height) + c.groups) * p.columns;
+      F::weights ? c.groups * p.tiles : (ceil_div(c.rows, tile_rows) + c.groups) * p.columns;
   launch_dependent(s, multiply_groups<F>,
                    {.blocks = dim3(unsigned(std::min<int64_t>(s.card.processors, tiles))),
                     .threads = threads,

@@ -17,7 +17,7 @@ constexpr int stages = 3;
 constexpr int threads = 256;
 constexpr int blocks_each = 2;  // per multiprocessor
 constexpr int operand_bytes = side * depth * 2;
-constexpr int bounds = stages * 2 * operand_bytes;  // GroupTiles, in shared memory
+constexpr int bounds = stages * 2 * operand_bytes;  // GroupTiles or GroupOrder, in shared memory
 
 struct MmaParams {
   const void *left, *right;
@@ -208,20 +208,24 @@ __global__ void __launch_bounds__(threads, blocks_each)
     multiply_groups_mma(const __grid_constant__ MmaParams p) {
   extern __shared__ __align__(128) char mma_memory[];
   constexpr bool weights = form == GroupedForm::weights;
-  const GroupTiles<side> rows(mma_memory + bounds, p.groups);
-  if (!weights) {
-    if (threadIdx.x < 32) rows.build(p.offsets);
-    __syncthreads();
-  }
   MmaBlock<T, form> block(p, shared_address(mma_memory));
-  const int count = weights ? p.groups * p.tiles : rows.count() * p.columns;
-  for (int index = int(blockIdx.x); index < count; index += int(gridDim.x)) {
-    if constexpr (weights) {
-      const int group = index / p.tiles, rest = index % p.tiles;
+  Rounds rounds;
+  if constexpr (weights) {
+    const GroupOrder order(mma_memory + bounds, p.groups);
+    order.build(p.offsets);
+    __syncthreads();
+    for (int index; (index = rounds.next(p.groups * p.tiles)) >= 0;) {
+      const int group = order[index / p.tiles], rest = index % p.tiles;
       const int first = p.offsets[group], end = p.offsets[group + 1];
       block.run({group, first, end, rest / p.columns * side, rest % p.columns * side,
                  (end - first + depth - 1) / depth});
-    } else {
+    }
+  } else {
+    const GroupTiles<side> rows(mma_memory + bounds, p.groups);
+    if (threadIdx.x < 32) rows.build(p.offsets);
+    __syncthreads();
+    const int count = rows.count() * p.columns;
+    for (int index; (index = rounds.next(count)) >= 0;) {
       const RowTile t = rows.at(index / p.columns);
       block.run({t.group, t.first, t.end, 0, index % p.columns * side, (p.K + depth - 1) / depth});
     }

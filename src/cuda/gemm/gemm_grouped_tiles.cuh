@@ -56,6 +56,58 @@ class GroupTiles {
   const int groups_;
 };
 
+// The groups by falling number of rows, in shared memory. The cost of a tile of a gradient grows
+// with the rows of its group: blocks that take the longest first end at about the same time.
+class GroupOrder {
+ public:
+  static constexpr int bytes(int64_t groups) { return int(8 * groups); }
+  static constexpr int most_sorted = 512;  // with more groups, sorting would take too long
+
+  __device__ GroupOrder(void* memory, int groups)
+      : rows_(static_cast<int*>(memory)), order_(rows_ + groups), groups_(groups) {}
+
+  // Called by all threads of the block; a barrier must follow.
+  __device__ void build(const int* offsets) const {
+    const int step = int(blockDim.x);
+    for (int g = int(threadIdx.x); g < groups_; g += step)
+      rows_[g] = offsets[g + 1] - offsets[g], order_[g] = g;
+    if (groups_ > most_sorted) return;
+    __syncthreads();
+    for (int g = int(threadIdx.x); g < groups_; g += step) {
+      const int rows = rows_[g];
+      int place = 0;
+      for (int other = 0; other < groups_; ++other)
+        place += rows_[other] > rows || (rows_[other] == rows && other < g);
+      order_[place] = g;
+    }
+  }
+  __device__ int operator[](int place) const { return order_[place]; }
+
+ private:
+  int* const rows_;
+  int* const order_;
+  const int groups_;
+};
+
+// The tiles of one block, in rounds: every block takes one of each round, in alternating direction,
+// so that no block always has the longest.
+class Rounds {
+ public:
+  // The next of `count` tiles; -1: no more.
+  __device__ int next(int count) {
+    const int blocks = int(gridDim.x), own = int(blockIdx.x);
+    while (round_ * blocks < count) {
+      const int at = round_ * blocks + (round_ % 2 ? blocks - 1 - own : own);
+      ++round_;
+      if (at < count) return at;
+    }
+    return -1;
+  }
+
+ private:
+  int round_ = 0;
+};
+
 // The four lanes of a quad transpose a 4 x 4 matrix of words: word i of lane q becomes word q of
 // lane i.
 __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
