@@ -36,7 +36,7 @@ def llama(name, theta=1e4, rope={}, save={}, kind="llama", **k):
     base = dict(vocab_size=257, max_position_embeddings=160, hidden_size=64, num_hidden_layers=2,
                 num_attention_heads=4, num_key_value_heads=2, intermediate_size=172,
                 tie_word_embeddings=False)
-    if kind in ("qwen3", "gemma", "gemma2", "gemma3_text"):
+    if kind in ("qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text"):
         base["head_dim"] = 16
     rope = {"rope_type": "default", **rope, "rope_theta": theta}
     return name, kind, {**base, **k, "rope_parameters": rope}, save
@@ -136,6 +136,14 @@ MODELS = [
         "partial": dict(rope=PARTIAL), "window": dict(sliding_window=8),
         "partial-odd": dict(rope=dict(partial_rotary_factor=0.75), num_attention_heads=2,
                             num_key_value_heads=2)}),
+    *relatives("mixtral", extra=dict(num_local_experts=4, num_experts_per_tok=2), **{
+        "eight-experts": dict(num_local_experts=8), "window": dict(sliding_window=8),
+        "top-1-five-layers": dict(num_experts_per_tok=1, num_hidden_layers=5)}),
+    *relatives("qwen3_moe", extra=dict(num_experts=6, num_experts_per_tok=3,
+                                       moe_intermediate_size=44, norm_topk_prob=True), **{
+        "not-normed": dict(norm_topk_prob=False, num_experts=16, num_experts_per_tok=5),
+        "dense-layers": dict(mlp_only_layers=[0, 3], num_hidden_layers=4),
+        "every-second": dict(decoder_sparse_step=2, num_hidden_layers=5, attention_bias=True)}),
     neox("plain"),
     neox("rotary-1", rotary=1.0),
     neox("rotary-half", rotary=0.5, theta=1e5),
@@ -194,6 +202,10 @@ TRAINED = [
     ("gemma3", ["--preset", "modern-124m", *SMALL, "--norm-place", "sandwich", "--embed-scale", "8",
                 "--act", "geglu_tanh", "--window", "9", "--window-pattern", "SL", "--rope-pattern",
                 "LR"]),
+    ("mixtral", ["--preset", "modern-124m", *SMALL, "--qk-norm", "none", "--no-tied", "--experts",
+                 "4"]),
+    ("qwen3_moe", ["--preset", "modern-124m", *SMALL, "--experts", "6", "--top-k", "3",
+                   "--expert-hidden", "24", "--first-dense-layers", "1"]),
     ("qwen3 interleaved", ["--preset", "modern-124m", *SMALL, "--kv-heads", "1", "--head-dim",
                            "80", "--rope-pairs", "interleaved"]),
 ]

@@ -5,7 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -179,7 +181,7 @@ class FamilyReference {
     Heads r{linear(at + "q_proj", H * D, x, bias), linear(at + "k_proj", G * D, x, bias),
             linear(at + "v_proj", G * D, x, bias)};
     if (type_ == "olmo2") r.q = norm(r.q, at + "q_norm"), r.k = norm(r.k, at + "k_norm");
-    if (type_ == "qwen3" || type_ == "gemma3_text") {
+    if (type_.starts_with("qwen3") || type_ == "gemma3_text") {
       r.q = norm_heads(r.q, at + "q_norm");
       r.k = norm_heads(r.k, at + "k_norm");
     }
@@ -255,6 +257,42 @@ class FamilyReference {
     return linear(at + "down_proj", dim(), gate, false);
   }
 
+  bool has_experts(int64_t layer) const {
+    if (type_ == "mixtral") return true;
+    if (type_ != "qwen3_moe") return false;
+    for (const nlohmann::json& dense : j["mlp_only_layers"])
+      if (dense == layer) return false;
+    return true;
+  }
+  // Softmax over all experts; the best ones by their weights, which are divided by their sum if the
+  // model says so.
+  Vec experts(const Vec& x, const std::string& block) {
+    const bool mixtral = type_ == "mixtral";
+    const std::string at = block + (mixtral ? "block_sparse_moe." : "mlp.");
+    const int64_t E = j[mixtral ? "num_local_experts" : "num_experts"];
+    const int64_t hidden = j[mixtral ? "intermediate_size" : "moe_intermediate_size"];
+    Vec p = matmul(at + "gate.weight", E, x);
+    double sum = 0, chosen = 0;
+    for (double& a : p) sum += a = std::exp(a);
+    for (double& a : p) a /= sum;
+    Vec sorted = p;
+    std::ranges::sort(sorted, std::greater{});
+    const double least = sorted[size_t(j["num_experts_per_tok"]) - 1];
+    for (const double a : p) chosen += a >= least ? a : 0;
+    if (!mixtral && !j["norm_topk_prob"]) chosen = 1;
+    Vec y(size_t(dim()), 0);
+    for (int64_t e = 0; e < E; ++e) {
+      const std::string own = at + "experts." + std::to_string(e) + ".";
+      Vec gate = matmul(own + (mixtral ? "w1" : "gate_proj") + ".weight", hidden, x);
+      const Vec up = matmul(own + (mixtral ? "w3" : "up_proj") + ".weight", hidden, x);
+      for (size_t i = 0; i < gate.size(); ++i) gate[i] = act(j["hidden_act"], gate[i]) * up[i];
+      const Vec out = matmul(own + (mixtral ? "w2" : "down_proj") + ".weight", dim(), gate);
+      const double weight = p[size_t(e)] >= least ? p[size_t(e)] / chosen : 0;
+      for (size_t i = 0; i < out.size(); ++i) y[i] += weight * out[i];
+    }
+    return y;
+  }
+
   static void add(Vec& to, const Vec& x) {
     for (size_t i = 0; i < to.size(); ++i) to[i] += x[i];
   }
@@ -277,7 +315,7 @@ class FamilyReference {
         y = norm(y, at + "pre_feedforward_layernorm");
       else if (!after)
         y = norm(y, at + "post_attention_layernorm");
-      y = mlp(y, at + "mlp.");
+      y = has_experts(layer) ? experts(y, at) : mlp(y, at + "mlp.");
       if (after || sandwich()) y = norm(y, at + "post_feedforward_layernorm");
       add(x[t], y);
     }

@@ -58,6 +58,11 @@ json neox_keys() {
 
 const json alternating = {"sliding_attention", "full_attention", "sliding_attention"};
 
+const json qwen3_moe_keys = {{"num_experts", 6},           {"num_experts_per_tok", 3},
+                             {"moe_intermediate_size", 7}, {"norm_topk_prob", true},
+                             {"decoder_sparse_step", 1},   {"mlp_only_layers", json::array()},
+                             {"use_sliding_window", false}};
+
 std::vector<Family> families() {
   return {
       family("llama", llama_keys("llama"), {}),
@@ -103,6 +108,18 @@ std::vector<Family> families() {
               {"final_logit_softcapping", 9.0}}),
       family("phi3", llama_keys("phi3"), {{"partial_rotary_factor", 0.6}, {"sliding_window", 7}}),
       family("phi3_plain", llama_keys("phi3"), {{"sliding_window", nullptr}}),
+      family("mixtral", llama_keys("mixtral"),
+             {{"num_local_experts", 5}, {"num_experts_per_tok", 2}, {"sliding_window", nullptr}}),
+      family("mixtral_window", llama_keys("mixtral"),
+             {{"num_local_experts", 3}, {"num_experts_per_tok", 1}, {"sliding_window", 6}}),
+      family("qwen3_moe", llama_keys("qwen3_moe"), qwen3_moe_keys),
+      family("qwen3_moe_some", llama_keys("qwen3_moe"),
+             [] {
+               json j = qwen3_moe_keys;
+               j["mlp_only_layers"] = {0, 2}, j["norm_topk_prob"] = false;
+               j["num_experts_per_tok"] = 1, j["attention_bias"] = true;
+               return j;
+             }()),
   };
 }
 
@@ -304,6 +321,20 @@ TEST(FamilyConfig, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(read(j).logit_softcap, 30);
   EXPECT_EQ(read(j).window_pattern, "SL");
   EXPECT_EQ(read(j).score_scale, 1 / 16.f);
+  j = llama_keys("mixtral");
+  j.erase("rope_theta");
+  EXPECT_EQ(read(j).rope_theta, 1e6);
+  EXPECT_EQ(read(j).moe.experts, 8);
+  EXPECT_EQ(read(j).moe.top_k, 2);
+  EXPECT_TRUE(read(j).moe.norm_topk);
+  j = llama_keys("qwen3_moe");
+  EXPECT_EQ(read(j).moe.experts, 128);
+  EXPECT_EQ(read(j).moe.top_k, 8);
+  EXPECT_EQ(read(j).moe.expert_hidden, 768);
+  EXPECT_FALSE(read(j).moe.norm_topk);
+  j["num_local_experts"] = 9, j["decoder_sparse_step"] = 2;
+  EXPECT_EQ(read(j).moe.experts, 9);  // as transformers 5 names them
+  EXPECT_EQ(read(j).moe.expert_pattern, "DED");
   j = neox_keys();
   j.erase("rotary_pct");
   EXPECT_EQ(read(j).rotary, 0.25f);
@@ -355,6 +386,14 @@ TEST(FamilyConfig, RefusesWhatWouldChangeTheNumbers) {
   refused(llama_keys("smollm3"), "no_rope_layers", {1, 2, 1}, "expected no_rope_layers of 0 and 1");
   refused(llama_keys("smollm3"), "no_rope_layers", {1}, "expected no_rope_layers to list 3 layers");
   refused(json::parse(pythia_160m), "hidden_act", "gelu_fast", "expected hidden_act to be one of");
+  const json mixtral = llama_keys("mixtral"), moe = llama_keys("qwen3_moe");
+  refused(mixtral, "num_local_experts", 0, "expected num_local_experts between 1 and 1024, got 0");
+  refused(mixtral, "num_experts_per_tok", 9, "expected top_k between 1 and 8 of 8 experts, got 9");
+  refused(mixtral, "router_jitter_noise", 0.1, "expected router_jitter_noise to be 0.0");
+  refused(moe, "mlp_only_layers", {3}, "expected mlp_only_layers from 0 to 2, got 3");
+  refused(moe, "mlp_only_layers", "none", "expected mlp_only_layers to be a list");
+  refused(moe, "mlp_only_layers", {0, 1, 2}, "expected experts in one of the 3 layers");
+  refused(moe, "decoder_sparse_step", 0, "expected decoder_sparse_step of 1 or more, got 0");
   refused(json::parse(qwen25_05b), "is_causal", false, "expected is_causal to be true");
   refused(json::parse(qwen25_05b), "quantization_config", {{"bits", 4}}, "quantization_config");
 }
@@ -379,6 +418,30 @@ TEST(FamilyFiles, AcceptsBothNamesOfTheHeadOfGptNeox) {
   const auto backend = make_cpu_backend(1);
   convert_model({.from = dir / "m", .to = dir / "back"}, *backend);
   EXPECT_TRUE(Safetensors(dir / "back").find("embed_out.weight"));
+}
+
+TEST(FamilyFiles, AnIncompleteSetOfExpertsIsRefused) {
+  json keys = llama_keys("mixtral");
+  keys["num_local_experts"] = 3;
+  FamilyReference reference(keys);
+  reference.logits({1});
+  TempDir dir;
+  make_dirs(dir / "m");
+  const auto open = [&](int64_t experts, std::string_view without) {
+    keys["num_local_experts"] = experts;
+    write_file_atomic(dir / "m" / "config.json", keys.dump());
+    std::vector<TensorToWrite> tensors = reference.tensors();
+    std::erase_if(tensors, [&](const TensorToWrite& t) { return t.name == without; });
+    write_safetensors_model(dir / "m", tensors);
+    return error_of([&] { ModelSource::open(dir / "m"); });
+  };
+  const std::string at = "model.layers.1.block_sparse_moe.";
+  expect_error(open(3, at + "experts.2.w3.weight"),
+               "the tensor model.layers.1.block_sparse_moe.experts.2.w3.weight (26, 30) is missing");
+  expect_error(open(3, at + "gate.weight"), "the tensor " + at + "gate.weight (3, 30) is missing");
+  expect_error(open(4, ""), "block_sparse_moe.gate.weight to be (4, 30), got (3, 30)");
+  expect_error(open(2, ""), "block_sparse_moe.gate.weight to be (2, 30), got (3, 30)");
+  expect_error(open(1000, ""), "expected tensors for 1000 experts, got");
 }
 
 // The gains of gemma are 1 + w in a store, w in a file, also where a checkpoint rounds to bf16.

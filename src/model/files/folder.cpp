@@ -85,9 +85,11 @@ void refuse_surplus(const ModelFile& f, const ModelConfig& c,
 }
 
 std::vector<FileTensor> checked_tensors(ModelFile& f, const ModelConfig& c) {
-  // Checked before the list is built: a config may claim any number of layers.
+  // Checked before the list is built: a config may claim any number of layers and experts.
   if (c.layers > int64_t(f.tensors.size()))
     fail(f.where, "expected tensors for {} layers, got {}", c.layers, f.tensors.size());
+  if (f.layout.type != HfType::hearth && c.moe.experts > int64_t(f.tensors.size()))
+    fail(f.where, "expected tensors for {} experts, got {}", c.moe.experts, f.tensors.size());
   std::vector<FileTensor> wanted = file_tensors(c, f.layout);
   restore_names(f, wanted.front().name);
   for (const FileTensor& t : wanted) checked(f, t);

@@ -81,6 +81,9 @@ std::string_view architecture_of(const GgufTable& f) {
   if (name != "gpt2" && name != "llama" && name != "qwen2" && name != "qwen3")
     fail(f.where, "expected general.architecture gpt2, llama, qwen2 or qwen3, got {}",
          in_quotes(name));
+  if (const std::string experts = std::string(name) + ".expert_count";
+      f.has(experts) && f.whole(experts) > 0)
+    fail(f.where, "GGUF files of models with experts are not supported; use their original folder");
   return name;
 }
 

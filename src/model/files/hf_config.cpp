@@ -73,6 +73,9 @@ ordered_json write_keys(const ModelConfig& c, HfType type) {
     case HfType::gemma2:
     case HfType::gemma3_text:
       return write_gemma(c, type);
+    case HfType::mixtral:
+    case HfType::qwen3_moe:
+      return write_moe(c, type);
     case HfType::hearth:
       break;
   }
@@ -103,6 +106,9 @@ ModelConfig read_keys(const json& j, HfType type, const std::string& where) {
     case HfType::gemma2:
     case HfType::gemma3_text:
       return read_gemma(k, type);
+    case HfType::mixtral:
+    case HfType::qwen3_moe:
+      return read_moe(k, type);
     case HfType::hearth:
       break;
   }
@@ -138,7 +144,12 @@ ModelConfig numbers_of(ModelConfig c, bool zero_biases) {
   if (c.qk_norm == QkNorm::none) c.qk_norm_gain = d.qk_norm_gain;
   if (c.score_scale == float(1 / std::sqrt(double(c.head_dim)))) c.score_scale = d.score_scale;
   std::string windows;
-  for (const LayerSpec& l : layer_specs(c)) windows += l.window ? 'S' : 'L';
+  bool dense = false;  // a layer without experts
+  for (const LayerSpec& l : layer_specs(c)) {
+    windows += l.window ? 'S' : 'L';
+    dense |= l.experts == 0;
+  }
+  if (!dense) c.hidden = c.moe.expert_hidden;
   if (windows.find('S') == windows.npos) c.window = 0;
   c.window_pattern = windows;
   return c;
@@ -159,6 +170,7 @@ bool has_bias_key(HfType type) {
     case HfType::qwen2:
     case HfType::mistral:
     case HfType::phi3:
+    case HfType::mixtral:
     case HfType::hearth:
       return false;
     default:
@@ -170,12 +182,14 @@ bool has_bias_key(HfType type) {
 bool may_be(const ModelConfig& c, HfType type) {
   const bool bare = c.norm_place == NormPlace::pre && c.qk_norm == QkNorm::none &&
                     c.norm == Norm::rms && c.embed_scale == 1 && !c.parallel_residual;
+  if (bool(c.moe) != (type == HfType::mixtral || type == HfType::qwen3_moe)) return false;
   switch (type) {
     case HfType::gpt2:
       return c.position == Position::learned;
     case HfType::gpt_neox:
       return c.norm == Norm::layer && c.position == Position::rope;
     case HfType::qwen3:
+    case HfType::qwen3_moe:
       return c.qk_norm == QkNorm::before_rope && c.norm_place == NormPlace::pre;
     case HfType::olmo2:
       return c.norm_place == NormPlace::after;
@@ -216,10 +230,10 @@ std::string hf_config_json(const ModelConfig& config, DType weights, int32_t bos
   const ModelConfig c = config.resolve();
   const HfType type = hf_type(c);
   static constexpr std::string_view architectures[] = {
-      "GPT2LMHeadModel",    "LlamaForCausalLM",   "Qwen2ForCausalLM",   "Qwen3ForCausalLM",
-      "MistralForCausalLM", "SmolLM3ForCausalLM", "GPTNeoXForCausalLM", "Olmo2ForCausalLM",
-      "GemmaForCausalLM",   "Gemma2ForCausalLM",  "Gemma3ForCausalLM",  "Phi3ForCausalLM",
-      "HearthForCausalLM"};
+      "GPT2LMHeadModel",    "LlamaForCausalLM",    "Qwen2ForCausalLM",   "Qwen3ForCausalLM",
+      "MistralForCausalLM", "SmolLM3ForCausalLM",  "GPTNeoXForCausalLM", "Olmo2ForCausalLM",
+      "GemmaForCausalLM",   "Gemma2ForCausalLM",   "Gemma3ForCausalLM",  "Phi3ForCausalLM",
+      "MixtralForCausalLM", "Qwen3MoeForCausalLM", "HearthForCausalLM"};
   const std::string_view dtype = weights == DType::bf16  ? "bfloat16"
                                  : weights == DType::f16 ? "float16"
                                  : weights == DType::f64 ? "float64"

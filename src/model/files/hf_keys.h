@@ -100,6 +100,10 @@ std::string shortest_period(const std::string& pattern);
 ModelConfig read_gemma(const Keys&, HfType);
 nlohmann::ordered_json write_gemma(const ModelConfig&, HfType);
 
+// --- hf_moe_keys.cpp: mixtral, qwen3_moe ---
+ModelConfig read_moe(const Keys&, HfType);
+nlohmann::ordered_json write_moe(const ModelConfig&, HfType);
+
 // --- hf_gpt_keys.cpp: gpt2, gpt_neox ---
 ModelConfig read_gpt2(const Keys&);
 nlohmann::ordered_json write_gpt2(const ModelConfig&);

@@ -1,5 +1,7 @@
 #include "model/files/hf_names.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "model/decoder.h"
@@ -136,6 +138,23 @@ struct Names {
     }
   }
 
+  // The router, and gate, up and down of every expert. Our parameters stack all experts.
+  void experts(const std::string& file, const std::string& ours, const LayerSpec& l) {
+    const bool mixtral = layout.type == HfType::mixtral;
+    const std::string at = file + (mixtral ? "block_sparse_moe." : "mlp.");
+    const char* names[3] = {mixtral ? "w1" : "gate_proj", mixtral ? "w3" : "up_proj",
+                            mixtral ? "w2" : "down_proj"};
+    const auto add = [&](int64_t expert, int which, const char* param, int64_t out, int64_t in) {
+      matrix(fmt::format("{}experts.{}.{}.weight", at, expert, names[which]), ours + param, out,
+             in);
+      list.back().row = which == 1 ? (2 * expert + 1) * out : (which == 0 ? 2 : 1) * expert * out;
+    };
+    matrix(at + "gate.weight", ours + "mlp.router.weight", l.experts, c.dim);
+    for (int64_t e = 0; e < l.experts; ++e)
+      for (const int which : {0, 1}) add(e, which, "mlp.experts.up.weight", l.hidden, c.dim);
+    for (int64_t e = 0; e < l.experts; ++e) add(e, 2, "mlp.experts.down.weight", c.dim, l.hidden);
+  }
+
   // The norms of one half of a block. Their names depend on where the norms are.
   void norm_gains(const std::string& file, const std::string& ours, bool mlp) {
     const std::string own = ours + (mlp ? "mlp." : "attn.");
@@ -165,6 +184,7 @@ struct Names {
     matrix(attn + "o_proj.weight", ours + "attn.out.weight", c.dim, l.y_size());
     if (out_bias) vector(attn + "o_proj.bias", c.out_bias ? ours + "attn.out.bias" : "", c.dim);
     norm_gains(file, ours, true);
+    if (l.experts) return experts(file, ours, l);
     if (fused)
       matrix(mlp + "gate_up_proj.weight", ours + "mlp.up.weight", l.up_size(), c.dim);
     else

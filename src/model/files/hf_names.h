@@ -27,12 +27,14 @@ enum class HfType : uint8_t {
   gemma2,
   gemma3_text,
   phi3,
+  mixtral,
+  qwen3_moe,
   hearth
 };
 inline std::span<const std::string_view> names_of(HfType) {
   static constexpr auto names = std::to_array<std::string_view>(
       {"gpt2", "llama", "qwen2", "qwen3", "mistral", "smollm3", "gpt_neox", "olmo2", "gemma",
-       "gemma2", "gemma3_text", "phi3", "hearth"});
+       "gemma2", "gemma3_text", "phi3", "mixtral", "qwen3_moe", "hearth"});
   return names;
 }
 
