@@ -98,10 +98,10 @@ TEST(Fp8Bench, SaysWhatItCannotRead) {
     return run(folder, Arguments{"bench", "fp8", "--device", "cpu"} + more);
   };
   for (const char* batch : {"4", "4x", "0x16", "4x16x", "4x16x2x1", "4 x 16", "4x16b"})
-    expect_error(bench({"--batches", batch}), 2, "--batches: expected sequences x tokens");
+    expect_error(bench({"--batches", batch}), 2, "[--batches] expected sequences x tokens");
   expect_error(bench({"--data", "x.bin"}), 2, "--val");
   expect_error(bench({"--data", "x.bin", "--val", "x.bin", "--cases", "gpt2"}), 2,
-               "--cases: expected preset:optimizer");
+               "[--cases] expected preset:optimizer");
 }
 
 }  // namespace
