@@ -19,7 +19,7 @@ struct AttnFp8Case {
   int64_t B = 1, T = 16, H = 1, G = 1, D = 16;
   int64_t window = 0;
   bool documents = false;  // of 90 tokens each
-  bool delayed = false;
+  bool delayed = false, early = false;
   float previous = 0;
   float size = 1;  // of the gradient
   bool sums = true;
@@ -27,8 +27,12 @@ struct AttnFp8Case {
   QkvLayout layout() const { return packed_qkv(H, G, D, D); }
   int64_t width() const { return layout().q.token; }
   Fp8Buffers::Spec out() const {
-    return {
-        .R = B * T, .C = width(), .format = DType::e5m2, .delayed = delayed, .previous = previous};
+    return {.R = B * T,
+            .C = width(),
+            .format = DType::e5m2,
+            .delayed = delayed,
+            .previous = previous,
+            .early = early};
   }
 };
 

@@ -14,6 +14,7 @@ class Fp8Buffers {
     DType format = DType::e4m3;
     bool delayed = false;  // the scale comes from `previous`
     float previous = 0;
+    bool early = false;  // in one of the first steps of a run, which measure the scale
   };
 
   Fp8Buffers(Backend& b, const Spec& s)
@@ -24,14 +25,14 @@ class Fp8Buffers {
         sums_(b, std::vector<float>(size_t(ceil_div(s.R, fp8_sum_rows) * s.C), 1e9f),
               {ceil_div(s.R, fp8_sum_rows), s.C}, DType::f32),
         site_(b, {site_before(s)}, {1, int64_t(sizeof(Fp8Site))}, DType::u8),
-        scalars_(b, {late()}, {int64_t(sizeof(Scalars))}, DType::u8) {}
+        scalars_(b, {scalars_of(s)}, {int64_t(sizeof(Scalars))}, DType::u8) {}
 
   Fp8Output output() const {
     return {.y = y_,
             .yt = yt_,
             .sums = sums_,
             .site = site_,
-            .scalars = spec_.delayed ? Tensor(scalars_) : Tensor{}};
+            .scalars = spec_.delayed || spec_.early ? Tensor(scalars_) : Tensor{}};
   }
   RoundResult read() const { return {y_.read(), yt_.read(), sums_.read(), site_.read()[0]}; }
 
@@ -41,10 +42,10 @@ class Fp8Buffers {
     site.previous = s.previous;
     return site;
   }
-  static Scalars late() {
-    Scalars s;
-    s.step = fp8_measured_steps;
-    return s;
+  static Scalars scalars_of(const Spec& s) {
+    Scalars scalars;
+    scalars.step = s.early ? 0 : fp8_measured_steps;
+    return scalars;
   }
 
   Spec spec_;

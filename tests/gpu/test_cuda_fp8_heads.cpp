@@ -58,7 +58,10 @@ void expect_transposed(const RoundResult& r, int64_t R, int64_t C) {
 std::string name_of(const AttnFp8Case& c) {
   return fmt::format("{} x {}, {}:{} heads of {}, window {}{}{}{}, size {}", c.B, c.T, c.H, c.G,
                      c.D, c.window, c.documents ? ", documents" : "",
-                     c.delayed ? ", delayed" : ", measured", c.sums ? ", sums" : "", c.size);
+                     c.delayed ? ", delayed"
+                     : c.early ? ", early"
+                               : ", measured",
+                     c.sums ? ", sums" : "", c.size);
 }
 
 std::vector<AttnFp8Case> attention_cases() {
@@ -76,11 +79,15 @@ std::vector<AttnFp8Case> attention_cases() {
       {.B = 1, .T = 130, .H = 2, .G = 2, .D = 32},
   };
   for (AttnFp8Case c : shapes)
-    for (const bool delayed : {false, true})
-      for (const bool sums : {false, true}) {
-        c.delayed = delayed, c.sums = sums, c.previous = 1.3f;
-        all.push_back(c);
-      }
+    for (const bool sums : {false, true}) {
+      c.sums = sums, c.previous = 1.3f;
+      c.delayed = c.early = false;
+      all.push_back(c);
+      c.early = true;
+      all.push_back(c);
+      c.early = false, c.delayed = true;
+      all.push_back(c);
+    }
   return all;
 }
 
@@ -112,6 +119,7 @@ TEST(CudaFp8Heads, AttentionSaturatesAndKeepsNaNs) {
                         .G = 2,
                         .D = 64,
                         .delayed = delayed,
+                        .early = !delayed,
                         .previous = 1e-3f,
                         .size = size,
                         .sums = false};
@@ -133,8 +141,14 @@ TEST(CudaFp8Heads, AttentionSaturatesAndKeepsNaNs) {
 TEST(CudaFp8Heads, AttentionGivesTheSameBitsEachTime) {
   HEARTH_NEEDS_FP8();
   for (const bool delayed : {false, true}) {
-    const AttnFp8Case c{
-        .B = 24, .T = 512, .H = 4, .G = 2, .D = 64, .delayed = delayed, .previous = 2};
+    const AttnFp8Case c{.B = 24,
+                        .T = 512,
+                        .H = 4,
+                        .G = 2,
+                        .D = 64,
+                        .delayed = delayed,
+                        .early = !delayed,
+                        .previous = 2};
     const HeadsResult first = attention_bwd_on(card(), c, Rounded::by_kernel_alone);
     expect_transposed(first.fp8, c.B * c.T, c.width());
     for (int i = 0; i < 5; ++i) {

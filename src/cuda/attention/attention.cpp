@@ -90,7 +90,9 @@ void attention_bwd(Stream& stream, const AttentionBwdArgs& args) {
   check_head_size("attention_bwd", c.dtype, c.D, c.V);
   if (c.dtype == DType::f32) return attention_f32_bwd(c, s);
   const bool wgmma = hopper(s) && flash_hopper_bwd_takes(c);
-  const bool rounds = wgmma && args.fp8 && flash_hopper_bwd_takes_fp8(c, args.fp8);
+  // A scale that is always measured would need this kernel twice; rounding separately is faster.
+  const bool rounds =
+      wgmma && args.fp8 && args.fp8.scalars && flash_hopper_bwd_takes_fp8(c, args.fp8);
   if (rounds) c.fp8 = &args.fp8;
   wgmma ? flash_hopper_bwd(c, s) : flash_mma_bwd(c, s);
   if (args.fp8 && !rounds)
