@@ -422,7 +422,7 @@ TEST(FamilyFiles, AcceptsBothNamesOfTheHeadOfGptNeox) {
 
 TEST(FamilyFiles, AnIncompleteSetOfExpertsIsRefused) {
   json keys = llama_keys("mixtral");
-  keys["num_local_experts"] = 3;
+  keys["num_local_experts"] = 3, keys["num_experts_per_tok"] = 2;
   FamilyReference reference(keys);
   reference.logits({1});
   TempDir dir;
@@ -436,8 +436,9 @@ TEST(FamilyFiles, AnIncompleteSetOfExpertsIsRefused) {
     return error_of([&] { ModelSource::open(dir / "m"); });
   };
   const std::string at = "model.layers.1.block_sparse_moe.";
-  expect_error(open(3, at + "experts.2.w3.weight"),
-               "the tensor model.layers.1.block_sparse_moe.experts.2.w3.weight (26, 30) is missing");
+  expect_error(
+      open(3, at + "experts.2.w3.weight"),
+      "the tensor model.layers.1.block_sparse_moe.experts.2.w3.weight (26, 30) is missing");
   expect_error(open(3, at + "gate.weight"), "the tensor " + at + "gate.weight (3, 30) is missing");
   expect_error(open(4, ""), "block_sparse_moe.gate.weight to be (4, 30), got (3, 30)");
   expect_error(open(2, ""), "block_sparse_moe.gate.weight to be (2, 30), got (3, 30)");
