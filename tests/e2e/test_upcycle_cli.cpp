@@ -1,0 +1,46 @@
+// A dense model becomes one with experts by a command, says the same and goes on training.
+#include <fmt/format.h>
+
+#include "e2e/short_runs.h"
+
+namespace hearth {
+namespace {
+
+TEST(UpcycleCommand, SaysWhatTheDenseModelSaysAndTrainsOn) {
+  const ShortRuns runs;
+  const fs::path dense = runs.folder / "dense", experts = runs.folder / "experts";
+  const Ran made = run(runs.folder, runs.arguments("pretrain", dense));
+  ASSERT_EQ(made.status, 0) << made.err;
+  const Ran converted =
+      run(runs.folder, {"convert", "--from", dense.string(), "--upcycle-moe", "8", "--granularity",
+                        "2", "--top-k", "4", "--to", experts.string(), "--json"});
+  ASSERT_EQ(converted.status, 0) << converted.err;
+  EXPECT_NE(converted.out.find("\"model_type\":\"hearth\""), std::string::npos) << converted.out;
+  const auto generated = [&](const fs::path& model) {
+    const Ran r = run(runs.folder, {"generate", "--model", model.string(), "--prompt", "ab",
+                                    "--max-tokens", "12", "--greedy", "--threads", "1"});
+    EXPECT_EQ(r.status, 0) << r.err;
+    return r.out;
+  };
+  EXPECT_EQ(generated(experts), generated(dense));
+  const fs::path more = runs.folder / "more";
+  const Ran sft =
+      run(runs.folder, words("sft --run " + more.string() + " --model " + experts.string() +
+                             " --steps 2 --warmup 0 --threads 1 --batch 2 --max-length 32 --data " +
+                             (runs.folder / "rows.jsonl").string()));
+  ASSERT_EQ(sft.status, 0) << sft.err;
+  const std::string log = read_file(more / "log.jsonl");
+  for (const char* key : {"balance_loss", "router_entropy", "expert_violation", "expert_load"})
+    EXPECT_NE(log.find(fmt::format("\"{}\":", key)), std::string::npos) << key;
+}
+
+TEST(UpcycleCommand, NamesTheFlagThatIsMissing) {
+  const ShortRuns runs;
+  const Ran r = run(runs.folder, {"convert", "--from", (runs.folder / "model").string(), "--top-k",
+                                  "2", "--to", (runs.folder / "to").string()});
+  EXPECT_NE(r.status, 0);
+  EXPECT_NE(r.err.find("--top-k and --granularity need --upcycle-moe"), std::string::npos) << r.err;
+}
+
+}  // namespace
+}  // namespace hearth
