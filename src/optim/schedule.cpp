@@ -41,7 +41,7 @@ double schedule_factor(const ScheduleSpec& s, int64_t it) {
 
 ScheduleSpec RateConfig::schedule_spec(int64_t total) const {
   const int64_t share = std::max<int64_t>(1, std::llround(decay_share * double(total)));
-  return {schedule, total, warmup, decay_share > 0 ? share : decay_steps, lr_floor};
+  return {schedule, total, warmup, decay_steps || decay_share == 0 ? decay_steps : share, lr_floor};
 }
 
 void RateConfig::check_rate(int64_t total) const {
@@ -53,11 +53,8 @@ void RateConfig::check_rate(int64_t total) const {
   const bool decays = schedule == Schedule::wsd || schedule == Schedule::wsd_sqrt;
   if (!(decay_share >= 0 && decay_share <= 1))
     fail_usage("--decay-share", "expected a share of the run from 0 to 1, got {}", decay_share);
-  if (decay_share > 0 && decay_steps > 0)
-    fail_usage("--decay-share",
-               "expected either --decay-share or --decay-steps, got {} and {}: 0 turns one off",
-               decay_share, decay_steps);
-  if (decays && decay_share == 0 ? decay_steps < 1 || decay_steps > total : decay_steps < 0)
+  const bool lacks_length = decay_steps == 0 && decay_share == 0;
+  if (decay_steps < 0 || (decays && (lacks_length || decay_steps > total)))
     fail_usage("--decay-steps", "expected {} with --schedule {}, got {}",
                decays ? fmt::format("1 to the {} steps", total) : "0 or more",
                names_of(schedule)[size_t(schedule)], decay_steps);

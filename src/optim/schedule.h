@@ -40,7 +40,7 @@ struct RateConfig {
     v("decay_steps", decay_steps,
       "wsd and wsd_sqrt: length of the final decay in steps; these two need it or decay_share");
     v("decay_share", decay_share,
-      "wsd and wsd_sqrt: length of the final decay as a share of the run, such as 0.5");
+      "wsd and wsd_sqrt without decay_steps: length of the final decay as a share of the run");
     v("lr_floor", lr_floor, "cosine and linear: final learning rate as a fraction of the peak");
   }
 

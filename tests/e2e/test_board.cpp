@@ -4,8 +4,10 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "e2e/command.h"
 #include "e2e/http_client.h"
@@ -173,6 +175,9 @@ TEST_F(Board, FollowsARunAndMissesNothing) {
   const json whole = get("/api/runs/tiny/series?keys=loss&points=20000")["series"]["loss"];
   EXPECT_EQ(whole["x"], logged_steps);
   EXPECT_EQ(whole["mean"], logged);
+  // The list of runs may be a moment old.
+  for (int i = 0; i < 100 && run_named("tiny")["state"] == "running"; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(run_named("tiny")["state"], "finished");
   EXPECT_EQ(run_named("tiny")["task"], "pretrain");
   const json details = get("/api/runs/tiny");

@@ -43,8 +43,11 @@ struct ModelTolerance {
 constexpr ModelTolerance model_tolerances[] = {
     {DType::f32, 1e-5, 1e-3}, {DType::bf16, 1e-2, 5e-2}, {DType::f16, 2e-3, 1e-2}};
 
-// The slope of a ReLU jumps where its input rounds to the other side of zero.
-double slack(const ModelCase& m) { return m.config.act == Act::reglu ? 3 : 1; }
+// The slope of a ReLU jumps where its input rounds to the other side of zero. Scaled embeddings
+// make the residual stream large beside what blocks add to it, so more of that is lost in rounding.
+double slack(const ModelCase& m) {
+  return m.config.act == Act::reglu ? 3 : m.config.embed_scale != 1 ? 2 : 1;
+}
 
 double norm_error(const Numbers& got, const Numbers& want) {
   double difference = 0, size = 0;

@@ -168,7 +168,7 @@ TEST_P(Families, ComputeTheirFormulas) { expect_logits(dir_ / "hub"); }
 TEST_P(Families, AreWrittenBackByteForByte) {
   const auto backend = make_cpu_backend(1);
   const Converted done = convert_model({.from = dir_ / "hub", .to = dir_ / "back"}, *backend);
-  EXPECT_EQ(done.model_type, GetParam().config["model_type"]);
+  EXPECT_EQ(done.model_type, GetParam().config["model_type"].get<std::string>());
   const Safetensors before(dir_ / "hub"), after(dir_ / "back");
   EXPECT_EQ(before.tensors().size(), after.tensors().size());
   for (const auto& [name, t] : before.tensors()) {

@@ -44,6 +44,18 @@ TEST(Schedule, StepsChangeWhereTheySay) {
     EXPECT_THROW(Steps::parse(bad, "test", 30), Error) << bad;
 }
 
+TEST(Schedule, ADecayMayBeAShareOfTheRun) {
+  RateConfig c{.schedule = Schedule::wsd, .decay_share = 0.5};
+  c.check_rate(340);
+  EXPECT_EQ(c.schedule_spec(340).decay_steps, 170);
+  EXPECT_EQ(c.schedule_spec(1).decay_steps, 1);
+  c.decay_steps = 20;  // goes first, so that a flag overrides the share of a recipe
+  EXPECT_EQ(c.schedule_spec(340).decay_steps, 20);
+  EXPECT_THROW(c.check_rate(10), Error);
+  c.decay_steps = 0, c.decay_share = 0;
+  EXPECT_THROW(c.check_rate(340), Error);
+}
+
 TEST(Schedule, StepsMayBeSharesOfTheRun) {
   for (const int64_t total : {340, 220, 50}) {
     const Steps s = Steps::parse("0:1,20%:2,50%:3", "test", total);
