@@ -1,5 +1,5 @@
-# Optional libraries. One file of src/ uses each of them; if a library is missing, the file no_<name> beside it
-# is compiled instead, which reports that when the feature is used. HEARTH_WITHOUT leaves out libraries that are
+# Optional libraries. One file of src/ uses each of them, PCRE2 two; if a library is missing, the file no_<name> beside
+# it is compiled instead, which reports that when the feature is used. HEARTH_WITHOUT leaves out libraries that are
 # installed, for example zlib;pcre2.
 set(HEARTH_WITHOUT "" CACHE STRING "Libraries to leave out: zlib, zstd, curl, pcre2")
 
@@ -26,3 +26,5 @@ use_library(curl sys/https https CURL::libcurl "hearth data get cannot download"
 find_path(PCRE2_INCLUDE_DIR pcre2.h)
 find_library(PCRE2_LIBRARY pcre2-8)
 use_library(pcre2 rewards regex "${PCRE2_LIBRARY}" "the reward regex: is refused" ${PCRE2_INCLUDE_DIR})
+use_library(pcre2 text/tokenizer split_regex "${PCRE2_LIBRARY}"
+  "tokenizers with other patterns than the known ones are refused" ${PCRE2_INCLUDE_DIR})

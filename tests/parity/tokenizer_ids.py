@@ -4,7 +4,8 @@
 
 FOLDER holds text.txt, any number of NAME.tiktoken (r50k_base, cl100k_base, o200k_base, llama3, qwen) and
 of folders with tokenizer.json; what is there is checked. Needs the Python packages tokenizers and
-tiktoken, no network. Strings of any bytes go to tiktoken's _encode_bytes. Exits 1 at a difference.
+tiktoken, no network. Small tokenizers of the other kinds that hearth reads (Digits, Punctuation, Split, Metaspace,
+NFKC, byte fallback, Unigram, ...) are trained with the package on text.txt and checked too. Strings of any bytes go to tiktoken's _encode_bytes. Exits 1 at a difference.
 Random Unicode keeps to characters of Unicode 13, since the engine of Hugging Face may know no later ones.
 """
 import base64
@@ -13,6 +14,7 @@ import random
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import unicodedata
 from pathlib import Path
@@ -136,7 +138,95 @@ try:
     import tokenizers
 except ImportError:
     tokenizers = None
-for path in sorted(folder.glob("*/tokenizer.json")) if tokenizers else []:
+
+TEKKEN = "|".join([LEAD + UPPER + "*" + LOWER + "+", LEAD + UPPER + "+" + LOWER + "*", r"\p{N}",
+                   r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+DEEPSEEK3 = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+             r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""")
+
+
+def make_kinds(out):
+    """Writes one folder with a tokenizer.json for each kind, trained on the beginning of the text."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    sample = [d for d in documents if d.strip()][:300]
+    pre = pre_tokenizers
+    byte_level = lambda regex: pre.ByteLevel(add_prefix_space=False, use_regex=regex)
+    split = lambda pattern, behavior, invert=False: pre.Split(Regex(pattern), behavior, invert)
+    meta = lambda **k: pre.Metaspace(replacement="\u2581", **k)
+
+    def save(name, tokenizer, change=lambda file: None):
+        path = out / name
+        path.mkdir(parents=True)
+        file = json.loads(tokenizer.to_str())
+        change(file)
+        (path / "tokenizer.json").write_text(json.dumps(file))
+
+    def byte_kind(name, steps, normalizer=None):
+        t = Tokenizer(models.BPE())
+        t.pre_tokenizer, t.decoder = pre.Sequence(steps), decoders.ByteLevel()
+        if normalizer:
+            t.normalizer = normalizer
+        t.train_from_iterator(sample, trainers.BpeTrainer(
+            vocab_size=1500, initial_alphabet=pre.ByteLevel.alphabet(), show_progress=False))
+        save(name, t)
+
+    byte_kind("smollm", [pre.Digits(individual_digits=True), byte_level(True)])
+    byte_kind("falcon", [pre.Punctuation("contiguous"), byte_level(True), pre.Digits(individual_digits=False),
+                         split("[0-9][0-9][0-9]", "isolated")])
+    byte_kind("tekken", [split(TEKKEN, "isolated"), byte_level(False)])
+    byte_kind("deepseek-v3", [split(r"\p{N}{1,3}", "isolated"),
+                              split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", "isolated"),
+                              split(DEEPSEEK3, "isolated"), byte_level(False)])
+    byte_kind("deepseek-coder", [split(r"[\r\n]", "isolated"), split(r"\s?\p{L}+", "isolated"),
+                                 split(r"\s?\p{P}+", "isolated"), split(r"\s+$", "isolated"),
+                                 split("[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", "isolated"),
+                                 pre.Digits(individual_digits=True), byte_level(False)])
+    byte_kind("whitespace", [pre.Whitespace(), byte_level(False)])
+    byte_kind("nfkc", [byte_level(True)], normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]))
+    for behavior in ("removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"):
+        byte_kind("split-" + behavior, [split(r"[ae]|\s\w", behavior), byte_level(False)])
+        byte_kind("punctuation-" + behavior, [pre.Punctuation(behavior), byte_level(False)])
+    byte_kind("split-inverted", [split(r"[a-z]+", "merged_with_next", True), byte_level(False)])
+
+    def fallback(file):  # byte tokens that are tokens of the model, as SentencePiece has them
+        model = file["model"]
+        for b in range(256):
+            model["vocab"][f"<0x{b:02X}>"] = len(model["vocab"])
+        model["byte_fallback"] = True
+
+    spaces = normalizers.Replace(" ", "\u2581")
+    bytes_decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    for name, normalizer, pre_tokenizer in (
+            ("gemma", spaces, pre.Split(" ", "merged_with_previous")),
+            ("llama2", normalizers.Sequence([normalizers.Prepend("\u2581"), spaces]), None),
+            ("mistral", None, meta(prepend_scheme="first", split=False)),
+            ("words-first", None, pre.Sequence([pre.WhitespaceSplit(), meta(prepend_scheme="first")]))):
+        t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+        if normalizer:
+            t.normalizer = normalizer
+        # Trained on words, so that the merges are of the usual kind.
+        t.pre_tokenizer, t.decoder = meta(), bytes_decoder
+        t.train_from_iterator(sample, trainers.BpeTrainer(vocab_size=1200, special_tokens=["<unk>"], show_progress=False))
+        if pre_tokenizer:
+            t.pre_tokenizer = pre_tokenizer
+        save(name, t, fallback if pre_tokenizer else lambda f: (fallback(f), f.update(pre_tokenizer=None)))
+    for name, normalizer, pre_tokenizer in (
+            ("unigram", None, meta()), ("unigram-nfkc", normalizers.NFKC(), meta(prepend_scheme="never")),
+            ("unigram-words", normalizers.NFC(), pre.Sequence([pre.WhitespaceSplit(), meta()]))):
+        t = Tokenizer(models.Unigram())
+        if normalizer:
+            t.normalizer = normalizer
+        t.pre_tokenizer, t.decoder = pre_tokenizer, decoders.Metaspace(replacement="\u2581")
+        t.train_from_iterator(sample, trainers.UnigramTrainer(
+            vocab_size=800, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False))
+        save(name, t)
+
+
+made = tempfile.TemporaryDirectory()
+if tokenizers:
+    make_kinds(Path(made.name))
+found = [*folder.glob("*/tokenizer.json"), *Path(made.name).glob("*/tokenizer.json")]
+for path in sorted(found) if tokenizers else []:
     name = path.parent.name
     hf = tokenizers.Tokenizer.from_file(str(path))
 
@@ -149,6 +239,8 @@ for path in sorted(folder.glob("*/tokenizer.json")) if tokenizers else []:
     with_template = [hf.encode(s).ids for s in unicode_strings[:1000]]
     check(name, "tokenizers, with template", encode_all(str(path), encoded_strings[:1000], "--special", "--template"),
           with_template, encoded_strings)
+    if path.is_relative_to(made.name):
+        continue
     part = documents[: len(documents) // 8]  # one core of it is slow
     speed(name, str(path), "tokenizers " + tokenizers.__version__, lambda: [hf.encode(d) for d in part],
           sum(len(d.encode()) for d in part))

@@ -106,6 +106,11 @@ void encode_llama2c(const Vocabulary& v, std::string_view text, std::vector<int3
 // Normalises the text; makes no copy if nothing changes.
 std::string_view normalise(const Vocabulary& v, std::string_view text, std::string& storage) {
   std::string copy;
+  if (!v.text.normal.empty()) {
+    storage = normalised_by(v.text.normal, text);
+    if (v.text.pieces && v.text.pattern != Pattern::steps) replace_all(storage, space_mark, " ");
+    return storage;
+  }
   if (v.text.nfc) text = nfc(text, v.text.pieces ? copy : storage);
   if (!v.text.pieces || text.empty()) return text;
   const bool lead = v.text.leading == LeadingSpace::always;
@@ -115,6 +120,26 @@ std::string_view normalise(const Vocabulary& v, std::string_view text, std::stri
   storage += text;
   replace_all(storage, space_mark, " ");
   return storage;
+}
+
+// Words by steps. From the first invalid UTF-8 byte on the text is one word.
+void encode_by_steps(const Vocabulary& v, std::string_view text, bool first,
+                     std::vector<int32_t>& out) {
+  std::deque<std::string> made;
+  std::string storage;
+  const size_t valid = valid_prefix(text);
+  const auto add = [&](std::string_view word) {
+    if (v.text.pieces && word.find(space_mark) != word.npos) {
+      storage = word;
+      replace_all(storage, space_mark, " ");
+      word = storage;
+    }
+    add_word(v, word, word.data() + word.size(), out);
+  };
+  if (valid > 0)
+    for (const std::string_view word : split_by(v.text.splits, text.substr(0, valid), first, made))
+      add(word);
+  if (valid < text.size()) add(text.substr(valid));
 }
 
 // Encodes normalised text between added tokens; `first`: it starts the whole text.
@@ -128,6 +153,7 @@ void encode_between(const Vocabulary& v, std::string_view text, bool first,
     storage = " ";
     text = storage += text;
   }
+  if (v.text.pattern == Pattern::steps) return encode_by_steps(v, text, first, out);
   const size_t valid = v.text.pieces ? text.size() : valid_prefix(text);
   if (valid == text.size())
     encode_words(v, text, out);
@@ -240,16 +266,29 @@ void spell(const Vocabulary& v, std::string_view word, std::vector<int32_t>& out
     return;
   }
   const auto byte_id = [&](char c) { return v.byte_ids[uint8_t(c)]; };
+  const auto fall_back = [&](std::string_view c) {
+    if (rules.byte_fallback && std::ranges::all_of(c, [&](char b) { return byte_id(b) >= 0; }))
+      for (const char b : c) add(byte_id(b));
+    else
+      add_unknown();
+  };
+  if (v.rule == MergeRule::unigram) {
+    size_t begin = 0;
+    for (const Unigram::Part& part : v.unigram.parts(word)) {
+      part.id >= 0 && part.id != rules.unk ? add(part.id)
+                                           : fall_back(word.substr(begin, part.end - begin));
+      begin = part.end;
+    }
+    return;
+  }
   const char *p = word.data(), *end = p + word.size();
   while (p < end) {
     const std::string_view c(p, size_t(read_utf8(p, end).length));
     p += c.size();
     if (const auto it = v.pieces.find(c); it != v.pieces.end())
       add(it->second);
-    else if (rules.byte_fallback && std::ranges::all_of(c, [&](char b) { return byte_id(b) >= 0; }))
-      for (const char b : c) add(byte_id(b));
     else
-      add_unknown();
+      fall_back(c);
   }
 }
 

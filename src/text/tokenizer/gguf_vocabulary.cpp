@@ -23,7 +23,27 @@ constexpr PreTokenizer pre_tokenizers[] = {
     {"gpt-2", "gpt2"},  {"llama-bpe", "llama3"}, {"llama3", "llama3"}, {"llama-v3", "llama3"},
     {"qwen2", "qwen2"}, {"gpt-4o", "o200k"},     {"phi-2", "gpt2"},    {"smaug-bpe", "llama3"}};
 
-std::string_view pre_name(Pattern pattern) {
+// SmolLM and StarCoder: every digit by itself, the rest as gpt2.
+constexpr std::string_view digit_names[] = {"smollm", "starcoder", "refact", "command-r"};
+const std::vector<SplitStep>& digit_steps() {
+  static const std::vector<SplitStep> steps{{.kind = SplitKind::digits},
+                                            {.kind = SplitKind::scanner, .pattern = Pattern::gpt2}};
+  return steps;
+}
+bool has_digit_steps(const TextRules& rules) {
+  return std::ranges::equal(rules.splits, digit_steps(),
+                            [](const SplitStep& a, const SplitStep& b) {
+                              return a.kind == b.kind && a.behaviour == b.behaviour &&
+                                     a.invert == b.invert && a.pattern == b.pattern;
+                            });
+}
+
+std::string_view pre_name(const TextRules& rules) {
+  const Pattern pattern = rules.pattern;
+  if (pattern == Pattern::steps && has_digit_steps(rules)) return digit_names[0];
+  if (pattern == Pattern::steps)
+    fail("gguf",
+         "llama.cpp has no name for this tokenizer's pre_tokenizer, so GGUF cannot store it");
   const auto it = std::ranges::find(pre_tokenizers, pattern_name(pattern), &PreTokenizer::pattern);
   if (it == std::end(pre_tokenizers))
     fail("gguf", "llama.cpp has no name for the pattern {}, so GGUF cannot store it",
@@ -31,11 +51,25 @@ std::string_view pre_name(Pattern pattern) {
   return it->name;
 }
 
-Pattern pattern_of_pre(std::string_view name, std::string_view where) {
+void set_pre(VocabularyParts& parts, std::string_view name) {
+  TextRules& rules = parts.text;
+  if (std::ranges::find(digit_names, name) != std::end(digit_names)) {
+    rules.pattern = Pattern::steps;
+    rules.splits = digit_steps();
+    parts.saved.pre_tokenizer =
+        R"({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, )"
+        R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, )"
+        R"("use_regex": true}]})";
+    return;
+  }
   for (const PreTokenizer& p : pre_tokenizers)
     if (p.name == name)
-      if (const auto pattern = pattern_named(p.pattern)) return *pattern;
-  fail(where, "expected tokenizer.ggml.pre to be one of gpt-2, llama-bpe, qwen2, got {}",
+      if (const auto pattern = pattern_named(p.pattern)) {
+        rules.pattern = *pattern;
+        return;
+      }
+  fail(parts.where,
+       "expected tokenizer.ggml.pre to be one of gpt-2, llama-bpe, qwen2, smollm, got {}",
        in_quotes(name));
 }
 
@@ -97,7 +131,7 @@ void put_bpe(GgufKeys& keys, const Vocabulary& v, int64_t vocab) {
     merges.push_back(as_letters(v.bytes[size_t(m.left)]) + " " +
                      as_letters(v.bytes[size_t(m.right)]));
   keys.set("tokenizer.ggml.model", "gpt2");
-  keys.set("tokenizer.ggml.pre", pre_name(v.text.pattern));
+  keys.set("tokenizer.ggml.pre", pre_name(v.text));
   lists.put(keys);
   keys.set("tokenizer.ggml.merges", merges);
   put_ends(keys, v.bos, v.eos);
@@ -106,6 +140,8 @@ void put_bpe(GgufKeys& keys, const Vocabulary& v, int64_t vocab) {
       v.text.leading != LeadingSpace::none || v.text.unk >= 0)
     fail("gguf",
          "expected a tokenizer whose template adds only bos, got one that GGUF cannot represent");
+  if (!v.text.normal.empty())
+    fail("gguf", "expected a tokenizer without a normalizer or with NFC, got another");
   keys.set("tokenizer.ggml.add_bos_token", adds_bos);
 }
 
@@ -157,9 +193,10 @@ VocabularyParts read_bpe(const GgufTable& f) {
   const GgufTokens list(f);
   VocabularyParts parts{.where = f.where};
   const std::string_view pre = f.text("tokenizer.ggml.pre");
-  parts.text.pattern = pattern_of_pre(pre, f.where);
+  set_pre(parts, pre);
   // llama.cpp derives this from the pattern, so this code must do the same to get equal ids.
-  if (parts.text.pattern != Pattern::gpt2 && pre != "qwen2") parts.rule = MergeRule::listed_whole;
+  const bool whole = parts.text.pattern != Pattern::gpt2 && parts.text.pattern != Pattern::steps;
+  if (whole && pre != "qwen2") parts.rule = MergeRule::listed_whole;
   parts.bos = end_token(f, "tokenizer.ggml.bos_token_id", list.tokens.size());
   parts.eos = end_token(f, "tokenizer.ggml.eos_token_id", list.tokens.size());
   const char* adds_bos = "tokenizer.ggml.add_bos_token";

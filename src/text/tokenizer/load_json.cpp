@@ -2,6 +2,7 @@
 // unsupported part of tokenizer.json that would change ids is an error that names its path.
 #include "text/tokenizer/load_json.h"
 
+#include <cmath>
 #include <map>
 
 #include "formats/json.h"
@@ -18,9 +19,12 @@ json parse(const fs::path& path, const std::string& text) {
   return parse_json(text, path.string());
 }
 
-void read_model(VocabularyParts& parts, const json& model) {
-  if (json_type(model) != "BPE")
-    fail(parts.where, "expected BPE at model, got {}", json_type(model));
+void check_unknown(const VocabularyParts& parts, const char* key) {
+  if (parts.text.pieces && !parts.text.byte_fallback && parts.text.unk < 0)
+    fail(parts.where, "expected {} or byte_fallback at model, got neither", key);
+}
+
+void read_bpe_options(VocabularyParts& parts, const json& model) {
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
     if (const json v = model.value(key, json()); !v.is_null() && v != "" && v != 0.0)
       fail(parts.where, "expected no {0} at model.{0}, got {1}", key, v.dump());
@@ -38,8 +42,7 @@ void read_model(VocabularyParts& parts, const json& model) {
            token);
     rules.unk = json_id(parts.where, vocab[token], token);
   }
-  if (rules.pieces && !rules.byte_fallback && rules.unk < 0)
-    fail(parts.where, "expected unk_token or byte_fallback at model, got neither");
+  check_unknown(parts, "unk_token");
 }
 
 std::vector<AddedToken> read_added(const std::string& where, const json& file) {
@@ -73,21 +76,62 @@ std::string token_bytes(const VocabularyParts& parts, const std::string& text, i
   return bytes;
 }
 
+// Takes the tokens of a model one by one, and marks those that are added tokens too.
+class TokenReader {
+ public:
+  explicit TokenReader(VocabularyParts& parts) : parts_(parts) {
+    for (AddedToken& t : parts.added)
+      added_.emplace(std::pair(std::string_view(t.text), t.id), &t.in_vocab);
+  }
+  void add(const std::string& text, int32_t id) {
+    if (const auto it = added_.find({text, id}); it != added_.end())
+      *it->second = true;
+    else
+      parts_.tokens.push_back({token_bytes(parts_, text, id), id});
+  }
+
+ private:
+  VocabularyParts& parts_;
+  std::map<std::pair<std::string_view, int32_t>, bool*> added_;
+};
+
 // Tokens as written in the vocabulary, to look up the two sides of a merge.
 TextIds read_vocab(VocabularyParts& parts, const json& vocab) {
   TextIds written;
-  std::map<std::pair<std::string_view, int32_t>, bool*> added;
-  for (AddedToken& t : parts.added)
-    added.emplace(std::pair(std::string_view(t.text), t.id), &t.in_vocab);
+  TokenReader reader(parts);
   for (const auto& [text, value] : vocab.items()) {
     const int32_t id = json_id(parts.where, value, text);
     written.emplace(text, id);
-    if (const auto it = added.find({text, id}); it != added.end())
-      *it->second = true;
-    else
-      parts.tokens.push_back({token_bytes(parts, text, id), id});
+    reader.add(text, id);
   }
   return written;
+}
+
+// Pieces with their scores, by id.
+void read_unigram(VocabularyParts& parts, const json& model) {
+  if (!parts.text.pieces) fail(parts.where, "expected BPE at model beside ByteLevel, got Unigram");
+  parts.rule = MergeRule::unigram;
+  parts.text.byte_fallback = json_flag(model, "byte_fallback", false);
+  const json& vocab = json_member(parts.where, model, "vocab", &json::is_array, "a list");
+  if (vocab.size() >= size_t(most_ids))
+    fail(parts.where, "expected less than {} tokens at model.vocab, got {}", most_ids,
+         vocab.size());
+  if (const json unk = model.value("unk_id", json()); !unk.is_null()) {
+    parts.text.unk = json_id(parts.where, unk, "model.unk_id");
+    if (size_t(parts.text.unk) >= vocab.size())
+      fail(parts.where, "expected model.unk_id below {}, got {}", vocab.size(), parts.text.unk);
+  }
+  check_unknown(parts, "unk_id");
+  TokenReader reader(parts);
+  for (size_t i = 0; i < vocab.size(); ++i) {
+    const json& piece = vocab[i];
+    if (!piece.is_array() || piece.size() != 2 || !piece[0].is_string() || !piece[1].is_number() ||
+        !std::isfinite(piece[1].get<double>()))
+      fail(parts.where, "expected a text and a finite score at model.vocab[{}], got {}", i,
+           piece.dump().substr(0, 60));
+    reader.add(piece[0], int32_t(i));
+    parts.piece_scores.push_back(piece[1]);
+  }
 }
 
 Merge make_merge(const std::string& where, const TextIds& ids, std::string_view left,
@@ -121,6 +165,17 @@ int32_t id_of_added(const std::vector<AddedToken>& added, std::string_view text)
   return -1;
 }
 
+void read_bpe_model(VocabularyParts& parts, const json& model) {
+  read_bpe_options(parts, model);
+  const TextIds ids =
+      read_vocab(parts, json_member(parts.where, model, "vocab", &json::is_object, "an object"));
+  const json& merges = json_member(parts.where, model, "merges", &json::is_array, "a list");
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const auto [left, right] = sides_of(parts.where, merges[i], i);
+    parts.merges.push_back(make_merge(parts.where, ids, left, right, "merge", i));
+  }
+}
+
 // bos and eos from tokenizer_config.json; without that file <s> and </s>, or <|endoftext|> for
 // both.
 void read_ends(VocabularyParts& parts, const fs::path& config) {
@@ -152,16 +207,12 @@ VocabularyParts read_tokenizer_json(const fs::path& path) try {
   const json file = parse(path, read_file(path, tokenizer_file_limit));
   VocabularyParts parts{.where = path.string()};
   const json& model = json_member(parts.where, file, "model", &json::is_object, "an object");
+  const std::string type = json_type(model);
+  if (type != "BPE" && type != "Unigram")
+    fail(parts.where, "expected BPE or Unigram at model, got {}", type);
   read_components(parts, file);
-  read_model(parts, model);
   parts.added = read_added(parts.where, file);
-  const TextIds ids =
-      read_vocab(parts, json_member(parts.where, model, "vocab", &json::is_object, "an object"));
-  const json& merges = json_member(parts.where, model, "merges", &json::is_array, "a list");
-  for (size_t i = 0; i < merges.size(); ++i) {
-    const auto [left, right] = sides_of(parts.where, merges[i], i);
-    parts.merges.push_back(make_merge(parts.where, ids, left, right, "merge", i));
-  }
+  type == "BPE" ? read_bpe_model(parts, model) : read_unigram(parts, model);
   read_ends(parts, path.parent_path() / "tokenizer_config.json");
   return parts;
 } catch (const json::exception& e) {  // a value of an unexpected type

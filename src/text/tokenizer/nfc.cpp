@@ -77,6 +77,19 @@ void decompose(std::vector<Ranked>& out, uint32_t c) {
     if (part) decompose(out, part);
 }
 
+void decompose_compatible(std::vector<Ranked>& out, uint32_t c) {
+  const auto range = std::ranges::lower_bound(compatible_ranges, c, {}, &CompatibleRange::last);
+  if (range != compatible_ranges.end() && range->first <= c) {
+    const uint32_t to = range->to + (c - range->first);
+    out.push_back({to, combining_rank(to)});
+    return;
+  }
+  const auto text = std::ranges::lower_bound(compatible_texts, c, {}, &CompatibleText::code);
+  if (text == compatible_texts.end() || text->code != c) return decompose(out, c);
+  for (const uint32_t part : compatible_codes.subspan(text->begin, text->count))
+    out.push_back({part, combining_rank(part)});
+}
+
 // The composition of two characters, or 0.
 uint32_t composed(uint32_t a, uint32_t b) {
   if (a - leads < lead_count && b - vowels < vowel_count)
@@ -186,6 +199,35 @@ std::string_view nfc(std::string_view text, std::string& storage) {
     rest.remove_prefix(n);
     done = settled_prefix(rest);
   }
+}
+
+std::string normal_form(std::string_view text, NormalForm form) {
+  if (ascii_prefix(text) == text.size()) return std::string(text);
+  const bool composes = form == NormalForm::c || form == NormalForm::kc;
+  const bool compatible = form == NormalForm::kc || form == NormalForm::kd;
+  std::string out;
+  std::vector<Ranked> chars;
+  const auto flush = [&] {
+    sort_marks(chars);
+    if (composes) compose(chars);
+    for (const Ranked& c : chars) append_utf8(out, c.code);
+    chars.clear();
+  };
+  const char *p = text.data(), *end = p + text.size();
+  while (p < end) {
+    const Utf8Char c = read_utf8(p, end);
+    if (c.code == 0xfffd && c.length == 1) {  // an invalid byte
+      flush();
+      out += *p;
+    } else if (compatible) {
+      decompose_compatible(chars, c.code);
+    } else {
+      decompose(chars, c.code);
+    }
+    p += c.length;
+  }
+  flush();
+  return out;
 }
 
 }  // namespace hearth::inline text

@@ -86,6 +86,50 @@ nlohmann::json pre_tokenizer_json(Pattern pattern) {
   return {{"type", "Sequence"}, {"pretokenizers", {split, byte_level_json(false)}}};
 }
 
+std::string bpe_json(const Vocabulary& v, const std::vector<std::string>& written) {
+  return fmt::format(
+      R"({{
+    "type": "BPE",
+    "dropout": null,
+    "unk_token": {},
+    "continuing_subword_prefix": null,
+    "end_of_word_suffix": null,
+    "fuse_unk": {},
+    "byte_fallback": {},
+    "ignore_merges": {},
+    "vocab": {{{}
+    }},
+    "merges": [{}
+    ]
+  }})",
+      v.text.unk < 0 ? "null" : json_text(written[size_t(v.text.unk)]), v.text.fuse_unk,
+      v.text.byte_fallback, v.rule != MergeRule::listed, vocab_json(v, written),
+      merges_json(v, written));
+}
+
+// The place of a piece in the list is its id.
+std::string unigram_json(const Vocabulary& v, const std::vector<std::string>& written) {
+  const std::vector<bool> listed = listed_tokens(v);
+  const size_t count = size_t(std::ranges::count(listed, true));
+  std::string pieces;
+  for (size_t id = 0; id < count; ++id) {
+    if (!listed[id])
+      fail("tokenizer", "a Unigram vocabulary without a piece for id {} cannot be saved", id);
+    const double score = id < v.unigram.scores().size() ? v.unigram.scores()[id] : 0;
+    pieces += fmt::format("{}\n      [{}, {}]", pieces.empty() ? "" : ",", json_text(written[id]),
+                          nlohmann::json(score).dump());
+  }
+  return fmt::format(
+      R"({{
+    "type": "Unigram",
+    "unk_id": {},
+    "byte_fallback": {},
+    "vocab": [{}
+    ]
+  }})",
+      v.text.unk < 0 ? "null" : std::to_string(v.text.unk), v.text.byte_fallback, pieces);
+}
+
 std::string tokenizer_json(const Vocabulary& v) {
   const std::vector<std::string> written = written_tokens(v);
   const auto saved = [](const std::string& part, const nlohmann::json& otherwise) {
@@ -102,28 +146,13 @@ std::string tokenizer_json(const Vocabulary& v) {
   "pre_tokenizer": {},
   "post_processor": {},
   "decoder": {},
-  "model": {{
-    "type": "BPE",
-    "dropout": null,
-    "unk_token": {},
-    "continuing_subword_prefix": null,
-    "end_of_word_suffix": null,
-    "fuse_unk": {},
-    "byte_fallback": {},
-    "ignore_merges": {},
-    "vocab": {{{}
-    }},
-    "merges": [{}
-    ]
-  }}
+  "model": {}
 }}
 )",
       added_json(v), saved(v.saved.normalizer, nullptr),
       saved(v.saved.pre_tokenizer, pre_tokenizer_json(v.text.pattern)),
       saved(v.saved.post_processor, nullptr), saved(v.saved.decoder, byte_level_json(true)),
-      v.text.unk < 0 ? "null" : json_text(written[size_t(v.text.unk)]), v.text.fuse_unk,
-      v.text.byte_fallback, v.rule != MergeRule::listed, vocab_json(v, written),
-      merges_json(v, written));
+      v.rule == MergeRule::unigram ? unigram_json(v, written) : bpe_json(v, written));
 }
 
 std::string config_json(const Vocabulary& v) {

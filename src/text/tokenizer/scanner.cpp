@@ -341,6 +341,8 @@ Scanner scanner_of(Pattern p) {
       return scan_runs;
     case Pattern::spaces:
       return scan_spaces;
+    case Pattern::steps:
+      break;
   }
   return nullptr;
 }

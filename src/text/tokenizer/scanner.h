@@ -14,10 +14,11 @@ enum class Pattern {
   cl100k,  // tiktoken 0.8 and later: spaces at the end of the text are one word
   llama3,  // the original cl100k
   o200k,
-  qwen2,  // llama3 with single digits
-  whole,  // no splitting
-  runs,   // a word is a run of spaces and the text up to the next run
-  spaces  // every space starts a word
+  qwen2,   // llama3 with single digits
+  whole,   // no splitting
+  runs,    // a word is a run of spaces and the text up to the next run
+  spaces,  // every space starts a word
+  steps    // by the steps of the tokenizer's file (text_steps.h); has no scanner
 };
 
 // Looks up a pattern by our name ("gpt2") or by its regular expression in tokenizer files. Only the

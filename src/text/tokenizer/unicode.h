@@ -39,7 +39,8 @@ constexpr ClassTable pack_classes(std::span<const ClassRanges> classes) {
 // Defined in unicode_tables.cpp.
 extern const ClassTable low_classes;
 extern const std::span<const ClassRanges> class_ranges;
-extern const std::span<const CodeRange> word_ranges;  // \w
+extern const std::span<const CodeRange> word_ranges;         // \w
+extern const std::span<const CodeRange> punctuation_ranges;  // \p{P}; compatibility_tables.cpp
 
 inline bool in_ranges(std::span<const CodeRange> ranges, uint32_t p) {
   const auto it = std::ranges::lower_bound(ranges, p, {}, &CodeRange::last);

@@ -148,7 +148,7 @@ void place_words(Vocabulary& v, const VocabularyParts& parts) {
   v.words = WordTable(parts.tokens.size());
   std::vector<int32_t> symbols;
   for (const Token& t : parts.tokens) {
-    if (v.rule == MergeRule::listed) {
+    if (v.rule == MergeRule::listed || v.rule == MergeRule::unigram) {
       symbols.clear();
       spell(v, t.bytes, symbols);
       if (merge_word(symbols, v.pairs) != 1 || symbols[0] != t.id) continue;
@@ -240,7 +240,12 @@ std::shared_ptr<const Vocabulary> make_vocabulary(VocabularyParts parts) {
   place_tokens(*v, parts);
   check_ids(*v, parts);
   TextIds ids = ids_of_tokens(parts);
-  const bool listed = parts.rule == MergeRule::listed || parts.rule == MergeRule::listed_whole;
+  const bool listed =
+      parts.rule != MergeRule::by_id && parts.rule != MergeRule::llama2c;  // or none at all
+  if (parts.rule == MergeRule::unigram) {
+    v->unigram = Unigram(parts.piece_scores, parts.text.unk);
+    for (const Token& t : parts.tokens) v->unigram.add(t.bytes, t.id);
+  }
   v->merges = listed ? std::move(parts.merges) : all_splits(parts.tokens, ids);
   place_pairs(*v, parts);
   if (parts.rule == MergeRule::llama2c) {

@@ -12,6 +12,8 @@
 
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/scanner.h"
+#include "text/tokenizer/text_steps.h"
+#include "text/tokenizer/unigram.h"
 #include "text/tokenizer/words.h"
 
 namespace hearth::inline text {
@@ -44,6 +46,7 @@ enum class MergeRule {
   listed_whole,  // with ignore_merges: a word that is a token is not merged
   by_id,         // tiktoken: two tokens merge if their bytes are a token; lowest id first
   llama2c,       // like by_id, but highest score first, over the whole text
+  unigram,       // no merges: the pieces with the highest sum of scores
 };
 
 enum class LeadingSpace {
@@ -58,6 +61,8 @@ struct TextRules {
   Pattern pattern = Pattern::gpt2;
   bool pieces = false;  // symbols are characters with U+2581 for a space; else bytes
   bool nfc = false;
+  std::vector<NormalStep> normal = {};  // in place of nfc and a leading space
+  std::vector<SplitStep> splits = {};   // with Pattern::steps
   LeadingSpace leading = LeadingSpace::none;
   bool byte_fallback = false;  // pieces: an unknown character becomes <0xHH> bytes
   int32_t unk = -1;            // the token for unknown symbols
@@ -81,6 +86,7 @@ struct VocabularyParts {
   std::vector<Merge> merges = {};  // for the listed rules
   std::vector<AddedToken> added = {};
   std::vector<float> scores = {};         // by id, for llama2c
+  std::vector<double> piece_scores = {};  // by id, for unigram
   std::vector<std::string> printed = {};  // by id, for llama2c: decoded text of a piece
   SavedParts saved = {};
   int32_t eos = -1, bos = -1;
@@ -107,8 +113,9 @@ struct Vocabulary {
   std::vector<Merge> merges;            // in order; derived for `by_id`, ordered by resulting token
   PairTable pairs;
   WordTable words;
-  TextIds long_words;           // single-token words too long for `words`
-  TextIds pieces;               // llama2c and pieces: every token by its text
+  TextIds long_words;  // single-token words too long for `words`
+  TextIds pieces;      // llama2c and pieces: every token by its text
+  Unigram unigram;
   AddedTokens raw, normalized;  // searched before or after normalisation
   SavedParts saved;
   int32_t eos = -1, bos = -1;
