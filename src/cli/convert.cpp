@@ -25,7 +25,8 @@ void run_convert(const ConvertFlags& flags) {
   const auto backend = make_cpu_backend(0);
   const Converted c = convert_model(spec, *backend);
   if (c.widened)
-    say("{} matrices stay F16 because their row length is not a multiple of 32\n", c.widened);
+    say("{} matrices are stored as Q8_0 or F16 because the blocks of {} do not fit their rows\n",
+        c.widened, c.dtype);
   if (!c.tokenizer) say("{} has no tokenizer, so none was written\n", c.from);
   if (flags.json) {
     print_json({{"model_type", c.model_type},
@@ -54,9 +55,9 @@ void add_convert(CLI::App& app) {
   c->add_option("--to,--merge", f->to, "Hugging Face folder to write");
   c->add_option("--gguf", f->gguf, "GGUF file to write");
   c->add_flag("--force", f->force, "overwrite an existing GGUF file");
-  c->add_option(
-      "--dtype", f->spec.dtype,
-      "fp32, bf16 or fp16; with only --gguf also q8_0 or q4_0; default: the type of the source");
+  c->add_option("--dtype", f->spec.dtype,
+                "fp32, bf16 or fp16; with only --gguf also q8_0, q6_k, q4_k or q4_0; default: the "
+                "type of the source");
   c->add_option("--shard-bytes", f->spec.shard_bytes,
                 "maximum bytes of weights per file; larger models are split")
       ->capture_default_str();

@@ -150,6 +150,38 @@ TEST(Convert, QuantisesMatricesAndSaysWhatItCouldNot) {
     ASSERT_NEAR(a[i], b[i], 0.006) << i;  // half a step of at most 1.5 / 127
 }
 
+// The types with blocks of 256: the head has more bits, and rows that do not fit get a wider type.
+TEST(Convert, QuantisesInLargeBlocks) {
+  TempDir dir;
+  ModelConfig c = small("modern-124m");
+  c.dim = 256, c.heads = 8, c.head_dim = 0, c.hidden = 96;
+  Model m(c);
+  m.save(dir / "a");
+  const auto type_in = [&](const char* file, const char* tensor) {
+    return GgufFile(dir / file).tensors.at(tensor).type;
+  };
+  const Converted q4 =
+      convert_model({.from = dir / "a", .gguf = dir / "q4.gguf", .dtype = "q4_k"}, *m.backend);
+  EXPECT_EQ(q4.widened, 2);  // what reads the hidden values
+  EXPECT_EQ(GgufFile(dir / "q4.gguf").whole("general.file_type"), 14);
+  EXPECT_EQ(type_in("q4.gguf", "blk.0.attn_q.weight"), GgmlType::q4_k);
+  EXPECT_EQ(type_in("q4.gguf", "token_embd.weight"), GgmlType::q6_k);
+  EXPECT_EQ(type_in("q4.gguf", "blk.1.ffn_down.weight"), GgmlType::q8_0);
+  convert_model({.from = dir / "a", .gguf = dir / "q6.gguf", .dtype = "q6_k"}, *m.backend);
+  EXPECT_EQ(type_in("q6.gguf", "blk.0.attn_q.weight"), GgmlType::q6_k);
+  for (const auto& [file, most] : {std::pair{"q4.gguf", 0.08}, {"q6.gguf", 0.02}}) {
+    Model back(ModelSource::open(dir / file).config());
+    ModelSource::open(dir / file).load(back.params);
+    const auto a = m.params.values(Part::weight, "blocks.1.mlp.up.weight");
+    const auto b = back.params.values(Part::weight, "blocks.1.mlp.up.weight");
+    double far = 0, all = 0;
+    for (size_t i = 0; i < a.size(); ++i)
+      far += std::pow(double(a[i]) - double(b[i]), 2), all += double(a[i]) * double(a[i]);
+    EXPECT_GT(far, 0);
+    EXPECT_LT(std::sqrt(far / all), most) << file;
+  }
+}
+
 TEST(Convert, CarriesWhatBelongsToAModel) {
   TempDir dir;
   Model m(small("gpt2"));

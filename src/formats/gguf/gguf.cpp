@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "formats/gguf/ggml_blocks.h"
 #include "formats/json.h"
 #include "formats/stored_tensor.h"
 #include "sys/error.h"
@@ -88,10 +89,12 @@ struct GgufEntry {
 };
 
 GgmlType checked_type(uint32_t number, std::string_view name, std::string_view where) {
-  for (const GgmlType t :
-       {GgmlType::f32, GgmlType::f16, GgmlType::q4_0, GgmlType::q8_0, GgmlType::bf16})
-    if (number == uint32_t(t)) return t;
-  fail(where, "expected tensor {} of type F32, F16, BF16, Q8_0 or Q4_0, got {}", in_quotes(name),
+  std::string known;
+  for (const GgmlBlock& block : ggml_blocks()) {
+    if (number == uint32_t(block.type)) return block.type;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", to_string(block.type));
+  }
+  fail(where, "expected tensor {} of a type among {}, got {}", in_quotes(name), known,
        ggml_type_name(number));
 }
 

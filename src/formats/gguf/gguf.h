@@ -15,13 +15,29 @@
 namespace hearth::inline formats {
 
 // Tensor element types with ggml's numbers; other types are not supported.
-enum class GgmlType : uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q8_0 = 8, bf16 = 30 };
+enum class GgmlType : uint32_t {
+  f32 = 0,
+  f16 = 1,
+  q4_0 = 2,
+  q4_1 = 3,
+  q5_0 = 6,
+  q5_1 = 7,
+  q8_0 = 8,
+  q2_k = 10,
+  q3_k = 11,
+  q4_k = 12,
+  q5_k = 13,
+  q6_k = 14,
+  q8_k = 15,
+  bf16 = 30
+};
 std::string_view to_string(GgmlType);  // "F32", "Q8_0", ...
-// The name of any type number that llama.cpp defines, supported or not: "Q3_K"; else "type 99".
+// The name of any type number that llama.cpp defines, supported or not: "IQ2_XS"; else "type 99".
 std::string ggml_type_name(uint32_t number);
 
-// Converts rows of floats to the type and back. Quantised rows consist of blocks of 32 with an f16
-// scale, rounded like ggml's reference; the row length is a multiple of 32.
+// Converts rows of floats to the type and back. Quantised rows consist of blocks of 32 values, or
+// of 256 in the types with a K; the row length is a multiple of that. All types are read; F32, F16,
+// BF16, Q4_0, Q8_0, Q4_K and Q6_K are written.
 constexpr int64_t ggml_block = 32;
 bool is_quantised(GgmlType);
 int64_t block_elements(GgmlType);  // 1 for types without blocks

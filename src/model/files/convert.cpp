@@ -28,18 +28,19 @@ struct NamedType {
   GgmlType ggml;
   DType dtype;
 };
-constexpr NamedType named_types[] = {{"fp32", GgmlType::f32, DType::f32},
-                                     {"bf16", GgmlType::bf16, DType::bf16},
-                                     {"fp16", GgmlType::f16, DType::f16},
-                                     {"q8_0", GgmlType::q8_0, DType::f32},
-                                     {"q4_0", GgmlType::q4_0, DType::f32}};
+constexpr NamedType named_types[] = {
+    {"fp32", GgmlType::f32, DType::f32},  {"bf16", GgmlType::bf16, DType::bf16},
+    {"fp16", GgmlType::f16, DType::f16},  {"q8_0", GgmlType::q8_0, DType::f32},
+    {"q6_k", GgmlType::q6_k, DType::f32}, {"q4_k", GgmlType::q4_k, DType::f32},
+    {"q4_0", GgmlType::q4_0, DType::f32}};
 
 NamedType type_of(const ConvertSpec& spec, DType source) {
   std::string name = spec.dtype;
   if (name.empty()) name = source == DType::bf16 ? "bf16" : source == DType::f16 ? "fp16" : "fp32";
   const auto it = std::ranges::find(named_types, name, &NamedType::name);
   if (it == std::end(named_types))
-    fail_usage("--dtype", "expected fp32, bf16, fp16, q8_0 or q4_0, got {}", in_quotes(name));
+    fail_usage("--dtype", "expected fp32, bf16, fp16, q8_0, q6_k, q4_k or q4_0, got {}",
+               in_quotes(name));
   if (is_quantised(it->ggml) && !spec.to.empty())
     fail_usage("--dtype", "expected fp32, bf16 or fp16 for a folder, got {}", name);
   return *it;

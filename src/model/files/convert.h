@@ -16,7 +16,8 @@ struct ConvertSpec {
   // An adapter to merge into the weights; then `from` may be empty and defaults to the adapter's
   // base.
   std::filesystem::path adapter = {};
-  // fp32, bf16 or fp16; for a GGUF file also q8_0 or q4_0. Empty: the type of the source.
+  // fp32, bf16 or fp16; for a GGUF file also q8_0, q6_k, q4_k or q4_0. Empty: the type of the
+  // source.
   std::string dtype = {};
   int64_t shard_bytes = 5'000'000'000;
   UpcycleSpec upcycle = {};
@@ -26,7 +27,7 @@ struct Converted {
   std::string from, model_type, dtype;
   int64_t params = 0;
   bool tokenizer = false;
-  int64_t widened = 0;  // GGUF matrices stored as F16 because their rows do not fit blocks
+  int64_t widened = 0;  // GGUF matrices in a wider type because their rows do not fit blocks
 };
 
 // `to` must be new or empty.

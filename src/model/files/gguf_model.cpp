@@ -189,17 +189,9 @@ struct Decoded {
 };
 
 StoredTensor stored(Decoded& owner, const GgufTensor& t) {
-  switch (t.type) {
-    case GgmlType::f32:
-      return {DType::f32, t.shape, t.bytes};
-    case GgmlType::f16:
-      return {DType::f16, t.shape, t.bytes};
-    case GgmlType::bf16:
-      return {DType::bf16, t.shape, t.bytes};
-    case GgmlType::q4_0:
-    case GgmlType::q8_0:
-      break;
-  }
+  if (t.type == GgmlType::f32) return {DType::f32, t.shape, t.bytes};
+  if (t.type == GgmlType::f16) return {DType::f16, t.shape, t.bytes};
+  if (t.type == GgmlType::bf16) return {DType::bf16, t.shape, t.bytes};
   owner.numbers.push_back(from_ggml(t.bytes, t.type));
   return {DType::f32, t.shape, std::as_bytes(std::span(owner.numbers.back()))};
 }
@@ -245,10 +237,15 @@ GgufKeys config_keys(const ModelConfig& c, HfType type, const GgufSpec& spec) {
         return 2;
       case GgmlType::q8_0:
         return 7;
+      case GgmlType::q4_k:
+        return 14;
+      case GgmlType::q6_k:
+        return 18;
       case GgmlType::bf16:
         return 32;
+      default:
+        return 0;
     }
-    return 0;
   };
   GgufKeys keys;
   keys.set("general.architecture", name);
@@ -305,6 +302,19 @@ HfType exportable(const ModelConfig& c) {
   return type;
 }
 
+// llama.cpp gives the output head, or the embedding that is also the head, more bits than Q4_K.
+GgmlType type_for(std::string_view name, const ModelConfig& c, GgmlType type) {
+  const std::string_view head = c.tied ? "token_embd.weight" : "output.weight";
+  return type == GgmlType::q4_k && name == head ? GgmlType::q6_k : type;
+}
+
+// The type, or the next wider one whose blocks fit rows of this length.
+GgmlType fitting(GgmlType type, int64_t row) {
+  for (const GgmlType t : {type, GgmlType::q8_0})
+    if (row % block_elements(t) == 0) return t;
+  return GgmlType::f16;
+}
+
 }  // namespace
 
 OpenedModel open_gguf(const fs::path& path) {
@@ -348,8 +358,9 @@ int64_t write_gguf_model(const fs::path& path, const ModelConfig& config, ParamS
     std::string name = gguf_name(t.name);
     std::vector<int64_t> shape = t.shape;
     const bool matrix = shape.size() == 2 && name != "position_embd.weight";
-    GgmlType as = matrix ? spec.type : GgmlType::f32;
-    if (is_quantised(as) && shape[1] % ggml_block != 0) as = GgmlType::f16, ++widened;
+    const GgmlType wanted = matrix ? type_for(name, c, spec.type) : GgmlType::f32;
+    const GgmlType as = matrix ? fitting(wanted, shape[1]) : wanted;
+    widened += as != wanted;
     tensors.push_back({std::move(name), as, std::move(shape), [t = std::move(t), &store, part] {
                          return t.param.empty() ? std::vector<float>(size_t(t.shape[0]))
                                                 : from_rows(t, store.values(part, t.param));

@@ -1,5 +1,5 @@
-// Models in GGUF files: reads and writes llama.cpp's keys and tensor names for gpt2, llama and
-// qwen3.
+// Models in GGUF files: reads and writes llama.cpp's keys and tensor names for gpt2, llama, qwen2
+// and qwen3.
 #pragma once
 
 #include "core/params.h"
@@ -18,8 +18,8 @@ struct GgufSpec {
   std::string chat_template = {};
 };
 
-// Returns the number of matrices stored as F16 because their row length does not fit blocks. Throws
-// for a model that llama.cpp's gpt2, llama and qwen3 cannot compute.
+// Returns the number of matrices stored in a wider type because their row length does not fit
+// blocks. Throws for a model that llama.cpp's gpt2, llama, qwen2 and qwen3 cannot compute.
 int64_t write_gguf_model(const std::filesystem::path&, const ModelConfig&, ParamStore&,
                          const GgufSpec&);
 
