@@ -23,9 +23,9 @@ const Choice choices[] = {
      words("--layers 3 --experts 6 --top-k 2 --expert-hidden 8 --shared-experts 1 "
            "--first-dense-layers 1 --router sigmoid --router-bias --router-scale 2 "
            "--balance-loss 0.01 --router-z-loss 0.001 --balance-rate 0.01"),
-     "architecture can be written as GGUF, got hearth"},
+     "llama.cpp has no architecture that computes this model (hearth)"},
     {"switch-experts", words("--experts 4 --top-k 1 --router switch --act relu2 --recompute block"),
-     "architecture can be written as GGUF, got hearth"},
+     "llama.cpp has no architecture that computes this model (hearth)"},
     {"recipe",
      words("--layers 4 --act relu2 --norm-gain=false --embed-norm --qk-norm before_rope "
            "--qk-norm-gain=false --rotary 0.5 --score-scale 0.3 --x0-skip --u-skips "
@@ -34,7 +34,7 @@ const Choice choices[] = {
            "--window-schedule 0:2,2:6 --long-window-schedule 0:4,3:12 --tied=false "
            "--zero-projections --zero-head --embed-std 1 --logit-scale 0.25 --logit-softcap 15 "
            "--lr-factors vector:5,embedding:2"),
-     "architecture can be written as GGUF, got hearth"}};
+     "llama.cpp has no architecture that computes this model (hearth)"}};
 
 class LayerCommand : public testing::TestWithParam<Choice> {};
 

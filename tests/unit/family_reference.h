@@ -64,9 +64,9 @@ class FamilyReference {
     for (const int64_t d : shape) n *= d;
     it->second = {shape, std::vector<float>(size_t(n))};
     draw(it->second.values, Init::normal(shape.size() == 1 ? 0.2f : 0.25f), 31, name);
-    // Gains and biases in steps of 2^-10, so that 1 + w is exact.
+    // Gains and biases in steps of 2^-10, so that 1 + w is exact; and never -0, which 1 + w loses.
     if (shape.size() == 1)
-      for (float& x : it->second.values) x = std::round(x * 1024) / 1024;
+      for (float& x : it->second.values) x = std::round(x * 1024) / 1024 + 0.0f;
     return it->second;
   }
 

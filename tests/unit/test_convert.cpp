@@ -243,14 +243,14 @@ TEST(Convert, RefusesWhatItCannotSay) {
   Model n(own);
   n.save(dir / "n");
   expect_error(converting({.from = dir / "n", .gguf = dir / "n.gguf"}),
-               "only models with the gpt2, llama, qwen2, qwen3 or mistral architecture");
+               "no architecture that computes this model (hearth)");
   EXPECT_FALSE(fs::exists(dir / "n.gguf"));
   own = small("modern-124m");
   own.qk_norm = QkNorm::none, own.window = 4;
   Model window(own);
   window.save(dir / "w");
   expect_error(converting({.from = dir / "w", .gguf = dir / "w.gguf"}),
-               "GGUF models cannot have a sliding window, got one of 4 tokens");
+               "in GGUF cannot have a sliding window, got one of 4 tokens");
 }
 
 TEST(Convert, NamesWhatIsWrongInAGguf) {
@@ -270,11 +270,20 @@ TEST(Convert, NamesWhatIsWrongInAGguf) {
   expect_error(opening("llama.block_count", "llama.block_cOunt"),
                "the key llama.block_count is missing");
   expect_error(opening("hearth.rope_context", "hearth.rope_cOntext"), "by Llama 3's rule");
+  // Keys that would change the numbers: one with another value, one in place of another.
+  const std::string_view width = "llama.attention.value_length";
   std::string other(good);
+  other[other.find(width) + width.size() + 4] = 12;
+  write_file_atomic(dir / "bad.gguf", other);
+  expect_error(error_of([&] { ModelSource::open(dir / "bad.gguf"); }),
+               "expected llama.attention.value_length to be 10");
+  expect_error(opening("llama.rope.freq_base", "llama.residual_scale"),
+               "expected llama.residual_scale to be 1, got 500000");
+  other = good;
   other.replace(other.find("llama"), 5, "mamba");
   write_file_atomic(dir / "bad.gguf", other);
   expect_error(error_of([&] { ModelSource::open(dir / "bad.gguf"); }),
-               "expected general.architecture gpt2, llama, qwen2 or qwen3, got \"mamba\"");
+               "expected general.architecture to be one of gpt2, llama, qwen2, qwen3, smollm3");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "infer/engine.h"
 #include "model/files/convert.h"
 #include "model/files/folder.h"
+#include "model/files/gguf_model.h"
 #include "model/layer_spec.h"
 #include "unit/model_run.h"
 #include "unit/test_io_support.h"
@@ -211,6 +212,123 @@ TEST_P(Families, AreWrittenFromInterleavedPairs) {
   const Safetensors before(dir_ / "hub"), after(dir_ / "back");
   for (const auto& [name, t] : before.tensors())
     EXPECT_TRUE(std::ranges::equal(t.bytes, after.at(name).bytes)) << name;
+}
+
+// --- GGUF ---
+
+// Models as llama.cpp's architectures assume them.
+std::vector<Family> gguf_families() {
+  const json square = {{"num_attention_heads", 3}, {"num_key_value_heads", 1}};
+  json seven = json::array();
+  for (int i = 0; i < 7; ++i) seven.push_back(i == 5 ? "full_attention" : "sliding_attention");
+  return {
+      family("qwen2", llama_keys("qwen2"), {}),
+      family("mistral", llama_keys("mistral"), {{"sliding_window", nullptr}}),
+      family("smollm3", llama_keys("smollm3"),
+             {{"num_hidden_layers", 5}, {"no_rope_layers", {1, 1, 1, 0, 1}}}),
+      family("olmo2", llama_keys("olmo2"), square),
+      family("gemma", gemma_keys("gemma"), {}),
+      family("gemma2", gemma_keys("gemma2"),
+             {{"query_pre_attn_scalar", 10},
+              {"sliding_window", 5},
+              {"layer_types", alternating},
+              {"attn_logit_softcapping", 2.5},
+              {"final_logit_softcapping", 4.0}}),
+      family("gemma3", gemma_keys("gemma3_text"),
+             {{"query_pre_attn_scalar", 10},
+              {"sliding_window", 4},
+              {"num_hidden_layers", 7},
+              {"layer_types", seven},
+              {"rope_local_base_freq", 1e4}}),
+      family("phi3", llama_keys("phi3"),
+             {{"partial_rotary_factor", 0.6}, {"sliding_window", nullptr}}),
+  };
+}
+
+class GgufFamilies : public Families {};
+
+TEST_P(GgufFamilies, ComputeTheirFormulasAfterGguf) {
+  const auto backend = make_cpu_backend(1);
+  convert_model({.from = dir_ / "hub", .gguf = dir_ / "m.gguf"}, *backend);
+  expect_logits(dir_ / "m.gguf");
+  convert_model({.from = dir_ / "m.gguf", .to = dir_ / "back"}, *backend);
+  const Safetensors before(dir_ / "hub"), after(dir_ / "back");
+  EXPECT_EQ(before.tensors().size(), after.tensors().size());
+  for (const auto& [name, t] : before.tensors())
+    EXPECT_TRUE(std::ranges::equal(t.bytes, after.at(name).bytes)) << name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GgufFamilies, testing::ValuesIn(gguf_families()),
+                         [](const auto& p) { return p.param.name; });
+
+// The names and the order of rows that llama.cpp expects.
+TEST(FamilyGguf, HasTheTensorsOfItsArchitecture) {
+  const auto written = [](const TempDir& dir, const json& config) {
+    FamilyReference reference(config);
+    reference.logits({1, 2});
+    make_dirs(dir / "hub");
+    write_file_atomic(dir / "hub" / "config.json", config.dump());
+    write_safetensors_model(dir / "hub", reference.tensors());
+    const auto backend = make_cpu_backend(1);
+    convert_model({.from = dir / "hub", .gguf = dir / "m.gguf"}, *backend);
+    return GgufFile(dir / "m.gguf");
+  };
+  const auto numbers = [](const auto& t) {
+    std::vector<float> x(t.bytes.size() / sizeof(float));
+    std::memcpy(x.data(), t.bytes.data(), t.bytes.size());
+    return x;
+  };
+  {
+    const TempDir dir;
+    const GgufFile f = written(dir, gguf_families()[6].config);
+    EXPECT_EQ(f.text("general.architecture"), "gemma3");
+    EXPECT_EQ(f.whole("gemma3.attention.sliding_window"), 4);
+    for (const char* norm : {"attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"})
+      EXPECT_TRUE(f.tensors.contains(fmt::format("blk.6.{}.weight", norm))) << norm;
+    const Safetensors hub(dir / "hub");  // stays mapped while it is read
+    const auto own = numbers(f.tensors.at("blk.0.post_ffw_norm.weight"));
+    const auto w = numbers(hub.at("model.layers.0.post_feedforward_layernorm.weight"));
+    for (size_t i = 0; i < w.size(); ++i) EXPECT_EQ(own[i], 1 + w[i]);
+  }
+  {
+    const TempDir dir;
+    const GgufFile f = written(dir, gguf_families()[7].config);
+    EXPECT_EQ(f.whole("phi3.rope.dimension_count"), 6);
+    EXPECT_EQ(f.tensors.at("blk.0.attn_qkv.weight").shape, (std::vector<int64_t>{100, 30}));
+    EXPECT_EQ(f.tensors.at("blk.0.ffn_up.weight").shape, (std::vector<int64_t>{52, 30}));
+  }
+  {
+    const TempDir dir;  // neighbours are pairs
+    const GgufFile f = written(dir, gguf_families()[2].config);
+    const Safetensors hub(dir / "hub");
+    const auto own = numbers(f.tensors.at("blk.0.attn_q.weight"));
+    const auto q = numbers(hub.at("model.layers.0.self_attn.q_proj.weight"));
+    EXPECT_EQ(own[30], q[5 * 30]);
+    EXPECT_EQ(own[60], q[30]);
+  }
+}
+
+TEST(FamilyGguf, RefusesWhatItsArchitectureDoesNotCompute) {
+  const auto refused = [](size_t family, const json& change, std::string_view part) {
+    json config = gguf_families()[family].config;
+    config.update(change);
+    const ModelConfig c = config_from_hf_json(config, "config.json");
+    const auto backend = make_cpu_backend(1);
+    ParamStore store(*backend, decoder_params(c), DType::f32);
+    const TempDir dir;
+    expect_error(error_of([&] { write_gguf_model(dir / "m.gguf", c, store, {}); }), part);
+  };
+  refused(2, {{"no_rope_layers", {1, 0, 1, 1, 1}}}, "must leave RoPE out in every fourth layer");
+  refused(3, {{"tie_word_embeddings", true}}, "olmo2 in GGUF must have an untied head");
+  refused(3, {{"attention_bias", true}}, "olmo2 in GGUF cannot have biases");
+  refused(4, {{"hidden_act", "gelu"}}, "expected act geglu_tanh for gemma, got geglu");
+  refused(5, {{"query_pre_attn_scalar", 17}}, "gemma2 in GGUF must scale scores by 1 / sqrt(10)");
+  refused(5, {{"attn_logit_softcapping", nullptr}}, "must have soft caps of scores and of logits");
+  refused(6, {{"rope_local_base_freq", 100.0}}, "expected a rope_local_theta of 10000 for gemma3");
+  refused(6,
+          {{"sliding_window_pattern", 6}, {"num_hidden_layers", 3}, {"layer_types", alternating}},
+          "must have a window in all layers but every 6th");
+  refused(7, {{"sliding_window", 7}}, "phi3 in GGUF cannot have a sliding window");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(families()),

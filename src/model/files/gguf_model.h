@@ -1,5 +1,5 @@
-// Models in GGUF files: reads and writes llama.cpp's keys and tensor names for gpt2, llama, qwen2
-// and qwen3.
+// Models in GGUF files: reads and writes llama.cpp's keys and tensor names for the layouts that
+// llama.cpp has too.
 #pragma once
 
 #include "core/params.h"
@@ -19,7 +19,7 @@ struct GgufSpec {
 };
 
 // Returns the number of matrices stored in a wider type because their row length does not fit
-// blocks. Throws for a model that llama.cpp's gpt2, llama, qwen2 and qwen3 cannot compute.
+// blocks. Throws for a model that none of llama.cpp's architectures computes.
 int64_t write_gguf_model(const std::filesystem::path&, const ModelConfig&, ParamStore&,
                          const GgufSpec&);
 

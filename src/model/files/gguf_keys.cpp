@@ -1,0 +1,333 @@
+// Reads and writes the keys of GGUF models. Reading translates them to Hugging Face's names, so
+// that one reader checks both formats.
+#include "model/files/gguf_keys.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "formats/fields.h"
+#include "model/decoder.h"
+#include "model/files/folder.h"
+#include "model/layer_spec.h"
+#include "sys/error.h"
+
+namespace hearth::inline model {
+namespace {
+
+using nlohmann::json;
+
+// llama.cpp stores only the resulting factors of Llama 3's rule, not its bounds.
+constexpr const char *low_key = "hearth.rope_low", *high_key = "hearth.rope_high",
+                     *context_key = "hearth.rope_context";
+// llama.cpp knows by the number of layers that these scale scores by another width than a head's.
+constexpr int64_t gemma2_27b = 46, gemma3_27b = 62;
+constexpr int64_t gemma3_period = 6;       // every sixth layer has no window
+constexpr double gemma3_local_base = 1e4;  // of the RoPE of layers with a window
+
+bool is_gemma23(HfType t) { return t == HfType::gemma2 || t == HfType::gemma3_text; }
+
+// --- reading ---
+
+json read_rope_keys(const GgufTable& f, const std::string& arch) {
+  const std::string scaling = arch + "rope.scaling.";
+  json rope{
+      {"rope_theta", f.has(arch + "rope.freq_base") ? f.number(arch + "rope.freq_base") : 1e4},
+      {"rope_type", "default"}};
+  if (const auto freqs = f.tensors.find(rope_freqs); freqs != f.tensors.end()) {
+    const std::vector<float> factors = from_ggml(freqs->second.bytes, freqs->second.type);
+    rope["rope_type"] = "llama3";
+    rope["factor"] = *std::ranges::max_element(factors);
+    rope["low_freq_factor"] = f.has(low_key) ? f.number(low_key) : 1.0;
+    rope["high_freq_factor"] = f.has(high_key) ? f.number(high_key) : 4.0;
+    rope["original_max_position_embeddings"] = f.has(context_key) ? f.whole(context_key) : 8192;
+  } else if (f.has(scaling + "type") && f.text(scaling + "type") != "none") {
+    rope["rope_type"] = f.text(scaling + "type");
+    rope["factor"] = f.number(scaling + "factor");
+    if (f.has(scaling + "original_context_length"))
+      rope["original_max_position_embeddings"] = f.whole(scaling + "original_context_length");
+    for (const char* beta : {"beta_fast", "beta_slow"})
+      if (f.has(scaling + "yarn_" + beta)) rope[beta] = f.number(scaling + "yarn_" + beta);
+  }
+  return rope;
+}
+
+// Keys that llama.cpp has for some architectures and that change the numbers.
+void refuse_unused_keys(const GgufTable& f, const std::string& arch) {
+  if (const std::string key = arch + "expert_count"; f.has(key) && f.whole(key) > 0)
+    fail(f.where, "GGUF files of models with experts are not supported; use their original folder");
+  static constexpr std::pair<std::string_view, double> neutral[] = {
+      {"rope.scaling.attn_factor", 1}, {"attention.scale", 0},
+      {"attention.clamp_kqv", 0},      {"logit_scale", 1},
+      {"residual_scale", 1},           {"embedding_scale", 1}};
+  for (const auto& [name, value] : neutral) {
+    const std::string key = arch + std::string(name);
+    if (f.has(key) && f.number(key) != value)
+      fail(f.where, "expected {} to be {}, got {}: not supported", key, value, f.number(key));
+  }
+  const std::string k = arch + "attention.key_length", v = arch + "attention.value_length";
+  if (f.has(k) && f.has(v) && f.whole(k) != f.whole(v))
+    fail(f.where, "expected {} to be {} as {} is, got {}", v, f.whole(k), k, f.whole(v));
+}
+
+json read_gpt2_keys(const GgufTable& f, const std::string& arch) {
+  return {{"n_positions", f.whole(arch + "context_length")},
+          {"n_embd", f.whole(arch + "embedding_length")},
+          {"n_layer", f.whole(arch + "block_count")},
+          {"n_inner", f.whole(arch + "feed_forward_length")},
+          {"n_head", f.whole(arch + "attention.head_count")},
+          {"layer_norm_epsilon", f.number(arch + "attention.layer_norm_epsilon")},
+          {"embd_pdrop", 0},
+          {"attn_pdrop", 0},
+          {"resid_pdrop", 0}};
+}
+
+// The width by which scores are scaled.
+int64_t score_width(HfType type, int64_t layers, int64_t dim, int64_t heads, int64_t head) {
+  const bool by_dim = (type == HfType::gemma2 && layers == gemma2_27b) ||
+                      (type == HfType::gemma3_text && layers == gemma3_27b);
+  return by_dim && heads > 0 ? dim / heads : head;
+}
+
+void read_gemma_keys(json& j, const GgufTable& f, const std::string& arch, HfType type) {
+  j["query_pre_attn_scalar"] = score_width(type, j["num_hidden_layers"], j["hidden_size"],
+                                           j["num_attention_heads"], j["head_dim"]);
+  if (const std::string key = arch + "attention.sliding_window"; f.has(key))
+    j["sliding_window"] = f.whole(key);
+  for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"})
+    if (f.has(arch + cap)) j[cap] = f.number(arch + cap);
+  if (type == HfType::gemma2) return;
+  if (const std::string key = arch + "attention.sliding_window_pattern"; f.has(key))
+    j["sliding_window_pattern"] = f.whole(key);
+  const std::string local = arch + "rope.freq_base_swa";
+  j["rope_parameters"] = {{"full_attention", j["rope_parameters"]},
+                          {"sliding_attention",
+                           {{"rope_type", "default"},
+                            {"rope_theta", f.has(local) ? f.number(local) : gemma3_local_base}}}};
+}
+
+json read_llama_keys(const GgufTable& f, const std::string& arch, HfType type) {
+  const std::string attention = arch + "attention.";
+  json j{{"max_position_embeddings", f.whole(arch + "context_length")},
+         {"hidden_size", f.whole(arch + "embedding_length")},
+         {"num_hidden_layers", f.whole(arch + "block_count")},
+         {"intermediate_size", f.whole(arch + "feed_forward_length")},
+         {"num_attention_heads", f.whole(attention + "head_count")},
+         {"rms_norm_eps", f.number(attention + "layer_norm_rms_epsilon")},
+         {"attention_bias", f.tensors.contains("blk.0.attn_q.bias")},
+         {"mlp_bias", f.tensors.contains("blk.0.ffn_up.bias")},
+         {"rope_parameters", read_rope_keys(f, arch)}};
+  j["num_key_value_heads"] =
+      f.whole(attention + (f.has(attention + "head_count_kv") ? "head_count_kv" : "head_count"));
+  const int64_t heads = f.whole(attention + "head_count");
+  const int64_t head = f.has(attention + "key_length") ? f.whole(attention + "key_length")
+                       : heads > 0                     ? f.whole(arch + "embedding_length") / heads
+                                                       : 0;
+  j["head_dim"] = head;
+  const std::string rotary = arch + "rope.dimension_count";
+  if (f.has(rotary) && f.whole(rotary) != head) {
+    if (type != HfType::phi3 || head < 1)
+      fail(f.where, "expected {} to be the head dimension {}, got {}", rotary, head,
+           f.whole(rotary));
+    j["partial_rotary_factor"] = double(f.whole(rotary)) / double(head);
+  }
+  if (type == HfType::phi3 && f.has(attention + "sliding_window"))
+    j["sliding_window"] = f.whole(attention + "sliding_window");
+  if (is_gemma23(type)) read_gemma_keys(j, f, arch, type);
+  return j;
+}
+
+}  // namespace
+
+std::vector<float> rope_factors(const ModelConfig& c) {
+  ModelConfig plain = c;
+  plain.rope_scaling = RopeScaling::none;
+  const std::vector<double> all = rope_frequencies(plain), scaled = rope_frequencies(c);
+  std::vector<float> factors;
+  for (size_t i = 0; i < all.size(); ++i) factors.push_back(float(all[i] / scaled[i]));
+  return factors;
+}
+
+std::string_view gguf_architecture(HfType type) {
+  switch (type) {
+    case HfType::mistral:   // a llama there, and only without a window
+    case HfType::gpt_neox:  // has another GELU there
+    case HfType::mixtral:   // experts
+    case HfType::qwen3_moe:
+    case HfType::hearth:
+      return {};
+    case HfType::gemma3_text:
+      return "gemma3";
+    default:
+      return enum_name(type);
+  }
+}
+
+HfType gguf_type(const GgufTable& f) {
+  const std::string_view name = f.text("general.architecture");
+  std::string known;
+  for (size_t i = 0; i < names_of(HfType{}).size(); ++i) {
+    const std::string_view own = gguf_architecture(HfType(i));
+    if (own.empty()) continue;
+    if (own == name) return HfType(i);
+    known += (known.empty() ? "" : ", ") + std::string(own);
+  }
+  fail(f.where, "expected general.architecture to be one of {}, got {}", known, in_quotes(name));
+}
+
+namespace {
+
+void check_rope_factors(const GgufTable& f, const ModelConfig& c) {
+  const auto it = f.tensors.find(rope_freqs);
+  if (it == f.tensors.end()) return;
+  const std::vector<float> got = from_ggml(it->second.bytes, it->second.type);
+  // The size comes from the tensor, not from a key, which could claim any size.
+  const std::vector<float> want =
+      int64_t(got.size()) == c.head_dim / 2 ? rope_factors(c) : std::vector<float>();
+  for (size_t i = 0; i < std::max(got.size(), want.size()); ++i)
+    if (got.size() != want.size() || !(std::abs(got[i] - want[i]) <= 1e-4f * want[i]))
+      fail(f.where,
+           "expected {} by Llama 3's rule (factor {}, {} to {} turns of {} tokens), got other "
+           "values",
+           rope_freqs, c.rope_factor, c.rope_low, c.rope_high, c.rope_context);
+}
+
+}  // namespace
+
+ModelConfig read_gguf_config(const GgufTable& f) {
+  const HfType type = gguf_type(f);
+  const std::string arch = std::string(gguf_architecture(type)) + ".";
+  refuse_unused_keys(f, arch);
+  json j = type == HfType::gpt2 ? read_gpt2_keys(f, arch) : read_llama_keys(f, arch, type);
+  const auto embed = f.tensors.find("token_embd.weight");
+  if (embed == f.tensors.end() || embed->second.shape.size() != 2)
+    fail(f.where, "the matrix token_embd.weight is missing");
+  j["vocab_size"] = embed->second.shape[0];
+  j["model_type"] = enum_name(type);
+  j["tie_word_embeddings"] = !f.tensors.contains("output.weight");
+  const ModelConfig c = config_from_hf_json(j, f.where);
+  check_rope_factors(f, c);
+  return c;
+}
+
+// --- writing ---
+
+namespace {
+
+void put_rope(GgufKeys& keys, const ModelConfig& c, const std::string& arch) {
+  const std::string scaling = arch + "rope.scaling.";
+  const int64_t original = c.rope_context ? c.rope_context : c.context;
+  keys.set(arch + "rope.freq_base", float(c.rope_theta));
+  keys.set(arch + "rope.dimension_count", int64_t(std::lround(c.rotary * float(c.head_dim))));
+  switch (c.rope_scaling) {
+    case RopeScaling::none:
+      break;
+    case RopeScaling::linear:
+      keys.set(scaling + "type", "linear");
+      keys.set(scaling + "factor", c.rope_factor);
+      break;
+    case RopeScaling::yarn:
+      keys.set(scaling + "type", "yarn");
+      keys.set(scaling + "factor", c.rope_factor);
+      keys.set(scaling + "original_context_length", original);
+      keys.set(scaling + "yarn_beta_fast", c.rope_high);
+      keys.set(scaling + "yarn_beta_slow", c.rope_low);
+      break;
+    case RopeScaling::llama3:
+      keys.set(low_key, c.rope_low);
+      keys.set(high_key, c.rope_high);
+      keys.set(context_key, original);
+      break;
+  }
+}
+
+// What llama.cpp has no key for must be as it assumes.
+void check_gemma(const ModelConfig& c, HfType type, std::string_view name) {
+  if (!c.tied) fail("gguf", "{} in GGUF must have a tied head", name);
+  if (type == HfType::gemma) return;
+  const bool second = type == HfType::gemma2;
+  const int64_t period = second ? 2 : gemma3_period;
+  const std::vector<LayerSpec> layers = layer_specs(c);
+  for (int64_t i = 0; i < c.layers; ++i)
+    if ((layers[size_t(i)].window > 0) != ((i + 1) % period != 0))
+      fail("gguf", "{} in GGUF must have a window in all layers but every {}th", name, period);
+  if (second && !(c.attention_softcap > 0 && c.logit_softcap > 0))
+    fail("gguf", "{} in GGUF must have soft caps of scores and of logits", name);
+  if (!second && c.rope_scaling == RopeScaling::yarn)
+    fail("gguf", "{} in GGUF cannot use the rope_scaling yarn", name);
+  if (!second && c.rope_local_theta != gemma3_local_base)
+    fail("gguf", "expected a rope_local_theta of {} for {} in GGUF, got {}", gemma3_local_base,
+         name, c.rope_local_theta);
+  const float scale = c.score_scale > 0 ? c.score_scale : float(1 / std::sqrt(double(c.head_dim)));
+  const int64_t width = score_width(type, c.layers, c.dim, c.heads, c.head_dim);
+  if (std::abs(scale - float(1 / std::sqrt(double(width)))) > 1e-6f * scale)
+    fail("gguf", "{} in GGUF must scale scores by 1 / sqrt({}), got {}", name, width, scale);
+}
+
+void check_layers(const ModelConfig& c, HfType type, std::string_view name) {
+  if (type == HfType::olmo2 && (c.tied || c.heads * c.head_dim != c.dim))
+    fail("gguf", "olmo2 in GGUF must have an untied head, and heads that are as wide as the model");
+  if (type == HfType::smollm3)
+    for (int64_t i = 0; i < c.layers; ++i)
+      if (layer_specs(c)[size_t(i)].rope != ((i + 1) % 4 != 0))
+        fail("gguf", "smollm3 in GGUF must leave RoPE out in every fourth layer");
+  if (c.window > 0 && !is_gemma23(type))
+    fail("gguf", "{} in GGUF cannot have a sliding window, got one of {} tokens", name, c.window);
+}
+
+}  // namespace
+
+// llama.cpp has a mistral without a window as a llama, and supports less for its architectures than
+// their folders can express.
+HfType exportable(const ModelConfig& c) {
+  HfType type = hf_type(c);
+  if (type == HfType::mistral) type = HfType::llama;
+  const std::string_view name = gguf_architecture(type);
+  if (c.v_head_dim > 0)
+    fail("gguf", "expected heads of values as wide as those of keys, got a v_head_dim of {}",
+         c.v_head_dim);
+  if (c.mixer_pattern != ModelConfig{}.mixer_pattern)
+    fail("gguf", "expected attention in every layer, got a mixer_pattern of {}",
+         in_quotes(c.mixer_pattern));
+  if (name.empty())
+    fail("gguf",
+         "llama.cpp has no architecture that computes this model ({}), so GGUF cannot hold it",
+         enum_name(type));
+  const bool gemma = type == HfType::gemma || is_gemma23(type);
+  const Act act = type == HfType::gpt2 ? Act::gelu_tanh : gemma ? Act::geglu_tanh : Act::swiglu;
+  if (c.act != act)
+    fail("gguf", "expected act {} for {}, got {}", enum_name(act), name, enum_name(c.act));
+  const bool biased = type == HfType::gpt2 || type == HfType::llama || type == HfType::qwen2;
+  if (!biased && (c.qkv_bias || c.out_bias || c.mlp_bias))
+    fail("gguf", "{} in GGUF cannot have biases", name);
+  if (type != HfType::llama && type != HfType::gpt2 && c.rope_scaling == RopeScaling::llama3)
+    fail("gguf", "{} in GGUF cannot use the rope_scaling llama3", name);
+  check_layers(c, type, name);
+  if (gemma) check_gemma(c, type, name);
+  return type;
+}
+
+void put_config(GgufKeys& keys, const ModelConfig& c, HfType type) {
+  const std::string arch = std::string(gguf_architecture(type)) + ".";
+  keys.set(arch + "vocab_size", c.vocab);
+  keys.set(arch + "context_length", c.context);
+  keys.set(arch + "embedding_length", c.dim);
+  keys.set(arch + "block_count", c.layers);
+  keys.set(arch + "feed_forward_length", c.hidden);
+  keys.set(arch + "attention.head_count", c.heads);
+  keys.set(arch + "attention.head_count_kv", c.kv_heads);
+  if (type == HfType::gpt2) {
+    keys.set(arch + "attention.layer_norm_epsilon", c.norm_eps);
+  } else {
+    keys.set(arch + "attention.layer_norm_rms_epsilon", c.norm_eps);
+    keys.set(arch + "attention.key_length", c.head_dim);
+    keys.set(arch + "attention.value_length", c.head_dim);
+    put_rope(keys, c, arch);
+  }
+  if (is_gemma23(type)) {
+    keys.set(arch + "attention.sliding_window", c.window);
+    if (c.attention_softcap > 0) keys.set(arch + "attn_logit_softcapping", c.attention_softcap);
+    if (c.logit_softcap > 0) keys.set(arch + "final_logit_softcapping", c.logit_softcap);
+  }
+}
+
+}  // namespace hearth::inline model

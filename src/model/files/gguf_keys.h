@@ -1,0 +1,28 @@
+// The keys of a GGUF model and the config that they mean, in both directions. Internal to
+// gguf_*.cpp.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "formats/gguf/gguf.h"
+#include "model/files/hf_names.h"
+
+namespace hearth::inline model {
+
+constexpr std::string_view rope_freqs = "rope_freqs.weight";
+
+// llama.cpp's name of a layout; empty: it has none, or none that computes the same.
+std::string_view gguf_architecture(HfType);
+HfType gguf_type(const GgufTable&);  // an unknown architecture is an error
+
+// Also checks the factors of Llama 3's RoPE, if the file has them.
+ModelConfig read_gguf_config(const GgufTable&);
+
+// The layout under which llama.cpp computes this model; an error says why there is none.
+HfType exportable(const ModelConfig&);
+// The keys that say what the model is.
+void put_config(GgufKeys&, const ModelConfig&, HfType);
+std::vector<float> rope_factors(const ModelConfig&);  // of Llama 3's rule
+
+}  // namespace hearth::inline model
