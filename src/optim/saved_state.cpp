@@ -67,6 +67,13 @@ void load_optimizer(const std::filesystem::path& state, ParamStore& store) {
            fmt::join(got.shape, ", "), got.dtype != t.dtype ? "--optimizer" : "model");
     store.backend().upload(t.data, got.bytes.data(), t.bytes());
   });
+  // The model's files may hold less than the weights had: gemma's gains are stored without their 1.
+  if (!store.has_master()) return;
+  Backend& backend = store.backend();
+  for (const ParamSpec& p : store.specs())
+    if (p.trainable && store.has(Part::master, p))
+      backend.kernels().copy(backend.stream(), {.y = store.get(Part::weight, p.name),
+                                                .x = store.get(Part::master, p.name)});
 }
 
 }  // namespace hearth::inline optim

@@ -53,10 +53,13 @@ void RateConfig::check_rate(int64_t total) const {
   const bool decays = schedule == Schedule::wsd || schedule == Schedule::wsd_sqrt;
   if (!(decay_share >= 0 && decay_share <= 1))
     fail_usage("--decay-share", "expected a share of the run from 0 to 1, got {}", decay_share);
+  if (decay_share > 0 && !decays)
+    fail_usage("--decay-share", "expected --schedule wsd or wsd_sqrt, got {}",
+               names_of(schedule)[size_t(schedule)]);
   const bool lacks_length = decay_steps == 0 && decay_share == 0;
   if (decay_steps < 0 || (decays && (lacks_length || decay_steps > total)))
     fail_usage("--decay-steps", "expected {} with --schedule {}, got {}",
-               decays ? fmt::format("1 to the {} steps", total) : "0 or more",
+               decays ? fmt::format("1 to the {} steps, or --decay-share,", total) : "0 or more",
                names_of(schedule)[size_t(schedule)], decay_steps);
 }
 
@@ -92,7 +95,13 @@ Steps Steps::parse(std::string_view text, std::string_view where, int64_t total)
     const size_t colon = item.find(':');
     const bool plain = colon == std::string_view::npos;
     const int64_t step = plain ? 0 : step_of(item.substr(0, colon));
-    r.changes_.emplace_back(step, number(plain ? item : item.substr(colon + 1)));
+    const int64_t value = number(plain ? item : item.substr(colon + 1));
+    // In a short run two percentages may be the same step: the later one counts.
+    const bool share = !plain && item[colon - 1] == '%';
+    if (share && !r.changes_.empty() && r.changes_.back().first == step)
+      r.changes_.back().second = value;
+    else
+      r.changes_.emplace_back(step, value);
   }
   for (size_t i = 0; i < r.changes_.size(); ++i)
     if (i == 0 ? r.changes_[0].first != 0 : r.changes_[i].first <= r.changes_[i - 1].first)

@@ -54,6 +54,26 @@ TEST_P(LayerCommand, ResumesToTheBit) {
     EXPECT_TRUE(read_file(whole / file) == read_file(parts / file)) << file;
 }
 
+// Gains of gemma are stored without their 1, in which bf16 has other steps than in the gain.
+TEST(GemmaRun, ResumesToTheBitInBf16) {
+  const ShortRuns runs;
+  const fs::path whole = runs.folder / "whole", parts = runs.folder / "parts";
+  const Arguments flags = words(
+      "--dtype bf16 --layers 2 --norm-place sandwich --embed-scale 4 --act geglu_tanh "
+      "--qk-norm before_rope --window 9 --window-pattern SL --rope-pattern LR");
+  const Ran all = run(runs.folder, runs.arguments("pretrain", whole) + flags);
+  ASSERT_EQ(all.status, 0) << all.err;
+  EXPECT_NE(read_file(whole / "latest/config.json").find("gemma3_text"), std::string::npos);
+  const Ran first = run(
+      runs.folder, runs.arguments("pretrain", parts) + flags + Arguments{"--stop-after-step", "3"});
+  ASSERT_EQ(first.status, 0) << first.err;
+  const Ran rest = run(runs.folder, {"pretrain", "--run", parts.string(), "--resume"});
+  ASSERT_EQ(rest.status, 0) << rest.err;
+  for (const char* file :
+       {"log.jsonl", "latest/model.safetensors", "latest/state/optimizer.safetensors"})
+    EXPECT_TRUE(read_file(whole / file) == read_file(parts / file)) << file;
+}
+
 TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
   const ShortRuns runs;
   const fs::path base = runs.folder / "base";

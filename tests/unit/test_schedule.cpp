@@ -64,6 +64,10 @@ TEST(Schedule, StepsMayBeSharesOfTheRun) {
     EXPECT_EQ(s.at(total / 2 - 1), 2);
     EXPECT_EQ(s.at(total / 2), 3);
   }
+  const Steps few = Steps::parse("0:1,20%:2,40%:3,60%:4,80%:5", "test", 2);
+  EXPECT_EQ(few.at(0), 2);  // 20% rounds to step 0, and 40% and 60% to step 1
+  EXPECT_EQ(few.at(1), 4);
+  EXPECT_EQ(few.at(2), 5);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "model/files/hf_names.h"
 #include "model/files/model_file.h"
 #include "model/files/tensor_rows.h"
+#include "model/layer_spec.h"
 #include "sys/error.h"
 #include "sys/hash/hash.h"
 #include "sys/terminal.h"
@@ -88,8 +89,11 @@ std::vector<FileTensor> checked_tensors(ModelFile& f, const ModelConfig& c) {
   // Checked before the list is built: a config may claim any number of layers and experts.
   if (c.layers > int64_t(f.tensors.size()))
     fail(f.where, "expected tensors for {} layers, got {}", c.layers, f.tensors.size());
-  if (f.layout.type != HfType::hearth && c.moe.experts > int64_t(f.tensors.size()))
-    fail(f.where, "expected tensors for {} experts, got {}", c.moe.experts, f.tensors.size());
+  int64_t routed = 0;
+  for (int64_t i = 0; i < c.layers; ++i) routed += c.moe && is_expert_layer(c.moe, i);
+  if (f.layout.type != HfType::hearth && routed * c.moe.experts > int64_t(f.tensors.size()))
+    fail(f.where, "expected tensors for {} experts in {} layers, got {}", c.moe.experts, routed,
+         f.tensors.size());
   std::vector<FileTensor> wanted = file_tensors(c, f.layout);
   restore_names(f, wanted.front().name);
   for (const FileTensor& t : wanted) checked(f, t);
@@ -426,8 +430,10 @@ std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& sto
   // If training keeps master weights, they are the model. bf16 weights are already the rounded
   // masters. For fp16 the masters are converted, so that a value too large for fp16 is an error.
   const bool rounded = store.made(Part::weight) && dtype == DType::bf16 && dtype == store.dtype();
-  const auto part_of = [&store, rounded](const std::string& param) {
-    const bool finer = store.made(Part::master) && store.trainable(param) && !rounded;
+  // A gain that is stored without its 1 has more digits there than the rounded gain has.
+  const auto part_of = [&store, rounded](const FileTensor& t) {
+    const bool finer =
+        store.made(Part::master) && store.trainable(t.param) && (!rounded || t.offset != 0);
     return finer ? Part::master : Part::weight;
   };
   std::vector<TensorToWrite> out;
@@ -438,7 +444,7 @@ std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& sto
                    [t = std::move(t), &store, dtype, part_of](const ByteSink& sink) {
                      if (t.param.empty())
                        return sink(from_floats(std::vector<float>(size_t(t.shape[0])), dtype));
-                     stream_rows(sink, t, store, part_of(t.param), dtype);
+                     stream_rows(sink, t, store, part_of(t), dtype);
                    }});
   }
   return out;

@@ -50,6 +50,7 @@ class PretrainTask : public Task {
   }
 
   void load(RunState& state, const StateFields& saved, bool moves_on) override {
+    expect_same_shares(state.total);
     const std::string began = saved.text("data");
     batches_ = saved.integers("batches", max_shapes, 1);
     expect_data(began);
@@ -136,6 +137,20 @@ class PretrainTask : public Task {
   std::string sample() override { return spec_.sample(model_.params); }
 
  private:
+  // A schedule in shares of the run would go back to what a longer run has at this step.
+  void expect_same_shares(int64_t total) const {
+    if (total == config_.steps) return;
+    for (const auto& [flag, text] : {std::pair{"--seq", &config_.seq},
+                                     {"--tokens-per-step", &config_.tokens_per_step},
+                                     {"--window-schedule", &config_.window_schedule},
+                                     {"--long-window-schedule", &config_.long_window_schedule}})
+      if (text->find('%') != text->npos)
+        fail_usage("--steps",
+                   "this run's {} is in shares of its {} steps, so the run cannot be made longer; "
+                   "begin a new run from its weights with --model",
+                   flag, total);
+  }
+
   // Checks everything that the run will need before its first step, so that a shape that does not
   // fit, a damaged file or a missing tokenizer costs no training.
   void check_everything() {
