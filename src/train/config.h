@@ -215,8 +215,8 @@ struct TrainConfig : RunConfig {
     v("workers", workers, "data loader threads");
     v("prefetch", prefetch, "batches to prefetch");
     v("eval_tokens", eval_tokens,
-      "validation tokens, taken from the start of the files; 0: as many as take the time of 20 "
-      "steps, at most 2^20");
+      "validation tokens, taken from the start of the files; 0: as many as 64 steps train "
+      "on, rounded down to a power of two, at most 2^20");
     v("eval_documents", eval_documents,
       "validate on separate documents; only documents longer than seq are cut");
     v("target_loss", target_loss, "stop when the validation loss reaches this value; 0: never");
