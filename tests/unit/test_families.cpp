@@ -560,7 +560,7 @@ TEST(FamilyFiles, AnIncompleteSetOfExpertsIsRefused) {
   expect_error(open(3, at + "gate.weight"), "the tensor " + at + "gate.weight (3, 30) is missing");
   expect_error(open(4, ""), "block_sparse_moe.gate.weight to be (4, 30), got (3, 30)");
   expect_error(open(2, ""), "block_sparse_moe.gate.weight to be (2, 30), got (3, 30)");
-  expect_error(open(1000, ""), "expected tensors for 1000 experts, got");
+  expect_error(open(1000, ""), "expected tensors for 1000 experts in 3 layers, got");
 }
 
 // The gains of gemma are 1 + w in a store, w in a file, also where a checkpoint rounds to bf16.
