@@ -6,6 +6,7 @@
 
 #include "core/fp8.h"
 #include "cuda/device/device.cuh"
+#include "cuda/device/mma.cuh"
 
 namespace hearth::cuda {
 
@@ -74,6 +75,50 @@ __device__ __forceinline__ uint32_t four_codes(const float* v, float inverse) {
 template <__nv_fp8_interpretation_t format>
 __device__ __forceinline__ uint2 eight_codes(const float (&v)[8], float inverse) {
   return make_uint2(four_codes<format>(v, inverse), four_codes<format>(v + 4, inverse));
+}
+
+// --- pairs of bf16 ---
+
+__device__ __forceinline__ uint32_t max_halves(uint32_t a, uint32_t b) { return __vmaxu2(a, b); }
+// The largest |v| of four pairs, one in each half.
+__device__ __forceinline__ uint32_t largest_of(const uint32_t (&v)[4]) {
+  constexpr uint32_t magnitudes = 0x7fff7fffu;
+  return max_halves(max_halves(v[0] & magnitudes, v[1] & magnitudes),
+                    max_halves(v[2] & magnitudes, v[3] & magnitudes));
+}
+// The larger half, as bits of a float.
+__device__ __forceinline__ uint32_t larger_half(uint32_t pair) {
+  return max(pair << 16, pair & 0xffff0000u);
+}
+// Infinities as NaNs, in both halves.
+__device__ __forceinline__ uint32_t with_nans(uint32_t x) {
+  if ((x & 0x7f80u) == 0x7f80u) x |= 0x7fu;
+  if ((x & 0x7f800000u) == 0x7f800000u) x |= 0x7f0000u;
+  return x;
+}
+
+// As eight_codes. The inverse of a scale is a power of two, so products in bf16 are exact.
+template <__nv_fp8_interpretation_t format>
+__device__ __forceinline__ uint2 codes_of_pairs(const uint32_t (&v)[4], float inverse) {
+  const __nv_bfloat162 factor = __float2bfloat162_rn(inverse);
+  uint32_t two[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const __nv_bfloat162 scaled = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&v[k]), factor);
+    two[k] = *reinterpret_cast<const uint32_t*>(&scaled);
+  }
+  if (larger_half(largest_of(v)) >= 0x7f800000u) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {  // finite values that overflow stay infinite, and saturate
+      if ((v[k] & 0x7f80u) == 0x7f80u) two[k] |= 0x7fffu;
+      if ((v[k] & 0x7f800000u) == 0x7f800000u) two[k] |= 0x7fff0000u;
+    }
+  }
+  uint32_t code[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    code[k] = __nv_cvt_float2_to_fp8x2(unpack(two[k], __nv_bfloat16()), __NV_SATFINITE, format);
+  return make_uint2(code[0] | code[1] << 16, code[2] | code[3] << 16);
 }
 
 // Byte k of word j of the result is byte j of word k.

@@ -47,27 +47,30 @@ struct Row {
     }
   }
 
-  // After the activation, rounded to bf16. `gate`: the column belongs to the gate of a GLU.
-  __device__ void values(float (&v)[8], bool gate) const {
+  // Pairs of values after the activation, rounded to bf16. `gate`: the column belongs to the gate
+  // of a GLU.
+  __device__ void values(uint32_t (&pairs)[4], bool gate) const {
     using T = __nv_bfloat16;
+    if constexpr (A == Act::none) {
+      const uint4 all = *reinterpret_cast<const uint4*>(&x);
+      pairs[0] = all.x, pairs[1] = all.y, pairs[2] = all.z, pairs[3] = all.w;
+    } else {
+      float v[8];
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      v[k] = get(x, k);
-      if constexpr (is_glu(A) && slope) {
-        const Slope<float> a = act_slope_for<A, T>(get(aux, k));
-        v[k] = gate ? v[k] * get(up, k) * a.dy : v[k] * a.y;
-      } else if constexpr (slope) {
-        v[k] *= act_slope_for<A, T>(get(aux, k)).dy;
-      } else if constexpr (A != Act::none) {
-        v[k] = act_value_for<A, T>(v[k]);
-        if constexpr (is_glu(A)) v[k] *= get(up, k);
+      for (int k = 0; k < 8; ++k) {
+        v[k] = get(x, k);
+        if constexpr (is_glu(A) && slope) {
+          const Slope<float> a = act_slope_for<A, T>(get(aux, k));
+          v[k] = gate ? v[k] * get(up, k) * a.dy : v[k] * a.y;
+        } else if constexpr (slope) {
+          v[k] *= act_slope_for<A, T>(get(aux, k)).dy;
+        } else {
+          v[k] = act_value_for<A, T>(v[k]);
+          if constexpr (is_glu(A)) v[k] *= get(up, k);
+        }
       }
-    }
-    if constexpr (A != Act::none) {
-      Eight r;
-      round_to(r, v);
 #pragma unroll
-      for (int k = 0; k < 8; ++k) v[k] = get(r, k);
+      for (int k = 0; k < 4; ++k) pairs[k] = pack(v[2 * k], v[2 * k + 1], T());
     }
   }
 };
@@ -82,13 +85,20 @@ __global__ void __launch_bounds__(threads) measure(Rounding p) {
     const Fp8Tile at = p.place(index);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      float v[8];
+      uint32_t v[4];
       Row<A, slope>(p, at.row + i, at.column).values(v, at.column < p.C / 2);
-#pragma unroll
-      for (int k = 0; k < 8; ++k) largest = max(largest, magnitude(v[k]));
+      largest = max_halves(largest, largest_of(v));
     }
   }
-  raise_largest<threads>(p.site, largest);
+  raise_largest<threads>(p.site, larger_half(largest));
+}
+
+__device__ __forceinline__ void add_pairs(float (&total)[8], const uint32_t (&pairs)[4]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float2 two = unpack(pairs[k], __nv_bfloat16());
+    total[2 * k] += two.x, total[2 * k + 1] += two.y;
+  }
 }
 
 // Column sums of the tile: bands of 8 rows are summed first, then added in order.
@@ -106,12 +116,16 @@ __device__ void write_sums(const Rounding& p, const float (&total)[8], const Fp8
 }
 
 template <Act A, bool slope, __nv_fp8_interpretation_t format>
-__global__ void __launch_bounds__(threads, 2) round_tile(Rounding p) {
+__global__ void __launch_bounds__(threads, slope ? 4 : 3) round_tile(Rounding p) {
+  constexpr int ahead = slope ? 2 : 8;  // rows in flight; measured with the blocks above
   __shared__ Fp8Tile::Codes codes;
   const Fp8Tile at = p.place(blockIdx.x);
-  Row<A, slope> in[8];  // loaded first, so that all loads are in flight at once
+  Row<A, slope> in[ahead];
+  const auto load = [&](int first) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) in[i] = Row<A, slope>(p, at.row + i, at.column);
+    for (int i = 0; i < ahead; ++i) in[i] = Row<A, slope>(p, at.row + first + i, at.column);
+  };
+  load(0);
   const bool measured = p.measures();
   const float inverse =
       p.inverse_scale(measured, format == __NV_E5M2, blockIdx.x == 0 && threadIdx.x == 0);
@@ -120,20 +134,19 @@ __global__ void __launch_bounds__(threads, 2) round_tile(Rounding p) {
   uint2 rows[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    float v[8];
-    in[i].values(v, at.column < p.C / 2);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      largest = max(largest, magnitude(v[k]));
-      total[k] += v[k];
-    }
-    rows[i] = eight_codes<format>(v, inverse);
+    uint32_t v[4];
+    in[i % ahead].values(v, at.column < p.C / 2);
+    if (i + 1 < 8 && (i + 1) % ahead == 0) load(i + 1);
+    largest = max_halves(largest, largest_of(v));
+    if (p.sums) add_pairs(total, v);
+    rows[i] = codes_of_pairs<format>(v, inverse);
     if (p.y && at.row + i < p.R && at.column < p.C)
       *reinterpret_cast<uint2*>(p.y + (at.row + i) * p.C + at.column) = rows[i];
   }
   if (p.yt) at.write_transposed(p, rows, codes);
   if (p.sums) write_sums(p, total, at);
-  if (!measured) raise_largest<threads>(p.site, largest);  // measure() has done so otherwise
+  // measure() has done so otherwise
+  if (!measured) raise_largest<threads>(p.site, larger_half(largest));
 }
 
 __global__ void advance(Fp8Site* sites, int64_t n) {

@@ -43,19 +43,6 @@ struct Rounder {
   }
 };
 
-__device__ __forceinline__ uint32_t max_halves(uint32_t a, uint32_t b) {
-  uint32_t r;
-  asm("max.u16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
-
-// Infinities as NaNs, in both halves.
-__device__ __forceinline__ uint32_t with_nans(uint32_t x) {
-  if ((x & 0x7f80u) == 0x7f80u) x |= 0x7fu;
-  if ((x & 0x7f800000u) == 0x7f800000u) x |= 0x7f0000u;
-  return x;
-}
-
 __device__ __forceinline__ uint32_t pair_of_codes(uint32_t x) {
   return __nv_cvt_float2_to_fp8x2(unpack2<__nv_bfloat16>(x), __NV_SATFINITE, __NV_E5M2);
 }
