@@ -114,7 +114,9 @@ const Matrix matrices[] = {{48, 64, {1, 2, 7, 8, 9, 16, 17, 64, 65, 200}},
                            {130, 1600, {1, 16, 33}},
                            {96, 4104, {1, 12, 64}},
                            {768, 3072, {1, 16, 40}},
-                           {2304, 768, {2, 64}}};
+                           {2304, 768, {2, 64}},
+                           {4300, 264, {1, 9, 16}},
+                           {2200, 1608, {1, 8, 16}}};
 
 // One product on the card.
 Numbers made(const Packed& w, const Held& a, Held& c, Held& bias, Held& prior, const Finish& f) {
@@ -220,6 +222,8 @@ TEST(CudaQuantised, ProductsNormTheirRows) {
                                 {7, 48, 72},
                                 {3, 640, 2048},
                                 {9, 33, 40},
+                                {15, 2200, 1608},
+                                {2, 4300, 264},
                                 {33, 77, 1088},
                                 {64, 2304, 768}})
     for (const WeightFormat format : packed_formats)
@@ -247,8 +251,8 @@ TEST(CudaQuantised, ProductsNormTheirRows) {
                                              .norm = norm,
                                              .gemm = spec});
           const Numbers want = sums(doubled(y.read()), w.values(N), M, N, K);
-          // The two may round an element of y to either side.
-          EXPECT_LT(error_of(doubled(c.read()), want), dtype == DType::bf16 ? 2e-3 : 3e-4);
+          // One rounds the normed rows, the other the weights times the gain.
+          EXPECT_LT(error_of(doubled(c.read()), want), dtype == DType::bf16 ? 8e-3 : 1e-3);
         }
 }
 

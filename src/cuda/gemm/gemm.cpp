@@ -131,11 +131,10 @@ void gemm(Stream& s, const GemmArgs& args) {
   on(s).gemms->run(args);
 }
 
-// Above 16 rows both kernels must take it: packed weights use gemm_rows16, 16 rows at a time.
 bool norm_gemm_takes(Stream& s, int64_t rows, int64_t width, int64_t columns, DType dtype) {
-  return !on(s).invariant &&
-         norm_gemm_rows16_takes(std::min<int64_t>(rows, 16), width, columns, dtype) &&
-         (rows <= 16 || norm_gemm_rows64_takes(on(s), rows, width, columns, dtype));
+  if (on(s).invariant) return false;
+  return rows <= 16 ? norm_gemm_rows16_takes(rows, width, columns, dtype)
+                    : norm_gemm_rows64_takes(on(s), rows, width, columns, dtype);
 }
 
 void norm_gemm(Stream& s, const NormGemmArgs& args) {

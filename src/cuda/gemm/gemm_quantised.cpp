@@ -5,6 +5,7 @@
 #include "core/math.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/gemm_rows16.h"
+#include "cuda/gemm/gemm_stream.h"
 #include "sys/error.h"
 
 namespace hearth::cuda {
@@ -70,6 +71,9 @@ QuantLayout packed_layout(const Tensor& w, int64_t rows, int64_t K) {
 }
 
 void gemm_rows16_quantised(CudaStream& s, const GemmQuantisedArgs& args, const FewNormed* normed) {
+  if (!few_packed_fill(s.card, args.c.cols(), args.a.cols()) &&
+      gemm_stream_takes(s, args.a.rows(), args.a.cols(), args.a.dtype, normed != nullptr))
+    return gemm_stream_quantised(s, args, normed);
   const auto launch = args.w.dtype == DType::int8_panels   ? few_int8
                       : args.w.dtype == DType::int4_panels ? few_int4
                                                            : few_fp8;

@@ -18,6 +18,7 @@ QuantLayout packed_layout(const Tensor& w, int64_t rows, int64_t K);
 // gemm_rows16_quantised() by format. Each has its own file, to compile in parallel.
 using FewPackedLaunch = void(CudaStream&, const GemmQuantisedArgs&, const FewNormed*);
 FewPackedLaunch few_int8, few_int4, few_fp8;
+bool few_packed_fill(const Card&, int64_t N, int64_t K);  // few_fill() of gemm_rows16.cuh
 
 // Unpacks rows of w from `first` on, which must begin a panel, to a matrix (rows, K) of floats.
 void unpack_weights(CudaStream&, Tensor to, Tensor w, const QuantLayout&, int64_t first);

@@ -12,23 +12,12 @@ namespace hearth::cuda {
 
 static_assert(few::tile == quant_panel && few::stretch == quant_group);
 
-// Two 16-bit floats in a word.
-template <class T>
-using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-
 template <class T>
 __device__ __forceinline__ uint32_t minus(uint32_t x, uint32_t y, T) {
   const Two<T> d =
       __hsub2(*reinterpret_cast<const Two<T>*>(&x), *reinterpret_cast<const Two<T>*>(&y));
   return *reinterpret_cast<const uint32_t*>(&d);
 }
-template <class T>
-__device__ __forceinline__ uint32_t times(uint32_t x, uint32_t y, T) {
-  const Two<T> d =
-      __hmul2(*reinterpret_cast<const Two<T>*>(&x), *reinterpret_cast<const Two<T>*>(&y));
-  return *reinterpret_cast<const uint32_t*>(&d);
-}
-
 // Bytes 0 and 1 (Pair 0) or 2 and 3 of a word as the lower bytes of two halves, `high` above them.
 template <int Pair>
 __device__ __forceinline__ uint32_t bytes_apart(uint32_t word, uint32_t high) {
@@ -82,14 +71,18 @@ struct Int4Code {
   }
 };
 
-// Adds the products of four k: two rows of w, one word each, with the rows of a.
-template <class Code, class T, int Columns>
+// Adds the products of four k: two rows of w, one word each, times `gain` if Scaled, with the rows
+// of a.
+template <class Code, bool Scaled, class T, int Columns>
 __device__ __forceinline__ void few_words(float (&sum)[Columns][4], uint32_t row0, uint32_t row1,
-                                          const uint2 (&x)[Columns]) {
-  const uint32_t w[4] = {Code::template pair<0>(row0, T()), Code::template pair<0>(row1, T()),
-                         Code::template pair<1>(row0, T()), Code::template pair<1>(row1, T())};
+                                          const uint2 (&x)[Columns], const uint2& gain, T t) {
+  uint32_t w[4] = {Code::template pair<0>(row0, t), Code::template pair<0>(row1, t),
+                   Code::template pair<1>(row0, t), Code::template pair<1>(row1, t)};
+  if constexpr (Scaled)
 #pragma unroll
-  for (int c = 0; c < Columns; ++c) multiply(sum[c], w, x[c].x, x[c].y, T());
+    for (int i = 0; i < 4; ++i) w[i] = times(w[i], i < 2 ? gain.x : gain.y, t);
+#pragma unroll
+  for (int c = 0; c < Columns; ++c) multiply(sum[c], w, x[c].x, x[c].y, t);
 }
 
 // The first or second four of a lane's eight elements of a.
@@ -105,8 +98,11 @@ template <class T>
 struct FewPacked {
   using Element = T;
   static constexpr bool packed = true;
+  static constexpr int rows = few::tile, ahead = few::ahead;
 
   __device__ static int row(int group, int half) { return 2 * group + half; }
+  // The gain is multiplied into widened weights, as they are multiplied.
+  __device__ __forceinline__ void fold(int, const uint4&) {}
   __device__ static int lane() { return int(threadIdx.x) % 32; }
   template <class Args>
   __device__ static const unsigned char* panel(const Args& p) {
@@ -137,14 +133,14 @@ struct FewBytes : FewPacked<T> {
                 : make_uint2(0, 0);
       }
   }
-  template <int Columns>
+  template <int Columns, bool Scaled>
   __device__ __forceinline__ void multiply_by(float (&sum)[Columns][4], int i,
-                                              const uint4 (&x)[Columns]) const {
+                                              const uint4 (&x)[Columns], const uint4& gain) const {
     uint2 four[Columns];
     few_half<0>(four, x);
-    few_words<Code, T>(sum, w[i][0].x, w[i][0].y, four);
+    few_words<Code, Scaled>(sum, w[i][0].x, w[i][0].y, four, {gain.x, gain.y}, T());
     few_half<1>(four, x);
-    few_words<Code, T>(sum, w[i][1].x, w[i][1].y, four);
+    few_words<Code, Scaled>(sum, w[i][1].x, w[i][1].y, four, {gain.z, gain.w}, T());
   }
 };
 
@@ -175,15 +171,17 @@ struct FewHalfBytes : FewPacked<T> {
           inside ? *reinterpret_cast<const uint16_t*>(all + at * int(quant_panel) + 2 * group) : 0;
     }
   }
-  template <int Columns>
+  template <int Columns, bool Scaled>
   __device__ __forceinline__ void multiply_by(float (&sum)[Columns][4], int i,
-                                              const uint4 (&x)[Columns]) const {
+                                              const uint4 (&x)[Columns], const uint4& gain) const {
     float part[Columns][4] = {};
     uint2 four[Columns];
     few_half<0>(four, x);
-    few_words<Int4Code, T>(part, w[i].x & 0x0f0f0f0fu, w[i].y & 0x0f0f0f0fu, four);
+    few_words<Int4Code, Scaled>(part, w[i].x & 0x0f0f0f0fu, w[i].y & 0x0f0f0f0fu, four,
+                                {gain.x, gain.y}, T());
     few_half<1>(four, x);
-    few_words<Int4Code, T>(part, (w[i].x >> 4) & 0x0f0f0f0fu, (w[i].y >> 4) & 0x0f0f0f0fu, four);
+    few_words<Int4Code, Scaled>(part, (w[i].x >> 4) & 0x0f0f0f0fu, (w[i].y >> 4) & 0x0f0f0f0fu,
+                                four, {gain.z, gain.w}, T());
     const float factor[2] = {float(int8_t(factors[i] & 0xff)), float(int8_t(factors[i] >> 8))};
 #pragma unroll
     for (int c = 0; c < Columns; ++c)
@@ -192,23 +190,29 @@ struct FewHalfBytes : FewPacked<T> {
   }
 };
 
+// The arguments of a product with packed weights.
+template <class T>
+FewArgs<T, T> few_packed_args(const GemmQuantisedArgs& args) {
+  const QuantLayout l = packed_layout(args.w, args.c.cols(), args.a.cols());
+  FewArgs<T, T> few = few_args<T, T>({.c = args.c,
+                                      .a = args.a,
+                                      .b = args.w,
+                                      .bias = args.bias,
+                                      .prior = args.prior,
+                                      .spec = args.spec});
+  few.w = args.w.data + l.first_panel();
+  few.scales = reinterpret_cast<const float*>(args.w.data + l.scales());
+  few.panel_bytes = int(l.panel_bytes()), few.factor_bytes = int(l.factor_bytes());
+  few.wide = args.c.dtype == DType::f32;
+  return few;
+}
+
 // The launcher of each format's file; W<T> is the format. One kernel serves both types of c.
 template <template <class> class W>
 void few_packed_launch(CudaStream& s, const GemmQuantisedArgs& args, const FewNormed* normed) {
-  const QuantLayout l = packed_layout(args.w, args.c.cols(), args.a.cols());
-  const GemmArgs product{.c = args.c,
-                         .a = args.a,
-                         .b = args.w,
-                         .bias = args.bias,
-                         .prior = args.prior,
-                         .spec = args.spec};
   by_dtype("gemm_quantised", args.a, [&]<class T>(T*) {
     if constexpr (sizeof(T) == 2) {
-      FewArgs<T, T> few = few_args<T, T>(product);
-      few.w = args.w.data + l.first_panel();
-      few.scales = reinterpret_cast<const float*>(args.w.data + l.scales());
-      few.panel_bytes = int(l.panel_bytes()), few.factor_bytes = int(l.factor_bytes());
-      few.wide = args.c.dtype == DType::f32;
+      FewArgs<T, T> few = few_packed_args<T>(args);
       if (!normed) return few_launch<W<T>, false, T>(s, few);
       few_norm(few, *normed);
       few_launch<W<T>, true, T>(s, few);

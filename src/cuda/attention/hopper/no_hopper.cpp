@@ -3,6 +3,7 @@
 #include "cuda/gemm/gemm_batch.h"
 #include "cuda/gemm/gemm_grouped.h"
 #include "cuda/gemm/gemm_rows64.h"
+#include "cuda/gemm/gemm_stream.h"
 #include "sys/error.h"
 
 namespace hearth::cuda {
@@ -23,6 +24,14 @@ void gemm_batch(CudaStream&, const GemmArgs&) { fail("cuda", "expected no call o
 bool gemm_grouped_hopper_takes(const CudaStream&, const GroupedCall&) { return false; }
 void gemm_grouped_hopper(CudaStream&, const GroupedCall&) {
   fail("cuda", "expected no call of gemm_grouped_hopper");
+}
+
+bool gemm_stream_takes(const CudaStream&, int64_t, int64_t, DType, bool) { return false; }
+void gemm_stream(CudaStream&, const GemmArgs&, const FewNormed*) {
+  fail("cuda", "expected no call of gemm_stream");
+}
+void gemm_stream_quantised(CudaStream&, const GemmQuantisedArgs&, const FewNormed*) {
+  fail("cuda", "expected no call of gemm_stream_quantised");
 }
 
 bool gemm_rows64_takes(const CudaStream&, const GemmArgs&) { return false; }
