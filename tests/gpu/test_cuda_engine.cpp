@@ -88,36 +88,45 @@ Numbers run_paged(Backend& b, DType dtype, DType rounded_to, const PagedCase& c,
   return read(b, state.find(what));
 }
 
-TEST(CudaPaged, ValuesAreTheReferences) {
+// A case to a test: the reference is slow, and tests run side by side.
+class CudaPaged : public testing::TestWithParam<PagedCase> {};
+
+TEST_P(CudaPaged, ValuesAreTheReferences) {
   HEARTH_NEEDS_A_CARD();
   const auto reference = make_reference_backend();
-  for (const PagedCase& c : paged_cases)
-    for (const Tolerance& tolerance : card_tolerances)
-      for (const PagedRows& rows : row_mixes()) {
-        SCOPED_TRACE(fmt::format("{} {} {} rows", c.name, to_string(tolerance.dtype), rows.size()));
-        const Numbers want = run_paged(*reference, DType::f64, tolerance.dtype, c, rows, 1);
-        const Numbers got = run_paged(card(), tolerance.dtype, tolerance.dtype, c, rows, 1);
-        EXPECT_LT(error_of(got, want), tolerance.value);
-        // captured, replayed, and without graphs
-        EXPECT_TRUE(run_paged(card(), tolerance.dtype, tolerance.dtype, c, rows, 3) == got);
-        EXPECT_TRUE(run_paged(card(true, false), tolerance.dtype, tolerance.dtype, c, rows, 1) ==
-                    got);
-      }
+  const PagedCase& c = GetParam();
+  for (const Tolerance& tolerance : card_tolerances)
+    for (const PagedRows& rows : row_mixes()) {
+      SCOPED_TRACE(fmt::format("{} {} rows", to_string(tolerance.dtype), rows.size()));
+      const Numbers want = run_paged(*reference, DType::f64, tolerance.dtype, c, rows, 1);
+      const Numbers got = run_paged(card(), tolerance.dtype, tolerance.dtype, c, rows, 1);
+      EXPECT_LT(error_of(got, want), tolerance.value);
+      // captured, replayed, and without graphs
+      EXPECT_TRUE(run_paged(card(), tolerance.dtype, tolerance.dtype, c, rows, 3) == got);
+      EXPECT_TRUE(run_paged(card(true, false), tolerance.dtype, tolerance.dtype, c, rows, 1) ==
+                  got);
+    }
 }
 
 // What a step leaves in the cache: the keys and values of its rows, and nothing else changed.
-TEST(CudaPaged, KeysAreStored) {
+TEST_P(CudaPaged, KeysAreStored) {
   HEARTH_NEEDS_A_CARD();
   const auto reference = make_reference_backend();
-  for (const PagedCase& c : paged_cases)
-    for (const DType dtype : {DType::bf16, DType::f32})
-      for (const PagedRows& rows : row_mixes()) {
-        if (c.softcap > 0 || c.alibi) continue;  // of no concern to what is stored
-        SCOPED_TRACE(fmt::format("{} {} {} rows", c.name, to_string(dtype), rows.size()));
-        EXPECT_TRUE(run_paged(card(), dtype, dtype, c, rows, 3, "cache") ==
-                    run_paged(*reference, DType::f64, dtype, c, rows, 1, "cache"));
-      }
+  const PagedCase& c = GetParam();
+  if (c.softcap > 0 || c.alibi) return;  // of no concern to what is stored
+  for (const DType dtype : {DType::bf16, DType::f32})
+    for (const PagedRows& rows : row_mixes()) {
+      SCOPED_TRACE(fmt::format("{} {} rows", to_string(dtype), rows.size()));
+      EXPECT_TRUE(run_paged(card(), dtype, dtype, c, rows, 3, "cache") ==
+                  run_paged(*reference, DType::f64, dtype, c, rows, 1, "cache"));
+    }
 }
+
+INSTANTIATE_TEST_SUITE_P(, CudaPaged, testing::ValuesIn(paged_cases), [](const auto& info) {
+  std::string name = info.param.name;
+  std::ranges::replace(name, ' ', '_');
+  return name;
+});
 
 using Tokens = std::vector<int32_t>;
 

@@ -64,36 +64,40 @@ std::string name_of(const AttnFp8Case& c) {
                      c.sums ? ", sums" : "", c.size);
 }
 
-std::vector<AttnFp8Case> attention_cases() {
+const AttnFp8Case attention_shapes[] = {
+    {.B = 1, .T = 128, .H = 1, .G = 1, .D = 64},
+    {.B = 2, .T = 256, .H = 3, .G = 3, .D = 64},
+    {.B = 3, .T = 1024, .H = 4, .G = 2, .D = 64},
+    {.B = 1, .T = 640, .H = 6, .G = 1, .D = 64, .window = 100},
+    {.B = 2, .T = 512, .H = 2, .G = 2, .D = 64, .documents = true},
+    {.B = 40, .T = 256, .H = 12, .G = 12, .D = 64},  // more work items than multiprocessors
+    // rounded separately
+    {.B = 2, .T = 100, .H = 2, .G = 2, .D = 64},
+    {.B = 1, .T = 256, .H = 2, .G = 1, .D = 128},
+    {.B = 1, .T = 130, .H = 2, .G = 2, .D = 32},
+};
+
+// A shape with every kind of scale.
+std::vector<AttnFp8Case> attention_cases(AttnFp8Case c) {
   std::vector<AttnFp8Case> all;
-  const AttnFp8Case shapes[] = {
-      {.B = 1, .T = 128, .H = 1, .G = 1, .D = 64},
-      {.B = 2, .T = 256, .H = 3, .G = 3, .D = 64},
-      {.B = 3, .T = 1024, .H = 4, .G = 2, .D = 64},
-      {.B = 1, .T = 640, .H = 6, .G = 1, .D = 64, .window = 100},
-      {.B = 2, .T = 512, .H = 2, .G = 2, .D = 64, .documents = true},
-      {.B = 40, .T = 256, .H = 12, .G = 12, .D = 64},  // more work items than multiprocessors
-      // rounded separately
-      {.B = 2, .T = 100, .H = 2, .G = 2, .D = 64},
-      {.B = 1, .T = 256, .H = 2, .G = 1, .D = 128},
-      {.B = 1, .T = 130, .H = 2, .G = 2, .D = 32},
-  };
-  for (AttnFp8Case c : shapes)
-    for (const bool sums : {false, true}) {
-      c.sums = sums, c.previous = 1.3f;
-      c.delayed = c.early = false;
-      all.push_back(c);
-      c.early = true;
-      all.push_back(c);
-      c.early = false, c.delayed = true;
-      all.push_back(c);
-    }
+  for (const bool sums : {false, true}) {
+    c.sums = sums, c.previous = 1.3f;
+    c.delayed = c.early = false;
+    all.push_back(c);
+    c.early = true;
+    all.push_back(c);
+    c.early = false, c.delayed = true;
+    all.push_back(c);
+  }
   return all;
 }
 
-TEST(CudaFp8Heads, AttentionGivesTheCodesOfASeparateRounding) {
+// A shape to a test: tests run side by side.
+class CudaFp8Attention : public testing::TestWithParam<AttnFp8Case> {};
+
+TEST_P(CudaFp8Attention, GivesTheCodesOfASeparateRounding) {
   HEARTH_NEEDS_FP8();
-  for (const AttnFp8Case& c : attention_cases())
+  for (const AttnFp8Case& c : attention_cases(GetParam()))
     for (Backend* b : {&card(), &card(false), &consumer_card()}) {
       SCOPED_TRACE(name_of(c) + (b == &card() ? "" : ", without wgmma"));
       const HeadsResult want = attention_bwd_on(*b, c, Rounded::separately);
@@ -108,6 +112,8 @@ TEST(CudaFp8Heads, AttentionGivesTheCodesOfASeparateRounding) {
       }
     }
 }
+
+INSTANTIATE_TEST_SUITE_P(, CudaFp8Attention, testing::ValuesIn(attention_shapes));
 
 // Gradients beyond the range of the previous step's scale, and infinite ones.
 TEST(CudaFp8Heads, AttentionSaturatesAndKeepsNaNs) {

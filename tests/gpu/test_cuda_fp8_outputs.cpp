@@ -63,22 +63,27 @@ std::string name_of(const NormCase& c) {
 
 constexpr int64_t norm_rows[] = {1, 15, 16, 32, 33, 100, 1000};
 
-TEST(CudaFp8Outputs, ANormGivesTheCodesOfASeparateRounding) {
+// A width to a test: tests run side by side.
+class CudaFp8Norms : public testing::TestWithParam<int> {};
+
+TEST_P(CudaFp8Norms, GiveTheCodesOfASeparateRounding) {
   HEARTH_NEEDS_FP8();
   for (const int64_t R : norm_rows)
-    for (const int64_t C : {16, 48, 256, 272, 768, 1024, 1600, 2048, 4112})
-      for (const NormCase& c : norm_cases(R, C, DType::e4m3)) {
-        SCOPED_TRACE(name_of(c));
-        const NormResult want = norm_on(card(), c, Rounded::separately);
-        for (const Rounded how : {Rounded::by_kernel, Rounded::by_kernel_alone}) {
-          const NormResult got = norm_on(card(), c, how);
-          expect_same(c, got.fp8, want.fp8);
-          EXPECT_TRUE(got.stat == want.stat);
-          EXPECT_TRUE(same_bits(got.sum, want.sum));
-          if (how == Rounded::by_kernel) { EXPECT_TRUE(same_bits(got.y, want.y)); }
-        }
+    for (const NormCase& c : norm_cases(R, GetParam(), DType::e4m3)) {
+      SCOPED_TRACE(name_of(c));
+      const NormResult want = norm_on(card(), c, Rounded::separately);
+      for (const Rounded how : {Rounded::by_kernel, Rounded::by_kernel_alone}) {
+        const NormResult got = norm_on(card(), c, how);
+        expect_same(c, got.fp8, want.fp8);
+        EXPECT_TRUE(got.stat == want.stat);
+        EXPECT_TRUE(same_bits(got.sum, want.sum));
+        if (how == Rounded::by_kernel) { EXPECT_TRUE(same_bits(got.y, want.y)); }
       }
+    }
 }
+
+INSTANTIATE_TEST_SUITE_P(, CudaFp8Norms,
+                         testing::Values(16, 48, 256, 272, 768, 1024, 1600, 2048, 4112));
 
 // Wider rows are summed by a block in the plain kernel and by a warp here, so the last bit of the
 // statistics may differ.
