@@ -116,6 +116,20 @@ void append(std::vector<std::string>& args, const CLI::App& command, const std::
   for (const std::string& v : values) args.push_back(flag), args.push_back(v);
 }
 
+// CLI11 would take the next flag for the value that a flag lacks. `--flag=--other` is a value.
+void expect_values(const CLI::App& command, const std::vector<std::string>& given) {
+  const std::vector<std::string> known = flag_names(command);
+  for (size_t i = 0; i < given.size(); ++i) {
+    const CLI::Option* o =
+        given[i].starts_with("--") ? command.get_option_no_throw(given[i]) : nullptr;
+    if (!o || o->get_expected_min() < 1) continue;
+    if (i + 1 == given.size()) fail_usage(given[i], "needs a value: {}", o->get_description());
+    const std::string next = name_in(given[++i]);
+    if (std::ranges::find(known, next) != known.end())
+      fail_usage(given[i - 1], "needs a value, got the flag {}: {}", next, o->get_description());
+  }
+}
+
 constexpr const char* trust_flag = "--trust-programs";
 
 // The program that a setting would make hearth run; empty: none.
@@ -336,6 +350,7 @@ void allow_config_files(CLI::App& app) {
 std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::string>& given) {
   CLI::App* command = find_command(app, given);
   if (command == &app || !subcommands(*command).empty()) return given;
+  expect_values(*command, given);
   std::set<std::string> seen;
   for (const std::string& a : given) {
     if (!a.starts_with("--")) continue;

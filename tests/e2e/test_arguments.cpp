@@ -68,6 +68,21 @@ TEST(Arguments, WrongCallsAreExplained) {
   }
 }
 
+// A flag without its value must not take the next flag for it.
+TEST(Arguments, AMissingValueIsNamed) {
+  const Folder folder;
+  const Arguments sft{"sft", "--model", "X", "--data", "d.jsonl", "--run", folder / "run"};
+  expect_error(run(folder, sft + Arguments{"--lora", "--lr", "1e-3"}), 2,
+               "[--lora] needs a value, got the flag --lr: train only LoRA adapters: "
+               "rank[,alpha[,dropout]]");
+  expect_error(run(folder, sft + Arguments{"--lora", "--lr=1e-3"}), 2, "got the flag --lr: ");
+  expect_error(run(folder, sft + Arguments{"--lora"}), 2, "[--lora] needs a value: train only");
+  expect_error(run(folder, {"pretrain", "--run", "--resume"}), 2,
+               "[--run] needs a value, got the flag --resume: run folder");
+  // What is no flag of the command is a value, and so is anything behind =.
+  expect_error(run(folder, {"generate", "--model", "--none", "--prompt=--model"}), 1, "--none");
+}
+
 TEST(Arguments, WithoutAnyTheCommandsAreListed) {
   const Folder folder;
   const Ran r = run(folder, {});
