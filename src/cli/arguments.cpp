@@ -62,15 +62,14 @@ std::string value_of(const std::vector<std::string>& args, const std::string& fl
   return {};
 }
 
-// With --resume the run's stored config.toml is the config file, unless --config names another.
 struct ConfigFile {
   std::string path;  // empty: none
   bool of_run = false;
 };
 
-ConfigFile config_file(const CLI::App& command, const std::vector<std::string>& given) {
-  const std::string file = value_of(given, "--config");
-  if (!file.empty() || !command.get_option_no_throw("--resume")) return {file};
+// The config.toml of the run that --resume continues.
+ConfigFile file_of_run(const CLI::App& command, const std::vector<std::string>& given) {
+  if (!command.get_option_no_throw("--resume")) return {};
   const bool resumes = std::any_of(given.begin(), given.end(), [](const std::string& a) {
     return name_in(a) == "--resume" && a != "--resume=false";
   });
@@ -370,20 +369,21 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
     if (value && *value && seen.insert(flag).second)
       append(args, *command, flag, {value}, environment_name(flag));
   }
-  ConfigFile file = config_file(*command, args);
-  if (file.of_run && go_to_start_folder(value_of(args, "--run"), args))
-    file.path = (std::filesystem::path(value_of(args, "--run")) / "config.toml").string();
-  const auto add_recipe = [&] {
-    const std::string name = recipe_in(*command, args);
-    if (name.empty()) return;
+  const ConfigFile file{.path = value_of(args, "--config")};
+  if (!file.path.empty()) append_settings(args, seen, *command, file, read_toml(file.path));
+  if (const std::string name = recipe_in(*command, args); !name.empty()) {
     const ConfigFile recipe{.path = "recipe " + name};
     append_settings(args, seen, *command, recipe, parse_toml(recipe_named(name).toml, recipe.path));
-  };
-  // The settings of a run that is resumed come last: those of a recipe have to agree with them, as
+  }
+  // The settings of a run that is resumed come last: those of files have to agree with them, as
   // flags do.
-  if (file.of_run) add_recipe();
-  if (!file.path.empty()) append_settings(args, seen, *command, file, read_toml(file.path));
-  if (!file.of_run) add_recipe();
+  ConfigFile run = file_of_run(*command, args);
+  if (!run.of_run) return args;
+  if (go_to_start_folder(value_of(args, "--run"), args))
+    run.path = (std::filesystem::path(value_of(args, "--run")) / "config.toml").string();
+  if (!file.path.empty())
+    say("hearth: settings from {}; those that it does not name from {}\n", file.path, run.path);
+  append_settings(args, seen, *command, run, read_toml(run.path));
   return args;
 }
 

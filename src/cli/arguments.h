@@ -12,8 +12,8 @@ namespace hearth::inline cli {
 void allow_config_files(CLI::App&);
 
 // The command line plus the flags that the environment and the file add. The command line overrides
-// the environment, which overrides the file. An unknown key in the file is an error that names the
-// most similar flag.
+// the environment, which overrides the file. With --resume the config.toml of the run adds what is
+// still missing. An unknown key in a file is an error that names the most similar flag.
 std::vector<std::string> merge_arguments(CLI::App&, const std::vector<std::string>& given);
 
 // Turns a parser error into one line; for an unknown flag it names the most similar one.

@@ -218,6 +218,29 @@ TEST_F(Resume, KeepsTheSettingsBeforeTheFirstCheckpoint) {
                "lr = 0.0006, not 0.5");
 }
 
+// The file's settings are like flags; what it does not name comes from the run.
+TEST_F(Resume, TakesWhatASettingsFileDoesNotNameFromTheRun) {
+  json_of(run(folder, over_preset({"--stop-after-step", "2"})));
+  const fs::path toml = folder / "more.toml";
+  const Arguments resume{"pretrain", "--run", to, "--resume", "--config", toml, "--json"};
+  write_file_atomic(toml, std::string_view("steps = 6\nkeep = 1\n"));
+  const Ran longer = run(folder, resume);
+  EXPECT_EQ(json_of(longer)["steps"], 6);
+  EXPECT_NE(longer.err.find("hearth: settings from " + toml.string() +
+                            "; those that it does not name from " + to.string() + "/config.toml"),
+            std::string::npos)
+      << longer.err;
+  write_file_atomic(toml, std::string_view("lr = 0.5\n"));
+  const Ran other = run(folder, resume);
+  EXPECT_EQ(other.status, 1);
+  EXPECT_NE(other.err.find("lr = 0.0006, not 0.5"), std::string::npos) << other.err;
+  write_file_atomic(toml, std::string_view("stpes = 7\n"));
+  expect_error(run(folder, resume), 2, "did you mean steps?");
+  // The file may name the run.
+  write_file_atomic(toml, "steps = 7\nresume = true\nrun = \"" + to.string() + "\"\n");
+  EXPECT_EQ(json_of(run(folder, {"pretrain", "--config", toml, "--json"}))["steps"], 7);
+}
+
 TEST_F(Resume, AMissingRunIsSaid) {
   for (const char* command : {"pretrain", "sft", "dpo", "grpo"}) {
     SCOPED_TRACE(command);
