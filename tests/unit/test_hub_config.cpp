@@ -111,6 +111,29 @@ TEST(HubConfig, SlidingWindows) {
   expect_error(error_of([&] { read(j); }), "expected layer_types of full_attention");
 }
 
+TEST(HubConfig, AMisspelledKeyIsNamed) {
+  const auto renamed = [](const char* text, const char* key, const char* to) {
+    json j = json::parse(text);
+    j[to] = j.at(key);
+    j.erase(key);
+    return error_of([&] { read(j); });
+  };
+  expect_error(renamed(hub_llama, "rope_theta", "rope_thta"),
+               "config.json] expected a known key, got \"rope_thta\"; did you mean rope_theta?");
+  expect_error(renamed(hub_llama, "rms_norm_eps", "rms_norm_epsilon"),
+               "did you mean rms_norm_eps?");
+  expect_error(renamed(hub_gpt2, "layer_norm_epsilon", "layer_norm_eps"),
+               "did you mean layer_norm_epsilon?");
+  expect_error(renamed(hub_qwen3, "head_dim", "head_dims"), "did you mean head_dim?");
+  json j = json::parse(hub_llama);
+  j["hearth_confg"] = json::object();
+  expect_error(error_of([&] { read(j); }), "did you mean hearth_config?");
+  // A key that has its place is no misspelling of another, and files have many that we ignore.
+  j = json::parse(hub_llama);
+  j["rope_thetas"] = 1, j["attention_type"] = "x", j["_head_dims"] = 1;
+  EXPECT_TRUE(read(j) == read(json::parse(hub_llama)));
+}
+
 TEST(HubConfig, RefusesWhatWouldChangeTheNumbers) {
   const auto refused = [](const char* text, const char* key, const json& value,
                           std::string_view part) {

@@ -4,7 +4,10 @@
 // "hearth_config".
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "formats/fields.h"
 #include "model/files/folder.h"
@@ -82,8 +85,9 @@ ordered_json write_keys(const ModelConfig& c, HfType type) {
   return ordered_json::object();
 }
 
-ModelConfig read_keys(const json& j, HfType type, const std::string& where) {
-  const Keys k{j, where};
+ModelConfig read_keys(const json& j, HfType type, const std::string& where,
+                      std::set<std::string>* asked = nullptr) {
+  const Keys k{j, where, asked};
   if (k.has("quantization_config"))
     fail(where,
          "quantised Hugging Face models (quantization_config) are not supported; use the original "
@@ -289,6 +293,44 @@ HfType hf_type_from_json(const json& j, const std::string& where) {
 
 namespace {
 
+// Letters to insert, delete or replace.
+size_t edits(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t(0));
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t k = 1; k <= b.size(); ++k) {
+      const size_t least =
+          std::min({row[k] + 1, row[k - 1] + 1, diagonal + (a[i - 1] != b[k - 1])});
+      diagonal = std::exchange(row[k], least);
+    }
+  }
+  return row.back();
+}
+
+// Two letters differ, or a few are missing at the end, as in rms_norm_eps and rms_norm_epsilon.
+bool is_misspelt(std::string_view key, std::string_view meant) {
+  constexpr size_t most_missing = 4, long_key = 8;
+  const size_t shorter = std::min(key.size(), meant.size());
+  const size_t longer = std::max(key.size(), meant.size());
+  if (longer - shorter > most_missing) return false;
+  if (shorter >= long_key && key.substr(0, shorter) == meant.substr(0, shorter)) return true;
+  return edits(key, meant) <= (shorter >= long_key ? 2 : 1);
+}
+
+// Refuses a key that looks like an absent one of this layout. Other unknown keys are ignored, as
+// transformers does: files have many that do not concern us.
+void expect_no_misspelling(const json& j, const std::set<std::string>& asked,
+                           const std::string& where) {
+  for (const auto& [key, value] : j.items()) {
+    if (asked.contains(key) || key.starts_with("_"))
+      continue;  // transformers keeps such for itself
+    for (const std::string& known : asked)
+      if (!j.contains(known) && is_misspelt(key, known))
+        fail(where, "expected a known key, got {}; did you mean {}?", in_quotes(key), known);
+  }
+}
+
 // A layout is named in the config only if another one would be chosen without the name.
 ModelConfig with_layout(ModelConfig c, HfType type) {
   if (type != HfType::hearth) c.layout = enum_name(type);
@@ -302,7 +344,9 @@ ModelConfig with_layout(ModelConfig c, HfType type) {
 
 ModelConfig config_from_hf_json(const json& j, const std::string& where) {
   const HfType type = hf_type_from_json(j, where);
-  ModelConfig said = read_keys(j, type, where);
+  std::set<std::string> asked{own_key};
+  ModelConfig said = read_keys(j, type, where, &asked);
+  expect_no_misspelling(j, asked, where);
   if (type != HfType::hearth) said = said.resolve();  // hearth sets all fields below
   if (!j.contains(own_key)) return with_layout(said, type);
   const std::string own = where + "." + own_key;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -16,8 +17,12 @@ namespace hearth::inline model {
 struct Keys {
   const nlohmann::json& j;
   const std::string& where;
+  std::set<std::string>* asked = nullptr;  // collects the keys that a reader knows
 
-  bool has(const char* key) const { return j.contains(key) && !j.at(key).is_null(); }
+  bool has(const char* key) const {
+    if (asked) asked->insert(key);
+    return j.contains(key) && !j.at(key).is_null();
+  }
   template <class T>
   T get(const char* key) const {
     if (!has(key)) fail(where, "the key {} is missing", key);
@@ -32,7 +37,7 @@ struct Keys {
   // For keys where null means 0, which is not what an absent key means.
   template <class T>
   T get_or_zero(const char* key, T absent) const {
-    return j.contains(key) ? get<T>(key, T(0)) : absent;
+    return has(key) || j.contains(key) ? get<T>(key, T(0)) : absent;
   }
   int64_t layers(const char* key) const;
   // For keys with one supported value; any other would change the output.
