@@ -478,6 +478,25 @@ TEST(FamilyConfig, ALayoutIsKeptWhereItChangesTheFiles) {
   expect_error(error_of([&] { bad.resolve(); }), "expected a layout among gpt2, llama");
 }
 
+// Published files of Gemma 1 say gelu; transformers 4, for which they were written, computed the
+// tanh form. What transformers 5 writes means what it says.
+TEST(FamilyConfig, TheActivationOfAnOldGemmaIsTheTanhForm) {
+  json j = gemma_keys("gemma");
+  const auto act = [&](const char* version, const json& hidden_act, const json& hidden_activation) {
+    j["transformers_version"] = version, j["hidden_act"] = hidden_act;
+    j["hidden_activation"] = hidden_activation;
+    return read(j).act;
+  };
+  EXPECT_EQ(act("4.38.0.dev0", "gelu", nullptr), Act::geglu_tanh);
+  EXPECT_EQ(act("4.40.0", "gelu", "gelu_pytorch_tanh"), Act::geglu_tanh);
+  EXPECT_EQ(act("4.40.0", "gelu", "gelu"), Act::geglu);
+  EXPECT_EQ(act("4.50.0", "gelu_pytorch_tanh", nullptr), Act::geglu_tanh);
+  EXPECT_EQ(act("5.0.0", "gelu", nullptr), Act::geglu);
+  EXPECT_EQ(act("5.0.0", "gelu_pytorch_tanh", nullptr), Act::geglu_tanh);
+  j.erase("transformers_version"), j.erase("hidden_activation"), j["hidden_act"] = "gelu";
+  EXPECT_EQ(read(j).act, Act::geglu);
+}
+
 TEST(FamilyConfig, RefusesWhatWouldChangeTheNumbers) {
   const auto refused = [](json j, const char* key, const json& value, std::string_view part) {
     j[key] = value;

@@ -78,6 +78,17 @@ void write_local_rope(ordered_json& j, const ModelConfig& c) {
       {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", c.rope_local_theta}}}};
 }
 
+// transformers 4 ignored hidden_act of gemma and computed hidden_activation, by default the tanh
+// form, which the published weights mean where their files say "gelu". transformers 5 computes
+// hidden_act.
+const char* act_key_of_gemma(const Keys& k, const char* usual) {
+  const std::string act = k.get<std::string>("hidden_act", usual);
+  const bool old = k.get<std::string>("transformers_version", "").starts_with("4.");
+  if (old && (k.has("hidden_activation") || act == "gelu")) return "hidden_activation";
+  if (k.has("hidden_activation")) k.only("hidden_activation", act);
+  return "hidden_act";
+}
+
 ordered_json cap_or_null(float cap) { return cap > 0 ? ordered_json(plain(cap)) : ordered_json(); }
 
 }  // namespace
@@ -85,15 +96,13 @@ ordered_json cap_or_null(float cap) { return cap > 0 ? ordered_json(plain(cap)) 
 ModelConfig read_gemma(const Keys& k, HfType type) {
   const bool first = type == HfType::gemma;
   LlamaDefaults defaults{.tied = true, .act = "gelu_pytorch_tanh"};
-  if (!first) defaults.act_key = "hidden_activation";
+  defaults.act_key = first ? act_key_of_gemma(k, defaults.act) : "hidden_activation";
   ModelConfig c = read_llama_sizes(k, defaults);
   c.kv_heads = k.get<int64_t>("num_key_value_heads", first ? 16 : 4);
   c.head_dim = k.get<int64_t>("head_dim", 256);
   c.embed_scale = float(std::sqrt(double(c.dim)));
   k.only("use_bidirectional_attention", false);
   if (first) {
-    if (k.has("hidden_activation"))
-      k.only("hidden_activation", k.get<std::string>("hidden_act", defaults.act));
     read_rope(c, k);
     return c;
   }
