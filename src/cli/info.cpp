@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/model_flags.h"
 #include "cli/recipes.h"
 #include "cpu/backend.h"
 #include "cpu/features.h"
@@ -13,6 +14,7 @@
 #include "rewards/regex.h"
 #include "sys/build_info.h"
 #include "sys/compression/compression.h"
+#include "sys/error.h"
 #include "sys/https/https.h"
 
 namespace hearth::inline cli {
@@ -21,6 +23,7 @@ namespace {
 struct InfoFlags {
   Common common;
   std::string preset, model, recipe;
+  FieldFlags<ModelConfig> shape;
 };
 
 nlohmann::ordered_json machine_json(const Backend& backend) {
@@ -100,6 +103,21 @@ void print_text(const nlohmann::ordered_json& j) {
   for (const auto& [key, value] : j["config"].items()) fmt::print("  {} = {}\n", key, value.dump());
 }
 
+// The model that pretrain would train with the same flags.
+ModelConfig described(const InfoFlags& f) {
+  if (!f.model.empty())
+    fail_usage("--model",
+               "the flags of a model's shape describe a new model; drop --model or them");
+  ModelConfig c;
+  if (f.preset.empty() && !f.shape.given("dim"))
+    fail_usage("info", "the flags of a model's shape need --preset, or --dim");
+  if (f.preset.empty())
+    f.shape.apply(c);
+  else
+    c = model_over_preset(f.preset, f.shape);
+  return c.resolve();
+}
+
 void run(const InfoFlags& f) {
   if (!f.recipe.empty()) {
     fmt::print("{}", recipe_named(f.recipe).toml);
@@ -107,9 +125,9 @@ void run(const InfoFlags& f) {
   }
   const std::unique_ptr<Backend> backend = make_cpu_backend(f.common.threads);
   nlohmann::ordered_json j = machine_json(*backend);
-  if (!f.preset.empty()) {
-    j["preset"] = f.preset;
-    model_json(j, preset(f.preset));
+  if (!f.preset.empty() || f.shape.any_given()) {
+    if (!f.preset.empty()) j["preset"] = f.preset;
+    model_json(j, described(f));
   } else if (!f.model.empty()) {
     j["model"] = f.model;
     model_json(j, ModelSource::open(f.model).config());
@@ -130,6 +148,7 @@ void add_info(CLI::App& app) {
   c->add_option("--recipe", f->recipe,
                 fmt::format("recipe to print as a settings file: {}", recipe_names()))
       ->excludes(p);
+  f->shape.add(*c, ModelConfig{}, model_group);
   c->callback([f] { run(*f); });
 }
 

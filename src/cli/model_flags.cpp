@@ -1,13 +1,38 @@
 #include "cli/model_flags.h"
 
+#include "core/math.h"
 #include "sys/error.h"
 
 namespace hearth::inline cli {
+namespace {
+
+// A width of the preset that keeps its ratio to dim.
+int64_t scaled(int64_t width, int64_t dim, int64_t preset_dim) {
+  if (dim < 1 || width > (int64_t(1) << 31) / dim) return width;  // resolve() refuses the dim
+  return round_up(ceil_div(width * dim, preset_dim), 32);
+}
+
+// MLPs and experts whose widths are not given follow --dim. A width that the preset derives from
+// dim is derived again, and experts as wide as a dense MLP follow --hidden too.
+void fit_widths(ModelConfig& c, const ModelConfig& base, const FieldFlags<ModelConfig>& flags) {
+  ModelConfig derived = base;
+  derived.hidden = derived.moe.expert_hidden = 0;
+  if (!flags.given("hidden") && c.dim != base.dim)
+    c.hidden = derived.resolve().hidden == base.hidden ? 0 : scaled(base.hidden, c.dim, base.dim);
+  if (!c.moe || flags.given("expert_hidden")) return;
+  if (base.moe.expert_hidden == base.hidden)
+    c.moe.expert_hidden = 0;
+  else if (c.dim != base.dim)
+    c.moe.expert_hidden = scaled(base.moe.expert_hidden, c.dim, base.dim);
+}
+
+}  // namespace
 
 ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelConfig>& flags) {
   const ModelConfig base = preset(name);
   ModelConfig c = base;
   flags.apply(c);
+  fit_widths(c, base, flags);
   if (!flags.given("heads")) return c;
   if (!flags.given("kv_heads")) {
     const int64_t shared = base.heads / base.kv_heads;  // query heads per KV head

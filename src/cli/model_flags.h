@@ -10,6 +10,7 @@ namespace hearth::inline cli {
 
 // The result is not resolved. With --heads alone, the number of KV heads keeps the preset's ratio
 // (an error names the multiple that --heads must be) and the head width is derived from dim again.
+// With --dim alone, the widths of MLPs and experts keep the preset's ratio.
 ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelConfig>&);
 
 }  // namespace hearth::inline cli
