@@ -115,6 +115,7 @@ ModelConfig described(const InfoFlags& f) {
     f.shape.apply(c);
   else
     c = model_over_preset(f.preset, f.shape);
+  expect_layout(c);
   return c.resolve();
 }
 

@@ -1,6 +1,7 @@
 #include "cli/model_flags.h"
 
 #include "core/math.h"
+#include "model/files/hf_names.h"
 #include "sys/error.h"
 
 namespace hearth::inline cli {
@@ -45,6 +46,14 @@ ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelCon
   }
   if (!flags.given("head_dim")) c.head_dim = 0;  // dim / heads
   return c;
+}
+
+void expect_layout(const ModelConfig& c) {
+  if (c.layout.empty()) return;
+  const std::string_view written = enum_name(hf_type(c));
+  if (written != c.layout)
+    fail_usage("--layout", "the keys of {} cannot express this model, whose files would be {}",
+               c.layout, written);
 }
 
 }  // namespace hearth::inline cli

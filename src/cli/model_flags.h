@@ -13,4 +13,7 @@ namespace hearth::inline cli {
 // With --dim alone, the widths of MLPs and experts keep the preset's ratio.
 ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelConfig>&);
 
+// Throws unless files of the model have the layout that --layout names.
+void expect_layout(const ModelConfig&);
+
 }  // namespace hearth::inline cli

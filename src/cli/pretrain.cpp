@@ -111,12 +111,15 @@ ModelConfig model_of(const PretrainFlags& f, const TrainConfig& train) {
                  "model flags; drop one of them");
     return open_base(train.model, {}).config();
   }
-  if (!f.preset.empty()) return model_over_preset(f.preset, f.model);
   ModelConfig m;
-  f.model.apply(m);
-  if (!f.model.given("dim") && !f.run.resume)
+  if (!f.preset.empty())
+    m = model_over_preset(f.preset, f.model);
+  else
+    f.model.apply(m);
+  if (f.preset.empty() && !f.model.given("dim") && !f.run.resume)
     fail_usage("pretrain",
                "pretrain needs a model: --preset, --model or model flags such as --dim");
+  if (!goes_on) expect_layout(m);
   return m;
 }
 
@@ -145,6 +148,7 @@ void run(const PretrainFlags& f) {
   spec.run = f.run.run, spec.resume = f.run.resume;
   spec.stop_after_step = f.run.stop_after_step;
   check_tokenizer(spec, f);
+  if (!spec.resume) spec.train.losses.expect_effect(spec.model);
   const TrainDType d = spec.train.dtype;
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});

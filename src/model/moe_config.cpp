@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "formats/json.h"
+#include "formats/fields.h"
 #include "model/layer_spec.h"
 #include "sys/error.h"
 
@@ -57,8 +57,10 @@ bool is_expert_layer(const MoeConfig& m, int64_t layer) {
 void resolve_experts(ModelConfig& c) {
   MoeConfig& m = c.moe;
   if (!m) {
-    if (m != MoeConfig{.experts = m.experts})
-      fail("model", "settings of experts and routers need experts of 1 or more, got {}", m.experts);
+    const auto usual = fields_to_json(MoeConfig{.experts = m.experts}), own = fields_to_json(m);
+    for (const auto& [key, value] : own.items())
+      if (usual.at(key) != value)
+        fail("model", "{} needs experts of 1 or more, got {}", key, m.experts);
     if (m.experts < 0) fail("model", "expected experts of 0 or more, got {}", m.experts);
     return;
   }

@@ -18,6 +18,20 @@ void LossConfig::check() const {
   });
 }
 
+void LossConfig::expect_effect(const ModelConfig& model) const {
+  const LossConfig usual;
+  const auto refuse = [](const char* flag, float x, float usual, const char* why) {
+    if (*why && x != 0 && x != usual) fail_usage(flag, "has no effect: {}; leave it out", why);
+  };
+  const char* why = !model.moe   ? "the model has no experts"
+                    : model.lora ? "adapters leave routers as they are"
+                                 : "";
+  refuse("--balance-loss", balance_loss, usual.balance_loss, why);
+  refuse("--router-z-loss", router_z_loss, usual.router_z_loss, why);
+  if (!*why && !model.moe.router_bias) why = "the routers have no selection biases (--router-bias)";
+  refuse("--balance-rate", balance_rate, usual.balance_rate, why);
+}
+
 std::vector<LossValue> named_losses(std::span<const LossTerm> terms, std::span<const float> values,
                                     LossTerms which) {
   std::vector<LossValue> found;

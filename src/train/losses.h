@@ -35,6 +35,8 @@ struct LossConfig {
       "not at all");
   }
   void check() const;  // throws if a weight is negative or not finite
+  // Throws if a term of experts is set for a model that has none to balance.
+  void expect_effect(const ModelConfig&) const;
 };
 
 // Records the mean cross-entropy of `targets` (the term "next_token") and the terms of the config.

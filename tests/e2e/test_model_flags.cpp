@@ -1,4 +1,4 @@
-// Flags of a model's shape: what follows from one that others leave open.
+// Flags of a model's shape: what follows from one that others leave open, and those without effect.
 #include "e2e/command.h"
 
 namespace hearth {
@@ -40,6 +40,62 @@ TEST(ModelFlags, WidthsOfMlpsFollowDim) {
   EXPECT_EQ(widths({"--preset", "moe-64", "--hidden", "512"}), Widths(512, 512));
   EXPECT_EQ(widths({"--preset", "moe-64", "--dim", "384", "--expert-hidden", "96"}),
             Widths(1024, 96));
+}
+
+class FlagsWithoutEffect : public testing::Test {
+ protected:
+  void SetUp() override { write_chain(folder / "train.bin", 20000, 1); }
+  Ran pretrain(const Arguments& more) {
+    return run(folder, Arguments{"pretrain",
+                                 "--vocab",
+                                 "64",
+                                 "--context",
+                                 "16",
+                                 "--layers",
+                                 "1",
+                                 "--dim",
+                                 "32",
+                                 "--heads",
+                                 "2",
+                                 "--steps",
+                                 "1",
+                                 "--batch",
+                                 "2",
+                                 "--data",
+                                 folder / "train.bin",
+                                 "--run",
+                                 folder / "run",
+                                 "--threads",
+                                 "1"} +
+                           more);
+  }
+  const Folder folder;
+};
+
+TEST_F(FlagsWithoutEffect, AreRefusedByName) {
+  const std::vector<std::pair<Arguments, std::string>> calls{
+      {{"--balance-loss", "0.01"}, "[--balance-loss] has no effect: the model has no experts"},
+      {{"--router-z-loss", "0.01"}, "[--router-z-loss] has no effect: the model has no experts"},
+      {{"--balance-rate", "0.01"}, "[--balance-rate] has no effect: the model has no experts"},
+      {{"--experts", "2", "--balance-rate", "0.01"},
+       "[--balance-rate] has no effect: the routers have no selection biases"},
+      {{"--layout", "gpt2"},
+       "[--layout] the keys of gpt2 cannot express this model, whose files "
+       "would be llama"},
+  };
+  for (const auto& [flags, part] : calls) {
+    SCOPED_TRACE(part);
+    expect_error(pretrain(flags), 2, part);
+    EXPECT_FALSE(fs::exists(folder / "run"));
+  }
+  expect_error(pretrain({"--router-bias"}), 1, "router_bias needs experts of 1 or more");
+}
+
+TEST_F(FlagsWithoutEffect, OthersAreTaken) {
+  const Ran r = pretrain({"--balance-loss", "0", "--layout", "hearth"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  const auto config = nlohmann::json::parse(read_file(folder / "run/latest/config.json"));
+  EXPECT_EQ(config["model_type"], "hearth");
 }
 
 }  // namespace

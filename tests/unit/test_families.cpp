@@ -478,6 +478,14 @@ TEST(FamilyConfig, ALayoutIsKeptWhereItChangesTheFiles) {
   expect_error(error_of([&] { bad.resolve(); }), "expected a layout among gpt2, llama");
 }
 
+TEST(FamilyConfig, ANamedLayoutOfOurOwnIsKept) {
+  ModelConfig c = read(llama_keys("llama"));
+  EXPECT_EQ(model_type_of(c), "llama");
+  c.layout = "hearth";
+  EXPECT_EQ(model_type_of(c), "hearth");
+  EXPECT_EQ(read(json::parse(hf_config_json(c, DType::f32, -1, -1))).layout, "hearth");
+}
+
 // Published files of Gemma 1 say gelu; transformers 4, for which they were written, computed the
 // tanh form. What transformers 5 writes means what it says.
 TEST(FamilyConfig, TheActivationOfAnOldGemmaIsTheTanhForm) {

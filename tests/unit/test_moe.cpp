@@ -188,7 +188,9 @@ TEST(MoeConfig, RefusesWhatCannotBe) {
   EXPECT_EQ(refusal([](C& c) { c.moe.experts = 2000; }),
             "[model] expected at most 1024 experts, got 2000");
   EXPECT_EQ(refusal([](C& c) { c.moe.experts = 0, c.moe.shared_experts = 1; }),
-            "[model] settings of experts and routers need experts of 1 or more, got 0");
+            "[model] shared_experts needs experts of 1 or more, got 0");
+  EXPECT_EQ(refusal([](C& c) { c.moe.experts = 0, c.moe.router_bias = true; }),
+            "[model] router_bias needs experts of 1 or more, got 0");
   EXPECT_EQ(refusal([](C& c) { c.moe.experts = -1; }),
             "[model] expected experts of 0 or more, got -1");
   EXPECT_EQ(refusal([](C& c) { c.mlp_bias = true; }),

@@ -217,9 +217,11 @@ bool expresses(HfType type, const ModelConfig& c, bool zero_biases) {
 // The layout that the config names, if it can express the model; else the first that can. One that
 // needs no zeros for absent biases comes first.
 HfType chosen_layout(const ModelConfig& c) {
-  if (const auto named = find_enum<HfType>(c.layout); named && *named != HfType::hearth)
+  if (const auto named = find_enum<HfType>(c.layout)) {
+    if (*named == HfType::hearth) return *named;
     for (const bool zero_biases : {false, true})
       if (expresses(*named, c, zero_biases)) return *named;
+  }
   for (const bool zero_biases : {false, true})
     for (size_t i = 0; i < size_t(HfType::hearth); ++i)
       if (expresses(HfType(i), c, zero_biases)) return HfType(i);
