@@ -67,10 +67,12 @@ void add_batch_invariant(CLI::App&, bool& to);
 
 // --dtype of commands that run a model: type of weights, activations and cache. A type without
 // kernels on the backend is an error. auto depends on the workload and on the stored type of the
-// weights; the choice is printed on stderr (device.cpp).
+// weights; the choice is printed on stderr, with the name of the model if there are several
+// (device.cpp).
 void add_dtype(CLI::App&, std::string& to);
 void check_dtype(const std::string& name, const Backend&);
-DType weights_dtype(const std::string& name, const Backend&, Workload, DType stored);
+DType weights_dtype(const std::string& name, const Backend&, Workload, DType stored,
+                    const std::string& model = {});
 
 // The flags that say which model a command runs, and how: --model, --adapter, --dtype, --weights.
 struct ModelFlags {

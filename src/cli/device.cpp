@@ -70,9 +70,11 @@ DType named_dtype(const std::string& name, const Backend& backend) {
              quantised ? fmt::format("; --weights {} stores the matrices in it", name) : "");
 }
 
-DType chosen_dtype(Workload work, const Backend& backend, DType stored) {
+DType chosen_dtype(Workload work, const Backend& backend, DType stored,
+                   const std::string& model = {}) {
   const DtypeChoice choice = auto_dtype(work, backend, stored);
-  say("hearth: computing in {}, {}\n", choice.dtype == DType::bf16 ? "bf16" : "fp32", choice.why);
+  say("hearth: computing {}in {}, {}\n", model.empty() ? "" : model + " ",
+      choice.dtype == DType::bf16 ? "bf16" : "fp32", choice.why);
   return choice.dtype;
 }
 
@@ -82,8 +84,9 @@ void check_dtype(const std::string& name, const Backend& backend) {
   if (name != "auto") named_dtype(name, backend);
 }
 
-DType weights_dtype(const std::string& name, const Backend& backend, Workload work, DType stored) {
-  return name == "auto" ? chosen_dtype(work, backend, stored) : named_dtype(name, backend);
+DType weights_dtype(const std::string& name, const Backend& backend, Workload work, DType stored,
+                    const std::string& model) {
+  return name == "auto" ? chosen_dtype(work, backend, stored, model) : named_dtype(name, backend);
 }
 
 LoadedModel load_model(const ModelFlags& f, Backend& backend, Workload work) {

@@ -62,13 +62,15 @@ std::vector<std::string> model_names(const std::vector<std::string>& models,
   return given;
 }
 
+// `name` is empty for the only model.
 std::unique_ptr<ServedModel> load_served(const ServeFlags& flags, const std::string& path,
-                                         Backend& backend, WeightFormat format) {
+                                         const std::string& name, Backend& backend,
+                                         WeightFormat format) {
   ModelSource source = ModelSource::open(path, flags.adapter);
   if (flags.context > source.config().context)
     fail_usage("--context", "expected 1 to {}, the context of {}, got {}", source.config().context,
                path, flags.context);
-  const DType dtype = weights_dtype(flags.dtype, backend, Workload::decoding, source.dtype());
+  const DType dtype = weights_dtype(flags.dtype, backend, Workload::decoding, source.dtype(), name);
   SamplingSpec defaults;
   apply_generation_config(defaults, flags.generation_config, source, {});
   auto model =
@@ -82,7 +84,8 @@ std::vector<NamedModel> load_all(const ServeFlags& flags, const std::vector<std:
                                  Backend& backend, WeightFormat format, const EngineSpec& spec) {
   std::vector<NamedModel> models;
   for (size_t i = 0; i < names.size(); ++i)
-    models.push_back({names[i], load_served(flags, flags.models[i], backend, format)});
+    models.push_back({names[i], load_served(flags, flags.models[i],
+                                            names.size() > 1 ? names[i] : "", backend, format)});
   const std::string plan = start_engines(models, backend, spec);
   if (models.size() > 1 && !spec.cache_bytes)
     say("hearth: memory for model steps and KV caches: {}\n", plan);

@@ -366,6 +366,8 @@ TEST_F(Serve, NamesOfSeveralModels) {
                "[--model] expected different models");
   const Ran full = run(folder_, two + Arguments{"--cache-gib", "0.0000001"});
   EXPECT_EQ(full.status, 1);
+  for (const char* line : {"hearth: computing a in ", "hearth: computing b in "})
+    EXPECT_NE(full.err.find(line), full.err.npos) << full.err;
   const size_t at =
       full.err.find("hearth: [a] this model does not fit beside the others: [engine]");
   ASSERT_NE(at, full.err.npos) << full.err;
