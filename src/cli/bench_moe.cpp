@@ -1,6 +1,6 @@
 // hearth bench moe: the grouped products of one layer of experts, forward and backward, on random
 // tokens. Prints each beside the time that the matrix product rate and the memory bandwidth of this
-// machine allow. On Hopper it also measures the kernels for consumer GPUs.
+// machine allow. Where Hopper has kernels of its own it also measures those for consumer GPUs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,8 +11,9 @@
 #include <random>
 
 #include "cli/bench.h"
-#include "cli/model_flags.h"
+#include "cuda/backend.h"
 #include "diag/peak_flops.h"
+#include "formats/fields.h"
 #include "sys/error.h"
 
 namespace hearth::inline cli {
@@ -176,6 +177,14 @@ void time_layer(const BenchMoeFlags& f, Backend& backend, DType dtype, const Ben
                sums[pass].seconds, sums[pass].limit);
 }
 
+// Whether the products run on kernels that only Hopper has: in 16 bits, with rows that begin at
+// multiples of 16 bytes.
+bool on_hopper_kernels(const BenchMoeFlags& f, DType dtype) {
+  const int card = chosen_card(f.common);
+  return card >= 0 && cuda_card(card).major == 9 && size_of(dtype) == 2 && f.dim % 8 == 0 &&
+         f.hidden % 8 == 0;
+}
+
 void bench_moe(const BenchMoeFlags& f) {
   if (f.top_k > f.experts)
     fail_usage("--top-k", "expected at most {} experts, got {}", f.experts, f.top_k);
@@ -190,7 +199,7 @@ void bench_moe(const BenchMoeFlags& f) {
       fmt::print("limits: {:.0f} TFLOP/s for a large matrix product, {:.0f} GB/s for a copy\n",
                  1e-12 * limits.peak, 1e-9 * limits.bandwidth);
     time_layer(f, *backend, to_dtype(dtype), limits, "");
-    if (!f.both || backend->device_bytes() == 0) return;
+    if (!f.both || backend->device_bytes() == 0 || !on_hopper_kernels(f, to_dtype(dtype))) return;
   }
   BackendWish consumer = wish;
   consumer.hopper_kernels = false;
@@ -214,7 +223,7 @@ void add_bench_moe(CLI::App& bench) {
   count("--top-k", f->top_k, "experts per token");
   c->add_flag("--glu,!--no-glu", f->glu, "the experts have a gate (default: on)");
   c->add_flag("--consumer,!--no-consumer", f->both,
-              "measure the kernels for consumer GPUs too (default: on)");
+              "on Hopper: measure the kernels for consumer GPUs too (default: on)");
   c->add_option("--dtype", f->dtype, "type of weights and activations: auto, fp32, bf16 or fp16")
       ->capture_default_str();
   c->add_option("--steps", f->steps, "measured runs of each product")

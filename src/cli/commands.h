@@ -52,6 +52,7 @@ struct BackendWish {
 };
 // The backend that --device names; an unavailable one is an error that says why (device.cpp).
 std::unique_ptr<Backend> make_backend(const Common&, const BackendWish& = {});
+int chosen_card(const Common&);  // the GPU that it would use; -1: none
 
 // --weights: storage format of the model's matrices while it runs; a format that the backend cannot
 // multiply is an error (device.cpp).

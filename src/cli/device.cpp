@@ -165,17 +165,17 @@ void add_batch_invariant(CLI::App& c, bool& to) {
       "batch; slower");
 }
 
+int chosen_card(const Common& c) {
+  if (c.device == "auto") return first_usable_card();
+  return c.device == "cpu" ? -1 : card_number(c.device);
+}
+
 std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) {
   if (c.threads < 0 || c.threads > 4096)
     fail_usage("threads", "expected 0 to 4096 threads, got {}", c.threads);
   if (c.memory_limit < 0)
     fail_usage("memory-limit", "expected a size in GiB of 0 or more, got {}", c.memory_limit);
-  int card = -1;
-  if (c.device == "auto")
-    card = first_usable_card();
-  else if (c.device != "cpu")
-    card = card_number(c.device);
-  if (card >= 0) {
+  if (const int card = chosen_card(c); card >= 0) {
     try {
       return make_cuda_backend({.card = card,
                                 .tf32 = wish.tf32,
