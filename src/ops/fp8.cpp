@@ -237,6 +237,12 @@ Var fp8_sites(Tape& t) {
   return t.state("fp8.sites", {most_fp8_sites, int64_t(sizeof(Fp8Site))}, DType::u8);
 }
 
+void advance_fp8_sites(Tape& t) {
+  const Var sites = fp8_sites(t);
+  const auto launch = [](auto* f, Stream& s, In, Out out) { f(s, {.sites = out[0]}); };
+  t.push(kernel_op<&Kernels::advance_fp8>("advance_fp8", launch), {sites}, {sites});
+}
+
 Var linear_fp8(Tape& t, Var x, Var w, const LinearSpec& spec) {
   expect_width(t, w);
   const Fp8Copies rounded_x = rounded_input(t, x), rounded_w = rounded_weight(t, w);

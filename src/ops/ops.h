@@ -28,6 +28,8 @@ Var linear(Tape&, Var x, Var w, const LinearSpec& = {});
 // The state of the scales of all tensors that the programs of a model round to fp8: an Fp8Site in
 // each row of (most_fp8_sites, 16) bytes.
 Var fp8_sites(Tape&);
+// Begins a step of all sites: the largest values so far become those of the previous step.
+void advance_fp8_sites(Tape&);
 
 // --- embed.cpp ---
 // w[ids] + pos_w[positions]

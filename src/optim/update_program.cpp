@@ -9,11 +9,7 @@ UpdateProgram::UpdateProgram(const std::string& name, Memory& memory, const Upda
   Tape t(memory.params->dtype(), name);
   const std::string losses = t.loss_buffer;
   record_update(t, *memory.params, t.rows(t.loss_values(), 0, 1), spec);
-  if (fp8 == Fp8::on) {
-    const Var sites = fp8_sites(t);
-    const auto launch = [](auto* f, Stream& s, In, Out out) { f(s, {.sites = out[0]}); };
-    t.push(kernel_op<&Kernels::advance_fp8>("advance_fp8", launch), {sites}, {sites});
-  }
+  if (fp8 == Fp8::on) advance_fp8_sites(t);
   exec_ = std::make_unique<Exec>(std::move(t), memory);
   losses_ = {memory.state, losses};
   scalars_ = {memory.state, "scalars"};

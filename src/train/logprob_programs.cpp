@@ -85,6 +85,8 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
                       t.input("targets", asked, DType::i32));
   };
   const auto [in, rows, targets] = learns ? t.feed(declare) : declare();
+  // Scales that are measured are those of this batch, not of others before it.
+  if (t.fp8 && t.fp8->measured) advance_fp8_sites(t);
   // Adapters leave routers alone, and so does training on what was sampled or compared before.
   const bool balances = learns && !model.lora;
   std::vector<Routing> routings;

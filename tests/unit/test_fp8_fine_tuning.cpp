@@ -94,6 +94,36 @@ TEST(Fp8FineTuning, RecomputationChangesNoBit) {
   }
 }
 
+// A scale is measured in its own micro-batch: one with large gradients does not make those after it
+// coarser, nor does a step that no update followed.
+TEST(Fp8FineTuning, ScalesDoNotDependOnEarlierBatches) {
+  const ModelConfig model = fp8_models()[0].config.resolve();
+  const TokenBatch batch = some_batch(model);
+  const auto sites_after = [&](const std::vector<float>& gradients) {
+    const auto cpu = make_cpu_backend(1);
+    ParamStore params(*cpu, decoder_params(model), DType::bf16);
+    params.initialise(21);
+    Memory memory(*cpu, &params);
+    LogprobPrograms programs({.model = model, .dtype = DType::bf16, .fp8 = Fp8Recording{}}, memory);
+    bool first = true;
+    for (const float g : gradients) {
+      programs.forward(batch, first);
+      programs.backward(std::vector<float>(batch.rows.size(), g));
+      first = false;
+    }
+    std::vector<Fp8Site> sites(static_cast<size_t>(most_fp8_sites));
+    StateRef<Fp8Site>(memory.state, "fp8.sites").download(sites);
+    std::vector<float> scales;
+    for (const Fp8Site& s : sites) scales.push_back(s.scale);
+    return scales;
+  };
+  const std::vector<float> alone = sites_after({1e-3f});
+  EXPECT_NE(alone, sites_after({1}));
+  EXPECT_EQ(alone, sites_after({1, 1e-3f}));
+  const float none = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(alone, sites_after({none, 1e-3f}));
+}
+
 TEST(Fp8FineTuning, WeightGradientsCanStayInBf16) {
   const ModelConfig model = fp8_models()[0].config.resolve();
   const Pass both = pass_of(model, Fp8Recording{}), some = pass_of(model, {{.wgrad = false}});
