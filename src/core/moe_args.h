@@ -148,10 +148,9 @@ struct RouterStatsArgs {
 
 // Moves every selection bias by rate * sign(mean load - load), unless the step is skipped.
 struct BalanceBiasArgs {
-  Tensor bias;         // (E), any float dtype; rounded from the master if there is one
-  Tensor master = {};  // (E) acc
-  Tensor load;         // (1, E) i32
-  Tensor gate;         // UpdateState
+  Tensor bias;  // (E) acc
+  Tensor load;  // (1, E) i32
+  Tensor gate;  // UpdateState
   float rate = 0;
 };
 

@@ -51,7 +51,8 @@ int64_t padded_rows(const ParamSpec& s) {
   return table ? round_up(s.shape[0], row_tile) : s.shape[0];
 }
 int64_t padded_size(const ParamSpec& s) {
-  return round_up(s.shape.rank == 2 ? padded_rows(s) * s.shape[1] : s.shape.numel(), pad);
+  const int64_t n = s.shape.rank == 2 ? padded_rows(s) * s.shape[1] : s.shape.numel();
+  return round_up(s.wide ? 2 * n : n, pad);  // a wide element takes the place of two halves
 }
 
 int64_t slot_size(const SlotSpec& slot, const ParamSpec& s) {
@@ -84,6 +85,8 @@ ParamStore::ParamStore(Backend& b, std::vector<ParamSpec> specs, DType d, bool o
 void ParamStore::place(const ParamSpec& s, size_t index) {
   if (!index_.emplace(s.name, index).second)
     fail("params", "expected one parameter named {}, got two", s.name);
+  if (s.wide && s.trainable)
+    fail("params", "expected a wide parameter to be frozen, got {}", s.name);
   offset_[index] = elements_;
   if (s.plain()) elements_ += padded_size(s);
   if (s.format != WeightFormat::plain) add_quantised(s);
@@ -128,6 +131,7 @@ const ParamSpec& ParamStore::spec_of(const std::string& name) const {
 }
 
 bool ParamStore::trainable(const std::string& name) const { return spec_of(name).trainable; }
+bool ParamStore::wide(const std::string& name) const { return spec_of(name).wide; }
 
 bool ParamStore::has(Part p, const ParamSpec& s) const {
   const SlotSpec* slot = slot_of(p);
@@ -219,7 +223,9 @@ Tensor ParamStore::get(Part p, const std::string& name) {
   const size_t i = index_.at(name);
   const int64_t at =
       p < Part::slot ? offset_[i] : slot_layouts_[size_t(p) - size_t(Part::slot)].offset[i];
-  return slice(p, at, shape(p, s));
+  Tensor t = slice(p, at, shape(p, s));
+  if (s.wide) t.dtype = acc_;
+  return t;
 }
 
 void ParamStore::set(const std::string& name, std::span<const float> v) {

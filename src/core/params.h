@@ -49,6 +49,7 @@ struct ParamSpec {
   // Rows of the matrices stacked in this one (q, k and v; gate and up); empty: it is one matrix. An
   // optimizer of matrices takes them one by one.
   std::vector<int64_t> stack = {};
+  bool wide = false;  // in the dtype of gradients whatever the store's; frozen
   bool plain() const { return format == WeightFormat::plain || group == Group::embedding; }
 };
 
@@ -92,6 +93,7 @@ class ParamStore {
   std::span<const ParamSpec> specs() const { return specs_; }
   int64_t count() const;  // parameters, padding not counted
   bool trainable(const std::string& name) const;
+  bool wide(const std::string& name) const;
 
   // Declares the optimizer's slots. Declaring the same ones again is allowed; others are an error.
   void declare(const std::vector<SlotSpec>&);
@@ -151,7 +153,7 @@ class ParamStore {
   const SlotSpec* slot_of(Part p) const {
     return p < Part::slot ? nullptr : &slot_specs_[size_t(p) - size_t(Part::slot)];
   }
-  Tensor slice(Part, int64_t at, Shape);
+  Tensor slice(Part, int64_t at, Shape);  // `at` in elements of the part
   const ParamSpec& spec_of(const std::string& name) const;
   void place(const ParamSpec&, size_t index);
   void add_quantised(const ParamSpec&);

@@ -117,7 +117,7 @@ Var Tape::flat(const ParamStore& store, Part p, std::optional<Group> g) {
 
 Var Tape::of_param(const ParamStore& store, Part p, const ParamSpec& s) {
   const Var v = named(Role::flat, fmt::format("{} of {}", store.name(p), s.name), store.shape(p, s),
-                      store.dtype(p));
+                      store.dtype(s.wide ? Part::grad : p));
   (*this)[v].part = p;
   (*this)[v].param = s.name;
   return v;
@@ -137,6 +137,20 @@ Var Tape::param(const std::string& name, Shape s, Init init, Group group, bool t
                       .trainable = trainable,
                       .stack = std::move(stack)});
   }
+  return v;
+}
+
+Var Tape::wide_param(const std::string& name, Shape s, Init init) {
+  const std::string full = join(scope_, name);
+  const bool known = bool(find(full));
+  const Var v = named(Role::param, full, s, acc());
+  if (!known)
+    params.push_back({.name = full,
+                      .shape = s,
+                      .init = init,
+                      .group = Group::vector,
+                      .trainable = false,
+                      .wide = true});
   return v;
 }
 

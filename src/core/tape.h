@@ -186,6 +186,8 @@ class Tape {
   // gradient are not computed.
   Var param(const std::string& name, Shape, Init, Group, bool trainable = true,
             std::vector<int64_t> stack = {});
+  // A vector in acc that has no gradient and that no optimizer reads or decays.
+  Var wide_param(const std::string& name, Shape, Init);
   // One group's range of a flat buffer, or the whole buffer: what an elementwise optimizer updates
   // in one pass.
   Var flat(const ParamStore&, Part, std::optional<Group>);

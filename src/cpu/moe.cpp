@@ -192,12 +192,11 @@ void balance_bias(Stream&, const BalanceBiasArgs& args) {
   const int64_t E = args.load.numel();
   int64_t sum = 0;
   for (int64_t e = 0; e < E; ++e) sum += loads[e];
-  std::vector<float> bias = floats_of(args.master ? args.master : args.bias);
+  std::vector<float> bias = floats_of(args.bias);
   for (int64_t e = 0; e < E; ++e) {
     const int64_t lacking = sum - int64_t(loads[e]) * E;
     bias[size_t(e)] += args.rate * float((lacking > 0) - (lacking < 0));
   }
-  if (args.master) convert_from_floats(args.master.data, args.master.dtype, bias);
   convert_from_floats(args.bias.data, args.bias.dtype, bias);
 }
 

@@ -223,7 +223,8 @@ struct Builder {
     const auto scope = t.scope("router");
     const Var w = small_gate(l.experts, c.dim);
     // Starts at 0, has no gradient and is moved by the update program (optim/update_program.h).
-    const Var choice = bias(c.moe.router_bias, l.experts);
+    const Var choice =
+        c.moe.router_bias ? t.wide_param("bias", {l.experts}, Init::constant(0)) : Var{};
     RouteSpec spec = c.moe.route();
     const auto layers_with = float(
         std::ranges::count_if(layers, [](const LayerSpec& other) { return other.experts > 0; }));

@@ -7,22 +7,25 @@ namespace hearth::inline optim {
 namespace {
 
 // Selection biases of routers have no gradient: they follow the loads that the programs of the step
-// have counted.
+// have counted. They stay as they are where the router is frozen.
 void record_balance(Tape& t, ParamStore& store, Var gate, float rate) {
+  constexpr std::string_view bias_name = ".router.bias", weight_name = ".router.weight";
   std::vector<const ParamSpec*> biases;
-  for (const ParamSpec& p : store.specs())
-    if (p.trainable && p.name.ends_with(".router.bias")) biases.push_back(&p);
+  for (const ParamSpec& p : store.specs()) {
+    if (!p.name.ends_with(bias_name)) continue;
+    const std::string block = p.name.substr(0, p.name.size() - bias_name.size());
+    if (store.trainable(block + std::string(weight_name))) biases.push_back(&p);
+  }
   if (biases.empty() || rate == 0) return;
   const Var loads =
       t.state(router_load_name(t), {int64_t(biases.size()), biases[0]->shape[0]}, DType::i32);
   const auto launch = [rate](auto* f, Stream& s, In in, Out out) {
-    f(s, {.bias = out[0], .master = out[1], .load = in[0], .gate = in[1], .rate = rate});
+    f(s, {.bias = out[0], .load = in[0], .gate = in[1], .rate = rate});
   };
   for (size_t i = 0; i < biases.size(); ++i) {
     const Var bias = t.of_param(store, Part::weight, *biases[i]);
-    const Var master = store.has_master() ? t.of_param(store, Part::master, *biases[i]) : Var{};
     t.push(kernel_op<&Kernels::balance_bias>("balance_bias", launch),
-           {t.rows(loads, int64_t(i), 1), gate, bias, master}, {bias, master});
+           {t.rows(loads, int64_t(i), 1), gate, bias}, {bias});
   }
 }
 

@@ -107,22 +107,17 @@ TEST(CudaRouter, GivesATokenTheSameBitsInAnyBatch) {
 TEST(CudaBalance, MovesBiasesLikeTheCpu) {
   HEARTH_NEEDS_A_CARD();
   const auto cpu = make_cpu_backend(1);
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const auto moved = [&](Backend& b, bool skip) {
-      Held bias(b, {5}, dtype), master(b, {5}, DType::f32);
-      bias.fill({1, 2, 3, 4, 5}), master.fill({1, 2, 3, 4, 5});
-      Held load = ints(b, {1, 5}, {9, 0, 4, 3, 4}), gate(b, {8}, DType::f32);
-      gate.fill({0, 0, 0, skip ? 1.0f : 0.0f, 0, 0, 0, 0});
-      b.kernels().balance_bias(
-          b.stream(),
-          {.bias = bias.t, .master = master.t, .load = load.t, .gate = gate.t, .rate = 0.25f});
-      b.synchronize();
-      std::vector<float> both = bias.read();
-      for (const float x : master.read()) both.push_back(x);
-      return both;
-    };
-    for (const bool skip : {false, true}) EXPECT_EQ(moved(card(), skip), moved(*cpu, skip));
-  }
+  const auto moved = [&](Backend& b, bool skip) {
+    Held bias(b, {5}, DType::f32);
+    bias.fill({1, 2, 3, 4, 5});
+    Held load = ints(b, {1, 5}, {9, 0, 4, 3, 4}), gate(b, {8}, DType::f32);
+    gate.fill({0, 0, 0, skip ? 1.0f : 0.0f, 0, 0, 0, 0});
+    b.kernels().balance_bias(b.stream(),
+                             {.bias = bias.t, .load = load.t, .gate = gate.t, .rate = 0.25f});
+    b.synchronize();
+    return bias.read();
+  };
+  for (const bool skip : {false, true}) EXPECT_EQ(moved(card(), skip), moved(*cpu, skip));
 }
 
 }  // namespace

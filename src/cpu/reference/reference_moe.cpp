@@ -188,12 +188,11 @@ void balance_bias(Stream&, const BalanceBiasArgs& args) {
   const std::vector<int32_t> loads = load_ints(args.load);
   int64_t sum = 0;
   for (const int32_t x : loads) sum += x;
-  Doubles bias = load(args.master ? args.master : args.bias);
+  Doubles bias = load(args.bias);
   for (size_t e = 0; e < bias.size(); ++e) {
     const int64_t lacking = sum - int64_t(loads[e]) * int64_t(loads.size());
     bias[e] += double(args.rate) * double((lacking > 0) - (lacking < 0));
   }
-  store(args.master, bias);
   store(args.bias, bias);
 }
 

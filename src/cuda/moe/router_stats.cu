@@ -61,18 +61,14 @@ __global__ void __launch_bounds__(256) finish_stats(StatEnd a) {
     a.load[e] = (a.spec.add_load ? a.load[e] : 0) + a.offsets[e + 1] - a.offsets[e];
 }
 
-template <class T>
-__global__ void __launch_bounds__(256) move_biases(T* bias, float* master, const int32_t* load,
-                                                   const UpdateState* gate, int E, float rate) {
+__global__ void __launch_bounds__(256)
+    move_biases(float* bias, const int32_t* load, const UpdateState* gate, int E, float rate) {
   if (gate->skip != 0) return;
   int64_t sum = 0;
   for (int e = 0; e < E; ++e) sum += load[e];
   for (int e = int(threadIdx.x); e < E; e += 256) {
     const int64_t lacking = sum - int64_t(load[e]) * E;
-    float x[1] = {master ? master[e] : get(cuda::load<1>(bias + e), 0)};
-    x[0] += rate * float((lacking > 0) - (lacking < 0));
-    if (master) master[e] = x[0];
-    store_rounded(bias + e, x);
+    bias[e] += rate * float((lacking > 0) - (lacking < 0));
   }
 }
 
@@ -93,12 +89,10 @@ void router_stats(Stream& stream, const RouterStatsArgs& args) {
 }
 
 void balance_bias(Stream& stream, const BalanceBiasArgs& args) {
-  expect_dtypes("balance_bias", DType::f32, args.master);
-  by_dtype("balance_bias", args.bias, [&]<class T>(T*) {
-    move_biases<T><<<1, 256, 0, on(stream).handle>>>(
-        as<T>(args.bias), as<float>(args.master), as<int32_t>(args.load),
-        as<UpdateState>(args.gate), int(args.load.numel()), args.rate);
-  });
+  expect_dtypes("balance_bias", DType::f32, args.bias);
+  move_biases<<<1, 256, 0, on(stream).handle>>>(as<float>(args.bias), as<int32_t>(args.load),
+                                                as<UpdateState>(args.gate), int(args.load.numel()),
+                                                args.rate);
   check_launch("balance_bias");
 }
 

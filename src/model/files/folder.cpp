@@ -440,11 +440,13 @@ std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& sto
   for (FileTensor& t : file_tensors(c, {.type = hf_type(c)})) {
     std::string name = t.name;
     std::vector<int64_t> shape = t.shape;
-    out.push_back({std::move(name), dtype, std::move(shape),
-                   [t = std::move(t), &store, dtype, part_of](const ByteSink& sink) {
+    const bool wide = !t.param.empty() && store.wide(t.param);
+    const DType type = wide ? DType::f32 : dtype;
+    out.push_back({std::move(name), type, std::move(shape),
+                   [t = std::move(t), &store, type, part_of](const ByteSink& sink) {
                      if (t.param.empty())
-                       return sink(from_floats(std::vector<float>(size_t(t.shape[0])), dtype));
-                     stream_rows(sink, t, store, part_of(t), dtype);
+                       return sink(from_floats(std::vector<float>(size_t(t.shape[0])), type));
+                     stream_rows(sink, t, store, part_of(t), type);
                    }});
   }
   return out;
