@@ -19,17 +19,6 @@ constexpr int blocks_each = 2;  // per multiprocessor
 constexpr int operand_bytes = side * depth * 2;
 constexpr int bounds = stages * 2 * operand_bytes;  // GroupTiles or GroupOrder, in shared memory
 
-struct MmaParams {
-  const void *left, *right;
-  void* out;
-  const int *offsets, *gather;
-  int groups, N, K;
-  int columns;  // tiles in a row of the result
-  int tiles;    // of one gradient of weights
-  bool wide;    // out is f32
-  bool add;
-};
-
 // A tile of the result. `first` and `end` are rows of the group: those of the result, or those to
 // add for a gradient of weights.
 struct MmaTile {
@@ -45,7 +34,7 @@ class MmaBlock {
   // The sum runs down the rows of this operand.
   static constexpr bool left_down = weights, right_down = form != GroupedForm::transposed;
 
-  __device__ MmaBlock(const MmaParams& p, uint32_t base)
+  __device__ MmaBlock(const SquareParams& p, uint32_t base)
       : p_(p), base_(base), thread_(int(threadIdx.x)), lane_(thread_ % 32) {}
 
   __device__ void run(const MmaTile& tile) {
@@ -197,7 +186,7 @@ class MmaBlock {
       }
   }
 
-  const MmaParams& p_;
+  const SquareParams& p_;
   const uint32_t base_;
   const int thread_, lane_;
   int64_t from_[2];  // rows of a
@@ -205,7 +194,7 @@ class MmaBlock {
 
 template <class T, GroupedForm form>
 __global__ void __launch_bounds__(threads, blocks_each)
-    multiply_groups_mma(const __grid_constant__ MmaParams p) {
+    multiply_groups_mma(const __grid_constant__ SquareParams p) {
   extern __shared__ __align__(128) char mma_memory[];
   constexpr bool weights = form == GroupedForm::weights;
   MmaBlock<T, form> block(p, shared_address(mma_memory));
@@ -234,27 +223,13 @@ __global__ void __launch_bounds__(threads, blocks_each)
 
 template <class T, GroupedForm form>
 void launch_groups(CudaStream& s, const GroupedCall& c) {
-  constexpr bool weights = form == GroupedForm::weights;
-  const int64_t columns = ceil_div(weights ? c.K : c.N, side);
-  const MmaParams p{.left = c.left,
-                    .right = c.right,
-                    .out = c.out,
-                    .offsets = c.offsets,
-                    .gather = c.gather,
-                    .groups = int(c.groups),
-                    .N = int(c.N),
-                    .K = int(c.K),
-                    .columns = int(columns),
-                    .tiles = int(columns * ceil_div(c.N, side)),
-                    .wide = c.out_dtype == DType::f32,
-                    .add = c.add};
-  const int64_t tiles =
-      weights ? c.groups * p.tiles : (ceil_div(c.rows, side) + c.groups) * columns;
+  const SquareParams p = square_params(c, side);
   const int shared = bounds + GroupTiles<side>::bytes(c.groups);
   check(cudaFuncSetAttribute(multiply_groups_mma<T, form>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
         "asking for shared memory");
-  const int64_t blocks = std::min<int64_t>(int64_t(blocks_each) * s.card.processors, tiles);
+  const int64_t blocks =
+      std::min<int64_t>(int64_t(blocks_each) * s.card.processors, most_tiles(c, p, side));
   multiply_groups_mma<T, form><<<unsigned(blocks), threads, size_t(shared), s.handle>>>(p);
 }
 

@@ -12,17 +12,6 @@ using namespace grouped;
 
 constexpr int simple_side = 64, simple_depth = 16, simple_threads = 256;
 
-struct SimpleParams {
-  const void *left, *right;
-  void* out;
-  const int *offsets, *gather;
-  int groups, N, K;
-  int columns;  // tiles in a row of the result
-  int tiles;    // of one gradient of weights
-  bool wide;    // out is f32
-  bool add;
-};
-
 struct SimpleTile {
   int group, first, end;  // rows of the group
   int row, column;        // of the result; the row is only that of a gradient
@@ -36,7 +25,7 @@ __device__ __forceinline__ float element(const void* matrix, int64_t at, bool re
 template <class T, GroupedForm form>
 struct SimpleBlock {
   static constexpr bool weights = form == GroupedForm::weights;
-  const SimpleParams& p;
+  const SquareParams& p;
   float (&left)[simple_depth][simple_side];
   float (&right)[simple_depth][simple_side];
 
@@ -123,7 +112,7 @@ struct SimpleBlock {
 };
 
 template <class T, GroupedForm form>
-__global__ void __launch_bounds__(simple_threads) multiply_groups_simple(SimpleParams p) {
+__global__ void __launch_bounds__(simple_threads) multiply_groups_simple(SquareParams p) {
   extern __shared__ int simple_bounds[];
   __shared__ float left[simple_depth][simple_side], right[simple_depth][simple_side];
   constexpr bool weights = form == GroupedForm::weights;
@@ -148,22 +137,8 @@ __global__ void __launch_bounds__(simple_threads) multiply_groups_simple(SimpleP
 
 template <class T, GroupedForm form>
 void launch_simple(CudaStream& s, const GroupedCall& c) {
-  constexpr bool weights = form == GroupedForm::weights;
-  const int64_t columns = ceil_div(weights ? c.K : c.N, simple_side);
-  const SimpleParams p{.left = c.left,
-                       .right = c.right,
-                       .out = c.out,
-                       .offsets = c.offsets,
-                       .gather = c.gather,
-                       .groups = int(c.groups),
-                       .N = int(c.N),
-                       .K = int(c.K),
-                       .columns = int(columns),
-                       .tiles = int(columns * ceil_div(c.N, simple_side)),
-                       .wide = c.out_dtype == DType::f32,
-                       .add = c.add};
-  const int64_t tiles =
-      weights ? c.groups * p.tiles : (ceil_div(c.rows, simple_side) + c.groups) * columns;
+  const SquareParams p = square_params(c, simple_side);
+  const int64_t tiles = most_tiles(c, p, simple_side);
   const int64_t blocks = std::min<int64_t>(int64_t(4) * s.card.processors, tiles);
   const auto shared = size_t(GroupTiles<simple_side>::bytes(c.groups));
   multiply_groups_simple<T, form><<<unsigned(blocks), simple_threads, shared, s.handle>>>(p);

@@ -1,10 +1,46 @@
-// Device code shared by the kernels of grouped products: which rows a tile has, and how a quad of
-// lanes gathers what it holds of a row into 16 adjacent bytes.
+// Code shared by the kernels of grouped products: which rows a tile has, and how a quad of lanes
+// gathers what it holds of a row into 16 adjacent bytes.
 #pragma once
 
+#include "core/math.h"
 #include "cuda/device/device.cuh"
+#include "cuda/gemm/gemm_grouped.h"
 
 namespace hearth::cuda::grouped {
+
+// What a kernel with square tiles reads of a call.
+struct SquareParams {
+  const void *left, *right;
+  void* out;
+  const int *offsets, *gather;
+  int groups, N, K;
+  int columns;  // tiles in a row of the result
+  int tiles;    // of one gradient of weights
+  bool wide;    // out is f32
+  bool add;
+};
+
+inline SquareParams square_params(const GroupedCall& c, int64_t side) {
+  const int64_t columns = ceil_div(c.form == GroupedForm::weights ? c.K : c.N, side);
+  return {.left = c.left,
+          .right = c.right,
+          .out = c.out,
+          .offsets = c.offsets,
+          .gather = c.gather,
+          .groups = int(c.groups),
+          .N = int(c.N),
+          .K = int(c.K),
+          .columns = int(columns),
+          .tiles = int(columns * ceil_div(c.N, side)),
+          .wide = c.out_dtype == DType::f32,
+          .add = c.add};
+}
+
+// At most this many tiles have work. How many rows a group has is known on the device only.
+inline int64_t most_tiles(const GroupedCall& c, const SquareParams& p, int64_t side) {
+  if (c.form == GroupedForm::weights) return c.groups * p.tiles;
+  return (ceil_div(c.rows, side) + c.groups) * p.columns;
+}
 
 // Some rows of one group.
 struct RowTile {
