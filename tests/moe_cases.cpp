@@ -10,12 +10,19 @@ struct RouterCase {
   RouteSpec spec = {};
   bool bias = false;
   bool losses = false;
+  bool padding = false;  // every third token does not count
 };
 
 Routing routed(Recorder& r, Var x, const RouterCase& c) {
   const auto [B, T, C, N, H, D, V] = r.d;
   const Var logits = router_logits(r.t, x, r.weight("router", {V, C}));
-  return route(r.t, logits, c.bias ? r.vector("bias", V) : Var{}, D, c.spec);
+  Var counts;
+  if (c.padding) {
+    std::vector<int32_t> real;
+    for (int64_t i = 0; i < B * T; ++i) real.push_back(i % 3 != 1);
+    counts = r.t.constant("counts", {B, T}, std::span<const int32_t>(real));
+  }
+  return route(r.t, logits, c.bias ? r.vector("bias", V) : Var{}, D, c.spec, counts);
 }
 
 OpCase route_case(const char* name, const RouterCase& c, std::vector<Dims> small = {}) {
@@ -80,6 +87,8 @@ std::vector<OpCase> moe_cases() {
                  {.spec = {.kind = Router::sigmoid, .balance = 0.3f, .z = 0.2f},
                   .bias = true,
                   .losses = true}),
+      route_case("route_losses_padding",
+                 {.spec = {.balance = 0.3f, .z = 0.2f}, .losses = true, .padding = true}),
       experts_case("experts", Act::swiglu, softmax, Residual::own),
       experts_case("experts_plain", Act::geglu, plain, Residual::none),
       experts_case("experts_relu2", Act::relu2, sigmoid, Residual::own),

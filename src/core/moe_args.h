@@ -54,14 +54,16 @@ struct RouteArgs {
 };
 
 // dlogits = the gradient through the weights, plus the gradients of the two losses times their
-// weights, the share of the micro-batch and the loss scale.
+// weights, the share of the micro-batch and the loss scale. The losses are means over the tokens
+// that count.
 struct RouteBwdArgs {
   Tensor dlogits;       // (T, E), any float dtype
   Tensor dweights;      // (T, k) acc
   Tensor logits;        // (T, E) acc
   Tensor ids;           // (T, k) i32
-  Tensor offsets;       // (E + 1) i32, of ExpertRowsArgs
+  Tensor offsets;       // (E + 1) i32, of ExpertRowsArgs; with `counts`, its `counted`
   Tensor scalars = {};  // Scalars; read with a loss only
+  Tensor counts = {};   // (T) i32: 0 for a token that is padding; absent: all tokens count
   RouteSpec spec = {};
 };
 
@@ -72,6 +74,9 @@ struct ExpertRowsArgs {
   Tensor tokens;   // (R) i32: the token of a row
   Tensor place;    // (T, k) i32: the row of a pair
   Tensor ids;      // (T, k) i32
+  // Optional: the offsets as they would be without the tokens that do not count.
+  Tensor counted = {};  // (E + 1) i32
+  Tensor counts = {};   // (T) i32: 0 for a token that is padding
 };
 
 // c[r] = a[gather[r]] op(b[g]) for the rows r of group g. A row of c has the same bits whatever
@@ -131,18 +136,19 @@ struct RouterStatsSpec {
 };
 
 // What a run logs about one layer's router. With p the scores of a token divided by their sum and
-// f the fraction of all pairs that an expert received, the values are means over the tokens, times
-// spec.part and the share of the micro-batch:
+// f the fraction of all pairs that an expert received, the values are means over the tokens that
+// count, times spec.part and the share of the micro-batch:
 //   0: the balance loss, E * sum of f p, which is 1 if all experts have equal loads
 //   1: the z-loss, the square of the log-sum-exp of the logits
 //   2: the entropy of p
 struct RouterStatsArgs {
-  Tensor values;   // (3, 1) acc
-  Tensor load;     // (1, E) i32: pairs of each expert
-  Tensor parts;    // (row_parts, 3) acc: scratch
-  Tensor logits;   // (T, E) acc
-  Tensor offsets;  // (E + 1) i32
-  Tensor scalars;  // Scalars
+  Tensor values;       // (3, 1) acc
+  Tensor load;         // (1, E) i32: pairs of each expert
+  Tensor parts;        // (row_parts, 3) acc: scratch
+  Tensor logits;       // (T, E) acc
+  Tensor offsets;      // (E + 1) i32; with `counts`, the `counted` of ExpertRowsArgs
+  Tensor scalars;      // Scalars
+  Tensor counts = {};  // (T) i32: 0 for a token that is padding; absent: all tokens count
   RouterStatsSpec spec = {};
 };
 

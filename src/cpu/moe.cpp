@@ -33,6 +33,15 @@ std::vector<float> fractions(const Tensor& offsets) {
   return f;
 }
 
+// The tokens whose pairs the offsets count, at least 1.
+int64_t counted_tokens(const Tensor& offsets, int64_t k) {
+  return std::max<int64_t>(1, offsets.as<int32_t>()[offsets.numel() - 1] / k);
+}
+
+bool does_count(const Tensor& counts, int64_t token) {
+  return !counts || counts.as<int32_t>()[token] != 0;
+}
+
 const Scalars& scalars_in(const Tensor& t) {
   static const Scalars none;
   return t ? *t.as<const Scalars>() : none;
@@ -76,14 +85,15 @@ void route_bwd(Stream& stream, const RouteBwdArgs& args) {
   const int64_t T = args.logits.rows(), E = args.logits.cols(), k = args.ids.cols();
   const std::vector<float> f = fractions(args.offsets);
   const Scalars& s = scalars_in(args.scalars);
-  const float share = scaled_gradient(s, s.share) / float(std::max<int64_t>(T, 1));
+  const float share = scaled_gradient(s, s.share) / float(counted_tokens(args.offsets, k));
   cpu_stream(stream).threads.ranges(T, router_rows, [&](int64_t begin, int64_t end) {
     RouterRow<float> row(E, k, args.spec);
     std::vector<float> d(static_cast<size_t>(E));
     for (int64_t t = begin; t < end; ++t) {
+      const float weight = does_count(args.counts, t) ? share : 0;
       row.gradient(d.data(), args.dweights.as<float>() + t * k, args.ids.as<int32_t>() + t * k,
-                   args.logits.as<float>() + t * E, f.data(), args.spec.balance * share,
-                   args.spec.z * share);
+                   args.logits.as<float>() + t * E, f.data(), args.spec.balance * weight,
+                   args.spec.z * weight);
       convert_from_floats(row_of(args.dlogits, t), args.dlogits.dtype, d);
     }
   });
@@ -97,6 +107,13 @@ void expert_rows(Stream&, const ExpertRowsArgs& args) {
   std::fill_n(offsets, E + 1, 0);
   for (int64_t pair = 0; pair < R; ++pair) ++offsets[ids[pair] + 1];
   for (int64_t e = 0; e < E; ++e) offsets[e + 1] += offsets[e];
+  if (args.counted) {
+    int32_t* counted = args.counted.as<int32_t>();
+    std::fill_n(counted, E + 1, 0);
+    for (int64_t pair = 0; pair < R; ++pair)
+      counted[ids[pair] + 1] += does_count(args.counts, pair / k);
+    for (int64_t e = 0; e < E; ++e) counted[e + 1] += counted[e];
+  }
   std::vector<int32_t> next(offsets, offsets + E);
   for (int64_t pair = 0; pair < R; ++pair) {
     const int32_t row = next[size_t(ids[pair])]++;
@@ -166,13 +183,14 @@ void router_stats(Stream& stream, const RouterStatsArgs& args) {
     RouterRow<float> row(E, args.spec.k, route);
     std::array<double, 3> sums = {};
     for (int64_t t = T * part / row_parts; t < T * (part + 1) / row_parts; ++t) {
+      if (!does_count(args.counts, t)) continue;
       const std::array<float, 3> found = row.stats(args.logits.as<float>() + t * E, f.data());
       for (size_t i = 0; i < sums.size(); ++i) sums[i] += double(found[i]);
     }
     for (size_t i = 0; i < sums.size(); ++i) parts[part * 3 + int64_t(i)] = float(sums[i]);
   });
   const double factor = double(args.spec.part) * double(scalars_in(args.scalars).share) /
-                        double(std::max<int64_t>(T, 1));
+                        double(counted_tokens(args.offsets, args.spec.k));
   for (int64_t i = 0; i < 3; ++i) {
     double sum = 0;
     for (int64_t p = 0; p < row_parts; ++p) sum += double(parts[p * 3 + i]);

@@ -17,6 +17,7 @@ struct TokenBatch {
   std::vector<int32_t> tokens = {};     // (B, T)
   std::vector<int32_t> positions = {};  // (B, T); empty: 0 .. T - 1 in each
   std::vector<int32_t> documents = {};  // (B, T) for a document mask; empty: none
+  std::vector<int32_t> counts = {};     // (B, T): 0 for padding; empty: none
   std::vector<int32_t> rows = {}, targets = {};
 };
 
@@ -29,6 +30,7 @@ struct BatchView {
         tokens(b.tokens),
         positions(b.positions),
         documents(b.documents),
+        counts(b.counts),
         rows(b.rows),
         targets(b.targets),
         count(int64_t(b.rows.size())) {}
@@ -39,7 +41,7 @@ struct BatchView {
   bool asks_all() const { return rows.empty(); }
 
   int64_t B, T;
-  std::span<const int32_t> tokens, positions, documents, rows, targets;
+  std::span<const int32_t> tokens, positions, documents, counts, rows, targets;
   int64_t count;  // targets that count
 };
 

@@ -229,7 +229,7 @@ struct Builder {
     const auto layers_with = float(
         std::ranges::count_if(layers, [](const LayerSpec& other) { return other.experts > 0; }));
     spec.balance = mode.balance_loss / layers_with, spec.z = mode.router_z_loss / layers_with;
-    const Routing r = route(t, router_logits(t, x, w), choice, l.top_k, spec);
+    const Routing r = route(t, router_logits(t, x, w), choice, l.top_k, spec, inputs.counts);
     if (mode.routings) mode.routings->push_back(r);
     return r;
   }

@@ -18,9 +18,10 @@ inline std::span<const std::string_view> names_of(Recompute) {
 }
 
 // The inputs of the model, all (B, T) i32 except `tables`. Without `documents` there is no document
-// mask. `sequences` and `tables` are used with a cache: see Paged.
+// mask. `counts` is 0 for padding, which the losses of routers leave out. `sequences` and `tables`
+// are used with a cache: see Paged.
 struct DecoderInputs {
-  Var tokens, positions, documents = {};
+  Var tokens, positions, documents = {}, counts = {};
   Var sequences = {}, tables = {};
 };
 DecoderInputs declare_inputs(Tape&, int64_t B, int64_t T, bool documents);

@@ -78,20 +78,22 @@ void router_backward(Tape& t, const Node& n) {
   }
 }
 
-void route_backward(Tape& t, const Node& n, Var offsets, const RouteSpec& spec) {
+void route_backward(Tape& t, const Node& n, const Routing& r) {
   const Var logits = n.in[0], dweights = t.grad(n.out[1]);
   const Var dlogits = t.temp(t.shape(logits));
-  const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
+  const auto launch = [spec = r.spec](auto* f, Stream& s, In in, Out out) {
     f(s, {.dlogits = out[0],
           .dweights = in[0],
           .logits = in[1],
           .ids = in[2],
           .offsets = in[3],
           .scalars = in[4],
+          .counts = in[5],
           .spec = spec});
   };
   t.push(kernel_op<&Kernels::route_bwd>("route_bwd", launch),
-         {dweights, t.saved(logits), t.saved(n.out[0]), t.saved(offsets), scalars(t)}, {dlogits});
+         {dweights, t.saved(logits), t.saved(n.out[0]), t.saved(r.counted), scalars(t), r.counts},
+         {dlogits});
   t.add_grad(logits, dlogits);
 }
 
@@ -170,7 +172,7 @@ Var router_logits(Tape& t, Var x, Var w) {
   return logits;
 }
 
-Routing route(Tape& t, Var logits, Var bias, int64_t k, const RouteSpec& spec) {
+Routing route(Tape& t, Var logits, Var bias, int64_t k, const RouteSpec& spec, Var counts) {
   const int64_t T = t.shape(logits)[0], E = t.shape(logits)[1], R = T * k;
   if (k < 1 || k > E) fail(t.where(), "expected 1 to {} experts per token, got {}", E, k);
   Routing r;
@@ -178,21 +180,27 @@ Routing route(Tape& t, Var logits, Var bias, int64_t k, const RouteSpec& spec) {
   r.ids = t.temp({T, k}, DType::i32), r.weights = t.temp({T, k}, t.acc());
   r.offsets = t.temp({E + 1}, DType::i32), r.order = t.temp({R}, DType::i32);
   r.tokens = t.temp({R, 1}, DType::i32), r.place = t.temp({T, k}, DType::i32);
+  r.counts = counts, r.counted = counts ? t.temp({E + 1}, DType::i32) : r.offsets;
   // A few bytes per token. If they were recomputed with other bits, a token could change experts.
-  for (const Var v : {r.ids, r.weights, r.offsets, r.order, r.tokens, r.place}) t.keep(v);
+  for (const Var v : {r.ids, r.weights, r.offsets, r.order, r.tokens, r.place, r.counted})
+    t.keep(v);
   const auto choose = [spec](auto* f, Stream& s, In in, Out out) {
     f(s, {.ids = out[0], .weights = out[1], .logits = in[0], .bias = in[1], .spec = spec});
   };
   Op op = kernel_op<&Kernels::route>("route", choose);
-  op.backward = [offsets = r.offsets, spec](Tape& t, const Node& n) {
-    route_backward(t, n, offsets, spec);
-  };
+  op.backward = [r](Tape& t, const Node& n) { route_backward(t, n, r); };
   t.push(std::move(op), {logits, bias}, {r.ids, r.weights});
   const auto sort = [](auto* f, Stream& s, In in, Out out) {
-    f(s, {.offsets = out[0], .order = out[1], .tokens = out[2], .place = out[3], .ids = in[0]});
+    f(s, {.offsets = out[0],
+          .order = out[1],
+          .tokens = out[2],
+          .place = out[3],
+          .ids = in[0],
+          .counted = out[4],
+          .counts = in[1]});
   };
-  t.push(kernel_op<&Kernels::expert_rows>("expert_rows", sort), {r.ids},
-         {r.offsets, r.order, r.tokens, r.place});
+  t.push(kernel_op<&Kernels::expert_rows>("expert_rows", sort), {r.ids, counts},
+         {r.offsets, r.order, r.tokens, r.place, counts ? r.counted : Var{}});
   return r;
 }
 
@@ -249,10 +257,11 @@ void router_losses(Tape& t, std::span<const Routing> layers, const RouterTerms& 
             .logits = in[0],
             .offsets = in[1],
             .scalars = in[2],
+            .counts = in[3],
             .spec = spec});
     };
     t.push(kernel_op<&Kernels::router_stats>("router_stats", launch),
-           {r.logits, r.offsets, scalars(t)},
+           {r.logits, r.counted, scalars(t), r.counts},
            {t.rows(t.loss_values(), first, 3), t.rows(load, int64_t(i), 1),
             t.temp({row_parts, 3}, t.acc())});
   }

@@ -13,6 +13,8 @@ struct Routing {
   Var logits;                         // (T, E) acc
   Var ids, weights;                   // (T, k)
   Var offsets, order, tokens, place;  // the rows sorted by expert
+  Var counts;   // (T) i32: 0 for a token that the losses leave out; absent: none
+  Var counted;  // the offsets of those tokens; without `counts` the same as `offsets`
   RouteSpec spec;
 
   int64_t experts(const Tape& t) const { return t.shape(logits)[-1]; }
@@ -20,8 +22,9 @@ struct Routing {
 
 // The logits of all tokens of x (.., C), in acc; w is (E, C).
 Var router_logits(Tape&, Var x, Var w);
-// `bias` (E) moves the choice but not the weights; absent: none.
-Routing route(Tape&, Var logits, Var bias, int64_t k, const RouteSpec&);
+// `bias` (E) moves the choice but not the weights; absent: none. `counts` (.., T) i32 is 0 for
+// tokens that are padding, which the losses and the loads leave out; absent: all count.
+Routing route(Tape&, Var logits, Var bias, int64_t k, const RouteSpec&, Var counts = {});
 
 // Weights of experts are stacked: (E * N, C). The first product of the experts: (R, N) of x (..,
 // C).

@@ -22,7 +22,7 @@ void expect_below(std::span<const int32_t> ids, int64_t limit, const char* what)
 void check(const BatchView& b, const ModelConfig& model) {
   const size_t n = size_t(b.B * b.T);
   const auto fits = [&](std::span<const int32_t> v) { return v.empty() || v.size() == n; };
-  if (n == 0 || b.tokens.size() != n || !fits(b.positions) || !fits(b.documents))
+  if (n == 0 || b.tokens.size() != n || !fits(b.positions) || !fits(b.documents) || !fits(b.counts))
     fail("logprob", "expected {} x {} tokens, got {}", b.B, b.T, b.tokens.size());
   if (b.targets.size() != (b.asks_all() ? n : b.rows.size()))
     fail("logprob", "expected a target for each row, got {} for {} rows", b.targets.size(),
@@ -79,16 +79,18 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
   t.loss_buffer = spec.name + (evaluates ? ".eval.losses" : ".losses");
   t.accumulate = kind == Kind::next || kind == Kind::nll_next;
   const Shape asked = key.rows ? Shape{1, key.rows} : Shape{key.B, key.T};
+  // Adapters leave routers alone, and so does training on what was sampled or compared before.
+  const bool balances = learns && !model.lora;
   const auto declare = [&] {
-    return std::tuple(declare_inputs(t, key.B, key.T, key.documents),
-                      key.rows ? t.input("rows", asked, DType::i32) : Var{},
+    DecoderInputs in = declare_inputs(t, key.B, key.T, key.documents);
+    if (balances && model.moe && key.rows)  // other batches have no padding
+      in.counts = t.input("counts", {key.B, key.T}, DType::i32);
+    return std::tuple(in, key.rows ? t.input("rows", asked, DType::i32) : Var{},
                       t.input("targets", asked, DType::i32));
   };
   const auto [in, rows, targets] = learns ? t.feed(declare) : declare();
   // Scales that are measured are those of this batch, not of others before it.
   if (t.fp8 && t.fp8->measured) advance_fp8_sites(t);
-  // Adapters leave routers alone, and so does training on what was sampled or compared before.
-  const bool balances = learns && !model.lora;
   std::vector<Routing> routings;
   const Var x = decoder(t, model, in,
                         {.recompute = spec.recompute,
@@ -153,6 +155,7 @@ LogprobPrograms::Program LogprobPrograms::bind(const std::string& name, Exec& ex
             .targets = input("targets")};
   if (key.rows) p.asked = input("rows");
   if (key.documents) p.documents = input("documents");
+  if (learns && exec.tape().find(name + ".counts")) p.counts = input("counts");
   if (learns || kind == Kind::nll_eval) {
     p.nll = result("nll");
     p.losses = {memory_.state, exec.tape().loss_buffer};
@@ -199,6 +202,11 @@ const LogprobPrograms::Program& LogprobPrograms::prepare(const BatchView& b, Kin
   p.tokens.upload(b.tokens);
   p.positions.upload(b.positions.empty() ? counted_positions(b.B, b.T) : b.positions);
   if (p.documents) p.documents.upload(b.documents);
+  if (p.counts) {
+    padded_.assign(b.counts.begin(), b.counts.end());
+    padded_.resize(b.tokens.size(), 1);
+    p.counts.upload(padded_);
+  }
   if (b.asks_all()) {
     p.targets.upload(b.targets);
     return p;

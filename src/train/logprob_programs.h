@@ -135,6 +135,7 @@ class LogprobPrograms {
     Exec* exec = nullptr;
     int64_t rows = 0;  // of the buffers: those asked about, rounded up
     StateRef<int32_t> tokens = {}, positions = {}, documents = {}, asked = {}, targets = {};
+    StateRef<int32_t> counts = {};
     StateRef<float> logprob = {}, entropy = {}, dlogprob = {}, nll = {}, losses = {};
     StateRef<int32_t> load = {};  // of experts
     StateRef<Scalars> scalars = {};

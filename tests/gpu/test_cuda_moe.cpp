@@ -32,7 +32,7 @@ struct RouteSize {
 };
 
 struct Found {
-  std::vector<int32_t> ids, offsets, order, tokens, place;
+  std::vector<int32_t> ids, offsets, order, tokens, place, counted;
   std::vector<float> weights;
 };
 
@@ -46,18 +46,25 @@ Found routed(Backend& b, const RouteSize& s) {
   Held l(b, {s.T, s.E}, DType::f32), a(b, {s.E}, DType::f32), w(b, {s.T, s.k}, DType::f32);
   l.fill(logits), a.fill(bias);
   Held ids = ints(b, {s.T, s.k}), offsets = ints(b, {s.E + 1}), order = ints(b, {s.T * s.k}),
-       tokens = ints(b, {s.T * s.k}), place = ints(b, {s.T, s.k});
+       tokens = ints(b, {s.T * s.k}), place = ints(b, {s.T, s.k}), counted = ints(b, {s.E + 1});
+  std::vector<int32_t> real;  // two thirds of the tokens count
+  for (int64_t t = 0; t < s.T; ++t) real.push_back(t % 3 != 1);
+  Held counts = ints(b, {s.T}, real);
   b.kernels().route(b.stream(), {.ids = ids.t,
                                  .weights = w.t,
                                  .logits = l.t,
                                  .bias = s.bias ? a.t : Tensor{},
                                  .spec = s.spec});
-  b.kernels().expert_rows(
-      b.stream(),
-      {.offsets = offsets.t, .order = order.t, .tokens = tokens.t, .place = place.t, .ids = ids.t});
+  b.kernels().expert_rows(b.stream(), {.offsets = offsets.t,
+                                       .order = order.t,
+                                       .tokens = tokens.t,
+                                       .place = place.t,
+                                       .ids = ids.t,
+                                       .counted = counted.t,
+                                       .counts = counts.t});
   b.synchronize();
-  return {read_ints(ids),    read_ints(offsets), read_ints(order),
-          read_ints(tokens), read_ints(place),   w.read()};
+  return {read_ints(ids),   read_ints(offsets), read_ints(order), read_ints(tokens),
+          read_ints(place), read_ints(counted), w.read()};
 }
 
 TEST(CudaRouter, ChoosesAndSortsLikeTheCpu) {
@@ -77,6 +84,7 @@ TEST(CudaRouter, ChoosesAndSortsLikeTheCpu) {
     EXPECT_TRUE(got.order == want.order) << "order";
     EXPECT_TRUE(got.tokens == want.tokens) << "tokens";
     EXPECT_TRUE(got.place == want.place) << "place";
+    EXPECT_TRUE(got.counted == want.counted) << "counted";
     EXPECT_LT(test::distance(got.weights, want.weights), 1e-5);
   }
 }

@@ -5,9 +5,11 @@
 #include <cmath>
 
 #include "cpu/reference/reference.h"
+#include "data/examples/batches.h"
 #include "model/layer_spec.h"
 #include "model_cases.h"
 #include "rewards/regex.h"
+#include "train/logprob_programs.h"
 #include "train/pretrain/programs.h"
 #include "unit/cpu_case.h"
 #include "unit/grpo_task.h"
@@ -116,6 +118,69 @@ TEST(ExpertRows, AreSortedByExpertAndStayInOrder) {
     EXPECT_EQ(ints_of(order), (std::vector<int32_t>{1, 4, 7, 0, 2, 5, 3, 6}));
     EXPECT_EQ(ints_of(tokens), (std::vector<int32_t>{0, 2, 3, 0, 1, 2, 1, 3}));
     EXPECT_EQ(ints_of(place), (std::vector<int32_t>{3, 0, 4, 6, 1, 5, 7, 2}));
+  }
+}
+
+TEST(ExpertRows, CountWithoutPadding) {
+  for (const Runner& r : all_runners()) {
+    const Array chosen = Array::ints({4, 2}, {2, 0, 2, 3, 0, 2, 3, 0});
+    const Array counts = Array::ints({4}, {1, 0, 1, 0});
+    Array offsets({6}, DType::i32), order({8}, DType::i32), tokens({8}, DType::i32),
+        place({4, 2}, DType::i32), counted({6}, DType::i32);
+    r.k.expert_rows(r.s, {.offsets = offsets,
+                          .order = order,
+                          .tokens = tokens,
+                          .place = place,
+                          .ids = chosen,
+                          .counted = counted,
+                          .counts = counts});
+    EXPECT_EQ(ints_of(offsets), (std::vector<int32_t>{0, 3, 3, 6, 8, 8}));
+    EXPECT_EQ(ints_of(counted), (std::vector<int32_t>{0, 2, 2, 4, 4, 4}));
+  }
+}
+
+// Terms, loads and gradients are those of the tokens that count; padding has the gradient of its
+// weights alone.
+TEST(RouterStats, LeavePaddingOut) {
+  constexpr float big = 30;
+  for (const Runner& r : all_runners()) {
+    const std::vector<double> real{1, 2, 0.5, -1, 0.25, 1.5};
+    std::vector<double> all = real;
+    all.insert(all.end(), {big, 0, 0});
+    const Array alone = Array({2, 3}, real).as(r.acc), padded = Array({3, 3}, all).as(r.acc);
+    const Array counts = Array::ints({3}, {1, 1, 0}), bounds = Array::ints({4}, {0, 0, 1, 2});
+    const Array scalars = Array::of(Scalars{.share = 1});
+    std::vector<std::vector<double>> values;
+    for (const bool pads : {false, true}) {
+      Array found = r.sums({3, 1}), parts = r.sums({row_parts, 3}), load({1, 3}, DType::i32);
+      r.k.router_stats(r.s, {.values = found,
+                             .load = load,
+                             .parts = parts,
+                             .logits = pads ? padded : alone,
+                             .offsets = bounds,
+                             .scalars = scalars,
+                             .counts = pads ? Tensor(counts) : Tensor{},
+                             .spec = {.k = 1}});
+      EXPECT_EQ(ints_of(load), (std::vector<int32_t>{0, 1, 1}));
+      Array wide({3, 1});
+      reference_kernels().copy(Array::stream(), {.y = wide, .x = found});
+      values.push_back({wide[0], wide[1], wide[2]});
+    }
+    EXPECT_EQ(values[0], values[1]);
+    const Array ids = Array::ints({3, 1}, {1, 2, 0}), dweights = Array({3, 1}).as(r.acc);
+    Array d = Array({3, 3}).as(r.acc);
+    r.k.route_bwd(r.s, {.dlogits = d,
+                        .dweights = dweights,
+                        .logits = padded,
+                        .ids = ids,
+                        .offsets = bounds,
+                        .scalars = scalars,
+                        .counts = counts,
+                        .spec = {.balance = 1, .z = 1}});
+    Array wide({3, 3});
+    reference_kernels().copy(Array::stream(), {.y = wide, .x = d});
+    EXPECT_NE(wide[0], 0);
+    for (const int64_t i : {6, 7, 8}) EXPECT_EQ(wide[i], 0) << i;
   }
 }
 
@@ -317,6 +382,7 @@ TEST(SelectionBias, IsHeldInFp32) {
   BiasRun run(*backend, DType::bf16, Recompute::none);
   const std::string name = "blocks.1.mlp.router.bias";
   run.params.set(name, std::vector<float>{2, 2, 2, 2});
+  EXPECT_EQ(run.params.get(Part::weight, name).dtype, DType::f32);
   run.step(0);
   bool any = false;
   for (const float x : run.bias(1)) {
@@ -432,6 +498,49 @@ TEST(BalanceLoss, KeepsLoadsEven) {
     return last;
   };
   EXPECT_LT(violation(1), 0.7 * violation(0));
+}
+
+// Examples teach a router the same in rows of any length.
+TEST(BalanceLoss, LeavesPaddingOut) {
+  const auto backend = make_cpu_backend(1);
+  const Example a{.tokens = {1, 2, 3, 4, 5}, .learned = {0, 1, 1, 1, 1}},
+      b{.tokens = {7, 3, 9}, .learned = {0, 1, 1}};
+  struct Found {
+    std::vector<LossValue> terms;
+    std::vector<int32_t> load;
+    std::vector<float> gradient;
+  };
+  const auto found_in = [&](int64_t T, int64_t B) {
+    ModelConfig c = moe_config();
+    c.layers = 1;
+    ParamStore params(*backend, decoder_params(c), DType::f32);
+    params.initialise(5);
+    Memory memory(*backend, &params);
+    LogprobPrograms programs({.model = c,
+                              .name = "examples",
+                              .dtype = DType::f32,
+                              .losses = {.balance_loss = 1, .router_z_loss = 1}},
+                             memory);
+    const std::vector<std::vector<const Example*>> rows{{&a}, {&b}};
+    Scalars s;
+    s.share = 1, s.inv_targets = 1.0f / 6;
+    programs.launch_train(lay_out(rows, T, false, B), s, true);
+    Found f;
+    programs.take_nll();
+    f.terms = programs.take_terms();
+    f.load.resize(4);
+    memory.state.read<int32_t>("examples.losses.router_load", f.load);
+    f.gradient = params.values(Part::grad, "blocks.0.mlp.router.weight");
+    return f;
+  };
+  const Found tight = found_in(4, 2), loose = found_in(12, 4);
+  EXPECT_EQ(tight.load[0] + tight.load[1] + tight.load[2] + tight.load[3], 2 * (4 + 2));
+  EXPECT_EQ(tight.load, loose.load);
+  ASSERT_EQ(tight.terms.size(), loose.terms.size());
+  for (size_t i = 0; i < tight.terms.size(); ++i)
+    EXPECT_NEAR(tight.terms[i].value, loose.terms[i].value, 1e-5) << tight.terms[i].name;
+  for (size_t i = 0; i < tight.gradient.size(); ++i)
+    EXPECT_NEAR(tight.gradient[i], loose.gradient[i], 1e-5);
 }
 
 // The sampler computes few rows at a time, the trainer whole batches.

@@ -28,6 +28,11 @@ std::vector<int32_t> rows_of(Tensor gather, int64_t rows) {
   return all;
 }
 
+// Which tokens count.
+std::vector<int32_t> counts_of(Tensor counts, int64_t tokens) {
+  return counts ? load_ints(counts) : std::vector<int32_t>(size_t(tokens), 1);
+}
+
 }  // namespace
 
 void route(Stream&, const RouteArgs& args) {
@@ -47,15 +52,19 @@ void route_bwd(Stream&, const RouteBwdArgs& args) {
   const int64_t T = args.logits.rows(), E = args.logits.cols(), k = args.ids.cols();
   const Doubles logits = load(args.logits), dweights = load(args.dweights);
   const std::vector<int32_t> ids = load_ints(args.ids);
-  const Doubles f = fractions(load_ints(args.offsets));
+  const std::vector<int32_t> offsets = load_ints(args.offsets), counts = counts_of(args.counts, T);
+  const Doubles f = fractions(offsets);
   const Scalars s = load_scalars(args.scalars);
-  const double share = scaled_gradient(s, double(s.share)) / double(T);
+  const double share =
+      scaled_gradient(s, double(s.share)) / double(std::max<int64_t>(1, offsets.back() / k));
   Doubles dlogits(size_t(T * E));
   RouterRow<double> row(E, k, args.spec);
-  for (int64_t t = 0; t < T; ++t)
+  for (int64_t t = 0; t < T; ++t) {
+    const double weight = counts[size_t(t)] ? share : 0;
     row.gradient(&dlogits[size_t(t * E)], &dweights[size_t(t * k)], &ids[size_t(t * k)],
-                 &logits[size_t(t * E)], f.data(), double(args.spec.balance) * share,
-                 double(args.spec.z) * share);
+                 &logits[size_t(t * E)], f.data(), double(args.spec.balance) * weight,
+                 double(args.spec.z) * weight);
+  }
   store(args.dlogits, dlogits);
 }
 
@@ -78,6 +87,16 @@ void expert_rows(Stream&, const ExpertRowsArgs& args) {
   store_ints(args.order, order);
   store_ints(args.tokens, tokens);
   store_ints(args.place, place);
+  if (!args.counted) return;
+  const std::vector<int32_t> counts = load_ints(args.counts);
+  std::vector<int32_t> counted{0};
+  for (int64_t e = 0; e < E; ++e) {
+    int32_t n = counted.back();
+    for (size_t pair = 0; pair < ids.size(); ++pair)
+      n += ids[pair] == e && counts[pair / size_t(k)] != 0;
+    counted.push_back(n);
+  }
+  store_ints(args.counted, counted);
 }
 
 void grouped_gemm(Stream&, const GroupedGemmArgs& args) {
@@ -166,11 +185,14 @@ void router_stats(Stream&, const RouterStatsArgs& args) {
   const Doubles logits = load(args.logits);
   const std::vector<int32_t> offsets = load_ints(args.offsets);
   const Doubles f = fractions(offsets);
-  const double part = double(args.spec.part) * load_scalars(args.scalars).share / double(T);
+  const std::vector<int32_t> counts = counts_of(args.counts, T);
+  const double part = double(args.spec.part) * load_scalars(args.scalars).share /
+                      double(std::max<int64_t>(1, offsets.back() / args.spec.k));
   Doubles values = start_from(args.values, args.spec.add_values);
   const RouteSpec route{.kind = args.spec.kind};
   RouterRow<double> row(E, args.spec.k, route);
   for (int64_t t = 0; t < T; ++t) {
+    if (!counts[size_t(t)]) continue;
     const std::array<double, 3> found = row.stats(&logits[size_t(t * E)], f.data());
     for (size_t i = 0; i < found.size(); ++i) values[i] += part * found[i];
   }

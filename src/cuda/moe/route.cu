@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(router_warps * 32)
 template <class T>
 __global__ void __launch_bounds__(router_warps * 32)
     route_gradient(T* dlogits, const float* dweights, const int32_t* ids, const int32_t* offsets,
-                   const Scalars* scalars, RouteRows a) {
+                   const int32_t* counts, const Scalars* scalars, RouteRows a) {
   extern __shared__ float shared[];
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int64_t t = int64_t(blockIdx.x) * router_warps + warp;
@@ -127,8 +127,9 @@ __global__ void __launch_bounds__(router_warps * 32)
   }
   __syncwarp();
   float balance = 0, z = 0, mean = 0;
-  if (a.spec.balance != 0 || a.spec.z != 0) {
-    const float share = scaled_gradient(*scalars, scalars->share) / float(a.T);
+  if ((a.spec.balance != 0 || a.spec.z != 0) && (!counts || counts[t] != 0)) {
+    const float share =
+        scaled_gradient(*scalars, scalars->share) / counted_tokens(offsets, a.E, a.k);
     balance = a.spec.balance * share * float(a.E), z = a.spec.z * share * 2.0f * sums.lse;
     for (int i = lane; i < a.E; i += 32)
       mean += fraction_of(offsets, a.E, i) * raw_score(logits[i], sums.top, sigmoid) / sums.sum;
@@ -175,7 +176,7 @@ void route_bwd(Stream& stream, const RouteBwdArgs& args) {
   by_dtype("route_bwd", args.dlogits, [&]<class T>(T*) {
     route_gradient<T><<<blocks_for(a), router_warps * 32, shared, on(stream).handle>>>(
         as<T>(args.dlogits), as<float>(args.dweights), as<int32_t>(args.ids),
-        as<int32_t>(args.offsets), as<Scalars>(args.scalars), a);
+        as<int32_t>(args.offsets), as<int32_t>(args.counts), as<Scalars>(args.scalars), a);
   });
   check_launch("route_bwd");
 }

@@ -40,4 +40,9 @@ __device__ __forceinline__ float fraction_of(const int32_t* offsets, int E, int 
   return float(offsets[i + 1] - offsets[i]) / float(max(offsets[E], 1));
 }
 
+// How many tokens the offsets count, at least 1.
+__device__ __forceinline__ float counted_tokens(const int32_t* offsets, int E, int k) {
+  return float(max(offsets[E] / k, 1));
+}
+
 }  // namespace hearth::cuda

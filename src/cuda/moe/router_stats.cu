@@ -10,13 +10,14 @@ constexpr int stat_warps = 8, stat_values = 3;
 
 // parts (row_parts, 3). A warp takes every eighth token of its block's part.
 __global__ void __launch_bounds__(stat_warps * 32)
-    stat_parts(float* parts, const float* logits, const int32_t* offsets, int64_t T, int E,
-               bool sigmoid) {
+    stat_parts(float* parts, const float* logits, const int32_t* offsets, const int32_t* counts,
+               int64_t T, int E, bool sigmoid) {
   __shared__ double sums[stat_warps][stat_values];
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int64_t part = blockIdx.x, begin = T * part / row_parts, end = T * (part + 1) / row_parts;
   double total[stat_values] = {};
   for (int64_t t = begin + warp; t < end; t += stat_warps) {
+    if (counts && counts[t] == 0) continue;
     const float* row = logits + t * E;
     const RouterSums s = router_sums(row, E, sigmoid);
     float balance = 0, entropy = 0;
@@ -44,7 +45,6 @@ struct StatEnd {
   const float* parts;
   const int32_t* offsets;
   const Scalars* scalars;
-  int64_t T;
   int E;
   RouterStatsSpec spec;
 };
@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(256) finish_stats(StatEnd a) {
   if (i < stat_values) {
     double sum = 0;
     for (int p = 0; p < int(row_parts); ++p) sum += double(a.parts[p * stat_values + i]);
-    const double factor = double(a.spec.part) * double(a.scalars->share) / double(a.T);
+    const double factor = double(a.spec.part) * double(a.scalars->share) /
+                          double(counted_tokens(a.offsets, a.E, int(a.spec.k)));
     a.values[i] = float((a.spec.add_values ? double(a.values[i]) : 0.0) + factor * sum);
   }
   for (int e = i; e < a.E; e += 256)
@@ -80,11 +81,11 @@ void router_stats(Stream& stream, const RouterStatsArgs& args) {
   const int E = int(args.logits.cols());
   const cudaStream_t s = on(stream).handle;
   stat_parts<<<unsigned(row_parts), stat_warps * 32, 0, s>>>(
-      as<float>(args.parts), as<float>(args.logits), as<int32_t>(args.offsets), T, E,
-      args.spec.kind == Router::sigmoid);
+      as<float>(args.parts), as<float>(args.logits), as<int32_t>(args.offsets),
+      as<int32_t>(args.counts), T, E, args.spec.kind == Router::sigmoid);
   finish_stats<<<1, 256, 0, s>>>({as<float>(args.values), as<int32_t>(args.load),
                                   as<float>(args.parts), as<int32_t>(args.offsets),
-                                  as<Scalars>(args.scalars), T, E, args.spec});
+                                  as<Scalars>(args.scalars), E, args.spec});
   check_launch("router_stats");
 }
 

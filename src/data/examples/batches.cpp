@@ -38,7 +38,7 @@ TokenBatch lay_out(std::span<const std::vector<const Example*>> rows, int64_t T,
                    int64_t B) {
   TokenBatch b{.B = std::max(int64_t(rows.size()), B), .T = T};
   const size_t n = size_t(b.B * T);
-  b.tokens.assign(n, 0), b.positions.assign(n, 0);
+  b.tokens.assign(n, 0), b.positions.assign(n, 0), b.counts.assign(n, 0);
   if (documents) b.documents.assign(n, 0);
   for (size_t r = 0; r < rows.size(); ++r) {
     int64_t at = int64_t(r) * T;
@@ -50,6 +50,7 @@ TokenBatch lay_out(std::span<const std::vector<const Example*>> rows, int64_t T,
       for (int64_t i = 0; i < places; ++i, ++at) {
         b.tokens[size_t(at)] = e->tokens[size_t(i)];
         b.positions[size_t(at)] = int32_t(i);
+        b.counts[size_t(at)] = 1;
         if (documents) b.documents[size_t(at)] = document;
         if (!e->learned[size_t(i) + 1]) continue;
         b.rows.push_back(int32_t(at));
