@@ -611,5 +611,31 @@ TEST(FamilyFiles, GemmasGainsAreStoredWithoutTheirOne) {
   for (size_t i = 0; i < w.size(); ++i) EXPECT_EQ(gain[i], 1 + w[i]);
 }
 
+// Below a half a gain has bits that its file could not hold in f32, and a run resumes from it.
+TEST(FamilyFiles, GemmasGainsComeBackToTheBit) {
+  const json keys = gemma_keys("gemma");
+  const ModelConfig c = read(keys);
+  const auto backend = make_cpu_backend(1);
+  ParamStore store(*backend, decoder_params(c), DType::f32),
+      again(*backend, decoder_params(c), DType::f32);
+  store.initialise(3);
+  const std::string low = "blocks.0.attn.norm.gain", high = "blocks.1.attn.norm.gain";
+  std::vector<float> gains(size_t(c.dim));
+  for (size_t i = 0; i < gains.size(); ++i) gains[i] = 0.5f / float(i + 3);
+  store.set(low, gains);
+  for (float& g : gains) g = 0.5f + g;
+  store.set(high, gains);
+  TempDir dir;
+  make_dirs(dir / "m");
+  write_file_atomic(dir / "m" / "config.json", keys.dump());
+  write_safetensors_model(dir / "m", hf_tensors(c, store, DType::f32));
+  const Safetensors file(dir / "m");
+  EXPECT_EQ(file.at("model.layers.0.input_layernorm.weight").dtype, DType::f64);
+  EXPECT_EQ(file.at("model.layers.1.input_layernorm.weight").dtype, DType::f32);
+  ModelSource::open(dir / "m").load(again);
+  for (const std::string& name : {low, high})
+    EXPECT_EQ(store.values(Part::weight, name), again.values(Part::weight, name)) << name;
+}
+
 }  // namespace
 }  // namespace hearth

@@ -1,6 +1,7 @@
 #include "model/files/folder.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <span>
 
@@ -114,12 +115,39 @@ int64_t numel(const FileTensor& t) {
   return n;
 }
 
+// A gain below a half has finer steps than itself less 1 has in f32, so such gains are stored in
+// f64, which holds the difference exactly.
+FileTensor without_offset(FileTensor t) {
+  t.offset = 0;
+  return t;
+}
+std::vector<float> from_exact(Bytes file, double offset) {
+  std::vector<float> out;
+  for (size_t at = 0; at < file.size(); at += sizeof(double)) {
+    double x = 0;
+    std::memcpy(&x, file.data() + at, sizeof x);
+    out.push_back(float(x + offset));
+  }
+  return out;
+}
+std::vector<std::byte> to_exact(std::span<const float> values, double offset) {
+  std::vector<std::byte> out(values.size() * sizeof(double));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double x = double(values[i]) - offset;
+    std::memcpy(out.data() + i * sizeof x, &x, sizeof x);
+  }
+  return out;
+}
+
 // Sets the rows of a parameter that one file tensor holds. Rows with the same layout go directly
 // from the mapping to the store.
 void load_rows(ParamStore& store, const FileTensor& t, const StoredTensor& stored) {
   const int64_t first = t.row * (numel(t) / t.shape[0]);
   if (t.same_layout()) return store.set(t.param, first, stored.dtype, stored.bytes);
-  const std::vector<float> rows = to_rows(t, to_floats(stored));
+  const std::vector<float> rows =
+      t.offset != 0 && stored.dtype == DType::f64
+          ? to_rows(without_offset(t), from_exact(stored.bytes, double(t.offset)))
+          : to_rows(t, to_floats(stored));
   store.set(t.param, first, DType::f32, std::as_bytes(std::span(rows)));
 }
 
@@ -418,8 +446,19 @@ void stream_rows(const ByteSink& sink, const FileTensor& t, ParamStore& store, P
                   param, first, n, DType::f32);
   FileTensor rows = t;
   rows.row = 0;
-  sink(from_floats(from_rows(rows, {reinterpret_cast<const float*>(bytes.data()), size_t(n)}),
-                   dtype));
+  const std::span values(reinterpret_cast<const float*>(bytes.data()), size_t(n));
+  if (dtype == DType::f64 && t.offset != 0)
+    return sink(to_exact(from_rows(without_offset(rows), values), double(t.offset)));
+  sink(from_floats(from_rows(rows, values), dtype));
+}
+
+// The type of a tensor in a file of `dtype`.
+DType type_in_file(const FileTensor& t, ParamStore& store, Part part, DType dtype) {
+  if (t.param.empty()) return dtype;
+  if (store.wide(t.param)) return DType::f32;
+  if (t.offset == 0 || dtype != DType::f32) return dtype;
+  const auto is_lost = [&](float x) { return (x - t.offset) + t.offset != x; };
+  return std::ranges::any_of(store.values(part, t.param), is_lost) ? DType::f64 : dtype;
 }
 
 }  // namespace
@@ -440,8 +479,7 @@ std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& sto
   for (FileTensor& t : file_tensors(c, {.type = hf_type(c)})) {
     std::string name = t.name;
     std::vector<int64_t> shape = t.shape;
-    const bool wide = !t.param.empty() && store.wide(t.param);
-    const DType type = wide ? DType::f32 : dtype;
+    const DType type = type_in_file(t, store, part_of(t), dtype);
     out.push_back({std::move(name), type, std::move(shape),
                    [t = std::move(t), &store, type, part_of](const ByteSink& sink) {
                      if (t.param.empty())
